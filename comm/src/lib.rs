@@ -95,5 +95,5 @@ pub use schedule::{Arrival, CommSchedule, CommStep, Transfer};
 pub use shared::{Joint, Jointly, PieceMoved, Reduction, SharedPlace};
 pub use started::{InPlace, Together};
 pub use tag::Tag;
-pub use threads::{Meetings, RankError, Setting, Stuck, Within, World, caught};
+pub use threads::{RankError, Stuck, Within, World, caught};
 pub use trace::{Event, Run, Trace, What};

@@ -1,7 +1,7 @@
 //! Places whose memory all ranks of this process reach: the host's, that of one card, or that of a card each. Ranks there are
 //! threads, which meet and pass messages in the same way whatever the place; only who copies and adds differs.
 use crate::threads::{AllWindows, Into};
-use crate::{Elem, Meetings, Reduce, Setting};
+use crate::{Elem, Reduce};
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::ops::Range;
@@ -25,9 +25,6 @@ pub trait SharedPlace: Place {
         let _ = ranks;
         None
     }
-    /// By what its ranks meet: what the setting says for it. Each place says so itself, so that what meets is compiled once,
-    /// with the place and as fast, not by everyone who starts a world.
-    fn meetings(&self, setting: &Setting) -> Meetings<Self>;
     /// An address, as ranks show it to each other.
     fn raw(ptr: Self::Ptr) -> *mut ();
     /// Copies bytes from one rank's memory to another's, after all that their ranks did before.
@@ -158,9 +155,6 @@ impl SharedPlace for Host {
     }
     fn of_rank(&self, _: usize) -> Self {
         Self::default()
-    }
-    fn meetings(&self, setting: &Setting) -> Meetings<Self> {
-        setting.at(self.clone())
     }
     #[inline(always)]
     fn raw(ptr: HostPtr) -> *mut () {

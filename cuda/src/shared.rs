@@ -8,7 +8,7 @@ use crate::driver::CudaError;
 use crate::gpu::{Gpu, GpuPtr, well};
 use crate::launches::each;
 use crate::nccl::Nccl;
-use comm::{Joint, Meetings, Reduce, Reduction, Setting, SharedPlace};
+use comm::{Joint, Reduce, Reduction, SharedPlace};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::env;
@@ -140,9 +140,6 @@ impl SharedPlace for Gpu {
             None => Self::of(self.card()),
             Some(cards) => Self::at(cards.card(rank).clone(), Some(cards.clone())),
         }
-    }
-    fn meetings(&self, setting: &Setting) -> Meetings<Self> {
-        setting.at(self.clone())
     }
     fn free_beside_the_host(ranks: usize) -> Option<u64> {
         let cards = match Engine::of(ranks) {

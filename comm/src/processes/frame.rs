@@ -39,7 +39,7 @@ impl Told {
 }
 
 /// The head of a frame that is written.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Writer(pub(super) Vec<u8>);
 
 impl Writer {

@@ -129,11 +129,12 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
                         engine.post(rank, calls[0].1.give, &first)
                     }
                 };
-                self.ended_if_err(begun, &first, &post);
                 if let Ok(post) = post {
                     let standing = Standing::new(engine, post, first);
                     let carried = calls.into_iter().map(|(_, carried)| carried).collect();
                     self.standing.push(Stands { members, post, standing, begun, carried });
+                } else {
+                    self.ended(begun, None, &first, &post);
                 }
             }
             _ => {
@@ -164,11 +165,6 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
         begun.inspect(|&begun| self.record.end(begun, waited, call, outcome));
         if let Err(error @ CommError::Deadlock { .. }) = outcome {
             (self.found)(&error.to_string());
-        }
-    }
-    fn ended_if_err(&self, begun: Option<Begun>, call: &Call, outcome: &Result<Post, CommError>) {
-        if outcome.is_err() {
-            self.ended(begun, None, call, outcome);
         }
     }
     /// Keeps memory that is free again, for what comes next.

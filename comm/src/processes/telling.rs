@@ -56,15 +56,16 @@ impl<P: SharedPlace> Teller<P> {
     fn tell(
         &self,
         told: Told,
-        head: impl Fn(&mut Writer),
+        head: impl FnOnce(&mut Writer),
         elements: &dyn Fn(Option<usize>, &mut Writer) -> Vec<Cow<'static, [u8]>>,
         call: &dyn Display,
     ) -> Result<()> {
+        let mut to_all = Writer::default();
+        to_all.told(told);
+        to_all.list(self.members.iter().copied());
+        head(&mut to_all);
         for (peer, connection) in self.processes.others() {
-            let mut frame = Writer::default();
-            frame.told(told);
-            frame.list(self.members.iter().copied());
-            head(&mut frame);
+            let mut frame = to_all.clone();
             let place = self.members.iter().position(|&member| member == peer);
             let elements = elements(place, &mut frame);
             let elements: Vec<_> = elements.iter().map(|elements| &**elements).collect();

@@ -8,28 +8,10 @@ use crate::{Axis, Engine, Engines, Grid, Link, Members};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What the ranks of a run have besides their place: who they are, what lies between them, who watches over them.
-pub struct Setting<'a> {
-    pub(super) apart: bool, // whether this process has one of the ranks alone
-    pub(super) grid: &'a Arc<Grid>,
-    pub(super) links: &'a [(Axis, Link)],
-    pub(super) watch: &'a Arc<Watch>,
-}
-
-/// By what the ranks of a run meet.
-pub struct Meetings<P: SharedPlace>(pub(super) Arc<dyn Engines<P>>);
-
-impl Setting<'_> {
-    /// Those of ranks at this place.
-    pub fn at<P: SharedPlace>(&self, place: P) -> Meetings<P> {
-        Meetings(Arc::new(World::new(place, self)))
-    }
-}
-
 /// All engines of a run.
 pub(super) struct World<P> {
     place: P,
-    apart: bool,
+    apart: bool, // whether this process has one of the ranks alone
     grid: Arc<Grid>,
     links: Vec<(Axis, Link)>,
     queues: Arc<Queues>,
@@ -39,9 +21,13 @@ pub(super) struct World<P> {
 
 impl<P: SharedPlace> World<P> {
     /// None yet, of ranks with these links along axes.
-    fn new(place: P, setting: &Setting) -> Self {
-        let (grid, links, watch) = (setting.grid.clone(), setting.links.to_vec(), setting.watch.clone());
-        let apart = setting.apart;
+    pub(super) fn new(
+        (place, apart): (P, bool),
+        grid: &Arc<Grid>,
+        links: &[(Axis, Link)],
+        watch: &Arc<Watch>,
+    ) -> Self {
+        let (grid, links, watch) = (grid.clone(), links.to_vec(), watch.clone());
         Self { place, apart, grid, links, queues: Arc::default(), watch, known: Mutex::default() }
     }
     /// The slowest of the links along the axes along which these ranks differ.
@@ -83,8 +69,7 @@ mod tests {
         let links = [(Axis::Dp, dp), (Axis::Tp, tp), (Axis::Edp, ep)];
         let watch = Arc::new(Watch::alone(8, Duration::from_secs(1)));
         let of = |links: &[_], members: &[usize]| {
-            let setting = Setting { apart: false, grid: &grid, links, watch: &watch };
-            World::new(tensor::Host::default(), &setting).link(members)
+            World::new((tensor::Host::default(), false), &grid, links, &watch).link(members)
         };
         assert_eq!(
             [of(&links[..2], &[0, 4]), of(&links, &[2, 3]), of(&links, &[0, 2])],

@@ -20,7 +20,6 @@ mod tests;
 mod watch;
 mod world;
 
-pub use engines::{Meetings, Setting};
 pub use panics::{Within, caught};
 pub(crate) use reduction::{Into, Join, join_of};
 pub(crate) use rendezvous::AllWindows;

@@ -1,5 +1,5 @@
 //! The world: starts the ranks, runs the same function on each, reports the first failure.
-use super::engines::Setting;
+use super::engines;
 use super::panics::catch;
 use super::watch::Watch;
 use crate::flight::End;
@@ -23,7 +23,6 @@ use tensor::{Device, Key};
 
 const MOST_RANKS: usize = 1024;
 const STACK: usize = 8 << 20; // bytes, as the main thread has; taken as it is used
-const LIMIT: Duration = Duration::from_mins(1);
 
 /// Ranks as threads of this process, or as processes, one rank each.
 #[derive(Clone, Debug)]
@@ -70,6 +69,9 @@ pub struct RankError {
 }
 
 impl World {
+    /// How long a rank waits for others if nothing else is said: one minute.
+    pub const LIMIT: Duration = Duration::from_mins(1);
+
     /// A world split along these axes, in whatever order they are given; axes left out have size 1. The ranks are
     /// pp × dp × cp × tp; if ep and etp are given, those of a stage are edp × ep × etp, too.
     ///
@@ -80,7 +82,7 @@ impl World {
         let grid = Arc::new(Grid::new(sizes, MOST_RANKS)?);
         Ok(Self {
             grid,
-            limit: LIMIT,
+            limit: Self::LIMIT,
             links: Vec::new(),
             trace: None,
             stuck: None,
@@ -175,8 +177,9 @@ impl World {
         #[cfg(any(test, feature = "mutants"))] // trials are many and short, and run beside each other
         let watch = if self.trial.is_some() { watch.on_shared_cores() } else { watch };
         let watch = Arc::new(if processes.is_some() { watch.on_shared_cores() } else { watch });
-        let apart = processes.is_some();
-        let world = place.meetings(&Setting { apart, grid: &self.grid, links: &self.links, watch: &watch }).0;
+        let world =
+            engines::World::new((place.clone(), processes.is_some()), &self.grid, &self.links, &watch);
+        let world: Arc<dyn Engines<D::Place>> = Arc::new(world);
         let key = Key::current();
         let (ends, ended) = channel();
         let told = Mutex::new(BTreeMap::new()); // by process, which failure it has ended with

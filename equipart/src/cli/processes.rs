@@ -1,11 +1,10 @@
 //! Runs whose ranks are processes, one each, as torchrun starts them. Rank 0 alone shows results and writes files.
 use super::args::Command;
 use super::out;
-use comm::{Launch, Processes};
+use comm::{Launch, Processes, World};
 use parallel::split::BlockSplit;
 use parallel::{Error, Layout, Network, Result, bail};
 use std::env;
-use std::time::Duration;
 
 /// Of the long help of the commands that may run so.
 pub(crate) const HELP: &str =
@@ -53,7 +52,6 @@ pub(crate) fn joined(
     split: Option<&BlockSplit>,
     only: &[(&str, bool)],
 ) -> Result<Network> {
-    const LIMIT: Duration = Duration::from_mins(1);
     let Some(launch) = launch()? else { return Ok(network) };
     if launch.ranks != layout.ranks() {
         let (there, ranks) = (launch.ranks, layout.ranks());
@@ -69,6 +67,7 @@ pub(crate) fn joined(
         );
     }
     let about = env::args().skip(1).collect::<Vec<_>>().join(" ");
-    let processes = Processes::meet(&launch, &about, network.timeout.unwrap_or(LIMIT)).map_err(Error::new)?;
+    let processes =
+        Processes::meet(&launch, &about, network.timeout.unwrap_or(World::LIMIT)).map_err(Error::new)?;
     Ok(Network { processes: Some(processes), ..network })
 }
