@@ -2,13 +2,12 @@
 //! model with experts whose tokens are dealt to them in turn.
 use super::all_reduce::bursts;
 use super::machine::{Bound, Hardware, Probe, least};
-use super::model::Even;
 use super::products::{fastest, matrix};
 use super::scale::Scale;
 use comm::{Axis, Mesh, World};
 use layers::ops::expert_columns;
 use layers::param::weight::ExpertWeight;
-use layers::{Builder, Draw, Experts, Shape};
+use layers::{Builder, Draw, Even, Experts, Shape};
 use parallel::Result;
 use parallel::number::Runs;
 use tensor::{Category, Device, Scalar, Tensor};

@@ -9,8 +9,7 @@ use super::scale::Scale;
 use crate::profile;
 use comm::Ledger;
 use kernels::{Kernels, Meta};
-use layers::model::build::Element;
-use layers::{Cx, Draw, Kind, Shape, Values};
+use layers::{Cx, Even, Kind, Shape};
 use models::config::Architecture;
 use models::generate::{self, Prompts};
 use models::sampling::Sampling;
@@ -19,7 +18,7 @@ use parallel::number::Runs;
 use parallel::{At, Batch, Layout, Network, Result, Sequence, Stages, Trainer, measure, price, session};
 use std::sync::Mutex;
 use std::time::Instant;
-use tensor::{Cpu, Device, Ids, Phase, Scalar, mix};
+use tensor::{Cpu, Device, Ids, Phase, mix};
 
 /// A pass over the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,20 +30,6 @@ pub(super) enum Pass {
 }
 
 pub(super) const RATE: f64 = 1e-4;
-
-/// Values spread evenly about a draw's mean, with its deviation. A pass takes as long with these as with normal ones, and
-/// they are made much faster.
-pub(super) struct Even;
-
-impl<E: Scalar> Values<E> for Even {
-    fn of(&self, _: &str, [_, columns]: [usize; 2], draw: Draw) -> layers::Result<Element<'_, E>> {
-        let width = draw.std * 12_f64.sqrt();
-        Ok(Box::new(move |[row, column]| {
-            let part = mix((row * columns + column) as u64) as f64 / 2_f64.powi(64);
-            E::from_f64(draw.mean + width * (part - 0.5))
-        }))
-    }
-}
 
 /// One rank of a pass, which can be made again and again.
 #[allow(clippy::large_enum_variant)] // a rank has one
@@ -144,7 +129,7 @@ pub(super) fn decode<D: Runs>(scale: &Scale) -> Result<f64> {
     let [prompt, new] = scale.decode;
     let (shape, positions) = (scale.shape, prompt + new + 1);
     let config = Config { architecture: Architecture::Llama, shape, positions, bos: None, eos: Vec::new() };
-    let model = Model::fresh(config, 1);
+    let model = Model::even(config);
     let prompts = vec![ids(scale, 0, prompt)];
     let request = Prompts { prompts, max_new: new + 1, sampling: Sampling::default(), record: false };
     let chosen = Mutex::new(Vec::with_capacity(new + 1));

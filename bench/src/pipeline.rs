@@ -10,11 +10,11 @@
 //! A step lasts from when a rank begins it until the last cell of any rank has ended: what follows, sums and descent, is no
 //! part of a table. All times are read from the run's trace, in which every cell has its span.
 use super::machine::{Bound, Probe, cores};
-use super::model::{self, Even, RATE, metered};
+use super::model::{self, RATE, metered};
 use super::scale::Scale;
 use comm::{Event, Trace, What};
 use kernels::{Kernels, Meta};
-use layers::{Design, Kind, Shape};
+use layers::{Design, Even, Kind, Shape};
 use parallel::step::Plan;
 use parallel::step::simulate::{Times, simulate};
 use parallel::{At, Batch, Error, Layout, Network, Result, STEP, Sequence, Trainer, measure, session};

@@ -1,39 +1,13 @@
 // The gradient of attention of bf16 on tensor cores: as attention_backward.cu, in two passes. Scores and their
 // gradients are kept in f32; weights and scores' gradients are rounded to bf16 where they are multiplied by rows.
 // Source: Dao, "FlashAttention-2", Algorithm 2, arXiv:2307.08691.
-#include "attention.cuh"
-#include "cores.cuh"
+#include "attention_gradient.cuh"
 
 // Rows of a block: 16·M in each of its warps. Of the other side `ASIDE` rows come at a time, the next on their way.
 template <int D>
 struct Plan {
     static const int M = D == 64 ? 2 : 1, ROWS = 128, THREADS = ROWS / M * 2, ASIDE = 32, LEN = ASIDE * D;
 };
-
-// A score and its dO·Vᵀ become what dV takes (P∘M) and what dQ and dK take (dS); `lse` is in powers of 2, as is `by`.
-__device__ __forceinline__ void grade_cores(float& s, float& dp, float by, float lse, float delta, float factor) {
-    float p = power_of_2(s * by - lse);
-    s = p * factor;
-    dp = p * (dp * factor - delta);
-}
-
-// to += x·by, where `my_row`, `my_col` say: rows and columns of a thread are 8 apart.
-template <int M, int N>
-__device__ __forceinline__ void add_pairs(const View<bf16>& to, u32 row, u32 touched, u32 my_row, u32 col, u32 my_col,
-                                          u32 cols, float (&x)[M][N][4], float by) {
-#pragma unroll
-    for (int i = 0; i < 2 * M; i++) {
-        if (!(touched >> i & 1)) continue;
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            if (8 * n >= cols) continue;
-            u32* at = (u32*)&to(row + my_row + 8 * i, col + 8 * n + my_col);
-            u32 old = *at;
-            *at = pack(bits_to_float(old << 16) + x[i / 2][n][i % 2 * 2] * by,
-                       bits_to_float(old & 0xffff0000) + x[i / 2][n][i % 2 * 2 + 1] * by);
-        }
-    }
-}
 
 // dk, dv[M, keys·dim] += what all spans give them. A block for 128 rows of keys and one KV head.
 template <int D>
@@ -88,23 +62,8 @@ __device__ void attention_cores_keys(Attend a, List spans, View<bf16> q, View<bf
             times_rows<D, M, N>(s, ks, warp_row, qs);
             times_rows<D, M, N>(dp, vs, warp_row, dos);
             // Queries beyond n are zeros, and add nothing.
-            bool whole = !idle && last - first + 1 == rows && all_see(a, span, query, query + n - 1, first, last);
-#pragma unroll
-            for (int e = 0; e < 2 * N; e++) {
-                u32 i = e / 2 * 8 + my_col + e % 2;
-                u64 token =
-                    a.dropout.on ? token_hash(a.dropout, span.query.sequence, span.query.position + query + i) : 0;
-#pragma unroll
-                for (int r = 0; r < 2 * M; r++) {
-                    u32 key = my_row + 8 * r - before;
-                    float &x = s[r / 2][e / 2][r % 2 * 2 + e % 2], &dx = dp[r / 2][e / 2][r % 2 * 2 + e % 2],
-                          factor = 1;
-                    u64 pair = (u64)(a.first + head) << 32 | (span.key.position + key);
-                    if (a.dropout.on) factor = dropout_factor(a.dropout, token, pair);
-                    grade_cores(x, dx, by, lses[i], deltas[i], factor);
-                    if (!whole && (idle || !(key - first <= last - first && sees(a, span, query + i, key)))) x = dx = 0;
-                }
-            }
+            bool whole = last - first + 1 == rows && all_see(a, span, query, query + n - 1, first, last);
+            grade_keys(s, dp, a, span, whole, first, last, my_row - before, query, my_col, head, by, lses, deltas);
             times_columns<D, M, N>(dvs, s, dos);
             times_columns<D, M, N>(dks, dp, qs);
         }
@@ -128,12 +87,7 @@ __device__ void attention_cores_queries(Attend a, List spans, View<bf16> q, View
         warp_row = threadIdx.x / 32 * 16 * M;
     u32 my_row = warp_row + lane / 4, my_col = lane % 4 * 2;
     float dqs[M][D / 8][4] = {}, lses[2 * M], deltas[2 * M], by = a.scale * 1.44269504f;
-#pragma unroll
-    for (int i = 0; i < 2 * M; i++) {
-        bool there = my_row + 8 * i < rows;
-        lses[i] = there ? lse(row + my_row + 8 * i, head) * 1.44269504f : 0;
-        deltas[i] = there ? delta(row + my_row + 8 * i, head) : 0;
-    }
+    saved_of_rows(lses, deltas, lse, delta, row + my_row, row + rows, head);
     fetch<D, P::ROWS>(qs, q, row, rows, head * dim, dim);
     fetch<D, P::ROWS>(dos, d_o, row, rows, head * dim, dim);
     each_span(spans, false, row, row + rows, [&](Span span) {
@@ -163,25 +117,9 @@ __device__ void attention_cores_queries(Attend a, List spans, View<bf16> q, View
             float s[M][N][4] = {}, dp[M][N][4] = {};
             times_rows<D, M, N>(s, qs, warp_row, ks);
             times_rows<D, M, N>(dp, dos, warp_row, vs);
-            bool whole = !idle && n == P::ASIDE && last - first + 1 == rows &&
+            bool whole = n == P::ASIDE && last - first + 1 == rows &&
                          all_see(a, span, first, last, block, block + n - 1);
-#pragma unroll
-            for (int r = 0; r < 2 * M; r++) {
-                u32 query = my_row + 8 * r - before;
-                u64 token = a.dropout.on ? token_hash(a.dropout, span.query.sequence, span.query.position + query) : 0;
-#pragma unroll
-                for (int e = 0; e < 2 * N; e++) {
-                    u32 key = e / 2 * 8 + my_col + e % 2;
-                    float &x = s[r / 2][e / 2][r % 2 * 2 + e % 2], &dx = dp[r / 2][e / 2][r % 2 * 2 + e % 2],
-                          factor = 1;
-                    u64 pair = (u64)(a.first + head) << 32 | (span.key.position + block + key);
-                    if (a.dropout.on) factor = dropout_factor(a.dropout, token, pair);
-                    grade_cores(x, dx, by, lses[r], deltas[r], factor);
-                    if (!whole &&
-                        (idle || !(key < n && query - first <= last - first && sees(a, span, query, block + key))))
-                        dx = 0;
-                }
-            }
+            grade_queries(s, dp, a, span, whole, first, last, my_row - before, block, n, my_col, head, by, lses, deltas);
             times_columns<D, M, N>(dqs, dp, ks);
         }
     });

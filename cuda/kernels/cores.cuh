@@ -2,27 +2,6 @@
 #pragma once
 #include "tensor.cuh"
 
-// Two numbers rounded to bf16, the first in the lower half.
-__device__ __forceinline__ u32 pack(float low, float high) {
-#ifdef __CUDACC__
-    u32 x;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
-    return x;
-#else
-    return narrow<bf16>(low).bits | (u32)narrow<bf16>(high).bits << 16;
-#endif
-}
-// 2^x, to 22 bits; 0 for results below 2^-126.
-__device__ __forceinline__ float power_of_2(float x) {
-#ifdef __CUDACC__
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#else
-    return exp2f(x);
-#endif
-}
-
 // Where 8 numbers of a tile of rows of D lie: mixed by the row, so that 8 rows at one column meet no bank twice.
 template <int D>
 __device__ __forceinline__ u32 mixed(u32 row, u32 eighth) {
@@ -65,24 +44,27 @@ __device__ __forceinline__ void times_rows(float (&s)[M][N][4], const bf16* a, u
         }
     }
 }
+// A thread's numbers of 16 rows and 8·K columns as a left factor: rounded to bf16, four pairs for each 16 columns.
+template <int K>
+__device__ __forceinline__ void to_pairs(u32 (&pairs)[K / 2][4], const float (&p)[K][4]) {
+#pragma unroll
+    for (int e = 0; e < 2 * K; e++) pairs[e / 4][e % 4] = pack(p[e / 2][e % 2 * 2], p[e / 2][e % 2 * 2 + 1]);
+}
 // s[16·M, D] += P[16·M, 8·K]·B[8·K, D], P rounded to bf16.
 template <int D, int M, int K>
 __device__ __forceinline__ void times_columns(float (&s)[M][D / 8][4], const float (&p)[M][K][4], const bf16* b) {
-    u32 lane = threadIdx.x % 32;
+    u32 lane = threadIdx.x % 32, x[M][K / 2][4], y[4];
+#pragma unroll
+    for (int m = 0; m < M; m++) to_pairs(x[m], p[m]);
 #pragma unroll
     for (int k = 0; k < K; k += 2) {
-        u32 x[M][4], y[4];
-#pragma unroll
-        for (int m = 0; m < M; m++) {
-            x[m][0] = pack(p[m][k][0], p[m][k][1]), x[m][1] = pack(p[m][k][2], p[m][k][3]);
-            x[m][2] = pack(p[m][k + 1][0], p[m][k + 1][1]), x[m][3] = pack(p[m][k + 1][2], p[m][k + 1][3]);
-        }
 #pragma unroll
         for (int n = 0; n < D / 8; n += 2) {
             tensor::load_matrices<true>(y, b + mixed<D>(8 * k + lane % 16, n + lane / 16));
 #pragma unroll
             for (int m = 0; m < M; m++)
-                tensor::multiply(s[m][n], x[m], y[0], y[1]), tensor::multiply(s[m][n + 1], x[m], y[2], y[3]);
+                tensor::multiply(s[m][n], x[m][k / 2], y[0], y[1]),
+                    tensor::multiply(s[m][n + 1], x[m][k / 2], y[2], y[3]);
         }
     }
 }

@@ -125,7 +125,7 @@ __device__ __forceinline__ float normal_cdf(float x) {
     float t = __fdividef(1.0f, 1.0f + 0.32f * fabsf(x)), p = P[0];
 #pragma unroll
     for (int k = 1; k < 10; k++) p = p * t + P[k];
-    float below = expf(-0.5f * x * x) * t * p;
+    float below = power_of_2(-0.721347520f * x * x) * t * p;
     return x < 0 ? below : 1 - below;
 }
 

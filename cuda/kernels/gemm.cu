@@ -30,36 +30,40 @@ template <int WIDTH, int K, class T>
 struct Share {
     static_assert(WIDTH * K == 4 * THREADS, "one four of a tile for each thread");
     View<T> x;
-    bool along_k, at_once;
-    u32 first, outer, k; // in x, in x, in the tile
+    const T* at;    // its four in the tile that is fetched next
+    u32 first, from; // where they are in x
+    bool at_once;
     Lanes<4> four;
 
-    __device__ __forceinline__ Share(View<T> x, u32 begin) : x(x) {
-        along_k = x.col_stride == 1;
-        at_once = aligned<4>(along_k ? x : product::turned(x));
-        outer = along_k ? threadIdx.x / (K / 4) : threadIdx.x % (WIDTH / 4) * 4;
-        k = along_k ? threadIdx.x % (K / 4) * 4 : threadIdx.x / (WIDTH / 4);
-        first = begin + outer;
+    __device__ __forceinline__ bool along_k() const { return x.col_stride == 1; }
+    __device__ __forceinline__ u32 outer() const {
+        return along_k() ? threadIdx.x / (K / 4) : threadIdx.x % (WIDTH / 4) * 4;
     }
-    __device__ __forceinline__ void fetch(u32 first_k) {
-        u32 from = first_k + k, outers = first < x.rows ? min(x.rows - first, 4u) : 0;
-        u32 ks = from < x.cols ? min(x.cols - from, 4u) : 0;
-        u32 there = along_k ? (outers ? ks : 0) : (ks ? outers : 0);
-        const T* at = &x(first, from);
-        u64 step = along_k ? x.col_stride : x.row_stride;
+    __device__ __forceinline__ u32 k() const { return along_k() ? threadIdx.x % (K / 4) * 4 : threadIdx.x / (WIDTH / 4); }
+
+    __device__ __forceinline__ Share(View<T> x, u32 begin) : x(x), first(begin + outer()), from(k()) {
+        at_once = aligned<4>(along_k() ? x : product::turned(x));
+        at = &x(first, from);
+    }
+    // Fetches the next tile's.
+    __device__ __forceinline__ void fetch() {
+        u32 outers = first < x.rows ? min(x.rows - first, 4u) : 0, ks = from < x.cols ? min(x.cols - from, 4u) : 0;
+        u32 there = along_k() ? (outers ? ks : 0) : (ks ? outers : 0);
         if (at_once && there == 4) {
             four = load<4>(at);
         } else {
+            u64 step = along_k() ? 1 : x.row_stride;
 #pragma unroll
             for (u32 l = 0; l < 4; l++) four.x[l] = l < there ? wide(at[l * step]) : 0;
         }
+        at += K * x.col_stride, from += K;
     }
     __device__ __forceinline__ void put(float (*to)[WIDTH + 4]) const {
-        if (along_k) {
+        if (along_k()) {
 #pragma unroll
-            for (int l = 0; l < 4; l++) to[k + l][outer] = four.x[l];
+            for (int l = 0; l < 4; l++) to[k() + l][outer()] = four.x[l];
         } else {
-            store(&to[k][outer], four);
+            store(&to[k()][outer()], four);
         }
     }
 };
@@ -69,31 +73,43 @@ struct Share {
 template <int HALVES, class T>
 __device__ __forceinline__ void run(View<T> c, View<T> a, View<T> b, u32 how) {
     const int WIDTH = 64 * HALVES, K = 16 / HALVES;
-    __shared__ __align__(16) float left[2][K][WIDTH + 4], right[2][K][WIDTH + 4];
+    __shared__ __align__(16) float room[2][2][K][WIDTH + 4];
+    float(*left)[K][WIDTH + 4] = room[0], (*right)[K][WIDTH + 4] = room[1];
     product::Place at = product::tile<WIDTH, WIDTH>(c.rows, c.cols, blockIdx.x);
     u32 tx = threadIdx.x % 16 * 4, ty = threadIdx.x / 16 * 4;
     float sums[4 * HALVES][4 * HALVES] = {};
     Share<WIDTH, K, T> of_a(a, at.row), of_b(product::turned(b), at.col);
-    // A step fetches a tile and multiplies the one before it, which is in the other half of shared memory. The half
-    // that is then written was read in the last step, before its barrier.
-    for (u64 k = 0; k < a.cols + (u64)K; k += K) {
-        int now = k / K & 1;
-        if (k < a.cols) of_a.fetch(k), of_b.fetch(k);
-#pragma unroll 4
-        for (int l = 0; l < (k ? K : 0); l++) {
-            Lanes<4> x[HALVES], y[HALVES];
+    of_a.fetch(), of_b.fetch();
+    of_a.put(left[0]), of_b.put(right[0]);
+    __syncthreads();
+    // What is multiplied next is on its way from shared memory to registers, and the next tile from memory. It is put into the half
+    // of shared memory that was read in the last step, before its barrier.
+    Lanes<4> x[2][HALVES], y[2][HALVES];
+    auto get = [&](int half, int l) {
 #pragma unroll
-            for (int h = 0; h < HALVES; h++) {
-                x[h] = load<4>(&left[now ^ 1][l][h * 64 + ty]);
-                y[h] = load<4>(&right[now ^ 1][l][h * 64 + tx]);
+        for (int h = 0; h < HALVES; h++) {
+            x[l % 2][h] = load<4>(&left[half][l][h * 64 + ty]);
+            y[l % 2][h] = load<4>(&right[half][l][h * 64 + tx]);
+        }
+    };
+    get(0, 0);
+    for (u32 k = K, now = 0; k < a.cols + K; k += K, now ^= 1) {
+        bool more = k < a.cols;
+        if (more) of_a.fetch(), of_b.fetch();
+#pragma unroll
+        for (int l = 0; l < K; l++) {
+            if (l + 1 < K) {
+                get(now, l + 1);
+            } else if (more) {
+                of_a.put(left[now ^ 1]), of_b.put(right[now ^ 1]);
+                __syncthreads();
+                get(now ^ 1, 0);
             }
 #pragma unroll
             for (int i = 0; i < 4 * HALVES; i++)
 #pragma unroll
-                for (int j = 0; j < 4 * HALVES; j++) sums[i][j] += x[i / 4].x[i % 4] * y[j / 4].x[j % 4];
+                for (int j = 0; j < 4 * HALVES; j++) sums[i][j] += x[l % 2][i / 4].x[i % 4] * y[l % 2][j / 4].x[j % 4];
         }
-        of_a.put(left[now]), of_b.put(right[now]);
-        __syncthreads();
     }
 #pragma unroll
     for (int i = 0; i < 4 * HALVES; i++)

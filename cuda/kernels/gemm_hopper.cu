@@ -14,16 +14,6 @@
 namespace hopper {
 const int ROWS = 128, COLS = 256, STEP = BOX, STAGES = 4;
 const int A_BYTES = ROWS * STEP * 2, STAGE_BYTES = A_BYTES + COLS * STEP * 2;
-const int WARPS = 8; // that multiply
-
-// Which of a block's copies comes next: its stage, and the phase of the stage's barriers.
-struct Turn {
-    u32 stage = 0, phase = 0;
-    __device__ __forceinline__ void next() {
-        if (++stage == STAGES) stage = 0, phase ^= 1;
-    }
-};
-
 // The boxes of a side from this place on, one after the other along the dimension that is not K.
 template <bool ALONG_K>
 __device__ __forceinline__ void fetch(unsigned char* to, const Map& map, u32 boxes, u32 first, u32 k, Barrier* full) {
@@ -35,14 +25,15 @@ __device__ __forceinline__ void fetch(unsigned char* to, const Map& map, u32 box
 
 // Writes a thread's sums: pairs of columns, which are whole as C's columns are even.
 template <class T>
-__device__ __forceinline__ void finish(View<T> c, const float (&sums)[128], u32 row, u32 col, bool add) {
+__device__ __forceinline__ void finish(View<T> c, const float (&sums)[32][4], u32 row, u32 col, bool add) {
+    col += threadIdx.x % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; half++, row += 8) {
         T* to = &c(row, col);
 #pragma unroll
         for (int i = 0; i < 32; i++) {
             if (row >= c.rows || col + 8 * i >= c.cols) continue;
-            Lanes<2> two = {sums[4 * i + 2 * half], sums[4 * i + 2 * half + 1]};
+            Lanes<2> two = {sums[i][2 * half], sums[i][2 * half + 1]};
             if (add) {
                 Lanes<2> before = load<2>(to + 8 * i);
                 two.x[0] += before.x[0], two.x[1] += before.x[1];
@@ -50,6 +41,30 @@ __device__ __forceinline__ void finish(View<T> c, const float (&sums)[128], u32 
             store(to + 8 * i, two);
         }
     }
+}
+// The same of bf16 whose rows are multiples of 16 bytes: four lanes, which have pairs of the same 8 columns, exchange four times
+// as many of them, so that each writes 8 columns at once.
+__device__ __forceinline__ void finish_eights(View<bf16> c, const float (&sums)[32][4], u32 row, u32 col) {
+    u32 lane = threadIdx.x % 4;
+#pragma unroll
+    for (int half = 0; half < 2; half++, row += 8)
+#pragma unroll
+        for (int i = 0; i < 32; i += 4) {
+            u32 x[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) x[j] = pack(sums[i + j][2 * half], sums[i + j][2 * half + 1]);
+#pragma unroll
+            for (u32 apart = 1; apart < 4; apart *= 2) // the transpose of 4 by 4, halves of it by halves
+#pragma unroll
+                for (u32 j = 0; j < 4; j++) {
+                    if (j & apart) continue;
+                    u32 give = __shfl_xor_sync(~0u, lane & apart ? x[j] : x[j + apart], apart);
+                    if (lane & apart) x[j] = give;
+                    else x[j + apart] = give;
+                }
+            u32 first = col + 8 * (i + lane);
+            if (row < c.rows && first < c.cols) *(uint4*)&c(row, first) = uint4{x[0], x[1], x[2], x[3]};
+        }
 }
 
 template <bool A_ALONG_K, bool B_ALONG_K>
@@ -62,7 +77,7 @@ __device__ __forceinline__ void run(View<bf16> c, u32 cols, const Map& a, const 
         publish();
     }
     __syncthreads();
-    Turn turn;
+    Turn<STAGES> turn;
     if (warp >= WARPS) { // copies: the first warp of a group that has given its registers away
         give_registers<40>();
         if (warp > WARPS) return;
@@ -83,9 +98,7 @@ __device__ __forceinline__ void run(View<bf16> c, u32 cols, const Map& a, const 
     u32 group = warp / 4;
     for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         product::Place at = product::tile<ROWS, COLS>(c.rows, c.cols, tile);
-        float sums[128];
-#pragma unroll
-        for (int i = 0; i < 128; i++) sums[i] = 0;
+        float sums[32][4] = {};
         u32 before = 0; // the stage of the step before
         for (u32 k = 0; k < cols; k += STEP, turn.next()) {
             const unsigned char* left = shared + turn.stage * STAGE_BYTES;
@@ -102,11 +115,13 @@ __device__ __forceinline__ void run(View<bf16> c, u32 cols, const Map& a, const 
         }
         wait_for_products<0>();
         if (lane == 0) arrive(&empty[before]);
-        u32 row = at.row + warp * 16 + lane / 4, col = at.col + lane % 4 * 2;
+        u32 row = at.row + warp * 16 + lane / 4;
         if (how & WIDE)
-            finish(View<float>{(float*)c.at, c.row_stride, 1, c.rows, c.cols}, sums, row, col, how & ADD);
+            finish(View<float>{(float*)c.at, c.row_stride, 1, c.rows, c.cols}, sums, row, at.col, how & ADD);
+        else if (how & ADD || !aligned<8>(c) || c.cols % 8)
+            finish(c, sums, row, at.col, how & ADD);
         else
-            finish(c, sums, row, col, how & ADD);
+            finish_eights(c, sums, row, at.col);
     }
 }
 } // namespace hopper

@@ -13,6 +13,16 @@ struct __align__(64) Map {
 typedef u64 Barrier;
 
 const int BOX = 64, BOX_BYTES = BOX * BOX * 2; // a box is 64 rows of 64 bf16, 128 bytes
+const int WARPS = 8;                           // of a block, that multiply; one more has the card copy
+
+// Which of so many stages comes next, and the phase of its barriers.
+template <int STAGES>
+struct Turn {
+    u32 stage = 0, phase = 0;
+    __device__ __forceinline__ void next() {
+        if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+};
 
 #ifdef __CUDACC__
 __device__ __forceinline__ u32 address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
@@ -58,27 +68,61 @@ __device__ __forceinline__ void take_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-#define HOPPER_SUMS(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define HOPPER_SUMS_16(i) HOPPER_SUMS(i), HOPPER_SUMS(i + 4), HOPPER_SUMS(i + 8), HOPPER_SUMS(i + 12)
+#define HOPPER_32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define HOPPER_64                                                                                             \
+    HOPPER_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
+              "%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define HOPPER_128                                                                                             \
+    HOPPER_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,"  \
+              "%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,"   \
+              "%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define HOPPER_FOUR(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define HOPPER_FOURS(i) HOPPER_FOUR(i), HOPPER_FOUR(i + 1), HOPPER_FOUR(i + 2), HOPPER_FOUR(i + 3)
 // Begins d[64,256] += a[64,16]·b[16,256], by four warps. Both factors are in shared memory, told by descriptors; a
 // turned one has its numbers along the dimension that is not K. Warp w has rows 16·w and on, and of these a lane, for
-// each i below 32, d[l / 4, 8·i + 2·(l % 4)], the next one, and the two of row l / 4 + 8.
+// each i, d[l / 4, 8·i + 2·(l % 4)], the next one, and the two of row l / 4 + 8.
 template <bool A_TURNED, bool B_TURNED>
-__device__ __forceinline__ void multiply(float (&d)[128], u64 a, u64 b) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
-        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-        "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-        "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
-        "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
-        "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"
-        "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"
-        "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-        "}, %128, %129, p, 1, 1, %130, %131;\n}"
-        : HOPPER_SUMS_16(0), HOPPER_SUMS_16(16), HOPPER_SUMS_16(32), HOPPER_SUMS_16(48), HOPPER_SUMS_16(64),
-          HOPPER_SUMS_16(80), HOPPER_SUMS_16(96), HOPPER_SUMS_16(112)
-        : "l"(a), "l"(b), "n"((int)A_TURNED), "n"((int)B_TURNED));
+__device__ __forceinline__ void multiply(float (&d)[32][4], u64 a, u64 b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" HOPPER_128 "}, %128, %129, 1, 1, 1, %130, %131;"
+                 : HOPPER_FOURS(0), HOPPER_FOURS(4), HOPPER_FOURS(8), HOPPER_FOURS(12), HOPPER_FOURS(16),
+                   HOPPER_FOURS(20), HOPPER_FOURS(24), HOPPER_FOURS(28)
+                 : "l"(a), "l"(b), "n"((int)A_TURNED), "n"((int)B_TURNED));
+}
+// Begins d[64,N] = a[64,16]·b[16,N], added to d where it is not `fresh`: both along K, told by descriptors.
+template <bool FRESH>
+__device__ __forceinline__ void multiply_rows(float (&d)[16][4], u64 a, u64 b) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" HOPPER_64 "}, %64, %65, p, 1, 1, 0, 0;\n}"
+                 : HOPPER_FOURS(0), HOPPER_FOURS(4), HOPPER_FOURS(8), HOPPER_FOURS(12)
+                 : "l"(a), "l"(b), "n"((int)!FRESH));
+}
+template <bool FRESH>
+__device__ __forceinline__ void multiply_rows(float (&d)[8][4], u64 a, u64 b) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" HOPPER_32 "}, %32, %33, p, 1, 1, 0, 0;\n}"
+                 : HOPPER_FOURS(0), HOPPER_FOURS(4)
+                 : "l"(a), "l"(b), "n"((int)!FRESH));
+}
+// Begins d[64,N] += a[64,16]·b[16,N]: a is in registers, as pairs that `tensor::multiply` takes, b turned.
+__device__ __forceinline__ void multiply_kept(float (&d)[16][4], const u32 (&a)[4], u64 b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" HOPPER_64 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
+                 : HOPPER_FOURS(0), HOPPER_FOURS(4), HOPPER_FOURS(8), HOPPER_FOURS(12)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ __forceinline__ void multiply_kept(float (&d)[8][4], const u32 (&a)[4], u64 b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" HOPPER_32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
+                 : HOPPER_FOURS(0), HOPPER_FOURS(4)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+// The products that were waited for are in these registers: nothing that reads them is moved before the wait.
+template <int N>
+__device__ __forceinline__ void are_there(float (&d)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; n++) asm volatile("" : HOPPER_FOUR(n)::"memory");
+}
+// Four warps meet; what they wrote to shared memory is there for products.
+__device__ __forceinline__ void meet_for_products(u32 group) {
+    asm volatile("fence.proxy.async.shared::cta;\nbar.sync %0, 128;" ::"r"(group + 1) : "memory");
 }
 // What was written to the registers of sums comes before the products that are begun next.
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -149,20 +193,53 @@ float twin_number(u64 descriptor, u32 i, u32 k) {
     memcpy(&x, twin::block.shared + permuted(start + at), 2);
     return bits_to_float((u32)x << 16);
 }
-template <bool A_TURNED, bool B_TURNED>
-void multiply(float (&d)[128], u64 a, u64 b) {
-    u32 lane = twin::block.thread % 32, row = twin::block.thread / 32 % 4 * 16 + lane / 4;
-    float left[2][16];
-    for (u32 k = 0; k < 32; k++) left[k / 16][k % 16] = twin_number<A_TURNED>(a, row + k / 16 * 8, k % 16);
-    for (u32 i = 0; i < 64; i++) {
-        u32 col = i / 2 * 8 + lane % 4 * 2 + i % 2;
-        for (u32 k = 0; k < 16; k++) {
-            float right = twin_number<B_TURNED>(b, col, k);
-            d[i / 2 * 4 + i % 2] += left[0][k] * right;
-            d[i / 2 * 4 + i % 2 + 2] += left[1][k] * right;
-        }
-    }
+// Two of this thread's rows of a factor.
+template <bool TURNED>
+void twin_rows(float (&left)[2][16], u64 a) {
+    u32 row = twin::block.thread / 32 % 4 * 16 + twin::block.thread % 32 / 4;
+    for (u32 k = 0; k < 32; k++) left[k / 16][k % 16] = twin_number<TURNED>(a, row + k / 16 * 8, k % 16);
 }
+// d[row and row + 8, col and col + 1, ..] += left[row, row + 8][16]·b[16, 8·N].
+template <bool B_TURNED, int N>
+void twin_multiply(float (&d)[N][4], const float (&left)[2][16], u64 b) {
+    for (u32 i = 0; i < 2 * N; i++)
+        for (u32 k = 0; k < 16; k++) {
+            float right = twin_number<B_TURNED>(b, i / 2 * 8 + twin::block.thread % 4 * 2 + i % 2, k);
+            d[i / 2][i % 2] += left[0][k] * right;
+            d[i / 2][i % 2 + 2] += left[1][k] * right;
+        }
+}
+template <bool A_TURNED, bool B_TURNED>
+void multiply(float (&d)[32][4], u64 a, u64 b) {
+    float left[2][16];
+    twin_rows<A_TURNED>(left, a);
+    twin_multiply<B_TURNED>(d, left, b);
+}
+template <bool FRESH, int N>
+void multiply_rows(float (&d)[N][4], u64 a, u64 b) {
+    float left[2][16];
+    twin_rows<false>(left, a);
+    for (u32 i = 0; i < 4 * N && FRESH; i++) d[i / 4][i % 4] = 0;
+    twin_multiply<false>(d, left, b);
+}
+template <int N>
+void multiply_kept(float (&d)[N][4], const u32 (&a)[4], u64 b) {
+    u32 me = twin::block.thread, lane = me % 32;
+    memcpy(twin::hand(me, 0), a, sizeof a);
+    twin::meet_warp();
+    float left[2][16];
+    for (u32 k = 0; k < 16; k++)
+        for (u32 half = 0; half < 2; half++) {
+            u32 pair;
+            memcpy(&pair, twin::hand(me - lane + lane / 4 * 4 + k % 8 / 2, 0) + 4 * (half + k / 8 * 2), 4);
+            left[half][k] = bits_to_float(k % 2 ? pair & 0xffff0000 : pair << 16);
+        }
+    twin::handed(0);
+    twin_multiply<true>(d, left, b);
+}
+template <int N>
+void are_there(float (&)[N][4]) {}
+inline void meet_for_products(u32) { twin::meet_group(); }
 inline void products_begin() {}
 inline void products_are_a_group() {}
 template <int N>
@@ -172,10 +249,10 @@ void wait_for_products() {
 #endif
 
 // Tells `multiply` where a factor's 64·n by 16 begin: in boxes, one after the other, along the dimension that is not K.
-// Of a turned one the boxes' rows are K's. Bits 62 and 63: permuted as copy_box does.
+// Of a turned one the boxes' rows are K's, and a box begins `apart` bytes after the last. Bits 62 and 63: permuted as copy_box does.
 template <bool TURNED>
-__device__ __forceinline__ u64 descriptor(const void* boxes, u32 k) {
-    u64 start = address(boxes) + (TURNED ? k * 128 : k * 2), lead = TURNED ? BOX_BYTES : 16, stride = 1024;
+__device__ __forceinline__ u64 descriptor(const void* boxes, u32 k, u32 apart = BOX_BYTES) {
+    u64 start = address(boxes) + (TURNED ? k * 128 : k * 2), lead = TURNED ? apart : 16, stride = 1024;
     return (start & 0x3ffff) >> 4 | lead >> 4 << 16 | stride >> 4 << 32 | 1ull << 62;
 }
 } // namespace hopper

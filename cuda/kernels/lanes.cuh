@@ -58,8 +58,7 @@ __device__ __forceinline__ void store(bf16* to, Lanes<N> from) {
     } else {
         u32 pairs[N / 2];
 #pragma unroll
-        for (int i = 0; i < N / 2; i++)
-            pairs[i] = narrow<bf16>(from.x[2 * i]).bits | (u32)narrow<bf16>(from.x[2 * i + 1]).bits << 16;
+        for (int i = 0; i < N / 2; i++) pairs[i] = pack(from.x[2 * i], from.x[2 * i + 1]);
         if constexpr (N == 2) *(u32*)to = pairs[0];
         if constexpr (N == 4) *(uint2*)to = uint2{pairs[0], pairs[1]};
         if constexpr (N == 8) *(uint4*)to = uint4{pairs[0], pairs[1], pairs[2], pairs[3]};

@@ -1,38 +1,76 @@
 // RMSNorm and LayerNorm with their backwards. A block takes a row: its statistics are sums over the block, and its
-// numbers are read again from the cache that they came through. Backwards, a block takes every so many rows, and adds
+// numbers stay in registers, or are read again from the cache that they came through. Backwards, a block takes every so many rows, and adds
 // up its own part of dgain and dbias beside them; the parts are added by `add_rows`, in the order of the blocks.
 // Source: Zhang, Sennrich, arXiv:1910.07467; Ba, Kiros, Hinton, arXiv:1607.06450, §3.1.
 #include "row.cuh"
 
+// A row that a block goes over more than once. Where a thread has at most 32 of its numbers it is HELD: they are in registers after
+// the first time.
+template <int N, bool HELD, class T>
+struct Row {
+    const T* from;
+    u32 cols;
+    float held[HELD ? 32 / N : 1][N];
+
+    // Calls f(column, N numbers) for this thread's columns: the first time, with all of them on their way at once.
+    template <class F>
+    __device__ __forceinline__ void first(F f) {
+        if constexpr (HELD) each_held([&](u32 j, float(&x)[N]) { load(x, from + j); });
+        again(f);
+    }
+    template <class F>
+    __device__ __forceinline__ void again(F f) {
+        if constexpr (HELD) return each_held(f);
+        along<N>(cols, [&](u32 j) {
+            float x[N];
+            load(x, from + j);
+            f(j, x);
+        });
+    }
+    template <class F>
+    __device__ __forceinline__ void each_held(F f) {
+#pragma unroll
+        for (int v = 0; v < 32 / N; v++) {
+            u32 j = (v * blockDim.x + threadIdx.x) * N;
+            if (j < cols) f(j, held[HELD ? v : 0]);
+        }
+    }
+};
+// Calls f<N, HELD>, a function of the rows of one block, for rows that are read by lanes or one by one, held or not.
+#define ROWS(lanes, cols, T, f, ...)                                                   \
+    if ((cols) <= 32 * blockDim.x) {                                                   \
+        if (lanes) f<LANES<T>, true>(__VA_ARGS__);                                     \
+        else f<1, true>(__VA_ARGS__);                                                  \
+    } else {                                                                           \
+        if (lanes) f<LANES<T>, false>(__VA_ARGS__);                                    \
+        else f<1, false>(__VA_ARGS__);                                                 \
+    }
+
 // y[B,N] = x · r · gain[1,N], r[B,1] = rsqrt(mean(x²) + eps): a block a row.
-template <int N, class T>
+template <int N, bool HELD, class T>
 __device__ __forceinline__ void rms_norm_row(View<T> y, View<float> r, View<T> x, View<T> gain, float count,
                                              float eps) {
     u64 row = blockIdx.x;
-    const T* from = x.at + row * x.row_stride;
     T* to = y.at + row * y.row_stride;
+    Row<N, HELD, T> of = {x.at + row * x.row_stride, x.cols};
     float squares = 0;
-    along<N>(x.cols, [&](u32 j) {
-        float x[N];
-        load(x, from + j);
+    of.first([&](u32, float(&x)[N]) {
 #pragma unroll
         for (int n = 0; n < N; n++) squares += x[n] * x[n];
     });
     float scale = rsqrtf(block_sum(squares) * count + eps);
     if (threadIdx.x == 0) r(row, 0) = scale;
-    along<N>(x.cols, [&](u32 j) {
-        float x[N], g[N];
-        load(x, from + j);
+    of.again([&](u32 j, float(&x)[N]) {
+        float g[N];
         load(g, gain.at + j);
 #pragma unroll
-        for (int n = 0; n < N; n++) x[n] = x[n] * scale * g[n];
-        store(to + j, x);
+        for (int n = 0; n < N; n++) g[n] *= x[n] * scale;
+        store(to + j, g);
     });
 }
 template <class T>
 __device__ void rms_norm(View<T> y, View<float> r, View<T> x, View<T> gain, float count, float eps) {
-    if (by_lanes(y, x, gain)) rms_norm_row<LANES<T>>(y, r, x, gain, count, eps);
-    else rms_norm_row<1>(y, r, x, gain, count, eps);
+    ROWS(by_lanes(y, x, gain), x.cols, T, rms_norm_row, y, r, x, gain, count, eps)
 }
 BOTH(rms_norm,
      PARAMS(View<T> y, View<float> r, View<T> x, View<T> gain, float count, float eps),
@@ -40,43 +78,37 @@ BOTH(rms_norm,
 
 // y[B,N] = (x − mean) · r · gain[1,N] + bias[1,N], r = rsqrt(variance + eps), stats[B,2] = (mean, r): a block a row.
 // The variance is of differences from the mean, as a difference of two large sums would be rounded away.
-template <int N, class T>
+template <int N, bool HELD, class T>
 __device__ __forceinline__ void layer_norm_row(View<T> y, View<float> stats, View<T> x, View<T> gain, View<T> bias,
                                                float count, float eps) {
     u64 row = blockIdx.x;
-    const T* from = x.at + row * x.row_stride;
     T* to = y.at + row * y.row_stride;
+    Row<N, HELD, T> of = {x.at + row * x.row_stride, x.cols};
     float sum = 0, squares = 0;
-    along<N>(x.cols, [&](u32 j) {
-        float x[N];
-        load(x, from + j);
+    of.first([&](u32, float(&x)[N]) {
 #pragma unroll
         for (int n = 0; n < N; n++) sum += x[n];
     });
     float mean = block_sum(sum) * count;
-    along<N>(x.cols, [&](u32 j) {
-        float x[N];
-        load(x, from + j);
+    of.again([&](u32, float(&x)[N]) {
 #pragma unroll
         for (int n = 0; n < N; n++) squares += (x[n] - mean) * (x[n] - mean);
     });
     float r = rsqrtf(block_sum(squares) * count + eps);
     if (threadIdx.x == 0) stats(row, 0) = mean, stats(row, 1) = r;
-    along<N>(x.cols, [&](u32 j) {
-        float x[N], g[N], b[N];
-        load(x, from + j);
+    of.again([&](u32 j, float(&x)[N]) {
+        float g[N], b[N];
         load(g, gain.at + j);
         load(b, bias.at + j);
 #pragma unroll
-        for (int n = 0; n < N; n++) x[n] = (x[n] - mean) * r * g[n] + b[n];
-        store(to + j, x);
+        for (int n = 0; n < N; n++) b[n] += (x[n] - mean) * r * g[n];
+        store(to + j, b);
     });
 }
 template <class T>
 __device__ void layer_norm(View<T> y, View<float> stats, View<T> x, View<T> gain, View<T> bias, float count,
                            float eps) {
-    if (by_lanes(y, x, gain, bias)) layer_norm_row<LANES<T>>(y, stats, x, gain, bias, count, eps);
-    else layer_norm_row<1>(y, stats, x, gain, bias, count, eps);
+    ROWS(by_lanes(y, x, gain, bias), x.cols, T, layer_norm_row, y, stats, x, gain, bias, count, eps)
 }
 BOTH(layer_norm, PARAMS(View<T> y, View<float> stats, View<T> x, View<T> gain, View<T> bias, float count, float eps),
      y, stats, x, gain, bias, count, eps)

@@ -56,6 +56,27 @@ __device__ __forceinline__ bf16 narrow<bf16>(float x) {
 #endif
 }
 
+// Two numbers rounded to bf16, the first in the lower half.
+__device__ __forceinline__ u32 pack(float low, float high) {
+#ifdef __CUDACC__
+    u32 x;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
+    return x;
+#else
+    return narrow<bf16>(low).bits | (u32)narrow<bf16>(high).bits << 16;
+#endif
+}
+// 2^x, to 22 bits; 0 for results below 2^-126.
+__device__ __forceinline__ float power_of_2(float x) {
+#ifdef __CUDACC__
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
+
 // 1/(1 + e^(−x)).
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
@@ -82,14 +103,6 @@ struct List {
 struct Segment {
     u32 row, len, position, sequence;
 };
-
-// Dynamic shared memory, from its beginning.
-#ifdef EQUIPART_TWIN
-#define SHARED(type, name) type* name = (type*)twin::block.shared
-#else
-extern __shared__ __align__(1024) unsigned char dynamic_shared[];
-#define SHARED(type, name) type* name = (type*)dynamic_shared
-#endif
 
 #define KERNEL extern "C" __global__ void
 

@@ -17,9 +17,9 @@ pub(crate) use optimizer::*;
 pub(crate) use router::*;
 pub(crate) use top_k::*;
 
-use crate::card::{Argument, KernelName, Room, Shape, arguments_of};
+use crate::card::{Argument, Boxes, KernelName, Room, Shape, arguments_of};
 use crate::device::Cuda;
-use crate::gpu::Gpu;
+use crate::gpu::{Gpu, well};
 use std::ffi::c_void;
 use tensor::{Category, Device, Dropout, Index, Scalar, Tensor, View, ViewMut};
 
@@ -146,6 +146,13 @@ pub(crate) fn across(of: impl Into<Window>) -> Shape {
 /// Wide numbers for what parts of a sum come to; contents unsaid.
 pub(crate) fn scratch(gpu: &Gpu, rows: usize, cols: usize) -> Tensor<Cuda<f32>> {
     Tensor::empty(Cuda::on(gpu), Category::Buffers, rows, cols)
+}
+
+/// A matrix of bf16 as the card copies boxes of it: of its rows, or where its columns lie together, of these.
+pub(crate) fn boxes(gpu: &Gpu, x: &Window) -> Boxes {
+    let (size, stride) = ([u64::from(x.rows), u64::from(x.cols)], x.row_stride.max(x.col_stride));
+    let size = if x.col_stride == 1 { size } else { [size[1], size[0]] };
+    well(gpu.card().boxes(x.at, size, stride * 2))
 }
 
 /// A kernel of a number: `add_f32`.

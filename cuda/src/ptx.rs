@@ -28,6 +28,8 @@ modules! { MODULES:
     "attention" (8, 0);
     "attention_backward" (8, 0);
     "attention_cores" (8, 0);
+    "attention_hopper" (9, 0);
+    "attention_hopper_backward" (9, 0);
     "attention_rows" (8, 0);
     "attention_cores_backward" (8, 0);
     "elementwise" (8, 0);

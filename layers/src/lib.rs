@@ -29,7 +29,7 @@ pub use linear::column::ColumnLinear;
 pub use linear::row::RowLinear;
 pub use mlp::Mlp;
 pub use model::block::{Block, Residual};
-pub use model::build::{Builder, Draw, Random, Values};
+pub use model::build::{Builder, Draw, Even, Random, Values};
 pub use model::chunk::Chunk;
 pub use model::cx::{Cx, Kept, Loads, Pass};
 pub use model::design::Design;

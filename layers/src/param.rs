@@ -1,4 +1,5 @@
 //! A parameter: this rank's share of a whole matrix, and of its gradient.
+mod drawn;
 mod gathering;
 pub mod keeper;
 pub mod optimizer;
@@ -84,11 +85,13 @@ impl<D: Kernels> Param<D> {
         let number = |i| param.cuts.place(i).map_or(Wide::<D>::ZERO, &values);
         let (keeps, at_rest) = (param.keeps(rests.value), param.at_rest());
         let ([rows, cols], from) = if keeps { at_rest } else { (param.room(), 0) };
-        let narrow = |i| D::Elem::narrow(number(from + i));
+        let narrow = drawn::in_turn(rows * cols, |i| D::Elem::narrow(number(from + i)));
         let value = Some(Tensor::from_fn(at.device, Category::Weights, rows, cols, narrow));
         let ([rows, cols], from) = at_rest;
-        let master =
-            || Tensor::from_fn(at.device.wide(), Category::Optimizer, rows, cols, |i| number(from + i));
+        let master = || {
+            let wide = drawn::in_turn(rows * cols, |i| number(from + i));
+            Tensor::from_fn(at.device.wide(), Category::Optimizer, rows, cols, wide)
+        };
         let master = (at.learns && D::Elem::NARROW).then(master);
         *(if keeps { &mut param.value.shard } else { &mut param.value.whole }) = value;
         Ok(Self { master, ..param })

@@ -2,7 +2,7 @@
 use crate::tokenizer::{Tokenizer, TokenizerSource};
 use crate::{Config, embedded, names};
 use layers::model::build::Element;
-use layers::{Draw, Random, Values};
+use layers::{Draw, Even, Random, Values};
 use parallel::{Result, Stored, bail};
 use std::path::Path;
 use std::sync::Arc;
@@ -25,6 +25,7 @@ pub struct Model {
 #[derive(Clone)]
 pub(crate) enum Weights {
     Random(Random),
+    Even,
     Stored(Arc<Stored>),
 }
 
@@ -83,6 +84,11 @@ impl Model {
             if config.shape.vocabulary == 256 { TokenizerSource::Bytes } else { TokenizerSource::Unknown };
         Self { config, origin, tokens, weights: Weights::Random(Random { seed }) }
     }
+    /// Weights that are made fast, for who measures time: [`Even`]. Its ids are no text.
+    pub fn even(config: Config) -> Self {
+        let origin = "weights to measure time with".into();
+        Self { config, origin, tokens: TokenizerSource::Unknown, weights: Weights::Even }
+    }
     /// The weights, as a source for layers.
     pub fn values<E: Scalar>(&self) -> &(dyn Values<E> + Sync) {
         &self.weights
@@ -118,6 +124,7 @@ impl<E: Scalar> Values<E> for Weights {
     fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<Element<'_, E>> {
         match self {
             Weights::Random(random) => random.of(name, shape, draw),
+            Weights::Even => Even.of(name, shape, draw),
             Weights::Stored(stored) => stored.of(name, shape, draw),
         }
     }

@@ -79,7 +79,7 @@ const BUGS: [[&str; 4]; 5] = [
         "optimizer",
     ],
     // Off by one tile: the last one is fetched and never multiplied.
-    ["gemm.cu", "k < a.cols + (u64)K; k += K", "k < a.cols + (BUG ? 0 : (u64)K); k += K", "gemm"],
+    ["gemm.cu", "k < a.cols + K; k += K", "k < a.cols + (BUG ? 0 : K); k += K", "gemm"],
     // A missing scale.
     [
         "norm.cu",

@@ -1,5 +1,5 @@
 //! Launches of `attention.cu` and `attention_backward.cu`.
-use super::{Dropped, THREADS, Window, named};
+use super::{Dropped, THREADS, Window, boxes, named};
 use crate::card::{Argument, KernelName, Shape, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
@@ -92,6 +92,23 @@ fn on_cores<S: Scalar>(
     (fits && gpu.card().has(name)).then_some(name)
 }
 
+/// The kernel for Hopper cards, on one: for 64 or 128 features.
+fn on_hopper<S: Scalar>(
+    gpu: &Gpu,
+    kernel: [&'static str; 3],
+    dim: usize,
+    from: &[Window],
+    to: &[(Window, u64)],
+) -> Option<KernelName> {
+    matches!(dim, 64 | 128).then(|| on_cores::<S>(gpu, kernel, dim, from, to))?
+}
+
+/// A block of eight warps that multiply, and one that has the card copy for them.
+fn block_on_hopper(blocks: [usize; 2], shared: usize) -> Shape {
+    let [x, y] = blocks;
+    Shape { blocks: [x, y, 1], threads: 384, shared }
+}
+
 /// A warp for each row and head.
 fn warps(gpu: &Gpu, n: usize) -> Shape {
     let most = gpu.card().about.processors * 64;
@@ -125,6 +142,13 @@ fn forward<S: Scalar>(
         return;
     }
     let to_numbers = [(o, size_of::<S>() as u64), (out, 4)];
+    if let Some(name) = on_hopper::<S>(gpu, by_width!("attention_hopper"), dim, &[q, k, v], &to_numbers) {
+        let shape = block_on_hopper([rows.div_ceil(128), queries], (128 + 4 * 128) * dim * 2 + (1 + 4 * 2) * 8);
+        let [boxes_of_q, boxes_of_k, boxes_of_v] = [q, k, v].map(|x| boxes(gpu, &x));
+        let arguments: [&dyn Argument; 10] =
+            [&a, spans, &q.rows, &boxes_of_q, &boxes_of_k, &boxes_of_v, &o, &out, &max, &sum];
+        return gpu.launch(name, shape, &arguments);
+    }
     let (kernel, shape) = match on_cores::<S>(gpu, by_width!("attention_cores"), dim, &[q, k, v], &to_numbers)
     {
         Some(name) => {
@@ -213,6 +237,23 @@ pub(crate) fn attention_backward<S: Scalar>(
     let [q, k, v, d_o] = [&qkv.q, &qkv.k, &qkv.v, &d_o].map(Window::from);
     let [dq, dk, dv] = dqkv.each_ref().map(Window::from);
     let (from, outputs) = ([q, k, v, d_o], [dq, dk, dv].map(|to| (to, size_of::<S>() as u64)));
+    let on_hopper = |kernel| on_hopper::<S>(gpu, kernel, dim, &from, &outputs);
+    let both =
+        (on_hopper(by_width!("attention_hopper_keys")), on_hopper(by_width!("attention_hopper_queries")));
+    if let (Some(of_keys), Some(of_queries)) = both {
+        // Two tiles of 128 rows of its own; two stages of two of so many rows of the other side, with two numbers each; barriers.
+        let shared = |aside: usize| (2 * 128 + 4 * aside) * dim * 2 + 4 * aside * 4 + 5 * 8;
+        let tiles = |rows: usize| rows.div_ceil(128);
+        let [map_of_q, map_of_k, map_of_v, map_of_d_o] = from.map(|x| boxes(gpu, &x));
+        let maps: [&dyn Argument; 4] = [&map_of_q, &map_of_k, &map_of_v, &map_of_d_o];
+        let [q, k, v, d_o] = maps;
+        let shape = block_on_hopper([keys, tiles(qkv.k.rows())], shared(64));
+        let rows = qkv.k.rows() as u32;
+        gpu.launch(of_keys, shape, &[&a, spans, &rows, q, k, v, d_o, &lse, &delta, &dk, &dv]);
+        let shape = block_on_hopper([tiles(qkv.q.rows()), queries], shared(64 * 128 / dim));
+        let rows = qkv.q.rows() as u32;
+        return gpu.launch(of_queries, shape, &[&a, spans, &rows, q, k, v, d_o, &lse, &delta, &dq]);
+    }
     let pass = |[kernel, cores]: [[&'static str; 3]; 2], rows: usize, heads: usize| match on_cores::<S>(
         gpu, cores, dim, &from, &outputs,
     ) {

@@ -1,8 +1,8 @@
 //! Launches of products: of all ways to compute one that the card has, the fastest that fits.
-use super::{Window, each, named};
-use crate::card::{Boxes, KernelName, Shape};
+use super::{Window, boxes, each, named};
+use crate::card::{KernelName, Shape};
 use crate::device::Cuda;
-use crate::gpu::{Gpu, well};
+use crate::gpu::Gpu;
 use kernels::Write;
 use tensor::{Scalar, Tensor, View, ViewMut};
 
@@ -104,12 +104,6 @@ impl Product {
         let bytes = if self.how & WIDE > 0 { 4 } else { self.bytes };
         [u64::from(self.c.cols), self.c.row_stride, self.c.at / bytes].iter().all(|n| n.is_multiple_of(2))
     }
-    /// A factor's boxes: of its rows, or where its columns lie together, of these.
-    fn boxes(&self, gpu: &Gpu, x: &Window) -> Boxes {
-        let (size, stride) = ([u64::from(x.rows), u64::from(x.cols)], x.row_stride.max(x.col_stride));
-        let size = if x.col_stride == 1 { size } else { [size[1], size[0]] };
-        well(gpu.card().boxes(x.at, size, stride * self.bytes))
-    }
 }
 
 impl Rung {
@@ -177,7 +171,7 @@ pub(crate) fn product<S: Scalar>(
     let found = by.map_or_else(|| Rung::ALL.into_iter().filter(suiting).find_map(launch), launch);
     match found {
         Some((Rung::Hopper, kernel, shape)) => {
-            let [a, b] = [&a, &b].map(|x| of.boxes(gpu, x));
+            let [a, b] = [&a, &b].map(|x| boxes(gpu, x));
             gpu.launch(kernel, shape, &[&of.c, &of.a.cols, &a, &b, &of.how]);
         }
         Some((_, kernel, shape)) => gpu.launch(kernel, shape, &[&of.c, &of.a, &of.b, &of.how]),

@@ -140,9 +140,12 @@ pub(crate) fn kernels(card: &Arc<Card>, watch: &Watch) -> Vec<Line> {
 
 /// How fast kernels are, and a model at work.
 fn figures(card: &Arc<Card>, small: bool, watch: &Watch) -> Result<Vec<Line>> {
-    let tell = |figure: &CardFigure| watch.say(&figure.name);
+    let tell = |figure: &CardFigure| {
+        let Line { what, outcome, .. } = line(figure);
+        watch.say(&format!("{what}: {outcome}"));
+    };
     let figures = guarded(|| measure::all(&Gpu::of(card), Scale::new(small), &tell)).map_err(Error::new)?;
-    watch.say("a model at work");
+    watch.say("a model of 1.1 billion parameters at work");
     let at_work = at_work(&card.about, figures[0].rate, small)?;
     Ok(figures.iter().chain(&at_work).map(line).collect())
 }

@@ -18,7 +18,7 @@ pub struct Draw {
 }
 
 /// Element `[row, column]` of a whole parameter.
-pub type Element<'a, E> = Box<dyn Fn([usize; 2]) -> E + 'a>;
+pub type Element<'a, E> = Box<dyn Fn([usize; 2]) -> E + Sync + 'a>;
 
 /// A source of initial values. Each rank asks only for the elements of its share.
 pub trait Values<E> {
@@ -43,6 +43,21 @@ impl<E: Scalar> Values<E> for Random {
         Ok(Box::new(move |[row, column]| {
             let index = (row * shape[1] + column) as u64;
             mean + E::sample(mix(seed ^ index), draw.std)
+        }))
+    }
+}
+
+/// Values spread evenly about a draw's mean, with its deviation: where only time counts. A pass takes as long with these as with
+/// normal ones, and they are made much faster.
+#[derive(Clone, Copy, Debug)]
+pub struct Even;
+
+impl<E: Scalar> Values<E> for Even {
+    fn of(&self, _: &str, [_, columns]: [usize; 2], draw: Draw) -> Result<Element<'_, E>> {
+        let width = draw.std * 12_f64.sqrt();
+        Ok(Box::new(move |[row, column]| {
+            let part = mix((row * columns + column) as u64) as f64 / 2_f64.powi(64);
+            E::from_f64(draw.mean + width * (part - 0.5))
         }))
     }
 }

@@ -1,0 +1,108 @@
+// The gradients of scores on tensor cores. A thread has, of every 16·M rows, two rows of each 16, 8 apart, and of every 8 columns
+// the pair from `my_col` on: x[M][N][4] are its numbers of 8·N columns, row 8·i's are x[i / 2][..][i % 2·2 ..].
+#pragma once
+#include "attention.cuh"
+#include "cores.cuh"
+
+// A score and its dO·Vᵀ become what dV takes (P∘M) and what dQ and dK take (dS); `lse` is in powers of 2, as is `by`.
+__device__ __forceinline__ void grade_cores(float& s, float& dp, float by, float lse, float delta, float factor) {
+    float p = power_of_2(s * by - lse);
+    s = p * factor;
+    dp = p * (dp * factor - delta);
+}
+
+// to += x·by, where `my_row`, `my_col` say: rows and columns of a thread are 8 apart.
+template <int M, int N>
+__device__ __forceinline__ void add_pairs(const View<bf16>& to, u32 row, u32 touched, u32 my_row, u32 col, u32 my_col,
+                                          u32 cols, float (&x)[M][N][4], float by) {
+#pragma unroll
+    for (int i = 0; i < 2 * M; i++) {
+        if (!(touched >> i & 1)) continue;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            if (8 * n >= cols) continue;
+            u32* at = (u32*)&to(row + my_row + 8 * i, col + 8 * n + my_col);
+            u32 old = *at;
+            *at = pack(bits_to_float(old << 16) + x[i / 2][n][i % 2 * 2] * by,
+                       bits_to_float(old & 0xffff0000) + x[i / 2][n][i % 2 * 2 + 1] * by);
+        }
+    }
+}
+
+// What was saved of a thread's rows of queries, `row` the first: in powers of 2, lse; delta. 0 beyond the last.
+template <int R>
+__device__ __forceinline__ void saved_of_rows(float (&lses)[R], float (&deltas)[R], const View<float>& lse,
+                                              const View<float>& delta, u32 row, u32 end, u32 head) {
+#pragma unroll
+    for (int i = 0; i < R; i++) {
+        bool there = row + 8 * i < end;
+        lses[i] = there ? lse(row + 8 * i, head) * 1.44269504f : 0;
+        deltas[i] = there ? delta(row + 8 * i, head) : 0;
+    }
+}
+
+// Grades scores: what dropout takes away of them is `factor(row, column)` of the thread's, if it takes any. They are gone over by rows,
+// or by columns.
+template <bool BY_ROWS, int M, int N, class Lse, class Delta, class Factor>
+__device__ __forceinline__ void grade_all(float (&s)[M][N][4], float (&dp)[M][N][4], bool drops, float by, Lse lse,
+                                          Delta delta, Factor factor) {
+    if (drops) {
+#pragma unroll
+        for (int i = 0; i < 4 * M * N; i++) {
+            int r = BY_ROWS ? i / (2 * N) : i % (2 * M), e = BY_ROWS ? i % (2 * N) : i / (2 * M), j = r % 2 * 2 + e % 2;
+            grade_cores(s[r / 2][e / 2][j], dp[r / 2][e / 2][j], by, lse(r, e), delta(r, e), factor(r, e));
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4 * M * N; i++) {
+        int r = BY_ROWS ? i / (2 * N) : i % (2 * M), e = BY_ROWS ? i % (2 * N) : i / (2 * M), j = r % 2 * 2 + e % 2;
+        grade_cores(s[r / 2][e / 2][j], dp[r / 2][e / 2][j], by, lse(r, e), delta(r, e), 1);
+    }
+}
+
+// Grades scores of keys, rows here and `key` the thread's first, with queries of a head, columns from `query` on, of which lses and
+// deltas are in shared memory. Rows that are not `first..=last` of the span's keys are of others.
+template <int M, int N>
+__device__ __forceinline__ void grade_keys(float (&s)[M][N][4], float (&dp)[M][N][4], const Attend& a, const Span& span,
+                                           bool whole, u32 first, u32 last, u32 key, u32 query, u32 my_col, u32 head,
+                                           float by, const float* lses, const float* deltas) {
+    auto col = [&](int e) { return e / 2 * 8 + my_col + e % 2; };
+    auto factor = [&](int r, int e) {
+        u64 token = token_hash(a.dropout, span.query.sequence, span.query.position + query + col(e));
+        return dropout_factor(a.dropout, token, (u64)(a.first + head) << 32 | (span.key.position + key + 8 * r));
+    };
+    grade_all<false>(s, dp, a.dropout.on, by, [&](int, int e) { return lses[col(e)]; }, [&](int, int e) { return deltas[col(e)]; },
+              factor);
+    if (whole) return;
+#pragma unroll
+    for (int r = 0; r < 2 * M; r++)
+#pragma unroll
+        for (int e = 0; e < 2 * N; e++) {
+            u32 mine = key + 8 * r, j = r % 2 * 2 + e % 2;
+            if (!(mine - first <= last - first && sees(a, span, query + col(e), mine)))
+                s[r / 2][e / 2][j] = dp[r / 2][e / 2][j] = 0;
+        }
+}
+
+// Grades scores of queries, rows here and `query` the thread's first, with the `n` keys from `block` on: what dQ takes is in dp.
+template <int M, int N>
+__device__ __forceinline__ void grade_queries(float (&s)[M][N][4], float (&dp)[M][N][4], const Attend& a, const Span& span,
+                                              bool whole, u32 first, u32 last, u32 query, u32 block, u32 n, u32 my_col,
+                                              u32 head, float by, const float (&lses)[2 * M], const float (&deltas)[2 * M]) {
+    auto col = [&](int e) { return e / 2 * 8 + my_col + e % 2; };
+    auto factor = [&](int r, int e) {
+        u64 token = token_hash(a.dropout, span.query.sequence, span.query.position + query + 8 * r);
+        return dropout_factor(a.dropout, token, (u64)(a.first + head) << 32 | (span.key.position + block + col(e)));
+    };
+    grade_all<true>(s, dp, a.dropout.on, by, [&](int r, int) { return lses[r]; }, [&](int r, int) { return deltas[r]; }, factor);
+    if (whole) return;
+#pragma unroll
+    for (int r = 0; r < 2 * M; r++)
+#pragma unroll
+        for (int e = 0; e < 2 * N; e++) {
+            u32 mine = query + 8 * r;
+            if (!(col(e) < n && mine - first <= last - first && sees(a, span, mine, block + col(e))))
+                dp[r / 2][e / 2][r % 2 * 2 + e % 2] = 0;
+        }
+}

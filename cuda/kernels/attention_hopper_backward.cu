@@ -1,0 +1,232 @@
+// The gradient of attention of bf16 on cards of compute capability 9.0: as attention_cores_backward.cu, in two passes, for heads of
+// 64 or of 128 features. ARCH: sm_90a
+//
+// A block has 128 rows of its own, 64 for each of two groups of four warps; one warp more has the card copy rows of the
+// other side, in two stages. Source: Shah et al., "FlashAttention-3", §3.1, arXiv:2407.08608.
+#include "attention_gradient.cuh"
+#include "hopper_attention.cuh"
+
+namespace hopper {
+namespace backward {
+const u32 OWN = 128;
+const int STAGES = 2;
+
+// What lies in shared memory: two tiles of its own, of each stage two of the other side and what was saved of its rows, then
+// barriers: that the own are there, that a stage's are, that they are free again.
+template <u32 ASIDE, u32 D>
+struct Room {
+    typedef Tile<OWN, D> Own;
+    typedef Tile<ASIDE, D> Other;
+    unsigned char* at;
+    __device__ __forceinline__ unsigned char* own(u32 which) const { return at + which * Own::BYTES; }
+    __device__ __forceinline__ unsigned char* other(u32 stage, u32 which) const {
+        return own(2) + (stage * 2 + which) * Other::BYTES;
+    }
+    __device__ __forceinline__ float* saved(u32 stage, u32 which) const {
+        return (float*)other(STAGES, 0) + (stage * 2 + which) * ASIDE;
+    }
+    __device__ __forceinline__ Barrier* of_own() const { return (Barrier*)saved(STAGES, 0); }
+    __device__ __forceinline__ Barrier* full(u32 stage) const { return of_own() + 1 + stage; }
+    __device__ __forceinline__ Barrier* empty(u32 stage) const { return full(STAGES) + stage; }
+
+    __device__ __forceinline__ void begin() const {
+        if (threadIdx.x == 0) {
+            init(of_own(), 1);
+            for (u32 i = 0; i < STAGES; i++) init(full(i), 1), init(empty(i), WARPS);
+            publish();
+        }
+        __syncthreads();
+    }
+    // Has the card copy the tiles of its own; by one thread.
+    __device__ __forceinline__ void fetch_own(const Map& x, const Map& y, u32 row, u32 col) const {
+        arrive_with(of_own(), 2 * Own::BYTES);
+        Own::fetch(own(0), x, row, col, of_own()), Own::fetch(own(1), y, row, col, of_own());
+    }
+    // Has the card copy a stage's; by one thread, which arrives at `full` later.
+    __device__ __forceinline__ void fetch_other(u32 stage, const Map& x, const Map& y, u32 row, u32 col) const {
+        Other::fetch(other(stage, 0), x, row, col, full(stage)), Other::fetch(other(stage, 1), y, row, col, full(stage));
+    }
+    // Begins s = own(0)·other(0)ᵀ and dp = own(1)·other(1)ᵀ, of a group's 64 rows, when a stage's rows are there; those from n on
+    // become zeros.
+    __device__ __forceinline__ void scores(float (&s)[ASIDE / 8][4], float (&dp)[ASIDE / 8][4], Turn<STAGES> turn, u32 n) const {
+        u32 group = threadIdx.x / 128;
+        wait(full(turn.stage), turn.phase);
+        if (n < ASIDE) {
+            Other::clear(other(turn.stage, 0), n), Other::clear(other(turn.stage, 1), n);
+            meet_for_products(group);
+        }
+        products_begin();
+#pragma unroll
+        for (u32 i = 0; i < D; i += 16) {
+            u64 x = Own::along_features(own(0), group * 64, i), y = Other::along_features(other(turn.stage, 0), 0, i);
+            if (i == 0) multiply_rows<true>(s, x, y);
+            else multiply_rows<false>(s, x, y);
+        }
+#pragma unroll
+        for (u32 i = 0; i < D; i += 16) {
+            u64 x = Own::along_features(own(1), group * 64, i), y = Other::along_features(other(turn.stage, 1), 0, i);
+            if (i == 0) multiply_rows<true>(dp, x, y);
+            else multiply_rows<false>(dp, x, y);
+        }
+        products_are_a_group();
+    }
+    // Begins to += x·other.
+    __device__ __forceinline__ void add(float (&to)[D / 8][4], const u32 (&x)[ASIDE / 16][4], u32 stage, u32 which) const {
+#pragma unroll
+        for (u32 i = 0; i < ASIDE; i += 16)
+            multiply_kept(to, x[i / 16], Other::along_rows(other(stage, which), i));
+    }
+    __device__ __forceinline__ void free(u32 stage) const {
+        if (threadIdx.x % 32 == 0) arrive(empty(stage));
+    }
+};
+
+// Tiles of ASIDE queries that see some of a tile's keys, of each head in turn, span by span.
+template <u32 ASIDE>
+struct Round {
+    const Attend& a;
+    u32 kv;
+    Spans<true> tile;
+    uint2 queries = {0, 0};
+    u32 query = 0, head = 0, end = 0, n = 0; // the tile's first query, its head, the head that ends it, how many it has
+
+    __device__ __forceinline__ bool next() {
+        u32 fan = a.queries / a.keys;
+        query += ASIDE;
+        if (query >= queries.y) query = queries.x, head++;
+        while (head >= end) {
+            if (!tile.next()) return false;
+            queries = seeing(a, tile.span, tile.first, tile.last);
+            if (queries.x < queries.y) query = queries.x, head = kv * fan, end = head + fan;
+        }
+        n = min(queries.y - query, ASIDE);
+        return true;
+    }
+    __device__ __forceinline__ bool whole() const {
+        return tile.last - tile.first + 1 == tile.rows &&
+               all_see(a, tile.span, query, query + n - 1, tile.first, tile.last);
+    }
+};
+
+// dk, dv[M, keys·D] += what all spans give them: a block for 128 rows of keys and one KV head.
+template <u32 D>
+__device__ __forceinline__ void of_keys(Attend a, List spans, u32 k_rows, const Map& q, const Map& k, const Map& v,
+                                        const Map& d_o, View<float> lse, View<float> delta, View<bf16> dk, View<bf16> dv) {
+    const u32 ASIDE = 64;
+    SHARED(unsigned char, shared);
+    Room<ASIDE, D> room = {shared};
+    u32 row = blockIdx.y * OWN, kv = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    u32 my_row = warp * 16 + lane / 4, my_col = lane % 4 * 2;
+    room.begin();
+    Round<ASIDE> round = {a, kv, {spans, row, min(OWN, k_rows - row)}};
+    Turn<STAGES> turn;
+    if (warp >= WARPS) {
+        give_registers<40>();
+        if (warp > WARPS) return;
+        if (lane == 0) room.fetch_own(k, v, row, kv * D);
+        for (; round.next(); turn.next()) {
+            u32 first = round.tile.span.query.row + round.query;
+            wait(room.empty(turn.stage), turn.phase ^ 1); // at first there is nothing to wait for
+            if (lane == 0) room.fetch_other(turn.stage, q, d_o, first, round.head * D);
+            for (u32 i = lane; i < ASIDE; i += 32) {
+                room.saved(turn.stage, 0)[i] = i < round.n ? lse(first + i, round.head) * 1.44269504f : 0;
+                room.saved(turn.stage, 1)[i] = i < round.n ? delta(first + i, round.head) : 0;
+            }
+            __syncwarp();
+            if (lane == 0) arrive_with(room.full(turn.stage), 2 * Room<ASIDE, D>::Other::BYTES);
+        }
+        return;
+    }
+    take_registers<232>();
+    float dks[1][D / 8][4] = {}, dvs[1][D / 8][4] = {}, by = a.scale * 1.44269504f;
+    wait(room.of_own(), 0);
+    for (; round.next(); turn.next()) {
+        float s[1][ASIDE / 8][4], dp[1][ASIDE / 8][4];
+        u32 p[ASIDE / 16][4], ds[ASIDE / 16][4];
+        const Spans<true>& tile = round.tile;
+        room.scores(s[0], dp[0], turn, round.n);
+        wait_for_products<0>();
+        are_there(s[0]), are_there(dp[0]);
+        grade_keys(s, dp, a, tile.span, round.whole(), tile.first, tile.last, my_row - tile.before, round.query, my_col,
+                   round.head, by, room.saved(turn.stage, 0), room.saved(turn.stage, 1));
+        to_pairs(p, s[0]), to_pairs(ds, dp[0]);
+        products_begin();
+        room.add(dvs[0], p, turn.stage, 1), room.add(dks[0], ds, turn.stage, 0);
+        products_are_a_group();
+        wait_for_products<0>();
+        are_there(dks[0]), are_there(dvs[0]);
+        room.free(turn.stage);
+    }
+    u32 touched = round.tile.touched(my_row);
+    add_pairs<1, D / 8>(dk, row, touched, my_row, kv * D, my_col, D, dks, a.scale);
+    add_pairs<1, D / 8>(dv, row, touched, my_row, kv * D, my_col, D, dvs, 1);
+}
+
+// dq[B, queries·D] += what all spans give it: a block for 128 rows of queries and one head.
+template <u32 D>
+__device__ __forceinline__ void of_queries(Attend a, List spans, u32 q_rows, const Map& q, const Map& k, const Map& v,
+                                           const Map& d_o, View<float> lse, View<float> delta, View<bf16> dq) {
+    const u32 ASIDE = 64 * 128 / D; // keys at a time: as many as registers allow
+    SHARED(unsigned char, shared);
+    Room<ASIDE, D> room = {shared};
+    u32 row = (gridDim.x - 1 - blockIdx.x) * OWN, rows = min(OWN, q_rows - row), head = blockIdx.y,
+        kv = head / (a.queries / a.keys), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    u32 my_row = warp * 16 + lane / 4, my_col = lane % 4 * 2;
+    room.begin();
+    Walk<ASIDE> walk = {a, {spans, row, rows}};
+    Turn<STAGES> turn;
+    if (warp >= WARPS) {
+        give_registers<40>();
+        if (warp > WARPS) return;
+        if (lane == 0) room.fetch_own(q, d_o, row, head * D);
+        for (; walk.next(); turn.next()) {
+            wait(room.empty(turn.stage), turn.phase ^ 1); // at first there is nothing to wait for
+            if (lane > 0) continue;
+            room.fetch_other(turn.stage, k, v, walk.tile.span.key.row + walk.block, kv * D);
+            arrive_with(room.full(turn.stage), 2 * Room<ASIDE, D>::Other::BYTES);
+        }
+        return;
+    }
+    take_registers<232>();
+    float dqs[1][D / 8][4] = {}, lses[2], deltas[2], by = a.scale * 1.44269504f;
+    saved_of_rows(lses, deltas, lse, delta, row + my_row, row + rows, head);
+    wait(room.of_own(), 0);
+    for (; walk.next(); turn.next()) {
+        float s[1][ASIDE / 8][4], dp[1][ASIDE / 8][4];
+        u32 ds[ASIDE / 16][4];
+        const Spans<false>& tile = walk.tile;
+        room.scores(s[0], dp[0], turn, walk.n);
+        wait_for_products<0>();
+        are_there(s[0]), are_there(dp[0]);
+        grade_queries(s, dp, a, tile.span, walk.whole(), tile.first, tile.last, my_row - tile.before, walk.block, walk.n,
+                      my_col, head, by, lses, deltas);
+        to_pairs(ds, dp[0]);
+        products_begin();
+        room.add(dqs[0], ds, turn.stage, 0);
+        products_are_a_group();
+        wait_for_products<0>();
+        are_there(dqs[0]);
+        room.free(turn.stage);
+    }
+    u32 touched = walk.tile.touched(my_row);
+    add_pairs<1, D / 8>(dq, row, touched, my_row, head * D, my_col, D, dqs, a.scale);
+}
+} // namespace backward
+} // namespace hopper
+
+#define ON_HOPPER(D)                                                                                                \
+    KERNEL __launch_bounds__(384, 1) attention_hopper_keys_##D##_bf16(                                              \
+        Attend a, List spans, u32 k_rows, const __grid_constant__ hopper::Map q, const __grid_constant__ hopper::Map k, \
+        const __grid_constant__ hopper::Map v, const __grid_constant__ hopper::Map d_o, View<float> lse,            \
+        View<float> delta, View<bf16> dk, View<bf16> dv) {                                                          \
+        hopper::backward::of_keys<D>(a, spans, k_rows, q, k, v, d_o, lse, delta, dk, dv);                           \
+    }                                                                                                               \
+    KERNEL __launch_bounds__(384, 1) attention_hopper_queries_##D##_bf16(                                           \
+        Attend a, List spans, u32 q_rows, const __grid_constant__ hopper::Map q, const __grid_constant__ hopper::Map k, \
+        const __grid_constant__ hopper::Map v, const __grid_constant__ hopper::Map d_o, View<float> lse,            \
+        View<float> delta, View<bf16> dq) {                                                                         \
+        hopper::backward::of_queries<D>(a, spans, q_rows, q, k, v, d_o, lse, delta, dq);                            \
+    }
+ON_HOPPER(64)
+ON_HOPPER(128)
+#undef ON_HOPPER
