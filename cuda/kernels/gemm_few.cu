@@ -8,7 +8,29 @@ namespace few {
 template <class T>
 struct Vector {
     static const int N = 16 / sizeof(T); // numbers of 16 bytes
+
+    static __device__ __forceinline__ Lanes<N> of(uint4 bytes) {
+        const u32 words[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
+        Lanes<N> x;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            u32 word = words[i * sizeof(T) / 4];
+            x.x[i] = bits_to_float(sizeof(T) == 4 ? word : i % 2 ? word & 0xffff0000 : word << 16);
+        }
+        return x;
+    }
 };
+// 16 bytes that are read once: they need no place in the first cache.
+__device__ __forceinline__ uint4 read_once(const void* at) {
+#ifdef __CUDACC__
+    uint4 x;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(at));
+    return x;
+#else
+    return *(const uint4*)at;
+#endif
+}
 
 // B's columns lie together: C[ROWS, N], a block has 4 columns, its threads share out K.
 template <int ROWS, class T>
@@ -17,7 +39,7 @@ __device__ __forceinline__ void by_columns(View<T> c, View<T> a, View<T> b, u32 
     __shared__ float of_warps[WARPS][ROWS * COLS];
     float sums[ROWS][COLS] = {};
     u32 first = blockIdx.x * COLS, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll(ROWS == 1 ? 2 : 1)
+#pragma unroll(ROWS == 1 ? 4 : 1)
     for (u32 k = threadIdx.x * V; k < a.cols; k += blockDim.x * V) {
         Lanes<V> x[COLS];
 #pragma unroll
@@ -44,22 +66,32 @@ __device__ __forceinline__ void by_columns(View<T> c, View<T> a, View<T> b, u32 
     product::write(c, row, col, Lanes<1>{sum}, how);
 }
 
-// B's rows lie together: a block has 4·16 bytes of columns, a thread 16 bytes of every 128th row.
+// B's rows lie together: a block has 4·16 bytes of columns, a thread 16 bytes of every 128th row, AHEAD of them on their way.
 template <int ROWS, class T>
 __device__ __forceinline__ void by_rows(View<T> c, View<T> a, View<T> b, u32 how) {
-    const int ACROSS = 4, V = Vector<T>::N, COLS = ACROSS * V, WARPS = 16;
+    const int ACROSS = 4, V = Vector<T>::N, COLS = ACROSS * V, WARPS = 16, AHEAD = 16 / ROWS;
     __shared__ float of_warps[WARPS][ROWS][COLS];
     float sums[ROWS][V] = {};
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.x * COLS, own = first + lane % ACROSS * V;
     if (own < b.cols) {
-#pragma unroll(ROWS == 8 ? 2 : 4)
-        for (u32 k = threadIdx.x / ACROSS; k < a.cols; k += blockDim.x / ACROSS) {
-            Lanes<V> x = load<V>(&b(k, own));
+        const u32 step = WARPS * 32 / ACROSS;
+        for (u32 k = threadIdx.x / ACROSS; k < a.cols; k += AHEAD * step) {
+            uint4 x[AHEAD];
+            float y[AHEAD][ROWS];
 #pragma unroll
-            for (int i = 0; i < ROWS; i++) {
-                float y = wide(a(min((u32)i, a.rows - 1), k));
+            for (int n = 0; n < AHEAD; n++) x[n] = read_once(&b(min(k + n * step, a.cols - 1), own));
 #pragma unroll
-                for (int v = 0; v < V; v++) sums[i][v] += x.x[v] * y;
+            for (int n = 0; n < AHEAD; n++)
+#pragma unroll
+                for (int i = 0; i < ROWS; i++)
+                    y[n][i] = k + n * step < a.cols ? wide(a(min((u32)i, a.rows - 1), k + n * step)) : 0;
+#pragma unroll
+            for (int n = 0; n < AHEAD; n++) {
+                Lanes<V> of = Vector<T>::of(x[n]);
+#pragma unroll
+                for (int i = 0; i < ROWS; i++)
+#pragma unroll
+                    for (int v = 0; v < V; v++) sums[i][v] += of.x[v] * y[n][i];
             }
         }
     }
@@ -91,7 +123,7 @@ __device__ __forceinline__ void by_rows(View<T> c, View<T> a, View<T> b, u32 how
     __device__ __forceinline__ void gemm_by_rows_##rows(View<T> c, View<T> a, View<T> b, u32 how) { \
         few::by_rows<rows>(c, a, b, how); \
     } \
-    PRODUCTS(gemm_by_rows_##rows, __launch_bounds__(512))
+    PRODUCTS(gemm_by_rows_##rows, __launch_bounds__(512, 1))
 FEW(1)
 FEW(4)
 FEW(8)

@@ -129,11 +129,8 @@ impl Card {
         call!(driver, cuStreamCreate(&raw mut card.stream, 1))?; // 1: it does not wait for the default stream
         card.about.memory = card.memory()?;
         let by_hand: &[Module] = if card.about.name == TWIN { &[] } else { &ptx::BY_HAND };
-        for module in ptx::MODULES.iter().chain(by_hand) {
-            if module.runs_on(card.about.capability) {
-                card.load(module)?;
-            }
-        }
+        let (modules, capability) = (ptx::MODULES.iter().chain(by_hand), card.about.capability);
+        card.load(modules.filter(|module| module.runs_on(capability)))?;
         Ok(card)
     }
     /// Makes this card the one that the driver's next calls of this thread mean.

@@ -12,13 +12,16 @@ pub(crate) fn run(arguments: &[&str]) -> ExitCode {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let (cargo, program) =
         (env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), target.join("release/equipart"));
-    // Only the last link is told to strip, and by rustc's own linker to keep one of functions that are alike: all else is that of
-    // every release build.
+    // Only the last link is told to strip, and rustc's own linker to keep one of functions that are alike and to give every
+    // address now, which needs no list of them: all else is that of every release build.
     let build = "rustc --release --package equipart --bin equipart -- -C strip=symbols";
-    let alike =
-        cfg!(all(target_os = "linux", target_arch = "x86_64")).then_some(["-C", "link-arg=-Wl,--icf=all"]);
-    let alike = alike.into_iter().flatten();
-    let built = Command::new(cargo).args(build.split(' ').chain(alike)).current_dir(root).status();
+    let smaller = if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        &["-C", "link-arg=-Wl,--icf=all", "-C", "relocation-model=static"][..]
+    } else {
+        &[]
+    };
+    let built =
+        Command::new(cargo).args(build.split(' ').chain(smaller.iter().copied())).current_dir(root).status();
     match built.map_err(|why| why.to_string()) {
         Ok(status) if !status.success() => return code(status),
         Err(why) => return fail(&format!("cargo does not start: {why}")),

@@ -5,6 +5,7 @@ use crate::driver::{CudaError, Handle, call};
 use crate::ptx::{self, Module};
 use std::ffi::{CString, c_int, c_void};
 use std::ptr::null_mut;
+use std::thread;
 
 /// A kernel's name but for the number at its end, and that number; nothing for one that is of no number.
 pub(crate) type KernelName = (&'static str, &'static str);
@@ -13,6 +14,14 @@ pub(super) struct Kernel {
     function: Handle,
     sizes: Vec<usize>, // bytes of each parameter
 }
+
+/// A module that was compiled, and its kernels.
+struct Loaded {
+    module: Handle,
+    kernels: Vec<(KernelName, Kernel)>,
+}
+// SAFETY: the driver's handles may be used by any thread whose current context is theirs.
+unsafe impl Send for Loaded {}
 
 /// How many blocks, threads of each, and bytes of dynamic shared memory a kernel is launched with.
 #[derive(Clone, Copy, Debug)]
@@ -55,13 +64,28 @@ arguments_of!(Boxes);
 const DYNAMIC_SHARED: c_int = 8;
 
 impl Card {
+    /// Has the driver compile modules, each on a thread of its own, as some take seconds; and takes their kernels.
+    pub(super) fn load(&mut self, modules: impl Iterator<Item = &'static Module>) -> Result<(), CudaError> {
+        let card = &*self;
+        let loaded: Vec<_> = thread::scope(|scope| {
+            let compiling: Vec<_> = modules.map(|module| scope.spawn(move || card.compile(module))).collect();
+            compiling.into_iter().map(|thread| thread.join().expect("compiling does not panic")).collect()
+        });
+        for loaded in loaded {
+            let Loaded { module, kernels } = loaded?;
+            self.modules.push(module);
+            self.kernels.extend(kernels);
+        }
+        Ok(())
+    }
     /// Has the driver compile a module, and finds its kernels.
-    pub(super) fn load(&mut self, module: &'static Module) -> Result<(), CudaError> {
+    fn compile(&self, module: &'static Module) -> Result<Loaded, CudaError> {
         const LOG_BUFFER: c_int = 5;
         const LOG_BYTES: c_int = 6;
         let mut log = vec![0u8; 8192];
         let mut options = [LOG_BUFFER, LOG_BYTES];
         let mut values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
+        self.enter()?;
         let text = CString::new(module.ptx()).expect("PTX has no zero bytes");
         let mut handle = null_mut();
         // SAFETY: the text ends with a zero; the log has as many bytes as the options say.
@@ -78,7 +102,7 @@ impl Card {
             let log = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().to_string();
             return Err(CudaError::Kernels { module: module.name, reason: self.driver.reason(status), log });
         }
-        self.modules.push(handle);
+        let mut loaded = Loaded { module: handle, kernels: Vec::new() };
         for (name, sizes) in ptx::kernels(module.ptx()) {
             let (mut function, called) = (null_mut(), CString::new(name).expect("a name"));
             let found = call!(self.driver, cuModuleGetFunction(&raw mut function, handle, called.as_ptr()));
@@ -88,9 +112,9 @@ impl Card {
                 reason: error.to_string(),
             })?;
             let number = name.rsplit_once('_').filter(|(_, number)| matches!(*number, "f32" | "bf16"));
-            self.kernels.insert(number.unwrap_or((name, "")), Kernel { function, sizes });
+            loaded.kernels.push((number.unwrap_or((name, "")), Kernel { function, sizes }));
         }
-        Ok(())
+        Ok(loaded)
     }
     /// Whether a kernel was loaded: those for newer cards are not on others.
     pub(crate) fn has(&self, kernel: KernelName) -> bool {
@@ -196,7 +220,7 @@ mod tests {
         let text =
             OnceLock::from(".version 9.0\n.visible .entry add_f64(\n.param .u32 a\n)\n{\n}\n".to_string());
         let module: &Module = Box::leak(Box::new(Module { name: "none", packed: &[], least: (8, 0), text }));
-        let said = card.load(module).unwrap_err().to_string();
+        let said = card.load([module].into_iter()).unwrap_err().to_string();
         assert!(
             said.starts_with("the CUDA driver has no kernel add_f64 of none: cuModuleGetFunction failed: "),
             "{said}"

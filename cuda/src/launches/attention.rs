@@ -143,7 +143,8 @@ fn forward<S: Scalar>(
     }
     let to_numbers = [(o, size_of::<S>() as u64), (out, 4)];
     if let Some(name) = on_hopper::<S>(gpu, by_width!("attention_hopper"), dim, &[q, k, v], &to_numbers) {
-        let shape = block_on_hopper([rows.div_ceil(128), queries], (128 + 4 * 128) * dim * 2 + (1 + 4 * 2) * 8);
+        let shape =
+            block_on_hopper([rows.div_ceil(128), queries], (128 + 4 * 128) * dim * 2 + (1 + 4 * 2) * 8);
         let [boxes_of_q, boxes_of_k, boxes_of_v] = [q, k, v].map(|x| boxes(gpu, &x));
         let arguments: [&dyn Argument; 10] =
             [&a, spans, &q.rows, &boxes_of_q, &boxes_of_k, &boxes_of_v, &o, &out, &max, &sum];

@@ -1,4 +1,5 @@
 //! The first values of a parameter, drawn by all cores: some hundred thousand at a time, however large it is.
+use std::ops::Range;
 use std::thread::{available_parallelism, scope};
 
 /// Numbers of which so many are drawn together.
@@ -7,7 +8,10 @@ const TOGETHER: usize = 1 << 18;
 const FEW: usize = 1 << 12;
 
 /// Number `i` of a parameter whose numbers are asked for one after the other, of `len`.
-pub(super) fn in_turn<E: Copy + Send>(len: usize, number: impl Fn(usize) -> E + Sync) -> impl FnMut(usize) -> E {
+pub(super) fn in_turn<E: Copy + Send>(
+    len: usize,
+    number: impl Fn(usize) -> E + Sync,
+) -> impl FnMut(usize) -> E {
     let (mut drawn, mut first) = (Vec::new(), 0);
     move |i| {
         if i < first || i - first >= drawn.len() {
@@ -18,7 +22,7 @@ pub(super) fn in_turn<E: Copy + Send>(len: usize, number: impl Fn(usize) -> E + 
     }
 }
 
-fn together<E: Copy + Send>(range: std::ops::Range<usize>, number: &(impl Fn(usize) -> E + Sync)) -> Vec<E> {
+fn together<E: Copy + Send>(range: Range<usize>, number: &(impl Fn(usize) -> E + Sync)) -> Vec<E> {
     let cores = available_parallelism().map_or(1, usize::from).min(range.len() / FEW).max(1);
     let share = range.len().div_ceil(cores).max(1);
     let of_core = |core: usize| {
@@ -31,4 +35,27 @@ fn together<E: Copy + Send>(range: std::ops::Range<usize>, number: &(impl Fn(usi
         others.into_iter().for_each(|other| all.extend(other.join().expect("drawing does not panic")));
         all
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    /// Kills: cores whose shares overlap or leave a gap, a last piece that is cut off, numbers that are drawn more than once.
+    #[test]
+    fn all_numbers_come_in_turn_and_each_is_drawn_once() {
+        for len in [0, 1, FEW - 1, 3 * FEW + 1, TOGETHER, 2 * TOGETHER + 7] {
+            let drawn = AtomicUsize::new(0);
+            let square = |i: usize| {
+                drawn.fetch_add(1, Relaxed);
+                i * i
+            };
+            let mut number = in_turn(len, square);
+            assert!((0..len).all(|i| number(i) == i * i), "{len}");
+            assert_eq!(drawn.load(Relaxed), len);
+        }
+        let mut number = in_turn(2 * TOGETHER, |i| i);
+        assert_eq!([TOGETHER + 1, 5, 2 * TOGETHER - 1].map(&mut number), [TOGETHER + 1, 5, 2 * TOGETHER - 1]);
+    }
 }
