@@ -3,7 +3,7 @@ use super::{Both, Check, Number, both, index, read};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::{Attend, Heads, Kernels, Mask, Qkv, Segment, Softmax, Span};
-use tensor::{Category, Cpu, Device, Dropout, Tensor, View, ViewMut};
+use tensor::{Category, Cpu, Device, Dropout, Scalar, Tensor, View, ViewMut, mix};
 
 pub(crate) const ALL: &[Check] = &[
     ("attention of texts", both!(texts)),
@@ -18,6 +18,9 @@ pub(crate) const ALL: &[Check] = &[
 
 /// Scores are sums of up to 256 products, outputs of some hundred, each rounded.
 const SLACK: f64 = 4.0;
+
+/// Rows after all spans: they hold no numbers.
+const BEYOND: usize = 2;
 
 /// Queries and keys of several sequences, in calls one after the other; rows beyond the spans are padding.
 struct Case {
@@ -67,10 +70,12 @@ impl Case {
         Self { attend: Attend { dropout: dropout.into(), ..self.attend }, edge, ..self }
     }
     fn rows(&self, of: fn(&Span) -> Segment) -> usize {
-        self.calls.iter().flatten().map(|s| of(s).row + of(s).len).max().unwrap_or(0) + 2
+        self.calls.iter().flatten().map(|s| of(s).row + of(s).len).max().unwrap_or(0) + BEYOND
     }
     fn part<S: Number>(&self, gpu: &Gpu, seed: u64, of: fn(&Span) -> Segment, cols: usize) -> Part<S> {
-        let all = Both::draw(gpu, seed, self.rows(of), cols + 2 * self.edge);
+        let (rows, width) = (self.rows(of), cols + 2 * self.edge);
+        let draw = |i| f64::sample(mix(mix(seed) ^ i as u64), 1.0);
+        let all = Both::of(gpu, rows, width, |i| if i / width < rows - BEYOND { draw(i) } else { f64::NAN });
         Part { all, edge: self.edge, cols }
     }
     /// Queries and gradients of outputs; keys and values.
@@ -226,7 +231,9 @@ fn dropout() -> Dropout {
 fn texts<S: Number>(gpu: &Gpu) -> Result<(), String> {
     let texts = || [itself(0, 70, 3), itself(72, 1, 0), itself(73, 130, 9)];
     let causal = |dim| case([4, 2, dim], Mask::Causal, texts());
-    several::<S>(gpu, [causal(16), causal(33).with(3, dropout()), causal(64).with(8, dropout())])
+    several::<S>(gpu, [causal(16), causal(33).with(3, dropout()), causal(64).with(8, dropout())])?;
+    // Tiles of one text alone, which see all keys of other tiles.
+    several::<S>(gpu, [64, 128].map(|dim| case([1, 1, dim], Mask::Causal, [itself(0, 258, 1)]).with(8, None)))
 }
 
 /// From one feature to 256, in windows that are aligned and not.
@@ -288,7 +295,10 @@ fn memory<S: Number>(gpu: &Gpu) -> Result<(), String> {
         let second = Span { query: tokens(4, 75, 0, 2), key: tokens(90, 2, 0, 2) };
         case(heads, Mask::All, [first, second])
     };
-    several::<S>(gpu, [of([2, 2, 5]), of([4, 1, 64]).with(8, dropout()), of([2, 1, 128]).with(8, None)])
+    several::<S>(gpu, [of([2, 2, 5]), of([4, 1, 64]).with(8, dropout()), of([2, 1, 128]).with(8, None)])?;
+    // A tile of queries of one span, all of which see all keys, of which there are fewer than come at a time.
+    let span = Span { query: tokens(0, 128, 0, 1), key: tokens(0, 100, 0, 1) };
+    several::<S>(gpu, [64, 128].map(|dim| case([1, 1, dim], Mask::All, [span]).with(8, None)))
 }
 
 /// A text's begin and its end look at its keys, which come in three calls, or in one call of several spans on the same
