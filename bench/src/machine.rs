@@ -6,7 +6,6 @@ use parallel::Result;
 use parallel::number::Runs;
 use std::collections::BTreeMap;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use tensor::{Bf16, Category, Cpu, F61, Key, Scalar, Tensor};
 
@@ -223,32 +222,16 @@ fn array<'a, const N: usize>(mut windows: impl Iterator<Item = &'a mut [f32]>) -
     std::array::from_fn(|_| windows.next().expect("as many windows as ranks"))
 }
 
-/// A line of memory that no other shares, with the line beside it that some machines fetch too.
-#[derive(Default)]
-#[repr(align(128))]
-struct Line(AtomicUsize);
-
 fn meet(threads: usize, scale: &Scale) -> f64 {
     let enough = cores(threads) == threads;
     let (times, lines) = (scale.of(if enough { 1 << 16 } else { 1 << 12 }), || {
-        (0..threads).map(|_| Line::default()).collect::<Vec<_>>()
+        (0..threads).map(|_| machine::Line::default()).collect::<Vec<_>>()
     });
     // Each trial has lines of its own, so that none needs to be set back.
-    let lines: Vec<Vec<Line>> = (0..=TRIALS).map(|_| lines()).collect();
+    let lines: Vec<Vec<_>> = (0..=TRIALS).map(|_| lines()).collect();
     let meetings = |(me, trial): &mut (usize, usize)| {
-        let lines = &lines[*trial];
         *trial += 1;
-        for time in 1..=times {
-            lines[*me].0.store(time, Ordering::Release);
-            for line in lines {
-                let mut looked = 0;
-                while line.0.load(Ordering::Acquire) < time {
-                    looked += 1;
-                    // Whoever keeps a core from the others cannot wait for them.
-                    if enough && looked < 10_000 { std::hint::spin_loop() } else { std::thread::yield_now() }
-                }
-            }
-        }
+        machine::meet(&lines[*trial - 1], *me, times, !enough); // whoever keeps a core from the others cannot wait for them
     };
     at_once(threads, |me| (me, 0), meetings) / times as f64
 }

@@ -1,5 +1,6 @@
-// The gradients of scores on tensor cores. A thread has, of every 16·M rows, two rows of each 16, 8 apart, and of every 8 columns
-// the pair from `my_col` on: x[M][N][4] are its numbers of 8·N columns, row 8·i's are x[i / 2][..][i % 2·2 ..].
+// The gradients of scores on tensor cores. A thread has, of every 16·M rows, two rows of each 16, 8 apart, and of every
+// 8 columns the pair from `my_col` on: x[M][N][4] are its numbers of 8·N columns, row 8·i's are x[i / 2][..][i % 2·2
+// ..].
 #pragma once
 #include "attention.cuh"
 #include "cores.cuh"
@@ -41,8 +42,8 @@ __device__ __forceinline__ void saved_of_rows(float (&lses)[R], float (&deltas)[
     }
 }
 
-// Grades scores: what dropout takes away of them is `factor(row, column)` of the thread's, if it takes any. They are gone over by rows,
-// or by columns.
+// Grades scores: what dropout takes away of them is `factor(row, column)` of the thread's, if it takes any. They are
+// gone over by rows, or by columns.
 template <bool BY_ROWS, int M, int N, class Lse, class Delta, class Factor>
 __device__ __forceinline__ void grade_all(float (&s)[M][N][4], float (&dp)[M][N][4], bool drops, float by, Lse lse,
                                           Delta delta, Factor factor) {
@@ -61,8 +62,8 @@ __device__ __forceinline__ void grade_all(float (&s)[M][N][4], float (&dp)[M][N]
     }
 }
 
-// Grades scores of keys, rows here and `key` the thread's first, with queries of a head, columns from `query` on, of which lses and
-// deltas are in shared memory. Rows that are not `first..=last` of the span's keys are of others.
+// Grades scores of keys, rows here and `key` the thread's first, with queries of a head, columns from `query` on, of
+// which lses and deltas are in shared memory. Rows that are not `first..=last` of the span's keys are of others.
 template <int M, int N>
 __device__ __forceinline__ void grade_keys(float (&s)[M][N][4], float (&dp)[M][N][4], const Attend& a, const Span& span,
                                            bool whole, u32 first, u32 last, u32 key, u32 query, u32 my_col, u32 head,
@@ -85,7 +86,8 @@ __device__ __forceinline__ void grade_keys(float (&s)[M][N][4], float (&dp)[M][N
         }
 }
 
-// Grades scores of queries, rows here and `query` the thread's first, with the `n` keys from `block` on: what dQ takes is in dp.
+// Grades scores of queries, rows here and `query` the thread's first, with the `n` keys from `block` on: what dQ takes
+// is in dp.
 template <int M, int N>
 __device__ __forceinline__ void grade_queries(float (&s)[M][N][4], float (&dp)[M][N][4], const Attend& a, const Span& span,
                                               bool whole, u32 first, u32 last, u32 query, u32 block, u32 n, u32 my_col,

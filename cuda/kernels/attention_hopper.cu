@@ -1,8 +1,10 @@
-// Attention of bf16 on cards of compute capability 9.0: as attention_cores.cu, for heads of 64 or of 128 features. ARCH: sm_90a
+// Attention of bf16 on cards of compute capability 9.0: as attention_cores.cu, for heads of 64 or of 128 features.
+// ARCH: sm_90a
 //
-// A block has 128 rows of queries, 64 for each of two groups of four warps. One warp more has the card copy 128 keys and
-// their values at a time, as far ahead as there is room. A group multiplies the last keys' weights with their values
-// while it weighs the scores of the next keys. Source: Shah et al., "FlashAttention-3", §3.1 and §3.2, arXiv:2407.08608.
+// A block has 128 rows of queries, 64 for each of two groups of four warps. One warp more has the card copy 128 keys
+// and their values at a time, as far ahead as there is room. A group multiplies the last keys' weights with their
+// values while it weighs the scores of the next keys. Source: Shah et al., "FlashAttention-3", §3.1 and §3.2,
+// arXiv:2407.08608.
 #include "attention_softmax.cuh"
 #include "hopper_attention.cuh"
 

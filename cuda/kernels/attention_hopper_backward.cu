@@ -1,5 +1,5 @@
-// The gradient of attention of bf16 on cards of compute capability 9.0: as attention_cores_backward.cu, in two passes, for heads of
-// 64 or of 128 features. ARCH: sm_90a
+// The gradient of attention of bf16 on cards of compute capability 9.0: as attention_cores_backward.cu, in two passes,
+// for heads of 64 or of 128 features. ARCH: sm_90a
 //
 // A block has 128 rows of its own, 64 for each of two groups of four warps; one warp more has the card copy rows of the
 // other side, in two stages. Source: Shah et al., "FlashAttention-3", §3.1, arXiv:2407.08608.
@@ -11,8 +11,8 @@ namespace backward {
 const u32 OWN = 128;
 const int STAGES = 2;
 
-// What lies in shared memory: two tiles of its own, of each stage two of the other side and what was saved of its rows, then
-// barriers: that the own are there, that a stage's are, that they are free again.
+// What lies in shared memory: two tiles of its own, of each stage two of the other side and what was saved of its rows,
+// then barriers: that the own are there, that a stage's are, that they are free again.
 template <u32 ASIDE, u32 D>
 struct Room {
     typedef Tile<OWN, D> Own;
@@ -46,8 +46,8 @@ struct Room {
     __device__ __forceinline__ void fetch_other(u32 stage, const Map& x, const Map& y, u32 row, u32 col) const {
         Other::fetch(other(stage, 0), x, row, col, full(stage)), Other::fetch(other(stage, 1), y, row, col, full(stage));
     }
-    // Begins s = own(0)·other(0)ᵀ and dp = own(1)·other(1)ᵀ, of a group's 64 rows, when a stage's rows are there; those from n on
-    // become zeros.
+    // Begins s = own(0)·other(0)ᵀ and dp = own(1)·other(1)ᵀ, of a group's 64 rows, when a stage's rows are there; those
+    // from n on become zeros.
     __device__ __forceinline__ void scores(float (&s)[ASIDE / 8][4], float (&dp)[ASIDE / 8][4], Turn<STAGES> turn, u32 n) const {
         u32 group = threadIdx.x / 128;
         wait(full(turn.stage), turn.phase);

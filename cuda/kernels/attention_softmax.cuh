@@ -1,5 +1,6 @@
-// The running softmax of attention on tensor cores. A thread has, of every 16·M rows, two rows of each 16, 8 apart, and of
-// every 8 columns the pair from `my_col` on: x[M][N][4] are its numbers of 8·N columns, row 8·i's are x[i / 2][..][i % 2·2 ..].
+// The running softmax of attention on tensor cores. A thread has, of every 16·M rows, two rows of each 16, 8 apart, and
+// of every 8 columns the pair from `my_col` on: x[M][N][4] are its numbers of 8·N columns, row 8·i's are x[i / 2][..][i
+// % 2·2 ..].
 #pragma once
 #include "attention.cuh"
 #include "cores.cuh"
@@ -31,7 +32,8 @@ __device__ __forceinline__ void shrink_by(float (&x)[M][N][4], const float (&by)
         for (int n = 0; n < N; n++) x[i / 2][n][i % 2 * 2] *= by[i], x[i / 2][n][i % 2 * 2 + 1] *= by[i];
 }
 
-// What a softmax begins with: nothing, or what was carried here; of the columns up to `dim` of a head. A thread's first row is `row`.
+// What a softmax begins with: nothing, or what was carried here; of the columns up to `dim` of a head. A thread's first
+// row is `row`.
 template <int M, int N>
 __device__ __forceinline__ void begin_softmax(float (&acc)[M][N][4], float (&most)[2 * M], float (&total)[2 * M], bool carried,
                                               u32 row, u32 rows, u32 my_col, u32 head, u32 dim, float scale,
@@ -51,8 +53,8 @@ __device__ __forceinline__ void begin_softmax(float (&acc)[M][N][4], float (&mos
     }
 }
 
-// Scores of queries of a span, `query` the thread's first, with its `n` keys from `block` on become weights; `shrink` is what
-// outputs so far are multiplied by. Rows that are not `first..=last` of the span's queries are of others.
+// Scores of queries of a span, `query` the thread's first, with its `n` keys from `block` on become weights; `shrink`
+// is what outputs so far are multiplied by. Rows that are not `first..=last` of the span's queries are of others.
 template <int M, int N>
 __device__ __forceinline__ void weigh(float (&s)[M][N][4], float (&shrink)[2 * M], float (&most)[2 * M], float (&total)[2 * M],
                                       const Attend& a, const Span& span, bool whole, u32 first, u32 last, u32 query,

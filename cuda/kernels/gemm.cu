@@ -82,8 +82,8 @@ __device__ __forceinline__ void run(View<T> c, View<T> a, View<T> b, u32 how) {
     of_a.fetch(), of_b.fetch();
     of_a.put(left[0]), of_b.put(right[0]);
     __syncthreads();
-    // What is multiplied next is on its way from shared memory to registers, and the next tile from memory. It is put into the half
-    // of shared memory that was read in the last step, before its barrier.
+    // What is multiplied next is on its way from shared memory to registers, and the next tile from memory. It is put
+    // into the half of shared memory that was read in the last step, before its barrier.
     Lanes<4> x[2][HALVES], y[2][HALVES];
     auto get = [&](int half, int l) {
 #pragma unroll

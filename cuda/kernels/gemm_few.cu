@@ -66,7 +66,8 @@ __device__ __forceinline__ void by_columns(View<T> c, View<T> a, View<T> b, u32 
     product::write(c, row, col, Lanes<1>{sum}, how);
 }
 
-// B's rows lie together: a block has 4·16 bytes of columns, a thread 16 bytes of every 128th row, AHEAD of them on their way.
+// B's rows lie together: a block has 4·16 bytes of columns, a thread 16 bytes of every 128th row, AHEAD of them on
+// their way.
 template <int ROWS, class T>
 __device__ __forceinline__ void by_rows(View<T> c, View<T> a, View<T> b, u32 how) {
     const int ACROSS = 4, V = Vector<T>::N, COLS = ACROSS * V, WARPS = 16, AHEAD = 16 / ROWS;

@@ -42,8 +42,8 @@ __device__ __forceinline__ void finish(View<T> c, const float (&sums)[32][4], u3
         }
     }
 }
-// The same of bf16 whose rows are multiples of 16 bytes: four lanes, which have pairs of the same 8 columns, exchange four times
-// as many of them, so that each writes 8 columns at once.
+// The same of bf16 whose rows are multiples of 16 bytes: four lanes, which have pairs of the same 8 columns, exchange
+// four times as many of them, so that each writes 8 columns at once.
 __device__ __forceinline__ void finish_eights(View<bf16> c, const float (&sums)[32][4], u32 row, u32 col) {
     u32 lane = threadIdx.x % 4;
 #pragma unroll

@@ -249,7 +249,8 @@ void wait_for_products() {
 #endif
 
 // Tells `multiply` where a factor's 64·n by 16 begin: in boxes, one after the other, along the dimension that is not K.
-// Of a turned one the boxes' rows are K's, and a box begins `apart` bytes after the last. Bits 62 and 63: permuted as copy_box does.
+// Of a turned one the boxes' rows are K's, and a box begins `apart` bytes after the last. Bits 62 and 63: permuted as
+// copy_box does.
 template <bool TURNED>
 __device__ __forceinline__ u64 descriptor(const void* boxes, u32 k, u32 apart = BOX_BYTES) {
     u64 start = address(boxes) + (TURNED ? k * 128 : k * 2), lead = TURNED ? apart : 16, stride = 1024;

@@ -21,7 +21,8 @@ struct Tile {
     static __device__ __forceinline__ u64 along_rows(const unsigned char* at, u32 row) {
         return descriptor<true>(at + box(row, 0), row % BOX, DOWN * BOX_BYTES);
     }
-    // Makes its rows from n on zeros, since what follows a span may be no number, even times 0; by a group of four warps.
+    // Makes its rows from n on zeros, since what follows a span may be no number, even times 0; by a group of four
+    // warps.
     static __device__ __forceinline__ void clear(unsigned char* at, u32 n) {
         for (u32 e = n * 8 + threadIdx.x % 128; e < ROWS * 8; e += 128)
             for (u32 f = 0; f < D; f += BOX) ((uint4*)(at + box(e / 8, f)))[e % (8 * BOX)] = uint4{0, 0, 0, 0};

@@ -1,11 +1,11 @@
 // RMSNorm and LayerNorm with their backwards. A block takes a row: its statistics are sums over the block, and its
-// numbers stay in registers, or are read again from the cache that they came through. Backwards, a block takes every so many rows, and adds
-// up its own part of dgain and dbias beside them; the parts are added by `add_rows`, in the order of the blocks.
-// Source: Zhang, Sennrich, arXiv:1910.07467; Ba, Kiros, Hinton, arXiv:1607.06450, §3.1.
+// numbers stay in registers, or are read again from the cache that they came through. Backwards, a block takes every so
+// many rows, and adds up its own part of dgain and dbias beside them; the parts are added by `add_rows`, in the order
+// of the blocks. Source: Zhang, Sennrich, arXiv:1910.07467; Ba, Kiros, Hinton, arXiv:1607.06450, §3.1.
 #include "row.cuh"
 
-// A row that a block goes over more than once. Where a thread has at most 32 of its numbers it is HELD: they are in registers after
-// the first time.
+// A row that a block goes over more than once. Where a thread has at most 32 of its numbers it is HELD: they are in
+// registers after the first time.
 template <int N, bool HELD, class T>
 struct Row {
     const T* from;

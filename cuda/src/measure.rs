@@ -4,6 +4,7 @@ use crate::card::Card;
 use crate::checks::Number;
 use crate::cublas::Cublas;
 use crate::gpu::Gpu;
+use crate::launches::gemm::{Rung, product};
 use kernels::{Activation, Attend, Heads, Indexed, Kernels, Mask, Qkv, Segment, Span, Write};
 use std::process::Command;
 use tensor::{Bf16, Category, Device, Index, Tensor, mix};
@@ -50,10 +51,19 @@ type Outcome<T> = Result<T, String>;
 
 /// The best of some tries, after one to warm up.
 fn best(card: &Card, scale: Scale, mut work: impl FnMut()) -> Outcome<f64> {
-    work();
-    let mut least = f64::INFINITY;
+    Ok(in_turn(card, scale, [&mut work])?[0])
+}
+
+/// The best of some tries of each, in turn, as a card that has become warm is slower.
+fn in_turn<const N: usize>(card: &Card, scale: Scale, mut work: [&mut dyn FnMut(); N]) -> Outcome<[f64; N]> {
+    let mut least = [f64::INFINITY; N];
+    for work in &mut work {
+        work();
+    }
     for _ in 0..scale.tries {
-        least = least.min(card.seconds(&mut work).map_err(|error| error.to_string())?);
+        for (work, least) in work.iter_mut().zip(&mut least) {
+            *least = least.min(card.seconds(work).map_err(|error| error.to_string())?);
+        }
     }
     Ok(least)
 }
@@ -84,6 +94,7 @@ pub fn all(gpu: &Gpu, scale: Scale, tell: &dyn Fn(&CardFigure)) -> Outcome<Vec<C
     for narrow in [true, false] {
         add(large_product(gpu, scale, narrow)?);
     }
+    ladder(gpu, scale, &mut add)?;
     add(attention(gpu, scale)?);
     Ok(figures)
 }
@@ -151,17 +162,19 @@ fn products<S: Number>(
 ) -> Outcome<CardFigure> {
     let [a, b, mut c] = [1, 2, 3].map(|seed| draw::<S>(gpu, seed, n, n));
     let flops = 2.0 * (n as f64).powi(3);
-    let own = best(gpu.card(), scale, || S::On::on(gpu).gemm(c.view_mut(), a.view(), b.view(), Write::Set))?;
-    let beside = match library {
-        Err(_) => None,
+    let at = [c.view().ptr().0, a.view().ptr().0, b.view().ptr().0];
+    let mut own = || S::On::on(gpu).gemm(c.view_mut(), a.view(), b.view(), Write::Set);
+    let (own, theirs) = match library {
+        Err(_) => (best(gpu.card(), scale, own)?, None),
         Ok(library) => {
-            let at = [c.view().ptr().0, a.view().ptr().0, b.view().ptr().0];
             let mut outcome = Ok(());
-            let theirs = best(gpu.card(), scale, || outcome = library.product(S::NARROW, [n; 3], at))?;
+            let mut of_library = || outcome = library.product(S::NARROW, [n; 3], at);
+            let [own, theirs] = in_turn(gpu.card(), scale, [&mut own, &mut of_library])?;
             outcome?;
-            Some((flops / theirs / 1e12, "cuBLAS".to_string()))
+            (own, Some(theirs))
         }
     };
+    let beside = theirs.map(|theirs| (flops / theirs / 1e12, "cuBLAS".to_string()));
     Ok(CardFigure {
         name: format!("product {n}^3, {}", S::NAME),
         rate: flops / own / 1e12,
@@ -169,6 +182,26 @@ fn products<S: Number>(
         beside,
         wanted,
     })
+}
+
+/// The rungs of the ladder of products of bf16, on the same matrices.
+fn ladder(gpu: &Gpu, scale: Scale, add: &mut dyn FnMut(CardFigure)) -> Outcome<()> {
+    let n = 4096 / scale.sides;
+    let [a, b, mut c] = [1, 2, 3].map(|seed| draw::<Bf16>(gpu, seed, n, n));
+    for rung in [Rung::Naive, Rung::Small, Rung::Tensor, Rung::Hopper] {
+        let mut there = true;
+        let mut work = || {
+            let of = [(&c.view_mut()).into(), (&a.view()).into(), (&b.view()).into()];
+            there = product::<Bf16>(gpu, Some(rung), of, false, Write::Set);
+        };
+        let seconds = best(gpu.card(), scale, &mut work)?;
+        if there {
+            let rate = 2.0 * (n as f64).powi(3) / seconds / 1e12;
+            let name = format!("product {n}^3, bf16, rung {rung:?}");
+            add(CardFigure { name, rate, unit: "TFLOP/s", beside: None, wanted: 0.0 });
+        }
+    }
+    Ok(())
 }
 
 /// Causal attention forward in bf16: 4 sequences of 4096 tokens, 16 heads of 128 features.

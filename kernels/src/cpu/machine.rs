@@ -1,7 +1,9 @@
 //! What the machine does at most, for kernels to be compared with: multiply-adds that touch no memory, memory that is
-//! read, memory that is written anew where it lies. Whoever calls these has the clock.
+//! read, memory that is written anew where it lies, threads that meet. Whoever calls these has the clock.
 use super::simd::widest;
-use std::hint::black_box;
+use std::hint::{black_box, spin_loop};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::yield_now;
 
 /// Chains of multiply-adds that wait for nobody but themselves: more than any core has under way at once.
 const VECTORS: usize = 12;
@@ -34,6 +36,27 @@ pub fn bf16_multiply_adds(rounds: usize) -> Option<u64> {
     }
     let _ = rounds;
     None
+}
+
+/// A line of memory that no other shares, with the line beside it that some machines fetch too: where a thread says how often
+/// it came to a meeting.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Line(AtomicUsize);
+
+/// Meets the other threads so many times, each with a line of its own: writes it, and reads those of the others until they say
+/// the same. A thread that keeps a core from the others yields while it waits.
+pub fn meet(lines: &[Line], me: usize, times: usize, yields: bool) {
+    for time in 1..=times {
+        lines[me].0.store(time, Ordering::Release);
+        for line in lines {
+            let mut looked = 0;
+            while line.0.load(Ordering::Acquire) < time {
+                looked += 1;
+                if yields || looked >= 10_000 { yield_now() } else { spin_loop() }
+            }
+        }
+    }
 }
 
 /// Reads all of `x`: its sum. In four streams: with one, a core waits for memory that it could have asked for before.
@@ -234,5 +257,23 @@ mod tests {
             rewrite([&mut x, &mut y]);
             assert_eq!((&x, &y), (&mean, &mean));
         }
+    }
+
+    /// Kills: a thread that does not wait for the others, or that waits for more than came.
+    #[test]
+    fn nobody_is_ahead_by_more_than_a_meeting() {
+        let (lines, came) = ([(); 3].map(|()| Line::default()), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for me in 0..3 {
+                let (lines, came) = (&lines, &came);
+                scope.spawn(move || {
+                    came.fetch_add(1, Ordering::SeqCst);
+                    meet(lines, me, 1, true);
+                    assert_eq!(came.load(Ordering::SeqCst), 3);
+                    meet(lines, me, 5, false);
+                });
+            }
+        });
+        assert!(lines.iter().all(|line| line.0.load(Ordering::SeqCst) == 5));
     }
 }

@@ -32,7 +32,9 @@ fn together<E: Copy + Send>(range: Range<usize>, number: &(impl Fn(usize) -> E +
     scope(|scope| {
         let others: Vec<_> = (1..cores).map(|core| scope.spawn(move || of_core(core))).collect();
         let mut all = of_core(0);
-        others.into_iter().for_each(|other| all.extend(other.join().expect("drawing does not panic")));
+        for other in others {
+            all.extend(other.join().expect("drawing does not panic"));
+        }
         all
     })
 }

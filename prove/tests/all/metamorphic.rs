@@ -13,7 +13,7 @@ use tensor::{Cpu, Device, F61, Ids, Key, Scalar};
 const LAYOUTS: [&str; 5] = ["none", "tp=2", "tp=2,sp", "tp=4", "tp=4,sp"];
 
 /// Where an element of a rewritten parameter comes from: a parameter of this name and shape, at this index.
-type Source = (&'static str, [usize; 2], Box<dyn Fn([usize; 2]) -> [usize; 2]>);
+type Source = (&'static str, [usize; 2], Box<dyn Fn([usize; 2]) -> [usize; 2] + Sync>);
 /// By the last part of a parameter's name and its new shape.
 type Rewrite = dyn Fn(&str, [usize; 2]) -> Option<Source> + Sync;
 
