@@ -225,7 +225,7 @@ fn array<'a, const N: usize>(mut windows: impl Iterator<Item = &'a mut [f32]>) -
 fn meet(threads: usize, scale: &Scale) -> f64 {
     let enough = cores(threads) == threads;
     let (times, lines) = (scale.of(if enough { 1 << 16 } else { 1 << 12 }), || {
-        (0..threads).map(|_| machine::Line::default()).collect::<Vec<_>>()
+        (0..threads).map(|_| machine::MeetingLine::default()).collect::<Vec<_>>()
     });
     // Each trial has lines of its own, so that none needs to be set back.
     let lines: Vec<Vec<_>> = (0..=TRIALS).map(|_| lines()).collect();

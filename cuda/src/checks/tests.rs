@@ -126,7 +126,6 @@ fn with_bugs() -> tempfile::TempDir {
 /// Kills: checks, or orders of threads, that a bug of a kernel lives through.
 #[test]
 fn planted_bugs_of_kernels_die() {
-    let _alone = alone();
     if let Err(reason) = twin::install() {
         return eprintln!("{} planted bugs are skipped: {reason}", BUGS.len());
     }
@@ -149,7 +148,6 @@ fn planted_bugs_of_kernels_die() {
 /// Kills: a kernel that reads or writes outside of its memory. `AddressSanitizer` has its library loaded first.
 #[test]
 fn kernels_stay_inside_their_memory() {
-    let _alone = alone();
     let Some(library) = twin::sanitizer() else {
         return eprintln!("skipped: the C++ compiler has no AddressSanitizer");
     };

@@ -42,11 +42,11 @@ pub fn bf16_multiply_adds(rounds: usize) -> Option<u64> {
 /// it came to a meeting.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub struct Line(AtomicUsize);
+pub struct MeetingLine(AtomicUsize);
 
 /// Meets the other threads so many times, each with a line of its own: writes it, and reads those of the others until they say
 /// the same. A thread that keeps a core from the others yields while it waits.
-pub fn meet(lines: &[Line], me: usize, times: usize, yields: bool) {
+pub fn meet(lines: &[MeetingLine], me: usize, times: usize, yields: bool) {
     for time in 1..=times {
         lines[me].0.store(time, Ordering::Release);
         for line in lines {
@@ -262,7 +262,7 @@ mod tests {
     /// Kills: a thread that does not wait for the others, or that waits for more than came.
     #[test]
     fn nobody_is_ahead_by_more_than_a_meeting() {
-        let (lines, came) = ([(); 3].map(|()| Line::default()), AtomicUsize::new(0));
+        let (lines, came) = ([(); 3].map(|()| MeetingLine::default()), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for me in 0..3 {
                 let (lines, came) = (&lines, &came);
