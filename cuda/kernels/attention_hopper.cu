@@ -55,6 +55,8 @@ __device__ __forceinline__ void fetch_all(Walk<KEYS> walk, const Room<D>& room, 
 template <int D>
 __device__ __forceinline__ void attend(Attend a, List spans, u32 q_rows, const Map& q, const Map& k, const Map& v,
                                        View<bf16> o, View<float> out, View<float> max, View<float> sum) {
+    typedef typename Room<D>::Queries Queries;
+    typedef typename Room<D>::Side Side;
     SHARED(unsigned char, shared);
     Room<D> room = {shared};
     u32 row = (gridDim.x - 1 - blockIdx.x) * QUERIES, head = blockIdx.y, kv = head / (a.queries / a.keys);
@@ -81,25 +83,17 @@ __device__ __forceinline__ void attend(Attend a, List spans, u32 q_rows, const M
     auto scores = [&](Scores& s, Turn<STAGES> at) {
         wait(room.barrier(KEYS_ARE_THERE, at.stage), at.phase);
         products_begin();
-#pragma unroll
-        for (u32 i = 0; i < D; i += 16) {
-            u64 of_q = Room<D>::Queries::along_features(room.queries(), group * 64, i),
-                of_k = Room<D>::Side::along_features(room.keys(at.stage), 0, i);
-            if (i == 0) multiply_rows<true>(s[0], of_q, of_k);
-            else multiply_rows<false>(s[0], of_q, of_k);
-        }
+        Queries::template multiply<Side>(s[0], room.queries(), group * 64, room.keys(at.stage));
         products_are_a_group();
     };
     auto values = [&](Turn<STAGES> at, u32 n) {
         wait(room.barrier(VALUES_ARE_THERE, at.stage), at.phase);
         if (n < KEYS) {
-            Room<D>::Side::clear(room.values(at.stage), n);
+            Side::clear(room.values(at.stage), n);
             meet_for_products(group);
         }
         products_begin();
-#pragma unroll
-        for (u32 i = 0; i < KEYS; i += 16)
-            multiply_kept(acc[0], p[i / 16], Room<D>::Side::along_rows(room.values(at.stage), i));
+        Side::add(acc[0], p, room.values(at.stage));
         products_are_a_group();
     };
     auto weighed = [&](Scores& s) {

@@ -56,25 +56,9 @@ struct Room {
             meet_for_products(group);
         }
         products_begin();
-#pragma unroll
-        for (u32 i = 0; i < D; i += 16) {
-            u64 x = Own::along_features(own(0), group * 64, i), y = Other::along_features(other(turn.stage, 0), 0, i);
-            if (i == 0) multiply_rows<true>(s, x, y);
-            else multiply_rows<false>(s, x, y);
-        }
-#pragma unroll
-        for (u32 i = 0; i < D; i += 16) {
-            u64 x = Own::along_features(own(1), group * 64, i), y = Other::along_features(other(turn.stage, 1), 0, i);
-            if (i == 0) multiply_rows<true>(dp, x, y);
-            else multiply_rows<false>(dp, x, y);
-        }
+        Own::template multiply<Other>(s, own(0), group * 64, other(turn.stage, 0));
+        Own::template multiply<Other>(dp, own(1), group * 64, other(turn.stage, 1));
         products_are_a_group();
-    }
-    // Begins to += x·other.
-    __device__ __forceinline__ void add(float (&to)[D / 8][4], const u32 (&x)[ASIDE / 16][4], u32 stage, u32 which) const {
-#pragma unroll
-        for (u32 i = 0; i < ASIDE; i += 16)
-            multiply_kept(to, x[i / 16], Other::along_rows(other(stage, which), i));
     }
     __device__ __forceinline__ void free(u32 stage) const {
         if (threadIdx.x % 32 == 0) arrive(empty(stage));
@@ -114,6 +98,7 @@ __device__ __forceinline__ void of_keys(Attend a, List spans, u32 k_rows, const 
                                         const Map& d_o, View<float> lse, View<float> delta, View<bf16> dk, View<bf16> dv) {
     const u32 ASIDE = 64;
     SHARED(unsigned char, shared);
+    typedef Tile<ASIDE, D> Other;
     Room<ASIDE, D> room = {shared};
     u32 row = blockIdx.y * OWN, kv = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u32 my_row = warp * 16 + lane / 4, my_col = lane % 4 * 2;
@@ -133,7 +118,7 @@ __device__ __forceinline__ void of_keys(Attend a, List spans, u32 k_rows, const 
                 room.saved(turn.stage, 1)[i] = i < round.n ? delta(first + i, round.head) : 0;
             }
             __syncwarp();
-            if (lane == 0) arrive_with(room.full(turn.stage), 2 * Room<ASIDE, D>::Other::BYTES);
+            if (lane == 0) arrive_with(room.full(turn.stage), 2 * Other::BYTES);
         }
         return;
     }
@@ -151,7 +136,7 @@ __device__ __forceinline__ void of_keys(Attend a, List spans, u32 k_rows, const 
                    round.head, by, room.saved(turn.stage, 0), room.saved(turn.stage, 1));
         to_pairs(p, s[0]), to_pairs(ds, dp[0]);
         products_begin();
-        room.add(dvs[0], p, turn.stage, 1), room.add(dks[0], ds, turn.stage, 0);
+        Other::add(dvs[0], p, room.other(turn.stage, 1)), Other::add(dks[0], ds, room.other(turn.stage, 0));
         products_are_a_group();
         wait_for_products<0>();
         are_there(dks[0]), are_there(dvs[0]);
@@ -168,6 +153,7 @@ __device__ __forceinline__ void of_queries(Attend a, List spans, u32 q_rows, con
                                            const Map& d_o, View<float> lse, View<float> delta, View<bf16> dq) {
     const u32 ASIDE = 64 * 128 / D; // keys at a time: as many as registers allow
     SHARED(unsigned char, shared);
+    typedef Tile<ASIDE, D> Other;
     Room<ASIDE, D> room = {shared};
     u32 row = (gridDim.x - 1 - blockIdx.x) * OWN, rows = min(OWN, q_rows - row), head = blockIdx.y,
         kv = head / (a.queries / a.keys), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -183,7 +169,7 @@ __device__ __forceinline__ void of_queries(Attend a, List spans, u32 q_rows, con
             wait(room.empty(turn.stage), turn.phase ^ 1); // at first there is nothing to wait for
             if (lane > 0) continue;
             room.fetch_other(turn.stage, k, v, walk.tile.span.key.row + walk.block, kv * D);
-            arrive_with(room.full(turn.stage), 2 * Room<ASIDE, D>::Other::BYTES);
+            arrive_with(room.full(turn.stage), 2 * Other::BYTES);
         }
         return;
     }
@@ -202,7 +188,7 @@ __device__ __forceinline__ void of_queries(Attend a, List spans, u32 q_rows, con
                       my_col, head, by, lses, deltas);
         to_pairs(ds, dp[0]);
         products_begin();
-        room.add(dqs[0], ds, turn.stage, 0);
+        Other::add(dqs[0], ds, room.other(turn.stage, 0));
         products_are_a_group();
         wait_for_products<0>();
         are_there(dqs[0]);

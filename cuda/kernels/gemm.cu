@@ -30,7 +30,7 @@ template <int WIDTH, int K, class T>
 struct Share {
     static_assert(WIDTH * K == 4 * THREADS, "one four of a tile for each thread");
     View<T> x;
-    const T* at;    // its four in the tile that is fetched next
+    const T* at;     // its four in the tile that is fetched next
     u32 first, from; // where they are in x
     bool at_once;
     Lanes<4> four;

@@ -39,7 +39,7 @@ __device__ __forceinline__ void by_columns(View<T> c, View<T> a, View<T> b, u32 
     __shared__ float of_warps[WARPS][ROWS * COLS];
     float sums[ROWS][COLS] = {};
     u32 first = blockIdx.x * COLS, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll(ROWS == 1 ? 4 : 1)
+#pragma unroll(ROWS == 1 ? 2 : 1)
     for (u32 k = threadIdx.x * V; k < a.cols; k += blockDim.x * V) {
         Lanes<V> x[COLS];
 #pragma unroll

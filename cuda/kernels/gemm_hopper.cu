@@ -14,6 +14,7 @@
 namespace hopper {
 const int ROWS = 128, COLS = 256, STEP = BOX, STAGES = 4;
 const int A_BYTES = ROWS * STEP * 2, STAGE_BYTES = A_BYTES + COLS * STEP * 2;
+
 // The boxes of a side from this place on, one after the other along the dimension that is not K.
 template <bool ALONG_K>
 __device__ __forceinline__ void fetch(unsigned char* to, const Map& map, u32 boxes, u32 first, u32 k, Barrier* full) {

@@ -21,6 +21,22 @@ struct Tile {
     static __device__ __forceinline__ u64 along_rows(const unsigned char* at, u32 row) {
         return descriptor<true>(at + box(row, 0), row % BOX, DOWN * BOX_BYTES);
     }
+    // Begins d = (64 rows of it, from this one on)·(all rows of another)ᵀ.
+    template <class Other, int N>
+    static __device__ __forceinline__ void multiply(float (&d)[N][4], const unsigned char* at, u32 row,
+                                                    const unsigned char* other) {
+#pragma unroll
+        for (u32 i = 0; i < D; i += 16) {
+            u64 a = along_features(at, row, i), b = Other::along_features(other, 0, i);
+            if (i == 0) multiply_rows<true>(d, a, b);
+            else multiply_rows<false>(d, a, b);
+        }
+    }
+    // Begins d += x·(all of it).
+    static __device__ __forceinline__ void add(float (&d)[D / 8][4], const u32 (&x)[ROWS / 16][4], const unsigned char* at) {
+#pragma unroll
+        for (u32 i = 0; i < ROWS; i += 16) multiply_kept(d, x[i / 16], along_rows(at, i));
+    }
     // Makes its rows from n on zeros, since what follows a span may be no number, even times 0; by a group of four
     // warps.
     static __device__ __forceinline__ void clear(unsigned char* at, u32 n) {

@@ -249,11 +249,9 @@ pub(crate) fn attention_backward<S: Scalar>(
         let maps: [&dyn Argument; 4] = [&map_of_q, &map_of_k, &map_of_v, &map_of_d_o];
         let [q, k, v, d_o] = maps;
         let shape = block_on_hopper([keys, tiles(qkv.k.rows())], shared(64));
-        let rows = qkv.k.rows() as u32;
-        gpu.launch(of_keys, shape, &[&a, spans, &rows, q, k, v, d_o, &lse, &delta, &dk, &dv]);
+        gpu.launch(of_keys, shape, &[&a, spans, &from[1].rows, q, k, v, d_o, &lse, &delta, &dk, &dv]);
         let shape = block_on_hopper([tiles(qkv.q.rows()), queries], shared(64 * 128 / dim));
-        let rows = qkv.q.rows() as u32;
-        return gpu.launch(of_queries, shape, &[&a, spans, &rows, q, k, v, d_o, &lse, &delta, &dq]);
+        return gpu.launch(of_queries, shape, &[&a, spans, &from[0].rows, q, k, v, d_o, &lse, &delta, &dq]);
     }
     let pass = |[kernel, cores]: [[&'static str; 3]; 2], rows: usize, heads: usize| match on_cores::<S>(
         gpu, cores, dim, &from, &outputs,

@@ -145,7 +145,7 @@ fn figures(card: &Arc<Card>, small: bool, watch: &Watch) -> Result<Vec<Line>> {
         watch.say(&format!("{what}: {outcome}"));
     };
     let figures = guarded(|| measure::all(&Gpu::of(card), Scale::new(small), &tell)).map_err(Error::new)?;
-    watch.say("a model of 1.1 billion parameters at work");
+    watch.say("a model at work");
     let at_work = at_work(&card.about, figures[0].rate, small)?;
     Ok(figures.iter().chain(&at_work).map(line).collect())
 }
