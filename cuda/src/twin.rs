@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::thread;
 use std::{env, fs};
 
 /// The twin, compiled if it has changed; from now on it is the driver of this process.
@@ -122,7 +123,9 @@ fn built(
     }
     fs::create_dir_all(&folder).expect("target can be written");
     prepare(&folder);
-    let unfinished = folder.join(format!("unfinished-{}.so", std::process::id()));
+    // Whoever compiles the same meanwhile, another process or thread, has a file of its own.
+    let unfinished =
+        folder.join(format!("unfinished-{}-{:?}.so", std::process::id(), thread::current().id()));
     let mut command = Command::new(&compiler);
     command.args(["-std=c++17", "-O2", "-fPIC", "-shared", "-w"]).args(flags).arg("-I").arg(&folder);
     command.arg(home.join("twin").join(source)).arg("-o").arg(&unfinished);
