@@ -204,22 +204,12 @@ fn rewrite(cores: usize, bytes: usize, scale: &Scale) -> f64 {
     let way = |windows: usize| {
         let all = |x: &mut Tensor<Cpu<f32>>| {
             for _ in 0..times {
-                let mut x = std::hint::black_box(x.view_mut());
-                let all = x.flat().chunks_exact_mut(each * WINDOWS / windows);
-                match windows {
-                    1 => machine::rewrite::<1>(array(all)),
-                    2 => machine::rewrite::<2>(array(all)),
-                    _ => machine::rewrite::<WINDOWS>(array(all)),
-                }
+                machine::rewrite(std::hint::black_box(x.view_mut()).flat(), windows);
             }
         };
         at_once(cores, |_| memory(4 * each * WINDOWS), all) / times as f64
     };
     [1, 2, WINDOWS].map(way).into_iter().fold(f64::INFINITY, f64::min)
-}
-
-fn array<'a, const N: usize>(mut windows: impl Iterator<Item = &'a mut [f32]>) -> [&'a mut [f32]; N] {
-    std::array::from_fn(|_| windows.next().expect("as many windows as ranks"))
 }
 
 fn meet(threads: usize, scale: &Scale) -> f64 {

@@ -79,35 +79,45 @@ pub fn read(x: &[f32]) -> f32 {
     )
 }
 
-/// Reads all windows, which are as long, and writes all where they lie: each becomes their mean. So blocks are read
-/// together and written together, which memory takes better than one line after the other.
-pub fn rewrite<const N: usize>(mut windows: [&mut [f32]; N]) {
-    let len = windows[0].len();
-    assert!(windows.iter().all(|window| window.len() == len), "windows of {len} floats, all of them");
+/// Reads all of `x` through 1, 2 or 4 windows, which are as long, and writes it where it lies: each window becomes their mean.
+/// So blocks are read together and written together, which memory takes better than one line after the other.
+pub fn rewrite(x: &mut [f32], windows: usize) {
+    let each = x.len() / windows;
+    assert!(each * windows == x.len(), "{windows} windows of {each} floats, which are {}", x.len());
     widest(
         #[inline(always)]
-        || {
-            let whole = len / BLOCK * BLOCK;
-            for at in (0..whole).step_by(BLOCK) {
-                mean::<N, BLOCK>(&mut windows, at);
-            }
-            for at in whole..len {
-                mean::<N, 1>(&mut windows, at);
-            }
+        || match windows {
+            1 => means::<1>(x),
+            2 => means::<2>(x),
+            4 => means::<4>(x),
+            _ => panic!("{windows} windows, and 1, 2 or 4 are tried"),
         },
     );
 }
 
-/// Of so many floats from `at` on.
+/// Of so many windows of `x`.
 #[inline(always)]
-fn mean<const N: usize, const LEN: usize>(windows: &mut [&mut [f32]; N], at: usize) {
-    let mut mean = [0.0; LEN];
-    for window in &*windows {
+fn means<const N: usize>(x: &mut [f32]) {
+    let each = x.len() / N;
+    let whole = each / BLOCK * BLOCK;
+    for at in (0..whole).step_by(BLOCK) {
+        mean::<N, BLOCK>(x, at);
+    }
+    for at in whole..each {
+        mean::<N, 1>(x, at);
+    }
+}
+
+/// Of so many floats of each window, from `at` on.
+#[inline(always)]
+fn mean<const N: usize, const LEN: usize>(x: &mut [f32], at: usize) {
+    let (each, mut mean) = (x.len() / N, [0.0; LEN]);
+    for window in x.chunks_exact(each) {
         for (mean, x) in mean.iter_mut().zip(&window[at..at + LEN]) {
             *mean += x / N as f32;
         }
     }
-    for window in windows {
+    for window in x.chunks_exact_mut(each) {
         window[at..at + LEN].copy_from_slice(&mean);
     }
 }
@@ -251,11 +261,15 @@ mod tests {
     #[test]
     fn all_of_the_memory_is_gone_through() {
         for n in [0, 1, 4 * LINE - 1, 4 * LINE, 2 * BLOCK + LINE + 5] {
-            let mut x: Vec<f32> = (0..n).map(|i| i as f32).collect();
+            let x: Vec<f32> = (0..n).map(|i| i as f32).collect();
             assert_eq!(read(&x), (n * n.saturating_sub(1) / 2) as f32);
-            let (mut y, mean) = (vec![2.0; n], x.iter().map(|x| x / 2.0 + 1.0).collect::<Vec<_>>());
-            rewrite([&mut x, &mut y]);
-            assert_eq!((&x, &y), (&mean, &mean));
+            for (windows, add) in [(1, 0.0), (2, 1.0), (4, 1.5)] {
+                let mean: Vec<_> = (0..n).map(|i| i as f32 / windows as f32 + add).collect();
+                let mut memory = x.clone();
+                memory.resize(n * windows, 2.0); // each window but the first is of twos
+                rewrite(&mut memory, windows);
+                assert_eq!(memory, mean.repeat(windows), "{windows} windows of {n}");
+            }
         }
     }
 
