@@ -12,7 +12,8 @@ use tensor::Worked;
 /// Calls of each rank that a flight recorder shows.
 pub(crate) const KEPT: usize = 4;
 
-/// One rank's record.
+/// One rank's record, in lines of memory that no other rank's calls write.
+#[repr(align(128))]
 pub(crate) struct Record {
     rank: usize,
     start: Instant, // of all times

@@ -5,8 +5,10 @@ use super::watch::Watch;
 use crate::shared::SharedPlace;
 use crate::sync::{Mutex, lock};
 use crate::{Axis, Engine, Engines, Grid, Link, Members};
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tensor::Host;
 
 /// All engines of a run.
 pub(super) struct World<P> {
@@ -35,6 +37,22 @@ impl<P: SharedPlace> World<P> {
         let places = |axis| members.iter().map(move |&rank| self.grid.coordinate(axis, rank));
         let differ = |axis| places(axis).any(|place| Some(place) != places(axis).next());
         self.links.iter().filter(|(axis, _)| differ(*axis)).map(|(_, link)| *link).reduce(Link::slower)
+    }
+}
+
+impl<P: SharedPlace> World<P> {
+    /// These engines, whatever they are of. Those of the host are compiled in this crate, once, instead of in every crate that
+    /// starts a world.
+    pub(super) fn shared(self) -> Arc<dyn Engines<P>> {
+        fn of_host(world: World<Host>) -> Arc<dyn Engines<Host>> {
+            Arc::new(world)
+        }
+        let mut world = Some(self);
+        let host = (&mut world as &mut dyn Any).downcast_mut::<Option<World<Host>>>().and_then(Option::take);
+        match host.map(of_host) {
+            Some(host) => (&host as &dyn Any).downcast_ref().cloned().expect("the host is the place"),
+            None => Arc::new(world.expect("not taken")),
+        }
     }
 }
 
@@ -69,7 +87,7 @@ mod tests {
         let links = [(Axis::Dp, dp), (Axis::Tp, tp), (Axis::Edp, ep)];
         let watch = Arc::new(Watch::alone(8, Duration::from_secs(1)));
         let of = |links: &[_], members: &[usize]| {
-            World::new((tensor::Host::default(), false), &grid, links, &watch).link(members)
+            World::new((Host::default(), false), &grid, links, &watch).link(members)
         };
         assert_eq!(
             [of(&links[..2], &[0, 4]), of(&links, &[2, 3]), of(&links, &[0, 2])],

@@ -106,10 +106,9 @@ impl Rendezvous {
         outcome
     }
     fn meet(&self, seat: usize, window: *mut (), call: &Call, work: impl FnOnce(&AllWindows)) -> Result<()> {
-        let me = &self.seats[seat];
-        me.window.store(window, Relaxed);
+        let (me, key) = (&self.seats[seat], call.key());
+        me.window.store(window, Relaxed); // peers look at these lines meanwhile: so all is written at once
         me.call.store(from_ref(call).cast_mut(), Relaxed);
-        let key = call.key();
         for (slot, part) in me.key.iter().zip(key) {
             slot.store(part, Relaxed);
         }

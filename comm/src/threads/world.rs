@@ -179,7 +179,7 @@ impl World {
         let watch = Arc::new(if processes.is_some() { watch.on_shared_cores() } else { watch });
         let world =
             engines::World::new((place.clone(), processes.is_some()), &self.grid, &self.links, &watch);
-        let world: Arc<dyn Engines<D::Place>> = Arc::new(world);
+        let world = world.shared();
         let key = Key::current();
         let (ends, ended) = channel();
         let told = Mutex::new(BTreeMap::new()); // by process, which failure it has ended with
