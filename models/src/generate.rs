@@ -138,20 +138,21 @@ impl Prompts {
     /// If the layout does not fit the model, or 64 bits do not count what a rank holds.
     pub fn peak<D: Runs>(&self, model: &Model, layout: &Layout) -> Result<price::Peak> {
         let (data, shape) = (layout.size(Axis::SEQUENCES), &model.config.shape);
-        let lengths = |rank| -> Vec<usize> {
+        let dealt = |rank| -> Vec<usize> {
             self.prompts[deal(self.prompts.len(), rank, data)].iter().map(Vec::len).collect()
         };
         let program = |at: At<Meta<D>>| {
             let (mut chunk, lengths) =
-                (Stages::new(&at, shape)?, lengths(at.mesh.group(Axis::SEQUENCES).rank()));
+                (Stages::new(&at, shape)?, dealt(at.mesh.group(Axis::SEQUENCES).rank()));
             let capacity = lengths.iter().max().map_or(0, |longest| longest + self.max_new);
             let ids = Ids::new(at.device.place(), &vec![0; lengths.iter().sum()], shape.vocabulary)?;
-            let cx = Cx::infer(&lengths).with_cache(capacity); // which is held while the first logits are found
+            let all = (0..data).map(|rank| dealt(rank).iter().sum());
+            let cx = Cx::infer(&lengths).among(all).with_cache(capacity); // which is held while the first logits are found
             let logits = chunk.logits(&cx, ids, false)?;
             drop(self.first(shape.vocabulary).map(|n| ops::top_k(&logits, n)));
             Ok(())
         };
-        price::peak_of_all(layout, |rank| Ok(lengths(rank)), program)
+        price::peak_of_all(layout, |rank| Ok(dealt(rank)), program)
     }
 }
 

@@ -161,7 +161,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
                 return Ok((chosen, own, false));
             }
         }
-        let at = Standing::of(&self.mesh, self.region, x.rows())?;
+        let at = Standing::of(&self.mesh, self.region, cx)?;
         let own = Routing::stated(experts, self.shares.as_deref(), at.of).part(&at.tokens);
         let chosen = Index::new(device.place(), own.list.len(), own.list.iter().copied());
         let stated = routing::read(&chosen, k).is_none();
@@ -184,17 +184,17 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         let loss = balance::loss(device, &self.mesh, experts, (&own, counts.as_ref()), tokens, mean_over)?;
         let most = |tokens| experts.capacity_of(tokens).filter(|_| drops);
         let stated = stated.then(|| {
-            let of = Standing::stated(&self.mesh, self.mesh.rank(), x.rows()).of;
+            let of = Standing::stated(&self.mesh, self.mesh.rank(), cx).of;
             let mut all = Routing::stated(experts, self.shares.as_deref(), of);
             most(of).inspect(|&most| all.drop_beyond(most, vec![0; experts.count]));
-            (all, x.rows())
+            all
         });
         if let (Some(counts), None) = (counts, &stated)
             && let Some(most) = most(counts.tokens)
         {
             own.drop_beyond(most, counts.before);
         }
-        let all = routing::of_all(&self.mesh, &own, stated)?;
+        let all = routing::of_all(&self.mesh, &own, (stated.as_ref(), cx))?;
         let rows = all[self.ep.rank()].iter().map(|of| of.list.len() / k).collect();
         let all: Vec<_> = all.iter().map(|of| Routing::together(of)).collect();
         let experts = (experts.count, &self.room);

@@ -3,7 +3,7 @@
 use comm::{Axes, Axis, Group, Mesh};
 use kernels::{Kernels, RouterTerms};
 use layers::ops::Region;
-use layers::{Experts, Result, Scoring};
+use layers::{Cx, Experts, Result, Scoring};
 use std::ops::Range;
 use tensor::{Index, Place, Scalar, Tensor};
 
@@ -155,35 +155,40 @@ pub(crate) fn before<P: Place, T: Clone>(mesh: &Mesh<P>, group: &Group<P>, all: 
 }
 
 impl Standing {
-    /// Of this rank's part of `rows` that ranks along the axis of layers have alike. The ranks before it tell how many they have.
-    pub(crate) fn of<P: Place>(mesh: &Mesh<P>, region: Region, rows: usize) -> Result<Self> {
+    /// Of this rank's part of its rows, which ranks along the axis of layers have alike. Where the context does not tell how many
+    /// the ranks before it have, they tell that.
+    pub(crate) fn of<D: Kernels>(mesh: &Mesh<D::Place>, region: Region, cx: &Cx<D>) -> Result<Self> {
+        if !cx.rows_of_ranks().is_empty() {
+            return Ok(Self::stated(mesh, mesh.rank(), cx));
+        }
         let dealers = mesh.over(Axes::TOKENS)?.named("tokens of a microbatch");
-        let all = dealers.all_gather_values(&[rows])?.concat();
-        let mine = region.mine(rows);
+        let all = dealers.all_gather_values(&[cx.rows()])?.concat();
+        let mine = region.mine(cx.rows());
         let of = all.iter().sum();
         let first = before(mesh, &dealers, all).into_iter().sum::<usize>() + mine.start;
         Ok(Self { tokens: first..first + mine.len(), of })
     }
-    /// Of the part of a peer, as it is where every rank is dealt as many rows.
-    pub(crate) fn stated<P: Place>(mesh: &Mesh<P>, rank: usize, rows: usize) -> Self {
+    /// Of the part of a rank of which nobody can ask: as its context tells this one, or as if every rank had as many rows.
+    pub(crate) fn stated<D: Kernels>(mesh: &Mesh<D::Place>, rank: usize, cx: &Cx<D>) -> Self {
         let ranks = mesh.group(Axis::LAYERS).size();
         let at =
             Region::Tokens { axis: Axis::LAYERS.into(), rank: mesh.coordinate(Axis::LAYERS, rank), ranks };
-        let (dealt, of) = Axes::TOKENS.iter().fold((0, rows), |(place, of), axis| {
+        let (place, dealers) = Axes::TOKENS.iter().fold((0, 1), |(place, dealers), axis| {
             let n = mesh.group(axis).size();
-            (place * n + mesh.coordinate(axis, rank), of * n)
+            (place * n + mesh.coordinate(axis, rank), dealers * n)
         });
-        let mine = at.mine(rows);
-        Self { tokens: dealt * rows + mine.start..dealt * rows + mine.end, of }
+        let rows = |place: usize| cx.rows_of_ranks().get(place).copied().unwrap_or(cx.rows());
+        let (first, mine) = ((0..place).map(rows).sum::<usize>(), at.mine(rows(place)));
+        Self { tokens: first + mine.start..first + mine.end, of: (0..dealers).map(rows).sum() }
     }
 }
 
 /// The lists of all ranks that have this rank's experts or other ones, `[ep][etp]`. Without numbers each rank's is its part of a
-/// stated one of all tokens, where each is dealt so many rows.
-pub(crate) fn of_all<P: Place>(
-    mesh: &Mesh<P>,
+/// `stated` one of all tokens.
+pub(crate) fn of_all<D: Kernels>(
+    mesh: &Mesh<D::Place>,
     own: &Routing,
-    stated: Option<(Routing, usize)>,
+    (stated, cx): (Option<&Routing>, &Cx<D>),
 ) -> Result<Vec<Vec<Routing>>> {
     let group = mesh.over(Axis::EXPERTS | Axis::EXPERT_LAYERS)?.named("experts of tokens");
     let lists = group.all_gather_values(&own.list)?;
@@ -191,8 +196,8 @@ pub(crate) fn of_all<P: Place>(
     let mut all = vec![vec![Routing { list: vec![], chosen: own.chosen }; etp]; ep];
     for (rank, list) in group.ranks().zip(lists) {
         let [ep, etp] = [Axis::EXPERTS, Axis::EXPERT_LAYERS].map(|axis| mesh.coordinate(axis, rank));
-        all[ep][etp] = match &stated {
-            Some((of_all, rows)) => of_all.part(&Standing::stated(mesh, rank, *rows).tokens),
+        all[ep][etp] = match stated {
+            Some(of_all) => of_all.part(&Standing::stated(mesh, rank, cx).tokens),
             None => Routing { list, chosen: own.chosen },
         };
     }

@@ -27,7 +27,8 @@ pub struct Peak {
 }
 
 /// What ranks hold at most, if every rank runs this program. Ranks that
-/// stand alike along all axes but dp's, and are `dealt` the same there, are priced once.
+/// stand alike along all axes but dp's, and are `dealt` the same there, are priced once; but each where ranks have experts for each
+/// other, since those hold what others are dealt.
 ///
 /// # Errors
 /// What the program gives, and if 64 bits do not count the bytes of a rank, or one would hold more than it may.
@@ -42,7 +43,8 @@ pub fn peak_of_all<'a, D: Kernels, K: Ord>(
         let mesh = layout.ghost(rank)?;
         let (data, others): (Vec<_>, Vec<_>) =
             mesh.coordinates().into_iter().partition(|(axis, _)| *axis == Axis::SEQUENCES);
-        total += match kinds.entry((others, dealt(data[0].1)?)) {
+        let alone = (mesh.group(Axis::EXPERTS).size() > 1).then_some(rank);
+        total += match kinds.entry((alone, others, dealt(data[0].1)?)) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
                 let held = |at: At<Meta<D>>| {

@@ -87,7 +87,8 @@ fn a_model_is_given_experts() {
 }
 
 /// What `eval` tells of a text is what `price` is told, and what a step is priced at is what one takes in which tokens go to experts
-/// so. Kills: a routing that is passed over, of another layer, or of all microbatches together; a price of a rank without it.
+/// so. Kills: a routing that is passed over, of another layer, or of all microbatches together; a price of a rank without it; one by
+/// as many tokens on every data rank.
 #[test]
 fn a_routing_from_a_file_is_priced_as_it_is_measured() {
     let dir = tempfile::tempdir().unwrap();
@@ -98,16 +99,16 @@ fn a_routing_from_a_file_is_priced_as_it_is_measured() {
     let config = Config::read(&model.join("config.json")).unwrap();
     let shape = config.shape;
     let experts = Experts { forced: true, ..shape.experts.unwrap() };
-    let settings = Settings { microbatches: 2, ..settings(16, 8) };
+    let settings = Settings { microbatches: 2, ..settings(16, 7) }; // 3 and 4 sequences: data ranks have 1 and 2 of the first
     let shape = settings.shape(&Config { shape: Shape { experts: Some(experts), ..shape }, ..config });
     let mut prices = Vec::new();
     for told in [told["experts"].clone(), json!({"blocks.1.mlp": [1, 0, 3, 3, 1]}), Value::Null] {
         let routing: Option<Loads> = serde_json::from_value(told.clone()).unwrap();
         fs::write(&file, json!({ "experts": told }).to_string()).unwrap();
-        for layout in ["none", "ep=2", "ep=2:all-gather"] {
+        for layout in ["none", "ep=2", "ep=2:all-gather", "dp=3,ep=3"] {
             let config = model.join("config.json");
             let own = ["price", "--config", text(&config), "--layout", layout, "--seq", "16", "--json"];
-            let step = ["--microbatches", "2", "--batch-size", "8"];
+            let step = ["--microbatches", "2", "--batch-size", "7"];
             let from = ["--routing", text(&file)];
             let output = equipart(&[&own[..], &step, &from[..if told.is_null() { 0 } else { 2 }]].concat());
             let seen: Vec<Value> = String::from_utf8(output.stdout)
@@ -129,7 +130,7 @@ fn a_routing_from_a_file_is_priced_as_it_is_measured() {
             }
         }
     }
-    let of_ep = |told: usize| prices[5 * told + 1].to_vec();
+    let of_ep = |told: usize| prices[8 * told + 1].to_vec();
     assert!(of_ep(0) != of_ep(1) && of_ep(1) != of_ep(2), "other counts, other prices: {prices:?}");
 }
 

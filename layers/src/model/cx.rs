@@ -93,6 +93,13 @@ impl<D: Kernels> Cx<D> {
         self.tokens.deal(parts.into_iter());
         self
     }
+    /// The same tokens, this rank's among all that are dealt: how many rows each rank has that tokens are dealt to, in the order
+    /// of these ranks. Who deals them knows that, and a price needs it, for which nobody can ask.
+    #[must_use]
+    pub fn among(mut self, rows: impl IntoIterator<Item = usize>) -> Self {
+        self.tokens.of_ranks.extend(rows);
+        self
+    }
     /// The same pass, with dropout drawn for this step.
     #[must_use]
     pub fn dropping(mut self, seed: u64, step: usize) -> Self {
@@ -168,6 +175,10 @@ impl<D: Kernels> Cx<D> {
     /// How many rows an activation has.
     pub fn rows(&self) -> usize {
         self.tokens().last().map_or(0, |t| t.row + t.len)
+    }
+    /// How many rows an activation has on each rank that tokens are dealt to, if that was [told](Cx::among); else none.
+    pub fn rows_of_ranks(&self) -> &[usize] {
+        &self.tokens.of_ranks
     }
     /// One more than the largest position of any token.
     pub fn positions(&self) -> usize {

@@ -100,6 +100,11 @@ impl<'a, D: Kernels> Dealt<'a, D> {
         let other = self.flight.cxs[first..first + self.slices].iter().flatten().next();
         let spare = self.flight.spare.pop().unwrap_or_default();
         let cx = spare.then(pass, [0usize; 0]).dealt(share.segments(slice, self.slices));
+        let all = (0..self.ranks).map(|rank| {
+            let share = self.batch.share(pass.microbatch, rank, self.ranks).expect("as this rank's");
+            share.segments(slice, self.slices).map(|s| s.len).sum()
+        });
+        let cx = cx.among(all);
         let cx = match other {
             _ if self.slices == 1 => cx,
             Some(other) => cx.after(other),

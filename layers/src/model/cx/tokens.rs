@@ -10,12 +10,13 @@ pub struct Tokens<P: Place> {
     spans: Indexed<Span, P>,
     memory: Indexed<Span, P>,
     memory_lengths: Vec<usize>, // one for each sequence, or none
+    pub(crate) of_ranks: Vec<usize>,
 }
 
 impl<P: Place> Default for Tokens<P> {
     fn default() -> Self {
         let (queries, spans, memory) = (Indexed::default(), Indexed::default(), Indexed::default());
-        Self { first: 0, queries, spans, memory, memory_lengths: Vec::new() }
+        Self { first: 0, queries, spans, memory, memory_lengths: Vec::new(), of_ranks: Vec::new() }
     }
 }
 
@@ -32,6 +33,7 @@ impl<P: Place> Tokens<P> {
         tokens.extend(parts);
         self.first = 0;
         self.memory_lengths.clear();
+        self.of_ranks.clear();
         self.place(None);
     }
     /// Numbers sequences from this one of the step's.
@@ -65,6 +67,7 @@ impl<P: Place> Tokens<P> {
     /// Goes on to the next tokens of the same sequences.
     pub(crate) fn advance(&mut self, lengths: &[usize], capacity: Option<usize>) {
         assert_eq!(lengths.len(), self.list().len(), "the same sequences go on");
+        self.of_ranks.clear();
         for (tokens, &len) in self.queries.change().iter_mut().zip(lengths) {
             (tokens.position, tokens.len) = (tokens.position + tokens.len, len);
         }
