@@ -284,16 +284,27 @@ mod tests {
     #[test]
     fn the_packed_product_crosses_its_blocks() {
         let cpu = Cpu::<f32>::default();
-        for (m, n, k) in [(130, 530, 270), (25, 47, 1025), (70, 1100, 600), (2060, 33, 70), (17, 112, 300)] {
+        for (m, n, k) in [
+            (130, 530, 270),
+            (20, 336, 1025),
+            (25, 47, 1025),
+            (70, 1100, 600),
+            (2060, 33, 70),
+            (17, 112, 300),
+        ] {
             let matrix = |salt: usize, rows: usize, cols: usize| {
                 Tensor::from_fn(&cpu, Category::Buffers, rows, cols, |i| small(i, salt))
             };
-            let (a, turned, b) = (matrix(1, m, k), matrix(1, k, m), matrix(2, n, k));
-            for (a, write) in [(a.view(), Write::Add), (turned.view().t(), Write::Set)] {
-                let (mut fast, mut truth) = (matrix(3, m, n), matrix(3, m, n));
-                f32::gemm(fast.view_mut(), a, b.view().t(), write);
-                plain(truth.view_mut(), a, b.view().t(), write);
-                assert_eq!(fast.read(), truth.read(), "{m}x{n}x{k} {write:?}");
+            let ([a, at], [b, bt]) = (
+                [[m, k], [k, m]].map(|[r, c]| matrix(1, r, c)),
+                [[k, n], [n, k]].map(|[r, c]| matrix(2, r, c)),
+            );
+            let (a, b) = ([a.view(), at.view().t()], [b.view(), bt.view().t()]);
+            for (i, write) in [Write::Add, Write::Set, Write::Set, Write::Add].into_iter().enumerate() {
+                let (mut fast, mut truth, [a, b]) = (matrix(3, m, n), matrix(3, m, n), [a[i % 2], b[i / 2]]);
+                f32::gemm(fast.view_mut(), a, b, write);
+                plain(truth.view_mut(), a, b, write);
+                assert_eq!(fast.read(), truth.read(), "{m}x{n}x{k} {write:?}, way {i}");
             }
         }
     }

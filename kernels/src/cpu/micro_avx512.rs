@@ -80,7 +80,7 @@ pub(super) struct Part {
     pub add: bool,
 }
 
-/// A panel of B: where its rows begin, and elements to the next one.
+/// A panel of B: where its rows begin, and elements to the next one; of B as it lies, elements from row to row.
 #[derive(Clone, Copy)]
 pub(super) struct Panel {
     pub at: *const f32,
@@ -88,12 +88,17 @@ pub(super) struct Panel {
 }
 
 /// Up to 8×48 of C from rows of A and up to three panels of B. Element (r, p) of A is `a[r * ld + p * NEXT]`.
-/// In pairs an element of A or B is two of bf16, for two steps of K.
+/// In pairs an element of A or B is two of bf16, for two steps of K. As it lies, B is not in panels: its rows are rows in memory.
 ///
 /// # Safety
 /// A and B have `k` such steps, C `rows` rows; the CPU has AVX-512F, and for pairs AVX512-BF16.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn tile<const NEXT: usize, const PORTIONED: bool, const PAIRS: bool>(
+pub(super) unsafe fn tile<
+    const NEXT: usize,
+    const PORTIONED: bool,
+    const PAIRS: bool,
+    const AS_IT_LIES: bool,
+>(
     rows: usize,
     k: usize,
     a: (*const f32, usize),
@@ -101,11 +106,12 @@ pub(super) unsafe fn tile<const NEXT: usize, const PORTIONED: bool, const PAIRS:
     c: Part,
     next: &mut Ahead,
 ) {
+    assert!(!AS_IT_LIES || c.cols.is_multiple_of(NR), "beyond {} columns lie those of no row", c.cols);
     macro_rules! sizes {
         ($($r:literal $v:literal),*) => {
             match (rows, c.cols.div_ceil(NR)) {
                 // SAFETY: the caller's promise, for this many rows and panels.
-                $(($r, $v) => unsafe { micro::<$r, $v, NEXT, PORTIONED, PAIRS>(k, a, b, c, next) },)*
+                $(($r, $v) => unsafe { micro::<$r, $v, NEXT, PORTIONED, PAIRS, AS_IT_LIES>(k, a, b, c, next) },)*
                 (_, panels) => unreachable!("a tile of {rows} rows and {panels} panels"),
             }
         };
@@ -144,6 +150,7 @@ unsafe fn micro<
     const NEXT: usize,
     const PORTIONED: bool,
     const PAIRS: bool,
+    const AS_IT_LIES: bool,
 >(
     k: usize,
     (a, ld): (*const f32, usize),
@@ -152,6 +159,7 @@ unsafe fn micro<
     next: &mut Ahead,
 ) {
     const STEPS: usize = 4;
+    const EARLY: usize = 16; // rows of B as it lies, which are fetched so many ahead
     // SAFETY: rows and panels are as the caller says; writes to C are masked to its columns.
     unsafe {
         let mut acc = [[_mm512_setzero_ps(); V]; R];
@@ -165,8 +173,14 @@ unsafe fn micro<
         let mut b = b.at;
         macro_rules! step {
             ($p:literal) => {
-                let panels: [_; V] =
-                    std::array::from_fn(|v| _mm512_loadu_ps(b.wrapping_byte_add(v * apart).add($p * NR)));
+                let at = if AS_IT_LIES { b.wrapping_byte_add($p * apart) } else { b.wrapping_add($p * NR) };
+                let from = |v| if AS_IT_LIES { at.wrapping_add(v * NR) } else { at.wrapping_byte_add(v * apart) };
+                let panels: [_; V] = std::array::from_fn(|v| _mm512_loadu_ps(from(v)));
+                if AS_IT_LIES {
+                    for v in 0..V {
+                        _mm_prefetch::<_MM_HINT_T0>(from(v).wrapping_byte_add(EARLY * apart).cast());
+                    }
+                }
                 step!($p, panels, 0 a0 0, 1 a0 1, 2 a0 2, 3 a3 0, 4 a3 1, 5 a3 2, 6 a6 0, 7 a6 1);
             };
             ($p:literal, $b:ident, $($r:literal $at:ident $beyond:literal),*) => { $(if $r < R {
@@ -181,7 +195,11 @@ unsafe fn micro<
                 a0 = a0.wrapping_add($steps * NEXT);
                 a3 = a3.wrapping_add($steps * NEXT);
                 a6 = a6.wrapping_add($steps * NEXT);
-                b = b.wrapping_add($steps * NR);
+                b = if AS_IT_LIES {
+                    b.wrapping_byte_add($steps * apart)
+                } else {
+                    b.wrapping_add($steps * NR)
+                };
             };
         }
         let (steps, mut row) = (k / STEPS, c.at);

@@ -45,7 +45,7 @@ impl<const PAIRS: bool> Inner for Avx512<PAIRS> {
                     (a.at.wrapping_add(i * k), Panel { at: b.at.wrapping_add(j * k), apart: k * NR });
                 // SAFETY: panels that were packed, and a part of the caller's window.
                 unsafe {
-                    tile::<MR, false, PAIRS>(MR.min(m - i), k, (a, 1), b, to, &mut Ahead::none());
+                    tile::<MR, false, PAIRS, false>(MR.min(m - i), k, (a, 1), b, to, &mut Ahead::none());
                 }
             }
         }
