@@ -90,7 +90,7 @@ fn seconds(way: &Way, ranks: usize, bytes: usize) -> Result<f64, RankError> {
         let call = |x: &mut Tensor<Cpu<f32>>| match (&hand, way) {
             (Some(hand), _) => hand.sum(group.rank(), x.view_mut().flat()),
             (None, Way::Bound) => {
-                rewrite(x, ranks);
+                machine::rewrite(std::hint::black_box(x.view_mut()).flat(), ranks);
                 Ok(())
             }
             (None, _) => group.all_reduce(x, Reduce::Sum),
@@ -125,16 +125,4 @@ fn check(way: &Way, x: &Tensor<Cpu<f32>>, ranks: usize) {
     let sum = |i: usize| (0..ranks).map(|rank| (i % 7 + rank) as f32).sum::<f32>();
     let seen = x.read().expect("the host has values");
     assert!(seen.into_iter().eq((0..x.len()).map(sum)), "another sum than that of all ranks");
-}
-
-/// Reads and writes all of `x` once, in a window for each rank.
-fn rewrite(x: &mut Tensor<Cpu<f32>>, ranks: usize) {
-    let each = x.len() / ranks;
-    let mut x = std::hint::black_box(x.view_mut());
-    let mut windows = x.flat().chunks_exact_mut(each);
-    let mut next = || windows.next().expect("a window for each rank");
-    match ranks {
-        2 => machine::rewrite([next(), next()]),
-        _ => machine::rewrite([next(), next(), next(), next()]),
-    }
 }
