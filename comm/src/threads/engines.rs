@@ -38,9 +38,6 @@ impl<P: SharedPlace> World<P> {
         let differ = |axis| places(axis).any(|place| Some(place) != places(axis).next());
         self.links.iter().filter(|(axis, _)| differ(*axis)).map(|(_, link)| *link).reduce(Link::slower)
     }
-}
-
-impl<P: SharedPlace> World<P> {
     /// These engines, whatever they are of. Those of the host are compiled in this crate, once, instead of in every crate that
     /// starts a world.
     pub(super) fn shared(self) -> Arc<dyn Engines<P>> {

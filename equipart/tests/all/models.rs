@@ -5,7 +5,7 @@ use equipart::commands::price::program;
 use equipart::commands::train::settings::Settings;
 use layers::{Builder, Experts, Loads, Random, Shape};
 use models::Config;
-use parallel::{At, Layout, session};
+use parallel::{At, Batch, Layout, Sequence, price, session};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -122,7 +122,15 @@ fn a_routing_from_a_file_is_priced_as_it_is_measured() {
                 let builder = Builder { routing: routing.as_ref(), ..at.builder };
                 program(&At { builder, ..at }, shape, &settings)
             });
-            for (seen, (peaks, flops, ledger)) in seen.iter().zip(measured.unwrap()) {
+            let measured = measured.unwrap();
+            if told.is_null() {
+                let batch = Batch::new(vec![Sequence::new(vec![0; 16], vec![0; 16]); 7], 2).unwrap();
+                let all =
+                    price::training::<Cpu<f32>>(&layout, shape, settings.optimizer(), &batch, |_, _| Ok(()));
+                let held: usize = measured.iter().map(|(peaks, ..)| peaks.total).sum();
+                assert_eq!(all.unwrap().all, held as u128, "of all ranks under {layout}");
+            }
+            for (seen, (peaks, flops, ledger)) in seen.iter().zip(measured) {
                 let wanted = [peaks.total as u64, flops, ledger.wire_bytes() as u64];
                 let seen = [&seen["peak_bytes"]["total"], &seen["flops"], &seen["traffic_bytes"]];
                 assert_eq!(seen.map(|n| n.as_u64().unwrap()), wanted, "{told} under {layout}");

@@ -100,11 +100,12 @@ impl<'a, D: Kernels> Dealt<'a, D> {
         let other = self.flight.cxs[first..first + self.slices].iter().flatten().next();
         let spare = self.flight.spare.pop().unwrap_or_default();
         let cx = spare.then(pass, [0usize; 0]).dealt(share.segments(slice, self.slices));
-        let all = (0..self.ranks).map(|rank| {
-            let share = self.batch.share(pass.microbatch, rank, self.ranks).expect("as this rank's");
+        let all = &self.batch.microbatches()[pass.microbatch];
+        let rows = |rank| {
+            let share = Share { sequences: &all[deal(all.len(), rank, self.ranks)], first: 0 };
             share.segments(slice, self.slices).map(|s| s.len).sum()
-        });
-        let cx = cx.among(all);
+        };
+        let cx = cx.among((0..self.ranks).map(rows));
         let cx = match other {
             _ if self.slices == 1 => cx,
             Some(other) => cx.after(other),
