@@ -88,6 +88,8 @@ pub(crate) struct Call {
     pub(crate) message: Option<Message>,
     /// The sentence of a call that a rank of another process makes.
     pub(crate) told: Option<Arc<str>>,
+    /// Which of its rank's calls it is, where ranks are processes; else 0.
+    pub(crate) number: usize,
 }
 
 /// A call that a rank has made, for readers; it displays as a sentence with the place in the code.
@@ -302,6 +304,7 @@ impl Call {
             at,
             message: None,
             told: None,
+            number: 0,
         }
     }
 }

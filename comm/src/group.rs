@@ -185,6 +185,7 @@ impl<P: Place> Group<P> {
             at: Location::caller(),
             message: None,
             told: None,
+            number: 0,
         }
     }
     /// Runs one call: counts it and keeps it on record.

@@ -57,6 +57,10 @@ pub trait SharedPlace: Place {
     unsafe fn jointly(&self, joint: &Joint) {
         unreachable!("this place does not join {}", joint.call);
     }
+    /// What ranks of a group that are processes find each other by in such calls, drawn once for all of them.
+    fn drawn(&self) -> Vec<u8> {
+        Vec::new()
+    }
 }
 
 /// What ranks do together in one call, for a place that does it as a whole. Ranks count in the group, but for its members.
@@ -69,10 +73,13 @@ pub struct Joint<'a> {
     pub number: &'static str,
     /// Bytes of one.
     pub size: usize,
-    /// By rank: what it gives, and where it takes. Some are the same, or the same block of one; those of a message are none.
+    /// By rank: what it gives, and where it takes. Some are the same, or the same block of one; those of a message are none, and
+    /// those of ranks of other processes are null.
     pub windows: &'a [[*mut u8; 2]],
     /// What is done.
     pub what: Jointly,
+    /// Where ranks are processes: which rank of the world this one is, and what was drawn for the group.
+    pub apart: Option<(usize, &'a [u8])>,
 }
 
 /// What is done in such a call; numbers are elements.

@@ -4,14 +4,15 @@
 //! launched. One thread then launches all ranks' parts as one group of calls, under a lock of the world. So all streams see
 //! all calls in one order, whatever groups they are of and whichever rank happens to launch them; were each rank to launch
 //! its own, two cards could wait in two calls for each other. Each card does them after all that its own rank launched before,
-//! and nobody on the host waits for a card.
+//! and nobody on the host waits for a card. Where ranks are processes, each launches its own part, in the order that rank 0's
+//! process says.
 //!
 //! A sum is taken in NCCL's order: the same bits on all ranks, and maybe other last bits than the host's, which adds in rank order
 //! and rounds once. What fails on the cards, or has not ended there a limit after a card came to it, is noticed by a thread that
 //! watches; then all communicators are aborted, and every rank ends with the same sentence.
 use crate::card::{self, Card};
 use crate::driver::{CudaError, Handle};
-use crate::nccl::{self, Communicators, Nccl, nccl};
+use crate::nccl::{self, Communicators, Nccl, UniqueId, nccl};
 use comm::{Joint, Jointly, Reduce};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
@@ -20,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The cards of a world, one a rank.
+/// The cards of a world, one a rank. A process that is one rank has its own card in all places.
 pub(crate) struct Cards {
     nccl: &'static Nccl,
     by_rank: Vec<Arc<Card>>,
@@ -49,8 +50,9 @@ struct UnderWay {
 /// How often it is looked whether anything has gone wrong.
 pub(crate) const EVERY: Duration = Duration::from_millis(100);
 
-/// A rank's side of a call: what it gives, where it takes, its communicator, its stream.
+/// A rank's side of a call: its place in the group, what it gives, where it takes, its communicator, its stream.
 struct Side {
+    rank: usize,
     give: *mut u8,
     take: *mut u8,
     of: [Handle; 2],
@@ -144,7 +146,14 @@ impl Cards {
         std::mem::take(&mut state.groups).values_mut().for_each(Communicators::abort);
         self.failed.get_or_init(|| why).clone()
     }
-    /// Launches what ranks do together.
+    /// What the ranks of a group that are processes find each other by.
+    ///
+    /// # Errors
+    /// That NCCL failed.
+    pub(crate) fn drawn(&self) -> Result<Vec<u8>, String> {
+        self.nccl.id().map(|id| id.0.to_vec())
+    }
+    /// Launches what ranks do together, of those that are in this process.
     ///
     /// # Errors
     /// That NCCL failed, now or before.
@@ -156,30 +165,39 @@ impl Cards {
         if let Some(why) = self.failed.get() {
             return Err(why.clone());
         }
-        let cards: Vec<_> = joint.members.iter().map(|&rank| &self.by_rank[rank]).collect();
-        self.joined(&mut state, joint, &cards)
-            .map_err(|why| self.abort(&mut state, format!("{}: {why}", joint.call)))
+        self.joined(&mut state, joint).map_err(|why| self.abort(&mut state, format!("{}: {why}", joint.call)))
     }
-    fn joined(&self, state: &mut State, joint: &Joint, cards: &[&Arc<Card>]) -> Result<(), String> {
+    fn joined(&self, state: &mut State, joint: &Joint) -> Result<(), String> {
+        let is_here = |rank: usize| joint.apart.is_none_or(|(own, _)| own == rank);
+        let here: Vec<_> = (0..joint.members.len()).filter(|&rank| is_here(joint.members[rank])).collect();
+        let members: Vec<_> = here.iter().map(|&rank| joint.members[rank]).collect();
+        let cards: Vec<_> = members.iter().map(|&rank| &self.by_rank[rank]).collect();
         if !state.groups.contains_key(joint.members) {
-            let new = Communicators::new(self.nccl, cards, self.limit / 2)?;
+            let id = match joint.apart {
+                None => self.nccl.id()?,
+                Some((_, drawn)) => {
+                    UniqueId(drawn.try_into().map_err(|_| "its ranks were given no id of NCCL's")?)
+                }
+            };
+            let ranks: Vec<_> = here.iter().copied().zip(cards.iter().copied()).collect();
+            let new = Communicators::new(self.nccl, (id, joint.members.len()), &ranks, self.limit / 2)?;
             state.groups.insert(joint.members.to_vec(), new);
         }
-        let events = self.events(state, joint.members).map_err(|error| error.to_string())?;
+        let events = self.events(state, &members).map_err(|error| error.to_string())?;
         let State { groups, scratch, under_way, .. } = state;
         let group = &groups[joint.members];
-        let side = |(rank, &handle): (usize, &Handle)| {
+        let side = |((&rank, &of), card): ((&usize, &Handle), &&Arc<Card>)| {
             let [give, take] = joint.windows.get(rank).copied().unwrap_or([null_mut(); 2]);
-            Side { give, take, of: [handle, cards[rank].stream()] }
+            Side { rank, give, take, of: [of, card.stream()] }
         };
-        let mut sides: Vec<_> = group.handles().iter().enumerate().map(side).collect();
+        let mut sides: Vec<_> = here.iter().zip(group.handles()).zip(&cards).map(side).collect();
         if let Jointly::Columns { rows, cols, .. } = joint.what {
-            let bytes = sides.len() * rows * cols * joint.size;
-            for (rank, side) in sides.iter_mut().enumerate() {
-                side.take = room(&mut scratch[joint.members[rank]], cards[rank], bytes)?;
+            let bytes = joint.members.len() * rows * cols * joint.size;
+            for (side, card) in sides.iter_mut().zip(&cards) {
+                side.take = room(&mut scratch[joint.members[side.rank]], card, bytes)?;
             }
         }
-        let _whole = card::nobody_allocates();
+        let _whole = joint.apart.is_none().then(card::nobody_allocates); // one card alone has no other part to wait for
         let record = |which: usize| {
             let mut cards = cards.iter().zip(&events);
             cards.try_for_each(|(card, events)| card.record(events[which])).map_err(|error| error.to_string())
@@ -187,10 +205,9 @@ impl Cards {
         record(0)?;
         self.nccl.grouped(|| self.calls(joint, &sides))?;
         group.settled(self.limit / 2)?; // before ranks that wait for this one give up
-        copied(joint, cards, &sides).map_err(|error| error.to_string())?;
+        copied(joint, &cards, &sides).map_err(|error| error.to_string())?;
         record(1)?;
-        let (call, members) = (joint.call.to_string(), joint.members.to_vec());
-        under_way.push_back(UnderWay { call, members, events, since: None });
+        under_way.push_back(UnderWay { call: joint.call.to_string(), members, events, since: None });
         Ok(())
     }
     /// NCCL's calls, rank by rank.
@@ -201,17 +218,17 @@ impl Cards {
         match &joint.what {
             &Jointly::Reduced(how, len) => {
                 let how = if how == Reduce::Sum { nccl::SUM } else { nccl::MAX };
-                each(&|&Side { give, take, of: [comm, stream] }| {
+                each(&|&Side { give, take, of: [comm, stream], .. }| {
                     nccl!(nccl, ncclAllReduce(give.cast(), take.cast(), len, number, how, comm, stream))
                 })
             }
             Jointly::Scattered(blocks) if blocks.iter().all(|[_, len]| *len == blocks[0][1]) => {
-                each(&|&Side { give, take, of: [comm, stream] }| {
+                each(&|&Side { give, take, of: [comm, stream], .. }| {
                     let (give, take, len) = (give.cast(), take.cast(), blocks[0][1]);
                     nccl!(nccl, ncclReduceScatter(give, take, len, number, nccl::SUM, comm, stream))
                 })
             }
-            Jointly::Scattered(blocks) => each(&|&Side { give, take, of: [comm, stream] }| {
+            Jointly::Scattered(blocks) => each(&|&Side { give, take, of: [comm, stream], .. }| {
                 let mut blocks = (0..).zip(blocks).filter(|(_, [_, len])| *len > 0);
                 blocks.try_for_each(|(root, &[at, len])| {
                     let (give, take) = (give.wrapping_add(at * size).cast(), take.cast());
@@ -220,22 +237,27 @@ impl Cards {
             }),
             &Jointly::Gathered(len) => self.gathered(sides, len * size),
             &Jointly::Columns { rows, cols, .. } => self.gathered(sides, rows * cols * size),
-            &Jointly::Spread(root, len) => each(&|&Side { give, take, of: [comm, stream] }| {
+            &Jointly::Spread(root, len) => each(&|&Side { give, take, of: [comm, stream], .. }| {
                 let (give, take, bytes) = (give.cast(), take.cast(), len * size);
                 nccl!(nccl, ncclBroadcast(give, take, bytes, nccl::BYTES, root as c_int, comm, stream))
             }),
             Jointly::Moved(moves) => {
                 moves.iter().filter(|m| m.from != m.to && m.bytes > 0).try_for_each(|m| {
-                    let ([sends, s], [takes, t]) = (sides[m.from].of, sides[m.to].of);
-                    nccl!(nccl, ncclSend(m.source.cast(), m.bytes, nccl::BYTES, m.to as c_int, sends, s))?;
-                    nccl!(nccl, ncclRecv(m.target.cast(), m.bytes, nccl::BYTES, m.from as c_int, takes, t))
+                    let of = |rank| sides.iter().find(|side| side.rank == rank).map(|side| side.of);
+                    let (from, to) = (m.from as c_int, m.to as c_int);
+                    of(m.from).map_or(Ok(()), |[comm, stream]| {
+                        nccl!(nccl, ncclSend(m.source.cast(), m.bytes, nccl::BYTES, to, comm, stream))
+                    })?;
+                    of(m.to).map_or(Ok(()), |[comm, stream]| {
+                        nccl!(nccl, ncclRecv(m.target.cast(), m.bytes, nccl::BYTES, from, comm, stream))
+                    })
                 })
             }
         }
     }
     fn gathered(&self, sides: &[Side], bytes: usize) -> Result<(), String> {
         let mut sides = sides.iter();
-        sides.try_for_each(|&Side { give, take, of: [comm, stream] }| {
+        sides.try_for_each(|&Side { give, take, of: [comm, stream], .. }| {
             nccl!(self.nccl, ncclAllGather(give.cast(), take.cast(), bytes, nccl::BYTES, comm, stream))
         })
     }
@@ -263,19 +285,22 @@ fn late(call: &UnderWay, came: &[bool], limit: Duration) -> String {
 fn copied(joint: &Joint, cards: &[&Arc<Card>], sides: &[Side]) -> Result<(), CudaError> {
     match &joint.what {
         Jointly::Moved(moves) => {
-            let mut own = moves.iter().filter(|m| m.from == m.to && m.bytes > 0);
-            own.try_for_each(|m| cards[m.to].copy(m.source as u64, m.target as u64, m.bytes))
+            let own = |rank| moves.iter().filter(move |m| [m.from, m.to] == [rank; 2] && m.bytes > 0);
+            let mut all =
+                sides.iter().zip(cards).flat_map(|(side, card)| own(side.rank).map(move |m| (card, m)));
+            all.try_for_each(|(card, m)| card.copy(m.source as u64, m.target as u64, m.bytes))
         }
         &Jointly::Columns { rows, cols, n } => {
-            for (rank, side) in sides.iter().enumerate() {
-                let (gathered, take) = (side.take as usize, joint.windows[rank][1] as usize);
-                for (peer, row) in (0..sides.len()).flat_map(|peer| (0..rows).map(move |row| (peer, row))) {
+            for (side, card) in sides.iter().zip(cards) {
+                let (gathered, take) = (side.take as usize, joint.windows[side.rank][1] as usize);
+                let peers = 0..joint.members.len();
+                for (peer, row) in peers.flat_map(|peer| (0..rows).map(move |row| (peer, row))) {
                     let first = (peer * cols).min(n);
                     let len = ((peer + 1) * cols).min(n) - first;
                     let from = gathered + (peer * rows + row) * cols * joint.size;
                     let to = take + (row * n + first) * joint.size;
                     if len > 0 {
-                        cards[rank].copy(from as u64, to as u64, len * joint.size)?;
+                        card.copy(from as u64, to as u64, len * joint.size)?;
                     }
                 }
             }

@@ -41,7 +41,7 @@ library! {
 /// What ranks know each other by: `ncclUniqueId`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct UniqueId([u8; 128]);
+pub(crate) struct UniqueId(pub(crate) [u8; 128]);
 
 /// `ncclConfig_t` of version 2.18, which later ones take.
 #[repr(C)]
@@ -139,6 +139,14 @@ impl Nccl {
         let last = last.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
         Err(format!("{call} failed: {what}{}{last}", if last.is_empty() { "" } else { ": " }))
     }
+    /// A new one.
+    ///
+    /// # Errors
+    /// NCCL's.
+    pub(crate) fn id(&self) -> Result<UniqueId, String> {
+        let mut id = UniqueId([0; 128]);
+        nccl!(self, ncclGetUniqueId(&raw mut id)).map(|()| id)
+    }
     /// Does many calls as one, which no thread waits in.
     ///
     /// # Errors
@@ -151,23 +159,27 @@ impl Nccl {
     }
 }
 
-/// The communicators of one group, all of whose ranks are in this process: of each rank one, on its card.
+/// The communicators of one group: of each of its ranks that are in this process one, on its card.
 pub(crate) struct Communicators {
     nccl: &'static Nccl,
     handles: Vec<Handle>,
+    ranks: Vec<usize>, // in the group
 }
 // SAFETY: NCCL's handles may be used by any thread, one at a time, which their owner's lock sees to.
 unsafe impl Send for Communicators {}
 
 impl Communicators {
-    /// Those of ranks on these cards, which find each other by an id that they draw. What fails is aborted.
+    /// Those of these ranks, of so many, each with its card, who find each other by this id. What fails is aborted.
     ///
     /// # Errors
     /// NCCL's, or that they were not ready in time.
-    pub(crate) fn new(nccl: &'static Nccl, cards: &[&Arc<Card>], limit: Duration) -> Result<Self, String> {
+    pub(crate) fn new(
+        nccl: &'static Nccl,
+        (id, ranks): (UniqueId, usize),
+        here: &[(usize, &Arc<Card>)],
+        limit: Duration,
+    ) -> Result<Self, String> {
         const UNDEFINED: c_int = c_int::MIN;
-        let mut id = UniqueId([0; 128]);
-        nccl!(nccl, ncclGetUniqueId(&raw mut id))?;
         let config = || Config {
             size: size_of::<Config>(),
             magic: 0xcafe_beef,
@@ -179,14 +191,13 @@ impl Communicators {
             net: null(),
             share_on_split: UNDEFINED,
         };
-        let mut configs: Vec<_> = cards.iter().map(|_| config()).collect(); // they live until the group ends
-        let mut all = Self { nccl, handles: vec![null_mut(); cards.len()] };
-        let n = cards.len() as c_int;
+        let mut configs: Vec<_> = here.iter().map(|_| config()).collect(); // they live until the group ends
+        let ranks_here = here.iter().map(|(rank, _)| *rank).collect();
+        let mut all = Self { nccl, handles: vec![null_mut(); here.len()], ranks: ranks_here };
         let begun = nccl.grouped(|| {
-            let ranks = cards.iter().zip(&mut all.handles).zip(&mut configs);
-            for (rank, ((card, handle), config)) in (0..).zip(ranks) {
+            for (((rank, card), handle), config) in here.iter().zip(&mut all.handles).zip(&mut configs) {
                 card.enter().map_err(|error| error.to_string())?;
-                nccl!(nccl, ncclCommInitRankConfig(handle, n, id, rank, config))?;
+                nccl!(nccl, ncclCommInitRankConfig(handle, ranks as c_int, id, *rank as c_int, config))?;
             }
             Ok(())
         });
@@ -198,7 +209,7 @@ impl Communicators {
             }
         }
     }
-    /// Of each rank, its own.
+    /// Of each rank that is here, its own.
     pub(crate) fn handles(&self) -> &[Handle] {
         &self.handles
     }
@@ -227,7 +238,7 @@ impl Communicators {
     /// NCCL's.
     pub(crate) fn look(&self) -> Result<Option<usize>, String> {
         let mut busy = None;
-        for (rank, &handle) in self.handles.iter().enumerate() {
+        for (&rank, &handle) in self.ranks.iter().zip(&self.handles) {
             let mut state = OK;
             nccl!(self.nccl, ncclCommGetAsyncError(handle, &raw mut state))?;
             self.nccl.check("what NCCL was asked for", state)?;

@@ -26,18 +26,19 @@ impl DeviceName {
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].0
     }
-    /// That there is such a device, for so many ranks; says how they have it, if there are several.
+    /// That there is such a device, for so many ranks; says how they have it, if there are several. The engine that joins them,
+    /// if they are GPUs.
     ///
     /// # Errors
     /// What is missing.
-    pub fn open(self, ranks: usize) -> Result<()> {
+    pub fn open(self, ranks: usize) -> Result<Option<Engine>> {
         if self == Self::Cpu {
-            return Ok(());
+            return Ok(None);
         }
         first_card()?;
-        let (_, why) = Engine::of(ranks).map_err(refused)?;
+        let (engine, why) = Engine::of(ranks).map_err(refused)?;
         why.inspect(|why| out::note(&format!("note: {why}")));
-        Ok(())
+        Ok(Some(engine))
     }
 }
 

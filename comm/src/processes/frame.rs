@@ -67,10 +67,11 @@ impl Writer {
         self.text(lane);
     }
     pub(super) fn call(&mut self, call: &Call) {
-        let Call { op, reduce, peer, root, rows, cols, counts, elem, message, .. } = call;
+        let Call { op, reduce, peer, root, rows, cols, counts, elem, message, number, .. } = call;
         let (reduce, peer) = (reduce.map_or(0, |r| r as usize + 1), peer.map_or(0, |p| p + 1));
         let numbers = elem.join.is_some().into();
-        self.words([*op as usize, reduce, peer, *root, *rows, *cols, elem.size, elem.id, numbers]);
+        self.words([*op as usize, reduce, peer, *root, *rows, *cols, *number, elem.size, elem.id, numbers]);
+        self.text(elem.name);
         match counts {
             None => self.word(0),
             Some(Counts::Of(counts)) => {
@@ -166,8 +167,8 @@ impl Reader {
         let reduce = reduce.map_or(Some(None), |r| Reduce::ALL.get(r).copied().map(Some))?;
         let (peer, root, rows, cols) =
             (self.word()?.checked_sub(1), self.word()?, self.word()?, self.word()?);
-        let (size, id, numbers) = (self.word()?, self.word()?, self.word()? == 1);
-        let elem = Elem { name: "", size, id, join: numbers.then_some(never) };
+        let (number, size, id, numbers) = (self.word()?, self.word()?, self.word()?, self.word()? == 1);
+        let elem = Elem { name: lasting(&self.text()?), size, id, join: numbers.then_some(never) };
         let counts = match self.word()? {
             0 => None,
             1 => Some(Counts::Of(self.list()?)),
@@ -188,7 +189,23 @@ impl Reader {
             }
         };
         let (over, at, told) = (Ranks::all(Axes::default()), Location::caller(), Some(self.text()?.into()));
-        Some(Call { op, reduce, peer, root, rows, cols, counts, elem, over, label: None, at, message, told })
+        let label = None;
+        Some(Call {
+            op,
+            reduce,
+            peer,
+            root,
+            rows,
+            cols,
+            counts,
+            elem,
+            over,
+            label,
+            at,
+            message,
+            told,
+            number,
+        })
     }
 }
 
@@ -202,7 +219,7 @@ unsafe fn never(_: &AllWindows, _: Into, _: Range<usize>, _: Reduce) {
     unreachable!("a stand-in reduces nothing")
 }
 
-/// A text that lasts. There are as many as kinds of messages in the program.
+/// A text that lasts. There are as many as kinds of messages and numbers in the program.
 fn lasting(text: &str) -> &'static str {
     static KNOWN: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

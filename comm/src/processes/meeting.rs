@@ -1,7 +1,8 @@
 //! How processes find each other: rank 0 listens, all others tell it who they are and where they listen, and learn where the
-//! others do; then each two are joined by one connection.
+//! others do; then each two are joined by one connection, and rank 0 with each by one more, for the order of their calls.
 use super::frame::{Reader, Told, Writer};
 use super::launch::Launch;
+use super::order::{self, Name};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -20,6 +21,7 @@ const PROMPT: Duration = Duration::from_secs(2);
 pub struct Processes {
     rank: usize,
     others: BTreeMap<usize, Connection>,
+    orders: BTreeMap<usize, TcpStream>, // of rank 0 those to all others, of these that from rank 0
 }
 
 struct Connection {
@@ -48,20 +50,27 @@ impl Processes {
     /// In one sentence: that rank 0 cannot listen, that some did not come in time, or that they do not agree; the same on all that came.
     pub fn meet(launch: &Launch, about: &str, limit: Duration) -> Result<Arc<Self>, String> {
         let until = Instant::now() + limit;
-        let streams = match launch.rank {
+        let [streams, orders] = match launch.rank {
             0 => gathered(launch, about, limit, until)?,
             _ => joined(launch, about, limit, until)?,
         };
-        let connection = |(rank, stream): (usize, TcpStream)| {
+        let set = |stream: &TcpStream| {
             stream.set_nodelay(true)?;
             stream.set_nonblocking(false)?;
-            stream.set_read_timeout(None)?;
+            stream.set_read_timeout(None)
+        };
+        let connection = |(rank, stream): (usize, TcpStream)| {
+            set(&stream)?;
             let reader = Mutex::new(BufReader::with_capacity(1 << 16, stream.try_clone()?));
             Ok((rank, Connection { stream, reader }))
         };
-        let others: io::Result<_> = streams.into_iter().map(connection).collect();
-        let others = others.map_err(|why| format!("the connections of rank {} fail: {why}", launch.rank))?;
-        Ok(Arc::new(Self { rank: launch.rank, others }))
+        let all = || {
+            let others = streams.into_iter().map(connection).collect::<io::Result<_>>()?;
+            orders.iter().try_for_each(|(_, stream)| set(stream))?;
+            Ok(Self { rank: launch.rank, others, orders: orders.into_iter().collect() })
+        };
+        let fails = |why: io::Error| format!("the connections of rank {} fail: {why}", launch.rank);
+        all().map(Arc::new).map_err(fails)
     }
     /// This process' rank.
     pub fn rank(&self) -> usize {
@@ -79,9 +88,22 @@ impl Processes {
     pub(super) fn told_by<T>(&self, rank: usize, hear: impl FnOnce(&mut BufReader<TcpStream>) -> T) -> T {
         hear(&mut self.others[&rank].reader.lock().unwrap_or_else(PoisonError::into_inner))
     }
+    /// Rank 0's process says to these others what is done next.
+    pub(super) fn say(&self, frame: &Writer, to: impl Fn(usize) -> bool) {
+        let others = self.orders.iter().filter(|(rank, _)| self.rank == 0 && to(**rank));
+        others.for_each(|(_, stream)| drop(frame.send(stream, &[]))); // who has gone is told of by its stand-in
+    }
+    /// The next that rank 0's process says; none if it says nothing more.
+    pub(super) fn said(&self) -> Option<(Name, Vec<u8>)> {
+        let from = self.orders.get(&0)?;
+        order::read(&mut Reader::receive(&mut &*from).ok()?)
+    }
     /// A run begins: who takes nothing for so long is late.
     pub(crate) fn begin(&self, limit: Duration) {
-        self.others().for_each(|(_, stream)| drop(stream.set_write_timeout(Some(limit))));
+        self.streams().for_each(|stream| drop(stream.set_write_timeout(Some(limit))));
+    }
+    fn streams(&self) -> impl Iterator<Item = &TcpStream> {
+        self.others().map(|(_, stream)| stream).chain(self.orders.values())
     }
     /// Tells all that this rank has ended: well, or by this failure of a rank.
     pub(crate) fn end(&self, failure: Option<&(usize, String)>) {
@@ -98,17 +120,15 @@ impl Processes {
     }
     /// Leaves: nobody is heard or told any more.
     pub(crate) fn leave(&self) {
-        self.others().for_each(|(_, stream)| drop(stream.shutdown(Shutdown::Both)));
+        self.streams().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
     }
 }
 
-/// Rank 0's part: the connections of all others, by rank.
-fn gathered(
-    launch: &Launch,
-    about: &str,
-    limit: Duration,
-    until: Instant,
-) -> Result<Vec<(usize, TcpStream)>, String> {
+/// Connections, by whose they are.
+type Streams = Vec<(usize, TcpStream)>;
+
+/// Rank 0's part: the connections of all others, and those for the order, by rank.
+fn gathered(launch: &Launch, about: &str, limit: Duration, until: Instant) -> Result<[Streams; 2], String> {
     let Launch { ranks, host, port, .. } = launch;
     let listener = TcpListener::bind((&**host, *port)).and_then(|listener| {
         listener.set_nonblocking(true)?;
@@ -142,13 +162,28 @@ fn gathered(
     }
     let mut answer = Writer::default();
     answer.text(why.as_deref().unwrap_or_default());
-    answer.word(RandomState::new().build_hasher().finish() as usize); // by which those of one meeting know each other
+    let meeting = RandomState::new().build_hasher().finish() as usize; // by which those of one meeting know each other
+    answer.word(meeting);
     (1..*ranks).for_each(|rank| answer.text(came.get(&rank).map_or("", |(_, at)| at)));
     for stream in came.values().map(|(stream, _)| stream).chain(&others) {
         let _ = answer.send(stream, &[]); // who has gone is missed in the first call
     }
     why.map_or(Ok(()), Err)?;
-    Ok(came.into_iter().map(|(rank, (stream, _))| (rank, stream)).collect())
+    let streams: Streams = came.into_iter().map(|(rank, (stream, _))| (rank, stream)).collect();
+    let orders = reached_by(&listener, (streams.len(), meeting), until);
+    let orders = orders.ok_or_else(|| format!("rank 0 was not reached again by all within {limit:?}"))?;
+    Ok([streams, orders])
+}
+
+/// Connections of so many others of this meeting.
+fn reached_by(listener: &TcpListener, (others, meeting): (usize, usize), until: Instant) -> Option<Streams> {
+    let mut streams = Vec::new();
+    while streams.len() < others {
+        let stream = next(listener, until.max(Instant::now() + PROMPT))?;
+        let own = Reader::receive(&mut &stream).ok().and_then(|mut own| Some([own.word()?, own.word()?]));
+        streams.extend(own.filter(|[of, _]| *of == meeting).map(|[_, other]| (other, stream)));
+    }
+    Some(streams)
 }
 
 /// Why who says this does not belong to those who came.
@@ -172,12 +207,7 @@ fn disagrees(
 }
 
 /// The part of every other rank.
-fn joined(
-    launch: &Launch,
-    about: &str,
-    limit: Duration,
-    until: Instant,
-) -> Result<Vec<(usize, TcpStream)>, String> {
+fn joined(launch: &Launch, about: &str, limit: Duration, until: Instant) -> Result<[Streams; 2], String> {
     let Launch { rank, ranks, host, port, .. } = launch;
     let nobody = |why| format!("rank {rank} found no rank 0 at {host}:{port} within {limit:?}: {why}");
     let zero = reached(|| (&**host, *port).to_socket_addrs(), until).map_err(nobody)?;
@@ -201,23 +231,24 @@ fn joined(
         return Err(why);
     }
     let meeting = answer.word().ok_or_else(no_answer)?;
+    let at_zero = zero.peer_addr().map_err(fails)?.to_string();
+    let reach = |at: &str| {
+        let stream = reached(|| at.to_socket_addrs(), until.max(Instant::now() + PROMPT))?;
+        let mut own = Writer::default();
+        own.words([meeting, *rank]);
+        own.send(&stream, &[])?;
+        Ok(stream)
+    };
+    let orders = vec![(0, reach(&at_zero).map_err(fails)?)];
     let mut streams = vec![(0, zero)];
     for other in 1..*rank {
         let at = answer.text().ok_or_else(no_answer)?;
-        let stream = reached(|| at.to_socket_addrs(), until.max(Instant::now() + PROMPT)).map_err(fails)?;
-        let mut own = Writer::default();
-        own.words([meeting, *rank]);
-        own.send(&stream, &[]).map_err(fails)?;
-        streams.push((other, stream));
+        streams.push((other, reach(&at).map_err(fails)?));
     }
-    while streams.len() + 1 < *ranks {
-        let Some(stream) = next(&listener, until.max(Instant::now() + PROMPT)) else {
-            return Err(format!("rank {rank} was not reached by all other ranks within {limit:?}"));
-        };
-        let own = Reader::receive(&mut &stream).ok().and_then(|mut own| Some([own.word()?, own.word()?]));
-        streams.extend(own.filter(|[of, _]| *of == meeting).map(|[_, other]| (other, stream)));
-    }
-    Ok(streams)
+    let others = reached_by(&listener, (ranks - 1 - rank, meeting), until);
+    let none = || format!("rank {rank} was not reached by all other ranks within {limit:?}");
+    streams.extend(others.ok_or_else(none)?);
+    Ok([streams, orders])
 }
 
 /// What programs that meet have in common.

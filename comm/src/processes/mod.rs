@@ -16,10 +16,12 @@
 //! | `meeting.rs` | how processes find each other; what they must agree on; their connections |
 //! | `frame.rs` | calls as bytes |
 //! | `telling.rs` | the engine of a process' own rank |
+//! | `order.rs` | which call comes next, where cards do together what ranks do |
 //! | `stand_in.rs` | what is done in place of a rank of another process |
 mod frame;
 mod launch;
 mod meeting;
+mod order;
 mod stand_in;
 mod telling;
 #[cfg(all(test, not(loom)))]
@@ -27,5 +29,6 @@ mod tests;
 
 pub use launch::Launch;
 pub use meeting::Processes;
+pub(crate) use order::Order;
 pub(crate) use stand_in::{LastWord, StandIn};
 pub(crate) use telling::Telling;

@@ -1,6 +1,7 @@
 //! The engine of a process' own rank: it tells all other processes what the rank does, and does it among their stand-ins.
 use super::frame::{Told, Writer, wanted};
 use super::meeting::Processes;
+use super::order::Order;
 use crate::shared::SharedPlace;
 use crate::{Call, CommError, Engine, Engines, Members, Post, Result, Windows};
 use std::borrow::Cow;
@@ -8,6 +9,7 @@ use std::fmt::Display;
 use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// The engines of a process' own rank.
@@ -15,7 +17,9 @@ pub(crate) struct Telling<P> {
     place: P,
     world: Arc<dyn Engines<P>>,
     processes: Arc<Processes>,
+    order: Arc<Order>,
     limit: Duration,
+    calls: Arc<AtomicUsize>, // that were told
 }
 
 impl<P: SharedPlace> Telling<P> {
@@ -23,11 +27,12 @@ impl<P: SharedPlace> Telling<P> {
     pub(crate) fn engines(
         place: &P,
         world: &Arc<dyn Engines<P>>,
-        processes: &Arc<Processes>,
+        (processes, order): (&Arc<Processes>, &Arc<Order>),
         limit: Duration,
     ) -> Arc<dyn Engines<P>> {
-        let (place, world, processes) = (place.clone(), world.clone(), processes.clone());
-        Arc::new(Self { place, world, processes, limit })
+        let (place, world) = (place.clone(), world.clone());
+        let (processes, order) = (processes.clone(), order.clone());
+        Arc::new(Self { place, world, processes, order, limit, calls: Arc::default() })
     }
 }
 
@@ -37,18 +42,30 @@ struct Teller<P: SharedPlace> {
     among: Arc<dyn Engine<P>>,
     members: Arc<[usize]>,
     processes: Arc<Processes>,
+    order: Arc<Order>,
     limit: Duration,
+    calls: Arc<AtomicUsize>,
 }
 
 impl<P: SharedPlace> Engines<P> for Telling<P> {
     fn of(&self, members: &Members) -> Arc<dyn Engine<P>> {
         let (among, members) = (self.world.of(members), members.iter().collect());
-        let (place, processes) = (self.place.clone(), self.processes.clone());
-        Arc::new(Teller { place, among, members, processes, limit: self.limit })
+        let (place, processes, order) = (self.place.clone(), self.processes.clone(), self.order.clone());
+        let (limit, calls) = (self.limit, self.calls.clone());
+        Arc::new(Teller { place, among, members, processes, order, limit, calls })
     }
 }
 
 impl<P: SharedPlace> Teller<P> {
+    /// The call, with a number of its own.
+    fn numbered(&self, call: &Call) -> Call {
+        Call { number: self.calls.fetch_add(1, Relaxed) + 1, ..call.clone() }
+    }
+    /// What came of a call, when this process has done its part in all of them.
+    fn settled<T>(&self, outcome: Result<T>) -> Result<T> {
+        let outcome = outcome.inspect_err(|_| drop(self.order.quiet()))?;
+        self.order.settled().map(|()| outcome)
+    }
     /// Tells all other processes.
     ///
     /// # Errors
@@ -79,7 +96,7 @@ impl<P: SharedPlace> Teller<P> {
         }
         Ok(())
     }
-    /// Tells of calls and what they carry.
+    /// Tells of calls and what they carry: nothing, where the place does together what ranks do.
     ///
     /// # Safety
     /// Windows hold what their calls give, and nobody writes them.
@@ -92,6 +109,7 @@ impl<P: SharedPlace> Teller<P> {
         };
         let elements = |peer: Option<usize>, frame: &mut Writer| {
             let wants = calls.iter().map(|(give, call)| {
+                let peer = peer.filter(|_| !self.place.joins());
                 let range = peer.map_or(0..0, |peer| wanted(call, self.members.len(), rank, peer));
                 let [from, len] = [range.start, range.len()].map(|elements| elements * call.elem.size);
                 frame.words([from, len]);
@@ -112,11 +130,13 @@ impl<P: SharedPlace> Teller<P> {
 
 impl<P: SharedPlace> Engine<P> for Teller<P> {
     unsafe fn now(&self, rank: usize, windows: Windows<P>, call: &Call) -> Result<()> {
+        let call = &self.numbered(call);
         // SAFETY: the caller's promise.
-        unsafe {
+        let outcome = unsafe {
             self.tell_calls(Told::Now, rank, &[(windows.give, call)])?;
             self.among.now(rank, windows, call)
-        }
+        };
+        self.settled(outcome)
     }
     fn values(&self, rank: usize, mine: &[u8], call: &Call) -> Result<Vec<Vec<u8>>> {
         let elements = |peer: Option<usize>, frame: &mut Writer| {
@@ -128,7 +148,7 @@ impl<P: SharedPlace> Engine<P> for Teller<P> {
         self.among.values(rank, mine, call)
     }
     unsafe fn start(&self, rank: usize, calls: &mut dyn Iterator<Item = (Windows<P>, Call)>) -> Result<Post> {
-        let calls: Vec<_> = calls.collect();
+        let calls: Vec<_> = calls.map(|(windows, call)| (windows, self.numbered(&call))).collect();
         let told: Vec<_> = calls.iter().map(|(windows, call)| (windows.give, call)).collect();
         // SAFETY: the caller's promise.
         unsafe {
@@ -137,6 +157,7 @@ impl<P: SharedPlace> Engine<P> for Teller<P> {
         }
     }
     unsafe fn post(&self, rank: usize, window: Option<P::Ptr>, call: &Call) -> Result<Post> {
+        let call = &self.numbered(call);
         // SAFETY: the caller's promise.
         unsafe {
             self.tell_calls(Told::Post, rank, &[(window, call)])?;
@@ -146,10 +167,11 @@ impl<P: SharedPlace> Engine<P> for Teller<P> {
     fn finish(&self, post: Post, call: &Call) -> Result<()> {
         let told = self.tell_of(Told::Finish, post, call);
         told.inspect_err(|_| self.among.withdraw(post))?;
-        self.among.finish(post, call)
+        self.settled(self.among.finish(post, call))
     }
     fn withdraw(&self, post: Post) {
         let _ = self.tell_of(Told::Withdraw, post, &"a request that is dropped"); // who takes nothing is told of by the next call
         self.among.withdraw(post);
+        let _ = self.order.quiet(); // as above
     }
 }

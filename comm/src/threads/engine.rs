@@ -6,6 +6,7 @@ use super::slow::{Slow, pause};
 use super::started::Started;
 use super::watch::Watch;
 use crate::engine::nth_of;
+use crate::processes::Order;
 use crate::shared::{Joint, Jointly, PieceMoved, Reduction, SharedPlace};
 use crate::{Call, Counts, Engine, Op, Post, Result, Windows};
 use std::ptr::{from_ref, null_mut};
@@ -13,8 +14,8 @@ use std::sync::Arc;
 
 /// One group of threads.
 pub(super) struct Threads<P> {
-    place: P,    // what copies and adds in the ranks' memory
-    apart: bool, // the ranks but one are of other processes: what they take is nowhere here
+    place: P,                  // what copies and adds in the ranks' memory
+    apart: Option<Arc<Order>>, // the ranks but one are of other processes: what they take is nowhere here
     ranks: usize,
     rendezvous: Rendezvous,
     messages: Messages,
@@ -27,7 +28,7 @@ pub(super) struct Threads<P> {
 impl<P: SharedPlace> Threads<P> {
     /// The group of these ranks of a world, over links of this kind.
     pub(super) fn new(
-        (place, apart): (P, bool),
+        (place, apart): (P, Option<Arc<Order>>),
         members: Arc<[usize]>,
         watch: &Arc<Watch>,
         slow: Option<Arc<Slow>>,
@@ -83,7 +84,7 @@ impl<P: SharedPlace> Threads<P> {
             }
             return;
         }
-        if self.apart && to.is_null() {
+        if self.apart.is_some() && to.is_null() {
             return;
         }
         let size = call.elem.size;
@@ -104,7 +105,7 @@ impl<P: SharedPlace> Threads<P> {
             unsafe { self.place.reduce(&reduction) }
         };
         match call.op {
-            Op::AllReduce if self.apart => join(Into::Place(to), 0..call.elements()),
+            Op::AllReduce if self.apart.is_some() => join(Into::Place(to), 0..call.elements()),
             Op::AllReduce => join(Into::All, share(rank, self.ranks, call.elements())),
             Op::ReduceScatter => {
                 let [at, len] = call.block(call.one_list(), self.ranks, rank, call.elements());
@@ -192,11 +193,39 @@ impl<P: SharedPlace> Threads<P> {
             }
         };
         // SAFETY: the caller's promise.
-        unsafe { self.place.jointly(&self.joint(call, &both, what)) }
+        unsafe { self.join((0, call), both, what) }
     }
-    fn joint<'a>(&'a self, call: &'a Call, windows: &'a [[*mut u8; 2]], what: Jointly) -> Joint<'a> {
-        let (number, size) = (call.elem.name, call.elem.size);
-        Joint { members: &self.members, call, number, size, windows, what }
+    /// Has the place do it: at once, or where ranks are processes, when it is its turn. It is known by this rank's call.
+    ///
+    /// # Safety
+    /// As for [`SharedPlace::jointly`]; where ranks are processes, until [`Order::settled`].
+    unsafe fn join(&self, (rank, call): (usize, &Call), windows: Vec<[*mut u8; 2]>, what: Jointly) {
+        let (members, number, size) = (&self.members, call.elem.name, call.elem.size);
+        let Some(order) = &self.apart else {
+            let joint = Joint { members, call, number, size, windows: &windows, what, apart: None };
+            // SAFETY: the caller's promise.
+            return unsafe { self.place.jointly(&joint) };
+        };
+        let (own, name) = (order.own(), [members[rank], call.number]);
+        let (place, members, call, rest) =
+            (self.place.clone(), members.clone(), call.to_string(), Sent((windows, what)));
+        let part = move |drawn: &[u8]| {
+            let (windows, what) = rest.get();
+            let (members, windows, apart) = (&*members, &windows[..], Some((own, drawn)));
+            // SAFETY: the caller's promise.
+            unsafe { place.jointly(&Joint { members, call: &call, number, size, windows, what, apart }) }
+        };
+        order.came(name, &self.members, || self.place.drawn(), Box::new(part));
+    }
+}
+
+/// Windows that go to another thread; ranks leave them alone until it has done with them.
+struct Sent<T>(T);
+// SAFETY: as above.
+unsafe impl<T> Send for Sent<T> {}
+impl<T> Sent<T> {
+    fn get(self) -> T {
+        self.0
     }
 }
 
@@ -226,12 +255,12 @@ impl<P: SharedPlace> Engine<P> for Threads<P> {
         let sends = call.op == Op::Send;
         let way = if sends { [rank, call.root] } else { [call.root, rank] };
         let bytes = call.elements() * call.elem.size;
-        let copy = |source, target| {
+        let copy = |source, target, sender: &Call| {
             if self.place.joins() {
                 let what =
                     Jointly::Moved(vec![PieceMoved { from: way[0], to: way[1], source, target, bytes }]);
                 // SAFETY: the caller's promise, of both sides.
-                unsafe { self.place.jointly(&self.joint(call, &[], what)) }
+                unsafe { self.join((way[0], sender), Vec::new(), what) }
             } else if !(source.is_null() || target.is_null()) {
                 // SAFETY: as above.
                 unsafe { self.place.copy(source, target, bytes) }

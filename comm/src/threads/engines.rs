@@ -2,6 +2,7 @@
 use super::engine::Threads;
 use super::slow::{Queues, Slow};
 use super::watch::Watch;
+use crate::processes::Order;
 use crate::shared::SharedPlace;
 use crate::sync::{Mutex, lock};
 use crate::{Axis, Engine, Engines, Grid, Link, Members};
@@ -13,7 +14,7 @@ use tensor::Host;
 /// All engines of a run.
 pub(super) struct World<P> {
     place: P,
-    apart: bool, // whether this process has one of the ranks alone
+    apart: Option<Arc<Order>>, // where this process has one of the ranks alone
     grid: Arc<Grid>,
     links: Vec<(Axis, Link)>,
     queues: Arc<Queues>,
@@ -24,7 +25,7 @@ pub(super) struct World<P> {
 impl<P: SharedPlace> World<P> {
     /// None yet, of ranks with these links along axes.
     pub(super) fn new(
-        (place, apart): (P, bool),
+        (place, apart): (P, Option<Arc<Order>>),
         grid: &Arc<Grid>,
         links: &[(Axis, Link)],
         watch: &Arc<Watch>,
@@ -59,7 +60,7 @@ impl<P: SharedPlace> Engines<P> for World<P> {
         let slow = |link| Arc::new(Slow::new(link, members.clone(), self.queues.clone()));
         let new = || {
             Arc::new(Threads::new(
-                (self.place.clone(), self.apart),
+                (self.place.clone(), self.apart.clone()),
                 members.clone(),
                 &self.watch,
                 self.link(&members).map(slow),
@@ -84,7 +85,7 @@ mod tests {
         let links = [(Axis::Dp, dp), (Axis::Tp, tp), (Axis::Edp, ep)];
         let watch = Arc::new(Watch::alone(8, Duration::from_secs(1)));
         let of = |links: &[_], members: &[usize]| {
-            World::new((Host::default(), false), &grid, links, &watch).link(members)
+            World::new((Host::default(), None), &grid, links, &watch).link(members)
         };
         assert_eq!(
             [of(&links[..2], &[0, 4]), of(&links, &[2, 3]), of(&links, &[0, 2])],

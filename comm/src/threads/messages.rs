@@ -78,7 +78,8 @@ impl Messages {
     fn channel(&self, from: usize, to: usize, lane: &'static str) -> Arc<Channel> {
         lock(&self.senders[from]).entry((to, lane)).or_default().clone()
     }
-    /// Posts a window for the message that `call` names; `copy` copies it, from a sender's window to a receiver's.
+    /// Posts a window for the message that `call` names; `copy` copies it, from a sender's window to a receiver's, and is given the
+    /// sender's call.
     ///
     /// # Errors
     /// That a rank has failed.
@@ -92,7 +93,7 @@ impl Messages {
         sends: bool,
         window: *mut S,
         call: &Call,
-        copy: impl FnOnce(*const S, *mut S),
+        copy: impl FnOnce(*const S, *mut S, &Call),
     ) -> Result<Post> {
         self.watch.alive()?;
         let lane = call.lane();
@@ -112,7 +113,7 @@ impl Messages {
             let windows = [other.window.0.cast::<S>(), window];
             // Both have as many elements as the two calls count, which is equal. The other's post stands, so both stay as they
             // are, and the receiver's is touched by us alone.
-            copy(windows[me], windows[1 - me]);
+            copy(windows[me], windows[1 - me], if sends { call } else { &theirs });
             if let Some(slow) = &self.slow {
                 let sent = if sends { now } else { other.since };
                 let at = slow.message([from, to], sent, call.elements() * call.elem.size);

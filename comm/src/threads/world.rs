@@ -5,7 +5,7 @@ use super::watch::Watch;
 use crate::flight::End;
 #[cfg(any(test, feature = "mutants"))]
 use crate::mutants::{OnTrial, Trial};
-use crate::processes::{LastWord, Processes, StandIn, Telling};
+use crate::processes::{LastWord, Order, Processes, StandIn, Telling};
 use crate::shared::SharedPlace;
 use crate::sync::{Mutex, lock};
 use crate::trace::Traced;
@@ -177,8 +177,12 @@ impl World {
         #[cfg(any(test, feature = "mutants"))] // trials are many and short, and run beside each other
         let watch = if self.trial.is_some() { watch.on_shared_cores() } else { watch };
         let watch = Arc::new(if processes.is_some() { watch.on_shared_cores() } else { watch });
-        let world =
-            engines::World::new((place.clone(), processes.is_some()), &self.grid, &self.links, &watch);
+        let order = self.processes.as_ref().map(|processes| {
+            let watch = watch.clone();
+            Order::new(processes, self.limit, move || watch.alive())
+        });
+        let order = order.as_ref();
+        let world = engines::World::new((place.clone(), order.cloned()), &self.grid, &self.links, &watch);
         let world = world.shared();
         let key = Key::current();
         let (ends, ended) = channel();
@@ -199,8 +203,9 @@ impl World {
             let outcome = on_rank(&watch, rank, || {
                 let device = D::on(&place.of_rank(rank)).clone();
                 self.memory.inspect(|&bytes| device.meter().limit(bytes));
-                f(device, self.mesh::<D>(rank, &place, &watch, &world)).map(Some)
+                f(device, self.mesh::<D>((rank, order), &place, &watch, &world)).map(Some)
             });
+            order.inspect(|order| order.end());
             if let Some(processes) = processes {
                 let failure = watch.failure();
                 failure.inspect(|&failure| drop(lock(&told).insert(rank, failure.clone())));
@@ -222,8 +227,12 @@ impl World {
             };
             let ranks: Vec<_> = (0..self.size()).map(start).collect();
             let started = ranks.iter().enumerate().filter(|(_, started)| started.is_ok());
+            order.inspect(|order| drop(threads.spawn(|| order.follow())));
             self.listen(&watch, started.map(|(rank, _)| rank).collect(), &ended);
-            ranks.into_iter().map(|rank| rank?.join().unwrap_or_else(|bug| resume_unwind(bug))).collect()
+            let ended =
+                ranks.into_iter().map(|rank| rank?.join().unwrap_or_else(|bug| resume_unwind(bug))).collect();
+            order.inspect(|order| order.ended());
+            ended
         });
         let told = lock(&told).pop_first().map(|(_, failure)| failure); // the same in all processes
         if let Some((rank, reason)) = told.as_ref().or(watch.failure()) {
@@ -276,13 +285,13 @@ impl World {
     }
     fn mesh<D: Device<Place: SharedPlace>>(
         &self,
-        rank: usize,
+        (rank, order): (usize, Option<&Arc<Order>>),
         place: &D::Place,
         watch: &Watch,
         world: &Arc<dyn Engines<D::Place>>,
     ) -> Mesh<D::Place> {
         let record = watch.record(rank).clone();
-        let engines = match &self.processes {
+        let engines = match self.processes.as_ref().zip(order) {
             None => world.clone(),
             Some(processes) => Telling::engines(place, world, processes, self.limit),
         };

@@ -2,6 +2,7 @@
 use super::args::Command;
 use super::out;
 use comm::{Launch, Processes, World};
+use cuda::Engine;
 use parallel::split::BlockSplit;
 use parallel::{Error, Layout, Network, Result, bail};
 use std::env;
@@ -41,14 +42,14 @@ pub(crate) fn launch() -> Result<Option<Launch>> {
     Launch::of_process().map_err(Error::new)
 }
 
-/// A network of the processes that the layout's ranks are, if they are, which have met; `only` names flags that are for all ranks
-/// in one process, and whether they are given.
+/// A network of the processes that the layout's ranks are, if they are, which have met, and are joined by this engine, if they have
+/// GPUs; `only` names flags that are for all ranks in one process, and whether they are given.
 ///
 /// # Errors
 /// If there are not as many processes as ranks, one of the flags is given, or they do not meet.
 pub(crate) fn joined(
     network: Network,
-    layout: &Layout,
+    (layout, engine): (&Layout, Option<Engine>),
     split: Option<&BlockSplit>,
     only: &[(&str, bool)],
 ) -> Result<Network> {
@@ -66,7 +67,8 @@ pub(crate) fn joined(
             "--{flag} is for ranks that are threads of one process, and RANK is set; leave one of them out"
         );
     }
-    let about = env::args().skip(1).collect::<Vec<_>>().join(" ");
+    let engine = engine.map(|engine| format!("[EQUIPART_ENGINE={}]", engine.name())); // found, or asked for
+    let about = env::args().skip(1).chain(engine).collect::<Vec<_>>().join(" ");
     let processes =
         Processes::meet(&launch, &about, network.timeout.unwrap_or(World::LIMIT)).map_err(Error::new)?;
     Ok(Network { processes: Some(processes), ..network })

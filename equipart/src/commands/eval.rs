@@ -121,8 +121,8 @@ pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
     let watch = Watch::bar(0);
     let layout = a.on_ranks.of(a.layout, &model.design)?;
     let watching = |done, of| watch.part("evaluated", done, of);
-    let network = processes::joined(Network::default(), &layout, a.on_ranks.split.as_ref(), &[])?;
-    a.number.device.open(layout.ranks())?;
+    let engine = a.number.device.open(layout.ranks())?;
+    let network = processes::joined(Network::default(), (&layout, engine), a.on_ranks.split.as_ref(), &[])?;
     let evaluation = in_device!((a.number.device, a.number.name), D => evaluate::<D>(&model, (&layout, &network), all, &watching))?;
     watch.done();
     let Evaluation { loss, perplexity, tokens, accuracy, .. } = evaluation;

@@ -32,9 +32,8 @@ pub(crate) fn run(a: GenerateArgs, json: bool) -> Result<bool> {
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let max_new = a.max_new.unwrap_or(model.config.positions.saturating_sub(longest).min(128));
     let request = Prompts { prompts, max_new, sampling, record: a.dump.is_some() };
-    let network =
-        processes::joined(network, &layout, a.on_ranks.split.as_ref(), &[("dump", a.dump.is_some())])?;
-    a.number.device.open(layout.ranks())?;
+    let (engine, dumps) = (a.number.device.open(layout.ranks())?, ("dump", a.dump.is_some()));
+    let network = processes::joined(network, (&layout, engine), a.on_ranks.split.as_ref(), &[dumps])?;
     in_device!((a.number.device, a.number.name), D => continued::<D>(&a, (&model, &layout, &network), &request, tokenizer.as_ref(), json))
 }
 

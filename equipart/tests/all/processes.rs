@@ -138,13 +138,15 @@ fn processes_on_cards_have_what_threads_on_one_have() {
         "--device", "cuda",
     ];
     let on_the_twin = |command: &mut Command| {
-        command.env("EQUIPART_CUDA", &twin).env("EQUIPART_TWIN_CARDS", "2");
+        let variables = [("EQUIPART_TWIN_CARDS", "2"), ("EQUIPART_ENGINE", "card")];
+        command.env("EQUIPART_CUDA", &twin).envs(variables);
     };
     let mut threads = binary();
-    on_the_twin(threads.args(train).env("EQUIPART_ENGINE", "card"));
+    on_the_twin(threads.args(train));
     let (wanted, outputs) = (output(&mut threads), all(2, &train, &on_the_twin));
     assert!(wanted.status.success() && outputs.iter().all(|output| output.status.success()), "{outputs:?}");
-    let note = "note: each rank is a process with a GPU, of 2; they are joined by TCP, through the host";
+    let note =
+        "note: each rank is a process with a GPU, joined by TCP, through the host: EQUIPART_ENGINE=card";
     assert!(text(&outputs[0].stderr).contains(note), "{}", text(&outputs[0].stderr));
     assert_eq!(losses(&text(&outputs[0].stdout)), losses(&text(&wanted.stdout)));
     assert_eq!(losses(&text(&wanted.stdout)).len(), 2);

@@ -30,7 +30,7 @@ impl Pair {
         // SAFETY: calls that meet have one row, or another number and are refused; the windows live as long as the
         // model, and loom ends it where one is touched before its post has ended.
         unsafe {
-            self.messages.post([0, 1], rank == 0, element.cast_mut(), &call(rank, rows), |from, to| {
+            self.messages.post([0, 1], rank == 0, element.cast_mut(), &call(rank, rows), |from, to, _| {
                 crate::sync::copy(from, to, 1)
             })
         }
