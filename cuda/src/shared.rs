@@ -93,7 +93,9 @@ impl Engine {
         let asked = env::var("EQUIPART_ENGINE").ok();
         let gpus = if there == 1 { "1 GPU is".into() } else { format!("{there} GPUs are") };
         let local = TAKEN.get().map(|[_, local]| *local);
-        let few = there <= local.unwrap_or(ranks.saturating_sub(1));
+        // NCCL lets processes share a card from 2.30 on, if it is told so.
+        let shares = env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|set| set == "1");
+        let few = there <= local.map_or(ranks.saturating_sub(1), |local| if shares { 0 } else { local });
         let why = match asked.as_deref() {
             Some("card") => "EQUIPART_ENGINE=card".into(),
             Some("nccl") if few => {

@@ -175,3 +175,6 @@ pub(super) fn read(frame: &mut Reader) -> Option<(Name, Vec<u8>)> {
     let name = [frame.word()?, frame.word()?];
     Some((name, frame.list()?.iter().map(|&byte| byte as u8).collect()))
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -20,7 +20,7 @@ fn launch(rank: usize, ranks: usize, port: u16) -> Launch {
     Launch { rank, ranks, local: rank, host: "127.0.0.1".into(), port }
 }
 /// What each of so many processes gives, which have met.
-fn each<T: Send>(ranks: usize, process: impl Fn(Arc<Processes>) -> T + Sync) -> Vec<T> {
+pub(super) fn each<T: Send>(ranks: usize, process: impl Fn(Arc<Processes>) -> T + Sync) -> Vec<T> {
     let port = port();
     scope(|threads| {
         let one = |rank| {

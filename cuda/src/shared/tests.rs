@@ -268,6 +268,15 @@ fn what_fails_in_one_process_ends_all_with_its_sentence() {
         };
         assert_eq!(told.unwrap(), "no more paper", "of rank {fails_at}");
     }
+    // Rank 0's process has no part in what fails.
+    let others = processes(&[(Axis::Dp, 2), (Axis::Tp, 2)], |world| {
+        let ran = world.limit(Duration::from_secs(2)).run(|device: Cuda<f32>, mesh: Mesh<Gpu>| {
+            sum(&device, &mesh, if mesh.rank() < 2 { 5 } else { 4003 }).map(drop)
+        });
+        ran.unwrap_err().reason
+    });
+    let others = others.unwrap();
+    assert!(others.iter().all(|why| *why == others[0] && why.contains("1x4003 f32")), "{others:?}");
     let other = fails(|device, mesh| sum(&device, &mesh, 5 + mesh.rank() / 2).map(drop)).unwrap();
     assert!(other.starts_with("ranks disagree: rank "), "{other}");
 }

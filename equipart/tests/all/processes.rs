@@ -152,6 +152,63 @@ fn processes_on_cards_have_what_threads_on_one_have() {
     assert_eq!(losses(&text(&wanted.stdout)).len(), 2);
 }
 
+/// Kills: processes on cards that begin with different engines, or with one card for several; NCCL that is not asked for the same
+/// group by all, or without a limit. Its twin joins ranks of one process only: so none of these finds the others.
+#[test]
+fn processes_on_cards_are_joined_by_nccl() {
+    let (Ok(twin), Ok(nccl)) = (cuda::twin::compile(&[]), cuda::twin::nccl(&[])) else {
+        return eprintln!("NCCL of processes is skipped: no C++ compiler");
+    };
+    let (_dir, config, batch) = small();
+    let train = [
+        "train",
+        "--config",
+        &config,
+        "--batch",
+        &batch,
+        "--steps",
+        "2",
+        "--layout",
+        "tp=2",
+        "--device",
+        "cuda",
+        "--timeout",
+        "4",
+    ];
+    let said = |engines: [&str; 2], cards: &str| {
+        let port = port();
+        let start = |(place, engine): (usize, &str)| {
+            let mut command = rank(place, 2, port, &train);
+            command.env("EQUIPART_CUDA", &twin).env("EQUIPART_NCCL", &nccl);
+            Watched::start(command.env("EQUIPART_TWIN_CARDS", cards).env("EQUIPART_ENGINE", engine))
+        };
+        let started: Vec<_> = engines.into_iter().enumerate().map(start).collect();
+        let outputs = started.into_iter().map(Watched::output);
+        outputs.map(|output| (output.status.code(), text(&output.stderr))).collect::<Vec<_>>()
+    };
+    let alone = said(["nccl"; 2], "2");
+    let own = "note: each rank has its own GPU, by NCCL 2.18.3 (";
+    assert!(alone[0].1.contains(own), "{alone:?}");
+    for (code, error) in &alone {
+        let why = error.contains(": all_reduce(sum) over tp of ") && error.contains(": NCCL's rank ");
+        assert!(*code == Some(2) && why && error.contains(" was not ready within 2s"), "{error}");
+    }
+    for (code, error) in said(["nccl", "card"], "2") {
+        assert!(
+            code == Some(2) && error.contains("ranks were asked for different things: rank 1 for "),
+            "{error}"
+        );
+        assert!(
+            error.contains(" [EQUIPART_ENGINE=card], rank 0 for ")
+                && error.contains(" [EQUIPART_ENGINE=nccl]"),
+            "{error}"
+        );
+    }
+    let few = &said(["nccl"; 2], "1")[1];
+    let why = "EQUIPART_ENGINE=nccl: this is rank 1 of its machine, from 0, and 1 GPU is there; NCCL takes one for each rank";
+    assert!(few.0 == Some(2) && few.1.contains(why), "{few:?}");
+}
+
 /// The one sentence that a process ends with.
 fn sentence(output: &Output) -> String {
     let error = text(&output.stderr);
