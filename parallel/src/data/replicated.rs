@@ -59,6 +59,11 @@ impl Share<'_> {
 }
 
 impl Batch {
+    /// The sequences of a microbatch that a data rank is dealt.
+    pub(crate) fn part(&self, microbatch: usize, rank: usize, ranks: usize) -> &[Sequence] {
+        let all = &self.microbatches()[microbatch];
+        &all[deal(all.len(), rank, ranks)]
+    }
     /// This data rank's part of one microbatch. Of sequences whose tokens are features a rank may have none.
     ///
     /// # Errors
@@ -71,10 +76,10 @@ impl Batch {
                 "a microbatch of {few} sequences cannot be dealt over dp={ranks}: each rank needs at least one"
             );
         }
-        let mine = deal(all.len(), rank, ranks);
-        let before = self.microbatches()[..microbatch].iter().flatten().chain(&all[..mine.start]);
+        let before = (0..rank).map(|rank| self.part(microbatch, rank, ranks));
+        let before = self.microbatches()[..microbatch].iter().map(|m| &m[..]).chain(before).flatten();
         let first = before.map(|s| s.documents.len()).sum();
-        Ok(Share { sequences: &all[mine], first })
+        Ok(Share { sequences: self.part(microbatch, rank, ranks), first })
     }
     /// Tokens of each document that this data rank is dealt, microbatch by microbatch.
     ///

@@ -99,12 +99,11 @@ impl<'a, D: Kernels> Dealt<'a, D> {
         let first = of.microbatch as usize * self.slices;
         let other = self.flight.cxs[first..first + self.slices].iter().flatten().next();
         let spare = self.flight.spare.pop().unwrap_or_default();
-        let cx = spare.then(pass, [0usize; 0]).dealt(share.segments(slice, self.slices));
-        let all = &self.batch.microbatches()[pass.microbatch];
         let rows = |rank| {
-            let share = Share { sequences: &all[deal(all.len(), rank, self.ranks)], first: 0 };
+            let share = Share { sequences: self.batch.part(pass.microbatch, rank, self.ranks), first: 0 };
             share.segments(slice, self.slices).map(|s| s.len).sum()
         };
+        let cx = spare.then(pass, [0usize; 0]).dealt(share.segments(slice, self.slices));
         let cx = cx.among((0..self.ranks).map(rows));
         let cx = match other {
             _ if self.slices == 1 => cx,
