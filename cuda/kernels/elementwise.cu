@@ -2,27 +2,41 @@
 #include "dropout.cuh"
 #include "row.cuh"
 
-// y = f(x, row) element by element, for all rows of the last x; `by_rows`: f asks for the row. A thread takes 16 bytes
-// or one element after the other, a grid's width apart; matrices that lie together are one row.
-template <int N, int OUT, int IN, class T, class F>
-__device__ __forceinline__ void map_by(const View<T> (&y)[OUT], const View<T> (&x)[IN], bool together, F f) {
-    u64 rows = x[IN - 1].rows, per = x[IN - 1].cols / N, step = (u64)gridDim.x * blockDim.x;
-    if (together) per *= rows, rows = 1;
-    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < rows * per; i += step) {
-        u64 row = together ? 0 : i / per, col = (i - row * per) * N;
-        float from[IN][N], to[OUT][N];
+// y = f(x, row) for so many pieces of N elements beside each other, the first and those every `step`, of which a row has `per`;
+// 0 if all are one row. All are read before any is used, so that memory has them on the way together.
+template <int N, int PIECES, int OUT, int IN, class T, class F>
+__device__ __forceinline__ void map_pieces(
+    const View<T> (&y)[OUT], const View<T> (&x)[IN], u64 first, u64 step, u64 per, F f) {
+    float from[PIECES][IN][N], to[OUT][N];
 #pragma unroll
-        for (int k = 0; k < IN; k++) load(from[k], &x[k].at[row * x[k].row_stride + col]);
+    for (int p = 0; p < PIECES; p++) {
+        u64 i = first + p * step, row = per ? i / per : 0, col = (i - row * per) * N;
+#pragma unroll
+        for (int k = 0; k < IN; k++) load(from[p][k], &x[k].at[row * x[k].row_stride + col]);
+    }
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+        u64 i = first + p * step, row = per ? i / per : 0, col = (i - row * per) * N;
 #pragma unroll
         for (int n = 0; n < N; n++) {
             float one[IN], other[OUT];
-            for (int k = 0; k < IN; k++) one[k] = from[k][n];
+            for (int k = 0; k < IN; k++) one[k] = from[p][k][n];
             f(other, one, row);
             for (int k = 0; k < OUT; k++) to[k][n] = other[k];
         }
 #pragma unroll
         for (int k = 0; k < OUT; k++) store(&y[k].at[row * y[k].row_stride + col], to[k]);
     }
+}
+// y = f(x, row) element by element, for all rows of the last x; `by_rows`: f asks for the row. A thread takes 16 bytes
+// twice, or one element after the other, a grid's width apart; matrices that lie together are one row.
+template <int N, int OUT, int IN, class T, class F>
+__device__ __forceinline__ void map_by(const View<T> (&y)[OUT], const View<T> (&x)[IN], bool together, F f) {
+    u64 of_row = x[IN - 1].cols / N, all = x[IN - 1].rows * of_row, per = together ? 0 : of_row;
+    u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x, step = (u64)gridDim.x * blockDim.x;
+    const int PIECES = N > 1 ? 2 : 1;
+    for (; i + (PIECES - 1) * step < all; i += PIECES * step) map_pieces<N, PIECES>(y, x, i, step, per, f);
+    if (N > 1 && i < all) map_pieces<N, 1>(y, x, i, step, per, f);
 }
 template <int OUT, int IN, class T, class F>
 __device__ __forceinline__ void map(const View<T> (&y)[OUT], const View<T> (&x)[IN], F f, bool by_rows = false) {
@@ -122,7 +136,7 @@ BOTH(add_rows, PARAMS(View<float> sums, View<T> x, u32 add), sums, x, add)
 __device__ __forceinline__ float normal_cdf(float x) {
     const float P[10] = {-0.021623133f, 0.097935215f, -0.15160769f, 0.07046826f, -0.012533999f,
                          0.059799325f,  0.08759353f,  0.11464703f,  0.12765992f, 0.12766154f};
-    float t = __fdividef(1.0f, 1.0f + 0.32f * fabsf(x)), p = P[0];
+    float t = reciprocal(1.0f + 0.32f * fabsf(x)), p = P[0];
 #pragma unroll
     for (int k = 1; k < 10; k++) p = p * t + P[k];
     float below = power_of_2(-0.721347520f * x * x) * t * p;
@@ -148,7 +162,7 @@ BOTH(activate, PARAMS(View<T> h, View<T> x, u32 f), h, x, f)
 template <class T>
 __device__ void activate_backward(View<T> dx, View<T> x, View<T> dh, u32 f) {
     auto gelu = [](float* dx, const float* of, u64) {
-        float x = of[0], density = 0.3989422804014327f * expf(-0.5f * x * x);
+        float x = of[0], density = 0.3989422804014327f * power_of_2(-0.721347520f * x * x);
         *dx = of[1] * (normal_cdf(x) + x * density);
     };
     auto gelu_tanh = [](float* dx, const float* of, u64) {

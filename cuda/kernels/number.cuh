@@ -77,8 +77,19 @@ __device__ __forceinline__ float power_of_2(float x) {
 #endif
 }
 
+// 1/x, to 23 bits; 0 for results below 2^-126.
+__device__ __forceinline__ float reciprocal(float x) {
+#ifdef __CUDACC__
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return 1.0f / x;
+#endif
+}
+
 // 1/(1 + e^(−x)).
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ __forceinline__ float sigmoid(float x) { return reciprocal(1.0f + power_of_2(-1.4426950408889634f * x)); }
 
 // A matrix: `Window` of launches.rs. It need not lie together.
 template <class T>

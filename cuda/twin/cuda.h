@@ -137,7 +137,6 @@ inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline float __expf(float x) { return expf(x); }
 inline float __logf(float x) { return logf(x); }
-inline float __fdividef(float x, float y) { return x / y; }
 inline float __frcp_rn(float x) { return 1.0f / x; }
 template <class T>
 T __ldg(const T* at) {
