@@ -3,7 +3,6 @@ use crate::card::{Argument, Card, KernelName, Shape};
 use crate::cards::Cards;
 use crate::driver::CudaError;
 use bytemuck::AnyBitPattern;
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 use tensor::{Meter, Place, PlaceError, Pool, Profile};
 
@@ -112,23 +111,16 @@ impl Place for Gpu {
     fn offset(GpuPtr(at): GpuPtr, bytes: usize) -> GpuPtr {
         GpuPtr(at.wrapping_add(bytes as u64))
     }
-    fn put<S: AnyBitPattern>(buffer: &mut GpuBuffer, numbers: impl Iterator<Item = S>) {
-        const TOGETHER: usize = 1 << 13;
-        let mut room = [const { MaybeUninit::<S>::uninit() }; TOGETHER];
-        let (mut at, mut numbers) = (buffer.at, numbers.take(buffer.bytes / size_of::<S>()));
-        loop {
-            let mut bytes = 0;
-            for (room, number) in room.iter_mut().zip(&mut numbers) {
-                room.write(number);
-                bytes += size_of::<S>();
-            }
-            if bytes == 0 {
-                return;
-            }
-            // SAFETY: so many were written, and numbers without padding are bytes. The call returns when it has read them.
-            let from = unsafe { std::slice::from_raw_parts(room.as_ptr().cast(), bytes) };
-            well(buffer.home.card.put(at, from));
-            at += bytes as u64;
+    fn put<S: AnyBitPattern>(buffer: &mut GpuBuffer, len: usize, mut numbers: impl FnMut(usize, &mut [S])) {
+        const TOGETHER: usize = 1 << 17;
+        assert!(len <= buffer.bytes / size_of::<S>(), "{len} numbers in {} bytes", buffer.bytes);
+        let mut room = vec![S::zeroed(); len.min(TOGETHER)];
+        for from in (0..len).step_by(TOGETHER) {
+            let some = &mut room[..TOGETHER.min(len - from)];
+            numbers(from, some);
+            // SAFETY: numbers without padding are bytes. The call returns when it has read them.
+            let bytes = unsafe { std::slice::from_raw_parts(some.as_ptr().cast(), size_of_val(some)) };
+            well(buffer.home.card.put(buffer.at + (from * size_of::<S>()) as u64, bytes));
         }
     }
     fn get<S: AnyBitPattern>(buffer: &GpuBuffer, len: usize, numbers: &mut Vec<S>) -> bool {

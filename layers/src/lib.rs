@@ -29,7 +29,7 @@ pub use linear::column::ColumnLinear;
 pub use linear::row::RowLinear;
 pub use mlp::Mlp;
 pub use model::block::{Block, Residual};
-pub use model::build::{Builder, Draw, Even, Random, Values};
+pub use model::build::Builder;
 pub use model::chunk::Chunk;
 pub use model::cx::{Cx, Kept, Loads, Pass};
 pub use model::design::Design;
@@ -43,6 +43,7 @@ pub use model::shape::{
 pub use model::stage::{Half, Input, Output, Room, Stage, Targets, Wanted};
 pub use model::strategy::{About, Choice, Shared, Sharing, Sizes, Strategy, Takes};
 pub use model::uses::Uses;
+pub use model::values::{Draw, Even, Numbers, Random, Values};
 pub use norm::Norm;
 pub use param::keeper::Keeper;
 pub use param::optimizer::{Kind, Optimizer};

@@ -12,3 +12,4 @@ pub mod shape;
 pub mod stage;
 pub mod strategy;
 pub mod uses;
+pub mod values;

@@ -7,10 +7,10 @@ pub mod placement;
 pub mod shards;
 pub mod weight;
 
-use crate::model::build::{Builder, Draw};
+use crate::model::build::Builder;
 use crate::param::placement::{Cuts, Part, Placement, Replica};
 use crate::param::shards::{Resting, Shards, matrix, rectangles};
-use crate::{Keeper, Rests, Result};
+use crate::{Draw, Error, Keeper, Numbers, Rests, Result};
 use comm::{Axes, Group};
 use kernels::{Kernels, Write};
 use std::sync::Arc;
@@ -81,20 +81,27 @@ impl<D: Kernels> Param<D> {
             lent: None,
             goes_in: [None, None],
         };
-        let values = at.values.of(&param.name, shape, draw)?;
-        let number = |i| param.cuts.place(i).map_or(Wide::<D>::ZERO, &values);
+        let numbers = || at.values.of(&param.name, shape, draw);
         let (keeps, at_rest) = (param.keeps(rests.value), param.at_rest());
         let ([rows, cols], from) = if keeps { at_rest } else { (param.room(), 0) };
-        let narrow = drawn::in_turn(rows * cols, |i| D::Elem::narrow(number(from + i)));
-        let value = Some(Tensor::from_fn(at.device, Category::Weights, rows, cols, narrow));
-        let ([rows, cols], from) = at_rest;
+        let narrow = numbers()?.map(|_, wide| D::Elem::narrow(wide));
+        let mut value = Tensor::empty(at.device, Category::Weights, rows, cols);
+        param.set(&mut value, from, &narrow);
+        let (([rows, cols], from), value) = (at_rest, Some(value));
         let master = || {
-            let wide = drawn::in_turn(rows * cols, |i| number(from + i));
-            Tensor::from_fn(at.device.wide(), Category::Optimizer, rows, cols, wide)
+            let mut master = Tensor::empty(at.device.wide(), Category::Optimizer, rows, cols);
+            param.set(&mut master, from, &numbers()?);
+            Ok::<_, Error>(master)
         };
-        let master = (at.learns && D::Elem::NARROW).then(master);
+        let master = (at.learns && D::Elem::NARROW).then(master).transpose()?;
         *(if keeps { &mut param.value.shard } else { &mut param.value.whole }) = value;
         Ok(Self { master, ..param })
+    }
+    /// Sets a tensor to those of a whole parameter's numbers that are this rank's, from number `from` of its share on.
+    fn set<E: Device>(&self, to: &mut Tensor<E>, from: usize, numbers: &Numbers<E::Elem>) {
+        to.write_together(&mut |first, to| {
+            drawn::by_cores(from + first, to, &|first, to| self.cuts.fill(first, to, numbers));
+        });
     }
     /// Its canonical name: `blocks.0.attention.qkv`.
     pub fn name(&self) -> &Arc<str> {

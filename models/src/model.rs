@@ -1,8 +1,7 @@
 //! A model to work with: its configuration and where its weights are.
 use crate::tokenizer::{Tokenizer, TokenizerSource};
 use crate::{Config, embedded, names};
-use layers::model::build::Element;
-use layers::{Draw, Even, Random, Values};
+use layers::{Draw, Even, Numbers, Random, Values};
 use parallel::{Result, Stored, bail};
 use std::path::Path;
 use std::sync::Arc;
@@ -121,7 +120,7 @@ impl Weights {
 }
 
 impl<E: Scalar> Values<E> for Weights {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<Element<'_, E>> {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<Numbers<'_, E>> {
         match self {
             Weights::Random(random) => random.of(name, shape, draw),
             Weights::Even => Even.of(name, shape, draw),

@@ -11,8 +11,7 @@
 use crate::config::Architecture;
 use crate::convert::{Converted, written};
 use crate::{Config, Model};
-use layers::model::build::Element;
-use layers::{Balance, Draw, Experts, Random, Shape, Values};
+use layers::{Balance, Draw, Experts, Numbers, Random, Shape, Values};
 use parallel::{Entry, Orientation, Result, Stored, bail};
 use std::path::Path;
 use tensor::safetensors::Dtype;
@@ -83,12 +82,12 @@ pub fn upcycle(model: &Model, by: Upcycling, out: &Path, dtype: Option<Dtype>) -
     let shape = model.config.shape;
     written(model, &config, (out, dtype), &|stored, writer, (_, to)| {
         let from = Upcycled { dense: stored, shape: &shape, by };
-        let number = from.of(to)?;
+        let numbers = from.of(to)?;
         let shape =
             if let [rows, columns] = to.shape()[..] { [rows, columns] } else { [1, to.columns.len()] };
         Ok(writer.numbers(&to.name, shape, |i, j| {
             let [i, j] = if to.orientation == Orientation::Transposed { [j, i] } else { [i, j] };
-            number([to.rows.start + i, to.columns.start + j])
+            numbers.at([to.rows.start + i, to.columns.start + j])
         })?)
     })
 }
@@ -102,27 +101,27 @@ struct Upcycled<'a> {
 
 impl<'a> Upcycled<'a> {
     /// The parameter of an entry, by row and column.
-    fn of(&self, to: &Entry) -> Result<Element<'a, f64>> {
+    fn of(&self, to: &Entry) -> Result<Numbers<'a, f64>> {
         let Shape { width, hidden, .. } = *self.shape;
         let Upcycling { experts, slices, .. } = self.by;
         let (f, dense) = (hidden / slices, self.dense);
         let same = |name: &str, shape| dense.of(name, shape, ROUTER);
         if let Some(mlp) = to.param.strip_suffix(".router") {
-            let drawn: Element<'_, f64> = Random { seed: 0 }.of(mlp, [width, experts / slices], ROUTER)?;
-            return Ok(Box::new(move |[row, e]| drawn([row, e / slices])));
+            let drawn: Numbers<'_, f64> = Random { seed: 0 }.of(mlp, [width, experts / slices], ROUTER)?;
+            return Ok(Numbers::each(move |[row, e]| drawn.at([row, e / slices])));
         }
         if let Some(mlp) = to.param.strip_suffix(".experts.gate_up") {
             let up = same(&format!("{mlp}.gate_up"), [width, 2 * hidden])?;
-            return Ok(Box::new(move |[row, column]| {
+            return Ok(Numbers::each(move |[row, column]| {
                 let (slice, half) = (row / width % slices, column / f);
-                up([row % width, half * hidden + slice * f + column % f])
+                up.at([row % width, half * hidden + slice * f + column % f])
             }));
         }
         if let Some(mlp) = to.param.strip_suffix(".experts.down") {
             let down = same(&format!("{mlp}.down"), [hidden, width])?;
-            return Ok(Box::new(move |[row, column]| {
+            return Ok(Numbers::each(move |[row, column]| {
                 let slice = row / width % slices;
-                slices as f64 * down([slice * f + column, row % width])
+                slices as f64 * down.at([slice * f + column, row % width])
             }));
         }
         let parts = dense.entries().iter().filter(|entry| entry.param == to.param);

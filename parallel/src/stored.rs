@@ -2,8 +2,7 @@
 //! share from here touches only the bytes of that share.
 use crate::Result;
 use crate::bail;
-use layers::model::build::Element;
-use layers::{Draw, Values};
+use layers::{Draw, Numbers, Values};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use tensor::Scalar;
@@ -58,8 +57,12 @@ impl Entry {
         let by_columns = self.orientation == Orientation::Transposed;
         let (rows, columns) = (self.rows.clone(), self.columns.clone());
         let [outer, inner] = if by_columns { [columns, rows] } else { [rows, columns] };
-        let index = |o: usize, i: usize| if by_columns { i * cols + o } else { o * cols + i };
-        outer.flat_map(|o| inner.clone().map(move |i| (o, i))).map(|(o, i)| to(whole[index(o, i)])).collect()
+        let mut all = Vec::with_capacity(outer.len() * inner.len());
+        for o in outer {
+            let index = |i| if by_columns { i * cols + o } else { o * cols + i };
+            all.extend(inner.clone().map(|i| to(whole[index(i)])));
+        }
+        all
     }
 }
 
@@ -116,7 +119,7 @@ fn matrix<'a>(shards: &'a Shards, entry: &Entry) -> Result<Matrix<'a>> {
 }
 
 impl<E: Scalar> Values<E> for Stored {
-    fn of(&self, name: &str, shape: [usize; 2], _: Draw) -> layers::Result<Element<'_, E>> {
+    fn of(&self, name: &str, shape: [usize; 2], _: Draw) -> layers::Result<Numbers<'_, E>> {
         let fail = layers::Error::Cannot;
         let unlike = || fail(format!("the parts of {name} in the file do not make up {shape:?}"));
         let mut parts = Vec::new();
@@ -134,13 +137,23 @@ impl<E: Scalar> Values<E> for Stored {
         if covered != shape[1] || band.end != shape[0] {
             return Err(unlike());
         }
-        Ok(Box::new(move |[row, column]| {
-            let is_before =
-                |part: &Entry| part.rows.end <= row || part.rows.start <= row && part.columns.end <= column;
-            let (part, matrix) = &parts[parts.partition_point(|(part, _)| is_before(part))];
-            let (row, column) = (row - part.rows.start, column - part.columns.start);
-            let transposed = part.orientation == Orientation::Transposed;
-            E::from_f64(if transposed { matrix.get(column, row) } else { matrix.get(row, column) })
+        Ok(Numbers::together(move |[row, mut column], mut to: &mut [E]| {
+            while !to.is_empty() {
+                let is_before = |part: &Entry| {
+                    part.rows.end <= row || part.rows.start <= row && part.columns.end <= column
+                };
+                let (part, matrix) = &parts[parts.partition_point(|(part, _)| is_before(part))];
+                let mut room = [0.0; 512];
+                let some = to.len().min(part.columns.end - column).min(room.len());
+                let (of, from) = (row - part.rows.start, column - part.columns.start);
+                match part.orientation {
+                    Orientation::Transposed => matrix.column(of, from, &mut room[..some]),
+                    _ => matrix.row(of, from, &mut room[..some]),
+                }
+                let (now, rest) = to.split_at_mut(some);
+                now.iter_mut().zip(room).for_each(|(to, x)| *to = E::from_f64(x));
+                (column, to) = (column + some, rest);
+            }
         }))
     }
 }
@@ -192,7 +205,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let header: Vec<_> = entries.iter().map(|e| (&e.name, Dtype::F64, e.shape())).collect();
         let mut writer = Writer::create(&folder.path().join("x"), &BTreeMap::new(), &header).unwrap();
-        let whole: Vec<f64> = (0..15).map(f64::from).collect();
+        let numbers = entries.iter().map(|entry| entry.height * entry.columns.end).max().unwrap_or(0);
+        let whole: Vec<f64> = (0..numbers).map(|i| i as f64).collect();
         for entry in &entries {
             writer.tensor(&entry.name, &entry.arrange(&whole, |x| x)).unwrap();
         }
@@ -208,10 +222,30 @@ mod tests {
             for columns in [&[0, 3][..], &[0, 1, 3], &[0, 1, 2, 3]] {
                 let (_folder, stored) = stored(parts([rows, columns]));
                 let draw = Draw { mean: 0.0, std: 0.0 };
-                let element = Values::<f64>::of(&stored, "ours", [5, 3], draw).unwrap();
-                let numbers = (0..15).map(|i| element([i / 3, i % 3]));
-                assert!(numbers.eq((0..15).map(f64::from)), "{rows:?} × {columns:?}");
+                let numbers = Values::<f64>::of(&stored, "ours", [5, 3], draw).unwrap();
+                for (first, end) in [(0, 3), (0, 1), (1, 3), (1, 2), (2, 3), (1, 1)] {
+                    for row in 0..5 {
+                        let mut some = vec![-1.0; end - first];
+                        numbers.set([row, first], &mut some);
+                        let wanted = (first..end).map(|column| (3 * row + column) as f64);
+                        assert!(some.into_iter().eq(wanted), "{rows:?} × {columns:?}");
+                    }
+                }
             }
+        }
+    }
+
+    /// Kills: what is read at a time begins where the last began.
+    #[test]
+    fn long_rows_are_read_piece_by_piece() {
+        for orientation in [Orientation::Same, Orientation::Transposed] {
+            let entry = Entry { orientation, ..Entry::whole("ours".into(), [2, 1300]) };
+            let (_folder, stored) = stored(vec![entry]);
+            let numbers =
+                Values::<f64>::of(&stored, "ours", [2, 1300], Draw { mean: 0.0, std: 0.0 }).unwrap();
+            let mut row = vec![0.0; 1299];
+            numbers.set([1, 1], &mut row);
+            assert!(row.into_iter().eq((1301..2600).map(f64::from)), "{orientation:?}");
         }
     }
 

@@ -5,10 +5,9 @@
 //! gradients are summed and rest as the layout says. Then the ranks of each axis make every collective.
 use crate::{Watch, proof};
 use comm::{Axes, Axis, Group, Reduce, Tag};
-use layers::model::build::Element;
 use layers::model::strategy::{Column, Row};
 use layers::ops::Stream;
-use layers::{Cx, Draw, Keeper, Layer, Uses, Values};
+use layers::{Cx, Draw, Keeper, Layer, Numbers, Uses, Values};
 use parallel::number::Runs;
 use parallel::{At, Layout, Result, bail, deal, session};
 use reference::{add_bias, bias_gradient, linear, linear_backward};
@@ -92,9 +91,9 @@ fn whole<E: Scalar>(salt: u64, i: usize) -> E {
 struct Whole;
 
 impl<E: Scalar> Values<E> for Whole {
-    fn of(&self, name: &str, [_, columns]: [usize; 2], _: Draw) -> layers::Result<Element<'_, E>> {
+    fn of(&self, name: &str, [_, columns]: [usize; 2], _: Draw) -> layers::Result<Numbers<'_, E>> {
         let salt = salt(name);
-        Ok(Box::new(move |[row, column]| whole(salt, row * columns + column)))
+        Ok(Numbers::each(move |[row, column]| whole(salt, row * columns + column)))
     }
 }
 

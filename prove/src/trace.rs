@@ -67,9 +67,9 @@ pub(super) fn disturbed(
 ) -> Weights<F61> {
     let (mut disturbed, noise) = (weights.clone(), noise(step));
     for (name, shape) in shapes {
-        let element = Values::<F61>::of(&noise, &name, shape, NOISE).expect("drawn, not read");
+        let noise = Values::<F61>::of(&noise, &name, shape, NOISE).expect("drawn, not read");
         for (i, w) in disturbed.get_mut(&name).expect("the model's weights").iter_mut().enumerate() {
-            *w += element([i / shape[1], i % shape[1]]);
+            *w += noise.at([i / shape[1], i % shape[1]]);
         }
     }
     disturbed

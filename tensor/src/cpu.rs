@@ -42,9 +42,8 @@ impl Place for Host {
     fn offset(HostPtr(ptr): HostPtr, bytes: usize) -> HostPtr {
         HostPtr(ptr.wrapping_add(bytes))
     }
-    fn put<S: AnyBitPattern>(buffer: &mut Bytes, numbers: impl Iterator<Item = S>) {
-        let places: &mut [S] = slice_mut(buffer, buffer.len() / size_of::<S>());
-        places.iter_mut().zip(numbers).for_each(|(place, number)| *place = number);
+    fn put<S: AnyBitPattern>(buffer: &mut Bytes, len: usize, mut numbers: impl FnMut(usize, &mut [S])) {
+        numbers(0, slice_mut(buffer, len));
     }
     fn get<S: AnyBitPattern>(buffer: &Bytes, len: usize, numbers: &mut Vec<S>) -> bool {
         numbers.extend_from_slice(slice(buffer, len));

@@ -50,7 +50,10 @@ impl<P: Place> Index<P> {
         Self { memory: Owner::new(place, Category::Buffers, bytes), len, room }
     }
     fn put(&mut self, numbers: impl IntoIterator<Item = u32>) {
-        P::put(self.memory.raw_mut().expect("the only owner"), numbers.into_iter().take(self.len));
+        let (mut numbers, memory) = (numbers.into_iter(), self.memory.raw_mut().expect("the only owner"));
+        P::put(memory, self.len, |_, to: &mut [u32]| {
+            to.iter_mut().zip(&mut numbers).for_each(|(to, number)| *to = number);
+        });
     }
     /// Puts the numbers in place of what is in `words`; on a place that has none it says so, by `false`.
     #[must_use]

@@ -2,7 +2,6 @@
 //! device's pool.
 use crate::pool::Owner;
 use crate::{Buffer, Category, Device, Place, Scalar, View, ViewMut, count};
-use std::iter::repeat_n;
 
 /// A matrix `[rows, cols]` of numbers, row-major, that owns its memory together with its clones.
 #[derive(Clone)]
@@ -34,7 +33,7 @@ impl<D: Device> Tensor<D> {
         });
         let mut t = Self { memory: Owner::new(device.place(), category, bytes), rows, cols, room };
         if cfg!(debug_assertions) {
-            D::Place::put(t.buffer_mut(), repeat_n(D::Elem::NEG_INF, rows * cols)); // a read before a write shows
+            t.write_together(&mut |_, to| to.fill(D::Elem::NEG_INF)); // a read before a write shows
         }
         t
     }
@@ -70,8 +69,16 @@ impl<D: Device> Tensor<D> {
     /// If another owner could see the change.
     #[track_caller]
     pub fn write(&mut self, f: &mut dyn FnMut(usize) -> D::Elem) {
+        self.write_together(&mut |from, to| to.iter_mut().zip(from..).for_each(|(to, i)| *to = f(i)));
+    }
+    /// Lets `f` set all elements, many at a time: those from element `i` (row-major) on.
+    ///
+    /// # Panics
+    /// If another owner could see the change.
+    #[track_caller]
+    pub fn write_together(&mut self, f: &mut dyn FnMut(usize, &mut [D::Elem])) {
         let len = self.len();
-        D::Place::put(self.buffer_mut(), (0..len).map(f));
+        D::Place::put(self.buffer_mut(), len, f);
     }
     /// Its first `rows` rows, in the same memory.
     ///

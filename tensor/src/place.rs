@@ -19,9 +19,9 @@ pub trait Place: Clone + Send + Sync + 'static {
     fn ptr(buffer: &Self::Buffer) -> Self::Ptr;
     /// An address `bytes` further on.
     fn offset(ptr: Self::Ptr, bytes: usize) -> Self::Ptr;
-    /// Puts numbers where kernels can read them, from the beginning of the piece on. None is asked for where there is no
-    /// memory.
-    fn put<S: AnyBitPattern>(buffer: &mut Self::Buffer, numbers: impl Iterator<Item = S>);
+    /// Puts `len` numbers where kernels can read them, from the beginning of the piece on. `numbers` sets some at a time that
+    /// follow each other, the first of which is number so many; where there is no memory, none.
+    fn put<S: AnyBitPattern>(buffer: &mut Self::Buffer, len: usize, numbers: impl FnMut(usize, &mut [S]));
     /// Appends the first `len` numbers of a piece to `numbers`; `false` where there are none.
     fn get<S: AnyBitPattern>(buffer: &Self::Buffer, len: usize, numbers: &mut Vec<S>) -> bool;
     /// What is not in use.
@@ -98,7 +98,7 @@ impl Place for Nowhere {
     }
     fn ptr((): &()) {}
     fn offset((): (), _: usize) {}
-    fn put<S: AnyBitPattern>((): &mut (), _: impl Iterator<Item = S>) {}
+    fn put<S: AnyBitPattern>((): &mut (), _: usize, _: impl FnMut(usize, &mut [S])) {}
     fn get<S: AnyBitPattern>((): &(), _: usize, _: &mut Vec<S>) -> bool {
         false
     }

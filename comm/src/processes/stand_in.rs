@@ -197,7 +197,7 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
         let new = || Some((words.len(), self.place.alloc(8 * words.len())?));
         let buffer = room.map(|at| self.spare.swap_remove(at)).or_else(new);
         let mut buffer = buffer.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        P::put(&mut buffer.1, words.into_iter());
+        P::put(&mut buffer.1, words.len(), |at, to| to.copy_from_slice(&words[at..][..to.len()]));
         let give = P::offset(P::ptr(&buffer.1), at.wrapping_neg());
         Ok(Carried { give: Some(give), buffer: Some(buffer) })
     }

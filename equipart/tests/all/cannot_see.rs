@@ -3,12 +3,11 @@
 use comm::{Axis, Mesh, World};
 use equipart::commands::train::settings::sequences;
 use kernels::{Heads, Kernels};
-use layers::model::build::Element;
 use layers::model::strategy::{Column, Row};
 use layers::ops::Stream;
 use layers::{
-    Builder, ColumnLinear, Cx, Design, Draw, Kind, Layer, Objective, Param, Positions, Random, Rates,
-    RowLinear, Shape, Values, Window,
+    Builder, ColumnLinear, Cx, Design, Draw, Kind, Layer, Numbers, Objective, Param, Positions, Random,
+    Rates, RowLinear, Shape, Values, Window,
 };
 use models::embedded;
 use models::sampling::Sampling;
@@ -109,14 +108,14 @@ fn every_constant_that_is_changed_is_seen() {
 /// logit is one product, exact in any order, and many are the same.
 struct Tied;
 impl<S: Scalar> Values<S> for Tied {
-    fn of(&self, name: &str, _: [usize; 2], _: Draw) -> layers::Result<Element<'_, S>> {
+    fn of(&self, name: &str, _: [usize; 2], _: Draw) -> layers::Result<Numbers<'_, S>> {
         let number = match name {
             "embedding" => |[row, column]: [usize; 2]| f64::from(u8::from(row % 8 == column)),
             "head" => |[row, column]: [usize; 2]| [1.0, -1.0, 3.0, 0.0, 3.0][(row + column) % 5],
             name if name.ends_with("attention.out") || name.ends_with("mlp.down") => |_| 0.0,
             _ => |_| 1.0,
         };
-        Ok(Box::new(move |at| S::from_f64(number(at))))
+        Ok(Numbers::each(move |at| S::from_f64(number(at))))
     }
 }
 
@@ -179,10 +178,10 @@ where
 /// Random weights as f32 holds them, in any number.
 struct Rounded;
 impl<S: Scalar> Values<S> for Rounded {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<Element<'_, S>> {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<Numbers<'_, S>> {
         static RANDOM: Random = Random { seed: 2 };
-        let element: Element<f32> = RANDOM.of(name, shape, draw)?;
-        Ok(Box::new(move |at| S::from_f64(f64::from(element(at)))))
+        let numbers: Numbers<f32> = RANDOM.of(name, shape, draw)?;
+        Ok(numbers.map(|_, x| S::from_f64(f64::from(x))))
     }
 }
 
@@ -206,9 +205,9 @@ fn errors_do_not_grow_with_the_ranks() {
 /// Small whole numbers by hash of a name and an index.
 struct Whole;
 impl<S: Scalar> Values<S> for Whole {
-    fn of(&self, name: &str, _: [usize; 2], _: Draw) -> layers::Result<Element<'_, S>> {
+    fn of(&self, name: &str, _: [usize; 2], _: Draw) -> layers::Result<Numbers<'_, S>> {
         let salt = name.bytes().map(u64::from).sum::<u64>();
-        Ok(Box::new(move |[row, column]| whole(salt, row * 1000 + column)))
+        Ok(Numbers::each(move |[row, column]| whole(salt, row * 1000 + column)))
     }
 }
 

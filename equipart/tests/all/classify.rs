@@ -110,8 +110,8 @@ fn oracle(digits: &Digits, Lesson { hidden, epochs, settings: s }: &Lesson) -> V
     let (mut weights, random) = (Weights::new(), Random { seed: s.seed });
     for (name, shape @ [rows, cols]) in model.shapes() {
         let std = if rows == 1 { 0.02 } else { 1.0 / (rows as f64).sqrt() };
-        let element = Values::<f32>::of(&random, &name, shape, Draw { mean: 0.0, std }).unwrap();
-        let all = (0..rows * cols).map(|i| f64::from(element([i / cols, i % cols]))).collect();
+        let numbers = Values::<f32>::of(&random, &name, shape, Draw { mean: 0.0, std }).unwrap();
+        let all = (0..rows * cols).map(|i| f64::from(numbers.at([i / cols, i % cols]))).collect();
         weights.insert(name, all);
     }
     let n = digits.train.len();

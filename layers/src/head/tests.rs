@@ -1,6 +1,5 @@
 use super::*;
-use crate::model::build::Element;
-use crate::{Error, Pass, Random, Shape, Values};
+use crate::{Error, Numbers, Pass, Random, Shape, Values};
 use comm::{Axis, Mesh, Op, World};
 use tensor::{Category, Cpu, Device, Dual, F61, IGNORED, Key, Real, Scalar};
 
@@ -237,11 +236,11 @@ fn all_ignored_is_no_loss_and_no_gradient() {
 /// Weights as f32 holds them; the head's are so large that logits reach beyond ±200.
 struct Loud;
 impl<S: Scalar> Values<S> for Loud {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Element<'_, S>> {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Numbers<'_, S>> {
         static RANDOM: Random = Random { seed: 3 };
-        let (values, by): (Element<f32>, _) =
+        let (numbers, by): (Numbers<f32>, _) =
             (RANDOM.of(name, shape, draw)?, if name == "head" { 200.0 } else { 1.0 });
-        Ok(Box::new(move |at| S::from_f64(f64::from(by * values(at)))))
+        Ok(numbers.map(move |_, x| S::from_f64(f64::from(by * x))))
     }
 }
 

@@ -1,66 +1,11 @@
 //! What building a layer needs: a device, a mesh, and where the initial values come from.
 use crate::ops::Region;
 use crate::param::Wide;
-use crate::{Error, Loads, Placed, Placement, Rests, Result, Strategy};
+use crate::{Error, Loads, Placed, Placement, Rests, Result, Strategy, Values};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use std::cell::RefCell;
 use std::rc::Rc;
-use tensor::{Scalar, mix};
-
-/// Where a parameter's values come from when nothing was trained: normal, `mean + std · draw`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Draw {
-    /// The mean.
-    pub mean: f64,
-    /// The standard deviation.
-    pub std: f64,
-}
-
-/// Element `[row, column]` of a whole parameter.
-pub type Element<'a, E> = Box<dyn Fn([usize; 2]) -> E + Sync + 'a>;
-
-/// A source of initial values. Each rank asks only for the elements of its share.
-pub trait Values<E> {
-    /// The values of the parameter `name` of this whole shape.
-    ///
-    /// # Errors
-    /// If there are none, or of another shape.
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Element<'_, E>>;
-}
-
-/// Values from a hash of (seed, name, global index): the same whatever the layout.
-#[derive(Clone, Copy, Debug)]
-pub struct Random {
-    /// Other seeds, other values.
-    pub seed: u64,
-}
-
-impl<E: Scalar> Values<E> for Random {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Element<'_, E>> {
-        let seed = name.bytes().fold(mix(self.seed), |hash, byte| mix(hash ^ u64::from(byte)));
-        let mean = E::from_f64(draw.mean);
-        Ok(Box::new(move |[row, column]| {
-            let index = (row * shape[1] + column) as u64;
-            mean + E::sample(mix(seed ^ index), draw.std)
-        }))
-    }
-}
-
-/// Values spread evenly about a draw's mean, with its deviation: where only time counts. A pass takes as long with these as with
-/// normal ones, and they are made much faster.
-#[derive(Clone, Copy, Debug)]
-pub struct Even;
-
-impl<E: Scalar> Values<E> for Even {
-    fn of(&self, _: &str, [_, columns]: [usize; 2], draw: Draw) -> Result<Element<'_, E>> {
-        let width = draw.std * 12_f64.sqrt();
-        Ok(Box::new(move |[row, column]| {
-            let part = mix((row * columns + column) as u64) as f64 / 2_f64.powi(64);
-            E::from_f64(draw.mean + width * (part - 0.5))
-        }))
-    }
-}
 
 /// The place where layers are built: this rank's device, its mesh, and the values.
 pub struct Builder<'a, D: Kernels> {
@@ -145,7 +90,7 @@ pub(crate) fn positive(what: &str, seen: usize) -> Result<usize> {
 mod tests {
     use super::*;
     use crate::model::shape::{Biases, NormKind, Positions};
-    use crate::{Chunk, Shape, Stage};
+    use crate::{Chunk, Random, Shape, Stage};
     use comm::World;
     use kernels::Heads;
     use tensor::Cpu;

@@ -1,7 +1,7 @@
 //! A parameter as a whole matrix again: put together from all ranks, or seen from one of them, however it rests.
 use super::{Param, Wide};
-use crate::Result;
-use crate::model::build::{Builder, Draw};
+use crate::model::build::Builder;
+use crate::{Draw, Result};
 use comm::Mesh;
 use kernels::Kernels;
 use tensor::{Device, Scalar, Tensor};
@@ -81,10 +81,13 @@ impl<D: Kernels> Param<D> {
     fn placed<E: Device>(&self, rest: Option<&Tensor<E>>) -> (Vec<(usize, E::Elem)>, Vec<E::Elem>) {
         let mut both = (Vec::new(), Vec::new());
         let from = rest.map_or(0, |rest| if rest.shape() == self.room() { 0 } else { self.at_rest().1 });
-        for (i, x) in rest.and_then(Tensor::read).into_iter().flatten().enumerate() {
-            match self.cuts.place(from + i) {
-                Some([row, column]) => both.0.push((row * self.shape[1] + column, x)),
-                None => both.1.push(x),
+        let all = rest.and_then(Tensor::read).unwrap_or_default();
+        let mut numbers = all.iter().copied();
+        for (index, len) in self.cuts.runs(from..from + all.len()) {
+            let some = numbers.by_ref().take(len);
+            match index {
+                Some([row, column]) => both.0.extend((row * self.shape[1] + column..).zip(some)),
+                None => both.1.extend(some),
             }
         }
         both
@@ -99,8 +102,9 @@ impl<D: Kernels> Param<D> {
         let from = if self.value.shard.is_some() { self.at_rest().1 } else { 0 };
         let value = self.value.rest_mut().expect("all of it, or a shard");
         let before = value.read().unwrap_or_default();
-        let noise = |i| D::Elem::narrow(self.cuts.place(from + i).map_or(Wide::<D>::ZERO, &values));
-        value.write(&mut |i| before[i] + noise(i));
+        let mut noise = vec![D::Elem::ZERO; before.len()];
+        self.cuts.fill(from, &mut noise, &values.map(|_, wide| D::Elem::narrow(wide)));
+        value.write(&mut |i| before[i] + noise[i]);
         Ok(())
     }
 }

@@ -12,10 +12,9 @@
 //! is clipped, the norm is summed on the way, some rows at a time, while a cache has them.
 //!
 //! Source: Pascanu et al., arXiv:1211.5063 (clipping); Loshchilov, Hutter, arXiv:1711.05101 (`AdamW`).
-use crate::model::build::Element;
 use crate::ops::{filled, plus};
 use crate::param::Wide;
-use crate::{Param, Result};
+use crate::{Numbers, Param, Result};
 use comm::{Axes, Axis, Mesh, Reduce};
 use kernels::{AdamW, Kernels};
 use serde::{Deserialize, Serialize};
@@ -137,15 +136,15 @@ impl<D: Kernels> Optimizer<D> {
         let moments = self.moments.get(i).and_then(Option::as_ref);
         moments.map_or(Ok(None), |moments| params[i].gather_at_rest(mesh, &moments[which]))
     }
-    /// Goes on from a saved state: `steps` done, element `[row, column]` of a parameter's moment 0 or 1.
+    /// Goes on from a saved state: `steps` done, the numbers of a parameter's moment 0 or 1.
     ///
     /// # Errors
-    /// What `element` gives.
+    /// What `numbers` gives.
     pub fn restore<'a>(
         &mut self,
         steps: usize,
         params: &[&mut Param<D>],
-        element: impl Fn(&Param<D>, usize) -> Result<Element<'a, Wide<D>>>,
+        numbers: impl Fn(&Param<D>, usize) -> Result<Numbers<'a, Wide<D>>>,
     ) -> Result<()> {
         self.steps = steps;
         if self.kind == Kind::Sgd || steps == 0 {
@@ -155,8 +154,7 @@ impl<D: Kernels> Optimizer<D> {
         for (param, moments) in params.iter().zip(&mut self.moments) {
             let (_, from) = param.at_rest();
             for (which, moment) in moments.iter_mut().flatten().enumerate() {
-                let element = element(param, which)?;
-                moment.write(&mut |i| param.cuts.place(from + i).map_or(Wide::<D>::ZERO, &element));
+                param.set(moment, from, &numbers(param, which)?);
             }
         }
         Ok(())
@@ -275,7 +273,7 @@ mod tests {
         assert!(saved[0] != saved[1], "{saved:?}");
         let element = |_: &Param<_>, which: usize| {
             let moment = &saved[which];
-            Ok(Box::new(|[row, column]: [usize; 2]| moment[row * 3 + column]) as Element<f32>)
+            Ok(Numbers::each(|[row, column]| moment[row * 3 + column]))
         };
         let mut other = Optimizer::new(Kind::ADAMW, None);
         other.restore(7, &[&mut param], element).unwrap();

@@ -1,9 +1,11 @@
 //! Where the parts of a parameter lie, axis by axis, and where they rest between their uses. Gradient sync, clipping,
 //! gathering, loading and checkpoints all derive from it; none of them names an axis.
 use crate::param::shards::Rests;
-use crate::{Error, Result};
+use crate::{Error, Numbers, Result};
 use comm::{Axes, Axis, Group, Mesh};
 use kernels::Kernels;
+use std::iter::from_fn;
+use std::ops::Range;
 use tensor::{Category, Place, Scalar, Tensor, View, ViewMut};
 
 /// How a parameter lies along one mesh axis.
@@ -173,13 +175,16 @@ struct Cut {
 }
 
 impl Cut {
-    /// Where `rank`'s element lies in what was cut; nowhere if it is padding.
-    fn before(&self, mut index: [usize; 2], rank: usize) -> Option<[usize; 2]> {
+    /// Where `rank`'s element lies in what was cut, nowhere if it is padding; and how many of its row, itself the first, lie beside
+    /// each other there, or are padding.
+    fn before(&self, mut index: [usize; 2], rank: usize) -> (Option<[usize; 2]>, usize) {
         let local = index[self.dim];
         let piece = self.pieces.iter().rfind(|piece| piece.at <= local).expect("an element of the share");
-        let at = rank / piece.holders * piece.share + local - piece.at;
+        let (at, left) =
+            (rank / piece.holders * piece.share + local - piece.at, piece.at + piece.share - local);
+        let beside = if at < piece.size { left.min(piece.size - at) } else { left };
         index[self.dim] = piece.from + at;
-        (at < piece.size).then_some(index)
+        ((at < piece.size).then_some(index), if self.dim == 0 { usize::MAX } else { beside })
     }
 }
 
@@ -270,12 +275,43 @@ impl Cuts {
     }
     /// Where this rank's element lies in the whole; nowhere if it is padding.
     pub(crate) fn whole_index(&self, local: [usize; 2]) -> Option<[usize; 2]> {
-        self.cuts.iter().rev().try_fold(local, |index, cut| cut.before(index, cut.rank))
+        self.run(local).0
     }
-    /// Where a number of this rank's share, counted row by row, lies in the whole; nowhere if it is padding.
-    pub(crate) fn place(&self, number: usize) -> Option<[usize; 2]> {
+    /// The same, and how many of its row, itself the first, lie beside each other in the whole, or are padding.
+    fn run(&self, local: [usize; 2]) -> (Option<[usize; 2]>, usize) {
+        let all = (Some(local), self.local[1] - local[1]);
+        self.cuts.iter().rev().fold(all, |(index, len), cut| {
+            let Some(index) = index else { return (None, len) };
+            let (index, beside) = cut.before(index, cut.rank);
+            (index, len.min(beside))
+        })
+    }
+    /// Numbers of this rank's share, counted row by row, in runs that lie beside each other in a row of the whole: where the first
+    /// of them lies, nowhere if they are padding; and how many.
+    pub(crate) fn runs(
+        &self,
+        mut numbers: Range<usize>,
+    ) -> impl Iterator<Item = (Option<[usize; 2]>, usize)> {
         let [rows, cols] = self.local;
-        (number < rows * cols).then(|| self.whole_index([number / cols, number % cols]))?
+        from_fn(move || {
+            let at = numbers.start;
+            let beyond = at >= rows * cols;
+            let (index, len) = if beyond { (None, usize::MAX) } else { self.run([at / cols, at % cols]) };
+            let len = len.min(numbers.len());
+            numbers.start += len;
+            (len > 0).then_some((index, len))
+        })
+    }
+    /// Sets numbers of this rank's share, counted row by row, from this one on; padding is zeros.
+    pub(crate) fn fill<E: Scalar>(&self, first: usize, mut to: &mut [E], numbers: &Numbers<E>) {
+        for (index, len) in self.runs(first..first + to.len()) {
+            let (some, rest) = to.split_at_mut(len);
+            match index {
+                Some(index) => numbers.set(index, some),
+                None => some.fill(E::ZERO),
+            }
+            to = rest;
+        }
     }
     /// What other ranks hold, too, where sections are cut into fewer pieces than there are ranks.
     pub(crate) fn replicas(&self) -> Vec<Replica> {
@@ -296,15 +332,18 @@ impl Cuts {
         for cut in self.cuts.iter().rev() {
             let [rows, cols] = shape;
             shape[cut.dim] = cut.pieces.iter().map(|p| p.size).sum();
-            let all = mesh.group(cut.axis).all_gather(&part)?.read();
-            let mut to = vec![D::Elem::ZERO; all.as_ref().map_or(0, |_| shape[0] * shape[1])];
-            for (i, x) in all.into_iter().flatten().enumerate() {
-                let (rank, i) = (i / (rows * cols), i % (rows * cols));
-                if let Some([r, c]) = cut.before([i / cols, i % cols], rank) {
-                    to[r * shape[1] + c] = x;
-                }
+            let all = mesh.group(cut.axis).all_gather(&part)?.read().unwrap_or_default();
+            part = Tensor::empty(share.device(), Category::Buffers, shape[0], shape[1]);
+            let mut to = vec![D::Elem::ZERO; if all.is_empty() { 0 } else { shape[0] * shape[1] }];
+            let mut at = 0;
+            while at < all.len() {
+                let (rank, row, col) = (at / (rows * cols), at / cols % rows, at % cols);
+                let (index, beside) = cut.before([row, col], rank);
+                let len = beside.min(cols - col);
+                index.inspect(|[r, c]| to[r * shape[1] + c..][..len].copy_from_slice(&all[at..][..len]));
+                at += len;
             }
-            part = Tensor::from_fn(share.device(), Category::Buffers, shape[0], shape[1], |i| to[i]);
+            part.write_together(&mut |first, some| some.copy_from_slice(&to[first..][..some.len()]));
         }
         Ok(part.read())
     }

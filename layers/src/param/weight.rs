@@ -1,9 +1,9 @@
 //! Parameters as layers use them: whole, cut by columns, cut by rows. The cut is said once, where the weight is
 //! made, and both its placement and the handle it gives follow from that.
-use crate::model::build::{Builder, Draw};
+use crate::model::build::Builder;
 use crate::ops::{self, Columns, Matrices, Rows};
 use crate::param::placement::{Cuts, Pieces, Section};
-use crate::{Param, Placed, Placement, Result};
+use crate::{Draw, Param, Placed, Placement, Result};
 use comm::{Axes, Axis, Group};
 use kernels::Kernels;
 use std::sync::Arc;

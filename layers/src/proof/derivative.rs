@@ -4,8 +4,7 @@ use super::erased::{Erased, On};
 use super::lies::AtRank;
 use super::run::weights;
 use super::{Given, Lies, place};
-use crate::model::build::Element;
-use crate::{Draw, Error, Random, Result, Values};
+use crate::{Draw, Error, Numbers, Random, Result, Values};
 use comm::{Axes, World};
 use tensor::{Cpu, Dual, F61, Key, Scalar};
 
@@ -49,12 +48,13 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
 struct Moving<'a, C: ?Sized>(&'a C);
 
 impl<C: Erased + ?Sized> Values<Number> for Moving<'_, C> {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Element<'_, Number>> {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Numbers<'_, Number>> {
         let (all, name) = (Random { seed: 7 }.of(name, shape, draw)?, name.to_owned());
-        Ok(Box::new(move |at| {
-            let x: Number = all(at);
-            if self.0.is_still(&name, at[0]) { Number::constant(x.value) } else { x }
-        }))
+        Ok(all.map(
+            move |[row, _], x: Number| {
+                if self.0.is_still(&name, row) { Number::constant(x.value) } else { x }
+            },
+        ))
     }
 }
 

@@ -56,8 +56,8 @@ fn said(dir: &Path) -> String {
     why.replace(&format!("{}/", dir.display()), "").replace(&dir.display().to_string(), "DIR")
 }
 fn read(model: &Model, name: &str, shape: [usize; 2]) -> Vec<f64> {
-    let element = Values::<f64>::of(&model.weights, name, shape, Draw { mean: 0.0, std: 0.0 }).unwrap();
-    (0..shape[0] * shape[1]).map(|i| element([i / shape[1], i % shape[1]])).collect()
+    let numbers = Values::<f64>::of(&model.weights, name, shape, Draw { mean: 0.0, std: 0.0 }).unwrap();
+    (0..shape[0] * shape[1]).map(|i| numbers.at([i / shape[1], i % shape[1]])).collect()
 }
 fn transposed(x: &[f64], [rows, cols]: [usize; 2]) -> Vec<f64> {
     (0..rows * cols).map(|i| x[i % rows * cols + i / rows]).collect()

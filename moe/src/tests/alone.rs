@@ -2,9 +2,8 @@
 use super::*;
 use comm::{Axes, Ledger, Mesh, World};
 use kernels::Meta;
-use layers::model::build::Element;
 use layers::ops::{Region, Stream};
-use layers::{Balance, Cx, Draw, Error, Layer as _, Loads, Random, Values};
+use layers::{Balance, Cx, Draw, Error, Layer as _, Loads, Numbers, Random, Values};
 use std::collections::BTreeMap;
 use tensor::{Category, Cpu, Device, Dual, F61, Key, Tensor, mix};
 
@@ -135,11 +134,11 @@ fn few_tokens_equal_the_oracle_whoever_has_none() {
 /// A router of zeros: no token prefers an expert.
 struct Indifferent;
 impl<S: Scalar> Values<S> for Indifferent {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Element<'_, S>> {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Numbers<'_, S>> {
         if name.contains("router") {
-            return Ok(Box::new(|_| S::ZERO));
+            return Ok(Numbers::each(|_| S::ZERO));
         }
-        let all: Element<'_, S> = Random { seed: 7 }.of(name, shape, draw)?;
+        let all: Numbers<'_, S> = Random { seed: 7 }.of(name, shape, draw)?;
         Ok(all)
     }
 }
@@ -166,10 +165,10 @@ fn of_tied_scores_the_lower_index_wins_in_every_layout() {
 /// Weights that move in a random direction; the input does not.
 struct Moving;
 impl Values<Dual<F61>> for Moving {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Element<'_, Dual<F61>>> {
-        let all: Element<'_, Dual<F61>> = Random { seed: 7 }.of(name, shape, draw)?;
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Numbers<'_, Dual<F61>>> {
+        let all: Numbers<'_, Dual<F61>> = Random { seed: 7 }.of(name, shape, draw)?;
         let still = name.ends_with("router.bias");
-        Ok(Box::new(move |at| if still { Dual::constant(all(at).value) } else { all(at) }))
+        Ok(all.map(move |_, x| if still { Dual::constant(x.value) } else { x }))
     }
 }
 

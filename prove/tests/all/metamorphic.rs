@@ -2,8 +2,7 @@
 //! written out as full ones, an untied copy of a tied head. Bit-equal in the field, close in f32, under every layout.
 use comm::World;
 use kernels::{Heads, Kernels};
-use layers::model::build::Element;
-use layers::{Cx, Draw, Shape, Values};
+use layers::{Cx, Draw, Numbers, Shape, Values};
 use models::Model;
 use parallel::Layout;
 use parallel::Stages;
@@ -24,13 +23,13 @@ struct Rewritten<'a> {
 }
 
 impl<E: Scalar> Values<E> for Rewritten<'_> {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<Element<'_, E>> {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<Numbers<'_, E>> {
         let (block, part) = name.split_at(name.find(".attention.").map_or(0, |at| at + ".attention.".len()));
         match (self.rewrite)(part, shape) {
             None => self.model.values().of(name, shape, draw),
             Some((source, shape, index)) => {
-                let element = self.model.values::<E>().of(&format!("{block}{source}"), shape, draw)?;
-                Ok(Box::new(move |at| element(index(at))))
+                let numbers = self.model.values::<E>().of(&format!("{block}{source}"), shape, draw)?;
+                Ok(Numbers::each(move |at| numbers.at(index(at))))
             }
         }
     }

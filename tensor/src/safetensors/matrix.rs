@@ -1,7 +1,8 @@
-//! A matrix in a file: numbers taken from where they lie, one by one or as part of a row.
+//! A matrix in a file: numbers taken from where they lie, one by one or as part of a row or a column.
 use super::Dtype;
 use super::dtype::f16;
 use crate::{Bf16, Scalar};
+use bytemuck::{AnyBitPattern, pod_read_unaligned};
 
 /// A matrix in a file. It reads exactly the bytes of the numbers it is asked for, wherever they lie.
 #[derive(Clone, Copy)]
@@ -29,37 +30,37 @@ impl<'a> Matrix<'a> {
     ///
     /// # Panics
     /// If there is no such number.
-    #[inline]
     pub fn get(&self, row: usize, col: usize) -> f64 {
-        if self.dtype == Dtype::F64 { self.number::<f64>(row, col) } else { f64::from(self.at(row, col)) }
+        let mut one = [0.0];
+        self.row(row, col, &mut one);
+        one[0]
     }
-    /// One number; rounded to nearest if it is of 64 bits in the file.
-    ///
-    /// # Panics
-    /// If there is no such number.
-    #[inline]
-    pub fn at(&self, row: usize, col: usize) -> f32 {
-        match self.dtype {
-            Dtype::F64 => self.number::<f64>(row, col) as f32,
-            Dtype::F16 => f16(self.number(row, col)),
-            Dtype::Bf16 => Bf16::widen(self.number(row, col)),
-            _ => self.number(row, col),
-        }
-    }
-    /// Columns `from..from + out.len()` of a row, as [`at`](Self::at) gives them.
+    /// Columns `from..from + out.len()` of a row, exactly as they are in the file.
     ///
     /// # Panics
     /// If they are not all there.
-    pub fn row(&self, row: usize, from: usize, out: &mut [f32]) {
+    pub fn row(&self, row: usize, from: usize, out: &mut [f64]) {
         let cols = from..from.checked_add(out.len()).expect("a count of columns");
         assert!(row < self.rows && cols.end <= self.cols, "row {row}, columns {cols:?} of {self:?}");
-        let size = self.dtype.size();
-        let bytes = &self.bytes[(row * self.cols + cols.start) * size..][..cols.len() * size];
+        self.convert(row * self.cols + from, 1, out);
+    }
+    /// Rows `from..from + out.len()` of a column, exactly as they are in the file.
+    ///
+    /// # Panics
+    /// If they are not all there.
+    pub fn column(&self, col: usize, from: usize, out: &mut [f64]) {
+        let rows = from..from.checked_add(out.len()).expect("a count of rows");
+        assert!(col < self.cols && rows.end <= self.rows, "column {col}, rows {rows:?} of {self:?}");
+        self.convert(from * self.cols + col, self.cols, out);
+    }
+    /// Numbers that lie so many apart, from the one that is the `first` of all on.
+    fn convert(&self, first: usize, apart: usize, out: &mut [f64]) {
+        let bytes = self.bytes.get(first * self.dtype.size()..).unwrap_or_default();
         match self.dtype {
-            Dtype::F64 => convert(bytes, out, |x: f64| x as f32),
-            Dtype::F16 => convert(bytes, out, f16),
-            Dtype::Bf16 => convert(bytes, out, Bf16::widen),
-            _ => bytemuck::cast_slice_mut(out).copy_from_slice(bytes),
+            Dtype::F64 => convert(bytes, apart, out, |x: f64| x),
+            Dtype::F16 => convert(bytes, apart, out, |x| f64::from(f16(x))),
+            Dtype::Bf16 => convert(bytes, apart, out, |x| f64::from(Bf16::widen(x))),
+            _ => convert(bytes, apart, out, |x: f32| f64::from(x)),
         }
     }
     /// The kind of its numbers.
@@ -70,13 +71,6 @@ impl<'a> Matrix<'a> {
     pub(super) fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
-    #[inline]
-    fn number<T: bytemuck::AnyBitPattern>(&self, row: usize, col: usize) -> T {
-        assert!(row < self.rows && col < self.cols, "row {row}, column {col} of {self:?}");
-        bytemuck::pod_read_unaligned(
-            &self.bytes[(row * self.cols + col) * size_of::<T>()..][..size_of::<T>()],
-        )
-    }
 }
 
 impl std::fmt::Debug for Matrix<'_> {
@@ -85,9 +79,17 @@ impl std::fmt::Debug for Matrix<'_> {
     }
 }
 
-fn convert<T: bytemuck::AnyBitPattern>(bytes: &[u8], out: &mut [f32], to_f32: impl Fn(T) -> f32) {
-    for (x, bytes) in out.iter_mut().zip(bytes.chunks_exact(size_of::<T>())) {
-        *x = to_f32(bytemuck::pod_read_unaligned(bytes));
+#[inline(always)]
+fn convert<T: AnyBitPattern>(bytes: &[u8], apart: usize, out: &mut [f64], to_f64: impl Fn(T) -> f64) {
+    let size = size_of::<T>();
+    if apart == 1 {
+        for (x, bytes) in out.iter_mut().zip(bytes.chunks_exact(size)) {
+            *x = to_f64(pod_read_unaligned(bytes));
+        }
+    } else {
+        for (x, bytes) in out.iter_mut().zip(bytes.chunks(apart * size)) {
+            *x = to_f64(pod_read_unaligned(&bytes[..size]));
+        }
     }
 }
 
@@ -110,7 +112,7 @@ mod tests {
     #[test]
     fn every_float_reads_the_same_wherever_it_lies() {
         for dtype in [Dtype::F64, Dtype::F32, Dtype::F16, Dtype::Bf16] {
-            let (data, wanted) = (six(dtype), [-3.0f32, -2.0, -1.0, 0.0, 1.0, 2.0]);
+            let (data, wanted) = (six(dtype), [-3.0f64, -2.0, -1.0, 0.0, 1.0, 2.0]);
             for shift in 0..8 {
                 let end = data.len();
                 let header =
@@ -118,28 +120,31 @@ mod tests {
                 let file = File::from_memory(assemble(&(header + &" ".repeat(shift)), &data)).unwrap();
                 let w = file.matrix("w", [2, 3]).unwrap();
                 assert_eq!((w.rows(), w.cols()), (2, 3));
-                let mut rows = [0.0; 6];
+                let (mut rows, mut columns) = ([0.0; 6], [0.0; 6]);
                 w.row(0, 0, &mut rows[..3]);
                 w.row(1, 0, &mut rows[3..5]);
                 w.row(1, 2, &mut rows[5..]);
-                assert_eq!(rows.map(f32::to_bits), wanted.map(f32::to_bits), "{dtype} at {shift}");
+                assert_eq!(rows.map(f64::to_bits), wanted.map(f64::to_bits), "{dtype} at {shift}");
+                w.column(0, 0, &mut columns[..2]);
+                w.column(1, 0, &mut columns[2..3]);
+                w.column(1, 1, &mut columns[3..4]);
+                w.column(2, 0, &mut columns[4..]);
+                assert_eq!(columns, [0, 3, 1, 4, 2, 5].map(|i| wanted[i]), "{dtype} at {shift}");
                 for (i, wanted) in wanted.into_iter().enumerate() {
-                    assert_eq!((w.at(i / 3, i % 3), w.get(i / 3, i % 3)), (wanted, f64::from(wanted)));
+                    assert_eq!(w.get(i / 3, i % 3), wanted);
                 }
             }
         }
     }
 
     #[test]
-    fn wide_floats_are_exact_or_rounded_and_nan_stays() {
+    fn wide_floats_are_exact_and_nan_stays() {
         let data: Vec<u8> = [0.1f64, f64::NAN].iter().flat_map(|x| x.to_le_bytes()).collect();
         let header = r#"{"w":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}}"#;
         let file = File::from_memory(assemble(header, &data)).unwrap();
         let w = file.matrix("w", [1, 2]).unwrap();
-        let mut row = [0.0; 2];
-        w.row(0, 0, &mut row);
-        assert_eq!((w.get(0, 0), w.at(0, 0), row[0]), (0.1f64, 0.1f32, 0.1f32));
-        assert!(w.get(0, 1).is_nan() && w.at(0, 1).is_nan() && row[1].is_nan());
+        assert_eq!(w.get(0, 0), 0.1);
+        assert!(w.get(0, 1).is_nan());
     }
 
     /// Kills: a check of the place in the buffer instead of the place in the matrix.
@@ -149,18 +154,22 @@ mod tests {
         let file = File::from_memory(assemble(header, &six(Dtype::F32))).unwrap();
         let w = file.matrix("w", [2, 3]).unwrap();
         let row = |row, from, n| w.row(row, from, &mut vec![0.0; n]);
-        let attempts: [&dyn Fn(); 6] = [
+        let column = |column, from, n| w.column(column, from, &mut vec![0.0; n]);
+        let attempts: [&dyn Fn(); 8] = [
             &|| assert!(w.get(0, 3) < 9.0),
             &|| assert!(w.get(2, 0) < 9.0),
-            &|| assert!(w.at(0, 3) < 9.0),
             &|| row(0, 2, 2),
             &|| row(2, 0, 0),
             &|| row(0, usize::MAX, 0),
+            &|| column(0, 1, 2),
+            &|| column(3, 0, 0),
+            &|| column(2, 3, 0),
         ];
         for attempt in attempts {
             let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(attempt)).unwrap_err();
             assert!(panic.downcast::<String>().unwrap().ends_with(" of a matrix [2, 3] of F32"));
         }
         row(1, 3, 0);
+        column(2, 2, 0);
     }
 }

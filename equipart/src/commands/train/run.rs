@@ -6,8 +6,7 @@ use crate::device::in_device;
 use bench::profile;
 use comm::{Axis, Mesh};
 use kernels::Kernels;
-use layers::model::build::Element;
-use layers::{Draw, Loads, Values, Wide};
+use layers::{Draw, Loads, Numbers, Values, Wide};
 use models::digits::Digits;
 use models::text::{self, Corpus};
 use models::{Learner, ids};
@@ -270,9 +269,8 @@ pub(crate) const NO_CHECKPOINTS: &str = "keeps no checkpoints, as they hold f32;
 struct InF32<'a>(&'a (dyn Values<f32> + Sync));
 
 impl<S: Scalar> Values<S> for InF32<'_> {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<Element<'_, S>> {
-        let values = self.0.of(name, shape, draw)?;
-        Ok(Box::new(move |at| S::from_f64(f64::from(values(at)))))
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<Numbers<'_, S>> {
+        Ok(self.0.of(name, shape, draw)?.map(|_, x| S::from_f64(f64::from(x))))
     }
 }
 

@@ -2,9 +2,8 @@ mod hidden;
 mod stages;
 
 use super::*;
-use crate::model::build::Element;
 use crate::model::design::shared;
-use crate::{Draw, Error, Half, Kind, Optimizer, Pass, Random, Stage, Values};
+use crate::{Draw, Error, Half, Kind, Numbers, Optimizer, Pass, Random, Stage, Values};
 use comm::{Ledger, Mesh, Op, World};
 use kernels::Meta;
 use stages::Model;
@@ -266,10 +265,10 @@ fn split_classifiers_round_no_worse_than_whole_ones() {
 /// Weights by hash, and biases that make every logit about −200.
 struct Low(Random);
 impl Values<f32> for Low {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Element<'_, f32>> {
-        let element: Element<f32> = self.0.of(name, shape, draw)?;
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Numbers<'_, f32>> {
+        let numbers: Numbers<f32> = self.0.of(name, shape, draw)?;
         let low = if shape[0] == 1 { -200.0 } else { 0.0 }; // a bias
-        Ok(Box::new(move |at| low + element(at)))
+        Ok(numbers.map(move |_, x| low + x))
     }
 }
 

@@ -93,7 +93,7 @@ fn a_mapped_file_stays_as_it_was_when_another_takes_its_place() {
         File::open(&path).unwrap()
     };
     let (old, new) = (write(1.0), write(2.0));
-    let at = |file: &File| file.matrix("x", [2, 2]).unwrap().at(1, 1);
+    let at = |file: &File| file.matrix("x", [2, 2]).unwrap().get(1, 1);
     assert_eq!((at(&old), at(&new)), (1.0, 2.0));
 }
 

@@ -57,7 +57,7 @@ fn tensors_are_read_from_the_file_that_has_them() {
     let shards = Shards::open(folder.path()).unwrap();
     assert_eq!(shards.path(), folder.path().join(INDEX).display().to_string());
     assert_eq!(shards.names().collect::<String>(), "abc");
-    let at = |name: &str| shards.matrix(name, [1, 2]).unwrap().at(0, 1);
+    let at = |name: &str| shards.matrix(name, [1, 2]).unwrap().get(0, 1);
     assert_eq!((at("a"), at("b"), at("c")), (1.0, 2.0, 1.0));
     assert_eq!(shards.info("c").unwrap().shape, [1, 2]);
     assert!(shards.info("d").is_none() && shards.metadata().unwrap().is_empty());
@@ -78,7 +78,7 @@ fn tensors_are_read_from_the_file_that_has_them() {
     write(&folder, WHOLE, &[("b", 7.0)]);
     let whole = Shards::open(folder.path()).unwrap();
     assert_eq!(
-        (whole.names().collect::<String>(), whole.matrix("b", [1, 2]).unwrap().at(0, 0)),
+        (whole.names().collect::<String>(), whole.matrix("b", [1, 2]).unwrap().get(0, 0)),
         ("b".into(), 7.0)
     );
 }

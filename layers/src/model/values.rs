@@ -1,0 +1,114 @@
+//! Where the first values of parameters come from: each rank asks for the numbers of its share, many at a time.
+use crate::Result;
+use tensor::{Scalar, mix};
+
+/// Where a parameter's values come from when nothing was trained: normal, `mean + std · draw`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Draw {
+    /// The mean.
+    pub mean: f64,
+    /// The standard deviation.
+    pub std: f64,
+}
+
+/// A source of initial values. Each rank asks only for the elements of its share.
+pub trait Values<E> {
+    /// The values of the parameter `name` of this whole shape.
+    ///
+    /// # Errors
+    /// If there are none, or of another shape.
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Numbers<'_, E>>;
+}
+
+/// The numbers of a whole parameter.
+pub struct Numbers<'a, E>(Box<SetAll<'a, E>>);
+type SetAll<'a, E> = dyn Fn([usize; 2], &mut [E]) + Sync + 'a;
+
+impl<'a, E: Scalar> Numbers<'a, E> {
+    /// Numbers of which those of a row from `[row, column]` on are set together.
+    pub fn together(set: impl Fn([usize; 2], &mut [E]) + Sync + 'a) -> Self {
+        Self(Box::new(set))
+    }
+    /// Numbers of which each is known by its `[row, column]`.
+    pub fn each(number: impl Fn([usize; 2]) -> E + Sync + 'a) -> Self {
+        Self::together(move |[row, column], to| {
+            to.iter_mut().zip(column..).for_each(|(to, column)| *to = number([row, column]));
+        })
+    }
+    /// What a function makes of each, given its `[row, column]`.
+    #[must_use]
+    pub fn map<F: Scalar>(self, f: impl Fn([usize; 2], E) -> F + Sync + 'a) -> Numbers<'a, F> {
+        const ROOM: usize = 256;
+        Numbers::together(move |[row, column], to: &mut [F]| {
+            let mut room = [E::ZERO; ROOM];
+            for (to, column) in to.chunks_mut(ROOM).zip((column..).step_by(ROOM)) {
+                self.set([row, column], &mut room[..to.len()]);
+                let from = room.iter().zip(column..);
+                to.iter_mut().zip(from).for_each(|(to, (&from, column))| *to = f([row, column], from));
+            }
+        })
+    }
+    /// Sets those of a row that lie beside each other, from `[row, column]` on.
+    pub fn set(&self, first: [usize; 2], to: &mut [E]) {
+        self.0(first, to);
+    }
+    /// The one at `[row, column]`.
+    pub fn at(&self, index: [usize; 2]) -> E {
+        let mut one = [E::ZERO];
+        self.set(index, &mut one);
+        one[0]
+    }
+}
+
+/// Values from a hash of (seed, name, global index): the same whatever the layout.
+#[derive(Clone, Copy, Debug)]
+pub struct Random {
+    /// Other seeds, other values.
+    pub seed: u64,
+}
+
+impl<E: Scalar> Values<E> for Random {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Numbers<'_, E>> {
+        let seed = name.bytes().fold(mix(self.seed), |hash, byte| mix(hash ^ u64::from(byte)));
+        let mean = E::from_f64(draw.mean);
+        Ok(Numbers::each(move |[row, column]| {
+            let index = (row * shape[1] + column) as u64;
+            mean + E::sample(mix(seed ^ index), draw.std)
+        }))
+    }
+}
+
+/// Values spread evenly about a draw's mean, with its deviation: where only time counts. A pass takes as long with these as with
+/// normal ones, and they are made much faster.
+#[derive(Clone, Copy, Debug)]
+pub struct Even;
+
+impl<E: Scalar> Values<E> for Even {
+    fn of(&self, _: &str, [_, columns]: [usize; 2], draw: Draw) -> Result<Numbers<'_, E>> {
+        let width = draw.std * 12_f64.sqrt();
+        Ok(Numbers::each(move |[row, column]| {
+            let part = mix((row * columns + column) as u64) as f64 / 2_f64.powi(64);
+            E::from_f64(draw.mean + width * (part - 0.5))
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: what is mapped at a time begins where the last began, or ends too early; a number mapped by another's index.
+    #[test]
+    fn numbers_together_are_each_of_them() {
+        let number = |[row, column]: [usize; 2]| (1000 * row + column) as f64;
+        let twice = |[row, column]: [usize; 2], x: f64| x + (7 * row + 2 * column) as f64;
+        let all = Numbers::each(number).map(twice);
+        for (first, len) in [(0, 700), (3, 0), (5, 1), (1, 256), (1, 257), (9, 512)] {
+            let mut some = vec![0.0; len];
+            all.set([3, first], &mut some);
+            let wanted = (first..first + len).map(|column| twice([3, column], number([3, column])));
+            assert!(some.into_iter().eq(wanted), "{first}, {len}");
+        }
+        assert_eq!(all.at([2, 600]), twice([2, 600], 2600.0));
+    }
+}
