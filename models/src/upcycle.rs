@@ -85,9 +85,12 @@ pub fn upcycle(model: &Model, by: Upcycling, out: &Path, dtype: Option<Dtype>) -
         let numbers = from.of(to)?;
         let shape =
             if let [rows, columns] = to.shape()[..] { [rows, columns] } else { [1, to.columns.len()] };
-        Ok(writer.numbers(&to.name, shape, |i, j| {
-            let [i, j] = if to.orientation == Orientation::Transposed { [j, i] } else { [i, j] };
-            numbers.at([to.rows.start + i, to.columns.start + j])
+        let [row, column] = [to.rows.start, to.columns.start];
+        Ok(writer.numbers(&to.name, shape, |[i, j], some| match to.orientation {
+            Orientation::Transposed => {
+                some.iter_mut().zip(j..).for_each(|(x, j)| *x = numbers.at([row + j, column + i]))
+            }
+            _ => numbers.set([row + i, column + j], some),
         })?)
     })
 }

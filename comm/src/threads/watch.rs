@@ -285,6 +285,7 @@ impl Watch {
     fn late(&self, wait: &impl Wait) -> Result<()> {
         let missing: Vec<_> = wait.missing().collect();
         let Some(first) = missing.first() else { return Ok(()) };
+        wait.in_vain()?; // who gave up meanwhile had come, and has said why
         let mut chain: Vec<(usize, usize, String)> = Vec::new();
         let mut next = *first;
         while let Some((on, call)) = self.waited(next).filter(|_| chain.iter().all(|link| link.0 != next)) {

@@ -60,9 +60,10 @@ impl Writer {
             self.written += 1;
             return Ok(());
         }
-        self.numbers(name, [rows, cols], |row, col| matrix.get(row, col))
+        self.numbers(name, [rows, cols], |[row, col], to| matrix.row(row, col, to))
     }
     /// Writes the next tensor: these numbers, each rounded to the kind that was announced as [`matrix`](Self::matrix) does.
+    /// `set` sets some of a row, from `[row, column]` on.
     ///
     /// # Errors
     /// As [`matrix`](Self::matrix).
@@ -70,14 +71,15 @@ impl Writer {
         &mut self,
         name: &str,
         [rows, cols]: [usize; 2],
-        number: impl Fn(usize, usize) -> f64,
+        set: impl Fn([usize; 2], &mut [f64]),
     ) -> Result<(), Error> {
         let dtype = self.check(name, rows * cols, Dtype::F64, Dtype::is_float).map_err(self.fault())?;
-        let mut bytes = Vec::new();
+        let (mut bytes, mut room) = (Vec::new(), vec![0.0; cols.min(PIECE)]);
         for (row, from) in (0..rows).flat_map(|row| (0..cols).step_by(PIECE).map(move |from| (row, from))) {
             bytes.clear();
-            for col in from..cols.min(from + PIECE) {
-                let value = number(row, col);
+            let some = &mut room[..PIECE.min(cols - from)];
+            set([row, from], some);
+            for &mut value in some {
                 if !rounding::append(value, dtype, &mut bytes) {
                     self.out = None;
                     return Err(self.fault()(Flaw::TooLarge { name: name.to_owned(), value, dtype }));

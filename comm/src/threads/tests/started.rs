@@ -308,6 +308,32 @@ fn who_does_not_come_to_a_started_call_is_named() {
     assert!(error.reason.starts_with("rank 2 did not come within 100ms to all_gather"), "{error}");
 }
 
+/// Kills: a rank that gave up, and then is named as one that did not come.
+#[test]
+fn who_gave_up_is_not_late() {
+    let gave_up = Barrier::new(2);
+    let ran = world(3).limit(Duration::from_millis(100)).run(|device: One, mesh| {
+        if mesh.rank() == 2 {
+            std::thread::sleep(Duration::from_secs(1));
+            return Ok(());
+        }
+        let request = mesh.group(Axis::Tp).start_all_gather(tensor(&device, 0, [4, 4]))?;
+        if mesh.rank() == 1 {
+            gave_up.wait();
+            return request.wait().map(drop);
+        }
+        let outcome = request.wait().map(drop);
+        gave_up.wait();
+        std::thread::sleep(Duration::from_millis(500)); // rank 1 is the first to end
+        outcome
+    });
+    let error = ran.unwrap_err();
+    assert!(
+        error.rank == 0 && error.reason.starts_with("rank 2 did not come within 100ms to all_gather"),
+        "{error}"
+    );
+}
+
 /// Two calls that move 20 ms of bytes each, and wait a little. Kills: calls in flight that each have the link for
 /// themselves, or a blocking call that has; latencies one after the other, time that begins when the rank waits.
 #[test]

@@ -133,12 +133,22 @@ fn distance(x: f64, y: f64) -> f64 {
     }
 }
 
+/// The numbers of two tensors of one shape, those of the same place together, in their order.
+fn both(x: &Matrix<'_>, y: &Matrix<'_>) -> impl Iterator<Item = (f64, f64)> {
+    const TOGETHER: usize = 4096;
+    let some = |of: &Matrix<'_>, from: usize| {
+        let mut some = vec![0.0; TOGETHER.min(of.cols() - from)];
+        of.row(0, from, &mut some);
+        some
+    };
+    (0..x.cols()).step_by(TOGETHER).flat_map(move |from| some(x, from).into_iter().zip(some(y, from)))
+}
+
 /// How far A and B are apart, and the element where they are furthest.
 fn apart(a: &Matrix<'_>, b: &Matrix<'_>) -> (Apart, Option<usize>) {
     let (mut differ, mut squares, mut size) = (0, 0.0, 0.0);
     let mut most = Most::default();
-    for i in 0..a.cols() {
-        let (x, y) = (a.get(0, i), b.get(0, i));
+    for (i, (x, y)) in both(a, b).enumerate() {
         let apart = distance(x, y);
         differ += usize::from(apart > 0.0);
         squares += apart * apart;
@@ -153,8 +163,7 @@ fn apart(a: &Matrix<'_>, b: &Matrix<'_>) -> (Apart, Option<usize>) {
 fn own(section: &Section, run: &Matrix<'_>, truth: &Matrix<'_>) -> (Error, Option<usize>) {
     let (mut sum, mut size) = (0.0, 0.0);
     let (mut most, mut largest) = (Most::default(), Most::default());
-    for i in 0..run.cols() {
-        let (x, t) = (run.get(0, i), truth.get(0, i));
+    for (i, (x, t)) in both(run, truth).enumerate() {
         let error = distance(x, t);
         sum += error;
         most.see(i, error);
@@ -197,6 +206,8 @@ fn index(mut i: usize, shape: &[usize]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
+    use tensor::safetensors::{File, Writer};
 
     /// Kills: NaN that is far from NaN, or near a number; infinities of two signs that are one.
     #[test]
@@ -212,6 +223,26 @@ mod tests {
         ] {
             assert_eq!((distance(x, y), distance(y, x)), (wanted, wanted), "{x} {y}");
         }
+    }
+
+    /// Kills: what is read at a time begins where the last began, ends too early, or is counted from there.
+    #[test]
+    fn long_tensors_are_compared_to_their_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, len) = (folder.path().join("x"), 3 * 4096 + 5);
+        let header = ["x", "y"].map(|name| (name, Dtype::F64, vec![len]));
+        let mut writer = Writer::create(&path, &BTreeMap::new(), &header).unwrap();
+        let x: Vec<f64> = (0..len).map(|i| i as f64).collect();
+        let mut y = x.clone();
+        (y[5000], y[len - 1]) = (5000.5, 0.0);
+        writer.tensor("x", &x).unwrap();
+        writer.tensor("y", &y).unwrap();
+        writer.finish().unwrap();
+        let file = File::open(&path).unwrap();
+        let [x, y] = ["x", "y"].map(|name| file.matrix(name, [1, len]).unwrap());
+        let (apart, at) = apart(&x, &y);
+        assert_eq!((apart.differ, apart.of, apart.largest), (2, len, Some((len - 1) as f64)));
+        assert_eq!(at, Some(len - 1));
     }
 
     /// Kills: dimensions in another order.
