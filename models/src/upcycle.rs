@@ -88,7 +88,7 @@ pub fn upcycle(model: &Model, by: Upcycling, out: &Path, dtype: Option<Dtype>) -
         let [row, column] = [to.rows.start, to.columns.start];
         Ok(writer.numbers(&to.name, shape, |[i, j], some| match to.orientation {
             Orientation::Transposed => {
-                some.iter_mut().zip(j..).for_each(|(x, j)| *x = numbers.at([row + j, column + i]))
+                some.iter_mut().zip(j..).for_each(|(x, j)| *x = numbers.at([row + j, column + i]));
             }
             _ => numbers.set([row + i, column + j], some),
         })?)
