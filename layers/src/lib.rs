@@ -43,10 +43,11 @@ pub use model::shape::{
 pub use model::stage::{Half, Input, Output, Room, Stage, Targets, Wanted};
 pub use model::strategy::{About, Choice, Shared, Sharing, Sizes, Strategy, Takes};
 pub use model::uses::Uses;
-pub use model::values::{Draw, Even, Numbers, Random, Values};
+
 pub use norm::Norm;
 pub use param::keeper::Keeper;
 pub use param::optimizer::{Kind, Optimizer};
 pub use param::placement::{Pieces, Placed, Placement, Section};
 pub use param::shards::{Rest, Rests};
+pub use param::values::{Draw, Even, Numbers, Random, Values};
 pub use param::{Param, Wide};

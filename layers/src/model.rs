@@ -12,4 +12,3 @@ pub mod shape;
 pub mod stage;
 pub mod strategy;
 pub mod uses;
-pub mod values;

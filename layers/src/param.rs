@@ -5,6 +5,7 @@ pub mod keeper;
 pub mod optimizer;
 pub mod placement;
 pub mod shards;
+pub mod values;
 pub mod weight;
 
 use crate::model::build::Builder;
