@@ -102,9 +102,11 @@ impl<D: Kernels> Param<D> {
         let from = if self.value.shard.is_some() { self.at_rest().1 } else { 0 };
         let value = self.value.rest_mut().expect("all of it, or a shard");
         let before = value.read().unwrap_or_default();
-        let mut noise = vec![D::Elem::ZERO; before.len()];
-        self.cuts.fill(from, &mut noise, &values.map(|_, wide| D::Elem::narrow(wide)));
-        value.write(&mut |i| before[i] + noise[i]);
+        let noise = values.map(|_, wide| D::Elem::narrow(wide));
+        value.write_together(&mut |first, to| {
+            self.cuts.fill(from + first, to, &noise);
+            to.iter_mut().zip(&before[first..]).for_each(|(to, &x)| *to = x + *to);
+        });
         Ok(())
     }
 }

@@ -333,7 +333,6 @@ impl Cuts {
             let [rows, cols] = shape;
             shape[cut.dim] = cut.pieces.iter().map(|p| p.size).sum();
             let all = mesh.group(cut.axis).all_gather(&part)?.read().unwrap_or_default();
-            part = Tensor::empty(share.device(), Category::Buffers, shape[0], shape[1]);
             let mut to = vec![D::Elem::ZERO; if all.is_empty() { 0 } else { shape[0] * shape[1] }];
             let mut at = 0;
             while at < all.len() {
@@ -343,6 +342,8 @@ impl Cuts {
                 index.inspect(|[r, c]| to[r * shape[1] + c..][..len].copy_from_slice(&all[at..][..len]));
                 at += len;
             }
+            drop(all);
+            part = Tensor::empty(share.device(), Category::Buffers, shape[0], shape[1]);
             part.write_together(&mut |first, some| some.copy_from_slice(&to[first..][..some.len()]));
         }
         Ok(part.read())
