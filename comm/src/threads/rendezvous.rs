@@ -1,9 +1,9 @@
 //! Where the ranks of a group meet: each has a seat, shows its window and what it means to do with it, and waits.
 use super::started::Posted;
-use super::watch::{Arrival, Comings, Watch};
+use super::watch::{Arrival, Broken, Comings, Watch};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
-use crate::sync::{OnceLock, fence, yield_now};
+use crate::sync::{fence, yield_now};
 use crate::{Call, CommError, Result};
 use std::ptr::from_ref;
 use std::sync::Arc;
@@ -13,8 +13,7 @@ pub(super) struct Rendezvous {
     seats: Arc<[Seat]>,
     ranks: Arc<[usize]>, // of the world
     watch: Arc<Watch>,
-    broken: AtomicBool,
-    why: OnceLock<(usize, String)>, // who broke it first, and why; set before `broken`
+    broken: Broken,
 }
 
 /// What peers look at lies in one cache line, what they rarely look at in another.
@@ -80,7 +79,7 @@ impl<'a> AllWindows<'a> {
 impl Rendezvous {
     pub(super) fn new(ranks: Arc<[usize]>, watch: Arc<Watch>) -> Self {
         let seats = ranks.iter().map(|_| Seat::default()).collect();
-        Self { seats, ranks, watch, broken: AtomicBool::new(false), why: OnceLock::new() }
+        Self { seats, ranks, watch, broken: Broken::default() }
     }
     /// One collective. All ranks of the group meet; where all mean the same, `work` runs and may touch their windows,
     /// which stay public until all have done their work.
@@ -152,12 +151,7 @@ impl Rendezvous {
     /// # Errors
     /// That a rank has failed, or left a call of this group early.
     fn unbroken(&self) -> Result<()> {
-        self.watch.alive()?;
-        if !self.broken.load(Acquire) {
-            return Ok(());
-        }
-        let (rank, reason) = self.why.get().expect("set before `broken`").clone();
-        Err(CommError::Broken { rank, reason })
+        self.watch.unbroken(&self.broken)
     }
 }
 
@@ -207,10 +201,7 @@ impl Drop for Visit<'_> {
         let place = self.place;
         if !self.complete {
             let reason = self.reason.take().unwrap_or_else(|| "it panicked".to_string());
-            let _ = place.why.set((place.ranks[self.seat], reason)); // only the first counts
-            place.broken.store(true, Release);
-            fence(SeqCst); // who goes inside, or sleeps, sees that or is found here
-            place.ranks.iter().for_each(|&rank| place.watch.rouse(rank));
+            place.watch.breaks(&place.broken, &place.ranks, (place.ranks[self.seat], reason));
             for seat in &*place.seats {
                 while seat.aside.inside.load(Acquire) {
                     yield_now();
@@ -247,7 +238,7 @@ mod tests {
                 left.store(true, SeqCst);
                 assert!(matches!(late, Err(CommError::Late { .. })));
             });
-            until(|| place.broken.load(SeqCst));
+            until(|| place.unbroken().is_err());
             for _ in 0..1000 {
                 assert!(!left.load(SeqCst), "left while a peer was inside");
                 std::thread::yield_now();

@@ -6,10 +6,10 @@
 //! waited until all shares are done may touch its windows again: nobody else does any more.
 use super::rendezvous::AllWindows;
 use super::slow::{Slow, pause};
-use super::watch::{Arrival, Comings, Watch};
+use super::watch::{Arrival, Broken, Comings, Watch};
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use crate::sync::{Instant, Mutex, OnceLock, fence, lock, yield_now};
+use crate::sync::{Instant, Mutex, fence, lock, yield_now};
 use crate::{Call, CommError, Post, Result};
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ pub(super) struct Started {
     slow: Option<Arc<Slow>>,
     counts: Arc<Counts>,
     flow: Mutex<Flow>,
-    why: OnceLock<(usize, String)>, // who was first to wait in vain, and why: the others are told so
+    broken: Broken,
 }
 
 /// What ranks that wait look at, without the lock.
@@ -84,7 +84,7 @@ impl Started {
     pub(super) fn new(ranks: Arc<[usize]>, watch: Arc<Watch>, slow: Option<Arc<Slow>>) -> Self {
         let counts = || ranks.iter().map(|_| AtomicUsize::new(0)).collect();
         let counts = Arc::new(Counts { posted: counts(), withdrawn: counts() });
-        Self { counts, ranks, watch, slow, flow: Mutex::default(), why: OnceLock::new() }
+        Self { counts, ranks, watch, slow, flow: Mutex::default(), broken: Broken::default() }
     }
     /// Posts the windows of some calls, of each what the rank gives and where it takes, one meeting for all of them.
     ///
@@ -133,14 +133,12 @@ impl Started {
     /// Those of every call of a group.
     pub(super) fn finish(&self, post: Post, call: &Call, work: Work) -> Result<()> {
         let me = self.ranks[post.from];
-        let (number, vain) = (post.number, &|| self.unbroken());
+        let (number, vain) = (post.number, &|| self.watch.unbroken(&self.broken));
         let arrival = Arrival { ranks: &self.ranks, comings: &self.counts, number, vain, call };
         let outcome = self.watch.wait(me, &arrival);
         if let Err(error) = outcome {
-            let _ = self.why.set((me, error.to_string())); // before others miss this rank; only the first counts
+            self.watch.breaks(&self.broken, &self.ranks, (me, error.to_string())); // before others miss this rank
             self.withdraw(post, work);
-            fence(SeqCst); // who sleeps sees that, or is found here
-            self.ranks.iter().for_each(|&rank| self.watch.rouse(rank));
             self.watch.blame(me, &error);
             return Err(error);
         }
@@ -152,13 +150,6 @@ impl Started {
             pause(&self.watch, me, until);
         }
         Ok(())
-    }
-    /// # Errors
-    /// That a rank has failed, or waited for a call of this group in vain.
-    fn unbroken(&self) -> Result<()> {
-        self.watch.alive()?;
-        let broken = |(rank, reason): (usize, String)| Err(CommError::Broken { rank, reason });
-        self.why.get().cloned().map_or(Ok(()), broken)
     }
     /// Takes a post back; where all have come, it is done to its end instead.
     pub(super) fn withdraw(&self, post: Post, work: Work) {

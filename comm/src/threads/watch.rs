@@ -82,6 +82,10 @@ pub(super) struct Watch {
     spins: usize,
 }
 
+/// Who was the first to leave a call of a group early, and why; nobody may enter another.
+#[derive(Default)]
+pub(super) struct Broken(OnceLock<(usize, String)>);
+
 #[repr(align(128))]
 #[derive(Default)]
 struct Rank {
@@ -122,6 +126,21 @@ impl Watch {
         match self.failed.get() {
             None => Ok(()),
             Some((rank, reason)) => Err(CommError::Dead { rank: *rank, reason: reason.clone() }),
+        }
+    }
+    /// # Errors
+    /// [`CommError::Dead`] if a rank has failed, [`CommError::Broken`] if one has left a call of this group early.
+    pub(super) fn unbroken(&self, group: &Broken) -> Result<()> {
+        self.alive()?;
+        let broken = |(rank, reason): (usize, String)| Err(CommError::Broken { rank, reason });
+        group.0.get().cloned().map_or(Ok(()), broken)
+    }
+    /// A rank leaves a call of these ranks early: they are told why; only the first counts.
+    pub(super) fn breaks(&self, group: &Broken, ranks: &[usize], (rank, reason): (usize, String)) {
+        let _ = group.0.set((rank, reason));
+        fence(SeqCst); // who goes inside, or sleeps, sees that or is found here
+        for &rank in ranks {
+            self.rouse(rank);
         }
     }
     /// The first failure of all, if any.
