@@ -1,10 +1,15 @@
 //! What a rank is about to do; it displays as a sentence with the place in the code.
+use crate::processes::{joined, joins, lasting};
 use crate::threads::{Join, join_of};
-use crate::{Algorithm, Ranks, Tag};
+use crate::{Algorithm, Axes, Ranks, Tag};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 use tensor::{Device, Scalar, Tensor};
+
+/// A text that lasts. By this name, a text that is read need not lie in what it is read from.
+pub(crate) type Lasting = &'static str;
 
 listed! {
     /// What ranks do together.
@@ -57,7 +62,7 @@ listed! {
 }
 
 /// What blocks are, if they are not equal parts of the rows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Counts {
     /// One list, equal on all ranks: rank `i` has, or gets, so many.
     Of(Arc<[usize]>),
@@ -68,7 +73,7 @@ pub(crate) enum Counts {
 }
 
 /// One call of one rank.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Call {
     pub(crate) op: Op,
     pub(crate) reduce: Option<Reduce>,
@@ -81,8 +86,11 @@ pub(crate) struct Call {
     pub(crate) counts: Option<Counts>,
     pub(crate) elem: Elem,
     /// The group.
+    #[serde(skip, default = "unsaid")]
     pub(crate) over: Ranks,
+    #[serde(skip)]
     pub(crate) label: Option<Arc<str>>,
+    #[serde(skip, default = "Location::caller")]
     pub(crate) at: &'static Location<'static>,
     /// What a message is, if it is one.
     pub(crate) message: Option<Message>,
@@ -90,6 +98,11 @@ pub(crate) struct Call {
     pub(crate) told: Option<Arc<str>>,
     /// Which of its rank's calls it is, where ranks are processes; else 0.
     pub(crate) number: usize,
+}
+
+/// The group of a call of another process: its sentence says it.
+fn unsaid() -> Ranks {
+    Ranks::all(Axes::default())
 }
 
 /// A call that a rank has made, for readers; it displays as a sentence with the place in the code.
@@ -140,7 +153,7 @@ impl From<&Call> for CallRecord {
 }
 
 /// What a message is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Message {
     /// One of those that an all-reduce goes by.
     Part(Part),
@@ -149,7 +162,7 @@ pub(crate) enum Message {
 }
 
 /// The part of an all-reduce by messages that one of these is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Part {
     pub(crate) by: Algorithm,
     pub(crate) reduce: Reduce,
@@ -160,14 +173,16 @@ pub(crate) struct Part {
 }
 
 /// What the elements are.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Elem {
-    pub(crate) name: &'static str,
+    #[serde(deserialize_with = "lasting")]
+    pub(crate) name: Lasting,
     /// Bytes of one.
     pub(crate) size: usize,
     /// Differs between the types that may meet.
     pub(crate) id: usize,
     /// How numbers are reduced in memory of the host; none for plain values.
+    #[serde(serialize_with = "joins", deserialize_with = "joined")]
     pub(crate) join: Option<Join>,
 }
 

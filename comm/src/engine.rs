@@ -1,5 +1,8 @@
 //! What carries the bytes between ranks: threads, the connections of processes, or nothing.
+use crate::call::Lasting;
+use crate::processes::lasting;
 use crate::{Call, Members, Result};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
 use tensor::Place;
@@ -57,13 +60,14 @@ pub(crate) fn nth_of(rank: usize, each: usize, n: usize) -> Range<usize> {
 }
 
 /// A message offered or asked for: the `number`th of one rank to another, counted by the one who posts it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Post {
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) sends: bool,
     /// Its queue; those of each are counted by themselves.
-    pub(crate) lane: &'static str,
+    #[serde(deserialize_with = "lasting")]
+    pub(crate) lane: Lasting,
     pub(crate) number: usize,
 }
 

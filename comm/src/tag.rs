@@ -1,13 +1,17 @@
 //! What a message carries: so that one thing is not taken for another of the same shape.
+use crate::call::Lasting;
+use crate::processes::lasting;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// What a message carries: of what kind it is, and of which unit, such as a microbatch. Reads `activation of 3`. Messages of
 /// a kind from one rank to another arrive in order, and pass those of other kinds. The first is received by who asks for its
 /// unit; otherwise both sides get an error ([`CommError::Mismatch`](crate::CommError)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tag {
     /// The kind: `activation`, `gradient`.
-    pub what: &'static str,
+    #[serde(deserialize_with = "lasting")]
+    pub what: Lasting,
     /// Which one of these: a microbatch, a block of keys.
     pub unit: usize,
 }

@@ -21,13 +21,14 @@ mod tree;
 
 use crate::error::sizes;
 use crate::{CommError, CommSchedule, Link, Result};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
 macro_rules! algorithms {
     ($($(#[$doc:meta])* $variant:ident $({ $node:ident })? = $text:literal in $file:ident,)*) => {
         /// An all-reduce: at its end every rank has, in every chunk, the sum over all ranks.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
         pub enum Algorithm { $($(#[$doc])* $variant $({
             /// Ranks of a node, which are consecutive; it divides the number of ranks.
             $node: usize,
@@ -80,10 +81,6 @@ impl fmt::Display for Algorithm {
 }
 
 impl Algorithm {
-    /// The one of this name, for nodes of so many ranks.
-    pub fn named(name: &str, node: usize) -> Option<Self> {
-        Self::all(node).into_iter().find(|algorithm| algorithm.name() == name)
-    }
     /// Who sends what to whom when, among so many ranks. It lists up to `2·ranks²` messages.
     ///
     /// # Errors

@@ -1,212 +1,74 @@
-//! Calls as bytes. A frame is the length of its head, the head, and the elements that its calls carry.
-use crate::call::{Message, Part};
+//! What processes tell each other. A frame is the length of its head, the head as JSON, and the elements that its calls carry.
+use crate::call::Lasting;
 use crate::engine::Post;
-use crate::threads::{AllWindows, Into};
-use crate::{Algorithm, Axes, Call, Counts, Elem, Op, Ranks, Reduce, Tag};
+use crate::threads::{AllWindows, Into, Join};
+use crate::{Call, Counts, Op, Reduce};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::ops::Range;
-use std::panic::Location;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The longest head that is read: what is longer is no frame.
 const LONGEST: usize = 1 << 26;
 
-/// What a frame tells of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a rank tells of.
+#[derive(Serialize, Deserialize)]
 pub(super) enum Told {
+    /// Calls in a group of these members, with the bytes that follow of what each gives: where they begin, how many.
+    Calls(Way, Arc<[usize]>, Vec<(Call, [usize; 2])>),
+    /// That it waits for what it started.
+    Finish(Arc<[usize]>, Post),
+    /// That it drops what it started.
+    Withdraw(Arc<[usize]>, Post),
+    /// That it has ended, with which failure of which rank, if with one.
+    Ended(Option<(usize, String)>),
+}
+
+/// Which function of an engine calls are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Way {
     Now,
     Values,
     Start,
     Post,
-    Finish,
-    Withdraw,
-    Well,
-    Failed,
 }
 
-impl Told {
-    const ALL: [Self; 8] = [
-        Self::Now,
-        Self::Values,
-        Self::Start,
-        Self::Post,
-        Self::Finish,
-        Self::Withdraw,
-        Self::Well,
-        Self::Failed,
-    ];
+/// Writes a head before these elements.
+pub(super) fn send(mut to: impl Write, head: &impl Serialize, elements: &[Cow<[u8]>]) -> io::Result<()> {
+    const SMALL: usize = 1 << 16; // goes in one piece
+    let mut frame = vec![0; 8];
+    serde_json::to_writer(&mut frame, head)?;
+    let len = frame.len() as u64 - 8;
+    frame[..8].copy_from_slice(&len.to_le_bytes());
+    for elements in elements {
+        if frame.len() + elements.len() < SMALL {
+            frame.extend(&**elements);
+        } else {
+            to.write_all(&frame)?;
+            frame.clear();
+            to.write_all(elements)?;
+        }
+    }
+    to.write_all(&frame)
 }
 
-/// The head of a frame that is written.
-#[derive(Clone, Default)]
-pub(super) struct Writer(pub(super) Vec<u8>);
-
-impl Writer {
-    pub(super) fn told(&mut self, told: Told) {
-        self.word(told as usize);
+/// Reads the next head.
+///
+/// # Errors
+/// Those of the connection, and if what comes is no such head.
+pub(super) fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
+    let mut len = [0; 8];
+    from.read_exact(&mut len)?;
+    let len = usize::try_from(u64::from_le_bytes(len)).unwrap_or(usize::MAX);
+    if len > LONGEST {
+        return Err(no_frame());
     }
-    pub(super) fn word(&mut self, word: usize) {
-        self.0.extend((word as u64).to_le_bytes());
-    }
-    pub(super) fn words<const N: usize>(&mut self, words: [usize; N]) {
-        for word in words {
-            self.word(word);
-        }
-    }
-    pub(super) fn text(&mut self, text: &str) {
-        self.word(text.len());
-        self.0.extend(text.as_bytes());
-    }
-    pub(super) fn list(&mut self, list: impl ExactSizeIterator<Item = usize>) {
-        self.word(list.len());
-        list.for_each(|word| self.word(word));
-    }
-    pub(super) fn post(&mut self, Post { from, to, sends, lane, number }: Post) {
-        self.words([from, to, sends.into(), number]);
-        self.text(lane);
-    }
-    pub(super) fn call(&mut self, call: &Call) {
-        let Call { op, reduce, peer, root, rows, cols, counts, elem, message, number, .. } = call;
-        let (reduce, peer) = (reduce.map_or(0, |r| r as usize + 1), peer.map_or(0, |p| p + 1));
-        let numbers = elem.join.is_some().into();
-        self.words([*op as usize, reduce, peer, *root, *rows, *cols, *number, elem.size, elem.id, numbers]);
-        self.text(elem.name);
-        match counts {
-            None => self.word(0),
-            Some(Counts::Of(counts)) => {
-                self.word(1);
-                self.list(counts.iter().copied());
-            }
-            Some(Counts::Between(give, take)) => {
-                self.word(2);
-                self.list(give.iter().copied());
-                self.list(take.iter().copied());
-            }
-            Some(Counts::Columns(n)) => self.words([3, *n]),
-        }
-        match message {
-            None => self.word(0),
-            Some(Message::Tagged(Tag { what, unit })) => {
-                self.words([1, *unit]);
-                self.text(what);
-            }
-            Some(Message::Part(Part { by, reduce, shape: [rows, cols], step })) => {
-                self.words([2, by.node().unwrap_or(0), *reduce as usize, *rows, *cols, *step]);
-                self.text(by.name());
-            }
-        }
-        self.text(&call.to_string());
-    }
-    /// Writes it before these elements.
-    pub(super) fn send(&self, mut to: impl Write, elements: &[&[u8]]) -> io::Result<()> {
-        const SMALL: usize = 1 << 16; // goes in one piece
-        let mut head = (self.0.len() as u64).to_le_bytes().to_vec();
-        head.extend(&self.0);
-        for elements in elements {
-            if head.len() + elements.len() < SMALL {
-                head.extend(*elements);
-            } else {
-                to.write_all(&head)?;
-                head.clear();
-                to.write_all(elements)?;
-            }
-        }
-        to.write_all(&head)
-    }
-}
-
-/// The head of a frame that was read; what is not as it was written reads as none.
-pub(super) struct Reader {
-    head: Vec<u8>,
-    at: usize,
-}
-
-impl Reader {
-    /// Reads the next head.
-    ///
-    /// # Errors
-    /// Those of the connection, and if what comes is no head.
-    pub(super) fn receive(from: &mut impl Read) -> io::Result<Self> {
-        let mut len = [0; 8];
-        from.read_exact(&mut len)?;
-        let len = usize::try_from(u64::from_le_bytes(len)).unwrap_or(usize::MAX);
-        if len > LONGEST {
-            return Err(no_frame());
-        }
-        let mut head = vec![0; len];
-        from.read_exact(&mut head)?;
-        Ok(Self { head, at: 0 })
-    }
-    fn bytes(&mut self, len: usize) -> Option<&[u8]> {
-        let bytes = self.head.get(self.at..self.at.checked_add(len)?)?;
-        self.at += len;
-        Some(bytes)
-    }
-    pub(super) fn told(&mut self) -> Option<Told> {
-        Told::ALL.get(self.word()?).copied()
-    }
-    pub(super) fn word(&mut self) -> Option<usize> {
-        usize::try_from(u64::from_le_bytes(self.bytes(8)?.try_into().ok()?)).ok()
-    }
-    pub(super) fn text(&mut self) -> Option<String> {
-        let len = self.word()?;
-        String::from_utf8(self.bytes(len)?.to_vec()).ok()
-    }
-    pub(super) fn list(&mut self) -> Option<Arc<[usize]>> {
-        let len = self.word()?;
-        (0..len).map(|_| self.word()).collect()
-    }
-    pub(super) fn post(&mut self) -> Option<Post> {
-        let (from, to, sends, number) = (self.word()?, self.word()?, self.word()? == 1, self.word()?);
-        Some(Post { from, to, sends, lane: lasting(&self.text()?), number })
-    }
-    pub(super) fn call(&mut self) -> Option<Call> {
-        let op = *Op::ALL.get(self.word()?)?;
-        let reduce = self.word()?.checked_sub(1);
-        let reduce = reduce.map_or(Some(None), |r| Reduce::ALL.get(r).copied().map(Some))?;
-        let (peer, root, rows, cols) =
-            (self.word()?.checked_sub(1), self.word()?, self.word()?, self.word()?);
-        let (number, size, id, numbers) = (self.word()?, self.word()?, self.word()?, self.word()? == 1);
-        let elem = Elem { name: lasting(&self.text()?), size, id, join: numbers.then_some(never) };
-        let counts = match self.word()? {
-            0 => None,
-            1 => Some(Counts::Of(self.list()?)),
-            2 => Some(Counts::Between(self.list()?, self.list()?)),
-            _ => Some(Counts::Columns(self.word()?)),
-        };
-        let message = match self.word()? {
-            0 => None,
-            1 => {
-                let unit = self.word()?;
-                Some(Message::Tagged(Tag { what: lasting(&self.text()?), unit }))
-            }
-            _ => {
-                let (node, reduce, shape, step) =
-                    (self.word()?, self.word()?, [self.word()?, self.word()?], self.word()?);
-                let by = Algorithm::named(&self.text()?, node)?;
-                Some(Message::Part(Part { by, reduce: *Reduce::ALL.get(reduce)?, shape, step }))
-            }
-        };
-        let (over, at, told) = (Ranks::all(Axes::default()), Location::caller(), Some(self.text()?.into()));
-        let label = None;
-        Some(Call {
-            op,
-            reduce,
-            peer,
-            root,
-            rows,
-            cols,
-            counts,
-            elem,
-            over,
-            label,
-            at,
-            message,
-            told,
-            number,
-        })
-    }
+    let mut head = vec![0; len];
+    from.read_exact(&mut head)?;
+    serde_json::from_slice(&head).map_err(|_| no_frame())
 }
 
 /// What is read where a frame should be.
@@ -214,20 +76,30 @@ pub(super) fn no_frame() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "what came is no call")
 }
 
-/// A stand-in takes nothing, so it reduces nothing.
-unsafe fn never(_: &AllWindows, _: Into, _: Range<usize>, _: Reduce) {
-    unreachable!("a stand-in reduces nothing")
+/// Writes how numbers are reduced: only whether they are.
+#[allow(clippy::ref_option, clippy::trivially_copy_pass_by_ref)] // what serde calls
+pub(crate) fn joins<S: Serializer>(join: &Option<Join>, to: S) -> Result<S::Ok, S::Error> {
+    join.is_some().serialize(to)
 }
 
-/// A text that lasts. There are as many as kinds of messages and numbers in the program.
-fn lasting(text: &str) -> &'static str {
-    static KNOWN: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    known.get(text).copied().unwrap_or_else(|| {
-        let lasting = &*text.to_owned().leak();
+/// Reads how numbers are reduced where a stand-in would: it takes nothing, so it reduces nothing.
+pub(crate) fn joined<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Join>, D::Error> {
+    unsafe fn never(_: &AllWindows, _: Into, _: Range<usize>, _: Reduce) {
+        unreachable!("a stand-in reduces nothing")
+    }
+    bool::deserialize(from).map(|joins| joins.then_some(never as Join))
+}
+
+/// Reads a text that lasts. There are as many as kinds of messages and numbers in the program.
+pub(crate) fn lasting<'a, D: Deserializer<'a>>(from: D) -> Result<Lasting, D::Error> {
+    static KNOWN: Mutex<BTreeSet<Lasting>> = Mutex::new(BTreeSet::new());
+    let (text, mut known) =
+        (String::deserialize(from)?, KNOWN.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok(known.get(&*text).copied().unwrap_or_else(|| {
+        let lasting = &*text.leak();
         known.insert(lasting);
         lasting
-    })
+    }))
 }
 
 /// Which of the elements that a rank gives in a call another one takes. Ranks count in the group, of so many.

@@ -1,8 +1,9 @@
 //! How processes find each other: rank 0 listens, all others tell it who they are and where they listen, and learn where the
 //! others do; then each two are joined by one connection, and rank 0 with each by one more, for the order of their calls.
-use super::frame::{Reader, Told, Writer};
+use super::frame::{Told, no_frame, receive, send};
 use super::launch::Launch;
-use super::order::{self, Name};
+use super::order::Said;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -36,12 +37,25 @@ impl fmt::Debug for Processes {
 }
 
 /// Who comes to rank 0.
+#[derive(Serialize, Deserialize)]
 struct Hello {
+    version: String,
     rank: usize,
     ranks: usize,
     about: String,
     at: String, // where it listens
 }
+
+/// What rank 0 tells who came.
+#[derive(Serialize, Deserialize)]
+struct Answer {
+    why: Option<String>, // they do not meet
+    meeting: u64,        // by which those of one meeting know each other
+    at: Vec<String>,     // where ranks listen, from 1 on
+}
+
+/// How others that were met before are reached: of which meeting, by which rank.
+type Own = (u64, usize);
 
 impl Processes {
     /// Waits until the processes of all ranks have met, each of which says the same `about` itself: what it was asked to do.
@@ -89,14 +103,13 @@ impl Processes {
         hear(&mut self.others[&rank].reader.lock().unwrap_or_else(PoisonError::into_inner))
     }
     /// Rank 0's process says to these others what is done next.
-    pub(super) fn say(&self, frame: &Writer, to: impl Fn(usize) -> bool) {
+    pub(super) fn say(&self, said: &Said, to: impl Fn(usize) -> bool) {
         let others = self.orders.iter().filter(|(rank, _)| self.rank == 0 && to(**rank));
-        others.for_each(|(_, stream)| drop(frame.send(stream, &[]))); // who has gone is told of by its stand-in
+        others.for_each(|(_, stream)| drop(send(stream, said, &[]))); // who has gone is told of by its stand-in
     }
     /// The next that rank 0's process says; none if it says nothing more.
-    pub(super) fn said(&self) -> Option<(Name, Vec<u8>)> {
-        let from = self.orders.get(&0)?;
-        order::read(&mut Reader::receive(&mut &*from).ok()?)
+    pub(super) fn said(&self) -> Said {
+        receive(&mut self.orders.get(&0)?).ok()?
     }
     /// A run begins: who takes nothing for so long is late.
     pub(crate) fn begin(&self, limit: Duration) {
@@ -107,16 +120,8 @@ impl Processes {
     }
     /// Tells all that this rank has ended: well, or by this failure of a rank.
     pub(crate) fn end(&self, failure: Option<&(usize, String)>) {
-        let mut frame = Writer::default();
-        match failure {
-            None => frame.told(Told::Well),
-            Some((rank, reason)) => {
-                frame.told(Told::Failed);
-                frame.word(*rank);
-                frame.text(reason);
-            }
-        }
-        self.others().for_each(|(_, stream)| drop(frame.send(stream, &[]))); // who has gone is told of by its stand-in
+        let ended = Told::Ended(failure.cloned());
+        self.others().for_each(|(_, stream)| drop(send(stream, &ended, &[]))); // who has gone is told of by its stand-in
     }
     /// Leaves: nobody is heard or told any more.
     pub(crate) fn leave(&self) {
@@ -160,15 +165,13 @@ fn gathered(launch: &Launch, about: &str, limit: Duration, until: Instant) -> Re
             ));
         }
     }
-    let mut answer = Writer::default();
-    answer.text(why.as_deref().unwrap_or_default());
-    let meeting = RandomState::new().build_hasher().finish() as usize; // by which those of one meeting know each other
-    answer.word(meeting);
-    (1..*ranks).for_each(|rank| answer.text(came.get(&rank).map_or("", |(_, at)| at)));
+    let meeting = RandomState::new().build_hasher().finish();
+    let at = (1..*ranks).map(|rank| came.get(&rank).map_or(String::new(), |(_, at)| at.clone())).collect();
+    let answer = Answer { why, meeting, at };
     for stream in came.values().map(|(stream, _)| stream).chain(&others) {
-        let _ = answer.send(stream, &[]); // who has gone is missed in the first call
+        let _ = send(stream, &answer, &[]); // who has gone is missed in the first call
     }
-    why.map_or(Ok(()), Err)?;
+    answer.why.map_or(Ok(()), Err)?;
     let streams: Streams = came.into_iter().map(|(rank, (stream, _))| (rank, stream)).collect();
     let orders = reached_by(&listener, (streams.len(), meeting), until);
     let orders = orders.ok_or_else(|| format!("rank 0 was not reached again by all within {limit:?}"))?;
@@ -176,12 +179,12 @@ fn gathered(launch: &Launch, about: &str, limit: Duration, until: Instant) -> Re
 }
 
 /// Connections of so many others of this meeting.
-fn reached_by(listener: &TcpListener, (others, meeting): (usize, usize), until: Instant) -> Option<Streams> {
+fn reached_by(listener: &TcpListener, (others, meeting): (usize, u64), until: Instant) -> Option<Streams> {
     let mut streams = Vec::new();
     while streams.len() < others {
         let stream = next(listener, until.max(Instant::now() + PROMPT))?;
-        let own = Reader::receive(&mut &stream).ok().and_then(|mut own| Some([own.word()?, own.word()?]));
-        streams.extend(own.filter(|[of, _]| *of == meeting).map(|[_, other]| (other, stream)));
+        let own = receive::<Own>(&mut &stream).ok().filter(|(of, _)| *of == meeting);
+        streams.extend(own.map(|(_, other)| (other, stream)));
     }
     Some(streams)
 }
@@ -215,35 +218,23 @@ fn joined(launch: &Launch, about: &str, limit: Duration, until: Instant) -> Resu
     let meet = || {
         let listener = TcpListener::bind((zero.local_addr()?.ip(), 0))?;
         listener.set_nonblocking(true)?;
-        let mut hello = Writer::default();
-        hello.text(VERSION);
-        hello.words([*rank, *ranks]);
-        hello.text(about);
-        hello.text(&listener.local_addr()?.to_string());
-        hello.send(&zero, &[])?;
+        let (version, about, at) = (VERSION.into(), about.into(), listener.local_addr()?.to_string());
+        send(&zero, &Hello { version, rank: *rank, ranks: *ranks, about, at }, &[])?;
         zero.set_read_timeout(Some(limit + PROMPT))?;
-        Ok((listener, Reader::receive(&mut &zero)?))
+        Ok((listener, receive(&mut &zero)?))
     };
-    let (listener, mut answer) = meet().map_err(fails)?;
-    let no_answer = || fails(super::frame::no_frame());
-    let why = answer.text().ok_or_else(no_answer)?;
-    if !why.is_empty() {
-        return Err(why);
-    }
-    let meeting = answer.word().ok_or_else(no_answer)?;
+    let (listener, Answer { why, meeting, at }) = meet().map_err(fails)?;
+    why.map_or(Ok(()), Err)?;
     let at_zero = zero.peer_addr().map_err(fails)?.to_string();
     let reach = |at: &str| {
         let stream = reached(|| at.to_socket_addrs(), until.max(Instant::now() + PROMPT))?;
-        let mut own = Writer::default();
-        own.words([meeting, *rank]);
-        own.send(&stream, &[])?;
+        send(&stream, &(meeting, *rank) as &Own, &[])?;
         Ok(stream)
     };
     let orders = vec![(0, reach(&at_zero).map_err(fails)?)];
     let mut streams = vec![(0, zero)];
-    for other in 1..*rank {
-        let at = answer.text().ok_or_else(no_answer)?;
-        streams.push((other, reach(&at).map_err(fails)?));
+    for (other, at) in (1..*rank).zip(&at) {
+        streams.push((other, reach(at).map_err(fails)?));
     }
     let others = reached_by(&listener, (ranks - 1 - rank, meeting), until);
     let none = || format!("rank {rank} was not reached by all other ranks within {limit:?}");
@@ -256,13 +247,8 @@ const VERSION: &str = concat!("equipart ", env!("CARGO_PKG_VERSION"));
 
 /// Who somebody is that has come.
 fn hello(stream: &TcpStream) -> io::Result<Hello> {
-    let mut hello = Reader::receive(&mut &*stream)?;
-    let mut read = || {
-        let version = hello.text()?;
-        let (rank, ranks, about, at) = (hello.word()?, hello.word()?, hello.text()?, hello.text()?);
-        (version == VERSION).then_some(Hello { rank, ranks, about, at })
-    };
-    read().ok_or_else(super::frame::no_frame)
+    let hello: Hello = receive(&mut &*stream)?;
+    if hello.version == VERSION { Ok(hello) } else { Err(no_frame()) }
 }
 
 /// The next who comes until then.

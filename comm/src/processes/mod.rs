@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `launch.rs` | which rank a process is, by torchrun's variables |
 //! | `meeting.rs` | how processes find each other; what they must agree on; their connections |
-//! | `frame.rs` | calls as bytes |
+//! | `frame.rs` | what processes tell each other |
 //! | `telling.rs` | the engine of a process' own rank |
 //! | `order.rs` | which call comes next, where cards do together what ranks do |
 //! | `stand_in.rs` | what is done in place of a rank of another process |
@@ -27,8 +27,9 @@ mod telling;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub(crate) use frame::{joined, joins, lasting};
 pub use launch::Launch;
 pub use meeting::Processes;
 pub(crate) use order::Order;
-pub(crate) use stand_in::{LastWord, StandIn};
+pub(crate) use stand_in::StandIn;
 pub(crate) use telling::Telling;

@@ -3,7 +3,6 @@
 //! Each process finds that all ranks have come to a call at a moment of its own. Were each to go by that, two cards could take up two
 //! calls in two orders, and wait in them for each other. So rank 0's process says in which order: its own, told to the other
 //! ranks of each call by connections that carry nothing else, since calls on the others may wait for this order.
-use super::frame::{Reader, Writer};
 use super::meeting::Processes;
 use crate::Result;
 use crate::threads::caught;
@@ -26,6 +25,8 @@ pub(crate) struct Order {
 
 /// What all ranks have come to, by the name that all processes know it by: a rank of the world, and which of its calls it is.
 pub(crate) type Name = [usize; 2];
+/// What rank 0's process says: the name of a call, and what was drawn for its group, if that is new; none if there are no more.
+pub(super) type Said = Option<(Name, Vec<u8>)>;
 /// Does the part of this process; it is given what rank 0's place drew for the group.
 pub(crate) type Part = Box<dyn FnOnce(&[u8]) + Send>;
 
@@ -79,12 +80,10 @@ impl Order {
             return;
         }
         let done = caught(|| {
-            let mut frame = Writer::default();
-            frame.words(name);
             let new = !state.drawn.contains_key(members);
             let drawn = state.drawn.entry(members.clone()).or_insert_with(draws);
-            frame.list(drawn.iter().filter(|_| new).map(|&byte| byte.into()).collect::<Vec<_>>().into_iter());
-            self.processes.say(&frame, |rank| members.contains(&rank));
+            let said = (name, if new { drawn.clone() } else { Vec::new() });
+            self.processes.say(&Some(said), |rank| members.contains(&rank));
             if members.contains(&own) {
                 part(drawn);
             }
@@ -139,7 +138,7 @@ impl Order {
     }
     /// Rank 0's process says nothing more in this run.
     pub(crate) fn ended(&self) {
-        self.processes.say(&Writer::default(), |_| true);
+        self.processes.say(&None, |_| true);
     }
     /// Does this process' parts, each when rank 0's process says, until that says that there are no more, or is gone.
     pub(crate) fn follow(&self) {
@@ -168,12 +167,6 @@ impl Order {
             self.changed.notify_all();
         }
     }
-}
-
-/// What rank 0's process said: the name of a call, and what was drawn for its group, if that is new.
-pub(super) fn read(frame: &mut Reader) -> Option<(Name, Vec<u8>)> {
-    let name = [frame.word()?, frame.word()?];
-    Some((name, frame.list()?.iter().map(|&byte| byte as u8).collect()))
 }
 
 #[cfg(all(test, not(loom)))]

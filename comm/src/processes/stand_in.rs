@@ -1,10 +1,10 @@
 //! What is done in place of a rank of another process: the calls that it tells of, in its order.
-use super::frame::{Reader, Told, no_frame};
+use super::frame::{Told, Way, no_frame, receive};
 use super::meeting::Processes;
 use crate::engine::Standing;
 use crate::record::Begun;
 use crate::shared::SharedPlace;
-use crate::{Call, CommError, Engine, Engines, Members, Post, Record, Windows};
+use crate::{Call, CommError, Engines, Members, Post, Record, Windows};
 use bytemuck::cast_slice_mut;
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -19,13 +19,6 @@ pub(crate) struct StandIn<'a, P: SharedPlace> {
     found: &'a dyn Fn(&str), // told of ranks that wait for each other, as one of them finds
     standing: Vec<Stands<P>>,
     spare: Vec<(usize, P::Buffer)>,
-}
-
-/// How a rank has ended.
-pub(crate) enum LastWord {
-    Well,
-    /// By this rank's failure.
-    Failed(usize, String),
 }
 
 /// A post that stands; it ends before what it carries does.
@@ -43,9 +36,6 @@ struct Carried<P: SharedPlace> {
     buffer: Option<(usize, P::Buffer)>,
 }
 
-/// Calls of a frame.
-type Calls<P> = Vec<(Call, Carried<P>)>;
-
 impl<'a, P: SharedPlace> StandIn<'a, P> {
     /// For this rank, on these engines.
     pub(crate) fn new(
@@ -61,99 +51,80 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
     ///
     /// # Errors
     /// That its process ended without a word.
-    pub(crate) fn run(mut self, processes: &Processes) -> Result<LastWord, String> {
+    pub(crate) fn run(mut self, processes: &Processes) -> Result<Option<(usize, String)>, String> {
         let gone = |why: io::Error| match why.kind() {
             io::ErrorKind::InvalidData => format!("its process tells what cannot be understood: {why}"),
             _ => format!("its process ended without a word, or its connection broke ({why})"),
         };
         processes.told_by(self.rank, |from| {
             loop {
-                match self.next(from) {
-                    Ok(None) => {}
-                    Ok(Some(ended)) => return Ok(ended),
-                    Err(why) => return Err(gone(why)),
+                match receive(from).map_err(gone)? {
+                    Told::Ended(how) => return Ok(how),
+                    Told::Finish(members, post) => self.leaves(&members, post, true),
+                    Told::Withdraw(members, post) => self.leaves(&members, post, false),
+                    Told::Calls(way, members, calls) => {
+                        self.makes(way, members, calls, from).map_err(gone)?;
+                    }
                 }
             }
         })
     }
-    /// Does what the next frame tells; its end, if it is that.
-    fn next(&mut self, from: &mut impl Read) -> io::Result<Option<LastWord>> {
-        let mut head = Reader::receive(from)?;
-        let told = head.told().ok_or_else(no_frame)?;
-        if matches!(told, Told::Well | Told::Failed) {
-            let mut failure = || Some(LastWord::Failed(head.word()?, head.text()?));
-            let word = if told == Told::Well { Some(LastWord::Well) } else { failure() };
-            return word.ok_or_else(no_frame).map(Some);
-        }
-        let members = head.list().ok_or_else(no_frame)?;
-        let place = members.iter().position(|&member| member == self.rank).ok_or_else(no_frame)?;
-        let engine = self.world.of(&Members::List(members.clone()));
-        self.does(told, (&engine, place, members), &mut head, from).map(|()| None)
-    }
-    fn does(
+    /// Makes calls, with what they carry.
+    fn makes(
         &mut self,
-        told: Told,
-        (engine, rank, members): (&Arc<dyn Engine<P>>, usize, Arc<[usize]>),
-        head: &mut Reader,
+        way: Way,
+        members: Arc<[usize]>,
+        calls: Vec<(Call, [usize; 2])>,
         from: &mut impl Read,
     ) -> io::Result<()> {
-        match told {
-            Told::Now => {
-                let (call, carried) = self.calls(head, from)?.pop().ok_or_else(no_frame)?;
-                let begun = self.record.begin(&call, 0, false).ok();
-                // SAFETY: what it gives is the rank's to say; nobody else touches it, and nothing is taken.
-                let outcome = unsafe { engine.now(rank, Windows { give: carried.give, take: None }, &call) };
-                self.ended(begun, None, &call, &outcome);
-                self.keep(carried);
-            }
-            Told::Values => {
-                let call = head.call().ok_or_else(no_frame)?;
-                let mut values = vec![0; head.word().ok_or_else(no_frame)?];
-                from.read_exact(&mut values)?;
-                let begun = self.record.begin(&call, 0, false).ok();
-                let outcome = engine.values(rank, &values, &call);
-                self.ended(begun, None, &call, &outcome);
-            }
-            Told::Start | Told::Post => {
-                let calls = self.calls(head, from)?;
-                let first = calls.first().ok_or_else(no_frame)?.0.clone();
-                let begun = self.record.begin(&first, 0, true).ok();
-                // SAFETY: as above; what is given is kept until the post has ended.
-                let post = unsafe {
-                    if told == Told::Start {
-                        let windows = |(call, carried): &(Call, Carried<P>)| {
-                            (Windows { give: carried.give, take: None }, call.clone())
-                        };
-                        engine.start(rank, &mut calls.iter().map(windows))
-                    } else {
-                        engine.post(rank, calls[0].1.give, &first)
-                    }
-                };
-                if let Ok(post) = post {
-                    let standing = Standing::new(engine, post, first);
-                    let carried = calls.into_iter().map(|(_, carried)| carried).collect();
-                    self.standing.push(Stands { members, post, standing, begun, carried });
-                } else {
-                    self.ended(begun, None, &first, &post);
+        let rank = members.iter().position(|&member| member == self.rank).ok_or_else(no_frame)?;
+        let engine = &self.world.of(&Members::List(members.clone()));
+        let (first, [_, len]) = calls.first().cloned().ok_or_else(no_frame)?;
+        if way == Way::Values {
+            let mut values = vec![0; len];
+            from.read_exact(&mut values)?;
+            let begun = self.record.begin(&first, 0, false).ok();
+            let outcome = engine.values(rank, &values, &first);
+            self.ended(begun, None, &first, &outcome);
+            return Ok(());
+        }
+        let carried = calls.iter().map(|(_, [at, len])| self.carried(*at, *len, from));
+        let carried = carried.collect::<io::Result<Vec<_>>>()?;
+        let windows = |carried: &Carried<P>| Windows { give: carried.give, take: None };
+        let begun = self.record.begin(&first, 0, way != Way::Now).ok();
+        // SAFETY: what is given is the rank's to say; nobody else touches it, it is kept until the call or its post has ended, and
+        // nothing is taken.
+        let post = unsafe {
+            match way {
+                Way::Now => engine.now(rank, windows(&carried[0]), &first).map(|()| None),
+                Way::Post => engine.post(rank, carried[0].give, &first).map(Some),
+                _ => {
+                    let mut calls = carried.iter().map(windows).zip(calls.into_iter().map(|(call, _)| call));
+                    engine.start(rank, &mut calls).map(Some)
                 }
             }
-            _ => {
-                let post = head.post().ok_or_else(no_frame)?;
-                let at = self.standing.iter().position(|s| s.post == post && s.members == members);
-                let Some(at) = at else { return Ok(()) }; // of a world that has failed
-                let Stands { mut standing, begun, carried, .. } = self.standing.swap_remove(at);
-                if told == Told::Finish {
-                    let waited = Instant::now();
-                    let outcome = standing.finish();
-                    self.ended(begun, Some(waited), &standing.call, &outcome);
-                }
-                drop(standing);
-                for carried in carried {
-                    self.keep(carried);
-                }
-            }
+        };
+        if let Ok(Some(post)) = post {
+            let standing = Standing::new(engine, post, first);
+            self.standing.push(Stands { members, post, standing, begun, carried });
+        } else {
+            self.ended(begun, None, &first, &post);
+            self.keep(carried);
         }
         Ok(())
+    }
+    /// Ends what was started: when all is done, or at once.
+    fn leaves(&mut self, members: &[usize], post: Post, waits: bool) {
+        let at = self.standing.iter().position(|s| s.post == post && *s.members == *members);
+        let Some(at) = at else { return }; // of a world that has failed
+        let Stands { mut standing, begun, carried, .. } = self.standing.swap_remove(at);
+        if waits {
+            let waited = Instant::now();
+            let outcome = standing.finish();
+            self.ended(begun, Some(waited), &standing.call, &outcome);
+        }
+        drop(standing);
+        self.keep(carried);
     }
     fn ended<T>(
         &self,
@@ -168,23 +139,10 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
         }
     }
     /// Keeps memory that is free again, for what comes next.
-    fn keep(&mut self, carried: Carried<P>) {
+    fn keep(&mut self, carried: Vec<Carried<P>>) {
         const MOST: usize = 32;
-        self.spare.extend(carried.buffer);
-        if self.spare.len() > MOST {
-            self.spare.remove(0);
-        }
-    }
-    /// The calls of a frame, with what they carry.
-    fn calls(&mut self, head: &mut Reader, from: &mut impl Read) -> io::Result<Calls<P>> {
-        let mut read = || {
-            let n = head.word()?;
-            let calls: Option<Vec<_>> = (0..n).map(|_| head.call()).collect();
-            let ranges: Option<Vec<_>> = (0..n).map(|_| Some([head.word()?, head.word()?])).collect();
-            Some(calls?.into_iter().zip(ranges?))
-        };
-        let read = read().ok_or_else(no_frame)?;
-        read.map(|(call, [at, len])| Ok((call, self.carried(at, len, from)?))).collect()
+        self.spare.extend(carried.into_iter().filter_map(|carried| carried.buffer));
+        self.spare.drain(..self.spare.len().saturating_sub(MOST));
     }
     /// Bytes that come, which lie so far behind where the window begins.
     fn carried(&mut self, at: usize, len: usize, from: &mut impl Read) -> io::Result<Carried<P>> {

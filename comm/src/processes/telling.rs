@@ -1,5 +1,5 @@
 //! The engine of a process' own rank: it tells all other processes what the rank does, and does it among their stand-ins.
-use super::frame::{Told, Writer, wanted};
+use super::frame::{Told, Way, send, wanted};
 use super::meeting::Processes;
 use super::order::Order;
 use crate::shared::SharedPlace;
@@ -57,36 +57,28 @@ impl<P: SharedPlace> Engines<P> for Telling<P> {
 }
 
 impl<P: SharedPlace> Teller<P> {
-    /// The call, with a number of its own.
+    /// The call, with a number of its own and its sentence, by which other processes know it.
     fn numbered(&self, call: &Call) -> Call {
-        Call { number: self.calls.fetch_add(1, Relaxed) + 1, ..call.clone() }
+        let number = self.calls.fetch_add(1, Relaxed) + 1;
+        Call { number, told: Some(call.to_string().into()), ..call.clone() }
     }
     /// What came of a call, when this process has done its part in all of them.
     fn settled<T>(&self, outcome: Result<T>) -> Result<T> {
         let outcome = outcome.inspect_err(|_| drop(self.order.quiet()))?;
         self.order.settled().map(|()| outcome)
     }
-    /// Tells all other processes.
+    /// Tells all other processes what `of` gives for each place in the group, or none.
     ///
     /// # Errors
     /// That one of them takes nothing any more. One that has ended is noticed by its stand-in.
-    fn tell(
+    fn tell<'a>(
         &self,
-        told: Told,
-        head: impl FnOnce(&mut Writer),
-        elements: &dyn Fn(Option<usize>, &mut Writer) -> Vec<Cow<'static, [u8]>>,
         call: &dyn Display,
+        of: impl Fn(Option<usize>) -> (Told, Vec<Cow<'a, [u8]>>),
     ) -> Result<()> {
-        let mut to_all = Writer::default();
-        to_all.told(told);
-        to_all.list(self.members.iter().copied());
-        head(&mut to_all);
         for (peer, connection) in self.processes.others() {
-            let mut frame = to_all.clone();
-            let place = self.members.iter().position(|&member| member == peer);
-            let elements = elements(place, &mut frame);
-            let elements: Vec<_> = elements.iter().map(|elements| &**elements).collect();
-            let sent = frame.send(connection, &elements);
+            let (told, elements) = of(self.members.iter().position(|&member| member == peer));
+            let sent = send(connection, &told, &elements);
             if sent.is_err_and(|why| matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)) {
                 let _ = connection.shutdown(Shutdown::Write); // half a frame went
                 let (missing, arrived) = (vec![peer], vec![self.processes.rank()]);
@@ -100,31 +92,22 @@ impl<P: SharedPlace> Teller<P> {
     ///
     /// # Safety
     /// Windows hold what their calls give, and nobody writes them.
-    unsafe fn tell_calls(&self, told: Told, rank: usize, calls: &[(Option<P::Ptr>, &Call)]) -> Result<()> {
-        let head = |frame: &mut Writer| {
-            frame.word(calls.len());
-            for (_, call) in calls {
-                frame.call(call);
-            }
-        };
-        let elements = |peer: Option<usize>, frame: &mut Writer| {
-            let wants = calls.iter().map(|(give, call)| {
+    unsafe fn tell_calls(&self, way: Way, rank: usize, calls: &[(Option<P::Ptr>, &Call)]) -> Result<()> {
+        self.tell(calls[0].1, |peer| {
+            let carried = calls.iter().map(|&(give, call)| {
                 let peer = peer.filter(|_| !self.place.joins());
                 let range = peer.map_or(0..0, |peer| wanted(call, self.members.len(), rank, peer));
                 let [from, len] = [range.start, range.len()].map(|elements| elements * call.elem.size);
-                frame.words([from, len]);
-                match give.filter(|_| len > 0) {
+                let elements = match give.filter(|_| len > 0) {
                     None => Cow::Borrowed(&[][..]),
                     // SAFETY: the caller's promise; they are sent before this rank goes on.
                     Some(give) => unsafe { self.place.bytes(P::raw(P::offset(give, from)).cast(), len) },
-                }
+                };
+                ((call.clone(), [from, len]), elements)
             });
-            wants.collect()
-        };
-        self.tell(told, head, &elements, calls[0].1)
-    }
-    fn tell_of(&self, told: Told, post: Post, call: &dyn Display) -> Result<()> {
-        self.tell(told, |frame| frame.post(post), &|_, _| Vec::new(), call)
+            let (calls, elements) = carried.unzip();
+            (Told::Calls(way, self.members.clone(), calls), elements)
+        })
     }
 }
 
@@ -133,18 +116,18 @@ impl<P: SharedPlace> Engine<P> for Teller<P> {
         let call = &self.numbered(call);
         // SAFETY: the caller's promise.
         let outcome = unsafe {
-            self.tell_calls(Told::Now, rank, &[(windows.give, call)])?;
+            self.tell_calls(Way::Now, rank, &[(windows.give, call)])?;
             self.among.now(rank, windows, call)
         };
         self.settled(outcome)
     }
     fn values(&self, rank: usize, mine: &[u8], call: &Call) -> Result<Vec<Vec<u8>>> {
-        let elements = |peer: Option<usize>, frame: &mut Writer| {
-            let mine = if peer.is_some() { mine.to_vec() } else { Vec::new() };
-            frame.word(mine.len());
-            vec![Cow::Owned(mine)]
-        };
-        self.tell(Told::Values, |frame| frame.call(call), &elements, call)?;
+        let call = &self.numbered(call);
+        self.tell(call, |peer| {
+            let mine = if peer.is_some() { mine } else { &[] };
+            let calls = vec![(call.clone(), [0, mine.len()])];
+            (Told::Calls(Way::Values, self.members.clone(), calls), vec![mine.into()])
+        })?;
         self.among.values(rank, mine, call)
     }
     unsafe fn start(&self, rank: usize, calls: &mut dyn Iterator<Item = (Windows<P>, Call)>) -> Result<Post> {
@@ -152,7 +135,7 @@ impl<P: SharedPlace> Engine<P> for Teller<P> {
         let told: Vec<_> = calls.iter().map(|(windows, call)| (windows.give, call)).collect();
         // SAFETY: the caller's promise.
         unsafe {
-            self.tell_calls(Told::Start, rank, &told)?;
+            self.tell_calls(Way::Start, rank, &told)?;
             self.among.start(rank, &mut calls.into_iter())
         }
     }
@@ -160,17 +143,18 @@ impl<P: SharedPlace> Engine<P> for Teller<P> {
         let call = &self.numbered(call);
         // SAFETY: the caller's promise.
         unsafe {
-            self.tell_calls(Told::Post, rank, &[(window, call)])?;
+            self.tell_calls(Way::Post, rank, &[(window, call)])?;
             self.among.post(rank, window, call)
         }
     }
     fn finish(&self, post: Post, call: &Call) -> Result<()> {
-        let told = self.tell_of(Told::Finish, post, call);
+        let told = self.tell(call, |_| (Told::Finish(self.members.clone(), post), Vec::new()));
         told.inspect_err(|_| self.among.withdraw(post))?;
         self.settled(self.among.finish(post, call))
     }
     fn withdraw(&self, post: Post) {
-        let _ = self.tell_of(Told::Withdraw, post, &"a request that is dropped"); // who takes nothing is told of by the next call
+        let withdrawn = |_| (Told::Withdraw(self.members.clone(), post), Vec::new());
+        let _ = self.tell(&"a request that is dropped", withdrawn); // who takes nothing is told of by the next call
         self.among.withdraw(post);
         let _ = self.order.quiet(); // as above
     }

@@ -5,7 +5,7 @@ use super::watch::Watch;
 use crate::flight::End;
 #[cfg(any(test, feature = "mutants"))]
 use crate::mutants::{OnTrial, Trial};
-use crate::processes::{LastWord, Order, Processes, StandIn, Telling};
+use crate::processes::{Order, Processes, StandIn, Telling};
 use crate::shared::SharedPlace;
 use crate::sync::{Mutex, lock};
 use crate::trace::Traced;
@@ -194,7 +194,7 @@ impl World {
                 let found = |reason: &str| watch.fail(rank, reason);
                 let stand_in = StandIn::new(rank, (&place, &*world), watch.record(rank), &found);
                 return on_rank(&watch, rank, || {
-                    let LastWord::Failed(of, reason) = stand_in.run(processes)? else { return Ok(None) };
+                    let Some((of, reason)) = stand_in.run(processes)? else { return Ok(None) };
                     lock(&told).insert(rank, (of, reason.clone()));
                     watch.blame(rank, &CommError::Dead { rank: of, reason: reason.clone() });
                     Err(reason)
