@@ -1,6 +1,6 @@
 //! Numbers on a GPU, and what it computes with them: each kernel of the list is launched by a function of its name.
 use crate::gpu::Gpu;
-use crate::launches;
+use crate::launches::{Launches, attention_scratch};
 use bytemuck::TransparentWrapper;
 use kernels::{
     Activation, AdamW, Attend, Heads, Kernels, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms,
@@ -36,10 +36,14 @@ impl<S: Scalar> Device for Cuda<S> {
 }
 
 /// Launches; a profile that is being taken waits for the card and records the kernel under its name.
-fn run<S: Scalar>(device: &Cuda<S>, called: (&'static str, KernelKind), launch: impl FnOnce(&Gpu)) {
+fn run<S: Scalar<Wide = f32>>(
+    device: &Cuda<S>,
+    called: (&'static str, KernelKind),
+    launch: impl FnOnce(Launches<S>),
+) {
     let profile = device.profile();
     let from = profile.and_then(Profile::now);
-    launch(&device.0);
+    launch(Launches::on(&device.0));
     if let (Some(profile), Some(from)) = (profile, from) {
         device.0.settle();
         profile.kernel(called, from, device.meter().flops());
@@ -54,22 +58,22 @@ macro_rules! compute {
             const TOGETHER: usize = usize::MAX; // a card's cache is no core's
             fn pack(&self, b: View<Self>) -> Tensor<Self> {
                 let mut packed = Tensor::empty(self, Category::Buffers, b.rows(), b.cols());
-                run(self, ("pack", KernelKind::Product), |gpu| launches::gather(gpu, packed.view_mut(), b));
+                run(self, ("pack", KernelKind::Product), |launches| launches.gather(packed.view_mut(), b));
                 packed
             }
             fn packed_len(k: usize, n: usize) -> usize {
                 k * n
             }
             fn attention_scratch(heads: Heads, keys: usize) -> usize {
-                launches::attention_scratch(heads, keys)
+                attention_scratch(heads, keys)
             }
             $(fn $name(&self, $($arg: $of),*) {
-                run(self, ($called, KernelKind::$kind), |gpu| launches::$name(gpu, $($arg),*));
+                run(self, ($called, KernelKind::$kind), |launches| launches.$name($($arg),*));
             })*
         }
         impl Selects for Cuda<$number> {
             fn top_k(&self, values: ViewMut<Self>, columns: &mut Index<Gpu>, x: View<Self>) {
-                run(self, ("top k", KernelKind::EmbeddingAndLoss), |gpu| launches::top_k(gpu, values, columns, x));
+                run(self, ("top k", KernelKind::EmbeddingAndLoss), |launches| launches.top_k(values, columns, x));
             }
         }
     };

@@ -8,19 +8,13 @@ mod optimizer;
 mod router;
 mod top_k;
 
-pub(crate) use attention::*;
-pub(crate) use elementwise::*;
-pub(crate) use gemm::*;
-pub(crate) use loss::*;
-pub(crate) use norm::*;
-pub(crate) use optimizer::*;
-pub(crate) use router::*;
-pub(crate) use top_k::*;
+pub(crate) use attention::attention_scratch;
 
-use crate::card::{Argument, Boxes, KernelName, Room, Shape, arguments_of};
+use crate::card::{Argument, Boxes, Room, Shape, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::{Gpu, well};
 use std::ffi::c_void;
+use std::marker::PhantomData;
 use tensor::{Category, Device, Dropout, Index, Scalar, Tensor, View, ViewMut};
 
 /// A matrix as kernels see it: `View<T>` of `number.cuh`.
@@ -155,7 +149,23 @@ pub(crate) fn boxes(gpu: &Gpu, x: &Window) -> Boxes {
     well(gpu.card().boxes(x.at, size, stride * 2))
 }
 
-/// A kernel of a number: `add_f32`.
-pub(crate) fn named<S: Scalar>(kernel: &'static str) -> KernelName {
-    (kernel, S::NAME)
+/// What a kernel reads, and what it writes.
+type In<'a, S> = View<'a, Cuda<S>>;
+type Out<'a, S> = ViewMut<'a, Cuda<S>>;
+
+/// The launches of a card's kernels of one number: each has the name of its kernel in the list.
+pub(crate) struct Launches<'a, S>(&'a Gpu, PhantomData<S>);
+
+impl<'a, S: Scalar<Wide = f32>> Launches<'a, S> {
+    pub(crate) fn on(gpu: &'a Gpu) -> Self {
+        Self(gpu, PhantomData)
+    }
+    /// Whether the card has this kernel of this number.
+    fn has(&self, kernel: &'static str) -> bool {
+        self.0.card().has((kernel, S::NAME))
+    }
+    /// Launches the kernel of this number: `add_f32`.
+    fn launch(&self, kernel: &'static str, shape: Shape, arguments: &[&dyn Argument]) {
+        self.0.launch((kernel, S::NAME), shape, arguments);
+    }
 }

@@ -4,7 +4,8 @@ use crate::card::Card;
 use crate::checks::Number;
 use crate::cublas::Cublas;
 use crate::gpu::Gpu;
-use crate::launches::gemm::{Rung, product};
+use crate::launches::Launches;
+use crate::launches::gemm::Rung;
 use kernels::{Activation, Attend, Heads, Indexed, Kernels, Mask, Qkv, Segment, Span, Write};
 use std::process::Command;
 use tensor::{Bf16, Category, Device, Index, Tensor, mix};
@@ -192,7 +193,7 @@ fn ladder(gpu: &Gpu, scale: Scale, add: &mut dyn FnMut(CardFigure)) -> Outcome<(
         let mut there = true;
         let mut work = || {
             let of = [(&c.view_mut()).into(), (&a.view()).into(), (&b.view()).into()];
-            there = product::<Bf16>(gpu, Some(rung), of, false, Write::Set);
+            there = Launches::<Bf16>::on(gpu).product(Some(rung), of, false, Write::Set);
         };
         let seconds = best(gpu.card(), scale, &mut work)?;
         if there {

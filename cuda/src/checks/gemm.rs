@@ -1,8 +1,8 @@
 //! Checks of products: whole numbers, so that every sum is exact.
 use super::{Both, Check, Number, both};
 use crate::gpu::Gpu;
-use crate::launches::Window;
-use crate::launches::gemm::{Rung, product};
+use crate::launches::gemm::Rung;
+use crate::launches::{Launches, Window};
 use kernels::{Kernels, Write};
 use tensor::{Cpu, Device, View};
 
@@ -114,7 +114,7 @@ fn by_rung<S: Number, C: Number>(
     let mut c = Both::<C>::whole(gpu, 7, m, n + 24);
     let write = if factors.layout.is_multiple_of(3) { Write::Add } else { Write::Set };
     let of = [Window::from(&c.gpu.view_mut().take_cols(8, n)), (&a).into(), (&b).into()];
-    let computed = product::<S>(gpu, Some(rung), of, C::NARROW != S::NARROW, write);
+    let computed = Launches::<S>::on(gpu).product(Some(rung), of, C::NARROW != S::NARROW, write);
     if computed {
         Cpu::<f64>::default().gemm(c.host.view_mut().take_cols(8, n), a_host, b_host, write);
         c.equal(what)?;

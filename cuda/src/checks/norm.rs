@@ -2,7 +2,7 @@
 use super::{Both, Check, Number, both, on_both};
 use crate::card::KernelName;
 use crate::gpu::Gpu;
-use crate::launches::rms_norm_as;
+use crate::launches::Launches;
 use kernels::Kernels;
 use tensor::Cpu;
 
@@ -52,7 +52,7 @@ fn rms_by_hand(gpu: &Gpu) -> Result<(), String> {
         let (mut y, mut r) = (Both::<f32>::draw(gpu, 3, rows, whole), Both::<f32>::draw(gpu, 4, rows, 3));
         let ((to, wanted), (scale, scales)) = (y.cut_mut(at, cols), r.cut_mut(1, 1));
         let (from, by) = (x.cut(at, cols), gain.cut(at, cols));
-        rms_norm_as::<f32>(gpu, KERNEL, to, scale, from.0, by.0, EPS);
+        Launches::on(gpu).rms_norm_as(KERNEL, to, scale, from.0, by.0, EPS);
         Cpu::<f64>::default().rms_norm(wanted, scales, from.1, by.1, EPS);
         r.close("1 / the root of the mean square, by hand", 0.5)?;
         y.close("rms norm by hand", 1.0)?;

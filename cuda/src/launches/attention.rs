@@ -1,10 +1,10 @@
 //! Launches of `attention.cu` and `attention_backward.cu`.
-use super::{Dropped, THREADS, Window, boxes, named};
-use crate::card::{Argument, KernelName, Shape, arguments_of};
+use super::{Dropped, In, Launches, Out, THREADS, Window, boxes};
+use crate::card::{Argument, Shape, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::{Attend, Heads, Mask, Qkv, Softmax};
-use tensor::{Index, Scalar, View, ViewMut};
+use tensor::{Index, Scalar};
 
 /// What is attended, as kernels see it: `Attend` of `attention.cuh`.
 #[derive(Clone, Copy, Debug)]
@@ -64,45 +64,6 @@ macro_rules! by_width {
     };
 }
 
-/// The narrowest kernel for so many features.
-fn wide_enough<S: Scalar>(gpu: &Gpu, kernel: [&'static str; 3], dim: usize) -> KernelName {
-    let wide = WIDTHS.into_iter().zip(kernel).filter(|&(width, _)| dim <= width);
-    let mut names = wide.map(|(_, name)| named::<S>(name));
-    names.find(|name| gpu.card().has(*name)).expect("one for 256 features")
-}
-
-/// The kernel on tensor cores, if there is one of this number: for up to 128 features in rows whose pieces of 16 bytes are
-/// aligned; `to` are outputs, whose pairs are.
-fn on_cores<S: Scalar>(
-    gpu: &Gpu,
-    kernel: [&'static str; 3],
-    dim: usize,
-    from: &[Window],
-    to: &[(Window, u64)],
-) -> Option<KernelName> {
-    let aligned = |w: &Window, bytes: u64, size: u64| {
-        w.at.is_multiple_of(bytes) && (w.row_stride * size).is_multiple_of(bytes)
-    };
-    let name = named::<S>(kernel[usize::from(dim > 64)]);
-    let size = size_of::<S>() as u64;
-    let fits = dim <= 128
-        && dim.is_multiple_of(8)
-        && from.iter().all(|w| aligned(w, 16, size))
-        && to.iter().all(|(w, size)| aligned(w, 2 * size, *size));
-    (fits && gpu.card().has(name)).then_some(name)
-}
-
-/// The kernel for Hopper cards, on one: for 64 or 128 features.
-fn on_hopper<S: Scalar>(
-    gpu: &Gpu,
-    kernel: [&'static str; 3],
-    dim: usize,
-    from: &[Window],
-    to: &[(Window, u64)],
-) -> Option<KernelName> {
-    matches!(dim, 64 | 128).then(|| on_cores::<S>(gpu, kernel, dim, from, to))?
-}
-
 /// A block of eight warps that multiply, and one that has the card copy for them.
 fn block_on_hopper(blocks: [usize; 2], shared: usize) -> Shape {
     let [x, y] = blocks;
@@ -118,49 +79,6 @@ fn warps(gpu: &Gpu, n: usize) -> Shape {
 /// Where a softmax goes: (o, out, max, sum).
 type Results = [Window; 4];
 
-/// The softmax over these spans.
-fn forward<S: Scalar>(
-    gpu: &Gpu,
-    (attend, spans): (&Attend, &Index<Gpu>),
-    qkv: &Qkv<Cuda<S>>,
-    to: Results,
-    scratch: Window,
-) {
-    let (a, Heads { queries, dim, .. }) = (Attended::from(attend), attend.heads);
-    let [q, k, v] = [&qkv.q, &qkv.k, &qkv.v].map(Window::from);
-    let [o, out, max, sum] = to;
-    let (rows, count) = (qkv.q.rows(), spans.len() / 8);
-    if count > 0 && rows <= 4 * count {
-        let (splits, shape) = by_rows(attend.heads, rows, qkv.k.rows() / count, scratch.len());
-        let (splits, dim_word) = (splits as u32, dim as u32);
-        let kernel = wide_enough::<S>(gpu, by_width!("attention_rows"), dim);
-        gpu.launch(kernel, shape, &[&a, spans, &q, &k, &v, &o, &out, &max, &sum, &scratch, &splits]);
-        if splits > 1 {
-            let arguments: [&dyn Argument; 7] = [&o, &out, &max, &sum, &scratch, &splits, &dim_word];
-            gpu.launch(named::<S>("attention_join"), warps(gpu, max.len()), &arguments);
-        }
-        return;
-    }
-    let to_numbers = [(o, size_of::<S>() as u64), (out, 4)];
-    if let Some(name) = on_hopper::<S>(gpu, by_width!("attention_hopper"), dim, &[q, k, v], &to_numbers) {
-        let shape =
-            block_on_hopper([rows.div_ceil(128), queries], (128 + 4 * 128) * dim * 2 + (1 + 4 * 2) * 8);
-        let [boxes_of_q, boxes_of_k, boxes_of_v] = [q, k, v].map(|x| boxes(gpu, &x));
-        let arguments: [&dyn Argument; 10] =
-            [&a, spans, &q.rows, &boxes_of_q, &boxes_of_k, &boxes_of_v, &o, &out, &max, &sum];
-        return gpu.launch(name, shape, &arguments);
-    }
-    let (kernel, shape) = match on_cores::<S>(gpu, by_width!("attention_cores"), dim, &[q, k, v], &to_numbers)
-    {
-        Some(name) => {
-            let (width, blocks) = (if dim <= 64 { 64 } else { 128 }, [rows.div_ceil(128), queries, 1]);
-            (name, Shape { blocks, threads: 128, shared: (128 * width + 2 * 4096) * 2 })
-        }
-        None => (wide_enough::<S>(gpu, by_width!("attention"), dim), tiles(rows, queries)),
-    };
-    gpu.launch(kernel, shape, &[&a, spans, &q, &k, &v, &o, &out, &max, &sum]);
-}
-
 /// Query heads that a block of single rows takes together.
 const TOGETHER: usize = 4;
 /// Blocks of single rows that keep a card busy: where there are fewer, keys are split.
@@ -175,98 +93,6 @@ fn by_rows(heads: Heads, rows: usize, keys: usize, scratch: usize) -> (usize, Sh
     (splits, Shape { blocks: [rows * splits, across, 1], threads: 128, shared })
 }
 
-pub(crate) fn attention<S: Scalar>(
-    gpu: &Gpu,
-    attend: &Attend,
-    spans: &Index<Gpu>,
-    qkv: Qkv<Cuda<S>>,
-    o: ViewMut<Cuda<S>>,
-    lse: ViewMut<Cuda<S::Wide>>,
-    scratch: ViewMut<Cuda<S::Wide>>,
-) {
-    let to = [Window::from(&o), Window::NONE, Window::from(&lse), Window::NONE];
-    forward(gpu, (attend, spans), &qkv, to, Window::from(&scratch));
-}
-
-pub(crate) fn attention_block<S: Scalar>(
-    gpu: &Gpu,
-    attend: &Attend,
-    spans: &Index<Gpu>,
-    qkv: Qkv<Cuda<S>>,
-    run: Softmax<Cuda<S::Wide>>,
-    scratch: ViewMut<Cuda<S::Wide>>,
-) {
-    let [out, max, sum] = [&run.out, &run.max, &run.sum].map(Window::from);
-    forward(gpu, (attend, spans), &qkv, [Window::NONE, out, max, sum], Window::from(&scratch));
-}
-
-pub(crate) fn attention_finish<S: Scalar>(
-    gpu: &Gpu,
-    heads: Heads,
-    o: ViewMut<Cuda<S>>,
-    run: Softmax<Cuda<S::Wide>>,
-) {
-    let shape = warps(gpu, Window::from(&run.max).len());
-    let arguments: [&dyn Argument; 5] = [&o, &run.out, &run.max, &run.sum, &(heads.dim as u32)];
-    gpu.launch(named::<S>("attention_finish"), shape, &arguments);
-}
-
-pub(crate) fn attention_delta<S: Scalar>(
-    gpu: &Gpu,
-    heads: Heads,
-    delta: ViewMut<Cuda<S::Wide>>,
-    o: View<Cuda<S>>,
-    d_o: View<Cuda<S>>,
-) {
-    let shape = warps(gpu, Window::from(&delta).len());
-    gpu.launch(named::<S>("attention_delta"), shape, &[&delta, &o, &d_o, &(heads.dim as u32)]);
-}
-
-/// Two passes: the gradients of keys and values, where each block has some of their rows, and those of queries.
-#[allow(clippy::too_many_arguments)] // as the kernel
-pub(crate) fn attention_backward<S: Scalar>(
-    gpu: &Gpu,
-    attend: &Attend,
-    spans: &Index<Gpu>,
-    qkv: Qkv<Cuda<S>>,
-    (lse, delta): (View<Cuda<S::Wide>>, View<Cuda<S::Wide>>),
-    d_o: View<Cuda<S>>,
-    dqkv: [ViewMut<Cuda<S>>; 3],
-    _: ViewMut<Cuda<S::Wide>>,
-) {
-    let (a, Heads { queries, keys, dim }) = (Attended::from(attend), attend.heads);
-    let [q, k, v, d_o] = [&qkv.q, &qkv.k, &qkv.v, &d_o].map(Window::from);
-    let [dq, dk, dv] = dqkv.each_ref().map(Window::from);
-    let (from, outputs) = ([q, k, v, d_o], [dq, dk, dv].map(|to| (to, size_of::<S>() as u64)));
-    let on_hopper = |kernel| on_hopper::<S>(gpu, kernel, dim, &from, &outputs);
-    let both =
-        (on_hopper(by_width!("attention_hopper_keys")), on_hopper(by_width!("attention_hopper_queries")));
-    if let (Some(of_keys), Some(of_queries)) = both {
-        // Two tiles of 128 rows of its own; two stages of two of so many rows of the other side, with two numbers each; barriers.
-        let shared = |aside: usize| (2 * 128 + 4 * aside) * dim * 2 + 4 * aside * 4 + 5 * 8;
-        let tiles = |rows: usize| rows.div_ceil(128);
-        let [map_of_q, map_of_k, map_of_v, map_of_d_o] = from.map(|x| boxes(gpu, &x));
-        let maps: [&dyn Argument; 4] = [&map_of_q, &map_of_k, &map_of_v, &map_of_d_o];
-        let [q, k, v, d_o] = maps;
-        let shape = block_on_hopper([keys, tiles(qkv.k.rows())], shared(64));
-        gpu.launch(of_keys, shape, &[&a, spans, &from[1].rows, q, k, v, d_o, &lse, &delta, &dk, &dv]);
-        let shape = block_on_hopper([tiles(qkv.q.rows()), queries], shared(64 * 128 / dim));
-        return gpu.launch(of_queries, shape, &[&a, spans, &from[0].rows, q, k, v, d_o, &lse, &delta, &dq]);
-    }
-    let pass = |[kernel, cores]: [[&'static str; 3]; 2], rows: usize, heads: usize| match on_cores::<S>(
-        gpu, cores, dim, &from, &outputs,
-    ) {
-        Some(name) => (name, backward_on_cores(rows, heads, dim)),
-        None => (wide_enough::<S>(gpu, kernel, dim), tiles(rows, heads)),
-    };
-    let of_keys = [by_width!("attention_keys"), by_width!("attention_cores_keys")];
-    let (kernel, shape) = pass(of_keys, qkv.k.rows(), keys);
-    gpu.launch(kernel, shape, &[&a, spans, &q, &k, &v, &lse, &delta, &d_o, &dk, &dv]);
-    let of_queries = [by_width!("attention_queries"), by_width!("attention_cores_queries")];
-    let (kernel, shape) = pass(of_queries, qkv.q.rows(), queries);
-    gpu.launch(kernel, shape, &[&a, spans, &q, &k, &v, &lse, &delta, &d_o, &dq]);
-}
-
 /// A block of 128 rows of its own; two times 32 of the other side, with two numbers each.
 fn backward_on_cores(rows: usize, heads: usize, dim: usize) -> Shape {
     let (width, threads) = if dim <= 64 { (64, 128) } else { (128, 256) };
@@ -278,4 +104,172 @@ fn backward_on_cores(rows: usize, heads: usize, dim: usize) -> Shape {
 pub(crate) fn attention_scratch(heads: Heads, keys: usize) -> usize {
     let fan = heads.queries / heads.keys;
     if keys < 512 { 1 } else { BUSY * TOGETHER.min(fan) * (heads.dim + 2) }
+}
+
+#[allow(clippy::too_many_arguments)] // as the kernels
+impl<S: Scalar<Wide = f32>> Launches<'_, S> {
+    /// The narrowest kernel for so many features.
+    fn wide_enough(&self, kernel: [&'static str; 3], dim: usize) -> &'static str {
+        let wide = WIDTHS.into_iter().zip(kernel).filter(|&(width, _)| dim <= width);
+        wide.map(|(_, name)| name).find(|name| self.has(name)).expect("one for 256 features")
+    }
+
+    /// The kernel on tensor cores, if there is one of this number: for up to 128 features in rows whose pieces of 16 bytes are
+    /// aligned; `to` are outputs, whose pairs are.
+    fn on_cores(
+        &self,
+        kernel: [&'static str; 3],
+        dim: usize,
+        from: &[Window],
+        to: &[(Window, u64)],
+    ) -> Option<&'static str> {
+        let aligned = |w: &Window, bytes: u64, size: u64| {
+            w.at.is_multiple_of(bytes) && (w.row_stride * size).is_multiple_of(bytes)
+        };
+        let name = kernel[usize::from(dim > 64)];
+        let size = size_of::<S>() as u64;
+        let fits = dim <= 128
+            && dim.is_multiple_of(8)
+            && from.iter().all(|w| aligned(w, 16, size))
+            && to.iter().all(|(w, size)| aligned(w, 2 * size, *size));
+        (fits && self.has(name)).then_some(name)
+    }
+
+    /// The kernel for Hopper cards, on one: for 64 or 128 features.
+    fn on_hopper(
+        &self,
+        kernel: [&'static str; 3],
+        dim: usize,
+        from: &[Window],
+        to: &[(Window, u64)],
+    ) -> Option<&'static str> {
+        matches!(dim, 64 | 128).then(|| self.on_cores(kernel, dim, from, to))?
+    }
+
+    /// The softmax over these spans.
+    fn forward(
+        &self,
+        (attend, spans): (&Attend, &Index<Gpu>),
+        qkv: &Qkv<Cuda<S>>,
+        to: Results,
+        scratch: Window,
+    ) {
+        let (a, Heads { queries, dim, .. }) = (Attended::from(attend), attend.heads);
+        let [q, k, v] = [&qkv.q, &qkv.k, &qkv.v].map(Window::from);
+        let [o, out, max, sum] = to;
+        let (rows, count) = (qkv.q.rows(), spans.len() / 8);
+        if count > 0 && rows <= 4 * count {
+            let (splits, shape) = by_rows(attend.heads, rows, qkv.k.rows() / count, scratch.len());
+            let (splits, dim_word) = (splits as u32, dim as u32);
+            let kernel = self.wide_enough(by_width!("attention_rows"), dim);
+            self.launch(kernel, shape, &[&a, spans, &q, &k, &v, &o, &out, &max, &sum, &scratch, &splits]);
+            if splits > 1 {
+                let arguments: [&dyn Argument; 7] = [&o, &out, &max, &sum, &scratch, &splits, &dim_word];
+                self.launch("attention_join", warps(self.0, max.len()), &arguments);
+            }
+            return;
+        }
+        let to_numbers = [(o, size_of::<S>() as u64), (out, 4)];
+        if let Some(name) = self.on_hopper(by_width!("attention_hopper"), dim, &[q, k, v], &to_numbers) {
+            let shape =
+                block_on_hopper([rows.div_ceil(128), queries], (128 + 4 * 128) * dim * 2 + (1 + 4 * 2) * 8);
+            let [boxes_of_q, boxes_of_k, boxes_of_v] = [q, k, v].map(|x| boxes(self.0, &x));
+            let arguments: [&dyn Argument; 10] =
+                [&a, spans, &q.rows, &boxes_of_q, &boxes_of_k, &boxes_of_v, &o, &out, &max, &sum];
+            return self.launch(name, shape, &arguments);
+        }
+        let (kernel, shape) = match self.on_cores(by_width!("attention_cores"), dim, &[q, k, v], &to_numbers)
+        {
+            Some(name) => {
+                let (width, blocks) = (if dim <= 64 { 64 } else { 128 }, [rows.div_ceil(128), queries, 1]);
+                (name, Shape { blocks, threads: 128, shared: (128 * width + 2 * 4096) * 2 })
+            }
+            None => (self.wide_enough(by_width!("attention"), dim), tiles(rows, queries)),
+        };
+        self.launch(kernel, shape, &[&a, spans, &q, &k, &v, &o, &out, &max, &sum]);
+    }
+
+    pub(crate) fn attention(
+        &self,
+        attend: &Attend,
+        spans: &Index<Gpu>,
+        qkv: Qkv<Cuda<S>>,
+        o: Out<S>,
+        lse: Out<f32>,
+        scratch: Out<f32>,
+    ) {
+        let to = [Window::from(&o), Window::NONE, Window::from(&lse), Window::NONE];
+        self.forward((attend, spans), &qkv, to, Window::from(&scratch));
+    }
+
+    pub(crate) fn attention_block(
+        &self,
+        attend: &Attend,
+        spans: &Index<Gpu>,
+        qkv: Qkv<Cuda<S>>,
+        run: Softmax<Cuda<f32>>,
+        scratch: Out<f32>,
+    ) {
+        let [out, max, sum] = [&run.out, &run.max, &run.sum].map(Window::from);
+        self.forward((attend, spans), &qkv, [Window::NONE, out, max, sum], Window::from(&scratch));
+    }
+
+    pub(crate) fn attention_finish(&self, heads: Heads, o: Out<S>, run: Softmax<Cuda<f32>>) {
+        let shape = warps(self.0, Window::from(&run.max).len());
+        let arguments: [&dyn Argument; 5] = [&o, &run.out, &run.max, &run.sum, &(heads.dim as u32)];
+        self.launch("attention_finish", shape, &arguments);
+    }
+
+    pub(crate) fn attention_delta(&self, heads: Heads, delta: Out<f32>, o: In<S>, d_o: In<S>) {
+        let shape = warps(self.0, Window::from(&delta).len());
+        self.launch("attention_delta", shape, &[&delta, &o, &d_o, &(heads.dim as u32)]);
+    }
+
+    /// Two passes: the gradients of keys and values, where each block has some of their rows, and those of queries.
+    pub(crate) fn attention_backward(
+        &self,
+        attend: &Attend,
+        spans: &Index<Gpu>,
+        qkv: Qkv<Cuda<S>>,
+        (lse, delta): (In<f32>, In<f32>),
+        d_o: In<S>,
+        dqkv: [Out<S>; 3],
+        _: Out<f32>,
+    ) {
+        let (a, Heads { queries, keys, dim }) = (Attended::from(attend), attend.heads);
+        let [q, k, v, d_o] = [&qkv.q, &qkv.k, &qkv.v, &d_o].map(Window::from);
+        let [dq, dk, dv] = dqkv.each_ref().map(Window::from);
+        let (from, outputs) = ([q, k, v, d_o], [dq, dk, dv].map(|to| (to, size_of::<S>() as u64)));
+        let on_hopper = |kernel| self.on_hopper(kernel, dim, &from, &outputs);
+        let both =
+            (on_hopper(by_width!("attention_hopper_keys")), on_hopper(by_width!("attention_hopper_queries")));
+        if let (Some(of_keys), Some(of_queries)) = both {
+            // Two tiles of 128 rows of its own; two stages of two of so many rows of the other side, with two numbers each; barriers.
+            let shared = |aside: usize| (2 * 128 + 4 * aside) * dim * 2 + 4 * aside * 4 + 5 * 8;
+            let tiles = |rows: usize| rows.div_ceil(128);
+            let [map_of_q, map_of_k, map_of_v, map_of_d_o] = from.map(|x| boxes(self.0, &x));
+            let maps: [&dyn Argument; 4] = [&map_of_q, &map_of_k, &map_of_v, &map_of_d_o];
+            let [q, k, v, d_o] = maps;
+            let shape = block_on_hopper([keys, tiles(qkv.k.rows())], shared(64));
+            self.launch(of_keys, shape, &[&a, spans, &from[1].rows, q, k, v, d_o, &lse, &delta, &dk, &dv]);
+            let shape = block_on_hopper([tiles(qkv.q.rows()), queries], shared(64 * 128 / dim));
+            return self.launch(
+                of_queries,
+                shape,
+                &[&a, spans, &from[0].rows, q, k, v, d_o, &lse, &delta, &dq],
+            );
+        }
+        let pass = |[kernel, cores]: [[&'static str; 3]; 2], rows: usize, heads: usize| match self
+            .on_cores(cores, dim, &from, &outputs)
+        {
+            Some(name) => (name, backward_on_cores(rows, heads, dim)),
+            None => (self.wide_enough(kernel, dim), tiles(rows, heads)),
+        };
+        let of_keys = [by_width!("attention_keys"), by_width!("attention_cores_keys")];
+        let (kernel, shape) = pass(of_keys, qkv.k.rows(), keys);
+        self.launch(kernel, shape, &[&a, spans, &q, &k, &v, &lse, &delta, &d_o, &dk, &dv]);
+        let of_queries = [by_width!("attention_queries"), by_width!("attention_cores_queries")];
+        let (kernel, shape) = pass(of_queries, qkv.q.rows(), queries);
+        self.launch(kernel, shape, &[&a, spans, &q, &k, &v, &lse, &delta, &d_o, &dq]);
+    }
 }

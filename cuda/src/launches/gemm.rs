@@ -1,41 +1,10 @@
 //! Launches of products: of all ways to compute one that the card has, the fastest that fits.
-use super::{Window, boxes, each, named};
-use crate::card::{KernelName, Shape};
+use super::{In, Launches, Out, Window, boxes, each};
+use crate::card::Shape;
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::Write;
-use tensor::{Scalar, Tensor, View, ViewMut};
-
-pub(crate) fn gemm<S: Scalar>(
-    gpu: &Gpu,
-    c: ViewMut<Cuda<S>>,
-    a: View<Cuda<S>>,
-    b: View<Cuda<S>>,
-    write: Write,
-) {
-    product::<S>(gpu, None, [(&c).into(), (&a).into(), (&b).into()], false, write);
-}
-
-pub(crate) fn gemm_wide<S: Scalar>(
-    gpu: &Gpu,
-    c: ViewMut<Cuda<S::Wide>>,
-    a: View<Cuda<S>>,
-    b: View<Cuda<S>>,
-    write: Write,
-) {
-    let of = [(&c).into(), (&a).into(), (&b).into()];
-    product::<S>(gpu, None, of, true, write);
-}
-
-pub(crate) fn gemm_packed<S: Scalar>(
-    gpu: &Gpu,
-    c: ViewMut<Cuda<S>>,
-    a: View<Cuda<S>>,
-    b: &Tensor<Cuda<S>>,
-    write: Write,
-) {
-    product::<S>(gpu, None, [(&c).into(), (&a).into(), (&b.view()).into()], false, write);
-}
+use tensor::{Scalar, Tensor};
 
 /// A way to compute a product: a rung of the ladder of `gemm.cu`.
 #[derive(Clone, Copy, Debug)]
@@ -150,32 +119,41 @@ impl Rung {
     }
 }
 
-/// C (+)= A·B, by this way or by the best; whether it was computed. C is of the factors' number S, or wide.
-pub(crate) fn product<S: Scalar>(
-    gpu: &Gpu,
-    by: Option<Rung>,
-    [c, a, b]: [Window; 3],
-    wide: bool,
-    write: Write,
-) -> bool {
-    let fit = c.rows == a.rows && a.cols == b.rows && b.cols == c.cols;
-    assert!(fit && c.col_stride == 1, "a product of matrices that do not fit");
-    let add = if write == Write::Add { ADD } else { 0 };
-    let how = add | if wide && S::NARROW { WIDE } else { 0 };
-    let of = Product { c, a, b, bytes: size_of::<S>() as u64, how };
-    let launch = |rung: Rung| -> Option<(Rung, KernelName, Shape)> {
-        let (kernel, shape) = rung.launch(gpu, &of)?;
-        gpu.card().has(named::<S>(kernel)).then_some((rung, named::<S>(kernel), shape))
-    };
-    let suiting = |rung: &Rung| rung.suits(gpu, &of);
-    let found = by.map_or_else(|| Rung::ALL.into_iter().filter(suiting).find_map(launch), launch);
-    match found {
-        Some((Rung::Hopper, kernel, shape)) => {
-            let [a, b] = [&a, &b].map(|x| boxes(gpu, x));
-            gpu.launch(kernel, shape, &[&of.c, &of.a.cols, &a, &b, &of.how]);
-        }
-        Some((_, kernel, shape)) => gpu.launch(kernel, shape, &[&of.c, &of.a, &of.b, &of.how]),
-        None => {}
+impl<S: Scalar<Wide = f32>> Launches<'_, S> {
+    pub(crate) fn gemm(&self, c: Out<S>, a: In<S>, b: In<S>, write: Write) {
+        self.product(None, [(&c).into(), (&a).into(), (&b).into()], false, write);
     }
-    found.is_some()
+
+    pub(crate) fn gemm_wide(&self, c: Out<f32>, a: In<S>, b: In<S>, write: Write) {
+        let of = [(&c).into(), (&a).into(), (&b).into()];
+        self.product(None, of, true, write);
+    }
+
+    pub(crate) fn gemm_packed(&self, c: Out<S>, a: In<S>, b: &Tensor<Cuda<S>>, write: Write) {
+        self.product(None, [(&c).into(), (&a).into(), (&b.view()).into()], false, write);
+    }
+
+    /// C (+)= A·B, by this way or by the best; whether it was computed. C is of the factors' number S, or wide.
+    pub(crate) fn product(&self, by: Option<Rung>, [c, a, b]: [Window; 3], wide: bool, write: Write) -> bool {
+        let fit = c.rows == a.rows && a.cols == b.rows && b.cols == c.cols;
+        assert!(fit && c.col_stride == 1, "a product of matrices that do not fit");
+        let add = if write == Write::Add { ADD } else { 0 };
+        let how = add | if wide && S::NARROW { WIDE } else { 0 };
+        let of = Product { c, a, b, bytes: size_of::<S>() as u64, how };
+        let launch = |rung: Rung| -> Option<(Rung, &'static str, Shape)> {
+            let (kernel, shape) = rung.launch(self.0, &of)?;
+            self.has(kernel).then_some((rung, kernel, shape))
+        };
+        let suiting = |rung: &Rung| rung.suits(self.0, &of);
+        let found = by.map_or_else(|| Rung::ALL.into_iter().filter(suiting).find_map(launch), launch);
+        match found {
+            Some((Rung::Hopper, kernel, shape)) => {
+                let [a, b] = [&a, &b].map(|x| boxes(self.0, x));
+                self.launch(kernel, shape, &[&of.c, &of.a.cols, &a, &b, &of.how]);
+            }
+            Some((_, kernel, shape)) => self.launch(kernel, shape, &[&of.c, &of.a, &of.b, &of.how]),
+            None => {}
+        }
+        found.is_some()
+    }
 }

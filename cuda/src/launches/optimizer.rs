@@ -1,10 +1,9 @@
 //! Launches of `optimizer.cu`.
-use super::{Window, each, named};
+use super::{In, Launches, Out, Window, each};
 use crate::card::{Argument, Shape, arguments_of};
-use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::AdamW;
-use tensor::{Scalar, View, ViewMut};
+use tensor::Scalar;
 
 /// Blocks of a launch that adds up in all of them: `MOST` of `sum.cuh`.
 const MOST_BLOCKS: usize = 1024;
@@ -13,28 +12,6 @@ const MOST_BLOCKS: usize = 1024;
 pub(crate) fn summing(gpu: &Gpu, terms: usize) -> Shape {
     let shape = each(gpu, terms);
     Shape { blocks: [shape.blocks[0].clamp(1, MOST_BLOCKS), 1, 1], ..shape }
-}
-
-pub(crate) fn add_norm2<S: Scalar>(gpu: &Gpu, out: ViewMut<Cuda<S>>, x: View<Cuda<S>>) {
-    let shape = summing(gpu, Window::from(&x).len().div_ceil(4));
-    gpu.launch(named::<S>("add_norm2"), shape, &[&out, &x]);
-}
-
-pub(crate) fn clip_factor<S: Scalar>(gpu: &Gpu, factor: ViewMut<Cuda<S>>, norm2: View<Cuda<S>>, limit: f64) {
-    let one = Shape { blocks: [1; 3], threads: 1, shared: 0 };
-    gpu.launch(named::<S>("clip_factor"), one, &[&factor, &norm2, &(limit as f32)]);
-}
-
-pub(crate) fn sgd<S: Scalar>(
-    gpu: &Gpu,
-    w: ViewMut<Cuda<S>>,
-    master: Option<ViewMut<Cuda<S::Wide>>>,
-    g: View<Cuda<S::Wide>>,
-    factor: View<Cuda<S::Wide>>,
-    lr: f64,
-) {
-    let shape = each(gpu, Window::from(&g).len().div_ceil(4));
-    gpu.launch(named::<S>("sgd"), shape, &[&w, &master, &g, &factor, &(lr as f32)]);
 }
 
 /// A step's constants: `AdamW` of `optimizer.cu`.
@@ -64,16 +41,33 @@ impl From<AdamW> for Step {
     }
 }
 
-pub(crate) fn adamw<S: Scalar>(
-    gpu: &Gpu,
-    w: ViewMut<Cuda<S>>,
-    master: Option<ViewMut<Cuda<S::Wide>>>,
-    (m, v): (ViewMut<Cuda<S::Wide>>, ViewMut<Cuda<S::Wide>>),
-    g: View<Cuda<S::Wide>>,
-    factor: View<Cuda<S::Wide>>,
-    constants: AdamW,
-) {
-    let shape = each(gpu, Window::from(&g).len().div_ceil(4));
-    let arguments: [&dyn Argument; 7] = [&w, &master, &m, &v, &g, &factor, &Step::from(constants)];
-    gpu.launch(named::<S>("adamw"), shape, &arguments);
+impl<S: Scalar<Wide = f32>> Launches<'_, S> {
+    pub(crate) fn add_norm2(&self, out: Out<S>, x: In<S>) {
+        let shape = summing(self.0, Window::from(&x).len().div_ceil(4));
+        self.launch("add_norm2", shape, &[&out, &x]);
+    }
+
+    pub(crate) fn clip_factor(&self, factor: Out<S>, norm2: In<S>, limit: f64) {
+        let one = Shape { blocks: [1; 3], threads: 1, shared: 0 };
+        self.launch("clip_factor", one, &[&factor, &norm2, &(limit as f32)]);
+    }
+
+    pub(crate) fn sgd(&self, w: Out<S>, master: Option<Out<f32>>, g: In<f32>, factor: In<f32>, lr: f64) {
+        let shape = each(self.0, Window::from(&g).len().div_ceil(4));
+        self.launch("sgd", shape, &[&w, &master, &g, &factor, &(lr as f32)]);
+    }
+
+    pub(crate) fn adamw(
+        &self,
+        w: Out<S>,
+        master: Option<Out<f32>>,
+        (m, v): (Out<f32>, Out<f32>),
+        g: In<f32>,
+        factor: In<f32>,
+        constants: AdamW,
+    ) {
+        let shape = each(self.0, Window::from(&g).len().div_ceil(4));
+        let arguments: [&dyn Argument; 7] = [&w, &master, &m, &v, &g, &factor, &Step::from(constants)];
+        self.launch("adamw", shape, &arguments);
+    }
 }

@@ -1,10 +1,10 @@
 //! Launches of `router.cu`.
-use super::{Words, named, optimizer::summing};
+use super::{In, Launches, Out, Words, optimizer::summing};
 use crate::card::{Argument, Shape, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::{RouterBalance, RouterNoise, RouterTerms};
-use tensor::{Index, Scalar, View, ViewMut};
+use tensor::{Index, Scalar};
 
 /// Warps of a block, a row each.
 const WARPS: usize = 4;
@@ -48,69 +48,71 @@ fn warps(rows: usize, shared: usize) -> Shape {
     Shape { blocks: [rows.div_ceil(WARPS), 1, 1], threads: WARPS * 32, shared: WARPS * shared }
 }
 
-pub(crate) fn choose<S: Scalar>(
-    gpu: &Gpu,
-    chosen: &mut Index<Gpu>,
-    logits: View<Cuda<S::Wide>>,
-    bias: Option<View<Cuda<S>>>,
-    noise: Option<RouterNoise<Gpu>>,
-    router: &RouterTerms,
-) {
-    let terms = Terms::from(router);
-    let noise = match noise {
-        None => Noise { tokens: Words::NONE, first: 0, salt: 0, std: 0.0 },
-        Some(RouterNoise { noise, tokens, first }) => {
-            let (std, salt) = noise.parts();
-            Noise { tokens: tokens.into(), first: first as u64, salt, std: std as f32 }
-        }
-    };
-    let shared = 8 * (terms.groups as usize + logits.cols().div_ceil(2));
-    let shape = warps(logits.rows(), shared);
-    gpu.launch(named::<S>("choose"), shape, &[chosen, &logits, &bias, &noise, &terms]);
-}
+impl<S: Scalar<Wide = f32>> Launches<'_, S> {
+    pub(crate) fn choose(
+        &self,
+        chosen: &mut Index<Gpu>,
+        logits: In<f32>,
+        bias: Option<In<S>>,
+        noise: Option<RouterNoise<Gpu>>,
+        router: &RouterTerms,
+    ) {
+        let terms = Terms::from(router);
+        let noise = match noise {
+            None => Noise { tokens: Words::NONE, first: 0, salt: 0, std: 0.0 },
+            Some(RouterNoise { noise, tokens, first }) => {
+                let (std, salt) = noise.parts();
+                Noise { tokens: tokens.into(), first: first as u64, salt, std: std as f32 }
+            }
+        };
+        let shared = 8 * (terms.groups as usize + logits.cols().div_ceil(2));
+        let shape = warps(logits.rows(), shared);
+        self.launch("choose", shape, &[chosen, &logits, &bias, &noise, &terms]);
+    }
 
-pub(crate) fn gates<S: Scalar>(
-    gpu: &Gpu,
-    gates: ViewMut<Cuda<S>>,
-    lse: ViewMut<Cuda<S>>,
-    logits: View<Cuda<S>>,
-    chosen: &Index<Gpu>,
-    router: &RouterTerms,
-) {
-    let arguments: [&dyn Argument; 5] = [&gates, &lse, &logits, chosen, &Terms::from(router)];
-    gpu.launch(named::<S>("gates"), warps(logits.rows(), 0), &arguments);
-}
+    pub(crate) fn gates(
+        &self,
+        gates: Out<S>,
+        lse: Out<S>,
+        logits: In<S>,
+        chosen: &Index<Gpu>,
+        router: &RouterTerms,
+    ) {
+        let arguments: [&dyn Argument; 5] = [&gates, &lse, &logits, chosen, &Terms::from(router)];
+        self.launch("gates", warps(logits.rows(), 0), &arguments);
+    }
 
-pub(crate) fn router_loss<S: Scalar>(
-    gpu: &Gpu,
-    loss: ViewMut<Cuda<S>>,
-    logits: View<Cuda<S>>,
-    lse: View<Cuda<S>>,
-    of: RouterBalance<Cuda<S>>,
-    sigmoid: bool,
-) {
-    let RouterBalance { weights, tokens, first, z } = of;
-    let (shape, first) = (summing(gpu, logits.rows() * 32), first as u64);
-    let arguments: [&dyn Argument; 8] =
-        [&loss, &logits, &lse, &weights, tokens, &first, &z, &u32::from(sigmoid)];
-    gpu.launch(named::<S>("router_loss"), shape, &arguments);
-}
+    pub(crate) fn router_loss(
+        &self,
+        loss: Out<S>,
+        logits: In<S>,
+        lse: In<S>,
+        of: RouterBalance<Cuda<S>>,
+        sigmoid: bool,
+    ) {
+        let RouterBalance { weights, tokens, first, z } = of;
+        let (shape, first) = (summing(self.0, logits.rows() * 32), first as u64);
+        let arguments: [&dyn Argument; 8] =
+            [&loss, &logits, &lse, &weights, tokens, &first, &z, &u32::from(sigmoid)];
+        self.launch("router_loss", shape, &arguments);
+    }
 
-#[allow(clippy::too_many_arguments)]
-pub(crate) fn router_backward<S: Scalar>(
-    gpu: &Gpu,
-    dlogits: ViewMut<Cuda<S>>,
-    logits: View<Cuda<S::Wide>>,
-    lse: View<Cuda<S::Wide>>,
-    dgates: View<Cuda<S::Wide>>,
-    chosen: &Index<Gpu>,
-    of: Option<RouterBalance<Cuda<S::Wide>>>,
-    router: &RouterTerms,
-) {
-    let (tokens, first) = of.as_ref().map_or((Words::NONE, 0), |of| (of.tokens.into(), of.first as u64));
-    let (weights, z) = of.map(|of| (of.weights, of.z)).unzip();
-    let (shape, terms) = (warps(logits.rows(), 4 * logits.cols()), Terms::from(router));
-    let arguments: [&dyn Argument; 10] =
-        [&dlogits, &logits, &lse, &dgates, chosen, &weights, &tokens, &first, &z, &terms];
-    gpu.launch(named::<S>("router_backward"), shape, &arguments);
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn router_backward(
+        &self,
+        dlogits: Out<S>,
+        logits: In<f32>,
+        lse: In<f32>,
+        dgates: In<f32>,
+        chosen: &Index<Gpu>,
+        of: Option<RouterBalance<Cuda<f32>>>,
+        router: &RouterTerms,
+    ) {
+        let (tokens, first) = of.as_ref().map_or((Words::NONE, 0), |of| (of.tokens.into(), of.first as u64));
+        let (weights, z) = of.map(|of| (of.weights, of.z)).unzip();
+        let (shape, terms) = (warps(logits.rows(), 4 * logits.cols()), Terms::from(router));
+        let arguments: [&dyn Argument; 10] =
+            [&dlogits, &logits, &lse, &dgates, chosen, &weights, &tokens, &first, &z, &terms];
+        self.launch("router_backward", shape, &arguments);
+    }
 }
