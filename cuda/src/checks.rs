@@ -45,6 +45,11 @@ impl Number for Bf16 {
     const TOLERANCE: f64 = 1.0 / 256.0;
 }
 
+/// A matrix of both sides: the card's, the host's.
+pub(crate) type Read<'a, S> = (View<'a, <S as Number>::On>, View<'a, Cpu<f64>>);
+/// A matrix of both sides to write: the card's, the host's.
+pub(crate) type Written<'a, S> = (ViewMut<'a, <S as Number>::On>, ViewMut<'a, Cpu<f64>>);
+
 /// A matrix on the card, and the same values on the host.
 pub(crate) struct Both<S: Number> {
     pub(crate) gpu: Tensor<S::On>,
@@ -69,20 +74,30 @@ impl<S: Number> Both<S> {
         Self::of(gpu, rows, cols, |i| (mix(mix(seed) ^ i as u64) % 17) as f64 - 8.0)
     }
     /// All of it: the card's, the host's.
-    pub(crate) fn view(&self) -> (View<'_, S::On>, View<'_, Cpu<f64>>) {
+    pub(crate) fn view(&self) -> Read<'_, S> {
         (self.gpu.view(), self.host.view())
     }
     /// All of it, to write.
-    pub(crate) fn view_mut(&mut self) -> (ViewMut<'_, S::On>, ViewMut<'_, Cpu<f64>>) {
+    pub(crate) fn view_mut(&mut self) -> Written<'_, S> {
         (self.gpu.view_mut(), self.host.view_mut())
     }
     /// Columns `at..at + cols`.
-    pub(crate) fn cut(&self, at: usize, cols: usize) -> (View<'_, S::On>, View<'_, Cpu<f64>>) {
+    pub(crate) fn cut(&self, at: usize, cols: usize) -> Read<'_, S> {
         (self.gpu.view().take_cols(at, cols), self.host.view().take_cols(at, cols))
     }
     /// Columns `at..at + cols`, to write.
-    pub(crate) fn cut_mut(&mut self, at: usize, cols: usize) -> (ViewMut<'_, S::On>, ViewMut<'_, Cpu<f64>>) {
+    pub(crate) fn cut_mut(&mut self, at: usize, cols: usize) -> Written<'_, S> {
         (self.gpu.view_mut().take_cols(at, cols), self.host.view_mut().take_cols(at, cols))
+    }
+    /// From this row and this column on, so many rows and columns.
+    pub(crate) fn part(&self, [row, col, rows, cols]: [usize; 4]) -> Read<'_, S> {
+        let (gpu, host) = self.cut(col, cols);
+        (gpu.take_rows(row, rows), host.take_rows(row, rows))
+    }
+    /// From this row and this column on, so many rows and columns, to write.
+    pub(crate) fn part_mut(&mut self, [row, col, rows, cols]: [usize; 4]) -> Written<'_, S> {
+        let (gpu, host) = self.cut_mut(col, cols);
+        (gpu.take_rows(row, rows), host.take_rows(row, rows))
     }
     /// That the card has what the host has, within `slack` tolerances of its number.
     ///
@@ -113,6 +128,21 @@ impl<S: Number> Both<S> {
     }
 }
 
+/// Room for so many whole numbers that a kernel writes.
+pub(crate) fn room(gpu: &Gpu, len: usize) -> (Index<Gpu>, Index<Host>) {
+    (Index::empty(gpu, len), Index::empty(&Host::default(), len))
+}
+
+/// That the card has the host's whole numbers.
+///
+/// # Errors
+/// Both sides'.
+pub(crate) fn same_list(what: &str, (seen, wanted): &(Index<Gpu>, Index<Host>)) -> Result<(), String> {
+    let [mut list, mut of_host] = [const { Vec::new() }; 2];
+    let there = seen.read_into(&mut list) && wanted.read_into(&mut of_host);
+    if there && list == of_host { Ok(()) } else { Err(format!("{what}: {list:?}, wanted {of_host:?}")) }
+}
+
 pub(crate) fn read<D: Device>(x: &Tensor<D>) -> Vec<D::Elem> {
     x.read().expect("it has values")
 }
@@ -123,11 +153,38 @@ pub(crate) fn index<T: Indexable>(gpu: &Gpu, list: &[T]) -> (Index<Gpu>, Index<H
     (list.on(gpu).clone(), Indexed::from(list.list().to_vec()).on(&Host::default()).clone())
 }
 
+/// The same for the card and for the host.
+pub(crate) fn same<T: Copy>(x: T) -> (T, T) {
+    (x, x)
+}
+
+/// References to both of a pair.
+pub(crate) fn refs<A, B>((a, b): &(A, B)) -> (&A, &B) {
+    (a, b)
+}
+
+/// References to both of a pair, to write.
+pub(crate) fn refs_mut<A, B>((a, b): &mut (A, B)) -> (&mut A, &mut B) {
+    (a, b)
+}
+
+/// A pair, or none on both sides.
+pub(crate) fn only<A, B>(given: bool, (a, b): (A, B)) -> (Option<A>, Option<B>) {
+    (given.then_some(a), given.then_some(b))
+}
+
 /// Runs a kernel on the card and on the host. Its arguments are pairs: the card's, the host's.
 macro_rules! on_both {
-    ($gpu:ident: $number:ident, $kernel:ident($($argument:ident),*)) => {
-        <$number::On as tensor::Device>::on($gpu).$kernel($($argument.0),*);
-        <tensor::Cpu<f64> as Default>::default().$kernel($($argument.1),*);
+    ($gpu:ident: $number:ident, $kernel:ident($($argument:expr),* $(,)?)) => {
+        on_both!(@ $gpu $number $kernel [] $($argument,)*)
+    };
+    (@ $gpu:ident $number:ident $kernel:ident [$($pair:ident)*]) => {
+        <<$number as $crate::checks::Number>::On as tensor::Device>::on($gpu).$kernel($($pair.0),*);
+        <tensor::Cpu<f64> as Default>::default().$kernel($($pair.1),*);
+    };
+    (@ $gpu:ident $number:ident $kernel:ident [$($pair:ident)*] $first:expr, $($rest:expr,)*) => {
+        let pair = $first;
+        on_both!(@ $gpu $number $kernel [$($pair)* pair] $($rest,)*);
     };
 }
 pub(crate) use on_both;

@@ -1,9 +1,9 @@
 //! Checks of `attention.cu` and `attention_backward.cu`. Lengths cross tiles of 64 rows, windows do not lie together.
-use super::{Both, Check, Number, both, index, read};
+use super::{Both, Check, Number, Read, Written, both, index, on_both, read, refs, same};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::{Attend, Heads, Kernels, Mask, Qkv, Segment, Softmax, Span};
-use tensor::{Category, Cpu, Device, Dropout, Scalar, Tensor, View, ViewMut, mix};
+use tensor::{Category, Cpu, Device, Dropout, Scalar, Tensor, mix};
 
 pub(crate) const ALL: &[Check] = &[
     ("attention of texts", both!(texts)),
@@ -55,13 +55,11 @@ struct Part<S: Number> {
 }
 
 impl<S: Number> Part<S> {
-    fn of(&self) -> (View<'_, S::On>, View<'_, Cpu<f64>>) {
-        let Self { all, edge, cols } = self;
-        (all.gpu.view().take_cols(*edge, *cols), all.host.view().take_cols(*edge, *cols))
+    fn of(&self) -> Read<'_, S> {
+        self.all.cut(self.edge, self.cols)
     }
-    fn to(&mut self) -> (ViewMut<'_, S::On>, ViewMut<'_, Cpu<f64>>) {
-        let Self { all, edge, cols } = self;
-        (all.gpu.view_mut().take_cols(*edge, *cols), all.host.view_mut().take_cols(*edge, *cols))
+    fn to(&mut self) -> Written<'_, S> {
+        self.all.cut_mut(self.edge, self.cols)
     }
 }
 
@@ -91,7 +89,7 @@ impl Case {
         let (heads, keys) = (self.attend.heads, self.calls.iter().flatten().map(|s| s.key.len).max());
         let (keys, kind) = (keys.unwrap_or(0), Category::Buffers);
         let host = Tensor::empty(&Cpu::default(), kind, 1, Cpu::<f64>::attention_scratch(heads, keys));
-        (Tensor::empty(Cuda::<f32>::on(gpu), kind, 1, S::On::attention_scratch(heads, keys)), host)
+        (Tensor::empty(Cuda::on(gpu), kind, 1, S::On::attention_scratch(heads, keys)), host)
     }
     /// A number for each query and head, on both sides.
     fn numbers(&self, gpu: &Gpu, f: impl Fn(usize) -> f64) -> Part<f32> {
@@ -134,11 +132,11 @@ fn qkv<S: Number>([q, _, k, v]: &[Part<S>; 4]) -> (Qkv<'_, S::On>, Qkv<'_, Cpu<f
 fn forward<S: Number>(gpu: &Gpu, case: &Case, spans: &[Span], inputs: &[Part<S>; 4]) -> Result<(), String> {
     let (mut o, mut lse) =
         (case.part::<S>(gpu, 5, |s| s.query, inputs[0].cols), case.numbers(gpu, |i| i as f64));
-    let ((on_gpu, on_host), (qkv_g, qkv_h)) = (index(gpu, spans), qkv(inputs));
-    let (mut scratch_g, mut scratch_h) = case.scratch::<S>(gpu);
-    let ((o_g, o_h), (lse_g, lse_h)) = (o.to(), lse.to());
-    S::On::on(gpu).attention(&case.attend, &on_gpu, qkv_g, o_g, lse_g, scratch_g.view_mut());
-    Cpu::<f64>::default().attention(&case.attend, &on_host, qkv_h, o_h, lse_h, scratch_h.view_mut());
+    let (spans, mut scratch) = (index(gpu, spans), case.scratch::<S>(gpu));
+    on_both!(gpu: S, attention(
+        same(&case.attend), refs(&spans), qkv(inputs), o.to(), lse.to(),
+        (scratch.0.view_mut(), scratch.1.view_mut())
+    ));
     near(&o, "attention", SLACK)?;
     lse.all.close("log-sum-exp", SLACK)
 }
@@ -150,21 +148,19 @@ fn carried<S: Number>(gpu: &Gpu, case: &Case, inputs: &[Part<S>; 4]) -> Result<(
     let attend = &case.attend;
     let mut out = case.part::<f32>(gpu, 6, |s| s.query, inputs[0].cols);
     let (mut max, mut sum) = (case.numbers(gpu, |_| f64::NEG_INFINITY), case.numbers(gpu, |_| 0.0));
-    let (on_gpu, on_host) = (S::On::on(gpu), Cpu::<f64>::default());
     for spans in &case.calls {
-        let ((spans_g, spans_h), (qkv_g, qkv_h)) = (index(gpu, spans), qkv(inputs));
-        let (mut scratch_g, mut scratch_h) = case.scratch::<S>(gpu);
-        let (run_g, run_h) = running(&mut out, &mut max, &mut sum);
-        on_gpu.attention_block(attend, &spans_g, qkv_g, run_g, scratch_g.view_mut());
-        on_host.attention_block(attend, &spans_h, qkv_h, run_h, scratch_h.view_mut());
+        let (spans, mut scratch) = (index(gpu, spans), case.scratch::<S>(gpu));
+        let run = running(&mut out, &mut max, &mut sum);
+        on_both!(gpu: S, attention_block(
+            same(attend), refs(&spans), qkv(inputs), run, (scratch.0.view_mut(), scratch.1.view_mut())
+        ));
         out.all.close("running out", SLACK * 4.0 * rounded)?; // not yet divided by a sum of up to some hundred
         max.all.close("running max", SLACK)?;
         sum.all.close("running sum", SLACK)?;
     }
     let mut o = case.part::<S>(gpu, 7, |s| s.query, inputs[0].cols);
-    let ((o_g, o_h), (run_g, run_h)) = (o.to(), running(&mut out, &mut max, &mut sum));
-    on_gpu.attention_finish(attend.heads, o_g, run_g);
-    on_host.attention_finish(attend.heads, o_h, run_h);
+    let run = running(&mut out, &mut max, &mut sum);
+    on_both!(gpu: S, attention_finish(same(attend.heads), o.to(), run));
     max.all.close("log-sum-exp of a running softmax", SLACK)?;
     near(&o, "output of a running softmax", SLACK)?;
     Ok((o, max))
@@ -187,28 +183,26 @@ fn gradients<S: Number>(
     (o, lse): (Part<S>, Part<f32>),
 ) -> Result<(), String> {
     let (attend, [q, d_o, k, _]) = (&case.attend, inputs);
-    let (on_gpu, on_host) = (S::On::on(gpu), Cpu::<f64>::default());
     let mut delta = case.numbers(gpu, |i| i as f64);
     // Both sides are given the same output: the card's is rounded.
     let seen = read(&o.all.gpu);
     let o = Part { all: Both::of(gpu, o.all.gpu.rows(), o.all.gpu.cols(), |i| seen[i].to_f64()), ..o };
-    let ((o_g, o_h), (d_o_g, d_o_h), (delta_g, delta_h)) = (o.of(), d_o.of(), delta.to());
-    on_gpu.attention_delta(attend.heads, delta_g, o_g, d_o_g);
-    on_host.attention_delta(attend.heads, delta_h, o_h, d_o_h);
+    on_both!(gpu: S, attention_delta(same(attend.heads), delta.to(), o.of(), d_o.of()));
     delta.all.close("delta", SLACK)?;
     let [mut dq, mut dk, mut dv] = [(8, q), (9, k), (10, k)].map(|(seed, of)| {
         let all = Both::<S>::draw(gpu, seed, of.all.gpu.rows(), of.all.gpu.cols());
         Part { all, ..*of }
     });
     for spans in &case.calls {
-        let ((spans_g, spans_h), (qkv_g, qkv_h)) = (index(gpu, spans), qkv(inputs));
-        let (mut scratch_g, mut scratch_h) = case.scratch::<S>(gpu);
+        let (spans, mut scratch) = (index(gpu, spans), case.scratch::<S>(gpu));
         let ((lse_g, lse_h), (delta_g, delta_h)) = (lse.of(), delta.of());
         let [(dq_g, dq_h), (dk_g, dk_h), (dv_g, dv_h)] = [dq.to(), dk.to(), dv.to()];
-        let (saved, to) = ((lse_g, delta_g), [dq_g, dk_g, dv_g]);
-        on_gpu.attention_backward(attend, &spans_g, qkv_g, saved, d_o_g, to, scratch_g.view_mut());
-        let (saved, to) = ((lse_h, delta_h), [dq_h, dk_h, dv_h]);
-        on_host.attention_backward(attend, &spans_h, qkv_h, saved, d_o_h, to, scratch_h.view_mut());
+        let saved = ((lse_g, delta_g), (lse_h, delta_h));
+        let to = ([dq_g, dk_g, dv_g], [dq_h, dk_h, dv_h]);
+        on_both!(gpu: S, attention_backward(
+            same(attend), refs(&spans), qkv(inputs), saved, d_o.of(), to,
+            (scratch.0.view_mut(), scratch.1.view_mut())
+        ));
     }
     for (what, d) in [("dq", &dq), ("dk", &dk), ("dv", &dv)] {
         near(d, what, 4.0 * SLACK)?;

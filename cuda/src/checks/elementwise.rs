@@ -1,5 +1,5 @@
 //! Checks of `elementwise.cu`.
-use super::{Both, Check, Number, both, index, on_both, read};
+use super::{Both, Check, Number, both, index, on_both, read, refs, same};
 use crate::gpu::Gpu;
 use kernels::{Activation, Kernels, Segment};
 use tensor::{Device, Dropout, Real, Scalar, View};
@@ -37,23 +37,17 @@ fn sums<S: Number>(gpu: &Gpu) -> Result<(), String> {
         let (mut y, row) = (draw(1, rows), draw(3, 1));
         let a = Both::<S>::whole(gpu, 2, rows, whole + 8); // lies in another way than y
         let by = Both::<f32>::whole(gpu, 4, rows, 1);
-        let (to, from) = (y.cut_mut(at, cols), a.cut(at, cols));
-        on_both!(gpu: S, add(to, from));
+        on_both!(gpu: S, add(y.cut_mut(at, cols), a.cut(at, cols)));
         y.equal("y += a")?;
-        let (to, from) = (y.cut_mut(at, cols), row.cut(at, cols));
-        on_both!(gpu: S, add_row(to, from));
+        on_both!(gpu: S, add_row(y.cut_mut(at, cols), row.cut(at, cols)));
         y.equal("every row += row")?;
-        let (to, from) = (y.cut_mut(at, cols), a.cut(at, cols));
-        on_both!(gpu: S, stab(to, from));
+        on_both!(gpu: S, stab(y.cut_mut(at, cols), a.cut(at, cols)));
         y.equal("the larger of y and a")?;
-        let (to, from) = (y.cut_mut(at, cols), by.view());
-        on_both!(gpu: S, scale_rows(to, from));
+        on_both!(gpu: S, scale_rows(y.cut_mut(at, cols), by.view()));
         y.close("rows times factors", 0.5)?; // exact in f32, one rounding in bf16
-        let (to, from) = (y.cut_mut(at, cols), a.cut(0, cols));
-        on_both!(gpu: S, copy(to, from));
+        on_both!(gpu: S, copy(y.cut_mut(at, cols), a.cut(0, cols)));
         y.close("y = a", 0.5)?;
-        let (to, value) = (y.cut_mut(at, cols), (S::from_f64(2.5), 2.5));
-        on_both!(gpu: S, fill(to, value));
+        on_both!(gpu: S, fill(y.cut_mut(at, cols), (S::from_f64(2.5), 2.5)));
         y.close("y = 2.5", 0.5)?;
     }
     Ok(())
@@ -79,8 +73,7 @@ fn sums_of_rows<S: Number>(gpu: &Gpu) -> Result<(), String> {
     for [rows, cols] in [[1, 1], [7, 64], [30, 33], [256, 3], [257, 70], [1000, 5], [17_000, 2]] {
         let (x, mut sum) =
             (Both::<S>::whole(gpu, 1, rows, cols + 2), Both::<f32>::whole(gpu, 2, 1, cols + 1));
-        let (to, from) = (sum.cut_mut(1, cols), x.cut(2, cols));
-        on_both!(gpu: S, add_rows(to, from));
+        on_both!(gpu: S, add_rows(sum.cut_mut(1, cols), x.cut(2, cols)));
         sum.equal("a sum of rows")?;
     }
     Ok(())
@@ -95,20 +88,18 @@ fn activations<S: Number>(gpu: &Gpu) -> Result<(), String> {
             let (x, dh) = (Both::<S>::of(gpu, rows, whole, value), Both::<S>::draw(gpu, 2, rows, whole));
             let (mut h, mut dx) =
                 (Both::<S>::draw(gpu, 3, rows + 1, whole), Both::<S>::draw(gpu, 4, rows, whole));
-            let (to, from, of) = (h.cut_mut(at, cols), x.cut(at, cols), (f, f));
-            on_both!(gpu: S, activate(to, from, of));
+            on_both!(gpu: S, activate(h.cut_mut(at, cols), x.cut(at, cols), same(f)));
             h.close(&format!("{f:?}"), 1.0)?;
-            let (to, from, by, of) = (dx.cut_mut(at, cols), x.cut(at, cols), dh.cut(at, cols), (f, f));
-            on_both!(gpu: S, activate_backward(to, from, by, of));
+            on_both!(gpu: S, activate_backward(
+                dx.cut_mut(at, cols), x.cut(at, cols), dh.cut(at, cols), same(f)
+            ));
             dx.close(&format!("{f:?}'s derivative"), 2.0)?;
         }
         let x = Both::<S>::of(gpu, 1, 8, |i| [-1e4, -200.0, -89.0, -0.0, 0.0, 89.0, 200.0, 1e4][i]);
         let (dh, mut h) = (Both::<S>::of(gpu, 1, 8, |_| 1.0), Both::<S>::draw(gpu, 1, 1, 8));
-        let (to, from, of) = (h.view_mut(), x.view(), (f, f));
-        on_both!(gpu: S, activate(to, from, of));
+        on_both!(gpu: S, activate(h.view_mut(), x.view(), same(f)));
         h.close(&format!("{f:?} far out"), 1.0)?;
-        let (to, from, by, of) = (h.view_mut(), x.view(), dh.view(), (f, f));
-        on_both!(gpu: S, activate_backward(to, from, by, of));
+        on_both!(gpu: S, activate_backward(h.view_mut(), x.view(), dh.view(), same(f)));
         h.close(&format!("{f:?}'s derivative far out"), 2.0)?;
     }
     Ok(())
@@ -119,11 +110,12 @@ fn swiglu<S: Number>(gpu: &Gpu) -> Result<(), String> {
         let draw =
             |seed: u64| Both::<S>::of(gpu, rows, whole, |i| 3.0 * f64::sample(seed << 32 | i as u64, 1.0));
         let ([gate, up, dh], [mut h, mut dgate, mut dup]) = ([1, 2, 3].map(draw), [4, 5, 6].map(draw));
-        let (to, g, u) = (h.cut_mut(at, cols), gate.cut(at, cols), up.cut(at, cols));
-        on_both!(gpu: S, swiglu(to, g, u));
+        on_both!(gpu: S, swiglu(h.cut_mut(at, cols), gate.cut(at, cols), up.cut(at, cols)));
         h.close("swiglu", 1.0)?;
-        let (dg, du, d) = (dgate.cut_mut(at, cols), dup.cut_mut(at, cols), dh.cut(at, cols));
-        on_both!(gpu: S, swiglu_backward(dg, du, g, u, d));
+        on_both!(gpu: S, swiglu_backward(
+            dgate.cut_mut(at, cols), dup.cut_mut(at, cols), gate.cut(at, cols), up.cut(at, cols),
+            dh.cut(at, cols)
+        ));
         dgate.close("swiglu's dgate", 2.0)?;
         dup.close("swiglu's dup", 2.0)?;
     }
@@ -148,9 +140,7 @@ fn dropout<S: Number>(gpu: &Gpu) -> Result<(), String> {
         for [cols, whole, at] in [[64, 64, 0], [70, 80, 8], [600, 608, 0], [9, 20, 5]] {
             let dropout = Dropout::new(rate, 3, 2, "blocks.0.mlp");
             let mut x = Both::<S>::of(gpu, rows, whole, |i| 1.0 + (i % 9) as f64);
-            let (to, list, first, by) =
-                (x.cut_mut(at, cols), (&tokens.0, &tokens.1), (first, first), (&dropout, &dropout));
-            on_both!(gpu: S, dropout(to, list, first, by));
+            on_both!(gpu: S, dropout(x.cut_mut(at, cols), refs(&tokens), same(first), same(&dropout)));
             x.close(&format!("dropout of {rate}"), 1.0)?;
             let zeros = |values: &[f64]| values.iter().map(|&x| x == 0.0).collect::<Vec<_>>();
             let seen: Vec<f64> = read(&x.gpu).into_iter().map(Real::to_f64).collect();
@@ -178,9 +168,9 @@ fn rotations<S: Number>(gpu: &Gpu) -> Result<(), String> {
         for [more, at] in [[0, 0], [16, 8], [3, 1]] {
             for back in [false, true] {
                 let mut x = Both::<S>::draw(gpu, 2, 9, dim * heads + more);
-                let (to, list) = (x.cut_mut(at, dim * heads), (&tokens.0, &tokens.1));
-                let (table, dim, back) = (table.view(), (dim, dim), (back, back));
-                on_both!(gpu: S, rotate(to, table, list, dim, back));
+                on_both!(gpu: S, rotate(
+                    x.cut_mut(at, dim * heads), table.view(), refs(&tokens), same(dim), same(back)
+                ));
                 x.close("a rotation", 2.0)?; // of sums up to some 8
             }
         }

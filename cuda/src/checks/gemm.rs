@@ -1,5 +1,5 @@
 //! Checks of products: whole numbers, so that every sum is exact.
-use super::{Both, Check, Number, both};
+use super::{Both, Check, Number, Read, both, on_both, refs, same};
 use crate::gpu::Gpu;
 use crate::launches::gemm::Rung;
 use crate::launches::{Launches, Window};
@@ -34,43 +34,42 @@ impl<S: Number> Factors<S> {
         let (a, b) = (whole(seed, m, k, layout & 1 > 0), whole(seed + 50, k, n, layout & 2 > 0));
         Self { a, b, size: [m, n, k], layout, first }
     }
-    fn of<'a, D: Device>(&self, a: View<'a, D>, b: View<'a, D>) -> [View<'a, D>; 2] {
-        let [m, n, k] = self.size;
-        let window = |x: View<'a, D>, cols, turned_cols, turned: bool| {
-            if turned { x.take_cols(self.first, turned_cols).t() } else { x.take_cols(self.first, cols) }
-        };
-        [window(a, k, m, self.layout & 1 > 0), window(b, n, k, self.layout & 2 > 0)]
-    }
-    fn gpu(&self) -> [View<'_, S::On>; 2] {
-        self.of(self.a.gpu.view(), self.b.gpu.view())
-    }
-    fn host(&self) -> [View<'_, Cpu<f64>>; 2] {
-        self.of(self.a.host.view(), self.b.host.view())
+    /// Both sides' A and B.
+    fn of(&self) -> [Read<'_, S>; 2] {
+        fn window<D: Device>(
+            x: View<D>,
+            first: usize,
+            [cols, turned_cols]: [usize; 2],
+            turned: bool,
+        ) -> View<D> {
+            if turned { x.take_cols(first, turned_cols).t() } else { x.take_cols(first, cols) }
+        }
+        let ([m, n, k], first) = (self.size, self.first);
+        let sides = [(&self.a, [k, m], self.layout & 1 > 0), (&self.b, [n, k], self.layout & 2 > 0)];
+        sides.map(|(x, cols, turned)| {
+            (window(x.gpu.view(), first, cols, turned), window(x.host.view(), first, cols, turned))
+        })
     }
 }
 
 /// Of windows of all four layouts, set and added to; narrow, wide and packed. Sizes are no multiples of anything.
 fn products<S: Number>(gpu: &Gpu) -> Result<(), String> {
-    let (gpus, host) = (S::On::on(gpu), Cpu::<f64>::default());
     for (at, size) in [[37, 29, 45], [1, 70, 33], [5, 3, 0], [0, 4, 4], [4, 0, 4]].into_iter().enumerate() {
         for layout in 0..4 {
             let [m, n, _] = size;
             let factors = Factors::<S>::new(gpu, at, size, layout, 1);
-            let ([a, b], [a_host, b_host]) = (factors.gpu(), factors.host());
+            let [a, b] = factors.of();
             let mut c = Both::<S>::whole(gpu, 90, m, n + 4);
             let mut wide = Both::<f32>::whole(gpu, 95, m, n + 2);
             for write in [Write::Set, Write::Add] {
                 let what = format!("{write:?} {size:?}, layout {layout}");
-                gpus.gemm(c.gpu.view_mut().take_cols(2, n), a, b, write);
-                host.gemm(c.host.view_mut().take_cols(2, n), a_host, b_host, write);
+                on_both!(gpu: S, gemm(c.cut_mut(2, n), a, b, same(write)));
                 c.equal(&what)?;
-                gpus.gemm_wide(wide.gpu.view_mut().take_cols(1, n), a, b, write);
-                host.gemm_wide(wide.host.view_mut().take_cols(1, n), a_host, b_host, write);
+                on_both!(gpu: S, gemm_wide(wide.cut_mut(1, n), a, b, same(write)));
                 wide.equal(&format!("wide {what}"))?;
             }
-            let (packed, packed_host) = (gpus.pack(b), host.pack(b_host));
-            gpus.gemm_packed(c.gpu.view_mut().take_cols(2, n), a, &packed, Write::Set);
-            host.gemm_packed(c.host.view_mut().take_cols(2, n), a_host, &packed_host, Write::Set);
+            let packed = (S::On::on(gpu).pack(b.0), Cpu::<f64>::default().pack(b.1));
+            on_both!(gpu: S, gemm_packed(c.cut_mut(2, n), a, refs(&packed), same(Write::Set)));
             c.equal("packed")?;
         }
     }
@@ -110,7 +109,7 @@ fn by_rung<S: Number, C: Number>(
     factors: &Factors<S>,
     what: &str,
 ) -> Result<bool, String> {
-    let ([a, b], [a_host, b_host], [m, n, _]) = (factors.gpu(), factors.host(), factors.size);
+    let ([(a, a_host), (b, b_host)], [m, n, _]) = (factors.of(), factors.size);
     let mut c = Both::<C>::whole(gpu, 7, m, n + 24);
     let write = if factors.layout.is_multiple_of(3) { Write::Add } else { Write::Set };
     let of = [Window::from(&c.gpu.view_mut().take_cols(8, n)), (&a).into(), (&b).into()];

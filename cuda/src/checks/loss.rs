@@ -1,5 +1,5 @@
 //! Checks of `loss.cu`.
-use super::{Both, Check, Number, both, on_both, read};
+use super::{Both, Check, Number, both, on_both, read, refs, same};
 use crate::gpu::Gpu;
 use kernels::{Kernels, LossTerms, Slice};
 use tensor::{Device, Host, IGNORED, Index, mix};
@@ -15,11 +15,8 @@ pub(crate) const ALL: &[Check] = &[
 
 /// Ids on the card and on the host.
 fn ids(gpu: &Gpu, ids: &[u32]) -> (Index<Gpu>, Index<Host>) {
-    let at = |i: usize| ids[i];
-    (
-        Index::new(gpu, ids.len(), (0..ids.len()).map(at)),
-        Index::new(&Host::default(), ids.len(), (0..ids.len()).map(at)),
-    )
+    let list = || ids.iter().copied();
+    (Index::new(gpu, ids.len(), list()), Index::new(&Host::default(), ids.len(), list()))
 }
 
 /// So many of them below `most`; some are ignored.
@@ -36,9 +33,7 @@ fn embed<S: Number>(gpu: &Gpu) -> Result<(), String> {
     for ([cols, whole, at], first) in SHAPES.into_iter().flat_map(|shape| [(shape, 0), (shape, 7)]) {
         let (all, slice) = (ids(gpu, &drawn(50, 30)), Slice { first, len: 13 });
         let (table, mut y) = (Both::<S>::whole(gpu, 1, 13, whole), Both::<S>::whole(gpu, 2, 51, whole));
-        let (to, from, list, slice) =
-            (y.cut_mut(at, cols), table.cut(at, cols), (&all.0, &all.1), (slice, slice));
-        on_both!(gpu: S, embed(to, from, list, slice));
+        on_both!(gpu: S, embed(y.cut_mut(at, cols), table.cut(at, cols), refs(&all), same(slice)));
         y.equal("an embedding")?;
     }
     Ok(())
@@ -96,14 +91,13 @@ fn sums<S: Number>(gpu: &Gpu) -> Result<(), String> {
         let (targets, slice) = (ids(gpu, &drawn(40, cols as u32 + 20)), Slice { first, len: cols });
         let logits = Both::<S>::draw(gpu, 1, 40, whole);
         let [mut m, mut two, mut three] = [2, 3, 4].map(|n| Both::<f32>::draw(gpu, n as u64, 40, n));
-        let (to, from) = (m.cut_mut(1, 1), logits.cut(at, cols));
-        on_both!(gpu: S, row_stab(to, from));
+        on_both!(gpu: S, row_stab(m.cut_mut(1, 1), logits.cut(at, cols)));
         m.equal("the largest logit")?;
         let m = Both::<f32>::of(gpu, 40, 2, |i| 2.0 + (i % 5) as f64 / 4.0);
-        for (sums, at, n) in [(&mut two, 1, 2), (&mut three, 1, 3)] {
-            let (to, of, list, slice) =
-                (sums.cut_mut(at, n), m.cut(1, 1), (&targets.0, &targets.1), (slice, slice));
-            on_both!(gpu: S, row_sums(to, from, of, list, slice));
+        for (sums, n) in [(&mut two, 2), (&mut three, 3)] {
+            on_both!(gpu: S, row_sums(
+                sums.cut_mut(1, n), logits.cut(at, cols), m.cut(1, 1), refs(&targets), same(slice)
+            ));
             sums.close("sums of logits", 4.0)?; // of some hundreds
         }
     }
@@ -127,9 +121,9 @@ fn cross_entropy<S: Number>(gpu: &Gpu) -> Result<(), String> {
         let sums = Both::<S>::of(gpu, rows, 4, |i| 0.5 + (i * 7 % 64) as f64 / 8.0);
         let [mut loss, mut m] = [[3, 1], [4, rows]].map(|[cols, rows]| Both::<S>::draw(gpu, 1, rows, cols));
         let n = if terms.smoothing == 0.0 { 2 } else { 3 };
-        let (to, of, from) = (loss.cut_mut(1, 1), m.cut_mut(2, 1), sums.cut(1, n));
-        let (list, terms) = ((&targets.0, &targets.1), (&terms, &terms));
-        on_both!(gpu: S, cross_entropy(to, of, from, list, terms));
+        on_both!(gpu: S, cross_entropy(
+            loss.cut_mut(1, 1), m.cut_mut(2, 1), sums.cut(1, n), refs(&targets), same(&terms)
+        ));
         m.close("a log-sum-exp", 1.0)?;
         loss.close("a loss", 4.0)?; // the card's bf16 is squared after it is rounded
     }
@@ -143,9 +137,9 @@ fn cross_entropy_backward<S: Number>(gpu: &Gpu) -> Result<(), String> {
             let (mut logits, lse) =
                 (Both::<S>::draw(gpu, 1, 40, whole), Both::<f32>::of(gpu, 40, 2, |i| (i % 9) as f64 / 4.0));
             let terms = LossTerms { mean_over: terms.mean_over / 8, ..*terms };
-            let (to, of) = (logits.cut_mut(at, cols), lse.cut(1, 1));
-            let (list, slice, terms) = ((&targets.0, &targets.1), (slice, slice), (&terms, &terms));
-            on_both!(gpu: S, cross_entropy_backward(to, of, list, slice, terms));
+            on_both!(gpu: S, cross_entropy_backward(
+                logits.cut_mut(at, cols), lse.cut(1, 1), refs(&targets), same(slice), same(&terms)
+            ));
             logits.close("the gradient of logits", 2.0)?;
         }
     }
@@ -160,9 +154,9 @@ fn mean_square<S: Number>(gpu: &Gpu) -> Result<(), String> {
         for numbers in [0, 32, 4096] {
             let (mut x, y) = (Both::<S>::whole(gpu, 1, rows, whole), Both::<S>::whole(gpu, 2, rows, whole));
             let mut loss = Both::<f32>::draw(gpu, 3, 1, 3);
-            let (to, of, from, n) =
-                (loss.cut_mut(1, 1), x.cut_mut(at, cols), y.cut(at, cols), (numbers, numbers));
-            on_both!(gpu: S, mean_square(to, of, from, n));
+            on_both!(gpu: S, mean_square(
+                loss.cut_mut(1, 1), x.cut_mut(at, cols), y.cut(at, cols), same(numbers)
+            ));
             loss.equal("a mean square")?; // of whole numbers, over a power of two
             x.equal("the gradient of a mean square")?;
         }

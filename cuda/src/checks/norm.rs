@@ -1,5 +1,5 @@
 //! Checks of `norm.cu`.
-use super::{Both, Check, Number, both, on_both};
+use super::{Both, Check, Number, both, on_both, only, same};
 use crate::card::KernelName;
 use crate::gpu::Gpu;
 use crate::launches::Launches;
@@ -34,10 +34,9 @@ fn rms<S: Number>(gpu: &Gpu) -> Result<(), String> {
         let draw = |seed, rows| Both::<S>::draw(gpu, seed, rows, whole);
         let (x, gain, mut y) = (draw(1, rows), draw(2, 1), draw(3, rows));
         let mut stats = Both::<f32>::draw(gpu, 4, rows, 3);
-        let (to, r, from, by) =
-            (y.cut_mut(at, cols), stats.cut_mut(1, 1), x.cut(at, cols), gain.cut(at, cols));
-        let eps = (EPS, EPS);
-        on_both!(gpu: S, rms_norm(to, r, from, by, eps));
+        on_both!(gpu: S, rms_norm(
+            y.cut_mut(at, cols), stats.cut_mut(1, 1), x.cut(at, cols), gain.cut(at, cols), same(EPS)
+        ));
         stats.close("1 / the root of the mean square", 0.5)?;
         y.close("rms norm", 1.0)?;
     }
@@ -70,11 +69,10 @@ fn rms_backward<S: Number>(gpu: &Gpu) -> Result<(), String> {
         let skip = Both::<S>::draw(gpu, 4, rows, whole + odd);
         let stats = Both::<f32>::of(gpu, rows, 3, |i| 0.5 + (i % 7) as f64 / 8.0);
         let mut dgain = Both::<f32>::draw(gpu, 6, 1, cols + 1);
-        let (to, into) = (dx.cut_mut(at, cols), dgain.cut_mut(1, cols));
-        let (from, r, by, d) = (x.cut(at, cols), stats.cut(1, 1), gain.cut(at, cols), dy.cut(at, cols));
-        let more = skip.cut(at + odd, cols);
-        let more = if skipped { (Some(more.0), Some(more.1)) } else { (None, None) };
-        on_both!(gpu: S, rms_norm_backward(to, into, from, r, by, d, more));
+        on_both!(gpu: S, rms_norm_backward(
+            dx.cut_mut(at, cols), dgain.cut_mut(1, cols), x.cut(at, cols), stats.cut(1, 1),
+            gain.cut(at, cols), dy.cut(at, cols), only(skipped, skip.cut(at + odd, cols))
+        ));
         dx.close("dx of rms norm", 3.0)?;
         dgain.close("dgain of rms norm", sums(rows))?;
     }
@@ -96,9 +94,10 @@ fn layer<S: Number>(gpu: &Gpu) -> Result<(), String> {
         let draw = |seed, rows| Both::<S>::draw(gpu, seed, rows, whole);
         let (x, gain, bias, mut y) = (far::<S>(gpu, 1, rows, whole), draw(2, 1), draw(3, 1), draw(4, rows));
         let mut stats = Both::<f32>::draw(gpu, 5, rows, 4);
-        let (to, mean, from) = (y.cut_mut(at, cols), stats.cut_mut(1, 2), x.cut(at, cols));
-        let (by, plus, eps) = (gain.cut(at, cols), bias.cut(at, cols), (EPS, EPS));
-        on_both!(gpu: S, layer_norm(to, mean, from, by, plus, eps));
+        on_both!(gpu: S, layer_norm(
+            y.cut_mut(at, cols), stats.cut_mut(1, 2), x.cut(at, cols), gain.cut(at, cols), bias.cut(at, cols),
+            same(EPS)
+        ));
         stats.close("mean and 1 / deviation", 1.0)?;
         y.close("layer norm", 4.0)?;
     }
@@ -116,13 +115,11 @@ fn layer_backward<S: Number>(gpu: &Gpu) -> Result<(), String> {
         let stats =
             Both::<f32>::of(gpu, rows, 4, |i| if i % 4 == 1 { 10.0 } else { 0.5 + (i % 7) as f64 / 8.0 });
         let [mut dgain, mut dbias] = [6, 7].map(|seed| Both::<f32>::draw(gpu, seed, 1, cols + 1));
-        let (to, [dgains, dbiases]) =
-            (dx.cut_mut(at, cols), [dgain.cut_mut(1, cols), dbias.cut_mut(1, cols)]);
-        let into = ([dgains.0, dbiases.0], [dgains.1, dbiases.1]);
-        let (from, r, by, d) = (x.cut(at, cols), stats.cut(1, 2), gain.cut(at, cols), dy.cut(at, cols));
-        let more = skip.cut(at + odd, cols);
-        let more = if skipped { (Some(more.0), Some(more.1)) } else { (None, None) };
-        on_both!(gpu: S, layer_norm_backward(to, into, from, r, by, d, more));
+        let [dgains, dbiases] = [dgain.cut_mut(1, cols), dbias.cut_mut(1, cols)];
+        on_both!(gpu: S, layer_norm_backward(
+            dx.cut_mut(at, cols), ([dgains.0, dbiases.0], [dgains.1, dbiases.1]), x.cut(at, cols),
+            stats.cut(1, 2), gain.cut(at, cols), dy.cut(at, cols), only(skipped, skip.cut(at + odd, cols))
+        ));
         dx.close("dx of layer norm", 6.0)?;
         dgain.close("dgain of layer norm", sums(rows))?;
         dbias.close("dbias of layer norm", sums(rows))?;

@@ -1,8 +1,8 @@
 //! Checks of `top_k.cu`.
-use super::{Both, Check, Number, both, read};
+use super::{Both, Check, Number, both, on_both, read, refs_mut, room, same_list};
 use crate::gpu::Gpu;
 use kernels::Selects;
-use tensor::{Cpu, Device, Host, Index, mix};
+use tensor::mix;
 
 pub(crate) const ALL: &[Check] = &[("the numbers of a row that come first", both!(first_of_rows))];
 
@@ -27,25 +27,19 @@ fn number(kind: u64, i: usize, j: usize) -> f64 {
 
 /// Values bit for bit (a NaN is itself, −0 is not 0) and columns, of windows of rows of all kinds and many lengths.
 fn first_of_rows<S: Number>(gpu: &Gpu) -> Result<(), String> {
-    let (gpus, host) = (S::On::on(gpu), Cpu::<f64>::default());
     let lengths = [(1, 1), (2, 1), (7, 3), (33, 33), (130, 64), (300, 7), (1100, 50), (1500, 1500)];
     for (kind, (cols, k)) in (0..7).flat_map(|kind| lengths.map(|length| (kind, length))) {
         let x = Both::<S>::of(gpu, 2, cols + 3, |i| number(kind, i, i % (cols + 3)));
         let mut values = Both::<S>::of(gpu, 2, k + 2, |_| 77.0);
-        let (mut columns, mut wanted) =
-            (Index::empty(gpu, 2 * k), Index::<Host>::empty(&Host::default(), 2 * k));
-        gpus.top_k(values.gpu.view_mut().take_cols(1, k), &mut columns, x.gpu.view().take_cols(2, cols));
-        host.top_k(values.host.view_mut().take_cols(1, k), &mut wanted, x.host.view().take_cols(2, cols));
+        let mut columns = room(gpu, 2 * k);
+        on_both!(gpu: S, top_k(values.cut_mut(1, k), refs_mut(&mut columns), x.cut(2, cols)));
         let what = format!("{k} of {cols}, kind {kind}");
         let bits = |x: Vec<f64>| x.into_iter().map(f64::to_bits).collect::<Vec<_>>();
         let seen = read(&values.gpu).into_iter().map(S::to_f64).collect();
         if bits(seen) != bits(read(&values.host)) {
             return Err(format!("{what} in {}: other values", S::NAME));
         }
-        let [mut seen, mut of_host] = [const { Vec::new() }; 2];
-        if !columns.read_into(&mut seen) || !wanted.read_into(&mut of_host) || seen != of_host {
-            return Err(format!("{what} in {}: columns {seen:?}, wanted {of_host:?}", S::NAME));
-        }
+        same_list(&format!("{what} in {}: columns", S::NAME), &columns)?;
     }
     Ok(())
 }
