@@ -290,3 +290,31 @@ fn reached<A: Iterator<Item = SocketAddr>>(
         sleep(EVERY);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Kills: who is of another version, or comes again for another meeting, and is taken for one of this.
+    #[test]
+    fn strangers_that_speak_as_these_do_are_not_met() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let come = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let said = |version: &str| {
+            let (from, about) = (come(), String::new());
+            send(&from, &Hello { version: version.into(), rank: 1, ranks: 2, about, at: String::new() }, &[])
+                .unwrap();
+            hello(&listener.accept().unwrap().0).map(|hello| hello.rank)
+        };
+        assert_eq!(said("equipart 0.0.0").unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(said(VERSION).unwrap(), 1);
+        let again = [(7, 1), (8, 2), (7, 3)].map(|own: Own| {
+            let from = come();
+            send(&from, &own, &[]).unwrap();
+            from
+        });
+        let streams = reached_by(&listener, (2, 7), Instant::now()).unwrap();
+        assert_eq!(streams.iter().map(|(rank, _)| *rank).collect::<Vec<_>>(), [1, 3]);
+        drop(again);
+    }
+}
