@@ -135,12 +135,11 @@ struct Row {
         for (u32 e = lane(); e < logits.cols; e += 32) sum += f(e);
         return warp_sum(sum);
     }
-    // Σ f(i, e) over the chosen experts; every lane has it.
-    template <class F>
-    __device__ __forceinline__ float of(const u32* chosen, u32 k, F f) const {
+    // Σ P over the chosen experts; every lane has it.
+    __device__ __forceinline__ float of(const u32* chosen, u32 k) const {
         float sum = 0;
 #pragma unroll 1
-        for (u32 i = lane(); i < k; i += 32) sum += f(i, chosen[i]);
+        for (u32 i = lane(); i < k; i += 32) sum += score(chosen[i]);
         return warp_sum(sum);
     }
 };
@@ -161,7 +160,7 @@ __device__ void gates(View<T> of, View<T> lse, View<T> logits, List chosen, rout
     if (lane() == 0) lse(at, 0) = narrow<T>(row.lse);
     const u32* own = chosen.at + at * by.chosen;
     float factor = by.scale;
-    if (by.normalize) factor *= 1 / row.of(own, by.chosen, [&](u32, u32 e) { return row.score(e); });
+    if (by.normalize) factor *= 1 / row.of(own, by.chosen);
 #pragma unroll 1
     for (u32 i = lane(); i < by.chosen; i += 32) of(at, i) = narrow<T>(factor * row.score(own[i]));
 }
@@ -205,14 +204,14 @@ __device__ void router_backward(View<T> dlogits, View<float> logits, View<float>
 #pragma unroll 1
     for (u32 e = lane(); e < experts; e += 32) dp[e] = 0;
     __syncwarp();
-    float factor = by.scale, mean = 0;
-    if (by.normalize) {
-        float share = 1 / row.of(own, by.chosen, [&](u32, u32 e) { return row.score(e); });
-        mean = share * row.of(own, by.chosen, [&](u32 i, u32 e) { return dgates(at, i) * row.score(e); });
-        factor *= share;
-    }
+    float share = by.normalize ? 1 / row.of(own, by.chosen) : 1;
 #pragma unroll 1
-    for (u32 i = lane(); i < by.chosen; i += 32) dp[own[i]] += factor * (dgates(at, i) - mean);
+    for (u32 i = lane(); i < by.chosen; i += 32) {
+        float dg = dgates(at, i), apart = 0; // from differences: what all gates have in common gives exactly nothing
+#pragma unroll 1
+        for (u32 j = 0; by.normalize && j < by.chosen; j++) apart += row.score(own[j]) * (dg - dgates(at, j));
+        dp[own[i]] += by.scale * (by.normalize ? share * share * apart : dg);
+    }
     __syncwarp();
     float through_lse = 0;
     if (weights.at) {
