@@ -128,6 +128,12 @@ impl<S: Number> Both<S> {
     }
 }
 
+/// Whole numbers on the card and on the host.
+pub(crate) fn words(gpu: &Gpu, list: &[u32]) -> (Index<Gpu>, Index<Host>) {
+    let words = || list.iter().copied();
+    (Index::new(gpu, list.len(), words()), Index::new(&Host::default(), list.len(), words()))
+}
+
 /// Room for so many whole numbers that a kernel writes.
 pub(crate) fn room(gpu: &Gpu, len: usize) -> (Index<Gpu>, Index<Host>) {
     (Index::empty(gpu, len), Index::empty(&Host::default(), len))

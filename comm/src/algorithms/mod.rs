@@ -81,6 +81,10 @@ impl fmt::Display for Algorithm {
 }
 
 impl Algorithm {
+    /// The one of this name, for nodes of so many ranks.
+    pub fn named(name: &str, node: usize) -> Option<Self> {
+        Self::all(node).into_iter().find(|algorithm| algorithm.name() == name)
+    }
     /// Who sends what to whom when, among so many ranks. It lists up to `2·ranks²` messages.
     ///
     /// # Errors

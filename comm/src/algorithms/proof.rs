@@ -121,6 +121,8 @@ fn names_and_nodes_are_checked() {
         (&names[..], Algorithm::NAMES),
         (&["naive", "direct", "ring", "tree", "hierarchical"][..], &names[..])
     );
+    assert_eq!(Algorithm::named("hierarchical", 3), Some(Algorithm::Hierarchical { node: 3 }));
+    assert_eq!((Algorithm::named("ring", 3), Algorithm::named("Ring", 3)), (Some(Algorithm::Ring), None));
     let nodes: Vec<_> = Algorithm::all(7).into_iter().map(Algorithm::node).collect();
     assert_eq!(nodes, [None, None, None, None, Some(7)]);
     for algorithm in Algorithm::all(1) {

@@ -1,8 +1,8 @@
 //! Checks of `loss.cu`.
-use super::{Both, Check, Number, both, on_both, read, refs, same};
+use super::{Both, Check, Number, both, on_both, read, refs, same, words};
 use crate::gpu::Gpu;
 use kernels::{Kernels, LossTerms, Slice};
-use tensor::{Device, Host, IGNORED, Index, mix};
+use tensor::{Device, IGNORED, mix};
 
 pub(crate) const ALL: &[Check] = &[
     ("embedding", both!(embed)),
@@ -13,13 +13,7 @@ pub(crate) const ALL: &[Check] = &[
     ("mean square", both!(mean_square)),
 ];
 
-/// Ids on the card and on the host.
-fn ids(gpu: &Gpu, ids: &[u32]) -> (Index<Gpu>, Index<Host>) {
-    let list = || ids.iter().copied();
-    (Index::new(gpu, ids.len(), list()), Index::new(&Host::default(), ids.len(), list()))
-}
-
-/// So many of them below `most`; some are ignored.
+/// So many ids below `most`; some are ignored.
 fn drawn(n: usize, most: u32) -> Vec<u32> {
     let id = |i: usize| if i % 11 == 5 { IGNORED } else { (mix(i as u64) % u64::from(most)) as u32 };
     (0..n).map(id).collect()
@@ -31,7 +25,7 @@ const SHAPES: [[usize; 3]; 5] = [[64, 64, 0], [24, 40, 8], [61, 70, 3], [1, 4, 2
 /// Ids of elsewhere, on both sides, and ignored ones become zeros; y has a row more.
 fn embed<S: Number>(gpu: &Gpu) -> Result<(), String> {
     for ([cols, whole, at], first) in SHAPES.into_iter().flat_map(|shape| [(shape, 0), (shape, 7)]) {
-        let (all, slice) = (ids(gpu, &drawn(50, 30)), Slice { first, len: 13 });
+        let (all, slice) = (words(gpu, &drawn(50, 30)), Slice { first, len: 13 });
         let (table, mut y) = (Both::<S>::whole(gpu, 1, 13, whole), Both::<S>::whole(gpu, 2, 51, whole));
         on_both!(gpu: S, embed(y.cut_mut(at, cols), table.cut(at, cols), refs(&all), same(slice)));
         y.equal("an embedding")?;
@@ -65,7 +59,7 @@ fn embed_backward<S: Number>(gpu: &Gpu) -> Result<(), String> {
             S::On::on(gpu).embed_backward(
                 to,
                 dy.gpu.view().take_cols(at, cols),
-                &ids(gpu, &list).0,
+                &words(gpu, &list).0,
                 Slice { first, len },
             );
             let seen = read(&dtable.gpu);
@@ -88,7 +82,7 @@ fn sums<S: Number>(gpu: &Gpu) -> Result<(), String> {
     for ([cols, whole, at], first) in
         SHAPES.into_iter().chain([[0, 3, 1]]).flat_map(|shape| [(shape, 0), (shape, 9)])
     {
-        let (targets, slice) = (ids(gpu, &drawn(40, cols as u32 + 20)), Slice { first, len: cols });
+        let (targets, slice) = (words(gpu, &drawn(40, cols as u32 + 20)), Slice { first, len: cols });
         let logits = Both::<S>::draw(gpu, 1, 40, whole);
         let [mut m, mut two, mut three] = [2, 3, 4].map(|n| Both::<f32>::draw(gpu, n as u64, 40, n));
         on_both!(gpu: S, row_stab(m.cut_mut(1, 1), logits.cut(at, cols)));
@@ -116,7 +110,7 @@ const TERMS: [LossTerms; 5] = [
 /// Fewer rows than threads, and more; none.
 fn cross_entropy<S: Number>(gpu: &Gpu) -> Result<(), String> {
     for (terms, rows) in TERMS.iter().flat_map(|terms| [0, 1, 40, 1500].map(|rows| (terms, rows))) {
-        let targets = ids(gpu, &drawn(rows, 70));
+        let targets = words(gpu, &drawn(rows, 70));
         let terms = LossTerms { mean_over: terms.mean_over * rows / 40, ..*terms };
         let sums = Both::<S>::of(gpu, rows, 4, |i| 0.5 + (i * 7 % 64) as f64 / 8.0);
         let [mut loss, mut m] = [[3, 1], [4, rows]].map(|[cols, rows]| Both::<S>::draw(gpu, 1, rows, cols));
@@ -133,7 +127,7 @@ fn cross_entropy<S: Number>(gpu: &Gpu) -> Result<(), String> {
 fn cross_entropy_backward<S: Number>(gpu: &Gpu) -> Result<(), String> {
     for terms in &TERMS {
         for ([cols, whole, at], first) in SHAPES.into_iter().flat_map(|shape| [(shape, 0), (shape, 9)]) {
-            let (targets, slice) = (ids(gpu, &drawn(40, cols as u32 + 20)), Slice { first, len: cols });
+            let (targets, slice) = (words(gpu, &drawn(40, cols as u32 + 20)), Slice { first, len: cols });
             let (mut logits, lse) =
                 (Both::<S>::draw(gpu, 1, 40, whole), Both::<f32>::of(gpu, 40, 2, |i| (i % 9) as f64 / 4.0));
             let terms = LossTerms { mean_over: terms.mean_over / 8, ..*terms };

@@ -1,5 +1,7 @@
 //! Checks of `router.cu`.
-use super::{Both, Check, Number, Read, both, index, on_both, only, refs, refs_mut, room, same, same_list};
+use super::{
+    Both, Check, Number, Read, both, index, on_both, only, refs, refs_mut, room, same, same_list, words,
+};
 use crate::gpu::Gpu;
 use kernels::{Kernels, RouterBalance, RouterNoise, RouterTerms, Segment};
 use tensor::{Cpu, Host, Index, Noise};
@@ -96,7 +98,7 @@ fn ties<S: Number>(gpu: &Gpu) -> Result<(), String> {
 /// Lists of so many experts for every row: no two of a row are the same.
 fn some_experts(gpu: &Gpu, rows: usize, experts: usize, k: usize) -> (Index<Gpu>, Index<Host>) {
     let list: Vec<u32> = (0..rows * k).map(|i| ((i / k * 5 + i % k * 3) % experts) as u32).collect();
-    (Index::new(gpu, list.len(), list.iter().copied()), Index::new(&Host::default(), list.len(), list))
+    words(gpu, &list)
 }
 
 fn gates_of_rows<S: Number>(gpu: &Gpu) -> Result<(), String> {

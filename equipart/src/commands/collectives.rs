@@ -234,8 +234,8 @@ impl CollectivesArgs {
     /// One plan, or those of all algorithms.
     fn plans(&self) -> Result<Vec<AllReducePlan>> {
         let chosen = self.algorithm.as_deref();
-        let has_nodes = |name| Algorithm::all(1).iter().any(|a| a.name() == name && a.node().is_some());
-        if let (Some(name), Some(_)) = (chosen.filter(|name| !has_nodes(*name)), self.node) {
+        let has_nodes = |name| Algorithm::named(name, 1).is_some_and(|a| a.node().is_some());
+        if let (Some(name), Some(_)) = (chosen.filter(|name| !has_nodes(name)), self.node) {
             bail!("--node is for --algorithm hierarchical; {name} has no use for it");
         }
         if self.svg.is_some() && chosen.is_none() {

@@ -174,11 +174,11 @@ fn gates_gradient<S: Scalar>(
     normalize: bool,
 ) {
     let own = || dgates.iter().zip(chosen.iter().map(|&e| e as usize));
-    let share = sum(own().map(|(_, e)| p[e])).inv();
+    let share = normalize.then(|| sum(own().map(|(_, e)| p[e])).inv());
     for (&dg, e) in own() {
         // From differences: what all gates have in common gives exactly nothing, as does the one gate of one expert.
         let apart = || sum(own().map(|(&other, e)| p[e] * (dg - other)));
-        dp[e] += scale * if normalize { share * share * apart() } else { dg };
+        dp[e] += scale * share.map_or(dg, |share| share * share * apart());
     }
 }
 
