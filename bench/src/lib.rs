@@ -100,7 +100,7 @@ pub struct Beside {
 /// If there is no such figure here or no turn, or a rank fails.
 pub fn bench<H: Hardware>(on: &H, plan: &BenchPlan, watch: &dyn Fn(&str)) -> Result<Vec<Figure>> {
     let chosen = chosen::<H>(&plan.only)?;
-    some(plan.turns)?;
+    check_turns(plan.turns)?;
     let mut figures = measure(on, &chosen, plan.turns, Scale::new(plan.small), watch)?;
     for (figure, entry) in figures.iter_mut().zip(&chosen) {
         let best = plan.peers.as_ref().and_then(|peers| peers.best(entry));
@@ -136,13 +136,22 @@ pub fn exposed<D: Runs>(
 ) -> Result<Option<Exposed>> {
     let scale = Scale::new(small);
     layout.fits(scale.shape)?;
-    some(turns)?;
+    check_turns(turns)?;
     exposed::of::<D>(layout, network, (turns, scale), watch)
 }
 
-/// Whether there is a turn.
-fn some(turns: usize) -> Result<()> {
-    if turns == 0 { Err(Error::new("--turns is 0; it must be at least 1")) } else { Ok(()) }
+/// The most turns: days of all figures.
+const MOST_TURNS: usize = 10_000;
+
+/// Validates the number of turns: at least one, and bounded.
+///
+/// # Errors
+/// One sentence with both ends.
+pub fn check_turns(turns: usize) -> Result<()> {
+    if (1..=MOST_TURNS).contains(&turns) {
+        return Ok(());
+    }
+    Err(Error::new(format!("--turns is {turns}; it must be 1 to {MOST_TURNS}")))
 }
 
 /// GFLOP/s in f32 that a core can do while as many as there are ranks are at it.

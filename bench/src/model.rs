@@ -128,7 +128,14 @@ pub(super) fn said(layout: &Layout, rank: usize, scale: &Scale) -> Result<Ledger
 pub(super) fn decode<D: Runs>(scale: &Scale) -> Result<f64> {
     let [prompt, new] = scale.decode;
     let (shape, positions) = (scale.shape, prompt + new + 1);
-    let config = Config { architecture: Architecture::Llama, shape, positions, bos: None, eos: Vec::new() };
+    let config = Config {
+        architecture: Architecture::Llama,
+        shape,
+        positions,
+        bos: None,
+        eos: Vec::new(),
+        spare_coefficient: 0.0,
+    };
     let model = Model::even(config);
     let prompts = vec![ids(scale, 0, prompt)];
     let request = Prompts { prompts, max_new: new + 1, sampling: Sampling::default(), record: false };

@@ -5,6 +5,7 @@
 //! ```
 //! Source: Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994; Thakur, Rabenseifner, Gropp,
 //! "Optimization of collective communication operations in MPICH", §3, 2005.
+use crate::size::{UNITS, read};
 use crate::{Op, Traffic};
 use std::fmt;
 use std::str::FromStr;
@@ -12,18 +13,6 @@ use std::time::Duration;
 
 /// Nanoseconds of each unit; `s`, in which all end, comes last.
 const TIMES: [(&str, f64); 6] = [("ms", 1e6), ("us", 1e3), ("µs", 1e3), ("μs", 1e3), ("ns", 1.0), ("s", 1e9)];
-/// Bytes a second of each unit; `B/s`, in which all end, comes last. The first four are written.
-const RATES: [(&str, f64); 9] = [
-    ("TB/s", 1e12),
-    ("GB/s", 1e9),
-    ("MB/s", 1e6),
-    ("kB/s", 1e3),
-    ("TiB/s", (1u64 << 40) as f64),
-    ("GiB/s", (1u64 << 30) as f64),
-    ("MiB/s", (1u64 << 20) as f64),
-    ("KiB/s", (1u64 << 10) as f64),
-    ("B/s", 1.0),
-];
 /// Whole numbers up to here are themselves as floats.
 const EXACT: f64 = (1u64 << 53) as f64;
 
@@ -98,12 +87,6 @@ impl Link {
     }
 }
 
-/// The number before the first unit that fits, in that unit's smallest part.
-fn read(text: &str, units: &[(&str, f64)]) -> Option<f64> {
-    let (number, unit) = units.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
-    Some(number.parse::<f64>().ok()? * unit)
-}
-
 impl FromStr for Link {
     type Err = LinkError;
     fn from_str(text: &str) -> Result<Self, LinkError> {
@@ -113,7 +96,8 @@ impl FromStr for Link {
         };
         let nanoseconds = read(latency, &TIMES).filter(|n| (0.0..=EXACT).contains(n));
         let nanoseconds = nanoseconds.ok_or_else(|| wrong(latency, LATENCY))?;
-        let rate = read(bandwidth, &RATES).filter(|rate| rate.is_finite() && *rate > 0.0);
+        let rate = bandwidth.strip_suffix("/s").and_then(|bytes| read(bytes, &UNITS));
+        let rate = rate.filter(|rate| rate.is_finite() && *rate > 0.0);
         let rate = rate.ok_or_else(|| wrong(bandwidth, BANDWIDTH))?;
         Self::new(Duration::from_nanos(nanoseconds.round() as u64), rate)
     }
@@ -127,8 +111,8 @@ impl fmt::Display for Link {
         let (unit, per) = *units.iter().find(|(_, per)| nanoseconds.is_multiple_of(*per)).expect("1 divides");
         write!(f, "{}{unit},", nanoseconds / per)?;
         let exact = |per: f64| self.bandwidth >= per && self.bandwidth / per * per == self.bandwidth;
-        let (unit, per) = RATES[..4].iter().find(|(_, per)| exact(*per)).unwrap_or(&("B/s", 1.0));
-        write!(f, "{}{unit}", self.bandwidth / per)
+        let (unit, per) = UNITS[..4].iter().find(|(_, per)| exact(*per)).unwrap_or(&("B", 1.0));
+        write!(f, "{}{unit}/s", self.bandwidth / per)
     }
 }
 

@@ -105,6 +105,8 @@ impl<S: Number> Both<S> {
     /// The first element that it has not.
     pub(crate) fn close(&self, what: &str, slack: f64) -> Result<(), String> {
         let (seen, wanted) = (read(&self.gpu), read(&self.host));
+        #[cfg(test)]
+        tests::saw(seen.iter().map(|x| x.to_f64().to_bits()));
         for (i, (seen, wanted)) in seen.iter().zip(wanted).enumerate() {
             let wanted = if slack == 0.0 { S::from_f64(wanted).to_f64() } else { wanted };
             let (seen, bound) = (seen.to_f64(), slack * S::TOLERANCE * wanted.abs().max(1.0));

@@ -283,7 +283,7 @@ pub(crate) mod tests {
         match twin::install().and_then(|_| twin::nccl(flags)) {
             Ok(path) => Some(Nccl::open(&[path.to_string_lossy().into_owned()])),
             Err(why) => {
-                eprintln!("NCCL is skipped: {why}");
+                twin::skipped(&why);
                 None
             }
         }

@@ -1,5 +1,11 @@
 //! The driver's twin: a shared library with the driver's functions, made of the kernels' own sources by the C++ compiler of
 //! this machine. What runs on it is all of this crate, from the FFI up, and every kernel, without a GPU. NCCL has a twin, too.
+#[cfg(test)]
+mod skipped;
+
+#[cfg(test)]
+pub(crate) use skipped::skipped;
+
 use crate::ptx;
 use sha2::{Digest, Sha256};
 use std::ffi::CStr;
@@ -28,13 +34,12 @@ pub fn install() -> Result<&'static Path, String> {
     path.as_deref().map_err(Clone::clone)
 }
 
-/// In which order the threads of a block run from now on: 0 forwards, 1 backwards, 3 one warp after the
-/// other as far as each comes, any other number mixed.
+/// Order in which blocks run from now on, and the warps and lanes of each after they met: forwards or backwards.
 ///
 /// # Panics
 /// Unless the twin is installed.
-pub fn order(order: i32) {
-    tell(c"twinOrder", order);
+pub fn order(backwards: bool) {
+    tell(c"twinOrder", backwards.into());
 }
 
 /// So many of the events that this thread records from now on pass, and no more; -1: all.

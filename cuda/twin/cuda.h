@@ -1,7 +1,7 @@
 // Stands in for CUDA's own header where kernels are compiled for the host: one fiber for each thread of a block, blocks
-// one after the other. A fiber runs until it waits for others (`__syncthreads`, a shuffle) or ends; then the next one runs, in
-// an order that can be chosen, so that a missing barrier gives other numbers in one of the orders. Threads that wait for
-// others which never come are an error of the launch.
+// one after the other. A fiber runs until it waits for others (`__syncthreads`, a shuffle) or ends; then the next one runs,
+// forwards or backwards, so that a missing barrier, or a sum in the order in which blocks come, gives other numbers in one of
+// both orders. Threads that wait for others which never come are an error of the launch.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -50,7 +50,7 @@ extern Block block;
 void meet_block();
 void meet_warp();
 void meet_group();
-// Lets others run: for who waits for memory that another thread writes.
+// Lets others run: for who waits for memory that another thread writes, as all lanes of its warp do.
 void step_aside();
 // 64 bytes in which a thread hands something to others of its warp (kind 0) or group (kind 1), until `handed` after the meeting.
 unsigned char* hand(unsigned thread, int kind);

@@ -75,15 +75,14 @@ struct Meeting {
 };
 struct Threads {
     std::vector<Fiber*> fibers;
-    std::vector<unsigned> order; // in which they run
-    unsigned at, live;           // where in it the one that runs stands; how many have not ended
+    unsigned at, live;                        // where in the order the warp that runs stands; how many threads have not ended
     u32 ready[MOST / 32], waiting[MOST / 32]; // which of each warp may run, and which wait for others
     Meeting meetings[3][MOST / 32];
     std::vector<unsigned char> hands;
     Context scheduler;
     void (*body)(void**);
     void** arguments;
-    u64 aside; // how often in a row threads have stepped aside
+    u64 aside; // how often threads of a block have stepped aside since it, or a group of its warps, met
     bool stuck;
 } threads;
 std::mutex launching; // one block runs at a time: a card has one stream
@@ -96,27 +95,34 @@ void release(int kind, unsigned thread) {
         threads.ready[warp] |= std::exchange(threads.waiting[warp], 0);
     meeting(kind, thread).came = 0;
 }
-// In which order threads run: forwards, backwards, one warp after the other (3), or mixed by a number.
-std::atomic<int> order{0};
+// In which order blocks run, and after each meeting the warps that met, one after the other as far as each comes, and their
+// lanes: forwards or backwards. So of two warps that a missing barrier does not keep apart, each is first in one of both orders.
+std::atomic<bool> backwards{false};
 u32 bit(unsigned thread) { return 1u << thread % 32; }
+unsigned warps() { return (block.threads.x + 31) / 32; }
+unsigned first_of(unsigned warp, u32 lanes) { return warp * 32 + (backwards ? 31 - __builtin_clz(lanes) : __builtin_ctz(lanes)); }
 void run(Context& here, unsigned thread) {
     block.thread = thread;
     go(here, threads.fibers[thread]->here);
 }
-// The next fiber that is ready runs; if none is, the block is at its end, or stuck.
-void next(Context& here, unsigned me) {
-    unsigned n = block.threads.x;
-    if (order == 3 && me < n) // one warp after the other, each as far as it comes
-        if (u32 others = threads.ready[me / 32] & ~bit(me)) return run(here, me / 32 * 32 + __builtin_ctz(others));
-    for (unsigned tried = 0; tried < n; tried++) {
-        threads.at = threads.at + 1 == n ? 0 : threads.at + 1;
-        unsigned other = threads.order[threads.at];
-        if (!(threads.ready[other / 32] & bit(other))) continue;
+// Another lane of this warp that is ready runs, or one of the next warp that has one; if none has, the block is at its end, or
+// stuck.
+void next_warp(Context& here, unsigned me) {
+    for (unsigned tried = 0; tried < warps(); tried++) {
+        threads.at = threads.at + 1 == warps() ? 0 : threads.at + 1;
+        unsigned warp = backwards ? warps() - 1 - threads.at : threads.at;
+        if (!threads.ready[warp]) continue;
+        unsigned other = first_of(warp, threads.ready[warp]);
         if (other != me) run(here, other);
         return;
     }
     threads.stuck = threads.live > 0;
     go(here, threads.scheduler);
+}
+void next(Context& here, unsigned me) {
+    u32 others = threads.ready[me / 32] & ~bit(me);
+    if (others) run(here, first_of(me / 32, others));
+    else next_warp(here, me);
 }
 // What every fiber runs for ever: one thread's kernel after the other.
 void run_fiber() {
@@ -132,37 +138,39 @@ void run_fiber() {
         next(threads.fibers[me]->here, me);
     }
 }
-void mix_order(unsigned n) {
-    threads.order.resize(n);
-    for (unsigned i = 0; i < n; i++) threads.order[i] = order == 1 ? n - 1 - i : i;
-    if (order < 2) return;
-    u64 state = order * 0x9e3779b97f4a7c15ull;
-    for (unsigned i = n; i > 1; i--) {
-        state = state * 6364136223846793005ull + 1442695040888963407ull;
-        std::swap(threads.order[i - 1], threads.order[(state >> 33) % i]);
-    }
-}
 } // namespace
 
 static void meet(int kind) {
-    threads.aside = 0;
     unsigned me = block.thread;
+    Context& here = threads.fibers[me]->here;
     Meeting& of = meeting(kind, me);
     if (++of.came == of.live) {
         release(kind, me);
-        return;
+        if (kind == 1) {
+            unsigned first = first_of(me / 32, threads.ready[me / 32]);
+            if (first != me) run(here, first);
+            return;
+        }
+        threads.aside = 0;
+        threads.at = warps() - 1; // the first in the order is next
+        return next_warp(here, me);
     }
     threads.ready[me / 32] &= ~bit(me);
     threads.waiting[me / 32] |= bit(me);
-    next(threads.fibers[me]->here, me);
+    next(here, me);
 }
 void meet_block() { meet(0); }
 void meet_warp() { meet(1); }
 void meet_group() { meet(2); }
+// All lanes of a warp step aside before another warp runs, so that they look again at one moment.
 void step_aside() {
-    threads.stuck |= ++threads.aside > 100 * 1000 * 1000; // for ever
-    if (threads.stuck) go(threads.fibers[block.thread]->here, threads.scheduler);
-    next(threads.fibers[block.thread]->here, block.thread);
+    unsigned me = block.thread;
+    Context& here = threads.fibers[me]->here;
+    threads.stuck |= ++threads.aside > 10 * 1000 * 1000; // for ever: a step takes some thousands
+    if (threads.stuck) go(here, threads.scheduler);
+    u32 later = threads.ready[me / 32] & (backwards ? bit(me) - 1 : ~(bit(me) | (bit(me) - 1)));
+    if (later) run(here, first_of(me / 32, later));
+    else next_warp(here, me);
 }
 unsigned char* hand(unsigned thread, int kind) {
     unsigned side = threads.fibers[block.thread]->parity[kind] & 1;
@@ -170,7 +178,8 @@ unsigned char* hand(unsigned thread, int kind) {
 }
 void handed(int kind) { threads.fibers[block.thread]->parity[kind]++; }
 
-// Runs all blocks of a kernel, one after the other; whether each came to its end.
+// Runs all blocks of a kernel, one after the other; whether each came to its end. Backwards, the odd ones come first: a sum over
+// warps adds up the same pairs from behind.
 bool launch(void (*body)(void**), void** arguments, dim3 blocks, unsigned n, unsigned shared) {
     std::lock_guard<std::mutex> held(launching);
     auto& t = threads;
@@ -180,7 +189,6 @@ bool launch(void (*body)(void**), void** arguments, dim3 blocks, unsigned n, uns
         begin(fiber->here, fiber->stack.data(), STACK, run_fiber);
         t.fibers.push_back(fiber);
     }
-    mix_order(n);
     t.hands.resize((size_t)MOST * 256);
     std::vector<unsigned char> memory(shared + 1024);
     t.body = body;
@@ -188,26 +196,26 @@ bool launch(void (*body)(void**), void** arguments, dim3 blocks, unsigned n, uns
     block.threads = {n, 1, 1};
     block.blocks = blocks;
     block.shared = (unsigned char*)(((uintptr_t)memory.data() + 1023) & ~(uintptr_t)1023);
-    for (unsigned z = 0; z < blocks.z; z++)
-        for (unsigned y = 0; y < blocks.y; y++)
-            for (unsigned x = 0; x < blocks.x; x++) {
-                block.index = {x, y, z};
-                memset(block.shared, 0xff, shared); // what was not written is no number
-                for (int kind = 0; kind < 3; kind++)
-                    for (unsigned first = 0; first < n; first += WIDTH[kind])
-                        t.meetings[kind][first / WIDTH[kind]] = {std::min(WIDTH[kind], n - first), 0};
-                for (unsigned warp = 0; warp < MOST / 32; warp++)
-                    t.ready[warp] = warp < n / 32 ? ~0u : warp == n / 32 ? bit(n) - 1 : 0, t.waiting[warp] = 0;
-                t.live = n;
-                t.at = n - 1;
-                t.stuck = false;
-                t.aside = 0;
-                next(t.scheduler, MOST);
-                if (t.stuck) { // fibers that wait are left where they are; a card that has failed runs no more
-                    t.fibers.clear();
-                    return false;
-                }
-            }
+    u64 all = (u64)blocks.x * blocks.y * blocks.z;
+    for (u64 i = 0; i < all; i++) {
+        u64 number = !backwards ? i : i < all / 2 ? all / 2 * 2 - 1 - 2 * i : 2 * (all - 1 - i);
+        block.index = {unsigned(number % blocks.x), unsigned(number / blocks.x % blocks.y), unsigned(number / blocks.x / blocks.y)};
+        memset(block.shared, 0xff, shared); // what was not written is no number
+        for (int kind = 0; kind < 3; kind++)
+            for (unsigned first = 0; first < n; first += WIDTH[kind])
+                t.meetings[kind][first / WIDTH[kind]] = {std::min(WIDTH[kind], n - first), 0};
+        for (unsigned warp = 0; warp < MOST / 32; warp++)
+            t.ready[warp] = warp < n / 32 ? ~0u : warp == n / 32 ? bit(n) - 1 : 0, t.waiting[warp] = 0;
+        t.live = n;
+        t.at = warps() - 1;
+        t.stuck = false;
+        t.aside = 0;
+        next_warp(t.scheduler, MOST);
+        if (t.stuck) { // fibers that wait are left where they are; a card that has failed runs no more
+            t.fibers.clear();
+            return false;
+        }
+    }
     return true;
 }
 
@@ -261,8 +269,8 @@ thread_local Handle current = nullptr; // the context that this thread's calls m
 enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, BAD_PTX = 218, NOT_FOUND = 500, NOT_READY = 600, STUCK = 719 };
 
 extern "C" {
-// Not the driver's: in which order the threads of a block run from now on.
-void twinOrder(int order) { twin::order = order; }
+// Not the driver's: in which order blocks and threads run from now on.
+void twinOrder(int backwards) { twin::backwards = backwards; }
 // Nor this: so many of the events that this thread records from now on pass, and no more; -1: all.
 void twinEvents(int many) { passing = many; }
 int cuInit(unsigned) { return OK; }

@@ -1,5 +1,6 @@
 //! The command line: what each command takes, and how its results are shown.
 pub(crate) mod args;
+mod echo;
 mod manual;
 pub(crate) mod out;
 pub(crate) mod pictures;
@@ -25,8 +26,20 @@ use tensor::quoted::escaped;
 
 /// Runs the command of the process' arguments. Exit code 2 is bad input; 1 a comparison that found a difference.
 pub fn main() -> ExitCode {
-    let Arguments { command, json } = Arguments::parse();
-    let command = command.unwrap_or_else(|| Command::Compare(CompareArgs::default()));
+    tensor::files::limits_are_errors();
+    let Arguments { command, json } = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(why) if why.use_stderr() => {
+            let seen: Vec<_> = arguments().iter().map(|argument| escaped(argument)).collect();
+            let program = ["equipart".to_string()].into_iter();
+            let why = Arguments::try_parse_from(program.chain(seen.clone())).err().unwrap_or(why); // quotes no control characters
+            out::failure(echo::shown(&why.render().to_string(), &seen).trim_end());
+            return ExitCode::from(2);
+        }
+        Err(asked) => asked.exit(),
+    };
+    let command =
+        command.unwrap_or_else(|| Command::Compare(CompareArgs { seconds: 1.0, ..CompareArgs::default() }));
     let outcome = Uncountable::caught(|| run(command, json)).unwrap_or_else(|why| Err(why.into()));
     match outcome.and_then(|right| out::finish().map(|()| right)) {
         Ok(true) => ExitCode::SUCCESS,
@@ -63,10 +76,15 @@ fn run(command: Command, json: bool) -> Result<bool> {
 
 /// Says what went wrong: a sentence, on one line whatever names are in it, and, where ranks failed, their last calls.
 pub(crate) fn tell(Error { why, calls, .. }: &Error) {
-    out::failure(&format!("error: {}", escaped(why)));
+    out::failure(&format!("error: {}", echo::shown(&escaped(why), &arguments())));
     if let Some(calls) = calls {
         out::failure(&format!("\n{calls}"));
     }
+}
+
+/// The arguments of this process, as far as they are text.
+fn arguments() -> Vec<String> {
+    std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect()
 }
 
 /// A model of text.

@@ -2,7 +2,8 @@
 //!
 //! Start with [`mod@linear::column`]: one strategy, one file, its equations, its code, its proof. What ranks hold is said by
 //! types ([`ops`]): a forgotten all-reduce does not compile. What lies where is said by [`Placement`]s, from which
-//! gradient sync, clipping, gathering and loading follow. Nothing here knows of pipelines or batches.
+//! gradient sync, clipping, gathering and loading follow. A rank's part of a pipeline is a [`Stage`] of
+//! chunks here; in which order chunks run, and how a batch is cut into microbatches, is decided in the crate `parallel`.
 pub mod attention;
 pub mod embedding;
 pub mod error;

@@ -64,6 +64,9 @@ impl<D: Kernels> Param<D> {
         let ([rows, cols], rests) = (cuts.local, placement.rests);
         let numbers = count::product("the numbers of a parameter", &[rows, cols]);
         let shards = Shards::of(&sum, rests, numbers)?.filter(|_| placement.trained);
+        if let Some(shards) = &shards {
+            shards.hold(&name, numbers);
+        }
         let mut param = Self {
             name,
             shape,

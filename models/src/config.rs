@@ -10,6 +10,7 @@
 //! | `architecture.rs`, `tables.rs` | which models are read; which of their keys are read, fixed, free |
 //! | `llama.rs`, `gpt2.rs` | keys to a shape and back |
 //! | `experts.rs` | keys to experts and back |
+//! | `generation.rs` | how texts go on |
 //! | `rope.rs`, `window.rs`, `sizes.rs` | frequencies, windows, limits |
 //! | `keys.rs` | values of a kind, and what is wrong with one |
 use layers::Shape;
@@ -21,6 +22,7 @@ use tensor::safetensors::Dtype;
 
 mod architecture;
 mod experts;
+mod generation;
 mod gpt2;
 mod keys;
 mod llama;
@@ -30,6 +32,8 @@ mod tables;
 mod window;
 
 pub use architecture::Architecture;
+pub(crate) use generation::FILE as GENERATION;
+pub use generation::Generation;
 
 /// The most elements that one kind of weight may have, over all blocks: 2^62, as many as have bytes in f32 that 64 bits
 /// count.
@@ -52,6 +56,8 @@ pub struct Config {
     pub bos: Option<u32>,
     /// The tokens that end a text; most models have none or one.
     pub eos: Vec<u32>,
+    /// A `router_aux_loss_coef` of the folder that training does not add, as `output_router_logits` is false; else 0.
+    pub spare_coefficient: f64,
 }
 
 impl Config {
@@ -60,11 +66,7 @@ impl Config {
     /// # Errors
     /// If the file cannot be read, or as [`parse`](Self::parse).
     pub fn read(path: &Path) -> Result<Self> {
-        let (bytes, origin) = (tensor::files::read(path)?, path.display().to_string());
-        let text = String::from_utf8(bytes).map_err(|why| {
-            let at = why.utf8_error().valid_up_to();
-            no_config(&origin, &format!("byte {at} is not UTF-8 text"))
-        })?;
+        let (text, origin) = read_text(path, "model")?;
         Self::parse(&text, &origin)
     }
     /// Reads the text of a `config.json`; `origin` names it in messages.
@@ -73,11 +75,7 @@ impl Config {
     /// If it is no JSON object, if a key is missing or has a value that no supported model has, if sizes contradict
     /// each other, or if a key might change what the model computes and is not supported.
     pub fn parse(text: &str, origin: &str) -> Result<Self> {
-        let no_json = |why: serde_json::Error| no_config(origin, &sentence(&why.to_string()));
-        let value: Value = serde_json::from_str(text).map_err(no_json)?;
-        let Value::Object(map) = value else {
-            return Err(no_config(origin, "it must be an object in braces"));
-        };
+        let map = object(text, origin, "model")?;
         let keys = Keys { map: &map, origin, within: "" };
         let architecture = keys.architecture()?;
         keys.check(architecture)?;
@@ -137,8 +135,27 @@ impl Config {
     }
 }
 
-fn no_config(origin: &str, why: &str) -> Error {
-    Error::new(format!("{origin} is no model configuration: {why}"))
+/// The text of a configuration of some kind, and its path for messages.
+fn read_text(path: &Path, kind: &str) -> Result<(String, String)> {
+    let (bytes, origin) = (tensor::files::read(path)?, path.display().to_string());
+    let text = String::from_utf8(bytes).map_err(|why| {
+        let at = why.utf8_error().valid_up_to();
+        no_config((&origin, kind), &format!("byte {at} is not UTF-8 text"))
+    })?;
+    Ok((text, origin))
+}
+
+/// The keys of a configuration of some kind; `origin` names it in messages.
+fn object(text: &str, origin: &str, kind: &str) -> Result<Map<String, Value>> {
+    let no_json = |why: serde_json::Error| no_config((origin, kind), &sentence(&why.to_string()));
+    match serde_json::from_str(text).map_err(no_json)? {
+        Value::Object(map) => Ok(map),
+        _ => Err(no_config((origin, kind), "it must be an object in braces")),
+    }
+}
+
+fn no_config((origin, kind): (&str, &str), why: &str) -> Error {
+    Error::new(format!("{origin} is no {kind} configuration: {why}"))
 }
 
 /// What PyTorch calls a kind of float that weights are of.

@@ -1,12 +1,13 @@
 //! `generate`: continues prompts token by token, with a cache of keys and values. Every tensor rank has all logits of the
-//! next token and chooses by the same draw; data ranks have different prompts. Of the logits those are read to the host
+//! next token and chooses by the same draw; data ranks have different prompts, and where they share experts some may have
+//! none. Of the logits those are read to the host
 //! that a choice needs: two of a row for the largest, k + 1 for a draw from k; all after the prompt, which a text tells,
 //! and where any token may be drawn.
 use crate::Model;
 use crate::sampling::{self, Chosen, Logits, Sampling};
 use comm::Axis;
 use kernels::{Kernels, Meta, Selects};
-use layers::{Cx, Record, Rest, Shape, ops};
+use layers::{Cx, Design, Record, Rest, Shape, ops};
 use parallel::dump::{self, Seen};
 use parallel::measure::{self, PeakBytes, Taken};
 use parallel::number::Runs;
@@ -89,7 +90,7 @@ impl Prompts {
     /// # Errors
     /// One sentence on the first thing that does not fit.
     pub fn check<D: Runs>(&self, model: &Model, layout: &Layout) -> Result<()> {
-        layout.fits(model.config.shape)?;
+        layout.fits(Design::from(model.config.shape).inferring())?;
         if model.config.shape.experts.is_some_and(|experts| experts.by_experts) {
             bail!(
                 "experts that choose tokens choose among those of all texts, later ones too; generating needs a model whose \
@@ -104,7 +105,8 @@ impl Prompts {
         }
         self.sampling.validate()?;
         let (data, positions) = (layout.size(Axis::SEQUENCES), model.config.positions);
-        if self.prompts.len() < data {
+        let least = if layout.shares_experts() { 1 } else { data };
+        if self.prompts.len() < least {
             let n = self.prompts.len();
             bail!("{n} prompts cannot be dealt over dp={data}: each rank needs at least one");
         }
@@ -132,6 +134,10 @@ impl Prompts {
     fn first(&self, vocabulary: usize) -> Option<usize> {
         (self.max_new > 0).then(|| self.sampling.needs(vocabulary)).flatten()
     }
+    /// Positions of the longest text of a rank whose prompts have these lengths; 0 of a rank without one.
+    fn positions(&self, lengths: &[usize]) -> usize {
+        lengths.iter().max().map_or(0, |longest| longest + self.max_new)
+    }
     /// What ranks hold at most: while the prompts are read, with a cache for all that is to come.
     ///
     /// # Errors
@@ -144,7 +150,7 @@ impl Prompts {
         let program = |at: At<Meta<D>>| {
             let (mut chunk, lengths) =
                 (Stages::new(&at, shape)?, dealt(at.mesh.group(Axis::SEQUENCES).rank()));
-            let capacity = lengths.iter().max().map_or(0, |longest| longest + self.max_new);
+            let capacity = self.positions(&lengths);
             let ids = Ids::new(at.device.place(), &vec![0; lengths.iter().sum()], shape.vocabulary)?;
             let all = (0..data).map(|rank| dealt(rank).iter().sum());
             let cx = Cx::infer(&lengths).among(all).with_cache(capacity); // which is held while the first logits are found
@@ -210,7 +216,7 @@ fn on_rank<D: Runs>(
         let mut texts: Vec<_> = request.prompts[mine.clone()].iter().map(new).collect();
         let mut fed: Vec<Vec<u32>> = texts.iter().map(|t| t.ids.clone()).collect(); // nothing of what has ended
         let mut lengths: Vec<_> = fed.iter().map(Vec::len).collect();
-        let capacity = lengths.iter().max().expect("each rank has a prompt") + request.max_new;
+        let capacity = request.positions(&lengths);
         let cx = Cx::infer(&lengths).numbered_from(mine.start).recorded(record.clone());
         let first = request.first(model.config.shape.vocabulary);
         let (mut cx, mut room) = (cx.with_cache(capacity), Room::default());
@@ -336,7 +342,7 @@ fn in_f32<D: Kernels<Elem: Real>>(x: &Tensor<D>, read: &mut Vec<D::Elem>, into: 
 /// # Errors
 /// If the layout does not fit the model, or a rank fails.
 pub fn all_logits<D: Runs>(model: &Model, layout: &Layout, sequences: &[Vec<u32>]) -> Result<Vec<f64>> {
-    layout.fits(model.config.shape)?;
+    layout.fits(Design::from(model.config.shape).inferring())?;
     let lengths: Vec<_> = sequences.iter().map(Vec::len).collect();
     let ranks = session::run((layout, &layout.world()?), model.values(), |at: At<D>| {
         let logits = whole_logits(&at, &model.config.shape, &sequences.concat(), &lengths)?;

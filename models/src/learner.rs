@@ -104,6 +104,7 @@ fn layer((i, size): (usize, &[usize])) -> [Entry; 2] {
         rows: 0..rows,
         columns: 0..size[1],
         orientation,
+        within: None,
     };
     [
         entry([format!("layers.{i}"), format!("{}.weight", 2 * i)], size[0], Orientation::Transposed),

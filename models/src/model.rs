@@ -1,4 +1,5 @@
 //! A model to work with: its configuration and where its weights are.
+use crate::config::Generation;
 use crate::tokenizer::{Tokenizer, TokenizerSource};
 use crate::{Config, embedded, names};
 use layers::{Draw, Even, Numbers, Random, Values};
@@ -99,6 +100,17 @@ impl Model {
     /// What is noted in the weights' file.
     pub fn note(&self, key: &str) -> Option<&str> {
         self.weights.note(key)
+    }
+    /// How its texts go on: as its folder says; without a folder, by the likeliest token. `draws` says whether tokens are
+    /// drawn, if that is not up to the folder.
+    ///
+    /// # Errors
+    /// As [`Generation::read`].
+    pub fn generation(&self, draws: Option<bool>) -> Result<Generation> {
+        match &self.tokens {
+            TokenizerSource::Folder(folder) => Generation::read(folder, draws),
+            _ => Ok(Generation::greedy(self.config.eos.clone())),
+        }
     }
     /// What turns text into its ids and back.
     ///

@@ -21,11 +21,11 @@
 //! | `.mlp.shared.gate_up`, `.mlp.shared.down` | none | as a usual feed-forward in `mlp.shared_expert`, `mlp.shared_experts` |
 //! | `.mlp.shared.gate` | none | `mlp.shared_expert_gate` |
 //!
-//! Theirs end in `.weight` or `.bias`; ours only in `.bias`.
+//! Theirs end in `.weight` or `.bias`; ours only in `.bias`. Experts may be fused in a file (`fuse`).
 use crate::Config;
 use crate::config::Architecture;
 use layers::{Experts, NormKind, Positions, Shape};
-use parallel::{Entry, Orientation};
+use parallel::{Entry, Orientation, Stacked};
 use std::ops::Range;
 
 /// What GPT-2's names begin with, but for the head's; files of its older versions leave it out.
@@ -47,15 +47,39 @@ pub fn entries(config: &Config) -> Vec<Entry> {
     all.all
 }
 
-/// The same, under the names that a file has: GPT-2's may lack their prefix.
+/// The same, under the names that a file has: GPT-2's may lack their prefix, and experts may be fused.
 pub fn entries_in<'a>(config: &Config, mut names: impl Iterator<Item = &'a str>) -> Vec<Entry> {
     let mut entries = entries(config);
-    if config.shape.context().is_some() && !names.any(|name| name.starts_with(PREFIX)) {
+    if config.shape.context().is_some() {
+        if !names.any(|name| name.starts_with(PREFIX)) {
+            for entry in &mut entries {
+                entry.name = entry.name.trim_start_matches(PREFIX).to_owned();
+            }
+        }
+    } else if let Some(experts) = config.shape.experts
+        && names.any(|name| name.ends_with(".mlp.experts.gate_up_proj"))
+    {
         for entry in &mut entries {
-            entry.name = entry.name.trim_start_matches(PREFIX).to_owned();
+            fuse(entry, experts);
         }
     }
     entries
+}
+
+/// Names an entry, and says where it lies, as version 5 of `transformers` holds experts in memory and, asked not to save the
+/// original format, writes them. All of a block are in two tensors: `mlp.experts.gate_up_proj` `[E, 2·F, H]`, where an expert's
+/// gate lies above its up, and `mlp.experts.down_proj` `[E, H, F]`. Mixtral's router is then in `mlp`, too.
+fn fuse(entry: &mut Entry, Experts { count, hidden, .. }: Experts) {
+    entry.name = entry.name.replace(".block_sparse_moe.", ".mlp.");
+    let Some((_, param)) = entry.param.rsplit_once(".experts.") else { return };
+    let (block, _) = entry.name.split_once(".experts.").expect("it is an expert's");
+    let (expert, shape) = (entry.rows.start / entry.rows.len(), entry.shape());
+    let (rows, above) = match entry.orientation {
+        Orientation::Transposed => (2 * hidden, entry.columns.start),
+        _ => (shape[0], 0),
+    };
+    entry.within = Some(Stacked { stack: [count, rows], first: expert * rows + above });
+    entry.name = format!("{block}.experts.{param}_proj");
 }
 
 /// The name of the embedding's table, in a file of these entries.
@@ -150,6 +174,7 @@ impl Entries<'_> {
                     rows: e * d..(e + 1) * d,
                     columns: columns.clone(),
                     orientation: *orientation,
+                    within: None,
                 });
             }
         }
@@ -206,7 +231,7 @@ impl Entries<'_> {
     }
     fn add(&mut self, name: &str, param: &str, rows: usize, columns: Range<usize>, orientation: Orientation) {
         let (name, param) = (name.into(), param.into());
-        self.all.push(Entry { name, param, height: rows, rows: 0..rows, columns, orientation });
+        self.all.push(Entry { name, param, height: rows, rows: 0..rows, columns, orientation, within: None });
     }
 }
 

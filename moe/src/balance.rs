@@ -5,17 +5,20 @@
 //! ```text
 //! α·E/(k·B) · Σ_e N_e · Σ_t P̂[t,e] / n       over the tokens of a microbatch, on all ranks
 //! β·E/(k·B_s) · Σ_e N_se · Σ_t P̂[t,e] / n    over those of each sequence
+//! δ·E/k · Σ_e f̄_e · P̄_e · B/T                 means over the rows of all blocks; T tokens in the step
 //! λ · Σ_t lse_t² / n                          n tokens in the mean loss of the step
 //! b_e ← b_e + γ·sign(mean of N − N_e)         over the tokens of all microbatches of the step, on all ranks
 //! ```
-//! The counts have no gradient, so both balances are one table of weights, a row for each sequence at hand. Source: Fedus et al., "Switch
+//! The counts have no gradient, so all balances are one table of weights, a row for each sequence at hand. Those of the balance of all
+//! blocks (f̄, which `transformers` has for its families) are known when the last block has been gone through: counts go with the
+//! activations, from block to block and from stage to stage, and weights come back with the gradients. Source: Fedus et al., "Switch
 //! transformers", §2.2, arXiv:2101.03961; Zoph et al., "ST-MoE", §3.3, arXiv:2202.08906; `DeepSeek-V3`, §2.1.2,
 //! arXiv:2412.19437; the bias: Wang et al., "Auxiliary-loss-free load balancing", arXiv:2408.15664.
 use crate::routing::{Routing, before, tally};
 use comm::{Axes, Axis, Mesh};
 use kernels::{Kernels, Segment};
-use layers::ops::RouterLoss;
-use layers::{Experts, Loads, Param, Result};
+use layers::ops::{RouterLoss, filled, plus, pooled};
+use layers::{Cx, Experts, Loads, Param, Pass, Result};
 use tensor::{Category, Device, Place, Scalar, Tensor};
 
 /// The end of the name of a bias of the choice.
@@ -103,6 +106,41 @@ pub(crate) fn loss<D: Kernels>(
     let weights = Tensor::from_fn(wide, Category::Buffers, sequences.len(), e, weight);
     let z = Tensor::from_fn(wide, Category::Buffers, 1, 1, |_| z);
     Ok(Some(RouterLoss { weights, z, first }))
+}
+
+/// Begins the balance of all blocks of a microbatch with so many experts: nobody has chosen yet.
+pub fn begin_pool<D: Kernels>(cx: &Cx<D>, device: &D, experts: usize) {
+    let none = filled(device.wide(), Category::Buffers, [1, experts], <D::Wide as Device>::Elem::ZERO);
+    *cx.pooled() = Some(none);
+}
+
+/// Adds what this rank's tokens chose in one block.
+pub(crate) fn pool<D: Kernels>(cx: &Cx<D>, device: &D, counts: &[usize]) {
+    let count = |e: usize| <D::Wide as Device>::Elem::from_usize(counts[e]);
+    let own = Tensor::from_fn(device.wide(), Category::Buffers, 1, counts.len(), count);
+    let mut sum = cx.pooled();
+    *sum = Some(plus(sum.take().expect("a pool that was begun"), &own));
+}
+
+/// Ends it when the last of so many blocks with experts has been gone through: of the choices of all ranks, the weights of scores.
+///
+/// # Errors
+/// If ranks do not meet.
+pub fn end_pool<D: Kernels>(
+    cx: &Cx<D>,
+    mesh: &Mesh<D::Place>,
+    (experts, blocks): (&Experts, usize),
+) -> Result<()> {
+    let group = mesh.over(Axes::TOKENS | Axis::LAYERS)?.named("tokens of experts");
+    let own = cx.pooled().take().expect("a pool that was begun");
+    let Pass { mean_over, tokens: [tokens, step], .. } = cx.pass();
+    let one = |n: usize| <D::Wide as Device>::Elem::from_usize(n);
+    let over = |n: usize| if n == 0 || mean_over == 0 { one(0) } else { one(n).inv() };
+    // δ·E/(k·(L·B)²) · B/T
+    let weight = <D::Wide as Device>::Elem::from_f64(experts.balance.pooled) * one(experts.count);
+    let weight = weight * over(experts.chosen * blocks) * over(blocks * tokens) * over(step);
+    *cx.pooled() = Some(pooled(own, weight, &group)?);
+    Ok(())
 }
 
 /// How often each of a sequence's tokens chose each expert, on all ranks that have some of it: `[sequences · E]`.

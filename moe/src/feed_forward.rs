@@ -25,7 +25,7 @@ use layers::{
     Section, Strategy,
 };
 use std::sync::Arc;
-use tensor::{Index, Tensor};
+use tensor::{Device, Index, Tensor};
 
 /// A strategy that builds layers of experts, with this exchange, where a model has such.
 #[derive(Clone, Copy)]
@@ -43,7 +43,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy + 'static> Strategy<D
 
 /// Experts in place of a feed-forward.
 pub struct ExpertFeedForward<D: Kernels, X> {
-    experts: Experts,
+    pub(crate) experts: Experts,
     terms: RouterTerms,
     kind: FeedForward,
     name: Arc<str>, // of the router
@@ -176,6 +176,9 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
             cx.add_load(self.name.trim_end_matches(".router"), &own.counts(experts.count));
         }
         let learns = cx.pass().learns;
+        if learns && experts.balance.pooled != 0.0 {
+            balance::pool(cx, device, &own.counts(experts.count));
+        }
         let drops = experts.capacity.is_some() && !experts.by_experts;
         let counted = drops || learns && experts.balance.microbatch != 0.0;
         let counts = counted.then(|| Counts::of(&self.mesh, experts.count, &own)).transpose()?;
@@ -200,6 +203,18 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         let experts = (experts.count, &self.room);
         let plan = <X as Exchange<D>>::plan(&self.exchange, &self.ep, &all, experts, device.place());
         Ok(Handed { chosen, loss, plan, rows })
+    }
+    /// Adds what the rows at hand add to the loss.
+    fn add_loss(
+        &self,
+        cx: &Cx<D>,
+        loss: &RouterLoss<D::Wide>,
+        scores: (&Tensor<D::Wide>, &Tensor<D::Wide>),
+    ) -> Result<()> {
+        let over = self.mesh.over(Axes::LOSS)?.axis();
+        let tokens = cx.tokens_on(scores.0.device().place());
+        cx.add_loss(loss.of(scores, tokens, self.terms.sigmoid, (&self.tp, over))?);
+        Ok(())
     }
     /// Starts to bring a row of every token of this rank and its etp peers to their experts.
     fn begin(&self, handed: &Handed<D>, x: &Tensor<D>) -> Result<Request<D>> {
@@ -239,9 +254,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         let handed = self.route(cx, &x, &logits)?;
         let (gates, lse) = gates(&logits, &handed.chosen, &self.terms);
         if let Some(loss) = &handed.loss {
-            let (scores, over) = ((&logits, &lse), self.mesh.over(Axes::LOSS)?.axis());
-            let tokens = cx.tokens_on(x.device().place());
-            cx.add_loss(loss.of(scores, tokens, self.terms.sigmoid, (&self.tp, over))?);
+            self.add_loss(cx, loss, (&logits, &lse))?;
         }
         let rows = self.begin(&handed, own.share())?;
         let shared = self.shared.as_ref().map(|layer| layer.forward(cx, x.clone())).transpose()?; // meanwhile
@@ -265,7 +278,12 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
     }
 
     fn backward_input(&mut self, cx: &Cx<D>, (saved, shared): Self::Saved, dy: Stream<D>) -> Back<D, Self> {
-        let Saved { x, scores: [logits, lse], handed, rows, up, by } = saved.open();
+        let Saved { x, scores: [logits, lse], mut handed, rows, up, by } = saved.open();
+        if let Some(weights) = cx.pooled().as_ref() {
+            let loss = RouterLoss::alike(weights, cx.tokens().len(), x.mine().start);
+            self.add_loss(cx, &loss, (&logits, &lse))?;
+            handed.loss = Some(if let Some(own) = handed.loss.take() { own.plus(&loss) } else { loss });
+        }
         let counts = &handed.plan.counts;
         let own = dy.clone().in_region(self.region);
         let d_out = self.begin(&handed, own.share())?;

@@ -10,7 +10,7 @@ use kernels::{Activation, Kernels};
 use layers::model::strategy::Mlp;
 use layers::proof::{Answer, Case, Given, SEED, holds, proves, proves_in_regions};
 use layers::{Builder, Experts, FeedForward, Groups, Result, Scoring, SharedExpert};
-use reference::{Mixture, Pass, Walk};
+use reference::{Mixture, Walk};
 use tensor::Scalar;
 
 const D: usize = 5;
@@ -53,6 +53,7 @@ fn oracle(e: &Experts) -> reference::Experts {
         balance: reference::Balance {
             microbatch: e.balance.microbatch,
             sequence: e.balance.sequence,
+            pooled: e.balance.pooled,
             z: e.balance.z,
         },
         dense: vec![],
@@ -81,7 +82,8 @@ impl Layer {
     }
     fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
         let layer = self.mixture();
-        let pass = Pass { seed: SEED, step: g.step, first_sequence: g.first, mean_over: 1 };
+        let pass =
+            reference::Pass { seed: SEED, step: g.step, first_sequence: g.first, mean_over: 1, tokens: 1 };
         let mut walk = Walk::unseen(&g.weights, Some(pass));
         let (y, saved) = layer.forward(g.x.clone(), &g.lengths, &mut walk);
         let mut gradients = std::collections::BTreeMap::new();

@@ -52,7 +52,7 @@ const MOE: Shape = Shape {
         bias: Some(0.01),
         capacity: Some(1.25),
         shared: Some(SharedExpert { hidden: 8, gated: true }),
-        balance: Balance { microbatch: 0.1, sequence: 0.1, z: 0.01 },
+        balance: Balance { microbatch: 0.1, sequence: 0.1, pooled: 0.0, z: 0.01 },
         ..Experts::MIXTRAL
     }),
     vocabulary: 23,

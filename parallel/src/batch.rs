@@ -89,6 +89,7 @@ impl Sequence {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     microbatches: Vec<Vec<Sequence>>,
+    pub(crate) idle: bool, // whether a data rank may have no sequence
 }
 
 /// The part of `n` things that the `rank`th of `ranks` gets: consecutive, sizes differing by at most one.
@@ -109,7 +110,12 @@ impl Batch {
         }
         sequences.iter().enumerate().try_for_each(|(number, sequence)| sequence.check(number))?;
         let part = |m| sequences[deal(sequences.len(), m, microbatches)].to_vec();
-        Ok(Self { microbatches: (0..microbatches).map(part).collect() })
+        Ok(Self { microbatches: (0..microbatches).map(part).collect(), idle: false })
+    }
+    /// The same batch. With `idle`, a data rank may have no sequence of a microbatch.
+    #[must_use]
+    pub fn idling(self, idle: bool) -> Self {
+        Self { idle, ..self }
     }
     /// The microbatches.
     pub fn microbatches(&self) -> &[Vec<Sequence>] {
@@ -145,7 +151,8 @@ impl Batch {
         let tokens = |m: &&Vec<Sequence>| m.iter().map(Sequence::tokens).sum::<usize>();
         let largest = self.microbatches.iter().max_by_key(tokens).into_iter();
         let times = self.microbatches.len().min(2);
-        Self { microbatches: largest.flat_map(|m| std::iter::repeat_n(m.clone(), times)).collect() }
+        let microbatches = largest.flat_map(|m| std::iter::repeat_n(m.clone(), times)).collect();
+        Self { microbatches, idle: self.idle }
     }
 }
 

@@ -2,7 +2,7 @@
 //! devices hold at most, all ranks together. The program itself, its texts and mapped files are not counted.
 use crate::At;
 use crate::{Error, Result, Scheme, session};
-use comm::SharedPlace;
+use comm::{SharedPlace, readable};
 use kernels::{Kernels, Meta};
 use std::fmt::Display;
 use std::fs;
@@ -27,9 +27,9 @@ fn fits_in(run: impl Display, bytes: u128, free: Option<u64>) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(format!(
-        "{run} takes {bytes} bytes over all ranks, and {} bytes of memory are free; fewer ranks, a smaller model or fewer \
-         tokens take less",
-        free.unwrap_or(0)
+        "{run} takes {} over all ranks, and {} of memory are free; fewer ranks, a smaller model or fewer tokens take less",
+        readable(bytes),
+        readable(free.unwrap_or(0).into())
     )))
 }
 
@@ -49,7 +49,8 @@ pub fn within<'a, D: Kernels>(
         Ok(done) => done,
         Err(fault) => {
             let why = format!(
-                "rank {rank} under {scheme}: {fault}; {peak} bytes are the smallest limit that works"
+                "rank {rank} under {scheme}: {fault}; {peak} bytes ({}) are the smallest limit that works",
+                readable(peak as u128)
             );
             Err(Error { works: Some(peak), ..Error::new(why) })
         }
@@ -76,27 +77,78 @@ pub fn all<T>(programs: impl IntoIterator<Item = Result<T>>) -> Result<Vec<T>> {
     refused.map_or(Ok(done), Err)
 }
 
-/// Bytes that this process can still take: those that Linux calls available, or fewer where a control group (version 2)
-/// has a limit. None on other systems, where nothing is refused.
+/// Bytes that this process can still take: those that Linux calls available, or fewer where a control group has a limit.
+/// None on other systems, where nothing is refused.
 pub fn free() -> Option<u64> {
     let available = number(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")? << 10;
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    Some(available.min(of_groups(Path::new("/sys/fs/cgroup"), &groups).unwrap_or(u64::MAX)))
+    let [groups, mounts] = ["/proc/self/cgroup", "/proc/self/mountinfo"]
+        .map(|file| fs::read_to_string(file).unwrap_or_default());
+    Some(available.min(of_groups(&groups, &mounts).unwrap_or(u64::MAX)))
 }
 
-/// What the control group of this process, and those that it lies in, leave of their limits. Pages of files count as
-/// free: they are given back.
-fn of_groups(root: &Path, groups: &str) -> Option<u64> {
-    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let left = |group: &Path| {
-        let read = |name: &str| fs::read_to_string(group.join(name)).ok();
-        let limit: u64 = read("memory.max")?.trim().parse().ok()?; // "max" is none
-        let (held, stat) =
-            (read("memory.current")?.trim().parse().ok()?, read("memory.stat").unwrap_or_default());
-        let files = ["inactive_file", "active_file"].iter().filter_map(|name| number(&stat, name)).sum();
-        Some(limit.saturating_sub(u64::saturating_sub(held, files)))
+/// Files of a hierarchy of control groups: the limit, the bytes held, and the file pages among these, which the system
+/// takes back when it needs them.
+struct Hierarchy {
+    filesystem: &'static str,
+    limit: &'static str,
+    held: &'static str,
+    files: [&'static str; 2],
+}
+
+/// Version 2, and version 1, whose memory controller has a hierarchy of its own. A system may have mounted both.
+const HIERARCHIES: [Hierarchy; 2] = [
+    Hierarchy {
+        filesystem: "cgroup2",
+        limit: "memory.max",
+        held: "memory.current",
+        files: ["inactive_file", "active_file"],
+    },
+    Hierarchy {
+        filesystem: "cgroup",
+        limit: "memory.limit_in_bytes",
+        held: "memory.usage_in_bytes",
+        files: ["total_inactive_file", "total_active_file"],
+    },
+];
+
+/// The least that the control groups of this process, and those that they lie in, leave of their limits.
+fn of_groups(groups: &str, mounts: &str) -> Option<u64> {
+    let of = |hierarchy: &Hierarchy| {
+        let is_two = hierarchy.filesystem == "cgroup2";
+        let path = groups.lines().find_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            let is_memory = controllers.split(',').any(|name| name == "memory");
+            (if is_two { controllers.is_empty() } else { is_memory }).then_some(path)
+        })?;
+        let (root, mount) = mounts.lines().find_map(|line| {
+            let (place, kind) = line.split_once(" - ")?;
+            let (mut place, mut kind) = (place.split(' ').skip(3), kind.split(' '));
+            let is_memory = || line.rsplit(' ').next().is_some_and(|of| of.split(',').any(|o| o == "memory"));
+            let found = kind.next() == Some(hierarchy.filesystem) && (is_two || is_memory());
+            found.then_some((place.next()?, place.next()?))
+        })?;
+        // A container may see its own group as the root of the mount; one that lies elsewhere has that root's limit at least.
+        let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
+        let (mount, group) = (Path::new(mount), Path::new(mount).join(below));
+        group
+            .ancestors()
+            .take_while(|group| group.starts_with(mount))
+            .filter_map(|at| hierarchy.left(at))
+            .min()
     };
-    root.join(path).ancestors().take_while(|group| group.starts_with(root)).filter_map(left).min()
+    HIERARCHIES.iter().filter_map(of).min()
+}
+
+impl Hierarchy {
+    /// Bytes that a group leaves of its limit. Where it has none, version 2 says "max", and version 1 a number that no machine
+    /// has.
+    fn left(&self, group: &Path) -> Option<u64> {
+        let read = |name: &str| fs::read_to_string(group.join(name)).ok();
+        let limit: u64 = read(self.limit)?.trim().parse().ok()?;
+        let (held, stat) = (read(self.held)?.trim().parse().ok()?, read("memory.stat").unwrap_or_default());
+        let files = self.files.iter().filter_map(|name| number(&stat, name)).sum();
+        Some(limit.saturating_sub(u64::saturating_sub(held, files)))
+    }
 }
 
 /// The number after a word that begins a line.
@@ -114,9 +166,9 @@ mod tests {
     fn what_does_not_fit_is_refused_with_both_numbers() {
         assert!(fits_in("this", 7, Some(7)).is_ok() && fits_in("this", u128::MAX, None).is_ok());
         let why = |bytes| fits_in("training under tp=2", bytes, Some(7)).unwrap_err().why;
-        let wanted = "training under tp=2 takes 8 bytes over all ranks, and 7 bytes of memory are free; ";
+        let wanted = "training under tp=2 takes 8 B over all ranks, and 7 B of memory are free; ";
         assert!(why(8).starts_with(wanted), "{}", why(8));
-        assert!(why(1 << 64).contains("takes 18446744073709551616 bytes"), "{}", why(1 << 64));
+        assert!(why(466_526_208_032).contains("takes 466.53 GB over all"), "{}", why(466_526_208_032));
     }
 
     /// Kills: a limit that works for the first program and not for the next, another refusal in the place of what is wrong.
@@ -129,19 +181,28 @@ mod tests {
         assert_eq!(why(vec![refused(5), Err(Error::new("no such layout")), refused(9)]), "no such layout");
     }
 
+    /// The line of a mount in /proc/self/mountinfo.
+    fn mounted(root: &str, at: &Path, filesystem: &str, options: &str) -> String {
+        format!("31 23 0:28 {root} {} rw,nosuid shared:9 - {filesystem} cgroup {options}\n", at.display())
+    }
+    fn written(group: &Path, files: &[(&str, &str)]) {
+        fs::create_dir_all(group).unwrap();
+        for (file, text) in files {
+            fs::write(group.join(file), format!("{text}\n")).unwrap();
+        }
+    }
+
     /// Kills: the limit of an outer group passed over, pages of files counted as held, a group without a limit taken for
     /// one that has nothing left.
     #[test]
     fn the_tightest_group_counts() {
         let root = tempfile::tempdir().unwrap();
         let group = |name: &str, max: &str, current: &str, stat: &str| {
-            let dir = root.path().join(name);
-            fs::create_dir_all(&dir).unwrap();
-            for (file, text) in [("memory.max", max), ("memory.current", current), ("memory.stat", stat)] {
-                fs::write(dir.join(file), format!("{text}\n")).unwrap();
-            }
+            let files = [("memory.max", max), ("memory.current", current), ("memory.stat", stat)];
+            written(&root.path().join(name), &files);
         };
-        let left = || of_groups(root.path(), "1:cpu:/old\n0::/a/b\n");
+        let mount = mounted("/", root.path(), "cgroup2", "rw,nsdelegate");
+        let left = || of_groups("1:cpu:/old\n0::/a/b\n", &mount);
         assert_eq!(left(), None);
         group("a/b", "max", "500", "");
         assert_eq!(left(), None);
@@ -151,6 +212,46 @@ mod tests {
         assert_eq!(left(), Some(200));
         group("a/b", "500", "600", "anon 600");
         assert_eq!(left(), Some(0));
+    }
+
+    /// Version 1 beside version 2, which has no memory controller then; its controller alone and with another; a container that
+    /// sees its own group as the root. Kills: a limit of version 1 that is not seen, another controller's group, the largest
+    /// number of version 1 taken for a limit, pages of files of the group alone.
+    #[test]
+    fn groups_of_version_1_count_too() {
+        let root = tempfile::tempdir().unwrap();
+        let group = |name: &str, limit: &str, usage: &str, stat: &str| {
+            let at = root.path().join("memory").join(name);
+            let files =
+                [("memory.limit_in_bytes", limit), ("memory.usage_in_bytes", usage), ("memory.stat", stat)];
+            written(&at, &files);
+        };
+        let mounts = |of: &str, memory: &str| {
+            let [cpu, memory_at, unified] = ["cpu", "memory", "unified"].map(|name| root.path().join(name));
+            mounted("/", &cpu, "cgroup", "rw,cpu")
+                + &mounted(of, &memory_at, "cgroup", memory)
+                + &mounted("/", &unified, "cgroup2", "rw")
+        };
+        let groups = "9:name=systemd:/\n5:cpu,cpuacct:/other\n4:hugetlb,memory:/a/b\n0::/\n";
+        let left = || of_groups(groups, &mounts("/", "rw,memory"));
+        assert_eq!(left(), None);
+        written(&root.path().join("unified"), &[("memory.max", "5"), ("memory.current", "5")]);
+        assert_eq!(left(), Some(0), "the least of both versions");
+        fs::remove_dir_all(root.path().join("unified")).unwrap();
+        group("other", "1", "1", "");
+        group("a/b", "9223372036854771712", "500", "");
+        assert!(left() > Some(1 << 62), "none");
+        group("a", "1000", "900", "inactive_file 1\ntotal_inactive_file 150\ntotal_active_file 50");
+        assert_eq!(left(), Some(300));
+        group("a/b", "734003200", "733000000", "total_inactive_file 1000000");
+        assert_eq!(left(), Some(300));
+        group("a", "9223372036854771712", "900", "");
+        assert_eq!(left(), Some(2_003_200));
+        assert_eq!(of_groups(groups, &mounts("/", "rw,hugetlb,memory")), Some(2_003_200));
+        group("", "7", "3", "");
+        assert_eq!(of_groups(groups, &mounts("/a/b", "rw,memory")), Some(4), "the group is the mount's root");
+        assert_eq!(of_groups("4:memory:/elsewhere\n", &mounts("/a/b", "rw,memory")), Some(4));
+        assert_eq!(of_groups(groups, &mounts("/", "rw,pids")), None);
     }
 
     #[test]

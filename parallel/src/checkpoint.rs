@@ -3,7 +3,7 @@
 use crate::{Entry, Error, Named, Result, Stored, bail, named, whole};
 use comm::Mesh;
 use kernels::Kernels;
-use layers::{Kind, Optimizer, Param, Values, Wide};
+use layers::{Design, Kind, Optimizer, Param, Values, Wide};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tensor::quoted::quoted;
@@ -53,7 +53,7 @@ pub fn save_params<D>(
     path: &Path,
     metadata: &Metadata,
     entries: &[Entry],
-    params: &[&mut Param<D>],
+    (design, params): (&Design, &[&mut Param<D>]),
     mesh: &Mesh<D::Place>,
 ) -> Result<()>
 where
@@ -61,7 +61,7 @@ where
     Wide<D>: Real,
 {
     let mut writer = on_rank_0(path, metadata, entries, mesh)?;
-    for of in named(params, mesh)? {
+    for of in named(design, params, mesh)? {
         let values = whole(params[0].device().wide(), &of, mesh, |i| params[i].gather_master(mesh))?;
         put(&mut writer, path, entries, &of.name, values)?;
     }
@@ -87,7 +87,7 @@ pub fn save_optimizer<D>(
     path: &Path,
     mut metadata: Metadata,
     optimizer: &Optimizer<D>,
-    params: &[&mut Param<D>],
+    (design, params): (&Design, &[&mut Param<D>]),
     mesh: &Mesh<D::Place>,
 ) -> Result<()>
 where
@@ -96,7 +96,7 @@ where
 {
     metadata.insert("optimizer".into(), optimizer.kind().name().into());
     metadata.insert("steps".into(), optimizer.steps().to_string());
-    let all = named(params, mesh)?;
+    let all = named(design, params, mesh)?;
     let entries = moments(optimizer.kind(), optimizer.steps(), &all);
     let mut writer = on_rank_0(path, &metadata, &entries, mesh)?;
     for of in all.iter().filter(|of| of.trained && !entries.is_empty()) {
@@ -117,7 +117,7 @@ pub fn restore_optimizer<D: Kernels>(
     path: &str,
     file: &File,
     optimizer: &mut Optimizer<D>,
-    params: &[&mut Param<D>],
+    (design, params): (&Design, &[&mut Param<D>]),
     mesh: &Mesh<D::Place>,
 ) -> Result<()> {
     let noted = |key: &str| {
@@ -131,7 +131,7 @@ pub fn restore_optimizer<D: Kernels>(
     }
     let steps =
         steps.parse().map_err(|_| Error::new(format!("{path}: {} is no number of steps", quoted(steps))))?;
-    let entries = moments(optimizer.kind(), steps, &named(params, mesh)?);
+    let entries = moments(optimizer.kind(), steps, &named(design, params, mesh)?);
     let stored = Stored::new(file.clone(), entries, |_| false)?;
     let draw = layers::Draw { mean: 0.0, std: 0.0 };
     optimizer.restore(steps, params, |param, which| {
@@ -180,16 +180,18 @@ mod tests {
             [(0..1, Orientation::Same), (1..cols, Orientation::Transposed)].map(|(columns, orientation)| {
                 let named = format!("{name} from {}", columns.start);
                 let param = name.clone();
-                Entry { param, name: named, height: rows, rows: 0..rows, columns, orientation }
+                Entry { param, columns, orientation, ..Entry::whole(named, [rows, cols]) }
             })
         };
         params.iter().flat_map(both).collect()
     }
     fn save(folder: &Path, trainer: &mut Trainer<Float>) -> Result<()> {
         let ((model, optimizer, mesh), [to, state]) = (trainer.parts(), FILES.map(|name| folder.join(name)));
-        let (params, metadata) = (model.params(), Metadata::from([("of".to_string(), "a test".to_string())]));
-        save_params(&to, &metadata, &entries(&named(&params, mesh)?), &params, mesh)?;
-        save_optimizer(&state, metadata, optimizer, &params, mesh)
+        let (design, metadata) =
+            (model.design().clone(), Metadata::from([("of".to_string(), "a test".to_string())]));
+        let params = model.params();
+        save_params(&to, &metadata, &entries(&named(&design, &params, mesh)?), (&design, &params), mesh)?;
+        save_optimizer(&state, metadata, optimizer, (&design, &params), mesh)
     }
     fn at<'a>(device: &'a Float, mesh: &'a Mesh<Host>, values: &'a dyn Values<f32>) -> At<'a, Float> {
         At { builder: Builder::new(device, mesh, values), pipeline: (&GPipe as &dyn Schedule).into() }
@@ -199,11 +201,11 @@ mod tests {
         let [from, state] = FILES.map(|name| folder.join(name));
         let fresh = Random { seed: 9 };
         let mut fresh = Trainer::new(&at(device, mesh, &fresh), SHAPE, (kind, None))?;
-        let params = entries(&named(&fresh.model().params(), mesh)?);
+        let params = entries(&named(&SHAPE.into(), &fresh.model().params(), mesh)?);
         let stored = Stored::new(File::open(&from)?, params, |_| false)?;
         let mut trainer = Trainer::new(&at(device, mesh, &stored), SHAPE, (kind, None))?;
         let (model, optimizer, _) = trainer.parts();
-        restore_optimizer("state", &File::open(&state)?, optimizer, &model.params(), mesh)?;
+        restore_optimizer("state", &File::open(&state)?, optimizer, (&SHAPE.into(), &model.params()), mesh)?;
         Ok(trainer)
     }
     /// Bits of every parameter and of its moments, and the steps done.
@@ -212,7 +214,7 @@ mod tests {
         let (params, mut all) = (model.params(), BTreeMap::new());
         let bits = |x: Option<Vec<f32>>| x.unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>();
         let device = params[0].device().clone();
-        for of in named(&params, mesh)? {
+        for of in named(&SHAPE.into(), &params, mesh)? {
             all.insert(of.name.clone(), bits(whole(&device, &of, mesh, |i| params[i].gather(mesh))?));
             for (which, moment) in MOMENTS.iter().enumerate() {
                 let read = |i: usize| optimizer.gather(&params, i, which, mesh);

@@ -160,23 +160,36 @@ const NAMES: &str = "names.json";
 pub fn prepare(dir: &Path) -> Result<()> {
     let fail = |what: &str, why: std::io::Error| Error::new(format!("{} {what}: {why}", dir.display()));
     fs::create_dir_all(dir).map_err(|why| fail("cannot be made a folder", why))?;
-    for name in [ACTIVATIONS, GRADIENTS, WEIGHTS, NEW_WEIGHTS, STEP, NAMES] {
-        match fs::remove_file(dir.join(name)) {
-            Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
-                return Err(fail(&format!("holds a {name} that cannot be replaced"), why));
-            }
-            _ => {}
-        }
+    if let Some((name, why)) = clear(dir) {
+        return Err(fail(&format!("holds a {name} that cannot be replaced"), why));
     }
     drop(files::Replacement::beside(&dir.join(NAMES))?); // nothing is left of it
     Ok(())
 }
 
+/// Removes the files of a dump: the first that cannot be.
+fn clear(dir: &Path) -> Option<(&'static str, std::io::Error)> {
+    let mut all = [ACTIVATIONS, GRADIENTS, WEIGHTS, NEW_WEIGHTS, STEP, NAMES].into_iter();
+    all.find_map(|name| match fs::remove_file(dir.join(name)) {
+        Err(why) if why.kind() != std::io::ErrorKind::NotFound => Some((name, why)),
+        _ => None,
+    })
+}
+
 /// Writes what all ranks recorded; a parameter as the first rank that has it does. The folder has been prepared.
 ///
 /// # Errors
-/// If a file cannot be written.
+/// If a file cannot be written; then none of them is left.
 pub fn write<E: Number<Wide: Number>>(
+    dir: &Path,
+    entries: &[Entry],
+    ranks: Vec<Seen<E>>,
+    about: &Provenance,
+) -> Result<()> {
+    write_all(dir, entries, ranks, about).inspect_err(|_| drop(clear(dir)))
+}
+
+fn write_all<E: Number<Wide: Number>>(
     dir: &Path,
     entries: &[Entry],
     ranks: Vec<Seen<E>>,

@@ -11,10 +11,13 @@
 //! split axes nest, innermost first.
 //!
 //! ```text
-//! tp=2,sp                   cp=8:zigzag:ulysses/4      pp=4:interleaved/2     pp=2:seq1f1b/2
-//! dp=8:zero3/4              dp=2:zero1:offload-file    dp=2:classic           recompute
-//! recompute:selective       recompute:full/2           tp=2,dp=2,pp=2,order=dp.tp.pp
+//! tp=2,sp                   dp=8:zero3/4               pp=4:interleaved/2     pp=2:seq1f1b/2
+//! ep=2:all-gather           dp=2:zero1                 ep=2,etp=2             tp=2,dp=2,pp=2,order=dp.tp.pp
 //! ```
+//! The grammar also reads what no list has an entry for yet: several methods of an axis, one of each choice
+//! (`cp=8:zigzag:ulysses/4`, `dp=2:zero1:offload-file`), and words with methods of their own (`recompute:full/2`). Such a
+//! layout is refused, with what the lists have.
+//!
 //! Of the experts' axes, etp is 1 unless it is written, ep·etp divides dp·cp·tp, and edp is never written; where dp, cp
 //! and tp are all left out, dp is ep·etp.
 //!
@@ -24,19 +27,24 @@
 mod covering;
 mod entry;
 mod grammar;
+mod misfit;
 
 pub use covering::covering;
 pub use entry::StrategyEntry;
 
 use crate::data::{self, StateSplit};
 use crate::pipeline::{self, Pipeline};
-use crate::{At, Error, Result, deal, strategies, tensor};
+use crate::step::Plan;
+use crate::step::table::Table;
+use crate::{At, Error, Result, Schedule, bail, deal, strategies, tensor};
 use ::tensor::Cpu;
 use ::tensor::count::Uncountable;
 use comm::{Axis, CommError, Mesh, World};
 use grammar::Grammar;
 use kernels::{Kernels, Meta};
-use layers::{About, Builder, Choice, Design, Random, Rests, Shared, Sizes, Values, Wide};
+use layers::model::shape::counted;
+use layers::{About, Builder, Choice, Design, Random, Rests, Shared, Sharing, Sizes, Values, Wide};
+use misfit::misfit;
 use std::fmt;
 use std::str::FromStr;
 
@@ -55,15 +63,7 @@ pub struct Layout {
     limit: Option<usize>,                      // bytes that each rank may hold
     rests: Option<Rests>,                      // where parameters rest, if not where its strategies say
     split: Option<&'static [usize]>, // blocks of each chunk of a pipeline, if they are not dealt evenly
-}
-
-/// A model whose things, such as "4 KV heads", the ranks of an axis cannot share; so many ranks could.
-fn misfit((axis, ranks): (Axis, usize), things: &str, possible: &[usize]) -> Error {
-    let fits = match possible {
-        [] => format!("no number of {axis} ranks does"),
-        _ => format!("{axis} can be {}", either(possible, "or")),
-    };
-    Error::new(format!("{axis}={ranks} does not fit {things}: {fits}"))
+    table: Option<&'static Table>,   // when stages are gone through, if no schedule of the lists says so
 }
 
 impl Default for Layout {
@@ -86,6 +86,7 @@ impl Layout {
         limit: None,
         rests: None,
         split: None,
+        table: None,
     };
 
     /// The sizes in any order; axes left out have one rank.
@@ -111,13 +112,18 @@ impl Layout {
     }
     /// The descriptions of its strategies: those of axes that are split, and those that it names; in the lists' order.
     pub fn strategies(&self) -> Vec<&'static About> {
-        grammar_of_all().taken(self).into_iter().map(|i| strategies::all()[i]).collect()
+        let listed = grammar_of_all().taken(self).into_iter().map(|i| strategies::all()[i]);
+        let stays = |about: &&About| about.choice != Choice::Schedule || self.table.is_none();
+        listed.filter(stays).chain(self.table.map(Table::about)).collect()
     }
     fn takes(&self, about: &About) -> bool {
         self.strategies().iter().any(|taken| std::ptr::eq(*taken, about))
     }
     /// When each part of the model is gone through.
     pub fn pipeline(&self) -> Pipeline {
+        if let Some(table) = self.table {
+            return Pipeline { schedule: table, number: None, split: self.split };
+        }
         if self.size(Axis::STAGES) == 1 {
             return Pipeline::ALONE;
         }
@@ -156,6 +162,10 @@ impl Layout {
     /// How many ranks there are along an axis.
     pub fn size(&self, axis: Axis) -> usize {
         self.sizes[axis as usize]
+    }
+    /// True if ranks share out the experts of a model. A data rank without a sequence then still computes for the others.
+    pub fn shares_experts(&self) -> bool {
+        [Axis::EXPERTS, Axis::EXPERT_LAYERS].iter().any(|axis| self.size(*axis) > 1)
     }
     /// Every axis that a strategy splits along with its ranks, outermost first: what a world is made of.
     pub fn axes(&self) -> Vec<(Axis, usize)> {
@@ -198,6 +208,31 @@ impl Layout {
     pub fn resting(self, rests: Rests) -> Self {
         Self { rests: Some(rests), ..self }
     }
+    /// This layout with its stages gone through as a table has it, which says how many chunks and microbatches there are. It is
+    /// printed with the table's digest, which cannot be read back.
+    ///
+    /// # Errors
+    /// If it names a schedule, or has other than a rank along pp for each row of the table.
+    pub fn scheduled(self, table: &'static Table) -> Result<Self> {
+        let (Plan { ranks, chunks, .. }, stages) = (table.sizes(), self.size(Axis::STAGES));
+        let named = grammar_of_all().named(&self);
+        if let Some((_, word)) = named.iter().find(|(about, _)| about.choice == Choice::Schedule) {
+            bail!(
+                "the layout {self} names the schedule {word}, and a table takes its place; leave {word} out"
+            );
+        }
+        if ranks != stages {
+            let (rows, has) = (counted(ranks, "row"), counted(stages, "rank"));
+            bail!("the table has {rows}, one a rank, and the layout {self} {has} along pp; write pp={ranks}");
+        }
+        let mut numbers = self.numbers;
+        numbers[Choice::Schedule as usize] = chunks as u32;
+        Ok(Self { table: Some(table), numbers, ..self })
+    }
+    /// The table that says when its stages are gone through, if one does.
+    pub fn table(&self) -> Option<&'static Table> {
+        self.table
+    }
     /// How many chunks its pipeline cuts a model into.
     pub fn chunks(&self) -> usize {
         self.pipeline().plan(self.size(Axis::STAGES), 1).all_chunks()
@@ -218,6 +253,14 @@ impl Layout {
             )));
         }
         Ok(Self { split: Some(split), ..self })
+    }
+    /// Microbatches of a step in which its schedule has what it needs: two for each stage, so that every rank works on a
+    /// forward and a backward at once for some time; one where there are no stages.
+    pub fn usual_microbatches(&self) -> usize {
+        match self.size(Axis::STAGES) {
+            1 => 1,
+            stages => 2 * stages,
+        }
     }
     /// Bytes that each rank may hold at once, if that is limited.
     pub fn memory_limit(&self) -> Option<usize> {
@@ -243,14 +286,38 @@ impl Layout {
             let bad: Vec<_> = shared(ranks)
                 .iter()
                 .filter(|s| !s.fits())
-                .map(|s| match s.size {
-                    0 => format!("a model without {}", s.what),
-                    n => format!("{n} {}", s.what),
+                .map(|s| match (s.size, s.by) {
+                    (0, _) => format!("a model without {}", s.what),
+                    (n, Sharing::AtLeastOne) if s.over != ranks => {
+                        format!("{n} {} in {} chunks", s.what, s.over)
+                    }
+                    (n, _) => format!("{n} {}", s.what),
                 })
                 .collect();
             if !bad.is_empty() {
-                let possible = self.possible(axis, |n| shared(n).iter().all(Shared::fits));
-                return Err(misfit((axis, ranks), &either(&bad, "and"), &possible));
+                let alone = |about: &About, number| {
+                    let sizes = Sizes { ranks: self.sizes, number };
+                    (about.shares)(design, &sizes).iter().all(Shared::fits)
+                };
+                let is_why = |about: &About| {
+                    let is_method = about.axis == Some(axis) && about.choice != Choice::Layers;
+                    let is_taken = strategies.iter().any(|taken| std::ptr::eq(*taken, about));
+                    is_method && is_taken && !alone(about, self.number(about))
+                };
+                let method = grammar_of_all().named(self).into_iter().find(|(about, _)| is_why(about));
+                let is_other = |other: &About| {
+                    let alike = |of: &About| (other.axis, other.choice) == (of.axis, of.choice);
+                    method.as_ref().is_some_and(|(about, _)| alike(about)) && alone(other, None)
+                };
+                let others: Vec<_> = strategies::all()
+                    .iter()
+                    .filter(|other| is_other(other))
+                    .map(|other| other.word)
+                    .collect();
+                let least = if method.is_some() { 2 } else { 1 }; // a method is none of one rank
+                let possible = self.possible(axis, |n| n >= least && shared(n).iter().all(Shared::fits));
+                let method = method.as_ref().map(|(_, written)| &**written);
+                return Err(misfit((axis, ranks), (method, &others), &either(&bad, "and"), &possible));
             }
         }
         self.conflict(design).map_or(Ok(()), |why| Err(Error::new(why)))
@@ -287,7 +354,8 @@ impl Layout {
 
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&grammar_of_all().print(self))
+        let table = self.table.map(|table| format!(" with the table {:016x}", table.digest()));
+        f.pad(&(grammar_of_all().print(self) + &table.unwrap_or_default()))
     }
 }
 

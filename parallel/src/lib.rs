@@ -1,5 +1,6 @@
 //! Splits *between* operators: what goes around the layers. Here one training step over microbatches and data ranks
-//! is driven, and parameters go to files and come back under any layout. Nothing here knows what a layer computes.
+//! is driven, and parameters go to files and come back under any layout. Of what layers compute it knows two things: the
+//! end of a step moves the biases of routers, and the best of some logits is a classifier's answer.
 //!
 //! | file | holds |
 //! |---|---|
@@ -54,7 +55,7 @@ pub use network::Network;
 pub use pipeline::{Pipeline, Schedule};
 pub use scheme::{Anywhere, Scheme};
 pub use stages::{At, Stages};
-pub use stored::{Entry, Orientation, Stored};
+pub use stored::{Entry, Orientation, Stacked, Stored};
 pub use trainer::{Report, Trainer, features};
 pub use whole::{Named, named, whole};
 

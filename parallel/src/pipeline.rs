@@ -87,7 +87,7 @@ impl From<&'static dyn Schedule> for Pipeline {
 /// The schedule of a model that is not split into stages: each microbatch forward and backward, one after the other.
 pub struct Alone;
 
-pub(crate) static ALONE: About = About {
+static ALONE: About = About {
     name: "one stage",
     axis: None,
     choice: Choice::Schedule,

@@ -8,7 +8,7 @@ use crate::{At, Stages};
 use crate::{Batch, Layout, Result, Scheme, Trainer, budget, session};
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta};
-use layers::{Design, Kind};
+use layers::{Design, Kind, Param};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use tensor::count::{self, Uncountable};
@@ -37,7 +37,22 @@ pub fn peak_of_all<'a, D: Kernels, K: Ord>(
     dealt: impl Fn(usize) -> Result<K>,
     program: impl Fn(At<Meta<D>>) -> Result<()>,
 ) -> Result<Peak> {
-    let (scheme, mut kinds, mut total, mut most) = (scheme.into(), BTreeMap::new(), 0, (0, 0));
+    let mut known = BTreeMap::new();
+    let mut dealt = |rank| {
+        let next = known.len();
+        Ok(*known.entry(dealt(rank)?).or_insert(next))
+    };
+    erased(scheme.into(), &mut dealt, &program)
+}
+
+/// [`peak_of_all`] of one type of program, so that it is compiled once for each device; `dealt` gives equal numbers for
+/// data ranks that are dealt the same.
+fn erased<D: Kernels>(
+    scheme: Scheme<'_, D>,
+    dealt: &mut dyn FnMut(usize) -> Result<usize>,
+    program: &dyn Fn(At<Meta<D>>) -> Result<()>,
+) -> Result<Peak> {
+    let (mut kinds, mut total, mut most) = (BTreeMap::new(), 0, (0, 0));
     let layout = scheme.layout;
     for rank in 0..layout.ranks() {
         let mesh = layout.ghost(rank)?;
@@ -114,9 +129,9 @@ pub fn parameters(design: impl Into<Design>) -> Result<usize> {
 /// # Errors
 /// If a size is none of a model, or 64 bits do not count the bytes of all.
 pub fn sizes(design: impl Into<Design>) -> Result<Vec<usize>> {
-    let design = &design.into();
+    let design = design.into();
     session::ghost(&Layout::UNSPLIT, (0, None), |at: At<Meta<Cpu<f32>>>| {
-        let mut model = Stages::new(&at, design)?;
-        Ok(model.params().into_iter().map(|p| p.shape().into_iter().product()).collect())
+        let size = |param: &mut Param<_>| param.shape().into_iter().product();
+        Ok(Stages::new(&at, &design)?.params().into_iter().map(size).collect())
     })
 }

@@ -253,7 +253,13 @@ where
         let builder = Builder { values: &stored, strategies, built, ..**at };
         trainer = Trainer::new(&builder.into(), SHAPE, optimizer)?;
         let (model, optimizer, mesh) = trainer.parts();
-        restore_optimizer("state", &File::open(&folder.join("state"))?, optimizer, &model.params(), mesh)?;
+        restore_optimizer(
+            "state",
+            &File::open(&folder.join("state"))?,
+            optimizer,
+            (&SHAPE.into(), &model.params()),
+            mesh,
+        )?;
     }
     let batch = Batch::new(batch().microbatches().concat(), 1)?;
     (0..steps).try_for_each(|_| trainer.step(&batch, 0.1).map(drop))?;
@@ -274,8 +280,8 @@ where
     let entries = entries(trainer);
     let (model, optimizer, mesh) = trainer.parts();
     let (params, paths) = (model.params(), ["model", "state"].map(|name| folder.join(name)));
-    save_params(&paths[0], &BTreeMap::new(), &entries, &params, mesh)?;
-    save_optimizer(&paths[1], BTreeMap::new(), optimizer, &params, mesh)?;
+    save_params(&paths[0], &BTreeMap::new(), &entries, (&SHAPE.into(), &params), mesh)?;
+    save_optimizer(&paths[1], BTreeMap::new(), optimizer, (&SHAPE.into(), &params), mesh)?;
     mesh.barrier()?;
     Ok(paths.map(|path| std::fs::read(path).unwrap()))
 }

@@ -45,7 +45,20 @@ pub fn ghost<'a, D: Kernels, T>(
     (rank, limit): (usize, Option<usize>),
     program: impl FnOnce(At<Meta<D>>) -> Result<T>,
 ) -> Result<T> {
-    let scheme = scheme.into();
+    let (mut program, mut made) = (Some(program), None);
+    erased(scheme.into(), (rank, limit), &mut |at| {
+        made = Some(program.take().expect("it runs once")(at)?);
+        Ok(())
+    })?;
+    Ok(made.expect("it ran"))
+}
+
+/// [`ghost`] of one type of program, so that it is compiled once for each device.
+fn erased<D: Kernels>(
+    scheme: Scheme<'_, D>,
+    (rank, limit): (usize, Option<usize>),
+    program: &mut dyn FnMut(At<Meta<D>>) -> Result<()>,
+) -> Result<()> {
     let (device, mesh) = (Meta::default(), scheme.layout.ghost(rank)?);
     limit.inspect(|&bytes| device.meter().limit(bytes));
     Uncountable::caught(|| program(scheme.ghost(scheme.layout.place(&device, &mesh, &Random { seed: 0 }))))?

@@ -1,12 +1,18 @@
 //! This rank's part of a model, and the one executor of steps: it runs cells, hands activations and gradients from chunk to
 //! chunk, and knows nothing of what a chunk computes or of which schedule wrote the cells.
+mod passed;
+
 use crate::pipeline::Pipeline;
 use crate::step::{Act, Cell, Move, Payload, Plan, Step, Unit, moves};
 use crate::{Error, Result};
-use comm::{Axis, Group, Mesh, Request, Tag};
+use comm::{Axis, Group, Mesh, Tag};
 use kernels::Kernels;
-use layers::ops::{Coming, Region, Stream};
-use layers::{Builder, Cx, Design, Half, Input, Keeper, Output, Param, Room, Stage, Strategy, Uses, Wanted};
+use layers::ops::Region;
+use layers::{
+    Builder, Cx, Design, Experts, Half, Input, Keeper, Output, Param, Room, Shape, Stage, Strategy, Uses,
+    Wanted,
+};
+use passed::{Passed, Received, Sent};
 use std::ops::Deref;
 use std::rc::Rc;
 use tensor::{Category, Tensor};
@@ -53,9 +59,10 @@ pub struct Stages<D: Kernels> {
     regions: [Region; 2],      // of the stream within a stage, and of what goes from stage to stage
     design: Rc<Design>,
     made: [Option<Made>; 2], // of forwards alone, and of training: for the last plan
-    held: Vec<(Payload, Unit, Stream<D>)>, // by the unit that needs it
-    sent: Vec<((Payload, Unit), Request<D>)>, // not waited for yet
-    coming: Vec<((Payload, Unit), Coming<D>)>, // begun, and not needed yet
+    pooled: Option<(Experts, usize)>, // where all blocks with experts, so many, have one balance
+    held: Vec<((Payload, Unit), Passed<D>)>, // by the unit that needs it
+    sent: Vec<((Payload, Unit), Sent<D>)>, // not waited for yet
+    coming: Vec<((Payload, Unit), Received<D>)>, // begun, and not needed yet
     pub(crate) watched: Option<Vec<(Move, [usize; 2])>>, // where it is asked for: the peak before each move, and what is held then
     room: Room<D>,                                       // for lists of parameters
 }
@@ -118,6 +125,7 @@ impl<D: Kernels> Stages<D> {
             keeper: Some(Keeper::new(at.rests)),
             logits: stages.named("logits"),
             regions: [at.region, between],
+            pooled: design.shape().and_then(Shape::pooled),
             design,
             made: [None, None],
             held: Vec::new(),
@@ -179,25 +187,26 @@ impl<D: Kernels> Stages<D> {
                 Move::End(Step::Run { cell, .. }) => work.done(cell.of.microbatch as usize),
                 Move::Begin(Step::Receive(payload, unit, from)) => {
                     let rows = work.cx(unit)?.rows();
-                    let coming = self.receive((payload, unit, from), rows, &stages, &plan)?;
+                    let coming = self.receive((payload, unit, from), (rows, learns), &stages, &plan)?;
                     self.coming.push(((payload, unit), coming));
                 }
                 Move::End(Step::Receive(payload, unit, _)) => {
-                    let x = begun(&mut self.coming, (payload, unit)).wait()?;
+                    let Passed { x, row } = named(&mut self.coming, (payload, unit)).wait()?;
                     let x = if x.region() == self.regions[0] {
                         x
                     } else {
                         x.gather(self.mesh.group(Axis::LAYERS))?.into()
                     };
-                    self.held.push((payload, unit, x));
+                    self.held.push(((payload, unit), Passed { x, row }));
                 }
                 Move::Begin(Step::Send(payload, unit, to)) => {
-                    let x = self.take(payload, unit).in_region(self.regions[1]);
-                    let request = x.start_send(&stages, to, tag(payload, unit, &plan))?;
-                    self.sent.push(((payload, unit), request));
+                    let Passed { x, row } = named(&mut self.held, (payload, unit));
+                    let passed = Passed { x: x.in_region(self.regions[1]), row };
+                    let sent = passed.start_send(&stages, to, tags(payload, unit, &plan))?;
+                    self.sent.push(((payload, unit), sent));
                 }
                 Move::End(Step::Send(payload, unit, _)) => {
-                    begun(&mut self.sent, (payload, unit)).wait()?;
+                    named(&mut self.sent, (payload, unit)).wait()?;
                 }
                 Move::Begin(Step::Complete) => {
                     work.complete()?;
@@ -226,19 +235,20 @@ impl<D: Kernels> Stages<D> {
     pub(crate) fn slices(&self, learns: bool) -> usize {
         if learns { self.pipeline.plan(self.logits.size(), 1).slices } else { 1 }
     }
-    /// Starts to receive what a unit needs, of so many rows.
+    /// Starts to receive what a unit needs, of so many rows, in a step that learns or not.
     fn receive(
         &self,
         (payload, unit, from): (Payload, Unit, usize),
-        rows: usize,
+        (rows, learns): (usize, bool),
         stages: &Group<D::Place>,
         plan: &Plan,
-    ) -> Result<Coming<D>> {
+    ) -> Result<Received<D>> {
         let behind = unit.chunk as usize + usize::from(payload == Payload::Gradient);
         let width =
             self.design.width(self.pipeline.blocks(self.design.parts(), behind, plan.all_chunks()).start);
-        let from = (stages, from, tag(payload, unit, plan));
-        Ok(Stream::start_receive(&self.device, from, [rows, width], self.regions[1])?)
+        let from = (stages, from, tags(payload, unit, plan));
+        let row = self.pooled.filter(|_| learns).map(|(experts, _)| experts.count);
+        Passed::start_receive(&self.device, from, ([rows, width], self.regions[1]), row)
     }
     /// Goes through a chunk.
     fn cell(
@@ -251,14 +261,21 @@ impl<D: Kernels> Stages<D> {
     ) -> Result<()> {
         let number = of.chunk as usize;
         let (first, end) = (number == 0, number + 1 == plan.all_chunks());
-        let input = match act {
-            Act::F if first => Some(work.input(of)?),
-            Act::F => Some(Input::Activation(self.take(Payload::Activation, of))),
-            _ => None,
+        let comes = if act == Act::F { !first } else { !end && act != Act::W };
+        let (came, row) =
+            comes.then(|| named(&mut self.held, (act.gives(), of))).map(|p| (p.x, p.row)).unzip();
+        let (input, dy) = match act {
+            Act::F => (Some(came.map_or_else(|| work.input(of), |x| Ok(Input::Activation(x)))?), None),
+            _ => (None, came),
         };
-        let dy = (!end && matches!(act, Act::B | Act::I)).then(|| self.take(Payload::Gradient, of));
         let wanted = if end && act == Act::F { Some(work.wanted(of)?) } else { None };
         let cx = work.cx(of)?;
+        let pooled = self.pooled.filter(|_| cx.pass().learns);
+        match (row, pooled) {
+            (Some(row), _) => *cx.pooled() = row,
+            (None, Some((experts, _))) if act == Act::F => moe::begin_pool(cx, &self.device, experts.count),
+            _ => {}
+        }
         let span = cx.pass().learns.then(|| self.mesh.span(Cell { act, of }.within(plan)));
         let run = self.chunks.iter().position(|n| *n == number).expect("a chunk of this rank");
         let (stage, mut ended) = (&mut self.stage, None);
@@ -277,29 +294,31 @@ impl<D: Kernels> Stages<D> {
                 None
             }
         };
+        if let (Some((experts, blocks)), true) = (pooled, end && act == Act::F) {
+            moe::end_pool(cx, &self.mesh, (&experts, blocks))?;
+        }
         drop(span);
+        let row = if end && act == Act::F { None } else { cx.pooled().take() };
         let added = cx.take_loss().map(Output::Loss); // by layers
         ended.into_iter().chain(added).for_each(|output| work.ended(of, output));
         let to = Cell { act, of }.gives(plan);
-        self.held.extend(to.zip(given).map(|((what, of), given)| (what, of, given)));
+        self.held.extend(to.zip(given).map(|(name, x)| (name, Passed { x, row })));
         Ok(())
     }
-    fn take(&mut self, payload: Payload, unit: Unit) -> Stream<D> {
-        let at = self.held.iter().position(|(kind, of, _)| (*kind, *of) == (payload, unit));
-        self.held.swap_remove(at.expect("what a unit needs has come")).2
-    }
 }
 
-/// Takes the message that was begun under this name.
-fn begun<M>(messages: &mut Vec<((Payload, Unit), M)>, name: (Payload, Unit)) -> M {
-    let at = messages.iter().position(|(of, _)| *of == name);
-    messages.remove(at.expect("begun before")).1
+/// Takes what was left under this name.
+fn named<M>(all: &mut Vec<((Payload, Unit), M)>, name: (Payload, Unit)) -> M {
+    let at = all.iter().position(|(of, _)| *of == name);
+    all.remove(at.expect("what a unit needs has come")).1
 }
 
-/// What a message carries, told apart from all others of the step.
-fn tag(payload: Payload, of: Unit, plan: &Plan) -> Tag {
+/// Tags of a message and of the row beside it, unique within the step.
+fn tags(payload: Payload, of: Unit, plan: &Plan) -> (Tag, Tag) {
     let microbatch = of.microbatch as usize + plan.microbatches * of.chunk.saturating_sub(1) as usize;
-    Tag::new(payload.name(), microbatch * plan.slices + of.slice as usize)
+    let number = microbatch * plan.slices + of.slice as usize;
+    let row = if payload == Payload::Activation { "choices" } else { "weights of scores" };
+    (Tag::new(payload.name(), number), Tag::new(row, number))
 }
 
 /// One call for logits.

@@ -48,7 +48,7 @@ impl Unit {
 }
 
 /// How it is gone through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Act {
     /// Forward.
     F,
@@ -61,7 +61,7 @@ pub enum Act {
 }
 
 /// One cell of a schedule's table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Cell {
     /// How.
     pub act: Act,
@@ -98,7 +98,7 @@ impl Cell {
 }
 
 /// The sizes that a schedule is made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Plan {
     /// Ranks of the pipeline.
     pub ranks: usize,

@@ -35,15 +35,26 @@ pub struct Entry {
     pub columns: Range<usize>,
     /// How they lie.
     pub orientation: Orientation,
+    /// Its place, where the tensor of this name holds several such matrices, one below the other.
+    pub within: Option<Stacked>,
+}
+
+/// The place of a matrix in a tensor `[count, rows, columns]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stacked {
+    /// The tensor's `count` and `rows`.
+    pub stack: [usize; 2],
+    /// The matrix's first row, of all `count × rows`.
+    pub first: usize,
 }
 
 impl Entry {
     /// A tensor that is a parameter of this shape, under the same name and as it lies.
     pub fn whole(name: String, [height, width]: [usize; 2]) -> Self {
         let (param, orientation) = (name.clone(), Orientation::Same);
-        Self { name, param, height, rows: 0..height, columns: 0..width, orientation }
+        Self { name, param, height, rows: 0..height, columns: 0..width, orientation, within: None }
     }
-    /// The tensor's shape in the file.
+    /// The tensor's shape in the file, or that of its part.
     pub fn shape(&self) -> Vec<usize> {
         match self.orientation {
             Orientation::Same => vec![self.rows.len(), self.columns.len()],
@@ -115,6 +126,9 @@ impl Stored {
 
 fn matrix<'a>(shards: &'a Shards, entry: &Entry) -> Result<Matrix<'a>> {
     let shape = entry.shape();
+    if let Some(Stacked { stack: [count, rows], first }) = entry.within {
+        return Ok(shards.stack(&entry.name, [count, rows, shape[1]])?.band(first..first + shape[0]));
+    }
     Ok(shards.matrix(&entry.name, if shape.len() == 1 { [1, shape[0]] } else { [shape[0], shape[1]] })?)
 }
 
@@ -171,6 +185,7 @@ mod tests {
             rows: 1..3,
             columns: 1..3,
             orientation,
+            within: None,
         }
     }
 
@@ -198,6 +213,7 @@ mod tests {
             rows: rows.clone(),
             columns: columns.clone(),
             orientation: [Orientation::Same, Orientation::Transposed][i % 2],
+            within: None,
         };
         both.enumerate().map(of).collect()
     }

@@ -1,9 +1,10 @@
 //! Whole parameters on every rank, whichever stage has them: one after the other, in program order.
-use crate::Result;
+use crate::{Layout, Result, Stages};
 use comm::{Axis, Mesh};
-use kernels::Kernels;
-use layers::Param;
-use tensor::{Category, Device, Tensor};
+use kernels::{Kernels, Meta};
+use layers::{Design, Param, Random};
+use std::collections::BTreeMap;
+use tensor::{Category, Cpu, Device, Tensor};
 
 /// A parameter of the model, wherever it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,12 +21,16 @@ pub struct Named {
     pub trained: bool,
 }
 
-/// All parameters of the model, each once, in program order; the same on every rank. On a rank without peers those of its
-/// stage.
+/// All parameters of the model, each once, in the program order of the unsplit model; the same on every rank. On a rank
+/// without peers those of its stage.
 ///
 /// # Errors
 /// If ranks do not meet.
-pub fn named<D: Kernels>(params: &[&mut Param<D>], mesh: &Mesh<D::Place>) -> Result<Vec<Named>> {
+pub fn named<D: Kernels>(
+    design: &Design,
+    params: &[&mut Param<D>],
+    mesh: &Mesh<D::Place>,
+) -> Result<Vec<Named>> {
     let stages = mesh.group(Axis::STAGES);
     let line = |param: &&mut Param<D>| {
         let [rows, cols] = param.shape();
@@ -45,7 +50,20 @@ pub fn named<D: Kernels>(params: &[&mut Param<D>], mesh: &Mesh<D::Place>) -> Res
             }
         }
     }
+    if all.len() > 1 {
+        // A rank may have chunks from both ends of the model: stage order is not program order.
+        let names = in_order(design)?;
+        let places: BTreeMap<_, _> = names.iter().zip(0..).collect();
+        told.sort_by_key(|of| places.get(&of.name).copied().unwrap_or(names.len()));
+    }
     Ok(told)
+}
+
+/// The canonical names of a model's parameters, in the order of the unsplit program.
+fn in_order(design: &Design) -> Result<Vec<String>> {
+    let (device, mesh) = (Meta::<Cpu<f32>>::default(), Layout::UNSPLIT.ghost(0)?);
+    let at = Layout::UNSPLIT.place(&device, &mesh, &Random { seed: 0 });
+    Ok(Stages::new(&at, design)?.params().into_iter().map(|param| param.name().to_string()).collect())
 }
 
 /// What `read` gives of a parameter, whole, on the ranks of the stage that has it, on every rank; nothing on a device

@@ -84,7 +84,10 @@ mod tests {
 
     fn bound(experts: Experts) -> f64 {
         let shape = Shape { width: 3, experts: Some(experts), ..Shape::LLAMA };
-        log2_per_key(&Subject { texts: Vec::new(), ..Subject::dealt(shape, 1).unwrap() })
+        log2_per_key(&Subject {
+            texts: Vec::new(),
+            ..Subject::smallest(shape, &parallel::Layout::UNSPLIT).unwrap()
+        })
     }
 
     /// Kills: a bound for the choice of the first experts, under which nothing comes of the others and most is dropped.

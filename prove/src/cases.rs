@@ -11,6 +11,7 @@ mod document;
 mod drawn;
 mod fitted;
 mod habits;
+mod image;
 mod panel;
 mod report;
 mod shrunk;
@@ -21,6 +22,7 @@ pub use document::Document;
 pub use drawn::draw;
 pub use fitted::fitted;
 pub use habits::{HABITS, Habit};
+pub use image::image;
 pub use panel::{Certificate, Member, PANEL, Proven, certify_panel, never_ran};
 pub use report::CampaignReport;
 

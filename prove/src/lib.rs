@@ -14,12 +14,14 @@
 //! | `proof.rs`, `verdict.rs`, `difference.rs` | the proof under several keys, and what it comes to |
 //! | `locate.rs`, `timeline.rs` | where a program parts from the oracle, everything looked at |
 //! | `oracle.rs`, `bound.rs` | the subject in the oracle's words; how often a proof could err |
+//! | `keys.rs` | how many keys make a proof sure |
 //! | `exact.rs` | what any device can prove: linear layers and collectives on whole numbers |
 //! | `cases.rs` | models, layouts and batches drawn, and shrunk where they fail; the panel |
 pub mod bound;
 pub mod cases;
 mod difference;
 mod exact;
+mod keys;
 mod locate;
 pub mod oracle;
 mod program;
@@ -31,6 +33,7 @@ mod verdict;
 
 pub use difference::Difference;
 pub use exact::{Exact, exact};
+pub use keys::{KEYS, Keys, SURE};
 pub use locate::{locate, locate_in};
 pub use program::read;
 pub use proof::{Truths, bytes, certify, check, dump, prove, prove_in};

@@ -60,7 +60,7 @@ pub fn model(shape: &Shape) -> reference::Model {
 
 /// Experts.
 pub fn experts(of: Experts) -> reference::Experts {
-    let Balance { microbatch, sequence, z } = of.balance;
+    let Balance { microbatch, sequence, pooled, z } = of.balance;
     let groups = |Groups { count, chosen }| reference::Groups { count, chosen };
     let shared = |SharedExpert { hidden, gated }| reference::Shared { hidden, gated };
     reference::Experts {
@@ -77,7 +77,7 @@ pub fn experts(of: Experts) -> reference::Experts {
         groups: of.groups.map(groups),
         capacity: of.capacity,
         shared: of.shared.map(shared),
-        balance: reference::Balance { microbatch, sequence, z },
+        balance: reference::Balance { microbatch, sequence, pooled, z },
         dense: of.dense.iter().collect(),
         forced: of.forced,
         by_experts: of.by_experts,
@@ -132,7 +132,7 @@ mod tests {
             groups: Some(Groups { count: 3, chosen: 1 }),
             capacity: Some(1.25),
             shared: Some(SharedExpert { hidden: 7, gated: true }),
-            balance: Balance { microbatch: 0.5, sequence: 0.25, z: 0.125 },
+            balance: Balance { microbatch: 0.5, sequence: 0.25, pooled: 0.75, z: 0.125 },
             dense: [0, 2].into_iter().collect(),
             forced: false,
             by_experts: false,
@@ -149,7 +149,7 @@ mod tests {
             groups: Some(reference::Groups { count: 3, chosen: 1 }),
             capacity: Some(1.25),
             shared: Some(reference::Shared { hidden: 7, gated: true }),
-            balance: reference::Balance { microbatch: 0.5, sequence: 0.25, z: 0.125 },
+            balance: reference::Balance { microbatch: 0.5, sequence: 0.25, pooled: 0.75, z: 0.125 },
             dense: vec![0, 2],
             forced: false,
             by_experts: false,

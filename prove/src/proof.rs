@@ -1,7 +1,7 @@
 //! Proves a layout: runs its program under each key, compares what ranks give with the oracle's trace, and says how surely.
 use crate::program::{START, logits_of, program};
 use crate::trace::{Compared, Judge, Trace, uncovered};
-use crate::{Subject, Verdict, Watch, locate};
+use crate::{Keys, Subject, Verdict, Watch, keys, locate};
 use comm::{Axis, World};
 use kernels::Meta;
 use parallel::dump::{self, Provenance};
@@ -51,18 +51,40 @@ impl Truths {
 pub fn certify<'a>(
     subject: &Subject,
     scheme: impl Into<Scheme<'a, Cpu<F61>>>,
-    keys: &[Key],
+    keys: impl Into<Keys<'a>>,
     watch: &Watch,
 ) -> Result<Verdict> {
     let scheme = scheme.into();
     check(subject, scheme)?;
+    match keys.into() {
+        Keys::Given(keys) => {
+            let one = || {
+                watch("bounding the probability of an error");
+                subject.bound_log2(1)
+            };
+            bounded(subject, scheme, (keys, &one), watch)
+        }
+        Keys::Sure(first, least) => {
+            watch("bounding the probability of an error");
+            let one = subject.bound_log2(1);
+            bounded(subject, scheme, (&keys::drawn(first, least, &[one]), &|| one), watch)
+        }
+    }
+}
+
+/// The proof under these keys, where `one` gives the bound of one key.
+pub(crate) fn bounded(
+    subject: &Subject,
+    scheme: Scheme<Cpu<F61>>,
+    (keys, one): (&[Key], &dyn Fn() -> Option<f64>),
+    watch: &Watch,
+) -> Result<Verdict> {
     let mut verdict = prove_in(&world(scheme.layout)?, subject, scheme, keys, &Truths::default(), watch)?;
     if let Some(seen) = verdict.first_difference.take() {
         watch("locating the difference");
         verdict.first_difference = Some(locate::locate(subject, scheme, keys)?.unwrap_or(seen));
     }
-    watch("bounding the probability of an error");
-    Ok(Verdict { bound_log2: subject.bound_log2(keys.len()), ..verdict })
+    Ok(Verdict { bound_log2: one().map(|one| one * keys.len() as f64), ..verdict })
 }
 
 /// Whether a proof can be, and the machine has the memory for it.
@@ -170,18 +192,15 @@ pub(crate) fn world(layout: &Layout) -> Result<World> {
     Ok(layout.world()?.limit(Duration::from_mins(layout.ranks().div_ceil(cores) as u64)))
 }
 
-/// Runs `one` under each key and puts together what its ranks compared: all keys at once, or one after the other where
-/// the free memory does not hold the `bytes` of each for all.
+/// Runs `one` under each key and puts together what its ranks compared: two keys at once, or one after the other where
+/// the free memory does not hold the `bytes` of each.
 fn under_keys(
     (scheme, subject): (&dyn Display, &dyn Display),
     keys: &[Key],
     bytes: impl FnOnce() -> Result<u128>,
     one: &(dyn Fn(Key) -> Result<Vec<Compared>> + Sync),
 ) -> Result<Verdict> {
-    let together = match keys.len() {
-        n if n > 1 && !budget::holds(bytes()? * n as u128, budget::free()) => 1,
-        n => n.max(1),
-    };
+    let together = if keys.len() > 1 && budget::holds(bytes()? * 2, budget::free()) { 2 } else { 1 };
     let mut verdict = Verdict::of((scheme, subject), keys);
     for keys in keys.chunks(together) {
         let under_all: Vec<Result<_>> = std::thread::scope(|scope| {

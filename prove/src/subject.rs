@@ -19,6 +19,11 @@ pub(crate) fn reads_alone(shape: &Shape) -> bool {
     shape.experts.is_none_or(|experts| experts.capacity.is_none() && !experts.forced)
 }
 
+/// The microbatches of both steps under a layout.
+fn microbatches(layout: &Layout) -> [usize; 2] {
+    layout.table().map_or([2, 1], |table| [table.sizes().microbatches; 2])
+}
+
 /// What is to be proven, besides the layout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Subject {
@@ -39,25 +44,29 @@ impl Subject {
     /// Two clipped steps of plain descent with rate 1, drawn by hash: what hides nothing. Adam would hide uniform scale.
     /// The first step has two microbatches of unequal sequences, some of which pack two documents; the second has one,
     /// of short ones. Some targets are ignored. A window is narrowed to 2 tokens, since the documents are short. All of
-    /// it deals to eight data ranks, so that it is the same under every layout of up to so many; more get more sequences.
+    /// it deals to eight data ranks, so that it is the same under every layout of up to so many; more get more sequences. Under a
+    /// table of a user's, both steps have the microbatches that the table has.
     ///
     /// # Errors
     /// If the layout has more data ranks than can be dealt to.
     pub fn small(model: impl Into<Design>, layout: &Layout) -> Result<Self> {
-        Self::dealt(model, layout.size(comm::Axis::SEQUENCES).max(DEALT))
+        Self::of(model, layout.size(comm::Axis::SEQUENCES).max(DEALT), microbatches(layout))
     }
-    /// The smallest subject that deals to so many data ranks: of a model that is proven under one layout only. A proof is
-    /// surer the less there is that could meet by chance.
+    /// The smallest subject of a layout: of a model that is proven under that layout only. A proof is surer the less there is
+    /// that could meet by chance.
     ///
     /// # Errors
-    /// If there are more data ranks than can be dealt to.
-    pub fn dealt(model: impl Into<Design>, data: usize) -> Result<Self> {
+    /// If the layout has more data ranks than can be dealt to.
+    pub fn smallest(model: impl Into<Design>, layout: &Layout) -> Result<Self> {
+        Self::of(model, layout.size(comm::Axis::SEQUENCES), microbatches(layout))
+    }
+    fn of(model: impl Into<Design>, data: usize, microbatches: [usize; 2]) -> Result<Self> {
         match model.into() {
-            Design::Transformer(shape) => Self::of_ids(shape, data),
-            model => Self::of_features(model, data),
+            Design::Transformer(shape) => Self::of_ids(shape, data, microbatches),
+            model => Self::of_features(model, data, microbatches[0]),
         }
     }
-    fn of_features(model: Design, data: usize) -> Result<Self> {
+    fn of_features(model: Design, data: usize, microbatches: usize) -> Result<Self> {
         let (width, outputs) = (model.width(0), model.outputs());
         let number = |salt: usize, i: usize| mix(mix(salt as u64) ^ i as u64) as u32;
         let features = |salt: usize, n: usize| -> Vec<f32> {
@@ -71,13 +80,13 @@ impl Subject {
             Sequence::rows(tokens, features(salt, tokens * width), features(salt + 500, tokens * outputs))
         };
         let batch = |step: usize| {
-            let sequences = (0..=2 * data).map(|b| sequence(step * 1000 + b)).collect();
-            Ok((Batch::new(sequences, 2)?, 1.0))
+            let sequences = (0..=microbatches * data).map(|b| sequence(step * 1000 + b)).collect();
+            Ok((Batch::new(sequences, microbatches)?, 1.0))
         };
         let steps = (0..2).map(batch).collect::<Result<_>>()?;
         Ok(Self { model, texts: Vec::new(), steps, optimizer: (Kind::Sgd, Some(0.5)), narrowed: None })
     }
-    fn of_ids(shape: Shape, data: usize) -> Result<Self> {
+    fn of_ids(shape: Shape, data: usize, [first, second]: [usize; 2]) -> Result<Self> {
         let window = shape.window.map(|w| Window { size: w.size.min(2), sinks: w.sinks.min(1), ..w });
         let narrowed = window.filter(|_| window != shape.window).map(|w| w.size);
         let shape = Shape { window, ..shape };
@@ -88,8 +97,10 @@ impl Subject {
         let long = |b| [document(b, tokens(b)), document(b + 1, 2)][..=usize::from(b % 8 == 2)].to_vec();
         let short = |b| vec![document(b + 3, if b < data / 2 { 1 } else { 2 })];
         let step = |microbatches, sequences| CaseStep { microbatches, sequences };
-        let steps =
-            vec![step(2, (0..=2 * data).map(long).collect()), step(1, (0..data).map(short).collect())];
+        let steps = vec![
+            step(first, (0..=first * data).map(long).collect()),
+            step(second, (0..second * data).map(short).collect()),
+        ];
         let text = |tokens: usize| (tokens, tokens.div_ceil(2));
         let texts = (0..data.max(4)).map(|b| text(tokens(b).min(longest)));
         let texts = texts.filter(|_| reads_alone(&shape)).collect();

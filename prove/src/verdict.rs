@@ -1,5 +1,5 @@
 //! What a proof came to: a certificate, or a divergence.
-use super::{Difference, Subject};
+use super::{Difference, KEYS, Subject};
 use parallel::Layout;
 use serde::Serialize;
 use std::fmt::Display;
@@ -10,9 +10,14 @@ pub(crate) const WHAT: &str = "logits, losses, norms, every gradient, every new 
 /// What no proof says.
 pub(crate) const LIMITS: &str = "It says nothing about rounding, overflow, other shapes or deadlock.";
 
-/// How surely, in words.
-pub(crate) fn sure(wrong: &str, bound_log2: Option<f64>) -> String {
+/// How surely, in words, after so many keys; where these are more than usual, why.
+pub(crate) fn sure(wrong: &str, bound_log2: Option<f64>, keys: usize) -> String {
     match bound_log2 {
+        Some(log2) if keys > *KEYS.start() => format!(
+            "{wrong} would pass with probability at most 2^{log2:.1}: 2^{:.1} with each of {keys} keys, which cost {keys} \
+             times as much as one",
+            log2 / keys as f64
+        ),
         Some(log2) => format!("{wrong} would pass with probability at most 2^{log2:.1}"),
         None => "these shapes are too large for the bound to say how surely".into(),
     }
@@ -37,6 +42,9 @@ pub struct Verdict {
     pub elements: usize,
     /// The window that was proven, where the model's was narrowed to what the short texts can show.
     pub window: Option<usize>,
+    /// The model whose small image was proven, and the sizes that were made smaller; null where the model itself was proven.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     /// What the panel proves of this layout and this run has none of, in words; empty where that was not asked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub never_ran: Vec<&'static str>,
@@ -71,7 +79,7 @@ impl Verdict {
             return format!("Not equal: under {layout} and the keys {keys}, it fails: {why}");
         }
         let Some(d) = &self.first_difference else {
-            let sure = sure("a wrong program", self.bound_log2);
+            let sure = sure("a wrong program", self.bound_log2, self.keys.len());
             let narrow = |n| format!("Its window was narrowed to {n} tokens, as the texts are short.\n");
             let narrow = self.window.map(narrow).unwrap_or_default();
             let never = match self.never_ran.join("; ") {
@@ -80,10 +88,11 @@ impl Verdict {
                     "Never ran here: {list}. Without a model, `equipart prove` proves these, on small ones.\n"
                 ),
             };
+            let image = self.image.as_ref().map_or_else(String::new, |words| format!("{words}\n"));
             return format!(
                 "Randomised proof: under {layout}, generation and training equal the unsplit oracle in the field of \
                  2^61 - 1.\n\
-                 What ran: {subject}.\n\
+                 {image}What ran: {subject}.\n\
                  Equal bit for bit: {tensors} tensors, {elements} elements ({WHAT}), on every rank, under the keys \
                  {keys}.\n\
                  For the shapes that ran, {sure} (opaque functions taken as random).\n\

@@ -7,14 +7,17 @@
 //! ```text
 //! microbatch   α·E/(k·B)·Σₑ nₑ·Σₜ P̂[t,e] / N
 //! sequence     β·Σₛ E/(k·Bₛ)·Σₑ nₛₑ·Σ_{t in s} P̂[t,e] / N
+//! pooled       δ·E/k·Σₑ f̄ₑ·P̄ₑ · B/T             f̄, P̄: means of n and P̂ over the R = L·B rows of all L blocks; T tokens of the step
 //! z            λ·Σₜ lseₜ² / N,   lse = ln Σₑ exp(l)
 //! ```
 //! Source: Fedus et al., Switch, §2.2, arXiv:2101.03961; DeepSeek-AI, DeepSeek-V3, §2.1.2, arXiv:2412.19437 (by sequence);
-//! Zoph et al., ST-MoE, §3, arXiv:2202.08906 (z).
+//! Zoph et al., ST-MoE, §3, arXiv:2202.08906 (z); Hugging Face `transformers`, `load_balancing_loss_func` (pooled).
+use crate::dropout::Pass;
 use crate::experts::{Experts, Scoring};
 use crate::linear::{add, dot};
 use crate::loss::share;
 use crate::router::Routing;
+use crate::see::Walk;
 use crate::softmax::{log_sum_exp, softmax};
 use tensor::Scalar;
 
@@ -25,11 +28,58 @@ pub struct Balance {
     pub microbatch: f64,
     /// `β`, of the balance of each sequence.
     pub sequence: f64,
+    /// `δ`, of the balance of all blocks of a microbatch together.
+    pub pooled: f64,
     /// `λ`, of the squared log-sum-exp.
     pub z: f64,
 }
 
+/// Sums over the rows of all blocks of a microbatch.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool<S> {
+    blocks: usize,      // L
+    rows: usize,        // R
+    counts: Vec<usize>, // Σ n
+    p: Vec<S>,          // Σ P̂
+}
+
+impl<S> Pool<S> {
+    /// Sums over no rows.
+    pub(crate) const EMPTY: Self = Self { blocks: 0, rows: 0, counts: Vec::new(), p: Vec::new() };
+}
+
 impl Experts {
+    /// Adds a block's rows to those of all blocks.
+    pub(crate) fn pool<S: Scalar>(&self, routing: &Routing<S>, pool: &mut Pool<S>) {
+        pool.blocks += 1;
+        pool.rows += routing.chosen.len();
+        pool.counts.resize(self.count, 0);
+        pool.p.resize(self.count, S::ZERO);
+        routing.chosen.iter().flatten().for_each(|&e| pool.counts[e] += 1);
+        for p in routing.p.chunks(self.count) {
+            let part = self.part(p);
+            add(&mut pool.p, p.iter().map(|&p| p * part));
+        }
+    }
+
+    /// By how much the balance of all blocks grows with each expert's P̂, in any row of any block.
+    pub(crate) fn pooled_slopes<S: Scalar>(&self, pool: &Pool<S>, pass: Pass) -> Vec<S> {
+        let Pass { tokens, mean_over, .. } = pass;
+        if self.balance.pooled == 0.0 || pool.rows == 0 || tokens == 0 || mean_over == 0 {
+            return vec![S::ZERO; self.count];
+        }
+        let (mean, of_all) = (S::from_usize(pool.rows).inv(), S::from_usize(self.count));
+        let weight = S::from_f64(self.balance.pooled) * of_all * S::from_usize(self.chosen).inv();
+        let weight = weight * S::from_usize(pool.rows / pool.blocks) * S::from_usize(tokens).inv();
+        pool.counts.iter().map(|&n| weight * (S::from_usize(n) * mean) * mean).collect()
+    }
+
+    /// The balance of all blocks, once they have been gone through; 0 where nothing is learnt.
+    pub fn pooled<S: Scalar>(&self, walk: &Walk<S>) -> S {
+        let slopes = walk.pass.map_or_else(Vec::new, |pass| self.pooled_slopes(&walk.pool, pass));
+        walk.pool.p.iter().zip(slopes).fold(S::ZERO, |sum, (&p, slope)| sum + p * slope)
+    }
+
     /// The addends of the loss; sequences of these lengths lie one after the other. What is switched off is left out, not
     /// multiplied by 0.
     pub(crate) fn auxiliary<S: Scalar>(
@@ -52,15 +102,21 @@ impl Experts {
         loss
     }
 
-    /// Its derivatives: by P, and by the logits themselves.
+    /// Its derivatives, and those of a balance that grows so with each expert's P̂: by P, and by the logits themselves.
     pub(crate) fn auxiliary_backward<S: Scalar>(
         &self,
         routing: &Routing<S>,
         lengths: &[usize],
         mean_over: usize,
+        pooled: &[S],
     ) -> [Vec<S>; 2] {
         let [mut dp, mut dl] = [(); 2].map(|()| vec![S::ZERO; routing.p.len()]);
-        if let Some(slopes) = self.slopes::<S>(routing, lengths, mean_over) {
+        let mut slopes = self.slopes::<S>(routing, lengths, mean_over);
+        if self.balance.pooled != 0.0 {
+            let slopes = slopes.get_or_insert_with(|| vec![S::ZERO; routing.p.len()]);
+            slopes.chunks_mut(self.count).for_each(|row| add(row, pooled.iter().copied()));
+        }
+        if let Some(slopes) = slopes {
             let rows = routing.p.chunks(self.count).zip(slopes.chunks(self.count));
             for (dp, (p, slopes)) in dp.chunks_mut(self.count).zip(rows) {
                 let part = self.part(p);

@@ -113,7 +113,7 @@ mod tests {
     fn seen<S: Scalar>(design: &Design, w: &Weights<S>, batch: &[Sequence]) -> (S, Weights<S>) {
         design.gradients_seen(batch, 9, &mut Walk::unseen(w, Some(PASS)))
     }
-    const PASS: Pass = Pass { seed: 1, step: 2, first_sequence: 3, mean_over: 0 };
+    const PASS: Pass = Pass { seed: 1, step: 2, first_sequence: 3, mean_over: 0, tokens: 9 };
 
     /// Kills: a gradient that is not the mean square's, positions or masks of one long sequence, a mean over tokens; a
     /// parameter that bare blocks do not have.

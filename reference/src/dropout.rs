@@ -20,6 +20,8 @@ pub struct Pass {
     pub first_sequence: usize,
     /// How many tokens the step's loss is a mean over.
     pub mean_over: usize,
+    /// How many tokens the step has.
+    pub tokens: usize,
 }
 
 /// `X[B,width]` in place; the feature of an element is its column.
@@ -81,7 +83,7 @@ mod tests {
     /// Kills: dropout outside training, a pass that forgets its seed or step.
     #[test]
     fn a_pass_has_dropout_where_there_is_a_rate() {
-        let pass = Pass { seed: 3, step: 5, first_sequence: 9, mean_over: 4 };
+        let pass = Pass { seed: 3, step: 5, first_sequence: 9, mean_over: 4, tokens: 4 };
         assert_eq!(dropout_at(Some(pass), 0.25, "a"), Some(Dropout::new(0.25, 3, 5, "a")));
         assert_eq!((dropout_at(None, 0.25, "a"), dropout_at(Some(pass), 0.0, "a")), (None, None));
     }

@@ -169,6 +169,9 @@ impl Mixture {
             let counts = walk.chosen.entry(self.part("router.bias")).or_insert_with(none);
             routing.chosen.iter().flatten().for_each(|&e| counts[e] += 1);
         }
+        if walk.pass.is_some() && experts.balance.pooled != 0.0 {
+            experts.pool(&routing, &mut walk.pool);
+        }
         let taken = experts.taken(&routing.chosen).into_iter().enumerate();
         let taken: Vec<_> = taken.map(|(e, copies)| self.expert(e, &x, copies, w)).collect();
         for Taken { copies, y: of, .. } in &taken {
@@ -219,7 +222,8 @@ impl Mixture {
         g.extend([(self.first().0, first), (self.part("experts.down"), down)]);
         add(&mut dx, self.shared_backward((saved, dy), walk, g));
         let mut dp = experts.gates_backward(routing, &dg);
-        let aux = saved.mean_over.map(|n| experts.auxiliary_backward(routing, &saved.lengths, n));
+        let pooled = walk.pass.map_or_else(Vec::new, |pass| experts.pooled_slopes(&walk.pool, pass));
+        let aux = saved.mean_over.map(|n| experts.auxiliary_backward(routing, &saved.lengths, n, &pooled));
         let [of_p, of_l] = aux.unwrap_or_default();
         add(&mut dp, of_p);
         let mut dl = experts.scores_backward(routing, &dp);

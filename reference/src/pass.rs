@@ -67,7 +67,8 @@ impl Model {
     ) -> (S, Weights<S>) {
         walk.pass = walk.pass.map(|pass| Pass { mean_over, ..pass });
         let tape = self.forward(microbatch, walk);
-        let added = tape.blocks.iter().fold(S::ZERO, |sum, block| sum + block.loss());
+        let pooled = self.experts.as_ref().map_or(S::ZERO, |experts| experts.pooled(walk));
+        let added = tape.blocks.iter().fold(pooled, |sum, block| sum + block.loss());
         if self.bare {
             let (n, y) = (mean_over * self.width, features(microbatch, |s| &s.y));
             let (loss, dy) = (mean_square(&tape.x, &y, n), mean_square_backward(&tape.x, &y, n));

@@ -132,7 +132,7 @@ pub(crate) fn choosing() -> Experts {
 pub(crate) fn grouped() -> Experts {
     let groups = Some(Groups { count: 3, chosen: 2 });
     let shared = Some(Shared { hidden: 2, gated: true });
-    let balance = Balance { microbatch: 0.0, sequence: 0.75, z: 0.5 };
+    let balance = Balance { sequence: 0.75, z: 0.5, ..Balance::default() };
     let scored = Experts { scoring: Scoring::Sigmoid, bias: Some(0.0), scale: 2.5, ..few() };
     Experts { count: 6, chosen: 3, groups, shared, balance, ..scored }
 }

@@ -5,6 +5,7 @@
 //! blocks.0.norm1.in, .out   blocks.0.attention.qkv.in, .out   …   blocks.0.mlp.added   norm.in, .out   head.in, .out
 //! gradient of head.out, head.in, norm.in, blocks.1.mlp.down.out, .in, …
 //! ```
+use crate::balance::Pool;
 use crate::dropout::Pass;
 use crate::parameters::{Map, Weights};
 use std::collections::BTreeMap;
@@ -24,6 +25,8 @@ pub struct Walk<'a, S> {
     pub see: &'a mut See<'a, S>,
     /// By the name of a bias of a choice, how often each expert was chosen where training stands somewhere.
     pub(crate) chosen: Chosen,
+    /// The sums that the balance of all blocks is made of, once all blocks have run.
+    pub(crate) pool: Pool<S>,
 }
 
 /// How often each expert was chosen, by the name of the bias of the choice.
@@ -32,7 +35,7 @@ pub(crate) type Chosen = BTreeMap<String, Vec<usize>>;
 impl<'a, S> Walk<'a, S> {
     /// Nobody has chosen yet.
     pub fn new(w: &'a Weights<S>, pass: Option<Pass>, see: &'a mut See<'a, S>) -> Self {
-        Self { w, pass, see, chosen: Chosen::new() }
+        Self { w, pass, see, chosen: Chosen::new(), pool: Pool::EMPTY }
     }
     /// One that nobody is shown.
     pub fn unseen(w: &'a Weights<S>, pass: Option<Pass>) -> Self {

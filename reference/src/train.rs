@@ -92,7 +92,9 @@ impl<S: Scalar> Trainer<S> {
         see: &mut dyn FnMut(usize, Arguments, &[S]),
     ) -> Step<S> {
         let mean_over = microbatches.iter().flatten().map(|sequence| self.model.counted(sequence)).sum();
-        let mut pass = Pass { seed: self.seed, step: self.updates.steps(), first_sequence: 0, mean_over };
+        let tokens = microbatches.iter().flatten().map(|sequence| self.model.tokens(sequence)).sum();
+        let (seed, step) = (self.seed, self.updates.steps());
+        let mut pass = Pass { seed, step, first_sequence: 0, mean_over, tokens };
         let (mut losses, mut gradients) = (Vec::new(), zeros(&trained(self.model.shapes())));
         let mut chosen = Chosen::new();
         for (m, microbatch) in microbatches.iter().enumerate() {
@@ -316,7 +318,7 @@ mod tests {
             let mut w: Weights<F61> = random_weights(&model, 7);
             let mut trainer = Trainer::new(model.clone(), Optimizer::Sgd, None, w.clone()).seeded(9);
             for step in 0..2 {
-                let pass = |first_sequence| Pass { seed: 9, step, first_sequence, mean_over: 9 };
+                let pass = |first_sequence| Pass { seed: 9, step, first_sequence, ..Pass::default() };
                 let (first, mut g) = model.gradients_with(&w, &batch[0], 9, &pass(0));
                 let (second, other) = model.gradients_with(&w, &batch[1], 9, &pass(3));
                 for (name, g) in &mut g {

@@ -75,6 +75,16 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
+/// From now on a write beyond the limit on a file's size (`ulimit -f`) is an error, not a signal that ends this process, or one
+/// that it starts, and leaves half a file.
+pub fn limits_are_errors() {
+    #[cfg(unix)]
+    // SAFETY: it only says that this signal is passed over; no code is given that would run in it.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
 /// Puts `bytes` in the place of the file at `path`, which need not exist: whole, or not at all.
 ///
 /// # Errors

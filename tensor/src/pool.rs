@@ -233,6 +233,21 @@ mod tests {
         );
     }
 
+    /// Every size of a fresh piece up to the large ones, and the next. Kills: a piece at rest that is taken for more bytes than it
+    /// has room for, a fresh one that is too small, or larger than an eighth more.
+    #[test]
+    fn a_piece_has_room_for_what_it_is_taken_for() {
+        let mut size = LEAST;
+        while size < 2 * LARGE {
+            let cpu = Cpu::<f32>::default();
+            let takes = |bytes| Owner::new(cpu.place(), Category::Buffers, [bytes; 2]).memory().size;
+            assert_eq!([takes(size), takes(size)], [size; 2], "it fits, and is found again");
+            let next = takes(size + 1);
+            assert!(next > size && next <= size + (size / 8).max(LEAST), "{next} for {size} + 1");
+            size = if next < LARGE { next } else { size + size / 8 };
+        }
+    }
+
     /// As when each of the last two owners sees the other. Kills: memory unmetered twice or never, or counted as reserved
     /// when the system has it back.
     #[test]

@@ -1,4 +1,5 @@
 //! `cargo xtask ci`: the steps, in order, each timed; the first that fails ends the run with its exit code.
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::io::ErrorKind;
@@ -48,12 +49,13 @@ pub(crate) fn run() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let mut done = Vec::new();
+    let (mut done, skips) =
+        (Vec::new(), env::temp_dir().join(format!("equipart-skipped-{}", std::process::id())));
     for (at, step) in steps.iter().enumerate() {
         let place = format!("[{}/{}]", at + 1, steps.len());
         println!("{place} {step}");
         let (start, cpu) = (Instant::now(), times::children());
-        match step.status(root) {
+        match step.status(root, &skips) {
             Ok(status) if status.success() => done.push(Took::since(start, cpu)),
             Ok(status) => {
                 eprintln!("{place} failed after {}, {status}: {step}", seconds(start.elapsed()));
@@ -70,10 +72,24 @@ pub(crate) fn run() -> ExitCode {
     for (step, took) in steps.iter().zip(done) {
         println!("{:>28}  {step}", took.to_string());
     }
+    let mut skipped = skipped(&fs::read_to_string(&skips).unwrap_or_default());
+    drop(fs::remove_file(skips));
+    if !ptx::has_compiler() {
+        skipped.push("ptx --check: nvcc is not installed".into());
+    }
     if !has_mdbook {
-        println!("{:>28}  mdbook build docs: mdbook is not installed (`cargo install mdbook`)", "skipped");
+        skipped.push("mdbook build docs: mdbook is not installed (`cargo install mdbook`)".into());
+    }
+    for what in &skipped {
+        println!("{:>28}  {what}", "skipped");
     }
     ExitCode::SUCCESS
+}
+
+/// Lists what tests skipped, each reason once: a test may repeat it.
+fn skipped(said: &str) -> Vec<String> {
+    let all: BTreeSet<_> = said.lines().map(|line| line.trim_start_matches("skipped: ").to_owned()).collect();
+    all.into_iter().collect()
 }
 
 fn steps(root: &Path, with_book: bool) -> Result<Vec<Step>, String> {
@@ -129,7 +145,8 @@ impl Step {
         Self { environment: None, command: command.split(' ').map(str::to_owned).collect() }
     }
 
-    fn status(&self, root: &Path) -> std::io::Result<ExitStatus> {
+    /// Runs it; tests write to `skips` what they skip.
+    fn status(&self, root: &Path, skips: &Path) -> std::io::Result<ExitStatus> {
         if self.command.join(" ") == EDITED_LAYER {
             return times::edited_layer(root);
         }
@@ -137,7 +154,9 @@ impl Step {
             "cargo" => env::var_os("CARGO").unwrap_or_else(|| "cargo".into()),
             other => other.into(),
         };
-        Command::new(program).args(&self.command[1..]).envs(self.environment).current_dir(root).status()
+        let mut command = Command::new(program);
+        command.args(&self.command[1..]).envs(self.environment).env("EQUIPART_SKIPPED", skips);
+        command.current_dir(root).status()
     }
 }
 
@@ -157,4 +176,22 @@ fn seconds(time: Duration) -> String {
 /// The exit code of a child that failed; 1 if it ended by a signal.
 pub(crate) fn code(status: ExitStatus) -> ExitCode {
     status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A step whose test is skipped twice. Kills: a skip that is not listed, one listed as often as it is said, a step that is not
+    /// told where to say it.
+    #[test]
+    fn what_steps_skip_is_listed_once() {
+        let skips = env::temp_dir().join(format!("equipart-skipped-test-{}", std::process::id()));
+        let say = "for i in b a b; do echo \"skipped: $i: no compiler\" >> \"$EQUIPART_SKIPPED\"; done";
+        let step = Step { environment: None, command: ["sh", "-c", say].map(str::to_owned).into() };
+        assert!(step.status(Path::new("."), &skips).unwrap().success());
+        let said = fs::read_to_string(&skips).unwrap();
+        fs::remove_file(skips).unwrap();
+        assert_eq!(skipped(&said), ["a: no compiler", "b: no compiler"]);
+    }
 }

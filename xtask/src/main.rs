@@ -5,6 +5,7 @@ mod ci;
 mod gpu;
 mod museum;
 mod mutants;
+mod paths;
 mod ptx;
 mod readme;
 mod times;
@@ -20,11 +21,15 @@ Usage: cargo xtask <task>
 Tasks:
   ci                 the README's test command (built first, then run), what an edited layer costs, the table of mutants, models of how ranks meet, formatting,
                      lints, API documentation, the museum and the book; stops at the first step that fails,
-                     with that step's exit code
+                     with that step's exit code; ends with what was skipped, and why
   mutants            the proofs with one call between ranks gone wrong, of every layer and of drawn layouts: a
                      table of what was noticed; fails if one was not
+  paths              every command with every layout, kind of model, dtype and optimizer: a table of what ran and what was
+                     refused; most of an hour; fails if one of them gave something wrong (`cargo test` draws a part)
   museum [--only N]  puts bugs that real systems shipped into a scratch copy, one at a time, and runs the
-                     proof that must reject each; exits with 1 if one survives, and names it
+                     proof that must reject each; exits with 1 if one survives, and names it. Then what the
+                     book's chapters tell to break: what they quote must be printed. N is the number of an
+                     exhibit or the name of an exercise, as 14 or heads-1
   ptx [--check]      compiles the kernels of cuda/kernels to cuda/ptx, by nvcc; with --check, writes nothing and exits
                      with 1 if the PTX there is not theirs
   gpu [ARGUMENTS]    builds the stripped release binary, which may have 40 MiB, and starts `equipart gpu-check` with these
@@ -36,12 +41,11 @@ fn main() -> ExitCode {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["ci"] => ci::run(),
         ["mutants"] => mutants::run(),
+        ["paths"] => paths::run(),
         ["museum"] => museum::run(None),
-        ["museum", "--only", number] => match number.parse() {
-            Ok(number) => museum::run(Some(number)),
-            Err(_) => refuse(&format!("--only is {number:?}; it must be the number of an exhibit")),
-        },
-        ["-h" | "--help" | "help"] | ["ci" | "mutants" | "museum" | "ptx" | "gpu", "-h" | "--help"] => {
+        ["museum", "--only", one] => museum::run(Some(one)),
+        ["-h" | "--help" | "help"]
+        | ["ci" | "mutants" | "paths" | "museum" | "ptx" | "gpu", "-h" | "--help"] => {
             print!("{HELP}");
             ExitCode::SUCCESS
         }
@@ -51,7 +55,7 @@ fn main() -> ExitCode {
         [] => refuse("No task is named"),
         ["museum", ..] => refuse("The task `museum` takes nothing but `--only N`"),
         ["ptx", ..] => refuse("The task `ptx` takes nothing but `--check`"),
-        [task @ ("ci" | "mutants"), ..] => refuse(&format!("The task `{task}` takes no arguments")),
+        [task @ ("ci" | "mutants" | "paths"), ..] => refuse(&format!("The task `{task}` takes no arguments")),
         [task, ..] => refuse(&format!("There is no task `{task}`")),
     }
 }

@@ -1,13 +1,15 @@
 //! `cargo xtask museum`: bugs that real systems shipped, each a patch in `museum/`, put into a scratch copy behind a
-//! switch; the proof that its label names must pass without it and fail with it.
+//! switch; the proof that its label names must pass without it and fail with it. Exercises of the book, patches in
+//! `docs/break/`, are run alike, and must print what their chapters quote.
 mod build;
+mod exercises;
 mod header;
 mod loss;
 mod run;
 mod scratch;
 
 use build::Built;
-use header::{Killer, Label};
+use header::{Exercise, Killer, Label};
 use loss::Loss;
 use run::Verdict;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,8 +26,8 @@ const LIMIT: Duration = Duration::from_mins(2);
 /// Where exhibits lie: patches, and code that does not compile.
 const FOLDER: &str = "museum";
 
-/// Runs the museum, or one exhibit of it.
-pub(crate) fn run(only: Option<usize>) -> ExitCode {
+/// Runs the museum and the exercises, or one exhibit by its number, or one exercise by its name.
+pub(crate) fn run(only: Option<&str>) -> ExitCode {
     match tour(only) {
         Ok(code) => code,
         Err(why) => {
@@ -42,26 +44,30 @@ struct Seen<'a> {
     loss: String,
 }
 
-fn tour(only: Option<usize>) -> Result<ExitCode, String> {
+fn tour(only: Option<&str>) -> Result<ExitCode, String> {
     let start = Instant::now();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
-    let labels = labels(root)?;
-    let shown: Vec<&Label> = labels.iter().filter(|label| only.is_none_or(|n| n == label.number)).collect();
-    if shown.is_empty() {
-        return Err(format!("exhibit {} is not there: they are 1 to {}", only.unwrap_or(1), labels.len()));
+    let (labels, exercises) = (labels(root)?, exercises::read(root)?);
+    let shown: Vec<&Label> =
+        labels.iter().filter(|label| only.is_none_or(|n| n == label.number.to_string())).collect();
+    let done: Vec<&Exercise> = exercises.iter().filter(|e| only.is_none_or(|name| name == e.name)).collect();
+    if shown.is_empty() && done.is_empty() {
+        let (only, last) = (only.unwrap_or_default(), labels.len());
+        return Err(format!("{only:?} is no exhibit, 1 to {last}, and no exercise in {}", exercises::FOLDER));
     }
+    let patches = labels.iter().filter(|l| !by_compiler(l)).map(|l| &l.path);
     let patches: Vec<PathBuf> =
-        labels.iter().filter(|l| !by_compiler(l)).map(|l| root.join(&l.path)).collect();
+        patches.chain(exercises.iter().filter_map(exercises::switched)).map(|path| root.join(path)).collect();
     let target = target(root)?;
     let code = labels.iter().filter(|l| by_compiler(l)).map(|l| (build::example(l), l.path.as_ref()));
     let tree = scratch::make(root, &target.join("museum"), &patches, &code.collect::<Vec<_>>())?;
     let scratch = Scratch { tree, target };
-    let killers = || shown.iter().map(|label| &label.killer);
+    let killers = || shown.iter().map(|l| &l.killer).chain(done.iter().map(|e| &e.killer));
     let built = build::build(&scratch, killers())?;
     eprintln!("{} patches apply, alone and together; built after {}", patches.len(), seconds(start));
-    let jobs: BTreeSet<&Killer> = shown.iter().filter(|l| !by_compiler(l)).map(|l| &l.killer).collect();
+    let jobs: BTreeSet<&Killer> = killers().filter(|k| matches!(k, Killer::Test { .. })).collect();
     let jobs: Vec<&Killer> = jobs.into_iter().collect();
-    for (killer, verdict) in jobs.iter().zip(each(&jobs, |killer| judge(&scratch, &built, killer, None))) {
+    for (killer, verdict) in jobs.iter().zip(each(&jobs, |killer| judge(&scratch, &built, killer, ""))) {
         let why = match verdict? {
             Verdict::Passed => continue,
             Verdict::Killed => "fails".into(),
@@ -69,12 +75,20 @@ fn tour(only: Option<usize>) -> Result<ExitCode, String> {
         };
         return Err(format!("without any exhibit, {killer} {why}"));
     }
-    let rounding = compare(&scratch, &built, None)?.ok_or("without any exhibit, no losses are compared")?;
+    let rounding = compare(&scratch, &built, "")?.ok_or("without any exhibit, no losses are compared")?;
     let code = || shown.iter().copied().filter(|label| by_compiler(label));
     let refusals = build::refusals(&scratch, code())?;
     let seen = each(&shown, |label| see(&scratch, &built, label, &rounding, &refusals));
     let seen: Vec<Seen> = seen.into_iter().collect::<Result<_, _>>()?;
-    Ok(report(&seen, start))
+    let toured = Instant::now();
+    let wrong = exercises::wrong(&scratch, &built, &done)?;
+    let all_killed = shown.is_empty() || report(&seen, start);
+    for why in &wrong {
+        println!("{why}");
+    }
+    let right = done.len() - wrong.len();
+    println!("{right} of {} exercises print what their chapters say, in {}", done.len(), seconds(toured));
+    Ok(if all_killed && wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Whether an exhibit is code that the compiler refuses.
@@ -152,22 +166,23 @@ fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> 
     done.into_inner().expect("nothing panics under this lock").into_values().collect()
 }
 
-/// Runs one check with one exhibit on, or none.
-fn judge(
-    scratch: &Scratch,
-    built: &Built,
-    killer: &Killer,
-    exhibit: Option<usize>,
-) -> Result<Verdict, String> {
-    let Killer::Test { krate, target, test } = killer else { return Ok(Verdict::Passed) };
-    let mut command = build::program(built.of(krate, target)?, &scratch.tree.join(krate), exhibit);
+/// Runs one check with these exhibits on.
+fn judge(scratch: &Scratch, built: &Built, killer: &Killer, on: &str) -> Result<Verdict, String> {
+    let Killer::Test { test, .. } = killer else { return Ok(Verdict::Passed) };
+    Ok(run::verdict(&scratch.tree, test, &ran(scratch, built, killer, on)?))
+}
+
+/// One test, and how it ends.
+fn ran(scratch: &Scratch, built: &Built, killer: &Killer, on: &str) -> Result<run::Ended, String> {
+    let Killer::Test { krate, target, test } = killer else { return Err("the compiler is no test".into()) };
+    let mut command = build::program(built.of(krate, target)?, &scratch.tree.join(krate), on);
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
-    Ok(run::verdict(&scratch.tree, test, &run::run(command, LIMIT)?))
+    run::run(command, LIMIT)
 }
 
 /// What the comparison of losses says; nothing if it does not come to an end.
-fn compare(scratch: &Scratch, built: &Built, exhibit: Option<usize>) -> Result<Option<Loss>, String> {
-    let ended = run::run(build::program(built.losses(), &scratch.tree, exhibit), LIMIT)?;
+fn compare(scratch: &Scratch, built: &Built, on: &str) -> Result<Option<Loss>, String> {
+    let ended = run::run(build::program(built.losses(), &scratch.tree, on), LIMIT)?;
     Ok(Loss::read(&ended.said))
 }
 
@@ -186,14 +201,15 @@ fn see<'a>(
         };
         return Ok(Seen { label, verdict, loss: label.loss.clone() });
     }
-    let verdict = judge(scratch, built, &label.killer, Some(label.number))?;
-    let loss = compare(scratch, built, Some(label.number))?;
+    let on = label.number.to_string();
+    let verdict = judge(scratch, built, &label.killer, &on)?;
+    let loss = compare(scratch, built, &on)?;
     let loss = loss.map_or_else(|| "no loss: the run fails".into(), |loss| loss.beside(rounding));
     Ok(Seen { label, verdict, loss })
 }
 
-/// The table, the survivors, and the line that counts.
-fn report(seen: &[Seen], start: Instant) -> ExitCode {
+/// Prints the table, the survivors, and the line that counts; whether there is no survivor.
+fn report(seen: &[Seen], start: Instant) -> bool {
     let mut rows = vec![["", "exhibit", "source", "killed by", "f32 loss"].map(str::to_owned)];
     rows.extend(seen.iter().map(|Seen { label, loss, .. }| {
         let source = label.source.as_ref().map_or("textbook", |source| &source.name);
@@ -201,7 +217,7 @@ fn report(seen: &[Seen], start: Instant) -> ExitCode {
         [number, label.title.clone(), source.into(), killer, loss.clone()]
     }));
     println!("{}", aligned(&rows));
-    let mut code = ExitCode::SUCCESS;
+    let mut right = true;
     for Seen { label, verdict, loss } in seen {
         let why = match verdict {
             Verdict::Killed if loss::agrees(&label.loss, loss) => continue,
@@ -210,7 +226,7 @@ fn report(seen: &[Seen], start: Instant) -> ExitCode {
             Verdict::Broken(why) => format!("{} tells nothing of it: {why}", label.killer),
         };
         println!("exhibit {} ({}): {why}", label.number, label.path);
-        code = ExitCode::FAILURE;
+        right = false;
     }
     let killed = |compiler: bool| {
         let of = seen.iter().filter(|seen| by_compiler(seen.label) == compiler);
@@ -224,7 +240,7 @@ fn report(seen: &[Seen], start: Instant) -> ExitCode {
         seconds(start)
     );
     println!("{} of {} killed", by_proofs + by_compiler, seen.len());
-    code
+    right
 }
 
 /// Rows as lines, their cells one below the other.

@@ -55,6 +55,13 @@ pub fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
 
 /// What `body` returns, or its panic.
 pub(super) fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Panic> {
+    let (mut body, mut returned) = (Some(body), None);
+    erased(&mut || returned = body.take().map(|body| body()))?;
+    Ok(returned.expect("it ran"))
+}
+
+/// [`catch`] of one type of body, so that it is compiled once.
+fn erased(body: &mut dyn FnMut()) -> Result<(), Panic> {
     install();
     let outside = CATCHES.replace(true);
     LEFT.take(); // by a panic that others caught

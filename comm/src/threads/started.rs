@@ -258,3 +258,6 @@ impl Posts {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

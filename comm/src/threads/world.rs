@@ -169,6 +169,19 @@ impl World {
         &self,
         f: impl Fn(D, Mesh<D::Place>) -> Result<T, E> + Sync,
     ) -> Result<Vec<T>, RankError> {
+        let slots: Vec<Mutex<Option<T>>> = (0..self.size()).map(|_| Mutex::new(None)).collect();
+        self.run_erased::<D>(&|rank, device, mesh| {
+            let made = f(device, mesh).map_err(|error| error.to_string())?;
+            *lock(&slots[rank]) = Some(made);
+            Ok(())
+        })?;
+        Ok(slots.into_iter().filter_map(|slot| lock(&slot).take()).collect())
+    }
+    /// [`World::run`] of one type of program, so that threads and stand-ins are compiled once for each device.
+    fn run_erased<D: Device<Place: SharedPlace>>(
+        &self,
+        f: &(dyn Fn(usize, D, Mesh<D::Place>) -> Result<(), String> + Sync),
+    ) -> Result<(), RankError> {
         let place = D::Place::of_world(self.size(), self.limit).map_err(|reason| {
             let calls = FlightRecorder::new(std::iter::empty());
             RankError { rank: 0, reason, calls }
@@ -203,7 +216,7 @@ impl World {
             let outcome = on_rank(&watch, rank, || {
                 let device = D::on(&place.of_rank(rank)).clone();
                 self.memory.inspect(|&bytes| device.meter().limit(bytes));
-                f(device, self.mesh::<D>((rank, order), &place, &watch, &world)).map(Some)
+                f(rank, device, self.mesh::<D>((rank, order), &place, &watch, &world)).map(Some)
             });
             order.inspect(|order| order.end());
             if let Some(processes) = processes {
@@ -214,7 +227,7 @@ impl World {
             outcome
         };
         let body = &body;
-        let outcomes: Vec<Result<Option<T>, String>> = scope(|threads| {
+        let outcomes: Vec<Result<Option<()>, String>> = scope(|threads| {
             let start = |rank: usize| {
                 let thread = Builder::new().name(format!("rank {rank}")).stack_size(STACK);
                 let ends = ends.clone();
@@ -240,7 +253,7 @@ impl World {
             return Err(self.failure(&watch, *rank, own, &BTreeSet::new()));
         }
         self.trace(&watch);
-        Ok(outcomes.into_iter().flatten().flatten().collect())
+        Ok(())
     }
     /// Waits until all these ranks have ended; reports if they do not though the run has failed.
     fn listen(&self, watch: &Watch, mut running: BTreeSet<usize>, ended: &Receiver<usize>) {

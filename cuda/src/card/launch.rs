@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn a_kernel_that_is_not_there_is_named() {
         if let Err(reason) = twin::install() {
-            return eprintln!("skipped: {reason}");
+            return twin::skipped(&reason);
         }
         let mut card = Card::new(0).unwrap();
         let text =
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn every_thread_computes_on_the_card_that_it_means() {
         if let Err(reason) = twin::install() {
-            return eprintln!("skipped: {reason}");
+            return twin::skipped(&reason);
         }
         let one = Card::open(0).unwrap();
         let at = one.alloc(4).unwrap().unwrap();

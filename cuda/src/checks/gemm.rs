@@ -102,6 +102,14 @@ fn rungs<S: Number>(gpu: &Gpu) -> Result<(), String> {
     Ok(())
 }
 
+/// One product of Hopper's own.
+#[cfg(test)]
+pub(super) fn on_hopper(gpu: &Gpu) -> Result<(), String> {
+    let factors = Factors::<tensor::Bf16>::new(gpu, 1, [130, 264, 40], 0, 8);
+    let computed = by_rung::<tensor::Bf16, tensor::Bf16>(gpu, Rung::Hopper, &factors, "a product")?;
+    if computed { Ok(()) } else { Err("Hopper's rung is not for it".into()) }
+}
+
 /// C (+)= A·B by this rung, if it is for these factors; C's window is aligned where its rows are.
 fn by_rung<S: Number, C: Number>(
     gpu: &Gpu,

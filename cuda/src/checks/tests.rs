@@ -1,44 +1,57 @@
 //! Every check on the driver's twin, and bugs that die there.
 use super::*;
 use crate::{Card, twin};
+use std::cell::Cell;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard};
 use std::{env, fs};
+use tensor::PlaceError;
 
-/// One family at a time: the order of threads is the twin's, not a test's.
+/// One family at a time: the order of blocks and threads is the twin's, not a test's.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// The checks of a family with the threads of a block in two orders: one warp after the other, and mixed. The first is what a
-/// child takes that was told so, and so, where it can, the test of the kernels' memory, of all families.
+thread_local! {
+    /// Digest of all that this thread has read of a card.
+    static BITS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Adds what was read of a card to the digest.
+pub(super) fn saw(bits: impl IntoIterator<Item = u64>) {
+    bits.into_iter().for_each(|bits| BITS.set(mix(BITS.get() ^ bits)));
+}
+
+/// The checks of a family, with blocks and threads in both orders, which must give the same bits. A child that was told so takes
+/// the first alone.
 fn all_of(family: &[Check]) {
     let _alone = alone();
     if let Err(reason) = twin::install() {
-        return eprintln!("{} checks are skipped: {reason}", family.len());
+        return twin::skipped(&reason);
     }
     let card = Card::open(0).unwrap();
-    let orders = match (env::var_os(QUICK), twin::sanitizer()) {
-        (Some(_), _) => &[3][..],
-        (None, Some(_)) => &[2],
-        (None, None) => &[3, 2],
-    };
+    let orders = if env::var_os(QUICK).is_some() { &[false][..] } else { &[false, true] };
     for (name, check) in family {
-        for &order in orders {
-            twin::order(order);
-            if let Err(error) = check(&Gpu::of(&card)) {
-                panic!("{name}, threads in order {order}: {error}");
+        let bits = |&backwards: &bool| {
+            twin::order(backwards);
+            BITS.set(0);
+            let outcome = PlaceError::caught(|| check(&Gpu::of(&card)));
+            if let Err(error) = outcome.unwrap_or_else(|PlaceError(why)| Err(why)) {
+                panic!("{name}, backwards {backwards}: {error}");
             }
-        }
+            BITS.get()
+        };
+        let bits: Vec<_> = orders.iter().map(bits).collect();
+        assert!(bits.iter().all(|of| *of == bits[0]), "{name}, backwards true: other bits than forwards");
         println!("{name}: as the host");
     }
 }
 
 macro_rules! families {
     ($($family:ident)*) => {$(
-        /// Kills: a kernel that gives other numbers than the host, in any order of threads.
+        /// Kills: a kernel that gives other numbers than the host, in any order of blocks and threads.
         #[test]
         fn $family() {
             all_of(super::$family::ALL);
@@ -53,24 +66,53 @@ macro_rules! families {
 }
 families! { attention elementwise gemm loss norm optimizer router top_k }
 
+/// As above, of one rung: what it waits for is no barrier of a block.
+#[test]
+fn products_of_hopper() {
+    all_of(&[("a product on Hopper", gemm::on_hopper)]);
+}
+
 const QUICK: &str = "EQUIPART_TWIN_QUICK";
 
 /// This program once more, for the checks of a family, with other sources or flags of the twin.
 fn child(family: &str, variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", &format!("checks::tests::{family}")]).env(QUICK, "1");
+    command.args(["--exact", &format!("checks::tests::{family}")]);
     command.envs(variables.iter().copied()).output().unwrap()
 }
 
 /// A source, what stands there, what stands there where the bug may be (`BUG`: it is), and the family whose checks must fail.
-const BUGS: [[&str; 4]; 5] = [
+const BUGS: [[&str; 4]; 9] = [
     // A missing barrier: a warp reads what others have not written yet.
     [
         "row.cuh",
         "room[warp * N + n] = x[n];\n    __syncthreads();",
         "room[warp * N + n] = x[n];\n    if (!BUG) __syncthreads();",
-        "optimizer",
+        "norm",
     ],
+    // A missing barrier: a warp writes what others have not read yet.
+    [
+        "row.cuh",
+        "x[n] += room[w * N + n];\n    __syncthreads();",
+        "x[n] += room[w * N + n];\n    if (!BUG) __syncthreads();",
+        "norm",
+    ],
+    // A missing barrier: the first warp reads what all write, or all read what it writes.
+    [
+        "top_k.cu",
+        "1u);\n        }\n        __syncthreads();",
+        "1u);\n        }\n        if (!BUG) __syncthreads();",
+        "top_k",
+    ],
+    // Barriers of the card's copies that others wait at before they are made: for ever.
+    [
+        "gemm_hopper.cu",
+        "publish();\n    }\n    __syncthreads();",
+        "publish();\n    }\n    if (!BUG) __syncthreads();",
+        "products_of_hopper",
+    ],
+    // Blocks' sums in the order in which blocks come.
+    ["sum.cuh", "of_blocks[blockIdx.x] = x;", "of_blocks[BUG ? ended : blockIdx.x] = x;", "optimizer"],
     // A wrong lane.
     [
         "row.cuh",
@@ -127,7 +169,7 @@ fn with_bugs() -> tempfile::TempDir {
 #[test]
 fn planted_bugs_of_kernels_die() {
     if let Err(reason) = twin::install() {
-        return eprintln!("{} planted bugs are skipped: {reason}", BUGS.len());
+        return twin::skipped(&reason);
     }
     let copy = with_bugs();
     let folder = copy.path().to_str().unwrap();
@@ -141,7 +183,7 @@ fn planted_bugs_of_kernels_die() {
         let output = child(family, &variables);
         let said =
             String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains("wanted"), "{file}: {wrong} lives: {said}");
+        assert!(!output.status.success() && said.contains(", backwards "), "{file}: {wrong} lives: {said}");
     }
 }
 
@@ -149,7 +191,7 @@ fn planted_bugs_of_kernels_die() {
 #[test]
 fn kernels_stay_inside_their_memory() {
     let Some(library) = twin::sanitizer() else {
-        return eprintln!("skipped: the C++ compiler has no AddressSanitizer");
+        return twin::skipped("no C++ compiler with AddressSanitizer on this machine");
     };
     for family in ["attention", "elementwise", "gemm", "loss", "norm", "optimizer", "router", "top_k"] {
         let options = "detect_leaks=0:detect_stack_use_after_return=0:use_sigaltstack=0";
@@ -157,8 +199,34 @@ fn kernels_stay_inside_their_memory() {
             ("EQUIPART_TWIN_FLAGS", "-O1 -fsanitize=address"),
             ("LD_PRELOAD", &library),
             ("ASAN_OPTIONS", options),
+            (QUICK, "1"),
         ];
         let output = child(family, &sanitized);
         assert!(output.status.success(), "{family}: {}", String::from_utf8_lossy(&output.stderr));
     }
+}
+
+/// All tests of this crate where no C++ compiler is found. Kills: one that passes without a word, though it could try nothing.
+#[test]
+fn tests_without_a_compiler_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let (said, empty) = (folder.path().join("said"), folder.path().join("empty"));
+    fs::create_dir(&empty).unwrap();
+    let own = "checks::tests::tests_without_a_compiler_say_so";
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--skip", own]).env_remove("CXX").env("PATH", &empty).env("EQUIPART_SKIPPED", &said);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let (said, seen) = (fs::read_to_string(said).unwrap(), String::from_utf8_lossy(&output.stderr));
+    let skipped: std::collections::BTreeSet<_> = said.lines().collect();
+    assert!(skipped.iter().all(|line| seen.contains(line) && line.contains(": no C++ compiler")), "{said}");
+    let all = [
+        "checks::tests::gemm",
+        "checks::tests::planted_bugs_of_kernels_die",
+        "checks::tests::kernels_stay_inside_their_memory",
+    ];
+    assert!(
+        all.iter().all(|test| said.contains(&format!("skipped: {test}: "))) && skipped.len() >= 19,
+        "{said}"
+    );
 }

@@ -55,7 +55,7 @@ fn had<D: kernels::Kernels<Place: SharedPlace>>(world: &World) -> Vec<Vec<D::Ele
 #[test]
 fn ranks_on_one_card_have_what_ranks_on_the_host_have_bit_for_bit() {
     if let Err(reason) = twin::install() {
-        return eprintln!("ranks on one card are skipped: {reason}");
+        return twin::skipped(&reason);
     }
     assert_eq!(together::<Cuda<f32>>(), together::<Cpu<f32>>());
     assert_eq!(together::<Cuda<Bf16>>(), together::<Cpu<Bf16>>());
@@ -285,7 +285,7 @@ fn what_fails_in_one_process_ends_all_with_its_sentence() {
 #[test]
 fn memory_that_a_card_has_not_ends_the_rank_with_a_sentence() {
     if let Err(reason) = twin::install() {
-        return eprintln!("memory of a card is skipped: {reason}");
+        return twin::skipped(&reason);
     }
     let world = World::threads(&[(Axis::Tp, 2)]).unwrap();
     let ran = world.run(|device: Cuda<f32>, mesh| {

@@ -80,6 +80,52 @@ fn resolve(from: &str, path: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
+/// Whole files in chapters, as forges show them, that are not the files; each is announced by the line before its block.
+fn other_files(files: &[File]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for file in files.iter().filter(|file| file.is("md")) {
+        for (at, _) in file.text.match_indices("{{#include") {
+            wrong.push(format!("{}: {:?} shows nothing on a forge", file.path, &file.text[at..at + 10]));
+        }
+        for (_, after) in file.text.match_indices(WHOLE).map(|(at, mark)| file.text.split_at(at + mark.len()))
+        {
+            let (path, block) = after.split_once(" -->\n```rs\n").unwrap_or((after, ""));
+            let there =
+                resolve(&file.path, path).and_then(|path| files.iter().find(|file| file.path == path));
+            let is_it =
+                |there: &File| block.strip_prefix(&*there.text).is_some_and(|rest| rest.starts_with("```\n"));
+            if !there.is_some_and(is_it) {
+                let path = path.lines().next().unwrap_or_default();
+                wrong.push(format!("{}: what is shown as {path} is not that file", file.path));
+            }
+        }
+    }
+    wrong
+}
+
+/// Announces a file.
+const WHOLE: &str = "<!-- the whole of ";
+
+#[test]
+fn every_file_that_a_chapter_shows_is_the_file() {
+    none(&other_files(&files()));
+}
+
+#[test]
+fn a_planted_file_that_changed_is_seen() {
+    let shown =
+        |what: &str| File::new("docs/src/a.md", format!("x\n{WHOLE}../b.rs -->\n```rs\n{what}```\ny\n"));
+    let seen = |what: &str| other_files(&[shown(what), File::new("docs/b.rs", "one\ntwo\n")]);
+    let wrong = ["docs/src/a.md: what is shown as ../b.rs is not that file"];
+    assert_eq!(seen("one\ntwo\n"), [""; 0]);
+    assert_eq!(
+        (seen("one\n"), seen("one\ntwo\nthree\n")),
+        (wrong.map(String::from).into(), wrong.map(String::from).into())
+    );
+    let other = other_files(&[File::new("a.md", "{{#include b.rs}}")]);
+    assert_eq!(other, ["a.md: \"{{#include\" shows nothing on a forge"]);
+}
+
 #[test]
 fn every_chapter_is_listed_exists_and_runs() {
     none(&missing_chapters(&files()));

@@ -1,9 +1,11 @@
 //! The house, the book and the museum are in order.
 mod arrows;
 mod book;
+mod exercises;
 mod museum;
 mod names;
 mod order;
+mod rewrites;
 mod rooms;
 mod tree;
 mod two_commands;

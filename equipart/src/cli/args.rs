@@ -1,12 +1,14 @@
 //! Flags.
 mod model;
 mod network;
+mod price;
 mod ranks;
 mod train;
 
 pub(crate) use model::ModelName;
 pub(crate) use network::NetworkArgs;
-pub(crate) use ranks::RanksArgs;
+pub(crate) use price::PriceArgs;
+pub(crate) use ranks::{RanksArgs, TableArgs, microbatches, note, table};
 pub(crate) use train::{DropoutRate, TrainArgs};
 
 use super::pictures::{PicturesArgs, Plain};
@@ -17,7 +19,6 @@ use crate::commands::diff::{self, DiffArgs};
 use crate::commands::gpu_check::Part;
 use crate::commands::prove::cases::CasesArgs;
 use crate::commands::schedule::{self, ScheduleArgs};
-use crate::commands::train::settings::{OptimizerName, Settings, tenth};
 use crate::device::DeviceName;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
@@ -136,6 +137,12 @@ pub(crate) struct CompareArgs {
     /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
     pub(crate) model: Option<ModelName>,
+    /// Parts that a training step's sequences are cut into [default: 2 for each stage of the longest pipeline, 2 without one]
+    #[arg(long, value_name = "N")]
+    pub(crate) microbatches: Option<usize>,
+    /// How long the runs of each row are measured in all, rows in turn; 0: one run each
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    pub(crate) seconds: f64,
     /// A text to take prompts and sequences from [default: the embedded text]; of a classifier, a folder with the four files
     /// of MNIST [default: drawn digits]
     #[arg(long, value_name = "FILE")]
@@ -161,22 +168,27 @@ pub(crate) struct GenerateArgs {
     /// Token ids to continue, such as 1,403,407; may be repeated
     #[arg(long, value_name = "IDS", value_parser = ids)]
     pub(crate) prompt_ids: Vec<Vec<u32>>,
-    /// How many tokens to add [default: 128, or as many as the model has positions for]
+    /// How many tokens to add [default: as the model's folder says, or 128; as many as the model has positions for]
     #[arg(long)]
     pub(crate) max_new: Option<usize>,
-    /// Draw from the probabilities of logits divided by this [default: take the likeliest token]
+    /// Draw from the probabilities of logits divided by this [default: as the model's folder says, or take the likeliest
+    /// token]
     #[arg(long)]
     pub(crate) temperature: Option<f64>,
-    /// Draw only from so many likeliest tokens
+    /// Draw only from so many likeliest tokens [default: as the model's folder says, or all]
     #[arg(long)]
     pub(crate) top_k: Option<usize>,
-    /// Draw only from the likeliest tokens that have this share of the probability
+    /// Draw only from the likeliest tokens that have this share of the probability [default: as the model's folder says,
+    /// or 1]
     #[arg(long)]
     pub(crate) top_p: Option<f64>,
-    /// With --temperature: other seeds, other draws [default: 0]
+    /// Where tokens are drawn: other seeds, other draws [default: 0]
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// Ranks along each axis: none, tp=2, ...; with dp, at least as many prompts
+    /// Take the likeliest token, whatever the model's folder says
+    #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "seed"])]
+    pub(crate) greedy: bool,
+    /// Ranks along each axis: none, tp=2, ...; with dp, at least as many prompts, if no experts are shared out
     #[arg(long, default_value_t)]
     pub(crate) layout: Layout,
     #[command(flatten)]
@@ -212,9 +224,15 @@ pub(crate) struct ProveArgs {
     pub(crate) device: DeviceName,
     #[command(flatten)]
     pub(crate) on_ranks: RanksArgs,
-    /// The random key, decimal or 0x; the second key, or those of drawn cases, are hashed from it [default: a fresh one]
+    #[command(flatten)]
+    pub(crate) table: TableArgs,
+    /// The random key, decimal or 0x; the keys after it, or those of drawn cases, are hashed from it [default: a fresh one]
     #[arg(long)]
     pub(crate) key: Option<Key>,
+    /// At least so many keys, each of which costs as much as the first and adds its exponent to the bound [default: 2]; in any
+    /// case as many as bring it to 2^-30, 64 at most
+    #[arg(long, value_name = "N", conflicts_with_all = ["cases", "minutes", "case"])]
+    pub(crate) keys: Option<usize>,
     /// Prove the model of this config.json alone [default: a panel of small ones, of every family]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -230,73 +248,6 @@ pub(crate) struct ProveArgs {
     pub(crate) model: Option<Plain>,
     #[command(flatten)]
     pub(crate) pictures: PicturesArgs,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct PriceArgs {
-    /// A config.json [default: that of the embedded model]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-    /// moe: the embedded model with experts; mlp: a plain classifier of 784 pixels and 10 classes [default: the model of
-    /// --config]
-    #[arg(long, conflicts_with = "config")]
-    pub(crate) model: Option<Plain>,
-    #[command(flatten)]
-    pub(crate) pictures: PicturesArgs,
-    #[arg(long, default_value_t, help = layout::grammar())]
-    pub(crate) layout: Layout,
-    #[command(flatten)]
-    pub(crate) number: NumberArgs,
-    #[command(flatten)]
-    pub(crate) on_ranks: RanksArgs,
-    /// Tokens of a sequence
-    #[arg(long, default_value_t = SEQ)]
-    seq: usize,
-    /// Sequences of a step
-    #[arg(long, default_value_t = 8)]
-    batch_size: usize,
-    /// Parts that a step's sequences are cut into
-    #[arg(long, default_value_t = 1)]
-    microbatches: usize,
-    /// The optimizer
-    #[arg(long, default_value = "adamw")]
-    optimizer: OptimizerName,
-    /// The rate of dropout everywhere, or config for what config.json says
-    #[arg(long, default_value = "config")]
-    dropout: DropoutRate,
-    /// The share of a target that is spread over all ids alike
-    #[arg(long, default_value_t = 0.0)]
-    label_smoothing: f64,
-    /// The weight of the square of each token's log-sum-exp in the loss
-    #[arg(long, default_value_t = 0.0)]
-    z_loss: f64,
-    /// How often each expert is chosen, as eval --json tells it [default: all as often]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) routing: Option<PathBuf>,
-}
-
-impl PriceArgs {
-    pub(crate) fn settings(&self) -> Settings {
-        Settings {
-            steps: 1,
-            seq: self.seq,
-            batch_size: self.batch_size,
-            microbatches: self.microbatches,
-            lr: 1e-3,
-            warmup: 0,
-            optimizer: self.optimizer,
-            clip: Some(1.0),
-            seed: 0,
-            text: 0,
-            constant: false,
-            floor: tenth(),
-            dropout: self.dropout.0,
-            label_smoothing: self.label_smoothing,
-            z_loss: self.z_loss,
-            number: self.number.name,
-            device: self.number.device,
-        }
-    }
 }
 
 #[derive(Args, Debug)]

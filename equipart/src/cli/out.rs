@@ -43,11 +43,13 @@ pub(crate) fn failure(text: &str) {
     let _ = writeln!(stderr().lock(), "{text}");
 }
 
-/// Whether results may be in colour, on a terminal whose user does not object (no-color.org), and its columns if it has any.
+/// Tells if results may be in colour (on a terminal whose user does not object, no-color.org), and gives its columns, or those that
+/// `COLUMNS` says, if either says any.
 pub(crate) fn terminal() -> (bool, Option<usize>) {
     let said = |name| std::env::var(name).unwrap_or_default();
     let colour = stdout().is_terminal() && said("NO_COLOR").is_empty() && said("TERM") != "dumb";
-    (colour, comfy_table::Table::new().width().map(usize::from).filter(|columns| *columns > 0))
+    let columns = comfy_table::Table::new().width().map(usize::from);
+    (colour, columns.or_else(|| said("COLUMNS").parse().ok()).filter(|columns| *columns > 0))
 }
 
 /// Whether all results were written. A reader that has had enough is no failure.

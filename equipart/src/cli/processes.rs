@@ -68,7 +68,8 @@ pub(crate) fn joined(
         );
     }
     let engine = engine.map(|engine| format!("[EQUIPART_ENGINE={}]", engine.name())); // found, or asked for
-    let about = env::args().skip(1).chain(engine).collect::<Vec<_>>().join(" ");
+    let table = layout.table().map(|table| format!("[table {:016x}]", table.digest())); // each process reads its own file
+    let about = env::args().skip(1).chain(engine).chain(table).collect::<Vec<_>>().join(" ");
     let processes =
         Processes::meet(&launch, &about, network.timeout.unwrap_or(World::LIMIT)).map_err(Error::new)?;
     Ok(Network { processes: Some(processes), ..network })

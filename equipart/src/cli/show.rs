@@ -1,10 +1,12 @@
 //! Results on standard output: tables for people, JSON for scripts.
-use super::out::{line, note};
+use super::out::{self, line, note};
 use crate::commands::compare::{LayoutRow, Workload};
 use crate::commands::price::{Price, Said};
 use crate::commands::train::epochs::EpochLine;
 use crate::commands::train::run::Finished;
-use comfy_table::{CellAlignment, Table, presets};
+use crate::commands::train::settings::Settings;
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
+use comm::readable;
 use layers::Loads;
 use layers::model::shape::counted;
 use models::generate::Generated;
@@ -40,45 +42,49 @@ pub(crate) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> T
     table
 }
 
-fn megabytes(bytes: u128) -> String {
-    format!("{:.2}", bytes as f64 / 1e6)
-}
+/// Columns of a table where the terminal does not say how many there are.
+const COLUMNS: usize = 100;
 
-fn largest(of: &[usize]) -> String {
-    megabytes(of.iter().copied().max().unwrap_or(0) as u128)
+/// A table that fits the terminal: its first column gives way.
+pub(crate) fn fitted(mut table: Table) -> Table {
+    let columns = out::terminal().1.unwrap_or(COLUMNS);
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns.min(1000) as u16);
+    table.column_iter_mut().skip(1).for_each(|column| {
+        column.set_constraint(ColumnConstraint::ContentWidth);
+    });
+    table
 }
 
 pub(crate) fn comparison(origin: &str, number: NumberName, rows: &[LayoutRow]) {
-    line(&format!(
-        "The model is {origin}, the run in {number}. MB are of the rank that holds most; traffic is of all ranks together."
-    ));
-    for (workload, title, work, per) in [
-        (Workload::Inference, "Generating text", "generate", "B/token"),
-        (Workload::Training, "One training step", "step", "B/step"),
+    let step = rows.iter().find_map(|row| row.microbatches).map(|n| counted(n, "microbatch"));
+    let step = step.map_or_else(String::new, |n| format!("\nA training step has {n}."));
+    line(&format!("The model is {origin}, the run in {number}.{step}"));
+    let other = if number == NumberName::Bf16 { NumberName::F32 } else { NumberName::Bf16 };
+    for (workload, title, per) in [
+        (Workload::Inference, "Generating text", "a token"),
+        (Workload::Training, "One training step", "a step"),
     ] {
         let of_this = || rows.iter().filter(|r| r.workload == workload);
-        let step = format!("{work} MB");
-        let head = [
-            title, "seconds", "token/s", "load MB", &step, "f32 MB", "bf16 MB", per, "field", "tokens",
-            "error",
-        ];
+        let text = workload == Workload::Inference;
+        let in_other = format!("in {other}");
+        let (sent, tokens_equal) = (format!("sent\n{per}"), if text { &["tokens"][..] } else { &[] });
+        let head =
+            [&[title, "token/s", "holds", &in_other, &sent, "field"], tokens_equal, &["error"]].concat();
         let cells = |r: &LayoutRow| {
-            vec![
+            let mut row = vec![
                 r.name.clone(),
-                format!("{:.3}", r.seconds),
-                format!("{:.0}", r.tokens_per_second),
-                largest(&r.peak_bytes.load),
-                largest(&r.peak_bytes.inference),
-                megabytes(r.peak_bytes_by_number["f32"] as u128),
-                megabytes(r.peak_bytes_by_number["bf16"] as u128),
-                r.traffic_bytes.to_string(),
+                speed(r),
+                readable(r.most_bytes() as u128),
+                readable(r.peak_bytes_by_number[other.name()] as u128),
+                readable(r.traffic_bytes as u128),
                 (if r.equal { "equal" } else { "DIFFERENT" }).into(),
-                tokens(r),
-                format!("x{:.2}", r.error_ratio),
-            ]
+            ];
+            row.extend(text.then(|| tokens(r)));
+            row.push(format!("x{:.2}", r.error_ratio));
+            row
         };
         if of_this().next().is_some() {
-            line(&format!("\n{}", table(&head, of_this().map(cells))));
+            line(&format!("\n{}", fitted(table(&head, of_this().map(cells)))));
         }
     }
     for words in dominating(rows) {
@@ -98,24 +104,37 @@ pub(crate) fn comparison(origin: &str, number: NumberName, rows: &[LayoutRow]) {
     for text in FOOTNOTES {
         line(text);
     }
+    if number == NumberName::F64 {
+        line("In f64 that is 0; there the error is a multiple of one rounding of the largest number.");
+    }
     let never: BTreeSet<_> = rows.iter().flat_map(|row| &row.never_ran).collect();
     if !never.is_empty() {
         line(&format!(
-            "It is about this model and this work: {} that other models and steps have never ran here (--json lists \
-             them);\n`equipart prove` without a model proves these, on small ones.",
+            "It is about this model and this work: {} that other models and steps have never ran here\n\
+             (--json lists them); `equipart prove` without a model proves these, on small ones.",
             counted(never.len(), "thing")
         ));
     }
 }
 
-/// The rows that hold at most 0.6 of the unsplit model's memory on a rank, less than `standard` holds, and are at least as fast as that.
+/// Tokens a second, and how far its runs spread: `17.0k ±3 %`.
+fn speed(row: &LayoutRow) -> String {
+    let speed = match row.tokens_per_second {
+        x if x < 1e4 => format!("{x:.0}"),
+        x if x < 1e6 => format!("{:.1}k", x / 1e3),
+        x => format!("{:.1}M", x / 1e6),
+    };
+    row.spread.map_or(speed.clone(), |part| format!("{speed} ±{:.0} %", 100.0 * part))
+}
+
+/// The rows that hold at most 0.6 of the unsplit model's memory on a rank, less than `standard` holds, and are faster than that.
 fn dominating(rows: &[LayoutRow]) -> Vec<String> {
     let named = |name| rows.iter().find(|row| row.name == name);
     let (Some(unsplit), Some(standard)) = (named("unsplit"), named("standard")) else { return Vec::new() };
     let beats = |row: &&LayoutRow| {
         row.most_bytes() <= 0.6 * unsplit.most_bytes()
             && row.most_bytes() < standard.most_bytes()
-            && row.tokens_per_second >= standard.tokens_per_second
+            && row.is_faster(standard)
     };
     let words = |row: &LayoutRow| {
         format!(
@@ -130,10 +149,13 @@ fn dominating(rows: &[LayoutRow]) -> Vec<String> {
 }
 
 /// What the columns of a comparison say.
-const FOOTNOTES: [&str; 3] = [
-    "\nfield: the same work in the field of 2^61 - 1, where nothing rounds, equals the unsplit oracle bit for bit. In",
-    "generation the logits that choose each token, read with a cache, one token at a time; in training the loss, the",
-    "norm, gradients and new weights. error: against f64, as a multiple of the unsplit run's own.",
+const FOOTNOTES: [&str; 6] = [
+    "\ntoken/s: the median of runs, and how far half of them lie from it; rows whose ± meet are equally",
+    "fast. holds: the rank that holds most; in another number, as priced. sent: by all ranks. field: the",
+    "same work in the field of 2^61 - 1, where nothing rounds, equals the unsplit oracle bit for bit. In",
+    "generation the logits that choose each token, read with a cache, one token at a time; in training",
+    "the loss, the norm, gradients and new weights. tokens: those of the unsplit run. error: against",
+    "f64, as a multiple of the unsplit run's own. --json has exact bytes, seconds, and memory by phase.",
 ];
 
 fn tokens(row: &LayoutRow) -> String {
@@ -145,20 +167,24 @@ fn tokens(row: &LayoutRow) -> String {
     }
 }
 
-pub(crate) fn prices(prices: &[Price]) {
-    let names: Vec<_> = Category::ALL.iter().map(|c| c.name()).chain(["total"]).collect();
-    let mut head = vec!["rank"];
-    head.extend(&names);
-    head.extend(["GFLOP/step", "MB sent/step"]);
+pub(crate) fn prices(prices: &[Price], of: &Settings) {
+    let held = |name: &&str| *name == "total" || prices.iter().any(|p| p.peak_bytes[name] > 0);
+    let names: Vec<_> = Category::ALL.iter().map(|c| c.name()).chain(["total"]).filter(held).collect();
+    let head = [&["rank"], &names[..], &["GFLOP", "sends"]].concat();
     let cells = |p: &Price| {
         let mut row = vec![p.rank.to_string()];
-        row.extend(names.iter().map(|n| megabytes(p.peak_bytes[n] as u128)));
-        row.extend([format!("{:.2}", p.flops as f64 / 1e9), megabytes(p.traffic_bytes as u128)]);
+        row.extend(names.iter().map(|n| readable(p.peak_bytes[n] as u128)));
+        row.extend([format!("{:.2}", p.flops as f64 / 1e9), readable(p.traffic_bytes as u128)]);
         row
     };
-    let (layout, number) = prices.first().map_or(("none", NumberName::default()), |p| (&p.layout, p.number));
+    let layout = prices.first().map_or("none", |p| &p.layout);
     line(&format!(
-        "A training step in {number} under {layout}: peak MB of each rank by category, each at its own moment.\n"
+        "A training step in {} under {layout}, {}: {} in {}.\nHeld at most by each rank, in all and by category, each at \
+         its own moment:\n",
+        of.number,
+        counted(prices.len(), "rank"),
+        counted(of.batch_size, "sequence"),
+        counted(of.microbatches, "microbatch"),
     ));
     line(&format!("{}", table(&head, prices.iter().map(cells))));
     let mut said: Vec<(&Said, [u128; 3])> = Vec::new(); // of all ranks more than 64 bits may count
@@ -171,11 +197,10 @@ pub(crate) fn prices(prices: &[Price]) {
     }
     if !said.is_empty() {
         let cells = |(s, [calls, given, sent]): &(&Said, [u128; 3])| {
-            let name = format!("{} {}", s.axis, s.operation);
-            vec![name, calls.to_string(), megabytes(*given), megabytes(*sent)]
+            vec![format!("{} {}", s.axis, s.operation), calls.to_string(), readable(*given), readable(*sent)]
         };
-        line("\nWhat all ranks say in it:\n");
-        line(&format!("{}", table(&["call", "calls", "MB given", "MB sent"], said.iter().map(cells))));
+        line("\nTraffic of all ranks:\n");
+        line(&format!("{}", table(&["call", "calls", "given", "sent"], said.iter().map(cells))));
     }
 }
 

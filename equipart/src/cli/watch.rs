@@ -1,10 +1,14 @@
 //! Progress on standard error: a bar on a terminal, plain lines elsewhere.
 use super::out;
 use crate::commands::train::run::StepLine;
+use comm::readable;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Duration;
 use tensor::Key;
+
+/// A bar in 80 columns, beside what is said of a training step.
+const BAR: &str = "{bar:14} {pos}/{len} {msg}, {eta} left";
 
 pub(crate) struct Watch {
     bar: ProgressBar,
@@ -12,25 +16,35 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// For work of so many steps.
+    /// For work of so many steps; if that is 0, nothing is shown until it is known.
     pub(crate) fn bar(steps: usize) -> Self {
-        let style = ProgressStyle::with_template("{bar:32} {pos}/{len} {msg} (still {eta})");
-        Self::new(ProgressBar::new(steps as u64), style)
+        let watch = Self::new(ProgressBar::new(steps as u64), ProgressStyle::with_template(BAR));
+        if steps > 0 {
+            watch.of(steps);
+        }
+        watch
     }
     /// The work is of so many steps.
     pub(crate) fn of(&self, steps: usize) {
         self.bar.set_length(steps as u64);
+        self.tick_steadily();
     }
     /// For work of unknown length.
     pub(crate) fn spinner() -> Self {
-        Self::new(ProgressBar::new_spinner(), ProgressStyle::with_template("{spinner} {msg} ({elapsed})"))
+        let style = ProgressStyle::with_template("{spinner} {wide_msg} ({elapsed})");
+        let watch = Self::new(ProgressBar::new_spinner(), style);
+        watch.tick_steadily();
+        watch
+    }
+    fn tick_steadily(&self) {
+        if self.terminal {
+            self.bar.enable_steady_tick(Duration::from_millis(200));
+        }
     }
     fn new(bar: ProgressBar, style: Result<ProgressStyle, indicatif::style::TemplateError>) -> Self {
         let terminal = std::io::stderr().is_terminal() && !out::hushed();
         bar.set_style(style.expect("a template that was tried"));
-        if terminal {
-            bar.enable_steady_tick(Duration::from_millis(200));
-        } else {
+        if !terminal {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
         Self { bar, terminal }
@@ -44,8 +58,9 @@ impl Watch {
     }
     /// One step of training.
     pub(crate) fn step(&self, line: &StepLine, quiet: bool) {
-        let memory = line.peak_bytes.iter().max().copied().unwrap_or(0) as f64 / 1e6;
-        let says = format!("loss {:.4}, {:.0} token/s, {memory:.1} MB", line.loss, line.tokens_per_second);
+        let memory = line.peak_bytes.iter().max().copied().unwrap_or(0) as u128;
+        let memory = readable(memory);
+        let says = format!("loss {:.4}, {:.0} token/s, {memory}", line.loss, line.tokens_per_second);
         self.bar.set_position(line.step as u64);
         let shown = !self.terminal && !quiet && (line.step.is_multiple_of(10) || line.step == 1);
         if shown {
@@ -66,6 +81,7 @@ impl Watch {
     pub(crate) fn part(&self, what: &str, done: usize, of: usize) {
         self.bar.set_length(of as u64);
         self.bar.set_position(done as u64);
+        self.bar.set_message(what.to_string());
         if !self.terminal && 10 * done / of > 10 * (done - 1) / of {
             out::note(&format!("{what} {done} of {of}"));
         }
@@ -77,5 +93,72 @@ impl Watch {
     /// The end.
     pub(crate) fn done(&self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use indicatif::TermLike;
+    use std::io::Result;
+    use std::sync::{Arc, Mutex};
+
+    /// A terminal of 80 columns that keeps what is written.
+    #[derive(Debug, Clone, Default)]
+    struct Paper(Arc<Mutex<String>>);
+
+    impl TermLike for Paper {
+        fn width(&self) -> u16 {
+            80
+        }
+        fn move_cursor_up(&self, _: usize) -> Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, text: &str) -> Result<()> {
+            self.write_str(&format!("{text}\n"))
+        }
+        fn write_str(&self, text: &str) -> Result<()> {
+            self.0.lock().unwrap().push_str(text);
+            Ok(())
+        }
+        fn clear_line(&self) -> Result<()> {
+            self.write_str("\n")
+        }
+        fn flush(&self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Kills: a full bar of 0 steps, one of two lines, words that a reader takes for another's.
+    #[test]
+    fn a_bar_begins_with_its_steps_and_fits_80_columns() {
+        let (paper, mut watch) = (Paper::default(), Watch::bar(0));
+        watch.bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(paper.clone())));
+        watch.terminal = true;
+        assert_eq!(*paper.0.lock().unwrap(), "");
+        watch.of(2000);
+        let (peak_bytes, epoch) = (vec![466_526_208_032], None);
+        watch.step(
+            &StepLine { step: 1234, loss: 12.3456, tokens_per_second: 123_456.0, peak_bytes, epoch },
+            false,
+        );
+        watch.bar.tick();
+        watch.bar.disable_steady_tick();
+        let text = paper.0.lock().unwrap().clone();
+        assert!(
+            !text.contains("0/0") && text.contains(" 1234/2000 loss 12.3456, 123456 token/s, 466.53 GB, "),
+            "{text:?}"
+        );
+        assert!(text.contains(" left"), "{text:?}");
+        assert!(text.lines().all(|line| line.trim_end().chars().count() <= 80), "{text:?}");
     }
 }

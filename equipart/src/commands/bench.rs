@@ -41,6 +41,7 @@ pub(crate) struct BenchArgs {
 }
 
 pub(crate) fn run(a: BenchArgs, json: bool) -> Result<bool> {
+    bench::check_turns(a.turns)?;
     if a.profile.asked()? {
         return profile::run(&a.profile, a.device, (a.turns, a.small), json);
     }

@@ -3,7 +3,7 @@ use crate::cli::{out, show};
 use crate::draw::{schedule, svg};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use comm::{Algorithm, CommSchedule, Link, algorithms};
+use comm::{Algorithm, CommSchedule, Link, algorithms, readable};
 use parallel::{Result, bail};
 use serde::Serialize;
 use std::ops::Range;
@@ -159,7 +159,7 @@ impl AllReducePlan {
     /// Steps, traffic and time, in two lines.
     pub fn figures(&self) -> [String; 2] {
         let Summary { steps, busiest_bytes, total_bytes, .. } = self.summary();
-        let (busiest, total) = (bytes(busiest_bytes), bytes(total_bytes));
+        let (busiest, total) = (readable(busiest_bytes as u128), readable(total_bytes as u128));
         let times = self.of_bound().map_or(String::new(), |times| format!(" (x{times:.2})"));
         [
             format!("{steps} steps; the busiest rank sends {busiest}, all together {total}"),
@@ -191,15 +191,6 @@ pub(crate) fn chunk_names(chunks: &Range<usize>) -> String {
     match chunks.len() {
         1 => format!("c{}", chunks.start),
         _ => format!("c{}-{}", chunks.start, chunks.end - 1),
-    }
-}
-
-/// A number of bytes, short.
-pub fn bytes(bytes: usize) -> String {
-    let units = [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
-    match units.iter().find(|(_, per)| bytes as f64 >= *per) {
-        Some((unit, per)) => format!("{:.2} {unit}", bytes as f64 / per),
-        None => format!("{bytes} B"),
     }
 }
 
@@ -284,8 +275,8 @@ fn compare(plans: &[AllReducePlan]) {
                 .node
                 .map_or(summary.algorithm.into(), |node| format!("{}, nodes of {node}", summary.algorithm)),
             summary.steps.to_string(),
-            bytes(summary.busiest_bytes),
-            bytes(summary.total_bytes),
+            readable(summary.busiest_bytes as u128),
+            readable(summary.total_bytes as u128),
             format!("{:.2?}", plan.time()),
             plan.of_bound().map_or("-".into(), |times| format!("x{times:.2}")),
         ]
@@ -346,7 +337,6 @@ mod tests {
         assert_eq!(naive.data(), "1000 f32 elements on each of 4 ranks, in 1 chunk");
         assert_eq!(plans(4, 10)[2].data(), "10 f32 elements on each of 4 ranks, in 4 chunks of 3 or 2");
         assert_eq!(plans(1, 10)[2].data(), "10 f32 elements on 1 rank, in 1 chunk");
-        assert_eq!([0, 999, 1000, 29_360_128].map(bytes), ["0 B", "999 B", "1.00 kB", "29.36 MB"]);
         assert_eq!((chunk_names(&(3..4)), chunk_names(&(0..4))), ("c3".into(), "c0-3".into()));
     }
 }

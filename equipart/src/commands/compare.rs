@@ -1,9 +1,11 @@
 //! `compare`: the same work under several layouts, with time, memory, traffic, and equality three ways: the field's
 //! verdict on that work under that layout, equal tokens, and the error against f64 as a multiple of the unsplit run's
-//! own.
+//! own (in f64, which has none, of one rounding).
+mod error;
 mod held;
 mod partitioning;
 mod row;
+mod timed;
 
 pub use partitioning::Partitioning;
 pub use row::{LayoutRow, Tie, Workload};
@@ -23,20 +25,22 @@ use models::text::Corpus;
 use models::{Learner, Model};
 use parallel::measure::{self, PeakBytes, Taken};
 use parallel::number::Runs;
-use parallel::{At, Batch, Layout, Network, Result, Trainer, budget, price, session};
+use parallel::{At, Batch, Layout, Network, Result, Trainer, bail, budget, price, session};
 use prove::cases::never_ran;
 use prove::{Subject, Truths, prove};
-use tensor::{Bf16, Cpu, Key, Phase, Real, Scalar};
+use tensor::{Bf16, Cpu, Key, Real, Scalar};
+use timed::Timed;
 
 /// The sizes of the work.
 const PROMPTS: usize = 4;
 const PROMPT: usize = 16;
 const NEW: usize = 32;
 const SEQUENCES: usize = 4;
-const MICROBATCHES: usize = 2;
+/// The most microbatches that a step may have.
+const MOST_MICROBATCHES: usize = 1024;
 const SEQ: usize = 64;
-const STEPS: usize = 5;
-const RUNS: usize = 8;
+/// The longest time that a row may be measured for: an hour.
+const LONGEST: f64 = 3600.0;
 const OPTIMIZER: (Kind, Option<f64>) = (Kind::Sgd, Some(1.0));
 const LR: f64 = 0.1;
 /// Beyond so many parameters the field gets one short sequence instead of the whole batch.
@@ -55,6 +59,10 @@ pub struct Comparison<'a> {
     pub learns: bool,
     /// Between the ranks of each, where time is taken; what judges them runs without. In a trace each row is a run.
     pub network: Network,
+    /// How many microbatches a training step has.
+    pub microbatches: usize,
+    /// How long each row is measured in all; 0 for one run.
+    pub seconds: f64,
 }
 
 /// What is read and learnt.
@@ -73,7 +81,18 @@ impl Comparison<'_> {
     }
 }
 
+/// Microbatches of a step in which the schedule of every way has what it needs; two at least, so that each adds to gradients.
+fn usual_microbatches(ways: &[Partitioning]) -> usize {
+    ways.iter().map(|way| way.layout.usual_microbatches()).max().unwrap_or(1).max(2)
+}
+
 pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
+    if !(0.0..=LONGEST).contains(&a.seconds) {
+        bail!("--seconds is {}; it must be 0 to {LONGEST}", a.seconds);
+    }
+    if let Some(n) = a.microbatches.filter(|n| !(1..=MOST_MICROBATCHES).contains(n)) {
+        bail!("--microbatches is {n}; it must be 1 to {MOST_MICROBATCHES}");
+    }
     let model = learner(a.model.as_ref(), &a.pictures)?;
     let (corpus, digits);
     let data = match &model.text {
@@ -95,7 +114,16 @@ pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
     a.number.device.open(most)?;
     let watch = Watch::spinner();
     let network = a.network.network(None)?;
-    let work = Comparison { model: &model, data, ways, learns: !experiment, network };
+    let microbatches = a.microbatches.unwrap_or_else(|| usual_microbatches(&ways));
+    let work = Comparison {
+        model: &model,
+        data,
+        ways,
+        learns: !experiment,
+        network,
+        microbatches,
+        seconds: a.seconds,
+    };
     let rows = a.network.keep_trace(
         &work.network,
         in_device!((a.number.device, a.number.name), D => compare::<D>(&work, &|what| watch.say(what))),
@@ -136,12 +164,8 @@ pub fn compare<D: Runs>(work: &Comparison, watch: &dyn Fn(&str)) -> Result<Vec<L
     }
     let (mut said, mut rows) = (Vec::new(), Vec::new());
     if let (Some((model, _)), Some(request)) = (text, &request) {
-        let generate = |way: &Partitioning| {
-            watch(&format!("generating: {}", way.label()));
-            fastest::<D>((work, model), way, request)
-        };
-        let generated = ways.iter().map(generate).collect::<Result<Vec<_>>>()?;
-        said = verdicts(work, &layouts, texts(&generated[0]), watch)?;
+        let generated = timed::generating::<D>((work, model), &ways, request, watch)?;
+        said = verdicts(work, &layouts, texts(&generated[0].0), watch)?;
         rows = inference::<D>(model, &ways, request, &generated)?;
     } else {
         said.extend(verdicts(work, &layouts, Vec::new(), watch)?);
@@ -166,14 +190,14 @@ fn request(work: &Comparison, model: &Model, corpus: &Corpus) -> Prompts {
 
 /// The batch of the training work, the same for all layouts: each microbatch has a sequence for every data rank.
 fn batch(work: &Comparison) -> Result<Batch> {
-    let n = SEQUENCES.max(MICROBATCHES * work.data_ranks());
+    let n = SEQUENCES.max(work.microbatches * work.data_ranks());
     let sequences = match work.data {
         Data::Text(model, corpus) => sequences(corpus.batch(0, 0, n, SEQ.min(model.config.positions))),
         Data::Digits(digits) => {
             (0..n.max(SEQ).min(digits.train.len())).map(|i| digits.train.example(i)).collect()
         }
     };
-    Batch::new(sequences, MICROBATCHES)
+    Batch::new(sequences, work.microbatches)
 }
 
 /// What the field is given under a layout: texts that were generated and the batch; of a large model a short sequence
@@ -243,16 +267,19 @@ fn verdicts(
 fn row(
     workload: Workload,
     way: &Partitioning,
-    (taken, tokens): (&[Taken], usize),
+    (taken, timed, tokens): (&[Taken], Timed, usize),
     bytes: [usize; 2],
     error_ratio: f64,
 ) -> LayoutRow {
-    let seconds = measure::seconds(taken);
+    let Timed { median: seconds, spread, runs } = timed;
     LayoutRow {
         workload,
         name: way.label(),
         layout: way.layout.to_string(),
         seconds,
+        spread,
+        runs,
+        microbatches: None,
         prefill_seconds: None,
         tokens_per_second: tokens as f64 / seconds,
         peak_bytes: PeakBytes::of(taken),
@@ -272,16 +299,16 @@ fn inference<D: Runs>(
     model: &Model,
     ways: &[Partitioning],
     request: &Prompts,
-    generated: &[Generated<D::Elem>],
+    generated: &[(Generated<D::Elem>, Timed)],
 ) -> Result<Vec<LayoutRow>> {
-    let alone = &generated[0].texts;
+    let alone = &generated[0].0.texts;
     let texts: Vec<_> = alone.iter().map(|text| text.ids.clone()).collect();
     let truth = all_logits::<Cpu<f64>>(model, &Layout::default(), &texts)?;
     let (mut rows, mut own) = (Vec::new(), 0.0);
-    for (n, (way, generated)) in ways.iter().zip(generated).enumerate() {
+    for (n, (way, (generated, timed))) in ways.iter().zip(generated).enumerate() {
         let layout = &way.layout;
-        let error = largest_error(&all_logits::<D>(model, layout, &texts)?, &truth);
-        own = if n == 0 { error } else { own };
+        let error = error::largest(&all_logits::<D>(model, layout, &texts)?, &truth);
+        own = if n == 0 { error::own::<D::Elem>(error, &truth) } else { own };
         // Decoding rounds otherwise than a whole forward does: as much slack again.
         let tie = parts(&generated.texts, alone, 4.0 * (own + error));
         let (taken, tokens) = (&generated.taken, generated.new_tokens());
@@ -294,24 +321,10 @@ fn inference<D: Runs>(
             tokens_equal: Some(tie.is_none()),
             tie: tie.filter(|t| t.margin <= t.bound),
             traffic_bytes: measure::wire(taken) / tokens.max(1),
-            ..row(Workload::Inference, way, (taken, tokens), numbers, ratio(error, own))
+            ..row(Workload::Inference, way, (taken, *timed, tokens), numbers, error::ratio(error, own))
         });
     }
     Ok(rows)
-}
-
-/// The fastest of a few runs. The last, when all is warm, is the one in the trace.
-fn fastest<D: Runs>(
-    (work, model): (&Comparison, &Model),
-    way: &Partitioning,
-    request: &Prompts,
-) -> Result<Generated<D::Elem>> {
-    let run = |network: &Network| way.generate::<D>(model, network, request);
-    let untraced = work.network.untraced();
-    let turn = |turn| run(if turn + 1 < RUNS { &untraced } else { &work.network });
-    let runs = (0..RUNS).map(turn).collect::<Result<Vec<_>>>()?;
-    let seconds = |run: &Generated<_>| measure::seconds(&run.taken);
-    Ok(runs.into_iter().min_by(|a, b| seconds(a).total_cmp(&seconds(b))).expect("some"))
 }
 
 /// Where texts first part, with the margin of that choice and the bound on what rounding does to it.
@@ -323,43 +336,22 @@ fn parts(texts: &[Text], alone: &[Text], bound: f64) -> Option<Tie> {
     })
 }
 
-/// Infinite if something is no number.
-fn largest_error(x: &[f64], truth: &[f64]) -> f64 {
-    let error =
-        |(a, b): (&f64, &f64)| if a.is_finite() && b.is_finite() { (a - b).abs() } else { f64::INFINITY };
-    x.iter().zip(truth).map(error).fold(0.0, f64::max)
-}
-
-/// 1 where neither errs; infinite where only this one does, or something is no number.
-fn ratio(error: f64, own: f64) -> f64 {
-    match (error.is_finite() && own.is_finite(), own > 0.0) {
-        (true, true) => error / own,
-        (true, false) if error == 0.0 => 1.0,
-        _ => f64::INFINITY,
-    }
-}
-
 /// A row for each layout.
 fn training<D: Runs>(work: &Comparison, layouts: &[Layout], watch: &dyn Fn(&str)) -> Result<Vec<LayoutRow>> {
     let batch = batch(work)?;
     let truth = new_weights::<Cpu<f64>>(work, &Layout::default(), &batch)?;
     let (mut rows, mut own) = (Vec::new(), 0.0);
-    for (n, layout) in layouts.iter().enumerate() {
-        watch(&format!("training under {layout}"));
-        let taken = fastest_step::<D>(work, layout, &batch)?;
-        let error = largest_error(&new_weights::<D>(work, layout, &batch)?, &truth);
-        own = if n == 0 { error } else { own };
+    let steps = timed::steps::<D>(work, layouts, &batch, watch)?;
+    for (n, (layout, (taken, timed))) in layouts.iter().zip(steps).enumerate() {
+        let error = error::largest(&new_weights::<D>(work, layout, &batch)?, &truth);
+        own = if n == 0 { error::own::<D::Elem>(error, &truth) } else { own };
         let numbers = [
             held::by_a_step::<Cpu<f32>>(work, layout, &batch)?,
             held::by_a_step::<Cpu<Bf16>>(work, layout, &batch)?,
         ];
-        rows.push(row(
-            Workload::Training,
-            &(*layout).into(),
-            (&taken, batch.tokens()),
-            numbers,
-            ratio(error, own),
-        ));
+        let tokens = (&taken[..], timed, batch.tokens());
+        let row = row(Workload::Training, &(*layout).into(), tokens, numbers, error::ratio(error, own));
+        rows.push(LayoutRow { microbatches: Some(work.microbatches), ..row });
     }
     Ok(rows)
 }
@@ -368,27 +360,13 @@ fn trainer<D: Runs>(work: &Comparison, at: &At<D>) -> Result<Trainer<D>> {
     Trainer::new(at, &work.model.design, OPTIMIZER)
 }
 
-/// What a step takes of each rank: the memory of one, the time of the fastest.
-fn fastest_step<D: Runs>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<Vec<Taken>> {
-    let world = work.network.world(layout, "training")?;
-    session::run((layout, &world), work.model.values(), |at: At<D>| {
-        let (mut trainer, mut fastest) = (trainer(work, &at)?, None::<Taken>);
-        for _ in 0..STEPS {
-            let (_, taken) = measure::work(&at, Phase::Step, || trainer.step(batch, LR))?;
-            let seconds = fastest.map_or(taken.seconds, |f| f.seconds.min(taken.seconds));
-            fastest = Some(Taken { seconds, ..taken });
-        }
-        Ok(fastest.expect("a step"))
-    })
-}
-
 /// All weights after one step. Gathering takes memory of its own, so this is a run of its own.
 fn new_weights<D: Runs>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<Vec<f64>> {
     let mut ranks = session::run((layout, &layout.world()?), work.model.values(), |at: At<D>| {
         let (mut trainer, mut weights) = (trainer(work, &at)?, Vec::new());
         trainer.step(batch, LR)?;
         let params = trainer.model().params();
-        for of in parallel::named(&params, at.mesh)? {
+        for of in parallel::named(&work.model.design, &params, at.mesh)? {
             let whole = parallel::whole(at.device, &of, at.mesh, |i| params[i].gather(at.mesh))?;
             weights.extend(whole.expect("the host has values").into_iter().map(Real::to_f64));
         }

@@ -47,15 +47,15 @@ fn card(ordinal: usize) -> Found {
         Err(error) => Found::Missing(error.to_string()),
         Ok(card) => {
             let about = &card.about;
-            let ([free, total], gib) = (about.memory, |bytes: usize| bytes as f64 / f64::from(1 << 30));
+            let [free, total] = about.memory.map(|bytes| comm::readable(bytes as u128));
             Found::Here(format!(
-                "GPU {ordinal}: {}, compute capability {}.{}, {} multiprocessors, {:.1} of {:.1} GiB free, CUDA {}.{} ({})",
+                "GPU {ordinal}: {}, compute capability {}.{}, {} multiprocessors, {} of {} free, CUDA {}.{} ({})",
                 about.name,
                 about.capability.0,
                 about.capability.1,
                 about.processors,
-                gib(free),
-                gib(total),
+                free,
+                total,
                 about.cuda.0,
                 about.cuda.1,
                 about.library,

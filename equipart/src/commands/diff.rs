@@ -12,6 +12,7 @@ mod report;
 mod source;
 
 pub use judge::{FLOOR, Finding, OUTLIER, TIMES, far};
+pub(crate) use measure::unit;
 pub use measure::{Apart, Error as OwnError, Worst};
 pub use report::{Compared, DiffReport, Unmatched, diff, dimensions};
 

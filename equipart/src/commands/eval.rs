@@ -37,8 +37,8 @@ const TOGETHER: [usize; 2] = [8, 1000];
 /// Evaluates sequences under a layout, over a network; `watch` is told how many parts of how many are done.
 ///
 /// # Errors
-/// If the layout does not fit the model, there are fewer sequences than data ranks, the machine has not the memory, or
-/// a rank fails.
+/// If the layout does not fit the model, there are fewer sequences than data ranks and no experts for the ranks without one, the
+/// machine has not the memory, or a rank fails.
 pub fn evaluate<D: Runs>(
     model: &Learner,
     (layout, network): (&Layout, &Network),
@@ -46,10 +46,10 @@ pub fn evaluate<D: Runs>(
     watch: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Evaluation> {
     let (design, pictures) = (&model.design, model.text.is_none());
-    layout.fits(design)?;
+    layout.fits(design.clone().inferring())?;
     let (data, together) = (layout.size(Axis::SEQUENCES), TOGETHER[usize::from(pictures)]);
     let microbatches = sequences.len().div_ceil(together * data).min(sequences.len() / data).max(1);
-    let batch = Batch::new(sequences, microbatches)?;
+    let batch = Batch::new(sequences, microbatches)?.idling(layout.shares_experts());
     let largest = batch.largest();
     let dealt = |rank| largest.dealt(rank, data);
     let peak = price::peak_of_all(layout, dealt, |at: At<Meta<D>>| {
@@ -119,7 +119,7 @@ pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
     let model = learner(a.model.as_ref(), &a.pictures)?;
     let all = model.text.as_ref().map_or_else(|| pictures(&a), |model| sequences_of(&a, model))?;
     let watch = Watch::bar(0);
-    let layout = a.on_ranks.of(a.layout, &model.design)?;
+    let layout = a.on_ranks.of(a.layout, &model.design.clone().inferring())?;
     let watching = |done, of| watch.part("evaluated", done, of);
     let engine = a.number.device.open(layout.ranks())?;
     let network = processes::joined(Network::default(), (&layout, engine), a.on_ranks.split.as_ref(), &[])?;

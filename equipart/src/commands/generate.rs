@@ -1,8 +1,9 @@
 //! `generate`: continues prompts.
 use crate::cli::args::GenerateArgs;
 use crate::cli::watch::Watch;
-use crate::cli::{model, processes, show};
+use crate::cli::{model, out, processes, show};
 use crate::device::in_device;
+use layers::Design;
 use models::generate::{Prompts, generate};
 use models::sampling::{Sampling, no_temperature};
 use models::tokenizer::Tokenizer;
@@ -12,8 +13,8 @@ use parallel::number::Runs;
 use parallel::{Layout, Network, Result, bail};
 
 pub(crate) fn run(a: GenerateArgs, json: bool) -> Result<bool> {
-    let (model, network) = (model(a.model.as_ref())?, a.network.network(None)?);
-    let layout = a.on_ranks.of(a.layout, &model.config.shape.into())?;
+    let (mut model, network) = (model(a.model.as_ref())?, a.network.network(None)?);
+    let layout = a.on_ranks.of(a.layout, &Design::from(model.config.shape).inferring())?;
     network.fits(&[layout])?;
     let shows_text = !json && model.tokens.are_known();
     let tokenizer = (shows_text || !a.prompt.is_empty()).then(|| model.tokenizer()).transpose()?;
@@ -24,13 +25,22 @@ pub(crate) fn run(a: GenerateArgs, json: bool) -> Result<bool> {
     if prompts.is_empty() {
         bail!("there is no prompt; give --prompt TEXT or --prompt-ids 1,2,3");
     }
-    let seed = a.seed.unwrap_or(0);
-    if a.temperature.is_none() && a.seed.is_some() {
+    let draws = if a.greedy { Some(false) } else { a.temperature.map(|_| true) };
+    let generation = model.generation(draws)?;
+    if let Some(note) = generation.note(a.max_new.is_some()) {
+        out::note(&format!("note: {note}"));
+    }
+    let (own, seed) = (generation.sampling, a.seed.unwrap_or(0));
+    let (temperature, top_k, top_p) =
+        (a.temperature.or(own.temperature), a.top_k.or(own.top_k), a.top_p.or(own.top_p));
+    if temperature.is_none() && a.seed.is_some() {
         return Err(no_temperature("the seed", seed));
     }
-    let sampling = Sampling { temperature: a.temperature, top_k: a.top_k, top_p: a.top_p, seed };
+    let sampling = Sampling { temperature, top_k, top_p, seed };
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
-    let max_new = a.max_new.unwrap_or(model.config.positions.saturating_sub(longest).min(128));
+    let room = model.config.positions.saturating_sub(longest);
+    let max_new = a.max_new.unwrap_or(generation.max_new.unwrap_or(128).min(room));
+    model.config.eos = generation.eos;
     let request = Prompts { prompts, max_new, sampling, record: a.dump.is_some() };
     let (engine, dumps) = (a.number.device.open(layout.ranks())?, ("dump", a.dump.is_some()));
     let network = processes::joined(network, (&layout, engine), a.on_ranks.split.as_ref(), &[dumps])?;

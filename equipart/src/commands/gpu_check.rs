@@ -170,6 +170,8 @@ fn layouts() -> Result<Vec<Line>> {
         ways: ways.collect::<Result<_>>()?,
         learns: true,
         network: Network::default(),
+        microbatches: 2,
+        seconds: 0.0,
     };
     let rows = compare::<Cuda<f32>>(&work, &|_| ())?;
     let of = |layout: &&str| {

@@ -2,7 +2,7 @@
 //! time, so a world of any size.
 mod routing;
 
-use crate::cli::args::PriceArgs;
+use crate::cli::args::{PriceArgs, microbatches};
 use crate::cli::pictures::Plain;
 use crate::cli::{config, show};
 use crate::commands::train::settings::Settings;
@@ -28,6 +28,8 @@ pub struct Price {
     pub number: NumberName,
     /// The rank.
     pub rank: usize,
+    /// Microbatches of the step.
+    pub microbatches: usize,
     /// Peak bytes by category, each at its own moment, and of all together (`total`).
     pub peak_bytes: BTreeMap<&'static str, usize>,
     /// Floating point operations of a step: products and attention.
@@ -121,7 +123,8 @@ fn price_in<D: Runs>(
         peak_bytes.insert("total", peaks.total);
         let (traffic_bytes, traffic) = (Uncountable::caught(|| ledger.wire_bytes())?, said(&ledger));
         let (layout, number) = (layout.to_string(), settings.number);
-        Ok(Price { layout, number, rank, peak_bytes, flops, traffic_bytes, traffic })
+        let microbatches = settings.microbatches;
+        Ok(Price { layout, number, rank, microbatches, peak_bytes, flops, traffic_bytes, traffic })
     };
     let prices = (0..layout.ranks()).map(on_rank).collect::<Result<Vec<_>>>()?;
     let most = prices.iter().map(|price| (price.rank, price.peak_bytes["total"]));
@@ -131,7 +134,9 @@ fn price_in<D: Runs>(
     Ok(prices)
 }
 
-pub(crate) fn run(a: PriceArgs, json: bool) -> Result<bool> {
+pub(crate) fn run(mut a: PriceArgs, json: bool) -> Result<bool> {
+    a.layout = a.table.on(a.layout)?;
+    a.microbatches = microbatches(&a.layout, a.microbatches)?;
     let settings: Settings = a.settings();
     let (design, positions) = if a.model == Some(Plain::Mlp) {
         (a.pictures.fresh(None, 0).design, settings.seq)
@@ -146,6 +151,6 @@ pub(crate) fn run(a: PriceArgs, json: bool) -> Result<bool> {
     let routing = a.routing.as_deref().map(|file| routing::read(file, &shape)).transpose()?;
     let (layout, of) = (a.on_ranks.of(a.layout, &design)?, (&design, routing.as_ref()));
     let prices = in_device!((settings.device, settings.number), D => price_in::<D>(of, &settings, &layout))?;
-    show::all(json, &prices, || show::prices(&prices));
+    show::all(json, &prices, || show::prices(&prices, &settings));
     Ok(true)
 }

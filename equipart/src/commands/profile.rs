@@ -140,6 +140,18 @@ fn tables(name: &str, ranks: &[RankProfile], peak: Option<f64>) {
     });
     let heads = [&["By layer", "pass"], &head[..]].concat();
     out::line(&format!("\n{}\n\n{LEGEND}", show::table(&heads, layers)));
+    if let Some(why) = beyond(&together, peak) {
+        out::line(why);
+    }
+}
+
+/// Why a row has more than the peak, if one has.
+fn beyond(of: &RankProfile, peak: Option<f64>) -> Option<&'static str> {
+    let mut sums = of.kinds.iter().map(|(_, sum)| sum).chain(of.layers.iter().map(|row| &row.sum));
+    let beyond = sums.any(|sum| of.row(sum, peak).of_peak.is_some_and(|part| part > 1.05));
+    beyond.then_some(
+        "More than 100 % of peak: the machine did other work while the peak was measured; run it again when it does not.",
+    )
 }
 
 /// A row's cells: of all ranks together, and the ranks with least and most where there are several.
@@ -164,4 +176,23 @@ fn cells(
     let gflops = or_dash(share.gflops.map(|gflops| format!("{gflops:.0}")));
     row.extend([calls, gflops, or_dash(share.of_peak.map(|part| format!("{:.0} %", 100.0 * part)))]);
     row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bench::profile::Spent;
+    use std::time::Duration;
+    use tensor::KernelKind;
+
+    /// Kills: a share of 425 % without a word, a word where there is nothing odd or no peak.
+    #[test]
+    fn more_than_the_peak_is_explained() {
+        let time = Duration::from_secs(1);
+        let sum = Sum { time, calls: 1, flops: 4_250_000_000, computing: time };
+        let kinds = vec![(Spent::On(KernelKind::Product), sum)];
+        let of = RankProfile { steps: 1, time, kinds, layers: vec![] };
+        assert!(beyond(&of, Some(1.0)).unwrap().starts_with("More than 100 % of peak: "));
+        assert!(beyond(&of, Some(4.2)).is_none() && beyond(&of, None).is_none());
+    }
 }

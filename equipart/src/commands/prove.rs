@@ -2,15 +2,16 @@
 pub(crate) mod cases;
 mod device;
 
-use crate::cli::args::ProveArgs;
+use crate::cli::args::{ProveArgs, note};
 use crate::cli::pictures::Plain;
-use crate::cli::show;
 use crate::cli::watch::Watch;
+use crate::cli::{out, show};
 use crate::device::DeviceName;
+use layers::Shape;
 use models::{Config, Model, names};
-use parallel::{Result, bail, dump};
-use prove::cases::{certify_panel, never_ran};
-use prove::{Subject, Verdict, certify};
+use parallel::{Layout, Result, bail, budget, dump};
+use prove::cases::{certify_panel, image, never_ran};
+use prove::{KEYS, Keys, Subject, Verdict, certify};
 use tensor::{Key, mix};
 
 /// A key that no run had before.
@@ -31,9 +32,13 @@ pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
     if let Some(equal) = cases::asked(&a, json)? {
         return Ok(equal);
     }
-    let (layout, watch) = (a.layout.unwrap_or_default().limited(a.on_ranks.limit), Watch::spinner());
+    let layout = a.table.on(a.layout.unwrap_or_default())?.limited(a.on_ranks.limit);
+    let watch = Watch::spinner();
     let key = a.key.unwrap_or_else(fresh_key);
-    let keys = [key, key.next()];
+    let keys = Keys::Sure(key, a.keys.unwrap_or(*KEYS.start()));
+    if let Some(keys) = a.keys.filter(|keys| !(1..=*KEYS.end()).contains(keys)) {
+        bail!("--keys is {keys}; it must be 1 to {}", KEYS.end());
+    }
     if a.model != Some(Plain::Mlp) {
         a.pictures.unused()?;
     }
@@ -51,7 +56,8 @@ pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
                     "--split is about one model, and there are many with other numbers of blocks; give --config or --model"
                 );
             }
-            let certificate = certify_panel(&layout, &keys, &|name| watch.say(&format!("proving {name}")))?;
+            note(&[layout], None);
+            let certificate = certify_panel(&layout, keys, &|name| watch.say(&format!("proving {name}")))?;
             watch.done();
             show::one(json, &certificate, || certificate.statement());
             return Ok(certificate.verdict.equal);
@@ -59,16 +65,31 @@ pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
     };
     let layout = a.on_ranks.of(layout, &model)?;
     layout.fits(&model)?;
-    let subject = Subject::dealt(model, layout.size(comm::Axis::SEQUENCES))?;
-    prove::check(&subject, &layout)?;
+    let (mut subject, mut of) = (Subject::smallest(model, &layout)?, None);
+    if let Err(why) = prove::check(&subject, &layout) {
+        let (small, words) = image_of(&a, &subject, &layout).ok_or(why.clone())?;
+        let words = format!("{why}. So its small image is proven, with all of its parts: {words}.");
+        out::note(&format!("note: {words}"));
+        (subject, of) = (Subject::smallest(small, &layout)?, Some(words));
+        prove::check(&subject, &layout)?;
+    }
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
-    let verdict = certify(&subject, &layout, &keys, &|what| watch.say(what))?;
-    let verdict = Verdict { never_ran: never_ran(&subject, &layout), ..verdict };
+    let verdict = certify(&subject, &layout, keys, &|what| watch.say(what))?;
+    let verdict = Verdict { never_ran: never_ran(&subject, &layout), image: of, ..verdict };
     if let Some(dir) = &a.dump {
         prove::dump(&subject, &layout, key, dir, &entries)?;
     }
     watch.done();
     Ok(tell(&verdict, json))
+}
+
+/// The small image of the model of --config that this machine has not the memory for; none if that is not why it cannot be
+/// proven, or if files or stages of the model itself are asked for.
+fn image_of(a: &ProveArgs, subject: &Subject, layout: &Layout) -> Option<(Shape, String)> {
+    let whole = a.config.is_none() || a.dump.is_some() || a.on_ranks.split.is_some();
+    let shape = subject.model.shape().filter(|_| !whole)?;
+    let bytes = prove::bytes(subject, layout).ok()?;
+    (!budget::holds(bytes, budget::free())).then(|| image(*shape, layout))?
 }
 
 /// Shows a verdict: whether all was equal.

@@ -1,8 +1,8 @@
 //! `schedule`: what the ranks of a pipeline do when, drawn and measured before anything runs.
 mod held;
 
-use crate::cli::{out, show};
-use crate::draw::pipeline::{Ran, Timeline, svg};
+use crate::cli::{args, out, show};
+use crate::draw::pipeline::{MOST_RANKS, Ran, Timeline, svg};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use held::HeldArgs;
@@ -12,10 +12,10 @@ use parallel::step::table::{self, Table};
 use parallel::step::{Plan, check};
 use parallel::{Error, Pipeline, Result, Schedule, bail, pipeline};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::str::FromStr;
 use tensor::files;
-use tensor::quoted::shown;
 
 /// The most ranks of a pipeline.
 const MOST_STAGES: usize = 4096;
@@ -27,13 +27,13 @@ const MOST_FORWARDS: usize = 1 << 24;
 const MOST_VERIFIED: usize = 1 << 16;
 /// The most cells of a diagram: a browser can still show them.
 const MOST_DRAWN: usize = 100_000;
-/// The most cells of a rank that a terminal has room for.
-const IN_A_LINE: usize = 1000;
+/// The first cells of a rank, and its last ones, that are kept for a terminal.
+const KEPT: usize = 2000;
 /// Columns where no terminal says how many it has.
-const COLUMNS: usize = 160;
+const COLUMNS: usize = 100;
 
 /// What scripts get.
-pub(crate) const JSON: &str = "With --json: one object. makespan: from the first cell's start to the last one's end. bubble_time: what the rank\nthat waits longest waits between its first and its last cell; bubble_fraction: its share of the time between\nthem; bubbles: of every rank. peak_saved: what each rank has saved at most, in microbatches through all its chunks.\npeak_bytes, with --model: the bytes that each holds at most, all together.";
+pub(crate) const JSON: &str = "With --json: one object. messages: those that a table of --file names, which agree\nwith its cells. makespan: from the first cell's start to the last one's end. bubble_time: what the rank\nthat waits longest waits between its first and its last cell; bubble_fraction: its share of the time between\nthem; bubbles: of every rank. peak_saved: what each rank has saved at most, in microbatches through all its chunks.\npeak_bytes, with --model: the bytes that each holds at most, all together.";
 
 #[derive(Args, Debug)]
 pub(crate) struct ScheduleArgs {
@@ -58,7 +58,9 @@ pub(crate) struct ScheduleArgs {
     /// What a message between ranks is under way, and what its link is busy with one of a whole microbatch
     #[arg(long, value_name = "LATENCY,TIME", default_value = "0,0", allow_hyphen_values = true)]
     link: Numbers<2>,
-    /// A table of your own in place of a kind: CSV or JSON, a row for each rank, cells such as 0F0, 0B0, 0I0, 0W0
+    /// A table of your own in place of a kind: CSV or JSON, a row for each rank, cells such as 0F0, 0B0, 0I0, 0W0; also as
+    /// `_dump_csv` of torch.distributed.pipelining writes it, whose sends and receives are compared with those that follow from
+    /// the cells
     #[arg(long, conflicts_with_all = ["kind", "stages", "microbatches", "chunks", "slices"])]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -122,21 +124,10 @@ impl ScheduleArgs {
     }
 }
 
-fn read(file: &Path) -> Result<Table> {
-    let name = shown(&file.display().to_string());
-    let text = String::from_utf8(files::read(file)?);
-    let text = text.map_err(|why| Error::new(format!("{name} is no text: {why}")))?;
-    Table::read(&text).map_err(|why| Error::new(format!("{name}: {why}")))
-}
-
 pub(crate) fn run(a: &ScheduleArgs, as_json: bool) -> Result<bool> {
-    let (schedule, plan): (&'static dyn Schedule, _) = match a.file.as_deref().map(read).transpose()? {
-        Some(table) => {
-            let table: &'static Table = Box::leak(Box::new(table)); // until the program ends
-            (table, table.sizes())
-        }
-        None => a.listed()?,
-    };
+    let table = a.file.as_deref().map(args::table).transpose()?;
+    let (schedule, plan) =
+        table.map_or_else(|| a.listed(), |table| Ok((table as &dyn Schedule, table.sizes())))?;
     let [f, i, w] = a.times.0;
     if f + i + w == 0.0 {
         bail!("--times is 0,0,0; at least one must be above 0");
@@ -150,19 +141,26 @@ pub(crate) fn run(a: &ScheduleArgs, as_json: bool) -> Result<bool> {
     } else if as_json {
         0
     } else {
-        IN_A_LINE
+        KEPT
     };
     let [latency, message] = a.link.0;
     let times = Times { latency, message, ..Times::new(f, i, w) };
-    let mut rows = vec![vec![]; plan.ranks];
+    let shown = if a.svg.is_some() { plan.ranks } else { plan.ranks.min(MOST_RANKS) };
+    let mut ends = vec![(Vec::new(), VecDeque::new()); shown]; // the first cells of each rank, and its last ones
     let mut see = |rank: usize, cell, start, end| {
-        if rows[rank].len() < most {
-            rows[rank].push(Ran { cell, start, end });
+        let Some((first, last)) = ends.get_mut(rank) else { return };
+        let ran = Ran { cell, start, end };
+        if first.len() < most {
+            first.push(ran);
+        } else {
+            last.push_back(ran);
+            last.drain(..last.len().saturating_sub(most));
         }
     };
     let of = simulate(schedule, &plan, &times, &mut see).map_err(Error::new)?;
     let pipeline = Pipeline { number: a.chunks.or(a.slices), ..schedule.into() };
-    let bytes = a.held.peaks(pipeline, &plan)?;
+    let bytes = a.held.peaks(pipeline, &plan, table)?;
+    let rows = ends.into_iter().map(|(first, last)| first.into_iter().chain(last).collect()).collect();
     let timeline = Timeline { name: schedule.about().name, plan, of, rows };
     if let Some(file) = &a.svg {
         files::replace_file(file, svg::draw(&timeline).as_bytes())?;
@@ -173,26 +171,33 @@ pub(crate) fn run(a: &ScheduleArgs, as_json: bool) -> Result<bool> {
     }
     if as_json {
         let mut object = object(a, schedule, &timeline);
+        if let Some(table) = table {
+            object["messages"] = json!(table.messages());
+        }
         if let Some(bytes) = bytes {
             object["peak_bytes"] = json!(bytes);
         }
         show::json(&object);
     } else {
-        say(a, &timeline, bytes.as_deref());
+        say(a, &timeline, bytes.as_deref(), table);
     }
     Ok(true)
 }
 
 /// The timeline, what it comes to, and where it is drawn.
-fn say(a: &ScheduleArgs, timeline: &Timeline, bytes: Option<&[usize]>) {
+fn say(a: &ScheduleArgs, timeline: &Timeline, bytes: Option<&[usize]>, table: Option<&Table>) {
     let (terminal, width) = out::terminal();
     out::line(&format!("{}\n", timeline.title()));
     timeline.lines(width.unwrap_or(COLUMNS), terminal).iter().for_each(|line| out::line(line));
     out::line("");
     timeline.figures().iter().for_each(|line| out::line(line));
+    if let Some(messages) = table.map(Table::messages).filter(|messages| *messages > 0) {
+        out::line(&format!("its {messages} sends and receives are those that follow from its cells"));
+    }
     if let Some((bytes, most)) = bytes.and_then(|bytes| Some((bytes, bytes.iter().max()?))) {
-        let each = bytes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-        out::line(&format!("a rank holds at most {most} bytes; by rank: {each}"));
+        let [each, most] = [bytes, &[*most]]
+            .map(|all| all.iter().map(|bytes| comm::readable(*bytes as u128)).collect::<Vec<_>>().join(", "));
+        out::line(&format!("a rank holds at most {most}; by rank: {each}"));
     }
     for (what, file) in [("diagram", &a.svg), ("table", &a.csv)] {
         if let Some(file) = file {

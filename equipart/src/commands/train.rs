@@ -5,11 +5,12 @@ pub mod schedule;
 pub mod settings;
 pub mod state;
 
-use self::run::{NO_CHECKPOINTS, StepLine, TrainData, TrainRun};
+use self::run::{NO_CHECKPOINTS, Progress, TrainData, TrainRun};
+use self::settings::Settings;
 use self::state::State;
 use crate::cli::args::{self, ModelName, TrainArgs};
 use crate::cli::watch::Watch;
-use crate::cli::{config, corpus, model, noted, pictures, processes, show};
+use crate::cli::{config, corpus, model, noted, out, pictures, processes, show};
 use crate::commands::profile;
 use crate::device::DeviceName;
 use models::tokenizer::TokenizerSource;
@@ -52,7 +53,23 @@ fn begin_with(a: &TrainArgs, resume: Option<&State>) -> Result<(Learner, TrainDa
     Ok((model.into(), learnt))
 }
 
-pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
+/// The settings of a resumed run; where they end at another step than before, it says so.
+fn noted_end(state: &State, settings: Settings) -> Settings {
+    let (steps, begun, done) = (settings.steps, state.settings.steps, state.steps());
+    if steps != begun && steps > done {
+        out::note(&format!(
+            "note: this run was begun with {begun} steps and now ends at {steps}; its learning rate follows the schedule of \
+             {steps}: {:.3e} in step {}",
+            settings.schedule().at(done),
+            done + 1
+        ));
+    }
+    settings
+}
+
+pub(crate) fn run(mut a: TrainArgs, json: bool) -> Result<bool> {
+    a.layout = a.table.on(a.layout)?;
+    a.microbatches = args::microbatches(&a.layout, a.microbatches)?;
     if a.number == Some(NumberName::F64) && (a.out.is_some() || a.resume.is_some()) {
         bail!("--number f64 {NO_CHECKPOINTS}");
     }
@@ -60,7 +77,7 @@ pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
     let (model, learnt) = begin_with(&a, resume.as_ref())?;
     let (watch, epochs) = (Watch::bar(0), Mutex::new(Vec::new()));
     let settings = match (&resume, &learnt) {
-        (Some(state), _) => a.again(&state.settings, learnt.hash())?,
+        (Some(state), _) => noted_end(state, a.again(&state.settings, &learnt)?),
         (None, TrainData::Text(_)) => a.settings(learnt.hash()),
         (None, TrainData::Ids(ids)) => a.settings_of_ids(ids),
         (None, TrainData::Digits(digits)) => a.settings_of_pictures(digits)?,
@@ -93,7 +110,12 @@ pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
     let told = run.network.processes.as_ref().is_none_or(|processes| processes.rank() == 0);
     let _lock = out.as_deref().filter(|_| told).map(lock).transpose()?;
     watch.of(run.settings.steps);
-    let tell = |line: &StepLine| {
+    let tell = |progress: Progress| {
+        let line = match progress {
+            Progress::Step(line) => line,
+            Progress::Evaluated(..) if json => return,
+            Progress::Evaluated(done, of) => return watch.part("held-out text: evaluated", done, of),
+        };
         watch.step(line, json || pictures.is_some());
         match &line.epoch {
             Some(epoch) if json => show::json(epoch),
@@ -103,7 +125,7 @@ pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
         }
         epochs.lock().expect("nothing panics under this lock").extend(line.epoch.clone());
     };
-    let finished = run.train(&tell);
+    let finished = run.watched(&tell);
     let finished = a.network.keep_trace(&run.network, finished)?;
     watch.done();
     if let (Some(digits), false) = (pictures, json) {

@@ -1,7 +1,7 @@
 //! Speed against memory: a point for each way of splitting, and the front of those that no other beats in both.
 //!
 //! Text is made of names and numbers of this project only, none of which needs escaping in XML.
-use super::svg::{INK, MUTED, head, text};
+use super::svg::{INK, MUTED, head, round_step, text};
 
 /// One way, as ratios to the one that all are measured by.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,6 +33,31 @@ pub fn front<'a>(points: &[Point<'a>]) -> Vec<Point<'a>> {
 const LEFT: f64 = 64.0;
 const TOP: f64 = 110.0;
 const SIDE: [f64; 2] = [620.0, 400.0];
+const RIGHT: f64 = 190.0;
+/// The most numbers at an axis.
+const NUMBERS: f64 = 8.0;
+const LETTER: f64 = 6.2;
+
+/// Left, upper, right and lower edge.
+type Room = [f64; 4];
+
+/// Places a name, given the rooms that are taken: beside its point, or as near above or below as there is room. It begins
+/// there, or ends there if it is on the left.
+fn place([x, y]: [f64; 2], name: &str, taken: &[Room]) -> ([f64; 2], &'static str, Room) {
+    let width = LETTER * name.chars().count() as f64;
+    let beside = |n: i32| {
+        let y = y + 4.0 + f64::from((n + 1) / 2 * if n % 2 == 0 { 6 } else { -6 });
+        let room = |left: f64| [left, y - 10.0, left + width, y + 3.0];
+        [([x + 9.0, y], "start", room(x + 9.0)), ([x - 9.0, y], "end", room(x - 9.0 - width))]
+    };
+    let inside = |[left, top, right, low]: Room| {
+        left > LEFT && right < LEFT + SIDE[0] + RIGHT && top > TOP && low < TOP + SIDE[1]
+    };
+    let apart = |a: &Room, b: &Room| a[2] < b[0] || b[2] < a[0] || a[3] < b[1] || b[3] < a[1];
+    let free =
+        |(.., room): &([f64; 2], &str, Room)| inside(*room) && taken.iter().all(|other| apart(room, other));
+    (0..150).flat_map(beside).find(free).unwrap_or(beside(0)[0])
+}
 
 /// The picture, as the text of a file. All is measured by the point of this name.
 #[must_use]
@@ -41,17 +66,18 @@ pub fn draw(points: &[Point], by: &str, title: &str, lines: &[String]) -> String
     let [memory, speed] = [most(|p| p.memory), most(|p| p.speed)];
     let x = |point: &Point| LEFT + point.memory / memory * SIDE[0];
     let y = |point: &Point| TOP + SIDE[1] * (1.0 - point.speed / speed);
-    let mut parts = head([LEFT + SIDE[0] + 190.0, TOP + SIDE[1] + 60.0], title, lines);
+    let mut parts = head([LEFT + SIDE[0] + RIGHT, TOP + SIDE[1] + 60.0], title, lines);
     let [right, bottom] = [LEFT + SIDE[0], TOP + SIDE[1]];
     parts.push(format!(
         r#"<path d="M{LEFT} {TOP} L{LEFT} {bottom} L{right} {bottom}" fill="none" stroke="{MUTED}"/>"#
     ));
     for (i, most) in [memory, speed].into_iter().enumerate() {
-        for tenth in (0..).map(|n| f64::from(n) * 0.5).take_while(|n| *n < most) {
-            let at = tenth / most;
+        let step = round_step(most / NUMBERS);
+        for number in (0..).map(|n| f64::from(n) * step).take_while(|n| *n < most) {
+            let (at, words) = (number / most, format!("{number:.1}"));
             parts.push(match i {
-                0 => text(LEFT + at * SIDE[0], bottom + 16.0, "middle", MUTED, &format!("{tenth:.1}")),
-                _ => text(LEFT - 8.0, TOP + SIDE[1] * (1.0 - at) + 4.0, "end", MUTED, &format!("{tenth:.1}")),
+                0 => text(LEFT + at * SIDE[0], bottom + 16.0, "middle", MUTED, &words),
+                _ => text(LEFT - 8.0, TOP + SIDE[1] * (1.0 - at) + 4.0, "end", MUTED, &words),
             });
         }
     }
@@ -64,7 +90,8 @@ pub fn draw(points: &[Point], by: &str, title: &str, lines: &[String]) -> String
         r##"<path d="M{}" fill="none" stroke="#0969da" stroke-dasharray="4 3"/>"##,
         line.join(" L")
     ));
-    let mut taken: Vec<[f64; 2]> = Vec::new(); // where names stand: no two on the same spot
+    let mut taken: Vec<Room> =
+        points.iter().map(|p| (x(p), y(p))).map(|(x, y)| [x - 6.0, y - 6.0, x + 6.0, y + 6.0]).collect();
     for point in points {
         let fill = match (point.ours, front.contains(point)) {
             (false, _) => "none",
@@ -72,13 +99,14 @@ pub fn draw(points: &[Point], by: &str, title: &str, lines: &[String]) -> String
             _ => MUTED,
         };
         let (x, y) = (x(point), y(point));
-        parts.push(format!(r#"<circle cx="{x:.1}" cy="{y:.1}" r="5" fill="{fill}" stroke="{INK}"/>"#));
-        let mut beside = [x + 9.0, y + 4.0];
-        while taken.iter().any(|[u, v]| (u - beside[0]).abs() < 180.0 && (v - beside[1]).abs() < 12.0) {
-            beside[1] -= 2.0;
+        let ([to, below], anchor, room) = place([x, y], point.name, &taken);
+        if (below - y - 4.0).abs() > 1.0 {
+            let height = below - 4.0;
+            parts.push(format!(r#"<path d="M{x:.1} {y:.1}L{to:.1} {height:.1}" stroke="{MUTED}"/>"#));
         }
-        parts.push(text(beside[0], beside[1], "start", INK, point.name));
-        taken.push(beside);
+        parts.push(format!(r#"<circle cx="{x:.1}" cy="{y:.1}" r="5" fill="{fill}" stroke="{INK}"/>"#));
+        parts.push(text(to, below, anchor, INK, point.name));
+        taken.push(room);
     }
     parts.push("</svg>\n".into());
     parts.join("\n")
@@ -108,5 +136,37 @@ mod tests {
             1,
             "a figure from elsewhere is hollow"
         );
+    }
+
+    /// Kills: a name on another one, on a point or outside of the picture; one that is shifted without a line to its point; more
+    /// numbers at an axis than can be told apart.
+    #[test]
+    fn names_are_apart_and_lead_to_their_points() {
+        let names =
+            ["none", "tensor-, sequence- and expert-parallel", "the thesis' own (new)", "new", "tp=2"];
+        let at = [(1.0, 1.0), (3.0, 1.0), (3.0, 1.01), (2.9, 1.0), (2.85, 1.02)];
+        let points: Vec<_> =
+            names.into_iter().zip(at).map(|(name, (m, s))| Point { name, ..point(m, s) }).collect();
+        let spots = [[600.0, 300.0], [600.0, 300.0], [606.0, 302.0], [560.0, 300.0], [660.0, 300.0]];
+        let mut taken: Vec<Room> = spots.iter().map(|[x, y]| [x - 6.0, y - 6.0, x + 6.0, y + 6.0]).collect();
+        for (spot, name) in spots.iter().zip(names) {
+            let (_, anchor, room) = place(*spot, name, &taken);
+            let right = if anchor == "start" { room[0] - 9.0 } else { room[2] + 9.0 };
+            assert!(
+                (right - spot[0]).abs() < 1e-9 && room[2] - room[0] > 6.0 * name.len() as f64 - 20.0,
+                "{name}"
+            );
+            let meets = |other: &&Room| {
+                room[0] <= other[2] && other[0] <= room[2] && room[1] <= other[3] && other[1] <= room[3]
+            };
+            assert_eq!(taken.iter().find(meets), None, "{name}");
+            assert!(room[0] > LEFT && room[2] < LEFT + SIDE[0] + RIGHT, "{name}: {room:?}");
+            taken.push(room);
+        }
+        let picture = draw(&points, "none", "speed and memory", &[]);
+        assert!(picture.matches('L').count() > 3, "lines to names");
+        let far = draw(&[point(1.0, 1.0), point(1.2, 15.5)], "one", "t", &[]);
+        assert!(far.matches("text-anchor=\"end\"").count() <= 12, "{far}");
+        assert!(far.contains(">15.0<") && !far.contains(">0.5<"), "{far}");
     }
 }

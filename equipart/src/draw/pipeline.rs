@@ -5,14 +5,16 @@
 //! rank 1  ·  F0 F1 F2 B0─── B1─── B2─── ·
 //! ```
 //!
-//! A column is a tick: the longest time of which all times are multiples, where there is one. In colour, numbers of
-//! microbatches stand on grounds that say the act and the chunk.
+//! A column is a tick: the longest time of which all times are multiples, where there is one. A step that is wider than the
+//! terminal is folded into bands of ticks, below each other. In colour, numbers of microbatches stand on grounds that say the act
+//! and the chunk.
 pub mod svg;
 
 use super::svg::rgb;
 use layers::model::shape::counted;
 use parallel::step::simulate::Simulated;
 use parallel::step::{Act, Cell, Plan};
+use std::ops::Range;
 
 /// A step that was gone through.
 #[derive(Clone, Debug)]
@@ -47,7 +49,10 @@ const ACTS: [(Act, &str, &str, f64); 4] = [
 ];
 
 /// Ranks that are shown in a terminal.
-const MOST_RANKS: usize = 64;
+pub const MOST_RANKS: usize = 64;
+/// Bands that are shown in a terminal, half of them of a step's beginning and half of its end, and the ticks of each.
+const MOST_BANDS: usize = 8;
+const MOST_TICKS: usize = 250;
 
 /// A number with as many digits as mean something.
 fn short(x: f64) -> f64 {
@@ -76,7 +81,11 @@ impl Timeline {
         let each = if peak_saved.len() > 16 { String::new() } else { format!("; by rank: {each}") };
         [
             format!("it takes {}; between its first and its last cell {bubble}", short(*makespan)),
-            format!("a rank has saved at most what {} microbatches need{each}", short(most)),
+            format!(
+                "a rank has saved at most what {} microbatch{}{each}",
+                short(most),
+                if most == 1.0 { " needs" } else { "es need" }
+            ),
         ]
     }
     /// The acts that occur.
@@ -103,56 +112,77 @@ impl Timeline {
     /// Lines of at most so many columns, with letters or in colour, and what they mean.
     pub fn lines(&self, width: usize, colour: bool) -> Vec<String> {
         let tick = self.tick();
-        let column = |time: f64| (time / tick).round() as usize;
-        let share = |ran: &Ran| {
-            let ticks = column(ran.end) - column(ran.start);
-            (label(ran.cell, self.plan.chunks, colour).len() + 1).div_ceil(ticks.max(1))
-        };
-        let per = self.rows.iter().flatten().map(share).max().unwrap_or(2);
+        let all = (self.of.makespan / tick).round() as usize;
+        let characters = |ran: &Ran| label(ran.cell, self.plan.chunks, colour).len();
+        let most = |of: &dyn Fn(&Ran) -> usize| self.rows.iter().flatten().map(of).max();
+        let share = |ran: &Ran| (characters(ran) + 1).div_ceil(ticks(ran, tick).len().max(1));
         let name = format!("rank {}", self.plan.ranks - 1).len();
-        let (all, fit) = (column(self.of.makespan), width.saturating_sub(name + 2) / per);
-        let (ticks, ranks) = (all.min(fit.max(1)), self.plan.ranks.min(MOST_RANKS));
-        let line = |rank| {
-            let cells = self.line(rank, tick, [ticks, per], colour);
-            format!("{:<name$}  {}", format!("rank {rank}"), cells.trim_end())
-        };
-        let mut lines: Vec<_> = (0..ranks).map(line).chain(self.legend(tick, colour)).collect();
-        if (ticks, ranks) != (all, self.plan.ranks) {
-            let [ticks_of, ranks_of] =
-                [(ticks, all), (ranks, self.plan.ranks)].map(|(n, of)| format!("{n} of {of}"));
-            lines.push(format!(
-                "Shown are the first {ticks_of} ticks of {ranks_of} ranks; --svg FILE draws more."
-            ));
+        let room = width.saturating_sub(name + 2);
+        let mut per = most(&share).unwrap_or(2);
+        if all * per > room {
+            per = per.max(most(&characters).unwrap_or(2)); // where a band ends, a cell may have one tick alone
         }
+        let bands = bands(all, (room / per).clamp(1, MOST_TICKS));
+        let (mut lines, mut at) = (Vec::new(), 0);
+        for band in &bands {
+            if band.start > at {
+                let last = band.start - 1;
+                lines.push(format!("Ticks {at} to {last} of {all} are left out; --svg FILE draws them.\n"));
+            }
+            if bands.len() > 1 {
+                lines.push(format!("ticks {} to {} of {all}", band.start, band.end - 1));
+            }
+            lines.extend((0..self.plan.ranks.min(MOST_RANKS)).map(|rank| {
+                let cells = self.line(rank, (tick, band), per, colour);
+                format!("{:<name$}  {}", format!("rank {rank}"), cells.trim_end())
+            }));
+            lines.push(String::new());
+            at = band.end;
+        }
+        if self.plan.ranks > MOST_RANKS {
+            let last = self.plan.ranks - 1;
+            lines.push(format!("Ranks {MOST_RANKS} to {last} are left out; --svg FILE draws them.\n"));
+        }
+        lines.extend(self.legend(tick, colour));
         lines
     }
-    /// What a rank does, in so many ticks of so many characters.
-    fn line(&self, rank: usize, tick: f64, [ticks, per]: [usize; 2], colour: bool) -> String {
-        let (mut line, mut at) = (String::new(), 0);
+    /// One rank's row of a band of ticks, with this many characters a tick.
+    fn line(&self, rank: usize, (tick, band): (f64, &Range<usize>), per: usize, colour: bool) -> String {
+        let (mut line, mut at) = (String::new(), band.start);
         let wait = |ticks: usize| format!("{:<per$}", "·").repeat(ticks);
         for ran in &self.rows[rank] {
-            let [from, to] = [ran.start, ran.end].map(|time| ticks.min((time / tick).round() as usize));
-            if to > from {
-                line += &(wait(from - at) + &self.cell(ran.cell, (to - from) * per, colour));
-                at = to;
+            let whole = ticks(ran, tick);
+            let part = whole.start.max(band.start)..whole.end.min(band.end);
+            if !part.is_empty() {
+                line += &wait(part.start - at);
+                line += &self.cell(ran.cell, (&whole, &part), per, colour);
+                at = part.end;
             }
         }
-        line + &wait(ticks - at)
+        line + &wait(band.end - at)
     }
-    /// A cell, so many characters wide.
-    fn cell(&self, cell: Cell, width: usize, colour: bool) -> String {
-        let label = label(cell, self.plan.chunks, colour);
+    /// The part of a cell that is in a band: it begins with the label if the cell does.
+    fn cell(
+        &self,
+        cell: Cell,
+        (whole, part): (&Range<usize>, &Range<usize>),
+        per: usize,
+        colour: bool,
+    ) -> String {
+        let begins = part.start == whole.start;
+        let (width, label) = (part.len() * per, label(cell, self.plan.chunks, colour));
+        let label = if begins { label } else { String::new() };
         if colour {
             return ground(cell.act, self.lightness(cell), &format!("{label:<width$.width$}"));
         }
         let mut line = format!("{label:─<width$.width$}");
-        if width > label.len() {
+        if width > label.len() && part.end == whole.end {
             line.pop();
             line.push(' ');
         }
         line
     }
-    fn legend(&self, tick: f64, colour: bool) -> [String; 3] {
+    fn legend(&self, tick: f64, colour: bool) -> [String; 2] {
         let first = Cell { act: Act::F, of: parallel::step::Unit::new(0, 0) };
         let word = |(act, letter, means, _): &(Act, &str, &str, f64)| {
             let sample =
@@ -170,8 +200,26 @@ impl Timeline {
             "The number is the microbatch{slices}{chunks}; · waits; a column is {} of time.",
             short(tick)
         );
-        [String::new(), acts, rest]
+        [acts, rest]
     }
+}
+
+/// The ticks of a cell.
+fn ticks(ran: &Ran, tick: f64) -> Range<usize> {
+    let [start, end] = [ran.start, ran.end].map(|time| (time / tick).round() as usize);
+    start..end
+}
+
+/// A step's ticks in bands of at most so many, about as many in each; of a long step the first bands and the last ones.
+fn bands(all: usize, most: usize) -> Vec<Range<usize>> {
+    let n = all.div_ceil(most).max(1);
+    if n > MOST_BANDS {
+        let half = MOST_BANDS / 2;
+        let starts = (0..half).map(|i| i * most).chain((1..=half).rev().map(|i| all - i * most));
+        return starts.map(|start| start..start + most).collect();
+    }
+    let each = all.div_ceil(n);
+    (0..n).map(|i| i * each..all.min((i + 1) * each)).filter(|band| !band.is_empty()).collect()
 }
 
 /// What stands in a cell.
@@ -200,112 +248,4 @@ fn ground(act: Act, lightness: f64, words: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use parallel::pipeline;
-    use parallel::step::simulate::{Times, simulate};
-    use std::collections::BTreeMap;
-
-    /// A schedule of the list, gone through.
-    pub(super) fn timeline(word: &str, sizes: [usize; 2], times: &Times) -> Timeline {
-        let schedule = *pipeline::ALL.iter().find(|schedule| schedule.about().word == word).unwrap();
-        let plan = schedule.plan(sizes[0], sizes[1], None);
-        let mut rows = vec![vec![]; plan.ranks];
-        let mut see = |rank: usize, cell, start, end| rows[rank].push(Ran { cell, start, end });
-        let of = simulate(schedule, &plan, times, &mut see).unwrap();
-        Timeline { name: schedule.about().name, plan, of, rows }
-    }
-
-    fn plain(word: &str, sizes: [usize; 2], times: &Times, width: usize) -> String {
-        timeline(word, sizes, times).lines(width, false).join("\n")
-    }
-
-    /// Kills: a cell in another rank's line or at another time, a tick that is not one, a wait that is not drawn.
-    #[test]
-    fn lines_say_who_does_what_when() {
-        let wanted = "
-rank 0  F0 F1 F2 ·  ·  ·  B0─── B1─── B2───
-rank 1  ·  F0 F1 F2 B0─── B1─── B2─── ·  ·
-
-F forward, B backward
-The number is the microbatch; · waits; a column is 1 of time.";
-        assert_eq!(format!("\n{}", plain("gpipe", [2, 3], &Times::new(1.0, 1.0, 1.0), 80)), wanted);
-        let wanted = "
-rank 0  0F0 0F1 ·   3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 ·   0I1 0W1
-rank 1  ·   1F0 2F0 1F1 2F1 2I0 2W0 1I0 1W0 2I1 2W1 1I1 1W1 ·
-
-F forward, I input half of backward, W weight half of backward
-The number is the microbatch; before the letter, the chunk; · waits; a column is 1 of time.";
-        assert_eq!(format!("\n{}", plain("zb-v", [2, 2], &Times::new(2.0, 2.0, 2.0), 80)), wanted);
-        let sliced = plain("seq1f1b", [1, 1], &Times::new(2.0, 2.0, 2.0), 80);
-        let wanted = "
-rank 0  F0── F0.1 B0.1───── B0───────
-
-F forward, B backward
-The number is the microbatch, behind a point the slice; · waits; a column is 1 of time.";
-        assert_eq!(format!("\n{sliced}"), wanted);
-        let wanted = "
-rank 0  F0─ · · · · · · · B0───
-rank 1  · · · F0─ B0─── · · · ·";
-        let slow = Times { latency: 0.5, ..Times::new(1.0, 1.0, 0.5) };
-        let drawn = plain("1f1b", [2, 1], &slow, 80);
-        assert!(
-            format!("\n{drawn}").starts_with(wanted) && drawn.ends_with("a column is 0.5 of time."),
-            "{drawn}"
-        );
-    }
-
-    /// Kills: a line that is wider than the terminal, a cut that is not told, a cell at the edge that becomes a wait.
-    #[test]
-    fn what_does_not_fit_is_cut_and_said() {
-        let times = Times::new(1.0, 1.0, 1.0);
-        let drawn = plain("gpipe", [2, 3], &times, 27);
-        let wanted = "rank 0  F0 F1 F2 ·  ·  ·\nrank 1  ·  F0 F1 F2 B0───\n";
-        assert!(drawn.starts_with(wanted) && drawn.lines().all(|line| line.len() < 400), "{drawn}");
-        assert!(
-            drawn.ends_with("\nShown are the first 6 of 12 ticks of 2 of 2 ranks; --svg FILE draws more."),
-            "{drawn}"
-        );
-        let most = timeline("1f1b", [65, 1], &times).lines(2000, false);
-        assert_eq!(most.len(), 64 + 4);
-        assert!(most[67].ends_with(" ticks of 64 of 65 ranks; --svg FILE draws more."), "{}", most[67]);
-        assert_eq!(plain("naive", [1, 1], &times, 0).lines().next(), Some("rank 0  F0"));
-    }
-
-    /// Kills: acts or chunks of one colour, a colour that goes on behind its cell, a microbatch that is not said.
-    #[test]
-    fn colours_say_act_and_chunk() {
-        let drawn = timeline("zb-v", [1, 1], &Times::new(1.0, 1.0, 1.0)).lines(80, true);
-        let grounds = |line: &str| -> BTreeMap<String, String> {
-            let parts = line.split("\x1b[").filter(|part| part.starts_with("48"));
-            parts
-                .map(|part| part.split_once('m').unwrap())
-                .map(|(code, words)| (code.into(), words.into()))
-                .collect()
-        };
-        let all = grounds(&drawn[0]);
-        assert!(all.len() == 6 && all.values().all(|words| words == "0 "), "{drawn:?}");
-        assert_eq!(drawn[0].matches("\x1b[0m").count(), 6, "{drawn:?}");
-        let all = timeline("dualpipe-v", [2, 5], &Times::new(1.0, 1.0, 1.0)).lines(80, true);
-        assert_eq!(grounds(&all[0]).len(), 8, "four acts of two chunks: {all:?}");
-        assert!(drawn[3].contains("the darker, the later the chunk"), "{drawn:?}");
-    }
-
-    /// Kills: figures of another schedule, a wait of nothing that is told as one.
-    #[test]
-    fn figures_read_as_sentences() {
-        let of = |word| timeline(word, [3, 5], &Times::new(0.1, 0.1, 0.1));
-        assert_eq!(of("zb-v").title(), "ZB-V: 3 ranks, 5 microbatches, 2 chunks of each rank");
-        assert_eq!(of("seq1f1b").title(), "Seq1F1B: 3 ranks, 5 microbatches, 2 slices of each sequence");
-        let none = [
-            "it takes 1.6; between its first and its last cell no rank waits",
-            "a rank has saved at most what 3 microbatches need; by rank: 3, 3, 3",
-        ];
-        assert_eq!(of("zb-v").figures(), none);
-        let waits = [
-            "it takes 2.1; between its first and its last cell a rank waits at most 0.6 (28.6 %)",
-            "a rank has saved at most what 3 microbatches need; by rank: 3, 2, 1",
-        ];
-        assert_eq!(of("1f1b").figures(), waits);
-    }
-}
+mod tests;

@@ -54,6 +54,12 @@ pub(super) fn text(x: f64, y: f64, anchor: &str, fill: &str, words: &str) -> Str
     format!(r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" fill="{fill}">{words}</text>"#)
 }
 
+/// The least of 1, 2 and 5 times a power of ten that is this or more.
+pub(super) fn round_step(least: f64) -> f64 {
+    let ten = 10f64.powf(least.log10().floor());
+    [1.0, 2.0, 5.0].map(|n| n * ten).into_iter().find(|step| *step >= least).unwrap_or(10.0 * ten)
+}
+
 /// How a diagram of this width and height begins: its title, and lines below it.
 pub(super) fn head([width, height]: [f64; 2], name: &str, lines: &[String]) -> Vec<String> {
     let mut parts = vec![

@@ -54,7 +54,8 @@ fn figures_are_lines_of_json_or_a_table() {
 fn what_cannot_be_measured_is_refused() {
     refused(&["--only", "gemm,steps"], "no figure is called \"steps\"");
     refused(&["--only", ""], "no figure is called \"\"");
-    refused(&["--turns", "0"], "--turns is 0; it must be at least 1");
+    refused(&["--turns", "0"], "--turns is 0; it must be 1 to 10000");
+    refused(&["--turns", "18446744073709551615"], "it must be 1 to 10000");
     assert_eq!(bench(&["--turns", "-1"]).status.code(), Some(2));
     refused(&["--peers", "/nowhere/peers"], "/nowhere/peers");
     let dir = tempfile::tempdir().unwrap();

@@ -42,6 +42,7 @@ fn lesson(hidden: &[usize], optimizer: OptimizerName, lr: f64, clip: Option<f64>
         seq: 1,
         batch_size,
         microbatches: 3,
+        table: None,
         lr,
         warmup: 5,
         optimizer,
@@ -168,8 +169,8 @@ fn lines(args: &[&str]) -> Vec<Value> {
 }
 
 /// Generated digits as the four files of MNIST.
-pub(crate) fn written(dir: &Path) -> Digits {
-    let digits = Digits::generated(5, 120, 50);
+pub(crate) fn written(dir: &Path, [train, test]: [usize; 2]) -> Digits {
+    let digits = Digits::generated(5, train, test);
     for (set, name) in [(&digits.train, "train"), (&digits.test, "t10k")] {
         let number = |n: usize| (n as u32).to_be_bytes();
         let header = |kind: u8, sizes: &[usize]| {
@@ -205,7 +206,7 @@ fn read(dir: &Path, model: &Classifier) -> Weights<f64> {
 #[test]
 fn what_is_saved_is_what_was_judged() {
     let dir = tempfile::tempdir().unwrap();
-    let digits = written(dir.path());
+    let digits = written(dir.path(), [120, 50]);
     let (data, out) = (dir.path().display().to_string(), dir.path().join("out"));
     let out_name = out.display().to_string();
     let args =
@@ -255,7 +256,7 @@ fn what_is_saved_is_what_was_judged() {
 #[test]
 fn a_run_that_is_resumed_ends_as_one_that_was_not() {
     let dir = tempfile::tempdir().unwrap();
-    written(dir.path());
+    written(dir.path(), [120, 50]);
     let data = dir.path().display().to_string();
     let [one, two] = ["one", "two"].map(|name| dir.path().join(name).display().to_string());
     let begin = ["train", "--model", "mlp", "--data", &data, "--hidden", "12", "--epochs", "2", "--json"];
@@ -267,6 +268,12 @@ fn a_run_that_is_resumed_ends_as_one_that_was_not() {
     let loss = |line: &Value| line["loss"].as_f64().unwrap();
     assert!((loss(&whole[1]) / loss(&rest[1]) - 1.0).abs() < 1e-3, "{whole:?} {rest:?}");
     refused(&["train", "--resume", &two], "");
+    refused(
+        &["train", "--resume", &two, "--data", &data],
+        "8 steps are done already, and the run ends at 8; a larger --epochs lets it go on",
+    );
+    let more = lines(&["train", "--resume", &two, "--data", &data, "--epochs", "3", "--json"]);
+    assert_eq!((more.len(), more[0]["epoch"].as_u64()), (1, Some(3)));
 }
 
 /// Kills: a command that has no use for a classifier's data.
@@ -278,9 +285,8 @@ fn every_command_takes_a_classifier() {
     let (weights, dx) = (784 * 16 + 16 * 10, 16 * 10);
     let flops: u64 = priced.iter().map(|rank| rank["flops"].as_u64().unwrap()).sum();
     assert_eq!(flops, 2 * 8 * (2 * weights + dx), "{priced:?}");
-    let compare =
-        ["compare", "--model", "mlp", "--hidden", "16", "--layout", "tp=2", "--layout", "pp=2", "--json"];
-    let rows = lines(&compare);
+    let compare = ["compare", "--model", "mlp", "--hidden", "16", "--layout", "tp=2", "--layout", "pp=2"];
+    let rows = lines(&[&compare[..], &["--seconds", "0", "--json"]].concat());
     assert_eq!(rows.len(), 3);
     assert!(rows.iter().all(|row| row["workload"] == "training" && row["equal"] == true), "{rows:?}");
     let eval = lines(&["eval", "--model", "mlp", "--hidden", "none", "--json"]).remove(0);

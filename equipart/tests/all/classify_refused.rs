@@ -48,7 +48,7 @@ fn flags_that_the_classifier_has_no_use_for_are_refused() {
 #[test]
 fn classifiers_that_cannot_be_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    written(dir.path());
+    written(dir.path(), [120, 50]);
     let (data, missing) =
         (dir.path().display().to_string(), dir.path().join("missing").display().to_string());
     let train = |more: &[&str], says: &str| {

@@ -20,7 +20,9 @@ fn said(line: &str) -> String {
 
 /// What the ranks do, and the figures.
 fn drawing(line: &str) -> String {
-    let shown = |line: &&str| ["rank ", "it takes ", "a rank has "].iter().any(|word| line.starts_with(word));
+    let shown = |line: &&str| {
+        ["rank ", "ticks ", "it takes ", "a rank has "].iter().any(|word| line.starts_with(word))
+    };
     said(line).lines().filter(shown).flat_map(|line| [line, "\n"]).collect()
 }
 
@@ -63,6 +65,36 @@ fn renewed(
     (new, n)
 }
 
+/// Sees that a page of the book has what a command said, in a block that begins so: line breaks, keys and what the block leaves out,
+/// by `…`, may differ.
+pub(crate) fn is_quoted(page: &str, begins: &str, said: &str) {
+    let plain = |text: &str| {
+        let word = |word: &str| if word.starts_with("0x") { "0x".into() } else { word.to_owned() };
+        text.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
+    };
+    let text = std::fs::read_to_string(format!("{BOOK}/{page}")).unwrap();
+    let begun =
+        text.find(&format!("```text\n{begins}")).unwrap_or_else(|| panic!("no block of {page} has {begins}"));
+    let (block, _) = text[begun + "```text".len()..].split_once("```").unwrap();
+    let (said, mut from) = (plain(said), 0);
+    for part in block.split('…').map(plain) {
+        let at = said[from..].find(&part).unwrap_or_else(|| panic!("{page} quotes\n{part}\nof\n{said}"));
+        from += at + part.len();
+    }
+}
+
+/// Kills: an all-reduce in the book that goes by other messages than the one that runs.
+#[test]
+fn the_book_shows_who_sends_what_to_whom() {
+    for (begins, args) in [
+        ("ring all-reduce: 1048576", &["--algorithm", "ring", "--ranks", "4"][..]),
+        ("tree all-reduce: 24", &["--algorithm", "tree", "--ranks", "6", "--elements", "24"]),
+    ] {
+        let output = equipart(&[&["collectives"], args].concat());
+        is_quoted("the-ring.md", begins, std::str::from_utf8(&output.stdout).unwrap());
+    }
+}
+
 /// Kills: a drawing or a figure of another table than the one that runs.
 #[test]
 fn the_book_shows_what_the_command_draws() {
@@ -76,7 +108,7 @@ fn the_book_shows_what_the_command_draws() {
         let (new, n) = renewed(&page, DRAWN, "", "```", drawing);
         let (new, m) = renewed(&new, FIGURES, " -->", "<!-- end of figures -->", figures);
         (drawings, tables) = (drawings + n, tables + m);
-        if std::env::var_os("EQUIPART_REWRITE").is_some() {
+        if crate::rewrites::rewrites() {
             std::fs::write(&path, &new).unwrap();
         }
         let name = Path::file_name(&path);

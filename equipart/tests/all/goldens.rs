@@ -5,19 +5,22 @@ use equipart::commands::train::settings::{OptimizerName, Settings};
 use equipart::device::DeviceName;
 use models::generate::{Prompts, all_logits, generate};
 use models::sampling::Sampling;
-use models::{Model, ids};
+use models::{Config, Model, ids};
 use parallel::number::NumberName;
-use parallel::{Layout, Network, dump};
+use parallel::{Layout, Network, Sequence, dump};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use tensor::Cpu;
 use tensor::safetensors::File;
+use tensor::{Cpu, IGNORED};
 
 const MODELS: [&str; 10] =
     ["llama", "linear", "mistral", "qwen2", "qwen3", "mixtral", "qwen2-moe", "qwen3-moe", "gpt2", "gpt2-erf"];
 /// Those of models with experts.
 const OF_EXPERTS: [&str; 4] = ["ep=2", "ep=2:all-gather", "tp=2,ep=2", "tp=2,sp,dp=2,ep=4"];
+/// Models with experts.
+const OF_EXPERTS_MODELS: [&str; 3] = ["mixtral", "qwen2-moe", "qwen3-moe"];
 const LAYOUTS: [&str; 6] = ["none", "tp=2", "tp=4", "tp=4,sp", "dp=2", "tp=2,sp,dp=2"];
 /// How far a logit may be off, and a gradient, as a part of its tensor's largest.
 const NEAR: f64 = 1e-4;
@@ -66,13 +69,23 @@ fn far(seen: &[f64], wanted: &[f64]) -> f64 {
 fn step(model: &Model, layout: Layout, golden: &Golden, dir: &Path) -> f64 {
     let path = dir.join("ids.json");
     std::fs::write(&path, serde_json::to_string(&golden.batch).unwrap()).unwrap();
-    let sequences = ids::read(&path, model.config.shape.vocabulary, model.config.positions).unwrap();
+    step_on(
+        ids::read(&path, model.config.shape.vocabulary, model.config.positions).unwrap(),
+        model,
+        layout,
+        dir,
+    )
+}
+
+/// The same on other sequences.
+fn step_on(sequences: Vec<Sequence>, model: &Model, layout: Layout, dir: &Path) -> f64 {
     let settings = Settings {
         device: DeviceName::Cpu,
         steps: 1,
-        seq: 20,
+        seq: 21,
         batch_size: 2,
         microbatches: 1,
+        table: None,
         lr: 1.0,
         warmup: 0,
         optimizer: OptimizerName::Sgd,
@@ -88,7 +101,7 @@ fn step(model: &Model, layout: Layout, golden: &Golden, dir: &Path) -> f64 {
     };
     let run = TrainRun {
         model: model.clone().into(),
-        source: &TrainData::Ids(sequences.clone()),
+        source: &TrainData::Ids(sequences),
         settings,
         layout,
         network: Network::default(),
@@ -160,6 +173,62 @@ fn gradients(golden: &File, dump: &Path, at: &str) -> (f64, f64) {
         norm2 += got.iter().map(|g| g * g).sum::<f64>();
     }
     (worst, norm2.sqrt())
+}
+
+/// Where `output_router_logits` is true; of routers alone, the gradients by name.
+#[derive(Deserialize)]
+struct Balanced {
+    coefficient: f64,
+    loss: f64,
+    grad_norm: f64,
+    gradients: BTreeMap<String, Vec<f64>>,
+}
+
+/// A folder's model with this coefficient and `output_router_logits`.
+fn balanced(dir: &Path, coefficient: f64, logits: bool) -> Model {
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.join("config.json")).unwrap()).unwrap();
+    config["router_aux_loss_coef"] = coefficient.into();
+    config["output_router_logits"] = logits.into();
+    let mut model = Model::read(dir).unwrap();
+    model.config = Config::parse(&config.to_string(), "").unwrap();
+    model
+}
+
+/// Transformers counts the tokens of all blocks, whether they have a target or not, and no padding; the last token of each sequence has
+/// no target. Kills: a balance where transformers has none, of each block (of Mixtral's two), of dense blocks (of Qwen's), of tokens with
+/// a target, of a rank's tokens, or of a stage's blocks.
+#[test]
+fn the_balance_of_experts_is_that_of_transformers() {
+    for name in OF_EXPERTS_MODELS {
+        let dir = folder(name);
+        let text = std::fs::read(dir.join("balance.json")).unwrap();
+        let told: Balanced = serde_json::from_slice(&text).unwrap();
+        let ((golden, file), model) = (golden(&dir), balanced(&dir, told.coefficient, true));
+        for layout in ["none", "pp=2", "tp=2,sp,dp=2", "dp=2,ep=2", "tp=2,pp=2:zb-v"] {
+            let layout: Layout = layout.parse().unwrap();
+            if layout.fits(model.config.shape).is_err() {
+                continue;
+            }
+            let out = tempfile::tempdir().unwrap();
+            let sequence = |ids: &Vec<u32>| Sequence::new(ids.clone(), [&ids[1..], &[IGNORED]].concat());
+            let loss = step_on(golden.batch.iter().map(sequence).collect(), &model, layout, out.path());
+            assert!((loss - told.loss).abs() < NEAR, "{name}, {layout}: loss {loss} for {}", told.loss);
+            let seen = File::open(&out.path().join("gradients.safetensors")).unwrap();
+            for (router, wanted) in &told.gradients {
+                let (off, size) = (far(&tensor(&seen, router), wanted), largest(wanted.iter().copied()));
+                assert!(off < NEAR * size, "{name}, {layout}: {router} is off by {off:.1e} of {size:.1e}");
+            }
+            let norm = seen.names().flat_map(|name| tensor(&seen, name)).map(|g| g * g).sum::<f64>().sqrt();
+            assert!((norm / told.grad_norm - 1.0).abs() < NEAR, "{name}, {layout}: norm {norm}");
+        }
+        let out = tempfile::tempdir().unwrap();
+        let without = balanced(&dir, told.coefficient, false);
+        let loss = step(&without, Layout::UNSPLIT, &golden, out.path());
+        assert!((loss - golden.loss).abs() < NEAR, "{name}: loss {loss} for {}", golden.loss);
+        gradients(&file, out.path(), name);
+        assert!((told.loss - golden.loss).abs() > 0.1, "{name}: a balance that is seen");
+    }
 }
 
 /// What a dump says holds in itself: every linear layer's output is its input times its weight, plus its bias; names

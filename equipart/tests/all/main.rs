@@ -1,4 +1,5 @@
 //! Every test of the crate as its users see it, in one program: the models are built for each number once.
+mod answers;
 mod bench;
 mod bf16;
 mod cannot_see;
@@ -8,6 +9,7 @@ mod classify;
 mod classify_refused;
 mod collectives;
 mod commands;
+mod compared;
 mod cuda;
 mod diff;
 mod drawings;
@@ -21,8 +23,15 @@ mod memory_limit;
 mod models;
 mod network;
 mod order3;
+mod paths;
 mod processes;
 mod profile;
+#[path = "../../../docs/tests/all/rewrites.rs"]
+mod rewrites;
 mod runs;
 mod schedule;
+mod screens;
+#[path = "../../../cuda/src/twin/skipped.rs"]
+mod skipped;
+mod tables;
 mod tokenizers;

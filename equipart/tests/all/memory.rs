@@ -22,7 +22,14 @@ use tensor::{Category, Cpu, Device, Key};
 fn config(width: usize, blocks: usize, vocabulary: usize) -> Config {
     let heads = Heads { queries: 8, keys: 8, dim: width / 8 };
     let shape = Shape { width, blocks, heads, hidden: 3 * width, vocabulary, ..Shape::LLAMA };
-    Config { architecture: Architecture::Llama, shape, positions: 1024, bos: None, eos: Vec::new() }
+    Config {
+        architecture: Architecture::Llama,
+        shape,
+        positions: 1024,
+        bos: None,
+        eos: Vec::new(),
+        spare_coefficient: 0.0,
+    }
 }
 
 pub(crate) fn settings(seq: usize, batch_size: usize) -> Settings {
@@ -32,6 +39,7 @@ pub(crate) fn settings(seq: usize, batch_size: usize) -> Settings {
         seq,
         batch_size,
         microbatches: 1,
+        table: None,
         lr: 0.01,
         warmup: 0,
         optimizer: OptimizerName::Adamw,
@@ -109,7 +117,7 @@ fn child(what: &str) {
 }
 
 fn step(layout: &Layout) -> [usize; 2] {
-    let (config, settings) = (config(768, 4, 16384), settings(64, 1));
+    let (config, settings) = (config(768, 4, 16384), settings(64, layout.size(comm::Axis::SEQUENCES)));
     let world = layout.world().unwrap();
     let run = session::run((layout, &world), &Random { seed: 0 }, |at: At<Cpu<f32>>| {
         let (peaks, ..) = program(&at, config.shape, &settings)?;
@@ -143,8 +151,7 @@ fn the_meter_is_what_the_system_sees() {
         return child(&layout);
     }
     if resident().is_none() {
-        println!("not tried: this system does not say how much memory a process has");
-        return;
+        return crate::skipped::skipped("this system does not say how much memory a process has");
     }
     for layout in ["none", "tp=2", "proof of dp=16"] {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
@@ -195,7 +202,8 @@ fn prices_go_as_far_as_64_bits_count() {
         let heads = Heads { queries: 1, keys: 1, dim: 2 };
         let shape = Shape { width: 1, heads, hidden, ..Shape::LLAMA };
         let architecture = Architecture::Llama;
-        let config = Config { architecture, shape, positions: 2, bos: None, eos: Vec::new() };
+        let config =
+            Config { architecture, shape, positions: 2, bos: None, eos: Vec::new(), spare_coefficient: 0.0 };
         let settings = Settings { optimizer: OptimizerName::Sgd, ..settings(1, 1) };
         price(&config, &settings, &Layout::UNSPLIT).map(|mut prices| prices.swap_remove(0))
     };
@@ -268,13 +276,12 @@ fn large_models_are_priced_as_what_they_are() {
 #[test]
 #[cfg(target_os = "linux")]
 fn what_the_machine_cannot_hold_is_refused_beforehand() {
-    let free = " bytes of memory are free; fewer ranks, a smaller model or fewer tokens take less";
+    let free = "B of memory are free; fewer ranks, a smaller model or fewer tokens take less";
     let too_large = |args: &[&str], run: &str| {
         refused(args, free);
         refused(args, &format!("error: {run} takes "));
     };
     let (dir, config) = sized("4294967308", "256", "512");
-    too_large(&["prove", "--config", &config, "--layout", "tp=2"], "proving tp=2");
     let mlp = ["prove", "--model", "mlp", "--hidden", "30000,30000", "--layout", "dp=1024"];
     too_large(&mlp, "proving dp=1024");
     too_large(
@@ -347,6 +354,12 @@ fn long_work_says_how_far_it_is() {
     assert!(parts.len() == 10 && parts[9] == "evaluated 200 of 200", "{told}");
     assert_eq!(result.lines().count(), 1, "{result}");
     let config = Path::new(&model).join("config.json").display().to_string();
+    let train = ["train", "--config", &config, "--data", &text, "--steps", "1", "--seq", "2"];
+    let [told, _] = said(&train);
+    let parts: Vec<_> = told.lines().filter(|line| line.starts_with("held-out text: evaluated ")).collect();
+    assert!(parts.len() == 10 && parts[9] == "held-out text: evaluated 10 of 10", "{told}");
+    let [told, _] = said(&[&train[..], &["--json"]].concat());
+    assert!(!told.contains("evaluated"), "{told}");
     let [told, result] = said(&["prove", "--config", &config, "--key", "1"]);
     for part in ["the oracle, the texts", "the oracle, step 1", "the texts", "step 0", "step 1"] {
         let line = format!("proving none under 0x0000000000000001: {part}");

@@ -37,7 +37,19 @@ fn the_smallest_limit_that_works_does() {
     let (_dir, config) = crate::memory::sized("8", "256", "48");
     let prove = ["prove", "--layout", "tp=2", "--config", &config];
     let (_model_dir, model, text) = crate::memory::trained();
-    let compare = ["compare", "--layout", "tp=2", "--model", &model, "--data", &text];
+    let compare = [
+        "compare",
+        "--layout",
+        "tp=2",
+        "--model",
+        &model,
+        "--data",
+        &text,
+        "--seconds",
+        "0",
+        "--microbatches",
+        "2",
+    ];
     let panel = ["prove", "--layout", "tp=2"];
     for args in [&train[..], &generate, &price, &eval, &prove, &compare, &panel] {
         let (_, works) = words(args, 5000);
@@ -126,7 +138,18 @@ fn a_rank_that_asks_for_more_fails_with_what_it_asked_for() {
 
 #[test]
 fn a_limit_is_a_number_of_bytes() {
-    refused(&["price", "--memory-limit", "2GB"], "invalid value '2GB' for '--memory-limit <BYTES>'");
+    refused(
+        &["price", "--memory-limit", "2gb"],
+        "\"2gb\" is no number of bytes; write one with or without a unit",
+    );
+    let under = |limit: &str| equipart(&["price", "--json", "--memory-limit", limit]);
+    let told = |limit: &str| String::from_utf8(under(limit).stderr).unwrap();
+    assert!(under("2GB").status.success() && under("2GiB").status.success());
+    assert_eq!(told("2kB"), told("2000"), "a unit of 1000");
+    assert!(
+        told("2KiB").contains("the limit is 2048; ")
+            && told("2KiB").ends_with(" MB) are the smallest limit that works\n")
+    );
     refused(&["prove", "--cases", "1", "--memory-limit", "5"], "cannot be used with");
     refused(&["train", "--memory-limit", "0", "--steps", "1"], "beside the 0 held: the limit is 0; ");
 }

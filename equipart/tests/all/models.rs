@@ -42,8 +42,9 @@ fn eval_gives_the_loss_of_transformers() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["llama", "qwen2", "qwen2-moe", "gpt2-erf"] {
         let ((ids, loss), model) = (batch(&dir, name), golden(name));
-        let split = if name == "qwen2-moe" { "ep=2" } else { "tp=2,sp" };
-        for layout in ["none", split, "dp=2"] {
+        let splits: &[&str] =
+            if name == "qwen2-moe" { &["ep=2", "ep=4", "pp=2:seq1f1b"] } else { &["tp=2,sp"] };
+        for layout in ["none", "dp=2"].iter().chain(splits) {
             let seen = answer(&["eval", "--model", text(&model), "--batch", &ids, "--layout", layout]);
             assert!((seen["loss"].as_f64().unwrap() - loss).abs() < 1e-4, "{name}, {layout}: {seen}");
             let perplexity = seen["perplexity"].as_f64().unwrap();
@@ -51,6 +52,47 @@ fn eval_gives_the_loss_of_transformers() {
             assert_eq!(seen["tokens"], 20 + 12);
         }
     }
+}
+
+/// Kills: an end of text that is overrun, a flag that does not win, a note that is said twice or never, a draw that the folder
+/// asks for and does not get.
+#[test]
+fn texts_go_on_as_the_folder_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = copy(&dir, "llama", |_| ());
+    let said = |file: &str, flags: &[&str]| {
+        fs::write(model.join("generation_config.json"), file).unwrap();
+        let args = ["generate", "--model", text(&model), "--prompt-ids", "1,2,3", "--json"];
+        let output = equipart(&[&args, flags].concat());
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{told}");
+        let line: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (serde_json::from_value::<Vec<u32>>(line["ids"].clone()).unwrap(), told)
+    };
+    let ids = |file: &str, flags: &[&str]| said(file, flags).0;
+    let whole = ids("{}", &["--max-new", "8"]);
+    let end = 1 + whole[3..].iter().position(|id| *id == whole[5]).unwrap();
+    let ends = format!(r#"{{"eos_token_id":[99,{}],"max_new_tokens":8,"temperature":9.0}}"#, whole[5]);
+    assert_eq!(ids(&ends, &[]), whole[..3 + end]);
+    assert_eq!(ids(r#"{"max_new_tokens":4}"#, &[]), whole[..7]);
+    assert_eq!(ids(r#"{"max_new_tokens":4}"#, &["--max-new", "5"]), whole[..8]);
+    assert_eq!(ids(r#"{"max_new_tokens":4000}"#, &[]).len(), 64, "all positions");
+    let drawn = r#"{"do_sample":true,"temperature":9.0,"top_k":7,"max_new_tokens":8}"#;
+    let by_flags = |more: &[&str]| ids("{}", &[&["--max-new", "8", "--top-k", "7"], more].concat());
+    assert_eq!(ids(drawn, &[]), by_flags(&["--temperature", "9"]));
+    assert_eq!(ids(drawn, &["--seed", "4"]), by_flags(&["--temperature", "9", "--seed", "4"]));
+    assert_eq!(ids(drawn, &["--temperature", "2"]), by_flags(&["--temperature", "2"]));
+    assert!(ids(drawn, &[]) != whole && ids(drawn, &["--greedy"]) == whole);
+    let (same, told) = said(r#"{"repetition_penalty":1.5,"max_length":9}"#, &["--max-new", "8"]);
+    assert_eq!((same, told.matches("note: ").count()), (whole, 1), "{told}");
+    assert!(
+        told.contains("generation_config.json asks for repetition_penalty 1.5; this is not followed"),
+        "{told}"
+    );
+    fs::write(model.join("generation_config.json"), r#"{"do_sample":true,"temperature":-1}"#).unwrap();
+    let wrong = "generation_config.json: temperature is -1; it must be a number above 0";
+    refused(&["generate", "--model", text(&model), "--prompt-ids", "1"], wrong);
+    refused(&["generate", "--prompt", "a", "--greedy", "--top-k", "3"], "cannot be used with");
 }
 
 /// Kills: experts that are given without saying how many are chosen, sizes that do not divide and are not named, a load that

@@ -239,7 +239,7 @@ fn the_trace_of_a_comparison_has_a_run_for_every_row() {
     succeeds(&[&train[..], &["--out", model.to_str().unwrap()]].concat());
     let of_model = ["--model", model.to_str().unwrap(), "--trace", file.to_str().unwrap()];
     let flags = ["--data", &text, "--layout", "tp=2", "--link", "tp=100us,1GB/s"];
-    succeeds(&[&["compare"], &of_model[..], &flags].concat());
+    succeeds(&[&["compare", "--seconds", "0"], &of_model[..], &flags].concat());
     let compared = rows(&file);
     let names: Vec<_> = compared.keys().map(|(run, rank)| format!("{run}: {rank}")).collect();
     let wanted =
@@ -251,7 +251,7 @@ fn the_trace_of_a_comparison_has_a_run_for_every_row() {
         let slow = |s: &Stretch| s.cat != "collective" || s.to - s.from >= 100_000;
         assert!(row.iter().all(slow), "{run}");
         let spans = row.iter().filter(|s| s.cat == "span").map(|s| s.name.as_str()).collect::<Vec<_>>();
-        let wanted = if run.starts_with("training") { ["step 1", "step 5"] } else { ["prompt", "token 23"] };
+        let wanted = if run.starts_with("training") { ["step 1", "step 2"] } else { ["prompt", "token 23"] };
         assert!(wanted.iter().all(|name| spans.contains(name)), "{spans:?}");
     }
     let generate = ["generate", "--prompt", "all", "--max-new", "3", "--layout", "tp=2"];
@@ -275,6 +275,7 @@ fn slow_links_take_their_time_and_change_nothing() {
         seq: 16,
         batch_size: 4,
         microbatches: 2,
+        table: None,
         lr: 0.01,
         warmup: 0,
         optimizer: OptimizerName::Adamw,

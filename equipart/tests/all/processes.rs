@@ -19,7 +19,7 @@ fn rank(rank: usize, ranks: usize, port: u16, args: &[&str]) -> Command {
     command
 }
 /// What the processes of all ranks print.
-fn all(ranks: usize, args: &[&str], prepared: &dyn Fn(&mut Command)) -> Vec<Output> {
+pub(crate) fn all(ranks: usize, args: &[&str], prepared: &dyn Fn(&mut Command)) -> Vec<Output> {
     let port = port();
     let start = |place| {
         let mut command = rank(place, ranks, port, args);
@@ -129,8 +129,9 @@ fn processes_train_generate_and_evaluate_as_threads_do() {
 /// Kills: ranks on a card whose bits differ from those of ranks that share it as threads.
 #[test]
 fn processes_on_cards_have_what_threads_on_one_have() {
-    let Ok(twin) = cuda::twin::compile(&[]) else {
-        return eprintln!("cards of processes are skipped: no C++ compiler");
+    let twin = match cuda::twin::compile(&[]) {
+        Ok(twin) => twin,
+        Err(why) => return crate::skipped::skipped(&why),
     };
     let (_dir, config, batch) = small();
     let train = [
@@ -156,8 +157,10 @@ fn processes_on_cards_have_what_threads_on_one_have() {
 /// group by all, or without a limit. Its twin joins ranks of one process only: so none of these finds the others.
 #[test]
 fn processes_on_cards_are_joined_by_nccl() {
-    let (Ok(twin), Ok(nccl)) = (cuda::twin::compile(&[]), cuda::twin::nccl(&[])) else {
-        return eprintln!("NCCL of processes is skipped: no C++ compiler");
+    let twins = cuda::twin::compile(&[]).and_then(|twin| Ok((twin, cuda::twin::nccl(&[])?)));
+    let (twin, nccl) = match twins {
+        Ok(twins) => twins,
+        Err(why) => return crate::skipped::skipped(&why),
     };
     let (_dir, config, batch) = small();
     let train = [

@@ -28,6 +28,7 @@ fn settings(corpus: &Corpus) -> Settings {
         seq: 16,
         batch_size: 4,
         microbatches: MICROBATCHES,
+        table: None,
         lr: 0.01,
         warmup: 0,
         optimizer: OptimizerName::Adamw,

@@ -1,5 +1,7 @@
 //! Runs on floats: a resumed run equals an uninterrupted one, texts do not depend on the layout, a checkpoint is
 //! read under any layout, the price is what is measured, f32 stays near f64.
+mod schedules;
+
 use equipart::commands::price::{price, program};
 use equipart::commands::train::run::{TrainData, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings, hash};
@@ -33,7 +35,8 @@ const SHAPE: Shape = Shape {
 
 fn model(tied: bool) -> Model {
     let (architecture, shape) = (Architecture::Llama, Shape { tied, ..SHAPE });
-    let config = Config { architecture, shape, positions: 64, bos: None, eos: Vec::new() };
+    let config =
+        Config { architecture, shape, positions: 64, bos: None, eos: Vec::new(), spare_coefficient: 0.0 };
     Model::fresh(config, 5)
 }
 
@@ -50,6 +53,7 @@ fn settings(corpus: &Corpus, optimizer: OptimizerName) -> Settings {
         seq: 16,
         batch_size: 5,
         microbatches: 2,
+        table: None,
         lr: 0.01,
         warmup: 2,
         optimizer,
@@ -88,14 +92,24 @@ fn train_from(
     split: &str,
     stop_after: Option<usize>,
 ) -> Vec<f64> {
-    let corpus = corpus();
+    train_as(fresh, dir, settings(&corpus(), optimizer), split, stop_after)
+}
+
+/// The same, with these settings.
+fn train_as(
+    fresh: &Model,
+    dir: &Path,
+    settings: Settings,
+    split: &str,
+    stop_after: Option<usize>,
+) -> Vec<f64> {
     let resume = dir.join("config.json").exists().then(|| State::read(dir).unwrap());
     let model = resume.as_ref().map_or_else(|| fresh.clone().into(), |state| state.model.clone());
     let _lock = state::prepare(dir, resume.as_ref().map(|_| dir), &model).unwrap();
     let run = TrainRun {
         model,
-        source: &TrainData::Text(corpus.clone()),
-        settings: settings(&corpus, optimizer),
+        source: &TrainData::Text(corpus()),
+        settings,
         layout: layout(split),
         network: Network::default(),
         out: Some(dir.to_path_buf()),
@@ -141,7 +155,8 @@ fn a_resumed_run_moves_the_bias_of_its_router_on() {
     let (scoring, bias) = (Scoring::Sigmoid, Some(0.0625));
     let experts = Experts { count: 4, chosen: 2, hidden: 16, scoring, bias, ..Experts::MIXTRAL };
     let (architecture, shape) = (Architecture::EquipartMoe, Shape { experts: Some(experts), ..SHAPE });
-    let config = Config { architecture, shape, positions: 64, bos: None, eos: Vec::new() };
+    let config =
+        Config { architecture, shape, positions: 64, bos: None, eos: Vec::new(), spare_coefficient: 0.0 };
     let fresh = Model::fresh(config, 5);
     let [once, twice] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let bias = |dir: &Path| {

@@ -1,5 +1,5 @@
 //! `equipart schedule`: what it prints and writes, and what bad input gets: one sentence, exit code 2, nothing written.
-use crate::child::{equipart, refused};
+use crate::child::{binary, equipart, output, refused};
 use serde_json::{Value, json};
 
 fn said(args: &[&str]) -> String {
@@ -56,6 +56,16 @@ fn every_kind_is_drawn() {
     let wanted = "1F1B: 2 ranks, 2 microbatches\n\nrank 0  F0 F1 ·  ·  B0─── ·  B1───\nrank 1  ·  F0 B0─── F1 B1─── ·  ·\n";
     assert!(drawn.starts_with(wanted), "{drawn}");
     assert!(drawn.contains("it takes 9; ") && !drawn.contains('\x1b'), "{drawn}");
+    for (columns, bands, widest) in [(None, 2, 100), (Some("40"), 4, 40)] {
+        let mut narrow = binary();
+        narrow.args(["schedule"]).env_remove("COLUMNS").envs(columns.map(|columns| ("COLUMNS", columns)));
+        let drawn = String::from_utf8(output(&mut narrow).stdout).unwrap();
+        let ranks: Vec<_> = drawn.lines().filter(|line| line.starts_with("rank ")).collect();
+        assert!(
+            ranks.len() == 4 * bands && ranks.iter().all(|line| line.chars().count() <= widest),
+            "{drawn}"
+        );
+    }
 }
 
 /// Kills: bytes of other microbatches, another schedule, number or optimizer than those of the price, or of a run of few microbatches; a
@@ -79,7 +89,8 @@ fn bytes_are_those_of_the_price() {
         let totals: Vec<_> = prices.map(|price| price.unwrap()["peak_bytes"]["total"].clone()).collect();
         assert_eq!(listed["peak_bytes"], json!(totals), "{layout}");
         let told = said(&[&args[..], &chunks, &of, &["--csv", &csv]].concat());
-        assert!(told.contains(&format!(" bytes; by rank: {}, {}\n", totals[0], totals[1])), "{told}");
+        let sizes = [0, 1].map(|rank| comm::readable(totals[rank].as_u64().unwrap().into()));
+        assert!(told.contains(&format!("; by rank: {}, {}\n", sizes[0], sizes[1])), "{told}");
         assert_eq!(object(&[&["--file", &csv], &of[..]].concat())["peak_bytes"], json!(totals), "{layout}");
     }
     assert!(object(&[]).get("peak_bytes").is_none());
@@ -102,8 +113,18 @@ fn diagrams_and_tables_are_written_and_read() {
         );
         let (mut built_in, mut read) = (object(&args), object(&["--file", &csv, "--times", "1,2,1"]));
         assert_eq!((built_in["kind"].take(), read["kind"].take()), (json!(kind), json!("table")));
+        assert_eq!(read.as_object_mut().unwrap().remove("messages"), Some(json!(0)));
         assert_eq!(built_in, read);
     }
+    let messages = "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n";
+    std::fs::write(&csv, messages).unwrap();
+    let told = "\nits 4 sends and receives are those that follow from its cells\n";
+    assert!(said(&["--file", &csv]).contains(told) && object(&["--file", &csv])["messages"] == 4);
+    std::fs::write(&csv, messages.replace("1SEND_B0", "")).unwrap();
+    refused(
+        &["schedule", "--file", &csv],
+        "a.csv: rank 1 (row 2) lacks a message; wanted to send gradient of 0 to rank 0 for chunk 0",
+    );
     std::fs::write(&csv, r#"[["0F0", "0B0"]]"#).unwrap();
     assert!(said(&["--file", &csv]).starts_with("from a file: 1 rank, 1 microbatch\n\nrank 0  F0 B0───\n"));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);

@@ -113,7 +113,8 @@ fn a_model_of_eight_words_reads_text() {
     fs::write(dir.path("text"), " the other".repeat(250)).unwrap();
     let (model, text) = (dir.trained(), dir.at("text"));
     for more in [&["--data", &text][..], &[]] {
-        let rows = lines(&[&["compare", "--model", &model, "--layout", "tp=2"], more].concat());
+        let rows =
+            lines(&[&["compare", "--model", &model, "--layout", "tp=2", "--seconds", "0"], more].concat());
         assert!(rows.len() == 4 && rows.iter().all(|row| row["equal"] == true), "{rows:?}");
         assert!(lines(&[&["eval", "--model", &model, "--seq", "48"], more].concat())[0]["tokens"].is_u64());
     }
@@ -196,7 +197,7 @@ fn text_is_refused_where_it_cannot_be_read() {
     ));
     assert_eq!(said(&ids), "258,111\n");
     assert!(!Path::new(&again).exists(), "nothing was written");
-    let rows = lines(&["compare", "--model", &model, "--layout", "tp=2"]);
+    let rows = lines(&["compare", "--model", &model, "--layout", "tp=2", "--seconds", "0"]);
     assert!(rows.iter().all(|row| row["equal"] == true), "some ids are compared: {rows:?}");
 
     fs::write(&tokenizer, merges().to_string()).unwrap();
@@ -235,7 +236,7 @@ fn bits_a_byte_are_those_of_all_tokens_over_all_bytes() {
         let ranks = world.run(|device: Cpu<f32>, mesh| {
             let at = layout.place(&device, &mesh, model.values());
             let mut trainer = Trainer::new(&at, model.config.shape, (Kind::Sgd, None))?;
-            held_out(&mut trainer, corpus, 8, &mesh)
+            held_out(&mut trainer, (corpus, 8), &mesh, &|_, _| ())
         });
         ranks.unwrap()[0].unwrap()
     };

@@ -62,9 +62,28 @@ fn divide<S: Scalar>(o: &mut [S], acc: &[S::Wide], sum: S::Wide) {
     }
 }
 
+/// [`take_body`], compiled once for each width, though two kernels are made of it.
+#[inline(never)]
+pub(super) fn take<S: CpuScalar<Wide: CpuScalar>>(
+    attend: &Attend,
+    spans: &[u32],
+    qkv: &Qkv<Cpu<S>>,
+    rows: Rows<S>,
+    scratch: Out<S::Wide>,
+) {
+    if S::VECTORS {
+        super::widest(
+            #[inline(always)]
+            || take_body(attend, spans, qkv, rows, scratch),
+        );
+    } else {
+        take_body(attend, spans, qkv, rows, scratch);
+    }
+}
+
 /// Takes the blocks of keys of these spans into rows.
 #[inline(always)]
-pub(super) fn take<S: CpuScalar<Wide: CpuScalar>>(
+fn take_body<S: CpuScalar<Wide: CpuScalar>>(
     attend: &Attend,
     spans: &[u32],
     qkv: &Qkv<Cpu<S>>,

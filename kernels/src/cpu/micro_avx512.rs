@@ -183,7 +183,7 @@ unsafe fn micro<
                 }
                 step!($p, panels, 0 a0 0, 1 a0 1, 2 a0 2, 3 a3 0, 4 a3 1, 5 a3 2, 6 a6 0, 7 a6 1);
             };
-            ($p:literal, $b:ident, $($r:literal $at:ident $beyond:literal),*) => { $(if $r < R {
+            ($p:literal, $b:ident, $($r:literal $at:ident $beyond:literal),*) => { $(if const { $r < R } {
                 let x = _mm512_set1_ps(*$at.wrapping_byte_add($beyond * ld).wrapping_add($p * NEXT));
                 for v in 0..V {
                     acc[$r][v] = multiply_add::<PAIRS>(x, $b[v], acc[$r][v]);

@@ -197,7 +197,7 @@ pub(super) fn scale_rows<S: Scalar>(mut y: Out<S>, by: In<S::Wide>) {
 mod tests {
     use crate::proof::{draw, filled, index, read};
     use crate::{Kernels, RouterNoise, RouterTerms, Segment};
-    use tensor::{Cpu, F61, Host, Index, Key, Noise, Scalar};
+    use tensor::{Category, Cpu, F61, Host, Index, Key, Noise, Scalar, Tensor};
 
     /// The best of five for rows 2 to 6 of seven tokens, some in the middle of their sequence. Kills: noise by row or by place
     /// in the slice, of another row, expert or sequence, one that a row without it has, one added to the logits of sigmoids.
@@ -229,6 +229,25 @@ mod tests {
             assert_eq!(best(Some(RouterNoise { noise, tokens: &tokens, first: 2 })), wanted(true));
             assert_eq!(best(None), wanted(false));
             assert_ne!(wanted(true), wanted(false));
+        }
+    }
+
+    /// Two groups of four, of which the best one is chosen from. By sigmoids, in the first row the two best experts of group 0 are
+    /// better together, all four of group 1 are; in the second the best expert of all is in group 0, the better two are in group 1.
+    /// Kills: a group scored by the sum of all its experts, or by its best one, where it is the two best; by two where it is one.
+    #[test]
+    fn a_group_is_scored_by_its_two_best_sigmoids_or_its_best_logit() {
+        let rows =
+            [[2.0, -5.0, 2.0, -5.0, 1.0, 1.0, 1.0, 1.0], [3.0, -5.0, -5.0, -5.0, 1.0, -5.0, 1.5, -5.0]];
+        let logits =
+            Tensor::from_fn(&Cpu::<f32>::default(), Category::Activations, 2, 8, |i| rows[i / 8][i % 8]);
+        for (sigmoid, wanted) in [(true, [0, 2, 6, 4]), (false, [0, 2, 0, 1])] {
+            let terms =
+                RouterTerms { chosen: 2, sigmoid, normalize: false, scale: 1.0, groups: Some([2, 1]) };
+            let (mut chosen, mut list) = (Index::empty(&Host::default(), 4), Vec::new());
+            Cpu::<f32>::default().choose(&mut chosen, logits.view(), None, None, &terms);
+            assert!(chosen.read_into(&mut list));
+            assert_eq!(list, wanted, "sigmoid {sigmoid}");
         }
     }
 

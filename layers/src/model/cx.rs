@@ -17,7 +17,7 @@ use std::borrow::Borrow;
 use std::cell::{RefCell, RefMut};
 use std::fmt;
 use std::rc::Rc;
-use tensor::{Dropout, Index, LayerSpan, Noise, Profile};
+use tensor::{Dropout, Index, LayerSpan, Noise, Profile, Tensor};
 
 /// Which pass through the layers a call is part of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct Pass {
     pub keeps: bool,
     /// How many tokens the loss is a mean over.
     pub mean_over: usize,
+    /// How many tokens the microbatch has on all ranks, and how many the step.
+    pub tokens: [usize; 2],
     /// Dropout's seed.
     pub seed: u64,
     /// The step, which dropout is drawn for.
@@ -48,14 +50,15 @@ pub struct Cx<D: Kernels> {
     profiled: Option<D>,                      // whose profile has layers
     added: RefCell<Option<Partial<D::Wide>>>, // to the loss
     loads: RefCell<Loads>,
+    pooled: RefCell<Option<Tensor<D::Wide>>>,
 }
 
 impl<D: Kernels> Default for Cx<D> {
     /// Inference on no sequences.
     fn default() -> Self {
         let (pass, tokens) = (Pass::default(), Tokens::default());
-        let (added, loads) = (RefCell::new(None), RefCell::default());
-        Self { pass, tokens, past: None, record: None, profiled: None, added, loads }
+        let (added, loads, pooled) = (RefCell::new(None), RefCell::default(), RefCell::new(None));
+        Self { pass, tokens, past: None, record: None, profiled: None, added, loads, pooled }
     }
 }
 
@@ -269,6 +272,11 @@ impl<D: Kernels> Cx<D> {
     /// The choices that were added since this was called last.
     pub fn take_loads(&self) -> Loads {
         self.loads.take()
+    }
+    /// `[1,E]`, where all blocks of a microbatch have one balance. Forward, how often this rank's tokens chose each expert in the
+    /// blocks so far; backward, by how much the loss grows with each expert's score, in every row of every block.
+    pub fn pooled(&self) -> RefMut<'_, Option<Tensor<D::Wide>>> {
+        self.pooled.borrow_mut()
     }
     /// Keeps something for backward, if there will be one.
     pub fn keep<T>(&self, x: T) -> Kept<T> {

@@ -1,5 +1,5 @@
 //! What a model is built as, whichever kind: how it is cut into parts, what goes in, and what comes out.
-use crate::Shape;
+use crate::{Balance, Experts, Shape};
 use std::fmt;
 
 /// A model: all that its parameters do not say.
@@ -37,6 +37,17 @@ impl Design {
     /// The shape of its blocks, if it has such.
     pub fn shape(&self) -> Option<&Shape> {
         if let Self::Transformer(shape) | Self::Blocks(shape) = self { Some(shape) } else { None }
+    }
+    /// The same design where nothing is learnt. No loss is added for experts' sake, and sequences are not cut into slices, so
+    /// experts see whole microbatches under every schedule.
+    #[must_use]
+    pub fn inferring(mut self) -> Self {
+        if let Self::Transformer(Shape { experts: Some(experts), .. })
+        | Self::Blocks(Shape { experts: Some(experts), .. }) = &mut self
+        {
+            *experts = Experts { capacity: None, forced: false, balance: Balance::default(), ..*experts };
+        }
+        self
     }
     /// Of a classifier's sizes, those that tensor ranks must divide.
     pub fn shared(&self) -> Vec<usize> {

@@ -32,7 +32,7 @@ pub use loss::{
 };
 pub use norm::{norm, norm_backward};
 pub use router::{
-    RouterLoss, choose, gates, logits, router_backward, router_gradient, router_input_gradient,
+    RouterLoss, choose, gates, logits, pooled, router_backward, router_gradient, router_input_gradient,
 };
 pub use stream::{Coming, Region, Stream, join};
 

@@ -1,10 +1,10 @@
 //! A router of experts on the tokens at hand: every row by itself, in wide numbers.
-use super::{Partial, count_product, product, weight_gradient, wide_along};
+use super::{Partial, count_product, filled, plus, product, weight_gradient, wide_along};
 use crate::Result;
 use crate::param::weight::WholeWeight;
 use comm::{Axes, Group};
 use kernels::{Kernels, RouterBalance, RouterNoise, RouterTerms, Write};
-use tensor::{Index, Tensor};
+use tensor::{Category, Index, Scalar, Tensor};
 
 /// `L[B,E] = X[B,D]·W[D,E]`.
 #[must_use]
@@ -51,7 +51,37 @@ pub struct RouterLoss<W: Kernels> {
     pub first: usize,
 }
 
+/// The weights `[1,E]` of scores in a balance of all blocks: of each expert's count, of which each rank of the group has an addend, this
+/// multiple.
+///
+/// # Errors
+/// If ranks do not meet.
+pub fn pooled<W: Kernels>(counts: Tensor<W>, factor: W::Elem, group: &Group<W::Place>) -> Result<Tensor<W>> {
+    let counts = Partial::sum(counts, group.axis()).all_reduce(group)?;
+    Ok(repeated(&counts, factor, 1))
+}
+
+/// So many rows, each this row `[1,E]` times a factor.
+fn repeated<W: Kernels>(row: &Tensor<W>, factor: W::Elem, rows: usize) -> Tensor<W> {
+    let device = row.device();
+    let factors = filled(device, Category::Buffers, [rows, 1], factor);
+    let mut all = Tensor::empty(device, Category::Buffers, rows, row.cols());
+    product(device, all.view_mut(), factors.view(), row.view(), Write::Set);
+    all
+}
+
 impl<W: Kernels> RouterLoss<W> {
+    /// The same weights `[1,E]` for the tokens of all of so many sequences.
+    #[must_use]
+    pub fn alike(weights: &Tensor<W>, sequences: usize, first: usize) -> Self {
+        let z = filled(weights.device(), Category::Buffers, [1, 1], W::Elem::ZERO);
+        Self { weights: repeated(weights, W::Elem::ONE, sequences), z, first }
+    }
+    /// The sum of two losses of the same rows.
+    #[must_use]
+    pub fn plus(self, other: &Self) -> Self {
+        Self { weights: plus(self.weights, &other.weights), z: plus(self.z, &other.z), ..self }
+    }
     fn on<'a>(&'a self, tokens: &'a Index<W::Place>) -> RouterBalance<'a, W> {
         RouterBalance { weights: self.weights.view(), tokens, first: self.first, z: self.z.view() }
     }
@@ -82,7 +112,7 @@ pub fn router_backward<D: Kernels>(
     loss: Option<(&RouterLoss<D::Wide>, &Index<D::Place>)>,
     terms: &RouterTerms,
 ) -> Tensor<D> {
-    let mut dlogits = Tensor::empty(device, tensor::Category::Activations, logits.rows(), logits.cols());
+    let mut dlogits = Tensor::empty(device, Category::Activations, logits.rows(), logits.cols());
     let balance = loss.map(|(loss, tokens)| loss.on(tokens));
     device.router_backward(
         dlogits.view_mut(),

@@ -1,5 +1,5 @@
 //! Who keeps parameters: gathers values where they are used, sums gradients, and puts both where they rest. It interprets
-//! [`Rests`]; no other code knows of DDP, `ZeRO` or HSDP.
+//! [`Rests`], and so makes DDP, `ZeRO` and HSDP: a parameter and the optimizer's state only lie as it says, whole or as a shard.
 //!
 //! ```text
 //!              gradient of a unit, L numbers on b ranks              value

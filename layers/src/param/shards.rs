@@ -76,6 +76,11 @@ impl<P: Place> Shards<P> {
         let (group, peers) = (sum.blocks(ranks)?, sum.split(|rank| rank % ranks)?);
         Ok((ranks > 1).then_some(Self { group, peers, len: n.div_ceil(ranks) }))
     }
+    /// Asserts that all shards together hold a parameter's `n` numbers.
+    pub(crate) fn hold(&self, name: &str, n: usize) {
+        let all = self.len.saturating_mul(self.group.size());
+        assert!(all >= n, "the shards of {name} hold {all} of {n} numbers");
+    }
     /// The first number of this rank's shard.
     pub(crate) fn from(&self) -> usize {
         self.group.rank() * self.len

@@ -6,6 +6,10 @@
 //! Qwen has them, any blocks can be without experts. Where `expert_choice` is true, experts choose tokens; `router_noise` is
 //! the standard deviation of what learning adds to scores for the choice, `router_bias_update_rate` (Megatron's name) how much
 //! the bias of `noaux_tc` moves after each step.
+//!
+//! `transformers` adds `router_aux_loss_coef` times one balance of all blocks where `output_router_logits` is true (its default is
+//! false), and else none. `equipart_balance` is `"block"` where each block of these families has a balance of its own all the same, as
+//! those of `equipart_moe` have unless it is `"pooled"`.
 use super::keys::whole;
 use super::{Architecture, Keys, MAX_EXPERTS};
 use layers::{Balance, Blocks, Experts, Groups, Scoring, Shape, SharedExpert};
@@ -15,6 +19,11 @@ use serde_json::{Value, json};
 
 const BIAS_RATE: &str = "router_bias_update_rate";
 const CHOSEN: &str = "num_experts_per_tok";
+const KIND: &str = "equipart_balance";
+const LOGITS: &str = "output_router_logits";
+const WEIGHT: &str = "router_aux_loss_coef";
+const BLOCK: &str = "block";
+const POOLED: &str = "pooled";
 /// The weight that `transformers` gives to its auxiliary loss where none is given.
 const COEFFICIENT: f64 = 0.001;
 
@@ -70,10 +79,35 @@ impl Keys<'_> {
         if architecture == Architecture::EquipartMoe {
             return Ok(Some(experts));
         }
-        // The loss of transformers is E·Σ_e (N_e/B)·(Σ_t P/B), where ours has N_e/(k·B): its weight times k is ours. (Its B are
-        // the tokens of all blocks together, where ours is added up block by block.)
-        let weight = self.weight("router_aux_loss_coef", COEFFICIENT, chosen)?;
-        Ok(Some(Experts { balance: Balance { microbatch: weight, ..experts.balance }, ..experts }))
+        // The loss of transformers is E·Σ_e (N_e/R)·(Σ P/R), where ours has N_e/(k·R): its weight times k is ours.
+        let weight = self.weight(WEIGHT, COEFFICIENT, chosen)?;
+        let none = Balance::default();
+        let balance = match (self.block_by_block()?, self.flag(LOGITS, false)?) {
+            (true, true) => {
+                let wanted =
+                    format!("left out where {LOGITS} is true, as that asks for one balance of all blocks");
+                return Err(self.wrong(KIND, &json!(BLOCK), &wanted));
+            }
+            (true, false) => Balance { microbatch: weight, ..none },
+            (false, true) => Balance { pooled: weight, ..none },
+            (false, false) => none,
+        };
+        Ok(Some(Experts { balance, ..experts }))
+    }
+    /// True if a model of a family of `transformers` asks for a balance in each block.
+    fn block_by_block(&self) -> Result<bool> {
+        let wanted = format!("\"{BLOCK}\", or left out: {LOGITS} says whether there is one of all blocks");
+        Ok(self.read(KIND, &wanted, |value| (value == BLOCK).then_some(()))?.is_some())
+    }
+    /// A `router_aux_loss_coef` that nothing in training is multiplied by, for whoever asks for the balance later; else 0.
+    pub(super) fn spare_coefficient(
+        &self,
+        experts: Option<Experts>,
+        architecture: Architecture,
+    ) -> Result<f64> {
+        let added = |of: Experts| [of.balance.microbatch, of.balance.pooled] != [0.0; 2];
+        let spare = experts.filter(|of| architecture != Architecture::EquipartMoe && !added(*of));
+        spare.map_or(Ok(0.0), |_| self.weight(WEIGHT, COEFFICIENT, 1))
     }
     /// How many experts there are. Version 5 of `transformers` writes Qwen3's under Mixtral's key, version 4 under its own.
     fn expert_count(&self, architecture: Architecture, key: &str) -> Result<usize> {
@@ -99,6 +133,19 @@ impl Keys<'_> {
         let listed = self.read("mlp_only_layers", "a list of whole numbers", list)?.unwrap_or_default();
         Ok((0..blocks).filter(|block| rule(*block) || listed.contains(block)).collect())
     }
+    /// The balance of a model of the own family.
+    fn own_balance(&self) -> Result<Balance> {
+        let (weight, wanted) =
+            (self.weight("balance_loss_coef", 0.0, 1)?, format!("\"{BLOCK}\" or \"{POOLED}\""));
+        let kind = |value: &Value| [BLOCK, POOLED].iter().position(|kind| value == kind);
+        let pooled = self.read(KIND, &wanted, kind)? == Some(1);
+        Ok(Balance {
+            microbatch: if pooled { 0.0 } else { weight },
+            sequence: self.weight("sequence_balance_loss_coef", 0.0, 1)?,
+            pooled: if pooled { weight } else { 0.0 },
+            z: self.weight("router_z_loss_coef", 0.0, 1)?,
+        })
+    }
     fn equipart_moe(&self, of: Experts, blocks: usize) -> Result<Experts> {
         let (scoring, groups) = (self.scoring()?, self.groups(of.count)?);
         let (first, step) = (self.count("first_k_dense_replace", 0)?, self.size("moe_layer_freq", Some(1))?);
@@ -112,11 +159,7 @@ impl Keys<'_> {
             groups,
             capacity: self.positive("capacity_factor")?,
             shared: (shared > 0).then_some(SharedExpert { hidden, gated: false }),
-            balance: Balance {
-                microbatch: self.weight("balance_loss_coef", 0.0, 1)?,
-                sequence: self.weight("sequence_balance_loss_coef", 0.0, 1)?,
-                z: self.weight("router_z_loss_coef", 0.0, 1)?,
-            },
+            balance: self.own_balance()?,
             dense: self.dense(blocks, |block| block < first || !block.is_multiple_of(step))?,
             by_experts: self.flag("expert_choice", false)?,
             noise: self.weight("router_noise", 0.0, 1)?,
@@ -185,19 +228,24 @@ fn coefficient(weight: f64, times: usize) -> f64 {
 
 /// The keys of these experts. What only a run says has none: a capacity of Mixtral's and Qwen's, losses that they do not
 /// have, tokens that are dealt in turn.
-pub(super) fn keys(architecture: Architecture, shape: &Shape) -> Vec<(&'static str, Value)> {
+pub(super) fn keys(
+    architecture: Architecture,
+    (shape, spare_coefficient): (&Shape, f64),
+) -> Vec<(&'static str, Value)> {
     let (Some([count, hidden, shared]), Some(experts)) = (architecture.expert_keys(), shape.experts) else {
         return vec![];
     };
     let dense =
         |first: usize| ("mlp_only_layers", json!(experts.dense.iter().skip(first).collect::<Vec<_>>()));
     let normalize = ("norm_topk_prob", json!(experts.normalize));
-    let weight = coefficient(experts.balance.microbatch, experts.chosen);
-    let weight = ("router_aux_loss_coef", json!(weight));
+    let Balance { microbatch, pooled, .. } = experts.balance;
+    let weight = coefficient(microbatch.max(pooled), experts.chosen).max(spare_coefficient);
+    let block = (microbatch != 0.0).then_some((KIND, json!(BLOCK)));
+    let weight = [(WEIGHT, json!(weight)), (LOGITS, json!(pooled != 0.0))].into_iter().chain(block);
     let sizes =
         [(count, json!(experts.count)), (CHOSEN, json!(experts.chosen)), (hidden, json!(experts.hidden))];
     let own = match architecture {
-        Architecture::Mixtral => vec![weight],
+        Architecture::Mixtral => weight.collect(),
         Architecture::EquipartMoe => {
             let first = (0..shape.blocks).take_while(|block| experts.dense.contains(*block)).count();
             [vec![dense(first), ("first_k_dense_replace", json!(first)), normalize], equipart_moe(&experts)]
@@ -206,7 +254,7 @@ pub(super) fn keys(architecture: Architecture, shape: &Shape) -> Vec<(&'static s
         _ => {
             let shared = experts.shared.map(|expert| (shared, json!(expert.hidden)));
             let step = ("decoder_sparse_step", json!(1));
-            [weight, dense(0), step, normalize].into_iter().chain(shared).collect()
+            weight.chain([dense(0), step, normalize]).chain(shared).collect()
         }
     };
     sizes.into_iter().chain(own).collect()
@@ -220,8 +268,10 @@ fn equipart_moe(experts: &Experts) -> Vec<(&'static str, Value)> {
         shared.hidden / experts.hidden
     });
     let groups = experts.groups.unwrap_or(Groups { count: 1, chosen: 1 });
+    let Balance { microbatch, pooled, .. } = experts.balance;
     vec![
-        ("balance_loss_coef", json!(experts.balance.microbatch)),
+        (KIND, json!(if pooled == 0.0 { BLOCK } else { POOLED })),
+        ("balance_loss_coef", json!(microbatch.max(pooled))),
         ("capacity_factor", json!(experts.capacity)),
         ("expert_choice", json!(experts.by_experts)),
         ("moe_layer_freq", json!(1)),

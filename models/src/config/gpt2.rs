@@ -41,7 +41,7 @@ impl Keys<'_> {
             ..Shape::GPT2
         };
         let (bos, eos) = self.ends([Some(50256); 2], vocabulary)?;
-        Ok(Config { architecture: Architecture::Gpt2, shape, positions, bos, eos })
+        Ok(Config { architecture: Architecture::Gpt2, shape, positions, bos, eos, spare_coefficient: 0.0 })
     }
     fn activation(&self) -> Result<Activation> {
         let wanted = ACTIVATIONS.map(|(name, _)| format!("\"{name}\"")).join(" or ") + ", or left out";

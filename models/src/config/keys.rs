@@ -88,7 +88,7 @@ impl Keys<'_> {
     }
     /// Token ids: one, a list, or none for `null`; the default where the key is left out. The vocabulary need not have
     /// them, as `transformers` writes those of the large models into small ones' files: such ids never come.
-    fn ids(&self, key: &str, default: Option<u32>) -> Result<Vec<u32>> {
+    pub(super) fn ids(&self, key: &str, default: Option<u32>) -> Result<Vec<u32>> {
         let Some(value) = self.map.get(key) else { return Ok(default.into_iter().collect()) };
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         let ids = match value {
@@ -120,7 +120,7 @@ pub(super) fn whole(value: &Value) -> Option<usize> {
 }
 
 /// Whether a value is this JSON; numbers are compared as numbers, so 0.0 is 0.
-fn same(value: &Value, wanted: &str) -> bool {
+pub(super) fn same(value: &Value, wanted: &str) -> bool {
     match value {
         Value::Number(number) => wanted.parse().is_ok_and(|wanted: f64| number.as_f64() == Some(wanted)),
         other => format!("{other}") == wanted,

@@ -61,7 +61,8 @@ impl Keys<'_> {
             loss: Shape::LLAMA.loss,
         };
         let (bos, eos) = self.ends(defaults.ids, vocabulary)?;
-        Ok(Config { architecture, shape, positions, bos, eos })
+        let spare_coefficient = self.spare_coefficient(shape.experts, architecture)?;
+        Ok(Config { architecture, shape, positions, bos, eos, spare_coefficient })
     }
     fn heads(&self, width: usize, queries: usize, defaults: &Defaults) -> Result<Heads> {
         let keys = match self.map.get("num_key_value_heads") {
@@ -132,6 +133,6 @@ pub(super) fn keys(config: &Config) -> Vec<(&'static str, Value)> {
         keys.extend(rope::keys(rope));
     }
     keys.extend(window::keys(architecture, shape.window, shape.blocks));
-    keys.extend(experts::keys(architecture, shape));
+    keys.extend(experts::keys(architecture, (shape, config.spare_coefficient)));
     keys
 }

@@ -1,5 +1,5 @@
 //! Which keys of a configuration are read, which must have one value, and which do not matter, by architecture.
-use super::{Architecture, Keys};
+use super::{Architecture, Keys, generation};
 use parallel::Result;
 use serde_json::{Value, json};
 
@@ -11,18 +11,20 @@ const READ_ROTARY: &str = "\
     rope_theta";
 const READ_LLAMA: &str = "attention_bias mlp_bias";
 const READ_MISTRAL: &str = "sliding_window";
-const READ_MIXTRAL: &str = "num_experts_per_tok num_local_experts router_aux_loss_coef sliding_window";
+const READ_MIXTRAL: &str = "\
+    equipart_balance num_experts_per_tok num_local_experts output_router_logits router_aux_loss_coef sliding_window";
 const READ_QWEN2: &str = "layer_types max_window_layers sliding_window use_sliding_window";
 const READ_QWEN3: &str = "attention_bias layer_types max_window_layers sliding_window use_sliding_window";
 const READ_QWEN2_MOE: &str = "\
-    decoder_sparse_step layer_types max_window_layers mlp_only_layers moe_intermediate_size \
-    norm_topk_prob num_experts num_experts_per_tok qkv_bias router_aux_loss_coef \
+    decoder_sparse_step equipart_balance layer_types max_window_layers mlp_only_layers moe_intermediate_size \
+    norm_topk_prob num_experts num_experts_per_tok output_router_logits qkv_bias router_aux_loss_coef \
     shared_expert_intermediate_size sliding_window";
 const READ_QWEN3_MOE: &str = "\
-    attention_bias decoder_sparse_step max_window_layers mlp_only_layers moe_intermediate_size \
-    norm_topk_prob num_experts num_experts_per_tok num_local_experts router_aux_loss_coef sliding_window";
+    attention_bias decoder_sparse_step equipart_balance max_window_layers mlp_only_layers moe_intermediate_size \
+    norm_topk_prob num_experts num_experts_per_tok num_local_experts output_router_logits router_aux_loss_coef \
+    sliding_window";
 const READ_EQUIPART_MOE: &str = "\
-    attention_bias balance_loss_coef capacity_factor expert_choice first_k_dense_replace mlp_only_layers \
+    attention_bias balance_loss_coef capacity_factor equipart_balance expert_choice first_k_dense_replace mlp_only_layers \
     moe_intermediate_size moe_layer_freq n_group n_routed_experts n_shared_experts norm_topk_prob \
     num_experts_per_tok routed_scaling_factor router_bias_update_rate router_noise router_z_loss_coef scoring_func \
     sequence_balance_loss_coef topk_group topk_method";
@@ -45,19 +47,14 @@ const FIXED_QWEN_MOE: &str = "mlp_bias=false use_mrope=false use_sliding_window=
 const FIXED_GPT2: &str =
     "reorder_and_upcast_attn=false scale_attn_by_inverse_layer_idx=false scale_attn_weights=true";
 
-/// Keys that change nothing that is computed: metadata, numbers of the making, and how `transformers` runs or
-/// generates. Keys that begin with `_` are of this kind too.
+/// Keys that change nothing that is computed: metadata, numbers of the making, and how `transformers` runs. Keys that begin
+/// with `_` are of this kind too, and those of [generation](super::generation).
 const FREE: &str = "\
-    attn_implementation bad_words_ids begin_suppress_tokens chunk_size_feed_forward \
-    cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype early_stopping \
-    encoder_no_repeat_ngram_size exponential_decay_length_penalty finetuning_task forced_bos_token_id \
-    forced_eos_token_id gradient_checkpointing id2label initializer_range is_decoder label2id \
-    length_penalty max_length min_length name_or_path no_repeat_ngram_size num_beam_groups num_beams \
-    num_labels num_return_sequences output_attentions output_hidden_states output_past \
-    output_router_logits output_scores prefix pretraining_tp problem_type remove_invalid_values repetition_penalty return_dict \
-    return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss \
-    tie_encoder_decoder tokenizer_class top_k top_p torch_dtype torchscript transformers.js_config \
-    transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache";
+    attn_implementation chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id dtype finetuning_task \
+    gradient_checkpointing id2label initializer_range is_decoder label2id name_or_path num_labels output_attentions \
+    output_hidden_states output_past output_router_logits output_scores prefix pretraining_tp problem_type return_dict \
+    return_dict_in_generate sep_token_id task_specific_params tf_legacy_loss tie_encoder_decoder tokenizer_class \
+    torch_dtype torchscript transformers.js_config transformers_version unsloth_fixed unsloth_version use_bfloat16 use_cache";
 /// Those of GPT-2's other heads, and the padding, which its embedding does not know.
 const FREE_GPT2: &str = "\
     pad_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type \
@@ -102,7 +99,9 @@ impl Keys<'_> {
         let [[own, other], fixed] = architecture.keys();
         let free = [READ, own, other, FREE, "architectures model_type"];
         self.check_against(&[FIXED, fixed[0], fixed[1]], |key| {
-            key.starts_with('_') || free.iter().any(|list| list.split(' ').any(|word| word == key))
+            key.starts_with('_')
+                || generation::is_key(key)
+                || free.iter().any(|list| list.split(' ').any(|word| word == key))
         })
     }
 }

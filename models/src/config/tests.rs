@@ -5,8 +5,10 @@ use layers::{Biases, FeedForward, NormKind, Positions, Rates, Window};
 use parallel::Result;
 use tensor::{Rope, Scaling};
 
+mod balances;
 mod experts;
 mod families;
+mod generation;
 mod real;
 mod rope;
 mod windows;
@@ -28,7 +30,14 @@ fn small() -> Config {
         positions: rotary(5e5),
         ..Shape::LLAMA
     };
-    Config { architecture: Architecture::Llama, shape, positions: 128, bos: None, eos: vec![] }
+    Config {
+        architecture: Architecture::Llama,
+        shape,
+        positions: 128,
+        bos: None,
+        eos: vec![],
+        spare_coefficient: 0.0,
+    }
 }
 fn rotary(base: f64) -> Positions {
     Positions::Rotary(base.into())
@@ -122,7 +131,8 @@ fn keys_left_out_are_what_transformers_makes_them() {
         ..Shape::LLAMA
     };
     let architecture = Architecture::Llama;
-    let wanted = Config { architecture, shape, positions: 2048, bos: Some(1), eos: vec![2] };
+    let wanted =
+        Config { architecture, shape, positions: 2048, bos: Some(1), eos: vec![2], spare_coefficient: 0.0 };
     assert_eq!(Config::parse(SHORT, "a.json").unwrap(), wanted);
     let of_no_effect =
         ["rope_theta", "rope_parameters", "rope_scaling", "attention_bias", "attention_dropout"];

@@ -1,6 +1,6 @@
 //! Models written again: the same numbers where they can be, rounded where not, and never half a model.
 use super::*;
-use crate::model::tests::{GOLDEN, folder, golden, tensors, write};
+use crate::model::tests::{GOLDEN, folder, fused, golden, tensors, write};
 use crate::names::tests::OWN;
 use std::path::PathBuf;
 use tempfile::TempDir;
@@ -75,6 +75,44 @@ fn experts_of_our_own_are_written_again() {
     let (out, _) = to(source.path(), None);
     assert_eq!((bytes(out.path()), tensors(out.path())), (bytes(source.path()), tensors(source.path())));
     assert_eq!(Model::read(out.path()).unwrap().config, config);
+}
+
+/// Kills: a fused tensor written for each of its parts, a kind of number that is not that of fused experts.
+#[test]
+fn fused_experts_are_written_one_by_one() {
+    for name in ["mixtral", "qwen2-moe", "qwen3-moe"] {
+        let single = tensors(&golden(name));
+        let source = folder(name, &fused(&single));
+        let (out, converted) = to(source.path(), None);
+        assert_eq!((tensors(out.path()), converted.dtype), (single, Dtype::F64), "{name}");
+    }
+}
+
+/// Kills: a setting of generation that is lost on the way, one that is made where there was none.
+#[test]
+fn what_config_json_says_of_generation_goes_along() {
+    let source = tempfile::tempdir().unwrap();
+    let path = source.path().join(CONFIG);
+    fs::copy(golden("linear").join("model.safetensors"), source.path().join("model.safetensors")).unwrap();
+    let mut config: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(golden("linear").join(CONFIG)).unwrap()).unwrap();
+    for (key, value) in [("do_sample", true.into()), ("top_k", 5.into()), ("num_beams", 3.into())] {
+        let key: &str = key;
+        config[key] = value;
+    }
+    (config["eos_token_id"], config["length_penalty"]) = ([3, 4].as_slice().into(), 2.0.into());
+    fs::write(&path, config.to_string()).unwrap();
+    let (out, converted) = to(source.path(), None);
+    assert_eq!(converted.along, ["config.json", "generation_config.json"]);
+    let told = |dir: &Path| {
+        let generation = Model::read(dir).unwrap().generation(None).unwrap();
+        let note = generation.note(false).unwrap().split_once(" asks for ").unwrap().1.to_owned();
+        (generation.sampling, generation.eos, note)
+    };
+    assert_eq!(told(out.path()), told(source.path()));
+    let text = fs::read_to_string(out.path().join("generation_config.json")).unwrap();
+    let kept: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&kept["length_penalty"], &kept["hidden_size"]), (&2.0.into(), &serde_json::Value::Null));
 }
 
 /// Against another way to round: on the bits of f32. Kills: truncation, a kind that passes through another.

@@ -3,7 +3,7 @@ use super::*;
 use crate::Config;
 use crate::config::Architecture;
 use kernels::Heads;
-use layers::Shape;
+use layers::{Balance, Experts, Shape};
 use parallel::At;
 use tensor::Cpu;
 
@@ -14,7 +14,7 @@ fn model(eos: Vec<u32>) -> Model {
     let heads = Heads { queries: 2, keys: 1, dim: 4 };
     let shape = Shape { width: 8, blocks: 1, heads, hidden: 8, vocabulary: V, ..Shape::LLAMA };
     let (architecture, bos) = (Architecture::Llama, None);
-    Model::fresh(Config { architecture, shape, positions: 64, bos, eos }, 5)
+    Model::fresh(Config { architecture, shape, positions: 64, bos, eos, spare_coefficient: 0.0 }, 5)
 }
 
 fn request(sampling: Sampling, max_new: usize, prompts: Vec<Vec<u32>>) -> Prompts {
@@ -111,4 +111,71 @@ fn the_price_of_a_generation_is_what_is_measured_to_the_byte() {
     };
     assert!(priced(Some(V - 1)) > priced(Some(V)));
     assert_eq!(priced(None), priced(Some(V)));
+}
+
+/// A model of two blocks with four experts, which tokens choose or are dealt to in turn.
+fn with_experts(forced: bool, balance: Balance) -> Model {
+    let experts = Experts { count: 4, chosen: 2, hidden: 4, forced, balance, ..Experts::MIXTRAL };
+    let model = model(Vec::new());
+    let shape = Shape { blocks: 2, experts: Some(experts), ..model.config.shape };
+    Model::fresh(Config { shape, architecture: Architecture::Mixtral, ..model.config }, 5)
+}
+/// The new texts, and the bytes that all ranks held at most.
+fn continued(model: &Model, layout: &str, request: &Prompts) -> (Vec<Vec<u32>>, u128) {
+    let layout = layout.parse().unwrap();
+    let all = generate::<Cpu<f32>>(model, (&layout, &Network::default()), request, &|_| ())
+        .unwrap_or_else(|why| panic!("{layout}: {why}"));
+    let held: usize = all.taken.iter().map(|t| t.load.max(t.work)).sum();
+    (all.texts.into_iter().map(|text| text.ids).collect(), held as u128)
+}
+
+/// The same texts as of one rank, and the price to the byte where tokens are dealt in turn. Kills: a rank that ends before
+/// those whose experts it has, a refusal of what nobody wrote, a cache or logits where there is no sequence.
+#[test]
+fn ranks_without_a_prompt_compute_for_those_with_one() {
+    let prompts = [vec![1, 2, 3], vec![4], vec![9, 8]];
+    for (layout, most) in [
+        ("ep=2", 1),
+        ("ep=2:all-gather", 1),
+        ("ep=4", 3),
+        ("ep=4:all-gather", 2),
+        ("etp=2", 1),
+        ("dp=2,ep=2", 1),
+        ("dp=4:zero3,ep=2", 2),
+        ("tp=2,dp=2,ep=4", 1),
+        ("ep=2,pp=2", 1),
+        ("ep=2:all-gather,pp=2:gpipe", 1),
+    ] {
+        for n in 1..=most {
+            let request = request(GREEDY, NEW, prompts[..n].to_vec());
+            for forced in [false, true] {
+                let model = with_experts(forced, Balance::default());
+                let (texts, held) = continued(&model, layout, &request);
+                assert_eq!(texts, continued(&model, "none", &request).0, "{n} under {layout}");
+                let priced = request.peak::<Cpu<f32>>(&model, &layout.parse().unwrap()).unwrap().all;
+                assert!(!forced || priced == held, "{n} under {layout}: {priced} priced, {held} held");
+            }
+        }
+    }
+    let why = |prompts: &[Vec<u32>], layout: &str| {
+        let request = request(GREEDY, NEW, prompts.to_vec());
+        let refused =
+            request.check::<Cpu<f32>>(&with_experts(false, Balance::default()), &layout.parse().unwrap());
+        refused.unwrap_err().to_string()
+    };
+    let least = "each rank needs at least one";
+    assert_eq!(why(&[], "ep=2"), format!("0 prompts cannot be dealt over dp=2: {least}"));
+    assert_eq!(why(&prompts[..1], "dp=2"), format!("1 prompts cannot be dealt over dp=2: {least}"));
+}
+
+/// Kills: a schedule of slices refused for what only learning adds up.
+#[test]
+fn a_balance_of_microbatches_is_nothing_to_generation() {
+    let balance = Balance { microbatch: 0.5, sequence: 0.25, ..Balance::default() };
+    let (model, sliced) = (with_experts(false, balance), "pp=2:seq1f1b".parse::<Layout>().unwrap());
+    assert!(sliced.fits(model.config.shape).is_err());
+    let request = request(GREEDY, NEW, vec![vec![1, 2, 3], vec![4]]);
+    let alone = continued(&model, "none", &request).0;
+    assert_eq!(continued(&model, "pp=2:seq1f1b", &request).0, alone);
+    assert!(all_logits::<Cpu<f32>>(&model, &sliced, &alone).is_ok());
 }

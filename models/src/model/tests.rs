@@ -1,5 +1,6 @@
 //! Folders as models: what is read from the golden ones, which `transformers` wrote, and what is refused.
 use super::*;
+use crate::generate::all_logits;
 use crate::tokenizer;
 use parallel::Stages;
 use std::collections::BTreeMap;
@@ -142,6 +143,68 @@ fn parameters_of_experts_are_the_tensors_that_their_names_say() {
     }
 }
 
+/// The tensors of a model with experts as version 5 of `transformers` holds them: all of a block's experts in two.
+pub(crate) fn fused(all: &[Tensor]) -> Vec<Tensor> {
+    let (mut fused, mut experts) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
+    for (name, shape, numbers) in all {
+        let name = name.replace(".block_sparse_moe.", ".mlp.");
+        let Some((mlp, rest)) = name.split_once(".experts.") else {
+            fused.push((name, shape.clone(), numbers.clone()));
+            continue;
+        };
+        let (expert, part) = rest.split_once('.').unwrap();
+        let part =
+            ["w1.", "gate_", "w3.", "up_", "w2.", "down_"].iter().position(|name| part.starts_with(name));
+        let at = (mlp.to_owned(), part.unwrap() / 4, expert.parse::<usize>().unwrap(), part.unwrap() / 2);
+        let all = experts.entry((at.0.clone(), at.1)).or_default();
+        all.push((at.2, at.3, shape.clone(), numbers.clone()));
+    }
+    for ((mlp, down), mut parts) in experts {
+        parts.sort_by_key(|(expert, part, ..)| (*expert, *part));
+        let (count, rows, cols) = (parts.last().unwrap().0 + 1, parts[0].2[0], parts[0].2[1]);
+        let (name, rows) = [("gate_up_proj", 2 * rows), ("down_proj", rows)][down];
+        let numbers = parts.into_iter().flat_map(|(.., numbers)| numbers).collect();
+        fused.push((format!("{mlp}.experts.{name}"), vec![count, rows, cols], numbers));
+    }
+    fused
+}
+
+/// Fused and in single tensors, experts are the same, bit by bit, whole and as a rank has its part of them. Kills: gates and
+/// ups in turn or exchanged, an expert's neighbour, a router under its old name, a stack of other shape that is read.
+#[test]
+fn fused_experts_are_those_of_single_tensors() {
+    for (name, split) in [("mixtral", "tp=2,ep=2"), ("qwen2-moe", "ep=2"), ("qwen3-moe", "etp=2")] {
+        let single = Model::read(&golden(name)).unwrap();
+        let folder = folder(name, &fused(&tensors(&golden(name))));
+        let model = Model::read(folder.path()).unwrap();
+        let shards = model.tensors().unwrap().shards();
+        assert!(
+            shards.names().count() < 40 && shards.names().any(|name| name.ends_with(".experts.down_proj"))
+        );
+        for layout in ["none", split] {
+            let logits = |model| {
+                let sequences = [vec![1, 2, 3, 4, 5], vec![6, 7]];
+                let all = all_logits::<Cpu<f64>>(model, &layout.parse().unwrap(), &sequences).unwrap();
+                all.into_iter().map(f64::to_bits).collect::<Vec<_>>()
+            };
+            assert_eq!(logits(&model), logits(&single), "{name} under {layout}");
+        }
+    }
+    let turned = |all: &mut Vec<Tensor>| {
+        *all = fused(all);
+        all.iter_mut().find(|t| t.0 == "model.layers.1.mlp.experts.gate_up_proj").unwrap().1 =
+            vec![4, 16, 14];
+    };
+    let wanted =
+        "tensor \"model.layers.1.mlp.experts.gate_up_proj\" has shape [4, 16, 14], wanted [4, 14, 16]";
+    assert_eq!(why("mixtral", turned), format!("model.safetensors: {wanted}"));
+    let missing = why("qwen3-moe", |all| {
+        *all = fused(all);
+        all.retain(|t| t.0 != "model.layers.0.mlp.experts.down_proj");
+    });
+    assert!(missing.contains("there is no tensor \"model.layers.0.mlp.experts.down_proj\""), "{missing}");
+}
+
 /// Built from the file, gathered from one rank and from two, and written again: the same bytes, but for the kind of
 /// number. Kills: a bias cut or put together in other columns than its weight, an order that is not the program's.
 #[test]
@@ -157,8 +220,9 @@ fn what_layers_are_built_from_they_write_again() {
             let layout: parallel::Layout = ranks.parse().unwrap();
             let ends = layout.world().unwrap().run(|device: Cpu<f32>, mesh| {
                 let at = layout.place(&device, &mesh, model.values());
-                let mut chunk = Stages::new(&at, model.config.shape)?;
-                parallel::save_params(&path, &BTreeMap::new(), &entries, &chunk.params(), &mesh)?;
+                let (design, mut chunk) = (model.config.shape.into(), Stages::new(&at, model.config.shape)?);
+                let params = (&design, &*chunk.params());
+                parallel::save_params(&path, &BTreeMap::new(), &entries, params, &mesh)?;
                 Ok::<_, parallel::Error>(())
             });
             ends.unwrap();

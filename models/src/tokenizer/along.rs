@@ -1,5 +1,6 @@
 //! Where a model's tokenizer is, and the files that go along when the model is written again.
 use super::{Tokenizer, json};
+use crate::config::{GENERATION, Generation};
 use parallel::{Error, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use tensor::files;
 pub const ALONG: [&str; 9] = [
     "added_tokens.json",
     "chat_template.jinja",
-    "generation_config.json",
+    GENERATION,
     "merges.txt",
     "special_tokens_map.json",
     TOKENIZER,
@@ -63,7 +64,8 @@ impl TokenizerSource {
         tokenizer.fits(vocabulary)?;
         Ok(tokenizer)
     }
-    /// Writes to a folder what a reader of this model's text needs; the names of the files.
+    /// Writes to a folder what a reader of this model's text needs; the names of the files. Generation keys of a config.json
+    /// go to a `generation_config.json`, as `transformers` writes them.
     ///
     /// # Errors
     /// If a file cannot be read or written.
@@ -82,7 +84,14 @@ impl TokenizerSource {
             let copied = if same { Ok(()) } else { copy(&from.join(name), &out.join(name)) };
             copied.map(|()| name.to_owned())
         };
-        there.map(kept).collect()
+        let mut kept = there.map(kept).collect::<Result<Vec<_>>>()?;
+        if !from.join(GENERATION).exists()
+            && let Some(text) = Generation::legacy(from)
+        {
+            files::replace_file(&out.join(GENERATION), text.as_bytes())?;
+            kept.push(GENERATION.to_owned());
+        }
+        Ok(kept)
     }
 }
 

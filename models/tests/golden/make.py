@@ -31,6 +31,7 @@ LIMIT = 60_000  # bytes of a folder; where float64 does not fit, gradients are f
 LENGTHS = [21, 13]  # ids of the batch's sequences
 PROMPT, NEW = 6, 24
 FREE = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)  # no id is special
+COEFFICIENT = 0.5  # of the balance of experts: large enough to be seen in every gradient of a router
 LEAD = 1e-3  # by which a chosen expert's logit is above any other's: rounding does not choose
 LLAMA = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-3,
              max_position_embeddings=64, **FREE)
@@ -259,6 +260,26 @@ def write(folder, golden, outputs, grads):
         file.chmod(0o644)
 
 
+def balance(folder, batch):
+    """balance.json: what changes where output_router_logits adds the balance of experts. All sequences at once, padded."""
+    model = load(folder, output_router_logits=True, router_aux_loss_coef=COEFFICIENT)
+    length = max(map(len, batch))
+
+    def padded(rows, padding):
+        return torch.tensor([row + [padding] * (length - len(row)) for row in rows])
+    with float64_throughout():
+        model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
+        seen = model(padded(batch, 0), attention_mask=padded([[1] * len(ids) for ids in batch], 0),
+                     labels=padded(batch, -100), use_cache=False)
+    seen.loss.backward()
+    grads = as_stored({name: parameter.grad for name, parameter in model.named_parameters()}, model.config.model_type)
+    norm = sum(grad.square().sum().item() for grad in grads.values()) ** 0.5
+    routers = {name: grad.flatten().tolist() for name, grad in grads.items() if name.endswith(".gate.weight")}
+    print(f"  with the balance, {seen.aux_loss:.4f}: loss {seen.loss:.4f}, gradients' norm {norm:.3f}")
+    told = dict(coefficient=COEFFICIENT, loss=seen.loss.item(), grad_norm=norm, gradients=routers)
+    (folder / "balance.json").write_text(json.dumps(told, indent=1) + "\n")
+
+
 def make(name):
     print(name)
     folder, (config, dtype, shard, _) = HERE / name, MODELS[name]
@@ -282,6 +303,8 @@ def make(name):
     golden = dict(batch=batch, loss=loss.item(), grad_norm=norm, greedy=text, torch=torch.__version__,
                   transformers=transformers.__version__)
     write(folder, golden, outputs, as_stored(grads, config.model_type))
+    if hasattr(config, "router_aux_loss_coef"):
+        balance(folder, batch)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 //! What the harness does not ask: few tokens, ties, what is added to the loss, traffic of a stated routing, memory in use.
 use super::*;
+use crate::{begin_pool, end_pool};
 use comm::{Axes, Ledger, Mesh, World};
 use kernels::Meta;
 use layers::ops::{Region, Stream};
-use layers::{Balance, Cx, Draw, Error, Layer as _, Loads, Numbers, Random, Values};
+use layers::{Balance, Cx, Draw, Error, Layer as _, Loads, Numbers, Pass, Random, Values};
 use std::collections::BTreeMap;
 use tensor::{Category, Cpu, Device, Dual, F61, Key, Tensor, mix};
 
@@ -11,6 +12,8 @@ type Axis1 = (Axis, usize);
 
 /// Tokens of the step, of which a microbatch has some.
 const MEAN_OVER: usize = 20;
+/// All of them, counted or not.
+const STEP: usize = 24;
 
 /// What came of one microbatch, whole.
 struct Ran<S> {
@@ -35,10 +38,18 @@ fn ran<T: Kernels<Wide = T>, X: super::Exchange<T> + Copy>(
     let whole = |x: Vec<T::Elem>| {
         Stream::cut(&Tensor::from_fn(device, Category::Activations, tokens, D, |i| x[i]), Region::Whole)
     };
-    let cx = Cx::train(0, lengths, MEAN_OVER);
+    let pass = Cx::<T>::train(0, lengths, MEAN_OVER).pass();
+    let cx = Cx::default().then(Pass { tokens: [tokens, STEP], ..pass }, lengths);
+    let pooled = layer.experts.balance.pooled != 0.0;
+    if pooled {
+        begin_pool(&cx, device, layer.experts.count);
+    }
     let (y, saved) = layer.forward(&cx, whole(drawn(salt, tokens)))?;
-    let loss = cx.take_loss().map(|loss| loss.all_reduce(&mesh.over(Axes::LOSS)?)).transpose()?;
+    if pooled {
+        end_pool(&cx, mesh, (&layer.experts, 1))?;
+    }
     let dx = layer.backward(&cx, saved, whole(drawn(salt + 1, tokens)))?;
+    let loss = cx.take_loss().map(|loss| loss.all_reduce(&mesh.over(Axes::LOSS)?)).transpose()?;
     let mut params = Vec::new();
     layer.params(&mut params);
     let (mut weights, mut gradients) = (BTreeMap::new(), BTreeMap::new());
@@ -178,10 +189,11 @@ impl Values<Dual<F61>> for Moving {
 #[test]
 fn what_is_added_to_the_loss_is_what_the_router_learns_from() {
     let _key = Key(6).enter();
-    let balances = [[0.5, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 0.5], [0.25, 0.5, 0.125]];
+    let one = |i: usize| [0, 1, 2, 3].map(|j| if i == j { 0.5 } else { 0.0 });
+    let balances = [one(0), one(1), one(2), one(3), [0.25, 0.5, 0.75, 0.125]];
     for experts in [mixtral(), deepseek(), qwen()] {
-        for [microbatch, sequence, z] in balances {
-            let experts = Experts { balance: Balance { microbatch, sequence, z }, ..experts };
+        for [microbatch, sequence, pooled, z] in balances {
+            let experts = Experts { balance: Balance { microbatch, sequence, pooled, z }, ..experts };
             let (mut losses, mut weights) = (Vec::new(), None);
             for axes in WORLDS {
                 for ran in world::<Cpu<Dual<F61>>, _>(axes, &Moving, (experts, AllToAll), &[7, 4]) {
@@ -199,9 +211,10 @@ fn what_is_added_to_the_loss_is_what_the_router_learns_from() {
                 }
             }
             let weights = weights.expect("one world or more");
-            let pass = Pass { seed: SEED, step: 0, first_sequence: 0, mean_over: MEAN_OVER };
+            let pass = reference::Pass { mean_over: MEAN_OVER, tokens: STEP, ..reference::Pass::default() };
             let mut walk = Walk::unseen(&weights, Some(pass));
-            let truth = Layer(experts, SWIGLU).mixture().forward(drawn(3, 11), &[7, 4], &mut walk).1.loss();
+            let own = Layer(experts, SWIGLU).mixture().forward(drawn(3, 11), &[7, 4], &mut walk).1.loss();
+            let truth = own + oracle(&experts).pooled(&walk);
             assert!(losses.iter().all(|loss| *loss == truth), "{losses:?}, and should be {truth:?}");
         }
     }

@@ -67,10 +67,10 @@ impl Batch {
     /// This data rank's part of one microbatch. Of sequences whose tokens are features a rank may have none.
     ///
     /// # Errors
-    /// If there are fewer sequences of ids than ranks.
+    /// If there are fewer sequences of ids than ranks, and no rank may [idle](Self::idling).
     pub fn share(&self, microbatch: usize, rank: usize, ranks: usize) -> Result<Share<'_>> {
         let all = &self.microbatches()[microbatch];
-        if all.len() < ranks && all.iter().all(|s| s.x.is_empty()) {
+        if all.len() < ranks && !self.idle && all.iter().all(|s| s.x.is_empty()) {
             let few = all.len();
             bail!(
                 "a microbatch of {few} sequences cannot be dealt over dp={ranks}: each rank needs at least one"
@@ -94,6 +94,10 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{At, Layout, Trainer, price, session};
+    use kernels::{Heads, Kernels, Meta};
+    use layers::{Experts, Random, Shape};
+    use tensor::{Cpu, Device, F61, Key, Tensor};
 
     /// Kills: a sequence dealt twice or to nobody, an order that depends on the ranks.
     #[test]
@@ -108,6 +112,54 @@ mod tests {
                 .collect();
             assert_eq!(dealt, (0..n).collect::<Vec<_>>());
             assert_eq!(batch.tokens(), n as usize);
+        }
+    }
+
+    /// The loss of a batch with fewer sequences than data ranks, all of which share the experts, and the price of telling it. Kills: a
+    /// rank without a sequence that is refused, priced as one with tokens, or leaves the others waiting; a mean over ranks.
+    #[test]
+    fn ranks_without_a_sequence_tell_the_loss_with_the_others() {
+        fn told<D: Kernels>(at: &At<D>, shape: &Shape, batch: &Batch) -> Result<Tensor<D::Wide>> {
+            Trainer::evaluator(at, shape)?.evaluate(batch, &|_| ())
+        }
+        let _key = Key(6).enter();
+        let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).collect());
+        let few = Batch::new(vec![sequence(5)], 1).unwrap();
+        assert!(few.share(0, 0, 2).is_err());
+        let batch = few.idling(true);
+        let heads = Heads { queries: 2, keys: 2, dim: 2 };
+        let experts = Experts { count: 4, chosen: 2, hidden: 4, forced: true, ..Experts::MIXTRAL };
+        let shape = Shape {
+            width: 4,
+            blocks: 2,
+            heads,
+            hidden: 4,
+            vocabulary: 8,
+            experts: Some(experts),
+            ..Shape::LLAMA
+        };
+        let loss = |layout: &str| {
+            let layout: Layout = layout.parse().unwrap();
+            let ranks = session::run((&layout, &layout.world().unwrap()), &Random { seed: 2 }, |at| {
+                let at: At<Cpu<F61>> = at;
+                let loss = told(&at, &shape, &batch)?.read().unwrap()[0];
+                Ok((loss, at.device.meter().peaks_of_all().total))
+            });
+            let (losses, held): (Vec<_>, Vec<_>) = ranks.unwrap().into_iter().unzip();
+            assert!(losses.iter().all(|loss| *loss == losses[0]), "{layout}");
+            let (data, largest) = (layout.size(Axis::SEQUENCES), batch.largest());
+            let priced = price::peak_of_all(
+                &layout,
+                |rank| largest.dealt(rank, data),
+                |at: At<Meta<Cpu<F61>>>| told(&at, &shape, &largest).map(drop),
+            );
+            assert_eq!(priced.unwrap().all, held.into_iter().sum::<usize>() as u128, "{layout}");
+            losses[0]
+        };
+        let alone = loss("none");
+        for layout in ["ep=2", "ep=4", "ep=2:all-gather", "dp=2,ep=2", "etp=2", "tp=2,dp=2,ep=2", "ep=2,pp=2"]
+        {
+            assert_eq!(loss(layout), alone, "{layout}");
         }
     }
 }

@@ -10,8 +10,8 @@ use serde::Serialize;
 /// One strategy, in words.
 #[derive(Clone, Debug, Serialize)]
 pub struct StrategyEntry {
-    /// A layout that names it, for two ranks: `tp=2`.
-    pub key: String,
+    /// A layout that names it, for two ranks: `tp=2`. It runs with the embedded model, or that with experts if its ranks share these.
+    pub layout: String,
     /// Its name.
     pub name: String,
     /// Of what each rank of that layout has its part only: batch, sequence, hidden, weights, gradients, optimizer.
@@ -37,7 +37,7 @@ impl StrategyEntry {
         let fits: Vec<_> = shared.iter().map(|s| format!("{}{}", s.what, what(s.by))).collect();
         let layout: Layout = about.written(2).parse().expect("what an entry is written as");
         StrategyEntry {
-            key: about.written(2),
+            layout: about.written(2),
             name: about.name.into(),
             shards: shards(&layout),
             fits: if fits.is_empty() { "anything".into() } else { fits.join(", ") },
@@ -50,7 +50,7 @@ impl StrategyEntry {
     pub fn book() -> String {
         let row = |e: StrategyEntry| {
             let chapter = e.chapter.map_or_else(String::new, |file| format!("[{file}]({file})"));
-            let cells = [format!("`{}`", e.key), e.name, e.shards.join(", "), e.fits, e.paper, chapter];
+            let cells = [format!("`{}`", e.layout), e.name, e.shards.join(", "), e.fits, e.paper, chapter];
             format!("| {} |\n", cells.join(" | "))
         };
         let head = "| layout | strategy | each rank has its part of | its ranks share | source | chapter |\n\
@@ -63,8 +63,7 @@ impl StrategyEntry {
 /// tokens its layers expect and where its parameters rest say all but how sequences and blocks are dealt.
 fn shards(layout: &Layout) -> Vec<&'static str> {
     let heads = Heads { queries: 4, keys: 4, dim: 2 };
-    let experts = [Axis::EXPERTS, Axis::EXPERT_LAYERS].iter().any(|axis| layout.size(*axis) > 1);
-    let experts = experts.then_some(Experts { hidden: 8, ..Experts::MIXTRAL });
+    let experts = layout.shares_experts().then_some(Experts { hidden: 8, ..Experts::MIXTRAL });
     let shape = Shape { width: 8, hidden: 8, vocabulary: 8, heads, experts, ..Shape::LLAMA };
     let (device, values, mesh) =
         (Meta::<Cpu<f32>>::default(), Random { seed: 0 }, layout.ghost(0).expect("a first rank"));

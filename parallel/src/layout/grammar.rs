@@ -223,14 +223,17 @@ impl Grammar<'_> {
         }
         if parts.is_empty() { "none".into() } else { parts.join(",") }
     }
-    /// How layouts are written, for `--help`.
+    /// How layouts are written, for `--help`: axes, and the first word or method of each.
     pub(super) fn help(self) -> String {
         let mut said: Vec<_> = self.axes().iter().map(|axis| format!("{axis}=2")).collect();
         said.push(self.example());
-        let beside = |about: &&About| format!("; {} for {}: {}", about.word, about.name, about.written(2));
-        let beside: String =
-            self.0.iter().copied().filter(|about| !about.is_plain()).map(|a| beside(&a)).collect();
-        format!("Ranks along each axis: none, {}, ...{beside}", said.join(", "))
+        let first = |axis: &Axis| self.0.iter().find(|about| about.axis == Some(*axis) && !about.is_plain());
+        let methods: Vec<_> = Axis::DENSE.iter().filter_map(first).map(|about| about.written(2)).collect();
+        format!(
+            "Ranks along each axis: none, {}, ...; with words and methods, such as {}; `equipart strategies` lists all",
+            said.join(", "),
+            either(&methods, "or")
+        )
     }
     /// The first two axes that split any model.
     fn example(self) -> String {
@@ -277,9 +280,23 @@ pub(super) fn sized(sizes: &[(Axis, usize)]) -> Result<Layout> {
         return many(all());
     };
     if !stage.is_multiple_of(experts) {
-        bail!("{}: {experts} ranks of experts do not divide the {stage} of a stage", all());
+        let (data, more) = (given[Axis::SEQUENCES as usize], experts / common(experts, stage));
+        let possible =
+            ranks.and_then(|ranks| ranks.checked_mul(more)).is_some_and(|ranks| ranks <= MAX_RANKS);
+        let verb = if data.is_some() { "write" } else { "add" };
+        let help = || format!("; {verb} {}={}", Axis::SEQUENCES, more * data.unwrap_or(1));
+        bail!(
+            "{}: {experts} ranks of experts do not divide the {stage} of a stage{}",
+            all(),
+            if possible { help() } else { String::new() }
+        );
     }
     Ok(Layout { sizes: given.map(|size| size.unwrap_or(1)), ..Layout::UNSPLIT })
+}
+
+/// The greatest number that divides both.
+fn common(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common(b, a % b) }
 }
 
 fn many<T>(seen: String) -> Result<T> {

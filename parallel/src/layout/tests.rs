@@ -145,6 +145,21 @@ fn ranks_that_cannot_share_a_model_are_refused_with_those_that_can() {
     );
     assert!(wrong("ep=2", &model).starts_with("ep=2 does not fit a model without experts"));
     assert_eq!(wrong("pp=9", &eight), "pp=9 does not fit 8 blocks: pp can be 1, 2, 3, 4, 5, 6, 7 or 8");
+    let four = Shape { blocks: 4, ..model };
+    assert_eq!(
+        wrong("pp=4:zb-v", &four),
+        "pp=4:zb-v does not fit 4 blocks in 8 chunks: pp can be 2 with zb-v; pp=4 fits with 1f1b, naive, gpipe, zb-h1, \
+         zb-h2 or seq1f1b"
+    );
+    let why = wrong("pp=2:interleaved/3", &four);
+    assert!(
+        why.starts_with("pp=2:interleaved/3 does not fit 4 blocks in 6 chunks: no number of pp ranks does; ")
+    );
+    assert!(why.contains("pp=2 fits with 1f1b, naive, gpipe, interleaved, looped-bfs, "), "{why}");
+    assert_eq!(
+        wrong("pp=9:zb-v", &eight),
+        "pp=9:zb-v does not fit 8 blocks in 18 chunks: pp can be 2, 3 or 4 with zb-v"
+    );
     assert_eq!(
         wrong("tp=3,dp=300", &shape(4, 4, 4)),
         "tp=3 does not fit 4 query heads, 4 KV heads and 4 hidden features: tp can be 1 or 2"
@@ -160,7 +175,7 @@ fn slices_take_no_experts_that_see_whole_microbatches() {
         read(text).unwrap().fits(shape).map_err(|why| why.to_string())
     };
     let of = |microbatch, sequence, z| Experts {
-        balance: Balance { microbatch, sequence, z },
+        balance: Balance { microbatch, sequence, z, ..Balance::default() },
         ..Experts::MIXTRAL
     };
     let together = [
@@ -168,13 +183,14 @@ fn slices_take_no_experts_that_see_whole_microbatches() {
         Experts { forced: true, ..Experts::MIXTRAL },
         of(0.5, 0.0, 0.0),
         of(0.0, 0.5, 0.0),
+        Experts { balance: Balance { pooled: 0.5, ..Balance::default() }, ..Experts::MIXTRAL },
     ];
     for experts in together {
         let why = fits("pp=2:seq1f1b", experts).unwrap_err();
         assert_eq!(
             why,
-            "pp=2 does not fit 1 capacity or balance of experts over a whole microbatch, of which a slice of its \
-             sequences sees a part: no number of pp ranks does"
+            "pp=2:seq1f1b does not fit 1 capacity or balance of experts over a whole microbatch, of which a slice of its \
+             sequences sees a part: no number of pp ranks does; pp=2 fits with 1f1b, naive, gpipe, zb-h1 or zb-h2"
         );
         assert_eq!([fits("pp=2", experts), fits("pp=2:seq1f1b/1", experts)], [Ok(()), Ok(())]);
     }
@@ -211,12 +227,17 @@ fn every_strategy_of_the_list_has_a_key_of_its_own() {
         let layout = read(&text).unwrap_or_else(|why| panic!("{}: {why}", about.name));
         assert_eq!(read(&layout.to_string()), Ok(layout));
         assert!(layout.takes(about), "{text}");
-        assert!(grammar().contains(&text), "{}", grammar());
         assert!(!keys.contains(&about.word), "two strategies are written {text}");
         keys.push(about.word);
         let hint = about.hints.last();
         assert!(hint.is_some_and(|(of, _)| of.is_empty()), "{}: a hint for any tensor", about.name);
     }
+    assert!(
+        grammar().contains("none, tp=2, ") && grammar().contains("`equipart strategies` lists all"),
+        "{}",
+        grammar()
+    );
+    assert!(grammar().len() <= 5 * 70, "five lines of a terminal: {}", grammar());
     assert!(keys.len() <= 64, "a layout has a bit for each");
 }
 

@@ -75,7 +75,7 @@ pub fn rank_on_v(chunk: usize, plan: &Plan) -> usize {
 }
 
 /// The description of a schedule that splits a model into stages of blocks: name, word, paper, the file of its chapter.
-pub(super) const fn about(
+pub(crate) const fn about(
     [name, word, paper, chapter]: [&'static str; 4],
     takes: Takes,
     shares: fn(&Design, &Sizes) -> Vec<Shared>,
@@ -104,7 +104,15 @@ pub(super) fn blocks<const CHUNKS: usize>(design: &Design, sizes: &Sizes) -> Vec
 pub(super) const USUAL: usize = 2;
 
 /// Blocks, as many chunks of them on each rank as the layout says.
-pub(super) fn chunks(design: &Design, sizes: &Sizes) -> Vec<Shared> {
+pub(crate) fn chunks(design: &Design, sizes: &Sizes) -> Vec<Shared> {
     let more = |shared: Shared| Shared { over: sizes.number.unwrap_or(USUAL) * shared.over, ..shared };
     blocks::<1>(design, sizes).into_iter().map(more).collect()
+}
+
+/// Quantities that experts compute over a whole microbatch, if any: `over` slices see parts of it and cannot share them.
+pub(crate) fn of_whole_microbatches(design: &Design, over: usize) -> Option<Shared> {
+    let together =
+        design.shape().and_then(|shape| shape.experts).is_some_and(|experts| experts.are_of_microbatches());
+    let what = "capacity or balance of experts over a whole microbatch, of which a slice of its sequences sees a part";
+    together.then_some(Shared { what, size: 1, over, by: Sharing::Equally })
 }

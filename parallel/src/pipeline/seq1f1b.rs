@@ -12,9 +12,9 @@
 //!
 //! Source: Sun et al., "Seq1F1B", §3.2, arXiv:2406.03488. Chapter: 14.
 use super::Schedule;
-use super::phases::{B, F, USUAL, about, blocks, phases};
+use super::phases::{B, F, USUAL, about, blocks, of_whole_microbatches, phases};
 use crate::step::{Act, Cell, Plan, Unit};
-use layers::{About, Design, Shared, Sharing, Sizes, Takes};
+use layers::{About, Design, Shared, Sizes, Takes};
 
 /// Seq1F1B.
 pub struct Seq1F1B;
@@ -27,12 +27,8 @@ static ABOUT: About = about(
 
 /// Blocks; and what experts make of a whole microbatch, which slices do not see.
 fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {
-    let together =
-        design.shape().and_then(|shape| shape.experts).is_some_and(|experts| experts.are_of_microbatches());
-    let what = "capacity or balance of experts over a whole microbatch, of which a slice of its sequences sees a part";
-    let over = sizes.number.unwrap_or(USUAL);
-    let one = together.then_some(Shared { what, size: 1, over, by: Sharing::Equally });
-    blocks::<1>(design, sizes).into_iter().chain(one).collect()
+    let alone = of_whole_microbatches(design, sizes.number.unwrap_or(USUAL));
+    blocks::<1>(design, sizes).into_iter().chain(alone).collect()
 }
 
 impl Schedule for Seq1F1B {

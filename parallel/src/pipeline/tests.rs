@@ -1,4 +1,7 @@
 //! All schedules of the list: that there is a table for all sizes, what it needs, what it takes, how it looks.
+#[path = "../../../docs/tests/all/rewrites.rs"]
+mod rewrites;
+
 use super::{ALL, Pipeline, Schedule};
 use crate::step::simulate::{Times, simulate};
 use crate::step::{Cell, Needs, Plan, Step, check, lowered, meet};
@@ -183,7 +186,7 @@ fn tables_are_those_that_were_looked_at() {
         let row = |row: &Vec<Cell>| row.iter().map(Cell::to_string).collect::<Vec<_>>().join(" ") + "\n";
         let table: String = rows(*schedule, &plan).iter().map(row).collect();
         let file = format!("{}/src/pipeline/golden/{word}.txt", env!("CARGO_MANIFEST_DIR"));
-        if std::env::var_os("EQUIPART_REWRITE").is_some() {
+        if rewrites::rewrites() {
             std::fs::write(&file, &table).unwrap();
         }
         assert_eq!(

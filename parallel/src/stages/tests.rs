@@ -110,7 +110,7 @@ fn messages_of_a_kind_are_told_apart() {
             let rows = lowered(*schedule, &plan, true).unwrap().into_iter().enumerate();
             for (rank, step) in rows.flat_map(|(rank, row)| row.into_iter().map(move |step| (rank, step))) {
                 if let Step::Send(payload, unit, to) = step {
-                    let tag = tag(payload, unit, &plan);
+                    let (tag, _) = tags(payload, unit, &plan);
                     let before = seen.insert((rank, to, tag.what, tag.unit), unit);
                     assert_eq!(before, None, "{}, {plan}: {step}", schedule.about().word);
                 }

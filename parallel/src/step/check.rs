@@ -25,12 +25,12 @@ pub struct Needs {
 /// # Errors
 /// One sentence on what is wrong: the cells, or the shortest cycle of ranks that wait for each other.
 pub fn check(schedule: &dyn Schedule, plan: &Plan) -> Result<Needs, String> {
+    schedule.fits(plan)?;
     checked(schedule, plan).map(|(needs, _)| needs)
 }
 
 /// The same, and the steps of each rank where something is learnt.
 pub(super) fn checked(schedule: &dyn Schedule, plan: &Plan) -> Result<(Needs, Vec<Vec<Step>>), String> {
-    schedule.fits(plan)?;
     let rank_of = |chunk: u16| schedule.rank_of(chunk as usize, plan);
     let cells: Vec<Vec<Cell>> = (0..plan.ranks).map(|rank| schedule.row(rank, plan).collect()).collect();
     let checked = complete(plan, rank_of, &cells).and_then(|()| {

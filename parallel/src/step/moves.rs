@@ -24,6 +24,9 @@ pub enum Move {
 /// # Errors
 /// One sentence on what is wrong with the table.
 pub fn moves(schedule: &dyn Schedule, plan: &Plan, rank: usize, learns: bool) -> Result<Vec<Move>, String> {
+    if learns {
+        schedule.fits(plan)?;
+    }
     let (_, learning) = checked(schedule, plan)?;
     let rows = if learns { learning } else { lowered(schedule, plan, false)? };
     Ok(in_turn(&rows[rank]))

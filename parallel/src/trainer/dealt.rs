@@ -103,6 +103,8 @@ impl<'a, D: Kernels> Dealt<'a, D> {
             let share = Share { sequences: self.batch.part(pass.microbatch, rank, self.ranks), first: 0 };
             share.segments(slice, self.slices).map(|s| s.len).sum()
         };
+        let own = self.batch.microbatches()[pass.microbatch].iter().map(Sequence::tokens).sum();
+        let pass = Pass { tokens: [own, self.batch.tokens()], ..pass };
         let cx = spare.then(pass, [0usize; 0]).dealt(share.segments(slice, self.slices));
         let cx = cx.among((0..self.ranks).map(rows));
         let cx = match other {

@@ -76,8 +76,9 @@ fn scheduled(
             let pipeline = if pp > 1 { pipeline } else { Pipeline::ALONE };
             let mut trainer = Trainer::new(&At { builder, pipeline }, ours, (kind, Some(0.5)))?.seeded(3);
             let weights = |trainer: &mut Trainer<_>| {
-                let (mut all, params) = (std::collections::BTreeMap::new(), trainer.model().params());
-                for of in crate::named(&params, &mesh)? {
+                let (mut all, design) = (std::collections::BTreeMap::new(), trainer.model().design().clone());
+                let params = trainer.model().params();
+                for of in crate::named(&design, &params, &mesh)? {
                     let whole = crate::whole(&device, &of, &mesh, |i| params[i].gather(&mesh))?;
                     all.insert(of.name, whole.expect("the host has values"));
                 }

@@ -194,6 +194,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
 fn experts() -> impl Strategy<Value = Experts> {
     let sizes = (1..=7usize, 1..=3usize, 1..=5usize);
     let weight = || select(vec![0.0, 0.125]);
+    let balances = select(vec![[0.0, 0.0], [0.125, 0.0], [0.0, 0.125], [0.125, 0.125]]);
     let noise = proptest::option::weighted(0.3, Just(0.5));
     let choosing = (noise, proptest::bool::weighted(0.25), select(vec![0.5, 1.25]));
     let parts = (
@@ -204,19 +205,19 @@ fn experts() -> impl Strategy<Value = Experts> {
         proptest::option::weighted(0.4, (1..=3usize, 1..=2usize)),
         proptest::option::weighted(0.5, select(vec![1.25, 0.5, 0.5])),
         proptest::option::of((1..=4usize, any::<bool>())),
-        (weight(), weight(), weight()),
+        (balances, weight(), weight()),
         proptest::option::weighted(0.3, 0..=1usize),
     );
     (sizes, parts, choosing).prop_map(|((count, chosen, hidden), parts, (noise, by_experts, room))| {
         let (scoring, normalize, scale, bias, groups, capacity, shared, balance, dense) = parts;
-        let (microbatch, sequence, z) = balance;
+        let ([microbatch, pooled], sequence, z) = balance;
         let sized =
             Experts { count, chosen, hidden, scoring, normalize, scale, capacity, ..Experts::MIXTRAL };
         let of = Experts {
             bias: bias.filter(|_| scoring == Scoring::Sigmoid),
             groups: groups.map(|(count, chosen)| Groups { count, chosen }),
             shared: shared.map(|(hidden, gated)| SharedExpert { hidden, gated }),
-            balance: Balance { microbatch, sequence, z },
+            balance: Balance { microbatch, sequence, pooled, z },
             dense: dense.into_iter().collect(),
             noise: noise.unwrap_or(0.0),
             ..sized

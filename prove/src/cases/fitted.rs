@@ -33,7 +33,7 @@ pub fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
         shape = nearest(shape, scheme, with);
     }
     let alone = |of: Experts| {
-        let balance = Balance { microbatch: 0.0, sequence: 0.0, ..of.balance };
+        let balance = Balance { z: of.balance.z, ..Balance::default() };
         Experts { capacity: None, forced: false, by_experts: false, balance, ..of }
     };
     shape = nearest(shape, scheme, once(Shape { experts: shape.experts.map(alone), ..shape }));

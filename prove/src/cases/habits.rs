@@ -71,6 +71,7 @@ pub const HABITS: &[Habit] = &[
     ("a shared expert with a gate", |c| has(c, |of| of.shared.is_some_and(|shared| shared.gated))),
     ("a balance of microbatches", |c| has(c, |of| of.balance.microbatch > 0.0)),
     ("a balance of sequences", |c| has(c, |of| of.balance.sequence > 0.0)),
+    ("a balance of all blocks together", |c| has(c, |of| of.balance.pooled > 0.0)),
     ("z-loss of the router", |c| has(c, |of| of.balance.z > 0.0)),
     ("experts in some blocks only", |c| {
         (0..c.shape.blocks).any(|i| c.shape.experts.is_some() && c.shape.experts(i).is_none())

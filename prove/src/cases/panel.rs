@@ -80,7 +80,7 @@ const MIXTRAL: Experts = Experts {
     count: 3,
     chosen: 2,
     hidden: 3,
-    balance: Balance { microbatch: 0.125, sequence: 0.0, z: 0.125 },
+    balance: Balance { microbatch: 0.0, sequence: 0.0, pooled: 0.125, z: 0.125 },
     ..Experts::MIXTRAL
 };
 /// One expert each and little room, so that tokens are dropped; and what Qwen2's experts have besides.
@@ -89,6 +89,7 @@ const SWITCH: Experts = Experts {
     normalize: false,
     capacity: Some(0.5),
     shared: Some(SharedExpert { hidden: 8, gated: true }),
+    balance: Balance { microbatch: 0.125, sequence: 0.0, pooled: 0.0, z: 0.125 },
     ..MIXTRAL
 };
 /// Experts that choose tokens.
@@ -96,7 +97,7 @@ const CHOOSING: Experts = Experts {
     by_experts: true,
     normalize: false,
     capacity: Some(1.0),
-    balance: Balance { microbatch: 0.0, sequence: 0.0, z: 0.0 },
+    balance: Balance { microbatch: 0.0, sequence: 0.0, pooled: 0.0, z: 0.0 },
     ..MIXTRAL
 };
 const DEEPSEEK: Experts = Experts {
@@ -108,7 +109,7 @@ const DEEPSEEK: Experts = Experts {
     bias: Some(0.25),
     groups: Some(Groups { count: 3, chosen: 2 }),
     shared: Some(SharedExpert { hidden: 8, gated: false }),
-    balance: Balance { microbatch: 0.0, sequence: 0.125, z: 0.0 },
+    balance: Balance { microbatch: 0.0, sequence: 0.125, pooled: 0.125, z: 0.0 },
     ..MIXTRAL
 };
 const LLAMA3: Scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8.0 };

@@ -136,6 +136,19 @@ fn what_only_a_stage_has_is_located() {
     of_stage(&d, "step 0: loss", Op::AllReduce, &[0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
+/// The program learns one step of two, and all that it shows is right. Kills: a proof that does not ask for what no rank has.
+#[test]
+fn what_no_rank_has_is_missed() {
+    for layout in ["none", "tp=2", "dp=2:zero1,pp=2"] {
+        let (whole, layout) = subject(layout);
+        let mut part = whole.clone();
+        part.steps.truncate(1);
+        let verdict = prove(&part, &layout, &[Key(7)], &Truths::only(whole)).unwrap();
+        let first = verdict.first_difference.as_ref().map(|d| (d.name.as_str(), d.differ));
+        assert_eq!((verdict.equal, first), (false, Some(("step 1: loss (no rank has it)", 1))), "{layout}");
+    }
+}
+
 /// Kills: a difference where there is none; a statement that leaves something out.
 #[test]
 fn what_is_equal_is_nowhere_different() {

@@ -4,6 +4,7 @@ use comm::Axis;
 use kernels::Heads;
 use layers::{About, Biases, Choice, Design, Kind, Positions, Shape, Window};
 use parallel::layout::covering;
+use parallel::step::table::Table;
 use parallel::{Layout, strategies};
 use prove::cases::{Case, HABITS, Member, PANEL, certify_panel, never_ran};
 use prove::{Subject, Truths, oracle, prove};
@@ -183,7 +184,7 @@ fn what_a_model_has_no_use_for_is_told_as_never_run() {
 #[test]
 fn a_small_subject_packs_documents_and_ignores_targets() {
     for data in [1, 3, 8] {
-        let subject = Subject::dealt(SHAPE, data).unwrap();
+        let subject = Subject::smallest(SHAPE, &format!("dp={data}").parse().unwrap()).unwrap();
         let sequences = || subject.steps.iter().flat_map(|(batch, _)| batch.microbatches().iter().flatten());
         assert!(sequences().any(|s| s.documents.len() > 1), "{data} data ranks");
         assert!(sequences().any(|s| s.targets.contains(&tensor::IGNORED)), "{data} data ranks");
@@ -289,7 +290,8 @@ fn the_bound_is_small_and_grows_with_the_shapes() {
     let bound = |blocks| {
         let shape = Shape { blocks, ..SHAPE };
         let bound = |subject: Subject| subject.bound_log2(2).unwrap();
-        let [one, shared] = [Subject::dealt(shape, 1), Subject::small(shape, &Layout::default())];
+        let [one, shared] =
+            [Subject::smallest(shape, &Layout::UNSPLIT), Subject::small(shape, &Layout::default())];
         let (one, shared) = (bound(one.unwrap()), bound(shared.unwrap()));
         assert!(one < shared && shared < -36.0, "what deals to eight ranks: {shared}, to one: {one}");
         one
@@ -310,4 +312,34 @@ fn layouts_that_do_not_fit_are_refused_before_anything_runs() {
         "tp=16 does not fit 8 query heads and 8 hidden features: tp can be 1, 2, 4 or 8"
     );
     assert!(why("tp=3").ends_with("tp can be 1, 2, 4 or 8"), "{}", why("tp=3"));
+}
+
+/// Kills: a table of a user's that is not gone by as the lists' schedules are, chunks that go to other ranks than their rows, texts
+/// that are read while the table has more microbatches; a proof of other microbatches than the table's.
+#[test]
+fn tables_of_users_equal_the_oracle() {
+    let v = "0F0,0F1,3F0,3B0,3F1,3I1,3W1,0F2,0B0,3F2,3B2,0B1,0B2\n1F0,2F0,1F1,2F1,2B0,2B1,1B0,1F2,2F2,1B1,2I2,1I2,2W2,1W2\n";
+    let upside_down = "1F0,1B0\n0F0,0B0\n"; // the embedding on the last rank
+    let slices = "0F0,0F0.1,0B0.1,0B0\n1F0,1F0.1,1B0.1,1B0\n";
+    let alone = "0F0,1F0,0F1,1F1,1B1,0B1,1B0,0B0\n";
+    for (text, layout) in [(v, "pp=2"), (upside_down, "tp=2,pp=2"), (slices, "dp=2,pp=2"), (alone, "none")] {
+        let table = Box::leak(Box::new(Table::read(text).unwrap()));
+        let layout = layout.parse::<Layout>().unwrap().scheduled(table).unwrap();
+        let subject = Subject::smallest(Shape { blocks: 4, ..SHAPE }, &layout).unwrap();
+        let microbatches = subject.steps.iter().map(|(batch, _)| batch.microbatches().len());
+        assert!(microbatches.eq([table.sizes().microbatches; 2]), "{layout}");
+        let verdict = prove(&subject, &layout, &[Key(3)], &Truths::default()).unwrap();
+        assert!(verdict.equal, "{layout}: {:?}", verdict.first_difference);
+    }
+    let table = Box::leak(Box::new(Table::read(v).unwrap()));
+    let layout = "pp=2".parse::<Layout>().unwrap().scheduled(table).unwrap();
+    let few = Subject::small(Shape { blocks: 4, ..SHAPE }, &Layout::UNSPLIT).unwrap();
+    let why = prove(&few, &layout, &[Key(1)], &Truths::default()).unwrap_err().to_string();
+    assert_eq!(why, "the table has 3 microbatches, and the step 2");
+    let sliced = Box::leak(Box::new(Table::read(slices).unwrap()));
+    let layout = "pp=2".parse::<Layout>().unwrap().scheduled(sliced).unwrap();
+    let member = PANEL.iter().find(|member| member.name == "Switch").unwrap();
+    let why = layout.fits(Shape { blocks: 4, ..member.shape }).unwrap_err().to_string();
+    assert!(why.contains("experts over a whole microbatch"), "{why}");
+    assert!(layout.fits(Shape { blocks: 1, ..SHAPE }).is_err(), "two chunks of one block");
 }

@@ -3,7 +3,7 @@
 use comm::Axis;
 use comm::mutants::{Mutation, Outcome, Outlook, Site, Tally, Trial, judge};
 use kernels::Heads;
-use layers::{Design, Rates, Shape};
+use layers::{Balance, Design, Experts, Rates, Shape};
 use parallel::Layout;
 use prove::cases::fitted;
 use prove::{Subject, Truths, prove_in};
@@ -116,6 +116,24 @@ fn every_mutant_of_the_trainers_calls_is_rejected() {
         assert_eq!((calls("loss"), calls("norm2") > 0), (2, norms), "{layout}");
         assert!(sites.iter().filter(|site| syncs(site)).count() > 5 * 2, "{layout}");
     }
+}
+
+/// The rows beside activations and gradients, and the sum of choices in between. Kills: a balance whose row comes from another microbatch,
+/// stage or rank, or whose counts are a rank's own.
+#[test]
+fn every_mutant_of_a_balance_of_all_blocks_is_rejected() {
+    let balance = Balance { pooled: 0.5, ..Balance::default() };
+    let experts = Experts { count: 3, chosen: 2, hidden: 2, balance, ..Experts::MIXTRAL };
+    let shape = Shape { blocks: 2, experts: Some(experts), dropout: Rates::default(), ..SHAPE };
+    let trials = Trials::of(shape, "dp=2,pp=2");
+    let sites = trials.sites();
+    let counts = |site: &Site| site.at.file().ends_with("ops/router.rs");
+    let rows = |site: &Site| site.at.file().ends_with("passed.rs") && site.elements == 3;
+    assert!([&counts as &dyn Fn(&Site) -> bool, &rows].iter().all(|of| sites.iter().any(*of)));
+    let tally = trials.run(&sites, mutants(&sites, |site| counts(site) || rows(site)));
+    tally.print("a balance of all blocks");
+    assert!(tally.survivors().is_empty(), "what no proof noticed: {:#?}", tally.survivors());
+    assert!(tally.killed() > 20, "{}", tally.killed());
 }
 
 /// The calls of models of features, all of them. Kills: a collective of the gathered layer, of pairs, of the loss over classes

@@ -5,8 +5,8 @@ use tensor::F61;
 fn of(scoring: Scoring, balance: Balance) -> Experts {
     Experts { count: 2, chosen: 1, scoring, balance, ..few() }
 }
-const MICROBATCH: Balance = Balance { microbatch: 0.5, sequence: 0.0, z: 0.0 };
-const SEQUENCE: Balance = Balance { microbatch: 0.0, sequence: 0.5, z: 0.0 };
+const MICROBATCH: Balance = Balance { microbatch: 0.5, sequence: 0.0, pooled: 0.0, z: 0.0 };
+const SEQUENCE: Balance = Balance { microbatch: 0.0, sequence: 0.5, pooled: 0.0, z: 0.0 };
 
 /// Two experts, three tokens of two sequences, whose P are (¾, ¼), (½, ½), (¼, ¾) by logits of ln 3: the first two choose expert
 /// 0, the third expert 1. Kills: counts of dropped or of all copies, a mean over tokens twice or not at all, another microbatch's
@@ -28,6 +28,30 @@ fn balances_equal_sums_worked_out_by_hand() {
     let squares = 2.0 * 4f64.ln().powi(2) + 2f64.ln().powi(2);
     assert_close(&[loss(Balance { z: 0.25, ..Balance::default() }, &[3])], &[0.25 * squares / 4.0], 1e-15);
     assert_close(&[loss(Balance::default(), &[3])], &[0.0], 0.0);
+}
+
+/// The rows of two blocks, of which the first is the one above and the other has P of (¼, ¾) three times: of 6 rows 2 chose
+/// expert 0, and its mean P is 2.25/6. Kills: means of one block, a sum of blocks' balances, a share of targets and not of tokens, the
+/// square of the rows taken once.
+#[test]
+fn the_balance_of_all_blocks_is_that_of_their_rows_together() {
+    let l = 3f64.ln();
+    let experts = of(Scoring::Softmax, Balance { pooled: 0.5, ..Balance::default() });
+    let blocks = [vec![l, 0.0, 0.0, 0.0, 0.0, l], vec![0.0, l, 0.0, l, 0.0, l]];
+    let mut pool = Pool::EMPTY;
+    for logits in blocks {
+        experts.pool(&experts.route(logits, None, None), &mut pool);
+    }
+    let pass = Pass { mean_over: 2, tokens: 4, ..Pass::default() };
+    // ½·2·(2/6·2.25/6 + 4/6·3.75/6), 3 of the step's 4 tokens
+    assert_close(&experts.pooled_slopes(&pool, pass), &[0.75 * 2.0 / 36.0, 0.75 * 4.0 / 36.0], 1e-15);
+    let w = crate::Weights::new();
+    let pooled = |pool, pass| experts.pooled(&Walk { pool, ..Walk::unseen(&w, pass) });
+    assert_close(&[pooled(pool.clone(), Some(pass))], &[0.75 * (0.125 + 2.5 / 6.0)], 1e-15);
+    for silent in [None, Some(Pass { mean_over: 0, ..pass }), Some(Pass { tokens: 0, ..pass })] {
+        assert_close(&[pooled(pool.clone(), silent)], &[0.0], 0.0);
+    }
+    assert_close(&[pooled(Pool::EMPTY, Some(pass))], &[0.0], 0.0);
 }
 
 /// Kills: sigmoids that are not divided by their sum, capacity that changes what is counted.
@@ -61,9 +85,9 @@ fn no_token_no_loss() {
         let experts = of(scoring, all);
         let none = experts.route::<F61>(Vec::new(), None, None);
         assert_eq!(experts.auxiliary(&none, &[0, 0], 3), F61::ZERO);
-        assert_eq!(experts.auxiliary_backward(&none, &[], 3), [vec![], vec![]]);
+        assert_eq!(experts.auxiliary_backward(&none, &[], 3, &[]), [vec![], vec![]]);
         let some = experts.route::<F61>(draw(1, 4), None, None);
         assert_eq!(experts.auxiliary(&some, &[2], 0), F61::ZERO);
-        assert_eq!(experts.auxiliary_backward(&some, &[2], 0), [[F61::ZERO; 4]; 2].map(Vec::from));
+        assert_eq!(experts.auxiliary_backward(&some, &[2], 0, &[]), [[F61::ZERO; 4]; 2].map(Vec::from));
     }
 }

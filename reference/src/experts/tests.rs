@@ -34,7 +34,7 @@ fn every() -> Vec<Experts> {
     all.extend([few(), grouped()].map(|of| Experts { noise: 0.5, ..of }));
     for balance in [[0.5, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 0.5], [0.5, 0.25, 0.125]] {
         let [microbatch, sequence, z] = balance;
-        let balance = Balance { microbatch, sequence, z };
+        let balance = Balance { microbatch, sequence, z, ..Balance::default() };
         all.extend([few(), grouped()].map(|of| Experts { balance, ..of }));
     }
     let dropping = all.clone().into_iter().map(|of| Experts { capacity: Some(0.75), ..of });
@@ -167,7 +167,7 @@ fn noise_moves_the_choice_alone() {
     for of in [few(), grouped()] {
         let layer = layer(Experts { noise: 0.5, ..of });
         let noise = tensor::Noise::new(0.5, 3, 4, "mlp.router");
-        let learns = Pass { seed: 3, step: 4, first_sequence: 6, mean_over: 1 };
+        let learns = Pass { seed: 3, step: 4, first_sequence: 6, mean_over: 1, tokens: 1 };
         assert_eq!(layer.noise::<F61>(None, &LENGTHS), None);
         let rows = [(6, 0), (6, 1), (6, 2), (8, 0), (9, 0), (9, 1), (9, 2), (9, 3), (9, 4)];
         let n = layer.experts.count;

@@ -1,12 +1,12 @@
 use super::*;
 use crate::proof::{
-    assert_close, assert_derivative, everything, kinds, learned, moved, ragged, random_weights, small,
-    under_two_keys, values,
+    assert_close, assert_derivative, deepseek, everything, kinds, learned, mixtral, moved, ragged,
+    random_weights, small, under_two_keys, values,
 };
 use crate::{Rates, dropout, rms_norm};
 use tensor::{Dual, F61, IGNORED};
 
-const PASS: Pass = Pass { seed: 1, step: 2, first_sequence: 3, mean_over: 0 };
+const PASS: Pass = Pass { seed: 1, step: 2, first_sequence: 3, mean_over: 0, tokens: 8 };
 
 /// Kills: any wrong, missing or doubled term of any gradient; a tied weight that forgets one of its uses; a mask
 /// of the way back that is not the forward's.
@@ -22,6 +22,27 @@ fn gradients_equal_the_derivative_of_the_loss_exactly() {
             assert_eq!(loss, dual_loss.value, "{kind}");
             let inputs: Vec<_> = g.iter().map(|(name, g)| (w[name].as_slice(), g.as_slice())).collect();
             assert_derivative(&[F61::ONE], &[dual_loss], &inputs);
+        }
+    });
+}
+
+/// Tries softmax, and sigmoids whose first block is dense. Kills: a block's counts in place of all blocks', a gradient that flows
+/// through counts or stops at the block that is last, a balance that is told and not learnt.
+#[test]
+fn gradients_of_a_balance_of_all_blocks_equal_the_derivative_exactly() {
+    under_two_keys(|| {
+        for model in [mixtral(), deepseek()] {
+            let mut model = Model { blocks: 3, ..model };
+            let none = model.clone();
+            model.experts.as_mut().expect("experts").balance.pooled = 0.5;
+            let (w, batch) = (random_weights::<Dual<F61>>(&model, 3), ragged());
+            let still = w.iter().map(|(name, w)| (name.clone(), values(w))).collect();
+            let (loss, g) = model.gradients_with(&still, &batch, 13, &PASS);
+            let (moved, _) = model.gradients_with(&w, &batch, 13, &PASS);
+            assert_eq!(loss, moved.value);
+            assert_ne!(loss, none.gradients_with(&still, &batch, 13, &PASS).0);
+            let inputs: Vec<_> = g.iter().map(|(name, g)| (w[name].as_slice(), g.as_slice())).collect();
+            assert_derivative(&[F61::ONE], &[moved], &inputs);
         }
     });
 }

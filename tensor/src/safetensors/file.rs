@@ -69,7 +69,24 @@ impl File {
     /// If there is none, or it has another shape or dtype.
     pub fn matrix(&self, name: &str, shape: [usize; 2]) -> Result<Matrix<'_>, Error> {
         let is_vector = |seen: &[usize]| shape[0] == 1 && *seen == shape[1..];
-        let info = self.find(name, &shape, |seen| *seen == shape || is_vector(seen))?;
+        self.floats((name, shape), &shape, |seen| *seen == shape || is_vector(seen))
+    }
+    /// The tensor called `name`, which holds `count` matrices of this many rows and columns, one below the other.
+    ///
+    /// # Errors
+    /// If there is none, or it has another shape or dtype.
+    pub fn stack(&self, name: &str, [count, rows, cols]: [usize; 3]) -> Result<Matrix<'_>, Error> {
+        let shape = [count, rows, cols];
+        self.floats((name, [count * rows, cols]), &shape, |seen| *seen == shape)
+    }
+    /// A tensor of floats as a matrix of this shape, if its own shape fits the one that is wanted.
+    fn floats(
+        &self,
+        (name, shape): (&str, [usize; 2]),
+        wanted: &[usize],
+        fits: impl Fn(&[usize]) -> bool,
+    ) -> Result<Matrix<'_>, Error> {
+        let info = self.find(name, wanted, fits)?;
         if !info.dtype.is_float() {
             return Err(self.wrong_dtype(name, info, "F64, F32, F16 or BF16"));
         }

@@ -3,6 +3,7 @@ use super::Dtype;
 use super::dtype::f16;
 use crate::{Bf16, Scalar};
 use bytemuck::{AnyBitPattern, pod_read_unaligned};
+use std::ops::Range;
 
 /// A matrix in a file. It reads exactly the bytes of the numbers it is asked for, wherever they lie.
 #[derive(Clone, Copy)]
@@ -62,6 +63,16 @@ impl<'a> Matrix<'a> {
             Dtype::Bf16 => convert(bytes, apart, out, |x| f64::from(Bf16::widen(x))),
             _ => convert(bytes, apart, out, |x: f32| f64::from(x)),
         }
+    }
+    /// These of its rows alone.
+    ///
+    /// # Panics
+    /// If they are not all there.
+    #[must_use]
+    pub fn band(self, rows: Range<usize>) -> Self {
+        let width = self.cols * self.dtype.size();
+        assert!(rows.end <= self.rows, "rows {rows:?} of {self:?}");
+        Self { bytes: &self.bytes[rows.start * width..rows.end * width], rows: rows.len(), ..self }
     }
     /// The kind of its numbers.
     pub fn dtype(&self) -> Dtype {

@@ -114,10 +114,17 @@ impl Shards {
     /// # Errors
     /// If there is none, or it has another shape or dtype.
     pub fn matrix(&self, name: &str, shape: [usize; 2]) -> Result<Matrix<'_>, Error> {
-        match self.file(name) {
-            Some(file) => file.matrix(name, shape),
-            None => Err(Flaw::missing(&self.0.path, name, self.0.place.keys())),
-        }
+        self.holder(name)?.matrix(name, shape)
+    }
+    /// The tensor called `name`, which holds `count` matrices of this many rows and columns, one below the other.
+    ///
+    /// # Errors
+    /// If there is none, or it has another shape or dtype.
+    pub fn stack(&self, name: &str, shape: [usize; 3]) -> Result<Matrix<'_>, Error> {
+        self.holder(name)?.stack(name, shape)
+    }
+    fn holder(&self, name: &str) -> Result<&File, Error> {
+        self.file(name).ok_or_else(|| Flaw::missing(&self.0.path, name, self.0.place.keys()))
     }
     /// All numbers of the tensor called `name`, whatever its shape, as one row; none if there is no such tensor, or its
     /// numbers are no floats of 16 bits or more.

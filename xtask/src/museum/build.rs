@@ -11,7 +11,7 @@ const LOSSES: [&str; 2] = ["parallel", "losses"];
 
 /// The crates whose tests labels may name. All are asked for in every call, or the crates of others would be built again
 /// with other features.
-const PACKAGES: [&str; 6] = ["tensor", "kernels", "layers", "moe", "parallel", "prove"];
+const PACKAGES: [&str; 8] = ["tensor", "kernels", "comm", "reference", "layers", "moe", "parallel", "prove"];
 
 /// The crate against which code that does not compile is written.
 pub(super) const REFUSER: &str = "layers";
@@ -108,6 +108,15 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
+/// Checks the copy as it lies there and gives the compiler's messages; builds nothing.
+///
+/// # Errors
+/// If cargo cannot be started.
+pub(super) fn checked(scratch: &Scratch) -> Result<String, String> {
+    let (_, messages) = cargo(scratch, &["check"])?;
+    Ok(messages.iter().filter_map(error).collect())
+}
+
 /// An error of the compiler, as it is shown.
 fn error(message: &Value) -> Option<String> {
     (message["message"]["level"] == "error").then(|| text(&message["message"]["rendered"]))
@@ -132,12 +141,9 @@ fn krate(source: &str, tree: &Path) -> String {
     below.iter().next().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// A program in the copy, run in its crate's folder as cargo would, with one exhibit on or none.
-pub(super) fn program(program: &Path, folder: &Path, exhibit: Option<usize>) -> Command {
+/// A program in the copy, run in its crate's folder as cargo would, with these exhibits on.
+pub(super) fn program(program: &Path, folder: &Path, on: &str) -> Command {
     let mut command = Command::new(program);
-    command.current_dir(folder).env_remove("EXHIBIT").env("RUST_BACKTRACE", "0").stdin(Stdio::null());
-    if let Some(number) = exhibit {
-        command.env("EXHIBIT", number.to_string());
-    }
+    command.current_dir(folder).env("EXHIBIT", on).env("RUST_BACKTRACE", "0").stdin(Stdio::null());
     command
 }

@@ -30,6 +30,51 @@ pub(crate) struct Source {
     pub(crate) address: String,
 }
 
+/// Something that a chapter of the book tells its reader to break, and what is then printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Exercise {
+    /// The chapter and the number under "Break it", as `heads-1`; a letter follows where one item has several.
+    pub(crate) name: String,
+    /// The exhibit of the museum, or the exercise, that is the same edit; its patch is used.
+    pub(crate) same_as: Option<String>,
+    /// The exercise that is done before, and stays.
+    pub(crate) beside: Option<String>,
+    /// The check that fails.
+    pub(crate) killer: Killer,
+    /// Parts of its output, in this order.
+    pub(crate) says: Vec<String>,
+    /// The file that holds it, from the repository's root.
+    pub(crate) path: String,
+}
+
+impl Exercise {
+    /// Reads the label of a patch.
+    ///
+    /// # Errors
+    /// One sentence on what is missing or is no line of a label.
+    pub(crate) fn read(path: &str, text: &str) -> Result<Self, String> {
+        let says = |why: String| format!("{path}: {why}");
+        let (name, fields) = (path.rsplit('/').next().unwrap_or_default(), fields(text).map_err(says)?);
+        if let Some((key, _)) = fields.iter().find(|(k, _)| !EXERCISE.contains(&&**k)) {
+            return Err(says(format!("{key:?} is none of {EXERCISE:?}")));
+        }
+        let field = |key: &str| fields.iter().find(|(k, _)| k == key).map(|(_, value)| value.clone());
+        let killer =
+            field("Killed by").ok_or_else(|| says("the label needs a line `Killed by: ..`".into()))?;
+        Ok(Self {
+            name: name.trim_end_matches(".patch").into(),
+            same_as: field("Same as"),
+            beside: field("Beside"),
+            killer: self::killer(&killer).map_err(says)?,
+            says: field("Says").iter().flat_map(|text| text.split(" … ")).map(str::to_owned).collect(),
+            path: path.into(),
+        })
+    }
+}
+
+/// The lines of an exercise's label.
+const EXERCISE: [&str; 4] = ["Same as", "Beside", "Killed by", "Says"];
+
 /// What rejects an exhibit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Killer {
@@ -203,6 +248,19 @@ mod tests {
             assert!(why.contains("is no source"), "{why}");
         }
         assert!(why("layers lib row::tests::x", "some test or other").contains("names no check"));
+    }
+
+    /// Kills: an exercise of another chapter, a line that nobody reads, an output that is read as one.
+    #[test]
+    fn labels_of_exercises_say_what_is_written() {
+        let text = "Same as: 7\nKilled by: layers lib row::tests::x\nSays: Y … 3 of 4\n  differ\n";
+        let read = |text: &str| Exercise::read("docs/break/the-ring-12b.patch", text);
+        let exercise = read(text).unwrap();
+        assert_eq!((&*exercise.name, exercise.same_as), ("the-ring-12b", Some("7".into())));
+        assert_eq!((exercise.says, exercise.beside), (vec!["Y".to_string(), "3 of 4 differ".into()], None));
+        let why = read(&text.replace("Says", "Prints")).unwrap_err();
+        assert!(why.contains("\"Prints\" is none of"), "{why}");
+        assert!(read("Says: Y\n").unwrap_err().contains("needs a line `Killed by"));
     }
 
     /// Kills: numbers that leave a gap, a file under another's number, a museum of textbooks.

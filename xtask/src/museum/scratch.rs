@@ -4,23 +4,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The switch that patches ask: `exhibit!(7)`, written into the copy alone.
+/// The switch that patches ask: `exhibit!(7)` or `exhibit!("heads-1")`, written into the copy alone.
 const SWITCH: &str = "\
-//! Which exhibit of the museum is on: the number in the variable `EXHIBIT`, none without it.
+//! Which exhibits of the museum and exercises of the book are on: those named in the variable `EXHIBIT`.
 use std::sync::LazyLock;
 
-static ON: LazyLock<Option<u32>> = LazyLock::new(|| std::env::var(\"EXHIBIT\").ok()?.parse().ok());
+static ON: LazyLock<String> = LazyLock::new(|| std::env::var(\"EXHIBIT\").unwrap_or_default());
 
-/// Whether this exhibit is on.
-pub fn on(number: u32) -> bool {
-    *ON == Some(number)
+/// Tells if this patch is applied.
+pub fn on(name: &str) -> bool {
+    !ON.is_empty() && ON.split(' ').any(|on| on == name)
 }
 
 /// Whether an exhibit is on.
 #[macro_export]
 macro_rules! exhibit {
-    ($number:literal) => {
-        $crate::exhibit::on($number)
+    ($name:literal) => {
+        $crate::exhibit::on(concat!($name))
     };
 }
 ";
@@ -106,7 +106,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
 }
 
 /// Applies a patch, or only sees whether it would apply.
-fn apply(tree: &Path, patch: &Path, check: bool) -> Result<(), String> {
+pub(super) fn apply(tree: &Path, patch: &Path, check: bool) -> Result<(), String> {
     let mut git = Command::new("git");
     git.arg("apply").args(check.then_some("--check")).arg(patch).current_dir(tree);
     // The copy lies inside of a checkout, to whose root git would take the paths to be relative.

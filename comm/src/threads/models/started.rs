@@ -1,10 +1,16 @@
 //! Ranks that start a call and wait for it later.
 use super::{Window, explore, run};
-use crate::call::Call;
+use crate::Reduce;
+use crate::call::{Call, Op};
 use crate::threads::rendezvous::AllWindows;
 use crate::threads::started::Started;
 use crate::threads::watch::{PATIENT, Watch};
 use std::sync::Arc;
+
+/// A call whose windows are read and written: each rank takes its row of the sum.
+fn scatter() -> Call {
+    Call { op: Op::ReduceScatter, reduce: Some(Reduce::Sum), rows: 2, cols: 1, ..Call::barrier() }
+}
 
 /// Two ranks, what they give, and where what they take goes.
 struct Pair {
@@ -33,9 +39,9 @@ impl Pair {
         give.write(10 * round + rank);
         let windows = [(&raw const *give).cast_mut().cast(), (&raw const *take).cast_mut().cast()];
         // SAFETY: nobody touches them before it has ended, or loom ends the model.
-        let post = unsafe { self.started.post(rank, std::iter::once((windows, Call::barrier()))) };
+        let post = unsafe { self.started.post(rank, std::iter::once((windows, scatter()))) };
         let post = post.expect("nobody fails");
-        self.started.finish(post, &Call::barrier(), &Self::work).expect("nobody fails");
+        self.started.finish(post, &scatter(), &Self::work).expect("nobody fails");
         assert_eq!(take.read(), 20 * round + 1);
         give.write(usize::MAX);
         take.write(usize::MAX);
@@ -70,7 +76,7 @@ fn a_post_is_taken_back_or_done() {
                         [&pair.give[0], &pair.take[0]].map(|window| (&raw const *window).cast_mut().cast());
                     pair.give[0].write(1);
                     // SAFETY: nobody touches them before it was taken back, or loom ends the model.
-                    let post = unsafe { pair.started.post(0, std::iter::once((windows, Call::barrier()))) };
+                    let post = unsafe { pair.started.post(0, std::iter::once((windows, scatter()))) };
                     pair.started.withdraw(post.expect("nobody fails"), &Pair::work);
                     pair.give[0].write(2);
                     pair.take[0].write(3);
@@ -80,7 +86,7 @@ fn a_post_is_taken_back_or_done() {
                         [&pair.give[1], &pair.take[1]].map(|window| (&raw const *window).cast_mut().cast());
                     pair.give[1].write(1);
                     // SAFETY: as above.
-                    let post = unsafe { pair.started.post(1, std::iter::once((windows, Call::barrier()))) };
+                    let post = unsafe { pair.started.post(1, std::iter::once((windows, scatter()))) };
                     pair.started.withdraw(post.expect("nobody fails"), &Pair::work);
                     pair.give[1].write(2);
                     pair.take[1].write(3);

@@ -1,12 +1,14 @@
 //! Flags of train: settings of a new run, and whether they are those of a resumed one.
-use super::{ModelName, NetworkArgs, RanksArgs, SEQ};
+use super::{ModelName, NetworkArgs, RanksArgs, SEQ, TableArgs};
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::commands::train::epochs;
+use crate::commands::train::run::TrainData;
 use crate::commands::train::settings::{OptimizerName, Settings, at_least_1, tenth};
 use crate::device::DeviceName;
 use clap::Args;
 use models::digits::Digits;
 use parallel::number::NumberName;
+use parallel::step::table::Table;
 use parallel::{Error, Layout, Result, Sequence, bail, layout};
 use std::fmt;
 use std::path::PathBuf;
@@ -14,7 +16,7 @@ use std::str::FromStr;
 
 #[derive(Args, Debug)]
 pub(crate) struct TrainArgs {
-    /// Training steps in all [default: 200; with --batch 1]
+    /// Training steps in all [default: 200; with --batch 1; with --resume as many as before]
     #[arg(long)]
     pub(crate) steps: Option<usize>,
     /// Tokens of a sequence [default: 256]
@@ -23,7 +25,7 @@ pub(crate) struct TrainArgs {
     /// Sequences of a step, over all data ranks and microbatches [default: 8; pictures with --model mlp: 32]
     #[arg(long, conflicts_with = "batch")]
     pub(crate) batch_size: Option<usize>,
-    /// Parts that a step's sequences are cut into [default: 1]
+    /// Parts that a step's sequences are cut into [default: 1; with --schedule as many as its table has]
     #[arg(long)]
     pub(crate) microbatches: Option<usize>,
     /// The largest learning rate [default: 0.001; with --batch 1, and constant; with --model mlp 0.025 of sgd]
@@ -60,6 +62,8 @@ pub(crate) struct TrainArgs {
     pub(crate) layout: Layout,
     #[command(flatten)]
     pub(crate) on_ranks: RanksArgs,
+    #[command(flatten)]
+    pub(crate) table: TableArgs,
     /// The text to learn; its last tenth is held out [default: the embedded text]; with --model mlp, a folder with the
     /// four files of MNIST [default: drawn digits]
     #[arg(long, value_name = "FILE")]
@@ -76,13 +80,13 @@ pub(crate) struct TrainArgs {
     /// A folder for checkpoints, in the Hugging Face layout [default: none are kept, or those of --resume]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// A folder with a checkpoint to go on from
+    /// A folder with a checkpoint to go on from; with --steps or --epochs, to another end
     #[arg(long, value_name = "DIR")]
     pub(crate) resume: Option<PathBuf>,
     /// Steps between checkpoints; there is one at the end in any case [default: 100]
     #[arg(long)]
     pub(crate) checkpoint_every: Option<usize>,
-    /// With --model mlp: how often every picture is shown [default: 3]
+    /// With --model mlp: how often every picture is shown [default: 3; with --resume as often as before]
     #[arg(long)]
     pub(crate) epochs: Option<usize>,
     #[command(flatten)]
@@ -109,6 +113,7 @@ impl TrainArgs {
             seq: self.seq.unwrap_or(SEQ),
             batch_size: self.batch_size.unwrap_or(8),
             microbatches: self.microbatches.unwrap_or(1),
+            table: self.layout.table().map(Table::digest),
             lr: self.lr.unwrap_or(1e-3),
             warmup: self.warmup.unwrap_or(steps / 10),
             optimizer: self.optimizer.unwrap_or(OptimizerName::Adamw),
@@ -171,10 +176,18 @@ impl TrainArgs {
             ("batch", self.batch.is_some()),
         ])
     }
-    /// Settings of a resumed run: those it was begun with; a flag that says otherwise is refused.
-    pub(crate) fn again(&self, begun: &Settings, text: u64) -> Result<Settings> {
+    /// Settings of a resumed run: those it was begun with, and where it ends, which may be another step than before. Any
+    /// other flag that says otherwise is refused.
+    pub(crate) fn again(&self, begun: &Settings, learnt: &TrainData) -> Result<Settings> {
+        let table = self.layout.table().map(Table::digest);
+        if table != begun.table {
+            let said = |table: Option<u64>| {
+                table.map_or("no table".into(), |digest| format!("the table {digest:016x}"))
+            };
+            let [given, begun] = [table, begun.table].map(said);
+            bail!("--schedule gives {given}, but the run to resume was begun with {begun}; go on with that");
+        }
         let told = [
-            differs("steps", self.steps, begun.steps),
             differs("seq", self.seq, begun.seq),
             differs("batch-size", self.batch_size, begun.batch_size),
             differs("microbatches", self.microbatches, begun.microbatches),
@@ -191,12 +204,18 @@ impl TrainArgs {
         if let Some(why) = told.into_iter().flatten().next() {
             return Err(Error::new(why));
         }
-        if text != begun.text {
+        if learnt.hash() != begun.text {
             bail!(
                 "what is to be learnt is not what this run was begun with; give the same --data or --batch",
             );
         }
-        Ok(Settings { device: self.device, ..begun.clone() })
+        let steps = match learnt {
+            TrainData::Digits(digits) => {
+                self.epochs.map(|n| n.saturating_mul(epochs::steps(digits, begun.batch_size)))
+            }
+            _ => self.steps,
+        };
+        Ok(Settings { steps: steps.unwrap_or(begun.steps), device: self.device, ..begun.clone() })
     }
 }
 

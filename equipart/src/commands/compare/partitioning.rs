@@ -11,7 +11,7 @@
 //!
 //! The first three are the partitionings that a thesis on distributed inference of such models compares: its own is `new`.
 use super::{LayoutRow, Workload};
-use crate::cli::args::CompareArgs;
+use crate::cli::args::{CompareArgs, note};
 use crate::draw::front::{self, Point};
 use layers::{Design, Rest, Rests};
 use models::Model;
@@ -123,6 +123,9 @@ pub(super) fn asked(a: &CompareArgs, design: &Design) -> Result<(Vec<Partitionin
         ways.retain(|way| way.layout.fits(design).is_ok());
     }
     let layouts = a.on_ranks.all(ways.iter().map(|way| way.layout).collect(), design)?;
+    if !a.layout.is_empty() {
+        note(&layouts, Some(design).filter(|_| a.on_ranks.split.is_none()));
+    }
     ways.iter_mut().zip(layouts).for_each(|(way, layout)| way.layout = layout);
     Ok((ways, experiment))
 }
@@ -146,10 +149,10 @@ pub(super) fn picture(rows: &[LayoutRow]) -> Result<String> {
     let all: Vec<_> = ours.chain(standard.map(|_| THESIS)).collect();
     let lines = [
         format!(
-            "measured by {}: {:.0} token/s in {:.2} MB",
+            "measured by {}: {:.0} token/s in {}",
             by.name,
             by.tokens_per_second,
-            by.most_bytes() / 1e6
+            comm::readable(by.most_bytes() as u128)
         ),
         "blue: no other is as fast in as little memory; hollow: a figure from elsewhere".into(),
     ];

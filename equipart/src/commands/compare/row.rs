@@ -35,9 +35,15 @@ pub struct LayoutRow {
     pub name: String,
     /// The layout.
     pub layout: String,
-    /// Of the work: all new tokens, or one step.
+    /// The time of the work, all new tokens or one step: the median of its runs.
     pub seconds: f64,
-    /// Of that, until all prompts were read; null in training.
+    /// Half of the distance between the quartiles of its runs, as a share of the median; null where there are fewer than three.
+    pub spread: Option<f64>,
+    /// How many runs were measured.
+    pub runs: usize,
+    /// Microbatches of a step; null in inference.
+    pub microbatches: Option<usize>,
+    /// Seconds of the last run until all prompts were read; null in training.
     pub prefill_seconds: Option<f64>,
     /// New tokens, or tokens learnt, a second.
     pub tokens_per_second: f64,
@@ -58,14 +64,62 @@ pub struct LayoutRow {
     pub tie: Option<Tie>,
     /// What the rank that holds the most would hold in each number, as it is priced.
     pub peak_bytes_by_number: BTreeMap<&'static str, usize>,
-    /// The largest error against f64 (of logits, or of new weights) ÷ the unsplit run's own.
+    /// The largest error against f64 (of logits, or of new weights) ÷ the unsplit run's own; in f64, where that is 0, ÷ one
+    /// rounding of the largest number.
     pub error_ratio: f64,
 }
 
 impl LayoutRow {
+    /// Whether its tokens a second are more than those of another by more than both spread.
+    #[must_use]
+    pub fn is_faster(&self, other: &Self) -> bool {
+        let (Some(own), Some(others)) = (self.spread, other.spread) else { return false };
+        self.tokens_per_second * (1.0 - own) > other.tokens_per_second * (1.0 + others)
+    }
     /// Bytes of the work on the rank that holds most.
     #[must_use]
     pub fn most_bytes(&self) -> f64 {
         self.peak_bytes.total.iter().max().copied().unwrap_or(0) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(tokens_per_second: f64, spread: Option<f64>) -> LayoutRow {
+        LayoutRow {
+            workload: Workload::Inference,
+            name: String::new(),
+            layout: String::new(),
+            seconds: 1.0,
+            spread,
+            runs: 9,
+            microbatches: None,
+            prefill_seconds: None,
+            tokens_per_second,
+            peak_bytes: PeakBytes::default(),
+            traffic_bytes: 0,
+            equal: true,
+            note: None,
+            never_ran: Vec::new(),
+            tokens_equal: None,
+            tie: None,
+            peak_bytes_by_number: BTreeMap::new(),
+            error_ratio: 1.0,
+        }
+    }
+
+    /// Kills: a difference within what runs differ by, on either side, or of rows that ran once.
+    #[test]
+    fn faster_is_beyond_both_spreads() {
+        let standard = row(1000.0, Some(0.1));
+        assert!(row(1300.0, Some(0.1)).is_faster(&standard));
+        assert!(!row(1150.0, Some(0.1)).is_faster(&standard));
+        assert!(!row(1300.0, Some(0.2)).is_faster(&standard));
+        assert!(!row(1150.0, Some(0.0)).is_faster(&row(1000.0, Some(0.2))));
+        assert!(
+            !row(9000.0, None).is_faster(&standard) && !row(9000.0, Some(0.1)).is_faster(&row(1.0, None))
+        );
     }
 }

@@ -138,7 +138,8 @@ mod tests {
     }
 
     /// Errors in units of roundoff. Kills: a floor that is missing or too high, neighbours that are not asked, bounds of
-    /// f32 for 16 bits, the coarser run called wrong, a bound that is not the other run's, a far error of both let pass.
+    /// f32 for 16 bits, the coarser run called wrong, a bound that is not the other run's, a far error of both let pass,
+    /// or of one that the other's is near to.
     #[test]
     fn one_runs_rounding_predicts_the_others() {
         use Finding::{BugInA, BugInB, BugInBoth, Rounding};
@@ -157,6 +158,8 @@ mod tests {
             ((3e5, 1e6, F32), (3e5, 1e6, F32), 0.0, BugInBoth),
             ((2e5, 1e6, F32), (2e5, 1e6, F32), 0.0, Rounding),
             ((3e5, 1e6, F32), (9e7, 1e8, F32), 0.0, BugInBoth),
+            ((3e5, 1e6, F32), (2e5, 1e6, F32), 0.0, BugInBoth),
+            ((2e5, 1e6, F32), (3e5, 1e6, F32), 0.0, BugInBoth),
         ];
         for (a, b, usual, wanted) in cases {
             assert_eq!(verdict(&tensor(a, b), usual, 0.0), Some(wanted), "{a:?} {b:?} {usual}");

@@ -53,7 +53,7 @@ pub struct Worst {
 }
 
 /// Half the distance from 1 to the next number.
-fn unit(dtype: Dtype) -> f64 {
+pub(crate) fn unit(dtype: Dtype) -> f64 {
     let digits = match dtype {
         Dtype::F64 => 53,
         Dtype::F32 => 24,

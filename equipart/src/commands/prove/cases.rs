@@ -18,14 +18,14 @@ use tensor::files;
 #[derive(Args, Debug)]
 pub(crate) struct CasesArgs {
     /// Prove so many drawn cases: models, batches and, without --layout, layouts; what fails is shrunk to the smallest
-    #[arg(long, value_name = "N", conflicts_with_all = ["config", "dump", "model", "hidden", "limit", "split"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["config", "dump", "model", "hidden", "limit", "split", "schedule"])]
     cases: Option<usize>,
     /// Draw cases for so many minutes; with --cases, until either is reached
-    #[arg(long, value_name = "M", conflicts_with_all = ["config", "dump", "model", "hidden", "limit", "split"])]
+    #[arg(long, value_name = "M", conflicts_with_all = ["config", "dump", "model", "hidden", "limit", "split", "schedule"])]
     minutes: Option<f64>,
     /// Prove the cases of a file, or of standard input (-), a line of JSON each
     #[arg(long, value_name = "FILE|-",
-        conflicts_with_all = ["cases", "minutes", "layout", "key", "config", "dump", "model", "hidden", "limit", "split"])]
+        conflicts_with_all = ["cases", "minutes", "layout", "key", "config", "dump", "model", "hidden", "limit", "split", "schedule"])]
     case: Option<PathBuf>,
 }
 

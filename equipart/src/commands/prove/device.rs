@@ -19,9 +19,11 @@ pub(crate) fn run(a: &ProveArgs, json: bool) -> Result<bool> {
     let layout = a.layout.unwrap_or_default();
     let of_a_model = [
         ("key", a.key.is_some()),
+        ("keys", a.keys.is_some()),
         ("config", a.config.is_some()),
         ("model", a.model.is_some()),
         ("hidden", a.pictures.hidden.is_some()),
+        ("schedule", a.table.schedule.is_some()),
         ("split", a.on_ranks.split.is_some()),
         ("memory-limit", a.on_ranks.limit.is_some()),
         (a.cases.given().unwrap_or_default(), a.cases.given().is_some()),

@@ -7,6 +7,7 @@ use layers::{Design, Kind};
 use models::Model;
 use parallel::price::HeldBytes;
 use parallel::step::Plan;
+use parallel::step::table::Table;
 use parallel::{Batch, Layout, Pipeline, Result, Scheme, Sequence, bail};
 
 #[derive(Args, Debug)]
@@ -24,7 +25,12 @@ pub(super) struct HeldArgs {
 
 impl HeldArgs {
     /// Of each rank, if there is a model.
-    pub(super) fn peaks(&self, pipeline: Pipeline, plan: &Plan) -> Result<Option<Vec<usize>>> {
+    pub(super) fn peaks(
+        &self,
+        pipeline: Pipeline,
+        plan: &Plan,
+        table: Option<&'static Table>,
+    ) -> Result<Option<Vec<usize>>> {
         let config = match &self.model {
             None => return Ok(None),
             Some(ModelName::Mlp) => {
@@ -40,9 +46,10 @@ impl HeldArgs {
         }
         let layout: Layout =
             if plan.ranks == 1 { Layout::UNSPLIT } else { format!("pp={}", plan.ranks).parse()? };
+        let layout = table.map_or(Ok(layout), |table| layout.scheduled(table))?;
         // As many microbatches as show every kind of cells; a table that was read has its own number.
         let few = plan.microbatches.min((2 * plan.ranks + 1).max(3));
-        let few = pipeline.plan(plan.ranks, few).microbatches;
+        let few = table.map_or(few, |_| plan.microbatches);
         let batch = Batch::new(vec![Sequence::new(vec![0; seq], vec![0; seq]); few], few)?;
         let design: Design = config.shape.into();
         in_device!((self.number.device, self.number.name), D => {

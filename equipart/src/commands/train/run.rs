@@ -88,6 +88,15 @@ pub struct StepLine {
     pub epoch: Option<EpochLine>,
 }
 
+/// How far a run is.
+#[derive(Clone, Copy, Debug)]
+pub enum Progress<'a> {
+    /// A step is done.
+    Step(&'a StepLine),
+    /// So many of these parts of the held-out text are evaluated.
+    Evaluated(usize, usize),
+}
+
 /// What a run ends with.
 #[derive(Clone, Debug)]
 pub struct Finished {
@@ -132,7 +141,10 @@ impl TrainRun<'_> {
         }
         let done = self.resume.as_ref().map_or(0, State::steps);
         if done >= steps {
-            bail!("{done} steps are done already; --steps {steps} leaves nothing to do");
+            let flag = if let TrainData::Digits(_) = self.source { "--epochs" } else { "--steps" };
+            bail!(
+                "{done} steps are done already, and the run ends at {steps}; a larger {flag} lets it go on"
+            );
         }
         let now = self.stop_after.map_or(steps - done, |n| n.min(steps - done));
         if self.network.profile && now <= profile::WARM {
@@ -181,9 +193,20 @@ impl TrainRun<'_> {
     /// # Errors
     /// If the settings, the layout and the model do not fit, a rank fails, or a checkpoint cannot be written.
     pub fn train(&self, watch: &(dyn Fn(&StepLine) + Sync)) -> Result<Finished> {
+        self.watched(&|progress| {
+            if let Progress::Step(line) = progress {
+                watch(line);
+            }
+        })
+    }
+    /// The same; `watch` is told of the evaluation, too.
+    ///
+    /// # Errors
+    /// As [`train`](Self::train).
+    pub fn watched(&self, watch: &(dyn Fn(Progress) + Sync)) -> Result<Finished> {
         in_device!((self.settings.device, self.settings.number), D => self.train_in::<D>(watch))
     }
-    fn train_in<D: Runs>(&self, watch: &(dyn Fn(&StepLine) + Sync)) -> Result<Finished> {
+    fn train_in<D: Runs>(&self, watch: &(dyn Fn(Progress) + Sync)) -> Result<Finished> {
         self.ready_in::<D>()?;
         let world = self.network.world(&self.layout, "training")?;
         let (design, optimizer) = (self.settings.design(&self.model), self.settings.optimizer());
@@ -211,11 +234,11 @@ impl TrainRun<'_> {
         &self,
         at: &At<D>,
         trainer: &mut Trainer<D>,
-        watch: &(dyn Fn(&StepLine) + Sync),
+        watch: &(dyn Fn(Progress) + Sync),
     ) -> Result<(Finished, Option<Seen<D::Elem>>)> {
         let (device, mesh, mut seen) = (at.device, at.mesh, None);
         let (schedule, done) = (self.settings.schedule(), self.resume.as_ref().map_or(0, State::steps));
-        let until = self.stop_after.map_or(self.settings.steps, |n| self.settings.steps.min(done + n));
+        let until = self.stop_after.map_or(usize::MAX, |n| done.saturating_add(n)).min(self.settings.steps);
         let (mut clock, mut epoch) = (Instant::now(), None);
         for step in done..until {
             let batch = self.source.batch(&self.settings, step, &mut epoch)?;
@@ -243,7 +266,7 @@ impl TrainRun<'_> {
                 }
             }
             if mesh.rank() == 0 {
-                watch(&line);
+                watch(Progress::Step(&line));
             }
             clock = Instant::now();
             let now = (step + 1) % self.checkpoint_every == 0 || step + 1 == until;
@@ -254,7 +277,14 @@ impl TrainRun<'_> {
         }
         let experts = self.network.of_all(mesh, trainer.take_loads())?.into_iter().collect();
         let held_out_bits_per_byte = match self.source {
-            TrainData::Text(corpus) => held_out(trainer, corpus, self.settings.seq, mesh)?,
+            TrainData::Text(corpus) => {
+                let told = |done, of| {
+                    if mesh.rank() == 0 {
+                        watch(Progress::Evaluated(done, of));
+                    }
+                };
+                held_out(trainer, (corpus, self.settings.seq), mesh, &told)?
+            }
             TrainData::Ids(_) | TrainData::Digits(_) => None,
         };
         Ok((Finished { steps: until, held_out_bits_per_byte, experts }, seen))
@@ -280,21 +310,23 @@ fn all_peaks<D: Runs>(device: &D, mesh: &Mesh<D::Place>) -> Result<Vec<usize>> {
 }
 
 /// Bits a byte on the held-out text, in windows of `seq`: what all tokens but the first cost, over the bytes that they
-/// stand for. None if there are fewer windows than data ranks.
+/// stand for. None if there are fewer windows than data ranks. `told` is how many parts of how many are done.
 ///
 /// # Errors
 /// If ranks do not meet, or the loss is no finite number.
 pub fn held_out<D: Runs>(
     trainer: &mut Trainer<D>,
-    corpus: &Corpus,
-    seq: usize,
+    (corpus, seq): (&Corpus, usize),
     mesh: &Mesh<D::Place>,
+    told: &dyn Fn(usize, usize),
 ) -> Result<Option<f64>> {
     let Some(batch) = held_out_batch(corpus, seq, mesh.group(Axis::SEQUENCES).size())? else {
         return Ok(None);
     };
     let targets = corpus.held_out.len() - 1;
-    let nats = trainer.evaluate(&batch, &|_| ())?.read().expect("the host has values")[0].to_f64();
+    let parts = batch.microbatches().len();
+    let nats =
+        trainer.evaluate(&batch, &|done| told(done, parts))?.read().expect("the host has values")[0].to_f64();
     if !nats.is_finite() {
         bail!("the loss on the held-out text is {nats}; a smaller --lr may help");
     }

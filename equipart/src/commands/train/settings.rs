@@ -43,6 +43,9 @@ pub struct Settings {
     pub batch_size: usize,
     /// Parts that a step's sequences are cut into.
     pub microbatches: usize,
+    /// The digest of a user's schedule table, if it goes by one.
+    #[serde(default)]
+    pub table: Option<u64>,
     /// The largest learning rate.
     pub lr: f64,
     /// Steps until it is reached.

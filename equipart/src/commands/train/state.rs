@@ -94,14 +94,15 @@ pub fn save<D: Runs>(
 ) -> Result<()> {
     let entries = model.entries();
     let (stages, optimizer, mesh) = trainer.parts();
-    let (params, step) = (stages.params(), optimizer.steps());
+    let (design, step) = (stages.design().clone(), optimizer.steps());
+    let params = (&*design, &*stages.params());
     let noted = serde_json::to_string(settings).map_err(|why| Error::new(why.to_string()))?;
     let training = || ("training".to_string(), noted.clone());
     let notes: BTreeMap<_, _> = [training()].into();
-    let saved = parallel::save_optimizer(&dir.join(optimizer_file(step)), notes, optimizer, &params, mesh);
+    let saved = parallel::save_optimizer(&dir.join(optimizer_file(step)), notes, optimizer, params, mesh);
     let noted = |key: &str, value: String| (key.to_string(), value);
     let notes = [noted("format", "pt".into()), noted("step", step.to_string()), training()].into();
-    let saved = saved.and_then(|()| parallel::save_params(&dir.join(MODEL), &notes, &entries, &params, mesh));
+    let saved = saved.and_then(|()| parallel::save_params(&dir.join(MODEL), &notes, &entries, params, mesh));
     if mesh.rank() == 0 {
         remove_others(dir);
     }
@@ -171,6 +172,7 @@ impl State {
     pub fn restore<D: Runs>(&self, trainer: &mut Trainer<D>) -> Result<()> {
         let (model, optimizer, mesh) = trainer.parts();
         let origin = self.path.display().to_string();
-        parallel::restore_optimizer(&origin, &self.optimizer, optimizer, &model.params(), mesh)
+        let design = model.design().clone();
+        parallel::restore_optimizer(&origin, &self.optimizer, optimizer, (&design, &model.params()), mesh)
     }
 }

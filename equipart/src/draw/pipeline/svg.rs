@@ -1,7 +1,7 @@
 //! The diagram: a rank is a row from left to right, a cell a box as long as it takes, on hatched ground where the rank
-//! waits between its first and its last cell.
+//! waits between its first and its last cell. A long step is folded into bands of equal time, below each other.
 use super::{Ran, Timeline, hue, label, short};
-use crate::draw::svg::{INK, MUTED, head, shade, text};
+use crate::draw::svg::{INK, MUTED, head, round_step, shade, text};
 use parallel::step::{Act, Cell, Unit};
 
 /// Sizes, in user units.
@@ -11,44 +11,89 @@ const LEFT: f64 = 76.0; // names of ranks
 const RIGHT: f64 = 90.0; // what they wait
 const TOP: f64 = 112.0; // titles
 const BOTTOM: f64 = 92.0; // the axis and the legend
+const AXIS: f64 = 48.0; // between two bands
 const NARROWEST: f64 = 760.0; // in which titles and legend fit
-const WIDEST: f64 = 20_000.0;
+const BAND: f64 = 1300.0; // the widest, without names and waits
+const WIDEST: f64 = 20_000.0; // all bands together
 const DIGIT: f64 = 7.5;
 
 /// The hatching of what is waited.
 const HATCH: &str = r##"<defs><pattern id="wait" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="#f6f1f1"/><path d="M0 0V6" stroke="#cf9a9a" stroke-width="1.6"/></pattern></defs>"##;
 
+/// How the step is folded.
+struct Fold {
+    /// Units of width for one of time.
+    scale: f64,
+    /// The time of a band.
+    each: f64,
+    bands: usize,
+    /// From one band to the next.
+    height: f64,
+}
+
+impl Fold {
+    fn of(timeline: &Timeline) -> Self {
+        let span = timeline.of.makespan;
+        // The most characters that a cell has for what it takes, and so how long one of time is.
+        let needs = |ran: &Ran| {
+            let characters = label(ran.cell, 1, true).len() as f64;
+            (characters * DIGIT + 9.0) / (ran.end - ran.start)
+        };
+        let all = timeline.rows.iter().flatten();
+        let scale = all.map(needs).filter(|scale| scale.is_finite()).fold(0.0, f64::max);
+        let scale = scale.min(WIDEST / span).max((NARROWEST - LEFT - RIGHT) / span);
+        let (tick, bands) = (timeline.tick(), (span * scale / BAND).ceil());
+        let each = if bands > 1.0 { (span / bands / tick).ceil() * tick } else { span };
+        let bands = (span / each - 1e-9).ceil() as usize;
+        Self { scale, each, bands, height: timeline.rows.len() as f64 * ROW + AXIS }
+    }
+    /// From when to when a band goes.
+    fn times(&self, band: usize) -> [f64; 2] {
+        [band, band + 1].map(|n| n as f64 * self.each)
+    }
+    /// The pieces of a row from one time to another: left edge, upper edge, width.
+    fn pieces(&self, rank: usize, start: f64, end: f64) -> Vec<[f64; 3]> {
+        let piece = |band: usize| {
+            let [from, to] = self.times(band);
+            let (start, width) = (start.max(from), (end.min(to) - start.max(from)) * self.scale);
+            let x = LEFT + (start - from) * self.scale;
+            (width > 1e-6).then_some([x, self.y(rank, band), width])
+        };
+        (0..self.bands).filter_map(piece).collect()
+    }
+    /// The upper edge of a rank's boxes.
+    fn y(&self, rank: usize, band: usize) -> f64 {
+        TOP + band as f64 * self.height + rank as f64 * ROW + (ROW - BOX) / 2.0
+    }
+}
+
 /// The diagram, as the text of a file.
 pub fn draw(timeline: &Timeline) -> String {
-    let (all, span) = (|| timeline.rows.iter().flatten(), timeline.of.makespan);
-    // The most characters that a cell has for what it takes, and so how long one of time is.
-    let needs = |ran: &Ran| {
-        let characters = label(ran.cell, 1, true).len() as f64;
-        (characters * DIGIT + 9.0) / (ran.end - ran.start)
-    };
-    let scale = all().map(needs).filter(|scale| scale.is_finite()).fold(0.0, f64::max);
-    let scale = scale.min(WIDEST / span).max((NARROWEST - LEFT - RIGHT) / span);
-    let bottom = TOP + timeline.rows.len() as f64 * ROW;
-    let size = [LEFT + span * scale + RIGHT, bottom + BOTTOM].map(f64::ceil);
+    let fold = Fold::of(timeline);
+    let bottom = TOP + fold.bands as f64 * fold.height - AXIS;
+    let size = [LEFT + fold.each * fold.scale + RIGHT, bottom + BOTTOM].map(f64::ceil);
     let mut parts = head(size, &timeline.title(), &timeline.figures());
     parts.push(HATCH.into());
-    parts.extend(axis(span, scale, bottom));
+    (0..fold.bands).for_each(|band| parts.extend(axis(timeline.of.makespan, &fold, band)));
     for (rank, row) in timeline.rows.iter().enumerate() {
-        let y = TOP + rank as f64 * ROW + (ROW - BOX) / 2.0;
-        parts.push(text(LEFT - 12.0, y + BOX / 2.0 + 4.0, "end", INK, &format!("rank {rank}")));
-        if let (Some(first), Some(last)) = (row.first(), row.last()) {
-            let (x, width) = (LEFT + first.start * scale, (last.end - first.start) * scale);
-            parts.push(rect([x, y, width, BOX], "url(#wait)", ""));
-            let waits = short(timeline.of.bubbles[rank]).max(0.0);
-            parts.push(text(
-                LEFT + span * scale + 10.0,
-                y + BOX / 2.0 + 4.0,
-                "start",
-                MUTED,
-                &format!("waits {waits}"),
-            ));
+        for y in (0..fold.bands).map(|band| fold.y(rank, band) + BOX / 2.0 + 4.0) {
+            parts.push(text(LEFT - 12.0, y, "end", INK, &format!("rank {rank}")));
         }
-        parts.extend(row.iter().filter(|ran| ran.end > ran.start).map(|ran| cell(timeline, ran, scale, y)));
+        if let (Some(first), Some(last)) = (row.first(), row.last()) {
+            for [x, y, width] in fold.pieces(rank, first.start, last.end) {
+                parts.push(rect([x, y, width, BOX], "url(#wait)", ""));
+            }
+            let waits = format!("waits {}", short(timeline.of.bubbles[rank]).max(0.0));
+            let y = fold.y(rank, 0) + BOX / 2.0 + 4.0;
+            parts.push(text(LEFT + fold.each * fold.scale + 10.0, y, "start", MUTED, &waits));
+        }
+        for ran in row.iter().filter(|ran| ran.end > ran.start) {
+            let pieces = fold.pieces(rank, ran.start, ran.end);
+            let widest = pieces.iter().map(|[.., width]| *width).fold(0.0, f64::max);
+            let labelled = pieces.iter().position(|[.., width]| *width == widest);
+            let piece = |(n, place)| cell(timeline, ran, place, Some(n) == labelled);
+            parts.extend(pieces.into_iter().enumerate().map(piece));
+        }
     }
     parts.extend(legend(timeline, bottom + 62.0));
     parts.push("</svg>\n".into());
@@ -62,35 +107,35 @@ fn rect([x, y, width, height]: [f64; 4], fill: &str, inside: &str) -> String {
     )
 }
 
-/// A cell in its colour, with its microbatch where there is room for it; pointed at, it says all.
-fn cell(timeline: &Timeline, ran: &Ran, scale: f64, y: f64) -> String {
-    let (x, width) = (LEFT + ran.start * scale, (ran.end - ran.start) * scale);
+/// A piece of a cell in its colour, with its microbatch if it is to be labelled and there is room for it; pointed at, it says all.
+fn cell(timeline: &Timeline, ran: &Ran, [x, y, width]: [f64; 3], labelled: bool) -> String {
     let lightness = timeline.lightness(ran.cell);
     let tip = format!("<title>{}, {} to {}</title>", ran.cell, short(ran.start), short(ran.end));
     let fill = shade(hue(ran.cell.act), lightness);
     let gap = if width > 4.0 { 1.0 } else { 0.0 };
     let ground = rect([x, y, width - gap, BOX], &fill, &tip);
     let words = label(ran.cell, 1, true);
-    if words.len() as f64 * DIGIT > width {
+    if !labelled || words.len() as f64 * DIGIT > width {
         return ground;
     }
     let ink = if lightness > 0.6 { INK } else { "#ffffff" };
     ground + &text(x + (width - gap) / 2.0, y + BOX / 2.0 + 4.0, "middle", ink, &words)
 }
 
-/// A line at every round number that there is room for, with the number below.
-fn axis(span: f64, scale: f64, bottom: f64) -> Vec<String> {
-    let least = 48.0 / scale;
-    let ten = 10f64.powf(least.log10().floor());
-    let step =
-        [1.0, 2.0, 5.0, 10.0].map(|n| n * ten).into_iter().find(|step| *step >= least).unwrap_or(10.0 * ten);
+/// A line at every round number of a band that there is room for, with the number below.
+fn axis(span: f64, fold: &Fold, band: usize) -> Vec<String> {
+    let step = round_step(48.0 / fold.scale);
+    let [from, to] = fold.times(band);
+    let top = TOP + band as f64 * fold.height;
+    let bottom = top + fold.height - AXIS;
     let line = |n: usize| {
-        let (time, top) = (n as f64 * step, TOP - 4.0);
-        let x = LEFT + time * scale;
+        let time = n as f64 * step;
+        let (x, top) = (LEFT + (time - from) * fold.scale, top - 4.0);
         let number = text(x, bottom + 20.0, "middle", MUTED, &short(time).to_string());
         format!(r##"<path d="M{x:.1} {top:.1}V{:.1}" stroke="#d0d7de"/>{number}"##, bottom + 5.0)
     };
-    let mut parts: Vec<_> = (0..=(span / step + 1e-9) as usize).map(line).collect();
+    let first = (from / step - 1e-9).ceil() as usize;
+    let mut parts: Vec<_> = (first..=(to.min(span) / step + 1e-9) as usize).map(line).collect();
     parts.push(text(LEFT - 12.0, bottom + 20.0, "end", MUTED, "time"));
     parts
 }
@@ -137,23 +182,45 @@ mod tests {
             ("zb-v", [4, 12], Times::new(1.0, 2.0, 0.5)),
             ("seq1f1b", [2, 3], Times { latency: 3e-3, ..Times::new(1e-3, 1e-3, 1e-3) }),
             ("1f1b", [1, 1], Times::new(1.0, 1000.0, 0.0)),
+            ("interleaved", [3, 30], Times::new(1.0, 1.0, 1.0)),
         ] {
             let timeline = timeline(word, sizes, &times);
             let xml = draw(&timeline);
             let (words, cells) = (texts(&xml), timeline.rows.iter().flatten().count());
             let tips = words.iter().filter(|words| words.contains(" to ") && words.contains(", ")).count();
-            assert_eq!((tips, xml.matches("url(#wait)").count()), (cells, sizes[0] + 1), "{word}");
+            let fold = Fold::of(&timeline);
+            let pieces = |(rank, row): (usize, &Vec<Ran>)| -> usize {
+                row.iter().map(|ran| fold.pieces(rank, ran.start, ran.end).len()).sum()
+            };
+            let all: usize = timeline.rows.iter().enumerate().map(pieces).sum();
+            assert_eq!(tips, all.max(cells), "{word}");
+            assert!(word != "interleaved" || fold.bands > 1, "{word}");
+            assert!(xml.matches("url(#wait)").count() > sizes[0], "{word}");
             for (rank, row) in timeline.rows.iter().enumerate() {
                 assert!(words.contains(&format!("rank {rank}").as_str()), "{word}");
                 for ran in row {
                     let tip =
                         format!("<title>{}, {} to {}</title>", ran.cell, short(ran.start), short(ran.end));
-                    let line =
-                        xml.lines().find(|line| line.contains(&tip)).unwrap_or_else(|| panic!("{tip}"));
-                    let y = TOP + rank as f64 * ROW + (ROW - BOX) / 2.0;
-                    assert!(line.contains(&format!("y=\"{y:.1}\"")), "{line}");
+                    let lines: Vec<_> = xml.lines().filter(|line| line.contains(&tip)).collect();
+                    let time: f64 =
+                        fold.pieces(rank, ran.start, ran.end).iter().map(|piece| piece[2] / fold.scale).sum();
+                    assert!((time - (ran.end - ran.start)).abs() < 1e-6 * ran.end, "{tip}: {time}");
+                    let ys = (0..fold.bands).map(|band| {
+                        format!(
+                            "y=\"{:.1}\"",
+                            TOP + band as f64 * (sizes[0] as f64 * ROW + AXIS)
+                                + rank as f64 * ROW
+                                + (ROW - BOX) / 2.0
+                        )
+                    });
+                    let ys: Vec<_> = ys.collect();
+                    assert!(
+                        !lines.is_empty() && lines.iter().all(|line| ys.iter().any(|y| line.contains(y))),
+                        "{lines:?}"
+                    );
                     let number = format!(">{}</text>", label(ran.cell, 1, true));
-                    assert!(line.contains(&number) || times.acts[1] > 100.0, "{line}");
+                    let numbers = lines.iter().filter(|line| line.contains(&number)).count();
+                    assert!(numbers == 1 || times.acts[1] > 100.0, "{lines:?}");
                 }
             }
         }
@@ -163,9 +230,15 @@ mod tests {
     #[test]
     fn diagrams_are_no_wider_than_they_may_be() {
         let xml = draw(&timeline("1f1b", [2, 50], &Times::new(1.0, 1e6, 1.0)));
-        let width: f64 = xml.split('"').nth(3).unwrap().parse().unwrap();
-        assert!(width <= WIDEST + LEFT + RIGHT + 1.0, "{width}");
-        let axis = axis(33.0, 20.0, 100.0);
-        assert_eq!(axis.len(), 8, "0 to 30 by 5, and what it is");
+        let size =
+            |xml: &str| -> [f64; 2] { [3, 5].map(|n| xml.split('"').nth(n).unwrap().parse().unwrap()) };
+        let [width, height] = size(&xml);
+        assert!(width <= BAND + LEFT + RIGHT + 1.0 && height > 16.0 * 2.0 * ROW, "{width} × {height}");
+        let [width, _] = size(&draw(&timeline("zb-v", [16, 64], &Times::new(1.0, 1.0, 1.0))));
+        assert!(width <= 1500.0, "{width}");
+        let fold = Fold { scale: 20.0, each: 33.0, bands: 2, height: 100.0 };
+        assert_eq!(axis(66.0, &fold, 0).len(), 8, "0 to 30 by 5, and what it is");
+        let last = axis(64.0, &fold, 1);
+        assert_eq!((last.len(), texts(&last[5])), (7, vec!["60"]), "35 to 60: {last:?}");
     }
 }

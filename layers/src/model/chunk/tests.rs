@@ -3,10 +3,12 @@
 mod bare;
 
 use crate::{
-    Builder, Chunk, Cx, Error, Half, Input, Output, Positions, Random, Rates, Shape, Stage, Targets, Wanted,
+    Builder, Chunk, Cx, Error, Half, Input, Keeper, Output, Positions, Random, Rates, Rest, Rests, Shape,
+    Stage, Targets, Uses, Wanted,
 };
 use comm::{Axis, Mesh, Op, World};
 use kernels::{Heads, Kernels, Meta};
+use std::collections::BTreeSet;
 use tensor::{Category, Cpu, Device, F61, Host, Ids, Key, Phase, Rope, Scaling, Tensor};
 
 const SHAPE: Shape = Shape {
@@ -117,6 +119,49 @@ fn parts_and_later_halves_equal_the_whole_bit_for_bit() {
                 }
             }
         }
+    }
+}
+
+/// The first and the last block on one rank, as on a V, and the table of both ends; each of three data ranks has one of the
+/// microbatches. Kills: a table that is summed with the head's gradients, before the embedding has added its own; a table for each
+/// end.
+#[test]
+fn a_tied_table_of_both_ends_is_summed_when_both_have_added() {
+    let _key = Key(13).enter();
+    let shape = Shape { tied: true, ..SHAPE };
+    let alone = World::threads(&[]).unwrap();
+    let whole = alone.run(|device, mesh| gradients(&device, &mesh, &shape, &[0, 3], false));
+    let whole = whole.unwrap().remove(0).split_off(LENGTHS.len());
+    let [all, shard] = [Rest::Whole, Rest::Shard];
+    let rests = [[all, all, all], [all, all, shard], [all, shard, shard], [shard, shard, shard]];
+    for ([value, gradient, state], later) in
+        rests.into_iter().flat_map(|rests| [(rests, false), (rests, true)])
+    {
+        let run = |device: D, mesh: Mesh<Host>| {
+            let rests = Rests { value, gradient, state, block: None };
+            let at = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 1 }) };
+            let (mut v, mut keeper) = (Chunk::part(&at, &shape, &[0..1, 1..3], None)?, Keeper::new(rests));
+            let cx = Cx::train(mesh.rank(), LENGTHS[mesh.rank()], LENGTHS.concat().iter().sum());
+            let [given, targets] = [0, 7].map(|salt| ids(&device, cx.rows(), cx.microbatch() + salt));
+            let x = match v.forward(0, &cx, &mut keeper, Input::Tokens(given), None)? {
+                Output::Activation(x) => Input::Activation(x),
+                _ => unreachable!("the end is another run's"),
+            };
+            v.forward(1, &cx, &mut keeper, x, Some(Wanted::Loss(Targets::Ids(targets))))?;
+            let half = if later { Half::Input } else { Half::Both };
+            let dy = v.backward(1, &cx, &mut keeper, None, half, true)?;
+            v.backward(0, &cx, &mut keeper, dy, half, true)?;
+            if later {
+                [1, 0].into_iter().try_for_each(|run| v.backward_weight(run, &cx, &mut keeper, true))?;
+            }
+            keeper.finish(&mut v.params())?;
+            let names: BTreeSet<_> = v.params().iter().map(|param| param.name().clone()).collect();
+            assert_eq!(names.len(), v.params().len(), "one table: {names:?}");
+            let gradients = v.params().into_iter().map(|param| Ok(param.gather_gradient(&mesh)?.unwrap()));
+            gradients.collect::<Result<Vec<_>, Error>>()
+        };
+        let seen = World::threads(&[(Axis::Dp, 3)]).unwrap().run(run).unwrap();
+        assert!(seen.iter().all(|seen| *seen == whole), "{value:?} {gradient:?} {state:?} later {later}");
     }
 }
 

@@ -77,10 +77,12 @@ pub struct SharedExpert {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Balance {
-    /// Of the balance of a microbatch.
+    /// Weight of the balance of a microbatch, block by block.
     pub microbatch: f64,
     /// Of the balance of each sequence.
     pub sequence: f64,
+    /// Of one balance of a microbatch, over the rows of all blocks together.
+    pub pooled: f64,
     /// Of the squares of the logits' log-sum-exp.
     pub z: f64,
 }
@@ -143,7 +145,7 @@ impl Experts {
         groups: None,
         capacity: None,
         shared: None,
-        balance: Balance { microbatch: 0.0, sequence: 0.0, z: 0.0 },
+        balance: Balance { microbatch: 0.0, sequence: 0.0, pooled: 0.0, z: 0.0 },
         dense: Blocks(0),
         forced: false,
         by_experts: false,
@@ -180,6 +182,7 @@ impl Experts {
     /// Whether what a token gets, or what is added to the loss, depends on other tokens of the microbatch.
     #[must_use]
     pub fn are_of_microbatches(&self) -> bool {
-        self.capacity.is_some() || self.forced || [self.balance.microbatch, self.balance.sequence] != [0.0; 2]
+        let Balance { microbatch, sequence, pooled, .. } = self.balance;
+        self.capacity.is_some() || self.forced || [microbatch, sequence, pooled] != [0.0; 3]
     }
 }

@@ -65,8 +65,8 @@ impl fmt::Display for Shape {
 
 impl fmt::Display for Experts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Experts { count, chosen, hidden, scale, balance: Balance { microbatch, sequence, z }, .. } =
-            *self;
+        let Experts { count, chosen, hidden, scale, .. } = *self;
+        let Balance { microbatch, sequence, pooled, z } = self.balance;
         let mut says = vec![format!("{} of {hidden} hidden, {chosen} chosen", counted(count, "expert"))];
         let scoring = if self.scoring == Scoring::Softmax { "softmax" } else { "sigmoids" };
         let moves = |rate: f64| if rate > 0.0 { format!(" that moves by {rate}") } else { String::new() };
@@ -82,6 +82,7 @@ impl fmt::Display for Experts {
         let balances = [
             (microbatch, "balance of microbatches"),
             (sequence, "balance of sequences"),
+            (pooled, "balance of all blocks together"),
             (z, "z-loss of the router"),
             (self.noise, "noise of the router"),
         ];
@@ -123,7 +124,7 @@ mod tests {
             groups: Some(Groups { count: 4, chosen: 2 }),
             capacity: Some(1.25),
             shared: Some(SharedExpert { hidden: 32, gated: true }),
-            balance: Balance { microbatch: 0.5, sequence: 0.25, z: 0.125 },
+            balance: Balance { microbatch: 0.5, sequence: 0.25, pooled: 0.75, z: 0.125 },
             dense: Blocks::from_iter([0, 3]),
             forced: true,
             by_experts: true,
@@ -134,7 +135,7 @@ mod tests {
             everything.to_string(),
             "8 experts of 14336 hidden, 2 chosen, by sigmoids with a bias of the choice that moves by 0.125, from 2 of 4 groups, \
              gates × 2.5, capacity 1.25, a shared expert of 32 hidden with a gate, balance of microbatches 0.5, \
-             balance of sequences 0.25, z-loss of the router 0.125, noise of the router 0.0625, no experts in block 0 and 3, experts choose tokens, \
+             balance of sequences 0.25, balance of all blocks together 0.75, z-loss of the router 0.125, noise of the router 0.0625, no experts in block 0 and 3, experts choose tokens, \
              tokens dealt in turn"
         );
     }

@@ -1,7 +1,9 @@
 //! Sums of units in one call.
 use super::*;
-use crate::{Builder, Draw, Error, Kind, Optimizer, Placed, Placement, Random};
+use crate::param::shards::Shards;
+use crate::{Builder, Draw, Error, Kind, Optimizer, Placed, Placement, Random, Values};
 use comm::{Axis, Mesh, Op, World};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use tensor::{Category, Cpu, F61, Host, Key, Scalar};
 
 /// A parameter whose gradient is `1 + salt` on rank 0, twice as much on rank 1, and so on.
@@ -12,7 +14,7 @@ fn param(at: &Builder<Cpu<f32>>, name: &str, placement: &Placement, salt: usize)
     Ok(param)
 }
 
-/// Six parameters of one shape on four ranks, in units of two, three, and what is left. Gradients are partial sums along dp,
+/// Seven parameters of one shape on four ranks, in units of two, four, and what is left. Gradients are partial sums along dp,
 /// tp, both or none. Two steps. Kills: a gradient that another parameter gets, one that is summed twice, not at all or
 /// along another axis, a call for each parameter, a unit that is not waited for, a step that the next one takes for its own.
 #[test]
@@ -32,6 +34,7 @@ fn units_are_summed_in_one_call_for_each_group() {
             ("blocks.0.a", &both, over_both),
             ("blocks.0.b", &none, mine),
             ("blocks.0.c", &tensor, over_tp),
+            ("blocks.0.d", &both, over_both),
             ("norm", &data, over_dp),
             ("head", &both, over_both),
         ];
@@ -41,8 +44,8 @@ fn units_are_summed_in_one_call_for_each_group() {
             let mut made = params.iter().enumerate().map(new).collect::<Result<Vec<_>>>()?;
             let mut all: Vec<_> = made.iter_mut().collect();
             let before = mesh.ledger();
-            sums.complete(&mut all[4..])?;
-            sums.complete(&mut all[1..4])?;
+            sums.complete(&mut all[5..])?;
+            sums.complete(&mut all[1..5])?;
             let sets = [Axis::Dp.into(), Axis::Tp.into(), Axis::Dp | Axis::Tp];
             let begun = mesh.ledger() - &before;
             assert_eq!(sets.map(|axes| begun.get(axes, Op::AllReduce).calls), [1, 1, 2]);
@@ -50,7 +53,7 @@ fn units_are_summed_in_one_call_for_each_group() {
             assert_eq!(sums.units.len(), 3, "a step's units are the next one's");
             let said = mesh.ledger() - &before;
             let said = sets.map(|axes| said.get(axes, Op::AllReduce)).map(|said| (said.calls, said.elements));
-            assert_eq!(said, [(2, 2 * 6), (1, 6), (2, 2 * 6)]);
+            assert_eq!(said, [(2, 2 * 6), (1, 6), (2, 3 * 6)]);
             for (salt, (param, (name, _, sum))) in made.iter().zip(params).enumerate() {
                 let gradient: Vec<_> = param.gradient_elements().into_iter().map(|(_, g)| g).collect();
                 assert_eq!(gradient, [((1 + salt) * sum) as f32; 6], "{name} on {}", mesh.rank());
@@ -59,6 +62,65 @@ fn units_are_summed_in_one_call_for_each_group() {
         Ok::<_, Error>(())
     };
     World::threads(&[(Axis::Dp, 2), (Axis::Tp, 2)]).unwrap().run(run).unwrap();
+}
+
+/// The sums of a parameter over dp and of one over edp are of the same two ranks, and of as many numbers. Kills: calls that one
+/// rank starts in another order, so that each gets the other's sum.
+#[test]
+fn calls_of_the_same_ranks_start_in_one_order() {
+    let run = |device: Cpu<f32>, mesh: Mesh<_>| {
+        let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+        let dense = Placement::default();
+        let alike = Axes::TOKENS.iter().fold(dense.clone(), |all, axis| all.on(axis, Placed::Replicate));
+        let expert = alike.on(Axis::Edp, Placed::Partial);
+        let placements = [("dense", &dense), ("experts", &expert)];
+        let new = |(salt, (name, placement)): (usize, (&str, &_))| param(&at, name, placement, salt);
+        let mut made = placements.into_iter().enumerate().map(new).collect::<Result<Vec<_>>>()?;
+        Keeper::new(Rests::WHOLE).finish(&mut made.iter_mut().collect::<Vec<_>>())?;
+        for (salt, param) in made.iter().enumerate() {
+            let gradient: Vec<_> = param.gradient_elements().into_iter().map(|(_, g)| g).collect();
+            assert_eq!(gradient, [((1 + salt) * 3) as f32; 6], "{} on {}", param.name(), mesh.rank());
+        }
+        Ok::<_, Error>(())
+    };
+    World::threads(&[(Axis::Dp, 2)]).unwrap().run(run).unwrap();
+}
+
+/// Two steps of plain descent, of each the value before and after it as layers are given it. Kills: a value that was gathered
+/// before the update and is used after it, another rank's shard, one at the wrong place.
+#[test]
+fn what_is_gathered_after_an_update_is_the_new_value() {
+    let _key = Key(5).enter();
+    for (stage, block) in [(0, None), (1, None), (2, None), (3, None), (1, Some(2)), (3, Some(2))] {
+        let run = |device: Cpu<F61>, mesh: Mesh<Host>| {
+            let rests = zero(stage, block);
+            let at = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 1 }) };
+            let draw = Draw { mean: 0.0, std: 1.0 };
+            let mut param = Param::new(&at, "w", [13, 5], at.placement(), draw)?;
+            let (mut keeper, mut optimizer) = (Keeper::new(rests), Optimizer::new(Kind::Sgd, None));
+            let number = |rank: usize| F61::sample(rank as u64, 1.0);
+            let sum = (0..4).fold(F61::ZERO, |sum, rank| sum + number(rank));
+            let drawn = Values::<F61>::of(&Random { seed: 1 }, "w", [13, 5], draw)?;
+            let mut wanted: Vec<_> = (0..65).map(|i| drawn.at([i / 5, i % 5])).collect();
+            for step in 0..3 {
+                keeper.ahead(&mut [&mut param])?;
+                keeper.before(&mut [&mut param])?;
+                let seen = param.value().read().unwrap();
+                assert!(seen == wanted, "step {step} of zero{stage} in {block:?}, rank {}", mesh.rank());
+                param.accumulate(|device, gradient, _| device.fill(gradient, number(mesh.rank())));
+                keeper.after(&mut [&mut param])?;
+                keeper.complete(&mut [&mut param])?;
+                keeper.finish(&mut [&mut param])?;
+                optimizer.step(&mut [&mut param], &mesh, 1.0)?;
+                keeper.share(&mut [&mut param])?;
+                for w in &mut wanted {
+                    *w = *w - sum;
+                }
+            }
+            Ok::<_, Error>(())
+        };
+        World::threads(&[(Axis::Dp, 4)]).unwrap().run(run).unwrap();
+    }
 }
 
 /// Kills: a name cut within a part, a shared part of two parameters that not all have, a sum that is taken for that of
@@ -113,6 +175,8 @@ fn bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>) -> R
         for last in [false, true] {
             keeper.before(&mut [&mut param])?;
             assert_eq!(param.value().len(), 65);
+            let here = if stage == 3 { peak } else { resting[0] }; // as gradients: all of it beside the shard
+            assert_eq!((stage, block, now(Category::Weights)), (stage, block, here));
             keeper.after(&mut [&mut param])?;
             keeper.before(&mut [&mut param])?;
             param.accumulate(|device, gradient, write| {
@@ -145,7 +209,8 @@ fn bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>) -> R
     Ok(())
 }
 
-/// Kills: whole gradients that stay, or come back as copies; a value that is not let go, or gathered where it rests whole;
+/// Kills: whole gradients that stay, or come back as copies; a value that is not let go, gathered where it rests whole, or counted
+/// as something else;
 /// moments of what is elsewhere; a sum over blocks for every microbatch, or of more than a shard.
 #[test]
 fn what_rests_takes_the_bytes_that_are_worked_out_by_hand() {
@@ -248,6 +313,17 @@ fn what_is_not_trained_stays_and_is_gathered() {
 
 fn weight_of(_: &Mesh<Host>, device: &Cpu<f32>) -> Tensor<Cpu<f32>> {
     Tensor::from_fn(device, Category::Buffers, 3, 3, |_| 1.0)
+}
+
+/// Of 65 numbers 16 on each of four ranks. Kills: shards that lose the last numbers, and end somewhere without a name.
+#[test]
+fn shards_that_do_not_hold_all_are_named() {
+    let sum = Mesh::ghost(&[(Axis::Dp, 4)], 0).unwrap().group(Axis::Dp).clone();
+    let shards = Shards::of(&sum, zero(3, None), 65).unwrap().expect("of 17 numbers each");
+    shards.hold("w", 65);
+    let floor = Shards { len: 16, ..shards };
+    let why = catch_unwind(AssertUnwindSafe(|| floor.hold("w", 65))).unwrap_err();
+    assert_eq!(why.downcast_ref::<String>().unwrap(), "the shards of w hold 64 of 65 numbers");
 }
 
 /// Kills: rests that nobody keeps, taken for others; blocks that ranks do not make up.

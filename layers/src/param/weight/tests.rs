@@ -150,3 +150,25 @@ fn weights_are_gathered_over_their_own_axis_only() {
     let why = weight.gathered(mesh.group(Axis::Dp), &[2.into()]).err().unwrap().to_string();
     assert_eq!(why, "a share along axis tp cannot meet what is split along axis dp");
 }
+
+/// Two experts on two data ranks of four tensor ranks, whole or each on two of them; rank `r` has a gradient of 2^r. Kills: a
+/// gradient that is summed over other ranks than those that have the same part of the same expert.
+#[test]
+fn experts_are_summed_over_the_ranks_that_have_the_same() {
+    for (slices, apart) in [(1, 2), (2, 4)] {
+        let run = |device: Cpu<f32>, mesh: Mesh<Host>| {
+            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+            let draw = Draw { mean: 0.0, std: 1.0 };
+            let mut experts = ExpertWeight::new(&at, "experts", [2, 3], &[4.into()], draw)?;
+            let own = |rank: usize| (1 << rank) as f32;
+            experts.param().accumulate(|device, gradient, _| device.fill(gradient, own(mesh.rank())));
+            experts.param().sync()?;
+            let wanted: f32 = (0..8).filter(|rank| rank % apart == mesh.rank() % apart).map(own).sum();
+            let seen: Vec<_> = experts.param().gradient_elements().into_iter().map(|(_, g)| g).collect();
+            assert_eq!(seen, vec![wanted; 3 * 4 / slices], "rank {} of {slices} slices", mesh.rank());
+            Ok::<_, Error>(())
+        };
+        let sizes = [(Axis::Dp, 2), (Axis::Tp, 4), (Axis::Ep, 2), (Axis::Etp, slices)];
+        World::threads(&sizes).unwrap().run(run).unwrap();
+    }
+}

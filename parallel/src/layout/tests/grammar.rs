@@ -161,7 +161,13 @@ fn what_does_not_fit_is_said_in_one_sentence() {
                   selective, full and twice",
         ),
         ("zero1=2", "zero1=2: zero1 has no ranks of its own; write dp=2:zero1"),
-        ("tp=2,ep=3", "tp=2,ep=3: 3 ranks of experts do not divide the 2 of a stage"),
+        ("tp=2,ep=3", "tp=2,ep=3: 3 ranks of experts do not divide the 2 of a stage; add dp=3"),
+        ("tp=2,ep=4,pp=2", "tp=2,ep=4,pp=2: 4 ranks of experts do not divide the 2 of a stage; add dp=2"),
+        (
+            "tp=2,ep=10000000019",
+            "tp=2,ep=10000000019: 10000000019 ranks of experts do not divide the 2 of a stage",
+        ),
+        ("dp=3,ep=2", "dp=3,ep=2: 2 ranks of experts do not divide the 3 of a stage; write dp=6"),
         ("order=tp", "order=tp orders nothing, as no axis is split; leave it out"),
         ("dp=2,order=dp,order=dp", "\"order=dp\" is no order, or a second one; write order=tp.dp once"),
         ("dp=2,order=dp:zero1", "\"order=dp:zero1\" is no order, or a second one; write order=tp.dp once"),
@@ -207,7 +213,7 @@ fn a_strategy_is_asked_with_all_sizes() {
         [fits(2, Some(3)), fits(2, Some(4)), fits(4, None), fits(5, None)],
         [true, false, true, false]
     );
-    let nobody = misfit((Axis::Cp, 2), "5 heads", &[]).to_string();
+    let nobody = misfit((Axis::Cp, 2), (None, &[]), "5 heads", &[]).to_string();
     assert_eq!(nobody, "cp=2 does not fit 5 heads: no number of cp ranks does");
 }
 

@@ -81,6 +81,34 @@ fn what_is_saved_is_freed_with_the_last_half() {
     assert_eq!(peak(GPipe.row(1, &Plan::whole(2, 3)).map(back)), 303 + 120);
 }
 
+/// Adds up every schedule's rows. Kills: halves of a backward that together free more than its forward saved, or less.
+#[test]
+fn both_halves_free_what_the_forward_saved() {
+    for (schedule, freed) in
+        ALL.iter().flat_map(|schedule| [0.0, 0.25, 0.5, 1.0].map(|freed| (*schedule, freed)))
+    {
+        let plan = schedule.plan(3, 8, Some(2));
+        let adds = |cell: Cell| match cell.act {
+            Act::F => 1.0,
+            Act::B => -1.0,
+            Act::I => -freed,
+            Act::W => freed - 1.0,
+        };
+        let parts = (plan.chunks * plan.slices) as f64;
+        let most = |rank| {
+            let (all, most) = schedule
+                .row(rank, &plan)
+                .map(adds)
+                .fold((0.0, 0.0), |(all, most): (f64, f64), add| (all + add, most.max(all + add)));
+            assert_eq!(all, 0.0, "nothing is left of {}", schedule.about().word);
+            most / parts
+        };
+        let wanted: Vec<f64> = (0..3).map(most).collect();
+        let of = simulated(schedule, &plan, &Times { freed, ..Times::new(1.0, 1.0, 1.0) });
+        assert_eq!(of.peak_saved, wanted, "{} frees {freed}", schedule.about().word);
+    }
+}
+
 /// By hand. Kills: a latency that keeps the link busy, two messages on a link at once, a message that takes no time
 /// back, one of a rank to itself.
 #[test]

@@ -1,10 +1,11 @@
 //! The proof of a panel, and what it says.
 use super::{Member, PANEL};
+use crate::proof::bounded;
 use crate::verdict::{LIMITS, WHAT, sure};
-use crate::{Verdict, certify, check};
+use crate::{Keys, Verdict, check, keys};
 use parallel::{Result, Scheme, budget};
 use serde::Serialize;
-use tensor::{Cpu, F61, Key};
+use tensor::{Cpu, F61};
 
 /// What the proof of a panel came to.
 #[derive(Clone, Debug, Serialize)]
@@ -35,19 +36,31 @@ pub struct Proven {
 /// If no small model fits the layout, or a rank fails.
 pub fn certify_panel<'a>(
     scheme: impl Into<Scheme<'a, Cpu<F61>>>,
-    keys: &[Key],
+    keys: impl Into<Keys<'a>>,
     told: &dyn Fn(&str),
 ) -> Result<Certificate> {
     let scheme = scheme.into();
-    let fits = |member: &Member| check(&member.subject(scheme)?, scheme);
-    budget::all(PANEL.iter().map(fits))?; // before the first proof
+    let fits = |member: &Member| {
+        let subject = member.subject(scheme)?;
+        check(&subject, scheme).map(|()| subject)
+    };
+    let subjects = budget::all(PANEL.iter().map(fits))?; // before the first proof
+    told("how surely");
+    let bounds: Vec<_> = subjects.iter().map(|subject| subject.bound_log2(1)).collect();
+    let drawn;
+    let keys = match keys.into() {
+        Keys::Given(keys) => keys,
+        Keys::Sure(first, least) => {
+            drawn = keys::drawn(first, least, &bounds);
+            &drawn
+        }
+    };
     let verdict = Verdict::of((&scheme, &"small models"), keys);
     let verdict = Verdict { bound_log2: Some(f64::NEG_INFINITY), ..verdict };
     let mut all = Certificate { verdict, work: String::new(), models: Vec::new() };
-    for member in PANEL {
+    for ((member, subject), bound) in PANEL.iter().zip(subjects).zip(bounds) {
         told(member.name);
-        let subject = member.subject(scheme)?;
-        let one = certify(&subject, scheme, keys, &|_| ())?;
+        let one = bounded(&subject, scheme, (keys, &|| bound), &|_| ())?;
         let model = format!("{}; {}", subject.model, subject.learner());
         all.models.push(Proven { name: member.name, model, bound_log2: one.bound_log2 });
         all.work = subject.work();
@@ -85,7 +98,7 @@ impl Certificate {
              Each model: {work}.\n\
              Equal bit for bit: {tensors} tensors, {elements} elements ({WHAT}), on every rank, under the keys {keys}.\n\
              For the shapes that ran, {} (opaque functions taken as random).\n{LIMITS}",
-            sure("a program that is wrong on one of them", self.verdict.bound_log2)
+            sure("a program that is wrong on one of them", self.verdict.bound_log2, self.verdict.keys.len())
         )
     }
 }

@@ -154,7 +154,7 @@ fn ones(rows: usize) -> Tensor<Cpu<F61>> {
     tensor(&Cpu::default(), 1, [rows, 2])
 }
 
-/// Kills: counts, types or numbers of values that differ and are not compared.
+/// At once and started. Kills: counts, types or numbers of values that differ and are not compared.
 #[test]
 fn what_ranks_give_and_do_not_take_is_reported_on_both() {
     let cases = [
@@ -169,6 +169,18 @@ fn what_ranks_give_and_do_not_take_is_reported_on_both() {
         told(
             |g| g.reduce_scatter_v(&ones(3), &[1, 2]).map(drop),
             |g| g.reduce_scatter_v(&ones(3), &[2, 1]).map(drop),
+        ),
+        told(
+            |g| g.start_all_to_all_v(ones(3), [&[1, 2], &[1, 5]], 0)?.wait().map(drop),
+            |g| g.start_all_to_all_v(ones(5), [&[4, 1], &[2, 1]], 0)?.wait().map(drop),
+        ),
+        told(
+            |g| g.start_all_gather_v(ones(1), &[1, 2])?.wait().map(drop),
+            |g| g.start_all_gather_v(ones(3), &[1, 3])?.wait().map(drop),
+        ),
+        told(
+            |g| g.start_reduce_scatter_v(ones(3), &[1, 2])?.wait().map(drop),
+            |g| g.start_reduce_scatter_v(ones(3), &[2, 1])?.wait().map(drop),
         ),
         told(|g| g.all_gather_values(&[1u64]).map(drop), |g| g.all_gather_values(&[1i64]).map(drop)),
         told(|g| g.all_gather_values(&[1u64]).map(drop), |g| g.all_gather(&ones(1)).map(drop)),

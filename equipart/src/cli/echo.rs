@@ -1,0 +1,62 @@
+//! Arguments as messages quote them: short, and with nothing that a terminal obeys or a reader does not see.
+use tensor::quoted::escaped;
+
+/// Characters that are shown of an argument.
+const MOST: usize = 100;
+
+/// A message about these arguments, of which it may quote parts, as they are or with escapes: each cut where it is long. All
+/// that is not seen is written out, but the ends of lines.
+pub(crate) fn shown(message: &str, arguments: &[String]) -> String {
+    let lines: Vec<_> = message.split('\n').map(escaped).collect();
+    let long = arguments.iter().filter(|argument| argument.chars().count() > MOST);
+    let long: Vec<_> =
+        long.flat_map(|of| [escaped(of), format!("{of:?}").trim_matches('"').to_string()]).collect();
+    lines.iter().map(|line| cut(line, &long)).collect::<Vec<_>>().join("\n")
+}
+
+/// A line with each stretch of more than [`MOST`] characters that is a part of one of these cut.
+fn cut(line: &str, long: &[String]) -> String {
+    let (mut all, mut rest) = (String::new(), line);
+    while let Some(c) = rest.chars().next() {
+        let begin = rest.char_indices().nth(MOST).map_or(rest, |(end, _)| &rest[..end]);
+        let quoted = long.iter().filter_map(|of| of.find(begin).map(|at| common(rest, &of[at..]))).max();
+        if let Some(len) = quoted.filter(|len| *len > begin.len()) {
+            all += begin;
+            all.push('…');
+            rest = &rest[len..];
+        } else {
+            all.push(c);
+            rest = &rest[c.len_utf8()..];
+        }
+    }
+    all
+}
+
+/// Bytes of the characters with which both begin.
+fn common(a: &str, b: &str) -> usize {
+    a.chars().zip(b.chars()).take_while(|(a, b)| a == b).map(|(c, _)| c.len_utf8()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: an argument shown whole, as it is or in Debug's escapes; a cut of the words around it; a turned order of
+    /// letters; a message without long arguments that is changed.
+    #[test]
+    fn what_is_quoted_is_short_and_seen() {
+        let long = format!("tp=2,{}\u{202e}\n\"{}", "x".repeat(5000), "é".repeat(5000));
+        let arguments = ["prove".to_string(), long.clone()];
+        let begin = &long[..MOST];
+        for quoted in [escaped(&long), format!("{long:?}").trim_matches('"').to_string()] {
+            let told = shown(&format!("invalid value '{quoted}': it is no layout\n\nsee help"), &arguments);
+            assert!(told.contains(begin) && told.ends_with("…': it is no layout\n\nsee help"), "{told}");
+            assert!(told.chars().count() < 2 * MOST + 60 && told.lines().count() == 3, "{told}");
+        }
+        let part = format!("axis {:?} is none", &long[1000..3000]);
+        assert_eq!(shown(&part, &arguments), format!("axis \"{}…\" is none", "x".repeat(MOST)));
+        let other = "y".repeat(5000);
+        assert_eq!(shown(&other, &arguments), other);
+        assert_eq!(shown("a\u{202e}\u{1b}[31m", &["a".into()]), "a\\u{202e}\\u{1b}[31m");
+    }
+}

@@ -1,0 +1,138 @@
+//! How long the work of each row takes. Rows take turns, so that whatever else the machine does falls on all of them alike,
+//! until each was measured for so many seconds; told are the median and how far half of its runs lie from it.
+use super::{Comparison, LR, Partitioning, trainer};
+use models::Model;
+use models::generate::{Generated, Prompts};
+use parallel::measure::{self, Taken};
+use parallel::number::Runs;
+use parallel::{At, Batch, Layout, Network, Result, session};
+use tensor::Phase;
+
+/// The fewest runs of a row whose spread is told.
+const FEWEST: usize = 3;
+/// Steps of one turn of training, after one that is not counted: it takes memory that later ones find.
+const STEPS: usize = 4;
+
+/// Times of one row's runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Timed {
+    /// The median, in seconds.
+    pub(super) median: f64,
+    /// Half of the distance between the quartiles, as a share of the median; none of fewer than three runs.
+    pub(super) spread: Option<f64>,
+    /// How many runs.
+    pub(super) runs: usize,
+}
+
+impl Timed {
+    pub(super) fn of(mut seconds: Vec<f64>) -> Self {
+        seconds.sort_by(f64::total_cmp);
+        let (runs, last) = (seconds.len(), seconds.len() - 1);
+        let median = f64::midpoint(seconds[last / 2], seconds[runs / 2]);
+        let between = seconds[last - last / 4] - seconds[last / 4];
+        Self { median, spread: (runs >= FEWEST).then_some(between / 2.0 / median), runs }
+    }
+}
+
+/// Runs rows in turn until each was measured for so many seconds in all, and no less than three times; once each for 0
+/// seconds. A turn gives what it made, of which each row's last is kept, and the seconds of its runs.
+pub(super) fn in_turn<T>(
+    rows: usize,
+    seconds: f64,
+    mut turn: impl FnMut(usize) -> Result<(T, Vec<f64>)>,
+) -> Result<Vec<(T, Timed)>> {
+    let mut all: Vec<_> = (0..rows).map(&mut turn).collect::<Result<_>>()?;
+    let lacks = |times: &[f64]| times.iter().sum::<f64>() < seconds || times.len() < FEWEST;
+    while seconds > 0.0 && all.iter().any(|(_, times)| lacks(times)) {
+        for (row, (last, times)) in all.iter_mut().enumerate().filter(|(_, (_, times))| lacks(times)) {
+            let (made, more) = turn(row)?;
+            *last = made;
+            times.extend(more);
+        }
+    }
+    Ok(all.into_iter().map(|(made, times)| (made, Timed::of(times))).collect())
+}
+
+/// Generates each way and measures it. A trace that is kept has one more run of each way.
+pub(super) fn generating<D: Runs>(
+    (work, model): (&Comparison, &Model),
+    ways: &[Partitioning],
+    request: &Prompts,
+    watch: &dyn Fn(&str),
+) -> Result<Vec<(Generated<D::Elem>, Timed)>> {
+    let untraced = work.network.untraced();
+    watch("generating, rows in turn");
+    let timed = in_turn(ways.len(), work.seconds, |row| {
+        let generated = ways[row].generate::<D>(model, &untraced, request)?;
+        let seconds = measure::seconds(&generated.taken);
+        Ok((generated, vec![seconds]))
+    })?;
+    if work.network.trace.is_some() {
+        ways.iter().try_for_each(|way| way.generate::<D>(model, &work.network, request).map(drop))?;
+    }
+    Ok(timed)
+}
+
+/// Runs training steps under each layout and measures them on each rank. A trace that is kept has each layout's last turn.
+pub(super) fn steps<D: Runs>(
+    work: &Comparison,
+    layouts: &[Layout],
+    batch: &Batch,
+    watch: &dyn Fn(&str),
+) -> Result<Vec<(Vec<Taken>, Timed)>> {
+    let untraced = work.network.untraced();
+    let turn = |layout: &Layout, network: &Network| -> Result<(Vec<Taken>, Vec<f64>)> {
+        let world = network.world(layout, "training")?;
+        let counted = if work.seconds > 0.0 { STEPS } else { 1 };
+        let ranks = session::run((layout, &world), work.model.values(), |at: At<D>| {
+            let mut trainer = trainer(work, &at)?;
+            let step =
+                |_| measure::work(&at, Phase::Step, || trainer.step(batch, LR)).map(|(_, taken)| taken);
+            (0..=counted).map(step).collect::<Result<Vec<_>>>()
+        })?;
+        let seconds = |step: usize| ranks.iter().map(|steps| steps[step].seconds).fold(0.0, f64::max);
+        let last = ranks.iter().map(|steps: &Vec<Taken>| steps[counted]).collect();
+        Ok((last, (1..=counted).map(seconds).collect()))
+    };
+    watch("training, rows in turn");
+    let timed = in_turn(layouts.len(), work.seconds, |row| turn(&layouts[row], &untraced))?;
+    if work.network.trace.is_some() {
+        layouts.iter().try_for_each(|layout| turn(layout, &work.network).map(drop))?;
+    }
+    Ok(timed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: a mean, the fastest run, the whole range, a spread of two runs.
+    #[test]
+    fn median_and_quartiles_are_told() {
+        let of = |seconds: &[f64]| Timed::of(seconds.to_vec());
+        assert_eq!(of(&[9.0]), Timed { median: 9.0, spread: None, runs: 1 });
+        assert_eq!(of(&[3.0, 1.0]), Timed { median: 2.0, spread: None, runs: 2 });
+        assert_eq!(of(&[4.0, 5.0, 90.0, 1.0, 3.0]), Timed { median: 4.0, spread: Some(0.25), runs: 5 });
+    }
+
+    /// Kills: rows measured one after the other, one that goes on when it has enough, fewer than three runs, an older result.
+    #[test]
+    fn rows_take_turns_until_each_has_its_seconds() {
+        let (mut order, seconds) = (Vec::new(), [1.0, 0.25, 5.0]);
+        let mut turn = |row: usize| {
+            order.push(row);
+            Ok((order.len(), vec![seconds[row]]))
+        };
+        let once = in_turn(3, 0.0, &mut turn).unwrap();
+        assert_eq!(
+            once.iter().map(|(made, timed)| (*made, timed.runs)).collect::<Vec<_>>(),
+            [(1, 1), (2, 1), (3, 1)]
+        );
+        let more = in_turn(3, 1.0, &mut turn).unwrap();
+        assert_eq!(
+            more.iter().map(|(made, timed)| (*made, timed.runs)).collect::<Vec<_>>(),
+            [(10, 3), (13, 4), (12, 3)]
+        );
+        assert_eq!(order[3..], [0, 1, 2, 0, 1, 2, 0, 1, 2, 1]);
+    }
+}

@@ -1,0 +1,26 @@
+//! What `compare` prints, held against what it tells scripts.
+use serde_json::Value;
+
+/// That the tables that people read tell a row's bytes, in the units that stand beside them, whatever columns there are. Kills:
+/// another unit than the number is of, the bytes of another rank, row or work.
+pub(crate) fn printed_as_told(tables: &str, row: &Value) {
+    let (name, inference) = (row["name"].as_str().unwrap(), row["workload"] == "inference");
+    let mut lines = tables.lines().filter(|line| line.trim_start().starts_with(name));
+    let line = lines.nth(usize::from(!inference)).unwrap_or_else(|| panic!("{name} is not in {tables}"));
+    let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3), (" B", 1.0)];
+    let bytes = |cell: &str| {
+        let (number, unit) = units.iter().find_map(|(name, unit)| Some((cell.strip_suffix(name)?, unit)))?;
+        Some(number.trim().parse::<f64>().ok()? * unit)
+    };
+    let seen: Vec<_> = line.split("  ").filter_map(|cell| bytes(cell.trim())).collect();
+    let of_phases = row["peak_bytes"]
+        .as_object()
+        .unwrap()
+        .values()
+        .map(|ranks| ranks.as_array().unwrap().iter().filter_map(Value::as_f64).fold(0.0, f64::max));
+    let of_numbers = row["peak_bytes_by_number"].as_object().unwrap().values();
+    let more = of_numbers.chain([&row["traffic_bytes"]]).filter_map(Value::as_f64);
+    let told: Vec<_> = of_phases.chain(more).collect();
+    let near = |seen: &f64| told.iter().any(|told| (seen - told).abs() <= 0.005 * told);
+    assert!(seen.len() >= 2 && seen.iter().all(near), "{line}: {seen:?}, told {told:?}");
+}

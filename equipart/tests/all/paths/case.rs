@@ -1,0 +1,106 @@
+//! One case: a layout, a kind of model, a dtype and an optimizer; its commands, and which of them refuse it.
+use super::Table;
+use super::kind::{Kind, Models};
+use crate::child::{binary, output};
+use equipart::commands::train::settings::OptimizerName;
+use parallel::Layout;
+use parallel::number::NumberName;
+use std::fmt;
+use std::path::PathBuf;
+use std::process::Output;
+
+/// One entry of every list.
+#[derive(Clone, Copy)]
+pub(crate) struct Case<'a> {
+    pub(crate) models: &'a Models,
+    pub(crate) layout: Layout,
+    pub(crate) kind: Kind,
+    pub(crate) number: NumberName,
+    pub(crate) optimizer: OptimizerName,
+}
+
+impl fmt::Display for Case<'_> {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { layout, kind, number, optimizer, .. } = self;
+        write!(to, "{kind:?} under {layout} in {} by {optimizer}", number.name())
+    }
+}
+
+impl Case<'_> {
+    /// This case under another layout and in another dtype.
+    pub(crate) fn unsplit(&self, number: NumberName) -> Self {
+        Self { layout: Layout::UNSPLIT, number, ..*self }
+    }
+    /// A path of its own.
+    pub(crate) fn path(&self, what: &str) -> PathBuf {
+        self.models.path(&format!("{self} {what}").replace([' ', ','], "_"))
+    }
+    /// Why its layout cannot split its model, as it trains or only goes forward.
+    pub(crate) fn misfit(&self, trains: bool) -> Option<String> {
+        let design = self.kind.design();
+        let design = if trains { design } else { design.inferring() };
+        self.layout.fits(design).err().map(|error| error.why)
+    }
+    /// The entries that it is made of.
+    fn entries(&self) -> Vec<String> {
+        let own = [format!("{:?}", self.kind), self.number.name().into(), self.optimizer.to_string()];
+        let strategies = self.layout.strategies().into_iter().map(|about| about.written(2));
+        strategies.chain(own).collect()
+    }
+    /// What a command prints that runs, or nothing where it refuses: as this sentence says, or its layout where that does not
+    /// fit.
+    pub(crate) fn ran(
+        &self,
+        told: (&Table, &'static str),
+        args: &[String],
+        refused: Option<&str>,
+    ) -> Option<String> {
+        let ended = output(binary().args(args));
+        let trains = !["eval", "generate"].contains(&told.1);
+        match refused.or(self.misfit(trains).as_deref()) {
+            None => Some(self.succeeded(told, (args, &ended))),
+            Some(why) => {
+                self.refused(told, (args, &ended), why);
+                None
+            }
+        }
+    }
+    /// What a process printed that ended well.
+    pub(crate) fn succeeded(
+        &self,
+        (table, command): (&Table, &'static str),
+        (args, Output { status, stdout, stderr }): (&[String], &Output),
+    ) -> String {
+        table.count(command, &self.entries(), true);
+        let [said, error] = [stdout, stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+        assert!(status.success(), "equipart {}: {status}: {error}{said}", args.join(" "));
+        said
+    }
+    /// Sees that a process ended with exit code 2 and one sentence, with these words, and printed nothing else.
+    pub(crate) fn refused(
+        &self,
+        (table, command): (&Table, &'static str),
+        (args, Output { status, stdout, stderr }): (&[String], &Output),
+        why: &str,
+    ) {
+        table.count(command, &self.entries(), false);
+        let error = String::from_utf8_lossy(stderr);
+        let sentences: Vec<_> = error.lines().filter(|line| line.starts_with("error: ")).collect();
+        let is_one = sentences.len() == 1 && sentences[0].contains(why) && !error.contains("panicked");
+        assert!(
+            status.code() == Some(2) && is_one && stdout.is_empty(),
+            "equipart {}: {status}, wanted to be refused with {why:?}: {error}",
+            args.join(" ")
+        );
+    }
+    /// Arguments of a command under this layout and in this dtype.
+    pub(crate) fn args(&self, command: &str, flags: &[String]) -> Vec<String> {
+        let own = [command, "--json", "--layout", &self.layout.to_string(), "--number", self.number.name()];
+        own.into_iter().map(str::to_owned).chain(flags.iter().cloned()).collect()
+    }
+    /// Arguments of training.
+    pub(crate) fn train(&self, flags: &[String]) -> Vec<String> {
+        let own = ["--optimizer", &self.optimizer.to_string(), "--microbatches", "4", "--lr", "0.01"];
+        [self.args("train", flags), own.map(str::to_owned).to_vec()].concat()
+    }
+}

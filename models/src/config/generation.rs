@@ -1,0 +1,131 @@
+//! How texts go on: what `generation_config.json` says or, in a folder without that file, `config.json`, as version 5 of
+//! `transformers` reads them. One of the two counts. What the other says is passed over, its end-of-text ids too.
+//!
+//! | key | here |
+//! |---|---|
+//! | `eos_token_id` | ends a text: an id, or a list of ids |
+//! | `do_sample` | whether tokens are drawn; if not, the next three have no effect |
+//! | `temperature`, `top_k`, `top_p` | as in [`Sampling`]; left out, they are 1, 50 and 1; a `top_k` of 0 is all tokens |
+//! | `max_new_tokens` | how many tokens are added, if the model has positions for them |
+//! | others that change the tokens | not followed, which is noted |
+use super::keys::{same, whole};
+use super::{Keys, object, read_text};
+use crate::sampling::Sampling;
+use parallel::Result;
+use serde_json::{Map, Value};
+use std::path::Path;
+use tensor::quoted::shown;
+
+/// The file's name.
+pub(crate) const FILE: &str = "generation_config.json";
+/// The tokens that `transformers` draws from where nothing else is said.
+const TOP_K: usize = 50;
+
+/// Keys that are followed, besides `eos_token_id`.
+const FOLLOWED: &str = "do_sample max_new_tokens temperature top_k top_p";
+/// Keys that are not followed, with the values (as JSON) that change nothing; `null` never does.
+const OTHERS: &str = "\
+    bad_words_ids= begin_suppress_tokens=[] constraints= dola_layers= encoder_no_repeat_ngram_size=0 \
+    encoder_repetition_penalty=1 exponential_decay_length_penalty= force_words_ids= forced_bos_token_id= \
+    forced_eos_token_id= guidance_scale=1 max_length= max_time= min_length=0 min_new_tokens=0 no_repeat_ngram_size=0 \
+    num_beam_groups=1 num_beams=1 num_return_sequences=1 penalty_alpha=0 repetition_penalty=1 sequence_bias= \
+    stop_strings= suppress_tokens=[] token_healing=false watermarking_config=";
+/// The same of keys that only drawing asks for.
+const OF_DRAWING: &str = "epsilon_cutoff=0 eta_cutoff=0 min_p=0 top_h= typical_p=1";
+/// Keys that change nothing without one of the others.
+const BESIDE: &str =
+    "diversity_penalty early_stopping length_penalty remove_invalid_values renormalize_logits";
+
+/// How a model's texts go on where no flag says so.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Generation {
+    /// How the next token is chosen.
+    pub sampling: Sampling,
+    /// How many tokens are added at most.
+    pub max_new: Option<usize>,
+    /// The tokens that end a text.
+    pub eos: Vec<u32>,
+    others: Vec<(&'static str, Value)>,
+    origin: String,
+}
+
+/// The keys of a list, each with what follows its equals sign.
+fn words(list: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    list.split(' ').map(|word| word.split_once('=').unwrap_or((word, "")))
+}
+
+/// True for a key about generation rather than about the model.
+pub(super) fn is_key(key: &str) -> bool {
+    [FOLLOWED, OTHERS, OF_DRAWING, BESIDE].into_iter().flat_map(words).any(|(known, _)| known == key)
+}
+
+impl Generation {
+    /// Reads the files of a folder. `draws` says whether tokens are drawn, if that is not up to the files; their temperature is
+    /// not either, then.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or a key that is followed has a value that it cannot have.
+    pub fn read(folder: &Path, draws: Option<bool>) -> Result<Self> {
+        let own = folder.join(FILE);
+        let path = if own.exists() { own } else { folder.join("config.json") };
+        let (text, origin) = read_text(&path, "generation")?;
+        let map = object(&text, &origin, "generation")?;
+        Keys { map: &map, origin: &origin, within: "" }.generation(draws)
+    }
+    /// The likeliest token, until one of these.
+    pub fn greedy(eos: Vec<u32>) -> Self {
+        Self { eos, ..Self::default() }
+    }
+    /// A sentence on the keys that are not followed, if there are such. `sized` says whether a flag gives the number of new
+    /// tokens.
+    pub fn note(&self, sized: bool) -> Option<String> {
+        let sized = sized || self.max_new.is_some();
+        let others = self.others.iter().filter(|(key, _)| *key != "max_length" || !sized);
+        let named: Vec<_> =
+            others.map(|(key, value)| format!("{key} {}", shown(&value.to_string()))).collect();
+        let (origin, named) = (&self.origin, named.join(", "));
+        (!named.is_empty()).then(|| {
+            format!("{origin} asks for {named}; this is not followed here, so transformers may continue a text otherwise")
+        })
+    }
+    /// The text of a `generation_config.json` with what a folder's `config.json` says of generation, if it does.
+    pub(crate) fn legacy(folder: &Path) -> Option<String> {
+        let (text, origin) = read_text(&folder.join("config.json"), "model").ok()?;
+        let map = object(&text, &origin, "model").ok()?;
+        let is_end = |key: &str| matches!(key, "bos_token_id" | "eos_token_id" | "pad_token_id");
+        let said = map.iter().any(|(key, value)| is_key(key) && !value.is_null());
+        let kept = |(key, _): &(String, Value)| is_key(key) || is_end(key);
+        said.then(|| format!("{:#}\n", Value::Object(map.into_iter().filter(kept).collect::<Map<_, _>>())))
+    }
+}
+
+impl Keys<'_> {
+    fn generation(&self, draws: Option<bool>) -> Result<Generation> {
+        let own = self.flag("do_sample", false)?;
+        let (heats, draws) = (draws.is_none() && own, draws.unwrap_or(own));
+        let number = |key, counts: bool, wanted, fits: fn(f64) -> bool| {
+            self.read(key, wanted, |value| value.as_f64().filter(|number| !counts || fits(*number)))
+        };
+        let temperature = number("temperature", heats, "a number above 0", |t| t > 0.0)?;
+        let top_k = number("top_k", draws, "a whole number, 0 or more", |k| k >= 0.0 && k.fract() == 0.0)?;
+        let top_p = number("top_p", draws, "a number from 0 to 1", |p| (0.0..=1.0).contains(&p))?;
+        let drawn = || Sampling {
+            temperature: Some(temperature.unwrap_or(1.0)),
+            top_k: top_k.map(|k| k as usize).or(own.then_some(TOP_K)).filter(|k| *k > 0),
+            top_p: top_p.filter(|p| *p < 1.0).map(|p| p.max(f64::MIN_POSITIVE)), // of share 0: the likeliest token
+            seed: 0,
+        };
+        let changes =
+            |(key, same_as): &(&str, &str)| self.given(key).is_some_and(|value| !same(value, same_as));
+        let others = words(OTHERS).chain(words(OF_DRAWING).filter(|_| draws)).filter(changes);
+        Ok(Generation {
+            sampling: if draws { drawn() } else { Sampling::default() },
+            max_new: self.read("max_new_tokens", "a whole number, 1 or more", |value| {
+                whole(value).filter(|tokens| *tokens > 0)
+            })?,
+            eos: self.ids("eos_token_id", None)?,
+            others: others.map(|(key, _)| (key, self.map[key].clone())).collect(),
+            origin: self.origin.to_owned(),
+        })
+    }
+}

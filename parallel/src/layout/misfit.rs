@@ -1,0 +1,24 @@
+//! Refuses a layout whose ranks cannot share a model, and says which could.
+use super::either;
+use crate::Error;
+use comm::Axis;
+
+/// A model whose things, such as "4 KV heads", the ranks of an axis cannot share; so many ranks could. If a method of the axis
+/// is why, it is named, with `others` in whose place as many ranks could.
+pub(super) fn misfit(
+    (axis, ranks): (Axis, usize),
+    (method, others): (Option<&str>, &[&str]),
+    things: &str,
+    possible: &[usize],
+) -> Error {
+    let named = |before: &str| method.map_or(String::new(), |method| format!("{before}{method}"));
+    let fits = match possible {
+        [] => format!("no number of {axis} ranks does"),
+        _ => format!("{axis} can be {}{}", either(possible, "or"), named(" with ")),
+    };
+    let others = match others {
+        [] => String::new(),
+        _ => format!("; {axis}={ranks} fits with {}", either(others, "or")),
+    };
+    Error::new(format!("{axis}={ranks}{} does not fit {things}: {fits}{others}", named(":")))
+}

@@ -1,0 +1,68 @@
+//! What goes from chunk to chunk: the residual stream or its gradient, and, where all blocks have one balance of experts, a row
+//! beside it (`moe/src/balance.rs`).
+//!
+//! ```text
+//! forth   X[B,D], counts[1,E] of this rank's tokens in the blocks so far
+//! back    dX[B,D], weights[1,E] of scores, the same on all ranks
+//! ```
+//! The row has a message of its own, in wide numbers: narrow ones do not count that far.
+use crate::Result;
+use comm::{Group, Request, Tag};
+use kernels::Kernels;
+use layers::ops::{Coming, Region, Stream};
+use tensor::Tensor;
+
+/// Output of a chunk for the next one.
+pub(super) struct Passed<D: Kernels> {
+    pub(super) x: Stream<D>,
+    pub(super) row: Option<Tensor<D::Wide>>,
+}
+
+/// Messages on their way to another rank.
+pub(super) struct Sent<D: Kernels>(Request<D>, Option<Request<D::Wide>>);
+
+/// Messages on their way to this rank.
+pub(super) struct Received<D: Kernels>(Coming<D>, Option<Request<D::Wide>>);
+
+impl<D: Kernels> Passed<D> {
+    /// Starts to send both to a rank of the group.
+    pub(super) fn start_send(
+        self,
+        group: &Group<D::Place>,
+        to: usize,
+        (tag, of_row): (Tag, Tag),
+    ) -> Result<Sent<D>> {
+        let x = self.x.start_send(group, to, tag)?;
+        Ok(Sent(x, self.row.map(|row| group.start_send(to, row, of_row)).transpose()?))
+    }
+    /// Starts to receive both from a rank of the group: this rank's tokens of a stream of this shape, and a row of so many numbers.
+    pub(super) fn start_receive(
+        device: &D,
+        (group, from, (tag, of_row)): (&Group<D::Place>, usize, (Tag, Tag)),
+        (shape, region): ([usize; 2], Region),
+        row: Option<usize>,
+    ) -> Result<Received<D>> {
+        let x = Stream::start_receive(device, (group, from, tag), shape, region)?;
+        let wide: &D::Wide = device.wide();
+        let row = row.map(|n| group.start_receive(wide, from, 1, n, of_row)).transpose()?;
+        Ok(Received(x, row))
+    }
+}
+
+impl<D: Kernels> Sent<D> {
+    /// Waits until both are with the receiver.
+    pub(super) fn wait(self) -> Result<()> {
+        self.0.wait()?;
+        if let Some(row) = self.1 {
+            row.wait()?;
+        }
+        Ok(())
+    }
+}
+
+impl<D: Kernels> Received<D> {
+    /// Both, once they are here.
+    pub(super) fn wait(self) -> Result<Passed<D>> {
+        Ok(Passed { x: self.0.wait()?, row: self.1.map(Request::wait).transpose()? })
+    }
+}

@@ -1,0 +1,133 @@
+//! What stands in a table's cell, and the messages that tables of `torch.distributed.pipelining` name besides.
+//!
+//! ```text
+//! 0F3                     a cell
+//! (0F7;7B3)OVERLAP_F_B    two, one after the other
+//! 0SEND_F3, 1RECV_F3      the activation that chunk 0 gives for microbatch 3, and what chunk 1 receives
+//! 1SEND_B3, 0RECV_B3      the gradient that chunk 1 gives, and what chunk 0 receives
+//! ```
+//!
+//! `UNSHARD`, `RESHARD`, `REDUCE_GRAD` and waits are read and passed over: where parameters rest is not the schedule's, and waits
+//! are [moves](super::super::moves).
+use super::{Place, Table, named};
+use crate::step::{Act, Cell, Payload, Step, Unit};
+
+/// One of the things that a table names.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Entry {
+    /// A cell.
+    Cell(Cell),
+    /// A message, and the unit that needs it: sent where it is true, received where not.
+    Message(bool, Payload, Unit),
+    /// Anything that has no counterpart here.
+    Other,
+}
+
+/// The things that a cell's text names; none if it is no such text.
+pub(super) fn entries(text: &str) -> Option<Vec<Entry>> {
+    let Some(both) = text.strip_prefix('(') else { return Some(vec![entry(text)?]) };
+    both.strip_suffix(")OVERLAP_F_B")?.split(';').map(|part| cell(part.trim()).map(Entry::Cell)).collect()
+}
+
+/// A cell as it is written.
+pub(super) fn cell(text: &str) -> Option<Cell> {
+    if let Entry::Cell(cell) = entry(text)? { Some(cell) } else { None }
+}
+
+fn entry(text: &str) -> Option<Entry> {
+    let digit = |c: char| c.is_ascii_digit();
+    let (chunk, rest) = text.split_at(text.find(|c| !digit(c))?);
+    let (word, number) = rest.split_at(rest.find(digit).unwrap_or(rest.len()));
+    let chunk: u16 = chunk.parse().ok()?;
+    let unit = |chunk: Option<u16>| {
+        let (microbatch, slice) = number.split_once('.').unwrap_or((number, "0"));
+        let plain = !number.contains('+'); // which Rust's numbers may begin with
+        let unit = Unit { chunk: chunk?, slice: slice.parse().ok()?, microbatch: microbatch.parse().ok()? };
+        Some(unit).filter(|_| plain)
+    };
+    let own = Some(chunk);
+    let cell = |act| Some(Entry::Cell(Cell { act, of: unit(own)? }));
+    match word {
+        "F" => cell(Act::F),
+        "B" => cell(Act::B),
+        "I" => cell(Act::I),
+        "W" => cell(Act::W),
+        "SEND_F" => Some(Entry::Message(true, Payload::Activation, unit(chunk.checked_add(1))?)),
+        "SEND_B" => Some(Entry::Message(true, Payload::Gradient, unit(chunk.checked_sub(1))?)),
+        "RECV_F" => Some(Entry::Message(false, Payload::Activation, unit(own)?)),
+        "RECV_B" => Some(Entry::Message(false, Payload::Gradient, unit(own)?)),
+        "WAIT_SEND_F" | "WAIT_SEND_B" => unit(own).map(|_| Entry::Other),
+        "UNSHARD" | "RESHARD" | "REDUCE_GRAD" | "WAIT_REDUCE_GRAD" => {
+            number.is_empty().then_some(Entry::Other)
+        }
+        _ => None,
+    }
+}
+
+/// Compares the messages that the rows name, if they name any, with those of the table's lowered steps: of each kind and between
+/// each two ranks they must be the same in the same order, sends behind the cells that give them and receives before the cells
+/// that take them. Gives how many there are.
+///
+/// # Errors
+/// One sentence with the first message that differs, seen and wanted.
+pub(super) fn agree(
+    table: &Table,
+    (texts, rows): (&[Vec<String>], &[Vec<(Place, Entry)>]),
+    steps: &[Vec<Step>],
+) -> Result<usize, String> {
+    if !rows.iter().flatten().any(|(_, entry)| matches!(entry, Entry::Message(..))) {
+        return Ok(0);
+    }
+    let mut all = 0;
+    for (rank, (row, steps)) in rows.iter().zip(steps).enumerate() {
+        let mut wanted: Vec<Step> = steps.iter().copied().filter(|step| end(*step).is_some()).collect();
+        all += wanted.len();
+        let mut given = Vec::new();
+        for &(place, entry) in row {
+            let text = &texts[place.0][place.1];
+            let wrong =
+                |what: String| Err(format!("rank {rank} ({}) has {text}; wanted {what}", named(place)));
+            match entry {
+                Entry::Cell(cell) => match wanted.iter().find(|step| step.is_for(cell)) {
+                    Some(lacks) => return wrong(format!("to {lacks} before it")),
+                    None => given.extend(cell.gives(&table.plan)),
+                },
+                Entry::Message(sends, what, of) => {
+                    let seen = step(table, sends, what, of);
+                    let Some(next) = wanted.iter().position(|step| seen.and_then(end) == end(*step)) else {
+                        return wrong("no such message here".into());
+                    };
+                    if seen != Some(wanted[next]) {
+                        return wrong(format!("to {}", wanted[next]));
+                    }
+                    if sends && !given.contains(&(what, of)) {
+                        return wrong("it behind the cell that gives it".into());
+                    }
+                    wanted.remove(next);
+                }
+                Entry::Other => {}
+            }
+        }
+        if let Some(step) = wanted.first() {
+            return Err(format!("rank {rank} (row {}) lacks a message; wanted to {step}", rank + 1));
+        }
+    }
+    Ok(all)
+}
+
+/// The step that a message is, if there are ranks at both of its ends.
+fn step(table: &Table, sends: bool, what: Payload, of: Unit) -> Option<Step> {
+    let giver = if what == Payload::Activation { of.chunk.checked_sub(1) } else { of.chunk.checked_add(1) };
+    let rank = |chunk: u16| table.rank_of.get(usize::from(chunk)).copied();
+    let (to, from) = (rank(of.chunk)?, rank(giver?)?);
+    Some(if sends { Step::Send(what, of, to) } else { Step::Receive(what, of, from) })
+}
+
+/// The kind of a message, and the rank at its other end.
+fn end(step: Step) -> Option<(bool, Payload, usize)> {
+    match step {
+        Step::Send(what, _, to) => Some((true, what, to)),
+        Step::Receive(what, _, from) => Some((false, what, from)),
+        _ => None,
+    }
+}

@@ -1,0 +1,120 @@
+//! The small image of a model that is too large to be proven: the same parts in the sizes of the panel, as far as they are
+//! smaller, and near to these where ranks have to share them.
+use super::fitted::{fitted, sound};
+use kernels::Heads;
+use layers::{Experts, Groups, Positions, Shape, SharedExpert, Window};
+use parallel::Layout;
+
+/// The image, and what was made smaller, in words; none if no small model fits the layout.
+#[must_use]
+pub fn image(shape: Shape, layout: &Layout) -> Option<(Shape, String)> {
+    let image = fitted(small(shape), &layout.into())?;
+    let sizes = |of: &Shape| {
+        let experts = of.experts.unwrap_or(Experts::MIXTRAL);
+        [
+            ("width", of.width),
+            ("blocks", of.blocks),
+            ("query heads", of.heads.queries),
+            ("KV heads", of.heads.keys),
+            ("features of a head", of.heads.dim),
+            ("hidden features", of.hidden),
+            ("vocabulary", of.vocabulary),
+            ("positions", of.context().unwrap_or(0)),
+            ("experts", experts.count),
+            ("chosen experts", experts.chosen),
+            ("features of an expert", experts.hidden),
+            ("features of the shared expert", experts.shared.map_or(0, |shared| shared.hidden)),
+        ]
+    };
+    let both = sizes(&shape).into_iter().zip(sizes(&image)).filter(|(whole, part)| whole != part);
+    let words: Vec<_> = both.map(|((what, whole), (_, part))| format!("{what} {whole} to {part}")).collect();
+    Some((image, words.join(", ")))
+}
+
+fn small(shape: Shape) -> Shape {
+    let Heads { queries, keys, dim } = shape.heads;
+    let few = queries.min(8);
+    let shared = |keys: usize| if few.is_multiple_of(2) { few / 2 } else { keys.min(1) };
+    let keys = match keys {
+        1 => 1,
+        all if all == queries => few,
+        some => shared(some),
+    };
+    let experts = |of: Experts| {
+        let (first, last) = (of.dense.contains(0), of.dense.contains(shape.blocks.saturating_sub(1)));
+        sound(Experts {
+            count: of.count.min(6),
+            chosen: of.chosen.min(3),
+            hidden: of.hidden.min(3),
+            groups: of.groups.map(|of| Groups { count: of.count.min(3), chosen: of.chosen.min(2) }),
+            shared: of.shared.map(|of| SharedExpert { hidden: of.hidden.min(8), ..of }),
+            dense: [first, last]
+                .iter()
+                .enumerate()
+                .filter_map(|(block, dense)| dense.then_some(block))
+                .collect(),
+            ..of
+        })
+    };
+    let vocabulary = shape.vocabulary.min(13);
+    Shape {
+        width: shape.width.min(9),
+        blocks: shape.blocks.min(2),
+        heads: Heads { queries: few, keys, dim: dim.min(3) },
+        hidden: shape.hidden.min(8),
+        vocabulary,
+        padding: shape.padding.map(|id| id.min(vocabulary - 1)),
+        positions: match shape.positions {
+            Positions::Learned(n) => Positions::Learned(n.min(8)),
+            rotary @ Positions::Rotary(_) => rotary,
+        },
+        experts: shape.experts.map(experts),
+        window: shape.window.map(|window| Window { from: window.from.min(1), ..window }),
+        ..shape
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::PANEL;
+    use super::*;
+    use crate::Subject;
+
+    /// Every model of the panel, a thousand times as large. Kills: a part that the image lacks, a size that the layout
+    /// cannot share, one that is not named.
+    #[test]
+    fn an_image_has_all_parts_and_fits() {
+        for layout in ["none", "tp=2", "pp=3", "tp=4,dp=2"] {
+            let layout: Layout = layout.parse().unwrap();
+            for member in PANEL {
+                let Heads { queries, keys, dim } = member.shape.heads;
+                let large = Shape {
+                    width: 9000,
+                    blocks: 80,
+                    heads: Heads {
+                        queries: queries * 8,
+                        keys: if keys == 1 { 1 } else { keys * 8 },
+                        dim: dim * 40,
+                    },
+                    hidden: 8000,
+                    vocabulary: 13_000,
+                    ..member.shape
+                };
+                let (image, words) = image(large, &layout).unwrap();
+                assert!(words.starts_with("width 9000 to ") && words.contains("blocks 80 to "), "{words}");
+                assert!(image.width <= 16 && image.hidden <= 16 && image.vocabulary <= 16, "{image:?}");
+                assert!(layout.fits(image).is_ok() && Subject::small(image, &layout).is_ok());
+                let parts = |of: Shape| {
+                    let has = (of.norm, of.feed_forward, of.bias, of.tied, of.head_norm, of.window.is_some());
+                    (
+                        has,
+                        of.experts.map(|of| (of.scoring, of.groups.is_some(), of.shared.is_some(), of.dense)),
+                    )
+                };
+                assert_eq!(parts(image), parts(large), "{}", member.name);
+                let ratio = |of: Heads| (of.keys == 1, of.keys == of.queries);
+                assert_eq!(ratio(image.heads), ratio(large.heads), "{}", member.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! How many keys a proof is given: as many as make it sure. Keys are independent, so each adds its exponent to the bound, and each
+//! costs as much as the first.
+use std::ops::RangeInclusive;
+use tensor::Key;
+
+/// log₂ of the probability that a wrong program passes: where a proof is sure enough.
+pub const SURE: f64 = -30.0;
+/// How many keys a proof may have, and has at least if nothing else is said.
+pub const KEYS: RangeInclusive<usize> = 2..=64;
+
+/// Under which keys something is proven.
+#[derive(Clone, Copy, Debug)]
+pub enum Keys<'a> {
+    /// Under these.
+    Given(&'a [Key]),
+    /// From this key on, under at least so many, and as many as make the proof sure.
+    Sure(Key, usize),
+}
+
+impl<'a> From<&'a [Key]> for Keys<'a> {
+    fn from(keys: &'a [Key]) -> Self {
+        Self::Given(keys)
+    }
+}
+impl<'a, const N: usize> From<&'a [Key; N]> for Keys<'a> {
+    fn from(keys: &'a [Key; N]) -> Self {
+        Self::Given(keys)
+    }
+}
+
+/// At least so many keys, of which this is the first, and as many as make each proof sure that has one of these bounds (log₂, under
+/// one key), if there may be so many.
+pub(crate) fn drawn(first: Key, least: usize, bounds: &[Option<f64>]) -> Vec<Key> {
+    let wanted = |bound: &f64| (SURE / bound).ceil() as usize;
+    let wanted = bounds.iter().flatten().map(wanted).max().unwrap_or(0);
+    let count = wanted.max(least).clamp(*KEYS.start(), *KEYS.end());
+    std::iter::successors(Some(first), |key| Some(key.next())).take(count).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: a key too few, or one more than is asked for; keys without end; the least asked for passed over.
+    #[test]
+    fn keys_are_drawn_until_the_proof_is_sure() {
+        let of = |one, least| drawn(Key(5), least, &[Some(-40.0), Some(one)]).len();
+        assert_eq!([of(-16.0, 2), of(-15.0, 2), of(-14.9, 2), of(-7.15, 2), of(-10.0, 2)], [2, 2, 3, 5, 3]);
+        assert_eq!([of(-16.0, 4), of(-7.15, 4), of(-1e-9, 2), of(-40.0, 1)], [4, 5, 64, 2]);
+        assert_eq!(drawn(Key(5), 7, &[None]).len(), 7);
+        assert_eq!(drawn(Key(5), 2, &[Some(-10.0), None]), [Key(5), Key(5).next(), Key(5).next().next()]);
+    }
+}

@@ -1,0 +1,117 @@
+//! Exercises of the book: what a chapter tells its reader to break, each a patch in `docs/break/`. Its label names the check
+//! that fails and quotes what it prints; `docs/tests/all/exercises.rs` sees that the chapter says the same.
+use super::build::{self, Built};
+use super::header::{Exercise, Killer};
+use super::run::Ended;
+use super::{Scratch, each, ran, scratch};
+use std::fs::{self, File};
+use std::path::Path;
+
+/// The folder of the patches.
+pub(super) const FOLDER: &str = "docs/break";
+
+/// Every exercise, by name.
+pub(super) fn read(root: &Path) -> Result<Vec<Exercise>, String> {
+    let entries =
+        fs::read_dir(root.join(FOLDER)).map_err(|why| format!("{FOLDER} cannot be listed ({why})"))?;
+    let mut exercises = Vec::new();
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let text =
+            fs::read_to_string(&path).map_err(|why| format!("{} cannot be read ({why})", path.display()))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        exercises.push(Exercise::read(&format!("{FOLDER}/{name}"), &text)?);
+    }
+    exercises.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(exercises)
+}
+
+/// The patch of an exercise that runs: put behind a switch, beside all others.
+pub(super) fn switched(exercise: &Exercise) -> Option<&String> {
+    let runs = matches!(exercise.killer, Killer::Test { .. }) && exercise.same_as.is_none();
+    runs.then_some(&exercise.path)
+}
+
+/// Does the exercises: one sentence for each that does not end as it should.
+///
+/// # Errors
+/// If a program cannot be started, or a file not written.
+pub(super) fn wrong(scratch: &Scratch, built: &Built, all: &[&Exercise]) -> Result<Vec<String>, String> {
+    let (tests, refused): (Vec<&Exercise>, Vec<_>) =
+        all.iter().partition(|exercise| matches!(exercise.killer, Killer::Test { .. }));
+    let judged = each(&tests, |exercise| {
+        let own = exercise.same_as.as_ref().unwrap_or(&exercise.name).clone();
+        let on = exercise.beside.iter().fold(own, |on, before| format!("{on} {before}"));
+        Ok::<_, String>(missing(exercise, &ran(scratch, built, &exercise.killer, &on)?))
+    });
+    let mut wrong = judged.into_iter().filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
+    for exercise in refused {
+        wrong.extend(accepted(scratch, exercise)?);
+    }
+    Ok(wrong)
+}
+
+/// Why the end of a test is not what the label says, if it is not.
+fn missing(Exercise { path, killer, says, .. }: &Exercise, Ended { status, said }: &Ended) -> Option<String> {
+    if status.is_none_or(|status| status.success()) {
+        return Some(format!(
+            "{path}: {killer} {}",
+            if status.is_none() { "does not end" } else { "passes" }
+        ));
+    }
+    let mut rest = &said[..];
+    for part in says {
+        let Some((_, after)) = rest.split_once(&**part) else {
+            let last: Vec<_> = said.lines().rev().filter(|line| !line.trim().is_empty()).take(12).collect();
+            let last: Vec<_> = last.into_iter().rev().collect();
+            return Some(format!("{path}: {killer} does not say {part:?}, but:\n{}", last.join("\n")));
+        };
+        rest = after;
+    }
+    None
+}
+
+/// Why the compiler does not refuse what it should, if it does not. The copy is left as it was, its files' times too.
+fn accepted(scratch: &Scratch, Exercise { path, killer, .. }: &Exercise) -> Result<Option<String>, String> {
+    let Killer::Compiler { says } = killer else { return Ok(None) };
+    let cannot = |why: std::io::Error| format!("{path} cannot be tried ({why})");
+    let patch = scratch.tree.join(path);
+    let text = fs::read_to_string(&patch).map_err(cannot)?;
+    let file = text.lines().find_map(|line| line.strip_prefix("+++ b/"));
+    let file = file.ok_or_else(|| format!("{path} changes no file"))?;
+    let at = scratch.tree.join(file);
+    let (before, time) = (fs::read(&at).map_err(cannot)?, fs::metadata(&at).and_then(|of| of.modified()));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+    fs::copy(root.join(file), &at).map_err(cannot)?; // without the patches of others
+    scratch::apply(&scratch.tree, &patch, false)?;
+    let said = build::checked(scratch);
+    fs::write(&at, before).map_err(cannot)?;
+    File::options().write(true).open(&at).and_then(|at| at.set_modified(time?)).map_err(cannot)?;
+    let said = said?;
+    let right = said.contains(says) && said.contains(&format!("--> {file}:"));
+    Ok((!right).then(|| format!("{path}: the compiler does not say {says} of {file}, but:\n{said}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::museum::run::run;
+    use std::process::Command;
+    use std::time::Duration;
+
+    /// Kills: an exercise that nothing notices, an output that is told in another order or by another test.
+    #[test]
+    fn what_an_exercise_does_not_print_is_said() {
+        let text = "Killed by: layers lib x\nSays: Y … 3 of 4 differ\n";
+        let exercise = Exercise::read("docs/break/a-1.patch", text).unwrap();
+        let why = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            missing(&exercise, &run(command, Duration::from_secs(20)).unwrap())
+        };
+        assert_eq!(why("echo Y, rank 0 of 2: 3 of 4 differ; exit 101"), None);
+        let passes = why("echo Y: 3 of 4 differ").unwrap();
+        assert!(passes.ends_with("layers::x passes"), "{passes}");
+        let other = why("echo 3 of 4 differ, Y; exit 101").unwrap();
+        assert!(other.contains("does not say \"3 of 4 differ\", but:"), "{other}");
+    }
+}
