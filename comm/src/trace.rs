@@ -172,9 +172,17 @@ fn compute(events: &[Event]) -> Vec<Event> {
     calls.sort();
     let mut calls = calls.into_iter().peekable();
     let work = |e: &&Event| matches!(e.what, What::Layer { .. } | What::Kernel { .. });
-    let mut work: Vec<_> = events.iter().filter(work).map(|event| event.from).collect();
+    let mut work: Vec<_> = events.iter().filter(work).map(|event| (event.from, event.to)).collect();
     work.sort();
-    let traced = |from, to| work.get(work.partition_point(|at| *at < from)).is_some_and(|at| *at < to);
+    let mut latest = Duration::ZERO;
+    for (_, to) in &mut work {
+        latest = latest.max(*to);
+        *to = latest; // of all that began until then
+    }
+    let traced = |from, to| {
+        let begun = work.partition_point(|(at, _)| *at < to);
+        begun.checked_sub(1).is_some_and(|last| work[last].1 > from)
+    };
     let mut gaps = Vec::new();
     for edge in edges.windows(2) {
         while calls.next_if(|(_, to)| *to <= edge[0]).is_some() {}
@@ -261,8 +269,9 @@ mod tests {
         known(What::work(work), from, to)
     }
 
-    /// Kills: compute beside the kernels that are traced, or none where none are; a layer that hides its calls or its kernels;
-    /// of work that begins and ends together, the inner before the outer.
+    /// Kills: compute beside the kernels that are traced, or none where none are, or across the end of a layer that goes on after
+    /// its last call; a layer that hides its calls or its kernels; of work that begins and ends together, the inner before the
+    /// outer.
     #[test]
     fn work_is_traced_in_place_of_compute() {
         let layer = |name: &str| Work::Layer { name: name.into(), pass: Direction::Forward };
@@ -275,6 +284,9 @@ mod tests {
             work(layer("down"), 60, 70),
             span("step 2", 20, 80),
             span("step 1", 0, 20),
+            work(layer("experts"), 85, 94),
+            call(86, 92),
+            span("step 3", 80, 100),
         ];
         let events = events(noted);
         let expected = [
@@ -286,6 +298,9 @@ mod tests {
             ("all_reduce", 45, 55),
             ("down", 60, 70),
             ("add", 60, 70),
+            ("step 3", 80, 100),
+            ("experts", 85, 94),
+            ("all_reduce", 86, 92),
         ];
         assert_eq!(brief(&events), expected);
         let kernel = What::Kernel { name: "product", kind: KernelKind::Product, flops: 7 };

@@ -101,6 +101,7 @@ impl Drop for GpuBuffer {
 impl Place for Gpu {
     type Ptr = GpuPtr;
     type Buffer = GpuBuffer;
+    const SLOW_TO_ALLOCATE: bool = true; // giving memory back waits for the card
     fn alloc(&self, bytes: usize) -> Option<GpuBuffer> {
         let home = self.0.home.clone();
         well(home.card.alloc(bytes)).map(|at| GpuBuffer { at, bytes, home })

@@ -12,7 +12,7 @@ use crate::commands::{
     bench, collectives, compare, convert, devices, diff, eval, generate, gpu_check, price, prove, schedule,
     strategies, train,
 };
-use args::{Arguments, Command, CompareArgs, ModelName};
+use args::{Arguments, Command, CompareArgs, ModelName, SECONDS};
 use clap::Parser;
 use models::text::Corpus;
 use models::tokenizer::Tokenizer;
@@ -38,8 +38,8 @@ pub fn main() -> ExitCode {
         }
         Err(asked) => asked.exit(),
     };
-    let command =
-        command.unwrap_or_else(|| Command::Compare(CompareArgs { seconds: 1.0, ..CompareArgs::default() }));
+    let command = command
+        .unwrap_or_else(|| Command::Compare(CompareArgs { seconds: SECONDS, ..CompareArgs::default() }));
     let outcome = Uncountable::caught(|| run(command, json)).unwrap_or_else(|why| Err(why.into()));
     match outcome.and_then(|right| out::finish().map(|()| right)) {
         Ok(true) => ExitCode::SUCCESS,

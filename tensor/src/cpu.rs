@@ -3,7 +3,8 @@ use crate::{Bytes, Meter, On, Place, Pool, Profile, Scalar, View, ViewMut};
 use bytemuck::AnyBitPattern;
 use std::sync::Arc;
 
-/// One rank's share of the host. Freed memory is kept for reuse, so that a steady state takes none from the system.
+/// One rank's share of the host. Freed memory is kept for reuse: of small pieces all, of large ones what keeps the pool near
+/// the most that the rank ever held.
 #[derive(Clone, Default)]
 pub struct Host(Arc<Rank>);
 

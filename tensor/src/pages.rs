@@ -1,4 +1,5 @@
 //! Host memory: on cache-line boundaries, large pieces on huge pages where the system has them.
+use memmap2::{MmapMut, MmapOptions};
 use std::alloc::{Layout, alloc, dealloc};
 
 const HUGE: usize = 2 << 20;
@@ -8,6 +9,7 @@ const CACHE_LINE: usize = 64;
 pub struct Bytes {
     at: *mut u8,
     layout: Layout,
+    map: Option<MmapMut>, // of large ones: given back as a whole, where a heap would keep holes
 }
 // SAFETY: the bytes own their memory as a Vec would.
 unsafe impl Send for Bytes {}
@@ -17,21 +19,24 @@ unsafe impl Sync for Bytes {}
 impl Bytes {
     /// So many zeros, all of them touched, so that no page fault comes later; none if the system has no such memory.
     pub(crate) fn zeros(len: usize) -> Option<Self> {
-        let align = if len >= HUGE { HUGE } else { CACHE_LINE };
-        let layout = Layout::from_size_align(len.max(1), align).ok()?;
-        // SAFETY: the layout is not empty.
-        let at = unsafe { alloc(layout) };
+        let layout = Layout::from_size_align(len.max(1), CACHE_LINE).ok()?;
+        let mut map = None;
+        let at = if len < HUGE {
+            // SAFETY: the layout is not empty.
+            unsafe { alloc(layout) }
+        } else {
+            let pages = map.insert(MmapOptions::new().len(len.checked_add(HUGE)?).map_anon().ok()?);
+            let begin = pages.as_ptr().align_offset(HUGE);
+            #[cfg(target_os = "linux")] // a system without huge pages refuses it, and nothing changes
+            drop(pages.advise_range(memmap2::Advice::HugePage, begin, len));
+            pages[begin..].as_mut_ptr()
+        };
         if at.is_null() {
             return None;
         }
-        #[cfg(target_os = "linux")]
-        if len >= HUGE {
-            // SAFETY: advice on our own fresh pages; a system without huge pages refuses it, and nothing changes.
-            unsafe { libc::madvise(at.cast(), layout.size(), libc::MADV_HUGEPAGE) };
-        }
         // SAFETY: our own memory of so many bytes.
-        unsafe { at.write_bytes(0, layout.size()) };
-        Some(Self { at, layout })
+        unsafe { at.write_bytes(0, len.max(1)) };
+        Some(Self { at, layout, map })
     }
     /// Where they begin.
     pub(crate) fn at(&self) -> *mut u8 {
@@ -45,7 +50,9 @@ impl Bytes {
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout.
-        unsafe { dealloc(self.at, self.layout) }
+        if self.map.is_none() {
+            // SAFETY: allocated with this layout.
+            unsafe { dealloc(self.at, self.layout) }
+        }
     }
 }

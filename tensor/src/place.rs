@@ -13,6 +13,9 @@ pub trait Place: Clone + Send + Sync + 'static {
     /// A piece of memory.
     type Buffer: Send + Sync;
 
+    /// Whether a fresh piece costs so much that pieces at rest are kept until the system has no more.
+    const SLOW_TO_ALLOCATE: bool = false;
+
     /// A fresh piece of so many bytes, all of them zero; none if there is no more memory.
     fn alloc(&self, bytes: usize) -> Option<Self::Buffer>;
     /// Where a piece begins.

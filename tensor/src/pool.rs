@@ -19,6 +19,8 @@ impl<P: Place> Default for Pool<P> {
 
 /// From so many bytes on a fresh piece is exactly as large as it was asked for.
 const LARGE: usize = 1 << 20;
+/// What a pool has reserved is at most this part of the most that was ever held above it, where large pieces can be given back.
+const SPARE: usize = 32;
 /// Of memory's boundaries: smaller pieces are not told apart.
 const LEAST: usize = 64;
 
@@ -48,6 +50,16 @@ impl<P: Place> Pool<P> {
         let least = if size >= LARGE { size - size / 8 } else { size };
         let smaller = self.shelves().range_mut(least..size).rev().find_map(|(_, pieces)| pieces.pop());
         smaller.map_or(0, |memory| memory.size)
+    }
+    /// Gives large pieces back to the system, the largest first, until they have so many bytes: how many they had.
+    fn shrink(&self, bytes: usize) -> usize {
+        let (mut shelves, mut given) = (self.shelves(), 0);
+        for (size, pieces) in shelves.range_mut(LARGE..).rev() {
+            while given < bytes && pieces.pop().is_some() {
+                given += size;
+            }
+        }
+        given
     }
     fn put(&self, memory: Arc<Memory<P>>) {
         self.shelves().entry(memory.size).or_default().push(memory);
@@ -102,16 +114,22 @@ impl<P: Place> Owner<P> {
         let held = place.meter().hold(category, bytes);
         let rooms @ [size, _] = room(most.max(bytes));
         let mut memory = place.pool().take(rooms).unwrap_or_else(|| {
-            place.meter().unreserve(place.pool().give_way(size));
+            let meter = place.meter();
+            meter.unreserve(place.pool().give_way(size));
+            if !P::SLOW_TO_ALLOCATE {
+                let held = meter.peaks_of_all().total;
+                let most = held + held / SPARE;
+                meter.unreserve(place.pool().shrink((meter.reserved() + size).saturating_sub(most)));
+            }
             let fresh = place.alloc(size).or_else(|| {
-                place.meter().unreserve(place.pool().empty());
+                meter.unreserve(place.pool().empty());
                 place.alloc(size)
             });
             let Some(raw) = fresh else {
-                place.meter().release(category, bytes);
+                meter.release(category, bytes);
                 Fault { category, asked: bytes, held, limit: None }.unwind()
             };
-            place.meter().reserve(size);
+            meter.reserve(size);
             Arc::new(Memory { raw, size, metered: bytes, category, place: None })
         });
         let own = Arc::get_mut(&mut memory).expect("what rests has one owner");
@@ -217,9 +235,12 @@ mod tests {
         }
         let most = 4 * 1024 * (1024 + 127);
         assert!(cpu.meter().reserved() <= most, "{} of {most}", cpu.meter().reserved());
-        let before = cpu.meter().reserved();
         drop(Tensor::empty(&cpu, Category::Activations, 512, 1024));
-        assert_eq!(cpu.meter().reserved(), before + 4 * 512 * 1024);
+        assert_eq!(
+            cpu.meter().reserved(),
+            4 * 512 * 1024,
+            "a fresh piece, for which the larger one is given back"
+        );
         assert_eq!(
             [1, 65, 1000, 1028, LARGE, LARGE + 1].map(room),
             [
@@ -230,6 +251,30 @@ mod tests {
                 [LARGE, LARGE + LARGE / 8],
                 [LARGE + 1, LARGE + 1 + LARGE / 8]
             ]
+        );
+    }
+
+    /// As when a table and the weights of a block are gathered in turn. Kills: large pieces that rest while others of another
+    /// size are taken, without bound; small ones given back for nothing; pieces given back that the peak has room for.
+    #[test]
+    fn what_rests_keeps_the_pool_near_the_peak() {
+        let cpu = Cpu::<f32>::default();
+        drop(number(&cpu, 1.0));
+        let large = |pieces: usize, rows| {
+            let all: Vec<_> =
+                (0..pieces).map(|_| Tensor::empty(&cpu, Category::Buffers, rows, 1 << 18)).collect();
+            drop(all);
+        };
+        large(1, 64);
+        large(3, 20);
+        let peak = 64 << 20;
+        assert_eq!(cpu.meter().peaks_of_all().total, peak);
+        assert!(cpu.meter().reserved() <= peak + peak / SPARE, "{} of {peak}", cpu.meter().reserved());
+        let (shelves, least) = (cpu.place().pool().shelves(), 20 << 20);
+        assert_eq!(
+            (shelves[&128].len(), shelves[&least].len()),
+            (1, 3),
+            "the small one and what was last taken rest"
         );
     }
 

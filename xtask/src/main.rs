@@ -24,8 +24,9 @@ Tasks:
                      with that step's exit code; ends with what was skipped, and why
   mutants            the proofs with one call between ranks gone wrong, of every layer and of drawn layouts: a
                      table of what was noticed; fails if one was not
-  paths              every command with every layout, kind of model, dtype and optimizer: a table of what ran and what was
-                     refused; most of an hour; fails if one of them gave something wrong (`cargo test` draws a part)
+  paths [--only T]   every command with every layout, kind of model, dtype and optimizer: a table of what ran and what was
+                     refused; most of an hour; fails if one of them gave something wrong (`cargo test` draws a part).
+                     Of all these cases only those with T in their name, such as `Dense under tp=2`
   museum [--only N]  puts bugs that real systems shipped into a scratch copy, one at a time, and runs the
                      proof that must reject each; exits with 1 if one survives, and names it. Then what the
                      book's chapters tell to break: what they quote must be printed. N is the number of an
@@ -41,7 +42,8 @@ fn main() -> ExitCode {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["ci"] => ci::run(),
         ["mutants"] => mutants::run(),
-        ["paths"] => paths::run(),
+        ["paths"] => paths::run(""),
+        ["paths", "--only", some] => paths::run(some),
         ["museum"] => museum::run(None),
         ["museum", "--only", one] => museum::run(Some(one)),
         ["-h" | "--help" | "help"]
@@ -55,7 +57,8 @@ fn main() -> ExitCode {
         [] => refuse("No task is named"),
         ["museum", ..] => refuse("The task `museum` takes nothing but `--only N`"),
         ["ptx", ..] => refuse("The task `ptx` takes nothing but `--check`"),
-        [task @ ("ci" | "mutants" | "paths"), ..] => refuse(&format!("The task `{task}` takes no arguments")),
+        ["paths", ..] => refuse("The task `paths` takes nothing but `--only T`"),
+        [task @ ("ci" | "mutants"), ..] => refuse(&format!("The task `{task}` takes no arguments")),
         [task, ..] => refuse(&format!("There is no task `{task}`")),
     }
 }

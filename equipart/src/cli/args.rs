@@ -125,6 +125,9 @@ pub(crate) struct NumberArgs {
     pub(crate) device: DeviceName,
 }
 
+/// Seconds for which `compare` measures a row.
+pub(crate) const SECONDS: f64 = 1.0;
+
 #[derive(Args, Debug, Default)]
 pub(crate) struct CompareArgs {
     /// A layout to compare with the unsplit one, such as tp=2 or tp=2,dp=2; may be repeated
@@ -141,7 +144,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "N")]
     pub(crate) microbatches: Option<usize>,
     /// How long the runs of each row are measured in all, rows in turn; 0: one run each
-    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    #[arg(long, value_name = "S", default_value_t = SECONDS)]
     pub(crate) seconds: f64,
     /// A text to take prompts and sequences from [default: the embedded text]; of a classifier, a folder with the four files
     /// of MNIST [default: drawn digits]

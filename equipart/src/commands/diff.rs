@@ -12,8 +12,7 @@ mod report;
 mod source;
 
 pub use judge::{FLOOR, Finding, OUTLIER, TIMES, far};
-pub(crate) use measure::unit;
-pub use measure::{Apart, Error as OwnError, Worst};
+pub use measure::{Apart, Error as OwnError, Worst, unit};
 pub use report::{Compared, DiffReport, Unmatched, diff, dimensions};
 
 use crate::cli::out::line;

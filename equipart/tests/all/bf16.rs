@@ -1,6 +1,7 @@
 //! bf16: parameters and activations of 16 bits; gradients, masters, moments, statistics and sums of 32.
 use crate::child::{equipart, refused};
 use crate::memory::{settings, sized};
+use equipart::commands::diff::unit;
 use equipart::commands::price::{price, program};
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use kernels::Heads;
@@ -12,13 +13,12 @@ use parallel::number::NumberName;
 use parallel::session;
 use serde_json::Value;
 use std::fs;
+use tensor::safetensors::Dtype;
 use tensor::{Bf16, Cpu};
 
 const STEPS: [&str; 6] = ["--steps", "6", "--seq", "32", "--batch-size", "4"];
 /// Blocks of the embedded model.
 const BLOCKS: usize = 4;
-/// Unit roundoff: a number of 8 bits is off by this part of it at most.
-pub(crate) const BF16: f64 = 1.0 / 256.0;
 
 /// Roundings to 16 bits, one after the other, of what becomes a logit: in a block what its 11 kernels write (two norms, four
 /// products, turned heads, attention, gates, two sums) and 4 weights; besides, the embedding, a norm, the head's weight and the logit.
@@ -116,7 +116,8 @@ fn training_follows_f32() {
         let seen = losses(&["--number", "bf16", "--layout", layout]);
         assert!(seen != truth && seen.len() == truth.len(), "{layout}: {seen:?}");
         for (seen, loss) in seen.iter().zip(&truth) {
-            let bound = three_deviations(BF16, roundings(BLOCKS), deviation(truth[0], *loss), 4 * 32);
+            let bound =
+                three_deviations(unit(Dtype::Bf16), roundings(BLOCKS), deviation(truth[0], *loss), 4 * 32);
             assert!((seen - loss).abs() < bound, "{layout}: {seen}, in f32 {loss}, within {bound}");
         }
         assert_eq!(seen, losses(&["--number", "bf16", "--layout", layout]), "another run of {layout}");
@@ -166,7 +167,8 @@ fn every_command_has_the_number() {
         wide["prompt_logits"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
     let mean = logits.iter().sum::<f64>() / logits.len() as f64;
     let deviation = (logits.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / logits.len() as f64).sqrt();
-    let [of_one, of_all] = [1, 74_706].map(|n| three_deviations(BF16, roundings(BLOCKS), deviation, n));
+    let [of_one, of_all] =
+        [1, 74_706].map(|n| three_deviations(unit(Dtype::Bf16), roundings(BLOCKS), deviation, n));
     let (apart, bound) = ((losses[0] - losses[1]).abs(), of_all + (of_one / 3.0).powi(2) / 2.0);
     assert!(apart > 0.0 && apart < bound.min(5e-3), "{losses:?} are within {bound}");
     assert_eq!(wide["ids"].as_array().unwrap().len(), narrow["ids"].as_array().unwrap().len());

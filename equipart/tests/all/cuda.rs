@@ -1,11 +1,13 @@
 //! Commands with `--device cuda`, as their users call them: on the driver's twin, which runs the GPU's kernels on the host. Where there
 //! is no C++ compiler to make it with, these tests say so.
-use crate::bf16::{BF16, deviation, roundings, three_deviations};
+use crate::bf16::{deviation, roundings, three_deviations};
 use crate::child::{binary, output};
 use crate::memory::path;
+use equipart::commands::diff::unit;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Output;
+use tensor::safetensors::Dtype;
 
 /// What a command prints where the twin is the driver; none where there is no twin.
 fn on_the_twin(args: &[&str], variables: &[(&str, &str)]) -> Option<Output> {
@@ -83,7 +85,7 @@ fn within(number: &str, first: f64, loss: f64) -> f64 {
     let sums = three_deviations(F32, 2.0 * 26.0 / 4.0, loss, 1);
     sums + match number {
         "f32" => three_deviations(F32, 2.0 * (24.0 / 4.0) * roundings(2), logits, tokens),
-        _ => three_deviations(BF16, roundings(2), logits, tokens),
+        _ => three_deviations(unit(Dtype::Bf16), roundings(2), logits, tokens),
     }
 }
 

@@ -153,7 +153,7 @@ fn the_meter_is_what_the_system_sees() {
     if resident().is_none() {
         return crate::skipped::skipped("this system does not say how much memory a process has");
     }
-    for layout in ["none", "tp=2", "proof of dp=16"] {
+    for layout in ["none", "tp=2", "dp=2:zero3", "proof of dp=16"] {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         child
             .args(["--exact", "memory::the_meter_is_what_the_system_sees", "--nocapture"])

@@ -17,8 +17,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::scope;
 
-/// Set by `cargo xtask paths`: all cases are run.
-const ALL: &str = "EQUIPART_PATHS";
+/// Set by `cargo xtask paths`: of all cases those are run that have its text in their name.
+const ONLY: &str = "EQUIPART_PATHS";
 const OPTIMIZERS: [OptimizerName; 2] = [OptimizerName::Adamw, OptimizerName::Sgd];
 
 /// How often each command ran, and how often it refused.
@@ -82,11 +82,20 @@ fn drawn(models: &Models) -> Vec<Case<'_>> {
 #[test]
 fn every_command_takes_every_entry_or_refuses_it() {
     let (models, table, next) = (Models::new(), Table::default(), AtomicUsize::new(0));
-    let is_full = std::env::var_os(ALL).is_some();
-    let cases = if is_full { all(&models) } else { drawn(&models) };
+    let only = std::env::var(ONLY).ok();
+    let is_full = only.is_some();
+    let cases = match only {
+        None => drawn(&models),
+        Some(text) => all(&models).into_iter().filter(|case| case.to_string().contains(&text)).collect(),
+    };
     let failures = Mutex::new(Vec::new());
     let work = || {
-        while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+        while let at = next.fetch_add(1, Ordering::Relaxed)
+            && let Some(case) = cases.get(at)
+        {
+            if is_full {
+                eprintln!("{} of {}: {case}", at + 1, cases.len());
+            }
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| case.run(&table, is_full))) {
                 let why = panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "a panic".into());
                 failures.lock().unwrap().push(format!("{case}: {why}"));

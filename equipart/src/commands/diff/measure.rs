@@ -52,8 +52,8 @@ pub struct Worst {
     pub truth: Option<f64>,
 }
 
-/// Half the distance from 1 to the next number.
-pub(crate) fn unit(dtype: Dtype) -> f64 {
+/// Unit roundoff: half the distance from 1 to the next number.
+pub fn unit(dtype: Dtype) -> f64 {
     let digits = match dtype {
         Dtype::F64 => 53,
         Dtype::F32 => 24,

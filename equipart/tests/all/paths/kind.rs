@@ -1,5 +1,6 @@
 //! The kinds of model, as files and flags.
 use super::works::Unsplit;
+use crate::child::{binary, output};
 use crate::classify::written;
 use layers::Design;
 use models::{Config, Learner};
@@ -79,7 +80,17 @@ impl Models {
         let digits = dir.path().join("digits");
         std::fs::create_dir(&digits).unwrap();
         written(&digits, [16, 4]);
-        Self { dir, unsplit: Mutex::default() }
+        let models = Self { dir, unsplit: Mutex::default() };
+        for kind in Kind::ALL {
+            let out = ["--out".into(), models.model(kind).display().to_string()];
+            let trained = output(binary().arg("train").args(models.training(kind, 2)).args(out));
+            assert!(trained.status.success(), "{kind:?}: {}", String::from_utf8_lossy(&trained.stderr));
+        }
+        models
+    }
+    /// A folder with a model of this kind: trained unsplit, in f32.
+    pub(crate) fn model(&self, kind: Kind) -> PathBuf {
+        self.path(&format!("model of {kind:?}"))
     }
     /// What an unsplit run gives, found once.
     pub(crate) fn unsplit(&self, of: &str, find: impl FnOnce() -> Unsplit) -> Arc<OnceLock<Unsplit>> {

@@ -4,23 +4,22 @@ use super::case::Case;
 use super::kind::{Kind, files, words};
 use crate::child::{Watched, binary, output};
 use crate::processes;
-use equipart::commands::diff::{Compared, FLOOR, TIMES, diff};
+use equipart::commands::diff::{Compared, FLOOR, TIMES, diff, unit};
 use equipart::commands::train::settings::OptimizerName;
 use parallel::Layout;
+use parallel::in_number;
 use parallel::number::NumberName;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, OnceLock};
+use tensor::Device;
+use tensor::safetensors::Storable;
 
-/// The unit of roundoff.
+/// Unit roundoff.
 fn roundoff(number: NumberName) -> f64 {
-    match number {
-        NumberName::Bf16 => 1.0 / 256.0,
-        NumberName::F32 => 1.0 / (1u64 << 24) as f64,
-        NumberName::F64 => 1.0 / (1u64 << 53) as f64,
-    }
+    in_number!(number, D => unit(<<D as Device>::Elem as Storable>::DTYPE))
 }
 
 /// Steps of a run; with classifiers two an epoch.
@@ -31,7 +30,7 @@ pub(crate) struct Unsplit {
     dump: PathBuf,
     /// The folder that it saved, if it can save.
     saved: PathBuf,
-    /// The loss of the model of [`Case::model`], and how it continues prompts.
+    /// The loss of the model of [`Models::model`](super::kind::Models::model), and how it continues prompts.
     loss: f64,
     ids: Vec<Value>,
 }
@@ -61,19 +60,6 @@ impl Case<'_> {
             Unsplit { dump, saved, loss, ids: case.generated(table).unwrap_or_default() }
         })
     }
-    /// A folder with a model of this kind: trained unsplit, in f32.
-    fn model(&self) -> PathBuf {
-        let case = Case { optimizer: OptimizerName::Adamw, ..self.unsplit(NumberName::F32) };
-        let folder = case.path("model");
-        let name = format!("the model of {:?}", self.kind);
-        let made = || {
-            let flags = [self.models.training(self.kind, 2), flag("--out", &folder).to_vec()].concat();
-            case.ran((&Table::default(), "train"), &case.train(&flags), None);
-            Unsplit { dump: PathBuf::new(), saved: PathBuf::new(), loss: f64::NAN, ids: Vec::new() }
-        };
-        self.models.unsplit(&name, made);
-        folder
-    }
     /// Whether a run in this dtype keeps checkpoints.
     fn saves(&self) -> bool {
         self.number != NumberName::F64
@@ -93,7 +79,10 @@ impl Case<'_> {
         self.evaluates(table);
         self.generates(table);
         self.is_priced(table);
-        self.is_proven(table);
+        let is_first = self.number == NumberName::F32 && self.optimizer == OptimizerName::Adamw;
+        if !is_full || is_first {
+            self.is_proven(table); // in the field, with both optimizers
+        }
         if is_full && self.optimizer == OptimizerName::Adamw {
             self.is_compared(table); // which has an optimizer of its own
         }
@@ -219,7 +208,8 @@ impl Case<'_> {
         }
     }
     fn evaluated(&self, table: &Table) -> Option<f64> {
-        let flags = [flag("--model", &self.model()).to_vec(), self.models.learnt(self.kind)].concat();
+        let flags =
+            [flag("--model", &self.models.model(self.kind)).to_vec(), self.models.learnt(self.kind)].concat();
         let said = self.ran((table, "eval"), &self.args("eval", &flags), None)?;
         lines(&said)[0]["loss"].as_f64()
     }
@@ -237,7 +227,7 @@ impl Case<'_> {
     fn generated(&self, table: &Table) -> Option<Vec<Value>> {
         let prompts =
             "--prompt-ids 1,2,3 --prompt-ids 9,8 --prompt-ids 20,3,20,3,1 --prompt-ids 60 --max-new 5";
-        let flags = [flag("--model", &self.model()).to_vec(), words(prompts)].concat();
+        let flags = [flag("--model", &self.models.model(self.kind)).to_vec(), words(prompts)].concat();
         let args = self.args("generate", &flags);
         if !self.kind.reads_text() {
             self.refused(
@@ -289,9 +279,10 @@ impl Case<'_> {
     fn is_compared(&self, table: &Table) {
         let flags = match self.kind {
             Kind::Classifier => self.models.proven(self.kind),
-            _ => flag("--model", &self.model()).to_vec(),
+            _ => flag("--model", &self.models.model(self.kind)).to_vec(),
         };
-        let said = self.ran((table, "compare"), &self.args("compare", &flags), None);
+        let once = [flags, words("--seconds 0")].concat();
+        let said = self.ran((table, "compare"), &self.args("compare", &once), None);
         let equal = |row: &Value| row["field"].as_str().map(str::to_owned);
         for row in said.iter().flat_map(|said| lines(said)) {
             assert_ne!(equal(&row).as_deref(), Some("differs"), "{self}: {row}");
