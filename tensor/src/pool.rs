@@ -19,8 +19,9 @@ impl<P: Place> Default for Pool<P> {
 
 /// From so many bytes on a fresh piece is exactly as large as it was asked for.
 const LARGE: usize = 1 << 20;
-/// What a pool has reserved is at most this part of the most that was ever held above it, where large pieces can be given back.
-const SPARE: usize = 32;
+/// What a pool has reserved is at most this part of the most that was ever held above that, where large
+/// pieces can be given back.
+const SPARE: usize = 64;
 /// Of memory's boundaries: smaller pieces are not told apart.
 const LEAST: usize = 64;
 

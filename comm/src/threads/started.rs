@@ -135,12 +135,17 @@ impl Started {
         let me = self.ranks[post.from];
         let (number, vain) = (post.number, &|| self.watch.unbroken(&self.broken));
         let arrival = Arrival { ranks: &self.ranks, comings: &self.counts, number, vain, call };
-        let outcome = self.watch.wait(me, &arrival);
-        if let Err(error) = outcome {
-            self.watch.breaks(&self.broken, &self.ranks, (me, error.to_string())); // before others miss this rank
-            self.withdraw(post, work);
-            self.watch.blame(me, &error);
-            return Err(error);
+        loop {
+            if let Err(error) = self.watch.wait(me, &arrival) {
+                self.watch.breaks(&self.broken, &self.ranks, (me, error.to_string())); // before others miss this rank
+                self.withdraw(post, work);
+                self.watch.blame(me, &error);
+                return Err(error);
+            }
+            let flow = lock(&self.flow);
+            if flow.places[number - flow.first].came.load(Relaxed) == self.ranks.len() {
+                break;
+            } // else one took its post back after it was looked at and before the last one came: its windows are its own
         }
         let (refused, until) = self.complete(post, work);
         if let Some((peer, theirs)) = refused {

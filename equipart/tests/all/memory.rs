@@ -106,8 +106,9 @@ fn activations_grow_with_the_tokens() {
 /// The variable that makes this program take the step whose memory is looked at, under that layout.
 const CHILD: &str = "EQUIPART_MEMORY_OF";
 
-/// A step of AdamW on 56 million parameters, or a proof of one of a million: prints the bytes that the meters of all ranks
-/// say were held at most, the bytes that their pools took, and those that the system says were resident at most.
+/// A step of AdamW on 56 million parameters, or a proof of one of a million: prints the bytes that the
+/// meters of all ranks say were held at most, the bytes that their pools have at the end, and those that
+/// the system says were resident at most.
 fn child(what: &str) {
     let [held, reserved] = match what.strip_prefix("proof of ") {
         Some(layout) => proof(&layout.parse().unwrap()),
@@ -163,13 +164,10 @@ fn the_meter_is_what_the_system_sees() {
         let bytes: Vec<usize> = line.split(' ').map(|n| n.parse().unwrap()).collect();
         let [held, reserved, resident] = bytes[..] else { panic!("{line}") };
         println!("{layout}: {held} held, {reserved} reserved, {resident} resident");
-        assert!(held > 300 << 20 && reserved >= held, "{line}");
         // A proof also has the oracle's memory, which no meter counts.
         let most = if layout.starts_with("proof") { held / 10 + (40 << 20) } else { held / 20 };
-        for metered in [held, reserved] {
-            let off = metered.abs_diff(resident);
-            assert!(off < most, "{layout}: {metered} metered, {resident} resident");
-        }
+        assert!(held > 300 << 20 && reserved < held + most, "{line}");
+        assert!(held.abs_diff(resident) < most, "{layout}: {held} held, {resident} resident");
     }
 }
 

@@ -1,10 +1,11 @@
 //! Ranks that start a call and wait for it later.
 use super::{Window, explore, run};
-use crate::Reduce;
 use crate::call::{Call, Op};
 use crate::threads::rendezvous::AllWindows;
 use crate::threads::started::Started;
 use crate::threads::watch::{PATIENT, Watch};
+use crate::{Post, Reduce};
+use loom::thread::spawn;
 use std::sync::Arc;
 
 /// A call whose windows are read and written: each rank takes its row of the sum.
@@ -12,24 +13,28 @@ fn scatter() -> Call {
     Call { op: Op::ReduceScatter, reduce: Some(Reduce::Sum), rows: 2, cols: 1, ..Call::barrier() }
 }
 
-/// Two ranks, what they give, and where what they take goes.
+/// Two or three ranks, what they give, and where what they take goes.
 struct Pair {
+    watch: Arc<Watch>,
     started: Started,
-    give: [Window; 2],
-    take: [Window; 2],
+    give: Vec<Window>,
+    take: Vec<Window>,
 }
 
 impl Pair {
     fn new() -> Arc<Self> {
-        let watch = Arc::new(Watch::alone(2, PATIENT));
-        let windows = || [Window::new(), Window::new()];
-        let started = Started::new([0, 1].into(), watch, None);
-        Arc::new(Self { started, give: windows(), take: windows() })
+        Self::of(2)
     }
-    /// Does a rank's share: it takes what both give, added.
+    fn of(ranks: usize) -> Arc<Self> {
+        let watch = Arc::new(Watch::alone(ranks, PATIENT));
+        let windows = || (0..ranks).map(|_| Window::new()).collect();
+        let started = Started::new((0..ranks).collect(), watch.clone(), None);
+        Arc::new(Self { watch, started, give: windows(), take: windows() })
+    }
+    /// Does a rank's share: it takes what all give, added.
     fn work(_: usize, take: *mut (), windows: &AllWindows, _: &Call) {
         // SAFETY: all post such windows, and the world outlives its ranks.
-        let sum = (0..2).map(|rank| unsafe { &*windows.of::<Window>(rank) }.read()).sum();
+        let sum = (0..windows.ranks()).map(|rank| unsafe { &*windows.of::<Window>(rank) }.read()).sum();
         // SAFETY: as above.
         unsafe { &*take.cast::<Window>() }.write(sum);
     }
@@ -62,6 +67,39 @@ fn places_are_used_again() {
         (1..=2).for_each(|round| pair.round(rank, round));
     }
     explore(Some(1), || run(&Pair::new(), &[|pair| rounds(pair, 0), |pair| rounds(pair, 1)]));
+}
+
+/// One of three ranks gives up, another waits, the third comes late. Kills: shares that are done though one
+/// has taken its post back between two looks of who waits.
+#[test]
+fn a_post_is_taken_back_before_the_last_one_comes() {
+    fn posted(ranks: &Pair, rank: usize) -> Post {
+        let windows =
+            [&ranks.give[rank], &ranks.take[rank]].map(|window| (&raw const *window).cast_mut().cast());
+        ranks.give[rank].write(1);
+        // SAFETY: nobody touches them before the post has ended, or loom ends the model.
+        unsafe { ranks.started.post(rank, std::iter::once((windows, scatter()))) }.expect("nobody has failed")
+    }
+    fn own_again(ranks: &Pair, rank: usize) {
+        ranks.give[rank].write(2);
+        ranks.take[rank].write(3);
+    }
+    explore(Some(2), || {
+        let ranks = Pair::of(3);
+        let [post, theirs] = [0, 1].map(|rank| posted(&ranks, rank));
+        let (waits, comes) = (ranks.clone(), ranks.clone());
+        let waits = spawn(move || {
+            let ended = waits.started.finish(theirs, &scatter(), &Pair::work);
+            assert!(ended.is_err() || waits.take[1].read() == 3);
+            own_again(&waits, 1);
+        });
+        let comes = spawn(move || drop(posted(&comes, 2)));
+        ranks.started.withdraw(post, &Pair::work);
+        own_again(&ranks, 0);
+        comes.join().expect("a model that fails ends at once");
+        ranks.watch.fail(0, "late");
+        waits.join().expect("as above");
+    });
 }
 
 /// One rank takes its post back. Kills: a window that is touched after that.
