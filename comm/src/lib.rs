@@ -90,7 +90,7 @@ pub use group::Group;
 pub use ledger::{Ledger, Traffic};
 pub use link::{Link, LinkError};
 pub use mesh::{Mesh, Profiling, TraceSpan};
-pub use processes::{Launch, Processes};
+pub use processes::{Asked, Launch, Processes, Secret};
 pub use request::Request;
 pub use schedule::{Arrival, CommSchedule, CommStep, Transfer};
 pub use shared::{Joint, Jointly, PieceMoved, Reduction, SharedPlace};

@@ -89,7 +89,7 @@ impl Prompts {
     ///
     /// # Errors
     /// One sentence on the first thing that does not fit.
-    pub fn check<D: Runs>(&self, model: &Model, layout: &Layout) -> Result<()> {
+    pub fn check<D: Runs>(&self, model: &Model, (layout, network): (&Layout, &Network)) -> Result<()> {
         layout.fits(Design::from(model.config.shape).inferring())?;
         if model.config.shape.experts.is_some_and(|experts| experts.by_experts) {
             bail!(
@@ -126,7 +126,7 @@ impl Prompts {
         }
         budget::fits::<D::Place>(
             format_args!("generating under {layout}"),
-            layout.ranks(),
+            [network.here(layout), layout.ranks()],
             self.peak::<D>(model, layout)?.all,
         )
     }
@@ -172,10 +172,10 @@ pub fn generate<D: Runs>(
     request: &Prompts,
     watch: &(dyn Fn(u32) + Sync),
 ) -> Result<Generated<D::Elem>> {
-    request.check::<D>(model, layout)?;
+    request.check::<D>(model, (layout, network))?;
     let world = network.world(layout, "inference")?;
     let ranks = session::run((layout, &world), model.values(), |at: At<D>| {
-        let (texts, took, seen) = on_rank(model, request, &at, watch)?;
+        let (texts, took, seen) = on_rank((model, network), request, &at, watch)?;
         let texts = texts.iter().map(Text::to_bits).collect::<Vec<_>>();
         Ok((network.of_all(at.mesh, (texts, took))?, seen))
     })?;
@@ -196,7 +196,7 @@ pub fn generate<D: Runs>(
 type OfRank<D> = (Vec<Text>, (Taken, f64), Option<Seen<<D as Device>::Elem>>);
 
 fn on_rank<D: Runs>(
-    model: &Model,
+    (model, network): (&Model, &Network),
     request: &Prompts,
     at: &At<D>,
     watch: &(dyn Fn(u32) + Sync),
@@ -209,6 +209,7 @@ fn on_rank<D: Runs>(
     // Ranks that have experts, or values, for each other go on until all are done.
     let together = model.config.shape.experts.is_some() || at.rests.value != Rest::Whole;
     let mut chunk = Stages::new(at, model.config.shape)?;
+    network.agrees(mesh)?;
     let weights = if request.record { dump::weights(chunk.params(), mesh)? } else { Vec::new() };
     let ((texts, prefill), taken) = measure::work(at, Phase::Inference, || {
         let (from, mut prefill) = (Instant::now(), 0.0);

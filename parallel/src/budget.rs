@@ -14,21 +14,28 @@ pub fn holds(bytes: u128, free: Option<u64>) -> bool {
     free.is_none_or(|free| bytes <= u128::from(free))
 }
 
-/// Refuses a run of so many ranks and bytes on places where fewer are free.
+/// Refuses a run of so many ranks and bytes, of which so many ranks are on this machine, on places where fewer are free.
 ///
 /// # Errors
 /// One sentence with both numbers.
-pub fn fits<P: SharedPlace>(run: impl Display, ranks: usize, bytes: u128) -> Result<()> {
-    fits_in(run, bytes, P::free_beside_the_host(ranks).or_else(free))
+pub fn fits<P: SharedPlace>(run: impl Display, [here, ranks]: [usize; 2], bytes: u128) -> Result<()> {
+    fits_in(run, [here, ranks], bytes, P::free_beside_the_host(here).or_else(free))
 }
 
-fn fits_in(run: impl Display, bytes: u128, free: Option<u64>) -> Result<()> {
+fn fits_in(run: impl Display, [here, ranks]: [usize; 2], bytes: u128, free: Option<u64>) -> Result<()> {
+    let bytes =
+        if here == ranks { bytes } else { bytes.div_ceil(ranks as u128).saturating_mul(here as u128) };
     if holds(bytes, free) {
         return Ok(());
     }
     Err(Error::new(format!(
-        "{run} takes {} over all ranks, and {} of memory are free; fewer ranks, a smaller model or fewer tokens take less",
+        "{run} takes {} over {}, and {} of memory are free; fewer ranks, a smaller model or fewer tokens take less",
         readable(bytes),
+        if here == ranks {
+            "all ranks".into()
+        } else {
+            format!("the {here} of its {ranks} ranks on this machine")
+        },
         readable(free.unwrap_or(0).into())
     )))
 }
@@ -164,8 +171,10 @@ mod tests {
     /// Kills: a run refused that just fits, one taken that does not, numbers beyond 64 bits.
     #[test]
     fn what_does_not_fit_is_refused_with_both_numbers() {
-        assert!(fits_in("this", 7, Some(7)).is_ok() && fits_in("this", u128::MAX, None).is_ok());
-        let why = |bytes| fits_in("training under tp=2", bytes, Some(7)).unwrap_err().why;
+        assert!(
+            fits_in("this", [2; 2], 7, Some(7)).is_ok() && fits_in("this", [2; 2], u128::MAX, None).is_ok()
+        );
+        let why = |bytes| fits_in("training under tp=2", [2; 2], bytes, Some(7)).unwrap_err().why;
         let wanted = "training under tp=2 takes 8 B over all ranks, and 7 B of memory are free; ";
         assert!(why(8).starts_with(wanted), "{}", why(8));
         assert!(why(466_526_208_032).contains("takes 466.53 GB over all"), "{}", why(466_526_208_032));

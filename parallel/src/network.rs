@@ -1,13 +1,16 @@
 //! What lies between the ranks of a run: processes that they are, links that take their time, how long a rank waits for others,
 //! a trace.
 use crate::bail;
-use crate::{Layout, Result};
+use crate::{Error, Layout, Result};
 use comm::{Axis, Link, Mesh, Processes, Stuck, Trace, World};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tensor::Place;
+use tensor::files::seen;
+use tensor::quoted::quoted;
 
 /// How a layout's ranks are joined. The default is as fast as the machine, and keeps no trace.
 #[derive(Clone, Debug, Default)]
@@ -54,10 +57,7 @@ impl Network {
     /// call it.
     ///
     /// # Errors
-    /// If ranks do not meet.
-    ///
-    /// # Panics
-    /// If what they have is not read as it was written.
+    /// If ranks do not meet, or one tells what is no such thing.
     pub fn of_all<T: Serialize + DeserializeOwned, P: Place>(
         &self,
         mesh: &Mesh<P>,
@@ -68,7 +68,40 @@ impl Network {
         }
         let mine = serde_json::to_vec(&mine).expect("plain values");
         let all = mesh.world().named("what ranks end with").all_gather_values(&mine)?;
-        Ok(all.iter().map(|theirs| serde_json::from_slice(theirs).expect("as it was written")).collect())
+        let read = |(rank, theirs): (usize, &Vec<u8>)| {
+            let no_such = |why| Error::new(format!("what rank {rank} ends with cannot be read: {why}"));
+            serde_json::from_slice(theirs).map_err(no_such)
+        };
+        all.iter().enumerate().map(read).collect()
+    }
+    /// Compares, where ranks are processes, what each has read of the tensors of files: of two that have read the same numbers of
+    /// one, both must have the same. All ranks call it.
+    ///
+    /// # Errors
+    /// With the first tensor of which two ranks differ; if ranks do not meet.
+    pub fn agrees<P: Place>(&self, mesh: &Mesh<P>) -> Result<()> {
+        if self.processes.is_none() {
+            return Ok(());
+        }
+        let mut seen = BTreeMap::new();
+        for (rank, tensors) in self.of_all(mesh, seen::tensors())?.into_iter().enumerate() {
+            for (name, [numbers, places, digest]) in tensors {
+                let key = (name, numbers, places);
+                let (other, same) = *seen.entry(key.clone()).or_insert((rank, digest));
+                if same != digest {
+                    let name = quoted(&key.0);
+                    bail!(
+                        "ranks {other} and {rank} read different numbers of the tensor {name}; give both the same file"
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+    /// How many of a layout's ranks are on this machine.
+    #[must_use]
+    pub fn here(&self, layout: &Layout) -> usize {
+        self.processes.as_ref().map_or_else(|| layout.ranks(), |processes| processes.here())
     }
     /// The same network, which keeps no trace.
     #[must_use]

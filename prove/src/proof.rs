@@ -95,7 +95,7 @@ pub fn check<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> 
     let scheme = scheme.into();
     fits(subject, scheme)?;
     let ranks = scheme.layout.ranks();
-    budget::fits::<tensor::Host>(format_args!("proving {scheme}"), ranks, bytes(subject, scheme)?)
+    budget::fits::<tensor::Host>(format_args!("proving {scheme}"), [ranks; 2], bytes(subject, scheme)?)
 }
 
 /// Whether the ranks fit the model, and a table of its stages goes through all of each step.

@@ -3,6 +3,8 @@
 //! A replacement is written beside its target, brought to the disk, and only then given the target's name; then
 //! the folder, which holds the name, is brought to the disk too. Whoever reads sees the old file or the new one,
 //! and so does the next start after a power cut. A link is replaced, not what it points to.
+pub mod seen;
+
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -72,6 +74,7 @@ pub fn open(path: &Path) -> Result<(fs::File, u64), Error> {
 pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     open(path)?.0.read_to_end(&mut bytes).map_err(Error::system("read", path))?;
+    seen::read(path, &bytes);
     Ok(bytes)
 }
 

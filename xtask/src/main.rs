@@ -3,9 +3,9 @@
 //! reject bugs that real systems shipped.
 mod ci;
 mod gpu;
+mod long;
 mod museum;
 mod mutants;
-mod paths;
 mod ptx;
 mod readme;
 mod times;
@@ -27,6 +27,8 @@ Tasks:
   paths [--only T]   every command with every layout, kind of model, dtype and optimizer: a table of what ran and what was
                      refused; most of an hour; fails if one of them gave something wrong (`cargo test` draws a part).
                      Of all these cases only those with T in their name, such as `Dense under tp=2`
+  frames [--only N]  what a rank tells another process, with something in it changed, ten thousand times or N times
+  stops [--only N]   processes that are stopped while they train, and go on: two hundred times or N times
   museum [--only N]  puts bugs that real systems shipped into a scratch copy, one at a time, and runs the
                      proof that must reject each; exits with 1 if one survives, and names it. Then what the
                      book's chapters tell to break: what they quote must be printed. N is the number of an
@@ -42,12 +44,10 @@ fn main() -> ExitCode {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["ci"] => ci::run(),
         ["mutants"] => mutants::run(),
-        ["paths"] => paths::run(""),
-        ["paths", "--only", some] => paths::run(some),
         ["museum"] => museum::run(None),
         ["museum", "--only", one] => museum::run(Some(one)),
         ["-h" | "--help" | "help"]
-        | ["ci" | "mutants" | "paths" | "museum" | "ptx" | "gpu", "-h" | "--help"] => {
+        | ["ci" | "mutants" | "paths" | "frames" | "stops" | "museum" | "ptx" | "gpu", "-h" | "--help"] => {
             print!("{HELP}");
             ExitCode::SUCCESS
         }
@@ -57,9 +57,13 @@ fn main() -> ExitCode {
         [] => refuse("No task is named"),
         ["museum", ..] => refuse("The task `museum` takes nothing but `--only N`"),
         ["ptx", ..] => refuse("The task `ptx` takes nothing but `--check`"),
-        ["paths", ..] => refuse("The task `paths` takes nothing but `--only T`"),
         [task @ ("ci" | "mutants"), ..] => refuse(&format!("The task `{task}` takes no arguments")),
-        [task, ..] => refuse(&format!("There is no task `{task}`")),
+        [task, ref more @ ..] => match (long::ALL.iter().find(|long| long.task == task), more) {
+            (Some(long), []) => long.run(None),
+            (Some(long), ["--only", some]) => long.run(Some(some)),
+            (Some(_), _) => refuse(&format!("The task `{task}` takes nothing but `--only`, and what")),
+            (None, _) => refuse(&format!("There is no task `{task}`")),
+        },
     }
 }
 

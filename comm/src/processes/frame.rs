@@ -3,16 +3,18 @@ use crate::call::Lasting;
 use crate::engine::Post;
 use crate::threads::{AllWindows, Into, Join};
 use crate::{Call, Counts, Op, Reduce};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-/// The longest head that is read: what is longer is no frame.
-const LONGEST: usize = 1 << 26;
+/// The longest head of calls that is read: what is longer is no frame.
+pub(super) const LONGEST: usize = 1 << 26;
 
 /// What a rank tells of.
 #[derive(Serialize, Deserialize)]
@@ -55,20 +57,60 @@ pub(super) fn send(mut to: impl Write, head: &impl Serialize, elements: &[Cow<[u
     to.write_all(&frame)
 }
 
-/// Reads the next head.
+/// Reads the next head, of at most so many bytes. Memory is taken as they come.
 ///
 /// # Errors
 /// Those of the connection, and if what comes is no such head.
-pub(super) fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
+pub(super) fn receive<T: DeserializeOwned>(from: &mut impl Read, most: usize) -> io::Result<T> {
     let mut len = [0; 8];
     from.read_exact(&mut len)?;
-    let len = usize::try_from(u64::from_le_bytes(len)).unwrap_or(usize::MAX);
-    if len > LONGEST {
-        return Err(no_frame());
-    }
-    let mut head = vec![0; len];
-    from.read_exact(&mut head)?;
+    let len = usize::try_from(u64::from_le_bytes(len)).ok().filter(|len| *len <= most);
+    let head = come(from, len.ok_or_else(no_frame)?)?;
     serde_json::from_slice(&head).map_err(|_| no_frame())
+}
+
+/// Reads so many bytes. Memory is taken as they come.
+///
+/// # Errors
+/// Those of the connection, and if it ends before.
+pub(super) fn come(from: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
+    const SMALL: usize = 1 << 16;
+    let mut bytes = Vec::with_capacity(len.min(SMALL));
+    let came = from.take(len as u64).read_to_end(&mut bytes)?;
+    if came < len { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes) }
+}
+
+/// A connection on which everything must have gone and come by a moment, however slowly it does.
+pub(super) struct Timed<'a> {
+    stream: &'a TcpStream,
+    until: Instant,
+}
+
+impl<'a> Timed<'a> {
+    pub(super) fn new(stream: &'a TcpStream, until: Instant) -> Self {
+        Self { stream, until }
+    }
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        (&mut &*self.stream).read(to)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        (&mut &*self.stream).write(from)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// What is read where a frame should be.
@@ -90,16 +132,20 @@ pub(crate) fn joined<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Join>, D
     bool::deserialize(from).map(|joins| joins.then_some(never as Join))
 }
 
-/// Reads a text that lasts. There are as many as kinds of messages and numbers in the program.
+/// Reads a text that lasts: the name of a kind of message or number. A program has few; more than that is no frame.
 pub(crate) fn lasting<'a, D: Deserializer<'a>>(from: D) -> Result<Lasting, D::Error> {
     static KNOWN: Mutex<BTreeSet<Lasting>> = Mutex::new(BTreeSet::new());
+    const MOST: usize = 256;
     let (text, mut known) =
         (String::deserialize(from)?, KNOWN.lock().unwrap_or_else(PoisonError::into_inner));
-    Ok(known.get(&*text).copied().unwrap_or_else(|| {
-        let lasting = &*text.leak();
-        known.insert(lasting);
-        lasting
-    }))
+    if let Some(text) = known.get(&*text) {
+        return Ok(text);
+    }
+    if known.len() == MOST || text.len() > MOST {
+        return Err(D::Error::custom("no program has so many names, or such long ones"));
+    }
+    known.insert(text.clone().leak());
+    Ok(known.get(&*text).expect("put there"))
 }
 
 /// Which of the elements that a rank gives in a call another one takes. Ranks count in the group, of so many.

@@ -1,5 +1,6 @@
 //! Which rank a process is, by the variables that torchrun sets. Source: PyTorch, "torchrun (Elastic Launch)", "Environment
 //! Variables".
+use super::Secret;
 use std::fmt::Display;
 
 /// Which rank a process is, of how many, and where they meet.
@@ -15,6 +16,10 @@ pub struct Launch {
     pub host: String,
     /// At which port: `MASTER_PORT`, or the one after it where torchrun's own store listens there.
     pub port: u16,
+    /// How many ranks are on this machine: `LOCAL_WORLD_SIZE`, or as many as have its address.
+    pub here: Option<usize>,
+    /// What only the processes of this run know: `EQUIPART_SECRET`.
+    pub secret: Secret,
 }
 
 impl Launch {
@@ -27,7 +32,7 @@ impl Launch {
     }
     /// That of a process with these variables.
     pub(crate) fn by(get: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
-        let Some(rank) = get("RANK") else { return Ok(None) };
+        let Some(rank) = get("RANK") else { return alone(get).map(|()| None) };
         let wanted = |name: &str, what: &str| {
             get(name).ok_or_else(|| format!("RANK is {rank}, and {name} is not set: {what}"))
         };
@@ -47,8 +52,29 @@ impl Launch {
             ));
         }
         let local = get("LOCAL_RANK").map_or(Ok(rank), |local| number("LOCAL_RANK", &local))?;
-        Ok(Some(Self { rank, ranks, local, host, port }))
+        let here = get("LOCAL_WORLD_SIZE").map(|here| number("LOCAL_WORLD_SIZE", &here)).transpose()?;
+        if let Some(here) = here.filter(|here| !(1..=ranks).contains(here)) {
+            return Err(format!("LOCAL_WORLD_SIZE is {here} and WORLD_SIZE {ranks}: it is 1 to WORLD_SIZE"));
+        }
+        let secret = get("EQUIPART_SECRET").map(|secret| Secret::new(secret.as_bytes(), "EQUIPART_SECRET"));
+        let secret = secret.transpose()?.unwrap_or_default();
+        Ok(Some(Self { rank, ranks, local, host, port, here, secret }))
     }
+}
+
+/// Sees that this process was not started several times by a launcher that does not set `RANK`: each would do all the work.
+fn alone(get: &dyn Fn(&str) -> Option<String>) -> Result<(), String> {
+    const LAUNCHERS: [(&str, &str); 3] =
+        [("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "mpiexec"), ("SLURM_STEP_NUM_TASKS", "srun")];
+    for (name, launcher) in LAUNCHERS {
+        if let Some(n) = get(name).and_then(|n| n.trim().parse::<usize>().ok()).filter(|n| *n > 1) {
+            return Err(format!(
+                "{name} is {n}, so {launcher} started {n} processes, and RANK is not set: each would do all the work; start ranks \
+                 with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn number(name: impl Display, text: &str) -> Result<usize, String> {
@@ -68,12 +94,30 @@ mod tests {
     #[test]
     fn variables_are_read_or_named() {
         let all = [("RANK", "3"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "29500")];
-        let launch = Launch { rank: 3, ranks: 4, local: 3, host: "a".into(), port: 29500 };
+        let (host, secret) = ("a".into(), Secret::default());
+        let launch = Launch { rank: 3, ranks: 4, local: 3, host, port: 29500, here: None, secret };
         assert_eq!((by(&[]), by(&all[1..])), (Ok(None), Ok(None)));
         assert_eq!(by(&all), Ok(Some(launch.clone())));
         let more = |name, value| by(&[&[(name, value)], &all[..]].concat());
         assert_eq!(more("LOCAL_RANK", "1"), Ok(Some(Launch { local: 1, ..launch.clone() })));
-        assert_eq!(more("TORCHELASTIC_USE_AGENT_STORE", "True"), Ok(Some(Launch { port: 29501, ..launch })));
+        assert_eq!(more("LOCAL_WORLD_SIZE", "2"), Ok(Some(Launch { here: Some(2), ..launch.clone() })));
+        assert_eq!(
+            more("TORCHELASTIC_USE_AGENT_STORE", "True"),
+            Ok(Some(Launch { port: 29501, ..launch.clone() }))
+        );
+        let secret = Secret::new(b"sixteen letters!", "").unwrap();
+        assert_eq!(more("EQUIPART_SECRET", " sixteen letters!\n"), Ok(Some(Launch { secret, ..launch })));
+        for (name, n, refused) in [
+            ("OMPI_COMM_WORLD_SIZE", "2", true),
+            ("PMI_SIZE", "3", true),
+            ("SLURM_STEP_NUM_TASKS", "2", true),
+            ("PMI_SIZE", "1", false),
+            ("SLURM_NTASKS", "4", false),
+        ] {
+            let seen = by(&[(name, n)]);
+            assert_eq!(seen.is_err(), refused, "{name}={n}: {seen:?}");
+            assert!(more(name, n).is_ok(), "a launcher of launchers may set it, too");
+        }
         for (i, what) in [
             (1, "how many ranks there are"),
             (2, "the host of rank 0, where"),
@@ -91,6 +135,12 @@ mod tests {
             ("RANK", "4", "RANK is 4 and WORLD_SIZE 4: ranks count from 0 to WORLD_SIZE - 1"),
             ("WORLD_SIZE", "-4", "WORLD_SIZE is \"-4\": it is a number, from 0 on"),
             ("LOCAL_RANK", "", "LOCAL_RANK is \"\": it is a number, from 0 on"),
+            ("LOCAL_WORLD_SIZE", "5", "LOCAL_WORLD_SIZE is 5 and WORLD_SIZE 4: it is 1 to WORLD_SIZE"),
+            (
+                "EQUIPART_SECRET",
+                "short",
+                "the secret of EQUIPART_SECRET has 5 bytes; wanted 16 or more, such as `openssl rand -hex 32` prints",
+            ),
             ("MASTER_PORT", "0", "MASTER_PORT is \"0\": it is a port, from 1 to 65535"),
             ("MASTER_PORT", "65536", "MASTER_PORT is \"65536\": it is a port, from 1 to 65535"),
         ] {

@@ -1,26 +1,29 @@
-//! How processes find each other: rank 0 listens, all others tell it who they are and where they listen, and learn where the
-//! others do; then each two are joined by one connection, and rank 0 with each by one more, for the order of their calls.
-use super::frame::{Told, no_frame, receive, send};
+//! How processes find each other: rank 0 listens, all others tell it who they are, what they run and where they listen, and
+//! learn where the others do; then each two are joined by one connection, and rank 0 with each by one more, for the order of
+//! their calls. Rank 0 says when all are joined, or what went wrong: so all go on, or all end with the same sentence.
+//!
+//! Whatever is waited for comes as an event, from a thread that waits for nothing else: nobody who is late, slow, gone or a
+//! stranger keeps the others from being heard.
+use super::asked::Asked;
+use super::door::{Door, PROMPT, reached, resolved};
+use super::frame::{LONGEST, Timed, Told, receive, send};
 use super::launch::Launch;
 use super::order::Said;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufReader};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::sleep;
+use std::thread::spawn;
 use std::time::{Duration, Instant};
-
-/// How long it is waited between two looks whether a process has come.
-const EVERY: Duration = Duration::from_millis(20);
-/// How long who has come takes at most to tell who it is.
-const PROMPT: Duration = Duration::from_secs(2);
+use tensor::quoted::sentence;
 
 /// The connections of this process, which is one rank, with those of all others.
 pub struct Processes {
     rank: usize,
+    here: usize,
     others: BTreeMap<usize, Connection>,
     orders: BTreeMap<usize, TcpStream>, // of rank 0 those to all others, of these that from rank 0
 }
@@ -36,41 +39,59 @@ impl fmt::Debug for Processes {
     }
 }
 
-/// Who comes to rank 0.
+/// The first frame of a connection.
 #[derive(Serialize, Deserialize)]
-struct Hello {
-    version: String,
-    rank: usize,
-    ranks: usize,
-    about: String,
-    at: String, // where it listens
+pub(super) enum Greeting {
+    /// To rank 0, of a rank that comes.
+    Hello { version: String, rank: usize, ranks: usize, asked: Asked, at: SocketAddr },
+    /// To a rank, of one of a greater number, which belongs to this meeting.
+    Own { meeting: u64, rank: usize },
 }
 
-/// What rank 0 tells who came.
+/// What rank 0 tells who came: why they do not meet, or how they know and find each other.
 #[derive(Serialize, Deserialize)]
-struct Answer {
-    why: Option<String>, // they do not meet
-    meeting: u64,        // by which those of one meeting know each other
-    at: Vec<String>,     // where ranks listen, from 1 on
+pub(super) struct Answer {
+    why: Option<String>,
+    pub(super) meeting: u64,
+    at: Vec<SocketAddr>, // where ranks listen, from 1 on
 }
 
-/// How others that were met before are reached: of which meeting, by which rank.
-type Own = (u64, usize);
+/// What a rank then tells rank 0: which others it is not joined with.
+type Missing = Vec<usize>;
+/// What rank 0 says last: why they do not meet, if they do not.
+type Verdict = Option<String>;
+
+/// What is waited for.
+enum Event {
+    Came(TcpStream, Greeting),
+    /// This process has reached a rank, or has not.
+    Reached(usize, io::Result<TcpStream>),
+    /// A rank has told rank 0 how it stands, or its connection has ended.
+    Stands(usize, io::Result<Missing>),
+    Verdict(io::Result<Verdict>),
+}
+
+/// Connections, by whose they are.
+type Streams = BTreeMap<usize, TcpStream>;
+
+/// What programs that meet have in common.
+pub(super) const VERSION: &str = concat!("equipart ", env!("CARGO_PKG_VERSION"));
 
 impl Processes {
-    /// Waits until the processes of all ranks have met, each of which says the same `about` itself: what it was asked to do.
+    /// Waits until the processes of all ranks have met, of which each was asked for the same and has read the same files.
     ///
     /// # Errors
-    /// In one sentence: that rank 0 cannot listen, that some did not come in time, or that they do not agree; the same on all that came.
-    pub fn meet(launch: &Launch, about: &str, limit: Duration) -> Result<Arc<Self>, String> {
+    /// In one sentence: that rank 0 cannot listen, that some did not come in time, died or stopped, that they do not agree, or
+    /// do not know the secret; the same on all that came.
+    pub fn meet(launch: &Launch, asked: &Asked, limit: Duration) -> Result<Arc<Self>, String> {
         let until = Instant::now() + limit;
         let [streams, orders] = match launch.rank {
-            0 => gathered(launch, about, limit, until)?,
-            _ => joined(launch, about, limit, until)?,
+            0 => Host { launch, asked, limit }.meets(until)?,
+            _ => Guest { launch, limit }.meets(asked, until)?,
         };
         let set = |stream: &TcpStream| {
             stream.set_nodelay(true)?;
-            stream.set_nonblocking(false)?;
+            stream.set_write_timeout(None)?;
             stream.set_read_timeout(None)
         };
         let connection = |(rank, stream): (usize, TcpStream)| {
@@ -78,10 +99,15 @@ impl Processes {
             let reader = Mutex::new(BufReader::with_capacity(1 << 16, stream.try_clone()?));
             Ok((rank, Connection { stream, reader }))
         };
+        let is_here = |stream: &&TcpStream| {
+            let ends = stream.peer_addr().and_then(|peer| Ok((peer.ip(), stream.local_addr()?.ip())));
+            ends.is_ok_and(|(theirs, own)| theirs == own)
+        };
+        let here = launch.here.unwrap_or_else(|| 1 + streams.values().filter(is_here).count());
         let all = || {
             let others = streams.into_iter().map(connection).collect::<io::Result<_>>()?;
-            orders.iter().try_for_each(|(_, stream)| set(stream))?;
-            Ok(Self { rank: launch.rank, others, orders: orders.into_iter().collect() })
+            orders.values().try_for_each(set)?;
+            Ok(Self { rank: launch.rank, here, others, orders })
         };
         let fails = |why: io::Error| format!("the connections of rank {} fail: {why}", launch.rank);
         all().map(Arc::new).map_err(fails)
@@ -93,6 +119,10 @@ impl Processes {
     /// How many there are.
     pub fn ranks(&self) -> usize {
         self.others.len() + 1
+    }
+    /// How many of them are on this machine.
+    pub fn here(&self) -> usize {
+        self.here
     }
     /// The other ranks, and where they are told something.
     pub(super) fn others(&self) -> impl Iterator<Item = (usize, &TcpStream)> {
@@ -109,7 +139,7 @@ impl Processes {
     }
     /// The next that rank 0's process says; none if it says nothing more.
     pub(super) fn said(&self) -> Said {
-        receive(&mut self.orders.get(&0)?).ok()?
+        receive(&mut self.orders.get(&0)?, LONGEST).ok()?
     }
     /// A run begins: who takes nothing for so long is late.
     pub(crate) fn begin(&self, limit: Duration) {
@@ -129,192 +159,260 @@ impl Processes {
     }
 }
 
-/// Connections, by whose they are.
-type Streams = Vec<(usize, TcpStream)>;
+/// How long ranks that have all come take at most to be joined: no longer than the limit.
+fn settling(limit: Duration) -> Duration {
+    limit.min(PROMPT)
+}
 
-/// Rank 0's part: the connections of all others, and those for the order, by rank.
-fn gathered(launch: &Launch, about: &str, limit: Duration, until: Instant) -> Result<[Streams; 2], String> {
-    let Launch { ranks, host, port, .. } = launch;
-    let listener = TcpListener::bind((&**host, *port)).and_then(|listener| {
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    });
-    let listener = listener.map_err(|why| {
-        format!("rank 0 cannot listen at {host}:{port}: {why}; MASTER_ADDR is a host of its own, MASTER_PORT a free port there")
-    })?;
-    let mut came: BTreeMap<usize, (TcpStream, String)> = BTreeMap::new();
-    let mut others = Vec::new(); // who came too much
-    let mut why = None;
-    while came.len() + 1 < *ranks && why.is_none() {
-        if let Some((stream, hello)) = next(&listener, until).and_then(|stream| {
-            let hello = hello(&stream).ok()?;
-            Some((stream, hello))
-        }) {
-            why = disagrees(&hello, *ranks, about, &came);
-            match why {
-                None => drop(came.insert(hello.rank, (stream, hello.at))),
-                Some(_) => others.push(stream),
-            }
-        } else if Instant::now() >= until {
-            let missing: Vec<_> =
-                (1..*ranks).filter(|rank| !came.contains_key(rank)).map(|r| r.to_string()).collect();
-            let ranks = if missing.len() == 1 { "rank" } else { "ranks" };
-            why = Some(format!(
-                "{ranks} {} did not come to {host}:{port} within {limit:?}",
-                missing.join(", ")
-            ));
+/// The next event until then.
+fn next(events: &Receiver<Event>, until: Instant) -> Option<Event> {
+    events.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
+}
+
+fn plural(ranks: &[usize]) -> String {
+    let all: Vec<_> = ranks.iter().map(usize::to_string).collect();
+    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, all.join(", "))
+}
+
+/// Rank 0's part.
+struct Host<'a> {
+    launch: &'a Launch,
+    asked: &'a Asked,
+    limit: Duration,
+}
+
+impl Host<'_> {
+    /// The connections of all others, and those for the order, by rank.
+    fn meets(&self, until: Instant) -> Result<[Streams; 2], String> {
+        let Launch { host, port, secret, .. } = self.launch;
+        let at = resolved(host, *port, secret);
+        let refused =
+            |why: &io::Error| why.kind() == io::ErrorKind::PermissionDenied && why.get_ref().is_some();
+        if let Some(why) = at.as_ref().err().filter(|why| refused(why)) {
+            return Err(why.to_string());
         }
-    }
-    let meeting = RandomState::new().build_hasher().finish();
-    let at = (1..*ranks).map(|rank| came.get(&rank).map_or(String::new(), |(_, at)| at.clone())).collect();
-    let answer = Answer { why, meeting, at };
-    for stream in came.values().map(|(stream, _)| stream).chain(&others) {
-        let _ = send(stream, &answer, &[]); // who has gone is missed in the first call
-    }
-    answer.why.map_or(Ok(()), Err)?;
-    let streams: Streams = came.into_iter().map(|(rank, (stream, _))| (rank, stream)).collect();
-    let orders = reached_by(&listener, (streams.len(), meeting), until);
-    let orders = orders.ok_or_else(|| format!("rank 0 was not reached again by all within {limit:?}"))?;
-    Ok([streams, orders])
-}
-
-/// Connections of so many others of this meeting.
-fn reached_by(listener: &TcpListener, (others, meeting): (usize, u64), until: Instant) -> Option<Streams> {
-    let mut streams = Vec::new();
-    while streams.len() < others {
-        let stream = next(listener, until.max(Instant::now() + PROMPT))?;
-        let own = receive::<Own>(&mut &stream).ok().filter(|(of, _)| *of == meeting);
-        streams.extend(own.map(|(_, other)| (other, stream)));
-    }
-    Some(streams)
-}
-
-/// Why who says this does not belong to those who came.
-fn disagrees(
-    hello: &Hello,
-    ranks: usize,
-    about: &str,
-    came: &BTreeMap<usize, (TcpStream, String)>,
-) -> Option<String> {
-    let rank = hello.rank;
-    if hello.ranks != ranks {
-        return Some(format!("rank {rank} has WORLD_SIZE {}, rank 0 has {ranks}", hello.ranks));
-    }
-    if rank == 0 || came.contains_key(&rank) {
-        return Some(format!("two processes have RANK {rank}"));
-    }
-    let differ = hello.about != about;
-    differ.then(|| {
-        format!("ranks were asked for different things: rank {rank} for {}, rank 0 for {about}", hello.about)
-    })
-}
-
-/// The part of every other rank.
-fn joined(launch: &Launch, about: &str, limit: Duration, until: Instant) -> Result<[Streams; 2], String> {
-    let Launch { rank, ranks, host, port, .. } = launch;
-    let nobody = |why| format!("rank {rank} found no rank 0 at {host}:{port} within {limit:?}: {why}");
-    let zero = reached(|| (&**host, *port).to_socket_addrs(), until).map_err(nobody)?;
-    let fails = |why: io::Error| format!("rank {rank} lost the others at {host}:{port}: {why}");
-    let meet = || {
-        let listener = TcpListener::bind((zero.local_addr()?.ip(), 0))?;
-        listener.set_nonblocking(true)?;
-        let (version, about, at) = (VERSION.into(), about.into(), listener.local_addr()?.to_string());
-        send(&zero, &Hello { version, rank: *rank, ranks: *ranks, about, at }, &[])?;
-        zero.set_read_timeout(Some(limit + PROMPT))?;
-        Ok((listener, receive(&mut &zero)?))
-    };
-    let (listener, Answer { why, meeting, at }) = meet().map_err(fails)?;
-    why.map_or(Ok(()), Err)?;
-    let at_zero = zero.peer_addr().map_err(fails)?.to_string();
-    let reach = |at: &str| {
-        let stream = reached(|| at.to_socket_addrs(), until.max(Instant::now() + PROMPT))?;
-        send(&stream, &(meeting, *rank) as &Own, &[])?;
-        Ok(stream)
-    };
-    let orders = vec![(0, reach(&at_zero).map_err(fails)?)];
-    let mut streams = vec![(0, zero)];
-    for (other, at) in (1..*rank).zip(&at) {
-        streams.push((other, reach(at).map_err(fails)?));
-    }
-    let others = reached_by(&listener, (ranks - 1 - rank, meeting), until);
-    let none = || format!("rank {rank} was not reached by all other ranks within {limit:?}");
-    streams.extend(others.ok_or_else(none)?);
-    Ok([streams, orders])
-}
-
-/// What programs that meet have in common.
-const VERSION: &str = concat!("equipart ", env!("CARGO_PKG_VERSION"));
-
-/// Who somebody is that has come.
-fn hello(stream: &TcpStream) -> io::Result<Hello> {
-    let hello: Hello = receive(&mut &*stream)?;
-    if hello.version == VERSION { Ok(hello) } else { Err(no_frame()) }
-}
-
-/// The next who comes until then.
-fn next(listener: &TcpListener, until: Instant) -> Option<TcpStream> {
-    loop {
-        if let Ok((stream, _)) = listener.accept() {
-            let prompt = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(PROMPT)));
-            return prompt.is_ok().then_some(stream);
+        let (to, events) = channel();
+        let came = to.clone();
+        let open = |at: Vec<SocketAddr>| {
+            Door::open(TcpListener::bind(&*at)?, secret, move |stream, greeting| {
+                drop(came.send(Event::Came(stream, greeting)));
+            })
+        };
+        let door = at.and_then(open).map_err(|why| {
+            format!("rank 0 cannot listen at {host}:{port}: {why}; MASTER_ADDR is a host of its own, MASTER_PORT a free port there")
+        })?;
+        let (mut streams, mut at, mut refused) = (Streams::new(), BTreeMap::new(), Vec::new());
+        let mut why = self.gather((&events, &to), &door, until, &mut streams, &mut at, &mut refused).err();
+        let mut meeting = [0; 8];
+        if let Err(error) = getrandom::fill(&mut meeting) {
+            why = why.or_else(|| Some(format!("no number of the meeting can be drawn: {error}")));
         }
-        if Instant::now() >= until {
-            return None;
+        let answer = Answer { why, meeting: u64::from_le_bytes(meeting), at: at.into_values().collect() };
+        for stream in streams.values().chain(&refused) {
+            tell(stream, &answer); // who has gone is told of below
         }
-        sleep(EVERY);
+        answer.why.map_or(Ok(()), Err)?;
+        let joined = self.join(&events, answer.meeting);
+        let verdict: Verdict = joined.as_ref().err().cloned();
+        streams.values().for_each(|stream| tell(stream, &verdict));
+        joined.map(|orders| [streams, orders])
     }
-}
-
-/// A connection with who listens there until then.
-fn reached<A: Iterator<Item = SocketAddr>>(
-    at: impl Fn() -> io::Result<A>,
-    until: Instant,
-) -> io::Result<TcpStream> {
-    loop {
-        let left = until.saturating_duration_since(Instant::now()).max(EVERY);
-        let mut why = io::Error::new(io::ErrorKind::NotFound, "no such host");
-        match at() {
-            Err(error) => why = error,
-            Ok(all) => {
-                for at in all {
-                    match TcpStream::connect_timeout(&at, left) {
-                        Ok(stream) => return Ok(stream),
-                        Err(error) => why = error,
+    /// Waits until all others have come.
+    fn gather(
+        &self,
+        (events, to): (&Receiver<Event>, &Sender<Event>),
+        door: &Door,
+        until: Instant,
+        streams: &mut Streams,
+        at: &mut BTreeMap<usize, SocketAddr>,
+        refused: &mut Vec<TcpStream>,
+    ) -> Result<(), String> {
+        let Launch { ranks, host, port, .. } = self.launch;
+        while streams.len() + 1 < *ranks {
+            match next(events, until) {
+                Some(Event::Came(
+                    stream,
+                    Greeting::Hello { version, rank, ranks: theirs, asked, at: listens },
+                )) => {
+                    if version != VERSION {
+                        let why = format!("rank 0 is {VERSION}, and this is {}", sentence(&version));
+                        tell(&stream, &Answer { why: Some(why), meeting: 0, at: Vec::new() });
+                        continue; // it is none of these
                     }
+                    let why = if theirs != *ranks {
+                        Some(format!("rank {rank} has WORLD_SIZE {theirs}, rank 0 has {ranks}"))
+                    } else if rank >= *ranks {
+                        continue; // as above
+                    } else if rank == 0 || streams.contains_key(&rank) {
+                        Some(format!("two processes have RANK {rank}"))
+                    } else {
+                        self.asked.differs(&asked, rank)
+                    };
+                    if let Some(why) = why {
+                        refused.push(stream);
+                        return Err(why);
+                    }
+                    stands(rank, &stream, to);
+                    (drop(streams.insert(rank, stream)), at.insert(rank, listens));
+                }
+                Some(Event::Stands(rank, _)) => return Err(gone(rank)),
+                Some(_) => {} // of another meeting
+                None => {
+                    let missing: Vec<_> = (1..*ranks).filter(|rank| !streams.contains_key(rank)).collect();
+                    let (missing, limit, strangers) = (plural(&missing), self.limit, door.strangers());
+                    return Err(format!(
+                        "{missing} did not come to {host}:{port} within {limit:?}{strangers}"
+                    ));
                 }
             }
         }
-        if Instant::now() >= until {
-            return Err(why);
+        Ok(())
+    }
+    /// Waits until all are joined with all: the connections for the order.
+    fn join(&self, events: &Receiver<Event>, meeting: u64) -> Result<Streams, String> {
+        const MORE: Duration = Duration::from_secs(1); // so that who misses others has said so
+        let settling = settling(self.limit);
+        let (until, others) = (Instant::now() + settling + MORE, 1..self.launch.ranks);
+        let (mut orders, mut stand) = (Streams::new(), BTreeMap::<usize, Missing>::new());
+        while orders.len() < others.len() || stand.len() < others.len() {
+            match next(events, until) {
+                Some(Event::Came(stream, Greeting::Own { meeting: theirs, rank })) => {
+                    if theirs == meeting && others.contains(&rank) {
+                        orders.entry(rank).or_insert(stream);
+                    }
+                }
+                Some(Event::Stands(rank, missing)) => {
+                    let missing = missing.map_err(|_| gone(rank))?;
+                    stand.insert(rank, missing);
+                }
+                Some(_) => {} // too late, or of another meeting
+                None => break,
+            }
         }
-        sleep(EVERY);
+        let silent: Vec<_> = others.clone().filter(|rank| !stand.contains_key(rank)).collect();
+        if !silent.is_empty() {
+            return Err(format!("{} came, and then did nothing for {settling:?}", plural(&silent)));
+        }
+        if let Some((rank, missing)) = stand.iter().find(|(_, missing)| !missing.is_empty()) {
+            return Err(format!("rank {rank} was not joined with {} within {settling:?}", plural(missing)));
+        }
+        let lost: Vec<_> = others.filter(|rank| !orders.contains_key(rank)).collect();
+        if lost.is_empty() {
+            Ok(orders)
+        } else {
+            Err(format!("rank 0 was not reached again by {}", plural(&lost)))
+        }
     }
 }
 
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
+fn gone(rank: usize) -> String {
+    format!("rank {rank} came, and ended before all had met, or its connection broke")
+}
 
-    /// Kills: who is of another version, or comes again for another meeting, and is taken for one of this.
-    #[test]
-    fn strangers_that_speak_as_these_do_are_not_met() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let come = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let said = |version: &str| {
-            let (from, about) = (come(), String::new());
-            send(&from, &Hello { version: version.into(), rank: 1, ranks: 2, about, at: String::new() }, &[])
-                .unwrap();
-            hello(&listener.accept().unwrap().0).map(|hello| hello.rank)
-        };
-        assert_eq!(said("equipart 0.0.0").unwrap_err().kind(), io::ErrorKind::InvalidData);
-        assert_eq!(said(VERSION).unwrap(), 1);
-        let again = [(7, 1), (8, 2), (7, 3)].map(|own: Own| {
-            let from = come();
-            send(&from, &own, &[]).unwrap();
-            from
+/// Tells somebody this, if they listen.
+fn tell(stream: &TcpStream, what: &impl Serialize) {
+    drop(send(Timed::new(stream, Instant::now() + PROMPT), what, &[]));
+}
+
+/// Waits for how a rank stands.
+fn stands(rank: usize, stream: &TcpStream, to: &Sender<Event>) {
+    let (stream, to) = (stream.try_clone(), to.clone());
+    spawn(move || {
+        let told = stream.and_then(|stream| {
+            stream.set_read_timeout(None)?;
+            receive(&mut &stream, LONGEST)
         });
-        let streams = reached_by(&listener, (2, 7), Instant::now()).unwrap();
-        assert_eq!(streams.iter().map(|(rank, _)| *rank).collect::<Vec<_>>(), [1, 3]);
-        drop(again);
+        drop(to.send(Event::Stands(rank, told)));
+    });
+}
+
+/// The part of every other rank.
+struct Guest<'a> {
+    launch: &'a Launch,
+    limit: Duration,
+}
+
+impl Guest<'_> {
+    /// The connections with all others, and that for the order.
+    fn meets(&self, asked: &Asked, until: Instant) -> Result<[Streams; 2], String> {
+        let Launch { rank, ranks, host, port, secret, .. } = self.launch;
+        let (limit, settling) = (self.limit, settling(self.limit));
+        let zero = reached(|| resolved(host, *port, secret), secret, until).map_err(|why| match why.kind() {
+            io::ErrorKind::PermissionDenied if why.to_string().starts_with("MASTER") => why.to_string(),
+            io::ErrorKind::PermissionDenied => {
+                format!("who listens at {host}:{port} does not know the secret of rank {rank}; it must be the same for all ranks")
+            }
+            _ => format!("rank {rank} found no rank 0 at {host}:{port} within {limit:?}: {why}"),
+        })?;
+        let (to, events) = channel();
+        let lost = |why: io::Error| format!("rank {rank} lost rank 0 at {host}:{port}: {why}");
+        let came = to.clone();
+        let meet = || {
+            let listener = TcpListener::bind((zero.local_addr()?.ip(), 0))?;
+            let at = listener.local_addr()?;
+            let door = Door::open(listener, secret, move |stream, greeting| {
+                drop(came.send(Event::Came(stream, greeting)));
+            })?;
+            let (version, rank, ranks, asked) = (VERSION.into(), *rank, *ranks, asked.clone());
+            let timed = Timed::new(&zero, Instant::now() + PROMPT);
+            send(timed, &Greeting::Hello { version, rank, ranks, asked, at }, &[])?;
+            let answer = receive(&mut Timed::new(&zero, Instant::now() + limit + PROMPT), LONGEST)?;
+            Ok((door, zero.peer_addr()?, answer))
+        };
+        let (_door, at_zero, Answer { why, meeting, at }): (Door, _, Answer) = meet().map_err(lost)?;
+        why.map_or(Ok(()), |why| Err(sentence(&why)))?;
+        let until = Instant::now() + settling;
+        let reach = |other: usize, at: SocketAddr| {
+            let (to, secret, rank) = (to.clone(), secret.clone(), *rank);
+            spawn(move || {
+                let stream = reached(|| Ok(vec![at]), &secret, until).and_then(|stream| {
+                    send(Timed::new(&stream, until), &Greeting::Own { meeting, rank }, &[]).map(|()| stream)
+                });
+                drop(to.send(Event::Reached(other, stream)));
+            });
+        };
+        reach(0, at_zero);
+        (1..*rank).zip(&at).for_each(|(other, at)| reach(other, *at));
+        let verdict = zero.try_clone();
+        spawn(move || {
+            let until = Instant::now() + settling + PROMPT;
+            let told = verdict.and_then(|zero| receive(&mut Timed::new(&zero, until), LONGEST));
+            drop(to.send(Event::Verdict(told)));
+        });
+        let (mut orders, mut streams) = (Streams::new(), Streams::new());
+        let mut missing: BTreeSet<_> = (0..*ranks).filter(|other| other != rank).collect();
+        let mut told = false;
+        loop {
+            if !told && (missing.is_empty() || Instant::now() >= until) {
+                let missing: Missing = missing.iter().copied().collect();
+                send(Timed::new(&zero, Instant::now() + PROMPT), &missing, &[]).map_err(lost)?;
+                told = true;
+            }
+            let far = until + 2 * PROMPT; // the verdict comes before
+            match next(&events, if told { far } else { until }) {
+                Some(Event::Came(stream, Greeting::Own { meeting: theirs, rank: other })) => {
+                    if theirs == meeting && other > *rank && missing.remove(&other) {
+                        streams.insert(other, stream);
+                    }
+                }
+                Some(Event::Reached(other, Ok(stream))) => {
+                    missing.remove(&other);
+                    if other == 0 { &mut orders } else { &mut streams }.insert(other, stream);
+                }
+                Some(Event::Verdict(verdict)) => {
+                    verdict.map_err(lost)?.map_or(Ok(()), |why| Err(sentence(&why)))?;
+                    if missing.is_empty() {
+                        streams.insert(0, zero);
+                        return Ok([streams, orders]);
+                    }
+                    return Err(format!(
+                        "rank {rank} was not joined with all other ranks within {settling:?}"
+                    ));
+                }
+                Some(_) => {} // none of these
+                None if told => return Err(lost(io::ErrorKind::TimedOut.into())),
+                None => {}
+            }
+        }
     }
 }

@@ -13,23 +13,33 @@
 //! | file | holds |
 //! |---|---|
 //! | `launch.rs` | which rank a process is, by torchrun's variables |
-//! | `meeting.rs` | how processes find each other; what they must agree on; their connections |
+//! | `secret.rs` | how both ends of a connection show that they know one secret |
+//! | `door.rs` | who connects is served, each by itself and in time |
+//! | `asked.rs` | what ranks must have in common: arguments, and files that they read |
+//! | `meeting.rs` | how processes find each other; their connections |
 //! | `frame.rs` | what processes tell each other |
+//! | `check.rs` | what another process tells is input until it is checked |
 //! | `telling.rs` | the engine of a process' own rank |
 //! | `order.rs` | which call comes next, where cards do together what ranks do |
 //! | `stand_in.rs` | what is done in place of a rank of another process |
+mod asked;
+mod check;
+mod door;
 mod frame;
 mod launch;
 mod meeting;
 mod order;
+mod secret;
 mod stand_in;
 mod telling;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use asked::Asked;
 pub(crate) use frame::{joined, joins, lasting};
 pub use launch::Launch;
 pub use meeting::Processes;
 pub(crate) use order::Order;
+pub use secret::Secret;
 pub(crate) use stand_in::StandIn;
 pub(crate) use telling::Telling;

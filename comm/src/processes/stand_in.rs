@@ -1,5 +1,6 @@
 //! What is done in place of a rank of another process: the calls that it tells of, in its order.
-use super::frame::{Told, Way, no_frame, receive};
+use super::check;
+use super::frame::{LONGEST, Told, Way, come, no_frame, receive};
 use super::meeting::Processes;
 use crate::engine::Standing;
 use crate::record::Begun;
@@ -9,6 +10,10 @@ use bytemuck::cast_slice_mut;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::Instant;
+use tensor::quoted::sentence;
+
+/// Bytes for which memory is taken before they come.
+const AT_ONCE: usize = 1 << 24;
 
 /// Stands in for a rank of another process.
 pub(crate) struct StandIn<'a, P: SharedPlace> {
@@ -58,12 +63,17 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
         };
         processes.told_by(self.rank, |from| {
             loop {
-                match receive(from).map_err(gone)? {
-                    Told::Ended(how) => return Ok(how),
+                match receive(from, LONGEST).map_err(gone)? {
+                    Told::Ended(None) => return Ok(None),
+                    Told::Ended(Some((rank, _))) if rank >= processes.ranks() => {
+                        return Err(gone(no_frame()));
+                    }
+                    Told::Ended(Some((rank, why))) => return Ok(Some((rank, sentence(&why)))),
                     Told::Finish(members, post) => self.leaves(&members, post, true),
                     Told::Withdraw(members, post) => self.leaves(&members, post, false),
                     Told::Calls(way, members, calls) => {
-                        self.makes(way, members, calls, from).map_err(gone)?;
+                        let ranks = [processes.ranks(), processes.rank()];
+                        self.makes(way, members, calls, (from, ranks)).map_err(gone)?;
                     }
                 }
             }
@@ -74,15 +84,22 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
         &mut self,
         way: Way,
         members: Arc<[usize]>,
-        calls: Vec<(Call, [usize; 2])>,
-        from: &mut impl Read,
+        mut calls: Vec<(Call, [usize; 2])>,
+        (from, [ranks, own]): (&mut impl Read, [usize; 2]),
     ) -> io::Result<()> {
-        let rank = members.iter().position(|&member| member == self.rank).ok_or_else(no_frame)?;
+        let rank = check::place(&members, self.rank, ranks)?;
+        let to = members.iter().position(|&member| member == own);
+        if way != Way::Start && calls.len() != 1 {
+            return Err(no_frame());
+        }
+        for (call, range) in &mut calls {
+            check::call(call, way, rank, [members.len(), ranks])?;
+            check::carried(call, way, *range, (members.len(), rank, to), self.place.joins())?;
+        }
         let engine = &self.world.of(&Members::List(members.clone()));
         let (first, [_, len]) = calls.first().cloned().ok_or_else(no_frame)?;
         if way == Way::Values {
-            let mut values = vec![0; len];
-            from.read_exact(&mut values)?;
+            let values = come(from, len)?;
             let begun = self.record.begin(&first, 0, false).ok();
             let outcome = engine.values(rank, &values, &first);
             self.ended(begun, None, &first, &outcome);
@@ -149,13 +166,20 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
         if len == 0 {
             return Ok(Carried { give: None, buffer: None });
         }
-        let mut words = vec![0u64; len.div_ceil(8)];
-        from.read_exact(&mut cast_slice_mut(&mut words)[..len])?;
-        let room = self.spare.iter().position(|(room, _)| *room == words.len());
-        let new = || Some((words.len(), self.place.alloc(8 * words.len())?));
-        let buffer = room.map(|at| self.spare.swap_remove(at)).or_else(new);
+        let (words, mut read) = (len.div_ceil(8), Ok(()));
+        let spare = self.spare.iter().position(|(room, _)| *room == words);
+        let before = if spare.is_none() && len > AT_ONCE { come(from, len)? } else { Vec::new() };
+        let from = &mut before.chain(from);
+        let new = || Some((words, self.place.alloc(8 * words)?));
+        let buffer = spare.map(|at| self.spare.swap_remove(at)).or_else(new);
         let mut buffer = buffer.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        P::put(&mut buffer.1, words.len(), |at, to| to.copy_from_slice(&words[at..][..to.len()]));
+        P::put(&mut buffer.1, words, |at, to: &mut [u64]| {
+            let bytes = (len - 8 * at).min(8 * to.len());
+            if read.is_ok() {
+                read = from.read_exact(&mut cast_slice_mut(to)[..bytes]);
+            }
+        });
+        read?;
         let give = P::offset(P::ptr(&buffer.1), at.wrapping_neg());
         Ok(Carried { give: Some(give), buffer: Some(buffer) })
     }

@@ -1,5 +1,7 @@
 //! Each process of these tests is a thread with its own connections and its own world.
-use super::{Launch, Processes};
+mod strangers;
+
+use super::{Asked, Launch, Processes, Secret};
 use crate::{Axis, CommError, Group, InPlace, Mesh, RankError, Reduce, Tag, World};
 use kernels::Kernels;
 use std::net::TcpListener;
@@ -17,7 +19,15 @@ fn port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 fn launch(rank: usize, ranks: usize, port: u16) -> Launch {
-    Launch { rank, ranks, local: rank, host: "127.0.0.1".into(), port }
+    let (host, secret) = ("127.0.0.1".into(), Secret::default());
+    Launch { rank, ranks, local: rank, host, port, here: None, secret }
+}
+fn asked(words: &str) -> Asked {
+    Asked { words: words.into(), ..Asked::default() }
+}
+/// Meets, and goes again.
+fn met(launch: &Launch, words: &str, limit: Duration) -> Result<(), String> {
+    Processes::meet(launch, &asked(words), limit).map(drop)
 }
 /// What each of so many processes gives, which have met.
 pub(super) fn each<T: Send>(ranks: usize, process: impl Fn(Arc<Processes>) -> T + Sync) -> Vec<T> {
@@ -25,8 +35,9 @@ pub(super) fn each<T: Send>(ranks: usize, process: impl Fn(Arc<Processes>) -> T 
     scope(|threads| {
         let one = |rank| {
             let process = &process;
-            threads
-                .spawn(move || process(Processes::meet(&launch(rank, ranks, port), "a test", LIMIT).unwrap()))
+            threads.spawn(move || {
+                process(Processes::meet(&launch(rank, ranks, port), &asked("a test"), LIMIT).unwrap())
+            })
         };
         let all: Vec<_> = (0..ranks).map(one).collect();
         all.into_iter().map(|process| process.join().unwrap()).collect()
@@ -262,8 +273,8 @@ fn a_process_that_is_gone_is_named() {
 fn who_does_not_belong_together_does_not_meet() {
     let meet = |launches: [Launch; 2], about: [&str; 2], limit| {
         scope(|threads| {
-            let zero = threads.spawn(|| Processes::meet(&launches[0], about[0], limit).map(drop));
-            let one = threads.spawn(|| Processes::meet(&launches[1], about[1], limit).map(drop));
+            let zero = threads.spawn(|| met(&launches[0], about[0], limit));
+            let one = threads.spawn(|| met(&launches[1], about[1], limit));
             [zero, one].map(|meeting| meeting.join().unwrap())
         })
     };
@@ -281,27 +292,25 @@ fn who_does_not_belong_together_does_not_meet() {
         ]
     );
     let twice = scope(|threads| {
-        let all = [0, 1, 1].map(|rank| {
-            threads.spawn(move || Processes::meet(&launch(rank, 3, port_c), "", LIMIT).map(drop))
-        });
+        let all = [0, 1, 1].map(|rank| threads.spawn(move || met(&launch(rank, 3, port_c), "", LIMIT)));
         all.map(|meeting| meeting.join().unwrap())
     });
     assert!(twice.iter().all(|met| *met == Err("two processes have RANK 1".to_string())), "{twice:?}");
 
     let short = Duration::from_millis(300);
     let (late, taken, strange) = (port(), TcpListener::bind(("127.0.0.1", 0)).unwrap(), port());
-    let nobody = Processes::meet(&launch(0, 3, late), "", short).map(drop);
+    let nobody = met(&launch(0, 3, late), "", short);
     assert_eq!(nobody, Err(format!("ranks 1, 2 did not come to 127.0.0.1:{late} within 300ms")));
-    let nobody = Processes::meet(&launch(2, 3, late), "", short).map(drop).unwrap_err();
+    let nobody = met(&launch(2, 3, late), "", short).unwrap_err();
     assert!(
         nobody.starts_with(&format!("rank 2 found no rank 0 at 127.0.0.1:{late} within 300ms: ")),
         "{nobody}"
     );
     let at = taken.local_addr().unwrap().port();
-    let refused = Processes::meet(&launch(0, 2, at), "", LIMIT).map(drop).unwrap_err();
+    let refused = met(&launch(0, 2, at), "", LIMIT).unwrap_err();
     assert!(refused.starts_with(&format!("rank 0 cannot listen at 127.0.0.1:{at}: ")), "{refused}");
 
-    let met = scope(|threads| {
+    let both = scope(|threads| {
         threads.spawn(|| {
             let begun = Instant::now();
             while begun.elapsed() < LIMIT {
@@ -310,12 +319,12 @@ fn who_does_not_belong_together_does_not_meet() {
                 }
             }
         });
-        let zero = threads.spawn(|| Processes::meet(&launch(0, 2, strange), "", LIMIT).map(drop));
+        let zero = threads.spawn(|| met(&launch(0, 2, strange), "", LIMIT));
         sleep(short);
-        let one = Processes::meet(&launch(1, 2, strange), "", LIMIT).map(drop);
+        let one = met(&launch(1, 2, strange), "", LIMIT);
         [zero.join().unwrap(), one]
     });
-    assert_eq!(met, [Ok(()), Ok(())]);
+    assert_eq!(both, [Ok(()), Ok(())]);
     let world = World::threads(&[(Axis::Tp, 3)]).unwrap();
     let wrong = each(2, |processes| world.clone().over(&processes).map(drop).unwrap_err().to_string());
     assert_eq!(wrong, ["a world of 3 ranks has 3 processes, one a rank; here are 2"; 2]);

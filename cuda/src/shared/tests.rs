@@ -2,7 +2,7 @@
 use super::*;
 use crate::nccl::tests::{PLACED, placed};
 use crate::{Cuda, twin};
-use comm::{Axis, CommError, InPlace, Launch, Mesh, Op, Processes, Tag, World};
+use comm::{Asked, Axis, CommError, InPlace, Launch, Mesh, Op, Processes, Secret, Tag, World};
 use std::net::TcpListener;
 use tensor::{Bf16, Category, Cpu, Device, Scalar, Tensor};
 
@@ -78,8 +78,9 @@ fn processes<T: Send>(sizes: &[(Axis, usize)], process: impl Fn(World) -> T + Sy
     let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     let one = |rank: usize| {
         PLACED.set(Some(nccl));
-        let launch = Launch { rank, ranks: world.size(), local: rank, host: "127.0.0.1".into(), port };
-        let met = Processes::meet(&launch, "a test", Duration::from_secs(20)).unwrap();
+        let (ranks, host, secret) = (world.size(), "127.0.0.1".into(), Secret::default());
+        let launch = Launch { rank, ranks, local: rank, host, port, here: None, secret };
+        let met = Processes::meet(&launch, &Asked::default(), Duration::from_secs(20)).unwrap();
         process(world.clone().over(&met).unwrap())
     };
     Some(std::thread::scope(|threads| {

@@ -7,12 +7,13 @@ mod train;
 
 pub(crate) use model::ModelName;
 pub(crate) use network::NetworkArgs;
+use network::patience;
 pub(crate) use price::PriceArgs;
 pub(crate) use ranks::{RanksArgs, TableArgs, microbatches, note, table};
 pub(crate) use train::{DropoutRate, TrainArgs};
 
 use super::pictures::{PicturesArgs, Plain};
-use super::processes;
+use super::processes::{self, ProcessesArgs};
 use crate::commands::bench::{self, BenchArgs};
 use crate::commands::collectives::{self, CollectivesArgs};
 use crate::commands::diff::{self, DiffArgs};
@@ -25,6 +26,7 @@ use clap::{Args, Parser, Subcommand};
 use parallel::number::NumberName;
 use parallel::{Layout, layout};
 use std::path::PathBuf;
+use std::time::Duration;
 use tensor::Key;
 use tensor::safetensors::Dtype;
 
@@ -202,6 +204,8 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) dump: Option<PathBuf>,
     #[command(flatten)]
+    pub(crate) processes: ProcessesArgs,
+    #[command(flatten)]
     pub(crate) network: NetworkArgs,
 }
 
@@ -287,6 +291,14 @@ pub(crate) struct EvalArgs {
     pub(crate) layout: Layout,
     #[command(flatten)]
     pub(crate) number: NumberArgs,
+    /// How long a rank waits for others to come to one call before the run fails [default: 60]
+    #[arg(long, value_name = "SECONDS", value_parser = patience)]
+    pub(crate) timeout: Option<Duration>,
+    /// With ranks as processes: compare all bytes of all files, not only those that ranks read
+    #[arg(long)]
+    pub(crate) verify: bool,
+    #[command(flatten)]
+    pub(crate) processes: ProcessesArgs,
     #[command(flatten)]
     pub(crate) on_ranks: RanksArgs,
 }

@@ -1,11 +1,23 @@
 //! Runs whose ranks are processes, one each, as torchrun starts them. Rank 0 alone shows results and writes files.
 use super::args::Command;
 use super::out;
-use comm::{Launch, Processes, World};
+use clap::Args;
+use comm::{Asked, Launch, Processes, Secret, World};
 use cuda::Engine;
 use parallel::split::BlockSplit;
 use parallel::{Error, Layout, Network, Result, bail};
 use std::env;
+use std::path::PathBuf;
+use tensor::files::{self, seen};
+
+/// Flags of the commands that may run so.
+#[derive(Args, Debug, Default)]
+pub(crate) struct ProcessesArgs {
+    /// With ranks as processes: a file with a secret of 16 bytes or more, the same for all ranks [default: EQUIPART_SECRET; without
+    /// one, ranks meet on this machine alone]
+    #[arg(long, value_name = "FILE")]
+    secret: Option<PathBuf>,
+}
 
 /// Of the long help of the commands that may run so.
 pub(crate) const HELP: &str =
@@ -13,7 +25,12 @@ pub(crate) const HELP: &str =
 in processes of their own with the same arguments:
   RANK, WORLD_SIZE          which rank it is, and how many there are: as many as the layout has
   MASTER_ADDR, MASTER_PORT  where rank 0 listens and the others find it
-  LOCAL_RANK                with --device cuda: which GPU it takes [default: RANK]";
+  LOCAL_RANK                with --device cuda: which GPU it takes [default: RANK]
+  LOCAL_WORLD_SIZE          how many ranks this machine has [default: as many as have its address]
+  EQUIPART_SECRET           what only these processes know, 16 bytes or more; or --secret FILE
+Ranks compare their arguments, the program, and what they read of files. With a secret, both ends of each connection show that
+they know it, and a rank that does is trusted; what they send is neither encrypted nor signed, so the network between them must be
+your own, or a tunnel. Without one, rank 0 listens on this machine's loopback address alone, where any user can join.";
 
 /// What is known before a command begins: other commands than these run all their ranks themselves, and of the ranks' processes
 /// one tells.
@@ -21,16 +38,17 @@ in processes of their own with the same arguments:
 /// # Errors
 /// That there is a `RANK` and the command runs all ranks itself, or what is wrong with its variables.
 pub(crate) fn begin(command: &Command) -> Result<()> {
-    let rank = env::var("RANK");
-    match (command, rank) {
-        (_, Err(_)) => Ok(()),
-        (Command::Train(_) | Command::Generate(_) | Command::Eval(_), _) => {
-            if launch()?.is_some_and(|launch| launch.rank > 0) {
+    let launch = launch()?;
+    match (command, launch) {
+        (Command::Train(_) | Command::Generate(_) | Command::Eval(_), Some(launch)) => {
+            seen::note(matches!(command, Command::Eval(eval) if eval.verify));
+            if launch.rank > 0 {
                 out::hush();
             }
             Ok(())
         }
-        (_, Ok(rank)) => Err(Error::new(format!(
+        (_, None) => Ok(()),
+        (_, Some(Launch { rank, .. })) => Err(Error::new(format!(
             "RANK is {rank}, and this command runs all its ranks itself; unset RANK, or start train, generate or eval, which run \
              one rank a process"
         ))),
@@ -43,7 +61,8 @@ pub(crate) fn launch() -> Result<Option<Launch>> {
 }
 
 /// A network of the processes that the layout's ranks are, if they are, which have met, and are joined by this engine, if they have
-/// GPUs; `only` names flags that are for all ranks in one process, and whether they are given.
+/// GPUs; `a` says with what secret, and `only` names flags
+/// that are for all ranks in one process, and whether they are given.
 ///
 /// # Errors
 /// If there are not as many processes as ranks, one of the flags is given, or they do not meet.
@@ -51,9 +70,18 @@ pub(crate) fn joined(
     network: Network,
     (layout, engine): (&Layout, Option<Engine>),
     split: Option<&BlockSplit>,
-    only: &[(&str, bool)],
+    (a, only): (&ProcessesArgs, &[(&str, bool)]),
 ) -> Result<Network> {
-    let Some(launch) = launch()? else { return Ok(network) };
+    let Some(mut launch) = launch()? else {
+        if let Some(file) = &a.secret {
+            let file = file.display();
+            bail!("--secret {file} is for ranks that are processes, and RANK is not set; leave it out");
+        }
+        return Ok(network);
+    };
+    if let Some(file) = &a.secret {
+        launch.secret = Secret::new(&files::read(file)?, &file.display().to_string()).map_err(Error::new)?;
+    }
     if launch.ranks != layout.ranks() {
         let (there, ranks) = (launch.ranks, layout.ranks());
         bail!(
@@ -70,7 +98,14 @@ pub(crate) fn joined(
     let engine = engine.map(|engine| format!("[EQUIPART_ENGINE={}]", engine.name())); // found, or asked for
     let table = layout.table().map(|table| format!("[table {:016x}]", table.digest())); // each process reads its own file
     let about = env::args().skip(1).chain(engine).chain(table).collect::<Vec<_>>().join(" ");
+    if launch.rank == 0 && launch.secret.is_none() {
+        out::note(
+            "note: there is no secret, so any user of this machine can join; EQUIPART_SECRET or --secret keeps others out",
+        );
+    }
+    let mut asked = Asked { words: about, files: seen::files() };
+    asked.files.extend(seen::program().map(|program| ("the program".into(), program)));
     let processes =
-        Processes::meet(&launch, &about, network.timeout.unwrap_or(World::LIMIT)).map_err(Error::new)?;
+        Processes::meet(&launch, &asked, network.timeout.unwrap_or(World::LIMIT)).map_err(Error::new)?;
     Ok(Network { processes: Some(processes), ..network })
 }

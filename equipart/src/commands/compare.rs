@@ -133,10 +133,7 @@ pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
     if let Some(file) = &a.svg {
         tensor::files::replace_file(file, partitioning::picture(&rows)?.as_bytes())?;
     }
-    Ok(rows.iter().all(|r| {
-        let tokens = r.tokens_equal != Some(false) || r.tie.is_some();
-        r.equal && tokens && r.error_ratio.is_finite()
-    }))
+    Ok(rows.iter().all(LayoutRow::is_right))
 }
 
 /// Does all the work; `watch` is told what is being done.
@@ -160,7 +157,7 @@ pub fn compare<D: Runs>(work: &Comparison, watch: &dyn Fn(&str)) -> Result<Vec<L
     let request = text.map(|(model, corpus)| request(work, model, corpus));
     let held = budget::all(layouts.iter().map(|layout| held::bytes::<D>(work, layout, request.as_ref())))?;
     for (layout, bytes) in layouts.iter().zip(held) {
-        budget::fits::<D::Place>(format_args!("comparing {layout}"), layout.ranks(), bytes)?;
+        budget::fits::<D::Place>(format_args!("comparing {layout}"), [layout.ranks(); 2], bytes)?;
     }
     let (mut said, mut rows) = (Vec::new(), Vec::new());
     if let (Some((model, _)), Some(request)) = (text, &request) {

@@ -55,7 +55,11 @@ pub fn evaluate<D: Runs>(
     let peak = price::peak_of_all(layout, dealt, |at: At<Meta<D>>| {
         program(&at, design, &largest, &|_| ()).map(drop)
     })?;
-    budget::fits::<D::Place>(format_args!("evaluating under {layout}"), layout.ranks(), peak.all)?;
+    budget::fits::<D::Place>(
+        format_args!("evaluating under {layout}"),
+        [network.here(layout), layout.ranks()],
+        peak.all,
+    )?;
     let ranks =
         session::run((layout, &network.world(layout, "evaluation")?), model.values(), |at: At<D>| {
             let done = |n| {
@@ -63,7 +67,9 @@ pub fn evaluate<D: Runs>(
                     watch(n, microbatches);
                 }
             };
-            let (loss, mut trainer) = program(&at, design, &batch, &done)?;
+            let mut trainer = Trainer::evaluator(&at, design)?;
+            network.agrees(at.mesh)?;
+            let loss = trainer.evaluate(&batch, &done)?;
             let experts: Loads = network.of_all(at.mesh, trainer.take_loads())?.into_iter().collect();
             let right = pictures.then(|| trainer.correct(&batch, &|_| ())).transpose()?;
             Ok((loss.read().expect("the host has values")[0].to_f64(), right, experts))
@@ -116,13 +122,21 @@ fn sequences_of(a: &EvalArgs, model: &Model) -> Result<Vec<Sequence>> {
 }
 
 pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
+    if a.verify && processes::launch()?.is_none() {
+        bail!("--verify compares files between ranks that are processes, and RANK is not set; leave it out");
+    }
     let model = learner(a.model.as_ref(), &a.pictures)?;
     let all = model.text.as_ref().map_or_else(|| pictures(&a), |model| sequences_of(&a, model))?;
     let watch = Watch::bar(0);
     let layout = a.on_ranks.of(a.layout, &model.design.clone().inferring())?;
     let watching = |done, of| watch.part("evaluated", done, of);
     let engine = a.number.device.open(layout.ranks())?;
-    let network = processes::joined(Network::default(), (&layout, engine), a.on_ranks.split.as_ref(), &[])?;
+    let network = processes::joined(
+        Network { timeout: a.timeout, ..Network::default() },
+        (&layout, engine),
+        a.on_ranks.split.as_ref(),
+        (&a.processes, &[]),
+    )?;
     let evaluation = in_device!((a.number.device, a.number.name), D => evaluate::<D>(&model, (&layout, &network), all, &watching))?;
     watch.done();
     let Evaluation { loss, perplexity, tokens, accuracy, .. } = evaluation;

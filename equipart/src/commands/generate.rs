@@ -43,7 +43,8 @@ pub(crate) fn run(a: GenerateArgs, json: bool) -> Result<bool> {
     model.config.eos = generation.eos;
     let request = Prompts { prompts, max_new, sampling, record: a.dump.is_some() };
     let (engine, dumps) = (a.number.device.open(layout.ranks())?, ("dump", a.dump.is_some()));
-    let network = processes::joined(network, (&layout, engine), a.on_ranks.split.as_ref(), &[dumps])?;
+    let network =
+        processes::joined(network, (&layout, engine), a.on_ranks.split.as_ref(), (&a.processes, &[dumps]))?;
     in_device!((a.number.device, a.number.name), D => continued::<D>(&a, (&model, &layout, &network), &request, tokenizer.as_ref(), json))
 }
 
@@ -55,7 +56,7 @@ fn continued<D: Runs>(
     tokenizer: Option<&Tokenizer>,
     json: bool,
 ) -> Result<bool> {
-    request.check::<D>(model, layout)?;
+    request.check::<D>(model, (layout, network))?;
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
     let watch = Watch::bar(request.max_new);
     let generated = generate::<D>(model, (layout, network), request, &|_| watch.tick());

@@ -99,12 +99,18 @@ pub(crate) fn run(mut a: TrainArgs, json: bool) -> Result<bool> {
         dump: a.dump.clone(),
     };
     let engine = run.settings.device.open(run.layout.ranks())?;
-    run.ready()?;
+    run.check()?;
     if out.is_none() && a.checkpoint_every.is_some() {
         bail!("--checkpoint-every says when to save, and nothing is saved without --out");
     }
     let only = [("dump", a.dump.is_some()), ("profile", a.profile)];
-    run.network = processes::joined(run.network, (&run.layout, engine), a.on_ranks.split.as_ref(), &only)?;
+    run.network = processes::joined(
+        run.network,
+        (&run.layout, engine),
+        a.on_ranks.split.as_ref(),
+        (&a.processes, &only),
+    )?;
+    run.ready()?; // now it is known how many ranks are on this machine
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
     let lock = |dir| state::prepare(dir, a.resume.as_deref(), &run.model);
     let told = run.network.processes.as_ref().is_none_or(|processes| processes.rank() == 0);

@@ -1,5 +1,7 @@
 //! Ranks as processes of the binary, found by torchrun's variables: they have what threads have, bit for bit, and whatever goes
 //! wrong between them is one sentence in each.
+mod apart;
+
 use crate::child::{Watched, binary, output};
 use std::net::TcpListener;
 use std::path::Path;
@@ -260,10 +262,25 @@ fn what_does_not_fit_is_one_sentence() {
     );
     let port = port();
     let other = [&train[..], &["--lr", "0.5"]].concat();
+    let asked = "ranks were asked for different things: rank 1 for … tp=2 --lr 0.5, rank 0 for … tp=2";
     let both =
         [rank(0, 2, port, &train), rank(1, 2, port, &other)].map(|mut command| Watched::start(&mut command));
     for ended in both.map(Watched::output) {
-        assert!(sentence(&ended).starts_with("ranks were asked for different things: rank 1 for train "));
+        assert_eq!(sentence(&ended), asked);
+    }
+    let secret = |more: &[&str]| alone(&[&train[..], more].concat(), &[("EQUIPART_SECRET", "short")]);
+    assert!(secret(&[]).starts_with("the secret of EQUIPART_SECRET has 5 bytes; wanted 16 or more"));
+    let far = alone(&train, &[("MASTER_ADDR", "192.0.2.7")]);
+    assert!(far.starts_with("MASTER_ADDR is 192.0.2.7") && far.contains("there is no secret"), "{far}");
+    let mut launched = binary();
+    launched.args(["price"]).env("OMPI_COMM_WORLD_SIZE", "2");
+    assert!(
+        sentence(&output(&mut launched))
+            .starts_with("OMPI_COMM_WORLD_SIZE is 2, so mpirun started 2 processes, ")
+    );
+    for args in [&["eval", "--verify"][..], &["eval", "--secret", &batch]] {
+        let seen = sentence(&output(binary().args(args)));
+        assert!(seen.starts_with(args[1]) && seen.ends_with("RANK is not set; leave it out"), "{seen}");
     }
 }
 

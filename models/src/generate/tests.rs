@@ -30,7 +30,7 @@ fn brought(layout: &str, sampling: Sampling) -> Vec<u64> {
     let of = |max_new| {
         let request = request(sampling, max_new, vec![vec![1, 2, 3], vec![4]]);
         let run = |at: At<Cpu<f32>>| {
-            on_rank(&model, &request, &at, &|_| ())?;
+            on_rank((&model, &Network::default()), &request, &at, &|_| ())?;
             Ok(at.device.meter().brought())
         };
         session::run((&layout, &layout.world().unwrap()), model.values(), run).unwrap()
@@ -159,8 +159,10 @@ fn ranks_without_a_prompt_compute_for_those_with_one() {
     }
     let why = |prompts: &[Vec<u32>], layout: &str| {
         let request = request(GREEDY, NEW, prompts.to_vec());
-        let refused =
-            request.check::<Cpu<f32>>(&with_experts(false, Balance::default()), &layout.parse().unwrap());
+        let refused = request.check::<Cpu<f32>>(
+            &with_experts(false, Balance::default()),
+            (&layout.parse().unwrap(), &Network::default()),
+        );
         refused.unwrap_err().to_string()
     };
     let least = "each rank needs at least one";

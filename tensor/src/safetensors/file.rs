@@ -2,6 +2,7 @@
 use super::header::{self, Header};
 use super::{Dtype, Error, Flaw, Info, Matrix, Storable};
 use crate::files;
+use crate::files::seen::{self, Tallies};
 use memmap2::Mmap;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,6 +16,7 @@ struct Checked {
     bytes: Box<dyn AsRef<[u8]> + Send + Sync>, // mapped, or in memory
     header: Header,
     path: String,
+    seen: Option<Arc<Tallies>>,
 }
 
 impl File {
@@ -29,18 +31,26 @@ impl File {
         let (file, _) = files::open(path)?;
         // SAFETY: whoever changes a file in place while it is mapped breaks the rule above; ours replace it.
         let map = unsafe { Mmap::map(&file) }.map_err(files::Error::system("map", path))?;
-        Self::check(map, path.display().to_string())
+        Self::check(map, path.display().to_string(), |path, bytes, header| {
+            let begins = header.tensors.values().map(|info| info.bytes.start).min();
+            seen::mapped(path, bytes, begins.unwrap_or(bytes.len()), header.tensors.keys())
+        })
     }
     /// A file that is part of the program; `name` stands for the path in messages.
     ///
     /// # Errors
     /// If it is not whole and without contradiction.
     pub fn from_static(bytes: &'static [u8], name: &str) -> Result<Self, Error> {
-        Self::check(bytes, name.to_owned())
+        Self::check(bytes, name.to_owned(), |_, _, _| None)
     }
-    fn check(bytes: impl AsRef<[u8]> + Send + Sync + 'static, path: String) -> Result<Self, Error> {
+    fn check(
+        bytes: impl AsRef<[u8]> + Send + Sync + 'static,
+        path: String,
+        see: impl FnOnce(&str, &[u8], &Header) -> Option<Arc<Tallies>>,
+    ) -> Result<Self, Error> {
         let header = header::parse(bytes.as_ref()).map_err(Flaw::of(&path))?;
-        Ok(Self(Arc::new(Checked { bytes: Box::new(bytes), header, path })))
+        let seen = see(&path, bytes.as_ref(), &header);
+        Ok(Self(Arc::new(Checked { bytes: Box::new(bytes), header, path, seen })))
     }
 
     /// The tensors' names, in alphabetical order.
@@ -90,7 +100,8 @@ impl File {
         if !info.dtype.is_float() {
             return Err(self.wrong_dtype(name, info, "F64, F32, F16 or BF16"));
         }
-        Ok(Matrix::new(self.bytes(info), info.dtype, shape))
+        let tally = self.0.seen.as_ref().and_then(|seen| seen.get(name));
+        Ok(Matrix::new(self.bytes(info), info.dtype, shape, tally))
     }
     /// All numbers of the tensor called `name`, of exactly this shape and kind; for small things.
     ///
@@ -133,7 +144,7 @@ impl File {
 #[cfg(test)]
 impl File {
     pub(super) fn from_memory(bytes: Vec<u8>) -> Result<Self, Error> {
-        Self::check(bytes, "memory".to_owned())
+        Self::check(bytes, "memory".to_owned(), |_, _, _| None)
     }
     pub(super) fn bytes_of(&self, name: &str) -> &[u8] {
         self.whole(name).unwrap().2

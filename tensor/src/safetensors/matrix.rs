@@ -1,6 +1,7 @@
 //! A matrix in a file: numbers taken from where they lie, one by one or as part of a row or a column.
 use super::Dtype;
 use super::dtype::f16;
+use crate::files::seen::Tally;
 use crate::{Bf16, Scalar};
 use bytemuck::{AnyBitPattern, pod_read_unaligned};
 use std::ops::Range;
@@ -12,12 +13,18 @@ pub struct Matrix<'a> {
     dtype: Dtype,
     rows: usize,
     cols: usize,
+    tally: Option<(&'a Tally, usize)>, // of what is read of its tensor, and which number of that its first one is
 }
 
 impl<'a> Matrix<'a> {
     /// The float matrix that these bytes are, row-major.
-    pub(super) fn new(bytes: &'a [u8], dtype: Dtype, [rows, cols]: [usize; 2]) -> Self {
-        Self { bytes, dtype, rows, cols }
+    pub(super) fn new(
+        bytes: &'a [u8],
+        dtype: Dtype,
+        [rows, cols]: [usize; 2],
+        tally: Option<&'a Tally>,
+    ) -> Self {
+        Self { bytes, dtype, rows, cols, tally: tally.map(|tally| (tally, 0)) }
     }
     /// How many rows.
     pub fn rows(&self) -> usize {
@@ -63,6 +70,9 @@ impl<'a> Matrix<'a> {
             Dtype::Bf16 => convert(bytes, apart, out, |x| f64::from(Bf16::widen(x))),
             _ => convert(bytes, apart, out, |x: f32| f64::from(x)),
         }
+        if let Some((tally, at)) = self.tally {
+            tally.count(at + first, apart, out);
+        }
     }
     /// These of its rows alone.
     ///
@@ -72,7 +82,8 @@ impl<'a> Matrix<'a> {
     pub fn band(self, rows: Range<usize>) -> Self {
         let width = self.cols * self.dtype.size();
         assert!(rows.end <= self.rows, "rows {rows:?} of {self:?}");
-        Self { bytes: &self.bytes[rows.start * width..rows.end * width], rows: rows.len(), ..self }
+        let tally = self.tally.map(|(tally, at)| (tally, at + rows.start * self.cols));
+        Self { bytes: &self.bytes[rows.start * width..rows.end * width], rows: rows.len(), tally, ..self }
     }
     /// The kind of its numbers.
     pub fn dtype(&self) -> Dtype {

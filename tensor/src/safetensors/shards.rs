@@ -130,7 +130,7 @@ impl Shards {
     /// numbers are no floats of 16 bits or more.
     pub fn flat(&self, name: &str) -> Option<Matrix<'_>> {
         let (dtype, _, bytes) = self.whole(name)?;
-        dtype.is_float().then(|| Matrix::new(bytes, dtype, [1, bytes.len() / dtype.size()]))
+        dtype.is_float().then(|| Matrix::new(bytes, dtype, [1, bytes.len() / dtype.size()], None))
     }
     /// All of a tensor: its dtype, its shape, its bytes.
     pub fn whole(&self, name: &str) -> Option<(Dtype, &[usize], &[u8])> {

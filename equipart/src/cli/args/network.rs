@@ -111,8 +111,8 @@ fn link(text: &str) -> Result<(Axis, Link), String> {
 /// The longest time to wait.
 const LONGEST: Duration = Duration::from_hours(365 * 24);
 
-/// How long somebody waits.
-fn patience(text: &str) -> Result<Duration, String> {
+/// How long somebody waits, of `--timeout`.
+pub(crate) fn patience(text: &str) -> Result<Duration, String> {
     let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let time = time.filter(|time| !time.is_zero() && *time <= LONGEST);
     let wanted = "write seconds above 0, a year (31536000) at most, such as 2.5";

@@ -1,6 +1,7 @@
 //! Flags of train: settings of a new run, and whether they are those of a resumed one.
 use super::{ModelName, NetworkArgs, RanksArgs, SEQ, TableArgs};
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
+use crate::cli::processes::ProcessesArgs;
 use crate::commands::train::epochs;
 use crate::commands::train::run::TrainData;
 use crate::commands::train::settings::{OptimizerName, Settings, at_least_1, tenth};
@@ -100,6 +101,8 @@ pub(crate) struct TrainArgs {
     /// At the end, tell where the time of the steps after the first two went, a hundred at most
     #[arg(long)]
     pub(crate) profile: bool,
+    #[command(flatten)]
+    pub(crate) processes: ProcessesArgs,
     #[command(flatten)]
     pub(crate) network: NetworkArgs,
 }

@@ -70,6 +70,12 @@ pub struct LayoutRow {
 }
 
 impl LayoutRow {
+    /// Whether it is equal in the field, its texts are those of the unsplit run or part at a tie, and its numbers are finite.
+    #[must_use]
+    pub fn is_right(&self) -> bool {
+        let tokens = self.tokens_equal != Some(false) || self.tie.is_some();
+        self.equal && tokens && self.error_ratio.is_finite()
+    }
     /// Whether its tokens a second are more than those of another by more than both spread.
     #[must_use]
     pub fn is_faster(&self, other: &Self) -> bool {
@@ -108,6 +114,20 @@ mod tests {
             peak_bytes_by_number: BTreeMap::new(),
             error_ratio: 1.0,
         }
+    }
+
+    /// Kills: a row that is wrong in one way only and passes; a tie that does not.
+    #[test]
+    fn a_row_is_wrong_in_each_of_three_ways() {
+        let (right, parted) = (row(1.0, None), LayoutRow { tokens_equal: Some(false), ..row(1.0, None) });
+        let tie = Some(Tie { sequence: 0, token: 3, margin: 1e-9, bound: 1e-7 });
+        assert!(right.is_right() && LayoutRow { tie, ..parted.clone() }.is_right());
+        let wrong = [
+            LayoutRow { equal: false, ..right.clone() },
+            LayoutRow { error_ratio: f64::INFINITY, ..right },
+            parted,
+        ];
+        assert!(wrong.iter().all(|row| !row.is_right()));
     }
 
     /// Kills: a difference within what runs differ by, on either side, or of rows that ran once.

@@ -168,7 +168,11 @@ impl TrainRun<'_> {
             bail!("a run in {} {NO_CHECKPOINTS}", D::Elem::NAME);
         }
         let (layout, all) = (self.layout, self.peak::<D>()?.all);
-        budget::fits::<D::Place>(format_args!("training under {layout}"), layout.ranks(), all)
+        budget::fits::<D::Place>(
+            format_args!("training under {layout}"),
+            [self.network.here(&layout), layout.ranks()],
+            all,
+        )
     }
     /// What ranks hold at most: in steps, when the held-out text is told, when a checkpoint is put together.
     fn peak<D: Kernels>(&self) -> Result<price::Peak> {
@@ -216,6 +220,7 @@ impl TrainRun<'_> {
             if let Some(state) = &self.resume {
                 state.restore(&mut trainer)?;
             }
+            self.network.agrees(at.mesh)?;
             let work = || self.on_rank(&at, &mut trainer, watch);
             let (done, _): (_, Taken) = measure::work(&at, Phase::Step, work)?;
             Ok(done)

@@ -1,0 +1,83 @@
+//! What the ranks of a run have in common: what they were asked for, and the files they have read for it.
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use tensor::quoted::{quoted, shown};
+
+/// What a process was asked for, and what it has read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// Its arguments.
+    pub words: String,
+    /// Files by name: how many bytes each has, and a digest of them.
+    pub files: BTreeMap<String, [u64; 2]>,
+}
+
+impl Asked {
+    /// How rank 0, which this is, differs from another rank: the first difference in one sentence.
+    pub(super) fn differs(&self, theirs: &Self, rank: usize) -> Option<String> {
+        if self.words != theirs.words {
+            let [own, other] = parted(&self.words, &theirs.words);
+            return Some(format!(
+                "ranks were asked for different things: rank {rank} for {other}, rank 0 for {own}"
+            ));
+        }
+        let read = |of: &Self, name: &str| match of.files.get(name) {
+            None => "has none".to_owned(),
+            Some([bytes, digest]) => format!("has one of {bytes} bytes (digest {digest:016x})"),
+        };
+        let differs = |name: &&String| self.files.get(*name) != theirs.files.get(*name);
+        let name = self.files.keys().chain(theirs.files.keys()).find(differs)?;
+        let (other, own) = (read(theirs, name), read(self, name));
+        Some(format!("ranks read different files as {}: rank {rank} {other}, rank 0 {own}", quoted(name)))
+    }
+}
+
+/// Two texts as a sentence shows them: of long ones the words from the first that differs on.
+fn parted(a: &str, b: &str) -> [String; 2] {
+    const LONG: usize = 80;
+    let same = a.char_indices().zip(b.chars()).take_while(|((_, a), b)| a == b);
+    let word = same.filter(|((_, c), _)| *c == ' ').last().map_or(0, |((at, _), _)| at + 1);
+    let from = if a.len().max(b.len()) > LONG { word } else { 0 };
+    [a, b].map(|text| if from > 0 { format!("… {}", shown(&text[from..])) } else { shown(text) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(words: &str, files: &[(&str, [u64; 2])]) -> Asked {
+        let files = files.iter().map(|(name, seen)| ((*name).to_owned(), *seen)).collect();
+        Asked { words: words.into(), files }
+    }
+
+    /// Kills: a file that one rank alone has, or has with other bytes, and goes unnoticed; a difference far behind in a long
+    /// command that is cut off; a word that a terminal obeys.
+    #[test]
+    fn the_first_difference_is_told() {
+        let own = asked("train --lr 1", &[("a", [3, 7]), ("c", [4, 8])]);
+        assert_eq!(own.differs(&own.clone(), 1), None);
+        let words = own.differs(&asked("train --lr 2\u{1b}", &[]), 3).unwrap();
+        assert_eq!(
+            words,
+            "ranks were asked for different things: rank 3 for train --lr 2\\u{1b}, rank 0 for train --lr 1"
+        );
+        let long = "x ".repeat(200);
+        let words =
+            asked(&(long.clone() + "--lr 1"), &[]).differs(&asked(&(long + "--lr 22"), &[]), 1).unwrap();
+        assert_eq!(words, "ranks were asked for different things: rank 1 for … 22, rank 0 for … 1");
+        let seen = |files: &[(&str, [u64; 2])]| own.differs(&asked("train --lr 1", files), 2).unwrap();
+        assert_eq!(
+            seen(&[("a", [3, 9]), ("c", [4, 8])]),
+            "ranks read different files as \"a\": rank 2 has one of 3 bytes (digest 0000000000000009), rank 0 has one of 3 bytes \
+             (digest 0000000000000007)"
+        );
+        assert_eq!(
+            seen(&[("a", [3, 7])]),
+            "ranks read different files as \"c\": rank 2 has none, rank 0 has one of 4 bytes (digest 0000000000000008)"
+        );
+        assert!(
+            seen(&[("a", [3, 7]), ("c", [4, 8]), ("b", [1, 1])])
+                .contains("as \"b\": rank 2 has one of 1 bytes")
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! Where a process listens while ranks meet: whoever connects is served by a thread of its own, which ends in time, so that one
+//! who says nothing, or says it slowly, holds nobody else.
+use super::frame::{Timed, receive};
+use super::meeting::Greeting;
+use super::secret::{End, Secret};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::thread::{sleep, spawn};
+use std::time::{Duration, Instant};
+
+/// How long who has connected takes at most to show that it knows the secret, and to tell who it is.
+pub(super) const PROMPT: Duration = Duration::from_secs(10);
+/// How often it is looked whether somebody has come.
+const EVERY: Duration = Duration::from_millis(5);
+/// So many strangers may be about to tell who they are; others are turned away.
+const MOST: usize = 256;
+/// Bytes of a greeting, at most.
+const LONGEST: usize = 1 << 20;
+
+/// An open door; closed when it is dropped.
+pub(super) struct Door {
+    open: Arc<AtomicBool>,
+    strangers: Arc<AtomicUsize>,
+}
+
+impl Door {
+    /// Lets in who knows the secret: `came` is called with each, and what it says first.
+    pub(super) fn open(
+        listener: TcpListener,
+        secret: &Secret,
+        came: impl Fn(TcpStream, Greeting) + Clone + Send + 'static,
+    ) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let door = Self { open: Arc::new(AtomicBool::new(true)), strangers: Arc::default() };
+        let (open, strangers, secret) = (door.open.clone(), door.strangers.clone(), secret.clone());
+        let at_once = Arc::new(AtomicUsize::new(0));
+        spawn(move || {
+            while open.load(SeqCst) {
+                let Ok((stream, _)) = listener.accept() else {
+                    sleep(EVERY);
+                    continue;
+                };
+                if at_once.fetch_add(1, SeqCst) >= MOST {
+                    at_once.fetch_sub(1, SeqCst);
+                    continue;
+                }
+                let (secret, came) = (secret.clone(), came.clone());
+                let (at_once, strangers) = (at_once.clone(), strangers.clone());
+                spawn(move || {
+                    match greeted(&stream, &secret) {
+                        Ok(greeting) => came(stream, greeting),
+                        Err(_) => drop(strangers.fetch_add(1, SeqCst)),
+                    }
+                    at_once.fetch_sub(1, SeqCst);
+                });
+            }
+        });
+        Ok(door)
+    }
+    /// How many came and did not show that they know the secret, in words; nothing of none.
+    pub(super) fn strangers(&self) -> String {
+        match self.strangers.load(SeqCst) {
+            0 => String::new(),
+            n => format!("; turned away for no or another secret, or no greeting: {n}"),
+        }
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.open.store(false, SeqCst);
+    }
+}
+
+fn greeted(stream: &TcpStream, secret: &Secret) -> io::Result<Greeting> {
+    stream.set_nonblocking(false)?;
+    let timed = &mut Timed::new(stream, Instant::now() + PROMPT);
+    secret.shown(timed, End::Listens)?;
+    receive(timed, LONGEST)
+}
+
+/// The addresses of a host and port.
+///
+/// # Errors
+/// In one sentence, that there is none, or, without a secret, that other machines may reach one of them.
+pub(super) fn resolved(host: &str, port: u16, secret: &Secret) -> io::Result<Vec<SocketAddr>> {
+    let all: Vec<_> = (host, port).to_socket_addrs()?.collect();
+    match all.iter().find(|at| secret.is_none() && !at.ip().to_canonical().is_loopback()) {
+        Some(at) => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!(
+                "MASTER_ADDR is {host}, {} to other machines, and there is no secret; set EQUIPART_SECRET or --secret for all ranks, or \
+             MASTER_ADDR to 127.0.0.1",
+                at.ip()
+            ),
+        )),
+        None => Ok(all),
+    }
+}
+
+/// A connection with who listens there until then, and knows the secret.
+///
+/// # Errors
+/// What came last of it; at once if the other end does not know the secret, or `at` is refused.
+pub(super) fn reached(
+    at: impl Fn() -> io::Result<Vec<SocketAddr>>,
+    secret: &Secret,
+    until: Instant,
+) -> io::Result<TcpStream> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now()).max(EVERY);
+        let reach = |at: &SocketAddr| {
+            let stream = TcpStream::connect_timeout(at, left)?;
+            stream.set_nodelay(true)?;
+            secret.shown(&mut Timed::new(&stream, Instant::now() + PROMPT), End::Connects)?;
+            Ok(stream)
+        };
+        let mut why = io::Error::new(io::ErrorKind::NotFound, "no such host");
+        for tried in at().map_or_else(|error| vec![Err(error)], |all| all.iter().map(reach).collect()) {
+            match tried {
+                Ok(stream) => return Ok(stream),
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
+                Err(error) => why = error,
+            }
+        }
+        if Instant::now() >= until {
+            return Err(why);
+        }
+        sleep(EVERY);
+    }
+}

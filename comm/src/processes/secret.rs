@@ -1,0 +1,103 @@
+//! Proof that both ends of a connection know one secret, before anything else is said on it.
+//!
+//! ```text
+//! who connects                       who listens
+//! MAGIC, nonce a            ->
+//!                           <-       nonce b, HMAC(secret, "listens" a b)
+//! HMAC(secret, "connects" a b) ->
+//! ```
+//!
+//! So neither end tells a stranger anything, and what was recorded of another connection proves nothing. What follows is
+//! neither encrypted nor signed: the network between the machines must be trusted, or tunnelled. Source: Krawczyk, Bellare,
+//! Canetti, "HMAC: Keyed-Hashing for Message Authentication", RFC 2104.
+use super::frame::Timed;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+/// The first bytes of every connection.
+const MAGIC: &[u8; 8] = b"equipart";
+/// Bytes of a nonce, and of a proof.
+const LEN: usize = 32;
+
+/// A secret of the processes of a run, or none: then whoever can connect is taken for one of them.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret(Option<Arc<[u8]>>);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(if self.is_none() { "no secret" } else { "a secret" })
+    }
+}
+
+/// An end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Connects,
+    Listens,
+}
+
+impl Secret {
+    /// The fewest bytes of a secret.
+    pub const LEAST: usize = 16;
+
+    /// The secret that these bytes are, without white space around them.
+    ///
+    /// # Errors
+    /// In one sentence, that they are too few; `origin` is where they come from.
+    pub fn new(bytes: &[u8], origin: &str) -> Result<Self, String> {
+        let bytes = bytes.trim_ascii();
+        if bytes.len() < Self::LEAST {
+            let (len, least) = (bytes.len(), Self::LEAST);
+            return Err(format!(
+                "the secret of {origin} has {len} bytes; wanted {least} or more, such as `openssl rand -hex 32` prints"
+            ));
+        }
+        Ok(Self(Some(bytes.into())))
+    }
+    /// Whether there is none.
+    pub fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+    fn proof(&self, by: End, nonces: [&[u8; LEN]; 2]) -> Hmac<Sha256> {
+        let key = self.0.as_deref().unwrap_or_default();
+        let mut proof = Hmac::<Sha256>::new_from_slice(key).expect("a key of any length");
+        proof.update(if by == End::Connects { b"connects" } else { b"listens" });
+        nonces.iter().for_each(|nonce| proof.update(*nonce));
+        proof
+    }
+    /// Shows the other end that this one knows the secret, once that has shown it, too.
+    ///
+    /// # Errors
+    /// Those of the connection; [`io::ErrorKind::PermissionDenied`] if the other end does not know it.
+    pub(super) fn shown(&self, on: &mut Timed, by: End) -> io::Result<()> {
+        let (mut own, mut theirs, mut proof) = ([0; LEN], [0; LEN], [0; LEN]);
+        getrandom::fill(&mut own).map_err(|why| io::Error::other(format!("no nonce can be drawn: {why}")))?;
+        let denied = || io::Error::new(io::ErrorKind::PermissionDenied, "it does not know the secret");
+        match by {
+            End::Connects => {
+                on.write_all(&[&MAGIC[..], &own].concat())?;
+                on.read_exact(&mut theirs)?;
+                on.read_exact(&mut proof)?;
+                let nonces = [&own, &theirs];
+                self.proof(End::Listens, nonces).verify_slice(&proof).map_err(|_| denied())?;
+                on.write_all(&self.proof(by, nonces).finalize().into_bytes())
+            }
+            End::Listens => {
+                let mut magic = [0; MAGIC.len()];
+                on.read_exact(&mut magic)?;
+                if magic != *MAGIC {
+                    return Err(denied());
+                }
+                on.read_exact(&mut theirs)?;
+                let nonces = [&theirs, &own];
+                let answer = [&own[..], &self.proof(by, nonces).finalize().into_bytes()].concat();
+                on.write_all(&answer)?;
+                on.read_exact(&mut proof)?;
+                self.proof(End::Connects, nonces).verify_slice(&proof).map_err(|_| denied())
+            }
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Others that connect: strangers, ranks that go or stop, and ranks that tell what none would.
+use super::super::door::reached;
+use super::super::frame::{LONGEST, Timed, receive, send};
+use super::super::meeting::{Answer, Greeting, VERSION};
+use super::super::secret::End;
+use super::*;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread::spawn;
+use tensor::mix;
+
+fn secret(text: &str) -> Secret {
+    Secret::new(text.as_bytes(), "a test").unwrap()
+}
+fn knowing(launch: Launch, secret: &Secret) -> Launch {
+    Launch { secret: secret.clone(), ..launch }
+}
+/// A connection with rank 0, as soon as it listens, on which nothing was said.
+fn bare(port: u16) -> TcpStream {
+    let begun = Instant::now();
+    loop {
+        match TcpStream::connect(("127.0.0.1", port)) {
+            Ok(stream) => return stream,
+            Err(why) => assert!(begun.elapsed() < LIMIT, "{why}"),
+        }
+        sleep(Duration::from_millis(2));
+    }
+}
+fn at(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+/// A connection that has shown this secret.
+fn known(port: u16, secret: &Secret) -> TcpStream {
+    reached(|| Ok(vec![at(port)]), secret, Instant::now() + LIMIT).unwrap()
+}
+fn hello(rank: usize, ranks: usize) -> Greeting {
+    Greeting::Hello { version: VERSION.into(), rank, ranks, asked: asked("a test"), at: at(9) }
+}
+
+/// Two ranks meet while others are there who say nothing, say it slowly, speak otherwise, know another secret, or know it and
+/// greet as nobody does. Kills: one of them who holds the others, is taken for a rank, or ends the meeting.
+#[test]
+fn strangers_hold_nobody() {
+    let (own, other, port) = (secret("a secret of these two"), secret("another secret than theirs"), port());
+    let met = scope(|threads| {
+        let zero =
+            threads.spawn(|| Processes::meet(&knowing(launch(0, 2, port), &own), &asked("a test"), LIMIT));
+        let silent: Vec<_> = (0..20).map(|_| bare(port)).collect();
+        let slow = bare(port);
+        threads.spawn(move || {
+            for byte in b"equipart, and so on" {
+                if (&slow).write_all(&[*byte]).is_err() {
+                    return;
+                }
+                sleep(Duration::from_millis(100));
+            }
+        });
+        bare(port).write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let denied = reached(|| Ok(vec![at(port)]), &other, Instant::now() + LIMIT).unwrap_err();
+        assert_eq!(denied.kind(), std::io::ErrorKind::PermissionDenied);
+        let greets = |head: &[u8]| {
+            let stream = known(port, &own);
+            (&stream).write_all(&(head.len() as u64).to_le_bytes()).unwrap();
+            (&stream).write_all(head).unwrap();
+            stream
+        };
+        let odd = [
+            greets(b"{}"),
+            greets(br#"{"Hello":{"rank":-1}}"#),
+            greets(&serde_json::to_vec(&hello(77, 2)).unwrap()),
+            greets(&serde_json::to_vec(&Greeting::Own { meeting: 3, rank: 1 }).unwrap()),
+        ];
+        let huge = known(port, &own);
+        (&huge).write_all(&(1u64 << 60).to_le_bytes()).unwrap();
+        let begun = Instant::now();
+        let one = Processes::meet(&knowing(launch(1, 2, port), &own), &asked("a test"), LIMIT).map(drop);
+        let zero = zero.join().unwrap().map(drop);
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        drop((silent, odd, huge));
+        [zero, one]
+    });
+    assert_eq!(met, [Ok(()), Ok(())]);
+}
+
+/// Kills: a secret that is not asked for, one that only one side must know, a rank that is not told why it is turned away, a
+/// meeting with other machines that needs no secret, an answer that a stranger could use again.
+#[test]
+fn the_secret_is_shown_by_both_sides() {
+    let (own, other, short) =
+        (secret("a secret of these two"), secret("another secret than theirs"), Duration::from_millis(400));
+    for theirs in [&other, &Secret::default()] {
+        let port = port();
+        let [zero, one] = scope(|threads| {
+            let zero = threads.spawn(|| met(&knowing(launch(0, 2, port), &own), "", short));
+            let one = threads.spawn(|| met(&knowing(launch(1, 2, port), theirs), "", short));
+            [zero, one].map(|meeting| meeting.join().unwrap().unwrap_err())
+        });
+        let says = format!(
+            "who listens at 127.0.0.1:{port} does not know the secret of rank 1; it must be the same for all ranks"
+        );
+        assert_eq!(one, says);
+        let says = format!(
+            "rank 1 did not come to 127.0.0.1:{port} within 400ms; turned away for no or another secret, or no greeting: 1"
+        );
+        assert_eq!(zero, says);
+    }
+    for rank in [0, 1] {
+        let there = Launch { host: "192.0.2.7".into(), ..launch(rank, 2, 29_500) };
+        let refused = met(&there, "", LIMIT).unwrap_err();
+        assert!(refused.starts_with("MASTER_ADDR is 192.0.2.7"), "{refused}");
+        assert!(refused.contains("there is no secret; set EQUIPART_SECRET or --secret"), "{refused}");
+    }
+    let ends = || {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (near, listener.accept().unwrap().0)
+    };
+    let said: Vec<Vec<u8>> = (0..2)
+        .map(|_| {
+            let (near, far) = ends();
+            let listens = own.clone();
+            let far =
+                spawn(move || listens.shown(&mut Timed::new(&far, Instant::now() + LIMIT), End::Listens));
+            let mut said = b"equipart".to_vec();
+            said.extend([7; 32]);
+            (&near).write_all(&said).unwrap();
+            let mut answer = vec![0; 64];
+            (&near).read_exact(&mut answer).unwrap();
+            (&near).write_all(&answer[32..]).unwrap(); // its own proof, sent back
+            assert_eq!(far.join().unwrap().unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+            answer
+        })
+        .collect();
+    assert_ne!(said[0], said[1], "the same nonce is answered otherwise each time");
+}
+
+/// Kills: a rank that came, and dies or stops before all have met, and is not named, or not in time.
+#[test]
+fn who_leaves_the_meeting_is_named() {
+    let limit = Duration::from_millis(500);
+    for (stays, says) in [
+        (None, "rank 1 came, and ended before all had met, or its connection broke"),
+        (Some(false), "rank 1 came, and ended before all had met, or its connection broke"),
+        (Some(true), "rank 1 came, and then did nothing for 500ms"),
+    ] {
+        let (port, begun) = (port(), Instant::now());
+        let [zero, two] = scope(|threads| {
+            let rank = |rank| threads.spawn(move || met(&launch(rank, 3, port), "a test", limit));
+            let zero = rank(0);
+            let one = known(port, &Secret::default());
+            send(&one, &hello(1, 3), &[]).unwrap();
+            let two = match stays {
+                None => {
+                    drop(one); // before rank 2 has come
+                    None
+                }
+                Some(stays) => {
+                    let two = rank(2);
+                    let _: Answer = receive(&mut &one, LONGEST).unwrap();
+                    let _ = stays.then(|| sleep(2 * limit + Duration::from_millis(1500)));
+                    drop(one);
+                    Some(two)
+                }
+            };
+            [Some(zero), two].map(|met| met.map(|met| met.join().unwrap().unwrap_err()))
+        });
+        assert_eq!(zero.as_deref(), Some(says));
+        assert!(two.as_deref().is_none_or(|two| two == says), "{two:?}");
+        assert!(begun.elapsed() < 2 * limit + Duration::from_secs(3), "{:?}", begun.elapsed());
+    }
+}
+
+/// What rank 1 of two says to rank 0 once they have met, all of it, and what rank 0 computes meanwhile.
+fn recorded() -> (Vec<u8>, Vec<f32>) {
+    let (front, back) = (port(), port());
+    let front_door = TcpListener::bind(at(front)).unwrap();
+    let copied = |mut from: TcpStream, mut to: TcpStream| {
+        spawn(move || {
+            let (mut all, mut some) = (Vec::new(), vec![0; 1 << 16]);
+            while let Ok(n @ 1..) = from.read(&mut some) {
+                all.extend_from_slice(&some[..n]);
+                if to.write_all(&some[..n]).is_err() {
+                    break;
+                }
+            }
+            let _ = to.shutdown(std::net::Shutdown::Write);
+            all
+        })
+    };
+    let between = spawn(move || {
+        // The first connection is the one of calls, the second that of their order.
+        let mut said = Vec::new();
+        for _ in 0..2 {
+            let (near, far) = (front_door.accept().unwrap().0, bare(back));
+            said.push(copied(near.try_clone().unwrap(), far.try_clone().unwrap()));
+            copied(far, near);
+        }
+        said.swap_remove(0).join().unwrap()
+    });
+    let ran = scope(|threads| {
+        let one = |rank, port| {
+            threads.spawn(move || {
+                let processes = Processes::meet(&launch(rank, 2, port), &asked("a test"), LIMIT).unwrap();
+                world(LIMIT).over(&processes).unwrap().run(program).unwrap().swap_remove(0)
+            })
+        };
+        let both = [one(0, back), one(1, front)];
+        both.map(|rank| rank.join().unwrap())
+    });
+    let said = between.join().unwrap();
+    let mut rest = &said[8 + 32 + 32..]; // behind what shows the secret
+    let _: Greeting = receive(&mut rest, LONGEST).unwrap();
+    let _: Vec<usize> = receive(&mut rest, LONGEST).unwrap();
+    (rest.to_vec(), ran.into_iter().next().unwrap())
+}
+fn world(limit: Duration) -> World {
+    World::threads(&[(Axis::Tp, 2)]).unwrap().limit(limit)
+}
+fn program(device: Cpu<f32>, mesh: Mesh<Host>) -> Result<Vec<f32>, CommError> {
+    together(&device, mesh.rank(), &mesh.group(Axis::Tp))
+}
+
+/// Rank 0's run with one that has met it as rank 1, says this, and goes.
+fn run_with(said: Vec<u8>, limit: Duration) -> Result<Vec<f32>, RankError> {
+    let port = port();
+    scope(|threads| {
+        threads.spawn(move || {
+            let one = known(port, &Secret::default());
+            send(&one, &hello(1, 2), &[]).unwrap();
+            let Answer { meeting, .. } = receive(&mut &one, LONGEST).unwrap();
+            let order = known(port, &Secret::default());
+            send(&order, &Greeting::Own { meeting, rank: 1 }, &[]).unwrap();
+            send(&one, &Vec::<usize>::new(), &[]).unwrap();
+            let _: Option<String> = receive(&mut &one, LONGEST).unwrap();
+            let mut hears = one.try_clone().unwrap();
+            threads.spawn(move || std::io::copy(&mut hears, &mut std::io::sink()));
+            let _ = (&one).write_all(&said); // rank 0 may have had enough
+            sleep(limit / 4);
+            let _ = one.shutdown(std::net::Shutdown::Both);
+        });
+        let zero = Processes::meet(&launch(0, 2, port), &asked("a test"), LIMIT).unwrap();
+        let outcome = world(limit).over(&zero).unwrap().run(program);
+        zero.leave();
+        outcome.map(|mut ranks| ranks.swap_remove(0))
+    })
+}
+
+/// What a rank says, with something in it changed: bytes, a number in a head made large, a piece left out or said twice.
+fn mutated(said: &[u8], seed: usize) -> Vec<u8> {
+    let draw = |i: usize, below: usize| mix((seed * 64 + i) as u64) as usize % below.max(1);
+    let mut said = said.to_vec();
+    let digits: Vec<_> =
+        said.iter().enumerate().filter(|(_, byte)| byte.is_ascii_digit()).map(|(at, _)| at).collect();
+    for i in 0..=draw(0, 3) {
+        let at = draw(3 * i + 1, said.len());
+        match draw(3 * i + 2, 6) {
+            0 => said[at] ^= 1 << draw(3 * i + 3, 8),
+            1 => said[at] = draw(3 * i + 3, 256) as u8,
+            2 => {
+                let at = digits[draw(3 * i + 3, digits.len())].min(said.len() - 1);
+                said[at] = b"0123456789-e."[draw(3 * i + 4, 13)]; // a number of the same length
+            }
+            3 => {
+                drop(said.splice(at.min(said.len() - 8)..at.min(said.len() - 8) + 8, u64::MAX.to_le_bytes()))
+            }
+            4 => drop(said.drain(at..(at + draw(3 * i + 3, 4000)).min(said.len()))),
+            _ => {
+                let again = said[at..(at + draw(3 * i + 3, 4000)).min(said.len())].to_vec();
+                drop(said.splice(at..at, again));
+            }
+        }
+        if said.len() < 16 {
+            break;
+        }
+    }
+    said
+}
+
+/// Of frames of a run with something in them changed, as many as `EQUIPART_FRAMES` says. Kills: a rank, length, offset, list or
+/// number that another process tells and that is used unchecked: a panic, a hang, memory read beyond its end.
+#[test]
+fn what_a_rank_tells_is_checked() {
+    let (said, right) = recorded();
+    assert_eq!(run_with(said.clone(), LIMIT).unwrap(), right, "as it was said");
+    let n = std::env::var("EQUIPART_FRAMES").map_or(48, |n| n.parse().unwrap());
+    let (begun, limit) = (Instant::now(), Duration::from_millis(200));
+    let mut refused = 0;
+    for seed in 0..n {
+        let Err(error) = run_with(mutated(&said, seed), limit) else { continue };
+        refused += 1;
+        let panics =
+            ["index out", "out of range", "overflow", "unwrap", "assertion", "unreachable", "capacity"];
+        assert!(!panics.iter().any(|words| error.reason.contains(words)), "{seed}: {error}");
+        assert!(error.reason.len() < 1000, "{seed}: {error}");
+    }
+    println!("{refused} of {n} were refused, in {:.1} s", begun.elapsed().as_secs_f64());
+    assert!(refused > n / 4, "{refused} of {n}");
+}

@@ -1,0 +1,50 @@
+//! Tests of which `cargo test` runs a part, run as a whole: `cargo xtask paths`, `frames` and `stops`.
+use std::env;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+/// A task: its test, the variable by which that knows how much to do, and what that says where the caller does not.
+pub(crate) struct Long {
+    pub(crate) task: &'static str,
+    test: &'static str,
+    variable: &'static str,
+    whole: &'static str,
+}
+
+/// All of them.
+pub(crate) const ALL: [Long; 3] = [
+    Long {
+        task: "paths",
+        test: "test --workspace --test all every_command_takes_every_entry_or_refuses_it -- --nocapture",
+        variable: "EQUIPART_PATHS", // what the names of its cases contain
+        whole: "",
+    },
+    Long {
+        task: "frames",
+        test: "test --workspace --lib what_a_rank_tells_is_checked -- --nocapture",
+        variable: "EQUIPART_FRAMES", // how many
+        whole: "10000",
+    },
+    Long {
+        task: "stops",
+        test: "test --workspace --test all a_process_that_is_stopped_is_named -- --nocapture",
+        variable: "EQUIPART_STOPS", // how many
+        whole: "200",
+    },
+];
+
+impl Long {
+    /// Runs it from the repository's root, all of it or what `only` says; fails if something is wrong.
+    pub(crate) fn run(&self, only: Option<&str>) -> ExitCode {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.args(self.test.split(' ')).env(self.variable, only.unwrap_or(self.whole));
+        match command.env("RUST_BACKTRACE", "0").current_dir(root).status() {
+            Ok(status) => crate::ci::code(status),
+            Err(why) => {
+                eprintln!("{} cannot start `cargo {}`: {why}.", self.task, self.test);
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
