@@ -5,12 +5,13 @@
 //! Whatever is waited for comes as an event, from a thread that waits for nothing else: nobody who is late, slow, gone or a
 //! stranger keeps the others from being heard.
 use super::asked::Asked;
-use super::door::{Door, PROMPT, reached, resolved};
+use super::door::{Door, PROMPT, resolved};
 use super::frame::{LONGEST, Timed, Told, receive, send};
+use super::guest::Guest;
 use super::launch::Launch;
 use super::order::Said;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, BufReader};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -51,18 +52,18 @@ pub(super) enum Greeting {
 /// What rank 0 tells who came: why they do not meet, or how they know and find each other.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Answer {
-    why: Option<String>,
+    pub(super) why: Option<String>,
     pub(super) meeting: u64,
-    at: Vec<SocketAddr>, // where ranks listen, from 1 on
+    pub(super) at: Vec<SocketAddr>, // where ranks listen, from 1 on
 }
 
 /// What a rank then tells rank 0: which others it is not joined with.
-type Missing = Vec<usize>;
+pub(super) type Missing = Vec<usize>;
 /// What rank 0 says last: why they do not meet, if they do not.
-type Verdict = Option<String>;
+pub(super) type Verdict = Option<String>;
 
 /// What is waited for.
-enum Event {
+pub(super) enum Event {
     Came(TcpStream, Greeting),
     /// This process has reached a rank, or has not.
     Reached(usize, io::Result<TcpStream>),
@@ -72,7 +73,7 @@ enum Event {
 }
 
 /// Connections, by whose they are.
-type Streams = BTreeMap<usize, TcpStream>;
+pub(super) type Streams = BTreeMap<usize, TcpStream>;
 
 /// What programs that meet have in common.
 pub(super) const VERSION: &str = concat!("equipart ", env!("CARGO_PKG_VERSION"));
@@ -160,12 +161,12 @@ impl Processes {
 }
 
 /// How long ranks that have all come take at most to be joined: no longer than the limit.
-fn settling(limit: Duration) -> Duration {
+pub(super) fn settling(limit: Duration) -> Duration {
     limit.min(PROMPT)
 }
 
 /// The next event until then.
-fn next(events: &Receiver<Event>, until: Instant) -> Option<Event> {
+pub(super) fn next(events: &Receiver<Event>, until: Instant) -> Option<Event> {
     events.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
 }
 
@@ -214,7 +215,9 @@ impl Host<'_> {
         answer.why.map_or(Ok(()), Err)?;
         let joined = self.join(&events, answer.meeting);
         let verdict: Verdict = joined.as_ref().err().cloned();
-        streams.values().for_each(|stream| tell(stream, &verdict));
+        for stream in streams.values() {
+            tell(stream, &verdict);
+        }
         joined.map(|orders| [streams, orders])
     }
     /// Waits until all others have come.
@@ -253,7 +256,8 @@ impl Host<'_> {
                         return Err(why);
                     }
                     stands(rank, &stream, to);
-                    (drop(streams.insert(rank, stream)), at.insert(rank, listens));
+                    streams.insert(rank, stream);
+                    at.insert(rank, listens);
                 }
                 Some(Event::Stands(rank, _)) => return Err(gone(rank)),
                 Some(_) => {} // of another meeting
@@ -324,95 +328,4 @@ fn stands(rank: usize, stream: &TcpStream, to: &Sender<Event>) {
         });
         drop(to.send(Event::Stands(rank, told)));
     });
-}
-
-/// The part of every other rank.
-struct Guest<'a> {
-    launch: &'a Launch,
-    limit: Duration,
-}
-
-impl Guest<'_> {
-    /// The connections with all others, and that for the order.
-    fn meets(&self, asked: &Asked, until: Instant) -> Result<[Streams; 2], String> {
-        let Launch { rank, ranks, host, port, secret, .. } = self.launch;
-        let (limit, settling) = (self.limit, settling(self.limit));
-        let zero = reached(|| resolved(host, *port, secret), secret, until).map_err(|why| match why.kind() {
-            io::ErrorKind::PermissionDenied if why.to_string().starts_with("MASTER") => why.to_string(),
-            io::ErrorKind::PermissionDenied => {
-                format!("who listens at {host}:{port} does not know the secret of rank {rank}; it must be the same for all ranks")
-            }
-            _ => format!("rank {rank} found no rank 0 at {host}:{port} within {limit:?}: {why}"),
-        })?;
-        let (to, events) = channel();
-        let lost = |why: io::Error| format!("rank {rank} lost rank 0 at {host}:{port}: {why}");
-        let came = to.clone();
-        let meet = || {
-            let listener = TcpListener::bind((zero.local_addr()?.ip(), 0))?;
-            let at = listener.local_addr()?;
-            let door = Door::open(listener, secret, move |stream, greeting| {
-                drop(came.send(Event::Came(stream, greeting)));
-            })?;
-            let (version, rank, ranks, asked) = (VERSION.into(), *rank, *ranks, asked.clone());
-            let timed = Timed::new(&zero, Instant::now() + PROMPT);
-            send(timed, &Greeting::Hello { version, rank, ranks, asked, at }, &[])?;
-            let answer = receive(&mut Timed::new(&zero, Instant::now() + limit + PROMPT), LONGEST)?;
-            Ok((door, zero.peer_addr()?, answer))
-        };
-        let (_door, at_zero, Answer { why, meeting, at }): (Door, _, Answer) = meet().map_err(lost)?;
-        why.map_or(Ok(()), |why| Err(sentence(&why)))?;
-        let until = Instant::now() + settling;
-        let reach = |other: usize, at: SocketAddr| {
-            let (to, secret, rank) = (to.clone(), secret.clone(), *rank);
-            spawn(move || {
-                let stream = reached(|| Ok(vec![at]), &secret, until).and_then(|stream| {
-                    send(Timed::new(&stream, until), &Greeting::Own { meeting, rank }, &[]).map(|()| stream)
-                });
-                drop(to.send(Event::Reached(other, stream)));
-            });
-        };
-        reach(0, at_zero);
-        (1..*rank).zip(&at).for_each(|(other, at)| reach(other, *at));
-        let verdict = zero.try_clone();
-        spawn(move || {
-            let until = Instant::now() + settling + PROMPT;
-            let told = verdict.and_then(|zero| receive(&mut Timed::new(&zero, until), LONGEST));
-            drop(to.send(Event::Verdict(told)));
-        });
-        let (mut orders, mut streams) = (Streams::new(), Streams::new());
-        let mut missing: BTreeSet<_> = (0..*ranks).filter(|other| other != rank).collect();
-        let mut told = false;
-        loop {
-            if !told && (missing.is_empty() || Instant::now() >= until) {
-                let missing: Missing = missing.iter().copied().collect();
-                send(Timed::new(&zero, Instant::now() + PROMPT), &missing, &[]).map_err(lost)?;
-                told = true;
-            }
-            let far = until + 2 * PROMPT; // the verdict comes before
-            match next(&events, if told { far } else { until }) {
-                Some(Event::Came(stream, Greeting::Own { meeting: theirs, rank: other })) => {
-                    if theirs == meeting && other > *rank && missing.remove(&other) {
-                        streams.insert(other, stream);
-                    }
-                }
-                Some(Event::Reached(other, Ok(stream))) => {
-                    missing.remove(&other);
-                    if other == 0 { &mut orders } else { &mut streams }.insert(other, stream);
-                }
-                Some(Event::Verdict(verdict)) => {
-                    verdict.map_err(lost)?.map_or(Ok(()), |why| Err(sentence(&why)))?;
-                    if missing.is_empty() {
-                        streams.insert(0, zero);
-                        return Ok([streams, orders]);
-                    }
-                    return Err(format!(
-                        "rank {rank} was not joined with all other ranks within {settling:?}"
-                    ));
-                }
-                Some(_) => {} // none of these
-                None if told => return Err(lost(io::ErrorKind::TimedOut.into())),
-                None => {}
-            }
-        }
-    }
 }

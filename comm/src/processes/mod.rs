@@ -16,7 +16,7 @@
 //! | `secret.rs` | how both ends of a connection show that they know one secret |
 //! | `door.rs` | who connects is served, each by itself and in time |
 //! | `asked.rs` | what ranks must have in common: arguments, and files that they read |
-//! | `meeting.rs` | how processes find each other; their connections |
+//! | `meeting.rs`, `guest.rs` | how processes find each other, on rank 0 and on the others; their connections |
 //! | `frame.rs` | what processes tell each other |
 //! | `check.rs` | what another process tells is input until it is checked |
 //! | `telling.rs` | the engine of a process' own rank |
@@ -26,6 +26,7 @@ mod asked;
 mod check;
 mod door;
 mod frame;
+mod guest;
 mod launch;
 mod meeting;
 mod order;

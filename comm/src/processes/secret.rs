@@ -65,7 +65,9 @@ impl Secret {
         let key = self.0.as_deref().unwrap_or_default();
         let mut proof = Hmac::<Sha256>::new_from_slice(key).expect("a key of any length");
         proof.update(if by == End::Connects { b"connects" } else { b"listens" });
-        nonces.iter().for_each(|nonce| proof.update(*nonce));
+        for nonce in nonces {
+            proof.update(nonce);
+        }
         proof
     }
     /// Shows the other end that this one knows the secret, once that has shown it, too.

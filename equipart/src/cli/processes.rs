@@ -13,8 +13,8 @@ use tensor::files::{self, seen};
 /// Flags of the commands that may run so.
 #[derive(Args, Debug, Default)]
 pub(crate) struct ProcessesArgs {
-    /// With ranks as processes: a file with a secret of 16 bytes or more, the same for all ranks [default: EQUIPART_SECRET; without
-    /// one, ranks meet on this machine alone]
+    /// With ranks as processes: a file with a secret of 16 bytes or more, the same for all ranks [default: the environment's;
+    /// without one, ranks meet on this machine alone]
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
 }

@@ -1,7 +1,7 @@
 //! What this process has read of files, for processes that must have read the same: noted once it is asked for.
 //!
 //! Of a file that is read whole there is a digest of all its bytes. Of a mapped one, of which a process reads only its part,
-//! there is one of the header, and of each tensor a [`Tally`] of the numbers that were read.
+//! there is one of the header, and of each tensor a tally of the numbers that were read.
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -121,7 +121,9 @@ mod tests {
     fn a_tally_knows_numbers_and_places_in_whatever_order() {
         let told = |parts: &[(usize, usize, &[f64])]| {
             let tally = Tally::default();
-            parts.iter().for_each(|(first, apart, numbers)| tally.count(*first, *apart, numbers));
+            for (first, apart, numbers) in parts {
+                tally.count(*first, *apart, numbers);
+            }
             [&tally.numbers, &tally.places, &tally.sum].map(|count| count.load(Relaxed))
         };
         let all = told(&[(0, 1, &[1.0, 2.0, 0.0, 4.0])]);

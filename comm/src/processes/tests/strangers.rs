@@ -217,7 +217,7 @@ fn world(limit: Duration) -> World {
     World::threads(&[(Axis::Tp, 2)]).unwrap().limit(limit)
 }
 fn program(device: Cpu<f32>, mesh: Mesh<Host>) -> Result<Vec<f32>, CommError> {
-    together(&device, mesh.rank(), &mesh.group(Axis::Tp))
+    together(&device, mesh.rank(), mesh.group(Axis::Tp))
 }
 
 /// Rank 0's run with one that has met it as rank 1, says this, and goes.
@@ -261,7 +261,7 @@ fn mutated(said: &[u8], seed: usize) -> Vec<u8> {
                 said[at] = b"0123456789-e."[draw(3 * i + 4, 13)]; // a number of the same length
             }
             3 => {
-                drop(said.splice(at.min(said.len() - 8)..at.min(said.len() - 8) + 8, u64::MAX.to_le_bytes()))
+                drop(said.splice(at.min(said.len() - 8)..at.min(said.len() - 8) + 8, u64::MAX.to_le_bytes()));
             }
             4 => drop(said.drain(at..(at + draw(3 * i + 3, 4000)).min(said.len()))),
             _ => {

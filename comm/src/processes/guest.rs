@@ -1,0 +1,103 @@
+//! The part in the meeting of every rank but 0.
+use super::asked::Asked;
+use super::door::{Door, PROMPT, reached, resolved};
+use super::frame::{LONGEST, Timed, receive, send};
+use super::launch::Launch;
+use super::meeting::{Answer, Event, Greeting, Missing, Streams, VERSION, next, settling};
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::channel;
+use std::thread::spawn;
+use std::time::{Duration, Instant};
+use tensor::quoted::sentence;
+
+/// The part of every other rank.
+pub(super) struct Guest<'a> {
+    pub(super) launch: &'a Launch,
+    pub(super) limit: Duration,
+}
+
+impl Guest<'_> {
+    /// The connections with all others, and that for the order.
+    pub(super) fn meets(&self, asked: &Asked, until: Instant) -> Result<[Streams; 2], String> {
+        let Launch { rank, ranks, host, port, secret, .. } = self.launch;
+        let (limit, settling) = (self.limit, settling(self.limit));
+        let zero = reached(|| resolved(host, *port, secret), secret, until).map_err(|why| match why.kind() {
+            io::ErrorKind::PermissionDenied if why.to_string().starts_with("MASTER") => why.to_string(),
+            io::ErrorKind::PermissionDenied => {
+                format!("who listens at {host}:{port} does not know the secret of rank {rank}; it must be the same for all ranks")
+            }
+            _ => format!("rank {rank} found no rank 0 at {host}:{port} within {limit:?}: {why}"),
+        })?;
+        let (to, events) = channel();
+        let lost = |why: io::Error| format!("rank {rank} lost rank 0 at {host}:{port}: {why}");
+        let came = to.clone();
+        let meet = || {
+            let listener = TcpListener::bind((zero.local_addr()?.ip(), 0))?;
+            let at = listener.local_addr()?;
+            let door = Door::open(listener, secret, move |stream, greeting| {
+                drop(came.send(Event::Came(stream, greeting)));
+            })?;
+            let (version, rank, ranks, asked) = (VERSION.into(), *rank, *ranks, asked.clone());
+            let timed = Timed::new(&zero, Instant::now() + PROMPT);
+            send(timed, &Greeting::Hello { version, rank, ranks, asked, at }, &[])?;
+            let answer = receive(&mut Timed::new(&zero, Instant::now() + limit + PROMPT), LONGEST)?;
+            Ok((door, zero.peer_addr()?, answer))
+        };
+        let (_door, at_zero, Answer { why, meeting, at }): (Door, _, Answer) = meet().map_err(lost)?;
+        why.map_or(Ok(()), |why| Err(sentence(&why)))?;
+        let until = Instant::now() + settling;
+        let reach = |other: usize, at: SocketAddr| {
+            let (to, secret, rank) = (to.clone(), secret.clone(), *rank);
+            spawn(move || {
+                let stream = reached(|| Ok(vec![at]), &secret, until).and_then(|stream| {
+                    send(Timed::new(&stream, until), &Greeting::Own { meeting, rank }, &[]).map(|()| stream)
+                });
+                drop(to.send(Event::Reached(other, stream)));
+            });
+        };
+        reach(0, at_zero);
+        (1..*rank).zip(&at).for_each(|(other, at)| reach(other, *at));
+        let verdict = zero.try_clone();
+        spawn(move || {
+            let until = Instant::now() + settling + PROMPT;
+            let told = verdict.and_then(|zero| receive(&mut Timed::new(&zero, until), LONGEST));
+            drop(to.send(Event::Verdict(told)));
+        });
+        let (mut orders, mut streams) = (Streams::new(), Streams::new());
+        let mut missing: BTreeSet<_> = (0..*ranks).filter(|other| other != rank).collect();
+        let mut told = false;
+        loop {
+            if !told && (missing.is_empty() || Instant::now() >= until) {
+                let missing: Missing = missing.iter().copied().collect();
+                send(Timed::new(&zero, Instant::now() + PROMPT), &missing, &[]).map_err(lost)?;
+                told = true;
+            }
+            let far = until + 2 * PROMPT; // the verdict comes before
+            match next(&events, if told { far } else { until }) {
+                Some(Event::Came(stream, Greeting::Own { meeting: theirs, rank: other }))
+                    if theirs == meeting && other > *rank && missing.remove(&other) =>
+                {
+                    streams.insert(other, stream);
+                }
+                Some(Event::Reached(other, Ok(stream))) => {
+                    missing.remove(&other);
+                    if other == 0 { &mut orders } else { &mut streams }.insert(other, stream);
+                }
+                Some(Event::Verdict(verdict)) => {
+                    verdict.map_err(lost)?.map_or(Ok(()), |why| Err(sentence(&why)))?;
+                    if missing.is_empty() {
+                        streams.insert(0, zero);
+                        return Ok([streams, orders]);
+                    }
+                    return Err(format!(
+                        "rank {rank} was not joined with all other ranks within {settling:?}"
+                    ));
+                }
+                None if told => return Err(lost(io::ErrorKind::TimedOut.into())),
+                Some(_) | None => {} // none of these, or time to tell who is missing
+            }
+        }
+    }
+}
