@@ -40,6 +40,7 @@ impl Long {
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.args(self.test.split(' ')).env(self.variable, only.unwrap_or(self.whole));
         match command.env("RUST_BACKTRACE", "0").current_dir(root).status() {
+            Ok(status) if status.success() && self.task == "frames" => sanitized(root, only),
             Ok(status) => crate::ci::code(status),
             Err(why) => {
                 eprintln!("{} cannot start `cargo {}`: {why}.", self.task, self.test);
@@ -47,4 +48,22 @@ impl Long {
             }
         }
     }
+}
+
+/// Runs the frames again under AddressSanitizer, which only a nightly toolchain has; says so where there is none.
+fn sanitized(root: &Path, only: Option<&str>) -> ExitCode {
+    let cargo = |args: &[&str]| {
+        let mut command = Command::new("cargo"); // rustup's, which knows toolchains
+        command.arg("+nightly").args(args).current_dir(root).env_remove("RUSTUP_TOOLCHAIN");
+        command
+    };
+    if !cargo(&["--version"]).output().is_ok_and(|output| output.status.success()) {
+        println!("skipped: the frames under AddressSanitizer: no nightly toolchain is installed");
+        return ExitCode::SUCCESS;
+    }
+    const TARGET: &str = "x86_64-unknown-linux-gnu";
+    let mut test =
+        cargo(&["test", "--target", TARGET, "--package", "comm", "--lib", "what_a_rank_tells_is_checked"]);
+    test.env("RUSTFLAGS", "-Zsanitizer=address").env("EQUIPART_FRAMES", only.unwrap_or("1000"));
+    test.status().map_or(ExitCode::FAILURE, crate::ci::code)
 }

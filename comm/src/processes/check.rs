@@ -90,3 +90,116 @@ pub(super) fn carried(
     let [first, bytes] = [range.start, range.len()].map(|elements| elements * call.elem.size);
     holds(len == bytes && (at == first || way == Way::Values))
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Reduce;
+    use crate::call::Elem;
+    use std::sync::Arc;
+
+    const GROUP: [usize; 2] = [3, 8];
+
+    fn sum(rows: usize, cols: usize) -> Call {
+        Call { op: Op::AllReduce, reduce: Some(Reduce::Sum), rows, cols, ..Call::barrier() }
+    }
+    fn list(counts: &[usize]) -> Arc<[usize]> {
+        counts.into()
+    }
+    /// Whether a call passes that the second of three ranks tells of.
+    fn passes(told: &Call, way: Way) -> bool {
+        call(&mut told.clone(), way, 1, GROUP).is_ok()
+    }
+
+    /// Kills: a group with a rank that is not there, is there twice, or without the one who tells.
+    #[test]
+    fn a_rank_has_one_place_in_its_group() {
+        assert_eq!(place(&[5, 2, 0], 2, 6).unwrap(), 1);
+        for (members, rank) in
+            [(&[5, 2, 6][..], 2), (&[5, 2, 5], 2), (&[5, 0], 2), (&[], 2), (&[usize::MAX, 2], 2)]
+        {
+            assert!(place(members, rank, 6).is_err(), "{members:?}");
+        }
+    }
+
+    /// Kills: a field of a call that is used unchecked.
+    #[test]
+    fn each_field_of_a_call_is_checked() {
+        let values = Call { elem: Elem { join: None, ..sum(2, 2).elem }, op: Op::AllGather, ..sum(2, 2) };
+        let send = Call { op: Op::Send, reduce: None, peer: Some(7), root: 2, ..sum(2, 2) };
+        let scatter = |counts: &[usize], rows| Call {
+            op: Op::ReduceScatter,
+            counts: Some(Counts::Of(list(counts))),
+            ..sum(rows, 2)
+        };
+        let gather = |counts| Call { op: Op::AllGather, reduce: None, counts, ..sum(4, 2) };
+        let of = |counts: &[usize]| gather(Some(Counts::Of(list(counts))));
+        let all_to_all = |give: &[usize], take: &[usize]| Call {
+            op: Op::AllToAll,
+            ..gather(Some(Counts::Between(list(give), list(take))))
+        };
+        let right = [
+            (sum(2, 3), Way::Now),
+            (sum(0, 3), Way::Start),
+            (values.clone(), Way::Values),
+            (send.clone(), Way::Post),
+            (scatter(&[1, 0, 2], 3), Way::Now),
+            (of(&[1, 4, 0]), Way::Start),
+            (gather(Some(Counts::Columns(6))), Way::Now),
+            (all_to_all(&[1, 3, 0], &[0, 9, 1]), Way::Now),
+        ];
+        for (call, way) in &right {
+            assert!(passes(call, *way), "{call} {way:?}");
+        }
+        let max = usize::MAX;
+        let sized = |size| Call { elem: Elem { size, ..sum(2, 2).elem }, ..sum(2, 2) };
+        let wrong = [
+            (sum(max, 2), Way::Now),
+            (sum(1 << 40, 1 << 22), Way::Now),
+            (sized(0), Way::Now),
+            (sized(LARGEST + 1), Way::Now),
+            (Call { root: 3, ..sum(2, 2) }, Way::Now),
+            (Call { peer: Some(8), ..sum(2, 2) }, Way::Now),
+            (Call { reduce: None, ..sum(2, 2) }, Way::Now),
+            (Call { op: Op::AllGather, ..sum(2, 2) }, Way::Now),
+            (sum(2, 2), Way::Values), // its window would be read as a list
+            (values, Way::Now),
+            (send.clone(), Way::Now),
+            (Call { root: 1, ..send }, Way::Post),
+            (sum(2, 2), Way::Post),
+            (scatter(&[1, 2], 3), Way::Now),
+            (scatter(&[1, 1, 2], 3), Way::Now),
+            (scatter(&[max, 2, 2], 3), Way::Now),
+            (of(&[1, 3, 0]), Way::Now),
+            (of(&[1 << 62, 4, 0]), Way::Now),
+            (gather(Some(Counts::Columns(7))), Way::Now),
+            (Call { counts: Some(Counts::Columns(1)), ..sum(2, 2) }, Way::Now),
+            (all_to_all(&[1, 2, 0], &[0, 9, 1]), Way::Now),
+            (all_to_all(&[1, 3, 0], &[0, 9]), Way::Now),
+            (all_to_all(&[1, 3, 0], &[0, 1 << 60, 1]), Way::Now),
+        ];
+        for (call, way) in &wrong {
+            assert!(!passes(call, *way), "{call} {way:?}");
+        }
+        let told = Some(format!("\u{1b}[31m{}", "x".repeat(9999)).into());
+        let mut long = Call { told, ..sum(2, 2) };
+        call(&mut long, Way::Now, 1, GROUP).unwrap();
+        let told = long.told.unwrap();
+        assert!(told.starts_with("\\u{1b}[31mxx") && told.len() < 400, "{told}");
+    }
+
+    /// Kills: an offset or a length that is the teller's to choose.
+    #[test]
+    fn what_comes_with_a_call_follows_from_it() {
+        let scatter = Call { op: Op::ReduceScatter, ..sum(6, 5) };
+        let came = |range, way, to, joins| carried(&scatter, way, range, (3, 1, to), joins).is_ok();
+        let own = [2 * 10 * 4, 10 * 4]; // the third rank's block of ten numbers
+        assert!(came(own, Way::Now, Some(2), false) && came([0, 0], Way::Now, None, false));
+        assert!(came([0, 0], Way::Now, Some(2), true));
+        for range in [[0, 40], [80, 44], [80, usize::MAX], [usize::MAX, 40], [80, 0]] {
+            assert!(!came(range, Way::Now, Some(2), false), "{range:?}");
+        }
+        assert!(!came(own, Way::Now, None, false) && !came(own, Way::Now, Some(2), true));
+        assert!(came([0, 120], Way::Values, Some(2), true) && !came([0, 119], Way::Values, Some(2), true));
+    }
+}

@@ -87,7 +87,7 @@ fn strangers_hold_nobody() {
 #[test]
 fn the_secret_is_shown_by_both_sides() {
     let (own, other, short) =
-        (secret("a secret of these two"), secret("another secret than theirs"), Duration::from_millis(400));
+        (secret("a secret of these two"), secret("another secret than theirs"), Duration::from_secs(1));
     for theirs in [&other, &Secret::default()] {
         let port = port();
         let [zero, one] = scope(|threads| {
@@ -100,7 +100,7 @@ fn the_secret_is_shown_by_both_sides() {
         );
         assert_eq!(one, says);
         let says = format!(
-            "rank 1 did not come to 127.0.0.1:{port} within 400ms; turned away for no or another secret, or no greeting: 1"
+            "rank 1 did not come to 127.0.0.1:{port} within 1s; turned away for no or another secret, or no greeting: 1"
         );
         assert_eq!(zero, says);
     }
@@ -137,11 +137,11 @@ fn the_secret_is_shown_by_both_sides() {
 /// Kills: a rank that came, and dies or stops before all have met, and is not named, or not in time.
 #[test]
 fn who_leaves_the_meeting_is_named() {
-    let limit = Duration::from_millis(500);
+    let limit = Duration::from_secs(1);
     for (stays, says) in [
         (None, "rank 1 came, and ended before all had met, or its connection broke"),
         (Some(false), "rank 1 came, and ended before all had met, or its connection broke"),
-        (Some(true), "rank 1 came, and then did nothing for 500ms"),
+        (Some(true), "rank 1 came, and then did nothing for 1s"),
     ] {
         let (port, begun) = (port(), Instant::now());
         let [zero, two] = scope(|threads| {
@@ -166,7 +166,7 @@ fn who_leaves_the_meeting_is_named() {
         });
         assert_eq!(zero.as_deref(), Some(says));
         assert!(two.as_deref().is_none_or(|two| two == says), "{two:?}");
-        assert!(begun.elapsed() < 2 * limit + Duration::from_secs(3), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < 2 * limit + Duration::from_secs(5), "{:?}", begun.elapsed());
     }
 }
 
