@@ -50,7 +50,7 @@ impl Long {
     }
 }
 
-/// Runs the frames again under AddressSanitizer, which only a nightly toolchain has; says so where there is none.
+/// Runs the frames again under the address sanitizer, which only a nightly toolchain has; says so where there is none.
 fn sanitized(root: &Path, only: Option<&str>) -> ExitCode {
     let cargo = |args: &[&str]| {
         let mut command = Command::new("cargo"); // rustup's, which knows toolchains
