@@ -52,6 +52,7 @@ impl Long {
 
 /// Runs the frames again under the address sanitizer, which only a nightly toolchain has; says so where there is none.
 fn sanitized(root: &Path, only: Option<&str>) -> ExitCode {
+    const TARGET: &str = "x86_64-unknown-linux-gnu";
     let cargo = |args: &[&str]| {
         let mut command = Command::new("cargo"); // rustup's, which knows toolchains
         command.arg("+nightly").args(args).current_dir(root).env_remove("RUSTUP_TOOLCHAIN");
@@ -61,7 +62,6 @@ fn sanitized(root: &Path, only: Option<&str>) -> ExitCode {
         println!("skipped: the frames under AddressSanitizer: no nightly toolchain is installed");
         return ExitCode::SUCCESS;
     }
-    const TARGET: &str = "x86_64-unknown-linux-gnu";
     let mut test =
         cargo(&["test", "--target", TARGET, "--package", "comm", "--lib", "what_a_rank_tells_is_checked"]);
     test.env("RUSTFLAGS", "-Zsanitizer=address").env("EQUIPART_FRAMES", only.unwrap_or("1000"));

@@ -91,7 +91,7 @@ pub(super) fn carried(
     holds(len == bytes && (at == first || way == Way::Values))
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::Reduce;
