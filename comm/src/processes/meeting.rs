@@ -152,7 +152,12 @@ impl Processes {
     /// Tells all that this rank has ended: well, or by this failure of a rank.
     pub(crate) fn end(&self, failure: Option<&(usize, String)>) {
         let ended = Told::Ended(failure.cloned());
-        self.others().for_each(|(_, stream)| drop(send(stream, &ended, &[]))); // who has gone is told of by its stand-in
+        for (_, stream) in self.others() {
+            if failure.is_some() {
+                drop(stream.set_write_timeout(Some(Duration::from_secs(1)))); // who takes nothing may be the one that stopped
+            }
+            drop(send(stream, &ended, &[])); // who has gone is told of by its stand-in
+        }
     }
     /// Leaves: nobody is heard or told any more.
     pub(crate) fn leave(&self) {

@@ -258,6 +258,7 @@ impl World {
     /// Waits until all these ranks have ended; reports if they do not though the run has failed.
     fn listen(&self, watch: &Watch, mut running: BTreeSet<usize>, ended: &Receiver<usize>) {
         const PATIENCE: Duration = Duration::from_secs(10);
+        const SOON: Duration = Duration::from_secs(1); // for what other processes have to tell, when this one's rank has ended
         let (mut stuck, mut processes) = (self.stuck.as_ref(), self.processes.as_ref());
         while !running.is_empty() {
             let failure = watch.failure().filter(|_| stuck.is_some() || processes.is_some());
@@ -265,7 +266,8 @@ impl World {
                 running.remove(&ended.recv().expect("one sender is the caller's"));
                 continue;
             };
-            if let Ok(rank) = ended.recv_timeout(self.limit.min(PATIENCE)) {
+            let apart = processes.is_some_and(|own| !running.contains(&own.rank()));
+            if let Ok(rank) = ended.recv_timeout(self.limit.min(if apart { SOON } else { PATIENCE })) {
                 running.remove(&rank);
             } else if let Some(processes) = processes.take_if(|own| !running.contains(&own.rank())) {
                 processes.leave(); // what other processes do is theirs to tell

@@ -79,9 +79,6 @@ pub(crate) fn joined(
         }
         return Ok(network);
     };
-    if let Some(file) = &a.secret {
-        launch.secret = Secret::new(&files::read(file)?, &file.display().to_string()).map_err(Error::new)?;
-    }
     if launch.ranks != layout.ranks() {
         let (there, ranks) = (launch.ranks, layout.ranks());
         bail!(
@@ -98,13 +95,16 @@ pub(crate) fn joined(
     let engine = engine.map(|engine| format!("[EQUIPART_ENGINE={}]", engine.name())); // found, or asked for
     let table = layout.table().map(|table| format!("[table {:016x}]", table.digest())); // each process reads its own file
     let about = env::args().skip(1).chain(engine).chain(table).collect::<Vec<_>>().join(" ");
+    let mut asked = Asked { words: about, files: seen::files() }; // before the secret is read
+    asked.files.extend(seen::program().map(|program| ("the program".into(), program)));
+    if let Some(file) = &a.secret {
+        launch.secret = Secret::new(&files::read(file)?, &file.display().to_string()).map_err(Error::new)?;
+    }
     if launch.rank == 0 && launch.secret.is_none() {
         out::note(
             "note: there is no secret, so any user of this machine can join; EQUIPART_SECRET or --secret keeps others out",
         );
     }
-    let mut asked = Asked { words: about, files: seen::files() };
-    asked.files.extend(seen::program().map(|program| ("the program".into(), program)));
     let processes =
         Processes::meet(&launch, &asked, network.timeout.unwrap_or(World::LIMIT)).map_err(Error::new)?;
     Ok(Network { processes: Some(processes), ..network })
