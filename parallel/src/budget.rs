@@ -168,13 +168,18 @@ fn number(text: &str, word: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Kills: a run refused that just fits, one taken that does not, numbers beyond 64 bits.
+    /// Kills: a run refused that just fits, one taken that does not, numbers beyond 64 bits; ranks of other machines counted on this.
     #[test]
     fn what_does_not_fit_is_refused_with_both_numbers() {
         assert!(
             fits_in("this", [2; 2], 7, Some(7)).is_ok() && fits_in("this", [2; 2], u128::MAX, None).is_ok()
         );
         let why = |bytes| fits_in("training under tp=2", [2; 2], bytes, Some(7)).unwrap_err().why;
+        assert!(fits_in("this", [1, 4], 28, Some(7)).is_ok(), "a quarter of it is here");
+        let here = fits_in("this", [2, 4], 28, Some(7)).unwrap_err().why;
+        let wanted =
+            "this takes 14 B over the 2 of its 4 ranks on this machine, and 7 B of memory are free; ";
+        assert!(here.starts_with(wanted), "{here}");
         let wanted = "training under tp=2 takes 8 B over all ranks, and 7 B of memory are free; ";
         assert!(why(8).starts_with(wanted), "{}", why(8));
         assert!(why(466_526_208_032).contains("takes 466.53 GB over all"), "{}", why(466_526_208_032));

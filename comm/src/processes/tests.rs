@@ -326,6 +326,16 @@ fn who_does_not_belong_together_does_not_meet() {
     });
     assert_eq!(both, [Ok(()), Ok(())]);
     let world = World::threads(&[(Axis::Tp, 3)]).unwrap();
+    assert_eq!(each(3, |processes| processes.here()), [3; 3], "all have this machine's address");
+    let here = |rank, port| {
+        let launch = Launch { here: Some(1), ..launch(rank, 2, port) };
+        Processes::meet(&launch, &asked(""), LIMIT).unwrap().here()
+    };
+    let port = port();
+    let said = scope(|threads| {
+        [0, 1].map(|rank| threads.spawn(move || here(rank, port))).map(|one| one.join().unwrap())
+    });
+    assert_eq!(said, [1, 1], "as LOCAL_WORLD_SIZE says");
     let wrong = each(2, |processes| world.clone().over(&processes).map(drop).unwrap_err().to_string());
     assert_eq!(wrong, ["a world of 3 ranks has 3 processes, one a rank; here are 2"; 2]);
 }
