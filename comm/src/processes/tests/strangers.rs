@@ -1,6 +1,6 @@
 //! Others that connect: strangers, ranks that go or stop, and ranks that tell what none would.
 use super::super::door::reached;
-use super::super::frame::{LONGEST, Timed, receive, send};
+use super::super::frame::{LONGEST, Timed, Told, receive, send};
 use super::super::meeting::{Answer, Greeting, VERSION};
 use super::super::secret::End;
 use super::*;
@@ -170,6 +170,23 @@ fn who_leaves_the_meeting_is_named() {
     }
 }
 
+/// Kills: a rank of another meeting that is taken for one of this.
+#[test]
+fn who_comes_again_says_of_which_meeting() {
+    let (port, limit) = (port(), Duration::from_secs(1));
+    let met = scope(|threads| {
+        let zero = threads.spawn(move || met(&launch(0, 2, port), "a test", limit));
+        let one = known(port, &Secret::default());
+        send(&one, &hello(1, 2), &[]).unwrap();
+        let Answer { meeting, .. } = receive(&mut &one, LONGEST).unwrap();
+        let order = known(port, &Secret::default());
+        send(&order, &Greeting::Own { meeting: meeting ^ 1, rank: 1 }, &[]).unwrap();
+        send(&one, &Vec::<usize>::new(), &[]).unwrap();
+        zero.join().unwrap()
+    });
+    assert_eq!(met, Err("rank 0 was not reached again by rank 1".to_string()));
+}
+
 /// What rank 1 of two says to rank 0 once they have met, all of it, and what rank 0 computes meanwhile.
 fn recorded() -> (Vec<u8>, Vec<f32>) {
     let (front, back) = (port(), port());
@@ -282,6 +299,15 @@ fn mutated(said: &[u8], seed: usize) -> Vec<u8> {
 fn what_a_rank_tells_is_checked() {
     let (said, right) = recorded();
     assert_eq!(run_with(said.clone(), LIMIT).unwrap(), right, "as it was said");
+    for rank in [2, 77, usize::MAX] {
+        let mut ended = Vec::new();
+        send(&mut ended, &Told::Ended(Some((rank, "why".into()))), &[]).unwrap();
+        let error = run_with(ended, LIMIT).unwrap_err();
+        assert!(
+            error.rank == 1 && error.reason.contains("tells what cannot be understood"),
+            "{rank}: {error}"
+        );
+    }
     let n = std::env::var("EQUIPART_FRAMES").map_or(48, |n| n.parse().unwrap());
     let (begun, limit) = (Instant::now(), Duration::from_millis(200));
     let mut refused = 0;
