@@ -34,12 +34,15 @@ pub(crate) struct Tally {
 impl Tally {
     /// Counts numbers that lie so many apart, from the one that is the `first` of all on.
     pub(crate) fn count(&self, first: usize, apart: usize, numbers: &[f64]) {
-        const ANY: u64 = 0x9e37_79b9_7f4a_7c15; // so that zeros count
-        let (mut places, mut sum) = (0u64, 0u64);
-        for (number, place) in numbers.iter().zip((first as u64..).step_by(apart)) {
-            places = places.wrapping_add(place);
-            sum = sum.wrapping_add((number.to_bits() ^ ANY).wrapping_mul(2 * place + 1)); // by an odd number: none is lost
+        const ANY: u64 = 0x9e37_79b9_7f4a_7c15; // each place has a key of its own, so zeros and orders count
+        let (first, apart, len) = (first as u64, apart as u64, numbers.len() as u64);
+        let (mut key, mut sum) = (ANY.wrapping_mul(first + 1), 0u64);
+        for number in numbers {
+            sum = sum.wrapping_add(number.to_bits() ^ key);
+            key = key.wrapping_add(ANY.wrapping_mul(apart));
         }
+        let between = (len * len.saturating_sub(1) / 2).wrapping_mul(apart);
+        let places = len.wrapping_mul(first).wrapping_add(between);
         self.numbers.fetch_add(numbers.len() as u64, Relaxed);
         self.places.fetch_add(places, Relaxed);
         self.sum.fetch_add(sum, Relaxed);
