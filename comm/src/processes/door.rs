@@ -1,12 +1,13 @@
 //! Where a process listens while ranks meet: whoever connects is served by a thread of its own, which ends in time, so that one
 //! who says nothing, or says it slowly, holds nobody else.
 use super::frame::{Timed, receive};
-use super::meeting::Greeting;
+use super::meeting::{Event, Greeting};
 use super::secret::{End, Secret};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::Sender;
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
@@ -26,16 +27,12 @@ pub(super) struct Door {
 }
 
 impl Door {
-    /// Lets in who knows the secret: `came` is called with each, and what it says first.
-    pub(super) fn open(
-        listener: TcpListener,
-        secret: &Secret,
-        came: impl Fn(TcpStream, Greeting) + Clone + Send + 'static,
-    ) -> io::Result<Self> {
+    /// Lets in who knows the secret: each comes as an event, with what it says first.
+    pub(super) fn open(listener: TcpListener, secret: &Secret, to: &Sender<Event>) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let door = Self { open: Arc::new(AtomicBool::new(true)), strangers: Arc::default() };
         let (open, strangers, secret) = (door.open.clone(), door.strangers.clone(), secret.clone());
-        let at_once = Arc::new(AtomicUsize::new(0));
+        let (at_once, to) = (Arc::new(AtomicUsize::new(0)), to.clone());
         spawn(move || {
             while open.load(SeqCst) {
                 let Ok((stream, _)) = listener.accept() else {
@@ -46,11 +43,11 @@ impl Door {
                     at_once.fetch_sub(1, SeqCst);
                     continue;
                 }
-                let (secret, came) = (secret.clone(), came.clone());
+                let (secret, to) = (secret.clone(), to.clone());
                 let (at_once, strangers) = (at_once.clone(), strangers.clone());
                 spawn(move || {
                     match greeted(&stream, &secret) {
-                        Ok(greeting) => came(stream, greeting),
+                        Ok(greeting) => drop(to.send(Event::Came(stream, greeting))),
                         Err(_) => drop(strangers.fetch_add(1, SeqCst)),
                     }
                     at_once.fetch_sub(1, SeqCst);
@@ -81,15 +78,18 @@ fn greeted(stream: &TcpStream, secret: &Secret) -> io::Result<Greeting> {
     receive(timed, LONGEST)
 }
 
+/// The kind of error that an address which needs a secret is.
+pub(super) const FAR: io::ErrorKind = io::ErrorKind::InvalidInput;
+
 /// The addresses of a host and port.
 ///
 /// # Errors
-/// In one sentence, that there is none, or, without a secret, that other machines may reach one of them.
+/// That there is none; [`FAR`], with one sentence, if other machines may reach one of them and there is no secret.
 pub(super) fn resolved(host: &str, port: u16, secret: &Secret) -> io::Result<Vec<SocketAddr>> {
     let all: Vec<_> = (host, port).to_socket_addrs()?.collect();
     match all.iter().find(|at| secret.is_none() && !at.ip().to_canonical().is_loopback()) {
         Some(at) => Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
+            FAR,
             format!(
                 "MASTER_ADDR is {host}, {} to other machines, and there is no secret; set EQUIPART_SECRET or --secret for all ranks, or \
              MASTER_ADDR to 127.0.0.1",
@@ -121,7 +121,9 @@ pub(super) fn reached(
         for tried in at().map_or_else(|error| vec![Err(error)], |all| all.iter().map(reach).collect()) {
             match tried {
                 Ok(stream) => return Ok(stream),
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
+                Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | FAR) => {
+                    return Err(error);
+                }
                 Err(error) => why = error,
             }
         }

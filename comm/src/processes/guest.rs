@@ -1,6 +1,6 @@
 //! The part in the meeting of every rank but 0.
 use super::asked::Asked;
-use super::door::{Door, PROMPT, reached, resolved};
+use super::door::{Door, FAR, PROMPT, reached, resolved};
 use super::frame::{LONGEST, Timed, receive, send};
 use super::launch::Launch;
 use super::meeting::{Answer, Event, Greeting, Missing, Streams, VERSION, next, settling};
@@ -24,7 +24,7 @@ impl Guest<'_> {
         let Launch { rank, ranks, host, port, secret, .. } = self.launch;
         let (limit, settling) = (self.limit, settling(self.limit));
         let zero = reached(|| resolved(host, *port, secret), secret, until).map_err(|why| match why.kind() {
-            io::ErrorKind::PermissionDenied if why.to_string().starts_with("MASTER") => why.to_string(),
+            FAR => why.to_string(),
             io::ErrorKind::PermissionDenied => {
                 format!("who listens at {host}:{port} does not know the secret of rank {rank}; it must be the same for all ranks")
             }
@@ -32,13 +32,10 @@ impl Guest<'_> {
         })?;
         let (to, events) = channel();
         let lost = |why: io::Error| format!("rank {rank} lost rank 0 at {host}:{port}: {why}");
-        let came = to.clone();
         let meet = || {
             let listener = TcpListener::bind((zero.local_addr()?.ip(), 0))?;
             let at = listener.local_addr()?;
-            let door = Door::open(listener, secret, move |stream, greeting| {
-                drop(came.send(Event::Came(stream, greeting)));
-            })?;
+            let door = Door::open(listener, secret, &to)?;
             let (version, rank, ranks, asked) = (VERSION.into(), *rank, *ranks, asked.clone());
             let timed = Timed::new(&zero, Instant::now() + PROMPT);
             send(timed, &Greeting::Hello { version, rank, ranks, asked, at }, &[])?;

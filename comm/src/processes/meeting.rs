@@ -5,7 +5,7 @@
 //! Whatever is waited for comes as an event, from a thread that waits for nothing else: nobody who is late, slow, gone or a
 //! stranger keeps the others from being heard.
 use super::asked::Asked;
-use super::door::{Door, PROMPT, resolved};
+use super::door::{Door, FAR, PROMPT, resolved};
 use super::frame::{LONGEST, Timed, Told, receive, send};
 use super::guest::Guest;
 use super::launch::Launch;
@@ -191,21 +191,11 @@ impl Host<'_> {
     /// The connections of all others, and those for the order, by rank.
     fn meets(&self, until: Instant) -> Result<[Streams; 2], String> {
         let Launch { host, port, secret, .. } = self.launch;
-        let at = resolved(host, *port, secret);
-        let refused =
-            |why: &io::Error| why.kind() == io::ErrorKind::PermissionDenied && why.get_ref().is_some();
-        if let Some(why) = at.as_ref().err().filter(|why| refused(why)) {
-            return Err(why.to_string());
-        }
         let (to, events) = channel();
-        let came = to.clone();
-        let open = |at: Vec<SocketAddr>| {
-            Door::open(TcpListener::bind(&*at)?, secret, move |stream, greeting| {
-                drop(came.send(Event::Came(stream, greeting)));
-            })
-        };
-        let door = at.and_then(open).map_err(|why| {
-            format!("rank 0 cannot listen at {host}:{port}: {why}; MASTER_ADDR is a host of its own, MASTER_PORT a free port there")
+        let open = |at: Vec<SocketAddr>| Door::open(TcpListener::bind(&*at)?, secret, &to);
+        let door = resolved(host, *port, secret).and_then(open).map_err(|why| match why.kind() {
+            FAR => why.to_string(),
+            _ => format!("rank 0 cannot listen at {host}:{port}: {why}; MASTER_ADDR is a host of its own, MASTER_PORT a free port there"),
         })?;
         let (mut streams, mut at, mut refused) = (Streams::new(), BTreeMap::new(), Vec::new());
         let mut why = self.gather((&events, &to), &door, until, &mut streams, &mut at, &mut refused).err();
