@@ -172,21 +172,41 @@ pub fn generate<D: Runs>(
     request: &Prompts,
     watch: &(dyn Fn(u32) + Sync),
 ) -> Result<Generated<D::Elem>> {
+    let mut all = repeated::<D>(model, (layout, network), (request, 1), watch)?;
+    Ok(all.pop().expect("it ran once"))
+}
+
+/// [`generate`], so many times by ranks that build the model once.
+///
+/// # Errors
+/// Those of [`generate`].
+pub fn repeated<D: Runs>(
+    model: &Model,
+    (layout, network): (&Layout, &Network),
+    (request, times): (&Prompts, usize),
+    watch: &(dyn Fn(u32) + Sync),
+) -> Result<Vec<Generated<D::Elem>>> {
     request.check::<D>(model, (layout, network))?;
     let world = network.world(layout, "inference")?;
     let ranks = session::run((layout, &world), model.values(), |at: At<D>| {
-        let (texts, took, seen) = on_rank((model, network), request, &at, watch)?;
-        let texts = texts.iter().map(Text::to_bits).collect::<Vec<_>>();
-        Ok((network.of_all(at.mesh, (texts, took))?, seen))
+        let all = on_rank((model, network), (request, times), &at, watch)?;
+        let told = |(texts, took, seen): OfRank<D>| -> Result<_> {
+            let texts = texts.iter().map(Text::to_bits).collect::<Vec<_>>();
+            Ok((network.of_all(at.mesh, (texts, took))?, seen))
+        };
+        all.into_iter().map(told).collect::<Result<Vec<_>>>()
     })?;
-    let mut all = Generated { texts: Vec::new(), taken: Vec::new(), prefill_seconds: 0.0, seen: Vec::new() };
-    for (of_ranks, seen) in ranks {
-        for (texts, (taken, prefill)) in of_ranks {
-            all.texts.extend(texts.into_iter().map(Text::from_bits));
-            all.taken.push(taken);
-            all.prefill_seconds = all.prefill_seconds.max(prefill);
+    let new = || Generated { texts: Vec::new(), taken: Vec::new(), prefill_seconds: 0.0, seen: Vec::new() };
+    let mut all: Vec<Generated<D::Elem>> = (0..times).map(|_| new()).collect();
+    for rank in ranks {
+        for (all, (of_ranks, seen)) in all.iter_mut().zip(rank) {
+            for (texts, (taken, prefill)) in of_ranks {
+                all.texts.extend(texts.into_iter().map(Text::from_bits));
+                all.taken.push(taken);
+                all.prefill_seconds = all.prefill_seconds.max(prefill);
+            }
+            all.seen.extend(seen);
         }
-        all.seen.extend(seen);
     }
     Ok(all)
 }
@@ -197,6 +217,17 @@ type OfRank<D> = (Vec<Text>, (Taken, f64), Option<Seen<<D as Device>::Elem>>);
 
 fn on_rank<D: Runs>(
     (model, network): (&Model, &Network),
+    (request, times): (&Prompts, usize),
+    at: &At<D>,
+    watch: &(dyn Fn(u32) + Sync),
+) -> Result<Vec<OfRank<D>>> {
+    let mut chunk = Stages::new(at, model.config.shape)?;
+    network.agrees(at.mesh)?;
+    (0..times).map(|_| once((model, &mut chunk), request, at, watch)).collect()
+}
+
+fn once<D: Runs>(
+    (model, chunk): (&Model, &mut Stages<D>),
     request: &Prompts,
     at: &At<D>,
     watch: &(dyn Fn(u32) + Sync),
@@ -208,8 +239,6 @@ fn on_rank<D: Runs>(
     let mine = deal(request.prompts.len(), data.rank(), data.size());
     // Ranks that have experts, or values, for each other go on until all are done.
     let together = model.config.shape.experts.is_some() || at.rests.value != Rest::Whole;
-    let mut chunk = Stages::new(at, model.config.shape)?;
-    network.agrees(mesh)?;
     let weights = if request.record { dump::weights(chunk.params(), mesh)? } else { Vec::new() };
     let ((texts, prefill), taken) = measure::work(at, Phase::Inference, || {
         let (from, mut prefill) = (Instant::now(), 0.0);

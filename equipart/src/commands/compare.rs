@@ -38,7 +38,9 @@ const NEW: usize = 32;
 const SEQUENCES: usize = 4;
 /// The most microbatches that a step may have.
 const MOST_MICROBATCHES: usize = 1024;
-const SEQ: usize = 64;
+/// Tokens of a step, however many sequences its microbatches and data ranks need; of each a few, and no more than most models read.
+const TOKENS: usize = 256;
+const SEQ: [usize; 2] = [16, 64];
 /// The longest time that a row may be measured for: an hour.
 const LONGEST: f64 = 3600.0;
 const OPTIMIZER: (Kind, Option<f64>) = (Kind::Sgd, Some(1.0));
@@ -189,9 +191,12 @@ fn request(work: &Comparison, model: &Model, corpus: &Corpus) -> Prompts {
 fn batch(work: &Comparison) -> Result<Batch> {
     let n = SEQUENCES.max(work.microbatches * work.data_ranks());
     let sequences = match work.data {
-        Data::Text(model, corpus) => sequences(corpus.batch(0, 0, n, SEQ.min(model.config.positions))),
+        Data::Text(model, corpus) => {
+            let seq = (TOKENS / n).clamp(SEQ[0], SEQ[1]);
+            sequences(corpus.batch(0, 0, n, seq.min(model.config.positions)))
+        }
         Data::Digits(digits) => {
-            (0..n.max(SEQ).min(digits.train.len())).map(|i| digits.train.example(i)).collect()
+            (0..n.max(SEQ[1]).min(digits.train.len())).map(|i| digits.train.example(i)).collect()
         }
     };
     Batch::new(sequences, work.microbatches)

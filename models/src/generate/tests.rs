@@ -30,7 +30,7 @@ fn brought(layout: &str, sampling: Sampling) -> Vec<u64> {
     let of = |max_new| {
         let request = request(sampling, max_new, vec![vec![1, 2, 3], vec![4]]);
         let run = |at: At<Cpu<f32>>| {
-            on_rank((&model, &Network::default()), &request, &at, &|_| ())?;
+            on_rank((&model, &Network::default()), (&request, 1), &at, &|_| ())?;
             Ok(at.device.meter().brought())
         };
         session::run((&layout, &layout.world().unwrap()), model.values(), run).unwrap()
@@ -88,8 +88,8 @@ fn texts_are_those_chosen_from_whole_rows() {
     }
 }
 
-/// Of a model and prompts so small that the choice is the peak. Kills: a price without the first logits or their columns, or with
-/// those of a choice that needs them all.
+/// Of a model and prompts so small that the choice is the peak, again and again. Kills: a price without the first logits or their
+/// columns, or with those of a choice that needs them all; a second time that finds something of the first.
 #[test]
 fn the_price_of_a_generation_is_what_is_measured_to_the_byte() {
     let model = model(Vec::new());
@@ -99,13 +99,13 @@ fn the_price_of_a_generation_is_what_is_measured_to_the_byte() {
         let network = Network::default();
         for layout in ["none", "tp=2", "dp=2"] {
             let layout = layout.parse().unwrap();
-            let measured = generate::<Cpu<f32>>(&model, (&layout, &network), &request, &|_| ()).unwrap();
-            let held: usize = measured.taken.iter().map(|t| t.load.max(t.work)).sum();
-            assert_eq!(
-                request.peak::<Cpu<f32>>(&model, &layout).unwrap().all,
-                held as u128,
-                "{k:?} {layout}"
-            );
+            let all = repeated::<Cpu<f32>>(&model, (&layout, &network), (&request, 3), &|_| ()).unwrap();
+            for measured in &all {
+                let held: usize = measured.taken.iter().map(|t| t.load.max(t.work)).sum();
+                let priced = request.peak::<Cpu<f32>>(&model, &layout).unwrap().all;
+                assert_eq!(priced, held as u128, "{k:?} {layout}");
+                assert_eq!((all.len(), &measured.texts), (3, &all[0].texts), "{k:?} {layout}");
+            }
         }
         request.peak::<Cpu<f32>>(&model, &Layout::default()).unwrap().all
     };

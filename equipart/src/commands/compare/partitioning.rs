@@ -15,7 +15,7 @@ use crate::cli::args::{CompareArgs, note};
 use crate::draw::front::{self, Point};
 use layers::{Design, Rest, Rests};
 use models::Model;
-use models::generate::{Generated, Prompts, generate};
+use models::generate::{Generated, Prompts, repeated};
 use parallel::data::zero3::ZERO3;
 use parallel::measure::Taken;
 use parallel::number::Runs;
@@ -48,32 +48,34 @@ impl Partitioning {
             (None, n) => format!("{}, {n} ranks", self.layout),
         }
     }
-    /// Continues prompts this way.
+    /// Continues prompts this way, so many times.
     ///
     /// # Errors
-    /// Those of [`generate`].
+    /// Those of [`repeated`].
     pub(super) fn generate<D: Runs>(
         &self,
-        model: &Model,
-        network: &Network,
-        request: &Prompts,
-    ) -> Result<Generated<D::Elem>> {
-        let run = |request: &Prompts| generate::<D>(model, (&self.layout, network), request, &|_| ());
+        (model, network): (&Model, &Network),
+        (request, times): (&Prompts, usize),
+    ) -> Result<Vec<Generated<D::Elem>>> {
+        let run =
+            |request: &Prompts| repeated::<D>(model, (&self.layout, network), (request, times), &|_| ());
         if !self.one_by_one {
             return run(request);
         }
         let alone = |prompt: &Vec<u32>| run(&Prompts { prompts: vec![prompt.clone()], ..request.clone() });
         let mut all = request.prompts.iter().map(alone).collect::<Result<Vec<_>>>()?.into_iter();
-        let mut sum = all.next().expect("at least one prompt");
-        for one in all {
-            sum.texts.extend(one.texts);
-            sum.prefill_seconds += one.prefill_seconds;
-            for (sum, Taken { seconds, load, work, wire }) in sum.taken.iter_mut().zip(one.taken) {
-                (sum.seconds, sum.wire) = (sum.seconds + seconds, sum.wire + wire);
-                (sum.load, sum.work) = (sum.load.max(load), sum.work.max(work));
+        let mut sums = all.next().expect("at least one prompt");
+        for more in all {
+            for (sum, one) in sums.iter_mut().zip(more) {
+                sum.texts.extend(one.texts);
+                sum.prefill_seconds += one.prefill_seconds;
+                for (sum, Taken { seconds, load, work, wire }) in sum.taken.iter_mut().zip(one.taken) {
+                    (sum.seconds, sum.wire) = (sum.seconds + seconds, sum.wire + wire);
+                    (sum.load, sum.work) = (sum.load.max(load), sum.work.max(work));
+                }
             }
         }
-        Ok(sum)
+        Ok(sums)
     }
     /// Those of the experiment, on two ranks; the unsplit model comes first.
     #[must_use]

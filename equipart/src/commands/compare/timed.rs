@@ -10,8 +10,8 @@ use tensor::Phase;
 
 /// The fewest runs of a row whose spread is told.
 const FEWEST: usize = 3;
-/// Steps of one turn of training, after one that is not counted: it takes memory that later ones find.
-const STEPS: usize = 4;
+/// The most runs of one turn, which builds the model once.
+const RUNS: usize = 8;
 
 /// Times of one row's runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,17 +35,23 @@ impl Timed {
 }
 
 /// Runs rows in turn until each was measured for so many seconds in all, and no less than three times; once each for 0
-/// seconds. A turn gives what it made, of which each row's last is kept, and the seconds of its runs.
+/// seconds. A turn is told how many runs it has, and gives what the last made, of which each row's last is kept, and the
+/// seconds of each run.
 pub(super) fn in_turn<T>(
     rows: usize,
     seconds: f64,
-    mut turn: impl FnMut(usize) -> Result<(T, Vec<f64>)>,
+    mut turn: impl FnMut(usize, usize) -> Result<(T, Vec<f64>)>,
 ) -> Result<Vec<(T, Timed)>> {
-    let mut all: Vec<_> = (0..rows).map(&mut turn).collect::<Result<_>>()?;
-    let lacks = |times: &[f64]| times.iter().sum::<f64>() < seconds || times.len() < FEWEST;
-    while seconds > 0.0 && all.iter().any(|(_, times)| lacks(times)) {
-        for (row, (last, times)) in all.iter_mut().enumerate().filter(|(_, (_, times))| lacks(times)) {
-            let (made, more) = turn(row)?;
+    let runs = if seconds > 0.0 { RUNS } else { 1 };
+    let mut all: Vec<_> = (0..rows).map(|row| turn(row, runs)).collect::<Result<_>>()?;
+    let lacks = |times: &[f64]| {
+        let took: f64 = times.iter().sum();
+        let runs = ((seconds - took) * times.len() as f64 / took).ceil().max(0.0) as usize;
+        runs.max(FEWEST.saturating_sub(times.len())).min(RUNS)
+    };
+    while seconds > 0.0 && all.iter().any(|(_, times)| lacks(times) > 0) {
+        for (row, (last, times)) in all.iter_mut().enumerate().filter(|(_, (_, times))| lacks(times) > 0) {
+            let (made, more) = turn(row, lacks(times))?;
             *last = made;
             times.extend(more);
         }
@@ -62,18 +68,19 @@ pub(super) fn generating<D: Runs>(
 ) -> Result<Vec<(Generated<D::Elem>, Timed)>> {
     let untraced = work.network.untraced();
     watch("generating, rows in turn");
-    let timed = in_turn(ways.len(), work.seconds, |row| {
-        let generated = ways[row].generate::<D>(model, &untraced, request)?;
-        let seconds = measure::seconds(&generated.taken);
-        Ok((generated, vec![seconds]))
+    let timed = in_turn(ways.len(), work.seconds, |row, runs| {
+        let mut all = ways[row].generate::<D>((model, &untraced), (request, runs))?;
+        let seconds = all.iter().map(|generated| measure::seconds(&generated.taken)).collect();
+        Ok((all.pop().expect("it ran"), seconds))
     })?;
     if work.network.trace.is_some() {
-        ways.iter().try_for_each(|way| way.generate::<D>(model, &work.network, request).map(drop))?;
+        ways.iter().try_for_each(|way| way.generate::<D>((model, &work.network), (request, 1)).map(drop))?;
     }
     Ok(timed)
 }
 
-/// Runs training steps under each layout and measures them on each rank. A trace that is kept has each layout's last turn.
+/// Runs training steps under each layout and measures them on each rank, but not the first of a turn, which takes memory that
+/// later ones find. A trace that is kept has each layout's last turn.
 pub(super) fn steps<D: Runs>(
     work: &Comparison,
     layouts: &[Layout],
@@ -81,9 +88,8 @@ pub(super) fn steps<D: Runs>(
     watch: &dyn Fn(&str),
 ) -> Result<Vec<(Vec<Taken>, Timed)>> {
     let untraced = work.network.untraced();
-    let turn = |layout: &Layout, network: &Network| -> Result<(Vec<Taken>, Vec<f64>)> {
+    let turn = |layout: &Layout, network: &Network, counted: usize| -> Result<(Vec<Taken>, Vec<f64>)> {
         let world = network.world(layout, "training")?;
-        let counted = if work.seconds > 0.0 { STEPS } else { 1 };
         let ranks = session::run((layout, &world), work.model.values(), |at: At<D>| {
             let mut trainer = trainer(work, &at)?;
             let step =
@@ -95,9 +101,9 @@ pub(super) fn steps<D: Runs>(
         Ok((last, (1..=counted).map(seconds).collect()))
     };
     watch("training, rows in turn");
-    let timed = in_turn(layouts.len(), work.seconds, |row| turn(&layouts[row], &untraced))?;
+    let timed = in_turn(layouts.len(), work.seconds, |row, runs| turn(&layouts[row], &untraced, runs))?;
     if work.network.trace.is_some() {
-        layouts.iter().try_for_each(|layout| turn(layout, &work.network).map(drop))?;
+        layouts.iter().try_for_each(|layout| turn(layout, &work.network, 1).map(drop))?;
     }
     Ok(timed)
 }
@@ -115,24 +121,28 @@ mod tests {
         assert_eq!(of(&[4.0, 5.0, 90.0, 1.0, 3.0]), Timed { median: 4.0, spread: Some(0.25), runs: 5 });
     }
 
-    /// Kills: rows measured one after the other, one that goes on when it has enough, fewer than three runs, an older result.
+    /// Kills: rows measured one after the other, one that goes on when it has enough, fewer than three runs, an older result,
+    /// turns that end late.
     #[test]
     fn rows_take_turns_until_each_has_its_seconds() {
-        let (mut order, seconds) = (Vec::new(), [1.0, 0.25, 5.0]);
-        let mut turn = |row: usize| {
-            order.push(row);
-            Ok((order.len(), vec![seconds[row]]))
+        let (mut order, seconds) = (Vec::new(), [0.5, 0.0625, 0.25]);
+        let mut turn = |row: usize, runs: usize| {
+            order.push((row, runs));
+            Ok((order.len(), vec![seconds[row]; runs]))
         };
         let once = in_turn(3, 0.0, &mut turn).unwrap();
         assert_eq!(
             once.iter().map(|(made, timed)| (*made, timed.runs)).collect::<Vec<_>>(),
             [(1, 1), (2, 1), (3, 1)]
         );
-        let more = in_turn(3, 1.0, &mut turn).unwrap();
+        let more = in_turn(3, 2.5, &mut turn).unwrap();
         assert_eq!(
             more.iter().map(|(made, timed)| (*made, timed.runs)).collect::<Vec<_>>(),
-            [(10, 3), (13, 4), (12, 3)]
+            [(4, 8), (11, 40), (8, 10)]
         );
-        assert_eq!(order[3..], [0, 1, 2, 0, 1, 2, 0, 1, 2, 1]);
+        let eight = [(0, 8), (1, 8), (2, 8), (1, 8), (2, 2), (1, 8), (1, 8), (1, 8)];
+        assert_eq!(order[3..], eight);
+        let mut turn = |_, runs: usize| Ok(((), vec![9.0; runs.min(1)]));
+        assert_eq!(in_turn(1, 1.0, &mut turn).unwrap()[0].1.runs, 3);
     }
 }
