@@ -67,7 +67,8 @@ impl<P: SharedPlace> Teller<P> {
         let outcome = outcome.inspect_err(|_| drop(self.order.quiet()))?;
         self.order.settled().map(|()| outcome)
     }
-    /// Tells all other processes what `of` gives for each place in the group, or none.
+    /// Tells all other processes what `of` gives for each place in the group, or none: members first, so that where this process
+    /// is stopped half way, nobody outside of the group holds done what a member still waits for.
     ///
     /// # Errors
     /// That one of them takes nothing any more. One that has ended is noticed by its stand-in.
@@ -76,8 +77,11 @@ impl<P: SharedPlace> Teller<P> {
         call: &dyn Display,
         of: impl Fn(Option<usize>) -> (Told, Vec<Cow<'a, [u8]>>),
     ) -> Result<()> {
-        for (peer, connection) in self.processes.others() {
-            let (told, elements) = of(self.members.iter().position(|&member| member == peer));
+        let place = |peer| self.members.iter().position(|&member| member == peer);
+        let others = || self.processes.others().map(|(peer, connection)| (peer, connection, place(peer)));
+        let members = others().filter(|(_, _, place)| place.is_some());
+        for (peer, connection, place) in members.chain(others().filter(|(_, _, place)| place.is_none())) {
+            let (told, elements) = of(place);
             let sent = send(connection, &told, &elements);
             if sent.is_err_and(|why| matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)) {
                 let _ = connection.shutdown(Shutdown::Write); // half a frame went
