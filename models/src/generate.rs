@@ -172,8 +172,7 @@ pub fn generate<D: Runs>(
     request: &Prompts,
     watch: &(dyn Fn(u32) + Sync),
 ) -> Result<Generated<D::Elem>> {
-    let mut all = repeated::<D>(model, (layout, network), (request, 1), watch)?;
-    Ok(all.pop().expect("it ran once"))
+    Ok(repeated::<D>(model, (layout, network), (request, 1), watch)?.swap_remove(0))
 }
 
 /// [`generate`], so many times by ranks that build the model once.
@@ -211,8 +210,7 @@ pub fn repeated<D: Runs>(
     Ok(all)
 }
 
-/// The texts of the rank that speaks for its data rank, what they took, with the time of their prompts, and what its layers took
-/// and gave.
+/// Texts, of the rank that speaks for its data rank; what they took, and their prompts' time; what the rank's layers took and gave.
 type OfRank<D> = (Vec<Text>, (Taken, f64), Option<Seen<<D as Device>::Elem>>);
 
 fn on_rank<D: Runs>(
