@@ -84,3 +84,29 @@ impl<D: Kernels, A: Layer<D>, B: Layer<D, In = A::Out>> Layer<D> for (A, B) {
         self.1.params(into);
     }
 }
+
+impl<D: Kernels, L: Layer<D> + ?Sized> Layer<D> for Box<L> {
+    type In = L::In;
+    type Out = L::Out;
+    type Saved = L::Saved;
+    type Pending = L::Pending;
+
+    fn forward(&self, cx: &Cx<D>, x: L::In) -> Result<(L::Out, L::Saved)> {
+        (**self).forward(cx, x)
+    }
+    fn backward_input(&mut self, cx: &Cx<D>, saved: L::Saved, dy: L::Out) -> Back<D, Self> {
+        (**self).backward_input(cx, saved, dy)
+    }
+    fn backward_first(&mut self, cx: &Cx<D>, saved: L::Saved, dy: L::Out) -> Result<L::Pending> {
+        (**self).backward_first(cx, saved, dy)
+    }
+    fn backward_weight(&mut self, cx: &Cx<D>, pending: L::Pending) -> Result<()> {
+        (**self).backward_weight(cx, pending)
+    }
+    fn backward(&mut self, cx: &Cx<D>, saved: L::Saved, dy: L::Out) -> Result<L::In> {
+        (**self).backward(cx, saved, dy)
+    }
+    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+        (**self).params(into);
+    }
+}

@@ -16,4 +16,5 @@ macro_rules! layer_splits {
 layer_splits! {
     tensor_parallel::TensorParallel,
     sequence_parallel::SequenceParallel,
+    recompute::Recompute,
 }

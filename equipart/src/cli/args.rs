@@ -9,7 +9,7 @@ pub(crate) use model::ModelName;
 pub(crate) use network::NetworkArgs;
 use network::patience;
 pub(crate) use price::PriceArgs;
-pub(crate) use ranks::{RanksArgs, TableArgs, microbatches, note, table};
+pub(crate) use ranks::{RanksArgs, TableArgs, microbatches, note, note_inference, table};
 pub(crate) use train::{DropoutRate, TrainArgs};
 
 use super::pictures::{PicturesArgs, Plain};

@@ -129,6 +129,7 @@ pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
     let all = model.text.as_ref().map_or_else(|| pictures(&a), |model| sequences_of(&a, model))?;
     let watch = Watch::bar(0);
     let layout = a.on_ranks.of(a.layout, &model.design.clone().inferring())?;
+    args::note_inference(&layout);
     let watching = |done, of| watch.part("evaluated", done, of);
     let engine = a.number.device.open(layout.ranks())?;
     let network = processes::joined(

@@ -1,5 +1,5 @@
 //! `generate`: continues prompts.
-use crate::cli::args::GenerateArgs;
+use crate::cli::args::{GenerateArgs, note_inference};
 use crate::cli::watch::Watch;
 use crate::cli::{model, out, processes, show};
 use crate::device::in_device;
@@ -15,6 +15,7 @@ use parallel::{Layout, Network, Result, bail};
 pub(crate) fn run(a: GenerateArgs, json: bool) -> Result<bool> {
     let (mut model, network) = (model(a.model.as_ref())?, a.network.network(None)?);
     let layout = a.on_ranks.of(a.layout, &Design::from(model.config.shape).inferring())?;
+    note_inference(&layout);
     network.fits(&[layout])?;
     let shows_text = !json && model.tokens.are_known();
     let tokenizer = (shows_text || !a.prompt.is_empty()).then(|| model.tokenizer()).transpose()?;

@@ -4,10 +4,10 @@
 //!
 //! Source: Xiong et al., "On layer normalization in the transformer architecture" (pre-norm), arXiv:2002.04745.
 //! Chapter: 3.
-use crate::model::part::{Held, Part};
+use crate::model::part::{self, AnyLayer, Held, Part};
 use crate::model::strategy;
 use crate::ops::{Stream, dropout, join};
-use crate::{Attention, Back, Builder, Cx, Layer, Mlp, Norm, Param, Result, Rotary, Shape, attention, norm};
+use crate::{Back, Builder, Cx, Layer, Norm, Param, Result, Rotary, Shape, attention, norm};
 use comm::Axis;
 use kernels::Kernels;
 use tensor::Direction;
@@ -68,8 +68,8 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
     }
 }
 
-/// One block of a transformer: X + attention(norm1(X)), and after it X + mlp(norm2(X)).
-pub type Block<D> = (Residual<D, Attention<D>>, Residual<D, Part<D, Mlp<D>>>);
+/// One block of a transformer: X + attention(norm1(X)), and after it X + mlp(norm2(X)); with what strategies put around it.
+pub type Block<D> = AnyLayer<D>;
 
 /// Block `i` of a model: parameters `blocks.i.norm1`, `.attention…`, `.norm2`, `.mlp…`.
 ///
@@ -100,7 +100,8 @@ pub fn shard<D: Kernels>(
     })?;
     let [name, other] = names;
     let attention = Residual::around(name, norm(1)?, attention, rate);
-    Ok((attention, Residual::around(other, norm(2)?, mlp, rate)))
+    let block = part::any((attention, Residual::around(other, norm(2)?, mlp, rate)));
+    Ok(at.strategies.iter().fold(block, |block, strategy| strategy.block(block)))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What a call needs besides its input: everything a layer may ask about the tokens it works on. Four things: the
 //! [pass](Pass) of a microbatch, its [tokens](Tokens), the past that attention also sees, and who observes.
+mod again;
 mod loads;
 mod past;
 mod tokens;
@@ -14,7 +15,7 @@ use crate::{Record, Result};
 use comm::Mesh;
 use kernels::{Indexed, Kernels, Segment, Span};
 use std::borrow::Borrow;
-use std::cell::{RefCell, RefMut};
+use std::cell::{Cell, RefCell, RefMut};
 use std::fmt;
 use std::rc::Rc;
 use tensor::{Dropout, Index, LayerSpan, Noise, Profile, Tensor};
@@ -51,6 +52,8 @@ pub struct Cx<D: Kernels> {
     added: RefCell<Option<Partial<D::Wide>>>, // to the loss
     loads: RefCell<Loads>,
     pooled: RefCell<Option<Tensor<D::Wide>>>,
+    drops: Cell<bool>,  // what forward would keep
+    second: Cell<bool>, // whether layers go forward again, for their backward
 }
 
 impl<D: Kernels> Default for Cx<D> {
@@ -58,7 +61,8 @@ impl<D: Kernels> Default for Cx<D> {
     fn default() -> Self {
         let (pass, tokens) = (Pass::default(), Tokens::default());
         let (added, loads, pooled) = (RefCell::new(None), RefCell::default(), RefCell::new(None));
-        Self { pass, tokens, past: None, record: None, profiled: None, added, loads, pooled }
+        let (drops, second) = (Cell::new(false), Cell::new(false));
+        Self { pass, tokens, past: None, record: None, profiled: None, added, loads, pooled, drops, second }
     }
 }
 
@@ -165,7 +169,7 @@ impl<D: Kernels> Cx<D> {
     }
     /// Whether forward keeps what backward needs.
     pub fn keeps(&self) -> bool {
-        self.pass.keeps
+        self.pass.keeps && !self.drops.get()
     }
     /// Which microbatch of the step.
     pub fn microbatch(&self) -> usize {
@@ -221,13 +225,14 @@ impl<D: Kernels> Cx<D> {
     /// which is reported with its name. Parts of a model call this themselves; a layer that is no part calls it in each of its
     /// passes.
     pub fn layer<'a>(&'a self, name: &'a str, pass: tensor::Direction) -> InLayer<'a> {
+        let pass = if self.second.get() { tensor::Direction::Backward } else { pass };
         let profile = self.profiled.as_ref().and_then(D::profile);
         let span = profile.and_then(|profile: &Profile| profile.layer(name, pass));
         InLayer { _named: comm::Within(Through { name, pass }), _span: span }
     }
     /// Whether what layers take and give is recorded.
     pub(crate) fn recording(&self) -> bool {
-        self.record.is_some()
+        self.record.is_some() && !self.second.get()
     }
     /// Leaves this rank's shard of an activation in the record, if there is one.
     ///
@@ -239,7 +244,7 @@ impl<D: Kernels> Cx<D> {
         end: &str,
         share: impl FnOnce(&Mesh<D::Place>) -> Result<SeenShare<D::Elem>>,
     ) -> Result<()> {
-        if let Some(record) = &self.record {
+        if let Some(record) = self.record.as_ref().filter(|_| self.recording()) {
             record.add(format!("{name}.{end}"), self.tokens(), share(record.mesh())?);
         }
         Ok(())
@@ -280,7 +285,7 @@ impl<D: Kernels> Cx<D> {
     }
     /// Keeps something for backward, if there will be one.
     pub fn keep<T>(&self, x: T) -> Kept<T> {
-        Kept(self.pass.keeps.then_some(x))
+        Kept(self.keeps().then_some(x))
     }
 }
 

@@ -61,7 +61,7 @@ pub fn any<D: Kernels>(end: impl End<D> + 'static) -> AnyEnd<D> {
     Box::new(Own::new(end))
 }
 
-impl<D: Kernels, E: End<D>> End<D> for Own<E, E::Saved, E::Pending> {
+impl<D: Kernels, E: End<D> + 'static> End<D> for Own<E, E::Saved, E::Pending> {
     type Saved = Ticket;
     type Pending = Ticket;
 

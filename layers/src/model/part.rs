@@ -12,6 +12,7 @@ use crate::{
 };
 use kernels::Kernels;
 use std::cell::RefCell;
+use std::rc::Rc;
 use tensor::Direction;
 
 /// A strategy's own layer, which takes and gives what `L` does.
@@ -24,8 +25,32 @@ impl<D: Kernels, L: Layer<D>> Other<D, L> {
     }
 }
 
-/// Where something lies that a layer kept; nowhere if it kept nothing.
-pub type Ticket = Option<usize>;
+/// What a layer of any type gives for what it kept, which stays with it; none if it kept nothing.
+pub type Ticket = Option<Slot>;
+
+/// Where something lies that a layer kept. What nobody took is gone when this is dropped.
+pub struct Slot {
+    at: usize,
+    slots: Rc<dyn Empties>,
+}
+
+trait Empties {
+    fn empty(&self, at: usize);
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.slots.empty(self.at);
+    }
+}
+
+/// A layer of any type from rows of the stream to as many, such as a block.
+pub type AnyLayer<D> = Box<dyn Layer<D, In = Stream<D>, Out = Stream<D>, Saved = Ticket, Pending = Ticket>>;
+
+/// This layer, whatever its type.
+pub fn any<D: Kernels>(layer: impl Layer<D, In = Stream<D>, Out = Stream<D>> + 'static) -> AnyLayer<D> {
+    Box::new(Own::new(layer))
+}
 
 /// A layer of any type that takes and gives what `L` does, with tickets for what is kept.
 type Behind<D, L> =
@@ -34,36 +59,49 @@ type Behind<D, L> =
 /// A layer and what it keeps.
 pub(crate) struct Own<L, S, P> {
     pub(crate) layer: L,
-    pub(crate) saved: Slots<S>,
-    pub(crate) pending: Slots<P>,
+    pub(crate) saved: Rc<Slots<S>>,
+    pub(crate) pending: Rc<Slots<P>>,
 }
 
 impl<L, S, P> Own<L, S, P> {
     pub(crate) fn new(layer: L) -> Self {
-        Self { layer, saved: Slots(RefCell::default()), pending: Slots(RefCell::default()) }
+        Self { layer, saved: Rc::default(), pending: Rc::default() }
     }
 }
 
 /// Room for what is kept; what was taken leaves its place to the next.
 pub(crate) struct Slots<T>(RefCell<Vec<Option<T>>>);
 
-impl<T> Slots<T> {
-    pub(crate) fn keep(&self, kept: T) -> usize {
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Self(RefCell::default())
+    }
+}
+
+impl<T> Empties for Slots<T> {
+    fn empty(&self, at: usize) {
+        let kept = self.0.borrow_mut()[at].take();
+        drop(kept);
+    }
+}
+
+impl<T: 'static> Slots<T> {
+    pub(crate) fn keep(self: &Rc<Self>, kept: T) -> Slot {
         let mut all = self.0.borrow_mut();
         let at = all.iter().position(Option::is_none).unwrap_or(all.len());
         if at == all.len() {
             all.push(None);
         }
         all[at] = Some(kept);
-        at
+        Slot { at, slots: self.clone() }
     }
     pub(crate) fn take(&self, ticket: Ticket) -> T {
-        let at = ticket.expect("a layer kept what backward needs");
-        self.0.borrow_mut()[at].take().expect("a layer is given back what it kept, once")
+        let slot = ticket.expect("a layer kept what backward needs");
+        self.0.borrow_mut()[slot.at].take().expect("a layer is given back what it kept, once")
     }
 }
 
-impl<D: Kernels, L: Layer<D>> Layer<D> for Own<L, L::Saved, L::Pending> {
+impl<D: Kernels, L: Layer<D> + 'static> Layer<D> for Own<L, L::Saved, L::Pending> {
     type In = L::In;
     type Out = L::Out;
     type Saved = Ticket;
@@ -76,6 +114,10 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Own<L, L::Saved, L::Pending> {
     fn backward_input(&mut self, cx: &Cx<D>, saved: Ticket, dy: L::Out) -> Back<D, Self> {
         let (dx, pending) = self.layer.backward_input(cx, self.saved.take(saved), dy)?;
         Ok((dx, Some(self.pending.keep(pending))))
+    }
+    fn backward_first(&mut self, cx: &Cx<D>, saved: Ticket, dy: L::Out) -> Result<Ticket> {
+        let pending = self.layer.backward_first(cx, self.saved.take(saved), dy)?;
+        Ok(Some(self.pending.keep(pending)))
     }
     fn backward_weight(&mut self, cx: &Cx<D>, pending: Ticket) -> Result<()> {
         self.layer.backward_weight(cx, self.pending.take(pending))

@@ -5,7 +5,7 @@
 //! the usual ones. All that a layout may say, what is drawn in property tests, the commands and the book's table come
 //! from the lists.
 use crate::model::end::AnyEnd;
-use crate::model::part::Other;
+use crate::model::part::{AnyLayer, Other};
 use crate::param::placement::Section;
 use crate::{Builder, Design, Experts, FeedForward, NormKind, Objective, Result, Shape};
 use comm::Axis;
@@ -175,6 +175,10 @@ pub trait Strategy<D: Kernels>: Sync {
     /// Where layers are built.
     fn place<'a>(&self, at: Builder<'a, D>) -> Builder<'a, D> {
         at
+    }
+    /// Around a block, `X[B,D]` of the stream to as many: a layer with the block inside, or the block as it is.
+    fn block(&self, block: AnyLayer<D>) -> AnyLayer<D> {
+        block
     }
     /// In place of a [`ColumnLinear`](crate::ColumnLinear): `X[B,I]` of the stream to `Y[B,O_t]`.
     ///

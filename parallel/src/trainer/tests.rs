@@ -355,7 +355,9 @@ fn loads_are_those_of_every_token_once() {
     let chosen = loads(Some(experts), "none", false);
     assert!(chosen.iter().all(|(_, counts)| counts.iter().sum::<usize>() == 3 * 24), "{chosen:?}");
     assert!(chosen.iter().any(|(_, counts)| *counts != [12; 6]), "{chosen:?}");
-    for layout in ["none", "dp=2", "tp=2", "pp=2", "ep=2", "tp=2,ep=2", "tp=2,sp,dp=2,ep=2,etp=2"] {
+    for layout in
+        ["none", "dp=2", "tp=2", "pp=2", "ep=2", "tp=2,ep=2", "tp=2,sp,dp=2,ep=2,etp=2", "ep=2,recompute"]
+    {
         for learns in [false, true] {
             let even = loads(Some(forced), layout, learns);
             assert_eq!(even, layers.clone().map(|layer| (layer, vec![12; 6])), "{layout}");

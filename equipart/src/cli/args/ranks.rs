@@ -2,7 +2,7 @@
 use crate::cli::out;
 use clap::Args;
 use comm::Axis;
-use layers::Design;
+use layers::{Choice, Design};
 use parallel::split::BlockSplit;
 use parallel::step::table::Table;
 use parallel::{Error, Layout, Result, bail, deal};
@@ -41,6 +41,16 @@ pub(crate) fn note(layouts: &[Layout], design: Option<&Design>) {
                 "note: the {what} of {layout} have {each} of {blocks} blocks; --split deals them otherwise"
             ));
         }
+    }
+}
+
+/// Notes what a layout says to no effect where nothing is learnt.
+pub(crate) fn note_inference(layout: &Layout) {
+    for about in layout.strategies().iter().filter(|about| about.choice == Choice::Recompute) {
+        out::note(&format!(
+            "note: {} changes nothing here: it is about backward, and nothing is learnt",
+            about.name
+        ));
     }
 }
 

@@ -1,0 +1,26 @@
+//! Forwards for strategies that go through layers again, not keep what these would.
+use super::Cx;
+use kernels::Kernels;
+
+impl<D: Kernels> Cx<D> {
+    /// A forward that keeps nothing for backward, which will go [forward again](Cx::again).
+    pub fn keeping_nothing<T>(&self, forward: impl FnOnce() -> T) -> T {
+        let before = self.drops.replace(true);
+        let y = forward();
+        self.drops.set(before);
+        y
+    }
+    /// A second forward through layers, at their backward, for what they keep. The first one was what counts: losses, expert loads
+    /// and records are those of the first, and a profile has the time of the second as backward's.
+    pub fn again<T>(&self, forward: impl FnOnce() -> T) -> T {
+        let before = (self.added.take(), self.loads.take(), self.pooled.borrow().clone());
+        let (drops, second) = (self.drops.replace(false), self.second.replace(true));
+        let y = forward();
+        self.drops.set(drops);
+        self.second.set(second);
+        self.added.replace(before.0);
+        self.loads.replace(before.1);
+        self.pooled.replace(before.2);
+        y
+    }
+}
