@@ -3,7 +3,7 @@
 //!
 //! | family | a file gives | list |
 //! |---|---|---|
-//! | layers, split inside | what is built in place of the usual layers ([`Strategy`](layers::Strategy)) | [`tensor`] |
+//! | layers | what is built in place of the usual layers, or around a block ([`Strategy`](layers::Strategy)) | [`tensor`] |
 //! | parameters, by where they rest | three words ([`StateSplit`](crate::data::StateSplit)) | [`data`] |
 //! | ways of tokens to their experts | dispatch and combine ([`Exchange`](moe::Exchange)) | [`moe::exchange`] |
 //! | schedules of a pipeline | who goes through what when ([`Schedule`](crate::Schedule)) | [`pipeline`] |

@@ -1,4 +1,4 @@
-//! Strategies that split layers inside, over the ranks of the axis of layers.
+//! Strategies that build layers: split inside over the ranks of the axis of layers, or around each block.
 use kernels::Kernels;
 use layers::Strategy;
 

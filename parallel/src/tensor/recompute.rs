@@ -84,8 +84,10 @@ mod tests {
     use super::*;
     use comm::Mesh;
     use kernels::Heads;
-    use layers::{Builder, Chunk, Half, Input, Random, Shape, Stage, Targets, Wanted};
+    use layers::{Builder, Chunk, Half, Input, Random, Record, Shape, Stage, Targets, Wanted};
     use tensor::{Category, Cpu, Device, F61, Ids, Key, Scalar, Work};
+
+    type Seen = (Vec<Vec<(usize, F61)>>, String);
 
     const TOKENS: usize = 5;
     const SHAPE: Shape = Shape {
@@ -98,13 +100,16 @@ mod tests {
         ..Shape::LLAMA
     };
 
-    /// A model's gradients, the bytes that are kept between forward and backward, and the layers of each direction in a profile.
-    fn gone_through(again: bool, blocks: usize, half: Half) -> (Vec<Vec<(usize, F61)>>, usize, [usize; 2]) {
+    /// A model's gradients with what its layers took and gave, the bytes that are kept between forward and backward, and the
+    /// layers of each direction in a profile.
+    fn gone_through(again: bool, blocks: usize, half: Half) -> (Seen, usize, [usize; 2]) {
         let (_key, device, mesh) = (Key(3).enter(), Cpu::<F61>::default(), Mesh::alone());
         let strategies = again.then_some(&Recompute as &dyn Strategy<_>);
         let at = Builder::new(&device, &mesh, &Random { seed: 1 }).with(strategies);
         let mut model = Chunk::whole(&at, &Shape { blocks, ..SHAPE }).unwrap();
         let cx = Cx::train(0, [TOKENS], TOKENS).dropping(9, 2).profiled(&device);
+        let record = Record::new(&mesh);
+        let cx = cx.recorded(Some(record.clone()));
         let ids = |salt| Ids::new(device.place(), &[1, 2, 3, 4, salt], SHAPE.vocabulary).unwrap();
         let held = || device.meter().now(Category::Activations);
         let profile = device.profile().expect("the host has one");
@@ -124,17 +129,18 @@ mod tests {
             let is = |work: &Work| matches!(work, Work::Layer { pass, .. } if *pass == way);
             worked.iter().filter(|worked| is(&worked.work)).count()
         });
-        (model.params().iter().map(|p| p.gradient_elements()).collect(), kept, layers)
+        let gradients = model.params().iter().map(|p| p.gradient_elements()).collect();
+        ((gradients, format!("{:?}", record.take())), kept, layers)
     }
 
-    /// Kills: anything kept but a block's input, a second forward that drops other numbers, a forward that a profile counts twice,
-    /// tickets that nobody took and that stay.
+    /// Kills: anything kept but a block's input, a second forward that drops other numbers, a forward that a profile or a
+    /// record has twice.
     #[test]
     fn a_block_keeps_its_input_and_has_the_gradients_of_one_that_keeps_all() {
         for half in [Half::Both, Half::Input] {
             let [usual, again] = [false, true].map(|again| gone_through(again, 3, half));
             assert_eq!(again.0, usual.0);
-            assert!(again.0.iter().all(|gradient| gradient.iter().any(|(_, x)| *x != F61::ZERO)));
+            assert!(again.0.0.iter().all(|gradient| gradient.iter().any(|(_, x)| *x != F61::ZERO)));
             assert_eq!(again.2[0], usual.2[0], "one forward");
             assert!(again.1 < usual.1);
             let more = again.1 - gone_through(true, 2, half).1;

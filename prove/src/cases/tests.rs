@@ -18,7 +18,7 @@ fn drawn(n: usize) -> Vec<Case> {
 /// of these, every layout of one strategy, and whole models too. Kills: a drawing that loses a habit, a newcomer to the list that is never drawn.
 #[test]
 fn every_habit_and_every_strategy_is_drawn_often() {
-    let cases = drawn(3000);
+    let cases = drawn(5000);
     for (what, is) in HABITS {
         let seen = cases.iter().filter(|case| is(case)).count();
         assert!(seen * 50 >= cases.len(), "{what}: {seen} of {}", cases.len());

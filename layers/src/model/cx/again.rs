@@ -1,6 +1,8 @@
 //! Forwards for strategies that go through layers again, not keep what these would.
 use super::Cx;
+use crate::ops::filled;
 use kernels::Kernels;
+use tensor::{Category, Scalar, Tensor};
 
 impl<D: Kernels> Cx<D> {
     /// A forward that keeps nothing for backward, which will go [forward again](Cx::again).
@@ -13,7 +15,9 @@ impl<D: Kernels> Cx<D> {
     /// A second forward through layers, at their backward, for what they keep. The first one was what counts: losses, expert loads
     /// and records are those of the first, and a profile has the time of the second as backward's.
     pub fn again<T>(&self, forward: impl FnOnce() -> T) -> T {
-        let before = (self.added.take(), self.loads.take(), self.pooled.borrow().clone());
+        let before = (self.added.take(), self.loads.take(), self.pooled.take());
+        let none = |sum: &Tensor<_>| filled(sum.device(), Category::Buffers, sum.shape(), Scalar::ZERO);
+        self.pooled.replace(before.2.as_ref().map(none)); // nobody has chosen yet
         let (drops, second) = (self.drops.replace(false), self.second.replace(true));
         let y = forward();
         self.drops.set(drops);

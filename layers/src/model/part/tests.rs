@@ -321,3 +321,17 @@ fn an_own_embedding_of_a_tied_model_is_refused() {
     let wanted = "own builds embedding, and the head is tied to the table of the usual one; it must be a model that is not tied";
     assert!(why.contains(wanted), "{why}");
 }
+
+/// Kills: what was kept and nobody takes, which stays until the layer goes; a place that is not used again; a ticket that frees
+/// what has come after.
+#[test]
+fn a_ticket_that_is_dropped_frees_what_was_kept() {
+    let (slots, kept) = (Rc::<Slots<_>>::default(), Rc::new(()));
+    let tickets = [(); 3].map(|()| slots.keep(kept.clone()));
+    assert_eq!((Rc::strong_count(&kept), tickets.each_ref().map(|t| t.at)), (4, [0, 1, 2]));
+    let [first, second, third] = tickets;
+    drop(second);
+    assert_eq!(Rc::strong_count(&kept), 3);
+    drop(slots.take(Some(first)));
+    assert_eq!((Rc::strong_count(&kept), slots.keep(kept.clone()).at, third.at), (2, 0, 2));
+}
