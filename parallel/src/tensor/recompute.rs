@@ -26,7 +26,10 @@ static ABOUT: About = About {
     shares: |_, _| vec![],
     paper: "Chen et al., arXiv:1604.06174",
     chapter: None,
-    hints: &[("", "the second forward of a block gives what the first gave: the same dropout, experts and keys of the past")],
+    hints: &[(
+        "",
+        "the second forward of a block gives what the first gave: the same dropout, experts and keys of the past",
+    )],
 };
 
 impl<D: Kernels> Strategy<D> for Recompute {
