@@ -45,7 +45,7 @@ pub(super) fn bound(scale: &Scale) -> Result<Bound> {
 fn flops(subject: &Subject, layout: &Layout) -> Result<f64> {
     model::metered(layout, |at: &At<Meta<Cpu<F61>>>| {
         let mut trainer = Trainer::new(at, &subject.model, subject.optimizer)?;
-        prove::read(subject, trainer.model(), (at.device, at.mesh), None)?;
+        prove::read(subject, trainer.model(), at.device, None)?;
         subject.steps.iter().try_for_each(|(batch, rate)| trainer.step(batch, *rate).map(drop))
     })
 }

@@ -34,8 +34,6 @@ impl Axis {
     pub const NESTED: [Axis; 5] = [Axis::Tp, Axis::Ep, Axis::Cp, Axis::Dp, Axis::Pp];
     /// The axis over which layers are split inside: heads, hidden features, vocabulary.
     pub const LAYERS: Axis = Axis::Tp;
-    /// The axis over which the sequences of a microbatch are dealt.
-    pub const SEQUENCES: Axis = Axis::Dp;
     /// The axis over which the blocks of a model are dealt.
     pub const STAGES: Axis = Axis::Pp;
     /// The axis over which the experts of a layer are dealt.

@@ -15,37 +15,33 @@
 //! gradient, which is summed over them once a step (`D·2d` elements, and `2d` of a bias).
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053; Ainslie et al., "GQA", arXiv:2305.13245. Chapter: 5.
+pub mod core;
 pub mod cross_attention;
 pub mod head_norm;
 pub mod rotary;
 
 use crate::model::part::Part;
-use crate::model::strategy::{Column, Row, Sharing};
-use crate::ops::{Split, attention, attention_backward, rotate};
+use crate::model::strategy::{self, Column, Row, Sharing};
+use crate::ops::{Split, rotate};
 use crate::param::placement::{Pieces, Section};
-use crate::{
-    Back, Builder, ColumnLinear, Cx, Error, HeadNorm, Kept, Layer, Param, Result, Rotary, RowLinear, Shape,
-};
+use crate::{Back, Builder, ColumnLinear, Cx, Error, HeadNorm, Layer, Param, Result, Rotary, RowLinear};
 use comm::Axis;
-use kernels::{Attend, Heads, Kernels, Mask};
+use core::AttentionCore;
+use kernels::{Heads, Kernels};
 
 /// Attention, its heads split over the ranks of an axis: `W[D,(H_t+2K_t)·d]`, the heads, and `W[H_t·d,D]`.
 pub type Attention<D> = (Part<D, ColumnLinear<D>>, (SelfAttention<D>, Part<D, RowLinear<D>>));
 
-/// What lies between the two products: each head by itself.
+/// What lies between the two products: norm and rotation of the heads, and the core.
 pub struct SelfAttention<D: Kernels> {
-    block: usize, // of the model: where a cache has its keys and values
     norm: Option<HeadNorm<D>>,
     rotary: Option<Rotary<D>>,
     heads: Heads, // this rank's
-    first: usize, // of the model's query heads
-    mask: Mask,
-    rate: f64,
-    scores: String, // their name, which dropout is drawn by
+    core: Part<D, AttentionCore<D>>,
 }
 
-/// What backward needs of it: that of the norm, and `[Q|K|V]`, `O` and the log-sum-exp.
-pub type Saved<D> = (Option<head_norm::Saved<D>>, Kept<(Split<D>, Split<D>, Split<<D as Kernels>::Wide>)>);
+/// What backward needs of it: that of the norm, and that of the core.
+pub type Saved<D> = (Option<head_norm::Saved<D>>, <Part<D, AttentionCore<D>> as Layer<D>>::Saved);
 
 /// This rank's heads, and the sections into which query and KV heads are cut.
 pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Result<(Heads, [Section; 2])> {
@@ -64,51 +60,40 @@ pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Resul
     Ok((Heads { queries: queries / ranks, keys: keys.div_ceil(ranks), dim }, sections))
 }
 
-/// Parameters `name.qkv` and `name.out`, and as the shape says `.bias` of each, `name.q_norm` and `name.k_norm`.
-/// `rotary` turns queries and keys; queries see keys as `mask` says. A cache keeps them by `block`.
+/// Parameters `name.qkv` and `name.out`, and where there are such `.bias` of each, `name.q_norm` and `name.k_norm`.
 ///
 /// # Errors
 /// If the ranks do not divide the query heads, or neither divide the KV heads nor are a multiple of them.
-pub fn shard<D: Kernels>(
-    at: &Builder<D>,
-    axis: Axis,
-    name: &str,
-    shape: &Shape,
-    rotary: Option<Rotary<D>>,
-    mask: Mask,
-    block: usize,
-) -> Result<Attention<D>> {
-    let (heads, width, group) = (shape.heads, shape.width, at.mesh.group(axis));
+pub fn shard<D: Kernels>(at: &Builder<D>, attention: &strategy::Attention<D>) -> Result<Attention<D>> {
+    let strategy::Attention { axis, name, width, heads, bias, .. } = *attention;
+    let group = at.mesh.group(axis);
     let (mine, [q, kv]) = share(heads, group.size(), axis, name)?;
-    let ([qkv, out], bias) = (["qkv", "out"].map(|part| format!("{name}.{part}")), shape.bias);
+    let [qkv, out, scores] = ["qkv", "out", "scores"].map(|part| format!("{name}.{part}"));
     let sections = &[q, kv, kv];
-    let norm = || HeadNorm::new(at, axis, name, heads.dim, shape.eps);
-    let inside = SelfAttention {
-        block,
-        norm: shape.head_norm.then(norm).transpose()?,
-        rotary,
+    let norm = |eps| HeadNorm::new(at, axis, name, heads.dim, eps);
+    let core = strategy::Core {
+        name: &scores,
+        block: attention.block,
         heads: mine,
         first: group.rank() * mine.queries,
-        mask,
-        rate: shape.dropout.attention,
-        scores: format!("{name}.scores"),
+        mask: attention.mask,
+        rate: attention.rate,
+    };
+    let inside = SelfAttention {
+        norm: attention.head_norm.map(norm).transpose()?,
+        rotary: attention.rotary.cloned(),
+        heads: mine,
+        core: at.core(&core)?,
     };
     let qkv = at.column(&Column { axis, name: &qkv, inputs: width, sections, bias: bias.qkv })?;
     Ok((qkv, (inside, at.row(&Row { axis, name: &out, sizes: [q.size, width], bias: bias.out })?)))
-}
-
-impl<D: Kernels> SelfAttention<D> {
-    fn attend(&self, cx: &Cx<D>) -> Attend {
-        let dropout = cx.dropout(self.rate, &self.scores);
-        Attend { heads: self.heads, first: self.first, mask: self.mask, dropout }
-    }
 }
 
 impl<D: Kernels> Layer<D> for SelfAttention<D> {
     type In = Split<D>; // [Q|K|V]
     type Out = Split<D>; // O
     type Saved = Saved<D>;
-    type Pending = ();
+    type Pending = <Part<D, AttentionCore<D>> as Layer<D>>::Pending;
 
     fn forward(&self, cx: &Cx<D>, mut qkv: Split<D>) -> Result<(Split<D>, Saved<D>)> {
         let mut norm = None;
@@ -119,32 +104,30 @@ impl<D: Kernels> Layer<D> for SelfAttention<D> {
         if let Some(rotary) = &self.rotary {
             rotate(cx, rotary, &mut qkv, self.heads, false);
         }
-        let (o, lse) = attention(cx, self.block, &qkv, &self.attend(cx));
-        let kept = cx.keep((qkv, o.clone(), lse));
-        Ok((o, (norm, kept)))
+        let (o, core) = self.core.forward(cx, qkv)?;
+        Ok((o, (norm, core)))
     }
 
-    fn backward_input(&mut self, cx: &Cx<D>, (norm, kept): Saved<D>, d_o: Split<D>) -> Back<D, Self> {
-        let (qkv, o, lse) = kept.open();
-        let mut dqkv = attention_backward(cx, self.block, &qkv, &self.attend(cx), (&o, &lse), &d_o);
-        drop((qkv, o, lse, d_o));
+    fn backward_input(&mut self, cx: &Cx<D>, (norm, core): Saved<D>, d_o: Split<D>) -> Back<D, Self> {
+        let (mut dqkv, pending) = self.core.backward_input(cx, core, d_o)?;
         if let Some(rotary) = &self.rotary {
             rotate(cx, rotary, &mut dqkv, self.heads, true);
         }
         if let (Some(layer), Some(saved)) = (&mut self.norm, norm) {
             dqkv = layer.backward(saved, self.heads, &dqkv)?;
         }
-        Ok((dqkv, ()))
+        Ok((dqkv, pending))
     }
 
-    fn backward_weight(&mut self, _: &Cx<D>, (): ()) -> Result<()> {
-        Ok(())
+    fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
+        self.core.backward_weight(cx, pending)
     }
 
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
         if let Some(norm) = &mut self.norm {
             norm.params(into);
         }
+        self.core.params(into);
     }
 }
 
@@ -152,8 +135,9 @@ impl<D: Kernels> Layer<D> for SelfAttention<D> {
 mod tests {
     use super::*;
     use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
-    use crate::{Biases, Positions};
+    use crate::{Biases, Positions, Shape};
     use comm::Op;
+    use kernels::Mask;
     use reference::{Tokens, add_bias, bias_gradient, linear, linear_backward};
     use std::collections::BTreeMap;
     use tensor::{Rope, Scalar};
@@ -196,7 +180,8 @@ mod tests {
         }
         fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<Attention<T>> {
             let rotary = self.rope().map(|rope| Rotary::new(self.shape.heads.dim, rope));
-            shard(at, Axis::Tp, "attention", &self.shape, rotary, self.mask, 0)
+            let of = strategy::Attention::of(Axis::Tp, "attention", &self.shape, 0, rotary.as_ref());
+            shard(at, &strategy::Attention { mask: self.mask, ..of })
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let (heads, tokens) = (self.heads(), Tokens::new(&g.lengths));

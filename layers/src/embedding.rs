@@ -278,6 +278,7 @@ mod tests {
                     first: 0,
                     lengths: LENGTHS.to_vec(),
                     tokens: vec![],
+                    shards: None,
                     x: vec![],
                     memory_lengths: vec![],
                     memory: vec![],

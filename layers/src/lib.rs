@@ -32,6 +32,7 @@ pub use mlp::Mlp;
 pub use model::block::{Block, Residual};
 pub use model::build::Builder;
 pub use model::chunk::Chunk;
+pub use model::cx::shards::{Stretches, TokenShards, contiguous, deal};
 pub use model::cx::{Cx, Kept, Loads, Pass};
 pub use model::design::Design;
 pub use model::end::End;

@@ -9,6 +9,7 @@ pub mod values;
 pub mod weight;
 
 use crate::model::build::Builder;
+use crate::ops::filled;
 use crate::param::placement::{Cuts, Part, Placement, Replica};
 use crate::param::shards::{Resting, Shards, matrix, rectangles};
 use crate::{Draw, Error, Keeper, Numbers, Rests, Result};
@@ -34,12 +35,17 @@ pub struct Param<D: Kernels> {
     value: Resting<D>,
     stale: bool, // of the whole value, only this rank's shard is the last step's
     master: Option<Tensor<D::Wide>>, // of a narrow parameter that learns: its value, not rounded
+    moments: Vec<Tensor<D::Wide>>, // what an optimizer keeps of it, each as its state rests
     gradient: Resting<D::Wide>, // taken at the first contribution, so that inference has none
     written: bool, // the whole gradient holds something of this step
     begun: bool, // and so does its shard
     lent: Option<(usize, Option<usize>)>, // complete: in which unit, and in which of its calls
     goes_in: [Option<Arc<str>>; 2], // calls of the keeper: its gradient, its value
 }
+
+/// What an optimizer changes: the value, the master of a narrow one, and so many moments.
+type Changed<'a, D, const MOMENTS: usize> =
+    (ViewMut<'a, D>, Option<ViewMut<'a, <D as Kernels>::Wide>>, [ViewMut<'a, <D as Kernels>::Wide>; MOMENTS]);
 
 impl<D: Kernels> Param<D> {
     /// This rank's share of the matrix `name` of this whole shape, with values by global index.
@@ -79,6 +85,7 @@ impl<D: Kernels> Param<D> {
             value: Resting { whole: None, shard: None },
             stale: false,
             master: None,
+            moments: Vec::new(),
             gradient: Resting { whole: None, shard: None },
             written: false,
             begun: false,
@@ -218,14 +225,23 @@ impl<D: Kernels> Param<D> {
             }
         }
     }
-    /// Lets an optimizer change the value by the synced gradient, as it rests, some rows at a time (some numbers of a
-    /// shard), and ends the step: the next contribution to the gradient is a first one. With a sum the gradient's squares
+    /// Takes memory for so many moments, all zero, if there is none yet.
+    pub(crate) fn take_moments(&mut self, n: usize) {
+        let shape = self.at_rest().0;
+        let wide = self.device().wide().clone();
+        self.moments.resize_with(n, || filled(&wide, Category::Optimizer, shape, Wide::<D>::ZERO));
+    }
+    /// Lets an optimizer change the value, its master and its moments by the synced gradient, as it rests, some rows at a time
+    /// (some numbers of a shard), and ends the step: the next contribution to the gradient is a first one. With a sum the gradient's squares
     /// are added to it, as [`add_norm2`](Self::add_norm2) does, but where rows are only this rank's, just before they are
     /// used: memory is read once for both.
-    pub(crate) fn update(
+    ///
+    /// # Panics
+    /// If there are not so many moments.
+    pub(crate) fn update<const MOMENTS: usize>(
         &mut self,
         mut sum: Option<&mut Tensor<D::Wide>>,
-        mut kernel: impl FnMut(&D, Part, (ViewMut<D>, Option<ViewMut<D::Wide>>), View<D::Wide>),
+        mut kernel: impl FnMut(&D, Changed<D, MOMENTS>, View<D::Wide>),
     ) {
         if (!self.replicas.is_empty() || !self.counts())
             && let Some(sum) = sum.take()
@@ -235,13 +251,10 @@ impl<D: Kernels> Param<D> {
         let (device, dim) = (self.device().clone(), usize::from(self.shards.is_some()));
         let gradient = self.gradient.rest().expect("a synced gradient");
         let Resting { whole, shard } = &mut self.value;
+        self.stale |= self.shards.is_some();
         let mut value = match (&self.shards, shard) {
-            (_, Some(shard)) => {
-                *whole = None;
-                shard.view_mut()
-            }
+            (_, Some(shard)) => shard.view_mut(),
             (Some(shards), None) => {
-                self.stale = true;
                 whole.as_mut().expect("it rests whole").view_mut().take_rows(shards.group.rank(), 1)
             }
             (None, None) => whole.as_mut().expect("it rests whole").view_mut(),
@@ -249,6 +262,7 @@ impl<D: Kernels> Param<D> {
         let [n, each] = [gradient.shape()[dim], gradient.shape()[1 - dim].max(1)];
         let together = (D::TOGETHER / each).max(1);
         let gradient = gradient.view();
+        let moments = self.moments.first_chunk_mut::<MOMENTS>().expect("moments that were taken");
         for start in (0..n).step_by(together) {
             let part = Part { dim, start, len: together.min(n - start) };
             let gradient = part.of(gradient);
@@ -256,7 +270,8 @@ impl<D: Kernels> Param<D> {
                 device.wide().add_norm2(sum.view_mut(), gradient);
             }
             let master = self.master.as_mut().map(|x| part.of_mut(x.view_mut()));
-            kernel(&device, part, (part.of_mut(value.again()), master), gradient);
+            let moments = moments.each_mut().map(|x| part.of_mut(x.view_mut()));
+            kernel(&device, (part.of_mut(value.again()), master, moments), gradient);
         }
         (self.written, self.begun) = (false, false);
     }

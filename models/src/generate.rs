@@ -7,11 +7,11 @@ use crate::Model;
 use crate::sampling::{self, Chosen, Logits, Sampling};
 use comm::Axis;
 use kernels::{Kernels, Meta, Selects};
-use layers::{Cx, Design, Record, Rest, Shape, ops};
+use layers::{Cx, Design, Record, Rest, Shape, TokenShards, ops};
 use parallel::dump::{self, Seen};
 use parallel::measure::{self, PeakBytes, Taken};
 use parallel::number::Runs;
-use parallel::{At, Layout, Network, Result, Stages, bail, budget, deal, price, session};
+use parallel::{At, Batch, Layout, Network, Result, Stages, bail, budget, price, session};
 use serde::Serialize;
 use std::time::Instant;
 use tensor::{Device, Ids, Phase, Real, Scalar, Tensor};
@@ -104,7 +104,7 @@ impl Prompts {
             );
         }
         self.sampling.validate()?;
-        let (data, positions) = (layout.size(Axis::SEQUENCES), model.config.positions);
+        let (data, positions) = (layout.tokens().data_ranks(), model.config.positions);
         let least = if layout.shares_experts() { 1 } else { data };
         if self.prompts.len() < least {
             let n = self.prompts.len();
@@ -115,6 +115,7 @@ impl Prompts {
                 bail!("the prompt is empty; it must have at least one token");
             }
             let tokens = prompt.len().saturating_add(self.max_new);
+            Batch::reach(tokens, &layout.tokens())?;
             if tokens > positions {
                 bail!(
                     "a prompt of {} tokens and {} new ones make {tokens}; the model has {positions} positions",
@@ -143,22 +144,21 @@ impl Prompts {
     /// # Errors
     /// If the layout does not fit the model, or 64 bits do not count what a rank holds.
     pub fn peak<D: Runs>(&self, model: &Model, layout: &Layout) -> Result<price::Peak> {
-        let (data, shape) = (layout.size(Axis::SEQUENCES), &model.config.shape);
-        let dealt = |rank| -> Vec<usize> {
-            self.prompts[deal(self.prompts.len(), rank, data)].iter().map(Vec::len).collect()
+        let shape = &model.config.shape;
+        let dealt = |tokens: &TokenShards| -> Vec<usize> {
+            self.prompts[tokens.sequences(self.prompts.len())].iter().map(Vec::len).collect()
         };
         let program = |at: At<Meta<D>>| {
-            let (mut chunk, lengths) =
-                (Stages::new(&at, shape)?, dealt(at.mesh.group(Axis::SEQUENCES).rank()));
-            let capacity = self.positions(&lengths);
-            let ids = Ids::new(at.device.place(), &vec![0; lengths.iter().sum()], shape.vocabulary)?;
-            let all = (0..data).map(|rank| dealt(rank).iter().sum());
-            let cx = Cx::infer(&lengths).among(all).with_cache(capacity); // which is held while the first logits are found
+            let (mut chunk, lengths, tokens) = (Stages::new(&at, shape)?, dealt(&at.tokens), at.tokens);
+            let all = (0..tokens.data_ranks()).map(|rank| dealt(&tokens.of_data_rank(rank)));
+            let cx = Cx::infer(&lengths).sharded(tokens).among(all);
+            let cx = cx.with_cache(self.positions(&lengths)); // which is held while the first logits are found
+            let ids = Ids::new(at.device.place(), &vec![0; cx.rows()], shape.vocabulary)?;
             let logits = chunk.logits(&cx, ids, false)?;
             drop(self.first(shape.vocabulary).map(|n| ops::top_k(&logits, n)));
             Ok(())
         };
-        price::peak_of_all(layout, |rank| Ok(dealt(rank)), program)
+        price::peak_of_all(layout, |tokens| Ok(dealt(&tokens)), program)
     }
 }
 
@@ -232,9 +232,9 @@ fn once<D: Runs>(
 ) -> Result<OfRank<D>> {
     let (device, mesh) = (at.device, at.mesh);
     let record = request.record.then(|| Record::new(mesh));
-    let data = mesh.group(Axis::SEQUENCES);
-    let speaks = mesh.over([Axis::LAYERS, Axis::STAGES])?.rank() == 0; // for its data rank, all of which have its texts
-    let mine = deal(request.prompts.len(), data.rank(), data.size());
+    let data = mesh.group(TokenShards::SEQUENCES);
+    let speaks = at.tokens.speaks() && mesh.over([Axis::LAYERS, Axis::STAGES])?.rank() == 0; // for its data rank
+    let mine = at.tokens.sequences(request.prompts.len());
     // Ranks that have experts, or values, for each other go on until all are done.
     let together = model.config.shape.experts.is_some() || at.rests.value != Rest::Whole;
     let weights = if request.record { dump::weights(chunk.params(), mesh)? } else { Vec::new() };
@@ -245,7 +245,7 @@ fn once<D: Runs>(
         let mut fed: Vec<Vec<u32>> = texts.iter().map(|t| t.ids.clone()).collect(); // nothing of what has ended
         let mut lengths: Vec<_> = fed.iter().map(Vec::len).collect();
         let capacity = request.positions(&lengths);
-        let cx = Cx::infer(&lengths).numbered_from(mine.start).recorded(record.clone());
+        let cx = Cx::infer(&lengths).sharded(at.tokens).numbered_from(mine.start).recorded(record.clone());
         let first = request.first(model.config.shape.vocabulary);
         let (mut cx, mut room) = (cx.with_cache(capacity), Room::default());
         let (mut numbers, mut memory) = (Vec::new(), sampling::SamplingRoom::default());
@@ -254,7 +254,7 @@ fn once<D: Runs>(
             if new > 0 {
                 cx.advance(&lengths);
             }
-            let ids = Ids::new(device.place(), fed.iter().flatten(), model.config.shape.vocabulary)?;
+            let ids = Ids::new(device.place(), cx.own(&fed), model.config.shape.vocabulary)?;
             room.read(&chunk.logits(&cx, ids, false)?, &mut numbers, first, new == 0);
             if new == 0 {
                 prefill = from.elapsed().as_secs_f64();
@@ -371,9 +371,8 @@ fn in_f32<D: Kernels<Elem: Real>>(x: &Tensor<D>, read: &mut Vec<D::Elem>, into: 
 /// If the layout does not fit the model, or a rank fails.
 pub fn all_logits<D: Runs>(model: &Model, layout: &Layout, sequences: &[Vec<u32>]) -> Result<Vec<f64>> {
     layout.fits(Design::from(model.config.shape).inferring())?;
-    let lengths: Vec<_> = sequences.iter().map(Vec::len).collect();
     let ranks = session::run((layout, &layout.world()?), model.values(), |at: At<D>| {
-        let logits = whole_logits(&at, &model.config.shape, &sequences.concat(), &lengths)?;
+        let logits = whole_logits(&at, &model.config.shape, sequences)?;
         let logits = logits.read().expect("the host has values");
         Ok(logits.into_iter().map(Real::to_f64).collect())
     })?;
@@ -385,15 +384,16 @@ pub fn all_logits<D: Runs>(model: &Model, layout: &Layout, sequences: &[Vec<u32>
 /// # Errors
 /// As [`peak_of_all`](price::peak_of_all).
 pub fn all_logits_peak<D: Kernels>(shape: &Shape, layout: &Layout, lengths: &[usize]) -> Result<price::Peak> {
-    let ids = vec![0; lengths.iter().sum()];
-    let program = |at: At<Meta<D>>| whole_logits(&at, shape, &ids, lengths).map(drop);
+    let sequences: Vec<_> = lengths.iter().map(|n| vec![0; *n]).collect();
+    let program = |at: At<Meta<D>>| whole_logits(&at, shape, &sequences).map(drop);
     price::peak_of_all(layout, |_| Ok(()), program)
 }
 
-fn whole_logits<D: Kernels>(at: &At<D>, shape: &Shape, ids: &[u32], lengths: &[usize]) -> Result<Tensor<D>> {
-    let mut chunk = Stages::new(at, shape)?;
-    let ids = Ids::new(at.device.place(), ids, shape.vocabulary)?;
-    chunk.logits(&Cx::infer(lengths), ids, true)
+fn whole_logits<D: Kernels>(at: &At<D>, shape: &Shape, sequences: &[Vec<u32>]) -> Result<Tensor<D>> {
+    let (mut chunk, lengths) = (Stages::new(at, shape)?, sequences.iter().map(Vec::len));
+    let cx = Cx::infer(lengths).sharded(at.tokens);
+    let ids = Ids::new(at.device.place(), cx.own(sequences), shape.vocabulary)?;
+    chunk.logits(&cx, ids, true)
 }
 
 #[cfg(test)]

@@ -14,12 +14,13 @@
 //! activations, from block to block and from stage to stage, and weights come back with the gradients. Source: Fedus et al., "Switch
 //! transformers", §2.2, arXiv:2101.03961; Zoph et al., "ST-MoE", §3.3, arXiv:2202.08906; `DeepSeek-V3`, §2.1.2,
 //! arXiv:2412.19437; the bias: Wang et al., "Auxiliary-loss-free load balancing", arXiv:2408.15664.
-use crate::routing::{Routing, before, tally};
+use crate::routing::{Routing, numbers, tally};
 use comm::{Axes, Axis, Mesh};
-use kernels::{Kernels, Segment};
+use kernels::Kernels;
 use layers::ops::{RouterLoss, filled, plus, pooled};
-use layers::{Cx, Experts, Loads, Param, Pass, Result};
-use tensor::{Category, Device, Place, Scalar, Tensor};
+use layers::{Cx, Experts, Loads, Param, Pass, Result, TokenShards};
+use std::ops::Range;
+use tensor::{Category, Device, Scalar, Tensor};
 
 /// The end of the name of a bias of the choice.
 pub(crate) const BIAS: &str = "router.bias";
@@ -28,25 +29,48 @@ pub(crate) const BIAS: &str = "router.bias";
 pub(crate) struct Counts {
     /// By the tokens of a microbatch, on all ranks.
     pub(crate) all: Vec<usize>,
-    /// By those that come before this rank's.
-    pub(crate) before: Vec<usize>,
+    /// Of each run of this rank's tokens how many there are, and how often those chose that come before it.
+    pub(crate) before: Vec<(usize, Vec<usize>)>,
     /// How many tokens there are on all ranks.
     pub(crate) tokens: usize,
 }
 
-fn sum(experts: usize, all: impl IntoIterator<Item = Vec<usize>>) -> Vec<usize> {
-    all.into_iter()
-        .fold(vec![0; experts], |sum, counts| sum.iter().zip(&counts).map(|(a, b)| a + b).collect())
-}
-
 impl Counts {
     /// Those of a microbatch.
-    pub(crate) fn of<P: Place>(mesh: &Mesh<P>, experts: usize, own: &Routing) -> Result<Self> {
+    pub(crate) fn of<D: Kernels>(
+        mesh: &Mesh<D::Place>,
+        cx: &Cx<D>,
+        experts: usize,
+        own: &Routing,
+    ) -> Result<Self> {
         let group = mesh.over(Axes::TOKENS | Axis::LAYERS)?.named("tokens of experts");
-        let counts = group.all_gather_values(&own.counts(experts))?;
-        let all = sum(experts, counts.clone());
-        let tokens = all.iter().sum::<usize>() / own.chosen;
-        Ok(Self { all, before: sum(experts, before(mesh, &group, counts)), tokens })
+        let rows = vec![own.list.len() / own.chosen; group.size()]; // this rank's is the one that is asked for
+        let runs = numbers((mesh, &group), cx, &rows).swap_remove(group.rank());
+        let of_run = |row: &mut usize, run: &Range<usize>| {
+            *row += run.len();
+            Some(own.part(&[*row - run.len()..*row]).counts(experts))
+        };
+        let mine = runs.iter().scan(0, of_run).collect::<Vec<_>>().concat();
+        let given = group.all_gather_values(&mine)?;
+        let tokens = |counts: &Vec<usize>| counts.iter().sum::<usize>() / own.chosen;
+        let rows: Vec<_> = given.iter().map(tokens).collect();
+        let of_ranks = numbers((mesh, &group), cx, &rows);
+        let runs = of_ranks.iter().zip(&given).enumerate();
+        let runs = runs.flat_map(|(i, (runs, counts))| {
+            runs.iter()
+                .zip(counts.chunks(experts))
+                .map(move |(run, counts)| (run.start, i, run.len(), counts))
+        });
+        let mut runs: Vec<_> = runs.collect();
+        runs.sort_unstable();
+        let (mut all, mut before) = (vec![0; experts], Vec::new());
+        for (_, i, len, counts) in runs {
+            if i == group.rank() {
+                before.push((len, all.clone()));
+            }
+            all.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        Ok(Self { all, before, tokens: rows.iter().sum() })
     }
 }
 
@@ -76,13 +100,14 @@ pub fn move_biases<D: Kernels>(
     Ok(())
 }
 
-/// What the rows at hand are weighed with, while a model learns; nothing if nothing is added to the loss.
+/// What the rows at hand, from this one of the tokens on, are weighed with, while a model learns; nothing if nothing is added to the
+/// loss.
 pub(crate) fn loss<D: Kernels>(
     device: &D,
     mesh: &Mesh<D::Place>,
     experts: &Experts,
     (own, counts): (&Routing, Option<&Counts>),
-    (sequences, first): (&[Segment], usize),
+    (cx, first): (&Cx<D>, usize),
     mean_over: usize,
 ) -> Result<Option<RouterLoss<D::Wide>>> {
     let weights = [experts.balance.microbatch, experts.balance.sequence, experts.balance.z];
@@ -91,7 +116,8 @@ pub(crate) fn loss<D: Kernels>(
     }
     let (e, k) = (experts.count, experts.chosen);
     let counted = experts.balance.sequence != 0.0;
-    let by_sequence = counted.then(|| by_sequence(mesh, e, own, sequences, first)).transpose()?;
+    let by_sequence = counted.then(|| by_sequence(mesh, e, own, cx, first)).transpose()?;
+    let parts = cx.parts_of_tokens();
     let one = |n: usize| <D::Wide as Device>::Elem::from_usize(n);
     let [of_all, of_sequence, z] =
         weights.map(|weight| <D::Wide as Device>::Elem::from_f64(weight) * one(mean_over).inv());
@@ -99,11 +125,12 @@ pub(crate) fn loss<D: Kernels>(
         let (s, expert) = (i / e, i % e);
         let share =
             |n: usize, tokens: usize| if tokens == 0 { one(0) } else { one(e * n) * one(k * tokens).inv() };
-        let own = by_sequence.as_ref().map_or(one(0), |of| of_sequence * share(of[i], sequences[s].len));
+        let of = |of: &Vec<usize>| of_sequence * share(of[parts[s] * e + expert], cx.parts()[parts[s]].len);
+        let own = by_sequence.as_ref().map_or(one(0), of);
         counts.map_or(own, |counts| own + of_all * share(counts.all[expert], counts.tokens))
     };
     let wide = device.wide();
-    let weights = Tensor::from_fn(wide, Category::Buffers, sequences.len(), e, weight);
+    let weights = Tensor::from_fn(wide, Category::Buffers, parts.len(), e, weight);
     let z = Tensor::from_fn(wide, Category::Buffers, 1, 1, |_| z);
     Ok(Some(RouterLoss { weights, z, first }))
 }
@@ -144,18 +171,19 @@ pub fn end_pool<D: Kernels>(
 }
 
 /// How often each of a sequence's tokens chose each expert, on all ranks that have some of it: `[sequences · E]`.
-fn by_sequence<P: Place>(
-    mesh: &Mesh<P>,
+fn by_sequence<D: Kernels>(
+    mesh: &Mesh<D::Place>,
     experts: usize,
     own: &Routing,
-    sequences: &[Segment],
+    cx: &Cx<D>,
     first: usize,
 ) -> Result<Vec<usize>> {
-    let of_row = sequences.iter().enumerate().flat_map(|(s, t)| std::iter::repeat_n(s, t.len));
+    let of_row = cx.tokens().iter().zip(cx.parts_of_tokens());
+    let of_row = of_row.flat_map(|(t, &part)| std::iter::repeat_n(part, t.len));
     let of_row = of_row.skip(first).zip(own.list.chunks(own.chosen));
-    let of_copy = of_row.flat_map(|(s, chosen)| chosen.iter().map(move |&e| s * experts + e as usize));
-    let mut counts = tally(sequences.len() * experts, of_copy);
-    let group = mesh.group(Axis::LAYERS).named("tokens of experts");
+    let of_copy = of_row.flat_map(|(part, chosen)| chosen.iter().map(move |&e| part * experts + e as usize));
+    let mut counts = tally(cx.parts().len() * experts, of_copy);
+    let group = mesh.over(TokenShards::CONTEXT | Axis::LAYERS)?.named("tokens of experts");
     group.all_reduce_values(&mut counts, |a, b| a + b)?;
     Ok(counts)
 }

@@ -9,7 +9,7 @@
 //! R and U alone. Source: Megatron-LM, `moe/experts.py`, on the place of the gates; Qwen Team, "Qwen1.5-MoE", on the gated shared expert.
 use crate::balance::{self, BIAS, Counts};
 use crate::exchange::{Carried, Dispatch, Exchange, MostRows};
-use crate::routing::{self, Routing, Standing};
+use crate::routing::{self, Numbers, Routing};
 use crate::shared::SharedFeedForward;
 use comm::{Axes, Axis, Group, Mesh, Request};
 use kernels::{Kernels, RouterNoise, RouterTerms};
@@ -149,7 +149,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
             let (rows, all) = (logits.rows(), 0..experts.count as u32);
             let chosen = Index::new(device.place(), rows * k, (0..rows).flat_map(|_| all.clone()));
             let (p, _) = gates(logits, &chosen, &RouterTerms { scale: 1.0, ..self.terms });
-            if let Some(own) = Routing::by_experts(&self.mesh, experts, &p)? {
+            if let Some(own) = Routing::by_experts(&self.mesh, experts, (&p, cx))? {
                 return Ok((chosen, own, false));
             }
         } else if !experts.forced {
@@ -161,8 +161,9 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
                 return Ok((chosen, own, false));
             }
         }
-        let at = Standing::of(&self.mesh, self.region, cx)?;
-        let own = Routing::stated(experts, self.shares.as_deref(), at.of).part(&at.tokens);
+        let numbers = Numbers::of(&self.mesh, cx)?;
+        let own = Routing::stated(experts, self.shares.as_deref(), numbers.all());
+        let own = own.part(&numbers.of_rank(&self.mesh, self.mesh.rank()));
         let chosen = Index::new(device.place(), own.list.len(), own.list.iter().copied());
         let stated = routing::read(&chosen, k).is_none();
         Ok((chosen, own, stated))
@@ -181,15 +182,15 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         }
         let drops = experts.capacity.is_some() && !experts.by_experts;
         let counted = drops || learns && experts.balance.microbatch != 0.0;
-        let counts = counted.then(|| Counts::of(&self.mesh, experts.count, &own)).transpose()?;
+        let counts = counted.then(|| Counts::of(&self.mesh, cx, experts.count, &own)).transpose()?;
         let mean_over = if learns { cx.pass().mean_over } else { 0 };
-        let tokens = (cx.tokens(), first);
-        let loss = balance::loss(device, &self.mesh, experts, (&own, counts.as_ref()), tokens, mean_over)?;
+        let loss =
+            balance::loss(device, &self.mesh, experts, (&own, counts.as_ref()), (cx, first), mean_over)?;
         let most = |tokens| experts.capacity_of(tokens).filter(|_| drops);
         let stated = stated.then(|| {
-            let of = Standing::stated(&self.mesh, self.mesh.rank(), cx).of;
+            let of = Numbers::stated(&self.mesh, cx).all();
             let mut all = Routing::stated(experts, self.shares.as_deref(), of);
-            most(of).inspect(|&most| all.drop_beyond(most, vec![0; experts.count]));
+            most(of).inspect(|&most| all.drop_beyond(most, [(of, vec![0; experts.count])]));
             all
         });
         if let (Some(counts), None) = (counts, &stated)

@@ -5,7 +5,7 @@ use kernels::{Kernels, RouterTerms};
 use layers::ops::Region;
 use layers::{Cx, Experts, Result, Scoring};
 use std::ops::Range;
-use tensor::{Index, Place, Scalar, Tensor};
+use tensor::{Device, Index, Place, Scalar, Tensor};
 
 /// In place of an expert: the copy was dropped.
 pub const NOBODY: u32 = u32::MAX;
@@ -58,36 +58,34 @@ impl Routing {
         Self { list: list.collect(), chosen: k }
     }
     /// Of these tokens alone.
-    pub(crate) fn part(&self, tokens: &Range<usize>) -> Self {
-        Self { list: self.list[tokens.start * self.chosen..tokens.end * self.chosen].to_vec(), ..*self }
+    pub(crate) fn part(&self, tokens: &[Range<usize>]) -> Self {
+        let run = |run: &Range<usize>| &self.list[run.start * self.chosen..run.end * self.chosen];
+        Self { list: tokens.iter().flat_map(run).copied().collect(), ..*self }
     }
     /// A copy for each expert, of which those are somebody's that `takes` says: of this token by this expert.
-    fn of_each(tokens: Range<usize>, experts: usize, takes: impl Fn(usize, usize) -> bool) -> Self {
+    fn of_each(
+        tokens: impl Iterator<Item = usize>,
+        experts: usize,
+        takes: impl Fn(usize, usize) -> bool,
+    ) -> Self {
         let of = |t: usize| (0..experts).map(move |e| (t, e));
         let list = tokens.flat_map(of).map(|(t, e)| if takes(t, e) { e as u32 } else { NOBODY }).collect();
         Self { list, chosen: experts }
     }
     /// What experts choose of a microbatch whose scores `P` are those of all ranks, in the order of these: of each expert the
     /// highest, the lower number of two alike. None where there are no numbers.
-    pub(crate) fn by_experts<D: Kernels>(
+    pub(crate) fn by_experts<D: Kernels, W: Device<Place = D::Place>>(
         mesh: &Mesh<D::Place>,
         experts: &Experts,
-        p: &Tensor<D>,
+        (p, cx): (&Tensor<W>, &Cx<D>),
     ) -> Result<Option<Self>> {
         let (group, all) = (mesh.over(Axes::TOKENS | Axis::LAYERS)?.named("scores of tokens"), experts.count);
         let rows = group.all_gather_values(&[p.rows()])?.concat();
         let Some(p_of_all) = group.all_gather_v(p, &rows)?.read() else { return Ok(None) };
-        let first = before(mesh, &group, rows.clone()).into_iter().sum::<usize>();
-        let mut ranks: Vec<_> = group
-            .ranks()
-            .zip(&rows)
-            .scan(0, |end, (rank, &n)| {
-                *end += n;
-                Some((place(mesh, rank), *end - n..*end))
-            })
-            .collect();
-        ranks.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let tokens: Vec<usize> = ranks.into_iter().flat_map(|(_, rows)| rows).collect();
+        let mut numbers = numbers((mesh, &group), cx, &rows);
+        let mut tokens: Vec<_> = numbers.iter().flatten().cloned().flatten().zip(0..).collect();
+        tokens.sort_unstable();
+        let tokens: Vec<usize> = tokens.into_iter().map(|(_, row)| row).collect();
         let most = experts.capacity_of(tokens.len()).unwrap_or(tokens.len());
         let mut taken = vec![false; tokens.len() * all];
         for e in 0..all {
@@ -96,7 +94,8 @@ impl Routing {
             order.sort_by(|&a, &b| score(b).order(score(a)).then(a.cmp(&b)));
             order[..most].iter().for_each(|t| taken[t * all + e] = true);
         }
-        Ok(Some(Self::of_each(first..first + p.rows(), all, |t, e| taken[t * all + e])))
+        let own = numbers.swap_remove(group.rank()).into_iter().flatten();
+        Ok(Some(Self::of_each(own, all, |t, e| taken[t * all + e])))
     }
     /// How many copies each expert is handed.
     #[must_use]
@@ -107,13 +106,17 @@ impl Routing {
     pub(crate) fn together(all: &[Self]) -> Self {
         Self { list: all.iter().flat_map(|of| &of.list).copied().collect(), chosen: all[0].chosen }
     }
-    /// Drops, for each expert, all copies but the first so many, of which others had `before` earlier.
-    pub fn drop_beyond(&mut self, most: usize, mut before: Vec<usize>) {
-        for expert in &mut self.list {
-            let taken = &mut before[*expert as usize];
-            *taken += 1;
-            if *taken > most {
-                *expert = NOBODY;
+    /// Drops, for each expert, all copies but the first so many. Of the tokens, run after run of so many, others had `before`
+    /// earlier.
+    pub fn drop_beyond(&mut self, most: usize, runs: impl IntoIterator<Item = (usize, Vec<usize>)>) {
+        let mut list = self.list.iter_mut();
+        for (tokens, mut before) in runs {
+            for expert in list.by_ref().take(tokens * self.chosen) {
+                let taken = &mut before[*expert as usize];
+                *taken += 1;
+                if *taken > most {
+                    *expert = NOBODY;
+                }
             }
         }
     }
@@ -133,53 +136,90 @@ fn stride(n: usize) -> usize {
     (n * 618 / 1000..=n + 1).find(coprime).expect("n + 1 at the latest")
 }
 
-/// Where this rank's tokens stand among those of a microbatch.
-pub(crate) struct Standing {
-    /// Their numbers in the microbatch.
-    pub(crate) tokens: Range<usize>,
-    /// How many that has.
-    pub(crate) of: usize,
-}
-
-/// The place of the rank whose tokens these are: along the axes that deal tokens, and among the ranks that cut them.
+/// The place of a rank: along the axes that deal tokens, and among the ranks that cut them.
 fn place<P: Place>(mesh: &Mesh<P>, rank: usize) -> Vec<usize> {
     let axes = Axes::TOKENS.iter().chain([Axis::LAYERS]);
     axes.map(|axis| mesh.coordinate(axis, rank)).collect()
 }
 
-/// What ranks before this one, in the order of tokens, have of what each gives to the group.
-pub(crate) fn before<P: Place, T: Clone>(mesh: &Mesh<P>, group: &Group<P>, all: Vec<T>) -> Vec<T> {
-    let own = place(mesh, mesh.rank());
-    let earlier = group.ranks().zip(all).filter(|(rank, _)| place(mesh, *rank) < own);
-    earlier.map(|(_, given)| given).collect()
+/// A rank's rows: the numbers of their tokens in the microbatch, in runs of consecutive ones.
+pub(crate) type Runs = Vec<Range<usize>>;
+
+/// The numbers of each rank's rows, rank by rank of a group over the axes of tokens and of layers: as the context tells, or in the
+/// order of ranks, which have so many rows.
+pub(crate) fn numbers<D: Kernels>(
+    (mesh, group): (&Mesh<D::Place>, &Group<D::Place>),
+    cx: &Cx<D>,
+    rows: &[usize],
+) -> Vec<Runs> {
+    let told = cx.numbers_of_ranks();
+    if !told.is_empty() {
+        let all = Numbers(told);
+        return group.ranks().map(|rank| all.of_rank(mesh, rank)).collect();
+    }
+    let mut order: Vec<_> = group.ranks().map(|rank| place(mesh, rank)).zip(0..rows.len()).collect();
+    order.sort();
+    let (mut all, mut first) = (vec![Runs::new(); rows.len()], 0);
+    for (_, i) in order {
+        all[i].push(first..first + rows[i]);
+        first += rows[i];
+    }
+    all
 }
 
-impl Standing {
-    /// Of this rank's part of its rows, which ranks along the axis of layers have alike. Where the context does not tell how many
-    /// the ranks before it have, they tell that.
-    pub(crate) fn of<D: Kernels>(mesh: &Mesh<D::Place>, region: Region, cx: &Cx<D>) -> Result<Self> {
-        if !cx.rows_of_ranks().is_empty() {
-            return Ok(Self::stated(mesh, mesh.rank(), cx));
+/// The numbers of all tokens of a microbatch, by the place of the rank they are dealt to.
+pub(crate) struct Numbers(Vec<Runs>);
+
+impl Numbers {
+    /// Those that the context tells. Where it tells none, each rank tells how many rows it has.
+    pub(crate) fn of<D: Kernels>(mesh: &Mesh<D::Place>, cx: &Cx<D>) -> Result<Self> {
+        let told = cx.numbers_of_ranks();
+        if !told.is_empty() {
+            return Ok(Self(told));
         }
         let dealers = mesh.over(Axes::TOKENS)?.named("tokens of a microbatch");
-        let all = dealers.all_gather_values(&[cx.rows()])?.concat();
-        let mine = region.mine(cx.rows());
-        let of = all.iter().sum();
-        let first = before(mesh, &dealers, all).into_iter().sum::<usize>() + mine.start;
-        Ok(Self { tokens: first..first + mine.len(), of })
+        let rows = dealers.all_gather_values(&[cx.rows()])?.concat();
+        let mut order: Vec<_> = dealers.ranks().map(|rank| place(mesh, rank)).zip(rows).collect();
+        order.sort();
+        Ok(Self::consecutive(order.into_iter().map(|(_, rows)| rows)))
     }
-    /// Of the part of a rank of which nobody can ask: as its context tells this one, or as if every rank had as many rows.
-    pub(crate) fn stated<D: Kernels>(mesh: &Mesh<D::Place>, rank: usize, cx: &Cx<D>) -> Self {
+    /// Those that the context tells, or as if every rank had as many rows as this one.
+    pub(crate) fn stated<D: Kernels>(mesh: &Mesh<D::Place>, cx: &Cx<D>) -> Self {
+        let told = cx.numbers_of_ranks();
+        if !told.is_empty() {
+            return Self(told);
+        }
+        let dealers = Axes::TOKENS.iter().map(|axis| mesh.group(axis).size()).product();
+        Self::consecutive(std::iter::repeat_n(cx.rows(), dealers))
+    }
+    fn consecutive(rows: impl Iterator<Item = usize>) -> Self {
+        let run = |first: &mut usize, rows| {
+            *first += rows;
+            Some(std::iter::once(*first - rows..*first).collect())
+        };
+        Self(rows.scan(0, run).collect())
+    }
+    /// How many tokens there are.
+    pub(crate) fn all(&self) -> usize {
+        self.0.iter().flatten().map(Range::len).sum()
+    }
+    /// Those of one rank: its part of rows that ranks along the axis of layers have alike.
+    pub(crate) fn of_rank<P: Place>(&self, mesh: &Mesh<P>, rank: usize) -> Runs {
+        let dealer = Axes::TOKENS
+            .iter()
+            .fold(0, |place, axis| place * mesh.group(axis).size() + mesh.coordinate(axis, rank));
         let ranks = mesh.group(Axis::LAYERS).size();
         let at =
             Region::Tokens { axis: Axis::LAYERS.into(), rank: mesh.coordinate(Axis::LAYERS, rank), ranks };
-        let (place, dealers) = Axes::TOKENS.iter().fold((0, 1), |(place, dealers), axis| {
-            let n = mesh.group(axis).size();
-            (place * n + mesh.coordinate(axis, rank), dealers * n)
-        });
-        let rows = |place: usize| cx.rows_of_ranks().get(place).copied().unwrap_or(cx.rows());
-        let (first, mine) = ((0..place).map(rows).sum::<usize>(), at.mine(rows(place)));
-        Self { tokens: first + mine.start..first + mine.end, of: (0..dealers).map(rows).sum() }
+        let runs = &self.0[dealer];
+        let mine = at.mine(runs.iter().map(Range::len).sum());
+        let cut = |row: &mut usize, run: &Range<usize>| {
+            let rows = mine.start.clamp(*row, *row + run.len())..mine.end.clamp(*row, *row + run.len());
+            let of = run.start + rows.start - *row..run.start + rows.end - *row;
+            *row += run.len();
+            Some(of)
+        };
+        runs.iter().scan(0, cut).filter(|run| !run.is_empty()).collect()
     }
 }
 
@@ -197,7 +237,7 @@ pub(crate) fn of_all<D: Kernels>(
     for (rank, list) in group.ranks().zip(lists) {
         let [ep, etp] = [Axis::EXPERTS, Axis::EXPERT_LAYERS].map(|axis| mesh.coordinate(axis, rank));
         all[ep][etp] = match stated {
-            Some(of_all) => of_all.part(&Standing::stated(mesh, rank, cx).tokens),
+            Some(of_all) => of_all.part(&Numbers::stated(mesh, cx).of_rank(mesh, rank)),
             None => Routing { list, chosen: own.chosen },
         };
     }

@@ -1,7 +1,6 @@
 //! A step's sequences, in microbatches, which are part of the model and not of the layout: who deals them over ranks cuts
 //! each of them, [`data::replicated`](crate::data::replicated).
-use crate::{Result, bail};
-use std::ops::Range;
+use crate::{Result, bail, deal};
 use tensor::IGNORED;
 
 /// One sequence: token ids, and the id that each should be followed by; rows of features may stand for either. It may pack
@@ -92,12 +91,6 @@ pub struct Batch {
     pub(crate) idle: bool, // whether a data rank may have no sequence
 }
 
-/// The part of `n` things that the `rank`th of `ranks` gets: consecutive, sizes differing by at most one.
-#[must_use]
-pub fn deal(n: usize, rank: usize, ranks: usize) -> Range<usize> {
-    n * rank / ranks..n * (rank + 1) / ranks
-}
-
 impl Batch {
     /// Cuts sequences into so many microbatches of nearly the same number, in order.
     ///
@@ -159,6 +152,11 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use layers::TokenShards;
+
+    fn over(data: usize) -> TokenShards {
+        TokenShards::new([data, 1], |_, _, _| unreachable!("one context rank has all"))
+    }
 
     fn sequences(n: u32) -> Vec<Sequence> {
         (0..n).map(|i| Sequence::new(vec![i], vec![i])).collect()
@@ -169,7 +167,7 @@ mod tests {
         let few = Batch::new(sequences(2), 3).unwrap_err().to_string();
         assert_eq!(few, "2 sequences in 3 microbatches: each needs at least one");
         assert!(Batch::new(sequences(2), 0).is_err() && Batch::new(vec![], 1).is_err());
-        let deal = Batch::new(sequences(2), 2).unwrap().share(0, 0, 2).unwrap_err().to_string();
+        let deal = Batch::new(sequences(2), 2).unwrap().share(0, &over(2)).unwrap_err().to_string();
         assert_eq!(
             deal,
             "a microbatch of 1 sequences cannot be dealt over dp=2: each rank needs at least one"
@@ -198,8 +196,8 @@ mod tests {
         ];
         let batch = Batch::new(all, 2).unwrap();
         assert_eq!((batch.tokens(), batch.counted()), (4, 4));
-        assert_eq!(batch.dealt(0, 2).unwrap(), vec![Vec::<usize>::new(); 2]);
-        assert_eq!(batch.dealt(1, 2).unwrap(), [vec![3], vec![1]]);
+        assert_eq!(batch.dealt(&over(2)).unwrap(), vec![Vec::<usize>::new(); 2]);
+        assert_eq!(batch.dealt(&over(2).of_data_rank(1)).unwrap(), [vec![3], vec![1]]);
         let example = |class| Sequence::example(vec![0.5; 4], class);
         assert_eq!(Batch::new(vec![example(IGNORED), example(2)], 1).unwrap().counted(), 1);
     }
@@ -212,8 +210,11 @@ mod tests {
         let all =
             vec![Sequence::packed(&[document(&[1, 2, 3]), document(&[4, 5, 6, 7])]), sequences(1).remove(0)];
         let batch = Batch::new(all, 1).unwrap();
-        let share = || batch.share(0, 0, 1).unwrap();
-        let ids = |slice| share().slice(slice, 2).flat_map(|(s, tokens)| s.ids[tokens].to_vec()).collect();
+        let share = || batch.share(0, &over(1)).unwrap();
+        let ids = |slice| {
+            let slice = share().slice(slice, 2, &TokenShards::WHOLE);
+            slice.flat_map(|(s, tokens)| s.ids[tokens].to_vec()).collect()
+        };
         let (first, second): (Vec<_>, Vec<_>) = (ids(0), ids(1));
         assert_eq!((first, second), (vec![1, 4, 5], vec![2, 3, 6, 7, 0]));
         let of =
@@ -234,12 +235,12 @@ mod tests {
         assert_eq!((batch.tokens(), batch.counted()), (9, 4));
         let firsts = |ranks| -> Vec<(usize, Vec<usize>)> {
             let shares = (0..2).flat_map(|m| (0..ranks).map(move |r| (m, r)));
-            let share = |(m, r)| batch.share(m, r, ranks).unwrap();
+            let share = |(m, r)| batch.share(m, &over(ranks).of_data_rank(r)).unwrap();
             shares.map(|at| (share(at).first, share(at).lengths().collect())).collect()
         };
         assert_eq!(firsts(1), [(0, vec![1, 1]), (2, vec![2, 3, 1, 1])]);
-        assert_eq!(batch.dealt(1, 2).unwrap(), [vec![1], vec![1, 1]]);
-        assert!(batch.dealt(0, 3).is_err());
+        assert_eq!(batch.dealt(&over(2).of_data_rank(1)).unwrap(), [vec![1], vec![1, 1]]);
+        assert!(batch.dealt(&over(3)).is_err());
         let largest = &batch.microbatches()[1];
         assert_eq!(batch.largest().microbatches(), [largest.clone(), largest.clone()]);
         assert_eq!(firsts(2), [(0, vec![1]), (1, vec![1]), (2, vec![2, 3]), (4, vec![1, 1])]);

@@ -117,7 +117,7 @@ pub fn restore_optimizer<D: Kernels>(
     path: &str,
     file: &File,
     optimizer: &mut Optimizer<D>,
-    (design, params): (&Design, &[&mut Param<D>]),
+    (design, params): (&Design, &mut [&mut Param<D>]),
     mesh: &Mesh<D::Place>,
 ) -> Result<()> {
     let noted = |key: &str| {
@@ -205,7 +205,13 @@ mod tests {
         let stored = Stored::new(File::open(&from)?, params, |_| false)?;
         let mut trainer = Trainer::new(&at(device, mesh, &stored), SHAPE, (kind, None))?;
         let (model, optimizer, _) = trainer.parts();
-        restore_optimizer("state", &File::open(&state)?, optimizer, (&SHAPE.into(), &model.params()), mesh)?;
+        restore_optimizer(
+            "state",
+            &File::open(&state)?,
+            optimizer,
+            (&SHAPE.into(), &mut model.params()),
+            mesh,
+        )?;
         Ok(trainer)
     }
     /// Bits of every parameter and of its moments, and the steps done.

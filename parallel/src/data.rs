@@ -8,8 +8,9 @@ use layers::{About, Rests};
 pub struct StateSplit {
     /// Its description.
     pub about: About,
-    /// Where they rest; a number that a layout gives is the ranks of a block.
-    pub rests: Rests,
+    /// What it changes of where parameters rest: all that a layout names are applied, in the list's order. A number that the
+    /// layout gives is the ranks of a block.
+    pub change: fn(Rests, Option<usize>) -> Rests,
 }
 
 list! { StateSplit:

@@ -14,9 +14,7 @@
 //! tp=2,sp                   dp=8:zero3/4               pp=4:interleaved/2     pp=2:seq1f1b/2
 //! ep=2:all-gather           dp=2:zero1                 ep=2,etp=2             tp=2,dp=2,pp=2,order=dp.tp.pp
 //! ```
-//! The grammar also reads what no list has an entry for yet: several methods of an axis, one of each choice
-//! (`cp=8:zigzag:ulysses/4`, `dp=2:zero1:offload-file`), and words with methods of their own (`recompute:full/2`). Such a
-//! layout is refused, with what the lists have.
+//! An axis may have methods of several choices: `cp=2:contiguous:gathered`.
 //!
 //! Of the experts' axes, etp is 1 unless it is written, ep·etp divides dp·cp·tp, and edp is never written; where dp, cp
 //! and tp are all left out, dp is ep·etp.
@@ -32,7 +30,8 @@ mod misfit;
 pub use covering::covering;
 pub use entry::StrategyEntry;
 
-use crate::data::{self, StateSplit};
+use crate::context::{self, Dealing};
+use crate::data;
 use crate::pipeline::{self, Pipeline};
 use crate::step::Plan;
 use crate::step::table::Table;
@@ -43,7 +42,9 @@ use comm::{Axis, CommError, Mesh, World};
 use grammar::Grammar;
 use kernels::{Kernels, Meta};
 use layers::model::shape::counted;
-use layers::{About, Builder, Choice, Design, Random, Rests, Shared, Sharing, Sizes, Values, Wide};
+use layers::{
+    About, Builder, Choice, Design, Random, Rests, Shared, Sharing, Sizes, TokenShards, Values, Wide,
+};
 use misfit::misfit;
 use std::fmt;
 use std::str::FromStr;
@@ -133,9 +134,15 @@ impl Layout {
     }
     /// Where parameters rest on data ranks.
     pub fn rests(&self) -> Rests {
-        let taken: Option<&&StateSplit> = data::ALL.iter().find(|split| self.takes(&split.about));
-        let StateSplit { about, rests } = taken.unwrap_or(&data::ALL[0]);
-        self.rests.unwrap_or(Rests { block: self.number(about), ..*rests })
+        let taken = data::ALL.iter().filter(|split| self.takes(&split.about));
+        let all = taken.fold(Rests::WHOLE, |rests, split| (split.change)(rests, self.number(&split.about)));
+        self.rests.unwrap_or(all)
+    }
+    /// Which tokens the first rank has; [`at`](TokenShards::at) a mesh, which each has.
+    pub fn tokens(&self) -> TokenShards {
+        let taken: Option<&&Dealing> = context::ALL.iter().find(|dealing| self.takes(&dealing.about));
+        let sizes = [TokenShards::SEQUENCES, TokenShards::CONTEXT].map(|axis| self.size(axis));
+        TokenShards::new(sizes, taken.unwrap_or(&context::ALL[0]).stretches)
     }
     /// The number that a strategy is given.
     pub fn number(&self, about: &About) -> Option<usize> {
@@ -148,11 +155,14 @@ impl Layout {
         mesh: &'a Mesh<D::Place>,
         values: &'a dyn Values<Wide<D>>,
     ) -> At<'a, D> {
-        let taken = tensor::on::<D>().into_iter().filter(|strategy| self.takes(strategy.about()));
+        let built = tensor::on::<D>().into_iter().chain(context::on());
+        let taken = built.filter(|strategy| self.takes(strategy.about()));
         let exchanges = moe::exchange::on::<D>();
         let exchange = exchanges.iter().position(|exchange| self.takes(exchange.about())).unwrap_or(0);
         let taken = taken.chain([exchanges[exchange]]);
-        let builder = Builder { rests: self.rests(), ..Builder::new(device, mesh, values).with(taken) };
+        let tokens = self.tokens().at(mesh);
+        let builder =
+            Builder { rests: self.rests(), tokens, ..Builder::new(device, mesh, values).with(taken) };
         At { builder, pipeline: self.pipeline() }
     }
     /// How many ranks there are in all.

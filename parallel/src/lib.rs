@@ -7,7 +7,7 @@
 //! | `batch.rs` | a step's sequences, cut into microbatches |
 //! | `layout.rs` | how a model is split, as the user writes it |
 //! | `scheme.rs` | a layout, and strategies and a schedule that no list knows |
-//! | `strategies.rs` | the lists of strategies, a folder each: `tensor/`, `data/`, `pipeline/` |
+//! | `strategies.rs` | the lists of strategies, a folder each: `tensor/`, `context/`, `data/`, `pipeline/` |
 //! | `step.rs`, `stages.rs` | steps as data; this rank's chunks and the executor that runs them |
 //! | `trainer.rs` | a training step: microbatches, gradient sums, clipping, the optimizer |
 //! | `whole.rs` | whole parameters by name, whichever stage has them |
@@ -24,6 +24,7 @@
 mod batch;
 pub mod budget;
 mod checkpoint;
+pub mod context;
 pub mod data;
 pub mod dump;
 mod error;
@@ -46,10 +47,11 @@ pub mod tensor;
 mod trainer;
 mod whole;
 
-pub use batch::{Batch, Sequence, deal};
+pub use batch::{Batch, Sequence};
 pub use checkpoint::{restore_optimizer, save_optimizer, save_params};
 pub use data::replicated::Share;
 pub use error::{Error, Result, Sentence};
+pub use layers::deal;
 pub use layout::Layout;
 pub use network::Network;
 pub use pipeline::{Pipeline, Schedule};

@@ -8,7 +8,7 @@ use crate::{At, Stages};
 use crate::{Batch, Layout, Result, Scheme, Trainer, budget, session};
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta};
-use layers::{Design, Kind, Param};
+use layers::{Design, Kind, Param, TokenShards};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use tensor::count::{self, Uncountable};
@@ -27,20 +27,20 @@ pub struct Peak {
 }
 
 /// What ranks hold at most, if every rank runs this program. Ranks that
-/// stand alike along all axes but dp's, and are `dealt` the same there, are priced once; but each where ranks have experts for each
+/// stand alike along all axes but that of sequences, and are `dealt` the same there, are priced once; but each where ranks have experts for each
 /// other, since those hold what others are dealt.
 ///
 /// # Errors
 /// What the program gives, and if 64 bits do not count the bytes of a rank, or one would hold more than it may.
 pub fn peak_of_all<'a, D: Kernels, K: Ord>(
     scheme: impl Into<Scheme<'a, D>>,
-    dealt: impl Fn(usize) -> Result<K>,
+    dealt: impl Fn(TokenShards) -> Result<K>,
     program: impl Fn(At<Meta<D>>) -> Result<()>,
 ) -> Result<Peak> {
     let mut known = BTreeMap::new();
-    let mut dealt = |rank| {
+    let mut dealt = |tokens| {
         let next = known.len();
-        Ok(*known.entry(dealt(rank)?).or_insert(next))
+        Ok(*known.entry(dealt(tokens)?).or_insert(next))
     };
     erased(scheme.into(), &mut dealt, &program)
 }
@@ -49,17 +49,18 @@ pub fn peak_of_all<'a, D: Kernels, K: Ord>(
 /// data ranks that are dealt the same.
 fn erased<D: Kernels>(
     scheme: Scheme<'_, D>,
-    dealt: &mut dyn FnMut(usize) -> Result<usize>,
+    dealt: &mut dyn FnMut(TokenShards) -> Result<usize>,
     program: &dyn Fn(At<Meta<D>>) -> Result<()>,
 ) -> Result<Peak> {
     let (mut kinds, mut total, mut most) = (BTreeMap::new(), 0, (0, 0));
     let layout = scheme.layout;
     for rank in 0..layout.ranks() {
         let mesh = layout.ghost(rank)?;
-        let (data, others): (Vec<_>, Vec<_>) =
-            mesh.coordinates().into_iter().partition(|(axis, _)| *axis == Axis::SEQUENCES);
+        let tokens = layout.tokens().at(&mesh);
+        let mut others = mesh.coordinates();
+        others.retain(|(axis, _)| *axis != TokenShards::SEQUENCES);
         let alone = (mesh.group(Axis::EXPERTS).size() > 1).then_some(rank);
-        total += match kinds.entry((alone, others, dealt(data[0].1)?)) {
+        total += match kinds.entry((alone, others, dealt(tokens)?)) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
                 let held = |at: At<Meta<D>>| {
@@ -90,7 +91,7 @@ pub fn training<'a, D: Kernels>(
     let (scheme, design) = (scheme.into(), &design.into());
     peak_of_all(
         scheme,
-        |rank| batch.dealt(rank, scheme.layout.size(Axis::SEQUENCES)),
+        |tokens| batch.dealt(&tokens),
         |at: At<Meta<D>>| {
             let mut trainer = Trainer::new(&at, design, optimizer)?;
             (0..STEPS).try_for_each(|_| trainer.step(batch, 0.0).map(drop))?;

@@ -257,7 +257,7 @@ where
             "state",
             &File::open(&folder.join("state"))?,
             optimizer,
-            (&SHAPE.into(), &model.params()),
+            (&SHAPE.into(), &mut model.params()),
             mesh,
         )?;
     }

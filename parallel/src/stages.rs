@@ -9,8 +9,8 @@ use comm::{Axis, Group, Mesh, Tag};
 use kernels::Kernels;
 use layers::ops::Region;
 use layers::{
-    Builder, Cx, Design, Experts, Half, Input, Keeper, Output, Param, Room, Shape, Stage, Strategy, Uses,
-    Wanted,
+    Builder, Cx, Design, Experts, Half, Input, Keeper, Output, Param, Room, Shape, Stage, Strategy,
+    TokenShards, Uses, Wanted,
 };
 use passed::{Passed, Received, Sent};
 use std::ops::Deref;
@@ -54,6 +54,7 @@ pub struct Stages<D: Kernels> {
     stage: Box<dyn Stage<D>>,
     pipeline: Pipeline,
     mesh: Mesh<D::Place>,
+    tokens: TokenShards,
     keeper: Option<Keeper<D>>, // of values that are used for logits
     logits: Group<D::Place>,   // the stages, as logits meet them
     regions: [Region; 2],      // of the stream within a stage, and of what goes from stage to stage
@@ -122,6 +123,7 @@ impl<D: Kernels> Stages<D> {
             chunks,
             pipeline: at.pipeline,
             mesh: at.mesh.clone(),
+            tokens: at.tokens,
             keeper: Some(Keeper::new(at.rests)),
             logits: stages.named("logits"),
             regions: [at.region, between],
@@ -147,8 +149,12 @@ impl<D: Kernels> Stages<D> {
     pub fn design(&self) -> &Rc<Design> {
         &self.design
     }
-    /// Logits `[sequences, V]` of the last token of every sequence that has one, the same on every tensor rank and on every
-    /// stage; with `all`, of every token `[B, V]`. Of a model that gives rows of features those rows.
+    /// Which tokens this rank has.
+    pub fn tokens(&self) -> TokenShards {
+        self.tokens
+    }
+    /// Logits `[sequences, V]` of the last token of every sequence that has one, the same on every rank but data ranks; with
+    /// `all`, of every token `[B, V]`, also those of other context ranks. Of a model that gives rows of features those rows.
     ///
     /// # Errors
     /// If ranks do not meet.
@@ -158,8 +164,8 @@ impl<D: Kernels> Stages<D> {
         let outcome = self.run(1, false, &mut once, &mut keeper);
         self.keeper = Some(keeper);
         outcome?;
-        let open = cx.tokens().iter().filter(|tokens| tokens.len > 0).count();
-        let rows = if all { cx.rows() } else { open };
+        let open = cx.parts().iter().filter(|part| part.len > 0).count();
+        let rows = if all { cx.rows_of_parts() } else { open };
         let empty = || Tensor::empty(&self.device, Category::Activations, rows, self.design.outputs());
         let mut logits = once.logits.unwrap_or_else(empty);
         let plan = self.pipeline.plan(self.logits.size(), 1);

@@ -18,7 +18,7 @@ mod dealt;
 
 use crate::stages::{At, Stages};
 use crate::{Batch, Result, STEP};
-use comm::{Axes, Axis, Group, Mesh, Reduce, Request};
+use comm::{Axes, Group, Mesh, Reduce, Request};
 pub use dealt::features;
 use dealt::{Dealt, Flight, Largest, Sums};
 use kernels::{Kernels, Selects};
@@ -128,15 +128,13 @@ impl<D: Kernels> Trainer<D> {
         let design = model.design().clone();
         let rows_out = if design.gives_rows() { design.outputs() } else { 0 };
         batch.has_features([design.features().unwrap_or(0), rows_out])?;
-        let data = ending.mesh.group(Axis::SEQUENCES);
-        let (rank, ranks, pass) = (data.rank(), data.size(), Pass { mean_over: batch.counted(), ..pass });
+        let (tokens, pass) = (model.tokens(), Pass { mean_over: batch.counted(), ..pass });
         let slices = model.slices(pass.learns);
         let (record, sums) = (record.as_ref(), Sums { loss: None, right: 0, total: None, report: None });
         let mut dealt = Dealt {
             device,
             batch,
-            rank,
-            ranks,
+            tokens,
             design,
             pass,
             slices,

@@ -28,7 +28,6 @@ pub use report::CampaignReport;
 
 use crate::Subject;
 use crate::subject::reads_alone;
-use comm::Axis;
 use kernels::Heads;
 use layers::{Design, Experts, Kind, Shape};
 use parallel::{Batch, Error, Layout, Result, Sequence, bail};
@@ -82,9 +81,9 @@ impl Case {
             .map_err(|why| Error::new(format!("no case: {}", sentence(&why.to_string()))))?;
         case.check()?;
         case.layout.fits(case.shape)?;
-        let data = case.layout.size(Axis::SEQUENCES);
+        let tokens = case.layout.tokens();
         for (batch, _) in case.subject()?.steps {
-            (0..batch.microbatches().len()).try_for_each(|m| batch.share(m, 0, data).map(|_| ()))?;
+            (0..batch.microbatches().len()).try_for_each(|m| batch.share(m, &tokens).map(|_| ()))?;
         }
         Ok(case)
     }

@@ -2,12 +2,11 @@
 //! compared is shown as it comes about.
 use crate::timeline::{self, Moment, Shown};
 use crate::{Subject, Watch, trace};
-use comm::{Axis, Mesh};
 use kernels::Kernels;
-use layers::{Cx, Input, Random, Record};
-use parallel::{At, Result, Stages, Trainer, deal, features};
+use layers::{Cx, Input, Random, Record, TokenShards};
+use parallel::{At, Result, Stages, Trainer, features};
 use std::ops::Range;
-use tensor::{Ids, Place};
+use tensor::Ids;
 
 /// The weights that a program begins with: the same under every layout.
 pub(crate) const START: Random = Random { seed: 0 };
@@ -35,7 +34,7 @@ pub(crate) fn program<D: Kernels<Wide = D>>(
     };
     let of_texts = record();
     watch("the texts");
-    let logits = read(subject, trainer.model(), (device, mesh), of_texts.clone())?;
+    let logits = read(subject, trainer.model(), device, of_texts.clone())?;
     results("logits".into(), logits);
     if let Some(see) = &mut everything {
         let shown = Shown { prefix: "texts: ".into(), seen: taken(of_texts), report: None, calls: 0 };
@@ -64,30 +63,31 @@ pub(crate) fn program<D: Kernels<Wide = D>>(
 pub fn read<D: Kernels>(
     subject: &Subject,
     model: &mut Stages<D>,
-    (device, mesh): (&D, &Mesh<D::Place>),
+    device: &D,
     record: Option<Record<D>>,
 ) -> Result<Vec<D::Elem>> {
-    let (vocabulary, data) = (subject.model.outputs(), mesh.group(Axis::SEQUENCES));
+    let (vocabulary, tokens) = (subject.model.outputs(), model.tokens());
     if let Some(width) = subject.model.features() {
         let all = subject.given();
-        let mine = deal(all.len(), data.rank(), data.size());
+        let mine = tokens.sequences(all.len());
         let first = all[..mine.start].iter().map(|s| s.documents.len()).sum();
         let lengths = all[mine.clone()].iter().flat_map(|s| &s.documents);
-        let cx = Cx::infer(lengths).numbered_from(first).recorded(record);
-        let x = Input::Rows(features(device, width, &all[mine]));
+        let cx = Cx::infer(lengths).sharded(tokens).numbered_from(first).recorded(record);
+        let x = Input::Rows(features(device, width, &all[mine], &tokens));
         return Ok(model.logits(&cx, x, true)?.read().unwrap_or_default());
     }
-    let mine = deal(subject.texts.len(), data.rank(), data.size());
+    let mine = tokens.sequences(subject.texts.len());
     let texts = &subject.texts[mine.clone()];
     let capacity = texts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
     let mut lengths: Vec<_> = texts.iter().map(|(_, prompt)| *prompt).collect();
-    let mut cx = Cx::infer(&lengths).numbered_from(mine.start).recorded(record).with_cache(capacity);
+    let cx = Cx::infer(&lengths).sharded(tokens).numbered_from(mine.start).recorded(record);
+    let mut cx = cx.with_cache(capacity);
     let (mut done, mut rows) = (vec![0; texts.len()], vec![Vec::new(); texts.len()]);
     // As often as the text with most tokens asks for: experts' ranks meet, also for the sake of others.
     for _ in 0..subject.rows_read().into_iter().max().unwrap_or(0) {
         let fed =
-            texts.iter().zip(&done).zip(&lengths).flat_map(|(((ids, _), &from), n)| &ids[from..from + n]);
-        let ids = Ids::new(device.place(), &fed.copied().collect::<Vec<_>>(), vocabulary)?;
+            texts.iter().zip(&done).zip(&lengths).map(|(((ids, _), &from), n)| ids[from..from + n].to_vec());
+        let ids = Ids::new(device.place(), cx.own(&fed.collect::<Vec<_>>()), vocabulary)?;
         let logits = model.logits(&cx, ids, false)?.read().unwrap_or_default();
         let fed = rows.iter_mut().zip(&lengths).filter(|(_, n)| **n > 0);
         fed.zip(logits.chunks(vocabulary)).for_each(|((rows, _), row)| rows.extend_from_slice(row));
@@ -99,9 +99,9 @@ pub fn read<D: Kernels>(
 }
 
 /// Which of all texts' logits a data rank reads.
-pub(crate) fn logits_of<P: Place>(subject: &Subject, mesh: &Mesh<P>) -> Range<usize> {
-    let (data, rows) = (mesh.group(Axis::SEQUENCES), subject.rows_read());
-    let mine = deal(rows.len(), data.rank(), data.size());
+pub(crate) fn logits_of(subject: &Subject, tokens: &TokenShards) -> Range<usize> {
+    let rows = subject.rows_read();
+    let mine = tokens.sequences(rows.len());
     let before = |n: usize| subject.model.outputs() * rows[..n].iter().sum::<usize>();
     before(mine.start)..before(mine.end)
 }

@@ -112,9 +112,8 @@ fn fits(subject: &Subject, scheme: Scheme<Cpu<F61>>) -> Result<()> {
 /// If the layout does not fit the model or the batch, or 64 bits do not count what a rank holds.
 pub fn bytes<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> Result<u128> {
     let scheme = scheme.into();
-    let data = scheme.layout.size(Axis::SEQUENCES);
     let dealt =
-        |rank| -> Result<Vec<_>> { subject.steps.iter().map(|(batch, _)| batch.dealt(rank, data)).collect() };
+        |tokens| -> Result<Vec<_>> { subject.steps.iter().map(|(batch, _)| batch.dealt(&tokens)).collect() };
     let ranks = price::peak_of_all(scheme, dealt, |at: At<Meta<Cpu<F61>>>| {
         program(subject, &at, (&mut |_, _| (), None), &|_| ()).map(drop)
     })?;
@@ -171,7 +170,7 @@ pub fn prove_in<'a>(
         let truth = truths.of(key, subject, &watch)?;
         let truth = truth.get().expect("just computed");
         let mut ranks = session::run((scheme, world), &START, |at: At<Cpu<F61>>| {
-            let mut judge = Judge::new(truth, logits_of(subject, at.mesh), at.mesh.rank());
+            let mut judge = Judge::new(truth, logits_of(subject, &at.tokens), at.mesh.rank());
             let mut results = |name: String, whole: Vec<_>| judge.sees(&name, &whole);
             program(subject, &at, (&mut results, None), &watch)?;
             Ok(judge.compared)

@@ -50,7 +50,7 @@ impl Subject {
     /// # Errors
     /// If the layout has more data ranks than can be dealt to.
     pub fn small(model: impl Into<Design>, layout: &Layout) -> Result<Self> {
-        Self::of(model, layout.size(comm::Axis::SEQUENCES).max(DEALT), microbatches(layout))
+        Self::of(model, layout.tokens().data_ranks().max(DEALT), microbatches(layout))
     }
     /// The smallest subject of a layout: of a model that is proven under that layout only. A proof is surer the less there is
     /// that could meet by chance.
@@ -58,7 +58,7 @@ impl Subject {
     /// # Errors
     /// If the layout has more data ranks than can be dealt to.
     pub fn smallest(model: impl Into<Design>, layout: &Layout) -> Result<Self> {
-        Self::of(model, layout.size(comm::Axis::SEQUENCES), microbatches(layout))
+        Self::of(model, layout.tokens().data_ranks(), microbatches(layout))
     }
     fn of(model: impl Into<Design>, data: usize, microbatches: [usize; 2]) -> Result<Self> {
         match model.into() {

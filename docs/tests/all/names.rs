@@ -7,7 +7,8 @@ use crate::tree::code::{code, without_tests};
 use crate::tree::{File, files, none};
 
 /// Names that have two meanings, each with the reason.
-const TWICE: [(&str, &str); 7] = [
+const TWICE: [(&str, &str); 8] = [
+    ("Attention", "`strategy::Attention` is what is to be built, and is written so; the layer is what is"),
     ("Case", "what a proof is about: a layer's is a trait, a model's is drawn and kept as a line of JSON"),
     ("Embedding", "`strategy::Embedding` is what is to be built, and is written so; the layer is what is"),
     ("Head", "`strategy::Head` is what is to be built, and is written so; the layer is what is"),

@@ -11,7 +11,7 @@ type Room = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 /// The ground of `layers` is what every layer is made of, built with and called with: handles and operators, parameters,
 /// the place where layers are built, and the parts that a strategy may build instead. Such a part is a column layer, a row
-/// layer, a norm, a feed-forward, an embedding or a head, so these rooms are the only ones that the ground names.
+/// layer, a norm, an attention or its core, a feed-forward, an embedding or a head, so these rooms are the only ones that the ground names.
 const LAYERS: &[Room] = &[
     (
         "ground",
@@ -32,7 +32,7 @@ const LAYERS: &[Room] = &[
             "ops",
             "param",
         ],
-        &["embedding", "head", "linear", "mlp", "norm"],
+        &["attention", "embedding", "head", "linear", "mlp", "norm"],
     ),
     ("linear", &["linear"], &[]),
     ("norm", &["norm"], &["linear"]),
@@ -52,6 +52,7 @@ const PARALLEL: &[Room] = &[
         "ground",
         &[
             "batch",
+            "context",
             "data",
             "error",
             "layout",
@@ -197,14 +198,14 @@ fn a_planted_door_is_seen() {
             "use crate::{linear::column::BIAS, ColumnLinear as _};\n#[cfg(test)]\nmod far;",
         ),
         File::new("layers/src/norm/far.rs", "use crate::Head;"),
-        File::new("layers/src/ops/mod.rs", "use crate::attention::{Attention, rotary::Rotary};"),
+        File::new("layers/src/ops/mod.rs", "use crate::{proof::Case, attention::rotary::Rotary};"),
         File::new("layers/src/stray.rs", ""),
     ];
     let wrong = wrong_doors("layers", LAYERS, &layers);
     let wanted = [
         "layers/src/linear/column.rs:2: linear names `Head` of head",
         "layers/src/linear/row.rs:4: linear names `mlp::Mlp` of mlp",
-        "layers/src/ops/mod.rs:1: ground names `attention::Attention` of attention",
+        "layers/src/ops/mod.rs:1: ground names `proof::Case` of proof",
         "layers/src/stray.rs: in no room of the table in docs/tests/all/rooms.rs",
     ];
     assert_eq!(wrong, wanted);

@@ -15,7 +15,6 @@ use crate::cli::watch::Watch;
 use crate::cli::{self, any_ids, learner, pictures, show};
 use crate::commands::train::settings::sequences;
 use crate::device::in_device;
-use comm::Axis;
 use layers::Kind;
 use layers::model::shape::counted;
 use models::digits::Digits;
@@ -79,7 +78,7 @@ pub enum Data<'a> {
 impl Comparison<'_> {
     /// The most data ranks of any layout.
     fn data_ranks(&self) -> usize {
-        self.ways.iter().map(|way| way.layout.size(Axis::SEQUENCES)).max().unwrap_or(1)
+        self.ways.iter().map(|way| way.layout.tokens().data_ranks()).max().unwrap_or(1)
     }
 }
 
@@ -221,7 +220,7 @@ fn subject(
     if price::parameters(design)? <= LARGE {
         return Ok((of(texts, batch(work)?), None));
     }
-    let (ranks, tokens) = (layout.size(Axis::SEQUENCES), LARGE_TOKENS.min(model.config.positions));
+    let (ranks, tokens) = (layout.tokens().data_ranks(), LARGE_TOKENS.min(model.config.positions));
     let pairs = corpus.batch(0, 0, ranks, tokens);
     let texts = pairs.iter().map(|(ids, _)| (ids.clone(), tokens.div_ceil(2))).collect();
     let note = format!("the field was given {} of {tokens} tokens", counted(ranks, "sequence"));

@@ -5,7 +5,6 @@ use crate::cli::watch::Watch;
 use crate::cli::{corpus, learner, processes, show};
 use crate::commands::train::settings::sequences;
 use crate::device::in_device;
-use comm::Axis;
 use kernels::{Kernels, Meta};
 use layers::{Design, Loads};
 use models::{Learner, Model, ids, text};
@@ -47,14 +46,16 @@ pub fn evaluate<D: Runs>(
 ) -> Result<Evaluation> {
     let (design, pictures) = (&model.design, model.text.is_none());
     layout.fits(design.clone().inferring())?;
-    let (data, together) = (layout.size(Axis::SEQUENCES), TOGETHER[usize::from(pictures)]);
+    let (data, together) = (layout.tokens().data_ranks(), TOGETHER[usize::from(pictures)]);
     let microbatches = sequences.len().div_ceil(together * data).min(sequences.len() / data).max(1);
     let batch = Batch::new(sequences, microbatches)?.idling(layout.shares_experts());
+    batch.deals(&layout.tokens())?;
     let largest = batch.largest();
-    let dealt = |rank| largest.dealt(rank, data);
-    let peak = price::peak_of_all(layout, dealt, |at: At<Meta<D>>| {
-        program(&at, design, &largest, &|_| ()).map(drop)
-    })?;
+    let peak = price::peak_of_all(
+        layout,
+        |tokens| largest.dealt(&tokens),
+        |at: At<Meta<D>>| program(&at, design, &largest, &|_| ()).map(drop),
+    )?;
     budget::fits::<D::Place>(
         format_args!("evaluating under {layout}"),
         [network.here(layout), layout.ranks()],

@@ -81,6 +81,7 @@ pub fn program<D: Kernels>(
         None => Sequence::new(vec![0; settings.seq], vec![0; settings.seq]),
     };
     let batch = Batch::new(vec![sequence; settings.batch_size], settings.microbatches)?;
+    batch.deals(&at.tokens)?;
     let mut trainer = Trainer::new(at, design, settings.optimizer())?;
     let mut last = (0, Ledger::default());
     for _ in 0..STEPS {

@@ -194,7 +194,6 @@ fn layouts_and_sizes_that_do_not_fit_are_refused() {
         ("dp=1:zero1", "needs dp ranks, 2 or more: write dp=2:zero1"),
         ("dp=2:zero1/2", "zero1 takes no number; write zero1"),
         ("tp=2,sp=2", "sp has no ranks of its own; write tp=2,sp"),
-        ("cp=2", "cp has no strategy yet; the axes of a layout are tp, etp, ep, dp and pp"),
         ("edp=2", "edp is never written"),
         ("tp=2,dp=2,order=tp", "lacks dp; each split axis is named once, innermost first: order=tp.dp"),
     ] {

@@ -33,7 +33,7 @@ fn the_model_beats_an_order_3_model_on_held_out_text() {
             let kind = (Kind::Sgd, None);
             let at = Layout::default().place(&device, &mesh, model.values());
             let mut trainer = Trainer::new(&at, model.config.shape, kind)?;
-            held_out(&mut trainer, (&corpus, seq), &mesh, &|_, _| ())
+            held_out(&mut trainer, (&corpus, seq), &|_, _| ())
         })
         .unwrap()[0]
         .expect("text enough for two ranks");

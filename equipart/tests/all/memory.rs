@@ -118,7 +118,7 @@ fn child(what: &str) {
 }
 
 fn step(layout: &Layout) -> [usize; 2] {
-    let (config, settings) = (config(768, 4, 16384), settings(64, layout.size(comm::Axis::SEQUENCES)));
+    let (config, settings) = (config(768, 4, 16384), settings(64, layout.tokens().data_ranks()));
     let world = layout.world().unwrap();
     let run = session::run((layout, &world), &Random { seed: 0 }, |at: At<Cpu<f32>>| {
         let (peaks, ..) = program(&at, config.shape, &settings)?;
@@ -181,7 +181,7 @@ fn ranks_of_a_kind_are_priced_once_and_all_are_counted() {
         let all: usize =
             prices(&config, &settings, &layout.to_string()).iter().map(|p| p.peak_bytes["total"]).sum();
         let priced = std::cell::Cell::new(0);
-        let dealt = |rank| Ok(parallel::deal(batch_size, rank, layout.size(comm::Axis::Dp)).len());
+        let dealt = |tokens: layers::TokenShards| Ok(tokens.sequences(batch_size).len());
         let bytes = peak_of_all(&layout, dealt, |at: At<kernels::Meta<Cpu<f32>>>| {
             priced.set(priced.get() + 1);
             program(&at, config.shape, &settings).map(drop)

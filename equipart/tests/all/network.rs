@@ -68,7 +68,7 @@ fn flags_that_make_no_sense_get_one_sentence() {
     );
     refused(
         &["--link", "xp=20us,1GB/s"],
-        &format!("{of_link}\"xp\" is no axis; the axes are tp, etp, ep, dp, pp"),
+        &format!("{of_link}\"xp\" is no axis; the axes are tp, etp, ep, cp, dp, pp"),
     );
     refused(&["--link", "tp=1GB/s,20us"], &format!("{of_link}\"1GB/s\" is no latency; {latency}"));
     refused(&["--link", "tp=-1us,1GB/s"], &format!("{of_link}\"-1us\" is no latency; {latency}"));

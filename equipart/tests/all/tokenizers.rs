@@ -236,7 +236,7 @@ fn bits_a_byte_are_those_of_all_tokens_over_all_bytes() {
         let ranks = world.run(|device: Cpu<f32>, mesh| {
             let at = layout.place(&device, &mesh, model.values());
             let mut trainer = Trainer::new(&at, model.config.shape, (Kind::Sgd, None))?;
-            held_out(&mut trainer, (corpus, 8), &mesh, &|_, _| ())
+            held_out(&mut trainer, (corpus, 8), &|_, _| ())
         });
         ranks.unwrap()[0].unwrap()
     };

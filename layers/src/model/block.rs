@@ -7,7 +7,7 @@
 use crate::model::part::{self, AnyLayer, Held, Part};
 use crate::model::strategy;
 use crate::ops::{Stream, dropout, join};
-use crate::{Back, Builder, Cx, Layer, Norm, Param, Result, Rotary, Shape, attention, norm};
+use crate::{Back, Builder, Cx, Layer, Norm, Param, Result, Rotary, Shape, norm};
 use comm::Axis;
 use kernels::Kernels;
 use tensor::Direction;
@@ -88,7 +88,7 @@ pub fn shard<D: Kernels>(
     };
     let (rate, sizes) = (shape.dropout.residual, [shape.width, shape.hidden]);
     let names = ["attention", "mlp"].map(|part| format!("blocks.{i}.{part}"));
-    let attention = attention::shard(at, axis, &names[0], shape, rotary, shape.mask(i), i)?;
+    let attention = at.attention(&strategy::Attention::of(axis, &names[0], shape, i, rotary.as_ref()))?;
     let (kind, bias) = (shape.feed_forward, shape.bias.mlp);
     let mlp = at.feed_forward(&strategy::Mlp {
         axis,

@@ -1,7 +1,7 @@
 //! What building a layer needs: a device, a mesh, and where the initial values come from.
 use crate::ops::Region;
 use crate::param::Wide;
-use crate::{Error, Loads, Placed, Placement, Rests, Result, Strategy, Values};
+use crate::{Error, Loads, Placed, Placement, Rests, Result, Strategy, TokenShards, Values};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use std::cell::RefCell;
@@ -21,6 +21,8 @@ pub struct Builder<'a, D: Kernels> {
     pub rests: Rests,
     /// Which tokens of the residual stream are this rank's.
     pub region: Region,
+    /// Which tokens of sequences are this rank's.
+    pub tokens: TokenShards,
     /// How often each expert is chosen where no router chooses: where there are no numbers, or tokens are dealt to experts. None:
     /// all as often.
     pub routing: Option<&'a Loads>,
@@ -44,6 +46,7 @@ impl<'a, D: Kernels> Builder<'a, D> {
             learns: false,
             rests: Rests::WHOLE,
             region,
+            tokens: TokenShards::WHOLE.at(mesh),
             routing: None,
             strategies,
             built,

@@ -14,7 +14,8 @@ use crate::model::strategy;
 use crate::ops::{Region, Stream};
 use crate::param::weight::RowWeight;
 use crate::{
-    Block, Builder, Cx, Design, Embedding, Layer, Param, Positions, Result, Rotary, Shape, Uses, embedding,
+    Block, Builder, Cx, Design, Embedding, Layer, Param, Positions, Result, Rotary, Shape, TokenShards, Uses,
+    embedding,
 };
 use comm::{Axes, Axis, Group};
 use kernels::Kernels;
@@ -149,6 +150,7 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
             end,
             name: name.unwrap_or_default().into(),
             group: at.mesh.group(Axis::LAYERS).named("last tokens"),
+            sharers: TokenShards::sharers(at.mesh).named("last tokens"),
         };
         let (saved, room, listed, pending) = (Vec::new(), Vec::new(), Room::default(), BTreeMap::new());
         Self { ends, runs, saved, room, listed, pending }

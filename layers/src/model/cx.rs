@@ -3,6 +3,7 @@
 mod again;
 mod loads;
 mod past;
+pub mod shards;
 mod tokens;
 
 pub use loads::Loads;
@@ -94,17 +95,10 @@ impl<D: Kernels> Cx<D> {
         self.tokens.number_from(first);
         self
     }
-    /// The same pass on these parts of sequences, one after the other: where a strategy deals tokens.
+    /// The same pass on these parts of sequences, one after the other.
     #[must_use]
     pub fn dealt(mut self, parts: impl IntoIterator<Item = Segment>) -> Self {
         self.tokens.deal(parts.into_iter());
-        self
-    }
-    /// The same tokens, this rank's among all that are dealt: how many rows each rank has that tokens are dealt to, in the order
-    /// of these ranks. Who deals them knows that, and a price needs it, for which nobody can ask.
-    #[must_use]
-    pub fn among(mut self, rows: impl IntoIterator<Item = usize>) -> Self {
-        self.tokens.of_ranks.extend(rows);
         self
     }
     /// The same pass, with dropout drawn for this step.
@@ -140,7 +134,7 @@ impl<D: Kernels> Cx<D> {
     /// With [`Uncountable`](tensor::count::Uncountable), if 64 bits do not count all these tokens.
     #[must_use]
     pub fn with_cache(mut self, capacity: usize) -> Self {
-        self.past = Some(Rc::new(RefCell::new(Past::new(self.tokens.list().len(), capacity))));
+        self.past = Some(Rc::new(RefCell::new(Past::new(self.tokens.parts().len(), capacity))));
         self.tokens.place(Some(capacity));
         self
     }
@@ -151,7 +145,7 @@ impl<D: Kernels> Cx<D> {
     #[must_use]
     pub fn after(mut self, other: &Self) -> Self {
         let past = other.past.clone().expect("a cache that slices share");
-        assert_eq!(self.tokens.list().len(), other.tokens.list().len(), "slices of the same sequences");
+        assert_eq!(self.tokens.parts().len(), other.tokens.parts().len(), "slices of the same sequences");
         self.tokens.place(Some(RefCell::borrow(&past).capacity));
         self.past = Some(past);
         self
@@ -175,17 +169,13 @@ impl<D: Kernels> Cx<D> {
     pub fn microbatch(&self) -> usize {
         self.pass.microbatch
     }
-    /// Each sequence's tokens: their rows and their positions.
+    /// This rank's tokens, sequence by sequence: their rows and their positions.
     pub fn tokens(&self) -> &[Segment] {
         self.tokens.list()
     }
     /// How many rows an activation has.
     pub fn rows(&self) -> usize {
         self.tokens().last().map_or(0, |t| t.row + t.len)
-    }
-    /// How many rows an activation has on each rank that tokens are dealt to, if that was [told](Cx::among); else none.
-    pub fn rows_of_ranks(&self) -> &[usize] {
-        &self.tokens.of_ranks
     }
     /// One more than the largest position of any token.
     pub fn positions(&self) -> usize {

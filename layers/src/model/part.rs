@@ -3,12 +3,13 @@
 //! The usual layers stay what they are, types that the compiler sees through. Only a strategy's own are behind a
 //! pointer: a model need not name every layer that anyone may ever write. What such a layer keeps stays with it, typed, in
 //! room that is used again; the model holds a ticket. Either way a profile gets the layer's name here.
+use crate::attention::core::AttentionCore;
 use crate::model::end::{self, AnyEnd};
 use crate::model::strategy::{self, Strategy};
 use crate::ops::{Stream, join};
 use crate::{
-    Back, Builder, ColumnLinear, Cx, Embedding, Error, Head, Layer, Mlp, Norm, Param, Result, RowLinear, mlp,
-    norm,
+    Attention, Back, Builder, ColumnLinear, Cx, Embedding, Error, Head, Layer, Mlp, Norm, Param, Result,
+    RowLinear, attention, mlp, norm,
 };
 use kernels::Kernels;
 use std::cell::RefCell;
@@ -285,6 +286,22 @@ impl<D: Kernels> Builder<'_, D> {
     /// If the ranks do not fit, or two strategies would build it.
     pub fn norm(&self, norm: &strategy::Norm) -> Result<Part<D, Norm<D>>> {
         Part::new(norm.name, self.own(norm.name, |s| s.norm(self, norm))?, || Norm::new(self, norm))
+    }
+    /// A block's attention, of which a profile hears from the block.
+    ///
+    /// # Errors
+    /// If the ranks do not fit, or two strategies would build it.
+    pub fn attention(&self, of: &strategy::Attention<D>) -> Result<Part<D, Attention<D>>> {
+        let own = self.own(of.name, |s| s.attention(self, of))?;
+        Ok(Part { name: None, ..Part::new(of.name, own, || attention::shard(self, of))? })
+    }
+    /// The core of an attention, of which a profile hears from the block.
+    ///
+    /// # Errors
+    /// If the ranks do not fit, or two strategies would build it.
+    pub fn core(&self, core: &strategy::Core) -> Result<Part<D, AttentionCore<D>>> {
+        let own = self.own(core.name, |s| s.core(self, core))?;
+        Ok(Part { name: None, ..Part::new(core.name, own, || Ok(AttentionCore::new(core)))? })
     }
     /// A block's feed-forward, of which a profile hears from the block.
     ///

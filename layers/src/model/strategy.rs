@@ -4,10 +4,14 @@
 //! splits layers says besides what it builds ([`Strategy`]): where layers are built, and layers of its own in place of
 //! the usual ones. All that a layout may say, what is drawn in property tests, the commands and the book's table come
 //! from the lists.
+mod descriptors;
+
+pub use descriptors::{Attention, Column, Core, Embedding, Head, Mlp, Norm, Row};
+
+use crate::attention::core::AttentionCore;
 use crate::model::end::AnyEnd;
 use crate::model::part::{AnyLayer, Other};
-use crate::param::placement::Section;
-use crate::{Builder, Design, Experts, FeedForward, NormKind, Objective, Result, Shape};
+use crate::{Builder, Design, Result};
 use comm::Axis;
 use kernels::Kernels;
 
@@ -202,6 +206,20 @@ pub trait Strategy<D: Kernels>: Sync {
     fn norm(&self, _: &Builder<D>, _: &Norm) -> Result<Option<Other<D, crate::Norm<D>>>> {
         Ok(None)
     }
+    /// In place of a block's [`Attention`](crate::Attention): `X[B,D]` of the stream to as many.
+    ///
+    /// # Errors
+    /// If the ranks do not fit.
+    fn attention(&self, _: &Builder<D>, _: &Attention<D>) -> Result<Option<Other<D, crate::Attention<D>>>> {
+        Ok(None)
+    }
+    /// In place of the [core](crate::attention::core) of an attention: `[Q|K|V][B,(H_t+2K_t)·d]`, rotated, to `O[B,H_t·d]`.
+    ///
+    /// # Errors
+    /// If the ranks do not fit.
+    fn core(&self, _: &Builder<D>, _: &Core) -> Result<Option<Other<D, AttentionCore<D>>>> {
+        Ok(None)
+    }
     /// In place of a block's [`Mlp`](crate::Mlp): `X[B,D]` of the stream to as many.
     ///
     /// # Errors
@@ -223,118 +241,5 @@ pub trait Strategy<D: Kernels>: Sync {
     /// If the ranks do not fit.
     fn head(&self, _: &Builder<D>, _: &Head) -> Result<Option<AnyEnd<D>>> {
         Ok(None)
-    }
-}
-
-/// A column layer to be built: parameter `name[I, Σ sections]`, and `name.bias` if there is one.
-#[derive(Clone, Copy, Debug)]
-pub struct Column<'a> {
-    /// Over the ranks of this axis.
-    pub axis: Axis,
-    /// Its name.
-    pub name: &'a str,
-    /// `I`.
-    pub inputs: usize,
-    /// Each cut on its own.
-    pub sections: &'a [Section],
-    /// Whether it has a bias.
-    pub bias: bool,
-}
-
-/// A row layer to be built: parameter `name[I, O]`, and `name.bias` if there is one.
-#[derive(Clone, Copy, Debug)]
-pub struct Row<'a> {
-    /// Over the ranks of this axis.
-    pub axis: Axis,
-    /// Its name.
-    pub name: &'a str,
-    /// `[I, O]`.
-    pub sizes: [usize; 2],
-    /// Whether it has a bias.
-    pub bias: bool,
-}
-
-/// A norm to be built: parameter `name[1, D]`, and `name.bias` where its kind has one.
-#[derive(Clone, Copy, Debug)]
-pub struct Norm<'a> {
-    /// Which.
-    pub kind: NormKind,
-    /// Its name.
-    pub name: &'a str,
-    /// `D`.
-    pub width: usize,
-    /// ε, inside the root.
-    pub eps: f64,
-}
-
-/// A block's feed-forward to be built: parameters `name.gate_up` or `name.up`, and `name.down`, and their biases.
-#[derive(Clone, Copy, Debug)]
-pub struct Mlp<'a> {
-    /// Over the ranks of this axis.
-    pub axis: Axis,
-    /// Its name.
-    pub name: &'a str,
-    /// Which.
-    pub kind: FeedForward,
-    /// `[D, F]`.
-    pub sizes: [usize; 2],
-    /// Whether it has biases.
-    pub bias: bool,
-    /// The experts that stand in its place, if there are any.
-    pub experts: Option<Experts>,
-}
-
-/// An embedding to be built: parameter `name[V, D]`, and `positions[context, D]` where positions are learned.
-#[derive(Clone, Copy, Debug)]
-pub struct Embedding<'a> {
-    /// Over the ranks of this axis.
-    pub axis: Axis,
-    /// Its name.
-    pub name: &'a str,
-    /// `[V, D]`.
-    pub sizes: [usize; 2],
-    /// The id of padding, whose row learns nothing from being read.
-    pub padding: Option<usize>,
-    /// How many positions are learned, if they are.
-    pub context: Option<usize>,
-    /// The rate of dropout.
-    pub rate: f64,
-    /// Whether a head is tied to its table.
-    pub tied: bool,
-}
-
-/// A head to be built: parameter `name[D, V]` unless it is tied, and `name.bias` if there is one.
-#[derive(Clone, Copy, Debug)]
-pub struct Head<'a> {
-    /// Over the ranks of this axis.
-    pub axis: Axis,
-    /// Its name.
-    pub name: &'a str,
-    /// `[D, V]`.
-    pub sizes: [usize; 2],
-    /// The norm in front of it, if there is one.
-    pub norm: Option<Norm<'a>>,
-    /// Whether its weight is the embedding's table.
-    pub tied: bool,
-    /// Whether it has a bias.
-    pub bias: bool,
-    /// What training adds to the loss.
-    pub objective: Objective,
-}
-
-impl Head<'_> {
-    /// A transformer's.
-    pub fn of(axis: Axis, shape: &Shape) -> Self {
-        let Shape { width, vocabulary, tied, loss: objective, .. } = *shape;
-        let norm = Norm { kind: shape.norm, name: "norm", width, eps: shape.eps };
-        Self {
-            axis,
-            name: "head",
-            sizes: [width, vocabulary],
-            norm: Some(norm),
-            tied,
-            bias: false,
-            objective,
-        }
     }
 }

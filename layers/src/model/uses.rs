@@ -46,6 +46,20 @@ pub trait Uses<D: Kernels> {
     fn finish(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
         Ok(())
     }
+    /// An optimizer changes these parameters next: what rests of them, and its own state beside it, must be here.
+    ///
+    /// # Errors
+    /// If state cannot be brought.
+    fn before_update(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
+        Ok(())
+    }
+    /// An optimizer has changed these parameters, and needs their state no more in this step.
+    ///
+    /// # Errors
+    /// If state cannot be put away.
+    fn after_update(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
+        Ok(())
+    }
     /// An optimizer has changed what rests here of these parameters, all of this rank's.
     ///
     /// # Errors

@@ -1,7 +1,8 @@
 //! Attention on this rank's heads: each rank has whole heads, so nothing is exchanged.
 use super::handles::same;
-use super::{Split, filled, wide_along};
+use super::{Split, filled, scatter_tokens, wide_along};
 use crate::{Cx, Result, Rotary};
+use comm::Group;
 use kernels::{Attend, Heads, Indexed, Kernels, Qkv, Span};
 use tensor::{Category, Place, Scalar, Tensor, View, ViewMut};
 
@@ -61,13 +62,30 @@ pub fn attention<D: Kernels>(
     qkv: &Split<D>,
     attend: &Attend,
 ) -> (Split<D>, Split<D::Wide>) {
-    let (axis, qkv, device) = (qkv.axis(), qkv.share(), qkv.device());
-    let Qkv { q, mut k, mut v } = parts(qkv.view(), attend.heads);
+    attention_to(cx, block, qkv, None, attend)
+}
+
+/// [`attention`], whose keys and values are those of all ranks that share the sequences, `[K | V][B_all, 2·Hk·d]`
+/// ([`gather_keys`](super::gather_keys)); its own where there are none.
+#[must_use]
+pub fn attention_to<D: Kernels>(
+    cx: &Cx<D>,
+    block: usize,
+    qkv: &Split<D>,
+    kv: Option<&Split<D>>,
+    attend: &Attend,
+) -> (Split<D>, Split<D::Wide>) {
+    let (axis, device) = (qkv.axis(), qkv.device());
+    let Qkv { q, mut k, mut v } = parts(qkv.share().view(), attend.heads);
+    if let Some(kv) = kv {
+        (k, v) = memory(kv, attend.heads);
+    }
+    assert_eq!(k.rows(), cx.rows_of_parts(), "a key for every token");
     let (mut past, mut most) = (cx.past(), most_keys(cx.spans()));
     if let Some(past) = &mut past {
         let capacity = past.capacity;
         let [keys, values] = &mut past.slot(block, device, k.cols()).stored;
-        for (b, t) in cx.tokens().iter().enumerate() {
+        for (b, t) in cx.parts().iter().enumerate() {
             for (store, new) in [(&mut *keys, k), (&mut *values, v)] {
                 let to = store.view_mut().take_rows(b * capacity + t.position, t.len);
                 device.copy(to, new.take_rows(t.row, t.len));
@@ -130,21 +148,60 @@ pub fn attention_backward<D: Kernels>(
     (o, lse): (&Split<D>, &Split<D::Wide>),
     d_o: &Split<D>,
 ) -> Split<D> {
-    let (axis, qkv, device) = (qkv.axis(), qkv.share(), qkv.device());
-    let parts = parts(qkv.view(), attend.heads);
-    let mut dqkv = filled(device, Category::Activations, qkv.shape(), D::Elem::ZERO);
-    let (of_q, of_k) = (parts.q.cols(), parts.k.cols());
-    let (dq, dkv) = dqkv.view_mut().split_cols(of_q);
+    let parts = parts(qkv.share().view(), attend.heads);
+    let mut dqkv = filled(qkv.device(), Category::Activations, qkv.shape(), D::Elem::ZERO);
+    let (dq, dkv) = dqkv.view_mut().split_cols(parts.q.cols());
+    backward_to(cx, block, parts, attend, (o, lse, d_o), (dq, dkv));
+    Split::new(dqkv, qkv.axis())
+}
+
+/// The gradient of [`attention_to`] the keys and values of all ranks of a group that shares the sequences: those of the tokens here,
+/// `dQKV[B, (Hq+2Hk)·d]`. What the ranks' queries add to the gradients of keys and values is summed over them, a
+/// reduce-scatter of `B_all·2·Hk·d` elements.
+///
+/// # Errors
+/// If ranks do not meet.
+pub fn attention_to_backward<D: Kernels>(
+    cx: &Cx<D>,
+    block: usize,
+    (qkv, kv): (&Split<D>, &Split<D>),
+    attend: &Attend,
+    given: (&Split<D>, &Split<D::Wide>, &Split<D>),
+    group: &Group<D::Place>,
+) -> Result<Split<D>> {
+    let device = qkv.device();
+    let q = parts(qkv.share().view(), attend.heads).q;
+    let (k, v) = memory(kv, attend.heads);
+    let zero = |shape| filled(device, Category::Activations, shape, D::Elem::ZERO);
+    let (mut dqkv, mut dkv) = (zero(qkv.shape()), zero(kv.shape()));
+    let (dq, _) = dqkv.view_mut().split_cols(q.cols());
+    backward_to(cx, block, Qkv { q, k, v }, attend, given, (dq, dkv.view_mut()));
+    let own = scatter_tokens(cx, dkv, group)?;
+    let (_, to) = dqkv.view_mut().split_cols(q.cols());
+    device.copy(to, own.view());
+    Ok(Split::new(dqkv, qkv.axis()))
+}
+
+/// Adds to `dQ[B, Hq·d]` and `[dK | dV][B_all, 2·Hk·d]`.
+fn backward_to<D: Kernels>(
+    cx: &Cx<D>,
+    block: usize,
+    qkv: Qkv<D>,
+    attend: &Attend,
+    (o, lse, d_o): (&Split<D>, &Split<D::Wide>, &Split<D>),
+    (dq, mut dkv): (ViewMut<D>, ViewMut<D>),
+) {
+    let (device, cols) = (o.device(), qkv.k.cols());
     let given = (o.share(), lse.share(), d_o.share());
     if let Some(mut past) = cx.past() {
         let capacity = past.capacity;
-        let ([k, v], sums) = past.slot(block, device, of_k).with_gradients();
-        let all = Qkv { q: parts.q, k: k.view(), v: v.view() };
+        let ([k, v], sums) = past.slot(block, device, cols).with_gradients();
+        let all = Qkv { q: qkv.q, k: k.view(), v: v.view() };
         let [of_keys, of_values] = sums.each_mut().map(Tensor::view_mut);
         softmax_backward(device, (attend, cx.spans()), all, given, [dq, of_keys, of_values]);
-        for (b, t) in cx.tokens().iter().enumerate() {
-            for (first, sum) in [(of_q, &sums[0]), (of_q + of_k, &sums[1])] {
-                let to = dqkv.view_mut().take_rows(t.row, t.len).take_cols(first, of_k);
+        for (b, t) in cx.parts().iter().enumerate() {
+            for (first, sum) in [(0, &sums[0]), (cols, &sums[1])] {
+                let to = dkv.again().take_rows(t.row, t.len).take_cols(first, cols);
                 device.copy(to, sum.view().take_rows(b * capacity + t.position, t.len));
             }
         }
@@ -152,10 +209,9 @@ pub fn attention_backward<D: Kernels>(
             past.free(block);
         }
     } else {
-        let (dk, dv) = dkv.split_cols(of_k);
-        softmax_backward(device, (attend, cx.spans()), parts, given, [dq, dk, dv]);
+        let (dk, dv) = dkv.split_cols(cols);
+        softmax_backward(device, (attend, cx.spans()), qkv, given, [dq, dk, dv]);
     }
-    Split::new(dqkv, axis)
 }
 
 /// The gradients of [`cross_attention`]: of the queries, and of the memory's `[K | V]`.
@@ -179,18 +235,6 @@ pub fn cross_attention_backward<D: Kernels>(
     let given = (o.share(), lse.share(), d_o.share());
     softmax_backward(device, (attend, cx.memory()), qkv, given, [dq.view_mut(), dk, dv]);
     Ok([Split::new(dq, axis), Split::new(dkv, axis)])
-}
-
-/// The last token's row of every sequence that has one: `X[B, D]` to `[sequences, D]`.
-#[must_use]
-pub fn last_rows<D: Kernels>(cx: &Cx<D>, x: &Tensor<D>) -> Tensor<D> {
-    assert_eq!(cx.rows(), x.rows(), "a row for every token");
-    let mut y = x.beside(cx.spans().list().len(), x.cols());
-    for (i, span) in cx.spans().list().iter().enumerate() {
-        let last = span.query.row + span.query.len - 1;
-        x.device().copy(y.view_mut().take_rows(i, 1), x.view().take_rows(last, 1));
-    }
-    y
 }
 
 #[cfg(test)]
@@ -254,13 +298,5 @@ mod tests {
             assert_eq!(back(cx, rows, o), rows.iter().map(|row| whole[*row].clone()).collect::<Vec<_>>());
         }
         assert_eq!(device.meter().now(Category::KvCache), 0);
-    }
-
-    /// Kills: a sequence's first row, or the batch's; a row for a sequence without tokens.
-    #[test]
-    fn last_rows_are_those_of_sequences_that_have_tokens() {
-        let x = Tensor::from_fn(&Cpu::<f32>::default(), Category::Activations, 6, 2, |i| i as f32);
-        let last = last_rows(&Cx::infer([2, 0, 3, 1]), &x);
-        assert_eq!((last.shape(), last.read().unwrap()), ([3, 2], vec![2.0, 3.0, 8.0, 9.0, 10.0, 11.0]));
     }
 }

@@ -13,12 +13,14 @@ mod loss;
 mod norm;
 mod router;
 mod stream;
+mod tokens;
 
 pub use activation::{
     activate, activate_backward, activate_stream, activate_stream_backward, swiglu, swiglu_backward,
 };
 pub use attention::{
-    attention, attention_backward, cross_attention, cross_attention_backward, last_rows, rotate,
+    attention, attention_backward, attention_to, attention_to_backward, cross_attention,
+    cross_attention_backward, rotate,
 };
 pub use bias::{add_bias, add_columns, bias_gradient, columns_bias_gradient};
 pub use dropout::dropout;
@@ -35,6 +37,8 @@ pub use router::{
     RouterLoss, choose, gates, logits, pooled, router_backward, router_gradient, router_input_gradient,
 };
 pub use stream::{Coming, Region, Stream, join};
+use tokens::scatter_tokens;
+pub use tokens::{gather_keys, gather_last, gather_tokens, last_rows};
 
 use crate::param::placement::{Cuts, Section};
 use crate::param::weight::{ColumnWeight, RowWeight};

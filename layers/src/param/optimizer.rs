@@ -14,7 +14,7 @@
 //! Source: Pascanu et al., arXiv:1211.5063 (clipping); Loshchilov, Hutter, arXiv:1711.05101 (`AdamW`).
 use crate::ops::{filled, plus};
 use crate::param::Wide;
-use crate::{Numbers, Param, Result};
+use crate::{Numbers, Param, Result, Uses};
 use comm::{Axes, Axis, Mesh, Reduce};
 use kernels::{AdamW, Kernels};
 use serde::{Deserialize, Serialize};
@@ -48,16 +48,22 @@ impl Kind {
             Kind::AdamW { .. } => "adamw",
         }
     }
+    /// How many moments it keeps of each number.
+    pub fn moments(self) -> usize {
+        match self {
+            Kind::Sgd => 0,
+            Kind::AdamW { .. } => 2,
+        }
+    }
     /// `AdamW` as most transformers are trained.
     pub const ADAMW: Kind = Kind::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1 };
 }
 
-/// An optimizer and its state for this rank's shares.
+/// An optimizer. Its state lies beside the values of this rank's shares, as these rest.
 pub struct Optimizer<D: Kernels> {
     kind: Kind,
     clip: Option<f64>,
     steps: usize,
-    moments: Vec<Option<[Tensor<D::Wide>; 2]>>, // m, v of each trained parameter; taken at the first step
     sums: Sums<D::Wide>,
     label: Arc<str>, // of the norm's calls
 }
@@ -65,7 +71,7 @@ pub struct Optimizer<D: Kernels> {
 impl<D: Kernels> Optimizer<D> {
     /// Nothing done yet. `clip`: the largest global norm of the gradient.
     pub fn new(kind: Kind, clip: Option<f64>) -> Self {
-        Self { kind, clip, steps: 0, moments: Vec::new(), sums: Sums(Vec::new()), label: "norm2".into() }
+        Self { kind, clip, steps: 0, sums: Sums(Vec::new()), label: "norm2".into() }
     }
     /// Which optimizer.
     pub fn kind(&self) -> Kind {
@@ -75,21 +81,23 @@ impl<D: Kernels> Optimizer<D> {
     pub fn steps(&self) -> usize {
         self.steps
     }
-    /// One step with synced gradients: the norm² before clipping, the same on every rank.
+    /// One step with synced gradients: the norm² before clipping, the same on every rank. `uses` is told of each parameter before
+    /// and after it is changed.
     ///
     /// # Errors
-    /// If ranks do not meet.
+    /// If ranks do not meet, and what `uses` gives.
     pub fn step(
         &mut self,
         params: &mut [&mut Param<D>],
         mesh: &Mesh<D::Place>,
         lr: f64,
+        uses: &mut dyn Uses<D>,
     ) -> Result<Tensor<D::Wide>> {
         let device = params.first().expect("a model has parameters").device().wide().clone();
         let mut factor = filled(&device, Category::Buffers, [1, 1], Wide::<D>::ONE);
         self.steps += 1;
         let Some(limit) = self.clip else {
-            self.update(params, &factor, lr, true);
+            self.update(params, (&factor, lr), true, uses)?;
             return self.sums.over(&device, mesh, &self.label);
         };
         for param in params.iter().filter(|param| param.placement().trained) {
@@ -97,29 +105,36 @@ impl<D: Kernels> Optimizer<D> {
         }
         let norm2 = self.sums.over(&device, mesh, &self.label)?;
         device.clip_factor(factor.view_mut(), norm2.view(), limit);
-        self.update(params, &factor, lr, false);
+        self.update(params, (&factor, lr), false, uses)?;
         Ok(norm2)
     }
     /// Changes all values; what is squared on the way goes to the sums, if they are wanted.
-    fn update(&mut self, params: &mut [&mut Param<D>], factor: &Tensor<D::Wide>, lr: f64, sums: bool) {
-        self.moments(params);
-        for (i, param) in params.iter_mut().enumerate().filter(|(_, param)| param.placement().trained) {
+    fn update(
+        &mut self,
+        params: &mut [&mut Param<D>],
+        (factor, lr): (&Tensor<D::Wide>, f64),
+        sums: bool,
+        uses: &mut dyn Uses<D>,
+    ) -> Result<()> {
+        for param in params.iter_mut().filter(|param| param.placement().trained) {
+            param.take_moments(self.kind.moments());
+            uses.before_update(std::slice::from_mut(param))?;
             let sum = if sums { Some(self.sums.of(param)) } else { None };
             match self.kind {
-                Kind::Sgd => param.update(sum, |device, _, (w, master), g| {
+                Kind::Sgd => param.update(sum, |device, (w, master, []), g| {
                     device.sgd(w, master, g, factor.view(), lr);
                 }),
                 Kind::AdamW { beta1, beta2, eps, decay } => {
                     let decay = if param.decays() { decay } else { 0.0 };
                     let constants = AdamW { lr, beta1, beta2, eps, decay, step: self.steps };
-                    let [m, v] = self.moments[i].as_mut().expect("moments of what is trained");
-                    param.update(sum, |device, part, (w, master), g| {
-                        let [m, v] = [&mut *m, v].map(|x| part.of_mut(x.view_mut()));
+                    param.update(sum, |device, (w, master, [m, v]), g| {
                         device.adamw(w, master, (m, v), g, factor.view(), constants);
                     });
                 }
             }
+            uses.after_update(std::slice::from_mut(param))?;
         }
+        Ok(())
     }
     /// Moment 0 or 1 of the `i`th parameter, put together from all ranks that have parts of it; none before the first step,
     /// or of plain descent.
@@ -133,8 +148,8 @@ impl<D: Kernels> Optimizer<D> {
         which: usize,
         mesh: &Mesh<D::Place>,
     ) -> Result<Option<Vec<Wide<D>>>> {
-        let moments = self.moments.get(i).and_then(Option::as_ref);
-        moments.map_or(Ok(None), |moments| params[i].gather_at_rest(mesh, &moments[which]))
+        let moment = params[i].moments.get(which);
+        moment.map_or(Ok(None), |moment| params[i].gather_at_rest(mesh, moment))
     }
     /// Goes on from a saved state: `steps` done, the numbers of a parameter's moment 0 or 1.
     ///
@@ -143,30 +158,22 @@ impl<D: Kernels> Optimizer<D> {
     pub fn restore<'a>(
         &mut self,
         steps: usize,
-        params: &[&mut Param<D>],
+        params: &mut [&mut Param<D>],
         numbers: impl Fn(&Param<D>, usize) -> Result<Numbers<'a, Wide<D>>>,
     ) -> Result<()> {
         self.steps = steps;
-        if self.kind == Kind::Sgd || steps == 0 {
+        if steps == 0 {
             return Ok(());
         }
-        self.moments(params);
-        for (param, moments) in params.iter().zip(&mut self.moments) {
-            let (_, from) = param.at_rest();
-            for (which, moment) in moments.iter_mut().flatten().enumerate() {
+        for param in params.iter_mut().filter(|param| param.placement().trained) {
+            param.take_moments(self.kind.moments());
+            let (mut moments, (_, from)) = (std::mem::take(&mut param.moments), param.at_rest());
+            for (which, moment) in moments.iter_mut().enumerate() {
                 param.set(moment, from, &numbers(param, which)?);
             }
+            param.moments = moments;
         }
         Ok(())
-    }
-    fn moments(&mut self, params: &[&mut Param<D>]) {
-        if self.kind != Kind::Sgd && self.moments.is_empty() {
-            let zero = |p: &Param<D>| {
-                let zero = || filled(p.device().wide(), Category::Optimizer, p.at_rest().0, Wide::<D>::ZERO);
-                p.placement().trained.then(|| [zero(), zero()])
-            };
-            self.moments = params.iter().map(|p| zero(p)).collect();
-        }
     }
 }
 
@@ -230,7 +237,7 @@ mod tests {
             }
             let before = params.iter().map(|p| p.elements()).collect::<Vec<_>>();
             let decay = Kind::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.5 };
-            Optimizer::new(decay, None).step(&mut params, &mesh, 0.5)?;
+            Optimizer::new(decay, None).step(&mut params, &mesh, 0.5, &mut ())?;
             let mut decayed = Vec::new();
             for (param, before) in params.iter().zip(before) {
                 let shrunk = before.iter().map(|&(i, w)| (i, w * 0.75)).collect::<Vec<_>>();
@@ -265,7 +272,7 @@ mod tests {
         let gradient = Tensor::from_fn(&device, Category::Buffers, 2, 3, |i| 1.0 + i as f32);
         param.accumulate(|device, to, _| device.copy(to, gradient.view()));
         let mut optimizer = Optimizer::new(Kind::ADAMW, None);
-        optimizer.step(&mut [&mut param], &mesh, 0.5).unwrap();
+        optimizer.step(&mut [&mut param], &mesh, 0.5, &mut ()).unwrap();
         let moments = |optimizer: &Optimizer<_>, param: &mut Param<_>| {
             [0, 1].map(|which| optimizer.gather(&[param], 0, which, &mesh).unwrap().unwrap())
         };
@@ -276,7 +283,7 @@ mod tests {
             Ok(Numbers::each(|[row, column]| moment[row * 3 + column]))
         };
         let mut other = Optimizer::new(Kind::ADAMW, None);
-        other.restore(7, &[&mut param], element).unwrap();
+        other.restore(7, &mut [&mut param], element).unwrap();
         assert_eq!((other.steps(), moments(&other, &mut param)), (7, saved.clone()));
     }
 
@@ -301,7 +308,7 @@ mod tests {
             for step in 1..=2 {
                 let gradient = tensor(&|i| F61::sample((i * 2 + step) as u64, 1.0));
                 param.accumulate(|device, to, _| device.copy(to, gradient.view()));
-                let told = optimizer.step(&mut [&mut param], &mesh, 0.5).unwrap();
+                let told = optimizer.step(&mut [&mut param], &mesh, 0.5, &mut ()).unwrap();
                 let mut norm2 = Sums::zero(&device);
                 device.add_norm2(norm2.view_mut(), gradient.view());
                 assert_eq!(told.read(), norm2.read(), "{kind:?} {clip:?} step {step}");

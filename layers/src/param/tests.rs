@@ -17,7 +17,7 @@ fn padded_bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place
     let placement = Placement::default().on(Axis::Tp, Placed::Shard { dim: 0, sections });
     let mut param = Param::new(&at, "w", [13, 5], placement, Draw { mean: 0.0, std: 1.0 })?;
     param.accumulate(|device, gradient, _| device.wide().fill(gradient, 0.5));
-    Optimizer::new(Kind::ADAMW, None).step(&mut [&mut param], mesh, 1.0)?;
+    Optimizer::new(Kind::ADAMW, None).step(&mut [&mut param], mesh, 1.0, &mut ())?;
     let buffers = || device.meter().peaks_of_all().category[Category::Buffers as usize];
     assert_eq!(buffers(), 4 + 4, "the norm and the factor of clipping");
     let before = mesh.ledger();
@@ -51,7 +51,7 @@ fn numbers_that_several_ranks_hold_count_once_in_the_norm() {
             let mut param = Param::new(&at, "w", [1, 12], placement.clone(), draw)?;
             param.accumulate(|device, gradient, _| device.wide().fill(gradient, 0.5));
             param.sync()?;
-            let norm2 = Optimizer::new(Kind::Sgd, clip).step(&mut [&mut param], &mesh, 1.0)?;
+            let norm2 = Optimizer::new(Kind::Sgd, clip).step(&mut [&mut param], &mesh, 1.0, &mut ())?;
             assert_eq!(norm2.read().unwrap(), [6.0]);
         }
         Ok::<_, Error>(())
@@ -93,7 +93,7 @@ fn padding_has_no_gradient_and_stays_zero_while_its_neighbours_learn() {
             for param in &mut params {
                 param.sync()?;
             }
-            optimizer.step(&mut params, &mesh, 0.1)?;
+            optimizer.step(&mut params, &mesh, 0.1, &mut ())?;
             let beyond: Vec<_> = params.iter().flat_map(|p| padding(p)).collect();
             let tables = if tied { 1 } else { 2 };
             let wanted = if mesh.rank() == 3 { tables * 3 * 5 } else { 0 };
@@ -122,7 +122,7 @@ fn no_contribution_is_a_zero_contribution() {
     for (step, gradient) in [0.5, 0.0].into_iter().enumerate() {
         param.sync().unwrap();
         assert_eq!(param.gather_gradient(&mesh).unwrap().unwrap(), [gradient; 4], "step {step}");
-        optimizer.step(&mut [&mut param], &mesh, 1.0).unwrap();
+        optimizer.step(&mut [&mut param], &mesh, 1.0, &mut ()).unwrap();
         let moved: Vec<f64> = start.iter().map(|w| w - 0.5).collect();
         assert_eq!(param.gather(&mesh).unwrap().unwrap(), moved, "step {step}");
     }

@@ -24,7 +24,7 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
                 let at = AtRank { device: &device, group, region: at.region, dealers: &mesh.over(axes)? };
                 let given = Given::<Number>::draw(features, 0).swap_remove(0);
                 let deal = |place| case.deal(&given.tokens, place);
-                let mine = given.of(deal(at.place()), features);
+                let mine = given.of(deal(at.place()), features, case.shards(at.place()));
                 let whole = |x: &dyn Lies<_>, features| at.together(x, (features, &deal));
                 let start = whole(&*layer.input(&mine, features[0], &at)?, features[0])?;
                 let (_, [y, dx]) = layer.there_and_back(vec![mine], features, &at)?.swap_remove(0);

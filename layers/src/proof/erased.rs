@@ -2,7 +2,7 @@
 //! each layer.
 use super::{Answer, Case, Given, Lies};
 use crate::proof::lies::AtRank;
-use crate::{Builder, Layer, Param, Result};
+use crate::{Builder, Layer, Param, Result, TokenShards};
 use comm::{Axis, Op};
 use kernels::{Kernels, Meta, Segment};
 use tensor::{Cpu, Dual, F61, Scalar};
@@ -29,6 +29,8 @@ pub(crate) trait Spec: Sync {
     fn experts(&self) -> &'static [(Axis, usize)];
     /// As [`Case::PREDICTED`].
     fn is_predicted(&self) -> bool;
+    /// What contexts know of how tokens are dealt, on one of so many ranks.
+    fn shards(&self, place: (usize, usize)) -> Option<TokenShards>;
     /// As [`Case::deal`].
     fn deal(&self, tokens: &[Segment], place: (usize, usize)) -> Vec<Segment>;
     /// As [`Case::traffic_of_dealt`].
@@ -66,6 +68,9 @@ impl<C: Case> Spec for C {
     }
     fn is_predicted(&self) -> bool {
         C::PREDICTED
+    }
+    fn shards(&self, (rank, ranks): (usize, usize)) -> Option<TokenShards> {
+        C::DEALING.map(|dealing| TokenShards::new([1, ranks], dealing).of_context_rank(rank))
     }
     fn deal(&self, tokens: &[Segment], place: (usize, usize)) -> Vec<Segment> {
         Case::deal(self, tokens, place)

@@ -22,10 +22,11 @@ mod tests;
 use erased::Erased;
 pub use lies::Lies;
 
-use crate::{Builder, Cx, Layer, Result, Values};
+use crate::{Builder, Cx, Layer, Result, Stretches, TokenShards, Values};
 use comm::{Axis, Mesh, Op};
 use kernels::{Kernels, Segment};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use tensor::{Scalar, mix};
 
 /// A layer under proof.
@@ -44,9 +45,25 @@ pub trait Case: Sync {
     /// Whether what each rank is handed follows from sizes alone, as it does but where a router chooses. If not, neither traffic
     /// nor price can be predicted, and neither is.
     const PREDICTED: bool = true;
+    /// How the ranks along the further axes share the tokens of each sequence, where contexts know it: of a layer whose tokens look
+    /// at others.
+    const DEALING: Option<Stretches> = None;
     /// Which of a microbatch's tokens, a segment for each sequence, one of so many ranks along the further axes has. By
-    /// default whole sequences, in order.
+    /// default what the dealing says, or whole sequences, in order.
     fn deal(&self, tokens: &[Segment], (rank, ranks): (usize, usize)) -> Vec<Segment> {
+        if let Some(dealing) = Self::DEALING {
+            let own = |t: &Segment| {
+                let t = *t;
+                let part = move |of: Range<usize>| Segment {
+                    row: t.row + of.start,
+                    position: t.position + of.start,
+                    len: of.len(),
+                    ..t
+                };
+                dealing(t.len, rank, ranks).into_iter().map(part)
+            };
+            return tokens.iter().flat_map(own).collect();
+        }
         let n = tokens.len();
         tokens[n * rank / ranks..n * (rank + 1) / ranks].to_vec()
     }
@@ -116,6 +133,8 @@ pub struct Given<S> {
     pub lengths: Vec<usize>,
     /// The tokens that are here, by where they lie in the whole microbatch.
     pub tokens: Vec<Segment>,
+    /// Where contexts know how tokens are dealt: that, and all tokens.
+    pub shards: Option<(TokenShards, Vec<Segment>)>,
     /// The input, row-major; unused where ids enter.
     pub x: Vec<S>,
     /// Tokens of each sequence's memory.
@@ -163,6 +182,7 @@ impl<S: Scalar> Given<S> {
                     step,
                     first,
                     tokens: segments,
+                    shards: None,
                     memory: draw(mix(salt ^ 3), memory_lengths.iter().sum::<usize>() * inputs),
                     memory_lengths,
                     x: draw(mix(salt ^ 1), tokens * inputs),
@@ -178,16 +198,21 @@ impl<S: Scalar> Given<S> {
         self.tokens.iter().map(|t| t.len).sum()
     }
     /// What a rank has of it that has these tokens.
-    fn of(&self, tokens: Vec<Segment>, [inputs, outputs]: [usize; 2]) -> Self {
+    fn of(&self, tokens: Vec<Segment>, [inputs, outputs]: [usize; 2], shards: Option<TokenShards>) -> Self {
+        let shards = shards.map(|shards| (shards, self.tokens.clone()));
         let rows: Vec<_> = tokens.iter().flat_map(|t| t.row..t.row + t.len).collect();
         let cut =
             |x: &[S], width: usize| rows.iter().flat_map(|row| x[row * width..][..width].to_vec()).collect();
         let ids = rows.iter().map(|&row| self.ids[row]).collect();
-        Self { x: cut(&self.x, inputs), dy: cut(&self.dy, outputs), ids, tokens, ..self.clone() }
+        Self { x: cut(&self.x, inputs), dy: cut(&self.dy, outputs), ids, tokens, shards, ..self.clone() }
     }
     /// What a call on it needs; a memory there is where all tokens are here.
     fn cx<D: Kernels>(&self, microbatch: usize) -> Cx<D> {
-        let cx = Cx::train(microbatch, &self.lengths, 1).dealt(self.tokens.iter().copied());
+        let cx = Cx::train(microbatch, &self.lengths, 1);
+        if let Some((shards, all)) = &self.shards {
+            return cx.sharded(*shards).dealt(all.iter().copied()).dropping(SEED, self.step);
+        }
+        let cx = cx.dealt(self.tokens.iter().copied());
         let cx =
             if self.tokens.len() == self.lengths.len() { cx.with_memory(&self.memory_lengths) } else { cx };
         cx.dropping(SEED, self.step)

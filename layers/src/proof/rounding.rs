@@ -46,6 +46,7 @@ fn widen(g: &Given<f32>) -> Given<f64> {
         first: g.first,
         lengths: g.lengths.clone(),
         tokens: g.tokens.clone(),
+        shards: None,
         memory_lengths: g.memory_lengths.clone(),
         memory: wide(&g.memory),
         x: wide(&g.x),

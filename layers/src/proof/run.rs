@@ -55,7 +55,9 @@ pub(super) fn run<D: Kernels<Wide = D>>(
     for step in 0..steps {
         let before = mesh.ledger();
         let whole = given(step);
-        let mine = |given: &Given<_>| given.of(case.deal(&given.tokens, at.place()), case.features());
+        let mine = |given: &Given<_>| {
+            given.of(case.deal(&given.tokens, at.place()), case.features(), case.shards(at.place()))
+        };
         let backward = layer.there_and_back(whole.iter().map(mine).collect(), case.features(), &at)?;
         if step == 0 {
             traffic = mesh.ledger() - &before;
@@ -84,7 +86,7 @@ pub(super) fn run<D: Kernels<Wide = D>>(
             trace.push((format!("step {step}: gradient of {}", param.name()), gradient));
         }
         if !params.is_empty() {
-            optimizer.step(&mut params, mesh, 1.0)?;
+            optimizer.step(&mut params, mesh, 1.0, &mut ())?;
         }
         for (name, value) in weights(&mut *layer, mesh)? {
             trace.push((format!("step {step}: new {name}"), value));

@@ -121,6 +121,7 @@ fn few_tokens_equal_the_oracle_whoever_has_none() {
                     first: 0,
                     lengths: lengths.to_vec(),
                     tokens: vec![],
+                    shards: None,
                     x: drawn(3, n),
                     memory_lengths: vec![],
                     memory: vec![],

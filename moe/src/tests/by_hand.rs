@@ -2,7 +2,7 @@
 use crate::balance::{Counts, move_biases};
 use crate::routing::{NOBODY, Routing};
 use comm::{Axis, Mesh, World};
-use layers::{Builder, Draw, Error, Experts, Loads, Param, Placed, Random};
+use layers::{Builder, Cx, Draw, Error, Experts, Loads, Param, Placed, Random};
 use tensor::{Bf16, Cpu};
 
 fn routing(list: &[u32], chosen: usize) -> Routing {
@@ -15,7 +15,7 @@ fn routing(list: &[u32], chosen: usize) -> Routing {
 fn beyond_its_capacity_an_expert_takes_no_copy() {
     let dropped = |most, before: &[usize]| {
         let mut own = routing(&[0, 1, 0, 2, 0, 1], 2);
-        own.drop_beyond(most, before.to_vec());
+        own.drop_beyond(most, [(3, before.to_vec())]);
         own.list
     };
     assert_eq!(dropped(3, &[0, 0, 0]), [0, 1, 0, 2, 0, 1]);
@@ -24,19 +24,24 @@ fn beyond_its_capacity_an_expert_takes_no_copy() {
     assert_eq!(dropped(1, &[7, 0, 1]), [NOBODY, 1, NOBODY, NOBODY, NOBODY, NOBODY]);
     assert_eq!(dropped(0, &[0, 0, 0]), [NOBODY; 6]);
     let mut some = routing(&[0, 1, 0, 2, 0, 1], 2);
-    some.drop_beyond(1, vec![0, 1, 0]);
+    some.drop_beyond(1, [(3, vec![0, 1, 0])]);
     assert_eq!(some.counts(3), [1, 0, 1], "what was dropped is counted nowhere");
+    let mut runs = routing(&[0, 1, 0, 2, 0, 1], 2); // others' tokens lie between the first two and the last
+    runs.drop_beyond(2, [(2, vec![0; 3]), (1, vec![1, 2, 0])]);
+    assert_eq!(runs.list, [0, 1, 0, 2, 0, NOBODY]);
 }
 
 /// Kills: tokens that are counted anew on each rank, experts that are never in turn.
 #[test]
 fn tokens_go_to_experts_in_turn_by_their_number_in_the_microbatch() {
     let experts = Experts { count: 5, chosen: 2, ..Experts::MIXTRAL };
-    let in_turn = |tokens| Routing::stated(&experts, None, 9).part(&tokens);
+    let in_turn = |tokens| Routing::stated(&experts, None, 9).part(&[tokens]);
     assert_eq!(in_turn(0..3), routing(&[0, 1, 2, 3, 4, 0], 2));
     assert_eq!(in_turn(3..5), routing(&[1, 2, 3, 4], 2));
     assert_eq!(in_turn(9..9), routing(&[], 2));
     assert_eq!(in_turn(0..5).counts(5), [2; 5]);
+    let apart = Routing::stated(&experts, None, 9).part(&[0..1, 4..5]);
+    assert_eq!(apart, routing(&[0, 1, 3, 4], 2));
 }
 
 /// Kills: an expert that has more or fewer copies than its share, or a token twice; ranks whose tokens all go to one expert; sums
@@ -58,7 +63,7 @@ fn shares_of_copies_are_those_that_are_told() {
     }
     let all = Routing::stated(&experts, Some(&[50, 50, 100, 100, 100]), 200);
     for part in [0..50, 50..100, 100..150, 150..200] {
-        let counts = all.part(&part).counts(5);
+        let counts = all.part(std::slice::from_ref(&part)).counts(5);
         let near =
             counts.iter().zip([12.5, 12.5, 25.0, 25.0, 25.0]).all(|(&n, even)| (n as f64 - even).abs() < 3.0);
         assert!(near, "{part:?}: {counts:?}");
@@ -103,9 +108,9 @@ fn capacity_is_used_up_in_the_order_of_tokens() {
         let run = |_: Cpu<f32>, mesh: Mesh<_>| {
             let token = mesh.coordinate(Axis::Dp, mesh.rank()) * 3 + mesh.coordinate(Axis::Tp, mesh.rank());
             let mut own = routing(&[&[0][..], &vec![1; token]].concat(), 1);
-            let counts = Counts::of(&mesh, 2, &own)?;
+            let counts = Counts::of(&mesh, &Cx::<Cpu<f32>>::default(), 2, &own)?;
             assert_eq!(counts.all, [6, 15]);
-            assert_eq!(counts.before, [token, token * token.saturating_sub(1) / 2]);
+            assert_eq!(counts.before, [(token + 1, vec![token, token * token.saturating_sub(1) / 2])]);
             assert_eq!(counts.tokens, 21);
             own.drop_beyond(4, counts.before);
             Ok::<_, Error>((token, own.counts(2)))

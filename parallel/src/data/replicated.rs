@@ -11,9 +11,10 @@
 //!
 //! Source: Li et al., "PyTorch Distributed", §2, arXiv:2006.15704. Chapter: 8.
 use super::StateSplit;
-use crate::{Batch, Result, Sequence, bail, deal};
+use crate::{Batch, Result, Sequence, bail};
 use comm::Axis;
-use layers::{About, Choice, Rests, Takes};
+use layers::model::shape::counted;
+use layers::{About, Choice, Takes, TokenShards};
 
 /// Data parallelism.
 pub static REPLICATED: StateSplit = StateSplit {
@@ -39,7 +40,7 @@ pub static REPLICATED: StateSplit = StateSplit {
             ),
         ],
     },
-    rests: Rests::WHOLE,
+    change: |rests, _| rests,
 };
 
 /// A data rank's part of a microbatch.
@@ -60,33 +61,59 @@ impl Share<'_> {
 
 impl Batch {
     /// The sequences of a microbatch that a data rank is dealt.
-    pub(crate) fn part(&self, microbatch: usize, rank: usize, ranks: usize) -> &[Sequence] {
+    pub(crate) fn part(&self, microbatch: usize, tokens: &TokenShards) -> &[Sequence] {
         let all = &self.microbatches()[microbatch];
-        &all[deal(all.len(), rank, ranks)]
+        &all[tokens.sequences(all.len())]
     }
     /// This data rank's part of one microbatch. Of sequences whose tokens are features a rank may have none.
     ///
     /// # Errors
     /// If there are fewer sequences of ids than ranks, and no rank may [idle](Self::idling).
-    pub fn share(&self, microbatch: usize, rank: usize, ranks: usize) -> Result<Share<'_>> {
-        let all = &self.microbatches()[microbatch];
+    pub fn share(&self, microbatch: usize, tokens: &TokenShards) -> Result<Share<'_>> {
+        let (all, ranks) = (&self.microbatches()[microbatch], tokens.data_ranks());
         if all.len() < ranks && !self.idle && all.iter().all(|s| s.x.is_empty()) {
             let few = all.len();
             bail!(
                 "a microbatch of {few} sequences cannot be dealt over dp={ranks}: each rank needs at least one"
             );
         }
-        let before = (0..rank).map(|rank| self.part(microbatch, rank, ranks));
-        let before = self.microbatches()[..microbatch].iter().map(|m| &m[..]).chain(before).flatten();
+        let before = &all[..tokens.sequences(all.len()).start];
+        let before = self.microbatches()[..microbatch].iter().flatten().chain(before);
         let first = before.map(|s| s.documents.len()).sum();
-        Ok(Share { sequences: self.part(microbatch, rank, ranks), first })
+        Ok(Share { sequences: self.part(microbatch, tokens), first })
+    }
+    /// Checks that every rank is dealt tokens of each microbatch, unless ranks may [idle](Self::idling).
+    ///
+    /// # Errors
+    /// As [`share`](Self::share), or if no document of a microbatch has as many tokens as there are context ranks.
+    pub fn deals(&self, tokens: &TokenShards) -> Result<()> {
+        for (number, microbatch) in self.microbatches().iter().enumerate() {
+            self.share(number, tokens)?;
+            let longest = microbatch.iter().flat_map(|s| &s.documents).max().copied().unwrap_or(0);
+            if !self.idle {
+                Self::reach(longest, tokens)?;
+            }
+        }
+        Ok(())
+    }
+    /// Checks that every context rank can have one of so many tokens.
+    ///
+    /// # Errors
+    /// If there are fewer tokens than ranks.
+    pub fn reach(longest: usize, tokens: &TokenShards) -> Result<()> {
+        let ranks = tokens.context_ranks();
+        if longest < ranks {
+            let longest = counted(longest, "token");
+            bail!("a sequence of {longest} cannot be dealt over cp={ranks}: each rank needs at least one");
+        }
+        Ok(())
     }
     /// Tokens of each document that this data rank is dealt, microbatch by microbatch.
     ///
     /// # Errors
     /// As [`share`](Self::share).
-    pub fn dealt(&self, rank: usize, ranks: usize) -> Result<Vec<Vec<usize>>> {
-        let lengths = |microbatch| Ok(self.share(microbatch, rank, ranks)?.lengths().collect());
+    pub fn dealt(&self, tokens: &TokenShards) -> Result<Vec<Vec<usize>>> {
+        let lengths = |microbatch| Ok(self.share(microbatch, tokens)?.lengths().collect());
         (0..self.microbatches().len()).map(lengths).collect()
     }
 }
@@ -99,6 +126,10 @@ mod tests {
     use layers::{Experts, Random, Shape};
     use tensor::{Cpu, Device, F61, Key, Tensor};
 
+    fn ranks_of(data: usize) -> TokenShards {
+        TokenShards::new([data, 1], |_, _, _| unreachable!("one context rank has all"))
+    }
+
     /// Kills: a sequence dealt twice or to nobody, an order that depends on the ranks.
     #[test]
     fn every_sequence_is_dealt_once_in_order() {
@@ -107,7 +138,7 @@ mod tests {
                 Batch::new((0..n).map(|i| Sequence::new(vec![i], vec![i])).collect(), microbatches).unwrap();
             let dealt = (0..microbatches).flat_map(|m| (0..ranks).map(move |r| (m, r)));
             let dealt: Vec<u32> = dealt
-                .flat_map(|(m, r)| batch.share(m, r, ranks).unwrap().sequences)
+                .flat_map(|(m, r)| batch.share(m, &ranks_of(ranks).of_data_rank(r)).unwrap().sequences)
                 .map(|s| s.ids[0])
                 .collect();
             assert_eq!(dealt, (0..n).collect::<Vec<_>>());
@@ -125,7 +156,7 @@ mod tests {
         let _key = Key(6).enter();
         let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).collect());
         let few = Batch::new(vec![sequence(5)], 1).unwrap();
-        assert!(few.share(0, 0, 2).is_err());
+        assert!(few.share(0, &ranks_of(2)).is_err());
         let batch = few.idling(true);
         let heads = Heads { queries: 2, keys: 2, dim: 2 };
         let experts = Experts { count: 4, chosen: 2, hidden: 4, forced: true, ..Experts::MIXTRAL };
@@ -147,10 +178,10 @@ mod tests {
             });
             let (losses, held): (Vec<_>, Vec<_>) = ranks.unwrap().into_iter().unzip();
             assert!(losses.iter().all(|loss| *loss == losses[0]), "{layout}");
-            let (data, largest) = (layout.size(Axis::SEQUENCES), batch.largest());
+            let largest = batch.largest();
             let priced = price::peak_of_all(
                 &layout,
-                |rank| largest.dealt(rank, data),
+                |tokens| largest.dealt(&tokens),
                 |at: At<Meta<Cpu<F61>>>| told(&at, &shape, &largest).map(drop),
             );
             assert_eq!(priced.unwrap().all, held.into_iter().sum::<usize>() as u128, "{layout}");

@@ -31,5 +31,5 @@ pub static ZERO1: StateSplit = StateSplit {
             ),
         ],
     },
-    rests: Rests { value: Rest::Whole, gradient: Rest::Whole, state: Rest::Shard, block: None },
+    change: |rests, block| Rests { state: Rest::Shard, block, ..rests },
 };

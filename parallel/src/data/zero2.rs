@@ -35,5 +35,5 @@ pub static ZERO2: StateSplit = StateSplit {
             ),
         ],
     },
-    rests: Rests { value: Rest::Whole, gradient: Rest::Shard, state: Rest::Shard, block: None },
+    change: |rests, block| Rests { gradient: Rest::Shard, state: Rest::Shard, block, ..rests },
 };

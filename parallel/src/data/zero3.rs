@@ -33,5 +33,5 @@ pub static ZERO3: StateSplit = StateSplit {
             ("", "a value that was gathered is of this step: after the update it is gathered anew"),
         ],
     },
-    rests: Rests { value: Rest::Shard, gradient: Rest::Shard, state: Rest::Shard, block: None },
+    change: |_, block| Rests { value: Rest::Shard, gradient: Rest::Shard, state: Rest::Shard, block },
 };

@@ -1,10 +1,10 @@
 //! The lists of strategies as a table: for the command, and for the book.
 use super::Layout;
 use ::tensor::Cpu;
-use comm::{Axes, Axis};
+use comm::Axis;
 use kernels::{Heads, Meta};
 use layers::ops::Region;
-use layers::{About, Chunk, Experts, Random, Rest, Shape, Sharing, Sizes, Stage};
+use layers::{About, Chunk, Experts, Random, Rest, Shape, Sharing, Sizes, Stage, TokenShards};
 use serde::Serialize;
 
 /// One strategy, in words.
@@ -72,9 +72,9 @@ fn shards(layout: &Layout) -> Vec<&'static str> {
     let cut = model.params().iter().any(|p| p.local() != p.shape());
     let apart = cut || layout.size(Axis::STAGES) > 1;
     let split = |axis: &Axis| layout.size(*axis) > 1;
-    let tokens = || Axes::TOKENS.iter().filter(|axis| *axis != Axis::SEQUENCES).any(|axis| split(&axis));
+    let tokens = || split(&TokenShards::CONTEXT);
     let parts = [
-        ("batch", split(&Axis::SEQUENCES)),
+        ("batch", split(&TokenShards::SEQUENCES)),
         ("sequence", at.region != Region::Whole || tokens()),
         ("hidden", cut),
         ("weights", apart || at.rests.value == Rest::Shard),

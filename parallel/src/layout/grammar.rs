@@ -2,7 +2,7 @@
 use super::{AXES, Layout, MAX_RANKS, either};
 use crate::{Error, Result, bail};
 use comm::Axis;
-use layers::{About, Choice, Takes};
+use layers::{About, Choice, Takes, TokenShards};
 use std::iter::once;
 
 /// The strategies that layouts can name.
@@ -92,8 +92,7 @@ impl Grammar<'_> {
                 Some(&Axis::DERIVED) => {
                     format!("{key} is never written: it follows from the other axes; leave it out")
                 }
-                Some(axis) => format!("{axis} has no strategy yet; the axes of a layout are {axes}"),
-                None => format!("{key:?} is no axis of a layout; the axes are {axes}{}", self.words("and")),
+                _ => format!("{key:?} is no axis of a layout; the axes are {axes}{}", self.words("and")),
             }));
         };
         if size.is_empty() || !size.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -239,7 +238,7 @@ impl Grammar<'_> {
     fn example(self) -> String {
         self.axes()
             .iter()
-            .filter(|axis| Axis::DENSE.contains(axis))
+            .filter(|axis| Axis::DENSE.contains(axis) && **axis != TokenShards::CONTEXT) // a picture is one token
             .take(2)
             .map(|axis| format!("{axis}=2"))
             .collect::<Vec<_>>()
@@ -272,7 +271,7 @@ pub(super) fn sized(sizes: &[(Axis, usize)]) -> Result<Layout> {
     };
     let Some(experts) = product(&Axis::EXPERT, &given) else { return many(all()) };
     if Axis::DENSE.iter().all(|axis| *axis == Axis::STAGES || given[*axis as usize].is_none()) {
-        given[Axis::SEQUENCES as usize] = Some(experts); // of experts alone: each rank has its own sequences
+        given[TokenShards::SEQUENCES as usize] = Some(experts); // of experts alone: each rank has its own sequences
     }
     let stage = product(&Axis::DENSE, &given);
     let ranks = stage.and_then(|stage| stage.checked_mul(given[Axis::STAGES as usize].unwrap_or(1)));
@@ -280,11 +279,11 @@ pub(super) fn sized(sizes: &[(Axis, usize)]) -> Result<Layout> {
         return many(all());
     };
     if !stage.is_multiple_of(experts) {
-        let (data, more) = (given[Axis::SEQUENCES as usize], experts / common(experts, stage));
+        let (data, more) = (given[TokenShards::SEQUENCES as usize], experts / common(experts, stage));
         let possible =
             ranks.and_then(|ranks| ranks.checked_mul(more)).is_some_and(|ranks| ranks <= MAX_RANKS);
         let verb = if data.is_some() { "write" } else { "add" };
-        let help = || format!("; {verb} {}={}", Axis::SEQUENCES, more * data.unwrap_or(1));
+        let help = || format!("; {verb} {}={}", TokenShards::SEQUENCES, more * data.unwrap_or(1));
         bail!(
             "{}: {experts} ranks of experts do not divide the {stage} of a stage{}",
             all(),

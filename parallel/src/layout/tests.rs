@@ -71,7 +71,7 @@ fn layouts_are_printed_as_users_write_them() {
     assert_eq!(printed(&[(Axis::Tp, 2), (Axis::Ep, 2)]), "tp=2,ep=2");
     assert_eq!(
         Layout::UNSPLIT.axes(),
-        [Axis::Pp, Axis::Dp, Axis::Ep, Axis::Etp, Axis::Tp].map(|axis| (axis, 1))
+        [Axis::Pp, Axis::Dp, Axis::Cp, Axis::Ep, Axis::Etp, Axis::Tp].map(|axis| (axis, 1))
     );
 }
 
@@ -83,8 +83,8 @@ fn what_is_no_layout_is_said_in_one_sentence() {
     starts("tp=2,", "\"\" is no part of a layout; write axis=ranks, such as tp=2,dp=2");
     starts("tp", "\"tp\" is no part of a layout; write axis=ranks, such as tp=2,dp=2");
     assert!(why("tp=2,ps").contains("and beside them "), "{}", why("tp=2,ps"));
-    starts("zp=2", "\"zp\" is no axis of a layout; the axes are tp, etp, ep, dp and pp");
-    starts("TP=2", "\"TP\" is no axis of a layout; the axes are tp, etp, ep, dp and pp");
+    starts("zp=2", "\"zp\" is no axis of a layout; the axes are tp, etp, ep, cp, dp and pp");
+    starts("TP=2", "\"TP\" is no axis of a layout; the axes are tp, etp, ep, cp, dp and pp");
     assert_eq!(why("tp=2,dp=2,tp=2"), "the tp axis is given twice; give each axis once");
     for (text, seen) in [("tp=", ""), ("tp=0", "0"), ("tp=-1", "-1"), ("tp=+2", "+2"), ("tp=2=2", "2=2")] {
         let wanted = format!("tp is {seen:?}; it must be a whole number of ranks, 1 or more");
@@ -258,7 +258,7 @@ fn every_two_strategies_meet_in_few_layouts() {
     assert_eq!(apart, exclude, "they exclude each other");
     assert!(apart.contains(&("dp", "zero1")) && apart.contains(&("1f1b", "gpipe")), "{apart:?}");
     let (states, schedules) = (data::ALL.len(), pipeline::ALL.len());
-    assert!(all.len() <= states * schedules + 1, "{} for {states} × {schedules}", all.len());
+    assert!(all.len() <= states * schedules + 6, "{} for {states} × {schedules}", all.len());
 }
 
 /// Kills: a state split or a schedule that a layout names and nobody asks for.

@@ -6,7 +6,7 @@ use crate::{Batch, Result, Sequence, Share, deal};
 use comm::{Request, TraceSpan};
 use kernels::{Kernels, Segment};
 use layers::ops::Partial;
-use layers::{Cx, Design, Input, Loads, Output, Param, Pass, Record, Targets, Uses, Wanted};
+use layers::{Cx, Design, Input, Loads, Output, Param, Pass, Record, Targets, TokenShards, Uses, Wanted};
 use std::ops::Range;
 use std::rc::Rc;
 use tensor::{Category, Device, Ids, Index, Scalar, Tensor};
@@ -39,8 +39,7 @@ pub(super) struct Sums<D: Kernels> {
 pub(super) struct Dealt<'a, D: Kernels> {
     pub(super) device: &'a D,
     pub(super) batch: &'a Batch,
-    pub(super) rank: usize,
-    pub(super) ranks: usize,
+    pub(super) tokens: TokenShards,
     pub(super) design: Rc<Design>,
     pub(super) pass: Pass,
     pub(super) slices: usize,
@@ -55,23 +54,31 @@ pub(super) struct Dealt<'a, D: Kernels> {
 }
 
 impl<'a> Share<'a> {
-    /// Of each document the `slice`th of so many nearly equal slices: in which sequence, which of its tokens.
+    /// Of each document the `slice`th of so many nearly equal slices, and of that this rank's tokens: in which sequence, which
+    /// of its tokens.
     pub fn slice(
         self,
         slice: usize,
         slices: usize,
-    ) -> impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone {
+        tokens: &TokenShards,
+    ) -> impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone + use<'a> {
+        let tokens = *tokens;
         let of = move |s: &'a Sequence| {
-            s.documents.iter().scan(0, move |first, &len| {
+            let documents = s.documents.iter().scan(0, move |first, &len| {
                 let Range { start, end } = deal(len, slice, slices);
-                let tokens = *first + start..*first + end;
+                let part = *first + start..*first + end;
                 *first += len;
-                Some((s, tokens))
-            })
+                Some(part)
+            });
+            let own = move |part: Range<usize>| {
+                let first = part.start;
+                tokens.stretches(part.len()).map(move |of| (s, first + of.start..first + of.end))
+            };
+            documents.flat_map(own)
         };
         self.sequences.iter().flat_map(of)
     }
-    /// The same as positions in each document.
+    /// The same slices, whole, as positions in each document.
     pub fn segments(self, slice: usize, slices: usize) -> impl Iterator<Item = Segment> {
         let lengths = self.sequences.iter().flat_map(|s| s.documents.iter().copied());
         lengths.enumerate().map(move |(sequence, len)| {
@@ -83,14 +90,15 @@ impl<'a> Share<'a> {
 
 impl<'a, D: Kernels> Dealt<'a, D> {
     fn share(&self, microbatch: usize) -> Result<Share<'a>> {
-        self.batch.share(microbatch, self.rank, self.ranks)
+        self.batch.share(microbatch, &self.tokens)
     }
     /// Of each document of this rank's that slice: in which sequence, which of its tokens.
     fn slice(
         &self,
         of: Unit,
     ) -> Result<impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone + use<'a, D>> {
-        Ok(self.share(of.microbatch as usize)?.slice(of.slice as usize, self.slices))
+        let tokens = if self.largest.is_some() { self.tokens.whole() } else { self.tokens };
+        Ok(self.share(of.microbatch as usize)?.slice(of.slice as usize, self.slices, &tokens))
     }
     /// The context of a unit, made in the memory of one that is done with. Slices of a microbatch share what attention sees.
     fn made(&mut self, of: Unit) -> Result<Cx<D>> {
@@ -99,14 +107,14 @@ impl<'a, D: Kernels> Dealt<'a, D> {
         let first = of.microbatch as usize * self.slices;
         let other = self.flight.cxs[first..first + self.slices].iter().flatten().next();
         let spare = self.flight.spare.pop().unwrap_or_default();
-        let rows = |rank| {
-            let share = Share { sequences: self.batch.part(pass.microbatch, rank, self.ranks), first: 0 };
-            share.segments(slice, self.slices).map(|s| s.len).sum()
+        let lengths = |rank| {
+            let sequences = self.batch.part(pass.microbatch, &self.tokens.of_data_rank(rank));
+            Share { sequences, first: 0 }.segments(slice, self.slices).map(|s| s.len)
         };
         let own = self.batch.microbatches()[pass.microbatch].iter().map(Sequence::tokens).sum();
         let pass = Pass { tokens: [own, self.batch.tokens()], ..pass };
-        let cx = spare.then(pass, [0usize; 0]).dealt(share.segments(slice, self.slices));
-        let cx = cx.among((0..self.ranks).map(rows));
+        let cx = spare.then(pass, [0usize; 0]).sharded(self.tokens).dealt(share.segments(slice, self.slices));
+        let cx = cx.among((0..self.tokens.data_ranks()).map(lengths));
         let cx = match other {
             _ if self.slices == 1 => cx,
             Some(other) => cx.after(other),
@@ -159,7 +167,7 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
             (Output::Logits(logits), Some(largest)) => {
                 let (mut seen, slice) = (Vec::new(), slice.expect("it was dealt before"));
                 let targets = slice.flat_map(|(s, tokens)| &s.targets[tokens]);
-                if largest(&logits).read_into(&mut seen) {
+                if self.tokens.speaks() && largest(&logits).read_into(&mut seen) {
                     sums.right += seen.iter().zip(targets).filter(|(seen, target)| seen == target).count();
                 }
             }
@@ -186,7 +194,7 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
         drop(span);
         let Ending { mesh, optimizer, .. } = &mut *self.ending;
         let _span = mesh.span("optimizer");
-        let norm2 = optimizer.step(params, mesh, self.lr)?;
+        let norm2 = optimizer.step(params, mesh, self.lr, uses)?;
         if let Some(rate) = self.design.shape().and_then(|shape| shape.experts?.bias) {
             moe::move_biases((params, mesh), (&self.loads, rate))?;
         }
@@ -196,9 +204,14 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
     }
 }
 
-/// What these sequences are in a model whose tokens are rows of so many features.
-pub fn features<D: Kernels>(device: &D, width: usize, sequences: &[Sequence]) -> Tensor<D> {
-    rows(device, width, sequences.iter().map(|s| (s, 0..s.tokens())), |s| &s.x)
+/// What a rank has of these sequences in a model whose tokens are rows of so many features.
+pub fn features<D: Kernels>(
+    device: &D,
+    width: usize,
+    sequences: &[Sequence],
+    tokens: &TokenShards,
+) -> Tensor<D> {
+    rows(device, width, Share { sequences, first: 0 }.slice(0, 1, tokens), |s| &s.x)
 }
 
 /// The features of these tokens of sequences, a row of so many for each token.

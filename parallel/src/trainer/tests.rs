@@ -2,7 +2,7 @@ use super::*;
 use crate::Sequence;
 use crate::pipeline::gpipe::GPipe;
 use crate::pipeline::{Pipeline, Schedule};
-use comm::World;
+use comm::{Axis, World};
 use kernels::Heads;
 use layers::{Builder, Random, Rest, Rests, Shape, Takes};
 use tensor::{Cpu, F61, IGNORED, Key, Scalar};

@@ -80,7 +80,7 @@ impl Wish {
         let (layout, shape) = together(self.layout, self.shape);
         let longest = shape.context().unwrap_or(TOKENS);
         let steps = [Some(self.steps.0), self.steps.1].into_iter().flatten();
-        let steps = steps.map(|wish| wish.step(layout.size(Axis::SEQUENCES), longest)).collect();
+        let steps = steps.map(|wish| wish.step(layout.tokens().data_ranks(), longest)).collect();
         let text = |(tokens, prompt): (usize, usize)| (tokens.min(longest), prompt.min(tokens.min(longest)));
         let texts = self.texts.into_iter().filter(|_| reads_alone(&shape)).map(text).collect();
         let ((optimizer, lr), clip, key) = (self.optimizer, self.clip, FieldKey(number).next());
@@ -126,7 +126,7 @@ fn layouts() -> impl Strategy<Value = Layout> {
     }
     let (n, m) = (axes.len(), choices.len());
     let said = (vec(any::<Index>(), m), 0..m, proptest::bool::weighted(0.2));
-    (vec(select(vec![1usize, 2, 3, 4, 8]), n), 0..n, said).prop_map(
+    (vec(select(vec![1usize, 1, 2, 3, 4, 8]), n), 0..n, said).prop_map(
         move |(sizes, first, (said, from, reverse))| {
             let (mut left, mut of_a_stage, mut ranks) = (RANKS, 1, Vec::new());
             let order = || (0..n).map(|i| (first + i) % n);

@@ -121,7 +121,7 @@ fn unequal(step: &CaseStep) -> bool {
 
 /// The sequences of each data rank, microbatch by microbatch.
 fn shares(case: &Case) -> impl Iterator<Item = &[Vec<Document>]> {
-    let ranks = case.layout.size(Axis::SEQUENCES);
+    let ranks = case.layout.tokens().data_ranks();
     case.steps.iter().flat_map(move |step| {
         let microbatch = move |m| &step.sequences[deal(step.sequences.len(), m, step.microbatches)];
         (0..step.microbatches)
@@ -130,7 +130,7 @@ fn shares(case: &Case) -> impl Iterator<Item = &[Vec<Document>]> {
 }
 
 fn silent_rank(case: &Case) -> bool {
-    case.layout.size(Axis::SEQUENCES) > 1 && shares(case).any(|share| counted(share) == 0)
+    case.layout.tokens().data_ranks() > 1 && shares(case).any(|share| counted(share) == 0)
 }
 
 fn empty_region(case: &Case) -> bool {

@@ -3,7 +3,6 @@ use super::{DropoutRate, NumberArgs, RanksArgs, SEQ, TableArgs};
 use crate::cli::pictures::{PicturesArgs, Plain};
 use crate::commands::train::settings::{OptimizerName, Settings, tenth};
 use clap::Args;
-use comm::Axis;
 use parallel::{Layout, layout};
 use std::path::PathBuf;
 
@@ -55,7 +54,7 @@ pub(crate) struct PriceArgs {
 
 impl PriceArgs {
     pub(crate) fn settings(&self) -> Settings {
-        let (data, usual) = (self.layout.size(Axis::SEQUENCES), self.layout.usual_microbatches());
+        let (data, usual) = (self.layout.tokens().data_ranks(), self.layout.usual_microbatches());
         let fit = |sequences: usize| usual.min(sequences / data).max(1);
         let microbatches = self.microbatches.unwrap_or_else(|| self.batch_size.map_or(usual, fit));
         Settings {

@@ -80,7 +80,7 @@ impl Partitioning {
     /// Those of the experiment, on two ranks; the unsplit model comes first.
     #[must_use]
     pub fn of_experiment() -> Vec<Self> {
-        let shards = ZERO3.rests;
+        let shards = (ZERO3.change)(Rests::WHOLE, None);
         let kept = Rests { value: Rest::Gathered, ..shards };
         let way = |name, layout: &str| {
             let layout = layout.parse().expect("a layout");

@@ -4,7 +4,7 @@ use super::settings::{self, Settings, at_least_1, sequences};
 use super::state::{self, State};
 use crate::device::in_device;
 use bench::profile;
-use comm::{Axis, Mesh};
+use comm::Mesh;
 use kernels::Kernels;
 use layers::{Draw, Loads, Numbers, Values, Wide};
 use models::digits::Digits;
@@ -114,7 +114,7 @@ impl TrainRun<'_> {
     /// # Errors
     /// One sentence on the first thing that does not fit.
     pub fn check(&self) -> Result<()> {
-        let Settings { steps, microbatches, clip, .. } = self.settings;
+        let Settings { steps, clip, .. } = self.settings;
         self.layout.fits(&self.model.design)?;
         self.network.fits(&[self.layout])?;
         match self.source {
@@ -134,11 +134,7 @@ impl TrainRun<'_> {
             corpus.fits(self.model.design.outputs())?;
         }
         self.settings.schedule().validate()?;
-        let data = self.layout.size(Axis::SEQUENCES);
-        let batch = self.source.batch(&self.settings, 0, &mut None)?;
-        for microbatch in 0..microbatches {
-            batch.share(microbatch, 0, data)?;
-        }
+        self.source.batch(&self.settings, 0, &mut None)?.deals(&self.layout.tokens())?;
         let done = self.resume.as_ref().map_or(0, State::steps);
         if done >= steps {
             let flag = if let TrainData::Digits(_) = self.source { "--epochs" } else { "--steps" };
@@ -180,7 +176,7 @@ impl TrainRun<'_> {
             (self.settings.design(&self.model), self.source.batch(&self.settings, 0, &mut None)?);
         let held_out = match self.source {
             TrainData::Text(corpus) => {
-                held_out_batch(corpus, self.settings.seq, self.layout.size(Axis::SEQUENCES))?
+                held_out_batch(corpus, self.settings.seq, self.layout.tokens().data_ranks())?
             }
             TrainData::Digits(digits) if !digits.test.is_empty() => Some(epochs::judged(&digits.test, 0)?),
             TrainData::Ids(_) | TrainData::Digits(_) => None,
@@ -288,7 +284,7 @@ impl TrainRun<'_> {
                         watch(Progress::Evaluated(done, of));
                     }
                 };
-                held_out(trainer, (corpus, self.settings.seq), mesh, &told)?
+                held_out(trainer, (corpus, self.settings.seq), &told)?
             }
             TrainData::Ids(_) | TrainData::Digits(_) => None,
         };
@@ -322,10 +318,9 @@ fn all_peaks<D: Runs>(device: &D, mesh: &Mesh<D::Place>) -> Result<Vec<usize>> {
 pub fn held_out<D: Runs>(
     trainer: &mut Trainer<D>,
     (corpus, seq): (&Corpus, usize),
-    mesh: &Mesh<D::Place>,
     told: &dyn Fn(usize, usize),
 ) -> Result<Option<f64>> {
-    let Some(batch) = held_out_batch(corpus, seq, mesh.group(Axis::SEQUENCES).size())? else {
+    let Some(batch) = held_out_batch(corpus, seq, trainer.model().tokens().data_ranks())? else {
         return Ok(None);
     };
     let targets = corpus.held_out.len() - 1;

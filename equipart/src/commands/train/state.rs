@@ -173,6 +173,6 @@ impl State {
         let (model, optimizer, mesh) = trainer.parts();
         let origin = self.path.display().to_string();
         let design = model.design().clone();
-        parallel::restore_optimizer(&origin, &self.optimizer, optimizer, (&design, &model.params()), mesh)
+        parallel::restore_optimizer(&origin, &self.optimizer, optimizer, (&design, &mut model.params()), mesh)
     }
 }

@@ -2,7 +2,7 @@
 use crate::model::end::{AnyEnd, End, EndBack, EndLoss, TiedTable, TiedTableMut};
 use crate::model::part::{Part, Ticket};
 use crate::model::stage::{Of, Output, Targets, Wanted};
-use crate::ops::{Region, Stream, last_rows, mean_square};
+use crate::ops::{Region, Stream, gather_last, gather_tokens, last_rows, mean_square};
 use crate::param::weight::RowWeight;
 use crate::{Cx, Embedding, Kept, Layer, Param, Result};
 use comm::{Axes, Group};
@@ -17,6 +17,7 @@ pub(crate) struct Ends<D: Kernels> {
     pub(crate) end: Option<AnyEnd<D>>,
     pub(crate) name: Arc<str>, // of the last, in a profile
     pub(crate) group: Group<D::Place>,
+    pub(crate) sharers: Group<D::Place>, // of the tokens of the same sequences
 }
 
 /// The tables of ids.
@@ -98,7 +99,11 @@ impl<D: Kernels> Ends<D> {
         let few = !all && !cx.recording(); // a record has a row for every token
         let x = if few { last_rows(cx, &x.gather(&self.group)?).into() } else { x };
         let y = end.logits(cx, table, x)?;
-        Ok((Output::Logits(if all || few { y } else { last_rows(cx, &y) }), None))
+        if all {
+            return Ok((Output::Logits(gather_tokens(cx, y, &self.sharers)?), None));
+        }
+        let y = if few { y } else { last_rows(cx, &y) };
+        Ok((Output::Logits(gather_last(cx, y, &self.sharers)?), None))
     }
     /// The gradient of what the last block gave, none where nobody wants it, and what the weight half needs.
     pub(crate) fn back(&mut self, cx: &Cx<D>, s: Ticket, first: bool) -> Result<(Option<Stream<D>>, Ticket)> {

@@ -106,7 +106,7 @@ fn run_cut<D: Kernels<Wide = D>>(
                 whole(param.gather_gradient(mesh)?),
             );
         }
-        optimizer.step(&mut params, mesh, 1.0)?;
+        optimizer.step(&mut params, mesh, 1.0, &mut ())?;
         for param in params {
             trace.insert(format!("step {step}: new {}", param.name()), whole(param.gather(mesh)?));
         }

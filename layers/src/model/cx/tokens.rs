@@ -1,22 +1,30 @@
 //! The tokens of a call: which rows and positions each sequence has, and what its queries may look at. Kernels read all of
 //! this as device indices, which are made once a microbatch.
+use super::shards::TokenShards;
 use kernels::{Indexed, Segment, Span};
+use std::ops::Range;
 use tensor::{Index, Place};
 
 /// Tokens, one sequence after the other.
 pub struct Tokens<P: Place> {
     first: usize, // number of the first sequence in the step
-    queries: Indexed<Segment, P>,
+    shards: TokenShards,
+    parts: Vec<Segment>, // of each sequence what all ranks together go through; rows counted over all of them
+    of: Vec<usize>,      // of each segment of queries, the part
+    queries: Indexed<Segment, P>, // this rank's
     spans: Indexed<Span, P>,
     memory: Indexed<Span, P>,
     memory_lengths: Vec<usize>, // one for each sequence, or none
-    pub(crate) of_ranks: Vec<usize>,
+    of_ranks: Vec<usize>,       // lengths of the parts of all data ranks, if they are told
+    parts_of: Vec<usize>,       // how many of these each has
 }
 
 impl<P: Place> Default for Tokens<P> {
     fn default() -> Self {
         let (queries, spans, memory) = (Indexed::default(), Indexed::default(), Indexed::default());
-        Self { first: 0, queries, spans, memory, memory_lengths: Vec::new(), of_ranks: Vec::new() }
+        let (shards, parts, of) = (TokenShards::WHOLE, Vec::new(), Vec::new());
+        let (memory_lengths, of_ranks, parts_of) = (Vec::new(), Vec::new(), Vec::new());
+        Self { first: 0, shards, parts, of, queries, spans, memory, memory_lengths, of_ranks, parts_of }
     }
 }
 
@@ -28,13 +36,33 @@ impl<P: Place> Tokens<P> {
     }
     /// Begins anew, with these parts of sequences, one after the other.
     pub(crate) fn deal(&mut self, parts: impl Iterator<Item = Segment>) {
-        let tokens = self.queries.change();
-        tokens.clear();
-        tokens.extend(parts);
+        self.parts.clear();
+        self.parts.extend(parts);
         self.first = 0;
         self.memory_lengths.clear();
-        self.of_ranks.clear();
+        self.parts_of.clear();
         self.place(None);
+    }
+    /// Leaves to this rank what these shards say.
+    pub(crate) fn share(&mut self, shards: TokenShards) {
+        self.shards = shards;
+        self.place(None);
+    }
+    /// Tells of the tokens of all ranks: the lengths of each data rank's parts.
+    pub(crate) fn among<L: IntoIterator<Item = usize>>(&mut self, lengths: impl IntoIterator<Item = L>) {
+        self.of_ranks.clear();
+        self.parts_of.clear();
+        for lengths in lengths {
+            let before = self.of_ranks.len();
+            self.of_ranks.extend(lengths);
+            self.parts_of.push(self.of_ranks.len() - before);
+        }
+    }
+    /// The numbers of all ranks' tokens, if they were told.
+    pub(crate) fn numbers(&self) -> Vec<Vec<Range<usize>>> {
+        let mut lengths = self.of_ranks.iter().copied();
+        let mut of_rank = |&parts: &usize| lengths.by_ref().take(parts).collect::<Vec<_>>();
+        self.shards.numbers(self.parts_of.iter().map(&mut of_rank))
     }
     /// Numbers sequences from this one of the step's.
     pub(crate) fn number_from(&mut self, first: usize) {
@@ -42,11 +70,12 @@ impl<P: Place> Tokens<P> {
         self.first = first;
         let spans = self.spans.change().iter_mut().chain(self.memory.change());
         let spans = spans.flat_map(|s| [&mut s.query, &mut s.key]);
-        spans.chain(self.queries.change()).for_each(|t| t.sequence = t.sequence.wrapping_add_signed(by));
+        let all = spans.chain(self.queries.change()).chain(&mut self.parts);
+        all.for_each(|t| t.sequence = t.sequence.wrapping_add_signed(by));
     }
     /// Gives each sequence a memory of so many tokens.
     pub(crate) fn remember(&mut self, lengths: &[usize]) {
-        assert_eq!(lengths.len(), self.list().len(), "a memory for each sequence");
+        assert_eq!(lengths.len(), self.parts.len(), "a memory for each sequence");
         assert!(lengths.iter().all(|n| *n > 0), "a memory without tokens");
         self.memory_lengths = lengths.to_vec();
         self.place_memory();
@@ -54,48 +83,72 @@ impl<P: Place> Tokens<P> {
     /// Puts each sequence's queries before its memory.
     fn place_memory(&mut self) {
         let mut row = 0;
+        let first = |&len: &usize| {
+            row += len;
+            row - len
+        };
+        let rows: Vec<usize> = self.memory_lengths.iter().map(first).collect();
         let memory = self.memory.change();
         memory.clear();
-        for (query, &len) in self.queries.list().iter().zip(&self.memory_lengths) {
-            let key = Segment { row, len, position: 0, sequence: query.sequence };
-            row += len;
-            if query.len > 0 {
+        for (query, &part) in self.queries.list().iter().zip(&self.of).filter(|(query, _)| query.len > 0) {
+            if let Some(&len) = self.memory_lengths.get(part) {
+                let key = Segment { row: rows[part], len, position: 0, sequence: query.sequence };
                 memory.push(Span { query: *query, key });
             }
         }
     }
     /// Goes on to the next tokens of the same sequences.
     pub(crate) fn advance(&mut self, lengths: &[usize], capacity: Option<usize>) {
-        assert_eq!(lengths.len(), self.list().len(), "the same sequences go on");
-        self.of_ranks.clear();
-        for (tokens, &len) in self.queries.change().iter_mut().zip(lengths) {
-            (tokens.position, tokens.len) = (tokens.position + tokens.len, len);
+        assert_eq!(lengths.len(), self.parts.len(), "the same sequences go on");
+        self.parts_of.clear();
+        for (part, &len) in self.parts.iter_mut().zip(lengths) {
+            (part.position, part.len) = (part.position + part.len, len);
         }
         self.place(capacity);
     }
-    /// Gives each sequence's tokens their rows, and the keys they may look at: their own, or those of a cache that has
-    /// `capacity` rows for each sequence.
+    /// Gives each sequence's tokens their rows, and the keys they may look at: those of all ranks in the order of the parts, or those
+    /// of a cache that has `capacity` rows for each sequence.
     pub(crate) fn place(&mut self, capacity: Option<usize>) {
-        let (mut row, spans) = (0, self.spans.change());
+        let (mut row, mut of_all) = (0, 0);
+        let (queries, spans) = (self.queries.change(), self.spans.change());
+        queries.clear();
         spans.clear();
-        for (b, query) in self.queries.change().iter_mut().enumerate() {
-            query.row = row;
-            row += query.len;
+        self.of.clear();
+        for (b, part) in self.parts.iter_mut().enumerate() {
+            part.row = of_all;
+            of_all += part.len;
             let key = match capacity {
-                None => *query,
+                None => *part,
                 Some(capacity) => {
-                    let len = query.position + query.len;
+                    let len = part.position + part.len;
                     assert!(len <= capacity, "{len} tokens in a cache of {capacity}");
-                    Segment { row: b * capacity, len, position: 0, sequence: query.sequence }
+                    Segment { row: b * capacity, len, position: 0, sequence: part.sequence }
                 }
             };
-            if query.len > 0 {
-                spans.push(Span { query: *query, key });
+            for own in self.shards.segments(*part) {
+                let query = Segment { row, ..own };
+                row += query.len;
+                queries.push(query);
+                self.of.push(b);
+                if query.len > 0 {
+                    spans.push(Span { query, key });
+                }
             }
         }
         self.place_memory();
     }
-    /// Each sequence's tokens.
+    /// What this call goes through of each sequence, on all ranks that share it.
+    pub(crate) fn parts(&self) -> &[Segment] {
+        &self.parts
+    }
+    pub(crate) fn shards(&self) -> TokenShards {
+        self.shards
+    }
+    /// Of which part each of this rank's segments is.
+    pub(crate) fn of(&self) -> &[usize] {
+        &self.of
+    }
+    /// This rank's tokens, sequence by sequence.
     pub fn list(&self) -> &[Segment] {
         self.queries.list()
     }

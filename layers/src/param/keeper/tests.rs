@@ -111,7 +111,7 @@ fn what_is_gathered_after_an_update_is_the_new_value() {
                 keeper.after(&mut [&mut param])?;
                 keeper.complete(&mut [&mut param])?;
                 keeper.finish(&mut [&mut param])?;
-                optimizer.step(&mut [&mut param], &mesh, 1.0)?;
+                optimizer.step(&mut [&mut param], &mesh, 1.0, &mut keeper)?;
                 keeper.share(&mut [&mut param])?;
                 for w in &mut wanted {
                     *w = *w - sum;
@@ -189,7 +189,7 @@ fn bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>) -> R
             }
         }
         keeper.finish(&mut [&mut param])?;
-        let norm2 = optimizer.step(&mut [&mut param], mesh, 1.0)?;
+        let norm2 = optimizer.step(&mut [&mut param], mesh, 1.0, &mut keeper)?;
         assert!(
             norm2.read().is_none_or(|sum| sum == [65.0 * 16.0]),
             "4 ranks have 2 contributions of 0.5 each"
@@ -254,7 +254,7 @@ fn a_parameter_of_two_stages_is_one() {
             keeper.after(&mut params)?;
             keeper.complete(&mut params)?;
             keeper.finish(&mut params)?;
-            let norm2 = optimizer.step(&mut params, &mesh, 1.0)?.read().unwrap()[0];
+            let norm2 = optimizer.step(&mut params, &mesh, 1.0, &mut keeper)?.read().unwrap()[0];
             keeper.share(&mut params)?;
             let sum = |ranks: &[usize]| ranks.iter().fold(F61::ZERO, |sum, &rank| sum + number(1 + rank));
             let (mine, both) = (|stage: usize| sum(&[2 * stage, 2 * stage + 1]), sum(&[0, 1, 4, 5]));
@@ -298,7 +298,7 @@ fn what_is_not_trained_stays_and_is_gathered() {
                 keeper.after(&mut params)?;
                 keeper.complete(&mut params)?;
                 keeper.finish(&mut params)?;
-                assert_eq!(optimizer.step(&mut params, &mesh, 1.0)?.read().unwrap(), [18.0]);
+                assert_eq!(optimizer.step(&mut params, &mesh, 1.0, &mut keeper)?.read().unwrap(), [18.0]);
                 keeper.share(&mut params)?;
             }
             assert_eq!(params[0].gather(&mesh)?.unwrap(), wanted);

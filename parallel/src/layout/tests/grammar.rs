@@ -185,7 +185,6 @@ fn what_does_not_fit_is_said_in_one_sentence() {
             format!("order={order} {wanted}; each split axis is named once, innermost first: order=tp.dp");
         assert_eq!(whynot(&format!("dp=2,tp=2,order={order}")), why);
     }
-    assert_eq!(why("cp=2"), "cp has no strategy yet; the axes of a layout are tp, etp, ep, dp and pp");
 }
 
 /// Kills: sizes of other axes that a strategy is not told, its own number, an answer that asks with the wrong ones.

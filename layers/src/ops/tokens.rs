@@ -1,0 +1,119 @@
+//! Rows of tokens that other ranks have: ranks of a group that share the tokens of sequences bring theirs together in the
+//! sequences' order, and hand back what belongs to each.
+use super::Split;
+use crate::{Cx, Result};
+use comm::Group;
+use kernels::{Heads, Kernels};
+use std::ops::Range;
+use tensor::Tensor;
+
+/// The rows of each rank in the order of the whole.
+type Order = Vec<Vec<Range<usize>>>;
+
+fn order<R: Iterator<Item = Range<usize>>>(ranks: usize, rows: impl Fn(usize) -> R) -> (Order, Vec<usize>) {
+    let order: Order = (0..ranks).map(|rank| rows(rank).filter(|of| !of.is_empty()).collect()).collect();
+    let counts = order.iter().map(|of| of.iter().map(Range::len).sum()).collect();
+    (order, counts)
+}
+
+/// Moves rows from rank order to the order of the whole, or back.
+fn moved<D: Kernels>(x: Tensor<D>, order: &Order, back: bool) -> Tensor<D> {
+    let in_order = |end: &mut usize, of: &Range<usize>| {
+        let follows = of.start == *end;
+        *end = of.end;
+        Some(follows)
+    };
+    if order.iter().flatten().scan(0, in_order).all(|follows| follows) {
+        return x;
+    }
+    let (mut y, mut row) = (x.beside(x.rows(), x.cols()), 0);
+    for of in order.iter().flatten() {
+        let (from, to) = if back { (of.start, row) } else { (row, of.start) };
+        x.device().copy(y.view_mut().take_rows(to, of.len()), x.view().take_rows(from, of.len()));
+        row += of.len();
+    }
+    y
+}
+
+/// `X[B_r,F]` of the tokens of each rank, in the order of the sequences: `X[B,F]`, the same on every rank of the group.
+///
+/// # Errors
+/// If ranks do not meet.
+pub fn gather_tokens<D: Kernels>(cx: &Cx<D>, x: Tensor<D>, group: &Group<D::Place>) -> Result<Tensor<D>> {
+    if group.size() == 1 {
+        return Ok(x);
+    }
+    let (order, rows) = order(group.size(), |rank| cx.rows_of_rank(rank));
+    Ok(moved(group.all_gather_v(&x, &rows)?, &order, false))
+}
+
+/// `X[k_r,F]` of the sequences that end on each rank, in the order of the sequences that have tokens: the same on every rank.
+///
+/// # Errors
+/// If ranks do not meet.
+pub fn gather_last<D: Kernels>(cx: &Cx<D>, x: Tensor<D>, group: &Group<D::Place>) -> Result<Tensor<D>> {
+    if group.size() == 1 {
+        return Ok(x);
+    }
+    let (order, rows) = order(group.size(), |rank| cx.ends_of_rank(rank));
+    Ok(moved(group.all_gather_v(&x, &rows)?, &order, false))
+}
+
+/// Of `X[B,F]`, a partial sum on every rank, the sums of this rank's tokens: `X[B_r,F]`.
+pub(super) fn scatter_tokens<D: Kernels>(
+    cx: &Cx<D>,
+    x: Tensor<D>,
+    group: &Group<D::Place>,
+) -> Result<Tensor<D>> {
+    let (order, rows) = order(group.size(), |rank| cx.rows_of_rank(rank));
+    Ok(group.reduce_scatter_v(&moved(x, &order, true), &rows)?)
+}
+
+/// Of `[Q | K | V][B_r, (Hq+2Hk)·d]` the keys and values of all ranks' tokens, `[K | V][B, 2·Hk·d]`: an all-gather of
+/// `B_r·2·Hk·d` elements.
+///
+/// # Errors
+/// If ranks do not meet.
+pub fn gather_keys<D: Kernels>(
+    cx: &Cx<D>,
+    qkv: &Split<D>,
+    heads: Heads,
+    group: &Group<D::Place>,
+) -> Result<Split<D>> {
+    let cols = 2 * heads.keys * heads.dim;
+    let x = qkv.share();
+    let mut own = x.along(cols);
+    x.device().copy(own.view_mut(), x.view().take_cols(heads.queries * heads.dim, cols));
+    Ok(Split::new(gather_tokens(cx, own, group)?, qkv.axis()))
+}
+
+/// The last token's row of every sequence that ends on this rank: `X[B_r,F]` to `[k_r,F]`.
+#[must_use]
+pub fn last_rows<D: Kernels>(cx: &Cx<D>, x: &Tensor<D>) -> Tensor<D> {
+    assert_eq!(cx.rows(), x.rows(), "a row for every token");
+    let own = cx.tokens().iter().zip(cx.parts_of_tokens());
+    let ends = own.filter(|(own, part)| {
+        let part = cx.parts()[**part];
+        own.len > 0 && own.position + own.len == part.position + part.len
+    });
+    let rows = ends.map(|(own, _)| own.row + own.len - 1);
+    let mut y = x.beside(rows.clone().count(), x.cols());
+    for (i, last) in rows.enumerate() {
+        x.device().copy(y.view_mut().take_rows(i, 1), x.view().take_rows(last, 1));
+    }
+    y
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensor::{Category, Cpu};
+
+    /// Kills: a sequence's first row, or the batch's; a row for a sequence without tokens.
+    #[test]
+    fn last_rows_are_those_of_sequences_that_have_tokens() {
+        let x = Tensor::from_fn(&Cpu::<f32>::default(), Category::Activations, 6, 2, |i| i as f32);
+        let last = last_rows(&Cx::infer([2, 0, 3, 1]), &x);
+        assert_eq!((last.shape(), last.read().unwrap()), ([3, 2], vec![2.0, 3.0, 8.0, 9.0, 10.0, 11.0]));
+    }
+}

@@ -1,0 +1,42 @@
+//! Contiguous tokens, `cp=N:contiguous`: rank `r` has the `r`th of N nearly equal pieces of every sequence. Under the causal
+//! mask later ranks have more to do, since their queries see more keys.
+//!
+//! Source: Li et al., "Sequence parallelism", §3.2, arXiv:2105.13120.
+use super::Dealing;
+use comm::Axis;
+use layers::{About, Choice, Design, Shared, Sharing, Sizes, Takes, contiguous};
+
+/// Contiguous tokens.
+pub static CONTIGUOUS: Dealing = Dealing {
+    about: About {
+        name: "context parallelism with contiguous tokens",
+        axis: Some(Axis::Cp),
+        choice: Choice::Dealing,
+        word: "contiguous",
+        takes: Takes::Nothing,
+        shares: tokens,
+        paper: "Li et al., arXiv:2105.13120",
+        chapter: None,
+        hints: &[
+            (
+                "loss",
+                "the loss is a mean over the targets of the whole step: each rank gives the sum of its tokens",
+            ),
+            ("gradient of", "gradients are partial sums over context ranks, too: each has other tokens"),
+            (
+                "texts",
+                "positions are those of the whole sequence, and the last token's logits those of the rank that has it",
+            ),
+            ("", "every token is some rank's, once, and keeps its position"),
+        ],
+    },
+    stretches: contiguous,
+};
+
+/// An example of a classifier is one token, which ranks cannot share.
+fn tokens(design: &Design, sizes: &Sizes) -> Vec<Shared> {
+    let one = matches!(design, Design::Classifier { .. });
+    let shared =
+        Shared { what: "token of an example", size: 1, over: sizes.along(Axis::Cp), by: Sharing::Equally };
+    one.then_some(shared).into_iter().collect()
+}
