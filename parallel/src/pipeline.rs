@@ -42,6 +42,33 @@ pub trait Schedule: Sync {
     }
     /// A rank's cells, in the order in which it goes through them.
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>>;
+    /// What its paper says of its tables, which tests hold against them: every schedule of the list says it.
+    fn claims(&self) -> Option<Claims> {
+        None
+    }
+}
+
+/// What a paper says of a schedule's tables.
+pub struct Claims {
+    /// How many chunks, or slices of them, a rank has saved at once: of a step of 2K microbatches or more. Of fewer, no more.
+    pub saved: fn(rank: usize, plan: &Plan) -> usize,
+    /// How many messages wait on a rank for their cells, in such a step.
+    pub waiting: fn(plan: &Plan) -> Waiting,
+    /// How long ranks wait from their first cell to their last, if a forward, an input half and a weight half of a whole part
+    /// take these times: of tables of which the paper says it. None of a schedule without a closed form.
+    pub bubble: Option<Bubble>,
+}
+
+/// The time that ranks wait under a table, if a forward, an input half and a weight half take these.
+pub type Bubble = fn(plan: &Plan, times: [f64; 3]) -> Option<f64>;
+
+/// Messages that wait, on the first rank, on those between, and on the last; on a rank alone none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// As many.
+    Exactly([usize; 3]),
+    /// As many or fewer.
+    AtMost([usize; 3]),
 }
 
 /// A schedule, with the number that a layout gives it.

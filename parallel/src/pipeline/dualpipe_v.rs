@@ -13,8 +13,8 @@
 //!
 //! Source: DeepSeek-AI, "DeepSeek-V3", §3.2.1, arXiv:2412.19437 (`DualPipe`); Qi et al., Sea AI Lab, "DualPipe could be better
 //! without the dual" (cut in half). Chapter: 15.
-use super::Schedule;
 use super::phases::{B, B2, F, F2, I, I2, W, W2, about, blocks, on_v, phases, rank_on_v};
+use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
 use layers::{About, Takes};
 
@@ -56,5 +56,12 @@ impl Schedule for DualPipeV {
             (from - whole + first, &[W]),
         ];
         phases(plan, row, on_v(rank, plan))
+    }
+    fn claims(&self) -> Option<Claims> {
+        Some(Claims {
+            saved: |_, plan| 2 * plan.ranks + 1,
+            waiting: |_| Waiting::Exactly([2; 3]),
+            bubble: None,
+        })
     }
 }

@@ -11,8 +11,8 @@
 //! changes. A message is an activation, `B·D` elements of a microbatch forth and as many back.
 //!
 //! Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965. Chapter: 14.
-use super::Schedule;
-use super::phases::{B, F, about, blocks, in_order, phases};
+use super::phases::{B, F, about, blocks, in_order, one_after_the_other, phases};
+use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
 use layers::{About, Takes};
 
@@ -29,5 +29,12 @@ impl Schedule for GPipe {
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
         let all = plan.microbatches;
         phases(plan, [(all, &[F]), (all, &[B])], in_order(rank))
+    }
+    fn claims(&self) -> Option<Claims> {
+        Some(Claims {
+            saved: |_, plan| plan.microbatches,
+            waiting: |_| Waiting::Exactly([1; 3]),
+            bubble: Some(|plan, times| Some(one_after_the_other(plan, times))),
+        })
     }
 }

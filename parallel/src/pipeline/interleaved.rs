@@ -12,8 +12,8 @@
 //!
 //! Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", §2.2,
 //! arXiv:2104.04473. Chapter: 14.
-use super::Schedule;
-use super::phases::{B, F, USUAL, about, chunks, in_rounds, phases};
+use super::phases::{B, F, USUAL, about, chunks, in_rounds, one_after_the_other, phases};
+use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
 use layers::{About, Takes};
 
@@ -39,5 +39,17 @@ impl Schedule for Interleaved {
         let ahead = all.min(2 * (ranks - 1 - rank) + (chunks - 1) * ranks);
         let row: [(usize, &[_]); 3] = [(ahead, &[F]), (all - ahead, &[F, B]), (ahead, &[B])];
         phases(plan, row, in_rounds(rank, plan, ranks))
+    }
+    fn claims(&self) -> Option<Claims> {
+        Some(Claims {
+            saved: |rank, plan| 2 * (plan.ranks - 1 - rank) + (plan.chunks - 1) * plan.ranks + 1,
+            waiting: |plan| match plan.chunks {
+                1 => Waiting::Exactly([1, 2, 2]),
+                _ => Waiting::AtMost([plan.ranks.div_ceil(2).max(2) + 2; 3]),
+            },
+            bubble: Some(|plan, times| {
+                plan.microbatches.is_multiple_of(plan.ranks).then(|| one_after_the_other(plan, times))
+            }),
+        })
     }
 }

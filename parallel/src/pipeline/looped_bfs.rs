@@ -12,8 +12,8 @@
 //! 2K ≤ M, and so does what the first gives the last going back.
 //!
 //! Source: Lamy-Poirier, "Breadth-first pipeline parallelism", §3.1, arXiv:2211.05953. Chapter: 14.
-use super::Schedule;
-use super::phases::{B, F, USUAL, about, chunks, in_rounds, phases};
+use super::phases::{B, F, USUAL, about, chunks, in_rounds, one_after_the_other, phases};
+use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
 use layers::{About, Takes};
 
@@ -36,5 +36,18 @@ impl Schedule for LoopedBfs {
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
         let all = plan.chunks * plan.microbatches;
         phases(plan, [(all, &[F]), (all, &[B])], in_rounds(rank, plan, plan.microbatches))
+    }
+    fn claims(&self) -> Option<Claims> {
+        Some(Claims {
+            saved: |_, plan| plan.chunks * plan.microbatches,
+            waiting: |plan| {
+                // of the next chunk, while the first rank has not begun with it
+                let early = (plan.microbatches + 1).saturating_sub(plan.ranks).max(1);
+                Waiting::Exactly(if plan.chunks == 1 { [1; 3] } else { [early, 1, early] })
+            },
+            bubble: Some(|plan, times| {
+                (plan.ranks <= plan.microbatches).then(|| one_after_the_other(plan, times))
+            }),
+        })
     }
 }

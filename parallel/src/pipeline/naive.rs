@@ -10,8 +10,8 @@
 //! microbatch saved. Microbatches shorten nothing here; `GPipe` is where they do.
 //!
 //! Source: what Huang et al., "GPipe", §2.3 and Figure 2(b), arXiv:1811.06965, begin from. Chapter: 14.
-use super::Schedule;
-use super::phases::{B, F, about, blocks, in_order, phases};
+use super::phases::{B, F, about, blocks, in_order, one_after_the_other, phases};
+use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
 use layers::{About, Takes};
 
@@ -30,5 +30,12 @@ impl Schedule for Naive {
     }
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
         phases(plan, [(plan.microbatches, &[F, B])], in_order(rank))
+    }
+    fn claims(&self) -> Option<Claims> {
+        Some(Claims {
+            saved: |_, _| 1,
+            waiting: |_| Waiting::Exactly([1; 3]),
+            bubble: Some(|plan, times| Some(plan.microbatches as f64 * one_after_the_other(plan, times))),
+        })
     }
 }

@@ -11,8 +11,8 @@
 //!
 //! Source: Narayanan et al., "Memory-efficient pipeline-parallel DNN training", §3.2 (PipeDream-Flush), arXiv:2006.09503.
 //! Chapter: 14.
-use super::Schedule;
-use super::phases::{B, F, about, blocks, in_order, phases};
+use super::phases::{B, F, about, blocks, in_order, one_after_the_other, phases};
+use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
 use layers::{About, Takes};
 
@@ -33,5 +33,12 @@ impl Schedule for OneForwardOneBackward {
         let ahead = plan.ranks - 1 - rank;
         let both = plan.microbatches.saturating_sub(ahead).max(1);
         phases(plan, [(ahead, &[F]), (both, &[F, B]), (ahead, &[B])], in_order(rank))
+    }
+    fn claims(&self) -> Option<Claims> {
+        Some(Claims {
+            saved: |rank, plan| plan.ranks - rank,
+            waiting: |_| Waiting::Exactly([1, 2, 1]),
+            bubble: Some(|plan, times| Some(one_after_the_other(plan, times))),
+        })
     }
 }

@@ -47,6 +47,12 @@ pub fn phases<const N: usize>(
     Box::new(turns.map(cell).filter(move |cell| cell.of.microbatch < microbatches))
 }
 
+/// The time that a microbatch needs from the first rank to the last and back, less what one rank works: K − 1 forwards and backwards
+/// of a chunk or a slice, which takes its share of a whole part's times.
+pub fn one_after_the_other(plan: &Plan, times: [f64; 3]) -> f64 {
+    (plan.ranks - 1) as f64 * times.into_iter().sum::<f64>() / (plan.chunks * plan.slices) as f64
+}
+
 /// Microbatches in their order, each through a chunk of the model: of a rank with one.
 pub fn in_order(chunk: usize) -> impl Fn(Turn, usize) -> Unit {
     move |_, n| Unit::new(chunk, n as u32)

@@ -11,8 +11,8 @@
 //! slices take equally long, and holds what K − r + S − 1 slices saved: 1/S of a microbatch each.
 //!
 //! Source: Sun et al., "Seq1F1B", §3.2, arXiv:2406.03488. Chapter: 14.
-use super::Schedule;
-use super::phases::{B, F, USUAL, about, blocks, of_whole_microbatches, phases};
+use super::phases::{B, F, USUAL, about, blocks, of_whole_microbatches, one_after_the_other, phases};
+use super::{Claims, Schedule, Waiting};
 use crate::step::{Act, Cell, Plan, Unit};
 use layers::{About, Design, Shared, Sizes, Takes};
 
@@ -48,5 +48,12 @@ impl Schedule for Seq1F1B {
             Unit { slice: slice as u16, ..Unit::new(rank, (n / slices) as u32) }
         };
         phases(plan, [(ahead, &[F]), (all - ahead, &[F, B]), (ahead, &[B])], of)
+    }
+    fn claims(&self) -> Option<Claims> {
+        Some(Claims {
+            saved: |rank, plan| plan.ranks - rank + plan.slices - 1,
+            waiting: |_| Waiting::Exactly([1, 2, 1]),
+            bubble: Some(|plan, times| Some(one_after_the_other(plan, times))),
+        })
     }
 }

@@ -11,8 +11,8 @@
 //! the first does under 1F1B. Where W ≤ F and K ≤ M, a rank waits (K − 1)(F + I − W).
 //!
 //! Source: Qi et al., "Zero bubble pipeline parallelism", §2.1, arXiv:2401.10241. Chapter: 15.
-use super::Schedule;
 use super::phases::{F, I, W, about, blocks, in_order, phases};
+use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
 use layers::{About, Takes};
 
@@ -28,6 +28,15 @@ impl Schedule for ZbH1 {
     }
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
         late(rank, plan, 1)
+    }
+    fn claims(&self) -> Option<Claims> {
+        Some(Claims {
+            saved: |_, plan| plan.ranks,
+            waiting: |_| Waiting::Exactly([1, 2, 1]),
+            bubble: Some(|plan, [f, i, w]| {
+                (plan.ranks <= plan.microbatches).then(|| (plan.ranks - 1) as f64 * (i + (f - w).max(0.0)))
+            }),
+        })
     }
 }
 

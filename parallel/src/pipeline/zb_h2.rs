@@ -13,7 +13,7 @@
 //!
 //! Source: Qi et al., "Zero bubble pipeline parallelism", §2.2, arXiv:2401.10241. Chapter: 15.
 use super::phases::{about, blocks};
-use super::{Schedule, zb_h1};
+use super::{Claims, Schedule, Waiting, zb_h1};
 use crate::step::{Cell, Plan};
 use layers::{About, Takes};
 
@@ -29,5 +29,15 @@ impl Schedule for ZbH2 {
     }
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
         zb_h1::late(rank, plan, 2)
+    }
+    fn claims(&self) -> Option<Claims> {
+        Some(Claims {
+            saved: |_, plan| 2 * plan.ranks - 1,
+            waiting: |_| Waiting::Exactly([1, 2, 2]),
+            bubble: Some(|plan, [f, i, w]| {
+                let each = (f + i - 2.0 * w).max(i - f).max(0.0);
+                (2 * plan.ranks - 1 <= plan.microbatches).then(|| (plan.ranks - 1) as f64 * each)
+            }),
+        })
     }
 }

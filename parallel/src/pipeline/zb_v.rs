@@ -11,8 +11,8 @@
 //! from its first cell to its last. Fewer microbatches `M` go as the first `M` of 2K − 1.
 //!
 //! Source: Qi et al., "Zero bubble pipeline parallelism", §6, arXiv:2401.10241v1. Chapter: 15.
-use super::Schedule;
 use super::phases::{F, F2, I, I2, W, W2, about, blocks, on_v, phases, rank_on_v};
+use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
 use layers::{About, Takes};
 
@@ -47,5 +47,14 @@ impl Schedule for ZbV {
             (rank, &[W]),
         ];
         phases(plan, row, on_v(rank, plan))
+    }
+    fn claims(&self) -> Option<Claims> {
+        Some(Claims {
+            saved: |_, plan| 2 * plan.ranks,
+            waiting: |_| Waiting::Exactly([1, 3, 2]),
+            bubble: Some(|plan, [f, i, w]| {
+                (f == i && i == w && 2 * plan.ranks - 1 <= plan.microbatches).then_some(0.0)
+            }),
+        })
     }
 }
