@@ -38,7 +38,8 @@ const SMALL: Shape = Shape {
 /// data sheet: 1 979 with sparsity.
 const PEAK: f64 = 989.5;
 /// Layouts whose ranks share the card.
-const LAYOUTS: [&str; 6] = ["tp=2,sp", "dp=2", "pp=2", "dp=2:zero3", "tp=2,dp=2", "tp=2,dp=2:zero1,pp=2"];
+const LAYOUTS: [&str; 7] =
+    ["tp=2,sp", "cp=2,recompute", "dp=2", "pp=2", "dp=2:zero3", "tp=2,dp=2", "tp=2,dp=2:zero1,pp=2"];
 
 /// One line of the table.
 #[derive(Clone, Debug, Serialize)]

@@ -183,6 +183,17 @@ fn layouts_and_sizes_that_do_not_fit_are_refused() {
     refused(&["prove", "--layout", "tp=17"], "no small model fits tp=17");
     refused(&["prove", "--dump", "there"], "--config");
     refused(&["prove", "--layout", "xp=2"], "xp");
+    for command in ["train", "eval", "price"] {
+        let says = "a sequence of 2 tokens cannot be dealt over cp=4: each rank needs at least one";
+        refused(&[command, "--seq", "2", "--layout", "cp=4"], says);
+    }
+    let generate = ["generate", "--prompt-ids", "1", "--max-new", "2", "--layout", "cp=4"];
+    refused(&generate, "a sequence of 3 tokens cannot be dealt over cp=4: each rank needs at least one");
+    refused(
+        &["train", "--model", "mlp", "--layout", "cp=2"],
+        "cp=2 does not fit 1 token of an example: cp can be 1",
+    );
+    refused(&["train", "--layout", "recompute,recompute"], "recompute is written twice; write it once");
     refused(&["prove", "--layout", "tp=2,tp=2"], "tp");
     refused(&["prove", "--layout", "tp=99999999999999999999999"], "99999999999999999999999");
     refused(&["prove", "--layout", "dp=1048577"], "1048577");

@@ -94,7 +94,7 @@ fn within(number: &str, first: f64, loss: f64) -> f64 {
 #[test]
 fn training_on_a_card_is_training_on_the_host_under_every_kind_of_layout() {
     for (experts, layouts) in [
-        (false, &["none", "tp=2,sp", "dp=2:zero3", "pp=2", "tp=2,dp=2:zero1,pp=2"][..]),
+        (false, &["none", "tp=2,sp", "dp=2:zero3", "pp=2", "tp=2,dp=2:zero1,pp=2", "cp=2,recompute"][..]),
         (true, &["none", "ep=2"]),
     ] {
         let (dir, config) = config(experts);
@@ -176,7 +176,7 @@ fn what_is_generated_on_a_card_is_what_the_host_generates() {
     };
     let wanted = generated("cpu", "none");
     assert_eq!(wanted.len(), 2);
-    for layout in ["none", "tp=2", "pp=2,tp=2", "dp=2"] {
+    for layout in ["none", "tp=2", "pp=2,tp=2", "dp=2", "cp=2"] {
         assert_eq!(generated("cuda", layout), wanted, "{layout}");
     }
 }

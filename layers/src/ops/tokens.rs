@@ -107,6 +107,8 @@ pub fn last_rows<D: Kernels>(cx: &Cx<D>, x: &Tensor<D>) -> Tensor<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TokenShards;
+    use comm::{Axis, Mesh, World};
     use tensor::{Category, Cpu};
 
     /// Kills: a sequence's first row, or the batch's; a row for a sequence without tokens.
@@ -115,5 +117,33 @@ mod tests {
         let x = Tensor::from_fn(&Cpu::<f32>::default(), Category::Activations, 6, 2, |i| i as f32);
         let last = last_rows(&Cx::infer([2, 0, 3, 1]), &x);
         assert_eq!((last.shape(), last.read().unwrap()), ([3, 2], vec![2.0, 3.0, 8.0, 9.0, 10.0, 11.0]));
+    }
+
+    /// Of two sequences of 5 and 2 tokens rank 1 has every third from the second on, which ends both, and rank 0 the rest. Kills: rows
+    /// in the order of ranks, another rank's last rows, rows handed back where they were taken from.
+    #[test]
+    fn rows_come_together_in_the_order_of_sequences_and_go_back() {
+        let third = |n: usize, rank: usize, _: usize| {
+            let mine = move |token: &usize| usize::from(token % 3 == 1) == rank;
+            (0..n).filter(mine).map(|token| token..token + 1).collect()
+        };
+        let run = |device: Cpu<f32>, mesh: Mesh<_>| {
+            let group = TokenShards::sharers(&mesh);
+            let shards = TokenShards::new([1, 2], third).at(&mesh);
+            let cx = Cx::<Cpu<f32>>::infer([5, 2]).sharded(shards);
+            let of = |sequence: usize, position: usize| (10 * sequence + position) as f32;
+            let own: Vec<_> =
+                cx.tokens().iter().flat_map(|t| (0..t.len).map(|i| of(t.sequence, t.position + i))).collect();
+            let x = Tensor::from_fn(&device, Category::Activations, own.len(), 1, |i| own[i]);
+            let last = gather_last(&cx, last_rows(&cx, &x), group)?.read().unwrap();
+            let all = gather_tokens(&cx, x, group)?;
+            let back = scatter_tokens(&cx, all.clone(), group)?.read().unwrap();
+            assert_eq!(back, own.iter().map(|x| 2.0 * x).collect::<Vec<_>>());
+            Ok::<_, crate::Error>((all.read().unwrap(), last))
+        };
+        for (all, last) in World::threads(&[(Axis::Cp, 2)]).unwrap().run(run).unwrap() {
+            assert_eq!(all, [0.0, 1.0, 2.0, 3.0, 4.0, 10.0, 11.0]);
+            assert_eq!(last, [4.0, 11.0]);
+        }
     }
 }
