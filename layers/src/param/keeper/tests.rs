@@ -87,13 +87,15 @@ fn calls_of_the_same_ranks_start_in_one_order() {
 }
 
 /// Two steps of plain descent, of each the value before and after it as layers are given it. Kills: a value that was gathered
-/// before the update and is used after it, another rank's shard, one at the wrong place.
+/// before the update and is used after it (also where it stays gathered: stage 4), another rank's shard, one at the wrong place.
 #[test]
 fn what_is_gathered_after_an_update_is_the_new_value() {
     let _key = Key(5).enter();
-    for (stage, block) in [(0, None), (1, None), (2, None), (3, None), (1, Some(2)), (3, Some(2))] {
+    for (stage, block) in [(0, None), (1, None), (2, None), (3, None), (4, None), (1, Some(2)), (3, Some(2))]
+    {
         let run = |device: Cpu<F61>, mesh: Mesh<Host>| {
-            let rests = zero(stage, block);
+            let rests = zero(stage.min(3), block);
+            let rests = if stage == 4 { Rests { value: Rest::Gathered, ..rests } } else { rests };
             let at = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 1 }) };
             let draw = Draw { mean: 0.0, std: 1.0 };
             let mut param = Param::new(&at, "w", [13, 5], at.placement(), draw)?;
