@@ -139,12 +139,6 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
         self.model.gradients.now(SUM, params, Param::peers, lend, give)?;
         params.iter_mut().try_for_each(|param| param.end_sum())
     }
-    /// Of values that rest as shards what was gathered goes.
-    fn before_update(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
-        let shards = params.iter_mut().filter(|param| param.value.shard.is_some());
-        shards.for_each(|param| param.value.whole = None);
-        Ok(())
-    }
     /// Values that rest whole are gathered.
     fn share(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
         self.model.gather(params, |param| param.value.shard.is_none())

@@ -262,6 +262,40 @@ mod tests {
         }
     }
 
+    /// Who keeps state elsewhere must be told. Kills: a parameter that is changed unannounced, one that is not trained and announced,
+    /// moments that are taken after the announcement.
+    #[test]
+    fn every_update_is_told_before_and_after() {
+        #[derive(Default)]
+        struct Told(Vec<(String, usize)>);
+        impl Uses<Cpu<f32>> for Told {
+            fn before_update(&mut self, params: &mut [&mut Param<Cpu<f32>>]) -> Result<()> {
+                params.iter().for_each(|p| self.0.push((format!("before {}", p.name()), p.moments.len())));
+                Ok(())
+            }
+            fn after_update(&mut self, params: &mut [&mut Param<Cpu<f32>>]) -> Result<()> {
+                params.iter().for_each(|p| self.0.push((format!("after {}", p.name()), p.moments.len())));
+                Ok(())
+            }
+        }
+        let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
+        let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+        let draw = Draw { mean: 0.0, std: 1.0 };
+        let param = |name: &str, placement| Param::new(&at, name, [2, 3], placement, draw).unwrap();
+        let still = param("still", Placement::default().untrained());
+        let mut all = [param("a", Placement::default()), still, param("b", Placement::default())];
+        let mut params: Vec<_> = all.iter_mut().collect();
+        for (kind, moments) in [(Kind::Sgd, 0), (Kind::ADAMW, 2)] {
+            let mut told = Told::default();
+            for param in params.iter_mut().filter(|param| param.placement().trained) {
+                param.sync().unwrap();
+            }
+            Optimizer::new(kind, None).step(&mut params, &mesh, 0.5, &mut told).unwrap();
+            let wanted = ["before a", "after a", "before b", "after b"];
+            assert_eq!(told.0, wanted.map(|what| (what.to_string(), moments)));
+        }
+    }
+
     /// Kills: a moment taken for the other, for its turn or for a fresh one, steps counted anew.
     #[test]
     fn moments_that_were_gathered_are_restored() {
