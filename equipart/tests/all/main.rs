@@ -18,6 +18,7 @@ mod embedded;
 #[cfg(unix)]
 mod endings;
 mod goldens;
+mod help;
 mod memory;
 mod memory_limit;
 mod models;
