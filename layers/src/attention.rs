@@ -20,28 +20,27 @@ pub mod cross_attention;
 pub mod head_norm;
 pub mod rotary;
 
-use crate::model::part::Part;
+use crate::model::part::{Part, Ticket};
 use crate::model::strategy::{self, Column, Row, Sharing};
-use crate::ops::{Split, rotate};
+use crate::ops::{Split, Stream, rotate};
 use crate::param::placement::{Pieces, Section};
-use crate::{Back, Builder, ColumnLinear, Cx, Error, HeadNorm, Layer, Param, Result, Rotary, RowLinear};
+use crate::{Back, Builder, Cx, Error, HeadNorm, Layer, Param, Result, Rotary};
 use comm::Axis;
-use core::AttentionCore;
 use kernels::{Heads, Kernels};
 
 /// Attention, its heads split over the ranks of an axis: `W[D,(H_t+2K_t)·d]`, the heads, and `W[H_t·d,D]`.
-pub type Attention<D> = (Part<D, ColumnLinear<D>>, (SelfAttention<D>, Part<D, RowLinear<D>>));
+pub type Attention<D> = (Part<D, Stream<D>, Split<D>>, (SelfAttention<D>, Part<D, Split<D>, Stream<D>>));
 
 /// What lies between the two products: norm and rotation of the heads, and the core.
 pub struct SelfAttention<D: Kernels> {
     norm: Option<HeadNorm<D>>,
     rotary: Option<Rotary<D>>,
     heads: Heads, // this rank's
-    core: Part<D, AttentionCore<D>>,
+    core: Part<D, Split<D>, Split<D>>,
 }
 
 /// What backward needs of it: that of the norm, and that of the core.
-pub type Saved<D> = (Option<head_norm::Saved<D>>, <Part<D, AttentionCore<D>> as Layer<D>>::Saved);
+pub type Saved<D> = (Option<head_norm::Saved<D>>, Ticket);
 
 /// This rank's heads, and the sections into which query and KV heads are cut.
 pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Result<(Heads, [Section; 2])> {
@@ -83,17 +82,17 @@ pub fn shard<D: Kernels>(at: &Builder<D>, attention: &strategy::Attention<D>) ->
         norm: attention.head_norm.map(norm).transpose()?,
         rotary: attention.rotary.cloned(),
         heads: mine,
-        core: at.core(&core)?,
+        core: at.build(&core)?,
     };
-    let qkv = at.column(&Column { axis, name: &qkv, inputs: width, sections, bias: bias.qkv })?;
-    Ok((qkv, (inside, at.row(&Row { axis, name: &out, sizes: [q.size, width], bias: bias.out })?)))
+    let qkv = at.build(&Column { axis, name: &qkv, inputs: width, sections, bias: bias.qkv })?;
+    Ok((qkv, (inside, at.build(&Row { axis, name: &out, sizes: [q.size, width], bias: bias.out })?)))
 }
 
 impl<D: Kernels> Layer<D> for SelfAttention<D> {
     type In = Split<D>; // [Q|K|V]
     type Out = Split<D>; // O
     type Saved = Saved<D>;
-    type Pending = <Part<D, AttentionCore<D>> as Layer<D>>::Pending;
+    type Pending = Ticket;
 
     fn forward(&self, cx: &Cx<D>, mut qkv: Split<D>) -> Result<(Split<D>, Saved<D>)> {
         let mut norm = None;

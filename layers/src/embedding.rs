@@ -27,7 +27,7 @@ use tensor::{Device, Ids, Tensor};
 /// A table of `V` rows, split by rows over the ranks of an axis, with or without a table of positions.
 pub struct Embedding<D: Kernels> {
     name: String,
-    table: RowWeight<D>, // [V_t,D]
+    table: Option<RowWeight<D>>, // [V_t,D]; none while a tied head has it
     padding: Option<usize>,
     positions: Option<(WholeWeight<D>, usize)>, // [n,D], n
     rate: f64,
@@ -41,6 +41,9 @@ type Read<P> = (Ids<P>, Option<Ids<P>>);
 pub type Saved<D> = Kept<Read<<D as Device>::Place>>;
 /// What the weight half needs: besides, dY of the tokens at hand, and of all.
 pub type Pending<D> = (Read<<D as Device>::Place>, Stream<D>, Tensor<D>);
+
+/// A head gives back the table that it was lent.
+const LENT: &str = "the table is back";
 
 fn draw(width: usize) -> Draw {
     Draw { mean: 0.0, std: 1.0 / (width as f64).sqrt() }
@@ -69,21 +72,13 @@ impl<D: Kernels> Embedding<D> {
         if let Some(id) = padding.filter(|id| *id >= vocabulary) {
             return Err(Error::size("the id of padding", id, format!("below {vocabulary}")));
         }
-        let (draw, table) = (draw(width), table(at, axis, name, [vocabulary, width])?);
+        let (draw, table) = (draw(width), Some(table(at, axis, name, [vocabulary, width])?));
         let learned = |n: usize| {
             positive("the number of positions", n)?;
             Ok::<_, Error>((WholeWeight::new(at, "positions", [n, width], at.placement(), draw)?, n))
         };
         let (positions, group) = (context.map(learned).transpose()?, at.mesh.group(axis).named(name));
         Ok(Self { name: name.into(), table, padding, positions, rate, group, region: at.region })
-    }
-    /// The table, for a head that is tied to it.
-    pub fn table(&mut self) -> &mut RowWeight<D> {
-        &mut self.table
-    }
-    /// The table, to read.
-    pub(crate) fn rows(&self) -> &RowWeight<D> {
-        &self.table
     }
 }
 
@@ -110,7 +105,8 @@ impl<D: Kernels> Layer<D> for Embedding<D> {
 
     fn forward(&self, cx: &Cx<D>, ids: Ids<D::Place>) -> Result<(Stream<D>, Saved<D>)> {
         let rank = self.group.rank();
-        let mut y = embed(&self.table.rows()?, rank, &ids).reduce(&self.group, self.region)?;
+        let mut y =
+            embed(&self.table.as_ref().expect(LENT).rows()?, rank, &ids).reduce(&self.group, self.region)?;
         let mut positions = None;
         if let Some((table, context)) = &self.positions {
             let at = places(cx, ids.place(), &y.mine(), *context)?;
@@ -131,7 +127,7 @@ impl<D: Kernels> Layer<D> for Embedding<D> {
     }
 
     fn backward_weight(&mut self, _: &Cx<D>, ((ids, positions), dy, whole): Pending<D>) -> Result<()> {
-        embed_backward(&mut self.table, self.group.rank(), &ids, self.padding, &whole);
+        embed_backward(self.table.as_mut().expect(LENT), self.group.rank(), &ids, self.padding, &whole);
         if let (Some((table, _)), Some(at)) = (&mut self.positions, &positions) {
             position_rows_backward(table, at, &dy);
         }
@@ -139,8 +135,11 @@ impl<D: Kernels> Layer<D> for Embedding<D> {
     }
 
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
-        into.push(self.table.param());
+        into.extend(self.table.as_mut().map(RowWeight::param));
         into.extend(self.positions.as_mut().map(|(table, _)| table.param()));
+    }
+    fn table(&mut self) -> Option<&mut Option<RowWeight<D>>> {
+        Some(&mut self.table)
     }
 }
 

@@ -21,16 +21,17 @@
 //! Source: Shoeybi et al., Megatron-LM, §3 (parallel cross-entropy), arXiv:1909.08053; Szegedy et al., §7,
 //! arXiv:1512.00567 (label smoothing); Chowdhery et al., §5, arXiv:2204.02311 (z-loss). Chapters: 6, 7.
 use crate::linear::column::BIAS;
-use crate::model::end::{EndBack, EndLoss, TiedTable, TiedTableMut};
-use crate::model::part::{Held, Part};
+use crate::model::part::{Part, Ticket};
+use crate::model::stage::{Ending, Output, Targets, Wanted};
 use crate::model::strategy;
+use crate::norm::Branches;
 use crate::ops::{
     self, Split, Stream, add_columns, columns_bias_gradient, cross_entropy_backward, matmul,
     split_cross_entropy,
 };
 use crate::param::placement::{Pieces, Section};
 use crate::param::weight::{ColumnWeight, RowWeight};
-use crate::{Builder, Cx, Draw, End, Kept, Layer, Norm, Objective, Param, Result, Targets, norm};
+use crate::{Back, Builder, Cx, Draw, Kept, Layer, Objective, Param, Result};
 use comm::{Axes, Group};
 use kernels::{Kernels, LossTerms};
 use tensor::{Ids, Tensor};
@@ -39,24 +40,30 @@ use tensor::{Ids, Tensor};
 /// a bias, the last layer of a classifier.
 pub struct Head<D: Kernels> {
     name: String,
-    norm: Option<Part<D, Norm<D>>>,
-    weight: Option<ColumnWeight<D>>, // W[D,V_t]; none where it is the embedding's table
-    bias: Option<ColumnWeight<D>>,   // b[V_t]
+    norm: Option<Part<D, Stream<D>, Branches<D>>>,
+    weight: Weight<D>,
+    bias: Option<ColumnWeight<D>>, // b[V_t]
     vocabulary: usize,
     objective: Objective,
     group: Group<D::Place>,
     over: Axes, // of which each rank has a part of the loss
 }
 
-/// What the norm keeps, if there is one.
-type Normed<D> = Option<Held<norm::Saved<D>>>;
+/// `W[D,V_t]`.
+enum Weight<D: Kernels> {
+    Own(ColumnWeight<D>),
+    Tied(Option<RowWeight<D>>), // the embedding's table, while it is lent
+}
 
-/// What backward needs.
+/// A tied head is gone through while it has the table.
+const LENT: &str = "the embedding's table";
+
+/// What backward needs of a loss.
 pub struct Saved<D: Kernels> {
-    norm: Normed<D>,
-    x: Kept<Stream<D>>,
-    logits: Kept<Split<D>>,
-    lse: Kept<Tensor<D::Wide>>,
+    norm: Ticket,
+    x: Stream<D>,
+    logits: Split<D>,
+    lse: Tensor<D::Wide>,
     targets: Ids<D::Place>,
 }
 
@@ -70,11 +77,13 @@ impl<D: Kernels> Head<D> {
     /// If there are no such values.
     pub fn shard(at: &Builder<D>, head: &strategy::Head) -> Result<Self> {
         let strategy::Head { axis, name, sizes: [inputs, vocabulary], norm, tied, bias, objective } = *head;
-        let norm = norm.map(|norm| at.norm(&norm)).transpose()?;
+        let norm = norm.map(|norm| at.build(&norm)).transpose()?;
         let columns = [Section::new(vocabulary, Pieces::Padded)];
         let draw = Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
-        let weight =
-            (!tied).then(|| ColumnWeight::new(at, axis, name, inputs, &columns, draw)).transpose()?;
+        let weight = match tied {
+            true => Weight::Tied(None),
+            false => Weight::Own(ColumnWeight::new(at, axis, name, inputs, &columns, draw)?),
+        };
         let bias = bias.then(|| ColumnWeight::new(at, axis, format!("{name}.bias"), 1, &columns, BIAS));
         Ok(Self {
             name: name.into(),
@@ -87,22 +96,37 @@ impl<D: Kernels> Head<D> {
             over: at.mesh.over(Axes::LOSS)?.axis(),
         })
     }
-    fn columns(&self, table: Option<&RowWeight<D>>) -> Result<ops::Columns<D>> {
-        match (&self.weight, table) {
-            (Some(weight), _) => weight.columns(),
-            (None, table) => Ok(table.expect("a tied head is given the embedding's table").rows()?.t()),
+    fn columns(&self) -> Result<ops::Columns<D>> {
+        match &self.weight {
+            Weight::Own(weight) => weight.columns(),
+            Weight::Tied(table) => Ok(table.as_ref().expect(LENT).rows()?.t()),
         }
     }
     /// `norm(X)`, and what the norm keeps, if there is one.
-    fn normed(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Normed<D>)> {
+    fn normed(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Ticket)> {
         let Some(norm) = &self.norm else { return Ok((x, None)) };
-        let (n, saved) = norm.forward(cx, x)?;
-        Ok((n, Some(saved)))
+        let ((n, _), saved) = norm.forward(cx, x)?;
+        Ok((n, saved))
     }
     /// This rank's logits of `norm(X)`.
-    fn split(&self, table: Option<&RowWeight<D>>, n: &Tensor<D>) -> Result<Split<D>> {
-        let logits = matmul(n, &self.columns(table)?);
+    fn split(&self, n: &Tensor<D>) -> Result<Split<D>> {
+        let logits = matmul(n, &self.columns()?);
         if let Some(bias) = &self.bias { add_columns(logits, &bias.columns()?) } else { Ok(logits) }
+    }
+    /// Logits `[B,V]`, all of them on every rank: for choosing the next token.
+    fn logits(&self, cx: &Cx<D>, x: Stream<D>) -> Result<Tensor<D>> {
+        let n = self.normed(cx, x)?.0.gather(&self.group)?;
+        cx.saw(&self.name, "in", |_| Ok((&n).into()))?;
+        let logits = self.split(&n)?.all_gather_first(&self.group, self.vocabulary)?;
+        cx.saw(&self.name, "out", |_| Ok((&logits).into()))?;
+        Ok(logits)
+    }
+    /// dZ of this rank's logits, and what else is needed of forward: what the norm kept, and what it gave.
+    fn back_to_logits(&self, cx: &Cx<D>, saved: Saved<D>) -> Result<(Split<D>, Ticket, Stream<D>)> {
+        let Saved { norm, x, logits, lse, targets } = saved;
+        let dlogits = cross_entropy_backward(logits, &lse, self.group.rank(), &targets, &self.terms(cx));
+        cx.saw_gradient(&self.name, "out", |_| Ok(dlogits.seen_first(&self.group, self.vocabulary)))?;
+        Ok((dlogits, norm, x))
     }
     fn terms(&self, cx: &Cx<D>) -> LossTerms {
         let plain = Objective { smoothing: 0.0, z: 0.0 }; // a text is judged by its likelihood alone
@@ -111,68 +135,45 @@ impl<D: Kernels> Head<D> {
     }
 }
 
-impl<D: Kernels> End<D> for Head<D> {
-    type Saved = Saved<D>;
+impl<D: Kernels> Layer<D> for Head<D> {
+    type In = Ending<D>;
+    type Out = Option<Output<D>>;
+    type Saved = Option<Kept<Saved<D>>>;
     type Pending = Pending<D>;
 
-    fn logits(&self, cx: &Cx<D>, table: TiedTable<D>, x: Stream<D>) -> Result<Tensor<D>> {
-        let n = self.normed(cx, x)?.0.gather(&self.group)?;
-        cx.saw(&self.name, "in", |_| Ok((&n).into()))?;
-        let logits = self.split(table, &n)?.all_gather_first(&self.group, self.vocabulary)?;
-        cx.saw(&self.name, "out", |_| Ok((&logits).into()))?;
-        Ok(logits)
-    }
-
-    fn forward(
-        &self,
-        cx: &Cx<D>,
-        table: TiedTable<D>,
-        x: Stream<D>,
-        targets: Targets<D>,
-    ) -> EndLoss<D, Self> {
-        let Targets::Ids(targets) = targets else { panic!("rows as targets of a head; it must be ids") };
+    fn forward(&self, cx: &Cx<D>, (x, wanted): Ending<D>) -> Result<(Self::Out, Self::Saved)> {
+        let targets = match wanted {
+            Some(Wanted::Loss(Targets::Ids(targets))) => targets,
+            Some(Wanted::Loss(Targets::Rows(_))) => panic!("rows as targets of a head; it must be ids"),
+            _ => return Ok((Some(Output::Logits(self.logits(cx, x)?)), None)),
+        };
         let (n, norm) = self.normed(cx, x)?;
         cx.saw(&self.name, "in", |_| Ok(n.seen()))?;
-        let logits = self.split(table, &n.gather(&self.group)?)?;
+        let logits = self.split(&n.gather(&self.group)?)?;
         cx.saw(&self.name, "out", |_| Ok(logits.seen_first(&self.group, self.vocabulary)))?;
         let (loss, lse) = split_cross_entropy(&logits, &self.group, &targets, &self.terms(cx), self.over)?;
-        Ok((loss, Saved { norm, x: cx.keep(n), logits: cx.keep(logits), lse: cx.keep(lse), targets }))
+        Ok((Some(Output::Loss(loss)), Some(cx.keep(Saved { norm, x: n, logits, lse, targets }))))
     }
 
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        table: TiedTable<D>,
-        s: Self::Saved,
-        wanted: bool,
-    ) -> EndBack<D, Self> {
-        let (lse, rank, x) = (s.lse.open(), self.group.rank(), s.x.open());
-        let dlogits = cross_entropy_backward(s.logits.open(), &lse, rank, &s.targets, &self.terms(cx));
-        cx.saw_gradient(&self.name, "out", |_| Ok(dlogits.seen_first(&self.group, self.vocabulary)))?;
-        let mut dx = None;
-        if wanted {
-            let dn = dlogits.matmul(&self.columns(table)?.t())?.reduce(&self.group, x.region())?;
-            cx.saw_gradient(&self.name, "in", |_| Ok(dn.seen()))?;
-            dx = Some(match (&mut self.norm, s.norm) {
-                (Some(norm), Some(saved)) => norm.backward_onto(cx, saved, &dn, None)?,
-                _ => dn,
-            });
+    fn backward_input(&mut self, cx: &Cx<D>, saved: Self::Saved, _: Self::Out) -> Back<D, Self> {
+        let (dlogits, norm, x) = self.back_to_logits(cx, saved.expect("forward gave a loss").open())?;
+        let mut dx = dlogits.matmul(&self.columns()?.t())?.reduce(&self.group, x.region())?;
+        cx.saw_gradient(&self.name, "in", |_| Ok(dx.seen()))?;
+        if let Some(layer) = &mut self.norm {
+            dx = layer.backward(cx, norm, (dx, None))?;
         }
-        Ok((dx, (x.gather(&self.group)?, dlogits)))
+        Ok(((dx, None), (x.gather(&self.group)?, dlogits)))
     }
 
-    fn backward_weight(
-        &mut self,
-        _: &Cx<D>,
-        table: TiedTableMut<D>,
-        (x, dlogits): Self::Pending,
-    ) -> Result<()> {
-        match (&mut self.weight, table) {
-            (Some(weight), _) => ops::columns_gradient(weight, &x, &dlogits),
-            (None, table) => {
-                let table = table.expect("a tied head is given the embedding's table");
-                ops::rows_gradient(table, &dlogits, &x);
-            }
+    fn backward_first(&mut self, cx: &Cx<D>, saved: Self::Saved, _: Self::Out) -> Result<Pending<D>> {
+        let (dlogits, _, x) = self.back_to_logits(cx, saved.expect("forward gave a loss").open())?;
+        Ok((x.gather(&self.group)?, dlogits))
+    }
+
+    fn backward_weight(&mut self, _: &Cx<D>, (x, dlogits): Self::Pending) -> Result<()> {
+        match &mut self.weight {
+            Weight::Own(weight) => ops::columns_gradient(weight, &x, &dlogits),
+            Weight::Tied(table) => ops::rows_gradient(table.as_mut().expect(LENT), &dlogits, &x),
         }
         if let Some(bias) = &mut self.bias {
             columns_bias_gradient(bias, &dlogits);
@@ -184,8 +185,15 @@ impl<D: Kernels> End<D> for Head<D> {
         if let Some(norm) = &mut self.norm {
             norm.params(into);
         }
-        into.extend(self.weight.as_mut().map(ColumnWeight::param));
+        match &mut self.weight {
+            Weight::Own(weight) => into.push(weight.param()),
+            Weight::Tied(table) => into.extend(table.as_mut().map(RowWeight::param)),
+        }
         into.extend(self.bias.as_mut().map(ColumnWeight::param));
+    }
+
+    fn table(&mut self) -> Option<&mut Option<RowWeight<D>>> {
+        if let Weight::Tied(table) = &mut self.weight { Some(table) } else { None }
     }
 }
 

@@ -1,4 +1,5 @@
 //! The shape of a layer: a forward, and a backward in two halves.
+use crate::param::weight::RowWeight;
 use crate::{Cx, Param, Result};
 use kernels::Kernels;
 
@@ -51,6 +52,11 @@ pub trait Layer<D: Kernels> {
     }
     /// Its parameters, in program order.
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>);
+    /// Where it has the table `[V,D]` that an embedding and a head may share: an embedding's own, which a tied head is lent while it
+    /// is gone through. Layers besides these two have none.
+    fn table(&mut self) -> Option<&mut Option<RowWeight<D>>> {
+        None
+    }
 }
 
 /// One layer after the other. Backward goes back layer by layer, so that what the second keeps is gone before the first's
@@ -82,31 +88,5 @@ impl<D: Kernels, A: Layer<D>, B: Layer<D, In = A::Out>> Layer<D> for (A, B) {
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
         self.0.params(into);
         self.1.params(into);
-    }
-}
-
-impl<D: Kernels, L: Layer<D> + ?Sized> Layer<D> for Box<L> {
-    type In = L::In;
-    type Out = L::Out;
-    type Saved = L::Saved;
-    type Pending = L::Pending;
-
-    fn forward(&self, cx: &Cx<D>, x: L::In) -> Result<(L::Out, L::Saved)> {
-        (**self).forward(cx, x)
-    }
-    fn backward_input(&mut self, cx: &Cx<D>, saved: L::Saved, dy: L::Out) -> Back<D, Self> {
-        (**self).backward_input(cx, saved, dy)
-    }
-    fn backward_first(&mut self, cx: &Cx<D>, saved: L::Saved, dy: L::Out) -> Result<L::Pending> {
-        (**self).backward_first(cx, saved, dy)
-    }
-    fn backward_weight(&mut self, cx: &Cx<D>, pending: L::Pending) -> Result<()> {
-        (**self).backward_weight(cx, pending)
-    }
-    fn backward(&mut self, cx: &Cx<D>, saved: L::Saved, dy: L::Out) -> Result<L::In> {
-        (**self).backward(cx, saved, dy)
-    }
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
-        (**self).params(into);
     }
 }

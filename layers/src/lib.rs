@@ -29,20 +29,21 @@ pub use layer::{Back, Layer};
 pub use linear::column::ColumnLinear;
 pub use linear::row::RowLinear;
 pub use mlp::Mlp;
-pub use model::block::{Block, Residual};
+pub use model::block::Residual;
 pub use model::build::Builder;
 pub use model::chunk::Chunk;
 pub use model::cx::shards::{Stretches, TokenShards, contiguous, deal};
-pub use model::cx::{Cx, Kept, Loads, Pass};
+pub use model::cx::{Cx, Kept, LayerCounts, Pass};
 pub use model::design::Design;
-pub use model::end::End;
-pub use model::part::Part;
+pub use model::hooks::Hooks;
+pub use model::part::{Block, Part};
 pub use model::record::{Activations, Record, RecordedActivation, Touched};
 pub use model::shape::{
     Balance, Biases, Blocks, Experts, FeedForward, Groups, NormKind, Objective, Positions, Rates, Scoring,
     Shape, SharedExpert, Window,
 };
-pub use model::stage::{Half, Input, Output, Room, Stage, Targets, Wanted};
+pub use model::spec::Spec;
+pub use model::stage::{Ending, Half, Input, Output, Room, Stage, Targets, Wanted};
 pub use model::strategy::{About, Choice, Shared, Sharing, Sizes, Strategy, Takes};
 pub use model::uses::Uses;
 

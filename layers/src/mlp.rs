@@ -13,25 +13,31 @@
 //! Source: Shazeer, "GLU variants improve transformer", arXiv:2002.05202; split as Megatron-LM §3. Chapter: 3.
 use crate::model::part::Part;
 use crate::model::strategy::{self, Column, Row};
-use crate::ops::{Split, activate, activate_backward, swiglu, swiglu_backward};
+use crate::ops::{Split, Stream, activate, activate_backward, swiglu, swiglu_backward};
 use crate::param::placement::Section;
-use crate::{Back, Builder, ColumnLinear, Cx, FeedForward, Kept, Layer, Param, Result, RowLinear};
+use crate::{Back, Builder, Cx, Error, FeedForward, Kept, Layer, Param, Result};
 use kernels::Kernels;
 
 /// A feed-forward of `F` hidden features, split over the ranks of an axis: `W[D,2F_t]` or `W[D,F_t]`, the function of each
 /// element, and `W[F_t,D]`.
-pub type Mlp<D> = (Part<D, ColumnLinear<D>>, (FeedForward, Part<D, RowLinear<D>>));
+pub type Mlp<D> = (Part<D, Stream<D>, Split<D>>, (FeedForward, Part<D, Split<D>, Stream<D>>));
 
 /// Parameters `name.gate_up` (SwiGLU) or `name.up`, and `name.down`; each with a `.bias` where it has one.
 ///
 /// # Errors
-/// If the ranks do not divide the hidden features.
+/// If the ranks do not divide the hidden features, or experts are asked for, which a strategy builds.
 pub fn shard<D: Kernels>(at: &Builder<D>, mlp: &strategy::Mlp) -> Result<Mlp<D>> {
-    let strategy::Mlp { axis, name, kind, sizes: [width, hidden], bias, .. } = *mlp;
+    let strategy::Mlp { axis, name, kind, sizes: [width, hidden], bias, experts } = *mlp;
+    if let Some(experts) = experts {
+        return Err(Error::Strategies(format!(
+            "nothing here builds the {} experts of {name}",
+            experts.count
+        )));
+    }
     let (up, sections) = kind.first(hidden);
     let [up, down] = [up, "down"].map(|part| format!("{name}.{part}"));
-    let up = at.column(&Column { axis, name: &up, inputs: width, sections: &sections, bias })?;
-    Ok((up, (kind, at.row(&Row { axis, name: &down, sizes: [hidden, width], bias })?)))
+    let up = at.build(&Column { axis, name: &up, inputs: width, sections: &sections, bias })?;
+    Ok((up, (kind, at.build(&Row { axis, name: &down, sizes: [hidden, width], bias })?)))
 }
 
 impl FeedForward {

@@ -16,7 +16,7 @@ use crate::linear::column::BIAS;
 use crate::model::strategy;
 use crate::ops::{Stream, norm, norm_backward};
 use crate::param::weight::WholeWeight;
-use crate::{Builder, Cx, Draw, Kept, Layer, NormKind, Param, Result};
+use crate::{Back, Builder, Cx, Draw, Kept, Layer, NormKind, Param, Result};
 use kernels::Kernels;
 use tensor::Tensor;
 
@@ -30,6 +30,10 @@ pub struct Norm<D: Kernels> {
 
 /// Gains begin near 1, but not at 1, where bugs hide.
 pub(crate) const GAIN: Draw = Draw { mean: 1.0, std: 0.02 };
+
+/// norm(X), and X itself, which goes around what comes next. Backward, their gradients, whose sum takes no pass of its own; none
+/// for an X that nobody took.
+pub type Branches<D> = (Stream<D>, Option<Stream<D>>);
 
 /// X\[B,D\] and each row's statistics.
 pub type Saved<D> = Kept<(Stream<D>, Tensor<<D as Kernels>::Wide>)>;
@@ -46,37 +50,27 @@ impl<D: Kernels> Norm<D> {
         let bias = (kind == NormKind::Layer).then(bias).transpose()?;
         Ok(Self { name: name.into(), gain: row(name, GAIN)?, bias, eps })
     }
-    /// dX, plus the gradient that went around (`skip`), in one pass.
-    ///
-    /// # Errors
-    /// If ranks do not meet.
-    pub fn backward_onto(
-        &mut self,
-        saved: Saved<D>,
-        dy: &Stream<D>,
-        skip: Option<&Stream<D>>,
-    ) -> Result<Stream<D>> {
-        let (x, stats) = saved.open();
-        norm_backward(&mut self.gain, self.bias.as_mut(), (&x, &stats), dy, skip)
-    }
 }
 
 impl<D: Kernels> Layer<D> for Norm<D> {
     type In = Stream<D>;
-    type Out = Stream<D>;
+    type Out = Branches<D>;
     type Saved = Saved<D>;
     type Pending = (); // the gradients of gain and bias cost one pass that dX makes anyway
 
-    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Saved<D>)> {
+    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Branches<D>, Saved<D>)> {
         cx.saw(&self.name, "in", |_| Ok(x.seen()))?;
         let bias = self.bias.as_ref().map(WholeWeight::whole).transpose()?;
         let (y, stats) = norm(&x, &self.gain.whole()?, bias.as_ref(), self.eps);
         cx.saw(&self.name, "out", |_| Ok(y.seen()))?;
-        Ok((y, cx.keep((x, stats))))
+        Ok(((y, Some(x.clone())), cx.keep((x, stats))))
     }
 
-    fn backward_input(&mut self, _: &Cx<D>, saved: Saved<D>, dy: Stream<D>) -> Result<(Stream<D>, ())> {
-        Ok((self.backward_onto(saved, &dy, None)?, ()))
+    fn backward_input(&mut self, cx: &Cx<D>, saved: Saved<D>, (dy, around): Branches<D>) -> Back<D, Self> {
+        let (x, stats) = saved.open();
+        let dx = norm_backward(&mut self.gain, self.bias.as_mut(), (&x, &stats), &dy, around.as_ref())?;
+        cx.saw_gradient(&self.name, "in", |_| Ok(dx.seen()))?;
+        Ok((dx, ()))
     }
 
     fn backward_weight(&mut self, _: &Cx<D>, (): ()) -> Result<()> {

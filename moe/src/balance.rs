@@ -17,8 +17,8 @@
 use crate::routing::{Routing, numbers, tally};
 use comm::{Axes, Axis, Mesh};
 use kernels::Kernels;
-use layers::ops::{RouterLoss, filled, plus, pooled};
-use layers::{Cx, Experts, Loads, Param, Pass, Result, TokenShards};
+use layers::ops::{RouterLoss, plus, pooled};
+use layers::{Cx, Experts, Hooks, LayerCounts, Param, Pass, Result, Shape, TokenShards};
 use std::ops::Range;
 use tensor::{Category, Device, Scalar, Tensor};
 
@@ -74,19 +74,57 @@ impl Counts {
     }
 }
 
-/// Moves the biases of the choice among these parameters by `rate` each, where `loads` are the choices of this rank's tokens in all
+/// What experts need between the passes of their layers.
+pub struct Balancing<D: Kernels> {
+    experts: Experts,
+    blocks: usize, // that have experts
+    mesh: Mesh<D::Place>,
+}
+
+impl<D: Kernels> Balancing<D> {
+    /// That of the experts of a shape, if it has any.
+    pub fn of(mesh: &Mesh<D::Place>, shape: &Shape) -> Option<Self> {
+        let blocks = (0..shape.blocks).filter(|block| shape.experts(*block).is_some()).count();
+        Some(Self { experts: shape.experts?, blocks, mesh: mesh.clone() })
+    }
+}
+
+impl<D: Kernels> Hooks<D> for Balancing<D> {
+    /// Where all blocks have one balance: how many tokens chose each expert in the blocks so far.
+    fn row(&self) -> Option<usize> {
+        (self.experts.balance.pooled != 0.0 && self.blocks > 0).then_some(self.experts.count)
+    }
+    /// Of the choices of all ranks the weights of scores: by how much the loss grows with each expert's score, in every row of every
+    /// block.
+    fn turn(&self, cx: &Cx<D>, own: Tensor<D::Wide>) -> Result<Tensor<D::Wide>> {
+        let Self { experts, blocks, mesh } = self;
+        let group = mesh.over(Axes::TOKENS | Axis::LAYERS)?.named("tokens of experts");
+        let Pass { mean_over, tokens: [tokens, step], .. } = cx.pass();
+        let one = |n: usize| <D::Wide as Device>::Elem::from_usize(n);
+        let over = |n: usize| if n == 0 || mean_over == 0 { one(0) } else { one(n).inv() };
+        // δ·E/(k·(L·B)²) · B/T
+        let weight = <D::Wide as Device>::Elem::from_f64(experts.balance.pooled) * one(experts.count);
+        let weight = weight * over(experts.chosen * blocks) * over(blocks * tokens) * over(step);
+        pooled(own, weight, &group)
+    }
+    fn after_update(&self, params: &mut [&mut Param<D>], counts: &LayerCounts) -> Result<()> {
+        self.experts.bias.map_or(Ok(()), |rate| move_biases((params, &self.mesh), (counts, rate)))
+    }
+}
+
+/// Moves the biases of the choice among these parameters by `rate` each, where `counts` are the choices of this rank's tokens in all
 /// microbatches of a step: up where an expert has fewer than the mean of those of all ranks, down where it has more.
 ///
 /// # Errors
 /// If ranks do not meet.
-pub fn move_biases<D: Kernels>(
+pub(crate) fn move_biases<D: Kernels>(
     (params, mesh): (&mut [&mut Param<D>], &Mesh<D::Place>),
-    (loads, rate): (&Loads, f64),
+    (counts, rate): (&LayerCounts, f64),
 ) -> Result<()> {
     let group = mesh.over(Axes::TOKENS | Axis::LAYERS)?.named("tokens of experts");
     for param in params.iter_mut().filter(|param| param.name().ends_with(BIAS)) {
         let (name, experts) = (param.name(), param.shape()[1]);
-        let own = loads.of(&name[..name.len() - BIAS.len() - 1]);
+        let own = counts.of(&name[..name.len() - BIAS.len() - 1]);
         let mut counts = own.map_or_else(|| vec![0; experts], <[_]>::to_vec);
         group.all_reduce_values(&mut counts, |a, b| a + b)?;
         let all: usize = counts.iter().sum();
@@ -135,39 +173,12 @@ pub(crate) fn loss<D: Kernels>(
     Ok(Some(RouterLoss { weights, z, first }))
 }
 
-/// Begins the balance of all blocks of a microbatch with so many experts: nobody has chosen yet.
-pub fn begin_pool<D: Kernels>(cx: &Cx<D>, device: &D, experts: usize) {
-    let none = filled(device.wide(), Category::Buffers, [1, experts], <D::Wide as Device>::Elem::ZERO);
-    *cx.pooled() = Some(none);
-}
-
 /// Adds what this rank's tokens chose in one block.
 pub(crate) fn pool<D: Kernels>(cx: &Cx<D>, device: &D, counts: &[usize]) {
     let count = |e: usize| <D::Wide as Device>::Elem::from_usize(counts[e]);
     let own = Tensor::from_fn(device.wide(), Category::Buffers, 1, counts.len(), count);
-    let mut sum = cx.pooled();
-    *sum = Some(plus(sum.take().expect("a pool that was begun"), &own));
-}
-
-/// Ends it when the last of so many blocks with experts has been gone through: of the choices of all ranks, the weights of scores.
-///
-/// # Errors
-/// If ranks do not meet.
-pub fn end_pool<D: Kernels>(
-    cx: &Cx<D>,
-    mesh: &Mesh<D::Place>,
-    (experts, blocks): (&Experts, usize),
-) -> Result<()> {
-    let group = mesh.over(Axes::TOKENS | Axis::LAYERS)?.named("tokens of experts");
-    let own = cx.pooled().take().expect("a pool that was begun");
-    let Pass { mean_over, tokens: [tokens, step], .. } = cx.pass();
-    let one = |n: usize| <D::Wide as Device>::Elem::from_usize(n);
-    let over = |n: usize| if n == 0 || mean_over == 0 { one(0) } else { one(n).inv() };
-    // δ·E/(k·(L·B)²) · B/T
-    let weight = <D::Wide as Device>::Elem::from_f64(experts.balance.pooled) * one(experts.count);
-    let weight = weight * over(experts.chosen * blocks) * over(blocks * tokens) * over(step);
-    *cx.pooled() = Some(pooled(own, weight, &group)?);
-    Ok(())
+    let mut sum = cx.beside();
+    *sum = Some(plus(sum.take().expect("it was begun with the microbatch"), &own));
 }
 
 /// How often each of a sequence's tokens chose each expert, on all ranks that have some of it: `[sequences · E]`.

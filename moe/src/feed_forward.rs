@@ -7,13 +7,12 @@
 //! ```
 //! A gate is multiplied into the hidden features, before the product that is a partial sum over etp: what is kept for backward is
 //! R and U alone. Source: Megatron-LM, `moe/experts.py`, on the place of the gates; Qwen Team, "Qwen1.5-MoE", on the gated shared expert.
-use crate::balance::{self, BIAS, Counts};
+use crate::balance::{self, BIAS, Balancing, Counts};
 use crate::exchange::{Carried, Dispatch, Exchange, MostRows};
 use crate::routing::{self, Numbers, Routing};
 use crate::shared::SharedFeedForward;
 use comm::{Axes, Axis, Group, Mesh, Request};
 use kernels::{Kernels, RouterNoise, RouterTerms};
-use layers::model::part::Other;
 use layers::model::strategy;
 use layers::ops::{
     Partial, Region, RouterLoss, Split, Stream, choose, expert_columns, expert_gradient, expert_rows, gates,
@@ -21,8 +20,8 @@ use layers::ops::{
 };
 use layers::param::weight::{ExpertWeight, WholeWeight};
 use layers::{
-    About, Back, Builder, Cx, Draw, Error, Experts, FeedForward, Kept, Layer, Mlp, Param, Placed, Result,
-    Section, Strategy,
+    About, Back, Builder, Cx, Design, Draw, Error, Experts, FeedForward, Hooks, Kept, Layer, Param, Part,
+    Placed, Result, Section, Strategy,
 };
 use std::sync::Arc;
 use tensor::{Device, Index, Tensor};
@@ -35,9 +34,16 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy + 'static> Strategy<D
     fn about(&self) -> &'static About {
         <X as Exchange<D>>::about(&self.0)
     }
-    fn feed_forward(&self, at: &Builder<D>, mlp: &strategy::Mlp) -> Result<Option<Other<D, Mlp<D>>>> {
+    fn hooks(&self, at: &Builder<D>, design: &Design) -> Option<Box<dyn Hooks<D>>> {
+        Some(Box::new(Balancing::of(at.mesh, design.shape()?)?))
+    }
+    fn feed_forward(
+        &self,
+        at: &Builder<D>,
+        mlp: &strategy::Mlp,
+    ) -> Result<Option<Part<D, Stream<D>, Stream<D>>>> {
         let Some(experts) = mlp.experts else { return Ok(None) };
-        Ok(Some(Other::new(ExpertFeedForward::new(at, mlp, experts, self.0)?)))
+        Ok(Some(Part::new(ExpertFeedForward::new(at, mlp, experts, self.0)?)))
     }
 }
 
@@ -127,7 +133,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
             experts,
             exchange,
             room: MostRows::default(),
-            shares: at.routing.and_then(|routing| routing.of(name)).map(<[_]>::to_vec),
+            shares: at.counts.and_then(|counts| counts.of(name)).map(<[_]>::to_vec),
             region,
             mesh: at.mesh.clone(),
             tp: tp.named(name),
@@ -174,7 +180,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         let first = self.region.mine(x.rows()).start;
         let (chosen, mut own, stated) = self.choice(cx, (x, first), logits)?;
         if !stated {
-            cx.add_load(self.name.trim_end_matches(".router"), &own.counts(experts.count));
+            cx.count(self.name.trim_end_matches(".router"), &own.counts(experts.count));
         }
         let learns = cx.pass().learns;
         if learns && experts.balance.pooled != 0.0 {
@@ -280,7 +286,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
 
     fn backward_input(&mut self, cx: &Cx<D>, (saved, shared): Self::Saved, dy: Stream<D>) -> Back<D, Self> {
         let Saved { x, scores: [logits, lse], mut handed, rows, up, by } = saved.open();
-        if let Some(weights) = cx.pooled().as_ref() {
+        if let Some(weights) = cx.beside().as_ref() {
             let loss = RouterLoss::alike(weights, cx.tokens().len(), x.mine().start);
             self.add_loss(cx, &loss, (&logits, &lse))?;
             handed.loss = Some(if let Some(own) = handed.loss.take() { own.plus(&loss) } else { loss });

@@ -26,7 +26,7 @@ mod routing;
 mod shared;
 pub mod sliced;
 
-pub use balance::{begin_pool, end_pool, move_biases};
+pub use balance::Balancing;
 pub use exchange::{Carried, Dispatch, Exchange, MostRows};
 pub use feed_forward::{ExpertFeedForward, WithExperts};
 pub use routing::{NOBODY, Routing};

@@ -6,13 +6,13 @@
 //! The gate is a router of one expert. Source: Qwen Team, "Qwen1.5-MoE", 2024; Dai et al., `DeepSeekMoE`, §3.2, arXiv:2401.06066,
 //! without one.
 use kernels::{Kernels, RouterTerms};
-use layers::model::part::{Of, Part, Pending};
+use layers::model::part::{Part, Ticket};
 use layers::model::strategy;
 use layers::ops::{
     Stream, dots, gates, join, logits, router_backward, router_gradient, router_input_gradient, scaled,
 };
 use layers::param::weight::WholeWeight;
-use layers::{Back, Builder, Cx, Draw, Kept, Layer, Mlp, Param, Result, SharedExpert};
+use layers::{Back, Builder, Cx, Draw, Kept, Layer, Param, Result, SharedExpert};
 use tensor::{Index, Tensor};
 
 /// A router of one expert: a gate.
@@ -21,7 +21,7 @@ const GATE: RouterTerms =
 
 /// A feed-forward with or without a gate.
 pub struct SharedFeedForward<D: Kernels> {
-    mlp: Part<D, Mlp<D>>,
+    mlp: Part<D, Stream<D>, Stream<D>>,
     gate: Option<WholeWeight<D>>,
 }
 
@@ -40,15 +40,15 @@ impl<D: Kernels> SharedFeedForward<D> {
         let own = strategy::Mlp { name: &name, sizes: [width, shared.hidden], experts: None, ..*mlp };
         let draw = Draw { mean: 0.0, std: 1.0 / (width as f64).sqrt() };
         let gate = || WholeWeight::new(at, format!("{name}.gate"), [width, 1], at.placement(), draw);
-        Ok(Self { mlp: at.feed_forward(&own)?, gate: shared.gated.then(gate).transpose()? })
+        Ok(Self { mlp: at.build(&own)?, gate: shared.gated.then(gate).transpose()? })
     }
 }
 
 impl<D: Kernels> Layer<D> for SharedFeedForward<D> {
     type In = Stream<D>;
     type Out = Stream<D>;
-    type Saved = (Of<D, Mlp<D>>, Option<Kept<Gated<D>>>);
-    type Pending = (Pending<D, Mlp<D>>, Option<(Stream<D>, Tensor<D>)>);
+    type Saved = (Ticket, Option<Kept<Gated<D>>>);
+    type Pending = (Ticket, Option<(Stream<D>, Tensor<D>)>);
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
         let (y, mlp) = self.mlp.forward(cx, x.clone())?;

@@ -7,15 +7,15 @@ use crate::step::{Act, Cell, Move, Payload, Plan, Step, Unit, moves};
 use crate::{Error, Result};
 use comm::{Axis, Group, Mesh, Tag};
 use kernels::Kernels;
-use layers::ops::Region;
+use layers::ops::{Region, filled};
 use layers::{
-    Builder, Cx, Design, Experts, Half, Input, Keeper, Output, Param, Room, Shape, Stage, Strategy,
-    TokenShards, Uses, Wanted,
+    Builder, Cx, Design, Half, Hooks, Input, Keeper, Output, Param, Room, Stage, Strategy, TokenShards, Uses,
+    Wanted,
 };
 use passed::{Passed, Received, Sent};
 use std::ops::Deref;
 use std::rc::Rc;
-use tensor::{Category, Tensor};
+use tensor::{Category, Scalar, Tensor};
 
 /// Where a model is built: the place of its layers, and the schedule of its stages.
 pub struct At<'a, D: Kernels> {
@@ -60,7 +60,7 @@ pub struct Stages<D: Kernels> {
     regions: [Region; 2],      // of the stream within a stage, and of what goes from stage to stage
     design: Rc<Design>,
     made: [Option<Made>; 2], // of forwards alone, and of training: for the last plan
-    pooled: Option<(Experts, usize)>, // where all blocks with experts, so many, have one balance
+    hooks: Vec<Box<dyn Hooks<D>>>, // of its strategies
     held: Vec<((Payload, Unit), Passed<D>)>, // by the unit that needs it
     sent: Vec<((Payload, Unit), Sent<D>)>, // not waited for yet
     coming: Vec<((Payload, Unit), Received<D>)>, // begun, and not needed yet
@@ -92,7 +92,12 @@ pub(crate) trait Work<D: Kernels> {
         Ok(())
     }
     /// All gradients are there, and weights change.
-    fn update(&mut self, _: &mut dyn Uses<D>, _: &mut [&mut Param<D>]) -> Result<()> {
+    fn update(
+        &mut self,
+        _: &[Box<dyn Hooks<D>>],
+        _: &mut dyn Uses<D>,
+        _: &mut [&mut Param<D>],
+    ) -> Result<()> {
         Ok(())
     }
 }
@@ -127,7 +132,7 @@ impl<D: Kernels> Stages<D> {
             keeper: Some(Keeper::new(at.rests)),
             logits: stages.named("logits"),
             regions: [at.region, between],
-            pooled: design.shape().and_then(Shape::pooled),
+            hooks: at.strategies.iter().filter_map(|strategy| strategy.hooks(at, &design)).collect(),
             design,
             made: [None, None],
             held: Vec::new(),
@@ -220,8 +225,8 @@ impl<D: Kernels> Stages<D> {
                     room.with(|all| stage.list(all), |params| uses.finish(params))?;
                 }
                 Move::Begin(Step::Update) => {
-                    let Self { room, stage, .. } = &mut *self;
-                    room.with(|all| stage.list(all), |params| work.update(uses, params))?;
+                    let Self { room, stage, hooks, .. } = &mut *self;
+                    room.with(|all| stage.list(all), |params| work.update(hooks, uses, params))?;
                 }
                 Move::End(Step::Complete | Step::Update) => {}
             }
@@ -253,7 +258,7 @@ impl<D: Kernels> Stages<D> {
         let width =
             self.design.width(self.pipeline.blocks(self.design.parts(), behind, plan.all_chunks()).start);
         let from = (stages, from, tags(payload, unit, plan));
-        let row = self.pooled.filter(|_| learns).map(|(experts, _)| experts.count);
+        let row = row(&self.hooks, learns).map(|(_, n)| n);
         Passed::start_receive(&self.device, from, ([rows, width], self.regions[1]), row)
     }
     /// Goes through a chunk.
@@ -276,10 +281,13 @@ impl<D: Kernels> Stages<D> {
         };
         let wanted = if end && act == Act::F { Some(work.wanted(of)?) } else { None };
         let cx = work.cx(of)?;
-        let pooled = self.pooled.filter(|_| cx.pass().learns);
-        match (row, pooled) {
-            (Some(row), _) => *cx.pooled() = row,
-            (None, Some((experts, _))) if act == Act::F => moe::begin_pool(cx, &self.device, experts.count),
+        let beside = self::row(&self.hooks, cx.pass().learns);
+        match (row, beside) {
+            (Some(row), _) => *cx.beside() = row,
+            (None, Some((_, n))) if act == Act::F => {
+                let none = <D::Wide as tensor::Device>::Elem::ZERO;
+                *cx.beside() = Some(filled(self.device.wide(), Category::Buffers, [1, n], none));
+            }
             _ => {}
         }
         let span = cx.pass().learns.then(|| self.mesh.span(Cell { act, of }.within(plan)));
@@ -300,17 +308,23 @@ impl<D: Kernels> Stages<D> {
                 None
             }
         };
-        if let (Some((experts, blocks)), true) = (pooled, end && act == Act::F) {
-            moe::end_pool(cx, &self.mesh, (&experts, blocks))?;
+        if let (Some((hooks, _)), true) = (beside, end && act == Act::F) {
+            let row = cx.beside().take().expect("it was begun with the microbatch");
+            *cx.beside() = Some(hooks.turn(cx, row)?);
         }
         drop(span);
-        let row = if end && act == Act::F { None } else { cx.pooled().take() };
+        let row = if end && act == Act::F { None } else { cx.beside().take() };
         let added = cx.take_loss().map(Output::Loss); // by layers
         ended.into_iter().chain(added).for_each(|output| work.ended(of, output));
         let to = Cell { act, of }.gives(plan);
         self.held.extend(to.zip(given).map(|(name, x)| (name, Passed { x, row })));
         Ok(())
     }
+}
+
+/// Whose row goes beside the stream, and how many elements it has, where a pass learns.
+fn row<D: Kernels>(hooks: &[Box<dyn Hooks<D>>], learns: bool) -> Option<(&dyn Hooks<D>, usize)> {
+    hooks.iter().filter(|_| learns).find_map(|hooks| Some((&**hooks, hooks.row()?)))
 }
 
 /// Takes what was left under this name.
@@ -323,7 +337,7 @@ fn named<M>(all: &mut Vec<((Payload, Unit), M)>, name: (Payload, Unit)) -> M {
 fn tags(payload: Payload, of: Unit, plan: &Plan) -> (Tag, Tag) {
     let microbatch = of.microbatch as usize + plan.microbatches * of.chunk.saturating_sub(1) as usize;
     let number = microbatch * plan.slices + of.slice as usize;
-    let row = if payload == Payload::Activation { "choices" } else { "weights of scores" };
+    let row = if payload == Payload::Activation { "row beside" } else { "row back" };
     (Tag::new(payload.name(), number), Tag::new(row, number))
 }
 

@@ -23,7 +23,7 @@ pub use dealt::features;
 use dealt::{Dealt, Flight, Largest, Sums};
 use kernels::{Kernels, Selects};
 use layers::ops::{Partial, top_k};
-use layers::{Design, Keeper, Kind, Loads, Optimizer, Pass, Record, Wide};
+use layers::{Design, Keeper, Kind, LayerCounts, Optimizer, Pass, Record, Wide};
 use tensor::{Category, Real, Scalar, Tensor};
 
 /// A model with its optimizer, on this rank.
@@ -142,21 +142,21 @@ impl<D: Kernels> Trainer<D> {
             flight,
             largest,
             sums,
-            loads: Loads::default(),
+            counts: LayerCounts::default(),
             done,
             ending,
             lr,
         };
         let all = batch.microbatches().len();
         model.run(all, pass.learns, &mut dealt, keeper)?;
-        let Dealt { sums, loads, flight, .. } = dealt;
-        flight.loads.join(loads);
+        let Dealt { sums, counts, flight, .. } = dealt;
+        flight.counts.join(counts);
         Ok(sums)
     }
-    /// How often the tokens of this rank chose each expert of its blocks since this was called last: other ranks have other
-    /// tokens or other blocks, and the sum over all is the model's.
-    pub fn take_loads(&mut self) -> Loads {
-        std::mem::take(&mut self.flight.loads)
+    /// What the layers of this rank have counted since this was called last, such as how many tokens chose each expert: other ranks
+    /// have other tokens or other blocks, and the sum over all is the model's.
+    pub fn take_counts(&mut self) -> LayerCounts {
+        std::mem::take(&mut self.flight.counts)
     }
     /// The model.
     pub fn model(&mut self) -> &mut Stages<D> {

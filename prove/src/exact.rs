@@ -118,7 +118,7 @@ fn linear_layers<D: Runs>(at: &At<D>, shared: usize, to: &mut Exact) -> Result<(
 
     let column = Column { axis, name: "up", inputs: WIDTH, sections: &[shared.into()], bias: true };
     let row = Row { axis, name: "down", sizes: down, bias: true };
-    let (mut layer, mut keeper) = ((at.column(&column)?, at.row(&row)?), Keeper::new(at.rests));
+    let (mut layer, mut keeper) = ((at.build(&column)?, at.build(&row)?), Keeper::new(at.rests));
     for microbatch in 0..2 {
         let mine = deal(rows, tokens.rank(), tokens.size());
         let first = microbatch * rows + mine.start;

@@ -11,13 +11,11 @@
 //! Source: Rajbhandari et al., "`ZeRO`", §5.3 (parameters gathered when they are used), arXiv:1910.02054.
 use comm::{Axis, Group};
 use kernels::Kernels;
-use layers::model::part::Other;
 use layers::model::strategy::Column;
 use layers::ops::{Split, Stream, add_columns, columns_bias_gradient, gathered_gradient, matmul};
 use layers::param::weight::{ColumnWeight, RowWeight};
 use layers::{
-    About, Builder, Choice, ColumnLinear, Cx, Draw, Kept, Layer, Param, Pieces, Result, Section, Strategy,
-    Takes,
+    About, Builder, Choice, Cx, Draw, Kept, Layer, Param, Part, Pieces, Result, Section, Strategy, Takes,
 };
 
 /// Builds column layers whose weights are gathered just in time.
@@ -42,8 +40,8 @@ impl<D: Kernels> Strategy<D> for JustInTime {
     fn about(&self) -> &'static About {
         &ABOUT
     }
-    fn column(&self, at: &Builder<D>, column: &Column) -> Result<Option<Other<D, ColumnLinear<D>>>> {
-        Ok(Some(Other::new(Gathered::shard(at, column)?)))
+    fn column(&self, at: &Builder<D>, column: &Column) -> Result<Option<Part<D, Stream<D>, Split<D>>>> {
+        Ok(Some(Part::new(Gathered::shard(at, column)?)))
     }
 }
 

@@ -7,13 +7,10 @@
 //! ```
 use comm::{Axis, Group};
 use kernels::Kernels;
-use layers::model::part::Other;
 use layers::model::strategy::Row;
 use layers::ops::{Region, Split, Stream, add_bias, bias_gradient, matmul, rows_gradient};
 use layers::param::weight::{RowWeight, WholeWeight};
-use layers::{
-    About, Builder, Choice, Cx, Draw, Kept, Layer, Param, Pieces, Result, RowLinear, Strategy, Takes,
-};
+use layers::{About, Builder, Choice, Cx, Draw, Kept, Layer, Param, Part, Pieces, Result, Strategy, Takes};
 
 /// Builds row layers of its own.
 pub struct OwnRows;
@@ -34,8 +31,8 @@ impl<D: Kernels> Strategy<D> for OwnRows {
     fn about(&self) -> &'static About {
         &ABOUT
     }
-    fn row(&self, at: &Builder<D>, row: &Row) -> Result<Option<Other<D, RowLinear<D>>>> {
-        Ok(Some(Other::new(Rows::shard(at, row)?)))
+    fn row(&self, at: &Builder<D>, row: &Row) -> Result<Option<Part<D, Split<D>, Stream<D>>>> {
+        Ok(Some(Part::new(Rows::shard(at, row)?)))
     }
 }
 

@@ -3,10 +3,10 @@ use crate::{InRounds, JustInTime, OwnRows};
 use comm::mutants::{Mutation, Outcome, Site, Tally, Trial, judge};
 use comm::{Axis, Reduce};
 use kernels::{Heads, Kernels};
-use layers::model::part::Other;
 use layers::model::strategy::Norm;
+use layers::norm::Branches;
 use layers::ops::Stream;
-use layers::{About, Builder, Cx, Kind, Layer, Param, Random, Result, Shape, Strategy};
+use layers::{About, Builder, Cx, Kind, Layer, Param, Part, Random, Result, Shape, Strategy};
 use parallel::step::{Cell, Needs, Plan, check};
 use parallel::{At, Batch, Layout, Schedule, Scheme, Sequence, Trainer, price, session};
 use prove::cases::certify_panel;
@@ -182,19 +182,19 @@ impl<D: Kernels> Strategy<D> for Hasty {
     fn about(&self) -> &'static About {
         Strategy::<D>::about(&OwnRows)
     }
-    fn norm(&self, at: &Builder<D>, norm: &Norm) -> Result<Option<Other<D, layers::Norm<D>>>> {
+    fn norm(&self, at: &Builder<D>, norm: &Norm) -> Result<Option<Part<D, Stream<D>, Branches<D>>>> {
         let usual = layers::Norm::new(at, norm)?;
-        Ok(Some(Other::new(InPlace(usual, at.mesh.group(Axis::Tp).named(norm.name)))))
+        Ok(Some(Part::new(InPlace(usual, at.mesh.group(Axis::Tp).named(norm.name)))))
     }
 }
 
 impl<D: Kernels> Layer<D> for InPlace<D> {
     type In = Stream<D>;
-    type Out = Stream<D>;
+    type Out = Branches<D>;
     type Saved = <layers::Norm<D> as Layer<D>>::Saved;
     type Pending = <layers::Norm<D> as Layer<D>>::Pending;
 
-    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
+    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Branches<D>, Self::Saved)> {
         let mut whole = x.gather(&self.1)?; // where all tokens are here already, another owner of X
         self.1.all_reduce(&mut whole, Reduce::Sum)?;
         self.0.forward(cx, x)
@@ -203,7 +203,7 @@ impl<D: Kernels> Layer<D> for InPlace<D> {
         &mut self,
         cx: &Cx<D>,
         saved: Self::Saved,
-        dy: Stream<D>,
+        dy: Branches<D>,
     ) -> Result<(Stream<D>, Self::Pending)> {
         self.0.backward_input(cx, saved, dy)
     }

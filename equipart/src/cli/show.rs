@@ -7,7 +7,7 @@ use crate::commands::train::run::Finished;
 use crate::commands::train::settings::Settings;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 use comm::readable;
-use layers::Loads;
+use layers::LayerCounts;
 use layers::model::shape::counted;
 use models::generate::Generated;
 use models::tokenizer::Tokenizer;
@@ -228,7 +228,7 @@ pub(crate) fn finished(finished: &Finished, out: Option<&Path>) {
 }
 
 /// The layer whose experts are chosen least evenly, in words; those of all are in the JSON of a run.
-pub(crate) fn loads(json: bool, loads: &Loads) {
+pub(crate) fn loads(json: bool, loads: &LayerCounts) {
     let ends = |(layer, counts): (_, &[usize])| {
         let share = |count: &usize| 100.0 * *count as f64 / counts.iter().sum::<usize>().max(1) as f64;
         let (least, most) = (counts.iter().min().map_or(0.0, share), counts.iter().max().map_or(0.0, share));

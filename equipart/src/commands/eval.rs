@@ -6,7 +6,7 @@ use crate::cli::{corpus, learner, processes, show};
 use crate::commands::train::settings::sequences;
 use crate::device::in_device;
 use kernels::{Kernels, Meta};
-use layers::{Design, Loads};
+use layers::{Design, LayerCounts};
 use models::{Learner, Model, ids, text};
 use parallel::number::Runs;
 use parallel::{At, Batch, Layout, Network, Result, Sequence, Trainer, bail, budget, price, session};
@@ -26,8 +26,8 @@ pub struct Evaluation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
     /// How often each expert was chosen.
-    #[serde(skip_serializing_if = "Loads::is_empty")]
-    pub experts: Loads,
+    #[serde(skip_serializing_if = "LayerCounts::is_empty")]
+    pub experts: LayerCounts,
 }
 
 /// Sequences, and pictures, evaluated together on each data rank.
@@ -71,7 +71,7 @@ pub fn evaluate<D: Runs>(
             let mut trainer = Trainer::evaluator(&at, design)?;
             network.agrees(at.mesh)?;
             let loss = trainer.evaluate(&batch, &done)?;
-            let experts: Loads = network.of_all(at.mesh, trainer.take_loads())?.into_iter().collect();
+            let experts: LayerCounts = network.of_all(at.mesh, trainer.take_counts())?.into_iter().collect();
             let right = pictures.then(|| trainer.correct(&batch, &|_| ())).transpose()?;
             Ok((loss.read().expect("the host has values")[0].to_f64(), right, experts))
         })?;

@@ -9,7 +9,7 @@ use crate::commands::train::settings::Settings;
 use crate::device::in_device;
 use comm::Ledger;
 use kernels::{Kernels, Meta};
-use layers::{Builder, Design, Loads};
+use layers::{Builder, Design, LayerCounts};
 use models::{Config, Model};
 use parallel::number::{NumberName, Runs};
 use parallel::price::STEPS;
@@ -110,13 +110,13 @@ pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Ve
 
 /// The price of a design whose experts are chosen so often, or all as often.
 fn price_in<D: Runs>(
-    (design, routing): (&Design, Option<&Loads>),
+    (design, counts): (&Design, Option<&LayerCounts>),
     settings: &Settings,
     layout: &Layout,
 ) -> Result<Vec<Price>> {
     layout.fits(design)?;
     let run =
-        |at: At<Meta<D>>| program(&At { builder: Builder { routing, ..at.builder }, ..at }, design, settings);
+        |at: At<Meta<D>>| program(&At { builder: Builder { counts, ..at.builder }, ..at }, design, settings);
     let on_rank = |rank| {
         let (peaks, flops, ledger) = session::ghost(layout, (rank, None), run)?;
         let mut peak_bytes: BTreeMap<_, _> =

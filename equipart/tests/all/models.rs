@@ -3,7 +3,7 @@ use crate::child::{equipart, refused};
 use crate::memory::settings;
 use equipart::commands::price::program;
 use equipart::commands::train::settings::Settings;
-use layers::{Builder, Experts, Loads, Random, Shape};
+use layers::{Builder, Experts, LayerCounts, Random, Shape};
 use models::Config;
 use parallel::{At, Batch, Layout, Sequence, price, session};
 use serde_json::{Value, json};
@@ -145,7 +145,7 @@ fn a_routing_from_a_file_is_priced_as_it_is_measured() {
     let shape = settings.shape(&Config { shape: Shape { experts: Some(experts), ..shape }, ..config });
     let mut prices = Vec::new();
     for told in [told["experts"].clone(), json!({"blocks.1.mlp": [1, 0, 3, 3, 1]}), Value::Null] {
-        let routing: Option<Loads> = serde_json::from_value(told.clone()).unwrap();
+        let routing: Option<LayerCounts> = serde_json::from_value(told.clone()).unwrap();
         fs::write(&file, json!({ "experts": told }).to_string()).unwrap();
         for layout in ["none", "ep=2", "ep=2:all-gather", "dp=3,ep=3"] {
             let config = model.join("config.json");
@@ -161,7 +161,7 @@ fn a_routing_from_a_file_is_priced_as_it_is_measured() {
             let layout: Layout = layout.parse().unwrap();
             let world = layout.world().unwrap();
             let measured = session::run((&layout, &world), &Random { seed: 1 }, |at: At<Cpu<f32>>| {
-                let builder = Builder { routing: routing.as_ref(), ..at.builder };
+                let builder = Builder { counts: routing.as_ref(), ..at.builder };
                 program(&At { builder, ..at }, shape, &settings)
             });
             let measured = measured.unwrap();

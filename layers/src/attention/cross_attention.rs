@@ -11,29 +11,29 @@
 //!
 //! Source: Vaswani et al., §3.2.3, arXiv:1706.03762; split as Megatron-LM, §3. Chapter: 5.
 use crate::attention::share;
-use crate::model::part::{Of, Part, Pending};
+use crate::model::part::{Part, Ticket};
 use crate::model::strategy::{Column, Row};
 use crate::ops::{Split, Stream, cross_attention, cross_attention_backward};
-use crate::{Back, Biases, Builder, ColumnLinear, Cx, Kept, Layer, Param, Result, RowLinear};
+use crate::{Back, Biases, Builder, Cx, Kept, Layer, Param, Result};
 use comm::Axis;
 use kernels::{Attend, Heads, Kernels, Mask};
 
 /// Attention to a memory, its heads split over the ranks of an axis.
 pub struct CrossAttention<D: Kernels> {
-    q: Part<D, ColumnLinear<D>>,  // W[D,H_t·d]
-    kv: Part<D, ColumnLinear<D>>, // W[D,2K_t·d]
-    out: Part<D, RowLinear<D>>,   // W[H_t·d,D]
+    q: Part<D, Stream<D>, Split<D>>,   // W[D,H_t·d]
+    kv: Part<D, Stream<D>, Split<D>>,  // W[D,2K_t·d]
+    out: Part<D, Split<D>, Stream<D>>, // W[H_t·d,D]
     attend: Attend,
 }
 
 /// What backward needs.
 pub struct Saved<D: Kernels> {
-    inputs: [Of<D, ColumnLinear<D>>; 2],
+    inputs: [Ticket; 2],
     q: Kept<Split<D>>,
     kv: Kept<Split<D>>,
     lse: Kept<Split<D::Wide>>,
     o: Kept<Split<D>>,
-    out: Of<D, RowLinear<D>>,
+    out: Ticket,
 }
 
 impl<D: Kernels> CrossAttention<D> {
@@ -54,14 +54,14 @@ impl<D: Kernels> CrossAttention<D> {
         let (heads, [q, kv]) = share(heads, group.size(), axis, name)?;
         let column = |part: &str, sections: &[_]| {
             let name = &format!("{name}.{part}");
-            at.column(&Column { axis, name, inputs: width, sections, bias: bias.qkv })
+            at.build(&Column { axis, name, inputs: width, sections, bias: bias.qkv })
         };
         let name = &format!("{name}.out");
         let first = group.rank() * heads.queries;
         Ok(Self {
             q: column("q", &[q])?,
             kv: column("kv", &[kv, kv])?,
-            out: at.row(&Row { axis, name, sizes: [q.size, width], bias: bias.out })?,
+            out: at.build(&Row { axis, name, sizes: [q.size, width], bias: bias.out })?,
             attend: Attend { heads, first, mask: Mask::All, dropout: None },
         })
     }
@@ -71,7 +71,7 @@ impl<D: Kernels> Layer<D> for CrossAttention<D> {
     type In = [Stream<D>; 2]; // X[B,D] and the memory Z[M,D]
     type Out = Stream<D>;
     type Saved = Saved<D>;
-    type Pending = ([Pending<D, ColumnLinear<D>>; 2], Pending<D, RowLinear<D>>);
+    type Pending = ([Ticket; 2], Ticket);
 
     fn forward(&self, cx: &Cx<D>, [x, z]: [Stream<D>; 2]) -> Result<(Stream<D>, Saved<D>)> {
         let (q, x) = self.q.forward(cx, x)?;

@@ -1,7 +1,26 @@
 use super::*;
+use crate::ops::Partial;
 use crate::{Error, Numbers, Pass, Random, Shape, Values};
 use comm::{Axis, Mesh, Op, World};
 use tensor::{Category, Cpu, Device, Dual, F61, IGNORED, Key, Real, Scalar};
+
+/// The logits of a head.
+fn logits<D: Kernels>(head: &Head<D>, cx: &Cx<D>, x: Stream<D>) -> Result<Tensor<D>> {
+    let (Some(Output::Logits(logits)), _) = head.forward(cx, (x, Some(Wanted::Logits { all: true })))? else {
+        panic!("logits are wanted")
+    };
+    Ok(logits)
+}
+
+/// Its loss, and what it keeps.
+type Lost<D> = (Partial<<D as Kernels>::Wide>, <Head<D> as Layer<D>>::Saved);
+
+fn loss<D: Kernels>(head: &Head<D>, cx: &Cx<D>, x: Stream<D>, targets: Targets<D>) -> Result<Lost<D>> {
+    let (Some(Output::Loss(loss)), saved) = head.forward(cx, (x, Some(Wanted::Loss(targets))))? else {
+        panic!("a loss is wanted")
+    };
+    Ok((loss, saved))
+}
 
 const D: usize = 5;
 const V: usize = 12;
@@ -54,7 +73,8 @@ where
     let shape = Shape { width: D, vocabulary, tied, loss, ..Shape::LLAMA };
     let mut head = Head::shard(&at, &strategy::Head::of(Axis::Tp, &shape))?;
     let draw = Draw { mean: 0.0, std: 1.0 };
-    let mut table = RowWeight::new(&at, Axis::Tp, "table", [vocabulary, D], Pieces::Padded, draw)?;
+    let table = RowWeight::new(&at, Axis::Tp, "table", [vocabulary, D], Pieces::Padded, draw)?;
+    head.table().map(|place| place.insert(table));
     let mut trace = Trace::new();
     let whole = |t: &Tensor<Cpu<S>>| t.read().expect("the host has values");
     let before = mesh.ledger();
@@ -63,14 +83,13 @@ where
         let draw = |i: usize| S::sample(microbatch * 100 + i as u64, 1.0);
         let x = Tensor::from_fn(device, Category::Activations, 4, D, draw);
         trace.push(("X", whole(&x)));
-        let (x, shown) = (Stream::cut(&x, at.region), tied.then_some(&table));
-        trace.push(("logits", whole(&head.logits(&cx, shown, x.clone())?)));
-        let (loss, saved) =
-            head.forward(&cx, shown, x, Targets::Ids(Ids::targets(device.place(), &targets, vocabulary)?))?;
+        let x = Stream::cut(&x, at.region);
+        trace.push(("logits", whole(&logits(&head, &cx, x.clone())?)));
+        let targets = Targets::Ids(Ids::targets(device.place(), &targets, vocabulary)?);
+        let (loss, saved) = self::loss(&head, &cx, x, targets)?;
         trace.push(("loss", whole(&loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?)));
-        let (dx, pending) = head.backward_input(&cx, shown, saved, true)?;
-        head.backward_weight(&cx, tied.then_some(&mut table), pending)?;
-        trace.push(("dX", whole(&dx.unwrap().gather(tp)?)));
+        let (dx, _) = head.backward(&cx, saved, None)?;
+        trace.push(("dX", whole(&dx.gather(tp)?)));
     }
     let said = mesh.ledger() - &before;
     if mesh.size() > 1 && !regions {
@@ -83,7 +102,7 @@ where
     let mut params = Vec::new();
     head.params(&mut params);
     let gain = params.remove(0);
-    let weight = if tied { table.param() } else { params.remove(0) };
+    let weight = params.remove(0);
     for (names, param) in [(["gain", "dgain"], gain), (["W", "dW"], weight)] {
         param.sync()?;
         trace.push((names[0], param.gather(mesh)?.expect("values")));
@@ -167,14 +186,15 @@ fn padded_bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place
     let (device, shape) = (D::default(), Shape { width: 5, vocabulary: 13, tied, ..Shape::LLAMA });
     let values = Random { seed: 3 };
     let at = Builder::new(&device, mesh, &values);
-    let head = Head::shard(&at, &strategy::Head::of(Axis::Tp, &shape))?;
+    let mut head = Head::shard(&at, &strategy::Head::of(Axis::Tp, &shape))?;
     let draw = Draw { mean: 0.0, std: 1.0 };
-    let table = || RowWeight::new(&at, Axis::Tp, "table", [13, 5], Pieces::Padded, draw);
-    let table = tied.then(table).transpose()?;
+    if let Some(place) = head.table() {
+        *place = Some(RowWeight::new(&at, Axis::Tp, "table", [13, 5], Pieces::Padded, draw)?);
+    }
     assert_eq!(device.meter().now(Category::Weights), 80 + 20);
     let x = Tensor::from_fn(&device, Category::Weights, 2, 5, |i| i as f32);
     let before = mesh.ledger();
-    let logits = head.logits(&Cx::infer([2]), table.as_ref(), x.into())?;
+    let logits = logits(&head, &Cx::infer([2]), x.into())?;
     let peaks = device.meter().peaks_of_all().category;
     assert_eq!((logits.shape(), peaks[Category::Buffers as usize]), ([2, 13], 104));
     let said = (mesh.ledger() - &before).get(Axis::Tp, Op::AllGather);
@@ -207,7 +227,7 @@ fn without_a_backward_to_follow_the_loss_is_cross_entropy_alone() {
         let head = Head::shard(&at, &strategy::Head::of(Axis::Tp, &shape))?;
         let x = Tensor::from_fn(&device, Category::Activations, 4, D, |i| f64::sample(i as u64, 1.0));
         let targets = Targets::Ids(Ids::targets(device.place(), &TARGETS, V)?);
-        let (loss, _) = head.forward(&cx, None, x.into(), targets)?;
+        let (loss, _) = self::loss(&head, &cx, x.into(), targets)?;
         Ok::<_, Error>(loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?.read().unwrap()[0])
     };
     let judges = || Cx::default().then(Pass { mean_over: 4, ..Pass::default() }, [4]);
@@ -227,10 +247,10 @@ fn all_ignored_is_no_loss_and_no_gradient() {
     let x = Tensor::from_fn(&device, Category::Activations, 2, D, |i| i as f32);
     let targets = Targets::Ids(Ids::targets(device.place(), &[IGNORED; 2], V).unwrap());
     let cx = Cx::train(0, [2], 0);
-    let (loss, saved) = head.forward(&cx, None, x.into(), targets).unwrap();
+    let (loss, saved) = self::loss(&head, &cx, x.into(), targets).unwrap();
     assert_eq!(loss.all_reduce(&mesh.over(comm::Axes::LOSS).unwrap()).unwrap().read().unwrap(), [0.0]);
-    let (dx, _) = head.backward_input(&cx, None, saved, true).unwrap();
-    assert_eq!(dx.unwrap().gather(mesh.group(Axis::Tp)).unwrap().read().unwrap(), [0.0; 2 * D]);
+    let ((dx, _), _) = head.backward_input(&cx, saved, None).unwrap();
+    assert_eq!(dx.gather(mesh.group(Axis::Tp)).unwrap().read().unwrap(), [0.0; 2 * D]);
 }
 
 /// Weights as f32 holds them; the head's are so large that logits reach beyond ±200.
@@ -257,20 +277,14 @@ where
         let draw = |i: usize| S::from_f64(f64::from(f32::sample(i as u64, 1.0)));
         let x = || Tensor::from_fn(&device, Category::Activations, 4, D, draw).into();
         let cx = Cx::train(0, [4], 4);
-        let logits = head.logits(&cx, None, x())?.read();
+        let logits = logits(&head, &cx, x())?.read();
         let targets = Targets::Ids(Ids::targets(device.place(), &TARGETS, 13)?);
-        let (loss, saved) = head.forward(&cx, None, x(), targets)?;
-        let (dx, pending) = head.backward_input(&cx, None, saved, true)?;
-        head.backward_weight(&cx, None, pending)?;
+        let (loss, saved) = loss(&head, &cx, x(), targets)?;
+        let (dx, _) = head.backward(&cx, saved, None)?;
         let mut params = Vec::new();
         head.params(&mut params);
         let loss = loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?.read();
-        let all = [
-            logits,
-            loss,
-            dx.unwrap().gather(mesh.group(Axis::Tp))?.read(),
-            params[1].gather_gradient(&mesh)?,
-        ];
+        let all = [logits, loss, dx.gather(mesh.group(Axis::Tp))?.read(), params[1].gather_gradient(&mesh)?];
         Ok::<_, Error>(all.map(|x| x.expect("values").into_iter().map(Real::to_f64).collect()))
     };
     World::threads(&[(Axis::Tp, ranks)]).unwrap().run(run).unwrap().swap_remove(0)

@@ -4,10 +4,11 @@
 //!
 //! Source: Xiong et al., "On layer normalization in the transformer architecture" (pre-norm), arXiv:2002.04745.
 //! Chapter: 3.
-use crate::model::part::{self, AnyLayer, Held, Part};
+use crate::model::part::{Block, Part, Ticket};
 use crate::model::strategy;
+use crate::norm::Branches;
 use crate::ops::{Stream, dropout, join};
-use crate::{Back, Builder, Cx, Layer, Norm, Param, Result, Rotary, Shape, norm};
+use crate::{Back, Builder, Cx, Layer, Param, Result, Rotary, Shape};
 use comm::Axis;
 use kernels::Kernels;
 use tensor::Direction;
@@ -15,14 +16,22 @@ use tensor::Direction;
 /// Y = X + dropout(F(norm(X))).
 pub struct Residual<D: Kernels, F> {
     name: String,
-    norm: Part<D, Norm<D>>,
+    norm: Part<D, Stream<D>, Branches<D>>,
     inner: F,
     rate: f64,
 }
 
+/// A norm gives its input for what goes around.
+const AROUND: &str = "what goes around";
+
 impl<D: Kernels, F> Residual<D, F> {
     /// `inner` behind a norm, its output dropped at this rate and added to what came in.
-    pub fn around(name: impl Into<String>, norm: Part<D, Norm<D>>, inner: F, rate: f64) -> Self {
+    pub fn around(
+        name: impl Into<String>,
+        norm: Part<D, Stream<D>, Branches<D>>,
+        inner: F,
+        rate: f64,
+    ) -> Self {
         Self { name: name.into(), norm, inner, rate }
     }
 }
@@ -30,23 +39,23 @@ impl<D: Kernels, F> Residual<D, F> {
 impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Residual<D, F> {
     type In = Stream<D>;
     type Out = Stream<D>;
-    type Saved = (Held<norm::Saved<D>>, F::Saved);
+    type Saved = (Ticket, F::Saved);
     type Pending = F::Pending;
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
         let _layer = cx.layer(&self.name, Direction::Forward);
-        let (n, norm) = self.norm.forward(cx, x.clone())?;
+        let ((n, x), norm) = self.norm.forward(cx, x)?;
         let (y, inner) = self.inner.forward(cx, n)?;
         let y = dropout(cx, y, cx.dropout(self.rate, &self.name).as_ref());
         cx.saw(&self.name, "added", |_| Ok(y.seen()))?;
-        Ok((join(y, &x), (norm, inner)))
+        Ok((join(y, &x.expect(AROUND)), (norm, inner)))
     }
 
     fn backward_input(&mut self, cx: &Cx<D>, (norm, inner): Self::Saved, dy: Stream<D>) -> Back<D, Self> {
         let _layer = cx.layer(&self.name, Direction::Backward);
         let dropped = dropout(cx, dy.clone(), cx.dropout(self.rate, &self.name).as_ref());
         let (dn, pending) = self.inner.backward_input(cx, inner, dropped)?;
-        Ok((self.norm.backward_onto(cx, norm, &dn, Some(&dy))?, pending))
+        Ok((self.norm.backward(cx, norm, (dn, Some(dy)))?, pending))
     }
 
     /// The weight half at once, so that what it keeps is gone before the norm's turn.
@@ -54,7 +63,7 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
         let _layer = cx.layer(&self.name, Direction::Backward);
         let dropped = dropout(cx, dy.clone(), cx.dropout(self.rate, &self.name).as_ref());
         let dn = self.inner.backward(cx, inner, dropped)?;
-        self.norm.backward_onto(cx, norm, &dn, Some(&dy))
+        self.norm.backward(cx, norm, (dn, Some(dy)))
     }
 
     fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
@@ -68,10 +77,8 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
     }
 }
 
-/// One block of a transformer: X + attention(norm1(X)), and after it X + mlp(norm2(X)); with what strategies put around it.
-pub type Block<D> = AnyLayer<D>;
-
-/// Block `i` of a model: parameters `blocks.i.norm1`, `.attention…`, `.norm2`, `.mlp…`.
+/// Block `i` of a transformer: X + attention(norm1(X)), and after it X + mlp(norm2(X)), with what strategies put around it.
+/// Parameters `blocks.i.norm1`, `.attention…`, `.norm2`, `.mlp…`.
 ///
 /// # Errors
 /// If the ranks do not divide what they should share.
@@ -84,23 +91,17 @@ pub fn shard<D: Kernels>(
 ) -> Result<Block<D>> {
     let norm = |n| {
         let name = &format!("blocks.{i}.norm{n}");
-        at.norm(&strategy::Norm { kind: shape.norm, name, width: shape.width, eps: shape.eps })
+        at.build(&strategy::Norm { kind: shape.norm, name, width: shape.width, eps: shape.eps })
     };
     let (rate, sizes) = (shape.dropout.residual, [shape.width, shape.hidden]);
     let names = ["attention", "mlp"].map(|part| format!("blocks.{i}.{part}"));
-    let attention = at.attention(&strategy::Attention::of(axis, &names[0], shape, i, rotary.as_ref()))?;
+    let attention = at.build(&strategy::Attention::of(axis, &names[0], shape, i, rotary.as_ref()))?;
     let (kind, bias) = (shape.feed_forward, shape.bias.mlp);
-    let mlp = at.feed_forward(&strategy::Mlp {
-        axis,
-        name: &names[1],
-        kind,
-        sizes,
-        bias,
-        experts: shape.experts(i),
-    })?;
+    let mlp =
+        at.build(&strategy::Mlp { axis, name: &names[1], kind, sizes, bias, experts: shape.experts(i) })?;
     let [name, other] = names;
     let attention = Residual::around(name, norm(1)?, attention, rate);
-    let block = part::any((attention, Residual::around(other, norm(2)?, mlp, rate)));
+    let block = Part::new((attention, Residual::around(other, norm(2)?, mlp, rate)));
     Ok(at.strategies.iter().fold(block, |block, strategy| strategy.block(block)))
 }
 

@@ -1,7 +1,7 @@
 //! What building a layer needs: a device, a mesh, and where the initial values come from.
 use crate::ops::Region;
 use crate::param::Wide;
-use crate::{Error, Loads, Placed, Placement, Rests, Result, Strategy, TokenShards, Values};
+use crate::{Error, LayerCounts, Placed, Placement, Rests, Result, Strategy, TokenShards, Values};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use std::cell::RefCell;
@@ -23,9 +23,8 @@ pub struct Builder<'a, D: Kernels> {
     pub region: Region,
     /// Which tokens of sequences are this rank's.
     pub tokens: TokenShards,
-    /// How often each expert is chosen where no router chooses: where there are no numbers, or tokens are dealt to experts. None:
-    /// all as often.
-    pub routing: Option<&'a Loads>,
+    /// What layers counted in a run, where there are no numbers to count by. None: all as often.
+    pub counts: Option<&'a LayerCounts>,
     /// What the layout's strategies build.
     pub strategies: Vec<&'a dyn Strategy<D>>,
     /// Layers that strategies built so far, each with the strategy's name.
@@ -47,7 +46,7 @@ impl<'a, D: Kernels> Builder<'a, D> {
             rests: Rests::WHOLE,
             region,
             tokens: TokenShards::WHOLE.at(mesh),
-            routing: None,
+            counts: None,
             strategies,
             built,
         }

@@ -2,35 +2,32 @@
 //! pipeline holds. Parameter names are those of the whole model.
 mod ends;
 
-use ends::MeanSquare;
-pub(crate) use ends::{Ends, Tables};
+use ends::{End, Ends, MeanSquare};
 
 use crate::model::block;
 use crate::model::build::positive;
-use crate::model::end::{self, AnyEnd};
-use crate::model::part;
-use crate::model::stage::{Half, Input, Of, Output, Room, Stage, Wanted};
+use crate::model::part::{Block, Part, Ticket};
+use crate::model::stage::{Half, Input, Output, Room, Stage, Wanted};
 use crate::model::strategy;
 use crate::ops::{Region, Stream};
 use crate::param::weight::RowWeight;
 use crate::{
-    Block, Builder, Cx, Design, Embedding, Layer, Param, Positions, Result, Rotary, Shape, TokenShards, Uses,
-    embedding,
+    Builder, Cx, Design, Error, Layer, Param, Positions, Result, Rotary, Shape, TokenShards, Uses, embedding,
 };
 use comm::{Axes, Axis, Group};
 use kernels::Kernels;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use tensor::Direction;
+use tensor::{Direction, Ids};
 
-/// A part of a model whose blocks are layers of type `B`: a transformer's, if it is not said otherwise.
-pub struct Chunk<D: Kernels, B: Layer<D> = Block<D>> {
+/// A part of a model.
+pub struct Chunk<D: Kernels> {
     ends: Ends<D>,
-    runs: Vec<Vec<B>>,        // of consecutive blocks
-    saved: Vec<Saved<D, B>>,  // of what is in flight
-    room: Vec<Vec<B::Saved>>, // for what blocks will save: the lists of microbatches that are back
+    runs: Vec<Vec<Block<D>>>, // of consecutive blocks
+    saved: Vec<Saved<D>>,     // of what is in flight
+    room: Vec<Vec<Ticket>>,   // for what blocks will save: the lists of microbatches that are back
     listed: Room<D>,
-    pending: BTreeMap<Flight, Pending<D, B>>,
+    pending: BTreeMap<Flight, Pending>,
 }
 
 /// What is in flight: a run of blocks, a microbatch, a slice.
@@ -41,16 +38,16 @@ const EMBEDDING: &str = "embedding";
 /// Of what nobody wants there is no gradient, and no layer before it that asks.
 const WANTED: &str = "the gradient of what a later layer was given";
 
-struct Saved<D: Kernels, B: Layer<D>> {
+struct Saved<D: Kernels> {
     of: Flight,
-    ids: Option<part::Of<D, Embedding<D>>>,
-    blocks: Vec<B::Saved>,
+    ids: Option<Ticket>,
+    blocks: Vec<Ticket>,
     dx: Option<Stream<D>>, // of what the last block gave, where the end is here
 }
 
-struct Pending<D: Kernels, B: Layer<D>> {
-    embedding: Option<part::Pending<D, Embedding<D>>>,
-    blocks: Vec<B::Pending>, // last block first
+struct Pending {
+    embedding: Option<Ticket>,
+    blocks: Vec<Ticket>, // last block first
 }
 
 impl<D: Kernels> Chunk<D> {
@@ -79,16 +76,21 @@ impl<D: Kernels> Chunk<D> {
         let runs = transformer(at, shape, runs)?;
         let (padding, context, rate) = (shape.padding, shape.context(), shape.dropout.embedding);
         let ids = strategy::Embedding { axis, name, sizes, padding, context, rate, tied };
-        let embedding = first.then(|| at.embedding(&ids)).transpose()?;
+        let mut embedding = first.then(|| at.build(&ids)).transpose()?;
         let head = strategy::Head::of(axis, shape);
-        let end = last.then(|| at.head(&head)).transpose()?.map(|end| (head.name, end));
-        let other = || embedding::table(at, axis, name, sizes);
-        let other = (last && tied && !first).then(other).transpose()?;
-        let mut tables = Tables { embedding, other, tied };
-        if let (Some(table), Some(ends)) = (tables.shared_mut(), ends) {
-            table.param().held_with(ends);
+        let mut end = last.then(|| at.build(&head)).transpose()?;
+        if tied {
+            let of_ids = embedding.as_mut().map(|embedding| table_of(at, name, embedding)).transpose()?;
+            let of_end = end.as_mut().map(|end| table_of(at, head.name, end)).transpose()?;
+            let table = match (of_ids, of_end) {
+                (None, Some(of_end)) => Some(of_end.insert(embedding::table(at, axis, name, sizes)?)),
+                (of_ids, _) => of_ids.and_then(Option::as_mut),
+            };
+            if let (Some(table), Some(ends)) = (table, ends) {
+                table.param().held_with(ends);
+            }
         }
-        Ok(Self::new(at, (tables, None), runs, end))
+        Ok(Self::new(at, (embedding, None), runs, end.map(|end| (head.name, end)), tied))
     }
     /// These runs of its blocks alone, without embedding and head: rows of features to rows of as many, the loss the mean square of what
     /// is missing. Learned positions, which are the embedding's, it has none.
@@ -100,9 +102,24 @@ impl<D: Kernels> Chunk<D> {
         let runs = transformer(at, shape, runs)?;
         let (over, group) =
             (at.mesh.over(Axes::LOSS)?.axis(), at.mesh.group(Axis::LAYERS).named("last tokens"));
-        let front = (Tables::NONE, first.then_some(at.region));
-        Ok(Self::new(at, front, runs, last.then(|| ("loss", end::any(MeanSquare { over, group })))))
+        let front = (None, first.then_some(at.region));
+        let end = last.then(|| ("loss", Part::new(MeanSquare { over, group })));
+        Ok(Self::new(at, front, runs, end, false))
     }
+}
+
+/// The place of the table that ties this part to the other end of the model.
+fn table_of<'a, D: Kernels, X: 'static, Y: 'static>(
+    at: &Builder<D>,
+    name: &str,
+    part: &'a mut Part<D, X, Y>,
+) -> Result<&'a mut Option<RowWeight<D>>> {
+    part.table().ok_or_else(|| {
+        let built = at.built.borrow();
+        let by = built.iter().rev().find(|(of, _)| of == name).map_or("nobody", |(_, by)| by);
+        let tied = "the head is tied to the table of the usual one; it must be a model that is not tied";
+        Error::Strategies(format!("{by} builds {name}, and {tied}"))
+    })
 }
 
 /// Whether the first and the last of so many parts are among these runs of them.
@@ -132,22 +149,22 @@ fn transformer<D: Kernels>(
     runs.iter().map(|run| run.clone().map(block).collect()).collect()
 }
 
-impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
-    const BLOCK: Of<D, B> = Of { used: B::params, own: B::params };
-
-    /// These runs of blocks between these ends, the last with its name. Where rows of features enter, whole on every rank, they
-    /// become those of a region.
+impl<D: Kernels> Chunk<D> {
+    /// These runs of blocks between these ends, the last with its name, tied to each other or not. Where rows of features enter,
+    /// whole on every rank, they become those of a region.
     pub(crate) fn new(
         at: &Builder<D>,
-        (tables, rows): (Tables<D>, Option<Region>),
-        runs: Vec<Vec<B>>,
-        end: Option<(&str, AnyEnd<D>)>,
+        (embedding, rows): (Option<Part<D, Ids<D::Place>, Stream<D>>>, Option<Region>),
+        runs: Vec<Vec<Block<D>>>,
+        end: Option<(&str, End<D>)>,
+        tied: bool,
     ) -> Self {
         let (name, end) = end.unzip();
         let ends = Ends {
-            tables,
+            embedding,
             rows,
             end,
+            tied,
             name: name.unwrap_or_default().into(),
             group: at.mesh.group(Axis::LAYERS).named("last tokens"),
             sharers: TokenShards::sharers(at.mesh).named("last tokens"),
@@ -162,15 +179,15 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
         cx: &Cx<D>,
         uses: &mut dyn Uses<D>,
         x: Input<D>,
-        kept: &mut Vec<B::Saved>,
-    ) -> Result<(Stream<D>, Option<part::Of<D, Embedding<D>>>)> {
+        kept: &mut Vec<Ticket>,
+    ) -> Result<(Stream<D>, Option<Ticket>)> {
         let Self { ends, listed, .. } = self;
-        let first = run == 0 && (ends.tables.embedding.is_some() || ends.rows.is_some());
+        let first = run == 0 && (ends.embedding.is_some() || ends.rows.is_some());
         let (mut x, ids) = match x {
-            Input::Tokens(ids) if first && ends.tables.embedding.is_some() => {
+            Input::Tokens(ids) if first && ends.embedding.is_some() => {
                 let _layer = cx.layer(EMBEDDING, Direction::Forward);
                 let run = |ends: &mut Ends<D>| ends.embedding().forward(cx, ids);
-                let (x, ids) = listed.using(uses, (ends, &Ends::EMBEDDING), false, run)?;
+                let (x, ids) = listed.using(uses, (ends, Ends::of_embedding), false, run)?;
                 (x, Some(ids))
             }
             Input::Rows(x) if first && let Some(region) = ends.rows => (Stream::cut(&x, region), None),
@@ -181,10 +198,10 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
         let blocks = &mut self.runs[run];
         for i in 0..blocks.len() {
             if let Some(next) = blocks.get_mut(i + 1).filter(|_| uses.moves()) {
-                listed.with(|all| (Self::BLOCK.used)(next, all), |params| uses.ahead(params))?;
+                listed.with(|all| next.params(all), |params| uses.ahead(params))?;
             }
             let block = &mut blocks[i];
-            let (y, s) = listed.using(uses, (block, &Self::BLOCK), false, |block| block.forward(cx, x))?;
+            let (y, s) = listed.using(uses, (block, Block::params), false, |block| block.forward(cx, x))?;
             if cx.keeps() {
                 kept.push(s);
             }
@@ -208,34 +225,29 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
         let first = self.ends.rows.is_some() && self.runs.iter().all(Vec::is_empty);
         let Self { ends, listed, .. } = self;
         let (name, wanted) = (ends.name.clone(), wanted.expect("what is wanted of the end"));
-        listed.using(uses, (ends, &Ends::HEAD), false, |ends| {
+        ends.lend();
+        let ended = listed.using(uses, (ends, Ends::of_head), false, |ends| {
             let layer = cx.layer(&name, Direction::Forward);
             let (output, saved) = ends.forward(cx, x, wanted)?;
             drop(layer);
+            let output = output.expect("an end gives what is wanted");
             if saved.is_none() {
                 return Ok((output, None));
             }
             let _layer = cx.layer(&name, Direction::Backward);
-            let (dx, pending) = ends.back(cx, saved, first)?;
-            ends.backward_weight(cx, pending)?;
-            Ok((output, dx))
-        })
+            Ok((output, ends.back(cx, saved, first)?))
+        });
+        ends.lend();
+        ended
     }
 }
 
-impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chunk<D, B> {
+impl<D: Kernels> Stage<D> for Chunk<D> {
     fn list<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
-        let Self { ends: Ends { tables, end, .. }, runs, .. } = self;
-        if let Some(embedding) = &mut tables.embedding {
-            embedding.params(all);
-        }
-        for block in runs.iter_mut().flatten() {
-            block.params(all);
-        }
-        if let Some(end) = end {
-            end.params(all);
-        }
-        all.extend(tables.other.as_mut().map(RowWeight::param));
+        let Self { ends: Ends { embedding, end, .. }, runs, .. } = self;
+        embedding.iter_mut().for_each(|embedding| embedding.params(all));
+        runs.iter_mut().flatten().for_each(|block| block.params(all));
+        end.iter_mut().for_each(|end| end.params(all));
     }
     fn forward(
         &mut self,
@@ -276,12 +288,12 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chun
         let mut dx = if at_end { saved.dx } else { Some(dy.expect("the gradient from the chunk after")) };
         let Self { ends, listed, .. } = self;
         if last && at_end {
-            listed.complete(uses, (ends, &Ends::HEAD))?;
+            listed.complete(uses, (ends, Ends::of_head))?;
         }
         for (i, block) in self.runs[run].iter_mut().enumerate().rev() {
             let saved = saved.blocks.pop().expect("what each block saved");
             let (dy, first) = (dx.take().expect(WANTED), run == 0 && i == 0 && ends.rows.is_some());
-            dx = listed.using(uses, (block, &Self::BLOCK), last, |block| {
+            dx = listed.using(uses, (block, Block::params), last, |block| {
                 let (dx, pending) = match &later {
                     _ if first => (None, block.backward_first(cx, saved, dy)?),
                     None => return block.backward(cx, saved, dy).map(Some),
@@ -299,7 +311,7 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chun
         self.room.push(saved.blocks);
         let dx = match saved.ids {
             None => dx,
-            Some(ids) => listed.using(uses, (ends, &Ends::EMBEDDING), last, |ends| {
+            Some(ids) => listed.using(uses, (ends, Ends::of_embedding), last, |ends| {
                 let _layer = cx.layer(EMBEDDING, Direction::Backward);
                 let (_, pending) = ends.embedding().backward_input(cx, ids, dx.expect(WANTED))?;
                 match &mut later {
@@ -318,15 +330,15 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chun
             (pending.expect("an input half of this microbatch"), self.ends(run));
         let Self { ends, listed, .. } = self;
         if last && at_end {
-            listed.complete(uses, (ends, &Ends::HEAD))?;
+            listed.complete(uses, (ends, Ends::of_head))?;
         }
         for (block, pending) in self.runs[run].iter_mut().rev().zip(blocks) {
-            listed.using(uses, (block, &Self::BLOCK), last, |block| block.backward_weight(cx, pending))?;
+            listed.using(uses, (block, Block::params), last, |block| block.backward_weight(cx, pending))?;
         }
         if let Some(pending) = embedding {
             let _layer = cx.layer(EMBEDDING, Direction::Backward);
             let run = |ends: &mut Ends<D>| ends.embedding().backward_weight(cx, pending);
-            listed.using(uses, (ends, &Ends::EMBEDDING), last, run)?;
+            listed.using(uses, (ends, Ends::of_embedding), last, run)?;
         }
         Ok(())
     }

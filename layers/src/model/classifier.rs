@@ -17,34 +17,34 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053. Chapter: 3. Compare: `mlp.rs`, one pair.
 use crate::model::build::positive;
-use crate::model::chunk::{Tables, at_ends};
+use crate::model::chunk::at_ends;
 use crate::model::design::{parts, start};
-use crate::model::part::{Of, Part, Pending};
+use crate::model::part::{Part, Ticket};
 use crate::model::strategy::{self, Column, Row};
 use crate::ops::{
     Region, Split, Stream, activate, activate_backward, activate_stream, activate_stream_backward,
 };
-use crate::{Builder, Chunk, ColumnLinear, Cx, Kept, Layer, Objective, Param, Result, RowLinear};
+use crate::{Builder, Chunk, Cx, Kept, Layer, Objective, Param, Result};
 use comm::{Axis, Group};
 use kernels::{Activation::Relu, Kernels};
 use std::ops::Range;
 
 /// What stands between two bars: a pair of layers, or one whose columns are gathered; a `ReLU` behind each.
 pub struct Hidden<D: Kernels> {
-    up: Part<D, ColumnLinear<D>>,
-    down: Option<Part<D, RowLinear<D>>>,
+    up: Part<D, Stream<D>, Split<D>>,
+    down: Option<Part<D, Split<D>, Stream<D>>>,
     group: Group<D::Place>,
     region: Region, // of what is gathered
 }
 
 /// What a pair keeps: before the `ReLU` between the two, and behind it.
-type Pair<D> = (Kept<Split<D>>, Of<D, RowLinear<D>>);
+type Pair<D> = (Kept<Split<D>>, Ticket);
 /// What the row layer's weight half needs, if there is one.
-type Rows<D> = Option<Pending<D, RowLinear<D>>>;
+type Rows = Option<Ticket>;
 
 /// What backward needs.
 pub struct Saved<D: Kernels> {
-    x: Of<D, ColumnLinear<D>>,
+    x: Ticket,
     pair: Option<Pair<D>>,
     y: Kept<Stream<D>>, // before the last ReLU
 }
@@ -57,9 +57,9 @@ impl<D: Kernels> Hidden<D> {
     pub fn shard(at: &Builder<D>, axis: Axis, first: usize, sizes: &[usize]) -> Result<Self> {
         let (name, next) = (format!("layers.{first}"), format!("layers.{}", first + 1));
         let sections = &[sizes[1].into()];
-        let up = at.column(&Column { axis, name: &name, inputs: sizes[0], sections, bias: true })?;
+        let up = at.build(&Column { axis, name: &name, inputs: sizes[0], sections, bias: true })?;
         let row =
-            |&outputs: &usize| at.row(&Row { axis, name: &next, sizes: [sizes[1], outputs], bias: true });
+            |&outputs: &usize| at.build(&Row { axis, name: &next, sizes: [sizes[1], outputs], bias: true });
         let (down, group) = (sizes.get(2).map(row).transpose()?, at.mesh.group(axis).named(name));
         Ok(Self { up, down, group, region: at.region })
     }
@@ -69,7 +69,7 @@ impl<D: Kernels> Hidden<D> {
         cx: &Cx<D>,
         (pair, y): (Option<Pair<D>>, Kept<Stream<D>>),
         dy: &Stream<D>,
-    ) -> Result<(Split<D>, Rows<D>)> {
+    ) -> Result<(Split<D>, Rows)> {
         let dy = activate_stream_backward(&y.open(), dy, Relu);
         let (Some(down), Some((u, h))) = (&mut self.down, pair) else {
             return Ok((Split::cut(&dy.gather(&self.group)?, &self.group)?, None));
@@ -83,7 +83,7 @@ impl<D: Kernels> Layer<D> for Hidden<D> {
     type In = Stream<D>;
     type Out = Stream<D>;
     type Saved = Saved<D>;
-    type Pending = (Pending<D, ColumnLinear<D>>, Rows<D>);
+    type Pending = (Ticket, Rows);
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Saved<D>)> {
         let (u, x) = self.up.forward(cx, x)?;
@@ -125,7 +125,7 @@ impl<D: Kernels> Layer<D> for Hidden<D> {
     }
 }
 
-impl<D: Kernels> Chunk<D, Hidden<D>> {
+impl<D: Kernels> Chunk<D> {
     /// These runs of parts, between bars, of a classifier; `sizes` are the features of the input, of each layer between, and the
     /// classes. Examples enter whole on every rank.
     ///
@@ -146,6 +146,7 @@ impl<D: Kernels> Chunk<D, Hidden<D>> {
             let (first, next) = (start(sizes, part), start(sizes, part + 1));
             let gathered = next == first + 1 && run.end > 1;
             Hidden::shard(if gathered { &everywhere } else { at }, Axis::LAYERS, first, &sizes[first..=next])
+                .map(Part::new)
         };
         let blocks =
             |run: &Range<usize>| (run.start..run.end.min(all - 1)).map(|part| hidden(run, part)).collect();
@@ -154,9 +155,9 @@ impl<D: Kernels> Chunk<D, Hidden<D>> {
         let (axis, name, objective) = (Axis::LAYERS, &*format!("layers.{last}"), Objective::default());
         let sizes = [sizes[last], sizes[layers]];
         let head = strategy::Head { axis, name, sizes, norm: None, tied: false, bias: true, objective };
-        let end = at_end.then(|| at.head(&head)).transpose()?.map(|end| (name, end));
+        let end = at_end.then(|| at.build(&head)).transpose()?.map(|end| (name, end));
         let rows = at_start.then_some(Region::Whole);
-        Ok(Self::new(at, (Tables::NONE, rows), blocks, end))
+        Ok(Self::new(at, (None, rows), blocks, end, false))
     }
 }
 

@@ -1,12 +1,12 @@
 //! What a call needs besides its input: everything a layer may ask about the tokens it works on. Four things: the
 //! [pass](Pass) of a microbatch, its [tokens](Tokens), the past that attention also sees, and who observes.
 mod again;
-mod loads;
+mod counts;
 mod past;
 pub mod shards;
 mod tokens;
 
-pub use loads::Loads;
+pub use counts::LayerCounts;
 pub(crate) use past::Past;
 pub use tokens::Tokens;
 
@@ -51,8 +51,8 @@ pub struct Cx<D: Kernels> {
     record: Option<Record<D>>,
     profiled: Option<D>,                      // whose profile has layers
     added: RefCell<Option<Partial<D::Wide>>>, // to the loss
-    loads: RefCell<Loads>,
-    pooled: RefCell<Option<Tensor<D::Wide>>>,
+    counts: RefCell<LayerCounts>,
+    beside: RefCell<Option<Tensor<D::Wide>>>,
     drops: Cell<bool>,  // what forward would keep
     second: Cell<bool>, // whether layers go forward again, for their backward
 }
@@ -61,9 +61,9 @@ impl<D: Kernels> Default for Cx<D> {
     /// Inference on no sequences.
     fn default() -> Self {
         let (pass, tokens) = (Pass::default(), Tokens::default());
-        let (added, loads, pooled) = (RefCell::new(None), RefCell::default(), RefCell::new(None));
+        let (added, counts, beside) = (RefCell::new(None), RefCell::default(), RefCell::new(None));
         let (drops, second) = (Cell::new(false), Cell::new(false));
-        Self { pass, tokens, past: None, record: None, profiled: None, added, loads, pooled, drops, second }
+        Self { pass, tokens, past: None, record: None, profiled: None, added, counts, beside, drops, second }
     }
 }
 
@@ -260,18 +260,18 @@ impl<D: Kernels> Cx<D> {
     pub fn take_loss(&self) -> Option<Partial<D::Wide>> {
         self.added.take()
     }
-    /// Adds how often this rank's tokens chose each expert of a layer.
-    pub fn add_load(&self, layer: &str, counts: &[usize]) {
-        self.loads.borrow_mut().add(layer, counts);
+    /// Adds to what a layer has counted among this rank's tokens, such as how many chose each expert.
+    pub fn count(&self, layer: &str, counts: &[usize]) {
+        self.counts.borrow_mut().add(layer, counts);
     }
-    /// The choices that were added since this was called last.
-    pub fn take_loads(&self) -> Loads {
-        self.loads.take()
+    /// What was counted since this was called last.
+    pub fn take_counts(&self) -> LayerCounts {
+        self.counts.take()
     }
-    /// `[1,E]`, where all blocks of a microbatch have one balance. Forward, how often this rank's tokens chose each expert in the
-    /// blocks so far; backward, by how much the loss grows with each expert's score, in every row of every block.
-    pub fn pooled(&self) -> RefMut<'_, Option<Tensor<D::Wide>>> {
-        self.pooled.borrow_mut()
+    /// The row `[1,N]` that goes [beside the stream](crate::Hooks::row), if there is one: what blocks have added so far in a forward,
+    /// what came back from the model's end in a backward.
+    pub fn beside(&self) -> RefMut<'_, Option<Tensor<D::Wide>>> {
+        self.beside.borrow_mut()
     }
     /// Keeps something for backward, if there will be one.
     pub fn keep<T>(&self, x: T) -> Kept<T> {

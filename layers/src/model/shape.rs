@@ -175,13 +175,6 @@ impl Shape {
     pub fn experts(&self, block: usize) -> Option<Experts> {
         self.experts.filter(|experts| !experts.dense.contains(block))
     }
-    /// The experts, and how many blocks have such, where all have one balance.
-    pub fn pooled(&self) -> Option<(Experts, usize)> {
-        let blocks = (0..self.blocks).filter(|block| self.experts(*block).is_some()).count();
-        self.experts
-            .filter(|experts| experts.balance.pooled != 0.0 && blocks > 0)
-            .map(|experts| (experts, blocks))
-    }
     /// How many positions there are, if they are counted.
     pub fn context(&self) -> Option<usize> {
         if let Positions::Learned(n) = self.positions { Some(n) } else { None }

@@ -49,6 +49,10 @@ pub enum Output<D: Kernels> {
     Activation(Stream<D>),
 }
 
+/// What enters the end of a model, a head or what else stands behind the last block: `X[B,D]`, and what is wanted of it. Its
+/// backward gives dX, and nothing for the rest; it is given none for the loss, whose gradient is 1.
+pub type Ending<D> = (Stream<D>, Option<Wanted<D>>);
+
 /// How much of a backward is done at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
@@ -120,16 +124,8 @@ impl<D: Kernels> Default for Room<D> {
     }
 }
 
-/// How parameters are listed.
-type Lists<D, U> = for<'a> fn(&'a mut U, &mut Vec<&'a mut Param<D>>);
-
-/// The parameters of a unit.
-pub(crate) struct Of<D: Kernels, U> {
-    /// Those that it uses.
-    pub(crate) used: Lists<D, U>,
-    /// Those of them to which no other unit adds gradients after it.
-    pub(crate) own: Lists<D, U>,
-}
+/// How a unit lists its parameters.
+pub(crate) type Lists<D, U> = for<'a> fn(&'a mut U, &mut Vec<&'a mut Param<D>>);
 
 impl<D: Kernels> Room<D> {
     /// Lists a unit's parameters for `what`.
@@ -154,19 +150,19 @@ impl<D: Kernels> Room<D> {
     pub(crate) fn using<U, T>(
         &mut self,
         uses: &mut dyn Uses<D>,
-        (unit, lists): (&mut U, &Of<D, U>),
+        (unit, list): (&mut U, Lists<D, U>),
         last: bool,
         run: impl FnOnce(&mut U) -> Result<T>,
     ) -> Result<T> {
         if uses.moves() {
-            self.with(|all| (lists.used)(unit, all), |params| uses.before(params))?;
+            self.with(|all| list(unit, all), |params| uses.before(params))?;
         }
         let outcome = run(unit)?;
         if uses.moves() {
-            self.with(|all| (lists.used)(unit, all), |params| uses.after(params))?;
+            self.with(|all| list(unit, all), |params| uses.after(params))?;
         }
         if last {
-            self.complete(uses, (unit, lists))?;
+            self.complete(uses, (unit, list))?;
         }
         Ok(outcome)
     }
@@ -174,11 +170,11 @@ impl<D: Kernels> Room<D> {
     pub(crate) fn complete<U>(
         &mut self,
         uses: &mut dyn Uses<D>,
-        (unit, lists): (&mut U, &Of<D, U>),
+        (unit, list): (&mut U, Lists<D, U>),
     ) -> Result<()> {
         let complete =
             |params: &mut [&mut Param<D>]| if params.is_empty() { Ok(()) } else { uses.complete(params) };
-        self.with(|all| (lists.own)(unit, all), complete)
+        self.with(|all| list(unit, all), complete)
     }
 }
 

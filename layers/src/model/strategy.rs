@@ -8,12 +8,14 @@ mod descriptors;
 
 pub use descriptors::{Attention, Column, Core, Embedding, Head, Mlp, Norm, Row};
 
-use crate::attention::core::AttentionCore;
-use crate::model::end::AnyEnd;
-use crate::model::part::{AnyLayer, Other};
-use crate::{Builder, Design, Result};
+use crate::model::part::{Block, Part};
+use crate::model::stage::{Ending, Output};
+use crate::norm::Branches;
+use crate::ops::{Split, Stream};
+use crate::{Builder, Design, Hooks, Result};
 use comm::Axis;
 use kernels::Kernels;
+use tensor::Ids;
 
 /// Which choice an entry of the lists is. A layout makes each choice once, but may have several of [`Choice::Layers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,65 +183,69 @@ pub trait Strategy<D: Kernels>: Sync {
         at
     }
     /// Around a block, `X[B,D]` of the stream to as many: a layer with the block inside, or the block as it is.
-    fn block(&self, block: AnyLayer<D>) -> AnyLayer<D> {
+    fn block(&self, block: Block<D>) -> Block<D> {
         block
+    }
+    /// What it does besides in training, on every rank of a model of this design, whichever layers the rank has.
+    fn hooks(&self, _: &Builder<D>, _: &Design) -> Option<Box<dyn Hooks<D>>> {
+        None
     }
     /// In place of a [`ColumnLinear`](crate::ColumnLinear): `X[B,I]` of the stream to `Y[B,O_t]`.
     ///
     /// # Errors
     /// If the ranks do not fit.
-    fn column(&self, _: &Builder<D>, _: &Column) -> Result<Option<Other<D, crate::ColumnLinear<D>>>> {
+    fn column(&self, _: &Builder<D>, _: &Column) -> Result<Option<Part<D, Stream<D>, Split<D>>>> {
         Ok(None)
     }
     /// In place of a [`RowLinear`](crate::RowLinear): `X[B,I_t]` to `Y[B,O]` of the stream.
     ///
     /// # Errors
     /// If the ranks do not fit.
-    fn row(&self, _: &Builder<D>, _: &Row) -> Result<Option<Other<D, crate::RowLinear<D>>>> {
+    fn row(&self, _: &Builder<D>, _: &Row) -> Result<Option<Part<D, Split<D>, Stream<D>>>> {
         Ok(None)
     }
-    /// In place of a [`Norm`](crate::Norm), the final one included: `X[B,D]` of the stream to as many. The gradient that
-    /// goes around the norm is added outside of the layer.
+    /// In place of a [`Norm`](crate::Norm), the final one included: `X[B,D]` of the stream to as many, and
+    /// X itself, which goes [around](Branches) what comes next.
     ///
     /// # Errors
     /// If the ranks do not fit.
-    fn norm(&self, _: &Builder<D>, _: &Norm) -> Result<Option<Other<D, crate::Norm<D>>>> {
+    fn norm(&self, _: &Builder<D>, _: &Norm) -> Result<Option<Part<D, Stream<D>, Branches<D>>>> {
         Ok(None)
     }
     /// In place of a block's [`Attention`](crate::Attention): `X[B,D]` of the stream to as many.
     ///
     /// # Errors
     /// If the ranks do not fit.
-    fn attention(&self, _: &Builder<D>, _: &Attention<D>) -> Result<Option<Other<D, crate::Attention<D>>>> {
+    fn attention(&self, _: &Builder<D>, _: &Attention<D>) -> Result<Option<Part<D, Stream<D>, Stream<D>>>> {
         Ok(None)
     }
     /// In place of the [core](crate::attention::core) of an attention: `[Q|K|V][B,(H_t+2K_t)·d]`, rotated, to `O[B,H_t·d]`.
     ///
     /// # Errors
     /// If the ranks do not fit.
-    fn core(&self, _: &Builder<D>, _: &Core) -> Result<Option<Other<D, AttentionCore<D>>>> {
+    fn core(&self, _: &Builder<D>, _: &Core) -> Result<Option<Part<D, Split<D>, Split<D>>>> {
         Ok(None)
     }
     /// In place of a block's [`Mlp`](crate::Mlp): `X[B,D]` of the stream to as many.
     ///
     /// # Errors
     /// If the ranks do not fit.
-    fn feed_forward(&self, _: &Builder<D>, _: &Mlp) -> Result<Option<Other<D, crate::Mlp<D>>>> {
+    fn feed_forward(&self, _: &Builder<D>, _: &Mlp) -> Result<Option<Part<D, Stream<D>, Stream<D>>>> {
         Ok(None)
     }
     /// In place of the [`Embedding`](crate::Embedding): ids `[B]` to `Y[B,D]` of the stream.
     ///
     /// # Errors
     /// If the ranks do not fit.
-    fn embedding(&self, _: &Builder<D>, _: &Embedding) -> Result<Option<Other<D, crate::Embedding<D>>>> {
+    fn embedding(&self, _: &Builder<D>, _: &Embedding) -> Result<Option<Part<D, Ids<D::Place>, Stream<D>>>> {
         Ok(None)
     }
     /// In place of the [`Head`](crate::Head), the norm in front of it included: `X[B,D]` of the stream to the loss or to
-    /// logits, an [`End`](crate::End) of [`any`](crate::model::end::any) type.
+    /// logits, as an [`Ending`] says.
     ///
     /// # Errors
     /// If the ranks do not fit.
-    fn head(&self, _: &Builder<D>, _: &Head) -> Result<Option<AnyEnd<D>>> {
+    fn head(&self, _: &Builder<D>, _: &Head) -> Result<Option<Part<D, Ending<D>, Option<Output<D>>>>> {
         Ok(None)
     }
 }

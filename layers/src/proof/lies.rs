@@ -1,6 +1,7 @@
 //! How a proof hands an activation to the ranks and puts their shares together again.
 use super::Given;
 use crate::Result;
+use crate::norm::Branches;
 use crate::ops::{Region, Split, Stream};
 use comm::Group;
 use kernels::{Kernels, Segment};
@@ -88,6 +89,16 @@ impl<D: Kernels> Lies<D> for Stream<D> {
     fn whole(&self, at: &AtRank<D>) -> Result<Vec<D::Elem>> {
         assert_eq!(self.region(), at.region, "whose tokens a stream of the layer has");
         Ok(self.gather(at.group)?.read().unwrap_or_default())
+    }
+}
+
+/// A norm's output, of which nobody takes the other branch.
+impl<D: Kernels> Lies<D> for Branches<D> {
+    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
+        Ok((Stream::hand(given, dy, features, at)?, None))
+    }
+    fn whole(&self, at: &AtRank<D>) -> Result<Vec<D::Elem>> {
+        self.0.whole(at)
     }
 }
 

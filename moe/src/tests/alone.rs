@@ -1,10 +1,12 @@
 //! What the harness does not ask: few tokens, ties, what is added to the loss, traffic of a stated routing, memory in use.
 use super::*;
-use crate::{begin_pool, end_pool};
+use crate::Balancing;
 use comm::{Axes, Ledger, Mesh, World};
 use kernels::Meta;
-use layers::ops::{Region, Stream};
-use layers::{Balance, Cx, Draw, Error, Layer as _, Loads, Numbers, Pass, Random, Values};
+use layers::ops::{Region, Stream, filled};
+use layers::{
+    Balance, Cx, Draw, Error, Hooks as _, Layer as _, LayerCounts, Numbers, Pass, Random, Shape, Values,
+};
 use std::collections::BTreeMap;
 use tensor::{Category, Cpu, Device, Dual, F61, Key, Tensor, mix};
 
@@ -40,13 +42,15 @@ fn ran<T: Kernels<Wide = T>, X: super::Exchange<T> + Copy>(
     };
     let pass = Cx::<T>::train(0, lengths, MEAN_OVER).pass();
     let cx = Cx::default().then(Pass { tokens: [tokens, STEP], ..pass }, lengths);
-    let pooled = layer.experts.balance.pooled != 0.0;
-    if pooled {
-        begin_pool(&cx, device, layer.experts.count);
+    let shape = Shape { blocks: 1, experts: Some(layer.experts), ..Shape::LLAMA };
+    let hooks = Balancing::<T>::of(mesh, &shape).expect("it has experts");
+    if let Some(n) = hooks.row() {
+        *cx.beside() = Some(filled(device, Category::Buffers, [1, n], T::Elem::ZERO));
     }
     let (y, saved) = layer.forward(&cx, whole(drawn(salt, tokens)))?;
-    if pooled {
-        end_pool(&cx, mesh, (&layer.experts, 1))?;
+    if hooks.row().is_some() {
+        let row = cx.beside().take().expect("begun above");
+        *cx.beside() = Some(hooks.turn(&cx, row)?);
     }
     let dx = layer.backward(&cx, saved, whole(drawn(salt + 1, tokens)))?;
     let loss = cx.take_loss().map(|loss| loss.all_reduce(&mesh.over(Axes::LOSS)?)).transpose()?;
@@ -232,9 +236,9 @@ fn a_stated_routing_sends_what_it_should_and_is_priced() {
     const AXES: &[Axis1] = &[(Axis::Tp, 2), (Axis::Ep, 2)];
     fn seen<T: Kernels<Wide = T>, X: super::Exchange<T> + Copy>(
         (device, mesh): (&T, &Mesh<T::Place>),
-        (experts, exchange, routing): (Experts, X, Option<&Loads>),
+        (experts, exchange, routing): (Experts, X, Option<&LayerCounts>),
     ) -> Result<(Ledger, impl PartialEq + std::fmt::Debug + use<T, X>)> {
-        let at = Builder { routing, ..Builder::new(device, mesh, &Random { seed: 7 }) };
+        let at = Builder { counts: routing, ..Builder::new(device, mesh, &Random { seed: 7 }) };
         let mut layer = ExpertFeedForward::new(&at, &Layer(experts, SWIGLU).mlp(), experts, exchange)?;
         let cx = Cx::train(0, [7usize, 4], 1);
         let x = || Tensor::from_fn(device, Category::Activations, 11, D, |i| T::Elem::from_usize(i % 3));
@@ -243,7 +247,7 @@ fn a_stated_routing_sends_what_it_should_and_is_priced() {
         Ok((mesh.ledger(), (device.meter().peaks_of_all(), device.meter().flops())))
     }
     fn both<X: super::Exchange<Cpu<f32>> + super::Exchange<Meta<Cpu<f32>>> + Copy>(
-        of: (Experts, X, Option<&Loads>),
+        of: (Experts, X, Option<&LayerCounts>),
     ) -> Vec<Ledger> {
         let run = |device: Cpu<f32>, mesh: Mesh<_>| seen((&device, &mesh), of);
         let measured = World::threads(AXES).unwrap().run(run).unwrap_or_else(|why| panic!("{why}"));
@@ -256,7 +260,7 @@ fn a_stated_routing_sends_what_it_should_and_is_priced() {
         measured.into_iter().map(|(ledger, _)| ledger).collect()
     }
     let elements = |ledger: &Ledger, op| ledger.get(Axis::Ep, op).elements;
-    let mut uneven = Loads::default();
+    let mut uneven = LayerCounts::default();
     uneven.add("mlp", &[11, 1, 7, 0, 3]);
     for (capacity, routing, taken) in [
         (None, None, [14, 8]), // of 22 copies in turn

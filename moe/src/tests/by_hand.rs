@@ -2,7 +2,7 @@
 use crate::balance::{Counts, move_biases};
 use crate::routing::{NOBODY, Routing};
 use comm::{Axis, Mesh, World};
-use layers::{Builder, Cx, Draw, Error, Experts, Loads, Param, Placed, Random};
+use layers::{Builder, Cx, Draw, Error, Experts, LayerCounts, Param, Placed, Random};
 use tensor::{Bf16, Cpu};
 
 fn routing(list: &[u32], chosen: usize) -> Routing {
@@ -85,10 +85,10 @@ fn biases_rise_for_experts_that_few_tokens_of_all_ranks_chose() {
         let stage = mesh.group(Axis::Pp).rank();
         let [mut own, mut other] = [bias(&format!("{stage}.mlp.router.bias"))?, bias("9.mlp.router.bias")?];
         let of_rank = [[0, 0, 2], [2, 1, 0], [1, 1, 0], [1, 1, 0]];
-        let mut loads = Loads::default();
-        loads.add(&format!("{stage}.mlp"), &of_rank[mesh.rank() / 2 % 2 * 2 + mesh.rank() % 2]);
+        let mut counts = LayerCounts::default();
+        counts.add(&format!("{stage}.mlp"), &of_rank[mesh.rank() / 2 % 2 * 2 + mesh.rank() % 2]);
         for _ in 0..2 {
-            move_biases((&mut [&mut own, &mut other], &mesh), (&loads, 0.125))?;
+            move_biases((&mut [&mut own, &mut other], &mesh), (&counts, 0.125))?;
         }
         let read = |param: &Param<_>| param.gather_master(&mesh).map(|x| x.expect("the host has values"));
         Ok::<_, Error>([read(&own)?, read(&other)?])

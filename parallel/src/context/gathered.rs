@@ -12,10 +12,9 @@
 use comm::{Axis, Group};
 use kernels::{Heads, Kernels};
 use layers::attention::core::AttentionCore;
-use layers::model::part::Other;
 use layers::model::strategy::{Core, Strategy};
 use layers::ops::{Split, attention_to, attention_to_backward, gather_keys};
-use layers::{About, Back, Builder, Choice, Cx, Kept, Layer, Param, Result, Takes, TokenShards};
+use layers::{About, Back, Builder, Choice, Cx, Kept, Layer, Param, Part, Result, Takes, TokenShards};
 
 /// Gathered keys and values.
 pub struct Gathered;
@@ -39,9 +38,9 @@ impl<D: Kernels> Strategy<D> for Gathered {
     fn about(&self) -> &'static About {
         &ABOUT
     }
-    fn core(&self, at: &Builder<D>, core: &Core) -> Result<Option<Other<D, AttentionCore<D>>>> {
+    fn core(&self, at: &Builder<D>, core: &Core) -> Result<Option<Part<D, Split<D>, Split<D>>>> {
         let group = TokenShards::sharers(at.mesh).named(core.name);
-        Ok(Some(Other::new(GatheredCore { core: AttentionCore::new(core), heads: core.heads, group })))
+        Ok(Some(Part::new(GatheredCore { core: AttentionCore::new(core), heads: core.heads, group })))
     }
 }
 

@@ -1,11 +1,5 @@
-//! What goes from chunk to chunk: the residual stream or its gradient, and, where all blocks have one balance of experts, a row
-//! beside it (`moe/src/balance.rs`).
-//!
-//! ```text
-//! forth   X[B,D], counts[1,E] of this rank's tokens in the blocks so far
-//! back    dX[B,D], weights[1,E] of scores, the same on all ranks
-//! ```
-//! The row has a message of its own, in wide numbers: narrow ones do not count that far.
+//! What goes from chunk to chunk: the residual stream or its gradient, and, where a strategy has one, the row beside it
+//! (`layers/src/model/hooks.rs`). The row has a message of its own, in wide numbers: narrow ones do not count that far.
 use crate::Result;
 use comm::{Group, Request, Tag};
 use kernels::Kernels;

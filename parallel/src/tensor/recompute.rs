@@ -10,7 +10,7 @@
 //!
 //! Source: Chen et al., "Training deep nets with sublinear memory cost", §4, arXiv:1604.06174.
 use kernels::Kernels;
-use layers::model::part::{AnyLayer, Ticket, any};
+use layers::model::part::{Block, Part, Ticket};
 use layers::ops::Stream;
 use layers::{About, Back, Choice, Cx, Kept, Layer, Param, Result, Strategy, Takes};
 
@@ -36,13 +36,13 @@ impl<D: Kernels> Strategy<D> for Recompute {
     fn about(&self) -> &'static About {
         &ABOUT
     }
-    fn block(&self, block: AnyLayer<D>) -> AnyLayer<D> {
-        any(Again(block))
+    fn block(&self, block: Block<D>) -> Block<D> {
+        Part::new(Again(block))
     }
 }
 
 /// A block that is gone through again.
-struct Again<D: Kernels>(AnyLayer<D>);
+struct Again<D: Kernels>(Block<D>);
 
 impl<D: Kernels> Again<D> {
     /// What the block keeps.

@@ -6,21 +6,23 @@ use crate::{Batch, Result, Sequence, Share, deal};
 use comm::{Request, TraceSpan};
 use kernels::{Kernels, Segment};
 use layers::ops::Partial;
-use layers::{Cx, Design, Input, Loads, Output, Param, Pass, Record, Targets, TokenShards, Uses, Wanted};
+use layers::{
+    Cx, Design, Hooks, Input, LayerCounts, Output, Param, Pass, Record, Targets, TokenShards, Uses, Wanted,
+};
 use std::ops::Range;
 use std::rc::Rc;
 use tensor::{Category, Device, Ids, Index, Scalar, Tensor};
 
 /// The contexts of the microbatches in flight.
 pub(super) struct Flight<D: Kernels> {
-    cxs: Vec<Option<Cx<D>>>, // by microbatch, and within it by slice
-    spare: Vec<Cx<D>>,       // of microbatches that are back: the next one's is made in the memory of one
-    pub(super) loads: Loads, // of all microbatches so far
+    cxs: Vec<Option<Cx<D>>>,        // by microbatch, and within it by slice
+    spare: Vec<Cx<D>>, // of microbatches that are back: the next one's is made in the memory of one
+    pub(super) counts: LayerCounts, // of all microbatches so far
 }
 
 impl<D: Kernels> Default for Flight<D> {
     fn default() -> Self {
-        Self { cxs: Vec::new(), spare: Vec::new(), loads: Loads::default() }
+        Self { cxs: Vec::new(), spare: Vec::new(), counts: LayerCounts::default() }
     }
 }
 
@@ -47,7 +49,7 @@ pub(super) struct Dealt<'a, D: Kernels> {
     pub(super) flight: &'a mut Flight<D>,
     pub(super) largest: Option<Largest<D>>,
     pub(super) sums: Sums<D>,
-    pub(super) loads: Loads, // of microbatches that are back
+    pub(super) counts: LayerCounts, // of microbatches that are back
     pub(super) done: &'a dyn Fn(usize),
     pub(super) ending: &'a mut Ending<D>,
     pub(super) lr: f64,
@@ -176,9 +178,9 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
     }
     /// A context at rest keeps its lists, and no memory of the device.
     fn done(&mut self, microbatch: usize) {
-        let (Flight { cxs, spare, .. }, loads) = (&mut *self.flight, &mut self.loads);
+        let (Flight { cxs, spare, .. }, counts) = (&mut *self.flight, &mut self.counts);
         let done = cxs[microbatch * self.slices..(microbatch + 1) * self.slices].iter_mut().map(Option::take);
-        let done = done.map(|cx| cx.expect("it is in flight")).inspect(|cx| loads.join(cx.take_loads()));
+        let done = done.map(|cx| cx.expect("it is in flight")).inspect(|cx| counts.join(cx.take_counts()));
         spare.extend(done.map(|cx| cx.then(Pass::default(), [0usize; 0])));
         (self.done)(microbatch + 1);
     }
@@ -188,15 +190,20 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
         Ok(())
     }
     /// The loss is waited for last: while links still carry sums, those that have come are added up.
-    fn update(&mut self, uses: &mut dyn Uses<D>, params: &mut [&mut Param<D>]) -> Result<()> {
+    fn update(
+        &mut self,
+        hooks: &[Box<dyn Hooks<D>>],
+        uses: &mut dyn Uses<D>,
+        params: &mut [&mut Param<D>],
+    ) -> Result<()> {
         let (loss, span) = self.sums.total.take().expect("all chunks are complete");
         let loss = loss.wait()?;
         drop(span);
         let Ending { mesh, optimizer, .. } = &mut *self.ending;
         let _span = mesh.span("optimizer");
         let norm2 = optimizer.step(params, mesh, self.lr, uses)?;
-        if let Some(rate) = self.design.shape().and_then(|shape| shape.experts?.bias) {
-            moe::move_biases((params, mesh), (&self.loads, rate))?;
+        for hooks in hooks {
+            hooks.after_update(params, &self.counts)?;
         }
         uses.share(params)?;
         self.sums.report = Some(Report { loss, norm2 });

@@ -341,12 +341,12 @@ fn loads_are_those_of_every_token_once() {
             let mut trainer = Trainer::new(&at, shape, (Kind::Sgd, None))?;
             trainer.evaluate(&batch, &|_| ())?;
             if learns {
-                drop(trainer.take_loads());
+                drop(trainer.take_counts());
                 trainer.step(&batch, 0.0)?;
             }
-            Ok(trainer.take_loads())
+            Ok(trainer.take_counts())
         });
-        let sum: Loads = ranks.unwrap().into_iter().collect();
+        let sum: LayerCounts = ranks.unwrap().into_iter().collect();
         sum.iter().map(|(layer, counts)| (layer.to_owned(), counts.to_vec())).collect::<Vec<_>>()
     };
     let experts = layers::Experts { count: 6, chosen: 3, hidden: 4, ..layers::Experts::MIXTRAL };

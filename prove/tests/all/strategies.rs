@@ -1,12 +1,11 @@
 //! The list of strategies is what the book shows, and each of them fits some model and is proven.
 use comm::Axis;
 use kernels::{Heads, Kernels};
-use layers::model::part::Other;
 use layers::model::strategy::Row;
 use layers::ops::{Split, Stream, add_bias, bias_gradient};
 use layers::param::weight::WholeWeight;
 use layers::{
-    About, Biases, Builder, Choice, Cx, Draw, Layer, Param, Result, RowLinear, Shape, Strategy, Takes,
+    About, Biases, Builder, Choice, Cx, Draw, Layer, Param, Part, Result, RowLinear, Shape, Strategy, Takes,
 };
 use parallel::layout::StrategyEntry;
 use parallel::{Layout, Scheme, strategies};
@@ -87,10 +86,10 @@ impl<D: Kernels> Strategy<D> for Newcomer {
     fn about(&self) -> &'static About {
         &ABOUT
     }
-    fn row(&self, at: &Builder<D>, row: &Row) -> Result<Option<Other<D, RowLinear<D>>>> {
+    fn row(&self, at: &Builder<D>, row: &Row) -> Result<Option<Part<D, Split<D>, Stream<D>>>> {
         let (draw, shape) = (Draw { mean: 0.0, std: 1.0 }, [1, row.sizes[1]]);
         let bias = || WholeWeight::new(at, format!("{}.bias", row.name), shape, at.placement(), draw);
-        Ok(Some(Other::new(Rows {
+        Ok(Some(Part::new(Rows {
             sum: RowLinear::shard(at, &Row { bias: false, ..*row })?,
             bias: row.bias.then(bias).transpose()?,
             times: if self.0 == Adds::OnEveryRank { at.mesh.group(row.axis).size() } else { 1 },

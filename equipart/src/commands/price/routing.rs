@@ -1,6 +1,6 @@
 //! `--routing FILE`: how often each expert of each layer is chosen, as `eval --json` tells it of a text:
 //! `{"experts": {"blocks.0.mlp": [30, 0, 14, 20]}}`. Each microbatch goes to experts in these shares.
-use layers::{Experts, Loads, Shape};
+use layers::{Experts, LayerCounts, Shape};
 use parallel::{Error, Result, bail};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -10,14 +10,14 @@ use tensor::{files, quoted::sentence};
 /// What the file must have; all else that `eval` tells is passed over.
 #[derive(Deserialize)]
 struct Told {
-    experts: Loads,
+    experts: LayerCounts,
 }
 
 /// Reads a routing of a model of this shape.
 ///
 /// # Errors
 /// If the file is none, tells of other layers or another number of experts, or gives one more copies than there are tokens.
-pub(super) fn read(path: &Path, shape: &Shape) -> Result<Loads> {
+pub(super) fn read(path: &Path, shape: &Shape) -> Result<LayerCounts> {
     let layer = |block| Some((format!("blocks.{block}.mlp"), shape.experts(block)?));
     let layers: BTreeMap<String, Experts> = (0..shape.blocks).filter_map(layer).collect();
     match layers.values().next() {

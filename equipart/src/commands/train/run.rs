@@ -6,7 +6,7 @@ use crate::device::in_device;
 use bench::profile;
 use comm::Mesh;
 use kernels::Kernels;
-use layers::{Draw, Loads, Numbers, Values, Wide};
+use layers::{Draw, LayerCounts, Numbers, Values, Wide};
 use models::digits::Digits;
 use models::text::{self, Corpus};
 use models::{Learner, ids};
@@ -105,7 +105,7 @@ pub struct Finished {
     /// Bits a byte on the held-out text; none if there is none, or it is too short for the data ranks.
     pub held_out_bits_per_byte: Option<f64>,
     /// How often each expert was chosen in the steps of this run.
-    pub experts: Loads,
+    pub experts: LayerCounts,
 }
 
 impl TrainRun<'_> {
@@ -276,7 +276,7 @@ impl TrainRun<'_> {
                 state::save(dir, &self.settings, &self.model, trainer)?;
             }
         }
-        let experts = self.network.of_all(mesh, trainer.take_loads())?.into_iter().collect();
+        let experts = self.network.of_all(mesh, trainer.take_counts())?.into_iter().collect();
         let held_out_bits_per_byte = match self.source {
             TrainData::Text(corpus) => {
                 let told = |done, of| {

@@ -1,30 +1,25 @@
 //! What stands before and behind the blocks of a chunk.
-use crate::model::end::{AnyEnd, End, EndBack, EndLoss, TiedTable, TiedTableMut};
 use crate::model::part::{Part, Ticket};
-use crate::model::stage::{Of, Output, Targets, Wanted};
+use crate::model::stage::{Ending, Output, Targets, Wanted};
 use crate::ops::{Region, Stream, gather_last, gather_tokens, last_rows, mean_square};
-use crate::param::weight::RowWeight;
-use crate::{Cx, Embedding, Kept, Layer, Param, Result};
+use crate::{Back, Cx, Kept, Layer, Param, Result};
 use comm::{Axes, Group};
 use kernels::Kernels;
 use std::sync::Arc;
-use tensor::Tensor;
+use tensor::Ids;
+
+/// A head, or what else stands behind the last block.
+pub(crate) type End<D> = Part<D, Ending<D>, Option<Output<D>>>;
 
 /// The ends of a chunk; of one in the middle of a model, none.
 pub(crate) struct Ends<D: Kernels> {
-    pub(crate) tables: Tables<D>,
+    pub(crate) embedding: Option<Part<D, Ids<D::Place>, Stream<D>>>,
     pub(crate) rows: Option<Region>, // of features, where they enter here
-    pub(crate) end: Option<AnyEnd<D>>,
+    pub(crate) end: Option<End<D>>,
     pub(crate) name: Arc<str>, // of the last, in a profile
+    pub(crate) tied: bool,     // to each other
     pub(crate) group: Group<D::Place>,
     pub(crate) sharers: Group<D::Place>, // of the tokens of the same sequences
-}
-
-/// The tables of ids.
-pub(crate) struct Tables<D: Kernels> {
-    pub(crate) embedding: Option<Part<D, Embedding<D>>>,
-    pub(crate) other: Option<RowWeight<D>>, // of a tied head whose embedding is in another chunk
-    pub(crate) tied: bool,
 }
 
 /// The mean square of what is missing.
@@ -33,85 +28,79 @@ pub(crate) struct MeanSquare<D: Kernels> {
     pub(crate) group: Group<D::Place>,
 }
 
-impl<D: Kernels> Tables<D> {
-    pub(crate) const NONE: Self = Self { embedding: None, other: None, tied: false };
-
-    /// What a tied head shares with the embedding.
-    fn shared(&self) -> Option<&RowWeight<D>> {
-        let table = || self.embedding.as_ref().and_then(Part::usual).map(Embedding::rows);
-        self.other.as_ref().or_else(table).filter(|_| self.tied)
-    }
-    pub(crate) fn shared_mut(&mut self) -> Option<&mut RowWeight<D>> {
-        let table = self.embedding.as_mut().and_then(Part::usual_mut).map(Embedding::table);
-        self.other.as_mut().or(table).filter(|_| self.tied)
-    }
-}
-
-impl<D: Kernels> End<D> for MeanSquare<D> {
-    type Saved = Kept<Stream<D>>;
+impl<D: Kernels> Layer<D> for MeanSquare<D> {
+    type In = Ending<D>;
+    type Out = Option<Output<D>>;
+    type Saved = Option<Kept<Stream<D>>>;
     type Pending = ();
 
-    fn forward(&self, cx: &Cx<D>, _: TiedTable<D>, x: Stream<D>, targets: Targets<D>) -> EndLoss<D, Self> {
-        let Targets::Rows(y) = targets else { panic!("ids as targets of bare blocks; it must be rows") };
+    fn forward(&self, cx: &Cx<D>, (x, wanted): Ending<D>) -> Result<(Self::Out, Self::Saved)> {
+        let y = match wanted {
+            Some(Wanted::Loss(Targets::Rows(y))) => y,
+            Some(Wanted::Loss(Targets::Ids(_))) => panic!("ids as targets of bare blocks; it must be rows"),
+            _ => return Ok((Some(Output::Logits(x.gather(&self.group)?)), None)),
+        };
         let (loss, dx) = mean_square(x, &y, cx.pass().mean_over, &self.group, self.over)?;
-        Ok((loss, cx.keep(dx)))
+        Ok((Some(Output::Loss(loss)), Some(cx.keep(dx))))
     }
-    fn logits(&self, _: &Cx<D>, _: TiedTable<D>, x: Stream<D>) -> Result<Tensor<D>> {
-        x.gather(&self.group)
+    fn backward_input(&mut self, _: &Cx<D>, dx: Self::Saved, _: Self::Out) -> Back<D, Self> {
+        Ok(((dx.expect("forward gave a loss").open(), None), ()))
     }
-    fn backward_input(&mut self, _: &Cx<D>, _: TiedTable<D>, dx: Self::Saved, _: bool) -> EndBack<D, Self> {
-        Ok((Some(dx.open()), ()))
-    }
-    fn backward_weight(&mut self, _: &Cx<D>, _: TiedTableMut<D>, (): Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, _: &Cx<D>, (): Self::Pending) -> Result<()> {
         Ok(())
     }
     fn params<'a>(&'a mut self, _: &mut Vec<&'a mut Param<D>>) {}
 }
 
 impl<D: Kernels> Ends<D> {
-    pub(crate) const EMBEDDING: Of<D, Self> = Of { used: Self::of_embedding, own: Self::of_embedding };
-    pub(crate) const HEAD: Of<D, Self> = Of { used: Self::used_by_head, own: Self::of_head };
-
-    fn of_embedding<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
-        self.tables.embedding.iter_mut().for_each(|embedding| embedding.params(all));
+    pub(crate) fn of_embedding<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
+        self.embedding.iter_mut().for_each(|embedding| embedding.params(all));
     }
-    fn of_head<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
+    pub(crate) fn of_head<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
         self.end.iter_mut().for_each(|end| end.params(all));
-        all.extend(self.tables.other.as_mut().map(RowWeight::param));
     }
-    fn used_by_head<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
-        self.end.iter_mut().for_each(|end| end.params(all));
-        all.extend(self.tables.shared_mut().map(RowWeight::param));
+    pub(crate) fn embedding(&mut self) -> &mut Part<D, Ids<D::Place>, Stream<D>> {
+        self.embedding.as_mut().expect("the chunk has an embedding")
     }
-    pub(crate) fn embedding(&mut self) -> &mut Part<D, Embedding<D>> {
-        self.tables.embedding.as_mut().expect("the chunk has an embedding")
+    fn head(&mut self) -> &mut End<D> {
+        self.end.as_mut().expect("the chunk has an end")
+    }
+    /// Lends a tied head the embedding's table, or gives it back.
+    pub(crate) fn lend(&mut self) {
+        let of =
+            |table: Option<_>| table.expect("both have a place for it, which was seen as they were built");
+        if let (true, Some(embedding), Some(end)) = (self.tied, &mut self.embedding, &mut self.end) {
+            std::mem::swap(of(embedding.table()), of(end.table()));
+        }
     }
     /// The loss or logits of what the last block gave.
-    pub(crate) fn forward(&self, cx: &Cx<D>, x: Stream<D>, wanted: Wanted<D>) -> Result<(Output<D>, Ticket)> {
-        let (table, end) = (self.tables.shared(), self.end.as_ref().expect("the chunk has an end"));
-        let all = match wanted {
-            Wanted::Loss(targets) => {
-                let (loss, saved) = end.forward(cx, table, x, targets)?;
-                return Ok((Output::Loss(loss), saved));
-            }
-            Wanted::Logits { all } => all,
-        };
+    pub(crate) fn forward(
+        &mut self,
+        cx: &Cx<D>,
+        x: Stream<D>,
+        wanted: Wanted<D>,
+    ) -> Result<(Option<Output<D>>, Ticket)> {
+        let Wanted::Logits { all } = wanted else { return self.head().forward(cx, (x, Some(wanted))) };
         let few = !all && !cx.recording(); // a record has a row for every token
         let x = if few { last_rows(cx, &x.gather(&self.group)?).into() } else { x };
-        let y = end.logits(cx, table, x)?;
-        if all {
-            return Ok((Output::Logits(gather_tokens(cx, y, &self.sharers)?), None));
-        }
-        let y = if few { y } else { last_rows(cx, &y) };
-        Ok((Output::Logits(gather_last(cx, y, &self.sharers)?), None))
+        let (Some(Output::Logits(y)), _) = self.head().forward(cx, (x, Some(wanted)))? else {
+            panic!("logits are wanted of an end")
+        };
+        let y = match all {
+            true => gather_tokens(cx, y, &self.sharers)?,
+            false => gather_last(cx, if few { y } else { last_rows(cx, &y) }, &self.sharers)?,
+        };
+        Ok((Some(Output::Logits(y)), None))
     }
-    /// The gradient of what the last block gave, none where nobody wants it, and what the weight half needs.
-    pub(crate) fn back(&mut self, cx: &Cx<D>, s: Ticket, first: bool) -> Result<(Option<Stream<D>>, Ticket)> {
-        let end = self.end.as_mut().expect("the chunk has an end");
-        end.backward_input(cx, self.tables.shared(), s, !first)
-    }
-    pub(crate) fn backward_weight(&mut self, cx: &Cx<D>, pending: Ticket) -> Result<()> {
-        let end = self.end.as_mut().expect("the chunk has an end");
-        end.backward_weight(cx, self.tables.shared_mut(), pending)
+    /// The whole backward of a loss: the gradient of what the last block gave, none where nobody wants it.
+    pub(crate) fn back(&mut self, cx: &Cx<D>, saved: Ticket, first: bool) -> Result<Option<Stream<D>>> {
+        let (dx, pending) = if first {
+            (None, self.head().backward_first(cx, saved, None)?)
+        } else {
+            let ((dx, _), pending) = self.head().backward_input(cx, saved, None)?;
+            (Some(dx), pending)
+        };
+        self.head().backward_weight(cx, pending)?;
+        Ok(dx)
     }
 }

@@ -83,7 +83,7 @@ fn run_cut<D: Kernels<Wide = D>>(
         }
         contexts.iter().try_for_each(|cx| model.backward(cx, half))?;
         if half == Half::Input {
-            let later = |(cx, stage): (_, &mut Chunk<_, _>)| stage.backward_weight(0, cx, &mut (), false);
+            let later = |(cx, stage): (_, &mut Chunk<_>)| stage.backward_weight(0, cx, &mut (), false);
             contexts
                 .iter()
                 .try_for_each(|cx| model.0.iter_mut().map(|stage| (cx, stage)).try_for_each(later))?;

@@ -12,19 +12,19 @@ impl<D: Kernels> Cx<D> {
         self.drops.set(before);
         y
     }
-    /// A second forward through layers, at their backward, for what they keep. The first one was what counts: losses, expert loads
+    /// A second forward through layers, at their backward, for what they keep. The first one was what counts: losses, counts
     /// and records are those of the first, and a profile has the time of the second as backward's.
     pub fn again<T>(&self, forward: impl FnOnce() -> T) -> T {
-        let before = (self.added.take(), self.loads.take(), self.pooled.take());
+        let before = (self.added.take(), self.counts.take(), self.beside.take());
         let none = |sum: &Tensor<_>| filled(sum.device(), Category::Buffers, sum.shape(), Scalar::ZERO);
-        self.pooled.replace(before.2.as_ref().map(none)); // nobody has chosen yet
+        self.beside.replace(before.2.as_ref().map(none)); // as if no block had added to it
         let (drops, second) = (self.drops.replace(false), self.second.replace(true));
         let y = forward();
         self.drops.set(drops);
         self.second.set(second);
         self.added.replace(before.0);
-        self.loads.replace(before.1);
-        self.pooled.replace(before.2);
+        self.counts.replace(before.1);
+        self.beside.replace(before.2);
         y
     }
 }

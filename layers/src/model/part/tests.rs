@@ -1,10 +1,11 @@
 use super::*;
-use crate::model::end::{EndLoss, TiedTable, TiedTableMut};
-use crate::model::strategy::{About, Choice, Column, Row, Takes};
+use crate::model::strategy::{self, About, Choice, Column, Row, Takes};
+use crate::norm::Branches;
+use crate::ops::Split;
 use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
 use crate::{
-    Activations, Chunk, End, FeedForward, Half, Mlp, NormKind, Objective, Output, Record, Residual, Shape,
-    Stage, Targets, Wanted, mlp,
+    Activations, Builder, Chunk, ColumnLinear, Embedding, Ending, Error, FeedForward, Half, Head, Mlp, Norm,
+    NormKind, Objective, Output, Record, Residual, RowLinear, Shape, Stage, Strategy, Targets, Wanted, mlp,
 };
 use comm::{Axes, Axis, Mesh, Op, World};
 use std::sync::Arc;
@@ -28,14 +29,14 @@ impl<D: Kernels> Strategy<D> for Own {
     fn about(&self) -> &'static About {
         &ABOUT
     }
-    fn column(&self, at: &Builder<D>, c: &Column) -> Result<Option<Other<D, ColumnLinear<D>>>> {
-        Ok(Some(Other::new(ColumnLinear::shard(at, c)?)))
+    fn column(&self, at: &Builder<D>, c: &Column) -> Result<Option<Part<D, Stream<D>, Split<D>>>> {
+        Ok(Some(Part::new(ColumnLinear::shard(at, c)?)))
     }
-    fn row(&self, at: &Builder<D>, r: &Row) -> Result<Option<Other<D, RowLinear<D>>>> {
-        Ok(Some(Other::new(RowLinear::shard(at, r)?)))
+    fn row(&self, at: &Builder<D>, r: &Row) -> Result<Option<Part<D, Split<D>, Stream<D>>>> {
+        Ok(Some(Part::new(RowLinear::shard(at, r)?)))
     }
-    fn norm(&self, at: &Builder<D>, n: &strategy::Norm) -> Result<Option<Other<D, Norm<D>>>> {
-        Ok(Some(Other::new(Norm::new(at, n)?)))
+    fn norm(&self, at: &Builder<D>, n: &strategy::Norm) -> Result<Option<Part<D, Stream<D>, Branches<D>>>> {
+        Ok(Some(Part::new(Norm::new(at, n)?)))
     }
 }
 
@@ -60,7 +61,7 @@ impl Case for Feed {
             Builder { region: at.region, ..Builder::new(at.device, at.mesh, at.values).with([&Own as _]) };
         let norm = strategy::Norm { kind: NormKind::Rms, name: "gain", width: D, eps: 0.5 };
         let mlp = mlp::shard(&own, &MLP)?;
-        Ok(Residual::around("mlp", own.norm(&norm)?, mlp, 0.0))
+        Ok(Residual::around("mlp", own.build(&norm)?, mlp, 0.0))
     }
     fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
         let w = |name: &str| g.weights[name].as_slice();
@@ -110,7 +111,7 @@ fn layers_behind_a_pointer_are_recorded_as_the_usual_ones() {
         let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 }).with(strategies);
         let norm = strategy::Norm { kind: NormKind::Layer, name: "gain", width: D, eps: 0.5 };
         let mlp = mlp::shard(&at, &MLP).unwrap();
-        let mut layer = Residual::around("mlp", at.norm(&norm).unwrap(), mlp, 0.0);
+        let mut layer = Residual::around("mlp", at.build(&norm).unwrap(), mlp, 0.0);
         let record = Record::new(&mesh);
         let cx = Cx::train(0, [3], 1).recorded(Some(record.clone())).profiled(&device);
         let profile = tensor::Device::profile(&device).unwrap();
@@ -140,12 +141,12 @@ fn two_strategies_that_build_one_layer_are_refused() {
     let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
     let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 }).with([&Own as _, &Own as _]);
     let row = Row { axis: Axis::Tp, name: "w", sizes: [2, 2], bias: false };
-    let why = at.row(&row).err().unwrap().to_string();
+    let why = at.build(&row).err().unwrap().to_string();
     assert_eq!(why, "own and own both build w; a layout can have one of them");
     let ends = Ends::default();
     let shape = Shape { width: 2, vocabulary: 3, ..Shape::LLAMA };
     let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 }).with([&ends as _, &ends as _]);
-    let why = at.head(&strategy::Head::of(Axis::Tp, &shape)).err().unwrap().to_string();
+    let why = at.build(&strategy::Head::of(Axis::Tp, &shape)).err().unwrap().to_string();
     assert_eq!(why, "own and own both build head; a layout can have one of them");
 }
 
@@ -166,16 +167,20 @@ impl<D: Kernels> Strategy<D> for Ends {
         &self,
         at: &Builder<D>,
         ids: &strategy::Embedding,
-    ) -> Result<Option<Other<D, Embedding<D>>>> {
+    ) -> Result<Option<Part<D, Ids<D::Place>, Stream<D>>>> {
         let padding = if self.wrong == Some(ids.name) { Some(1) } else { ids.padding };
         let usual = Embedding::shard(at, &strategy::Embedding { padding, ..*ids })?;
-        Ok((!ids.tied || self.at_any_rate).then(|| Other::new(Counted(usual, self.calls.clone()))))
+        Ok((!ids.tied || self.at_any_rate).then(|| Part::new(Counted(usual, self.calls.clone()))))
     }
-    fn head(&self, at: &Builder<D>, head: &strategy::Head) -> Result<Option<AnyEnd<D>>> {
+    fn head(
+        &self,
+        at: &Builder<D>,
+        head: &strategy::Head,
+    ) -> Result<Option<Part<D, Ending<D>, Option<Output<D>>>>> {
         let wrong = Objective { smoothing: 0.5, z: 0.0 };
         let objective = if self.wrong == Some(head.name) { wrong } else { head.objective };
         let usual = Head::shard(at, &strategy::Head { objective, ..*head })?;
-        Ok(Some(end::any(Counted(usual, self.calls.clone()))))
+        Ok(Some(Part::new(Counted(usual, self.calls.clone()))))
     }
 }
 
@@ -202,40 +207,30 @@ impl<D: Kernels> Layer<D> for Counted<Embedding<D>> {
     }
 }
 
-impl<D: Kernels> End<D> for Counted<Head<D>> {
-    type Saved = <Head<D> as End<D>>::Saved;
-    type Pending = <Head<D> as End<D>>::Pending;
+impl<D: Kernels> Layer<D> for Counted<Head<D>> {
+    type In = Ending<D>;
+    type Out = Option<Output<D>>;
+    type Saved = <Head<D> as Layer<D>>::Saved;
+    type Pending = <Head<D> as Layer<D>>::Pending;
 
-    fn forward(
-        &self,
-        cx: &Cx<D>,
-        table: TiedTable<D>,
-        x: Stream<D>,
-        targets: Targets<D>,
-    ) -> EndLoss<D, Self> {
-        self.1[1].fetch_add(1, Relaxed);
-        self.0.forward(cx, table, x, targets)
+    fn forward(&self, cx: &Cx<D>, (x, wanted): Ending<D>) -> Result<(Self::Out, Self::Saved)> {
+        let calls = if let Some(Wanted::Logits { .. }) = wanted { 1000 } else { 1 };
+        self.1[1].fetch_add(calls, Relaxed);
+        self.0.forward(cx, (x, wanted))
     }
-    fn logits(&self, cx: &Cx<D>, table: TiedTable<D>, x: Stream<D>) -> Result<Tensor<D>> {
-        self.1[1].fetch_add(1000, Relaxed);
-        self.0.logits(cx, table, x)
-    }
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        table: TiedTable<D>,
-        saved: Self::Saved,
-        wanted: bool,
-    ) -> end::EndBack<D, Self> {
+    fn backward_input(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Self::Out) -> Back<D, Self> {
         self.1[1].fetch_add(10, Relaxed);
-        self.0.backward_input(cx, table, saved, wanted)
+        self.0.backward_input(cx, saved, dy)
     }
-    fn backward_weight(&mut self, cx: &Cx<D>, table: TiedTableMut<D>, kept: Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, cx: &Cx<D>, kept: Self::Pending) -> Result<()> {
         self.1[1].fetch_add(100, Relaxed);
-        self.0.backward_weight(cx, table, kept)
+        self.0.backward_weight(cx, kept)
     }
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
         self.0.params(into);
+    }
+    fn table(&mut self) -> Option<&mut Option<RowWeight<D>>> {
+        self.0.table()
     }
 }
 

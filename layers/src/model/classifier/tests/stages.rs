@@ -1,7 +1,6 @@
 //! A classifier cut into stages, each of which hands its activations to the next.
 use super::{SIZES, given, parts, run_cut, truth};
 use crate::model::chunk::tests::one_run;
-use crate::model::classifier::Hidden;
 use crate::ops::Partial;
 use crate::{Builder, Chunk, Cx, Half, Input, Output, Param, Result, Stage, Targets, Wanted};
 use comm::{Axis, World};
@@ -9,7 +8,7 @@ use kernels::Kernels;
 use tensor::{Cpu, F61, Ids, Key, Tensor};
 
 /// A classifier in stages, one after the other.
-pub(super) struct Model<D: Kernels>(pub(super) Vec<Chunk<D, Hidden<D>>>);
+pub(super) struct Model<D: Kernels>(pub(super) Vec<Chunk<D>>);
 
 impl<D: Kernels> Model<D> {
     /// Cut before these parts, from the first to the last one.

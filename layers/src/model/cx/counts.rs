@@ -1,14 +1,14 @@
-//! How often each expert of a layer was chosen.
+//! Counts that layers report, such as how many tokens chose each expert.
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// By layer, how many copies of tokens each of its experts was chosen for, before any is dropped.
+/// Counts by layer. Of experts: how many copies of tokens each was chosen for, before any is dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Loads(BTreeMap<String, Vec<usize>>);
+pub struct LayerCounts(BTreeMap<String, Vec<usize>>);
 
-impl Loads {
-    /// Adds what a layer's experts were chosen for.
+impl LayerCounts {
+    /// Adds a layer's counts to those that it has.
     pub fn add(&mut self, layer: &str, counts: &[usize]) {
         match self.0.get_mut(layer) {
             Some(sum) => sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count),
@@ -17,7 +17,7 @@ impl Loads {
     }
     /// Adds all that was counted elsewhere.
     pub fn join(&mut self, other: Self) {
-        other.0.iter().for_each(|(layer, counts)| self.add(layer, counts));
+        other.iter().for_each(|(layer, counts)| self.add(layer, counts));
     }
     /// Whether nothing was counted.
     #[must_use]
@@ -35,7 +35,7 @@ impl Loads {
     }
 }
 
-impl FromIterator<Self> for Loads {
+impl FromIterator<Self> for LayerCounts {
     fn from_iter<I: IntoIterator<Item = Self>>(all: I) -> Self {
         let mut sum = Self::default();
         all.into_iter().for_each(|loads| sum.join(loads));

@@ -1,0 +1,43 @@
+//! What each description builds where no strategy builds something else: the one place that names all layers.
+use crate::attention::core::AttentionCore;
+use crate::model::part::Part;
+use crate::model::spec::Spec;
+use crate::model::stage::{Ending, Output};
+use crate::model::strategy::{Attention, Column, Core, Embedding, Head, Mlp, Norm, Row};
+use crate::norm::Branches;
+use crate::ops::{Split, Stream};
+use crate::{Builder, ColumnLinear, Result, RowLinear, Strategy, attention, mlp};
+use kernels::Kernels;
+use tensor::{Device, Ids};
+
+/// `description: what it takes => what it gives; the strategy's method, what is usual; whether profiles have it by its name`.
+macro_rules! usual {
+    ($($spec:ty: $x:ty => $y:ty; $own:ident, $usual:expr, $profiled:literal)*) => {$(
+        impl<D: Kernels> Spec<D> for $spec {
+            type In = $x;
+            type Out = $y;
+            const PROFILED: bool = $profiled;
+
+            fn name(&self) -> &str {
+                self.name
+            }
+            fn own(&self, at: &Builder<D>, strategy: &dyn Strategy<D>) -> Result<Option<Part<D, $x, $y>>> {
+                strategy.$own(at, self)
+            }
+            fn usual(&self, at: &Builder<D>) -> Result<Part<D, $x, $y>> {
+                $usual(at, self).map(Part::new)
+            }
+        }
+    )*};
+}
+
+usual! {
+    Column<'_>: Stream<D> => Split<D>; column, ColumnLinear::shard, true
+    Row<'_>: Split<D> => Stream<D>; row, RowLinear::shard, true
+    Norm<'_>: Stream<D> => Branches<D>; norm, crate::Norm::new, true
+    Attention<'_, D>: Stream<D> => Stream<D>; attention, attention::shard, false
+    Core<'_>: Split<D> => Split<D>; core, |_, core| Ok(AttentionCore::new(core)), false
+    Mlp<'_>: Stream<D> => Stream<D>; feed_forward, mlp::shard, false
+    Embedding<'_>: Ids<<D as Device>::Place> => Stream<D>; embedding, crate::Embedding::shard, false
+    Head<'_>: Ending<D> => Option<Output<D>>; head, crate::Head::shard, false
+}
