@@ -80,10 +80,8 @@ impl<D: Kernels> Head<D> {
         let norm = norm.map(|norm| at.build(&norm)).transpose()?;
         let columns = [Section::new(vocabulary, Pieces::Padded)];
         let draw = Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
-        let weight = match tied {
-            true => Weight::Tied(None),
-            false => Weight::Own(ColumnWeight::new(at, axis, name, inputs, &columns, draw)?),
-        };
+        let own = || ColumnWeight::new(at, axis, name, inputs, &columns, draw);
+        let weight = if tied { Weight::Tied(None) } else { Weight::Own(own()?) };
         let bias = bias.then(|| ColumnWeight::new(at, axis, format!("{name}.bias"), 1, &columns, BIAS));
         Ok(Self {
             name: name.into(),

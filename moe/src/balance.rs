@@ -48,7 +48,7 @@ impl Counts {
         let runs = numbers((mesh, &group), cx, &rows).swap_remove(group.rank());
         let of_run = |row: &mut usize, run: &Range<usize>| {
             *row += run.len();
-            Some(own.part(&[*row - run.len()..*row]).counts(experts))
+            Some(own.part(std::slice::from_ref(&(*row - run.len()..*row))).counts(experts))
         };
         let mine = runs.iter().scan(0, of_run).collect::<Vec<_>>().concat();
         let given = group.all_gather_values(&mine)?;

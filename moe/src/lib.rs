@@ -31,5 +31,18 @@ pub use exchange::{Carried, Dispatch, Exchange, MostRows};
 pub use feed_forward::{ExpertFeedForward, WithExperts};
 pub use routing::{NOBODY, Routing};
 
+use kernels::Kernels;
+use layers::{About, Strategy};
+
+/// The descriptions of all strategies of experts.
+pub fn abouts() -> Vec<&'static About> {
+    [&[&sliced::ABOUT], exchange::ALL].concat()
+}
+
+/// What they build on a device.
+pub fn on<D: Kernels>() -> Vec<&'static dyn Strategy<D>> {
+    exchange::on()
+}
+
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ pub struct StateSplit {
     pub change: fn(Rests, Option<usize>) -> Rests,
 }
 
-list! { StateSplit:
+list! { StateSplit, |split| &split.about;
     replicated::REPLICATED,
     zero1::ZERO1,
     zero2::ZERO2,

@@ -30,12 +30,12 @@ mod misfit;
 pub use covering::covering;
 pub use entry::StrategyEntry;
 
-use crate::context::{self, Dealing};
 use crate::data;
+use crate::dealing::{self, Dealing};
 use crate::pipeline::{self, Pipeline};
 use crate::step::Plan;
 use crate::step::table::Table;
-use crate::{At, Error, Result, Schedule, bail, deal, strategies, tensor};
+use crate::{At, Error, Result, Schedule, bail, deal, strategies};
 use ::tensor::Cpu;
 use ::tensor::count::Uncountable;
 use comm::{Axis, CommError, Mesh, World};
@@ -43,7 +43,8 @@ use grammar::Grammar;
 use kernels::{Kernels, Meta};
 use layers::model::shape::counted;
 use layers::{
-    About, Builder, Choice, Design, Random, Rests, Shared, Sharing, Sizes, TokenShards, Values, Wide,
+    About, Builder, Choice, Design, Random, Rests, Shared, Sharing, Sizes, Strategy, TokenShards, Values,
+    Wide,
 };
 use misfit::misfit;
 use std::fmt;
@@ -140,9 +141,9 @@ impl Layout {
     }
     /// Which tokens the first rank has; [`at`](TokenShards::at) a mesh, which each has.
     pub fn tokens(&self) -> TokenShards {
-        let taken: Option<&&Dealing> = context::ALL.iter().find(|dealing| self.takes(&dealing.about));
+        let taken: Option<&&Dealing> = dealing::ALL.iter().find(|dealing| self.takes(&dealing.about));
         let sizes = [TokenShards::SEQUENCES, TokenShards::CONTEXT].map(|axis| self.size(axis));
-        TokenShards::new(sizes, taken.unwrap_or(&context::ALL[0]).stretches)
+        TokenShards::new(sizes, taken.unwrap_or(&dealing::ALL[0]).stretches)
     }
     /// The number that a strategy is given.
     pub fn number(&self, about: &About) -> Option<usize> {
@@ -155,14 +156,13 @@ impl Layout {
         mesh: &'a Mesh<D::Place>,
         values: &'a dyn Values<Wide<D>>,
     ) -> At<'a, D> {
-        let built = tensor::on::<D>().into_iter().chain(context::on());
-        let taken = built.filter(|strategy| self.takes(strategy.about()));
-        let exchanges = moe::exchange::on::<D>();
-        let exchange = exchanges.iter().position(|exchange| self.takes(exchange.about())).unwrap_or(0);
-        let taken = taken.chain([exchanges[exchange]]);
-        let tokens = self.tokens().at(mesh);
-        let builder =
-            Builder { rests: self.rests(), tokens, ..Builder::new(device, mesh, values).with(taken) };
+        let mut taken = self.strategies();
+        let spare = strategies::all().iter().find(|about| about.choice.is_always_made());
+        taken.extend(spare.filter(|spare| taken.iter().all(|about| about.choice != spare.choice)));
+        let is_taken = |of: &&dyn Strategy<D>| taken.iter().any(|about| std::ptr::eq(*about, of.about()));
+        let taken = strategies::on().into_iter().filter(is_taken);
+        let at = Builder::new(device, mesh, values).with(taken);
+        let builder = Builder { rests: self.rests(), tokens: self.tokens().at(mesh), ..at };
         At { builder, pipeline: self.pipeline() }
     }
     /// How many ranks there are in all.

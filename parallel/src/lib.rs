@@ -7,7 +7,7 @@
 //! | `batch.rs` | a step's sequences, cut into microbatches |
 //! | `layout.rs` | how a model is split, as the user writes it |
 //! | `scheme.rs` | a layout, and strategies and a schedule that no list knows |
-//! | `strategies.rs` | the lists of strategies, a folder each: `tensor/`, `context/`, `data/`, `pipeline/` |
+//! | `strategies.rs` | the lists of strategies, a folder each: `tensor/`, `dealing/`, `attention/`, `data/`, `pipeline/` |
 //! | `step.rs`, `stages.rs` | steps as data; this rank's chunks and the executor that runs them |
 //! | `trainer.rs` | a training step: microbatches, gradient sums, clipping, the optimizer |
 //! | `whole.rs` | whole parameters by name, whichever stage has them |
@@ -21,11 +21,12 @@
 //! | `number.rs` | the numbers that a run can have |
 //! | `dump.rs` | what a run took, gave and learnt, as files |
 //! | `error.rs` | one sentence, for the user |
+pub mod attention;
 mod batch;
 pub mod budget;
 mod checkpoint;
-pub mod context;
 pub mod data;
+pub mod dealing;
 pub mod dump;
 mod error;
 pub mod layout;

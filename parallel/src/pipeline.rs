@@ -6,7 +6,7 @@ use crate::strategies::list;
 use layers::{About, Choice, Takes};
 use std::ops::Range;
 
-list! { dyn Schedule:
+list! { dyn Schedule, |schedule| schedule.about();
     one_f_one_b::OneForwardOneBackward,
     naive::Naive,
     gpipe::GPipe,

@@ -4,25 +4,33 @@
 //! | family | a file gives | list |
 //! |---|---|---|
 //! | layers | what is built in place of the usual layers, or around a block ([`Strategy`](layers::Strategy)) | [`tensor`] |
-//! | how tokens of a sequence are dealt | which tokens a rank has ([`Dealing`](crate::context::Dealing)) | [`context`] |
-//! | the core of attention where they are dealt | what is built in its place ([`Strategy`](layers::Strategy)) | [`context`] |
-//! | parameters, by where they rest | three words ([`StateSplit`](crate::data::StateSplit)) | [`data`] |
 //! | ways of tokens to their experts | dispatch and combine ([`Exchange`](moe::Exchange)) | [`moe::exchange`] |
+//! | how tokens of a sequence are dealt | which tokens a rank has ([`Dealing`](crate::dealing::Dealing)) | [`dealing`] |
+//! | the core of attention where they are dealt | what is built in its place ([`Strategy`](layers::Strategy)) | [`attention`] |
+//! | parameters, by where they rest | three words ([`StateSplit`](crate::data::StateSplit)) | [`data`] |
 //! | schedules of a pipeline | who goes through what when ([`Schedule`](crate::Schedule)) | [`pipeline`] |
 //!
 //! Of other families ([`Choice`](layers::Choice) has them all) there is no strategy yet.
-use crate::{context, data, pipeline, tensor};
-use ::tensor::Cpu;
-use layers::About;
+use crate::{attention, data, dealing, pipeline, tensor};
+use kernels::Kernels;
+use layers::{About, Strategy};
 use std::sync::LazyLock;
 
-/// Declares the files of a family and the list of what they give, which is of one type.
+/// Declares the files of a family and the list of what they give, which is of one type, and builds nothing.
 macro_rules! list {
-    ($Of:ty: $($file:ident :: $ITEM:ident),* $(,)?) => {
+    ($Of:ty, $about:expr; $($file:ident :: $ITEM:ident),* $(,)?) => {
         $(pub mod $file;)*
 
         /// All of them; the first is taken where a layout names none.
         pub static ALL: &[&$Of] = &[$(&$file::$ITEM),*];
+
+        pub(crate) fn abouts() -> Vec<&'static layers::About> {
+            let about: fn(&'static $Of) -> &'static layers::About = $about;
+            ALL.iter().copied().map(about).collect()
+        }
+        pub(crate) fn on<D: kernels::Kernels>() -> Vec<&'static dyn layers::Strategy<D>> {
+            Vec::new()
+        }
     };
 }
 pub(crate) use list;
@@ -32,29 +40,27 @@ macro_rules! builders {
     ($($file:ident :: $Strategy:ident),* $(,)?) => {
         $(pub mod $file;)*
 
-        /// All of them, what each builds on a device.
-        pub fn on<D: kernels::Kernels>() -> Vec<&'static dyn layers::Strategy<D>> {
+        pub(crate) fn abouts() -> Vec<&'static layers::About> {
+            on::<::tensor::Cpu<f32>>().into_iter().map(layers::Strategy::about).collect()
+        }
+        pub(crate) fn on<D: kernels::Kernels>() -> Vec<&'static dyn layers::Strategy<D>> {
             vec![$(&$file::$Strategy),*]
         }
     };
 }
 pub(crate) use builders;
 
-/// The descriptions of all strategies of all families: the axis whose ranks communicate most first.
-pub fn all() -> &'static [&'static About] {
-    static ALL: LazyLock<Vec<&About>> = LazyLock::new(|| {
-        let layers = tensor::on::<Cpu<f32>>().into_iter().map(layers::Strategy::about);
-        let experts = [&moe::sliced::ABOUT].into_iter().chain(moe::exchange::ALL.iter().copied());
-        let dealings = context::ALL.iter().map(|dealing| &dealing.about);
-        let cores = context::on::<Cpu<f32>>().into_iter().map(layers::Strategy::about);
-        let states = data::ALL.iter().map(|split| &split.about);
-        layers
-            .chain(experts)
-            .chain(dealings)
-            .chain(cores)
-            .chain(states)
-            .chain(pipeline::ALL.iter().map(|schedule| schedule.about()))
-            .collect()
-    });
-    &ALL
+macro_rules! families {
+    ($($family:ident),*) => {
+        /// The descriptions of all strategies of all families: the axis whose ranks communicate most first.
+        pub fn all() -> &'static [&'static About] {
+            static ALL: LazyLock<Vec<&About>> = LazyLock::new(|| [$($family::abouts()),*].concat());
+            &ALL
+        }
+        /// What all of them build on a device.
+        pub(crate) fn on<D: Kernels>() -> Vec<&'static dyn Strategy<D>> {
+            [$($family::on()),*].concat()
+        }
+    };
 }
+families! { tensor, moe, dealing, attention, data, pipeline }

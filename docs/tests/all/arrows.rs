@@ -113,7 +113,7 @@ fn oracle_named(files: &[File]) -> Vec<String> {
 }
 
 /// Where an axis may be named: whoever defines axes, whoever measures along one, and the strategies of each.
-const NAME_AXES: [&str; 11] = [
+const NAME_AXES: [&str; 12] = [
     "comm/",
     "bench/",
     "equipart/src/bench/",
@@ -121,7 +121,8 @@ const NAME_AXES: [&str; 11] = [
     "parallel/src/tensor/",
     "parallel/src/data/",
     "parallel/src/pipeline/",
-    "parallel/src/context/",
+    "parallel/src/dealing/",
+    "parallel/src/attention/",
     "layers/src/model/cx/shards.rs",
     "moe/src/exchange/",
     "moe/src/sliced.rs",

@@ -51,9 +51,10 @@ const PARALLEL: &[Room] = &[
     (
         "ground",
         &[
+            "attention",
             "batch",
-            "context",
             "data",
+            "dealing",
             "error",
             "layout",
             "lib",

@@ -245,9 +245,15 @@ impl<D: Kernels> Chunk<D> {
 impl<D: Kernels> Stage<D> for Chunk<D> {
     fn list<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
         let Self { ends: Ends { embedding, end, .. }, runs, .. } = self;
-        embedding.iter_mut().for_each(|embedding| embedding.params(all));
-        runs.iter_mut().flatten().for_each(|block| block.params(all));
-        end.iter_mut().for_each(|end| end.params(all));
+        if let Some(embedding) = embedding {
+            embedding.params(all);
+        }
+        for block in runs.iter_mut().flatten() {
+            block.params(all);
+        }
+        if let Some(end) = end {
+            end.params(all);
+        }
     }
     fn forward(
         &mut self,

@@ -44,6 +44,10 @@ impl Choice {
     /// The word that names a choice which no axis names.
     pub const RECOMPUTE: &'static str = "recompute";
 
+    /// Whether the first entry of this choice builds its layers where none is named, on one rank too: a model's experts.
+    pub fn is_always_made(self) -> bool {
+        self == Choice::Exchange
+    }
     /// Whether the first entry of this choice is taken where its axis is split and no other is named.
     pub fn has_default(self) -> bool {
         !matches!(self, Choice::Offload | Choice::Recompute)

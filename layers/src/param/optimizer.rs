@@ -270,11 +270,11 @@ mod tests {
         struct Told(Vec<(String, usize)>);
         impl Uses<Cpu<f32>> for Told {
             fn before_update(&mut self, params: &mut [&mut Param<Cpu<f32>>]) -> Result<()> {
-                params.iter().for_each(|p| self.0.push((format!("before {}", p.name()), p.moments.len())));
+                self.0.extend(params.iter().map(|p| (format!("before {}", p.name()), p.moments.len())));
                 Ok(())
             }
             fn after_update(&mut self, params: &mut [&mut Param<Cpu<f32>>]) -> Result<()> {
-                params.iter().for_each(|p| self.0.push((format!("after {}", p.name()), p.moments.len())));
+                self.0.extend(params.iter().map(|p| (format!("after {}", p.name()), p.moments.len())));
                 Ok(())
             }
         }

@@ -83,10 +83,15 @@ fn padding_has_no_gradient_and_stays_zero_while_its_neighbours_learn() {
         for step in 0..3 {
             let targets = Targets::Ids(Ids::targets(device.place(), &[12, 1, 3, 12], 13)?);
             let (x, kept) = embedding.forward(&cx, Ids::new(device.place(), &[0, 12, 5, 11], 13)?)?;
-            head.table().map(|table| std::mem::swap(table, embedding.table().unwrap()));
+            let lend = |head: &mut Head<_>, embedding: &mut Embedding<_>| {
+                if let Some(table) = head.table() {
+                    std::mem::swap(table, embedding.table().unwrap());
+                }
+            };
+            lend(&mut head, &mut embedding);
             let (_, saved) = head.forward(&cx, (x, Some(Wanted::Loss(targets))))?;
             let (dx, _) = head.backward(&cx, saved, None)?;
-            head.table().map(|table| std::mem::swap(table, embedding.table().unwrap()));
+            lend(&mut head, &mut embedding);
             embedding.backward(&cx, kept, dx)?;
             let mut params = Vec::new();
             embedding.params(&mut params);

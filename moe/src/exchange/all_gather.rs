@@ -70,3 +70,6 @@ impl<D: Kernels> Exchange<D> for AllGather {
         Ok(plan.ep.reduce_scatter_v(&added(&y, &plan.homes[what]), &plan.rows[what])?)
     }
 }
+
+#[cfg(test)]
+crate::tests::proves_exchange!(AllGather);

@@ -89,3 +89,6 @@ impl<D: Kernels> Exchange<D> for AllToAll {
         Ok(added(&y, &plan.homes[what as usize]))
     }
 }
+
+#[cfg(test)]
+crate::tests::proves_exchange!(AllToAll);

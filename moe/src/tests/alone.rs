@@ -1,6 +1,7 @@
 //! What the harness does not ask: few tokens, ties, what is added to the loss, traffic of a stated routing, memory in use.
 use super::*;
 use crate::Balancing;
+use crate::exchange::all_gather::AllGather;
 use comm::{Axes, Ledger, Mesh, World};
 use kernels::Meta;
 use layers::ops::{Region, Stream, filled};

@@ -86,11 +86,11 @@ impl<D: Kernels> Ends<D> {
         let (Some(Output::Logits(y)), _) = self.head().forward(cx, (x, Some(wanted)))? else {
             panic!("logits are wanted of an end")
         };
-        let y = match all {
-            true => gather_tokens(cx, y, &self.sharers)?,
-            false => gather_last(cx, if few { y } else { last_rows(cx, &y) }, &self.sharers)?,
-        };
-        Ok((Some(Output::Logits(y)), None))
+        if all {
+            return Ok((Some(Output::Logits(gather_tokens(cx, y, &self.sharers)?)), None));
+        }
+        let y = if few { y } else { last_rows(cx, &y) };
+        Ok((Some(Output::Logits(gather_last(cx, y, &self.sharers)?)), None))
     }
     /// The whole backward of a loss: the gradient of what the last block gave, none where nobody wants it.
     pub(crate) fn back(&mut self, cx: &Cx<D>, saved: Ticket, first: bool) -> Result<Option<Stream<D>>> {

@@ -1,6 +1,5 @@
-//! Strategies of context ranks, `cp`, which share the tokens of every sequence: how these are dealt, and how attention's
-//! core meets the tokens of other ranks.
-use crate::strategies::{builders, list};
+//! How the tokens of a sequence are dealt over context ranks, `cp`.
+use crate::strategies::list;
 use layers::{About, Stretches};
 
 /// How the tokens of a sequence are dealt over context ranks.
@@ -12,10 +11,6 @@ pub struct Dealing {
     pub stretches: Stretches,
 }
 
-list! { Dealing:
+list! { Dealing, |dealing| &dealing.about;
     contiguous::CONTIGUOUS,
-}
-
-builders! {
-    gathered::Gathered,
 }

@@ -1,0 +1,6 @@
+//! How attention's core meets the keys of tokens that other context ranks have.
+use crate::strategies::builders;
+
+builders! {
+    gathered::Gathered,
+}
