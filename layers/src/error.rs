@@ -1,5 +1,5 @@
 //! What can go wrong when a model is built or run.
-use crate::Sharing;
+use crate::model::strategy::sharing::Sharing;
 use comm::{Axis, CommError};
 use tensor::IdsError;
 

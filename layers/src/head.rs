@@ -20,18 +20,16 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (parallel cross-entropy), arXiv:1909.08053; Szegedy et al., §7,
 //! arXiv:1512.00567 (label smoothing); Chowdhery et al., §5, arXiv:2204.02311 (z-loss). Chapters: 6, 7.
-use crate::linear::column::BIAS;
 use crate::model::part::{Part, Ticket};
 use crate::model::stage::{Ending, Output, Targets, Wanted};
 use crate::model::strategy;
-use crate::norm::Branches;
 use crate::ops::{
-    self, Split, Stream, add_columns, columns_bias_gradient, cross_entropy_backward, matmul,
+    self, Branches, Split, Stream, add_columns, columns_bias_gradient, cross_entropy_backward, matmul,
     split_cross_entropy,
 };
 use crate::param::placement::{Pieces, Section};
 use crate::param::weight::{ColumnWeight, RowWeight};
-use crate::{Back, Builder, Cx, Draw, Kept, Layer, Objective, Param, Result};
+use crate::{Back, Builder, Cx, Kept, Layer, Objective, Param, Result};
 use comm::{Axes, Group};
 use kernels::{Kernels, LossTerms};
 use tensor::{Ids, Tensor};
@@ -79,10 +77,9 @@ impl<D: Kernels> Head<D> {
         let strategy::Head { axis, name, sizes: [inputs, vocabulary], norm, tied, bias, objective } = *head;
         let norm = norm.map(|norm| at.build(&norm)).transpose()?;
         let columns = [Section::new(vocabulary, Pieces::Padded)];
-        let draw = Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
-        let own = || ColumnWeight::new(at, axis, name, inputs, &columns, draw);
+        let own = || ColumnWeight::new(at, axis, name, inputs, &columns);
         let weight = if tied { Weight::Tied(None) } else { Weight::Own(own()?) };
-        let bias = bias.then(|| ColumnWeight::new(at, axis, format!("{name}.bias"), 1, &columns, BIAS));
+        let bias = bias.then(|| ColumnWeight::bias(at, axis, name, &columns));
         Ok(Self {
             name: name.into(),
             norm,
@@ -114,16 +111,16 @@ impl<D: Kernels> Head<D> {
     /// Logits `[B,V]`, all of them on every rank: for choosing the next token.
     fn logits(&self, cx: &Cx<D>, x: Stream<D>) -> Result<Tensor<D>> {
         let n = self.normed(cx, x)?.0.gather(&self.group)?;
-        cx.saw(&self.name, "in", |_| Ok((&n).into()))?;
+        cx.saw(&self.name, "in", &n)?;
         let logits = self.split(&n)?.all_gather_first(&self.group, self.vocabulary)?;
-        cx.saw(&self.name, "out", |_| Ok((&logits).into()))?;
+        cx.saw(&self.name, "out", &logits)?;
         Ok(logits)
     }
     /// dZ of this rank's logits, and what else is needed of forward: what the norm kept, and what it gave.
     fn back_to_logits(&self, cx: &Cx<D>, saved: Saved<D>) -> Result<(Split<D>, Ticket, Stream<D>)> {
         let Saved { norm, x, logits, lse, targets } = saved;
         let dlogits = cross_entropy_backward(logits, &lse, self.group.rank(), &targets, &self.terms(cx));
-        cx.saw_gradient(&self.name, "out", |_| Ok(dlogits.seen_first(&self.group, self.vocabulary)))?;
+        cx.saw_gradient(&self.name, "out", &(&dlogits, &self.group, self.vocabulary))?;
         Ok((dlogits, norm, x))
     }
     fn terms(&self, cx: &Cx<D>) -> LossTerms {
@@ -146,17 +143,17 @@ impl<D: Kernels> Layer<D> for Head<D> {
             _ => return Ok((Some(Output::Logits(self.logits(cx, x)?)), None)),
         };
         let (n, norm) = self.normed(cx, x)?;
-        cx.saw(&self.name, "in", |_| Ok(n.seen()))?;
+        cx.saw(&self.name, "in", &n)?;
         let logits = self.split(&n.gather(&self.group)?)?;
-        cx.saw(&self.name, "out", |_| Ok(logits.seen_first(&self.group, self.vocabulary)))?;
+        cx.saw(&self.name, "out", &(&logits, &self.group, self.vocabulary))?;
         let (loss, lse) = split_cross_entropy(&logits, &self.group, &targets, &self.terms(cx), self.over)?;
         Ok((Some(Output::Loss(loss)), Some(cx.keep(Saved { norm, x: n, logits, lse, targets }))))
     }
 
     fn backward_input(&mut self, cx: &Cx<D>, saved: Self::Saved, _: Self::Out) -> Back<D, Self> {
         let (dlogits, norm, x) = self.back_to_logits(cx, saved.expect("forward gave a loss").open())?;
-        let mut dx = dlogits.matmul(&self.columns()?.t())?.reduce(&self.group, x.region())?;
-        cx.saw_gradient(&self.name, "in", |_| Ok(dx.seen()))?;
+        let mut dx = dlogits.matmul(&self.columns()?.t())?.reduce_as(&self.group, &x)?;
+        cx.saw_gradient(&self.name, "in", &dx)?;
         if let Some(layer) = &mut self.norm {
             dx = layer.backward(cx, norm, (dx, None))?;
         }

@@ -12,10 +12,9 @@
 //!
 //! Source: Zhang, Sennrich, arXiv:1910.07467, eq. 4, in Llama's form; Ba, Kiros, Hinton, "Layer normalization", §3,
 //! arXiv:1607.06450, in GPT-2's. Chapters: 3, 7.
-use crate::linear::column::BIAS;
 use crate::model::strategy;
-use crate::ops::{Stream, norm, norm_backward};
-use crate::param::weight::WholeWeight;
+use crate::ops::{Branches, Stream, norm, norm_backward};
+use crate::param::weight::{BIAS, WholeWeight};
 use crate::{Back, Builder, Cx, Draw, Kept, Layer, NormKind, Param, Result};
 use kernels::Kernels;
 use tensor::Tensor;
@@ -30,10 +29,6 @@ pub struct Norm<D: Kernels> {
 
 /// Gains begin near 1, but not at 1, where bugs hide.
 pub(crate) const GAIN: Draw = Draw { mean: 1.0, std: 0.02 };
-
-/// norm(X), and X itself, which goes around what comes next. Backward, their gradients, whose sum takes no pass of its own; none
-/// for an X that nobody took.
-pub type Branches<D> = (Stream<D>, Option<Stream<D>>);
 
 /// X\[B,D\] and each row's statistics.
 pub type Saved<D> = Kept<(Stream<D>, Tensor<<D as Kernels>::Wide>)>;
@@ -59,17 +54,17 @@ impl<D: Kernels> Layer<D> for Norm<D> {
     type Pending = (); // the gradients of gain and bias cost one pass that dX makes anyway
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Branches<D>, Saved<D>)> {
-        cx.saw(&self.name, "in", |_| Ok(x.seen()))?;
+        cx.saw(&self.name, "in", &x)?;
         let bias = self.bias.as_ref().map(WholeWeight::whole).transpose()?;
         let (y, stats) = norm(&x, &self.gain.whole()?, bias.as_ref(), self.eps);
-        cx.saw(&self.name, "out", |_| Ok(y.seen()))?;
+        cx.saw(&self.name, "out", &y)?;
         Ok(((y, Some(x.clone())), cx.keep((x, stats))))
     }
 
     fn backward_input(&mut self, cx: &Cx<D>, saved: Saved<D>, (dy, around): Branches<D>) -> Back<D, Self> {
         let (x, stats) = saved.open();
         let dx = norm_backward(&mut self.gain, self.bias.as_mut(), (&x, &stats), &dy, around.as_ref())?;
-        cx.saw_gradient(&self.name, "in", |_| Ok(dx.seen()))?;
+        cx.saw_gradient(&self.name, "in", &dx)?;
         Ok((dx, ()))
     }
 

@@ -156,7 +156,7 @@ mod tests {
     use comm::Axis;
     use layers::ops::{Split, columns_gradient, filled, matmul};
     use layers::param::weight::ColumnWeight;
-    use layers::{Activations, Builder, Choice, Draw, Pieces, Random, Section, Takes};
+    use layers::{Activations, Builder, Choice, Pieces, Random, Section, Takes};
     use parallel::Layout;
     use parallel::Report;
     use tensor::{Category, Scalar};
@@ -170,8 +170,7 @@ mod tests {
         let told = |wrong: bool| {
             let ranks = layout.world().unwrap().run(|device: Cpu<F61>, mesh| {
                 let at = Builder::new(&device, &mesh, &Random { seed: 0 });
-                let draw = Draw { mean: 1.0, std: 0.0 };
-                let mut head = ColumnWeight::new(&at, Axis::Tp, "head", 2, &sections, draw)?;
+                let mut head = ColumnWeight::new(&at, Axis::Tp, "head", 2, &sections)?;
                 let ones = |rows, cols| filled(&device, Category::Buffers, [rows, cols], F61::ONE);
                 // What is X·W has no padding; what is cut from the whole has six real columns.
                 let dy = if wrong {

@@ -57,9 +57,8 @@ impl<D: Kernels> Gathered<D> {
         let draw = Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
         let shape = [inputs, sections.iter().map(|s| s.size).sum()];
         let weight = RowWeight::new(at, axis, name, shape, Pieces::Padded, draw)?;
-        let draw = Draw { mean: 0.0, std: 0.02 };
-        let row = || ColumnWeight::new(at, axis, format!("{name}.bias"), 1, sections, draw);
-        let (bias, group) = (bias.then(row).transpose()?, at.mesh.group(axis).named(name));
+        let bias = bias.then(|| ColumnWeight::bias(at, axis, name, sections));
+        let (bias, group) = (bias.transpose()?, at.mesh.group(axis).named(name));
         Ok(Self { weight, bias, sections: sections.to_vec(), group })
     }
 }

@@ -63,12 +63,12 @@ impl<D: Kernels> Layer<D> for Rows<D> {
 
     fn forward(&self, cx: &Cx<D>, x: Split<D>) -> Result<(Stream<D>, Self::Saved)> {
         let inputs = x.shape()[1] * self.group.size();
-        cx.saw(&self.name, "in", |_| Ok(x.seen_first(&self.group, inputs)))?;
+        cx.saw(&self.name, "in", &(&x, &self.group, inputs))?;
         let mut y = x.matmul(&self.weight.rows()?)?.reduce(&self.group, self.region)?;
         if let Some(bias) = &self.bias {
             y = add_bias(y, &bias.whole()?);
         }
-        cx.saw(&self.name, "out", |_| Ok(y.seen()))?;
+        cx.saw(&self.name, "out", &y)?;
         Ok((y, cx.keep(x)))
     }
 
@@ -78,7 +78,7 @@ impl<D: Kernels> Layer<D> for Rows<D> {
         x: Self::Saved,
         dy: Stream<D>,
     ) -> Result<(Split<D>, Self::Pending)> {
-        cx.saw_gradient(&self.name, "out", |_| Ok(dy.seen()))?;
+        cx.saw_gradient(&self.name, "out", &dy)?;
         let dx = matmul(&dy.gather(&self.group)?, &self.weight.rows()?.t());
         Ok((dx, (x.open(), dy)))
     }

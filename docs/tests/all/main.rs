@@ -5,6 +5,7 @@ mod exercises;
 mod museum;
 mod names;
 mod order;
+mod reading;
 mod rewrites;
 mod rooms;
 mod tree;

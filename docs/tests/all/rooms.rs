@@ -10,8 +10,8 @@ use crate::tree::{File, files, none};
 type Room = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 /// The ground of `layers` is what every layer is made of, built with and called with: handles and operators, parameters,
-/// the place where layers are built, and the parts that a strategy may build instead. Such a part is a column layer, a row
-/// layer, a norm, an attention or its core, a feed-forward, an embedding or a head, so these rooms are the only ones that the ground names.
+/// the place where layers are built, the descriptions of parts and who builds them. It names no layer: `model/usual.rs` says
+/// what is usual for each description, and nobody names that file.
 const LAYERS: &[Room] = &[
     (
         "ground",
@@ -22,24 +22,25 @@ const LAYERS: &[Room] = &[
             "model/build",
             "model/cx",
             "model/design",
-            "model/end",
+            "model/hooks",
             "model/part",
             "model/record",
             "model/shape",
+            "model/spec",
             "model/stage",
             "model/strategy",
             "model/uses",
             "ops",
             "param",
         ],
-        &["attention", "embedding", "head", "linear", "mlp", "norm"],
+        &[],
     ),
     ("linear", &["linear"], &[]),
-    ("norm", &["norm"], &["linear"]),
+    ("norm", &["norm"], &[]),
     ("attention", &["attention"], &["linear", "norm"]),
     ("mlp", &["mlp"], &["linear"]),
     ("embedding", &["embedding"], &[]),
-    ("head", &["head"], &["linear", "norm"]),
+    ("head", &["head"], &[]),
     ("model", &["model"], &["attention", "embedding", "head", "linear", "mlp", "norm"]),
     ("strategies", &["strategies"], &[]),
     ("proof", &["proof"], &[]),
@@ -134,7 +135,7 @@ fn room_of<'a>(rooms: &'a [Room], path: &str) -> Option<&'a Room> {
 }
 
 /// The paths that a `use` names whose tree begins here: `a::{b, c::d}` is `a::b` and `a::c::d`.
-fn use_paths(text: &str) -> Vec<Vec<String>> {
+pub(crate) fn use_paths(text: &str) -> Vec<Vec<String>> {
     let word: String = text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
     let rest = &text[word.len()..];
     let Some(deeper) = rest.strip_prefix("::").filter(|_| !word.is_empty()) else {
@@ -188,16 +189,14 @@ fn a_planted_door_is_seen() {
             "layers/src/lib.rs",
             "pub mod head;\npub use head::Head;\npub use linear::{column::ColumnLinear, row::RowLinear};",
         ),
-        File::new("layers/src/head.rs", "use crate::norm::Norm;\nuse crate::{Head, ops};"),
+        File::new("layers/src/head.rs", "use crate::{Head, ops};"),
+        File::new("layers/src/attention.rs", "use crate::norm::Norm;\nuse crate::ColumnLinear;"),
         File::new("layers/src/linear/column.rs", "use crate::{Cx, ops::{self, Split}};\nuse crate::Head;"),
         File::new(
             "layers/src/linear/row.rs",
             "// crate::Head\n#[cfg(test)]\nmod tests { use crate::Head; }\nfn f(x: crate::mlp::Mlp) {}",
         ),
-        File::new(
-            "layers/src/norm.rs",
-            "use crate::{linear::column::BIAS, ColumnLinear as _};\n#[cfg(test)]\nmod far;",
-        ),
+        File::new("layers/src/norm.rs", "use crate::{param::weight::BIAS, Cx as _};\n#[cfg(test)]\nmod far;"),
         File::new("layers/src/norm/far.rs", "use crate::Head;"),
         File::new("layers/src/ops/mod.rs", "use crate::{proof::Case, attention::rotary::Rotary};"),
         File::new("layers/src/stray.rs", ""),

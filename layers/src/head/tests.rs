@@ -1,6 +1,6 @@
 use super::*;
 use crate::ops::Partial;
-use crate::{Error, Numbers, Pass, Random, Shape, Values};
+use crate::{Draw, Error, Numbers, Pass, Random, Shape, Values};
 use comm::{Axis, Mesh, Op, World};
 use tensor::{Category, Cpu, Device, Dual, F61, IGNORED, Key, Real, Scalar};
 

@@ -21,7 +21,7 @@
 use crate::model::strategy::Column;
 use crate::ops::{Split, Stream, add_columns, columns_bias_gradient, columns_gradient, matmul};
 use crate::param::weight::ColumnWeight;
-use crate::{Back, Builder, Cx, Draw, Kept, Layer, Param, Result};
+use crate::{Builder, Cx, Kept, Layer, Param, Result};
 use comm::Group;
 use kernels::Kernels;
 use std::sync::Arc;
@@ -34,9 +34,6 @@ pub struct ColumnLinear<D: Kernels> {
     group: Group<D::Place>,        // the ranks of axis t
 }
 
-/// Initial biases: small, but not 0, where bugs hide.
-pub(crate) const BIAS: Draw = Draw { mean: 0.0, std: 0.02 };
-
 impl<D: Kernels> ColumnLinear<D> {
     /// This rank's columns of `W[inputs, Σ sections]`, and of `name.bias` if there is one. A fused weight (`[Q|K|V]`,
     /// `[gate|up]`) has several sections, each cut on its own. Initial values are normal with deviation 1/√inputs.
@@ -45,10 +42,8 @@ impl<D: Kernels> ColumnLinear<D> {
     /// If the ranks do not divide a section.
     pub fn shard(at: &Builder<D>, column: &Column) -> Result<Self> {
         let Column { axis, name, inputs, sections, bias } = *column;
-        let draw = Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
-        let weight = ColumnWeight::new(at, axis, name, inputs, sections, draw)?;
-        let row = || ColumnWeight::new(at, axis, format!("{name}.bias"), 1, sections, BIAS);
-        let bias = bias.then(row).transpose()?;
+        let weight = ColumnWeight::new(at, axis, name, inputs, sections)?;
+        let bias = bias.then(|| ColumnWeight::bias(at, axis, name, sections)).transpose()?;
         Ok(Self { name: name.into(), weight, bias, group: at.mesh.group(axis).named(name) })
     }
 }
@@ -60,25 +55,30 @@ impl<D: Kernels> Layer<D> for ColumnLinear<D> {
     type Pending = (Stream<D>, Split<D>);
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Split<D>, Self::Saved)> {
-        cx.saw(&self.name, "in", |_| Ok(x.seen()))?;
+        cx.saw(&self.name, "in", &x)?;
         let mut y = matmul(&x.gather(&self.group)?, &self.weight.columns()?);
         if let Some(bias) = &self.bias {
             y = add_columns(y, &bias.columns()?)?;
         }
-        cx.saw(&self.name, "out", |mesh| y.seen(mesh, self.weight.placement()))?;
+        cx.saw(&self.name, "out", &(&y, &self.weight))?;
         Ok((y, cx.keep(x)))
     }
 
-    fn backward_input(&mut self, cx: &Cx<D>, x: Self::Saved, dy: Split<D>) -> Back<D, Self> {
+    fn backward_input(
+        &mut self,
+        cx: &Cx<D>,
+        x: Self::Saved,
+        dy: Split<D>,
+    ) -> Result<(Stream<D>, Self::Pending)> {
         let x = x.open();
-        cx.saw_gradient(&self.name, "out", |mesh| dy.seen_gradient(mesh, self.weight.placement()))?;
-        let dx = dy.matmul(&self.weight.columns()?.t())?.reduce(&self.group, x.region())?;
-        cx.saw_gradient(&self.name, "in", |_| Ok(dx.seen()))?;
+        cx.saw_gradient(&self.name, "out", &(&dy, &self.weight))?;
+        let dx = dy.matmul(&self.weight.columns()?.t())?.reduce_as(&self.group, &x)?;
+        cx.saw_gradient(&self.name, "in", &dx)?;
         Ok((dx, (x, dy)))
     }
 
     fn backward_first(&mut self, cx: &Cx<D>, x: Self::Saved, dy: Split<D>) -> Result<Self::Pending> {
-        cx.saw_gradient(&self.name, "out", |mesh| dy.seen_gradient(mesh, self.weight.placement()))?;
+        cx.saw_gradient(&self.name, "out", &(&dy, &self.weight))?;
         Ok((x.open(), dy))
     }
 
@@ -100,7 +100,7 @@ impl<D: Kernels> Layer<D> for ColumnLinear<D> {
 mod tests {
     use super::*;
     use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
-    use comm::{Axis, Op};
+    use comm::Op;
     use tensor::Scalar;
 
     struct ColumnCase {
@@ -112,7 +112,7 @@ mod tests {
             [5, 24]
         }
         fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<ColumnLinear<D>> {
-            let (axis, sections) = (Axis::Tp, &[24.into()]);
+            let (axis, sections) = (Self::AXIS, &[24.into()]);
             ColumnLinear::shard(at, &Column { axis, name: "w", inputs: 5, sections, bias: self.bias })
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {

@@ -18,11 +18,10 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (operator *g*), arXiv:1909.08053; Korthikanti et al., §4.2.2 (*ḡ*),
 //! arXiv:2205.05198. Chapters: 3, 7.
-use crate::linear::column::BIAS;
 use crate::model::strategy::Row;
 use crate::ops::{Region, Split, Stream, add_bias, bias_gradient, matmul, rows_gradient};
 use crate::param::placement::Pieces;
-use crate::param::weight::{RowWeight, WholeWeight};
+use crate::param::weight::{BIAS, RowWeight, WholeWeight};
 use crate::{Back, Builder, Cx, Draw, Kept, Layer, Param, Result};
 use comm::Group;
 use kernels::Kernels;
@@ -62,22 +61,20 @@ impl<D: Kernels> Layer<D> for RowLinear<D> {
     type Pending = (Split<D>, Tensor<D>, Stream<D>);
 
     fn forward(&self, cx: &Cx<D>, x: Split<D>) -> Result<(Stream<D>, Self::Saved)> {
-        cx.saw(&self.name, "in", |_| Ok(x.seen_first(&self.group, x.shape()[1] * self.group.size())))?;
+        cx.saw(&self.name, "in", &(&x, &self.group, x.shape()[1] * self.group.size()))?;
         let mut y = x.matmul(&self.weight.rows()?)?.reduce(&self.group, self.region)?;
         if let Some(bias) = &self.bias {
             y = add_bias(y, &bias.whole()?);
         }
-        cx.saw(&self.name, "out", |_| Ok(y.seen()))?;
+        cx.saw(&self.name, "out", &y)?;
         Ok((y, cx.keep(x)))
     }
 
     fn backward_input(&mut self, cx: &Cx<D>, x: Self::Saved, dy: Stream<D>) -> Back<D, Self> {
-        cx.saw_gradient(&self.name, "out", |_| Ok(dy.seen()))?;
+        cx.saw_gradient(&self.name, "out", &dy)?;
         let whole = dy.gather(&self.group)?;
         let dx = matmul(&whole, &self.weight.rows()?.t());
-        cx.saw_gradient(&self.name, "in", |_| {
-            Ok(dx.seen_first(&self.group, dx.shape()[1] * self.group.size()))
-        })?;
+        cx.saw_gradient(&self.name, "in", &(&dx, &self.group, dx.shape()[1] * self.group.size()))?;
         Ok((dx, (x.open(), whole, dy)))
     }
 

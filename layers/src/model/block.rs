@@ -6,8 +6,7 @@
 //! Chapter: 3.
 use crate::model::part::{Block, Part, Ticket};
 use crate::model::strategy;
-use crate::norm::Branches;
-use crate::ops::{Stream, dropout, join};
+use crate::ops::{Branches, Stream, dropout, join};
 use crate::{Back, Builder, Cx, Layer, Param, Result, Rotary, Shape};
 use comm::Axis;
 use kernels::Kernels;
@@ -47,7 +46,7 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
         let ((n, x), norm) = self.norm.forward(cx, x)?;
         let (y, inner) = self.inner.forward(cx, n)?;
         let y = dropout(cx, y, cx.dropout(self.rate, &self.name).as_ref());
-        cx.saw(&self.name, "added", |_| Ok(y.seen()))?;
+        cx.saw(&self.name, "added", &y)?;
         Ok((join(y, &x.expect(AROUND)), (norm, inner)))
     }
 

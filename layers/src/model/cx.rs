@@ -10,10 +10,9 @@ pub use counts::LayerCounts;
 pub(crate) use past::Past;
 pub use tokens::Tokens;
 
-use super::record::SeenShare;
+use super::record::Recordable;
 use crate::ops::Partial;
 use crate::{Record, Result};
-use comm::Mesh;
 use kernels::{Indexed, Kernels, Segment, Span};
 use std::borrow::Borrow;
 use std::cell::{Cell, RefCell, RefMut};
@@ -224,32 +223,25 @@ impl<D: Kernels> Cx<D> {
     pub(crate) fn recording(&self) -> bool {
         self.record.is_some() && !self.second.get()
     }
-    /// Leaves this rank's shard of an activation in the record, if there is one.
+    /// Leaves this rank's part of an activation in the record, if there is one.
     ///
     /// # Errors
-    /// If it is not known where the shard lies.
-    pub fn saw(
-        &self,
-        name: &str,
-        end: &str,
-        share: impl FnOnce(&Mesh<D::Place>) -> Result<SeenShare<D::Elem>>,
-    ) -> Result<()> {
+    /// If it is not known where the part lies.
+    pub fn saw(&self, name: &str, end: &str, x: &impl Recordable<D>) -> Result<()> {
+        self.seen(x, false, || format!("{name}.{end}"))
+    }
+    /// Leaves this rank's part of an activation's gradient in the record, if there is one.
+    ///
+    /// # Errors
+    /// If it is not known where the part lies.
+    pub fn saw_gradient(&self, name: &str, end: &str, dx: &impl Recordable<D>) -> Result<()> {
+        self.seen(dx, true, || format!("gradient of {name}.{end}"))
+    }
+    fn seen(&self, x: &impl Recordable<D>, is_gradient: bool, name: impl FnOnce() -> String) -> Result<()> {
         if let Some(record) = self.record.as_ref().filter(|_| self.recording()) {
-            record.add(format!("{name}.{end}"), self.tokens(), share(record.mesh())?);
+            record.add(name(), self.tokens(), x.seen(record.mesh(), is_gradient)?);
         }
         Ok(())
-    }
-    /// Leaves this rank's shard of an activation's gradient in the record, if there is one.
-    ///
-    /// # Errors
-    /// If it is not known where the shard lies.
-    pub fn saw_gradient(
-        &self,
-        name: &str,
-        end: &str,
-        share: impl FnOnce(&Mesh<D::Place>) -> Result<SeenShare<D::Elem>>,
-    ) -> Result<()> {
-        if self.recording() { self.saw(&format!("gradient of {name}"), end, share) } else { Ok(()) }
     }
     /// Adds to this microbatch's part of the mean loss, which is taken up where it has gone through this part of the model.
     pub fn add_loss(&self, part: Partial<D::Wide>) {

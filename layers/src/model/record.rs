@@ -1,5 +1,6 @@
 //! What layers took and gave, token by token: for looking at a split run from outside. Each rank notes its own part and
 //! where it lies in the whole, so ranks communicate nothing for it: a run does the same with and without a record.
+use crate::Result;
 use comm::Mesh;
 use kernels::{Kernels, Segment};
 use std::cell::RefCell;
@@ -113,12 +114,21 @@ impl<D: Kernels> Record<D> {
     }
 }
 
-impl<D: Kernels> From<&Tensor<D>> for SeenShare<D::Elem> {
-    /// What every rank has whole.
-    fn from(x: &Tensor<D>) -> Self {
-        let [rows, width] = x.shape();
+/// What a record may show.
+pub trait Recordable<D: Kernels> {
+    /// This rank's part of an activation, or of an activation's gradient, and where it lies in the whole.
+    ///
+    /// # Errors
+    /// If that is not known.
+    fn seen(&self, mesh: &Mesh<D::Place>, is_gradient: bool) -> Result<SeenShare<D::Elem>>;
+}
+
+/// What every rank has whole.
+impl<D: Kernels> Recordable<D> for Tensor<D> {
+    fn seen(&self, _: &Mesh<D::Place>, _: bool) -> Result<SeenShare<D::Elem>> {
+        let [rows, width] = self.shape();
         let columns = (0..width).map(Some).collect();
-        SeenShare { values: x.read(), rows: 0..rows, columns, width, addends: false }
+        Ok(SeenShare { values: self.read(), rows: 0..rows, columns, width, addends: false })
     }
 }
 

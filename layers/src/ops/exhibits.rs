@@ -48,7 +48,8 @@ fn twins_compile_and_are_right() {
     let two = Draw { mean: 2.0, std: 0.0 };
     let matrix = |values: [f64; 2]| Tensor::from_fn(&device, Category::Buffers, 1, 2, |i| values[i]);
     let rows = RowWeight::new(&at, Axis::LAYERS, "w", [2, 2], Pieces::Even, two).unwrap().rows().unwrap();
-    let columns = ColumnWeight::new(&at, Axis::LAYERS, "v", 2, &[2.into()], two).unwrap().columns().unwrap();
+    let columns =
+        ColumnWeight::drawn(&at, Axis::LAYERS, "v".into(), 2, &[2.into()], two).unwrap().columns().unwrap();
     let (x, read) =
         (Split::cut(&matrix([1.0, 2.0]), group).unwrap(), |y: Stream<_>| y.gather(group).unwrap().read());
     assert_eq!(read(row(&x, &rows, &matrix([1.0, -1.0]), group).unwrap()), Some(vec![7.0, 5.0]));

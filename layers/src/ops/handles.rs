@@ -2,8 +2,8 @@
 //! (its own columns), [`Partial`] (a partial sum). And of a weight: [`Columns`] or [`Rows`]. Products say in their types
 //! which follows from which, and only a collective turns one into another; so a forgotten all-reduce does not
 //! compile. Each knows the axis it is split along, and meets no group of another.
-use super::{filled, product};
-use crate::model::record::SeenShare;
+use super::{filled, plus, product};
+use crate::model::record::{Recordable, SeenShare};
 use crate::{Error, Placement, Result};
 use comm::{Axes, Axis, Group, Mesh, Reduce, Request};
 use kernels::{Kernels, Write};
@@ -118,15 +118,6 @@ pub fn matmul<D: Kernels>(x: &Tensor<D>, w: &Columns<D>) -> Split<D> {
     Split { share: w.times(x), axis: w.axis }
 }
 
-/// `A + B`, in A's memory if no one else holds it.
-#[must_use]
-pub fn plus<D: Kernels>(mut a: Tensor<D>, b: &Tensor<D>) -> Tensor<D> {
-    assert_eq!(a.shape(), b.shape(), "a sum of matrices that do not fit");
-    let device = a.device().clone();
-    device.add(a.view_mut(), b.view());
-    a
-}
-
 impl<D: Kernels> Split<D> {
     pub(super) fn new(share: Tensor<D>, axis: Axis) -> Self {
         Self { share, axis }
@@ -174,29 +165,22 @@ impl<D: Kernels> Split<D> {
         whole.device().copy(share.view_mut(), whole.view().take_cols(group.rank() * n, n));
         Ok(Self { share, axis })
     }
-    /// Where this share lies, for a record: columns that were cut section by section.
-    ///
-    /// # Errors
-    /// If they were not cut so.
-    pub fn seen(&self, mesh: &Mesh<D::Place>, placement: &Placement) -> Result<SeenShare<D::Elem>> {
+    /// Where this share lies, for a record: columns that were cut section by section. Of a gradient, those that several ranks may hold
+    /// are partial sums until they are summed, however many ranks there are.
+    pub(crate) fn seen_as(
+        &self,
+        mesh: &Mesh<D::Place>,
+        placement: &Placement,
+        is_gradient: bool,
+    ) -> Result<SeenShare<D::Elem>> {
         let width = placement.size_along(self.axis);
         let cuts = placement.cuts(mesh, "an activation", [1, width])?;
         let column = |c| cuts.whole_index([0, c]).map(|[_, c]| c);
-        Ok(self.seen_at((0..self.share.cols()).map(column).collect(), width))
-    }
-    /// Where this shard of a gradient lies, for a record. Columns that several ranks may hold are partial sums until they are
-    /// summed, however many ranks there are.
-    ///
-    /// # Errors
-    /// If the ranks do not divide the columns.
-    pub fn seen_gradient(&self, mesh: &Mesh<D::Place>, placement: &Placement) -> Result<SeenShare<D::Elem>> {
-        Ok(SeenShare { addends: placement.may_be_shared(self.axis), ..self.seen(mesh, placement)? })
-    }
-    /// Where a block of columns in rank order lies, for a record, of which there are `n` in all: the last ranks' may be padded.
-    pub fn seen_first(&self, group: &Group<D::Place>, n: usize) -> SeenShare<D::Elem> {
-        let cols = self.share.cols();
-        let column = |c| Some(group.rank() * cols + c).filter(|&c| c < n);
-        self.seen_at((0..cols).map(column).collect(), n)
+        let columns = (0..self.share.cols()).map(column).collect();
+        Ok(SeenShare {
+            addends: is_gradient && placement.may_be_shared(self.axis),
+            ..self.seen_at(columns, width)
+        })
     }
     fn seen_at(&self, columns: Vec<Option<usize>>, width: usize) -> SeenShare<D::Elem> {
         SeenShare { values: self.share.read(), rows: 0..self.share.rows(), columns, width, addends: false }
@@ -217,6 +201,16 @@ impl<D: Kernels> Split<D> {
     pub fn all_gather_first(&self, group: &Group<D::Place>, n: usize) -> Result<Tensor<D>> {
         same(self.axis, group.axis())?;
         Ok(group.all_gather_columns(&self.share, n)?)
+    }
+}
+
+/// Columns in rank order, of which there are so many in all: the last ranks' may be padded.
+impl<D: Kernels> Recordable<D> for (&Split<D>, &Group<D::Place>, usize) {
+    fn seen(&self, _: &Mesh<D::Place>, _: bool) -> Result<SeenShare<D::Elem>> {
+        let (split, group, n) = *self;
+        let cols = split.share.cols();
+        let column = |c| Some(group.rank() * cols + c).filter(|&c| c < n);
+        Ok(split.seen_at((0..cols).map(column).collect(), n))
     }
 }
 

@@ -15,8 +15,8 @@
 use super::handles::same;
 use super::{Partial, filled};
 use crate::Result;
-use crate::model::record::SeenShare;
-use comm::{Axes, Group, Request, Tag};
+use crate::model::record::{Recordable, SeenShare};
+use comm::{Axes, Group, Mesh, Request, Tag};
 use kernels::Kernels;
 use std::ops::Range;
 use tensor::{Category, Place, Scalar, Tensor};
@@ -53,6 +53,10 @@ impl Region {
         }
     }
 }
+
+/// norm(X), and X itself, which goes around what comes next. Backward, their gradients, whose sum takes no pass of its own; none
+/// for an X that nobody took.
+pub type Branches<D> = (Stream<D>, Option<Stream<D>>);
 
 /// `X[B,D]`: this rank's tokens of the residual stream.
 pub struct Stream<D: Kernels> {
@@ -115,10 +119,6 @@ impl<D: Kernels> Stream<D> {
     /// Features.
     pub fn cols(&self) -> usize {
         self.share.cols()
-    }
-    /// Where this share lies, for a record.
-    pub fn seen(&self) -> SeenShare<D::Elem> {
-        SeenShare { rows: self.mine(), ..(&self.share).into() }
     }
     /// Which of the tokens are here.
     pub fn mine(&self) -> Range<usize> {
@@ -214,6 +214,20 @@ impl<D: Kernels> Partial<D> {
         let addend = padded(addend, rows.div_ceil(ranks) * ranks);
         let share = group.reduce_scatter(&addend)?.first_rows(region.mine(rows).len());
         Ok(Stream { share, rows, region })
+    }
+    /// The sum over the ranks of the group, of those tokens that this stream has here.
+    ///
+    /// # Errors
+    /// If ranks do not meet, or are those of another axis.
+    #[track_caller]
+    pub fn reduce_as(self, group: &Group<D::Place>, like: &Stream<D>) -> Result<Stream<D>> {
+        self.reduce(group, like.region)
+    }
+}
+
+impl<D: Kernels> Recordable<D> for Stream<D> {
+    fn seen(&self, mesh: &Mesh<D::Place>, is_gradient: bool) -> Result<SeenShare<D::Elem>> {
+        Ok(SeenShare { rows: self.mine(), ..self.share.seen(mesh, is_gradient)? })
     }
 }
 

@@ -1,13 +1,17 @@
 //! Parameters as layers use them: whole, cut by columns, cut by rows. The cut is said once, where the weight is
 //! made, and both its placement and the handle it gives follow from that.
 use crate::model::build::Builder;
-use crate::ops::{self, Columns, Matrices, Rows};
+use crate::model::record::{Recordable, SeenShare};
+use crate::ops::{self, Columns, Matrices, Rows, Split};
 use crate::param::placement::{Cuts, Pieces, Section};
 use crate::{Draw, Param, Placed, Placement, Result};
-use comm::{Axes, Axis, Group};
+use comm::{Axes, Axis, Group, Mesh};
 use kernels::Kernels;
 use std::sync::Arc;
 use tensor::{Category, Scalar, Tensor};
+
+/// Initial biases: small, but not 0, where bugs hide.
+pub(crate) const BIAS: Draw = Draw { mean: 0.0, std: 0.02 };
 
 /// A parameter that no axis cuts.
 pub struct WholeWeight<D: Kernels>(Param<D>);
@@ -44,7 +48,7 @@ impl<D: Kernels> WholeWeight<D> {
 }
 
 impl<D: Kernels> ColumnWeight<D> {
-    /// This rank's columns of the matrix `name[inputs, Σ sections]`.
+    /// This rank's columns of the matrix `name[inputs, Σ sections]`; initial values are normal with deviation 1/√inputs.
     ///
     /// # Errors
     /// If the ranks of `axis` do not divide a section, or there are no such values.
@@ -52,6 +56,23 @@ impl<D: Kernels> ColumnWeight<D> {
         at: &Builder<D>,
         axis: Axis,
         name: impl Into<Arc<str>>,
+        inputs: usize,
+        sections: &[Section],
+    ) -> Result<Self> {
+        let draw = Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
+        Self::drawn(at, axis, name.into(), inputs, sections, draw)
+    }
+    /// This rank's columns of the bias `name.bias[1, Σ sections]`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn bias(at: &Builder<D>, axis: Axis, name: &str, sections: &[Section]) -> Result<Self> {
+        Self::drawn(at, axis, format!("{name}.bias").into(), 1, sections, BIAS)
+    }
+    pub(crate) fn drawn(
+        at: &Builder<D>,
+        axis: Axis,
+        name: Arc<str>,
         inputs: usize,
         sections: &[Section],
         draw: Draw,
@@ -71,9 +92,12 @@ impl<D: Kernels> ColumnWeight<D> {
     pub fn param(&mut self) -> &mut Param<D> {
         &mut self.0
     }
-    /// Where its columns lie.
-    pub fn placement(&self) -> &Placement {
-        self.0.placement()
+}
+
+/// Columns as those of the weight that they were made with, or of.
+impl<D: Kernels> Recordable<D> for (&Split<D>, &ColumnWeight<D>) {
+    fn seen(&self, mesh: &Mesh<D::Place>, is_gradient: bool) -> Result<SeenShare<D::Elem>> {
+        self.0.seen_as(mesh, self.1.0.placement(), is_gradient)
     }
 }
 

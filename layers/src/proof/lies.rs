@@ -1,8 +1,7 @@
 //! How a proof hands an activation to the ranks and puts their shares together again.
 use super::Given;
 use crate::Result;
-use crate::norm::Branches;
-use crate::ops::{Region, Split, Stream};
+use crate::ops::{Branches, Region, Split, Stream};
 use comm::Group;
 use kernels::{Kernels, Segment};
 use tensor::{Category, Ids, Scalar, Tensor};

@@ -1,7 +1,6 @@
 use super::*;
 use crate::model::strategy::{self, About, Choice, Column, Row, Takes};
-use crate::norm::Branches;
-use crate::ops::Split;
+use crate::ops::{Branches, Split};
 use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
 use crate::{
     Activations, Builder, Chunk, ColumnLinear, Embedding, Ending, Error, FeedForward, Half, Head, Mlp, Norm,

@@ -1,0 +1,205 @@
+//! How much there is to read: circles between the files of `layers`, and the types that a reader of one strategy meets. The first
+//! half of the file holds the checks, each handing back its violations, one line each; the second half plants some.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::rooms::use_paths;
+use crate::tree::code::{code, without_tests};
+use crate::tree::{File, files, none};
+
+/// The arrows that run back up: without them no file of `layers` would name one that names it, whatever lies between. Six are
+/// allowed at most.
+const UP: &[(&str, &str, &str)] = &[
+    (
+        "model/build",
+        "model/strategy",
+        "the place where layers are built holds strategies, which are asked with it",
+    ),
+    ("model/build", "param", "it says what numbers a parameter begins with, and a parameter is built by it"),
+    ("ops/experts", "param/weight", "the matrices of experts are a handle that a weight gives"),
+    ("param", "model/uses", "a parameter's keeper is what a model reports uses to"),
+    ("param", "param/keeper", "a parameter has what its keeper keeps"),
+];
+
+/// Which files below `src` name which: what stands behind `crate::` and `super::`, where it lies, or where `lib.rs` or the file
+/// that hands it on has it from.
+fn arrows(krate: &str, files: &[File]) -> BTreeMap<String, BTreeSet<String>> {
+    let src = format!("{krate}/src/");
+    let path =
+        |file: &File| file.path[src.len()..].trim_end_matches(".rs").trim_end_matches("/mod").to_owned();
+    let is_read = |path: &str| !path.split('/').any(|part| part == "tests" || part == "proof");
+    let sources = files.iter().filter(|file| file.is("rs") && file.path.starts_with(&src));
+    let all: BTreeMap<String, (String, Vec<String>)> = sources
+        .map(|file| (path(file), without_tests(&code(&file.text))))
+        .filter(|(path, _)| is_read(path))
+        .collect();
+    let tests: Vec<String> = (all.iter())
+        .flat_map(|(path, (_, modules))| modules.iter().map(move |module| format!("{path}/{module}")))
+        .collect();
+    let text: BTreeMap<&str, &str> = (all.iter())
+        .filter(|(path, _)| !tests.contains(path))
+        .map(|(path, (text, _))| (path.as_str(), text.as_str()))
+        .collect();
+    let handed = |file: &str, name: &str| {
+        let uses = text.get(file)?.match_indices("use ").map(|(at, word)| &text[file][at + word.len()..]);
+        uses.flat_map(use_paths).find(|path| path.last().is_some_and(|last| last == name) && path.len() > 1)
+    };
+    let lies = |mut path: Vec<String>| {
+        if let Some(from) = handed("lib", &path[0]).filter(|_| !text.contains_key(path[0].as_str())) {
+            path.splice(..1, from);
+        }
+        let file = (0..=path.len())
+            .rev()
+            .map(|n| path[..n].join("/"))
+            .find(|file| text.contains_key(file.as_str()))?;
+        let rest = &path[file.split('/').filter(|part| !part.is_empty()).count()..];
+        let inner = rest.first().and_then(|name| handed(&file, name));
+        let inner = inner.map(|path| format!("{file}/{}", path[..path.len() - 1].join("/")));
+        Some(inner.filter(|inner| text.contains_key(inner.as_str())).unwrap_or(file))
+    };
+    let of = |(file, text): (&&str, &&str)| {
+        let folder: Vec<_> = file.split('/').map(str::to_owned).collect();
+        let named = |word: &str, before: &[String]| {
+            let rests = text.match_indices(word).map(|(at, word)| &text[at + word.len()..]);
+            rests.flat_map(use_paths).map(|path| [before.to_vec(), path].concat()).collect::<Vec<_>>()
+        };
+        let all = [named("crate::", &[]), named("super::", &folder[..folder.len() - 1])].concat();
+        let all = all.into_iter().filter_map(lies).filter(|to| to != *file && to != "lib").collect();
+        ((*file).to_owned(), all)
+    };
+    text.iter().filter(|(file, _)| **file != "lib").map(of).collect()
+}
+
+/// A circle of files, and arrows up that are none; `up` are those that are known.
+fn circles(arrows: &BTreeMap<String, BTreeSet<String>>, up: &[(&str, &str, &str)]) -> Vec<String> {
+    let is_known = |from: &str, to: &str| up.iter().any(|(a, b, _)| (*a, *b) == (from, to));
+    let stale = up.iter().filter(|(from, to, _)| !arrows.get(*from).is_some_and(|all| all.contains(*to)));
+    let mut wrong: Vec<_> =
+        stale.map(|(from, to, _)| format!("{from} does not name {to}: strike it off the list")).collect();
+    // Files that name none of those left are taken away until there is none, or a circle.
+    let mut left: BTreeSet<&str> = arrows.keys().map(String::as_str).collect();
+    loop {
+        let names =
+            |from: &str| arrows[from].iter().find(|to| left.contains(to.as_str()) && !is_known(from, to));
+        let done: Vec<&str> = left.iter().copied().filter(|from| names(from).is_none()).collect();
+        if done.is_empty() {
+            let mut way: Vec<&str> = left.first().copied().into_iter().collect();
+            while let Some(next) = way.last().and_then(|last| names(last)) {
+                if let Some(at) = way.iter().position(|file| file == next) {
+                    wrong.push(format!("a circle: {} and {next}", way[at..].join(" names ")));
+                    break;
+                }
+                way.push(next);
+            }
+            return wrong;
+        }
+        left.retain(|file| !done.contains(file));
+    }
+}
+
+/// The words of a text that may be types.
+fn capital(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+    words
+        .filter(|word| word.starts_with(|c: char| c.is_uppercase()) && word.chars().any(char::is_lowercase))
+        .collect()
+}
+
+/// Where the crates that are read declare each type.
+fn declared(files: &[File]) -> BTreeMap<String, Vec<&str>> {
+    let mut all = BTreeMap::<String, Vec<&str>>::new();
+    let aside = ["docs/", "museum/", "reference/", "xtask/"];
+    let sources = files.iter().filter(|file| file.is("rs") && file.path.contains("/src/"));
+    for file in sources.filter(|file| !aside.iter().any(|aside| file.path.starts_with(aside))) {
+        for line in without_tests(&code(&file.text)).0.lines().filter(|line| !line.starts_with(' ')) {
+            let line = line.strip_prefix("pub(crate) ").or(line.strip_prefix("pub ")).unwrap_or(line);
+            let Some((kind, rest)) = line.split_once(' ') else { continue };
+            if ["struct", "enum", "trait", "type"].contains(&kind) {
+                let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+                all.entry(name.to_owned()).or_default().push(&file.path);
+            }
+        }
+    }
+    all
+}
+
+/// The types of other files that a text names, and those that the functions give which it calls, of these files.
+fn met(path: &str, text: &str, files: &[File], from: &[&str]) -> BTreeSet<String> {
+    let declared = declared(files);
+    let known = |word: &&str| declared.get(*word).is_some_and(|at| at.iter().any(|at| *at != path));
+    let mut all: BTreeSet<String> = capital(text).into_iter().filter(known).map(str::to_owned).collect();
+    for file in files.iter().filter(|file| from.contains(&&*file.path)) {
+        let code = without_tests(&code(&file.text)).0;
+        for (at, word) in code.match_indices("fn ") {
+            let head = &code[at + word.len()..];
+            let head = &head[..head.find(['{', ';']).unwrap_or(head.len())];
+            let name: String = head.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            let is_called = [format!(".{name}("), format!(" {name}("), format!("::{name}(")];
+            if name != "new" && is_called.iter().any(|call| text.contains(call)) {
+                let gives = head.rsplit_once("->").map_or("", |(_, gives)| gives);
+                all.extend(capital(gives).into_iter().filter(known).map(str::to_owned));
+            }
+        }
+    }
+    for associated in ["In", "Out", "Saved", "Pending", "Self", "Place", "Elem", "Wide"] {
+        all.remove(associated); // of a trait that is named itself
+    }
+    all
+}
+
+#[test]
+fn files_of_layers_name_each_other_one_way() {
+    none(&circles(&arrows("layers", &files()), UP));
+    assert!(UP.len() <= 6, "{} arrows run back up", UP.len());
+}
+
+/// To the end: its proof, too.
+#[test]
+fn a_strategy_is_read_with_twenty_types() {
+    let (path, files) = ("layers/src/linear/column.rs", files());
+    let column = files.iter().find(|file| file.path == path).expect("the first strategy");
+    let ops = ["handles", "stream", "bias", "gradients"].map(|file| format!("layers/src/ops/{file}.rs"));
+    let from: Vec<&str> = ["layers/src/param/weight.rs", "layers/src/model/cx.rs"]
+        .into_iter()
+        .chain(ops.iter().map(|s| &**s))
+        .collect();
+    let met = met(path, &code(&column.text), &files, &from);
+    assert!(met.contains("Stream") && met.contains("Partial") && met.contains("Given"), "{met:?}");
+    assert!(met.len() <= 20, "{} types: {met:?}", met.len());
+}
+
+mod tests {
+    use super::*;
+
+    /// Kills: a circle of three that is not told, one through a name that is handed on, a known arrow that is gone.
+    #[test]
+    fn a_circle_is_told() {
+        let files = [
+            File::new("x/src/lib.rs", "pub use a::A;\nmod a;\nmod b;\nmod c;"),
+            File::new("x/src/a.rs", "use crate::b::B;\npub struct A;"),
+            File::new("x/src/b.rs", "use super::c::{self, C};\npub struct B;"),
+            File::new("x/src/c.rs", "use crate::A;\n#[cfg(test)]\nmod tests { use crate::b; }"),
+        ];
+        let arrows = arrows("x", &files);
+        assert_eq!(circles(&arrows, &[]), ["a circle: a names b names c and a"]);
+        assert_eq!(circles(&arrows, &[("c", "a", "")]), [""; 0]);
+        assert_eq!(
+            circles(&arrows, &[("c", "a", ""), ("c", "b", "")]),
+            ["c does not name b: strike it off the list"]
+        );
+    }
+
+    /// Kills: types of the file itself counted, those that a call gives forgotten.
+    #[test]
+    fn types_that_are_met_are_those_named_and_given() {
+        let files = [
+            File::new("x/src/a.rs", "use crate::Bee;\nstruct Own;\nfn f(b: Bee) { b.given(); Own }"),
+            File::new(
+                "x/src/b.rs",
+                "pub struct Bee;\npub struct Cue;\npub struct Dee;\nimpl Bee { fn given(&self) -> Result<Cue> {} fn other() -> Dee {} }",
+            ),
+        ];
+        let met = met("x/src/a.rs", &files[0].text, &files, &["x/src/b.rs"]);
+        assert_eq!(met.iter().collect::<Vec<_>>(), ["Bee", "Cue"]);
+    }
+}
