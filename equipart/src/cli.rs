@@ -1,18 +1,15 @@
 //! The command line: what each command takes, and how its results are shown.
 pub(crate) mod args;
 mod echo;
-mod manual;
 pub(crate) mod out;
 pub(crate) mod pictures;
 pub(crate) mod processes;
 pub(crate) mod show;
 pub(crate) mod watch;
 
-use crate::commands::{
-    bench, collectives, compare, convert, devices, diff, eval, generate, gpu_check, price, prove, schedule,
-    strategies, train,
-};
-use args::{Arguments, Command, CompareArgs, ModelName, SECONDS};
+use crate::commands::Command;
+use crate::commands::compare::CompareArgs;
+use args::{Arguments, ModelName};
 use clap::Parser;
 use models::text::Corpus;
 use models::tokenizer::Tokenizer;
@@ -38,9 +35,9 @@ pub fn main() -> ExitCode {
         }
         Err(asked) => asked.exit(),
     };
-    let command = command
-        .unwrap_or_else(|| Command::Compare(CompareArgs { seconds: SECONDS, ..CompareArgs::default() }));
-    let outcome = Uncountable::caught(|| run(command, json)).unwrap_or_else(|why| Err(why.into()));
+    let command = command.unwrap_or_else(|| Command::Compare(CompareArgs::by_default()));
+    let run = || processes::begin(&command).and_then(|()| command.run(json));
+    let outcome = Uncountable::caught(run).unwrap_or_else(|why| Err(why.into()));
     match outcome.and_then(|right| out::finish().map(|()| right)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
@@ -48,29 +45,6 @@ pub fn main() -> ExitCode {
             tell(&error);
             ExitCode::from(2)
         }
-    }
-}
-
-/// Whether what was compared is equal; true where nothing was.
-fn run(command: Command, json: bool) -> Result<bool> {
-    processes::begin(&command)?;
-    match command {
-        Command::Compare(a) => compare::run(a, json),
-        Command::Train(a) => train::run(a, json),
-        Command::Generate(a) => generate::run(a, json),
-        Command::Prove(a) => prove::run(a, json),
-        Command::Price(a) => price::run(a, json),
-        Command::Eval(a) => eval::run(a, json),
-        Command::Convert(a) => convert::run(&a, json),
-        Command::Diff(a) => diff::run(&a, json),
-        Command::Collectives(a) => collectives::run(&a, json),
-        Command::Schedule(a) => schedule::run(&a, json),
-        Command::Devices => Ok(devices::run(json)),
-        Command::GpuCheck(a) => gpu_check::run(a, json),
-        Command::Strategies => Ok(strategies::run(json)),
-        Command::Bench(a) => bench::run(a, json),
-        Command::Completions { shell } => Ok(manual::completions(shell)),
-        Command::Man { out } => manual::run(out.as_deref()),
     }
 }
 

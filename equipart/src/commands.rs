@@ -1,36 +1,71 @@
-//! The commands, one file each: `run` does what the arguments ask.
-//!
-//! | command | file | does |
-//! |---|---|---|
-//! | `compare` | `compare.rs` | the same work under several layouts: time, memory, traffic, equality |
-//! | `train` | `train.rs` | trains on text, or on given ids, with checkpoints that resume |
-//! | `train --model mlp` | `train/epochs.rs` | trains a plain classifier on pictures of digits |
-//! | `generate` | `generate.rs` | continues a prompt, with a cache of keys and values |
-//! | `prove` | `prove.rs` | the whole model under a layout equals the unsplit oracle, bit for bit |
-//! | `prove --cases` | `prove/cases.rs` | models, layouts and batches drawn; a failure shrunk to the smallest |
-//! | `eval` | `eval.rs` | loss and perplexity of a text or of given ids |
-//! | `convert` | `convert.rs` | writes a model anew, in the Hugging Face layout |
-//! | `diff` | `diff.rs` | whether two runs' tensors differ by rounding or by a bug |
-//! | `price` | `price.rs` | peak memory, operations and traffic of a layout, from shapes alone |
-//! | `collectives` | `collectives.rs` | all-reduce algorithms: who sends what to whom when, and what they take |
-//! | `schedule` | `schedule.rs` | pipelines: which rank does what when, what it waits for and holds |
-//! | `devices` | `devices.rs` | what there is to compute on, and why not more |
-//! | `gpu-check` | `gpu_check.rs` | whether a GPU computes what the host computes, and how fast |
-//! | `strategies` | `strategies.rs` | what a layout can name |
-//! | `bench` | `bench.rs` | how fast all this is, beside the machine's limits and other programs |
-//! | `--profile` of `bench` and `train` | `profile.rs` | where a training step's time goes, by kind and by layer |
-pub(crate) mod bench;
-pub mod collectives;
-pub mod compare;
-pub(crate) mod convert;
-pub mod devices;
-pub mod diff;
-pub mod eval;
-pub(crate) mod generate;
-pub(crate) mod gpu_check;
-pub mod price;
+//! The commands, one file each: its flags, and what it does with them. `--help` lists them, each with the first line above its flags.
 pub(crate) mod profile;
-pub(crate) mod prove;
-pub(crate) mod schedule;
-pub(crate) mod strategies;
-pub mod train;
+
+use clap::Subcommand;
+use parallel::Result;
+
+/// What a command does with its flags.
+pub(crate) trait Run {
+    /// Whether its ranks may be processes, one each.
+    const BY_PROCESSES: bool = false;
+
+    /// Does it, showing lines of JSON or what people read. False where it compared something, and found a difference.
+    ///
+    /// # Errors
+    /// One sentence on what is wrong.
+    fn run(self, json: bool) -> Result<bool>;
+}
+
+/// Declares the files, and the list of commands.
+macro_rules! commands {
+    ($($file:ident::$Args:ident as $Command:ident),* $(,)?) => {
+        $(pub mod $file;)*
+
+        /// A command and its flags.
+        #[derive(Subcommand, Debug)]
+        #[allow(clippy::large_enum_variant)] // there is one
+        pub(crate) enum Command {
+            $($Command($file::$Args)),*
+        }
+
+        impl Command {
+            /// Does what it is asked.
+            pub(crate) fn run(self, json: bool) -> Result<bool> {
+                match self {
+                    $(Self::$Command(flags) => flags.run(json)),*
+                }
+            }
+            /// Whether its ranks may be processes.
+            pub(crate) fn is_by_processes(&self) -> bool {
+                match self {
+                    $(Self::$Command(_) => <$file::$Args as Run>::BY_PROCESSES),*
+                }
+            }
+        }
+
+        /// The names of commands whose ranks may be processes.
+        pub(crate) fn by_processes() -> Vec<&'static str> {
+            let all = [$((stringify!($file), <$file::$Args as Run>::BY_PROCESSES)),*];
+            all.into_iter().filter_map(|(name, is)| is.then_some(name)).collect()
+        }
+    };
+}
+
+commands! {
+    compare::CompareArgs as Compare,
+    train::TrainArgs as Train,
+    generate::GenerateArgs as Generate,
+    prove::ProveArgs as Prove,
+    price::PriceArgs as Price,
+    eval::EvalArgs as Eval,
+    convert::ConvertArgs as Convert,
+    diff::DiffArgs as Diff,
+    collectives::CollectivesArgs as Collectives,
+    schedule::ScheduleArgs as Schedule,
+    devices::DevicesArgs as Devices,
+    gpu_check::GpuCheckArgs as GpuCheck,
+    strategies::StrategiesArgs as Strategies,
+    bench::BenchArgs as Bench,
+    completions::CompletionsArgs as Completions,
+    man::ManArgs as Man,
+}

@@ -388,7 +388,7 @@ pub fn grammar() -> String {
 }
 
 /// "1", "1 or 2", "1, 2 or 4".
-fn either<T: fmt::Display>(all: &[T], last: &str) -> String {
+pub fn either<T: fmt::Display>(all: &[T], last: &str) -> String {
     let words: Vec<_> = all.iter().map(T::to_string).collect();
     match words.split_last() {
         Some((end, rest)) if !rest.is_empty() => format!("{} {last} {end}", rest.join(", ")),

@@ -124,9 +124,9 @@ fn steps(root: &Path, with_book: bool) -> Result<Vec<Step>, String> {
 /// Formatting of the files that lists declare, where `cargo fmt` does not find them.
 fn listed_files(root: &Path) -> Result<String, String> {
     let mut files = Vec::new();
-    for folder in
-        ["tensor", "dealing", "attention", "data", "pipeline"].map(|family| format!("parallel/src/{family}"))
-    {
+    let families =
+        ["tensor", "dealing", "attention", "data", "pipeline"].map(|of| format!("parallel/src/{of}"));
+    for folder in families.into_iter().chain(["equipart/src/commands".to_owned()]) {
         let entries =
             fs::read_dir(root.join(&folder)).map_err(|why| format!("{folder} cannot be read ({why})"))?;
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));

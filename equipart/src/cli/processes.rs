@@ -1,9 +1,10 @@
 //! Runs whose ranks are processes, one each, as torchrun starts them. Rank 0 alone shows results and writes files.
-use super::args::Command;
 use super::out;
+use crate::commands::{self, Command};
 use clap::Args;
 use comm::{Asked, Launch, Processes, Secret, World};
 use cuda::Engine;
+use parallel::layout::either;
 use parallel::split::BlockSplit;
 use parallel::{Error, Layout, Network, Result, bail};
 use std::env;
@@ -32,27 +33,23 @@ Ranks compare their arguments, the program, and what they read of files. With a 
 they know it, and a rank that does is trusted; what they send is neither encrypted nor signed, so the network between them must be
 your own, or a tunnel. Without one, rank 0 listens on this machine's loopback address alone, where any user can join.";
 
-/// What is known before a command begins: other commands than these run all their ranks themselves, and of the ranks' processes
-/// one tells.
+/// What is known before a command begins: of the processes that are ranks one tells, and some commands run all ranks themselves.
 ///
 /// # Errors
 /// That there is a `RANK` and the command runs all ranks itself, or what is wrong with its variables.
 pub(crate) fn begin(command: &Command) -> Result<()> {
-    let launch = launch()?;
-    match (command, launch) {
-        (Command::Train(_) | Command::Generate(_) | Command::Eval(_), Some(launch)) => {
-            seen::note(matches!(command, Command::Eval(eval) if eval.verify));
-            if launch.rank > 0 {
-                out::hush();
-            }
-            Ok(())
-        }
-        (_, None) => Ok(()),
-        (_, Some(Launch { rank, .. })) => Err(Error::new(format!(
-            "RANK is {rank}, and this command runs all its ranks itself; unset RANK, or start train, generate or eval, which run \
-             one rank a process"
-        ))),
+    let Some(Launch { rank, .. }) = launch()? else { return Ok(()) };
+    if !command.is_by_processes() {
+        let others = either(&commands::by_processes(), "or");
+        bail!(
+            "RANK is {rank}, and this command runs all its ranks itself; unset RANK, or start {others}, which run one rank a process"
+        );
     }
+    seen::note(false);
+    if rank > 0 {
+        out::hush();
+    }
+    Ok(())
 }
 
 /// This process' rank.

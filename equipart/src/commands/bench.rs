@@ -1,6 +1,7 @@
 //! The command that measures: bench.
 mod cards;
 
+use super::Run;
 use super::profile::{self, ProfileArgs};
 use crate::cli::watch::Watch;
 use crate::cli::{args, out, show};
@@ -20,7 +21,9 @@ cells, and with even stages as slow as the slowest; and these cells: forward (F)
 unit, limit, ratio (of the limit) and processor, with --peers its peer,\nan object with name, value and ratio (how many times \
 better), and of pipelines a pipeline: unsplit_ms, ideal_ms, over_ideal,\nsimulated_ms, over_simulated, slowest_ms, over_slowest, cells_ms.";
 
+/// Measure products, steps, decoding, all-reduces and proofs, beside what the machine could do at best
 #[derive(Args, Debug)]
+#[command(after_help = HELP)]
 pub(crate) struct BenchArgs {
     /// Measure only these figures: a name, or how names begin, such as gemm; several with commas [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -40,22 +43,25 @@ pub(crate) struct BenchArgs {
     profile: ProfileArgs,
 }
 
-pub(crate) fn run(a: BenchArgs, json: bool) -> Result<bool> {
-    bench::check_turns(a.turns)?;
-    if a.profile.asked()? {
-        return profile::run(&a.profile, a.device, (a.turns, a.small), json);
+impl Run for BenchArgs {
+    fn run(self, json: bool) -> Result<bool> {
+        let a = self;
+        bench::check_turns(a.turns)?;
+        if a.profile.asked()? {
+            return profile::run(&a.profile, a.device, (a.turns, a.small), json);
+        }
+        let peers = a.peers.as_deref().map(Peers::read).transpose()?;
+        let plan = BenchPlan { only: a.only, turns: a.turns, small: a.small, peers };
+        a.device.open(1)?;
+        let watch = Watch::spinner();
+        let figures = match a.device {
+            DeviceName::Cpu => bench::bench(&Cores, &plan, &|what| watch.say(what)),
+            DeviceName::Cuda => bench::bench(&Cards(first_card()?), &plan, &|what| watch.say(what)),
+        }?;
+        watch.done();
+        show::all(json, &figures, || table(&figures, plan.peers.is_some()));
+        Ok(true)
     }
-    let peers = a.peers.as_deref().map(Peers::read).transpose()?;
-    let plan = BenchPlan { only: a.only, turns: a.turns, small: a.small, peers };
-    a.device.open(1)?;
-    let watch = Watch::spinner();
-    let figures = match a.device {
-        DeviceName::Cpu => bench::bench(&Cores, &plan, &|what| watch.say(what)),
-        DeviceName::Cuda => bench::bench(&Cards(first_card()?), &plan, &|what| watch.say(what)),
-    }?;
-    watch.done();
-    show::all(json, &figures, || table(&figures, plan.peers.is_some()));
-    Ok(true)
 }
 
 fn table(figures: &[Figure], peers: bool) {

@@ -1,4 +1,5 @@
 //! `collectives`: what all-reduce algorithms do, step by step, and what they take in the α–β model.
+use super::Run;
 use crate::cli::{out, show};
 use crate::draw::{schedule, svg};
 use clap::Args;
@@ -199,7 +200,9 @@ pub(crate) const JSON: &str = "With --json: a line for each algorithm, with its 
 all ranks send,\nand its seconds. With --algorithm a line for each step follows, with its phase and its transfers: \
 from, to,\nchunks and elements ([first, one after the last]), and how they arrive (add or replace).";
 
+/// Draw and price all-reduce algorithms: who sends what to whom, step by step
 #[derive(Args, Debug)]
+#[command(allow_negative_numbers = true, after_help = JSON)]
 pub(crate) struct CollectivesArgs {
     /// The algorithm to draw [default: compare all]
     #[arg(long, value_parser = PossibleValuesParser::new(Algorithm::NAMES))]
@@ -238,27 +241,30 @@ impl CollectivesArgs {
     }
 }
 
-pub(crate) fn run(a: &CollectivesArgs, json: bool) -> Result<bool> {
-    let plans = a.plans()?;
-    let drawn = plans.first().filter(|_| a.algorithm.is_some());
-    if let (Some(file), Some(plan)) = (&a.svg, drawn) {
-        files::replace_file(file, svg::draw(plan).as_bytes())?;
-    }
-    if json {
-        for plan in &plans {
-            show::json(&plan.summary());
+impl Run for CollectivesArgs {
+    fn run(self, json: bool) -> Result<bool> {
+        let a = &self;
+        let plans = a.plans()?;
+        let drawn = plans.first().filter(|_| a.algorithm.is_some());
+        if let (Some(file), Some(plan)) = (&a.svg, drawn) {
+            files::replace_file(file, svg::draw(plan).as_bytes())?;
         }
-        drawn.into_iter().flat_map(AllReducePlan::steps).for_each(|step| show::json(&step));
-        return Ok(true);
+        if json {
+            for plan in &plans {
+                show::json(&plan.summary());
+            }
+            drawn.into_iter().flat_map(AllReducePlan::steps).for_each(|step| show::json(&step));
+            return Ok(true);
+        }
+        match drawn {
+            Some(plan) => draw(plan),
+            None => compare(&plans),
+        }
+        if let Some(file) = &a.svg {
+            out::line(&format!("\nthe diagram is in {}", file.display()));
+        }
+        Ok(true)
     }
-    match drawn {
-        Some(plan) => draw(plan),
-        None => compare(&plans),
-    }
-    if let Some(file) = &a.svg {
-        out::line(&format!("\nthe diagram is in {}", file.display()));
-    }
-    Ok(true)
 }
 
 fn draw(plan: &AllReducePlan) {

@@ -2,15 +2,17 @@
 //! verdict on that work under that layout, equal tokens, and the error against f64 as a multiple of the unsplit run's
 //! own (in f64, which has none, of one rounding).
 mod error;
+mod flags;
 mod held;
 mod partitioning;
 mod row;
 mod timed;
 
+pub(crate) use flags::CompareArgs;
 pub use partitioning::Partitioning;
 pub use row::{LayoutRow, Tie, Workload};
 
-use crate::cli::args::CompareArgs;
+use super::Run;
 use crate::cli::watch::Watch;
 use crate::cli::{self, any_ids, learner, pictures, show};
 use crate::commands::train::settings::sequences;
@@ -87,54 +89,57 @@ fn usual_microbatches(ways: &[Partitioning]) -> usize {
     ways.iter().map(|way| way.layout.usual_microbatches()).max().unwrap_or(1).max(2)
 }
 
-pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
-    if !(0.0..=LONGEST).contains(&a.seconds) {
-        bail!("--seconds is {}; it must be 0 to {LONGEST}", a.seconds);
-    }
-    if let Some(n) = a.microbatches.filter(|n| !(1..=MOST_MICROBATCHES).contains(n)) {
-        bail!("--microbatches is {n}; it must be 1 to {MOST_MICROBATCHES}");
-    }
-    let model = learner(a.model.as_ref(), &a.pictures)?;
-    let (corpus, digits);
-    let data = match &model.text {
-        None => {
-            digits = pictures::digits(a.data.as_deref())?;
-            Data::Digits(&digits)
+impl Run for CompareArgs {
+    fn run(self, json: bool) -> Result<bool> {
+        let a = self;
+        if !(0.0..=LONGEST).contains(&a.seconds) {
+            bail!("--seconds is {}; it must be 0 to {LONGEST}", a.seconds);
         }
-        Some(text) => {
-            let seq = text.config.positions.min(64);
-            corpus = match a.data.as_deref() {
-                None if !text.tokens.are_known() => any_ids(seq, text.config.shape.vocabulary)?,
-                data => cli::corpus(data, seq, &text.tokenizer()?)?,
-            };
-            Data::Text(text, &corpus)
+        if let Some(n) = a.microbatches.filter(|n| !(1..=MOST_MICROBATCHES).contains(n)) {
+            bail!("--microbatches is {n}; it must be 1 to {MOST_MICROBATCHES}");
         }
-    };
-    let (ways, experiment) = partitioning::asked(&a, &model.design)?;
-    let most = ways.iter().map(|way| way.layout.ranks()).max().unwrap_or(1);
-    a.number.device.open(most)?;
-    let watch = Watch::spinner();
-    let network = a.network.network(None)?;
-    let microbatches = a.microbatches.unwrap_or_else(|| usual_microbatches(&ways));
-    let work = Comparison {
-        model: &model,
-        data,
-        ways,
-        learns: !experiment,
-        network,
-        microbatches,
-        seconds: a.seconds,
-    };
-    let rows = a.network.keep_trace(
-        &work.network,
-        in_device!((a.number.device, a.number.name), D => compare::<D>(&work, &|what| watch.say(what))),
-    )?;
-    watch.done();
-    show::all(json, &rows, || show::comparison(&model.origin, a.number.name, &rows));
-    if let Some(file) = &a.svg {
-        tensor::files::replace_file(file, partitioning::picture(&rows)?.as_bytes())?;
+        let model = learner(a.model.as_ref(), &a.pictures)?;
+        let (corpus, digits);
+        let data = match &model.text {
+            None => {
+                digits = pictures::digits(a.data.as_deref())?;
+                Data::Digits(&digits)
+            }
+            Some(text) => {
+                let seq = text.config.positions.min(64);
+                corpus = match a.data.as_deref() {
+                    None if !text.tokens.are_known() => any_ids(seq, text.config.shape.vocabulary)?,
+                    data => cli::corpus(data, seq, &text.tokenizer()?)?,
+                };
+                Data::Text(text, &corpus)
+            }
+        };
+        let (ways, experiment) = partitioning::asked(&a, &model.design)?;
+        let most = ways.iter().map(|way| way.layout.ranks()).max().unwrap_or(1);
+        a.number.device.open(most)?;
+        let watch = Watch::spinner();
+        let network = a.network.network(None)?;
+        let microbatches = a.microbatches.unwrap_or_else(|| usual_microbatches(&ways));
+        let work = Comparison {
+            model: &model,
+            data,
+            ways,
+            learns: !experiment,
+            network,
+            microbatches,
+            seconds: a.seconds,
+        };
+        let rows = a.network.keep_trace(
+            &work.network,
+            in_device!((a.number.device, a.number.name), D => compare::<D>(&work, &|what| watch.say(what))),
+        )?;
+        watch.done();
+        show::all(json, &rows, || show::comparison(&model.origin, a.number.name, &rows));
+        if let Some(file) = &a.svg {
+            tensor::files::replace_file(file, partitioning::picture(&rows)?.as_bytes())?;
+        }
+        Ok(rows.iter().all(LayoutRow::is_right))
     }
-    Ok(rows.iter().all(LayoutRow::is_right))
 }
 
 /// Does all the work; `watch` is told what is being done.

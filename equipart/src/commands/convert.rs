@@ -1,25 +1,65 @@
 //! `convert`: writes a model anew, in the Hugging Face layout.
-use crate::cli::args::ConvertArgs;
+use super::Run;
+use crate::cli::args::{ModelName, named};
 use crate::cli::{model, show};
+use clap::Args;
+use clap::builder::TypedValueParser;
 use models::convert::{Converted, convert};
 use models::upcycle::{Upcycling, upcycle};
 use parallel::Result;
+use std::path::PathBuf;
+use tensor::safetensors::Dtype;
 
-pub(crate) fn run(a: &ConvertArgs, json: bool) -> Result<bool> {
-    let model = model(Some(&a.model))?;
-    let done = match (a.experts, a.chosen) {
-        (Some(experts), Some(chosen)) => {
-            let slices = a.slices.unwrap_or(1);
-            upcycle(&model, Upcycling { experts, chosen, slices }, &a.out, a.dtype)?
-        }
-        _ => convert(&model, &a.out, a.dtype)?,
-    };
-    let Converted { dtype, tensors, bytes, along } = done;
-    let object = serde_json::json!({
-        "out": a.out, "dtype": dtype.to_string(), "tensors": tensors, "bytes": bytes, "along": along,
-    });
-    show::one(json, &object, || {
-        format!("{tensors} tensors in {dtype} are in {}, with {}", a.out.display(), along.join(", "))
-    });
-    Ok(true)
+/// Write a model anew, in the Hugging Face layout, with numbers of another kind
+#[derive(Args, Debug)]
+pub(crate) struct ConvertArgs {
+    /// A folder with config.json and safetensors files, or embedded, or moe
+    #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
+    pub(crate) model: ModelName,
+    /// The folder to write: one that does not exist yet, or is empty
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// The kind of numbers to write: f32, bf16 or f16 [default: that of the model]
+    #[arg(long, value_parser = dtype())]
+    pub(crate) dtype: Option<Dtype>,
+    /// Give it so many experts in place of each feed-forward, which begin as copies of it: the model computes what it did
+    #[arg(long, value_name = "E", requires = "chosen")]
+    pub(crate) experts: Option<usize>,
+    /// With --experts: how many of them each token is handed to
+    #[arg(long, value_name = "K", requires = "experts")]
+    pub(crate) chosen: Option<usize>,
+    /// With --experts: how many experts a copy is cut into; divides both [default: 1]
+    #[arg(long, value_name = "G", requires = "experts")]
+    pub(crate) slices: Option<usize>,
+}
+
+/// Reads the name of a kind of numbers in files.
+fn dtype() -> impl TypedValueParser<Value = Dtype> {
+    named([
+        ("f32", "32 bits", Dtype::F32),
+        ("bf16", "The upper 16 bits of f32", Dtype::Bf16),
+        ("f16", "IEEE half precision", Dtype::F16),
+    ])
+}
+
+impl Run for ConvertArgs {
+    fn run(self, json: bool) -> Result<bool> {
+        let a = &self;
+        let model = model(Some(&a.model))?;
+        let done = match (a.experts, a.chosen) {
+            (Some(experts), Some(chosen)) => {
+                let slices = a.slices.unwrap_or(1);
+                upcycle(&model, Upcycling { experts, chosen, slices }, &a.out, a.dtype)?
+            }
+            _ => convert(&model, &a.out, a.dtype)?,
+        };
+        let Converted { dtype, tensors, bytes, along } = done;
+        let object = serde_json::json!({
+            "out": a.out, "dtype": dtype.to_string(), "tensors": tensors, "bytes": bytes, "along": along,
+        });
+        show::one(json, &object, || {
+            format!("{tensors} tensors in {dtype} are in {}, with {}", a.out.display(), along.join(", "))
+        });
+        Ok(true)
+    }
 }

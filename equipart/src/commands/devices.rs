@@ -1,5 +1,7 @@
 //! `devices`: what programs can compute on here, and why not on the rest.
+use super::Run;
 use crate::cli::{out, show};
+use clap::Args;
 use cuda::{Card, Nccl};
 use serde::Serialize;
 use std::thread::available_parallelism;
@@ -64,16 +66,22 @@ fn card(ordinal: usize) -> Found {
     }
 }
 
-/// Shows the list: nothing is compared, so nothing differs.
-pub(crate) fn run(json: bool) -> bool {
-    let entries = all();
-    show::all(json, &entries, || {
-        for DeviceEntry { device, found } in &entries {
-            match found {
-                Found::Here(what) => out::line(&format!("{device:5} {what}")),
-                Found::Missing(why) => out::line(&format!("{device:5} none: {why}")),
+/// List what programs can compute on here, and why not on the rest
+#[derive(Args, Debug)]
+pub(crate) struct DevicesArgs {}
+
+impl Run for DevicesArgs {
+    /// Nothing is compared, so nothing differs.
+    fn run(self, json: bool) -> parallel::Result<bool> {
+        let entries = all();
+        show::all(json, &entries, || {
+            for DeviceEntry { device, found } in &entries {
+                match found {
+                    Found::Here(what) => out::line(&format!("{device:5} {what}")),
+                    Found::Missing(why) => out::line(&format!("{device:5} none: {why}")),
+                }
             }
-        }
-    });
-    true
+        });
+        Ok(true)
+    }
 }

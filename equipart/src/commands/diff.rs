@@ -15,6 +15,7 @@ pub use judge::{FLOOR, Finding, OUTLIER, TIMES, far};
 pub use measure::{Apart, Error as OwnError, Worst, unit};
 pub use report::{Compared, DiffReport, Unmatched, diff, dimensions};
 
+use super::Run;
 use crate::cli::out::line;
 use crate::cli::show;
 use clap::Args;
@@ -35,7 +36,9 @@ or where tensors are missing or have two shapes; 2 for bad input.
 --json: an object for every tensor (kind \"tensor\"), for every one that could not be compared (\"unmatched\"), and
 a last one (\"summary\"). null among numbers: infinite, as a number stands where none should, or the other way round.";
 
+/// Tell whether two runs' tensors differ by rounding or by a bug, and where it starts
 #[derive(Args, Debug)]
+#[command(after_help = CODES)]
 pub(crate) struct DiffArgs {
     /// One run: a folder that --dump wrote, a model's folder, or a safetensors file
     #[arg(value_name = "A")]
@@ -51,27 +54,30 @@ pub(crate) struct DiffArgs {
     all: bool,
 }
 
-pub(crate) fn run(args: &DiffArgs, json: bool) -> Result<bool> {
-    let report = diff(&args.a, &args.b, args.truth.as_deref())?;
-    let fine = report.is_fine();
-    if json {
-        objects(&report);
-        return Ok(fine);
-    }
-    if args.all {
-        line(&format!("{}\n", show::table(&head(report.judged), report.tensors.iter().map(cells))));
-    }
-    summary(&report);
-    match (report.first_bug(), report.judged) {
-        (Some((bug, before)), _) => first(bug, before),
-        (None, true) if report.tensors.iter().any(|t| t.verdict.is_none()) => {
-            line("\nNo difference that could be judged is more than rounding.");
+impl Run for DiffArgs {
+    fn run(self, json: bool) -> Result<bool> {
+        let args = &self;
+        let report = diff(&args.a, &args.b, args.truth.as_deref())?;
+        let fine = report.is_fine();
+        if json {
+            objects(&report);
+            return Ok(fine);
         }
-        (None, true) => line("\nNo difference is more than rounding."),
-        (None, false) => sizes(&report),
+        if args.all {
+            line(&format!("{}\n", show::table(&head(report.judged), report.tensors.iter().map(cells))));
+        }
+        summary(&report);
+        match (report.first_bug(), report.judged) {
+            (Some((bug, before)), _) => first(bug, before),
+            (None, true) if report.tensors.iter().any(|t| t.verdict.is_none()) => {
+                line("\nNo difference that could be judged is more than rounding.");
+            }
+            (None, true) => line("\nNo difference is more than rounding."),
+            (None, false) => sizes(&report),
+        }
+        missing(&report.unmatched);
+        Ok(fine)
     }
-    missing(&report.unmatched);
-    Ok(fine)
 }
 
 /// How many tensors of each kind.

@@ -1,17 +1,58 @@
 //! `eval`: how well a model tells a text or given ids: mean loss, perplexity, tokens; and pictures: how many are right.
-use crate::cli::args::{self, EvalArgs};
-use crate::cli::pictures::{digits, only_text};
+use super::Run;
+use crate::cli::args::{self, ModelName, NumberArgs, RanksArgs, patience};
+use crate::cli::pictures::{PicturesArgs, digits, only_text};
+use crate::cli::processes::ProcessesArgs;
 use crate::cli::watch::Watch;
 use crate::cli::{corpus, learner, processes, show};
 use crate::commands::train::settings::sequences;
 use crate::device::in_device;
+use clap::Args;
 use kernels::{Kernels, Meta};
 use layers::{Design, LayerCounts};
 use models::{Learner, Model, ids, text};
 use parallel::number::Runs;
 use parallel::{At, Batch, Layout, Network, Result, Sequence, Trainer, bail, budget, price, session};
 use serde::Serialize;
-use tensor::{Real, Tensor, files};
+use std::path::PathBuf;
+use std::time::Duration;
+use tensor::files::{self, seen};
+use tensor::{Real, Tensor};
+
+/// Tell the loss and the perplexity of a text or of given ids
+#[derive(Args, Debug)]
+#[command(after_long_help = processes::HELP)]
+pub(crate) struct EvalArgs {
+    /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]
+    #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
+    pub(crate) model: Option<ModelName>,
+    /// The text to be told, all of it [default: what is held out of the embedded text]; of a classifier, a folder with the
+    /// four files of MNIST, whose test pictures are told [default: drawn digits]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) data: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) pictures: PicturesArgs,
+    /// Sequences of token ids instead: a JSON list of lists
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "seq"])]
+    pub(crate) batch: Option<PathBuf>,
+    /// Tokens of a sequence that a text is cut into [default: 256, or as many as the model has positions for]
+    #[arg(long)]
+    pub(crate) seq: Option<usize>,
+    #[arg(long, default_value_t, help = parallel::layout::grammar())]
+    pub(crate) layout: Layout,
+    #[command(flatten)]
+    pub(crate) number: NumberArgs,
+    /// How long a rank waits for others to come to one call before the run fails [default: 60]
+    #[arg(long, value_name = "SECONDS", value_parser = patience)]
+    pub(crate) timeout: Option<Duration>,
+    /// With ranks as processes: compare all bytes of all files, not only those that ranks read
+    #[arg(long)]
+    pub(crate) verify: bool,
+    #[command(flatten)]
+    pub(crate) processes: ProcessesArgs,
+    #[command(flatten)]
+    pub(crate) on_ranks: RanksArgs,
+}
 
 /// What a model makes of a text.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -122,30 +163,40 @@ fn sequences_of(a: &EvalArgs, model: &Model) -> Result<Vec<Sequence>> {
     Ok(sequences(text::windows(&text, seq)))
 }
 
-pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
-    if a.verify && processes::launch()?.is_none() {
-        bail!("--verify compares files between ranks that are processes, and RANK is not set; leave it out");
+impl Run for EvalArgs {
+    const BY_PROCESSES: bool = true;
+
+    fn run(self, json: bool) -> Result<bool> {
+        let a = self;
+        if a.verify && processes::launch()?.is_none() {
+            bail!(
+                "--verify compares files between ranks that are processes, and RANK is not set; leave it out"
+            );
+        }
+        if a.verify {
+            seen::note(true);
+        }
+        let model = learner(a.model.as_ref(), &a.pictures)?;
+        let all = model.text.as_ref().map_or_else(|| pictures(&a), |model| sequences_of(&a, model))?;
+        let watch = Watch::bar(0);
+        let layout = a.on_ranks.of(a.layout, &model.design.clone().inferring())?;
+        args::note_inference(&layout);
+        let watching = |done, of| watch.part("evaluated", done, of);
+        let engine = a.number.device.open(layout.ranks())?;
+        let network = processes::joined(
+            Network { timeout: a.timeout, ..Network::default() },
+            (&layout, engine),
+            a.on_ranks.split.as_ref(),
+            (&a.processes, &[]),
+        )?;
+        let evaluation = in_device!((a.number.device, a.number.name), D => evaluate::<D>(&model, (&layout, &network), all, &watching))?;
+        watch.done();
+        let Evaluation { loss, perplexity, tokens, accuracy, .. } = evaluation;
+        show::one(json, &evaluation, || match accuracy {
+            None => format!("loss {loss:.6} nats a token, perplexity {perplexity:.4}, {tokens} tokens"),
+            Some(right) => format!("loss {loss:.6} nats a picture, {:.2} % of {tokens} right", 100.0 * right),
+        });
+        show::loads(json, &evaluation.experts);
+        Ok(true)
     }
-    let model = learner(a.model.as_ref(), &a.pictures)?;
-    let all = model.text.as_ref().map_or_else(|| pictures(&a), |model| sequences_of(&a, model))?;
-    let watch = Watch::bar(0);
-    let layout = a.on_ranks.of(a.layout, &model.design.clone().inferring())?;
-    args::note_inference(&layout);
-    let watching = |done, of| watch.part("evaluated", done, of);
-    let engine = a.number.device.open(layout.ranks())?;
-    let network = processes::joined(
-        Network { timeout: a.timeout, ..Network::default() },
-        (&layout, engine),
-        a.on_ranks.split.as_ref(),
-        (&a.processes, &[]),
-    )?;
-    let evaluation = in_device!((a.number.device, a.number.name), D => evaluate::<D>(&model, (&layout, &network), all, &watching))?;
-    watch.done();
-    let Evaluation { loss, perplexity, tokens, accuracy, .. } = evaluation;
-    show::one(json, &evaluation, || match accuracy {
-        None => format!("loss {loss:.6} nats a token, perplexity {perplexity:.4}, {tokens} tokens"),
-        Some(right) => format!("loss {loss:.6} nats a picture, {:.2} % of {tokens} right", 100.0 * right),
-    });
-    show::loads(json, &evaluation.experts);
-    Ok(true)
 }

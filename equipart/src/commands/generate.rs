@@ -1,8 +1,11 @@
 //! `generate`: continues prompts.
-use crate::cli::args::{GenerateArgs, note_inference};
+use super::Run;
+use crate::cli::args::{ModelName, NetworkArgs, NumberArgs, RanksArgs, note_inference};
+use crate::cli::processes::ProcessesArgs;
 use crate::cli::watch::Watch;
 use crate::cli::{model, out, processes, show};
 use crate::device::in_device;
+use clap::Args;
 use layers::Design;
 use models::generate::{Prompts, generate};
 use models::sampling::{Sampling, no_temperature};
@@ -11,42 +14,110 @@ use models::{Model, names};
 use parallel::dump::{self, Provenance};
 use parallel::number::Runs;
 use parallel::{Layout, Network, Result, bail};
+use std::path::PathBuf;
 
-pub(crate) fn run(a: GenerateArgs, json: bool) -> Result<bool> {
-    let (mut model, network) = (model(a.model.as_ref())?, a.network.network(None)?);
-    let layout = a.on_ranks.of(a.layout, &Design::from(model.config.shape).inferring())?;
-    note_inference(&layout);
-    network.fits(&[layout])?;
-    let shows_text = !json && model.tokens.are_known();
-    let tokenizer = (shows_text || !a.prompt.is_empty()).then(|| model.tokenizer()).transpose()?;
-    let mut prompts = a.prompt_ids.clone();
-    for (text, tokenizer) in a.prompt.iter().zip(tokenizer.iter().cycle()) {
-        prompts.push(tokenizer.encode_prompt(text)?);
+/// Continue prompts
+#[derive(Args, Debug)]
+#[command(allow_negative_numbers = true, after_long_help = processes::HELP)]
+pub(crate) struct GenerateArgs {
+    /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]
+    #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
+    pub(crate) model: Option<ModelName>,
+    /// A text to continue, in whatever the tokenizer puts around a text; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) prompt: Vec<String>,
+    /// Token ids to continue, such as 1,403,407; may be repeated
+    #[arg(long, value_name = "IDS", value_parser = ids)]
+    pub(crate) prompt_ids: Vec<Vec<u32>>,
+    /// How many tokens to add [default: as the model's folder says, or 128; as many as the model has positions for]
+    #[arg(long)]
+    pub(crate) max_new: Option<usize>,
+    /// Draw from the probabilities of logits divided by this [default: as the model's folder says, or take the likeliest
+    /// token]
+    #[arg(long)]
+    pub(crate) temperature: Option<f64>,
+    /// Draw only from so many likeliest tokens [default: as the model's folder says, or all]
+    #[arg(long)]
+    pub(crate) top_k: Option<usize>,
+    /// Draw only from the likeliest tokens that have this share of the probability [default: as the model's folder says,
+    /// or 1]
+    #[arg(long)]
+    pub(crate) top_p: Option<f64>,
+    /// Where tokens are drawn: other seeds, other draws [default: 0]
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// Take the likeliest token, whatever the model's folder says
+    #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "seed"])]
+    pub(crate) greedy: bool,
+    /// Ranks along each axis: none, tp=2, ...; with dp, at least as many prompts, if no experts are shared out
+    #[arg(long, default_value_t)]
+    pub(crate) layout: Layout,
+    #[command(flatten)]
+    pub(crate) number: NumberArgs,
+    #[command(flatten)]
+    pub(crate) on_ranks: RanksArgs,
+    /// A folder for activations and weights, as safetensors
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dump: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) processes: ProcessesArgs,
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
+}
+
+/// Token ids, separated by commas.
+fn ids(text: &str) -> std::result::Result<Vec<u32>, String> {
+    let id = |part: &str| {
+        let part = part.trim();
+        part.parse().map_err(|_| format!("{part:?} is no token id; ids are whole numbers below 2^32"))
+    };
+    text.split(',').map(id).collect()
+}
+
+impl Run for GenerateArgs {
+    const BY_PROCESSES: bool = true;
+
+    fn run(self, json: bool) -> Result<bool> {
+        let a = self;
+        let (mut model, network) = (model(a.model.as_ref())?, a.network.network(None)?);
+        let layout = a.on_ranks.of(a.layout, &Design::from(model.config.shape).inferring())?;
+        note_inference(&layout);
+        network.fits(&[layout])?;
+        let shows_text = !json && model.tokens.are_known();
+        let tokenizer = (shows_text || !a.prompt.is_empty()).then(|| model.tokenizer()).transpose()?;
+        let mut prompts = a.prompt_ids.clone();
+        for (text, tokenizer) in a.prompt.iter().zip(tokenizer.iter().cycle()) {
+            prompts.push(tokenizer.encode_prompt(text)?);
+        }
+        if prompts.is_empty() {
+            bail!("there is no prompt; give --prompt TEXT or --prompt-ids 1,2,3");
+        }
+        let draws = if a.greedy { Some(false) } else { a.temperature.map(|_| true) };
+        let generation = model.generation(draws)?;
+        if let Some(note) = generation.note(a.max_new.is_some()) {
+            out::note(&format!("note: {note}"));
+        }
+        let (own, seed) = (generation.sampling, a.seed.unwrap_or(0));
+        let (temperature, top_k, top_p) =
+            (a.temperature.or(own.temperature), a.top_k.or(own.top_k), a.top_p.or(own.top_p));
+        if temperature.is_none() && a.seed.is_some() {
+            return Err(no_temperature("the seed", seed));
+        }
+        let sampling = Sampling { temperature, top_k, top_p, seed };
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        let room = model.config.positions.saturating_sub(longest);
+        let max_new = a.max_new.unwrap_or(generation.max_new.unwrap_or(128).min(room));
+        model.config.eos = generation.eos;
+        let request = Prompts { prompts, max_new, sampling, record: a.dump.is_some() };
+        let (engine, dumps) = (a.number.device.open(layout.ranks())?, ("dump", a.dump.is_some()));
+        let network = processes::joined(
+            network,
+            (&layout, engine),
+            a.on_ranks.split.as_ref(),
+            (&a.processes, &[dumps]),
+        )?;
+        in_device!((a.number.device, a.number.name), D => continued::<D>(&a, (&model, &layout, &network), &request, tokenizer.as_ref(), json))
     }
-    if prompts.is_empty() {
-        bail!("there is no prompt; give --prompt TEXT or --prompt-ids 1,2,3");
-    }
-    let draws = if a.greedy { Some(false) } else { a.temperature.map(|_| true) };
-    let generation = model.generation(draws)?;
-    if let Some(note) = generation.note(a.max_new.is_some()) {
-        out::note(&format!("note: {note}"));
-    }
-    let (own, seed) = (generation.sampling, a.seed.unwrap_or(0));
-    let (temperature, top_k, top_p) =
-        (a.temperature.or(own.temperature), a.top_k.or(own.top_k), a.top_p.or(own.top_p));
-    if temperature.is_none() && a.seed.is_some() {
-        return Err(no_temperature("the seed", seed));
-    }
-    let sampling = Sampling { temperature, top_k, top_p, seed };
-    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
-    let room = model.config.positions.saturating_sub(longest);
-    let max_new = a.max_new.unwrap_or(generation.max_new.unwrap_or(128).min(room));
-    model.config.eos = generation.eos;
-    let request = Prompts { prompts, max_new, sampling, record: a.dump.is_some() };
-    let (engine, dumps) = (a.number.device.open(layout.ranks())?, ("dump", a.dump.is_some()));
-    let network =
-        processes::joined(network, (&layout, engine), a.on_ranks.split.as_ref(), (&a.processes, &[dumps]))?;
-    in_device!((a.number.device, a.number.name), D => continued::<D>(&a, (&model, &layout, &network), &request, tokenizer.as_ref(), json))
 }
 
 /// Continues the prompts in these numbers, and shows them.

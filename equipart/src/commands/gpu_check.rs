@@ -1,10 +1,12 @@
 //! `gpu-check`: whether a GPU computes what the host computes, and how fast: every kernel, layouts on one card, products
 //! beside NVIDIA's library, a model at work. It needs the program and nothing else.
-use crate::cli::args::GpuCheckArgs;
+use super::Run;
+use crate::cli::args::named;
 use crate::cli::watch::Watch;
 use crate::cli::{self, out, show};
 use crate::commands::compare::{Comparison, Data, Partitioning, compare};
 use bench::AtWork;
+use clap::Args;
 use cuda::measure::{self, CardFigure, Scale};
 use cuda::{AboutCard, Card, Cuda, Gpu, checks};
 use kernels::Heads;
@@ -12,9 +14,24 @@ use layers::Shape;
 use models::Model;
 use parallel::{Error, Layout, Network, Result};
 use serde::Serialize;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use tensor::{Bf16, Fault, PlaceError};
+
+/// Check every kernel on a GPU against the host, layouts on it, and how fast it is
+#[derive(Args, Debug)]
+pub(crate) struct GpuCheckArgs {
+    /// Where the report goes, as JSON
+    #[arg(long, value_name = "FILE", default_value = "gpu-check.json")]
+    pub(crate) out: PathBuf,
+    /// Only this part of it; may be repeated
+    #[arg(long, value_name = "PART", value_parser = named(Part::ALL))]
+    pub(crate) only: Vec<Part>,
+    /// Measure small sizes: only to see that all of it runs
+    #[arg(long)]
+    pub(crate) small: bool,
+}
 
 /// A Llama of 1.1 billion parameters. Source: Zhang et al., "`TinyLlama`", table 1, arXiv:2401.02385.
 const LLAMA_1B: Shape = Shape {
@@ -88,44 +105,47 @@ impl Part {
     ];
 }
 
-pub(crate) fn run(a: GpuCheckArgs, json: bool) -> Result<bool> {
-    let (begin, card) = (Instant::now(), Card::open(0).map_err(|error| Error::new(error.to_string()))?);
-    let (watch, asked) = (Watch::spinner(), |part| a.only.is_empty() || a.only.contains(&part));
-    let mut lines = Vec::new();
-    if asked(Part::Kernels) {
-        lines.extend(kernels(&card, &watch));
+impl Run for GpuCheckArgs {
+    fn run(self, json: bool) -> Result<bool> {
+        let a = self;
+        let (begin, card) = (Instant::now(), Card::open(0).map_err(|error| Error::new(error.to_string()))?);
+        let (watch, asked) = (Watch::spinner(), |part| a.only.is_empty() || a.only.contains(&part));
+        let mut lines = Vec::new();
+        if asked(Part::Kernels) {
+            lines.extend(kernels(&card, &watch));
+        }
+        if asked(Part::Layouts) {
+            watch.say("comparing layouts");
+            lines.extend(layouts()?);
+        }
+        let right = lines.iter().all(|line| line.well == Some(true));
+        if asked(Part::Figures) {
+            lines.extend(figures(&card, a.small, &watch)?);
+        }
+        watch.done();
+        let AboutCard { name, cuda: (major, minor), .. } = &card.about;
+        let report = Report {
+            card: name.clone(),
+            cuda: format!("{major}.{minor}"),
+            seconds: begin.elapsed().as_secs_f64(),
+            lines,
+        };
+        let text = serde_json::to_string_pretty(&report).expect("strings and numbers");
+        tensor::files::replace_file(&a.out, text.as_bytes())?;
+        if json {
+            show::json(&report);
+            return Ok(right);
+        }
+        out::line(&show::table(&Line::HEAD, report.lines.iter().map(Line::cells)).to_string());
+        out::line(&format!(
+            "{}, CUDA {}, {:.0} s; also in {}",
+            report.card,
+            report.cuda,
+            report.seconds,
+            a.out.display()
+        ));
+        Ok(right)
     }
-    if asked(Part::Layouts) {
-        watch.say("comparing layouts");
-        lines.extend(layouts()?);
-    }
-    let right = lines.iter().all(|line| line.well == Some(true));
-    if asked(Part::Figures) {
-        lines.extend(figures(&card, a.small, &watch)?);
-    }
-    watch.done();
-    let AboutCard { name, cuda: (major, minor), .. } = &card.about;
-    let report = Report {
-        card: name.clone(),
-        cuda: format!("{major}.{minor}"),
-        seconds: begin.elapsed().as_secs_f64(),
-        lines,
-    };
-    let text = serde_json::to_string_pretty(&report).expect("strings and numbers");
-    tensor::files::replace_file(&a.out, text.as_bytes())?;
-    if json {
-        show::json(&report);
-        return Ok(right);
-    }
-    out::line(&show::table(&Line::HEAD, report.lines.iter().map(Line::cells)).to_string());
-    out::line(&format!(
-        "{}, CUDA {}, {:.0} s; also in {}",
-        report.card,
-        report.cuda,
-        report.seconds,
-        a.out.display()
-    ));
-    Ok(right)
 }
 
 /// Every kernel, beside the host's in f64.

@@ -1,8 +1,12 @@
 //! `price`: what a layout costs, from shapes alone: the same program on the device without numbers, one rank at a
 //! time, so a world of any size.
+mod flags;
 mod routing;
 
-use crate::cli::args::{PriceArgs, microbatches};
+pub(crate) use flags::PriceArgs;
+
+use super::Run;
+use crate::cli::args::microbatches;
 use crate::cli::pictures::Plain;
 use crate::cli::{config, show};
 use crate::commands::train::settings::Settings;
@@ -135,23 +139,27 @@ fn price_in<D: Runs>(
     Ok(prices)
 }
 
-pub(crate) fn run(mut a: PriceArgs, json: bool) -> Result<bool> {
-    a.layout = a.table.on(a.layout)?;
-    a.microbatches = microbatches(&a.layout, a.microbatches)?;
-    let settings: Settings = a.settings();
-    let (design, positions) = if a.model == Some(Plain::Mlp) {
-        (a.pictures.fresh(None, 0).design, settings.seq)
-    } else {
-        a.pictures.unused()?;
-        let moe = a.model.map(|_| Ok(Model::moe()?.config));
-        let config = moe.unwrap_or_else(|| config(a.config.as_deref()))?;
-        (settings.shape(&config).into(), config.positions)
-    };
-    settings.check(positions)?;
-    let shape = *design.shape().unwrap_or(&layers::Shape::LLAMA);
-    let routing = a.routing.as_deref().map(|file| routing::read(file, &shape)).transpose()?;
-    let (layout, of) = (a.on_ranks.of(a.layout, &design)?, (&design, routing.as_ref()));
-    let prices = in_device!((settings.device, settings.number), D => price_in::<D>(of, &settings, &layout))?;
-    show::all(json, &prices, || show::prices(&prices, &settings));
-    Ok(true)
+impl Run for PriceArgs {
+    fn run(self, json: bool) -> Result<bool> {
+        let mut a = self;
+        a.layout = a.table.on(a.layout)?;
+        a.microbatches = microbatches(&a.layout, a.microbatches)?;
+        let settings: Settings = a.settings();
+        let (design, positions) = if a.model == Some(Plain::Mlp) {
+            (a.pictures.fresh(None, 0).design, settings.seq)
+        } else {
+            a.pictures.unused()?;
+            let moe = a.model.map(|_| Ok(Model::moe()?.config));
+            let config = moe.unwrap_or_else(|| config(a.config.as_deref()))?;
+            (settings.shape(&config).into(), config.positions)
+        };
+        settings.check(positions)?;
+        let shape = *design.shape().unwrap_or(&layers::Shape::LLAMA);
+        let routing = a.routing.as_deref().map(|file| routing::read(file, &shape)).transpose()?;
+        let (layout, of) = (a.on_ranks.of(a.layout, &design)?, (&design, routing.as_ref()));
+        let prices =
+            in_device!((settings.device, settings.number), D => price_in::<D>(of, &settings, &layout))?;
+        show::all(json, &prices, || show::prices(&prices, &settings));
+        Ok(true)
+    }
 }

@@ -2,17 +2,63 @@
 pub(crate) mod cases;
 mod device;
 
-use crate::cli::args::{ProveArgs, note};
-use crate::cli::pictures::Plain;
+use super::Run;
+use crate::cli::args::{RanksArgs, TableArgs, device, note, number};
+use crate::cli::pictures::{PicturesArgs, Plain};
 use crate::cli::watch::Watch;
 use crate::cli::{out, show};
 use crate::device::DeviceName;
+use cases::CasesArgs;
+use clap::Args;
 use layers::Shape;
 use models::{Config, Model, names};
+use parallel::number::NumberName;
 use parallel::{Layout, Result, bail, budget, dump};
 use prove::cases::{certify_panel, image, never_ran};
 use prove::{KEYS, Keys, Subject, Verdict, certify};
+use std::path::PathBuf;
 use tensor::{Key, mix};
+
+/// Prove that a layout equals the unsplit model, bit for bit, in a finite field
+#[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
+pub(crate) struct ProveArgs {
+    #[arg(long, help = format!("{} [default: none; with --cases drawn]", parallel::layout::grammar()))]
+    pub(crate) layout: Option<Layout>,
+    /// With --device cuda: only these numbers, f32 or bf16; else a proof has the numbers of a field
+    #[arg(long, value_name = "NUMBER", value_parser = number())]
+    pub(crate) number: Option<NumberName>,
+    /// Where what is proven computes: cpu, in the field; or cuda: linear layers and collectives of the layout on whole numbers, which a
+    /// card adds exactly, and every kernel beside the host's
+    #[arg(long, default_value_t, value_name = "DEVICE", value_parser = device())]
+    pub(crate) device: DeviceName,
+    #[command(flatten)]
+    pub(crate) on_ranks: RanksArgs,
+    #[command(flatten)]
+    pub(crate) table: TableArgs,
+    /// The random key, decimal or 0x; the keys after it, or those of drawn cases, are hashed from it [default: a fresh one]
+    #[arg(long)]
+    pub(crate) key: Option<Key>,
+    /// At least so many keys, each of which costs as much as the first and adds its exponent to the bound [default: 2]; in any
+    /// case as many as bring it to 2^-30, 64 at most
+    #[arg(long, value_name = "N", conflicts_with_all = ["cases", "minutes", "case"])]
+    pub(crate) keys: Option<usize>,
+    /// Prove the model of this config.json alone [default: a panel of small ones, of every family]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// With --config, a folder for the first step under the first key, as safetensors: activations, gradients, weights
+    /// before and after, loss and norm²
+    #[arg(long, value_name = "DIR", requires = "config")]
+    pub(crate) dump: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) cases: CasesArgs,
+    /// moe: the embedded model with experts; mlp: a plain classifier of 784 pixels and 10 classes [default: the model of
+    /// --config]
+    #[arg(long, conflicts_with_all = ["config", "dump"])]
+    pub(crate) model: Option<Plain>,
+    #[command(flatten)]
+    pub(crate) pictures: PicturesArgs,
+}
 
 /// A key that no run had before.
 pub(crate) fn fresh_key() -> Key {
@@ -20,67 +66,71 @@ pub(crate) fn fresh_key() -> Key {
     Key(mix(now.map_or(0, |d| d.as_nanos() as u64) ^ u64::from(std::process::id())))
 }
 
-pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
-    if a.device != DeviceName::Cpu {
-        return device::run(&a, json);
-    }
-    if let Some(number) = a.number {
-        bail!(
-            "--number is {number}; a proof is in numbers of a field, where nothing rounds: leave --number out"
-        );
-    }
-    if let Some(equal) = cases::asked(&a, json)? {
-        return Ok(equal);
-    }
-    let layout = a.table.on(a.layout.unwrap_or_default())?.limited(a.on_ranks.limit);
-    let watch = Watch::spinner();
-    let key = a.key.unwrap_or_else(fresh_key);
-    let keys = Keys::Sure(key, a.keys.unwrap_or(*KEYS.start()));
-    if let Some(keys) = a.keys.filter(|keys| !(1..=*KEYS.end()).contains(keys)) {
-        bail!("--keys is {keys}; it must be 1 to {}", KEYS.end());
-    }
-    if a.model != Some(Plain::Mlp) {
-        a.pictures.unused()?;
-    }
-    let of_text = |config: &Config| (config.shape.into(), names::entries(config));
-    let (model, entries) = match (&a.model, &a.config) {
-        (Some(Plain::Mlp), _) => {
-            let model = a.pictures.fresh(None, 0);
-            (model.design.clone(), model.entries())
+impl Run for ProveArgs {
+    fn run(self, json: bool) -> Result<bool> {
+        let a = self;
+        if a.device != DeviceName::Cpu {
+            return device::run(&a, json);
         }
-        (Some(Plain::Moe), _) => of_text(&Model::moe()?.config),
-        (None, Some(file)) => of_text(&Config::read(file)?),
-        (None, None) => {
-            if a.on_ranks.split.is_some() {
-                bail!(
-                    "--split is about one model, and there are many with other numbers of blocks; give --config or --model"
-                );
+        if let Some(number) = a.number {
+            bail!(
+                "--number is {number}; a proof is in numbers of a field, where nothing rounds: leave --number out"
+            );
+        }
+        if let Some(equal) = cases::asked(&a, json)? {
+            return Ok(equal);
+        }
+        let layout = a.table.on(a.layout.unwrap_or_default())?.limited(a.on_ranks.limit);
+        let watch = Watch::spinner();
+        let key = a.key.unwrap_or_else(fresh_key);
+        let keys = Keys::Sure(key, a.keys.unwrap_or(*KEYS.start()));
+        if let Some(keys) = a.keys.filter(|keys| !(1..=*KEYS.end()).contains(keys)) {
+            bail!("--keys is {keys}; it must be 1 to {}", KEYS.end());
+        }
+        if a.model != Some(Plain::Mlp) {
+            a.pictures.unused()?;
+        }
+        let of_text = |config: &Config| (config.shape.into(), names::entries(config));
+        let (model, entries) = match (&a.model, &a.config) {
+            (Some(Plain::Mlp), _) => {
+                let model = a.pictures.fresh(None, 0);
+                (model.design.clone(), model.entries())
             }
-            note(&[layout], None);
-            let certificate = certify_panel(&layout, keys, &|name| watch.say(&format!("proving {name}")))?;
-            watch.done();
-            show::one(json, &certificate, || certificate.statement());
-            return Ok(certificate.verdict.equal);
+            (Some(Plain::Moe), _) => of_text(&Model::moe()?.config),
+            (None, Some(file)) => of_text(&Config::read(file)?),
+            (None, None) => {
+                if a.on_ranks.split.is_some() {
+                    bail!(
+                        "--split is about one model, and there are many with other numbers of blocks; give --config or --model"
+                    );
+                }
+                note(&[layout], None);
+                let certificate =
+                    certify_panel(&layout, keys, &|name| watch.say(&format!("proving {name}")))?;
+                watch.done();
+                show::one(json, &certificate, || certificate.statement());
+                return Ok(certificate.verdict.equal);
+            }
+        };
+        let layout = a.on_ranks.of(layout, &model)?;
+        layout.fits(&model)?;
+        let (mut subject, mut of) = (Subject::smallest(model, &layout)?, None);
+        if let Err(why) = prove::check(&subject, &layout) {
+            let (small, words) = image_of(&a, &subject, &layout).ok_or(why.clone())?;
+            let words = format!("{why}. So its small image is proven, with all of its parts: {words}.");
+            out::note(&format!("note: {words}"));
+            (subject, of) = (Subject::smallest(small, &layout)?, Some(words));
+            prove::check(&subject, &layout)?;
         }
-    };
-    let layout = a.on_ranks.of(layout, &model)?;
-    layout.fits(&model)?;
-    let (mut subject, mut of) = (Subject::smallest(model, &layout)?, None);
-    if let Err(why) = prove::check(&subject, &layout) {
-        let (small, words) = image_of(&a, &subject, &layout).ok_or(why.clone())?;
-        let words = format!("{why}. So its small image is proven, with all of its parts: {words}.");
-        out::note(&format!("note: {words}"));
-        (subject, of) = (Subject::smallest(small, &layout)?, Some(words));
-        prove::check(&subject, &layout)?;
+        a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
+        let verdict = certify(&subject, &layout, keys, &|what| watch.say(what))?;
+        let verdict = Verdict { never_ran: never_ran(&subject, &layout), image: of, ..verdict };
+        if let Some(dir) = &a.dump {
+            prove::dump(&subject, &layout, key, dir, &entries)?;
+        }
+        watch.done();
+        Ok(tell(&verdict, json))
     }
-    a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
-    let verdict = certify(&subject, &layout, keys, &|what| watch.say(what))?;
-    let verdict = Verdict { never_ran: never_ran(&subject, &layout), image: of, ..verdict };
-    if let Some(dir) = &a.dump {
-        prove::dump(&subject, &layout, key, dir, &entries)?;
-    }
-    watch.done();
-    Ok(tell(&verdict, json))
 }
 
 /// The small image of the model of --config that this machine has not the memory for; none if that is not why it cannot be

@@ -1,6 +1,7 @@
 //! `schedule`: what the ranks of a pipeline do when, drawn and measured before anything runs.
 mod held;
 
+use super::Run;
 use crate::cli::{args, out, show};
 use crate::draw::pipeline::{MOST_RANKS, Ran, Timeline, svg};
 use clap::Args;
@@ -35,7 +36,9 @@ const COLUMNS: usize = 100;
 /// What scripts get.
 pub(crate) const JSON: &str = "With --json: one object. messages: those that a table of --file names, which agree\nwith its cells. makespan: from the first cell's start to the last one's end. bubble_time: what the rank\nthat waits longest waits between its first and its last cell; bubble_fraction: its share of the time between\nthem; bubbles: of every rank. peak_saved: what each rank has saved at most, in microbatches through all its chunks.\npeak_bytes, with --model: the bytes that each holds at most, all together.";
 
+/// Draw a pipeline's schedule, built in or your own: which rank does what when, what it waits and holds
 #[derive(Args, Debug)]
+#[command(allow_negative_numbers = true, after_help = JSON)]
 pub(crate) struct ScheduleArgs {
     /// The kind of schedule [default: 1f1b]
     #[arg(long, value_parser = PossibleValuesParser::new(pipeline::ALL.iter().map(|s| s.about().word)))]
@@ -124,64 +127,67 @@ impl ScheduleArgs {
     }
 }
 
-pub(crate) fn run(a: &ScheduleArgs, as_json: bool) -> Result<bool> {
-    let table = a.file.as_deref().map(args::table).transpose()?;
-    let (schedule, plan) =
-        table.map_or_else(|| a.listed(), |table| Ok((table as &dyn Schedule, table.sizes())))?;
-    let [f, i, w] = a.times.0;
-    if f + i + w == 0.0 {
-        bail!("--times is 0,0,0; at least one must be above 0");
-    }
-    let drawn = 3 * plan.all_chunks() * plan.slices * plan.microbatches;
-    if a.svg.is_some() && drawn > MOST_DRAWN {
-        bail!("--svg would draw {drawn} cells; it draws {MOST_DRAWN} or fewer");
-    }
-    let most = if a.svg.is_some() {
-        drawn
-    } else if as_json {
-        0
-    } else {
-        KEPT
-    };
-    let [latency, message] = a.link.0;
-    let times = Times { latency, message, ..Times::new(f, i, w) };
-    let shown = if a.svg.is_some() { plan.ranks } else { plan.ranks.min(MOST_RANKS) };
-    let mut ends = vec![(Vec::new(), VecDeque::new()); shown]; // the first cells of each rank, and its last ones
-    let mut see = |rank: usize, cell, start, end| {
-        let Some((first, last)) = ends.get_mut(rank) else { return };
-        let ran = Ran { cell, start, end };
-        if first.len() < most {
-            first.push(ran);
+impl Run for ScheduleArgs {
+    fn run(self, as_json: bool) -> Result<bool> {
+        let a = &self;
+        let table = a.file.as_deref().map(args::table).transpose()?;
+        let (schedule, plan) =
+            table.map_or_else(|| a.listed(), |table| Ok((table as &dyn Schedule, table.sizes())))?;
+        let [f, i, w] = a.times.0;
+        if f + i + w == 0.0 {
+            bail!("--times is 0,0,0; at least one must be above 0");
+        }
+        let drawn = 3 * plan.all_chunks() * plan.slices * plan.microbatches;
+        if a.svg.is_some() && drawn > MOST_DRAWN {
+            bail!("--svg would draw {drawn} cells; it draws {MOST_DRAWN} or fewer");
+        }
+        let most = if a.svg.is_some() {
+            drawn
+        } else if as_json {
+            0
         } else {
-            last.push_back(ran);
-            last.drain(..last.len().saturating_sub(most));
+            KEPT
+        };
+        let [latency, message] = a.link.0;
+        let times = Times { latency, message, ..Times::new(f, i, w) };
+        let shown = if a.svg.is_some() { plan.ranks } else { plan.ranks.min(MOST_RANKS) };
+        let mut ends = vec![(Vec::new(), VecDeque::new()); shown]; // the first cells of each rank, and its last ones
+        let mut see = |rank: usize, cell, start, end| {
+            let Some((first, last)) = ends.get_mut(rank) else { return };
+            let ran = Ran { cell, start, end };
+            if first.len() < most {
+                first.push(ran);
+            } else {
+                last.push_back(ran);
+                last.drain(..last.len().saturating_sub(most));
+            }
+        };
+        let of = simulate(schedule, &plan, &times, &mut see).map_err(Error::new)?;
+        let pipeline = Pipeline { number: a.chunks.or(a.slices), ..schedule.into() };
+        let bytes = a.held.peaks(pipeline, &plan, table)?;
+        let rows = ends.into_iter().map(|(first, last)| first.into_iter().chain(last).collect()).collect();
+        let timeline = Timeline { name: schedule.about().name, plan, of, rows };
+        if let Some(file) = &a.svg {
+            files::replace_file(file, svg::draw(&timeline).as_bytes())?;
         }
-    };
-    let of = simulate(schedule, &plan, &times, &mut see).map_err(Error::new)?;
-    let pipeline = Pipeline { number: a.chunks.or(a.slices), ..schedule.into() };
-    let bytes = a.held.peaks(pipeline, &plan, table)?;
-    let rows = ends.into_iter().map(|(first, last)| first.into_iter().chain(last).collect()).collect();
-    let timeline = Timeline { name: schedule.about().name, plan, of, rows };
-    if let Some(file) = &a.svg {
-        files::replace_file(file, svg::draw(&timeline).as_bytes())?;
-    }
-    if let Some(file) = &a.csv {
-        let csv = table::csv(schedule, &plan).map_err(Error::new)?;
-        files::replace_file(file, csv.as_bytes())?;
-    }
-    if as_json {
-        let mut object = object(a, schedule, &timeline);
-        if let Some(table) = table {
-            object["messages"] = json!(table.messages());
+        if let Some(file) = &a.csv {
+            let csv = table::csv(schedule, &plan).map_err(Error::new)?;
+            files::replace_file(file, csv.as_bytes())?;
         }
-        if let Some(bytes) = bytes {
-            object["peak_bytes"] = json!(bytes);
+        if as_json {
+            let mut object = object(a, schedule, &timeline);
+            if let Some(table) = table {
+                object["messages"] = json!(table.messages());
+            }
+            if let Some(bytes) = bytes {
+                object["peak_bytes"] = json!(bytes);
+            }
+            show::json(&object);
+        } else {
+            say(a, &timeline, bytes.as_deref(), table);
         }
-        show::json(&object);
-    } else {
-        say(a, &timeline, bytes.as_deref(), table);
+        Ok(true)
     }
-    Ok(true)
 }
 
 /// The timeline, what it comes to, and where it is drawn.

@@ -1,14 +1,17 @@
 //! `train`: learns text, or given ids, with checkpoints.
 pub mod epochs;
+mod flags;
 pub mod run;
 pub mod schedule;
 pub mod settings;
 pub mod state;
 
+pub(crate) use self::flags::{DropoutRate, TrainArgs};
 use self::run::{NO_CHECKPOINTS, Progress, TrainData, TrainRun};
 use self::settings::Settings;
 use self::state::State;
-use crate::cli::args::{self, ModelName, TrainArgs};
+use super::Run;
+use crate::cli::args::{self, ModelName};
 use crate::cli::watch::Watch;
 use crate::cli::{config, corpus, model, noted, out, pictures, processes, show};
 use crate::commands::profile;
@@ -67,86 +70,91 @@ fn noted_end(state: &State, settings: Settings) -> Settings {
     settings
 }
 
-pub(crate) fn run(mut a: TrainArgs, json: bool) -> Result<bool> {
-    a.layout = a.table.on(a.layout)?;
-    a.microbatches = args::microbatches(&a.layout, a.microbatches)?;
-    if a.number == Some(NumberName::F64) && (a.out.is_some() || a.resume.is_some()) {
-        bail!("--number f64 {NO_CHECKPOINTS}");
-    }
-    let resume = a.resume.as_deref().map(State::read).transpose()?;
-    let (model, learnt) = begin_with(&a, resume.as_ref())?;
-    let (watch, epochs) = (Watch::bar(0), Mutex::new(Vec::new()));
-    let settings = match (&resume, &learnt) {
-        (Some(state), _) => noted_end(state, a.again(&state.settings, &learnt)?),
-        (None, TrainData::Text(_)) => a.settings(learnt.hash()),
-        (None, TrainData::Ids(ids)) => a.settings_of_ids(ids),
-        (None, TrainData::Digits(digits)) => a.settings_of_pictures(digits)?,
-    };
-    let pictures = if let TrainData::Digits(digits) = &learnt { Some(digits) } else { None };
-    let every = pictures.map_or(100, |digits| epochs::steps(digits, settings.batch_size));
-    let out = a.out.clone().or_else(|| a.resume.clone());
-    let network = a.network.network(out.as_deref())?;
-    let mut run = TrainRun {
-        source: &learnt,
-        settings,
-        layout: a.on_ranks.of(a.layout, &model.design)?,
-        model,
-        network: if a.profile { network.profiling() } else { network },
-        out: out.clone(),
-        resume,
-        checkpoint_every: a.checkpoint_every.unwrap_or(every),
-        stop_after: a.stop_after,
-        dump: a.dump.clone(),
-    };
-    let engine = run.settings.device.open(run.layout.ranks())?;
-    run.check()?;
-    if out.is_none() && a.checkpoint_every.is_some() {
-        bail!("--checkpoint-every says when to save, and nothing is saved without --out");
-    }
-    let only = [("dump", a.dump.is_some()), ("profile", a.profile)];
-    run.network = processes::joined(
-        run.network,
-        (&run.layout, engine),
-        a.on_ranks.split.as_ref(),
-        (&a.processes, &only),
-    )?;
-    run.ready()?; // now it is known how many ranks are on this machine
-    a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
-    let lock = |dir| state::prepare(dir, a.resume.as_deref(), &run.model);
-    let told = run.network.processes.as_ref().is_none_or(|processes| processes.rank() == 0);
-    let _lock = out.as_deref().filter(|_| told).map(lock).transpose()?;
-    watch.of(run.settings.steps);
-    let tell = |progress: Progress| {
-        let line = match progress {
-            Progress::Step(line) => line,
-            Progress::Evaluated(..) if json => return,
-            Progress::Evaluated(done, of) => return watch.part("held-out text: evaluated", done, of),
-        };
-        watch.step(line, json || pictures.is_some());
-        match &line.epoch {
-            Some(epoch) if json => show::json(epoch),
-            Some(epoch) => watch.say(&epoch.to_string()),
-            None if json && pictures.is_none() => show::json(line),
-            None => {}
+impl Run for TrainArgs {
+    const BY_PROCESSES: bool = true;
+
+    fn run(self, json: bool) -> Result<bool> {
+        let mut a = self;
+        a.layout = a.table.on(a.layout)?;
+        a.microbatches = args::microbatches(&a.layout, a.microbatches)?;
+        if a.number == Some(NumberName::F64) && (a.out.is_some() || a.resume.is_some()) {
+            bail!("--number f64 {NO_CHECKPOINTS}");
         }
-        epochs.lock().expect("nothing panics under this lock").extend(line.epoch.clone());
-    };
-    let finished = run.watched(&tell);
-    let finished = a.network.keep_trace(&run.network, finished)?;
-    watch.done();
-    if let (Some(digits), false) = (pictures, json) {
-        show::learnt(&epochs.lock().expect("no rank is left"), digits.test.len(), out.as_deref());
-    } else if !json {
-        show::finished(&finished, out.as_deref());
+        let resume = a.resume.as_deref().map(State::read).transpose()?;
+        let (model, learnt) = begin_with(&a, resume.as_ref())?;
+        let (watch, epochs) = (Watch::bar(0), Mutex::new(Vec::new()));
+        let settings = match (&resume, &learnt) {
+            (Some(state), _) => noted_end(state, a.again(&state.settings, &learnt)?),
+            (None, TrainData::Text(_)) => a.settings(learnt.hash()),
+            (None, TrainData::Ids(ids)) => a.settings_of_ids(ids),
+            (None, TrainData::Digits(digits)) => a.settings_of_pictures(digits)?,
+        };
+        let pictures = if let TrainData::Digits(digits) = &learnt { Some(digits) } else { None };
+        let every = pictures.map_or(100, |digits| epochs::steps(digits, settings.batch_size));
+        let out = a.out.clone().or_else(|| a.resume.clone());
+        let network = a.network.network(out.as_deref())?;
+        let mut run = TrainRun {
+            source: &learnt,
+            settings,
+            layout: a.on_ranks.of(a.layout, &model.design)?,
+            model,
+            network: if a.profile { network.profiling() } else { network },
+            out: out.clone(),
+            resume,
+            checkpoint_every: a.checkpoint_every.unwrap_or(every),
+            stop_after: a.stop_after,
+            dump: a.dump.clone(),
+        };
+        let engine = run.settings.device.open(run.layout.ranks())?;
+        run.check()?;
+        if out.is_none() && a.checkpoint_every.is_some() {
+            bail!("--checkpoint-every says when to save, and nothing is saved without --out");
+        }
+        let only = [("dump", a.dump.is_some()), ("profile", a.profile)];
+        run.network = processes::joined(
+            run.network,
+            (&run.layout, engine),
+            a.on_ranks.split.as_ref(),
+            (&a.processes, &only),
+        )?;
+        run.ready()?; // now it is known how many ranks are on this machine
+        a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
+        let lock = |dir| state::prepare(dir, a.resume.as_deref(), &run.model);
+        let told = run.network.processes.as_ref().is_none_or(|processes| processes.rank() == 0);
+        let _lock = out.as_deref().filter(|_| told).map(lock).transpose()?;
+        watch.of(run.settings.steps);
+        let tell = |progress: Progress| {
+            let line = match progress {
+                Progress::Step(line) => line,
+                Progress::Evaluated(..) if json => return,
+                Progress::Evaluated(done, of) => return watch.part("held-out text: evaluated", done, of),
+            };
+            watch.step(line, json || pictures.is_some());
+            match &line.epoch {
+                Some(epoch) if json => show::json(epoch),
+                Some(epoch) => watch.say(&epoch.to_string()),
+                None if json && pictures.is_none() => show::json(line),
+                None => {}
+            }
+            epochs.lock().expect("nothing panics under this lock").extend(line.epoch.clone());
+        };
+        let finished = run.watched(&tell);
+        let finished = a.network.keep_trace(&run.network, finished)?;
+        watch.done();
+        if let (Some(digits), false) = (pictures, json) {
+            show::learnt(&epochs.lock().expect("no rank is left"), digits.test.len(), out.as_deref());
+        } else if !json {
+            show::finished(&finished, out.as_deref());
+        }
+        if json && !finished.experts.is_empty() {
+            show::json(&serde_json::json!({ "experts": finished.experts }));
+        }
+        show::loads(json, &finished.experts);
+        if a.profile {
+            let own = (run.settings.device, run.settings.number) == (DeviceName::Cpu, NumberName::F32); // whose multiply-adds the peak is of
+            let peak = own.then(|| bench::peak_gflops(a.layout.ranks()));
+            profile::tell(&run.network, peak, json)?;
+        }
+        Ok(true)
     }
-    if json && !finished.experts.is_empty() {
-        show::json(&serde_json::json!({ "experts": finished.experts }));
-    }
-    show::loads(json, &finished.experts);
-    if a.profile {
-        let own = (run.settings.device, run.settings.number) == (DeviceName::Cpu, NumberName::F32); // whose multiply-adds the peak is of
-        let peak = own.then(|| bench::peak_gflops(a.layout.ranks()));
-        profile::tell(&run.network, peak, json)?;
-    }
-    Ok(true)
 }

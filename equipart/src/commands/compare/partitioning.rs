@@ -10,8 +10,9 @@
 //! | `pipeline-sync`, `pipeline-batch` | its blocks | one request at a time; all requests at once |
 //!
 //! The first three are the partitionings that a thesis on distributed inference of such models compares: its own is `new`.
+use super::CompareArgs;
 use super::{LayoutRow, Workload};
-use crate::cli::args::{CompareArgs, note};
+use crate::cli::args::note;
 use crate::draw::front::{self, Point};
 use layers::{Design, Rest, Rests};
 use models::Model;

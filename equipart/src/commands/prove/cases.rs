@@ -1,6 +1,6 @@
 //! `prove --cases` and `prove --case`: drawn cases, and kept ones.
+use super::ProveArgs;
 use super::{fresh_key, tell};
-use crate::cli::args::ProveArgs;
 use crate::cli::show;
 use crate::cli::watch::Watch;
 use crate::commands::train::settings::at_least_1;

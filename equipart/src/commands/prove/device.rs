@@ -1,6 +1,6 @@
 //! `prove --device cuda`: what a card can prove. On whole numbers linear layers, collectives and products are exact, and equal the
 //! field's oracle bit for bit; every kernel besides is compared with the host's in f64.
-use crate::cli::args::ProveArgs;
+use super::ProveArgs;
 use crate::cli::pictures::refuse;
 use crate::cli::watch::Watch;
 use crate::cli::{out, show};

@@ -1,7 +1,7 @@
 //! Flags of train: settings of a new run, and whether they are those of a resumed one.
-use super::{ModelName, NetworkArgs, RanksArgs, SEQ, TableArgs};
+use crate::cli::args::{self, ModelName, NetworkArgs, RanksArgs, SEQ, TableArgs};
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
-use crate::cli::processes::ProcessesArgs;
+use crate::cli::processes::{self, ProcessesArgs};
 use crate::commands::train::epochs;
 use crate::commands::train::run::TrainData;
 use crate::commands::train::settings::{OptimizerName, Settings, at_least_1, tenth};
@@ -15,7 +15,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+/// Train on text, or on given ids, with checkpoints
 #[derive(Args, Debug)]
+#[command(allow_negative_numbers = true, after_long_help = processes::HELP)]
 pub(crate) struct TrainArgs {
     /// Training steps in all [default: 200; with --batch 1; with --resume as many as before]
     #[arg(long)]
@@ -55,9 +57,9 @@ pub(crate) struct TrainArgs {
     pub(crate) seed: Option<u64>,
     /// The numbers of the run: f32, bf16 with gradients, masters and sums in f32, or f64, the truth for `diff`, which keeps
     /// no checkpoints [default: f32]
-    #[arg(long, value_parser = super::number())]
+    #[arg(long, value_parser = args::number())]
     pub(crate) number: Option<NumberName>,
-    #[arg(long, default_value_t, value_name = "DEVICE", value_parser = super::device(), help = super::DEVICE)]
+    #[arg(long, default_value_t, value_name = "DEVICE", value_parser = args::device(), help = args::DEVICE)]
     pub(crate) device: DeviceName,
     #[arg(long, default_value_t, help = layout::grammar())]
     pub(crate) layout: Layout,

@@ -1,12 +1,15 @@
 //! Flags of price: settings of the step that is priced.
-use super::{DropoutRate, NumberArgs, RanksArgs, SEQ, TableArgs};
+use crate::cli::args::{NumberArgs, RanksArgs, SEQ, TableArgs};
 use crate::cli::pictures::{PicturesArgs, Plain};
+use crate::commands::train::DropoutRate;
 use crate::commands::train::settings::{OptimizerName, Settings, tenth};
 use clap::Args;
 use parallel::{Layout, layout};
 use std::path::PathBuf;
 
+/// Tell a layout's peak memory, operations and traffic without running it
 #[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct PriceArgs {
     /// A config.json [default: that of the embedded model]
     #[arg(long, value_name = "FILE")]

@@ -1,0 +1,24 @@
+//! What a shell reads to complete commands and flags.
+use super::Run;
+use crate::cli::args::Arguments;
+use crate::cli::out;
+use clap::{Args, CommandFactory};
+use clap_complete::{Shell, generate};
+use parallel::Result;
+
+/// Print what a shell reads to complete commands and flags
+#[derive(Args, Debug)]
+#[command(hide = true)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+impl Run for CompletionsArgs {
+    fn run(self, _: bool) -> Result<bool> {
+        let mut script = Vec::new();
+        generate(self.shell, &mut Arguments::command(), "equipart", &mut script);
+        out::line(String::from_utf8_lossy(&script).trim_end());
+        Ok(true)
+    }
+}

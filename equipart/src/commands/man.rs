@@ -1,0 +1,44 @@
+//! The manual, made of the arguments themselves.
+use super::Run;
+use crate::cli::args::Arguments;
+use crate::cli::out;
+use clap::{Args, CommandFactory};
+use clap_mangen::Man;
+use parallel::{Error, Result};
+use std::fs;
+use std::path::PathBuf;
+use tensor::files;
+
+/// Print the manual page of the program
+#[derive(Args, Debug)]
+#[command(hide = true)]
+pub(crate) struct ManArgs {
+    /// A folder for that page and those of all commands, instead of printing it
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+impl Run for ManArgs {
+    fn run(self, _: bool) -> Result<bool> {
+        let mut program = Arguments::command();
+        program.build();
+        let Some(folder) = self.out else {
+            out::line(page(&Man::new(program))?.trim_end());
+            return Ok(true);
+        };
+        fs::create_dir_all(&folder)
+            .map_err(|why| Error::new(format!("{} cannot be made a folder: {why}", folder.display())))?;
+        let commands = program.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help");
+        for command in std::iter::once(&program).chain(commands) {
+            let manual = Man::new(command.clone());
+            files::replace_file(&folder.join(manual.get_filename()), page(&manual)?.as_bytes())?;
+        }
+        Ok(true)
+    }
+}
+
+fn page(manual: &Man) -> Result<String> {
+    let mut page = Vec::new();
+    manual.render(&mut page).map_err(|why| Error::new(format!("the page cannot be made: {why}")))?;
+    Ok(String::from_utf8_lossy(&page).into_owned())
+}
