@@ -3,10 +3,10 @@
 //!
 //! | family | a file gives | list |
 //! |---|---|---|
-//! | layers | what is built in place of the usual layers, or around a block ([`Strategy`](layers::Strategy)) | [`tensor`] |
+//! | layers | what is built in place of the usual layers, or around a block ([`Strategy`]) | [`tensor`] |
 //! | ways of tokens to their experts | dispatch and combine ([`Exchange`](moe::Exchange)) | [`moe::exchange`] |
 //! | how tokens of a sequence are dealt | which tokens a rank has ([`Dealing`](crate::dealing::Dealing)) | [`dealing`] |
-//! | the core of attention where they are dealt | what is built in its place ([`Strategy`](layers::Strategy)) | [`attention`] |
+//! | the core of attention where they are dealt | what is built in its place ([`Strategy`]) | [`attention`] |
 //! | parameters, by where they rest | three words ([`StateSplit`](crate::data::StateSplit)) | [`data`] |
 //! | schedules of a pipeline | who goes through what when ([`Schedule`](crate::Schedule)) | [`pipeline`] |
 //!
