@@ -4,9 +4,9 @@ pub(crate) mod profile;
 use clap::Subcommand;
 use parallel::Result;
 
-/// What a command does with its flags.
+/// Flags of a command, with the work that they ask for.
 pub(crate) trait Run {
-    /// Whether its ranks may be processes, one each.
+    /// True if its ranks may be processes, one each.
     const BY_PROCESSES: bool = false;
 
     /// Does it, showing lines of JSON or what people read. False where it compared something, and found a difference.
@@ -35,7 +35,7 @@ macro_rules! commands {
                     $(Self::$Command(flags) => flags.run(json)),*
                 }
             }
-            /// Whether its ranks may be processes.
+            /// True if its ranks may be processes.
             pub(crate) fn is_by_processes(&self) -> bool {
                 match self {
                     $(Self::$Command(_) => <$file::$Args as Run>::BY_PROCESSES),*

@@ -52,7 +52,7 @@ pub trait Layer<D: Kernels> {
     }
     /// Its parameters, in program order.
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>);
-    /// Where it has the table `[V,D]` that an embedding and a head may share: an embedding's own, which a tied head is lent while it
+    /// The place of the table `[V,D]` that an embedding and a head may share: an embedding's own, which a tied head is lent while it
     /// is gone through. Layers besides these two have none.
     fn table(&mut self) -> Option<&mut Option<RowWeight<D>>> {
         None

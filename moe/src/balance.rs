@@ -74,7 +74,7 @@ impl Counts {
     }
 }
 
-/// What experts need between the passes of their layers.
+/// The hooks of experts: their common balance, and the moving of biases.
 pub struct Balancing<D: Kernels> {
     experts: Experts,
     blocks: usize, // that have experts

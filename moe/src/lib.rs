@@ -39,7 +39,7 @@ pub fn abouts() -> Vec<&'static About> {
     [&[&sliced::ABOUT], exchange::ALL].concat()
 }
 
-/// What they build on a device.
+/// The strategies of experts that build layers, on a device.
 pub fn on<D: Kernels>() -> Vec<&'static dyn Strategy<D>> {
     exchange::on()
 }

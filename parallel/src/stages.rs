@@ -322,7 +322,7 @@ impl<D: Kernels> Stages<D> {
     }
 }
 
-/// Whose row goes beside the stream, and how many elements it has, where a pass learns.
+/// The hooks whose row goes beside the stream where a pass learns, and how many elements it has.
 fn row<D: Kernels>(hooks: &[Box<dyn Hooks<D>>], learns: bool) -> Option<(&dyn Hooks<D>, usize)> {
     hooks.iter().filter(|_| learns).find_map(|hooks| Some((&**hooks, hooks.row()?)))
 }

@@ -57,7 +57,7 @@ macro_rules! families {
             static ALL: LazyLock<Vec<&About>> = LazyLock::new(|| [$($family::abouts()),*].concat());
             &ALL
         }
-        /// What all of them build on a device.
+        /// The strategies of all families that build layers, on a device.
         pub(crate) fn on<D: Kernels>() -> Vec<&'static dyn Strategy<D>> {
             [$($family::on()),*].concat()
         }

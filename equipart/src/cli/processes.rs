@@ -33,7 +33,7 @@ Ranks compare their arguments, the program, and what they read of files. With a 
 they know it, and a rank that does is trusted; what they send is neither encrypted nor signed, so the network between them must be
 your own, or a tunnel. Without one, rank 0 listens on this machine's loopback address alone, where any user can join.";
 
-/// What is known before a command begins: of the processes that are ranks one tells, and some commands run all ranks themselves.
+/// Checks, where this process is a rank, that the command runs so, and hushes it if another rank shows the results.
 ///
 /// # Errors
 /// That there is a `RANK` and the command runs all ranks itself, or what is wrong with its variables.

@@ -4,7 +4,7 @@ use crate::{Cx, LayerCounts, Param, Result};
 use kernels::Kernels;
 use tensor::Tensor;
 
-/// What a strategy does where a model trains, besides the layers that it builds. Each method that is left out does nothing.
+/// Work of a strategy in training, besides the layers that it builds. A method that is left out does nothing.
 pub trait Hooks<D: Kernels> {
     /// Elements of a row that goes [beside the stream](Cx::beside): zeros where a microbatch enters the model; blocks add to it; it
     /// goes with activations from stage to stage, and what the end makes of it goes back with the gradients. A model has at most one.

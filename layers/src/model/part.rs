@@ -21,7 +21,7 @@ pub struct Part<D: Kernels, X, Y> {
 /// A block of a transformer, or what else goes from rows of the stream to as many.
 pub type Block<D> = Part<D, Stream<D>, Stream<D>>;
 
-/// What a part gives for what its layer kept, which stays with the layer; none if it kept nothing.
+/// A claim to what a layer kept, which stays with the layer; none if it kept nothing.
 pub type Ticket = Option<Slot>;
 
 /// Where something lies that a layer kept. What nobody took is gone when this is dropped.

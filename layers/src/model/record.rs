@@ -114,7 +114,7 @@ impl<D: Kernels> Record<D> {
     }
 }
 
-/// What a record may show.
+/// A value that a record can show.
 pub trait Recordable<D: Kernels> {
     /// This rank's part of an activation, or of an activation's gradient, and where it lies in the whole.
     ///
@@ -123,7 +123,7 @@ pub trait Recordable<D: Kernels> {
     fn seen(&self, mesh: &Mesh<D::Place>, is_gradient: bool) -> Result<SeenShare<D::Elem>>;
 }
 
-/// What every rank has whole.
+/// A tensor that every rank has whole.
 impl<D: Kernels> Recordable<D> for Tensor<D> {
     fn seen(&self, _: &Mesh<D::Place>, _: bool) -> Result<SeenShare<D::Elem>> {
         let [rows, width] = self.shape();

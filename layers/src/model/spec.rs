@@ -6,16 +6,16 @@ use kernels::Kernels;
 
 /// The description of a part of a model: its sizes and names, what it takes and gives.
 pub trait Spec<D: Kernels> {
-    /// What the part takes.
+    /// The input of the part.
     type In: 'static;
-    /// What it gives.
+    /// The output of the part.
     type Out: 'static;
-    /// Whether a profile hears of it under its own name; if not, from what it is part of.
+    /// True if a profile shows it under its own name; if not, the layer around it is shown.
     const PROFILED: bool;
 
     /// Its name.
     fn name(&self) -> &str;
-    /// What a strategy builds for it, if it does.
+    /// The part as this strategy builds it, if it does.
     ///
     /// # Errors
     /// If the ranks do not fit.

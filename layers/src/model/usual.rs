@@ -1,4 +1,4 @@
-//! What each description builds where no strategy builds something else: the one place that names all layers.
+//! The usual layer of each description, where no strategy builds another: the one place that names all layers.
 use crate::attention::core::AttentionCore;
 use crate::model::part::Part;
 use crate::model::spec::Spec;

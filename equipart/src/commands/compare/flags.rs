@@ -43,7 +43,7 @@ pub(crate) struct CompareArgs {
 }
 
 impl CompareArgs {
-    /// Those of the program without a command.
+    /// Flags of the program without a command.
     pub(crate) fn by_default() -> Self {
         Self { seconds: SECONDS, ..Self::default() }
     }
