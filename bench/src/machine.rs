@@ -1,7 +1,7 @@
 //! What figures are measured on, and what it does at most, measured beside what is compared with it.
 use super::scale::Scale;
 use kernels::{Kernels, Write, machine};
-use layers::model::shape::counted;
+use layers::counted;
 use parallel::Result;
 use parallel::number::Runs;
 use std::collections::BTreeMap;

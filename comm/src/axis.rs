@@ -32,18 +32,6 @@ impl Axis {
     pub const EXPERT: [Axis; 4] = [Axis::Pp, Axis::Edp, Axis::Ep, Axis::Etp];
     /// The axes that an order names, as they nest where none is given: innermost first.
     pub const NESTED: [Axis; 5] = [Axis::Tp, Axis::Ep, Axis::Cp, Axis::Dp, Axis::Pp];
-    /// The axis over which layers are split inside: heads, hidden features, vocabulary.
-    pub const LAYERS: Axis = Axis::Tp;
-    /// The axis over which the blocks of a model are dealt.
-    pub const STAGES: Axis = Axis::Pp;
-    /// The axis over which the experts of a layer are dealt.
-    pub const EXPERTS: Axis = Axis::Ep;
-    /// The axis over which each expert is split inside.
-    pub const EXPERT_LAYERS: Axis = Axis::Etp;
-    /// The axis whose ranks have the same parts of the same experts.
-    pub const EXPERT_COPIES: Axis = Axis::Edp;
-    /// The axis whose ranks follow from all others'.
-    pub const DERIVED: Axis = Axis::Edp;
 }
 
 /// A set of axes: `Axis::Dp | Axis::Cp`, or a list of them. Reads `dp.cp`; without axes `none`. Sets sort as the lists

@@ -18,7 +18,8 @@ pub use indexed::{Indexable, Indexed};
 pub use kernels::{Kernels, Selects};
 pub use mask::Mask;
 pub use meta::Meta;
+pub use shape::{Activation, Heads};
 pub use terms::{
-    Activation, AdamW, Attend, Heads, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Segment,
-    Slice, Softmax, Span, Write,
+    AdamW, Attend, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Segment, Slice, Softmax, Span,
+    Write,
 };

@@ -1,5 +1,6 @@
 //! Which keys a query sees: by position, by row of a span, by blocks of rows, and how many.
 use crate::Span;
+use shape::{Shape, Window};
 use std::ops::Range;
 
 /// Which keys of its sequence a query sees.
@@ -20,6 +21,13 @@ pub enum Mask {
 }
 
 impl Mask {
+    /// That of a model's block.
+    pub fn of(shape: &Shape, block: usize) -> Self {
+        match shape.window {
+            Some(Window { size, sinks, from }) if block >= from => Self::Window { size, sinks },
+            _ => Self::Causal,
+        }
+    }
     /// Whether the query at position `query` sees the key at position `key`.
     #[inline(always)]
     pub fn sees(self, query: usize, key: usize) -> bool {
@@ -119,6 +127,15 @@ impl Seen {
 mod tests {
     use super::*;
     use crate::Segment;
+
+    /// Kills: a window of the block before, or of the next one only.
+    #[test]
+    fn windows_begin_with_the_block_that_is_said() {
+        let shape = Shape { window: Some(Window { size: 3, sinks: 1, from: 2 }), ..Shape::LLAMA };
+        let window = Mask::Window { size: 3, sinks: 1 };
+        assert_eq!([0, 1, 2, 3].map(|b| Mask::of(&shape, b)), [Mask::Causal, Mask::Causal, window, window]);
+        assert_eq!(Mask::of(&Shape::LLAMA, 2), Mask::Causal);
+    }
 
     /// Every mask on spans whose queries begin before, among and after their keys.
     fn cases() -> impl Iterator<Item = (Mask, Span)> {

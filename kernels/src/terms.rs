@@ -1,6 +1,6 @@
 //! What kernels are told beside matrices: heads, tokens, constants.
 use crate::Mask;
-use serde::{Deserialize, Serialize};
+use shape::Heads;
 use tensor::{Device, Dropout, Index, Noise, Place, View, ViewMut};
 
 /// Whether a kernel replaces what it writes to or adds to it.
@@ -10,17 +10,6 @@ pub enum Write {
     Set,
     /// y += …
     Add,
-}
-
-/// How attention's columns are cut into heads: `queries / keys` query heads share one KV head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Heads {
-    /// Query heads.
-    pub queries: usize,
-    /// Key and value heads.
-    pub keys: usize,
-    /// Features of one head.
-    pub dim: usize,
 }
 
 /// What an attention computes, whatever its numbers.
@@ -34,18 +23,6 @@ pub struct Attend {
     pub mask: Mask,
     /// Dropout of the probabilities, after the softmax.
     pub dropout: Option<Dropout>,
-}
-
-/// An element-wise function between two products.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Activation {
-    /// x·Φ(x), Φ the normal distribution function. Source: Hendrycks, Gimpel, arXiv:1606.08415.
-    Gelu,
-    /// Its tanh form: x·sigmoid(a·(x + b·x³)), the constants [`tensor::Scalar::gelu_constants`].
-    GeluTanh,
-    /// x where it is positive, else 0.
-    Relu,
 }
 
 /// A loss: cross-entropy and its additions.

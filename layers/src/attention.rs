@@ -153,10 +153,6 @@ mod tests {
         Grouped { shape, mask: Mask::Causal }
     }
     impl<const LARGEST: usize> Grouped<LARGEST> {
-        fn heads(&self) -> reference::Heads {
-            let Heads { queries, keys, dim } = self.shape.heads;
-            reference::Heads { queries, keys, dim }
-        }
         fn mask(&self) -> reference::Mask {
             match self.mask {
                 Mask::All => reference::Mask::All,
@@ -183,7 +179,7 @@ mod tests {
             shard(at, &strategy::Attention { mask: self.mask, ..of })
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
-            let (heads, tokens) = (self.heads(), Tokens::new(&g.lengths));
+            let (heads, tokens) = (self.shape.heads, Tokens::new(&g.lengths));
             let (row, q) = (heads.row(), heads.queries * heads.dim);
             let w = |part: &str| g.weights[&format!("attention.{part}")].as_slice();
             let mut before = linear(&g.x, w("qkv"), [D, row]);

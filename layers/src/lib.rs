@@ -38,10 +38,6 @@ pub use model::design::Design;
 pub use model::hooks::Hooks;
 pub use model::part::{Block, Part};
 pub use model::record::{Activations, Record, RecordedActivation, Touched};
-pub use model::shape::{
-    Balance, Biases, Blocks, Experts, FeedForward, Groups, NormKind, Objective, Positions, Rates, Scoring,
-    Shape, SharedExpert, Window,
-};
 pub use model::spec::Spec;
 pub use model::stage::{Ending, Half, Input, Output, Room, Stage, Targets, Wanted};
 pub use model::strategy::{About, Choice, Shared, Sharing, Sizes, Strategy, Takes};
@@ -54,3 +50,7 @@ pub use param::placement::{Pieces, Placed, Placement, Section};
 pub use param::shards::{Rest, Rests};
 pub use param::values::{Draw, Even, Numbers, Random, Values};
 pub use param::{Param, Wide};
+pub use shape::{
+    Balance, Biases, Blocks, Experts, FeedForward, Groups, NormKind, Objective, Positions, Rates, Scoring,
+    Shape, SharedExpert, Window, counted,
+};

@@ -8,7 +8,6 @@ pub mod design;
 pub mod hooks;
 pub mod part;
 pub mod record;
-pub mod shape;
 pub mod spec;
 pub mod stage;
 pub mod strategy;

@@ -233,7 +233,7 @@ fn once<D: Runs>(
     let (device, mesh) = (at.device, at.mesh);
     let record = request.record.then(|| Record::new(mesh));
     let data = mesh.group(TokenShards::SEQUENCES);
-    let speaks = at.tokens.speaks() && mesh.over([Axis::LAYERS, Axis::STAGES])?.rank() == 0; // for its data rank
+    let speaks = at.tokens.speaks() && mesh.over([Axis::Tp, Axis::Pp])?.rank() == 0; // for its data rank
     let mine = at.tokens.sequences(request.prompts.len());
     // Ranks that have experts, or values, for each other go on until all are done.
     let together = model.config.shape.experts.is_some() || at.rests.value != Rest::Whole;

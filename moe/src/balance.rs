@@ -43,7 +43,7 @@ impl Counts {
         experts: usize,
         own: &Routing,
     ) -> Result<Self> {
-        let group = mesh.over(Axes::TOKENS | Axis::LAYERS)?.named("tokens of experts");
+        let group = mesh.over(Axes::TOKENS | Axis::Tp)?.named("tokens of experts");
         let rows = vec![own.list.len() / own.chosen; group.size()]; // this rank's is the one that is asked for
         let runs = numbers((mesh, &group), cx, &rows).swap_remove(group.rank());
         let of_run = |row: &mut usize, run: &Range<usize>| {
@@ -98,7 +98,7 @@ impl<D: Kernels> Hooks<D> for Balancing<D> {
     /// block.
     fn turn(&self, cx: &Cx<D>, own: Tensor<D::Wide>) -> Result<Tensor<D::Wide>> {
         let Self { experts, blocks, mesh } = self;
-        let group = mesh.over(Axes::TOKENS | Axis::LAYERS)?.named("tokens of experts");
+        let group = mesh.over(Axes::TOKENS | Axis::Tp)?.named("tokens of experts");
         let Pass { mean_over, tokens: [tokens, step], .. } = cx.pass();
         let one = |n: usize| <D::Wide as Device>::Elem::from_usize(n);
         let over = |n: usize| if n == 0 || mean_over == 0 { one(0) } else { one(n).inv() };
@@ -121,7 +121,7 @@ pub(crate) fn move_biases<D: Kernels>(
     (params, mesh): (&mut [&mut Param<D>], &Mesh<D::Place>),
     (counts, rate): (&LayerCounts, f64),
 ) -> Result<()> {
-    let group = mesh.over(Axes::TOKENS | Axis::LAYERS)?.named("tokens of experts");
+    let group = mesh.over(Axes::TOKENS | Axis::Tp)?.named("tokens of experts");
     for param in params.iter_mut().filter(|param| param.name().ends_with(BIAS)) {
         let (name, experts) = (param.name(), param.shape()[1]);
         let own = counts.of(&name[..name.len() - BIAS.len() - 1]);
@@ -194,7 +194,7 @@ fn by_sequence<D: Kernels>(
     let of_row = of_row.skip(first).zip(own.list.chunks(own.chosen));
     let of_copy = of_row.flat_map(|(part, chosen)| chosen.iter().map(move |&e| part * experts + e as usize));
     let mut counts = tally(cx.parts().len() * experts, of_copy);
-    let group = mesh.over(TokenShards::CONTEXT | Axis::LAYERS)?.named("tokens of experts");
+    let group = mesh.over(TokenShards::CONTEXT | Axis::Tp)?.named("tokens of experts");
     group.all_reduce_values(&mut counts, |a, b| a + b)?;
     Ok(counts)
 }

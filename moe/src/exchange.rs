@@ -127,7 +127,7 @@ impl<P: Place> Dispatch<P> {
 /// What the ranks of an exchange share of a model: its experts.
 pub(crate) fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {
     let size = design.shape().and_then(|shape| shape.experts).map_or(0, |experts| experts.count);
-    vec![Shared { what: "experts", size, over: sizes.along(Axis::EXPERTS), by: Sharing::AtLeastOne }]
+    vec![Shared { what: "experts", size, over: sizes.along(Axis::Ep), by: Sharing::AtLeastOne }]
 }
 
 /// A copy of a token that an expert is handed.

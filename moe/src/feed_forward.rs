@@ -13,6 +13,7 @@ use crate::routing::{self, Numbers, Routing};
 use crate::shared::SharedFeedForward;
 use comm::{Axes, Axis, Group, Mesh, Request};
 use kernels::{Kernels, RouterNoise, RouterTerms};
+use layers::mlp::{apply, apply_backward, first};
 use layers::model::strategy;
 use layers::ops::{
     Partial, Region, RouterLoss, Split, Stream, choose, expert_columns, expert_gradient, expert_rows, gates,
@@ -108,16 +109,16 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         let strategy::Mlp { name, kind, sizes: [width, _], bias, .. } = *mlp;
         fits(&experts, bias)?;
         let Experts { count, hidden, .. } = experts;
-        let tp = at.mesh.group(Axis::LAYERS);
+        let tp = at.mesh.group(Axis::Tp);
         let region = if let Region::Whole = at.region { Region::tokens(tp) } else { at.region };
-        let everywhere = at.placement().on(Axis::LAYERS, Placed::Partial);
+        let everywhere = at.placement().on(Axis::Tp, Placed::Partial);
         let whole = |what: &str, rows, placement, draw| {
             WholeWeight::new(at, format!("{name}.{what}"), [rows, count], placement, draw)
         };
         let draw = |inputs: usize| Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
         let untrained = everywhere.clone().untrained();
         let bias = || whole(BIAS, 1, untrained, Draw { mean: 0.0, std: 0.02 });
-        let (up, sections) = kind.first(hidden);
+        let (up, sections) = first(kind, hidden);
         let expert = |what: &str, sections: &[Section], draw| {
             ExpertWeight::new(at, format!("{name}.experts.{what}"), [count, width], sections, draw)
         };
@@ -137,8 +138,8 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
             region,
             mesh: at.mesh.clone(),
             tp: tp.named(name),
-            ep: at.mesh.group(Axis::EXPERTS).named(name),
-            etp: at.mesh.group(Axis::EXPERT_LAYERS).named(name),
+            ep: at.mesh.group(Axis::Ep).named(name),
+            etp: at.mesh.group(Axis::Etp).named(name),
             name: router,
         })
     }
@@ -271,7 +272,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         let by = self.exchange.begin(&handed.plan, by, Carried::Copies)?.wait()?;
         let by = self.exchange.end(&handed.plan, by, Carried::Copies);
         let up = expert_columns(&rows, &handed.plan.counts, &self.up.matrices()?);
-        let hidden = self.kind.apply(&up).scaled(&by);
+        let hidden = apply(self.kind, &up).scaled(&by);
         let y = expert_rows(&hidden, &handed.plan.counts, &self.down.matrices()?.t())?;
         drop(hidden);
         let y = own.with(self.back(&handed, y)?);
@@ -300,10 +301,10 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         };
         let d_out = self.exchange.end(&handed.plan, d_out.wait()?, Carried::Tokens);
         let dh = expert_columns(&d_out, counts, &self.down.matrices()?);
-        let hidden = self.kind.apply(&up);
+        let hidden = apply(self.kind, &up);
         let d_by = dh.dots(&hidden)?;
         let hidden = hidden.scaled(&by);
-        let dup = self.kind.apply_backward(&up, &dh.scaled(&by));
+        let dup = apply_backward(self.kind, &up, &dh.scaled(&by));
         drop(up);
         let dx = expert_rows(&dup, counts, &self.up.matrices()?.t())?;
         let dx = self.back(&handed, dx)?;

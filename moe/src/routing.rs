@@ -79,7 +79,7 @@ impl Routing {
         experts: &Experts,
         (p, cx): (&Tensor<W>, &Cx<D>),
     ) -> Result<Option<Self>> {
-        let (group, all) = (mesh.over(Axes::TOKENS | Axis::LAYERS)?.named("scores of tokens"), experts.count);
+        let (group, all) = (mesh.over(Axes::TOKENS | Axis::Tp)?.named("scores of tokens"), experts.count);
         let rows = group.all_gather_values(&[p.rows()])?.concat();
         let Some(p_of_all) = group.all_gather_v(p, &rows)?.read() else { return Ok(None) };
         let mut numbers = numbers((mesh, &group), cx, &rows);
@@ -138,7 +138,7 @@ fn stride(n: usize) -> usize {
 
 /// The place of a rank: along the axes that deal tokens, and among the ranks that cut them.
 fn place<P: Place>(mesh: &Mesh<P>, rank: usize) -> Vec<usize> {
-    let axes = Axes::TOKENS.iter().chain([Axis::LAYERS]);
+    let axes = Axes::TOKENS.iter().chain([Axis::Tp]);
     axes.map(|axis| mesh.coordinate(axis, rank)).collect()
 }
 
@@ -208,9 +208,8 @@ impl Numbers {
         let dealer = Axes::TOKENS
             .iter()
             .fold(0, |place, axis| place * mesh.group(axis).size() + mesh.coordinate(axis, rank));
-        let ranks = mesh.group(Axis::LAYERS).size();
-        let at =
-            Region::Tokens { axis: Axis::LAYERS.into(), rank: mesh.coordinate(Axis::LAYERS, rank), ranks };
+        let ranks = mesh.group(Axis::Tp).size();
+        let at = Region::Tokens { axis: Axis::Tp.into(), rank: mesh.coordinate(Axis::Tp, rank), ranks };
         let runs = &self.0[dealer];
         let mine = at.mine(runs.iter().map(Range::len).sum());
         let cut = |row: &mut usize, run: &Range<usize>| {
@@ -230,12 +229,12 @@ pub(crate) fn of_all<D: Kernels>(
     own: &Routing,
     (stated, cx): (Option<&Routing>, &Cx<D>),
 ) -> Result<Vec<Vec<Routing>>> {
-    let group = mesh.over(Axis::EXPERTS | Axis::EXPERT_LAYERS)?.named("experts of tokens");
+    let group = mesh.over(Axis::Ep | Axis::Etp)?.named("experts of tokens");
     let lists = group.all_gather_values(&own.list)?;
-    let [ep, etp] = [Axis::EXPERTS, Axis::EXPERT_LAYERS].map(|axis| mesh.group(axis).size());
+    let [ep, etp] = [Axis::Ep, Axis::Etp].map(|axis| mesh.group(axis).size());
     let mut all = vec![vec![Routing { list: vec![], chosen: own.chosen }; etp]; ep];
     for (rank, list) in group.ranks().zip(lists) {
-        let [ep, etp] = [Axis::EXPERTS, Axis::EXPERT_LAYERS].map(|axis| mesh.coordinate(axis, rank));
+        let [ep, etp] = [Axis::Ep, Axis::Etp].map(|axis| mesh.coordinate(axis, rank));
         all[ep][etp] = match stated {
             Some(of_all) => of_all.part(&Numbers::stated(mesh, cx).of_rank(mesh, rank)),
             None => Routing { list, chosen: own.chosen },

@@ -37,35 +37,6 @@ pub(crate) fn choosing() -> Experts {
     Experts { by_experts: true, scale: 2.5, ..qwen() }
 }
 
-/// The same experts, in the oracle's words.
-fn oracle(e: &Experts) -> reference::Experts {
-    reference::Experts {
-        count: e.count,
-        chosen: e.chosen,
-        hidden: e.hidden,
-        scoring: match e.scoring {
-            Scoring::Softmax => reference::Scoring::Softmax,
-            Scoring::Sigmoid => reference::Scoring::Sigmoid,
-        },
-        normalize: e.normalize,
-        scale: e.scale,
-        bias: e.bias,
-        groups: e.groups.map(|g| reference::Groups { count: g.count, chosen: g.chosen }),
-        capacity: e.capacity,
-        shared: e.shared.map(|s| reference::Shared { hidden: s.hidden, gated: s.gated }),
-        balance: reference::Balance {
-            microbatch: e.balance.microbatch,
-            sequence: e.balance.sequence,
-            pooled: e.balance.pooled,
-            z: e.balance.z,
-        },
-        dense: vec![],
-        forced: e.forced,
-        by_experts: e.by_experts,
-        noise: e.noise,
-    }
-}
-
 pub(crate) const SWIGLU: FeedForward = FeedForward::SwiGlu;
 
 /// A layer of experts: settings and activation.
@@ -77,11 +48,7 @@ impl Layer {
         Mlp { axis: Axis::Tp, name: "mlp", kind, sizes: [D, 0], bias: false, experts }
     }
     fn mixture(&self) -> Mixture {
-        let activation = match self.1 {
-            FeedForward::SwiGlu => reference::Activation::SwiGlu,
-            FeedForward::Plain(_) => reference::Activation::Relu,
-        };
-        Mixture { name: "mlp".into(), width: D, activation, experts: oracle(&self.0) }
+        Mixture { name: "mlp".into(), width: D, kind: self.1, experts: self.0 }
     }
     pub(crate) fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
         let layer = self.mixture();

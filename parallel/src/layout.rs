@@ -41,7 +41,7 @@ use ::tensor::count::Uncountable;
 use comm::{Axis, CommError, Mesh, World};
 use grammar::Grammar;
 use kernels::{Kernels, Meta};
-use layers::model::shape::counted;
+use layers::counted;
 use layers::{
     About, Builder, Choice, Design, Random, Rests, Shared, Sharing, Sizes, Strategy, TokenShards, Values,
     Wide,
@@ -126,7 +126,7 @@ impl Layout {
         if let Some(table) = self.table {
             return Pipeline { schedule: table, number: None, split: self.split };
         }
-        if self.size(Axis::STAGES) == 1 {
+        if self.size(Axis::Pp) == 1 {
             return Pipeline::ALONE;
         }
         let taken = pipeline::ALL.iter().find(|schedule| self.takes(schedule.about()));
@@ -175,7 +175,7 @@ impl Layout {
     }
     /// True if ranks share out the experts of a model. A data rank without a sequence then still computes for the others.
     pub fn shares_experts(&self) -> bool {
-        [Axis::EXPERTS, Axis::EXPERT_LAYERS].iter().any(|axis| self.size(*axis) > 1)
+        [Axis::Ep, Axis::Etp].iter().any(|axis| self.size(*axis) > 1)
     }
     /// Every axis that a strategy splits along with its ranks, outermost first: what a world is made of.
     pub fn axes(&self) -> Vec<(Axis, usize)> {
@@ -224,7 +224,7 @@ impl Layout {
     /// # Errors
     /// If it names a schedule, or has other than a rank along pp for each row of the table.
     pub fn scheduled(self, table: &'static Table) -> Result<Self> {
-        let (Plan { ranks, chunks, .. }, stages) = (table.sizes(), self.size(Axis::STAGES));
+        let (Plan { ranks, chunks, .. }, stages) = (table.sizes(), self.size(Axis::Pp));
         let named = grammar_of_all().named(&self);
         if let Some((_, word)) = named.iter().find(|(about, _)| about.choice == Choice::Schedule) {
             bail!(
@@ -245,7 +245,7 @@ impl Layout {
     }
     /// How many chunks its pipeline cuts a model into.
     pub fn chunks(&self) -> usize {
-        self.pipeline().plan(self.size(Axis::STAGES), 1).all_chunks()
+        self.pipeline().plan(self.size(Axis::Pp), 1).all_chunks()
     }
     /// This layout with so many of the model's blocks in each chunk of the pipeline. Not printed.
     ///
@@ -267,7 +267,7 @@ impl Layout {
     /// Microbatches of a step in which its schedule has what it needs: two for each stage, so that every rank works on a
     /// forward and a backward at once for some time; one where there are no stages.
     pub fn usual_microbatches(&self) -> usize {
-        match self.size(Axis::STAGES) {
+        match self.size(Axis::Pp) {
             1 => 1,
             stages => 2 * stages,
         }

@@ -59,7 +59,7 @@ fn erased<D: Kernels>(
         let tokens = layout.tokens().at(&mesh);
         let mut others = mesh.coordinates();
         others.retain(|(axis, _)| *axis != TokenShards::SEQUENCES);
-        let alone = (mesh.group(Axis::EXPERTS).size() > 1).then_some(rank);
+        let alone = (mesh.group(Axis::Ep).size() > 1).then_some(rank);
         total += match kinds.entry((alone, others, dealt(tokens)?)) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
@@ -109,7 +109,7 @@ pub fn gathering<D: Kernels>(trainer: &mut Trainer<Meta<D>>, mesh: &Mesh<tensor:
     let design = trainer.model().design().clone();
     let params = trainer.model().params();
     params.iter().try_for_each(|param| param.gather(mesh).map(drop))?;
-    if mesh.group(Axis::STAGES).size() > 1 {
+    if mesh.group(Axis::Pp).size() > 1 {
         let largest = sizes(&*design)?.into_iter().max().unwrap_or(0);
         drop(Tensor::empty(params[0].device().wide(), Category::Buffers, 1, largest));
     }

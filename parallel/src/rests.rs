@@ -72,7 +72,6 @@ fn steps_equal_the_oracle_wherever_parameters_rest() {
         ..reference::Sequence::default()
     };
     let told: Vec<Vec<_>> = batch().microbatches().iter().map(|m| m.iter().map(told).collect()).collect();
-    let heads = reference::Heads { queries: 4, keys: 2, dim: 2 };
     let (beta1, beta2, eps, decay) = (0.5, 0.75, 0.5, 0.25);
     let theirs = reference::Optimizer::AdamW { beta1, beta2, eps, decay };
     let (dp, tp) = (|n| (Axis::Dp, n), |n| (Axis::Tp, n));
@@ -88,20 +87,16 @@ fn steps_equal_the_oracle_wherever_parameters_rest() {
         (&[tp(4)], true, None),
     ];
     for tied in [false, true] {
-        let sizes =
-            reference::Model { width: 6, blocks: 2, heads, hidden: 8, vocabulary: 13, ..Default::default() };
-        let mut model = reference::Model { eps: 1e-5, tied, ..sizes };
-        (model.head_norm, model.bias_qkv) = (true, true);
-        model.dropout = reference::Rates { embedding: 0.25, attention: 0.25, residual: 0.25 };
         let dropout = Rates { embedding: 0.25, attention: 0.25, residual: 0.25 };
         let shape = Shape { dropout, tied, ..SHAPE };
+        let model = reference::Model::from(shape);
         let cases = layouts.iter().flat_map(|layout| (0..4).map(move |stage| (layout, stage)));
         for ((sizes, regions, block), stage) in cases {
             let rests = zero(stage, block.filter(|_| stage > 0));
             on(sizes, (rests, *regions), |at: &At<Cpu<F61>>| {
                 let mut trainer = Trainer::new(at, shape, (ADAMW, Some(0.5)))?.seeded(3);
                 let start = weights(&mut trainer, at.mesh)?;
-                let mut truth = reference::Trainer::new(model.clone(), theirs, Some(0.5), start).seeded(3);
+                let mut truth = reference::Trainer::new(model, theirs, Some(0.5), start).seeded(3);
                 for step in 0..2 {
                     let (report, wanted) = (trainer.step(&batch(), 0.5)?, truth.step(&told, 0.5));
                     let at_step = format!("step {step}, zero{stage}, {sizes:?}");

@@ -109,7 +109,7 @@ impl<D: Kernels> Stages<D> {
     /// If the ranks do not fit the design, or there are no such values.
     pub fn new(at: &At<D>, design: impl Into<Design>) -> Result<Self> {
         let design = Rc::new(design.into());
-        let (stages, layers) = (at.mesh.group(Axis::STAGES), at.mesh.group(Axis::LAYERS));
+        let (stages, layers) = (at.mesh.group(Axis::Pp), at.mesh.group(Axis::Tp));
         let plan = at.pipeline.plan(stages.size(), 1);
         let rank_of = |chunk: usize| at.pipeline.schedule.rank_of(chunk, &plan);
         let ends = [0, plan.all_chunks() - 1].map(rank_of);
@@ -186,7 +186,7 @@ impl<D: Kernels> Stages<D> {
         work: &mut dyn Work<D>,
         uses: &mut dyn Uses<D>,
     ) -> Result<()> {
-        let stages = self.mesh.group(Axis::STAGES).clone();
+        let stages = self.mesh.group(Axis::Pp).clone();
         let plan = Plan { slices: self.slices(learns), ..self.pipeline.plan(stages.size(), microbatches) };
         let Made { moves, .. } = self.table(plan, learns)?;
         for &at in moves.iter() {
@@ -206,7 +206,7 @@ impl<D: Kernels> Stages<D> {
                     let x = if x.region() == self.regions[0] {
                         x
                     } else {
-                        x.gather(self.mesh.group(Axis::LAYERS))?.into()
+                        x.gather(self.mesh.group(Axis::Tp))?.into()
                     };
                     self.held.push(((payload, unit), Passed { x, row }));
                 }

@@ -24,7 +24,7 @@ pub use check::{Needs, check};
 pub use moves::{Move, moves};
 
 use crate::Schedule;
-use layers::model::shape::counted;
+use layers::counted;
 use simulate::{Times, simulate};
 use std::fmt;
 use std::mem::replace;

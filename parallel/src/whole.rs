@@ -31,7 +31,7 @@ pub fn named<D: Kernels>(
     params: &[&mut Param<D>],
     mesh: &Mesh<D::Place>,
 ) -> Result<Vec<Named>> {
-    let stages = mesh.group(Axis::STAGES);
+    let stages = mesh.group(Axis::Pp);
     let line = |param: &&mut Param<D>| {
         let [rows, cols] = param.shape();
         format!("{rows} {cols} {} {}\n", u8::from(param.placement().trained), param.name())
@@ -77,7 +77,7 @@ pub fn whole<W: Device>(
     mesh: &Mesh<W::Place>,
     read: impl FnOnce(usize) -> layers::Result<Option<Vec<W::Elem>>>,
 ) -> Result<Option<Vec<W::Elem>>> {
-    let stages = mesh.group(Axis::STAGES);
+    let stages = mesh.group(Axis::Pp);
     let values = if stages.rank() == of.stage { read(of.index)? } else { None };
     if stages.size() == 1 {
         return Ok(values);

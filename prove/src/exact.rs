@@ -33,7 +33,7 @@ const SHARED: usize = 24;
 /// # Errors
 /// If the device's numbers do not hold the sums of so many ranks, or a rank fails.
 pub fn exact<D: Runs>(layout: &Layout, watch: &Watch) -> Result<[Exact; 2]> {
-    let shared = SHARED.next_multiple_of(layout.size(Axis::LAYERS));
+    let shared = SHARED.next_multiple_of(layout.size(Axis::Tp));
     let (holds, most) = (if D::Elem::NARROW { 1 << 8 } else { 1 << 24 }, shared * (WIDTH + 1) + 1);
     if most.max(layout.ranks()) > holds {
         let number = D::Elem::NAME;
@@ -103,7 +103,7 @@ fn salt(name: &str) -> u64 {
 
 /// A column layer and a row layer, on this rank's tokens of two microbatches; their gradients over all tokens.
 fn linear_layers<D: Runs>(at: &At<D>, shared: usize, to: &mut Exact) -> Result<()> {
-    let (mesh, axis, [up, down]) = (at.mesh, Axis::LAYERS, [[WIDTH, shared], [shared, WIDTH]]);
+    let (mesh, axis, [up, down]) = (at.mesh, Axis::Tp, [[WIDTH, shared], [shared, WIDTH]]);
     let tokens = mesh.over(Axes::TOKENS)?;
     let rows = 2 * tokens.size() + 3; // of a microbatch: ranks have two or three, or more
     let of = |name: &str, n: usize| (0..n).map(|i| whole(salt(name), i)).collect::<Vec<F61>>();

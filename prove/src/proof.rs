@@ -101,7 +101,7 @@ pub fn check<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> 
 /// Whether the ranks fit the model, and a table of its stages goes through all of each step.
 fn fits(subject: &Subject, scheme: Scheme<Cpu<F61>>) -> Result<()> {
     scheme.fits(&subject.model)?;
-    let stages = scheme.layout.size(Axis::STAGES);
+    let stages = scheme.layout.size(Axis::Pp);
     let mut steps = subject.steps.iter().map(|(batch, _)| batch.microbatches().len());
     steps.try_for_each(|n| scheme.pipeline().check(stages, n)).map_err(Error::new)
 }

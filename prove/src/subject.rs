@@ -3,7 +3,7 @@ use super::trace::{Trace, disturbed, told};
 use crate::cases::{Case, CaseStep, Document};
 use crate::program::START;
 use crate::{Watch, bound, oracle};
-use layers::model::shape::counted;
+use layers::counted;
 use layers::{Design, Kind, Shape, Window};
 use parallel::{At, Batch, Layout, Result, Sequence, Stages, dump, session};
 use reference::Weights;

@@ -8,26 +8,10 @@
 //! relu        h = x where x > 0    dx = dh where x > 0
 //! ```
 //! Source: Hendrycks, Gimpel, "Gaussian error linear units", arXiv:1606.08415; its tanh form is GPT-2's.
+use shape::Activation;
 use tensor::Scalar;
 
-/// The activation of a feed-forward layer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Activation {
-    /// silu(gate)·up, of rows `[gate | up]`: [`swiglu`](crate::swiglu).
-    #[default]
-    SwiGlu,
-    /// x·Φ(x).
-    Gelu,
-    /// Its approximation by a hyperbolic tangent, `gelu_new`.
-    GeluTanh,
-    /// max(x, 0).
-    Relu,
-}
-
 /// `X[N]` → `H[N]`.
-///
-/// # Panics
-/// For [`Activation::SwiGlu`], which is no function of one element.
 #[must_use]
 pub fn activate<S: Scalar>(x: &[S], f: Activation) -> Vec<S> {
     x.iter().map(|&x| x * gate(x, f).0).collect()
@@ -36,7 +20,7 @@ pub fn activate<S: Scalar>(x: &[S], f: Activation) -> Vec<S> {
 /// `X[N], dH[N]` → `dX[N]`.
 ///
 /// # Panics
-/// For [`Activation::SwiGlu`], and if there is not one `dH` for each `X`.
+/// If there is not one `dH` for each `X`.
 #[must_use]
 pub fn activate_backward<S: Scalar>(x: &[S], dh: &[S], f: Activation) -> Vec<S> {
     assert_eq!(x.len(), dh.len(), "one dH for each X");
@@ -50,7 +34,6 @@ pub fn activate_backward<S: Scalar>(x: &[S], dh: &[S], f: Activation) -> Vec<S> 
 /// All of these are `x·gate(x)`: the gate, and its derivative.
 fn gate<S: Scalar>(x: S, f: Activation) -> (S, S) {
     match f {
-        Activation::SwiGlu => panic!("SwiGLU takes rows [gate | up], not single elements"),
         Activation::Gelu => (x.normal_cdf(), x.normal_pdf()),
         Activation::GeluTanh => {
             let (a, b) = S::gelu_constants();
@@ -107,11 +90,5 @@ mod tests {
                 assert_derivative(&dh, &activate(&x, f), &[(&x, &activate_backward(&values(&x), &dh, f))]);
             }
         });
-    }
-
-    #[test]
-    #[should_panic(expected = "rows [gate | up]")]
-    fn a_gated_activation_panics() {
-        let _ = activate(&[1.0], Activation::SwiGlu);
     }
 }

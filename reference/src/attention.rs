@@ -5,29 +5,8 @@
 //! Source: Vaswani et al., arXiv:1706.03762; grouped heads: Ainslie et al., arXiv:2305.13245.
 use crate::look::Look;
 use crate::mask::{Mask, Tokens};
+use shape::Heads;
 use tensor::{Dropout, Scalar};
-
-/// The heads of an attention layer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Heads {
-    /// Query heads.
-    pub queries: usize,
-    /// KV heads, and as many value heads; they divide the query heads.
-    pub keys: usize,
-    /// Features a head.
-    pub dim: usize,
-}
-
-impl Heads {
-    /// Features of a row `[Q | K | V]`: `(queries + 2·keys)·dim`.
-    pub fn row(self) -> usize {
-        (self.queries + 2 * self.keys) * self.dim
-    }
-    /// Features of a row `[Q]`, and of what the heads gather: `queries·dim`.
-    pub(crate) fn gathered(self) -> usize {
-        self.queries * self.dim
-    }
-}
 
 /// `qkv[B, row]` → `O[B, queries·dim]`. `dropout`: of the probabilities, where there is one.
 ///

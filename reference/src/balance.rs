@@ -13,26 +13,13 @@
 //! Source: Fedus et al., Switch, §2.2, arXiv:2101.03961; DeepSeek-AI, DeepSeek-V3, §2.1.2, arXiv:2412.19437 (by sequence);
 //! Zoph et al., ST-MoE, §3, arXiv:2202.08906 (z); Hugging Face `transformers`, `load_balancing_loss_func` (pooled).
 use crate::dropout::Pass;
-use crate::experts::{Experts, Scoring};
 use crate::linear::{add, dot};
 use crate::loss::share;
-use crate::router::Routing;
+use crate::router::{Router, Routing};
 use crate::see::Walk;
 use crate::softmax::{log_sum_exp, softmax};
+use shape::Scoring;
 use tensor::Scalar;
-
-/// What training adds to the loss: the weights of the addends, 0 for none.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Balance {
-    /// `α`, of the balance of a microbatch.
-    pub microbatch: f64,
-    /// `β`, of the balance of each sequence.
-    pub sequence: f64,
-    /// `δ`, of the balance of all blocks of a microbatch together.
-    pub pooled: f64,
-    /// `λ`, of the squared log-sum-exp.
-    pub z: f64,
-}
 
 /// Sums over the rows of all blocks of a microbatch.
 #[derive(Clone, Debug)]
@@ -48,7 +35,7 @@ impl<S> Pool<S> {
     pub(crate) const EMPTY: Self = Self { blocks: 0, rows: 0, counts: Vec::new(), p: Vec::new() };
 }
 
-impl Experts {
+impl Router {
     /// Adds a block's rows to those of all blocks.
     pub(crate) fn pool<S: Scalar>(&self, routing: &Routing<S>, pool: &mut Pool<S>) {
         pool.blocks += 1;
@@ -75,7 +62,7 @@ impl Experts {
     }
 
     /// The balance of all blocks, once they have been gone through; 0 where nothing is learnt.
-    pub fn pooled<S: Scalar>(&self, walk: &Walk<S>) -> S {
+    pub(crate) fn pooled<S: Scalar>(&self, walk: &Walk<S>) -> S {
         let slopes = walk.pass.map_or_else(Vec::new, |pass| self.pooled_slopes(&walk.pool, pass));
         walk.pool.p.iter().zip(slopes).fold(S::ZERO, |sum, (&p, slope)| sum + p * slope)
     }

@@ -15,10 +15,11 @@ use crate::feed_forward::FeedForwardSaved;
 use crate::head_norm::{head_norm, head_norm_backward};
 use crate::linear::add;
 use crate::mask::Tokens;
-use crate::model::{Fed, Model, Positions, Rates};
+use crate::model::{Fed, Model};
 use crate::parameters::Weights;
 use crate::rotary::rotary;
 use crate::see::Walk;
+use shape::{Positions, Rates};
 use tensor::{Dropout, Scalar};
 
 /// What a block's backward needs of its forward, in the order in which it came about.

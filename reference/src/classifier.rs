@@ -3,10 +3,11 @@
 //! ```text
 //! X₀ = X;   Xᵢ₊₁ = relu(Xᵢ·Wᵢ + bᵢ);   logits = X_last·W_last + b_last
 //! ```
-use crate::activation::{Activation, activate, activate_backward};
-use crate::loss::{Objective, cross_entropy, cross_entropy_backward};
+use crate::activation::{activate, activate_backward};
+use crate::loss::{cross_entropy, cross_entropy_backward};
 use crate::parameters::{Does, Map, Weights};
 use crate::see::Walk;
+use shape::{Activation, Objective};
 use tensor::Scalar;
 
 /// A multilayer perceptron that tells classes apart.

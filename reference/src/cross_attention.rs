@@ -4,9 +4,9 @@
 //! sequence, of its own length. What a query gathers, and the way back, is in `look.rs`.
 //!
 //! Source: Vaswani et al., §3.2.3, arXiv:1706.03762.
-use crate::attention::Heads;
 use crate::look::Look;
 use crate::mask::Mask;
+use shape::Heads;
 use tensor::Scalar;
 
 /// `q[B, queries·dim], kv[M, 2·keys·dim]` → `O[B, queries·dim]`. `lengths`: tokens of each sequence, and of each

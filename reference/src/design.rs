@@ -48,7 +48,7 @@ impl Design {
     /// How much a bias by which tokens choose experts rises or falls after each step.
     pub(crate) fn bias_rate(&self) -> f64 {
         let Self::Transformer(model) = self else { return 0.0 };
-        model.experts.as_ref().and_then(|experts| experts.bias).unwrap_or(0.0)
+        model.experts.and_then(|experts| experts.bias).unwrap_or(0.0)
     }
 
     /// Tokens of a sequence.
@@ -92,6 +92,7 @@ mod tests {
     use crate::linear::add;
     use crate::proof::{assert_derivative, draw, everything, small, under_two_keys, values};
     use crate::{Optimizer, Pass, Trainer, Updates, mean_square};
+    use shape::{Rates, Shape};
     use tensor::{Dual, F61};
 
     fn rows(n: usize, salt: usize) -> Vec<f32> {
@@ -121,8 +122,7 @@ mod tests {
     fn gradients_of_blocks_equal_the_derivative_exactly() {
         under_two_keys(|| {
             for model in [small(false), everything()] {
-                let (width, design) =
-                    (model.width, Design::Transformer(Model { bare: true, ..model.clone() }));
+                let (width, design) = (model.width, Design::Transformer(Model { bare: true, ..model }));
                 let batch = rows_of(width, [&[3, 1, 2], &[]]).remove(0);
                 let w = weights::<Dual<F61>>(&design, 3);
                 let still = w.iter().map(|(name, w)| (name.clone(), values(w))).collect();
@@ -132,8 +132,10 @@ mod tests {
                 assert_eq!(loss, moved.value);
                 let inputs: Vec<_> = w.iter().map(|(name, w)| (w.as_slice(), g[name].as_slice())).collect();
                 assert_derivative(&[F61::ONE], &[moved], &inputs);
-                let plain =
-                    Design::Transformer(Model { dropout: crate::Rates::default(), bare: true, ..model });
+                let plain = Design::Transformer(Model {
+                    shape: Shape { dropout: Rates::default(), ..*model },
+                    bare: true,
+                });
                 let y: Vec<F61> = features(&batch, |s| &s.y);
                 let given = plain.logits_seen(&still, &batch, &mut |_, _| {});
                 let (loss, _) = seen(&plain, &still, &batch);

@@ -15,78 +15,15 @@
 //!
 //! Source: Shazeer et al., arXiv:1701.06538; Fedus et al., Switch, arXiv:2101.03961 (capacity); Zhou et al.,
 //! arXiv:2202.09368 (experts that choose).
-use crate::activation::Activation;
-use crate::balance::Balance;
 use crate::dropout::Pass;
-use crate::feed_forward::{FeedForward, FeedForwardSaved};
+use crate::feed_forward::{FeedForwardSaved, Pair, first, of_rows, of_rows_backward};
 use crate::linear::{add, dot, linear, linear_backward, transpose};
 use crate::mask::Tokens;
 use crate::parameters::{Does, Map, Weights};
-use crate::router::Routing;
+use crate::router::{Router, Routing};
 use crate::see::Walk;
+use shape::{Experts, FeedForward, SharedExpert};
 use tensor::{Noise, Scalar};
-
-/// Experts in place of a feed-forward: all that their parameters do not say.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Experts {
-    /// How many there are, `E`.
-    pub count: usize,
-    /// How many each token chooses, `k`.
-    pub chosen: usize,
-    /// Hidden features of each, `F`.
-    pub hidden: usize,
-    /// What a score is.
-    pub scoring: Scoring,
-    /// Whether a token's gates are divided by their sum.
-    pub normalize: bool,
-    /// What gates are multiplied by after that.
-    pub scale: f64,
-    /// A bias is added to the scores that choose. It has no gradient; this is how much it rises or falls after each step.
-    pub bias: Option<f64>,
-    /// Groups that are chosen before experts are.
-    pub groups: Option<Groups>,
-    /// The most tokens that an expert takes: this times what it would take of a microbatch if all took as many.
-    pub capacity: Option<f64>,
-    /// The expert that all tokens go through.
-    pub shared: Option<Shared>,
-    /// What training adds to the loss.
-    pub balance: Balance,
-    /// The blocks that have a usual feed-forward.
-    pub dense: Vec<usize>,
-    /// Whether tokens are dealt to experts in turn.
-    pub forced: bool,
-    /// Whether experts choose tokens: each as many as it takes.
-    pub by_experts: bool,
-    /// The standard deviation of what learning adds to the scores that choose.
-    pub noise: f64,
-}
-
-/// What a score is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scoring {
-    /// The softmax over all experts.
-    Softmax,
-    /// The sigmoid of a logit.
-    Sigmoid,
-}
-
-/// Groups of consecutive experts, equally many in each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Groups {
-    /// How many there are.
-    pub count: usize,
-    /// From how many of them a token chooses.
-    pub chosen: usize,
-}
-
-/// The expert that all tokens go through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shared {
-    /// Its hidden features.
-    pub hidden: usize,
-    /// Whether what it gives is multiplied by a sigmoid.
-    pub gated: bool,
-}
 
 /// A layer of experts that has a name.
 #[derive(Clone, Debug)]
@@ -95,8 +32,8 @@ pub struct Mixture {
     pub name: String,
     /// Features of a token, `D`.
     pub width: usize,
-    /// The experts' activation.
-    pub activation: Activation,
+    /// What each expert is.
+    pub kind: FeedForward,
     /// The experts.
     pub experts: Experts,
 }
@@ -133,15 +70,20 @@ impl Mixture {
     #[must_use]
     pub fn shapes(&self) -> Vec<(String, [usize; 2])> {
         let ([router, gate], Experts { count, hidden, bias, shared, .. }) = (self.maps(), &self.experts);
-        let (first, columns) = self.activation.first(*hidden);
+        let (first, columns) = first(self.kind, *hidden);
         let part = |part: &str, shape| (format!("{}.{part}", self.name), shape);
         let mut shapes = router.shapes();
         shapes.extend(bias.map(|_| part("router.bias", [1, *count])));
         shapes.push(part(&format!("experts.{first}"), [count * self.width, columns]));
         shapes.push(part("experts.down", [count * self.width, *hidden]));
-        shapes.extend(self.shared().iter().flat_map(FeedForward::shapes));
+        shapes.extend(self.shared().iter().flat_map(Pair::shapes));
         shapes.extend(shared.filter(|shared| shared.gated).iter().flat_map(|_| gate.shapes()));
         shapes
+    }
+
+    /// The loss that balances all blocks together, after the walk through them; 0 where nothing is learnt.
+    pub fn pooled<S: Scalar>(&self, walk: &Walk<S>) -> S {
+        Router(self.experts).pooled(walk)
     }
 
     /// `X[B,D]` of sequences of these lengths → `Y[B,D]`, and what the backward needs, showing what the router and the shared
@@ -156,7 +98,7 @@ impl Mixture {
         walk: &mut Walk<S>,
     ) -> (Vec<S>, MixtureSaved<S>) {
         assert_eq!(x.len(), lengths.iter().sum::<usize>() * self.width, "a row of X for every token");
-        let (w, [router, gate], experts) = (walk.w, self.maps(), &self.experts);
+        let (w, [router, gate], experts) = (walk.w, self.maps(), Router(self.experts));
         let mut y = vec![S::ZERO; x.len()];
         let logits = router.forward_seen(walk, &x);
         let routing = experts.route(
@@ -201,7 +143,7 @@ impl Mixture {
         walk: &mut Walk<S>,
         g: &mut Weights<S>,
     ) -> Vec<S> {
-        let ([router, _], experts, routing) = (self.maps(), &self.experts, &saved.routing);
+        let ([router, _], experts, routing) = (self.maps(), Router(self.experts), &saved.routing);
         let mut dx = vec![S::ZERO; saved.x.len()];
         let mut dg: Vec<_> = routing.gates.iter().map(|gates| vec![S::ZERO; gates.len()]).collect();
         let [mut first, mut down] = [Vec::new(), Vec::new()];
@@ -238,7 +180,7 @@ impl Mixture {
         let x: Vec<S> =
             copies.iter().flat_map(|(t, _)| &x[t * self.width..][..self.width]).copied().collect();
         let up = linear(&x, first, [self.width, self.first().1]);
-        let h = self.activation.of_rows(&up, f);
+        let h = of_rows(self.kind, &up, f);
         let y = linear(&h, &transpose(down, [self.width, f]), [f, self.width]);
         Taken { copies, x, up, h, y }
     }
@@ -263,7 +205,7 @@ impl Mixture {
     ) -> (Vec<S>, Vec<S>, Vec<S>) {
         let ([first, down], f) = (self.matrices(e, w), self.experts.hidden);
         let (dh, d_down) = linear_backward(&taken.h, &transpose(down, [self.width, f]), dy, [f, self.width]);
-        let d_up = self.activation.of_rows_backward(&taken.up, &dh, f);
+        let d_up = of_rows_backward(self.kind, &taken.up, &dh, f);
         let (dx, d_first) = linear_backward(&taken.x, first, &d_up, [self.width, self.first().1]);
         (dx, d_first, transpose(&d_down, [f, self.width]))
     }
@@ -297,17 +239,17 @@ impl Mixture {
             Map { name: self.part(part), shape, bias: false, does: Does::Affine }
         })
     }
-    fn shared(&self) -> Option<FeedForward> {
-        let of = |shared: Shared| [self.width, shared.hidden];
+    fn shared(&self) -> Option<Pair> {
+        let of = |shared: SharedExpert| [self.width, shared.hidden];
         let name = self.part("shared");
-        self.experts.shared.map(|shared| FeedForward::new(&name, self.activation, of(shared), false))
+        self.experts.shared.map(|shared| Pair::new(&name, self.kind, of(shared), false))
     }
     fn gated(&self) -> bool {
         self.experts.shared.is_some_and(|shared| shared.gated)
     }
     /// The name of the experts' first matrices, and the columns of each.
     fn first(&self) -> (String, usize) {
-        let (first, columns) = self.activation.first(self.experts.hidden);
+        let (first, columns) = first(self.kind, self.experts.hidden);
         (self.part(&format!("experts.{first}")), columns)
     }
     /// Expert `e`'s: `W_up[D, F or 2F]`, and `W_down` transposed, `[D,F]`.

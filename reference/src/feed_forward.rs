@@ -3,17 +3,18 @@
 //! ```text
 //! Y[B,D] = activation(X[B,D]·W_up + b)·W_down + b
 //! ```
-use crate::activation::{Activation, activate, activate_backward};
+use crate::activation::{activate, activate_backward};
 use crate::parameters::{Does, Map, Shapes, Weights};
 use crate::see::Walk;
 use crate::swiglu::{swiglu, swiglu_backward};
+use shape::FeedForward;
 use tensor::Scalar;
 
 /// Two matrices and what lies between them.
-pub(crate) struct FeedForward {
+pub(crate) struct Pair {
     up: Map,
     down: Map,
-    activation: Activation,
+    kind: FeedForward,
     hidden: usize,
 }
 
@@ -24,12 +25,12 @@ pub(crate) struct FeedForwardSaved<S> {
     h: Vec<S>,  // what comes out
 }
 
-impl FeedForward {
+impl Pair {
     /// Parameters `{name}.gate_up` or `.up`, and `.down`.
-    pub(crate) fn new(name: &str, activation: Activation, [width, hidden]: [usize; 2], bias: bool) -> Self {
+    pub(crate) fn new(name: &str, kind: FeedForward, [width, hidden]: [usize; 2], bias: bool) -> Self {
         let map = |part, shape| Map { name: format!("{name}.{part}"), shape, bias, does: Does::Affine };
-        let (first, columns) = activation.first(hidden);
-        Self { up: map(first, [width, columns]), down: map("down", [hidden, width]), activation, hidden }
+        let (first, columns) = first(kind, hidden);
+        Self { up: map(first, [width, columns]), down: map("down", [hidden, width]), kind, hidden }
     }
     pub(crate) fn shapes(&self) -> Shapes {
         [self.up.shapes(), self.down.shapes()].concat()
@@ -37,7 +38,7 @@ impl FeedForward {
     /// `X[B,D]` → `Y[B,D]`.
     pub(crate) fn forward<S: Scalar>(&self, walk: &mut Walk<S>, x: Vec<S>) -> (Vec<S>, FeedForwardSaved<S>) {
         let up = self.up.forward_seen(walk, &x);
-        let h = self.activation.of_rows(&up, self.hidden);
+        let h = of_rows(self.kind, &up, self.hidden);
         (self.down.forward_seen(walk, &h), FeedForwardSaved { x, up, h })
     }
     /// `dY[B,D]` → `dX[B,D]`; the gradients of the parameters go into `g`.
@@ -48,30 +49,31 @@ impl FeedForward {
         g: &mut Weights<S>,
     ) -> Vec<S> {
         let dh = self.down.backward_seen(walk, &saved.h, dy, g);
-        let d_up = self.activation.of_rows_backward(&saved.up, &dh, self.hidden);
+        let d_up = of_rows_backward(self.kind, &saved.up, &dh, self.hidden);
         self.up.backward_seen(walk, &saved.x, &d_up, g)
     }
 }
 
-impl Activation {
-    /// What the matrix in front of it is called, and the matrix's columns.
-    pub(crate) fn first(self, hidden: usize) -> (&'static str, usize) {
-        match self {
-            Self::SwiGlu => ("gate_up", 2 * hidden),
-            Self::Gelu | Self::GeluTanh | Self::Relu => ("up", hidden),
-        }
+/// What the matrix in front of a function is called, and the matrix's columns.
+pub(crate) fn first(kind: FeedForward, hidden: usize) -> (&'static str, usize) {
+    match kind {
+        FeedForward::SwiGlu => ("gate_up", 2 * hidden),
+        FeedForward::Plain(_) => ("up", hidden),
     }
-    /// Of rows as wide as that matrix says: rows of `hidden`.
-    pub(crate) fn of_rows<S: Scalar>(self, x: &[S], hidden: usize) -> Vec<S> {
-        match self {
-            Self::SwiGlu => swiglu(x, hidden),
-            plain => activate(x, plain),
-        }
+}
+
+/// The function of rows as wide as that matrix says: rows of `hidden`.
+pub(crate) fn of_rows<S: Scalar>(kind: FeedForward, x: &[S], hidden: usize) -> Vec<S> {
+    match kind {
+        FeedForward::SwiGlu => swiglu(x, hidden),
+        FeedForward::Plain(f) => activate(x, f),
     }
-    pub(crate) fn of_rows_backward<S: Scalar>(self, x: &[S], dh: &[S], hidden: usize) -> Vec<S> {
-        match self {
-            Self::SwiGlu => swiglu_backward(x, dh, hidden),
-            plain => activate_backward(x, dh, plain),
-        }
+}
+
+/// Its backward.
+pub(crate) fn of_rows_backward<S: Scalar>(kind: FeedForward, x: &[S], dh: &[S], hidden: usize) -> Vec<S> {
+    match kind {
+        FeedForward::SwiGlu => swiglu_backward(x, dh, hidden),
+        FeedForward::Plain(f) => activate_backward(x, dh, f),
     }
 }

@@ -5,9 +5,9 @@
 //! backward  as of the norm; the gains' gradients are sums over all tokens and heads
 //! ```
 //! Source: Henry et al., "Query-key normalization", arXiv:2010.04245; this form: Qwen3, arXiv:2505.09388, §2.
-use crate::attention::Heads;
 use crate::linear::add;
 use crate::norm::{rms_norm, rms_norm_backward};
+use shape::Heads;
 use tensor::Scalar;
 
 /// Norms the queries and keys of rows `[Q | K | V]` in place: `qkv[B, row]`, `q_gain[dim]`, `k_gain[dim]`.

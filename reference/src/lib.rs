@@ -2,8 +2,8 @@
 //! loops, generic over [`tensor::Scalar`].
 //!
 //! Every split, fused or pipelined program of the workspace is judged by what stands here, so nothing here is
-//! clever, and nothing is shared with what it judges but `Scalar`, and what both sides must agree on: `Rope`,
-//! `Dropout` and `IGNORED`. Matrices are row-major slices; a row is a token, and the sequences of a batch lie one
+//! clever, and nothing that computes is shared with what it judges but `Scalar`, and what both sides must agree on: `Rope`,
+//! `Dropout`, `Noise` and `IGNORED`. What a model is made of is plain data of the crate `shape`. Matrices are row-major slices; a row is a token, and the sequences of a batch lie one
 //! after the other without padding. On floats this is the ordinary model; on `F61` its values are bit-equal for every
 //! correct program; on `Dual<F61>` they carry derivatives; on `Degree` they bound how often a proof could err.
 //!
@@ -66,9 +66,8 @@ mod swiglu;
 mod train;
 mod update;
 
-pub use activation::{Activation, activate, activate_backward};
-pub use attention::{Heads, attention, attention_backward};
-pub use balance::Balance;
+pub use activation::{activate, activate_backward};
+pub use attention::{attention, attention_backward};
 pub use bias::{add_bias, bias_gradient};
 pub use block::BlockSaved;
 pub use classifier::Classifier;
@@ -76,18 +75,17 @@ pub use cross_attention::{cross_attention, cross_attention_backward};
 pub use degree::{Degree, Function, Tally};
 pub use design::Design;
 pub use dropout::{Pass, dropout};
-pub use experts::{Experts, Groups, Mixture, MixtureSaved, Scoring, Shared};
+pub use experts::{Mixture, MixtureSaved};
 pub use head_norm::{head_norm, head_norm_backward};
 pub use layer_norm::{layer_norm, layer_norm_backward};
 pub use linear::{linear, linear_backward};
 pub use loss::{
-    Objective, cross_entropy, cross_entropy_backward, embed, embed_backward, mean_square,
-    mean_square_backward,
+    cross_entropy, cross_entropy_backward, embed, embed_backward, mean_square, mean_square_backward,
 };
 pub use mask::{Mask, Tokens};
-pub use model::{Model, Positions, Rates, Window};
+pub use model::Model;
 pub use norm::{rms_norm, rms_norm_backward};
-pub use parameters::{Norm, Weights};
+pub use parameters::Weights;
 pub use pass::Sequence;
 pub use rotary::rotary;
 pub use see::{See, Walk};

@@ -9,10 +9,10 @@
 //! backward  dpⱼ = mⱼ·dO·Vⱼ   dsⱼ = pⱼ·(dpⱼ − Σᵢ pᵢ·dpᵢ)/√d
 //!           dQ = Σ dsⱼ·Kⱼ    dKⱼ += dsⱼ·Q                 dVⱼ += mⱼ·pⱼ·dO
 //! ```
-use crate::attention::Heads;
 use crate::linear::{add, dot};
 use crate::mask::Mask;
 use crate::softmax::softmax;
+use shape::Heads;
 use std::ops::Range;
 use tensor::{Dropout, Scalar};
 

@@ -12,6 +12,7 @@
 //! Source: smoothing: Szegedy et al., §7, arXiv:1512.00567; z-loss: Chowdhery et al., `PaLM`, §5, arXiv:2204.02311.
 use crate::linear::add;
 use crate::softmax::{log_sum_exp, softmax};
+use shape::Objective;
 use tensor::{IGNORED, Scalar};
 
 /// `table[V,D]`, `ids[B]` → `X[B,D]`, with `D = width`.
@@ -43,15 +44,6 @@ pub fn embed_backward<S: Scalar>(
         table[id * width..][..width].fill(S::ZERO);
     }
     table
-}
-
-/// What the loss is besides cross-entropy; by default nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Objective {
-    /// Label smoothing `ε`: the share of the target that all tokens have evenly.
-    pub smoothing: f64,
-    /// The weight `λ` of the squared log-sum-exp, which keeps logits near 0.
-    pub z: f64,
 }
 
 /// `logits[B,V]`, `targets[B]` → these tokens' share of the mean loss, in nats; rows whose target is [`IGNORED`]

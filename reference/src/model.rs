@@ -8,97 +8,33 @@
 //! | Qwen2 | " | " | " | qkv | |
 //! | Qwen3 | " | " | " | none | norms of heads |
 //! | Mixtral, DeepSeek | " | " | " | none | experts |
-use crate::activation::Activation;
-use crate::attention::Heads;
-use crate::experts::{Experts, Mixture};
-use crate::feed_forward::FeedForward;
-use crate::loss::Objective;
+use crate::experts::Mixture;
+use crate::feed_forward::Pair;
 use crate::mask::Mask;
-use crate::parameters::{Does, Map, Norm, Shapes};
-use tensor::Rope;
+use crate::parameters::{Does, Map, Shapes};
+use shape::{Experts, NormKind, Positions, Shape, Window};
+use std::ops::Deref;
 
-/// A decoder: all that its parameters do not say. The default is a Llama whose sizes are still to come.
-#[derive(Clone, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "a family is a choice of parts")]
+/// A decoder: all that its parameters do not say.
+#[derive(Clone, Copy, Debug)]
 pub struct Model {
-    /// Features of a token between blocks, `D`.
-    pub width: usize,
-    /// Transformer blocks.
-    pub blocks: usize,
-    /// The heads of each block's attention.
-    pub heads: Heads,
-    /// Hidden features of each block's feed-forward layer, `F`.
-    pub hidden: usize,
-    /// Token ids, `V`.
-    pub vocabulary: usize,
-    /// The id of padding: its row of the embedding has no gradient from being read.
-    pub padding: Option<usize>,
-    /// What the norms add to the mean square or variance.
-    pub eps: f64,
-    /// Whether the head is the embedding transposed.
-    pub tied: bool,
-    /// The norm in front of both branches of a block, and of the head.
-    pub norm: Norm,
-    /// How a token tells where it stands.
-    pub positions: Positions,
-    /// The activation of the feed-forward layers.
-    pub activation: Activation,
-    /// Experts in place of the feed-forward layers, if there are any.
-    pub experts: Option<Experts>,
-    /// Whether queries, keys and values have a bias.
-    pub bias_qkv: bool,
-    /// Whether attention's output has a bias.
-    pub bias_out: bool,
-    /// Whether both matrices of the feed-forward layer have a bias.
-    pub bias_mlp: bool,
-    /// Whether each head's query and key are normed.
-    pub head_norm: bool,
-    /// How far tokens look back, where not to the first.
-    pub window: Option<Window>,
-    /// What dropout takes away in training.
-    pub dropout: Rates,
-    /// What the loss is besides cross-entropy.
-    pub objective: Objective,
+    /// What it is made of.
+    pub shape: Shape,
     /// Whether there are the blocks alone, without embedding and head: rows of features go in and come out, and the loss is
     /// the mean square of what is missing.
     pub bare: bool,
 }
 
-/// How a token tells where it stands in its sequence.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Positions {
-    /// Queries and keys are turned.
-    Rotary(Rope),
-    /// A learned row for each of this many positions is added to the embedding.
-    Learned(usize),
-}
-
-impl Default for Positions {
-    fn default() -> Self {
-        Self::Rotary(10_000.0.into())
+impl From<Shape> for Model {
+    fn from(shape: Shape) -> Self {
+        Self { shape, bare: false }
     }
 }
-
-/// Windows of attention: [`Mask::Window`] in later blocks, [`Mask::Causal`] in earlier ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// How many tokens one sees, itself included.
-    pub size: usize,
-    /// How many of the first ones every token sees besides.
-    pub sinks: usize,
-    /// The first block that has a window.
-    pub from: usize,
-}
-
-/// Rates of dropout: the share that is taken away.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Rates {
-    /// Of the embedding, positions added.
-    pub embedding: f64,
-    /// Of attention's probabilities.
-    pub attention: f64,
-    /// Of what both branches of a block add.
-    pub residual: f64,
+impl Deref for Model {
+    type Target = Shape;
+    fn deref(&self) -> &Shape {
+        &self.shape
+    }
 }
 
 /// The maps of one block.
@@ -113,7 +49,7 @@ pub(crate) struct BlockMaps {
 
 /// What the second branch of a block is.
 pub(crate) enum Fed {
-    Dense(FeedForward),
+    Dense(Pair),
     Experts(Mixture),
 }
 
@@ -152,30 +88,25 @@ impl Model {
         let part = |part: &str| format!("blocks.{i}.{part}");
         let affine = |name, shape, bias| Map { name: part(name), shape, bias, does: Does::Affine };
         let (d, heads, mlp) = (self.width, self.heads, part("mlp"));
-        let fed = if let Some(experts) = self.experts(i) {
-            let (activation, experts) = (self.activation, experts.clone());
-            Fed::Experts(Mixture { name: mlp, width: d, activation, experts })
+        let with_experts = |experts: &Experts| experts.dense.iter().all(|dense| dense != i);
+        let fed = if let Some(experts) = self.shape.experts.filter(with_experts) {
+            Fed::Experts(Mixture { name: mlp, width: d, kind: self.feed_forward, experts })
         } else {
-            Fed::Dense(FeedForward::new(&mlp, self.activation, [d, self.hidden], self.bias_mlp))
+            Fed::Dense(Pair::new(&mlp, self.feed_forward, [d, self.hidden], self.bias.mlp))
         };
         BlockMaps {
             norm1: self.normed(part("norm1")),
-            qkv: affine("attention.qkv", [d, heads.row()], self.bias_qkv),
+            qkv: affine("attention.qkv", [d, heads.row()], self.bias.qkv),
             head_gains: self.head_norm.then(|| ["attention.q_norm", "attention.k_norm"].map(part)),
-            out: affine("attention.out", [heads.gathered(), d], self.bias_out),
+            out: affine("attention.out", [heads.gathered(), d], self.bias.out),
             norm2: self.normed(part("norm2")),
             fed,
         }
     }
 
     pub(crate) fn normed(&self, name: String) -> Map {
-        let (shape, bias) = ([1, self.width], self.norm == Norm::Layer);
+        let (shape, bias) = ([1, self.width], self.norm == NormKind::Layer);
         Map { name, shape, bias, does: Does::Norm(self.eps) }
-    }
-
-    /// The experts of block `i`, if it has such.
-    pub fn experts(&self, i: usize) -> Option<&Experts> {
-        self.experts.as_ref().filter(|experts| !experts.dense.contains(&i))
     }
 
     /// Whom the tokens of block `i` see.
@@ -191,6 +122,7 @@ impl Model {
 mod tests {
     use super::*;
     use crate::proof::{deepseek, everything, gpt2, mixtral, qwen3, small, windowed};
+    use shape::{Activation, FeedForward};
 
     /// The names and shapes in front of, in and behind the blocks of a model with two.
     fn assert_shapes(model: &Model, front: &str, block: &str, behind: &str) {
@@ -236,7 +168,7 @@ mod tests {
         let front = "norm1[1,4] attention.qkv[4,12] attention.out[6,4] norm2[1,4]";
         let block = format!("{front} mlp.router[4,5] mlp.experts.gate_up[20,6] mlp.experts.down[20,3]");
         assert_shapes(&mixtral(), "embedding[7,4]", &block, "norm[1,4] head[4,7]");
-        let relu = Model { activation: Activation::Relu, ..mixtral() };
+        let relu = Shape { feed_forward: FeedForward::Plain(Activation::Relu), ..*mixtral() }.into();
         let block = block.replace("gate_up[20,6]", "up[20,3]");
         assert_shapes(&relu, "embedding[7,4]", &block, "norm[1,4] head[4,7]");
         let experts = "mlp.router[4,6] mlp.router.bias[1,6] mlp.experts.gate_up[24,6] mlp.experts.down[24,3]

@@ -20,16 +20,6 @@ pub(crate) fn trained(mut shapes: Shapes) -> Shapes {
     shapes
 }
 
-/// Which norm a model has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Norm {
-    /// The root-mean-square norm: a gain.
-    #[default]
-    Rms,
-    /// The layer norm: a gain and a bias.
-    Layer,
-}
-
 /// A map of rows, with the parameter `name` of this shape, and `name.bias` where it has one.
 pub(crate) struct Map {
     pub(crate) name: String,

@@ -11,9 +11,11 @@ use crate::loss::{
     cross_entropy, cross_entropy_backward, embed, embed_backward, mean_square, mean_square_backward,
 };
 use crate::mask::Tokens;
-use crate::model::{Model, Positions};
+use crate::model::Model;
 use crate::parameters::Weights;
+use crate::router::Router;
 use crate::see::{See, Walk};
+use shape::Positions;
 use tensor::{Dropout, Scalar};
 
 /// A sequence of tokens, and for each what the model should give.
@@ -67,7 +69,7 @@ impl Model {
     ) -> (S, Weights<S>) {
         walk.pass = walk.pass.map(|pass| Pass { mean_over, ..pass });
         let tape = self.forward(microbatch, walk);
-        let pooled = self.experts.as_ref().map_or(S::ZERO, |experts| experts.pooled(walk));
+        let pooled = self.experts.map_or(S::ZERO, |experts| Router(experts).pooled(walk));
         let added = tape.blocks.iter().fold(pooled, |sum, block| sum + block.loss());
         if self.bare {
             let (n, y) = (mean_over * self.width, features(microbatch, |s| &s.y));
@@ -78,7 +80,7 @@ impl Model {
         }
         assert!(microbatch.iter().all(|s| s.ids.len() == s.targets.len()), "one target for each id");
         let targets: Vec<u32> = microbatch.iter().flat_map(|s| s.targets.iter().copied()).collect();
-        let (v, objective) = (self.vocabulary, &self.objective);
+        let (v, objective) = (self.vocabulary, &self.loss);
         let loss = cross_entropy(&tape.logits, &targets, v, mean_over, objective);
         let d_logits = cross_entropy_backward(&tape.logits, &targets, v, mean_over, objective);
         (loss + added, self.backward(&tape, &d_logits, walk))

@@ -3,9 +3,10 @@
 //! For a forward `Y = f(X)` run on duals and any `dY`, the gradient `dX` is right exactly when
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ for every direction `Ẋ`. A random direction over the field of 2^61 − 1 lets a wrong `dX`
 //! pass with probability 2^-61 or so: no tolerance, no step width.
-use crate::{
-    Activation, Balance, Classifier, Experts, Groups, Heads, Model, Norm, Objective, Pass, Positions, Rates,
-    Scoring, Sequence, Shared, Walk, Weights, Window,
+use crate::{Classifier, Model, Pass, Sequence, Walk, Weights};
+use shape::{
+    Activation, Balance, Biases, Blocks, Experts, FeedForward, Groups, Heads, NormKind, Objective, Positions,
+    Rates, Scoring, Shape, SharedExpert, Window,
 };
 use tensor::{Dual, F61, IGNORED, Key, Rope, Scalar, Scaling, mix};
 
@@ -25,9 +26,11 @@ pub(crate) fn draw<S: Scalar>(seed: u64, n: usize) -> Vec<S> {
 /// A model in which no two dimensions are equal that could be confused, with grouped heads of an odd dimension.
 pub(crate) fn small(tied: bool) -> Model {
     let heads = Heads { queries: 2, keys: 1, dim: 3 };
-    let sizes = Model { width: 4, blocks: 2, heads, hidden: 5, vocabulary: 7, ..Model::default() };
-    Model { positions: Positions::Rotary(100.0.into()), eps: 0.01, tied, ..sizes }
+    let sizes = Shape { width: 4, blocks: 2, heads, hidden: 5, vocabulary: 7, ..Shape::LLAMA };
+    Shape { positions: Positions::Rotary(100.0.into()), eps: 0.01, tied, ..sizes }.into()
 }
+
+const EVERY_BIAS: Biases = Biases { qkv: true, out: true, mlp: true };
 
 impl Model {
     /// Logits, which nobody is shown.
@@ -66,15 +69,14 @@ impl Classifier {
 
 /// A GPT-2.
 pub(crate) fn gpt2() -> Model {
-    let heads = Heads { queries: 3, keys: 3, dim: 2 };
-    let (norm, positions) = (Norm::Layer, Positions::Learned(5));
-    let biased = Model { bias_qkv: true, bias_out: true, bias_mlp: true, ..small(true) };
-    Model { heads, norm, positions, activation: Activation::GeluTanh, ..biased }
+    let (heads, positions) = (Heads { queries: 3, keys: 3, dim: 2 }, Positions::Learned(5));
+    let (norm, feed_forward) = (NormKind::Layer, FeedForward::Plain(Activation::GeluTanh));
+    Shape { heads, norm, positions, feed_forward, bias: EVERY_BIAS, ..*small(true) }.into()
 }
 
 /// A Qwen3.
 pub(crate) fn qwen3() -> Model {
-    Model { head_norm: true, ..small(false) }
+    Shape { head_norm: true, ..*small(false) }.into()
 }
 
 /// A Mistral whose first block sees everything, with Qwen2's biases, a scaled rope and a plain activation.
@@ -82,56 +84,42 @@ pub(crate) fn windowed() -> Model {
     let scaling = Scaling::Llama3 { factor: 4.0, low: 1.0, high: 2.0, original: 12.0 };
     let positions = Positions::Rotary(Rope { base: 20.0, scaling });
     let window = Some(Window { size: 2, sinks: 1, from: 1 });
-    Model { bias_qkv: true, window, positions, activation: Activation::Relu, ..small(false) }
+    let (bias, feed_forward) =
+        (Biases { qkv: true, ..Biases::default() }, FeedForward::Plain(Activation::Relu));
+    Shape { bias, window, positions, feed_forward, ..*small(false) }.into()
 }
 
 /// All that there is at once: windows from the first block on, all dropouts, smoothing and z-loss.
 pub(crate) fn everything() -> Model {
-    let (window, norm) = (Some(Window { size: 2, sinks: 1, from: 0 }), Norm::Layer);
+    let (window, norm) = (Some(Window { size: 2, sinks: 1, from: 0 }), NormKind::Layer);
     let dropout = Rates { embedding: 0.25, attention: 0.375, residual: 0.5 };
-    let objective = Objective { smoothing: 0.125, z: 0.25 };
-    let biased = Model { bias_qkv: true, bias_out: true, bias_mlp: true, head_norm: true, ..small(true) };
-    Model { norm, window, dropout, objective, ..biased }
+    let loss = Objective { smoothing: 0.125, z: 0.25 };
+    Shape { norm, window, dropout, loss, bias: EVERY_BIAS, head_norm: true, ..*small(true) }.into()
 }
 
 /// What is in none of the others: learned positions with root-mean-square norms, `GeLU`, only one dropout.
 pub(crate) fn learned() -> Model {
     let dropout = Rates { embedding: 0.375, ..Rates::default() };
-    let positions = Positions::Learned(4);
-    Model { positions, activation: Activation::Gelu, bias_out: true, dropout, ..small(false) }
+    let (bias, feed_forward) =
+        (Biases { out: true, ..Biases::default() }, FeedForward::Plain(Activation::Gelu));
+    Shape { positions: Positions::Learned(4), feed_forward, bias, dropout, ..*small(false) }.into()
 }
 
 /// Mixtral's experts, but few and small: five, which groups do not share evenly.
 pub(crate) fn few() -> Experts {
-    Experts {
-        count: 5,
-        chosen: 2,
-        hidden: 3,
-        scoring: Scoring::Softmax,
-        normalize: true,
-        scale: 1.0,
-        bias: None,
-        groups: None,
-        capacity: None,
-        shared: None,
-        balance: Balance::default(),
-        dense: Vec::new(),
-        forced: false,
-        by_experts: false,
-        noise: 0.0,
-    }
+    Experts { count: 5, chosen: 2, hidden: 3, ..Experts::MIXTRAL }
 }
 
 /// Experts that choose tokens, of which some are chosen by none and some by several.
 pub(crate) fn choosing() -> Experts {
-    let shared = Some(Shared { hidden: 2, gated: true });
+    let shared = Some(SharedExpert { hidden: 2, gated: true });
     Experts { by_experts: true, normalize: false, scale: 2.5, capacity: Some(0.75), shared, ..few() }
 }
 
 /// All that experts may have but a capacity: six in three groups, of which two are chosen.
 pub(crate) fn grouped() -> Experts {
     let groups = Some(Groups { count: 3, chosen: 2 });
-    let shared = Some(Shared { hidden: 2, gated: true });
+    let shared = Some(SharedExpert { hidden: 2, gated: true });
     let balance = Balance { sequence: 0.75, z: 0.5, ..Balance::default() };
     let scored = Experts { scoring: Scoring::Sigmoid, bias: Some(0.0), scale: 2.5, ..few() };
     Experts { count: 6, chosen: 3, groups, shared, balance, ..scored }
@@ -140,13 +128,13 @@ pub(crate) fn grouped() -> Experts {
 /// A Mixtral, with experts in both blocks.
 pub(crate) fn mixtral() -> Model {
     let balance = Balance { z: 0.25, ..Balance::default() };
-    Model { experts: Some(Experts { balance, ..few() }), ..small(false) }
+    Shape { experts: Some(Experts { balance, ..few() }), ..*small(false) }.into()
 }
 
 /// A Llama with `DeepSeek`'s router, which has experts in its second block alone.
 pub(crate) fn deepseek() -> Model {
     let dropout = Rates { residual: 0.25, ..Rates::default() };
-    Model { experts: Some(Experts { dense: vec![0], ..grouped() }), dropout, ..small(true) }
+    Shape { experts: Some(Experts { dense: Blocks::FIRST, ..grouped() }), dropout, ..*small(true) }.into()
 }
 
 /// A model of each kind, by name.

@@ -7,7 +7,7 @@
 //! backward  the transpose: sin with the other sign
 //! ```
 //! Source: Su et al., "`RoFormer`", arXiv:2104.09864; pairs in halves as in the Llama of Hugging Face.
-use crate::attention::Heads;
+use shape::Heads;
 use tensor::{Rope, Scalar};
 
 /// Turns the queries and keys of rows `[Q | K | V]` in place: `qkv[B, row]`, token `r` stands at `positions[r]`

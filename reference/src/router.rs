@@ -13,10 +13,11 @@
 //! ```
 //! Source: Shazeer et al., arXiv:1701.06538; Jiang et al., Mixtral, arXiv:2401.04088 (softmax); DeepSeek-AI, DeepSeek-V3,
 //! §2.1.2, arXiv:2412.19437 (sigmoid, bias, groups); Zhou et al., arXiv:2202.09368 (experts that choose).
-use crate::experts::{Experts, Groups, Scoring};
 use crate::linear::{add, dot};
 use crate::softmax::softmax;
+use shape::{Experts, Groups, Scoring};
 use std::cmp::Ordering;
+use std::ops::Deref;
 use tensor::Scalar;
 
 /// Where the tokens of a microbatch go.
@@ -27,7 +28,18 @@ pub(crate) struct Routing<S> {
     pub(crate) gates: Vec<Vec<S>>,      // of each that is chosen
 }
 
-impl Experts {
+/// The router of these experts.
+#[derive(Clone, Copy)]
+pub(crate) struct Router(pub(crate) Experts);
+
+impl Deref for Router {
+    type Target = Experts;
+    fn deref(&self) -> &Experts {
+        &self.0
+    }
+}
+
+impl Router {
     /// `l[B,E]`, `b[E]` where the choice has a bias, and `[B,E]` where it has noise → where the tokens go.
     pub(crate) fn route<S: Scalar>(
         &self,

@@ -148,7 +148,7 @@ mod tests {
     fn adamw_steps_equal_the_formula_in_std_floats() {
         let (model, batches, lr, limit) = (small(false), microbatches(), 0.2, 0.1);
         let mut w: Weights<f64> = random_weights(&model, 1);
-        let mut trainer = Trainer::new(model.clone(), ADAM, Some(limit), w.clone());
+        let mut trainer = Trainer::new(model, ADAM, Some(limit), w.clone());
         let (mut m, mut v) = (zeros::<f64>(&model.shapes()), zeros::<f64>(&model.shapes()));
         for t in 1..4 {
             let (first, mut g) = model.gradients(&w, &batches[0], 9);
@@ -243,10 +243,10 @@ mod tests {
     fn the_bias_of_a_router_moves_towards_experts_that_few_tokens_chose() {
         under_two_keys(|| {
             let mut model = deepseek();
-            let experts = model.experts.as_mut().expect("a DeepSeek");
-            (experts.bias, experts.balance) = (Some(0.25), crate::Balance::default());
-            let (of, name) = (experts.clone(), "blocks.1.mlp.router.bias");
-            let mut trainer = Trainer::new(model.clone(), ADAM, None, random_weights::<F61>(&model, 9));
+            let experts = model.shape.experts.as_mut().expect("a DeepSeek");
+            (experts.bias, experts.balance) = (Some(0.25), shape::Balance::default());
+            let (of, name) = (*experts, "blocks.1.mlp.router.bias");
+            let mut trainer = Trainer::new(model, ADAM, None, random_weights::<F61>(&model, 9));
             for step in 0..3 {
                 let (bias, mut counts, mut tokens) = (trainer.weights()[name].clone(), vec![0; of.count], 0);
                 let batch = [ragged(), ragged()[..2].to_vec()];
@@ -255,7 +255,7 @@ mod tests {
                         for logits in x.chunks(of.count) {
                             let s: Vec<F61> =
                                 logits.iter().zip(&bias).map(|(l, &b)| l.sigmoid() + b).collect();
-                            of.choose(0, &s).into_iter().for_each(|e| counts[e] += 1);
+                            crate::router::Router(of).choose(0, &s).into_iter().for_each(|e| counts[e] += 1);
                             tokens += 1;
                         }
                     }
@@ -281,7 +281,7 @@ mod tests {
             let batch = [ragged()[..2].to_vec(), ragged()]; // 4 and 8 tokens, of which 3 and 6 count
             let losses = |microbatch: f64| {
                 let mut model = mixtral();
-                let experts = model.experts.as_mut().expect("a Mixtral");
+                let experts = model.shape.experts.as_mut().expect("a Mixtral");
                 (experts.count, experts.forced, experts.balance.microbatch) = (4, true, microbatch);
                 let w = random_weights::<F61>(&model, 3);
                 Trainer::new(model, Optimizer::Sgd, None, w).step(&batch, 0.5).losses
@@ -296,8 +296,7 @@ mod tests {
     #[test]
     fn steps_on_degrees_bound_the_proof() {
         for (kind, model) in kinds() {
-            let mut trainer =
-                Trainer::new(model.clone(), ADAM, Some(1.0), random_weights::<Degree>(&model, 4));
+            let mut trainer = Trainer::new(model, ADAM, Some(1.0), random_weights::<Degree>(&model, 4));
             let _ = Degree::take_tally();
             let step = trainer.step(&[ragged()], 0.1);
             let tally = Degree::take_tally();

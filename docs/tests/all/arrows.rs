@@ -11,6 +11,7 @@ use serde_json::Value;
 type Arrow = (&'static str, &'static [&'static str], &'static [&'static str]);
 const ALL: &[&str] = &[
     "tensor",
+    "shape",
     "reference",
     "kernels",
     "comm",
@@ -23,18 +24,18 @@ const ALL: &[&str] = &[
     "bench",
     "equipart",
 ];
-const GROUND: &[&str] = &["tensor", "kernels", "comm", "layers", "parallel"];
-const ARROWS: [Arrow; 15] = [
+const ARROWS: [Arrow; 16] = [
     ("tensor", &[], &["reference"]),
-    ("reference", &["tensor"], &[]),
-    ("kernels", &["tensor"], &["reference"]),
+    ("shape", &["tensor"], &[]),
+    ("reference", &["tensor", "shape"], &[]),
+    ("kernels", &["tensor", "shape"], &["reference"]),
     ("comm", &["tensor", "kernels"], &["reference"]),
     ("cuda", &["tensor", "kernels", "comm"], &[]),
-    ("layers", &["tensor", "kernels", "comm", "reference"], &[]), // reference: its `proof` alone
+    ("layers", &["tensor", "shape", "kernels", "comm", "reference"], &[]), // reference: its `proof` alone
     ("moe", &["tensor", "kernels", "comm", "layers"], &["reference"]),
     ("parallel", &["tensor", "kernels", "comm", "layers", "moe"], &["reference"]),
-    ("models", GROUND, &[]),
-    ("prove", &["tensor", "kernels", "comm", "layers", "parallel", "reference"], &["models"]), // these for their files
+    ("models", &["tensor", "shape", "kernels", "comm", "layers", "parallel"], &[]),
+    ("prove", &["tensor", "shape", "kernels", "comm", "layers", "parallel", "reference"], &["models"]), // these for their files
     ("bench", &["tensor", "kernels", "comm", "layers", "parallel", "models", "prove"], &[]),
     (
         "equipart",
@@ -112,8 +113,8 @@ fn oracle_named(files: &[File]) -> Vec<String> {
     wrong
 }
 
-/// Where an axis may be named: whoever defines axes, whoever measures along one, and the strategies of each.
-const NAME_AXES: [&str; 12] = [
+/// Where an axis of tokens may be named: the crate that defines axes, what measures along one, and strategies.
+const NAME_AXES: [&str; 10] = [
     "comm/",
     "bench/",
     "equipart/src/bench/",
@@ -124,11 +125,9 @@ const NAME_AXES: [&str; 12] = [
     "parallel/src/dealing/",
     "parallel/src/attention/",
     "layers/src/model/cx/shards.rs",
-    "moe/src/exchange/",
-    "moe/src/sliced.rs",
 ];
 
-/// The lines outside tests that name an axis, where only what axes are for may be named: `Axis::LAYERS`, `Axes::TOKENS`.
+/// Lines outside tests that name an axis of tokens, where `TokenShards` must be asked, or `Axes::TOKENS` be named.
 fn axes_named(files: &[File]) -> Vec<String> {
     let sources = files.iter().filter(|file| file.is("rs") && file.path.contains("/src/"));
     let stripped: Vec<_> = sources.map(|file| (file, without_tests(&code(&file.text)))).collect();
@@ -138,7 +137,7 @@ fn axes_named(files: &[File]) -> Vec<String> {
         if NAME_AXES.iter().any(|place| file.path.starts_with(place)) || lies_in(&file.path, &exempt) {
             continue;
         }
-        let variants = ["Pp", "Dp", "Cp", "Tp", "Edp", "Ep", "Etp"];
+        let variants = ["Dp", "Cp"];
         for (at, line) in code.lines().enumerate() {
             let named = line.match_indices("Axis::").map(|(at, axis)| &line[at + axis.len()..]);
             let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
@@ -147,7 +146,11 @@ fn axes_named(files: &[File]) -> Vec<String> {
                     || variants.iter().any(|v| name.strip_prefix(v).is_some_and(ends))
             };
             if named.into_iter().any(is) {
-                wrong.push(format!("{}:{}: names an axis outside of its strategies", file.path, at + 1));
+                wrong.push(format!(
+                    "{}:{}: names an axis of tokens outside of its strategies",
+                    file.path,
+                    at + 1
+                ));
             }
         }
     }
@@ -192,28 +195,28 @@ fn axes_are_named_by_their_strategies_alone() {
 #[test]
 fn a_planted_axis_is_seen() {
     let wrong = axes_named(&[
-        File::new("comm/src/axis.rs", "let tp = Axis::Tp;"),
-        File::new("parallel/src/tensor/sp.rs", "let tp = Axis::Tp;"),
-        File::new("parallel/src/tensor.rs", "let tp =\n Axis::Tp;"),
+        File::new("comm/src/axis.rs", "let dp = Axis::Dp;"),
+        File::new("parallel/src/data/x.rs", "let dp = Axis::Dp;"),
+        File::new("parallel/src/data.rs", "let dp =\n Axis::Dp;"),
         File::new(
             "layers/src/a.rs",
-            "// Axis::Tp\nlet x = (Axis::LAYERS, Axis::ALL, Axes::TOKENS, \"Axis::Dp\");",
+            "// Axis::Dp\nlet x = (Axis::Tp, Axis::ALL, Axes::TOKENS, \"Axis::Dp\");",
         ),
         File::new(
             "layers/src/b.rs",
-            "let x = (Axis::LAYERS, comm::Axis::Dp);\n#[cfg(test)]\nmod tests { use Axis::Cp; }",
+            "let x = (Axis::Tp, comm::Axis::Dp);\n#[cfg(test)]\nmod tests { use Axis::Cp; }",
         ),
         File::new(
             "layers/src/c.rs",
             "use comm::Axis::{Dp, Tp};\n\nuse comm::Axis::*;\n#[cfg(test)]\nmod far;",
         ),
-        File::new("layers/src/c/far.rs", "let pp = Axis::Pp;"),
-        File::new("layers/tests/d.rs", "let pp = Axis::Pp;"),
-        File::new("equipart/src/main.rs", "let other = Axis::Epic;\nlet mut is = x == Axis::Ep;"),
+        File::new("layers/src/c/far.rs", "let cp = Axis::Cp;"),
+        File::new("layers/tests/d.rs", "let cp = Axis::Cp;"),
+        File::new("equipart/src/main.rs", "let other = Axis::Dpic;\nlet mut is = x == Axis::Cp;"),
     ]);
     let places: Vec<_> = wrong.iter().map(|line| line.split(": ").next().unwrap()).collect();
     let wanted = [
-        "parallel/src/tensor.rs:2",
+        "parallel/src/data.rs:2",
         "layers/src/b.rs:1",
         "layers/src/c.rs:1",
         "layers/src/c.rs:3",

@@ -168,6 +168,34 @@ fn a_strategy_is_read_with_twenty_types() {
     assert!(met.len() <= 20, "{} types: {met:?}", met.len());
 }
 
+/// The files that a batch passes on its way from the command to a strategy.
+const WAY: [&str; 11] = [
+    "equipart/src/commands/train.rs",
+    "equipart/src/commands/train/run.rs",
+    "parallel/src/session.rs",
+    "parallel/src/trainer.rs",
+    "parallel/src/trainer/dealt.rs",
+    "parallel/src/stages.rs",
+    "layers/src/model/stage.rs",
+    "layers/src/model/chunk.rs",
+    "layers/src/model/block.rs",
+    "layers/src/model/part.rs",
+    "layers/src/linear/column.rs",
+];
+
+/// Types that these files name and have from others.
+#[test]
+fn the_way_from_train_to_a_strategy_needs_no_more_types() {
+    let files = files();
+    let mut all = BTreeSet::new();
+    for path in WAY {
+        let file = files.iter().find(|file| file.path == path).expect("a file of the way");
+        all.extend(met(path, &without_tests(&code(&file.text)).0, &files, &[]));
+    }
+    assert!(all.contains("Trainer") && all.contains("Chunk"), "{all:?}");
+    assert!(all.len() <= 140, "{} types: {all:?}", all.len());
+}
+
 mod tests {
     use super::*;
 

@@ -25,7 +25,6 @@ const LAYERS: &[Room] = &[
             "model/hooks",
             "model/part",
             "model/record",
-            "model/shape",
             "model/spec",
             "model/stage",
             "model/strategy",

@@ -8,7 +8,7 @@ use crate::commands::train::settings::Settings;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 use comm::readable;
 use layers::LayerCounts;
-use layers::model::shape::counted;
+use layers::counted;
 use models::generate::Generated;
 use models::tokenizer::Tokenizer;
 use parallel::number::NumberName;

@@ -18,7 +18,7 @@ use crate::cli::{self, any_ids, learner, pictures, show};
 use crate::commands::train::settings::sequences;
 use crate::device::in_device;
 use layers::Kind;
-use layers::model::shape::counted;
+use layers::counted;
 use models::digits::Digits;
 use models::generate::{Generated, Prompts, Text, all_logits};
 use models::sampling::Sampling;

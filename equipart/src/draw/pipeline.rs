@@ -11,7 +11,7 @@
 pub mod svg;
 
 use super::svg::rgb;
-use layers::model::shape::counted;
+use layers::counted;
 use parallel::step::simulate::Simulated;
 use parallel::step::{Act, Cell, Plan};
 use std::ops::Range;

@@ -133,17 +133,17 @@ mod tests {
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let Heads { queries, keys, dim } = HEADS;
-            let (heads, n) = (reference::Heads { queries, keys, dim }, [queries * dim, 2 * keys * dim]);
+            let n = [queries * dim, 2 * keys * dim];
             let w = |part: &str| g.weights[&format!("cross.{part}")].as_slice();
             let lengths = [g.lengths.as_slice(), g.memory_lengths.as_slice()];
             let (mut q, mut kv) = (linear(&g.x, w("q"), [D, n[0]]), linear(&g.memory, w("kv"), [D, n[1]]));
             add_bias(&mut q, w("q.bias"));
             add_bias(&mut kv, w("kv.bias"));
-            let o = reference::cross_attention(&q, &kv, heads, lengths);
+            let o = reference::cross_attention(&q, &kv, HEADS, lengths);
             let mut y = linear(&o, w("out"), [n[0], D]);
             add_bias(&mut y, w("out.bias"));
             let (d_o, dout) = linear_backward(&o, w("out"), &g.dy, [n[0], D]);
-            let (dq, dkv) = reference::cross_attention_backward(&q, &kv, &d_o, heads, lengths);
+            let (dq, dkv) = reference::cross_attention_backward(&q, &kv, &d_o, HEADS, lengths);
             let (dx, dwq) = linear_backward(&g.x, w("q"), &dq, [D, n[0]]);
             let (dz, dwkv) = linear_backward(&g.memory, w("kv"), &dkv, [D, n[1]]);
             let gradients: BTreeMap<&str, Vec<S>> = [

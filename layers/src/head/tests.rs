@@ -123,7 +123,6 @@ fn transpose<S: Copy>(x: &[S], cols: usize) -> Vec<S> {
 /// What the oracle says of one rank's trace.
 fn check(trace: &Trace<F61>, case: Case, at: &str) {
     let Case { tied, vocabulary: v, targets, .. } = case;
-    let objective = reference::Objective { smoothing: case.loss.smoothing, z: case.loss.z };
     let (gain, w) = (get(trace, "gain", 0), get(trace, "W", 0));
     let w = if tied { transpose(&w, D) } else { w };
     let mut sums = (vec![F61::ZERO; D], vec![F61::ZERO; D * v]);
@@ -132,9 +131,9 @@ fn check(trace: &Trace<F61>, case: Case, at: &str) {
         let n = reference::rms_norm(&x, &gain, 1e-5);
         let logits = reference::linear(&n, &w, [D, v]);
         assert_eq!(get(trace, "logits", microbatch), logits, "logits, {at}");
-        let loss = reference::cross_entropy(&logits, &targets, v, MEAN_OVER, &objective);
+        let loss = reference::cross_entropy(&logits, &targets, v, MEAN_OVER, &case.loss);
         assert_eq!(get(trace, "loss", microbatch), [loss], "loss, {at}");
-        let d = reference::cross_entropy_backward(&logits, &targets, v, MEAN_OVER, &objective);
+        let d = reference::cross_entropy_backward(&logits, &targets, v, MEAN_OVER, &case.loss);
         let (dn, dw) = reference::linear_backward(&n, &w, &d, [D, v]);
         let (dx, dgain) = reference::rms_norm_backward(&x, &gain, &dn, 1e-5);
         assert_eq!(get(trace, "dX", microbatch), dx, "dX, {at}");

@@ -117,18 +117,15 @@ mod tests {
     const F: usize = 8;
     struct OneBlock(Model);
 
+    fn of(family: Shape) -> OneBlock {
+        let heads = Heads { queries: 8, keys: 4, dim: 2 };
+        OneBlock(Shape { width: D, heads, hidden: F, ..family }.into())
+    }
     fn llama() -> OneBlock {
-        let heads = reference::Heads { queries: 8, keys: 4, dim: 2 };
-        let sizes = Model { width: D, blocks: 1, heads, hidden: F, vocabulary: 1, ..Model::default() };
-        let positions = reference::Positions::Rotary(100.0.into());
-        OneBlock(Model { positions, eps: 1e-5, tied: true, ..sizes })
+        of(Shape { positions: crate::Positions::Rotary(100.0.into()), ..Shape::LLAMA })
     }
     fn gpt2() -> OneBlock {
-        let mut model = llama().0;
-        (model.norm, model.positions) = (reference::Norm::Layer, reference::Positions::Learned(9));
-        model.activation = reference::Activation::GeluTanh;
-        (model.bias_qkv, model.bias_out, model.bias_mlp) = (true, true, true);
-        OneBlock(model)
+        of(Shape::GPT2)
     }
 
     impl Case for OneBlock {
@@ -138,12 +135,8 @@ mod tests {
             [D, D]
         }
         fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<Block<T>> {
-            let heads = Heads { queries: 8, keys: 4, dim: 2 };
-            let kind = if self.0.norm == reference::Norm::Rms { Shape::LLAMA } else { Shape::GPT2 };
-            let rotary = kind.context().is_none().then(|| Rotary::new(2, 100.0));
-            let reference::Rates { embedding, attention, residual } = self.0.dropout;
-            let dropout = crate::Rates { embedding, attention, residual };
-            shard(at, Axis::Tp, &Shape { width: D, heads, hidden: F, dropout, ..kind }, 0, rotary)
+            let rotary = self.0.context().is_none().then(|| Rotary::new(2, 100.0));
+            shard(at, Axis::Tp, &self.0.shape, 0, rotary)
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let numbers = (g.first..).take(g.lengths.len()).collect();
@@ -162,13 +155,13 @@ mod tests {
             vec![(Op::AllGather, 6 * share * D), (Op::ReduceScatter, 4 * ranks * share * D)]
         }
         fn synced(&self, _: usize, regions: bool) -> usize {
-            let rows = if self.0.norm == reference::Norm::Rms { 2 } else { 4 + 2 }; // gains, biases of norms and rows
+            let rows = if self.0.norm == crate::NormKind::Rms { 2 } else { 4 + 2 }; // gains, biases of norms and rows
             if regions { rows * D } else { 0 }
         }
     }
 
     fn dropping(mut block: OneBlock) -> OneBlock {
-        block.0.dropout = reference::Rates { embedding: 0.0, attention: 0.5, residual: 0.25 };
+        block.0.shape.dropout = crate::Rates { embedding: 0.0, attention: 0.5, residual: 0.25 };
         block
     }
 

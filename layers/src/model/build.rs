@@ -76,7 +76,7 @@ impl<'a, D: Kernels> Builder<'a, D> {
     /// The same, but each rank of the axis of layers has its own tokens (sequence parallelism).
     #[must_use]
     pub fn in_regions(self) -> Self {
-        Self { region: Region::tokens(self.mesh.group(Axis::LAYERS)), ..self }
+        Self { region: Region::tokens(self.mesh.group(Axis::Tp)), ..self }
     }
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn positive(what: &str, seen: usize) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::shape::{Biases, NormKind, Positions};
+    use crate::{Biases, NormKind, Positions};
     use crate::{Chunk, Random, Shape, Stage};
     use comm::World;
     use kernels::Heads;

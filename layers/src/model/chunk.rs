@@ -72,7 +72,7 @@ impl<D: Kernels> Chunk<D> {
     ) -> Result<Self> {
         positive("the vocabulary", shape.vocabulary)?;
         let ([first, last], tied) = (at_ends(runs, shape.blocks), shape.tied);
-        let (axis, name, sizes) = (Axis::LAYERS, EMBEDDING, [shape.vocabulary, shape.width]);
+        let (axis, name, sizes) = (Axis::Tp, EMBEDDING, [shape.vocabulary, shape.width]);
         let runs = transformer(at, shape, runs)?;
         let (padding, context, rate) = (shape.padding, shape.context(), shape.dropout.embedding);
         let ids = strategy::Embedding { axis, name, sizes, padding, context, rate, tied };
@@ -100,8 +100,7 @@ impl<D: Kernels> Chunk<D> {
     pub fn bare(at: &Builder<D>, shape: &Shape, runs: &[Range<usize>]) -> Result<Self> {
         let [first, last] = at_ends(runs, shape.blocks);
         let runs = transformer(at, shape, runs)?;
-        let (over, group) =
-            (at.mesh.over(Axes::LOSS)?.axis(), at.mesh.group(Axis::LAYERS).named("last tokens"));
+        let (over, group) = (at.mesh.over(Axes::LOSS)?.axis(), at.mesh.group(Axis::Tp).named("last tokens"));
         let front = (None, first.then_some(at.region));
         let end = last.then(|| ("loss", Part::new(MeanSquare { over, group })));
         Ok(Self::new(at, front, runs, end, false))
@@ -145,7 +144,7 @@ fn transformer<D: Kernels>(
         Positions::Rotary(rope) => Some(Rotary::new(shape.heads.dim, rope)),
         Positions::Learned(_) => None,
     };
-    let block = |i| block::shard(at, Axis::LAYERS, shape, i, rotary.clone());
+    let block = |i| block::shard(at, Axis::Tp, shape, i, rotary.clone());
     runs.iter().map(|run| run.clone().map(block).collect()).collect()
 }
 
@@ -166,7 +165,7 @@ impl<D: Kernels> Chunk<D> {
             end,
             tied,
             name: name.unwrap_or_default().into(),
-            group: at.mesh.group(Axis::LAYERS).named("last tokens"),
+            group: at.mesh.group(Axis::Tp).named("last tokens"),
             sharers: TokenShards::sharers(at.mesh).named("last tokens"),
         };
         let (saved, room, listed, pending) = (Vec::new(), Vec::new(), Room::default(), BTreeMap::new());

@@ -145,14 +145,14 @@ impl<D: Kernels> Chunk<D> {
         let hidden = |run: &Range<usize>, part| {
             let (first, next) = (start(sizes, part), start(sizes, part + 1));
             let gathered = next == first + 1 && run.end > 1;
-            Hidden::shard(if gathered { &everywhere } else { at }, Axis::LAYERS, first, &sizes[first..=next])
+            Hidden::shard(if gathered { &everywhere } else { at }, Axis::Tp, first, &sizes[first..=next])
                 .map(Part::new)
         };
         let blocks =
             |run: &Range<usize>| (run.start..run.end.min(all - 1)).map(|part| hidden(run, part)).collect();
         let blocks = runs.iter().map(blocks).collect::<Result<_>>()?;
         let [at_start, at_end] = at_ends(runs, all);
-        let (axis, name, objective) = (Axis::LAYERS, &*format!("layers.{last}"), Objective::default());
+        let (axis, name, objective) = (Axis::Tp, &*format!("layers.{last}"), Objective::default());
         let sizes = [sizes[last], sizes[layers]];
         let head = strategy::Head { axis, name, sizes, norm: None, tied: false, bias: true, objective };
         let end = at_end.then(|| at.build(&head)).transpose()?.map(|end| (name, end));

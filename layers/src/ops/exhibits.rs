@@ -44,12 +44,12 @@ fn normed<D: Kernels>(
 #[test]
 fn twins_compile_and_are_right() {
     let (device, mesh) = (Cpu::<f64>::default(), Mesh::alone());
-    let (at, group) = (Builder::new(&device, &mesh, &Random { seed: 1 }), mesh.group(Axis::LAYERS));
+    let (at, group) = (Builder::new(&device, &mesh, &Random { seed: 1 }), mesh.group(Axis::Tp));
     let two = Draw { mean: 2.0, std: 0.0 };
     let matrix = |values: [f64; 2]| Tensor::from_fn(&device, Category::Buffers, 1, 2, |i| values[i]);
-    let rows = RowWeight::new(&at, Axis::LAYERS, "w", [2, 2], Pieces::Even, two).unwrap().rows().unwrap();
+    let rows = RowWeight::new(&at, Axis::Tp, "w", [2, 2], Pieces::Even, two).unwrap().rows().unwrap();
     let columns =
-        ColumnWeight::drawn(&at, Axis::LAYERS, "v".into(), 2, &[2.into()], two).unwrap().columns().unwrap();
+        ColumnWeight::drawn(&at, Axis::Tp, "v".into(), 2, &[2.into()], two).unwrap().columns().unwrap();
     let (x, read) =
         (Split::cut(&matrix([1.0, 2.0]), group).unwrap(), |y: Stream<_>| y.gather(group).unwrap().read());
     assert_eq!(read(row(&x, &rows, &matrix([1.0, -1.0]), group).unwrap()), Some(vec![7.0, 5.0]));

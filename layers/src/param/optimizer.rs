@@ -206,7 +206,7 @@ impl<D: Kernels> Sums<D> {
             });
         }
         let mut total = total.unwrap_or_else(|| Self::zero(device));
-        mesh.group(Axis::STAGES).named(label.clone()).all_reduce(&mut total, Reduce::Sum)?;
+        mesh.group(Axis::Pp).named(label.clone()).all_reduce(&mut total, Reduce::Sum)?;
         Ok(total)
     }
 }
@@ -214,7 +214,7 @@ impl<D: Kernels> Sums<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::shape::{Biases, NormKind, Positions};
+    use crate::{Biases, NormKind, Positions};
     use crate::{Builder, Chunk, Draw, Placement, Random, Shape, Stage};
     use comm::World;
     use tensor::{Cpu, F61, Key};

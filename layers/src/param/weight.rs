@@ -177,9 +177,9 @@ impl<D: Kernels> ExpertWeight<D> {
         let whole = Axes::TOKENS.iter().fold(Placement::default(), |p, axis| p.on(axis, Placed::Replicate));
         let placed = whole
             .resting(at.rests)
-            .on(Axis::EXPERT_COPIES, Placed::Partial)
-            .on(Axis::EXPERTS, Placed::Shard { dim: 0, sections: rows_cut })
-            .on(Axis::EXPERT_LAYERS, Placed::Shard { dim: 1, sections: sections.to_vec() });
+            .on(Axis::Edp, Placed::Partial)
+            .on(Axis::Ep, Placed::Shard { dim: 0, sections: rows_cut })
+            .on(Axis::Etp, Placed::Shard { dim: 1, sections: sections.to_vec() });
         Ok(Self { param: Param::new(at, name, [rows, columns], placed, draw)?, width })
     }
     /// The matrices of this rank's experts.
@@ -187,7 +187,7 @@ impl<D: Kernels> ExpertWeight<D> {
     /// # Errors
     /// If ranks do not meet.
     pub fn matrices(&self) -> Result<Matrices<D>> {
-        Ok(Matrices::new(self.param.value(), self.width, Axis::EXPERT_LAYERS))
+        Ok(Matrices::new(self.param.value(), self.width, Axis::Etp))
     }
     /// Rows of one expert.
     pub fn width(&self) -> usize {

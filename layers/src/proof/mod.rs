@@ -34,7 +34,7 @@ pub trait Case: Sync {
     /// The layer, on any device.
     type Layer<D: Kernels>: Layer<D, In: Lies<D>, Out: Lies<D>> + 'static;
     /// The axis that features are split along.
-    const AXIS: Axis = Axis::LAYERS;
+    const AXIS: Axis = Axis::Tp;
     /// On how many ranks along it the layer is proven.
     const RANKS: &'static [usize] = &[1, 2, 3, 4, 8];
     /// Further axes of its worlds, with their sizes: along these each rank has tokens of its own.

@@ -16,6 +16,7 @@ use layers::{Balance, Blocks, Experts, Groups, Scoring, Shape, SharedExpert};
 use parallel::Result;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use shape::{FEATURES, Field};
 
 const BIAS_RATE: &str = "router_bias_update_rate";
 const CHOSEN: &str = "num_experts_per_tok";
@@ -26,6 +27,16 @@ const BLOCK: &str = "block";
 const POOLED: &str = "pooled";
 /// The weight that `transformers` gives to its auxiliary loss where none is given.
 const COEFFICIENT: f64 = 0.001;
+
+/// The options of experts that are a key of `equipart_moe` each. The rest of its keys depend on each other.
+fn fields() -> impl Iterator<Item = (&'static str, Field)> {
+    FEATURES.iter().filter_map(|feature| feature.key)
+}
+
+/// Whether a key is such a field of this architecture.
+pub(super) fn is_field(architecture: Architecture, key: &str) -> bool {
+    architecture == Architecture::EquipartMoe && fields().any(|(own, _)| own == key)
+}
 
 impl Architecture {
     /// The keys of how many experts there are, of the hidden features of each, and of those of a shared one.
@@ -134,35 +145,38 @@ impl Keys<'_> {
         Ok((0..blocks).filter(|block| rule(*block) || listed.contains(block)).collect())
     }
     /// The balance of a model of the own family.
-    fn own_balance(&self) -> Result<Balance> {
+    fn own_balance(&self, balance: Balance) -> Result<Balance> {
         let (weight, wanted) =
             (self.weight("balance_loss_coef", 0.0, 1)?, format!("\"{BLOCK}\" or \"{POOLED}\""));
         let kind = |value: &Value| [BLOCK, POOLED].iter().position(|kind| value == kind);
         let pooled = self.read(KIND, &wanted, kind)? == Some(1);
         Ok(Balance {
             microbatch: if pooled { 0.0 } else { weight },
-            sequence: self.weight("sequence_balance_loss_coef", 0.0, 1)?,
             pooled: if pooled { weight } else { 0.0 },
-            z: self.weight("router_z_loss_coef", 0.0, 1)?,
+            ..balance
         })
     }
     fn equipart_moe(&self, of: Experts, blocks: usize) -> Result<Experts> {
+        let mut of = of;
+        for (key, field) in fields() {
+            match field {
+                Field::Switch(at) => *at(&mut of) = self.flag(key, *at(&mut of))?,
+                Field::Weight(at) => *at(&mut of) = self.weight(key, *at(&mut of), 1)?,
+                Field::Factor(at) => *at(&mut of) = self.positive(key)?.unwrap_or(*at(&mut of)),
+                Field::Limit(at) => *at(&mut of) = self.positive(key)?,
+            }
+        }
         let (scoring, groups) = (self.scoring()?, self.groups(of.count)?);
         let (first, step) = (self.count("first_k_dense_replace", 0)?, self.size("moe_layer_freq", Some(1))?);
         let shared = self.count("n_shared_experts", 0)?;
         let hidden = shared.saturating_mul(of.hidden);
         Ok(Experts {
             scoring,
-            normalize: self.flag("norm_topk_prob", true)?,
-            scale: self.positive("routed_scaling_factor")?.unwrap_or(1.0),
             bias: self.bias_rate(scoring, groups)?,
             groups,
-            capacity: self.positive("capacity_factor")?,
             shared: (shared > 0).then_some(SharedExpert { hidden, gated: false }),
-            balance: self.own_balance()?,
+            balance: self.own_balance(of.balance)?,
             dense: self.dense(blocks, |block| block < first || !block.is_multiple_of(step))?,
-            by_experts: self.flag("expert_choice", false)?,
-            noise: self.weight("router_noise", 0.0, 1)?,
             ..of
         })
     }
@@ -248,8 +262,7 @@ pub(super) fn keys(
         Architecture::Mixtral => weight.collect(),
         Architecture::EquipartMoe => {
             let first = (0..shape.blocks).take_while(|block| experts.dense.contains(*block)).count();
-            [vec![dense(first), ("first_k_dense_replace", json!(first)), normalize], equipart_moe(&experts)]
-                .concat()
+            [vec![dense(first), ("first_k_dense_replace", json!(first))], equipart_moe(&experts)].concat()
         }
         _ => {
             let shared = experts.shared.map(|expert| (shared, json!(expert.hidden)));
@@ -269,21 +282,27 @@ fn equipart_moe(experts: &Experts) -> Vec<(&'static str, Value)> {
     });
     let groups = experts.groups.unwrap_or(Groups { count: 1, chosen: 1 });
     let Balance { microbatch, pooled, .. } = experts.balance;
-    vec![
+    let own = fields().map(|(key, field)| {
+        let mut of = *experts;
+        (
+            key,
+            match field {
+                Field::Switch(at) => json!(*at(&mut of)),
+                Field::Weight(at) | Field::Factor(at) => json!(*at(&mut of)),
+                Field::Limit(at) => json!(*at(&mut of)),
+            },
+        )
+    });
+    let others = [
         (KIND, json!(if pooled == 0.0 { BLOCK } else { POOLED })),
         ("balance_loss_coef", json!(microbatch.max(pooled))),
-        ("capacity_factor", json!(experts.capacity)),
-        ("expert_choice", json!(experts.by_experts)),
         ("moe_layer_freq", json!(1)),
         ("n_group", json!(groups.count)),
         ("n_shared_experts", json!(shared)),
-        ("routed_scaling_factor", json!(experts.scale)),
         (BIAS_RATE, json!(experts.bias.unwrap_or(0.0))),
-        ("router_noise", json!(experts.noise)),
-        ("router_z_loss_coef", json!(experts.balance.z)),
         ("scoring_func", json!(experts.scoring)),
-        ("sequence_balance_loss_coef", json!(experts.balance.sequence)),
         ("topk_group", json!(groups.chosen)),
         ("topk_method", json!(method(experts.bias.is_some(), experts.groups))),
-    ]
+    ];
+    own.chain(others).collect()
 }

@@ -1,5 +1,5 @@
 //! Which keys of a configuration are read, which must have one value, and which do not matter, by architecture.
-use super::{Architecture, Keys, generation};
+use super::{Architecture, Keys, experts, generation};
 use parallel::Result;
 use serde_json::{Value, json};
 
@@ -24,10 +24,9 @@ const READ_QWEN3_MOE: &str = "\
     norm_topk_prob num_experts num_experts_per_tok num_local_experts output_router_logits router_aux_loss_coef \
     sliding_window";
 const READ_EQUIPART_MOE: &str = "\
-    attention_bias balance_loss_coef capacity_factor equipart_balance expert_choice first_k_dense_replace mlp_only_layers \
-    moe_intermediate_size moe_layer_freq n_group n_routed_experts n_shared_experts norm_topk_prob \
-    num_experts_per_tok routed_scaling_factor router_bias_update_rate router_noise router_z_loss_coef scoring_func \
-    sequence_balance_loss_coef topk_group topk_method";
+    attention_bias balance_loss_coef equipart_balance first_k_dense_replace mlp_only_layers moe_intermediate_size \
+    moe_layer_freq n_group n_routed_experts n_shared_experts num_experts_per_tok router_bias_update_rate scoring_func \
+    topk_group topk_method";
 const READ_GPT2: &str = "\
     activation_function attn_pdrop embd_pdrop layer_norm_epsilon n_ctx n_embd n_head n_inner n_layer \
     n_positions resid_pdrop";
@@ -101,6 +100,7 @@ impl Keys<'_> {
         self.check_against(&[FIXED, fixed[0], fixed[1]], |key| {
             key.starts_with('_')
                 || generation::is_key(key)
+                || experts::is_field(architecture, key)
                 || free.iter().any(|list| list.split(' ').any(|word| word == key))
         })
     }

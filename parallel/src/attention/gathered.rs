@@ -125,7 +125,7 @@ mod tests {
             layers::attention::shard(&at, &Attention { mask: self.0, ..of })
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
-            let heads = reference::Heads { queries: 4, keys: 2, dim: 3 };
+            let heads = shape().heads;
             let mask = match self.0 {
                 Mask::All => reference::Mask::All,
                 Mask::Causal => reference::Mask::Causal,

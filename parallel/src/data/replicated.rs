@@ -13,7 +13,7 @@
 use super::StateSplit;
 use crate::{Batch, Result, Sequence, bail};
 use comm::Axis;
-use layers::model::shape::counted;
+use layers::counted;
 use layers::{About, Choice, Takes, TokenShards};
 
 /// Data parallelism.

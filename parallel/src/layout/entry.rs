@@ -70,7 +70,7 @@ fn shards(layout: &Layout) -> Vec<&'static str> {
     let at = layout.place(&device, &mesh, &values);
     let mut model = Chunk::whole(&at, &shape).expect("a shape that two ranks can share");
     let cut = model.params().iter().any(|p| p.local() != p.shape());
-    let apart = cut || layout.size(Axis::STAGES) > 1;
+    let apart = cut || layout.size(Axis::Pp) > 1;
     let split = |axis: &Axis| layout.size(*axis) > 1;
     let tokens = || split(&TokenShards::CONTEXT);
     let parts = [

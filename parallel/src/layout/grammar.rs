@@ -89,7 +89,7 @@ impl Grammar<'_> {
                 bail!("{key}={size}: {key} has no ranks of its own; write {}", about.written(2));
             }
             return Err(Error::new(match Axis::ALL.iter().find(|axis| axis.name() == key) {
-                Some(&Axis::DERIVED) => {
+                Some(&Axis::Edp) => {
                     format!("{key} is never written: it follows from the other axes; leave it out")
                 }
                 _ => format!("{key:?} is no axis of a layout; the axes are {axes}{}", self.words("and")),
@@ -266,15 +266,15 @@ pub(super) fn sized(sizes: &[(Axis, usize)]) -> Result<Layout> {
     }
     let all = || sizes.iter().map(|(axis, size)| format!("{axis}={size}")).collect::<Vec<_>>().join(",");
     let product = |axes: &[Axis], given: &[Option<usize>]| {
-        let mut inside = axes.iter().filter(|axis| **axis != Axis::STAGES);
+        let mut inside = axes.iter().filter(|axis| **axis != Axis::Pp);
         inside.try_fold(1usize, |ranks, axis| ranks.checked_mul(given[*axis as usize].unwrap_or(1)))
     };
     let Some(experts) = product(&Axis::EXPERT, &given) else { return many(all()) };
-    if Axis::DENSE.iter().all(|axis| *axis == Axis::STAGES || given[*axis as usize].is_none()) {
+    if Axis::DENSE.iter().all(|axis| *axis == Axis::Pp || given[*axis as usize].is_none()) {
         given[TokenShards::SEQUENCES as usize] = Some(experts); // of experts alone: each rank has its own sequences
     }
     let stage = product(&Axis::DENSE, &given);
-    let ranks = stage.and_then(|stage| stage.checked_mul(given[Axis::STAGES as usize].unwrap_or(1)));
+    let ranks = stage.and_then(|stage| stage.checked_mul(given[Axis::Pp as usize].unwrap_or(1)));
     let (Some(stage), true) = (stage, ranks.is_some_and(|ranks| ranks <= MAX_RANKS)) else {
         return many(all());
     };

@@ -28,7 +28,7 @@ fn every_printed_layout_reads_back_as_itself() {
         all = all.iter().flat_map(longer).collect();
     }
     let with_experts = |sizes: Vec<(Axis, usize)>| {
-        let stage: usize = sizes.iter().filter(|(axis, _)| *axis != Axis::STAGES).map(|(_, n)| n).product();
+        let stage: usize = sizes.iter().filter(|(axis, _)| *axis != Axis::Pp).map(|(_, n)| n).product();
         let most = if stage > 8 { 1 } else { stage }; // of few ranks all there are, for time
         let size = move |n: &usize| *n <= most && stage.is_multiple_of(*n);
         let pairs = (1..=stage).filter(size).flat_map(move |ep| (1..=stage / ep).map(move |etp| (ep, etp)));

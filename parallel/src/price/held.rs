@@ -51,7 +51,7 @@ impl HeldBytes {
             let end = meter.begin_anew();
             drop(report);
             let watched = trainer.model().watched.take().expect("put there above");
-            let (stage, rests) = (at.mesh.group(Axis::STAGES).rank(), watched[0].1[1]);
+            let (stage, rests) = (at.mesh.group(Axis::Pp).rank(), watched[0].1[1]);
             let mut held = Self { stage, built, rests, seen: HashMap::new() };
             let ends = watched[1..].iter().map(|(_, end)| *end).chain([end]);
             let moves = watched.iter().map(|(at, _)| *at);

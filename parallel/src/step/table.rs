@@ -18,7 +18,7 @@ use super::{Act, Cell, Plan, Unit, check, lowered};
 use crate::Schedule;
 use crate::pipeline::phases::{about, chunks, of_whole_microbatches};
 use entry::{Entry, agree, cell, entries};
-use layers::model::shape::counted;
+use layers::counted;
 use layers::{About, Design, Shared, Sizes, Takes};
 use std::collections::HashMap;
 use tensor::mix;

@@ -20,10 +20,7 @@ const RATES: layers::Rates = layers::Rates { embedding: 0.25, attention: 0.25, r
 
 /// The oracle's model of `SHAPE` with so many blocks, and dropout.
 fn oracle(tied: bool, blocks: usize) -> reference::Model {
-    let heads = reference::Heads { queries: 2, keys: 2, dim: 2 };
-    let dropout = reference::Rates { embedding: 0.25, attention: 0.25, residual: 0.25 };
-    let sizes = reference::Model { width: 4, blocks, heads, hidden: 4, vocabulary: 8, ..Default::default() };
-    reference::Model { dropout, eps: 1e-5, tied, ..sizes }
+    Shape { dropout: RATES, tied, blocks, ..SHAPE }.into()
 }
 
 /// So many features of small numbers, other ones for other salts.
@@ -147,7 +144,7 @@ fn steps_equal_the_oracle_however_blocks_are_split() {
         (Shape { dropout: RATES, blocks: 5, ..SHAPE }, reference::Model { bare: true, ..oracle(false, 5) });
     for split in [&[1, 4], &[4, 1], &[2, 3]] {
         let pipeline = Pipeline { split: Some(split), ..(&GPipe as &dyn Schedule).into() };
-        scheduled(pipeline, &Design::Blocks(shape), &theirs.clone().into(), &batch, &[[2, 1, 2, 0]]);
+        scheduled(pipeline, &Design::Blocks(shape), &theirs.into(), &batch, &[[2, 1, 2, 0]]);
     }
 }
 

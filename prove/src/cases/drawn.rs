@@ -7,11 +7,8 @@ use super::fitted::{fitted, sound};
 use super::{Case, CaseStep, Document};
 use crate::subject::reads_alone;
 use comm::Axis;
-use kernels::{Activation, Heads};
-use layers::{
-    About, Balance, Biases, Choice, Experts, FeedForward, Groups, Kind, NormKind, Objective, Positions,
-    Rates, Scoring, Shape, SharedExpert, Window,
-};
+use kernels::Heads;
+use layers::{About, Choice, Kind};
 use parallel::layout::split_axes;
 use parallel::{Layout, strategies};
 use proptest::collection::vec;
@@ -19,8 +16,9 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use shape::{FEATURES, Feature, Shape, Window};
 use std::iter::successors;
-use tensor::{Key as FieldKey, Rope, Scaling, mix};
+use tensor::{Key as FieldKey, mix};
 
 /// The most ranks of a drawn layout.
 const RANKS: usize = 8;
@@ -133,7 +131,7 @@ fn layouts() -> impl Strategy<Value = Layout> {
             for i in order().filter(|&i| Axis::DENSE.contains(&axes[i])) {
                 let size = sizes[i].min(left);
                 left /= size;
-                of_a_stage *= if axes[i] == Axis::STAGES { 1 } else { size };
+                of_a_stage *= if axes[i] == Axis::Pp { 1 } else { size };
                 ranks.push((axes[i], size));
             }
             for i in order().filter(|&i| !Axis::DENSE.contains(&axes[i])) {
@@ -153,90 +151,23 @@ fn layouts() -> impl Strategy<Value = Layout> {
     )
 }
 
-/// A shape, of whatever sizes. KV heads come before the query heads that they must divide, so that they shrink first.
+/// A shape, of whatever sizes and features. KV heads come before the query heads that they must divide, so that they shrink
+/// first.
 fn shapes() -> impl Strategy<Value = Shape> {
     let sizes = (1..=9usize, 1..=2usize, 1..=8usize, 1..=8usize, 1..=4usize, 1..=12usize, 1..=19usize);
-    let parts = (
-        select(vec![NormKind::Rms, NormKind::Layer]),
-        positions(),
-        select(vec![
-            FeedForward::SwiGlu,
-            FeedForward::Plain(Activation::Relu),
-            FeedForward::Plain(Activation::Gelu),
-            FeedForward::Plain(Activation::GeluTanh),
-        ]),
-        (any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(qkv, out, mlp)| Biases { qkv, out, mlp }),
-        any::<bool>(),
-        any::<bool>(),
-        proptest::option::of((1..=3usize, 0..=2usize, 0..=1usize)),
-        select(vec![1e-5, 0.25]),
-        proptest::option::weighted(0.3, 0..=5usize),
-    );
-    let rate = || select(vec![0.0, 0.125, 0.25, 0.5]);
-    let rates = (rate(), rate(), rate());
-    let loss = (select(vec![0.0, 0.125]), select(vec![0.0, 1e-3]));
-    let experts = proptest::option::weighted(0.3, experts());
-    (sizes, parts, rates, loss, experts).prop_map(|(sizes, parts, rates, (smoothing, z), experts)| {
-        let (width, blocks, keys, queries, dim, hidden, vocabulary) = sizes;
-        let (norm, positions, feed_forward, bias, head_norm, tied, window, eps, padding) = parts;
+    let features = FEATURES.iter().filter(|feature| feature.often > 0);
+    let given = |feature: &Feature| proptest::option::weighted(f64::from(feature.often) / 100.0, 0..210usize);
+    let given: Vec<_> = features.clone().map(given).collect();
+    (sizes, given).prop_map(move |((width, blocks, keys, queries, dim, hidden, vocabulary), given)| {
         let keys = (1..=keys).rev().find(|keys| queries.is_multiple_of(*keys)).unwrap_or(1);
-        let (embedding, attention, residual) = rates;
-        let window = window.map(|(size, sinks, from)| Window { size, sinks, from: from.min(blocks - 1) });
-        let (heads, dropout) = (Heads { queries, keys, dim }, Rates { embedding, attention, residual });
-        let sized = Shape { width, blocks, heads, hidden, vocabulary, padding, eps, ..Shape::LLAMA };
-        let bias = Biases { mlp: bias.mlp && experts.is_none(), ..bias };
-        let built = Shape { norm, positions, feed_forward, experts, bias, head_norm, tied, ..sized };
-        Shape { window, dropout, loss: Objective { smoothing, z }, ..built }
+        let heads = Heads { queries, keys, dim };
+        let mut shape = Shape { width, blocks, heads, hidden, vocabulary, ..Shape::LLAMA };
+        for (feature, n) in features.clone().zip(given) {
+            n.into_iter().for_each(|n| feature.give(&mut shape, n));
+        }
+        let window = shape.window.map(|window| Window { from: window.from.min(blocks - 1), ..window });
+        Shape { window, experts: shape.experts.map(sound), ..shape }
     })
-}
-
-/// Experts, of whatever sizes.
-fn experts() -> impl Strategy<Value = Experts> {
-    let sizes = (1..=7usize, 1..=3usize, 1..=5usize);
-    let weight = || select(vec![0.0, 0.125]);
-    let balances = select(vec![[0.0, 0.0], [0.125, 0.0], [0.0, 0.125], [0.125, 0.125]]);
-    let noise = proptest::option::weighted(0.3, Just(0.5));
-    let choosing = (noise, proptest::bool::weighted(0.25), select(vec![0.5, 1.25]));
-    let parts = (
-        select(vec![Scoring::Softmax, Scoring::Sigmoid]),
-        any::<bool>(),
-        select(vec![1.0, 2.5]),
-        proptest::option::of(select(vec![0.0, 0.25])),
-        proptest::option::weighted(0.4, (1..=3usize, 1..=2usize)),
-        proptest::option::weighted(0.5, select(vec![1.25, 0.5, 0.5])),
-        proptest::option::of((1..=4usize, any::<bool>())),
-        (balances, weight(), weight()),
-        proptest::option::weighted(0.3, 0..=1usize),
-    );
-    (sizes, parts, choosing).prop_map(|((count, chosen, hidden), parts, (noise, by_experts, room))| {
-        let (scoring, normalize, scale, bias, groups, capacity, shared, balance, dense) = parts;
-        let ([microbatch, pooled], sequence, z) = balance;
-        let sized =
-            Experts { count, chosen, hidden, scoring, normalize, scale, capacity, ..Experts::MIXTRAL };
-        let of = Experts {
-            bias: bias.filter(|_| scoring == Scoring::Sigmoid),
-            groups: groups.map(|(count, chosen)| Groups { count, chosen }),
-            shared: shared.map(|(hidden, gated)| SharedExpert { hidden, gated }),
-            balance: Balance { microbatch, sequence, pooled, z },
-            dense: dense.into_iter().collect(),
-            noise: noise.unwrap_or(0.0),
-            ..sized
-        };
-        let (scale, shared, dense) = (of.scale, of.shared, of.dense);
-        let plain =
-            Experts { count, chosen, hidden, normalize: false, scale, shared, dense, ..Experts::MIXTRAL };
-        sound(if by_experts { Experts { by_experts, capacity: Some(room), ..plain } } else { of })
-    })
-}
-
-fn positions() -> impl Strategy<Value = Positions> {
-    let llama3 = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8.0 };
-    let scaling = select(vec![Scaling::None, Scaling::Linear { factor: 2.0 }, llama3]);
-    let rotary = (select(vec![10_000.0, 100.0]), scaling);
-    prop_oneof![
-        2 => rotary.prop_map(|(base, scaling)| Positions::Rotary(Rope { base, scaling })),
-        1 => (1..=TOKENS + 2).prop_map(Positions::Learned),
-    ]
 }
 
 /// Plain descent at rate 1, or `AdamW` whose ε and decay matter.

@@ -24,7 +24,7 @@ pub fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
     ];
     let mut shape = nearest(wish, scheme, heads(wish.heads).map(|heads| Shape { heads, ..wish }));
     let split = |axis| scheme.layout.size(axis) > 1;
-    if shape.experts.is_none() && (split(Axis::EXPERTS) || split(Axis::EXPERT_LAYERS)) {
+    if shape.experts.is_none() && (split(Axis::Ep) || split(Axis::Etp)) {
         let bias = Biases { mlp: false, ..shape.bias };
         // Of one gate that is divided by itself nothing is learnt.
         let few = Experts { normalize: false, ..Experts::MIXTRAL };

@@ -1,16 +1,24 @@
 //! What cases must often be like, because bugs hide where they are not.
 use super::{Case, CaseStep, Document};
 use comm::Axis;
-use kernels::Activation::{Gelu, GeluTanh, Relu};
-use layers::{Experts, FeedForward, Kind, NormKind, Positions, Scoring, Window};
+use layers::Kind;
 use parallel::deal;
-use tensor::Scaling;
+use shape::{Experts, FEATURES, Shape, Window};
+use std::sync::LazyLock;
 
 /// Something that cases are like, in words, and whether one is.
-pub type Habit = (&'static str, fn(&Case) -> bool);
+pub type Habit = (&'static str, Box<dyn Fn(&Case) -> bool + Send + Sync>);
 
-/// All of them. Each occurs in at least one of fifty drawn cases.
-pub const HABITS: &[Habit] = &[
+/// All of them: what models may have ([`FEATURES`]), and what cases are like besides. Each occurs in at least one of fifty
+/// drawn cases.
+pub static HABITS: LazyLock<Vec<Habit>> = LazyLock::new(|| {
+    let of_cases = OF_CASES.iter().map(|&(what, is)| -> Habit { (what, Box::new(is)) });
+    let features = FEATURES.iter().filter(|feature| feature.often > 0);
+    of_cases.chain(features.map(|f| -> Habit { (f.what, Box::new(|case| f.is_of(&ran(case)))) })).collect()
+});
+
+/// What cases are like whatever model they have, or by both.
+const OF_CASES: &[(&str, fn(&Case) -> bool)] = &[
     ("two steps or more", |c| c.steps.len() > 1),
     ("two microbatches or more", |c| c.steps.iter().any(|step| step.microbatches > 1)),
     ("sequences of unequal length", |c| c.steps.iter().any(unequal)),
@@ -21,62 +29,17 @@ pub const HABITS: &[Habit] = &[
     ("a rank without tokens", empty_region),
     ("texts read token by token", |c| c.texts.iter().any(|(tokens, prompt)| tokens > prompt)),
     ("grouped heads", |c| c.shape.heads.keys < c.shape.heads.queries),
-    ("more tensor ranks than KV heads", |c| c.layout.size(Axis::LAYERS) > c.shape.heads.keys),
+    ("more tensor ranks than KV heads", |c| c.layout.size(Axis::Tp) > c.shape.heads.keys),
     ("heads that do not divide the width", |c| !c.shape.width.is_multiple_of(c.shape.heads.queries)),
-    ("a width that tensor ranks do not divide", |c| {
-        !c.shape.width.is_multiple_of(c.layout.size(Axis::LAYERS))
-    }),
-    ("ids that tensor ranks do not divide", |c| {
-        !c.shape.vocabulary.is_multiple_of(c.layout.size(Axis::LAYERS))
-    }),
-    ("fewer ids than tensor ranks", |c| c.shape.vocabulary < c.layout.size(Axis::LAYERS)),
+    ("a width that tensor ranks do not divide", |c| !c.shape.width.is_multiple_of(c.layout.size(Axis::Tp))),
+    ("ids that tensor ranks do not divide", |c| !c.shape.vocabulary.is_multiple_of(c.layout.size(Axis::Tp))),
+    ("fewer ids than tensor ranks", |c| c.shape.vocabulary < c.layout.size(Axis::Tp)),
     ("two blocks or more", |c| c.shape.blocks > 1),
-    ("RMS norm", |c| c.shape.norm == NormKind::Rms),
-    ("layer norm", |c| c.shape.norm == NormKind::Layer),
-    ("SwiGLU", |c| c.shape.feed_forward == FeedForward::SwiGlu),
-    ("GELU", |c| c.shape.feed_forward == FeedForward::Plain(Gelu)),
-    ("GELU by tanh", |c| c.shape.feed_forward == FeedForward::Plain(GeluTanh)),
-    ("ReLU", |c| c.shape.feed_forward == FeedForward::Plain(Relu)),
-    ("bias of queries, keys and values", |c| c.shape.bias.qkv),
-    ("bias of attention's output", |c| c.shape.bias.out),
-    ("biases of the feed-forward", |c| c.shape.bias.mlp),
-    ("norms of queries and keys", |c| c.shape.head_norm),
-    ("learned positions", |c| c.shape.context().is_some()),
-    ("rotary positions, scaled", scaled),
-    ("a tied head", |c| c.shape.tied),
-    ("an id of padding", |c| c.shape.padding.is_some()),
     ("an id of padding, and a tied head", |c| c.shape.padding.is_some() && c.shape.tied),
     ("a window that hides tokens", |c| hides(c, |window| window.sinks == 0)),
     ("a window that hides tokens, with sinks", |c| hides(c, |window| window.sinks > 0)),
     ("a window that only later blocks have", |c| c.shape.window.is_some_and(|window| window.from > 0)),
-    ("dropout of the embedding", |c| c.shape.dropout.embedding > 0.0),
-    ("dropout of probabilities", |c| c.shape.dropout.attention > 0.0),
-    ("dropout of residuals", |c| c.shape.dropout.residual > 0.0),
-    ("smoothed labels", |c| c.shape.loss.smoothing > 0.0),
-    ("z-loss", |c| c.shape.loss.z > 0.0),
-    ("experts", |c| has(c, |_| true)),
-    ("experts by softmax", |c| has(c, |of| of.scoring == Scoring::Softmax)),
-    ("experts by sigmoids with a bias", |c| has(c, |of| of.scoring == Scoring::Sigmoid && of.bias.is_some())),
-    ("a bias of the choice that moves after each step", |c| {
-        has(c, |of| of.bias.is_some_and(|rate| rate > 0.0))
-    }),
-    ("gates that are not of sum 1", |c| has(c, |of| !of.normalize)),
-    ("groups of experts, not all of which are chosen", |c| {
-        has(c, |of| of.groups.is_some_and(|groups| groups.chosen < groups.count))
-    }),
     ("experts that drop tokens", drops),
-    ("noise of the router", |c| has(c, |of| of.noise > 0.0)),
-    ("experts that choose tokens", |c| has(c, |of| of.by_experts)),
-    ("a shared expert without a gate", |c| has(c, |of| of.shared.is_some_and(|shared| !shared.gated))),
-    ("a shared expert with a gate", |c| has(c, |of| of.shared.is_some_and(|shared| shared.gated))),
-    ("a balance of microbatches", |c| has(c, |of| of.balance.microbatch > 0.0)),
-    ("a balance of sequences", |c| has(c, |of| of.balance.sequence > 0.0)),
-    ("a balance of all blocks together", |c| has(c, |of| of.balance.pooled > 0.0)),
-    ("z-loss of the router", |c| has(c, |of| of.balance.z > 0.0)),
-    ("experts in some blocks only", |c| {
-        (0..c.shape.blocks).any(|i| c.shape.experts.is_some() && c.shape.experts(i).is_none())
-            && has(c, |_| true)
-    }),
     ("plain descent at rate 1", |c| c.optimizer == Kind::Sgd && c.lr == 1.0),
     ("AdamW with decay", |c| matches!(c.optimizer, Kind::AdamW { decay, .. } if decay > 0.0)),
     ("AdamW with an ε that matters", |c| matches!(c.optimizer, Kind::AdamW { eps, .. } if eps > 0.1)),
@@ -84,9 +47,11 @@ pub const HABITS: &[Habit] = &[
     ("no limit of the norm", |c| c.clip.is_none()),
 ];
 
-/// Whether a block has such experts.
-fn has(case: &Case, such: fn(&Experts) -> bool) -> bool {
-    (0..case.shape.blocks).any(|i| case.shape.experts(i).is_some_and(|of| such(&of)))
+/// The shape of what ran: without experts where no block has them.
+fn ran(case: &Case) -> Shape {
+    let shape = case.shape;
+    let some = (0..shape.blocks).any(|i| shape.experts(i).is_some());
+    Shape { experts: shape.experts.filter(|_| some), ..shape }
 }
 
 /// Whether experts take fewer tokens of some microbatch than choose them, however these choose.
@@ -97,7 +62,7 @@ fn drops(case: &Case) -> bool {
             !of.by_experts && of.capacity_of(tokens).is_some_and(|most| of.count * most < of.chosen * tokens)
         })
     };
-    let of = case.shape.experts.filter(|_| has(case, |_| true));
+    let of = ran(case).experts;
     of.is_some_and(|of| case.steps.iter().any(|step| rooms(step, of)))
 }
 
@@ -135,11 +100,7 @@ fn silent_rank(case: &Case) -> bool {
 
 fn empty_region(case: &Case) -> bool {
     let regions = case.layout.strategies().iter().any(|about| about.word == "sp");
-    regions && shares(case).any(|share| tokens(share) < case.layout.size(Axis::LAYERS))
-}
-
-fn scaled(case: &Case) -> bool {
-    matches!(case.shape.positions, Positions::Rotary(rope) if rope.scaling != Scaling::None)
+    regions && shares(case).any(|share| tokens(share) < case.layout.size(Axis::Tp))
 }
 
 /// Whether such a window hides the first token that it may from the last of some document.

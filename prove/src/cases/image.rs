@@ -86,7 +86,7 @@ mod tests {
     fn an_image_has_all_parts_and_fits() {
         for layout in ["none", "tp=2", "pp=3", "tp=4,dp=2"] {
             let layout: Layout = layout.parse().unwrap();
-            for member in PANEL {
+            for member in PANEL.iter() {
                 let Heads { queries, keys, dim } = member.shape.heads;
                 let large = Shape {
                     width: 9000,

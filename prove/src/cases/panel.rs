@@ -14,6 +14,8 @@ use layers::{
     Scoring, Shape, SharedExpert, Window,
 };
 use parallel::{Error, Layout, Result, Scheme};
+use shape::{FEATURES, Feature};
+use std::sync::LazyLock;
 use tensor::{Cpu, F61, Rope, Scaling};
 
 /// A model of the panel, before it gives way to a layout.
@@ -114,8 +116,29 @@ const DEEPSEEK: Experts = Experts {
 };
 const LLAMA3: Scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8.0 };
 
-/// All of them.
-pub const PANEL: &[Member] = &[
+/// All of them: those below, and a Llama with each feature that none of these has.
+pub static PANEL: LazyLock<Vec<Member>> = LazyLock::new(|| with_every(NAMED, FEATURES));
+
+/// These members, and one more for each feature that none of them has.
+fn with_every(named: &[Member], features: &'static [Feature]) -> Vec<Member> {
+    let mut all = named.to_vec();
+    for feature in features.iter().filter(|feature| feature.often > 0) {
+        if !all.iter().any(|member| feature.is_of(&member.shape)) {
+            let with = |experts| {
+                let mut shape = Shape { experts, ..LLAMA };
+                feature.give(&mut shape, 0);
+                shape
+            };
+            let shapes = [None, Some(MIXTRAL), Some(DEEPSEEK)].map(with);
+            let shape = shapes.into_iter().find(|shape| feature.is_of(shape)).expect("a Llama can have it");
+            all.push(Member { name: feature.what, shape, optimizer: SGD });
+        }
+    }
+    all
+}
+
+/// Those of the families.
+const NAMED: &[Member] = &[
     Member { name: "Llama", shape: LLAMA, optimizer: SGD },
     Member {
         name: "Llama 3",
@@ -199,4 +222,23 @@ pub fn never_ran(subject: &Subject, layout: &Layout) -> Vec<&'static str> {
     let panel: Vec<_> = panel.filter_map(|subject| Case::of(&subject, *layout)).collect();
     let lacks = HABITS.iter().filter(|(_, has)| !has(&mine) && panel.iter().any(has));
     lacks.map(|(what, _)| *what).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: a feature that no model of the panel has, a member more for one that some has.
+    #[test]
+    fn a_feature_that_nobody_has_gets_a_member() {
+        assert_eq!(PANEL.len(), NAMED.len());
+        let llama = Member { name: "Llama", shape: LLAMA, optimizer: SGD };
+        let all = with_every(&[llama], FEATURES);
+        let tried = || FEATURES.iter().filter(|feature| feature.often > 0);
+        assert!(tried().all(|feature| all.iter().any(|member| feature.is_of(&member.shape))));
+        assert!(all.iter().any(|member| member.name == "a tied head" && member.shape.tied));
+        assert!(
+            !all.iter().any(|member| ["SwiGLU", "tokens dealt to experts in turn"].contains(&member.name))
+        );
+    }
 }

@@ -63,7 +63,7 @@ impl CampaignReport {
             let mut all = self.strategies.iter_mut();
             all.find(|count| count.what == about.name).expect("a strategy of the list").cases += 1;
         }
-        for (count, (_, is)) in self.habits.iter_mut().zip(HABITS) {
+        for (count, (_, is)) in self.habits.iter_mut().zip(HABITS.iter()) {
             count.cases += usize::from(is(case));
         }
     }

@@ -19,7 +19,7 @@ fn drawn(n: usize) -> Vec<Case> {
 #[test]
 fn every_habit_and_every_strategy_is_drawn_often() {
     let cases = drawn(5000);
-    for (what, is) in HABITS {
+    for (what, is) in HABITS.iter() {
         let seen = cases.iter().filter(|case| is(case)).count();
         assert!(seen * 50 >= cases.len(), "{what}: {seen} of {}", cases.len());
     }

@@ -1,6 +1,6 @@
 //! A case in words: what a model has beyond the plainest, how it is split, what it learns.
 use super::Case;
-use layers::model::shape::counted;
+use layers::counted;
 use std::fmt;
 
 impl fmt::Display for Case {

@@ -61,7 +61,7 @@ fn equal(who: impl Fn(&Member) -> bool) {
             let params = oracle::design(&subject.model).shapes().len();
             let verdict = prove(subject, layout, &keys, truths).unwrap();
             assert!(verdict.equal, "{}: {}", member.name, verdict.statement());
-            let (ranks, stages) = (layout.ranks(), layout.size(Axis::STAGES));
+            let (ranks, stages) = (layout.ranks(), layout.size(Axis::Pp));
             let plan = layout.pipeline().plan(stages, 1);
             let [first, last] =
                 [0, plan.all_chunks() - 1].map(|chunk| layout.pipeline().schedule.rank_of(chunk, &plan));
@@ -117,7 +117,7 @@ fn the_panel_has_every_habit_and_gives_way_to_layouts() {
             .collect::<Vec<_>>()
     };
     let four = cases("tp=8,sp,dp=2");
-    for (what, has) in HABITS {
+    for (what, has) in HABITS.iter() {
         assert_eq!(four.iter().any(has), !NOTHING.contains(what), "{what}");
     }
     for member in PANEL.iter().filter(|member| member.shape.padding.is_some()) {
@@ -212,7 +212,7 @@ fn models_of_features_are_proven_under_every_layout() {
                 Subject { optimizer: (kind, clip), ..Subject::small(model.clone(), &layout).unwrap() };
             let verdict = prove(&subject, &layout, &keys(), &Truths::default()).unwrap();
             assert!(verdict.equal, "{}", verdict.statement());
-            if layout.size(comm::Axis::STAGES) == 1 {
+            if layout.size(comm::Axis::Pp) == 1 {
                 let a_rank = 1 + 2 * (2 + 2 * parameters); // what is read; loss, norm², gradients, weights
                 assert_eq!(verdict.tensors, a_rank * keys().len() * layout.ranks(), "{layout}");
             }

@@ -105,7 +105,7 @@ fn drawn_mutants_under_every_layout_are_rejected() {
 #[test]
 fn every_mutant_of_the_trainers_calls_is_rejected() {
     for (layout, norms) in [("dp=2", false), ("tp=2,sp,dp=2", true), ("dp=2:zero1,pp=2", true)] {
-        let stages = layout.parse::<Layout>().unwrap().size(Axis::STAGES);
+        let stages = layout.parse::<Layout>().unwrap().size(Axis::Pp);
         let trials = Trials::of(Shape { blocks: stages, ..SHAPE }, layout);
         let sites = trials.sites();
         let label = |site: &Site| site.label.as_deref().unwrap_or_default().to_string();

@@ -1,5 +1,6 @@
 use super::*;
 use crate::proof::{assert_close, draw, few, under_two_keys};
+use shape::{Balance, Experts};
 use tensor::F61;
 
 fn of(scoring: Scoring, balance: Balance) -> Experts {
@@ -16,7 +17,11 @@ fn balances_equal_sums_worked_out_by_hand() {
     let l = 3f64.ln();
     let loss = |balance, lengths: &[usize]| {
         let experts = of(Scoring::Softmax, balance);
-        experts.auxiliary(&experts.route(vec![l, 0.0, 0.0, 0.0, 0.0, l], None, None), lengths, 4)
+        Router(experts).auxiliary(
+            &Router(experts).route(vec![l, 0.0, 0.0, 0.0, 0.0, l], None, None),
+            lengths,
+            4,
+        )
     };
     // Σₜ P = (1.5, 1.5), n = (2, 1): ½·2/3·4.5 / 4
     assert_close(&[loss(MICROBATCH, &[2, 1]), loss(SEQUENCE, &[3])], &[0.375; 2], 1e-15);
@@ -40,13 +45,13 @@ fn the_balance_of_all_blocks_is_that_of_their_rows_together() {
     let blocks = [vec![l, 0.0, 0.0, 0.0, 0.0, l], vec![0.0, l, 0.0, l, 0.0, l]];
     let mut pool = Pool::EMPTY;
     for logits in blocks {
-        experts.pool(&experts.route(logits, None, None), &mut pool);
+        Router(experts).pool(&Router(experts).route(logits, None, None), &mut pool);
     }
     let pass = Pass { mean_over: 2, tokens: 4, ..Pass::default() };
     // ½·2·(2/6·2.25/6 + 4/6·3.75/6), 3 of the step's 4 tokens
-    assert_close(&experts.pooled_slopes(&pool, pass), &[0.75 * 2.0 / 36.0, 0.75 * 4.0 / 36.0], 1e-15);
+    assert_close(&Router(experts).pooled_slopes(&pool, pass), &[0.75 * 2.0 / 36.0, 0.75 * 4.0 / 36.0], 1e-15);
     let w = crate::Weights::new();
-    let pooled = |pool, pass| experts.pooled(&Walk { pool, ..Walk::unseen(&w, pass) });
+    let pooled = |pool, pass| Router(experts).pooled(&Walk { pool, ..Walk::unseen(&w, pass) });
     assert_close(&[pooled(pool.clone(), Some(pass))], &[0.75 * (0.125 + 2.5 / 6.0)], 1e-15);
     for silent in [None, Some(Pass { mean_over: 0, ..pass }), Some(Pass { tokens: 0, ..pass })] {
         assert_close(&[pooled(pool.clone(), silent)], &[0.0], 0.0);
@@ -59,9 +64,9 @@ fn the_balance_of_all_blocks_is_that_of_their_rows_together() {
 fn sigmoids_are_balanced_as_shares() {
     let l = 3f64.ln(); // its sigmoid is ¾, that of −l ¼, that of 0 ½
     let experts = Experts { capacity: Some(0.1), ..of(Scoring::Sigmoid, MICROBATCH) };
-    let routing = experts.route(vec![l, -l, l, l, 0.0, l], None, None);
+    let routing = Router(experts).route(vec![l, -l, l, l, 0.0, l], None, None);
     // P̂ = (¾, ¼), (½, ½), (0.4, 0.6); n = (2, 1): ½·2/3·(2·1.65 + 1.35) / 3
-    assert_close(&[experts.auxiliary(&routing, &[3], 3)], &[4.65 / 9.0], 1e-15);
+    assert_close(&[Router(experts).auxiliary(&routing, &[3], 3)], &[4.65 / 9.0], 1e-15);
 }
 
 /// Of k chosen and tokens that are spread evenly each balance is its weight, whatever the scores. Kills: k left out.
@@ -70,8 +75,8 @@ fn an_even_spread_costs_its_weight() {
     under_two_keys(|| {
         for (balance, lengths) in [(MICROBATCH, vec![2, 3]), (SEQUENCE, vec![5])] {
             let experts = Experts { forced: true, balance, ..few() };
-            let routing = experts.route(draw::<F61>(3, 5 * 5), None, None);
-            assert_eq!(experts.auxiliary(&routing, &lengths, 5), F61::from_f64(0.5));
+            let routing = Router(experts).route(draw::<F61>(3, 5 * 5), None, None);
+            assert_eq!(Router(experts).auxiliary(&routing, &lengths, 5), F61::from_f64(0.5));
         }
     });
 }
@@ -83,11 +88,14 @@ fn no_token_no_loss() {
     let all = Balance { z: 0.5, microbatch: 0.5, ..SEQUENCE };
     for scoring in [Scoring::Softmax, Scoring::Sigmoid] {
         let experts = of(scoring, all);
-        let none = experts.route::<F61>(Vec::new(), None, None);
-        assert_eq!(experts.auxiliary(&none, &[0, 0], 3), F61::ZERO);
-        assert_eq!(experts.auxiliary_backward(&none, &[], 3, &[]), [vec![], vec![]]);
-        let some = experts.route::<F61>(draw(1, 4), None, None);
-        assert_eq!(experts.auxiliary(&some, &[2], 0), F61::ZERO);
-        assert_eq!(experts.auxiliary_backward(&some, &[2], 0, &[]), [[F61::ZERO; 4]; 2].map(Vec::from));
+        let none = Router(experts).route::<F61>(Vec::new(), None, None);
+        assert_eq!(Router(experts).auxiliary(&none, &[0, 0], 3), F61::ZERO);
+        assert_eq!(Router(experts).auxiliary_backward(&none, &[], 3, &[]), [vec![], vec![]]);
+        let some = Router(experts).route::<F61>(draw(1, 4), None, None);
+        assert_eq!(Router(experts).auxiliary(&some, &[2], 0), F61::ZERO);
+        assert_eq!(
+            Router(experts).auxiliary_backward(&some, &[2], 0, &[]),
+            [[F61::ZERO; 4]; 2].map(Vec::from)
+        );
     }
 }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::proof::{assert_close, assert_derivative, choosing, draw, few, grouped, under_two_keys, values};
 use crate::{Pass, linear, swiglu};
+use shape::{Activation, Balance, Scoring};
 use tensor::{Dual, F61};
 
 const D: usize = 4;
@@ -8,7 +9,7 @@ const LENGTHS: [usize; 4] = [3, 0, 1, 5];
 const TOKENS: usize = 9;
 
 fn layer(experts: Experts) -> Mixture {
-    Mixture { name: "mlp".into(), width: D, activation: Activation::SwiGlu, experts }
+    Mixture { name: "mlp".into(), width: D, kind: FeedForward::SwiGlu, experts }
 }
 fn weights<S: Scalar>(layer: &Mixture) -> Weights<S> {
     let numbered = layer.shapes().into_iter().zip(50..);
@@ -28,7 +29,7 @@ fn every() -> Vec<Experts> {
         all.extend([few(), grouped()].map(|of| Experts { normalize, scale, ..of }));
     }
     let softmax = Experts { scoring: Scoring::Softmax, bias: None, ..grouped() };
-    let ungated = Some(Shared { hidden: 3, gated: false });
+    let ungated = Some(SharedExpert { hidden: 3, gated: false });
     all.extend([softmax, Experts { shared: ungated, bias: None, groups: None, ..grouped() }]);
     all.extend([few(), grouped()].map(|of| Experts { forced: true, ..of }));
     all.extend([few(), grouped()].map(|of| Experts { noise: 0.5, ..of }));
@@ -54,10 +55,11 @@ fn every() -> Vec<Experts> {
 #[test]
 fn experts_backward_equals_the_derivative_exactly() {
     under_two_keys(|| {
-        for (activation, experts) in
-            every().into_iter().map(|of| (Activation::SwiGlu, of)).chain([(Activation::Gelu, grouped())])
+        let gelu = FeedForward::Plain(Activation::Gelu);
+        for (kind, experts) in
+            every().into_iter().map(|of| (FeedForward::SwiGlu, of)).chain([(gelu, grouped())])
         {
-            let layer = Mixture { activation, ..layer(experts) };
+            let layer = Mixture { kind, ..layer(experts) };
             let (w, x, dy) =
                 (weights::<Dual<F61>>(&layer), draw::<Dual<F61>>(2, TOKENS * D), draw(3, TOKENS * D));
             let still = w.iter().map(|(name, w)| (name.clone(), values(w))).collect();
@@ -83,10 +85,11 @@ fn experts_backward_equals_the_derivative_exactly() {
 fn experts_equal_the_sum_over_those_chosen_exactly() {
     under_two_keys(|| {
         for experts in every() {
-            let layer = layer(experts.clone());
+            let layer = layer(experts);
             let (w, x) = (weights::<F61>(&layer), draw::<F61>(2, TOKENS * D));
             let logits = linear(&x, &w["mlp.router"], [D, experts.count]);
-            let routing = experts.route(logits, w.get("mlp.router.bias"), layer.noise(pass(true), &LENGTHS));
+            let routing =
+                Router(experts).route(logits, w.get("mlp.router.bias"), layer.noise(pass(true), &LENGTHS));
             let most = experts.capacity.map_or(TOKENS, |c| {
                 (c * (experts.chosen * TOKENS) as f64 / experts.count as f64).ceil() as usize
             });
@@ -106,7 +109,7 @@ fn experts_equal_the_sum_over_those_chosen_exactly() {
                         *y += gate * dot(&h, &w["mlp.experts.down"][(e * D + d) * f..][..f]);
                     }
                 }
-                if let Some(Shared { hidden, gated }) = experts.shared {
+                if let Some(SharedExpert { hidden, gated }) = experts.shared {
                     let up = linear(x, &w["mlp.shared.gate_up"], [D, 2 * hidden]);
                     let of = linear(&swiglu(&up, hidden), &w["mlp.shared.down"], [hidden, D]);
                     let gate = if gated { dot(x, &w["mlp.shared.gate"]).sigmoid() } else { F61::ONE };
@@ -181,10 +184,10 @@ fn noise_moves_the_choice_alone() {
                 logits.iter().zip(bias.iter().cycle()).map(|(l, &b)| l.sigmoid() + b).collect()
             }
         };
-        let routing = layer.experts.route(logits.clone(), Some(&bias), Some(each.clone()));
-        let still = layer.experts.route(logits, Some(&bias), None);
+        let routing = Router(layer.experts).route(logits.clone(), Some(&bias), Some(each.clone()));
+        let still = Router(layer.experts).route(logits, Some(&bias), None);
         let moved: Vec<F61> = s.iter().zip(&each).map(|(&s, &n)| s + n).collect();
-        let chosen: Vec<_> = moved.chunks(n).map(|s| layer.experts.choose(0, s)).collect();
+        let chosen: Vec<_> = moved.chunks(n).map(|s| Router(layer.experts).choose(0, s)).collect();
         assert_eq!((&routing.chosen, &routing.p), (&chosen, &still.p));
         assert_ne!(routing.chosen, still.chosen);
     }

@@ -3,7 +3,8 @@ use crate::proof::{
     assert_close, assert_derivative, deepseek, everything, kinds, learned, mixtral, moved, ragged,
     random_weights, small, under_two_keys, values,
 };
-use crate::{Rates, dropout, rms_norm};
+use crate::{dropout, rms_norm};
+use shape::{Rates, Shape};
 use tensor::{Dual, F61, IGNORED};
 
 const PASS: Pass = Pass { seed: 1, step: 2, first_sequence: 3, mean_over: 0, tokens: 8 };
@@ -32,9 +33,9 @@ fn gradients_equal_the_derivative_of_the_loss_exactly() {
 fn gradients_of_a_balance_of_all_blocks_equal_the_derivative_exactly() {
     under_two_keys(|| {
         for model in [mixtral(), deepseek()] {
-            let mut model = Model { blocks: 3, ..model };
-            let none = model.clone();
-            model.experts.as_mut().expect("experts").balance.pooled = 0.5;
+            let mut model = Model::from(Shape { blocks: 3, ..*model });
+            let none = model;
+            model.shape.experts.as_mut().expect("experts").balance.pooled = 0.5;
             let (w, batch) = (random_weights::<Dual<F61>>(&model, 3), ragged());
             let still = w.iter().map(|(name, w)| (name.clone(), values(w))).collect();
             let (loss, g) = model.gradients_with(&still, &batch, 13, &PASS);
@@ -96,7 +97,7 @@ fn logits_depend_on_earlier_tokens_of_the_same_sequence_only() {
 #[test]
 fn embedding_equals_table_plus_positions_then_dropout_exactly() {
     under_two_keys(|| {
-        let model = Model { blocks: 0, objective: everything().objective, ..learned() };
+        let model = Model::from(Shape { blocks: 0, loss: everything().loss, ..*learned() });
         let (w, batch) = (random_weights::<F61>(&model, 9), ragged());
         let row = |name: &str, at: usize| &w[name][at * 4..][..4];
         let mut x = Vec::new();
@@ -110,7 +111,7 @@ fn embedding_equals_table_plus_positions_then_dropout_exactly() {
         let tokens = Tokens { lengths: vec![3, 1, 4], numbers: vec![3, 4, 5] };
         dropout(&mut x, 4, &tokens, &Dropout::new(0.375, 1, 2, "embedding"));
         let targets = [4, IGNORED, 0, 2, 3, 6, 5, IGNORED];
-        let wanted = cross_entropy(&logits(&x), &targets, 7, 6, &model.objective);
+        let wanted = cross_entropy(&logits(&x), &targets, 7, 6, &model.loss);
         assert_eq!(model.gradients_with(&w, &batch, 6, &PASS).0, wanted);
     });
 }
@@ -121,7 +122,7 @@ fn padding_learns_from_a_tied_head_alone() {
     under_two_keys(|| {
         let batch = ragged();
         let gradients = |padding, tied| {
-            let model = Model { padding, ..small(tied) };
+            let model = Model::from(Shape { padding, ..*small(tied) });
             let mut w = random_weights::<F61>(&small(false), 6);
             w.insert("head".into(), crate::linear::transpose(&w["embedding"], [7, 4]));
             w.retain(|name, _| !tied || name != "head");
@@ -145,7 +146,8 @@ fn padding_learns_from_a_tied_head_alone() {
 /// Kills: dropout outside training.
 #[test]
 fn logits_drop_nothing() {
-    let (model, plain) = (everything(), Model { dropout: Rates::default(), ..everything() });
+    let (model, plain): (_, Model) =
+        (everything(), Shape { dropout: Rates::default(), ..*everything() }.into());
     let (w, batch) = (random_weights::<f64>(&model, 5), ragged());
     assert_eq!(model.logits(&w, &batch), plain.logits(&w, &batch));
     let losses = [model, plain].map(|model| model.gradients_with(&w, &batch, 6, &PASS).0);

@@ -3,7 +3,7 @@ use crate::proof::{assert_close, choosing, draw, few, grouped, under_two_keys};
 use tensor::F61;
 
 fn choose(experts: &Experts, s: &[f64]) -> Vec<usize> {
-    experts.choose(0, s)
+    Router(*experts).choose(0, s)
 }
 
 /// Kills: the higher index of two alike, an order by index, one that takes −0 for less than 0, fewer than are asked for.
@@ -15,7 +15,7 @@ fn the_lower_index_of_two_alike_is_chosen() {
     assert_eq!(choose(&three, &[-1.0, -0.0, 0.0, f64::NAN, -0.0]), [1, 2, 4]);
     assert_eq!(choose(&Experts { chosen: 5, ..few() }, &[f64::NAN; 5]), [0, 1, 2, 3, 4]);
     let field = [7, 9, 9, F61::P - 1, 0].map(F61::new);
-    assert_eq!(three.choose(0, &field), [3, 1, 2]);
+    assert_eq!(Router(three).choose(0, &field), [3, 1, 2]);
 }
 
 /// Groups [0, 1], [2, 3], [4, 5], the best of which are chosen. Kills: a sum where the highest counts or the other way round,
@@ -42,7 +42,7 @@ fn groups_are_chosen_by_their_highest_or_by_the_sum_of_two() {
 #[test]
 fn forced_tokens_are_dealt_in_turn() {
     let forced = Experts { forced: true, ..few() };
-    let dealt: Vec<_> = (0..4).map(|t| forced.choose(t, &[0.0, 9.0, 0.0, 0.0, 9.0])).collect();
+    let dealt: Vec<_> = (0..4).map(|t| Router(forced).choose(t, &[0.0, 9.0, 0.0, 0.0, 9.0])).collect();
     assert_eq!(dealt, [[0, 1], [2, 3], [4, 0], [1, 2]]);
 }
 
@@ -56,14 +56,14 @@ fn gates_equal_the_formula_in_std_floats() {
         let total: f64 = l.iter().map(|l| l.exp()).sum();
         for (normalize, scale) in [(true, 1.0), (true, 2.5), (false, 1.0), (false, 0.5)] {
             let of = Experts { normalize, scale, ..few() };
-            let routing = of.route(logits.clone(), None, None);
+            let routing = Router(of).route(logits.clone(), None, None);
             let chosen = [[2, 4], [1, 3]][t];
             assert_eq!(routing.chosen[t], chosen);
             let p = chosen.map(|e| l[e].exp() / total);
             let by = scale / if normalize { p[0] + p[1] } else { 1.0 };
             assert_close(&routing.gates[t], &p.map(|p| by * p), 1e-14);
             let sigmoid = Experts { scoring: Scoring::Sigmoid, ..of };
-            let routing = sigmoid.route(logits.clone(), Some(&bias), None);
+            let routing = Router(sigmoid).route(logits.clone(), Some(&bias), None);
             let chosen = [[1, 4], [1, 3]][t];
             assert_eq!(routing.chosen[t], chosen, "1.02, 0.86, 0.81 and 1.70, 1.07, 0.80");
             let p = chosen.map(|e| 1.0 / (1.0 + (-l[e]).exp()));
@@ -78,7 +78,7 @@ fn gates_equal_the_formula_in_std_floats() {
 #[test]
 fn experts_take_their_first_tokens_up_to_their_capacity() {
     let chosen = [[0, 1], [0, 2], [1, 0], [0, 1], [4, 1]].map(Vec::from);
-    let taken = |capacity| Experts { capacity, ..few() }.taken(&chosen);
+    let taken = |capacity| Router(Experts { capacity, ..few() }).taken(&chosen);
     let all = [vec![(0, 0), (1, 0), (2, 1), (3, 0)], vec![(0, 1), (2, 0), (3, 1), (4, 1)]];
     let rest = [vec![(1, 1)], vec![], vec![(4, 0)]];
     let up_to = |n: usize| {
@@ -98,7 +98,7 @@ fn experts_take_their_first_tokens_up_to_their_capacity() {
     assert_eq!(taken(Some(1.25)), up_to(3), "⌈2.5⌉");
     assert_eq!(taken(Some(1.0)), up_to(2));
     assert_eq!(taken(Some(0.25)), up_to(1), "⌈0.5⌉");
-    assert_eq!(Experts { capacity: Some(1.0), ..few() }.taken(&[]), vec![vec![]; 5]);
+    assert_eq!(Router(Experts { capacity: Some(1.0), ..few() }).taken(&[]), vec![vec![]; 5]);
 }
 
 /// Six tokens, of which each of five experts takes ⌈0.5·2·6/5⌉ = 2. Kills: a choice of each token, by logits where P has
@@ -116,18 +116,18 @@ fn experts_choose_the_tokens_of_their_highest_p() {
         [0.1, 0.1, 0.3, 0.3, 0.2],
     ];
     let wanted: [&[usize]; 6] = [&[0], &[0, 2], &[1, 3, 4], &[], &[1], &[2, 3, 4]];
-    let chosen = of.choose_tokens(&p.concat());
+    let chosen = Router(of).choose_tokens(&p.concat());
     assert_eq!(chosen, wanted);
-    assert_eq!(of.taken(&chosen)[4], [(2, 2), (5, 2)]);
+    assert_eq!(Router(of).taken(&chosen)[4], [(2, 2), (5, 2)]);
     (p[3], p[4]) = ([0.3, 0.15, 0.2, 0.19, 0.16], [0.39, 0.31, 0.1, 0.1, 0.1]); // none alike, which rounding would part
     let row = |(p, by): (&[f64; 5], f64)| p.map(|p| f64::ln(p + 1e-9) + by);
     let logits = p.iter().zip([40.0, 0.0, 9.0, 7.0, 3.0, 1.0]).flat_map(row).collect();
-    let routing = of.route(logits, None, None);
+    let routing = Router(of).route(logits, None, None);
     assert_eq!(routing.chosen, wanted);
     assert_close(&routing.gates[2], &[0.5; 3], 1e-7);
     let all = Experts { capacity: Some(9.0), ..of };
-    assert_eq!(all.choose_tokens(&p.concat()), [[0, 1, 2, 3, 4]; 6], "there are no more");
-    assert_eq!(all.choose_tokens::<f64>(&[]), [[0; 0]; 0]);
+    assert_eq!(Router(all).choose_tokens(&p.concat()), [[0, 1, 2, 3, 4]; 6], "there are no more");
+    assert_eq!(Router(all).choose_tokens::<f64>(&[]), [[0; 0]; 0]);
 }
 
 /// Kills: a choice by the sigmoid where it is by the softmax's logits, which in the field have another order.
@@ -142,14 +142,14 @@ fn the_field_chooses_by_canonical_integers() {
         };
         let softmax: Vec<_> = logits.chunks(5).map(best).collect();
         assert_eq!(
-            few().route(logits.clone(), Some(&bias), None).chosen,
+            Router(few()).route(logits.clone(), Some(&bias), None).chosen,
             softmax,
             "the bias is one of sigmoids"
         );
         let sigmoid = Experts { scoring: Scoring::Sigmoid, bias: Some(0.0), ..few() };
         let s = |l: &[F61]| l.iter().zip(&bias).map(|(l, &b)| l.sigmoid() + b).collect::<Vec<_>>();
         let wanted: Vec<_> = logits.chunks(5).map(|l| best(&s(l))).collect();
-        assert_eq!(sigmoid.route(logits.clone(), Some(&bias), None).chosen, wanted);
+        assert_eq!(Router(sigmoid).route(logits.clone(), Some(&bias), None).chosen, wanted);
         assert_ne!(wanted, softmax);
     });
 }

@@ -3,7 +3,8 @@
 //! ragged sequences, two targets of which are ignored. `families.py` beside this file prints the numbers; nothing of it is
 //! needed to run these tests.
 use crate::llama::{BATCHES, weights};
-use reference::{Activation, Heads, Model, Norm, Objective, Optimizer, Positions, Sequence, Trainer, Window};
+use reference::{Model, Optimizer, Sequence, Trainer};
+use shape::{Activation, Biases, FeedForward, Heads, NormKind, Objective, Positions, Shape, Window};
 use tensor::IGNORED;
 
 /// What `PyTorch` saw.
@@ -22,7 +23,8 @@ fn close(what: &str, seen: f64, wanted: f64) {
     assert!((seen - wanted).abs() < 1e-12 * wanted.abs().max(1.0), "{what}: {seen}, PyTorch {wanted}");
 }
 
-fn train_as_pytorch(model: Model, wanted: &Seen) {
+fn train_as_pytorch(model: Shape, wanted: &Seen) {
+    let model = Model::from(model);
     let batches = BATCHES.map(|batch| batch.iter().map(sequence).collect::<Vec<_>>());
     let weights = weights(&model);
     let logits = model.logits_seen(&weights, &batches[1], &mut |_, _| {});
@@ -41,24 +43,22 @@ fn train_as_pytorch(model: Model, wanted: &Seen) {
     close("Σ w²", trainer.weights().values().flatten().map(|w| w * w).sum(), wanted.squares);
 }
 
-fn llama() -> Model {
-    crate::llama::model(false)
+fn llama() -> Shape {
+    *crate::llama::model(false)
 }
 
 /// Kills: places of norms, order of Q, K and V, another `GeLU`, positions, biases; smoothing, z-loss and ignored
 /// targets that are not `PyTorch`'s; decay of biases, none of positions.
 #[test]
 fn gpt2_training_equals_hugging_face_and_pytorch() {
-    let model = Model {
+    let model = Shape {
         heads: Heads { queries: 4, keys: 4, dim: 2 },
         tied: true,
-        norm: Norm::Layer,
+        norm: NormKind::Layer,
         positions: Positions::Learned(7),
-        activation: Activation::GeluTanh,
-        bias_qkv: true,
-        bias_out: true,
-        bias_mlp: true,
-        objective: Objective { smoothing: 0.125, z: 0.25 },
+        feed_forward: FeedForward::Plain(Activation::GeluTanh),
+        bias: Biases { qkv: true, out: true, mlp: true },
+        loss: Objective { smoothing: 0.125, z: 0.25 },
         ..llama()
     };
     let seen = Seen {
@@ -88,7 +88,7 @@ fn gpt2_training_equals_hugging_face_and_pytorch() {
 /// Kills: a window one too wide or narrow.
 #[test]
 fn mistral_training_equals_hugging_face_and_pytorch() {
-    let model = Model { window: Some(Window { size: 3, sinks: 0, from: 0 }), ..llama() };
+    let model = Shape { window: Some(Window { size: 3, sinks: 0, from: 0 }), ..llama() };
     let seen = Seen {
         logits: [
             -0.710_821_975_159_067_2,
@@ -117,7 +117,7 @@ fn mistral_training_equals_hugging_face_and_pytorch() {
 #[test]
 fn qwen2_training_equals_hugging_face_and_pytorch() {
     let window = Some(Window { size: 2, sinks: 0, from: 1 });
-    let model = Model { bias_qkv: true, window, ..llama() };
+    let model = Shape { bias: Biases { qkv: true, ..Biases::default() }, window, ..llama() };
     let seen = Seen {
         logits: [
             0.023_564_908_453_404_254,
@@ -145,7 +145,7 @@ fn qwen2_training_equals_hugging_face_and_pytorch() {
 /// Kills: a norm of heads after rotary, over all heads, or of values.
 #[test]
 fn qwen3_training_equals_hugging_face_and_pytorch() {
-    let model = Model { head_norm: true, ..llama() };
+    let model = Shape { head_norm: true, ..llama() };
     let seen = Seen {
         logits: [
             1.577_092_679_257_412_5,

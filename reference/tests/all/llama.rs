@@ -1,7 +1,8 @@
 //! The oracle against the world outside: Hugging Face's `LlamaForCausalLM` (transformers 5.23) trained by
 //! `PyTorch` 2.15 in float64, three steps of `AdamW` with clipping over two microbatches of unequal, ragged
 //! sequences. `llama.py` beside this file prints the numbers; nothing of it is needed to run this test.
-use reference::{Heads, Model, Optimizer, Positions, Sequence, Trainer, Weights};
+use reference::{Model, Optimizer, Sequence, Trainer, Weights};
+use shape::{Heads, Positions, Shape};
 
 pub(crate) const BATCHES: [&[&[u32]]; 2] = [&[&[1, 5, 2, 7], &[9]], &[&[3, 3, 0, 10, 4, 8]]];
 
@@ -14,8 +15,8 @@ struct Seen {
 
 pub(crate) fn model(tied: bool) -> Model {
     let heads = Heads { queries: 4, keys: 2, dim: 4 };
-    let sizes = Model { width: 8, blocks: 2, heads, hidden: 6, vocabulary: 11, ..Model::default() };
-    Model { positions: Positions::Rotary(100.0.into()), eps: 0.0625, tied, ..sizes }
+    let sizes = Shape { width: 8, blocks: 2, heads, hidden: 6, vocabulary: 11, ..Shape::LLAMA };
+    Shape { positions: Positions::Rotary(100.0.into()), eps: 0.0625, tied, ..sizes }.into()
 }
 
 /// Weights in [−1, 1), drawn in program order.

@@ -26,7 +26,7 @@ pub(crate) struct RanksArgs {
 /// stages of a model have more blocks.
 pub(crate) fn note(layouts: &[Layout], design: Option<&Design>) {
     for layout in layouts {
-        if [Axis::EXPERTS, Axis::EXPERT_LAYERS].iter().any(|axis| layout.size(*axis) > 1) {
+        if [Axis::Ep, Axis::Etp].iter().any(|axis| layout.size(*axis) > 1) {
             let ranks = layout.ranks();
             out::note(&format!(
                 "note: {layout} are {ranks} ranks; those of experts are ranks of the other axes, too"
@@ -36,7 +36,7 @@ pub(crate) fn note(layouts: &[Layout], design: Option<&Design>) {
         if !blocks.is_multiple_of(chunks) && design.is_some_and(|design| layout.fits(design).is_ok()) {
             let each = (0..chunks).map(|chunk| deal(blocks, chunk, chunks).len().to_string());
             let each = each.collect::<Vec<_>>().join(",");
-            let what = if chunks == layout.size(Axis::STAGES) { "stages" } else { "chunks" };
+            let what = if chunks == layout.size(Axis::Pp) { "stages" } else { "chunks" };
             out::note(&format!(
                 "note: the {what} of {layout} have {each} of {blocks} blocks; --split deals them otherwise"
             ));

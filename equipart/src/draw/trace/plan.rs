@@ -16,11 +16,11 @@ pub(super) fn plans(run: &Run) -> Vec<Vec<Planned>> {
 
 fn planned(run: &Run) -> Option<Vec<Vec<Planned>>> {
     let layout: Layout = run.name.rsplit_once(" under ")?.1.parse().ok()?;
-    let (pipeline, ranks) = (layout.pipeline(), layout.size(Axis::STAGES));
+    let (pipeline, ranks) = (layout.pipeline(), layout.size(Axis::Pp));
     if ranks == 1 {
         return None;
     }
-    let stage = |rank| Some(layout.ghost(rank).ok()?.group(Axis::STAGES).rank());
+    let stage = |rank| Some(layout.ghost(rank).ok()?.group(Axis::Pp).rank());
     let stages = (0..run.ranks.len()).map(stage).collect::<Option<Vec<_>>>()?;
     let steps: Vec<Vec<Vec<&Event>>> = run.ranks.iter().map(|events| steps(events)).collect();
     let (mut plans, mut free) = (vec![Vec::new(); stages.len()], Duration::ZERO);

@@ -76,7 +76,7 @@ impl<'a, D: Kernels> Attention<'a, D> {
     #[must_use]
     pub fn of(axis: Axis, name: &'a str, shape: &Shape, block: usize, rotary: Option<&'a Rotary<D>>) -> Self {
         let Shape { width, heads, bias, .. } = *shape;
-        let (mask, rate) = (shape.mask(block), shape.dropout.attention);
+        let (mask, rate) = (Mask::of(shape, block), shape.dropout.attention);
         let head_norm = shape.head_norm.then_some(shape.eps);
         Self { axis, name, width, heads, mask, rotary, head_norm, bias, rate, block }
     }

@@ -34,7 +34,7 @@ fn batch() -> Batch {
 
 /// The loss, the norm² and the new weights, by the oracle from these weights.
 fn unsplit<S: Scalar>(weights: Weights<S>) -> ([S; 2], Weights<S>) {
-    let mut trainer = reference::Trainer::new(oracle::model(&SHAPE), Optimizer::Sgd, CLIP, weights);
+    let mut trainer = reference::Trainer::new(reference::Model::from(SHAPE), Optimizer::Sgd, CLIP, weights);
     let step = trainer.step(&oracle::microbatches(&batch()), RATE);
     let loss = step.losses.iter().fold(S::ZERO, |sum, &loss| sum + loss);
     ([loss, step.norm2], trainer.weights().clone())
@@ -44,7 +44,7 @@ fn unsplit<S: Scalar>(weights: Weights<S>) -> ([S; 2], Weights<S>) {
 pub(crate) fn inverted() -> f64 {
     let _ = Degree::take_tally();
     let numbers = |n: usize| (0..n).map(|_| Degree::variable()).collect();
-    let shapes = oracle::model(&SHAPE).shapes();
+    let shapes = reference::Model::from(SHAPE).shapes();
     let _ = unsplit(shapes.into_iter().map(|(name, [r, c])| (name, numbers(r * c))).collect());
     Degree::take_tally().inverted
 }

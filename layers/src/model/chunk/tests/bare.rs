@@ -109,14 +109,7 @@ where
 #[test]
 fn blocks_equal_the_oracle_bit_for_bit() {
     let _key = Key(11).enter();
-    let heads = reference::Heads { queries: 8, keys: 4, dim: 3 };
-    let sizes =
-        reference::Model { width: 12, blocks: 3, heads, hidden: 8, vocabulary: 16, ..Default::default() };
-    let mut model = reference::Model { eps: 1e-5, ..sizes };
-    model.positions = reference::Positions::Rotary(100.0.into());
-    model.dropout = reference::Rates { embedding: 0.5, attention: 0.25, residual: 0.5 };
-    model.bare = true;
-    let design = reference::Design::from(model);
+    let design = reference::Design::from(reference::Model { shape: DROPPING, bare: true });
     let sequences = |m: usize| {
         let [x, y] = [m, m + 7].map(|salt| numbers(LENGTHS[m].iter().sum(), salt));
         let (mut x, mut y) = (x.into_iter(), y.into_iter());

@@ -24,7 +24,7 @@ impl Case for Between {
     }
     fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
         let (relu, mut before, mut gradients) =
-            (reference::Activation::Relu, vec![g.x.clone()], BTreeMap::new());
+            (kernels::Activation::Relu, vec![g.x.clone()], BTreeMap::new());
         let name = |i: usize| format!("layers.{}", 3 + i);
         let sizes = |i: usize| [self.0[i], self.0[i + 1]];
         let given = |before: &[Vec<S>], i: usize| {

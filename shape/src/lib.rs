@@ -1,11 +1,19 @@
-//! What a decoder-only transformer is made of: sizes, and which of the field's variants each part is.
+//! What a decoder-only transformer is made of: sizes, and which of the field's variants each part is. Plain data, shared by
+//! what computes a model, what proves it and the oracle that it is proven against.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `experts.rs` | experts in place of a feed-forward |
+//! | `features.rs` | the table of what a model may have: how it is said, who has it, how a model gets it |
+//! | `words.rs` | a model in words, made of that table |
 mod experts;
+mod features;
 mod words;
 
 pub use experts::{Balance, Blocks, Experts, Groups, Scoring, SharedExpert};
+pub use features::{FEATURES, Feature, Field};
 pub use words::counted;
 
-use kernels::{Activation, Heads, Mask};
 use serde::{Deserialize, Serialize};
 use tensor::{Rope, Scaling};
 
@@ -48,6 +56,40 @@ pub struct Shape {
     pub dropout: Rates,
     /// What the loss is, besides cross-entropy.
     pub loss: Objective,
+}
+
+/// How attention's columns are cut into heads: `queries / keys` query heads share one KV head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heads {
+    /// Query heads.
+    pub queries: usize,
+    /// Key and value heads; they divide the query heads.
+    pub keys: usize,
+    /// Features of one head.
+    pub dim: usize,
+}
+
+impl Heads {
+    /// Features of a row `[Q | K | V]`: `(queries + 2·keys)·dim`.
+    pub fn row(self) -> usize {
+        (self.queries + 2 * self.keys) * self.dim
+    }
+    /// Features of a row `[Q]`, and of what the heads gather: `queries·dim`.
+    pub fn gathered(self) -> usize {
+        self.queries * self.dim
+    }
+}
+
+/// An element-wise function between two products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// x·Φ(x), Φ the normal distribution function. Source: Hendrycks, Gimpel, arXiv:1606.08415.
+    Gelu,
+    /// Its tanh form: x·sigmoid(a·(x + b·x³)), the constants [`tensor::Scalar::gelu_constants`].
+    GeluTanh,
+    /// x where it is positive, else 0.
+    Relu,
 }
 
 /// Which norm.
@@ -164,13 +206,6 @@ impl Shape {
         ..Shape::LLAMA
     };
 
-    /// Which keys the queries of a block see.
-    pub fn mask(&self, block: usize) -> Mask {
-        match self.window {
-            Some(Window { size, sinks, from }) if block >= from => Mask::Window { size, sinks },
-            _ => Mask::Causal,
-        }
-    }
     /// The experts of a block, if it has such.
     pub fn experts(&self, block: usize) -> Option<Experts> {
         self.experts.filter(|experts| !experts.dense.contains(block))
@@ -178,19 +213,5 @@ impl Shape {
     /// How many positions there are, if they are counted.
     pub fn context(&self) -> Option<usize> {
         if let Positions::Learned(n) = self.positions { Some(n) } else { None }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Kills: a window of the block before, or of the next one only.
-    #[test]
-    fn windows_begin_with_the_block_that_is_said() {
-        let shape = Shape { window: Some(Window { size: 3, sinks: 1, from: 2 }), ..Shape::LLAMA };
-        let window = Mask::Window { size: 3, sinks: 1 };
-        assert_eq!([0, 1, 2, 3].map(|block| shape.mask(block)), [Mask::Causal, Mask::Causal, window, window]);
-        assert_eq!(Shape::LLAMA.mask(2), Mask::Causal);
     }
 }

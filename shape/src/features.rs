@@ -1,0 +1,273 @@
+//! What a model may have, one entry each. A model's description, the models that proofs draw, what a proof lacks and the
+//! panel of small models are made of this table, so that a new entry is in all of them.
+use crate::Activation::{Gelu, GeluTanh, Relu};
+use crate::FeedForward::{Plain, SwiGlu};
+use crate::NormKind::{Layer, Rms};
+use crate::Positions::{Learned, Rotary};
+use crate::Scoring::{Sigmoid, Softmax};
+use crate::{Blocks, Experts, Groups, Shape, SharedExpert, Window, counted};
+use tensor::{Rope, Scaling};
+
+/// Something that a model may have.
+#[derive(Debug)]
+pub struct Feature {
+    /// What it is: "a tied head".
+    pub what: &'static str,
+    /// In how many of a hundred drawn models it is wished for; those that follow may take it away again. 0: it is for
+    /// measurements, and proofs leave it out.
+    pub often: u32,
+    /// The key of `config.json` that is this option alone, in files of `equipart_moe`, and the field it is read into.
+    pub key: Option<(&'static str, Field)>,
+    is: Is,
+}
+
+/// A field of experts that files have under a key of its own.
+#[derive(Clone, Copy, Debug)]
+pub enum Field {
+    /// True or false.
+    Switch(fn(&mut Experts) -> &mut bool),
+    /// A number of 0 or more.
+    Weight(fn(&mut Experts) -> &mut f64),
+    /// A number above 0.
+    Factor(fn(&mut Experts) -> &mut f64),
+    /// A number above 0, or null.
+    Limit(fn(&mut Experts) -> &mut Option<f64>),
+}
+
+/// How a feature is said, seen and given.
+#[derive(Debug)]
+enum Is {
+    /// A switch that is on, and what a description calls it. None where the model lacks what it belongs to.
+    Flag(&'static str, fn(&mut Shape) -> Option<&mut bool>),
+    /// A number above 0, what a description calls it, and values to try.
+    Rate(&'static str, fn(&mut Shape) -> Option<&mut f64>, &'static [f64]),
+    /// Anything else: whether a model has it, its words in a description (or none), and how the model gets one of its values.
+    Part(fn(&Shape) -> bool, fn(&Shape) -> String, fn(&mut Shape, usize)),
+}
+use Field::{Factor, Limit, Switch, Weight};
+use Is::{Flag, Part, Rate};
+
+impl Feature {
+    /// Whether a model has it.
+    pub fn is_of(&self, shape: &Shape) -> bool {
+        let mut shape = *shape;
+        match self.is {
+            Flag(_, at) => at(&mut shape).is_some_and(|on| *on),
+            Rate(_, at, _) => at(&mut shape).is_some_and(|rate| *rate > 0.0),
+            Part(has, ..) => has(&shape),
+        }
+    }
+    /// How a description says it of a model that has it; nothing where another entry says it too.
+    pub(crate) fn words(&self, shape: &Shape) -> String {
+        let mut shape = *shape;
+        match self.is {
+            Flag(name, _) => name.to_string(),
+            Rate(name, at, _) => at(&mut shape).map_or_else(String::new, |rate| format!("{name} {rate}")),
+            Part(_, words, _) => words(&shape),
+        }
+    }
+    /// Gives it to a model, with a value that depends on `n`; a model without experts gets nothing that is theirs.
+    pub fn give(&self, shape: &mut Shape, n: usize) {
+        match self.is {
+            Flag(_, at) => at(shape).into_iter().for_each(|on| *on = true),
+            Rate(_, at, values) => at(shape).into_iter().for_each(|rate| *rate = values[n % values.len()]),
+            Part(.., give) => give(shape, n),
+        }
+    }
+}
+
+/// A table of features: a name, how often it is wished for, and a part, a flag or a rate.
+/// Behind these, if `config.json` of `equipart_moe` has the option by itself: its key, and the field that it is.
+macro_rules! features {
+    () => { None };
+    ($key:literal $field:expr) => { Some(($key, $field)) };
+    ($($what:literal $often:literal $is:expr $(, $key:literal $field:expr)?;)*) => {
+        &[$(Feature { what: $what, often: $often, is: $is, key: features!($($key $field)?) }),*]
+    };
+}
+
+/// All of them, in the order of a description.
+pub const FEATURES: &[Feature] = features! {
+    "RMS norm" 50
+        Part(|s| s.norm == Rms, |s| format!("RMS norm, ε {}", s.eps), |s, n| s.eps = [0.25, 1e-5][n % 2]);
+    "layer norm" 50
+        Part(|s| s.norm == Layer, |s| format!("layer norm, ε {}", s.eps), |s, _| s.norm = Layer);
+    "SwiGLU" 1
+        Part(|s| s.feed_forward == SwiGlu, |_| "SwiGLU".into(), |s, _| s.feed_forward = SwiGlu);
+    "GELU" 50 Part(|s| s.feed_forward == Plain(Gelu), |_| "GELU".into(), |s, _| s.feed_forward = Plain(Gelu));
+    "GELU by tanh" 33
+        Part(|s| s.feed_forward == Plain(GeluTanh), |_| "GELU by tanh".into(), |s, _| s.feed_forward = Plain(GeluTanh));
+    "ReLU" 25
+        Part(|s| s.feed_forward == Plain(Relu), |_| "ReLU".into(), |s, _| s.feed_forward = Plain(Relu));
+    "rotary positions" 50
+        Part(|s| rope(s).is_some(), rotary, |s, n| s.positions = Rotary([100.0, 10_000.0][n % 2].into()));
+    "rotary positions, scaled" 66
+        Part(|s| rope(s).is_some_and(|rope| rope.scaling != Scaling::None), nothing, scale);
+    "learned positions" 33 Part(
+        |s| s.context().is_some(),
+        |s| counted(s.context().unwrap_or(0), "learned position"),
+        |s, n| s.positions = Learned(1 + n % 7)
+    );
+    "experts" 30 Part(
+        |s| s.experts.is_some(),
+        |s| of(s, |e| format!("{} of {} hidden, {} chosen", counted(e.count, "expert"), e.hidden, e.chosen)),
+        |s, n| {
+            let (count, chosen, hidden) = (1 + n % 7, 1 + n / 7 % 3, 1 + n / 21 % 5);
+            s.experts = Some(Experts { count, chosen, hidden, ..Experts::MIXTRAL });
+            s.bias.mlp = false;
+        }
+    );
+    "experts by softmax" 1
+        Part(|s| has(s, |e| e.scoring == Softmax), |s| of(s, |e| scored("softmax", e)), |_, _| ());
+    "experts by sigmoids" 50 Part(
+        |s| has(s, |e| e.scoring == Sigmoid),
+        |s| of(s, |e| scored("sigmoids", e)),
+        |s, _| with(s, |e| e.scoring = Sigmoid)
+    );
+    "experts by sigmoids with a bias" 50 Part(
+        |s| has(s, |e| e.scoring == Sigmoid && e.bias.is_some()),
+        nothing,
+        |s, _| with(s, |e| e.bias = (e.scoring == Sigmoid).then_some(0.0))
+    );
+    "a bias of the choice that moves after each step" 50 Part(
+        |s| has(s, |e| e.bias.is_some_and(|rate| rate > 0.0)), nothing, |s, _| with(s, |e| e.bias = e.bias.map(|_| 0.25))
+    );
+    "groups of experts" 40 Part(
+        |s| has(s, |e| e.groups.is_some()),
+        |s| of(s, |e| e.groups.map_or_else(String::new, grouped)),
+        |s, n| with(s, |e| e.groups = Some(Groups { count: 1 + n % 3, chosen: 1 + n / 3 % 2 }))
+    );
+    "groups of experts, not all of which are chosen" 1 Part(
+        |s| has(s, |e| e.groups.is_some_and(|groups| groups.chosen < groups.count)),
+        nothing,
+        |s, _| with(s, |e| e.groups = Some(Groups { count: 2, chosen: 1 }))
+    );
+    "gates of sum 1" 1 Flag("gates of sum 1", |s| Some(&mut s.experts.as_mut()?.normalize)),
+        "norm_topk_prob" Switch(|e| &mut e.normalize);
+    "gates that are not of sum 1" 50
+        Part(|s| has(s, |e| !e.normalize), nothing, |s, _| with(s, |e| e.normalize = false));
+    "gates that are multiplied" 50 Part(
+        |s| has(s, |e| e.scale != 1.0), |s| of(s, |e| format!("gates × {}", e.scale)), |s, _| with(s, |e| e.scale = 2.5)
+    ),
+        "routed_scaling_factor" Factor(|e| &mut e.scale);
+    "experts with a capacity" 50 Part(
+        |s| has(s, |e| e.capacity.is_some()),
+        |s| of(s, |e| format!("capacity {}", e.capacity.unwrap_or(0.0))),
+        |s, n| with(s, |e| e.capacity = Some([0.5, 0.5, 1.25][n % 3]))
+    ),
+        "capacity_factor" Limit(|e| &mut e.capacity);
+    "a shared expert without a gate" 33 Part(
+        |s| has(s, |e| e.shared.is_some_and(|shared| !shared.gated)),
+        |s| of(s, |e| shared(e, "")),
+        |s, n| with(s, |e| e.shared = Some(SharedExpert { hidden: 1 + n % 4, gated: false }))
+    );
+    "a shared expert with a gate" 33 Part(
+        |s| has(s, |e| e.shared.is_some_and(|shared| shared.gated)),
+        |s| of(s, |e| shared(e, " with a gate")),
+        |s, n| with(s, |e| e.shared = Some(SharedExpert { hidden: 1 + n % 4, gated: true }))
+    );
+    "a balance of microbatches" 50
+        Rate("balance of microbatches", |s| Some(&mut s.experts.as_mut()?.balance.microbatch), &[0.125]);
+    "a balance of sequences" 50
+        Rate("balance of sequences", |s| Some(&mut s.experts.as_mut()?.balance.sequence), &[0.125]),
+        "sequence_balance_loss_coef" Weight(|e| &mut e.balance.sequence);
+    "a balance of all blocks together" 50
+        Rate("balance of all blocks together", |s| Some(&mut s.experts.as_mut()?.balance.pooled), &[0.125]);
+    "z-loss of the router" 50
+        Rate("z-loss of the router", |s| Some(&mut s.experts.as_mut()?.balance.z), &[0.125]),
+        "router_z_loss_coef" Weight(|e| &mut e.balance.z);
+    "noise of the router" 30 Rate("noise of the router", |s| Some(&mut s.experts.as_mut()?.noise), &[0.5]),
+        "router_noise" Weight(|e| &mut e.noise);
+    "experts in some blocks only" 30 Part(
+        |s| (0..s.blocks).any(|i| s.experts.is_some() && s.experts(i).is_none()),
+        |s| of(s, |e| format!("no experts in block {}", numbers(e.dense))),
+        |s, n| with(s, |e| e.dense = [n % 2].into_iter().collect())
+    );
+    "experts that choose tokens" 25 Part(|s| has(s, |e| e.by_experts), |_| "experts choose tokens".into(), choosing),
+        "expert_choice" Switch(|e| &mut e.by_experts);
+    "tokens dealt to experts in turn" 0 Flag("tokens dealt in turn", |s| Some(&mut s.experts.as_mut()?.forced));
+    "an id of padding" 30 Part(
+        |s| s.padding.is_some(), |s| format!("padding {}", s.padding.unwrap_or(0)), |s, n| s.padding = Some(n % 6)
+    );
+    "a window" 50 Part(
+        |s| s.window.is_some(),
+        |s| s.window.map_or_else(String::new, windowed),
+        |s, n| s.window = Some(Window { size: 1 + n % 3, sinks: n / 3 % 3, from: n / 9 % 2 })
+    );
+    "a tied head" 50 Flag("tied head", |s| Some(&mut s.tied));
+    "norms of queries and keys" 50 Flag("norms of queries and keys", |s| Some(&mut s.head_norm));
+    "bias of queries, keys and values" 50 Flag("bias of QKV", |s| Some(&mut s.bias.qkv));
+    "bias of attention's output" 50 Flag("bias of attention's output", |s| Some(&mut s.bias.out));
+    "biases of the feed-forward" 50
+        Flag("biases of the feed-forward", |s| s.experts.is_none().then_some(&mut s.bias.mlp));
+    "dropout of the embedding" 75 Rate("dropout of the embedding", |s| Some(&mut s.dropout.embedding), RATES);
+    "dropout of probabilities" 75 Rate("dropout of probabilities", |s| Some(&mut s.dropout.attention), RATES);
+    "dropout of residuals" 75 Rate("dropout of residuals", |s| Some(&mut s.dropout.residual), RATES);
+    "smoothed labels" 50 Rate("label smoothing", |s| Some(&mut s.loss.smoothing), &[0.125]);
+    "z-loss" 50 Rate("z-loss", |s| Some(&mut s.loss.z), &[1e-3]);
+};
+
+/// Rates of dropout.
+const RATES: &[f64] = &[0.125, 0.25, 0.5];
+
+fn has(shape: &Shape, such: fn(&Experts) -> bool) -> bool {
+    shape.experts.as_ref().is_some_and(such)
+}
+fn with(shape: &mut Shape, change: impl FnOnce(&mut Experts)) {
+    if let Some(experts) = &mut shape.experts {
+        change(experts);
+    }
+}
+fn of(shape: &Shape, words: fn(&Experts) -> String) -> String {
+    shape.experts.as_ref().map_or_else(String::new, words)
+}
+
+fn numbers(blocks: Blocks) -> String {
+    blocks.iter().map(|block| block.to_string()).collect::<Vec<_>>().join(" and ")
+}
+fn scored(by: &str, experts: &Experts) -> String {
+    let moves = |rate: f64| if rate > 0.0 { format!(" that moves by {rate}") } else { String::new() };
+    format!(
+        "by {by}{}",
+        experts.bias.map_or_else(String::new, |r| format!(" with a bias of the choice{}", moves(r)))
+    )
+}
+fn grouped(groups: Groups) -> String {
+    format!("from {} of {}", groups.chosen, counted(groups.count, "group"))
+}
+fn shared(experts: &Experts, with: &str) -> String {
+    format!("a shared expert of {} hidden{with}", experts.shared.map_or(0, |shared| shared.hidden))
+}
+fn choosing(shape: &mut Shape, n: usize) {
+    with(shape, |e| {
+        let Experts { count, chosen, hidden, scale, shared, dense, .. } = *e;
+        let plain = Experts { count, chosen, hidden, scale, shared, dense, ..Experts::MIXTRAL };
+        *e = Experts { by_experts: true, normalize: false, capacity: Some([0.5, 1.25][n % 2]), ..plain };
+    });
+}
+fn windowed(window: Window) -> String {
+    let Window { size, sinks, from } = window;
+    format!("window {size}, {}, from block {from}", counted(sinks, "sink"))
+}
+fn rope(shape: &Shape) -> Option<Rope> {
+    if let Rotary(rope) = shape.positions { Some(rope) } else { None }
+}
+fn scale(shape: &mut Shape, n: usize) {
+    if let Rotary(rope) = &mut shape.positions {
+        let llama3 = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8.0 };
+        rope.scaling = [Scaling::Linear { factor: 2.0 }, llama3][n % 2];
+    }
+}
+/// The words of a feature that another entry says.
+fn nothing(_: &Shape) -> String {
+    String::new()
+}
+fn rotary(shape: &Shape) -> String {
+    let Some(rope) = rope(shape) else { return String::new() };
+    let scaling = match rope.scaling {
+        Scaling::None => "",
+        Scaling::Linear { .. } => ", scaled alike",
+        Scaling::Llama3 { .. } => ", scaled as Llama 3's",
+    };
+    format!("rotary from {}{scaling}", rope.base)
+}

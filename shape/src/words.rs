@@ -1,0 +1,67 @@
+//! A model in words: what sets it apart.
+use crate::{FEATURES, Heads, Shape};
+use std::fmt;
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shape { width, blocks, heads: Heads { queries, keys, dim }, hidden, vocabulary, .. } = *self;
+        let sizes = [
+            counted(blocks, "block"),
+            format!("width {width}"),
+            format!("{} of {}", counted(queries, "query head"), counted(dim, "feature")),
+            counted(keys, "KV head"),
+            format!("{hidden} hidden"),
+            counted(vocabulary, "id"),
+        ];
+        let has = FEATURES.iter().filter(|feature| feature.is_of(self)).map(|feature| feature.words(self));
+        let says: Vec<_> = sizes.into_iter().chain(has.filter(|words| !words.is_empty())).collect();
+        f.write_str(&says.join(", "))
+    }
+}
+
+/// "1 rank", "2 ranks", "2 batches".
+#[must_use]
+pub fn counted(n: usize, what: &str) -> String {
+    let plural = if what.ends_with("ch") { "es" } else { "s" };
+    format!("{n} {what}{}", if n == 1 { "" } else { plural })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Balance, Blocks, Experts, Groups, Scoring, SharedExpert};
+
+    fn said(experts: Experts) -> String {
+        let shape = Shape { experts: Some(experts), ..Shape::LLAMA };
+        shape.to_string().strip_prefix(&format!("{}, ", Shape::LLAMA)).unwrap().to_string()
+    }
+
+    /// Kills: a part of a router that is not said, or said of one that has it not.
+    #[test]
+    fn experts_are_said_with_all_that_sets_them_apart() {
+        let mixtral = Experts { count: 8, chosen: 2, hidden: 14336, ..Experts::MIXTRAL };
+        assert_eq!(said(mixtral), "8 experts of 14336 hidden, 2 chosen, by softmax, gates of sum 1");
+        let everything = Experts {
+            scoring: Scoring::Sigmoid,
+            normalize: false,
+            scale: 2.5,
+            bias: Some(0.125),
+            groups: Some(Groups { count: 4, chosen: 2 }),
+            capacity: Some(1.25),
+            shared: Some(SharedExpert { hidden: 32, gated: true }),
+            balance: Balance { microbatch: 0.5, sequence: 0.25, pooled: 0.75, z: 0.125 },
+            dense: Blocks::from_iter([0, 3]),
+            forced: true,
+            by_experts: true,
+            noise: 0.0625,
+            ..mixtral
+        };
+        assert_eq!(
+            said(everything),
+            "8 experts of 14336 hidden, 2 chosen, by sigmoids with a bias of the choice that moves by 0.125, from 2 of 4 groups, \
+             gates × 2.5, capacity 1.25, a shared expert of 32 hidden with a gate, balance of microbatches 0.5, \
+             balance of sequences 0.25, balance of all blocks together 0.75, z-loss of the router 0.125, noise of the router 0.0625, no experts in block 0 and 3, experts choose tokens, \
+             tokens dealt in turn"
+        );
+    }
+}
