@@ -1,6 +1,10 @@
 //! This rank's part of a model, and the one executor of steps: it runs cells, hands activations and gradients from chunk to
 //! chunk, and knows nothing of what a chunk computes or of which schedule wrote the cells.
+mod at;
+mod once;
 mod passed;
+
+pub use at::At;
 
 use crate::pipeline::Pipeline;
 use crate::step::{Act, Cell, Move, Payload, Plan, Step, Unit, moves};
@@ -8,44 +12,10 @@ use crate::{Error, Result};
 use comm::{Axis, Group, Mesh, Tag};
 use kernels::Kernels;
 use layers::ops::{Region, filled};
-use layers::{
-    Builder, Cx, Design, Half, Hooks, Input, Keeper, Output, Param, Room, Stage, Strategy, TokenShards, Uses,
-    Wanted,
-};
+use layers::{Cx, Design, Half, Hooks, Input, Keeper, Output, Param, Room, Stage, TokenShards, Uses, Wanted};
 use passed::{Passed, Received, Sent};
-use std::ops::Deref;
 use std::rc::Rc;
-use tensor::{Category, Scalar, Tensor};
-
-/// Where a model is built: the place of its layers, and the schedule of its stages.
-pub struct At<'a, D: Kernels> {
-    /// Where layers are built.
-    pub builder: Builder<'a, D>,
-    /// Who goes through which chunk when.
-    pub pipeline: Pipeline,
-}
-
-impl<'a, D: Kernels> At<'a, D> {
-    /// The same schedule, where these strategies, too, build what they build.
-    #[must_use]
-    pub fn with(self, strategies: impl IntoIterator<Item = &'a dyn Strategy<D>>) -> Self {
-        Self { builder: self.builder.with(strategies), ..self }
-    }
-}
-
-impl<'a, D: Kernels> Deref for At<'a, D> {
-    type Target = Builder<'a, D>;
-    fn deref(&self) -> &Builder<'a, D> {
-        &self.builder
-    }
-}
-
-impl<'a, D: Kernels> From<Builder<'a, D>> for At<'a, D> {
-    /// A model that is not split into stages.
-    fn from(builder: Builder<'a, D>) -> Self {
-        Self { builder, pipeline: Pipeline::ALONE }
-    }
-}
+use tensor::{Category, Scalar};
 
 /// This rank's chunks of a model.
 pub struct Stages<D: Kernels> {
@@ -157,26 +127,6 @@ impl<D: Kernels> Stages<D> {
     /// Which tokens this rank has.
     pub fn tokens(&self) -> TokenShards {
         self.tokens
-    }
-    /// Logits `[sequences, V]` of the last token of every sequence that has one, the same on every rank but data ranks; with
-    /// `all`, of every token `[B, V]`, also those of other context ranks. Of a model that gives rows of features those rows.
-    ///
-    /// # Errors
-    /// If ranks do not meet.
-    pub fn logits(&mut self, cx: &Cx<D>, input: impl Into<Input<D>>, all: bool) -> Result<Tensor<D>> {
-        let mut once = Once { cx, input: Some(input.into()), all, logits: None };
-        let mut keeper = self.keeper.take().expect("put back below");
-        let outcome = self.run(1, false, &mut once, &mut keeper);
-        self.keeper = Some(keeper);
-        outcome?;
-        let open = cx.parts().iter().filter(|part| part.len > 0).count();
-        let rows = if all { cx.rows_of_parts() } else { open };
-        let empty = || Tensor::empty(&self.device, Category::Activations, rows, self.design.outputs());
-        let mut logits = once.logits.unwrap_or_else(empty);
-        let plan = self.pipeline.plan(self.logits.size(), 1);
-        let last = self.pipeline.schedule.rank_of(plan.all_chunks() - 1, &plan);
-        self.logits.broadcast(&mut logits, last)?;
-        Ok(logits)
     }
     /// All microbatches of a step, as the schedule has them. Where nothing is learnt, sequences are not cut into slices.
     pub(crate) fn run(
@@ -339,30 +289,6 @@ fn tags(payload: Payload, of: Unit, plan: &Plan) -> (Tag, Tag) {
     let number = microbatch * plan.slices + of.slice as usize;
     let row = if payload == Payload::Activation { "row beside" } else { "row back" };
     (Tag::new(payload.name(), number), Tag::new(row, number))
-}
-
-/// One call for logits.
-struct Once<'a, D: Kernels> {
-    cx: &'a Cx<D>,
-    input: Option<Input<D>>,
-    all: bool,
-    logits: Option<Tensor<D>>,
-}
-
-impl<D: Kernels> Work<D> for Once<'_, D> {
-    fn cx(&mut self, _: Unit) -> Result<&Cx<D>> {
-        Ok(self.cx)
-    }
-    fn input(&mut self, _: Unit) -> Result<Input<D>> {
-        Ok(self.input.take().expect("one microbatch"))
-    }
-    fn wanted(&mut self, _: Unit) -> Result<Wanted<D>> {
-        Ok(Wanted::Logits { all: self.all })
-    }
-    fn ended(&mut self, _: Unit, output: Output<D>) {
-        let Output::Logits(logits) = output else { unreachable!("logits are wanted") };
-        self.logits = Some(logits);
-    }
 }
 
 #[cfg(test)]

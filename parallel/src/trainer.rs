@@ -15,24 +15,32 @@
 //! Source: Li et al., "PyTorch distributed", §3, arXiv:2006.15704 (replicas); Huang et al., "GPipe", §2.2,
 //! arXiv:1811.06965 (accumulation over microbatches).
 mod dealt;
+mod share;
 
 use crate::stages::{At, Stages};
 use crate::{Batch, Result, STEP};
 use comm::{Axes, Group, Mesh, Reduce, Request};
-pub use dealt::features;
-use dealt::{Dealt, Flight, Largest, Sums};
+use dealt::{Cut, Dealt, Flight, Largest, Sums};
 use kernels::{Kernels, Selects};
 use layers::ops::{Partial, top_k};
 use layers::{Design, Keeper, Kind, LayerCounts, Optimizer, Pass, Record, Wide};
+pub use share::features;
 use tensor::{Category, Real, Scalar, Tensor};
 
 /// A model with its optimizer, on this rank.
 pub struct Trainer<D: Kernels> {
-    device: D,
     model: Stages<D>,
-    ending: Ending<D>,
     keeper: Keeper<D>,
+    rank: Rank<D>,
     seed: u64,
+}
+
+/// What steps need besides the model.
+struct Rank<D: Kernels> {
+    device: D,
+    mesh: Mesh<D::Place>,
+    loss: Group<D::Place>, // the ranks that have parts of the loss
+    optimizer: Optimizer<D>,
     record: Option<Record<D>>,
     flight: Flight<D>,
 }
@@ -62,10 +70,15 @@ impl<D: Kernels> Trainer<D> {
         Self::of(at, design, (Kind::Sgd, None))
     }
     fn of(at: &At<D>, design: impl Into<Design>, optimizer: (Kind, Option<f64>)) -> Result<Self> {
-        let (device, flight, keeper) = (at.device.clone(), Flight::default(), Keeper::new(at.rests));
-        let (mesh, loss) = (at.mesh.clone(), at.mesh.over(Axes::LOSS)?.named("loss"));
-        let ending = Ending { mesh, optimizer: Optimizer::new(optimizer.0, optimizer.1), loss };
-        Ok(Self { device, model: Stages::new(at, design)?, ending, keeper, seed: 0, record: None, flight })
+        let rank = Rank {
+            device: at.device.clone(),
+            mesh: at.mesh.clone(),
+            loss: at.mesh.over(Axes::LOSS)?.named("loss"),
+            optimizer: Optimizer::new(optimizer.0, optimizer.1),
+            record: None,
+            flight: Flight::default(),
+        };
+        Ok(Self { model: Stages::new(at, design)?, keeper: Keeper::new(at.rests), rank, seed: 0 })
     }
     /// The same model, drawing dropout from this seed.
     #[must_use]
@@ -75,15 +88,15 @@ impl<D: Kernels> Trainer<D> {
     }
     /// From now on, what layers take and give is left in `record`, if there is one.
     pub fn record(&mut self, record: Option<Record<D>>) {
-        self.record = record;
+        self.rank.record = record;
     }
     /// One step on a batch that every rank is given whole.
     ///
     /// # Errors
     /// If the batch cannot be dealt, an id is outside the vocabulary, or ranks do not meet.
     pub fn step(&mut self, batch: &Batch, lr: f64) -> Result<Report<D>> {
-        let _span = self.ending.mesh.span(format_args!("{STEP}{}", self.ending.optimizer.steps() + 1));
-        let step = self.ending.optimizer.steps();
+        let _span = self.rank.mesh.span(format_args!("{STEP}{}", self.rank.optimizer.steps() + 1));
+        let step = self.rank.optimizer.steps();
         let pass = Pass { learns: true, keeps: true, seed: self.seed, step, ..Pass::default() };
         Ok(self.through(batch, (pass, lr), &|_| (), None)?.report.expect("a step ends with an update"))
     }
@@ -93,9 +106,9 @@ impl<D: Kernels> Trainer<D> {
     /// # Errors
     /// If the batch cannot be dealt, an id is outside the vocabulary, or ranks do not meet.
     pub fn evaluate(&mut self, batch: &Batch, done: &dyn Fn(usize)) -> Result<Tensor<D::Wide>> {
-        let _span = self.ending.mesh.span("evaluate");
+        let _span = self.rank.mesh.span("evaluate");
         let loss = self.through(batch, (Pass::default(), 0.0), done, None)?.loss;
-        Ok(self.ending.total(&self.device, loss)?.wait()?)
+        Ok(self.rank.total(loss)?.wait()?)
     }
     /// How many tokens of a batch have their target's logit as the largest, the same on every rank; of equal ones the first
     /// counts. `done` is told after each microbatch how many there were.
@@ -107,12 +120,12 @@ impl<D: Kernels> Trainer<D> {
         D: Selects,
         Wide<D>: Real,
     {
-        let _span = self.ending.mesh.span("evaluate");
+        let _span = self.rank.mesh.span("evaluate");
         let right =
             self.through(batch, (Pass::default(), 0.0), done, Some(|logits| top_k(logits, 1).1))?.right;
         let right = Wide::<D>::from_usize(right);
-        let mut sum = Tensor::from_fn(self.device.wide(), Category::Buffers, 1, 1, |_| right);
-        self.ending.loss.named("correct").all_reduce(&mut sum, Reduce::Sum)?;
+        let mut sum = Tensor::from_fn(self.rank.device.wide(), Category::Buffers, 1, 1, |_| right);
+        self.rank.loss.named("correct").all_reduce(&mut sum, Reduce::Sum)?;
         Ok(sum.read().map_or(0, |sum| sum[0].to_f64() as usize))
     }
     /// All microbatches through the model, for their loss or, where `largest` is given, for the tokens that are right. Where the
@@ -124,39 +137,22 @@ impl<D: Kernels> Trainer<D> {
         done: &dyn Fn(usize),
         largest: Option<Largest<D>>,
     ) -> Result<Sums<D>> {
-        let Self { device, model, ending, keeper, record, flight, .. } = self;
+        let Self { model, keeper, rank, .. } = self;
         let design = model.design().clone();
         let rows_out = if design.gives_rows() { design.outputs() } else { 0 };
         batch.has_features([design.features().unwrap_or(0), rows_out])?;
-        let (tokens, pass) = (model.tokens(), Pass { mean_over: batch.counted(), ..pass });
-        let slices = model.slices(pass.learns);
-        let (record, sums) = (record.as_ref(), Sums { loss: None, right: 0, total: None, report: None });
-        let mut dealt = Dealt {
-            device,
-            batch,
-            tokens,
-            design,
-            pass,
-            slices,
-            record,
-            flight,
-            largest,
-            sums,
-            counts: LayerCounts::default(),
-            done,
-            ending,
-            lr,
-        };
-        let all = batch.microbatches().len();
-        model.run(all, pass.learns, &mut dealt, keeper)?;
-        let Dealt { sums, counts, flight, .. } = dealt;
-        flight.counts.join(counts);
+        let pass = Pass { mean_over: batch.counted(), ..pass };
+        let cut = Cut { batch, design, tokens: model.tokens(), slices: model.slices(pass.learns) };
+        let mut dealt = Dealt { rank, cut, pass, lr, largest, done, sums: Sums::default() };
+        model.run(batch.microbatches().len(), pass.learns, &mut dealt, keeper)?;
+        let Dealt { rank, mut sums, .. } = dealt;
+        rank.flight.counts.join(std::mem::take(&mut sums.counts));
         Ok(sums)
     }
     /// What the layers of this rank have counted since this was called last, such as how many tokens chose each expert: other ranks
     /// have other tokens or other blocks, and the sum over all is the model's.
     pub fn take_counts(&mut self) -> LayerCounts {
-        std::mem::take(&mut self.flight.counts)
+        std::mem::take(&mut self.rank.flight.counts)
     }
     /// The model.
     pub fn model(&mut self) -> &mut Stages<D> {
@@ -164,21 +160,14 @@ impl<D: Kernels> Trainer<D> {
     }
     /// Stages and optimizer, for saving and restoring them.
     pub fn parts(&mut self) -> (&mut Stages<D>, &mut Optimizer<D>, &Mesh<D::Place>) {
-        (&mut self.model, &mut self.ending.optimizer, &self.ending.mesh)
+        (&mut self.model, &mut self.rank.optimizer, &self.rank.mesh)
     }
 }
 
-/// What a step needs when its microbatches are back.
-struct Ending<D: Kernels> {
-    mesh: Mesh<D::Place>,
-    optimizer: Optimizer<D>,
-    loss: Group<D::Place>, // the ranks that have parts of the loss
-}
-
-impl<D: Kernels> Ending<D> {
-    /// The loss over all ranks that have a part of it, whose sum is started.
-    fn total(&self, device: &D, loss: Option<Partial<D::Wide>>) -> Result<Request<D::Wide>> {
-        let loss = loss.unwrap_or_else(|| Partial::nothing(device.wide(), [1, 1], &self.loss));
+impl<D: Kernels> Rank<D> {
+    /// Starts the sum of the loss over all ranks that have a part of it.
+    fn total(&self, loss: Option<Partial<D::Wide>>) -> Result<Request<D::Wide>> {
+        let loss = loss.unwrap_or_else(|| Partial::nothing(self.device.wide(), [1, 1], &self.loss));
         Ok(loss.start_all_reduce(&self.loss)?)
     }
 }

@@ -17,13 +17,13 @@ pub struct Feature {
     /// measurements, and proofs leave it out.
     pub often: u32,
     /// The key of `config.json` that is this option alone, in files of `equipart_moe`, and the field it is read into.
-    pub key: Option<(&'static str, Field)>,
+    pub key: Option<(&'static str, ConfigField)>,
     is: Is,
 }
 
 /// A field of experts that files have under a key of its own.
 #[derive(Clone, Copy, Debug)]
-pub enum Field {
+pub enum ConfigField {
     /// True or false.
     Switch(fn(&mut Experts) -> &mut bool),
     /// A number of 0 or more.
@@ -44,7 +44,7 @@ enum Is {
     /// Anything else: whether a model has it, its words in a description (or none), and how the model gets one of its values.
     Part(fn(&Shape) -> bool, fn(&Shape) -> String, fn(&mut Shape, usize)),
 }
-use Field::{Factor, Limit, Switch, Weight};
+use ConfigField::{Factor, Limit, Switch, Weight};
 use Is::{Flag, Part, Rate};
 
 impl Feature {

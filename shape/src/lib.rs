@@ -11,7 +11,7 @@ mod features;
 mod words;
 
 pub use experts::{Balance, Blocks, Experts, Groups, Scoring, SharedExpert};
-pub use features::{FEATURES, Feature, Field};
+pub use features::{ConfigField, FEATURES, Feature};
 pub use words::counted;
 
 use serde::{Deserialize, Serialize};

@@ -97,11 +97,25 @@ fn circles(arrows: &BTreeMap<String, BTreeSet<String>>, up: &[(&str, &str, &str)
     }
 }
 
-/// The words of a text that may be types.
+/// The words of a text that may be types: not those that a line of `std` brings, nor variants of an enum, behind its name or
+/// where they are declared.
 fn capital(text: &str) -> BTreeSet<&str> {
-    let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
-    words
-        .filter(|word| word.starts_with(|c: char| c.is_uppercase()) && word.chars().any(char::is_lowercase))
+    let in_word = |c: char| c.is_alphanumeric() || c == '_';
+    let words = |text| str::split(text, move |c: char| !in_word(c)).filter(|word| !word.is_empty());
+    let of_std: BTreeSet<&str> = text
+        .match_indices("use std::")
+        .flat_map(|(at, _)| words(text[at..].split(';').next().unwrap()))
+        .collect();
+    let is_variant = |word: &str| {
+        let before = &text[..word.as_ptr() as usize - text.as_ptr() as usize];
+        let of = before.strip_suffix("::").and_then(|before| before.rsplit(|c| !in_word(c)).next());
+        let declared =
+            before.ends_with("\n    ") && text[before.len() + word.len()..].starts_with(['(', ',', ' ']);
+        declared || of.is_some_and(|of| of.starts_with(char::is_uppercase))
+    };
+    words(text)
+        .filter(|word| word.starts_with(char::is_uppercase) && word.contains(char::is_lowercase))
+        .filter(|word| !of_std.contains(word) && !is_variant(word))
         .collect()
 }
 
@@ -126,7 +140,7 @@ fn declared(files: &[File]) -> BTreeMap<String, Vec<&str>> {
 /// The types of other files that a text names, and those that the functions give which it calls, of these files.
 fn met(path: &str, text: &str, files: &[File], from: &[&str]) -> BTreeSet<String> {
     let declared = declared(files);
-    let known = |word: &&str| declared.get(*word).is_some_and(|at| at.iter().any(|at| *at != path));
+    let known = |word: &&str| declared.get(*word).is_some_and(|at| !at.contains(&path));
     let mut all: BTreeSet<String> = capital(text).into_iter().filter(known).map(str::to_owned).collect();
     for file in files.iter().filter(|file| from.contains(&&*file.path)) {
         let code = without_tests(&code(&file.text)).0;
@@ -141,8 +155,10 @@ fn met(path: &str, text: &str, files: &[File], from: &[&str]) -> BTreeSet<String
             }
         }
     }
-    for associated in ["In", "Out", "Saved", "Pending", "Self", "Place", "Elem", "Wide"] {
-        all.remove(associated); // of a trait that is named itself
+    for associated in
+        ["In", "Out", "Saved", "Pending", "Self", "Place", "Elem", "Wide", "Item", "Copy", "From", "Into"]
+    {
+        all.remove(associated); // of a trait that is named itself, or of the prelude
     }
     all
 }
@@ -183,17 +199,17 @@ const WAY: [&str; 11] = [
     "layers/src/linear/column.rs",
 ];
 
-/// Types that these files name and have from others.
+/// Types that these files name and have from others: what builds a model, reads data or prices it lies beside the way.
 #[test]
-fn the_way_from_train_to_a_strategy_needs_no_more_types() {
+fn the_way_from_train_to_a_strategy_is_read_with_a_hundred_types() {
     let files = files();
     let mut all = BTreeSet::new();
     for path in WAY {
         let file = files.iter().find(|file| file.path == path).expect("a file of the way");
         all.extend(met(path, &without_tests(&code(&file.text)).0, &files, &[]));
     }
-    assert!(all.contains("Trainer") && all.contains("Chunk"), "{all:?}");
-    assert!(all.len() <= 140, "{} types: {all:?}", all.len());
+    assert!(all.contains("Trainer") && all.contains("Stages"), "{all:?}");
+    assert!(all.len() <= 100, "{} types: {all:?}", all.len());
 }
 
 mod tests {

@@ -3,7 +3,7 @@ use super::out::{self, line, note};
 use crate::commands::compare::{LayoutRow, Workload};
 use crate::commands::price::{Price, Said};
 use crate::commands::train::epochs::EpochLine;
-use crate::commands::train::run::Finished;
+use crate::commands::train::report::Finished;
 use crate::commands::train::settings::Settings;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 use comm::readable;

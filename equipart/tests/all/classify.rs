@@ -2,8 +2,9 @@
 //! `prove` says equal.
 use crate::child::equipart;
 use crate::classify_refused::refused;
+use equipart::commands::train::data::TrainData;
 use equipart::commands::train::epochs::EpochLine;
-use equipart::commands::train::run::{TrainData, TrainRun};
+use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use equipart::device::DeviceName;
 use layers::{Draw, Random, Values};

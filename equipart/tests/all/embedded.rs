@@ -3,7 +3,7 @@
 use crate::child::equipart;
 use crate::order3::order3;
 use equipart::commands::eval::{Evaluation, evaluate};
-use equipart::commands::train::run::held_out;
+use equipart::commands::train::data::held_out;
 use equipart::commands::train::settings::sequences;
 use layers::Kind;
 use models::text::{Corpus, windows};

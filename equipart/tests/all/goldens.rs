@@ -1,6 +1,7 @@
 //! Models that nobody here made: small random ones of every family, with logits, gradients and greedy ids from
 //! transformers and PyTorch in f64 (`golden/make.py`). Read from their files, they agree under every layout.
-use equipart::commands::train::run::{TrainData, TrainRun};
+use equipart::commands::train::data::TrainData;
+use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use equipart::device::DeviceName;
 use models::generate::{Prompts, all_logits, generate};

@@ -4,7 +4,8 @@ mod pipelines;
 
 use crate::child::equipart;
 use equipart::commands::price::price;
-use equipart::commands::train::run::{TrainData, TrainRun};
+use equipart::commands::train::data::TrainData;
+use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::settings::{OptimizerName, Settings, hash};
 use equipart::device::DeviceName;
 use models::generate::{Prompts, generate};

@@ -3,7 +3,8 @@
 mod schedules;
 
 use equipart::commands::price::{price, program};
-use equipart::commands::train::run::{TrainData, TrainRun};
+use equipart::commands::train::data::TrainData;
+use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::settings::{OptimizerName, Settings, hash};
 use equipart::commands::train::state::{self, State};
 use equipart::device::DeviceName;

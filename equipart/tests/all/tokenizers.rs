@@ -1,6 +1,6 @@
 //! Text through a model's own tokenizer.json: in every command, and one sentence where it cannot be.
 use crate::child::{equipart, refused};
-use equipart::commands::train::run::held_out;
+use equipart::commands::train::data::held_out;
 use layers::Kind;
 use models::config::Config;
 use models::generate::all_logits;

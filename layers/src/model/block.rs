@@ -4,12 +4,13 @@
 //!
 //! Source: Xiong et al., "On layer normalization in the transformer architecture" (pre-norm), arXiv:2002.04745.
 //! Chapter: 3.
-use crate::model::part::{Block, Part, Ticket};
-use crate::model::strategy;
+mod shard;
+
+use crate::model::part::{Part, Ticket};
 use crate::ops::{Branches, Stream, dropout, join};
-use crate::{Back, Builder, Cx, Layer, Param, Result, Rotary, Shape};
-use comm::Axis;
+use crate::{Back, Cx, Layer, Param, Result};
 use kernels::Kernels;
+pub use shard::shard;
 use tensor::Direction;
 
 /// Y = X + dropout(F(norm(X))).
@@ -76,38 +77,13 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
     }
 }
 
-/// Block `i` of a transformer: X + attention(norm1(X)), and after it X + mlp(norm2(X)), with what strategies put around it.
-/// Parameters `blocks.i.norm1`, `.attention…`, `.norm2`, `.mlp…`.
-///
-/// # Errors
-/// If the ranks do not divide what they should share.
-pub fn shard<D: Kernels>(
-    at: &Builder<D>,
-    axis: Axis,
-    shape: &Shape,
-    i: usize,
-    rotary: Option<Rotary<D>>,
-) -> Result<Block<D>> {
-    let norm = |n| {
-        let name = &format!("blocks.{i}.norm{n}");
-        at.build(&strategy::Norm { kind: shape.norm, name, width: shape.width, eps: shape.eps })
-    };
-    let (rate, sizes) = (shape.dropout.residual, [shape.width, shape.hidden]);
-    let names = ["attention", "mlp"].map(|part| format!("blocks.{i}.{part}"));
-    let attention = at.build(&strategy::Attention::of(axis, &names[0], shape, i, rotary.as_ref()))?;
-    let (kind, bias) = (shape.feed_forward, shape.bias.mlp);
-    let mlp =
-        at.build(&strategy::Mlp { axis, name: &names[1], kind, sizes, bias, experts: shape.experts(i) })?;
-    let [name, other] = names;
-    let attention = Residual::around(name, norm(1)?, attention, rate);
-    let block = Part::new((attention, Residual::around(other, norm(2)?, mlp, rate)));
-    Ok(at.strategies.iter().fold(block, |block, strategy| strategy.block(block)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::part::Block;
     use crate::proof::{Answer, Case, Given, SEED, proves, proves_in_regions};
+    use crate::{Builder, Rotary, Shape};
+    use comm::Axis;
     use comm::Op;
     use kernels::Heads;
     use reference::{Model, Pass, Tokens, Walk};

@@ -1,24 +1,16 @@
 //! A run of consecutive blocks, with or without what stands at the ends of a model: the whole of it, or what one stage of a
 //! pipeline holds. Parameter names are those of the whole model.
+pub(crate) mod build;
 mod ends;
 
-use ends::{End, Ends, MeanSquare};
-
-use crate::model::block;
-use crate::model::build::positive;
-use crate::model::part::{Block, Part, Ticket};
+use crate::model::part::{Block, Ticket};
 use crate::model::stage::{Half, Input, Output, Room, Stage, Wanted};
-use crate::model::strategy;
-use crate::ops::{Region, Stream};
-use crate::param::weight::RowWeight;
-use crate::{
-    Builder, Cx, Design, Error, Layer, Param, Positions, Result, Rotary, Shape, TokenShards, Uses, embedding,
-};
-use comm::{Axes, Axis, Group};
+use crate::ops::Stream;
+use crate::{Cx, Layer, Param, Result, Uses};
+use ends::Ends;
 use kernels::Kernels;
 use std::collections::BTreeMap;
-use std::ops::Range;
-use tensor::{Direction, Ids};
+use tensor::Direction;
 
 /// A part of a model.
 pub struct Chunk<D: Kernels> {
@@ -51,126 +43,6 @@ struct Pending {
 }
 
 impl<D: Kernels> Chunk<D> {
-    /// The whole model, its features split over the tensor axis.
-    ///
-    /// # Errors
-    /// If a size is 0 or the ranks do not divide what they should share.
-    pub fn whole(at: &Builder<D>, shape: &Shape) -> Result<Self> {
-        let all = 0..shape.blocks;
-        Self::part(at, shape, &[all], None)
-    }
-    /// These runs of its blocks, in order; the first block with the embedding, the last with the head. Where the head is tied
-    /// to a table that another rank has, both hold the table, on the ranks `ends`.
-    ///
-    /// # Errors
-    /// If a size is 0 or the ranks do not divide what they should share.
-    pub fn part(
-        at: &Builder<D>,
-        shape: &Shape,
-        runs: &[Range<usize>],
-        ends: Option<&Group<D::Place>>,
-    ) -> Result<Self> {
-        positive("the vocabulary", shape.vocabulary)?;
-        let ([first, last], tied) = (at_ends(runs, shape.blocks), shape.tied);
-        let (axis, name, sizes) = (Axis::Tp, EMBEDDING, [shape.vocabulary, shape.width]);
-        let runs = transformer(at, shape, runs)?;
-        let (padding, context, rate) = (shape.padding, shape.context(), shape.dropout.embedding);
-        let ids = strategy::Embedding { axis, name, sizes, padding, context, rate, tied };
-        let mut embedding = first.then(|| at.build(&ids)).transpose()?;
-        let head = strategy::Head::of(axis, shape);
-        let mut end = last.then(|| at.build(&head)).transpose()?;
-        if tied {
-            let of_ids = embedding.as_mut().map(|embedding| table_of(at, name, embedding)).transpose()?;
-            let of_end = end.as_mut().map(|end| table_of(at, head.name, end)).transpose()?;
-            let table = match (of_ids, of_end) {
-                (None, Some(of_end)) => Some(of_end.insert(embedding::table(at, axis, name, sizes)?)),
-                (of_ids, _) => of_ids.and_then(Option::as_mut),
-            };
-            if let (Some(table), Some(ends)) = (table, ends) {
-                table.param().held_with(ends);
-            }
-        }
-        Ok(Self::new(at, (embedding, None), runs, end.map(|end| (head.name, end)), tied))
-    }
-    /// These runs of its blocks alone, without embedding and head: rows of features to rows of as many, the loss the mean square of what
-    /// is missing. Learned positions, which are the embedding's, it has none.
-    ///
-    /// # Errors
-    /// If a size is 0 or the ranks do not divide what they should share.
-    pub fn bare(at: &Builder<D>, shape: &Shape, runs: &[Range<usize>]) -> Result<Self> {
-        let [first, last] = at_ends(runs, shape.blocks);
-        let runs = transformer(at, shape, runs)?;
-        let (over, group) = (at.mesh.over(Axes::LOSS)?.axis(), at.mesh.group(Axis::Tp).named("last tokens"));
-        let front = (None, first.then_some(at.region));
-        let end = last.then(|| ("loss", Part::new(MeanSquare { over, group })));
-        Ok(Self::new(at, front, runs, end, false))
-    }
-}
-
-/// The place of the table that ties this part to the other end of the model.
-fn table_of<'a, D: Kernels, X: 'static, Y: 'static>(
-    at: &Builder<D>,
-    name: &str,
-    part: &'a mut Part<D, X, Y>,
-) -> Result<&'a mut Option<RowWeight<D>>> {
-    part.table().ok_or_else(|| {
-        let built = at.built.borrow();
-        let by = built.iter().rev().find(|(of, _)| of == name).map_or("nobody", |(_, by)| by);
-        let tied = "the head is tied to the table of the usual one; it must be a model that is not tied";
-        Error::Strategies(format!("{by} builds {name}, and {tied}"))
-    })
-}
-
-/// Whether the first and the last of so many parts are among these runs of them.
-pub(crate) fn at_ends(runs: &[Range<usize>], parts: usize) -> [bool; 2] {
-    [runs.first().is_some_and(|run| run.start == 0), runs.last().is_some_and(|run| run.end == parts)]
-}
-
-/// These blocks of a transformer.
-fn transformer<D: Kernels>(
-    at: &Builder<D>,
-    shape: &Shape,
-    runs: &[Range<usize>],
-) -> Result<Vec<Vec<Block<D>>>> {
-    for (what, size) in [
-        ("the width", shape.width),
-        ("the number of blocks", shape.blocks),
-        ("the head size", shape.heads.dim),
-        ("the hidden size", shape.hidden),
-    ] {
-        positive(what, size)?;
-    }
-    let rotary = match shape.positions {
-        Positions::Rotary(rope) => Some(Rotary::new(shape.heads.dim, rope)),
-        Positions::Learned(_) => None,
-    };
-    let block = |i| block::shard(at, Axis::Tp, shape, i, rotary.clone());
-    runs.iter().map(|run| run.clone().map(block).collect()).collect()
-}
-
-impl<D: Kernels> Chunk<D> {
-    /// These runs of blocks between these ends, the last with its name, tied to each other or not. Where rows of features enter,
-    /// whole on every rank, they become those of a region.
-    pub(crate) fn new(
-        at: &Builder<D>,
-        (embedding, rows): (Option<Part<D, Ids<D::Place>, Stream<D>>>, Option<Region>),
-        runs: Vec<Vec<Block<D>>>,
-        end: Option<(&str, End<D>)>,
-        tied: bool,
-    ) -> Self {
-        let (name, end) = end.unzip();
-        let ends = Ends {
-            embedding,
-            rows,
-            end,
-            tied,
-            name: name.unwrap_or_default().into(),
-            group: at.mesh.group(Axis::Tp).named("last tokens"),
-            sharers: TokenShards::sharers(at.mesh).named("last tokens"),
-        };
-        let (saved, room, listed, pending) = (Vec::new(), Vec::new(), Room::default(), BTreeMap::new());
-        Self { ends, runs, saved, room, listed, pending }
-    }
     /// Embedding and blocks, and what they keep: the blocks in `kept`, if they keep anything.
     fn through(
         &mut self,
@@ -352,26 +224,6 @@ impl<D: Kernels> Stage<D> for Chunk<D> {
 /// What is in flight.
 fn flight<D: Kernels>(run: usize, cx: &Cx<D>) -> Flight {
     (run, cx.microbatch(), cx.pass().slice)
-}
-
-impl Design {
-    /// These runs of parts of the model, in order, on this rank. `ends` are the ranks that have its first and last part, where this is one of them
-    /// and they are two.
-    ///
-    /// # Errors
-    /// If a size is 0, or the ranks do not divide what they should share.
-    pub fn stage<D: Kernels>(
-        &self,
-        at: &Builder<D>,
-        parts: &[Range<usize>],
-        ends: Option<&Group<D::Place>>,
-    ) -> Result<Box<dyn Stage<D>>> {
-        Ok(match self {
-            Self::Transformer(shape) => Box::new(Chunk::part(at, shape, parts, ends)?),
-            Self::Classifier { sizes } => Box::new(Chunk::classifier(at, sizes, parts)?),
-            Self::Blocks(shape) => Box::new(Chunk::bare(at, shape, parts)?),
-        })
-    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053. Chapter: 3. Compare: `mlp.rs`, one pair.
 use crate::model::build::positive;
-use crate::model::chunk::at_ends;
+use crate::model::chunk::build::at_ends;
 use crate::model::design::{parts, start};
 use crate::model::part::{Part, Ticket};
 use crate::model::strategy::{self, Column, Row};

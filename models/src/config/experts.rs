@@ -16,7 +16,7 @@ use layers::{Balance, Blocks, Experts, Groups, Scoring, Shape, SharedExpert};
 use parallel::Result;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use shape::{FEATURES, Field};
+use shape::{ConfigField, FEATURES};
 
 const BIAS_RATE: &str = "router_bias_update_rate";
 const CHOSEN: &str = "num_experts_per_tok";
@@ -29,7 +29,7 @@ const POOLED: &str = "pooled";
 const COEFFICIENT: f64 = 0.001;
 
 /// The options of experts that are a key of `equipart_moe` each. The rest of its keys depend on each other.
-fn fields() -> impl Iterator<Item = (&'static str, Field)> {
+fn fields() -> impl Iterator<Item = (&'static str, ConfigField)> {
     FEATURES.iter().filter_map(|feature| feature.key)
 }
 
@@ -160,10 +160,10 @@ impl Keys<'_> {
         let mut of = of;
         for (key, field) in fields() {
             match field {
-                Field::Switch(at) => *at(&mut of) = self.flag(key, *at(&mut of))?,
-                Field::Weight(at) => *at(&mut of) = self.weight(key, *at(&mut of), 1)?,
-                Field::Factor(at) => *at(&mut of) = self.positive(key)?.unwrap_or(*at(&mut of)),
-                Field::Limit(at) => *at(&mut of) = self.positive(key)?,
+                ConfigField::Switch(at) => *at(&mut of) = self.flag(key, *at(&mut of))?,
+                ConfigField::Weight(at) => *at(&mut of) = self.weight(key, *at(&mut of), 1)?,
+                ConfigField::Factor(at) => *at(&mut of) = self.positive(key)?.unwrap_or(*at(&mut of)),
+                ConfigField::Limit(at) => *at(&mut of) = self.positive(key)?,
             }
         }
         let (scoring, groups) = (self.scoring()?, self.groups(of.count)?);
@@ -287,9 +287,9 @@ fn equipart_moe(experts: &Experts) -> Vec<(&'static str, Value)> {
         (
             key,
             match field {
-                Field::Switch(at) => json!(*at(&mut of)),
-                Field::Weight(at) | Field::Factor(at) => json!(*at(&mut of)),
-                Field::Limit(at) => json!(*at(&mut of)),
+                ConfigField::Switch(at) => json!(*at(&mut of)),
+                ConfigField::Weight(at) | ConfigField::Factor(at) => json!(*at(&mut of)),
+                ConfigField::Limit(at) => json!(*at(&mut of)),
             },
         )
     });

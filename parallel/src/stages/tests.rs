@@ -5,7 +5,7 @@ use crate::step::{check, lowered};
 use crate::{Batch, Schedule, Sequence, Trainer};
 use comm::{CallRecord, Op, Trace, World};
 use kernels::Heads;
-use layers::{Kind, Random, Shape};
+use layers::{Builder, Kind, Random, Shape};
 use std::collections::BTreeMap;
 use tensor::{Cpu, Device, F61, Ids, Key};
 

@@ -1,7 +1,7 @@
 //! Flags of price: settings of the step that is priced.
 use crate::cli::args::{NumberArgs, RanksArgs, SEQ, TableArgs};
 use crate::cli::pictures::{PicturesArgs, Plain};
-use crate::commands::train::DropoutRate;
+use crate::commands::train::flags::DropoutRate;
 use crate::commands::train::settings::{OptimizerName, Settings, tenth};
 use clap::Args;
 use parallel::{Layout, layout};

@@ -5,11 +5,13 @@
 //! program stops, the folder holds one whole checkpoint.
 use super::settings::Settings;
 use models::{Learner, tokenizer};
+use layers::{Draw, Numbers, Values};
 use parallel::number::Runs;
 use parallel::{Error, Result, Trainer, bail};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use tensor::Scalar;
 use tensor::files;
 use tensor::safetensors::{self, File};
 
@@ -176,3 +178,13 @@ impl State {
         parallel::restore_optimizer(&origin, &self.optimizer, optimizer, (&design, &mut model.params()), mesh)
     }
 }
+
+/// Weights as an f32 run has them, in any number: a fresh one's draws are rounded, too.
+pub(super) struct InF32<'a>(pub(super) &'a (dyn Values<f32> + Sync));
+
+impl<S: Scalar> Values<S> for InF32<'_> {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<Numbers<'_, S>> {
+        Ok(self.0.of(name, shape, draw)?.map(|_, x| S::from_f64(f64::from(x))))
+    }
+}
+

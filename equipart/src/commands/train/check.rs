@@ -1,0 +1,98 @@
+//! What can be known to be wrong with a run before anything is built.
+use super::data::{TrainData, held_out_batch};
+use super::epochs;
+use super::run::TrainRun;
+use super::settings::{Settings, at_least_1};
+use super::state::State;
+use crate::device::in_device;
+use bench::profile;
+use kernels::Kernels;
+use layers::Wide;
+use parallel::number::Runs;
+use parallel::{Result, bail, budget, price};
+use tensor::Scalar;
+
+/// Why f64 has no checkpoints: said after the number.
+pub(crate) const NO_CHECKPOINTS: &str = "keeps no checkpoints, as they hold f32; leave out --out and --resume \
+     (--model begins with the weights of a checkpoint)";
+
+impl TrainRun<'_> {
+    /// What can be known to be wrong before anything is built.
+    ///
+    /// # Errors
+    /// One sentence on the first thing that does not fit.
+    pub fn check(&self) -> Result<()> {
+        let Settings { steps, clip, .. } = self.settings;
+        self.layout.fits(&self.model.design)?;
+        self.network.fits(&[self.layout])?;
+        match self.source {
+            TrainData::Text(_) | TrainData::Digits(_) => self.settings.check(self.model.positions())?,
+            TrainData::Ids(all) => {
+                let longest = all.iter().flat_map(|s| s.documents.iter().copied()).max().unwrap_or(0);
+                let tokens = all.iter().map(|s| s.ids.len() as u128).sum();
+                self.settings.check_for(self.model.positions(), longest, tokens)?;
+            }
+        }
+        let every = ("checkpoint-every", self.checkpoint_every);
+        at_least_1(&[every, ("stop-after", self.stop_after.unwrap_or(1))])?;
+        if let Some(clip) = clip.filter(|clip| !(clip.is_finite() && *clip > 0.0)) {
+            bail!("--clip is {clip}; it must be a positive number");
+        }
+        if let TrainData::Text(corpus) = self.source {
+            corpus.fits(self.model.design.outputs())?;
+        }
+        self.settings.schedule().validate()?;
+        self.source.batch(&self.settings, 0, &mut None)?.deals(&self.layout.tokens())?;
+        let done = self.resume.as_ref().map_or(0, State::steps);
+        if done >= steps {
+            let flag = if let TrainData::Digits(_) = self.source { "--epochs" } else { "--steps" };
+            bail!(
+                "{done} steps are done already, and the run ends at {steps}; a larger {flag} lets it go on"
+            );
+        }
+        let now = self.stop_after.map_or(steps - done, |n| n.min(steps - done));
+        if self.network.profile && now <= profile::WARM {
+            bail!(
+                "--profile is of the steps after the first {}, and this run has {now}; let it have more",
+                profile::WARM
+            );
+        }
+        Ok(())
+    }
+    /// The same, and whether the machine has the memory.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check); both numbers of bytes; and if checkpoints, which are f32, are asked of wider numbers.
+    pub fn ready(&self) -> Result<()> {
+        in_device!((self.settings.device, self.settings.number), D => self.ready_in::<D>())
+    }
+    pub(super) fn ready_in<D: Runs>(&self) -> Result<()> {
+        self.check()?;
+        if (self.out.is_some() || self.resume.is_some()) && Wide::<D>::NAME != f32::NAME {
+            bail!("a run in {} {NO_CHECKPOINTS}", D::Elem::NAME);
+        }
+        let (layout, all) = (self.layout, self.peak::<D>()?.all);
+        budget::fits::<D::Place>(
+            format_args!("training under {layout}"),
+            [self.network.here(&layout), layout.ranks()],
+            all,
+        )
+    }
+    /// What ranks hold at most: in steps, when the held-out text is told, when a checkpoint is put together.
+    fn peak<D: Kernels>(&self) -> Result<price::Peak> {
+        let (design, batch) =
+            (self.settings.design(&self.model), self.source.batch(&self.settings, 0, &mut None)?);
+        let held_out = match self.source {
+            TrainData::Text(corpus) => {
+                held_out_batch(corpus, self.settings.seq, self.layout.tokens().data_ranks())?
+            }
+            TrainData::Digits(digits) if !digits.test.is_empty() => Some(epochs::judged(&digits.test, 0)?),
+            TrainData::Ids(_) | TrainData::Digits(_) => None,
+        };
+        let largest = held_out.map(|batch| batch.largest());
+        price::training::<D>(&self.layout, design, self.settings.optimizer(), &batch, |trainer, mesh| {
+            largest.as_ref().map_or(Ok(()), |batch| trainer.evaluate(batch, &|_| ()).map(drop))?;
+            if self.out.is_some() { price::gathering(trainer, mesh) } else { Ok(()) }
+        })
+    }
+}

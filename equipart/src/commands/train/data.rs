@@ -1,0 +1,72 @@
+//! What a run learns, and what it is judged by: batches of a text, of given ids or of pictures, and the held-out text.
+use super::epochs::{self, Epoch};
+use super::settings::{self, Settings, sequences};
+use models::digits::Digits;
+use models::ids;
+use models::text::{self, Corpus};
+use parallel::number::Runs;
+use parallel::{Batch, Result, Sequence, Trainer, bail};
+use tensor::Real;
+
+/// What is learnt.
+pub enum TrainData {
+    /// Pieces of a text, drawn anew for each step.
+    Text(Corpus),
+    /// The same sequences in every step.
+    Ids(Vec<Sequence>),
+    /// Pictures, each of them once an epoch.
+    Digits(Digits),
+}
+
+impl TrainData {
+    /// A hash, to know it again.
+    pub(crate) fn hash(&self) -> u64 {
+        match self {
+            TrainData::Text(corpus) => settings::hash(corpus),
+            TrainData::Ids(sequences) => ids::hash(sequences),
+            TrainData::Digits(digits) => digits.hash(),
+        }
+    }
+    /// The batch of a step: the same whatever the layout.
+    pub(super) fn batch(&self, settings: &Settings, step: usize, epoch: &mut Option<Epoch>) -> Result<Batch> {
+        match self {
+            TrainData::Digits(digits) => epochs::batch(digits, settings, step, epoch),
+            TrainData::Text(corpus) => settings.batch(corpus, step),
+            TrainData::Ids(sequences) => Batch::new(sequences.clone(), settings.microbatches),
+        }
+    }
+}
+
+/// Bits a byte on the held-out text, in windows of `seq`: what all tokens but the first cost, over the bytes that they
+/// stand for. None if there are fewer windows than data ranks. `told` is how many parts of how many are done.
+///
+/// # Errors
+/// If ranks do not meet, or the loss is no finite number.
+pub fn held_out<D: Runs>(
+    trainer: &mut Trainer<D>,
+    (corpus, seq): (&Corpus, usize),
+    told: &dyn Fn(usize, usize),
+) -> Result<Option<f64>> {
+    let Some(batch) = held_out_batch(corpus, seq, trainer.model().tokens().data_ranks())? else {
+        return Ok(None);
+    };
+    let targets = corpus.held_out.len() - 1;
+    let parts = batch.microbatches().len();
+    let nats =
+        trainer.evaluate(&batch, &|done| told(done, parts))?.read().expect("the host has values")[0].to_f64();
+    if !nats.is_finite() {
+        bail!("the loss on the held-out text is {nats}; a smaller --lr may help");
+    }
+    let tokens_per_byte = targets as f64 / corpus.held_out_bytes.max(1) as f64;
+    Ok(Some(nats * tokens_per_byte / std::f64::consts::LN_2))
+}
+
+/// The held-out text in windows of `seq`, eight at a time on each data rank; none if there are fewer than ranks.
+pub(super) fn held_out_batch(corpus: &Corpus, seq: usize, data: usize) -> Result<Option<Batch>> {
+    let windows = sequences(text::windows(&corpus.held_out, seq));
+    if windows.len() < data {
+        return Ok(None);
+    }
+    let together = windows.len().div_ceil(8 * data).min(windows.len() / data);
+    Ok(Some(Batch::new(windows, together)?))
+}

@@ -1,0 +1,35 @@
+//! How a block of a transformer is built.
+use super::Residual;
+use crate::model::part::{Block, Part};
+use crate::model::strategy;
+use crate::{Builder, Result, Rotary, Shape};
+use comm::Axis;
+use kernels::Kernels;
+
+/// Block `i` of a transformer: X + attention(norm1(X)), and after it X + mlp(norm2(X)), with what strategies put around it.
+/// Parameters `blocks.i.norm1`, `.attention…`, `.norm2`, `.mlp…`.
+///
+/// # Errors
+/// If the ranks do not divide what they should share.
+pub fn shard<D: Kernels>(
+    at: &Builder<D>,
+    axis: Axis,
+    shape: &Shape,
+    i: usize,
+    rotary: Option<Rotary<D>>,
+) -> Result<Block<D>> {
+    let norm = |n| {
+        let name = &format!("blocks.{i}.norm{n}");
+        at.build(&strategy::Norm { kind: shape.norm, name, width: shape.width, eps: shape.eps })
+    };
+    let (rate, sizes) = (shape.dropout.residual, [shape.width, shape.hidden]);
+    let names = ["attention", "mlp"].map(|part| format!("blocks.{i}.{part}"));
+    let attention = at.build(&strategy::Attention::of(axis, &names[0], shape, i, rotary.as_ref()))?;
+    let (kind, bias) = (shape.feed_forward, shape.bias.mlp);
+    let mlp =
+        at.build(&strategy::Mlp { axis, name: &names[1], kind, sizes, bias, experts: shape.experts(i) })?;
+    let [name, other] = names;
+    let attention = Residual::around(name, norm(1)?, attention, rate);
+    let block = Part::new((attention, Residual::around(other, norm(2)?, mlp, rate)));
+    Ok(at.strategies.iter().fold(block, |block, strategy| strategy.block(block)))
+}

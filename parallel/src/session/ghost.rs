@@ -1,0 +1,35 @@
+//! A rank without numbers and without the other ranks, which is priced.
+use crate::{At, Result, Scheme};
+use kernels::{Kernels, Meta};
+use layers::Random;
+use tensor::Device;
+use tensor::count::Uncountable;
+
+/// Runs a program on one rank of a scheme's layout, without numbers, on this thread; the rank may hold `limit` bytes, if one is
+/// given.
+///
+/// # Errors
+/// What the program gives, and if 64 bits do not count what the rank holds.
+pub fn ghost<'a, D: Kernels, T>(
+    scheme: impl Into<Scheme<'a, D>>,
+    (rank, limit): (usize, Option<usize>),
+    program: impl FnOnce(At<Meta<D>>) -> Result<T>,
+) -> Result<T> {
+    let (mut program, mut made) = (Some(program), None);
+    erased(scheme.into(), (rank, limit), &mut |at| {
+        made = Some(program.take().expect("it runs once")(at)?);
+        Ok(())
+    })?;
+    Ok(made.expect("it ran"))
+}
+
+/// [`ghost`] of one type of program, so that it is compiled once for each device.
+fn erased<D: Kernels>(
+    scheme: Scheme<'_, D>,
+    (rank, limit): (usize, Option<usize>),
+    program: &mut dyn FnMut(At<Meta<D>>) -> Result<()>,
+) -> Result<()> {
+    let (device, mesh) = (Meta::default(), scheme.layout.ghost(rank)?);
+    limit.inspect(|&bytes| device.meter().limit(bytes));
+    Uncountable::caught(|| program(scheme.ghost(scheme.layout.place(&device, &mesh, &Random { seed: 0 }))))?
+}

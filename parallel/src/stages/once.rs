@@ -1,0 +1,54 @@
+//! One batch through the model for its logits.
+use super::{Stages, Work};
+use crate::Result;
+use crate::step::Unit;
+use kernels::Kernels;
+use layers::{Cx, Input, Output, Wanted};
+use tensor::{Category, Tensor};
+
+impl<D: Kernels> Stages<D> {
+    /// Logits `[sequences, V]` of the last token of every sequence that has one, the same on every rank but data ranks; with
+    /// `all`, of every token `[B, V]`, also those of other context ranks. Of a model that gives rows of features those rows.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    pub fn logits(&mut self, cx: &Cx<D>, input: impl Into<Input<D>>, all: bool) -> Result<Tensor<D>> {
+        let mut once = Once { cx, input: Some(input.into()), all, logits: None };
+        let mut keeper = self.keeper.take().expect("put back below");
+        let outcome = self.run(1, false, &mut once, &mut keeper);
+        self.keeper = Some(keeper);
+        outcome?;
+        let open = cx.parts().iter().filter(|part| part.len > 0).count();
+        let rows = if all { cx.rows_of_parts() } else { open };
+        let empty = || Tensor::empty(&self.device, Category::Activations, rows, self.design.outputs());
+        let mut logits = once.logits.unwrap_or_else(empty);
+        let plan = self.pipeline.plan(self.logits.size(), 1);
+        let last = self.pipeline.schedule.rank_of(plan.all_chunks() - 1, &plan);
+        self.logits.broadcast(&mut logits, last)?;
+        Ok(logits)
+    }
+}
+
+/// One call for logits.
+struct Once<'a, D: Kernels> {
+    cx: &'a Cx<D>,
+    input: Option<Input<D>>,
+    all: bool,
+    logits: Option<Tensor<D>>,
+}
+
+impl<D: Kernels> Work<D> for Once<'_, D> {
+    fn cx(&mut self, _: Unit) -> Result<&Cx<D>> {
+        Ok(self.cx)
+    }
+    fn input(&mut self, _: Unit) -> Result<Input<D>> {
+        Ok(self.input.take().expect("one microbatch"))
+    }
+    fn wanted(&mut self, _: Unit) -> Result<Wanted<D>> {
+        Ok(Wanted::Logits { all: self.all })
+    }
+    fn ended(&mut self, _: Unit, output: Output<D>) {
+        let Output::Logits(logits) = output else { unreachable!("logits are wanted") };
+        self.logits = Some(logits);
+    }
+}

@@ -1,0 +1,64 @@
+//! A data rank's share of a microbatch, slice by slice: which tokens of which sequence, and their features.
+use crate::{Sequence, Share, deal};
+use kernels::{Kernels, Segment};
+use layers::TokenShards;
+use std::ops::Range;
+use tensor::{Category, Scalar, Tensor};
+
+impl<'a> Share<'a> {
+    /// Of each document the `slice`th of so many nearly equal slices, and of that this rank's tokens: in which sequence, which
+    /// of its tokens.
+    pub fn slice(
+        self,
+        slice: usize,
+        slices: usize,
+        tokens: &TokenShards,
+    ) -> impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone + use<'a> {
+        let tokens = *tokens;
+        let of = move |s: &'a Sequence| {
+            let documents = s.documents.iter().scan(0, move |first, &len| {
+                let Range { start, end } = deal(len, slice, slices);
+                let part = *first + start..*first + end;
+                *first += len;
+                Some(part)
+            });
+            let own = move |part: Range<usize>| {
+                let first = part.start;
+                tokens.stretches(part.len()).map(move |of| (s, first + of.start..first + of.end))
+            };
+            documents.flat_map(own)
+        };
+        self.sequences.iter().flat_map(of)
+    }
+    /// The same slices, whole, as positions in each document.
+    pub fn segments(self, slice: usize, slices: usize) -> impl Iterator<Item = Segment> {
+        let lengths = self.sequences.iter().flat_map(|s| s.documents.iter().copied());
+        lengths.enumerate().map(move |(sequence, len)| {
+            let tokens = deal(len, slice, slices);
+            Segment { row: 0, len: tokens.len(), position: tokens.start, sequence }
+        })
+    }
+}
+
+/// What a rank has of these sequences in a model whose tokens are rows of so many features.
+pub fn features<D: Kernels>(
+    device: &D,
+    width: usize,
+    sequences: &[Sequence],
+    tokens: &TokenShards,
+) -> Tensor<D> {
+    rows(device, width, Share { sequences, first: 0 }.slice(0, 1, tokens), |s| &s.x)
+}
+
+/// The features of these tokens of sequences, a row of so many for each token.
+pub(super) fn rows<'a, D: Kernels>(
+    device: &D,
+    width: usize,
+    all: impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone,
+    of: fn(&Sequence) -> &Vec<f32>,
+) -> Tensor<D> {
+    let tokens = all.clone().map(|(_, tokens)| tokens.len()).sum();
+    let mut numbers = all.flat_map(|(s, tokens)| &of(s)[tokens.start * width..tokens.end * width]);
+    let next = |_| D::Elem::from_f64(f64::from(*numbers.next().expect("a row for each token")));
+    Tensor::from_fn(device, Category::Activations, tokens, width, next)
+}
