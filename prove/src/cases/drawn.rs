@@ -124,7 +124,7 @@ fn layouts() -> impl Strategy<Value = Layout> {
     }
     let (n, m) = (axes.len(), choices.len());
     let said = (vec(any::<Index>(), m), 0..m, proptest::bool::weighted(0.2));
-    (vec(select(vec![1usize, 1, 2, 3, 4, 8]), n), 0..n, said).prop_map(
+    (vec(select(vec![1usize, 1, 1, 1, 2, 2, 3, 4, 8]), n), 0..n, said).prop_map(
         move |(sizes, first, (said, from, reverse))| {
             let (mut left, mut of_a_stage, mut ranks) = (RANKS, 1, Vec::new());
             let order = || (0..n).map(|i| (first + i) % n);
