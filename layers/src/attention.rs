@@ -24,7 +24,7 @@ use crate::model::part::{Part, Ticket};
 use crate::model::strategy::{self, Column, Row, Sharing};
 use crate::ops::{Split, Stream, rotate};
 use crate::param::placement::{Pieces, Section};
-use crate::{Back, Builder, Cx, Error, HeadNorm, Layer, Param, Result, Rotary};
+use crate::{Back, Builder, Cx, Error, HeadNorm, Layer, Params, Result, Rotary};
 use comm::Axis;
 use kernels::{Heads, Kernels};
 
@@ -122,7 +122,7 @@ impl<D: Kernels> Layer<D> for SelfAttention<D> {
         self.core.backward_weight(cx, pending)
     }
 
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         if let Some(norm) = &mut self.norm {
             norm.params(into);
         }

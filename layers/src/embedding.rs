@@ -18,7 +18,7 @@ use crate::model::strategy;
 use crate::ops::{Region, Stream, dropout, embed, embed_backward, position_rows, position_rows_backward};
 use crate::param::placement::Pieces;
 use crate::param::weight::{RowWeight, WholeWeight};
-use crate::{Back, Builder, Cx, Draw, Error, Kept, Layer, Param, Result};
+use crate::{Back, Builder, Cx, Draw, Error, Kept, Layer, Params, Result};
 use comm::{Axis, Group};
 use kernels::Kernels;
 use std::ops::Range;
@@ -134,7 +134,7 @@ impl<D: Kernels> Layer<D> for Embedding<D> {
         Ok(())
     }
 
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         into.extend(self.table.as_mut().map(RowWeight::param));
         into.extend(self.positions.as_mut().map(|(table, _)| table.param()));
     }
@@ -253,19 +253,20 @@ mod tests {
             let run = |device: Cpu<F61>, mesh: Mesh<_>| {
                 let (tp, rank) = (mesh.group(Axis::Tp), mesh.group(Axis::Dp).rank());
                 let mut layer = table.build(&Builder::new(&device, &mesh, &Random { seed: 1 }))?;
-                let mut params = Vec::new();
+                let mut params = crate::Params::new();
                 layer.params(&mut params);
-                let whole = |p: &&mut Param<_>| Ok((p.name().to_string(), p.gather(&mesh)?.unwrap()));
+                let whole = |p: &&mut crate::Param<_>| Ok((p.name().to_string(), p.gather(&mesh)?.unwrap()));
                 let weights = params.iter().map(whole).collect::<Result<_>>()?;
                 let (first, n) = (rank * 3 / ranks, 3 / ranks);
                 let row: usize = LENGTHS[..first].iter().sum();
                 let rows = row..row + LENGTHS[first..first + n].iter().sum::<usize>();
                 let cx = Cx::train(0, &LENGTHS[first..first + n], 1).numbered_from(first).dropping(SEED, 2);
+                drop(params);
                 let (y, saved) = layer.forward(&cx, Ids::new(device.place(), &ids[rows.clone()], 7)?)?;
                 let number = |i| dy[row * WIDTH + i];
                 let mine = Tensor::from_fn(&device, Category::Activations, rows.len(), WIDTH, number);
                 layer.backward(&cx, saved, mine.into())?;
-                let mut params = Vec::new();
+                let mut params = crate::Params::new();
                 layer.params(&mut params);
                 let mut gradients = BTreeMap::new();
                 for param in params {

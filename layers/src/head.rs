@@ -29,7 +29,7 @@ use crate::ops::{
 };
 use crate::param::placement::{Pieces, Section};
 use crate::param::weight::{ColumnWeight, RowWeight};
-use crate::{Back, Builder, Cx, Kept, Layer, Objective, Param, Result};
+use crate::{Back, Builder, Cx, Kept, Layer, Objective, Params, Result};
 use comm::{Axes, Group};
 use kernels::{Kernels, LossTerms};
 use tensor::{Ids, Tensor};
@@ -176,7 +176,7 @@ impl<D: Kernels> Layer<D> for Head<D> {
         Ok(())
     }
 
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         if let Some(norm) = &mut self.norm {
             norm.params(into);
         }

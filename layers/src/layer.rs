@@ -2,6 +2,10 @@
 use crate::param::weight::RowWeight;
 use crate::{Cx, Param, Result};
 use kernels::Kernels;
+use smallvec::SmallVec;
+
+/// A list of parameters, on the stack while it is short: steps that have warmed up allocate nothing.
+pub type Params<'a, D> = SmallVec<[&'a mut Param<D>; 64]>;
 
 /// What the input half of a backward gives: dX, and what the weight half needs.
 pub type Back<D, L> = Result<(<L as Layer<D>>::In, <L as Layer<D>>::Pending)>;
@@ -51,7 +55,7 @@ pub trait Layer<D: Kernels> {
         Ok(dx)
     }
     /// Its parameters, in program order.
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>);
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>);
     /// The place of the table `[V,D]` that an embedding and a head may share: an embedding's own, which a tied head is lent while it
     /// is gone through. Layers besides these two have none.
     fn table(&mut self) -> Option<&mut Option<RowWeight<D>>> {
@@ -85,7 +89,7 @@ impl<D: Kernels, A: Layer<D>, B: Layer<D, In = A::Out>> Layer<D> for (A, B) {
         let dx = self.1.backward(cx, second, dy)?;
         self.0.backward(cx, first, dx)
     }
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         self.0.params(into);
         self.1.params(into);
     }

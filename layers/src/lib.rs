@@ -25,7 +25,7 @@ pub use attention::rotary::Rotary;
 pub use embedding::Embedding;
 pub use error::{Error, Result};
 pub use head::Head;
-pub use layer::{Back, Layer};
+pub use layer::{Back, Layer, Params};
 pub use linear::column::ColumnLinear;
 pub use linear::row::RowLinear;
 pub use mlp::Mlp;
@@ -39,7 +39,7 @@ pub use model::hooks::Hooks;
 pub use model::part::{Block, Part};
 pub use model::record::{Activations, Record, RecordedActivation, Touched};
 pub use model::spec::Spec;
-pub use model::stage::{Ending, Half, Input, Output, Room, Stage, Targets, Wanted};
+pub use model::stage::{Ending, Half, Input, Output, Stage, Targets, Wanted};
 pub use model::strategy::{About, Choice, Shared, Sharing, Sizes, Strategy, Takes};
 pub use model::uses::Uses;
 

@@ -15,7 +15,7 @@ use crate::model::part::Part;
 use crate::model::strategy::{self, Column, Row};
 use crate::ops::{Split, Stream, activate, activate_backward, swiglu, swiglu_backward};
 use crate::param::placement::Section;
-use crate::{Back, Builder, Cx, Error, FeedForward, Kept, Layer, Param, Result};
+use crate::{Back, Builder, Cx, Error, FeedForward, Kept, Layer, Params, Result};
 use kernels::Kernels;
 
 /// A feed-forward of `F` hidden features, split over the ranks of an axis: `W[D,2F_t]` or `W[D,F_t]`, the function of each
@@ -86,7 +86,7 @@ impl<D: Kernels> Layer<D> for FeedForward {
         Ok(())
     }
 
-    fn params<'a>(&'a mut self, _: &mut Vec<&'a mut Param<D>>) {}
+    fn params<'a>(&'a mut self, _: &mut Params<'a, D>) {}
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@
 use crate::model::strategy;
 use crate::ops::{Branches, Stream, norm, norm_backward};
 use crate::param::weight::{BIAS, WholeWeight};
-use crate::{Back, Builder, Cx, Draw, Kept, Layer, NormKind, Param, Result};
+use crate::{Back, Builder, Cx, Draw, Kept, Layer, NormKind, Params, Result};
 use kernels::Kernels;
 use tensor::Tensor;
 
@@ -72,7 +72,7 @@ impl<D: Kernels> Layer<D> for Norm<D> {
         Ok(())
     }
 
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         into.push(self.gain.param());
         into.extend(self.bias.as_mut().map(WholeWeight::param));
     }

@@ -21,7 +21,7 @@ use layers::ops::{
 };
 use layers::param::weight::{ExpertWeight, WholeWeight};
 use layers::{
-    About, Back, Builder, Cx, Design, Draw, Error, Experts, FeedForward, Hooks, Kept, Layer, Param, Part,
+    About, Back, Builder, Cx, Design, Draw, Error, Experts, FeedForward, Hooks, Kept, Layer, Params, Part,
     Placed, Result, Section, Strategy,
 };
 use std::sync::Arc;
@@ -335,7 +335,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         Ok(())
     }
 
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         into.push(self.router.param());
         into.extend(self.bias.as_mut().map(WholeWeight::param));
         into.extend([self.up.param(), self.down.param()]);

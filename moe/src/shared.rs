@@ -12,7 +12,7 @@ use layers::ops::{
     Stream, dots, gates, join, logits, router_backward, router_gradient, router_input_gradient, scaled,
 };
 use layers::param::weight::WholeWeight;
-use layers::{Back, Builder, Cx, Draw, Kept, Layer, Param, Result, SharedExpert};
+use layers::{Back, Builder, Cx, Draw, Kept, Layer, Params, Result, SharedExpert};
 use tensor::{Index, Tensor};
 
 /// A router of one expert: a gate.
@@ -83,7 +83,7 @@ impl<D: Kernels> Layer<D> for SharedFeedForward<D> {
         Ok(())
     }
 
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         self.mlp.params(into);
         into.extend(self.gate.as_mut().map(WholeWeight::param));
     }

@@ -20,7 +20,7 @@
 use crate::{Batch, Entry, Error, Report, Result, Trainer};
 use comm::Mesh;
 use kernels::Kernels;
-use layers::{Activations, Kind, Param, Record, Wide};
+use layers::{Activations, Kind, Param, Params, Record, Wide};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
@@ -92,10 +92,7 @@ pub struct Provenance {
 ///
 /// # Errors
 /// If ranks do not meet.
-pub fn weights<D: Kernels>(
-    params: Vec<&mut Param<D>>,
-    mesh: &Mesh<D::Place>,
-) -> layers::Result<Tensors<D::Elem>> {
+pub fn weights<D: Kernels>(params: Params<D>, mesh: &Mesh<D::Place>) -> layers::Result<Tensors<D::Elem>> {
     let whole = |p: &mut Param<D>| Ok((p.name().to_string(), p.gather(mesh)?.unwrap_or_default()));
     params.into_iter().map(whole).collect()
 }
@@ -104,10 +101,7 @@ pub fn weights<D: Kernels>(
 ///
 /// # Errors
 /// If ranks do not meet.
-pub fn gradients<D: Kernels>(
-    params: Vec<&mut Param<D>>,
-    mesh: &Mesh<D::Place>,
-) -> layers::Result<Tensors<Wide<D>>> {
+pub fn gradients<D: Kernels>(params: Params<D>, mesh: &Mesh<D::Place>) -> layers::Result<Tensors<Wide<D>>> {
     let whole = |p: &mut Param<D>| Ok((p.name().to_string(), p.gather_gradient(mesh)?.unwrap_or_default()));
     params.into_iter().map(whole).collect()
 }
@@ -136,7 +130,7 @@ pub fn step<D: Kernels>(
 /// If ranks do not meet.
 pub fn after<D: Kernels>(
     report: &Report<D>,
-    params: Vec<&mut Param<D>>,
+    params: Params<D>,
     mesh: &Mesh<D::Place>,
 ) -> layers::Result<After<D::Elem>> {
     let numbers = [("loss", &report.loss), ("norm2", &report.norm2)];

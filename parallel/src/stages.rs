@@ -12,7 +12,9 @@ use crate::{Error, Result};
 use comm::{Axis, Group, Mesh, Tag};
 use kernels::Kernels;
 use layers::ops::{Region, filled};
-use layers::{Cx, Design, Half, Hooks, Input, Keeper, Output, Param, Room, Stage, TokenShards, Uses, Wanted};
+use layers::{
+    Cx, Design, Half, Hooks, Input, Keeper, Output, Param, Params, Stage, TokenShards, Uses, Wanted,
+};
 use passed::{Passed, Received, Sent};
 use std::rc::Rc;
 use tensor::{Category, Scalar};
@@ -35,7 +37,6 @@ pub struct Stages<D: Kernels> {
     sent: Vec<((Payload, Unit), Sent<D>)>, // not waited for yet
     coming: Vec<((Payload, Unit), Received<D>)>, // begun, and not needed yet
     pub(crate) watched: Option<Vec<(Move, [usize; 2])>>, // where it is asked for: the peak before each move, and what is held then
-    room: Room<D>,                                       // for lists of parameters
 }
 
 /// What a rank does in a step of this plan.
@@ -109,15 +110,14 @@ impl<D: Kernels> Stages<D> {
             sent: Vec::new(),
             coming: Vec::new(),
             watched: None,
-            room: Room::default(),
         })
     }
     /// Appends this rank's parameters to a list, in program order.
-    pub fn list<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
+    pub fn list<'a>(&'a mut self, all: &mut Params<'a, D>) {
         self.stage.list(all);
     }
     /// This rank's parameters, in program order.
-    pub fn params(&mut self) -> Vec<&mut Param<D>> {
+    pub fn params(&mut self) -> Params<'_, D> {
         self.stage.params()
     }
     /// What it is built as.
@@ -171,12 +171,10 @@ impl<D: Kernels> Stages<D> {
                 }
                 Move::Begin(Step::Complete) => {
                     work.complete()?;
-                    let Self { room, stage, .. } = &mut *self;
-                    room.with(|all| stage.list(all), |params| uses.finish(params))?;
+                    uses.finish(&mut self.stage.params())?;
                 }
                 Move::Begin(Step::Update) => {
-                    let Self { room, stage, hooks, .. } = &mut *self;
-                    room.with(|all| stage.list(all), |params| work.update(hooks, uses, params))?;
+                    work.update(&self.hooks, uses, &mut self.stage.params())?;
                 }
                 Move::End(Step::Complete | Step::Update) => {}
             }

@@ -127,9 +127,10 @@ fn linear_layers<D: Runs>(at: &At<D>, shared: usize, to: &mut Exact) -> Result<(
             let whole = Tensor::from_fn(at.device, Category::Activations, mine.len(), WIDTH, value);
             Stream::cut(&whole, at.region)
         };
-        let mut params = Vec::new();
+        let mut params = layers::Params::new();
         layer.params(&mut params);
         keeper.before(&mut params)?;
+        drop(params);
         let cx = Cx::train(microbatch, [mine.len()], 1);
         let (seen_y, saved) = layer.forward(&cx, given("x"))?;
         let seen_dx = layer.backward(&cx, saved, given("dy"))?;
@@ -138,11 +139,11 @@ fn linear_layers<D: Runs>(at: &At<D>, shared: usize, to: &mut Exact) -> Result<(
             let wanted = &wanted[(first + own.start) * WIDTH..(first + own.end) * WIDTH];
             to.compare(&format!("{what} on rank {}", mesh.rank()), seen.share().read(), wanted);
         }
-        let mut params = Vec::new();
+        let mut params = layers::Params::new();
         layer.params(&mut params);
         keeper.after(&mut params)?;
     }
-    let mut params = Vec::new();
+    let mut params = layers::Params::new();
     layer.params(&mut params);
     keeper.finish(&mut params)?;
     for (param, wanted) in params.iter().zip([dw, bias_gradient(&dh, shared), dv, bias_gradient(&dy, WIDTH)])

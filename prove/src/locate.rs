@@ -183,7 +183,7 @@ mod tests {
                 let seen = Activations::default();
                 let shown = Shown { prefix: "step 0: ".into(), seen, report: Some(&report), calls: 0 };
                 let mut all = Vec::new();
-                moments(shown, vec![head.param()], &mesh, &mut |moment| all.push(moment));
+                moments(shown, [head.param()].into_iter().collect(), &mesh, &mut |moment| all.push(moment));
                 Ok::<_, layers::Error>(all)
             });
             let ranks = ranks.unwrap();

@@ -38,7 +38,7 @@ pub(crate) fn program<D: Kernels<Wide = D>>(
     results("logits".into(), logits);
     if let Some(see) = &mut everything {
         let shown = Shown { prefix: "texts: ".into(), seen: taken(of_texts), report: None, calls: 0 };
-        timeline::moments::<D>(shown, Vec::new(), mesh, see);
+        timeline::moments::<D>(shown, layers::Params::new(), mesh, see);
     }
     for (n, (batch, lr)) in subject.steps.iter().enumerate() {
         watch(&format!("step {n}"));

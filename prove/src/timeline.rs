@@ -4,7 +4,7 @@ use super::Subject;
 use crate::oracle;
 use comm::{CallRecord, Mesh};
 use kernels::Kernels;
-use layers::{Activations, Param, RecordedActivation, Touched};
+use layers::{Activations, Params, RecordedActivation, Touched};
 use parallel::Report;
 use reference::Weights;
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ pub(super) struct Shown<'a, D: Kernels<Wide = D>> {
 /// Shows every moment of one step on this rank, in program order.
 pub(super) fn moments<D: Kernels<Wide = D>>(
     shown: Shown<D>,
-    mut params: Vec<&mut Param<D>>,
+    mut params: Params<D>,
     mesh: &Mesh<D::Place>,
     see: &mut dyn FnMut(Moment<D::Elem>),
 ) {

@@ -2,7 +2,7 @@
 use super::Difference;
 use comm::Mesh;
 use kernels::Kernels;
-use layers::{Builder, Draw, Param, Random, Values};
+use layers::{Builder, Draw, Params, Random, Values};
 use parallel::Report;
 use reference::Weights;
 use std::ops::Range;
@@ -22,7 +22,7 @@ pub(super) fn seen<D: Kernels<Wide = D>>(
     see: &mut dyn FnMut(String, Vec<D::Elem>),
     n: usize,
     report: &Report<D>,
-    mut params: Vec<&mut Param<D>>,
+    mut params: Params<D>,
     device: &D,
     mesh: &Mesh<D::Place>,
 ) -> layers::Result<()> {

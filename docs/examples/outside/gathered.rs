@@ -15,7 +15,7 @@ use layers::model::strategy::Column;
 use layers::ops::{Split, Stream, add_columns, columns_bias_gradient, gathered_gradient, matmul};
 use layers::param::weight::{ColumnWeight, RowWeight};
 use layers::{
-    About, Builder, Choice, Cx, Draw, Kept, Layer, Param, Part, Pieces, Result, Section, Strategy, Takes,
+    About, Builder, Choice, Cx, Draw, Kept, Layer, Params, Part, Pieces, Result, Section, Strategy, Takes,
 };
 
 /// Builds column layers whose weights are gathered just in time.
@@ -99,7 +99,7 @@ impl<D: Kernels> Layer<D> for Gathered<D> {
         Ok(())
     }
 
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         into.push(self.weight.param());
         into.extend(self.bias.as_mut().map(ColumnWeight::param));
     }

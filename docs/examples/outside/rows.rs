@@ -10,7 +10,7 @@ use kernels::Kernels;
 use layers::model::strategy::Row;
 use layers::ops::{Region, Split, Stream, add_bias, bias_gradient, matmul, rows_gradient};
 use layers::param::weight::{RowWeight, WholeWeight};
-use layers::{About, Builder, Choice, Cx, Draw, Kept, Layer, Param, Part, Pieces, Result, Strategy, Takes};
+use layers::{About, Builder, Choice, Cx, Draw, Kept, Layer, Params, Part, Pieces, Result, Strategy, Takes};
 
 /// Builds row layers of its own.
 pub struct OwnRows;
@@ -91,7 +91,7 @@ impl<D: Kernels> Layer<D> for Rows<D> {
         Ok(())
     }
 
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         into.push(self.weight.param());
         into.extend(self.bias.as_mut().map(WholeWeight::param));
     }

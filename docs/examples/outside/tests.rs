@@ -5,7 +5,7 @@ use comm::{Axis, Reduce};
 use kernels::{Heads, Kernels};
 use layers::model::strategy::Norm;
 use layers::ops::{Branches, Stream};
-use layers::{About, Builder, Cx, Kind, Layer, Param, Part, Random, Result, Shape, Strategy};
+use layers::{About, Builder, Cx, Kind, Layer, Params, Part, Random, Result, Shape, Strategy};
 use parallel::step::{Cell, Needs, Plan, check};
 use parallel::{At, Batch, Layout, Schedule, Scheme, Sequence, Trainer, price, session};
 use prove::cases::certify_panel;
@@ -209,7 +209,7 @@ impl<D: Kernels> Layer<D> for InPlace<D> {
     fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
         self.0.backward_weight(cx, pending)
     }
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         self.0.params(into);
     }
 }

@@ -6,8 +6,8 @@ use kernels::{Heads, Kernels};
 use layers::model::strategy::{Column, Row};
 use layers::ops::Stream;
 use layers::{
-    Builder, ColumnLinear, Cx, Design, Draw, Kind, Layer, Numbers, Objective, Param, Positions, Random,
-    Rates, RowLinear, Shape, Values, Window,
+    Builder, ColumnLinear, Cx, Design, Draw, Kind, Layer, Numbers, Objective, Positions, Random, Rates,
+    RowLinear, Shape, Values, Window,
 };
 use models::embedded;
 use models::sampling::Sampling;
@@ -239,7 +239,7 @@ where
         let (dx, pending) = column.backward_input(&cx, kept, dh)?;
         column.backward_weight(&cx, pending)?;
         let mut all: Vec<S> = [y.gather(tp)?.read().unwrap(), dx.gather(tp)?.read().unwrap()].concat();
-        let mut params: Vec<&mut Param<_>> = Vec::new();
+        let mut params = layers::Params::new();
         column.params(&mut params);
         row.params(&mut params);
         for param in params {

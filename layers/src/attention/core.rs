@@ -9,7 +9,7 @@
 //! `FlashAttention`, arXiv:2205.14135.
 use crate::model::strategy;
 use crate::ops::{Split, attention, attention_backward};
-use crate::{Back, Cx, Kept, Layer, Param, Result};
+use crate::{Back, Cx, Kept, Layer, Params, Result};
 use kernels::{Attend, Heads, Kernels, Mask};
 use std::marker::PhantomData;
 
@@ -67,5 +67,5 @@ impl<D: Kernels> Layer<D> for AttentionCore<D> {
         Ok(())
     }
 
-    fn params<'a>(&'a mut self, _: &mut Vec<&'a mut Param<D>>) {}
+    fn params<'a>(&'a mut self, _: &mut Params<'a, D>) {}
 }

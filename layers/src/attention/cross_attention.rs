@@ -14,7 +14,7 @@ use crate::attention::share;
 use crate::model::part::{Part, Ticket};
 use crate::model::strategy::{Column, Row};
 use crate::ops::{Split, Stream, cross_attention, cross_attention_backward};
-use crate::{Back, Biases, Builder, Cx, Kept, Layer, Param, Result};
+use crate::{Back, Biases, Builder, Cx, Kept, Layer, Params, Result};
 use comm::Axis;
 use kernels::{Attend, Heads, Kernels, Mask};
 
@@ -100,7 +100,7 @@ impl<D: Kernels> Layer<D> for CrossAttention<D> {
         self.out.backward_weight(cx, out)
     }
 
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         self.q.params(into);
         self.kv.params(into);
         self.out.params(into);

@@ -12,7 +12,7 @@
 use crate::norm::GAIN;
 use crate::ops::{Split, norm_heads, norm_heads_backward};
 use crate::param::weight::WholeWeight;
-use crate::{Builder, Cx, Kept, Param, Placed, Result};
+use crate::{Builder, Cx, Kept, Params, Placed, Result};
 use comm::Axis;
 use kernels::{Heads, Kernels};
 
@@ -53,7 +53,7 @@ impl<D: Kernels> HeadNorm<D> {
         norm_heads_backward(&qkv, heads, [&mut self.q, &mut self.k], &r, dy)
     }
     /// Its parameters.
-    pub fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    pub fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         into.extend([self.q.param(), self.k.param()]);
     }
 }

@@ -99,7 +99,7 @@ where
         let share = vocabulary.div_ceil(mesh.size());
         assert_eq!(said.get(Axis::Tp, Op::AllGather).elements, 2 * 4 * share);
     }
-    let mut params = Vec::new();
+    let mut params = crate::Params::new();
     head.params(&mut params);
     let gain = params.remove(0);
     let weight = params.remove(0);
@@ -280,7 +280,7 @@ where
         let targets = Targets::Ids(Ids::targets(device.place(), &TARGETS, 13)?);
         let (loss, saved) = loss(&head, &cx, x(), targets)?;
         let (dx, _) = head.backward(&cx, saved, None)?;
-        let mut params = Vec::new();
+        let mut params = crate::Params::new();
         head.params(&mut params);
         let loss = loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?.read();
         let all = [logits, loss, dx.gather(mesh.group(Axis::Tp))?.read(), params[1].gather_gradient(&mesh)?];

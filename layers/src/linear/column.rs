@@ -21,7 +21,7 @@
 use crate::model::strategy::Column;
 use crate::ops::{Split, Stream, add_columns, columns_bias_gradient, columns_gradient, matmul};
 use crate::param::weight::ColumnWeight;
-use crate::{Builder, Cx, Kept, Layer, Param, Result};
+use crate::{Builder, Cx, Kept, Layer, Params, Result};
 use comm::Group;
 use kernels::Kernels;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl<D: Kernels> Layer<D> for ColumnLinear<D> {
         Ok(())
     }
 
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         into.push(self.weight.param());
         into.extend(self.bias.as_mut().map(ColumnWeight::param));
     }

@@ -22,7 +22,7 @@ use crate::model::strategy::Row;
 use crate::ops::{Region, Split, Stream, add_bias, bias_gradient, matmul, rows_gradient};
 use crate::param::placement::Pieces;
 use crate::param::weight::{BIAS, RowWeight, WholeWeight};
-use crate::{Back, Builder, Cx, Draw, Kept, Layer, Param, Result};
+use crate::{Back, Builder, Cx, Draw, Kept, Layer, Params, Result};
 use comm::Group;
 use kernels::Kernels;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl<D: Kernels> Layer<D> for RowLinear<D> {
         Ok(())
     }
 
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         into.push(self.weight.param());
         into.extend(self.bias.as_mut().map(WholeWeight::param));
     }

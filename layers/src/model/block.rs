@@ -8,7 +8,7 @@ mod shard;
 
 use crate::model::part::{Part, Ticket};
 use crate::ops::{Branches, Stream, dropout, join};
-use crate::{Back, Cx, Layer, Param, Result};
+use crate::{Back, Cx, Layer, Params, Result};
 use kernels::Kernels;
 pub use shard::shard;
 use tensor::Direction;
@@ -71,7 +71,7 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
         self.inner.backward_weight(cx, pending)
     }
 
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         self.norm.params(into);
         self.inner.params(into);
     }

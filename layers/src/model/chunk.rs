@@ -4,9 +4,9 @@ pub(crate) mod build;
 mod ends;
 
 use crate::model::part::{Block, Ticket};
-use crate::model::stage::{Half, Input, Output, Room, Stage, Wanted};
+use crate::model::stage::{Half, Input, Output, Stage, Wanted, complete, using};
 use crate::ops::Stream;
-use crate::{Cx, Layer, Param, Result, Uses};
+use crate::{Cx, Layer, Params, Result, Uses};
 use ends::Ends;
 use kernels::Kernels;
 use std::collections::BTreeMap;
@@ -18,7 +18,6 @@ pub struct Chunk<D: Kernels> {
     runs: Vec<Vec<Block<D>>>, // of consecutive blocks
     saved: Vec<Saved<D>>,     // of what is in flight
     room: Vec<Vec<Ticket>>,   // for what blocks will save: the lists of microbatches that are back
-    listed: Room<D>,
     pending: BTreeMap<Flight, Pending>,
 }
 
@@ -52,13 +51,13 @@ impl<D: Kernels> Chunk<D> {
         x: Input<D>,
         kept: &mut Vec<Ticket>,
     ) -> Result<(Stream<D>, Option<Ticket>)> {
-        let Self { ends, listed, .. } = self;
+        let Self { ends, .. } = self;
         let first = run == 0 && (ends.embedding.is_some() || ends.rows.is_some());
         let (mut x, ids) = match x {
             Input::Tokens(ids) if first && ends.embedding.is_some() => {
                 let _layer = cx.layer(EMBEDDING, Direction::Forward);
                 let run = |ends: &mut Ends<D>| ends.embedding().forward(cx, ids);
-                let (x, ids) = listed.using(uses, (ends, Ends::of_embedding), false, run)?;
+                let (x, ids) = using(uses, (ends, Ends::of_embedding), false, run)?;
                 (x, Some(ids))
             }
             Input::Rows(x) if first && let Some(region) = ends.rows => (Stream::cut(&x, region), None),
@@ -69,10 +68,12 @@ impl<D: Kernels> Chunk<D> {
         let blocks = &mut self.runs[run];
         for i in 0..blocks.len() {
             if let Some(next) = blocks.get_mut(i + 1).filter(|_| uses.moves()) {
-                listed.with(|all| next.params(all), |params| uses.ahead(params))?;
+                let mut all = Params::new();
+                next.params(&mut all);
+                uses.ahead(&mut all)?;
             }
             let block = &mut blocks[i];
-            let (y, s) = listed.using(uses, (block, Block::params), false, |block| block.forward(cx, x))?;
+            let (y, s) = using(uses, (block, Block::params), false, |block| block.forward(cx, x))?;
             if cx.keeps() {
                 kept.push(s);
             }
@@ -94,10 +95,10 @@ impl<D: Kernels> Chunk<D> {
         wanted: Option<Wanted<D>>,
     ) -> Result<(Output<D>, Option<Stream<D>>)> {
         let first = self.ends.rows.is_some() && self.runs.iter().all(Vec::is_empty);
-        let Self { ends, listed, .. } = self;
+        let Self { ends, .. } = self;
         let (name, wanted) = (ends.name.clone(), wanted.expect("what is wanted of the end"));
         ends.lend();
-        let ended = listed.using(uses, (ends, Ends::of_head), false, |ends| {
+        let ended = using(uses, (ends, Ends::of_head), false, |ends| {
             let layer = cx.layer(&name, Direction::Forward);
             let (output, saved) = ends.forward(cx, x, wanted)?;
             drop(layer);
@@ -114,7 +115,7 @@ impl<D: Kernels> Chunk<D> {
 }
 
 impl<D: Kernels> Stage<D> for Chunk<D> {
-    fn list<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
+    fn list<'a>(&'a mut self, all: &mut Params<'a, D>) {
         let Self { ends: Ends { embedding, end, .. }, runs, .. } = self;
         if let Some(embedding) = embedding {
             embedding.params(all);
@@ -163,32 +164,21 @@ impl<D: Kernels> Stage<D> for Chunk<D> {
         let mut later = (half == Half::Input).then(none);
         let (last, at_end) = (last && later.is_none(), self.ends(run));
         let mut dx = if at_end { saved.dx } else { Some(dy.expect("the gradient from the chunk after")) };
-        let Self { ends, listed, .. } = self;
+        let Self { ends, .. } = self;
         if last && at_end {
-            listed.complete(uses, (ends, Ends::of_head))?;
+            complete(uses, (ends, Ends::of_head))?;
         }
         for (i, block) in self.runs[run].iter_mut().enumerate().rev() {
             let saved = saved.blocks.pop().expect("what each block saved");
             let (dy, first) = (dx.take().expect(WANTED), run == 0 && i == 0 && ends.rows.is_some());
-            dx = listed.using(uses, (block, Block::params), last, |block| {
-                let (dx, pending) = match &later {
-                    _ if first => (None, block.backward_first(cx, saved, dy)?),
-                    None => return block.backward(cx, saved, dy).map(Some),
-                    Some(_) => {
-                        block.backward_input(cx, saved, dy).map(|(dx, pending)| (Some(dx), pending))?
-                    }
-                };
-                match &mut later {
-                    Some(later) => later.blocks.push(pending),
-                    None => block.backward_weight(cx, pending)?,
-                }
-                Ok(dx)
-            })?;
+            let later = later.as_mut().map(|later| &mut later.blocks);
+            dx =
+                using(uses, (block, Block::params), last, |block| back(block, cx, saved, dy, !first, later))?;
         }
         self.room.push(saved.blocks);
         let dx = match saved.ids {
             None => dx,
-            Some(ids) => listed.using(uses, (ends, Ends::of_embedding), last, |ends| {
+            Some(ids) => using(uses, (ends, Ends::of_embedding), last, |ends| {
                 let _layer = cx.layer(EMBEDDING, Direction::Backward);
                 let (_, pending) = ends.embedding().backward_input(cx, ids, dx.expect(WANTED))?;
                 match &mut later {
@@ -205,20 +195,44 @@ impl<D: Kernels> Stage<D> for Chunk<D> {
         let pending = self.pending.remove(&flight(run, cx));
         let (Pending { embedding, blocks }, at_end) =
             (pending.expect("an input half of this microbatch"), self.ends(run));
-        let Self { ends, listed, .. } = self;
+        let Self { ends, .. } = self;
         if last && at_end {
-            listed.complete(uses, (ends, Ends::of_head))?;
+            complete(uses, (ends, Ends::of_head))?;
         }
         for (block, pending) in self.runs[run].iter_mut().rev().zip(blocks) {
-            listed.using(uses, (block, Block::params), last, |block| block.backward_weight(cx, pending))?;
+            using(uses, (block, Block::params), last, |block| block.backward_weight(cx, pending))?;
         }
         if let Some(pending) = embedding {
             let _layer = cx.layer(EMBEDDING, Direction::Backward);
             let run = |ends: &mut Ends<D>| ends.embedding().backward_weight(cx, pending);
-            listed.using(uses, (ends, Ends::of_embedding), last, run)?;
+            using(uses, (ends, Ends::of_embedding), last, run)?;
         }
         Ok(())
     }
+}
+
+/// Goes back through a block: to dX where `wanted`, and to the gradients of its parameters, at once or `later`.
+fn back<D: Kernels>(
+    block: &mut Block<D>,
+    cx: &Cx<D>,
+    saved: Ticket,
+    dy: Stream<D>,
+    wanted: bool,
+    later: Option<&mut Vec<Ticket>>,
+) -> Result<Option<Stream<D>>> {
+    let (dx, pending) = if !wanted {
+        (None, block.backward_first(cx, saved, dy)?)
+    } else if later.is_none() {
+        return block.backward(cx, saved, dy).map(Some);
+    } else {
+        let (dx, pending) = block.backward_input(cx, saved, dy)?;
+        (Some(dx), pending)
+    };
+    match later {
+        Some(later) => later.push(pending),
+        None => block.backward_weight(cx, pending)?,
+    }
+    Ok(dx)
 }
 
 /// What is in flight.

@@ -24,7 +24,7 @@ use crate::model::strategy::{self, Column, Row};
 use crate::ops::{
     Region, Split, Stream, activate, activate_backward, activate_stream, activate_stream_backward,
 };
-use crate::{Builder, Chunk, Cx, Kept, Layer, Objective, Param, Result};
+use crate::{Builder, Chunk, Cx, Kept, Layer, Objective, Params, Result};
 use comm::{Axis, Group};
 use kernels::{Activation::Relu, Kernels};
 use std::ops::Range;
@@ -119,7 +119,7 @@ impl<D: Kernels> Layer<D> for Hidden<D> {
         both.map_or(Ok(()), |(down, pending)| down.backward_weight(cx, pending))
     }
 
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         self.up.params(into);
         self.down.iter_mut().for_each(|down| down.params(into));
     }

@@ -5,7 +5,7 @@
 use crate::model::cx::InLayer;
 use crate::ops::Stream;
 use crate::param::weight::RowWeight;
-use crate::{Back, Cx, Layer, Param, Result};
+use crate::{Back, Cx, Layer, Params, Result};
 use kernels::Kernels;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -103,7 +103,7 @@ impl<D: Kernels, L: Layer<D> + 'static> Layer<D> for Own<L, L::Saved, L::Pending
     fn backward(&mut self, cx: &Cx<D>, saved: Ticket, dy: L::Out) -> Result<L::In> {
         self.layer.backward(cx, self.saved.take(saved), dy)
     }
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         self.layer.params(into);
     }
     fn table(&mut self) -> Option<&mut Option<RowWeight<D>>> {
@@ -152,7 +152,7 @@ impl<D: Kernels, X: 'static, Y: 'static> Layer<D> for Part<D, X, Y> {
         let _layer = Self::span(self.name.as_ref(), cx, Direction::Backward);
         self.layer.backward(cx, saved, dy)
     }
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         self.layer.params(into);
     }
     fn table(&mut self) -> Option<&mut Option<RowWeight<D>>> {

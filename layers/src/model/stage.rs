@@ -1,6 +1,6 @@
 //! A part of a model as a schedule drives it: any number of microbatches in flight, told apart by their [`Cx`].
 use crate::ops::{Partial, Stream};
-use crate::{Cx, Param, Result, Uses};
+use crate::{Cx, Params, Result, Uses};
 use kernels::Kernels;
 use tensor::{Ids, Tensor};
 
@@ -106,80 +106,47 @@ pub trait Stage<D: Kernels> {
     /// If its input half is not done.
     fn backward_weight(&mut self, run: usize, cx: &Cx<D>, uses: &mut dyn Uses<D>, last: bool) -> Result<()>;
     /// Appends its parameters to a list, in program order.
-    fn list<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>);
+    fn list<'a>(&'a mut self, all: &mut Params<'a, D>);
     /// Its parameters, in program order.
-    fn params(&mut self) -> Vec<&mut Param<D>> {
-        let mut all = Vec::new();
+    fn params(&mut self) -> Params<'_, D> {
+        let mut all = Params::new();
         self.list(&mut all);
         all
     }
 }
 
-/// Memory for lists of parameters; empty between its uses.
-pub struct Room<D: Kernels>(Vec<&'static mut Param<D>>);
+/// Lists the parameters of a unit.
+pub(crate) type Lists<D, U> = for<'a> fn(&'a mut U, &mut Params<'a, D>);
 
-impl<D: Kernels> Default for Room<D> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
+/// The parameters of a unit.
+fn listed<'a, D: Kernels, U>((unit, list): (&'a mut U, Lists<D, U>)) -> Params<'a, D> {
+    let mut all = Params::new();
+    list(unit, &mut all);
+    all
 }
 
-/// How a unit lists its parameters.
-pub(crate) type Lists<D, U> = for<'a> fn(&'a mut U, &mut Vec<&'a mut Param<D>>);
-
-impl<D: Kernels> Room<D> {
-    /// Lists a unit's parameters for `what`.
-    ///
-    /// # Errors
-    /// Those of `what`.
-    pub fn with<'a, T>(
-        &mut self,
-        list: impl FnOnce(&mut Vec<&'a mut Param<D>>),
-        what: impl FnOnce(&mut [&mut Param<D>]) -> T,
-    ) -> T
-    where
-        D: 'a,
-    {
-        let mut all = std::mem::take(&mut self.0);
-        list(&mut all);
-        let outcome = what(&mut all);
-        self.0 = emptied(all);
-        outcome
+/// Runs a unit where its parameters are, and reports them when it was the `last` that adds to their gradients.
+pub(crate) fn using<D: Kernels, U, T>(
+    uses: &mut dyn Uses<D>,
+    (unit, list): (&mut U, Lists<D, U>),
+    last: bool,
+    run: impl FnOnce(&mut U) -> Result<T>,
+) -> Result<T> {
+    if uses.moves() {
+        uses.before(&mut listed((unit, list)))?;
     }
-    /// Runs a unit where its parameters are, and tells of them when it was the `last` that adds to their gradients.
-    pub(crate) fn using<U, T>(
-        &mut self,
-        uses: &mut dyn Uses<D>,
-        (unit, list): (&mut U, Lists<D, U>),
-        last: bool,
-        run: impl FnOnce(&mut U) -> Result<T>,
-    ) -> Result<T> {
-        if uses.moves() {
-            self.with(|all| list(unit, all), |params| uses.before(params))?;
-        }
-        let outcome = run(unit)?;
-        if uses.moves() {
-            self.with(|all| list(unit, all), |params| uses.after(params))?;
-        }
-        if last {
-            self.complete(uses, (unit, list))?;
-        }
-        Ok(outcome)
+    let outcome = run(unit)?;
+    if uses.moves() {
+        uses.after(&mut listed((unit, list)))?;
     }
-    /// Tells of a unit's parameters that nothing more is added to their gradients.
-    pub(crate) fn complete<U>(
-        &mut self,
-        uses: &mut dyn Uses<D>,
-        (unit, list): (&mut U, Lists<D, U>),
-    ) -> Result<()> {
-        let complete =
-            |params: &mut [&mut Param<D>]| if params.is_empty() { Ok(()) } else { uses.complete(params) };
-        self.with(|all| list(unit, all), complete)
+    if last {
+        complete(uses, (unit, list))?;
     }
+    Ok(outcome)
 }
 
-/// A list without elements in the memory of another, whatever that one's elements may be borrowed from.
-fn emptied<'b, T>(mut list: Vec<&mut T>) -> Vec<&'b mut T> {
-    list.clear();
-    list.into_iter().map(|_| unreachable!("it is empty")).collect() // in place: that it is, is tested
+/// Reports that nothing more is added to the gradients of a unit's parameters.
+pub(crate) fn complete<D: Kernels, U>(uses: &mut dyn Uses<D>, unit: (&mut U, Lists<D, U>)) -> Result<()> {
+    let mut params = listed(unit);
+    if params.is_empty() { Ok(()) } else { uses.complete(&mut params) }
 }

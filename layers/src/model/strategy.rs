@@ -142,8 +142,8 @@ pub trait Strategy<D: Kernels>: Sync {
     fn place<'a>(&self, at: Builder<'a, D>) -> Builder<'a, D> {
         at
     }
-    /// Around a block, `X[B,D]` of the stream to as many: a layer with the block inside, or the block as it is.
-    fn block(&self, block: Block<D>) -> Block<D> {
+    /// A layer around block `number` of the model, `X[B,D]` of the stream to as many: one with the block inside, or the block as it is.
+    fn block(&self, _number: usize, block: Block<D>) -> Block<D> {
         block
     }
     /// What it does besides in training, on every rank of a model of this design, whichever layers the rank has.

@@ -93,7 +93,7 @@ fn padding_has_no_gradient_and_stays_zero_while_its_neighbours_learn() {
             let (dx, _) = head.backward(&cx, saved, None)?;
             lend(&mut head, &mut embedding);
             embedding.backward(&cx, kept, dx)?;
-            let mut params = Vec::new();
+            let mut params = crate::Params::new();
             embedding.params(&mut params);
             head.params(&mut params);
             for param in &mut params {

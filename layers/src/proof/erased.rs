@@ -2,7 +2,7 @@
 //! each layer.
 use super::{Answer, Case, Given, Lies};
 use crate::proof::lies::AtRank;
-use crate::{Builder, Layer, Param, Result, TokenShards};
+use crate::{Builder, Layer, Params, Result, TokenShards};
 use comm::{Axis, Op};
 use kernels::{Kernels, Meta, Segment};
 use tensor::{Cpu, Dual, F61, Scalar};
@@ -137,7 +137,7 @@ pub(crate) trait Proven<D: Kernels> {
         at: &AtRank<D>,
     ) -> Result<Gone<D>>;
     /// The layer's parameters.
-    fn params(&mut self) -> Vec<&mut Param<D>>;
+    fn params(&mut self) -> Params<'_, D>;
 }
 
 impl<D: Kernels, L: Layer<D, In: Lies<D>, Out: Lies<D>>> Proven<D> for L {
@@ -165,8 +165,8 @@ impl<D: Kernels, L: Layer<D, In: Lies<D>, Out: Lies<D>>> Proven<D> for L {
         }
         Ok(gone)
     }
-    fn params(&mut self) -> Vec<&mut Param<D>> {
-        let mut params = Vec::new();
+    fn params(&mut self) -> Params<'_, D> {
+        let mut params = Params::new();
         Layer::params(self, &mut params);
         params
     }

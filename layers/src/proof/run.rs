@@ -88,6 +88,7 @@ pub(super) fn run<D: Kernels<Wide = D>>(
         if !params.is_empty() {
             optimizer.step(&mut params, mesh, 1.0, &mut ())?;
         }
+        drop(params);
         for (name, value) in weights(&mut *layer, mesh)? {
             trace.push((format!("step {step}: new {name}"), value));
         }

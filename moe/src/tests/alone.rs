@@ -55,7 +55,7 @@ fn ran<T: Kernels<Wide = T>, X: super::Exchange<T> + Copy>(
     }
     let dx = layer.backward(&cx, saved, whole(drawn(salt + 1, tokens)))?;
     let loss = cx.take_loss().map(|loss| loss.all_reduce(&mesh.over(Axes::LOSS)?)).transpose()?;
-    let mut params = Vec::new();
+    let mut params = layers::Params::new();
     layer.params(&mut params);
     let (mut weights, mut gradients) = (BTreeMap::new(), BTreeMap::new());
     for param in params {

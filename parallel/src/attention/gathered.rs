@@ -14,7 +14,7 @@ use kernels::{Heads, Kernels};
 use layers::attention::core::AttentionCore;
 use layers::model::strategy::{Core, Strategy};
 use layers::ops::{Split, attention_to, attention_to_backward, gather_keys};
-use layers::{About, Back, Builder, Choice, Cx, Kept, Layer, Param, Part, Result, Takes, TokenShards};
+use layers::{About, Back, Builder, Choice, Cx, Kept, Layer, Params, Part, Result, Takes, TokenShards};
 
 /// Gathered keys and values.
 pub struct Gathered;
@@ -78,7 +78,7 @@ impl<D: Kernels> Layer<D> for GatheredCore<D> {
         Ok(())
     }
 
-    fn params<'a>(&'a mut self, _: &mut Vec<&'a mut Param<D>>) {}
+    fn params<'a>(&'a mut self, _: &mut Params<'a, D>) {}
 }
 
 #[cfg(test)]

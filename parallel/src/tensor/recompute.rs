@@ -12,7 +12,7 @@
 use kernels::Kernels;
 use layers::model::part::{Block, Part, Ticket};
 use layers::ops::Stream;
-use layers::{About, Back, Choice, Cx, Kept, Layer, Param, Result, Strategy, Takes};
+use layers::{About, Back, Choice, Cx, Kept, Layer, Params, Result, Strategy, Takes};
 
 /// Recomputation of every block.
 pub struct Recompute;
@@ -36,7 +36,7 @@ impl<D: Kernels> Strategy<D> for Recompute {
     fn about(&self) -> &'static About {
         &ABOUT
     }
-    fn block(&self, block: Block<D>) -> Block<D> {
+    fn block(&self, _: usize, block: Block<D>) -> Block<D> {
         Part::new(Again(block))
     }
 }
@@ -77,7 +77,7 @@ impl<D: Kernels> Layer<D> for Again<D> {
         let saved = self.saved(cx, x)?;
         self.0.backward(cx, saved, dy)
     }
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         self.0.params(into);
     }
 }

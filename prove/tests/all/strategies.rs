@@ -5,7 +5,7 @@ use layers::model::strategy::Row;
 use layers::ops::{Split, Stream, add_bias, bias_gradient};
 use layers::param::weight::WholeWeight;
 use layers::{
-    About, Biases, Builder, Choice, Cx, Draw, Layer, Param, Part, Result, RowLinear, Shape, Strategy, Takes,
+    About, Biases, Builder, Choice, Cx, Draw, Layer, Params, Part, Result, RowLinear, Shape, Strategy, Takes,
 };
 use parallel::layout::StrategyEntry;
 use parallel::{Layout, Scheme, strategies};
@@ -139,7 +139,7 @@ impl<D: Kernels> Layer<D> for Rows<D> {
         }
         self.sum.backward_weight(cx, pending)
     }
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         self.sum.params(into);
         into.extend(self.bias.as_mut().map(WholeWeight::param));
     }

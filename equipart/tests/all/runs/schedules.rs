@@ -38,7 +38,7 @@ fn saves_what_the_unsplit_run_saves(tied: bool, schedules: &[&str]) {
 #[test]
 fn every_schedule_saves_the_folder_of_the_unsplit_run() {
     let all: Vec<_> = parallel::pipeline::ALL.iter().map(|schedule| schedule.about().word).collect();
-    assert_eq!(all.len(), 10);
+    assert!(all.len() >= 10);
     saves_what_the_unsplit_run_saves(false, &all);
     saves_what_the_unsplit_run_saves(true, &["interleaved", "zb-v"]);
 }

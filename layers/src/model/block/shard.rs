@@ -31,5 +31,5 @@ pub fn shard<D: Kernels>(
     let [name, other] = names;
     let attention = Residual::around(name, norm(1)?, attention, rate);
     let block = Part::new((attention, Residual::around(other, norm(2)?, mlp, rate)));
-    Ok(at.strategies.iter().fold(block, |block, strategy| strategy.block(block)))
+    Ok(at.strategies.iter().fold(block, |block, strategy| strategy.block(i, block)))
 }

@@ -4,7 +4,7 @@ use super::{Chunk, EMBEDDING};
 use crate::model::block;
 use crate::model::build::positive;
 use crate::model::part::{Block, Part};
-use crate::model::stage::{Room, Stage};
+use crate::model::stage::Stage;
 use crate::model::strategy;
 use crate::ops::{Region, Stream};
 use crate::param::weight::RowWeight;
@@ -89,8 +89,7 @@ impl<D: Kernels> Chunk<D> {
             group: at.mesh.group(Axis::Tp).named("last tokens"),
             sharers: TokenShards::sharers(at.mesh).named("last tokens"),
         };
-        let (saved, room, listed, pending) = (Vec::new(), Vec::new(), Room::default(), BTreeMap::new());
-        Self { ends, runs, saved, room, listed, pending }
+        Self { ends, runs, saved: Vec::new(), room: Vec::new(), pending: BTreeMap::new() }
     }
 }
 

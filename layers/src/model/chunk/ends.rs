@@ -2,7 +2,7 @@
 use crate::model::part::{Part, Ticket};
 use crate::model::stage::{Ending, Output, Targets, Wanted};
 use crate::ops::{Region, Stream, gather_last, gather_tokens, last_rows, mean_square};
-use crate::{Back, Cx, Kept, Layer, Param, Result};
+use crate::{Back, Cx, Kept, Layer, Params, Result};
 use comm::{Axes, Group};
 use kernels::Kernels;
 use std::sync::Arc;
@@ -49,14 +49,14 @@ impl<D: Kernels> Layer<D> for MeanSquare<D> {
     fn backward_weight(&mut self, _: &Cx<D>, (): Self::Pending) -> Result<()> {
         Ok(())
     }
-    fn params<'a>(&'a mut self, _: &mut Vec<&'a mut Param<D>>) {}
+    fn params<'a>(&'a mut self, _: &mut Params<'a, D>) {}
 }
 
 impl<D: Kernels> Ends<D> {
-    pub(crate) fn of_embedding<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
+    pub(crate) fn of_embedding<'a>(&'a mut self, all: &mut Params<'a, D>) {
         self.embedding.iter_mut().for_each(|embedding| embedding.params(all));
     }
-    pub(crate) fn of_head<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
+    pub(crate) fn of_head<'a>(&'a mut self, all: &mut Params<'a, D>) {
         self.end.iter_mut().for_each(|end| end.params(all));
     }
     pub(crate) fn embedding(&mut self) -> &mut Part<D, Ids<D::Place>, Stream<D>> {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::Params;
 use crate::model::strategy::{self, About, Choice, Column, Row, Takes};
 use crate::ops::{Branches, Split};
 use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
@@ -201,7 +202,7 @@ impl<D: Kernels> Layer<D> for Counted<Embedding<D>> {
         self.1[0].fetch_add(100, Relaxed);
         self.0.backward_weight(cx, pending)
     }
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         self.0.params(into);
     }
 }
@@ -225,7 +226,7 @@ impl<D: Kernels> Layer<D> for Counted<Head<D>> {
         self.1[1].fetch_add(100, Relaxed);
         self.0.backward_weight(cx, kept)
     }
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         self.0.params(into);
     }
     fn table(&mut self) -> Option<&mut Option<RowWeight<D>>> {

@@ -1,5 +1,6 @@
 //! A column layer whose weight rests cut by rows, written with what a strategy of another crate may use.
 use super::*;
+use crate::Params;
 use crate::ops::{Split, Stream, gathered_gradient, matmul};
 use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
 use crate::{Cx, Error, Kept, Layer, Random};
@@ -42,7 +43,7 @@ impl<D: Kernels> Layer<D> for JustInTime<D> {
         let x = x.gather(&self.group)?;
         gathered_gradient(&mut self.weight, &self.group, &sections(), (&x, &dy))
     }
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         into.push(self.weight.param());
     }
 }
