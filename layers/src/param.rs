@@ -250,15 +250,8 @@ impl<D: Kernels> Param<D> {
         }
         let (device, dim) = (self.device().clone(), usize::from(self.shards.is_some()));
         let gradient = self.gradient.rest().expect("a synced gradient");
-        let Resting { whole, shard } = &mut self.value;
         self.stale |= self.shards.is_some();
-        let mut value = match (&self.shards, shard) {
-            (_, Some(shard)) => shard.view_mut(),
-            (Some(shards), None) => {
-                whole.as_mut().expect("it rests whole").view_mut().take_rows(shards.group.rank(), 1)
-            }
-            (None, None) => whole.as_mut().expect("it rests whole").view_mut(),
-        };
+        let mut value = self.value.own(self.shards.as_ref());
         let [n, each] = [gradient.shape()[dim], gradient.shape()[1 - dim].max(1)];
         let together = (D::TOGETHER / each).max(1);
         let gradient = gradient.view();

@@ -1,5 +1,13 @@
 //! Where the parts of a parameter lie, axis by axis, and where they rest between their uses. Gradient sync, clipping,
 //! gathering, loading and checkpoints all derive from it; none of them names an axis.
+//!
+//! ```text
+//! [Q|K|V] of 4 query heads and 2 KV heads, columns cut over 4 ranks: three sections, each cut on its own
+//!
+//! whole     | q0 q1 q2 q3 | k0 k1 | v0 v1 |      a piece is cut where its section has it: `from` in the whole
+//! rank 2    | q2 | k1 | v1 |                     and lies behind the pieces before it:    `at` in the share
+//! rank 3    | q3 | k1 | v1 |                     k1 and v1 have two `holders`, each with a partial sum of the gradient
+//! ```
 use crate::param::shards::Rests;
 use crate::{Error, Numbers, Result};
 use comm::{Axes, Axis, Group, Mesh};

@@ -98,7 +98,18 @@ impl<D: Kernels> Resting<D> {
     pub(crate) fn rest(&self) -> Option<&Tensor<D>> {
         self.shard.as_ref().or(self.whole.as_ref())
     }
-    /// The same, to write.
+    /// This rank's part, to write: its shard, which lies in what is whole if it does not rest alone, or all.
+    pub(crate) fn own(&mut self, shards: Option<&Shards<D::Place>>) -> ViewMut<'_, D> {
+        if let Some(shard) = &mut self.shard {
+            return shard.view_mut();
+        }
+        let whole = self.whole.as_mut().expect("it rests whole").view_mut();
+        match shards {
+            Some(shards) => whole.take_rows(shards.group.rank(), 1),
+            None => whole,
+        }
+    }
+    /// The same as `rest`, to write.
     pub(crate) fn rest_mut(&mut self) -> Option<&mut Tensor<D>> {
         self.shard.as_mut().or(self.whole.as_mut())
     }
