@@ -102,21 +102,24 @@ pub(super) fn bound(pass: Pass, layout: &Layout, cores: usize, scale: &Scale) ->
 
 /// What all ranks compute in a pass, as the meter counts it.
 pub(super) fn flops(pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
-    metered(layout, |at: &At<Meta<Cpu<f32>>>| Ready::new(pass, at, scale)?.once(scale))
+    metered::<Cpu<f32>>(layout, |at: &At<Meta<f32>>| Ready::new(pass, at, scale)?.once(scale))
 }
 
 /// What all ranks compute, as the meter counts it.
-pub(super) fn metered<D: Kernels>(layout: &Layout, work: impl Fn(&At<Meta<D>>) -> Result<()>) -> Result<f64> {
+pub(super) fn metered<D: Kernels>(
+    layout: &Layout,
+    work: impl Fn(&At<Meta<D::Elem>>) -> Result<()>,
+) -> Result<f64> {
     let of_rank = |rank| {
-        let counted = |at: At<Meta<D>>| work(&at).map(|()| at.device.meter().flops() as f64);
-        session::ghost(layout, (rank, None), counted)
+        let counted = |at: At<Meta<D::Elem>>| work(&at).map(|()| at.device.meter().flops() as f64);
+        session::ghost::<D, _>(layout, (rank, None), counted)
     };
     (0..layout.ranks()).map(of_rank).sum()
 }
 
 /// What a rank says in a training step.
 pub(super) fn said(layout: &Layout, rank: usize, scale: &Scale) -> Result<Ledger> {
-    session::ghost(layout, (rank, None), |at: At<Meta<Cpu<f32>>>| {
+    session::ghost::<Cpu<f32>, _>(layout, (rank, None), |at: At<Meta<f32>>| {
         let mut ready = Ready::new(Pass::Step, &at, scale)?;
         let before = at.mesh.ledger();
         ready.once(scale)?;

@@ -147,7 +147,7 @@ fn step(ranks: &[Vec<Event>], number: usize, layout: &Layout, plan: Plan) -> Res
 /// A step takes at least as long as its products and its attention, at the peak of as many cores.
 pub(super) fn bound(layout: &Layout, of: Of, scale: &Scale) -> Result<Bound> {
     let cores = cores(layout.ranks());
-    let flops = metered(layout, |at: &At<Meta<Cpu<f32>>>| steps(at, of(scale.shape), 1, scale))?;
+    let flops = metered::<Cpu<f32>>(layout, |at: &At<Meta<f32>>| steps(at, of(scale.shape), 1, scale))?;
     Ok(vec![(Probe::Peak { cores }, flops / cores as f64)])
 }
 

@@ -43,7 +43,7 @@ pub(super) fn bound(scale: &Scale) -> Result<Bound> {
 
 /// What all ranks compute.
 fn flops(subject: &Subject, layout: &Layout) -> Result<f64> {
-    model::metered(layout, |at: &At<Meta<Cpu<F61>>>| {
+    model::metered::<Cpu<F61>>(layout, |at: &At<Meta<F61>>| {
         let mut trainer = Trainer::new(at, &subject.model, subject.optimizer)?;
         prove::read(subject, trainer.model(), at.device, None)?;
         subject.steps.iter().try_for_each(|(batch, rate)| trainer.step(batch, *rate).map(drop))

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use crate::tag::TAG;
     use crate::{Reduce, World};
-    use kernels::{Kernels, Meta};
+    use kernels::Kernels;
     use tensor::{Category, Cpu, F61, Host, Peaks, Scalar, Tensor};
 
     const SIZES: [(Axis, usize); 3] = [(Axis::Dp, 2), (Axis::Tp, 4), (Axis::Ep, 4)];
@@ -264,7 +264,7 @@ mod tests {
         let threads = world.run(|device: Cpu<F61>, mesh| program(&device, &mesh)).unwrap();
         for (rank, threads) in threads.into_iter().enumerate() {
             let mesh = Mesh::ghost(&SIZES, rank).unwrap();
-            assert_eq!(program(&Meta::<Cpu<F61>>::default(), &mesh).unwrap(), threads, "rank {rank}");
+            assert_eq!(program(&kernels::meta_of::<Cpu<F61>>(), &mesh).unwrap(), threads, "rank {rank}");
             assert!(threads.0.wire_bytes() > 0 && threads.1.total > 0);
         }
     }

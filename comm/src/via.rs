@@ -170,7 +170,6 @@ mod tests {
     use crate::drawn::element;
     use crate::tag::TAG;
     use crate::{Axis, CommError, Ledger, Mesh, World};
-    use kernels::Meta;
     use std::ops::Add;
     use tensor::{Cpu, F61, Peaks, Scalar};
 
@@ -224,7 +223,7 @@ mod tests {
             for (rank, ran) in ran.unwrap().into_iter().enumerate() {
                 let mesh = Mesh::ghost(&sizes, rank).unwrap();
                 assert_eq!(
-                    program(&Meta::<Cpu<F61>>::default(), &mesh, |_, _, _| ()).unwrap(),
+                    program(&kernels::meta_of::<Cpu<F61>>(), &mesh, |_, _, _| ()).unwrap(),
                     ran,
                     "rank {rank} of {ranks}"
                 );

@@ -4,7 +4,7 @@ use crate::{
     Activation, AdamW, Attend, Heads, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Slice,
     Softmax, Write,
 };
-use tensor::{Device, Dropout, Index, Scalar, View, ViewMut};
+use tensor::{Device, Dropout, Index, Scalar, Scratch, View, ViewMut};
 
 macro_rules! declare {
     ([] $($(#[$doc:meta])* $name:ident($($arg:ident: $of:ty),*) = $called:literal, $kind:ident => $body:expr;)*) => {
@@ -30,6 +30,13 @@ macro_rules! declare {
             fn packed_len(k: usize, n: usize) -> usize;
             /// Wide numbers of scratch that attention and its backward want, if no span has more keys than `keys`.
             fn attention_scratch(heads: Heads, keys: usize) -> usize;
+            /// Both, of the device itself or of that in whose place it is.
+            fn scratch(&self) -> Scratch {
+                let attention = |[queries, keys, dim]: [usize; 3], longest| {
+                    Self::attention_scratch(Heads { queries, keys, dim }, longest)
+                };
+                Scratch { packed: Self::packed_len, attention }
+            }
             $($(#[$doc])* #[allow(clippy::too_many_arguments)] fn $name(&self, $($arg: $of),*);)*
         }
     };

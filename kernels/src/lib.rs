@@ -17,7 +17,7 @@ pub use cpu::{CpuScalar, Packed, bf16, machine, widest};
 pub use indexed::{Indexable, Indexed};
 pub use kernels::{Kernels, Selects};
 pub use mask::Mask;
-pub use meta::Meta;
+pub use meta::{Meta, meta_of};
 pub use shape::{Activation, Heads};
 pub use terms::{
     AdamW, Attend, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Segment, Slice, Softmax, Span,

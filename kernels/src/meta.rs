@@ -4,25 +4,37 @@ use crate::{
     Activation, AdamW, Attend, Heads, Kernels, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms,
     Selects, Slice, Softmax, Write,
 };
-use tensor::{Category, Dropout, Index, Nowhere, On, Tensor, View, ViewMut};
+use tensor::{Category, Device, Dropout, Index, Nowhere, On, Scalar, Scratch, Tensor, View, ViewMut};
 
-/// Prices a program that would run on `D`: its bytes and scratch sizes, without its values.
-pub type Meta<D> = On<Nowhere, D>;
+/// Prices a program that would run on numbers of the kind `S`: its bytes, without its values.
+pub type Meta<S> = On<Nowhere, S>;
+
+/// In the place of a device `D`: numbers as large as its, and kernels with as much scratch. One type for the same numbers on all
+/// devices, so that what is priced is compiled once for them.
+pub fn meta_of<D: Kernels>() -> Meta<D::Elem> {
+    let attention = |[queries, keys, dim]: [usize; 3], longest| {
+        D::attention_scratch(Heads { queries, keys, dim }, longest)
+    };
+    Meta::on(&Nowhere::with(Scratch { packed: D::packed_len, attention })).clone()
+}
 
 macro_rules! compute_nothing {
     ([] $($(#[$doc:meta])* $name:ident($($arg:ident: $of:ty),*) = $called:literal, $kind:ident => $body:expr;)*) => {
-        impl<D: Kernels> Kernels for Meta<D> {
-            type Wide = Meta<D::Wide>;
+        impl<S: Scalar> Kernels for Meta<S> {
+            type Wide = Meta<S::Wide>;
             type Packed = Tensor<Self>;
             const TOGETHER: usize = usize::MAX; // without numbers nothing is gained by parts, of which there may be 2^46
             fn pack(&self, b: View<Self>) -> Tensor<Self> {
-                Tensor::empty(self, Category::Buffers, 1, Self::packed_len(b.rows(), b.cols()))
+                Tensor::empty(self, Category::Buffers, 1, (self.scratch().packed)(b.rows(), b.cols()))
             }
-            fn packed_len(k: usize, n: usize) -> usize {
-                D::packed_len(k, n)
+            fn packed_len(_: usize, _: usize) -> usize {
+                unreachable!("numbers without a device")
             }
-            fn attention_scratch(heads: Heads, keys: usize) -> usize {
-                D::attention_scratch(heads, keys)
+            fn attention_scratch(_: Heads, _: usize) -> usize {
+                unreachable!("numbers without a device")
+            }
+            fn scratch(&self) -> Scratch {
+                self.place().scratch()
             }
             $(#[allow(unused_variables)] fn $name(&self, $($arg: $of),*) {})*
         }
@@ -30,6 +42,6 @@ macro_rules! compute_nothing {
 }
 every_kernel!(compute_nothing);
 
-impl<D: Selects> Selects for Meta<D> {
+impl<S: Scalar> Selects for Meta<S> {
     fn top_k(&self, _: ViewMut<Self>, _: &mut Index<Nowhere>, _: View<Self>) {}
 }

@@ -148,7 +148,7 @@ impl Prompts {
         let dealt = |tokens: &TokenShards| -> Vec<usize> {
             self.prompts[tokens.sequences(self.prompts.len())].iter().map(Vec::len).collect()
         };
-        let program = |at: At<Meta<D>>| {
+        let program = |at: At<Meta<D::Elem>>| {
             let (mut chunk, lengths, tokens) = (Stages::new(&at, shape)?, dealt(&at.tokens), at.tokens);
             let all = (0..tokens.data_ranks()).map(|rank| dealt(&tokens.of_data_rank(rank)));
             let cx = Cx::infer(&lengths).sharded(tokens).among(all);
@@ -158,7 +158,7 @@ impl Prompts {
             drop(self.first(shape.vocabulary).map(|n| ops::top_k(&logits, n)));
             Ok(())
         };
-        price::peak_of_all(layout, |tokens| Ok(dealt(&tokens)), program)
+        price::peak_of_all::<D, _>(layout, |tokens| Ok(dealt(&tokens)), program)
     }
 }
 
@@ -385,8 +385,8 @@ pub fn all_logits<D: Runs>(model: &Model, layout: &Layout, sequences: &[Vec<u32>
 /// As [`peak_of_all`](price::peak_of_all).
 pub fn all_logits_peak<D: Kernels>(shape: &Shape, layout: &Layout, lengths: &[usize]) -> Result<price::Peak> {
     let sequences: Vec<_> = lengths.iter().map(|n| vec![0; *n]).collect();
-    let program = |at: At<Meta<D>>| whole_logits(&at, shape, &sequences).map(drop);
-    price::peak_of_all(layout, |_| Ok(()), program)
+    let program = |at: At<Meta<D::Elem>>| whole_logits(&at, shape, &sequences).map(drop);
+    price::peak_of_all::<D, _>(layout, |_| Ok(()), program)
 }
 
 fn whole_logits<D: Kernels>(at: &At<D>, shape: &Shape, sequences: &[Vec<u32>]) -> Result<Tensor<D>> {

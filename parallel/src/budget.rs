@@ -48,7 +48,7 @@ fn fits_in(run: impl Display, [here, ranks]: [usize; 2], bytes: u128, free: Opti
 pub fn within<'a, D: Kernels>(
     scheme: impl Into<Scheme<'a, D>>,
     (rank, peak): (usize, usize),
-    program: impl FnOnce(At<Meta<D>>) -> Result<()>,
+    program: impl FnOnce(At<Meta<D::Elem>>) -> Result<()>,
 ) -> Result<()> {
     let scheme = scheme.into();
     let Some(limit) = scheme.layout.memory_limit().filter(|limit| peak > *limit) else { return Ok(()) };

@@ -40,7 +40,7 @@ use ::tensor::Cpu;
 use ::tensor::count::Uncountable;
 use comm::{Axis, CommError, Mesh, World};
 use grammar::Grammar;
-use kernels::{Kernels, Meta};
+use kernels::Kernels;
 use layers::counted;
 use layers::{
     About, Builder, Choice, Design, Random, Rests, Shared, Sharing, Sizes, Strategy, TokenShards, Values,
@@ -337,7 +337,8 @@ impl Layout {
         if self.strategies().iter().filter(|about| about.choice == Choice::Layers).count() < 2 {
             return None; // the axis alone
         }
-        let (device, values, mesh) = (Meta::<Cpu<f32>>::default(), Random { seed: 0 }, self.ghost(0).ok()?);
+        let (device, values, mesh) =
+            (kernels::meta_of::<Cpu<f32>>(), Random { seed: 0 }, self.ghost(0).ok()?);
         let (at, mut design) = (self.place(&device, &mesh, &values), design.into());
         if let Design::Transformer(shape) | Design::Blocks(shape) = &mut design {
             shape.blocks = 1; // all are alike

@@ -12,7 +12,7 @@ use layers::{Design, Kind, Param, TokenShards};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use tensor::count::{self, Uncountable};
-use tensor::{Category, Cpu, Device, Tensor};
+use tensor::{Category, Cpu, Device, Scalar, Tensor};
 
 /// Steps that are run: from the second on, everything a step holds is held.
 pub const STEPS: usize = 2;
@@ -35,7 +35,7 @@ pub struct Peak {
 pub fn peak_of_all<'a, D: Kernels, K: Ord>(
     scheme: impl Into<Scheme<'a, D>>,
     dealt: impl Fn(TokenShards) -> Result<K>,
-    program: impl Fn(At<Meta<D>>) -> Result<()>,
+    program: impl Fn(At<Meta<D::Elem>>) -> Result<()>,
 ) -> Result<Peak> {
     let mut known = BTreeMap::new();
     let mut dealt = |tokens| {
@@ -50,7 +50,7 @@ pub fn peak_of_all<'a, D: Kernels, K: Ord>(
 fn erased<D: Kernels>(
     scheme: Scheme<'_, D>,
     dealt: &mut dyn FnMut(TokenShards) -> Result<usize>,
-    program: &dyn Fn(At<Meta<D>>) -> Result<()>,
+    program: &dyn Fn(At<Meta<D::Elem>>) -> Result<()>,
 ) -> Result<Peak> {
     let (mut kinds, mut total, mut most) = (BTreeMap::new(), 0, (0, 0));
     let layout = scheme.layout;
@@ -63,7 +63,7 @@ fn erased<D: Kernels>(
         total += match kinds.entry((alone, others, dealt(tokens)?)) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
-                let held = |at: At<Meta<D>>| {
+                let held = |at: At<Meta<D::Elem>>| {
                     let device = at.device;
                     program(at).map(|()| device.meter().peaks_of_all().total)
                 };
@@ -86,13 +86,13 @@ pub fn training<'a, D: Kernels>(
     design: impl Into<Design>,
     optimizer: (Kind, Option<f64>),
     batch: &Batch,
-    after: impl Fn(&mut Trainer<Meta<D>>, &Mesh<tensor::Nowhere>) -> Result<()>,
+    after: impl Fn(&mut Trainer<Meta<D::Elem>>, &Mesh<tensor::Nowhere>) -> Result<()>,
 ) -> Result<Peak> {
     let (scheme, design) = (scheme.into(), &design.into());
     peak_of_all(
         scheme,
         |tokens| batch.dealt(&tokens),
-        |at: At<Meta<D>>| {
+        |at: At<Meta<D::Elem>>| {
             let mut trainer = Trainer::new(&at, design, optimizer)?;
             (0..STEPS).try_for_each(|_| trainer.step(batch, 0.0).map(drop))?;
             after(&mut trainer, at.mesh)
@@ -105,7 +105,7 @@ pub fn training<'a, D: Kernels>(
 ///
 /// # Errors
 /// If ranks do not meet.
-pub fn gathering<D: Kernels>(trainer: &mut Trainer<Meta<D>>, mesh: &Mesh<tensor::Nowhere>) -> Result<()> {
+pub fn gathering<S: Scalar>(trainer: &mut Trainer<Meta<S>>, mesh: &Mesh<tensor::Nowhere>) -> Result<()> {
     let design = trainer.model().design().clone();
     let params = trainer.model().params();
     params.iter().try_for_each(|param| param.gather(mesh).map(drop))?;
@@ -131,7 +131,7 @@ pub fn parameters(design: impl Into<Design>) -> Result<usize> {
 /// If a size is none of a model, or 64 bits do not count the bytes of all.
 pub fn sizes(design: impl Into<Design>) -> Result<Vec<usize>> {
     let design = design.into();
-    session::ghost(&Layout::UNSPLIT, (0, None), |at: At<Meta<Cpu<f32>>>| {
+    session::ghost::<Cpu<f32>, _>(&Layout::UNSPLIT, (0, None), |at: At<Meta<f32>>| {
         let size = |param: &mut Param<_>| param.shape().into_iter().product();
         Ok(Stages::new(&at, &design)?.params().into_iter().map(size).collect())
     })

@@ -137,7 +137,7 @@ fn cost<D: Kernels + Default>(mesh: &Mesh<D::Place>, rests: Rests) -> Result<(Le
 fn steps_cost_what_their_price_says_wherever_parameters_rest() {
     fn both<D: Kernels<Place = Host> + Default>()
     where
-        Meta<D>: Default,
+        Meta<D::Elem>: Default,
     {
         for (sizes, block) in
             [(&[(Axis::Dp, 2), (Axis::Tp, 2)], None), (&[(Axis::Dp, 4), (Axis::Tp, 1)], Some(2))]
@@ -148,7 +148,11 @@ fn steps_cost_what_their_price_says_wherever_parameters_rest() {
                 let ran = World::threads(sizes).unwrap().run(|_: D, mesh| cost::<D>(&mesh, rests)).unwrap();
                 for (rank, ran) in ran.iter().enumerate() {
                     let mesh = Mesh::ghost(sizes, rank).unwrap();
-                    assert_eq!(cost::<Meta<D>>(&mesh, rests).unwrap(), *ran, "zero{stage}, rank {rank}");
+                    assert_eq!(
+                        cost::<Meta<D::Elem>>(&mesh, rests).unwrap(),
+                        *ran,
+                        "zero{stage}, rank {rank}"
+                    );
                 }
                 let held = |category| ran[0].1.category[category as usize];
                 parts.push([Category::Weights, Category::Gradients, Category::Optimizer].map(held));

@@ -6,9 +6,9 @@ use std::fmt;
 
 /// A strategy that builds its layers on a device, and on one without numbers, where they are priced. Every strategy that is
 /// written for any device is one.
-pub trait Anywhere<D: Kernels>: Strategy<D> + Strategy<Meta<D>> {}
+pub trait Anywhere<D: Kernels>: Strategy<D> + Strategy<Meta<D::Elem>> {}
 
-impl<D: Kernels, S: Strategy<D> + Strategy<Meta<D>> + ?Sized> Anywhere<D> for S {}
+impl<D: Kernels, S: Strategy<D> + Strategy<Meta<D::Elem>> + ?Sized> Anywhere<D> for S {}
 
 /// A layout, and strategies and a schedule beside those that it names. A layout alone is one, by `into()`.
 pub struct Scheme<'a, D: Kernels> {
@@ -68,7 +68,7 @@ impl<'a, D: Kernels> Scheme<'a, D> {
         self.on(at, |other| other)
     }
     /// The place of one of its ranks on a device without numbers.
-    pub(crate) fn ghost(&self, at: At<'a, Meta<D>>) -> At<'a, Meta<D>> {
+    pub(crate) fn ghost(&self, at: At<'a, Meta<D::Elem>>) -> At<'a, Meta<D::Elem>> {
         self.on(at, |other| other)
     }
     /// Who goes through which of its chunks when.

@@ -98,7 +98,7 @@ pub fn balanced(costs: &[f64], runs: usize) -> Vec<usize> {
 /// If a part cannot be built.
 pub fn parameters(design: &Design) -> Result<Vec<f64>> {
     let of = |part: usize| {
-        session::ghost(&Layout::UNSPLIT, (0, None), |at: At<Meta<Cpu<f32>>>| {
+        session::ghost::<Cpu<f32>, _>(&Layout::UNSPLIT, (0, None), |at: At<Meta<f32>>| {
             let run = part..part + 1;
             let mut stage = design.stage(&at, &[run], None)?;
             let sizes = stage.params().into_iter().map(|p| p.shape().into_iter().product::<usize>());

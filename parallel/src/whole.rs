@@ -1,7 +1,7 @@
 //! Whole parameters on every rank, whichever stage has them: one after the other, in program order.
 use crate::{Layout, Result, Stages};
 use comm::{Axis, Mesh};
-use kernels::{Kernels, Meta};
+use kernels::Kernels;
 use layers::{Design, Param, Random};
 use std::collections::BTreeMap;
 use tensor::{Category, Cpu, Device, Tensor};
@@ -61,7 +61,7 @@ pub fn named<D: Kernels>(
 
 /// The canonical names of a model's parameters, in the order of the unsplit program.
 fn in_order(design: &Design) -> Result<Vec<String>> {
-    let (device, mesh) = (Meta::<Cpu<f32>>::default(), Layout::UNSPLIT.ghost(0)?);
+    let (device, mesh) = (kernels::meta_of::<Cpu<f32>>(), Layout::UNSPLIT.ghost(0)?);
     let at = Layout::UNSPLIT.place(&device, &mesh, &Random { seed: 0 });
     Ok(Stages::new(&at, design)?.params().into_iter().map(|param| param.name().to_string()).collect())
 }

@@ -114,7 +114,7 @@ pub fn bytes<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> 
     let scheme = scheme.into();
     let dealt =
         |tokens| -> Result<Vec<_>> { subject.steps.iter().map(|(batch, _)| batch.dealt(&tokens)).collect() };
-    let ranks = price::peak_of_all(scheme, dealt, |at: At<Meta<Cpu<F61>>>| {
+    let ranks = price::peak_of_all(scheme, dealt, |at: At<Meta<F61>>| {
         program(subject, &at, (&mut |_, _| (), None), &|_| ()).map(drop)
     })?;
     let rows: usize = subject.rows_read().iter().sum();

@@ -26,7 +26,7 @@ pub trait Device: Clone + Send + Sync + 'static {
     }
 }
 
-/// A place and numbers on it: of the kind `T` on the host ([`Cpu`](crate::Cpu)), those of the device `T` nowhere.
+/// A place and numbers of the kind `T` on it: on the host ([`Cpu`](crate::Cpu)), or nowhere.
 #[derive(Clone)]
 #[repr(transparent)]
 pub struct On<P, T>(P, PhantomData<T>);
@@ -58,7 +58,7 @@ macro_rules! on {
     };
 }
 on!(Host, S: Scalar, S);
-on!(Nowhere, D: Device, D::Elem);
+on!(Nowhere, S: Scalar, S);
 
 /// A piece of a device's memory.
 pub type Buffer<D> = <<D as Device>::Place as Place>::Buffer;

@@ -53,7 +53,7 @@ pub use matrix::Tensor;
 pub use meter::{Category, Meter, Peaks, Phase};
 pub use noise::Noise;
 pub use pages::Bytes;
-pub use place::{Fault, Nowhere, Place, PlaceError};
+pub use place::{Fault, Nowhere, Place, PlaceError, Scratch};
 pub use pool::Pool;
 pub use profile::{Direction, KernelKind, LayerSpan, Profile, Work, Worked};
 pub use rope::{Rope, Scaling};

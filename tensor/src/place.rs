@@ -91,7 +91,30 @@ impl PlaceError {
 
 /// No place at all: memory is metered, and there is none.
 #[derive(Clone, Default)]
-pub struct Nowhere(Arc<(Meter, Pool<Nowhere>)>);
+pub struct Nowhere(Arc<(Meter, Pool<Nowhere>, Option<Scratch>)>);
+
+/// Numbers of scratch memory that the kernels of a device ask for.
+#[derive(Clone, Copy)]
+pub struct Scratch {
+    /// Those of a factor `[k, n]` that is laid out.
+    pub packed: fn(usize, usize) -> usize,
+    /// Those of attention, wide ones: query heads, KV heads, features of each, and keys of the longest span.
+    pub attention: fn([usize; 3], usize) -> usize,
+}
+
+impl Nowhere {
+    /// A rank's share of its own, in place of one of a device with such kernels.
+    pub fn with(scratch: Scratch) -> Self {
+        Self(Arc::new((Meter::default(), Pool::default(), Some(scratch))))
+    }
+    /// Scratch of the device in whose place it is.
+    ///
+    /// # Panics
+    /// If it is in no device's place.
+    pub fn scratch(&self) -> Scratch {
+        self.0.2.expect("a ghost whose kernels ask for scratch is one of a device")
+    }
+}
 
 impl Place for Nowhere {
     type Ptr = ();

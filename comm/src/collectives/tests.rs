@@ -100,6 +100,6 @@ fn cost<D: Kernels<Elem = f32> + Default>(mesh: &Mesh<D::Place>) -> Result<()> {
 fn calls_hold_and_send_the_bytes_that_are_worked_out_by_hand() {
     World::threads(&SIZES).unwrap().run(|_: Cpu<f32>, mesh| cost::<Cpu<f32>>(&mesh)).unwrap();
     for rank in 0..4 {
-        cost::<Meta<Cpu<f32>>>(&Mesh::ghost(&SIZES, rank).unwrap()).unwrap();
+        cost::<Meta<f32>>(&Mesh::ghost(&SIZES, rank).unwrap()).unwrap();
     }
 }

@@ -3,9 +3,9 @@ use super::*;
 use crate::tag::TAG;
 use crate::{Algorithm, Axis, Mesh, Op};
 use kernels::Meta;
-use tensor::{Category, Cpu, Tensor};
+use tensor::{Category, Tensor};
 
-type Priced = Meta<Cpu<f32>>;
+type Priced = Meta<f32>;
 
 fn group(sizes: &[(Axis, usize)], rank: usize) -> Group<tensor::Nowhere> {
     Mesh::ghost(sizes, rank).unwrap().group(Axis::Tp).clone()

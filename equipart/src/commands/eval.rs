@@ -92,10 +92,10 @@ pub fn evaluate<D: Runs>(
     let batch = Batch::new(sequences, microbatches)?.idling(layout.shares_experts());
     batch.deals(&layout.tokens())?;
     let largest = batch.largest();
-    let peak = price::peak_of_all(
+    let peak = price::peak_of_all::<D, _>(
         layout,
         |tokens| largest.dealt(&tokens),
-        |at: At<Meta<D>>| program(&at, design, &largest, &|_| ()).map(drop),
+        |at: At<Meta<D::Elem>>| program(&at, design, &largest, &|_| ()).map(drop),
     )?;
     budget::fits::<D::Place>(
         format_args!("evaluating under {layout}"),

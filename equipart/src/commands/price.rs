@@ -120,9 +120,9 @@ fn price_in<D: Runs>(
 ) -> Result<Vec<Price>> {
     layout.fits(design)?;
     let run =
-        |at: At<Meta<D>>| program(&At { builder: Builder { counts, ..at.builder }, ..at }, design, settings);
+        |at: At<Meta<D::Elem>>| program(&At { builder: Builder { counts, ..at.builder }, ..at }, design, settings);
     let on_rank = |rank| {
-        let (peaks, flops, ledger) = session::ghost(layout, (rank, None), run)?;
+        let (peaks, flops, ledger) = session::ghost::<D, _>(layout, (rank, None), run)?;
         let mut peak_bytes: BTreeMap<_, _> =
             Category::ALL.iter().map(|c| (c.name(), peaks.category[*c as usize])).collect();
         peak_bytes.insert("total", peaks.total);
@@ -134,7 +134,7 @@ fn price_in<D: Runs>(
     let prices = (0..layout.ranks()).map(on_rank).collect::<Result<Vec<_>>>()?;
     let most = prices.iter().map(|price| (price.rank, price.peak_bytes["total"]));
     if let Some(most) = most.max_by_key(|(_, bytes)| *bytes) {
-        budget::within(layout, most, |at| run(at).map(drop))?;
+        budget::within::<D>(layout, most, |at| run(at).map(drop))?;
     }
     Ok(prices)
 }

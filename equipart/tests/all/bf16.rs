@@ -84,8 +84,8 @@ fn the_price_of_narrow_numbers_is_what_is_measured() {
     let shape = Shape { width: 16, heads, hidden: 12, vocabulary: 11, head_norm: true, ..Shape::LLAMA };
     for layout in ["none", "tp=2", "tp=4,sp", "tp=2,dp=2"] {
         let (layout, settings): (Layout, _) = (layout.parse().unwrap(), settings(8, 2));
-        let priced = |at: At<kernels::Meta<Cpu<Bf16>>>| program(&at, shape, &settings);
-        let run = |rank| session::ghost(&layout, (rank, None), priced).unwrap();
+        let priced = |at: At<kernels::Meta<Bf16>>| program(&at, shape, &settings);
+        let run = |rank| session::ghost::<Cpu<Bf16>, _>(&layout, (rank, None), priced).unwrap();
         let world = layout.world().unwrap();
         let measured = session::run((&layout, &world), &Random { seed: 0 }, |at: At<Cpu<Bf16>>| {
             program(&at, shape, &settings)

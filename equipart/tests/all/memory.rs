@@ -182,7 +182,7 @@ fn ranks_of_a_kind_are_priced_once_and_all_are_counted() {
             prices(&config, &settings, &layout.to_string()).iter().map(|p| p.peak_bytes["total"]).sum();
         let priced = std::cell::Cell::new(0);
         let dealt = |tokens: layers::TokenShards| Ok(tokens.sequences(batch_size).len());
-        let bytes = peak_of_all(&layout, dealt, |at: At<kernels::Meta<Cpu<f32>>>| {
+        let bytes = peak_of_all::<Cpu<f32>, _>(&layout, dealt, |at: At<kernels::Meta<f32>>| {
             priced.set(priced.get() + 1);
             program(&at, config.shape, &settings).map(drop)
         });

@@ -153,8 +153,8 @@ impl<S: CpuScalar> Packed<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Kernels;
     use crate::proof::{Matrix, filled, matrix};
-    use crate::{Kernels, Meta};
     use tensor::{Device, Dual, F61, Key};
 
     /// All windows that panels are asked for, on integers, which every number sums exactly. Kills: a panel's height for
@@ -204,7 +204,7 @@ mod tests {
         let packed = cpu.pack(b.view().t());
         let bytes = cpu.meter().now(Category::Buffers) - before;
         assert_eq!(bytes, 4 * Cpu::<f32>::packed_len(40, 70));
-        let meta = Meta::<Cpu<f32>>::default();
+        let meta = crate::meta_of::<Cpu<f32>>();
         let priced = meta.pack(Tensor::empty(&meta, Category::Weights, 70, 40).view().t());
         assert_eq!((priced.len() * 4, meta.meter().now(Category::Buffers)), (bytes, bytes));
         let a = matrix(9, 40, |i| (i % 3) as f32);

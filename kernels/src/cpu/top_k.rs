@@ -104,8 +104,8 @@ impl<S: Real> First<'_, S> {
 
 #[cfg(test)]
 mod tests {
+    use crate::Selects;
     use crate::proof::{Matrix, filled, matrix, read};
-    use crate::{Meta, Selects};
     use std::cmp::Ordering;
     use tensor::{Category, Cpu, Device, Host, Index, Real, Tensor, mix};
 
@@ -214,7 +214,7 @@ mod tests {
     /// Kills: a price without the columns, or one that depends on values.
     #[test]
     fn the_price_of_top_k_is_its_results() {
-        let meta = Meta::<Cpu<f32>>::default();
+        let meta = crate::meta_of::<Cpu<f32>>();
         let x = Tensor::empty(&meta, Category::Activations, 3, 100);
         let mut values = Tensor::empty(&meta, Category::Buffers, 3, 7);
         let mut columns = Index::empty(meta.place(), 21);

@@ -211,7 +211,7 @@ fn a_padded_vocabulary_takes_the_bytes_that_are_worked_out_by_hand() {
             .run(|_: Cpu<f32>, mesh| padded_bytes::<Cpu<f32>>(&mesh, tied))
             .unwrap();
         for rank in 0..4 {
-            padded_bytes::<kernels::Meta<Cpu<f32>>>(&Mesh::ghost(&sizes, rank).unwrap(), tied).unwrap();
+            padded_bytes::<kernels::Meta<f32>>(&Mesh::ghost(&sizes, rank).unwrap(), tied).unwrap();
         }
     }
 }

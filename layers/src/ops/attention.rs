@@ -15,7 +15,12 @@ fn parts<D: Kernels>(qkv: View<D>, heads: Heads) -> Qkv<D> {
 
 /// Scratch for spans of so many keys at most.
 fn scratch<D: Kernels>(device: &D, heads: Heads, keys: usize) -> Tensor<D::Wide> {
-    Tensor::empty(device.wide(), Category::Buffers, 1, D::attention_scratch(heads, keys))
+    Tensor::empty(
+        device.wide(),
+        Category::Buffers,
+        1,
+        (device.scratch().attention)([heads.queries, heads.keys, heads.dim], keys),
+    )
 }
 
 fn most_keys<P: Place>(spans: &Indexed<Span, P>) -> usize {

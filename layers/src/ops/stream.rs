@@ -321,7 +321,7 @@ mod tests {
         let sizes = [(Axis::Tp, 4)];
         World::threads(&sizes).unwrap().run(|_: Cpu<f32>, mesh| padded_bytes::<Cpu<f32>>(&mesh)).unwrap();
         for rank in 0..4 {
-            padded_bytes::<kernels::Meta<Cpu<f32>>>(&comm::Mesh::ghost(&sizes, rank).unwrap()).unwrap();
+            padded_bytes::<kernels::Meta<f32>>(&comm::Mesh::ghost(&sizes, rank).unwrap()).unwrap();
         }
     }
 }

@@ -34,7 +34,7 @@ fn padded_parameters_take_the_bytes_that_are_worked_out_by_hand() {
     let sizes = [(Axis::Tp, 4)];
     World::threads(&sizes).unwrap().run(|_: Cpu<f32>, mesh| padded_bytes::<Cpu<f32>>(&mesh)).unwrap();
     for rank in 0..4 {
-        padded_bytes::<kernels::Meta<Cpu<f32>>>(&Mesh::ghost(&sizes, rank).unwrap()).unwrap();
+        padded_bytes::<kernels::Meta<f32>>(&Mesh::ghost(&sizes, rank).unwrap()).unwrap();
     }
 }
 

@@ -10,7 +10,7 @@ use tensor::{Cpu, Dual, F61, Scalar};
 /// What a proof asks of a case, on every device that it runs on. The harness takes it as `dyn`, but by a type parameter:
 /// so it is compiled where proofs run, and not with the layers.
 pub(crate) trait Erased:
-    Spec + On<Cpu<F61>> + On<Cpu<Dual<F61>>> + On<Cpu<f32>> + On<Meta<Cpu<f32>>> + Unsplit<F61> + Unsplit<f64>
+    Spec + On<Cpu<F61>> + On<Cpu<Dual<F61>>> + On<Cpu<f32>> + On<Meta<f32>> + Unsplit<F61> + Unsplit<f64>
 {
 }
 impl<C: Case> Erased for C {}

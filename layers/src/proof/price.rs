@@ -4,7 +4,6 @@ use super::erased::Erased;
 use super::run::{STEPS, run};
 use crate::{Error, Random};
 use comm::{Mesh, World};
-use kernels::Meta;
 use tensor::{Cpu, Device};
 
 pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
@@ -19,7 +18,7 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
             })
             .unwrap_or_else(|why| panic!("{why}"));
         for (rank, measured) in measured.into_iter().enumerate() {
-            let device = Meta::<Cpu<f32>>::default();
+            let device = kernels::meta_of::<Cpu<f32>>();
             let mesh = Mesh::ghost(&axes, rank).expect("a mesh");
             run((case, regions), &device, &mesh, &values, &given, STEPS).expect("a ghost meets everyone");
             let priced = (device.meter().peaks_of_all(), device.meter().flops(), mesh.ledger());

@@ -248,13 +248,13 @@ fn a_stated_routing_sends_what_it_should_and_is_priced() {
         drop((layer.backward(&cx, saved, Stream::cut(&x(), Region::Whole))?, y));
         Ok((mesh.ledger(), (device.meter().peaks_of_all(), device.meter().flops())))
     }
-    fn both<X: super::Exchange<Cpu<f32>> + super::Exchange<Meta<Cpu<f32>>> + Copy>(
+    fn both<X: super::Exchange<Cpu<f32>> + super::Exchange<Meta<f32>> + Copy>(
         of: (Experts, X, Option<&LayerCounts>),
     ) -> Vec<Ledger> {
         let run = |device: Cpu<f32>, mesh: Mesh<_>| seen((&device, &mesh), of);
         let measured = World::threads(AXES).unwrap().run(run).unwrap_or_else(|why| panic!("{why}"));
         for (rank, (ledger, held)) in measured.iter().enumerate() {
-            let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::ghost(AXES, rank).unwrap());
+            let (device, mesh) = (kernels::meta_of::<Cpu<f32>>(), Mesh::ghost(AXES, rank).unwrap());
             let (priced, foreseen) = seen((&device, &mesh), of).unwrap();
             assert_eq!(priced, *ledger, "traffic of rank {rank}");
             assert_eq!(format!("{foreseen:?}"), format!("{held:?}"), "what rank {rank} holds and does");

@@ -179,10 +179,10 @@ mod tests {
             let (losses, held): (Vec<_>, Vec<_>) = ranks.unwrap().into_iter().unzip();
             assert!(losses.iter().all(|loss| *loss == losses[0]), "{layout}");
             let largest = batch.largest();
-            let priced = price::peak_of_all(
+            let priced = price::peak_of_all::<Cpu<F61>, _>(
                 &layout,
                 |tokens| largest.dealt(&tokens),
-                |at: At<Meta<Cpu<F61>>>| told(&at, &shape, &largest).map(drop),
+                |at: At<Meta<F61>>| told(&at, &shape, &largest).map(drop),
             );
             assert_eq!(priced.unwrap().all, held.into_iter().sum::<usize>() as u128, "{layout}");
             losses[0]

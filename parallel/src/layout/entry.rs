@@ -2,7 +2,7 @@
 use super::Layout;
 use ::tensor::Cpu;
 use comm::Axis;
-use kernels::{Heads, Meta};
+use kernels::Heads;
 use layers::ops::Region;
 use layers::{About, Chunk, Experts, Random, Rest, Shape, Sharing, Sizes, Stage, TokenShards};
 use serde::Serialize;
@@ -66,7 +66,7 @@ fn shards(layout: &Layout) -> Vec<&'static str> {
     let experts = layout.shares_experts().then_some(Experts { hidden: 8, ..Experts::MIXTRAL });
     let shape = Shape { width: 8, hidden: 8, vocabulary: 8, heads, experts, ..Shape::LLAMA };
     let (device, values, mesh) =
-        (Meta::<Cpu<f32>>::default(), Random { seed: 0 }, layout.ghost(0).expect("a first rank"));
+        (kernels::meta_of::<Cpu<f32>>(), Random { seed: 0 }, layout.ghost(0).expect("a first rank"));
     let at = layout.place(&device, &mesh, &values);
     let mut model = Chunk::whole(&at, &shape).expect("a shape that two ranks can share");
     let cut = model.params().iter().any(|p| p.local() != p.shape());

@@ -282,7 +282,7 @@ fn a_layout_knows_its_schedule_and_where_parameters_rest() {
     let zero1 = Rests { state: layers::Rest::Shard, ..Rests::WHOLE };
     assert_eq!(of("tp=2,dp=2:zero1").rests(), zero1);
     let (device, values, mesh) =
-        (Meta::<Cpu<f32>>::default(), Random { seed: 0 }, of("dp=2").ghost(1).unwrap());
+        (kernels::meta_of::<Cpu<f32>>(), Random { seed: 0 }, of("dp=2").ghost(1).unwrap());
     assert_eq!(of("dp=2:zero1").place(&device, &mesh, &values).rests, zero1);
     assert_eq!(["none", "pp=2"].map(|text| of(text).pipeline().schedule.about().word), ["none", "1f1b"]);
 }

@@ -42,7 +42,7 @@ impl HeldBytes {
         optimizer: (Kind, Option<f64>),
         batch: &Batch,
     ) -> Result<Self> {
-        session::ghost(scheme, (rank, None), |at: At<Meta<D>>| {
+        session::ghost(scheme, (rank, None), |at: At<Meta<D::Elem>>| {
             let (mut trainer, meter) = (Trainer::new(&at, design, optimizer)?, at.device.meter());
             let built = meter.peaks_of_all().total;
             trainer.step(batch, 0.0)?; // from the second on, all that a step holds is held

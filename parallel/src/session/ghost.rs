@@ -13,7 +13,7 @@ use tensor::count::Uncountable;
 pub fn ghost<'a, D: Kernels, T>(
     scheme: impl Into<Scheme<'a, D>>,
     (rank, limit): (usize, Option<usize>),
-    program: impl FnOnce(At<Meta<D>>) -> Result<T>,
+    program: impl FnOnce(At<Meta<D::Elem>>) -> Result<T>,
 ) -> Result<T> {
     let (mut program, mut made) = (Some(program), None);
     erased(scheme.into(), (rank, limit), &mut |at| {
@@ -27,9 +27,9 @@ pub fn ghost<'a, D: Kernels, T>(
 fn erased<D: Kernels>(
     scheme: Scheme<'_, D>,
     (rank, limit): (usize, Option<usize>),
-    program: &mut dyn FnMut(At<Meta<D>>) -> Result<()>,
+    program: &mut dyn FnMut(At<Meta<D::Elem>>) -> Result<()>,
 ) -> Result<()> {
-    let (device, mesh) = (Meta::default(), scheme.layout.ghost(rank)?);
+    let (device, mesh) = (kernels::meta_of::<D>(), scheme.layout.ghost(rank)?);
     limit.inspect(|&bytes| device.meter().limit(bytes));
     Uncountable::caught(|| program(scheme.ghost(scheme.layout.place(&device, &mesh, &Random { seed: 0 }))))?
 }

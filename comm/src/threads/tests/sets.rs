@@ -265,7 +265,7 @@ fn groups_of_huge_worlds_are_not_listed() {
     );
     let block = experts.blocks(4).unwrap();
     assert_eq!((block.size(), block.rank()), (4, 1));
-    let mut x = Tensor::from_fn(&kernels::Meta::<Cpu<F61>>::default(), Category::Buffers, 1, 1, |_| F61::ONE);
+    let mut x = Tensor::from_fn(&kernels::meta_of::<Cpu<F61>>(), Category::Buffers, 1, 1, |_| F61::ONE);
     block.all_reduce(&mut x, Reduce::Sum).unwrap();
     assert_eq!(mesh.subgroup(&[rank, 0]).unwrap().size(), 2);
 }

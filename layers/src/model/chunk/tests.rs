@@ -7,7 +7,7 @@ use crate::{
     Stage, Targets, Uses, Wanted,
 };
 use comm::{Axis, Mesh, Op, World};
-use kernels::{Heads, Kernels, Meta};
+use kernels::{Heads, Kernels};
 use std::collections::BTreeSet;
 use tensor::{Category, Cpu, Device, F61, Host, Ids, Key, Phase, Rope, Scaling, Tensor};
 
@@ -268,7 +268,7 @@ fn the_ledger_shows_two_all_reduces_a_block_each_way() {
 #[test]
 fn inference_keeps_nothing() {
     let peaks = |blocks, cached: bool| {
-        let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::ghost(&[(Axis::Tp, 2)], 1).unwrap());
+        let (device, mesh) = (kernels::meta_of::<Cpu<f32>>(), Mesh::ghost(&[(Axis::Tp, 2)], 1).unwrap());
         let at = Builder::new(&device, &mesh, &Random { seed: 1 });
         let mut model = Chunk::whole(&at, &Shape { blocks, ..SHAPE }).unwrap();
         device.meter().begin(Phase::Inference);
@@ -290,7 +290,7 @@ fn inference_keeps_nothing() {
 /// and five products of attention instead of two. The head's backward is done in forward.
 #[test]
 fn operations_are_those_of_the_equations() {
-    let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::alone());
+    let (device, mesh) = (kernels::meta_of::<Cpu<f32>>(), Mesh::alone());
     let at = Builder::new(&device, &mesh, &Random { seed: 1 });
     let mut model = Chunk::whole(&at, &SHAPE).unwrap();
     let (cx, ids) = (Cx::train(0, [3, 2], 5), Ids::new(device.place(), &[0; 5], SHAPE.vocabulary).unwrap());
@@ -341,7 +341,7 @@ fn sequence_parallelism_keeps_less_and_sends_the_same_forward() {
     const RANKS: usize = 4;
     let tokens = 64;
     let run = |regions: bool| {
-        let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::ghost(&[(Axis::Tp, RANKS)], 1).unwrap());
+        let (device, mesh) = (kernels::meta_of::<Cpu<f32>>(), Mesh::ghost(&[(Axis::Tp, RANKS)], 1).unwrap());
         let at = Builder::new(&device, &mesh, &Random { seed: 1 });
         let at = if regions { at.in_regions() } else { at };
         let mut model = Chunk::whole(&at, &SHAPE).unwrap();

@@ -5,7 +5,6 @@ use super::*;
 use crate::model::design::shared;
 use crate::{Draw, Error, Half, Kind, Numbers, Optimizer, Pass, Random, Stage, Values};
 use comm::{Ledger, Mesh, Op, World};
-use kernels::Meta;
 use stages::Model;
 use std::collections::BTreeMap;
 use tensor::{Category, Cpu, Device, Dual, F61, Ids, Key, Phase, Real, Scalar, Tensor, mix};
@@ -299,7 +298,7 @@ fn classifiers_cost_what_is_priced() {
             };
             let measured = World::threads(&axes).unwrap().run(measure).unwrap();
             for (rank, measured) in measured.into_iter().enumerate() {
-                let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::ghost(&axes, rank).unwrap());
+                let (device, mesh) = (kernels::meta_of::<Cpu<f32>>(), Mesh::ghost(&axes, rank).unwrap());
                 run(&device, &mesh, (sizes, regions), &given).unwrap();
                 let priced = (device.meter().peaks_of_all(), device.meter().flops(), mesh.ledger());
                 assert_eq!(priced, measured, "{sizes:?}, rank {rank} of {ranks}");

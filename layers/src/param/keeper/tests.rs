@@ -219,7 +219,7 @@ fn what_rests_takes_the_bytes_that_are_worked_out_by_hand() {
     let sizes = [(Axis::Dp, 4)];
     World::threads(&sizes).unwrap().run(|_: Cpu<f32>, mesh| bytes::<Cpu<f32>>(&mesh)).unwrap();
     for rank in 0..4 {
-        bytes::<kernels::Meta<Cpu<f32>>>(&Mesh::ghost(&sizes, rank).unwrap()).unwrap();
+        bytes::<kernels::Meta<f32>>(&Mesh::ghost(&sizes, rank).unwrap()).unwrap();
     }
 }
 

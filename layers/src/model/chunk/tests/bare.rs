@@ -2,7 +2,7 @@
 use super::{LENGTHS, SHAPE, one_run};
 use crate::{Builder, Chunk, Cx, Error, Half, Input, Output, Random, Rates, Shape, Stage, Targets, Wanted};
 use comm::{Axis, Mesh, World};
-use kernels::{Kernels, Meta};
+use kernels::Kernels;
 use std::collections::BTreeMap;
 use tensor::{Category, Cpu, Device, Dual, F61, Host, Key, Scalar, Tensor};
 
@@ -182,7 +182,7 @@ fn blocks_cost_what_is_priced() {
             Ok::<_, Error>((device.meter().peaks_of_all(), device.meter().flops(), mesh.ledger()))
         };
         for (rank, measured) in World::threads(&axes).unwrap().run(measure).unwrap().into_iter().enumerate() {
-            let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::ghost(&axes, rank).unwrap());
+            let (device, mesh) = (kernels::meta_of::<Cpu<f32>>(), Mesh::ghost(&axes, rank).unwrap());
             let at = Builder::new(&device, &mesh, &Random { seed: 1 });
             of_blocks(&if regions { at.in_regions() } else { at }, &DROPPING, WHOLE).unwrap();
             let priced = (device.meter().peaks_of_all(), device.meter().flops(), mesh.ledger());
