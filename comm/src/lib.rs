@@ -51,6 +51,8 @@ mod counting;
 mod drawn;
 mod engine;
 mod error;
+#[doc(hidden)]
+pub mod exact;
 mod flight;
 mod ghost;
 mod grid;

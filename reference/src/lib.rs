@@ -40,6 +40,7 @@ mod balance;
 mod bias;
 mod block;
 mod classifier;
+mod compiled;
 mod cross_attention;
 mod degree;
 mod design;
@@ -71,6 +72,8 @@ pub use attention::{attention, attention_backward};
 pub use bias::{add_bias, bias_gradient};
 pub use block::BlockSaved;
 pub use classifier::Classifier;
+#[doc(hidden)]
+pub use compiled::compiled;
 pub use cross_attention::{cross_attention, cross_attention_backward};
 pub use degree::{Degree, Function, Tally};
 pub use design::Design;

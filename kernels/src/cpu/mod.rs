@@ -3,8 +3,6 @@
 mod activation;
 mod attention;
 mod attention_backward;
-#[cfg(test)]
-mod attention_proof;
 mod attention_tile;
 pub mod bf16;
 mod elementwise;
@@ -20,8 +18,6 @@ mod loss;
 pub mod machine;
 #[cfg(target_arch = "x86_64")]
 mod micro_avx512;
-#[cfg(test)]
-mod narrow_proof;
 mod norm;
 mod number;
 mod optimizer;
@@ -91,13 +87,6 @@ macro_rules! compute {
     };
 }
 
-// Those of floats are compiled here, once; a generic number's where it is used.
-every_kernel!(compute [] f32);
-every_kernel!(compute [] f64);
-every_kernel!(compute [] Bf16);
-every_kernel!(compute [const BITS: u32] Field<BITS>);
-every_kernel!(compute [S: Scalar] Dual<S>);
-
 /// What only numbers with an order have.
 macro_rules! selects {
     ($($number:ty)*) => {$(
@@ -109,4 +98,15 @@ macro_rules! selects {
         }
     )*};
 }
-selects!(f32 f64 Bf16);
+// Those of floats are compiled here, once; a generic number's where it is used. Tests of what only this crate sees need none, and
+// do not compile them again: kernels are tried from outside (`tests/all`).
+#[cfg(not(test))]
+mod floats {
+    use super::*;
+    every_kernel!(compute [] f32);
+    every_kernel!(compute [] f64);
+    every_kernel!(compute [] Bf16);
+    selects!(f32 f64 Bf16);
+}
+every_kernel!(compute [const BITS: u32] Field<BITS>);
+every_kernel!(compute [S: Scalar] Dual<S>);

@@ -153,16 +153,20 @@ impl<S: CpuScalar> Packed<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Kernels;
-    use crate::proof::{Matrix, filled, matrix};
-    use tensor::{Device, Dual, F61, Key};
+    use tensor::{Category, Dual, F61, Key, Tensor};
+
+    type Matrix<S> = Tensor<Cpu<S>>;
+
+    fn matrix<S: Scalar>(rows: usize, cols: usize, f: impl FnMut(usize) -> S) -> Matrix<S> {
+        Tensor::from_fn(&Cpu::default(), Category::Buffers, rows, cols, f)
+    }
+    fn filled<S: Scalar>(rows: usize, cols: usize, value: S) -> Matrix<S> {
+        matrix(rows, cols, |_| value)
+    }
 
     /// All windows that panels are asked for, on integers, which every number sums exactly. Kills: a panel's height for
     /// the window's rows, columns or rows of another window, padding that counts, a lost last panel.
-    fn equals_the_product<S: CpuScalar>()
-    where
-        Cpu<S>: Kernels<Elem = S, Wide = Cpu<S>>,
-    {
+    fn equals_the_product<S: CpuScalar>() {
         let integers = |salt: usize, rows: usize, cols: usize| -> Matrix<S> {
             matrix(rows, cols, |i| S::from_f64(((i * 7919 + salt * 31) % 7) as f64 - 3.0))
         };
@@ -194,24 +198,6 @@ mod tests {
         equals_the_product::<f64>();
         equals_the_product::<F61>();
         equals_the_product::<Dual<F61>>();
-    }
-
-    /// Kills: a factor laid out at its own width but priced at another, a packed product that is another one.
-    #[test]
-    fn packed_factors_are_as_large_as_they_say_and_give_the_product() {
-        let (cpu, b) = (Cpu::<f32>::default(), matrix(70, 40, |i| (i % 5) as f32));
-        let before = cpu.meter().now(Category::Buffers);
-        let packed = cpu.pack(b.view().t());
-        let bytes = cpu.meter().now(Category::Buffers) - before;
-        assert_eq!(bytes, 4 * Cpu::<f32>::packed_len(40, 70));
-        let meta = crate::meta_of::<Cpu<f32>>();
-        let priced = meta.pack(Tensor::empty(&meta, Category::Weights, 70, 40).view().t());
-        assert_eq!((priced.len() * 4, meta.meter().now(Category::Buffers)), (bytes, bytes));
-        let a = matrix(9, 40, |i| (i % 3) as f32);
-        let [mut seen, mut wanted] = [(); 2].map(|()| filled(9, 70, 1.0));
-        cpu.gemm_packed(seen.view_mut(), a.view(), &packed, Write::Add);
-        cpu.gemm(wanted.view_mut(), a.view(), b.view().t(), Write::Add);
-        assert_eq!(seen.read(), wanted.read());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::proof::{
     Matrix, assert_close, assert_derivative, draw, filled, index, less, matrix, read, under_two_keys,
 };
-use crate::{Attend, CpuScalar, Heads, Kernels, Mask, Qkv, Segment, Softmax, Span};
+use kernels::{Attend, CpuScalar, Heads, Kernels, Mask, Qkv, Segment, Softmax, Span};
 use tensor::{Cpu, Dropout, Dual, F61, Host, Scalar};
 
 const MASKS: [Mask; 7] = [

@@ -2,7 +2,7 @@
 //! rounded once where the result is narrow. So all that is proven of the wide kernel holds of the narrow one, but for one
 //! rounding a number. Products alone add up in another order; their own tests judge them.
 use crate::proof::{Matrix, draw, filled, index, matrix, read};
-use crate::{
+use kernels::{
     Activation, AdamW, Attend, Heads, Kernels, LossTerms, Mask, Qkv, Segment, Selects, Slice, Softmax, Span,
     Write,
 };

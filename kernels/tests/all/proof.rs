@@ -2,7 +2,7 @@
 //!
 //! For a forward `Y = f(X)` run on duals and any `dY`, the gradient `dX` is right exactly when
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ for every direction `Ẋ`: over the field, one random direction is enough.
-use crate::{Indexable, Indexed};
+use kernels::{Indexable, Indexed};
 use tensor::{Category, Cpu, Dual, F61, Host, Index, Key, Real, Scalar, Tensor, mix};
 
 pub(crate) type Matrix<S> = Tensor<Cpu<S>>;

@@ -1,0 +1,33 @@
+//! The optimizer's step against its formula.
+use crate::proof::{Matrix, draw, matrix, read};
+use kernels::{AdamW, Kernels};
+use tensor::Cpu;
+
+/// Three steps by the formulas of the papers, in doubles. Kills: a moment with the other's decay or corrected by another
+/// step, a factor that scales the step instead of the gradient, decay of what was moved, ε inside the root.
+#[test]
+fn steps_equal_the_formulas() {
+    let (cpu, mut w): (Cpu<f64>, Matrix<f64>) = (Cpu::default(), draw(1, 3, 5));
+    let [mut m, mut v] = [(); 2].map(|()| matrix(3, 5, |_| 0.0));
+    let (mut theirs, factor) = (read(&w).into_iter().map(|w| (w, 0.0, 0.0)).collect::<Vec<_>>(), 0.3);
+    for step in 1..=3 {
+        let (g, lr): (Matrix<f64>, _) = (draw(1 + step as u64, 3, 5), 0.1 / step as f64);
+        let constants = AdamW { lr, beta1: 0.9, beta2: 0.95, eps: 0.01, decay: 0.2, step };
+        let (moments, scale) = ((m.view_mut(), v.view_mut()), matrix(1, 1, |_| factor));
+        cpu.adamw(w.view_mut(), None, moments, g.view(), scale.view(), constants);
+        for ((w, m, v), g) in theirs.iter_mut().zip(read(&g)) {
+            let g = factor * g;
+            (*m, *v) = (0.9 * *m + 0.1 * g, 0.95 * *v + 0.05 * g * g);
+            let [first, second] =
+                [*m / (1.0 - 0.9f64.powi(step as i32)), *v / (1.0 - 0.95f64.powi(step as i32))];
+            *w -= lr * 0.2 * *w + lr * first / (second.sqrt() + 0.01);
+        }
+        for (seen, (wanted, ..)) in read(&w).into_iter().zip(&theirs) {
+            assert!((seen - wanted).abs() < 1e-14, "step {step}: {seen}, wanted {wanted}");
+        }
+    }
+    let (before, g): (_, Matrix<f64>) = (read(&w), draw(9, 3, 5));
+    cpu.sgd(w.view_mut(), None, g.view(), matrix(1, 1, |_| factor).view(), 0.5);
+    let wanted = before.into_iter().zip(read(&g)).map(|(w, g)| w - 0.5 * factor * g);
+    assert!(read(&w).into_iter().zip(wanted).all(|(seen, wanted)| (seen - wanted).abs() < 1e-15));
+}
