@@ -1,5 +1,5 @@
-//! What a model may have, one entry each. A model's description, the models that proofs draw, what a proof lacks and the
-//! panel of small models are made of this table, so that a new entry is in all of them.
+//! The table of a model's options, one entry each. A model's description, the models that proofs draw, the report of what a
+//! proof did not try, the panel of small models and the keys of `config.json` are made of this table: a new entry is in all.
 use crate::Activation::{Gelu, GeluTanh, Relu};
 use crate::FeedForward::{Plain, SwiGlu};
 use crate::NormKind::{Layer, Rms};
@@ -8,20 +8,20 @@ use crate::Scoring::{Sigmoid, Softmax};
 use crate::{Blocks, Experts, Groups, Shape, SharedExpert, Window, counted};
 use tensor::{Rope, Scaling};
 
-/// Something that a model may have.
+/// An option of a model.
 #[derive(Debug)]
 pub struct Feature {
-    /// What it is: "a tied head".
+    /// Name of the option: "a tied head".
     pub what: &'static str,
-    /// In how many of a hundred drawn models it is wished for; those that follow may take it away again. 0: it is for
-    /// measurements, and proofs leave it out.
+    /// Percentage of drawn models that ask for it; a later option may take it away again. 0: only for measurements, and
+    /// left out of proofs.
     pub often: u32,
-    /// The key of `config.json` that is this option alone, in files of `equipart_moe`, and the field it is read into.
+    /// Key of `config.json` that holds this option alone, in files of `equipart_moe`, and the field that it sets.
     pub key: Option<(&'static str, ConfigField)>,
     is: Is,
 }
 
-/// A field of experts that files have under a key of its own.
+/// A field of [`Experts`] that has a key of its own in files.
 #[derive(Clone, Copy, Debug)]
 pub enum ConfigField {
     /// True or false.
@@ -34,21 +34,22 @@ pub enum ConfigField {
     Limit(fn(&mut Experts) -> &mut Option<f64>),
 }
 
-/// How a feature is said, seen and given.
+/// Words of a feature, and access to it in a shape.
 #[derive(Debug)]
 enum Is {
-    /// A switch that is on, and what a description calls it. None where the model lacks what it belongs to.
+    /// A switch: its words in a description, and its field. None where the model has no such part.
     Flag(&'static str, fn(&mut Shape) -> Option<&mut bool>),
-    /// A number above 0, what a description calls it, and values to try.
+    /// A number above 0: its words in a description, its field, and values to try.
     Rate(&'static str, fn(&mut Shape) -> Option<&mut f64>, &'static [f64]),
-    /// Anything else: whether a model has it, its words in a description (or none), and how the model gets one of its values.
+    /// Anything else: a test for it, its words in a description (or none), and a function that gives a model one of its
+    /// values.
     Part(fn(&Shape) -> bool, fn(&Shape) -> String, fn(&mut Shape, usize)),
 }
 use ConfigField::{Factor, Limit, Switch, Weight};
 use Is::{Flag, Part, Rate};
 
 impl Feature {
-    /// Whether a model has it.
+    /// Returns true if a model has it.
     pub fn is_of(&self, shape: &Shape) -> bool {
         let mut shape = *shape;
         match self.is {
@@ -57,7 +58,7 @@ impl Feature {
             Part(has, ..) => has(&shape),
         }
     }
-    /// How a description says it of a model that has it; nothing where another entry says it too.
+    /// Words of it in the description of a model that has it; empty where another entry says it too.
     pub(crate) fn words(&self, shape: &Shape) -> String {
         let mut shape = *shape;
         match self.is {
@@ -66,7 +67,7 @@ impl Feature {
             Part(_, words, _) => words(&shape),
         }
     }
-    /// Gives it to a model, with a value that depends on `n`; a model without experts gets nothing that is theirs.
+    /// Gives it to a model, with a value that depends on `n`; a model without experts gets no option of experts.
     pub fn give(&self, shape: &mut Shape, n: usize) {
         match self.is {
             Flag(_, at) => at(shape).into_iter().for_each(|on| *on = true),
@@ -76,8 +77,8 @@ impl Feature {
     }
 }
 
-/// A table of features: a name, how often it is wished for, and a part, a flag or a rate.
-/// Behind these, if `config.json` of `equipart_moe` has the option by itself: its key, and the field that it is.
+/// A table of features: name, percentage, and a part, a flag or a rate; then the key of `config.json` that holds the option
+/// alone, if there is one, and its field.
 macro_rules! features {
     () => { None };
     ($key:literal $field:expr) => { Some(($key, $field)) };
@@ -86,7 +87,7 @@ macro_rules! features {
     };
 }
 
-/// All of them, in the order of a description.
+/// All options, in the order of a description.
 pub const FEATURES: &[Feature] = features! {
     "RMS norm" 50
         Part(|s| s.norm == Rms, |s| format!("RMS norm, ε {}", s.eps), |s, n| s.eps = [0.25, 1e-5][n % 2]);

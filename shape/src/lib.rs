@@ -1,11 +1,11 @@
-//! What a decoder-only transformer is made of: sizes, and which of the field's variants each part is. Plain data, shared by
-//! what computes a model, what proves it and the oracle that it is proven against.
+//! Plain data that describes a decoder-only transformer: its sizes, and the variant of each part. Layers, proofs and the oracle
+//! share it.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `experts.rs` | experts in place of a feed-forward |
-//! | `features.rs` | the table of what a model may have: how it is said, who has it, how a model gets it |
-//! | `words.rs` | a model in words, made of that table |
+//! | `features.rs` | the table of options: words, a test for each, a way to give it to a model |
+//! | `words.rs` | a model's description, made of that table |
 mod experts;
 mod features;
 mod words;
@@ -17,48 +17,48 @@ pub use words::counted;
 use serde::{Deserialize, Serialize};
 use tensor::{Rope, Scaling};
 
-/// A model of the GPT-2, Llama, Mistral or Qwen families: all that its parameters do not say. Read from JSON, what is
-/// left out is that of [`Shape::LLAMA`], so what was written before a field was added reads on.
+/// A model of the GPT-2, Llama, Mistral or Qwen families: all that its parameters do not say. A field that JSON leaves out
+/// has its value in [`Shape::LLAMA`], so files that are older than a field can still be read.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Shape {
     /// Features of the residual stream.
     pub width: usize,
-    /// How many blocks.
+    /// Number of blocks.
     pub blocks: usize,
     /// Attention's heads, of the whole model.
     pub heads: Heads,
     /// Features inside the feed-forward.
     pub hidden: usize,
-    /// How many different token ids.
+    /// Number of token ids.
     pub vocabulary: usize,
-    /// The id of padding: its row of the embedding's table learns nothing from being read.
+    /// The id of padding: reading its row of the embedding's table gives the row no gradient.
     pub padding: Option<usize>,
     /// ε of the norms.
     pub eps: f64,
-    /// Whether the head uses the embedding's table.
+    /// True if the head uses the embedding's table.
     pub tied: bool,
-    /// Which norm.
+    /// Kind of norm.
     pub norm: NormKind,
-    /// How tokens know where they stand.
+    /// Kind of positions.
     pub positions: Positions,
-    /// Which feed-forward.
+    /// Kind of feed-forward.
     pub feed_forward: FeedForward,
-    /// Experts in its place, if there are any.
+    /// Experts in place of the feed-forward.
     pub experts: Option<Experts>,
-    /// Which linear layers have a bias.
+    /// Biases of linear layers.
     pub bias: Biases,
-    /// Whether queries and keys are normalised head by head.
+    /// True if queries and keys are normalised head by head.
     pub head_norm: bool,
-    /// Whether some blocks see the last tokens only.
+    /// Window of attention in some blocks.
     pub window: Option<Window>,
     /// Dropout while training.
     pub dropout: Rates,
-    /// What the loss is, besides cross-entropy.
+    /// Additions to the cross-entropy loss.
     pub loss: Objective,
 }
 
-/// How attention's columns are cut into heads: `queries / keys` query heads share one KV head.
+/// Heads of attention: `queries / keys` query heads share one KV head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heads {
     /// Query heads.
@@ -92,7 +92,7 @@ pub enum Activation {
     Relu,
 }
 
-/// Which norm.
+/// A kind of norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NormKind {
@@ -102,17 +102,17 @@ pub enum NormKind {
     Layer,
 }
 
-/// How tokens know where they stand.
+/// A kind of positions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Positions {
-    /// Queries and keys turn.
+    /// Rotary: queries and keys are turned by angles that depend on the position.
     Rotary(Rope),
-    /// A table of so many rows is added to the embedding.
+    /// Learned: a table with this many rows is added to the embedding.
     Learned(usize),
 }
 
-/// Which feed-forward.
+/// A kind of feed-forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FeedForward {
@@ -123,11 +123,11 @@ pub enum FeedForward {
     Plain(Activation),
 }
 
-/// Which linear layers have a bias.
+/// The linear layers that have a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Biases {
-    /// That of queries, keys and values.
+    /// Queries, keys and values.
     pub qkv: bool,
     /// Attention's output.
     pub out: bool,
@@ -139,9 +139,9 @@ pub struct Biases {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Window {
-    /// How many, a token itself counted.
+    /// Number of tokens, the token itself included.
     pub size: usize,
-    /// How many of a sequence's first tokens are seen besides.
+    /// Number of a sequence's first tokens that are seen besides.
     pub sinks: usize,
     /// Blocks from this one on have the window; those before see everything.
     pub from: usize,
@@ -159,7 +159,7 @@ pub struct Rates {
     pub residual: f64,
 }
 
-/// What the loss is, besides cross-entropy.
+/// Additions to the cross-entropy loss.
 #[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Objective {
@@ -206,11 +206,11 @@ impl Shape {
         ..Shape::LLAMA
     };
 
-    /// The experts of a block, if it has such.
+    /// Returns the experts of a block, if it has experts.
     pub fn experts(&self, block: usize) -> Option<Experts> {
         self.experts.filter(|experts| !experts.dense.contains(block))
     }
-    /// How many positions there are, if they are counted.
+    /// Returns the number of learned positions; none of a rotary model.
     pub fn context(&self) -> Option<usize> {
         if let Positions::Learned(n) = self.positions { Some(n) } else { None }
     }

@@ -1,4 +1,4 @@
-//! A model in words: what sets it apart.
+//! A model's description in words.
 use crate::{FEATURES, Heads, Shape};
 use std::fmt;
 
