@@ -18,9 +18,10 @@ mod started;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod watch;
+mod windows;
 mod world;
 
 pub use panics::{Within, caught};
-pub(crate) use reduction::{Into, Join, join_of};
-pub(crate) use rendezvous::AllWindows;
+pub(crate) use reduction::{Into, Join, join_of, joined, joins, nth_of};
+pub(crate) use windows::AllWindows;
 pub use world::{RankError, Stuck, World};
