@@ -1,5 +1,6 @@
 //! A column layer whose weight rests cut by rows, written with what a strategy of another crate may use.
 use super::*;
+use crate::Builder;
 use crate::ops::{Split, Stream, gathered_gradient, matmul};
 use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
 use crate::{Cx, Error, Kept, Layer, Random};
