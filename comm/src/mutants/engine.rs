@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::grid::Grid;
 use crate::members::Members;
 use crate::record::Record;
-use crate::threads::nth_of;
+use crate::threads::reduction::nth_of;
 use std::collections::HashMap;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 use std::sync::{Arc, Mutex};

@@ -11,7 +11,7 @@ mod messages;
 #[cfg(all(test, loom))]
 mod models;
 mod panics;
-mod reduction;
+pub(crate) mod reduction;
 mod rendezvous;
 mod slow;
 mod started;
@@ -22,6 +22,6 @@ mod windows;
 mod world;
 
 pub use panics::{Within, caught};
-pub(crate) use reduction::{Into, Join, join_of, joined, joins, nth_of};
+pub(crate) use reduction::{Into, Join, join_of, joined, joins};
 pub(crate) use windows::AllWindows;
 pub use world::{RankError, Stuck, World};
