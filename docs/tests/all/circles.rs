@@ -1,5 +1,5 @@
-//! Circles between the files of a crate: each can be read only with all the others. The first half of the file holds the check,
-//! which hands back its violations, one line each; the second half plants some.
+//! Circles between the files of a crate: each can be read only with all the others. The first half of the file
+//! holds the check, which hands back its violations, one line each; the second half plants some.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,15 +30,14 @@ const CRATES: [&str; 14] = [
 /// As many files as a circle may have.
 const LARGEST: usize = 3;
 
-/// Circles that are left: the crate, one of the files, how many there are at most, and why.
+/// Circles that are left: the crate, one of the files, how many there are, and why.
 const LEFT: &[(&str, &str, usize, &str)] = &[
     ("cuda", "checks", 9, "the list of checks holds what each check is made with"),
-    ("equipart", "cli", 43, "the command line names the list of commands, and each command what it shows by"),
     ("kernels", "cpu", 20, "the list of kernels names each, and each what they share of the list"),
     ("xtask", "museum", 4, "the museum holds what its steps pass on"),
 ];
 
-/// The code of each file below `src` without tests and proofs of its layers, by its path.
+/// The code of each file below `src`, without tests, by its path.
 fn texts(krate: &str, files: &[File]) -> BTreeMap<String, String> {
     let src = format!("{krate}/src/");
     let path = |file: &File| {
@@ -69,7 +68,7 @@ fn taken(text: &str) -> Vec<Vec<String>> {
     text.match_indices("use ").flat_map(|(at, word)| use_paths(&text[at + word.len()..])).collect()
 }
 
-/// Where a path leads that is written in a file, as a path from `lib.rs`: behind `crate::`, `super::` or a module's name.
+/// Where a path of a file leads, counted from `lib.rs`: it begins with `crate`, `super` or a module's name.
 fn absolute(file: &str, path: &[String], all: &BTreeMap<String, String>) -> Option<Vec<String>> {
     let mut from: Vec<String> = match file {
         "lib" => Vec::new(),
@@ -109,8 +108,8 @@ fn declaring(
     }
 }
 
-/// Which files below `src` name which: what stands behind `crate::` and `super::`, where it is declared. `below` counts what a
-/// file names of the files in its own folder, too: a bare `mod` names nothing.
+/// Which files below `src` name which: what stands behind `crate::` and `super::`, where it is declared. `below`
+/// counts what a file names of the files in its own folder, too: a bare `mod` names nothing.
 pub(crate) fn arrows(krate: &str, files: &[File], below: bool) -> Arrows {
     let mut all = texts(krate, files);
     all.entry("lib".to_owned()).or_default();
