@@ -6,7 +6,7 @@
 //! added is one that was chosen greedily; reading the prompt, which adds the first, is not counted.
 use super::machine::{Bound, Probe, least};
 use super::scale::Scale;
-use crate::profile;
+use crate::profile::{WARM, is_taken};
 use comm::Ledger;
 use kernels::{Kernels, Meta};
 use layers::{Cx, Even, Kind, Shape};
@@ -86,8 +86,8 @@ pub(super) fn profiled<D: Runs>(layout: &Layout, network: &Network, scale: &Scal
     let world = network.world(layout, "a training step of shape L")?;
     session::run((layout, &world), &Even, |at: At<D>| {
         let mut ready = Ready::new(Pass::Step, &at, scale)?;
-        for step in 0..profile::WARM + STEPS {
-            let _profile = profile::is_taken(step).then(|| at.mesh.profile(at.device.place()));
+        for step in 0..WARM + STEPS {
+            let _profile = is_taken(step).then(|| at.mesh.profile(at.device.place()));
             measure::work(&at, Phase::Step, || ready.once(scale))?;
         }
         Ok(())

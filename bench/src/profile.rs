@@ -5,29 +5,21 @@
 //! | file | holds |
 //! |---|---|
 //! | `steps.rs` | the steps of a trace, and what each nanosecond of them was spent on |
+//! | `taken.rs` | of which steps of a run it is |
 //! | `told.rs` | the same as lines, for scripts |
 mod steps;
+mod taken;
 #[cfg(test)]
 mod tests;
 mod told;
 
+pub use taken::{MOST, WARM, is_taken};
 pub use told::ProfileLine;
 
 use comm::{Event, Run};
 use parallel::{Result, bail};
 use std::time::Duration;
 use tensor::{Direction, KernelKind};
-
-/// Steps of a run whose profile is not taken: they also take the memory.
-pub const WARM: usize = 2;
-/// Steps whose profiles are taken, at most: they are kept until the run has ended.
-pub const MOST: usize = 100;
-
-/// Whether a profile is taken of this step of a run, the first being 0.
-#[must_use]
-pub fn is_taken(step: usize) -> bool {
-    (WARM..WARM + MOST).contains(&step)
-}
 
 /// A kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,15 +1,12 @@
 //! What a rank is about to do; it displays as a sentence with the place in the code.
-use crate::processes::{joined, joins, lasting};
-use crate::threads::{Join, join_of};
-use crate::{Algorithm, Axes, Ranks, Tag};
+use crate::lasting::{Lasting, lasting};
+use crate::threads::{Join, join_of, joined, joins};
+use crate::{Algorithm, Axes, CommError, Ranks, Tag};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 use tensor::{Device, Scalar, Tensor};
-
-/// A text that lasts. By this name, a text that is read need not lie in what it is read from.
-pub(crate) type Lasting = &'static str;
 
 listed! {
     /// What ranks do together.
@@ -329,6 +326,13 @@ impl Call {
     pub(crate) fn writes<D: Device>(&self, tensor: &Tensor<D>) {
         let why = "writes a tensor with two owners: drop the other before the call, or give the call a copy";
         assert!(!tensor.is_shared(), "{self} {why}");
+    }
+}
+
+impl CommError {
+    /// Counts, or a tensor, that do not fit a call.
+    pub(crate) fn bad_counts(call: &Call, why: String) -> Self {
+        Self::BadCounts { call: call.to_string(), why }
     }
 }
 

@@ -1,9 +1,7 @@
 //! What carries the bytes between ranks: threads, the connections of processes, or nothing.
-use crate::call::Lasting;
-use crate::processes::lasting;
+use crate::lasting::{Lasting, lasting};
 use crate::{Call, Members, Result};
 use serde::{Deserialize, Serialize};
-use std::ops::Range;
 use std::sync::Arc;
 use tensor::Place;
 
@@ -53,11 +51,6 @@ impl<P: Place> Clone for Windows<P> {
     }
 }
 impl<P: Place> Copy for Windows<P> {}
-
-/// Which of `n` elements in all are a rank's, each having `each` of them: the last ranks fewer, or none.
-pub(crate) fn nth_of(rank: usize, each: usize, n: usize) -> Range<usize> {
-    (rank * each).min(n)..((rank + 1) * each).min(n)
-}
 
 /// A message offered or asked for: the `number`th of one rank to another, counted by the one who posts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

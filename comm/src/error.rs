@@ -1,5 +1,4 @@
 //! What can go wrong between ranks. Ranks in messages are ranks of the world, unless a group is named.
-use crate::Call;
 use std::panic::Location;
 use std::time::Duration;
 
@@ -108,10 +107,6 @@ pub enum CommError {
 }
 
 impl CommError {
-    /// Counts, or a tensor, that do not fit a call.
-    pub(crate) fn bad_counts(call: &Call, why: String) -> Self {
-        Self::BadCounts { call: call.to_string(), why }
-    }
     /// What does not fit at the caller's place.
     #[track_caller]
     pub(crate) fn bad_argument(why: String) -> Self {

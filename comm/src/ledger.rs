@@ -17,10 +17,11 @@
 //!
 //! A group that goes by an algorithm ([`Group::via`](crate::Group::via)) counts what that sends. Source: Patarasuk and
 //! Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
-use crate::{Axes, Call, Counts, Op};
+use crate::{Axes, Call, Counts, Link, Op};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Sub;
+use std::time::Duration;
 use tensor::count;
 
 const OPS: usize = Op::ALL.len();
@@ -38,6 +39,17 @@ pub struct Traffic {
     pub payload: usize,
     /// Bytes on the wire: those that this rank sends, see the head of this file.
     pub bytes: usize,
+}
+
+impl Link {
+    /// What calls of one operation among so many ranks take that follow each other, if this rank sends as much as any: the
+    /// price of traffic beside which nothing is computed. Latencies are those of the algorithm with the least traffic, as in
+    /// a world over such [links](crate::World::link); a message counts where it is sent.
+    pub fn time_of(&self, op: Op, ranks: usize, traffic: &Traffic) -> Duration {
+        let latencies = op.steps(ranks).saturating_mul(traffic.calls);
+        let waiting = self.latency().saturating_mul(latencies.try_into().unwrap_or(u32::MAX));
+        waiting.saturating_add(self.moving(traffic.bytes))
+    }
 }
 
 /// A snapshot of the traffic of one rank along all its axes. A group over several counts under the set of these, not under

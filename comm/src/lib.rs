@@ -28,6 +28,7 @@
 //! | `collectives.rs`, `started.rs` | what the ranks of a group do together: at once, or started and waited for |
 //! | `request.rs`, `values.rs` | messages, and what is under way; plain values |
 //! | `call.rs`, `tag.rs`, `error.rs` | what a rank is about to do, as a sentence; what a message is; what can go wrong |
+//! | `lasting.rs` | names that are read from other processes |
 //! | `ledger.rs` | calls, elements and bytes on the wire by set of axes and operation |
 //! | `record.rs`, `flight.rs`, `trace.rs` | what is kept of a rank's calls: for a table of the last, for a timeline |
 //! | `schedule.rs`, `algorithms/` | a collective as data: who sends what to whom when; all-reduces, one file each |
@@ -57,6 +58,7 @@ mod flight;
 mod ghost;
 mod grid;
 mod group;
+mod lasting;
 mod ledger;
 mod link;
 mod members;

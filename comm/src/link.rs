@@ -6,7 +6,6 @@
 //! Source: Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994; Thakur, Rabenseifner, Gropp,
 //! "Optimization of collective communication operations in MPICH", §3, 2005.
 use crate::size::{UNITS, read};
-use crate::{Op, Traffic};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -73,14 +72,6 @@ impl Link {
     pub fn time(&self, bytes: usize) -> Duration {
         self.latency.saturating_add(self.moving(bytes))
     }
-    /// What calls of one operation among so many ranks take that follow each other, if this rank sends as much as any: the
-    /// price of traffic beside which nothing is computed. Latencies are those of the algorithm with the least traffic, as in
-    /// a world over such [links](crate::World::link); a message counts where it is sent.
-    pub fn time_of(&self, op: Op, ranks: usize, traffic: &Traffic) -> Duration {
-        let latencies = op.steps(ranks).saturating_mul(traffic.calls);
-        let waiting = self.latency.saturating_mul(latencies.try_into().unwrap_or(u32::MAX));
-        waiting.saturating_add(self.moving(traffic.bytes))
-    }
     /// What the bytes of a message take, to the nanosecond, without the latency.
     pub fn moving(&self, bytes: usize) -> Duration {
         Duration::try_from_secs_f64(bytes as f64 / self.bandwidth).unwrap_or(Duration::MAX)
@@ -119,6 +110,7 @@ impl fmt::Display for Link {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Op, Traffic};
 
     /// Over a link of 1 ms and a byte a microsecond, by hand. Kills: a latency that is paid once for all calls, or once
     /// for a call of many steps, a message that counts on both ranks, bytes that are forgotten.

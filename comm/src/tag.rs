@@ -1,6 +1,5 @@
 //! What a message carries: so that one thing is not taken for another of the same shape.
-use crate::call::Lasting;
-use crate::processes::lasting;
+use crate::lasting::{Lasting, lasting};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

@@ -1,51 +1,31 @@
 //! The command line: what each command takes, and how its results are shown.
 pub(crate) mod args;
-mod echo;
+pub(crate) mod echo;
 pub(crate) mod out;
 pub(crate) mod pictures;
 pub(crate) mod processes;
 pub(crate) mod show;
 pub(crate) mod watch;
 
-use crate::commands::Command;
-use crate::commands::compare::CompareArgs;
-use args::{Arguments, ModelName};
-use clap::Parser;
+use args::ModelName;
 use models::text::Corpus;
 use models::tokenizer::Tokenizer;
 use models::{Config, Learner, Model, embedded};
 use parallel::{Error, Result, bail};
 use pictures::PicturesArgs;
 use std::path::Path;
-use std::process::ExitCode;
-use tensor::count::Uncountable;
 use tensor::quoted::escaped;
 
-/// Runs the command of the process' arguments. Exit code 2 is bad input; 1 a comparison that found a difference.
-pub fn main() -> ExitCode {
-    tensor::files::limits_are_errors();
-    let Arguments { command, json } = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
-        Err(why) if why.use_stderr() => {
-            let seen: Vec<_> = arguments().iter().map(|argument| escaped(argument)).collect();
-            let program = ["equipart".to_string()].into_iter();
-            let why = Arguments::try_parse_from(program.chain(seen.clone())).err().unwrap_or(why); // quotes no control characters
-            out::failure(echo::shown(&why.render().to_string(), &seen).trim_end());
-            return ExitCode::from(2);
-        }
-        Err(asked) => asked.exit(),
-    };
-    let command = command.unwrap_or_else(|| Command::Compare(CompareArgs::by_default()));
-    let run = || processes::begin(&command).and_then(|()| command.run(json));
-    let outcome = Uncountable::caught(run).unwrap_or_else(|why| Err(why.into()));
-    match outcome.and_then(|right| out::finish().map(|()| right)) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
-        Err(error) => {
-            tell(&error);
-            ExitCode::from(2)
-        }
-    }
+/// Flags of a command, with the work that they ask for.
+pub(crate) trait Run {
+    /// True if its ranks may be processes, one each.
+    const BY_PROCESSES: bool = false;
+
+    /// Does it, showing lines of JSON or what people read. False where it compared something, and found a difference.
+    ///
+    /// # Errors
+    /// One sentence on what is wrong.
+    fn run(self, json: bool) -> Result<bool>;
 }
 
 /// Says what went wrong: a sentence, on one line whatever names are in it, and, where ranks failed, their last calls.
@@ -57,7 +37,7 @@ pub(crate) fn tell(Error { why, calls, .. }: &Error) {
 }
 
 /// The arguments of this process, as far as they are text.
-fn arguments() -> Vec<String> {
+pub(crate) fn arguments() -> Vec<String> {
     std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect()
 }
 

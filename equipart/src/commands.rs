@@ -1,19 +1,55 @@
 //! The commands, one file each: its flags, and what it does with them. `--help` lists them, each with the first line above its flags.
 pub(crate) mod profile;
 
-use clap::Subcommand;
+pub(crate) use crate::cli::Run;
+
+use crate::cli::{arguments, echo, out, processes, tell};
+use clap::{Parser, Subcommand};
 use parallel::Result;
+use std::process::ExitCode;
+use tensor::count::Uncountable;
+use tensor::quoted::escaped;
 
-/// Flags of a command, with the work that they ask for.
-pub(crate) trait Run {
-    /// True if its ranks may be processes, one each.
-    const BY_PROCESSES: bool = false;
+/// Below the list of commands: those that few need to see in it.
+const MORE: &str = "`equipart completions SHELL` prints completions for bash, zsh, fish and others; `equipart man` the manual.";
 
-    /// Does it, showing lines of JSON or what people read. False where it compared something, and found a difference.
-    ///
-    /// # Errors
-    /// One sentence on what is wrong.
-    fn run(self, json: bool) -> Result<bool>;
+/// Transformers split over devices: run on floats, proven in a finite field, priced by their shapes.
+#[derive(Parser, Debug)]
+#[command(name = "equipart", version, after_help = MORE)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    /// One JSON object a line on standard output, for scripts
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+/// Runs the command of the process' arguments. Exit code 2 is bad input; 1 a comparison that found a difference.
+pub fn main() -> ExitCode {
+    tensor::files::limits_are_errors();
+    let Arguments { command, json } = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(why) if why.use_stderr() => {
+            let seen: Vec<_> = arguments().iter().map(|argument| escaped(argument)).collect();
+            let program = ["equipart".to_string()].into_iter();
+            let why = Arguments::try_parse_from(program.chain(seen.clone())).err().unwrap_or(why); // quotes no control characters
+            out::failure(echo::shown(&why.render().to_string(), &seen).trim_end());
+            return ExitCode::from(2);
+        }
+        Err(asked) => asked.exit(),
+    };
+    let command = command.unwrap_or_else(|| Command::Compare(compare::CompareArgs::by_default()));
+    let run =
+        || processes::begin(command.is_by_processes(), &by_processes()).and_then(|()| command.run(json));
+    let outcome = Uncountable::caught(run).unwrap_or_else(|why| Err(why.into()));
+    match outcome.and_then(|right| out::finish().map(|()| right)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            tell(&error);
+            ExitCode::from(2)
+        }
+    }
 }
 
 /// Declares the files, and the list of commands.

@@ -1,5 +1,5 @@
 //! The binary `equipart`: see [`equipart::cli`].
 
 fn main() -> std::process::ExitCode {
-    equipart::cli::main()
+    equipart::commands::main()
 }

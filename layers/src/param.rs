@@ -3,23 +3,23 @@ mod drawn;
 mod gathering;
 pub mod keeper;
 pub mod optimizer;
+pub mod origin;
 pub mod placement;
 pub mod shards;
 pub mod values;
 pub mod weight;
 
-use crate::model::build::Builder;
+pub use origin::Wide;
+
 use crate::ops::filled;
+use crate::param::origin::Origin;
 use crate::param::placement::{Cuts, Part, Placement, Replica};
 use crate::param::shards::{Resting, Shards, matrix, rectangles};
-use crate::{Draw, Error, Keeper, Numbers, Rests, Result};
+use crate::{Draw, Error, Numbers, Result};
 use comm::{Axes, Group};
 use kernels::{Kernels, Write};
 use std::sync::Arc;
 use tensor::{Category, Device, Scalar, Tensor, View, ViewMut, count};
-
-/// A device's wide number.
-pub type Wide<D> = <<D as Kernels>::Wide as Device>::Elem;
 
 /// This rank's share of a parameter. Layers read it through the weights of [`weight`], where it may be
 /// gathered or fetched, and add to its gradient through `accumulate`; nobody else touches it.
@@ -52,14 +52,14 @@ impl<D: Kernels> Param<D> {
     ///
     /// # Errors
     /// If the ranks do not divide it, there are no such values, or it cannot rest so.
-    pub fn new(
-        at: &Builder<D>,
+    pub fn new<'a>(
+        at: impl Into<Origin<'a, D>>,
         name: impl Into<Arc<str>>,
         shape: [usize; 2],
         placement: Placement,
         draw: Draw,
     ) -> Result<Self> {
-        let name = name.into();
+        let (at, name) = (at.into(), name.into());
         let cuts = placement.cuts(at.mesh, &name, shape)?;
         let held = |replica: Replica| {
             let block = at.mesh.group(replica.axis).blocks(replica.holders)?.named(name.clone());
@@ -178,13 +178,6 @@ impl<D: Kernels> Param<D> {
             fresh
         });
         kernel(&device, matrix(gradient.view_mut(), local), write);
-    }
-    /// Sums the gradient over every axis along which ranks have partial sums of it. No contribution is a zero contribution.
-    ///
-    /// # Errors
-    /// If ranks do not meet.
-    pub fn sync(&mut self) -> Result<()> {
-        crate::Uses::finish(&mut Keeper::new(Rests::WHOLE), &mut [self])
     }
     /// From now on these ranks, of other stages, hold all of it, too: each of them has this parameter, and a partial sum of
     /// its gradient.

@@ -14,10 +14,10 @@
 //! | `rope.rs`, `window.rs`, `sizes.rs` | frequencies, windows, limits |
 //! | `keys.rs` | values of a kind, and what is wrong with one |
 use layers::Shape;
-use parallel::{Error, Result};
+use parallel::Result;
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use tensor::quoted::{sentence, shown};
+use tensor::quoted::shown;
 use tensor::safetensors::Dtype;
 
 mod architecture;
@@ -32,17 +32,16 @@ mod tables;
 mod window;
 
 pub use architecture::Architecture;
+pub use experts::MAX_EXPERTS;
 pub(crate) use generation::FILE as GENERATION;
 pub use generation::Generation;
+use keys::{Keys, object, read_text};
 
 /// The most elements that one kind of weight may have, over all blocks: 2^62, as many as have bytes in f32 that 64 bits
 /// count.
 pub const MAX_ELEMENTS: usize = 1 << 62;
 /// The most blocks that a model may have.
 pub const MAX_BLOCKS: usize = 10_000;
-/// The most experts that a block may have.
-pub const MAX_EXPERTS: usize = 4096;
-
 /// A model: what it computes, and what is said about it besides.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -135,29 +134,6 @@ impl Config {
     }
 }
 
-/// The text of a configuration of some kind, and its path for messages.
-fn read_text(path: &Path, kind: &str) -> Result<(String, String)> {
-    let (bytes, origin) = (tensor::files::read(path)?, path.display().to_string());
-    let text = String::from_utf8(bytes).map_err(|why| {
-        let at = why.utf8_error().valid_up_to();
-        no_config((&origin, kind), &format!("byte {at} is not UTF-8 text"))
-    })?;
-    Ok((text, origin))
-}
-
-/// The keys of a configuration of some kind; `origin` names it in messages.
-fn object(text: &str, origin: &str, kind: &str) -> Result<Map<String, Value>> {
-    let no_json = |why: serde_json::Error| no_config((origin, kind), &sentence(&why.to_string()));
-    match serde_json::from_str(text).map_err(no_json)? {
-        Value::Object(map) => Ok(map),
-        _ => Err(no_config((origin, kind), "it must be an object in braces")),
-    }
-}
-
-fn no_config((origin, kind): (&str, &str), why: &str) -> Error {
-    Error::new(format!("{origin} is no {kind} configuration: {why}"))
-}
-
 /// What PyTorch calls a kind of float that weights are of.
 fn torch_name(dtype: Dtype) -> Option<&'static str> {
     match dtype {
@@ -167,13 +143,6 @@ fn torch_name(dtype: Dtype) -> Option<&'static str> {
         Dtype::Bf16 => Some("bfloat16"),
         _ => None,
     }
-}
-
-/// The keys of an object, and where it came from.
-struct Keys<'a> {
-    map: &'a Map<String, Value>,
-    origin: &'a str,
-    within: &'a str, // "" or the path of an inner object, with its dot
 }
 
 #[cfg(test)]

@@ -1,17 +1,10 @@
 //! Strategies of data ranks: where value, gradient and optimizer state of a parameter rest. What the words mean is obeyed by
 //! whoever keeps parameters (`layers::param`).
-use crate::strategies::list;
-use layers::{About, Rests};
+mod state_split;
 
-/// Where parameters rest.
-#[derive(Debug)]
-pub struct StateSplit {
-    /// Its description.
-    pub about: About,
-    /// What it changes of where parameters rest: all that a layout names are applied, in the list's order. A number that the
-    /// layout gives is the ranks of a block.
-    pub change: fn(Rests, Option<usize>) -> Rests,
-}
+pub use state_split::StateSplit;
+
+use crate::strategies::lists::list;
 
 list! { StateSplit, |split| &split.about;
     replicated::REPLICATED,

@@ -1,5 +1,5 @@
 //! How the tokens of a sequence are dealt over context ranks, `cp`.
-use crate::strategies::list;
+use crate::strategies::lists::list;
 use layers::{About, Stretches};
 
 /// How the tokens of a sequence are dealt over context ranks.

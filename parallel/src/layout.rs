@@ -22,13 +22,13 @@
 //! Printed: the axes that are split, innermost first (the one whose ranks communicate most comes first, as in
 //! `tp=2,dp=2`), each with its methods and words, without what is taken anyway; `none` if there is nothing. What is printed
 //! reads back as the same layout.
-mod covering;
+pub mod covering;
 mod entry;
 mod grammar;
 mod misfit;
 
-pub use covering::covering;
 pub use entry::StrategyEntry;
+pub use misfit::either;
 
 use crate::data;
 use crate::dealing::{self, Dealing};
@@ -386,15 +386,6 @@ pub fn split_axes() -> impl DoubleEndedIterator<Item = Axis> {
 #[must_use]
 pub fn grammar() -> String {
     grammar_of_all().help()
-}
-
-/// "1", "1 or 2", "1, 2 or 4".
-pub fn either<T: fmt::Display>(all: &[T], last: &str) -> String {
-    let words: Vec<_> = all.iter().map(T::to_string).collect();
-    match words.split_last() {
-        Some((end, rest)) if !rest.is_empty() => format!("{} {last} {end}", rest.join(", ")),
-        _ => words.concat(),
-    }
 }
 
 #[cfg(test)]

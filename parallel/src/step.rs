@@ -13,181 +13,21 @@
 //! Letters are those of `torch.distributed.pipelining`: `F` forward, `B` the whole backward, `I` its input half, `W` its weight
 //! half. Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965; Qi et al., "Zero bubble pipeline parallelism", §2,
 //! arXiv:2401.10241 (the two halves).
+mod cell;
 mod check;
 mod moves;
 pub mod simulate;
 pub mod table;
 
+pub use cell::{Act, Cell, Payload, Plan, Step, Unit};
 #[cfg(test)]
 pub(crate) use check::meet::meet;
 pub use check::{Needs, check};
 pub use moves::{Move, moves};
 
 use crate::Schedule;
-use layers::counted;
 use simulate::{Times, simulate};
-use std::fmt;
 use std::mem::replace;
-
-/// What is gone through: a chunk of the model, for a slice of the tokens of a microbatch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Unit {
-    /// Which part of the model, counted from the embedding.
-    pub chunk: u16,
-    /// Which part of each sequence.
-    pub slice: u16,
-    /// Which microbatch.
-    pub microbatch: u32,
-}
-
-impl Unit {
-    /// A chunk, for whole sequences of a microbatch.
-    pub fn new(chunk: usize, microbatch: u32) -> Self {
-        Self { chunk: chunk as u16, slice: 0, microbatch }
-    }
-}
-
-/// How it is gone through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Act {
-    /// Forward.
-    F,
-    /// Backward, both halves.
-    B,
-    /// Backward, the input half.
-    I,
-    /// Backward, the weight half.
-    W,
-}
-
-/// One cell of a schedule's table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Cell {
-    /// How.
-    pub act: Act,
-    /// What.
-    pub of: Unit,
-}
-
-impl Cell {
-    /// What it gives to another chunk, and the unit that needs that.
-    pub fn gives(self, plan: &Plan) -> Option<(Payload, Unit)> {
-        let Self { act, of } = self;
-        let what = act.gives();
-        let next = if what == Payload::Activation { Some(of.chunk + 1) } else { of.chunk.checked_sub(1) };
-        let chunk = next.filter(|next| act != Act::W && (*next as usize) < plan.all_chunks())?;
-        Some((what, Unit { chunk, ..of }))
-    }
-    /// Its name in a trace: "forward 3"; of a plan of several chunks or slices, "input half 3 of chunk 1, slice 0".
-    pub fn within(self, plan: &Plan) -> impl fmt::Display {
-        let act = self.act.name();
-        let Unit { chunk, slice, microbatch } = self.of;
-        let chunks = plan.chunks > 1;
-        let slices = plan.slices > 1;
-        fmt::from_fn(move |f| {
-            write!(f, "{act} {microbatch}")?;
-            if chunks {
-                write!(f, " of chunk {chunk}")?;
-            }
-            if slices {
-                write!(f, ", slice {slice}")?;
-            }
-            Ok(())
-        })
-    }
-}
-
-/// The sizes that a schedule is made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Plan {
-    /// Ranks of the pipeline.
-    pub ranks: usize,
-    /// Chunks of the model on each rank.
-    pub chunks: usize,
-    /// Slices of each sequence.
-    pub slices: usize,
-    /// Microbatches of the step.
-    pub microbatches: usize,
-}
-
-impl Plan {
-    /// Of so many ranks with a chunk each, for whole sequences.
-    pub fn whole(ranks: usize, microbatches: usize) -> Self {
-        Self { ranks, chunks: 1, slices: 1, microbatches }
-    }
-    /// Chunks of the model on all ranks.
-    pub fn all_chunks(&self) -> usize {
-        self.ranks * self.chunks
-    }
-}
-
-/// What travels between two chunks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Payload {
-    /// Forth, to the next chunk.
-    Activation,
-    /// Back, to the chunk before.
-    Gradient,
-}
-
-impl Payload {
-    /// Its name in messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Payload::Activation => "activation",
-            Payload::Gradient => "gradient",
-        }
-    }
-}
-
-impl Act {
-    /// How names of cells in a trace begin.
-    pub fn name(self) -> &'static str {
-        match self {
-            Act::F => "forward",
-            Act::B => "backward",
-            Act::I => "input half",
-            Act::W => "weight half",
-        }
-    }
-    /// What passes from chunk to chunk: what such a cell needs of one neighbour, and gives to the other.
-    pub fn gives(self) -> Payload {
-        if self == Act::F { Payload::Activation } else { Payload::Gradient }
-    }
-    /// Whether it adds to the gradients of weights.
-    fn adds(self) -> bool {
-        matches!(self, Act::B | Act::W)
-    }
-}
-
-/// What a rank does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
-    /// Goes through a chunk.
-    Run {
-        /// Which, and how.
-        cell: Cell,
-        /// Whether nothing more is added to this chunk's gradients in this step.
-        last: bool,
-        /// Whether this rank is done with the microbatch.
-        done: bool,
-    },
-    /// Waits for what a unit needs, from this rank.
-    Receive(Payload, Unit, usize),
-    /// Starts to send what a unit needs, to this rank.
-    Send(Payload, Unit, usize),
-    /// Waits for the sums of this rank's gradients: nothing more is added to them in this step.
-    Complete,
-    /// Changes the weights of this rank's chunks.
-    Update,
-}
-
-impl Step {
-    /// Whether it receives what this cell needs.
-    fn is_for(&self, Cell { act, of }: Cell) -> bool {
-        matches!(self, Step::Receive(what, unit, _) if (*what, *unit) == (act.gives(), of))
-    }
-}
 
 /// What each rank does in a step of training, or where nothing `learns`, in its forwards alone. A hand-over between two chunks
 /// of one rank sends nothing.
@@ -238,35 +78,6 @@ fn mark(row: &mut [Step], plan: &Plan) {
             *last = act.adds() && !replace(&mut ended[of.chunk as usize], true);
             *done = !replace(&mut there[of.microbatch as usize], true);
         }
-    }
-}
-
-impl fmt::Display for Cell {
-    /// As `torch.distributed.pipelining` writes it: chunk, letter, microbatch; `.1` is the second slice.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Unit { chunk, slice, microbatch } = self.of;
-        write!(f, "{chunk}{:?}{microbatch}", self.act)?;
-        if slice > 0 { write!(f, ".{slice}") } else { Ok(()) }
-    }
-}
-
-impl fmt::Display for Plan {
-    /// "2 ranks, 1 microbatch".
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}", counted(self.ranks, "rank"), counted(self.microbatches, "microbatch"))
-    }
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (verb, what, of, rank) = match self {
-            Step::Run { cell, .. } => return write!(f, "run {cell}"),
-            Step::Complete => return f.write_str("complete"),
-            Step::Update => return f.write_str("update"),
-            Step::Receive(what, of, from) => ("receive", what, of, format!("from rank {from}")),
-            Step::Send(what, of, to) => ("send", what, of, format!("to rank {to}")),
-        };
-        write!(f, "{verb} {} of {} {rank} for chunk {}", what.name(), of.microbatch, of.chunk)
     }
 }
 

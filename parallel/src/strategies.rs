@@ -11,44 +11,12 @@
 //! | schedules of a pipeline | who goes through what when ([`Schedule`](crate::Schedule)) | [`pipeline`] |
 //!
 //! Of other families ([`Choice`](layers::Choice) has them all) there is no strategy yet.
+pub(crate) mod lists;
+
 use crate::{attention, data, dealing, pipeline, tensor};
 use kernels::Kernels;
 use layers::{About, Strategy};
 use std::sync::LazyLock;
-
-/// Declares the files of a family and the list of what they give, which is of one type, and builds nothing.
-macro_rules! list {
-    ($Of:ty, $about:expr; $($file:ident :: $ITEM:ident),* $(,)?) => {
-        $(pub mod $file;)*
-
-        /// All of them; the first is taken where a layout names none.
-        pub static ALL: &[&$Of] = &[$(&$file::$ITEM),*];
-
-        pub(crate) fn abouts() -> Vec<&'static layers::About> {
-            let about: fn(&'static $Of) -> &'static layers::About = $about;
-            ALL.iter().copied().map(about).collect()
-        }
-        pub(crate) fn on<D: kernels::Kernels>() -> Vec<&'static dyn layers::Strategy<D>> {
-            Vec::new()
-        }
-    };
-}
-pub(crate) use list;
-
-/// Declares the files of a family and the list of what they build, on any device.
-macro_rules! builders {
-    ($($file:ident :: $Strategy:ident),* $(,)?) => {
-        $(pub mod $file;)*
-
-        pub(crate) fn abouts() -> Vec<&'static layers::About> {
-            on::<::tensor::Cpu<f32>>().into_iter().map(layers::Strategy::about).collect()
-        }
-        pub(crate) fn on<D: kernels::Kernels>() -> Vec<&'static dyn layers::Strategy<D>> {
-            vec![$(&$file::$Strategy),*]
-        }
-    };
-}
-pub(crate) use builders;
 
 macro_rules! families {
     ($($family:ident),*) => {

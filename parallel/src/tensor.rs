@@ -1,5 +1,5 @@
 //! Strategies that build layers: split inside over the ranks of the axis of layers, or around each block.
-use crate::strategies::builders;
+use crate::strategies::lists::builders;
 
 builders! {
     tensor_parallel::TensorParallel,

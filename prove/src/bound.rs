@@ -25,8 +25,16 @@ use layers::{Design, Experts};
 use reference::{Degree, Function, Weights};
 use tensor::F61;
 
+impl Subject {
+    /// log₂ of the probability that a wrong program passes under so many keys; none where the bound says nothing.
+    pub fn bound_log2(&self, keys: usize) -> Option<f64> {
+        let one = log2_per_key(self);
+        (one < 0.0).then_some(one * keys as f64)
+    }
+}
+
 /// log₂ of the probability that a wrong program passes under one key; 0 or more where the argument says nothing.
-pub(crate) fn log2_per_key(subject: &Subject) -> f64 {
+fn log2_per_key(subject: &Subject) -> f64 {
     let _ = Degree::take_tally();
     let subject = &of_any_choice(subject.clone());
     let model = oracle::design(&subject.model);

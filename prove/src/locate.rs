@@ -1,8 +1,9 @@
 //! Where a program that is not equal parts from the oracle: the run again under the same key, everything looked at. What
 //! is named is the first tensor in program order, forward activations and their gradients too, so that the cause comes
 //! before its echoes.
-use crate::program::{START, program};
+use crate::program::program;
 use crate::proof::world;
+use crate::subject::START;
 use crate::timeline::{Expected, Moment, Place, expected};
 use crate::{Difference, Subject};
 use comm::{CallRecord, Trace, World};

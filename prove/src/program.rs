@@ -3,13 +3,10 @@
 use crate::timeline::{self, Moment, Shown};
 use crate::{Subject, Watch, trace};
 use kernels::Kernels;
-use layers::{Cx, Input, Random, Record, TokenShards};
+use layers::{Cx, Input, Record, TokenShards};
 use parallel::{At, Result, Stages, Trainer, features};
 use std::ops::Range;
 use tensor::Ids;
-
-/// The weights that a program begins with: the same under every layout.
-pub(crate) const START: Random = Random { seed: 0 };
 
 /// Who is shown what is compared while a program runs, whole tensors in program order, and who is shown everything on this
 /// rank, if somebody is: nothing of it stays with a rank.

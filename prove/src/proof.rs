@@ -1,5 +1,6 @@
 //! Proves a layout: runs its program under each key, compares what ranks give with the oracle's trace, and says how surely.
-use crate::program::{START, logits_of, program};
+use crate::program::{logits_of, program};
+use crate::subject::START;
 use crate::trace::{Compared, Judge, Trace, uncovered};
 use crate::{Keys, Subject, Verdict, Watch, keys, locate};
 use comm::{Axis, World};

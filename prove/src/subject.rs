@@ -1,14 +1,16 @@
 //! What is proven: a model, texts to read, steps to train; and what the oracle says of them.
 use super::trace::{Trace, disturbed, told};
 use crate::cases::{Case, CaseStep, Document};
-use crate::program::START;
-use crate::{Watch, bound, oracle};
+use crate::{Watch, oracle};
 use layers::counted;
-use layers::{Design, Kind, Shape, Window};
+use layers::{Design, Kind, Random, Shape, Window};
 use parallel::{At, Batch, Layout, Result, Sequence, Stages, dump, session};
 use reference::Weights;
 use std::fmt;
 use tensor::{Cpu, F61, Key, Scalar, mix};
+
+/// The weights that a program begins with: the same under every layout.
+pub(crate) const START: Random = Random { seed: 0 };
 
 /// To how many data ranks a small subject deals at least.
 const DEALT: usize = 8;
@@ -132,11 +134,6 @@ impl Subject {
         let text = |ids: &[u32]| reference::Sequence { ids: ids.to_vec(), ..reference::Sequence::default() };
         let texts = self.texts.iter().map(|(ids, _)| text(ids));
         texts.chain(self.given().iter().flat_map(oracle::documents)).collect()
-    }
-    /// log₂ of the probability that a wrong program passes under so many keys; none where the bound says nothing.
-    pub fn bound_log2(&self, keys: usize) -> Option<f64> {
-        let one = bound::log2_per_key(self);
-        (one < 0.0).then_some(one * keys as f64)
     }
     /// Of every token's logits, those that a generation has.
     fn read<S: Copy>(&self, logits: Vec<S>) -> Vec<S> {

@@ -179,7 +179,8 @@ pub(super) fn expected(subject: &Subject, weights: Weights<F61>) -> Expected {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::{START, program};
+    use crate::program::program;
+    use crate::subject::START;
     use layers::Shape;
     use parallel::{At, Layout, session};
     use tensor::{Cpu, Key};

@@ -1,6 +1,7 @@
 //! Every mutation does what it says to every operation, by hand, and nothing hangs. Ranks are r = 0, 1, 2.
 mod started;
 use super::*;
+use crate::call::{Op, Reduce};
 use crate::tag::TAG;
 use crate::{Algorithm, CommError, Group, Ledger, Mesh, Result, World};
 use tensor::{Category, Cpu, Tensor};

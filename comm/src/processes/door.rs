@@ -1,7 +1,7 @@
 //! Where a process listens while ranks meet: whoever connects is served by a thread of its own, which ends in time, so that one
 //! who says nothing, or says it slowly, holds nobody else.
 use super::frame::{Timed, receive};
-use super::meeting::{Event, Greeting};
+use super::greeting::{Event, Greeting};
 use super::secret::{End, Secret};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -13,6 +13,11 @@ use std::time::{Duration, Instant};
 
 /// How long who has connected takes at most to show that it knows the secret, and to tell who it is.
 pub(super) const PROMPT: Duration = Duration::from_secs(10);
+/// How long ranks that have all come take at most to be joined: no longer than the limit.
+pub(super) fn settling(limit: Duration) -> Duration {
+    limit.min(PROMPT)
+}
+
 /// How often it is looked whether somebody has come.
 const EVERY: Duration = Duration::from_millis(5);
 /// So many strangers may be about to tell who they are; others are turned away.

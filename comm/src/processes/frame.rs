@@ -1,16 +1,13 @@
 //! What processes tell each other. A frame is the length of its head, the head as JSON, and the elements that its calls carry.
-use crate::call::Lasting;
 use crate::engine::Post;
-use crate::threads::{AllWindows, Into, Join};
-use crate::{Call, Counts, Op, Reduce};
-use serde::de::{DeserializeOwned, Error};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use crate::{Call, Counts, Op};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The longest head of calls that is read: what is longer is no frame.
@@ -116,36 +113,6 @@ impl Write for Timed<'_> {
 /// What is read where a frame should be.
 pub(super) fn no_frame() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "what came is no call")
-}
-
-/// Writes how numbers are reduced: only whether they are.
-#[allow(clippy::ref_option, clippy::trivially_copy_pass_by_ref)] // what serde calls
-pub(crate) fn joins<S: Serializer>(join: &Option<Join>, to: S) -> Result<S::Ok, S::Error> {
-    join.is_some().serialize(to)
-}
-
-/// Reads how numbers are reduced where a stand-in would: it takes nothing, so it reduces nothing.
-pub(crate) fn joined<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Join>, D::Error> {
-    unsafe fn never(_: &AllWindows, _: Into, _: Range<usize>, _: Reduce) {
-        unreachable!("a stand-in reduces nothing")
-    }
-    bool::deserialize(from).map(|joins| joins.then_some(never as Join))
-}
-
-/// Reads a text that lasts: the name of a kind of message or number. A program has few; more than that is no frame.
-pub(crate) fn lasting<'a, D: Deserializer<'a>>(from: D) -> Result<Lasting, D::Error> {
-    static KNOWN: Mutex<BTreeSet<Lasting>> = Mutex::new(BTreeSet::new());
-    const MOST: usize = 256;
-    let (text, mut known) =
-        (String::deserialize(from)?, KNOWN.lock().unwrap_or_else(PoisonError::into_inner));
-    if let Some(text) = known.get(&*text) {
-        return Ok(text);
-    }
-    if known.len() == MOST || text.len() > MOST {
-        return Err(D::Error::custom("no program has so many names, or such long ones"));
-    }
-    known.insert(text.clone().leak());
-    Ok(known.get(&*text).expect("put there"))
 }
 
 /// Which of the elements that a rank gives in a call another one takes. Ranks count in the group, of so many.

@@ -1,9 +1,9 @@
 //! The part in the meeting of every rank but 0.
 use super::asked::Asked;
-use super::door::{Door, FAR, PROMPT, reached, resolved};
+use super::door::{Door, FAR, PROMPT, reached, resolved, settling};
 use super::frame::{LONGEST, Timed, receive, send};
+use super::greeting::{Answer, Event, Greeting, Missing, Streams, VERSION, next};
 use super::launch::Launch;
-use super::meeting::{Answer, Event, Greeting, Missing, Streams, VERSION, next, settling};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener};

@@ -5,12 +5,13 @@
 //! Whatever is waited for comes as an event, from a thread that waits for nothing else: nobody who is late, slow, gone or a
 //! stranger keeps the others from being heard.
 use super::asked::Asked;
-use super::door::{Door, FAR, PROMPT, resolved};
+use super::door::{Door, FAR, PROMPT, resolved, settling};
 use super::frame::{LONGEST, Timed, Told, receive, send};
+use super::greeting::{Answer, Event, Greeting, Missing, Streams, VERSION, Verdict, next};
 use super::guest::Guest;
 use super::launch::Launch;
 use super::order::Said;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, BufReader};
@@ -39,44 +40,6 @@ impl fmt::Debug for Processes {
         write!(f, "rank {} of {}", self.rank, self.ranks())
     }
 }
-
-/// The first frame of a connection.
-#[derive(Serialize, Deserialize)]
-pub(super) enum Greeting {
-    /// To rank 0, of a rank that comes.
-    Hello { version: String, rank: usize, ranks: usize, asked: Asked, at: SocketAddr },
-    /// To a rank, of one of a greater number, which belongs to this meeting.
-    Own { meeting: u64, rank: usize },
-}
-
-/// What rank 0 tells who came: why they do not meet, or how they know and find each other.
-#[derive(Serialize, Deserialize)]
-pub(super) struct Answer {
-    pub(super) why: Option<String>,
-    pub(super) meeting: u64,
-    pub(super) at: Vec<SocketAddr>, // where ranks listen, from 1 on
-}
-
-/// What a rank then tells rank 0: which others it is not joined with.
-pub(super) type Missing = Vec<usize>;
-/// What rank 0 says last: why they do not meet, if they do not.
-pub(super) type Verdict = Option<String>;
-
-/// What is waited for.
-pub(super) enum Event {
-    Came(TcpStream, Greeting),
-    /// This process has reached a rank, or has not.
-    Reached(usize, io::Result<TcpStream>),
-    /// A rank has told rank 0 how it stands, or its connection has ended.
-    Stands(usize, io::Result<Missing>),
-    Verdict(io::Result<Verdict>),
-}
-
-/// Connections, by whose they are.
-pub(super) type Streams = BTreeMap<usize, TcpStream>;
-
-/// What programs that meet have in common.
-pub(super) const VERSION: &str = concat!("equipart ", env!("CARGO_PKG_VERSION"));
 
 impl Processes {
     /// Waits until the processes of all ranks have met, of which each was asked for the same and has read the same files.
@@ -163,16 +126,6 @@ impl Processes {
     pub(crate) fn leave(&self) {
         self.streams().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
     }
-}
-
-/// How long ranks that have all come take at most to be joined: no longer than the limit.
-pub(super) fn settling(limit: Duration) -> Duration {
-    limit.min(PROMPT)
-}
-
-/// The next event until then.
-pub(super) fn next(events: &Receiver<Event>, until: Instant) -> Option<Event> {
-    events.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
 }
 
 fn plural(ranks: &[usize]) -> String {

@@ -17,6 +17,7 @@
 //! | `door.rs` | who connects is served, each by itself and in time |
 //! | `asked.rs` | what ranks must have in common: arguments, and files that they read |
 //! | `meeting.rs`, `guest.rs` | how processes find each other, on rank 0 and on the others; their connections |
+//! | `greeting.rs` | what is said while they meet |
 //! | `frame.rs` | what processes tell each other |
 //! | `check.rs` | what another process tells is input until it is checked |
 //! | `telling.rs` | the engine of a process' own rank |
@@ -26,6 +27,7 @@ mod asked;
 mod check;
 mod door;
 mod frame;
+mod greeting;
 mod guest;
 mod launch;
 mod meeting;
@@ -37,7 +39,6 @@ mod telling;
 mod tests;
 
 pub use asked::Asked;
-pub(crate) use frame::{joined, joins, lasting};
 pub use launch::Launch;
 pub use meeting::Processes;
 pub(crate) use order::Order;

@@ -1,11 +1,11 @@
 //! The collectives of one group of threads, on the peers' memory.
 use super::messages::Messages;
-use super::reduction::{Into, share};
-use super::rendezvous::{AllWindows, Rendezvous};
+use super::reduction::{Into, nth_of, share};
+use super::rendezvous::Rendezvous;
 use super::slow::{Slow, pause};
 use super::started::Started;
 use super::watch::Watch;
-use crate::engine::nth_of;
+use super::windows::AllWindows;
 use crate::processes::Order;
 use crate::shared::{Joint, Jointly, PieceMoved, Reduction, SharedPlace};
 use crate::{Call, Counts, Engine, Op, Post, Result, Windows};

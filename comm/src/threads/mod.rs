@@ -11,16 +11,17 @@ mod messages;
 #[cfg(all(test, loom))]
 mod models;
 mod panics;
-mod reduction;
+pub(crate) mod reduction;
 mod rendezvous;
 mod slow;
 mod started;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod watch;
+mod windows;
 mod world;
 
 pub use panics::{Within, caught};
-pub(crate) use reduction::{Into, Join, join_of};
-pub(crate) use rendezvous::AllWindows;
+pub(crate) use reduction::{Into, Join, join_of, joined, joins};
+pub(crate) use windows::AllWindows;
 pub use world::{RankError, Stuck, World};

@@ -14,8 +14,9 @@ mod messages;
 mod started;
 mod waking;
 
-use super::rendezvous::{AllWindows, Rendezvous};
+use super::rendezvous::Rendezvous;
 use super::watch::{PATIENT, Watch};
+use super::windows::AllWindows;
 use crate::call::Call;
 use crate::error::Result;
 use crate::sync::Tracked;

@@ -1,9 +1,9 @@
 //! The sum, or the stabiliser, of the ranks' windows, in rank order whatever the order in which ranks come: the same
 //! bits in every run. A sum of narrow numbers is taken in their wide number and rounded once, at its end.
-use super::rendezvous::AllWindows;
+use super::windows::AllWindows;
 use crate::Reduce;
-use crate::engine::nth_of;
 use kernels::widest;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::any::TypeId;
 use std::ops::Range;
 use tensor::{Bf16, Scalar};
@@ -22,6 +22,20 @@ pub(crate) enum Into {
     All,
     /// To other memory, which begins here.
     Place(*mut ()),
+}
+
+/// Writes how numbers are reduced: only whether they are.
+#[allow(clippy::ref_option, clippy::trivially_copy_pass_by_ref)] // what serde calls
+pub(crate) fn joins<S: Serializer>(join: &Option<Join>, to: S) -> Result<S::Ok, S::Error> {
+    join.is_some().serialize(to)
+}
+
+/// Reads how numbers are reduced where a stand-in would: it takes nothing, so it reduces nothing.
+pub(crate) fn joined<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Join>, D::Error> {
+    unsafe fn never(_: &AllWindows, _: Into, _: Range<usize>, _: Reduce) {
+        unreachable!("a stand-in reduces nothing")
+    }
+    bool::deserialize(from).map(|joins| joins.then_some(never as Join))
 }
 
 /// How numbers of one kind are joined.
@@ -66,6 +80,11 @@ unsafe fn join<S: Scalar>(windows: &AllWindows, into: Into, range: Range<usize>,
 const BLOCK: usize = 128;
 /// Elements to which shares are rounded up, so that ranks do not write one cache line together.
 const LINE: usize = 16;
+
+/// Which of `n` elements in all are a rank's, each having `each` of them: the last ranks fewer, or none.
+pub(crate) fn nth_of(rank: usize, each: usize, n: usize) -> Range<usize> {
+    (rank * each).min(n)..((rank + 1) * each).min(n)
+}
 
 /// The part of `len` elements that one of `n` ranks reduces.
 pub(super) fn share(rank: usize, n: usize, len: usize) -> Range<usize> {

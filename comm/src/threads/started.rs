@@ -4,9 +4,9 @@
 //!
 //! Posts are written under a lock until all ranks have come, and only read from then on. A share is taken by a count. Who has
 //! waited until all shares are done may touch its windows again: nobody else does any more.
-use super::rendezvous::AllWindows;
 use super::slow::{Slow, pause};
 use super::watch::{Arrival, Broken, Comings, Watch};
+use super::windows::{AllWindows, Posted};
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{Instant, Mutex, fence, lock, yield_now};
@@ -61,13 +61,6 @@ struct Place {
 unsafe impl Send for Place {}
 // SAFETY: as above.
 unsafe impl Sync for Place {}
-
-/// A rank's windows of a call.
-pub(crate) struct Posted {
-    pub(super) call: Call,
-    pub(super) give: *mut (),
-    pub(super) take: *mut (),
-}
 
 /// What ranks have posted. Of call `c` and rank `r` it stands at `c·ranks + r`.
 #[derive(Default)]

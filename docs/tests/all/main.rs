@@ -1,6 +1,7 @@
 //! The house, the book and the museum are in order.
 mod arrows;
 mod book;
+mod circles;
 mod exercises;
 mod museum;
 mod names;

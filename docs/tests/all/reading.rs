@@ -3,72 +3,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::rooms::use_paths;
+use crate::circles::arrows;
 use crate::tree::code::{code, without_tests};
 use crate::tree::{File, files, none};
 
-/// The arrows that run back up: without them no file of `layers` would name one that names it, whatever lies between. Six are
-/// allowed at most.
+/// The arrows that run back up: without them no file of `layers` would name one that names it, whatever lies between. Three
+/// are allowed at most.
 const UP: &[(&str, &str, &str)] = &[
     (
         "model/build",
         "model/strategy",
         "the place where layers are built holds strategies, which are asked with it",
     ),
-    ("model/build", "param", "it says what numbers a parameter begins with, and a parameter is built by it"),
     ("ops/experts", "param/weight", "the matrices of experts are a handle that a weight gives"),
-    ("param", "model/uses", "a parameter's keeper is what a model reports uses to"),
-    ("param", "param/keeper", "a parameter has what its keeper keeps"),
+    (
+        "proof/lies",
+        "proof/case",
+        "what a layer is given lies on its ranks, and a layer under proof takes and gives what lies there",
+    ),
 ];
-
-/// Which files below `src` name which: what stands behind `crate::` and `super::`, where it lies, or where `lib.rs` or the file
-/// that hands it on has it from.
-fn arrows(krate: &str, files: &[File]) -> BTreeMap<String, BTreeSet<String>> {
-    let src = format!("{krate}/src/");
-    let path =
-        |file: &File| file.path[src.len()..].trim_end_matches(".rs").trim_end_matches("/mod").to_owned();
-    let is_read = |path: &str| !path.split('/').any(|part| part == "tests" || part == "proof");
-    let sources = files.iter().filter(|file| file.is("rs") && file.path.starts_with(&src));
-    let all: BTreeMap<String, (String, Vec<String>)> = sources
-        .map(|file| (path(file), without_tests(&code(&file.text))))
-        .filter(|(path, _)| is_read(path))
-        .collect();
-    let tests: Vec<String> = (all.iter())
-        .flat_map(|(path, (_, modules))| modules.iter().map(move |module| format!("{path}/{module}")))
-        .collect();
-    let text: BTreeMap<&str, &str> = (all.iter())
-        .filter(|(path, _)| !tests.contains(path))
-        .map(|(path, (text, _))| (path.as_str(), text.as_str()))
-        .collect();
-    let handed = |file: &str, name: &str| {
-        let uses = text.get(file)?.match_indices("use ").map(|(at, word)| &text[file][at + word.len()..]);
-        uses.flat_map(use_paths).find(|path| path.last().is_some_and(|last| last == name) && path.len() > 1)
-    };
-    let lies = |mut path: Vec<String>| {
-        if let Some(from) = handed("lib", &path[0]).filter(|_| !text.contains_key(path[0].as_str())) {
-            path.splice(..1, from);
-        }
-        let file = (0..=path.len())
-            .rev()
-            .map(|n| path[..n].join("/"))
-            .find(|file| text.contains_key(file.as_str()))?;
-        let rest = &path[file.split('/').filter(|part| !part.is_empty()).count()..];
-        let inner = rest.first().and_then(|name| handed(&file, name));
-        let inner = inner.map(|path| format!("{file}/{}", path[..path.len() - 1].join("/")));
-        Some(inner.filter(|inner| text.contains_key(inner.as_str())).unwrap_or(file))
-    };
-    let of = |(file, text): (&&str, &&str)| {
-        let folder: Vec<_> = file.split('/').map(str::to_owned).collect();
-        let named = |word: &str, before: &[String]| {
-            let rests = text.match_indices(word).map(|(at, word)| &text[at + word.len()..]);
-            rests.flat_map(use_paths).map(|path| [before.to_vec(), path].concat()).collect::<Vec<_>>()
-        };
-        let all = [named("crate::", &[]), named("super::", &folder[..folder.len() - 1])].concat();
-        let all = all.into_iter().filter_map(lies).filter(|to| to != *file && to != "lib").collect();
-        ((*file).to_owned(), all)
-    };
-    text.iter().filter(|(file, _)| **file != "lib").map(of).collect()
-}
 
 /// A circle of files, and arrows up that are none; `up` are those that are known.
 fn circles(arrows: &BTreeMap<String, BTreeSet<String>>, up: &[(&str, &str, &str)]) -> Vec<String> {
@@ -165,8 +118,8 @@ fn met(path: &str, text: &str, files: &[File], from: &[&str]) -> BTreeSet<String
 
 #[test]
 fn files_of_layers_name_each_other_one_way() {
-    none(&circles(&arrows("layers", &files()), UP));
-    assert!(UP.len() <= 6, "{} arrows run back up", UP.len());
+    none(&circles(&arrows("layers", &files(), false), UP));
+    assert!(UP.len() <= 3, "{} arrows run back up", UP.len());
 }
 
 /// To the end: its proof, too.
@@ -224,7 +177,7 @@ mod tests {
             File::new("x/src/b.rs", "use super::c::{self, C};\npub struct B;"),
             File::new("x/src/c.rs", "use crate::A;\n#[cfg(test)]\nmod tests { use crate::b; }"),
         ];
-        let arrows = arrows("x", &files);
+        let arrows = arrows("x", &files, false);
         assert_eq!(circles(&arrows, &[]), ["a circle: a names b names c and a"]);
         assert_eq!(circles(&arrows, &[("c", "a", "")]), [""; 0]);
         assert_eq!(

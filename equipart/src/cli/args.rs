@@ -8,25 +8,10 @@ pub(crate) use network::NetworkArgs;
 pub(crate) use network::patience;
 pub(crate) use ranks::{RanksArgs, TableArgs, microbatches, note, note_inference, table};
 
-use crate::commands::Command;
 use crate::device::DeviceName;
+use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser};
 use parallel::number::NumberName;
-
-/// Below the list of commands: those that few need to see in it.
-const MORE: &str = "`equipart completions SHELL` prints completions for bash, zsh, fish and others; `equipart man` the manual.";
-
-/// Transformers split over devices: run on floats, proven in a finite field, priced by their shapes.
-#[derive(Parser, Debug)]
-#[command(name = "equipart", version, after_help = MORE)]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    pub(crate) command: Option<Command>,
-    /// One JSON object a line on standard output, for scripts
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-}
 
 /// Tokens of a sequence where nothing else is said.
 pub(crate) const SEQ: usize = 256;

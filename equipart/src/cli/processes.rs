@@ -1,6 +1,5 @@
 //! Runs whose ranks are processes, one each, as torchrun starts them. Rank 0 alone shows results and writes files.
 use super::out;
-use crate::commands::{self, Command};
 use clap::Args;
 use comm::{Asked, Launch, Processes, Secret, World};
 use cuda::Engine;
@@ -33,14 +32,15 @@ Ranks compare their arguments, the program, and what they read of files. With a 
 they know it, and a rank that does is trusted; what they send is neither encrypted nor signed, so the network between them must be
 your own, or a tunnel. Without one, rank 0 listens on this machine's loopback address alone, where any user can join.";
 
-/// Checks, where this process is a rank, that the command runs so, and hushes it if another rank shows the results.
+/// Checks, where this process is a rank, that the command runs so, as all these do, and hushes it if another rank
+/// shows the results.
 ///
 /// # Errors
 /// That there is a `RANK` and the command runs all ranks itself, or what is wrong with its variables.
-pub(crate) fn begin(command: &Command) -> Result<()> {
+pub(crate) fn begin(is_by_processes: bool, all: &[&str]) -> Result<()> {
     let Some(Launch { rank, .. }) = launch()? else { return Ok(()) };
-    if !command.is_by_processes() {
-        let others = either(&commands::by_processes(), "or");
+    if !is_by_processes {
+        let others = either(all, "or");
         bail!(
             "RANK is {rank}, and this command runs all its ranks itself; unset RANK, or start {others}, which run one rank a process"
         );

@@ -1,10 +1,8 @@
 //! Results on standard output: tables for people, JSON for scripts.
 use super::out::{self, line, note};
 use crate::commands::compare::{LayoutRow, Workload};
-use crate::commands::price::{Price, Said};
 use crate::commands::train::epochs::EpochLine;
 use crate::commands::train::report::Finished;
-use crate::commands::train::settings::Settings;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 use comm::readable;
 use layers::LayerCounts;
@@ -16,7 +14,7 @@ use parallel::{Result, measure};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;
-use tensor::{Category, Scalar};
+use tensor::Scalar;
 
 /// One object on one line.
 pub(crate) fn json(value: &impl Serialize) {
@@ -164,43 +162,6 @@ fn tokens(row: &LayoutRow) -> String {
         (Some(true), _) => "equal".into(),
         (Some(false), Some(tie)) => format!("tie at {}", tie.token),
         (Some(false), None) => "DIFFERENT".into(),
-    }
-}
-
-pub(crate) fn prices(prices: &[Price], of: &Settings) {
-    let held = |name: &&str| *name == "total" || prices.iter().any(|p| p.peak_bytes[name] > 0);
-    let names: Vec<_> = Category::ALL.iter().map(|c| c.name()).chain(["total"]).filter(held).collect();
-    let head = [&["rank"], &names[..], &["GFLOP", "sends"]].concat();
-    let cells = |p: &Price| {
-        let mut row = vec![p.rank.to_string()];
-        row.extend(names.iter().map(|n| readable(p.peak_bytes[n] as u128)));
-        row.extend([format!("{:.2}", p.flops as f64 / 1e9), readable(p.traffic_bytes as u128)]);
-        row
-    };
-    let layout = prices.first().map_or("none", |p| &p.layout);
-    line(&format!(
-        "A training step in {} under {layout}, {}: {} in {}.\nHeld at most by each rank, in all and by category, each at \
-         its own moment:\n",
-        of.number,
-        counted(prices.len(), "rank"),
-        counted(of.batch_size, "sequence"),
-        counted(of.microbatches, "microbatch"),
-    ));
-    line(&format!("{}", table(&head, prices.iter().map(cells))));
-    let mut said: Vec<(&Said, [u128; 3])> = Vec::new(); // of all ranks more than 64 bits may count
-    for more in prices.iter().flat_map(|p| &p.traffic) {
-        let counts = [more.calls, more.payload_bytes, more.wire_bytes].map(|n| n as u128);
-        match said.iter_mut().find(|(s, _)| (s.axis, s.operation) == (more.axis, more.operation)) {
-            None => said.push((more, counts)),
-            Some((_, all)) => all.iter_mut().zip(counts).for_each(|(all, more)| *all += more),
-        }
-    }
-    if !said.is_empty() {
-        let cells = |(s, [calls, given, sent]): &(&Said, [u128; 3])| {
-            vec![format!("{} {}", s.axis, s.operation), calls.to_string(), readable(*given), readable(*sent)]
-        };
-        line("\nTraffic of all ranks:\n");
-        line(&format!("{}", table(&["call", "calls", "given", "sent"], said.iter().map(cells))));
     }
 }
 

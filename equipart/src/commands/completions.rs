@@ -1,6 +1,5 @@
 //! What a shell reads to complete commands and flags.
-use super::Run;
-use crate::cli::args::Arguments;
+use super::{Arguments, Run};
 use crate::cli::out;
 use clap::{Args, CommandFactory};
 use clap_complete::{Shell, generate};

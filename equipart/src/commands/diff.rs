@@ -12,8 +12,9 @@ mod report;
 mod source;
 
 pub use judge::{FLOOR, Finding, OUTLIER, TIMES, far};
-pub use measure::{Apart, Error as OwnError, Worst, unit};
-pub use report::{Compared, DiffReport, Unmatched, diff, dimensions};
+pub use measure::{Apart, Compared, Error as OwnError, Worst, unit};
+pub use report::{DiffReport, diff, dimensions};
+pub use source::Unmatched;
 
 use super::Run;
 use crate::cli::out::line;

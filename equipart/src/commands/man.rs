@@ -1,6 +1,5 @@
 //! The manual, made of the arguments themselves.
-use super::Run;
-use crate::cli::args::Arguments;
+use super::{Arguments, Run};
 use crate::cli::out;
 use clap::{Args, CommandFactory};
 use clap_mangen::Man;

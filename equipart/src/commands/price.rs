@@ -7,13 +7,14 @@ pub(crate) use flags::PriceArgs;
 
 use super::Run;
 use crate::cli::args::microbatches;
+use crate::cli::out::line;
 use crate::cli::pictures::Plain;
 use crate::cli::{config, show};
 use crate::commands::train::settings::Settings;
 use crate::device::in_device;
-use comm::Ledger;
+use comm::{Ledger, readable};
 use kernels::{Kernels, Meta};
-use layers::{Builder, Design, LayerCounts};
+use layers::{Builder, Design, LayerCounts, counted};
 use models::{Config, Model};
 use parallel::number::{NumberName, Runs};
 use parallel::price::STEPS;
@@ -159,7 +160,45 @@ impl Run for PriceArgs {
         let (layout, of) = (a.on_ranks.of(a.layout, &design)?, (&design, routing.as_ref()));
         let prices =
             in_device!((settings.device, settings.number), D => price_in::<D>(of, &settings, &layout))?;
-        show::all(json, &prices, || show::prices(&prices, &settings));
+        show::all(json, &prices, || told(&prices, &settings));
         Ok(true)
+    }
+}
+
+/// As people are shown it.
+fn told(prices: &[Price], of: &Settings) {
+    let held = |name: &&str| *name == "total" || prices.iter().any(|p| p.peak_bytes[name] > 0);
+    let names: Vec<_> = Category::ALL.iter().map(|c| c.name()).chain(["total"]).filter(held).collect();
+    let head = [&["rank"], &names[..], &["GFLOP", "sends"]].concat();
+    let cells = |p: &Price| {
+        let mut row = vec![p.rank.to_string()];
+        row.extend(names.iter().map(|n| readable(p.peak_bytes[n] as u128)));
+        row.extend([format!("{:.2}", p.flops as f64 / 1e9), readable(p.traffic_bytes as u128)]);
+        row
+    };
+    let layout = prices.first().map_or("none", |p| &p.layout);
+    line(&format!(
+        "A training step in {} under {layout}, {}: {} in {}.\nHeld at most by each rank, in all and by category, each at \
+         its own moment:\n",
+        of.number,
+        counted(prices.len(), "rank"),
+        counted(of.batch_size, "sequence"),
+        counted(of.microbatches, "microbatch"),
+    ));
+    line(&format!("{}", show::table(&head, prices.iter().map(cells))));
+    let mut said: Vec<(&Said, [u128; 3])> = Vec::new(); // of all ranks more than 64 bits may count
+    for more in prices.iter().flat_map(|p| &p.traffic) {
+        let counts = [more.calls, more.payload_bytes, more.wire_bytes].map(|n| n as u128);
+        match said.iter_mut().find(|(s, _)| (s.axis, s.operation) == (more.axis, more.operation)) {
+            None => said.push((more, counts)),
+            Some((_, all)) => all.iter_mut().zip(counts).for_each(|(all, more)| *all += more),
+        }
+    }
+    if !said.is_empty() {
+        let cells = |(s, [calls, given, sent]): &(&Said, [u128; 3])| {
+            vec![format!("{} {}", s.axis, s.operation), calls.to_string(), readable(*given), readable(*sent)]
+        };
+        line("\nTraffic of all ranks:\n");
+        line(&format!("{}", show::table(&["call", "calls", "given", "sent"], said.iter().map(cells))));
     }
 }

@@ -1,6 +1,6 @@
 //! What building a layer needs: a device, a mesh, and where the initial values come from.
 use crate::ops::Region;
-use crate::param::Wide;
+use crate::param::origin::{Origin, Wide};
 use crate::{Error, LayerCounts, Placed, Placement, Rests, Result, Strategy, TokenShards, Values};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
@@ -77,6 +77,13 @@ impl<'a, D: Kernels> Builder<'a, D> {
     #[must_use]
     pub fn in_regions(self) -> Self {
         Self { region: Region::tokens(self.mesh.group(Axis::Tp)), ..self }
+    }
+}
+
+impl<'a, D: Kernels> From<&'a Builder<'_, D>> for Origin<'a, D> {
+    fn from(at: &'a Builder<D>) -> Self {
+        let Builder { device, mesh, values, learns, rests, .. } = *at;
+        Self { device, mesh, values, learns, rests, placement: at.placement() }
     }
 }
 

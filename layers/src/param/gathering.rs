@@ -1,6 +1,6 @@
 //! A parameter as a whole matrix again: put together from all ranks, or seen from one of them, however it rests.
+use super::origin::Origin;
 use super::{Param, Wide};
-use crate::model::build::Builder;
 use crate::{Draw, Result};
 use comm::Mesh;
 use kernels::Kernels;
@@ -96,9 +96,9 @@ impl<D: Kernels> Param<D> {
     ///
     /// # Errors
     /// If there are no such values.
-    pub fn disturb(&mut self, at: &Builder<D>, draw: Draw) -> Result<()> {
+    pub fn disturb<'a>(&mut self, at: impl Into<Origin<'a, D>>, draw: Draw) -> Result<()> {
         assert!(self.master.is_none(), "the numbers of proofs are their own wide numbers");
-        let values = at.values.of(&self.name, self.shape, draw)?;
+        let values = at.into().values.of(&self.name, self.shape, draw)?;
         let from = if self.value.shard.is_some() { self.at_rest().1 } else { 0 };
         let value = self.value.rest_mut().expect("all of it, or a shard");
         let before = value.read().unwrap_or_default();

@@ -25,6 +25,16 @@ use kernels::Kernels;
 use std::sync::Arc;
 use tensor::{Category, Scalar, Tensor};
 
+impl<D: Kernels> Param<D> {
+    /// Sums the gradient over every axis along which ranks have partial sums of it. No contribution is a zero contribution.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    pub fn sync(&mut self) -> Result<()> {
+        Uses::finish(&mut Keeper::new(Rests::WHOLE), &mut [self])
+    }
+}
+
 /// The keeper of a model's parameters, on one rank. What a step needs is kept for the next.
 pub struct Keeper<D: Kernels> {
     rests: Rests,

@@ -1,5 +1,6 @@
 //! Bytes, norms and padding of parameters.
 use super::*;
+use crate::Builder;
 use crate::Placed;
 use crate::model::strategy;
 use crate::param::placement::{Pieces, Section};

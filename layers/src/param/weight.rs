@@ -1,8 +1,8 @@
 //! Parameters as layers use them: whole, cut by columns, cut by rows. The cut is said once, where the weight is
 //! made, and both its placement and the handle it gives follow from that.
-use crate::model::build::Builder;
 use crate::model::record::{Recordable, SeenShare};
-use crate::ops::{self, Columns, Matrices, Rows, Split};
+use crate::ops::{Columns, Matrices, Rows, Split, same};
+use crate::param::origin::Origin;
 use crate::param::placement::{Cuts, Pieces, Section};
 use crate::{Draw, Param, Placed, Placement, Result};
 use comm::{Axes, Axis, Group, Mesh};
@@ -25,8 +25,8 @@ impl<D: Kernels> WholeWeight<D> {
     ///
     /// # Errors
     /// If there are no such values.
-    pub fn new(
-        at: &Builder<D>,
+    pub fn new<'a>(
+        at: impl Into<Origin<'a, D>>,
         name: impl Into<Arc<str>>,
         shape: [usize; 2],
         placement: Placement,
@@ -52,8 +52,8 @@ impl<D: Kernels> ColumnWeight<D> {
     ///
     /// # Errors
     /// If the ranks of `axis` do not divide a section, or there are no such values.
-    pub fn new(
-        at: &Builder<D>,
+    pub fn new<'a>(
+        at: impl Into<Origin<'a, D>>,
         axis: Axis,
         name: impl Into<Arc<str>>,
         inputs: usize,
@@ -66,19 +66,25 @@ impl<D: Kernels> ColumnWeight<D> {
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn bias(at: &Builder<D>, axis: Axis, name: &str, sections: &[Section]) -> Result<Self> {
+    pub fn bias<'a>(
+        at: impl Into<Origin<'a, D>>,
+        axis: Axis,
+        name: &str,
+        sections: &[Section],
+    ) -> Result<Self> {
         Self::drawn(at, axis, format!("{name}.bias").into(), 1, sections, BIAS)
     }
-    pub(crate) fn drawn(
-        at: &Builder<D>,
+    pub(crate) fn drawn<'a>(
+        at: impl Into<Origin<'a, D>>,
         axis: Axis,
         name: Arc<str>,
         inputs: usize,
         sections: &[Section],
         draw: Draw,
     ) -> Result<Self> {
+        let at = at.into();
         let outputs = sections.iter().map(|s| s.size).sum();
-        let placed = at.placement().on(axis, Placed::Shard { dim: 1, sections: sections.to_vec() });
+        let placed = at.placement.clone().on(axis, Placed::Shard { dim: 1, sections: sections.to_vec() });
         Ok(Self(Param::new(at, name, [inputs, outputs], placed, draw)?, axis))
     }
     /// This rank's columns.
@@ -106,16 +112,16 @@ impl<D: Kernels> RowWeight<D> {
     ///
     /// # Errors
     /// If the ranks of `axis` do not divide the rows, or there are no such values.
-    pub fn new(
-        at: &Builder<D>,
+    pub fn new<'a>(
+        at: impl Into<Origin<'a, D>>,
         axis: Axis,
         name: impl Into<Arc<str>>,
         shape: [usize; 2],
         pieces: Pieces,
         draw: Draw,
     ) -> Result<Self> {
-        let sections = vec![Section::new(shape[0], pieces)];
-        let placed = at.placement().on(axis, Placed::Shard { dim: 0, sections });
+        let (at, sections) = (at.into(), vec![Section::new(shape[0], pieces)]);
+        let placed = at.placement.clone().on(axis, Placed::Shard { dim: 0, sections });
         Ok(Self(Param::new(at, name, shape, placed, draw)?, axis))
     }
     /// This rank's rows.
@@ -131,7 +137,7 @@ impl<D: Kernels> RowWeight<D> {
     /// # Errors
     /// If ranks do not meet, are those of another axis, or do not divide a section.
     pub fn gathered(&self, group: &Group<D::Place>, sections: &[Section]) -> Result<Columns<D>> {
-        ops::same(self.1, group.axis())?;
+        same(self.1, group.axis())?;
         let cuts = Cuts::columns((self.1, group), self.0.name(), sections)?;
         let (all, inputs) = (group.all_gather(&self.0.value())?, self.0.shape()[0]);
         let mut own = Tensor::empty(all.device(), Category::Buffers, inputs, cuts.local[1]);
@@ -165,13 +171,14 @@ impl<D: Kernels> ExpertWeight<D> {
     ///
     /// # Errors
     /// If the ranks do not divide a section, or there are no such values.
-    pub fn new(
-        at: &Builder<D>,
+    pub fn new<'a>(
+        at: impl Into<Origin<'a, D>>,
         name: impl Into<Arc<str>>,
         [experts, width]: [usize; 2],
         sections: &[Section],
         draw: Draw,
     ) -> Result<Self> {
+        let at = at.into();
         let (rows, columns) = (experts * width, sections.iter().map(|s| s.size).sum());
         let rows_cut = vec![Section { size: rows, pieces: Pieces::Padded, unit: width }];
         let whole = Axes::TOKENS.iter().fold(Placement::default(), |p, axis| p.on(axis, Placed::Replicate));

@@ -1,9 +1,10 @@
 //! The hand-written backward is the derivative of the forward, exactly: for random directions Ẋ and Ẇ,
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ + Σ ⟨dW, Ẇ⟩ in the field, where Ẏ comes from running the forward on dual numbers.
+use super::case::place;
 use super::erased::{Erased, On};
 use super::lies::AtRank;
 use super::run::weights;
-use super::{Given, Lies, place};
+use super::{Given, Lies};
 use crate::{Draw, Error, Numbers, Random, Result, Values};
 use comm::{Axes, World};
 use tensor::{Cpu, Dual, F61, Key, Scalar};

@@ -1,7 +1,8 @@
 //! One run of a layer under proof on one rank, on any device: what it gave, whole, and what it sent.
+use super::Given;
+use super::case::place;
 use super::erased::{On, Proven, Unsplit};
 use super::lies::AtRank;
-use super::{Given, place};
 use crate::{Kind, Optimizer, Param, Result, Values};
 use comm::{Axes, Ledger, Mesh};
 use kernels::Kernels;

@@ -2,7 +2,11 @@
 use super::*;
 use crate::linear::column::ColumnLinear;
 use crate::model::strategy::Column;
+use crate::{Builder, Result};
 use comm::Axis;
+use comm::Op;
+use kernels::{Kernels, Segment};
+use tensor::Scalar;
 
 /// A column layer whose tokens are dealt: the halves of each sequence; or whole sequences, where every other
 /// rank has none.

@@ -10,13 +10,16 @@
 //! `transformers` adds `router_aux_loss_coef` times one balance of all blocks where `output_router_logits` is true (its default is
 //! false), and else none. `equipart_balance` is `"block"` where each block of these families has a balance of its own all the same, as
 //! those of `equipart_moe` have unless it is `"pooled"`.
-use super::keys::whole;
-use super::{Architecture, Keys, MAX_EXPERTS};
+use super::Architecture;
+use super::keys::{Keys, whole};
 use layers::{Balance, Blocks, Experts, Groups, Scoring, Shape, SharedExpert};
 use parallel::Result;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use shape::{ConfigField, FEATURES};
+
+/// The most experts that a block may have.
+pub const MAX_EXPERTS: usize = 4096;
 
 const BIAS_RATE: &str = "router_bias_update_rate";
 const CHOSEN: &str = "num_experts_per_tok";

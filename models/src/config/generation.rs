@@ -8,8 +8,7 @@
 //! | `temperature`, `top_k`, `top_p` | as in [`Sampling`]; left out, they are 1, 50 and 1; a `top_k` of 0 is all tokens |
 //! | `max_new_tokens` | how many tokens are added, if the model has positions for them |
 //! | others that change the tokens | not followed, which is noted |
-use super::keys::{same, whole};
-use super::{Keys, object, read_text};
+use super::keys::{Keys, object, read_text, same, whole};
 use crate::sampling::Sampling;
 use parallel::Result;
 use serde_json::{Map, Value};

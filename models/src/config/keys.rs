@@ -1,10 +1,17 @@
 //! Values of a kind, taken from the keys of a configuration; what is wrong with one is said in one sentence.
-use super::Keys;
 use parallel::{Error, Result, bail};
-use serde_json::{Value, json};
-use tensor::quoted::shown;
+use serde_json::{Map, Value, json};
+use std::path::Path;
+use tensor::quoted::{sentence, shown};
 
 const POSITIVE: &str = "a number above 0";
+
+/// The keys of an object, and where it came from.
+pub(super) struct Keys<'a> {
+    pub(super) map: &'a Map<String, Value>,
+    pub(super) origin: &'a str,
+    pub(super) within: &'a str, // "" or the path of an inner object, with its dot
+}
 
 impl Keys<'_> {
     /// Whether every key is fixed to one of its values, or free.
@@ -113,6 +120,29 @@ impl Keys<'_> {
     pub(super) fn missing(&self, key: &str, wanted: &str) -> Error {
         Error::new(format!("{} has no {}{key}; it must be {wanted}", self.origin, self.within))
     }
+}
+
+/// The text of a configuration of some kind, and its path for messages.
+pub(super) fn read_text(path: &Path, kind: &str) -> Result<(String, String)> {
+    let (bytes, origin) = (tensor::files::read(path)?, path.display().to_string());
+    let text = String::from_utf8(bytes).map_err(|why| {
+        let at = why.utf8_error().valid_up_to();
+        no_config((&origin, kind), &format!("byte {at} is not UTF-8 text"))
+    })?;
+    Ok((text, origin))
+}
+
+/// The keys of a configuration of some kind; `origin` names it in messages.
+pub(super) fn object(text: &str, origin: &str, kind: &str) -> Result<Map<String, Value>> {
+    let no_json = |why: serde_json::Error| no_config((origin, kind), &sentence(&why.to_string()));
+    match serde_json::from_str(text).map_err(no_json)? {
+        Value::Object(map) => Ok(map),
+        _ => Err(no_config((origin, kind), "it must be an object in braces")),
+    }
+}
+
+fn no_config((origin, kind): (&str, &str), why: &str) -> Error {
+    Error::new(format!("{origin} is no {kind} configuration: {why}"))
 }
 
 pub(super) fn whole(value: &Value) -> Option<usize> {

@@ -8,7 +8,7 @@
 //! Less traffic than an all-to-all where a token is handed to more experts than there are ranks.
 //!
 //! Source: Megatron-LM, `MoEAllGatherTokenDispatcher`. Neighbour: [`all_to_all`](super::all_to_all).
-use super::{Carried, Dispatch, Exchange, MostRows, added, handed};
+use super::dispatch::{self, Carried, Dispatch, Exchange, MostRows, added, handed};
 use crate::routing::{Routing, tally};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
@@ -27,7 +27,7 @@ pub static ABOUT: About = About {
     choice: Choice::Exchange,
     word: "all-gather",
     takes: Takes::Nothing,
-    shares: super::shares,
+    shares: dispatch::shares,
     paper: "Megatron-LM, token_dispatcher.py",
     chapter: Some("experts.md"),
     hints: &[

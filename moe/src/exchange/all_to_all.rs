@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Source: Lepikhin et al., `GShard`, §3.2, arXiv:2006.16668. Chapter: 16.
-use super::{Carried, Dispatch, Exchange, MostRows, added, handed, index};
+use super::dispatch::{self, Carried, Dispatch, Exchange, MostRows, added, handed, index};
 use crate::routing::{Routing, tally};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
@@ -25,7 +25,7 @@ pub static ABOUT: About = About {
     choice: Choice::Exchange,
     word: "ep",
     takes: Takes::Nothing,
-    shares: super::shares,
+    shares: dispatch::shares,
     paper: "Lepikhin et al., arXiv:2006.16668",
     chapter: Some("experts.md"),
     hints: &[

@@ -1,7 +1,7 @@
 //! Refuses a layout whose ranks cannot share a model, and says which could.
-use super::either;
 use crate::Error;
 use comm::Axis;
+use std::fmt;
 
 /// A model whose things, such as "4 KV heads", the ranks of an axis cannot share; so many ranks could. If a method of the axis
 /// is why, it is named, with `others` in whose place as many ranks could.
@@ -21,4 +21,13 @@ pub(super) fn misfit(
         _ => format!("; {axis}={ranks} fits with {}", either(others, "or")),
     };
     Error::new(format!("{axis}={ranks}{} does not fit {things}: {fits}{others}", named(":")))
+}
+
+/// "1", "1 or 2", "1, 2 or 4".
+pub fn either<T: fmt::Display>(all: &[T], last: &str) -> String {
+    let words: Vec<_> = all.iter().map(T::to_string).collect();
+    match words.split_last() {
+        Some((end, rest)) if !rest.is_empty() => format!("{} {last} {end}", rest.join(", ")),
+        _ => words.concat(),
+    }
 }

@@ -257,7 +257,7 @@ fn every_strategy_of_the_list_has_a_key_of_its_own() {
 /// Kills: a pair of strategies that no proof of pairs sees, a layout that machines of 8 ranks cannot hold.
 #[test]
 fn every_two_strategies_meet_in_few_layouts() {
-    let all = covering(8);
+    let all = covering::covering(8);
     assert!(all.iter().all(|layout| layout.ranks() <= 8 && read(&layout.to_string()) == Ok(*layout)));
     let meets = |a: &About, b: &About| all.iter().any(|layout| layout.takes(a) && layout.takes(b));
     let (mut apart, mut exclude, list) = (Vec::new(), Vec::new(), strategies::all());

@@ -6,6 +6,7 @@
 //! refused is refused with the least that is wrong with it: two cells, or a cycle of ranks.
 pub(super) mod meet;
 
+use super::cell::needed;
 use super::{Act, Cell, Payload, Plan, Step, Unit, lowered};
 use crate::Schedule;
 use std::collections::{BTreeMap, VecDeque};
@@ -57,7 +58,7 @@ impl Plan {
     pub(super) fn number(&self, of: Unit) -> usize {
         (of.chunk as usize * self.slices + of.slice as usize) * self.microbatches + of.microbatch as usize
     }
-    fn has(&self, Unit { chunk, slice, microbatch }: Unit) -> bool {
+    pub(super) fn has(&self, Unit { chunk, slice, microbatch }: Unit) -> bool {
         let (chunk, slice, microbatch) = (chunk as usize, slice as usize, microbatch as usize);
         chunk < self.all_chunks() && slice < self.slices && microbatch < self.microbatches
     }
@@ -87,29 +88,6 @@ fn complete(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Cell>]) -> 
     Err(format!(
         "of the cells of a unit there are {f}, {b}, {i} and {w}; it must be forward once, and backward once, whole or in both halves"
     ))
-}
-
-/// What must have been before a cell: the cell, and the message with which it comes from another chunk.
-pub(super) fn needed(Cell { act, of }: Cell, plan: &Plan) -> impl Iterator<Item = (Cell, Option<Payload>)> {
-    let at = |act, chunk: Option<u16>, slice: Option<u16>| {
-        let of = Unit { chunk: chunk?, slice: slice?, ..of };
-        plan.has(of).then_some(Cell { act, of })
-    };
-    let (chunk, slice) = (Some(of.chunk), Some(of.slice));
-    let all = match act {
-        Act::F => [
-            (at(Act::F, of.chunk.checked_sub(1), slice), Some(Payload::Activation)),
-            (at(Act::F, chunk, of.slice.checked_sub(1)), None),
-            (None, None),
-        ],
-        Act::B | Act::I => [
-            (at(Act::F, chunk, slice), None),
-            (at(Act::B, of.chunk.checked_add(1), slice), Some(Payload::Gradient)),
-            (at(Act::B, chunk, of.slice.checked_add(1)), None),
-        ],
-        Act::W => [(at(Act::I, chunk, slice), None), (None, None), (None, None)],
-    };
-    all.into_iter().filter_map(|(cell, by)| Some((cell?, by)))
 }
 
 /// Rows gone through one after the other, each in its own order.

@@ -21,7 +21,7 @@
 //!
 //! Source: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241 (the bubble, as `cost − M (F + B + W)` with the cost
 //! of the stage that takes longest).
-use super::check::needed;
+use super::cell::needed;
 use super::{Act, Cell, Plan, Step};
 use crate::Schedule;
 use std::iter::{Peekable, successors};

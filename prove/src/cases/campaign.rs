@@ -42,7 +42,7 @@ pub struct Failure {
     /// How many cases were equal before it.
     pub after: usize,
     /// The number that it was drawn from: the key of a campaign that begins with it.
-    #[serde(with = "super::written")]
+    #[serde(with = "super::case::written")]
     pub number: Key,
     /// What it was shrunk to.
     pub case: Case,

@@ -1,10 +1,11 @@
 //! What is drawn, and whether a failure is found and made small.
 use super::*;
 use crate::{Difference, Verdict};
-use layers::{FeedForward, NormKind, Scoring};
-use parallel::strategies;
+use layers::{FeedForward, Kind, NormKind, Scoring, Shape};
+use parallel::{Layout, strategies};
 use std::collections::BTreeSet;
 use std::iter::successors;
+use tensor::Key;
 
 fn numbers(from: u64) -> impl Iterator<Item = Key> {
     successors(Some(Key(from)), |key| Some(key.next()))

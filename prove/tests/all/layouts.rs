@@ -3,7 +3,7 @@
 use comm::Axis;
 use kernels::Heads;
 use layers::{About, Biases, Choice, Design, Kind, Positions, Shape, Window};
-use parallel::layout::covering;
+use parallel::layout::covering::covering;
 use parallel::step::table::Table;
 use parallel::{Layout, strategies};
 use prove::cases::{Case, HABITS, Member, PANEL, certify_panel, never_ran};

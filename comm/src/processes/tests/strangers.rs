@@ -1,7 +1,7 @@
 //! Others that connect: strangers, ranks that go or stop, and ranks that tell what none would.
 use super::super::door::reached;
 use super::super::frame::{LONGEST, Timed, Told, receive, send};
-use super::super::meeting::{Answer, Greeting, VERSION};
+use super::super::greeting::{Answer, Greeting, VERSION};
 use super::super::secret::End;
 use super::*;
 use std::io::{Read, Write};

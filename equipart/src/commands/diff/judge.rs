@@ -17,8 +17,7 @@
 //! The rule compares runs, so it does not see what both do wrong. Therefore both depart where the errors reach the
 //! fourth root of `u` of a tensor's size (of the middle one's in the file, if that is larger): three quarters of the
 //! digits are wrong. For f32 that is 1/64.
-use super::Compared;
-use super::measure::Error;
+use super::measure::{Compared, Error};
 use serde::Serialize;
 
 /// A mean error may be this many times the other run's: as in every proof of rounding here.

@@ -1,5 +1,5 @@
 //! How far one tensor of two runs is apart, and how far each is from the truth.
-use super::Compared;
+use super::judge::Finding;
 use super::source::Section;
 use parallel::{Error as Failure, Result};
 use serde::Serialize;
@@ -50,6 +50,27 @@ pub struct Worst {
     pub b: f64,
     /// In the truth.
     pub truth: Option<f64>,
+}
+
+/// A tensor that both runs have, in one shape.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Compared {
+    /// Its file's name, less `.safetensors`.
+    pub file: String,
+    /// Its name.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// What was found; none where there is no truth of it.
+    pub verdict: Option<Finding>,
+    /// How far A and B are apart.
+    pub apart: Apart,
+    /// The error of A against the truth.
+    pub a: Option<Error>,
+    /// The error of B against the truth.
+    pub b: Option<Error>,
+    /// Where the run that is further from the truth is furthest from it; without a truth, where A and B are furthest apart.
+    pub worst: Option<Worst>,
 }
 
 /// Unit roundoff: half the distance from 1 to the next number.

@@ -4,44 +4,11 @@
 //! much it may, its own numbers say: the *truth*, the same run in f64, shows how far the rounding of one run takes each
 //! tensor from it, and the other run's rounding does not take it much further. The rule stands in `judge.rs`.
 use super::judge::{self, Finding};
-use super::measure::{self, Apart, Error as OwnError, Worst};
-use super::source::{Section, Source};
+use super::measure::{self, Compared};
+use super::source::{Section, Source, Unmatched};
 use parallel::{Result, bail};
-use serde::Serialize;
 use std::path::Path;
 use tensor::quoted::shown;
-
-/// A tensor that both runs have, in one shape.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Compared {
-    /// Its file's name, less `.safetensors`.
-    pub file: String,
-    /// Its name.
-    pub name: String,
-    /// Its shape.
-    pub shape: Vec<usize>,
-    /// What was found; none where there is no truth of it.
-    pub verdict: Option<Finding>,
-    /// How far A and B are apart.
-    pub apart: Apart,
-    /// The error of A against the truth.
-    pub a: Option<OwnError>,
-    /// The error of B against the truth.
-    pub b: Option<OwnError>,
-    /// Where the run that is further from the truth is furthest from it; without a truth, where A and B are furthest apart.
-    pub worst: Option<Worst>,
-}
-
-/// A tensor that cannot be compared.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Unmatched {
-    /// Its file's name, less `.safetensors`.
-    pub file: String,
-    /// Its name.
-    pub name: String,
-    /// Why: who lacks it, or which shapes it has.
-    pub why: String,
-}
 
 /// All that two runs have.
 #[derive(Clone, Debug, PartialEq)]

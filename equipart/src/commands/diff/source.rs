@@ -4,8 +4,8 @@
 //! them forward, then the gradients, those of the last layer first. A file's tensors come as they lie in it, which in
 //! ours is the order of the program. Programs that write by name leave them in alphabetical order: then numbers in names
 //! count as numbers, so that layer 2 comes before layer 10.
-use super::Unmatched;
 use parallel::{Error, Result, bail};
+use serde::Serialize;
 use std::cmp::Ordering;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,17 @@ use tensor::{Bf16, Scalar};
 const SUFFIX: &str = ".safetensors";
 /// The sections of a dump, in the order of the program.
 const PROGRAM: [&str; 5] = ["weights", "activations", "gradients", "step", "new_weights"];
+
+/// A tensor that cannot be compared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unmatched {
+    /// Its file's name, less `.safetensors`.
+    pub file: String,
+    /// Its name.
+    pub name: String,
+    /// Why: who lacks it, or which shapes it has.
+    pub why: String,
+}
 
 /// One file, or one model in several.
 pub(super) struct Section {

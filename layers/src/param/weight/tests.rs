@@ -1,9 +1,8 @@
 //! A column layer whose weight rests cut by rows, written with what a strategy of another crate may use.
 use super::*;
-use crate::Params;
 use crate::ops::{Split, Stream, gathered_gradient, matmul};
 use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
-use crate::{Cx, Error, Kept, Layer, Random};
+use crate::{Builder, Cx, Error, Kept, Layer, Params, Random};
 use comm::{Mesh, Op, World};
 use tensor::{Cpu, F61, Host, Key};
 

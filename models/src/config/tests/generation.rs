@@ -2,6 +2,7 @@
 //! `transformers` takes from the same files.
 use super::*;
 use crate::sampling::Sampling;
+use parallel::Error;
 use std::fs;
 
 /// Reads the generation settings of a folder with these files.

@@ -1,0 +1,71 @@
+//! What ranks show each other of their memory.
+use crate::Call;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
+
+/// What peers look at lies in one cache line, what they rarely look at in another.
+#[repr(C, align(128))]
+#[derive(Default)]
+pub(super) struct Seat {
+    pub(super) epoch: AtomicUsize, // how often this rank has arrived
+    pub(super) window: AtomicPtr<()>,
+    pub(super) key: [AtomicUsize; 3],
+    pub(super) call: AtomicPtr<Call>,
+    pub(super) aside: Aside,
+}
+#[repr(align(64))]
+#[derive(Default)]
+pub(super) struct Aside {
+    pub(super) inside: AtomicBool, // touches its peers' windows
+    pub(super) busy: AtomicBool,   // is in a call
+}
+
+/// The windows of all ranks, for those who are inside.
+pub(crate) enum AllWindows<'a> {
+    /// Of ranks that meet.
+    Seats(Seats<'a>),
+    /// Of ranks that have posted a call.
+    Posted(&'a [Option<Posted>]),
+}
+/// Where ranks that meet show theirs.
+pub(crate) struct Seats<'a>(pub(super) &'a [Seat]);
+impl<'a> AllWindows<'a> {
+    /// How many ranks there are.
+    pub(crate) fn ranks(&self) -> usize {
+        match self {
+            Self::Seats(Seats(seats)) => seats.len(),
+            Self::Posted(posted) => posted.len(),
+        }
+    }
+    /// The window of a rank of the group, of the type it was shown with.
+    #[inline(always)]
+    pub(crate) fn of<S>(&self, rank: usize) -> *mut S {
+        match self {
+            Self::Seats(Seats(seats)) => seats[rank].window.load(Relaxed).cast(),
+            Self::Posted(posted) => posted[rank].as_ref().expect("all have come").give.cast(),
+        }
+    }
+    /// What a rank of the group gives and where it takes. Ranks that meet show both where their place joins.
+    pub(super) fn both(&self, rank: usize) -> [*mut (); 2] {
+        match self {
+            // SAFETY: each shows such a pair, which lives where the rank made its call.
+            Self::Seats(_) => unsafe { *self.of::<[*mut (); 2]>(rank) },
+            Self::Posted(posted) => posted[rank].as_ref().map(|p| [p.give, p.take]).expect("all have come"),
+        }
+    }
+    /// The call of a rank of the group.
+    pub(super) fn call(&self, rank: usize) -> &'a Call {
+        match self {
+            // SAFETY: the call lives where its rank made it, and that rank does not leave while we are inside.
+            Self::Seats(Seats(seats)) => unsafe { &*seats[rank].call.load(Relaxed) },
+            Self::Posted(posted) => &posted[rank].as_ref().expect("all have come").call,
+        }
+    }
+}
+
+/// A rank's windows of a call.
+pub(crate) struct Posted {
+    pub(super) call: Call,
+    pub(super) give: *mut (),
+    pub(super) take: *mut (),
+}

@@ -1,0 +1,203 @@
+//! Circles between the files of a crate: each can be read only with all the others. The first half of the file
+//! holds the check, which hands back its violations, one line each; the second half plants some.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::rooms::use_paths;
+use crate::tree::code::{code, without_tests};
+use crate::tree::{File, files, none};
+
+/// Which files below `src` name which.
+pub(crate) type Arrows = BTreeMap<String, BTreeSet<String>>;
+
+const CRATES: [&str; 14] = [
+    "tensor",
+    "shape",
+    "kernels",
+    "comm",
+    "cuda",
+    "layers",
+    "moe",
+    "parallel",
+    "reference",
+    "models",
+    "prove",
+    "bench",
+    "equipart",
+    "xtask",
+];
+
+/// As many files as a circle may have.
+const LARGEST: usize = 3;
+
+/// Circles that are left: the crate, one of the files, how many there are, and why.
+const LEFT: &[(&str, &str, usize, &str)] = &[
+    ("cuda", "checks", 9, "the list of checks holds what each check is made with"),
+    ("kernels", "cpu", 20, "the list of kernels names each, and each what they share of the list"),
+    ("xtask", "museum", 4, "the museum holds what its steps pass on"),
+];
+
+/// The code of each file below `src`, without tests, by its path.
+fn texts(krate: &str, files: &[File]) -> BTreeMap<String, String> {
+    let src = format!("{krate}/src/");
+    let path = |file: &File| {
+        let path = file.path[src.len()..].trim_end_matches(".rs").trim_end_matches("/mod");
+        if path == "main" { "lib".to_owned() } else { path.to_owned() }
+    };
+    let sources = files.iter().filter(|file| file.is("rs") && file.path.starts_with(&src));
+    let mut all = BTreeMap::<String, String>::new();
+    let mut tests = Vec::new();
+    for file in sources {
+        let text = code(&file.text).replace("#[cfg(all(test, not(loom)))]", "#[cfg(test)]");
+        let (text, modules) = without_tests(&text.replace("#[cfg(all(test, loom))]", "#[cfg(test)]"));
+        let path = path(file);
+        let folder = if path == "lib" { String::new() } else { format!("{path}/") };
+        tests.extend(modules.into_iter().map(|module| format!("{folder}{module}")));
+        all.entry(path).or_default().push_str(&text);
+    }
+    let is_test = |path: &str| {
+        path.split('/').any(|part| part == "tests")
+            || tests.iter().any(|test| path == test || path.starts_with(&format!("{test}/")))
+    };
+    all.retain(|path, _| !is_test(path));
+    all
+}
+
+/// What a file hands on or takes in: paths that its `use` names, and so are names in it.
+fn taken(text: &str) -> Vec<Vec<String>> {
+    text.match_indices("use ").flat_map(|(at, word)| use_paths(&text[at + word.len()..])).collect()
+}
+
+/// Where a path of a file leads, counted from `lib.rs`: it begins with `crate`, `super` or a module's name.
+fn absolute(file: &str, path: &[String], all: &BTreeMap<String, String>) -> Option<Vec<String>> {
+    let mut from: Vec<String> = match file {
+        "lib" => Vec::new(),
+        file => file.split('/').map(str::to_owned).collect(),
+    };
+    let (first, mut rest) = path.split_first()?;
+    match first.as_str() {
+        "crate" => return Some(rest.to_vec()),
+        "self" => {}
+        "super" => {
+            from.pop();
+            while rest.first().is_some_and(|next| next == "super") {
+                from.pop();
+                rest = &rest[1..];
+            }
+        }
+        module if all.contains_key(&[&from[..], &[module.to_owned()]].concat().join("/")) => rest = path,
+        _ => return None,
+    }
+    Some([&from[..], rest].concat())
+}
+
+/// The file where what a path leads to is declared: files that only hand it on are passed through.
+fn declaring(
+    path: &[String],
+    all: &BTreeMap<String, String>,
+    uses: &BTreeMap<&str, Vec<Vec<String>>>,
+) -> String {
+    let known = |n: &usize| *n == 0 || all.contains_key(&path[..*n].join("/"));
+    let n = (0..=path.len()).rev().find(known).unwrap_or_default();
+    let file = if n == 0 { "lib".to_owned() } else { path[..n].join("/") };
+    let Some(name) = path.get(n) else { return file };
+    let from = uses[file.as_str()].iter().find(|from| from.last() == Some(name) && from.len() > 1);
+    match from.and_then(|from| absolute(&file, from, all)) {
+        Some(from) if from[..] != path[..=n] => declaring(&[&from[..], &path[n + 1..]].concat(), all, uses),
+        _ => file,
+    }
+}
+
+/// Which files below `src` name which: what stands behind `crate::` and `super::`, where it is declared. `below`
+/// counts what a file names of the files in its own folder, too: a bare `mod` names nothing.
+pub(crate) fn arrows(krate: &str, files: &[File], below: bool) -> Arrows {
+    let mut all = texts(krate, files);
+    all.entry("lib".to_owned()).or_default();
+    let uses = all.iter().map(|(file, text)| (file.as_str(), taken(text))).collect();
+    let of = |(file, text): (&String, &String)| {
+        let starts = |word: &str| {
+            let at = text.match_indices(&format!("{word}::")).map(|(at, _)| at).collect::<Vec<_>>();
+            let is_first =
+                |at: &usize| !text[..*at].ends_with(|c: char| c.is_alphanumeric() || "_:".contains(c));
+            at.into_iter().filter(is_first).flat_map(|at| use_paths(&text[at..])).collect::<Vec<_>>()
+        };
+        let folder = format!("{file}/");
+        let modules = all.keys().filter_map(|other| other.strip_prefix(&folder)).filter(|m| !m.contains('/'));
+        let words: Vec<&str> = if below { modules.collect() } else { Vec::new() };
+        let named = ["crate", "super"].into_iter().chain(words).flat_map(starts);
+        let lies =
+            named.filter_map(|path| absolute(file, &path, &all)).map(|path| declaring(&path, &all, &uses));
+        (file.clone(), lies.filter(|to| to != file && to != "lib").collect())
+    };
+    all.iter().filter(|(file, _)| *file != "lib").map(of).collect()
+}
+
+/// The files that a file leads to, over any number of arrows.
+fn reached<'a>(from: &'a str, arrows: &'a Arrows) -> BTreeSet<&'a str> {
+    let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+    while let Some(file) = next.pop() {
+        next.extend(arrows[file].iter().map(String::as_str).filter(|to| seen.insert(*to)));
+    }
+    seen
+}
+
+/// Circles of more than three files: in each, every file leads to every other.
+fn large_circles(arrows: &Arrows) -> Vec<Vec<&str>> {
+    let reached: BTreeMap<&str, _> =
+        arrows.keys().map(|file| (file.as_str(), reached(file, arrows))).collect();
+    let circle = |from: &str| -> Vec<&str> {
+        reached[from].iter().copied().filter(|to| reached[to].contains(from)).collect()
+    };
+    let all = arrows.keys().map(|file| (file.as_str(), circle(file)));
+    all.filter(|(file, circle)| circle.len() > LARGEST && circle[0] == *file)
+        .map(|(_, circle)| circle)
+        .collect()
+}
+
+/// Large circles that are on no list, those that have grown, and entries of the list that are none any more.
+fn wrong_circles(krate: &str, files: &[File], left: &[(&str, &str, usize, &str)]) -> Vec<String> {
+    let arrows = arrows(krate, files, true);
+    let circles = large_circles(&arrows);
+    let entry = |circle: &[&str]| {
+        left.iter().find(|(of, file, ..)| *of == krate && circle.contains(file)).map_or(0, |(_, _, n, _)| *n)
+    };
+    let new = circles.iter().filter(|circle| circle.len() > entry(circle));
+    let told = new.map(|circle| format!("{krate}: a circle of {} files: {}", circle.len(), circle.join(" ")));
+    let stale = left.iter().filter(|(of, file, n, _)| {
+        *of == krate && !circles.iter().any(|circle| circle.contains(file) && circle.len() == *n)
+    });
+    let stale = stale
+        .map(|(_, file, n, _)| format!("{krate}: {file} is in no circle of {n} files: correct the list"));
+    told.chain(stale).collect()
+}
+
+#[test]
+fn no_circle_of_files_is_large() {
+    let files = files();
+    none(&CRATES.iter().flat_map(|krate| wrong_circles(krate, &files, LEFT)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_planted_circle_is_seen() {
+    let mut files = vec![
+        File::new("x/src/lib.rs", "pub use a::{A, b::B};\nmod a;"),
+        File::new("x/src/a.rs", "pub use b::B;\nmod b;\nmod c;\nmod far { mod d; }\npub struct A;"),
+        File::new("x/src/a/b.rs", "use super::c::{self, C};\npub struct B;"),
+        File::new("x/src/a/c.rs", "use super::far::d::D;\npub struct C;"),
+        File::new("x/src/a/d.rs", "#[cfg(test)]\nmod tests { use super::A; }\npub struct D;"),
+    ];
+    assert_eq!(wrong_circles("x", &files, &[]), [""; 0]);
+    // Over what `a` itself holds: `B`, which it only hands on, is named where it lies.
+    files[4] = File::new("x/src/a/d.rs", "use super::B;\npub struct D;");
+    files[3] = File::new("x/src/a/c.rs", "use super::d::D;\npub struct C;");
+    assert_eq!(wrong_circles("x", &files, &[]), [""; 0], "of three files");
+    files[4] = File::new("x/src/a/d.rs", "use crate::A;\npub struct D;");
+    let circle = "x: a circle of 4 files: a a/b a/c a/d";
+    assert_eq!(wrong_circles("x", &files, &[]), [circle]);
+    assert_eq!(wrong_circles("x", &files, &[("x", "a", 4, "")]), [""; 0]);
+    assert_eq!(wrong_circles("x", &files, &[("x", "a", 3, "")]).len(), 2, "it has grown");
+    files[4] = File::new("x/src/a/d.rs", "use super::super::A;\npub struct D;");
+    assert_eq!(wrong_circles("x", &files, &[]), [circle]);
+    files[2] = File::new("x/src/a/b.rs", "pub struct B;");
+    assert_eq!(wrong_circles("x", &files, &[("x", "a", 4, "")]).len(), 1, "it is gone");
+}

@@ -1,0 +1,214 @@
+//! A layer under proof: how it is built, what the oracle says, what it sends; and what it is given.
+use super::Lies;
+use crate::{Builder, Cx, Layer, Result, Stretches, TokenShards, Values};
+use comm::{Axis, Mesh, Op};
+use kernels::{Kernels, Segment};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use tensor::{Scalar, mix};
+
+/// A layer under proof.
+pub trait Case: Sync {
+    /// The layer, on any device.
+    type Layer<D: Kernels>: Layer<D, In: Lies<D>, Out: Lies<D>> + 'static;
+    /// The axis that features are split along.
+    const AXIS: Axis = Axis::Tp;
+    /// On how many ranks along it the layer is proven.
+    const RANKS: &'static [usize] = &[1, 2, 3, 4, 8];
+    /// Further axes of its worlds, with their sizes: along these each rank has tokens of its own.
+    const DEALERS: &'static [(Axis, usize)] = &[];
+    /// The axes of experts, with their sizes, into which the same ranks are split where there are two or more along
+    /// [`AXIS`](Self::AXIS).
+    const EXPERTS: &'static [(Axis, usize)] = &[];
+    /// Whether what each rank is handed follows from sizes alone, as it does but where a router chooses. If not, neither traffic
+    /// nor price can be predicted, and neither is.
+    const PREDICTED: bool = true;
+    /// How the ranks along the further axes share the tokens of each sequence, where contexts know it: of a layer whose tokens look
+    /// at others.
+    const DEALING: Option<Stretches> = None;
+    /// Which of a microbatch's tokens, a segment for each sequence, one of so many ranks along the further axes has. By
+    /// default what the dealing says, or whole sequences, in order.
+    fn deal(&self, tokens: &[Segment], (rank, ranks): (usize, usize)) -> Vec<Segment> {
+        if let Some(dealing) = Self::DEALING {
+            let own = |t: &Segment| {
+                let t = *t;
+                let part = move |of: Range<usize>| Segment {
+                    row: t.row + of.start,
+                    position: t.position + of.start,
+                    len: of.len(),
+                    ..t
+                };
+                dealing(t.len, rank, ranks).into_iter().map(part)
+            };
+            return tokens.iter().flat_map(own).collect();
+        }
+        let n = tokens.len();
+        tokens[n * rank / ranks..n * (rank + 1) / ranks].to_vec()
+    }
+    /// Elements that such a rank gives to an operation over the further axes, forward and backward, sums of gradients left
+    /// out; from the sequences of each microbatch.
+    fn traffic_of_dealt(&self, _microbatches: &[Vec<Segment>], _place: (usize, usize)) -> Vec<(Op, usize)> {
+        vec![]
+    }
+    /// Features of the whole input and of the whole output. For a layer of token ids, the first is the vocabulary.
+    fn features(&self) -> [usize; 2];
+    /// Builds the layer on a mesh of these axes.
+    ///
+    /// # Errors
+    /// Where the ranks do not fit.
+    fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<Self::Layer<D>>;
+    /// What the unsplit layer gives for one microbatch.
+    fn oracle<S: Scalar>(&self, given: &Given<S>) -> Answer<S>;
+    /// Elements that each of so many ranks (two or more) gives to an operation, forward and backward, in any order; for
+    /// so many tokens, those of all microbatches of a step. A message is `Send` on one rank and `Receive` on the other.
+    fn traffic(&self, tokens: usize, ranks: usize) -> Vec<(Op, usize)>;
+    /// Elements that each rank gives to an operation under sequence parallelism, for `share` tokens of its own, padding
+    /// counted, the sum over all microbatches.
+    ///
+    /// # Panics
+    /// If the layer has no stream.
+    fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
+        panic!("{share} tokens on each of {ranks} ranks: this case has no sequence parallelism")
+    }
+    /// Elements that one rank gives to an operation, from the tokens of each microbatch: for what is no function of their
+    /// sum, or not the same on all ranks, such as padding without sequence parallelism, or messages. By default
+    /// `traffic` and `traffic_in_regions`.
+    fn traffic_on(
+        &self,
+        (_rank, ranks): (usize, usize),
+        microbatches: &[usize],
+        regions: bool,
+    ) -> Vec<(Op, usize)> {
+        if regions {
+            return self.traffic_in_regions(microbatches.iter().map(|n| n.div_ceil(ranks)).sum(), ranks);
+        }
+        self.traffic(microbatches.iter().sum(), ranks)
+    }
+    /// Whether a row of a parameter takes no gradient though the output depends on it: as a constant, it does not move where
+    /// the backward is held against the derivative.
+    fn is_still(&self, _parameter: &str, _row: usize) -> bool {
+        false
+    }
+    /// Elements that each of so many ranks gives to the sums of its gradients, once a step: of what is whole on every
+    /// rank and applied to its own tokens alone, as many as it has: under sequence parallelism a gain, or a row layer's
+    /// bias.
+    fn synced(&self, _ranks: usize, _regions: bool) -> usize {
+        0
+    }
+}
+
+/// What dropout is drawn from in a proof, with the step and the number of a sequence.
+pub const SEED: u64 = 17;
+
+/// One microbatch, whole: what the layer is given on every rank.
+#[derive(Clone, Debug)]
+pub struct Given<S> {
+    /// Which step.
+    pub step: usize,
+    /// The number of its first sequence in the step.
+    pub first: usize,
+    /// Tokens of each sequence.
+    pub lengths: Vec<usize>,
+    /// The tokens that are here, by where they lie in the whole microbatch.
+    pub tokens: Vec<Segment>,
+    /// Where contexts know how tokens are dealt: that, and all tokens.
+    pub shards: Option<(TokenShards, Vec<Segment>)>,
+    /// The input, row-major; unused where ids enter.
+    pub x: Vec<S>,
+    /// Tokens of each sequence's memory.
+    pub memory_lengths: Vec<usize>,
+    /// The memory, row-major, as wide as the input; used where there are two inputs.
+    pub memory: Vec<S>,
+    /// Token ids, used where ids enter.
+    pub ids: Vec<u32>,
+    /// The gradient of the output.
+    pub dy: Vec<S>,
+    /// Whole parameters by name.
+    pub weights: BTreeMap<String, Vec<S>>,
+}
+
+/// What comes of it, whole.
+#[derive(Clone, Debug)]
+pub struct Answer<S> {
+    /// The output.
+    pub y: Vec<S>,
+    /// The gradient of the input; empty where ids enter.
+    pub dx: Vec<S>,
+    /// The gradients of the parameters.
+    pub gradients: BTreeMap<String, Vec<S>>,
+}
+
+impl<S: Scalar> Given<S> {
+    /// Two microbatches of different sizes, the first with two sequences of different lengths: 13 tokens in all, and 11 in
+    /// one, which no number of ranks divides.
+    pub(super) fn draw([inputs, outputs]: [usize; 2], step: usize) -> Vec<Given<S>> {
+        [vec![7, 4], vec![2]]
+            .into_iter()
+            .enumerate()
+            .map(|(microbatch, lengths)| {
+                let (mut tokens, first): (usize, usize) = (0, 2 * microbatch);
+                let segment = |(i, &len): (usize, &usize)| {
+                    tokens += len;
+                    Segment { row: tokens - len, len, position: 0, sequence: first + i }
+                };
+                let segments = lengths.iter().enumerate().map(segment).collect();
+                let salt = mix((step * 2 + microbatch) as u64);
+                let draw =
+                    |salt: u64, n: usize| (0..n as u64).map(|i| S::sample(mix(salt ^ i), 1.0)).collect();
+                let memory_lengths: Vec<usize> = lengths.iter().map(|n| n + 1).collect();
+                Given {
+                    step,
+                    first,
+                    tokens: segments,
+                    shards: None,
+                    memory: draw(mix(salt ^ 3), memory_lengths.iter().sum::<usize>() * inputs),
+                    memory_lengths,
+                    x: draw(mix(salt ^ 1), tokens * inputs),
+                    ids: (0..tokens as u64).map(|i| (mix(salt ^ i) % inputs as u64) as u32).collect(),
+                    dy: draw(mix(salt ^ 2), tokens * outputs),
+                    weights: BTreeMap::new(),
+                    lengths,
+                }
+            })
+            .collect()
+    }
+    pub(super) fn tokens(&self) -> usize {
+        self.tokens.iter().map(|t| t.len).sum()
+    }
+    /// What a rank has of it that has these tokens.
+    pub(super) fn of(
+        &self,
+        tokens: Vec<Segment>,
+        [inputs, outputs]: [usize; 2],
+        shards: Option<TokenShards>,
+    ) -> Self {
+        let shards = shards.map(|shards| (shards, self.tokens.clone()));
+        let rows: Vec<_> = tokens.iter().flat_map(|t| t.row..t.row + t.len).collect();
+        let cut =
+            |x: &[S], width: usize| rows.iter().flat_map(|row| x[row * width..][..width].to_vec()).collect();
+        let ids = rows.iter().map(|&row| self.ids[row]).collect();
+        Self { x: cut(&self.x, inputs), dy: cut(&self.dy, outputs), ids, tokens, shards, ..self.clone() }
+    }
+    /// What a call on it needs; a memory there is where all tokens are here.
+    pub(super) fn cx<D: Kernels>(&self, microbatch: usize) -> Cx<D> {
+        let cx = Cx::train(microbatch, &self.lengths, 1);
+        if let Some((shards, all)) = &self.shards {
+            return cx.sharded(*shards).dealt(all.iter().copied()).dropping(SEED, self.step);
+        }
+        let cx = cx.dealt(self.tokens.iter().copied());
+        let cx =
+            if self.tokens.len() == self.lengths.len() { cx.with_memory(&self.memory_lengths) } else { cx };
+        cx.dropping(SEED, self.step)
+    }
+}
+
+/// A place to build a case at.
+pub(super) fn place<'a, D: Kernels<Wide = D>>(
+    device: &'a D,
+    mesh: &'a Mesh<D::Place>,
+    values: &'a dyn Values<D::Elem>,
+    regions: bool,
+) -> Builder<'a, D> {
+    let at = Builder::new(device, mesh, values);
+    if regions { at.in_regions() } else { at }
+}
