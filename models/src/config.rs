@@ -140,7 +140,7 @@ fn torch_name(dtype: Dtype) -> Option<&'static str> {
         Dtype::F64 => Some("float64"),
         Dtype::F32 => Some("float32"),
         Dtype::F16 => Some("float16"),
-        Dtype::Bf16 => Some("bfloat16"),
+        Dtype::BF16 => Some("bfloat16"),
         _ => None,
     }
 }

@@ -54,7 +54,7 @@ pub(crate) fn written(
     let kinds = || from.iter().filter_map(|entry| shards.info(&entry.name)).map(|info| info.dtype);
     let uniform = kinds().next().filter(|first| kinds().all(|kind| kind == *first));
     let dtype = dtype.or(uniform).unwrap_or(Dtype::F32);
-    if !matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::Bf16) {
+    if !matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16) {
         bail!("weights are not written as {dtype}; choose F32, BF16 or F16");
     }
     prepare(out)?;
@@ -72,7 +72,7 @@ pub(crate) fn written(
     };
     let along = write().inspect_err(|_| empty(out))?;
     let numbers: usize = to.iter().map(|entry| entry.shape().iter().product::<usize>()).sum();
-    Ok(Converted { dtype, tensors: to.len(), bytes: numbers * dtype.size(), along })
+    Ok(Converted { dtype, tensors: to.len(), bytes: numbers * dtype.bitsize() / 8, along })
 }
 
 /// Makes the folder, or sees that it is empty.

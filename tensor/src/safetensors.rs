@@ -9,8 +9,9 @@
 //! wants its share of a large model reads its share of a large file. [`Shards`] are the tensors of a model, in one
 //! file or in several with an index. A [`Writer`] takes one tensor after the other.
 //!
-//! The format's own crate is the oracle of the tests and no more: it keeps the last of two tensors with one name,
-//! says neither which tensor is wrong nor what it saw and wanted, adds sizes that may overflow, and its writer
+//! The format's own crate has the kinds of numbers, the description of a tensor and a header's text. Its reader is the
+//! oracle of the tests and no more: it keeps the last of two tensors with one name, says neither which tensor is wrong nor
+//! what it saw and wanted, and adds sizes that may overflow. Its writer sorts tensors, notes come in any order, and it
 //! brings nothing to the disk. Source: <https://github.com/huggingface/safetensors>, "Format".
 #[cfg(test)]
 mod adversary;

@@ -12,9 +12,9 @@ use build::Built;
 use header::{Exercise, Killer, Label};
 use loss::Loss;
 use run::Verdict;
+use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Mutex;
@@ -47,9 +47,13 @@ struct Seen<'a> {
 fn tour(only: Option<&str>) -> Result<ExitCode, String> {
     let start = Instant::now();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
-    let (labels, exercises) = (labels(root)?, exercises::read(root)?);
-    let shown: Vec<&Label> =
-        labels.iter().filter(|label| only.is_none_or(|n| n == label.number.to_string())).collect();
+    let files = scratch::tracked(root)?;
+    let (labels, exercises) = (read::<Label>(&files, FOLDER)?, read::<Exercise>(&files, exercises::FOLDER)?);
+    let wrong = header::disorder(&labels);
+    if !wrong.is_empty() {
+        return Err(wrong.join("; "));
+    }
+    let shown: Vec<&Label> = labels.iter().filter(|label| only.is_none_or(|n| n == label.exhibit)).collect();
     let done: Vec<&Exercise> = exercises.iter().filter(|e| only.is_none_or(|name| name == e.name)).collect();
     if shown.is_empty() && done.is_empty() {
         let (only, last) = (only.unwrap_or_default(), labels.len());
@@ -60,9 +64,9 @@ fn tour(only: Option<&str>) -> Result<ExitCode, String> {
         patches.chain(exercises.iter().filter_map(exercises::switched)).map(|path| root.join(path)).collect();
     let target = target(root)?;
     let code = labels.iter().filter(|l| by_compiler(l)).map(|l| (build::example(l), l.path.as_ref()));
-    let tree = scratch::make(root, &target.join("museum"), &patches, &code.collect::<Vec<_>>())?;
+    let tree = scratch::make(files, &target.join("museum"), &patches, &code.collect::<Vec<_>>())?;
     let scratch = Scratch { tree, target };
-    let killers = || shown.iter().map(|l| &l.killer).chain(done.iter().map(|e| &e.killer));
+    let killers = || shown.iter().map(|l| &l.killed_by).chain(done.iter().map(|e| &e.killed_by));
     let built = build::build(&scratch, killers())?;
     eprintln!("{} patches apply, alone and together; built after {}", patches.len(), seconds(start));
     let jobs: BTreeSet<&Killer> = killers().filter(|k| matches!(k, Killer::Test { .. })).collect();
@@ -93,27 +97,17 @@ fn tour(only: Option<&str>) -> Result<ExitCode, String> {
 
 /// Whether an exhibit is code that the compiler refuses.
 fn by_compiler(label: &Label) -> bool {
-    matches!(label.killer, Killer::Compiler { .. })
+    matches!(label.killed_by, Killer::Compiler { .. })
 }
 
-/// Every exhibit, by number.
-fn labels(root: &Path) -> Result<Vec<Label>, String> {
-    let mut labels = Vec::new();
-    let entries =
-        fs::read_dir(root.join(FOLDER)).map_err(|why| format!("{FOLDER} cannot be listed ({why})"))?;
-    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-        if path.extension().is_some_and(|own| own == "patch" || own == "rs") {
-            let text = fs::read_to_string(&path)
-                .map_err(|why| format!("{} cannot be read ({why})", path.display()))?;
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            labels.push(Label::read(&format!("{FOLDER}/{name}"), &text)?);
-        }
-    }
-    labels.sort_by_key(|label| label.number);
-    match header::disorder(&labels) {
-        wrong if wrong.is_empty() => Ok(labels),
-        wrong => Err(wrong.join("; ")),
-    }
+/// Every label in a folder, by its file's name.
+fn read<L: DeserializeOwned>(files: &BTreeMap<PathBuf, Vec<u8>>, folder: &str) -> Result<Vec<L>, String> {
+    let has_label = |path: &Path| path.extension().is_some_and(|own| own == "patch" || own == "rs");
+    let files = files.iter().filter(|(path, _)| path.starts_with(folder) && has_label(path));
+    let read = |(path, text): (&PathBuf, &Vec<u8>)| {
+        header::read(&path.to_string_lossy(), &String::from_utf8_lossy(text))
+    };
+    files.map(read).collect()
 }
 
 /// Where cargo builds, as it says itself.
@@ -193,17 +187,17 @@ fn see<'a>(
     rounding: &Loss,
     refusals: &BTreeMap<String, String>,
 ) -> Result<Seen<'a>, String> {
-    if let Killer::Compiler { says } = &label.killer {
+    if let Killer::Compiler { says } = &label.killed_by {
         let verdict = match refusals.get(&build::example(label)) {
             None => Verdict::Passed,
             Some(refusal) if refusal.contains(says) => Verdict::Killed,
             Some(refusal) => Verdict::Broken(format!("the compiler says otherwise:\n{refusal}")),
         };
-        return Ok(Seen { label, verdict, loss: label.loss.clone() });
+        return Ok(Seen { label, verdict, loss: label.f32_loss.clone() });
     }
-    let on = label.number.to_string();
-    let verdict = judge(scratch, built, &label.killer, &on)?;
-    let loss = compare(scratch, built, &on)?;
+    let on = &label.exhibit;
+    let verdict = judge(scratch, built, &label.killed_by, on)?;
+    let loss = compare(scratch, built, on)?;
     let loss = loss.map_or_else(|| "no loss: the run fails".into(), |loss| loss.beside(rounding));
     Ok(Seen { label, verdict, loss })
 }
@@ -212,20 +206,21 @@ fn see<'a>(
 fn report(seen: &[Seen], start: Instant) -> bool {
     let mut rows = vec![["", "exhibit", "source", "killed by", "f32 loss"].map(str::to_owned)];
     rows.extend(seen.iter().map(|Seen { label, loss, .. }| {
-        let source = label.source.as_ref().map_or("textbook", |source| &source.name);
-        let (number, killer) = (label.number.to_string(), label.killer.to_string());
-        [number, label.title.clone(), source.into(), killer, loss.clone()]
+        let Label { exhibit, title, source, killed_by, .. } = label;
+        [exhibit.clone(), title.clone(), source.name.clone(), killed_by.to_string(), loss.clone()]
     }));
     println!("{}", aligned(&rows));
     let mut right = true;
     for Seen { label, verdict, loss } in seen {
         let why = match verdict {
-            Verdict::Killed if loss::agrees(&label.loss, loss) => continue,
-            Verdict::Killed => format!("its label says of the f32 loss {:?}, the run {loss:?}", label.loss),
-            Verdict::Passed => format!("{} lets it pass", label.killer),
-            Verdict::Broken(why) => format!("{} tells nothing of it: {why}", label.killer),
+            Verdict::Killed if loss::agrees(&label.f32_loss, loss) => continue,
+            Verdict::Killed => {
+                format!("its label says of the f32 loss {:?}, the run {loss:?}", label.f32_loss)
+            }
+            Verdict::Passed => format!("{} lets it pass", label.killed_by),
+            Verdict::Broken(why) => format!("{} tells nothing of it: {why}", label.killed_by),
         };
-        println!("exhibit {} ({}): {why}", label.number, label.path);
+        println!("exhibit {} ({}): {why}", label.exhibit, label.path);
         right = false;
     }
     let killed = |compiler: bool| {

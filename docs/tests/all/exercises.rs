@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::museum::header::{Exercise, Killer};
+use crate::museum::header::{Exercise, Killer, read};
 use crate::tree::{File, files, none};
 
 /// Items without a patch, each with the reason.
@@ -64,10 +64,9 @@ fn untold(files: &[File], exercise: &Exercise) -> Vec<String> {
         return vec![says("no chapter has such an item under \"Break it\"".into())];
     };
     let changed = changed(files, exercise);
-    let mut wanted: Vec<&str> =
-        exercise.says.iter().map(String::as_str).chain(changed.iter().copied()).collect();
+    let mut wanted: Vec<&str> = exercise.parts().chain(changed.iter().copied()).collect();
     let mut command = String::new();
-    match &exercise.killer {
+    match &exercise.killed_by {
         Killer::Compiler { says } => {
             wanted.extend(says.split(['[', ']']).find(|word| word.starts_with("E0")));
         }
@@ -145,7 +144,7 @@ fn unknown(files: &[File]) -> Vec<String> {
 
 fn exercises(files: &[File]) -> Vec<Exercise> {
     let patches = files.iter().filter(|file| file.path.starts_with("docs/break/"));
-    patches.map(|file| Exercise::read(&file.path, &file.text).unwrap_or_else(|why| panic!("{why}"))).collect()
+    patches.map(|file| read(&file.path, &file.text).unwrap_or_else(|why| panic!("{why}"))).collect()
 }
 
 /// Kills: a file that moved, a name that was changed, a test that is another, an output that no patch is tried for.

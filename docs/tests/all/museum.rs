@@ -4,7 +4,7 @@
 pub(crate) mod header;
 
 use crate::tree::{File, files, none, root};
-use header::{Killer, Label, disorder};
+use header::{Killer, Label, Source, disorder};
 use std::fs;
 
 const PAGE: &str = "docs/src/museum.md";
@@ -16,9 +16,10 @@ const END: &str = "<!-- end of exhibits -->\n";
 /// Every exhibit, by number.
 fn labels(files: &[File]) -> Vec<Label> {
     let is_exhibit = |file: &&File| file.path.starts_with("museum/") && (file.is("patch") || file.is("rs"));
-    let label = |file: &File| Label::read(&file.path, &file.text).unwrap_or_else(|why| panic!("{why}"));
+    let label =
+        |file: &File| header::read::<Label>(&file.path, &file.text).unwrap_or_else(|why| panic!("{why}"));
     let mut labels: Vec<_> = files.iter().filter(is_exhibit).map(label).collect();
-    labels.sort_by_key(|label| label.number);
+    labels.sort_by(|a, b| a.path.cmp(&b.path));
     labels
 }
 
@@ -26,16 +27,16 @@ fn labels(files: &[File]) -> Vec<Label> {
 fn table(labels: &[Label]) -> String {
     let head = "| | exhibit | what it breaks | source | killed by | f32 loss |\n|---|---|---|---|---|---|\n";
     let row = |label: &Label| {
-        let Label { number, title, told, breaks, killer, loss, path, .. } = label;
-        let source = match &label.source {
-            Some(source) => format!("[{}]({}): {told}", source.name, source.address),
-            None => format!("textbook: {told}"),
+        let Label { exhibit, title, breaks, killed_by, f32_loss, path, .. } = label;
+        let Source { name, address, told } = &label.source;
+        let source = address.as_ref().map_or(name.clone(), |address| format!("[{name}]({address})"));
+        let killer = match killed_by {
+            Killer::Compiler { .. } => killed_by.to_string(),
+            Killer::Test { .. } => format!("`{killed_by}`"),
         };
-        let killer = match killer {
-            Killer::Compiler { .. } => killer.to_string(),
-            Killer::Test { .. } => format!("`{killer}`"),
-        };
-        format!("| {number} | [{title}](../../{path}) | {breaks} | {source} | {killer} | {loss} |\n")
+        format!(
+            "| {exhibit} | [{title}](../../{path}) | {breaks} | {source}: {told} | {killer} | {f32_loss} |\n"
+        )
     };
     head.to_owned() + &labels.iter().map(row).collect::<Vec<_>>().concat()
 }

@@ -37,7 +37,7 @@ pub(crate) struct ConvertArgs {
 fn dtype() -> impl TypedValueParser<Value = Dtype> {
     named([
         ("f32", "32 bits", Dtype::F32),
-        ("bf16", "The upper 16 bits of f32", Dtype::Bf16),
+        ("bf16", "The upper 16 bits of f32", Dtype::BF16),
         ("f16", "IEEE half precision", Dtype::F16),
     ])
 }

@@ -117,7 +117,7 @@ fn training_follows_f32() {
         assert!(seen != truth && seen.len() == truth.len(), "{layout}: {seen:?}");
         for (seen, loss) in seen.iter().zip(&truth) {
             let bound =
-                three_deviations(unit(Dtype::Bf16), roundings(BLOCKS), deviation(truth[0], *loss), 4 * 32);
+                three_deviations(unit(Dtype::BF16), roundings(BLOCKS), deviation(truth[0], *loss), 4 * 32);
             assert!((seen - loss).abs() < bound, "{layout}: {seen}, in f32 {loss}, within {bound}");
         }
         assert_eq!(seen, losses(&["--number", "bf16", "--layout", layout]), "another run of {layout}");
@@ -168,7 +168,7 @@ fn every_command_has_the_number() {
     let mean = logits.iter().sum::<f64>() / logits.len() as f64;
     let deviation = (logits.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / logits.len() as f64).sqrt();
     let [of_one, of_all] =
-        [1, 74_706].map(|n| three_deviations(unit(Dtype::Bf16), roundings(BLOCKS), deviation, n));
+        [1, 74_706].map(|n| three_deviations(unit(Dtype::BF16), roundings(BLOCKS), deviation, n));
     let (apart, bound) = ((losses[0] - losses[1]).abs(), of_all + (of_one / 3.0).powi(2) / 2.0);
     assert!(apart > 0.0 && apart < bound.min(5e-3), "{losses:?} are within {bound}");
     assert_eq!(wide["ids"].as_array().unwrap().len(), narrow["ids"].as_array().unwrap().len());

@@ -85,7 +85,7 @@ fn within(number: &str, first: f64, loss: f64) -> f64 {
     let sums = three_deviations(F32, 2.0 * 26.0 / 4.0, loss, 1);
     sums + match number {
         "f32" => three_deviations(F32, 2.0 * (24.0 / 4.0) * roundings(2), logits, tokens),
-        _ => three_deviations(unit(Dtype::Bf16), roundings(2), logits, tokens),
+        _ => three_deviations(unit(Dtype::BF16), roundings(2), logits, tokens),
     }
 }
 

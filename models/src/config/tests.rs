@@ -111,7 +111,7 @@ fn keys_mean_what_transformers_means() {
     ] {
         assert_eq!(text.get(key), Some(&wanted), "{key}");
     }
-    for (dtype, wanted) in [(Dtype::F16, "float16"), (Dtype::Bf16, "bfloat16"), (Dtype::F64, "float64")] {
+    for (dtype, wanted) in [(Dtype::F16, "float16"), (Dtype::BF16, "bfloat16"), (Dtype::F64, "float64")] {
         let text: Value = serde_json::from_str(&small().to_json_in(dtype)).unwrap();
         assert_eq!([&text["torch_dtype"], &text["dtype"]], [wanted, wanted]);
     }

@@ -54,7 +54,7 @@ fn there_and_back_is_the_identity_where_numbers_are_exact() {
         let numbers: usize = tensors(&dir).iter().map(|(.., numbers)| numbers.len()).sum();
         assert_eq!(
             (unchanged.tensors, unchanged.bytes),
-            (bytes(&dir).len(), numbers * unchanged.dtype.size())
+            (bytes(&dir).len(), numbers * unchanged.dtype.bitsize() / 8)
         );
     }
 }
@@ -119,7 +119,7 @@ fn what_config_json_says_of_generation_goes_along() {
 #[test]
 fn numbers_are_rounded_to_the_nearest() {
     for name in ["llama", "qwen3", "gpt2-erf"] {
-        let (out, _) = to(&golden(name), Some(Dtype::Bf16));
+        let (out, _) = to(&golden(name), Some(Dtype::BF16));
         let upper = |x: f64| {
             let bits = (x as f32).to_bits();
             f64::from(f32::from_bits((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16))
@@ -152,7 +152,7 @@ fn names_become_those_that_save_pretrained_writes() {
 /// Kills: a kind of number made up where the model has one, or one of several taken for all.
 #[test]
 fn the_kind_of_number_is_the_models_own_unless_it_has_several() {
-    for (name, wanted) in [("llama", Dtype::F32), ("mistral", Dtype::F16), ("qwen2", Dtype::Bf16)] {
+    for (name, wanted) in [("llama", Dtype::F32), ("mistral", Dtype::F16), ("qwen2", Dtype::BF16)] {
         assert_eq!(to(&golden(name), None).1.dtype, wanted);
     }
     let all = tensors(&golden("linear"));
@@ -184,7 +184,7 @@ fn a_number_too_large_is_named_and_leaves_no_model() {
     let large = format!("tensor {:?} has the number -100000, which is too large for F16", all[5].0);
     assert_eq!(why(&model, out.path(), Some(Dtype::F16)), format!("OUT/model.safetensors: {large}"));
     assert!(files(out.path()).is_empty());
-    assert!(convert(&model, out.path(), Some(Dtype::Bf16)).is_ok());
+    assert!(convert(&model, out.path(), Some(Dtype::BF16)).is_ok());
     all[5].2[7] = f64::NEG_INFINITY; // no number to lose
     write(folder.path(), &all);
     let (out, _) = to(folder.path(), Some(Dtype::F16));
@@ -253,7 +253,7 @@ fn what_text_is_read_with_goes_along() {
     assert_eq!(fs::read(out.path().join("tokenizer.json")).unwrap(), b"of tokenizer.json");
 
     let out: PathBuf = source.path().join("default");
-    convert(&Model::embedded().unwrap(), &out, Some(Dtype::Bf16)).unwrap();
+    convert(&Model::embedded().unwrap(), &out, Some(Dtype::BF16)).unwrap();
     let default = Model::read(&out).unwrap();
     assert!(default.tokenizer().unwrap().is_of_bytes());
     assert_eq!(default.config, Model::embedded().unwrap().config);

@@ -1,5 +1,6 @@
 //! Files that somebody made to deceive, or that something broke: each is refused with a reason, and none does harm.
-use super::{Dtype, Error, File, Flaw};
+use super::dtype::KINDS;
+use super::{Error, File, Flaw};
 use crate::mix;
 use ::safetensors::SafeTensors;
 
@@ -57,7 +58,7 @@ fn judge(bytes: &[u8]) -> bool {
             assert_eq!(ours.names().count(), theirs.len());
             for (name, tensor) in theirs.iter() {
                 let info = ours.info(name).unwrap();
-                assert_eq!((info.dtype.name(), &*info.shape), (&*tensor.dtype().to_string(), tensor.shape()));
+                assert_eq!((info.dtype, &*info.shape), (tensor.dtype(), tensor.shape()));
                 assert_eq!(ours.bytes_of(name), tensor.data());
             }
         }
@@ -317,5 +318,5 @@ fn numbers_of_less_than_a_byte_are_refused() {
         let header = format!(r#"{{"a":{{"dtype":"{name}","shape":[4],"data_offsets":[0,2]}}}}"#);
         assert!(matches!(fault(assemble(&header, &[0; 2])), Flaw::UnknownDtype { .. }));
     }
-    assert_eq!(Dtype::ALL.len(), 19);
+    assert_eq!(KINDS.split(", ").count(), 19);
 }

@@ -1,5 +1,5 @@
 //! What can be wrong with a file: one sentence each, with the value seen and the value wanted.
-use super::Dtype;
+use super::dtype::{Dtype, KINDS};
 use super::header::MAX_HEADER;
 use crate::files;
 use crate::quoted::{quoted, sentence, shown};
@@ -46,7 +46,7 @@ pub enum Flaw {
     #[error("a tensor is named {}, which is the format's own word", quoted(name))]
     Reserved { name: String },
     /// Numbers of a kind unknown here.
-    #[error("tensor {} has dtype {}, wanted one of {}", quoted(name), quoted(seen), Dtype::ALL.iter().map(|d| d.name()).collect::<Vec<_>>().join(", "))]
+    #[error("tensor {} has dtype {}, wanted one of {KINDS}", quoted(name), quoted(seen))]
     UnknownDtype { name: String, seen: String },
     /// More bytes than can be counted.
     #[error("tensor {} has shape {} of {dtype}, whose size in bytes overflows", quoted(name), list(shape))]
@@ -91,7 +91,7 @@ pub enum Flaw {
     Shape { name: String, seen: Vec<usize>, wanted: Vec<usize> },
     /// Asked for in another kind of number.
     #[error("tensor {} has dtype {seen}, wanted {wanted}", quoted(name))]
-    WrongDtype { name: String, seen: Dtype, wanted: &'static str },
+    WrongDtype { name: String, seen: Dtype, wanted: String },
     /// Weights in a format that can hold programs.
     #[error(
         "the weights are in {seen}, wanted model.safetensors, as save_pretrained of transformers writes it"

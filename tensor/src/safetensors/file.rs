@@ -1,6 +1,7 @@
 //! A file to read: checked whole when it is opened, touched only where numbers are read.
+use super::dtype::{Dtype, is_float};
 use super::header::{self, Header};
-use super::{Dtype, Error, Flaw, Info, Matrix, Storable};
+use super::{Error, Flaw, Info, Matrix, Storable};
 use crate::files;
 use crate::files::seen::{self, Tallies};
 use memmap2::Mmap;
@@ -12,8 +13,11 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct File(Arc<Checked>);
 
+/// Mapped, or in memory.
+type Bytes = Box<dyn AsRef<[u8]> + Send + Sync>;
+
 struct Checked {
-    bytes: Box<dyn AsRef<[u8]> + Send + Sync>, // mapped, or in memory
+    bytes: Bytes,
     header: Header,
     path: String,
     seen: Option<Arc<Tallies>>,
@@ -31,26 +35,21 @@ impl File {
         let (file, _) = files::open(path)?;
         // SAFETY: whoever changes a file in place while it is mapped breaks the rule above; ours replace it.
         let map = unsafe { Mmap::map(&file) }.map_err(files::Error::system("map", path))?;
-        Self::check(map, path.display().to_string(), |path, bytes, header| {
-            let begins = header.tensors.values().map(|info| info.bytes.start).min();
-            seen::mapped(path, bytes, begins.unwrap_or(bytes.len()), header.tensors.keys())
-        })
+        Self::check(Box::new(map), path.display().to_string(), true)
     }
     /// A file that is part of the program; `name` stands for the path in messages.
     ///
     /// # Errors
     /// If it is not whole and without contradiction.
     pub fn from_static(bytes: &'static [u8], name: &str) -> Result<Self, Error> {
-        Self::check(bytes, name.to_owned(), |_, _, _| None)
+        Self::check(Box::new(bytes), name.to_owned(), false)
     }
-    fn check(
-        bytes: impl AsRef<[u8]> + Send + Sync + 'static,
-        path: String,
-        see: impl FnOnce(&str, &[u8], &Header) -> Option<Arc<Tallies>>,
-    ) -> Result<Self, Error> {
-        let header = header::parse(bytes.as_ref()).map_err(Flaw::of(&path))?;
-        let seen = see(&path, bytes.as_ref(), &header);
-        Ok(Self(Arc::new(Checked { bytes: Box::new(bytes), header, path, seen })))
+    fn check(bytes: Bytes, path: String, is_mapped: bool) -> Result<Self, Error> {
+        let all = (*bytes).as_ref();
+        let header = header::parse(all).map_err(Flaw::of(&path))?;
+        let see = || seen::mapped(&path, all, header.end, header.tensors.keys());
+        let seen = is_mapped.then(see).flatten();
+        Ok(Self(Arc::new(Checked { bytes, header, path, seen })))
     }
 
     /// The tensors' names, in alphabetical order.
@@ -60,7 +59,7 @@ impl File {
     /// The tensors' names as they lie in the file: in the order in which they were written.
     pub fn in_order(&self) -> Vec<&str> {
         let mut all: Vec<_> = self.0.header.tensors.iter().collect();
-        all.sort_by_key(|(name, info)| (info.bytes.start, info.bytes.end, *name));
+        all.sort_by_key(|(name, info)| (info.data_offsets, *name));
         all.into_iter().map(|(name, _)| name.as_str()).collect()
     }
     /// What the tensor called `name` is.
@@ -97,7 +96,7 @@ impl File {
         fits: impl Fn(&[usize]) -> bool,
     ) -> Result<Matrix<'_>, Error> {
         let info = self.find(name, wanted, fits)?;
-        if !info.dtype.is_float() {
+        if !is_float(info.dtype) {
             return Err(self.wrong_dtype(name, info, "F64, F32, F16 or BF16"));
         }
         let tally = self.0.seen.as_ref().and_then(|seen| seen.get(name));
@@ -110,7 +109,7 @@ impl File {
     pub fn values<T: Storable>(&self, name: &str, shape: &[usize]) -> Result<Vec<T>, Error> {
         let info = self.find(name, shape, |seen| seen == shape)?;
         if info.dtype != T::DTYPE {
-            return Err(self.wrong_dtype(name, info, T::DTYPE.name()));
+            return Err(self.wrong_dtype(name, info, &T::DTYPE.to_string()));
         }
         Ok(self.bytes(info).chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
     }
@@ -124,7 +123,8 @@ impl File {
         Some((info.dtype, &info.shape, self.bytes(info)))
     }
     fn bytes(&self, info: &Info) -> &[u8] {
-        &(*self.0.bytes).as_ref()[info.bytes.clone()]
+        let (begin, end) = info.data_offsets;
+        &(*self.0.bytes).as_ref()[self.0.header.end..][begin..end]
     }
     fn find(&self, name: &str, wanted: &[usize], fits: impl Fn(&[usize]) -> bool) -> Result<&Info, Error> {
         let Some(info) = self.info(name) else {
@@ -136,15 +136,19 @@ impl File {
         }
         Ok(info)
     }
-    fn wrong_dtype(&self, name: &str, info: &Info, wanted: &'static str) -> Error {
-        Flaw::of(&self.0.path)(Flaw::WrongDtype { name: name.to_owned(), seen: info.dtype, wanted })
+    fn wrong_dtype(&self, name: &str, info: &Info, wanted: &str) -> Error {
+        let (name, wanted) = (name.to_owned(), wanted.to_owned());
+        Flaw::of(&self.0.path)(Flaw::WrongDtype { name, seen: info.dtype, wanted })
     }
 }
 
 #[cfg(test)]
 impl File {
     pub(super) fn from_memory(bytes: Vec<u8>) -> Result<Self, Error> {
-        Self::check(bytes, "memory".to_owned(), |_, _, _| None)
+        Self::check(Box::new(bytes), "memory".to_owned(), false)
+    }
+    pub(super) fn begin(&self) -> usize {
+        self.0.header.end
     }
     pub(super) fn bytes_of(&self, name: &str) -> &[u8] {
         self.whole(name).unwrap().2

@@ -1,6 +1,5 @@
 //! A matrix in a file: numbers taken from where they lie, one by one or as part of a row or a column.
-use super::Dtype;
-use super::dtype::f16;
+use super::dtype::{Dtype, f16, size};
 use crate::files::seen::Tally;
 use crate::{Bf16, Scalar};
 use bytemuck::{AnyBitPattern, pod_read_unaligned};
@@ -63,11 +62,11 @@ impl<'a> Matrix<'a> {
     }
     /// Numbers that lie so many apart, from the one that is the `first` of all on.
     fn convert(&self, first: usize, apart: usize, out: &mut [f64]) {
-        let bytes = self.bytes.get(first * self.dtype.size()..).unwrap_or_default();
+        let bytes = self.bytes.get(first * size(self.dtype)..).unwrap_or_default();
         match self.dtype {
             Dtype::F64 => convert(bytes, apart, out, |x: f64| x),
             Dtype::F16 => convert(bytes, apart, out, |x| f64::from(f16(x))),
-            Dtype::Bf16 => convert(bytes, apart, out, |x| f64::from(Bf16::widen(x))),
+            Dtype::BF16 => convert(bytes, apart, out, |x| f64::from(Bf16::widen(x))),
             _ => convert(bytes, apart, out, |x: f32| f64::from(x)),
         }
         if let Some((tally, at)) = self.tally {
@@ -80,7 +79,7 @@ impl<'a> Matrix<'a> {
     /// If they are not all there.
     #[must_use]
     pub fn band(self, rows: Range<usize>) -> Self {
-        let width = self.cols * self.dtype.size();
+        let width = self.cols * size(self.dtype);
         assert!(rows.end <= self.rows, "rows {rows:?} of {self:?}");
         let tally = self.tally.map(|(tally, at)| (tally, at + rows.start * self.cols));
         Self { bytes: &self.bytes[rows.start * width..rows.end * width], rows: rows.len(), tally, ..self }
@@ -125,7 +124,7 @@ mod tests {
         let one = |x: i32| match dtype {
             Dtype::F64 => f64::from(x).to_le_bytes().to_vec(),
             Dtype::F32 => (x as f32).to_le_bytes().to_vec(),
-            Dtype::Bf16 => (x as f32).to_le_bytes()[2..].to_vec(),
+            Dtype::BF16 => (x as f32).to_le_bytes()[2..].to_vec(),
             _ => [0xC200u16, 0xC000, 0xBC00, 0, 0x3C00, 0x4000][(x + 3) as usize].to_le_bytes().to_vec(),
         };
         (-3..3).flat_map(one).collect()
@@ -133,7 +132,7 @@ mod tests {
     /// Kills: a cast that wants aligned data, a stride that is not the row's, a kind read as another.
     #[test]
     fn every_float_reads_the_same_wherever_it_lies() {
-        for dtype in [Dtype::F64, Dtype::F32, Dtype::F16, Dtype::Bf16] {
+        for dtype in [Dtype::F64, Dtype::F32, Dtype::F16, Dtype::BF16] {
             let (data, wanted) = (six(dtype), [-3.0f64, -2.0, -1.0, 0.0, 1.0, 2.0]);
             for shift in 0..8 {
                 let end = data.len();

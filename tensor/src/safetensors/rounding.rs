@@ -19,7 +19,7 @@ pub(super) fn append(x: f64, dtype: Dtype, to: &mut Vec<u8>) -> bool {
             (x as f32).is_finite()
         }
         Dtype::F16 => append_bits::<5>(x, to),
-        Dtype::Bf16 => append_bits::<8>(x, to),
+        Dtype::BF16 => append_bits::<8>(x, to),
         _ => panic!("{dtype} is no kind of float that matrices are of"),
     };
     finite || !x.is_finite()
@@ -71,7 +71,7 @@ mod tests {
     fn every_float_rounds_to_the_nearest_and_ties_to_even() {
         for (dtype, value, infinity) in [
             (Dtype::F16, f16 as fn(u16) -> f32, 0x7C00u16),
-            (Dtype::Bf16, |bits| Bf16::from_bits(bits).into(), 0x7F80),
+            (Dtype::BF16, |bits| Bf16::from_bits(bits).into(), 0x7F80),
         ] {
             let value = |bits: u16| f64::from(value(bits));
             for bits in 0..infinity {

@@ -7,8 +7,9 @@
 //! ```
 //! Each file is checked as it is opened, and the index against the files: every tensor lies in the file that the index
 //! names, and nowhere else.
-use super::header::{Strings, insert_once};
-use super::{Dtype, Error, File, Flaw, Info, Matrix};
+use super::dtype::{Dtype, is_float, size};
+use super::header::Object;
+use super::{Error, File, Flaw, Info, Matrix};
 use crate::files;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -33,7 +34,7 @@ struct Indexed {
 #[derive(Deserialize)]
 #[serde(expecting = "an object with a weight_map")]
 struct Index {
-    weight_map: Strings,
+    weight_map: Object<String>,
 }
 
 impl From<File> for Shards {
@@ -67,23 +68,21 @@ impl Shards {
             .map_err(|why| fail(Flaw::Index { why: why.to_string() }))?;
         let (mut numbers, mut place) = (BTreeMap::new(), BTreeMap::new());
         let mut opened: Vec<(String, File)> = Vec::new();
-        for (name, file) in listed.weight_map.0 {
-            if let Some(at) = numbers.get(&file) {
-                insert_once(&mut place, "tensor", name, *at).map_err(&fail)?;
-                continue;
-            }
-            if !is_plain(&file) {
-                return Err(fail(Flaw::NoPlainName { name, file }));
-            }
-            let shard = File::open(&folder.join(&file)).map_err(|why| match why {
-                Error::File(files::Error::Missing(_)) => {
-                    fail(Flaw::NoShard { name: name.clone(), file: file.clone() })
+        for (name, file) in listed.weight_map.once("tensor").map_err(&fail)? {
+            if !numbers.contains_key(&file) {
+                if !is_plain(&file) {
+                    return Err(fail(Flaw::NoPlainName { name, file }));
                 }
-                other => other,
-            })?;
-            insert_once(&mut place, "tensor", name, opened.len()).map_err(&fail)?;
-            numbers.insert(file.clone(), opened.len());
-            opened.push((file, shard));
+                let shard = File::open(&folder.join(&file)).map_err(|why| match why {
+                    Error::File(files::Error::Missing(_)) => {
+                        fail(Flaw::NoShard { name: name.clone(), file: file.clone() })
+                    }
+                    other => other,
+                })?;
+                numbers.insert(file.clone(), opened.len());
+                opened.push((file.clone(), shard));
+            }
+            place.insert(name, numbers[&file]);
         }
         check(&opened, &place).map_err(&fail)?;
         Ok(Self(Arc::new(Indexed { path, files: opened.into_iter().map(|(_, file)| file).collect(), place })))
@@ -130,7 +129,7 @@ impl Shards {
     /// numbers are no floats of 16 bits or more.
     pub fn flat(&self, name: &str) -> Option<Matrix<'_>> {
         let (dtype, _, bytes) = self.whole(name)?;
-        dtype.is_float().then(|| Matrix::new(bytes, dtype, [1, bytes.len() / dtype.size()], None))
+        is_float(dtype).then(|| Matrix::new(bytes, dtype, [1, bytes.len() / size(dtype)], None))
     }
     /// All of a tensor: its dtype, its shape, its bytes.
     pub fn whole(&self, name: &str) -> Option<(Dtype, &[usize], &[u8])> {

@@ -1,6 +1,7 @@
 //! A file to write: announced whole, then given tensor by tensor, then put in the old file's place.
+use super::dtype::{Dtype, is_float};
 use super::header::{self, Places};
-use super::{Dtype, Error, Flaw, Matrix, Storable, rounding};
+use super::{Error, Flaw, Matrix, Storable, rounding};
 use crate::files::{self, Replacement};
 use crate::quoted::quoted;
 use std::collections::BTreeMap;
@@ -54,7 +55,7 @@ impl Writer {
     /// As [`tensor`](Self::tensor), and if a number is too large for this kind, which is final too.
     pub fn matrix(&mut self, name: &str, matrix: &Matrix<'_>) -> Result<(), Error> {
         let [rows, cols] = [matrix.rows(), matrix.cols()];
-        let dtype = self.check(name, rows * cols, matrix.dtype(), Dtype::is_float).map_err(self.fault())?;
+        let dtype = self.check(name, rows * cols, matrix.dtype(), is_float).map_err(self.fault())?;
         if dtype == matrix.dtype() {
             self.append(matrix.bytes())?;
             self.written += 1;
@@ -73,7 +74,7 @@ impl Writer {
         [rows, cols]: [usize; 2],
         set: impl Fn([usize; 2], &mut [f64]),
     ) -> Result<(), Error> {
-        let dtype = self.check(name, rows * cols, Dtype::F64, Dtype::is_float).map_err(self.fault())?;
+        let dtype = self.check(name, rows * cols, Dtype::F64, is_float).map_err(self.fault())?;
         let (mut bytes, mut room) = (Vec::new(), vec![0.0; cols.min(PIECE)]);
         for (row, from) in (0..rows).flat_map(|row| (0..cols).step_by(PIECE).map(move |from| (row, from))) {
             bytes.clear();
@@ -122,9 +123,9 @@ impl Writer {
         };
         let name = wanted.clone();
         if !fits(info.dtype) {
-            return Err(Flaw::WrongDtype { name, seen: kind, wanted: info.dtype.name() });
+            return Err(Flaw::WrongDtype { name, seen: kind, wanted: info.dtype.to_string() });
         }
-        let wanted = info.bytes.len() / info.dtype.size();
+        let wanted = info.shape.iter().product();
         if seen != wanted {
             return Err(Flaw::Count { name, seen, wanted });
         }
@@ -195,7 +196,7 @@ mod tests {
         assert_eq!(theirs.len(), tensors.len());
         for (name, dtype, shape) in tensors {
             let tensor = theirs.tensor(&name).unwrap();
-            assert_eq!((tensor.dtype().to_string().as_str(), tensor.shape()), (dtype.name(), &*shape));
+            assert_eq!((tensor.dtype().to_string().as_str(), tensor.shape()), (&*dtype.to_string(), &*shape));
             assert_eq!(tensor.data(), ours.bytes_of(&name));
         }
     }
@@ -214,7 +215,32 @@ mod tests {
             let view = TensorView::new(::safetensors::Dtype::F32, vec![2, 1], bytemuck::cast_slice(&values))
                 .unwrap();
             assert_eq!(std::fs::read(&path).unwrap(), serialize([(&name, view)], None).unwrap());
-            assert_eq!(File::open(&path).unwrap().info(&name).unwrap().bytes.start % 8, 0);
+            assert_eq!(File::open(&path).unwrap().begin() % 8, 0);
+        }
+    }
+
+    /// Kills: notes in another order or elsewhere, tensors in another order than was announced.
+    #[test]
+    fn a_header_is_these_bytes() {
+        let (_folder, path) = old();
+        let notes = |some: &[&str]| some.iter().map(|key| ((*key).to_owned(), "\"ü\n".to_owned())).collect();
+        let tensors =
+            announced(&[("b", Dtype::U64, &[0, 2]), ("\"", Dtype::F64, &[0]), ("a", Dtype::F32, &[0])]);
+        let described = r#""b":{"dtype":"U64","shape":[0,2],"data_offsets":[0,0]},"\"":{"dtype":"F64","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}"#;
+        let noted = r#""__metadata__":{"k":"\"ü\n","l":"\"ü\n"}"#;
+        for (some, tensors, wanted) in [
+            (&["l", "k"][..], &tensors[..], format!("{{{noted},{described}}}")),
+            (&["l", "k"], &[], format!("{{{noted}}}")),
+            (&[], &tensors, format!("{{{described}}}")),
+            (&[], &[], "{}".into()),
+        ] {
+            let mut writer = Writer::create(&path, &notes(some), tensors).unwrap();
+            writer.written = tensors.len();
+            writer.finish().unwrap();
+            let mut wanted = wanted.into_bytes();
+            wanted.resize(wanted.len().next_multiple_of(8), b' ');
+            let wanted = [&(wanted.len() as u64).to_le_bytes()[..], &wanted].concat();
+            assert_eq!(std::fs::read(&path).unwrap(), wanted);
         }
     }
 
@@ -270,7 +296,7 @@ mod tests {
     #[test]
     fn matrices_of_another_file_are_copied_or_rounded() {
         const COLS: usize = 2 * PIECE + 3;
-        let kinds = [Dtype::F64, Dtype::F32, Dtype::F16, Dtype::Bf16];
+        let kinds = [Dtype::F64, Dtype::F32, Dtype::F16, Dtype::BF16];
         let value = |i: usize| if i == 7 { f64::NAN } else { (i % 251) as f64 - 120.0 }; // exact in 8 bits
         let (_folder, path) = old();
         let names = ["a", "b", "c", "d"];
@@ -315,11 +341,11 @@ mod tests {
         assert_eq!(why(&path, writer.finish()), "nothing more can be written, as an earlier write failed");
         let mut writer = begin(Dtype::U64);
         assert_eq!(why(&path, writer.matrix("y", &x)), r#"tensor "y" has dtype F64, wanted U64"#);
-        let few = file.matrix("x", [1, 3]).map(|x| begin(Dtype::Bf16).matrix("z", &x)).unwrap();
+        let few = file.matrix("x", [1, 3]).map(|x| begin(Dtype::BF16).matrix("z", &x)).unwrap();
         assert_eq!(why(&path, few), r#"tensor "z" was given to write, wanted "y""#);
         drop(writer);
         assert_untouched(&folder, &path);
-        let mut writer = begin(Dtype::Bf16);
+        let mut writer = begin(Dtype::BF16);
         writer.matrix("y", &x).unwrap();
         writer.finish().unwrap();
         let y = File::open(&path).unwrap();

@@ -63,11 +63,7 @@ pub(super) fn build<'a>(
             if let Some(program) = message["executable"].as_str() {
                 let target = &message["target"];
                 let (name, kind) = (text(&target["name"]), text(&target["kind"][0]));
-                let krate = if kind == "lib" {
-                    name.clone()
-                } else {
-                    krate(&text(&target["src_path"]), &scratch.tree)
-                };
+                let krate = krate(&text(&target["src_path"]), &scratch.tree);
                 built.insert((krate, if kind == "lib" { kind } else { name }), program.into());
             }
         }
@@ -77,7 +73,7 @@ pub(super) fn build<'a>(
 
 /// The example that code of the museum is in the copy.
 pub(super) fn example(label: &Label) -> String {
-    format!("exhibit_{}", label.number)
+    format!("exhibit_{}", label.exhibit)
 }
 
 /// What the compiler says of each of these examples, where it refuses one.

@@ -10,24 +10,9 @@ use std::path::Path;
 /// The folder of the patches.
 pub(super) const FOLDER: &str = "docs/break";
 
-/// Every exercise, by name.
-pub(super) fn read(root: &Path) -> Result<Vec<Exercise>, String> {
-    let entries =
-        fs::read_dir(root.join(FOLDER)).map_err(|why| format!("{FOLDER} cannot be listed ({why})"))?;
-    let mut exercises = Vec::new();
-    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-        let text =
-            fs::read_to_string(&path).map_err(|why| format!("{} cannot be read ({why})", path.display()))?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        exercises.push(Exercise::read(&format!("{FOLDER}/{name}"), &text)?);
-    }
-    exercises.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(exercises)
-}
-
 /// The patch of an exercise that runs: put behind a switch, beside all others.
 pub(super) fn switched(exercise: &Exercise) -> Option<&String> {
-    let runs = matches!(exercise.killer, Killer::Test { .. }) && exercise.same_as.is_none();
+    let runs = matches!(exercise.killed_by, Killer::Test { .. }) && exercise.same_as.is_none();
     runs.then_some(&exercise.path)
 }
 
@@ -37,11 +22,11 @@ pub(super) fn switched(exercise: &Exercise) -> Option<&String> {
 /// If a program cannot be started, or a file not written.
 pub(super) fn wrong(scratch: &Scratch, built: &Built, all: &[&Exercise]) -> Result<Vec<String>, String> {
     let (tests, refused): (Vec<&Exercise>, Vec<_>) =
-        all.iter().partition(|exercise| matches!(exercise.killer, Killer::Test { .. }));
+        all.iter().partition(|exercise| matches!(exercise.killed_by, Killer::Test { .. }));
     let judged = each(&tests, |exercise| {
         let own = exercise.same_as.as_ref().unwrap_or(&exercise.name).clone();
         let on = exercise.beside.iter().fold(own, |on, before| format!("{on} {before}"));
-        Ok::<_, String>(missing(exercise, &ran(scratch, built, &exercise.killer, &on)?))
+        Ok::<_, String>(missing(exercise, &ran(scratch, built, &exercise.killed_by, &on)?))
     });
     let mut wrong = judged.into_iter().filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
     for exercise in refused {
@@ -51,7 +36,8 @@ pub(super) fn wrong(scratch: &Scratch, built: &Built, all: &[&Exercise]) -> Resu
 }
 
 /// Why the end of a test is not what the label says, if it is not.
-fn missing(Exercise { path, killer, says, .. }: &Exercise, Ended { status, said }: &Ended) -> Option<String> {
+fn missing(exercise: &Exercise, Ended { status, said }: &Ended) -> Option<String> {
+    let Exercise { path, killed_by: killer, .. } = exercise;
     if status.is_none_or(|status| status.success()) {
         return Some(format!(
             "{path}: {killer} {}",
@@ -59,8 +45,8 @@ fn missing(Exercise { path, killer, says, .. }: &Exercise, Ended { status, said 
         ));
     }
     let mut rest = &said[..];
-    for part in says {
-        let Some((_, after)) = rest.split_once(&**part) else {
+    for part in exercise.parts() {
+        let Some((_, after)) = rest.split_once(part) else {
             let last: Vec<_> = said.lines().rev().filter(|line| !line.trim().is_empty()).take(12).collect();
             let last: Vec<_> = last.into_iter().rev().collect();
             return Some(format!("{path}: {killer} does not say {part:?}, but:\n{}", last.join("\n")));
@@ -71,8 +57,11 @@ fn missing(Exercise { path, killer, says, .. }: &Exercise, Ended { status, said 
 }
 
 /// Why the compiler does not refuse what it should, if it does not. The copy is left as it was, its files' times too.
-fn accepted(scratch: &Scratch, Exercise { path, killer, .. }: &Exercise) -> Result<Option<String>, String> {
-    let Killer::Compiler { says } = killer else { return Ok(None) };
+fn accepted(
+    scratch: &Scratch,
+    Exercise { path, killed_by, .. }: &Exercise,
+) -> Result<Option<String>, String> {
+    let Killer::Compiler { says } = killed_by else { return Ok(None) };
     let cannot = |why: std::io::Error| format!("{path} cannot be tried ({why})");
     let patch = scratch.tree.join(path);
     let text = fs::read_to_string(&patch).map_err(cannot)?;
@@ -94,6 +83,7 @@ fn accepted(scratch: &Scratch, Exercise { path, killer, .. }: &Exercise) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::museum::header;
     use crate::museum::run::run;
     use std::process::Command;
     use std::time::Duration;
@@ -102,7 +92,7 @@ mod tests {
     #[test]
     fn what_an_exercise_does_not_print_is_said() {
         let text = "Killed by: layers lib x\nSays: Y … 3 of 4 differ\n";
-        let exercise = Exercise::read("docs/break/a-1.patch", text).unwrap();
+        let exercise = header::read("docs/break/a-1.patch", text).unwrap();
         let why = |script: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", script]);

@@ -1,97 +1,76 @@
-//! The label of an exhibit: the lines that stand before its patch, or as comments before code that does not compile.
+//! The label of an exhibit or an exercise: lines `Key: value` before its patch, or as comments before code that does not
+//! compile. A line that begins with two blanks goes on with the one before.
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, value::MapDeserializer};
+use serde_json::{Error, Value};
 
-/// What a label says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What the label of an exhibit says.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Label {
+    /// The file's name without its ending.
+    pub(crate) name: String,
+    /// The file that holds it, from the repository's root.
+    pub(crate) path: String,
     /// Its number, from 1.
-    pub(crate) number: usize,
+    pub(crate) exhibit: String,
     /// The bug, in a few words.
     pub(crate) title: String,
-    /// Who shipped it: `owner/repository#number`, of an issue or a pull request. None: it is in textbooks.
-    pub(crate) source: Option<Source>,
-    /// What the source says, or where the bug is known from.
-    pub(crate) told: String,
+    /// Who shipped it.
+    pub(crate) source: Source,
     /// What goes wrong.
     pub(crate) breaks: String,
     /// The check that rejects it.
-    pub(crate) killer: Killer,
+    pub(crate) killed_by: Killer,
     /// What a comparison of split with unsplit losses in f32 says.
-    pub(crate) loss: String,
-    /// The file that holds it, from the repository's root.
-    pub(crate) path: String,
+    pub(crate) f32_loss: String,
 }
 
-/// A public report.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A public report, or what is in textbooks.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub(crate) struct Source {
-    /// `owner/repository#number`.
+    /// `owner/repository#number`, of an issue or a pull request, or `textbook`.
     pub(crate) name: String,
-    /// Where to read it.
-    pub(crate) address: String,
+    /// Where to read the report.
+    pub(crate) address: Option<String>,
+    /// What it says, or where the bug is known from.
+    pub(crate) told: String,
 }
 
 /// Something that a chapter of the book tells its reader to break, and what is then printed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Exercise {
     /// The chapter and the number under "Break it", as `heads-1`; a letter follows where one item has several.
     pub(crate) name: String,
+    /// The file that holds it, from the repository's root.
+    pub(crate) path: String,
     /// The exhibit of the museum, or the exercise, that is the same edit; its patch is used.
     pub(crate) same_as: Option<String>,
     /// The exercise that is done before, and stays.
     pub(crate) beside: Option<String>,
     /// The check that fails.
-    pub(crate) killer: Killer,
-    /// Parts of its output, in this order.
-    pub(crate) says: Vec<String>,
-    /// The file that holds it, from the repository's root.
-    pub(crate) path: String,
+    pub(crate) killed_by: Killer,
+    /// Parts of its output, in this order, with ` … ` between them.
+    pub(crate) says: Option<String>,
 }
 
 impl Exercise {
-    /// Reads the label of a patch.
-    ///
-    /// # Errors
-    /// One sentence on what is missing or is no line of a label.
-    pub(crate) fn read(path: &str, text: &str) -> Result<Self, String> {
-        let says = |why: String| format!("{path}: {why}");
-        let (name, fields) = (path.rsplit('/').next().unwrap_or_default(), fields(text).map_err(says)?);
-        if let Some((key, _)) = fields.iter().find(|(k, _)| !EXERCISE.contains(&&**k)) {
-            return Err(says(format!("{key:?} is none of {EXERCISE:?}")));
-        }
-        let field = |key: &str| fields.iter().find(|(k, _)| k == key).map(|(_, value)| value.clone());
-        let killer =
-            field("Killed by").ok_or_else(|| says("the label needs a line `Killed by: ..`".into()))?;
-        Ok(Self {
-            name: name.trim_end_matches(".patch").into(),
-            same_as: field("Same as"),
-            beside: field("Beside"),
-            killer: self::killer(&killer).map_err(says)?,
-            says: field("Says").iter().flat_map(|text| text.split(" … ")).map(str::to_owned).collect(),
-            path: path.into(),
-        })
+    /// The parts of the output.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &str> {
+        self.says.iter().flat_map(|says| says.split(" … "))
     }
 }
 
-/// The lines of an exercise's label.
-const EXERCISE: [&str; 4] = ["Same as", "Beside", "Killed by", "Says"];
-
 /// What rejects an exhibit.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
 pub(crate) enum Killer {
     /// A test: its crate, `lib` or the name of a file of tests, its path.
-    Test {
-        /// The crate.
-        krate: String,
-        /// `lib`, or a file of the crate's tests.
-        target: String,
-        /// The test's path in it.
-        test: String,
-    },
-    /// The compiler.
-    Compiler {
-        /// A part of what it says.
-        says: String,
-    },
+    Test { krate: String, target: String, test: String },
+    /// The compiler, and a part of what it says.
+    Compiler { says: String },
 }
 
 impl std::fmt::Display for Killer {
@@ -104,106 +83,77 @@ impl std::fmt::Display for Killer {
     }
 }
 
-impl Label {
-    /// Reads the label of a file.
-    ///
-    /// # Errors
-    /// One sentence on what is missing or is no line of a label.
-    pub(crate) fn read(path: &str, text: &str) -> Result<Self, String> {
-        let says = |why: String| format!("{path}: {why}");
-        let fields = fields(text).map_err(says)?;
-        let field = |key: &str| -> Result<String, String> {
-            let mut found = fields.iter().filter(|(k, _)| k == key);
-            match (found.next(), found.next()) {
-                (Some((_, value)), None) if !value.is_empty() => Ok(value.clone()),
-                _ => Err(says(format!("the label needs one line `{key}: ..`"))),
-            }
-        };
-        let number = field("Exhibit")?;
-        let number = number.parse().map_err(|_| says(format!("{number:?} is no number of an exhibit")))?;
-        let (source, told) = source(&field("Source")?).map_err(says)?;
-        Ok(Self {
-            number,
-            title: field("Title")?,
-            source,
-            told,
-            breaks: field("Breaks")?,
-            killer: killer(&field("Killed by")?).map_err(says)?,
-            loss: field("F32 loss")?,
-            path: path.into(),
-        })
+/// Reads the label of a file.
+///
+/// # Errors
+/// One sentence on what is missing or is no line of a label.
+pub(crate) fn read<L: DeserializeOwned>(path: &str, text: &str) -> Result<L, String> {
+    let code = text.starts_with("//! ");
+    let lines = text.lines().take_while(|line| !line.is_empty() && line.starts_with("//! ") == code);
+    let lines: Vec<_> = lines.map(|line| line.trim_start_matches("//! ")).collect();
+    let name = path.rsplit(['/', '.']).nth(1).unwrap_or_default();
+    let mut fields = vec![("name".to_owned(), Value::from(name)), ("path".to_owned(), path.into())];
+    for line in lines.join("\n").replace("\n  ", " ").lines() {
+        let pair = line.trim_end().split_once(": ");
+        let (key, value) = pair.ok_or_else(|| format!("{path}: {line:?} is no line of a label"))?;
+        fields.push((key.to_lowercase().replace(' ', "_"), value.into()));
     }
+    L::deserialize(MapDeserializer::new(fields.into_iter())).map_err(|why: Error| format!("{path}: {why}"))
 }
 
-/// What is wrong with a collection of exhibits, which are sorted by their numbers.
+/// What is wrong with a collection of exhibits, which are sorted by their names.
 pub(crate) fn disorder(labels: &[Label]) -> Vec<String> {
     let mut wrong = Vec::new();
-    for (at, label) in labels.iter().enumerate() {
-        let (number, name) = (label.number, label.path.rsplit('/').next().unwrap_or_default());
-        if number != at + 1 {
-            wrong.push(format!("{}: number {number} where {} follows", label.path, at + 1));
+    for (at, Label { exhibit, name, path, .. }) in (1..).zip(labels) {
+        if *exhibit != at.to_string() {
+            wrong.push(format!("{path}: number {exhibit} where {at} follows"));
         }
-        if !name.starts_with(&format!("{number:02}-")) {
-            wrong.push(format!("{}: the name begins with another number than {number:02}", label.path));
+        if !name.starts_with(&format!("{exhibit:0>2}-")) {
+            wrong.push(format!("{path}: the name begins with another number than {exhibit:0>2}"));
         }
     }
-    let textbook = labels.iter().filter(|label| label.source.is_none()).count();
+    let textbook = labels.iter().filter(|label| label.source.address.is_none()).count();
     if textbook > 5 {
         wrong.push(format!("{textbook} exhibits without a public source; at most 5 may be textbook"));
     }
     wrong
 }
 
-/// The `Key: value` lines up to the patch or the code; a line that begins with a blank goes on with the one before.
-fn fields(text: &str) -> Result<Vec<(String, String)>, String> {
-    let code = text.starts_with("//! ");
-    let lines = text.lines().map_while(|line| {
-        if code { line.strip_prefix("//! ") } else { Some(line).filter(|line| !line.starts_with("diff ")) }
-    });
-    let mut fields: Vec<(String, String)> = Vec::new();
-    for line in lines.filter(|line| !line.trim().is_empty()) {
-        match (line.strip_prefix(' '), fields.last_mut(), line.split_once(": ")) {
-            (Some(more), Some((_, value)), _) => *value = format!("{value} {}", more.trim()),
-            (None, _, Some((key, value))) => fields.push((key.into(), value.trim().into())),
-            _ => return Err(format!("{line:?} is no line of a label")),
-        }
-    }
-    Ok(fields)
-}
-
 /// `owner/repository#7 (issue): what it says`, or `textbook: where it is known from`.
-fn source(text: &str) -> Result<(Option<Source>, String), String> {
-    let wanted = || format!("{text:?} is no source: `owner/repository#7 (issue): ..` or `textbook: ..`");
-    let (from, told) = text.split_once(": ").ok_or_else(wanted)?;
-    if from == "textbook" {
-        return Ok((None, told.into()));
+impl TryFrom<String> for Source {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        let read = || {
+            let (from, told) = text.split_once(": ")?;
+            let (name, kind) = from.split_once(' ').unwrap_or((from, ""));
+            let folder = match kind {
+                "(issue)" => "issues",
+                "(pull request)" => "pull",
+                _ => return (from == "textbook").then_some((from, None, told)),
+            };
+            let (repository, number) = name.split_once('#')?;
+            let is_right = repository.split('/').count() == 2 && number.parse::<u32>().is_ok();
+            let address = format!("https://github.com/{repository}/{folder}/{number}");
+            is_right.then_some((name, Some(address), told))
+        };
+        let wanted = "`owner/repository#7 (issue): ..` or `textbook: ..`";
+        let (name, address, told) = read().ok_or_else(|| format!("{text:?} is no source: {wanted}"))?;
+        Ok(Self { name: name.into(), address, told: told.into() })
     }
-    let (name, kind) = from.split_once(' ').ok_or_else(wanted)?;
-    let (repository, number) = name.split_once('#').ok_or_else(wanted)?;
-    let folder = match kind {
-        "(issue)" => "issues",
-        "(pull request)" => "pull",
-        _ => return Err(wanted()),
-    };
-    if repository.split('/').count() != 2 || number.parse::<u32>().is_err() {
-        return Err(wanted());
-    }
-    let address = format!("https://github.com/{repository}/{folder}/{number}");
-    Ok((Some(Source { name: name.into(), address }), told.into()))
 }
 
 /// `crate lib path::of::test`, `crate file test`, or `the compiler: ` and a part of what it says.
-fn killer(text: &str) -> Result<Killer, String> {
-    if let Some(says) = text.strip_prefix("the compiler: ") {
-        return Ok(Killer::Compiler { says: says.into() });
-    }
-    match text.split(' ').collect::<Vec<_>>()[..] {
-        [krate, target, test] => {
-            Ok(Killer::Test { krate: krate.into(), target: target.into(), test: test.into() })
+impl TryFrom<String> for Killer {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        if let Some(says) = text.strip_prefix("the compiler: ") {
+            return Ok(Killer::Compiler { says: says.into() });
         }
-        _ => Err(format!(
-            "{text:?} names no check: `crate lib path::of::test`, or `the compiler: what it says`"
-        )),
+        let words: Vec<_> = text.split(' ').map(str::to_owned).collect();
+        let wanted =
+            |_| format!("{text:?} names no check: `crate lib test`, or `the compiler: what it says`");
+        let [krate, target, test] = words.try_into().map_err(wanted)?;
+        Ok(Killer::Test { krate, target, test })
     }
 }
 
@@ -218,29 +168,31 @@ mod tests {
     /// Kills: a label that ends too early or too late, a line that is lost, an address of the wrong kind.
     #[test]
     fn labels_say_what_is_written() {
-        let label = Label::read("museum/07.patch", PATCH).unwrap();
-        let source = label.source.clone().unwrap();
-        assert_eq!((label.number, &*label.told, &*label.breaks), (7, "says so and so", "all: everything"));
-        assert_eq!((&*source.name, &*source.address), ("a/b#12", "https://github.com/a/b/pull/12"));
-        assert_eq!(label.killer.to_string(), "layers::row::tests::x");
-        assert_eq!(label.loss, "as much as rounding");
+        let label: Label = read("museum/07.patch", PATCH).unwrap();
+        let Source { name, address, told } = label.source;
+        assert_eq!((&*label.exhibit, &*told, &*label.breaks), ("7", "says so and so", "all: everything"));
+        assert_eq!((&*name, &*address.unwrap()), ("a/b#12", "https://github.com/a/b/pull/12"));
+        assert_eq!(label.killed_by.to_string(), "layers::row::tests::x");
+        assert_eq!(label.f32_loss, "as much as rounding");
         let lines: Vec<_> = PATCH.lines().take(7).map(|line| format!("//! {line}")).collect();
         let code = lines.join("\n");
         let code = code
             .replace("layers lib row::tests::x", "the compiler: no method")
             .replace("a/b#12 (pull request)", "textbook");
-        let label = Label::read("x.rs", &format!("{code}\nuse a: b;\n")).unwrap();
-        assert_eq!((label.killer, label.source), (Killer::Compiler { says: "no method".into() }, None));
+        let label: Label = read("x.rs", &format!("{code}\nuse a: b;\n")).unwrap();
+        assert_eq!(label.killed_by, Killer::Compiler { says: "no method".into() });
+        assert_eq!((&*label.source.name, label.source.address), ("textbook", None));
     }
 
     /// Kills: a line that is taken for another, a label with two titles or none.
     #[test]
     fn what_is_no_label_is_said() {
-        let why = |from: &str, to: &str| Label::read("p", &PATCH.replace(from, to)).unwrap_err();
-        assert_eq!(why("Title: A title\n", ""), "p: the label needs one line `Title: ..`");
-        assert_eq!(why("Title", "Title: x\nTitle"), "p: the label needs one line `Title: ..`");
-        assert_eq!(why("Exhibit: 7", "Exhibit: seven"), "p: \"seven\" is no number of an exhibit");
+        let why = |from: &str, to: &str| read::<Label>("p", &PATCH.replace(from, to)).unwrap_err();
+        assert_eq!(why("Title: A title\n", ""), "p: missing field `title`");
+        assert_eq!(why("Title", "Title: x\nTitle"), "p: duplicate field `title`");
         assert_eq!(why("Title: A title", "A title"), "p: \"A title\" is no line of a label");
+        assert_eq!(why("A title", ""), "p: \"Title: \" is no line of a label");
+        assert!(why("Title", "Name: x\nTitle").contains("duplicate field `name`"));
         for source in
             ["a/b (issue): x", "a#1 (issue): x", "a/b#x (issue): y", "a/b#1 (commit): x", "textbook"]
         {
@@ -254,23 +206,22 @@ mod tests {
     #[test]
     fn labels_of_exercises_say_what_is_written() {
         let text = "Same as: 7\nKilled by: layers lib row::tests::x\nSays: Y … 3 of 4\n  differ\n";
-        let read = |text: &str| Exercise::read("docs/break/the-ring-12b.patch", text);
+        let read = |text: &str| read::<Exercise>("docs/break/the-ring-12b.patch", text);
         let exercise = read(text).unwrap();
-        assert_eq!((&*exercise.name, exercise.same_as), ("the-ring-12b", Some("7".into())));
-        assert_eq!((exercise.says, exercise.beside), (vec!["Y".to_string(), "3 of 4 differ".into()], None));
+        assert_eq!((&*exercise.name, exercise.same_as.as_deref()), ("the-ring-12b", Some("7")));
+        assert_eq!((exercise.parts().collect(), &exercise.beside), (vec!["Y", "3 of 4 differ"], &None));
         let why = read(&text.replace("Says", "Prints")).unwrap_err();
-        assert!(why.contains("\"Prints\" is none of"), "{why}");
-        assert!(read("Says: Y\n").unwrap_err().contains("needs a line `Killed by"));
+        assert!(why.contains("unknown field `prints`"), "{why}");
+        assert!(read("Says: Y\n").unwrap_err().contains("missing field `killed_by`"));
     }
 
     /// Kills: numbers that leave a gap, a file under another's number, a museum of textbooks.
     #[test]
     fn planted_disorder_is_seen() {
-        let exhibit = |number: usize, path: String, source: bool| Label {
-            number,
-            path,
-            source: source.then(|| Source { name: "a/b#1".into(), address: String::new() }),
-            ..Label::read("p", PATCH).unwrap()
+        let exhibit = |number: usize, path: String, source: bool| {
+            let text = PATCH.replace("Exhibit: 7", &format!("Exhibit: {number}"));
+            let text = if source { text } else { text.replace("a/b#12 (pull request)", "textbook") };
+            read::<Label>(&path, &text).unwrap()
         };
         let many = |source| {
             (1..=6).map(|n| exhibit(n, format!("museum/{n:02}-x.patch"), source)).collect::<Vec<_>>()

@@ -25,14 +25,14 @@ macro_rules! exhibit {
 }
 ";
 
-/// Makes or renews the copy in `folder/tree` with all patches applied, and hands it back. Code that does not compile, by
+/// Makes or renews the copy of these files in `folder/tree` with all patches applied, and hands it back. Code that does not compile, by
 /// its name and its file, becomes examples. Files that stay the same are not touched, so that little is built again.
 ///
 /// # Errors
 /// One sentence for the terminal; it names every patch that does not apply alone, or the first that does not apply
 /// beside the others.
 pub(super) fn make(
-    root: &Path,
+    mut files: BTreeMap<PathBuf, Vec<u8>>,
     folder: &Path,
     patches: &[PathBuf],
     code: &[(String, &Path)],
@@ -41,7 +41,6 @@ pub(super) fn make(
     if fresh.exists() {
         fs::remove_dir_all(&fresh).map_err(|why| say("cannot be removed", &fresh, &why))?;
     }
-    let mut files = tracked(root)?;
     files.insert("tensor/src/exhibit.rs".into(), SWITCH.into());
     let lib = files.get_mut(Path::new("tensor/src/lib.rs")).ok_or("tensor/src/lib.rs is not tracked")?;
     lib.extend_from_slice(b"\npub mod exhibit;\n");
@@ -83,7 +82,7 @@ fn say(what: &str, path: &Path, why: &std::io::Error) -> String {
 }
 
 /// Every file that git tracks or would track, as it lies here.
-fn tracked(root: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>, String> {
+pub(super) fn tracked(root: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>, String> {
     let list = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"];
     let output = Command::new("git").args(list).current_dir(root).output();
     let output = output.map_err(|why| format!("git cannot be started ({why})"))?;

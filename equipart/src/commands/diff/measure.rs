@@ -137,8 +137,8 @@ fn exact(name: &str, a: &Section, b: &Section) -> Apart {
         (dtype, bytes.to_vec())
     };
     let ((kind, x), (other, y)) = (whole(a), whole(b));
-    let of = x.len() / kind.size();
-    let pairs = x.chunks(kind.size()).zip(y.chunks(kind.size()));
+    let size = kind.bitsize() / 8;
+    let (of, pairs) = (x.len() / size, x.chunks(size).zip(y.chunks(size)));
     let differ = if kind == other { pairs.filter(|(x, y)| x != y).count() } else { of };
     Apart { differ, of, largest: None, relative: None }
 }
@@ -196,7 +196,7 @@ fn own(section: &Section, run: &Matrix<'_>, truth: &Matrix<'_>) -> (Error, Optio
     let count = run.cols().max(1) as f64;
     let (mean, mean_size) = (sum / count, size / count);
     // What a run in bf16 sums in f32 is no better than what it sums.
-    let unit = unit(if section.is_bf16 { Dtype::Bf16 } else { run.dtype() });
+    let unit = unit(if section.is_bf16 { Dtype::BF16 } else { run.dtype() });
     (Error { mean, largest: most.value, mean_size, largest_size: largest.value, unit }, most.at)
 }
 

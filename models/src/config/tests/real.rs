@@ -113,7 +113,7 @@ fn models_as_they_are_found_have_the_shapes_they_are_known_for() {
 fn what_is_written_of_any_family_reads_back_as_itself() {
     for text in ALL {
         let config = Config::parse(text, "a.json").unwrap();
-        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16] {
             let text = config.to_json_in(dtype);
             assert_eq!(Config::parse(&text, "a.json").unwrap(), config, "{text}");
         }
@@ -148,7 +148,7 @@ fn every_key_that_is_written_is_read() {
 fn every_key_of_a_model_as_it_is_found_is_written_again() {
     for text in ALL {
         let config = Config::parse(text, "a.json").unwrap();
-        let written: Value = serde_json::from_str(&config.to_json_in(Dtype::Bf16)).unwrap();
+        let written: Value = serde_json::from_str(&config.to_json_in(Dtype::BF16)).unwrap();
         let read: Value = serde_json::from_str(text).unwrap();
         for (key, value) in read.as_object().unwrap() {
             let is_free = key.starts_with("summary_");
