@@ -1,6 +1,7 @@
-//! What is checked of every kernel: on the twin by `cargo test`, on a card by `equipart gpu-check`. A check is written once, for a
-//! side: it makes inputs, runs kernels on them and names what they give. The host runs it in f64, then the card, up to where
-//! the two differ.
+//! What is checked of every kernel: on the twin by `cargo test`, on a card by `equipart gpu-check`.
+//!
+//! A check is written once, for a side: it makes inputs, runs kernels on them and names what they give. The host
+//! runs it in f64. Then the card does, up to where the two differ.
 mod attention;
 mod elementwise;
 mod gemm;
@@ -18,6 +19,8 @@ use tensor::{
     Bf16, Category, Cpu, Device, Index, Place, PlaceError, Real, Scalar, Tensor, View, ViewMut, mix,
 };
 
+type Outcome = Result<(), String>;
+
 /// A check of a kind of card.
 pub struct Check<P> {
     /// Which file it is in, and that of the kernels.
@@ -27,7 +30,7 @@ pub struct Check<P> {
     /// The kernels whose check it is.
     pub kernels: &'static [&'static str],
     /// It returns where the card is wrong, if it is.
-    pub run: fn(&P) -> Result<(), String>,
+    pub run: fn(&P) -> Outcome,
 }
 
 /// A kind of card that can be checked.
@@ -43,10 +46,19 @@ pub trait Checked: Place {
 impl Checked for Gpu {
     type Wide = Cuda<f32>;
     type Narrow = Cuda<Bf16>;
-    const OWN: &'static [Check<Self>] = &[gemm::BY_RUNGS, norm::BY_HAND];
+    const OWN: &'static [Check<Self>] = &[
+        Check {
+            family: "gemm",
+            name: "every way to compute a product",
+            kernels: &[],
+            run: gemm::by_every_rung,
+        },
+        Check { family: "norm", name: "rms norm by hand", kernels: &[], run: norm::by_hand },
+    ];
 }
 
-/// Makes the table of checks. Each kernel of the list stands in one row: without one, or with two, this does not compile.
+/// Makes the table of checks. Each kernel of the list stands in one row.
+/// A kernel without a row, or with two, does not compile.
 macro_rules! table {
     ($($family:ident { $($name:literal $check:ident [$($kernel:ident)*])* })*) => {
         #[allow(non_upper_case_globals)]
@@ -164,46 +176,31 @@ pub(crate) struct Side<D: On> {
     given: VecDeque<Vec<f64>>,
 }
 
+/// What a side does.
+type Body<D> = fn(&mut Side<D>);
+
 /// Runs a check on the host, then on the card.
 ///
 /// # Errors
 /// Where the card is wrong first.
-pub(crate) fn compare<D: On>(
-    place: &D::Place,
-    number: Number,
-    of_card: fn(&mut Side<D>),
-    of_host: fn(&mut Side<Cpu<f64>>),
-) -> Result<(), String> {
+pub(crate) fn compare<D: On>(place: &D::Place, number: Number, of: Body<D>, host: Body<Cpu<f64>>) -> Outcome {
     let (case, given) = (String::new(), VecDeque::new());
-    let mut host = Side { on: Cpu::default(), number, host: true, case, given };
-    of_host(&mut host);
-    let Side { case, given, .. } = host;
+    let mut by_host = Side { on: Cpu::default(), number, host: true, case, given };
+    host(&mut by_host);
+    let Side { case, given, .. } = by_host;
     let mut card = Side { on: D::on(place).clone(), number, host: false, case, given };
-    PlaceError::caught(|| of_card(&mut card)).map_err(|PlaceError(why)| why)
+    PlaceError::caught(|| of(&mut card)).map_err(|PlaceError(why)| why)
 }
 
 impl<D: On> Side<D> {
-    fn make<T>(
-        &self,
-        number: Number,
-        [rows, cols, whole, at]: [usize; 4],
-        f: impl Fn(usize) -> f64,
-    ) -> Matrix<T>
-    where
-        T: Device<Place = D::Place, Elem: Real>,
-    {
-        let value = |i| T::Elem::from_f64((number.rounded)(f(i)));
-        let tensor = Tensor::from_fn(T::on(self.on.place()), Category::Buffers, rows, whole, value);
-        Matrix { tensor, number, window: [0, at, rows, cols] }
-    }
-    /// A window of rows, columns, columns of what it is a window of, and where it begins. Element `i` of that is `f(i)`, rounded to
-    /// the card's number.
+    /// A window: its rows, its columns, the columns of what it lies in, and the column where it begins.
+    /// Element `i` of what it lies in is `f(i)`, rounded to the card's number.
     pub(crate) fn of(&self, shape: [usize; 4], f: impl Fn(usize) -> f64) -> Matrix<D> {
-        self.make(self.number, shape, f)
+        Matrix::new(self.on.place(), self.number, shape, f)
     }
     /// The same of wide numbers.
     pub(crate) fn wide(&self, shape: [usize; 4], f: impl Fn(usize) -> f64) -> Matrix<D::Wide> {
-        self.make(F32, shape, f)
+        Matrix::new(self.on.place(), F32, shape, f)
     }
     /// Whole numbers.
     pub(crate) fn words(&self, list: &[u32]) -> Index<D::Place> {
@@ -225,7 +222,8 @@ impl<D: On> Side<D> {
         }
         self.given.pop_front().expect("both sides are asked alike")
     }
-    /// That the card has what the host has, within `slack` tolerances of its number; of 0, the same numbers when rounded.
+    /// That the card has what the host has, within `slack` tolerances of its number.
+    /// A slack of 0 wants the host's numbers, rounded.
     pub(crate) fn close(&mut self, what: &str, of: &impl Output, slack: f64) {
         let wanted = self.of_host(of.output().2);
         self.beside(what, of, &wanted, slack);
@@ -256,8 +254,8 @@ impl<D: On> Side<D> {
         let halves = values.iter().flat_map(|x| [x.to_bits() >> 32, x.to_bits() & 0xffff_ffff]);
         self.close(what, &halves.map(|half| half as f64).collect::<Vec<_>>(), 0.0);
     }
-    /// That all numbers together are off by less than half a tolerance in the root of the mean square: where hundreds of rounded
-    /// weights are added up, a few sums are off by more than others.
+    /// That all numbers together are off by less than half a tolerance in the root of the mean square.
+    /// Where hundreds of rounded weights are added up, a few sums are off by more than others.
     pub(crate) fn near(&mut self, what: &str, of: &impl Output) {
         let (number, _, seen) = of.output();
         let wanted = self.of_host(seen.clone());
@@ -283,6 +281,11 @@ pub(crate) struct Matrix<D: Device> {
 }
 
 impl<D: Device<Elem: Real>> Matrix<D> {
+    fn new(place: &D::Place, number: Number, shape: [usize; 4], f: impl Fn(usize) -> f64) -> Self {
+        let ([rows, cols, whole, at], value) = (shape, |i| D::Elem::from_f64((number.rounded)(f(i))));
+        let tensor = Tensor::from_fn(D::on(place), Category::Buffers, rows, whole, value);
+        Self { tensor, number, window: [0, at, rows, cols] }
+    }
     /// The window.
     pub(crate) fn of(&self) -> View<'_, D> {
         self.part(self.window)
@@ -338,11 +341,12 @@ pub(crate) fn whole(seed: u64) -> impl Fn(usize) -> f64 + Copy {
     move |i| (mix(mix(seed) ^ i as u64) % 17) as f64 - 8.0
 }
 
-/// Runs a kernel, and compares what it wrote, each within so many tolerances: `check!(c, add(y.to(), a.of()), y = 0.0)`.
+/// Runs a kernel, and compares what it wrote: `check!(c.add(y.to(), a.of()) => y 0.5)`.
+/// The number is a slack, as [`Side::close`] has it.
 macro_rules! check {
-    ($side:expr, $kernel:ident($($argument:expr),* $(,)?) $(, $output:ident = $slack:expr)* $(,)?) => {
+    ($side:ident.$kernel:ident($($argument:expr),*) $(=> $($output:ident $slack:expr),*)?) => {
         $side.on.$kernel($($argument),*);
-        $($side.close(concat!(stringify!($output), " of ", stringify!($kernel)), &$output, $slack);)*
+        $($($side.close(concat!(stringify!($output), " of ", stringify!($kernel)), &$output, $slack);)*)?
     };
 }
 pub(crate) use check;

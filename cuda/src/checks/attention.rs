@@ -51,11 +51,12 @@ fn drawn(seed: u64, [rows, _, whole, _]: [usize; 4]) -> impl Fn(usize) -> f64 {
 }
 
 /// A running softmax.
-fn running<'a, D: Device<Elem: Real>>([out, max, sum]: [&'a mut Matrix<D>; 3]) -> Softmax<'a, D> {
+fn running<D: Device<Elem: Real>>([out, max, sum]: [&mut Matrix<D>; 3]) -> Softmax<'_, D> {
     Softmax { out: out.to(), max: max.to(), sum: sum.to() }
 }
 
-/// Forward, if all keys of each query are in one span; then the same carried, and the gradients if every query sees a key.
+/// Forward, if all keys of each query are in one span; then the same carried.
+/// Then the gradients, if every query sees a key.
 fn each<D: On>(c: &mut Side<D>, case: &Case, seen: bool) {
     let (attend, heads @ Heads { queries, keys, dim }) = (&case.attend, case.attend.heads);
     c.case = format!("{attend:?}");
@@ -70,26 +71,22 @@ fn each<D: On>(c: &mut Side<D>, case: &Case, seen: bool) {
     if let ([spans], false) = (&case.calls[..], case.shared) {
         let (mut o, mut lse) = (c.of(query, drawn(5, query)), c.wide(numbers, |i| i as f64));
         let (spans, mut scratch) = (c.index(spans), scratch(c));
-        check!(c, attention(attend, &spans, qkv(), o.to(), lse.to(), scratch.to()), o = SLACK, lse = SLACK);
+        check!(c.attention(attend, &spans, qkv(), o.to(), lse.to(), scratch.to()) => o SLACK, lse SLACK);
         c.near("o of attention", &o);
     }
     let (mut out, mut sum) = (c.wide(query, drawn(6, query)), c.wide(numbers, |_| 0.0));
     let mut max = c.wide(numbers, |_| f64::NEG_INFINITY);
-    // Weights are rounded on tensor cores, half a tolerance of their size; sums of up to some hundred are not yet divided.
+    // Weights are rounded on tensor cores, half a tolerance of their size.
+    // Sums of up to some hundred are not yet divided.
     let rounded = 4.0 * SLACK * c.number.tolerance / F32.tolerance;
     for spans in &case.calls {
         let (spans, mut scratch) = (c.index(spans), scratch(c));
         let run = running([&mut out, &mut max, &mut sum]);
-        check!(
-            c,
-            attention_block(attend, &spans, qkv(), run, scratch.to()),
-            out = rounded,
-            max = SLACK,
-            sum = SLACK
-        );
+        check!(c.attention_block(attend, &spans, qkv(), run, scratch.to())
+            => out rounded, max SLACK, sum SLACK);
     }
     let (mut o, run) = (c.of(query, drawn(7, query)), running([&mut out, &mut max, &mut sum]));
-    check!(c, attention_finish(heads, o.to(), run), max = SLACK, o = SLACK);
+    check!(c.attention_finish(heads, o.to(), run) => max SLACK, o SLACK);
     c.near("o of attention_finish", &o);
     if !seen {
         return;
@@ -97,14 +94,14 @@ fn each<D: On>(c: &mut Side<D>, case: &Case, seen: bool) {
     // Both sides are given the same output, the host's when rounded.
     let given = c.of_host(o.read());
     let (o, mut delta) = (c.of(query, |i| given[i]), c.wide(numbers, |i| i as f64));
-    check!(c, attention_delta(heads, delta.to(), o.of(), d_o.of()), delta = SLACK);
+    check!(c.attention_delta(heads, delta.to(), o.of(), d_o.of()) => delta SLACK);
     // They are added to what is there.
     let [mut dq, mut dk, mut dv] =
         [(8, query), (9, key), (10, key)].map(|(seed, shape)| c.of(shape, draw(seed)));
     for spans in &case.calls {
         let (spans, mut scratch) = (c.index(spans), scratch(c));
         let (saved, to) = ((max.of(), delta.of()), [dq.to(), dk.to(), dv.to()]);
-        check!(c, attention_backward(attend, &spans, qkv(), saved, d_o.of(), to, scratch.to()));
+        check!(c.attention_backward(attend, &spans, qkv(), saved, d_o.of(), to, scratch.to()));
     }
     for (what, d) in [("dq", &dq), ("dk", &dk), ("dv", &dv)] {
         c.close(what, d, 4.0 * SLACK);
@@ -132,7 +129,7 @@ pub(crate) fn texts<D: On>(c: &mut Side<D>) {
 /// From one feature to 256, in windows that are aligned and not.
 pub(crate) fn dimensions<D: On>(c: &mut Side<D>) {
     let of = |dim, edge| case([2, 1, dim], Mask::Causal, [itself(0, 66, 3)]).with(edge, None);
-    several(c, [of(1, 0), of(63, 1), of(64, 0), of(65, 0), of(128, 8), of(128, 3), of(200, 4), of(256, 0)])
+    several(c, [of(1, 0), of(63, 1), of(64, 0), of(65, 0), of(128, 8), of(128, 3), of(200, 4), of(256, 0)]);
 }
 
 /// One token after many, whose keys are split; in two calls, too, and through a window.

@@ -1,11 +1,11 @@
 //! Checks of products: whole numbers, so that every sum is exact.
-use super::{BF16, Check, F32, Matrix, On, Side, check, compare, whole};
+use super::{BF16, F32, Matrix, On, Side, check, compare, whole};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use crate::launches::gemm::Rung;
 use crate::launches::{Launches, Window};
 use kernels::{Kernels, Write};
-use tensor::{Bf16, Cpu, Device, Real, Scalar, View};
+use tensor::{Bf16, Cpu, Device, Scalar, View};
 
 /// The factors of a product of this size in a layout (bit 0: A is transposed, bit 1: B is).
 struct Factors<D: Device> {
@@ -31,9 +31,11 @@ impl<D: On> Factors<D> {
     fn of(&self) -> [View<'_, D>; 2] {
         [(&self.a, 1), (&self.b, 2)].map(|(x, bit)| if self.layout & bit > 0 { x.of().t() } else { x.of() })
     }
-    /// What it is written to, of its numbers and of wide ones, in windows that are aligned where the rows are, and how.
+    /// What the product is written to, of its numbers and of wide ones, and how.
+    /// Its windows are aligned where the rows are.
     fn to(&self, c: &Side<D>) -> (Matrix<D>, Matrix<D::Wide>, Write) {
-        let ([m, n, _], write) = (self.size, if self.layout % 3 == 0 { Write::Add } else { Write::Set });
+        let ([m, n, _], write) =
+            (self.size, if self.layout.is_multiple_of(3) { Write::Add } else { Write::Set });
         (c.of([m, n, n + 24, 8], whole(7)), c.wide([m, n, n + 24, 8], whole(7)), write)
     }
 }
@@ -46,25 +48,20 @@ pub(crate) fn products<D: On>(c: &mut Side<D>) {
             let ([a, b], mut to) = (factors.of(), c.of([m, n, n + 4, 2], whole(90)));
             let mut wide = c.wide([m, n, n + 2, 1], whole(95));
             for write in [Write::Set, Write::Add] {
-                check!(c, gemm(to.to(), a, b, write), to = 0.0);
-                check!(c, gemm_wide(wide.to(), a, b, write), wide = 0.0);
+                check!(c.gemm(to.to(), a, b, write) => to 0.0);
+                check!(c.gemm_wide(wide.to(), a, b, write) => wide 0.0);
             }
             let packed = c.on.pack(b);
-            check!(c, gemm_packed(to.to(), a, &packed, Write::Set), to = 0.0);
+            check!(c.gemm_packed(to.to(), a, &packed, Write::Set) => to 0.0);
         }
     }
 }
 
 /// Every way to compute a product.
-pub(crate) const BY_RUNGS: Check<Gpu> = Check {
-    family: "gemm",
-    name: "every way to compute a product",
-    kernels: &[],
-    run: |gpu| {
-        compare::<Cuda<f32>>(gpu, F32, rungs, |c| sizes(c, by_host))?;
-        compare::<Cuda<Bf16>>(gpu, BF16, rungs, |c| sizes(c, by_host))
-    },
-};
+pub(crate) fn by_every_rung(gpu: &Gpu) -> Result<(), String> {
+    compare::<Cuda<f32>>(gpu, F32, rungs, |c| sizes(c, by_host))?;
+    compare::<Cuda<Bf16>>(gpu, BF16, rungs, |c| sizes(c, by_host))
+}
 
 /// Aligned windows and others, tiles that are not full, several tiles each way, few steps and many, few rows.
 fn sizes<D: On>(c: &mut Side<D>, mut each: impl FnMut(&mut Side<D>, &Factors<D>)) {
@@ -86,10 +83,7 @@ fn by_host(c: &mut Side<Cpu<f64>>, factors: &Factors<Cpu<f64>>) {
 }
 
 /// Every rung that is for such windows.
-fn rungs<S: Real + Scalar<Wide = f32>>(c: &mut Side<Cuda<S>>)
-where
-    Cuda<S>: Kernels<Wide = Cuda<f32>> + On<Place = Gpu>,
-{
+fn rungs<D: On<Place = Gpu, Elem: Scalar<Wide = f32>>>(c: &mut Side<D>) {
     let mut tried = [false; Rung::ALL.len()];
     sizes(c, |c, factors| {
         // Other rungs take long on one row, for what they would say.
@@ -98,28 +92,25 @@ where
         tried.iter_mut().zip(now).for_each(|(tried, now)| *tried |= now);
     });
     for (rung, tried) in Rung::ALL.into_iter().zip(tried) {
-        if !tried && (S::NARROW != matches!(rung, Rung::Tiled)) {
-            c.wrong(format!("{rung:?} is for no product that was tried in {}", S::NAME));
+        if !tried && (D::Elem::NARROW != matches!(rung, Rung::Tiled)) {
+            c.wrong(format!("{rung:?} is for no product that was tried in {}", D::Elem::NAME));
         }
     }
 }
 
 /// C (+)= A·B by each of these rungs, if it is for these factors; which were.
-fn by_rungs<S: Real + Scalar<Wide = f32>>(
-    c: &mut Side<Cuda<S>>,
-    factors: &Factors<Cuda<S>>,
+fn by_rungs<D: On<Place = Gpu, Elem: Scalar<Wide = f32>>>(
+    c: &mut Side<D>,
+    factors: &Factors<D>,
     suits: impl Fn(&Rung) -> bool,
-) -> [bool; Rung::ALL.len()]
-where
-    Cuda<S>: Kernels<Wide = Cuda<f32>> + On<Place = Gpu>,
-{
+) -> [bool; Rung::ALL.len()] {
     let [of_own, of_wide] = [(); 2].map(|()| c.of_host(Vec::new()));
     let [a, b] = factors.of().map(|x| Window::from(&x));
     Rung::ALL.map(|rung| {
         let (mut own, mut wide, write) = factors.to(c);
         let gpu = c.on.place().clone();
         let by = |to: Window, wide| {
-            suits(&rung) && Launches::<S>::on(&gpu).product(Some(rung), [to, a, b], wide, write)
+            suits(&rung) && Launches::<D::Elem>::on(&gpu).product(Some(rung), [to, a, b], wide, write)
         };
         let done = [by((&own.to()).into(), false), by((&wide.to()).into(), true)];
         if done[0] {
@@ -134,23 +125,18 @@ where
 
 /// One product of Hopper's own.
 #[cfg(test)]
-pub(super) const ON_HOPPER: Check<Gpu> = Check {
-    family: "gemm",
-    name: "a product on Hopper",
-    kernels: &[],
-    run: |gpu| {
-        fn factors<D: On>(c: &mut Side<D>) -> Factors<D> {
-            Factors::new(c, 1, [130, 264, 40], 0, 8)
+pub(super) fn on_hopper(gpu: &Gpu) -> Result<(), String> {
+    fn factors<D: On>(c: &mut Side<D>) -> Factors<D> {
+        Factors::new(c, 1, [130, 264, 40], 0, 8)
+    }
+    let on_card = |c: &mut Side<Cuda<Bf16>>| {
+        let factors = factors(c);
+        if !by_rungs(c, &factors, |rung| matches!(rung, Rung::Hopper)).contains(&true) {
+            c.wrong("Hopper's rung is not for it".into());
         }
-        let on_card = |c: &mut Side<Cuda<Bf16>>| {
-            let factors = factors(c);
-            if !by_rungs(c, &factors, |rung| matches!(rung, Rung::Hopper)).contains(&true) {
-                c.wrong("Hopper's rung is not for it".into());
-            }
-        };
-        compare(gpu, BF16, on_card, |c| {
-            let factors = factors(c);
-            by_host(c, &factors);
-        })
-    },
-};
+    };
+    compare(gpu, BF16, on_card, |c| {
+        let factors = factors(c);
+        by_host(c, &factors);
+    })
+}

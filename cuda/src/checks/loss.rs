@@ -22,7 +22,7 @@ pub(crate) fn embed<D: On>(c: &mut Side<D>) {
     for ([cols, wide, at], first) in sliced(7) {
         let (all, slice) = (c.words(&drawn(50, 30)), Slice { first, len: 13 });
         let [table, mut y] = [(1, 13), (2, 51)].map(|(seed, rows)| c.of([rows, cols, wide, at], whole(seed)));
-        check!(c, embed(y.to(), table.of(), &all, slice), y = 0.0);
+        check!(c.embed(y.to(), table.of(), &all, slice) => y 0.0);
     }
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn embed_backward<D: On>(c: &mut Side<D>) {
                     *sum = f64::from(*sum as f32 + d[i * wide + at + j] as f32);
                 }
             }
-            check!(c, embed_backward(dtable.to(), dy.of(), &c.words(&list), Slice { first, len }));
+            check!(c.embed_backward(dtable.to(), dy.of(), &c.words(&list), Slice { first, len }));
             c.bits("the embedding's gradient", &if c.host { wanted } else { dtable.read() });
         }
     }
@@ -61,10 +61,10 @@ pub(crate) fn sums<D: On>(c: &mut Side<D>) {
         let (targets, slice) = (c.words(&drawn(40, cols + 20)), Slice { first, len: cols });
         let logits = c.of([40, cols, wide, at], draw(1));
         let [mut m, mut two, mut three] = [1, 2, 3].map(|n| c.wide([40, n, n + 1, 1], draw(n as u64 + 1)));
-        check!(c, row_stab(m.to(), logits.of()), m = 0.0);
+        check!(c.row_stab(m.to(), logits.of()) => m 0.0);
         let m = c.wide([40, 1, 2, 1], |i| 2.0 + (i % 5) as f64 / 4.0);
         for sums in [&mut two, &mut three] {
-            check!(c, row_sums(sums.to(), logits.of(), m.of(), &targets, slice));
+            check!(c.row_sums(sums.to(), logits.of(), m.of(), &targets, slice));
             c.close("sums of logits", sums, 4.0); // of some hundreds
         }
     }
@@ -88,7 +88,7 @@ pub(crate) fn cross_entropy<D: On>(c: &mut Side<D>) {
         let sums = c.of([rows, n, 4, 1], |i| 0.5 + (i * 7 % 64) as f64 / 8.0);
         let [mut loss, mut m] = [[1, 1, 3, 1], [rows, 1, 4, 2]].map(|shape| c.of(shape, draw(1)));
         // The card's bf16 is squared after it is rounded.
-        check!(c, cross_entropy(loss.to(), m.to(), sums.of(), &targets, &terms), m = 1.0, loss = 4.0);
+        check!(c.cross_entropy(loss.to(), m.to(), sums.of(), &targets, &terms) => m 1.0, loss 4.0);
     }
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn cross_entropy_backward<D: On>(c: &mut Side<D>) {
         let mut logits = c.of([40, cols, wide, at], draw(1));
         let lse = c.wide([40, 1, 2, 1], |i| (i % 9) as f64 / 4.0);
         let terms = LossTerms { mean_over: terms.mean_over / 8, ..*terms };
-        check!(c, cross_entropy_backward(logits.to(), lse.of(), &targets, slice, &terms), logits = 2.0);
+        check!(c.cross_entropy_backward(logits.to(), lse.of(), &targets, slice, &terms) => logits 2.0);
     }
 }
 
@@ -110,6 +110,6 @@ pub(crate) fn mean_square<D: On>(c: &mut Side<D>) {
     for ((rows, [cols, wide, at]), numbers) in shapes.flat_map(|shape| [0, 32, 4096].map(|n| (shape, n))) {
         let [mut x, y] = [1, 2].map(|seed| c.of([rows, cols, wide, at], whole(seed)));
         let mut loss = c.wide([1, 1, 3, 1], draw(3));
-        check!(c, mean_square(loss.to(), x.to(), y.of(), numbers), loss = 0.0, x = 0.0);
+        check!(c.mean_square(loss.to(), x.to(), y.of(), numbers) => loss 0.0, x 0.0);
     }
 }

@@ -1,5 +1,5 @@
 //! Checks of `norm.cu`.
-use super::{Check, F32, Matrix, On, Side, check, compare, draw};
+use super::{F32, Matrix, On, Side, check, compare, draw};
 use crate::card::KernelName;
 use crate::device::Cuda;
 use crate::gpu::Gpu;
@@ -35,21 +35,15 @@ fn rms_by<D: On>(c: &mut Side<D>, compute: impl Fn(&D, ViewMut<D>, ViewMut<D::Wi
     }
 }
 
-/// The kernel that is written by hand and the compiled one, where there is a card: the same but for the order of sums.
-pub(crate) const BY_HAND: Check<Gpu> = Check {
-    family: "norm",
-    name: "rms norm by hand",
-    kernels: &[],
-    run: |gpu| {
-        const KERNEL: KernelName = ("rms_norm_by_hand", "");
-        let by_hand = |c: &mut Side<Cuda<f32>>| {
-            rms_by(c, |on, y, r, x, gain| {
-                Launches::on(on.place()).rms_norm_as(KERNEL, y, r, x, gain, EPS);
-            });
-        };
-        if gpu.card().has(KERNEL) { compare(gpu, F32, by_hand, rms) } else { Ok(()) }
-    },
-};
+/// The kernel that is written by hand, where there is a card.
+/// It gives what the compiled one gives, but for the order of sums.
+pub(crate) fn by_hand(gpu: &Gpu) -> Result<(), String> {
+    const KERNEL: KernelName = ("rms_norm_by_hand", "");
+    let launch = |c: &mut Side<Cuda<f32>>| {
+        rms_by(c, |on, y, r, x, gain| Launches::on(on.place()).rms_norm_as(KERNEL, y, r, x, gain, EPS));
+    };
+    if gpu.card().has(KERNEL) { compare(gpu, F32, launch, rms) } else { Ok(()) }
+}
 
 /// How many roundings a sum over rows may have: some for each of the steps in which few numbers are added.
 fn sums(rows: usize) -> f64 {
@@ -75,12 +69,8 @@ pub(crate) fn rms_backward<D: On>(c: &mut Side<D>) {
         let (dy, mut dx, skip) = (c.of(shape, draw(3)), c.of(shape, draw(5)), skip.map(|s| c.of(s, draw(4))));
         let stats = c.wide([rows, 1, 3, 1], |i| 0.5 + (i % 7) as f64 / 8.0);
         let (mut dgain, skip) = (c.wide([1, cols, cols + 1, 1], draw(6)), skip.as_ref().map(Matrix::of));
-        check!(
-            c,
-            rms_norm_backward(dx.to(), dgain.to(), x.of(), stats.of(), gain.of(), dy.of(), skip),
-            dx = 3.0,
-            dgain = sums(rows)
-        );
+        check!(c.rms_norm_backward(dx.to(), dgain.to(), x.of(), stats.of(), gain.of(), dy.of(), skip)
+            => dx 3.0, dgain sums(rows));
     }
 }
 
@@ -89,7 +79,7 @@ pub(crate) fn layer<D: On>(c: &mut Side<D>) {
         let [gain, bias] = [2, 3].map(|seed| c.of([1, cols, whole, at], draw(seed)));
         let (x, mut y, mut stats) =
             (c.of(shape, far), c.of(shape, draw(4)), c.wide([rows, 2, 4, 1], draw(5)));
-        check!(c, layer_norm(y.to(), stats.to(), x.of(), gain.of(), bias.of(), EPS), stats = 1.0, y = 4.0);
+        check!(c.layer_norm(y.to(), stats.to(), x.of(), gain.of(), bias.of(), EPS) => stats 1.0, y 4.0);
     }
 }
 
@@ -100,12 +90,7 @@ pub(crate) fn layer_backward<D: On>(c: &mut Side<D>) {
         let stats = c.wide([rows, 2, 4, 1], |i| if i % 4 == 1 { 10.0 } else { 0.5 + (i % 7) as f64 / 8.0 });
         let [mut dgain, mut dbias] = [6, 7].map(|seed| c.wide([1, cols, cols + 1, 1], draw(seed)));
         let (sides, skip) = ([dgain.to(), dbias.to()], skip.as_ref().map(Matrix::of));
-        check!(
-            c,
-            layer_norm_backward(dx.to(), sides, x.of(), stats.of(), gain.of(), dy.of(), skip),
-            dx = 6.0,
-            dgain = sums(rows),
-            dbias = sums(rows)
-        );
+        check!(c.layer_norm_backward(dx.to(), sides, x.of(), stats.of(), gain.of(), dy.of(), skip)
+            => dx 6.0, dgain sums(rows), dbias sums(rows));
     }
 }

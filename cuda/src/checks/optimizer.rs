@@ -11,7 +11,7 @@ pub(crate) fn norms<D: On>(c: &mut Side<D>) {
         // Of bf16 all sums stay below 257, the least whole number that it has not.
         let few = |i| f64::from(u8::from(i % 11 == 4)) * (1 + i % 2) as f64;
         let x = c.of([rows, take, cols, first], few);
-        check!(c, add_norm2(sum.part_mut([1, 2, 1, 1]), x.of()), sum = 0.0);
+        check!(c.add_norm2(sum.part_mut([1, 2, 1, 1]), x.of()) => sum 0.0);
     }
 }
 
@@ -20,7 +20,7 @@ pub(crate) fn many_blocks<D: On>(c: &mut Side<D>) {
     let x = c.of([301, 1031, 1031, 0], draw(1));
     let [first, second] = [(); 2].map(|()| {
         let mut sum = c.of([1, 1, 1, 0], |_| 0.5);
-        check!(c, add_norm2(sum.to(), x.of()), sum = 2.0);
+        check!(c.add_norm2(sum.to(), x.of()) => sum 2.0);
         sum.read()[0].to_bits()
     });
     c.close("whether the same sum has the same bits", &vec![f64::from(first == second)], 0.0);
@@ -31,7 +31,7 @@ pub(crate) fn clips<D: On>(c: &mut Side<D>) {
     let norms = c.of([1, 5, 5, 0], |i| [4.0, 0.25, 0.0, 3.0, f64::NAN][i]);
     let mut factors = c.of([1, 5, 5, 0], |_| 9.0);
     for at in (0..5).map(|i| [0, i, 1, 1]) {
-        check!(c, clip_factor(factors.part_mut(at), norms.part(at), 0.75));
+        check!(c.clip_factor(factors.part_mut(at), norms.part(at), 0.75));
     }
     c.close("factors", &factors, if c.number.narrow { 1.0 } else { 0.1 });
 }
@@ -45,12 +45,8 @@ pub(crate) fn steps_of_sgd<D: On>(c: &mut Side<D>) {
     for (at, with_master) in WINDOWS.into_iter().flat_map(|at| [(at, false), (at, true)]) {
         let (mut w, mut master) = (c.of(ALL, whole(1)), c.wide(ALL, whole(1)));
         let of_master = with_master.then(|| master.part_mut(at));
-        check!(
-            c,
-            sgd(w.part_mut(at), of_master, g.part(at), factor.of(), 2f64.powi(-12)),
-            w = 0.0,
-            master = 0.0
-        );
+        check!(c.sgd(w.part_mut(at), of_master, g.part(at), factor.of(), 2f64.powi(-12))
+            => w 0.0, master 0.0);
     }
 }
 
@@ -67,7 +63,7 @@ pub(crate) fn steps_of_adamw<D: On>(c: &mut Side<D>) {
             let constants = AdamW { lr: 0.125, beta1: 0.875, beta2: 0.9375, eps: 0.0625, decay: 0.25, step };
             let of_master = with_master.then(|| master.part_mut(at));
             let moments = (m.part_mut(at), v.part_mut(at));
-            check!(c, adamw(w.part_mut(at), of_master, moments, g.part(at), factor.of(), constants));
+            check!(c.adamw(w.part_mut(at), of_master, moments, g.part(at), factor.of(), constants));
         }
         let narrow = if with_master { 1.01 } else { 3.03 };
         c.close("w", &w, if c.number.narrow { narrow } else { 0.3 });

@@ -42,7 +42,7 @@ pub(crate) fn choices<D: On>(c: &mut Side<D>) {
                 c.case = format!("of {experts}, way {way}, bias {biased}, noise {noisy}");
                 let noise = noisy.then_some(RouterNoise { noise, tokens: &tokens, first: 2 });
                 let (mut chosen, bias) = (c.room(9 * k), biased.then(|| bias.of()));
-                check!(c, choose(&mut chosen, logits.of(), bias, noise, &terms), chosen = 0.0);
+                check!(c.choose(&mut chosen, logits.of(), bias, noise, &terms) => chosen 0.0);
             }
         }
     }
@@ -55,7 +55,7 @@ pub(crate) fn ties<D: On>(c: &mut Side<D>) {
         let logits = c.wide([6, 40, 40, 0], |i| few[mix(i as u64) as usize % special]);
         for terms in terms(40, None).chain(terms(10, Some([8, 3]))) {
             let mut chosen = c.room(6 * terms.chosen);
-            check!(c, choose(&mut chosen, logits.of(), None, None, &terms), chosen = 0.0);
+            check!(c.choose(&mut chosen, logits.of(), None, None, &terms) => chosen 0.0);
         }
     }
 }
@@ -75,7 +75,7 @@ pub(crate) fn gates<D: On>(c: &mut Side<D>) {
         for terms in terms(k, None) {
             let logits = c.of([rows, experts, experts + 3, 2], draw(5));
             let (mut gates, mut lse) = (c.of([rows, k, k + 2, 1], draw(6)), c.of([rows, 1, 3, 1], draw(7)));
-            check!(c, gates(gates.to(), lse.to(), logits.of(), &chosen, &terms), gates = 1.0, lse = 1.0);
+            check!(c.gates(gates.to(), lse.to(), logits.of(), &chosen, &terms) => gates 1.0, lse 1.0);
         }
     }
 }
@@ -89,7 +89,7 @@ pub(crate) fn losses<D: On>(c: &mut Side<D>) {
         let (logits, lse) = (c.of([rows, 39, 43, 2], draw(2)), c.of([rows, 1, 2, 1], draw(3)));
         let mut loss = c.of([1, 1, 2, 1], |_| 9.0);
         let balance = RouterBalance { weights: weights.of(), tokens: &tokens, first, z: z.of() };
-        check!(c, router_loss(loss.to(), logits.of(), lse.of(), balance, sigmoid), loss = 2.0);
+        check!(c.router_loss(loss.to(), logits.of(), lse.of(), balance, sigmoid) => loss 2.0);
     }
 }
 
@@ -107,11 +107,8 @@ pub(crate) fn gradients<D: On>(c: &mut Side<D>) {
             let balance = RouterBalance { weights: weights.of(), tokens: &tokens, first: 2, z: z.of() };
             let balance = (way >= 4).then_some(balance);
             let slack = if k == 1 && terms.normalize && way < 4 { 0.0 } else { 1.0 };
-            check!(
-                c,
-                router_backward(d.to(), logits.of(), lse.of(), dgates.of(), &chosen, balance, &terms),
-                d = slack
-            );
+            check!(c.router_backward(d.to(), logits.of(), lse.of(), dgates.of(), &chosen, balance, &terms)
+                => d slack);
         }
     }
 }

@@ -28,7 +28,7 @@ pub(crate) fn first_of_rows<D: On>(c: &mut Side<D>) {
         c.case = format!("{k} of {cols}, kind {kind}");
         let x = c.of([2, cols, cols + 3, 2], |i| number(kind, i, i % (cols + 3)));
         let (mut values, mut columns) = (c.of([2, k, k + 2, 1], |_| 77.0), c.room(2 * k));
-        check!(c, top_k(values.to(), &mut columns, x.of()), columns = 0.0);
+        check!(c.top_k(values.to(), &mut columns, x.of()) => columns 0.0);
         c.bits("values of top_k", &values.read());
     }
 }
