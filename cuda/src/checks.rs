@@ -1,5 +1,7 @@
-//! What is checked of every kernel: on the twin by `cargo test`, on a card by `equipart gpu-check`. A check computes the
-//! same on the card and, in f64, on the host, and says where the two differ.
+//! What is checked of every kernel: on the twin by `cargo test`, on a card by `equipart gpu-check`.
+//!
+//! A check is written once, for a side: it makes inputs, runs kernels on them and names what they give. The host
+//! runs it in f64. Then the card does, up to where the two differ.
 mod attention;
 mod elementwise;
 mod gemm;
@@ -11,199 +13,345 @@ mod top_k;
 
 use crate::device::Cuda;
 use crate::gpu::Gpu;
-use kernels::{Indexable, Indexed, Selects};
-use tensor::{Bf16, Category, Cpu, Device, Host, Index, Real, Scalar, Tensor, View, ViewMut, mix};
+use kernels::{Indexable, Indexed, Kernels, Selects, every_kernel};
+use std::collections::VecDeque;
+use tensor::{
+    Bf16, Category, Cpu, Device, Index, Place, PlaceError, Real, Scalar, Tensor, View, ViewMut, mix,
+};
 
-/// A check: what it is of, and what does it. It returns where the card is wrong, if it is.
-pub type Check = (&'static str, fn(&Gpu) -> Result<(), String>);
+type Outcome = Result<(), String>;
 
-/// Every check, by family.
-pub const ALL: &[&[Check]] = &[
-    attention::ALL,
-    elementwise::ALL,
-    gemm::ALL,
-    optimizer::ALL,
-    top_k::ALL,
-    router::ALL,
-    norm::ALL,
-    loss::ALL,
-];
+/// A check of a kind of card.
+pub struct Check<P> {
+    /// Which file it is in, and that of the kernels.
+    pub family: &'static str,
+    /// What it is of.
+    pub name: &'static str,
+    /// The kernels whose check it is.
+    pub kernels: &'static [&'static str],
+    /// It returns where the card is wrong, if it is.
+    pub run: fn(&P) -> Outcome,
+}
+
+/// A kind of card that can be checked.
+pub trait Checked: Place {
+    /// Its kernels of f32.
+    type Wide: Selects<Place = Self, Elem = f32, Wide = Self::Wide>;
+    /// Its kernels of bf16.
+    type Narrow: Selects<Place = Self, Elem = Bf16, Wide = Self::Wide>;
+    /// What is checked of this kind of card alone.
+    const OWN: &'static [Check<Self>];
+}
+
+impl Checked for Gpu {
+    type Wide = Cuda<f32>;
+    type Narrow = Cuda<Bf16>;
+    const OWN: &'static [Check<Self>] = &[
+        Check {
+            family: "gemm",
+            name: "every way to compute a product",
+            kernels: &[],
+            run: gemm::by_every_rung,
+        },
+        Check { family: "norm", name: "rms norm by hand", kernels: &[], run: norm::by_hand },
+    ];
+}
+
+/// Makes the table of checks. Each kernel of the list stands in one row.
+/// A kernel without a row, or with two, does not compile.
+macro_rules! table {
+    ($($family:ident { $($name:literal $check:ident [$($kernel:ident)*])* })*) => {
+        #[allow(non_upper_case_globals)]
+        mod checked {
+            $($($(pub(super) const $kernel: () = ();)*)*)*
+        }
+        /// Every check, by family.
+        pub fn all<P: Checked>() -> impl Iterator<Item = &'static Check<P>> {
+            const { &[$($(Check {
+                family: stringify!($family),
+                name: $name,
+                kernels: &[$(stringify!($kernel)),*],
+                run: |place| {
+                    compare::<P::Wide>(place, F32, $family::$check, $family::$check)?;
+                    compare::<P::Narrow>(place, BF16, $family::$check, $family::$check)
+                },
+            }),*),*] }.iter().chain(P::OWN)
+        }
+    };
+}
+macro_rules! each_is_checked {
+    ([] $($(#[$doc:meta])* $name:ident($($arg:ident: $of:ty),*) = $called:literal, $kind:ident => $body:expr;)*) => {
+        $(const _: () = checked::$name;)*
+    };
+}
+every_kernel!(each_is_checked);
+const _: () = checked::top_k; // beside the list
+
+table! {
+    attention {
+        "attention of texts" texts
+            [attention attention_block attention_finish attention_delta attention_backward]
+        "attention of dimensions" dimensions []
+        "attention of new tokens after cached ones" cached []
+        "attention of single rows" single []
+        "attention by windows" windows []
+        "attention to a memory" memory []
+        "attention by parts" parts []
+        "attention to nothing" nothing []
+    }
+    elementwise {
+        "sums and copies" sums [add add_row stab scale_rows copy fill]
+        "transposes" transposes []
+        "sums of rows" sums_of_rows [add_rows]
+        "activations" activations [activate activate_backward]
+        "swiglu" swiglu [swiglu swiglu_backward]
+        "dropout" dropout [dropout]
+        "rotations" rotations [rotate]
+        "matrices without numbers" nothing []
+    }
+    gemm {
+        "products" products [gemm gemm_wide gemm_packed]
+    }
+    optimizer {
+        "norms of gradients" norms [add_norm2]
+        "sums of many blocks come out the same every time" many_blocks []
+        "the factor that clips" clips [clip_factor]
+        "sgd" steps_of_sgd [sgd]
+        "AdamW" steps_of_adamw [adamw]
+    }
+    top_k {
+        "the numbers of a row that come first" first_of_rows [top_k]
+    }
+    router {
+        "experts are chosen" choices [choose]
+        "equal scores, and what is no number" ties []
+        "gates" gates [gates]
+        "a router's loss" losses [router_loss]
+        "a router's gradient" gradients [router_backward]
+    }
+    norm {
+        "rms norm" rms [rms_norm]
+        "rms norm backward" rms_backward [rms_norm_backward]
+        "layer norm" layer [layer_norm]
+        "layer norm backward" layer_backward [layer_norm_backward]
+    }
+    loss {
+        "embedding" embed [embed]
+        "embedding backward" embed_backward [embed_backward]
+        "sums of logits" sums [row_stab row_sums]
+        "cross-entropy" cross_entropy [cross_entropy]
+        "cross-entropy backward" cross_entropy_backward [cross_entropy_backward]
+        "mean square" mean_square [mean_square]
+    }
+}
 
 /// A number that cards compute with.
-pub(crate) trait Number: Real + Scalar<Wide = f32> {
-    /// The kernels of it.
-    type On: Selects<Elem = Self, Place = Gpu, Wide = Cuda<f32>>;
+#[derive(Clone, Copy)]
+pub(crate) struct Number {
+    name: &'static str,
+    rounded: fn(f64) -> f64,
     /// How far a rounded result may be from f64's, as a part of it or of 1.
-    const TOLERANCE: f64;
+    pub(crate) tolerance: f64,
+    narrow: bool,
 }
-impl Number for f32 {
-    type On = Cuda<f32>;
-    const TOLERANCE: f64 = 2e-6;
-}
-impl Number for Bf16 {
-    type On = Cuda<Bf16>;
-    const TOLERANCE: f64 = 1.0 / 256.0;
+pub(crate) const F32: Number =
+    Number { name: "f32", rounded: |x| f64::from(x as f32), tolerance: 2e-6, narrow: false };
+const BF16: Number =
+    Number { name: "bf16", rounded: |x| Bf16::from_f64(x).to_f64(), tolerance: 1.0 / 256.0, narrow: true };
+const WORDS: Number = Number { name: "whole numbers", rounded: |x| x, tolerance: 0.0, narrow: false };
+
+/// What a side computes with.
+pub(crate) trait On: Selects<Elem: Real, Wide: Kernels<Elem: Real>> {}
+impl<D: Selects<Elem: Real, Wide: Kernels<Elem: Real>>> On for D {}
+
+/// A side of a check: the card, or the host.
+pub(crate) struct Side<D: On> {
+    pub(crate) on: D,
+    /// The card's number, on both sides.
+    pub(crate) number: Number,
+    pub(crate) host: bool,
+    /// Which case of the check it is, for messages.
+    pub(crate) case: String,
+    /// What the host has, in the order in which it is asked for.
+    given: VecDeque<Vec<f64>>,
 }
 
-/// A matrix of both sides: the card's, the host's.
-pub(crate) type Read<'a, S> = (View<'a, <S as Number>::On>, View<'a, Cpu<f64>>);
-/// A matrix of both sides to write: the card's, the host's.
-pub(crate) type Written<'a, S> = (ViewMut<'a, <S as Number>::On>, ViewMut<'a, Cpu<f64>>);
+/// What a side does.
+type Body<D> = fn(&mut Side<D>);
 
-/// A matrix on the card, and the same values on the host.
-pub(crate) struct Both<S: Number> {
-    pub(crate) gpu: Tensor<S::On>,
-    pub(crate) host: Tensor<Cpu<f64>>,
-}
-
-impl<S: Number> Both<S> {
-    /// Element `i` is `f(i)`, rounded to the card's number.
-    pub(crate) fn of(gpu: &Gpu, rows: usize, cols: usize, f: impl Fn(usize) -> f64) -> Self {
-        let value = |i| S::from_f64(f(i));
-        Self {
-            gpu: Tensor::from_fn(S::On::on(gpu), Category::Buffers, rows, cols, value),
-            host: Tensor::from_fn(&Cpu::default(), Category::Buffers, rows, cols, |i| value(i).to_f64()),
-        }
-    }
-    /// Normal draws; another seed, other numbers.
-    pub(crate) fn draw(gpu: &Gpu, seed: u64, rows: usize, cols: usize) -> Self {
-        Self::of(gpu, rows, cols, |i| f64::sample(mix(mix(seed) ^ i as u64), 1.0))
-    }
-    /// Small whole numbers, whose products and sums are exact.
-    pub(crate) fn whole(gpu: &Gpu, seed: u64, rows: usize, cols: usize) -> Self {
-        Self::of(gpu, rows, cols, |i| (mix(mix(seed) ^ i as u64) % 17) as f64 - 8.0)
-    }
-    /// All of it: the card's, the host's.
-    pub(crate) fn view(&self) -> Read<'_, S> {
-        (self.gpu.view(), self.host.view())
-    }
-    /// All of it, to write.
-    pub(crate) fn view_mut(&mut self) -> Written<'_, S> {
-        (self.gpu.view_mut(), self.host.view_mut())
-    }
-    /// Columns `at..at + cols`.
-    pub(crate) fn cut(&self, at: usize, cols: usize) -> Read<'_, S> {
-        (self.gpu.view().take_cols(at, cols), self.host.view().take_cols(at, cols))
-    }
-    /// Columns `at..at + cols`, to write.
-    pub(crate) fn cut_mut(&mut self, at: usize, cols: usize) -> Written<'_, S> {
-        (self.gpu.view_mut().take_cols(at, cols), self.host.view_mut().take_cols(at, cols))
-    }
-    /// From this row and this column on, so many rows and columns.
-    pub(crate) fn part(&self, [row, col, rows, cols]: [usize; 4]) -> Read<'_, S> {
-        let (gpu, host) = self.cut(col, cols);
-        (gpu.take_rows(row, rows), host.take_rows(row, rows))
-    }
-    /// From this row and this column on, so many rows and columns, to write.
-    pub(crate) fn part_mut(&mut self, [row, col, rows, cols]: [usize; 4]) -> Written<'_, S> {
-        let (gpu, host) = self.cut_mut(col, cols);
-        (gpu.take_rows(row, rows), host.take_rows(row, rows))
-    }
-    /// That the card has what the host has, within `slack` tolerances of its number.
-    ///
-    /// # Errors
-    /// The first element that it has not.
-    pub(crate) fn close(&self, what: &str, slack: f64) -> Result<(), String> {
-        let (seen, wanted) = (read(&self.gpu), read(&self.host));
-        #[cfg(test)]
-        tests::saw(seen.iter().map(|x| x.to_f64().to_bits()));
-        for (i, (seen, wanted)) in seen.iter().zip(wanted).enumerate() {
-            let wanted = if slack == 0.0 { S::from_f64(wanted).to_f64() } else { wanted };
-            let (seen, bound) = (seen.to_f64(), slack * S::TOLERANCE * wanted.abs().max(1.0));
-            let other = seen.is_nan() != wanted.is_nan() || seen.is_infinite() != wanted.is_infinite();
-            if (seen - wanted).abs() > bound || other {
-                let (row, col) = (i / self.gpu.cols(), i % self.gpu.cols());
-                return Err(format!(
-                    "{what} in {}: row {row}, column {col} is {seen}, wanted {wanted}",
-                    S::NAME
-                ));
-            }
-        }
-        Ok(())
-    }
-    /// That the card has the host's numbers, rounded, bit for bit.
-    ///
-    /// # Errors
-    /// The first element that it has not.
-    pub(crate) fn equal(&self, what: &str) -> Result<(), String> {
-        self.close(what, 0.0)
-    }
-}
-
-/// Whole numbers on the card and on the host.
-pub(crate) fn words(gpu: &Gpu, list: &[u32]) -> (Index<Gpu>, Index<Host>) {
-    let words = || list.iter().copied();
-    (Index::new(gpu, list.len(), words()), Index::new(&Host::default(), list.len(), words()))
-}
-
-/// Room for so many whole numbers that a kernel writes.
-pub(crate) fn room(gpu: &Gpu, len: usize) -> (Index<Gpu>, Index<Host>) {
-    (Index::empty(gpu, len), Index::empty(&Host::default(), len))
-}
-
-/// That the card has the host's whole numbers.
+/// Runs a check on the host, then on the card.
 ///
 /// # Errors
-/// Both sides'.
-pub(crate) fn same_list(what: &str, (seen, wanted): &(Index<Gpu>, Index<Host>)) -> Result<(), String> {
-    let [mut list, mut of_host] = [const { Vec::new() }; 2];
-    let there = seen.read_into(&mut list) && wanted.read_into(&mut of_host);
-    if there && list == of_host { Ok(()) } else { Err(format!("{what}: {list:?}, wanted {of_host:?}")) }
+/// Where the card is wrong first.
+pub(crate) fn compare<D: On>(place: &D::Place, number: Number, of: Body<D>, host: Body<Cpu<f64>>) -> Outcome {
+    let (case, given) = (String::new(), VecDeque::new());
+    let mut by_host = Side { on: Cpu::default(), number, host: true, case, given };
+    host(&mut by_host);
+    let Side { case, given, .. } = by_host;
+    let mut card = Side { on: D::on(place).clone(), number, host: false, case, given };
+    PlaceError::caught(|| of(&mut card)).map_err(|PlaceError(why)| why)
 }
 
-pub(crate) fn read<D: Device>(x: &Tensor<D>) -> Vec<D::Elem> {
-    x.read().expect("it has values")
+impl<D: On> Side<D> {
+    /// A window: its rows, its columns, the columns of what it lies in, and the column where it begins.
+    /// Element `i` of what it lies in is `f(i)`, rounded to the card's number.
+    pub(crate) fn of(&self, shape: [usize; 4], f: impl Fn(usize) -> f64) -> Matrix<D> {
+        Matrix::new(self.on.place(), self.number, shape, f)
+    }
+    /// The same of wide numbers.
+    pub(crate) fn wide(&self, shape: [usize; 4], f: impl Fn(usize) -> f64) -> Matrix<D::Wide> {
+        Matrix::new(self.on.place(), F32, shape, f)
+    }
+    /// Whole numbers.
+    pub(crate) fn words(&self, list: &[u32]) -> Index<D::Place> {
+        Index::new(self.on.place(), list.len(), list.iter().copied())
+    }
+    /// A list as kernels read it.
+    pub(crate) fn index<T: Indexable>(&self, list: &[T]) -> Index<D::Place> {
+        Indexed::from(list.to_vec()).on(self.on.place()).clone()
+    }
+    /// Room for so many whole numbers that a kernel writes.
+    pub(crate) fn room(&self, len: usize) -> Index<D::Place> {
+        Index::empty(self.on.place(), len)
+    }
+    /// What the host has, on both sides.
+    pub(crate) fn of_host(&mut self, values: Vec<f64>) -> Vec<f64> {
+        if self.host {
+            self.given.push_back(values.clone());
+            return values;
+        }
+        self.given.pop_front().expect("both sides are asked alike")
+    }
+    /// That the card has what the host has, within `slack` tolerances of its number.
+    /// A slack of 0 wants the host's numbers, rounded.
+    pub(crate) fn close(&mut self, what: &str, of: &impl Output, slack: f64) {
+        let wanted = self.of_host(of.output().2);
+        self.beside(what, of, &wanted, slack);
+    }
+    /// That the card has this.
+    pub(crate) fn beside(&self, what: &str, of: &impl Output, wanted: &[f64], slack: f64) {
+        let (number, cols, seen) = of.output();
+        if self.host {
+            return;
+        }
+        #[cfg(test)]
+        tests::saw(seen.iter().map(|x| x.to_bits()));
+        if seen.len() != wanted.len() {
+            self.wrong(format!("{what}: {} numbers, wanted {}", seen.len(), wanted.len()));
+        }
+        for (i, (&seen, &wanted)) in seen.iter().zip(wanted).enumerate() {
+            let wanted = if slack == 0.0 { (number.rounded)(wanted) } else { wanted };
+            let bound = slack * number.tolerance * wanted.abs().max(1.0);
+            let other = seen.is_nan() != wanted.is_nan() || seen.is_infinite() != wanted.is_infinite();
+            if (seen - wanted).abs() > bound || other {
+                let at = format!("row {}, column {}", i / cols, i % cols);
+                self.wrong(format!("{what} in {}: {at} is {seen}, wanted {wanted}", number.name));
+            }
+        }
+    }
+    /// That the card has the host's numbers bit for bit: a NaN is itself, −0 is not 0.
+    pub(crate) fn bits(&mut self, what: &str, values: &[f64]) {
+        let halves = values.iter().flat_map(|x| [x.to_bits() >> 32, x.to_bits() & 0xffff_ffff]);
+        self.close(what, &halves.map(|half| half as f64).collect::<Vec<_>>(), 0.0);
+    }
+    /// That all numbers together are off by less than half a tolerance in the root of the mean square.
+    /// Where hundreds of rounded weights are added up, a few sums are off by more than others.
+    pub(crate) fn near(&mut self, what: &str, of: &impl Output) {
+        let (number, _, seen) = of.output();
+        let wanted = self.of_host(seen.clone());
+        let off = |(seen, wanted): (&f64, &f64)| ((seen - wanted) / wanted.abs().max(1.0)).powi(2);
+        let off = seen.iter().zip(&wanted).filter(|(_, wanted)| wanted.is_finite()).map(off).sum::<f64>();
+        let off = (off / seen.len() as f64).sqrt() / number.tolerance;
+        if off >= 0.5 || off.is_nan() {
+            self.wrong(format!("{what} in {}: off by {off} tolerances all together", number.name));
+        }
+    }
+    /// Ends the check.
+    pub(crate) fn wrong(&self, why: String) {
+        let case = if self.case.is_empty() { String::new() } else { format!("; {}", self.case) };
+        PlaceError(why + &case).unwind()
+    }
 }
 
-/// A list as kernels read it: on the card, on the host.
-pub(crate) fn index<T: Indexable>(gpu: &Gpu, list: &[T]) -> (Index<Gpu>, Index<Host>) {
-    let list = Indexed::from(list.to_vec());
-    (list.on(gpu).clone(), Indexed::from(list.list().to_vec()).on(&Host::default()).clone())
+/// A window into a matrix of a side.
+pub(crate) struct Matrix<D: Device> {
+    tensor: Tensor<D>,
+    number: Number,
+    window: [usize; 4],
 }
 
-/// The same for the card and for the host.
-pub(crate) fn same<T: Copy>(x: T) -> (T, T) {
-    (x, x)
+impl<D: Device<Elem: Real>> Matrix<D> {
+    fn new(place: &D::Place, number: Number, shape: [usize; 4], f: impl Fn(usize) -> f64) -> Self {
+        let ([rows, cols, whole, at], value) = (shape, |i| D::Elem::from_f64((number.rounded)(f(i))));
+        let tensor = Tensor::from_fn(D::on(place), Category::Buffers, rows, whole, value);
+        Self { tensor, number, window: [0, at, rows, cols] }
+    }
+    /// The window.
+    pub(crate) fn of(&self) -> View<'_, D> {
+        self.part(self.window)
+    }
+    /// The window, to write.
+    pub(crate) fn to(&mut self) -> ViewMut<'_, D> {
+        self.part_mut(self.window)
+    }
+    /// From this row and this column of the whole on, so many rows and columns.
+    pub(crate) fn part(&self, [row, col, rows, cols]: [usize; 4]) -> View<'_, D> {
+        self.tensor.view().take_rows(row, rows).take_cols(col, cols)
+    }
+    /// The same, to write.
+    pub(crate) fn part_mut(&mut self, [row, col, rows, cols]: [usize; 4]) -> ViewMut<'_, D> {
+        self.tensor.view_mut().take_rows(row, rows).take_cols(col, cols)
+    }
+    /// All numbers, those around the window, too.
+    pub(crate) fn read(&self) -> Vec<f64> {
+        self.tensor.read().expect("it has values").into_iter().map(Real::to_f64).collect()
+    }
 }
 
-/// References to both of a pair.
-pub(crate) fn refs<A, B>((a, b): &(A, B)) -> (&A, &B) {
-    (a, b)
+/// What both sides have, and compare.
+pub(crate) trait Output {
+    /// Which numbers, how many to a row, and these.
+    fn output(&self) -> (Number, usize, Vec<f64>);
+}
+impl<D: Device<Elem: Real>> Output for Matrix<D> {
+    fn output(&self) -> (Number, usize, Vec<f64>) {
+        (self.number, self.tensor.cols(), self.read())
+    }
+}
+impl<P: Place> Output for Index<P> {
+    fn output(&self) -> (Number, usize, Vec<f64>) {
+        let mut words = Vec::new();
+        assert!(self.read_into(&mut words), "it has values");
+        (WORDS, self.len(), words.into_iter().map(f64::from).collect())
+    }
+}
+impl Output for Vec<f64> {
+    fn output(&self) -> (Number, usize, Vec<f64>) {
+        (WORDS, self.len(), self.clone())
+    }
 }
 
-/// References to both of a pair, to write.
-pub(crate) fn refs_mut<A, B>((a, b): &mut (A, B)) -> (&mut A, &mut B) {
-    (a, b)
+/// Normal draws; another seed, other numbers.
+pub(crate) fn draw(seed: u64) -> impl Fn(usize) -> f64 + Copy {
+    move |i| f64::sample(mix(mix(seed) ^ i as u64), 1.0)
 }
 
-/// A pair, or none on both sides.
-pub(crate) fn only<A, B>(given: bool, (a, b): (A, B)) -> (Option<A>, Option<B>) {
-    (given.then_some(a), given.then_some(b))
+/// Small whole numbers, whose products and sums are exact.
+pub(crate) fn whole(seed: u64) -> impl Fn(usize) -> f64 + Copy {
+    move |i| (mix(mix(seed) ^ i as u64) % 17) as f64 - 8.0
 }
 
-/// Runs a kernel on the card and on the host. Its arguments are pairs: the card's, the host's.
-macro_rules! on_both {
-    ($gpu:ident: $number:ident, $kernel:ident($($argument:expr),* $(,)?)) => {
-        on_both!(@ $gpu $number $kernel [] $($argument,)*)
+/// Runs a kernel, and compares what it wrote: `check!(c.add(y.to(), a.of()) => y 0.5)`.
+/// The number is a slack, as [`Side::close`] has it.
+macro_rules! check {
+    ($side:ident.$kernel:ident($($argument:expr),*) $(=> $($output:ident $slack:expr),*)?) => {
+        $side.on.$kernel($($argument),*);
+        $($($side.close(concat!(stringify!($output), " of ", stringify!($kernel)), &$output, $slack);)*)?
     };
-    (@ $gpu:ident $number:ident $kernel:ident [$($pair:ident)*]) => {
-        <<$number as $crate::checks::Number>::On as tensor::Device>::on($gpu).$kernel($($pair.0),*);
-        <tensor::Cpu<f64> as Default>::default().$kernel($($pair.1),*);
-    };
-    (@ $gpu:ident $number:ident $kernel:ident [$($pair:ident)*] $first:expr, $($rest:expr,)*) => {
-        let pair = $first;
-        on_both!(@ $gpu $number $kernel [$($pair)* pair] $($rest,)*);
-    };
 }
-pub(crate) use on_both;
-
-/// Runs a check of both numbers.
-macro_rules! both {
-    ($check:ident) => {
-        |gpu| $check::<f32>(gpu).and_then(|()| $check::<tensor::Bf16>(gpu))
-    };
-}
-pub(crate) use both;
+pub(crate) use check;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::called;

@@ -68,11 +68,15 @@ macro_rules! compute {
                 attention_scratch(heads, keys)
             }
             $(fn $name(&self, $($arg: $of),*) {
+                #[cfg(test)]
+                crate::checks::called(stringify!($name));
                 run(self, ($called, KernelKind::$kind), |launches| launches.$name($($arg),*));
             })*
         }
         impl Selects for Cuda<$number> {
             fn top_k(&self, values: ViewMut<Self>, columns: &mut Index<Gpu>, x: View<Self>) {
+                #[cfg(test)]
+                crate::checks::called("top_k");
                 run(self, ("top k", KernelKind::EmbeddingAndLoss), |launches| launches.top_k(values, columns, x));
             }
         }

@@ -1,14 +1,14 @@
 //! How fast kernels are on a card: beside what a copy of the same bytes takes, and beside NVIDIA's own library in the same
 //! run.
 use crate::card::Card;
-use crate::checks::Number;
 use crate::cublas::Cublas;
+use crate::device::Cuda;
 use crate::gpu::Gpu;
 use crate::launches::Launches;
 use crate::launches::gemm::Rung;
 use kernels::{Activation, Attend, Heads, Indexed, Kernels, Mask, Qkv, Segment, Span, Write};
 use std::process::Command;
-use tensor::{Bf16, Category, Device, Index, Tensor, mix};
+use tensor::{Bf16, Category, Device, Index, Scalar, Tensor, mix};
 
 /// A figure, beside what it is measured by.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,10 +70,10 @@ fn in_turn<const N: usize>(card: &Card, scale: Scale, mut work: [&mut dyn FnMut(
 }
 
 /// Draws: what is multiplied is random, since cards run slower on such than on zeros.
-fn draw<S: Number>(gpu: &Gpu, seed: u64, rows: usize, cols: usize) -> Tensor<S::On> {
+fn draw<D: Device<Place = Gpu>>(gpu: &Gpu, seed: u64, rows: usize, cols: usize) -> Tensor<D> {
     const DRAWN: usize = 1 << 16; // the rest repeats these: drawing takes the host long
-    let some: Vec<S> = (0..DRAWN).map(|i| S::sample(mix(mix(seed) ^ i as u64), 1.0)).collect();
-    Tensor::from_fn(S::On::on(gpu), Category::Buffers, rows, cols, |i| some[(i + i / DRAWN * 7) % DRAWN])
+    let some: Vec<_> = (0..DRAWN).map(|i| D::Elem::sample(mix(mix(seed) ^ i as u64), 1.0)).collect();
+    Tensor::from_fn(D::on(gpu), Category::Buffers, rows, cols, |i| some[(i + i / DRAWN * 7) % DRAWN])
 }
 
 /// Every figure of kernels.
@@ -88,7 +88,9 @@ pub fn all(gpu: &Gpu, scale: Scale, tell: &dyn Fn(&CardFigure)) -> Outcome<Vec<C
     };
     let copy = copies(gpu, scale)?;
     add(CardFigure { name: "device copy".into(), rate: copy, unit: "GB/s", beside: None, wanted: 0.0 });
-    for (name, rate) in streams::<f32>(gpu, scale)?.into_iter().chain(streams::<Bf16>(gpu, scale)?) {
+    for (name, rate) in
+        streams::<Cuda<f32>>(gpu, scale)?.into_iter().chain(streams::<Cuda<Bf16>>(gpu, scale)?)
+    {
         let beside = Some((copy, "a device copy".into()));
         add(CardFigure { name, rate, unit: "GB/s", beside, wanted: 0.9 });
     }
@@ -104,9 +106,9 @@ pub fn all(gpu: &Gpu, scale: Scale, tell: &dyn Fn(&CardFigure)) -> Outcome<Vec<C
 fn large_product(gpu: &Gpu, scale: Scale, narrow: bool) -> Outcome<CardFigure> {
     let library = Cublas::on(gpu.card());
     if narrow {
-        return products::<Bf16>(gpu, scale, 8192 / scale.sides, 0.95, &library);
+        return products::<Cuda<Bf16>>(gpu, scale, 8192 / scale.sides, 0.95, &library);
     }
-    products::<f32>(gpu, scale, 4096 / scale.sides, 0.8, &library)
+    products::<Cuda<f32>>(gpu, scale, 4096 / scale.sides, 0.8, &library)
 }
 
 /// Floating point operations a second of the fastest product that is known, of bf16 or of f32: ours or the library's.
@@ -124,9 +126,8 @@ pub fn peak(gpu: &Gpu, scale: Scale, narrow: bool) -> Outcome<f64> {
 /// The driver's.
 pub fn copies(gpu: &Gpu, scale: Scale) -> Outcome<f64> {
     let bytes = (1usize << 30) / (scale.sides * scale.sides);
-    let [from, to] =
-        [(); 2].map(|()| Tensor::empty(crate::Cuda::<f32>::on(gpu), Category::Buffers, 1, bytes / 4));
-    let at = |x: &Tensor<crate::Cuda<f32>>| x.view().ptr().0;
+    let [from, to] = [(); 2].map(|()| Tensor::empty(Cuda::<f32>::on(gpu), Category::Buffers, 1, bytes / 4));
+    let at = |x: &Tensor<Cuda<f32>>| x.view().ptr().0;
     let seconds = best(gpu.card(), scale, || {
         gpu.card().copy(at(&from), at(&to), bytes).expect("two pieces of memory");
     })?;
@@ -134,16 +135,16 @@ pub fn copies(gpu: &Gpu, scale: Scale) -> Outcome<f64> {
 }
 
 /// Kernels that wait for memory: the bytes that each must read and write, a second.
-fn streams<S: Number>(gpu: &Gpu, scale: Scale) -> Outcome<Vec<(String, f64)>> {
-    let (rows, cols, on) = (16384 / scale.sides, 8192 / scale.sides, S::On::on(gpu));
+fn streams<D: Kernels<Place = Gpu>>(gpu: &Gpu, scale: Scale) -> Outcome<Vec<(String, f64)>> {
+    let (rows, cols, on) = (16384 / scale.sides, 8192 / scale.sides, D::on(gpu));
     let (x, z, mut y) =
-        (draw::<S>(gpu, 1, rows, cols), draw::<S>(gpu, 2, rows, cols), draw::<S>(gpu, 3, rows, cols));
-    let (gain, mut r) = (draw::<S>(gpu, 4, 1, cols), draw::<f32>(gpu, 5, rows, 1));
-    let bytes = (rows * cols * size_of::<S>()) as f64;
+        (draw::<D>(gpu, 1, rows, cols), draw::<D>(gpu, 2, rows, cols), draw::<D>(gpu, 3, rows, cols));
+    let (gain, mut r) = (draw::<D>(gpu, 4, 1, cols), draw::<D::Wide>(gpu, 5, rows, 1));
+    let bytes = (rows * cols * size_of::<D::Elem>()) as f64;
     let mut figures = Vec::new();
     let mut measured = |name: &str, passes: f64, work: &mut dyn FnMut()| -> Outcome<()> {
         let seconds = best(gpu.card(), scale, work)?;
-        figures.push((format!("{name}, {}", S::NAME), passes * bytes / seconds / 1e9));
+        figures.push((format!("{name}, {}", D::Elem::NAME), passes * bytes / seconds / 1e9));
         Ok(())
     };
     measured("sum", 3.0, &mut || on.add(y.view_mut(), x.view()))?;
@@ -154,22 +155,22 @@ fn streams<S: Number>(gpu: &Gpu, scale: Scale) -> Outcome<Vec<(String, f64)>> {
 }
 
 /// A square product, beside the library's.
-fn products<S: Number>(
+fn products<D: Kernels<Place = Gpu>>(
     gpu: &Gpu,
     scale: Scale,
     n: usize,
     wanted: f64,
     library: &Outcome<Cublas>,
 ) -> Outcome<CardFigure> {
-    let [a, b, mut c] = [1, 2, 3].map(|seed| draw::<S>(gpu, seed, n, n));
+    let [a, b, mut c] = [1, 2, 3].map(|seed| draw::<D>(gpu, seed, n, n));
     let flops = 2.0 * (n as f64).powi(3);
     let at = [c.view().ptr().0, a.view().ptr().0, b.view().ptr().0];
-    let mut own = || S::On::on(gpu).gemm(c.view_mut(), a.view(), b.view(), Write::Set);
+    let mut own = || D::on(gpu).gemm(c.view_mut(), a.view(), b.view(), Write::Set);
     let (own, theirs) = match library {
         Err(_) => (best(gpu.card(), scale, own)?, None),
         Ok(library) => {
             let mut outcome = Ok(());
-            let mut of_library = || outcome = library.product(S::NARROW, [n; 3], at);
+            let mut of_library = || outcome = library.product(D::Elem::NARROW, [n; 3], at);
             let [own, theirs] = in_turn(gpu.card(), scale, [&mut own, &mut of_library])?;
             outcome?;
             (own, Some(theirs))
@@ -177,7 +178,7 @@ fn products<S: Number>(
     };
     let beside = theirs.map(|theirs| (flops / theirs / 1e12, "cuBLAS".to_string()));
     Ok(CardFigure {
-        name: format!("product {n}^3, {}", S::NAME),
+        name: format!("product {n}^3, {}", D::Elem::NAME),
         rate: flops / own / 1e12,
         unit: "TFLOP/s",
         beside,
@@ -188,7 +189,7 @@ fn products<S: Number>(
 /// The rungs of the ladder of products of bf16, on the same matrices.
 fn ladder(gpu: &Gpu, scale: Scale, add: &mut dyn FnMut(CardFigure)) -> Outcome<()> {
     let n = 4096 / scale.sides;
-    let [a, b, mut c] = [1, 2, 3].map(|seed| draw::<Bf16>(gpu, seed, n, n));
+    let [a, b, mut c] = [1, 2, 3].map(|seed| draw::<Cuda<Bf16>>(gpu, seed, n, n));
     for rung in [Rung::Naive, Rung::Small, Rung::Tensor, Rung::Hopper] {
         let mut there = true;
         let mut work = || {
@@ -214,11 +215,11 @@ fn attention(gpu: &Gpu, scale: Scale) -> Outcome<CardFigure> {
     let attend = Attend { heads, first: 0, mask: Mask::Causal, dropout: None };
     let pairs: usize = spans.iter().map(|span| attend.mask.pairs(span)).sum();
     let spans: Index<Gpu> = Indexed::from(spans).on(gpu).clone();
-    let [q, k, v, mut o] = [1, 2, 3, 4].map(|seed| draw::<Bf16>(gpu, seed, sequences * len, width));
-    let mut lse = draw::<f32>(gpu, 5, sequences * len, heads.queries);
-    let on = crate::Cuda::<Bf16>::on(gpu);
-    let room = <crate::Cuda<Bf16> as Kernels>::attention_scratch(heads, len);
-    let mut scratch = draw::<f32>(gpu, 6, 1, room);
+    let [q, k, v, mut o] = [1, 2, 3, 4].map(|seed| draw::<Cuda<Bf16>>(gpu, seed, sequences * len, width));
+    let mut lse = draw::<Cuda<f32>>(gpu, 5, sequences * len, heads.queries);
+    let on = Cuda::<Bf16>::on(gpu);
+    let room = <Cuda<Bf16> as Kernels>::attention_scratch(heads, len);
+    let mut scratch = draw::<Cuda<f32>>(gpu, 6, 1, room);
     let seconds = best(gpu.card(), scale, || {
         let qkv = Qkv { q: q.view(), k: k.view(), v: v.view() };
         on.attention(&attend, &spans, qkv, o.view_mut(), lse.view_mut(), scratch.view_mut());

@@ -1,19 +1,7 @@
 //! Checks of `elementwise.cu`.
-use super::{Both, Check, Number, both, index, on_both, read, refs, same};
-use crate::gpu::Gpu;
-use kernels::{Activation, Kernels, Segment};
-use tensor::{Device, Dropout, Real, Scalar, View};
-
-pub(crate) const ALL: &[Check] = &[
-    ("sums and copies", both!(sums)),
-    ("transposes", both!(transposes)),
-    ("sums of rows", both!(sums_of_rows)),
-    ("activations", both!(activations)),
-    ("swiglu", both!(swiglu)),
-    ("dropout", both!(dropout)),
-    ("rotations", both!(rotations)),
-    ("matrices without numbers", both!(nothing)),
-];
+use super::{On, Side, check, draw, whole};
+use kernels::{Activation, Segment, Write};
+use tensor::{Dropout, Scalar};
 
 /// Rows, columns, columns of what they are a window of, and where it begins: rows that lie together, rows that a card reads by
 /// 16 bytes though they lie apart, rows of odd lengths, of odd places, of one number, of more than a block's threads; so much
@@ -31,95 +19,70 @@ const SHAPES: [[usize; 4]; 9] = [
 ];
 
 /// Of windows whose surroundings stay.
-fn sums<S: Number>(gpu: &Gpu) -> Result<(), String> {
-    for [rows, cols, whole, at] in SHAPES {
-        let draw = |seed, rows| Both::<S>::whole(gpu, seed, rows, whole);
-        let (mut y, row) = (draw(1, rows), draw(3, 1));
-        let a = Both::<S>::whole(gpu, 2, rows, whole + 8); // lies in another way than y
-        let by = Both::<f32>::whole(gpu, 4, rows, 1);
-        on_both!(gpu: S, add(y.cut_mut(at, cols), a.cut(at, cols)));
-        y.equal("y += a")?;
-        on_both!(gpu: S, add_row(y.cut_mut(at, cols), row.cut(at, cols)));
-        y.equal("every row += row")?;
-        on_both!(gpu: S, stab(y.cut_mut(at, cols), a.cut(at, cols)));
-        y.equal("the larger of y and a")?;
-        on_both!(gpu: S, scale_rows(y.cut_mut(at, cols), by.view()));
-        y.close("rows times factors", 0.5)?; // exact in f32, one rounding in bf16
-        on_both!(gpu: S, copy(y.cut_mut(at, cols), a.cut(0, cols)));
-        y.close("y = a", 0.5)?;
-        on_both!(gpu: S, fill(y.cut_mut(at, cols), (S::from_f64(2.5), 2.5)));
-        y.close("y = 2.5", 0.5)?;
+pub(crate) fn sums<D: On>(c: &mut Side<D>) {
+    for shape @ [rows, cols, wide, at] in SHAPES {
+        let (mut y, row) = (c.of(shape, whole(1)), c.of([1, cols, wide, at], whole(3)));
+        let a = c.of([rows, cols, wide + 8, at], whole(2)); // lies in another way than y
+        let by = c.wide([rows, 1, 1, 0], whole(4));
+        check!(c.add(y.to(), a.of()) => y 0.0);
+        check!(c.add_row(y.to(), row.of()) => y 0.0);
+        check!(c.stab(y.to(), a.of()) => y 0.0);
+        check!(c.scale_rows(y.to(), by.of()) => y 0.5); // exact in f32, one rounding in bf16
+        check!(c.copy(y.to(), a.part([0, 0, rows, cols])) => y 0.5);
+        check!(c.fill(y.to(), D::Elem::from_f64(2.5)) => y 0.5);
     }
-    Ok(())
 }
 
 /// Of windows into windows, as factors are packed. Kills: a square's edge cut off, or gone beyond.
-fn transposes<S: Number>(gpu: &Gpu) -> Result<(), String> {
+pub(crate) fn transposes<D: On>(c: &mut Side<D>) {
     for [rows, cols] in [[32, 64], [33, 31], [70, 5], [1, 40], [129, 97]] {
-        let x = Both::<S>::whole(gpu, 1, cols, rows + 3);
-        let mut y = Both::<S>::whole(gpu, 2, rows, cols + 5);
-        let (to, from) = (y.cut_mut(3, cols), x.cut(2, rows));
-        let from = (from.0.t(), from.1.t());
-        S::On::on(gpu).copy(to.0, from.0);
-        let mut to = to.1;
-        (0..rows).for_each(|i| (0..cols).for_each(|j| to.row(i)[j] = from.1.at(i, j)));
-        y.equal("a transpose in a window")?;
+        let (x, mut y) =
+            (c.of([cols, rows, rows + 3, 2], whole(1)), c.of([rows, cols, cols + 5, 3], whole(2)));
+        let one = c.of([cols, cols, cols, 0], |i| f64::from(i / cols == i % cols));
+        if c.host {
+            c.on.gemm(y.to(), x.of().t(), one.of(), Write::Set);
+        } else {
+            c.on.copy(y.to(), x.of().t());
+        }
+        c.close("a transpose in a window", &y, 0.0);
     }
-    Ok(())
 }
 
 /// Few rows, and many, in parts.
-fn sums_of_rows<S: Number>(gpu: &Gpu) -> Result<(), String> {
+pub(crate) fn sums_of_rows<D: On>(c: &mut Side<D>) {
     for [rows, cols] in [[1, 1], [7, 64], [30, 33], [256, 3], [257, 70], [1000, 5], [17_000, 2]] {
-        let (x, mut sum) =
-            (Both::<S>::whole(gpu, 1, rows, cols + 2), Both::<f32>::whole(gpu, 2, 1, cols + 1));
-        on_both!(gpu: S, add_rows(sum.cut_mut(1, cols), x.cut(2, cols)));
-        sum.equal("a sum of rows")?;
+        let x = c.of([rows, cols, cols + 2, 2], whole(1));
+        let mut sum = c.wide([1, cols, cols + 1, 1], whole(2));
+        check!(c.add_rows(sum.to(), x.of()) => sum 0.0);
     }
-    Ok(())
 }
 
 /// Where they bend, and far from there; h may have more rows. The functions are within some 2 steps of f32 of f64's, and the
 /// derivatives within 4.
-fn activations<S: Number>(gpu: &Gpu) -> Result<(), String> {
+pub(crate) fn activations<D: On>(c: &mut Side<D>) {
     for f in [Activation::Gelu, Activation::GeluTanh, Activation::Relu] {
-        for [rows, cols, whole, at] in SHAPES {
-            let value = |i: usize| (i % 401) as f64 * 0.05 - 10.0;
-            let (x, dh) = (Both::<S>::of(gpu, rows, whole, value), Both::<S>::draw(gpu, 2, rows, whole));
-            let (mut h, mut dx) =
-                (Both::<S>::draw(gpu, 3, rows + 1, whole), Both::<S>::draw(gpu, 4, rows, whole));
-            on_both!(gpu: S, activate(h.cut_mut(at, cols), x.cut(at, cols), same(f)));
-            h.close(&format!("{f:?}"), 1.0)?;
-            on_both!(gpu: S, activate_backward(
-                dx.cut_mut(at, cols), x.cut(at, cols), dh.cut(at, cols), same(f)
-            ));
-            dx.close(&format!("{f:?}'s derivative"), 2.0)?;
+        c.case = format!("{f:?}");
+        for shape @ [rows, cols, wide, at] in SHAPES {
+            let (x, dh) = (c.of(shape, |i| (i % 401) as f64 * 0.05 - 10.0), c.of(shape, draw(2)));
+            let (mut h, mut dx) = (c.of([rows + 1, cols, wide, at], draw(3)), c.of(shape, draw(4)));
+            check!(c.activate(h.to(), x.of(), f) => h 1.0);
+            check!(c.activate_backward(dx.to(), x.of(), dh.of(), f) => dx 2.0);
         }
-        let x = Both::<S>::of(gpu, 1, 8, |i| [-1e4, -200.0, -89.0, -0.0, 0.0, 89.0, 200.0, 1e4][i]);
-        let (dh, mut h) = (Both::<S>::of(gpu, 1, 8, |_| 1.0), Both::<S>::draw(gpu, 1, 1, 8));
-        on_both!(gpu: S, activate(h.view_mut(), x.view(), same(f)));
-        h.close(&format!("{f:?} far out"), 1.0)?;
-        on_both!(gpu: S, activate_backward(h.view_mut(), x.view(), dh.view(), same(f)));
-        h.close(&format!("{f:?}'s derivative far out"), 2.0)?;
+        let far = [1, 8, 8, 0];
+        let x = c.of(far, |i| [-1e4, -200.0, -89.0, -0.0, 0.0, 89.0, 200.0, 1e4][i]);
+        let (dh, mut h) = (c.of(far, |_| 1.0), c.of(far, draw(1)));
+        check!(c.activate(h.to(), x.of(), f) => h 1.0);
+        check!(c.activate_backward(h.to(), x.of(), dh.of(), f) => h 2.0);
     }
-    Ok(())
 }
 
-fn swiglu<S: Number>(gpu: &Gpu) -> Result<(), String> {
-    for [rows, cols, whole, at] in SHAPES {
-        let draw =
-            |seed: u64| Both::<S>::of(gpu, rows, whole, |i| 3.0 * f64::sample(seed << 32 | i as u64, 1.0));
-        let ([gate, up, dh], [mut h, mut dgate, mut dup]) = ([1, 2, 3].map(draw), [4, 5, 6].map(draw));
-        on_both!(gpu: S, swiglu(h.cut_mut(at, cols), gate.cut(at, cols), up.cut(at, cols)));
-        h.close("swiglu", 1.0)?;
-        on_both!(gpu: S, swiglu_backward(
-            dgate.cut_mut(at, cols), dup.cut_mut(at, cols), gate.cut(at, cols), up.cut(at, cols),
-            dh.cut(at, cols)
-        ));
-        dgate.close("swiglu's dgate", 2.0)?;
-        dup.close("swiglu's dup", 2.0)?;
+pub(crate) fn swiglu<D: On>(c: &mut Side<D>) {
+    for shape in SHAPES {
+        let of = |seed: u64| c.of(shape, |i| 3.0 * f64::sample(seed << 32 | i as u64, 1.0));
+        let ([gate, up, dh], [mut h, mut dgate, mut dup]) = ([1, 2, 3].map(of), [4, 5, 6].map(of));
+        check!(c.swiglu(h.to(), gate.of(), up.of()) => h 1.0);
+        check!(c.swiglu_backward(dgate.to(), dup.to(), gate.of(), up.of(), dh.of()) => dgate 2.0, dup 2.0);
     }
-    Ok(())
 }
 
 /// More segments than a warp has threads, some without tokens, not by row; rows 90 and on are padding.
@@ -132,78 +95,59 @@ fn tokens() -> Vec<Segment> {
 
 /// Masks bit for bit. Kills: a row for a position, a sequence without its number, a feature counted from elsewhere, hashes of 32
 /// bits, padding that is touched.
-fn dropout<S: Number>(gpu: &Gpu) -> Result<(), String> {
-    let tokens = index(gpu, &tokens());
+pub(crate) fn dropout<D: On>(c: &mut Side<D>) {
+    let tokens = c.index(&tokens());
     for (rate, [first, rows]) in
         [(0.0, [0, 100]), (0.5, [0, 100]), (0.1, [33, 60]), (0.9, [89, 5]), (0.3, [95, 9])]
     {
-        for [cols, whole, at] in [[64, 64, 0], [70, 80, 8], [600, 608, 0], [9, 20, 5]] {
+        c.case = format!("of {rate}");
+        for [cols, wide, at] in [[64, 64, 0], [70, 80, 8], [600, 608, 0], [9, 20, 5]] {
             let dropout = Dropout::new(rate, 3, 2, "blocks.0.mlp");
-            let mut x = Both::<S>::of(gpu, rows, whole, |i| 1.0 + (i % 9) as f64);
-            on_both!(gpu: S, dropout(x.cut_mut(at, cols), refs(&tokens), same(first), same(&dropout)));
-            x.close(&format!("dropout of {rate}"), 1.0)?;
-            let zeros = |values: &[f64]| values.iter().map(|&x| x == 0.0).collect::<Vec<_>>();
-            let seen: Vec<f64> = read(&x.gpu).into_iter().map(Real::to_f64).collect();
-            if zeros(&seen) != zeros(&read(&x.host)) {
-                return Err(format!("dropout of {rate} takes other elements away"));
-            }
+            let mut x = c.of([rows, cols, wide, at], |i| 1.0 + (i % 9) as f64);
+            check!(c.dropout(x.to(), &tokens, first, &dropout) => x 1.0);
+            let gone: Vec<f64> = x.read().into_iter().map(|x| f64::from(x == 0.0)).collect();
+            c.close("which elements dropout takes away", &gone, 0.0);
         }
     }
-    Ok(())
 }
 
 /// Even and odd dims, heads whose halves are read by 16 bytes and others, more heads than a block takes at once.
-fn rotations<S: Number>(gpu: &Gpu) -> Result<(), String> {
-    let tokens = index(
-        gpu,
-        &[(0, 3, 4, 7), (3, 0, 0, 8), (3, 4, 0, 2)].map(|(row, len, position, sequence)| Segment {
-            row,
-            len,
-            position,
-            sequence,
-        }),
-    );
+pub(crate) fn rotations<D: On>(c: &mut Side<D>) {
+    let part = |(row, len, position, sequence)| Segment { row, len, position, sequence };
+    let tokens = c.index(&[(0, 3, 4, 7), (3, 0, 0, 8), (3, 4, 0, 2)].map(part));
     for [dim, heads] in [[128, 3], [32, 40], [16, 1], [2, 9], [7, 3], [1, 4], [24, 5], [1040, 2]] {
-        let table = Both::<f32>::draw(gpu, 1, 9, 2 * (dim / 2));
-        for [more, at] in [[0, 0], [16, 8], [3, 1]] {
-            for back in [false, true] {
-                let mut x = Both::<S>::draw(gpu, 2, 9, dim * heads + more);
-                on_both!(gpu: S, rotate(
-                    x.cut_mut(at, dim * heads), table.view(), refs(&tokens), same(dim), same(back)
-                ));
-                x.close("a rotation", 2.0)?; // of sums up to some 8
-            }
+        let (table, cols) = (c.wide([9, dim / 2 * 2, dim / 2 * 2, 0], draw(1)), dim * heads);
+        for ([more, at], back) in
+            [[0, 0], [16, 8], [3, 1]].into_iter().flat_map(|at| [(at, false), (at, true)])
+        {
+            let mut x = c.of([9, cols, cols + more, at], draw(2));
+            check!(c.rotate(x.to(), table.of(), &tokens, dim, back) => x 2.0); // of sums up to some 8
         }
     }
-    Ok(())
 }
 
-/// What a rank without a share holds.
-fn nothing<S: Number>(gpu: &Gpu) -> Result<(), String> {
-    let (on, tokens) = (S::On::on(gpu), index::<Segment>(gpu, &[]));
+/// What a rank without a share holds: a card changes nothing.
+pub(crate) fn nothing<D: On>(c: &mut Side<D>) {
+    let tokens = c.index::<Segment>(&[]);
     for [rows, cols] in [[0, 4], [3, 0]] {
-        let (mut y, x) = (Both::<S>::whole(gpu, 1, 3, 4), Both::<S>::whole(gpu, 2, 3, 4));
-        let none: View<S::On> = x.gpu.view().take_rows(0, rows).take_cols(4 - cols, cols);
-        let mut sum = Both::<f32>::whole(gpu, 3, 1, 4);
-        let by = Both::<f32>::whole(gpu, 4, rows, 1);
-        macro_rules! none_mut {
-            () => {
-                y.gpu.view_mut().take_rows(0, rows).take_cols(4 - cols, cols)
-            };
+        let ([mut y, x], at) =
+            ([1, 2].map(|seed| c.of([3, 4, 4, 0], whole(seed))), [0, 4 - cols, rows, cols]);
+        let (mut sum, by) = (c.wide([1, cols, 4, 0], whole(3)), c.wide([rows, 1, 1, 0], whole(4)));
+        let none = x.part(at);
+        if !c.host {
+            c.on.fill(y.part_mut(at), D::Elem::ONE);
+            c.on.copy(y.part_mut(at), none);
+            c.on.add(y.part_mut(at), none);
+            c.on.stab(y.part_mut(at), none);
+            c.on.add_row(y.part_mut(at), x.part([0, 4 - cols, 1, cols]));
+            c.on.add_rows(sum.to(), none);
+            c.on.scale_rows(y.part_mut(at), by.of());
+            c.on.swiglu(y.part_mut(at), none, none);
+            c.on.activate(y.part_mut(at), none, Activation::Relu);
+            c.on.dropout(y.part_mut(at), &tokens, 0, &Dropout::new(0.5, 1, 1, "here"));
+            c.on.rotate(y.part_mut(at), by.of(), &tokens, 2, false);
         }
-        on.fill(none_mut!(), S::ONE);
-        on.copy(none_mut!(), none);
-        on.add(none_mut!(), none);
-        on.stab(none_mut!(), none);
-        on.add_row(none_mut!(), x.gpu.view().take_rows(0, 1).take_cols(4 - cols, cols));
-        on.add_rows(sum.gpu.view_mut().take_cols(0, cols), none);
-        on.scale_rows(none_mut!(), by.gpu.view());
-        on.swiglu(none_mut!(), none, none);
-        on.activate(none_mut!(), none, Activation::Relu);
-        on.dropout(none_mut!(), &tokens.0, 0, &Dropout::new(0.5, 1, 1, "here"));
-        on.rotate(none_mut!(), by.gpu.view(), &tokens.0, 2, false);
-        y.equal("a matrix beside one without numbers")?;
-        sum.equal("a sum of no rows")?;
+        c.close("a matrix beside one without numbers", &y, 0.0);
+        c.close("a sum of no rows", &sum, 0.0);
     }
-    Ok(())
 }

@@ -1,130 +1,142 @@
 //! Checks of products: whole numbers, so that every sum is exact.
-use super::{Both, Check, Number, Read, both, on_both, refs, same};
+use super::{BF16, F32, Matrix, On, Side, check, compare, whole};
+use crate::device::Cuda;
 use crate::gpu::Gpu;
 use crate::launches::gemm::Rung;
 use crate::launches::{Launches, Window};
 use kernels::{Kernels, Write};
-use tensor::{Cpu, Device, View};
+use tensor::{Bf16, Cpu, Device, Scalar, View};
 
-pub(crate) const ALL: &[Check] =
-    &[("products", both!(products)), ("every way to compute a product", both!(rungs))];
-
-/// The factors of a product of this size in a layout (bit 0: A is transposed, bit 1: B is), as windows of what this holds.
-struct Factors<S: Number> {
-    a: Both<S>,
-    b: Both<S>,
+/// The factors of a product of this size in a layout (bit 0: A is transposed, bit 1: B is).
+struct Factors<D: Device> {
+    a: Matrix<D>,
+    b: Matrix<D>,
     size: [usize; 3],
     layout: usize,
-    first: usize,
 }
 
-impl<S: Number> Factors<S> {
+impl<D: On> Factors<D> {
     /// The windows begin in this column; where that is a multiple of 8, so are the numbers of a row.
-    fn new(gpu: &Gpu, seed: usize, [m, n, k]: [usize; 3], layout: usize, first: usize) -> Self {
-        let whole = |seed, rows, cols, turned| {
+    fn new(c: &mut Side<D>, seed: usize, size @ [m, n, k]: [usize; 3], layout: usize, first: usize) -> Self {
+        c.case = format!("{size:?}, layout {layout}, from column {first}");
+        let of = |seed, rows, cols: usize, turned| {
             let [rows, cols] = if turned { [cols, rows] } else { [rows, cols] };
-            let width = first + cols + 2;
-            Both::whole(
-                gpu,
-                seed as u64,
-                rows,
-                if first.is_multiple_of(8) { width.next_multiple_of(8) } else { width },
-            )
+            let width = (first + cols + 2).next_multiple_of(if first.is_multiple_of(8) { 8 } else { 1 });
+            c.of([rows, cols, width, first], whole(seed as u64))
         };
-        let (a, b) = (whole(seed, m, k, layout & 1 > 0), whole(seed + 50, k, n, layout & 2 > 0));
-        Self { a, b, size: [m, n, k], layout, first }
+        let (a, b) = (of(seed, m, k, layout & 1 > 0), of(seed + 50, k, n, layout & 2 > 0));
+        Self { a, b, size, layout }
     }
-    /// Both sides' A and B.
-    fn of(&self) -> [Read<'_, S>; 2] {
-        fn window<D: Device>(
-            x: View<D>,
-            first: usize,
-            [cols, turned_cols]: [usize; 2],
-            turned: bool,
-        ) -> View<D> {
-            if turned { x.take_cols(first, turned_cols).t() } else { x.take_cols(first, cols) }
-        }
-        let ([m, n, k], first) = (self.size, self.first);
-        let sides = [(&self.a, [k, m], self.layout & 1 > 0), (&self.b, [n, k], self.layout & 2 > 0)];
-        sides.map(|(x, cols, turned)| {
-            (window(x.gpu.view(), first, cols, turned), window(x.host.view(), first, cols, turned))
-        })
+    /// A and B.
+    fn of(&self) -> [View<'_, D>; 2] {
+        [(&self.a, 1), (&self.b, 2)].map(|(x, bit)| if self.layout & bit > 0 { x.of().t() } else { x.of() })
+    }
+    /// What the product is written to, of its numbers and of wide ones, and how.
+    /// Its windows are aligned where the rows are.
+    fn to(&self, c: &Side<D>) -> (Matrix<D>, Matrix<D::Wide>, Write) {
+        let ([m, n, _], write) =
+            (self.size, if self.layout.is_multiple_of(3) { Write::Add } else { Write::Set });
+        (c.of([m, n, n + 24, 8], whole(7)), c.wide([m, n, n + 24, 8], whole(7)), write)
     }
 }
 
 /// Of windows of all four layouts, set and added to; narrow, wide and packed. Sizes are no multiples of anything.
-fn products<S: Number>(gpu: &Gpu) -> Result<(), String> {
+pub(crate) fn products<D: On>(c: &mut Side<D>) {
     for (at, size) in [[37, 29, 45], [1, 70, 33], [5, 3, 0], [0, 4, 4], [4, 0, 4]].into_iter().enumerate() {
         for layout in 0..4 {
-            let [m, n, _] = size;
-            let factors = Factors::<S>::new(gpu, at, size, layout, 1);
-            let [a, b] = factors.of();
-            let mut c = Both::<S>::whole(gpu, 90, m, n + 4);
-            let mut wide = Both::<f32>::whole(gpu, 95, m, n + 2);
+            let ([m, n, _], factors) = (size, Factors::new(c, at, size, layout, 1));
+            let ([a, b], mut to) = (factors.of(), c.of([m, n, n + 4, 2], whole(90)));
+            let mut wide = c.wide([m, n, n + 2, 1], whole(95));
             for write in [Write::Set, Write::Add] {
-                let what = format!("{write:?} {size:?}, layout {layout}");
-                on_both!(gpu: S, gemm(c.cut_mut(2, n), a, b, same(write)));
-                c.equal(&what)?;
-                on_both!(gpu: S, gemm_wide(wide.cut_mut(1, n), a, b, same(write)));
-                wide.equal(&format!("wide {what}"))?;
+                check!(c.gemm(to.to(), a, b, write) => to 0.0);
+                check!(c.gemm_wide(wide.to(), a, b, write) => wide 0.0);
             }
-            let packed = (S::On::on(gpu).pack(b.0), Cpu::<f64>::default().pack(b.1));
-            on_both!(gpu: S, gemm_packed(c.cut_mut(2, n), a, refs(&packed), same(Write::Set)));
-            c.equal("packed")?;
+            let packed = c.on.pack(b);
+            check!(c.gemm_packed(to.to(), a, &packed, Write::Set) => to 0.0);
         }
     }
-    Ok(())
 }
 
-/// Every rung that is for such windows: aligned ones and others, tiles that are not full, several tiles each way, few steps
-/// and many, few rows.
-fn rungs<S: Number>(gpu: &Gpu) -> Result<(), String> {
+/// Every way to compute a product.
+pub(crate) fn by_every_rung(gpu: &Gpu) -> Result<(), String> {
+    compare::<Cuda<f32>>(gpu, F32, rungs, |c| sizes(c, by_host))?;
+    compare::<Cuda<Bf16>>(gpu, BF16, rungs, |c| sizes(c, by_host))
+}
+
+/// Aligned windows and others, tiles that are not full, several tiles each way, few steps and many, few rows.
+fn sizes<D: On>(c: &mut Side<D>, mut each: impl FnMut(&mut Side<D>, &Factors<D>)) {
     let sizes = [[130, 264, 200], [20, 70, 33], [9, 64, 0], [4, 72, 264], [1, 40, 1032], [7, 33, 24]];
-    let mut tried = [false; Rung::ALL.len()];
     for (at, size) in sizes.into_iter().enumerate() {
         for (layout, first) in (0..4).flat_map(|layout| [(layout, 8), (layout, 1)]) {
-            let factors = Factors::<S>::new(gpu, at, size, layout, first);
-            for (rung, tried) in Rung::ALL.into_iter().zip(&mut tried) {
-                if size[0] == 1 && !matches!(rung, Rung::Few) {
-                    continue; // long, for what it would say
-                }
-                let what = format!("{rung:?}, {size:?}, layout {layout}, from column {first}");
-                *tried |= by_rung::<S, S>(gpu, rung, &factors, &what)?;
-                *tried |= by_rung::<S, f32>(gpu, rung, &factors, &format!("wide {what}"))?;
-            }
+            let factors = Factors::new(c, at, size, layout, first);
+            each(c, &factors);
         }
     }
+}
+
+fn by_host(c: &mut Side<Cpu<f64>>, factors: &Factors<Cpu<f64>>) {
+    let ([a, b], (mut own, mut wide, write)) = (factors.of(), factors.to(c));
+    c.on.gemm(own.to(), a, b, write);
+    c.on.gemm_wide(wide.to(), a, b, write);
+    c.of_host(own.read());
+    c.of_host(wide.read());
+}
+
+/// Every rung that is for such windows.
+fn rungs<D: On<Place = Gpu, Elem: Scalar<Wide = f32>>>(c: &mut Side<D>) {
+    let mut tried = [false; Rung::ALL.len()];
+    sizes(c, |c, factors| {
+        // Other rungs take long on one row, for what they would say.
+        let suits = |rung: &Rung| factors.size[0] > 1 || matches!(rung, Rung::Few);
+        let now = by_rungs(c, factors, suits);
+        tried.iter_mut().zip(now).for_each(|(tried, now)| *tried |= now);
+    });
     for (rung, tried) in Rung::ALL.into_iter().zip(tried) {
-        if !tried && (S::NARROW != matches!(rung, Rung::Tiled)) {
-            return Err(format!("{rung:?} is for no product that was tried"));
+        if !tried && (D::Elem::NARROW != matches!(rung, Rung::Tiled)) {
+            c.wrong(format!("{rung:?} is for no product that was tried in {}", D::Elem::NAME));
         }
     }
-    Ok(())
+}
+
+/// C (+)= A·B by each of these rungs, if it is for these factors; which were.
+fn by_rungs<D: On<Place = Gpu, Elem: Scalar<Wide = f32>>>(
+    c: &mut Side<D>,
+    factors: &Factors<D>,
+    suits: impl Fn(&Rung) -> bool,
+) -> [bool; Rung::ALL.len()] {
+    let [of_own, of_wide] = [(); 2].map(|()| c.of_host(Vec::new()));
+    let [a, b] = factors.of().map(|x| Window::from(&x));
+    Rung::ALL.map(|rung| {
+        let (mut own, mut wide, write) = factors.to(c);
+        let gpu = c.on.place().clone();
+        let by = |to: Window, wide| {
+            suits(&rung) && Launches::<D::Elem>::on(&gpu).product(Some(rung), [to, a, b], wide, write)
+        };
+        let done = [by((&own.to()).into(), false), by((&wide.to()).into(), true)];
+        if done[0] {
+            c.beside(&format!("a product by {rung:?}"), &own, &of_own, 0.0);
+        }
+        if done[1] {
+            c.beside(&format!("a wide product by {rung:?}"), &wide, &of_wide, 0.0);
+        }
+        done[0] | done[1]
+    })
 }
 
 /// One product of Hopper's own.
 #[cfg(test)]
 pub(super) fn on_hopper(gpu: &Gpu) -> Result<(), String> {
-    let factors = Factors::<tensor::Bf16>::new(gpu, 1, [130, 264, 40], 0, 8);
-    let computed = by_rung::<tensor::Bf16, tensor::Bf16>(gpu, Rung::Hopper, &factors, "a product")?;
-    if computed { Ok(()) } else { Err("Hopper's rung is not for it".into()) }
-}
-
-/// C (+)= A·B by this rung, if it is for these factors; C's window is aligned where its rows are.
-fn by_rung<S: Number, C: Number>(
-    gpu: &Gpu,
-    rung: Rung,
-    factors: &Factors<S>,
-    what: &str,
-) -> Result<bool, String> {
-    let ([(a, a_host), (b, b_host)], [m, n, _]) = (factors.of(), factors.size);
-    let mut c = Both::<C>::whole(gpu, 7, m, n + 24);
-    let write = if factors.layout.is_multiple_of(3) { Write::Add } else { Write::Set };
-    let of = [Window::from(&c.gpu.view_mut().take_cols(8, n)), (&a).into(), (&b).into()];
-    let computed = Launches::<S>::on(gpu).product(Some(rung), of, C::NARROW != S::NARROW, write);
-    if computed {
-        Cpu::<f64>::default().gemm(c.host.view_mut().take_cols(8, n), a_host, b_host, write);
-        c.equal(what)?;
+    fn factors<D: On>(c: &mut Side<D>) -> Factors<D> {
+        Factors::new(c, 1, [130, 264, 40], 0, 8)
     }
-    Ok(computed)
+    let on_card = |c: &mut Side<Cuda<Bf16>>| {
+        let factors = factors(c);
+        if !by_rungs(c, &factors, |rung| matches!(rung, Rung::Hopper)).contains(&true) {
+            c.wrong("Hopper's rung is not for it".into());
+        }
+    };
+    compare(gpu, BF16, on_card, |c| {
+        let factors = factors(c);
+        by_host(c, &factors);
+    })
 }

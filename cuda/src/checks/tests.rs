@@ -1,7 +1,8 @@
 //! Every check on the driver's twin, and bugs that die there.
 use super::*;
 use crate::{Card, twin};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard};
@@ -24,20 +25,31 @@ pub(super) fn saw(bits: impl IntoIterator<Item = u64>) {
     bits.into_iter().for_each(|bits| BITS.set(mix(BITS.get() ^ bits)));
 }
 
+thread_local! {
+    /// Kernels of the list that this thread has run on a card.
+    static CALLED: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+/// Notes a kernel that is run on a card.
+pub(crate) fn called(kernel: &'static str) {
+    CALLED.with_borrow_mut(|all| all.insert(kernel));
+}
+
 /// The checks of a family, with blocks and threads in both orders, which must give the same bits. A child that was told so takes
 /// the first alone.
-fn all_of(family: &[Check]) {
+fn all_of<'a>(family: impl IntoIterator<Item = &'a Check<Gpu>>) {
     let _alone = alone();
     if let Err(reason) = twin::install() {
         return twin::skipped(&reason);
     }
     let card = Card::open(0).unwrap();
     let orders = if env::var_os(QUICK).is_some() { &[false][..] } else { &[false, true] };
-    for (name, check) in family {
+    for Check { name, kernels, run, .. } in family {
+        CALLED.take();
         let bits = |&backwards: &bool| {
             twin::order(backwards);
             BITS.set(0);
-            let outcome = PlaceError::caught(|| check(&Gpu::of(&card)));
+            let outcome = PlaceError::caught(|| run(&Gpu::of(&card)));
             if let Err(error) = outcome.unwrap_or_else(|PlaceError(why)| Err(why)) {
                 panic!("{name}, backwards {backwards}: {error}");
             }
@@ -45,6 +57,8 @@ fn all_of(family: &[Check]) {
         };
         let bits: Vec<_> = orders.iter().map(bits).collect();
         assert!(bits.iter().all(|of| *of == bits[0]), "{name}, backwards true: other bits than forwards");
+        let left_out = |kernel: &&&str| !CALLED.with_borrow(|all| all.contains(**kernel));
+        assert_eq!(kernels.iter().find(left_out), None, "{name}: it stands in the table, and is not run");
         println!("{name}: as the host");
     }
 }
@@ -52,15 +66,17 @@ fn all_of(family: &[Check]) {
 macro_rules! families {
     ($($family:ident)*) => {$(
         /// Kills: a kernel that gives other numbers than the host, in any order of blocks and threads.
+        /// Kills: a kernel whose check does not run it.
         #[test]
         fn $family() {
-            all_of(super::$family::ALL);
+            all_of(all().filter(|check| check.family == stringify!($family)));
         }
     )*
         /// Kills: a family that is checked by no test.
         #[test]
         fn every_family_has_its_test() {
-            assert_eq!([$(super::$family::ALL),*].concat().len(), ALL.concat().len());
+            let families = BTreeSet::from([$(stringify!($family)),*]);
+            assert_eq!(all::<Gpu>().map(|check| check.family).collect::<BTreeSet<_>>(), families);
         }
     };
 }
@@ -69,7 +85,7 @@ families! { attention elementwise gemm loss norm optimizer router top_k }
 /// As above, of one rung: what it waits for is no barrier of a block.
 #[test]
 fn products_of_hopper() {
-    all_of(&[("a product on Hopper", gemm::on_hopper)]);
+    all_of([&Check { family: "gemm", name: "a product on Hopper", kernels: &[], run: gemm::on_hopper }]);
 }
 
 const QUICK: &str = "EQUIPART_TWIN_QUICK";
@@ -218,7 +234,7 @@ fn tests_without_a_compiler_say_so() {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     let (said, seen) = (fs::read_to_string(said).unwrap(), String::from_utf8_lossy(&output.stderr));
-    let skipped: std::collections::BTreeSet<_> = said.lines().collect();
+    let skipped: BTreeSet<_> = said.lines().collect();
     assert!(skipped.iter().all(|line| seen.contains(line) && line.contains(": no C++ compiler")), "{said}");
     let all = [
         "checks::tests::gemm",

@@ -1,10 +1,6 @@
 //! Checks of `top_k.cu`.
-use super::{Both, Check, Number, both, on_both, read, refs_mut, room, same_list};
-use crate::gpu::Gpu;
-use kernels::Selects;
+use super::{On, Side, check};
 use tensor::mix;
-
-pub(crate) const ALL: &[Check] = &[("the numbers of a row that come first", both!(first_of_rows))];
 
 const SPECIAL: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
 
@@ -25,21 +21,14 @@ fn number(kind: u64, i: usize, j: usize) -> f64 {
     }
 }
 
-/// Values bit for bit (a NaN is itself, −0 is not 0) and columns, of windows of rows of all kinds and many lengths.
-fn first_of_rows<S: Number>(gpu: &Gpu) -> Result<(), String> {
+/// Values bit for bit and columns, of windows of rows of all kinds and many lengths.
+pub(crate) fn first_of_rows<D: On>(c: &mut Side<D>) {
     let lengths = [(1, 1), (2, 1), (7, 3), (33, 33), (130, 64), (300, 7), (1100, 50), (1500, 1500)];
     for (kind, (cols, k)) in (0..7).flat_map(|kind| lengths.map(|length| (kind, length))) {
-        let x = Both::<S>::of(gpu, 2, cols + 3, |i| number(kind, i, i % (cols + 3)));
-        let mut values = Both::<S>::of(gpu, 2, k + 2, |_| 77.0);
-        let mut columns = room(gpu, 2 * k);
-        on_both!(gpu: S, top_k(values.cut_mut(1, k), refs_mut(&mut columns), x.cut(2, cols)));
-        let what = format!("{k} of {cols}, kind {kind}");
-        let bits = |x: Vec<f64>| x.into_iter().map(f64::to_bits).collect::<Vec<_>>();
-        let seen = read(&values.gpu).into_iter().map(S::to_f64).collect();
-        if bits(seen) != bits(read(&values.host)) {
-            return Err(format!("{what} in {}: other values", S::NAME));
-        }
-        same_list(&format!("{what} in {}: columns", S::NAME), &columns)?;
+        c.case = format!("{k} of {cols}, kind {kind}");
+        let x = c.of([2, cols, cols + 3, 2], |i| number(kind, i, i % (cols + 3)));
+        let (mut values, mut columns) = (c.of([2, k, k + 2, 1], |_| 77.0), c.room(2 * k));
+        check!(c.top_k(values.to(), &mut columns, x.of()) => columns 0.0);
+        c.bits("values of top_k", &values.read());
     }
-    Ok(())
 }

@@ -150,13 +150,13 @@ impl Run for GpuCheckArgs {
 
 /// Every kernel, beside the host's in f64.
 pub(crate) fn kernels(card: &Arc<Card>, watch: &Watch) -> Vec<Line> {
-    let line = |(name, check): checks::Check| {
-        watch.say(&format!("checking {name}"));
-        let outcome = guarded(|| check(&Gpu::of(card)));
+    let line = |check: &checks::Check<Gpu>| {
+        watch.say(&format!("checking {}", check.name));
+        let outcome = guarded(|| (check.run)(&Gpu::of(card)));
         let well = Some(outcome.is_ok());
-        Line { what: name.into(), outcome: outcome.err().unwrap_or_else(|| "as the host".into()), well }
+        Line { what: check.name.into(), outcome: outcome.err().unwrap_or_else(|| "as the host".into()), well }
     };
-    checks::ALL.concat().into_iter().map(line).collect()
+    checks::all().map(line).collect()
 }
 
 /// How fast kernels are, and a model at work.

@@ -295,7 +295,7 @@ fn a_card_proves_a_layout_on_whole_numbers() {
             assert!(seen.contains(&(format!("{what} {of}, {number}").into(), true.into())), "{seen:?}");
         }
     }
-    let kernels = cuda::checks::ALL.concat().len();
+    let kernels = cuda::checks::all::<cuda::Gpu>().count();
     assert!(seen.len() == 4 + kernels && seen.contains(&("products".into(), true.into())), "{seen:?}");
     for (args, says) in [
         (&["--number", "f64"][..], "error: --device cuda has no numbers f64; its numbers are f32 and bf16\n"),
