@@ -160,12 +160,12 @@ impl Timeline {
             }
             let width = part.len() * per;
             let gap = usize::from(width > words.len() && part.end == whole.end);
-            line += &wait(part.start - at);
-            line += &if colour {
+            let cell = if colour {
                 ground(ran.cell.act, self.lightness(ran.cell), &format!("{words:<width$.width$}"))
             } else {
                 format!("{words:─<0$.0$}{1:2$}", width - gap, "", gap)
             };
+            line += &(wait(part.start - at) + &cell);
             at = part.end;
         }
         line + &wait(band.end - at)

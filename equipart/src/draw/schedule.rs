@@ -29,8 +29,8 @@ pub fn draw(plan: &AllReducePlan, columns: usize) -> String {
     let width = widest.max(format!("rank {}", ranks.len() - 1).len());
     let part = |ranks: &[usize]| {
         let row = |first: &str, cell: &dyn Fn(usize) -> String| {
-            let cells: String = ranks.iter().map(|rank| format!("  {:<width$}", cell(*rank))).collect();
-            format!("{first:>4}{cells}").trim_end().to_string()
+            let next = |row: String, rank: &usize| row + &format!("  {:<width$}", cell(*rank));
+            ranks.iter().fold(format!("{first:>4}"), next).trim_end().to_string()
         };
         let mut lines = vec![row("step", &|rank| format!("rank {rank}"))];
         let mut phase = "";
