@@ -44,12 +44,13 @@ pub(crate) fn failure(text: &str) {
 }
 
 /// Tells if results may be in colour (on a terminal whose user does not object, no-color.org), and gives its columns, or those that
-/// `COLUMNS` says, if either says any.
-pub(crate) fn terminal() -> (bool, Option<usize>) {
+/// `COLUMNS` says, or a usual number.
+pub(crate) fn terminal() -> (bool, usize) {
     let said = |name| std::env::var(name).unwrap_or_default();
     let colour = stdout().is_terminal() && said("NO_COLOR").is_empty() && said("TERM") != "dumb";
     let columns = comfy_table::Table::new().width().map(usize::from);
-    (colour, columns.or_else(|| said("COLUMNS").parse().ok()).filter(|columns| *columns > 0))
+    let columns = columns.or_else(|| said("COLUMNS").parse().ok()).filter(|columns| *columns > 0);
+    (colour, columns.unwrap_or(100))
 }
 
 /// Whether all results were written. A reader that has had enough is no failure.

@@ -40,13 +40,10 @@ pub(crate) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> T
     table
 }
 
-/// Columns of a table where the terminal does not say how many there are.
-const COLUMNS: usize = 100;
-
 /// A table that fits the terminal: its first column gives way.
 pub(crate) fn fitted(mut table: Table) -> Table {
-    let columns = out::terminal().1.unwrap_or(COLUMNS);
-    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns.min(1000) as u16);
+    let columns = out::terminal().1.min(1000) as u16;
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);
     table.column_iter_mut().skip(1).for_each(|column| {
         column.set_constraint(ColumnConstraint::ContentWidth);
     });

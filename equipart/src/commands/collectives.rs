@@ -269,7 +269,8 @@ impl Run for CollectivesArgs {
 
 fn draw(plan: &AllReducePlan) {
     out::line(&format!("{}: {}\n", plan.name(), plan.data()));
-    out::line(&format!("{}\n\n{}\n", schedule::draw(plan), schedule::legend(plan)));
+    let table = schedule::draw(plan, out::terminal().1);
+    out::line(&format!("{table}\n\n{}\n", schedule::legend(plan)));
     plan.figures().iter().for_each(|figures| out::line(figures));
 }
 

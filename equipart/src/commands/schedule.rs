@@ -30,8 +30,6 @@ const MOST_VERIFIED: usize = 1 << 16;
 const MOST_DRAWN: usize = 100_000;
 /// The first cells of a rank, and its last ones, that are kept for a terminal.
 const KEPT: usize = 2000;
-/// Columns where no terminal says how many it has.
-const COLUMNS: usize = 100;
 
 /// What scripts get.
 pub(crate) const JSON: &str = "With --json: one object. messages: those that a table of --file names, which agree\nwith its cells. makespan: from the first cell's start to the last one's end. bubble_time: what the rank\nthat waits longest waits between its first and its last cell; bubble_fraction: its share of the time between\nthem; bubbles: of every rank. peak_saved: what each rank has saved at most, in microbatches through all its chunks.\npeak_bytes, with --model: the bytes that each holds at most, all together.";
@@ -194,7 +192,7 @@ impl Run for ScheduleArgs {
 fn say(a: &ScheduleArgs, timeline: &Timeline, bytes: Option<&[usize]>, table: Option<&Table>) {
     let (terminal, width) = out::terminal();
     out::line(&format!("{}\n", timeline.title()));
-    timeline.lines(width.unwrap_or(COLUMNS), terminal).iter().for_each(|line| out::line(line));
+    timeline.lines(width, terminal).iter().for_each(|line| out::line(line));
     out::line("");
     timeline.figures().iter().for_each(|line| out::line(line));
     if let Some(messages) = table.map(Table::messages).filter(|messages| *messages > 0) {

@@ -1,7 +1,5 @@
 //! Speed against memory: a point for each way of splitting, and the front of those that no other beats in both.
-//!
-//! Text is made of names and numbers of this project only, none of which needs escaping in XML.
-use super::svg::{INK, MUTED, head, round_step, text};
+use super::picture::{INK, MUTED, Picture, round_numbers};
 
 /// One way, as ratios to the one that all are measured by.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,9 +21,9 @@ pub fn front<'a>(points: &[Point<'a>]) -> Vec<Point<'a>> {
     own.sort_by(|a, b| a.memory.total_cmp(&b.memory).then(b.speed.total_cmp(&a.speed)));
     let mut best = 0.0;
     own.retain(|point| {
-        let beats = point.speed > best;
-        best = if beats { point.speed } else { best };
-        beats
+        let beaten = point.speed <= best;
+        best = point.speed.max(best);
+        !beaten
     });
     own
 }
@@ -37,6 +35,8 @@ const RIGHT: f64 = 190.0;
 /// The most numbers at an axis.
 const NUMBERS: f64 = 8.0;
 const LETTER: f64 = 6.2;
+/// The colour of the front.
+const BLUE: &str = "#0969da";
 
 /// Left, upper, right and lower edge.
 type Room = [f64; 4];
@@ -64,52 +64,40 @@ fn place([x, y]: [f64; 2], name: &str, taken: &[Room]) -> ([f64; 2], &'static st
 pub fn draw(points: &[Point], by: &str, title: &str, lines: &[String]) -> String {
     let most = |of: fn(&Point) -> f64| points.iter().map(of).fold(1.0, f64::max) * 1.1;
     let [memory, speed] = [most(|p| p.memory), most(|p| p.speed)];
-    let x = |point: &Point| LEFT + point.memory / memory * SIDE[0];
-    let y = |point: &Point| TOP + SIDE[1] * (1.0 - point.speed / speed);
-    let mut parts = head([LEFT + SIDE[0] + RIGHT, TOP + SIDE[1] + 60.0], title, lines);
     let [right, bottom] = [LEFT + SIDE[0], TOP + SIDE[1]];
-    parts.push(format!(
-        r#"<path d="M{LEFT} {TOP} L{LEFT} {bottom} L{right} {bottom}" fill="none" stroke="{MUTED}"/>"#
-    ));
-    for (i, most) in [memory, speed].into_iter().enumerate() {
-        let step = round_step(most / NUMBERS);
-        for number in (0..).map(|n| f64::from(n) * step).take_while(|n| *n < most) {
-            let (at, words) = (number / most, format!("{number:.1}"));
-            parts.push(match i {
-                0 => text(LEFT + at * SIDE[0], bottom + 16.0, "middle", MUTED, &words),
-                _ => text(LEFT - 8.0, TOP + SIDE[1] * (1.0 - at) + 4.0, "end", MUTED, &words),
-            });
-        }
+    let x = |ratio: f64| LEFT + ratio / memory * SIDE[0];
+    let y = |ratio: f64| bottom - ratio / speed * SIDE[1];
+    let mut picture = Picture::new([right + RIGHT, bottom + 60.0], title, lines);
+    picture.line(&format!("{LEFT} {TOP}L{LEFT} {bottom}L{right} {bottom}"), MUTED, "");
+    for number in round_numbers([0.0, memory], memory / NUMBERS) {
+        picture.text([x(number), bottom + 16.0], "middle", MUTED, &format!("{number:.1}"));
+    }
+    for number in round_numbers([0.0, speed], speed / NUMBERS) {
+        picture.text([LEFT - 8.0, y(number) + 4.0], "end", MUTED, &format!("{number:.1}"));
     }
     let under = format!("bytes of the rank that holds most, of {by}'s");
-    parts.push(text(LEFT + SIDE[0] / 2.0, bottom + 38.0, "middle", INK, &under));
-    parts.push(text(LEFT, TOP - 10.0, "start", INK, &format!("tokens a second, of {by}'s")));
+    picture.text([LEFT + SIDE[0] / 2.0, bottom + 38.0], "middle", INK, &under);
+    picture.text([LEFT, TOP - 10.0], "start", INK, &format!("tokens a second, of {by}'s"));
     let front = front(points);
-    let line: Vec<_> = front.iter().map(|p| format!("{:.1} {:.1}", x(p), y(p))).collect();
-    parts.push(format!(
-        r##"<path d="M{}" fill="none" stroke="#0969da" stroke-dasharray="4 3"/>"##,
-        line.join(" L")
-    ));
-    let mut taken: Vec<Room> =
-        points.iter().map(|p| (x(p), y(p))).map(|(x, y)| [x - 6.0, y - 6.0, x + 6.0, y + 6.0]).collect();
-    for point in points {
+    let way: Vec<_> = front.iter().map(|p| format!("{:.1} {:.1}", x(p.memory), y(p.speed))).collect();
+    picture.line(&way.join("L"), BLUE, r#" stroke-dasharray="4 3""#);
+    let spots: Vec<_> = points.iter().map(|p| [x(p.memory), y(p.speed)]).collect();
+    let mut taken: Vec<Room> = spots.iter().map(|[x, y]| [x - 6.0, y - 6.0, x + 6.0, y + 6.0]).collect();
+    for (point, [x, y]) in points.iter().zip(spots) {
         let fill = match (point.ours, front.contains(point)) {
             (false, _) => "none",
-            (_, true) => "#0969da",
+            (_, true) => BLUE,
             _ => MUTED,
         };
-        let (x, y) = (x(point), y(point));
-        let ([to, below], anchor, room) = place([x, y], point.name, &taken);
-        if (below - y - 4.0).abs() > 1.0 {
-            let height = below - 4.0;
-            parts.push(format!(r#"<path d="M{x:.1} {y:.1}L{to:.1} {height:.1}" stroke="{MUTED}"/>"#));
+        let (to, anchor, room) = place([x, y], point.name, &taken);
+        if (to[1] - y - 4.0).abs() > 1.0 {
+            picture.line(&format!("{x:.1} {y:.1}L{:.1} {:.1}", to[0], to[1] - 4.0), MUTED, "");
         }
-        parts.push(format!(r#"<circle cx="{x:.1}" cy="{y:.1}" r="5" fill="{fill}" stroke="{INK}"/>"#));
-        parts.push(text(to, below, anchor, INK, point.name));
+        picture.add(&format!(r#"<circle cx="{x:.1}" cy="{y:.1}" r="5" fill="{fill}" stroke="{INK}"/>"#));
+        picture.text(to, anchor, INK, point.name);
         taken.push(room);
     }
-    parts.push("</svg>\n".into());
-    parts.join("\n")
+    picture.file()
 }
 
 #[cfg(test)]

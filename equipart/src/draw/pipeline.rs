@@ -10,7 +10,7 @@
 //! and the chunk.
 pub mod svg;
 
-use super::svg::rgb;
+use super::picture::rgb;
 use layers::counted;
 use parallel::step::simulate::Simulated;
 use parallel::step::{Act, Cell, Plan};
@@ -40,12 +40,12 @@ pub struct Ran {
     pub end: f64,
 }
 
-/// The acts, in the order of the legend: letter, meaning, hue.
-const ACTS: [(Act, &str, &str, f64); 4] = [
-    (Act::F, "F", "forward", 0.6),
-    (Act::B, "B", "backward", 0.38),
-    (Act::I, "I", "input half of backward", 0.75),
-    (Act::W, "W", "weight half of backward", 0.12),
+/// The acts, in the order of the legend: meaning, hue.
+const ACTS: [(Act, &str, f64); 4] = [
+    (Act::F, "forward", 0.6),
+    (Act::B, "backward", 0.38),
+    (Act::I, "input half of backward", 0.75),
+    (Act::W, "weight half of backward", 0.12),
 ];
 
 /// Ranks that are shown in a terminal.
@@ -70,26 +70,23 @@ impl Timeline {
     /// What it takes and what ranks hold, in two lines.
     pub fn figures(&self) -> [String; 2] {
         let Simulated { makespan, bubble_time, bubble_fraction, peak_saved, .. } = &self.of;
-        let bubble = if *bubble_time > 1e-9 * makespan {
-            let (time, share) = (short(*bubble_time), 100.0 * bubble_fraction);
+        let (time, share) = (short(*bubble_time), 100.0 * bubble_fraction);
+        let waits = if *bubble_time > 1e-9 * makespan {
             format!("a rank waits at most {time} ({share:.1} %)")
         } else {
             "no rank waits".into()
         };
-        let most = peak_saved.iter().copied().fold(0.0, f64::max);
+        let most = short(peak_saved.iter().copied().fold(0.0, f64::max));
         let each = peak_saved.iter().map(|saved| short(*saved).to_string()).collect::<Vec<_>>().join(", ");
         let each = if peak_saved.len() > 16 { String::new() } else { format!("; by rank: {each}") };
+        let need = if most == 1.0 { " needs" } else { "es need" };
         [
-            format!("it takes {}; between its first and its last cell {bubble}", short(*makespan)),
-            format!(
-                "a rank has saved at most what {} microbatch{}{each}",
-                short(most),
-                if most == 1.0 { " needs" } else { "es need" }
-            ),
+            format!("it takes {}; between its first and its last cell {waits}", short(*makespan)),
+            format!("a rank has saved at most what {most} microbatch{need}{each}"),
         ]
     }
     /// The acts that occur.
-    fn acts(&self) -> impl Iterator<Item = &(Act, &'static str, &'static str, f64)> {
+    fn acts(&self) -> impl Iterator<Item = &(Act, &'static str, f64)> {
         let has = |act| self.rows.iter().flatten().any(|ran| ran.cell.act == act);
         ACTS.iter().filter(move |(act, ..)| has(*act))
     }
@@ -146,47 +143,37 @@ impl Timeline {
         lines.extend(self.legend(tick, colour));
         lines
     }
-    /// One rank's row of a band of ticks, with this many characters a tick.
+    /// One rank's row of a band of ticks, with this many characters a tick. A part of a cell begins with the label
+    /// if the cell does.
     fn line(&self, rank: usize, (tick, band): (f64, &Range<usize>), per: usize, colour: bool) -> String {
         let (mut line, mut at) = (String::new(), band.start);
         let wait = |ticks: usize| format!("{:<per$}", "·").repeat(ticks);
         for ran in &self.rows[rank] {
             let whole = ticks(ran, tick);
             let part = whole.start.max(band.start)..whole.end.min(band.end);
-            if !part.is_empty() {
-                line += &wait(part.start - at);
-                line += &self.cell(ran.cell, (&whole, &part), per, colour);
-                at = part.end;
+            if part.is_empty() {
+                continue;
             }
+            let mut words = label(ran.cell, self.plan.chunks, colour);
+            if part.start > whole.start {
+                words.clear();
+            }
+            let width = part.len() * per;
+            let gap = usize::from(width > words.len() && part.end == whole.end);
+            let cell = if colour {
+                ground(ran.cell.act, self.lightness(ran.cell), &format!("{words:<width$.width$}"))
+            } else {
+                format!("{words:─<0$.0$}{1:2$}", width - gap, "", gap)
+            };
+            line += &(wait(part.start - at) + &cell);
+            at = part.end;
         }
         line + &wait(band.end - at)
     }
-    /// The part of a cell that is in a band: it begins with the label if the cell does.
-    fn cell(
-        &self,
-        cell: Cell,
-        (whole, part): (&Range<usize>, &Range<usize>),
-        per: usize,
-        colour: bool,
-    ) -> String {
-        let begins = part.start == whole.start;
-        let (width, label) = (part.len() * per, label(cell, self.plan.chunks, colour));
-        let label = if begins { label } else { String::new() };
-        if colour {
-            return ground(cell.act, self.lightness(cell), &format!("{label:<width$.width$}"));
-        }
-        let mut line = format!("{label:─<width$.width$}");
-        if width > label.len() && part.end == whole.end {
-            line.pop();
-            line.push(' ');
-        }
-        line
-    }
     fn legend(&self, tick: f64, colour: bool) -> [String; 2] {
-        let first = Cell { act: Act::F, of: parallel::step::Unit::new(0, 0) };
-        let word = |(act, letter, means, _): &(Act, &str, &str, f64)| {
-            let sample =
-                if colour { ground(*act, self.lightness(first), "  ") } else { (*letter).to_string() };
+        let first = self.lightness(Cell { act: Act::F, of: parallel::step::Unit::new(0, 0) });
+        let word = |(act, means, _): &(Act, &str, f64)| {
+            let sample = if colour { ground(*act, first, "  ") } else { format!("{act:?}") };
             format!("{sample} {means}")
         };
         let acts = self.acts().map(word).collect::<Vec<_>>().join(", ");
@@ -196,11 +183,9 @@ impl Timeline {
             (_, false) => "; before the letter, the chunk",
         };
         let slices = if self.plan.slices > 1 { ", behind a point the slice" } else { "" };
-        let rest = format!(
-            "The number is the microbatch{slices}{chunks}; · waits; a column is {} of time.",
-            short(tick)
-        );
-        [acts, rest]
+        let tick = short(tick);
+        let number = format!("The number is the microbatch{slices}{chunks}");
+        [acts, format!("{number}; · waits; a column is {tick} of time.")]
     }
 }
 
@@ -225,13 +210,11 @@ fn bands(all: usize, most: usize) -> Vec<Range<usize>> {
 /// What stands in a cell.
 fn label(cell: Cell, chunks: usize, colour: bool) -> String {
     let whole = cell.to_string();
-    let letter = whole.find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
-    let from = if colour {
-        letter + 1
-    } else if chunks == 1 {
-        letter
-    } else {
-        0
+    let letter = whole.find(char::is_alphabetic).unwrap_or(0);
+    let from = match (colour, chunks) {
+        (true, _) => letter + 1,
+        (false, 1) => letter,
+        _ => 0,
     };
     whole[from..].to_string()
 }

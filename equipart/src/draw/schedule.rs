@@ -20,28 +20,32 @@ pub fn legend(plan: &AllReducePlan) -> &'static str {
     if plan.schedule.steps().iter().any(several) { LEGEND_OF_ALL } else { LEGEND }
 }
 
-/// The table, without a line break at its end.
-pub fn draw(plan: &AllReducePlan) -> String {
-    let (ranks, steps) = (plan.schedule.ranks(), plan.schedule.steps());
-    let head: Vec<_> = (0..ranks).map(|rank| format!("rank {rank}")).collect();
-    let rows: Vec<Vec<_>> =
-        steps.iter().map(|step| (0..ranks).map(|rank| cell(step, rank)).collect()).collect();
-    let width = rows.iter().flatten().chain(&head).map(|cell| cell.chars().count()).max().unwrap_or(0);
-    let row = |first: &str, cells: &[String]| {
-        let padded = cells.iter().map(|cell| format!("{cell:<width$}"));
-        let row: Vec<_> = [format!("{first:>4}")].into_iter().chain(padded).collect();
-        row.join("  ").trim_end().to_string()
-    };
-    let mut lines = vec![row("step", &head)];
-    let mut phase = "";
-    for ((step, cells), number) in steps.iter().zip(&rows).zip(1..) {
-        if step.phase != phase {
-            phase = step.phase;
-            lines.push(phase.into());
+/// The table, without a line break at its end: as many ranks side by side as fit into so many
+/// columns, the others below.
+pub fn draw(plan: &AllReducePlan, columns: usize) -> String {
+    let ranks: Vec<_> = (0..plan.schedule.ranks()).collect();
+    let cells = |step| ranks.iter().map(move |rank| cell(step, *rank).chars().count());
+    let widest = plan.schedule.steps().iter().flat_map(cells).max().unwrap_or(0);
+    let width = widest.max(format!("rank {}", ranks.len() - 1).len());
+    let part = |ranks: &[usize]| {
+        let row = |first: &str, cell: &dyn Fn(usize) -> String| {
+            let next = |row: String, rank: &usize| row + &format!("  {:<width$}", cell(*rank));
+            ranks.iter().fold(format!("{first:>4}"), next).trim_end().to_string()
+        };
+        let mut lines = vec![row("step", &|rank| format!("rank {rank}"))];
+        let mut phase = "";
+        for (step, number) in plan.schedule.steps().iter().zip(1..) {
+            if step.phase != phase {
+                phase = step.phase;
+                lines.push(phase.into());
+            }
+            lines.push(row(&format!("{number}"), &|rank| cell(step, rank)));
         }
-        lines.push(row(&format!("{number}"), cells));
-    }
-    lines.join("\n")
+        lines.join("\n")
+    };
+    let fit = (columns.saturating_sub("step".len()) / (width + 2)).max(1);
+    let each = ranks.len().div_ceil(ranks.len().div_ceil(fit));
+    ranks.chunks(each).map(part).collect::<Vec<_>>().join("\n\n")
 }
 
 /// What a rank sends in a step: one message, or one to every other rank.
@@ -63,7 +67,7 @@ mod tests {
     /// By naive, direct, ring, tree and hierarchical.
     fn drawn(ranks: usize) -> [String; 5] {
         let plans = AllReducePlan::all(ranks, None, 100, "5us,25GB/s".parse().unwrap()).unwrap();
-        [0, 1, 2, 3, 4].map(|algorithm| draw(&plans[algorithm]))
+        [0, 1, 2, 3, 4].map(|algorithm| draw(&plans[algorithm], 120))
     }
 
     /// Kills: a cell in the receiver's column, an addition drawn as a copy, a phase that is not told.
@@ -100,12 +104,27 @@ all-gather
         assert_eq!(format!("\n{}", drawn(3)[1]), wanted);
     }
 
-    /// Kills: columns too wide for a terminal, steps where there is one rank.
+    /// Kills: columns too wide for a terminal, a rank in no part of the table, steps where there is one rank.
     #[test]
     fn eight_ranks_fit_a_terminal_and_one_rank_has_no_steps() {
         for text in drawn(8) {
             assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
         }
         assert_eq!(drawn(1), ["step  rank 0"; 5]);
+        let plan = &AllReducePlan::all(3, None, 100, "5us,25GB/s".parse().unwrap()).unwrap()[1];
+        let wanted = "
+step  rank 0   rank 1
+reduce-scatter
+   1  ci +→i   ci +→i
+all-gather
+   2  c0 →all  c1 →all
+
+step  rank 2
+reduce-scatter
+   1  ci +→i
+all-gather
+   2  c2 →all";
+        assert_eq!(format!("\n{}", draw(plan, 22)), wanted);
+        assert_eq!(draw(plan, 21).matches("step").count(), 3);
     }
 }

@@ -1,7 +1,6 @@
 //! A space-time diagram: a rank is a line from left to right, a step is a column, a message an arrow from the rank that
 //! sends to the rank that receives, in the colour of its first chunk. What is sent stands where the arrow begins.
-//!
-//! Text is made of names and numbers of this project only, none of which needs escaping in XML.
+use super::picture::{FAINT, INK, MUTED, Picture, shade};
 use crate::commands::collectives::{AllReducePlan, chunk_names};
 use comm::{Arrival, CommStep, Transfer};
 
@@ -14,9 +13,7 @@ const LEFT: f64 = 76.0; // names of ranks
 const TOP: f64 = 158.0; // titles, phases, numbers of steps
 const LEGEND: f64 = 100.0; // what the marks mean, below
 const NARROWEST: f64 = 640.0; // in which the titles fit
-/// Colours, and the lightness of a chunk's.
-pub(super) const INK: &str = "#1f2328";
-pub(super) const MUTED: &str = "#59636e";
+/// The lightness of a chunk's colours.
 const EDGE: f64 = 0.42;
 const GROUND: f64 = 0.88;
 
@@ -32,66 +29,51 @@ fn y_of(rank: usize) -> f64 {
 /// The diagram, as the text of a file.
 pub fn draw(plan: &AllReducePlan) -> String {
     let (ranks, steps) = (plan.schedule.ranks(), plan.schedule.steps());
-    let bottom = TOP + ranks as f64 * ROW;
-    let (width, height) = ((x_of(steps.len()) + 24.0).max(NARROWEST), bottom + LEGEND);
+    let (bottom, end) = (TOP + ranks as f64 * ROW, x_of(steps.len()));
     let [steps_line, time] = plan.figures();
-    let mut parts = head([width, height], &plan.name(), &[plan.data(), steps_line, time]);
-    parts.extend(phases(steps, bottom));
-    parts.extend((0..ranks).map(|rank| lifeline(rank, x_of(steps.len()))));
-    parts.extend(nodes(plan, x_of(steps.len())));
-    for (column, step) in steps.iter().enumerate() {
-        parts.push(text(x_of(column) + PILL.0 / 2.0, TOP - 8.0, "middle", MUTED, &format!("{}", column + 1)));
-        parts.extend(step.transfers.iter().map(|t| arrow(column, t, &colour(t, plan, EDGE))));
-        parts.extend(step.transfers.iter().map(|t| pill(column, t, step, plan)));
+    let size = [(end + 24.0).max(NARROWEST), bottom + LEGEND];
+    let mut picture = Picture::new(size, &plan.name(), &[plan.data(), steps_line, time]);
+    phases(&mut picture, steps, bottom);
+    for rank in 0..ranks {
+        let y = y_of(rank);
+        picture.line(&format!("{:.1} {y:.1}H{end:.1}", LEFT - 10.0), FAINT, "");
+        picture.text([LEFT - 16.0, y + 4.0], "end", INK, &format!("rank {rank}"));
+        if rank > 0 && plan.algorithm.node().is_some_and(|node| rank.is_multiple_of(node)) {
+            picture.line(&format!("16 {:.1}H{end:.1}", y - ROW / 2.0), MUTED, r#" stroke-dasharray="1 3""#);
+        }
     }
-    parts.extend(legend(bottom));
-    parts.push("</svg>\n".into());
-    parts.join("\n")
-}
-
-/// Words at a place, in a colour: `start`, `middle` or `end` of them.
-pub(super) fn text(x: f64, y: f64, anchor: &str, fill: &str, words: &str) -> String {
-    format!(r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" fill="{fill}">{words}</text>"#)
-}
-
-/// The least of 1, 2 and 5 times a power of ten that is this or more.
-pub(super) fn round_step(least: f64) -> f64 {
-    let ten = 10f64.powf(least.log10().floor());
-    [1.0, 2.0, 5.0].map(|n| n * ten).into_iter().find(|step| *step >= least).unwrap_or(10.0 * ten)
-}
-
-/// How a diagram of this width and height begins: its title, and lines below it.
-pub(super) fn head([width, height]: [f64; 2], name: &str, lines: &[String]) -> Vec<String> {
-    let mut parts = vec![
-        format!(
-            r#"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="Helvetica, Arial, sans-serif" font-size="12" fill="{INK}">"#
-        ),
-        format!("<title>{name}</title>"),
-        r##"<rect width="100%" height="100%" fill="#ffffff"/>"##.into(),
-        format!(r#"<text x="16" y="30" font-size="18" font-weight="bold">{name}</text>"#),
-    ];
-    parts.extend(lines.iter().zip([52.0, 70.0, 88.0]).map(|(line, y)| text(16.0, y, "start", MUTED, line)));
-    parts
+    let hue = |t: &Transfer| t.chunks.start as f64 / plan.schedule.chunks() as f64; // once around the circle
+    for (column, step) in steps.iter().enumerate() {
+        let (x, number) = (x_of(column), (column + 1).to_string());
+        picture.text([x + PILL.0 / 2.0, TOP - 8.0], "middle", MUTED, &number);
+        for t in &step.transfers {
+            let to = [x_of(column + 1) - 3.0, y_of(t.to)];
+            arrow(&mut picture, [x + PILL.0, y_of(t.from)], to, t.how, hue(t));
+        }
+        for t in &step.transfers {
+            // Several messages of one rank stand below each other around its line.
+            let of_rank: Vec<_> = step.transfers.iter().filter(|other| other.from == t.from).collect();
+            let number = of_rank.iter().position(|other| other.to == t.to).expect("one of these");
+            let aside = (number as f64 + 0.5) / of_rank.len() as f64 - 0.5;
+            pill(&mut picture, [x, y_of(t.from) + aside * ROW], &chunk_names(&t.chunks), hue(t));
+        }
+    }
+    legend(&mut picture, bottom);
+    picture.file()
 }
 
 /// Steps of one phase stand on one ground, under its name.
-fn phases(steps: &[CommStep], bottom: f64) -> Vec<String> {
-    let mut parts = Vec::new();
+fn phases(picture: &mut Picture, steps: &[CommStep], bottom: f64) {
     let mut first = 0;
     for (number, of_phase) in steps.chunk_by(|a, b| a.phase == b.phase).enumerate() {
         let heads = if first + of_phase.len() == steps.len() { 10.0 } else { 0.0 }; // of the last arrows
-        let (x, width) = (x_of(first) - 6.0, of_phase.len() as f64 * COLUMN + heads);
-        let fill = ["#f3f6fa", "#faf5ec"][number % 2];
-        let (y, height) = (TOP - 54.0, bottom - TOP + 58.0);
-        parts.push(format!(
-            r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" fill="{fill}"/>"#
-        ));
+        let (x, y, width) = (x_of(first) - 6.0, TOP - 54.0, of_phase.len() as f64 * COLUMN + heads);
+        picture.rect([x, y, width, bottom - TOP + 58.0], ["#f3f6fa", "#faf5ec"][number % 2]);
         for (line, words) in wrapped(of_phase[0].phase, (width / 6.6) as usize).iter().enumerate() {
-            parts.push(text(x + 6.0, y + 14.0 + 14.0 * line as f64, "start", INK, words));
+            picture.text([x + 6.0, y + 14.0 + 14.0 * line as f64], "start", INK, words);
         }
         first += of_phase.len();
     }
-    parts
 }
 
 /// Words in lines of so many characters, where no word is longer.
@@ -106,105 +88,41 @@ fn wrapped(words: &str, width: usize) -> Vec<String> {
     lines
 }
 
-fn lifeline(rank: usize, end: f64) -> String {
-    let (y, begin) = (y_of(rank), LEFT - 10.0);
-    let name = text(LEFT - 16.0, y + 4.0, "end", INK, &format!("rank {rank}"));
-    format!(r##"<path d="M{begin:.1} {y:.1}H{end:.1}" stroke="#d0d7de"/>{name}"##)
-}
-
-/// A border between any two nodes.
-fn nodes(plan: &AllReducePlan, end: f64) -> Vec<String> {
-    let firsts = plan.algorithm.node().into_iter().flat_map(|node| (0..plan.schedule.ranks()).step_by(node));
-    let border = |rank: usize| {
-        let y = TOP + rank as f64 * ROW;
-        format!(r#"<path d="M16 {y:.1}H{end:.1}" stroke="{MUTED}" stroke-dasharray="1 3"/>"#)
-    };
-    firsts.skip(1).map(border).collect()
-}
-
-/// The hue goes once around the circle with the chunks. Lightness 0 is black, 1 white.
-fn colour(transfer: &Transfer, plan: &AllReducePlan, lightness: f64) -> String {
-    let hue = transfer.chunks.start as f64 / plan.schedule.chunks() as f64;
-    shade(hue, lightness)
-}
-
-/// A colour as XML has it.
-pub(super) fn shade(hue: f64, lightness: f64) -> String {
-    let [red, green, blue] = rgb(hue, lightness);
-    format!("#{red:02x}{green:02x}{blue:02x}")
-}
-
-/// From hue and lightness at a saturation of 0.65, as CSS Color 4, §7.1, has it.
-pub(super) fn rgb(hue: f64, lightness: f64) -> [u8; 3] {
-    let channel = |n: f64| {
-        let k = (n + hue * 12.0) % 12.0;
-        let part =
-            lightness - 0.65 * lightness.min(1.0 - lightness) * (k - 3.0).min(9.0 - k).clamp(-1.0, 1.0);
-        (part * 255.0).round() as u8
-    };
-    [0.0, 8.0, 4.0].map(channel)
-}
-
-/// What a rank sends, on its line; of several messages of one step, below each other around it.
-fn pill(column: usize, transfer: &Transfer, step: &CommStep, plan: &AllReducePlan) -> String {
-    let all: Vec<_> = step.transfers.iter().filter(|t| t.from == transfer.from).map(|t| t.to).collect();
-    let number = all.iter().position(|&to| to == transfer.to).expect("one of these");
-    let aside = (number as f64 + 0.5) / all.len() as f64 - 0.5;
-    label(
-        x_of(column),
-        y_of(transfer.from) + aside * ROW,
-        &chunk_names(&transfer.chunks),
-        [EDGE, GROUND].map(|l| colour(transfer, plan, l)),
-    )
-}
-
-fn label(x: f64, y: f64, words: &str, [edge, ground]: [String; 2]) -> String {
-    let (width, height) = PILL;
-    let words = text(x + width / 2.0, y + 4.0, "middle", INK, words);
-    let top = y - height / 2.0;
-    format!(
-        r#"<rect x="{x:.1}" y="{top:.1}" width="{width}" height="{height}" rx="6" fill="{ground}" stroke="{edge}"/>{words}"#
-    )
-}
-
-fn arrow(column: usize, transfer: &Transfer, colour: &str) -> String {
-    let from = (x_of(column) + PILL.0, y_of(transfer.from));
-    line(from, (x_of(column + 1) - 3.0, y_of(transfer.to)), transfer.how, colour)
+/// What a rank sends, around this height.
+fn pill(picture: &mut Picture, [x, y]: [f64; 2], words: &str, hue: f64) {
+    let edge = format!(r#" rx="6" stroke="{}""#, shade(hue, EDGE));
+    let place = [x, y - PILL.1 / 2.0, PILL.0, PILL.1];
+    picture.boxed(place, [&shade(hue, GROUND), &edge, ""], INK, words);
 }
 
 /// Additions are whole lines with a full head, replacements broken ones with an empty head.
-fn line(from: (f64, f64), to: (f64, f64), how: Arrival, colour: &str) -> String {
-    let (dx, dy) = (to.0 - from.0, to.1 - from.1);
-    let length = dx.hypot(dy);
-    let (ux, uy) = (dx / length, dy / length);
-    let back = |along: f64, aside: f64| (to.0 - along * ux - aside * uy, to.1 - along * uy + aside * ux);
-    let (end, left, right) = (back(9.0, 0.0), back(9.0, 4.0), back(9.0, -4.0));
+fn arrow(picture: &mut Picture, [x0, y0]: [f64; 2], [x, y]: [f64; 2], how: Arrival, hue: f64) {
+    let length = (x - x0).hypot(y - y0);
+    let (ux, uy) = ((x - x0) / length, (y - y0) / length);
+    let back = |aside: f64| format!("{:.1} {:.1}", x - 9.0 * ux - aside * uy, y - 9.0 * uy + aside * ux);
+    let (end, left, right, colour) = (back(0.0), back(4.0), back(-4.0), shade(hue, EDGE));
     let (dashes, fill) = match how {
-        Arrival::Add => ("", colour),
+        Arrival::Add => ("", &*colour),
         Arrival::Replace => (r#" stroke-dasharray="5 3""#, "#ffffff"),
     };
-    format!(
-        r#"<path d="M{:.1} {:.1}L{:.1} {:.1}" stroke="{colour}" stroke-width="1.4"{dashes}/><path d="M{:.1} {:.1}L{:.1} {:.1}L{:.1} {:.1}Z" fill="{fill}" stroke="{colour}"/>"#,
-        from.0, from.1, end.0, end.1, to.0, to.1, left.0, left.1, right.0, right.1
-    )
+    picture.add(&format!(
+        r#"<path d="M{x0:.1} {y0:.1}L{end}" stroke="{colour}" stroke-width="1.4"{dashes}/><path d="M{x:.1} {y:.1}L{left}L{right}Z" fill="{fill}" stroke="{colour}"/>"#
+    ));
 }
 
-fn legend(bottom: f64) -> Vec<String> {
-    let [edge, ground] = [EDGE, GROUND].map(|lightness| shade(0.6, lightness));
-    let rows = [28.0, 54.0, 76.0].map(|y| bottom + y);
-    let words = |y: f64, words: &str| text(84.0, y + 4.0, "start", MUTED, words);
-    let sample = |y: f64, how| line((16.0, y), (72.0, y), how, &edge);
-    vec![
-        label(20.0, rows[0], "c0-3", [edge.clone(), ground]),
-        words(
-            rows[0],
-            "what the rank sends in this step: chunks 0 to 3; arrows have the colour of the first",
-        ),
-        sample(rows[1], Arrival::Add),
-        words(rows[1], "the receiver adds it to its own"),
-        sample(rows[2], Arrival::Replace),
-        words(rows[2], "the receiver puts it in the place of its own"),
-    ]
+fn legend(picture: &mut Picture, bottom: f64) {
+    let sent = "what the rank sends in this step: chunks 0 to 3; arrows have the colour of the first";
+    for (y, how, words) in [
+        (bottom + 28.0, None, sent),
+        (bottom + 54.0, Some(Arrival::Add), "the receiver adds it to its own"),
+        (bottom + 76.0, Some(Arrival::Replace), "the receiver puts it in the place of its own"),
+    ] {
+        match how {
+            None => pill(picture, [20.0, y], "c0-3", 0.6),
+            Some(how) => arrow(picture, [16.0, y], [72.0, y], how, 0.6),
+        }
+        picture.text([84.0, y + 4.0], "start", MUTED, words);
+    }
 }
 
 #[cfg(test)]

@@ -8,73 +8,12 @@ mod plan;
 
 use comm::{CallRecord, Event, Op, Run, Trace, What};
 use parallel::Result;
-use serde::Serialize;
-use std::borrow::Cow;
+use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::time::Duration;
 use tensor::files::{Error, Replacement};
-
-const PROCESS: [&str; 2] = ["process_name", "process_sort_index"];
-const THREAD: [&str; 2] = ["thread_name", "thread_sort_index"];
-
-/// The whole file.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct File<'a> {
-    trace_events: Vec<Line<'a>>,
-    display_time_unit: &'static str,
-}
-
-/// One entry: a stretch of time (`X`), how a row is called and where it stands (`M`), or an end of an arrow: from the
-/// stretch around it (`s`), to the next one that begins (`f`). Perfetto draws to where a stretch begins, and one that receives may
-/// begin before the message is sent.
-#[derive(Serialize)]
-struct Line<'a> {
-    ph: &'static str,
-    name: Cow<'a, str>,
-    pid: usize,
-    tid: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<usize>,
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    time: Option<Time>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    args: Option<Args<'a>>,
-}
-
-/// When and how long, in microseconds, and of which kind.
-#[derive(Serialize)]
-struct Time {
-    ts: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dur: Option<f64>,
-    cat: &'static str,
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Args<'a> {
-    Name {
-        name: String,
-    },
-    Place {
-        sort_index: usize,
-    },
-    Layer {
-        pass: &'static str,
-    },
-    Kernel {
-        flops: u64,
-    },
-    Call {
-        call: &'a str,
-        #[serde(skip_serializing_if = "str::is_empty")]
-        label: &'a str,
-        bytes: usize,
-    },
-}
 
 /// Whether a trace can be written to this path.
 ///
@@ -85,46 +24,58 @@ pub fn prepare(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes all runs so far, in the place of the file at `path`.
+/// Writes all runs so far, in the place of the file at `path`, a line for each entry.
 ///
 /// # Errors
 /// If the file cannot be written; the old one is then untouched.
 pub fn write(path: &Path, trace: &Trace) -> Result<()> {
-    let runs = trace.runs();
-    let (mut trace_events, mut arrow) = (Vec::new(), 0);
-    for (run, pid) in runs.iter().zip(1..) {
-        trace_events.extend(called(PROCESS, run.name.clone(), [pid, thread(pid, 0)], pid));
-        let plans = plan::plans(run);
-        for (rank, events) in run.ranks.iter().enumerate() {
-            let tid = thread(pid, row(rank));
-            trace_events.extend(called(THREAD, format!("rank {rank}"), [pid, tid], row(rank)));
-            trace_events.extend(events.iter().map(|event| stretch(event, pid, tid)));
-            let Some(plan) = plans.get(rank).filter(|plan| !plan.is_empty()) else { continue };
-            let (name, row) = (format!("plan of rank {rank}"), row(rank) + 1);
-            let tid = thread(pid, row);
-            trace_events.extend(called(THREAD, name, [pid, tid], row));
-            let cell = |(name, from, to): &(String, Duration, Duration)| {
-                let time = Some(Time::new(*from, Some(to.saturating_sub(*from)), "plan"));
-                Line { time, ..Line::new("X", name.clone(), [pid, tid]) }
-            };
-            trace_events.extend(plan.iter().map(cell));
-        }
-        let end = |ph, (rank, at): (usize, Duration), id| {
-            let time = Some(Time::new(at, None, "message"));
-            Line { time, id: Some(id), ..Line::new(ph, "message", [pid, thread(pid, row(rank))]) }
-        };
-        for [from, to] in arrows(run) {
-            arrow += 1;
-            trace_events.extend([end("s", from, arrow), end("f", to, arrow)]);
-        }
-    }
     let failed = |why: std::io::Error| Error::System { action: "write", path: path.to_owned(), why };
     let mut file = BufWriter::new(Replacement::beside(path)?);
-    let all = File { trace_events, display_time_unit: "ms" };
-    serde_json::to_writer(&mut file, &all).map_err(|why| failed(why.into()))?;
-    file.flush().map_err(failed)?;
+    let (mut before, mut arrow) = ("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", 0);
+    let mut say = |entry: Value| {
+        let written = write!(file, "{before}{entry}");
+        before = ",\n";
+        written
+    };
+    for (run, pid) in trace.runs().iter().zip(1..) {
+        entries(run, pid, &mut arrow, &mut say).map_err(failed)?;
+    }
+    file.write_all(b"\n]}\n").map_err(failed)?;
     let file = file.into_inner().map_err(|why| failed(why.into_error()))?;
     Ok(file.finish()?)
+}
+
+/// Says the entries of a run: stretches of time (`X`), names and places of rows (`M`), and ends of arrows: from the
+/// stretch around one (`s`), to the next one that begins (`f`). Perfetto draws to where a stretch begins, and one
+/// that receives may begin before the message is sent.
+fn entries(
+    run: &Run,
+    pid: usize,
+    arrow: &mut usize,
+    say: &mut impl FnMut(Value) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    called(["process", &run.name], [pid, thread(pid, 0)], pid).into_iter().try_for_each(&mut *say)?;
+    let plans = plan::plans(run).unwrap_or_default();
+    for (rank, events) in run.ranks.iter().enumerate() {
+        let place = [pid, thread(pid, row(rank))];
+        called(["thread", &format!("rank {rank}")], place, row(rank)).into_iter().try_for_each(&mut *say)?;
+        events.iter().try_for_each(|event| say(ran(event, place)))?;
+        let Some(plan) = plans.get(rank).filter(|plan| !plan.is_empty()) else { continue };
+        let (name, row) = (format!("plan of rank {rank}"), row(rank) + 1);
+        let place = [pid, thread(pid, row)];
+        called(["thread", &name], place, row).into_iter().try_for_each(&mut *say)?;
+        plan.iter().try_for_each(|(name, from, to)| say(stretch([name, "plan"], [*from, *to], place)))?;
+    }
+    for ends in arrows(run) {
+        *arrow += 1;
+        for (ph, (rank, at)) in ["s", "f"].into_iter().zip(ends) {
+            let (tid, ts) = (thread(pid, row(rank)), microseconds(at));
+            say(json!({
+                "ph": ph, "name": "message", "cat": "message", "id": *arrow, "pid": pid, "tid": tid, "ts": ts,
+            }))?;
+        }
+    }
+    Ok(())
 }
 
 /// From when each message is sent to when it has been received: rank and time. Of a run that failed, some are not received.
@@ -158,47 +109,41 @@ fn thread(pid: usize, row: usize) -> usize {
 }
 
 /// What a process or a thread is called, and where it stands among others.
-fn called(
-    names: [&'static str; 2],
-    name: String,
-    [pid, tid]: [usize; 2],
-    sort_index: usize,
-) -> [Line<'static>; 2] {
-    let line = |name, args| Line { args: Some(args), ..Line::new("M", name, [pid, tid]) };
-    [line(names[0], Args::Name { name }), line(names[1], Args::Place { sort_index })]
+fn called([what, name]: [&str; 2], [pid, tid]: [usize; 2], index: usize) -> [Value; 2] {
+    [("name", json!({ "name": name })), ("sort_index", json!({ "sort_index": index }))].map(|(of, args)| {
+        json!({ "ph": "M", "name": format!("{what}_{of}"), "pid": pid, "tid": tid, "args": args })
+    })
+}
+
+/// A stretch of time of a name and a kind.
+fn stretch([name, kind]: [&str; 2], [from, to]: [Duration; 2], [pid, tid]: [usize; 2]) -> Value {
+    let (ts, dur) = (microseconds(from), microseconds(to.saturating_sub(from)));
+    json!({ "ph": "X", "name": name, "cat": kind, "pid": pid, "tid": tid, "ts": ts, "dur": dur })
 }
 
 /// What a rank did for a while.
-fn stretch(event: &Event, pid: usize, tid: usize) -> Line<'_> {
-    let (name, cat, args) = match &event.what {
-        What::Span(name) => (name.as_str(), "span", None),
-        What::Compute => ("compute", "compute", None),
-        What::Wait => ("wait", "wait", None),
-        What::Layer { name, pass } => (&**name, "layer", Some(Args::Layer { pass: pass.name() })),
-        What::Kernel { name, kind, flops } => {
-            (*name, kind.name(), (*flops > 0).then_some(Args::Kernel { flops: *flops }))
-        }
+fn ran(event: &Event, place: [usize; 2]) -> Value {
+    let (name, kind, args) = match &event.what {
+        What::Span(name) => (name.as_str(), "span", Value::Null),
+        What::Compute => ("compute", "compute", Value::Null),
+        What::Wait => ("wait", "wait", Value::Null),
+        What::Layer { name, pass } => (&**name, "layer", json!({ "pass": pass.name() })),
+        What::Kernel { name, kind, flops: 0 } => (*name, kind.name(), Value::Null),
+        What::Kernel { name, kind, flops } => (*name, kind.name(), json!({ "flops": flops })),
         What::Call(call) | What::Start(call) => {
-            let label = call.label.as_deref().unwrap_or_default();
-            let args = Args::Call { call: &call.words, label, bytes: call.bytes };
+            let mut args = json!({ "call": call.words, "bytes": call.bytes });
+            if let Some(label) = call.label.as_deref().filter(|label| !label.is_empty()) {
+                args["label"] = label.into();
+            }
             let kind = if matches!(event.what, What::Start(_)) { "message" } else { "collective" };
-            (call.op.name(), kind, Some(args))
+            (call.op.name(), kind, args)
         }
     };
-    let time = Some(Time::new(event.from, Some(event.took()), cat));
-    Line { time, args, ..Line::new("X", name, [pid, tid]) }
-}
-
-impl<'a> Line<'a> {
-    fn new(ph: &'static str, name: impl Into<Cow<'a, str>>, [pid, tid]: [usize; 2]) -> Self {
-        Self { ph, name: name.into(), pid, tid, id: None, time: None, args: None }
+    let mut line = stretch([name, kind], [event.from, event.to], place);
+    if !args.is_null() {
+        line["args"] = args;
     }
-}
-
-impl Time {
-    fn new(at: Duration, took: Option<Duration>, cat: &'static str) -> Self {
-        Self { ts: microseconds(at), dur: took.map(microseconds), cat }
-    }
+    line
 }
 
 /// Nanoseconds as microseconds. A viewer multiplies by 1000 and may cut off what is behind the point: so the product is

@@ -1,8 +1,8 @@
 //! The diagram: a rank is a row from left to right, a cell a box as long as it takes, on hatched ground where the rank
 //! waits between its first and its last cell. A long step is folded into bands of equal time, below each other.
 use super::{Ran, Timeline, hue, label, short};
-use crate::draw::svg::{INK, MUTED, head, round_step, shade, text};
-use parallel::step::{Act, Cell, Unit};
+use crate::draw::picture::{FAINT, INK, MUTED, Picture, round_numbers, shade};
+use parallel::step::{Act, Cell, Plan, Unit};
 
 /// Sizes, in user units.
 const ROW: f64 = 32.0;
@@ -15,9 +15,9 @@ const AXIS: f64 = 48.0; // between two bands
 const NARROWEST: f64 = 760.0; // in which titles and legend fit
 const BAND: f64 = 1300.0; // the widest, without names and waits
 const WIDEST: f64 = 20_000.0; // all bands together
-const DIGIT: f64 = 7.5;
 
-/// The hatching of what is waited.
+/// What is waited is hatched.
+const WAITS: &str = "url(#wait)";
 const HATCH: &str = r##"<defs><pattern id="wait" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="#f6f1f1"/><path d="M0 0V6" stroke="#cf9a9a" stroke-width="1.6"/></pattern></defs>"##;
 
 /// How the step is folded.
@@ -34,13 +34,10 @@ struct Fold {
 impl Fold {
     fn of(timeline: &Timeline) -> Self {
         let span = timeline.of.makespan;
-        // The most characters that a cell has for what it takes, and so how long one of time is.
-        let needs = |ran: &Ran| {
-            let characters = label(ran.cell, 1, true).len() as f64;
-            (characters * DIGIT + 9.0) / (ran.end - ran.start)
-        };
-        let all = timeline.rows.iter().flatten();
-        let scale = all.map(needs).filter(|scale| scale.is_finite()).fold(0.0, f64::max);
+        // What is in a cell fits into it, however short.
+        let needs = |ran: &Ran| (wide(&label(ran.cell, 1, true)) + 9.0) / (ran.end - ran.start);
+        let all = timeline.rows.iter().flatten().map(needs);
+        let scale = all.filter(|scale| scale.is_finite()).fold(0.0, f64::max);
         let scale = scale.min(WIDEST / span).max((NARROWEST - LEFT - RIGHT) / span);
         let (tick, bands) = (timeline.tick(), (span * scale / BAND).ceil());
         let each = if bands > 1.0 { (span / bands / tick).ceil() * tick } else { span };
@@ -67,103 +64,88 @@ impl Fold {
     }
 }
 
+/// How wide the number of a cell is.
+fn wide(words: &str) -> f64 {
+    words.len() as f64 * 7.5
+}
+
 /// The diagram, as the text of a file.
 pub fn draw(timeline: &Timeline) -> String {
     let fold = Fold::of(timeline);
-    let bottom = TOP + fold.bands as f64 * fold.height - AXIS;
-    let size = [LEFT + fold.each * fold.scale + RIGHT, bottom + BOTTOM].map(f64::ceil);
-    let mut parts = head(size, &timeline.title(), &timeline.figures());
-    parts.push(HATCH.into());
-    (0..fold.bands).for_each(|band| parts.extend(axis(timeline.of.makespan, &fold, band)));
+    let [right, bottom] = [LEFT + fold.each * fold.scale, TOP + fold.bands as f64 * fold.height - AXIS];
+    let size = [right + RIGHT, bottom + BOTTOM].map(f64::ceil);
+    let mut picture = Picture::new(size, &timeline.title(), &timeline.figures());
+    picture.add(HATCH);
+    (0..fold.bands).for_each(|band| axis(&mut picture, timeline.of.makespan, &fold, band));
     for (rank, row) in timeline.rows.iter().enumerate() {
-        for y in (0..fold.bands).map(|band| fold.y(rank, band) + BOX / 2.0 + 4.0) {
-            parts.push(text(LEFT - 12.0, y, "end", INK, &format!("rank {rank}")));
+        let base = |band| fold.y(rank, band) + BOX / 2.0 + 4.0;
+        for band in 0..fold.bands {
+            picture.text([LEFT - 12.0, base(band)], "end", INK, &format!("rank {rank}"));
         }
         if let (Some(first), Some(last)) = (row.first(), row.last()) {
             for [x, y, width] in fold.pieces(rank, first.start, last.end) {
-                parts.push(rect([x, y, width, BOX], "url(#wait)", ""));
+                picture.rect([x, y, width, BOX], WAITS);
             }
             let waits = format!("waits {}", short(timeline.of.bubbles[rank]).max(0.0));
-            let y = fold.y(rank, 0) + BOX / 2.0 + 4.0;
-            parts.push(text(LEFT + fold.each * fold.scale + 10.0, y, "start", MUTED, &waits));
+            picture.text([right + 10.0, base(0)], "start", MUTED, &waits);
         }
         for ran in row.iter().filter(|ran| ran.end > ran.start) {
-            let pieces = fold.pieces(rank, ran.start, ran.end);
-            let widest = pieces.iter().map(|[.., width]| *width).fold(0.0, f64::max);
-            let labelled = pieces.iter().position(|[.., width]| *width == widest);
-            let piece = |(n, place)| cell(timeline, ran, place, Some(n) == labelled);
-            parts.extend(pieces.into_iter().enumerate().map(piece));
+            cell(&mut picture, timeline, ran, fold.pieces(rank, ran.start, ran.end));
         }
     }
-    parts.extend(legend(timeline, bottom + 62.0));
-    parts.push("</svg>\n".into());
-    parts.join("\n")
+    legend(&mut picture, timeline, bottom + 62.0);
+    picture.file()
 }
 
-/// A box with something in it.
-fn rect([x, y, width, height]: [f64; 4], fill: &str, inside: &str) -> String {
-    format!(
-        r#"<rect x="{x:.2}" y="{y:.1}" width="{width:.2}" height="{height}" fill="{fill}">{inside}</rect>"#
-    )
-}
-
-/// A piece of a cell in its colour, with its microbatch if it is to be labelled and there is room for it; pointed at, it says all.
-fn cell(timeline: &Timeline, ran: &Ran, [x, y, width]: [f64; 3], labelled: bool) -> String {
-    let lightness = timeline.lightness(ran.cell);
+/// A cell in its colour, with its microbatch in its widest piece if there is room. Pointed at, it says all.
+fn cell(picture: &mut Picture, timeline: &Timeline, ran: &Ran, pieces: Vec<[f64; 3]>) {
+    let (words, lightness) = (label(ran.cell, 1, true), timeline.lightness(ran.cell));
     let tip = format!("<title>{}, {} to {}</title>", ran.cell, short(ran.start), short(ran.end));
-    let fill = shade(hue(ran.cell.act), lightness);
-    let gap = if width > 4.0 { 1.0 } else { 0.0 };
-    let ground = rect([x, y, width - gap, BOX], &fill, &tip);
-    let words = label(ran.cell, 1, true);
-    if !labelled || words.len() as f64 * DIGIT > width {
-        return ground;
+    let (fill, ink) = (shade(hue(ran.cell.act), lightness), if lightness > 0.6 { INK } else { "#ffffff" });
+    let widest = pieces.iter().map(|[.., width]| *width).fold(wide(&words), f64::max);
+    let labelled = pieces.iter().position(|[.., width]| *width == widest);
+    for (n, [x, y, width]) in pieces.into_iter().enumerate() {
+        let gap = if width > 4.0 { 1.0 } else { 0.0 };
+        let words = if labelled == Some(n) { &*words } else { "" };
+        picture.boxed([x, y, width - gap, BOX], [&fill, "", &tip], ink, words);
     }
-    let ink = if lightness > 0.6 { INK } else { "#ffffff" };
-    ground + &text(x + (width - gap) / 2.0, y + BOX / 2.0 + 4.0, "middle", ink, &words)
 }
 
 /// A line at every round number of a band that there is room for, with the number below.
-fn axis(span: f64, fold: &Fold, band: usize) -> Vec<String> {
-    let step = round_step(48.0 / fold.scale);
-    let [from, to] = fold.times(band);
-    let top = TOP + band as f64 * fold.height;
+fn axis(picture: &mut Picture, span: f64, fold: &Fold, band: usize) {
+    let ([from, to], top) = (fold.times(band), TOP + band as f64 * fold.height);
     let bottom = top + fold.height - AXIS;
-    let line = |n: usize| {
-        let time = n as f64 * step;
-        let (x, top) = (LEFT + (time - from) * fold.scale, top - 4.0);
-        let number = text(x, bottom + 20.0, "middle", MUTED, &short(time).to_string());
-        format!(r##"<path d="M{x:.1} {top:.1}V{:.1}" stroke="#d0d7de"/>{number}"##, bottom + 5.0)
-    };
-    let first = (from / step - 1e-9).ceil() as usize;
-    let mut parts: Vec<_> = (first..=(to.min(span) / step + 1e-9) as usize).map(line).collect();
-    parts.push(text(LEFT - 12.0, bottom + 20.0, "end", MUTED, "time"));
-    parts
+    for time in round_numbers([from, to.min(span)], 48.0 / fold.scale) {
+        let x = LEFT + (time - from) * fold.scale;
+        picture.line(&format!("{x:.1} {:.1}V{:.1}", top - 4.0, bottom + 5.0), FAINT, "");
+        picture.text([x, bottom + 20.0], "middle", MUTED, &short(time).to_string());
+    }
+    picture.text([LEFT - 12.0, bottom + 20.0], "end", MUTED, "time");
 }
 
 /// The acts that occur, each in the colours of a rank's chunks, and the hatching.
-fn legend(timeline: &Timeline, y: f64) -> Vec<String> {
-    let (mut x, mut parts) = (LEFT, Vec::new());
-    for (act, _, means, hue) in timeline.acts() {
-        for chunk in 0..timeline.plan.chunks {
-            let cell = Cell { act: *act, of: Unit::new(chunk * timeline.plan.ranks, 0) };
-            parts.push(rect([x, y - 12.0, 16.0, 16.0], &shade(*hue, timeline.lightness(cell)), ""));
+fn legend(picture: &mut Picture, timeline: &Timeline, y: f64) {
+    let (mut x, Plan { ranks, chunks, slices, .. }) = (LEFT, timeline.plan);
+    for (act, means, hue) in timeline.acts() {
+        for chunk in 0..chunks {
+            let cell = Cell { act: *act, of: Unit::new(chunk * ranks, 0) };
+            picture.rect([x, y - 12.0, 16.0, 16.0], &shade(*hue, timeline.lightness(cell)));
             x += 17.0;
         }
-        let slice = if timeline.plan.slices > 1 { ".slice" } else { "" };
-        let what = if *act == Act::F {
-            format!("{means} (number: microbatch{slice})")
-        } else {
-            (*means).to_string()
+        let number = match (act, slices) {
+            (Act::F, 1) => " (number: microbatch)",
+            (Act::F, _) => " (number: microbatch.slice)",
+            _ => "",
         };
-        parts.push(text(x + 6.0, y, "start", MUTED, &what));
+        let what = format!("{means}{number}");
+        picture.text([x + 6.0, y], "start", MUTED, &what);
         x += 30.0 + 6.2 * what.len() as f64;
     }
-    parts.push(rect([x, y - 12.0, 24.0, 16.0], "url(#wait)", ""));
-    parts.push(text(x + 30.0, y, "start", MUTED, "waits"));
-    if timeline.plan.chunks > 1 {
-        parts.push(text(LEFT, y + 20.0, "start", MUTED, "the darker, the later the chunk of the model"));
+    picture.rect([x, y - 12.0, 24.0, 16.0], WAITS);
+    picture.text([x + 30.0, y], "start", MUTED, "waits");
+    if chunks > 1 {
+        picture.text([LEFT, y + 20.0], "start", MUTED, "the darker, the later the chunk of the model");
     }
-    parts
 }
 
 #[cfg(test)]
@@ -237,8 +219,12 @@ mod tests {
         let [width, _] = size(&draw(&timeline("zb-v", [16, 64], &Times::new(1.0, 1.0, 1.0))));
         assert!(width <= 1500.0, "{width}");
         let fold = Fold { scale: 20.0, each: 33.0, bands: 2, height: 100.0 };
-        assert_eq!(axis(66.0, &fold, 0).len(), 8, "0 to 30 by 5, and what it is");
-        let last = axis(64.0, &fold, 1);
-        assert_eq!((last.len(), texts(&last[5])), (7, vec!["60"]), "35 to 60: {last:?}");
+        let said = |span, band| {
+            let mut picture = Picture::default();
+            axis(&mut picture, span, &fold, band);
+            texts(&picture.0).join(" ")
+        };
+        assert_eq!(said(66.0, 0), "0 5 10 15 20 25 30 time");
+        assert_eq!(said(64.0, 1), "35 40 45 50 55 60 time");
     }
 }

@@ -10,11 +10,7 @@ use std::time::Duration;
 type Planned = (String, Duration, Duration);
 
 /// The plan of each rank; none of a run that is no pipeline, and of no step that did not end.
-pub(super) fn plans(run: &Run) -> Vec<Vec<Planned>> {
-    planned(run).unwrap_or_default()
-}
-
-fn planned(run: &Run) -> Option<Vec<Vec<Planned>>> {
+pub(super) fn plans(run: &Run) -> Option<Vec<Vec<Planned>>> {
     let layout: Layout = run.name.rsplit_once(" under ")?.1.parse().ok()?;
     let (pipeline, ranks) = (layout.pipeline(), layout.size(Axis::Pp));
     if ranks == 1 {
@@ -69,15 +65,9 @@ fn name(event: &Event) -> &str {
 
 /// The cells of each step.
 fn steps(events: &[Event]) -> Vec<Vec<&Event>> {
-    let mut steps = Vec::<Vec<_>>::new();
-    for event in events.iter().filter(|event| matches!(event.what, What::Span(_))) {
-        if name(event).starts_with(parallel::STEP) {
-            steps.push(Vec::new());
-        } else if let Some(step) = steps.last_mut()
-            && [Act::F, Act::B, Act::I, Act::W].iter().any(|act| name(event).starts_with(act.name()))
-        {
-            step.push(event);
-        }
-    }
-    steps
+    let spans: Vec<_> = events.iter().filter(|event| matches!(event.what, What::Span(_))).collect();
+    let acts = [Act::F, Act::B, Act::I, Act::W].map(Act::name);
+    let cell = |event: &&Event| acts.iter().any(|act| name(event).starts_with(act));
+    let steps = spans.split(|event| name(event).starts_with(parallel::STEP)).skip(1);
+    steps.map(|step| step.iter().copied().filter(cell).collect()).collect()
 }
