@@ -1,6 +1,6 @@
 //! Element-wise functions and their derivatives.
 use super::elementwise::each;
-use super::{In, Out};
+use super::matrices::{In, Out};
 use crate::Activation;
 use tensor::Scalar;
 

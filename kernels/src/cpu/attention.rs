@@ -4,9 +4,10 @@
 //! Source: Dao et al., "FlashAttention", Algorithm 1, arXiv:2205.14135; Milakov, Gimelshein, "Online normalizer
 //! calculation for softmax", arXiv:1805.02867.
 use super::attention_tile::{Carve, Tile, Widened, keys_of, most_keys, pack, serves_many, tiles};
+use super::matrices::Out;
 use super::panels::{Panels, Right};
+use super::scalar::CpuScalar;
 use super::simd::{fetch, stab, sum};
-use super::{CpuScalar, Out};
 use crate::indexed::entries;
 use crate::mask::Seen;
 use crate::{Attend, Heads, Qkv, Softmax, Span, Write};

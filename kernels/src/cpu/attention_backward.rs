@@ -5,9 +5,10 @@
 //! Source: Dao, "FlashAttention-2", Algorithm 2, arXiv:2307.08691.
 use super::attention_tile::{Carve, Tile, Widened, keys_of, most_keys, pack, serves_many, tiles};
 use super::elementwise::each;
+use super::matrices::{In, Out};
 use super::panels::{Panels, Right};
+use super::scalar::CpuScalar;
 use super::simd::dot;
-use super::{CpuScalar, In, Out};
 use crate::indexed::entries;
 use crate::{Attend, Heads, Qkv, Span, Write};
 use std::ops::Range;

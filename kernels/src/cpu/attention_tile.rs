@@ -1,7 +1,8 @@
 //! What attention and its backward share: scratch, and tiles of queries.
 use super::elementwise::each;
+use super::matrices::{In, Out};
 use super::panels::Panels;
-use super::{CpuScalar, In, Out};
+use super::scalar::CpuScalar;
 use crate::indexed::entries;
 use crate::mask::Seen;
 use crate::{Attend, Heads, Span};

@@ -18,9 +18,10 @@ mod portable;
 #[cfg(test)]
 mod tests;
 
-use super::gemm::{Factor, Sums, factor, sums};
-use super::{In, Out};
-use super::{few, machine, widest};
+use super::factor::{Factor, Sums, factor, sums};
+use super::matrices::{In, Out};
+use super::simd::widest;
+use super::{few, machine};
 use crate::Write;
 use std::sync::OnceLock;
 use std::time::Instant;

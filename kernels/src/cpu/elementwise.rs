@@ -1,5 +1,5 @@
 //! Additions, rotary embedding, SwiGLU.
-use super::{In, Out};
+use super::matrices::{In, Out};
 use crate::Segment;
 use crate::indexed::entries;
 use tensor::{Dropout, Scalar};

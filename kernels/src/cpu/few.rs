@@ -1,5 +1,5 @@
 //! Few rows times a large matrix, on any machine: each of its numbers is read from memory once, and widened as it comes.
-use super::gemm::{Factor, Sums};
+use super::factor::{Factor, Sums};
 use super::simd::dot;
 use std::array::from_fn;
 use std::slice::{from_raw_parts, from_raw_parts_mut};

@@ -1,6 +1,8 @@
 //! C (+)= A·B: plain loops for every number; a library's and an own product for floats; few rows go by rows.
+use super::factor::{Factor, Sums, check, factor, sums};
+use super::few;
+use super::matrices::{In, Out};
 use super::panels::{self, Panels};
-use super::{In, Out, few};
 #[cfg(target_arch = "x86_64")]
 use super::{gemm_avx512, gemv_avx512};
 use crate::Write;
@@ -9,11 +11,6 @@ use tensor::Scalar;
 
 /// Products of fewer rows than this stream the other factor once, row by row.
 const FEW: usize = 8;
-
-pub(super) fn check<S: Scalar>(c: &Out<S>, a: &In<S>, b: &In<S>) {
-    let fit = c.rows() == a.rows() && a.cols() == b.rows() && b.cols() == c.cols();
-    assert!(fit && c.col_stride() == 1, "a product of matrices that do not fit");
-}
 
 /// The definition.
 pub(super) fn plain<S: Scalar>(mut c: Out<S>, a: In<S>, b: In<S>, write: Write) {
@@ -27,52 +24,6 @@ pub(super) fn plain<S: Scalar>(mut c: Out<S>, a: In<S>, b: In<S>, write: Write) 
             c.set(i, j, sum);
         }
     }
-}
-
-/// A strided factor.
-#[derive(Clone, Copy)]
-pub(super) struct Factor<S> {
-    /// Where its first row and column are.
-    pub at: *const S,
-    pub row: usize,
-    pub col: usize,
-}
-
-impl<S: Copy> Factor<S> {
-    /// The part that begins at this row and column.
-    pub(super) fn from(self, row: usize, col: usize) -> Self {
-        Self { at: self.at.wrapping_add(row * self.row + col * self.col), ..self }
-    }
-    pub(super) fn t(self) -> Self {
-        Self { row: self.col, col: self.row, ..self }
-    }
-}
-
-/// A view as a product reads it.
-pub(super) fn factor<S: Scalar>(v: &In<S>) -> Factor<S> {
-    Factor { at: v.raw(), row: v.row_stride(), col: v.col_stride() }
-}
-
-/// Sums, or where a product goes: where they begin, numbers from row to row, and whether they are added to.
-#[derive(Clone, Copy)]
-pub(super) struct Sums<S> {
-    pub at: *mut S,
-    pub ld: usize,
-    pub add: bool,
-}
-
-/// A window as a product writes it.
-pub(super) fn sums<S: Scalar>(c: &Out<S>, write: Write) -> Sums<S> {
-    Sums { at: c.raw(), ld: c.row_stride(), add: write == Write::Add }
-}
-
-/// So many floats of a vector, from a line's beginning on.
-pub(super) fn aligned(memory: &mut Vec<f32>, len: usize) -> *mut f32 {
-    if memory.len() < len + 16 {
-        memory.resize(len + 16, 0.0);
-    }
-    let skip = memory.as_ptr().align_offset(64).min(16);
-    memory[skip..].as_mut_ptr()
 }
 
 macro_rules! by_library {

@@ -4,7 +4,7 @@
 //! Registers hold 8×48 of C: 24 sums, for which a step loads 8 elements of A and 3 vectors of B. Loops, outermost first:
 //! M by 2048, K by 512 (or 256; A packed once), N by 288 (or 528; B packed, stays in L2), M by 8 (8 rows of A stay in L1),
 //! N by 48, K. Half of each cache is left to whoever shares the core.
-use super::gemm::{Factor, Sums, aligned};
+use super::factor::{Factor, Sums, aligned};
 use super::micro_avx512::{Ahead, MR, NR, NV, PORTIONS, Panel, Part, tile, together};
 #[allow(clippy::wildcard_imports)] // two dozen intrinsics
 use std::arch::x86_64::*;

@@ -1,5 +1,5 @@
 //! C (+)= A·B in a field: sums of exact products, of 122 bits at most, reduced once per 60 of them.
-use super::{In, Out};
+use super::matrices::{In, Out};
 use crate::Write;
 use std::cell::RefCell;
 use tensor::Field;
@@ -17,7 +17,7 @@ pub(super) fn product<const BITS: u32>(
     b: In<Field<BITS>>,
     write: Write,
 ) {
-    super::gemm::check(&c, &a, &b);
+    super::factor::check(&c, &a, &b);
     let (m, n, k) = (c.rows(), c.cols(), a.cols());
     let (row_of_a, column_of_b) = (|i, p| a.at(i, p).canonical(), |j, p| b.at(p, j).canonical());
     PACKED.with_borrow_mut(|(rows, columns)| {

@@ -2,8 +2,8 @@
 //!
 //! Its rows are fetched [`AHEAD`] of what is used, since the hardware alone does not look far enough ahead, into the second cache:
 //! into the first they came slower.
+use super::factor::{Factor, Sums};
 use super::few::{AddRows, by_rows};
-use super::gemm::{Factor, Sums};
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 

@@ -1,7 +1,7 @@
 //! `LayerNorm` and its backward. Source: Ba, Kiros, Hinton, "Layer normalization", §3.1, arXiv:1607.06450.
+use super::matrices::{In, Out};
 use super::norm::write;
 use super::simd::sum;
-use super::{In, Out};
 use tensor::Scalar;
 
 #[inline(always)]

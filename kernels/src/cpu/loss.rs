@@ -1,6 +1,6 @@
 //! The pieces of a vocabulary-parallel cross-entropy, and the embedding.
+use super::matrices::{In, Out};
 use super::simd::{stab, sum};
-use super::{In, Out};
 use crate::{LossTerms, Slice};
 use tensor::{IGNORED, Scalar};
 

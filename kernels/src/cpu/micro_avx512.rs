@@ -1,5 +1,5 @@
 //! Up to 8×48 of C from rows of A and panels of B with AVX-512: the innermost loop of the products of f32 and of bf16.
-use super::gemm::Factor;
+use super::factor::Factor;
 use std::arch::asm;
 #[allow(clippy::wildcard_imports)] // two dozen intrinsics
 use std::arch::x86_64::*;

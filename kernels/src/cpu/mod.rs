@@ -6,6 +6,7 @@ mod attention_backward;
 mod attention_tile;
 pub mod bf16;
 mod elementwise;
+mod factor;
 mod few;
 mod gemm;
 #[cfg(target_arch = "x86_64")]
@@ -16,6 +17,7 @@ mod gemv_avx512;
 mod layer_norm;
 mod loss;
 pub mod machine;
+mod matrices;
 #[cfg(target_arch = "x86_64")]
 mod micro_avx512;
 mod norm;
@@ -23,11 +25,12 @@ mod number;
 mod optimizer;
 mod panels;
 mod router;
+mod scalar;
 mod simd;
 mod top_k;
 
-pub use number::CpuScalar;
 pub use panels::Packed;
+pub use scalar::CpuScalar;
 pub use simd::widest;
 
 use crate::every_kernel;
@@ -39,11 +42,6 @@ use attention::Rows;
 use tensor::{
     Bf16, Cpu, Device, Dropout, Dual, Field, Host, Index, KernelKind, Profile, Scalar, View, ViewMut,
 };
-
-/// A matrix on the host, to read.
-type In<'a, S> = View<'a, Cpu<S>>;
-/// A matrix on the host, to write.
-type Out<'a, S> = ViewMut<'a, Cpu<S>>;
 
 /// Runs a kernel's body with the widest vectors the machine has; a profile that is being taken records it under its name.
 #[inline]

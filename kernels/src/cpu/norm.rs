@@ -1,6 +1,6 @@
 //! RMSNorm and its backward. Source: Zhang, Sennrich, "Root mean square layer normalization", arXiv:1910.07467.
+use super::matrices::{In, Out};
 use super::simd::{dot, sum};
-use super::{In, Out};
 use tensor::Scalar;
 
 #[inline(always)]

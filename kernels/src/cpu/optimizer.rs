@@ -1,6 +1,6 @@
 //! Norms of gradients and the optimizers' steps.
+use super::matrices::{In, Out};
 use super::simd::dot;
-use super::{In, Out};
 use crate::AdamW;
 use tensor::Scalar;
 

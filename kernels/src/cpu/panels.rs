@@ -1,5 +1,6 @@
 //! A right factor that is laid out once and used in many products: in panels of columns, as the kernels read it.
-use super::{CpuScalar, In, Out};
+use super::matrices::{In, Out};
+use super::scalar::CpuScalar;
 use crate::Write;
 use std::ops::Range;
 use tensor::{Category, Cpu, Scalar, Tensor, count};

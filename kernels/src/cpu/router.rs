@@ -1,5 +1,5 @@
 //! A router of experts: which experts a token is handed to, and how much each counts.
-use super::{In, Out};
+use super::matrices::{In, Out};
 use crate::indexed::entries;
 use crate::{RouterBalance, RouterNoise, RouterTerms, Segment};
 use std::cmp::Ordering;

@@ -1,7 +1,7 @@
 //! Runs a closure with the widest vector instructions of the machine, found at run time. Loops over a `Scalar`
 //! inside it are compiled for them, as long as everything they call is inlined and the closure stands in argument
 //! position: `widest(#[inline(always)] || body)`.
-use super::In;
+use super::matrices::In;
 use std::array::from_fn;
 use tensor::Scalar;
 

@@ -6,7 +6,7 @@
 //! k·ln(N/k) do. In the end the heap is sorted where it lies, so no memory is taken: at worst N·log₂ k steps.
 //!
 //! Source: Williams, "Algorithm 232: Heapsort", Communications of the ACM 7(6), 1964.
-use super::{In, Out};
+use super::matrices::{In, Out};
 use tensor::Real;
 
 /// Numbers that are compared with the root together.

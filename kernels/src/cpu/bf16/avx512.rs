@@ -3,7 +3,7 @@
 //!
 //! Whatever the strides, a vector has 16 columns of two rows: element (p, w) is in the lower half of its lane w, (p + 1, w)
 //! in the upper. As it is it is a row of pairs; each half moved up is a row of f32.
-use super::super::gemm::{Factor, Sums};
+use super::super::factor::{Factor, Sums};
 use super::super::gemm_avx512::transpose;
 use super::super::micro_avx512::{Ahead, MR, NR, NV, Panel, Part, tile, together};
 use super::blocks::Inner;

@@ -2,8 +2,8 @@
 //!
 //! Loops, outermost first: M by 1024, N (B's block stays in L2), K, M by strips (A's is packed when it is first needed). A
 //! result in bf16 has its sums beside it until they are whole; one in f32 is summed where it lies.
-use super::super::gemm::{Factor, Sums, aligned};
-use super::super::widest;
+use super::super::factor::{Factor, Sums, aligned};
+use super::super::simd::widest;
 use std::cell::RefCell;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 use tensor::{Bf16, Scalar};

@@ -4,7 +4,7 @@
 //! ahead of so few long streams. What is fetched goes to the second cache: to the first it came slower.
 //! Vectors are widened without moving a number: by rows, a vector is split into two that hold its columns in an order of
 //! their own, and sums are put in order at the end; by columns both factors have the same order, and sums need none.
-use super::super::gemm::Factor;
+use super::super::factor::Factor;
 use super::super::micro_avx512::multiply_add;
 #[allow(clippy::wildcard_imports)] // a dozen intrinsics
 use std::arch::x86_64::*;

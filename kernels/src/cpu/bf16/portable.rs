@@ -1,6 +1,7 @@
 //! Blocks of bf16 widened to f32 as they lie, for the library's product: what runs everywhere.
-use super::super::gemm::{Factor, Sums, f32_by_library};
-use super::super::widest;
+use super::super::factor::{Factor, Sums};
+use super::super::gemm::f32_by_library;
+use super::super::simd::widest;
 use super::blocks::{Inner, MC};
 use tensor::{Bf16, Scalar};
 

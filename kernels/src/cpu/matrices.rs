@@ -1,0 +1,7 @@
+//! Matrices on the host, as kernels are given them.
+use tensor::{Cpu, View, ViewMut};
+
+/// A matrix to read.
+pub(super) type In<'a, S> = View<'a, Cpu<S>>;
+/// A matrix to write.
+pub(super) type Out<'a, S> = ViewMut<'a, Cpu<S>>;
