@@ -121,9 +121,8 @@ fn steps_equal_the_oracle_wherever_parameters_rest() {
 }
 
 /// Traffic and peaks of two steps and an evaluation on one rank.
-fn cost<D: Kernels + Default>(mesh: &Mesh<D::Place>, rests: Rests) -> Result<(Ledger, Peaks)> {
-    let device = D::default();
-    let at = Builder { rests, ..Builder::new(&device, mesh, &Random { seed: 2 }) }.into();
+fn cost<D: Kernels>(device: &D, mesh: &Mesh<D::Place>, rests: Rests) -> Result<(Ledger, Peaks)> {
+    let at = Builder { rests, ..Builder::new(device, mesh, &Random { seed: 2 }) }.into();
     let mut trainer = Trainer::new(&at, Shape { blocks: 8, ..SHAPE }, (ADAMW, Some(0.5)))?;
     for _ in 0..2 {
         trainer.step(&batch(), 0.5)?;
@@ -135,21 +134,21 @@ fn cost<D: Kernels + Default>(mesh: &Mesh<D::Place>, rests: Rests) -> Result<(Le
 /// Kills: memory or traffic of a shard, of what is gathered or scattered, that depends on values.
 #[test]
 fn steps_cost_what_their_price_says_wherever_parameters_rest() {
-    fn both<D: Kernels<Place = Host> + Default>()
-    where
-        Meta<D::Elem>: Default,
-    {
+    fn both<D: Kernels<Place = Host>>() {
         for (sizes, block) in
             [(&[(Axis::Dp, 2), (Axis::Tp, 2)], None), (&[(Axis::Dp, 4), (Axis::Tp, 1)], Some(2))]
         {
             let mut parts = Vec::new();
             for stage in 0..4 {
                 let rests = zero(stage, block.filter(|_| stage > 0));
-                let ran = World::threads(sizes).unwrap().run(|_: D, mesh| cost::<D>(&mesh, rests)).unwrap();
+                let ran = World::threads(sizes)
+                    .unwrap()
+                    .run(|device: D, mesh| cost(&device, &mesh, rests))
+                    .unwrap();
                 for (rank, ran) in ran.iter().enumerate() {
                     let mesh = Mesh::ghost(sizes, rank).unwrap();
                     assert_eq!(
-                        cost::<Meta<D::Elem>>(&mesh, rests).unwrap(),
+                        cost(&kernels::meta_of::<D>(), &mesh, rests).unwrap(),
                         *ran,
                         "zero{stage}, rank {rank}"
                     );

@@ -13,9 +13,9 @@ use layers::{Builder, Cx, Design, Kind, Random, Rates, Rest, Rests, Shape, Strat
 use parallel::pipeline::gpipe::GPipe;
 use parallel::tensor::sequence_parallel::SequenceParallel;
 use parallel::{At, Batch, Error, Schedule, Sequence, Stages, Trainer};
-use tensor::{Cpu, Dual, Ids};
+use tensor::{Cpu, Dual, F61, Ids, Key};
 
-type Device = Cpu<Dual<f32>>;
+type Device = Cpu<Dual<F61>>;
 
 /// Replicated KV heads, norms of heads, rotary positions.
 fn llama() -> Shape {
@@ -45,6 +45,7 @@ fn each(mut work: impl FnMut() -> Result<(), Error>) -> Result<[usize; 12], Erro
 /// announced, which takes some memory: then there are times without.
 fn takes_nothing(work: impl Fn(&At<Device>) -> Result<[usize; 12], Error> + Sync) {
     let (pp, dp, tp) = (|n| (Axis::Pp, n), |n| (Axis::Dp, n), |n| (Axis::Tp, n));
+    let _key = Key(1).enter();
     let layouts: [(&[_], bool); 7] = [
         (&[pp(2)], false),
         (&[], false),

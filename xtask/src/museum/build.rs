@@ -13,9 +13,6 @@ const LOSSES: [&str; 2] = ["parallel", "losses"];
 /// with other features.
 const PACKAGES: [&str; 8] = ["tensor", "kernels", "comm", "reference", "layers", "moe", "parallel", "prove"];
 
-/// The crate against which code that does not compile is written.
-pub(super) const REFUSER: &str = "layers";
-
 /// Programs by crate and target: `lib`, a file of tests, or an example.
 pub(super) struct Built(BTreeMap<(String, String), PathBuf>);
 

@@ -4,6 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// The crate against which code that does not compile is written.
+const REFUSER: &str = "layers";
+
 /// The switch that patches ask: `exhibit!(7)` or `exhibit!("heads-1")`, written into the copy alone.
 const SWITCH: &str = "\
 //! Which exhibits of the museum and exercises of the book are on: those named in the variable `EXHIBIT`.
@@ -46,7 +49,7 @@ pub(super) fn make(
     lib.extend_from_slice(b"\npub mod exhibit;\n");
     for (name, path) in code {
         let text = files.get(*path).ok_or_else(|| format!("{} is not there", path.display()))?.clone();
-        files.insert(format!("{}/examples/{name}.rs", super::build::REFUSER).into(), text);
+        files.insert(format!("{}/examples/{name}.rs", REFUSER).into(), text);
     }
     for path in ["Cargo.toml", "Cargo.lock"] {
         let file = files.get_mut(Path::new(path)).ok_or_else(|| format!("{path} is not tracked"))?;
