@@ -5,7 +5,7 @@ use crate::{
     save_params,
 };
 use comm::{Axis, Ledger, Mesh, World};
-use kernels::{Heads, Kernels, Meta};
+use kernels::{Heads, Kernels};
 use layers::{Biases, Builder, Cx, Kind, Param, Random, Rates, Rest, Rests, Shape, Strategy, Wide};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -315,7 +315,7 @@ mod tests {
         under_two_keys(|| {
             let (model, batch) = (everything(), [ragged(), ragged()[..2].to_vec()]);
             let mut w: Weights<F61> = random_weights(&model, 7);
-            let mut trainer = Trainer::new(model.clone(), Optimizer::Sgd, None, w.clone()).seeded(9);
+            let mut trainer = Trainer::new(model, Optimizer::Sgd, None, w.clone()).seeded(9);
             for step in 0..2 {
                 let pass = |first_sequence| Pass { seed: 9, step, first_sequence, ..Pass::default() };
                 let (first, mut g) = model.gradients_with(&w, &batch[0], 9, &pass(0));

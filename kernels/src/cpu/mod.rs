@@ -99,12 +99,12 @@ macro_rules! selects {
 // Those of floats are compiled here, once; a generic number's where it is used. Tests of what only this crate sees need none, and
 // do not compile them again: kernels are tried from outside (`tests/all`).
 #[cfg(not(test))]
-mod floats {
-    use super::*;
-    every_kernel!(compute [] f32);
-    every_kernel!(compute [] f64);
-    every_kernel!(compute [] Bf16);
-    selects!(f32 f64 Bf16);
-}
+every_kernel!(compute [] f32);
+#[cfg(not(test))]
+every_kernel!(compute [] f64);
+#[cfg(not(test))]
+every_kernel!(compute [] Bf16);
+#[cfg(not(test))]
+selects!(f32 f64 Bf16);
 every_kernel!(compute [const BITS: u32] Field<BITS>);
 every_kernel!(compute [S: Scalar] Dual<S>);

@@ -24,7 +24,7 @@ use std::collections::HashMap;
 use tensor::mix;
 use tensor::quoted::{quoted, sentence};
 
-/// A table that [`check`] is content with.
+/// A table that [`check()`] is content with.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Table {
     rows: Vec<Vec<Cell>>,

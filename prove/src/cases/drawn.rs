@@ -162,8 +162,8 @@ fn shapes() -> impl Strategy<Value = Shape> {
         let keys = (1..=keys).rev().find(|keys| queries.is_multiple_of(*keys)).unwrap_or(1);
         let heads = Heads { queries, keys, dim };
         let mut shape = Shape { width, blocks, heads, hidden, vocabulary, ..Shape::LLAMA };
-        for (feature, n) in features.clone().zip(given) {
-            n.into_iter().for_each(|n| feature.give(&mut shape, n));
+        for (feature, n) in features.clone().zip(given).filter_map(|(feature, n)| Some((feature, n?))) {
+            feature.give(&mut shape, n);
         }
         let window = shape.window.map(|window| Window { from: window.from.min(blocks - 1), ..window });
         Shape { window, experts: shape.experts.map(sound), ..shape }

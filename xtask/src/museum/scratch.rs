@@ -49,7 +49,7 @@ pub(super) fn make(
     lib.extend_from_slice(b"\npub mod exhibit;\n");
     for (name, path) in code {
         let text = files.get(*path).ok_or_else(|| format!("{} is not there", path.display()))?.clone();
-        files.insert(format!("{}/examples/{name}.rs", REFUSER).into(), text);
+        files.insert(format!("{REFUSER}/examples/{name}.rs").into(), text);
     }
     for path in ["Cargo.toml", "Cargo.lock"] {
         let file = files.get_mut(Path::new(path)).ok_or_else(|| format!("{path} is not tracked"))?;

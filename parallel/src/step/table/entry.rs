@@ -8,7 +8,7 @@
 //! ```
 //!
 //! `UNSHARD`, `RESHARD`, `REDUCE_GRAD` and waits are read and passed over: where parameters rest is not the schedule's, and waits
-//! are [moves](super::super::moves).
+//! are [moves](super::super::moves()).
 use super::{Place, Table, named};
 use crate::step::{Act, Cell, Payload, Step, Unit};
 
