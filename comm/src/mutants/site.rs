@@ -37,7 +37,7 @@ listed! {
 pub struct Mutant {
     /// The number of the call, from 1, as each rank counts its own over all its groups. The ranks of a group must make
     /// it together; where the call of that number is another one on some of them, they are told that they disagree. Of
-    /// programs in which ranks count differently, [`Trial::at`] asks for the call that ranks make together.
+    /// programs in which ranks count differently, [`Trial::at`](crate::mutants::Trial::at) asks for the call that ranks make together.
     pub call: usize,
     /// What happens.
     pub mutation: Mutation,
