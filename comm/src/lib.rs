@@ -46,14 +46,14 @@ pub mod algorithms;
 mod axis;
 mod call;
 mod collectives;
+#[doc(hidden)]
+pub mod compiled;
 #[cfg(all(test, not(loom)))]
 mod counting;
 #[cfg(test)]
 mod drawn;
 mod engine;
 mod error;
-#[doc(hidden)]
-pub mod exact;
 mod flight;
 mod ghost;
 mod grid;

@@ -32,10 +32,7 @@ macro_rules! declare {
             fn attention_scratch(heads: Heads, keys: usize) -> usize;
             /// Both, of the device itself or of that in whose place it is.
             fn scratch(&self) -> Scratch {
-                let attention = |[queries, keys, dim]: [usize; 3], longest| {
-                    Self::attention_scratch(Heads { queries, keys, dim }, longest)
-                };
-                Scratch { packed: Self::packed_len, attention }
+                crate::meta::scratch_of::<Self>()
             }
             $($(#[$doc])* #[allow(clippy::too_many_arguments)] fn $name(&self, $($arg: $of),*);)*
         }

@@ -12,10 +12,15 @@ pub type Meta<S> = On<Nowhere, S>;
 /// In the place of a device `D`: numbers as large as its, and kernels with as much scratch. One type for the same numbers on all
 /// devices, so that what is priced is compiled once for them.
 pub fn meta_of<D: Kernels>() -> Meta<D::Elem> {
+    Meta::on(&Nowhere::with(scratch_of::<D>())).clone()
+}
+
+/// Scratch that the kernels of a device ask for.
+pub(crate) fn scratch_of<D: Kernels>() -> Scratch {
     let attention = |[queries, keys, dim]: [usize; 3], longest| {
         D::attention_scratch(Heads { queries, keys, dim }, longest)
     };
-    Meta::on(&Nowhere::with(Scratch { packed: D::packed_len, attention })).clone()
+    Scratch { packed: D::packed_len, attention }
 }
 
 macro_rules! compute_nothing {

@@ -82,13 +82,6 @@ impl<P: Place> Index<P> {
     pub fn ptr(&self) -> P::Ptr {
         P::ptr(self.memory.raw())
     }
-    /// Where they begin, for a kernel to write.
-    ///
-    /// # Panics
-    /// If another owner could see the change.
-    pub fn ptr_mut(&mut self) -> P::Ptr {
-        P::ptr(self.memory.raw_mut().expect("a shared index is not written"))
-    }
 }
 
 impl Index<Host> {

@@ -17,7 +17,6 @@
 //! | `files.rs` | files opened with clear errors, replaced whole or not at all |
 //! | `safetensors.rs` | weights in files: mapped for reading, replaced atomically in writing |
 mod bf16;
-mod compiled;
 pub mod count;
 mod cpu;
 mod device;
@@ -42,8 +41,6 @@ mod scalar;
 mod view;
 
 pub use bf16::Bf16;
-#[doc(hidden)]
-pub use compiled::compiled;
 pub use cpu::{Cpu, Host, HostPtr};
 pub use device::{Buffer, Device, On, Ptr};
 pub use dropout::Dropout;

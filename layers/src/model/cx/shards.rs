@@ -67,10 +67,6 @@ impl TokenShards {
     pub fn sharers<P: Place>(mesh: &Mesh<P>) -> &Group<P> {
         mesh.group(Self::CONTEXT)
     }
-    /// This rank's number among data ranks.
-    pub fn data_rank(&self) -> usize {
-        self.data.0
-    }
     /// How many data ranks there are.
     pub fn data_ranks(&self) -> usize {
         self.data.1
