@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// A crate, whom its code may know, and whom its tests may know besides.
 type Arrow = (&'static str, &'static [&'static str], &'static [&'static str]);
-const ALL: &[&str] = &[
+pub(crate) const ALL: &[&str] = &[
     "tensor",
     "shape",
     "reference",

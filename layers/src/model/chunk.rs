@@ -4,7 +4,7 @@ pub(crate) mod build;
 mod ends;
 
 use crate::model::part::{Block, Ticket};
-use crate::model::stage::{Half, Input, Output, Stage, Wanted, complete, using};
+use crate::model::stage::{Half, Input, Output, Stage, Wanted, complete, listed, using};
 use crate::ops::Stream;
 use crate::{Cx, Layer, Params, Result, Uses};
 use ends::Ends;
@@ -68,9 +68,7 @@ impl<D: Kernels> Chunk<D> {
         let blocks = &mut self.runs[run];
         for i in 0..blocks.len() {
             if let Some(next) = blocks.get_mut(i + 1).filter(|_| uses.moves()) {
-                let mut all = Params::new();
-                next.params(&mut all);
-                uses.ahead(&mut all)?;
+                uses.ahead(&mut listed((next, Block::params)))?;
             }
             let block = &mut blocks[i];
             let (y, s) = using(uses, (block, Block::params), false, |block| block.forward(cx, x))?;

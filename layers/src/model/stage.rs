@@ -119,7 +119,7 @@ pub trait Stage<D: Kernels> {
 pub(crate) type Lists<D, U> = for<'a> fn(&'a mut U, &mut Params<'a, D>);
 
 /// The parameters of a unit.
-fn listed<D: Kernels, U>((unit, list): (&mut U, Lists<D, U>)) -> Params<'_, D> {
+pub(crate) fn listed<D: Kernels, U>((unit, list): (&mut U, Lists<D, U>)) -> Params<'_, D> {
     let mut all = Params::new();
     list(unit, &mut all);
     all
