@@ -120,8 +120,9 @@ fn price_in<D: Runs>(
     layout: &Layout,
 ) -> Result<Vec<Price>> {
     layout.fits(design)?;
-    let run =
-        |at: At<Meta<D::Elem>>| program(&At { builder: Builder { counts, ..at.builder }, ..at }, design, settings);
+    let run = |at: At<Meta<D::Elem>>| {
+        program(&At { builder: Builder { counts, ..at.builder }, ..at }, design, settings)
+    };
     let on_rank = |rank| {
         let (peaks, flops, ledger) = session::ghost::<D, _>(layout, (rank, None), run)?;
         let mut peak_bytes: BTreeMap<_, _> =

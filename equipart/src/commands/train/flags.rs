@@ -2,8 +2,8 @@
 use crate::cli::args::{self, ModelName, NetworkArgs, RanksArgs, SEQ, TableArgs};
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::cli::processes::{self, ProcessesArgs};
-use crate::commands::train::epochs;
 use crate::commands::train::data::TrainData;
+use crate::commands::train::epochs;
 use crate::commands::train::settings::{OptimizerName, Settings, at_least_1, tenth};
 use crate::device::DeviceName;
 use clap::Args;

@@ -4,8 +4,8 @@
 //! moment the checkpoint changes. The optimizer files of other steps go last, also where a save fails. Whenever the
 //! program stops, the folder holds one whole checkpoint.
 use super::settings::Settings;
-use models::{Learner, tokenizer};
 use layers::{Draw, Numbers, Values};
+use models::{Learner, tokenizer};
 use parallel::number::Runs;
 use parallel::{Error, Result, Trainer, bail};
 use std::collections::BTreeMap;
@@ -187,4 +187,3 @@ impl<S: Scalar> Values<S> for InF32<'_> {
         Ok(self.0.of(name, shape, draw)?.map(|_, x| S::from_f64(f64::from(x))))
     }
 }
-
