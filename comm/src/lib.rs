@@ -46,6 +46,7 @@ pub mod algorithms;
 mod axis;
 mod call;
 mod collectives;
+#[cfg(debug_assertions)] // a release has nothing to share: see there
 #[doc(hidden)]
 pub mod compiled;
 #[cfg(all(test, not(loom)))]

@@ -1,5 +1,5 @@
 //! The oracle, compiled here once for the numbers that proofs run in. It is generic, so each crate that proves something would
-//! compile it again; crates with `opt-level` 0 or 1 share the instances of a crate that they depend on.
+//! compile it again; crates with `opt-level` 0, 1 or "s" share the instances of a crate that they depend on.
 use crate::{
     Degree, Design, Trainer, attention, attention_backward, cross_attention, cross_attention_backward,
 };

@@ -40,7 +40,7 @@ use crate::{
 };
 use attention::Rows;
 use tensor::{
-    Bf16, Cpu, Device, Dropout, Dual, Field, Host, Index, KernelKind, Profile, Scalar, View, ViewMut,
+    Bf16, Cpu, Device, Dropout, Dual, F61, Host, Index, KernelKind, Profile, Scalar, View, ViewMut,
 };
 
 /// Runs a kernel's body with the widest vectors the machine has; a profile that is being taken records it under its name.
@@ -96,7 +96,7 @@ macro_rules! selects {
         }
     )*};
 }
-// Those of floats are compiled here, once; a generic number's where it is used. Tests of what only this crate sees need none, and
+// Those of floats and of the field are compiled here, once; those of dual numbers where they are used. Tests of what only this crate sees need none, and
 // do not compile them again: kernels are tried from outside (`tests/all`).
 #[cfg(not(test))]
 every_kernel!(compute [] f32);
@@ -106,5 +106,10 @@ every_kernel!(compute [] f64);
 every_kernel!(compute [] Bf16);
 #[cfg(not(test))]
 selects!(f32 f64 Bf16);
-every_kernel!(compute [const BITS: u32] Field<BITS>);
+#[cfg(not(test))]
+every_kernel!(compute [] F61);
+#[cfg(all(not(test), feature = "small-primes"))]
+every_kernel!(compute [] tensor::Field<7>);
+#[cfg(all(not(test), feature = "small-primes"))]
+every_kernel!(compute [] tensor::Field<17>);
 every_kernel!(compute [S: Scalar] Dual<S>);

@@ -9,7 +9,7 @@
 use comm::{Axis, CommError, Group, Reduce, World};
 use kernels::{Kernels, Write};
 use reference::Degree;
-use tensor::{Category, Cpu, Field, Key, Scalar, Tensor, mix};
+use tensor::{Category, Cpu, Field, Host, Key, Scalar, Tensor, mix};
 
 type Matrix<S> = Tensor<Cpu<S>>;
 type Result<T> = std::result::Result<T, CommError>;
@@ -155,7 +155,10 @@ where
 }
 
 /// Runs the right program and all mistakes on so many models, each under its own key.
-pub(crate) fn measured<const BITS: u32>(trials: u64) -> Counts {
+pub(crate) fn measured<const BITS: u32>(trials: u64) -> Counts
+where
+    Cpu<Field<BITS>>: Kernels<Place = Host, Elem = Field<BITS>>,
+{
     let world = World::threads(&[(Axis::Tp, RANKS)]).expect("two ranks");
     let ranks = world.run(|device: Cpu<Field<BITS>>, mesh| {
         let group = mesh.group(Axis::Tp);

@@ -1,11 +1,11 @@
 //! One training step of a small model, with attention and loss over two ranks, against the oracle at a small prime.
-use kernels::Heads;
+use kernels::{Heads, Kernels};
 use layers::{Kind, Random, Shape};
 use parallel::{Batch, Layout, Sequence, Trainer, dump};
 use prove::oracle;
 use reference::Degree;
 use reference::{Optimizer, Weights};
-use tensor::{Cpu, Field, Key, Scalar, mix};
+use tensor::{Cpu, Field, Host, Key, Scalar, mix};
 
 const SHAPE: Shape = Shape {
     width: 4,
@@ -50,7 +50,10 @@ pub(crate) fn inverted() -> f64 {
 }
 
 /// Runs the step under `tp=2` in the field of 2^BITS − 1 under so many keys.
-pub(crate) fn ends<const BITS: u32>(keys: u64) -> Ends {
+pub(crate) fn ends<const BITS: u32>(keys: u64) -> Ends
+where
+    Cpu<Field<BITS>>: Kernels<Place = Host, Elem = Field<BITS>>,
+{
     let layout: Layout = "tp=2".parse().expect("a layout");
     let mut ends = Ends::default();
     for n in 0..keys {
