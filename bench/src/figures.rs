@@ -162,7 +162,9 @@ pub fn chosen<H: Hardware>(only: &[String]) -> Result<Vec<&'static FigureEntry>>
         bail!("--only: no figure is called {unknown:?}, or begins so; the figures are {}", names());
     }
     let asked = |entry: &&FigureEntry| only.iter().any(|asked| asks(asked, entry));
-    let here = |entry: &&FigureEntry| H::HOST || !entry.work.is_of_the_host();
+    // Proofs have the field's numbers, and cells of a pipeline are read from a trace, which says when a device was told what to do,
+    // not when it did it.
+    let here = |entry: &&FigureEntry| H::HOST || !matches!(entry.work, Work::Proof | Work::Pipeline(..));
     if let Some(FigureEntry { name, .. }) = FIGURES.iter().find(|entry| asked(entry) && !here(entry)) {
         bail!("--only: {name} is a figure of the host alone: leave out --device, or that figure");
     }
@@ -175,11 +177,6 @@ pub(super) fn names() -> String {
 }
 
 impl Work {
-    /// Whether it is measured on the host alone: proofs have the field's numbers, and cells of a pipeline are read from a trace,
-    /// which says when a device was told what to do, not when it did it.
-    fn is_of_the_host(self) -> bool {
-        matches!(self, Self::Proof | Self::Pipeline(..))
-    }
     /// The best time of one turn, in seconds: of the whole work, or, of the machine and of decoding, of each operation,
     /// byte or token; of a pipeline that of all turns, with what it is compared with in `best`.
     pub(super) fn seconds<H: Hardware>(
@@ -208,10 +205,6 @@ impl Work {
             Self::AllReduce(ranks, bytes) => all_reduce::seconds::<H::F32>(ranks, bytes, scale),
             Self::Proof => proof::seconds(scale),
         }
-    }
-    /// Whether it is what others are bounded by.
-    pub(super) fn is_the_machine(self) -> bool {
-        matches!(self, Self::Machine(_))
     }
     /// What is done in that time, where the figure is a rate: FLOPs, bytes, tokens.
     pub(super) fn amount(self, scale: &Scale) -> f64 {

@@ -9,7 +9,6 @@
 //! | `figures.rs` | the figures: names, units, what each is of; which of them are asked for |
 //! | `scale.rs` | the sizes that are measured, shape L among them |
 //! | `products.rs`, `model.rs`, `all_reduce.rs`, `proof.rs` | how each kind is measured, and what bounds it |
-//! | `at_work.rs` | a model at work on any device |
 //! | `experts.rs` | products of experts, the way to them, and a model with experts |
 //! | `pipeline.rs` | a pipeline's step beside its table, and beside the same work on one rank |
 //! | `exposed.rs` | how much of its links' time a training step shows |
@@ -17,7 +16,6 @@
 //! | `peers.rs` | other programs' figures, from a file |
 //! | `profile.rs` | where the time of training steps goes, read from a trace |
 mod all_reduce;
-mod at_work;
 mod experts;
 mod exposed;
 mod figures;
@@ -32,14 +30,15 @@ mod scale;
 #[cfg(test)]
 mod tests;
 
-pub use at_work::AtWork;
 pub use exposed::Exposed;
 pub use figures::{FIGURES, FigureEntry, FigureUnit, chosen};
 pub use machine::{Cores, Hardware, Probe};
+pub use model::AtWork;
 pub use peers::{Peer, Peers};
 pub use pipeline::Pipelined;
-pub use scale::L;
+pub use scale::{L, SMALL};
 
+use self::figures::Work;
 use self::machine::Machine;
 use self::pipeline::Turn;
 use self::scale::Scale;
@@ -104,9 +103,9 @@ pub fn bench<H: Hardware>(on: &H, plan: &BenchPlan, watch: &dyn Fn(&str)) -> Res
     let mut figures = measure(on, &chosen, plan.turns, Scale::new(plan.small), watch)?;
     for (figure, entry) in figures.iter_mut().zip(&chosen) {
         let best = plan.peers.as_ref().and_then(|peers| peers.best(entry));
-        figure.peer = best.map(|Peer { name, value }| Beside {
+        figure.peer = best.map(|Peer { peer, value, .. }| Beside {
             ratio: entry.unit.of(*value, figure.value),
-            name: name.clone(),
+            name: peer.clone(),
             value: *value,
         });
     }
@@ -180,7 +179,7 @@ fn measure<H: Hardware>(
     }
     let figure = |((entry, (seconds, turn)), bound): ((&&FigureEntry, (f64, Option<Turn>)), Vec<_>)| {
         let amount = entry.work.amount(scale);
-        let (least, of_machine) = (machine.least(&bound), entry.work.is_the_machine());
+        let (least, of_machine) = (machine.least(&bound), matches!(entry.work, Work::Machine(_)));
         let (seconds, limit) = if of_machine { (least, None) } else { (seconds, Some(least)) };
         Figure {
             name: entry.name,

@@ -13,24 +13,18 @@ use tensor::quoted::{quoted, sentence};
 
 /// Figures of other programs.
 #[derive(Clone, Debug, Default)]
-pub struct Peers(Vec<(&'static str, Peer)>);
+pub struct Peers(Vec<Peer>);
 
-/// Another program's figure.
-#[derive(Clone, Debug, PartialEq)]
+/// Another program's figure: a line of the file.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Peer {
     /// Whose.
+    pub peer: String,
+    /// Which.
     pub name: String,
     /// How much, in the figure's unit.
     pub value: f64,
-}
-
-/// A line of the file.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Line {
-    peer: String,
-    name: String,
-    value: f64,
     unit: Option<String>,
 }
 
@@ -54,25 +48,25 @@ impl Peers {
     }
     /// The best that is known of this figure.
     pub(super) fn best(&self, entry: &FigureEntry) -> Option<&Peer> {
-        let of_it = self.0.iter().filter(|(name, _)| *name == entry.name).map(|(_, peer)| peer);
+        let of_it = self.0.iter().filter(|peer| peer.name == entry.name);
         of_it.reduce(|best, peer| if entry.unit.of(best.value, peer.value) > 1.0 { peer } else { best })
     }
 }
 
-fn figure(line: &[u8]) -> std::result::Result<(&'static str, Peer), String> {
+fn figure(line: &[u8]) -> std::result::Result<Peer, String> {
     let wanted = r#"wanted {"peer": "…", "name": "…", "value": 1.5}"#;
-    let Line { peer, name, value, unit } =
-        serde_json::from_slice(line).map_err(|why| format!("{}; {wanted}", plain(&why)))?;
+    let peer: Peer = serde_json::from_slice(line).map_err(|why| format!("{}; {wanted}", plain(&why)))?;
+    let Peer { name, value, unit, .. } = &peer;
     let Some(entry) = FIGURES.iter().find(|entry| entry.name == name) else {
-        return Err(format!("no figure is called {}; the figures are {}", quoted(&name), names()));
+        return Err(format!("no figure is called {}; the figures are {}", quoted(name), names()));
     };
-    if let Some(unit) = unit.filter(|unit| unit != entry.unit.name()) {
-        return Err(format!("the unit of {name} is {}; it must be {:?}", quoted(&unit), entry.unit.name()));
+    if let Some(unit) = unit.as_ref().filter(|unit| *unit != entry.unit.name()) {
+        return Err(format!("the unit of {name} is {}; it must be {:?}", quoted(unit), entry.unit.name()));
     }
-    if !(value.is_finite() && value > 0.0) {
+    if !(value.is_finite() && *value > 0.0) {
         return Err(format!("the value of {name} is {value}; it must be above 0"));
     }
-    Ok((entry.name, Peer { name: peer, value }))
+    Ok(peer)
 }
 
 /// What is wrong with a line: where in the line, since each is parsed alone.

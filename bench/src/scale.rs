@@ -12,8 +12,8 @@ pub const L: Shape = Shape {
     ..Shape::LLAMA
 };
 
-/// A shape of 106,816 parameters, for the proof.
-const SMALL: Shape = Shape {
+/// A shape of 106,816 parameters, for the proof, and to see that a card runs it.
+pub const SMALL: Shape = Shape {
     width: 64,
     blocks: 2,
     heads: Heads { queries: 4, keys: 2, dim: 16 },

@@ -247,8 +247,8 @@ fn the_best_peer_is_the_fastest_whatever_is_counted() {
         {"peer": "b", "name": "gemm_gflops_1024", "value": 250, "unit": "GFLOP/s"}
         {"peer": "c", "name": "gemm_gflops_1024", "value": 200}"#;
     let peers = peers(file).unwrap();
-    let best = |name| peers.best(entry(name)).cloned();
-    let b = |value| Some(Peer { name: "b".into(), value });
+    let best = |name| peers.best(entry(name)).map(|of| (&*of.peer, of.value));
+    let b = |value| Some(("b", value));
     assert_eq!((best("forward_ms_tp1"), best("gemm_gflops_1024")), (b(300.5), b(250.0)));
     assert_eq!(best("forward_ms_tp2"), None);
     assert_eq!((FigureUnit::Milliseconds.of(300.0, 100.0), FigureUnit::Gflops.of(100.0, 300.0)), (3.0, 3.0));

@@ -3,7 +3,6 @@
 //! All ranks of this process that compute on a card, which may be one, share its one stream: what one rank launches is done before what
 //! another launches later, so whoever has met another rank may read what that one wrote, without waiting for the card.
 
-mod events;
 mod launch;
 
 pub(crate) use launch::{Argument, Boxes, KernelName, Room, Shape, arguments_of};
@@ -13,7 +12,7 @@ use crate::ptx::{self, Module};
 use launch::Kernel;
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_uint};
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 
@@ -134,20 +133,20 @@ impl Card {
         Ok(card)
     }
     /// Makes this card the one that the driver's next calls of this thread mean.
-    pub(crate) fn enter(&self) -> Result<(), CudaError> {
-        if CURRENT.get() == self.context {
-            return Ok(());
+    pub(crate) fn enter(&self) -> Result<&'static Driver, CudaError> {
+        if CURRENT.get() != self.context {
+            call!(self.driver, cuCtxSetCurrent(self.context))?;
+            CURRENT.set(self.context);
         }
-        call!(self.driver, cuCtxSetCurrent(self.context)).map(|()| CURRENT.set(self.context))
+        Ok(self.driver)
     }
     /// Bytes of its memory: free, in all.
     ///
     /// # Errors
     /// The driver's.
     pub fn memory(&self) -> Result<[usize; 2], CudaError> {
-        self.enter()?;
         let [mut free, mut total] = [0; 2];
-        call!(self.driver, cuMemGetInfo_v2(&raw mut free, &raw mut total))?;
+        call!(self.enter()?, cuMemGetInfo_v2(&raw mut free, &raw mut total))?;
         Ok([free, total])
     }
     /// Memory of so many bytes, all of them zero; none if there is no more.
@@ -171,23 +170,24 @@ impl Card {
     pub(crate) fn free(&self, at: u64) {
         let _whole = MEMORY.read();
         // A card that has failed has nothing to give back; who computes on it is told elsewhere.
-        let _ = self.enter().and_then(|()| call!(self.driver, cuMemFree_v2(at)));
+        let _ = self.enter().and_then(|driver| call!(driver, cuMemFree_v2(at)));
     }
     /// Copies bytes to the card.
     ///
     /// # Errors
     /// The driver's.
     pub(crate) fn put(&self, to: u64, bytes: &[u8]) -> Result<(), CudaError> {
-        self.enter()?;
-        call!(self.driver, cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), self.stream))
+        call!(self.enter()?, cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), self.stream))
     }
     /// Copies bytes from the card, when all that was launched before is done.
     ///
     /// # Errors
     /// The driver's; among them those of kernels that were launched before.
     pub(crate) fn get(&self, from: u64, bytes: &mut [u8]) -> Result<(), CudaError> {
-        self.enter()?;
-        call!(self.driver, cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), from, bytes.len(), self.stream))?;
+        call!(
+            self.enter()?,
+            cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), from, bytes.len(), self.stream)
+        )?;
         self.settle()
     }
     /// Copies bytes on the card.
@@ -195,16 +195,70 @@ impl Card {
     /// # Errors
     /// The driver's.
     pub(crate) fn copy(&self, from: u64, to: u64, bytes: usize) -> Result<(), CudaError> {
-        self.enter()?;
-        call!(self.driver, cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream))
+        call!(self.enter()?, cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream))
     }
     /// Waits until all that was launched is done.
     ///
     /// # Errors
     /// What failed of it.
     pub fn settle(&self) -> Result<(), CudaError> {
+        call!(self.enter()?, cuStreamSynchronize(self.stream))
+    }
+    /// An event, to be recorded as often as one likes.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn event(&self) -> Result<Handle, CudaError> {
+        const WITHOUT_TIME: c_uint = 2;
+        let mut event = null_mut();
+        call!(self.enter()?, cuEventCreate(&raw mut event, WITHOUT_TIME))?;
+        Ok(event)
+    }
+    /// Lets an event pass when all that was launched before is done.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn record(&self, event: Handle) -> Result<(), CudaError> {
+        call!(self.enter()?, cuEventRecord(event, self.stream))
+    }
+    /// Whether an event has passed.
+    ///
+    /// # Errors
+    /// The driver's; among them those of kernels that were launched before.
+    pub(crate) fn passed(&self, event: Handle) -> Result<bool, CudaError> {
+        const NOT_READY: c_int = 600;
+        let driver = self.enter()?;
+        // SAFETY: it is this card's event.
+        match unsafe { (driver.functions.cuEventQuery)(event) } {
+            NOT_READY => Ok(false),
+            status => driver.check("cuEventQuery", status).map(|()| true),
+        }
+    }
+    /// Ends an event.
+    pub(crate) fn forget(&self, event: Handle) {
+        let _ = self.enter().and_then(|driver| call!(driver, cuEventDestroy_v2(event)));
+    }
+    /// Seconds that the card takes for what `work` launches.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn seconds(&self, work: impl FnOnce()) -> Result<f64, CudaError> {
         self.enter()?;
-        call!(self.driver, cuStreamSynchronize(self.stream))
+        let mut events = [null_mut(); 2];
+        for event in &mut events {
+            call!(self.driver, cuEventCreate(event, 0))?;
+        }
+        let [from, to] = events;
+        call!(self.driver, cuEventRecord(from, self.stream))?;
+        work();
+        call!(self.driver, cuEventRecord(to, self.stream))?;
+        call!(self.driver, cuEventSynchronize(to))?;
+        let mut milliseconds = 0.0;
+        call!(self.driver, cuEventElapsedTime(&raw mut milliseconds, from, to))?;
+        for event in events {
+            call!(self.driver, cuEventDestroy_v2(event))?;
+        }
+        Ok(f64::from(milliseconds) / 1000.0)
     }
     /// Its stream.
     pub(crate) fn stream(&self) -> Handle {

@@ -39,12 +39,20 @@ struct State {
 // SAFETY: the driver's events may be used by any thread.
 unsafe impl Send for State {}
 
+impl State {
+    /// Takes back the events of a call.
+    fn reuse(&mut self, call: UnderWay) {
+        for (rank, events) in call.members {
+            self.spare[rank].extend(events);
+        }
+    }
+}
+
 /// A call that was launched.
 struct UnderWay {
     call: String,
-    members: Vec<usize>,
-    events: Vec<[Handle; 2]>, // of each: its card has come to the call; has ended it
-    since: Option<Instant>,   // when a card was first seen to wait in it
+    members: Vec<(usize, [Handle; 2])>, // each with its events: its card has come to the call; has ended it
+    since: Option<Instant>,             // when a card was first seen to wait in it
 }
 
 /// How often it is looked whether anything has gone wrong.
@@ -97,14 +105,13 @@ impl Cards {
     fn in_time(&self) -> Result<(), String> {
         let mut state = self.state();
         let mut stuck = None;
-        for i in 0..state.under_way.len() {
-            let call = &mut state.under_way[i];
+        for call in &mut state.under_way {
             let [came, ended] = [0, 1].map(|which| {
                 let passed =
-                    |(&rank, events): (&usize, &[Handle; 2])| self.by_rank[rank].passed(events[which]);
-                call.members.iter().zip(&call.events).map(passed).collect::<Result<Vec<bool>, _>>()
+                    call.members.iter().map(|(rank, events)| self.by_rank[*rank].passed(events[which]));
+                passed.collect::<Result<Vec<bool>, _>>()
             });
-            let Ok((came, ended)) = came.and_then(|came| Ok((came, ended?))) else { break }; // who waits for the card is told
+            let (Ok(came), Ok(ended)) = (came, ended) else { break }; // who waits for the card is told
             if came.iter().zip(&ended).all(|(came, ended)| !came || *ended) {
                 call.since = None;
             } else if call.since.get_or_insert_with(Instant::now).elapsed() > self.limit {
@@ -112,32 +119,29 @@ impl Cards {
                 break;
             }
         }
-        match stuck {
-            None => Ok(()),
-            Some(why) => Err(self.abort(&mut state, why)),
-        }
+        stuck.map_or(Ok(()), |why| Err(self.abort(&mut state, why)))
     }
     /// Forgets the calls that have ended before any other.
     fn forget(&self, state: &mut State) -> Result<(), CudaError> {
         while let Some(call) = state.under_way.front() {
-            for (&rank, [_, ended]) in call.members.iter().zip(&call.events) {
-                if !self.by_rank[rank].passed(*ended)? {
+            for (rank, [_, ended]) in &call.members {
+                if !self.by_rank[*rank].passed(*ended)? {
                     return Ok(());
                 }
             }
-            let UnderWay { members, events, .. } = state.under_way.pop_front().expect("just seen");
-            members.into_iter().zip(events).for_each(|(rank, events)| state.spare[rank].extend(events));
+            let call = state.under_way.pop_front().expect("just seen");
+            state.reuse(call);
         }
         Ok(())
     }
-    /// Two events of each of these ranks.
-    fn events(&self, state: &mut State, members: &[usize]) -> Result<Vec<[Handle; 2]>, CudaError> {
+    /// These ranks, each with two events.
+    fn events(&self, state: &mut State, members: &[usize]) -> Result<Vec<(usize, [Handle; 2])>, CudaError> {
         self.forget(state)?;
         let one =
             |rank: usize, spare: &mut Vec<Handle>| spare.pop().map_or_else(|| self.by_rank[rank].event(), Ok);
         let two = |&rank: &usize| {
             let spare = &mut state.spare[rank];
-            Ok([one(rank, spare)?, one(rank, spare)?])
+            Ok((rank, [one(rank, spare)?, one(rank, spare)?]))
         };
         members.iter().map(two).collect()
     }
@@ -183,7 +187,7 @@ impl Cards {
             let new = Communicators::new(self.nccl, (id, joint.members.len()), &ranks, self.limit / 2)?;
             state.groups.insert(joint.members.to_vec(), new);
         }
-        let events = self.events(state, &members).map_err(|error| error.to_string())?;
+        let members = self.events(state, &members).map_err(|error| error.to_string())?;
         let State { groups, scratch, under_way, .. } = state;
         let group = &groups[joint.members];
         let side = |((&rank, &of), card): ((&usize, &Handle), &&Arc<Card>)| {
@@ -199,15 +203,17 @@ impl Cards {
         }
         let _whole = joint.apart.is_none().then(card::nobody_allocates); // one card alone has no other part to wait for
         let record = |which: usize| {
-            let mut cards = cards.iter().zip(&events);
-            cards.try_for_each(|(card, events)| card.record(events[which])).map_err(|error| error.to_string())
+            let mut cards = cards.iter().zip(&members);
+            cards
+                .try_for_each(|(card, (_, events))| card.record(events[which]))
+                .map_err(|error| error.to_string())
         };
         record(0)?;
         self.nccl.grouped(|| self.calls(joint, &sides))?;
         group.settled(self.limit / 2)?; // before ranks that wait for this one give up
         copied(joint, &cards, &sides).map_err(|error| error.to_string())?;
         record(1)?;
-        under_way.push_back(UnderWay { call: joint.call.to_string(), members, events, since: None });
+        under_way.push_back(UnderWay { call: joint.call.to_string(), members, since: None });
         Ok(())
     }
     /// NCCL's calls, rank by rank.
@@ -267,7 +273,7 @@ impl Cards {
 fn late(call: &UnderWay, came: &[bool], limit: Duration) -> String {
     let of = |wanted: bool| {
         let ranks = call.members.iter().zip(came).filter(|(_, came)| **came == wanted);
-        let ranks: Vec<_> = ranks.map(|(rank, _)| rank.to_string()).collect();
+        let ranks: Vec<_> = ranks.map(|((rank, _), _)| rank.to_string()).collect();
         if let [rank] = &ranks[..] { format!("rank {rank}") } else { format!("ranks {}", ranks.join(", ")) }
     };
     if came.iter().all(|came| *came) {
@@ -342,12 +348,9 @@ impl Drop for Cards {
         state.groups.values_mut().for_each(|group| group.end(limit));
         let held = self.by_rank.iter().zip(&state.scratch).filter(|(_, (_, held))| *held > 0);
         held.for_each(|(card, (at, _))| card.free(*at));
-        state.under_way.drain(..).for_each(|call| {
-            call.members
-                .into_iter()
-                .zip(call.events)
-                .for_each(|(rank, events)| state.spare[rank].extend(events));
-        });
+        while let Some(call) = state.under_way.pop_front() {
+            state.reuse(call);
+        }
         let events = self.by_rank.iter().zip(state.spare.drain(..));
         events.for_each(|(card, events)| events.into_iter().for_each(|event| card.forget(event)));
     }

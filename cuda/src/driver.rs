@@ -133,10 +133,11 @@ pub(crate) struct Driver {
 
 /// Calls a function of the driver: `call!(driver, cuInit(0))?`.
 macro_rules! call {
-    ($driver:expr, $function:ident($($argument:expr),* $(,)?)) => {
+    ($driver:expr, $function:ident($($argument:expr),* $(,)?)) => {{
+        let driver = &$driver;
         // SAFETY: the arguments are what the function's page asks for; what they point to outlives the call.
-        $driver.check(stringify!($function), unsafe { ($driver.functions.$function)($($argument),*) })
-    };
+        driver.check(stringify!($function), unsafe { (driver.functions.$function)($($argument),*) })
+    }};
 }
 pub(crate) use call;
 

@@ -6,7 +6,6 @@ mod loss;
 mod norm;
 mod optimizer;
 mod router;
-mod top_k;
 
 pub(crate) use attention::attention_scratch;
 

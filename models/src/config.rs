@@ -7,11 +7,11 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `architecture.rs`, `tables.rs` | which models are read; which of their keys are read, fixed, free |
-//! | `llama.rs`, `gpt2.rs` | keys to a shape and back |
+//! | `architecture.rs` | which models are read; which of their keys are read, fixed, free |
+//! | `llama.rs`, `gpt2.rs` | keys to a shape, windows among it, and back |
 //! | `experts.rs` | keys to experts and back |
 //! | `generation.rs` | how texts go on |
-//! | `rope.rs`, `window.rs`, `sizes.rs` | frequencies, windows, limits |
+//! | `rope.rs`, `sizes.rs` | frequencies, limits |
 //! | `keys.rs` | values of a kind, and what is wrong with one |
 use layers::Shape;
 use parallel::Result;
@@ -28,8 +28,6 @@ mod keys;
 mod llama;
 mod rope;
 mod sizes;
-mod tables;
-mod window;
 
 pub use architecture::Architecture;
 pub use experts::MAX_EXPERTS;

@@ -108,14 +108,10 @@ impl Digits {
     /// training and test images, do not fit.
     pub fn read(dir: &Path) -> Result<Self> {
         if !dir.is_dir() {
+            let (dir, [(images, labels), (others, judged)]) = (dir.display(), [TRAIN, TEST]);
             bail!(
-                "{}: there is no such directory; it should hold {} and {}, for training, and {} and {}, for testing, each as it \
-                 is or as .gz",
-                dir.display(),
-                TRAIN.0,
-                TRAIN.1,
-                TEST.0,
-                TEST.1
+                "{dir}: there is no such directory; it should hold {images} and {labels}, for training, and {others} and {judged}, \
+                 for testing, each as it is or as .gz"
             );
         }
         let ((train, learnt), (test, judged)) = (Set::read(dir, TRAIN)?, Set::read(dir, TEST)?);

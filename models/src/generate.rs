@@ -188,7 +188,10 @@ pub fn repeated<D: Runs>(
     request.check::<D>(model, (layout, network))?;
     let world = network.world(layout, "inference")?;
     let ranks = session::run((layout, &world), model.values(), |at: At<D>| {
-        let all = on_rank((model, network), (request, times), &at, watch)?;
+        let mut chunk = Stages::new(&at, model.config.shape)?;
+        network.agrees(at.mesh)?;
+        let once = |_| once((model, &mut chunk), request, &at, watch);
+        let all = (0..times).map(once).collect::<Result<Vec<_>>>()?;
         let told = |(texts, took, seen): OfRank<D>| -> Result<_> {
             let texts = texts.iter().map(Text::to_bits).collect::<Vec<_>>();
             Ok((network.of_all(at.mesh, (texts, took))?, seen))
@@ -212,17 +215,6 @@ pub fn repeated<D: Runs>(
 
 /// Texts, of the rank that speaks for its data rank; what they took, and their prompts' time; what the rank's layers took and gave.
 type OfRank<D> = (Vec<Text>, (Taken, f64), Option<Seen<<D as Device>::Elem>>);
-
-fn on_rank<D: Runs>(
-    (model, network): (&Model, &Network),
-    (request, times): (&Prompts, usize),
-    at: &At<D>,
-    watch: &(dyn Fn(u32) + Sync),
-) -> Result<Vec<OfRank<D>>> {
-    let mut chunk = Stages::new(at, model.config.shape)?;
-    network.agrees(at.mesh)?;
-    (0..times).map(|_| once((model, &mut chunk), request, at, watch)).collect()
-}
 
 fn once<D: Runs>(
     (model, chunk): (&Model, &mut Stages<D>),

@@ -97,10 +97,6 @@ impl Model {
     pub fn tensors(&self) -> Option<&Stored> {
         self.weights.stored()
     }
-    /// What is noted in the weights' file.
-    pub fn note(&self, key: &str) -> Option<&str> {
-        self.weights.note(key)
-    }
     /// How its texts go on: as its folder says; without a folder, by the likeliest token. `draws` says whether tokens are
     /// drawn, if that is not up to the folder.
     ///

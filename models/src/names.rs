@@ -24,8 +24,9 @@
 //! Theirs end in `.weight` or `.bias`; ours only in `.bias`. Experts may be fused in a file (`fuse`).
 use crate::Config;
 use crate::config::Architecture;
-use layers::{Experts, NormKind, Positions, Shape};
+use layers::{Experts, NormKind, Shape};
 use parallel::{Entry, Orientation, Stacked};
+use std::fmt::Display;
 use std::ops::Range;
 
 /// What GPT-2's names begin with, but for the head's; files of its older versions leave it out.
@@ -36,10 +37,11 @@ pub const HEAD: &str = "lm_head.weight";
 /// Every tensor of a file in the Hugging Face layout, in the program order of our parameters.
 pub fn entries(config: &Config) -> Vec<Entry> {
     let shape = &config.shape;
-    let mut all = Entries { all: Vec::new(), architecture: config.architecture, shape };
-    match shape.positions {
-        Positions::Rotary(_) => all.llama(),
-        Positions::Learned(rows) => all.gpt2(rows),
+    let within = Default::default();
+    let mut all = Entries { all: Vec::new(), architecture: config.architecture, shape, within };
+    match shape.context() {
+        None => all.llama(),
+        Some(rows) => all.gpt2(rows),
     }
     if !shape.tied {
         all.add(HEAD, "head", shape.width, 0..shape.vocabulary, Orientation::Transposed);
@@ -108,6 +110,7 @@ struct Entries<'a> {
     all: Vec<Entry>,
     architecture: Architecture,
     shape: &'a Shape,
+    within: [String; 2], // what their names begin with, and ours
 }
 
 impl Entries<'_> {
@@ -116,50 +119,42 @@ impl Entries<'_> {
         let (q, kv) = (heads.queries * heads.dim, heads.keys * heads.dim);
         self.table("model.embed_tokens", "embedding", vocabulary);
         for i in 0..blocks {
-            let (theirs, ours) = (format!("model.layers.{i}"), format!("blocks.{i}"));
-            let linear =
-                |name: &str, columns| Part { name: format!("{theirs}.{name}_proj"), columns, same: false };
-            self.norm(&format!("{theirs}.input_layernorm"), &format!("{ours}.norm1"), d);
-            let columns = [0..q, q..q + kv, q + kv..q + 2 * kv];
-            let names = ["self_attn.q", "self_attn.k", "self_attn.v"];
-            let qkv = names.iter().zip(columns).map(|(name, columns)| linear(name, columns)).collect();
-            self.linear(qkv, &format!("{ours}.attention.qkv"), d, bias.qkv);
+            self.within = [format!("model.layers.{i}."), format!("blocks.{i}.")];
+            self.norm("input_layernorm", "norm1", d);
+            let qkv = [("q", 0..q), ("k", q..q + kv), ("v", q + kv..q + 2 * kv)];
+            let qkv = qkv.map(|(name, columns)| (format!("self_attn.{name}_proj"), columns));
+            self.linear(&qkv, "attention.qkv", d, bias.qkv);
             for norm in ["q_norm", "k_norm"].iter().filter(|_| self.shape.head_norm) {
-                self.norm(
-                    &format!("{theirs}.self_attn.{norm}"),
-                    &format!("{ours}.attention.{norm}"),
-                    heads.dim,
-                );
+                self.norm(&format!("self_attn.{norm}"), &format!("attention.{norm}"), heads.dim);
             }
-            self.linear(vec![linear("self_attn.o", 0..d)], &format!("{ours}.attention.out"), q, bias.out);
-            self.norm(&format!("{theirs}.post_attention_layernorm"), &format!("{ours}.norm2"), d);
+            self.linear(&[("self_attn.o_proj", 0..d)], "attention.out", q, bias.out);
+            self.norm("post_attention_layernorm", "norm2", d);
             match self.shape.experts(i) {
-                Some(experts) => self.experts(&theirs, &format!("{ours}.mlp"), experts),
-                None => self.swiglu(&format!("{theirs}.mlp"), &format!("{ours}.mlp"), f),
+                Some(experts) => self.experts(experts),
+                None => self.swiglu("mlp", "mlp", f),
             }
         }
+        self.within = Default::default();
         self.norm("model.norm", "norm", d);
     }
     /// A feed-forward of so many hidden features.
     fn swiglu(&mut self, theirs: &str, ours: &str, f: usize) {
         let Shape { width: d, bias, .. } = *self.shape;
-        let linear = |name, columns| Part { name: format!("{theirs}.{name}_proj"), columns, same: false };
-        let gate_up = vec![linear("gate", 0..f), linear("up", f..2 * f)];
-        self.linear(gate_up, &format!("{ours}.gate_up"), d, bias.mlp);
-        self.linear(vec![linear("down", 0..d)], &format!("{ours}.down"), f, bias.mlp);
+        let [gate, up, down] = ["gate", "up", "down"].map(|name| format!("{theirs}.{name}_proj"));
+        self.linear(&[(gate, 0..f), (up, f..2 * f)], &format!("{ours}.gate_up"), d, bias.mlp);
+        self.linear(&[(down, 0..d)], &format!("{ours}.down"), f, bias.mlp);
     }
     /// A router, its experts, and the expert that they share.
-    fn experts(&mut self, theirs: &str, ours: &str, Experts { count, hidden: f, shared, bias, .. }: Experts) {
+    fn experts(&mut self, Experts { count, hidden: f, shared, bias, .. }: Experts) {
         let d = self.shape.width;
         let (mlp, [gate, up, down]) = match self.architecture {
-            Architecture::Mixtral => (format!("{theirs}.block_sparse_moe"), ["w1", "w3", "w2"]),
-            _ => (format!("{theirs}.mlp"), ["gate_proj", "up_proj", "down_proj"]),
+            Architecture::Mixtral => ("block_sparse_moe", ["w1", "w3", "w2"]),
+            _ => ("mlp", ["gate_proj", "up_proj", "down_proj"]),
         };
-        let one = |name, columns| vec![Part { name: format!("{mlp}.{name}"), columns, same: false }];
-        self.linear(one("gate", 0..count), &format!("{ours}.router"), d, false);
+        self.linear(&[(format!("{mlp}.gate"), 0..count)], "mlp.router", d, false);
         if bias.is_some() {
             let theirs = format!("{mlp}.gate.e_score_correction_bias");
-            self.add(&theirs, &format!("{ours}.router.bias"), 1, 0..count, Orientation::Vector);
+            self.add(&theirs, "mlp.router.bias", 1, 0..count, Orientation::Vector);
         }
         let first = [(gate, 0..f), (up, f..2 * f)].map(|part| (part, "gate_up", Orientation::Transposed));
         let second = [((down, 0..f), "down", Orientation::Same)];
@@ -167,22 +162,16 @@ impl Entries<'_> {
             for (e, ((name, columns), param, orientation)) in
                 (0..count).flat_map(|e| parts.iter().map(move |part| (e, part)))
             {
-                self.all.push(Entry {
-                    name: format!("{mlp}.experts.{e}.{name}.weight"),
-                    param: format!("{ours}.experts.{param}"),
-                    height: count * d,
-                    rows: e * d..(e + 1) * d,
-                    columns: columns.clone(),
-                    orientation: *orientation,
-                    within: None,
-                });
+                let (theirs, ours) =
+                    (format!("{mlp}.experts.{e}.{name}.weight"), format!("mlp.experts.{param}"));
+                self.add_rows(&theirs, &ours, (count * d, e * d..(e + 1) * d), columns.clone(), *orientation);
             }
         }
         let Some(shared) = shared else { return };
         let name = if shared.gated { "shared_expert" } else { "shared_experts" };
-        self.swiglu(&format!("{mlp}.{name}"), &format!("{ours}.shared"), shared.hidden);
+        self.swiglu(&format!("{mlp}.{name}"), "mlp.shared", shared.hidden);
         if shared.gated {
-            self.linear(one("shared_expert_gate", 0..1), &format!("{ours}.shared.gate"), d, false);
+            self.linear(&[(format!("{mlp}.shared_expert_gate"), 0..1)], "mlp.shared.gate", d, false);
         }
     }
     fn gpt2(&mut self, positions: usize) {
@@ -191,17 +180,15 @@ impl Entries<'_> {
         self.table(&format!("{PREFIX}wte"), "embedding", vocabulary);
         self.table(&format!("{PREFIX}wpe"), "positions", positions);
         for i in 0..blocks {
-            let (theirs, ours) = (format!("{PREFIX}h.{i}"), format!("blocks.{i}"));
-            let linear =
-                |name: &str, columns| vec![Part { name: format!("{theirs}.{name}"), columns, same: true }];
-            self.norm(&format!("{theirs}.ln_1"), &format!("{ours}.norm1"), d);
-            let qkv = linear("attn.c_attn", 0..q + 2 * kv);
-            self.linear(qkv, &format!("{ours}.attention.qkv"), d, bias.qkv);
-            self.linear(linear("attn.c_proj", 0..d), &format!("{ours}.attention.out"), q, bias.out);
-            self.norm(&format!("{theirs}.ln_2"), &format!("{ours}.norm2"), d);
-            self.linear(linear("mlp.c_fc", 0..f), &format!("{ours}.mlp.up"), d, bias.mlp);
-            self.linear(linear("mlp.c_proj", 0..d), &format!("{ours}.mlp.down"), f, bias.mlp);
+            self.within = [format!("{PREFIX}h.{i}."), format!("blocks.{i}.")];
+            self.norm("ln_1", "norm1", d);
+            self.linear(&[("attn.c_attn", 0..q + 2 * kv)], "attention.qkv", d, bias.qkv);
+            self.linear(&[("attn.c_proj", 0..d)], "attention.out", q, bias.out);
+            self.norm("ln_2", "norm2", d);
+            self.linear(&[("mlp.c_fc", 0..f)], "mlp.up", d, bias.mlp);
+            self.linear(&[("mlp.c_proj", 0..d)], "mlp.down", f, bias.mlp);
         }
+        self.within = Default::default();
         self.norm(&format!("{PREFIX}ln_f"), "norm", d);
     }
 
@@ -216,30 +203,35 @@ impl Entries<'_> {
             self.bias(theirs, ours, 0..features);
         }
     }
-    /// A linear layer of so many inputs, theirs side by side, and their biases where it has them.
-    fn linear(&mut self, theirs: Vec<Part>, ours: &str, inputs: usize, has_bias: bool) {
-        for Part { name, columns, same } in &theirs {
-            let orientation = if *same { Orientation::Same } else { Orientation::Transposed };
+    /// A linear layer of so many inputs, of theirs side by side, each these columns of ours, and their biases where it has them.
+    fn linear(&mut self, theirs: &[(impl Display, Range<usize>)], ours: &str, inputs: usize, has_bias: bool) {
+        let is_gpt2 = self.shape.context().is_some();
+        let orientation = if is_gpt2 { Orientation::Same } else { Orientation::Transposed };
+        for (name, columns) in theirs {
             self.add(&format!("{name}.weight"), ours, inputs, columns.clone(), orientation);
         }
-        for Part { name, columns, .. } in theirs.into_iter().filter(|_| has_bias) {
-            self.bias(&name, ours, columns);
+        for (name, columns) in theirs.iter().filter(|_| has_bias) {
+            self.bias(name, ours, columns.clone());
         }
     }
-    fn bias(&mut self, theirs: &str, ours: &str, columns: Range<usize>) {
+    fn bias(&mut self, theirs: impl Display, ours: &str, columns: Range<usize>) {
         self.add(&format!("{theirs}.bias"), &format!("{ours}.bias"), 1, columns, Orientation::Vector);
     }
     fn add(&mut self, name: &str, param: &str, rows: usize, columns: Range<usize>, orientation: Orientation) {
-        let (name, param) = (name.into(), param.into());
-        self.all.push(Entry { name, param, height: rows, rows: 0..rows, columns, orientation, within: None });
+        self.add_rows(name, param, (rows, 0..rows), columns, orientation);
     }
-}
-
-/// One of their linear layers: these columns of ours.
-struct Part {
-    name: String,
-    columns: Range<usize>,
-    same: bool, // `[inputs, outputs]`, as ours are
+    fn add_rows(
+        &mut self,
+        name: &str,
+        param: &str,
+        (height, rows): (usize, Range<usize>),
+        columns: Range<usize>,
+        orientation: Orientation,
+    ) {
+        let [theirs, ours] = &self.within;
+        let (name, param) = (format!("{theirs}{name}"), format!("{ours}{param}"));
+        self.all.push(Entry { name, param, height, rows, columns, orientation, within: None });
+    }
 }
 
 #[cfg(test)]

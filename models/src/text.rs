@@ -7,16 +7,11 @@ use tensor::mix;
 /// Token ids and, for each, the one that follows it.
 pub type Pair = (Vec<u32>, Vec<u32>);
 
-/// The ids of a text without special tokens; `name` is its name in messages.
+/// The ids of a part of a text without special tokens: of these bytes, which begin at byte `start` of what messages call `name`.
 ///
 /// # Errors
 /// If it is not UTF-8, and the tokenizer is not one of bytes, or has no tokens for it.
-pub fn encode(bytes: &[u8], name: &str, tokenizer: &Tokenizer) -> Result<Encoded> {
-    encode_from(0, bytes, name, tokenizer)
-}
-
-/// The ids of what stands in the text from this byte on.
-fn encode_from(start: usize, bytes: &[u8], name: &str, tokenizer: &Tokenizer) -> Result<Encoded> {
+pub fn encode(bytes: &[u8], start: usize, name: &str, tokenizer: &Tokenizer) -> Result<Encoded> {
     if tokenizer.is_of_bytes() {
         return Ok(Encoded::of_bytes(bytes));
     }
@@ -69,8 +64,8 @@ impl Corpus {
             cut += 1;
         }
         let (first, last) = bytes.split_at(cut);
-        let train = encode(first, name, tokenizer)?.ids;
-        let held_out = encode_from(cut, last, name, tokenizer)?;
+        let train = encode(first, 0, name, tokenizer)?.ids;
+        let held_out = encode(last, cut, name, tokenizer)?;
         let wanted = seq.saturating_add(1);
         let parts = [("that tenth", held_out.ids.len()), ("what comes before it", train.len())];
         if let Some((part, tokens)) = parts.into_iter().find(|(_, tokens)| *tokens < wanted) {

@@ -179,27 +179,12 @@ impl Card {
         if x * y * z == 0 {
             return Ok(());
         }
-        self.enter()?;
+        let driver = self.enter()?;
         if shape.shared > 48 << 10 {
-            call!(self.driver, cuFuncSetAttribute(*function, DYNAMIC_SHARED, shape.shared as c_int))?;
+            call!(driver, cuFuncSetAttribute(*function, DYNAMIC_SHARED, shape.shared as c_int))?;
         }
-        let (threads, shared) = (shape.threads as u32, shape.shared as u32);
-        call!(
-            self.driver,
-            cuLaunchKernel(
-                *function,
-                x,
-                y,
-                z,
-                threads,
-                1,
-                1,
-                shared,
-                self.stream,
-                at.as_mut_ptr(),
-                null_mut()
-            )
-        )
+        let (threads, shared, at) = (shape.threads as u32, shape.shared as u32, at.as_mut_ptr());
+        call!(driver, cuLaunchKernel(*function, x, y, z, threads, 1, 1, shared, self.stream, at, null_mut()))
     }
 }
 

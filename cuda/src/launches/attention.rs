@@ -57,6 +57,9 @@ fn tiles(rows: usize, heads: usize) -> Shape {
 /// How many features a head may have of which there is a kernel of its own.
 const WIDTHS: [usize; 3] = [64, 128, 256];
 
+/// How many features heads have of which there are kernels for Hopper cards.
+const TILED_ON_HOPPER: [usize; 2] = [64, 128];
+
 /// A kernel's names by these widths.
 macro_rules! by_width {
     ($kernel:literal) => {
@@ -135,17 +138,6 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         (fits && self.has(name)).then_some(name)
     }
 
-    /// The kernel for Hopper cards, on one: for 64 or 128 features.
-    fn on_hopper(
-        &self,
-        kernel: [&'static str; 3],
-        dim: usize,
-        from: &[Window],
-        to: &[(Window, u64)],
-    ) -> Option<&'static str> {
-        matches!(dim, 64 | 128).then(|| self.on_cores(kernel, dim, from, to))?
-    }
-
     /// The softmax over these spans.
     fn forward(
         &self,
@@ -170,7 +162,9 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
             return;
         }
         let to_numbers = [(o, size_of::<S>() as u64), (out, 4)];
-        if let Some(name) = self.on_hopper(by_width!("attention_hopper"), dim, &[q, k, v], &to_numbers) {
+        let on_cores = |kernel| self.on_cores(kernel, dim, &[q, k, v], &to_numbers);
+        let on_hopper = TILED_ON_HOPPER.contains(&dim).then(|| on_cores(by_width!("attention_hopper")));
+        if let Some(name) = on_hopper.flatten() {
             let shape =
                 block_on_hopper([rows.div_ceil(128), queries], (128 + 4 * 128) * dim * 2 + (1 + 4 * 2) * 8);
             let [boxes_of_q, boxes_of_k, boxes_of_v] = [q, k, v].map(|x| boxes(self.0, &x));
@@ -178,8 +172,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
                 [&a, spans, &q.rows, &boxes_of_q, &boxes_of_k, &boxes_of_v, &o, &out, &max, &sum];
             return self.launch(name, shape, &arguments);
         }
-        let (kernel, shape) = match self.on_cores(by_width!("attention_cores"), dim, &[q, k, v], &to_numbers)
-        {
+        let (kernel, shape) = match on_cores(by_width!("attention_cores")) {
             Some(name) => {
                 let (width, blocks) = (if dim <= 64 { 64 } else { 128 }, [rows.div_ceil(128), queries, 1]);
                 (name, Shape { blocks, threads: 128, shared: (128 * width + 2 * 4096) * 2 })
@@ -240,7 +233,8 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         let [q, k, v, d_o] = [&qkv.q, &qkv.k, &qkv.v, &d_o].map(Window::from);
         let [dq, dk, dv] = dqkv.each_ref().map(Window::from);
         let (from, outputs) = ([q, k, v, d_o], [dq, dk, dv].map(|to| (to, size_of::<S>() as u64)));
-        let on_hopper = |kernel| self.on_hopper(kernel, dim, &from, &outputs);
+        let on_cores = |kernel| self.on_cores(kernel, dim, &from, &outputs);
+        let on_hopper = |kernel| TILED_ON_HOPPER.contains(&dim).then(|| on_cores(kernel)).flatten();
         let both =
             (on_hopper(by_width!("attention_hopper_keys")), on_hopper(by_width!("attention_hopper_queries")));
         if let (Some(of_keys), Some(of_queries)) = both {
@@ -259,8 +253,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
                 &[&a, spans, &from[0].rows, q, k, v, d_o, &lse, &delta, &dq],
             );
         }
-        let pass = |[kernel, cores]: [[&'static str; 3]; 2], rows: usize, heads: usize| match self
-            .on_cores(cores, dim, &from, &outputs)
+        let pass = |[kernel, cores]: [[&'static str; 3]; 2], rows: usize, heads: usize| match on_cores(cores)
         {
             Some(name) => (name, backward_on_cores(rows, heads, dim)),
             None => (self.wide_enough(kernel, dim), tiles(rows, heads)),

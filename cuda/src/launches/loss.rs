@@ -94,4 +94,17 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         let one = Shape { blocks: [1; 3], ..shape };
         self.0.launch(("mean_square_total", ""), one, &[&loss, &parts.view(), &(share as f32)]);
     }
+    pub(crate) fn top_k(&self, values: Out<S>, columns: &mut Index<Gpu>, x: In<S>) {
+        assert!(
+            values.cols() <= x.cols() && columns.len() == values.rows() * values.cols(),
+            "{} of {} numbers in a row",
+            values.cols(),
+            x.cols()
+        );
+        if values.cols() > 0 {
+            let threads = if x.cols() < 1024 { 128 } else { 1024 };
+            let shape = Shape { blocks: [x.rows(), 1, 1], threads, shared: 0 };
+            self.launch("top_k", shape, &[&values, columns, &x]);
+        }
+    }
 }

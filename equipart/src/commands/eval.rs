@@ -8,16 +8,16 @@ use crate::cli::{corpus, learner, processes, show};
 use crate::commands::train::settings::sequences;
 use crate::device::in_device;
 use clap::Args;
-use kernels::{Kernels, Meta};
-use layers::{Design, LayerCounts};
+use kernels::Meta;
+use layers::LayerCounts;
 use models::{Learner, Model, ids, text};
 use parallel::number::Runs;
 use parallel::{At, Batch, Layout, Network, Result, Sequence, Trainer, bail, budget, price, session};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
+use tensor::Real;
 use tensor::files::{self, seen};
-use tensor::{Real, Tensor};
 
 /// Tell the loss and the perplexity of a text or of given ids
 #[derive(Args, Debug)]
@@ -95,7 +95,7 @@ pub fn evaluate<D: Runs>(
     let peak = price::peak_of_all::<D, _>(
         layout,
         |tokens| largest.dealt(&tokens),
-        |at: At<Meta<D::Elem>>| program(&at, design, &largest, &|_| ()).map(drop),
+        |at: At<Meta<D::Elem>>| Trainer::evaluator(&at, design)?.evaluate(&largest, &|_| ()).map(drop),
     )?;
     budget::fits::<D::Place>(
         format_args!("evaluating under {layout}"),
@@ -125,17 +125,6 @@ pub fn evaluate<D: Runs>(
     Ok(Evaluation { loss, perplexity: loss.exp(), tokens, accuracy, experts })
 }
 
-/// The mean loss of a batch, on one rank of any device, and who told it.
-fn program<D: Kernels>(
-    at: &At<D>,
-    design: &Design,
-    batch: &Batch,
-    done: &dyn Fn(usize),
-) -> Result<(Tensor<D::Wide>, Trainer<D>)> {
-    let mut trainer = Trainer::evaluator(at, design)?;
-    Ok((trainer.evaluate(batch, done)?, trainer))
-}
-
 /// The test pictures.
 fn pictures(a: &EvalArgs) -> Result<Vec<Sequence>> {
     only_text(&[("seq", a.seq.is_some()), ("batch", a.batch.is_some())])?;
@@ -154,7 +143,7 @@ fn sequences_of(a: &EvalArgs, model: &Model) -> Result<Vec<Sequence>> {
         bail!("--seq is {seq}; it must be 1 to {positions}, the model's positions");
     }
     let text: Vec<u32> = match &a.data {
-        Some(file) => text::encode(&files::read(file)?, &file.display().to_string(), &tokenizer)?.ids,
+        Some(file) => text::encode(&files::read(file)?, 0, &file.display().to_string(), &tokenizer)?.ids,
         None => corpus(None, seq, &tokenizer)?.held_out,
     };
     if text.len() < 2 {

@@ -1,4 +1,8 @@
-//! The architectures that are read and written, by the names that `transformers` gives them.
+//! The architectures that are read and written, by the names that `transformers` gives them: which keys of a configuration each
+//! reads, which must have one value, and which do not matter.
+use super::{Keys, experts, generation};
+use parallel::Result;
+use serde_json::{Value, json};
 
 /// A family of models, and how its configuration and its tensors are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,45 +31,138 @@ pub enum Architecture {
 }
 
 impl Architecture {
-    /// All of them.
-    pub const ALL: [Architecture; 9] = [
-        Self::Llama,
-        Self::Mistral,
-        Self::Mixtral,
-        Self::Qwen2,
-        Self::Qwen2Moe,
-        Self::Qwen3,
-        Self::Qwen3Moe,
-        Self::EquipartMoe,
-        Self::Gpt2,
+    /// All of them: `model_type` in a `config.json`, and what `architectures` lists there.
+    const ALL: [(Self, &'static str, &'static str); 9] = [
+        (Self::Llama, "llama", "LlamaForCausalLM"),
+        (Self::Mistral, "mistral", "MistralForCausalLM"),
+        (Self::Mixtral, "mixtral", "MixtralForCausalLM"),
+        (Self::Qwen2, "qwen2", "Qwen2ForCausalLM"),
+        (Self::Qwen2Moe, "qwen2_moe", "Qwen2MoeForCausalLM"),
+        (Self::Qwen3, "qwen3", "Qwen3ForCausalLM"),
+        (Self::Qwen3Moe, "qwen3_moe", "Qwen3MoeForCausalLM"),
+        (Self::EquipartMoe, "equipart_moe", "EquipartMoeForCausalLM"),
+        (Self::Gpt2, "gpt2", "GPT2LMHeadModel"),
     ];
 
-    /// `model_type` in a `config.json`, and what `architectures` lists there.
-    fn names(self) -> [&'static str; 2] {
-        match self {
-            Self::Llama => ["llama", "LlamaForCausalLM"],
-            Self::Mistral => ["mistral", "MistralForCausalLM"],
-            Self::Mixtral => ["mixtral", "MixtralForCausalLM"],
-            Self::Qwen2 => ["qwen2", "Qwen2ForCausalLM"],
-            Self::Qwen2Moe => ["qwen2_moe", "Qwen2MoeForCausalLM"],
-            Self::Qwen3 => ["qwen3", "Qwen3ForCausalLM"],
-            Self::Qwen3Moe => ["qwen3_moe", "Qwen3MoeForCausalLM"],
-            Self::EquipartMoe => ["equipart_moe", "EquipartMoeForCausalLM"],
-            Self::Gpt2 => ["gpt2", "GPT2LMHeadModel"],
-        }
-    }
     /// `model_type` in a `config.json`.
     pub fn model_type(self) -> &'static str {
-        self.names()[0]
+        Self::ALL[self as usize].1
     }
     /// What `architectures` lists in a `config.json`.
     pub fn class(self) -> &'static str {
-        self.names()[1]
+        Self::ALL[self as usize].2
+    }
+    /// The architecture of a `model_type`.
+    pub(super) fn named(model_type: &Value) -> Option<Self> {
+        Self::ALL.into_iter().find_map(|(known, name, _)| (model_type == name).then_some(known))
     }
     /// All `model_type`s, as a sentence lists them.
     pub(super) fn model_types() -> String {
-        let quoted = Self::ALL.map(|known| format!("\"{}\"", known.model_type()));
+        let quoted = Self::ALL.map(|(_, name, _)| format!("\"{name}\""));
         let (last, others) = quoted.split_last().expect("some");
         format!("{} or {last}", others.join(", "))
+    }
+}
+
+/// Keys whose values are read: words of a text.
+const READ: &str = "bos_token_id eos_token_id tie_word_embeddings vocab_size";
+const READ_ROTARY: &str = "\
+    attention_dropout head_dim hidden_size intermediate_size max_position_embeddings num_attention_heads \
+    num_hidden_layers num_key_value_heads pad_token_id rms_norm_eps rope_parameters rope_scaling \
+    rope_theta";
+const READ_LLAMA: &str = "attention_bias mlp_bias";
+const READ_MISTRAL: &str = "sliding_window";
+const READ_MIXTRAL: &str = "\
+    equipart_balance num_experts_per_tok num_local_experts output_router_logits router_aux_loss_coef sliding_window";
+const READ_QWEN2: &str = "layer_types max_window_layers sliding_window use_sliding_window";
+const READ_QWEN3: &str = "attention_bias layer_types max_window_layers sliding_window use_sliding_window";
+const READ_QWEN2_MOE: &str = "\
+    decoder_sparse_step equipart_balance layer_types max_window_layers mlp_only_layers moe_intermediate_size \
+    norm_topk_prob num_experts num_experts_per_tok output_router_logits qkv_bias router_aux_loss_coef \
+    shared_expert_intermediate_size sliding_window";
+const READ_QWEN3_MOE: &str = "\
+    attention_bias decoder_sparse_step equipart_balance max_window_layers mlp_only_layers moe_intermediate_size \
+    norm_topk_prob num_experts num_experts_per_tok num_local_experts output_router_logits router_aux_loss_coef \
+    sliding_window";
+const READ_EQUIPART_MOE: &str = "\
+    attention_bias balance_loss_coef equipart_balance first_k_dense_replace mlp_only_layers moe_intermediate_size \
+    moe_layer_freq n_group n_routed_experts n_shared_experts num_experts_per_tok router_bias_update_rate scoring_func \
+    topk_group topk_method";
+const READ_GPT2: &str = "\
+    activation_function attn_pdrop embd_pdrop layer_norm_epsilon n_ctx n_embd n_head n_inner n_layer \
+    n_positions resid_pdrop";
+
+/// Keys that change what the model computes, or would if `transformers` read them, with the values (as JSON, without
+/// blanks) that do not.
+const FIXED: &str =
+    "add_cross_attention=false is_encoder_decoder=false pruned_heads={} quantization_config=null";
+const FIXED_ROTARY: &str = r#"hidden_act="silu","swish" partial_rotary_factor=1 rope_interleaved=false"#;
+const FIXED_LLAMA: &str = "is_llama_config=true sliding_window=null use_sliding_window=false";
+const FIXED_MISTRAL: &str = "attention_bias=false mlp_bias=false";
+const FIXED_MIXTRAL: &str = "attention_bias=false mlp_bias=false router_jitter_noise=0";
+const FIXED_QWEN2: &str = "mlp_bias=false use_mrope=false";
+const FIXED_QWEN3: &str = "mlp_bias=false";
+/// Which blocks have the window is another matter in each version.
+const FIXED_QWEN_MOE: &str = "mlp_bias=false use_mrope=false use_sliding_window=false";
+const FIXED_GPT2: &str =
+    "reorder_and_upcast_attn=false scale_attn_by_inverse_layer_idx=false scale_attn_weights=true";
+
+/// Keys that change nothing that is computed: metadata, numbers of the making, and how `transformers` runs. Keys that begin
+/// with `_` are of this kind too, and those of [generation](super::generation).
+const FREE: &str = "\
+    attn_implementation chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id dtype finetuning_task \
+    gradient_checkpointing id2label initializer_range is_decoder label2id name_or_path num_labels output_attentions \
+    output_hidden_states output_past output_router_logits output_scores prefix pretraining_tp problem_type return_dict \
+    return_dict_in_generate sep_token_id task_specific_params tf_legacy_loss tie_encoder_decoder tokenizer_class \
+    torch_dtype torchscript transformers.js_config transformers_version unsloth_fixed unsloth_version use_bfloat16 use_cache";
+/// Those of GPT-2's other heads, and the padding, which its embedding does not know.
+const FREE_GPT2: &str = "\
+    pad_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type \
+    summary_use_proj";
+
+/// What is said besides to models that have it.
+const LATENT: &str =
+    ", as latent attention (MLA) is not built here; \"equipart_moe\" has such experts and Llama's attention";
+
+impl Architecture {
+    /// The lists of what is read, and of what is fixed, beside those of all.
+    fn keys(self) -> [[&'static str; 2]; 2] {
+        match self {
+            Self::Llama => [[READ_ROTARY, READ_LLAMA], [FIXED_ROTARY, FIXED_LLAMA]],
+            Self::Mistral => [[READ_ROTARY, READ_MISTRAL], [FIXED_ROTARY, FIXED_MISTRAL]],
+            Self::Mixtral => [[READ_ROTARY, READ_MIXTRAL], [FIXED_ROTARY, FIXED_MIXTRAL]],
+            Self::Qwen2 => [[READ_ROTARY, READ_QWEN2], [FIXED_ROTARY, FIXED_QWEN2]],
+            Self::Qwen2Moe => [[READ_ROTARY, READ_QWEN2_MOE], [FIXED_ROTARY, FIXED_QWEN_MOE]],
+            Self::Qwen3 => [[READ_ROTARY, READ_QWEN3], [FIXED_ROTARY, FIXED_QWEN3]],
+            Self::Qwen3Moe => [[READ_ROTARY, READ_QWEN3_MOE], [FIXED_ROTARY, FIXED_QWEN_MOE]],
+            Self::EquipartMoe => [[READ_ROTARY, READ_EQUIPART_MOE], [FIXED_ROTARY, FIXED_QWEN3]],
+            Self::Gpt2 => [[READ_GPT2, FREE_GPT2], [FIXED_GPT2, ""]],
+        }
+    }
+}
+
+impl Keys<'_> {
+    /// Whose configuration it is.
+    pub(super) fn architecture(&self) -> Result<Architecture> {
+        let latent =
+            self.given("model_type").and_then(Value::as_str).is_some_and(|s| s.starts_with("deepseek_v"));
+        let note = if latent { LATENT } else { "" };
+        let wanted = Architecture::model_types() + note;
+        self.read("model_type", &wanted, Architecture::named)?
+            .ok_or_else(|| self.missing("model_type", &wanted))
+    }
+    /// Whether every key is one that is read, has a value that changes nothing, or cannot change anything.
+    pub(super) fn check(&self, architecture: Architecture) -> Result<()> {
+        let class = json!([architecture.class()]);
+        let wanted = format!("{class}, or left out");
+        self.read("architectures", &wanted, |value| (*value == class).then_some(()))?;
+        let [[own, other], fixed] = architecture.keys();
+        let free = [READ, own, other, FREE, "architectures model_type"];
+        self.check_against(&[FIXED, fixed[0], fixed[1]], |key| {
+            key.starts_with('_')
+                || generation::is_key(key)
+                || experts::is_field(architecture, key)
+                || free.iter().any(|list| list.split(' ').any(|word| word == key))
+        })
     }
 }

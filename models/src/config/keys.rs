@@ -23,14 +23,9 @@ impl Keys<'_> {
             let mut words =
                 fixed.iter().flat_map(|list| list.split(' ')).filter_map(|word| word.split_once('='));
             let Some((_, wanted)) = words.find(|(name, _)| name == key) else {
-                let (seen, advice) =
-                    (shown(&value.to_string()), "remove it if the model computes the same without");
-                bail!(
-                    "{}: {}{} is {seen}, a key that is not known here; {advice}",
-                    self.origin,
-                    self.within,
-                    shown(key)
-                );
+                let (Self { origin, within, .. }, key, seen) = (self, shown(key), shown(&value.to_string()));
+                let advice = "remove it if the model computes the same without";
+                bail!("{origin}: {within}{key} is {seen}, a key that is not known here; {advice}");
             };
             if !wanted.split(',').any(|wanted| same(value, wanted)) {
                 let wanted = format!("{}, or left out", wanted.replace(',', " or "));

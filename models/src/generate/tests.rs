@@ -30,7 +30,7 @@ fn brought(layout: &str, sampling: Sampling) -> Vec<u64> {
     let of = |max_new| {
         let request = request(sampling, max_new, vec![vec![1, 2, 3], vec![4]]);
         let run = |at: At<Cpu<f32>>| {
-            on_rank((&model, &Network::default()), (&request, 1), &at, &|_| ())?;
+            once((&model, &mut Stages::new(&at, model.config.shape)?), &request, &at, &|_| ())?;
             Ok(at.device.meter().brought())
         };
         session::run((&layout, &layout.world().unwrap()), model.values(), run).unwrap()
