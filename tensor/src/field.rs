@@ -9,19 +9,15 @@ mod tests;
 
 use crate::scalar::operators;
 use crate::{Key, Rope, Scalar, mix};
-use bytemuck::{AnyBitPattern, Zeroable};
+use bytemuck::AnyBitPattern;
 use std::cmp::Ordering;
 use std::fmt;
 
 /// An element of the field of the prime 2^BITS − 1. Canonical: `0 ≤ x < p`; one value outside is the sentinel
 /// `NEG_INF`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+/// Any bits are one: arithmetic on a count beyond the prime is no element, and nothing worse.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, AnyBitPattern)]
 pub struct Field<const BITS: u32>(u64);
-
-// SAFETY: a count of zero bits is the field's zero.
-unsafe impl<const BITS: u32> Zeroable for Field<BITS> {}
-// SAFETY: whatever the bits are, they are a count; arithmetic on one beyond the prime is no element, and nothing worse.
-unsafe impl<const BITS: u32> AnyBitPattern for Field<BITS> {}
 
 /// The field that proofs run in, of 2^61 − 1.
 pub type F61 = Field<61>;
