@@ -58,4 +58,4 @@ pub use pool::Pool;
 pub use profile::{Direction, KernelKind, LayerSpan, Profile, Work, Worked};
 pub use rope::{Rope, Scaling};
 pub use scalar::{Scalar, mix};
-pub use view::{View, ViewMut};
+pub use view::{Strided, View, ViewMut};
