@@ -8,7 +8,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use tensor::{Device, Scalar, Tensor};
 
-listed! {
+tensor::listed! {
     /// What ranks do together.
     Op {
         /// Every rank gets the reduction of all.
@@ -48,7 +48,7 @@ impl Op {
     }
 }
 
-listed! {
+tensor::listed! {
     /// How addends become one value.
     Reduce {
         /// Their sum.

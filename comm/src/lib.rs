@@ -40,8 +40,6 @@
 //! | `shared.rs` | places that ranks share as threads: who copies and adds there |
 //! | `threads/` | ranks as threads: who fails, sleeps and waits; meeting; started calls; messages; reduction; the world |
 //! | `processes/` | ranks as processes: how they find each other, what they tell, who stands in for them |
-#[macro_use]
-mod listed;
 pub mod algorithms;
 mod axis;
 mod call;

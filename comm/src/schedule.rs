@@ -14,7 +14,7 @@ use crate::Link;
 use std::ops::Range;
 use std::time::Duration;
 
-listed! {
+tensor::listed! {
     /// What the receiver does with what it gets.
     Arrival {
         /// Adds it to its own.
