@@ -24,7 +24,6 @@ use std::ops::Sub;
 use std::time::Duration;
 use tensor::count;
 
-const OPS: usize = Op::ALL.len();
 /// What is counted, where it is too much.
 const SENT: &str = "the bytes that a rank sends";
 
@@ -94,20 +93,19 @@ impl Sub<&Ledger> for Ledger {
     }
 }
 
-/// The running counts of one rank, of all its groups: at the number of the set of axes, once it was used.
-pub(crate) struct Counters([Option<Box<[Traffic; OPS]>>; Axes::SETS]);
-
-impl Default for Counters {
-    fn default() -> Self {
-        Self([const { None }; Axes::SETS])
-    }
-}
+/// The running counts of one rank, of all its groups.
+#[derive(Default)]
+pub(crate) struct Counters(Vec<((Axes, Op), Traffic)>); // of few kinds: the one that is wanted is soon found
 
 impl Counters {
     /// Counts a call that sends so many elements.
     pub(crate) fn add(&mut self, call: &Call, sent: usize) {
-        let (elements, size) = (call.elements(), call.elem.size);
-        let traffic = &mut self.0[call.over.axes.index()].get_or_insert_default()[call.op as usize];
+        let (elements, size, key) = (call.elements(), call.elem.size, (call.over.axes, call.op));
+        let at = self.0.iter().position(|(counted, _)| *counted == key).unwrap_or_else(|| {
+            self.0.push((key, Traffic::default()));
+            self.0.len() - 1
+        });
+        let traffic = &mut self.0[at].1;
         let bytes = |elements| count::product(SENT, &[elements, size]);
         let sum = |all, more| count::sum(SENT, [all, more]);
         *traffic = Traffic {
@@ -119,11 +117,7 @@ impl Counters {
     }
     /// The counts now.
     pub(crate) fn snapshot(&self) -> Ledger {
-        let sets = self.0.iter().enumerate().filter_map(|(set, traffic)| Some((set, traffic.as_ref()?)));
-        let all = sets.flat_map(|(set, traffic)| {
-            Op::ALL.iter().zip(&**traffic).map(move |(&op, &traffic)| ((Axes::nth(set), op), traffic))
-        });
-        Ledger(all.filter(|(_, traffic)| traffic.calls > 0).collect())
+        Ledger(self.0.iter().copied().filter(|(_, traffic)| traffic.calls > 0).collect())
     }
 }
 
