@@ -1,9 +1,10 @@
 //! What a rank is about to do; it displays as a sentence with the place in the code.
 use crate::lasting::{Lasting, lasting};
 use crate::threads::{Join, join_of, joined, joins};
-use crate::{Algorithm, Axes, CommError, Ranks, Tag};
+use crate::{Algorithm, Axes, Ranks, Tag};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 use tensor::{Device, Scalar, Tensor};
@@ -215,6 +216,10 @@ impl Call {
             Some(Message::Part(_)) | None => "",
         }
     }
+    /// Whether ranks pass it to each other in pairs.
+    pub(crate) fn is_message(&self) -> bool {
+        matches!(self.op, Op::Send | Op::Receive)
+    }
     /// Elements of this rank's tensor.
     pub(crate) fn elements(&self) -> usize {
         self.rows * self.cols
@@ -223,7 +228,7 @@ impl Call {
     pub(crate) fn gives(&self, ranks: usize, rank: usize) -> usize {
         match self.op {
             Op::Scatter if rank == self.root => ranks * self.elements(),
-            Op::Scatter => 0,
+            Op::Scatter | Op::Receive => 0,
             _ => self.elements(),
         }
     }
@@ -260,9 +265,28 @@ impl Call {
             (Op::ReduceScatter, Some(Counts::Of(counts))) => rows(&counts[rank..=rank]),
             (Op::ReduceScatter, _) => self.elements() / ranks,
             (Op::Gather, _) if rank == self.root => ranks * self.elements(),
-            (Op::Gather, _) => 0,
+            (Op::Gather | Op::Send, _) => 0,
             _ => self.elements(),
         }
+    }
+    /// Which of the elements that one of so many ranks gives in this call of its own another one takes.
+    pub(crate) fn wanted(&self, ranks: usize, from: usize, to: usize) -> Range<usize> {
+        let elements = self.elements();
+        let block = |counts: Option<&Arc<[usize]>>| {
+            let [at, len] = self.block(counts, ranks, to, elements);
+            at..at + len
+        };
+        let wants = match (self.op, &self.counts) {
+            (Op::AllGather, Some(Counts::Of(counts))) => return 0..counts[from] * self.cols,
+            (Op::AllToAll, Some(Counts::Between(give, _))) => return block(Some(give)),
+            (Op::AllToAll | Op::ReduceScatter, _) => return block(self.one_list()),
+            (Op::Scatter, _) if from == self.root => return to * elements..(to + 1) * elements,
+            (Op::Send | Op::Gather, _) => to == self.root,
+            (Op::Broadcast, _) => from == self.root,
+            (Op::AllReduce | Op::AllGather, _) => true,
+            (Op::Scatter | Op::Barrier | Op::Receive, _) => false,
+        };
+        if wants { 0..elements } else { 0..0 }
     }
     /// What ranks that meet must agree on; label and place may differ.
     pub(crate) fn key(&self) -> [usize; 3] {
@@ -326,13 +350,6 @@ impl Call {
     pub(crate) fn writes<D: Device>(&self, tensor: &Tensor<D>) {
         let why = "writes a tensor with two owners: drop the other before the call, or give the call a copy";
         assert!(!tensor.is_shared(), "{self} {why}");
-    }
-}
-
-impl CommError {
-    /// Counts, or a tensor, that do not fit a call.
-    pub(crate) fn bad_counts(call: &Call, why: String) -> Self {
-        Self::BadCounts { call: call.to_string(), why }
     }
 }
 

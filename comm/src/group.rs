@@ -203,7 +203,7 @@ impl<P: Place> Group<P> {
         call: &Call,
         give: Option<&Tensor<D>>,
         take: Option<&mut Tensor<D>>,
-    ) -> Windows<P> {
+    ) -> Windows<P::Ptr> {
         let (ranks, rank) = (self.size(), self.rank);
         let in_place = matches!(call.op, Op::AllReduce | Op::Broadcast);
         let len = |tensor: Option<&Tensor<D>>| tensor.map_or(0, Tensor::len);

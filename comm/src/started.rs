@@ -181,14 +181,15 @@ impl<P: Place> Group<P> {
         let result = Tensor::with_room(given.device(), category, [rows, room], cols);
         self.start(call, given, Some(result))
     }
-    fn start<D: Device<Place = P>>(
+    /// Starts a call of these tensors.
+    pub(crate) fn start<D: Device<Place = P>>(
         &self,
         call: Call,
         mut given: Tensor<D>,
         mut result: Option<Tensor<D>>,
     ) -> Result<Request<D>> {
         let windows = match &mut result {
-            None => self.windows(&call, None, Some(&mut given)),
+            None if call.op != Op::Send => self.windows(&call, None, Some(&mut given)),
             result => self.windows(&call, Some(&given), result.as_mut()),
         };
         let rank = self.rank;

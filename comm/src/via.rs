@@ -1,9 +1,10 @@
 //! Runs a schedule by messages: an all-reduce that goes by an algorithm.
 use crate::call::{Message, Part};
 use crate::{
-    Algorithm, Arrival, Call, CommSchedule, CommStep, Group, Op, Reduce, Result, Standing, Transfer,
+    Algorithm, Arrival, Call, CommSchedule, CommStep, Group, Op, Reduce, Result, Standing, Transfer, Windows,
 };
 use kernels::Kernels;
+use std::iter::once;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use tensor::{Category, Device, Place, Tensor, View, ViewMut};
@@ -93,16 +94,17 @@ impl<P: Place> Turn<'_, P> {
         let mut posted: Vec<Standing<P>> = Vec::new();
         for (transfer, room) in &mut came {
             let call = self.message(Op::Receive, transfer.from, room.len());
-            let window = room.view_mut().ptr();
+            let windows = Windows { give: None, take: Some(room.view_mut().ptr()) };
             // SAFETY: `posted`, declared after it and not leaked, ends the post before `came` is touched or dropped.
-            let post = unsafe { self.group.engine.post(me, Some(window), &call) };
+            let post = unsafe { self.group.engine.start(me, &mut once((windows, call.clone()))) };
             posted.push(Standing::new(&self.group.engine, post?, call));
         }
         for transfer in step.transfers.iter().filter(|t| t.from == me) {
             let window = part(data, &self.range(transfer, data));
             let call = self.message(Op::Send, transfer.to, window.cols());
+            let windows = Windows { give: Some(window.ptr()), take: None };
             // SAFETY: as above; `data` is only read before the posts have ended.
-            let post = unsafe { self.group.engine.post(me, Some(window.ptr()), &call) };
+            let post = unsafe { self.group.engine.start(me, &mut once((windows, call.clone()))) };
             posted.push(Standing::new(&self.group.engine, post?, call));
         }
         posted.iter_mut().try_for_each(Standing::finish)?;

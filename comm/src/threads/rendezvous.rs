@@ -1,6 +1,6 @@
 //! Where the ranks of a group meet: each has a seat, shows its window and what it means to do with it, and waits.
 use super::watch::{Arrival, Broken, Comings, Watch};
-use super::windows::{AllWindows, Seat, Seats};
+use super::windows::{AllWindows, Seat};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{fence, yield_now};
@@ -55,7 +55,7 @@ impl Rendezvous {
         let inside = Inside::enter(&me.aside.inside);
         self.unbroken()?; // after having gone inside, or the one who leaves would not see us
         self.agree(seat, call, key)?;
-        work(&AllWindows::Seats(Seats(&self.seats)));
+        work(&AllWindows::Seats(&self.seats));
         drop(inside);
         self.arrive(seat, call)
     }
@@ -66,7 +66,7 @@ impl Rendezvous {
             if same && call.counts.is_none() {
                 continue;
             }
-            let theirs = AllWindows::Seats(Seats(&self.seats)).call(peer);
+            let theirs = AllWindows::Seats(&self.seats).call(peer);
             if !same || !call.fits(seat, theirs, peer) {
                 let (rank, peer) = (self.ranks[seat], self.ranks[peer]);
                 let (mine, theirs) = (call.to_string(), theirs.to_string());
