@@ -2,7 +2,7 @@
 use super::messages::Messages;
 use super::reduction::{nth_of, share};
 use super::rendezvous::Rendezvous;
-use super::slow::{Slow, pause};
+use super::slow::Slow;
 use super::started::Started;
 use super::watch::Watch;
 use super::windows::AllWindows;
@@ -22,8 +22,6 @@ pub(super) struct Threads<P> {
     messages: Messages,
     started: Started,
     members: Arc<[usize]>, // ranks of the world
-    watch: Arc<Watch>,
-    slow: Option<Arc<Slow>>,
 }
 
 impl<P: SharedPlace> Threads<P> {
@@ -38,32 +36,11 @@ impl<P: SharedPlace> Threads<P> {
             place,
             apart,
             ranks: members.len(),
-            rendezvous: Rendezvous::new(members.clone(), watch.clone()),
+            rendezvous: Rendezvous::new(members.clone(), watch.clone(), slow.clone()),
             messages: Messages::new(members.clone(), watch.clone(), slow.clone()),
-            started: Started::new(members.clone(), watch.clone(), slow.clone()),
+            started: Started::new(members.clone(), watch.clone(), slow),
             members,
-            watch: watch.clone(),
-            slow,
         }
-    }
-    /// All meet, `work` runs, all part; over a slow link that takes its time.
-    #[inline]
-    fn collective(
-        &self,
-        rank: usize,
-        window: *mut (),
-        call: &Call,
-        work: impl FnOnce(&AllWindows),
-    ) -> Result<()> {
-        let mut met = None;
-        self.rendezvous.collective(rank, window, call, |windows| {
-            met = self.slow.as_ref().map(|slow| slow.met(call));
-            work(windows);
-        })?;
-        if let Some(until) = met {
-            pause(&self.watch, self.members[rank], until);
-        }
-        Ok(())
     }
     /// What is done for one rank of a started call when all have come.
     fn share(&self) -> impl Fn(usize, *mut (), &AllWindows, &Call) {
@@ -238,11 +215,11 @@ impl<P: SharedPlace> Engine<P> for Threads<P> {
         let [give, to] = both;
         let give = if self.place.joins() { from_ref(&both).cast_mut().cast() } else { give };
         // SAFETY: the caller's promise, of every rank: those who mean something else do not get this far.
-        self.collective(rank, give, call, |windows| unsafe { self.work(rank, to, windows, call) })
+        self.rendezvous.collective(rank, give, call, |windows| unsafe { self.work(rank, to, windows, call) })
     }
     fn values(&self, rank: usize, mine: &[u8], call: &Call) -> Result<Vec<Vec<u8>>> {
         let mut all = Vec::new();
-        self.collective(rank, from_ref(&mine).cast_mut().cast(), call, |windows| {
+        self.rendezvous.collective(rank, from_ref(&mine).cast_mut(), call, |windows| {
             // SAFETY: all windows are such slices, as all calls are equal, and are borrowed.
             all = (0..self.ranks).map(|peer| unsafe { *windows.of::<&[u8]>(peer) }.to_vec()).collect();
         })?;
