@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::BitOr;
 use std::sync::{Arc, OnceLock};
 
-listed! {
+tensor::listed! {
     /// An axis of the mesh. The ranks of a world are pp × dp × cp × tp; those of a stage, dp × cp × tp, are also
     /// edp × ep × etp, so that experts are split otherwise than the layers around them.
     Axis {

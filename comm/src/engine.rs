@@ -13,20 +13,16 @@ pub(crate) trait Engine<P: Place>: Send + Sync {
     /// # Safety
     /// The windows have as many elements as [`Call::gives`] and [`Call::takes`] count, of the call's kind. They are borrowed
     /// until this returns, and where something is taken to is borrowed mutably.
-    unsafe fn now(&self, rank: usize, windows: Windows<P>, call: &Call) -> Result<()>;
+    unsafe fn now(&self, rank: usize, windows: Windows<P::Ptr>, call: &Call) -> Result<()>;
     /// Bytes of any number of every rank, in rank order.
     fn values(&self, rank: usize, mine: &[u8], call: &Call) -> Result<Vec<Vec<u8>>>;
-    /// Starts what all ranks do together in these calls, one meeting for all of them. Returns at once.
+    /// Starts what all ranks do together in these calls, one meeting for all of them; or the one message that is called for:
+    /// offers it, or asks for it. Returns at once.
     ///
     /// # Safety
-    /// Windows are as for [`Engine::now`], and nobody touches them before `finish` or `withdraw` of this post returns.
-    unsafe fn start(&self, rank: usize, calls: &mut dyn Iterator<Item = (Windows<P>, Call)>) -> Result<Post>;
-    /// Offers the message that `call` names, or asks for it. Returns at once.
-    ///
-    /// # Safety
-    /// The window, if this process has it, has the elements of the call. Nobody writes it, and that of who asks nobody touches,
-    /// before `finish` or `withdraw` of this post returns.
-    unsafe fn post(&self, rank: usize, window: Option<P::Ptr>, call: &Call) -> Result<Post>;
+    /// Windows are as for [`Engine::now`]. Nobody touches them, or writes those of a message that is sent, before `finish` or
+    /// `withdraw` of this post returns.
+    unsafe fn start(&self, rank: usize, calls: Calls<P::Ptr>) -> Result<Post>;
     /// Returns when the message has arrived, or what was started is done, or with an error; the post has ended then.
     fn finish(&self, post: Post, call: &Call) -> Result<()>;
     /// Takes the post back if its message has not gone yet, or not all ranks have come.
@@ -40,17 +36,15 @@ pub(crate) trait Engines<P: Place>: Send + Sync {
     fn of(&self, members: &Members) -> Arc<dyn Engine<P>>;
 }
 
-/// What a rank gives in a call, and where what it gets goes: the same, where that is in place.
-pub(crate) struct Windows<P: Place> {
-    pub(crate) give: Option<P::Ptr>,
-    pub(crate) take: Option<P::Ptr>,
+/// Addresses of what a rank gives in a call, and of where what it gets goes: the same, where that is in place.
+#[derive(Clone, Copy)]
+pub(crate) struct Windows<A> {
+    pub(crate) give: Option<A>,
+    pub(crate) take: Option<A>,
 }
-impl<P: Place> Clone for Windows<P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<P: Place> Copy for Windows<P> {}
+
+/// Calls, each with its windows.
+pub(crate) type Calls<'a, A> = &'a mut dyn Iterator<Item = (Windows<A>, Call)>;
 
 /// A message offered or asked for: the `number`th of one rank to another, counted by the one who posts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

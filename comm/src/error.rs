@@ -1,4 +1,5 @@
 //! What can go wrong between ranks. Ranks in messages are ranks of the world, unless a group is named.
+use std::fmt::Display;
 use std::panic::Location;
 use std::time::Duration;
 
@@ -111,6 +112,10 @@ impl CommError {
     #[track_caller]
     pub(crate) fn bad_argument(why: String) -> Self {
         Self::BadArgument { why, at: Location::caller() }
+    }
+    /// Counts, or a tensor, that do not fit a call.
+    pub(crate) fn bad_counts(call: &impl Display, why: String) -> Self {
+        Self::BadCounts { call: call.to_string(), why }
     }
 }
 

@@ -1,4 +1,5 @@
 //! A group without peers: any rank of any world, for its price. Calls are metered and counted, and do nothing.
+use crate::engine::Calls;
 use crate::{Call, Engine, Engines, Members, Post, Result, Windows};
 use std::sync::Arc;
 use tensor::Place;
@@ -7,19 +8,16 @@ use tensor::Place;
 pub(crate) struct Ghost(pub(crate) usize);
 
 impl<P: Place> Engine<P> for Ghost {
-    unsafe fn now(&self, _: usize, _: Windows<P>, _: &Call) -> Result<()> {
+    unsafe fn now(&self, _: usize, _: Windows<P::Ptr>, _: &Call) -> Result<()> {
         Ok(())
     }
     /// As if all ranks had what this one has.
     fn values(&self, _: usize, mine: &[u8], _: &Call) -> Result<Vec<Vec<u8>>> {
         Ok(vec![mine.to_vec(); self.0])
     }
-    unsafe fn start(&self, rank: usize, calls: &mut dyn Iterator<Item = (Windows<P>, Call)>) -> Result<Post> {
+    unsafe fn start(&self, rank: usize, calls: Calls<P::Ptr>) -> Result<Post> {
         calls.for_each(drop);
         Ok(Post::started(rank, 0))
-    }
-    unsafe fn post(&self, _: usize, _: Option<P::Ptr>, _: &Call) -> Result<Post> {
-        Ok(Post { from: 0, to: 0, sends: false, lane: "", number: 0 })
     }
     fn finish(&self, _: Post, _: &Call) -> Result<()> {
         Ok(())

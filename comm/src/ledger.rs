@@ -15,16 +15,13 @@
 //! send            N                         receive and barrier: 0
 //! ```
 //!
-//! A group that goes by an algorithm ([`Group::via`](crate::Group::via)) counts what that sends. Source: Patarasuk and
-//! Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+//! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 use crate::{Axes, Call, Counts, Link, Op};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Sub;
 use std::time::Duration;
 use tensor::count;
 
-const OPS: usize = Op::ALL.len();
 /// What is counted, where it is too much.
 const SENT: &str = "the bytes that a rank sends";
 
@@ -54,7 +51,7 @@ impl Link {
 
 /// A snapshot of the traffic of one rank along all its axes. A group over several counts under the set of these, not under
 /// each.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger(BTreeMap<(Axes, Op), Traffic>); // of what was called
 
 impl Ledger {
@@ -69,12 +66,6 @@ impl Ledger {
     /// Bytes on the wire along all axes in all operations.
     pub fn wire_bytes(&self) -> usize {
         count::sum(SENT, self.iter().map(|(_, _, traffic)| traffic.bytes))
-    }
-}
-
-impl fmt::Debug for Ledger {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.iter().map(|(axis, op, traffic)| ((axis, op), traffic))).finish()
     }
 }
 
@@ -94,20 +85,19 @@ impl Sub<&Ledger> for Ledger {
     }
 }
 
-/// The running counts of one rank, of all its groups: at the number of the set of axes, once it was used.
-pub(crate) struct Counters([Option<Box<[Traffic; OPS]>>; Axes::SETS]);
-
-impl Default for Counters {
-    fn default() -> Self {
-        Self([const { None }; Axes::SETS])
-    }
-}
+/// The running counts of one rank, of all its groups.
+#[derive(Default)]
+pub(crate) struct Counters(Vec<((Axes, Op), Traffic)>); // of few kinds: the one that is wanted is soon found
 
 impl Counters {
     /// Counts a call that sends so many elements.
     pub(crate) fn add(&mut self, call: &Call, sent: usize) {
-        let (elements, size) = (call.elements(), call.elem.size);
-        let traffic = &mut self.0[call.over.axes.index()].get_or_insert_default()[call.op as usize];
+        let (elements, size, key) = (call.elements(), call.elem.size, (call.over.axes, call.op));
+        let at = self.0.iter().position(|(counted, _)| *counted == key).unwrap_or_else(|| {
+            self.0.push((key, Traffic::default()));
+            self.0.len() - 1
+        });
+        let traffic = &mut self.0[at].1;
         let bytes = |elements| count::product(SENT, &[elements, size]);
         let sum = |all, more| count::sum(SENT, [all, more]);
         *traffic = Traffic {
@@ -119,11 +109,7 @@ impl Counters {
     }
     /// The counts now.
     pub(crate) fn snapshot(&self) -> Ledger {
-        let sets = self.0.iter().enumerate().filter_map(|(set, traffic)| Some((set, traffic.as_ref()?)));
-        let all = sets.flat_map(|(set, traffic)| {
-            Op::ALL.iter().zip(&**traffic).map(move |(&op, &traffic)| ((Axes::nth(set), op), traffic))
-        });
-        Ledger(all.filter(|(_, traffic)| traffic.calls > 0).collect())
+        Ledger(self.0.iter().copied().filter(|(_, traffic)| traffic.calls > 0).collect())
     }
 }
 

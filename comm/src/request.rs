@@ -1,11 +1,10 @@
 //! Messages from one rank of a group to another: at once, or as requests that are waited for later.
-use crate::call::Message;
 use crate::ledger::elements_sent;
 use crate::record::Begun;
 use crate::{Call, Group, Op, Post, Record, Result, Standing, Tag};
 use std::sync::Arc;
 use std::time::Instant;
-use tensor::{Category, Device, Place, Ptr, Tensor};
+use tensor::{Category, Device, Place, Tensor};
 
 impl<P: Place> Group<P> {
     /// Sends `data[R,C]` to rank `to` of the group, under a tag that names what it is.
@@ -64,9 +63,7 @@ impl<P: Place> Group<P> {
         data: Tensor<D>,
         tag: Tag,
     ) -> Result<Request<D>> {
-        let call = self.message::<D>(Op::Send, to, data.shape(), tag)?;
-        // Nobody writes what the request owns.
-        self.request(call, data, |data| data.view().ptr())
+        self.start(self.message::<D>(Op::Send, to, data.shape(), tag)?, data, None)
     }
     /// Starts to receive what rank `from` of the group sends. The request gives the tensor when it has arrived.
     ///
@@ -82,27 +79,12 @@ impl<P: Place> Group<P> {
         tag: Tag,
     ) -> Result<Request<D>> {
         let call = self.message::<D>(Op::Receive, from, [rows, cols], tag)?;
-        let out = Tensor::empty(device, Category::Activations, rows, cols);
-        // The request is its only owner.
-        self.request(call, out, |out| out.view_mut().ptr())
+        self.start(call, Tensor::empty(device, Category::Activations, rows, cols), None)
     }
 
     #[track_caller]
     fn message<D: Device>(&self, op: Op, root: usize, shape: [usize; 2], tag: Tag) -> Result<Call> {
-        Ok(Call { message: Some(Message::Tagged(tag)), ..self.call_with::<D>(op, shape, root)? })
-    }
-    fn request<D: Device<Place = P>>(
-        &self,
-        call: Call,
-        mut tensor: Tensor<D>,
-        window: impl FnOnce(&mut Tensor<D>) -> Ptr<D>,
-    ) -> Result<Request<D>> {
-        let window = window(&mut tensor);
-        // SAFETY: the request owns the tensor and ends the post before it gives that away; of one that is sent there may be
-        // other owners, and a tensor that has some is not written.
-        let post = |call: &Call| unsafe { self.engine.post(self.rank, Some(window), call) };
-        let under_way = UnderWay::new(self, call, post)?;
-        Ok(Request { under_way, given: Some(tensor), result: None })
+        Ok(Call { tag: Some(tag), ..self.call_with::<D>(op, shape, root)? })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Places whose memory all ranks of this process reach: the host's, that of one card, or that of a card each. Ranks there are
 //! threads, which meet and pass messages in the same way whatever the place; only who copies and adds differs.
-use crate::threads::{AllWindows, Into};
+use crate::threads::AllWindows;
 use crate::{Elem, Reduce};
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -124,10 +124,13 @@ pub struct PieceMoved {
 /// A reduction of a range of elements of all ranks' windows.
 pub struct Reduction<'a> {
     pub(crate) windows: &'a AllWindows<'a>,
-    pub(crate) into: Into,
-    pub(crate) range: Range<usize>,
-    pub(crate) how: Reduce,
     pub(crate) elem: Elem,
+    /// Which elements of each window.
+    pub range: Range<usize>,
+    /// What is computed of them.
+    pub how: Reduce,
+    /// Where the result's first element goes: over the range of every window (none), or to other memory.
+    pub place: Option<*mut u8>,
 }
 
 impl Reduction<'_> {
@@ -135,24 +138,9 @@ impl Reduction<'_> {
     pub fn number(&self) -> &'static str {
         self.elem.name
     }
-    /// Which elements of each window.
-    pub fn range(&self) -> Range<usize> {
-        self.range.clone()
-    }
-    /// What is computed of them.
-    pub fn how(&self) -> Reduce {
-        self.how
-    }
     /// Where each rank's window begins, in rank order.
     pub fn windows(&self) -> impl Iterator<Item = *mut u8> + '_ {
         (0..self.windows.ranks()).map(|rank| self.windows.of(rank))
-    }
-    /// Where the result's first element goes: over the range of every window (none), or to other memory.
-    pub fn place(&self) -> Option<*mut u8> {
-        match self.into {
-            Into::All => None,
-            Into::Place(to) => Some(to.cast()),
-        }
     }
 }
 
@@ -177,8 +165,8 @@ impl SharedPlace for Host {
         Cow::Borrowed(unsafe { from_raw_parts(from, bytes) })
     }
     #[inline(always)]
-    unsafe fn reduce(&self, Reduction { windows, into, range, how, elem }: &Reduction) {
+    unsafe fn reduce(&self, Reduction { windows, elem, range, how, place }: &Reduction) {
         // SAFETY: the caller's promise.
-        unsafe { elem.join.expect("numbers")(windows, *into, range.clone(), *how) }
+        unsafe { elem.join.expect("numbers")(windows, *place, range.clone(), *how) }
     }
 }

@@ -171,13 +171,13 @@ impl SharedPlace for Gpu {
         Cow::Owned(read)
     }
     unsafe fn reduce(&self, reduction: &Reduction) {
-        let (range, bytes) = (reduction.range(), if reduction.number() == "bf16" { 2 } else { 4 });
+        let (range, bytes) = (reduction.range.clone(), if reduction.number() == "bf16" { 2 } else { 4 });
         let sources = || reduction.windows().map(|window| window as u64 + (range.start * bytes) as u64);
-        let targets = match reduction.place() {
+        let targets = match reduction.place {
             None => Ranks::of(sources()),
             Some(to) => Ranks::of(std::iter::once(to as u64)),
         };
-        let (len, stab) = (range.len() as u64, u32::from(reduction.how() == Reduce::Stab));
+        let (len, stab) = (range.len() as u64, u32::from(reduction.how == Reduce::Stab));
         let kernel = ("reduce", reduction.number());
         self.launch(kernel, each(self, range.len()), &[&Ranks::of(sources()), &targets, &len, &stab]);
     }

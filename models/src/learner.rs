@@ -15,7 +15,7 @@ use parallel::{Entry, Orientation, Result, Stored};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
-use tensor::safetensors::Shards;
+use tensor::safetensors::File;
 use tensor::{Scalar, files};
 
 /// What config.json calls a classifier.
@@ -58,7 +58,7 @@ impl Learner {
             return Ok(Model::read(dir)?.into());
         }
         let sizes = serde_json::from_value(config["sizes"].clone()).unwrap_or_default();
-        let (fresh, shards) = (Self::classifier(sizes, 0), Shards::open(dir)?);
+        let (fresh, shards) = (Self::classifier(sizes, 0), File::open_folder(dir)?);
         let origin = shards.path().to_owned();
         let weights = Weights::Stored(Arc::new(Stored::new(shards, fresh.entries(), |_| false)?));
         Ok(Self { origin, weights, ..fresh })

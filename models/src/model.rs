@@ -7,7 +7,7 @@ use parallel::{Result, Stored, bail};
 use std::path::Path;
 use std::sync::Arc;
 use tensor::Scalar;
-use tensor::safetensors::{File, Shards};
+use tensor::safetensors::File;
 
 /// A configuration and a source of weights. Cheap to clone; each rank reads its share.
 #[derive(Clone)]
@@ -46,7 +46,7 @@ impl Model {
     }
     fn of_program(origin: &str, config: &str, weights: &'static [u8]) -> Result<Self> {
         let config = Config::parse(config, origin)?;
-        Self::stored(config, File::from_static(weights, origin)?.into(), TokenizerSource::Bytes)
+        Self::stored(config, File::from_static(weights, origin)?, TokenizerSource::Bytes)
     }
     /// A folder in the Hugging Face layout: config.json and model.safetensors, or several files and their index.
     /// Names and shapes of all tensors are checked here; numbers are read by whoever asks for them.
@@ -60,9 +60,9 @@ impl Model {
             bail!("{} {what}; {wanted}", dir.display());
         }
         let config = Config::read(&dir.join("config.json"))?;
-        Self::stored(config, Shards::open(dir)?, TokenizerSource::Folder(dir.to_owned()))
+        Self::stored(config, File::open_folder(dir)?, TokenizerSource::Folder(dir.to_owned()))
     }
-    fn stored(config: Config, shards: Shards, tokens: TokenizerSource) -> Result<Self> {
+    fn stored(config: Config, shards: File, tokens: TokenizerSource) -> Result<Self> {
         let (shape, origin) = (&config.shape, shards.path().to_owned());
         let entries = names::entries_in(&config, shards.names());
         let stored = Stored::new(shards, entries, |name| names::is_passed_over(shape, name))?;
@@ -123,7 +123,7 @@ impl Weights {
         if let Weights::Stored(stored) = self { Some(stored) } else { None }
     }
     pub(crate) fn note(&self, key: &str) -> Option<&str> {
-        self.stored()?.shards().metadata()?.get(key).map(String::as_str)
+        self.stored()?.shards().metadata().get(key).map(String::as_str)
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use tensor::Scalar;
 use tensor::quoted::quoted;
-use tensor::safetensors::{Matrix, Shards};
+use tensor::safetensors::{File, Matrix};
 
 /// How a part lies in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl Entry {
 
 /// Files together with their meaning: a source of initial values.
 pub struct Stored {
-    shards: Shards,
+    shards: File,
     entries: Vec<Entry>,
     parts: BTreeMap<String, Vec<usize>>, // which entries a parameter is made of
 }
@@ -89,12 +89,7 @@ impl Stored {
     ///
     /// # Errors
     /// Naming the first tensor that is missing, too much, or of another shape.
-    pub fn new(
-        shards: impl Into<Shards>,
-        entries: Vec<Entry>,
-        is_passed_over: impl Fn(&str) -> bool,
-    ) -> Result<Self> {
-        let shards = shards.into();
+    pub fn new(shards: File, entries: Vec<Entry>, is_passed_over: impl Fn(&str) -> bool) -> Result<Self> {
         let mut parts = BTreeMap::<_, Vec<_>>::new();
         for (at, entry) in entries.iter().enumerate() {
             matrix(&shards, entry)?;
@@ -108,7 +103,7 @@ impl Stored {
         Ok(Self { shards, entries, parts })
     }
     /// The files.
-    pub fn shards(&self) -> &Shards {
+    pub fn shards(&self) -> &File {
         &self.shards
     }
     /// Which tensors of theirs are which parts.
@@ -124,7 +119,7 @@ impl Stored {
     }
 }
 
-fn matrix<'a>(shards: &'a Shards, entry: &Entry) -> Result<Matrix<'a>> {
+fn matrix<'a>(shards: &'a File, entry: &Entry) -> Result<Matrix<'a>> {
     let shape = entry.shape();
     if let Some(Stacked { stack: [count, rows], first }) = entry.within {
         return Ok(shards.stack(&entry.name, [count, rows, shape[1]])?.band(first..first + shape[0]));
@@ -175,7 +170,7 @@ impl<E: Scalar> Values<E> for Stored {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensor::safetensors::{Dtype, File, Writer};
+    use tensor::safetensors::{Dtype, Writer};
 
     fn entry(orientation: Orientation) -> Entry {
         Entry {

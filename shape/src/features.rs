@@ -44,9 +44,11 @@ enum Is {
     /// Anything else: a test for it, its words in a description (or none), and a function that gives a model one of its
     /// values.
     Part(fn(&Shape) -> bool, fn(&Shape) -> String, fn(&mut Shape, usize)),
+    /// The same of a model's experts.
+    Routed(fn(&Experts) -> bool, fn(&Experts) -> String, fn(&mut Experts, usize)),
 }
 use ConfigField::{Factor, Limit, Switch, Weight};
-use Is::{Flag, Part, Rate};
+use Is::{Flag, Part, Rate, Routed};
 
 impl Feature {
     /// Returns true if a model has it.
@@ -56,6 +58,7 @@ impl Feature {
             Flag(_, at) => at(&mut shape).is_some_and(|on| *on),
             Rate(_, at, _) => at(&mut shape).is_some_and(|rate| *rate > 0.0),
             Part(has, ..) => has(&shape),
+            Routed(has, ..) => shape.experts.as_ref().is_some_and(has),
         }
     }
     /// Words of it in the description of a model that has it; empty where another entry says it too.
@@ -65,6 +68,7 @@ impl Feature {
             Flag(name, _) => name.to_string(),
             Rate(name, at, _) => at(&mut shape).map_or_else(String::new, |rate| format!("{name} {rate}")),
             Part(_, words, _) => words(&shape),
+            Routed(_, words, _) => shape.experts.as_ref().map_or_else(String::new, words),
         }
     }
     /// Gives it to a model, with a value that depends on `n`; a model without experts gets no option of experts.
@@ -73,6 +77,7 @@ impl Feature {
             Flag(_, at) => at(shape).into_iter().for_each(|on| *on = true),
             Rate(_, at, values) => at(shape).into_iter().for_each(|rate| *rate = values[n % values.len()]),
             Part(.., give) => give(shape, n),
+            Routed(.., give) => shape.experts.iter_mut().for_each(|experts| give(experts, n)),
         }
     }
 }
@@ -111,61 +116,54 @@ pub const FEATURES: &[Feature] = features! {
     );
     "experts" 30 Part(
         |s| s.experts.is_some(),
-        |s| of(s, |e| format!("{} of {} hidden, {} chosen", counted(e.count, "expert"), e.hidden, e.chosen)),
+        |s| s.experts.map_or_else(String::new, |e| {
+            format!("{} of {} hidden, {} chosen", counted(e.count, "expert"), e.hidden, e.chosen)
+        }),
         |s, n| {
             let (count, chosen, hidden) = (1 + n % 7, 1 + n / 7 % 3, 1 + n / 21 % 5);
             s.experts = Some(Experts { count, chosen, hidden, ..Experts::MIXTRAL });
             s.bias.mlp = false;
         }
     );
-    "experts by softmax" 1
-        Part(|s| has(s, |e| e.scoring == Softmax), |s| of(s, |e| scored("softmax", e)), |_, _| ());
-    "experts by sigmoids" 50 Part(
-        |s| has(s, |e| e.scoring == Sigmoid),
-        |s| of(s, |e| scored("sigmoids", e)),
-        |s, _| with(s, |e| e.scoring = Sigmoid)
+    "experts by softmax" 1 Routed(|e| e.scoring == Softmax, |e| scored("softmax", e), |_, _| ());
+    "experts by sigmoids" 50
+        Routed(|e| e.scoring == Sigmoid, |e| scored("sigmoids", e), |e, _| e.scoring = Sigmoid);
+    "experts by sigmoids with a bias" 50 Routed(
+        |e| e.scoring == Sigmoid && e.bias.is_some(), nothing, |e, _| e.bias = (e.scoring == Sigmoid).then_some(0.0)
     );
-    "experts by sigmoids with a bias" 50 Part(
-        |s| has(s, |e| e.scoring == Sigmoid && e.bias.is_some()),
+    "a bias of the choice that moves after each step" 50
+        Routed(|e| e.bias.is_some_and(|rate| rate > 0.0), nothing, |e, _| e.bias = e.bias.map(|_| 0.25));
+    "groups of experts" 40 Routed(
+        |e| e.groups.is_some(),
+        |e| e.groups.map_or_else(String::new, grouped),
+        |e, n| e.groups = Some(Groups { count: 1 + n % 3, chosen: 1 + n / 3 % 2 })
+    );
+    "groups of experts, not all of which are chosen" 1 Routed(
+        |e| e.groups.is_some_and(|groups| groups.chosen < groups.count),
         nothing,
-        |s, _| with(s, |e| e.bias = (e.scoring == Sigmoid).then_some(0.0))
-    );
-    "a bias of the choice that moves after each step" 50 Part(
-        |s| has(s, |e| e.bias.is_some_and(|rate| rate > 0.0)), nothing, |s, _| with(s, |e| e.bias = e.bias.map(|_| 0.25))
-    );
-    "groups of experts" 40 Part(
-        |s| has(s, |e| e.groups.is_some()),
-        |s| of(s, |e| e.groups.map_or_else(String::new, grouped)),
-        |s, n| with(s, |e| e.groups = Some(Groups { count: 1 + n % 3, chosen: 1 + n / 3 % 2 }))
-    );
-    "groups of experts, not all of which are chosen" 1 Part(
-        |s| has(s, |e| e.groups.is_some_and(|groups| groups.chosen < groups.count)),
-        nothing,
-        |s, _| with(s, |e| e.groups = Some(Groups { count: 2, chosen: 1 }))
+        |e, _| e.groups = Some(Groups { count: 2, chosen: 1 })
     );
     "gates of sum 1" 1 Flag("gates of sum 1", |s| Some(&mut s.experts.as_mut()?.normalize)),
         "norm_topk_prob" Switch(|e| &mut e.normalize);
-    "gates that are not of sum 1" 50
-        Part(|s| has(s, |e| !e.normalize), nothing, |s, _| with(s, |e| e.normalize = false));
-    "gates that are multiplied" 50 Part(
-        |s| has(s, |e| e.scale != 1.0), |s| of(s, |e| format!("gates × {}", e.scale)), |s, _| with(s, |e| e.scale = 2.5)
-    ),
+    "gates that are not of sum 1" 50 Routed(|e| !e.normalize, nothing, |e, _| e.normalize = false);
+    "gates that are multiplied" 50
+        Routed(|e| e.scale != 1.0, |e| format!("gates × {}", e.scale), |e, _| e.scale = 2.5),
         "routed_scaling_factor" Factor(|e| &mut e.scale);
-    "experts with a capacity" 50 Part(
-        |s| has(s, |e| e.capacity.is_some()),
-        |s| of(s, |e| format!("capacity {}", e.capacity.unwrap_or(0.0))),
-        |s, n| with(s, |e| e.capacity = Some([0.5, 0.5, 1.25][n % 3]))
+    "experts with a capacity" 50 Routed(
+        |e| e.capacity.is_some(),
+        |e| format!("capacity {}", e.capacity.unwrap_or(0.0)),
+        |e, n| e.capacity = Some([0.5, 0.5, 1.25][n % 3])
     ),
         "capacity_factor" Limit(|e| &mut e.capacity);
-    "a shared expert without a gate" 33 Part(
-        |s| has(s, |e| e.shared.is_some_and(|shared| !shared.gated)),
-        |s| of(s, |e| shared(e, "")),
-        |s, n| with(s, |e| e.shared = Some(SharedExpert { hidden: 1 + n % 4, gated: false }))
+    "a shared expert without a gate" 33 Routed(
+        |e| e.shared.is_some_and(|shared| !shared.gated),
+        |e| shared(e, ""),
+        |e, n| e.shared = Some(SharedExpert { hidden: 1 + n % 4, gated: false })
     );
-    "a shared expert with a gate" 33 Part(
-        |s| has(s, |e| e.shared.is_some_and(|shared| shared.gated)),
-        |s| of(s, |e| shared(e, " with a gate")),
-        |s, n| with(s, |e| e.shared = Some(SharedExpert { hidden: 1 + n % 4, gated: true }))
+    "a shared expert with a gate" 33 Routed(
+        |e| e.shared.is_some_and(|shared| shared.gated),
+        |e| shared(e, " with a gate"),
+        |e, n| e.shared = Some(SharedExpert { hidden: 1 + n % 4, gated: true })
     );
     "a balance of microbatches" 50
         Rate("balance of microbatches", |s| Some(&mut s.experts.as_mut()?.balance.microbatch), &[0.125]);
@@ -181,10 +179,10 @@ pub const FEATURES: &[Feature] = features! {
         "router_noise" Weight(|e| &mut e.noise);
     "experts in some blocks only" 30 Part(
         |s| (0..s.blocks).any(|i| s.experts.is_some() && s.experts(i).is_none()),
-        |s| of(s, |e| format!("no experts in block {}", numbers(e.dense))),
-        |s, n| with(s, |e| e.dense = [n % 2].into_iter().collect())
+        |s| s.experts.map_or_else(String::new, |e| format!("no experts in block {}", numbers(e.dense))),
+        |s, n| s.experts.iter_mut().for_each(|e| e.dense = [n % 2].into_iter().collect())
     );
-    "experts that choose tokens" 25 Part(|s| has(s, |e| e.by_experts), |_| "experts choose tokens".into(), choosing),
+    "experts that choose tokens" 25 Routed(|e| e.by_experts, |_| "experts choose tokens".into(), choosing),
         "expert_choice" Switch(|e| &mut e.by_experts);
     "tokens dealt to experts in turn" 0 Flag("tokens dealt in turn", |s| Some(&mut s.experts.as_mut()?.forced));
     "an id of padding" 30 Part(
@@ -211,18 +209,6 @@ pub const FEATURES: &[Feature] = features! {
 /// Rates of dropout.
 const RATES: &[f64] = &[0.125, 0.25, 0.5];
 
-fn has(shape: &Shape, such: fn(&Experts) -> bool) -> bool {
-    shape.experts.as_ref().is_some_and(such)
-}
-fn with(shape: &mut Shape, change: impl FnOnce(&mut Experts)) {
-    if let Some(experts) = &mut shape.experts {
-        change(experts);
-    }
-}
-fn of(shape: &Shape, words: fn(&Experts) -> String) -> String {
-    shape.experts.as_ref().map_or_else(String::new, words)
-}
-
 fn numbers(blocks: Blocks) -> String {
     blocks.iter().map(|block| block.to_string()).collect::<Vec<_>>().join(" and ")
 }
@@ -239,12 +225,10 @@ fn grouped(groups: Groups) -> String {
 fn shared(experts: &Experts, with: &str) -> String {
     format!("a shared expert of {} hidden{with}", experts.shared.map_or(0, |shared| shared.hidden))
 }
-fn choosing(shape: &mut Shape, n: usize) {
-    with(shape, |e| {
-        let Experts { count, chosen, hidden, scale, shared, dense, .. } = *e;
-        let plain = Experts { count, chosen, hidden, scale, shared, dense, ..Experts::MIXTRAL };
-        *e = Experts { by_experts: true, normalize: false, capacity: Some([0.5, 1.25][n % 2]), ..plain };
-    });
+fn choosing(experts: &mut Experts, n: usize) {
+    let Experts { count, chosen, hidden, scale, shared, dense, .. } = *experts;
+    let plain = Experts { count, chosen, hidden, scale, shared, dense, ..Experts::MIXTRAL };
+    *experts = Experts { by_experts: true, normalize: false, capacity: Some([0.5, 1.25][n % 2]), ..plain };
 }
 fn windowed(window: Window) -> String {
     let Window { size, sinks, from } = window;
@@ -260,7 +244,7 @@ fn scale(shape: &mut Shape, n: usize) {
     }
 }
 /// The words of a feature that another entry says.
-fn nothing(_: &Shape) -> String {
+fn nothing<T>(_: &T) -> String {
     String::new()
 }
 fn rotary(shape: &Shape) -> String {

@@ -11,14 +11,9 @@ use std::cmp::Ordering;
 use std::fmt;
 
 /// A float of 16 bits: a sign, 8 bits of exponent, 7 of mantissa. Comparisons are those of floats.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct Bf16(u16);
-
-// SAFETY: 16 bits, of which all are numbers.
-unsafe impl Zeroable for Bf16 {}
-// SAFETY: as above.
-unsafe impl Pod for Bf16 {}
 
 impl Bf16 {
     /// The number that these bits mean.

@@ -1,5 +1,5 @@
 //! The host as a place, and numbers on it: one rank's share, with a memory pool, a meter and a profile.
-use crate::{Bytes, Meter, On, Place, Pool, Profile, Scalar, View, ViewMut};
+use crate::{Bytes, Meter, On, Place, Pool, Profile, Scalar, Strided, View, ViewMut};
 use bytemuck::AnyBitPattern;
 use std::sync::Arc;
 
@@ -82,12 +82,15 @@ pub(crate) fn slice_mut<S: AnyBitPattern>(buffer: &mut Bytes, len: usize) -> &mu
 /// Numbers of one kind on the host.
 pub type Cpu<S> = On<Host, S>;
 
-impl<'a, S: Scalar> View<'a, Cpu<S>> {
+impl<S: Scalar, B> Strided<Cpu<S>, B> {
     /// Where the window begins.
     #[inline(always)]
     pub fn raw(&self) -> *mut S {
         self.ptr().raw()
     }
+}
+
+impl<'a, S: Scalar> View<'a, Cpu<S>> {
     /// One row.
     ///
     /// # Panics
@@ -108,11 +111,6 @@ impl<'a, S: Scalar> View<'a, Cpu<S>> {
 }
 
 impl<S: Scalar> ViewMut<'_, Cpu<S>> {
-    /// Where the window begins.
-    #[inline(always)]
-    pub fn raw(&self) -> *mut S {
-        self.ptr().raw()
-    }
     /// One row, to write.
     ///
     /// # Panics

@@ -1,5 +1,5 @@
 //! A place and a kind of number.
-use crate::{Host, Meter, Nowhere, Place, Profile, Scalar};
+use crate::{Meter, Place, Profile, Scalar};
 use bytemuck::TransparentWrapper;
 use std::marker::PhantomData;
 
@@ -27,12 +27,10 @@ pub trait Device: Clone + Send + Sync + 'static {
 }
 
 /// A place and numbers of the kind `T` on it: on the host ([`Cpu`](crate::Cpu)), or nowhere.
-#[derive(Clone)]
+#[derive(Clone, TransparentWrapper)]
 #[repr(transparent)]
+#[transparent(P)]
 pub struct On<P, T>(P, PhantomData<T>);
-
-// SAFETY: transparent over its only field that has a size.
-unsafe impl<P, T> TransparentWrapper<P> for On<P, T> {}
 
 impl<P: Default, T> Default for On<P, T> {
     /// A rank's share of its own.
@@ -41,24 +39,18 @@ impl<P: Default, T> Default for On<P, T> {
     }
 }
 
-macro_rules! on {
-    ($place:ty, $of:ident: $bound:ident, $elem:ty) => {
-        impl<$of: $bound> Device for On<$place, $of> {
-            type Place = $place;
-            type Elem = $elem;
-            #[inline(always)]
-            fn on(place: &$place) -> &Self {
-                Self::wrap_ref(place)
-            }
-            #[inline(always)]
-            fn place(&self) -> &$place {
-                &self.0
-            }
-        }
-    };
+impl<P: Place, S: Scalar> Device for On<P, S> {
+    type Place = P;
+    type Elem = S;
+    #[inline(always)]
+    fn on(place: &P) -> &Self {
+        Self::wrap_ref(place)
+    }
+    #[inline(always)]
+    fn place(&self) -> &P {
+        &self.0
+    }
 }
-on!(Host, S: Scalar, S);
-on!(Nowhere, S: Scalar, S);
 
 /// A piece of a device's memory.
 pub type Buffer<D> = <<D as Device>::Place as Place>::Buffer;

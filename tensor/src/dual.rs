@@ -5,22 +5,17 @@
 //! evaluation program", CACM 7(8), 1964.
 use crate::scalar::operators;
 use crate::{Rope, Scalar, mix};
-use bytemuck::{AnyBitPattern, Zeroable};
+use bytemuck::AnyBitPattern;
 use std::cmp::Ordering;
 
 /// A value and its tangent.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, AnyBitPattern)]
 pub struct Dual<S> {
     /// The value.
     pub value: S,
     /// Its derivative in the direction that the inputs' tangents give.
     pub tangent: S,
 }
-
-// SAFETY: two numbers.
-unsafe impl<S: Scalar> Zeroable for Dual<S> {}
-// SAFETY: as above.
-unsafe impl<S: Scalar> AnyBitPattern for Dual<S> {}
 
 impl<S: Scalar> Dual<S> {
     /// A value that moves.

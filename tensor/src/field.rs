@@ -9,19 +9,15 @@ mod tests;
 
 use crate::scalar::operators;
 use crate::{Key, Rope, Scalar, mix};
-use bytemuck::{AnyBitPattern, Zeroable};
+use bytemuck::AnyBitPattern;
 use std::cmp::Ordering;
 use std::fmt;
 
 /// An element of the field of the prime 2^BITS − 1. Canonical: `0 ≤ x < p`; one value outside is the sentinel
 /// `NEG_INF`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+/// Any bits are one: arithmetic on a count beyond the prime is no element, and nothing worse.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, AnyBitPattern)]
 pub struct Field<const BITS: u32>(u64);
-
-// SAFETY: a count of zero bits is the field's zero.
-unsafe impl<const BITS: u32> Zeroable for Field<BITS> {}
-// SAFETY: whatever the bits are, they are a count; arithmetic on one beyond the prime is no element, and nothing worse.
-unsafe impl<const BITS: u32> AnyBitPattern for Field<BITS> {}
 
 /// The field that proofs run in, of 2^61 − 1.
 pub type F61 = Field<61>;
@@ -132,6 +128,13 @@ operators! { [const BITS: u32] Field<BITS>,
     Mul mul |a, b| Self::from_wide(a.wide(b));
 }
 
+/// Opaque functions, each with its tag.
+macro_rules! opaque {
+    ($($name:ident = $tag:literal),*) => { $(fn $name(self) -> Self {
+        self.hash($tag)
+    })* };
+}
+
 impl<const BITS: u32> Scalar for Field<BITS> {
     const NAME: &'static str = match BITS {
         7 => "f7",
@@ -186,21 +189,7 @@ impl<const BITS: u32> Scalar for Field<BITS> {
     fn lse(m: Self, l: Self) -> Self {
         (l * m.exp()).log()
     }
-    fn sigmoid(self) -> Self {
-        self.hash(1)
-    }
-    fn normal_cdf(self) -> Self {
-        self.hash(9)
-    }
-    fn normal_pdf(self) -> Self {
-        self.hash(10)
-    }
-    fn step(self) -> Self {
-        self.hash(11)
-    }
-    fn rsqrt(self) -> Self {
-        self.hash(2)
-    }
+    opaque! { sigmoid = 1, normal_cdf = 9, normal_pdf = 10, step = 11, rsqrt = 2 }
     /// Of a word of 61 bits in every field: in a small one two angles would else be one by chance.
     fn rotary(position: usize, i: usize, d: usize, rope: &Rope) -> (Self, Self) {
         let word = mix(position as u64 ^ mix(i as u64 ^ mix(d as u64 ^ rope.hash()))) >> 3;

@@ -12,10 +12,13 @@
 //! | `pool.rs` | where their memory rests until it is used again |
 //! | `cpu.rs`, `pages.rs` | the host as such a place, and numbers on it: one pool a rank |
 //! | `count.rs` | sizes multiplied and added, none of which ever wraps |
+//! | `listed.rs` | enumerations with names |
 //! | `meter.rs`, `profile.rs` | bytes by category and phase, FLOPs; when each kernel and layer ran |
 //! | `quoted.rs` | names from files, as messages show them |
 //! | `files.rs` | files opened with clear errors, replaced whole or not at all |
 //! | `safetensors.rs` | weights in files: mapped for reading, replaced atomically in writing |
+#[macro_use]
+mod listed;
 mod bf16;
 pub mod count;
 mod cpu;
@@ -58,4 +61,4 @@ pub use pool::Pool;
 pub use profile::{Direction, KernelKind, LayerSpan, Profile, Work, Worked};
 pub use rope::{Rope, Scaling};
 pub use scalar::{Scalar, mix};
-pub use view::{View, ViewMut};
+pub use view::{Strided, View, ViewMut};

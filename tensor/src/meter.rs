@@ -2,37 +2,21 @@
 use crate::{Fault, count};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// What memory is used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(usize)]
-pub enum Category {
-    /// Parameters.
-    Weights,
-    /// Gradients of parameters.
-    Gradients,
-    /// The optimizer's state.
-    Optimizer,
-    /// What layers compute and keep.
-    Activations,
-    /// Keys and values of earlier tokens.
-    KvCache,
-    /// Scratch, tables, token ids, gathered pieces.
-    Buffers,
-}
-
-impl Category {
-    /// All of them, in the order of every report.
-    pub const ALL: [Category; 6] = [
-        Category::Weights,
-        Category::Gradients,
-        Category::Optimizer,
-        Category::Activations,
-        Category::KvCache,
-        Category::Buffers,
-    ];
-    /// The name in reports.
-    pub fn name(self) -> &'static str {
-        ["weights", "gradients", "optimizer", "activations", "kv-cache", "buffers"][self as usize]
+listed! {
+    /// What memory is used for.
+    Category {
+        /// Parameters.
+        Weights = "weights",
+        /// Gradients of parameters.
+        Gradients = "gradients",
+        /// The optimizer's state.
+        Optimizer = "optimizer",
+        /// What layers compute and keep.
+        Activations = "activations",
+        /// Keys and values of earlier tokens.
+        KvCache = "kv-cache",
+        /// Scratch, tables, token ids, gathered pieces.
+        Buffers = "buffers",
     }
 }
 

@@ -335,7 +335,7 @@ mod tests {
             "24 more bytes of activations do not fit beside the 80 held: the limit is 100"
         );
         assert_eq!(Tensor::empty(&cpu, Category::Activations, 1, 5).len(), 5);
-        for category in Category::ALL {
+        for &category in Category::ALL {
             let fault = Fault::caught(|| Tensor::empty(&cpu, category, 1, 7).len()).unwrap_err();
             assert_eq!(fault, Fault { category, asked: 28, ..wanted });
             let words = format!(

@@ -5,43 +5,31 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-/// A kind of work that kernels do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum KernelKind {
-    /// Products of matrices.
-    Product,
-    /// Scores, softmax and values of attention.
-    Attention,
-    /// Norms of rows.
-    Norm,
-    /// Anything element by element: activations, rotations, sums, dropout, copies.
-    ElementWise,
-    /// Table rows by id, the loss, and the choice among logits.
-    EmbeddingAndLoss,
-    /// Changes of weights, and the gradient's norm.
-    Optimizer,
-}
-
-impl KernelKind {
-    /// The name in reports.
-    pub fn name(self) -> &'static str {
-        ["product", "attention", "norm", "element-wise", "embedding and loss", "optimizer"][self as usize]
+listed! {
+    /// A kind of work that kernels do.
+    KernelKind {
+        /// Products of matrices.
+        Product = "product",
+        /// Scores, softmax and values of attention.
+        Attention = "attention",
+        /// Norms of rows.
+        Norm = "norm",
+        /// Anything element by element: activations, rotations, sums, dropout, copies.
+        ElementWise = "element-wise",
+        /// Table rows by id, the loss, and the choice among logits.
+        EmbeddingAndLoss = "embedding and loss",
+        /// Changes of weights, and the gradient's norm.
+        Optimizer = "optimizer",
     }
 }
 
-/// Which way through a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Direction {
-    /// From its input to its output.
-    Forward,
-    /// Back, either half.
-    Backward,
-}
-
-impl Direction {
-    /// The name in reports.
-    pub fn name(self) -> &'static str {
-        ["forward", "backward"][self as usize]
+listed! {
+    /// Which way through a layer.
+    Direction {
+        /// From its input to its output.
+        Forward = "forward",
+        /// Back, either half.
+        Backward = "backward",
     }
 }
 

@@ -6,8 +6,8 @@
 //! ```
 //! A [`File`] is checked whole when it is opened: afterwards every description lies in the data and covers its own
 //! bytes. Reading a [`Matrix`] touches the pages of the numbers that are read, and no others, so a rank that
-//! wants its share of a large model reads its share of a large file. [`Shards`] are the tensors of a model, in one
-//! file or in several with an index. A [`Writer`] takes one tensor after the other.
+//! wants its share of a large model reads its share of a large file. The tensors of a model are in one file,
+//! or in several with an index. A [`Writer`] takes one tensor after the other.
 //!
 //! The format's own crate has the kinds of numbers, the description of a tensor and a header's text. Its reader is the
 //! oracle of the tests and no more: it keeps the last of two tensors with one name, says neither which tensor is wrong nor
@@ -29,5 +29,4 @@ pub use error::{Error, Flaw};
 pub use file::File;
 pub use header::Info;
 pub use matrix::Matrix;
-pub use shards::Shards;
 pub use writer::Writer;

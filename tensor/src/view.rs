@@ -3,95 +3,91 @@ use crate::device::offset;
 use crate::{Buffer, Device, Ptr};
 use std::marker::PhantomData;
 
-macro_rules! view {
-    ($name:ident, $borrow:ty, $doc:literal) => {
-        #[doc = $doc]
-        pub struct $name<'a, D: Device> {
-            ptr: Ptr<D>,
-            rows: usize,
-            cols: usize,
-            row_stride: usize,
-            col_stride: usize,
-            borrow: PhantomData<$borrow>,
-        }
-        impl<'a, D: Device> $name<'a, D> {
-            /// The whole of a row-major matrix. Only a tensor, which knows its buffer's length, may say so.
-            pub(crate) fn whole(ptr: Ptr<D>, rows: usize, cols: usize) -> Self {
-                Self { ptr, rows, cols, row_stride: cols, col_stride: 1, borrow: PhantomData }
-            }
-            /// Where the window begins.
-            #[inline(always)]
-            pub fn ptr(&self) -> Ptr<D> {
-                self.ptr
-            }
-            /// How many rows.
-            #[inline(always)]
-            pub fn rows(&self) -> usize {
-                self.rows
-            }
-            /// How many columns.
-            #[inline(always)]
-            pub fn cols(&self) -> usize {
-                self.cols
-            }
-            /// Elements from one row to the next.
-            #[inline(always)]
-            pub fn row_stride(&self) -> usize {
-                self.row_stride
-            }
-            /// Elements from one column to the next.
-            #[inline(always)]
-            pub fn col_stride(&self) -> usize {
-                self.col_stride
-            }
-            /// No gaps: `rows · cols` numbers in a row.
-            pub fn is_contiguous(&self) -> bool {
-                self.col_stride == 1 && (self.rows <= 1 || self.row_stride == self.cols)
-            }
-            /// Columns `from..from + n`.
-            ///
-            /// # Panics
-            /// If they are not all there.
-            #[must_use]
-            pub fn take_cols(self, from: usize, n: usize) -> Self {
-                let there = from <= self.cols && n <= self.cols - from; // no sum that could wrap
-                assert!(there, "{n} columns from {from} on of {}", self.cols);
-                Self { ptr: offset::<D>(self.ptr, from * self.col_stride), cols: n, ..self }
-            }
-            /// Rows `from..from + n`.
-            #[must_use]
-            pub fn take_rows(self, from: usize, n: usize) -> Self {
-                let there = from <= self.rows && n <= self.rows - from;
-                assert!(there, "{n} rows from {from} on of {}", self.rows);
-                Self { ptr: offset::<D>(self.ptr, from * self.row_stride), rows: n, ..self }
-            }
-            /// The transpose, without moving anything.
-            #[must_use]
-            pub fn t(self) -> Self {
-                Self {
-                    rows: self.cols,
-                    cols: self.rows,
-                    row_stride: self.col_stride,
-                    col_stride: self.row_stride,
-                    ..self
-                }
-            }
-            /// The same numbers in other rows.
-            #[must_use]
-            pub fn reshape(self, rows: usize, cols: usize) -> Self {
-                let fits = rows.checked_mul(cols) == Some(self.rows * self.cols);
-                assert!(self.is_contiguous() && fits, "no reshape of gaps");
-                Self { rows, cols, row_stride: cols, ..self }
-            }
-        }
-    };
+/// A window into a tensor, which it borrows as `B` says.
+pub struct Strided<D: Device, B> {
+    ptr: Ptr<D>,
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+    borrow: PhantomData<B>,
 }
-view!(View, &'a Buffer<D>, "A matrix to read: a window into a tensor.");
-view!(
-    ViewMut,
-    &'a mut Buffer<D>,
-    "A matrix to write: a window into a tensor, the only one over its elements."
-);
+
+/// A matrix to read: a window into a tensor.
+pub type View<'a, D> = Strided<D, &'a Buffer<D>>;
+/// A matrix to write: a window into a tensor, the only one over its elements.
+pub type ViewMut<'a, D> = Strided<D, &'a mut Buffer<D>>;
+
+impl<D: Device, B> Strided<D, B> {
+    /// The whole of a row-major matrix. Only a tensor, which knows its buffer's length, may say so.
+    pub(crate) fn whole(ptr: Ptr<D>, rows: usize, cols: usize) -> Self {
+        Self { ptr, rows, cols, row_stride: cols, col_stride: 1, borrow: PhantomData }
+    }
+    /// Where the window begins.
+    #[inline(always)]
+    pub fn ptr(&self) -> Ptr<D> {
+        self.ptr
+    }
+    /// How many rows.
+    #[inline(always)]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+    /// How many columns.
+    #[inline(always)]
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+    /// Elements from one row to the next.
+    #[inline(always)]
+    pub fn row_stride(&self) -> usize {
+        self.row_stride
+    }
+    /// Elements from one column to the next.
+    #[inline(always)]
+    pub fn col_stride(&self) -> usize {
+        self.col_stride
+    }
+    /// No gaps: `rows · cols` numbers in a row.
+    pub fn is_contiguous(&self) -> bool {
+        self.col_stride == 1 && (self.rows <= 1 || self.row_stride == self.cols)
+    }
+    /// Columns `from..from + n`.
+    ///
+    /// # Panics
+    /// If they are not all there.
+    #[must_use]
+    pub fn take_cols(self, from: usize, n: usize) -> Self {
+        let there = from <= self.cols && n <= self.cols - from; // no sum that could wrap
+        assert!(there, "{n} columns from {from} on of {}", self.cols);
+        Self { ptr: offset::<D>(self.ptr, from * self.col_stride), cols: n, ..self }
+    }
+    /// Rows `from..from + n`.
+    #[must_use]
+    pub fn take_rows(self, from: usize, n: usize) -> Self {
+        let there = from <= self.rows && n <= self.rows - from;
+        assert!(there, "{n} rows from {from} on of {}", self.rows);
+        Self { ptr: offset::<D>(self.ptr, from * self.row_stride), rows: n, ..self }
+    }
+    /// The transpose, without moving anything.
+    #[must_use]
+    pub fn t(self) -> Self {
+        Self {
+            rows: self.cols,
+            cols: self.rows,
+            row_stride: self.col_stride,
+            col_stride: self.row_stride,
+            ..self
+        }
+    }
+    /// The same numbers in other rows.
+    #[must_use]
+    pub fn reshape(self, rows: usize, cols: usize) -> Self {
+        let fits = rows.checked_mul(cols) == Some(self.rows * self.cols);
+        assert!(self.is_contiguous() && fits, "no reshape of gaps");
+        Self { rows, cols, row_stride: cols, ..self }
+    }
+}
 
 impl<D: Device> Clone for View<'_, D> {
     fn clone(&self) -> Self {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{ptx, readme, times};
+use crate::{Done, cargo, code, ptx, readme, root, times};
 
 /// One command of the run. All but the tests are quiet, so that the tests' last lines stay in sight.
 struct Step {
@@ -15,62 +15,36 @@ struct Step {
     command: Vec<String>,
 }
 
-/// What a step took.
-struct Took {
-    time: Duration,
-    cpu: Option<f64>,
-}
-
-impl Took {
-    fn since(start: Instant, cpu: Option<f64>) -> Self {
-        let cpu = times::children().zip(cpu).map(|(now, before)| now - before);
-        Self { time: start.elapsed(), cpu }
-    }
-}
-
-impl std::fmt::Display for Took {
-    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let cpu = self.cpu.map_or_else(String::new, |cpu| format!(" ({cpu:.1} s of CPU)"));
-        write!(to, "{}{cpu}", seconds(self.time))
-    }
-}
-
 /// The step that is no command.
 const EDITED_LAYER: &str = "one edited layer";
 
 /// Runs every step from the repository's root.
-pub(crate) fn run() -> ExitCode {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+pub(crate) fn run() -> Done {
     let has_mdbook = has_mdbook();
-    let steps = match steps(root, has_mdbook) {
-        Ok(steps) => steps,
-        Err(why) => {
-            eprintln!("ci cannot start: {why}.");
-            return ExitCode::FAILURE;
-        }
-    };
-    let (mut done, skips) =
-        (Vec::new(), env::temp_dir().join(format!("equipart-skipped-{}", std::process::id())));
+    let steps = steps(has_mdbook).map_err(|why| format!("ci cannot start: {why}."))?;
+    let (mut done, mut all) = (Vec::new(), Duration::ZERO);
+    let skips = env::temp_dir().join(format!("equipart-skipped-{}", std::process::id()));
     for (at, step) in steps.iter().enumerate() {
         let place = format!("[{}/{}]", at + 1, steps.len());
         println!("{place} {step}");
-        let (start, cpu) = (Instant::now(), times::children());
-        match step.status(root, &skips) {
-            Ok(status) if status.success() => done.push(Took::since(start, cpu)),
-            Ok(status) => {
-                eprintln!("{place} failed after {}, {status}: {step}", seconds(start.elapsed()));
-                return code(status);
-            }
-            Err(why) => {
-                eprintln!("{place} cannot start `{}`: {why}.", step.command[0]);
-                return ExitCode::FAILURE;
-            }
+        let (start, before) = (Instant::now(), times::children());
+        let cannot = |why| format!("{place} cannot start `{}`: {why}.", step.command[0]);
+        let status = step.status(&skips).map_err(cannot)?;
+        let time = start.elapsed();
+        if !status.success() {
+            eprintln!("{place} failed after {}, {status}: {step}", seconds(time));
+            return Ok(code(status));
         }
-        println!("{place} passed in {}\n", done[at]);
+        let cpu =
+            times::children().zip(before).map(|(now, before)| format!(" ({:.1} s of CPU)", now - before));
+        let took = seconds(time) + &cpu.unwrap_or_default();
+        println!("{place} passed in {took}\n");
+        done.push(took);
+        all += time;
     }
-    println!("ci passed in {}:", seconds(done.iter().map(|took| took.time).sum()));
+    println!("ci passed in {}:", seconds(all));
     for (step, took) in steps.iter().zip(done) {
-        println!("{:>28}  {step}", took.to_string());
+        println!("{took:>28}  {step}");
     }
     let mut skipped = skipped(&fs::read_to_string(&skips).unwrap_or_default());
     drop(fs::remove_file(skips));
@@ -83,7 +57,7 @@ pub(crate) fn run() -> ExitCode {
     for what in &skipped {
         println!("{:>28}  {what}", "skipped");
     }
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Lists what tests skipped, each reason once: a test may repeat it.
@@ -92,8 +66,8 @@ fn skipped(said: &str) -> Vec<String> {
     all.into_iter().collect()
 }
 
-fn steps(root: &Path, with_book: bool) -> Result<Vec<Step>, String> {
-    let readme = fs::read_to_string(root.join("README.md"))
+fn steps(with_book: bool) -> Result<Vec<Step>, String> {
+    let readme = fs::read_to_string(root().join("README.md"))
         .map_err(|why| format!("README.md cannot be read ({why})"))?;
     let tests = readme::test_command(&readme)?;
     let build = tests.iter().cloned().chain(["--no-run".into()]).collect();
@@ -109,7 +83,7 @@ fn steps(root: &Path, with_book: bool) -> Result<Vec<Step>, String> {
         Step::new("cargo test --quiet --package xtask"),
         Step::new("cargo xtask museum"),
         Step::new("cargo fmt --check --all"),
-        Step::new(&listed_files(root)?),
+        Step::new(&listed_files()?),
         Step::new("cargo clippy --quiet --workspace --all-targets -- -D warnings"),
         Step {
             environment: Some(("RUSTDOCFLAGS", "-D warnings")),
@@ -122,13 +96,13 @@ fn steps(root: &Path, with_book: bool) -> Result<Vec<Step>, String> {
 }
 
 /// Formatting of the files that lists declare, where `cargo fmt` does not find them.
-fn listed_files(root: &Path) -> Result<String, String> {
+fn listed_files() -> Result<String, String> {
     let mut files = Vec::new();
     let families =
         ["tensor", "dealing", "attention", "data", "pipeline"].map(|of| format!("parallel/src/{of}"));
     for folder in families.into_iter().chain(["equipart/src/commands".to_owned()]) {
         let entries =
-            fs::read_dir(root.join(&folder)).map_err(|why| format!("{folder} cannot be read ({why})"))?;
+            fs::read_dir(root().join(&folder)).map_err(|why| format!("{folder} cannot be read ({why})"))?;
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
         let sources = paths.filter(|path| path.extension().is_some_and(|end| end == "rs"));
         files.extend(sources.filter_map(|path| Some(format!("{folder}/{}", path.file_name()?.to_str()?))));
@@ -148,17 +122,13 @@ impl Step {
     }
 
     /// Runs it; tests write to `skips` what they skip.
-    fn status(&self, root: &Path, skips: &Path) -> std::io::Result<ExitStatus> {
+    fn status(&self, skips: &Path) -> std::io::Result<ExitStatus> {
         if self.command.join(" ") == EDITED_LAYER {
-            return times::edited_layer(root);
+            return times::edited_layer();
         }
-        let program = match &*self.command[0] {
-            "cargo" => env::var_os("CARGO").unwrap_or_else(|| "cargo".into()),
-            other => other.into(),
-        };
-        let mut command = Command::new(program);
+        let mut command = if self.command[0] == "cargo" { cargo() } else { Command::new(&self.command[0]) };
         command.args(&self.command[1..]).envs(self.environment).env("EQUIPART_SKIPPED", skips);
-        command.current_dir(root).status()
+        command.current_dir(root()).status()
     }
 }
 
@@ -175,11 +145,6 @@ fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
-/// The exit code of a child that failed; 1 if it ended by a signal.
-pub(crate) fn code(status: ExitStatus) -> ExitCode {
-    status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,7 +156,7 @@ mod tests {
         let skips = env::temp_dir().join(format!("equipart-skipped-test-{}", std::process::id()));
         let say = "for i in b a b; do echo \"skipped: $i: no compiler\" >> \"$EQUIPART_SKIPPED\"; done";
         let step = Step { environment: None, command: ["sh", "-c", say].map(str::to_owned).into() };
-        assert!(step.status(Path::new("."), &skips).unwrap().success());
+        assert!(step.status(&skips).unwrap().success());
         let said = fs::read_to_string(&skips).unwrap();
         fs::remove_file(skips).unwrap();
         assert_eq!(skipped(&said), ["a: no compiler", "b: no compiler"]);

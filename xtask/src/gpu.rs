@@ -1,17 +1,15 @@
 //! `cargo xtask gpu`: builds the program as it goes to machines with cards, stripped, and starts its `gpu-check`.
-use crate::ci::code;
+use crate::{Done, cargo, code, root};
 use std::env;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::PathBuf;
+use std::process::Command;
 
 /// The most bytes of the program, with its kernels, its models and their text inside.
 const MOST: u64 = 40 << 20;
 
-pub(crate) fn run(arguments: &[&str]) -> ExitCode {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
-    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let (cargo, program) =
-        (env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), target.join("release/equipart"));
+pub(crate) fn run(arguments: &[&str]) -> Done {
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let program = target.join("release/equipart");
     // Only the last link is told to strip, and rustc's own linker to keep one of functions that are alike and to give every
     // address now, which needs no list of them: all else is that of every release build.
     let build = "rustc --release --package equipart --bin equipart -- -C strip=symbols";
@@ -20,22 +18,16 @@ pub(crate) fn run(arguments: &[&str]) -> ExitCode {
     } else {
         &[]
     };
-    let built =
-        Command::new(cargo).args(build.split(' ').chain(smaller.iter().copied())).current_dir(root).status();
-    match built.map_err(|why| why.to_string()) {
-        Ok(status) if !status.success() => return code(status),
-        Err(why) => return fail(&format!("cargo does not start: {why}")),
-        Ok(_) => {}
+    let built = cargo().args(build.split(' ').chain(smaller.iter().copied())).status();
+    let built = built.map_err(|why| format!("cargo does not start: {why}"))?;
+    if !built.success() {
+        return Ok(code(built));
     }
-    match program.metadata().map_err(|why| why.to_string()).and_then(|of| light(of.len())) {
-        Ok(size) => println!("{}: {size}", program.display()),
-        Err(why) => return fail(&format!("{}: {why}", program.display())),
-    }
-    match Command::new(&program).arg("gpu-check").args(arguments).status() {
-        Ok(status) if status.success() => ExitCode::SUCCESS,
-        Ok(status) => code(status),
-        Err(why) => fail(&format!("{} does not start: {why}", program.display())),
-    }
+    let name = program.display();
+    let size = program.metadata().map_err(|why| why.to_string()).and_then(|of| light(of.len()));
+    println!("{name}: {}", size.map_err(|why| format!("{name}: {why}"))?);
+    let checked = Command::new(&program).arg("gpu-check").args(arguments).status();
+    checked.map(code).map_err(|why| format!("{name} does not start: {why}"))
 }
 
 /// The program's size in words.
@@ -45,11 +37,6 @@ pub(crate) fn run(arguments: &[&str]) -> ExitCode {
 fn light(bytes: u64) -> Result<String, String> {
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
     if bytes > MOST { Err(format!("{}; {} are the most", mib(bytes), mib(MOST))) } else { Ok(mib(bytes)) }
-}
-
-fn fail(why: &str) -> ExitCode {
-    eprintln!("{why}");
-    ExitCode::FAILURE
 }
 
 #[cfg(test)]

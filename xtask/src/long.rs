@@ -1,6 +1,5 @@
 //! Tests of which `cargo test` runs a part, run as a whole: `cargo xtask paths`, `frames` and `stops`.
-use std::env;
-use std::path::Path;
+use crate::{Done, cargo, code, root};
 use std::process::{Command, ExitCode};
 
 /// A task: its test, the variable by which that knows how much to do, and what that says where the caller does not.
@@ -35,27 +34,22 @@ pub(crate) const ALL: [Long; 3] = [
 
 impl Long {
     /// Runs it from the repository's root, all of it or what `only` says; fails if something is wrong.
-    pub(crate) fn run(&self, only: Option<&str>) -> ExitCode {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
-        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    pub(crate) fn run(&self, only: Option<&str>) -> Done {
+        let mut command = cargo();
         command.args(self.test.split(' ')).env(self.variable, only.unwrap_or(self.whole));
-        match command.env("RUST_BACKTRACE", "0").current_dir(root).status() {
-            Ok(status) if status.success() && self.task == "frames" => sanitized(root, only),
-            Ok(status) => crate::ci::code(status),
-            Err(why) => {
-                eprintln!("{} cannot start `cargo {}`: {why}.", self.task, self.test);
-                ExitCode::FAILURE
-            }
-        }
+        let cannot = |why| format!("{} cannot start `cargo {}`: {why}.", self.task, self.test);
+        let status = command.env("RUST_BACKTRACE", "0").status().map_err(cannot)?;
+        let goes_on = status.success() && self.task == "frames";
+        Ok(if goes_on { sanitized(only) } else { code(status) })
     }
 }
 
 /// Runs the frames again under the address sanitizer, which only a nightly toolchain has; says so where there is none.
-fn sanitized(root: &Path, only: Option<&str>) -> ExitCode {
+fn sanitized(only: Option<&str>) -> ExitCode {
     const TARGET: &str = "x86_64-unknown-linux-gnu";
     let cargo = |args: &[&str]| {
         let mut command = Command::new("cargo"); // rustup's, which knows toolchains
-        command.arg("+nightly").args(args).current_dir(root).env_remove("RUSTUP_TOOLCHAIN");
+        command.arg("+nightly").args(args).current_dir(root()).env_remove("RUSTUP_TOOLCHAIN");
         command
     };
     if !cargo(&["--version"]).output().is_ok_and(|output| output.status.success()) {
@@ -65,5 +59,5 @@ fn sanitized(root: &Path, only: Option<&str>) -> ExitCode {
     let mut test =
         cargo(&["test", "--target", TARGET, "--package", "comm", "--lib", "what_a_rank_tells_is_checked"]);
     test.env("RUSTFLAGS", "-Zsanitizer=address").env("EQUIPART_FRAMES", only.unwrap_or("1000"));
-    test.status().map_or(ExitCode::FAILURE, crate::ci::code)
+    test.status().map_or(ExitCode::FAILURE, code)
 }

@@ -11,7 +11,8 @@ mod readme;
 mod times;
 
 use std::env;
-use std::process::ExitCode;
+use std::path::Path;
+use std::process::{Command, ExitCode, ExitStatus};
 
 const HELP: &str = "\
 The project's own tasks.
@@ -39,9 +40,12 @@ Tasks:
                      arguments
 ";
 
+/// The exit code of a task, or why it came to no end of its own.
+type Done = Result<ExitCode, String>;
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+    let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["ci"] => ci::run(),
         ["mutants"] => mutants::run(),
         ["museum"] => museum::run(None),
@@ -49,25 +53,48 @@ fn main() -> ExitCode {
         ["-h" | "--help" | "help"]
         | ["ci" | "mutants" | "paths" | "frames" | "stops" | "museum" | "ptx" | "gpu", "-h" | "--help"] => {
             print!("{HELP}");
-            ExitCode::SUCCESS
+            Ok(ExitCode::SUCCESS)
         }
         ["ptx"] => ptx::run(false),
         ["ptx", "--check"] => ptx::run(true),
         ["gpu", ref arguments @ ..] => gpu::run(arguments),
-        [] => refuse("No task is named"),
-        ["museum", ..] => refuse("The task `museum` takes nothing but `--only N`"),
-        ["ptx", ..] => refuse("The task `ptx` takes nothing but `--check`"),
-        [task @ ("ci" | "mutants"), ..] => refuse(&format!("The task `{task}` takes no arguments")),
+        [] => return refuse("No task is named"),
+        ["museum", ..] => return refuse("The task `museum` takes nothing but `--only N`"),
+        ["ptx", ..] => return refuse("The task `ptx` takes nothing but `--check`"),
+        [task @ ("ci" | "mutants"), ..] => return refuse(&format!("The task `{task}` takes no arguments")),
         [task, ref more @ ..] => match (long::ALL.iter().find(|long| long.task == task), more) {
             (Some(long), []) => long.run(None),
             (Some(long), ["--only", some]) => long.run(Some(some)),
-            (Some(_), _) => refuse(&format!("The task `{task}` takes nothing but `--only`, and what")),
-            (None, _) => refuse(&format!("There is no task `{task}`")),
+            (Some(_), _) => {
+                return refuse(&format!("The task `{task}` takes nothing but `--only`, and what"));
+            }
+            (None, _) => return refuse(&format!("There is no task `{task}`")),
         },
-    }
+    };
+    done.unwrap_or_else(|why| {
+        eprintln!("{why}");
+        ExitCode::FAILURE
+    })
 }
 
 fn refuse(what: &str) -> ExitCode {
     eprintln!("{what}: `cargo xtask --help` lists the tasks.");
     ExitCode::from(2)
+}
+
+/// The repository's root.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
+}
+
+/// The cargo that runs this program, in the repository's root.
+fn cargo() -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root());
+    cargo
+}
+
+/// The exit code of a child; 1 if it ended by a signal.
+fn code(status: ExitStatus) -> ExitCode {
+    status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
 }

@@ -8,16 +8,15 @@ mod loss;
 mod run;
 mod scratch;
 
+use crate::{Done, root};
 use build::Built;
 use header::{Exercise, Killer, Label};
 use loss::Loss;
 use run::Verdict;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
-use std::env;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
-use std::sync::Mutex;
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -27,14 +26,8 @@ const LIMIT: Duration = Duration::from_mins(2);
 const FOLDER: &str = "museum";
 
 /// Runs the museum and the exercises, or one exhibit by its number, or one exercise by its name.
-pub(crate) fn run(only: Option<&str>) -> ExitCode {
-    match tour(only) {
-        Ok(code) => code,
-        Err(why) => {
-            eprintln!("The museum is closed: {why}.");
-            ExitCode::FAILURE
-        }
-    }
+pub(crate) fn run(only: Option<&str>) -> Done {
+    tour(only).map_err(|why| format!("The museum is closed: {why}."))
 }
 
 /// One exhibit, and what came of it.
@@ -44,10 +37,9 @@ struct Seen<'a> {
     loss: String,
 }
 
-fn tour(only: Option<&str>) -> Result<ExitCode, String> {
+fn tour(only: Option<&str>) -> Done {
     let start = Instant::now();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
-    let files = scratch::tracked(root)?;
+    let files = scratch::tracked(root())?;
     let (labels, exercises) = (read::<Label>(&files, FOLDER)?, read::<Exercise>(&files, exercises::FOLDER)?);
     let wrong = header::disorder(&labels);
     if !wrong.is_empty() {
@@ -60,9 +52,11 @@ fn tour(only: Option<&str>) -> Result<ExitCode, String> {
         return Err(format!("{only:?} is no exhibit, 1 to {last}, and no exercise in {}", exercises::FOLDER));
     }
     let patches = labels.iter().filter(|l| !by_compiler(l)).map(|l| &l.path);
-    let patches: Vec<PathBuf> =
-        patches.chain(exercises.iter().filter_map(exercises::switched)).map(|path| root.join(path)).collect();
-    let target = target(root)?;
+    let patches: Vec<PathBuf> = patches
+        .chain(exercises.iter().filter_map(exercises::switched))
+        .map(|path| root().join(path))
+        .collect();
+    let target = target()?;
     let code = labels.iter().filter(|l| by_compiler(l)).map(|l| (build::example(l), l.path.as_ref()));
     let tree = scratch::make(files, &target.join("museum"), &patches, &code.collect::<Vec<_>>())?;
     let scratch = Scratch { tree, target };
@@ -111,53 +105,30 @@ fn read<L: DeserializeOwned>(files: &BTreeMap<PathBuf, Vec<u8>>, folder: &str) -
 }
 
 /// Where cargo builds, as it says itself.
-fn target(root: &Path) -> Result<PathBuf, String> {
-    let output = cargo(root).args(["metadata", "--no-deps", "--format-version=1", "--offline"]).output();
+fn target() -> Result<PathBuf, String> {
+    let output = crate::cargo().args(["metadata", "--no-deps", "--format-version=1", "--offline"]).output();
     let output = output.map_err(|why| format!("cargo cannot be started ({why})"))?;
     let metadata: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
     let folder = metadata.and_then(|m| m["target_directory"].as_str().map(PathBuf::from));
     folder.ok_or_else(|| "cargo does not say where it builds".into())
 }
 
-/// Cargo in a folder, with no exhibit on.
-fn cargo(folder: &Path) -> Command {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(folder).env_remove("EXHIBIT");
-    cargo
-}
-
-/// The scratch copy, and where it is built.
+/// The scratch copy, and where it is built: where the workspace is, so that the crates of others are there already.
 struct Scratch {
     tree: PathBuf,
     target: PathBuf,
 }
 
-impl Scratch {
-    /// Cargo in the copy, building where the workspace does: the crates of others are there already.
-    fn cargo(&self) -> Command {
-        let mut cargo = cargo(&self.tree);
-        cargo.env("CARGO_TARGET_DIR", &self.target);
-        cargo
-    }
-}
-
 /// Does `work` for each item, as many at once as there are cores.
 fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..cores.min(items.len()) {
-            scope.spawn(|| {
-                while let at = next.fetch_add(1, Ordering::Relaxed)
-                    && at < items.len()
-                {
-                    let result = work(&items[at]);
-                    done.lock().expect("nothing panics under this lock").insert(at, result);
-                }
-            });
-        }
+    let (next, cores) = (AtomicUsize::new(0), std::thread::available_parallelism().map_or(1, usize::from));
+    let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < items.len());
+    let some = || std::iter::from_fn(take).map(|at| (at, work(&items[at]))).collect::<Vec<_>>();
+    let done: BTreeMap<usize, R> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores.min(items.len())).map(|_| scope.spawn(some)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("work does not panic")).collect()
     });
-    done.into_inner().expect("nothing panics under this lock").into_values().collect()
+    done.into_values().collect()
 }
 
 /// Runs one check with these exhibits on.

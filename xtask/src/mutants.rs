@@ -1,10 +1,9 @@
 //! `cargo xtask mutants`: runs the proofs under mutants of communication and tells what became of these. The tests print
 //! a line for each subject, mutation and end: `mutants | subject | mutation | end | number`.
+use crate::{Done, cargo};
 use std::collections::{BTreeMap, BTreeSet};
-use std::env;
 use std::fmt;
-use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 /// The tests that try mutants. `tensor` is among them because its tests ask other crates for features: so all is built as
 /// the README's test command builds it, and not a second time.
@@ -20,36 +19,24 @@ const BY_AN_ERROR: &str = "killed by an error";
 const SURVIVED: &str = "survived";
 
 /// Runs them from the repository's root; fails if they do, or a mutant survived.
-pub(crate) fn run() -> ExitCode {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+pub(crate) fn run() -> Done {
     let mut table = Table::default();
     for tests in TESTS {
         println!("cargo {tests}");
-        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command.args(tests.split(' ')).current_dir(root);
         // Of a mutant that makes a rank panic, the backtrace is of no interest.
-        let output = match command.env("RUST_BACKTRACE", "0").output() {
-            Ok(output) => output,
-            Err(why) => {
-                eprintln!("mutants cannot start `cargo {tests}`: {why}.");
-                return ExitCode::FAILURE;
-            }
-        };
+        let output = cargo().args(tests.split(' ')).env("RUST_BACKTRACE", "0").output();
+        let output = output.map_err(|why| format!("mutants cannot start `cargo {tests}`: {why}."))?;
         let text = String::from_utf8_lossy(&output.stdout);
-        if let Err(line) = table.read(&text) {
-            eprintln!(
-                "mutants cannot read what the tests printed: {line} is not {MARK}subject | mutation | end | number."
-            );
-            return ExitCode::FAILURE;
-        }
+        table.read(&text).map_err(|line| {
+            format!("mutants cannot read what the tests printed: {line} is not {MARK}subject | mutation | end | number.")
+        })?;
         if !output.status.success() {
             let errors = String::from_utf8_lossy(&output.stderr); // panics that tests expect, too
-            eprintln!("{errors}{text}\nmutants: the tests failed, {}.", output.status);
-            return ExitCode::FAILURE;
+            return Err(format!("{errors}{text}\nmutants: the tests failed, {}.", output.status));
         }
     }
     println!("{table}{}", table.verdict());
-    if table.whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    Ok(if table.whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// What was printed: numbers by subject, mutation and end.

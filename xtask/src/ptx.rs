@@ -1,6 +1,6 @@
 //! `cargo xtask ptx`: compiles the kernels of `cuda/kernels` to the PTX of `cuda/ptx`, and notes the digests of both: a
 //! test of `cuda` fails where they are not of each other. PTX is the same in every folder, whoever compiles it.
-use crate::refuse;
+use crate::{Done, refuse, root};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::env;
@@ -29,30 +29,23 @@ pub(crate) fn has_compiler() -> bool {
 }
 
 /// Compiles every kernel and writes what has changed; or, to check, says what would change.
-pub(crate) fn run(check: bool) -> ExitCode {
+pub(crate) fn run(check: bool) -> Done {
     if !has_compiler() {
-        return refuse(&format!("There is no nvcc to compile kernels with ({INSTALL})"));
+        return Ok(refuse(&format!("There is no nvcc to compile kernels with ({INSTALL})")));
     }
-    let cuda =
-        Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").join("cuda");
-    match all(&cuda).and_then(|made| if check { Ok(differences(&made)) } else { write(&made) }) {
-        Ok(changed) if check && !changed.is_empty() => {
-            eprintln!("stale, made anew by `cargo xtask ptx`: {}", changed.join(", "));
-            ExitCode::FAILURE
-        }
-        Ok(changed) if changed.is_empty() => {
-            println!("all PTX is that of its kernels");
-            ExitCode::SUCCESS
-        }
-        Ok(changed) => {
-            println!("written: {}", changed.join(", "));
-            ExitCode::SUCCESS
-        }
-        Err(why) => {
-            eprintln!("{why}");
-            ExitCode::FAILURE
-        }
+    let mut made = all(&root().join("cuda")).map_err(|why| why.to_string())?;
+    made.retain(|path, text| !fs::read_to_string(path).is_ok_and(|held| held == *text));
+    let changed = made.keys().map(|path| name(path)).collect::<Vec<_>>().join(", ");
+    if made.is_empty() {
+        println!("all PTX is that of its kernels");
+    } else if check {
+        return Err(format!("stale, made anew by `cargo xtask ptx`: {changed}"));
+    } else {
+        let written = made.iter().try_for_each(|(path, text)| fs::write(path, text));
+        written.map_err(|why| why.to_string())?;
+        println!("written: {changed}");
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Every file that the kernels give, with what it should hold.
@@ -103,19 +96,4 @@ fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
 
 fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// The files that do not hold what they should.
-fn differences(made: &BTreeMap<PathBuf, String>) -> Vec<String> {
-    let differs =
-        |(path, text): &(&PathBuf, &String)| !fs::read_to_string(path).is_ok_and(|held| held == **text);
-    made.iter().filter(differs).map(|(path, _)| name(path)).collect()
-}
-
-fn write(made: &BTreeMap<PathBuf, String>) -> io::Result<Vec<String>> {
-    let changed = differences(made);
-    made.iter()
-        .filter(|(path, _)| changed.contains(&name(path)))
-        .try_for_each(|(path, text)| fs::write(path, text))?;
-    Ok(changed)
 }

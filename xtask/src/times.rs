@@ -1,8 +1,7 @@
 //! CPU times: what building and proving costs, so that it is seen when it grows.
-use std::env;
+use crate::{cargo, root};
 use std::fs;
-use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 
 /// The file of a layer, and a line of its code: an edit of it is what the time of an edited layer is of.
 const EDITED: [&str; 2] = ["layers/src/linear/column.rs", "        let mut y = matmul("];
@@ -23,18 +22,15 @@ pub(crate) fn children() -> Option<f64> {
 ///
 /// # Errors
 /// If a file cannot be read or written, or cargo cannot be started.
-pub(crate) fn edited_layer(root: &Path) -> std::io::Result<ExitStatus> {
+pub(crate) fn edited_layer() -> std::io::Result<ExitStatus> {
     let [path, line] = EDITED;
-    let path = root.join(path);
+    let path = root().join(path);
     let was = fs::read_to_string(&path)?;
     let edited = was.replacen(line, &format!("        std::hint::black_box(());\n{line}"), 1);
     if edited == was {
         return Err(std::io::Error::other(format!("{} has no line {line:?}", path.display())));
     }
-    let proof = || {
-        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        Command::new(cargo).args(PROOF.split(' ')).current_dir(root).status()
-    };
+    let proof = || cargo().args(PROOF.split(' ')).status();
     let status = proof()?;
     if !status.success() {
         return Ok(status);
@@ -51,6 +47,7 @@ pub(crate) fn edited_layer(root: &Path) -> std::io::Result<ExitStatus> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     /// Kills: a time of this program itself, of one kind only, or in other units.
     #[test]

@@ -4,13 +4,14 @@ use super::trial::{Effect, Trial};
 use super::{Mutation, Outlook, Site};
 use crate::axis::Axis;
 use crate::call::{Call, Counts, Elem, Op, Reduce};
-use crate::engine::{Engine, Engines, Post, Windows};
+use crate::engine::{Calls, Engine, Engines, Post, Windows};
 use crate::error::Result;
 use crate::grid::Grid;
 use crate::members::Members;
 use crate::record::Record;
 use crate::threads::reduction::nth_of;
 use std::collections::HashMap;
+use std::iter::once;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 use std::sync::{Arc, Mutex};
 use tensor::{Category, Cpu, Host, HostPtr, Scalar, Tensor};
@@ -77,8 +78,8 @@ impl<S: Scalar> Mutated<S> {
     fn mutation(&self, call: &Call) -> Option<Mutation> {
         let (own, number) = (&*self.own, self.own.record.number());
         let other = call.elem.join.is_some() && call.elem.id != Elem::of::<S>().id;
-        if call.is_part() || other && call.op != Op::Barrier {
-            return None; // of an all-reduce by an algorithm, or of other numbers than the world's
+        if other && call.op != Op::Barrier {
+            return None; // of other numbers than the world's
         }
         let site = || Site::new(number, call, &self.members, self.ways(call));
         let Some(mutant) = own.trial.mutant() else {
@@ -120,7 +121,7 @@ impl<S: Scalar> Mutated<S> {
     unsafe fn act(
         &self,
         rank: usize,
-        windows: &Windows<Host>,
+        windows: &Windows<HostPtr>,
         call: &Call,
         honest: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
@@ -180,7 +181,7 @@ impl<S: Scalar> Mutated<S> {
         Ok(())
     }
     /// What goes in place of a message of these elements.
-    fn message(&self, mine: &[S], call: &Call) -> Option<Tensor<Cpu<S>>> {
+    fn instead(&self, mine: &[S], call: &Call) -> Option<Tensor<Cpu<S>>> {
         let (mutation, len) = (self.mutation(call), mine.len());
         let key = key(call, len);
         let sent = match mutation {
@@ -196,6 +197,28 @@ impl<S: Scalar> Mutated<S> {
             self.memory(|memory| memory.results.insert(key, mine.to_vec()));
         }
         wrong.map(|x| Tensor::from_fn(&self.own.device, Category::Buffers, 1, len, |i| x[i]))
+    }
+    /// Starts a message, with something else in its place where it is to go wrong.
+    ///
+    /// # Safety
+    /// That of [`Engine::start`].
+    unsafe fn message(&self, rank: usize, windows: Windows<HostPtr>, call: Call) -> Result<Post> {
+        let own = windows.give.filter(|_| call.elem.id == Elem::of::<S>().id);
+        // SAFETY: the window has the elements of the call, as the caller says.
+        let mine = own.map_or(&[][..], |own| unsafe { from_raw_parts(own.raw::<S>(), call.elements()) });
+        let instead = match call.op {
+            Op::Receive => self.mutation(&call).and(None), // listed, and never wrong
+            _ => self.instead(mine, &call),
+        };
+        let Some(wrong) = instead else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.inner.start(rank, &mut once((windows, call))) };
+        };
+        let windows = Windows { give: Some(wrong.view().ptr()), take: None };
+        // SAFETY: nobody writes it, and it is kept until the post has ended.
+        let post = unsafe { self.inner.start(rank, &mut once((windows, call))) }?;
+        self.memory(|memory| memory.sent.push((post, wrong)));
+        Ok(post)
     }
     fn gone(&self, post: Post) {
         self.memory(|memory| memory.sent.retain(|(of, _)| *of != post));
@@ -244,7 +267,7 @@ fn exchange<S: Scalar>(
     };
     let said =
         Call { op: Op::AllGather, reduce: None, peer: None, root: 0, counts: None, cols: 1, ..call.clone() };
-    let sizes: Vec<usize> = std::iter::once(mine.len()).chain(give.iter().copied()).collect();
+    let sizes: Vec<usize> = once(mine.len()).chain(give.iter().copied()).collect();
     let sizes =
         engine.values(rank, bytemuck::cast_slice(&sizes), &Call { rows: 1, elem: SIZES, ..said.clone() })?;
     let sizes: Vec<Vec<usize>> =
@@ -264,7 +287,7 @@ fn exchange<S: Scalar>(
 }
 
 impl<S: Scalar> Engine<Host> for Mutated<S> {
-    unsafe fn now(&self, rank: usize, windows: Windows<Host>, call: &Call) -> Result<()> {
+    unsafe fn now(&self, rank: usize, windows: Windows<HostPtr>, call: &Call) -> Result<()> {
         // SAFETY: the caller's promise.
         let honest = || unsafe { self.inner.now(rank, windows, call) };
         if call.op == Op::Barrier {
@@ -274,11 +297,12 @@ impl<S: Scalar> Engine<Host> for Mutated<S> {
         // SAFETY: the caller's promise.
         unsafe { self.act(rank, &windows, call, honest) }
     }
-    unsafe fn start(
-        &self,
-        rank: usize,
-        calls: &mut dyn Iterator<Item = (Windows<Host>, Call)>,
-    ) -> Result<Post> {
+    unsafe fn start(&self, rank: usize, calls: Calls<HostPtr>) -> Result<Post> {
+        let mut calls = calls.peekable();
+        if let Some((windows, call)) = calls.next_if(|(_, call)| call.is_message()) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.message(rank, windows, call) };
+        }
         if self.own.trial.mutant().is_none() {
             let mut listed = calls.inspect(|(_, call)| {
                 let _ = self.mutation(call);
@@ -311,24 +335,6 @@ impl<S: Scalar> Engine<Host> for Mutated<S> {
         let wrong = values(mutation, &came, &other, (rank, call.elem.size), last);
         self.own.trial.did(Effect { changed: wrong != came, alike: false, reduce: None });
         Ok(wrong)
-    }
-    unsafe fn post(&self, rank: usize, window: Option<HostPtr>, call: &Call) -> Result<Post> {
-        if call.op == Op::Receive {
-            let _ = self.mutation(call); // listed, and never wrong
-            // SAFETY: the caller's promise.
-            return unsafe { self.inner.post(rank, window, call) };
-        }
-        let own = window.filter(|_| call.elem.id == Elem::of::<S>().id);
-        // SAFETY: the window has the elements of the call, as the caller says.
-        let mine = own.map_or(&[][..], |own| unsafe { from_raw_parts(own.raw::<S>(), call.elements()) });
-        let Some(wrong) = self.message(mine, call) else {
-            // SAFETY: the caller's promise.
-            return unsafe { self.inner.post(rank, window, call) };
-        };
-        // SAFETY: nobody writes it, and it is kept until the post has ended.
-        let post = unsafe { self.inner.post(rank, Some(wrong.view().ptr()), call) }?;
-        self.memory(|memory| memory.sent.push((post, wrong)));
-        Ok(post)
     }
     fn finish(&self, post: Post, call: &Call) -> Result<()> {
         if post.is_started() && post.number == MADE {

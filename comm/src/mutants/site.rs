@@ -6,7 +6,7 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-listed! {
+tensor::listed! {
     /// How a call goes wrong. Memory that nothing has come to holds zeros.
     Mutation {
         /// Nothing moves: of a reduction a rank has its own addend, of copies its own part.

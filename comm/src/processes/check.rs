@@ -1,7 +1,7 @@
 //! What another process tells is checked before it is used: a rank, a place in a group, a length, a list, a range. What passes
 //! here no kernel, copy or sum can be led astray by; what it means is compared with what this process' rank means, as among
 //! threads.
-use super::frame::{Way, no_frame, wanted};
+use super::frame::{Way, no_frame};
 use crate::{Call, Counts, Op};
 use std::io;
 use tensor::quoted::sentence;
@@ -32,13 +32,12 @@ pub(super) fn call(call: &mut Call, way: Way, place: usize, [members, ranks]: [u
     holds(size(&[call.rows.max(1), call.cols.max(1), call.elem.size, members]).is_some())?;
     holds((1..=LARGEST).contains(&call.elem.size) && call.root < members)?;
     holds(call.peer.is_none_or(|peer| peer < ranks))?;
-    let is_message = matches!(call.op, Op::Send | Op::Receive);
     let reduces = matches!(call.op, Op::AllReduce | Op::ReduceScatter);
     match way {
         Way::Values => holds(call.elem.join.is_none() && matches!(call.op, Op::AllGather | Op::AllReduce))?,
-        Way::Post => holds(call.elem.join.is_some() && is_message && call.root != place)?,
+        Way::Post => holds(call.elem.join.is_some() && call.is_message() && call.root != place)?,
         Way::Now | Way::Start => {
-            holds(call.elem.join.is_some() && !is_message && reduces == call.reduce.is_some())?;
+            holds(call.elem.join.is_some() && !call.is_message() && reduces == call.reduce.is_some())?;
         }
     }
     let rows = |counts: &[usize]| {
@@ -85,7 +84,7 @@ pub(super) fn carried(
     let range = match to.filter(|_| way == Way::Values || !joins) {
         None => 0..0,
         Some(_) if way == Way::Values => 0..call.elements(),
-        Some(to) => wanted(call, members, from, to),
+        Some(to) => call.wanted(members, from, to),
     };
     let [first, bytes] = [range.start, range.len()].map(|elements| elements * call.elem.size);
     holds(len == bytes && (at == first || way == Way::Values))

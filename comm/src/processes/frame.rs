@@ -1,12 +1,11 @@
 //! What processes tell each other. A frame is the length of its head, the head as JSON, and the elements that its calls carry.
+use crate::Call;
 use crate::engine::Post;
-use crate::{Call, Counts, Op};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -113,24 +112,4 @@ impl Write for Timed<'_> {
 /// What is read where a frame should be.
 pub(super) fn no_frame() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "what came is no call")
-}
-
-/// Which of the elements that a rank gives in a call another one takes. Ranks count in the group, of so many.
-pub(super) fn wanted(call: &Call, ranks: usize, from: usize, to: usize) -> Range<usize> {
-    let (all, elements) = (0..call.gives(ranks, from), call.elements());
-    let block = |counts: Option<&Arc<[usize]>>, elements| {
-        let [at, len] = call.block(counts, ranks, to, elements);
-        at..at + len
-    };
-    let wants = match (call.op, &call.counts) {
-        (Op::AllToAll, Some(Counts::Between(give, _))) => return block(Some(give), 0),
-        (Op::AllToAll, _) => return block(None, elements),
-        (Op::ReduceScatter, _) => return block(call.one_list(), elements),
-        (Op::Scatter, _) if from == call.root => return to * elements..(to + 1) * elements,
-        (Op::Send | Op::Gather, _) => to == call.root,
-        (Op::Broadcast, _) => from == call.root,
-        (Op::AllReduce | Op::AllGather, _) => true,
-        (Op::Scatter | Op::Barrier | Op::Receive, _) => false,
-    };
-    if wants { all } else { 0..0 }
 }

@@ -112,13 +112,11 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
         // SAFETY: what is given is the rank's to say; nobody else touches it, it is kept until the call or its post has ended, and
         // nothing is taken.
         let post = unsafe {
-            match way {
-                Way::Now => engine.now(rank, windows(&carried[0]), &first).map(|()| None),
-                Way::Post => engine.post(rank, carried[0].give, &first).map(Some),
-                _ => {
-                    let mut calls = carried.iter().map(windows).zip(calls.into_iter().map(|(call, _)| call));
-                    engine.start(rank, &mut calls).map(Some)
-                }
+            if way == Way::Now {
+                engine.now(rank, windows(&carried[0]), &first).map(|()| None)
+            } else {
+                let mut calls = carried.iter().map(windows).zip(calls.into_iter().map(|(call, _)| call));
+                engine.start(rank, &mut calls).map(Some)
             }
         };
         if let Ok(Some(post)) = post {

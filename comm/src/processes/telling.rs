@@ -1,7 +1,8 @@
 //! The engine of a process' own rank: it tells all other processes what the rank does, and does it among their stand-ins.
-use super::frame::{Told, Way, send, wanted};
+use super::frame::{Told, Way, send};
 use super::meeting::Processes;
 use super::order::Order;
+use crate::engine::Calls;
 use crate::shared::SharedPlace;
 use crate::{Call, CommError, Engine, Engines, Members, Post, Result, Windows};
 use std::borrow::Cow;
@@ -13,13 +14,16 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// The engines of a process' own rank.
-pub(crate) struct Telling<P> {
+pub(crate) struct Telling<P>(Arc<Own<P>>);
+
+/// What they share.
+struct Own<P> {
     place: P,
     world: Arc<dyn Engines<P>>,
     processes: Arc<Processes>,
     order: Arc<Order>,
     limit: Duration,
-    calls: Arc<AtomicUsize>, // that were told
+    calls: AtomicUsize, // that were told
 }
 
 impl<P: SharedPlace> Telling<P> {
@@ -31,41 +35,35 @@ impl<P: SharedPlace> Telling<P> {
         limit: Duration,
     ) -> Arc<dyn Engines<P>> {
         let (place, world) = (place.clone(), world.clone());
-        let (processes, order) = (processes.clone(), order.clone());
-        Arc::new(Self { place, world, processes, order, limit, calls: Arc::default() })
+        let (processes, order, calls) = (processes.clone(), order.clone(), AtomicUsize::new(0));
+        Arc::new(Self(Arc::new(Own { place, world, processes, order, limit, calls })))
     }
 }
 
 /// That of one group.
 struct Teller<P: SharedPlace> {
-    place: P,
     among: Arc<dyn Engine<P>>,
     members: Arc<[usize]>,
-    processes: Arc<Processes>,
-    order: Arc<Order>,
-    limit: Duration,
-    calls: Arc<AtomicUsize>,
+    own: Arc<Own<P>>,
 }
 
 impl<P: SharedPlace> Engines<P> for Telling<P> {
     fn of(&self, members: &Members) -> Arc<dyn Engine<P>> {
-        let (among, members) = (self.world.of(members), members.iter().collect());
-        let (place, processes, order) = (self.place.clone(), self.processes.clone(), self.order.clone());
-        let (limit, calls) = (self.limit, self.calls.clone());
-        Arc::new(Teller { place, among, members, processes, order, limit, calls })
+        let (among, own) = (self.0.world.of(members), self.0.clone());
+        Arc::new(Teller { among, members: members.iter().collect(), own })
     }
 }
 
 impl<P: SharedPlace> Teller<P> {
     /// The call, with a number of its own and its sentence, by which other processes know it.
     fn numbered(&self, call: &Call) -> Call {
-        let number = self.calls.fetch_add(1, Relaxed) + 1;
+        let number = self.own.calls.fetch_add(1, Relaxed) + 1;
         Call { number, told: Some(call.to_string().into()), ..call.clone() }
     }
     /// What came of a call, when this process has done its part in all of them.
     fn settled<T>(&self, outcome: Result<T>) -> Result<T> {
-        let outcome = outcome.inspect_err(|_| drop(self.order.quiet()))?;
-        self.order.settled().map(|()| outcome)
+        let outcome = outcome.inspect_err(|_| drop(self.own.order.quiet()))?;
+        self.own.order.settled().map(|()| outcome)
     }
     /// Tells all other processes what `of` gives for each place in the group, or none: members first, so that where this process
     /// is stopped half way, nobody outside of the group holds done what a member still waits for.
@@ -78,15 +76,15 @@ impl<P: SharedPlace> Teller<P> {
         of: impl Fn(Option<usize>) -> (Told, Vec<Cow<'a, [u8]>>),
     ) -> Result<()> {
         let place = |peer| self.members.iter().position(|&member| member == peer);
-        let others = || self.processes.others().map(|(peer, connection)| (peer, connection, place(peer)));
+        let others = || self.own.processes.others().map(|(peer, connection)| (peer, connection, place(peer)));
         let members = others().filter(|(_, _, place)| place.is_some());
         for (peer, connection, place) in members.chain(others().filter(|(_, _, place)| place.is_none())) {
             let (told, elements) = of(place);
             let sent = send(connection, &told, &elements);
             if sent.is_err_and(|why| matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)) {
                 let _ = connection.shutdown(Shutdown::Write); // half a frame went
-                let (missing, arrived) = (vec![peer], vec![self.processes.rank()]);
-                let (call, limit, chain) = (call.to_string(), self.limit, Vec::new());
+                let (missing, arrived) = (vec![peer], vec![self.own.processes.rank()]);
+                let (call, limit, chain) = (call.to_string(), self.own.limit, Vec::new());
                 return Err(CommError::Late { missing, arrived, call, limit, chain });
             }
         }
@@ -99,13 +97,13 @@ impl<P: SharedPlace> Teller<P> {
     unsafe fn tell_calls(&self, way: Way, rank: usize, calls: &[(Option<P::Ptr>, &Call)]) -> Result<()> {
         self.tell(calls[0].1, |peer| {
             let carried = calls.iter().map(|&(give, call)| {
-                let peer = peer.filter(|_| !self.place.joins());
-                let range = peer.map_or(0..0, |peer| wanted(call, self.members.len(), rank, peer));
+                let peer = peer.filter(|_| !self.own.place.joins());
+                let range = peer.map_or(0..0, |peer| call.wanted(self.members.len(), rank, peer));
                 let [from, len] = [range.start, range.len()].map(|elements| elements * call.elem.size);
                 let elements = match give.filter(|_| len > 0) {
                     None => Cow::Borrowed(&[][..]),
                     // SAFETY: the caller's promise; they are sent before this rank goes on.
-                    Some(give) => unsafe { self.place.bytes(P::raw(P::offset(give, from)).cast(), len) },
+                    Some(give) => unsafe { self.own.place.bytes(P::raw(P::offset(give, from)).cast(), len) },
                 };
                 ((call.clone(), [from, len]), elements)
             });
@@ -116,7 +114,7 @@ impl<P: SharedPlace> Teller<P> {
 }
 
 impl<P: SharedPlace> Engine<P> for Teller<P> {
-    unsafe fn now(&self, rank: usize, windows: Windows<P>, call: &Call) -> Result<()> {
+    unsafe fn now(&self, rank: usize, windows: Windows<P::Ptr>, call: &Call) -> Result<()> {
         let call = &self.numbered(call);
         // SAFETY: the caller's promise.
         let outcome = unsafe {
@@ -134,21 +132,14 @@ impl<P: SharedPlace> Engine<P> for Teller<P> {
         })?;
         self.among.values(rank, mine, call)
     }
-    unsafe fn start(&self, rank: usize, calls: &mut dyn Iterator<Item = (Windows<P>, Call)>) -> Result<Post> {
+    unsafe fn start(&self, rank: usize, calls: Calls<P::Ptr>) -> Result<Post> {
         let calls: Vec<_> = calls.map(|(windows, call)| (windows, self.numbered(&call))).collect();
         let told: Vec<_> = calls.iter().map(|(windows, call)| (windows.give, call)).collect();
+        let way = if told[0].1.is_message() { Way::Post } else { Way::Start };
         // SAFETY: the caller's promise.
         unsafe {
-            self.tell_calls(Way::Start, rank, &told)?;
+            self.tell_calls(way, rank, &told)?;
             self.among.start(rank, &mut calls.into_iter())
-        }
-    }
-    unsafe fn post(&self, rank: usize, window: Option<P::Ptr>, call: &Call) -> Result<Post> {
-        let call = &self.numbered(call);
-        // SAFETY: the caller's promise.
-        unsafe {
-            self.tell_calls(Way::Post, rank, &[(window, call)])?;
-            self.among.post(rank, window, call)
         }
     }
     fn finish(&self, post: Post, call: &Call) -> Result<()> {
@@ -160,6 +151,6 @@ impl<P: SharedPlace> Engine<P> for Teller<P> {
         let withdrawn = |_| (Told::Withdraw(self.members.clone(), post), Vec::new());
         let _ = self.tell(&"a request that is dropped", withdrawn); // who takes nothing is told of by the next call
         self.among.withdraw(post);
-        let _ = self.order.quiet(); // as above
+        let _ = self.own.order.quiet(); // as above
     }
 }

@@ -1,11 +1,12 @@
 //! The collectives of one group of threads, on the peers' memory.
 use super::messages::Messages;
-use super::reduction::{Into, nth_of, share};
+use super::reduction::{nth_of, share};
 use super::rendezvous::Rendezvous;
-use super::slow::{Slow, pause};
+use super::slow::Slow;
 use super::started::Started;
 use super::watch::Watch;
 use super::windows::AllWindows;
+use crate::engine::Calls;
 use crate::processes::Order;
 use crate::shared::{Joint, Jointly, PieceMoved, Reduction, SharedPlace};
 use crate::{Call, Counts, Engine, Op, Post, Result, Windows};
@@ -21,8 +22,6 @@ pub(super) struct Threads<P> {
     messages: Messages,
     started: Started,
     members: Arc<[usize]>, // ranks of the world
-    watch: Arc<Watch>,
-    slow: Option<Arc<Slow>>,
 }
 
 impl<P: SharedPlace> Threads<P> {
@@ -37,32 +36,11 @@ impl<P: SharedPlace> Threads<P> {
             place,
             apart,
             ranks: members.len(),
-            rendezvous: Rendezvous::new(members.clone(), watch.clone()),
+            rendezvous: Rendezvous::new(members.clone(), watch.clone(), slow.clone()),
             messages: Messages::new(members.clone(), watch.clone(), slow.clone()),
-            started: Started::new(members.clone(), watch.clone(), slow.clone()),
+            started: Started::new(members.clone(), watch.clone(), slow),
             members,
-            watch: watch.clone(),
-            slow,
         }
-    }
-    /// All meet, `work` runs, all part; over a slow link that takes its time.
-    #[inline]
-    fn collective(
-        &self,
-        rank: usize,
-        window: *mut (),
-        call: &Call,
-        work: impl FnOnce(&AllWindows),
-    ) -> Result<()> {
-        let mut met = None;
-        self.rendezvous.collective(rank, window, call, |windows| {
-            met = self.slow.as_ref().map(|slow| slow.met(call));
-            work(windows);
-        })?;
-        if let Some(until) = met {
-            pause(&self.watch, self.members[rank], until);
-        }
-        Ok(())
     }
     /// What is done for one rank of a started call when all have come.
     fn share(&self) -> impl Fn(usize, *mut (), &AllWindows, &Call) {
@@ -98,19 +76,17 @@ impl<P: SharedPlace> Threads<P> {
                 unsafe { self.place.copy(from, to, len * size) }
             }
         };
-        let join = |into, range| {
-            let reduction =
-                Reduction { windows, into, range, how: call.reduce.expect("a reduction"), elem: call.elem };
+        let join = |place, range| {
+            let how = call.reduce.expect("a reduction");
+            let reduction = Reduction { windows, elem: call.elem, range, how, place };
             // SAFETY: only this rank touches this range of the windows while it is inside, or only it writes.
             unsafe { self.place.reduce(&reduction) }
         };
         match call.op {
-            Op::AllReduce if self.apart.is_some() => join(Into::Place(to), 0..call.elements()),
-            Op::AllReduce => join(Into::All, share(rank, self.ranks, call.elements())),
-            Op::ReduceScatter => {
-                let [at, len] = call.block(call.one_list(), self.ranks, rank, call.elements());
-                join(Into::Place(to), at..at + len);
-            }
+            Op::AllReduce if self.apart.is_some() => join(Some(to.cast()), 0..call.elements()),
+            Op::AllReduce => join(None, share(rank, self.ranks, call.elements())),
+            Op::ReduceScatter => join(Some(to.cast()), call.wanted(self.ranks, rank, rank)),
+            Op::Barrier => {}
             _ => self.pieces(rank, windows, call, copy),
         }
     }
@@ -123,43 +99,47 @@ impl<P: SharedPlace> Threads<P> {
         call: &Call,
         mut copy: impl FnMut(usize, usize, usize, usize),
     ) {
-        match (call.op, &call.counts) {
-            (Op::AllGather, Some(Counts::Columns(n))) => {
-                for peer in 0..self.ranks {
-                    let its = nth_of(peer, call.cols, *n);
-                    for row in 0..call.rows {
-                        copy(peer, row * call.cols, row * n + its.start, its.len());
-                    }
+        if let Some(Counts::Columns(n)) = &call.counts {
+            for peer in 0..self.ranks {
+                let its = nth_of(peer, call.cols, *n);
+                for row in 0..call.rows {
+                    copy(peer, row * call.cols, row * n + its.start, its.len());
                 }
             }
-            (Op::AllGather, _) => {
-                for peer in 0..self.ranks {
-                    let [at, len] =
-                        call.block(call.one_list(), self.ranks, peer, call.takes(self.ranks, rank));
-                    copy(peer, 0, at, len);
-                }
-            }
-            (Op::Broadcast, _) if rank != call.root => copy(call.root, 0, 0, call.elements()),
-            (Op::Gather, _) if rank == call.root => {
-                for peer in 0..self.ranks {
-                    copy(peer, 0, peer * call.elements(), call.elements());
-                }
-            }
-            (Op::Scatter, _) => copy(call.root, rank * call.elements(), 0, call.elements()),
-            (Op::AllToAll, _) => {
-                let mut filled = 0;
-                for peer in 0..self.ranks {
-                    let [at, len] = match &windows.call(peer).counts {
-                        Some(Counts::Between(give, _)) => call.block(Some(give), self.ranks, rank, 0),
-                        _ => call.block(None, self.ranks, rank, call.elements()),
-                    };
-                    assert!(len <= call.takes(self.ranks, rank) - filled);
-                    copy(peer, at, filled, len);
-                    filled += len;
-                }
-            }
-            _ => {}
+            return;
         }
+        let (mut filled, room) = (0, call.takes(self.ranks, rank));
+        for peer in 0..self.ranks {
+            // Where blocks differ from rank to rank, who gives them says which they are.
+            let between = matches!(call.counts, Some(Counts::Between(..)));
+            let theirs = if between { windows.call(peer) } else { call };
+            let piece = theirs.wanted(self.ranks, peer, rank);
+            assert!(piece.len() <= room - filled);
+            copy(peer, piece.start, filled, piece.len());
+            filled += piece.len();
+        }
+    }
+    /// Offers a message, or asks for it: copies it if the other side has done so.
+    ///
+    /// # Safety
+    /// That of [`Engine::start`].
+    unsafe fn message(&self, rank: usize, [give, take]: [*mut (); 2], call: &Call) -> Result<Post> {
+        let sends = call.op == Op::Send;
+        let way = if sends { [rank, call.root] } else { [call.root, rank] };
+        let bytes = call.elements() * call.elem.size;
+        let copy = |source: *const u8, target, sender: &Call| {
+            if self.place.joins() {
+                let what =
+                    Jointly::Moved(vec![PieceMoved { from: way[0], to: way[1], source, target, bytes }]);
+                // SAFETY: the caller's promise, of both sides.
+                unsafe { self.join((way[0], sender), Vec::new(), what) }
+            } else if !(source.is_null() || target.is_null()) {
+                // SAFETY: as above.
+                unsafe { self.place.copy(source, target, bytes) }
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.messages.post(way, sends, if sends { give } else { take }.cast(), call, copy) }
     }
     /// What all ranks do in a call when all have come, where the place does it as a whole.
     ///
@@ -230,45 +210,32 @@ impl<T> Sent<T> {
 }
 
 impl<P: SharedPlace> Engine<P> for Threads<P> {
-    unsafe fn now(&self, rank: usize, windows: Windows<P>, call: &Call) -> Result<()> {
+    unsafe fn now(&self, rank: usize, windows: Windows<P::Ptr>, call: &Call) -> Result<()> {
         let both = [windows.give, windows.take].map(|window| window.map_or(null_mut(), P::raw));
         let [give, to] = both;
         let give = if self.place.joins() { from_ref(&both).cast_mut().cast() } else { give };
         // SAFETY: the caller's promise, of every rank: those who mean something else do not get this far.
-        self.collective(rank, give, call, |windows| unsafe { self.work(rank, to, windows, call) })
+        self.rendezvous.collective(rank, give, call, |windows| unsafe { self.work(rank, to, windows, call) })
     }
     fn values(&self, rank: usize, mine: &[u8], call: &Call) -> Result<Vec<Vec<u8>>> {
         let mut all = Vec::new();
-        self.collective(rank, from_ref(&mine).cast_mut().cast(), call, |windows| {
+        self.rendezvous.collective(rank, from_ref(&mine).cast_mut(), call, |windows| {
             // SAFETY: all windows are such slices, as all calls are equal, and are borrowed.
             all = (0..self.ranks).map(|peer| unsafe { *windows.of::<&[u8]>(peer) }.to_vec()).collect();
         })?;
         Ok(all)
     }
-    unsafe fn start(&self, rank: usize, calls: &mut dyn Iterator<Item = (Windows<P>, Call)>) -> Result<Post> {
+    unsafe fn start(&self, rank: usize, calls: Calls<P::Ptr>) -> Result<Post> {
         let raw = |window: Option<P::Ptr>| window.map_or(null_mut(), P::raw);
         let calls = calls.map(|(windows, call)| ([raw(windows.give), raw(windows.take)], call));
+        let mut calls = calls.peekable();
         // SAFETY: the caller's promise.
-        unsafe { self.started.post(rank, calls) }
-    }
-    unsafe fn post(&self, rank: usize, window: Option<P::Ptr>, call: &Call) -> Result<Post> {
-        let sends = call.op == Op::Send;
-        let way = if sends { [rank, call.root] } else { [call.root, rank] };
-        let bytes = call.elements() * call.elem.size;
-        let copy = |source, target, sender: &Call| {
-            if self.place.joins() {
-                let what =
-                    Jointly::Moved(vec![PieceMoved { from: way[0], to: way[1], source, target, bytes }]);
-                // SAFETY: the caller's promise, of both sides.
-                unsafe { self.join((way[0], sender), Vec::new(), what) }
-            } else if !(source.is_null() || target.is_null()) {
-                // SAFETY: as above.
-                unsafe { self.place.copy(source, target, bytes) }
+        unsafe {
+            match calls.next_if(|(_, call)| call.is_message()) {
+                Some((windows, call)) => self.message(rank, windows, &call),
+                None => self.started.post(rank, calls),
             }
-        };
-        let window = window.map_or(null_mut(), |window| P::raw(window).cast::<u8>());
-        // SAFETY: the caller's promise.
-        unsafe { self.messages.post(way, sends, window, call, copy) }
+        }
     }
     fn finish(&self, post: Post, call: &Call) -> Result<()> {
         if post.is_started() {

@@ -22,6 +22,6 @@ mod windows;
 mod world;
 
 pub use panics::{Within, caught};
-pub(crate) use reduction::{Into, Join, join_of, joined, joins};
+pub(crate) use reduction::{Join, join_of, joined, joins};
 pub(crate) use windows::AllWindows;
 pub use world::{RankError, Stuck, World};

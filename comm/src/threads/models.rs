@@ -75,7 +75,7 @@ impl Ranks {
     /// A world of so many ranks, of which the first `members` are a group.
     fn new(members: usize, world: usize) -> Arc<Self> {
         let watch = Arc::new(Watch::alone(world, PATIENT));
-        let place = Rendezvous::new((0..members).collect(), watch.clone());
+        let place = Rendezvous::new((0..members).collect(), watch.clone(), None);
         Arc::new(Self { watch, place, windows: (0..members).map(|_| Window::new()).collect() })
     }
     /// One collective of this rank: it writes `value`, meets the others, reads theirs, and may write again.

@@ -2,7 +2,7 @@
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
-use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::Path;
 use std::sync::Once;
 use tensor::count::Uncountable;
@@ -92,14 +92,10 @@ fn install() {
                 return before(info);
             }
             let trace = Some(Backtrace::capture()).filter(|t| t.status() == BacktraceStatus::Captured);
-            LAST.set(Some(Panic { message: describe(info), trace }));
+            let at = info.location().map(|at| (at.file(), at.line()));
+            LAST.set(Some(Panic { message: sentence(at, info.payload_as_str()), trace }));
         }));
     });
-}
-
-fn describe(info: &PanicHookInfo) -> String {
-    let (at, message) = (info.location(), info.payload_as_str());
-    sentence(at.map(|at| (at.file(), at.line())), message)
 }
 
 /// A panic as a sentence, with its place if that is one of this workspace: the whole path of a place in a library is of

@@ -8,21 +8,12 @@ use std::any::TypeId;
 use std::ops::Range;
 use tensor::{Bf16, Scalar};
 
-/// Reduces a range of elements of all windows.
+/// Reduces a range of elements of all windows: over what was reduced, in all of them, or to other memory, which begins there.
 ///
 /// # Safety
 /// All windows hold the range, and where the result goes has room for it; while this runs nobody else writes the range in
 /// a window, or touches it where the result goes.
-pub(crate) type Join = unsafe fn(&AllWindows, Into, Range<usize>, Reduce);
-
-/// Where the result of a reduction goes.
-#[derive(Clone, Copy)]
-pub(crate) enum Into {
-    /// Over what was reduced, in all windows.
-    All,
-    /// To other memory, which begins here.
-    Place(*mut ()),
-}
+pub(crate) type Join = unsafe fn(&AllWindows, Option<*mut u8>, Range<usize>, Reduce);
 
 /// Writes how numbers are reduced: only whether they are.
 #[allow(clippy::ref_option, clippy::trivially_copy_pass_by_ref)] // what serde calls
@@ -32,7 +23,7 @@ pub(crate) fn joins<S: Serializer>(join: &Option<Join>, to: S) -> Result<S::Ok, 
 
 /// Reads how numbers are reduced where a stand-in would: it takes nothing, so it reduces nothing.
 pub(crate) fn joined<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Join>, D::Error> {
-    unsafe fn never(_: &AllWindows, _: Into, _: Range<usize>, _: Reduce) {
+    unsafe fn never(_: &AllWindows, _: Option<*mut u8>, _: Range<usize>, _: Reduce) {
         unreachable!("a stand-in reduces nothing")
     }
     bool::deserialize(from).map(|joins| joins.then_some(never as Join))
@@ -56,15 +47,15 @@ fn compiled_here(number: TypeId) -> Option<Join> {
     }
 }
 
-unsafe fn join<S: Scalar>(windows: &AllWindows, into: Into, range: Range<usize>, how: Reduce) {
+unsafe fn join<S: Scalar>(windows: &AllWindows, to: Option<*mut u8>, range: Range<usize>, how: Reduce) {
     let all = (0..windows.ranks()).map(|rank| windows.of::<S>(rank));
-    match into {
+    match to {
         // SAFETY: the caller's promise.
-        Into::All => widest(
+        None => widest(
             #[inline(always)]
             || unsafe { reduce(&all, &all, range, how) },
         ),
-        Into::Place(to) => {
+        Some(to) => {
             let (all, len) = (all.map(|window| window.wrapping_add(range.start)), range.len());
             let to = std::iter::once(to.cast::<S>());
             // SAFETY: the caller's promise.

@@ -1,6 +1,7 @@
 //! Where the ranks of a group meet: each has a seat, shows its window and what it means to do with it, and waits.
+use super::slow::{Slow, pause};
 use super::watch::{Arrival, Broken, Comings, Watch};
-use super::windows::{AllWindows, Seat, Seats};
+use super::windows::{AllWindows, Seat};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{fence, yield_now};
@@ -13,16 +14,17 @@ pub(super) struct Rendezvous {
     seats: Arc<[Seat]>,
     ranks: Arc<[usize]>, // of the world
     watch: Arc<Watch>,
+    slow: Option<Arc<Slow>>,
     broken: Broken,
 }
 
 impl Rendezvous {
-    pub(super) fn new(ranks: Arc<[usize]>, watch: Arc<Watch>) -> Self {
+    pub(super) fn new(ranks: Arc<[usize]>, watch: Arc<Watch>, slow: Option<Arc<Slow>>) -> Self {
         let seats = ranks.iter().map(|_| Seat::default()).collect();
-        Self { seats, ranks, watch, broken: Broken::default() }
+        Self { seats, ranks, watch, slow, broken: Broken::default() }
     }
     /// One collective. All ranks of the group meet; where all mean the same, `work` runs and may touch their windows,
-    /// which stay public until all have done their work.
+    /// which stay public until all have done their work. Over a slow link that takes its time.
     ///
     /// # Errors
     /// Those of every call of a group.
@@ -34,13 +36,20 @@ impl Rendezvous {
         call: &Call,
         work: impl FnOnce(&AllWindows),
     ) -> Result<()> {
+        let (me, mut until) = (self.ranks[seat], None);
+        let work = |windows: &AllWindows| {
+            until = self.slow.as_ref().map(|slow| slow.met(call));
+            work(windows);
+        };
         let outcome = self.unbroken().and_then(|()| Visit::begin(self, seat, call)).and_then(|visit| {
             let outcome = self.meet(seat, window.cast(), call, work);
             visit.end(&outcome);
             outcome
         });
-        if let Err(error) = &outcome {
-            self.watch.blame(self.ranks[seat], error);
+        match (&outcome, until) {
+            (Err(error), _) => self.watch.blame(me, error),
+            (Ok(()), Some(until)) => pause(&self.watch, me, until),
+            (Ok(()), None) => {}
         }
         outcome
     }
@@ -55,7 +64,7 @@ impl Rendezvous {
         let inside = Inside::enter(&me.aside.inside);
         self.unbroken()?; // after having gone inside, or the one who leaves would not see us
         self.agree(seat, call, key)?;
-        work(&AllWindows::Seats(Seats(&self.seats)));
+        work(&AllWindows::Seats(&self.seats));
         drop(inside);
         self.arrive(seat, call)
     }
@@ -66,7 +75,7 @@ impl Rendezvous {
             if same && call.counts.is_none() {
                 continue;
             }
-            let theirs = AllWindows::Seats(Seats(&self.seats)).call(peer);
+            let theirs = AllWindows::Seats(&self.seats).call(peer);
             if !same || !call.fits(seat, theirs, peer) {
                 let (rank, peer) = (self.ranks[seat], self.ranks[peer]);
                 let (mine, theirs) = (call.to_string(), theirs.to_string());
@@ -160,7 +169,7 @@ mod tests {
     use std::time::Duration;
 
     fn place(ranks: usize, limit: Duration) -> Rendezvous {
-        Rendezvous::new((0..ranks).collect(), Arc::new(Watch::alone(ranks, limit)))
+        Rendezvous::new((0..ranks).collect(), Arc::new(Watch::alone(ranks, limit)), None)
     }
     fn enter(place: &Rendezvous, seat: usize, work: impl FnOnce(&AllWindows)) -> Result<()> {
         place.collective(seat, std::ptr::null_mut::<f32>(), &Call::barrier(), work)

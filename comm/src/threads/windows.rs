@@ -6,7 +6,7 @@ use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
 /// What peers look at lies in one cache line, what they rarely look at in another.
 #[repr(C, align(128))]
 #[derive(Default)]
-pub(super) struct Seat {
+pub(crate) struct Seat {
     pub(super) epoch: AtomicUsize, // how often this rank has arrived
     pub(super) window: AtomicPtr<()>,
     pub(super) key: [AtomicUsize; 3],
@@ -15,7 +15,7 @@ pub(super) struct Seat {
 }
 #[repr(align(64))]
 #[derive(Default)]
-pub(super) struct Aside {
+pub(crate) struct Aside {
     pub(super) inside: AtomicBool, // touches its peers' windows
     pub(super) busy: AtomicBool,   // is in a call
 }
@@ -23,17 +23,15 @@ pub(super) struct Aside {
 /// The windows of all ranks, for those who are inside.
 pub(crate) enum AllWindows<'a> {
     /// Of ranks that meet.
-    Seats(Seats<'a>),
+    Seats(&'a [Seat]),
     /// Of ranks that have posted a call.
     Posted(&'a [Option<Posted>]),
 }
-/// Where ranks that meet show theirs.
-pub(crate) struct Seats<'a>(pub(super) &'a [Seat]);
 impl<'a> AllWindows<'a> {
     /// How many ranks there are.
     pub(crate) fn ranks(&self) -> usize {
         match self {
-            Self::Seats(Seats(seats)) => seats.len(),
+            Self::Seats(seats) => seats.len(),
             Self::Posted(posted) => posted.len(),
         }
     }
@@ -41,7 +39,7 @@ impl<'a> AllWindows<'a> {
     #[inline(always)]
     pub(crate) fn of<S>(&self, rank: usize) -> *mut S {
         match self {
-            Self::Seats(Seats(seats)) => seats[rank].window.load(Relaxed).cast(),
+            Self::Seats(seats) => seats[rank].window.load(Relaxed).cast(),
             Self::Posted(posted) => posted[rank].as_ref().expect("all have come").give.cast(),
         }
     }
@@ -57,7 +55,7 @@ impl<'a> AllWindows<'a> {
     pub(super) fn call(&self, rank: usize) -> &'a Call {
         match self {
             // SAFETY: the call lives where its rank made it, and that rank does not leave while we are inside.
-            Self::Seats(Seats(seats)) => unsafe { &*seats[rank].call.load(Relaxed) },
+            Self::Seats(seats) => unsafe { &*seats[rank].call.load(Relaxed) },
             Self::Posted(posted) => &posted[rank].as_ref().expect("all have come").call,
         }
     }

@@ -107,7 +107,7 @@ fn every_category_is_named() {
     let mut seen: Vec<_> = (1..100).step_by(3).map(|share| named(&price, share)).collect();
     let generate = ["generate", "--prompt-ids", "1,2,3", "--max-new", "300"];
     seen.extend((60..100).step_by(2).map(|share| named(&generate, share)));
-    for category in Category::ALL {
+    for &category in Category::ALL {
         assert!(
             seen.iter().any(|name| name == category.name()),
             "{} is never named in {seen:?}",

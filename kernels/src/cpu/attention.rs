@@ -72,14 +72,10 @@ pub(super) fn take<S: CpuScalar<Wide: CpuScalar>>(
     rows: Rows<S>,
     scratch: Out<S::Wide>,
 ) {
-    if S::VECTORS {
-        super::widest(
-            #[inline(always)]
-            || take_body(attend, spans, qkv, rows, scratch),
-        );
-    } else {
-        take_body(attend, spans, qkv, rows, scratch);
-    }
+    super::wide_for::<S>(
+        #[inline(always)]
+        || take_body(attend, spans, qkv, rows, scratch),
+    );
 }
 
 /// Takes the blocks of keys of these spans into rows.

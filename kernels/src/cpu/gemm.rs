@@ -1,16 +1,9 @@
-//! C (+)= A·B: plain loops for every number; a library's and an own product for floats; few rows go by rows.
-use super::factor::{Factor, Sums, check, factor, sums};
-use super::few;
+//! C (+)= A·B: plain loops for every number; a library's product for floats.
+use super::factor::{Factor, Sums, check};
 use super::matrices::{In, Out};
-use super::panels::{self, Panels};
-#[cfg(target_arch = "x86_64")]
-use super::{gemm_avx512, gemv_avx512};
 use crate::Write;
 use gemm_common::Parallelism;
 use tensor::Scalar;
-
-/// Products of fewer rows than this stream the other factor once, row by row.
-const FEW: usize = 8;
 
 /// The definition.
 pub(super) fn plain<S: Scalar>(mut c: Out<S>, a: In<S>, b: In<S>, write: Write) {
@@ -72,37 +65,6 @@ macro_rules! by_library {
 by_library!(f32_by_library, f32, gemm_f32);
 by_library!(f64_by_library, f64, gemm_f64);
 
-/// C (+)= A·B in f64.
-pub(super) fn f64(c: Out<f64>, a: In<f64>, b: In<f64>, write: Write) {
-    check(&c, &a, &b);
-    // SAFETY: valid windows of fitting sizes; `c` is borrowed mutably, so it overlaps neither factor.
-    unsafe { f64_by_library([c.rows(), c.cols(), a.cols()], sums(&c, write), factor(&a), factor(&b)) };
-}
-
-/// The product for f32: by rows or columns where there are few, the own packed one where it runs, else the library's.
-#[inline(always)]
-pub(super) fn f32(c: Out<f32>, a: In<f32>, b: In<f32>, write: Write) {
-    check(&c, &a, &b);
-    let (size, to, a, b) = ([c.rows(), c.cols(), a.cols()], sums(&c, write), factor(&a), factor(&b));
-    let by_rows = b.col == 1;
-    // SAFETY: valid windows of fitting sizes; `c` is borrowed mutably, so it overlaps neither factor.
-    unsafe {
-        if c.rows() <= FEW && (by_rows || b.row == 1 && a.col == 1) {
-            return match by_rows {
-                #[cfg(target_arch = "x86_64")]
-                true if has_avx512() => gemv_avx512::product(size, to, a, b),
-                true => few::by_rows::<_, few::Plain>(size, to, a, b),
-                false => few::by_columns(size, to, a, b),
-            };
-        }
-        #[cfg(target_arch = "x86_64")]
-        if size[2] > 0 && has_avx512() {
-            return gemm_avx512::product(size, to, a, gemm_avx512::Right::Strided(b));
-        }
-        f32_by_library(size, to, a, b);
-    }
-}
-
 /// Whether the own product runs here.
 pub(super) fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -111,38 +73,12 @@ pub(super) fn has_avx512() -> bool {
     false
 }
 
-/// The factor's panels, for [`panels_f32`].
-#[inline(always)]
-pub(super) fn pack_f32(to: Out<f32>, b: In<f32>) {
-    #[cfg(target_arch = "x86_64")]
-    if has_avx512() {
-        use super::micro_avx512::NR;
-        assert!(to.is_contiguous() && to.cols() == NR);
-        assert_eq!(to.rows(), b.cols().div_ceil(NR) * b.rows());
-        // SAFETY: valid windows, of fitting sizes; `to` is borrowed mutably, so it does not overlap the factor.
-        return unsafe { gemm_avx512::pack_panels::<NR>(to.raw(), factor(&b), b.rows(), b.cols()) };
-    }
-    panels::pack(to, b);
-}
-
-/// The product with panels: they are read as they lie.
-#[inline(always)]
-pub(super) fn panels_f32(c: Out<f32>, a: In<f32>, b: &Panels<f32>, write: Write) {
-    #[cfg(target_arch = "x86_64")]
-    if let Some((first, apart)) = b.first().filter(|_| has_avx512() && a.cols() > 0) {
-        assert!([a.cols(), c.cols()] == b.size() && c.rows() == a.rows() && c.col_stride() == 1);
-        let (size, b) =
-            ([c.rows(), c.cols(), a.cols()], gemm_avx512::Right::Panels { first: first.raw(), apart });
-        // SAFETY: valid windows of fitting sizes; `c` is borrowed mutably, so it overlaps neither factor.
-        return unsafe { gemm_avx512::product(size, sums(&c, write), factor(&a), b) };
-    }
-    panels::product(c, a, b, write);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cpu::CpuScalar;
+    use crate::cpu::factor::{factor, sums};
+    use crate::cpu::few;
     use tensor::{Category, Cpu, Dual, F61, Field, Key, Tensor, mix};
 
     /// Small integers make every sum exact in every number, so all products must agree with the definition, for
@@ -212,7 +148,7 @@ mod tests {
                     1 => unsafe { few::by_columns(size, to, factors.0, factors.1) },
                     // SAFETY: as above.
                     2 => unsafe { f32_by_library(size, to, factors.0, factors.1) },
-                    _ => f32(c, a, b, write),
+                    _ => f32::gemm(c, a, b, write),
                 }
                 plain(truth.view_mut(), a, b, write);
                 assert_eq!(fast.read(), truth.read(), "{m}x{n}x{k} {write:?}, way {way}");

@@ -5,7 +5,7 @@
 //! M by 2048, K by 512 (or 256; A packed once), N by 288 (or 528; B packed, stays in L2), M by 8 (8 rows of A stay in L1),
 //! N by 48, K. Half of each cache is left to whoever shares the core.
 use super::factor::{Factor, Sums, aligned};
-use super::micro_avx512::{Ahead, MR, NR, NV, PORTIONS, Panel, Part, tile, together};
+use super::micro_avx512::{Ahead, MR, NR, NV, PORTIONS, Panel, tile, together};
 #[allow(clippy::wildcard_imports)] // two dozen intrinsics
 use std::arch::x86_64::*;
 use std::cell::RefCell;
@@ -79,31 +79,24 @@ pub(super) unsafe fn product([m, n, k]: [usize; 3], c: Sums<f32>, a: Factor<f32>
                         }
                     };
                     next.deal(mc.div_ceil(MR) * nc.div_ceil(NV * NR) * if few { PORTIONS } else { 1 });
-                    let a = a.from(first, p);
+                    let (a, next) = (a.from(first, p), &mut next);
                     for i in (0..mc).step_by(MR) {
                         if !direct && j == 0 && i % GROUP == 0 {
                             pack_panels::<MR>(pa.add(i * kc), a.from(i, 0).t(), kc, GROUP.min(mc - i));
                         }
                         for (jr, cols) in together(nc) {
                             let at = c.at.add((first + i) * c.ld + j + jr);
-                            let to = Part { at, ld: c.ld, cols, add: c.add || p > 0 };
+                            let to = Sums { at, ld: c.ld, add: c.add || p > 0 };
                             let beyond = if as_it_lies { jr } else { jr / NR * apart };
-                            let (rows, pb) = (MR.min(mc - i), Panel { at: pb.add(beyond), apart });
+                            let (size, pb) =
+                                ([MR.min(mc - i), cols, kc], Panel { at: pb.add(beyond), apart });
                             let (direct_a, packed_a) =
                                 ((a.from(i, 0).at, a.row), (pa.add(i * kc).cast_const(), 1));
                             match (direct, few) {
-                                _ if as_it_lies => {
-                                    tile::<1, true, false, true>(rows, kc, direct_a, pb, to, &mut next);
-                                }
-                                (true, true) => {
-                                    tile::<1, true, false, false>(rows, kc, direct_a, pb, to, &mut next);
-                                }
-                                (true, false) => {
-                                    tile::<1, false, false, false>(rows, kc, direct_a, pb, to, &mut next);
-                                }
-                                (false, _) => {
-                                    tile::<MR, false, false, false>(rows, kc, packed_a, pb, to, &mut next);
-                                }
+                                _ if as_it_lies => tile::<1, true, false, true>(size, direct_a, pb, to, next),
+                                (true, true) => tile::<1, true, false, false>(size, direct_a, pb, to, next),
+                                (true, false) => tile::<1, false, false, false>(size, direct_a, pb, to, next),
+                                (false, _) => tile::<MR, false, false, false>(size, packed_a, pb, to, next),
                             }
                         }
                     }

@@ -157,15 +157,15 @@ fn plain(rounds: usize) -> Vec<f32> {
     x.concat()
 }
 
-/// The same in vectors of one kind.
+/// The same in vectors of one kind: in each round a chain becomes `$step` of itself and the two `$terms`.
 #[cfg(target_arch = "x86_64")]
 macro_rules! in_vectors {
-    ($name:ident, $features:literal, $lanes:literal, $load:ident, $set:ident, $fmadd:ident, $store:ident) => {
+    ($($name:ident $features:literal, $lanes:literal $load:ident $store:ident, $step:ident($terms:expr);)*) => {$(
         #[target_feature(enable = $features)]
         fn $name(rounds: usize) -> Vec<f32> {
-            use std::arch::x86_64::{$fmadd, $load, $set, $store};
-            let (half, one) = black_box((0.5, 1.0));
-            let (half, one) = ($set(half), $set(one));
+            #[allow(clippy::wildcard_imports)] // those of one kind
+            use std::arch::x86_64::*;
+            let [a, b] = $terms;
             let mut values: Vec<f32> = (0..VECTORS * $lanes).map(|i| i as f32).collect();
             let mut x: [_; VECTORS] = std::array::from_fn(|v| {
                 // SAFETY: vector v is the v-th `$lanes` of the values.
@@ -173,7 +173,7 @@ macro_rules! in_vectors {
             });
             for _ in 0..rounds {
                 for x in &mut x {
-                    *x = $fmadd(*x, half, one);
+                    *x = $step(*x, a, b);
                 }
             }
             for (x, to) in x.into_iter().zip(values.chunks_exact_mut($lanes)) {
@@ -182,39 +182,20 @@ macro_rules! in_vectors {
             }
             values
         }
-    };
+    )*};
 }
+// `pairs` are of bf16: in each round x = x + 1·1 + 1·½.
 #[cfg(target_arch = "x86_64")]
-in_vectors!(avx512, "avx512f", 16, _mm512_loadu_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_storeu_ps);
-#[cfg(target_arch = "x86_64")]
-in_vectors!(avx2, "avx2,fma", 8, _mm256_loadu_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_storeu_ps);
-
-/// What chain i, begun with i, comes to in so many rounds of x = x + 1·1 + 1·½.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bf16")]
-fn pairs(rounds: usize) -> Vec<f32> {
-    use std::arch::x86_64::{
-        __m512bh, __m512i, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_set1_epi32, _mm512_storeu_ps,
-    };
-    // SAFETY: both are 512 bits, of which all are numbers.
-    let of =
-        |pair: i32| unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(black_box(pair))) };
-    let (ones, half) = (of(0x3F80_3F80), of(0x3F80_3F00));
-    let mut values: Vec<f32> = (0..VECTORS * LINE).map(|i| i as f32).collect();
-    let mut x: [_; VECTORS] = std::array::from_fn(|v| {
-        // SAFETY: vector v is the v-th line of the values.
-        unsafe { _mm512_loadu_ps(values[v * LINE..][..LINE].as_ptr()) }
-    });
-    for _ in 0..rounds {
-        for x in &mut x {
-            *x = _mm512_dpbf16_ps(*x, ones, half);
-        }
-    }
-    for (x, to) in x.into_iter().zip(values.chunks_exact_mut(LINE)) {
-        // SAFETY: as many floats as a vector has.
-        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), x) };
-    }
-    values
+in_vectors! {
+    avx512 "avx512f", 16 _mm512_loadu_ps _mm512_storeu_ps,
+        _mm512_fmadd_ps(black_box([0.5, 1.0]).map(|x| _mm512_set1_ps(x)));
+    avx2 "avx2,fma", 8 _mm256_loadu_ps _mm256_storeu_ps,
+        _mm256_fmadd_ps(black_box([0.5, 1.0]).map(|x| _mm256_set1_ps(x)));
+    pairs "avx512f,avx512bf16", 16 _mm512_loadu_ps _mm512_storeu_ps,
+        _mm512_dpbf16_ps(black_box([0x3F80_3F80, 0x3F80_3F00]).map(|pair| {
+            // SAFETY: both are 512 bits, of which all are numbers.
+            unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(pair)) }
+        }));
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! Up to 8×48 of C from rows of A and panels of B with AVX-512: the innermost loop of the products of f32 and of bf16.
-use super::factor::Factor;
+use super::factor::{Factor, Sums};
 use std::arch::asm;
 #[allow(clippy::wildcard_imports)] // two dozen intrinsics
 use std::arch::x86_64::*;
@@ -71,15 +71,6 @@ pub(super) fn together(n: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// A tile of C: where it begins, elements from row to row, how many columns, and whether it is added to.
-#[derive(Clone, Copy)]
-pub(super) struct Part {
-    pub at: *mut f32,
-    pub ld: usize,
-    pub cols: usize,
-    pub add: bool,
-}
-
 /// A panel of B: where its rows begin, and elements to the next one; of B as it lies, elements from row to row.
 #[derive(Clone, Copy)]
 pub(super) struct Panel {
@@ -91,7 +82,7 @@ pub(super) struct Panel {
 /// In pairs an element of A or B is two of bf16, for two steps of K. As it lies, B is not in panels: its rows are rows in memory.
 ///
 /// # Safety
-/// A and B have `k` such steps, C `rows` rows; the CPU has AVX-512F, and for pairs AVX512-BF16.
+/// A and B have `k` such steps, C so many rows and columns; the CPU has AVX-512F, and for pairs AVX512-BF16.
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn tile<
     const NEXT: usize,
@@ -99,19 +90,20 @@ pub(super) unsafe fn tile<
     const PAIRS: bool,
     const AS_IT_LIES: bool,
 >(
-    rows: usize,
-    k: usize,
+    [rows, cols, k]: [usize; 3],
     a: (*const f32, usize),
     b: Panel,
-    c: Part,
+    c: Sums<f32>,
     next: &mut Ahead,
 ) {
-    assert!(!AS_IT_LIES || c.cols.is_multiple_of(NR), "beyond {} columns lie those of no row", c.cols);
+    assert!(!AS_IT_LIES || cols.is_multiple_of(NR), "beyond {cols} columns lie those of no row");
     macro_rules! sizes {
         ($($r:literal $v:literal),*) => {
-            match (rows, c.cols.div_ceil(NR)) {
+            match (rows, cols.div_ceil(NR)) {
                 // SAFETY: the caller's promise, for this many rows and panels.
-                $(($r, $v) => unsafe { micro::<$r, $v, NEXT, PORTIONED, PAIRS, AS_IT_LIES>(k, a, b, c, next) },)*
+                $(($r, $v) => unsafe {
+                    micro::<$r, $v, NEXT, PORTIONED, PAIRS, AS_IT_LIES>([cols, k], a, b, c, next)
+                },)*
                 (_, panels) => unreachable!("a tile of {rows} rows and {panels} panels"),
             }
         };
@@ -152,10 +144,10 @@ unsafe fn micro<
     const PAIRS: bool,
     const AS_IT_LIES: bool,
 >(
-    k: usize,
+    [cols, k]: [usize; 2],
     (a, ld): (*const f32, usize),
     b: Panel,
-    c: Part,
+    c: Sums<f32>,
     next: &mut Ahead,
 ) {
     const STEPS: usize = 4;
@@ -237,7 +229,7 @@ unsafe fn micro<
         }
         for r in 0..R {
             for v in 0..V {
-                let (at, mask) = (c.at.wrapping_add(r * c.ld + NR * v), mask(c.cols - NR * v));
+                let (at, mask) = (c.at.wrapping_add(r * c.ld + NR * v), mask(cols - NR * v));
                 let before = if c.add { _mm512_maskz_loadu_ps(mask, at) } else { _mm512_setzero_ps() };
                 _mm512_mask_storeu_ps(at, mask, _mm512_add_ps(acc[r][v], before));
             }

@@ -43,16 +43,18 @@ use tensor::{
     Bf16, Cpu, Device, Dropout, Dual, F61, Host, Index, KernelKind, Profile, Scalar, View, ViewMut,
 };
 
+/// Runs a kernel's body by vectors, where loops over the number gain from them.
+#[inline]
+fn wide_for<S: CpuScalar>(body: impl FnOnce()) {
+    if S::VECTORS { widest(body) } else { body() }
+}
+
 /// Runs a kernel's body with the widest vectors the machine has; a profile that is being taken records it under its name.
 #[inline]
 fn run<S: CpuScalar>(cpu: &Cpu<S>, called: (&'static str, KernelKind), body: impl FnOnce()) {
     let profile = cpu.profile();
     let from = profile.and_then(Profile::now);
-    if S::VECTORS {
-        widest(body);
-    } else {
-        body();
-    }
+    wide_for::<S>(body);
     if let (Some(profile), Some(from)) = (profile, from) {
         profile.kernel(called, from, cpu.meter().flops());
     }

@@ -1,10 +1,17 @@
 //! The numbers that the host computes with, and what each of them overrides.
+use super::factor::{check, factor, sums};
+use super::gemm::has_avx512;
 use super::matrices::{In, Out};
-use super::panels::Panels;
+use super::panels::{self, Panels};
 use super::scalar::CpuScalar;
-use super::{bf16, gemm, gemm_field};
+use super::{bf16, few, gemm, gemm_field};
+#[cfg(target_arch = "x86_64")]
+use super::{gemm_avx512, gemv_avx512, micro_avx512::NR};
 use crate::Write;
 use tensor::{Bf16, Dual, Field, Scalar};
+
+/// Products of f32 of fewer rows than this stream the other factor once, row by row.
+const FEW: usize = 8;
 
 /// What is the same for every number that is its own wide number.
 macro_rules! as_wide_as_sums {
@@ -24,21 +31,56 @@ impl CpuScalar for f32 {
     const TILE: [usize; 2] = [32, 256];
     const PANEL: usize = 16;
     const VECTORS: bool = true;
+    /// By rows or columns where there are few, the own packed one where it runs, else the library's.
     #[inline(always)]
     fn gemm(c: Out<f32>, a: In<f32>, b: In<f32>, write: Write) {
-        gemm::f32(c, a, b, write);
+        check(&c, &a, &b);
+        let (size, to, a, b) = ([c.rows(), c.cols(), a.cols()], sums(&c, write), factor(&a), factor(&b));
+        let by_rows = b.col == 1;
+        // SAFETY: valid windows of fitting sizes; `c` is borrowed mutably, so it overlaps neither factor.
+        unsafe {
+            if c.rows() <= FEW && (by_rows || b.row == 1 && a.col == 1) {
+                return match by_rows {
+                    #[cfg(target_arch = "x86_64")]
+                    true if has_avx512() => gemv_avx512::product(size, to, a, b),
+                    true => few::by_rows::<_, few::Plain>(size, to, a, b),
+                    false => few::by_columns(size, to, a, b),
+                };
+            }
+            #[cfg(target_arch = "x86_64")]
+            if size[2] > 0 && has_avx512() {
+                return gemm_avx512::product(size, to, a, gemm_avx512::Right::Strided(b));
+            }
+            gemm::f32_by_library(size, to, a, b);
+        }
     }
     as_wide_as_sums!();
     fn panel(n: usize) -> usize {
-        if gemm::has_avx512() { Self::PANEL } else { n.max(1) }
+        if has_avx512() { Self::PANEL } else { n.max(1) }
     }
     #[inline(always)]
     fn pack(to: Out<f32>, b: In<f32>) {
-        gemm::pack_f32(to, b);
+        #[cfg(target_arch = "x86_64")]
+        if has_avx512() {
+            assert!(to.is_contiguous() && to.cols() == NR);
+            assert_eq!(to.rows(), b.cols().div_ceil(NR) * b.rows());
+            // SAFETY: valid windows, of fitting sizes; `to` is borrowed mutably, so it does not overlap the factor.
+            return unsafe { gemm_avx512::pack_panels::<NR>(to.raw(), factor(&b), b.rows(), b.cols()) };
+        }
+        panels::pack(to, b);
     }
+    /// Panels are read as they lie.
     #[inline(always)]
     fn gemm_panels(c: Out<f32>, a: In<f32>, b: &Panels<f32>, write: Write) {
-        gemm::panels_f32(c, a, b, write);
+        #[cfg(target_arch = "x86_64")]
+        if let Some((first, apart)) = b.first().filter(|_| has_avx512() && a.cols() > 0) {
+            assert!([a.cols(), c.cols()] == b.size() && c.rows() == a.rows() && c.col_stride() == 1);
+            let size = [c.rows(), c.cols(), a.cols()];
+            let b = gemm_avx512::Right::Panels { first: first.raw(), apart };
+            // SAFETY: valid windows of fitting sizes; `c` is borrowed mutably, so it overlaps neither factor.
+            return unsafe { gemm_avx512::product(size, sums(&c, write), factor(&a), b) };
+        }
+        panels::product(c, a, b, write);
     }
 }
 
@@ -48,7 +90,10 @@ impl CpuScalar for f64 {
     const VECTORS: bool = true;
     #[inline(always)]
     fn gemm(c: Out<f64>, a: In<f64>, b: In<f64>, write: Write) {
-        gemm::f64(c, a, b, write);
+        check(&c, &a, &b);
+        let size = [c.rows(), c.cols(), a.cols()];
+        // SAFETY: valid windows of fitting sizes; `c` is borrowed mutably, so it overlaps neither factor.
+        unsafe { gemm::f64_by_library(size, sums(&c, write), factor(&a), factor(&b)) };
     }
     as_wide_as_sums!();
 }

@@ -4,7 +4,7 @@ use crate::model::tests::{GOLDEN, folder, fused, golden, tensors, write};
 use crate::names::tests::OWN;
 use std::path::PathBuf;
 use tempfile::TempDir;
-use tensor::safetensors::{File, Shards};
+use tensor::safetensors::File;
 
 fn to(dir: &Path, dtype: Option<Dtype>) -> (TempDir, Converted) {
     let out = tempfile::tempdir().unwrap();
@@ -17,7 +17,7 @@ fn why(model: &Model, out: &Path, dtype: Option<Dtype>) -> String {
 }
 /// The bytes of every tensor, by name.
 fn bytes(dir: &Path) -> Vec<(String, Dtype, Vec<u64>)> {
-    let shards = Shards::open(dir).unwrap();
+    let shards = File::open_folder(dir).unwrap();
     let of = |(name, _, numbers): (String, _, Vec<f64>)| {
         let dtype = shards.info(&name).unwrap().dtype;
         (name, dtype, numbers.into_iter().map(f64::to_bits).collect())

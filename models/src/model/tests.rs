@@ -20,7 +20,7 @@ pub(crate) fn golden(name: &str) -> PathBuf {
 }
 /// All tensors of a folder.
 pub(crate) fn tensors(dir: &Path) -> Vec<Tensor> {
-    let shards = Shards::open(dir).unwrap();
+    let shards = File::open_folder(dir).unwrap();
     let all = shards.names().map(|name| {
         let shape = shards.info(name).unwrap().shape.clone();
         let (rows, cols) = (shape[..shape.len() - 1].iter().product(), shape[shape.len() - 1]);

@@ -3,11 +3,11 @@ use super::*;
 use crate::Config;
 use crate::model::tests::{self as model, GOLDEN};
 use std::collections::BTreeSet;
-use tensor::safetensors::Shards;
+use tensor::safetensors::File;
 
-fn golden(name: &str) -> (Config, Shards) {
+fn golden(name: &str) -> (Config, File) {
     let dir = model::golden(name);
-    (Config::read(&dir.join("config.json")).unwrap(), Shards::open(&dir).unwrap())
+    (Config::read(&dir.join("config.json")).unwrap(), File::open_folder(&dir).unwrap())
 }
 
 /// A dense block, and one with four experts of three features and two more that all tokens share.

@@ -1,5 +1,5 @@
-//! A file to read: checked whole when it is opened, touched only where numbers are read.
-use super::dtype::{Dtype, is_float};
+//! Tensors to read: a file is checked whole when it is opened, and touched only where numbers are read.
+use super::dtype::{Dtype, is_float, size};
 use super::header::{self, Header};
 use super::{Error, Flaw, Info, Matrix, Storable};
 use crate::files;
@@ -9,18 +9,57 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A safetensors file, or the bytes of one in memory. Clones share it.
+/// Tensors in a safetensors file, in the bytes of one, or in several files ([`File::open_folder`]). Clones share them.
 #[derive(Clone)]
-pub struct File(Arc<Checked>);
+pub struct File(pub(super) Arc<Indexed>);
+
+/// The files, and which of them has a tensor.
+pub(super) struct Indexed {
+    pub(super) path: String, // of the one file, or of the index of several
+    pub(super) files: Vec<Part>,
+    pub(super) place: BTreeMap<String, usize>,
+}
 
 /// Mapped, or in memory.
 type Bytes = Box<dyn AsRef<[u8]> + Send + Sync>;
 
-struct Checked {
+/// One file, checked whole.
+pub(super) struct Part {
     bytes: Bytes,
-    header: Header,
+    pub(super) header: Header,
     path: String,
     seen: Option<Arc<Tallies>>,
+}
+
+impl Part {
+    pub(super) fn open(path: &Path) -> Result<Self, Error> {
+        let (file, _) = files::open(path)?;
+        // SAFETY: whoever changes a file in place while it is mapped breaks the rule of `File::open`; ours replace it.
+        let map = unsafe { Mmap::map(&file) }.map_err(files::Error::system("map", path))?;
+        Self::check(Box::new(map), path.display().to_string(), true)
+    }
+    fn check(bytes: Bytes, path: String, is_mapped: bool) -> Result<Self, Error> {
+        let all = (*bytes).as_ref();
+        let header = header::parse(all).map_err(Flaw::of(&path))?;
+        let see = || seen::mapped(&path, all, header.end, header.tensors.keys());
+        let seen = is_mapped.then(see).flatten();
+        Ok(Self { bytes, header, path, seen })
+    }
+    fn bytes(&self, info: &Info) -> &[u8] {
+        let (begin, end) = info.data_offsets;
+        &(*self.bytes).as_ref()[self.header.end..][begin..end]
+    }
+    fn wrong_dtype(&self, name: &str, info: &Info, wanted: &str) -> Error {
+        let (name, wanted) = (name.to_owned(), wanted.to_owned());
+        Flaw::of(&self.path)(Flaw::WrongDtype { name, seen: info.dtype, wanted })
+    }
+}
+
+impl From<Part> for File {
+    fn from(part: Part) -> Self {
+        let place = part.header.tensors.keys().map(|name| (name.clone(), 0)).collect();
+        Self(Arc::new(Indexed { path: part.path.clone(), files: vec![part], place }))
+    }
 }
 
 impl File {
@@ -32,43 +71,42 @@ impl File {
     /// # Errors
     /// If there is no such file, or it is not whole and without contradiction.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let (file, _) = files::open(path)?;
-        // SAFETY: whoever changes a file in place while it is mapped breaks the rule above; ours replace it.
-        let map = unsafe { Mmap::map(&file) }.map_err(files::Error::system("map", path))?;
-        Self::check(Box::new(map), path.display().to_string(), true)
+        Part::open(path).map(Self::from)
     }
     /// A file that is part of the program; `name` stands for the path in messages.
     ///
     /// # Errors
     /// If it is not whole and without contradiction.
     pub fn from_static(bytes: &'static [u8], name: &str) -> Result<Self, Error> {
-        Self::check(Box::new(bytes), name.to_owned(), false)
-    }
-    fn check(bytes: Bytes, path: String, is_mapped: bool) -> Result<Self, Error> {
-        let all = (*bytes).as_ref();
-        let header = header::parse(all).map_err(Flaw::of(&path))?;
-        let see = || seen::mapped(&path, all, header.end, header.tensors.keys());
-        let seen = is_mapped.then(see).flatten();
-        Ok(Self(Arc::new(Checked { bytes, header, path, seen })))
+        Part::check(Box::new(bytes), name.to_owned(), false).map(Self::from)
     }
 
+    /// The one file, or the index of several: for messages.
+    pub fn path(&self) -> &str {
+        &self.0.path
+    }
     /// The tensors' names, in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.header.tensors.keys().map(String::as_str)
+        self.0.place.keys().map(String::as_str)
     }
-    /// The tensors' names as they lie in the file: in the order in which they were written.
+    /// The tensors' names as they lie, file after file: in the order in which they were written.
     pub fn in_order(&self) -> Vec<&str> {
-        let mut all: Vec<_> = self.0.header.tensors.iter().collect();
-        all.sort_by_key(|(name, info)| (info.data_offsets, *name));
+        let mut all: Vec<_> = self.0.place.iter().collect();
+        all.sort_by_key(|(name, at)| (**at, self.0.files[**at].header.tensors[*name].data_offsets, *name));
         all.into_iter().map(|(name, _)| name.as_str()).collect()
     }
     /// What the tensor called `name` is.
     pub fn info(&self, name: &str) -> Option<&Info> {
-        self.0.header.tensors.get(name)
+        self.held(name).map(|(_, info)| info)
     }
-    /// What its writer noted in the file.
+    fn held(&self, name: &str) -> Option<(&Part, &Info)> {
+        let part = &self.0.files[*self.0.place.get(name)?];
+        Some((part, &part.header.tensors[name]))
+    }
+    /// What the writer of the first file noted in it.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
-        &self.0.header.metadata
+        static NOTHING: BTreeMap<String, String> = BTreeMap::new();
+        self.0.files.first().map_or(&NOTHING, |part| &part.header.metadata)
     }
 
     /// The matrix called `name`, of exactly this shape `[rows, cols]`, of floats of any kind from 16 bits on.
@@ -95,60 +133,63 @@ impl File {
         wanted: &[usize],
         fits: impl Fn(&[usize]) -> bool,
     ) -> Result<Matrix<'_>, Error> {
-        let info = self.find(name, wanted, fits)?;
+        let (part, info) = self.find(name, wanted, fits)?;
         if !is_float(info.dtype) {
-            return Err(self.wrong_dtype(name, info, "F64, F32, F16 or BF16"));
+            return Err(part.wrong_dtype(name, info, "F64, F32, F16 or BF16"));
         }
-        let tally = self.0.seen.as_ref().and_then(|seen| seen.get(name));
-        Ok(Matrix::new(self.bytes(info), info.dtype, shape, tally))
+        let tally = part.seen.as_ref().and_then(|seen| seen.get(name));
+        Ok(Matrix::new(part.bytes(info), info.dtype, shape, tally))
+    }
+    /// All numbers of the tensor called `name`, whatever its shape, as one row; none if there is no such tensor, or its
+    /// numbers are no floats of 16 bits or more.
+    pub fn flat(&self, name: &str) -> Option<Matrix<'_>> {
+        let (dtype, _, bytes) = self.whole(name)?;
+        is_float(dtype).then(|| Matrix::new(bytes, dtype, [1, bytes.len() / size(dtype)], None))
     }
     /// All numbers of the tensor called `name`, of exactly this shape and kind; for small things.
     ///
     /// # Errors
     /// If there is none, or it has another shape or dtype.
     pub fn values<T: Storable>(&self, name: &str, shape: &[usize]) -> Result<Vec<T>, Error> {
-        let info = self.find(name, shape, |seen| seen == shape)?;
+        let (part, info) = self.find(name, shape, |seen| seen == shape)?;
         if info.dtype != T::DTYPE {
-            return Err(self.wrong_dtype(name, info, &T::DTYPE.to_string()));
+            return Err(part.wrong_dtype(name, info, &T::DTYPE.to_string()));
         }
-        Ok(self.bytes(info).chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
-    }
-    /// Where it comes from, for messages.
-    pub(super) fn path(&self) -> &str {
-        &self.0.path
+        Ok(part.bytes(info).chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
     }
     /// All of a tensor: its dtype, its shape, its bytes.
-    pub(super) fn whole(&self, name: &str) -> Option<(Dtype, &[usize], &[u8])> {
-        let info = self.info(name)?;
-        Some((info.dtype, &info.shape, self.bytes(info)))
+    pub fn whole(&self, name: &str) -> Option<(Dtype, &[usize], &[u8])> {
+        let (part, info) = self.held(name)?;
+        Some((info.dtype, &info.shape, part.bytes(info)))
     }
-    fn bytes(&self, info: &Info) -> &[u8] {
-        let (begin, end) = info.data_offsets;
-        &(*self.0.bytes).as_ref()[self.0.header.end..][begin..end]
+    /// Whether two tensors are there and have the same dtype, shape and bytes; all of these are then read.
+    pub fn equal(&self, name: &str, other: &str) -> bool {
+        self.whole(name).is_some_and(|one| self.whole(other) == Some(one))
     }
-    fn find(&self, name: &str, wanted: &[usize], fits: impl Fn(&[usize]) -> bool) -> Result<&Info, Error> {
-        let Some(info) = self.info(name) else {
-            return Err(Flaw::missing(&self.0.path, name, self.0.header.tensors.keys()));
+    fn find(
+        &self,
+        name: &str,
+        wanted: &[usize],
+        fits: impl Fn(&[usize]) -> bool,
+    ) -> Result<(&Part, &Info), Error> {
+        let Some((part, info)) = self.held(name) else {
+            return Err(Flaw::missing(&self.0.path, name, self.0.place.keys()));
         };
         if !fits(&info.shape) {
             let (name, seen, wanted) = (name.to_owned(), info.shape.clone(), wanted.to_owned());
-            return Err(Flaw::of(&self.0.path)(Flaw::Shape { name, seen, wanted }));
+            return Err(Flaw::of(&part.path)(Flaw::Shape { name, seen, wanted }));
         }
-        Ok(info)
-    }
-    fn wrong_dtype(&self, name: &str, info: &Info, wanted: &str) -> Error {
-        let (name, wanted) = (name.to_owned(), wanted.to_owned());
-        Flaw::of(&self.0.path)(Flaw::WrongDtype { name, seen: info.dtype, wanted })
+        Ok((part, info))
     }
 }
 
 #[cfg(test)]
 impl File {
     pub(super) fn from_memory(bytes: Vec<u8>) -> Result<Self, Error> {
-        Self::check(Box::new(bytes), "memory".to_owned(), false)
+        Part::check(Box::new(bytes), "memory".to_owned(), false).map(Self::from)
     }
     pub(super) fn begin(&self) -> usize {
-        self.0.header.end
+        self.0.files[0].header.end
     }
     pub(super) fn bytes_of(&self, name: &str) -> &[u8] {
         self.whole(name).unwrap().2

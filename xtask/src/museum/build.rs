@@ -118,7 +118,8 @@ fn error(message: &Value) -> Option<String> {
 /// Runs cargo in the copy, with the target folder that holds the crates of others: whether it built everything, and its
 /// messages.
 fn cargo(scratch: &Scratch, arguments: &[&str]) -> Result<(bool, Vec<Value>), String> {
-    let mut cargo = scratch.cargo();
+    let mut cargo = crate::cargo();
+    cargo.current_dir(&scratch.tree).env_remove("EXHIBIT").env("CARGO_TARGET_DIR", &scratch.target);
     cargo.args(arguments).args(["--quiet", "--locked", "--message-format=json"]);
     cargo.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
     let output = cargo.stderr(Stdio::inherit()).output();

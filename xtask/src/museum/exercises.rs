@@ -5,7 +5,6 @@ use super::header::{Exercise, Killer};
 use super::run::Ended;
 use super::{Scratch, each, ran, scratch};
 use std::fs::{self, File};
-use std::path::Path;
 
 /// The folder of the patches.
 pub(super) const FOLDER: &str = "docs/break";
@@ -69,8 +68,7 @@ fn accepted(
     let file = file.ok_or_else(|| format!("{path} changes no file"))?;
     let at = scratch.tree.join(file);
     let (before, time) = (fs::read(&at).map_err(cannot)?, fs::metadata(&at).and_then(|of| of.modified()));
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
-    fs::copy(root.join(file), &at).map_err(cannot)?; // without the patches of others
+    fs::copy(crate::root().join(file), &at).map_err(cannot)?; // without the patches of others
     scratch::apply(&scratch.tree, &patch, false)?;
     let said = build::checked(scratch);
     fs::write(&at, before).map_err(cannot)?;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::cmp::Ordering;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tensor::safetensors::{File, Info, Shards};
+use tensor::safetensors::{File, Info};
 use tensor::{Bf16, Scalar};
 
 const SUFFIX: &str = ".safetensors";
@@ -31,7 +31,7 @@ pub struct Unmatched {
 pub(super) struct Section {
     /// The file's name, less `.safetensors`.
     pub(super) name: String,
-    pub(super) tensors: Shards,
+    pub(super) tensors: File,
     /// The [sequence, position] of each row, where the writer noted them.
     pub(super) rows: Option<Vec<[usize; 2]>>,
     /// Whether the run's numbers are bf16, as its writer noted, whatever these are.
@@ -58,7 +58,7 @@ impl Source {
         let is_model = |name: &str| name == "model.safetensors" || name == "model.safetensors.index.json";
         let is_dump = files.iter().any(|file| PROGRAM.contains(&stem(file).as_str()));
         let sections = if !is_dump && names(path)?.iter().any(|name| is_model(name)) {
-            vec![Section::of("model", Shards::open(path)?)]
+            vec![Section::of("model", File::open_folder(path)?)]
         } else {
             files.iter().map(|file| Section::read(file)).collect::<Result<_>>()?
         };
@@ -82,9 +82,9 @@ impl Source {
 
 impl Section {
     fn read(file: &Path) -> Result<Self> {
-        Ok(Self::of(&stem(file), File::open(file)?.into()))
+        Ok(Self::of(&stem(file), File::open(file)?))
     }
-    fn of(name: &str, tensors: Shards) -> Self {
+    fn of(name: &str, tensors: File) -> Self {
         let mut order: Vec<String> = tensors.in_order().into_iter().map(str::to_owned).collect();
         if order.is_sorted() {
             order.sort_by(|a, b| natural(a, b));
@@ -92,7 +92,7 @@ impl Section {
         if name == "gradients" {
             order.reverse();
         }
-        let noted = |key: &str| tensors.metadata()?.get(key).cloned();
+        let noted = |key: &str| tensors.metadata().get(key).cloned();
         let rows = noted("rows").and_then(|rows| serde_json::from_str(&rows).ok());
         let is_bf16 = noted("number").is_some_and(|number| number == Bf16::NAME);
         Self { name: name.to_owned(), tensors, rows, is_bf16, order }

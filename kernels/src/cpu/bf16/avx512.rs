@@ -5,7 +5,7 @@
 //! in the upper. As it is it is a row of pairs; each half moved up is a row of f32.
 use super::super::factor::{Factor, Sums};
 use super::super::gemm_avx512::transpose;
-use super::super::micro_avx512::{Ahead, MR, NR, NV, Panel, Part, tile, together};
+use super::super::micro_avx512::{Ahead, MR, NR, NV, Panel, tile, together};
 use super::blocks::Inner;
 #[allow(clippy::wildcard_imports)] // a dozen intrinsics
 use std::arch::x86_64::*;
@@ -40,13 +40,12 @@ impl<const PAIRS: bool> Inner for Avx512<PAIRS> {
         let k = height(k, PAIRS);
         for i in (0..m).step_by(MR) {
             for (j, cols) in together(n) {
-                let to = Part { at: c.at.wrapping_add(i * c.ld + j), ld: c.ld, cols, add: c.add };
+                let to = Sums { at: c.at.wrapping_add(i * c.ld + j), ..c };
+                let size = [MR.min(m - i), cols, k];
                 let (a, b) =
                     (a.at.wrapping_add(i * k), Panel { at: b.at.wrapping_add(j * k), apart: k * NR });
                 // SAFETY: panels that were packed, and a part of the caller's window.
-                unsafe {
-                    tile::<MR, false, PAIRS, false>(MR.min(m - i), k, (a, 1), b, to, &mut Ahead::none());
-                }
+                unsafe { tile::<MR, false, PAIRS, false>(size, (a, 1), b, to, &mut Ahead::none()) };
             }
         }
     }

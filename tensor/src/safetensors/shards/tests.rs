@@ -25,7 +25,7 @@ fn folder(index: &str) -> TempDir {
     folder
 }
 fn why(folder: &TempDir) -> String {
-    let why = Shards::open(folder.path()).err().unwrap().to_string();
+    let why = File::open_folder(folder.path()).err().unwrap().to_string();
     why.replace(&format!("{}", folder.path().display()), "DIR")
 }
 
@@ -34,7 +34,7 @@ fn why(folder: &TempDir) -> String {
 fn tensors_come_as_they_lie_and_as_one_row() {
     let folder = folder(MAP);
     write(&folder, WHOLE, &[("b", 7.0), ("c", 8.0), ("a", 9.0)]);
-    let whole = Shards::open(folder.path()).unwrap();
+    let whole = File::open_folder(folder.path()).unwrap();
     assert_eq!(
         (whole.in_order(), whole.names().collect::<Vec<_>>()),
         (vec!["b", "c", "a"], vec!["a", "b", "c"])
@@ -47,20 +47,20 @@ fn tensors_come_as_they_lie_and_as_one_row() {
     let mut writer = Writer::create(&folder.path().join(WHOLE), &BTreeMap::new(), &counts).unwrap();
     writer.tensor("n", &[1u64]).unwrap();
     writer.finish().unwrap();
-    assert!(Shards::open(folder.path()).unwrap().flat("n").is_none());
+    assert!(File::open_folder(folder.path()).unwrap().flat("n").is_none());
 }
 
 /// Kills: a tensor looked for in the first file only, an index preferred to the whole file.
 #[test]
 fn tensors_are_read_from_the_file_that_has_them() {
     let folder = folder(MAP);
-    let shards = Shards::open(folder.path()).unwrap();
+    let shards = File::open_folder(folder.path()).unwrap();
     assert_eq!(shards.path(), folder.path().join(INDEX).display().to_string());
     assert_eq!(shards.names().collect::<String>(), "abc");
     let at = |name: &str| shards.matrix(name, [1, 2]).unwrap().get(0, 1);
     assert_eq!((at("a"), at("b"), at("c")), (1.0, 2.0, 1.0));
     assert_eq!(shards.info("c").unwrap().shape, [1, 2]);
-    assert!(shards.info("d").is_none() && shards.metadata().unwrap().is_empty());
+    assert!(shards.info("d").is_none() && shards.metadata().is_empty());
     assert!(
         shards.equal("a", "c")
             && !shards.equal("a", "b")
@@ -76,7 +76,7 @@ fn tensors_are_read_from_the_file_that_has_them() {
     assert!(said.ends_with("2.safetensors: tensor \"b\" has shape [1, 2], wanted [2, 1]"), "{said}");
 
     write(&folder, WHOLE, &[("b", 7.0)]);
-    let whole = Shards::open(folder.path()).unwrap();
+    let whole = File::open_folder(folder.path()).unwrap();
     assert_eq!(
         (whole.names().collect::<String>(), whole.matrix("b", [1, 2]).unwrap().get(0, 0)),
         ("b".into(), 7.0)
@@ -154,7 +154,7 @@ fn a_folder_without_safetensors_says_what_it_has() {
         assert_eq!(why(&folder), format!("DIR: the weights are in {name}, {wanted}"));
     }
     write(&folder, WHOLE, &[("a", 1.0)]);
-    assert!(Shards::open(folder.path()).is_ok());
+    assert!(File::open_folder(folder.path()).is_ok());
 }
 
 /// Kills: whatever panics when a byte of an index is lost or changed, and an index that is taken for what it is not.
@@ -167,7 +167,7 @@ fn broken_indices_do_no_harm() {
         let mut index = MAP.as_bytes().to_vec();
         index[at] ^= change;
         fs::write(&path, &index).unwrap();
-        if let Ok(shards) = Shards::open(folder.path()) {
+        if let Ok(shards) = File::open_folder(folder.path()) {
             assert_eq!(shards.names().collect::<String>(), "abc");
             opened += 1;
         }
@@ -175,11 +175,11 @@ fn broken_indices_do_no_harm() {
     assert!((50..500).contains(&opened), "{opened}"); // what is beside the map does not matter
     for len in 0..MAP.len() {
         fs::write(&path, &MAP[..len]).unwrap();
-        assert!(Shards::open(folder.path()).is_err());
+        assert!(File::open_folder(folder.path()).is_err());
     }
     for i in 0..500u64 {
         let noise: Vec<u8> = (0..i).map(|j| mix(i << 32 | j) as u8).collect();
         fs::write(&path, noise).unwrap();
-        assert!(Shards::open(folder.path()).is_err());
+        assert!(File::open_folder(folder.path()).is_err());
     }
 }

@@ -1,5 +1,8 @@
 //! An enumeration with names: one line per variant, from which the list, the count and the names derive.
 
+/// An enumeration of variants that have names: `listed! { /// Docs. Name { /// Docs. Variant = "variant", } }`. Who calls it
+/// depends on `serde`.
+#[macro_export]
 macro_rules! listed {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
         $(#[$about])*
