@@ -74,7 +74,7 @@ struct Handed<D: Kernels> {
     chosen: Index<D::Place>,
     loss: Option<RouterLoss<D::Wide>>,
     plan: Dispatch<D::Place>,
-    rows: Vec<usize>, // tokens of each etp rank
+    rows: [Vec<usize>; 2], // tokens of each etp rank, and copies
 }
 
 /// What backward needs of forward.
@@ -206,7 +206,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
             own.drop_beyond(most, counts.before);
         }
         let all = routing::of_all(&self.mesh, &own, (stated.as_ref(), cx))?;
-        let rows = all[self.ep.rank()].iter().map(|of| of.list.len() / k).collect();
+        let rows = [k, 1].map(|each| all[self.ep.rank()].iter().map(|of| of.list.len() / each).collect());
         let all: Vec<_> = all.iter().map(|of| Routing::together(of)).collect();
         let experts = (experts.count, &self.room);
         let plan = <X as Exchange<D>>::plan(&self.exchange, &self.ep, &all, experts, device.place());
@@ -226,22 +226,18 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
     }
     /// Starts to bring a row of every token of this rank and its etp peers to their experts.
     fn begin(&self, handed: &Handed<D>, x: &Tensor<D>) -> Result<Request<D>> {
-        let x = self.etp.all_gather_v(x, &handed.rows)?;
+        let x = self.etp.all_gather_v(x, &handed.rows[Carried::Tokens as usize])?;
         self.exchange.begin(&handed.plan, x, Carried::Tokens)
     }
     /// Of what the experts here give, or need of their input, each token's sum: of those of this rank.
     fn back(&self, handed: &Handed<D>, y: Partial<D>) -> Result<Tensor<D>> {
         let y = y.through(|y| self.exchange.back(&handed.plan, y, Carried::Tokens))?;
-        y.reduce_scatter_v(&self.etp, &handed.rows)
+        y.reduce_scatter_v(&self.etp, &handed.rows[Carried::Tokens as usize])
     }
     /// The same of each copy's gate.
     fn back_to_gates(&self, handed: &Handed<D>, by: Partial<D::Wide>) -> Result<Tensor<D::Wide>> {
         let by = by.through(|by| self.exchange.back(&handed.plan, by, Carried::Copies))?;
-        by.reduce_scatter_v(&self.etp, &self.copies(handed))
-    }
-    /// How many gates each etp rank has.
-    fn copies(&self, handed: &Handed<D>) -> Vec<usize> {
-        handed.rows.iter().map(|rows| rows * self.experts.copies()).collect()
+        by.reduce_scatter_v(&self.etp, &handed.rows[Carried::Copies as usize])
     }
     /// What tokens, cut over tensor ranks, are where the stream has them all.
     fn like(&self, x: &Stream<D>, y: Stream<D>) -> Result<Stream<D>> {
@@ -268,7 +264,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         let shared = self.shared.as_ref().map(|layer| layer.forward(cx, x.clone())).transpose()?; // meanwhile
         let rows = self.exchange.end(&handed.plan, rows.wait()?, Carried::Tokens);
         let copies = gates.rows() * self.experts.copies();
-        let by = self.etp.all_gather_v(&gates.reshaped(copies, 1), &self.copies(&handed))?;
+        let by = self.etp.all_gather_v(&gates.reshaped(copies, 1), &handed.rows[Carried::Copies as usize])?;
         let by = self.exchange.begin(&handed.plan, by, Carried::Copies)?.wait()?;
         let by = self.exchange.end(&handed.plan, by, Carried::Copies);
         let up = expert_columns(&rows, &handed.plan.counts, &self.up.matrices()?);

@@ -3,7 +3,7 @@
 use crate::deal;
 use crate::step::{Act, Cell, Plan, Unit, check};
 use crate::strategies::lists::list;
-use layers::{About, Choice, Takes};
+use layers::{About, Choice};
 use std::ops::Range;
 
 list! { dyn Schedule, |schedule| schedule.about();
@@ -67,17 +67,8 @@ impl From<&'static dyn Schedule> for Pipeline {
 /// The schedule of a model that is not split into stages: each microbatch forward and backward, one after the other.
 pub struct Alone;
 
-static ALONE: About = About {
-    name: "one stage",
-    axis: None,
-    choice: Choice::Schedule,
-    word: "none",
-    takes: Takes::Nothing,
-    shares: |_, _| vec![],
-    paper: "",
-    chapter: None,
-    hints: &[("", "")],
-};
+static ALONE: About =
+    About { name: "one stage", word: "none", hints: &[("", "")], ..About::of(None, Choice::Schedule) };
 
 impl Schedule for Alone {
     fn about(&self) -> &'static About {

@@ -4,8 +4,7 @@ mod held;
 
 pub use held::HeldBytes;
 
-use crate::{At, Stages};
-use crate::{Batch, Layout, Result, Scheme, Trainer, budget, session};
+use crate::{At, Batch, Layout, Result, Scheme, Stages, Trainer, budget, session};
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta};
 use layers::{Design, Kind, Param, TokenShards};

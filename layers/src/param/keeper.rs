@@ -110,7 +110,8 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
             if written { param.begin_sum().map(|()| param.gradient.whole.take()) } else { Ok(None) }
         };
         let unit = self.unit(params).1;
-        unit.gradients.now(InPlace::ReduceScatter, params, Param::ranks, lend, Param::take_sum)
+        unit.gradients.begin(InPlace::ReduceScatter, params, Param::ranks, lend)?;
+        unit.gradients.end(params, Param::take_sum)
     }
     /// All ranks complete the same units in the same order.
     fn complete(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
@@ -146,7 +147,8 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
         }
         let give = |param: &mut Param<D>, shard| param.gradient.shard = Some(shard);
         let lend = |param: &mut Param<D>| Ok(param.gradient.shard.take());
-        self.model.gradients.now(SUM, params, Param::peers, lend, give)?;
+        self.model.gradients.begin(SUM, params, Param::peers, lend)?;
+        self.model.gradients.end(params, give)?;
         params.iter_mut().try_for_each(|param| param.end_sum())
     }
     /// Values that rest whole are gathered.
@@ -285,18 +287,6 @@ impl<D: Kernels> Calls<D> {
     /// The last tensor in the list of a call: that of the first parameter which has not got its own.
     fn give_back(&mut self, call: usize) -> Tensor<D> {
         self.all[call].tensors.pop().expect("as many as were lent")
-    }
-    /// Calls with what `lend` gives of parameters, each over its group, from the beginning to the end.
-    fn now<N: Kernels<Place = D::Place>>(
-        &mut self,
-        how: InPlace,
-        params: &mut [&mut Param<N>],
-        group: fn(&Param<N>) -> Option<&Group<D::Place>>,
-        lend: impl Fn(&mut Param<N>) -> Result<Option<Tensor<D>>>,
-        give: impl Fn(&mut Param<N>, Tensor<D>),
-    ) -> Result<()> {
-        self.begin(how, params, group, lend)?;
-        self.end(params, give)
     }
     /// Starts them.
     fn begin<N: Kernels<Place = D::Place>>(

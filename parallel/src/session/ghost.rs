@@ -31,5 +31,6 @@ fn erased<D: Kernels>(
 ) -> Result<()> {
     let (device, mesh) = (kernels::meta_of::<D>(), scheme.layout.ghost(rank)?);
     limit.inspect(|&bytes| device.meter().limit(bytes));
-    Uncountable::caught(|| program(scheme.ghost(scheme.layout.place(&device, &mesh, &Random { seed: 0 }))))?
+    let at = scheme.layout.place(&device, &mesh, &Random { seed: 0 });
+    Uncountable::caught(|| program(scheme.place(at, |other| other)))?
 }

@@ -3,17 +3,17 @@
 use super::shards::TokenShards;
 use kernels::{Indexed, Segment, Span};
 use std::ops::Range;
-use tensor::{Index, Place};
+use tensor::Place;
 
 /// Tokens, one sequence after the other.
-pub struct Tokens<P: Place> {
+pub(crate) struct Tokens<P: Place> {
     first: usize, // number of the first sequence in the step
-    shards: TokenShards,
-    parts: Vec<Segment>, // of each sequence what all ranks together go through; rows counted over all of them
-    of: Vec<usize>,      // of each segment of queries, the part
-    queries: Indexed<Segment, P>, // this rank's
-    spans: Indexed<Span, P>,
-    memory: Indexed<Span, P>,
+    pub(super) shards: TokenShards,
+    pub(super) parts: Vec<Segment>, // of each sequence what all ranks together go through; rows counted over all of them
+    pub(super) of: Vec<usize>,      // of each segment of queries, the part
+    pub(super) queries: Indexed<Segment, P>, // this rank's
+    pub(super) spans: Indexed<Span, P>,
+    pub(super) memory: Indexed<Span, P>,
     memory_lengths: Vec<usize>, // one for each sequence, or none
     of_ranks: Vec<usize>,       // lengths of the parts of all data ranks, if they are told
     parts_of: Vec<usize>,       // how many of these each has
@@ -41,11 +41,6 @@ impl<P: Place> Tokens<P> {
         self.first = 0;
         self.memory_lengths.clear();
         self.parts_of.clear();
-        self.place(None);
-    }
-    /// Leaves to this rank what these shards say.
-    pub(crate) fn share(&mut self, shards: TokenShards) {
-        self.shards = shards;
         self.place(None);
     }
     /// Tells of the tokens of all ranks: the lengths of each data rank's parts.
@@ -136,32 +131,5 @@ impl<P: Place> Tokens<P> {
             }
         }
         self.place_memory();
-    }
-    /// What this call goes through of each sequence, on all ranks that share it.
-    pub(crate) fn parts(&self) -> &[Segment] {
-        &self.parts
-    }
-    pub(crate) fn shards(&self) -> TokenShards {
-        self.shards
-    }
-    /// Of which part each of this rank's segments is.
-    pub(crate) fn of(&self) -> &[usize] {
-        &self.of
-    }
-    /// This rank's tokens, sequence by sequence.
-    pub fn list(&self) -> &[Segment] {
-        self.queries.list()
-    }
-    /// The tokens, where kernels read them.
-    pub(crate) fn on(&self, place: &P) -> &Index<P> {
-        self.queries.on(place)
-    }
-    /// Which queries see which keys.
-    pub(crate) fn spans(&self) -> &Indexed<Span, P> {
-        &self.spans
-    }
-    /// Each sequence's tokens, and its memory's.
-    pub(crate) fn memory(&self) -> &Indexed<Span, P> {
-        &self.memory
     }
 }
