@@ -96,9 +96,6 @@ pub struct Pending<D: Kernels> {
     down: (Tensor<D>, Split<D>), // dO and H
 }
 
-type SharedSaved<D> = Option<<SharedFeedForward<D> as Layer<D>>::Saved>;
-type SharedPending<D> = Option<<SharedFeedForward<D> as Layer<D>>::Pending>;
-
 impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D, X> {
     /// Parameters `name.router[D,E]`, `name.router.bias[1,E]` where there is one, `name.experts.gate_up[E·D,2F]` or `.up[E·D,F]`,
     /// `name.experts.down[E·D,F]`, and those of the shared expert.
@@ -248,8 +245,8 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
 impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertFeedForward<D, X> {
     type In = Stream<D>; // X[B,D]
     type Out = Stream<D>; // Y[B,D]
-    type Saved = (Kept<Saved<D>>, SharedSaved<D>);
-    type Pending = (Pending<D>, SharedPending<D>);
+    type Saved = (Kept<Saved<D>>, Option<<SharedFeedForward<D> as Layer<D>>::Saved>);
+    type Pending = (Pending<D>, Option<<SharedFeedForward<D> as Layer<D>>::Pending>);
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
         let own = x.clone().in_region(self.region);
@@ -273,10 +270,8 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         drop(hidden);
         let y = own.with(self.back(&handed, y)?);
         let y = self.like(&x, y)?;
-        let (y, shared) = match shared {
-            Some((other, saved)) => (join(y, &other), Some(saved)),
-            None => (y, None),
-        };
+        let (other, shared) = shared.unzip();
+        let y = other.iter().fold(y, join);
         let saved = cx.keep(Saved { x: own, scores: [logits, lse], handed, rows, up, by });
         Ok((y, (saved, shared)))
     }
@@ -291,10 +286,8 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         let counts = &handed.plan.counts;
         let own = dy.clone().in_region(self.region);
         let d_out = self.begin(&handed, own.share())?;
-        let shared = match (&mut self.shared, shared) {
-            (Some(layer), Some(saved)) => Some(layer.backward_input(cx, saved, dy.clone())?), // meanwhile
-            _ => None,
-        };
+        let both = self.shared.as_mut().zip(shared);
+        let shared = both.map(|(layer, saved)| layer.backward_input(cx, saved, dy.clone())).transpose()?; // meanwhile
         let d_out = self.exchange.end(&handed.plan, d_out.wait()?, Carried::Tokens);
         let dh = expert_columns(&d_out, counts, &self.down.matrices()?);
         let hidden = apply(self.kind, &up);
@@ -311,10 +304,8 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         let dlogits: Tensor<D> = router_backward(&dx.device().clone(), scores, of, loss, &self.terms);
         let dx = plus(dx, &router_input_gradient(&dlogits, &self.router.whole()?));
         let dx = self.like(&dy, own.with(dx))?;
-        let (dx, shared) = match shared {
-            Some((other, pending)) => (join(dx, &other), Some(pending)),
-            None => (dx, None),
-        };
+        let (other, shared) = shared.unzip();
+        let dx = other.iter().fold(dx, join);
         let counts = handed.plan.counts;
         Ok((dx, (Pending { x, dlogits, counts, up: (rows, dup), down: (d_out, hidden) }, shared)))
     }

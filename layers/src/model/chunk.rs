@@ -119,9 +119,13 @@ impl<D: Kernels> Chunk<D> {
     pub fn params(&mut self) -> Params<'_, D> {
         let Self { ends: Ends { embedding, end, .. }, runs, .. } = self;
         let mut all = Params::new();
-        embedding.iter_mut().for_each(|embedding| embedding.params(&mut all));
+        if let Some(embedding) = embedding {
+            embedding.params(&mut all);
+        }
         runs.iter_mut().flatten().for_each(|block| block.params(&mut all));
-        end.iter_mut().for_each(|end| end.params(&mut all));
+        if let Some(end) = end {
+            end.params(&mut all);
+        }
         all
     }
     /// One microbatch forward through run number `run`; the last stage is told what is wanted.

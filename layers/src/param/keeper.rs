@@ -72,7 +72,7 @@ const SUM: InPlace = InPlace::AllReduce(Reduce::Sum);
 impl<D: Kernels> Keeper<D> {
     /// Of parameters that rest so, if they are trained and several ranks sum their gradients.
     pub fn new(rests: Rests) -> Self {
-        Self { rests, units: Vec::new(), model: Unit::of(Arc::default(), ALL) }
+        Self { rests, units: Vec::new(), model: Unit::of(Arc::default(), "the model") }
     }
     /// The unit of these parameters, and its number.
     fn unit(&mut self, params: &[&mut Param<D>]) -> (usize, &mut Unit<D>) {
@@ -233,7 +233,7 @@ impl<D: Kernels> Param<D> {
 
 impl<D: Kernels> Unit<D> {
     fn of(first: Arc<str>, name: &str) -> Self {
-        let [gradients, values] = [OF, "values of "].map(|of| format!("{of}{name}").into());
+        let [gradients, values] = ["gradients of ", "values of "].map(|of| format!("{of}{name}").into());
         Self { first, gradients: Calls::of(gradients), values: Calls::of(values) }
     }
     /// Gathers the values of which only shards are here, where they are wanted, if that was not begun before.
@@ -323,19 +323,12 @@ impl<D: Kernels> Calls<D> {
     }
 }
 
-/// How the label of a sum of gradients begins.
-const OF: &str = "gradients of ";
-/// What all parameters are called in a label.
-const ALL: &str = "the model";
-/// Between names in a label.
-const AND: &str = ", ";
-
 /// What these parameters are called together: by the longest part that their names share, or else by all names.
 fn name<D: Kernels>(params: &[&mut Param<D>]) -> String {
     let first: &str = params.first().map_or("", |param| param.name());
     let parts = first.rmatch_indices('.').map(|(dot, _)| &first[..dot]);
     let shared = |part: &&str| params.iter().all(|param| is_within(param.name(), part));
-    let names = || params.iter().map(|param| &**param.name()).collect::<Vec<_>>().join(AND);
+    let names = || params.iter().map(|param| &**param.name()).collect::<Vec<_>>().join(", ");
     std::iter::once(first).chain(parts).find(shared).map_or_else(names, str::to_string)
 }
 

@@ -154,7 +154,9 @@ impl<D: Kernels> Cx<D> {
     /// The numbers in this call of the tokens of each rank that tokens are dealt to ([`TokenShards::numbers`]), if that was
     /// [told](Cx::among); else nothing.
     pub fn numbers_of_ranks(&self) -> Vec<Vec<Range<usize>>> {
-        self.tokens.numbers()
+        let mut lengths = self.tokens.of_ranks.iter().copied();
+        let mut of_rank = |&parts: &usize| lengths.by_ref().take(parts).collect::<Vec<_>>();
+        self.tokens.shards.numbers(self.tokens.parts_of.iter().map(&mut of_rank))
     }
     /// Of each sequence what this call goes through, on all ranks that share its tokens; rows are counted over all of them.
     pub fn parts(&self) -> &[Segment] {

@@ -2,7 +2,6 @@
 //! this as device indices, which are made once a microbatch.
 use super::shards::TokenShards;
 use kernels::{Indexed, Segment, Span};
-use std::ops::Range;
 use tensor::Place;
 
 /// Tokens, one sequence after the other.
@@ -14,9 +13,9 @@ pub(crate) struct Tokens<P: Place> {
     pub(super) queries: Indexed<Segment, P>, // this rank's
     pub(super) spans: Indexed<Span, P>,
     pub(super) memory: Indexed<Span, P>,
-    memory_lengths: Vec<usize>, // one for each sequence, or none
-    of_ranks: Vec<usize>,       // lengths of the parts of all data ranks, if they are told
-    parts_of: Vec<usize>,       // how many of these each has
+    memory_lengths: Vec<usize>,      // one for each sequence, or none
+    pub(super) of_ranks: Vec<usize>, // lengths of the parts of all data ranks, if they are told
+    pub(super) parts_of: Vec<usize>, // how many of these each has
 }
 
 impl<P: Place> Default for Tokens<P> {
@@ -52,12 +51,6 @@ impl<P: Place> Tokens<P> {
             self.of_ranks.extend(lengths);
             self.parts_of.push(self.of_ranks.len() - before);
         }
-    }
-    /// The numbers of all ranks' tokens, if they were told.
-    pub(crate) fn numbers(&self) -> Vec<Vec<Range<usize>>> {
-        let mut lengths = self.of_ranks.iter().copied();
-        let mut of_rank = |&parts: &usize| lengths.by_ref().take(parts).collect::<Vec<_>>();
-        self.shards.numbers(self.parts_of.iter().map(&mut of_rank))
     }
     /// Numbers sequences from this one of the step's.
     pub(crate) fn number_from(&mut self, first: usize) {
