@@ -2,8 +2,8 @@
 //!
 //! Start with [`mod@linear::column`]: one strategy, one file, its equations, its code, its proof. What ranks hold is said by
 //! types ([`ops`]): a forgotten all-reduce does not compile. What lies where is said by [`Placement`]s, from which
-//! gradient sync, clipping, gathering and loading follow. A rank's part of a pipeline is a [`Stage`] of
-//! chunks here; in which order chunks run, and how a batch is cut into microbatches, is decided in the crate `parallel`.
+//! gradient sync, clipping, gathering and loading follow. A rank's part of a model is a [`Chunk`] of
+//! runs of blocks; in which order these run, and how a batch is cut into microbatches, is decided in the crate `parallel`.
 pub mod attention;
 pub mod embedding;
 pub mod error;
@@ -39,18 +39,18 @@ pub use model::hooks::Hooks;
 pub use model::part::{Block, Part};
 pub use model::record::{Activations, Record, RecordedActivation, Touched};
 pub use model::spec::Spec;
-pub use model::stage::{Ending, Half, Input, Output, Stage, Targets, Wanted};
+pub use model::stage::{Ending, Half, Input, Output, Targets, Wanted};
 pub use model::strategy::{About, Choice, Shared, Sharing, Sizes, Strategy, Takes};
 pub use model::uses::Uses;
 
 pub use norm::Norm;
 pub use param::keeper::Keeper;
-pub use param::optimizer::{Kind, Optimizer};
+pub use param::optimizer::Optimizer;
 pub use param::placement::{Pieces, Placed, Placement, Section};
 pub use param::shards::{Rest, Rests};
 pub use param::values::{Draw, Even, Numbers, Random, Values};
 pub use param::{Param, Wide};
 pub use shape::{
-    Balance, Biases, Blocks, Experts, FeedForward, Groups, NormKind, Objective, Positions, Rates, Scoring,
-    Shape, SharedExpert, Window, counted,
+    Balance, Biases, Blocks, Experts, FeedForward, Groups, Kind, NormKind, Objective, Positions, Rates,
+    Scoring, Shape, SharedExpert, Window, counted,
 };

@@ -74,7 +74,7 @@ struct Handed<D: Kernels> {
     chosen: Index<D::Place>,
     loss: Option<RouterLoss<D::Wide>>,
     plan: Dispatch<D::Place>,
-    rows: Vec<usize>, // tokens of each etp rank
+    rows: [Vec<usize>; 2], // tokens of each etp rank, and copies
 }
 
 /// What backward needs of forward.
@@ -95,9 +95,6 @@ pub struct Pending<D: Kernels> {
     up: (Tensor<D>, Split<D>),   // R and dU
     down: (Tensor<D>, Split<D>), // dO and H
 }
-
-type SharedSaved<D> = Option<<SharedFeedForward<D> as Layer<D>>::Saved>;
-type SharedPending<D> = Option<<SharedFeedForward<D> as Layer<D>>::Pending>;
 
 impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D, X> {
     /// Parameters `name.router[D,E]`, `name.router.bias[1,E]` where there is one, `name.experts.gate_up[E·D,2F]` or `.up[E·D,F]`,
@@ -206,7 +203,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
             own.drop_beyond(most, counts.before);
         }
         let all = routing::of_all(&self.mesh, &own, (stated.as_ref(), cx))?;
-        let rows = all[self.ep.rank()].iter().map(|of| of.list.len() / k).collect();
+        let rows = [k, 1].map(|each| all[self.ep.rank()].iter().map(|of| of.list.len() / each).collect());
         let all: Vec<_> = all.iter().map(|of| Routing::together(of)).collect();
         let experts = (experts.count, &self.room);
         let plan = <X as Exchange<D>>::plan(&self.exchange, &self.ep, &all, experts, device.place());
@@ -226,22 +223,18 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
     }
     /// Starts to bring a row of every token of this rank and its etp peers to their experts.
     fn begin(&self, handed: &Handed<D>, x: &Tensor<D>) -> Result<Request<D>> {
-        let x = self.etp.all_gather_v(x, &handed.rows)?;
+        let x = self.etp.all_gather_v(x, &handed.rows[Carried::Tokens as usize])?;
         self.exchange.begin(&handed.plan, x, Carried::Tokens)
     }
     /// Of what the experts here give, or need of their input, each token's sum: of those of this rank.
     fn back(&self, handed: &Handed<D>, y: Partial<D>) -> Result<Tensor<D>> {
         let y = y.through(|y| self.exchange.back(&handed.plan, y, Carried::Tokens))?;
-        y.reduce_scatter_v(&self.etp, &handed.rows)
+        y.reduce_scatter_v(&self.etp, &handed.rows[Carried::Tokens as usize])
     }
     /// The same of each copy's gate.
     fn back_to_gates(&self, handed: &Handed<D>, by: Partial<D::Wide>) -> Result<Tensor<D::Wide>> {
         let by = by.through(|by| self.exchange.back(&handed.plan, by, Carried::Copies))?;
-        by.reduce_scatter_v(&self.etp, &self.copies(handed))
-    }
-    /// How many gates each etp rank has.
-    fn copies(&self, handed: &Handed<D>) -> Vec<usize> {
-        handed.rows.iter().map(|rows| rows * self.experts.copies()).collect()
+        by.reduce_scatter_v(&self.etp, &handed.rows[Carried::Copies as usize])
     }
     /// What tokens, cut over tensor ranks, are where the stream has them all.
     fn like(&self, x: &Stream<D>, y: Stream<D>) -> Result<Stream<D>> {
@@ -252,8 +245,8 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
 impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertFeedForward<D, X> {
     type In = Stream<D>; // X[B,D]
     type Out = Stream<D>; // Y[B,D]
-    type Saved = (Kept<Saved<D>>, SharedSaved<D>);
-    type Pending = (Pending<D>, SharedPending<D>);
+    type Saved = (Kept<Saved<D>>, Option<<SharedFeedForward<D> as Layer<D>>::Saved>);
+    type Pending = (Pending<D>, Option<<SharedFeedForward<D> as Layer<D>>::Pending>);
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
         let own = x.clone().in_region(self.region);
@@ -268,7 +261,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         let shared = self.shared.as_ref().map(|layer| layer.forward(cx, x.clone())).transpose()?; // meanwhile
         let rows = self.exchange.end(&handed.plan, rows.wait()?, Carried::Tokens);
         let copies = gates.rows() * self.experts.copies();
-        let by = self.etp.all_gather_v(&gates.reshaped(copies, 1), &self.copies(&handed))?;
+        let by = self.etp.all_gather_v(&gates.reshaped(copies, 1), &handed.rows[Carried::Copies as usize])?;
         let by = self.exchange.begin(&handed.plan, by, Carried::Copies)?.wait()?;
         let by = self.exchange.end(&handed.plan, by, Carried::Copies);
         let up = expert_columns(&rows, &handed.plan.counts, &self.up.matrices()?);
@@ -277,10 +270,8 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         drop(hidden);
         let y = own.with(self.back(&handed, y)?);
         let y = self.like(&x, y)?;
-        let (y, shared) = match shared {
-            Some((other, saved)) => (join(y, &other), Some(saved)),
-            None => (y, None),
-        };
+        let (other, shared) = shared.unzip();
+        let y = other.iter().fold(y, join);
         let saved = cx.keep(Saved { x: own, scores: [logits, lse], handed, rows, up, by });
         Ok((y, (saved, shared)))
     }
@@ -295,10 +286,8 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         let counts = &handed.plan.counts;
         let own = dy.clone().in_region(self.region);
         let d_out = self.begin(&handed, own.share())?;
-        let shared = match (&mut self.shared, shared) {
-            (Some(layer), Some(saved)) => Some(layer.backward_input(cx, saved, dy.clone())?), // meanwhile
-            _ => None,
-        };
+        let both = self.shared.as_mut().zip(shared);
+        let shared = both.map(|(layer, saved)| layer.backward_input(cx, saved, dy.clone())).transpose()?; // meanwhile
         let d_out = self.exchange.end(&handed.plan, d_out.wait()?, Carried::Tokens);
         let dh = expert_columns(&d_out, counts, &self.down.matrices()?);
         let hidden = apply(self.kind, &up);
@@ -315,10 +304,8 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         let dlogits: Tensor<D> = router_backward(&dx.device().clone(), scores, of, loss, &self.terms);
         let dx = plus(dx, &router_input_gradient(&dlogits, &self.router.whole()?));
         let dx = self.like(&dy, own.with(dx))?;
-        let (dx, shared) = match shared {
-            Some((other, pending)) => (join(dx, &other), Some(pending)),
-            None => (dx, None),
-        };
+        let (other, shared) = shared.unzip();
+        let dx = other.iter().fold(dx, join);
         let counts = handed.plan.counts;
         Ok((dx, (Pending { x, dlogits, counts, up: (rows, dup), down: (d_out, hidden) }, shared)))
     }

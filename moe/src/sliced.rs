@@ -9,15 +9,12 @@
 //!
 //! Source: Singh et al., "A hybrid tensor-expert-data parallelism approach", §4, arXiv:2303.06318. Chapter: 16.
 use comm::Axis;
-use layers::{About, Choice, Design, Shared, Sharing, Sizes, Takes};
+use layers::{About, Choice, Design, Shared, Sharing, Sizes};
 
 /// Its description.
 pub static ABOUT: About = About {
     name: "tensor parallelism of experts",
-    axis: Some(Axis::Etp),
-    choice: Choice::Layers,
     word: "etp",
-    takes: Takes::Nothing,
     shares,
     paper: "Singh et al., arXiv:2303.06318",
     chapter: Some("experts.md"),
@@ -25,6 +22,7 @@ pub static ABOUT: About = About {
         "",
         "a product whose contracted dimension is split is a partial sum, of outputs and of gates' gradients alike",
     )],
+    ..About::of(Some(Axis::Etp), Choice::Layers)
 };
 
 fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {

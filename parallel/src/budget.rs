@@ -1,7 +1,6 @@
 //! Whether the machine can hold a run. What a run takes is known beforehand (see [`mod@price`](crate::price)): what its
 //! devices hold at most, all ranks together. The program itself, its texts and mapped files are not counted.
-use crate::At;
-use crate::{Error, Result, Scheme, session};
+use crate::{At, Error, Result, Scheme, session};
 use comm::{SharedPlace, readable};
 use kernels::{Kernels, Meta};
 use std::fmt::Display;

@@ -8,64 +8,51 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use tensor::quoted::quoted;
 use tensor::safetensors::{Dtype, File, Writer};
-use tensor::{Place, Real};
+use tensor::{Device, Place, Real};
 
 type Metadata = BTreeMap<String, String>;
 
-/// Begins a file of f32 tensors, on the rank that writes.
-fn on_rank_0<P: Place>(
+/// Writes a file of whole tensors, each with its parameter's name, in f32, as the entries say. Every rank gathers them, rank 0 writes.
+fn write<P: Place, E: Real>(
     path: &Path,
     metadata: &Metadata,
     entries: &[Entry],
     mesh: &Mesh<P>,
-) -> Result<Option<Writer>> {
-    if mesh.rank() != 0 {
-        return Ok(None);
-    }
-    let header: Vec<_> = entries.iter().map(|e| (e.name.clone(), Dtype::F32, e.shape())).collect();
-    Ok(Some(Writer::create(path, metadata, &header)?))
-}
-
-/// Writes the entries of one whole matrix, in f32, on the rank that writes.
-fn put<E: Real>(
-    writer: &mut Option<Writer>,
-    path: &Path,
-    entries: &[Entry],
-    param: &str,
-    whole: Option<Vec<E>>,
+    tensors: impl Iterator<Item = Result<(String, Option<Vec<E>>)>>,
 ) -> Result<()> {
-    let (Some(writer), Some(whole)) = (writer, whole) else { return Ok(()) };
-    if !whole.iter().all(|x| (x.to_f64() as f32).is_finite()) {
-        let path = path.display();
-        bail!("{path} is left as it is: {param} has values that are no finite numbers");
+    let header: Vec<_> = entries.iter().map(|e| (e.name.clone(), Dtype::F32, e.shape())).collect();
+    let create = || Writer::create(path, metadata, &header);
+    let mut writer = (mesh.rank() == 0).then(create).transpose()?;
+    for tensor in tensors {
+        let (param, whole) = tensor?;
+        let (Some(writer), Some(whole)) = (&mut writer, whole) else { continue };
+        if !whole.iter().all(|x| (x.to_f64() as f32).is_finite()) {
+            let path = path.display();
+            bail!("{path} is left as it is: {param} has values that are no finite numbers");
+        }
+        for entry in entries.iter().filter(|e| e.param == param) {
+            writer.tensor(&entry.name, &entry.arrange(&whole, |x| x.to_f64() as f32))?;
+        }
     }
-    for entry in entries.iter().filter(|e| e.param == param) {
-        writer.tensor(&entry.name, &entry.arrange(&whole, |x| x.to_f64() as f32))?;
-    }
-    Ok(())
+    writer.map_or(Ok(()), |w| Ok(w.finish()?))
 }
 
 /// Writes parameters as the entries say, in f32: narrow ones as their masters are. Every rank calls it; rank 0 writes.
 ///
 /// # Errors
 /// If ranks do not meet, a value is no finite number, or the file cannot be written; then the old file is untouched.
-pub fn save_params<D>(
+pub fn save_params<D: Kernels<Wide: Device<Elem: Real>>>(
     path: &Path,
     metadata: &Metadata,
     entries: &[Entry],
     (design, params): (&Design, &[&mut Param<D>]),
     mesh: &Mesh<D::Place>,
-) -> Result<()>
-where
-    D: Kernels,
-    Wide<D>: Real,
-{
-    let mut writer = on_rank_0(path, metadata, entries, mesh)?;
-    for of in named(design, params, mesh)? {
+) -> Result<()> {
+    let tensor = |of: Named| {
         let values = whole(params[0].device().wide(), &of, mesh, |i| params[i].gather_master(mesh))?;
-        put(&mut writer, path, entries, &of.name, values)?;
-    }
-    writer.map_or(Ok(()), |w| Ok(w.finish()?))
+        Ok((of.name, values))
+    };
+    write(path, metadata, entries, mesh, named(design, params, mesh)?.into_iter().map(tensor))
 }
 
 /// The moments of every trained parameter, as tensors of a file; there are none before the first step, or of plain descent.
@@ -83,30 +70,25 @@ const MOMENTS: [&str; 2] = ["m", "v"];
 ///
 /// # Errors
 /// As [`save_params`].
-pub fn save_optimizer<D>(
+pub fn save_optimizer<D: Kernels<Wide: Device<Elem: Real>>>(
     path: &Path,
     mut metadata: Metadata,
     optimizer: &Optimizer<D>,
     (design, params): (&Design, &[&mut Param<D>]),
     mesh: &Mesh<D::Place>,
-) -> Result<()>
-where
-    D: Kernels,
-    Wide<D>: Real,
-{
+) -> Result<()> {
     metadata.insert("optimizer".into(), optimizer.kind().name().into());
     metadata.insert("steps".into(), optimizer.steps().to_string());
     let all = named(design, params, mesh)?;
     let entries = moments(optimizer.kind(), optimizer.steps(), &all);
-    let mut writer = on_rank_0(path, &metadata, &entries, mesh)?;
-    for of in all.iter().filter(|of| of.trained && !entries.is_empty()) {
-        for (which, m) in MOMENTS.iter().enumerate() {
-            let read = |i: usize| optimizer.gather(params, i, which, mesh);
-            let values = whole(params[0].device().wide(), of, mesh, read)?;
-            put(&mut writer, path, &entries, &format!("{m}.{}", of.name), values)?;
-        }
-    }
-    writer.map_or(Ok(()), |w| Ok(w.finish()?))
+    let tensor = |(of, which): (&Named, usize)| {
+        let read = |i: usize| optimizer.gather(params, i, which, mesh);
+        let values = whole(params[0].device().wide(), of, mesh, read)?;
+        Ok((format!("{}.{}", MOMENTS[which], of.name), values))
+    };
+    let trained = all.iter().filter(|of| of.trained && !entries.is_empty());
+    let each = trained.flat_map(|of| (0..MOMENTS.len()).map(move |which| (of, which)));
+    write(path, &metadata, &entries, mesh, each.map(tensor))
 }
 
 /// Brings the optimizer to the state of a file that [`save_optimizer`] wrote, under whatever layout.

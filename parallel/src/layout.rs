@@ -30,21 +30,19 @@ mod misfit;
 pub use entry::StrategyEntry;
 pub use misfit::either;
 
-use crate::data;
 use crate::dealing::{self, Dealing};
 use crate::pipeline::{self, Pipeline};
 use crate::step::Plan;
 use crate::step::table::Table;
-use crate::{At, Error, Result, Schedule, bail, deal, strategies};
+use crate::{At, Error, Result, Schedule, bail, data, deal, strategies};
 use ::tensor::Cpu;
 use ::tensor::count::Uncountable;
 use comm::{Axis, CommError, Mesh, World};
 use grammar::Grammar;
 use kernels::Kernels;
-use layers::counted;
 use layers::{
     About, Builder, Choice, Design, Random, Rests, Shared, Sharing, Sizes, Strategy, TokenShards, Values,
-    Wide,
+    Wide, counted,
 };
 use misfit::misfit;
 use std::fmt;

@@ -1,7 +1,6 @@
 //! What lies between the ranks of a run: processes that they are, links that take their time, how long a rank waits for others,
 //! a trace.
-use crate::bail;
-use crate::{Error, Layout, Result};
+use crate::{Error, Layout, Result, bail};
 use comm::{Axis, Link, Mesh, Processes, Stuck, Trace, World};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -1,9 +1,9 @@
 //! Schedules of a pipeline: who goes through which part of the model when. A schedule is rows of cells, one row for each rank
 //! of the pipeline; the [executor](crate::Trainer) runs what is [lowered](crate::step::lowered) from them.
 use crate::deal;
-use crate::step::{Act, Cell, Plan, Unit, check};
+use crate::step::{Cell, Plan, check};
 use crate::strategies::lists::list;
-use layers::{About, Choice, Takes};
+use layers::{About, Choice};
 use std::ops::Range;
 
 list! { dyn Schedule, |schedule| schedule.about();
@@ -67,25 +67,15 @@ impl From<&'static dyn Schedule> for Pipeline {
 /// The schedule of a model that is not split into stages: each microbatch forward and backward, one after the other.
 pub struct Alone;
 
-static ALONE: About = About {
-    name: "one stage",
-    axis: None,
-    choice: Choice::Schedule,
-    word: "none",
-    takes: Takes::Nothing,
-    shares: |_, _| vec![],
-    paper: "",
-    chapter: None,
-    hints: &[("", "")],
-};
+static ALONE: About =
+    About { name: "one stage", word: "none", hints: &[("", "")], ..About::of(None, Choice::Schedule) };
 
 impl Schedule for Alone {
     fn about(&self) -> &'static About {
         &ALONE
     }
-    fn row(&self, _: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
-        let both = |m| [Act::F, Act::B].map(|act| Cell { act, of: Unit::new(0, m) });
-        Box::new((0..plan.microbatches as u32).flat_map(both))
+    fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
+        naive::Naive.row(rank, plan)
     }
 }
 

@@ -4,8 +4,7 @@ mod held;
 
 pub use held::HeldBytes;
 
-use crate::{At, Stages};
-use crate::{Batch, Layout, Result, Scheme, Trainer, budget, session};
+use crate::{At, Batch, Layout, Result, Scheme, Stages, Trainer, budget, session};
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta};
 use layers::{Design, Kind, Param, TokenShards};
@@ -37,21 +36,7 @@ pub fn peak_of_all<'a, D: Kernels, K: Ord>(
     dealt: impl Fn(TokenShards) -> Result<K>,
     program: impl Fn(At<Meta<D::Elem>>) -> Result<()>,
 ) -> Result<Peak> {
-    let mut known = BTreeMap::new();
-    let mut dealt = |tokens| {
-        let next = known.len();
-        Ok(*known.entry(dealt(tokens)?).or_insert(next))
-    };
-    erased(scheme.into(), &mut dealt, &program)
-}
-
-/// [`peak_of_all`] of one type of program, so that it is compiled once for each device; `dealt` gives equal numbers for
-/// data ranks that are dealt the same.
-fn erased<D: Kernels>(
-    scheme: Scheme<'_, D>,
-    dealt: &mut dyn FnMut(TokenShards) -> Result<usize>,
-    program: &dyn Fn(At<Meta<D::Elem>>) -> Result<()>,
-) -> Result<Peak> {
+    let scheme = scheme.into();
     let (mut kinds, mut total, mut most) = (BTreeMap::new(), 0, (0, 0));
     let layout = scheme.layout;
     for rank in 0..layout.ranks() {

@@ -63,19 +63,12 @@ impl<'a, D: Kernels> Scheme<'a, D> {
     pub fn misfits(&self, design: impl Into<Design>) -> usize {
         self.layout.misfits_of(&self.strategies(), &design.into())
     }
-    /// The place of one of its ranks, given that of one of the layout's.
-    pub(crate) fn place(&self, at: At<'a, D>) -> At<'a, D> {
-        self.on(at, |other| other)
-    }
-    /// The place of one of its ranks on a device without numbers.
-    pub(crate) fn ghost(&self, at: At<'a, Meta<D::Elem>>) -> At<'a, Meta<D::Elem>> {
-        self.on(at, |other| other)
-    }
     /// Who goes through which of its chunks when.
     pub fn pipeline(&self) -> Pipeline {
         self.schedule.unwrap_or(self.layout.pipeline())
     }
-    fn on<E: Kernels>(
+    /// The place of one of its ranks, given that of one of the layout's on the same device; `of` is each strategy on that device.
+    pub(crate) fn place<E: Kernels>(
         &self,
         at: At<'a, E>,
         of: impl Fn(&'a dyn Anywhere<D>) -> &'a dyn Strategy<E>,

@@ -21,7 +21,8 @@ pub fn run<'a, D: Kernels<Place: SharedPlace>, T: Send>(
     program: impl Fn(At<D>) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
     let scheme = scheme.into();
-    let place = |device: D, mesh| program(scheme.place(scheme.layout.place(&device, &mesh, values)));
+    let place =
+        |device: D, mesh| program(scheme.place(scheme.layout.place(&device, &mesh, values), |other| other));
     Ok(world.run(place)?)
 }
 

@@ -13,7 +13,7 @@ use comm::{Axis, Group, Mesh, Tag};
 use kernels::Kernels;
 use layers::ops::{Region, filled};
 use layers::{
-    Cx, Design, Half, Hooks, Input, Keeper, Output, Param, Params, Stage, TokenShards, Uses, Wanted,
+    Chunk, Cx, Design, Half, Hooks, Input, Keeper, Output, Param, Params, TokenShards, Uses, Wanted,
 };
 use passed::{Passed, Received, Sent};
 use std::rc::Rc;
@@ -23,7 +23,7 @@ use tensor::{Category, Scalar};
 pub struct Stages<D: Kernels> {
     device: D,
     chunks: Vec<usize>, // which of the model's this rank has
-    stage: Box<dyn Stage<D>>,
+    stage: Chunk<D>,
     pipeline: Pipeline,
     mesh: Mesh<D::Place>,
     tokens: TokenShards,
@@ -111,10 +111,6 @@ impl<D: Kernels> Stages<D> {
             coming: Vec::new(),
             watched: None,
         })
-    }
-    /// Appends this rank's parameters to a list, in program order.
-    pub fn list<'a>(&'a mut self, all: &mut Params<'a, D>) {
-        self.stage.list(all);
     }
     /// This rank's parameters, in program order.
     pub fn params(&mut self) -> Params<'_, D> {

@@ -1,7 +1,6 @@
 //! Parameters in safetensors files: which tensor of a file is which part of which parameter. A rank that builds its
 //! share from here touches only the bytes of that share.
-use crate::Result;
-use crate::bail;
+use crate::{Result, bail};
 use layers::{Draw, Numbers, Values};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

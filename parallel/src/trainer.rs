@@ -20,10 +20,10 @@ mod share;
 use crate::stages::{At, Stages};
 use crate::{Batch, Result, STEP};
 use comm::{Axes, Group, Mesh, Reduce, Request};
-use dealt::{Cut, Dealt, Flight, Largest, Sums};
+use dealt::{Cut, Dealt, Largest, Sums};
 use kernels::{Kernels, Selects};
 use layers::ops::{Partial, top_k};
-use layers::{Design, Keeper, Kind, LayerCounts, Optimizer, Pass, Record, Wide};
+use layers::{Cx, Design, Keeper, Kind, LayerCounts, Optimizer, Pass, Record, Wide};
 pub use share::features;
 use tensor::{Category, Real, Scalar, Tensor};
 
@@ -42,7 +42,9 @@ struct Rank<D: Kernels> {
     loss: Group<D::Place>, // the ranks that have parts of the loss
     optimizer: Optimizer<D>,
     record: Option<Record<D>>,
-    flight: Flight<D>,
+    cxs: Vec<Option<Cx<D>>>, // of the microbatches in flight, and within each by slice
+    spare: Vec<Cx<D>>,       // of microbatches that are back: the next one's is made in the memory of one
+    counts: LayerCounts,     // of all microbatches so far
 }
 
 /// What a step gives, still on the device; the same on every rank.
@@ -76,7 +78,9 @@ impl<D: Kernels> Trainer<D> {
             loss: at.mesh.over(Axes::LOSS)?.named("loss"),
             optimizer: Optimizer::new(optimizer.0, optimizer.1),
             record: None,
-            flight: Flight::default(),
+            cxs: Vec::new(),
+            spare: Vec::new(),
+            counts: LayerCounts::default(),
         };
         Ok(Self { model: Stages::new(at, design)?, keeper: Keeper::new(at.rests), rank, seed: 0 })
     }
@@ -143,16 +147,17 @@ impl<D: Kernels> Trainer<D> {
         batch.has_features([design.features().unwrap_or(0), rows_out])?;
         let pass = Pass { mean_over: batch.counted(), ..pass };
         let cut = Cut { batch, design, tokens: model.tokens(), slices: model.slices(pass.learns) };
-        let mut dealt = Dealt { rank, cut, pass, lr, largest, done, sums: Sums::default() };
+        let sums = Sums { loss: None, right: 0, total: None, report: None, counts: LayerCounts::default() };
+        let mut dealt = Dealt { rank, cut, pass, lr, largest, done, sums };
         model.run(batch.microbatches().len(), pass.learns, &mut dealt, keeper)?;
         let Dealt { rank, mut sums, .. } = dealt;
-        rank.flight.counts.join(std::mem::take(&mut sums.counts));
+        rank.counts.join(std::mem::take(&mut sums.counts));
         Ok(sums)
     }
     /// What the layers of this rank have counted since this was called last, such as how many tokens chose each expert: other ranks
     /// have other tokens or other blocks, and the sum over all is the model's.
     pub fn take_counts(&mut self) -> LayerCounts {
-        std::mem::take(&mut self.rank.flight.counts)
+        std::mem::take(&mut self.rank.counts)
     }
     /// The model.
     pub fn model(&mut self) -> &mut Stages<D> {

@@ -1,5 +1,6 @@
 //! How many keys a proof is given: as many as make it sure. Keys are independent, so each adds its exponent to the bound, and each
 //! costs as much as the first.
+use std::borrow::Cow;
 use std::ops::RangeInclusive;
 use tensor::Key;
 
@@ -17,20 +18,25 @@ pub enum Keys<'a> {
     Sure(Key, usize),
 }
 
-impl<'a> From<&'a [Key]> for Keys<'a> {
-    fn from(keys: &'a [Key]) -> Self {
-        Self::Given(keys)
+impl<'a, K: AsRef<[Key]> + ?Sized> From<&'a K> for Keys<'a> {
+    fn from(keys: &'a K) -> Self {
+        Self::Given(keys.as_ref())
     }
 }
-impl<'a, const N: usize> From<&'a [Key; N]> for Keys<'a> {
-    fn from(keys: &'a [Key; N]) -> Self {
-        Self::Given(keys)
+
+impl<'a> Keys<'a> {
+    /// All of them, for proofs that have these bounds (log₂, under one key).
+    pub(crate) fn all(self, bounds: impl FnOnce() -> Vec<Option<f64>>) -> Cow<'a, [Key]> {
+        match self {
+            Keys::Given(keys) => keys.into(),
+            Keys::Sure(first, least) => drawn(first, least, &bounds()).into(),
+        }
     }
 }
 
 /// At least so many keys, of which this is the first, and as many as make each proof sure that has one of these bounds (log₂, under
 /// one key), if there may be so many.
-pub(crate) fn drawn(first: Key, least: usize, bounds: &[Option<f64>]) -> Vec<Key> {
+fn drawn(first: Key, least: usize, bounds: &[Option<f64>]) -> Vec<Key> {
     let wanted = |bound: &f64| (SURE / bound).ceil() as usize;
     let wanted = bounds.iter().flatten().map(wanted).max().unwrap_or(0);
     let count = wanted.max(least).clamp(*KEYS.start(), *KEYS.end());

@@ -1,5 +1,5 @@
-//! The same model, optimizer and batch as the oracle has them.
-use layers::{Design, Kind};
+//! The same model and batch as the oracle has them.
+use layers::Design;
 use parallel::{Batch, Sequence};
 use std::ops::Range;
 
@@ -11,14 +11,6 @@ pub fn design(design: &Design) -> reference::Design {
         Design::Classifier { sizes } => {
             reference::Design::Classifier(reference::Classifier { sizes: sizes.clone() })
         }
-    }
-}
-
-/// An optimizer.
-pub fn optimizer(kind: Kind) -> reference::Optimizer {
-    match kind {
-        Kind::Sgd => reference::Optimizer::Sgd,
-        Kind::AdamW { beta1, beta2, eps, decay } => reference::Optimizer::AdamW { beta1, beta2, eps, decay },
     }
 }
 

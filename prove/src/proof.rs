@@ -2,11 +2,12 @@
 use crate::program::{logits_of, program};
 use crate::subject::START;
 use crate::trace::{Compared, Judge, Trace, uncovered};
-use crate::{Keys, Subject, Verdict, Watch, keys, locate};
+use crate::{Keys, Subject, Verdict, Watch, locate};
 use comm::{Axis, World};
 use kernels::Meta;
 use parallel::dump::{self, Provenance};
 use parallel::{At, Entry, Error, Layout, Result, Scheme, Trainer, budget, price, session};
+use std::cell::LazyCell;
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -57,20 +58,12 @@ pub fn certify<'a>(
 ) -> Result<Verdict> {
     let scheme = scheme.into();
     check(subject, scheme)?;
-    match keys.into() {
-        Keys::Given(keys) => {
-            let one = || {
-                watch("bounding the probability of an error");
-                subject.bound_log2(1)
-            };
-            bounded(subject, scheme, (keys, &one), watch)
-        }
-        Keys::Sure(first, least) => {
-            watch("bounding the probability of an error");
-            let one = subject.bound_log2(1);
-            bounded(subject, scheme, (&keys::drawn(first, least, &[one]), &|| one), watch)
-        }
-    }
+    let one = LazyCell::new(|| {
+        watch("bounding the probability of an error");
+        subject.bound_log2(1)
+    });
+    let keys = keys.into().all(|| vec![*one]);
+    bounded(subject, scheme, (&keys, &|| *one), watch)
 }
 
 /// The proof under these keys, where `one` gives the bound of one key.

@@ -2,8 +2,7 @@
 use super::trace::{Trace, disturbed, told};
 use crate::cases::{Case, CaseStep, Document};
 use crate::{Watch, oracle};
-use layers::counted;
-use layers::{Design, Kind, Random, Shape, Window};
+use layers::{Design, Kind, Random, Shape, Window, counted};
 use parallel::{At, Batch, Layout, Result, Sequence, Stages, dump, session};
 use reference::Weights;
 use std::fmt;
@@ -123,7 +122,7 @@ impl Subject {
     /// The oracle, with these weights.
     pub(super) fn oracle<S: Scalar>(&self, weights: Weights<S>) -> reference::Trainer<S> {
         let (kind, clip) = self.optimizer;
-        reference::Trainer::new(oracle::design(&self.model), oracle::optimizer(kind), clip, weights)
+        reference::Trainer::new(oracle::design(&self.model), kind, clip, weights)
     }
     /// Its batch and learning rate of each step.
     pub(super) fn oracle_steps(&self) -> Vec<(Vec<Vec<reference::Sequence>>, f64)> {

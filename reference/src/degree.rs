@@ -4,7 +4,7 @@
 //! What a program computes is then a polynomial in those variables. Put `N/M` for what was inverted: then clearing
 //! all denominators adds `e · max(deg N, deg M)` for each inverse that occurs to the power `e`. [`Tally`] holds what
 //! the union bound needs.
-use bytemuck::{AnyBitPattern, Zeroable};
+use bytemuck::AnyBitPattern;
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -12,18 +12,13 @@ use std::ops::{Add, AddAssign, Mul, Neg, Sub};
 use tensor::{Rope, Scalar};
 
 /// An upper bound on the degree of a value, and which value it is.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, AnyBitPattern)]
 pub struct Degree {
     total: f64,
     power: f64, // the largest power of any one inverse
     reach: f64, // at least the sum of the cleared degrees of the different values inverted in it
     id: u64,    // equal ids are the same value; constants are 0
 }
-
-// SAFETY: floats and a count.
-unsafe impl Zeroable for Degree {}
-// SAFETY: as above.
-unsafe impl AnyBitPattern for Degree {}
 
 /// The opaque functions, by what they may be confused with: exp and its inverse are one permutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //!
 //! Every split, fused or pipelined program of the workspace is judged by what stands here, so nothing here is
 //! clever, and nothing that computes is shared with what it judges but `Scalar`, and what both sides must agree on: `Rope`,
-//! `Dropout`, `Noise` and `IGNORED`. What a model is made of is plain data of the crate `shape`. Matrices are row-major slices; a row is a token, and the sequences of a batch lie one
+//! `Dropout`, `Noise` and `IGNORED`. What a model is made of and which optimizer it has is plain data of the crate `shape`. Matrices are row-major slices; a row is a token, and the sequences of a batch lie one
 //! after the other without padding. On floats this is the ordinary model; on `F61` its values are bit-equal for every
 //! correct program; on `Dual<F61>` they carry derivatives; on `Degree` they bound how often a proof could err.
 //!
@@ -92,6 +92,7 @@ pub use parameters::Weights;
 pub use pass::Sequence;
 pub use rotary::rotary;
 pub use see::{See, Walk};
+pub use shape::Kind as Optimizer;
 pub use swiglu::{swiglu, swiglu_backward};
 pub use train::{Step, Trainer};
-pub use update::{Optimizer, Updates};
+pub use update::Updates;

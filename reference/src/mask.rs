@@ -68,12 +68,6 @@ impl Tokens {
     }
 }
 
-impl From<&[usize]> for Tokens {
-    fn from(lengths: &[usize]) -> Self {
-        Self::new(lengths)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,7 +95,7 @@ mod tests {
         let tokens = Tokens { lengths: vec![2, 0, 3], numbers: vec![7, 8, 4] };
         assert_eq!(tokens.rows(), [(7, 0), (7, 1), (4, 0), (4, 1), (4, 2)]);
         assert_eq!(tokens.positions(), [0, 1, 0, 1, 2]);
-        let fresh = Tokens::from([2, 0, 3].as_slice());
+        let fresh = Tokens::new(&[2, 0, 3]);
         assert_eq!(fresh, Tokens { numbers: vec![0, 1, 2], ..tokens });
     }
 

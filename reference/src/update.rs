@@ -14,31 +14,14 @@
 //! arXiv:1211.5063.
 use crate::linear::{add, dot};
 use crate::parameters::{Shapes, Weights, trained};
+use shape::Kind;
 use tensor::Scalar;
-
-/// How gradients change weights.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Optimizer {
-    /// Plain gradient descent: no momentum, no decay.
-    Sgd,
-    /// Adam with decoupled weight decay, as in `PyTorch`.
-    AdamW {
-        /// Decay of the first moment.
-        beta1: f64,
-        /// Decay of the second moment.
-        beta2: f64,
-        /// Added to the root of the second moment.
-        eps: f64,
-        /// Weight decay λ, of matrices only.
-        decay: f64,
-    },
-}
 
 /// Weights that gradients change, and the state of their optimizer.
 #[derive(Clone, Debug)]
 pub struct Updates<S> {
     shapes: Shapes, // of what is trained
-    optimizer: Optimizer,
+    optimizer: Kind,
     clip: Option<f64>,
     weights: Weights<S>,
     first: Weights<S>,  // moments m
@@ -55,7 +38,7 @@ impl<S: Scalar> Updates<S> {
     #[must_use]
     pub fn new(
         shapes: Vec<(String, [usize; 2])>,
-        optimizer: Optimizer,
+        optimizer: Kind,
         clip: Option<f64>,
         weights: Weights<S>,
     ) -> Self {
@@ -102,27 +85,25 @@ impl<S: Scalar> Updates<S> {
             let clipped: Vec<S> = gradients[name].iter().map(|&g| c * g).collect();
             let [w, m, v] = [&mut self.weights, &mut self.first, &mut self.second]
                 .map(|all| all.get_mut(name).expect("held since `new`").as_mut_slice());
-            self.optimizer.update(w, &clipped, [m, v], lr, self.steps, *rows > 1);
+            update(self.optimizer, w, &clipped, [m, v], lr, self.steps, *rows > 1);
         }
         norm2
     }
 }
 
-impl Optimizer {
-    /// One parameter's step number `t`; `decays`: whether λ applies to it.
-    fn update<S: Scalar>(self, w: &mut [S], g: &[S], [m, v]: [&mut [S]; 2], lr: S, t: usize, decays: bool) {
-        match self {
-            Optimizer::Sgd => add(w, g.iter().map(|&g| -(lr * g))),
-            Optimizer::AdamW { beta1, beta2, eps, decay } => {
-                let [beta1, beta2] = [beta1, beta2].map(S::from_f64);
-                let [correct1, correct2] = [beta1, beta2].map(|beta| (S::ONE - beta.pow(t)).inv());
-                let decay = if decays { lr * S::from_f64(decay) } else { S::ZERO };
-                for (i, w) in w.iter_mut().enumerate() {
-                    m[i] = beta1 * m[i] + (S::ONE - beta1) * g[i];
-                    v[i] = beta2 * v[i] + (S::ONE - beta2) * g[i] * g[i];
-                    let scale = S::adam_scale(v[i] * correct2, eps);
-                    *w = *w - decay * *w - lr * m[i] * correct1 * scale;
-                }
+/// One parameter's step number `t`; `decays`: whether λ applies to it.
+fn update<S: Scalar>(of: Kind, w: &mut [S], g: &[S], [m, v]: [&mut [S]; 2], lr: S, t: usize, decays: bool) {
+    match of {
+        Kind::Sgd => add(w, g.iter().map(|&g| -(lr * g))),
+        Kind::AdamW { beta1, beta2, eps, decay } => {
+            let [beta1, beta2] = [beta1, beta2].map(S::from_f64);
+            let [correct1, correct2] = [beta1, beta2].map(|beta| (S::ONE - beta.pow(t)).inv());
+            let decay = if decays { lr * S::from_f64(decay) } else { S::ZERO };
+            for (i, w) in w.iter_mut().enumerate() {
+                m[i] = beta1 * m[i] + (S::ONE - beta1) * g[i];
+                v[i] = beta2 * v[i] + (S::ONE - beta2) * g[i] * g[i];
+                let scale = S::adam_scale(v[i] * correct2, eps);
+                *w = *w - decay * *w - lr * m[i] * correct1 * scale;
             }
         }
     }
@@ -144,13 +125,13 @@ mod tests {
     use crate::proof::{assert_close, under_two_keys};
     use tensor::F61;
 
-    const ADAM: Optimizer = Optimizer::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
+    const ADAM: Kind = Kind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
 
     /// Kills: a sign, a factor, weight decay where there is none.
     #[test]
     fn sgd_equals_a_step_worked_out_by_hand() {
         let mut w = [1.0, -2.0];
-        Optimizer::Sgd.update(&mut w, &[0.5, 4.0], [&mut [], &mut []], 0.1, 1, true);
+        update(Kind::Sgd, &mut w, &[0.5, 4.0], [&mut [], &mut []], 0.1, 1, true);
         assert_close(&w, &[0.95, -2.4], 1e-15);
     }
 
@@ -161,10 +142,10 @@ mod tests {
         for (decays, first, second) in [(true, 0.79, 0.7505), (false, 0.84, 0.84)] {
             let (mut w, mut m, mut v) = ([1.0], [0.0], [0.0]);
             // m/(1 − 0.5) = 2, √(v/(1 − 0.75)) = 2: down by 0.2·2/2.5 = 0.16, and by 0.2·0.25·1 for decay
-            ADAM.update(&mut w, &[2.0], [&mut m, &mut v], 0.2, 1, decays);
+            update(ADAM, &mut w, &[2.0], [&mut m, &mut v], 0.2, 1, decays);
             assert_close(&[w[0], m[0], v[0]], &[first, 1.0, 1.0], 1e-15);
             // m/(1 − 0.25) = −8/3, √(v/(1 − 0.5625)) = 4: up by 0.2·8/3/4.5, and down by 0.2·0.25·0.79
-            ADAM.update(&mut w, &[-5.0], [&mut m, &mut v], 0.2, 2, decays);
+            update(ADAM, &mut w, &[-5.0], [&mut m, &mut v], 0.2, 2, decays);
             assert_close(&[w[0], m[0], v[0]], &[second + 1.6 / 13.5, -2.0, 7.0], 1e-15);
         }
     }
@@ -173,11 +154,11 @@ mod tests {
     #[test]
     fn adamw_is_unbiased_exactly() {
         under_two_keys(|| {
-            let adam = Optimizer::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, decay: 0.1 };
+            let adam = Kind::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, decay: 0.1 };
             let (start, g, lr) = (F61::sample(1, 1.0), F61::sample(2, 1.0), F61::sample(3, 1.0));
             let (mut w, mut m, mut v, mut wanted) = ([start], [F61::ZERO], [F61::ZERO], start);
             for t in 1..5 {
-                adam.update(&mut w, &[g], [&mut m, &mut v], lr, t, true);
+                update(adam, &mut w, &[g], [&mut m, &mut v], lr, t, true);
                 wanted = wanted - lr * F61::from_f64(0.1) * wanted - lr * g * F61::adam_scale(g * g, 1e-8);
                 assert_eq!(w, [wanted], "step {t}");
             }
@@ -187,7 +168,7 @@ mod tests {
     fn two(a: f64, b: f64) -> Weights<f64> {
         [("a", vec![a, a]), ("b", vec![b])].map(|(name, w)| (name.to_owned(), w)).into()
     }
-    fn updates(optimizer: Optimizer, clip: Option<f64>) -> Updates<f64> {
+    fn updates(optimizer: Kind, clip: Option<f64>) -> Updates<f64> {
         let shapes = [("a", [2, 1]), ("b", [1, 1])].map(|(name, shape)| (name.to_owned(), shape));
         Updates::new(shapes.to_vec(), optimizer, clip, two(1.0, 2.0))
     }
@@ -195,7 +176,7 @@ mod tests {
     /// Kills: clipping by one parameter's norm, or of what is reported; decay of a row.
     #[test]
     fn updates_clip_by_the_norm_of_all_parameters() {
-        let mut sgd = updates(Optimizer::Sgd, Some(2.5));
+        let mut sgd = updates(Kind::Sgd, Some(2.5));
         assert_close(&[sgd.apply(&two(2.0, 17f64.sqrt()), 0.5)], &[25.0], 1e-14); // so by half
         let wanted = two(0.5, 2.0 - 0.25 * 17f64.sqrt());
         for (name, w) in &wanted {

@@ -4,14 +4,17 @@
 //! | file | holds |
 //! |---|---|
 //! | `experts.rs` | experts in place of a feed-forward |
+//! | `optimizer.rs` | kinds of optimizers |
 //! | `features.rs` | the table of options: words, a test for each, a way to give it to a model |
 //! | `words.rs` | a model's description, made of that table |
 mod experts;
 mod features;
+mod optimizer;
 mod words;
 
 pub use experts::{Balance, Blocks, Experts, Groups, Scoring, SharedExpert};
 pub use features::{ConfigField, FEATURES, Feature};
+pub use optimizer::Kind;
 pub use words::counted;
 
 use serde::{Deserialize, Serialize};

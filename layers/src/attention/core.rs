@@ -53,14 +53,14 @@ impl<D: Kernels> Layer<D> for AttentionCore<D> {
     type Pending = ();
 
     fn forward(&self, cx: &Cx<D>, qkv: Split<D>) -> Result<(Split<D>, Saved<D>)> {
-        let (o, lse) = attention(cx, self.block, &qkv, &self.attend(cx));
+        let (o, lse) = attention(cx, self.block, &qkv, None, &self.attend(cx));
         let kept = cx.keep((qkv, o.clone(), lse));
         Ok((o, kept))
     }
 
     fn backward_input(&mut self, cx: &Cx<D>, saved: Saved<D>, d_o: Split<D>) -> Back<D, Self> {
         let (qkv, o, lse) = saved.open();
-        Ok((attention_backward(cx, self.block, &qkv, &self.attend(cx), (&o, &lse), &d_o), ()))
+        Ok((attention_backward(cx, self.block, &qkv, None, &self.attend(cx), (&o, &lse, &d_o))?, ()))
     }
 
     fn backward_weight(&mut self, _: &Cx<D>, (): ()) -> Result<()> {

@@ -21,9 +21,6 @@ pub struct Residual<D: Kernels, F> {
     rate: f64,
 }
 
-/// A norm gives its input for what goes around.
-const AROUND: &str = "what goes around";
-
 impl<D: Kernels, F> Residual<D, F> {
     /// `inner` behind a norm, its output dropped at this rate and added to what came in.
     pub fn around(
@@ -48,7 +45,7 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
         let (y, inner) = self.inner.forward(cx, n)?;
         let y = dropout(cx, y, cx.dropout(self.rate, &self.name).as_ref());
         cx.saw(&self.name, "added", &y)?;
-        Ok((join(y, &x.expect(AROUND)), (norm, inner)))
+        Ok((join(y, &x.expect("a norm gives its input for what goes around")), (norm, inner)))
     }
 
     fn backward_input(&mut self, cx: &Cx<D>, (norm, inner): Self::Saved, dy: Stream<D>) -> Back<D, Self> {

@@ -99,7 +99,7 @@ pub(crate) fn positive(what: &str, seen: usize) -> Result<usize> {
 mod tests {
     use super::*;
     use crate::{Biases, NormKind, Positions};
-    use crate::{Chunk, Random, Shape, Stage};
+    use crate::{Chunk, Random, Shape};
     use comm::World;
     use kernels::Heads;
     use tensor::Cpu;

@@ -4,7 +4,7 @@ pub(crate) mod build;
 mod ends;
 
 use crate::model::part::{Block, Ticket};
-use crate::model::stage::{Half, Input, Output, Stage, Wanted, complete, listed, using};
+use crate::model::stage::{Half, Input, Output, Wanted, complete, listed, using};
 use crate::ops::Stream;
 use crate::{Cx, Layer, Params, Result, Uses};
 use ends::Ends;
@@ -12,7 +12,8 @@ use kernels::Kernels;
 use std::collections::BTreeMap;
 use tensor::Direction;
 
-/// A part of a model.
+/// A rank's part of a model: runs of consecutive blocks, numbered from 0 in the model's order, with any number of microbatches in
+/// flight, told apart by their [`Cx`].
 pub struct Chunk<D: Kernels> {
     ends: Ends<D>,
     runs: Vec<Vec<Block<D>>>, // of consecutive blocks
@@ -36,6 +37,7 @@ struct Saved<D: Kernels> {
     dx: Option<Stream<D>>, // of what the last block gave, where the end is here
 }
 
+#[derive(Default)]
 struct Pending {
     embedding: Option<Ticket>,
     blocks: Vec<Ticket>, // last block first
@@ -112,20 +114,28 @@ impl<D: Kernels> Chunk<D> {
     }
 }
 
-impl<D: Kernels> Stage<D> for Chunk<D> {
-    fn list<'a>(&'a mut self, all: &mut Params<'a, D>) {
+impl<D: Kernels> Chunk<D> {
+    /// Its parameters, in program order.
+    pub fn params(&mut self) -> Params<'_, D> {
         let Self { ends: Ends { embedding, end, .. }, runs, .. } = self;
+        let mut all = Params::new();
         if let Some(embedding) = embedding {
-            embedding.params(all);
+            embedding.params(&mut all);
         }
-        for block in runs.iter_mut().flatten() {
-            block.params(all);
-        }
+        runs.iter_mut().flatten().for_each(|block| block.params(&mut all));
         if let Some(end) = end {
-            end.params(all);
+            end.params(&mut all);
         }
+        all
     }
-    fn forward(
+    /// One microbatch forward through run number `run`; the last stage is told what is wanted.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    ///
+    /// # Panics
+    /// If the microbatch is in flight already.
+    pub fn forward(
         &mut self,
         run: usize,
         cx: &Cx<D>,
@@ -134,7 +144,7 @@ impl<D: Kernels> Stage<D> for Chunk<D> {
         wanted: Option<Wanted<D>>,
     ) -> Result<Output<D>> {
         let of = flight(run, cx);
-        assert!(self.saved.iter().all(|s| s.of != of), "microbatch {} is in flight", cx.microbatch());
+        assert!(self.saved.iter().all(|s| s.of != of), "microbatch {} is in flight", cx.pass().microbatch);
         let mut blocks = self.room.pop().unwrap_or_default();
         let (x, ids) = self.through(run, cx, uses, x, &mut blocks)?;
         let (output, dx) =
@@ -146,7 +156,16 @@ impl<D: Kernels> Stage<D> for Chunk<D> {
         }
         Ok(output)
     }
-    fn backward(
+    /// Its backward: dX for the stage before (none for what entered the model); `dy` comes from the stage after (none after
+    /// a loss). Where it is the `last` of the step, `uses` is told of each unit (head, a block, embedding) whose
+    /// gradients are complete.
+    ///
+    /// # Errors
+    /// If ranks do not meet, and what `uses` gives.
+    ///
+    /// # Panics
+    /// If there was no forward of this microbatch.
+    pub fn backward(
         &mut self,
         run: usize,
         cx: &Cx<D>,
@@ -158,8 +177,7 @@ impl<D: Kernels> Stage<D> for Chunk<D> {
         let of = flight(run, cx);
         let at = self.saved.iter().position(|s| s.of == of);
         let mut saved = self.saved.swap_remove(at.expect("a forward of this microbatch"));
-        let none = || Pending { embedding: None, blocks: Vec::new() };
-        let mut later = (half == Half::Input).then(none);
+        let mut later = (half == Half::Input).then(Pending::default);
         let (last, at_end) = (last && later.is_none(), self.ends(run));
         let mut dx = if at_end { saved.dx } else { Some(dy.expect("the gradient from the chunk after")) };
         let Self { ends, .. } = self;
@@ -189,7 +207,20 @@ impl<D: Kernels> Stage<D> for Chunk<D> {
         self.pending.extend(later.map(|later| (of, later)));
         Ok(dx)
     }
-    fn backward_weight(&mut self, run: usize, cx: &Cx<D>, uses: &mut dyn Uses<D>, last: bool) -> Result<()> {
+    /// The weight half of a microbatch whose input half is done.
+    ///
+    /// # Errors
+    /// If ranks do not meet, and what `uses` gives.
+    ///
+    /// # Panics
+    /// If its input half is not done.
+    pub fn backward_weight(
+        &mut self,
+        run: usize,
+        cx: &Cx<D>,
+        uses: &mut dyn Uses<D>,
+        last: bool,
+    ) -> Result<()> {
         let pending = self.pending.remove(&flight(run, cx));
         let (Pending { embedding, blocks }, at_end) =
             (pending.expect("an input half of this microbatch"), self.ends(run));
@@ -235,7 +266,7 @@ fn back<D: Kernels>(
 
 /// What is in flight.
 fn flight<D: Kernels>(run: usize, cx: &Cx<D>) -> Flight {
-    (run, cx.microbatch(), cx.pass().slice)
+    (run, cx.pass().microbatch, cx.pass().slice)
 }
 
 #[cfg(test)]

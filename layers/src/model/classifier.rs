@@ -19,110 +19,77 @@
 use crate::model::build::positive;
 use crate::model::chunk::build::at_ends;
 use crate::model::design::{parts, start};
-use crate::model::part::{Part, Ticket};
+use crate::model::part::{Block, Part};
 use crate::model::strategy::{self, Column, Row};
-use crate::ops::{
-    Region, Split, Stream, activate, activate_backward, activate_stream, activate_stream_backward,
-};
-use crate::{Builder, Chunk, Cx, Kept, Layer, Objective, Params, Result};
+use crate::ops::{Region, Split, Stream, activate_stream, activate_stream_backward};
+use crate::{Back, Builder, Chunk, Cx, FeedForward, Kept, Layer, Objective, Params, Result};
 use comm::{Axis, Group};
-use kernels::{Activation::Relu, Kernels};
+use kernels::{Activation, Activation::Relu, Kernels};
 use std::ops::Range;
 
-/// What stands between two bars: a pair of layers, or one whose columns are gathered; a `ReLU` behind each.
-pub struct Hidden<D: Kernels> {
-    up: Part<D, Stream<D>, Split<D>>,
-    down: Option<Part<D, Split<D>, Stream<D>>>,
+/// What stands between two bars: layer `first` of these `sizes` with its columns gathered, or `first` and the next one, a pair;
+/// a `ReLU` behind each layer. Parameters `layers.0[I,O]`, `layers.0.bias[1,O]`, ….
+///
+/// # Errors
+/// If the ranks do not divide what they should share.
+pub fn hidden<D: Kernels>(at: &Builder<D>, axis: Axis, first: usize, sizes: &[usize]) -> Result<Block<D>> {
+    let (name, next) = (format!("layers.{first}"), format!("layers.{}", first + 1));
+    let sections = &[sizes[1].into()];
+    let up = at.build(&Column { axis, name: &name, inputs: sizes[0], sections, bias: true })?;
+    let Some(&outputs) = sizes.get(2) else {
+        let gathered = Gathered { group: at.mesh.group(axis).named(name), region: at.region };
+        return Ok(Part::new(((up, gathered), Relu)));
+    };
+    let down = at.build(&Row { axis, name: &next, sizes: [sizes[1], outputs], bias: true })?;
+    Ok(Part::new(((up, (FeedForward::Plain(Relu), down)), Relu)))
+}
+
+/// All ranks' columns, as a stream.
+struct Gathered<D: Kernels> {
     group: Group<D::Place>,
     region: Region, // of what is gathered
 }
 
-/// What a pair keeps: before the `ReLU` between the two, and behind it.
-type Pair<D> = (Kept<Split<D>>, Ticket);
-/// What the row layer's weight half needs, if there is one.
-type Rows = Option<Ticket>;
+impl<D: Kernels> Layer<D> for Gathered<D> {
+    type In = Split<D>;
+    type Out = Stream<D>;
+    type Saved = ();
+    type Pending = ();
 
-/// What backward needs.
-pub struct Saved<D: Kernels> {
-    x: Ticket,
-    pair: Option<Pair<D>>,
-    y: Kept<Stream<D>>, // before the last ReLU
+    fn forward(&self, _: &Cx<D>, x: Split<D>) -> Result<(Stream<D>, ())> {
+        Ok((Stream::cut(&x.all_gather(&self.group)?, self.region), ()))
+    }
+
+    fn backward_input(&mut self, _: &Cx<D>, (): (), dy: Stream<D>) -> Back<D, Self> {
+        Ok((Split::cut(&dy.gather(&self.group)?, &self.group)?, ()))
+    }
+
+    fn backward_weight(&mut self, _: &Cx<D>, (): ()) -> Result<()> {
+        Ok(())
+    }
+
+    fn params<'a>(&'a mut self, _: &mut Params<'a, D>) {}
 }
 
-impl<D: Kernels> Hidden<D> {
-    /// Layer `first`, or `first` and the next one, of these `sizes`: parameters `layers.0[I,O]`, `layers.0.bias[1,O]`, ….
-    ///
-    /// # Errors
-    /// If the ranks do not divide what they should share.
-    pub fn shard(at: &Builder<D>, axis: Axis, first: usize, sizes: &[usize]) -> Result<Self> {
-        let (name, next) = (format!("layers.{first}"), format!("layers.{}", first + 1));
-        let sections = &[sizes[1].into()];
-        let up = at.build(&Column { axis, name: &name, inputs: sizes[0], sections, bias: true })?;
-        let row =
-            |&outputs: &usize| at.build(&Row { axis, name: &next, sizes: [sizes[1], outputs], bias: true });
-        let (down, group) = (sizes.get(2).map(row).transpose()?, at.mesh.group(axis).named(name));
-        Ok(Self { up, down, group, region: at.region })
-    }
-    /// The gradient in front of the first `ReLU`, and what the row layer's weight half needs.
-    fn back_to_columns(
-        &mut self,
-        cx: &Cx<D>,
-        (pair, y): (Option<Pair<D>>, Kept<Stream<D>>),
-        dy: &Stream<D>,
-    ) -> Result<(Split<D>, Rows)> {
-        let dy = activate_stream_backward(&y.open(), dy, Relu);
-        let (Some(down), Some((u, h))) = (&mut self.down, pair) else {
-            return Ok((Split::cut(&dy.gather(&self.group)?, &self.group)?, None));
-        };
-        let (dh, pending) = down.backward_input(cx, h, dy)?;
-        Ok((activate_backward(&u.open(), &dh, Relu), Some(pending)))
-    }
-}
-
-impl<D: Kernels> Layer<D> for Hidden<D> {
+impl<D: Kernels> Layer<D> for Activation {
     type In = Stream<D>;
     type Out = Stream<D>;
-    type Saved = Saved<D>;
-    type Pending = (Ticket, Rows);
+    type Saved = Kept<Stream<D>>;
+    type Pending = ();
 
-    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Saved<D>)> {
-        let (u, x) = self.up.forward(cx, x)?;
-        let (y, pair) = match &self.down {
-            Some(down) => {
-                let (y, h) = down.forward(cx, activate(&u, Relu))?;
-                (y, Some((cx.keep(u), h)))
-            }
-            None => (Stream::cut(&u.all_gather(&self.group)?, self.region), None),
-        };
-        Ok((activate_stream(&y, Relu), Saved { x, pair, y: cx.keep(y) }))
+    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
+        Ok((activate_stream(&x, *self), cx.keep(x)))
     }
 
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        s: Saved<D>,
-        dy: Stream<D>,
-    ) -> Result<(Stream<D>, Self::Pending)> {
-        let (du, down) = self.back_to_columns(cx, (s.pair, s.y), &dy)?;
-        let (dx, up) = self.up.backward_input(cx, s.x, du)?;
-        Ok((dx, (up, down)))
+    fn backward_input(&mut self, _: &Cx<D>, x: Self::Saved, dy: Stream<D>) -> Back<D, Self> {
+        Ok((activate_stream_backward(&x.open(), &dy, *self), ()))
     }
 
-    fn backward_first(&mut self, cx: &Cx<D>, s: Saved<D>, dy: Stream<D>) -> Result<Self::Pending> {
-        let (du, down) = self.back_to_columns(cx, (s.pair, s.y), &dy)?;
-        Ok((self.up.backward_first(cx, s.x, du)?, down))
+    fn backward_weight(&mut self, _: &Cx<D>, (): ()) -> Result<()> {
+        Ok(())
     }
 
-    fn backward_weight(&mut self, cx: &Cx<D>, (up, pending): Self::Pending) -> Result<()> {
-        self.up.backward_weight(cx, up)?;
-        let both = self.down.as_mut().zip(pending);
-        both.map_or(Ok(()), |(down, pending)| down.backward_weight(cx, pending))
-    }
-
-    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
-        self.up.params(into);
-        self.down.iter_mut().for_each(|down| down.params(into));
-    }
+    fn params<'a>(&'a mut self, _: &mut Params<'a, D>) {}
 }
 
 impl<D: Kernels> Chunk<D> {
@@ -142,14 +109,13 @@ impl<D: Kernels> Chunk<D> {
         let (strategies, built) = (at.strategies.clone(), at.built.clone());
         let everywhere = Builder { region: Region::Whole, strategies, built, ..*at };
         let (all, last) = (self::parts(sizes), layers - 1);
-        let hidden = |run: &Range<usize>, part| {
+        let between = |run: &Range<usize>, part| {
             let (first, next) = (start(sizes, part), start(sizes, part + 1));
             let gathered = next == first + 1 && run.end > 1;
-            Hidden::shard(if gathered { &everywhere } else { at }, Axis::Tp, first, &sizes[first..=next])
-                .map(Part::new)
+            hidden(if gathered { &everywhere } else { at }, Axis::Tp, first, &sizes[first..=next])
         };
         let blocks =
-            |run: &Range<usize>| (run.start..run.end.min(all - 1)).map(|part| hidden(run, part)).collect();
+            |run: &Range<usize>| (run.start..run.end.min(all - 1)).map(|part| between(run, part)).collect();
         let blocks = runs.iter().map(blocks).collect::<Result<_>>()?;
         let [at_start, at_end] = at_ends(runs, all);
         let (axis, name, objective) = (Axis::Tp, &*format!("layers.{last}"), Objective::default());

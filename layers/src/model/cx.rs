@@ -1,5 +1,5 @@
 //! What a call needs besides its input: everything a layer may ask about the tokens it works on. Four things: the
-//! [pass](Pass) of a microbatch, its [tokens](Tokens), the past that attention also sees, and who observes.
+//! [pass](Pass) of a microbatch, its tokens, the past that attention also sees, and who observes.
 mod again;
 mod counts;
 mod past;
@@ -8,7 +8,6 @@ mod tokens;
 
 pub use counts::LayerCounts;
 pub(crate) use past::Past;
-pub use tokens::Tokens;
 
 use super::record::Recordable;
 use crate::ops::Partial;
@@ -19,6 +18,7 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::fmt;
 use std::rc::Rc;
 use tensor::{Dropout, Index, LayerSpan, Noise, Profile, Tensor};
+use tokens::Tokens;
 
 /// Which pass through the layers a call is part of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl<D: Kernels> Cx<D> {
     /// With [`Uncountable`](tensor::count::Uncountable), if 64 bits do not count all these tokens.
     #[must_use]
     pub fn with_cache(mut self, capacity: usize) -> Self {
-        self.past = Some(Rc::new(RefCell::new(Past::new(self.tokens.parts().len(), capacity))));
+        self.past = Some(Rc::new(RefCell::new(Past::new(self.tokens.parts.len(), capacity))));
         self.tokens.place(Some(capacity));
         self
     }
@@ -144,7 +144,7 @@ impl<D: Kernels> Cx<D> {
     #[must_use]
     pub fn after(mut self, other: &Self) -> Self {
         let past = other.past.clone().expect("a cache that slices share");
-        assert_eq!(self.tokens.parts().len(), other.tokens.parts().len(), "slices of the same sequences");
+        assert_eq!(self.tokens.parts.len(), other.tokens.parts.len(), "slices of the same sequences");
         self.tokens.place(Some(RefCell::borrow(&past).capacity));
         self.past = Some(past);
         self
@@ -164,13 +164,9 @@ impl<D: Kernels> Cx<D> {
     pub fn keeps(&self) -> bool {
         self.pass.keeps && !self.drops.get()
     }
-    /// Which microbatch of the step.
-    pub fn microbatch(&self) -> usize {
-        self.pass.microbatch
-    }
     /// This rank's tokens, sequence by sequence: their rows and their positions.
     pub fn tokens(&self) -> &[Segment] {
-        self.tokens.list()
+        self.tokens.queries.list()
     }
     /// How many rows an activation has.
     pub fn rows(&self) -> usize {
@@ -187,18 +183,18 @@ impl<D: Kernels> Cx<D> {
     }
     /// The tokens, where kernels read them.
     pub fn tokens_on(&self, place: &D::Place) -> &Index<D::Place> {
-        self.tokens.on(place)
+        self.tokens.queries.on(place)
     }
     /// Which queries see which keys.
     pub(crate) fn spans(&self) -> &Indexed<Span, D::Place> {
-        self.tokens.spans()
+        &self.tokens.spans
     }
     pub(crate) fn past(&self) -> Option<RefMut<'_, Past<D>>> {
         self.past.as_ref().map(|past| past.borrow_mut())
     }
     /// Each sequence's tokens, and its memory's.
     pub(crate) fn memory(&self) -> &Indexed<Span, D::Place> {
-        self.tokens.memory()
+        &self.tokens.memory
     }
     /// Dropout at one place of the model; none where nothing is dropped.
     pub(crate) fn dropout(&self, rate: f64, site: &str) -> Option<Dropout> {
@@ -239,7 +235,7 @@ impl<D: Kernels> Cx<D> {
     }
     fn seen(&self, x: &impl Recordable<D>, is_gradient: bool, name: impl FnOnce() -> String) -> Result<()> {
         if let Some(record) = self.record.as_ref().filter(|_| self.recording()) {
-            record.add(name(), self.tokens(), x.seen(record.mesh(), is_gradient)?);
+            record.add(name(), self.tokens(), x.seen(&record.mesh, is_gradient)?);
         }
         Ok(())
     }

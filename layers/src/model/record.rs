@@ -55,7 +55,7 @@ pub struct Touched {
 
 /// A record that is being made. Clones add to the same.
 pub struct Record<D: Kernels> {
-    mesh: Mesh<D::Place>,
+    pub(crate) mesh: Mesh<D::Place>,
     log: Rc<RefCell<Log<<D as Device>::Elem>>>,
 }
 
@@ -90,9 +90,6 @@ impl<D: Kernels> Record<D> {
     #[must_use]
     pub fn take(&self) -> Activations<D::Elem> {
         std::mem::take(&mut self.log.borrow_mut().seen)
-    }
-    pub(crate) fn mesh(&self) -> &Mesh<D::Place> {
-        &self.mesh
     }
     /// Adds this rank's part of something; nothing on a device without values.
     pub(crate) fn add(&self, name: String, tokens: &[Segment], share: SeenShare<D::Elem>) {

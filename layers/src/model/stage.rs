@@ -1,6 +1,6 @@
-//! A part of a model as a schedule drives it: any number of microbatches in flight, told apart by their [`Cx`].
+//! What a part of a model takes and gives as a schedule drives it, and how its units are used.
 use crate::ops::{Partial, Stream};
-use crate::{Cx, Params, Result, Uses};
+use crate::{Params, Result, Uses};
 use kernels::Kernels;
 use tensor::{Ids, Tensor};
 
@@ -60,59 +60,6 @@ pub enum Half {
     Both,
     /// dX alone; the weight half comes later.
     Input,
-}
-
-/// A rank's part of a model: runs of consecutive layers with hand-written backward, numbered from 0 in the model's order.
-pub trait Stage<D: Kernels> {
-    /// One microbatch forward; the last stage is told what is wanted.
-    ///
-    /// # Errors
-    /// If ranks do not meet.
-    ///
-    /// # Panics
-    /// If the microbatch is in flight already.
-    fn forward(
-        &mut self,
-        run: usize,
-        cx: &Cx<D>,
-        uses: &mut dyn Uses<D>,
-        x: Input<D>,
-        wanted: Option<Wanted<D>>,
-    ) -> Result<Output<D>>;
-    /// Its backward: dX for the stage before (none for what entered the model); `dy` comes from the stage after (none after
-    /// a loss). Where it is the `last` of the step, `uses` is told of each unit (head, a block, embedding) whose
-    /// gradients are complete.
-    ///
-    /// # Errors
-    /// If ranks do not meet, and what `uses` gives.
-    ///
-    /// # Panics
-    /// If there was no forward of this microbatch.
-    fn backward(
-        &mut self,
-        run: usize,
-        cx: &Cx<D>,
-        uses: &mut dyn Uses<D>,
-        dy: Option<Stream<D>>,
-        half: Half,
-        last: bool,
-    ) -> Result<Option<Stream<D>>>;
-    /// The weight half of a microbatch whose input half is done.
-    ///
-    /// # Errors
-    /// If ranks do not meet, and what `uses` gives.
-    ///
-    /// # Panics
-    /// If its input half is not done.
-    fn backward_weight(&mut self, run: usize, cx: &Cx<D>, uses: &mut dyn Uses<D>, last: bool) -> Result<()>;
-    /// Appends its parameters to a list, in program order.
-    fn list<'a>(&'a mut self, all: &mut Params<'a, D>);
-    /// Its parameters, in program order.
-    fn params(&mut self) -> Params<'_, D> {
-        let mut all = Params::new();
-        self.list(&mut all);
-        all
-    }
 }
 
 /// Lists the parameters of a unit.

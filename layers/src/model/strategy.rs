@@ -110,6 +110,12 @@ pub struct About {
 }
 
 impl About {
+    /// A description to begin with: the strategy takes no number, runs on any number of ranks and has no chapter.
+    #[must_use]
+    pub const fn of(axis: Option<Axis>, choice: Choice) -> Self {
+        let (takes, shares): (_, fn(&Design, &Sizes) -> _) = (Takes::Nothing, |_, _| vec![]);
+        Self { name: "", axis, choice, word: "", takes, shares, paper: "", chapter: None, hints: &[] }
+    }
     /// Whether the axis alone names it, or for want of an axis its choice's word.
     pub fn is_plain(&self) -> bool {
         self.word == self.axis.map_or(Choice::RECOMPUTE, Axis::name)

@@ -59,21 +59,10 @@ fn softmax<D: Kernels>(
 }
 
 /// `QKV[B, (Hq+2Hk)·d]` to `O[B, Hq·d]` and the log-sum-exp `[B, Hq]`. With a cache, keys and values join those
-/// stored there of this `block`, and queries see all of them.
+/// stored there of this `block`, and queries see all of them. Keys and values may be given apart, as those of all ranks that share
+/// the sequences, `[K | V][B_all, 2·Hk·d]` ([`gather_keys`](super::gather_keys)).
 #[must_use]
 pub fn attention<D: Kernels>(
-    cx: &Cx<D>,
-    block: usize,
-    qkv: &Split<D>,
-    attend: &Attend,
-) -> (Split<D>, Split<D::Wide>) {
-    attention_to(cx, block, qkv, None, attend)
-}
-
-/// [`attention`], whose keys and values are those of all ranks that share the sequences, `[K | V][B_all, 2·Hk·d]`
-/// ([`gather_keys`](super::gather_keys)); its own where there are none.
-#[must_use]
-pub fn attention_to<D: Kernels>(
     cx: &Cx<D>,
     block: usize,
     qkv: &Split<D>,
@@ -142,48 +131,34 @@ fn softmax_backward<D: Kernels>(
     device.attention_backward(attend, spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());
 }
 
-/// The gradient of [`attention`]. With a cache, the slices of a sequence come back last slice first: to the gradients of a
-/// slice's keys and values the slices after it have added theirs. After the first slice nothing stays in the cache.
-#[must_use]
+/// The gradient of [`attention`], `dQKV[B, (Hq+2Hk)·d]`. With a cache, the slices of a sequence come back last slice first: to the
+/// gradients of a slice's keys and values the slices after it have added theirs. After the first slice nothing stays in the cache.
+///
+/// Where keys and values were those of all ranks of a group that shares the sequences, what the ranks' queries add to their gradients is
+/// summed over them, a reduce-scatter of `B_all·2·Hk·d` elements.
+///
+/// # Errors
+/// If ranks do not meet.
 pub fn attention_backward<D: Kernels>(
     cx: &Cx<D>,
     block: usize,
     qkv: &Split<D>,
-    attend: &Attend,
-    (o, lse): (&Split<D>, &Split<D::Wide>),
-    d_o: &Split<D>,
-) -> Split<D> {
-    let parts = parts(qkv.share().view(), attend.heads);
-    let mut dqkv = filled(qkv.device(), Category::Activations, qkv.shape(), D::Elem::ZERO);
-    let (dq, dkv) = dqkv.view_mut().split_cols(parts.q.cols());
-    backward_to(cx, block, parts, attend, (o, lse, d_o), (dq, dkv));
-    Split::new(dqkv, qkv.axis())
-}
-
-/// The gradient of [`attention_to`] the keys and values of all ranks of a group that shares the sequences: those of the tokens here,
-/// `dQKV[B, (Hq+2Hk)·d]`. What the ranks' queries add to the gradients of keys and values is summed over them, a
-/// reduce-scatter of `B_all·2·Hk·d` elements.
-///
-/// # Errors
-/// If ranks do not meet.
-pub fn attention_to_backward<D: Kernels>(
-    cx: &Cx<D>,
-    block: usize,
-    (qkv, kv): (&Split<D>, &Split<D>),
+    kv: Option<(&Split<D>, &Group<D::Place>)>,
     attend: &Attend,
     given: (&Split<D>, &Split<D::Wide>, &Split<D>),
-    group: &Group<D::Place>,
 ) -> Result<Split<D>> {
-    let device = qkv.device();
-    let q = parts(qkv.share().view(), attend.heads).q;
-    let (k, v) = memory(kv, attend.heads);
+    let (device, parts) = (qkv.device(), parts(qkv.share().view(), attend.heads));
     let zero = |shape| filled(device, Category::Activations, shape, D::Elem::ZERO);
-    let (mut dqkv, mut dkv) = (zero(qkv.shape()), zero(kv.shape()));
-    let (dq, _) = dqkv.view_mut().split_cols(q.cols());
-    backward_to(cx, block, Qkv { q, k, v }, attend, given, (dq, dkv.view_mut()));
-    let own = scatter_tokens(cx, dkv, group)?;
-    let (_, to) = dqkv.view_mut().split_cols(q.cols());
-    device.copy(to, own.view());
+    let mut dqkv = zero(qkv.shape());
+    let (dq, own) = dqkv.view_mut().split_cols(parts.q.cols());
+    match kv {
+        None => backward_to(cx, block, parts, attend, given, (dq, own)),
+        Some((kv, group)) => {
+            let ((k, v), mut dkv) = (memory(kv, attend.heads), zero(kv.shape()));
+            backward_to(cx, block, Qkv { q: parts.q, k, v }, attend, given, (dq, dkv.view_mut()));
+            device.copy(own, scatter_tokens(cx, dkv, group)?.view());
+        }
+    }
     Ok(Split::new(dqkv, qkv.axis()))
 }
 
@@ -263,7 +238,7 @@ mod tests {
             Split::new(Tensor::from_fn(&device, Category::Activations, rows.len(), 8, number), Axis::Tp)
         };
         let run = |cx: &Cx<_>, rows: &[usize]| {
-            let (o, _) = attention(cx, 0, &qkv(rows), &ATTEND);
+            let (o, _) = attention(cx, 0, &qkv(rows), None, &ATTEND);
             o.share().read().unwrap().chunks(4).map(<[_]>::to_vec).collect::<Vec<_>>()
         };
         let whole = run(&Cx::infer([3, 2]), &[0, 1, 2, 3, 4]);
@@ -284,10 +259,11 @@ mod tests {
             Split::new(Tensor::from_fn(&device, Category::Activations, rows.len(), cols, number), Axis::Tp)
         };
         let back = |cx: &Cx<_>, rows: &[usize], (o, lse): (Split<_>, Split<_>)| {
-            let of = attention_backward(cx, 1, &given(rows, 8, 0), &ATTEND, (&o, &lse), &given(rows, 4, 900));
+            let (qkv, d_o) = (given(rows, 8, 0), given(rows, 4, 900));
+            let of = attention_backward(cx, 1, &qkv, None, &ATTEND, (&o, &lse, &d_o)).unwrap();
             of.share().read().unwrap().chunks(8).map(<[_]>::to_vec).collect::<Vec<_>>()
         };
-        let ahead = |cx: &Cx<_>, rows: &[usize]| attention(cx, 1, &given(rows, 8, 0), &ATTEND);
+        let ahead = |cx: &Cx<_>, rows: &[usize]| attention(cx, 1, &given(rows, 8, 0), None, &ATTEND);
         let (all, cx): (Vec<_>, _) = ((0..9).collect(), Cx::train(0, [5, 1, 3], 1));
         let whole = back(&cx, &all, ahead(&cx, &all));
         let part = |(position, len, sequence)| Segment { row: 0, len, position, sequence };

@@ -72,7 +72,7 @@ pub fn expert_rows<D: Kernels>(x: &Split<D>, counts: &[usize], w: &Matrices<D>) 
 
 /// `dW_e[D,F_t] += X_e[N_e,D]ᵀ · dY_e[N_e,F_t]` of every expert; 0 for one without rows, if nothing was there before.
 pub fn expert_gradient<D: Kernels>(w: &mut ExpertWeight<D>, counts: &[usize], x: &Tensor<D>, dy: &Split<D>) {
-    let width = w.width();
+    let width = w.width;
     w.param().accumulate(|device, mut dw, write| {
         for (expert, rows) in stretches(counts) {
             let own = dw.again().take_rows(expert * width, width);

@@ -81,42 +81,6 @@ fn own<D: Kernels>(logits: &Split<D>, rank: usize, vocabulary: usize) -> (View<'
     (x.view().take_cols(0, slice.len), slice)
 }
 
-/// Each row's stabiliser, from this rank's logits.
-fn row_stab<D: Kernels>(logits: &Split<D>, rank: usize, vocabulary: usize) -> Partial<D::Wide> {
-    let (x, _) = own(logits, rank, vocabulary);
-    let mut m = wide_along(logits.share(), 1);
-    logits.device().row_stab(m.view_mut(), x);
-    Partial::stab(m, logits.axis())
-}
-
-/// Each row's Σ exp(logit − m), its target's logit and, where labels are smoothed, Σ logit: from this rank's logits.
-fn row_sums<D: Kernels>(
-    logits: &Split<D>,
-    m: &Tensor<D::Wide>,
-    rank: usize,
-    targets: &Ids<D::Place>,
-    terms: &LossTerms,
-) -> Partial<D::Wide> {
-    let (x, slice) = own(logits, rank, terms.vocabulary);
-    assert_eq!(x.rows(), targets.len(), "a target for every row");
-    let mut sums = m.beside(x.rows(), if terms.smoothing == 0.0 { 2 } else { 3 });
-    logits.device().row_sums(sums.view_mut(), x, m.view(), targets.index(), slice);
-    Partial::sum(sums, logits.axis())
-}
-
-/// These rows' part of the loss, a partial sum over these axes, and each row's log-sum-exp, in m's memory.
-fn cross_entropy<D: Kernels>(
-    mut m: Tensor<D>,
-    sums: &Tensor<D>,
-    targets: &Ids<D::Place>,
-    terms: &LossTerms,
-    over: Axes,
-) -> (Partial<D>, Tensor<D>) {
-    let (device, mut loss) = (m.device().clone(), m.beside(1, 1));
-    device.cross_entropy(loss.view_mut(), m.view_mut(), sums.view(), targets.index(), terms);
-    (Partial::sum(loss, over), m)
-}
-
 /// These rows' part of the loss, and each row's log-sum-exp.
 type Losses<D> = (Partial<<D as Kernels>::Wide>, Tensor<<D as Kernels>::Wide>);
 
@@ -134,9 +98,20 @@ pub fn split_cross_entropy<D: Kernels>(
     terms: &LossTerms,
     over: Axes,
 ) -> Result<Losses<D>> {
-    let m = row_stab(logits, group.rank(), terms.vocabulary).all_reduce(group)?;
-    let sums = row_sums(logits, &m, group.rank(), targets, terms).all_reduce(group)?;
-    Ok(cross_entropy(m, &sums, targets, terms, over))
+    let (device, (own, slice)) = (logits.device(), own(logits, group.rank(), terms.vocabulary));
+    assert_eq!(own.rows(), targets.len(), "a target for every row");
+    // Each row's stabiliser.
+    let mut m = wide_along(logits.share(), 1);
+    device.row_stab(m.view_mut(), own);
+    let mut m = Partial::stab(m, logits.axis()).all_reduce(group)?;
+    // Each row's Σ exp(logit − m), its target's logit and, where labels are smoothed, Σ logit.
+    let mut sums = m.beside(own.rows(), if terms.smoothing == 0.0 { 2 } else { 3 });
+    device.row_sums(sums.view_mut(), own, m.view(), targets.index(), slice);
+    let sums = Partial::sum(sums, logits.axis()).all_reduce(group)?;
+    // Each row's log-sum-exp, in m's memory.
+    let mut loss = m.beside(1, 1);
+    device.wide().cross_entropy(loss.view_mut(), m.view_mut(), sums.view(), targets.index(), terms);
+    Ok((Partial::sum(loss, over), m))
 }
 
 /// The logits turn into their gradient in place; padding has none.

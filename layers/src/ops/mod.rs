@@ -20,10 +20,7 @@ mod tokens;
 pub use activation::{
     activate, activate_backward, activate_stream, activate_stream_backward, swiglu, swiglu_backward,
 };
-pub use attention::{
-    attention, attention_backward, attention_to, attention_to_backward, cross_attention,
-    cross_attention_backward, rotate,
-};
+pub use attention::{attention, attention_backward, cross_attention, cross_attention_backward, rotate};
 pub use bias::{add_bias, add_columns, bias_gradient, columns_bias_gradient};
 pub use dropout::dropout;
 pub use experts::{Matrices, dots, expert_columns, expert_gradient, expert_rows, rows_of, scaled};
@@ -40,7 +37,7 @@ pub use norm::{norm, norm_backward};
 pub use router::{
     RouterLoss, choose, gates, logits, pooled, router_backward, router_gradient, router_input_gradient,
 };
-pub use stream::{Branches, Coming, Region, Stream, join};
+pub use stream::{Branches, Region, Stream, join};
 use tensors::{count_product, product, sum_of};
 pub use tensors::{filled, plus, wide_along};
 use tokens::scatter_tokens;

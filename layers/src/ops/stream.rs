@@ -16,7 +16,7 @@ use super::handles::same;
 use super::{Partial, filled};
 use crate::Result;
 use crate::model::record::{Recordable, SeenShare};
-use comm::{Axes, Group, Mesh, Request, Tag};
+use comm::{Axes, Group, Mesh};
 use kernels::Kernels;
 use std::ops::Range;
 use tensor::{Category, Place, Scalar, Tensor};
@@ -96,6 +96,12 @@ impl<D: Kernels> Stream<D> {
     pub fn in_region(self, region: Region) -> Self {
         if self.region == Region::Whole { Self::cut(&self.share, region) } else { self }
     }
+    /// `rows` tokens, of which `share` has this rank's: as a rank of the same region sent them.
+    #[must_use]
+    pub fn sent(share: Tensor<D>, rows: usize, region: Region) -> Self {
+        assert_eq!(share.rows(), region.mine(rows).len(), "a row for every token");
+        Self { share, rows, region }
+    }
     /// The same tokens with other features.
     ///
     /// # Panics
@@ -142,51 +148,6 @@ impl<D: Kernels> Stream<D> {
         same(axis, group.axis())?;
         let share = padded(self.share.clone(), self.rows.div_ceil(ranks));
         Ok(group.all_gather(&share)?.first_rows(self.rows))
-    }
-}
-
-impl<D: Kernels> Stream<D> {
-    /// Starts to send this rank's tokens to rank `to` of a group whose ranks have the same tokens.
-    ///
-    /// # Errors
-    /// If ranks do not meet.
-    #[track_caller]
-    pub fn start_send(&self, group: &Group<D::Place>, to: usize, tag: Tag) -> Result<Request<D>> {
-        Ok(group.start_send(to, self.share.clone(), tag)?)
-    }
-    /// Starts to receive this rank's tokens of `[rows, cols]`, which rank `from` of the group sends.
-    ///
-    /// # Errors
-    /// If ranks do not meet.
-    #[track_caller]
-    pub fn start_receive(
-        device: &D,
-        (group, from, tag): (&Group<D::Place>, usize, Tag),
-        [rows, cols]: [usize; 2],
-        region: Region,
-    ) -> Result<Coming<D>> {
-        let share = group.start_receive(device, from, region.mine(rows).len(), cols, tag)?;
-        Ok(Coming { share, rows, region })
-    }
-}
-
-/// A stream that another rank sends.
-#[must_use = "what was sent is waited for"]
-pub struct Coming<D: Kernels> {
-    share: Request<D>,
-    rows: usize,
-    region: Region,
-}
-
-impl<D: Kernels> Coming<D> {
-    /// This rank's tokens, once they are here.
-    ///
-    /// # Errors
-    /// If ranks do not meet.
-    #[track_caller]
-    pub fn wait(self) -> Result<Stream<D>> {
-        let Self { share, rows, region } = self;
-        Ok(Stream { share: share.wait()?, rows, region })
     }
 }
 

@@ -72,7 +72,7 @@ const SUM: InPlace = InPlace::AllReduce(Reduce::Sum);
 impl<D: Kernels> Keeper<D> {
     /// Of parameters that rest so, if they are trained and several ranks sum their gradients.
     pub fn new(rests: Rests) -> Self {
-        Self { rests, units: Vec::new(), model: Unit::of(Arc::default(), ALL) }
+        Self { rests, units: Vec::new(), model: Unit::of(Arc::default(), "the model") }
     }
     /// The unit of these parameters, and its number.
     fn unit(&mut self, params: &[&mut Param<D>]) -> (usize, &mut Unit<D>) {
@@ -110,7 +110,8 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
             if written { param.begin_sum().map(|()| param.gradient.whole.take()) } else { Ok(None) }
         };
         let unit = self.unit(params).1;
-        unit.gradients.now(InPlace::ReduceScatter, params, Param::ranks, lend, Param::take_sum)
+        unit.gradients.begin(InPlace::ReduceScatter, params, Param::ranks, lend)?;
+        unit.gradients.end(params, Param::take_sum)
     }
     /// All ranks complete the same units in the same order.
     fn complete(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
@@ -146,7 +147,8 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
         }
         let give = |param: &mut Param<D>, shard| param.gradient.shard = Some(shard);
         let lend = |param: &mut Param<D>| Ok(param.gradient.shard.take());
-        self.model.gradients.now(SUM, params, Param::peers, lend, give)?;
+        self.model.gradients.begin(SUM, params, Param::peers, lend)?;
+        self.model.gradients.end(params, give)?;
         params.iter_mut().try_for_each(|param| param.end_sum())
     }
     /// Values that rest whole are gathered.
@@ -231,7 +233,7 @@ impl<D: Kernels> Param<D> {
 
 impl<D: Kernels> Unit<D> {
     fn of(first: Arc<str>, name: &str) -> Self {
-        let [gradients, values] = [OF, "values of "].map(|of| format!("{of}{name}").into());
+        let [gradients, values] = ["gradients of ", "values of "].map(|of| format!("{of}{name}").into());
         Self { first, gradients: Calls::of(gradients), values: Calls::of(values) }
     }
     /// Gathers the values of which only shards are here, where they are wanted, if that was not begun before.
@@ -286,18 +288,6 @@ impl<D: Kernels> Calls<D> {
     fn give_back(&mut self, call: usize) -> Tensor<D> {
         self.all[call].tensors.pop().expect("as many as were lent")
     }
-    /// Calls with what `lend` gives of parameters, each over its group, from the beginning to the end.
-    fn now<N: Kernels<Place = D::Place>>(
-        &mut self,
-        how: InPlace,
-        params: &mut [&mut Param<N>],
-        group: fn(&Param<N>) -> Option<&Group<D::Place>>,
-        lend: impl Fn(&mut Param<N>) -> Result<Option<Tensor<D>>>,
-        give: impl Fn(&mut Param<N>, Tensor<D>),
-    ) -> Result<()> {
-        self.begin(how, params, group, lend)?;
-        self.end(params, give)
-    }
     /// Starts them.
     fn begin<N: Kernels<Place = D::Place>>(
         &mut self,
@@ -333,19 +323,12 @@ impl<D: Kernels> Calls<D> {
     }
 }
 
-/// How the label of a sum of gradients begins.
-const OF: &str = "gradients of ";
-/// What all parameters are called in a label.
-const ALL: &str = "the model";
-/// Between names in a label.
-const AND: &str = ", ";
-
 /// What these parameters are called together: by the longest part that their names share, or else by all names.
 fn name<D: Kernels>(params: &[&mut Param<D>]) -> String {
     let first: &str = params.first().map_or("", |param| param.name());
     let parts = first.rmatch_indices('.').map(|(dot, _)| &first[..dot]);
     let shared = |part: &&str| params.iter().all(|param| is_within(param.name(), part));
-    let names = || params.iter().map(|param| &**param.name()).collect::<Vec<_>>().join(AND);
+    let names = || params.iter().map(|param| &**param.name()).collect::<Vec<_>>().join(", ");
     std::iter::once(first).chain(parts).find(shared).map_or_else(names, str::to_string)
 }
 

@@ -14,50 +14,11 @@
 //! Source: Pascanu et al., arXiv:1211.5063 (clipping); Loshchilov, Hutter, arXiv:1711.05101 (`AdamW`).
 use crate::ops::{filled, plus};
 use crate::param::Wide;
-use crate::{Numbers, Param, Result, Uses};
+use crate::{Kind, Numbers, Param, Result, Uses};
 use comm::{Axes, Axis, Mesh, Reduce};
 use kernels::{AdamW, Kernels};
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tensor::{Category, Scalar, Tensor};
-
-/// Which optimizer.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// Plain gradient descent.
-    Sgd,
-    /// Adam with decoupled weight decay (on matrices only).
-    AdamW {
-        /// Decay of the first moment.
-        beta1: f64,
-        /// Decay of the second moment.
-        beta2: f64,
-        /// Added to the root of the second moment.
-        eps: f64,
-        /// Weight decay.
-        decay: f64,
-    },
-}
-
-impl Kind {
-    /// Its name in files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Sgd => "sgd",
-            Kind::AdamW { .. } => "adamw",
-        }
-    }
-    /// How many moments it keeps of each number.
-    pub fn moments(self) -> usize {
-        match self {
-            Kind::Sgd => 0,
-            Kind::AdamW { .. } => 2,
-        }
-    }
-    /// `AdamW` as most transformers are trained.
-    pub const ADAMW: Kind = Kind::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1 };
-}
 
 /// An optimizer. Its state lies beside the values of this rank's shares, as these rest.
 pub struct Optimizer<D: Kernels> {
@@ -215,7 +176,7 @@ impl<D: Kernels> Sums<D> {
 mod tests {
     use super::*;
     use crate::{Biases, NormKind, Positions};
-    use crate::{Builder, Chunk, Draw, Placement, Random, Shape, Stage};
+    use crate::{Builder, Chunk, Draw, Placement, Random, Shape};
     use comm::World;
     use tensor::{Cpu, F61, Key};
 

@@ -163,7 +163,7 @@ impl<D: Kernels> RowWeight<D> {
 /// ranks of another axis.
 pub struct ExpertWeight<D: Kernels> {
     param: Param<D>,
-    width: usize, // D
+    pub(crate) width: usize, // D
 }
 
 impl<D: Kernels> ExpertWeight<D> {
@@ -195,10 +195,6 @@ impl<D: Kernels> ExpertWeight<D> {
     /// If ranks do not meet.
     pub fn matrices(&self) -> Result<Matrices<D>> {
         Ok(Matrices::new(self.param.value(), self.width, Axis::Etp))
-    }
-    /// Rows of one expert.
-    pub fn width(&self) -> usize {
-        self.width
     }
     /// The parameter behind it.
     pub fn param(&mut self) -> &mut Param<D> {

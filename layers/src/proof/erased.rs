@@ -161,7 +161,7 @@ impl<D: Kernels, L: Layer<D, In: Lies<D>, Out: Lies<D>>> Proven<D> for L {
         for (cx, given, y, saved) in forward {
             let dy = L::Out::hand(&given, true, outputs, at)?;
             let dx = self.backward(&cx, saved, dy)?;
-            gone.push((cx.microbatch(), [Box::new(y), Box::new(dx)]));
+            gone.push((cx.pass().microbatch, [Box::new(y), Box::new(dx)]));
         }
         Ok(gone)
     }

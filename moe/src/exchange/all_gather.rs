@@ -13,7 +13,7 @@ use crate::routing::{Routing, tally};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
 use layers::ops::rows_of;
-use layers::{About, Choice, Result, Takes};
+use layers::{About, Choice, Result};
 use tensor::Tensor;
 
 /// All-gather of tokens, reduce-scatter of results.
@@ -23,10 +23,7 @@ pub struct AllGather;
 /// Its description.
 pub static ABOUT: About = About {
     name: "expert parallelism by all-gather",
-    axis: Some(Axis::Ep),
-    choice: Choice::Exchange,
     word: "all-gather",
-    takes: Takes::Nothing,
     shares: dispatch::shares,
     paper: "Megatron-LM, token_dispatcher.py",
     chapter: Some("experts.md"),
@@ -37,6 +34,7 @@ pub static ABOUT: About = About {
         ),
         ("", "every rank adds up what its own experts give for all tokens: a partial sum, scattered once"),
     ],
+    ..About::of(Some(Axis::Ep), Choice::Exchange)
 };
 
 impl<D: Kernels> Exchange<D> for AllGather {

@@ -11,7 +11,7 @@ use crate::routing::{Routing, tally};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
 use layers::ops::rows_of;
-use layers::{About, Choice, Result, Takes};
+use layers::{About, Choice, Result};
 use tensor::Tensor;
 
 /// All-to-all of uneven counts.
@@ -21,10 +21,7 @@ pub struct AllToAll;
 /// Its description.
 pub static ABOUT: About = About {
     name: "expert parallelism",
-    axis: Some(Axis::Ep),
-    choice: Choice::Exchange,
     word: "ep",
-    takes: Takes::Nothing,
     shares: dispatch::shares,
     paper: "Lepikhin et al., arXiv:2006.16668",
     chapter: Some("experts.md"),
@@ -38,6 +35,7 @@ pub static ABOUT: About = About {
             "what a rank gives is what the other takes; rows that come back are those that went, in their order",
         ),
     ],
+    ..About::of(Some(Axis::Ep), Choice::Exchange)
 };
 
 impl<D: Kernels> Exchange<D> for AllToAll {

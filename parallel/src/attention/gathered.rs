@@ -13,25 +13,21 @@ use comm::{Axis, Group};
 use kernels::{Heads, Kernels};
 use layers::attention::core::AttentionCore;
 use layers::model::strategy::{Core, Strategy};
-use layers::ops::{Split, attention_to, attention_to_backward, gather_keys};
-use layers::{About, Back, Builder, Choice, Cx, Kept, Layer, Params, Part, Result, Takes, TokenShards};
+use layers::ops::{Split, attention, attention_backward, gather_keys};
+use layers::{About, Back, Builder, Choice, Cx, Kept, Layer, Params, Part, Result, TokenShards};
 
 /// Gathered keys and values.
 pub struct Gathered;
 
 static ABOUT: About = About {
     name: "context parallelism with gathered keys and values",
-    axis: Some(Axis::Cp),
-    choice: Choice::Core,
     word: "gathered",
-    takes: Takes::Nothing,
-    shares: |_, _| vec![],
     paper: "Llama Team, arXiv:2407.21783",
-    chapter: None,
     hints: &[
         ("gradient of", "a key's gradient is the sum of what all ranks' queries give it: reduce-scattered"),
         ("", "keys and values are brought to the order of their positions before queries see them"),
     ],
+    ..About::of(Some(Axis::Cp), Choice::Core)
 };
 
 impl<D: Kernels> Strategy<D> for Gathered {
@@ -62,7 +58,7 @@ impl<D: Kernels> Layer<D> for GatheredCore<D> {
 
     fn forward(&self, cx: &Cx<D>, qkv: Split<D>) -> Result<(Split<D>, Saved<D>)> {
         let kv = gather_keys(cx, &qkv, self.heads, &self.group)?;
-        let (o, lse) = attention_to(cx, self.core.block(), &qkv, Some(&kv), &self.core.attend(cx));
+        let (o, lse) = attention(cx, self.core.block(), &qkv, Some(&kv), &self.core.attend(cx));
         let kept = cx.keep((qkv, kv, o.clone(), lse));
         Ok((o, kept))
     }
@@ -70,7 +66,7 @@ impl<D: Kernels> Layer<D> for GatheredCore<D> {
     fn backward_input(&mut self, cx: &Cx<D>, saved: Saved<D>, d_o: Split<D>) -> Back<D, Self> {
         let (qkv, kv, o, lse) = saved.open();
         let (attend, given) = (self.core.attend(cx), (&o, &lse, &d_o));
-        let dqkv = attention_to_backward(cx, self.core.block(), (&qkv, &kv), &attend, given, &self.group)?;
+        let dqkv = attention_backward(cx, self.core.block(), &qkv, Some((&kv, &self.group)), &attend, given)?;
         Ok((dqkv, ()))
     }
 

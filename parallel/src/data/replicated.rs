@@ -13,18 +13,13 @@
 use super::StateSplit;
 use crate::{Batch, Result, Sequence, bail};
 use comm::Axis;
-use layers::counted;
-use layers::{About, Choice, Takes, TokenShards};
+use layers::{About, Choice, TokenShards, counted};
 
 /// Data parallelism.
 pub static REPLICATED: StateSplit = StateSplit {
     about: About {
         name: "data parallelism",
-        axis: Some(Axis::Dp),
-        choice: Choice::State,
         word: "dp",
-        takes: Takes::Nothing,
-        shares: |_, _| vec![],
         paper: "Li et al., arXiv:2006.15704",
         chapter: Some("ranks-and-collectives.md"),
         hints: &[
@@ -39,6 +34,7 @@ pub static REPLICATED: StateSplit = StateSplit {
                 "microbatches are cut first and each is dealt over data ranks, so numbers of sequences stay",
             ),
         ],
+        ..About::of(Some(Axis::Dp), Choice::State)
     },
     change: |rests, _| rests,
 };

@@ -9,19 +9,14 @@
 //! Source: Rajbhandari et al., "`ZeRO`", §5.1, arXiv:1910.02054. Neighbour: [`replicated`](super::replicated).
 use super::StateSplit;
 use comm::Axis;
-use layers::{About, Choice, Rest, Rests, Takes};
+use layers::{About, Choice, Rest, Rests};
 
 /// `ZeRO`, stage 1.
 pub static ZERO1: StateSplit = StateSplit {
     about: About {
         name: "ZeRO, stage 1",
-        axis: Some(Axis::Dp),
-        choice: Choice::State,
         word: "zero1",
-        takes: Takes::Nothing,
-        shares: |_, _| vec![],
         paper: "Rajbhandari et al., arXiv:1910.02054",
-        chapter: None,
         hints: &[
             ("norm²", "the norm counts each shard once: a sum over data ranks of what each has"),
             ("gradient of", "a rank's shard of the summed gradient is that of its rank among the data ranks"),
@@ -30,6 +25,7 @@ pub static ZERO1: StateSplit = StateSplit {
                 "a rank changes the numbers of its shard alone, and all ranks gather them before they are used",
             ),
         ],
+        ..About::of(Some(Axis::Dp), Choice::State)
     },
     change: |rests, block| Rests { state: Rest::Shard, block, ..rests },
 };

@@ -10,19 +10,14 @@
 //! [`zero3`](super::zero3).
 use super::StateSplit;
 use comm::Axis;
-use layers::{About, Choice, Rest, Rests, Takes};
+use layers::{About, Choice, Rest, Rests};
 
 /// `ZeRO`, stage 2.
 pub static ZERO2: StateSplit = StateSplit {
     about: About {
         name: "ZeRO, stage 2",
-        axis: Some(Axis::Dp),
-        choice: Choice::State,
         word: "zero2",
-        takes: Takes::Nothing,
-        shares: |_, _| vec![],
         paper: "Rajbhandari et al., arXiv:1910.02054",
-        chapter: None,
         hints: &[
             ("norm²", "the norm counts each shard once: a sum over data ranks of what each has"),
             (
@@ -34,6 +29,7 @@ pub static ZERO2: StateSplit = StateSplit {
                 "a rank changes the numbers of its shard alone, and all ranks gather them before they are used",
             ),
         ],
+        ..About::of(Some(Axis::Dp), Choice::State)
     },
     change: |rests, block| Rests { gradient: Rest::Shard, state: Rest::Shard, block, ..rests },
 };

@@ -11,19 +11,14 @@
 //! [`zero2`](super::zero2).
 use super::StateSplit;
 use comm::Axis;
-use layers::{About, Choice, Rest, Rests, Takes};
+use layers::{About, Choice, Rest, Rests};
 
 /// `ZeRO`, stage 3.
 pub static ZERO3: StateSplit = StateSplit {
     about: About {
         name: "ZeRO, stage 3",
-        axis: Some(Axis::Dp),
-        choice: Choice::State,
         word: "zero3",
-        takes: Takes::Nothing,
-        shares: |_, _| vec![],
         paper: "Rajbhandari et al., arXiv:1910.02054",
-        chapter: None,
         hints: &[
             ("texts:", "values are gathered before a unit is used, in its matrices' own order"),
             (
@@ -32,6 +27,7 @@ pub static ZERO3: StateSplit = StateSplit {
             ),
             ("", "a value that was gathered is of this step: after the update it is gathered anew"),
         ],
+        ..About::of(Some(Axis::Dp), Choice::State)
     },
     change: |_, block| Rests { value: Rest::Shard, gradient: Rest::Shard, state: Rest::Shard, block },
 };

@@ -4,19 +4,15 @@
 //! Source: Li et al., "Sequence parallelism", §3.2, arXiv:2105.13120.
 use super::Dealing;
 use comm::Axis;
-use layers::{About, Choice, Design, Shared, Sharing, Sizes, Takes, contiguous};
+use layers::{About, Choice, Design, Shared, Sharing, Sizes, contiguous};
 
 /// Contiguous tokens.
 pub static CONTIGUOUS: Dealing = Dealing {
     about: About {
         name: "context parallelism with contiguous tokens",
-        axis: Some(Axis::Cp),
-        choice: Choice::Dealing,
         word: "contiguous",
-        takes: Takes::Nothing,
         shares: tokens,
         paper: "Li et al., arXiv:2105.13120",
-        chapter: None,
         hints: &[
             (
                 "loss",
@@ -29,6 +25,7 @@ pub static CONTIGUOUS: Dealing = Dealing {
             ),
             ("", "every token is some rank's, once, and keeps its position"),
         ],
+        ..About::of(Some(Axis::Cp), Choice::Dealing)
     },
     stretches: contiguous,
 };

@@ -4,7 +4,7 @@ use ::tensor::Cpu;
 use comm::Axis;
 use kernels::Heads;
 use layers::ops::Region;
-use layers::{About, Chunk, Experts, Random, Rest, Shape, Sharing, Sizes, Stage, TokenShards};
+use layers::{About, Chunk, Experts, Random, Rest, Shape, Sharing, Sizes, TokenShards};
 use serde::Serialize;
 
 /// One strategy, in words.

@@ -16,16 +16,15 @@
 use super::phases::{B, B2, F, F2, I, I2, W, W2, about, blocks, on_v, phases, rank_on_v};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
-use layers::{About, Takes};
+use layers::About;
 
 /// `DualPipeV`.
 pub struct DualPipeV;
 
-static ABOUT: About = about(
-    ["DualPipeV", "dualpipe-v", "DeepSeek-AI, arXiv:2412.19437", "zero-bubble.md"],
-    Takes::Nothing,
-    blocks::<2>,
-);
+static ABOUT: About = About {
+    shares: blocks::<2>,
+    ..about(["DualPipeV", "dualpipe-v", "DeepSeek-AI, arXiv:2412.19437", "zero-bubble.md"])
+};
 
 impl Schedule for DualPipeV {
     fn about(&self) -> &'static About {

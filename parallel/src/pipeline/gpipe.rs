@@ -11,16 +11,15 @@
 //! changes. A message is an activation, `B·D` elements of a microbatch forth and as many back.
 //!
 //! Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965. Chapter: 14.
-use super::phases::{B, F, about, blocks, in_order, one_after_the_other, phases};
+use super::phases::{B, F, about, in_order, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
-use layers::{About, Takes};
+use layers::About;
 
 /// `GPipe`.
 pub struct GPipe;
 
-static ABOUT: About =
-    about(["GPipe", "gpipe", "Huang et al., arXiv:1811.06965", "schedules.md"], Takes::Nothing, blocks::<1>);
+static ABOUT: About = about(["GPipe", "gpipe", "Huang et al., arXiv:1811.06965", "schedules.md"]);
 
 impl Schedule for GPipe {
     fn about(&self) -> &'static About {

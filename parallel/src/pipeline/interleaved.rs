@@ -20,11 +20,11 @@ use layers::{About, Takes};
 /// Interleaved 1F1B.
 pub struct Interleaved;
 
-static ABOUT: About = about(
-    ["interleaved 1F1B", "interleaved", "Narayanan et al., arXiv:2104.04473", "schedules.md"],
-    Takes::Optional("chunks of each rank"),
-    chunks,
-);
+static ABOUT: About = About {
+    takes: Takes::Optional("chunks of each rank"),
+    shares: chunks,
+    ..about(["interleaved 1F1B", "interleaved", "Narayanan et al., arXiv:2104.04473", "schedules.md"])
+};
 
 impl Schedule for Interleaved {
     fn about(&self) -> &'static About {

@@ -20,11 +20,11 @@ use layers::{About, Takes};
 /// Looped breadth-first.
 pub struct LoopedBfs;
 
-static ABOUT: About = about(
-    ["looped breadth-first", "looped-bfs", "Lamy-Poirier, arXiv:2211.05953", "schedules.md"],
-    Takes::Optional("chunks of each rank"),
-    chunks,
-);
+static ABOUT: About = About {
+    takes: Takes::Optional("chunks of each rank"),
+    shares: chunks,
+    ..about(["looped breadth-first", "looped-bfs", "Lamy-Poirier, arXiv:2211.05953", "schedules.md"])
+};
 
 impl Schedule for LoopedBfs {
     fn about(&self) -> &'static About {

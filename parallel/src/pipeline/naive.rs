@@ -10,19 +10,16 @@
 //! microbatch saved. Microbatches shorten nothing here; `GPipe` is where they do.
 //!
 //! Source: what Huang et al., "GPipe", §2.3 and Figure 2(b), arXiv:1811.06965, begin from. Chapter: 14.
-use super::phases::{B, F, about, blocks, in_order, one_after_the_other, phases};
+use super::phases::{B, F, about, in_order, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
-use layers::{About, Takes};
+use layers::About;
 
 /// Naive model parallelism.
 pub struct Naive;
 
-static ABOUT: About = about(
-    ["naive model parallelism", "naive", "Huang et al., arXiv:1811.06965", "schedules.md"],
-    Takes::Nothing,
-    blocks::<1>,
-);
+static ABOUT: About =
+    about(["naive model parallelism", "naive", "Huang et al., arXiv:1811.06965", "schedules.md"]);
 
 impl Schedule for Naive {
     fn about(&self) -> &'static About {

@@ -11,19 +11,15 @@
 //!
 //! Source: Narayanan et al., "Memory-efficient pipeline-parallel DNN training", §3.2 (PipeDream-Flush), arXiv:2006.09503.
 //! Chapter: 14.
-use super::phases::{B, F, about, blocks, in_order, one_after_the_other, phases};
+use super::phases::{B, F, about, in_order, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
-use layers::{About, Takes};
+use layers::About;
 
 /// 1F1B.
 pub struct OneForwardOneBackward;
 
-static ABOUT: About = about(
-    ["1F1B", "1f1b", "Narayanan et al., arXiv:2006.09503", "schedules.md"],
-    Takes::Nothing,
-    blocks::<1>,
-);
+static ABOUT: About = about(["1F1B", "1f1b", "Narayanan et al., arXiv:2006.09503", "schedules.md"]);
 
 impl Schedule for OneForwardOneBackward {
     fn about(&self) -> &'static About {

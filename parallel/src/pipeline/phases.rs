@@ -1,7 +1,7 @@
 //! What schedules share: rows in phases, as papers tell them, the V of two chunks a rank, and a schedule's description.
 use crate::step::{Act, Cell, Plan, Unit};
 use comm::Axis;
-use layers::{About, Choice, Design, Shared, Sharing, Sizes, Takes};
+use layers::{About, Choice, Design, Shared, Sharing, Sizes};
 
 /// An act on the first or on the second chunk of a rank.
 pub type Turn = (Act, usize);
@@ -80,14 +80,11 @@ pub fn rank_on_v(chunk: usize, plan: &Plan) -> usize {
     chunk.min(2 * plan.ranks - 1 - chunk)
 }
 
-/// The description of a schedule that splits a model into stages of blocks: name, word, paper, the file of its chapter.
-pub(crate) const fn about(
-    [name, word, paper, chapter]: [&'static str; 4],
-    takes: Takes,
-    shares: fn(&Design, &Sizes) -> Vec<Shared>,
-) -> About {
-    let (axis, choice) = (Some(Axis::Pp), Choice::Schedule);
-    About { name, axis, choice, word, takes, shares, paper, chapter: Some(chapter), hints: HINTS }
+/// The description of a schedule that splits a model into stages of blocks, one chunk a rank: name, word, paper, the file of its
+/// chapter.
+pub(crate) const fn about([name, word, paper, chapter]: [&'static str; 4]) -> About {
+    let of = About::of(Some(Axis::Pp), Choice::Schedule);
+    About { name, word, shares: blocks::<1>, paper, chapter: Some(chapter), hints: HINTS, ..of }
 }
 
 const HINTS: &[(&str, &str)] = &[

@@ -19,11 +19,11 @@ use layers::{About, Design, Shared, Sizes, Takes};
 /// Seq1F1B.
 pub struct Seq1F1B;
 
-static ABOUT: About = about(
-    ["Seq1F1B", "seq1f1b", "Sun et al., arXiv:2406.03488", "schedules.md"],
-    Takes::Optional("slices of each sequence"),
+static ABOUT: About = About {
+    takes: Takes::Optional("slices of each sequence"),
     shares,
-);
+    ..about(["Seq1F1B", "seq1f1b", "Sun et al., arXiv:2406.03488", "schedules.md"])
+};
 
 /// Blocks; and what experts make of a whole microbatch, which slices do not see.
 fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {

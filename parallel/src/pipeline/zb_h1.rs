@@ -11,16 +11,15 @@
 //! the first does under 1F1B. Where W ≤ F and K ≤ M, a rank waits (K − 1)(F + I − W).
 //!
 //! Source: Qi et al., "Zero bubble pipeline parallelism", §2.1, arXiv:2401.10241. Chapter: 15.
-use super::phases::{F, I, W, about, blocks, in_order, phases};
+use super::phases::{F, I, W, about, in_order, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
-use layers::{About, Takes};
+use layers::About;
 
 /// ZB-H1.
 pub struct ZbH1;
 
-static ABOUT: About =
-    about(["ZB-H1", "zb-h1", "Qi et al., arXiv:2401.10241", "zero-bubble.md"], Takes::Nothing, blocks::<1>);
+static ABOUT: About = about(["ZB-H1", "zb-h1", "Qi et al., arXiv:2401.10241", "zero-bubble.md"]);
 
 impl Schedule for ZbH1 {
     fn about(&self) -> &'static About {

@@ -12,16 +12,15 @@
 //! other, so that only a step whose update waits for no other rank is without a bubble.
 //!
 //! Source: Qi et al., "Zero bubble pipeline parallelism", §2.2, arXiv:2401.10241. Chapter: 15.
-use super::phases::{about, blocks};
+use super::phases::about;
 use super::{Claims, Schedule, Waiting, zb_h1};
 use crate::step::{Cell, Plan};
-use layers::{About, Takes};
+use layers::About;
 
 /// ZB-H2.
 pub struct ZbH2;
 
-static ABOUT: About =
-    about(["ZB-H2", "zb-h2", "Qi et al., arXiv:2401.10241", "zero-bubble.md"], Takes::Nothing, blocks::<1>);
+static ABOUT: About = about(["ZB-H2", "zb-h2", "Qi et al., arXiv:2401.10241", "zero-bubble.md"]);
 
 impl Schedule for ZbH2 {
     fn about(&self) -> &'static About {

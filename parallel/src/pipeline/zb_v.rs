@@ -14,13 +14,13 @@
 use super::phases::{F, F2, I, I2, W, W2, about, blocks, on_v, phases, rank_on_v};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
-use layers::{About, Takes};
+use layers::About;
 
 /// ZB-V.
 pub struct ZbV;
 
 static ABOUT: About =
-    about(["ZB-V", "zb-v", "Qi et al., arXiv:2401.10241", "zero-bubble.md"], Takes::Nothing, blocks::<2>);
+    About { shares: blocks::<2>, ..about(["ZB-V", "zb-v", "Qi et al., arXiv:2401.10241", "zero-bubble.md"]) };
 
 impl Schedule for ZbV {
     fn about(&self) -> &'static About {

@@ -15,21 +15,9 @@ pub fn ghost<'a, D: Kernels, T>(
     (rank, limit): (usize, Option<usize>),
     program: impl FnOnce(At<Meta<D::Elem>>) -> Result<T>,
 ) -> Result<T> {
-    let (mut program, mut made) = (Some(program), None);
-    erased(scheme.into(), (rank, limit), &mut |at| {
-        made = Some(program.take().expect("it runs once")(at)?);
-        Ok(())
-    })?;
-    Ok(made.expect("it ran"))
-}
-
-/// [`ghost`] of one type of program, so that it is compiled once for each device.
-fn erased<D: Kernels>(
-    scheme: Scheme<'_, D>,
-    (rank, limit): (usize, Option<usize>),
-    program: &mut dyn FnMut(At<Meta<D::Elem>>) -> Result<()>,
-) -> Result<()> {
+    let scheme = scheme.into();
     let (device, mesh) = (kernels::meta_of::<D>(), scheme.layout.ghost(rank)?);
     limit.inspect(|&bytes| device.meter().limit(bytes));
-    Uncountable::caught(|| program(scheme.ghost(scheme.layout.place(&device, &mesh, &Random { seed: 0 }))))?
+    let at = scheme.layout.place(&device, &mesh, &Random { seed: 0 });
+    Uncountable::caught(|| program(scheme.place(at, |other| other)))?
 }

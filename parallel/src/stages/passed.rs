@@ -3,7 +3,7 @@
 use crate::Result;
 use comm::{Group, Request, Tag};
 use kernels::Kernels;
-use layers::ops::{Coming, Region, Stream};
+use layers::ops::{Region, Stream};
 use tensor::Tensor;
 
 /// Output of a chunk for the next one.
@@ -16,7 +16,12 @@ pub(super) struct Passed<D: Kernels> {
 pub(super) struct Sent<D: Kernels>(Request<D>, Option<Request<D::Wide>>);
 
 /// Messages on their way to this rank.
-pub(super) struct Received<D: Kernels>(Coming<D>, Option<Request<D::Wide>>);
+pub(super) struct Received<D: Kernels> {
+    share: Request<D>,
+    rows: usize, // on all ranks together
+    region: Region,
+    row: Option<Request<D::Wide>>,
+}
 
 impl<D: Kernels> Passed<D> {
     /// Starts to send both to a rank of the group.
@@ -26,20 +31,20 @@ impl<D: Kernels> Passed<D> {
         to: usize,
         (tag, of_row): (Tag, Tag),
     ) -> Result<Sent<D>> {
-        let x = self.x.start_send(group, to, tag)?;
+        let x = group.start_send(to, self.x.share().clone(), tag)?;
         Ok(Sent(x, self.row.map(|row| group.start_send(to, row, of_row)).transpose()?))
     }
     /// Starts to receive both from a rank of the group: this rank's tokens of a stream of this shape, and a row of so many numbers.
     pub(super) fn start_receive(
         device: &D,
         (group, from, (tag, of_row)): (&Group<D::Place>, usize, (Tag, Tag)),
-        (shape, region): ([usize; 2], Region),
+        ([rows, cols], region): ([usize; 2], Region),
         row: Option<usize>,
     ) -> Result<Received<D>> {
-        let x = Stream::start_receive(device, (group, from, tag), shape, region)?;
+        let share = group.start_receive(device, from, region.mine(rows).len(), cols, tag)?;
         let wide: &D::Wide = device.wide();
         let row = row.map(|n| group.start_receive(wide, from, 1, n, of_row)).transpose()?;
-        Ok(Received(x, row))
+        Ok(Received { share, rows, region, row })
     }
 }
 
@@ -57,6 +62,7 @@ impl<D: Kernels> Sent<D> {
 impl<D: Kernels> Received<D> {
     /// Both, once they are here.
     pub(super) fn wait(self) -> Result<Passed<D>> {
-        Ok(Passed { x: self.0.wait()?, row: self.1.map(Request::wait).transpose()? })
+        let x = Stream::sent(self.share.wait()?, self.rows, self.region);
+        Ok(Passed { x, row: self.row.map(Request::wait).transpose()? })
     }
 }

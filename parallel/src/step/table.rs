@@ -18,8 +18,7 @@ use super::{Act, Cell, Plan, Unit, check, lowered};
 use crate::Schedule;
 use crate::pipeline::phases::{about, chunks, of_whole_microbatches};
 use entry::{Entry, agree, cell, entries};
-use layers::counted;
-use layers::{About, Design, Shared, Sizes, Takes};
+use layers::{About, Design, Shared, Sizes, counted};
 use std::collections::HashMap;
 use tensor::mix;
 use tensor::quoted::{quoted, sentence};
@@ -36,12 +35,15 @@ pub struct Table {
 const NAMES: [&str; 4] = ["from a file", "table", "", "schedules.md"];
 
 /// Describes a table for whole sequences. A layout with a table has the table's chunks as its number.
-static ABOUT: About = about(NAMES, Takes::Nothing, chunks);
+static ABOUT: About = About { shares: chunks, ..about(NAMES) };
 
 /// Describes a table for slices of sequences.
-static SLICED: About = about(NAMES, Takes::Nothing, |design: &Design, sizes: &Sizes| -> Vec<Shared> {
-    chunks(design, sizes).into_iter().chain(of_whole_microbatches(design, 2)).collect()
-});
+static SLICED: About = About {
+    shares: |design: &Design, sizes: &Sizes| -> Vec<Shared> {
+        chunks(design, sizes).into_iter().chain(of_whole_microbatches(design, 2)).collect()
+    },
+    ..about(NAMES)
+};
 
 impl Schedule for Table {
     fn about(&self) -> &'static About {

@@ -12,24 +12,20 @@
 use kernels::Kernels;
 use layers::model::part::{Block, Part, Ticket};
 use layers::ops::Stream;
-use layers::{About, Back, Choice, Cx, Kept, Layer, Params, Result, Strategy, Takes};
+use layers::{About, Back, Choice, Cx, Kept, Layer, Params, Result, Strategy};
 
 /// Recomputation of every block.
 pub struct Recompute;
 
 static ABOUT: About = About {
     name: "activation recomputation",
-    axis: None,
-    choice: Choice::Recompute,
     word: Choice::RECOMPUTE,
-    takes: Takes::Nothing,
-    shares: |_, _| vec![],
     paper: "Chen et al., arXiv:1604.06174",
-    chapter: None,
     hints: &[(
         "",
         "the second forward of a block gives what the first gave: the same dropout, experts and keys of the past",
     )],
+    ..About::of(None, Choice::Recompute)
 };
 
 impl<D: Kernels> Strategy<D> for Recompute {
@@ -87,7 +83,7 @@ mod tests {
     use super::*;
     use comm::Mesh;
     use kernels::Heads;
-    use layers::{Builder, Chunk, Half, Input, Random, Record, Shape, Stage, Targets, Wanted};
+    use layers::{Builder, Chunk, Half, Input, Random, Record, Shape, Targets, Wanted};
     use tensor::{Category, Cpu, Device, F61, Ids, Key, Scalar, Work};
 
     type Seen = (Vec<Vec<(usize, F61)>>, String);

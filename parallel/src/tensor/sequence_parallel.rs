@@ -12,19 +12,14 @@
 //! arXiv:2205.05198. Chapter: 7.
 use comm::Axis;
 use kernels::Kernels;
-use layers::ops::Region;
-use layers::{About, Builder, Choice, Strategy, Takes};
+use layers::{About, Builder, Choice, Strategy};
 
 /// Sequence parallelism over the tensor ranks.
 pub struct SequenceParallel;
 
 static ABOUT: About = About {
     name: "sequence parallelism",
-    axis: Some(Axis::Tp),
-    choice: Choice::Layers,
     word: "sp",
-    takes: Takes::Nothing,
-    shares: |_, _| vec![],
     paper: "Korthikanti et al., arXiv:2205.05198",
     chapter: Some("sequence-regions.md"),
     hints: &[
@@ -35,6 +30,7 @@ static ABOUT: About = About {
         ("norm²", "a gradient that is a partial sum is summed before it is squared, and counted once"),
         ("", "a sum is scattered over tokens, gathered before the next product; padding goes no further"),
     ],
+    ..About::of(Some(Axis::Tp), Choice::Layers)
 };
 
 impl<D: Kernels> Strategy<D> for SequenceParallel {
@@ -42,6 +38,6 @@ impl<D: Kernels> Strategy<D> for SequenceParallel {
         &ABOUT
     }
     fn place<'a>(&self, at: Builder<'a, D>) -> Builder<'a, D> {
-        Builder { region: Region::tokens(at.mesh.group(Axis::Tp)), ..at }
+        at.in_regions()
     }
 }

@@ -11,17 +11,14 @@
 //! Source: Shoeybi et al., "Megatron-LM", §3, arXiv:1909.08053. Chapters: 3 to 6.
 use comm::Axis;
 use kernels::Kernels;
-use layers::{About, Choice, Design, Shared, Sharing, Sizes, Strategy, Takes};
+use layers::{About, Choice, Design, Shared, Sharing, Sizes, Strategy};
 
 /// Tensor parallelism.
 pub struct TensorParallel;
 
 static ABOUT: About = About {
     name: "tensor parallelism",
-    axis: Some(Axis::Tp),
-    choice: Choice::Layers,
     word: "tp",
-    takes: Takes::Nothing,
     shares,
     paper: "Shoeybi et al., arXiv:1909.08053",
     chapter: Some("columns-and-rows.md"),
@@ -40,6 +37,7 @@ static ABOUT: About = About {
         ("dx", "dX of a column layer is a sum over ranks; of a row layer it is this rank's columns"),
         ("", "a product whose contracted dimension is split is a partial sum: it needs its all-reduce, once"),
     ],
+    ..About::of(Some(Axis::Tp), Choice::Layers)
 };
 
 fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {

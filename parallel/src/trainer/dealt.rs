@@ -14,19 +14,6 @@ use std::ops::Range;
 use std::rc::Rc;
 use tensor::{Device, Ids, Index, Tensor};
 
-/// The contexts of the microbatches in flight.
-pub(super) struct Flight<D: Kernels> {
-    cxs: Vec<Option<Cx<D>>>,        // by microbatch, and within it by slice
-    spare: Vec<Cx<D>>, // of microbatches that are back: the next one's is made in the memory of one
-    pub(super) counts: LayerCounts, // of all microbatches so far
-}
-
-impl<D: Kernels> Default for Flight<D> {
-    fn default() -> Self {
-        Self { cxs: Vec::new(), spare: Vec::new(), counts: LayerCounts::default() }
-    }
-}
-
 /// Of every row of logits, where the largest is.
 pub(super) type Largest<D> = fn(&Tensor<D>) -> Index<<D as Device>::Place>;
 
@@ -34,15 +21,9 @@ pub(super) type Largest<D> = fn(&Tensor<D>) -> Index<<D as Device>::Place>;
 pub(super) struct Sums<D: Kernels> {
     pub(super) loss: Option<Partial<D::Wide>>,
     pub(super) right: usize,
-    total: Option<(Request<D::Wide>, TraceSpan)>, // of the loss, while its sum is under way
+    pub(super) total: Option<(Request<D::Wide>, TraceSpan)>, // of the loss, while its sum is under way
     pub(super) report: Option<Report<D>>,
     pub(super) counts: LayerCounts, // of microbatches that are back
-}
-
-impl<D: Kernels> Default for Sums<D> {
-    fn default() -> Self {
-        Self { loss: None, right: 0, total: None, report: None, counts: LayerCounts::default() }
-    }
 }
 
 /// A batch, as a model of this design and its schedule cut it.
@@ -81,8 +62,8 @@ impl<'a, D: Kernels> Dealt<'a, D> {
         let (share, slice) = (self.share(of.microbatch as usize)?, of.slice as usize);
         let pass = Pass { microbatch: of.microbatch as usize, slice, ..self.pass };
         let first = of.microbatch as usize * self.cut.slices;
-        let other = self.rank.flight.cxs[first..first + self.cut.slices].iter().flatten().next();
-        let spare = self.rank.flight.spare.pop().unwrap_or_default();
+        let other = self.rank.cxs[first..first + self.cut.slices].iter().flatten().next();
+        let spare = self.rank.spare.pop().unwrap_or_default();
         let lengths = |rank| {
             let sequences = self.cut.batch.part(pass.microbatch, &self.cut.tokens.of_data_rank(rank));
             Share { sequences, first: 0 }.segments(slice, self.cut.slices).map(|s| s.len)
@@ -107,13 +88,13 @@ impl<'a, D: Kernels> Dealt<'a, D> {
 impl<D: Kernels> Work<D> for Dealt<'_, D> {
     fn cx(&mut self, of: Unit) -> Result<&Cx<D>> {
         let at = of.microbatch as usize * self.cut.slices + of.slice as usize;
-        if self.rank.flight.cxs.len() < (of.microbatch as usize + 1) * self.cut.slices {
-            self.rank.flight.cxs.resize_with((of.microbatch as usize + 1) * self.cut.slices, || None);
+        if self.rank.cxs.len() < (of.microbatch as usize + 1) * self.cut.slices {
+            self.rank.cxs.resize_with((of.microbatch as usize + 1) * self.cut.slices, || None);
         }
-        if self.rank.flight.cxs[at].is_none() {
-            self.rank.flight.cxs[at] = Some(self.made(of)?);
+        if self.rank.cxs[at].is_none() {
+            self.rank.cxs[at] = Some(self.made(of)?);
         }
-        Ok(self.rank.flight.cxs[at].as_ref().expect("just made"))
+        Ok(self.rank.cxs[at].as_ref().expect("just made"))
     }
     fn input(&mut self, of: Unit) -> Result<Input<D>> {
         let slice = self.slice(of)?;
@@ -155,7 +136,7 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
     }
     /// A context at rest keeps its lists, and no memory of the device.
     fn done(&mut self, microbatch: usize) {
-        let (Flight { cxs, spare, .. }, counts) = (&mut self.rank.flight, &mut self.sums.counts);
+        let (Rank { cxs, spare, .. }, counts) = (&mut *self.rank, &mut self.sums.counts);
         let done = cxs[microbatch * self.cut.slices..(microbatch + 1) * self.cut.slices]
             .iter_mut()
             .map(Option::take);

@@ -4,7 +4,6 @@ use super::{Chunk, EMBEDDING};
 use crate::model::block;
 use crate::model::build::positive;
 use crate::model::part::{Block, Part};
-use crate::model::stage::Stage;
 use crate::model::strategy;
 use crate::ops::{Region, Stream};
 use crate::param::weight::RowWeight;
@@ -145,11 +144,11 @@ impl Design {
         at: &Builder<D>,
         parts: &[Range<usize>],
         ends: Option<&Group<D::Place>>,
-    ) -> Result<Box<dyn Stage<D>>> {
-        Ok(match self {
-            Self::Transformer(shape) => Box::new(Chunk::part(at, shape, parts, ends)?),
-            Self::Classifier { sizes } => Box::new(Chunk::classifier(at, sizes, parts)?),
-            Self::Blocks(shape) => Box::new(Chunk::bare(at, shape, parts)?),
-        })
+    ) -> Result<Chunk<D>> {
+        match self {
+            Self::Transformer(shape) => Chunk::part(at, shape, parts, ends),
+            Self::Classifier { sizes } => Chunk::classifier(at, sizes, parts),
+            Self::Blocks(shape) => Chunk::bare(at, shape, parts),
+        }
     }
 }

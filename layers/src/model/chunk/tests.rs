@@ -4,7 +4,7 @@ mod bare;
 
 use crate::{
     Builder, Chunk, Cx, Error, Half, Input, Keeper, Output, Positions, Random, Rates, Rest, Rests, Shape,
-    Stage, Targets, Uses, Wanted,
+    Targets, Uses, Wanted,
 };
 use comm::{Axis, Mesh, Op, World};
 use kernels::{Heads, Kernels};
@@ -62,9 +62,9 @@ fn gradients(
     let tokens = LENGTHS.concat().iter().sum();
     let all: Vec<_> = LENGTHS.iter().enumerate().map(|(m, lengths)| Cx::train(m, *lengths, tokens)).collect();
     for cx in &all {
-        let mut x = Some(Input::Tokens(ids(device, cx.rows(), cx.microbatch())));
+        let mut x = Some(Input::Tokens(ids(device, cx.rows(), cx.pass().microbatch)));
         for part in &mut parts {
-            let targets = ids(device, cx.rows(), cx.microbatch() + 7);
+            let targets = ids(device, cx.rows(), cx.pass().microbatch + 7);
             match part.forward(
                 0,
                 cx,
@@ -92,7 +92,7 @@ fn gradients(
             parts.iter_mut().try_for_each(|part| part.backward_weight(0, cx, &mut (), false))?;
         }
     }
-    for param in parts.iter_mut().flat_map(Stage::params) {
+    for param in parts.iter_mut().flat_map(Chunk::params) {
         trace.push(param.gather_gradient(mesh)?.unwrap());
     }
     Ok(trace)
@@ -142,7 +142,7 @@ fn a_tied_table_of_both_ends_is_summed_when_both_have_added() {
             let at = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 1 }) };
             let (mut v, mut keeper) = (Chunk::part(&at, &shape, &[0..1, 1..3], None)?, Keeper::new(rests));
             let cx = Cx::train(mesh.rank(), LENGTHS[mesh.rank()], LENGTHS.concat().iter().sum());
-            let [given, targets] = [0, 7].map(|salt| ids(&device, cx.rows(), cx.microbatch() + salt));
+            let [given, targets] = [0, 7].map(|salt| ids(&device, cx.rows(), cx.pass().microbatch + salt));
             let x = match v.forward(0, &cx, &mut keeper, Input::Tokens(given), None)? {
                 Output::Activation(x) => Input::Activation(x),
                 _ => unreachable!("the end is another run's"),

@@ -3,7 +3,7 @@ mod stages;
 
 use super::*;
 use crate::model::design::shared;
-use crate::{Draw, Error, Half, Kind, Numbers, Optimizer, Pass, Random, Stage, Values};
+use crate::{Draw, Error, Half, Kind, Numbers, Optimizer, Pass, Random, Values};
 use comm::{Ledger, Mesh, Op, World};
 use stages::Model;
 use std::collections::BTreeMap;

@@ -140,7 +140,8 @@ impl<D: Kernels> Cx<D> {
     /// The same pass, where this rank has of all sequences what these shards say.
     #[must_use]
     pub fn sharded(mut self, shards: TokenShards) -> Self {
-        self.tokens.share(shards);
+        self.tokens.shards = shards;
+        self.tokens.place(None);
         self
     }
     /// The same tokens among those of all ranks: the lengths of each data rank's sequences in this call. Supplied by the caller,
@@ -153,15 +154,17 @@ impl<D: Kernels> Cx<D> {
     /// The numbers in this call of the tokens of each rank that tokens are dealt to ([`TokenShards::numbers`]), if that was
     /// [told](Cx::among); else nothing.
     pub fn numbers_of_ranks(&self) -> Vec<Vec<Range<usize>>> {
-        self.tokens.numbers()
+        let mut lengths = self.tokens.of_ranks.iter().copied();
+        let mut of_rank = |&parts: &usize| lengths.by_ref().take(parts).collect::<Vec<_>>();
+        self.tokens.shards.numbers(self.tokens.parts_of.iter().map(&mut of_rank))
     }
     /// Of each sequence what this call goes through, on all ranks that share its tokens; rows are counted over all of them.
     pub fn parts(&self) -> &[Segment] {
-        self.tokens.parts()
+        &self.tokens.parts
     }
     /// The part of each of this rank's segments ([`Cx::tokens`]).
     pub fn parts_of_tokens(&self) -> &[usize] {
-        self.tokens.of()
+        &self.tokens.of
     }
     /// How many tokens all ranks together have that share these sequences.
     pub fn rows_of_parts(&self) -> usize {
@@ -177,7 +180,7 @@ impl<D: Kernels> Cx<D> {
     }
     /// The rows of parts that a context rank's rows stand for.
     pub(crate) fn rows_of_rank(&self, rank: usize) -> impl Iterator<Item = Range<usize>> {
-        let shards = self.tokens.shards();
+        let shards = self.tokens.shards;
         let of = move |part: &Segment| {
             let first = part.row;
             shards.stretches_of(rank, part.len).map(move |of| first + of.start..first + of.end)
@@ -186,7 +189,7 @@ impl<D: Kernels> Cx<D> {
     }
     /// Which of the sequences that have tokens in this call end on a context rank, by their number among these.
     pub(crate) fn ends_of_rank(&self, rank: usize) -> impl Iterator<Item = Range<usize>> {
-        let shards = self.tokens.shards();
+        let shards = self.tokens.shards;
         let open = self.parts().iter().filter(|part| part.len > 0).enumerate();
         open.filter(move |(_, part)| shards.has_last(part.len) == rank).map(|(i, _)| i..i + 1)
     }

@@ -2,21 +2,20 @@
 //! this as device indices, which are made once a microbatch.
 use super::shards::TokenShards;
 use kernels::{Indexed, Segment, Span};
-use std::ops::Range;
-use tensor::{Index, Place};
+use tensor::Place;
 
 /// Tokens, one sequence after the other.
-pub struct Tokens<P: Place> {
+pub(crate) struct Tokens<P: Place> {
     first: usize, // number of the first sequence in the step
-    shards: TokenShards,
-    parts: Vec<Segment>, // of each sequence what all ranks together go through; rows counted over all of them
-    of: Vec<usize>,      // of each segment of queries, the part
-    queries: Indexed<Segment, P>, // this rank's
-    spans: Indexed<Span, P>,
-    memory: Indexed<Span, P>,
-    memory_lengths: Vec<usize>, // one for each sequence, or none
-    of_ranks: Vec<usize>,       // lengths of the parts of all data ranks, if they are told
-    parts_of: Vec<usize>,       // how many of these each has
+    pub(super) shards: TokenShards,
+    pub(super) parts: Vec<Segment>, // of each sequence what all ranks together go through; rows counted over all of them
+    pub(super) of: Vec<usize>,      // of each segment of queries, the part
+    pub(super) queries: Indexed<Segment, P>, // this rank's
+    pub(super) spans: Indexed<Span, P>,
+    pub(super) memory: Indexed<Span, P>,
+    memory_lengths: Vec<usize>,      // one for each sequence, or none
+    pub(super) of_ranks: Vec<usize>, // lengths of the parts of all data ranks, if they are told
+    pub(super) parts_of: Vec<usize>, // how many of these each has
 }
 
 impl<P: Place> Default for Tokens<P> {
@@ -43,11 +42,6 @@ impl<P: Place> Tokens<P> {
         self.parts_of.clear();
         self.place(None);
     }
-    /// Leaves to this rank what these shards say.
-    pub(crate) fn share(&mut self, shards: TokenShards) {
-        self.shards = shards;
-        self.place(None);
-    }
     /// Tells of the tokens of all ranks: the lengths of each data rank's parts.
     pub(crate) fn among<L: IntoIterator<Item = usize>>(&mut self, lengths: impl IntoIterator<Item = L>) {
         self.of_ranks.clear();
@@ -57,12 +51,6 @@ impl<P: Place> Tokens<P> {
             self.of_ranks.extend(lengths);
             self.parts_of.push(self.of_ranks.len() - before);
         }
-    }
-    /// The numbers of all ranks' tokens, if they were told.
-    pub(crate) fn numbers(&self) -> Vec<Vec<Range<usize>>> {
-        let mut lengths = self.of_ranks.iter().copied();
-        let mut of_rank = |&parts: &usize| lengths.by_ref().take(parts).collect::<Vec<_>>();
-        self.shards.numbers(self.parts_of.iter().map(&mut of_rank))
     }
     /// Numbers sequences from this one of the step's.
     pub(crate) fn number_from(&mut self, first: usize) {
@@ -136,32 +124,5 @@ impl<P: Place> Tokens<P> {
             }
         }
         self.place_memory();
-    }
-    /// What this call goes through of each sequence, on all ranks that share it.
-    pub(crate) fn parts(&self) -> &[Segment] {
-        &self.parts
-    }
-    pub(crate) fn shards(&self) -> TokenShards {
-        self.shards
-    }
-    /// Of which part each of this rank's segments is.
-    pub(crate) fn of(&self) -> &[usize] {
-        &self.of
-    }
-    /// This rank's tokens, sequence by sequence.
-    pub fn list(&self) -> &[Segment] {
-        self.queries.list()
-    }
-    /// The tokens, where kernels read them.
-    pub(crate) fn on(&self, place: &P) -> &Index<P> {
-        self.queries.on(place)
-    }
-    /// Which queries see which keys.
-    pub(crate) fn spans(&self) -> &Indexed<Span, P> {
-        &self.spans
-    }
-    /// Each sequence's tokens, and its memory's.
-    pub(crate) fn memory(&self) -> &Indexed<Span, P> {
-        &self.memory
     }
 }

@@ -5,7 +5,7 @@ use crate::ops::{Branches, Split};
 use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
 use crate::{
     Activations, Builder, Chunk, ColumnLinear, Embedding, Ending, Error, FeedForward, Half, Head, Mlp, Norm,
-    NormKind, Objective, Output, Record, Residual, RowLinear, Shape, Stage, Strategy, Targets, Wanted, mlp,
+    NormKind, Objective, Output, Record, Residual, RowLinear, Shape, Strategy, Targets, Wanted, mlp,
 };
 use comm::{Axes, Axis, Mesh, Op, World};
 use std::sync::Arc;
@@ -253,7 +253,7 @@ fn small(tied: bool, later: bool, ends: Option<&Ends>) -> std::result::Result<Se
             seen.extend(y.read());
         }
         for cx in &cxs {
-            let (x, targets) = (ids(cx.microbatch() as u32)?, Targets::Ids(ids(5)?));
+            let (x, targets) = (ids(cx.pass().microbatch as u32)?, Targets::Ids(ids(5)?));
             if let Output::Loss(loss) =
                 model.forward(0, cx, &mut (), x.into(), Some(Wanted::Loss(targets)))?
             {

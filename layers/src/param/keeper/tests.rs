@@ -134,7 +134,7 @@ fn a_unit_is_called_what_its_parameters_share() {
     let name = |names: &[&str]| {
         let new = |name: &&str| param(&at, name, &Placement::default(), 0).unwrap();
         let mut params: Vec<_> = names.iter().map(new).collect();
-        format!("{OF}{}", super::name(&params.iter_mut().collect::<Vec<_>>()))
+        format!("gradients of {}", super::name(&params.iter_mut().collect::<Vec<_>>()))
     };
     let blocks = ["blocks.1.norm1", "blocks.1.mlp.up", "blocks.1.mlp.down"];
     assert_eq!(name(&["head.weight"]), "gradients of head.weight");

@@ -1,6 +1,6 @@
 //! Blocks alone, without embedding and head: rows of features, judged by the mean square.
 use super::{LENGTHS, SHAPE, one_run};
-use crate::{Builder, Chunk, Cx, Error, Half, Input, Output, Random, Rates, Shape, Stage, Targets, Wanted};
+use crate::{Builder, Chunk, Cx, Error, Half, Input, Output, Random, Rates, Shape, Targets, Wanted};
 use comm::{Axis, Mesh, World};
 use kernels::Kernels;
 use std::collections::BTreeMap;
@@ -59,11 +59,11 @@ fn of_blocks<D: Kernels<Wide = D>>(
         trace.push((format!("rows, all: {every}"), y.read().unwrap_or_default()));
     }
     for cx in &all {
-        let [x, y] = [0, 7].map(|salt| rows(at.device, cx.rows(), cx.microbatch() + salt));
+        let [x, y] = [0, 7].map(|salt| rows(at.device, cx.rows(), cx.pass().microbatch + salt));
         let output = through(&mut parts, cx, x, Wanted::Loss(Targets::Rows(y)))?;
         let Output::Loss(loss) = output else { unreachable!() };
         let loss = loss.all_reduce(&at.mesh.over(comm::Axes::LOSS)?)?;
-        trace.push((format!("loss {}", cx.microbatch()), loss.read().unwrap_or_default()));
+        trace.push((format!("loss {}", cx.pass().microbatch), loss.read().unwrap_or_default()));
     }
     for cx in all.iter().rev() {
         let mut dy = None;
@@ -77,7 +77,7 @@ fn of_blocks<D: Kernels<Wide = D>>(
             parts.iter_mut().try_for_each(|part| part.backward_weight(0, cx, &mut (), false))?;
         }
     }
-    for param in parts.iter_mut().flat_map(Stage::params) {
+    for param in parts.iter_mut().flat_map(Chunk::params) {
         param.sync()?;
         trace.push((param.name().to_string(), param.gather_gradient(at.mesh)?.unwrap_or_default()));
     }

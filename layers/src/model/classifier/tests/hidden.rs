@@ -1,5 +1,6 @@
 //! What stands between two bars, as a layer.
-use super::super::Hidden;
+use super::super::hidden;
+use crate::model::part::Block;
 use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
 use crate::{Builder, Result};
 use comm::{Axis, Op};
@@ -15,12 +16,12 @@ impl Between {
     }
 }
 impl Case for Between {
-    type Layer<D: Kernels> = Hidden<D>;
+    type Layer<D: Kernels> = Block<D>;
     fn features(&self) -> [usize; 2] {
         [self.0[0], self.outputs()]
     }
-    fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<Hidden<D>> {
-        Hidden::shard(at, Axis::Tp, 3, self.0)
+    fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<Block<D>> {
+        hidden(at, Axis::Tp, 3, self.0)
     }
     fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
         let (relu, mut before, mut gradients) =

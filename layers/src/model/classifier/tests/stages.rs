@@ -2,7 +2,7 @@
 use super::{SIZES, given, parts, run_cut, truth};
 use crate::model::chunk::tests::one_run;
 use crate::ops::Partial;
-use crate::{Builder, Chunk, Cx, Half, Input, Output, Param, Result, Stage, Targets, Wanted};
+use crate::{Builder, Chunk, Cx, Half, Input, Output, Param, Result, Targets, Wanted};
 use comm::{Axis, World};
 use kernels::Kernels;
 use tensor::{Cpu, F61, Ids, Key, Tensor};
@@ -20,7 +20,7 @@ impl<D: Kernels> Model<D> {
         Self::cut(at, sizes, &[0, parts(sizes)])
     }
     pub(super) fn params(&mut self) -> Vec<&mut Param<D>> {
-        self.0.iter_mut().flat_map(Stage::params).collect()
+        self.0.iter_mut().flat_map(Chunk::params).collect()
     }
     pub(super) fn run(&mut self, cx: &Cx<D>, x: Tensor<D>, wanted: Wanted<D>) -> Result<Output<D>> {
         let (mut input, mut wanted) = (Input::Rows(x), Some(wanted));
