@@ -25,6 +25,9 @@ pub mod attention;
 mod batch;
 pub mod budget;
 mod checkpoint;
+#[cfg(all(debug_assertions, not(test)))]
+#[doc(hidden)]
+pub mod compiled;
 pub mod data;
 pub mod dealing;
 pub mod dump;
