@@ -16,7 +16,7 @@ use self::state::State;
 use super::Run;
 use crate::cli::args;
 use crate::cli::watch::Watch;
-use crate::cli::{processes, show};
+use crate::cli::show;
 use crate::commands::profile;
 use crate::device::DeviceName;
 use parallel::number::NumberName;
@@ -64,12 +64,8 @@ impl Run for TrainArgs {
             bail!("--checkpoint-every says when to save, and nothing is saved without --out");
         }
         let only = [("dump", a.dump.is_some()), ("profile", a.profile)];
-        run.network = processes::joined(
-            run.network,
-            (&run.layout, engine),
-            a.on_ranks.split.as_ref(),
-            (&a.processes, &only),
-        )?;
+        run.network =
+            a.processes.join(run.network, (&run.layout, engine), a.on_ranks.split.as_ref(), &only)?;
         run.ready()?; // now it is known how many ranks are on this machine
         a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
         let lock = |dir| state::prepare(dir, a.resume.as_deref(), &run.model);
