@@ -1,7 +1,7 @@
 //! What a rank is about to do; it displays as a sentence with the place in the code.
 use crate::lasting::{Lasting, lasting};
 use crate::threads::{Join, join_of, joined, joins};
-use crate::{Algorithm, Axes, Ranks, Tag};
+use crate::{Axes, Ranks, Tag};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
@@ -90,8 +90,8 @@ pub(crate) struct Call {
     pub(crate) label: Option<Arc<str>>,
     #[serde(skip, default = "Location::caller")]
     pub(crate) at: &'static Location<'static>,
-    /// What a message is, if it is one.
-    pub(crate) message: Option<Message>,
+    /// What a message carries, if it is one.
+    pub(crate) tag: Option<Tag>,
     /// The sentence of a call that a rank of another process makes.
     pub(crate) told: Option<Arc<str>>,
     /// Which of its rank's calls it is, where ranks are processes; else 0.
@@ -142,32 +142,9 @@ impl From<&Call> for CallRecord {
     fn from(call: &Call) -> Self {
         let (bytes, words) = (call.elements() * call.elem.size, call.to_string());
         let (over, label) = (call.over.clone(), call.label.clone());
-        let message = match (call.peer, call.message) {
-            (Some(peer), Some(Message::Tagged(tag))) => Some((peer, tag)),
-            _ => None,
-        };
+        let message = call.peer.zip(call.tag);
         Self { op: call.op, over, shape: [call.rows, call.cols], bytes, label, message, at: call.at, words }
     }
-}
-
-/// What a message is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Message {
-    /// One of those that an all-reduce goes by.
-    Part(Part),
-    /// One by itself, with what it carries.
-    Tagged(Tag),
-}
-
-/// The part of an all-reduce by messages that one of these is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Part {
-    pub(crate) by: Algorithm,
-    pub(crate) reduce: Reduce,
-    /// Of the tensor.
-    pub(crate) shape: [usize; 2],
-    /// From 0.
-    pub(crate) step: usize,
 }
 
 /// What the elements are.
@@ -203,18 +180,10 @@ const fn fnv(name: &str) -> usize {
 }
 
 impl Call {
-    /// Whether it is one of the messages that an all-reduce goes by.
-    #[cfg(any(test, feature = "mutants"))]
-    pub(crate) fn is_part(&self) -> bool {
-        matches!(self.message, Some(Message::Part(_)))
-    }
     /// The queue that a message is in: messages of one kind from one rank to another arrive in order, and wait for no other
     /// kind.
     pub(crate) fn lane(&self) -> &'static str {
-        match self.message {
-            Some(Message::Tagged(tag)) => tag.what,
-            Some(Message::Part(_)) | None => "",
-        }
+        self.tag.map_or("", |tag| tag.what)
     }
     /// Whether ranks pass it to each other in pairs.
     pub(crate) fn is_message(&self) -> bool {
@@ -306,7 +275,7 @@ impl Call {
     }
     /// Whether a message and a wish for one are of the same, once their ranks have met.
     pub(crate) fn passes(&self, other: &Call) -> bool {
-        (self.rows, self.cols, self.message) == (other.rows, other.cols, other.message)
+        (self.rows, self.cols, self.tag) == (other.rows, other.cols, other.tag)
     }
     /// Whether what two ranks with equal keys mean to pass each other is the same, from the view of `me`.
     pub(crate) fn fits(&self, me: usize, other: &Call, peer: usize) -> bool {
@@ -338,7 +307,7 @@ impl Call {
             over,
             label: None,
             at,
-            message: None,
+            tag: None,
             told: None,
             number: 0,
         }
@@ -376,12 +345,8 @@ impl fmt::Display for Call {
                 write!(f, " of {give:?}x{} for {take:?}x{} {}", self.cols, self.cols, self.elem.name)?;
             }
         }
-        match self.message {
-            Some(Message::Part(Part { by, reduce, shape: [rows, cols], step })) => {
-                write!(f, " in step {step} of all_reduce({reduce}) of {rows}x{cols} by {by}")?;
-            }
-            Some(Message::Tagged(tag)) => write!(f, " as {tag}")?,
-            None => {}
+        if let Some(tag) = self.tag {
+            write!(f, " as {tag}")?;
         }
         if let Some(label) = &self.label {
             write!(f, " for {label}")?;

@@ -3,25 +3,20 @@
 //! Everything that does not depend on how bytes travel is here: arguments are checked before anyone waits, results are
 //! allocated, traffic is counted. So a ghost is metered exactly as a rank that has peers.
 use crate::{Call, CommError, Counts, Elem, Group, Op, Reduce, Result, Windows};
-use kernels::Kernels;
 use tensor::{Category, Device, Place, Tensor, count};
 
 impl<P: Place> Group<P> {
-    /// Puts the reduction over all ranks into every rank's `data[R,C]`: the same bits on all. Directly, addends are
-    /// taken in rank order; [by an algorithm](Group::via), in the algorithm's.
+    /// Puts the reduction over all ranks into every rank's `data[R,C]`: the same bits on all. Addends are
+    /// taken in rank order.
     ///
     /// # Errors
     /// Those of every call.
     #[track_caller]
-    pub fn all_reduce<D: Kernels<Place = P>>(&self, data: &mut Tensor<D>, reduce: Reduce) -> Result<()> {
+    pub fn all_reduce<D: Device<Place = P>>(&self, data: &mut Tensor<D>, reduce: Reduce) -> Result<()> {
         if self.size() == 1 {
             return Ok(());
         }
-        let call = self.reducing::<D>(data.shape(), reduce);
-        match &self.route {
-            None => self.together(&call, None, Some(data)),
-            Some(route) => route.all_reduce(self, data, &call),
-        }
+        self.together(&self.reducing::<D>(data.shape(), reduce), None, Some(data))
     }
     /// `mine[R,C]` of every rank, below each other in rank order: `[ranks·R, C]`, a buffer, the same on all ranks. In a
     /// group of one, another owner of `mine`.

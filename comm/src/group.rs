@@ -2,7 +2,6 @@
 use crate::error::sizes;
 use crate::ghost::Ghost;
 use crate::ledger::elements_sent;
-use crate::via::Via;
 use crate::{
     Axes, Call, CommError, Elem, Engine, Engines, Ledger, Members, Op, Ranks, Record, Result, Windows,
 };
@@ -38,7 +37,6 @@ pub struct Group<P: Place> {
     pub(crate) members: Members, // ranks of the world
     label: Option<Arc<str>>,
     pub(crate) record: Arc<Record>,
-    pub(crate) route: Option<Arc<Via>>, // how sums go, if not directly
 }
 
 impl<P: Place> Group<P> {
@@ -52,7 +50,7 @@ impl<P: Place> Group<P> {
     ) -> Self {
         let (engine, world) = (engine(&**world, &members), world.clone());
         let (over, size) = (Ranks::all(axes), members.len());
-        Self { engine, world, along: size, over, rank, size, members, label: None, record, route: None }
+        Self { engine, world, along: size, over, rank, size, members, label: None, record }
     }
     /// The ranks of the world that it has, in its order.
     pub fn ranks(&self) -> impl Iterator<Item = usize> {
@@ -148,7 +146,7 @@ impl<P: Place> Group<P> {
         let members = ranks.iter().map(|&rank| self.members.get(rank).expect("checked above"));
         let members = Members::List(members.collect());
         let engine = engine(&*self.world, &members);
-        Ok(Group { engine, over, rank, size: ranks.len(), members, route: None, ..self.clone() })
+        Ok(Group { engine, over, rank, size: ranks.len(), members, ..self.clone() })
     }
     fn why_no_group(&self, ranks: &[usize]) -> Option<String> {
         let mut sorted = ranks.to_vec();
@@ -161,11 +159,6 @@ impl<P: Place> Group<P> {
             _ if !ranks.contains(&self.rank) => Some(format!("this rank, {}, is not among them", self.rank)),
             _ => None,
         }
-    }
-
-    /// This group, whose reductions go another way.
-    pub(crate) fn routed(&self, route: Arc<Via>) -> Group<P> {
-        Group { route: Some(route), ..self.clone() }
     }
     /// A call of this rank. It is large: so it is made where it is wanted.
     #[track_caller]
@@ -183,7 +176,7 @@ impl<P: Place> Group<P> {
             over: self.over.clone(),
             label: self.label.clone(),
             at: Location::caller(),
-            message: None,
+            tag: None,
             told: None,
             number: 0,
         }

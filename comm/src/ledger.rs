@@ -15,8 +15,7 @@
 //! send            N                         receive and barrier: 0
 //! ```
 //!
-//! A group that goes by an algorithm ([`Group::via`](crate::Group::via)) counts what that sends. Source: Patarasuk and
-//! Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+//! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 use crate::{Axes, Call, Counts, Link, Op};
 use std::collections::BTreeMap;
 use std::fmt;

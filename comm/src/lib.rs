@@ -32,7 +32,6 @@
 //! | `ledger.rs` | calls, elements and bytes on the wire by set of axes and operation |
 //! | `record.rs`, `flight.rs`, `trace.rs` | what is kept of a rank's calls: for a table of the last, for a timeline |
 //! | `schedule.rs`, `algorithms/` | a collective as data: who sends what to whom when; all-reduces, one file each |
-//! | `via.rs` | runs such a schedule by messages |
 //! | `link.rs` | what a message takes in the α–β model |
 //! | `mutants/` | a world of which one call goes wrong, to see that a proof notices |
 //! | `engine.rs`, `ghost.rs` | what carries the bytes; an engine that carries none |
@@ -75,7 +74,6 @@ mod tag;
 mod threads;
 mod trace;
 mod values;
-mod via;
 
 pub(crate) use call::{Call, Counts, Elem};
 pub(crate) use engine::{Engine, Engines, Post, Standing, Windows};

@@ -1,5 +1,4 @@
 //! Messages from one rank of a group to another: at once, or as requests that are waited for later.
-use crate::call::Message;
 use crate::ledger::elements_sent;
 use crate::record::Begun;
 use crate::{Call, Group, Op, Post, Record, Result, Standing, Tag};
@@ -85,7 +84,7 @@ impl<P: Place> Group<P> {
 
     #[track_caller]
     fn message<D: Device>(&self, op: Op, root: usize, shape: [usize; 2], tag: Tag) -> Result<Call> {
-        Ok(Call { message: Some(Message::Tagged(tag)), ..self.call_with::<D>(op, shape, root)? })
+        Ok(Call { tag: Some(tag), ..self.call_with::<D>(op, shape, root)? })
     }
 }
 

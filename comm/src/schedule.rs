@@ -77,15 +77,6 @@ impl CommSchedule {
         let start = |chunk: usize| chunk * size + chunk.min(larger);
         start(chunks.start)..start(chunks.end)
     }
-    /// The same steps, with this rank's messages only.
-    pub(crate) fn of_rank(&self, rank: usize) -> Self {
-        let mine = |step: &CommStep| {
-            let transfers =
-                step.transfers.iter().filter(|t| [t.from, t.to].contains(&rank)).cloned().collect();
-            CommStep { phase: step.phase, transfers }
-        };
-        Self { steps: self.steps.iter().map(mine).collect(), ..*self }
-    }
     /// How many of `elements` elements of each rank this rank sends, over all steps.
     pub fn sent(&self, rank: usize, elements: usize) -> usize {
         let all = self.steps.iter().flat_map(|step| &step.transfers);

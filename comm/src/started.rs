@@ -5,12 +5,10 @@
 use crate::collectives::Making;
 use crate::request::UnderWay;
 use crate::{Call, Group, Op, Reduce, Request, Result, Windows};
-use kernels::Kernels;
 use tensor::{Device, Place, Tensor, count};
 
 impl<P: Place> Group<P> {
-    /// Starts [`Group::all_reduce`]. The request keeps the tensor and gives it back reduced. Of a group that goes
-    /// [by an algorithm](Group::via) it is done at once.
+    /// Starts [`Group::all_reduce`]. The request keeps the tensor and gives it back reduced.
     ///
     /// ```
     /// # use comm::{Axis, CommError, Reduce, World};
@@ -31,13 +29,12 @@ impl<P: Place> Group<P> {
     /// # Panics
     /// If the tensor has another owner.
     #[track_caller]
-    pub fn start_all_reduce<D: Kernels<Place = P>>(
+    pub fn start_all_reduce<D: Device<Place = P>>(
         &self,
-        mut data: Tensor<D>,
+        data: Tensor<D>,
         reduce: Reduce,
     ) -> Result<Request<D>> {
-        if self.size() == 1 || self.route.is_some() {
-            self.all_reduce(&mut data, reduce)?;
+        if self.size() == 1 {
             return Ok(Request::done(data));
         }
         self.start(self.reducing::<D>(data.shape(), reduce), data, None)
@@ -51,7 +48,7 @@ impl<P: Place> Group<P> {
     /// # Panics
     /// If a tensor has another owner.
     #[track_caller]
-    pub fn start_all_reduce_together<D: Kernels<Place = P>>(
+    pub fn start_all_reduce_together<D: Device<Place = P>>(
         &self,
         tensors: Vec<Tensor<D>>,
         reduce: Reduce,
@@ -68,17 +65,13 @@ impl<P: Place> Group<P> {
     /// # Panics
     /// If a tensor has another owner.
     #[track_caller]
-    pub fn start_together<D: Kernels<Place = P>>(
+    pub fn start_together<D: Device<Place = P>>(
         &self,
         how: InPlace,
         mut tensors: Vec<Tensor<D>>,
     ) -> Result<Together<D>> {
         let elements = count::sum("the elements of a call", tensors.iter().map(Tensor::len));
         if self.size() == 1 || tensors.is_empty() {
-            return Ok(Request::done(tensors));
-        }
-        if let (true, InPlace::AllReduce(reduce)) = (self.route.is_some(), how) {
-            tensors.iter_mut().try_for_each(|data| self.all_reduce(data, reduce))?;
             return Ok(Request::done(tensors));
         }
         let (ranks, rank) = (self.size(), self.rank);

@@ -21,14 +21,13 @@ mod tree;
 
 use crate::error::sizes;
 use crate::{CommError, CommSchedule, Link, Result};
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
 macro_rules! algorithms {
     ($($(#[$doc:meta])* $variant:ident $({ $node:ident })? = $text:literal in $file:ident,)*) => {
         /// An all-reduce: at its end every rank has, in every chunk, the sum over all ranks.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Algorithm { $($(#[$doc])* $variant $({
             /// Ranks of a node, which are consecutive; it divides the number of ranks.
             $node: usize,

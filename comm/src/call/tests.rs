@@ -30,11 +30,8 @@ fn calls_read_as_written() {
     assert_eq!(words(&block), "barrier over tp[2..4] at comm/src/call.rs:57");
     let uneven = Call { counts: Some(Counts::Of([3, 0, 2].into())), ..call(Op::AllGather) };
     assert_eq!(words(&uneven), "all_gather over tp of [3, 0, 2]x6 f61 at comm/src/call.rs:57");
-    let part = Part { by: Algorithm::Hierarchical { node: 2 }, reduce: Reduce::Sum, shape: [8, 3], step: 5 };
-    let inner = Call { message: Some(Message::Part(part)), ..send.clone() };
-    let words_of_it = "send(to rank 3) over tp of 4x6 f61 in step 5 of all_reduce(sum) of 8x3 by hierarchical (nodes \
-                       of 2) at comm/src/call.rs:57";
-    assert_eq!(words(&inner), words_of_it);
+    let tagged = Call { tag: Some(Tag::new("gradient", 5)), ..send };
+    assert_eq!(words(&tagged), "send(to rank 3) over tp of 4x6 f61 as gradient of 5 at comm/src/call.rs:57");
     let all_to_all = "all_to_all over tp of [1, 2]x6 for [0, 4]x6 f61 at comm/src/call.rs:57";
     assert_eq!(words(&between([1, 2], [0, 4])), all_to_all);
 }
@@ -66,22 +63,19 @@ fn keys_differ_exactly_where_meanings_do() {
     assert_eq!(Call { label: Some("x".into()), at: Location::caller(), ..base.clone() }.key(), base.key());
 }
 
-/// Kills: a message of one collective taken for one of another, or for one of nobody's.
+/// Kills: a message taken for one that carries something else, or for one of another shape.
 #[test]
 fn messages_pass_to_wishes_for_the_same() {
-    let part = Part { by: Algorithm::Ring, reduce: Reduce::Sum, shape: [8, 3], step: 5 };
-    let of = |part| Call { message: Some(Message::Part(part)), ..call(Op::Send) };
+    let of = |what, unit| Call { tag: Some(Tag::new(what, unit)), ..call(Op::Send) };
+    let gradient = of("gradient", 5);
     let others = [
         call(Op::Send),
-        of(Part { by: Algorithm::Tree, ..part }),
-        of(Part { reduce: Reduce::Stab, ..part }),
-        of(Part { shape: [3, 8], ..part }),
-        of(Part { step: 4, ..part }),
-        Call { rows: 6, cols: 4, ..of(part) },
-        Call { message: Some(Message::Tagged(Tag::new("gradient", 5))), ..of(part) },
+        of("gradient", 4),
+        of("activation", 5),
+        Call { rows: 6, cols: 4, ..gradient.clone() },
     ];
-    assert!(of(part).passes(&of(part)));
-    assert!(others.iter().all(|other| !of(part).passes(other) && !other.passes(&of(part))));
+    assert!(gradient.passes(&gradient));
+    assert!(others.iter().all(|other| !gradient.passes(other) && !other.passes(&gradient)));
 }
 
 /// Kills: what one gives compared with what the other gives.

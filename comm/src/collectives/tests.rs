@@ -1,6 +1,5 @@
 //! What collectives cost: bytes that are held and sent.
 use super::*;
-use crate::algorithms::Algorithm;
 use crate::{Axis, Mesh, World};
 use kernels::{Kernels, Meta};
 use tensor::Cpu;
@@ -21,12 +20,10 @@ type Act<D> = (
 type Bytes = [usize; 4];
 
 /// A rank has 4 rows of 5 numbers of 4 bytes, which are 80, all ranks 320; where blocks differ 20 a row, 200 in all.
-fn acts<D: Kernels<Elem = f32>>() -> [Act<D>; 12] {
+fn acts<D: Kernels<Elem = f32>>() -> [Act<D>; 11] {
     let (block, blocks, ragged) = ([[4, 5]; 4], [[16, 5]; 4], ROWS.map(|rows| [rows, 5]));
     [
         ("all_reduce", block, |g, x| g.all_reduce(x, Reduce::Sum), [[0, 0, 80, 120]; 4]),
-        // A ring's step receives a fourth.
-        ("ring", block, |g, x| g.via(Algorithm::Ring)?.all_reduce(x, Reduce::Sum), [[0, 20, 80, 120]; 4]),
         // 13 rows in blocks of 4 are 16 with padding.
         ("all_gather", block, |g, x| g.all_gather(x).map(drop), [[0, 320, 80, 240]; 4]),
         (

@@ -78,8 +78,8 @@ impl<S: Scalar> Mutated<S> {
     fn mutation(&self, call: &Call) -> Option<Mutation> {
         let (own, number) = (&*self.own, self.own.record.number());
         let other = call.elem.join.is_some() && call.elem.id != Elem::of::<S>().id;
-        if call.is_part() || other && call.op != Op::Barrier {
-            return None; // of an all-reduce by an algorithm, or of other numbers than the world's
+        if other && call.op != Op::Barrier {
+            return None; // of other numbers than the world's
         }
         let site = || Site::new(number, call, &self.members, self.ways(call));
         let Some(mutant) = own.trial.mutant() else {

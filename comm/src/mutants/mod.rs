@@ -6,8 +6,7 @@
 //!
 //! In the chosen call all ranks of the group meet as ever, tell each other all they have, and each then makes of it what
 //! the mutation says. So nobody hangs, and ledger and flight recorder tell of the program as it is written. Of a
-//! message the sender alone goes wrong. An all-reduce that goes by an algorithm is left alone, since its schedule has a
-//! proof of its own.
+//! message the sender alone goes wrong.
 //!
 //! ```
 //! use comm::mutants::{Fate, Mutant, Mutation, Outcome, Trial};

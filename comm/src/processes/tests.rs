@@ -93,11 +93,9 @@ fn together<D: Kernels<Place = Host>>(
         drop((large.wait()?, other.wait()?));
     }
     all.extend(group.gather(&draw(18, 2, 2), 0)?);
-    let mut small = draw(19, 5, 3);
-    group.via(crate::Algorithm::Ring)?.all_reduce(&mut small, Reduce::Sum)?;
     group.barrier()?;
     all.extend(alone.wait());
-    all.extend([sum, most, sent, small]);
+    all.extend([sum, most, sent]);
     let own = started.wait()?;
     all.extend(gathered.wait()?);
     let values = group.all_gather_values(&vec![rank as u32; place])?.concat();

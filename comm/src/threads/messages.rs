@@ -23,8 +23,7 @@ pub(super) struct Messages {
     slow: Option<Arc<Slow>>,
 }
 
-/// The channels of one sender: to each receiver one for each kind of message and one for those that are parts of
-/// all-reduces, so that none need wait for another.
+/// The channels of one sender: to each receiver one for each kind of message, so that none need wait for another.
 type Receivers = BTreeMap<(usize, &'static str), Arc<Channel>>;
 
 /// The messages of one rank to one other.

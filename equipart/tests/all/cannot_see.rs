@@ -262,21 +262,3 @@ fn whole_numbers_have_the_same_bits_under_every_split() {
         assert!(both_layers::<f32>(ranks, regions) == truth, "{ranks} ranks, regions {regions}");
     }
 }
-
-/// Sums of whole numbers by each algorithm of all-reduce. Kills: one that sums in another number, or half of it twice.
-#[test]
-fn whole_numbers_have_the_same_sum_by_every_algorithm() {
-    for algorithm in comm::Algorithm::all(2) {
-        let run = |device: Cpu<f32>, mesh: Mesh<_>| {
-            let group = mesh.group(Axis::Tp);
-            let number = |i| whole::<f32>(group.rank() as u64, i) * 262_144.0 + 1.0;
-            let mut x = Tensor::from_fn(&device, Category::Activations, 5, 7, number);
-            group.via(algorithm)?.all_reduce(&mut x, comm::Reduce::Sum)?;
-            Ok::<_, layers::Error>(x.read().unwrap())
-        };
-        let sums = World::threads(&[(Axis::Tp, 8)]).unwrap().run(run).unwrap();
-        let sum = |i| (0..8).map(|rank| whole::<f64>(rank, i) * 262_144.0 + 1.0).sum::<f64>() as f32;
-        let wanted: Vec<f32> = (0..35).map(sum).collect();
-        assert!(sums.iter().all(|sum| *sum == wanted), "{algorithm:?}");
-    }
-}

@@ -1,6 +1,5 @@
 //! Messages come in order, and memory that a rank takes back is not touched.
 use super::*;
-use crate::call::Message;
 use crate::tag::TAG;
 use crate::threads::tests::until;
 use crate::threads::watch::PATIENT;
@@ -39,7 +38,7 @@ fn messages_come_in_order_from_whom_they_are_asked_of() {
 const ONE: fn(*const f32, *mut f32, &Call) = |from, to, _| unsafe { *to = *from };
 
 fn call(op: Op) -> Call {
-    Call { op, rows: 1, cols: 1, message: Some(Message::Tagged(TAG)), ..Call::barrier() }
+    Call { op, rows: 1, cols: 1, tag: Some(TAG), ..Call::barrier() }
 }
 /// Both messages of a group of two who wait so long at most.
 fn messages(limit: Duration) -> Messages {

@@ -1,5 +1,4 @@
 //! Everything that the ranks of a group can do together, for tests that try all of it.
-use crate::algorithms::Algorithm;
 use crate::tag::TAG;
 use crate::{Axis, Group, Mesh, Reduce, Result};
 use tensor::{Category, Cpu, F61, Place, Scalar, Tensor};
@@ -38,12 +37,6 @@ impl Bring<'_> {
     fn counts(&self) -> Vec<usize> {
         (0..self.group.size()).map(|rank| self.rows + rank % 2).collect()
     }
-    fn sum_by(&self, algorithm: Algorithm) -> Result<()> {
-        let mut x = self.blocks();
-        self.group.via(algorithm)?.all_reduce(&mut x, Reduce::Sum)?;
-        holds(&x, self.group.size());
-        Ok(())
-    }
 }
 
 /// Checks that all elements are this number.
@@ -52,7 +45,7 @@ fn holds(x: &Tensor<Field>, number: usize) {
 }
 
 /// All of them, each with a name that is part of its calls' words.
-pub(super) const ACTS: [(&str, Act); 21] = [
+pub(super) const ACTS: [(&str, Act); 16] = [
     ("all_reduce(sum)", |b| {
         let mut x = b.block();
         b.group.all_reduce(&mut x, Reduce::Sum)?;
@@ -60,11 +53,6 @@ pub(super) const ACTS: [(&str, Act); 21] = [
         Ok(())
     }),
     ("all_reduce(stab)", |b| b.group.all_reduce(&mut b.block(), Reduce::Stab)),
-    ("all_reduce", |b| b.sum_by(Algorithm::Naive)),
-    ("all_reduce", |b| b.sum_by(Algorithm::Direct)),
-    ("all_reduce", |b| b.sum_by(Algorithm::Ring)),
-    ("all_reduce", |b| b.sum_by(Algorithm::Tree)),
-    ("all_reduce", |b| b.sum_by(Algorithm::Hierarchical { node: b.group.size() })),
     ("all_gather", |b| {
         holds(&b.group.all_gather(&b.block())?, 1);
         Ok(())
