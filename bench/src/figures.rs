@@ -26,13 +26,7 @@ pub enum FigureUnit {
 impl FigureUnit {
     /// How it is written.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Gflops => "GFLOP/s",
-            Self::Gbps => "GB/s",
-            Self::Milliseconds => "ms",
-            Self::Microseconds => "us",
-            Self::Tokens => "token/s",
-        }
+        ["GFLOP/s", "GB/s", "ms", "us", "token/s"][self as usize]
     }
     /// Whether less is better.
     pub fn is_time(self) -> bool {

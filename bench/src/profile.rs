@@ -5,9 +5,13 @@
 //! | file | holds |
 //! |---|---|
 //! | `steps.rs` | the steps of a trace, and what each nanosecond of them was spent on |
+//! | `taken.rs` | of which steps of a run it is |
 mod steps;
+mod taken;
 #[cfg(test)]
 mod tests;
+
+pub use taken::{MOST, WARM, is_taken};
 
 use crate::Exposed;
 use comm::{Event, Run};
@@ -15,17 +19,6 @@ use parallel::{Result, bail};
 use serde::Serialize;
 use std::time::Duration;
 use tensor::{Direction, KernelKind};
-
-/// Steps of a run whose profile is not taken: they also take the memory.
-pub const WARM: usize = 2;
-/// Steps whose profiles are taken, at most: they are kept until the run has ended.
-pub const MOST: usize = 100;
-
-/// Whether a profile is taken of this step of a run, the first being 0.
-#[must_use]
-pub fn is_taken(step: usize) -> bool {
-    (WARM..WARM + MOST).contains(&step)
-}
 
 /// A kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -190,11 +190,11 @@ impl Cards {
         let members = self.events(state, &members).map_err(|error| error.to_string())?;
         let State { groups, scratch, under_way, .. } = state;
         let group = &groups[joint.members];
-        let side = |((&rank, &of), card): ((&usize, &Handle), &&Arc<Card>)| {
+        let side = |(&(rank, of), card): (&(usize, Handle), &&Arc<Card>)| {
             let [give, take] = joint.windows.get(rank).copied().unwrap_or([null_mut(); 2]);
             Side { rank, give, take, of: [of, card.stream()] }
         };
-        let mut sides: Vec<_> = here.iter().zip(group.handles()).zip(&cards).map(side).collect();
+        let mut sides: Vec<_> = group.of.iter().zip(&cards).map(side).collect();
         if let Jointly::Columns { rows, cols, .. } = joint.what {
             let bytes = joint.members.len() * rows * cols * joint.size;
             for (side, card) in sides.iter_mut().zip(&cards) {

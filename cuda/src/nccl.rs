@@ -162,8 +162,8 @@ impl Nccl {
 /// The communicators of one group: of each of its ranks that are in this process one, on its card.
 pub(crate) struct Communicators {
     nccl: &'static Nccl,
-    handles: Vec<Handle>,
-    ranks: Vec<usize>, // in the group
+    /// Ranks in the group that are here, each with its own.
+    pub(crate) of: Vec<(usize, Handle)>,
 }
 // SAFETY: NCCL's handles may be used by any thread, one at a time, which their owner's lock sees to.
 unsafe impl Send for Communicators {}
@@ -192,26 +192,16 @@ impl Communicators {
             share_on_split: UNDEFINED,
         };
         let mut configs: Vec<_> = here.iter().map(|_| config()).collect(); // they live until the group ends
-        let ranks_here = here.iter().map(|(rank, _)| *rank).collect();
-        let mut all = Self { nccl, handles: vec![null_mut(); here.len()], ranks: ranks_here };
+        let mut all = Self { nccl, of: here.iter().map(|(rank, _)| (*rank, null_mut())).collect() };
         let begun = nccl.grouped(|| {
-            for (((rank, card), handle), config) in here.iter().zip(&mut all.handles).zip(&mut configs) {
+            for (((rank, card), (_, handle)), config) in here.iter().zip(&mut all.of).zip(&mut configs) {
                 card.enter().map_err(|error| error.to_string())?;
                 nccl!(nccl, ncclCommInitRankConfig(handle, ranks as c_int, id, *rank as c_int, config))?;
             }
             Ok(())
         });
-        match begun.and_then(|()| all.settled(limit)) {
-            Ok(()) => Ok(all),
-            Err(why) => {
-                all.abort();
-                Err(why)
-            }
-        }
-    }
-    /// Of each rank that is here, its own.
-    pub(crate) fn handles(&self) -> &[Handle] {
-        &self.handles
+        begun.and_then(|()| all.settled(limit)).inspect_err(|_| all.abort())?;
+        Ok(all)
     }
     /// Waits until all that was asked for is under way on the cards.
     ///
@@ -238,7 +228,7 @@ impl Communicators {
     /// NCCL's.
     pub(crate) fn look(&self) -> Result<Option<usize>, String> {
         let mut busy = None;
-        for (&rank, &handle) in self.ranks.iter().zip(&self.handles) {
+        for &(rank, handle) in &self.of {
             let mut state = OK;
             nccl!(self.nccl, ncclCommGetAsyncError(handle, &raw mut state))?;
             self.nccl.check("what NCCL was asked for", state)?;
@@ -248,18 +238,18 @@ impl Communicators {
     }
     /// Ends them now, with what runs on the cards.
     pub(crate) fn abort(&mut self) {
-        for handle in self.handles.drain(..).filter(|handle| !handle.is_null()) {
+        for (_, handle) in self.of.drain(..).filter(|(_, handle)| !handle.is_null()) {
             let _ = nccl!(self.nccl, ncclCommAbort(handle)); // what fails here was told
         }
     }
     /// Ends them when all is done; what is not in time is aborted.
     pub(crate) fn end(&mut self, limit: Duration) {
         let nccl = self.nccl;
-        let finalized = self.handles.iter().try_for_each(|&handle| nccl!(nccl, ncclCommFinalize(handle)));
+        let finalized = self.of.iter().try_for_each(|&(_, handle)| nccl!(nccl, ncclCommFinalize(handle)));
         if finalized.and_then(|()| self.settled(limit)).is_err() {
             return self.abort();
         }
-        for handle in self.handles.drain(..) {
+        for (_, handle) in self.of.drain(..) {
             let _ = nccl!(nccl, ncclCommDestroy(handle));
         }
     }

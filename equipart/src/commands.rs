@@ -4,6 +4,7 @@ pub(crate) mod profile;
 pub(crate) use crate::cli::Run;
 
 use crate::cli::{arguments, echo, out, processes, tell};
+use crate::commands::compare::CompareArgs;
 use clap::{Parser, Subcommand};
 use parallel::Result;
 use std::process::ExitCode;
@@ -38,10 +39,9 @@ pub fn main() -> ExitCode {
         }
         Err(asked) => asked.exit(),
     };
-    let command = command.unwrap_or_else(|| Command::Compare(compare::CompareArgs::by_default()));
-    let run =
-        || processes::begin(command.is_by_processes(), &by_processes()).and_then(|()| command.run(json));
-    let outcome = Uncountable::caught(run).unwrap_or_else(|why| Err(why.into()));
+    let compare = || CompareArgs { seconds: compare::SECONDS, ..CompareArgs::default() };
+    let command = command.unwrap_or_else(|| Command::Compare(compare()));
+    let outcome = Uncountable::caught(|| command.run(json)).unwrap_or_else(|why| Err(why.into()));
     match outcome.and_then(|right| out::finish().map(|()| right)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
@@ -65,24 +65,17 @@ macro_rules! commands {
         }
 
         impl Command {
-            /// Does what it is asked.
+            /// Does what it is asked, where its ranks may be processes if this one is one of several.
             pub(crate) fn run(self, json: bool) -> Result<bool> {
+                let all = [$((stringify!($file), <$file::$Args as Run>::BY_PROCESSES)),*];
+                let by_processes: Vec<_> = all.into_iter().filter_map(|(name, is)| is.then_some(name)).collect();
                 match self {
-                    $(Self::$Command(flags) => flags.run(json)),*
+                    $(Self::$Command(flags) => {
+                        processes::begin(<$file::$Args as Run>::BY_PROCESSES, &by_processes)?;
+                        flags.run(json)
+                    })*
                 }
             }
-            /// True if its ranks may be processes.
-            pub(crate) fn is_by_processes(&self) -> bool {
-                match self {
-                    $(Self::$Command(_) => <$file::$Args as Run>::BY_PROCESSES),*
-                }
-            }
-        }
-
-        /// The names of commands whose ranks may be processes.
-        pub(crate) fn by_processes() -> Vec<&'static str> {
-            let all = [$((stringify!($file), <$file::$Args as Run>::BY_PROCESSES)),*];
-            all.into_iter().filter_map(|(name, is)| is.then_some(name)).collect()
         }
     };
 }

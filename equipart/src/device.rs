@@ -1,31 +1,25 @@
 //! Where programs compute: on the host, or on a GPU. The one place where a device is chosen.
 use crate::cli::{out, processes};
+use clap::ValueEnum;
 use cuda::{Card, Engine};
 use parallel::{Error, Result};
 use serde::Serialize;
 use std::sync::Arc;
 
 /// Where a program computes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceName {
     /// The host.
     #[default]
+    #[value(help = "the cores of this machine")]
     Cpu,
     /// GPUs: one a rank, or the first for all.
+    #[value(help = "its GPUs: one a rank, with NCCL, or the first for all ranks")]
     Cuda,
 }
 
 impl DeviceName {
-    /// Every name, and what it means.
-    pub const ALL: [(&str, &str, Self); 2] = [
-        ("cpu", "the cores of this machine", Self::Cpu),
-        ("cuda", "its GPUs: one a rank, with NCCL, or the first for all ranks", Self::Cuda),
-    ];
-    /// The name.
-    pub fn name(self) -> &'static str {
-        Self::ALL[self as usize].0
-    }
     /// That there is such a device, for so many ranks; says how they have it, if there are several. The engine that joins them,
     /// if they are GPUs.
     ///
@@ -53,12 +47,6 @@ pub(crate) fn first_card() -> Result<Arc<Card>> {
 
 fn refused(why: impl std::fmt::Display) -> Error {
     Error::new(format!("--device cuda: {why}"))
-}
-
-impl std::fmt::Display for DeviceName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// `in_device!((device, number), D => work)`: the work, a result, with `D` as the device of this name with these numbers.

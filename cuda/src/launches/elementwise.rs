@@ -5,15 +5,6 @@ use crate::gpu::Gpu;
 use kernels::Activation;
 use tensor::{Dropout, Index, Scalar};
 
-/// `enum` of `elementwise.cu`.
-fn number(f: Activation) -> u32 {
-    match f {
-        Activation::Gelu => 0,
-        Activation::GeluTanh => 1,
-        Activation::Relu => 2,
-    }
-}
-
 impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     /// y = x, whatever their strides.
     pub(crate) fn gather(&self, y: Out<S>, x: In<S>) {
@@ -78,12 +69,13 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         self.launch("rotate", across(&x), &arguments);
     }
 
+    /// The activation is a number of the `enum` of `elementwise.cu`, which has the same order.
     pub(crate) fn activate(&self, h: Out<S>, x: In<S>, f: Activation) {
-        self.map("activate", &x, &[&h, &x, &number(f)]);
+        self.map("activate", &x, &[&h, &x, &(f as u32)]);
     }
 
     pub(crate) fn activate_backward(&self, dx: Out<S>, x: In<S>, dh: In<S>, f: Activation) {
-        self.map("activate_backward", &x, &[&dx, &x, &dh, &number(f)]);
+        self.map("activate_backward", &x, &[&dx, &x, &dh, &(f as u32)]);
     }
 
     pub(crate) fn swiglu(&self, h: Out<S>, gate: In<S>, up: In<S>) {

@@ -1,17 +1,17 @@
 //! Flags.
-mod model;
 mod network;
 mod ranks;
 
-pub(crate) use model::ModelName;
 pub(crate) use network::NetworkArgs;
 pub(crate) use network::patience;
 pub(crate) use ranks::{RanksArgs, TableArgs, microbatches, note, note_inference, table};
 
 use crate::device::DeviceName;
 use clap::Args;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use parallel::number::NumberName;
+use std::ffi::OsString;
+use std::path::{PathBuf, is_separator};
 
 /// Tokens of a sequence where nothing else is said.
 pub(crate) const SEQ: usize = 256;
@@ -25,18 +25,13 @@ pub(crate) fn number() -> impl TypedValueParser<Value = NumberName> {
 pub(crate) const DEVICE: &str = "Where the run computes: cpu, or cuda: a GPU for each rank where there are as many and NCCL is found, \
     else the first for all";
 
-/// Reads the name of a device.
-pub(crate) fn device() -> impl TypedValueParser<Value = DeviceName> {
-    named(DeviceName::ALL)
-}
-
 /// The flags of numbers, and of what computes with them.
 #[derive(Args, Debug, Default)]
 pub(crate) struct NumberArgs {
     /// The numbers of the run: f32, bf16 with sums in f32, or f64
     #[arg(long = "number", default_value_t, value_name = "NUMBER", value_parser = number())]
     pub(crate) name: NumberName,
-    #[arg(long, default_value_t, value_name = "DEVICE", value_parser = device(), help = DEVICE)]
+    #[arg(long, default_value_t, value_name = "DEVICE", value_enum, help = DEVICE)]
     pub(crate) device: DeviceName,
 }
 
@@ -47,4 +42,61 @@ pub(crate) fn named<T: Copy + Send + Sync + 'static, const N: usize>(
     let names = all.map(|(name, about, _)| PossibleValue::new(name).help(about));
     let value = move |given: String| all.into_iter().find(|(name, ..)| given == *name);
     PossibleValuesParser::new(names).map(move |name| value(name).expect("a name of the list").2)
+}
+
+/// A model by its name, or by the folder that it lies in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ModelName {
+    /// The default, which is part of the program.
+    Embedded,
+    /// Its sister with experts.
+    Moe,
+    /// A plain classifier of digits.
+    Mlp,
+    /// A model in files.
+    Folder(PathBuf),
+}
+
+/// Every name. A folder that is called so is written with a `/` in front.
+const NAMES: [(&str, ModelName); 3] =
+    [("embedded", ModelName::Embedded), ("moe", ModelName::Moe), ("mlp", ModelName::Mlp)];
+
+impl ModelName {
+    /// Reads what stands behind `--model`.
+    pub(crate) fn parser() -> impl TypedValueParser<Value = Self> {
+        OsStringValueParser::new().try_map(Self::read)
+    }
+    fn read(given: OsString) -> Result<Self, String> {
+        if let Some((_, model)) = NAMES.into_iter().find(|(name, _)| given == *name) {
+            return Ok(model);
+        }
+        let folder = PathBuf::from(given);
+        if folder.to_string_lossy().contains(is_separator) || folder.exists() {
+            return Ok(Self::Folder(folder));
+        }
+        let ([first, second, third], folder) = (NAMES.map(|(name, _)| name), folder.display());
+        Err(format!(
+            "there is no such folder, and no model has this name; the names are {first}, {second} and {third}, and a folder that is still to come is written ./{folder}"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: a name taken for a folder, a folder for a name, a mistyped name that is said to be no folder and no more.
+    #[test]
+    fn names_are_those_of_the_list_and_all_else_is_a_folder() {
+        let read = |text: &str| ModelName::read(text.into());
+        let folder = |path: &str| Ok(ModelName::Folder(path.into()));
+        assert_eq!((read("embedded"), read("mlp")), (Ok(ModelName::Embedded), Ok(ModelName::Mlp)));
+        assert_eq!((read("moe"), read("./moe")), (Ok(ModelName::Moe), folder("./moe")));
+        assert_eq!(
+            (read("./mlp"), read("no/where"), read("src")),
+            (folder("./mlp"), folder("no/where"), folder("src"))
+        );
+        let why = read("mpl").unwrap_err();
+        assert!(why.contains("no model has this name; the names are embedded, moe and mlp"), "{why}");
+    }
 }

@@ -57,52 +57,55 @@ pub(crate) fn launch() -> Result<Option<Launch>> {
     Launch::of_process().map_err(Error::new)
 }
 
-/// A network of the processes that the layout's ranks are, if they are, which have met, and are joined by this engine, if they have
-/// GPUs; `a` says with what secret, and `only` names flags
-/// that are for all ranks in one process, and whether they are given.
-///
-/// # Errors
-/// If there are not as many processes as ranks, one of the flags is given, or they do not meet.
-pub(crate) fn joined(
-    network: Network,
-    (layout, engine): (&Layout, Option<Engine>),
-    split: Option<&BlockSplit>,
-    (a, only): (&ProcessesArgs, &[(&str, bool)]),
-) -> Result<Network> {
-    let Some(mut launch) = launch()? else {
-        if let Some(file) = &a.secret {
-            let file = file.display();
-            bail!("--secret {file} is for ranks that are processes, and RANK is not set; leave it out");
+impl ProcessesArgs {
+    /// A network of the processes that the layout's ranks are, if they are, which have met with this secret, and are joined by this
+    /// engine, if they have GPUs; `only` names flags that are for all ranks in one process, and whether they are given.
+    ///
+    /// # Errors
+    /// If there are not as many processes as ranks, one of the flags is given, or they do not meet.
+    pub(crate) fn join(
+        &self,
+        network: Network,
+        (layout, engine): (&Layout, Option<Engine>),
+        split: Option<&BlockSplit>,
+        only: &[(&str, bool)],
+    ) -> Result<Network> {
+        let Some(mut launch) = launch()? else {
+            if let Some(file) = &self.secret {
+                let file = file.display();
+                bail!("--secret {file} is for ranks that are processes, and RANK is not set; leave it out");
+            }
+            return Ok(network);
+        };
+        if launch.ranks != layout.ranks() {
+            let (there, ranks) = (launch.ranks, layout.ranks());
+            bail!(
+                "WORLD_SIZE is {there}, and the layout {layout} has {ranks} ranks: there is one process a rank"
+            );
         }
-        return Ok(network);
-    };
-    if launch.ranks != layout.ranks() {
-        let (there, ranks) = (launch.ranks, layout.ranks());
-        bail!(
-            "WORLD_SIZE is {there}, and the layout {layout} has {ranks} ranks: there is one process a rank"
-        );
+        let timed = ("split time", split.is_some_and(|split| matches!(split, BlockSplit::Time)));
+        let traced = ("trace", network.trace.is_some());
+        if let Some((flag, _)) = only.iter().chain(&[traced, timed]).find(|(_, given)| *given) {
+            bail!(
+                "--{flag} is for ranks that are threads of one process, and RANK is set; leave one of them out"
+            );
+        }
+        let engine = engine.map(|engine| format!("[EQUIPART_ENGINE={}]", engine.name())); // found, or asked for
+        let table = layout.table().map(|table| format!("[table {:016x}]", table.digest())); // each process reads its own file
+        let about = env::args().skip(1).chain(engine).chain(table).collect::<Vec<_>>().join(" ");
+        let mut asked = Asked { words: about, files: seen::files() }; // before the secret is read
+        asked.files.extend(seen::program().map(|program| ("the program".into(), program)));
+        if let Some(file) = &self.secret {
+            launch.secret =
+                Secret::new(&files::read(file)?, &file.display().to_string()).map_err(Error::new)?;
+        }
+        if launch.rank == 0 && launch.secret.is_none() {
+            out::note(
+                "note: there is no secret, so any user of this machine can join; EQUIPART_SECRET or --secret keeps others out",
+            );
+        }
+        let processes =
+            Processes::meet(&launch, &asked, network.timeout.unwrap_or(World::LIMIT)).map_err(Error::new)?;
+        Ok(Network { processes: Some(processes), ..network })
     }
-    let timed = ("split time", split.is_some_and(|split| matches!(split, BlockSplit::Time)));
-    let traced = ("trace", network.trace.is_some());
-    if let Some((flag, _)) = only.iter().chain(&[traced, timed]).find(|(_, given)| *given) {
-        bail!(
-            "--{flag} is for ranks that are threads of one process, and RANK is set; leave one of them out"
-        );
-    }
-    let engine = engine.map(|engine| format!("[EQUIPART_ENGINE={}]", engine.name())); // found, or asked for
-    let table = layout.table().map(|table| format!("[table {:016x}]", table.digest())); // each process reads its own file
-    let about = env::args().skip(1).chain(engine).chain(table).collect::<Vec<_>>().join(" ");
-    let mut asked = Asked { words: about, files: seen::files() }; // before the secret is read
-    asked.files.extend(seen::program().map(|program| ("the program".into(), program)));
-    if let Some(file) = &a.secret {
-        launch.secret = Secret::new(&files::read(file)?, &file.display().to_string()).map_err(Error::new)?;
-    }
-    if launch.rank == 0 && launch.secret.is_none() {
-        out::note(
-            "note: there is no secret, so any user of this machine can join; EQUIPART_SECRET or --secret keeps others out",
-        );
-    }
-    let processes =
-        Processes::meet(&launch, &asked, network.timeout.unwrap_or(World::LIMIT)).map_err(Error::new)?;
-    Ok(Network { processes: Some(processes), ..network })
 }

@@ -2,7 +2,7 @@
 use super::out::{self, line, note};
 use crate::commands::compare::{LayoutRow, Workload};
 use crate::commands::train::epochs::EpochLine;
-use crate::commands::train::report::Finished;
+use crate::commands::train::run::Finished;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 use comm::readable;
 use layers::LayerCounts;

@@ -1,6 +1,6 @@
 //! Progress on standard error: a bar on a terminal, plain lines elsewhere.
 use super::out;
-use crate::commands::train::report::StepLine;
+use crate::commands::train::run::StepLine;
 use comm::readable;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;

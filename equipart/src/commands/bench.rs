@@ -1,16 +1,18 @@
 //! The command that measures: bench.
-mod cards;
-
 use super::Run;
+use super::gpu_check::guarded;
 use super::profile::{self, ProfileArgs};
 use crate::cli::watch::Watch;
 use crate::cli::{args, out, show};
 use crate::device::{DeviceName, first_card};
-use bench::{self, BenchPlan, Beside, Cores, Figure, Peers};
-use cards::Cards;
+use bench::{self, BenchPlan, Beside, Cores, Figure, Hardware, Peers, Probe};
 use clap::Args;
-use parallel::Result;
+use cuda::measure::{self, Scale};
+use cuda::{Card, Cuda, Engine, Gpu};
+use parallel::{Error, Result};
 use std::path::PathBuf;
+use std::sync::Arc;
+use tensor::Bf16;
 use tensor::quoted::{escaped, shown};
 
 /// What scripts get, and what the columns are.
@@ -34,7 +36,7 @@ pub(crate) struct BenchArgs {
     /// Other programs' figures to compare with: lines of {"peer": "...", "name": "...", "value": ...}
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
-    #[arg(long, default_value_t, value_name = "DEVICE", value_parser = args::device(), help = args::DEVICE)]
+    #[arg(long, default_value_t, value_name = "DEVICE", value_enum, help = args::DEVICE)]
     device: DeviceName,
     /// Measure small sizes, not those that names say: only to see that all of it runs
     #[arg(long)]
@@ -126,5 +128,37 @@ fn digits(x: f64) -> String {
         x if x < 10.0 => format!("{x:.3}"),
         x if x < 1000.0 => format!("{x:.1}"),
         x => format!("{x:.0}"),
+    }
+}
+
+/// The first card, which all ranks share, or one like it for each. Its limits are those that `gpu-check` measures.
+struct Cards(Arc<Card>);
+
+impl Hardware for Cards {
+    type F32 = Cuda<f32>;
+    type Bf16 = Cuda<Bf16>;
+    const HOST: bool = false;
+    const CALLS: usize = 64;
+
+    fn name(&self) -> String {
+        self.0.about.name.clone()
+    }
+    fn cores(&self, ranks: usize) -> usize {
+        if let Ok((Engine::Nccl(_), _)) = Engine::of(ranks) { ranks } else { 1 }
+    }
+    /// Threads meet on the host.
+    fn seconds(&self, probe: Probe, smaller: usize) -> Result<f64> {
+        let (scale, gpu) = (Scale::new(smaller > 1), Gpu::of(&self.0));
+        let copied = |bytes: usize| measure::copies(&gpu, scale).map(|rate| bytes as f64 / (rate * 1e9));
+        let seconds = guarded(|| match probe {
+            Probe::Peak { .. } => Ok(1.0 / measure::peak(&gpu, scale, false)?),
+            Probe::PeakBf16 { .. } => Ok(1.0 / measure::peak(&gpu, scale, true)?),
+            Probe::Read { .. } => copied(1),
+            Probe::Rewrite { bytes, .. } | Probe::Copy { bytes, .. } => copied(2 * bytes),
+            Probe::Field { .. } | Probe::Meet { .. } => {
+                Cores.seconds(probe, smaller).map_err(|error| error.to_string())
+            }
+        });
+        seconds.map_err(Error::new)
     }
 }

@@ -161,15 +161,11 @@ impl AllReducePlan {
     pub fn figures(&self) -> [String; 2] {
         let Summary { steps, busiest_bytes, total_bytes, .. } = self.summary();
         let (busiest, total) = (readable(busiest_bytes as u128), readable(total_bytes as u128));
+        let (time, link, bound) = (self.time(), self.link, self.bound());
         let times = self.of_bound().map_or(String::new(), |times| format!(" (x{times:.2})"));
         [
             format!("{steps} steps; the busiest rank sends {busiest}, all together {total}"),
-            format!(
-                "{:.2?} on links of {}; no all-reduce takes less than {:.2?}{times}",
-                self.time(),
-                self.link,
-                self.bound()
-            ),
+            format!("{time:.2?} on links of {link}; no all-reduce takes less than {bound:.2?}{times}"),
         ]
     }
     /// What is reduced: elements, ranks, chunks.

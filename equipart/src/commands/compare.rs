@@ -8,7 +8,7 @@ mod partitioning;
 mod row;
 mod timed;
 
-pub(crate) use flags::CompareArgs;
+pub(crate) use flags::{CompareArgs, SECONDS};
 pub use partitioning::Partitioning;
 pub use row::{LayoutRow, Tie, Workload};
 

@@ -2,7 +2,7 @@
 use super::Run;
 use crate::cli::{out, show};
 use clap::Args;
-use cuda::{Card, Nccl};
+use cuda::{AboutCard, Card, Nccl};
 use serde::Serialize;
 use std::thread::available_parallelism;
 
@@ -48,19 +48,13 @@ fn card(ordinal: usize) -> Found {
     match Card::open(ordinal) {
         Err(error) => Found::Missing(error.to_string()),
         Ok(card) => {
-            let about = &card.about;
-            let [free, total] = about.memory.map(|bytes| comm::readable(bytes as u128));
+            let AboutCard { name, capability: (major, minor), processors, cuda, library, memory } =
+                &card.about;
+            let [free, total] = memory.map(|bytes| comm::readable(bytes as u128));
+            let (version, point) = cuda;
             Found::Here(format!(
-                "GPU {ordinal}: {}, compute capability {}.{}, {} multiprocessors, {} of {} free, CUDA {}.{} ({})",
-                about.name,
-                about.capability.0,
-                about.capability.1,
-                about.processors,
-                free,
-                total,
-                about.cuda.0,
-                about.cuda.1,
-                about.library,
+                "GPU {ordinal}: {name}, compute capability {major}.{minor}, {processors} multiprocessors, {free} of {total} free, \
+                 CUDA {version}.{point} ({library})"
             ))
         }
     }

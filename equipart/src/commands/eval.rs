@@ -172,12 +172,8 @@ impl Run for EvalArgs {
         args::note_inference(&layout);
         let watching = |done, of| watch.part("evaluated", done, of);
         let engine = a.number.device.open(layout.ranks())?;
-        let network = processes::joined(
-            Network { timeout: a.timeout, ..Network::default() },
-            (&layout, engine),
-            a.on_ranks.split.as_ref(),
-            (&a.processes, &[]),
-        )?;
+        let network = Network { timeout: a.timeout, ..Network::default() };
+        let network = a.processes.join(network, (&layout, engine), a.on_ranks.split.as_ref(), &[])?;
         let evaluation = in_device!((a.number.device, a.number.name), D => evaluate::<D>(&model, (&layout, &network), all, &watching))?;
         watch.done();
         let Evaluation { loss, perplexity, tokens, accuracy, .. } = evaluation;

@@ -1,12 +1,11 @@
 //! `gpu-check`: whether a GPU computes what the host computes, and how fast: every kernel, layouts on one card, products
 //! beside NVIDIA's library, a model at work. It needs the program and nothing else.
 use super::Run;
-use crate::cli::args::named;
 use crate::cli::watch::Watch;
 use crate::cli::{self, out, show};
 use crate::commands::compare::{Comparison, Data, Partitioning, compare};
-use bench::AtWork;
-use clap::Args;
+use bench::{AtWork, SMALL};
+use clap::{Args, ValueEnum};
 use cuda::measure::{self, CardFigure, Scale};
 use cuda::{AboutCard, Card, Cuda, Gpu, checks};
 use kernels::Heads;
@@ -26,7 +25,7 @@ pub(crate) struct GpuCheckArgs {
     #[arg(long, value_name = "FILE", default_value = "gpu-check.json")]
     pub(crate) out: PathBuf,
     /// Only this part of it; may be repeated
-    #[arg(long, value_name = "PART", value_parser = named(Part::ALL))]
+    #[arg(long, value_name = "PART", value_enum)]
     pub(crate) only: Vec<Part>,
     /// Measure small sizes: only to see that all of it runs
     #[arg(long)]
@@ -40,15 +39,6 @@ const LLAMA_1B: Shape = Shape {
     heads: Heads { queries: 32, keys: 4, dim: 64 },
     hidden: 5632,
     vocabulary: 32_000,
-    ..Shape::LLAMA
-};
-/// What is tried on the twin instead.
-const SMALL: Shape = Shape {
-    width: 64,
-    blocks: 2,
-    heads: Heads { queries: 4, keys: 2, dim: 16 },
-    hidden: 96,
-    vocabulary: 128,
     ..Shape::LLAMA
 };
 /// Products that an H100 or H200 does in a second, of bf16 with sums in f32. Source: NVIDIA, "H200 Tensor Core GPU",
@@ -85,24 +75,15 @@ struct Report {
     lines: Vec<Line>,
 }
 
-/// What is to be found out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What is to be found out; the lines about each are shown as help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
-    /// Every kernel, beside the host's.
+    /// every kernel, beside the host's
     Kernels,
-    /// Layouts whose ranks share the card, beside one rank.
+    /// layouts whose ranks share the card, beside one rank
     Layouts,
-    /// How fast it is.
+    /// how fast it is
     Figures,
-}
-
-impl Part {
-    /// Every name, and what it means.
-    pub(crate) const ALL: [(&str, &str, Self); 3] = [
-        ("kernels", "every kernel, beside the host's", Self::Kernels),
-        ("layouts", "layouts whose ranks share the card, beside one rank", Self::Layouts),
-        ("figures", "how fast it is", Self::Figures),
-    ];
 }
 
 impl Run for GpuCheckArgs {
@@ -136,14 +117,9 @@ impl Run for GpuCheckArgs {
             show::json(&report);
             return Ok(right);
         }
-        out::line(&show::table(&Line::HEAD, report.lines.iter().map(Line::cells)).to_string());
-        out::line(&format!(
-            "{}, CUDA {}, {:.0} s; also in {}",
-            report.card,
-            report.cuda,
-            report.seconds,
-            a.out.display()
-        ));
+        let Report { card, cuda, seconds, lines } = &report;
+        out::line(&show::table(&Line::HEAD, lines.iter().map(Line::cells)).to_string());
+        out::line(&format!("{card}, CUDA {cuda}, {seconds:.0} s; also in {}", a.out.display()));
         Ok(right)
     }
 }

@@ -3,7 +3,7 @@ use crate::cli::args::NetworkArgs;
 use crate::cli::watch::Watch;
 use crate::cli::{out, show};
 use crate::device::{DeviceName, in_device};
-use bench::profile::{self, ProfileLine, RankProfile, Sum};
+use bench::profile::{self, LayerTime, ProfileLine, RankProfile, Sum};
 use bench::{self, Exposed};
 use clap::Args;
 use parallel::number::{NumberName, Runs};
@@ -61,20 +61,16 @@ fn of<D: Runs>(
     let exposed = bench::exposed::<D>(&a.layout, &network, (turns, small), &|what| watch.say(what))?;
     watch.done();
     tell(&network, peak, json)?;
-    if let Some(exposed) = exposed {
-        tell_exposed(&exposed, json);
+    if let Some(of) = exposed {
+        let Exposed { linked_ms, unlinked_ms, exposed_ms, priced_ms, ratio } = of;
+        show::one(json, &ProfileLine::Links(&of), || {
+            format!(
+                "\nOver the links a step takes {linked_ms:.1} ms, without them {unlinked_ms:.1} ms, each the best of all turns: \
+                 {exposed_ms:.1} ms exposed\nof the {priced_ms:.1} ms that the links take for its calls, or {ratio:.2}.",
+            )
+        });
     }
     Ok(true)
-}
-
-fn tell_exposed(of: &Exposed, json: bool) {
-    let Exposed { linked_ms, unlinked_ms, exposed_ms, priced_ms, ratio } = of;
-    show::one(json, &ProfileLine::Links(of), || {
-        format!(
-            "\nOver the links a step takes {linked_ms:.1} ms, without them {unlinked_ms:.1} ms, each the best of all turns: \
-         {exposed_ms:.1} ms exposed\nof the {priced_ms:.1} ms that the links take for its calls, or {ratio:.2}.",
-        )
-    });
 }
 
 /// Shows the profile of what ran over a network, beside the peak of a core, if its numbers have one.
@@ -100,15 +96,9 @@ fn lines(ranks: &[RankProfile], peak: Option<f64>) {
         for (kind, sum) in &of.kinds {
             show::json(&ProfileLine::Kind { rank, kind: kind.name(), row: of.row(sum, peak) });
         }
-        for row in &of.layers {
-            let (layer, pass) = (&row.name, row.pass.map(tensor::Direction::name));
-            show::json(&ProfileLine::Layer {
-                rank,
-                layer,
-                pass,
-                layers: row.layers,
-                row: of.row(&row.sum, peak),
-            });
+        for LayerTime { name: layer, layers, pass, sum } in &of.layers {
+            let (layers, pass, row) = (*layers, pass.map(tensor::Direction::name), of.row(sum, peak));
+            show::json(&ProfileLine::Layer { rank, layer, pass, layers, row });
         }
     }
 }

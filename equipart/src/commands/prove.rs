@@ -1,13 +1,13 @@
 //! `prove`: a layout equals the unsplit oracle, on a panel of small models, on one of a configuration, or on drawn cases.
 pub(crate) mod cases;
-mod device;
 
 use super::Run;
-use crate::cli::args::{RanksArgs, TableArgs, device, note, number};
-use crate::cli::pictures::{PicturesArgs, Plain};
+use crate::cli::args::{RanksArgs, TableArgs, note, number};
+use crate::cli::pictures::{PicturesArgs, Plain, refuse};
 use crate::cli::watch::Watch;
 use crate::cli::{out, show};
-use crate::device::DeviceName;
+use crate::commands::gpu_check::{Line, kernels};
+use crate::device::{DeviceName, first_card, in_device};
 use cases::CasesArgs;
 use clap::Args;
 use layers::Shape;
@@ -15,7 +15,7 @@ use models::{Config, Model, names};
 use parallel::number::NumberName;
 use parallel::{Layout, Result, bail, budget, dump};
 use prove::cases::{certify_panel, image, never_ran};
-use prove::{KEYS, Keys, Subject, Verdict, certify};
+use prove::{Exact, KEYS, Keys, Subject, Verdict, certify, exact};
 use std::path::PathBuf;
 use tensor::{Key, mix};
 
@@ -30,7 +30,7 @@ pub(crate) struct ProveArgs {
     pub(crate) number: Option<NumberName>,
     /// Where what is proven computes: cpu, in the field; or cuda: linear layers and collectives of the layout on whole numbers, which a
     /// card adds exactly, and every kernel beside the host's
-    #[arg(long, default_value_t, value_name = "DEVICE", value_parser = device())]
+    #[arg(long, default_value_t, value_name = "DEVICE", value_enum)]
     pub(crate) device: DeviceName,
     #[command(flatten)]
     pub(crate) on_ranks: RanksArgs,
@@ -70,7 +70,7 @@ impl Run for ProveArgs {
     fn run(self, json: bool) -> Result<bool> {
         let a = self;
         if a.device != DeviceName::Cpu {
-            return device::run(&a, json);
+            return on_device(&a, json);
         }
         if let Some(number) = a.number {
             bail!(
@@ -146,4 +146,54 @@ fn image_of(a: &ProveArgs, subject: &Subject, layout: &Layout) -> Option<(Shape,
 pub(crate) fn tell(verdict: &Verdict, json: bool) -> bool {
     show::one(json, verdict, || verdict.statement());
     verdict.equal
+}
+
+/// Below the table of what a card proves.
+const STATEMENT: &str = "\
+On whole numbers every sum is exact in any order: there linear layers, collectives and products equal the field's oracle, or the\n\
+host's product, bit for bit. Kernels that round equal the host's in f64 to the rounding of their number. The layout's program itself\n\
+is proven in the field, without --device.";
+
+/// What a card can prove: on whole numbers linear layers, collectives and products are exact, and equal the field's oracle bit for
+/// bit; every kernel besides is compared with the host's in f64.
+fn on_device(a: &ProveArgs, json: bool) -> Result<bool> {
+    let layout = a.layout.unwrap_or_default();
+    let of_a_model = [
+        ("key", a.key.is_some()),
+        ("keys", a.keys.is_some()),
+        ("config", a.config.is_some()),
+        ("model", a.model.is_some()),
+        ("hidden", a.pictures.hidden.is_some()),
+        ("schedule", a.table.schedule.is_some()),
+        ("split", a.on_ranks.split.is_some()),
+        ("memory-limit", a.on_ranks.limit.is_some()),
+        ("cases", a.cases.cases.is_some()),
+        ("minutes", a.cases.minutes.is_some()),
+        ("case", a.cases.case.is_some()),
+    ];
+    refuse(&of_a_model, "proofs in the field; --device cuda")?;
+    a.device.open(layout.ranks())?;
+    let (card, watch, mut lines) = (first_card()?, Watch::spinner(), Vec::new());
+    for number in a.number.map_or(vec![NumberName::Bf16, NumberName::F32], |number| vec![number]) {
+        let both = in_device!((a.device, number), D => exact::<D>(&layout, &|what| watch.say(what)))?;
+        let line = |(what, seen): (&str, Exact)| {
+            let Exact { tensors, elements, first_difference } = seen;
+            let well = Some(first_difference.is_none());
+            let equal = || format!("{tensors} tensors, {elements} numbers equal the oracle's bit for bit");
+            Line {
+                what: format!("{what} of {layout}, {number}"),
+                outcome: first_difference.unwrap_or_else(equal),
+                well,
+            }
+        };
+        let made = |(_, seen): &(&str, Exact)| seen.tensors > 0;
+        lines.extend(["linear layers", "collectives"].into_iter().zip(both).filter(made).map(line));
+    }
+    lines.extend(kernels(&card, &watch));
+    watch.done();
+    show::all(json, &lines, || {
+        out::line(&show::table(&Line::HEAD, lines.iter().map(Line::cells)).to_string());
+        out::line(STATEMENT);
+    });
+    Ok(lines.iter().all(|line| line.well == Some(true)))
 }

@@ -1,17 +1,18 @@
 //! `schedule`: what the ranks of a pipeline do when, drawn and measured before anything runs.
-mod held;
-
 use super::Run;
-use crate::cli::{args, out, show};
+use crate::cli::args::{self, ModelName, NumberArgs, SEQ};
+use crate::cli::{config, out, show};
+use crate::device::in_device;
 use crate::draw::pipeline::{MOST_RANKS, Ran, Timeline, svg};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use held::HeldArgs;
-use layers::Takes;
+use layers::{Design, Kind, Takes};
+use models::Model;
+use parallel::price::HeldBytes;
 use parallel::step::simulate::{Times, simulate};
 use parallel::step::table::{self, Table};
 use parallel::step::{Plan, check};
-use parallel::{Error, Pipeline, Result, Schedule, bail, pipeline};
+use parallel::{Batch, Error, Layout, Pipeline, Result, Schedule, Scheme, Sequence, bail, pipeline};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -217,4 +218,56 @@ fn object(a: &ScheduleArgs, schedule: &dyn Schedule, Timeline { plan, of, .. }: 
         "makespan": of.makespan, "bubble_time": of.bubble_time, "bubble_fraction": of.bubble_fraction,
         "bubbles": of.bubbles, "peak_saved": of.peak_saved,
     })
+}
+
+/// What each rank would hold at most, in bytes.
+#[derive(Args, Debug)]
+struct HeldArgs {
+    /// A folder with a config.json, or embedded, or moe: of a training with AdamW, a sequence in each microbatch, what each
+    /// rank holds at most is told in bytes, too
+    #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
+    model: Option<ModelName>,
+    /// With --model, tokens of a sequence [default: 256, or as many as the model has positions for]
+    #[arg(long, requires = "model")]
+    seq: Option<usize>,
+    #[command(flatten)]
+    number: NumberArgs,
+}
+
+impl HeldArgs {
+    /// Of each rank, if there is a model.
+    fn peaks(
+        &self,
+        pipeline: Pipeline,
+        plan: &Plan,
+        table: Option<&'static Table>,
+    ) -> Result<Option<Vec<usize>>> {
+        let config = match &self.model {
+            None => return Ok(None),
+            Some(ModelName::Mlp) => {
+                bail!("--model mlp has no config.json; write a folder, or embedded, or moe")
+            }
+            Some(ModelName::Embedded) => config(None)?,
+            Some(ModelName::Moe) => Model::moe()?.config,
+            Some(ModelName::Folder(folder)) => config(Some(&folder.join("config.json")))?,
+        };
+        let seq = self.seq.unwrap_or(SEQ.min(config.positions));
+        if !(1..=config.positions).contains(&seq) {
+            bail!("--seq is {seq}; it must be 1 to {}, the positions of the model", config.positions);
+        }
+        let layout: Layout =
+            if plan.ranks == 1 { Layout::UNSPLIT } else { format!("pp={}", plan.ranks).parse()? };
+        let layout = table.map_or(Ok(layout), |table| layout.scheduled(table))?;
+        // As many microbatches as show every kind of cells; a table that was read has its own number.
+        let few = plan.microbatches.min((2 * plan.ranks + 1).max(3));
+        let few = table.map_or(few, |_| plan.microbatches);
+        let batch = Batch::new(vec![Sequence::new(vec![0; seq], vec![0; seq]); few], few)?;
+        let design: Design = config.shape.into();
+        in_device!((self.number.device, self.number.name), D => {
+            let scheme = Scheme::<D> { schedule: Some(pipeline), ..(&layout).into() };
+            scheme.fits(&design)?;
+            let held = |rank| HeldBytes::new(scheme, rank, &design, (Kind::ADAMW, Some(1.0)), &batch);
+            (0..plan.ranks).map(|rank| held(rank)?.peak(pipeline.schedule, plan)).collect::<Result<_>>().map(Some)
+        })
+    }
 }

@@ -1,26 +1,22 @@
 //! `train`: learns text, or given ids, with checkpoints.
-mod begin;
 mod check;
 pub mod data;
 pub mod epochs;
 pub(crate) mod flags;
-pub mod report;
 pub mod run;
 pub mod schedule;
 pub mod settings;
 pub mod state;
 
-use self::begin::{begin_with, noted_end};
 use self::check::NO_CHECKPOINTS;
 use self::data::TrainData;
 pub(crate) use self::flags::TrainArgs;
-use self::report::Progress;
-use self::run::TrainRun;
+use self::run::{StepLine, TrainRun};
 use self::state::State;
 use super::Run;
 use crate::cli::args;
+use crate::cli::show;
 use crate::cli::watch::Watch;
-use crate::cli::{processes, show};
 use crate::commands::profile;
 use crate::device::DeviceName;
 use parallel::number::NumberName;
@@ -38,10 +34,10 @@ impl Run for TrainArgs {
             bail!("--number f64 {NO_CHECKPOINTS}");
         }
         let resume = a.resume.as_deref().map(State::read).transpose()?;
-        let (model, learnt) = begin_with(&a, resume.as_ref())?;
+        let (model, learnt) = a.begin_with(resume.as_ref())?;
         let (watch, epochs) = (Watch::bar(0), Mutex::new(Vec::new()));
         let settings = match (&resume, &learnt) {
-            (Some(state), _) => noted_end(state, a.again(&state.settings, &learnt)?),
+            (Some(state), _) => a.again(state, &learnt)?,
             (None, TrainData::Text(_)) => a.settings(learnt.hash()),
             (None, TrainData::Ids(ids)) => a.settings_of_ids(ids),
             (None, TrainData::Digits(digits)) => a.settings_of_pictures(digits)?,
@@ -68,24 +64,15 @@ impl Run for TrainArgs {
             bail!("--checkpoint-every says when to save, and nothing is saved without --out");
         }
         let only = [("dump", a.dump.is_some()), ("profile", a.profile)];
-        run.network = processes::joined(
-            run.network,
-            (&run.layout, engine),
-            a.on_ranks.split.as_ref(),
-            (&a.processes, &only),
-        )?;
+        run.network =
+            a.processes.join(run.network, (&run.layout, engine), a.on_ranks.split.as_ref(), &only)?;
         run.ready()?; // now it is known how many ranks are on this machine
         a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
         let lock = |dir| state::prepare(dir, a.resume.as_deref(), &run.model);
         let told = run.network.processes.as_ref().is_none_or(|processes| processes.rank() == 0);
         let _lock = out.as_deref().filter(|_| told).map(lock).transpose()?;
         watch.of(run.settings.steps);
-        let tell = |progress: Progress| {
-            let line = match progress {
-                Progress::Step(line) => line,
-                Progress::Evaluated(..) if json => return,
-                Progress::Evaluated(done, of) => return watch.part("held-out text: evaluated", done, of),
-            };
+        let step = |line: &StepLine| {
             watch.step(line, json || pictures.is_some());
             match &line.epoch {
                 Some(epoch) if json => show::json(epoch),
@@ -95,8 +82,12 @@ impl Run for TrainArgs {
             }
             epochs.lock().expect("nothing panics under this lock").extend(line.epoch.clone());
         };
-        let finished = run.watched(&tell);
-        let finished = a.network.keep_trace(&run.network, finished)?;
+        let evaluated = |done, of| {
+            if !json {
+                watch.part("held-out text: evaluated", done, of);
+            }
+        };
+        let finished = a.network.keep_trace(&run.network, run.train(&step, &evaluated))?;
         watch.done();
         if let (Some(digits), false) = (pictures, json) {
             show::learnt(&epochs.lock().expect("no rank is left"), digits.test.len(), out.as_deref());

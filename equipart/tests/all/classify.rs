@@ -4,7 +4,7 @@ use crate::child::equipart;
 use crate::classify_refused::refused;
 use equipart::commands::train::data::TrainData;
 use equipart::commands::train::epochs::EpochLine;
-use equipart::commands::train::run::TrainRun;
+use equipart::commands::train::run::{StepLine, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use equipart::device::DeviceName;
 use layers::{Draw, Random, Values};
@@ -78,11 +78,11 @@ fn train(digits: &Digits, lesson: &Lesson, under: &str) -> Vec<EpochLine> {
         stop_after: None,
         dump: None,
     };
-    run.train(&|line| {
+    let told = |line: &StepLine| {
         steps.fetch_add(1, Ordering::Relaxed);
         lines.lock().unwrap().extend(line.epoch.clone());
-    })
-    .unwrap();
+    };
+    run.train(&told, &|_, _| ()).unwrap();
     assert_eq!(steps.into_inner(), settings.steps, "told once, on rank 0");
     lines.into_inner().unwrap()
 }

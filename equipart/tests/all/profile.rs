@@ -62,7 +62,7 @@ fn trained(layout: &str, network: &Network) -> (Traced, Vec<u64>) {
         stop_after: None,
         dump: None,
     };
-    run.train(&|_| ()).unwrap();
+    run.train(&|_| (), &|_, _| ()).unwrap();
     (network.trace.as_ref().unwrap().runs().remove(0), flops)
 }
 

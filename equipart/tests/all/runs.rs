@@ -120,7 +120,7 @@ fn train_as(
         dump: None,
     };
     let losses = Mutex::new(Vec::new());
-    run.train(&|line| losses.lock().unwrap().push(line.loss)).unwrap();
+    run.train(&|line| losses.lock().unwrap().push(line.loss), &|_, _| ()).unwrap();
     losses.into_inner().unwrap()
 }
 

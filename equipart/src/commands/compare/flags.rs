@@ -41,10 +41,3 @@ pub(crate) struct CompareArgs {
     #[command(flatten)]
     pub(crate) network: NetworkArgs,
 }
-
-impl CompareArgs {
-    /// Flags of the program without a command.
-    pub(crate) fn by_default() -> Self {
-        Self { seconds: SECONDS, ..Self::default() }
-    }
-}

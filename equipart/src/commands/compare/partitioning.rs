@@ -150,13 +150,9 @@ pub(super) fn picture(rows: &[LayoutRow]) -> Result<String> {
     let ours =
         points.iter().map(|(name, memory, speed)| Point { name, memory: *memory, speed: *speed, ours: true });
     let all: Vec<_> = ours.chain(standard.map(|_| THESIS)).collect();
+    let held = comm::readable(by.most_bytes() as u128);
     let lines = [
-        format!(
-            "measured by {}: {:.0} token/s in {}",
-            by.name,
-            by.tokens_per_second,
-            comm::readable(by.most_bytes() as u128)
-        ),
+        format!("measured by {}: {:.0} token/s in {held}", by.name, by.tokens_per_second),
         "blue: no other is as fast in as little memory; hollow: a figure from elsewhere".into(),
     ];
     Ok(front::draw(&all, &by.name, "Tokens a second against memory", &lines))

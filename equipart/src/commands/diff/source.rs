@@ -64,14 +64,7 @@ impl Source {
         };
         Ok(Self { sections })
     }
-    /// Each section, and that of the same name in another run. Two single sections belong together in any case.
-    pub(super) fn beside<'a>(
-        &'a self,
-        other: &'a Source,
-    ) -> impl Iterator<Item = (&'a Section, Option<&'a Section>)> {
-        self.sections.iter().map(|section| (section, other.like(&section.name, self.sections.len())))
-    }
-    /// The section of this name, for a run of so many sections.
+    /// The section of this name, for a run of so many sections: two single ones belong together in any case.
     pub(super) fn like(&self, name: &str, sections: usize) -> Option<&Section> {
         match self.sections.as_slice() {
             [only] if sections == 1 => Some(only),

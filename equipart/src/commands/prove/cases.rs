@@ -19,26 +19,14 @@ use tensor::files;
 pub(crate) struct CasesArgs {
     /// Prove so many drawn cases: models, batches and, without --layout, layouts; what fails is shrunk to the smallest
     #[arg(long, value_name = "N", conflicts_with_all = ["config", "dump", "model", "hidden", "limit", "split", "schedule"])]
-    cases: Option<usize>,
+    pub(super) cases: Option<usize>,
     /// Draw cases for so many minutes; with --cases, until either is reached
     #[arg(long, value_name = "M", conflicts_with_all = ["config", "dump", "model", "hidden", "limit", "split", "schedule"])]
-    minutes: Option<f64>,
+    pub(super) minutes: Option<f64>,
     /// Prove the cases of a file, or of standard input (-), a line of JSON each
     #[arg(long, value_name = "FILE|-",
         conflicts_with_all = ["cases", "minutes", "layout", "key", "config", "dump", "model", "hidden", "limit", "split", "schedule"])]
-    case: Option<PathBuf>,
-}
-
-impl CasesArgs {
-    /// The first of these flags that is given.
-    pub(crate) fn given(&self) -> Option<&'static str> {
-        let flags = [
-            ("cases", self.cases.is_some()),
-            ("minutes", self.minutes.is_some()),
-            ("case", self.case.is_some()),
-        ];
-        flags.into_iter().find_map(|(flag, given)| given.then_some(flag))
-    }
+    pub(super) case: Option<PathBuf>,
 }
 
 /// The most minutes: a year.

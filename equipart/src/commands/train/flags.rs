@@ -1,13 +1,17 @@
-//! Flags of train: settings of a new run, and whether they are those of a resumed one.
+//! Flags of train: what a run begins with and learns, settings of a new run, and whether they are those of a resumed one.
 use crate::cli::args::{self, ModelName, NetworkArgs, RanksArgs, SEQ, TableArgs};
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::cli::processes::{self, ProcessesArgs};
+use crate::cli::{config, corpus, model, noted, out, pictures};
 use crate::commands::train::data::TrainData;
 use crate::commands::train::epochs;
 use crate::commands::train::settings::{OptimizerName, Settings, at_least_1, tenth};
+use crate::commands::train::state::State;
 use crate::device::DeviceName;
 use clap::Args;
 use models::digits::Digits;
+use models::tokenizer::TokenizerSource;
+use models::{Config, Learner, Model, ids};
 use parallel::number::NumberName;
 use parallel::step::table::Table;
 use parallel::{Error, Layout, Result, Sequence, bail, layout};
@@ -59,7 +63,7 @@ pub(crate) struct TrainArgs {
     /// no checkpoints [default: f32]
     #[arg(long, value_parser = args::number())]
     pub(crate) number: Option<NumberName>,
-    #[arg(long, default_value_t, value_name = "DEVICE", value_parser = args::device(), help = args::DEVICE)]
+    #[arg(long, default_value_t, value_name = "DEVICE", value_enum, help = args::DEVICE)]
     pub(crate) device: DeviceName,
     #[arg(long, default_value_t, help = layout::grammar())]
     pub(crate) layout: Layout,
@@ -110,6 +114,39 @@ pub(crate) struct TrainArgs {
 }
 
 impl TrainArgs {
+    /// The model that a run begins with, and what it learns.
+    pub(crate) fn begin_with(&self, resume: Option<&State>) -> Result<(Learner, TrainData)> {
+        if resume.is_some() && (self.model.is_some() || self.config.is_some()) {
+            bail!("--resume goes on with its own model; leave out --model and --config");
+        }
+        let begun = resume.map(|state| state.model.clone());
+        let of_pictures =
+            self.model == Some(ModelName::Mlp) || begun.as_ref().is_some_and(|begun| begun.text.is_none());
+        self.unused(of_pictures)?;
+        if of_pictures {
+            let digits = pictures::digits(self.data.as_deref())?;
+            let fresh = || self.pictures.fresh(Some(&digits), self.seed.unwrap_or(0));
+            return Ok((begun.unwrap_or_else(fresh), TrainData::Digits(digits)));
+        }
+        let seq = resume.map(|s| s.settings.seq).or(self.seq).unwrap_or(args::SEQ);
+        let model = match (begun, &self.model, &self.config) {
+            (Some(Learner { text: Some(begun), .. }), ..) => noted(begun),
+            (_, Some(_), _) => model(self.model.as_ref())?,
+            (_, None, file) => {
+                let mut model = Model::fresh(config(file.as_deref())?, self.seed.unwrap_or(0));
+                let beside = file.as_deref().and_then(TokenizerSource::beside);
+                let bytes = self.batch.is_none().then_some(TokenizerSource::Bytes); // what it is about to learn
+                model.tokens = beside.or(bytes).unwrap_or(model.tokens);
+                model
+            }
+        };
+        let Config { shape, positions, .. } = &model.config;
+        let learnt = match &self.batch {
+            Some(file) => TrainData::Ids(ids::read(file, shape.vocabulary, *positions)?),
+            None => TrainData::Text(corpus(self.data.as_deref(), seq, &model.tokenizer()?)?),
+        };
+        Ok((model.into(), learnt))
+    }
     /// Settings of a new run on a text of this hash.
     pub(crate) fn settings(&self, text: u64) -> Settings {
         let steps = self.steps.unwrap_or(200);
@@ -145,7 +182,7 @@ impl TrainArgs {
             optimizer: self.optimizer.unwrap_or(OptimizerName::Sgd),
             constant: true,
             dropout: self.dropout.unwrap_or(DropoutRate(Some(0.0))).0,
-            ..self.settings(models::ids::hash(ids))
+            ..self.settings(ids::hash(ids))
         }
     }
     /// Settings of a new run on pictures: plain descent, unless said otherwise.
@@ -181,9 +218,11 @@ impl TrainArgs {
             ("batch", self.batch.is_some()),
         ])
     }
-    /// Settings of a resumed run: those it was begun with, and where it ends, which may be another step than before. Any
+    /// Settings of a resumed run: those it was begun with, and where it ends, which may be another step than before, of which it
+    /// says so. Any
     /// other flag that says otherwise is refused.
-    pub(crate) fn again(&self, begun: &Settings, learnt: &TrainData) -> Result<Settings> {
+    pub(crate) fn again(&self, state: &State, learnt: &TrainData) -> Result<Settings> {
+        let begun = &state.settings;
         let table = self.layout.table().map(Table::digest);
         if table != begun.table {
             let said = |table: Option<u64>| {
@@ -220,7 +259,18 @@ impl TrainArgs {
             }
             _ => self.steps,
         };
-        Ok(Settings { steps: steps.unwrap_or(begun.steps), device: self.device, ..begun.clone() })
+        let (steps, done) = (steps.unwrap_or(begun.steps), state.steps());
+        let settings = Settings { steps, device: self.device, ..begun.clone() };
+        if steps != begun.steps && steps > done {
+            out::note(&format!(
+                "note: this run was begun with {} steps and now ends at {steps}; its learning rate follows the schedule of \
+                 {steps}: {:.3e} in step {}",
+                begun.steps,
+                settings.schedule().at(done),
+                done + 1
+            ));
+        }
+        Ok(settings)
     }
 }
 

@@ -1,17 +1,17 @@
 //! `train`: learns text, or given ids, with checkpoints that a later run resumes as if nothing had happened.
 use super::data::{TrainData, held_out};
-use super::epochs;
-use super::report::{Finished, Progress, StepLine};
+use super::epochs::{self, EpochLine};
 use super::settings::Settings;
 use super::state::{self, State};
 use crate::device::in_device;
 use bench::profile;
-use comm::Mesh;
+use layers::LayerCounts;
 use models::Learner;
 use parallel::dump::{self, Provenance, Seen};
 use parallel::measure;
 use parallel::number::Runs;
 use parallel::{At, Layout, Network, Result, Trainer, bail, session};
+use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
 use tensor::{Phase, Real};
@@ -40,27 +40,50 @@ pub struct TrainRun<'a> {
     pub dump: Option<PathBuf>,
 }
 
+/// What is told of a step.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepLine {
+    /// Steps done.
+    pub step: usize,
+    /// The step's mean loss, before it, in nats a token.
+    pub loss: f64,
+    /// Tokens learnt a second, since the step before.
+    pub tokens_per_second: f64,
+    /// Peak bytes so far, of each rank.
+    pub peak_bytes: Vec<usize>,
+    /// Of the epoch that it ends, if it does.
+    #[serde(skip)]
+    pub epoch: Option<EpochLine>,
+}
+
+/// What a run ends with.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// Steps done, with those of earlier runs.
+    pub steps: usize,
+    /// Bits a byte on the held-out text; none if there is none, or it is too short for the data ranks.
+    pub held_out_bits_per_byte: Option<f64>,
+    /// How often each expert was chosen in the steps of this run.
+    pub experts: LayerCounts,
+}
+
+/// Told of every step, and of how many parts of how many of the held-out text are evaluated.
+type Watches<'a> = (&'a (dyn Fn(&StepLine) + Sync), &'a (dyn Fn(usize, usize) + Sync));
+
 impl TrainRun<'_> {
     /// Trains in the settings' numbers, from the weights that an f32 run begins with: in f64 that gives the truth of the
-    /// f32 run. `watch` is told of every step, on rank 0.
+    /// f32 run. On rank 0 `step` is told of every step, `evaluated` of how many parts of how many of the held-out text are done.
     ///
     /// # Errors
     /// If the settings, the layout and the model do not fit, a rank fails, or a checkpoint cannot be written.
-    pub fn train(&self, watch: &(dyn Fn(&StepLine) + Sync)) -> Result<Finished> {
-        self.watched(&|progress| {
-            if let Progress::Step(line) = progress {
-                watch(line);
-            }
-        })
+    pub fn train(
+        &self,
+        step: &(dyn Fn(&StepLine) + Sync),
+        evaluated: &(dyn Fn(usize, usize) + Sync),
+    ) -> Result<Finished> {
+        in_device!((self.settings.device, self.settings.number), D => self.train_in::<D>((step, evaluated)))
     }
-    /// The same; `watch` is told of the evaluation, too.
-    ///
-    /// # Errors
-    /// As [`train`](Self::train).
-    pub fn watched(&self, watch: &(dyn Fn(Progress) + Sync)) -> Result<Finished> {
-        in_device!((self.settings.device, self.settings.number), D => self.train_in::<D>(watch))
-    }
-    fn train_in<D: Runs>(&self, watch: &(dyn Fn(Progress) + Sync)) -> Result<Finished> {
+    fn train_in<D: Runs>(&self, watches: Watches) -> Result<Finished> {
         self.ready_in::<D>()?;
         let world = self.network.world(&self.layout, "training")?;
         let (design, optimizer) = (self.settings.design(&self.model), self.settings.optimizer());
@@ -71,7 +94,7 @@ impl TrainRun<'_> {
                 state.restore(&mut trainer)?;
             }
             self.network.agrees(at.mesh)?;
-            let work = || self.on_rank(&at, &mut trainer, watch);
+            let work = || self.on_rank(&at, &mut trainer, watches);
             let (done, _) = measure::work(&at, Phase::Step, work)?;
             Ok(done)
         })?;
@@ -89,7 +112,7 @@ impl TrainRun<'_> {
         &self,
         at: &At<D>,
         trainer: &mut Trainer<D>,
-        watch: &(dyn Fn(Progress) + Sync),
+        (watch, evaluated): Watches,
     ) -> Result<(Finished, Option<Seen<D::Elem>>)> {
         let (device, mesh, mut seen) = (at.device, at.mesh, None);
         let (schedule, done) = (self.settings.schedule(), self.resume.as_ref().map_or(0, State::steps));
@@ -111,7 +134,7 @@ impl TrainRun<'_> {
             if !loss.is_finite() {
                 bail!("the loss of step {step} is {loss}; a smaller --lr may help");
             }
-            let peak_bytes = all_peaks(device, mesh)?;
+            let peak_bytes = mesh.world().all_gather_values(&[device.meter().peaks_of_all().total])?.concat();
             let tokens_per_second = batch.tokens() as f64 / clock.elapsed().as_secs_f64();
             let mut line = StepLine { step: step + 1, loss, tokens_per_second, peak_bytes, epoch: None };
             if let (TrainData::Digits(digits), Some(epoch)) = (self.source, &mut epoch) {
@@ -121,7 +144,7 @@ impl TrainRun<'_> {
                 }
             }
             if mesh.rank() == 0 {
-                watch(Progress::Step(&line));
+                watch(&line);
             }
             clock = Instant::now();
             let now = (step + 1) % self.checkpoint_every == 0 || step + 1 == until;
@@ -135,7 +158,7 @@ impl TrainRun<'_> {
             TrainData::Text(corpus) => {
                 let told = |done, of| {
                     if mesh.rank() == 0 {
-                        watch(Progress::Evaluated(done, of));
+                        evaluated(done, of);
                     }
                 };
                 held_out(trainer, (corpus, self.settings.seq), &told)?
@@ -144,9 +167,4 @@ impl TrainRun<'_> {
         };
         Ok((Finished { steps: until, held_out_bits_per_byte, experts }, seen))
     }
-}
-
-/// Peak bytes so far, of each rank.
-fn all_peaks<D: Runs>(device: &D, mesh: &Mesh<D::Place>) -> Result<Vec<usize>> {
-    Ok(mesh.world().all_gather_values(&[device.meter().peaks_of_all().total])?.concat())
 }

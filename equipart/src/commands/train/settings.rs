@@ -25,10 +25,7 @@ pub enum OptimizerName {
 
 impl fmt::Display for OptimizerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Sgd => "sgd",
-            Self::Adamw => "adamw",
-        })
+        f.write_str(["sgd", "adamw"][*self as usize])
     }
 }
 
@@ -105,16 +102,6 @@ impl Settings {
     /// As [`check`](Self::check).
     pub fn check_for(&self, positions: usize, longest: usize, tokens: u128) -> Result<()> {
         at_least_1(&[("steps", self.steps), ("microbatches", self.microbatches)])?;
-        self.check_loss()?;
-        if longest > positions {
-            bail!("sequences of {longest} tokens; the model has {positions} positions");
-        }
-        if tokens > MAX_TOKENS {
-            bail!("a step of {tokens} tokens; it can have {MAX_TOKENS} at most");
-        }
-        Ok(())
-    }
-    fn check_loss(&self) -> Result<()> {
         let Self { label_smoothing, z_loss, .. } = *self;
         if !(0.0..1.0).contains(&label_smoothing) {
             bail!("--label-smoothing is {label_smoothing}; it must be 0 or more and below 1");
@@ -124,6 +111,12 @@ impl Settings {
         }
         if !(z_loss.is_finite() && z_loss >= 0.0) {
             bail!("--z-loss is {z_loss}; it must be 0 or more");
+        }
+        if longest > positions {
+            bail!("sequences of {longest} tokens; the model has {positions} positions");
+        }
+        if tokens > MAX_TOKENS {
+            bail!("a step of {tokens} tokens; it can have {MAX_TOKENS} at most");
         }
         Ok(())
     }
