@@ -65,7 +65,9 @@ impl Run for DiffArgs {
             return Ok(fine);
         }
         if args.all {
-            line(&format!("{}\n", show::table(&head(report.judged), report.tensors.iter().map(cells))));
+            let head = head(report.judged);
+            let rows = report.tensors.iter().map(|t| cells(t).into_iter().take(head.len()));
+            line(&format!("{}\n", show::table(&head, rows.map(Vec::from_iter))));
         }
         summary(&report);
         match (report.first_bug(), report.judged) {

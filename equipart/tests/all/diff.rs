@@ -237,7 +237,7 @@ fn what_cannot_be_compared_is_listed_and_the_rest_is_compared() {
     assert!(said.contains("\nNo difference that could be judged is more than rounding.\n"), "{said}");
 }
 
-/// Kills: a verdict without a truth, an exit code that hides a difference, sizes of another tensor.
+/// Kills: a verdict without a truth, columns of a truth that is not there, an exit code that hides a difference, sizes of another tensor.
 #[test]
 fn without_a_truth_sizes_are_told_and_no_verdict() {
     let (said, code) = diff(&dump("none"), &dump("none"), &[]);
@@ -254,6 +254,10 @@ fn without_a_truth_sizes_are_told_and_no_verdict() {
         said.contains("furthest off at [0, 0] (sequence 0, position 0): A ") && !said.contains("departs"),
         "{said}"
     );
+    let (said, _) = diff(&dump("tp=2"), bad.path(), &["--all"]);
+    let words = |line: &str| line.split_whitespace().count();
+    let counts: Vec<_> = said.lines().take(3).map(words).collect();
+    assert_eq!(counts, [6; 3], "as many columns as headings: {said}");
 }
 
 /// One object a line, and numbers that scripts can read.
