@@ -105,7 +105,8 @@ impl<'a> Judge<'a> {
             let name = format!("{name} (the oracle has none, or the rank had it before)");
             return self.differs(at.unwrap_or(self.truth.len()), name, [got.len(), 0]);
         };
-        let want = self.of(at);
+        let whole = &self.truth[at].1;
+        let want: &[F61] = if at == 0 { &whole[self.read.clone()] } else { whole };
         let same = got.iter().zip(want).filter(|(a, b)| a == b).count();
         let (differ, of) = (want.len().max(got.len()) - same, want.len());
         if differ > 0 {
@@ -119,11 +120,6 @@ impl<'a> Judge<'a> {
         if self.compared.first.as_ref().is_none_or(|(first, _)| at < *first) {
             self.compared.first = Some((at, Difference::of(name, self.rank, differ, of)));
         }
-    }
-    /// What this rank has of the oracle's tensor of this number.
-    fn of(&self, number: usize) -> &'a [F61] {
-        let whole = &self.truth[number].1;
-        if number == 0 { &whole[self.read.clone()] } else { whole }
     }
 }
 

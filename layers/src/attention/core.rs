@@ -1,6 +1,6 @@
 //! The core of attention: queries, keys and values of whole heads to what each query gets of the values. It has no parameters, and
-//! needs the keys of all tokens that a query sees: where ranks share the tokens of a sequence, a strategy builds another in
-//! its place.
+//! needs the keys of all tokens that a query sees: where ranks share the tokens of a sequence, a strategy has them gathered, or builds
+//! another core in its place.
 //!
 //! ```text
 //! O[i] = Σ_j softmax_j(Q[i]·K[j] / √d) · V[j]       over the tokens j that i sees
@@ -8,41 +8,37 @@
 //! Source: Vaswani et al., "Attention is all you need", §3.2.1, arXiv:1706.03762; block by block: Dao et al.,
 //! `FlashAttention`, arXiv:2205.14135.
 use crate::model::strategy;
-use crate::ops::{Split, attention, attention_backward};
+use crate::ops::{Split, attention, attention_backward, gather_keys};
 use crate::{Back, Cx, Kept, Layer, Params, Result};
+use comm::Group;
 use kernels::{Attend, Heads, Kernels, Mask};
 use std::marker::PhantomData;
 
-/// Attention of this rank's heads to the keys that are here.
+/// Attention of this rank's heads, to the keys that are here or to those of all ranks that share the sequences.
 pub struct AttentionCore<D: Kernels> {
     block: usize, // of the model: where a cache has its keys and values
     heads: Heads, // this rank's
     first: usize, // of the model's query heads
     mask: Mask,
     rate: f64,
-    scores: String, // their name, which dropout is drawn by
+    scores: String,                   // their name, which dropout is drawn by
+    sharers: Option<Group<D::Place>>, // of the sequences, where their keys and values are gathered
     device: PhantomData<D>,
 }
 
-/// What backward needs of it: `[Q|K|V]`, `O` and the log-sum-exp.
-pub type Saved<D> = Kept<(Split<D>, Split<D>, Split<<D as Kernels>::Wide>)>;
+/// What backward needs of it: `[Q|K|V]`, the gathered `[K|V]`, `O` and the log-sum-exp.
+pub type Saved<D> = Kept<(Split<D>, Option<Split<D>>, Split<D>, Split<<D as Kernels>::Wide>)>;
 
 impl<D: Kernels> AttentionCore<D> {
-    /// The core of these heads.
+    /// The core of one block's attention; keys and values of `sharers`, if there are any, are gathered.
     #[must_use]
-    pub fn new(core: &strategy::Core) -> Self {
+    pub fn new(core: &strategy::Core, sharers: Option<Group<D::Place>>) -> Self {
         let strategy::Core { name, block, heads, first, mask, rate } = *core;
-        Self { block, heads, first, mask, rate, scores: name.into(), device: PhantomData }
+        Self { block, heads, first, mask, rate, scores: name.into(), sharers, device: PhantomData }
     }
-    /// What its kernels are told in a pass.
-    pub fn attend(&self, cx: &Cx<D>) -> Attend {
+    fn attend(&self, cx: &Cx<D>) -> Attend {
         let dropout = cx.dropout(self.rate, &self.scores);
         Attend { heads: self.heads, first: self.first, mask: self.mask, dropout }
-    }
-    /// The block of the model whose keys and values a cache has under this number.
-    #[must_use]
-    pub fn block(&self) -> usize {
-        self.block
     }
 }
 
@@ -53,14 +49,17 @@ impl<D: Kernels> Layer<D> for AttentionCore<D> {
     type Pending = ();
 
     fn forward(&self, cx: &Cx<D>, qkv: Split<D>) -> Result<(Split<D>, Saved<D>)> {
-        let (o, lse) = attention(cx, self.block, &qkv, None, &self.attend(cx));
-        let kept = cx.keep((qkv, o.clone(), lse));
+        let gather = |group: &Group<D::Place>| gather_keys(cx, &qkv, self.heads, group);
+        let kv = self.sharers.as_ref().map(gather).transpose()?;
+        let (o, lse) = attention(cx, self.block, &qkv, kv.as_ref(), &self.attend(cx));
+        let kept = cx.keep((qkv, kv, o.clone(), lse));
         Ok((o, kept))
     }
 
     fn backward_input(&mut self, cx: &Cx<D>, saved: Saved<D>, d_o: Split<D>) -> Back<D, Self> {
-        let (qkv, o, lse) = saved.open();
-        Ok((attention_backward(cx, self.block, &qkv, None, &self.attend(cx), (&o, &lse, &d_o))?, ()))
+        let (qkv, kv, o, lse) = saved.open();
+        let (kv, given) = (kv.as_ref().zip(self.sharers.as_ref()), (&o, &lse, &d_o));
+        Ok((attention_backward(cx, self.block, &qkv, kv, &self.attend(cx), given)?, ()))
     }
 
     fn backward_weight(&mut self, _: &Cx<D>, (): ()) -> Result<()> {

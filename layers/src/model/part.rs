@@ -2,7 +2,6 @@
 //!
 //! A model need not name every layer that anyone may ever write, and all parts are built, called and profiled alike. What a
 //! layer keeps for backward stays with it, typed, in room that is used again; the model holds a ticket.
-use crate::model::cx::InLayer;
 use crate::ops::Stream;
 use crate::param::weight::RowWeight;
 use crate::{Back, Cx, Layer, Params, Result};
@@ -121,9 +120,6 @@ impl<D: Kernels, X: 'static, Y: 'static> Part<D, X, Y> {
     pub(crate) fn named(self, name: &str) -> Self {
         Self { name: Some(name.into()), ..self }
     }
-    fn span<'a>(name: Option<&'a Arc<str>>, cx: &'a Cx<D>, pass: Direction) -> Option<InLayer<'a>> {
-        name.map(|name| cx.layer(name, pass))
-    }
 }
 
 impl<D: Kernels, X: 'static, Y: 'static> Layer<D> for Part<D, X, Y> {
@@ -133,23 +129,23 @@ impl<D: Kernels, X: 'static, Y: 'static> Layer<D> for Part<D, X, Y> {
     type Pending = Ticket;
 
     fn forward(&self, cx: &Cx<D>, x: X) -> Result<(Y, Ticket)> {
-        let _layer = Self::span(self.name.as_ref(), cx, Direction::Forward);
+        let _layer = self.name.as_deref().map(|name| cx.layer(name, Direction::Forward));
         self.layer.forward(cx, x)
     }
     fn backward_input(&mut self, cx: &Cx<D>, saved: Ticket, dy: Y) -> Result<(X, Ticket)> {
-        let _layer = Self::span(self.name.as_ref(), cx, Direction::Backward);
+        let _layer = self.name.as_deref().map(|name| cx.layer(name, Direction::Backward));
         self.layer.backward_input(cx, saved, dy)
     }
     fn backward_first(&mut self, cx: &Cx<D>, saved: Ticket, dy: Y) -> Result<Ticket> {
-        let _layer = Self::span(self.name.as_ref(), cx, Direction::Backward);
+        let _layer = self.name.as_deref().map(|name| cx.layer(name, Direction::Backward));
         self.layer.backward_first(cx, saved, dy)
     }
     fn backward_weight(&mut self, cx: &Cx<D>, pending: Ticket) -> Result<()> {
-        let _layer = Self::span(self.name.as_ref(), cx, Direction::Backward);
+        let _layer = self.name.as_deref().map(|name| cx.layer(name, Direction::Backward));
         self.layer.backward_weight(cx, pending)
     }
     fn backward(&mut self, cx: &Cx<D>, saved: Ticket, dy: Y) -> Result<X> {
-        let _layer = Self::span(self.name.as_ref(), cx, Direction::Backward);
+        let _layer = self.name.as_deref().map(|name| cx.layer(name, Direction::Backward));
         self.layer.backward(cx, saved, dy)
     }
     fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {

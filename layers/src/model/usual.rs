@@ -35,7 +35,7 @@ usual! {
     Row<'_>: Split<D> => Stream<D>; row, RowLinear::shard, true
     Norm<'_>: Stream<D> => Branches<D>; norm, crate::Norm::new, true
     Attention<'_, D>: Stream<D> => Stream<D>; attention, attention::shard, false
-    Core<'_>: Split<D> => Split<D>; core, |_, core| Ok(AttentionCore::new(core)), false
+    Core<'_>: Split<D> => Split<D>; core, |_, core| Ok(AttentionCore::new(core, None)), false
     Mlp<'_>: Stream<D> => Stream<D>; feed_forward, mlp::shard, false
     Embedding<'_>: Ids<<D as Device>::Place> => Stream<D>; embedding, crate::Embedding::shard, false
     Head<'_>: Ending<D> => Option<Output<D>>; head, crate::Head::shard, false

@@ -9,12 +9,12 @@
 //! A cache holds the keys and values of all ranks on each of them.
 //!
 //! Source: Llama Team, "The Llama 3 herd of models", §3.3.2, arXiv:2407.21783.
-use comm::{Axis, Group};
-use kernels::{Heads, Kernels};
+use comm::Axis;
+use kernels::Kernels;
 use layers::attention::core::AttentionCore;
 use layers::model::strategy::{Core, Strategy};
-use layers::ops::{Split, attention, attention_backward, gather_keys};
-use layers::{About, Back, Builder, Choice, Cx, Kept, Layer, Params, Part, Result, TokenShards};
+use layers::ops::Split;
+use layers::{About, Builder, Choice, Part, Result, TokenShards};
 
 /// Gathered keys and values.
 pub struct Gathered;
@@ -36,52 +36,15 @@ impl<D: Kernels> Strategy<D> for Gathered {
     }
     fn core(&self, at: &Builder<D>, core: &Core) -> Result<Option<Part<D, Split<D>, Split<D>>>> {
         let group = TokenShards::sharers(at.mesh).named(core.name);
-        Ok(Some(Part::new(GatheredCore { core: AttentionCore::new(core), heads: core.heads, group })))
+        Ok(Some(Part::new(AttentionCore::new(core, Some(group)))))
     }
-}
-
-/// The core of an attention to the keys of all context ranks.
-struct GatheredCore<D: Kernels> {
-    core: AttentionCore<D>,
-    heads: Heads,
-    group: Group<D::Place>,
-}
-
-/// `[Q|K|V]` of the tokens here, `[K|V]` of all, `O` and the log-sum-exp.
-type Saved<D> = Kept<(Split<D>, Split<D>, Split<D>, Split<<D as Kernels>::Wide>)>;
-
-impl<D: Kernels> Layer<D> for GatheredCore<D> {
-    type In = Split<D>; // [Q|K|V]
-    type Out = Split<D>; // O
-    type Saved = Saved<D>;
-    type Pending = ();
-
-    fn forward(&self, cx: &Cx<D>, qkv: Split<D>) -> Result<(Split<D>, Saved<D>)> {
-        let kv = gather_keys(cx, &qkv, self.heads, &self.group)?;
-        let (o, lse) = attention(cx, self.core.block(), &qkv, Some(&kv), &self.core.attend(cx));
-        let kept = cx.keep((qkv, kv, o.clone(), lse));
-        Ok((o, kept))
-    }
-
-    fn backward_input(&mut self, cx: &Cx<D>, saved: Saved<D>, d_o: Split<D>) -> Back<D, Self> {
-        let (qkv, kv, o, lse) = saved.open();
-        let (attend, given) = (self.core.attend(cx), (&o, &lse, &d_o));
-        let dqkv = attention_backward(cx, self.core.block(), &qkv, Some((&kv, &self.group)), &attend, given)?;
-        Ok((dqkv, ()))
-    }
-
-    fn backward_weight(&mut self, _: &Cx<D>, (): ()) -> Result<()> {
-        Ok(())
-    }
-
-    fn params<'a>(&'a mut self, _: &mut Params<'a, D>) {}
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use comm::Op;
-    use kernels::{Mask, Segment};
+    use kernels::{Heads, Mask, Segment};
     use layers::model::strategy::Attention;
     use layers::proof::{Answer, Case, Given, SEED, proves};
     use layers::{Biases, Positions, Rates, Shape, Stretches};
