@@ -18,6 +18,7 @@
 //! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 use crate::{Axes, Call, Counts, Link, Op};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Sub;
 use std::time::Duration;
 use tensor::count;
@@ -51,7 +52,7 @@ impl Link {
 
 /// A snapshot of the traffic of one rank along all its axes. A group over several counts under the set of these, not under
 /// each.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Ledger(BTreeMap<(Axes, Op), Traffic>); // of what was called
 
 impl Ledger {
@@ -66,6 +67,12 @@ impl Ledger {
     /// Bytes on the wire along all axes in all operations.
     pub fn wire_bytes(&self) -> usize {
         count::sum(SENT, self.iter().map(|(_, _, traffic)| traffic.bytes))
+    }
+}
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter().map(|(axis, op, traffic)| ((axis, op), traffic))).finish()
     }
 }
 

@@ -71,6 +71,7 @@ const PARALLEL: &[Room] = &[
     ),
     ("trainer", &["trainer"], &[]),
     ("checkpoint", &["checkpoint"], &[]),
+    ("compiled", &["compiled"], &["trainer"]),
     ("dump", &["dump"], &["trainer"]),
     ("number", &["number"], &["dump"]),
     ("network", &["network"], &[]),
