@@ -44,13 +44,16 @@ impl Architecture {
         (Self::Gpt2, "gpt2", "GPT2LMHeadModel"),
     ];
 
+    fn row(self) -> (Self, &'static str, &'static str) {
+        Self::ALL.into_iter().find(|(known, ..)| *known == self).expect("all are listed")
+    }
     /// `model_type` in a `config.json`.
     pub fn model_type(self) -> &'static str {
-        Self::ALL[self as usize].1
+        self.row().1
     }
     /// What `architectures` lists in a `config.json`.
     pub fn class(self) -> &'static str {
-        Self::ALL[self as usize].2
+        self.row().2
     }
     /// The architecture of a `model_type`.
     pub(super) fn named(model_type: &Value) -> Option<Self> {
