@@ -26,7 +26,13 @@ pub enum FigureUnit {
 impl FigureUnit {
     /// How it is written.
     pub fn name(self) -> &'static str {
-        ["GFLOP/s", "GB/s", "ms", "us", "token/s"][self as usize]
+        match self {
+            Self::Gflops => "GFLOP/s",
+            Self::Gbps => "GB/s",
+            Self::Milliseconds => "ms",
+            Self::Microseconds => "us",
+            Self::Tokens => "token/s",
+        }
     }
     /// Whether less is better.
     pub fn is_time(self) -> bool {

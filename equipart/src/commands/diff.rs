@@ -65,9 +65,8 @@ impl Run for DiffArgs {
             return Ok(fine);
         }
         if args.all {
-            let head = head(report.judged);
-            let rows = report.tensors.iter().map(|t| cells(t).into_iter().take(head.len()));
-            line(&format!("{}\n", show::table(&head, rows.map(Vec::from_iter))));
+            let rows = report.tensors.iter().map(|t| cells(t, report.judged));
+            line(&format!("{}\n", show::table(&head(report.judged), rows)));
         }
         summary(&report);
         match (report.first_bug(), report.judged) {
@@ -167,12 +166,14 @@ fn head(judged: bool) -> Vec<&'static str> {
     head
 }
 
-fn cells(t: &Compared) -> Vec<String> {
+fn cells(t: &Compared, judged: bool) -> Vec<String> {
     let number = |x: Option<f64>| x.map_or("-".into(), |x| format!("{x:.1e}"));
     let mut cells = vec![shown(&t.name), shown(&t.file), t.apart.differ.to_string(), t.apart.of.to_string()];
     cells.extend([number(t.apart.largest), number(t.apart.relative)]);
-    cells.extend([number(t.a.map(|e| e.mean)), number(t.b.map(|e| e.mean))]);
-    cells.push(t.verdict.map_or("none", |finding| words(finding)[0]).into());
+    if judged {
+        cells.extend([number(t.a.map(|e| e.mean)), number(t.b.map(|e| e.mean))]);
+        cells.push(t.verdict.map_or("none", |finding| words(finding)[0]).into());
+    }
     cells
 }
 
