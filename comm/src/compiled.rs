@@ -1,6 +1,7 @@
-//! Kernels of dual numbers, tensors of the host, and calls between its ranks, compiled here once for tests. They are generic, so each
-//! crate that uses them would compile them again; crates with `opt-level` 0 or 1 share the instances of a crate that they depend on.
-//! In a release this crate has `opt-level` 3, whose instances nobody shares, so there it compiles none.
+//! Kernels of dual numbers, tensors of the host, and calls between its ranks, compiled here once for tests. They
+//! are generic, so each crate that uses them would compile them again; crates with `opt-level` 0 or 1 share the
+//! instances of a crate that they depend on. In a release this crate has `opt-level` 3, whose instances nobody
+//! shares, so there it compiles none.
 use crate::Group;
 use kernels::{Kernels, every_kernel};
 use tensor::{Bf16, Cpu, Dual, F61, Host, Tensor};

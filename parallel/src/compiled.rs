@@ -1,5 +1,6 @@
-//! The trainer with its model, compiled here once for tests in the numbers that most of them run in. It is generic, so each crate
-//! that trains would compile it again; crates with `opt-level` 0 share the instances of a crate below them with 1.
+//! The trainer with its model, compiled here once for tests, in the numbers that most of them run in. It is
+//! generic, so each crate that trains would compile it again; crates with `opt-level` 0 share the instances of a
+//! crate below them with `opt-level` 1.
 use crate::{At, Result, Stages, Trainer};
 use kernels::Kernels;
 use layers::{Cx, Design, Kind};

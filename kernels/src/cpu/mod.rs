@@ -98,8 +98,9 @@ macro_rules! selects {
         }
     )*};
 }
-// Those of floats and of the field are compiled here, once; those of dual numbers where they are used. Tests of what only this crate sees need none, and
-// do not compile them again: kernels are tried from outside (`tests/all`).
+// Those of floats and of the field are compiled here, once; those of dual numbers where they are used.
+// Tests of what only this crate sees need none, and do not compile them again: kernels are tried from outside
+// (`tests/all`).
 #[cfg(not(test))]
 every_kernel!(compute [] f32);
 #[cfg(not(test))]
