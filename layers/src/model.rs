@@ -1,4 +1,4 @@
-//! A model made of layers: its shape, its blocks, the place where they are built, and what a call is given.
+//! A model made of layers: its shape, its blocks, the builder of its layers, and the context of a call.
 pub mod block;
 pub mod build;
 pub mod chunk;

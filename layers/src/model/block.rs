@@ -1,9 +1,9 @@
-//! Y = X + dropout(F(norm(X))), twice: attention, then feed-forward. Two all-reduces forward, two backward; under
-//! sequence parallelism two reduce-scatters and two all-gathers forward, and backward the mirror image and two all-gathers
-//! more.
+//! Y = X + dropout(F(norm(X))), twice: attention, then feed-forward. Two all-reduces forward, two backward.
+//! Under sequence parallelism: forward two reduce-scatters and two all-gathers; backward their mirror image
+//! and two more all-gathers.
 //!
-//! Source: Xiong et al., "On layer normalization in the transformer architecture" (pre-norm), arXiv:2002.04745.
-//! Chapter: 3.
+//! Source: Xiong et al., "On layer normalization in the transformer architecture" (pre-norm),
+//! arXiv:2002.04745. Chapter: 3.
 mod shard;
 
 use crate::model::part::{Part, Ticket};
@@ -22,7 +22,8 @@ pub struct Residual<D: Kernels, F> {
 }
 
 impl<D: Kernels, F> Residual<D, F> {
-    /// `inner` behind a norm, its output dropped at this rate and added to what came in.
+    /// Wraps `inner` in a pre-norm residual: a norm before it, dropout of this rate after it, and the input
+    /// added.
     pub fn around(
         name: impl Into<String>,
         norm: Part<D, Stream<D>, Branches<D>>,
@@ -55,7 +56,7 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
         Ok((self.norm.backward(cx, norm, (dn, Some(dy)))?, pending))
     }
 
-    /// The weight half at once, so that what it keeps is gone before the norm's turn.
+    /// Runs the weight half at once, which frees what `inner` saved before the norm's backward.
     fn backward(&mut self, cx: &Cx<D>, (norm, inner): Self::Saved, dy: Stream<D>) -> Result<Stream<D>> {
         let _layer = cx.layer(&self.name, Direction::Backward);
         let dropped = dropout(cx, dy.clone(), cx.dropout(self.rate, &self.name).as_ref());
@@ -128,7 +129,8 @@ mod tests {
             vec![(Op::AllGather, 6 * share * D), (Op::ReduceScatter, 4 * ranks * share * D)]
         }
         fn synced(&self, _: usize, regions: bool) -> usize {
-            let rows = if self.0.norm == crate::NormKind::Rms { 2 } else { 4 + 2 }; // gains, biases of norms and rows
+            // gains, biases of norms and rows
+            let rows = if self.0.norm == crate::NormKind::Rms { 2 } else { 4 + 2 };
             if regions { rows * D } else { 0 }
         }
     }
@@ -138,8 +140,8 @@ mod tests {
         block
     }
 
-    /// Kills: a residual or its gradient dropped, a norm of the wrong input, a third all-reduce; a mask of dropout
-    /// that is another rank's, another step's or only the forward's.
+    /// Kills: a residual or its gradient dropped, a norm of the wrong input, a third all-reduce; a mask of
+    /// dropout that is another rank's, another step's or only the forward's.
     #[test]
     fn block_equals_block_bit_for_bit() {
         proves(&llama());

@@ -1,4 +1,4 @@
-//! What building a layer needs: a device, a mesh, and where the initial values come from.
+//! The builder of layers: a device, a mesh, and the source of the initial values.
 use crate::ops::Region;
 use crate::param::origin::{Origin, Wide};
 use crate::{Error, LayerCounts, Placed, Placement, Rests, Result, Strategy, TokenShards, Values};
@@ -7,35 +7,35 @@ use kernels::Kernels;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// The place where layers are built: this rank's device, its mesh, and the values.
+/// Builder of layers: this rank's device, its mesh, and the initial values.
 pub struct Builder<'a, D: Kernels> {
     /// This rank's memory.
     pub device: &'a D,
     /// This rank's groups.
     pub mesh: &'a Mesh<D::Place>,
-    /// The parameters' first values.
+    /// The parameters' initial values.
     pub values: &'a dyn Values<Wide<D>>,
-    /// Whether parameters will learn: narrow ones then have a master, their value before it is rounded.
+    /// True if parameters are trained: narrow ones then have a master, their value before rounding.
     pub learns: bool,
-    /// Where parameters rest on the ranks that sum their gradients.
+    /// How parameters are sharded at rest over the ranks that sum their gradients.
     pub rests: Rests,
-    /// Which tokens of the residual stream are this rank's.
+    /// This rank's tokens of the residual stream.
     pub region: Region,
-    /// Which tokens of sequences are this rank's.
+    /// This rank's tokens of the sequences.
     pub tokens: TokenShards,
-    /// What layers counted in a run, where there are no numbers to count by. None: all as often.
+    /// Counts that layers reported in a run, for shape-only runs. `None`: all equally often.
     pub counts: Option<&'a LayerCounts>,
-    /// What the layout's strategies build.
+    /// The layout's strategies.
     pub strategies: Vec<&'a dyn Strategy<D>>,
-    /// Layers that strategies built so far, each with the strategy's name.
+    /// Layers built by strategies so far, each with the strategy's name.
     pub built: Built,
 }
 
-/// Names of layers, each with that of the strategy which built it.
+/// Names of layers, each with the name of the strategy that built it.
 pub type Built = Rc<RefCell<Vec<(String, &'static str)>>>;
 
 impl<'a, D: Kernels> Builder<'a, D> {
-    /// A place where every rank of the tensor axis has all tokens of the residual stream.
+    /// A builder where every rank of the tensor axis has all tokens of the residual stream.
     pub fn new(device: &'a D, mesh: &'a Mesh<D::Place>, values: &'a dyn Values<Wide<D>>) -> Self {
         let (region, strategies, built) = (Region::Whole, Vec::new(), Rc::default());
         Self {
@@ -51,14 +51,14 @@ impl<'a, D: Kernels> Builder<'a, D> {
             built,
         }
     }
-    /// How a parameter lies that every rank applies to its own tokens: each that has other tokens has a partial sum of the
-    /// gradient. It rests as the place says.
+    /// Placement of a parameter that every rank applies to its own tokens: ranks with different tokens each
+    /// have a partial sum of the gradient. It is sharded at rest as the builder says.
     pub fn placement(&self) -> Placement {
         let placement = Placement::default().resting(self.rests);
         let Region::Tokens { axis, .. } = self.region else { return placement };
         axis.iter().fold(placement, |placement, axis| placement.on(axis, Placed::Partial))
     }
-    /// The same, where these strategies build what they build.
+    /// Returns this builder with these strategies added.
     #[must_use]
     pub fn with(self, strategies: impl IntoIterator<Item = &'a dyn Strategy<D>>) -> Self {
         strategies.into_iter().fold(self, |at, strategy| {
@@ -67,13 +67,13 @@ impl<'a, D: Kernels> Builder<'a, D> {
             at
         })
     }
-    /// The same, for parameters that will learn.
+    /// Returns this builder for parameters that are trained.
     #[must_use]
     pub fn learning(&self) -> Self {
         let (strategies, built) = (self.strategies.clone(), self.built.clone());
         Self { learns: true, strategies, built, ..*self }
     }
-    /// The same, but each rank of the axis of layers has its own tokens (sequence parallelism).
+    /// Returns this builder with the tokens split over the tensor axis (sequence parallelism).
     #[must_use]
     pub fn in_regions(self) -> Self {
         Self { region: Region::tokens(self.mesh.group(Axis::Tp)), ..self }
@@ -87,7 +87,7 @@ impl<'a, D: Kernels> From<&'a Builder<'_, D>> for Origin<'a, D> {
     }
 }
 
-/// A size that must be at least 1.
+/// Returns the size, or an error if it is 0.
 pub(crate) fn positive(what: &str, seen: usize) -> Result<usize> {
     if seen == 0 {
         return Err(Error::size(what, seen, "at least 1"));
@@ -104,7 +104,7 @@ mod tests {
     use kernels::Heads;
     use tensor::Cpu;
 
-    /// Bits of the first two numbers and of the last of every parameter.
+    /// Bits of the first two values and of the last of every parameter.
     fn some(shape: &Shape, [dp, tp]: [usize; 2]) -> Vec<(String, [u32; 3])> {
         let run = |device: Cpu<f32>, mesh: Mesh<_>| {
             let values = Random { seed: 7 };
@@ -118,9 +118,10 @@ mod tests {
         World::threads(&[(Axis::Dp, dp), (Axis::Tp, tp)]).unwrap().run(run).unwrap().swap_remove(0)
     }
 
-    /// Models of a seed are the same for ever: these values were computed outside of the project, from the definitions of
-    /// hash and draw. Kills: another hash or draw, a name or an index that enters it otherwise, another mean or deviation;
-    /// values that depend on the layout, also where the ranks do not divide the vocabulary or share KV heads.
+    /// Models of a seed never change: these values were computed outside of the project, from the definitions
+    /// of hash and draw. Kills: another hash or draw, a name or an index that enters it otherwise, another
+    /// mean or deviation; values that depend on the layout, also where the ranks do not divide the vocabulary
+    /// or share KV heads.
     #[test]
     fn a_seed_gives_the_values_that_it_always_gave() {
         let golden = [

@@ -1,5 +1,5 @@
-//! A run of consecutive blocks, with or without what stands at the ends of a model: the whole of it, or what one stage of a
-//! pipeline holds. Parameter names are those of the whole model.
+//! Runs of consecutive blocks, with or without the ends of a model: the whole model, or the chunks of a
+//! pipeline stage. Parameter names are those of the whole model.
 pub(crate) mod build;
 mod ends;
 
@@ -12,29 +12,29 @@ use kernels::Kernels;
 use std::collections::BTreeMap;
 use tensor::Direction;
 
-/// A rank's part of a model: runs of consecutive blocks, numbered from 0 in the model's order, with any number of microbatches in
-/// flight, told apart by their [`Cx`].
+/// A rank's part of a model: runs of consecutive blocks, numbered from 0 in the model's order. Any number of
+/// microbatches can be in flight; their [`Cx`] identifies them.
 pub struct Chunk<D: Kernels> {
     ends: Ends<D>,
     runs: Vec<Vec<Block<D>>>, // of consecutive blocks
-    saved: Vec<Saved<D>>,     // of what is in flight
-    room: Vec<Vec<Ticket>>,   // for what blocks will save: the lists of microbatches that are back
+    saved: Vec<Saved<D>>,     // of the passes in flight
+    room: Vec<Vec<Ticket>>,   // emptied lists of finished microbatches, for reuse
     pending: BTreeMap<Flight, Pending>,
 }
 
-/// What is in flight: a run of blocks, a microbatch, a slice.
+/// A pass in flight: run of blocks, microbatch, slice.
 type Flight = (usize, usize, usize);
 
-/// What the embedding is called in a profile, as in the model.
+/// Name of the embedding in a profile and in the model.
 const EMBEDDING: &str = "embedding";
-/// Of what nobody wants there is no gradient, and no layer before it that asks.
+/// Panic text: a later layer did not return the gradient that an earlier one needs.
 const WANTED: &str = "the gradient of what a later layer was given";
 
 struct Saved<D: Kernels> {
     of: Flight,
     ids: Option<Ticket>,
     blocks: Vec<Ticket>,
-    dx: Option<Stream<D>>, // of what the last block gave, where the end is here
+    dx: Option<Stream<D>>, // of the last block's output, if the end is in this chunk
 }
 
 #[derive(Default)]
@@ -44,7 +44,8 @@ struct Pending {
 }
 
 impl<D: Kernels> Chunk<D> {
-    /// Embedding and blocks, and what they keep: the blocks in `kept`, if they keep anything.
+    /// Runs the embedding and the blocks; adds to `kept` what the blocks save for backward, if they save
+    /// anything.
     fn through(
         &mut self,
         run: usize,
@@ -81,12 +82,12 @@ impl<D: Kernels> Chunk<D> {
         }
         Ok((x, ids))
     }
-    /// Whether the end stands behind a run.
+    /// Returns whether the model's end follows this run.
     fn ends(&self, run: usize) -> bool {
         self.ends.end.is_some() && run + 1 == self.runs.len()
     }
-    /// The loss or logits of what the last block gave. Where a backward will follow, the end's own is done at once, so that
-    /// only dX is kept of it, however many microbatches are in flight.
+    /// Computes the loss or logits from the last block's output. If a backward will follow, runs the end's
+    /// backward at once, so that only dX is kept for each microbatch in flight.
     fn end(
         &mut self,
         cx: &Cx<D>,
@@ -115,7 +116,7 @@ impl<D: Kernels> Chunk<D> {
 }
 
 impl<D: Kernels> Chunk<D> {
-    /// Its parameters, in program order.
+    /// Returns its parameters, in program order.
     pub fn params(&mut self) -> Params<'_, D> {
         let Self { ends: Ends { embedding, end, .. }, runs, .. } = self;
         let mut all = Params::new();
@@ -128,13 +129,14 @@ impl<D: Kernels> Chunk<D> {
         }
         all
     }
-    /// One microbatch forward through run number `run`; the last stage is told what is wanted.
+    /// Runs one microbatch forward through run `run`. The last stage receives `wanted`, the request for loss
+    /// or logits.
     ///
     /// # Errors
     /// If ranks do not meet.
     ///
     /// # Panics
-    /// If the microbatch is in flight already.
+    /// If the microbatch is already in flight.
     pub fn forward(
         &mut self,
         run: usize,
@@ -156,15 +158,15 @@ impl<D: Kernels> Chunk<D> {
         }
         Ok(output)
     }
-    /// Its backward: dX for the stage before (none for what entered the model); `dy` comes from the stage after (none after
-    /// a loss). Where it is the `last` of the step, `uses` is told of each unit (head, a block, embedding) whose
-    /// gradients are complete.
+    /// Runs the backward of a microbatch. Returns dX for the previous stage (`None` for the input of the
+    /// model); `dy` is the gradient from the next stage (`None` after a loss). If it is the `last` of the
+    /// step, calls `uses` for each module (the head, a block, the embedding) whose gradients are complete.
     ///
     /// # Errors
-    /// If ranks do not meet, and what `uses` gives.
+    /// If ranks do not meet, and the errors of `uses`.
     ///
     /// # Panics
-    /// If there was no forward of this microbatch.
+    /// If this microbatch had no forward.
     pub fn backward(
         &mut self,
         run: usize,
@@ -207,13 +209,13 @@ impl<D: Kernels> Chunk<D> {
         self.pending.extend(later.map(|later| (of, later)));
         Ok(dx)
     }
-    /// The weight half of a microbatch whose input half is done.
+    /// Runs the weight half of a microbatch whose input half has run.
     ///
     /// # Errors
-    /// If ranks do not meet, and what `uses` gives.
+    /// If ranks do not meet, and the errors of `uses`.
     ///
     /// # Panics
-    /// If its input half is not done.
+    /// If its input half has not run.
     pub fn backward_weight(
         &mut self,
         run: usize,
@@ -240,7 +242,8 @@ impl<D: Kernels> Chunk<D> {
     }
 }
 
-/// Goes back through a block: to dX where `wanted`, and to the gradients of its parameters, at once or `later`.
+/// Runs the backward of a block: to dX if `wanted`, and to the gradients of its parameters, at once or
+/// `later`.
 fn back<D: Kernels>(
     block: &mut Block<D>,
     cx: &Cx<D>,
@@ -264,7 +267,7 @@ fn back<D: Kernels>(
     Ok(dx)
 }
 
-/// What is in flight.
+/// Returns the key of a pass in flight.
 fn flight<D: Kernels>(run: usize, cx: &Cx<D>) -> Flight {
     (run, cx.pass().microbatch, cx.pass().slice)
 }

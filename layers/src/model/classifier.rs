@@ -1,6 +1,5 @@
-//! A classifier: linear layers with `ReLU` between them, and a loss that never sees all logits in one place.
-//!
-//! Letters: `B` examples, `F` features, `C` classes; `_t` this rank's share.
+//! A classifier: linear layers with `ReLU` between them, and a loss on sharded logits.
+//! Letters: `B` examples, `F` features, `C` classes; `_t` this rank's local part.
 //!
 //! ```text
 //! odd       column row | column row | … | column          a bar: activations that every rank has whole
@@ -11,9 +10,7 @@
 //! backward  dX of each column layer but the model's first        all-reduce, B·(features of X) elements
 //! ```
 //!
-//! Two layers cost one all-reduce each way. From the last layer back, its classes split, pairs leave over one layer
-//! where their number is even: the first, whose dX nobody wants, so that it costs its gathering alone. Only features
-//! between the two layers of a pair, or gathered, must be divided by the ranks. A pipeline is cut at the bars.
+//! Two layers cost one all-reduce each way. A pipeline is cut at the bars.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053. Chapter: 3. Compare: `mlp.rs`, one pair.
 use crate::model::build::positive;
@@ -27,11 +24,11 @@ use comm::{Axis, Group};
 use kernels::{Activation, Activation::Relu, Kernels};
 use std::ops::Range;
 
-/// What stands between two bars: layer `first` of these `sizes` with its columns gathered, or `first` and the next one, a pair;
-/// a `ReLU` behind each layer. Parameters `layers.0[I,O]`, `layers.0.bias[1,O]`, ….
+/// Builds the layers between two bars: layer `first` of these `sizes` with its columns gathered, or `first`
+/// and the next one, a pair; a `ReLU` after each layer. Parameters `layers.0[I,O]`, `layers.0.bias[1,O]`, ….
 ///
 /// # Errors
-/// If the ranks do not divide what they should share.
+/// If the ranks do not divide a size that they must divide.
 pub fn hidden<D: Kernels>(at: &Builder<D>, axis: Axis, first: usize, sizes: &[usize]) -> Result<Block<D>> {
     let (name, next) = (format!("layers.{first}"), format!("layers.{}", first + 1));
     let sections = &[sizes[1].into()];
@@ -44,10 +41,10 @@ pub fn hidden<D: Kernels>(at: &Builder<D>, axis: Axis, first: usize, sizes: &[us
     Ok(Part::new(((up, (FeedForward::Plain(Relu), down)), Relu)))
 }
 
-/// All ranks' columns, as a stream.
+/// Gathers all ranks' columns into a stream.
 struct Gathered<D: Kernels> {
     group: Group<D::Place>,
-    region: Region, // of what is gathered
+    region: Region, // of the result
 }
 
 impl<D: Kernels> Layer<D> for Gathered<D> {
@@ -93,19 +90,24 @@ impl<D: Kernels> Layer<D> for Activation {
 }
 
 impl<D: Kernels> Chunk<D> {
-    /// These runs of parts, between bars, of a classifier; `sizes` are the features of the input, of each layer between, and the
-    /// classes. Examples enter whole on every rank.
+    /// Builds these runs of a classifier's parts, cut at the bars; `sizes` are the features of the input and
+    /// of each layer between, and the number of classes. Examples enter whole on every rank.
+    ///
+    /// The last layer is split by classes, and the layers before it form pairs, from the last one back. If
+    /// the number of layers is even, the first one is left over: it needs no dX, so it costs only its
+    /// all-gather. Only features between the two layers of a pair, or gathered, must be divisible by the
+    /// number of ranks.
     ///
     /// # Errors
-    /// If there is no layer, a size is 0, or the ranks do not divide what they should share.
+    /// If there is no layer, a size is 0, or the ranks do not divide a size that they must divide.
     pub fn classifier(at: &Builder<D>, sizes: &[usize], runs: &[Range<usize>]) -> Result<Self> {
         let layers = sizes.len().saturating_sub(1);
         positive("the number of layers", layers)?;
         for (i, &size) in sizes.iter().enumerate() {
             positive(&format!("size {i} of the classifier"), size)?;
         }
-        // Examples are whole on every rank, under sequence parallelism too, and so is what comes of them by gathering, unless another
-        // stage of a pipeline goes on with it.
+        // Examples are whole on every rank, under sequence parallelism too. So is the gathered output of the
+        // first layer, unless it is passed to another stage of a pipeline.
         let (strategies, built) = (at.strategies.clone(), at.built.clone());
         let everywhere = Builder { region: Region::Whole, strategies, built, ..*at };
         let (all, last) = (self::parts(sizes), layers - 1);

@@ -1,5 +1,5 @@
-//! What a call needs besides its input: everything a layer may ask about the tokens it works on. Four things: the
-//! [pass](Pass) of a microbatch, its tokens, the past that attention also sees, and who observes.
+//! The context of a call: all that a layer needs besides its input. Four things: the [pass](Pass) of a
+//! microbatch, its tokens, the cache of earlier tokens, and the observers (record, profile).
 mod again;
 mod counts;
 mod past;
@@ -20,40 +20,40 @@ use std::rc::Rc;
 use tensor::{Dropout, Index, LayerSpan, Noise, Profile, Tensor};
 use tokens::Tokens;
 
-/// Which pass through the layers a call is part of.
+/// The pass through the layers that a call belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pass {
-    /// Which microbatch of the step.
+    /// Number of the microbatch in the step.
     pub microbatch: usize,
-    /// Which slice of its sequences.
+    /// Number of the slice of its sequences.
     pub slice: usize,
-    /// Whether the model learns: dropout drops, and the loss has what training adds to it.
+    /// True in training: dropout is active, and the loss includes its training terms.
     pub learns: bool,
-    /// Whether forward keeps what backward needs.
+    /// True if forward keeps what backward needs.
     pub keeps: bool,
-    /// How many tokens the loss is a mean over.
+    /// Number of tokens that the loss is averaged over.
     pub mean_over: usize,
-    /// How many tokens the microbatch has on all ranks, and how many the step.
+    /// Number of tokens on all ranks: of the microbatch, and of the step.
     pub tokens: [usize; 2],
-    /// Dropout's seed.
+    /// Seed of dropout.
     pub seed: u64,
-    /// The step, which dropout is drawn for.
+    /// Training step, an input of dropout's hash.
     pub step: usize,
 }
 
-/// The context of one microbatch: the same object for its forward and both halves of its backward. Rows are
+/// Context of one microbatch: the same object for its forward and both halves of its backward. Rows are
 /// tokens, one sequence after the other; sequences may differ in length.
 pub struct Cx<D: Kernels> {
     pass: Pass,
     tokens: Tokens<D::Place>,
     past: Option<Rc<RefCell<Past<D>>>>,
     record: Option<Record<D>>,
-    profiled: Option<D>,                      // whose profile has layers
-    added: RefCell<Option<Partial<D::Wide>>>, // to the loss
+    profiled: Option<D>,                      // device of the profile that gets the layers
+    added: RefCell<Option<Partial<D::Wide>>>, // terms of the loss from layers
     counts: RefCell<LayerCounts>,
     beside: RefCell<Option<Tensor<D::Wide>>>,
-    drops: Cell<bool>,  // what forward would keep
-    second: Cell<bool>, // whether layers go forward again, for their backward
+    drops: Cell<bool>,  // forward keeps nothing now, to be recomputed
+    second: Cell<bool>, // layers run forward again, for their backward
 }
 
 impl<D: Kernels> Default for Cx<D> {
@@ -67,8 +67,8 @@ impl<D: Kernels> Default for Cx<D> {
 }
 
 impl<D: Kernels> Cx<D> {
-    /// Training on sequences of these lengths; the loss is a mean over `mean_over` tokens (all of the step's,
-    /// whichever microbatch and rank they are in), so each microbatch gives its part of it.
+    /// Training on sequences of these lengths. The loss is a mean over `mean_over` tokens (all tokens of the
+    /// step, on all ranks and in all microbatches), so each microbatch returns its part of the mean.
     pub fn train(
         microbatch: usize,
         lengths: impl IntoIterator<Item = impl Borrow<usize>>,
@@ -81,66 +81,68 @@ impl<D: Kernels> Cx<D> {
     pub fn infer(lengths: impl IntoIterator<Item = impl Borrow<usize>>) -> Self {
         Self::default().then(Pass::default(), lengths)
     }
-    /// Another pass, on sequences of these lengths, in the memory of a context that is done with.
+    /// Starts another pass on sequences of these lengths, reusing a finished context's buffers.
     #[must_use]
     pub fn then(mut self, pass: Pass, lengths: impl IntoIterator<Item = impl Borrow<usize>>) -> Self {
         self.tokens.begin(lengths.into_iter().map(|len| *len.borrow()));
         Self { pass, past: None, record: None, ..self }
     }
-    /// The same tokens, whose first sequence is this one of the step's: whichever rank and microbatch it is in, dropout and
-    /// records know it by its number. A packed sequence counts as many as it has documents.
+    /// Numbers the sequences within the step, the first one from `first`: dropout and records identify a
+    /// sequence by its number, whichever rank and microbatch it is in. Each document of a packed sequence has
+    /// its own number.
     #[must_use]
     pub fn numbered_from(mut self, first: usize) -> Self {
         self.tokens.number_from(first);
         self
     }
-    /// The same pass on these parts of sequences, one after the other.
+    /// Replaces the tokens by these parts of sequences, one after the other.
     #[must_use]
     pub fn dealt(mut self, parts: impl IntoIterator<Item = Segment>) -> Self {
         self.tokens.deal(parts.into_iter());
         self
     }
-    /// The same pass, with dropout drawn for this step.
+    /// Sets the seed and the step of dropout.
     #[must_use]
     pub fn dropping(mut self, seed: u64, step: usize) -> Self {
         (self.pass.seed, self.pass.step) = (seed, step);
         self
     }
-    /// The same tokens, where each sequence has a memory of so many tokens to look at, one after the other.
+    /// Gives each sequence a memory of this number of tokens to attend to, one after the other.
     ///
     /// # Panics
-    /// If there is not one for each sequence, or one has no token.
+    /// If the number of lengths is not the number of sequences, or a length is 0.
     #[must_use]
     pub fn with_memory(mut self, lengths: &[usize]) -> Self {
         self.tokens.remember(lengths);
         self
     }
-    /// The same call, leaving in `record` what its layers take and give.
+    /// Records the inputs and outputs of the layers in `record`.
     #[must_use]
     pub fn recorded(mut self, record: Option<Record<D>>) -> Self {
         self.record = record;
         self
     }
-    /// The same call, telling this rank's device, if it takes a profile, which layer is gone through.
+    /// Reports the running layer to this rank's device, if the device takes a profile.
     #[must_use]
     pub fn profiled(mut self, device: &D) -> Self {
         self.profiled = Some(device.clone());
         self
     }
-    /// Attention also sees the tokens of earlier calls, up to `capacity` of each sequence.
+    /// Lets attention see the tokens of earlier calls too, up to `capacity` of each sequence.
     ///
     /// # Panics
-    /// With [`Uncountable`](tensor::count::Uncountable), if 64 bits do not count all these tokens.
+    /// With [`Uncountable`](tensor::count::Uncountable), if the number of these tokens overflows 64 bits.
     #[must_use]
     pub fn with_cache(mut self, capacity: usize) -> Self {
         self.past = Some(Rc::new(RefCell::new(Past::new(self.tokens.parts.len(), capacity))));
         self.tokens.place(Some(capacity));
         self
     }
-    /// Attention also sees the tokens of the slices before this one: `other` is the context of one of them.
+    /// Lets attention see the tokens of the slices before this one too: `other` is the context of one of
+    /// them.
     ///
     /// # Panics
-    /// If `other` has no cache, or this one is of other sequences.
+    /// If `other` has no cache, or another number of sequences.
     #[must_use]
     pub fn after(mut self, other: &Self) -> Self {
         let past = other.past.clone().expect("a cache that slices share");
@@ -149,26 +151,26 @@ impl<D: Kernels> Cx<D> {
         self.past = Some(past);
         self
     }
-    /// Goes on to the next tokens of the same sequences (0 of one that is finished).
+    /// Moves on to the next tokens of the same sequences (0 for a finished one).
     ///
     /// # Panics
-    /// If there are other sequences than before, or more tokens than the cache has room for.
+    /// If the number of sequences changes, or the cache has no room for the tokens.
     pub fn advance(&mut self, lengths: &[usize]) {
         self.tokens.advance(lengths, self.past.as_ref().map(|past| RefCell::borrow(past).capacity));
     }
-    /// Which pass this is.
+    /// Returns the pass.
     pub fn pass(&self) -> Pass {
         self.pass
     }
-    /// Whether forward keeps what backward needs.
+    /// Returns whether forward keeps what backward needs.
     pub fn keeps(&self) -> bool {
         self.pass.keeps && !self.drops.get()
     }
-    /// This rank's tokens, sequence by sequence: their rows and their positions.
+    /// Returns this rank's tokens, sequence by sequence: their rows and positions.
     pub fn tokens(&self) -> &[Segment] {
         self.tokens.queries.list()
     }
-    /// How many rows an activation has.
+    /// Returns the number of rows of an activation.
     pub fn rows(&self) -> usize {
         self.tokens().last().map_or(0, |t| t.row + t.len)
     }
@@ -176,60 +178,60 @@ impl<D: Kernels> Cx<D> {
     pub fn positions(&self) -> usize {
         self.tokens().iter().map(|t| t.position + t.len).max().unwrap_or(0)
     }
-    /// One more than the largest position that any token has or may come to have: what grows with positions is made for
-    /// so many at once.
+    /// One more than the largest position that any token has or can reach: the size of tables that are made
+    /// once.
     pub(crate) fn reach(&self) -> usize {
         self.past.as_ref().map_or(self.positions(), |past| RefCell::borrow(past).capacity)
     }
-    /// The tokens, where kernels read them.
+    /// Returns this rank's tokens as a device index, for kernels.
     pub fn tokens_on(&self, place: &D::Place) -> &Index<D::Place> {
         self.tokens.queries.on(place)
     }
-    /// Which queries see which keys.
+    /// Returns the spans of attention: the keys that each query sees.
     pub(crate) fn spans(&self) -> &Indexed<Span, D::Place> {
         &self.tokens.spans
     }
     pub(crate) fn past(&self) -> Option<RefMut<'_, Past<D>>> {
         self.past.as_ref().map(|past| past.borrow_mut())
     }
-    /// Each sequence's tokens, and its memory's.
+    /// Returns the spans of each sequence's tokens and its memory's.
     pub(crate) fn memory(&self) -> &Indexed<Span, D::Place> {
         &self.tokens.memory
     }
-    /// Dropout at one place of the model; none where nothing is dropped.
+    /// Returns the dropout at one site of the model; `None` where nothing is dropped.
     pub(crate) fn dropout(&self, rate: f64, site: &str) -> Option<Dropout> {
         let Pass { learns, seed, step, .. } = self.pass;
         (learns && rate > 0.0).then(|| Dropout::new(rate, seed, step, site))
     }
-    /// Noise of this deviation at one place of the model; none outside of learning.
+    /// Returns noise of this deviation at one site of the model; `None` outside training.
     pub fn noise(&self, std: f64, site: &str) -> Option<Noise> {
         let Pass { learns, seed, step, .. } = self.pass;
         (learns && std != 0.0).then(|| Noise::new(std, seed, step, site))
     }
-    /// A layer begins, and ends when this is dropped: for a profile, which counts what lies within, and for a panic,
-    /// which is reported with its name. Parts of a model call this themselves; a layer that is no part calls it in each of its
-    /// passes.
+    /// Starts a layer, which ends when the result is dropped. A profile counts what runs within, and a panic
+    /// is reported with the layer's name. [Parts](crate::Part) of a model call this themselves; a layer that
+    /// is not a part calls it in each of its passes.
     pub fn layer<'a>(&'a self, name: &'a str, pass: tensor::Direction) -> InLayer<'a> {
         let pass = if self.second.get() { tensor::Direction::Backward } else { pass };
         let profile = self.profiled.as_ref().and_then(D::profile);
         let span = profile.and_then(|profile: &Profile| profile.layer(name, pass));
         InLayer { _named: comm::Within(Through { name, pass }), _span: span }
     }
-    /// Whether what layers take and give is recorded.
+    /// Returns whether the inputs and outputs of layers are recorded.
     pub(crate) fn recording(&self) -> bool {
         self.record.is_some() && !self.second.get()
     }
-    /// Leaves this rank's part of an activation in the record, if there is one.
+    /// Adds this rank's part of an activation to the record, if there is one.
     ///
     /// # Errors
-    /// If it is not known where the part lies.
+    /// If the part's position in the whole is not known.
     pub fn saw(&self, name: &str, end: &str, x: &impl Recordable<D>) -> Result<()> {
         self.seen(x, false, || format!("{name}.{end}"))
     }
-    /// Leaves this rank's part of an activation's gradient in the record, if there is one.
+    /// Adds this rank's part of an activation's gradient to the record, if there is one.
     ///
     /// # Errors
-    /// If it is not known where the part lies.
+    /// If the part's position in the whole is not known.
     pub fn saw_gradient(&self, name: &str, end: &str, dx: &impl Recordable<D>) -> Result<()> {
         self.seen(dx, true, || format!("gradient of {name}.{end}"))
     }
@@ -239,42 +241,43 @@ impl<D: Kernels> Cx<D> {
         }
         Ok(())
     }
-    /// Adds to this microbatch's part of the mean loss, which is taken up where it has gone through this part of the model.
+    /// Adds a term to this microbatch's part of the mean loss; collected when the microbatch has passed this
+    /// part of the model.
     pub fn add_loss(&self, part: Partial<D::Wide>) {
         let sum = self.added.take();
         self.added.replace(Some(if let Some(sum) = sum { sum + &part } else { part }));
     }
-    /// What was added to the loss since this was called last.
+    /// Takes the terms that were added to the loss since the last call.
     pub fn take_loss(&self) -> Option<Partial<D::Wide>> {
         self.added.take()
     }
-    /// Adds to what a layer has counted among this rank's tokens, such as how many chose each expert.
+    /// Adds to a layer's counts over this rank's tokens, such as the tokens per expert.
     pub fn count(&self, layer: &str, counts: &[usize]) {
         self.counts.borrow_mut().add(layer, counts);
     }
-    /// What was counted since this was called last.
+    /// Takes the counts since the last call.
     pub fn take_counts(&self) -> LayerCounts {
         self.counts.take()
     }
-    /// The row `[1,N]` that goes [beside the stream](crate::Hooks::row), if there is one: what blocks have added so far in a forward,
-    /// what came back from the model's end in a backward.
+    /// Returns the row `[1,N]` [beside the stream](crate::Hooks::row), if there is one: in a forward the sum
+    /// that blocks have added so far, in a backward the row that came back from the model's end.
     pub fn beside(&self) -> RefMut<'_, Option<Tensor<D::Wide>>> {
         self.beside.borrow_mut()
     }
-    /// Keeps something for backward, if there will be one.
+    /// Keeps a value for backward, if there will be one.
     pub fn keep<T>(&self, x: T) -> Kept<T> {
         Kept(self.keeps().then_some(x))
     }
 }
 
-/// A layer that is gone through until this is dropped.
+/// A running layer; it ends when this is dropped.
 #[must_use = "a layer ends when this is dropped"]
 pub struct InLayer<'a> {
     _named: comm::Within<Through<'a>>,
     _span: Option<LayerSpan<'a>>,
 }
 
-/// In words: "forward through blocks.0.norm1".
+/// Displays as "forward through blocks.0.norm1".
 struct Through<'a> {
     name: &'a str,
     pass: tensor::Direction,
@@ -286,12 +289,12 @@ impl fmt::Display for Through<'_> {
     }
 }
 
-/// What forward leaves for backward; nothing in a pass that keeps nothing.
+/// A value that forward keeps for backward; empty in a pass that keeps nothing.
 #[derive(Clone)]
 pub struct Kept<T>(Option<T>);
 
 impl<T> Kept<T> {
-    /// What was kept.
+    /// Returns the kept value.
     ///
     /// # Panics
     /// If forward ran in a pass that keeps nothing.

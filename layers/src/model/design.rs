@@ -1,19 +1,19 @@
-//! What a model is built as, whichever kind: how it is cut into parts, what goes in, and what comes out.
+//! The design of a model of any kind: its parts, inputs and outputs.
 use crate::{Balance, Experts, Shape};
 use std::fmt;
 
-/// A model: all that its parameters do not say.
+/// A model without its parameters' values.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Design {
-    /// A decoder-only transformer: token ids to logits, judged by cross-entropy.
+    /// A decoder-only transformer: token ids to logits, with a cross-entropy loss.
     Transformer(Shape),
-    /// Linear layers with `ReLU` between them: rows of features to logits, judged by cross-entropy.
+    /// Linear layers with `ReLU` between them: rows of features to logits, with a cross-entropy loss.
     Classifier {
-        /// Features of the input, of each layer between, and the classes.
+        /// Features of the input and of each layer between, and the number of classes.
         sizes: Vec<usize>,
     },
-    /// Blocks of a transformer without embedding and head: rows of features to rows of as many, judged by the mean square of
-    /// what is missing.
+    /// Blocks of a transformer without embedding and head: rows of features to rows of the same width, with
+    /// the mean squared error (MSE) as loss.
     Blocks(Shape),
 }
 
@@ -34,12 +34,13 @@ impl From<&Design> for Design {
 }
 
 impl Design {
-    /// The shape of its blocks, if it has such.
+    /// The shape of its blocks, if it has blocks.
     pub fn shape(&self) -> Option<&Shape> {
         if let Self::Transformer(shape) | Self::Blocks(shape) = self { Some(shape) } else { None }
     }
-    /// The same design where nothing is learnt. No loss is added for experts' sake, and sequences are not cut into slices, so
-    /// experts see whole microbatches under every schedule.
+    /// Returns the design as inference uses it, for checking whether a layout fits. Inference adds no
+    /// auxiliary loss and never cuts sequences into slices, so the settings of experts that need whole
+    /// microbatches (capacity, forced routing, balance) restrict no schedule and are cleared.
     #[must_use]
     pub fn inferring(mut self) -> Self {
         if let Self::Transformer(Shape { experts: Some(experts), .. })
@@ -49,29 +50,29 @@ impl Design {
         }
         self
     }
-    /// Of a classifier's sizes, those that tensor ranks must divide.
+    /// Sizes of a classifier that the tensor ranks must divide; empty for other designs.
     pub fn shared(&self) -> Vec<usize> {
         if let Self::Classifier { sizes } = self { shared(sizes) } else { Vec::new() }
     }
-    /// How many stages a pipeline can have at most.
+    /// Number of parts that a pipeline can cut the model into: the largest number of stages.
     pub fn parts(&self) -> usize {
         match self {
             Self::Transformer(shape) | Self::Blocks(shape) => shape.blocks,
             Self::Classifier { sizes } => parts(sizes),
         }
     }
-    /// Features of what enters a part, each row of it.
+    /// Number of features of each row that enters a part.
     pub fn width(&self, part: usize) -> usize {
         match self {
             Self::Transformer(shape) | Self::Blocks(shape) => shape.width,
             Self::Classifier { sizes } => sizes.get(start(sizes, part)).copied().unwrap_or(0),
         }
     }
-    /// Features of a row that enters the model; none where token ids do.
+    /// Number of features of each row that enters the model; `None` if token ids enter.
     pub fn features(&self) -> Option<usize> {
         if let Self::Transformer(_) = self { None } else { Some(self.width(0)) }
     }
-    /// How many numbers come of a row: logits, or features.
+    /// Number of output values per row: logits, or features.
     pub fn outputs(&self) -> usize {
         match self {
             Self::Transformer(shape) => shape.vocabulary,
@@ -79,7 +80,7 @@ impl Design {
             Self::Blocks(shape) => shape.width,
         }
     }
-    /// Whether targets are rows of features, not ids.
+    /// Returns whether targets are rows of features instead of ids.
     pub fn gives_rows(&self) -> bool {
         matches!(self, Self::Blocks(_))
     }
@@ -98,17 +99,17 @@ impl fmt::Display for Design {
     }
 }
 
-/// How many parts there are between bars, the last layer counted.
+/// Number of parts of a classifier, the last layer's included.
 pub fn parts(sizes: &[usize]) -> usize {
     sizes.len().saturating_sub(1) / 2 + 1
 }
 
-/// The first layer of a part.
+/// Index of the first layer of a part.
 pub fn start(sizes: &[usize], part: usize) -> usize {
     (2 * part).saturating_sub(sizes.len() % 2)
 }
 
-/// Of these sizes, those that the ranks must divide: between the two layers of a pair, and gathered.
+/// Returns the sizes that the ranks must divide: between the two layers of a pair, or gathered.
 pub fn shared(sizes: &[usize]) -> Vec<usize> {
     (0..parts(sizes) - 1).map(|part| sizes[start(sizes, part) + 1]).collect()
 }

@@ -1,7 +1,7 @@
-//! A part of a model that a strategy may build: a layer of whatever type, behind one pointer.
+//! A part of a model that a strategy may build: a layer of any type, behind one pointer.
 //!
-//! A model need not name every layer that anyone may ever write, and all parts are built, called and profiled alike. What a
-//! layer keeps for backward stays with it, typed, in room that is used again; the model holds a ticket.
+//! A model does not name the types of its layers, and all parts are built, called and profiled alike. The
+//! layer stores what it keeps for backward, typed, in buffers that are reused; the model holds a ticket.
 use crate::ops::Stream;
 use crate::param::weight::RowWeight;
 use crate::{Back, Cx, Layer, Params, Result};
@@ -11,19 +11,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tensor::Direction;
 
-/// A layer of any type from `X` to `Y`, with its name for profiles, if it has one of its own.
+/// A layer of any type from `X` to `Y`, with its own name for profiles, if it has one.
 pub struct Part<D: Kernels, X, Y> {
     name: Option<Arc<str>>,
     layer: Box<dyn Layer<D, In = X, Out = Y, Saved = Ticket, Pending = Ticket>>,
 }
 
-/// A block of a transformer, or what else goes from rows of the stream to as many.
+/// A block of a transformer, or any part from rows of the stream to the same number of rows.
 pub type Block<D> = Part<D, Stream<D>, Stream<D>>;
 
-/// A claim to what a layer kept, which stays with the layer; none if it kept nothing.
+/// A claim to what a layer kept, which the layer stores; `None` if it kept nothing.
 pub type Ticket = Option<Slot>;
 
-/// Where something lies that a layer kept. What nobody took is gone when this is dropped.
+/// Position of a value that a layer kept. Dropping the slot frees the value if it was not taken.
 pub struct Slot {
     at: usize,
     slots: Rc<dyn Empties>,
@@ -39,7 +39,7 @@ impl Drop for Slot {
     }
 }
 
-/// Room for what is kept; what was taken leaves its place to the next.
+/// Storage for kept values; the place of a taken value is reused.
 struct Slots<T>(RefCell<Vec<Option<T>>>);
 
 impl<T> Default for Slots<T> {
@@ -71,7 +71,7 @@ impl<T: 'static> Slots<T> {
     }
 }
 
-/// A layer and what it keeps.
+/// A layer, and storage for what it keeps.
 struct Own<L, S, P> {
     layer: L,
     saved: Rc<Slots<S>>,
@@ -111,12 +111,13 @@ impl<D: Kernels, L: Layer<D> + 'static> Layer<D> for Own<L, L::Saved, L::Pending
 }
 
 impl<D: Kernels, X: 'static, Y: 'static> Part<D, X, Y> {
-    /// A part with this layer; a profile hears of it from the layer itself, or from what is around it.
+    /// Creates a part from this layer; a profile gets its name from the layer itself, or from the layer
+    /// around it.
     pub fn new(layer: impl Layer<D, In = X, Out = Y> + 'static) -> Self {
         let layer = Own { layer, saved: Rc::default(), pending: Rc::default() };
         Self { name: None, layer: Box::new(layer) }
     }
-    /// The same part, of which a profile hears under this name.
+    /// Returns the part with this name in a profile.
     pub(crate) fn named(self, name: &str) -> Self {
         Self { name: Some(name.into()), ..self }
     }

@@ -1,5 +1,6 @@
-//! What layers took and gave, token by token: for looking at a split run from outside. Each rank notes its own part and
-//! where it lies in the whole, so ranks communicate nothing for it: a run does the same with and without a record.
+//! Records the inputs and outputs of layers token by token, to look at a split run from outside. Each rank
+//! records its own part and its position in the whole, without communication: a run does the same with and
+//! without a record.
 use crate::Result;
 use comm::Mesh;
 use kernels::{Kernels, Segment};
@@ -12,48 +13,48 @@ use tensor::{Device, Scalar, Tensor};
 /// Rows of a matrix by token: (sequence, position).
 pub type TokenRows<E> = BTreeMap<(usize, usize), Vec<E>>;
 
-/// This rank's part of a matrix that has a row for every token of a call, for a record: what a
-/// [`Stream`](crate::ops::Stream) or a [`Split`](crate::ops::Split) gives of itself.
+/// This rank's part of a matrix that has a row for every token of a call, for a record. A
+/// [`Stream`](crate::ops::Stream) or a [`Split`](crate::ops::Split) returns it.
 pub struct SeenShare<E> {
-    /// Row-major; none on a device without values.
+    /// Row-major; `None` on the meta device.
     pub(crate) values: Option<Vec<E>>,
-    /// Which of the call's tokens.
+    /// The call's tokens that it has.
     pub(crate) rows: Range<usize>,
-    /// Of each of its columns, which of the whole it is; padding is none.
+    /// Index in the whole of each of its columns; `None` for padding.
     pub(crate) columns: Vec<Option<usize>>,
-    /// Columns of the whole.
+    /// Number of columns of the whole.
     pub(crate) width: usize,
-    /// Whether ranks that have the same column each have a partial sum of it.
+    /// True if ranks that have the same column each have a partial sum of it.
     pub(crate) addends: bool,
 }
 
-/// What one rank recorded of an activation, or of its gradient.
+/// One rank's record of an activation, or of its gradient.
 #[derive(Clone, Debug)]
 pub struct RecordedActivation<E> {
-    /// `blocks.0.norm1.in`, or `gradient of` one.
+    /// Name: `blocks.0.norm1.in`, or `gradient of` one.
     pub name: String,
-    /// Columns of the whole.
+    /// Number of columns of the whole.
     pub width: usize,
-    /// Which of them are here.
+    /// Indices of the columns that this rank has.
     pub columns: Vec<usize>,
-    /// Whether what is here of a column is a partial sum, to be summed over the ranks that have the same one.
+    /// True if this rank's columns are partial sums, to be summed over the ranks that have the same column.
     pub addends: bool,
-    /// These columns of the tokens that are here.
+    /// This rank's columns of its tokens.
     pub rows: TokenRows<E>,
-    /// For each call in which it was seen, what may have touched it there.
+    /// For each call in which it was recorded, the communication that may have produced it.
     pub touched: Vec<Touched>,
 }
 
-/// One call of layers in which an activation was seen.
+/// One call of layers in which an activation was recorded.
 #[derive(Clone, Debug)]
 pub struct Touched {
-    /// Its tokens: of each sequence, from one position to another.
+    /// Its tokens: for each sequence, a range of positions.
     pub tokens: Vec<(usize, Range<usize>)>,
-    /// Which of the rank's calls came between the last thing seen and this one ([`Mesh::calls`]).
+    /// The rank's collective calls between the previous recorded activation and this one ([`Mesh::calls`]).
     pub calls: Range<usize>,
 }
 
-/// A record that is being made. Clones add to the same.
+/// A record in progress. Clones add to the same record.
 pub struct Record<D: Kernels> {
     pub(crate) mesh: Mesh<D::Place>,
     log: Rc<RefCell<Log<<D as Device>::Elem>>>,
@@ -61,10 +62,10 @@ pub struct Record<D: Kernels> {
 
 struct Log<E> {
     seen: Activations<E>,
-    calls: usize, // made when something was last seen
+    calls: usize, // made when the last activation was recorded
 }
 
-/// Activations in the order in which they were first seen: on one rank.
+/// One rank's activations, in the order in which they were first recorded.
 #[derive(Clone, Debug)]
 pub struct Activations<E>(pub Vec<RecordedActivation<E>>);
 
@@ -81,22 +82,22 @@ impl<D: Kernels> Clone for Record<D> {
 }
 
 impl<D: Kernels> Record<D> {
-    /// An empty record of this rank's runs.
+    /// Creates an empty record of this rank's runs.
     pub fn new(mesh: &Mesh<D::Place>) -> Self {
         let log = Log { seen: Activations::default(), calls: mesh.calls_made() };
         Self { mesh: mesh.clone(), log: Rc::new(RefCell::new(log)) }
     }
-    /// What was seen so far; the record begins anew.
+    /// Takes everything recorded so far; the record is empty afterwards.
     #[must_use]
     pub fn take(&self) -> Activations<D::Elem> {
         std::mem::take(&mut self.log.borrow_mut().seen)
     }
-    /// Adds this rank's part of something; nothing on a device without values.
+    /// Adds this rank's part of a matrix; does nothing on the meta device.
     pub(crate) fn add(&self, name: String, tokens: &[Segment], share: SeenShare<D::Elem>) {
         let Some(values) = &share.values else { return };
         let mut log = self.log.borrow_mut();
         let calls = self.mesh.calls_made();
-        // Nobody looks at partial sums alone: the calls before them are noted with what is recorded next.
+        // Partial sums are never compared alone: the calls before them are recorded with the next activation.
         let before = if share.addends { calls } else { std::mem::replace(&mut log.calls, calls) };
         let of = tokens.iter().map(|t| (t.sequence, t.position..t.position + t.len)).collect();
         let seen = log.seen.at(name, &share);
@@ -111,16 +112,17 @@ impl<D: Kernels> Record<D> {
     }
 }
 
-/// A value that a record can show.
+/// A value that a record can store.
 pub trait Recordable<D: Kernels> {
-    /// This rank's part of an activation, or of an activation's gradient, and where it lies in the whole.
+    /// Returns this rank's part of an activation, or of an activation's gradient, and its position in the
+    /// whole.
     ///
     /// # Errors
-    /// If that is not known.
+    /// If the position is not known.
     fn seen(&self, mesh: &Mesh<D::Place>, is_gradient: bool) -> Result<SeenShare<D::Elem>>;
 }
 
-/// A tensor that every rank has whole.
+/// A tensor that is whole on every rank.
 impl<D: Kernels> Recordable<D> for Tensor<D> {
     fn seen(&self, _: &Mesh<D::Place>, _: bool) -> Result<SeenShare<D::Elem>> {
         let [rows, width] = self.shape();
@@ -140,7 +142,7 @@ impl<E: Scalar> Activations<E> {
         });
         &mut self.0[at]
     }
-    /// Whole rows by name, put together from what all ranks recorded; in the order of the first.
+    /// Assembles whole rows by name from the records of all ranks, in the first rank's order.
     #[must_use]
     pub fn whole(ranks: Vec<Self>) -> Vec<(String, TokenRows<E>)> {
         let mut all: Vec<(String, TokenRows<E>)> = Vec::new();

@@ -1,41 +1,41 @@
-//! How parts of a model are built: what is asked for, by a description, and who builds it, a strategy or else nobody in
-//! particular.
+//! Builds a part of a model from its description: by a strategy, or the default layer if no strategy builds
+//! it.
 use crate::model::part::Part;
 use crate::{Builder, Error, Result, Strategy};
 use kernels::Kernels;
 
-/// The description of a part of a model: its sizes and names, what it takes and gives.
+/// Description of a part of a model: its sizes and names, its input and output.
 pub trait Spec<D: Kernels> {
     /// The input of the part.
     type In: 'static;
     /// The output of the part.
     type Out: 'static;
-    /// True if a profile shows it under its own name; if not, the layer around it is shown.
+    /// True if a profile shows it under its own name; if false, the layer around it is shown.
     const PROFILED: bool;
 
     /// Its name.
     fn name(&self) -> &str;
-    /// The part as this strategy builds it, if it does.
+    /// Returns the part that this strategy builds, if it builds one.
     ///
     /// # Errors
-    /// If the ranks do not fit.
+    /// If the number of ranks does not fit.
     fn own(
         &self,
         at: &Builder<D>,
         strategy: &dyn Strategy<D>,
     ) -> Result<Option<Part<D, Self::In, Self::Out>>>;
-    /// The usual layer, where no strategy builds another.
+    /// Returns the default layer, for when no strategy builds another.
     ///
     /// # Errors
-    /// If the ranks do not fit.
+    /// If the number of ranks does not fit.
     fn usual(&self, at: &Builder<D>) -> Result<Part<D, Self::In, Self::Out>>;
 }
 
 impl<D: Kernels> Builder<'_, D> {
-    /// A part of the model, as the layout's strategies have it.
+    /// Builds a part of the model with the layout's strategies.
     ///
     /// # Errors
-    /// If the ranks do not fit, or two strategies would build it.
+    /// If the number of ranks does not fit, or two strategies would build it.
     pub fn build<S: Spec<D>>(&self, spec: &S) -> Result<Part<D, S::In, S::Out>> {
         let (name, mut own) = (spec.name(), None);
         for strategy in &self.strategies {

@@ -1,10 +1,11 @@
-//! What a part of a model takes and gives as a schedule drives it, and how its units are used.
+//! Inputs and outputs of a part of a model that a schedule drives, and the hooks around the use of its
+//! modules.
 use crate::ops::{Partial, Stream};
 use crate::{Params, Result, Uses};
 use kernels::Kernels;
 use tensor::{Ids, Tensor};
 
-/// What enters a stage: the first takes tokens or rows of features.
+/// Input of a stage: tokens or rows of features for the first, activations for the others.
 pub enum Input<D: Kernels> {
     /// Token ids `[B]`.
     Tokens(Ids<D::Place>),
@@ -20,7 +21,7 @@ impl<D: Kernels> From<Ids<D::Place>> for Input<D> {
     }
 }
 
-/// What each token's row should have come to.
+/// Target of each token's row.
 pub enum Targets<D: Kernels> {
     /// The next token, or a class, `[B]`.
     Ids(Ids<D::Place>),
@@ -28,51 +29,55 @@ pub enum Targets<D: Kernels> {
     Rows(Tensor<D>),
 }
 
-/// What the last stage is asked for.
+/// Request to the last stage: loss or logits.
 pub enum Wanted<D: Kernels> {
     /// The loss against these targets.
     Loss(Targets<D>),
-    /// Logits of the last token of every sequence that has one; or of every token.
+    /// Logits of the last token of every sequence that has one, or of every token.
     Logits {
-        /// Of every token.
+        /// True for every token, false for the last ones.
         all: bool,
     },
 }
 
-/// What leaves a stage.
+/// Output of a stage.
 pub enum Output<D: Kernels> {
-    /// From the last: this microbatch's part of the mean loss, a partial sum over data ranks.
+    /// From the last stage: this microbatch's part of the mean loss, a partial sum over data ranks.
     Loss(Partial<D::Wide>),
-    /// From the last: `[sequences, V]` or `[B, V]`, the same on every tensor rank; of a model without a head its rows.
+    /// From the last stage: `[sequences, V]` or `[B, V]`, the same on every tensor rank. A model without a
+    /// head returns its rows.
     Logits(Tensor<D>),
     /// `X[B,D]` for the stage after.
     Activation(Stream<D>),
 }
 
-/// What enters the end of a model, a head or what else stands behind the last block: `X[B,D]`, and what is wanted of it. Its
-/// backward gives dX, and nothing for the rest; it is given none for the loss, whose gradient is 1.
+/// Input of the end of a model (a head or another layer after the last block): `X[B,D]` and the request. The
+/// end's backward returns dX, and `None` for the request. It receives no dY for the loss, whose gradient is
+/// 1.
 pub type Ending<D> = (Stream<D>, Option<Wanted<D>>);
 
-/// How much of a backward is done at once.
+/// Amount of a backward that runs at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
-    /// Both halves, layer by layer, so that what a layer saved is gone before the next begins.
+    /// Both halves, layer by layer, so that a layer's saved activations are freed before the next layer
+    /// begins.
     Both,
     /// dX alone; the weight half comes later.
     Input,
 }
 
-/// Lists the parameters of a unit.
+/// Function that collects the parameters of a module.
 pub(crate) type Lists<D, U> = for<'a> fn(&'a mut U, &mut Params<'a, D>);
 
-/// The parameters of a unit.
+/// Returns the parameters of a module.
 pub(crate) fn listed<D: Kernels, U>((unit, list): (&mut U, Lists<D, U>)) -> Params<'_, D> {
     let mut all = Params::new();
     list(unit, &mut all);
     all
 }
 
-/// Runs a unit where its parameters are, and reports them when it was the `last` that adds to their gradients.
+/// Runs a module between its `before` and `after` hooks; calls `complete` if this is the `last` use that adds
+/// to its gradients.
 pub(crate) fn using<D: Kernels, U, T>(
     uses: &mut dyn Uses<D>,
     (unit, list): (&mut U, Lists<D, U>),
@@ -92,7 +97,7 @@ pub(crate) fn using<D: Kernels, U, T>(
     Ok(outcome)
 }
 
-/// Reports that nothing more is added to the gradients of a unit's parameters.
+/// Reports that the gradients of a module's parameters are complete.
 pub(crate) fn complete<D: Kernels, U>(uses: &mut dyn Uses<D>, unit: (&mut U, Lists<D, U>)) -> Result<()> {
     let mut params = listed(unit);
     if params.is_empty() { Ok(()) } else { uses.complete(&mut params) }

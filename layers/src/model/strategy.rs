@@ -1,9 +1,9 @@
-//! What a strategy is: one way of splitting a model, as an entry of a list (`parallel::strategies`).
+//! A strategy: one way of splitting a model, as an entry of a list (`parallel::strategies`).
 //!
-//! Every entry says what it is called, how a layout names it, where it fits and where it comes from ([`About`]). One that
-//! splits layers says besides what it builds ([`Strategy`]): where layers are built, and layers of its own in place of
-//! the usual ones. All that a layout may say, what is drawn in property tests, the commands and the book's table come
-//! from the lists.
+//! Every entry states its name, its word in a layout, the sizes it fits and its source ([`About`]). A
+//! strategy that splits layers also states what it builds ([`Strategy`]): the builder's settings, and its own
+//! layers in place of the default ones. The syntax of layouts, the random layouts of property tests, the
+//! commands and the book's table are all derived from the lists.
 mod descriptors;
 pub mod sharing;
 
@@ -19,117 +19,121 @@ use comm::Axis;
 use kernels::Kernels;
 use tensor::Ids;
 
-/// Which choice an entry of the lists is. A layout makes each choice once, but may have several of [`Choice::Layers`].
+/// Kind of choice that an entry of the lists makes. A layout makes each choice once, but may have several of
+/// [`Choice::Layers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// What is split inside of layers: by the ranks of an axis, `tp=2`, and by words beside them, `tp=2,sp`.
+    /// The split inside layers: by the ranks of an axis, `tp=2`, and by additional words, `tp=2,sp`.
     Layers,
-    /// Which tokens of a sequence a rank is dealt.
+    /// The assignment of a sequence's tokens to ranks.
     Dealing,
-    /// How attention meets the tokens of other ranks.
+    /// The way attention reaches the tokens of other ranks.
     Core,
-    /// Where value, gradient and optimizer state of a parameter rest.
+    /// Sharding of a parameter's value, gradient and optimizer state at rest.
     State,
-    /// What rests away from the device.
+    /// State that is kept off the device at rest.
     Offload,
-    /// When each part of the model is gone through.
+    /// The order in which the parts of the model run.
     Schedule,
-    /// How tokens come to the ranks of their experts, and back.
+    /// The token dispatcher: sends tokens to the ranks of their experts, and back.
     Exchange,
-    /// What is computed again for backward, not kept.
+    /// Activations that are recomputed for backward instead of kept.
     Recompute,
 }
 
 impl Choice {
-    /// How many there are.
+    /// Number of choices.
     pub const COUNT: usize = Choice::Recompute as usize + 1;
-    /// The word that names a choice which no axis names.
+    /// The word for a choice that no axis names.
     pub const RECOMPUTE: &'static str = "recompute";
 
-    /// Whether the first entry of this choice builds its layers where none is named, on one rank too: a model's experts.
+    /// True if the first entry of this choice builds its layers even if the layout names none, on one rank
+    /// too: a model's experts.
     pub fn is_always_made(self) -> bool {
         self == Choice::Exchange
     }
-    /// Whether the first entry of this choice is taken where its axis is split and no other is named.
+    /// True if the first entry of this choice is the default where its axis is split and the layout names no
+    /// other.
     pub fn has_default(self) -> bool {
         !matches!(self, Choice::Offload | Choice::Recompute)
     }
 }
 
-/// Whether a method takes a number, `interleaved/2`, and what the number means.
+/// A method's number, as in `interleaved/2`: none, optional or required, with its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
-    /// None.
+    /// No number.
     Nothing,
-    /// One may be written.
+    /// An optional number.
     Optional(&'static str),
-    /// One must be written.
+    /// A required number.
     Required(&'static str),
 }
 
-/// The sizes of a layout, for a strategy that is asked where it fits.
+/// Sizes of a layout, passed to a strategy to find whether it fits.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Ranks, by `Axis as usize`.
+    /// Number of ranks, by `Axis as usize`.
     pub ranks: [usize; Axis::ALL.len()],
-    /// The strategy's own number, if it was given one.
+    /// The number written after the strategy's word, if any.
     pub number: Option<usize>,
 }
 
 impl Sizes {
-    /// Ranks along an axis.
+    /// Number of ranks along an axis.
     pub fn along(&self, axis: Axis) -> usize {
         self.ranks[axis as usize]
     }
 }
 
-/// The description of a strategy: all that other code knows of it.
+/// Description of a strategy: all that other code knows about it.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
     /// Its name in the literature.
     pub name: &'static str,
-    /// The axis whose ranks it is about.
+    /// The mesh axis it applies to.
     pub axis: Option<Axis>,
-    /// Which choice it is.
+    /// The choice it makes.
     pub choice: Choice,
-    /// How a layout names it: `sp`, `zero1`; the axis' own name for what an axis means by itself.
+    /// Its word in a layout: `sp`, `zero1`; the axis' own name for the default meaning of an axis.
     pub word: &'static str,
-    /// Whether a number follows the word.
+    /// The number after the word: none, optional or required.
     pub takes: Takes,
-    /// Where it fits: what ranks share of a model. Nothing: any number of ranks will do.
+    /// The sizes of a model that ranks must divide. Empty: any number of ranks fits.
     pub shares: fn(&Design, &Sizes) -> Vec<Shared>,
-    /// Where it comes from.
+    /// Its source.
     pub paper: &'static str,
-    /// The file of the book's chapter about it, if there is one.
+    /// File of the book's chapter about it, if any.
     pub chapter: Option<&'static str>,
-    /// Where to look first when it is not equal: a part of a tensor's name, and what such a tensor is about, without a
-    /// full stop. The first counts that the name contains: `texts: blocks.0.attention.out.out`, `step 0: gradient of
-    /// blocks.1.norm2`. The last one is for any tensor: `""`. Of a layout's strategies that one speaks which built the
-    /// layer.
+    /// Hints for debugging a failed proof: a part of a tensor's name, and the likely cause, without a full
+    /// stop. The first entry whose part occurs in the name applies: `texts: blocks.0.attention.out.out`,
+    /// `step 0: gradient of blocks.1.norm2`. The last entry is for any tensor: `""`. Of a layout's
+    /// strategies, the one that built the layer gives the hint.
     pub hints: &'static [(&'static str, &'static str)],
 }
 
 impl About {
-    /// A description to begin with: the strategy takes no number, runs on any number of ranks and has no chapter.
+    /// Returns a default description: the strategy takes no number, fits any number of ranks and has no
+    /// chapter.
     #[must_use]
     pub const fn of(axis: Option<Axis>, choice: Choice) -> Self {
         let (takes, shares): (_, fn(&Design, &Sizes) -> _) = (Takes::Nothing, |_, _| vec![]);
         Self { name: "", axis, choice, word: "", takes, shares, paper: "", chapter: None, hints: &[] }
     }
-    /// Whether the axis alone names it, or for want of an axis its choice's word.
+    /// Returns whether its word is only the axis' name, or for an entry without axis the word of its choice.
     pub fn is_plain(&self) -> bool {
         self.word == self.axis.map_or(Choice::RECOMPUTE, Axis::name)
     }
-    /// Whether a layout must name it for it to be there: its axis does not say it by itself.
+    /// Returns whether it must be named in a layout: it is not its axis' default.
     pub fn is_named(&self) -> bool {
         self.axis.is_none() || !self.is_plain()
     }
-    /// The word with the least number that it needs: `zero1`, `interleaved/2`.
+    /// Returns the word with the smallest number that it needs: `zero1`, `interleaved/2`.
     pub fn method(&self) -> String {
         let number = if let Takes::Required(_) = self.takes { "/2" } else { "" };
         format!("{}{number}", self.word)
     }
-    /// How a layout of so many ranks along its axis is written that names it.
+    /// Returns a layout that names it, with this number of ranks along its axis.
     pub fn written(&self, ranks: usize) -> String {
         let axis = self.axis.map_or(Choice::RECOMPUTE.into(), |axis| format!("{axis}={ranks}"));
         match self.choice {
@@ -140,77 +144,79 @@ impl About {
     }
 }
 
-/// What a strategy of kind [`Choice::Layers`] builds. Each method that is left out leaves things as they are.
+/// Layers that a strategy of kind [`Choice::Layers`] builds. By default, every method changes nothing.
 pub trait Strategy<D: Kernels>: Sync {
     /// Its description.
     fn about(&self) -> &'static About;
-    /// Where layers are built.
+    /// Changes the builder's settings.
     fn place<'a>(&self, at: Builder<'a, D>) -> Builder<'a, D> {
         at
     }
-    /// A layer around block `number` of the model, `X[B,D]` of the stream to as many: one with the block inside, or the block as it is.
+    /// Wraps block `number` of the model, `X[B,D]` of the stream to `Y[B,D]`, or returns the block unchanged.
     fn block(&self, _number: usize, block: Block<D>) -> Block<D> {
         block
     }
-    /// What it does besides in training, on every rank of a model of this design, whichever layers the rank has.
+    /// Returns its additional work in training, on every rank of a model of this design, whichever layers the
+    /// rank has.
     fn hooks(&self, _: &Builder<D>, _: &Design) -> Option<Box<dyn Hooks<D>>> {
         None
     }
-    /// In place of a [`ColumnLinear`](crate::ColumnLinear): `X[B,I]` of the stream to `Y[B,O_t]`.
+    /// Replaces a [`ColumnLinear`](crate::ColumnLinear): `X[B,I]` of the stream to `Y[B,O_t]`.
     ///
     /// # Errors
-    /// If the ranks do not fit.
+    /// If the number of ranks does not fit.
     fn column(&self, _: &Builder<D>, _: &Column) -> Result<Option<Part<D, Stream<D>, Split<D>>>> {
         Ok(None)
     }
-    /// In place of a [`RowLinear`](crate::RowLinear): `X[B,I_t]` to `Y[B,O]` of the stream.
+    /// Replaces a [`RowLinear`](crate::RowLinear): `X[B,I_t]` to `Y[B,O]` of the stream.
     ///
     /// # Errors
-    /// If the ranks do not fit.
+    /// If the number of ranks does not fit.
     fn row(&self, _: &Builder<D>, _: &Row) -> Result<Option<Part<D, Split<D>, Stream<D>>>> {
         Ok(None)
     }
-    /// In place of a [`Norm`](crate::Norm), the final one included: `X[B,D]` of the stream to as many, and
-    /// X itself, which goes [around](Branches) what comes next.
+    /// Replaces a [`Norm`](crate::Norm), the final one included: `X[B,D]` of the stream to `Y[B,D]`, and X
+    /// itself for the [residual branch](Branches) around the next layer.
     ///
     /// # Errors
-    /// If the ranks do not fit.
+    /// If the number of ranks does not fit.
     fn norm(&self, _: &Builder<D>, _: &Norm) -> Result<Option<Part<D, Stream<D>, Branches<D>>>> {
         Ok(None)
     }
-    /// In place of a block's [`Attention`](crate::Attention): `X[B,D]` of the stream to as many.
+    /// Replaces a block's [`Attention`](crate::Attention): `X[B,D]` of the stream to `Y[B,D]`.
     ///
     /// # Errors
-    /// If the ranks do not fit.
+    /// If the number of ranks does not fit.
     fn attention(&self, _: &Builder<D>, _: &Attention<D>) -> Result<Option<Part<D, Stream<D>, Stream<D>>>> {
         Ok(None)
     }
-    /// In place of the [core](crate::attention::core) of an attention: `[Q|K|V][B,(H_t+2K_t)·d]`, rotated, to `O[B,H_t·d]`.
+    /// Replaces the [core](crate::attention::core) of an attention: `[Q|K|V][B,(H_t+2K_t)·d]`, rotated, to
+    /// `O[B,H_t·d]`.
     ///
     /// # Errors
-    /// If the ranks do not fit.
+    /// If the number of ranks does not fit.
     fn core(&self, _: &Builder<D>, _: &Core) -> Result<Option<Part<D, Split<D>, Split<D>>>> {
         Ok(None)
     }
-    /// In place of a block's [`Mlp`](crate::Mlp): `X[B,D]` of the stream to as many.
+    /// Replaces a block's [`Mlp`](crate::Mlp): `X[B,D]` of the stream to `Y[B,D]`.
     ///
     /// # Errors
-    /// If the ranks do not fit.
+    /// If the number of ranks does not fit.
     fn feed_forward(&self, _: &Builder<D>, _: &Mlp) -> Result<Option<Part<D, Stream<D>, Stream<D>>>> {
         Ok(None)
     }
-    /// In place of the [`Embedding`](crate::Embedding): ids `[B]` to `Y[B,D]` of the stream.
+    /// Replaces the [`Embedding`](crate::Embedding): ids `[B]` to `Y[B,D]` of the stream.
     ///
     /// # Errors
-    /// If the ranks do not fit.
+    /// If the number of ranks does not fit.
     fn embedding(&self, _: &Builder<D>, _: &Embedding) -> Result<Option<Part<D, Ids<D::Place>, Stream<D>>>> {
         Ok(None)
     }
-    /// In place of the [`Head`](crate::Head), the norm in front of it included: `X[B,D]` of the stream to the loss or to
-    /// logits, as an [`Ending`] says.
+    /// Replaces the [`Head`](crate::Head) and the norm before it: `X[B,D]` of the stream to the loss or
+    /// logits, as an [`Ending`] requests.
     ///
     /// # Errors
-    /// If the ranks do not fit.
+    /// If the number of ranks does not fit.
     fn head(&self, _: &Builder<D>, _: &Head) -> Result<Option<Part<D, Ending<D>, Option<Output<D>>>>> {
         Ok(None)
     }

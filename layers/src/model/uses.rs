@@ -1,66 +1,68 @@
-//! What is done about the parameters of a unit (head, a block, embedding) around their use.
+//! Hooks on the parameters of a module (the head, a block, the embedding) around each use.
 use crate::{Param, Result};
 use kernels::Kernels;
 
-/// What a model reports of the parameters of its units while a microbatch goes through them. A unit is `before` and `after`
-/// once in a forward and once in a backward (or twice, where the halves of a backward come apart).
+/// Callbacks of a model about the parameters of its modules, made while a microbatch passes through them.
+/// `before` and `after` run once per module in a forward and once in a backward (twice, where a backward runs
+/// in two halves).
 pub trait Uses<D: Kernels> {
-    /// Whether parameters do not rest where they are used, so that `before` and `after` have something to do. Where this
-    /// is false a model need not report them.
+    /// True if parameters are sharded at rest and must be gathered before use, so that `before` and `after`
+    /// have work to do. If false, a model need not call them.
     fn moves(&self) -> bool {
         false
     }
-    /// The unit is used next: its values must be here.
+    /// The module is used next: its values must be gathered.
     ///
     /// # Errors
     /// If ranks do not meet.
     fn before(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
         Ok(())
     }
-    /// The unit is used after the one that is used next: its values may begin to come.
+    /// The module is used after the next one: its all-gathers may start.
     ///
     /// # Errors
     /// If ranks do not meet.
     fn ahead(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
         Ok(())
     }
-    /// The unit is not used any more by this pass of this microbatch.
+    /// This pass of this microbatch no longer uses the module.
     ///
     /// # Errors
     /// If ranks do not meet.
     fn after(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
         Ok(())
     }
-    /// Nothing more is added to the unit's gradients in this step.
+    /// The gradients of the module's parameters are complete for this step.
     ///
     /// # Errors
     /// If ranks do not meet.
     fn complete(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
         Ok(())
     }
-    /// Nothing more is added to the gradients of these parameters, all that one part of a model has: their sums are waited
-    /// for.
+    /// The gradients of these parameters (all that one part of a model has) are complete: waits for their
+    /// sums.
     ///
     /// # Errors
     /// If ranks do not meet.
     fn finish(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
         Ok(())
     }
-    /// An optimizer changes these parameters next: what rests of them, and its own state beside it, must be here.
+    /// An optimizer changes these parameters next: the parts kept at rest and their optimizer state must be
+    /// loaded.
     ///
     /// # Errors
-    /// If state cannot be brought.
+    /// If the state cannot be loaded.
     fn before_update(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
         Ok(())
     }
-    /// An optimizer has changed these parameters, and needs their state no more in this step.
+    /// An optimizer has changed these parameters and no longer needs their state in this step.
     ///
     /// # Errors
-    /// If state cannot be put away.
+    /// If the state cannot be stored.
     fn after_update(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
         Ok(())
     }
-    /// An optimizer has changed what rests here of these parameters, all of this rank's.
+    /// An optimizer has changed the parts kept at rest of these parameters, all of this rank's.
     ///
     /// # Errors
     /// If ranks do not meet.
@@ -69,5 +71,5 @@ pub trait Uses<D: Kernels> {
     }
 }
 
-/// For passes that learn nothing, of parameters that rest where they are used.
+/// No hooks: for passes without training whose parameters are kept whole.
 impl<D: Kernels> Uses<D> for () {}

@@ -1,4 +1,5 @@
-//! The usual layer of each description, where no strategy builds another: the one place that names all layers.
+//! The default layer of each description, used where no strategy builds another. Only this file names all
+//! layers.
 use crate::attention::core::AttentionCore;
 use crate::model::part::Part;
 use crate::model::spec::Spec;
@@ -9,7 +10,8 @@ use crate::{Builder, ColumnLinear, Result, RowLinear, Strategy, attention, mlp};
 use kernels::Kernels;
 use tensor::{Device, Ids};
 
-/// `description: what it takes => what it gives; the strategy's method, what is usual; whether profiles have it by its name`.
+/// `description: input => output; the strategy's method, the default constructor, true if it has its own line
+/// in a profile`.
 macro_rules! usual {
     ($($spec:ty: $x:ty => $y:ty; $own:ident, $usual:expr, $profiled:literal)*) => {$(
         impl<D: Kernels> Spec<D> for $spec {

@@ -1,4 +1,4 @@
-//! How a block of a transformer is built.
+//! Builds a block of a transformer.
 use super::Residual;
 use crate::model::part::{Block, Part};
 use crate::model::strategy;
@@ -6,11 +6,11 @@ use crate::{Builder, Result, Rotary, Shape};
 use comm::Axis;
 use kernels::Kernels;
 
-/// Block `i` of a transformer: X + attention(norm1(X)), and after it X + mlp(norm2(X)), with what strategies put around it.
-/// Parameters `blocks.i.norm1`, `.attention…`, `.norm2`, `.mlp…`.
+/// Builds block `i` of a transformer: X + attention(norm1(X)), then X + mlp(norm2(X)), wrapped by the
+/// strategies. Parameters `blocks.i.norm1`, `.attention…`, `.norm2`, `.mlp…`.
 ///
 /// # Errors
-/// If the ranks do not divide what they should share.
+/// If the ranks do not divide a size that they must divide.
 pub fn shard<D: Kernels>(
     at: &Builder<D>,
     axis: Axis,

@@ -1,4 +1,4 @@
-//! How a chunk is built: which blocks, which ends, and the table that ties the ends.
+//! Builds a chunk: its blocks, its ends, and the table that ties the ends.
 use super::ends::{End, Ends, MeanSquare};
 use super::{Chunk, EMBEDDING};
 use crate::model::block;
@@ -15,19 +15,20 @@ use std::ops::Range;
 use tensor::Ids;
 
 impl<D: Kernels> Chunk<D> {
-    /// The whole model, its features split over the tensor axis.
+    /// Builds the whole model, its features split over the tensor axis.
     ///
     /// # Errors
-    /// If a size is 0 or the ranks do not divide what they should share.
+    /// If a size is 0, or the ranks do not divide a size that they must divide.
     pub fn whole(at: &Builder<D>, shape: &Shape) -> Result<Self> {
         let all = 0..shape.blocks;
         Self::part(at, shape, &[all], None)
     }
-    /// These runs of its blocks, in order; the first block with the embedding, the last with the head. Where the head is tied
-    /// to a table that another rank has, both hold the table, on the ranks `ends`.
+    /// Builds these runs of its blocks, in order: the first block with the embedding, the last with the head.
+    /// If the head is tied to a table of another rank, both ranks hold a copy of the table; `ends` is the
+    /// group of these ranks.
     ///
     /// # Errors
-    /// If a size is 0 or the ranks do not divide what they should share.
+    /// If a size is 0, or the ranks do not divide a size that they must divide.
     pub fn part(
         at: &Builder<D>,
         shape: &Shape,
@@ -56,11 +57,11 @@ impl<D: Kernels> Chunk<D> {
         }
         Ok(Self::new(at, (embedding, None), runs, end.map(|end| (head.name, end)), tied))
     }
-    /// These runs of its blocks alone, without embedding and head: rows of features to rows of as many, the loss the mean square of what
-    /// is missing. Learned positions, which are the embedding's, it has none.
+    /// Builds these runs of blocks without embedding and head: rows of features to rows of the same width,
+    /// with the mean squared error (MSE) as loss. Learned positions belong to the embedding and are left out.
     ///
     /// # Errors
-    /// If a size is 0 or the ranks do not divide what they should share.
+    /// If a size is 0, or the ranks do not divide a size that they must divide.
     pub fn bare(at: &Builder<D>, shape: &Shape, runs: &[Range<usize>]) -> Result<Self> {
         let [first, last] = at_ends(runs, shape.blocks);
         let runs = transformer(at, shape, runs)?;
@@ -69,8 +70,8 @@ impl<D: Kernels> Chunk<D> {
         let end = last.then(|| ("loss", Part::new(MeanSquare { over, group })));
         Ok(Self::new(at, front, runs, end, false))
     }
-    /// These runs of blocks between these ends, the last with its name, tied to each other or not. Where rows of features enter,
-    /// whole on every rank, they become those of a region.
+    /// Assembles these runs of blocks between these ends, the last with its name, tied to each other or not.
+    /// If rows of features enter, whole on every rank, they are cut to this region.
     pub(crate) fn new(
         at: &Builder<D>,
         (embedding, rows): (Option<Part<D, Ids<D::Place>, Stream<D>>>, Option<Region>),
@@ -92,7 +93,7 @@ impl<D: Kernels> Chunk<D> {
     }
 }
 
-/// The place of the table that ties this part to the other end of the model.
+/// Returns the slot of the table that ties this part to the other end of the model.
 fn table_of<'a, D: Kernels, X: 'static, Y: 'static>(
     at: &Builder<D>,
     name: &str,
@@ -106,12 +107,12 @@ fn table_of<'a, D: Kernels, X: 'static, Y: 'static>(
     })
 }
 
-/// Whether the first and the last of so many parts are among these runs of them.
+/// Returns whether the first and the last of the model's `parts` are among these runs.
 pub(crate) fn at_ends(runs: &[Range<usize>], parts: usize) -> [bool; 2] {
     [runs.first().is_some_and(|run| run.start == 0), runs.last().is_some_and(|run| run.end == parts)]
 }
 
-/// These blocks of a transformer.
+/// Builds these blocks of a transformer.
 fn transformer<D: Kernels>(
     at: &Builder<D>,
     shape: &Shape,
@@ -134,11 +135,11 @@ fn transformer<D: Kernels>(
 }
 
 impl Design {
-    /// These runs of parts of the model, in order, on this rank. `ends` are the ranks that have its first and last part, where this is one of them
-    /// and they are two.
+    /// Builds these runs of the model's parts, in order, on this rank. `ends` is the group of the two ranks
+    /// that have the model's first and last part, if this rank is one of them.
     ///
     /// # Errors
-    /// If a size is 0, or the ranks do not divide what they should share.
+    /// If a size is 0, or the ranks do not divide a size that they must divide.
     pub fn stage<D: Kernels>(
         &self,
         at: &Builder<D>,

@@ -1,4 +1,4 @@
-//! What stands before and behind the blocks of a chunk.
+//! The layers before and after the blocks of a chunk.
 use crate::model::part::{Part, Ticket};
 use crate::model::stage::{Ending, Output, Targets, Wanted};
 use crate::ops::{Region, Stream, gather_last, gather_tokens, last_rows, mean_square};
@@ -8,23 +8,23 @@ use kernels::Kernels;
 use std::sync::Arc;
 use tensor::Ids;
 
-/// A head, or what else stands behind the last block.
+/// A head, or another layer after the last block.
 pub(crate) type End<D> = Part<D, Ending<D>, Option<Output<D>>>;
 
-/// The ends of a chunk; of one in the middle of a model, none.
+/// The ends of a chunk; all `None` for a chunk in the middle of a model.
 pub(crate) struct Ends<D: Kernels> {
     pub(crate) embedding: Option<Part<D, Ids<D::Place>, Stream<D>>>,
-    pub(crate) rows: Option<Region>, // of features, where they enter here
+    pub(crate) rows: Option<Region>, // of features, if they enter here
     pub(crate) end: Option<End<D>>,
-    pub(crate) name: Arc<str>, // of the last, in a profile
-    pub(crate) tied: bool,     // to each other
+    pub(crate) name: Arc<str>, // of the end, in a profile
+    pub(crate) tied: bool,     // the ends, to each other
     pub(crate) group: Group<D::Place>,
-    pub(crate) sharers: Group<D::Place>, // of the tokens of the same sequences
+    pub(crate) sharers: Group<D::Place>, // ranks that have tokens of the same sequences
 }
 
-/// The mean square of what is missing.
+/// Mean squared error (MSE) loss.
 pub(crate) struct MeanSquare<D: Kernels> {
-    pub(crate) over: Axes, // of which each rank has a part of the loss
+    pub(crate) over: Axes, // along which each rank has a part of the loss
     pub(crate) group: Group<D::Place>,
 }
 
@@ -65,7 +65,7 @@ impl<D: Kernels> Ends<D> {
     fn head(&mut self) -> &mut End<D> {
         self.end.as_mut().expect("the chunk has an end")
     }
-    /// Lends a tied head the embedding's table, or gives it back.
+    /// Lends the embedding's table to a tied head, or takes it back.
     pub(crate) fn lend(&mut self) {
         let of =
             |table: Option<_>| table.expect("both have a place for it, which was seen as they were built");
@@ -73,7 +73,7 @@ impl<D: Kernels> Ends<D> {
             std::mem::swap(of(embedding.table()), of(end.table()));
         }
     }
-    /// The loss or logits of what the last block gave.
+    /// Computes the loss or logits from the last block's output.
     pub(crate) fn forward(
         &mut self,
         cx: &Cx<D>,
@@ -92,7 +92,8 @@ impl<D: Kernels> Ends<D> {
         let y = if few { y } else { last_rows(cx, &y) };
         Ok((Some(Output::Logits(gather_last(cx, y, &self.sharers)?)), None))
     }
-    /// The whole backward of a loss: the gradient of what the last block gave, none where nobody wants it.
+    /// Runs the whole backward of a loss. Returns the gradient of the last block's output, `None` for the
+    /// `first` layer of a model.
     pub(crate) fn back(&mut self, cx: &Cx<D>, saved: Ticket, first: bool) -> Result<Option<Stream<D>>> {
         let (dx, pending) = if first {
             (None, self.head().backward_first(cx, saved, None)?)

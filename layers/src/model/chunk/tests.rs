@@ -1,5 +1,5 @@
-//! Chunks: a model in parts equals the model whole, later weight halves equal immediate ones, decoding with a cache
-//! equals the whole forward; all bit for bit.
+//! Chunks: a model in parts equals the model whole, later weight halves equal immediate ones, decoding with a
+//! cache equals the whole forward; all bit for bit.
 mod bare;
 
 use crate::{
@@ -98,8 +98,8 @@ fn gradients(
     Ok(trace)
 }
 
-/// Kills: microbatches mixed up, blocks' pending halves taken in the wrong order, names that depend on the part,
-/// dropout that one way back knows and the other does not.
+/// Kills: microbatches mixed up, blocks' pending halves taken in the wrong order, names that depend on the
+/// part, dropout that one way back knows and the other does not.
 #[test]
 fn parts_and_later_halves_equal_the_whole_bit_for_bit() {
     let _key = Key(11).enter();
@@ -122,9 +122,9 @@ fn parts_and_later_halves_equal_the_whole_bit_for_bit() {
     }
 }
 
-/// The first and the last block on one rank, as on a V, and the table of both ends; each of three data ranks has one of the
-/// microbatches. Kills: a table that is summed with the head's gradients, before the embedding has added its own; a table for each
-/// end.
+/// The first and the last block on one rank, as on a V, and the table of both ends; each of three data ranks
+/// has one of the microbatches. Kills: a table that is summed with the head's gradients, before the embedding
+/// has added its own; a table for each end.
 #[test]
 fn a_tied_table_of_both_ends_is_summed_when_both_have_added() {
     let _key = Key(13).enter();
@@ -189,8 +189,8 @@ fn a_microbatch_in_flight_is_not_overwritten() {
     assert!(why.reason.contains("microbatch 4 is in flight"), "{why}");
 }
 
-/// Ragged prompts, then one or two tokens at a time, one sequence resting. Kills: positions or masks from zero,
-/// sequences that share a cache's rows, logits gathered in the wrong order, the wrong last row.
+/// Ragged prompts, then one or two tokens at a time, one sequence resting. Kills: positions or masks from
+/// zero, sequences that share a cache's rows, logits gathered in the wrong order, the wrong last row.
 #[test]
 fn decoding_equals_the_whole_forward_bit_for_bit() {
     let _key = Key(12).enter();
@@ -232,8 +232,8 @@ fn decoding_equals_the_whole_forward_bit_for_bit() {
     }
 }
 
-/// Two all-reduces a block forward, two backward; one for the embedding, two for the loss. That of the head's gradient is
-/// called in forward, which does the head's backward at once.
+/// Two all-reduces a block forward, two backward; one for the embedding, two for the loss. The head's
+/// gradient is reduced in forward, which runs the head's backward at once.
 #[test]
 fn the_ledger_shows_two_all_reduces_a_block_each_way() {
     let calls = |shape: &Shape| {
@@ -286,8 +286,8 @@ fn inference_keeps_nothing() {
     assert_eq!(eight(Category::KvCache), 8 * 2 * sequences * capacity * columns * 4);
 }
 
-/// Products by the shapes (a multiply-add is two), attention by the pairs that see each other; backward is twice that,
-/// and five products of attention instead of two. The head's backward is done in forward.
+/// Products by the shapes (a multiply-add is two), attention by the pairs that see each other; backward is
+/// twice that, and five products of attention instead of two. The head's backward is done in forward.
 #[test]
 fn operations_are_those_of_the_equations() {
     let (device, mesh) = (kernels::meta_of::<Cpu<f32>>(), Mesh::alone());
@@ -309,7 +309,8 @@ fn operations_are_those_of_the_equations() {
     assert_eq!(device.meter().flops() - forward, (2 * products + 5 * attention - head) as u64);
 }
 
-/// Fresh weights keep the size of what passes through: deviation one over the root of the inputs; gains are near 1.
+/// Fresh weights keep the size of what passes through: deviation one over the root of the inputs; gains are
+/// near 1.
 #[test]
 fn fresh_weights_have_the_deviation_of_their_inputs() {
     let shape = Shape { width: 64, hidden: 96, vocabulary: 128, ..SHAPE };
@@ -332,10 +333,10 @@ fn fresh_weights_have_the_deviation_of_their_inputs() {
     }
 }
 
-/// Sequence parallelism: what is kept between the products is cut by the ranks, and what is sent forward stays the same
-/// but for its kind, the head's backward among it: it scatters its dX, and gathers its input once more. So does every column
-/// layer in backward, where the embedding gathers what the head scattered. Kills: an input kept whole, what the head's backward
-/// needs kept when it is done.
+/// Sequence parallelism: what is kept between the products is cut by the ranks, and what is sent forward
+/// stays the same but for its kind, the head's backward among it: it scatters its dX, and gathers its input
+/// once more. So does every column layer in backward, where the embedding gathers what the head scattered.
+/// Kills: an input kept whole, what the head's backward needs kept when it is done.
 #[test]
 fn sequence_parallelism_keeps_less_and_sends_the_same_forward() {
     const RANKS: usize = 4;
@@ -358,7 +359,7 @@ fn sequence_parallelism_keeps_less_and_sends_the_same_forward() {
     };
     let ([whole, forward, backward], [cut, forward_cut, backward_cut]) =
         (<[usize; 3]>::from(run(false)), run(true).into());
-    // Of each block two norms' inputs and outputs, the statistics beside them a number a token; of the head its dX.
+    // Per block two norms' inputs and outputs, and their statistics, one value a token; for the head its dX.
     let streams = (4 * SHAPE.blocks + 1) * SHAPE.width + 2 * SHAPE.blocks;
     assert_eq!(whole - cut, 4 * tokens * streams * (RANKS - 1) / RANKS);
     assert_eq!(forward_cut, forward);

@@ -9,8 +9,8 @@ use stages::Model;
 use std::collections::BTreeMap;
 use tensor::{Category, Cpu, Device, Dual, F61, Ids, Key, Phase, Real, Scalar, Tensor, mix};
 
-/// One, two, three and four layers. Features that must be shared are divided by every number of ranks here; those
-/// that need not be are not, nor are the classes: of 13 and 10, some of eight ranks have none.
+/// One, two, three and four layers. Features that must be shared are divided by every number of ranks here;
+/// those that need not be are not, nor are the classes: of 13 and 10, some of eight ranks have none.
 const SIZES: [&[usize]; 4] = [&[5, 13], &[5, 24, 10], &[5, 24, 7, 10], &[5, 24, 48, 7, 11]];
 const RANKS: [usize; 5] = [1, 2, 3, 4, 8];
 const ROWS: [usize; 2] = [5, 2];
@@ -31,7 +31,8 @@ fn given<S: Scalar>(sizes: &[usize], step: usize) -> Given<S> {
     ROWS.into_iter().enumerate().map(microbatch).collect()
 }
 
-/// What one rank gave and sent: weights before; losses, logits, gradients and new weights; the traffic of the first step.
+/// Results of one rank: weights before; losses, logits, gradients and new weights; the traffic of the first
+/// step.
 struct Seen<S> {
     start: Trace<S>,
     trace: Trace<S>,
@@ -145,7 +146,7 @@ fn truth<S: Scalar>(sizes: &[usize], start: &Trace<S>, given: &dyn Fn(usize) -> 
 fn predicted(sizes: &[usize], ranks: usize, regions: bool) -> BTreeMap<&'static str, usize> {
     let rows: usize = ROWS.iter().sum();
     let share: usize = ROWS.iter().map(|rows| rows.div_ceil(ranks)).sum(); // padding counted
-    let (layers, mut own) = (sizes.len() - 1, false); // whether a rank has its own examples of a layer's input
+    let (layers, mut own) = (sizes.len() - 1, false); // if a rank has its own examples of a layer's input
     let mut said = BTreeMap::from([("all-reduce", 3 * rows)]);
     let mut say = |op, n| *said.entry(op).or_default() += n;
     for (i, &features) in sizes.iter().enumerate().take(layers).skip(1) {
@@ -181,9 +182,9 @@ fn elements(ledger: &Ledger) -> BTreeMap<&'static str, usize> {
     counted.into_iter().filter(|(_, n)| *n > 0).collect()
 }
 
-/// Kills: a forgotten or doubled reduction, a ReLU lost, doubled or of the wrong side of a bias, another rank's
-/// columns, padding among the classes, microbatches mixed up, a mean over one of them, `=` for `+=` on a gradient,
-/// logits that are gathered in training, a dX of the examples.
+/// Kills: a forgotten or doubled reduction, a ReLU lost, doubled or of the wrong side of a bias, another
+/// rank's columns, padding among the classes, microbatches mixed up, a mean over one of them, `=` for `+=` on
+/// a gradient, logits that are gathered in training, a dX of the examples.
 #[test]
 fn classifiers_equal_the_oracle_bit_for_bit() {
     for key in [Key(1), Key(1).next()] {
@@ -271,7 +272,8 @@ impl Values<f32> for Low {
     }
 }
 
-/// Kills: padding, whose logits are 0, among those that a row is stabilised by: then nothing is left of the others.
+/// Kills: padding, whose logits are 0, among those that a row is stabilised by: then nothing is left of the
+/// others.
 #[test]
 fn padding_is_no_class_however_low_the_logits_are() {
     let ((x, labels), low) = (given::<f32>(SIZES[0], 0).swap_remove(0), Low(Random { seed: 9 }));
@@ -305,7 +307,8 @@ fn classifiers_cost_what_is_priced() {
                 if ranks == 1 {
                     let weights: usize = sizes.windows(2).map(|s| s[0] * s[1]).sum();
                     let rows = ROWS.iter().sum::<usize>() * STEPS;
-                    // Forward twice (with the logits of the trace) and backward twice, but not the examples' dX.
+                    // Forward twice (with the logits of the trace) and backward twice, but not the examples'
+                    // dX.
                     assert_eq!(
                         priced.1 as usize,
                         2 * rows * (4 * weights - sizes[0] * sizes[1]),

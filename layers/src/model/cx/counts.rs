@@ -2,34 +2,34 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Counts by layer. Of experts: how many copies of tokens each was chosen for, before any is dropped.
+/// Counts by layer. For experts: the number of copies of tokens routed to each, before any is dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LayerCounts(BTreeMap<String, Vec<usize>>);
 
 impl LayerCounts {
-    /// Adds a layer's counts to those that it has.
+    /// Adds to a layer's counts.
     pub fn add(&mut self, layer: &str, counts: &[usize]) {
         match self.0.get_mut(layer) {
             Some(sum) => sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count),
             None => drop(self.0.insert(layer.to_owned(), counts.to_vec())),
         }
     }
-    /// Adds all that was counted elsewhere.
+    /// Adds all counts of `other`.
     pub fn join(&mut self, other: Self) {
         other.iter().for_each(|(layer, counts)| self.add(layer, counts));
     }
-    /// Whether nothing was counted.
+    /// Returns whether nothing was counted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
-    /// A layer's counts.
+    /// Returns a layer's counts.
     #[must_use]
     pub fn of(&self, layer: &str) -> Option<&[usize]> {
         self.0.get(layer).map(Vec::as_slice)
     }
-    /// Every layer and its counts.
+    /// Iterates over the layers and their counts.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[usize])> {
         self.0.iter().map(|(layer, counts)| (&**layer, &**counts))
     }

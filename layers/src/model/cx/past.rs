@@ -1,11 +1,11 @@
-//! Keys and values of the tokens so far, by block; where a sequence is learnt from in slices, with their gradients.
+//! KV cache of the tokens so far, by block; for training on slices of sequences, with its gradients.
 use crate::ops::filled;
 use kernels::Kernels;
 use tensor::{Category, Scalar, Tensor, count};
 
-/// Sequence `b` has the rows from `b · capacity` on.
+/// The cache of all blocks. Sequence `b` has the rows from `b · capacity` on.
 pub(crate) struct Past<D: Kernels> {
-    /// Tokens of one sequence.
+    /// Number of tokens of one sequence.
     pub(crate) capacity: usize,
     sequences: usize,
     slots: Vec<Option<Slot<D>>>, // by block
@@ -18,7 +18,7 @@ pub(crate) struct Slot<D: Kernels> {
 }
 
 impl<D: Kernels> Slot<D> {
-    /// Keys and values, with the sums of their gradients: those that the tokens after them have.
+    /// Returns keys and values, and the sums of their gradients from later tokens.
     pub(crate) fn with_gradients(&mut self) -> (&[Tensor<D>; 2], &mut [Tensor<D>; 2]) {
         let Self { stored, gradients } = self;
         let zero = |of: &Tensor<D>| filled(of.device(), Category::Activations, of.shape(), D::Elem::ZERO);
@@ -27,12 +27,12 @@ impl<D: Kernels> Slot<D> {
 }
 
 impl<D: Kernels> Past<D> {
-    /// No tokens yet.
+    /// Creates an empty cache.
     pub(crate) fn new(sequences: usize, capacity: usize) -> Self {
         count::product("the tokens of a cache", &[sequences, capacity]);
         Self { capacity, sequences, slots: Vec::new() }
     }
-    /// Keys and values of a block, of so many columns each.
+    /// Returns the keys and values of a block, of `cols` columns each.
     pub(crate) fn slot(&mut self, block: usize, device: &D, cols: usize) -> &mut Slot<D> {
         let rows = self.sequences * self.capacity;
         if self.slots.len() <= block {
@@ -42,7 +42,7 @@ impl<D: Kernels> Past<D> {
         let fresh = || Slot { stored: [(); 2].map(empty), gradients: None };
         self.slots[block].get_or_insert_with(fresh)
     }
-    /// Frees what a block has stored.
+    /// Frees the keys and values of a block.
     pub(crate) fn free(&mut self, block: usize) {
         self.slots[block] = None;
     }

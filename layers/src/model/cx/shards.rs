@@ -1,93 +1,96 @@
-//! Which tokens each rank has: sequences are dealt over data ranks, and the tokens of each over context ranks. A layout
-//! makes this object, and all that reads batches, caches, counts or prices tokens asks it.
+//! The tokens of each rank: sequences are split over the data axis, and the tokens of each sequence over the
+//! context axis. Created by a layout; used by all code that reads batches, caches, counts or prices tokens.
 use crate::Cx;
 use comm::{Axis, Group, Mesh};
 use kernels::{Kernels, Segment};
 use std::ops::Range;
 use tensor::Place;
 
-/// How the tokens of a sequence are dealt: of so many tokens those of one of so many ranks, as stretches in order. Each token
-/// is in one stretch of one rank.
+/// Distribution of a sequence's tokens: returns the tokens of rank `rank` of `ranks` as stretches (ranges in
+/// order). Each token is in one stretch of one rank.
 pub type Stretches = fn(tokens: usize, rank: usize, ranks: usize) -> Vec<Range<usize>>;
 
-/// The part of `n` things that the `rank`th of `ranks` gets: consecutive, sizes differing by at most one.
+/// Returns the range of `n` items that the `rank`th of `ranks` gets: consecutive, sizes differing by at most
+/// one.
 #[must_use]
 pub fn deal(n: usize, rank: usize, ranks: usize) -> Range<usize> {
     n * rank / ranks..n * (rank + 1) / ranks
 }
 
-/// One stretch on each rank, of nearly equal lengths: contiguous tokens.
+/// Contiguous tokens: one stretch on each rank, of nearly equal lengths.
 #[must_use]
 pub fn contiguous(tokens: usize, rank: usize, ranks: usize) -> Vec<Range<usize>> {
     vec![deal(tokens, rank, ranks)]
 }
 
-/// The tokens of one rank among those of all.
+/// One rank's tokens among those of all ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenShards {
-    data: (usize, usize),    // this rank, of how many
-    context: (usize, usize), // this rank, of how many
+    data: (usize, usize),    // (rank, number of ranks)
+    context: (usize, usize), // (rank, number of ranks)
     dealing: Stretches,
 }
 
 impl TokenShards {
-    /// The axis over which sequences are dealt: along it, ranks that are dealt as many tokens hold the same.
+    /// The axis that sequences are split over: ranks along it with the same number of tokens use the same
+    /// amount of memory.
     pub const SEQUENCES: Axis = Axis::Dp;
-    /// The axis over which the tokens of each sequence are dealt.
+    /// The axis that the tokens of each sequence are split over.
     pub const CONTEXT: Axis = Axis::Cp;
     /// All tokens on one rank.
     pub const WHOLE: Self = Self { data: (0, 1), context: (0, 1), dealing: contiguous };
 
-    /// The first of so many data ranks, each with so many context ranks that share its sequences' tokens.
+    /// The first of `data` data ranks, each of `context` context ranks that split its sequences' tokens.
     pub fn new([data, context]: [usize; 2], dealing: Stretches) -> Self {
         Self { data: (0, data), context: (0, context), dealing }
     }
-    /// The same on this rank of a mesh.
+    /// Returns these shards for this rank of a mesh.
     #[must_use]
     pub fn at<P: Place>(self, mesh: &Mesh<P>) -> Self {
         let along = |axis| (mesh.group(axis).rank(), mesh.group(axis).size());
         Self { data: along(Self::SEQUENCES), context: along(Self::CONTEXT), ..self }
     }
-    /// The same on another data rank.
+    /// Returns these shards for another data rank.
     #[must_use]
     pub fn of_data_rank(self, rank: usize) -> Self {
         Self { data: (rank, self.data.1), ..self }
     }
-    /// The same on another context rank.
+    /// Returns these shards for another context rank.
     #[must_use]
     pub fn of_context_rank(self, rank: usize) -> Self {
         Self { context: (rank, self.context.1), ..self }
     }
-    /// The same data rank, as if it had all tokens of its sequences.
+    /// Returns these shards as if this rank had all tokens of its data rank's sequences.
     #[must_use]
     pub fn whole(self) -> Self {
         Self { context: (0, 1), ..self }
     }
-    /// The ranks of a mesh that share the tokens of this rank's sequences.
+    /// Returns the ranks of a mesh that split the tokens of this rank's sequences.
     pub fn sharers<P: Place>(mesh: &Mesh<P>) -> &Group<P> {
         mesh.group(Self::CONTEXT)
     }
-    /// How many data ranks there are.
+    /// Number of data ranks.
     pub fn data_ranks(&self) -> usize {
         self.data.1
     }
-    /// How many ranks share the tokens of a sequence.
+    /// Number of ranks that split the tokens of a sequence.
     pub fn context_ranks(&self) -> usize {
         self.context.1
     }
-    /// True on the first of the ranks that share the same sequences: what each of them knows is counted there.
+    /// True on the first of the ranks that split the same sequences: counts that all of them know are taken
+    /// from this rank.
     pub fn speaks(&self) -> bool {
         self.context.0 == 0
     }
-    /// This data rank's sequences among so many.
+    /// Returns the range of this data rank's sequences among `all`.
     pub fn sequences(&self, all: usize) -> Range<usize> {
         deal(all, self.data.0, self.data.1)
     }
-    /// This rank's tokens among so many of one sequence, as stretches in order.
+    /// Returns this rank's tokens among `tokens` of one sequence, as stretches in order.
     pub fn stretches(&self, tokens: usize) -> impl Iterator<Item = Range<usize>> + Clone + use<> {
         self.stretches_of(self.context.0, tokens)
     }
-    /// The same of another context rank.
+    /// Returns the stretches of another context rank.
     pub fn stretches_of(
         &self,
         rank: usize,
@@ -97,20 +100,21 @@ impl TokenShards {
         let dealt = shared.then(|| (self.dealing)(tokens, rank, self.context.1));
         (!shared).then_some(0..tokens).into_iter().chain(dealt.into_iter().flatten())
     }
-    /// This rank's segments of a part of a sequence.
+    /// Returns this rank's segments of a part of a sequence.
     pub(crate) fn segments(&self, part: Segment) -> impl Iterator<Item = Segment> + use<> {
         let own =
             move |of: Range<usize>| Segment { len: of.len(), position: part.position + of.start, ..part };
         self.stretches(part.len).map(own)
     }
-    /// The context rank that has the last of so many tokens.
+    /// Returns the context rank that has the last of `tokens` tokens.
     pub(crate) fn has_last(&self, tokens: usize) -> usize {
         let has =
             |rank: &usize| self.stretches_of(*rank, tokens).any(|of| !of.is_empty() && of.end == tokens);
         (0..self.context.1).find(has).expect("each token is some rank's")
     }
-    /// The numbers of all ranks' tokens, where data ranks have sequences of these lengths, one list each, and tokens are counted
-    /// from sequence to sequence: rank by rank, context ranks within data ranks, as runs of consecutive numbers in order.
+    /// Returns the token numbers of each rank (context ranks within data ranks), as runs of consecutive
+    /// numbers in order. `lengths` has one list of sequence lengths per data rank; tokens are numbered from
+    /// sequence to sequence.
     pub fn numbers<L: IntoIterator<Item = usize>>(
         &self,
         lengths: impl IntoIterator<Item = L>,
@@ -137,40 +141,43 @@ impl TokenShards {
 }
 
 impl<D: Kernels> Cx<D> {
-    /// The same pass, where this rank has of all sequences what these shards say.
+    /// Shards the sequences: this rank has the tokens that `shards` gives it.
     #[must_use]
     pub fn sharded(mut self, shards: TokenShards) -> Self {
         self.tokens.shards = shards;
         self.tokens.place(None);
         self
     }
-    /// The same tokens among those of all ranks: the lengths of each data rank's sequences in this call. Supplied by the caller,
-    /// because a shape-only run cannot communicate.
+    /// Sets the lengths of each data rank's sequences in this call, for
+    /// [`numbers_of_ranks`](Cx::numbers_of_ranks). Supplied by the caller: a shape-only run cannot
+    /// communicate.
     #[must_use]
     pub fn among<L: IntoIterator<Item = usize>>(mut self, lengths: impl IntoIterator<Item = L>) -> Self {
         self.tokens.among(lengths);
         self
     }
-    /// The numbers in this call of the tokens of each rank that tokens are dealt to ([`TokenShards::numbers`]), if that was
-    /// [told](Cx::among); else nothing.
+    /// Returns the numbers in this call of the tokens of each data and context rank
+    /// ([`TokenShards::numbers`]), if their lengths were [set](Cx::among); else an empty list.
     pub fn numbers_of_ranks(&self) -> Vec<Vec<Range<usize>>> {
         let mut lengths = self.tokens.of_ranks.iter().copied();
         let mut of_rank = |&parts: &usize| lengths.by_ref().take(parts).collect::<Vec<_>>();
         self.tokens.shards.numbers(self.tokens.parts_of.iter().map(&mut of_rank))
     }
-    /// Of each sequence what this call goes through, on all ranks that share its tokens; rows are counted over all of them.
+    /// Returns this call's part of each sequence, on all ranks that split its tokens; rows are counted over
+    /// all these ranks.
     pub fn parts(&self) -> &[Segment] {
         &self.tokens.parts
     }
-    /// The part of each of this rank's segments ([`Cx::tokens`]).
+    /// Returns the index of the part of each of this rank's segments ([`Cx::tokens`]).
     pub fn parts_of_tokens(&self) -> &[usize] {
         &self.tokens.of
     }
-    /// How many tokens all ranks together have that share these sequences.
+    /// Number of tokens on all ranks that split these sequences together.
     pub fn rows_of_parts(&self) -> usize {
         self.parts().last().map_or(0, |part| part.row + part.len)
     }
-    /// Of a list for each sequence, what stands for this rank's tokens, which this call's part begins.
+    /// Iterates over the items of this rank's tokens, from one list per sequence that begins at this call's
+    /// first token of the sequence.
     pub fn own<'a, T>(&'a self, parts: &'a [Vec<T>]) -> impl Iterator<Item = &'a T> + Clone {
         let of = self.tokens().iter().zip(self.parts_of_tokens());
         of.flat_map(|(own, &part)| {
@@ -178,7 +185,7 @@ impl<D: Kernels> Cx<D> {
             &parts[part][first..first + own.len]
         })
     }
-    /// The rows of parts that a context rank's rows stand for.
+    /// Returns the rows of a context rank's tokens, counted over all ranks that split the sequences.
     pub(crate) fn rows_of_rank(&self, rank: usize) -> impl Iterator<Item = Range<usize>> {
         let shards = self.tokens.shards;
         let of = move |part: &Segment| {
@@ -187,7 +194,8 @@ impl<D: Kernels> Cx<D> {
         };
         self.parts().iter().flat_map(of)
     }
-    /// Which of the sequences that have tokens in this call end on a context rank, by their number among these.
+    /// Returns which sequences with tokens in this call end on a context rank, by their number among these
+    /// sequences.
     pub(crate) fn ends_of_rank(&self, rank: usize) -> impl Iterator<Item = Range<usize>> {
         let shards = self.tokens.shards;
         let open = self.parts().iter().filter(|part| part.len > 0).enumerate();
@@ -199,7 +207,8 @@ impl<D: Kernels> Cx<D> {
 mod tests {
     use super::*;
 
-    /// Kills: numbers that begin anew with each sequence or rank, stretches that are not joined, or joined over a gap.
+    /// Kills: numbers that begin anew with each sequence or rank, stretches that are not joined, or joined
+    /// over a gap.
     #[test]
     fn tokens_are_numbered_from_sequence_to_sequence() {
         let written = |numbers: Vec<Vec<Range<usize>>>| format!("{numbers:?}");

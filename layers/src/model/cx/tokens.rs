@@ -1,5 +1,5 @@
-//! The tokens of a call: which rows and positions each sequence has, and what its queries may look at. Kernels read all of
-//! this as device indices, which are made once a microbatch.
+//! The tokens of a call: the rows and positions of each sequence, and the keys that its queries see. Kernels
+//! read these as device indices, made once per microbatch.
 use super::shards::TokenShards;
 use kernels::{Indexed, Segment, Span};
 use tensor::Place;
@@ -8,14 +8,15 @@ use tensor::Place;
 pub(crate) struct Tokens<P: Place> {
     first: usize, // number of the first sequence in the step
     pub(super) shards: TokenShards,
-    pub(super) parts: Vec<Segment>, // of each sequence what all ranks together go through; rows counted over all of them
-    pub(super) of: Vec<usize>,      // of each segment of queries, the part
+    // this call's part of each sequence on all ranks; rows counted over all ranks
+    pub(super) parts: Vec<Segment>,
+    pub(super) of: Vec<usize>, // index of the part, for each segment of queries
     pub(super) queries: Indexed<Segment, P>, // this rank's
     pub(super) spans: Indexed<Span, P>,
     pub(super) memory: Indexed<Span, P>,
-    memory_lengths: Vec<usize>,      // one for each sequence, or none
-    pub(super) of_ranks: Vec<usize>, // lengths of the parts of all data ranks, if they are told
-    pub(super) parts_of: Vec<usize>, // how many of these each has
+    memory_lengths: Vec<usize>,      // one per sequence, or empty
+    pub(super) of_ranks: Vec<usize>, // lengths of the parts of all data ranks, if set
+    pub(super) parts_of: Vec<usize>, // number of parts of each data rank
 }
 
 impl<P: Place> Default for Tokens<P> {
@@ -28,12 +29,12 @@ impl<P: Place> Default for Tokens<P> {
 }
 
 impl<P: Place> Tokens<P> {
-    /// Begins anew, with sequences of these lengths.
+    /// Starts over, with sequences of these lengths.
     pub(crate) fn begin(&mut self, lengths: impl Iterator<Item = usize>) {
         let first = |(sequence, len)| Segment { row: 0, len, position: 0, sequence };
         self.deal(lengths.enumerate().map(first));
     }
-    /// Begins anew, with these parts of sequences, one after the other.
+    /// Starts over, with these parts of sequences, one after the other.
     pub(crate) fn deal(&mut self, parts: impl Iterator<Item = Segment>) {
         self.parts.clear();
         self.parts.extend(parts);
@@ -42,7 +43,7 @@ impl<P: Place> Tokens<P> {
         self.parts_of.clear();
         self.place(None);
     }
-    /// Tells of the tokens of all ranks: the lengths of each data rank's parts.
+    /// Sets the lengths of the parts of each data rank.
     pub(crate) fn among<L: IntoIterator<Item = usize>>(&mut self, lengths: impl IntoIterator<Item = L>) {
         self.of_ranks.clear();
         self.parts_of.clear();
@@ -52,7 +53,7 @@ impl<P: Place> Tokens<P> {
             self.parts_of.push(self.of_ranks.len() - before);
         }
     }
-    /// Numbers sequences from this one of the step's.
+    /// Numbers the sequences within the step, from `first` on.
     pub(crate) fn number_from(&mut self, first: usize) {
         let by = first as isize - self.first as isize;
         self.first = first;
@@ -61,14 +62,14 @@ impl<P: Place> Tokens<P> {
         let all = spans.chain(self.queries.change()).chain(&mut self.parts);
         all.for_each(|t| t.sequence = t.sequence.wrapping_add_signed(by));
     }
-    /// Gives each sequence a memory of so many tokens.
+    /// Gives each sequence a memory of this number of tokens.
     pub(crate) fn remember(&mut self, lengths: &[usize]) {
         assert_eq!(lengths.len(), self.parts.len(), "a memory for each sequence");
         assert!(lengths.iter().all(|n| *n > 0), "a memory without tokens");
         self.memory_lengths = lengths.to_vec();
         self.place_memory();
     }
-    /// Puts each sequence's queries before its memory.
+    /// Pairs each sequence's queries with its memory.
     fn place_memory(&mut self) {
         let mut row = 0;
         let first = |&len: &usize| {
@@ -85,7 +86,7 @@ impl<P: Place> Tokens<P> {
             }
         }
     }
-    /// Goes on to the next tokens of the same sequences.
+    /// Moves on to the next tokens of the same sequences.
     pub(crate) fn advance(&mut self, lengths: &[usize], capacity: Option<usize>) {
         assert_eq!(lengths.len(), self.parts.len(), "the same sequences go on");
         self.parts_of.clear();
@@ -94,8 +95,8 @@ impl<P: Place> Tokens<P> {
         }
         self.place(capacity);
     }
-    /// Gives each sequence's tokens their rows, and the keys they may look at: those of all ranks in the order of the parts, or those
-    /// of a cache that has `capacity` rows for each sequence.
+    /// Assigns rows to each sequence's tokens, and the keys that they see: the keys of all ranks in the order
+    /// of the parts, or those of a cache with `capacity` rows for each sequence.
     pub(crate) fn place(&mut self, capacity: Option<usize>) {
         let (mut row, mut of_all) = (0, 0);
         let (queries, spans) = (self.queries.change(), self.spans.change());

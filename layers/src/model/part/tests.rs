@@ -93,8 +93,8 @@ impl Case for Feed {
     }
 }
 
-/// Kills: what another layer kept, a gradient that goes around and is lost behind the pointer, a parameter that
-/// nobody sees.
+/// Kills: what another layer kept, a gradient that goes around and is lost behind the pointer, a parameter
+/// that nobody sees.
 #[test]
 fn layers_behind_a_pointer_equal_the_usual_ones() {
     proves(&Feed);
@@ -150,7 +150,8 @@ fn two_strategies_that_build_one_layer_are_refused() {
     assert_eq!(why, "own and own both build head; a layout can have one of them");
 }
 
-/// The usual embedding and head, which count what they are called for. One of them may be another than is asked for.
+/// The usual embedding and head, which count what they are called for. One of them may be another than is
+/// asked for.
 #[derive(Clone, Default)]
 struct Ends {
     calls: Arc<[AtomicUsize; 2]>,
@@ -237,8 +238,8 @@ impl<D: Kernels> Layer<D> for Counted<Head<D>> {
 /// Logits, losses and gradients; traffic; what strategies built.
 type Seen = (Vec<Vec<F61>>, String, Vec<String>);
 
-/// Logits, the losses of two microbatches in flight at once, gradients and traffic of a small model on two ranks, and what of it
-/// strategies built.
+/// Logits, the losses of two microbatches in flight at once, gradients and traffic of a small model on two
+/// ranks, and what of it strategies built.
 fn small(tied: bool, later: bool, ends: Option<&Ends>) -> std::result::Result<Seen, String> {
     let run = |device: Cpu<F61>, mesh: Mesh<_>| {
         let heads = kernels::Heads { queries: 2, keys: 2, dim: 2 };
@@ -277,8 +278,8 @@ fn small(tied: bool, later: bool, ends: Option<&Ends>) -> std::result::Result<Se
     seen.map(|mut seen| seen.swap_remove(0)).map_err(|why| why.to_string())
 }
 
-/// Kills: an own embedding or head that is not asked, or not for all; microbatches mixed up behind the pointer; a table that a
-/// tied head of a strategy is not given.
+/// Kills: an own embedding or head that is not asked, or not for all; microbatches mixed up behind the
+/// pointer; a table that a tied head of a strategy is not given.
 #[test]
 fn an_own_embedding_and_head_are_the_models() {
     let _key = Key(6).enter();
@@ -290,7 +291,8 @@ fn an_own_embedding_and_head_are_the_models() {
         let built: &[_] = if tied { &["head by own"] } else { &["embedding by own", "head by own"] };
         assert_eq!(own.2, built);
         let calls = [0, 1].map(|end| ends.calls[end].load(Relaxed));
-        let embedded = if tied { 0 } else { 3 + 20 + 200 }; // on each of two ranks: logits, and two microbatches there and back
+        // on each of two ranks: logits, and two microbatches there and back
+        let embedded = if tied { 0 } else { 3 + 20 + 200 };
         assert_eq!(calls, [2 * embedded, 2 * (2 + 20 + 200 + 1000)], "tied {tied}, later {later}");
     }
 }
@@ -317,8 +319,8 @@ fn an_own_embedding_of_a_tied_model_is_refused() {
     assert!(why.contains(wanted), "{why}");
 }
 
-/// Kills: what was kept and nobody takes, which stays until the layer goes; a place that is not used again; a ticket that frees
-/// what has come after.
+/// Kills: what was kept and nobody takes, which stays until the layer goes; a place that is not used again; a
+/// ticket that frees what has come after.
 #[test]
 fn a_ticket_that_is_dropped_frees_what_was_kept() {
     let (slots, kept) = (Rc::<Slots<_>>::default(), Rc::new(()));

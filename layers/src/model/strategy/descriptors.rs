@@ -1,41 +1,41 @@
-//! What is to be built: a layer's sizes and names, as a model asks for it and a strategy is told.
+//! Descriptions of layers to build, their sizes and names, passed from a model to the strategies.
 use crate::param::placement::Section;
 use crate::{Biases, Experts, FeedForward, NormKind, Objective, Rotary, Shape};
 use comm::Axis;
 use kernels::{Heads, Kernels, Mask};
 
-/// A column layer to be built: parameter `name[I, Σ sections]`, and `name.bias` if there is one.
+/// A column layer to build: parameter `name[I, Σ sections]`, and `name.bias` if it has one.
 #[derive(Clone, Copy, Debug)]
 pub struct Column<'a> {
-    /// Over the ranks of this axis.
+    /// The axis whose ranks split it.
     pub axis: Axis,
     /// Its name.
     pub name: &'a str,
     /// `I`.
     pub inputs: usize,
-    /// Each cut on its own.
+    /// Sections of the output, each cut on its own.
     pub sections: &'a [Section],
-    /// Whether it has a bias.
+    /// True if it has a bias.
     pub bias: bool,
 }
 
-/// A row layer to be built: parameter `name[I, O]`, and `name.bias` if there is one.
+/// A row layer to build: parameter `name[I, O]`, and `name.bias` if it has one.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
-    /// Over the ranks of this axis.
+    /// The axis whose ranks split it.
     pub axis: Axis,
     /// Its name.
     pub name: &'a str,
     /// `[I, O]`.
     pub sizes: [usize; 2],
-    /// Whether it has a bias.
+    /// True if it has a bias.
     pub bias: bool,
 }
 
-/// A norm to be built: parameter `name[1, D]`, and `name.bias` where its kind has one.
+/// A norm to build: parameter `name[1, D]`, and `name.bias` if its kind has one.
 #[derive(Clone, Copy, Debug)]
 pub struct Norm<'a> {
-    /// Which.
+    /// Kind of norm.
     pub kind: NormKind,
     /// Its name.
     pub name: &'a str,
@@ -45,34 +45,34 @@ pub struct Norm<'a> {
     pub eps: f64,
 }
 
-/// A block's attention to be built: parameters `name.qkv[D, (Hq+2Hk)·d]` and `name.out[Hq·d, D]`, their biases, and where heads
-/// have norms `name.q_norm` and `name.k_norm`.
+/// A block's attention to build: parameters `name.qkv[D, (Hq+2Hk)·d]` and `name.out[Hq·d, D]`, their biases,
+/// and where heads have norms `name.q_norm` and `name.k_norm`.
 #[derive(Clone, Copy)]
 pub struct Attention<'a, D: Kernels> {
-    /// Over the ranks of this axis.
+    /// The axis whose ranks split it.
     pub axis: Axis,
     /// Its name.
     pub name: &'a str,
     /// `D`.
     pub width: usize,
-    /// Query and KV heads, of the whole model, and how many features each has: of a query, a key and a value alike.
+    /// Query and KV heads of the whole model, and the head size, the same for queries, keys and values.
     pub heads: Heads,
-    /// Which keys a query sees.
+    /// Mask: the keys that each query sees.
     pub mask: Mask,
-    /// What turns queries and keys by their positions, if anything does.
+    /// Rotary embedding of queries and keys, if any.
     pub rotary: Option<&'a Rotary<D>>,
     /// ε of the norms of query and key heads, if they have any.
     pub head_norm: Option<f64>,
-    /// Which products have a bias.
+    /// The products that have a bias.
     pub bias: Biases,
-    /// The rate of dropout of the probabilities.
+    /// Dropout rate of the probabilities.
     pub rate: f64,
-    /// Which block of the model: where a cache has its keys and values.
+    /// Number of the block in the model: the cache stores keys and values under it.
     pub block: usize,
 }
 
 impl<'a, D: Kernels> Attention<'a, D> {
-    /// That of a transformer's block.
+    /// Describes the attention of a transformer's block.
     #[must_use]
     pub fn of(axis: Axis, name: &'a str, shape: &Shape, block: usize, rotary: Option<&'a Rotary<D>>) -> Self {
         let Shape { width, heads, bias, .. } = *shape;
@@ -82,80 +82,81 @@ impl<'a, D: Kernels> Attention<'a, D> {
     }
 }
 
-/// The core of an attention to be built.
+/// The core of an attention to build.
 #[derive(Clone, Copy, Debug)]
 pub struct Core<'a> {
-    /// The name of its scores, which dropout is drawn by.
+    /// The name of its scores, which seeds their dropout.
     pub name: &'a str,
-    /// Which block of the model: where a cache has its keys and values.
+    /// Number of the block in the model: the cache stores keys and values under it.
     pub block: usize,
     /// This rank's heads.
     pub heads: Heads,
-    /// Which of the model's query heads is the first of them.
+    /// Index of the first of them among the model's query heads.
     pub first: usize,
-    /// Which keys a query sees.
+    /// Mask: the keys that each query sees.
     pub mask: Mask,
-    /// The rate of dropout of the probabilities.
+    /// Dropout rate of the probabilities.
     pub rate: f64,
 }
 
-/// A block's feed-forward to be built: parameters `name.gate_up` or `name.up`, and `name.down`, and their biases.
+/// A block's feed-forward to build: parameters `name.gate_up` or `name.up`, and `name.down`, and their
+/// biases.
 #[derive(Clone, Copy, Debug)]
 pub struct Mlp<'a> {
-    /// Over the ranks of this axis.
+    /// The axis whose ranks split it.
     pub axis: Axis,
     /// Its name.
     pub name: &'a str,
-    /// Which.
+    /// Kind of feed-forward.
     pub kind: FeedForward,
     /// `[D, F]`.
     pub sizes: [usize; 2],
-    /// Whether it has biases.
+    /// True if it has biases.
     pub bias: bool,
-    /// The experts that stand in its place, if there are any.
+    /// The experts that replace it, if any.
     pub experts: Option<Experts>,
 }
 
-/// An embedding to be built: parameter `name[V, D]`, and `positions[context, D]` where positions are learned.
+/// An embedding to build: parameter `name[V, D]`, and `positions[context, D]` if positions are learned.
 #[derive(Clone, Copy, Debug)]
 pub struct Embedding<'a> {
-    /// Over the ranks of this axis.
+    /// The axis whose ranks split it.
     pub axis: Axis,
     /// Its name.
     pub name: &'a str,
     /// `[V, D]`.
     pub sizes: [usize; 2],
-    /// The id of padding, whose row learns nothing from being read.
+    /// The id of padding, whose row gets no gradient from being read.
     pub padding: Option<usize>,
-    /// How many positions are learned, if they are.
+    /// Number of learned positions, if any.
     pub context: Option<usize>,
-    /// The rate of dropout.
+    /// Dropout rate.
     pub rate: f64,
-    /// Whether a head is tied to its table.
+    /// True if a head is tied to its table.
     pub tied: bool,
 }
 
-/// A head to be built: parameter `name[D, V]` unless it is tied, and `name.bias` if there is one.
+/// A head to build: parameter `name[D, V]` unless it is tied, and `name.bias` if it has one.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
-    /// Over the ranks of this axis.
+    /// The axis whose ranks split it.
     pub axis: Axis,
     /// Its name.
     pub name: &'a str,
     /// `[D, V]`.
     pub sizes: [usize; 2],
-    /// The norm in front of it, if there is one.
+    /// The norm before it, if any.
     pub norm: Option<Norm<'a>>,
-    /// Whether its weight is the embedding's table.
+    /// True if its weight is the embedding's table.
     pub tied: bool,
-    /// Whether it has a bias.
+    /// True if it has a bias.
     pub bias: bool,
-    /// What training adds to the loss.
+    /// Terms that training adds to the loss.
     pub objective: Objective,
 }
 
 impl Head<'_> {
-    /// A transformer's.
+    /// Describes the head of a transformer.
     pub fn of(axis: Axis, shape: &Shape) -> Self {
         let Shape { width, vocabulary, tied, loss: objective, .. } = *shape;
         let norm = Norm { kind: shape.norm, name: "norm", width, eps: shape.eps };

@@ -1,38 +1,38 @@
-//! What ranks share of a model, and how many ranks can.
+//! Sizes of a model that ranks divide, and the numbers of ranks that fit them.
 
-/// What ranks share.
+/// A size of a model that ranks divide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shared {
-    /// What: "KV heads".
+    /// Its noun: "KV heads".
     pub what: &'static str,
-    /// How many there are.
+    /// The size.
     pub size: usize,
-    /// How many ranks share them.
+    /// Number of ranks that divide it.
     pub over: usize,
-    /// How they may be shared.
+    /// How it may be divided.
     pub by: Sharing,
 }
 
-/// How ranks may share things.
+/// The ways in which ranks may divide a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Each rank has as many.
+    /// Each rank gets the same number.
     Equally,
-    /// Each rank has as many, or several ranks have the same one.
+    /// Each rank gets the same number, or several ranks hold copies of the same one.
     OrCopies,
-    /// Each rank has at least one.
+    /// Each rank gets at least one.
     AtLeastOne,
 }
 
 impl Shared {
-    /// Whether these ranks can share it.
+    /// Returns whether this number of ranks fits.
     pub fn fits(&self) -> bool {
         self.by.fits(self.size, self.over)
     }
 }
 
 impl Sharing {
-    /// Whether so many ranks can share so many things.
+    /// Returns whether `over` ranks can divide a size in this way.
     pub fn fits(self, size: usize, over: usize) -> bool {
         match self {
             Sharing::Equally => size.is_multiple_of(over),
@@ -40,7 +40,7 @@ impl Sharing {
             Sharing::AtLeastOne => over <= size,
         }
     }
-    /// Whether so many ranks can share so many query heads, and KV heads or hold copies of them.
+    /// Returns whether `over` ranks can divide the query heads, and divide or replicate the KV heads.
     pub fn heads(queries: usize, keys: usize, over: usize) -> bool {
         Sharing::Equally.fits(queries, over) && Sharing::OrCopies.fits(keys, over)
     }

@@ -6,7 +6,7 @@ use kernels::Kernels;
 use std::collections::BTreeMap;
 use tensor::{Category, Cpu, Device, Dual, F61, Host, Key, Scalar, Tensor};
 
-/// What a run shows, by name.
+/// Results of a run, by name.
 type Trace<S> = Vec<(String, Vec<S>)>;
 
 /// Rows of small numbers, other ones for other salts.
@@ -37,7 +37,8 @@ fn through<D: Kernels>(
     unreachable!("the last part gives what is wanted")
 }
 
-/// What the first microbatch gives; the losses of three in flight at once through these parts; gradients by name.
+/// Outputs of the first microbatch; the losses of three in flight at once through these parts; gradients by
+/// name.
 fn of_blocks<D: Kernels<Wide = D>>(
     at: &Builder<D>,
     shape: &Shape,
@@ -104,8 +105,8 @@ where
         .unwrap()
 }
 
-/// Kills: a mean square that counts a token once per rank, or this rank's alone; targets of other tokens; a gradient that is
-/// kept under another microbatch; rows that are not whole again where they are asked for.
+/// Kills: a mean square that counts a token once per rank, or this rank's alone; targets of other tokens; a
+/// gradient that is kept under another microbatch; rows that are not whole again where they are asked for.
 #[test]
 fn blocks_equal_the_oracle_bit_for_bit() {
     let _key = Key(11).enter();
@@ -171,7 +172,8 @@ fn backward_of_blocks_is_the_derivative_exactly() {
     }
 }
 
-/// `Meta` tells the bytes, operations and traffic that are measured; of a rank's own tokens the loss is summed by one number.
+/// `Meta` tells the bytes, operations and traffic that are measured; of a rank's own tokens the loss is
+/// summed by one number.
 #[test]
 fn blocks_cost_what_is_priced() {
     for (ranks, regions) in [(1, false), (2, false), (2, true)] {

@@ -1,4 +1,4 @@
-//! What stands between two bars, as a layer.
+//! The layers between two bars, as one layer.
 use super::super::hidden;
 use crate::model::part::Block;
 use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
@@ -8,7 +8,7 @@ use kernels::Kernels;
 use std::collections::BTreeMap;
 use tensor::Scalar;
 
-/// What stands between two bars: a pair, or one layer that is gathered.
+/// Sizes between two bars: a pair, or one layer that is gathered.
 struct Between(&'static [usize]);
 impl Between {
     fn outputs(&self) -> usize {
@@ -71,8 +71,8 @@ impl Case for Between {
     }
 }
 
-/// Kills: a ReLU lost, doubled or of the wrong side of a bias; columns gathered in another order, another rank's columns or
-/// tokens of dY; a gradient summed where it is the same.
+/// Kills: a ReLU lost, doubled or of the wrong side of a bias; columns gathered in another order, another
+/// rank's columns or tokens of dY; a gradient summed where it is the same.
 #[test]
 fn what_stands_between_two_bars_equals_its_formula_bit_for_bit() {
     for sizes in [&[5, 24, 7][..], &[5, 24]] {

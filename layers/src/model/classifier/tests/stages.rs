@@ -56,8 +56,8 @@ impl<D: Kernels> Model<D> {
     }
 }
 
-/// Kills: activations of a stage in another region than the next one takes, a stage that does not know its first layer, weight
-/// halves of another microbatch or in another order.
+/// Kills: activations of a stage in another region than the next one takes, a stage that does not know its
+/// first layer, weight halves of another microbatch or in another order.
 #[test]
 fn stages_and_later_halves_equal_the_oracle_bit_for_bit() {
     let _key = Key(2).enter();
