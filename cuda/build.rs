@@ -1,4 +1,4 @@
-//! Packs the kernels as they are committed: PTX is text, five times smaller so, and programs carry all of it.
+//! Compresses the committed kernels: PTX is text and shrinks to a fifth, and programs embed all of it.
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use std::io::{Error, Result, Write};

@@ -1,7 +1,8 @@
-//! One card: its context, its stream, and the kernels that were loaded on it.
+//! One card: its context, its stream, and the kernels that are loaded on it.
 //!
-//! All ranks of this process that compute on a card, which may be one, share its one stream: what one rank launches is done before what
-//! another launches later, so whoever has met another rank may read what that one wrote, without waiting for the card.
+//! All ranks of this process on a card share its one stream. The card does a rank's launches before later
+//! launches of other ranks, so ranks that have met on the host may read each other's results without waiting
+//! for the card.
 
 mod launch;
 
@@ -16,7 +17,7 @@ use std::ffi::{c_char, c_int, c_uint};
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 
-/// A card that is in use.
+/// An open card.
 pub struct Card {
     driver: &'static Driver,
     ordinal: c_int,
@@ -24,15 +25,15 @@ pub struct Card {
     stream: Handle,
     modules: Vec<Handle>,
     kernels: HashMap<KernelName, Kernel>,
-    /// What the card is.
+    /// Properties of the card.
     pub about: AboutCard,
 }
-// SAFETY: the driver's handles may be used by any thread whose current context is theirs, which every call sees to.
+// SAFETY: any thread may use the driver's handles if their context is current, which every call ensures.
 unsafe impl Send for Card {}
-// SAFETY: the driver's functions may be called by many threads at once.
+// SAFETY: many threads may call the driver's functions at once.
 unsafe impl Sync for Card {}
 
-/// What a card is.
+/// Properties of a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AboutCard {
     /// The driver's name for it.
@@ -41,47 +42,48 @@ pub struct AboutCard {
     pub capability: (i32, i32),
     /// Streaming multiprocessors.
     pub processors: usize,
-    /// CUDA's version as the driver knows it.
+    /// CUDA version that the driver supports.
     pub cuda: (i32, i32),
-    /// The library that the driver is.
+    /// Name by which the driver's library was found.
     pub library: String,
-    /// Bytes of its memory: free, in all.
+    /// Bytes of its memory: free, total.
     pub memory: [usize; 2],
 }
 
-/// What the driver's twin calls its card.
+/// Name that the host twin gives its card.
 const TWIN: &str = "the CPU's twin of a GPU";
 
 const CAPABILITY: [c_int; 2] = [75, 76];
 const PROCESSORS: c_int = 16;
 
-/// Held by those who take or give back memory, and as a whole by who launches on several cards: a driver that waits for a card
-/// because of the one would wait for ever where a part of the other is not launched yet.
+/// Lock between allocation and launches on several cards. Shared by callers that allocate or free memory,
+/// exclusive for a launch on several cards: a driver call that waits for a card while allocating would wait
+/// for ever if a part of that launch is still missing.
 static MEMORY: RwLock<()> = RwLock::new(());
 
-/// As long as this is held, nobody takes memory of a card or gives it back.
+/// Keeps memory of cards from being allocated or freed until the guard is dropped.
 pub(crate) fn nobody_allocates() -> RwLockWriteGuard<'static, ()> {
     MEMORY.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 thread_local! {
-    /// The context that this thread's calls mean.
+    /// The context that is current for this thread.
     static CURRENT: Cell<Handle> = const { Cell::new(null_mut()) };
 }
 
-/// Another library may have changed what this thread's calls mean.
+/// Forgets this thread's current context: a call of another library may have changed it.
 pub(crate) fn elsewhere() {
     CURRENT.set(null_mut());
 }
 
-/// The cards in use, by number: opened once, for all ranks of this process.
+/// The open cards, by number: opened once, for all ranks of this process.
 static OPEN: Mutex<Vec<Option<Arc<Card>>>> = Mutex::new(Vec::new());
 
 impl Card {
-    /// A card, by its number; opened when it is first asked for.
+    /// Returns a card by its number; opened on first use.
     ///
     /// # Errors
-    /// That there is no driver or no such card, or that it does not take the kernels.
+    /// If there is no driver or no such card, or the driver does not load the kernels.
     pub fn open(ordinal: usize) -> Result<Arc<Self>, CudaError> {
         let mut cards = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Some(card)) = cards.get(ordinal) {
@@ -94,10 +96,10 @@ impl Card {
         cards[ordinal] = Some(card.clone());
         Ok(card)
     }
-    /// How many cards there are.
+    /// Returns the number of cards.
     ///
     /// # Errors
-    /// That there is no driver, or no card.
+    /// If there is no driver, or no card.
     pub fn count() -> Result<usize, CudaError> {
         Driver::get()?.cards()
     }
@@ -132,7 +134,7 @@ impl Card {
         card.load(modules.filter(|module| module.runs_on(capability)))?;
         Ok(card)
     }
-    /// Makes this card the one that the driver's next calls of this thread mean.
+    /// Makes this card current for the driver's next calls of this thread.
     pub(crate) fn enter(&self) -> Result<&'static Driver, CudaError> {
         if CURRENT.get() != self.context {
             call!(self.driver, cuCtxSetCurrent(self.context))?;
@@ -140,7 +142,7 @@ impl Card {
         }
         Ok(self.driver)
     }
-    /// Bytes of its memory: free, in all.
+    /// Returns bytes of its memory: free, total.
     ///
     /// # Errors
     /// The driver's.
@@ -149,7 +151,7 @@ impl Card {
         call!(self.enter()?, cuMemGetInfo_v2(&raw mut free, &raw mut total))?;
         Ok([free, total])
     }
-    /// Memory of so many bytes, all of them zero; none if there is no more.
+    /// Allocates zeroed memory; `None` if the card has no more.
     ///
     /// # Errors
     /// Any other failure.
@@ -157,7 +159,7 @@ impl Card {
         let _whole = MEMORY.read();
         self.enter()?;
         let mut at = 0;
-        // SAFETY: the address is written where it is asked for.
+        // SAFETY: the driver writes the address to `at`.
         let status = unsafe { (self.driver.functions.cuMemAlloc_v2)(&raw mut at, bytes.max(1)) };
         if status == OUT_OF_MEMORY {
             return Ok(None);
@@ -166,10 +168,10 @@ impl Card {
         call!(self.driver, cuMemsetD8Async(at, 0, bytes, self.stream))?;
         Ok(Some(at))
     }
-    /// Gives memory back.
+    /// Frees memory.
     pub(crate) fn free(&self, at: u64) {
         let _whole = MEMORY.read();
-        // A card that has failed has nothing to give back; who computes on it is told elsewhere.
+        // A card that has failed cannot free memory; the ranks that compute on it get the error elsewhere.
         let _ = self.enter().and_then(|driver| call!(driver, cuMemFree_v2(at)));
     }
     /// Copies bytes to the card.
@@ -179,10 +181,10 @@ impl Card {
     pub(crate) fn put(&self, to: u64, bytes: &[u8]) -> Result<(), CudaError> {
         call!(self.enter()?, cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), self.stream))
     }
-    /// Copies bytes from the card, when all that was launched before is done.
+    /// Copies bytes from the card, after all that was launched before.
     ///
     /// # Errors
-    /// The driver's; among them those of kernels that were launched before.
+    /// The driver's, including those of kernels that were launched before.
     pub(crate) fn get(&self, from: u64, bytes: &mut [u8]) -> Result<(), CudaError> {
         call!(
             self.enter()?,
@@ -197,14 +199,14 @@ impl Card {
     pub(crate) fn copy(&self, from: u64, to: u64, bytes: usize) -> Result<(), CudaError> {
         call!(self.enter()?, cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream))
     }
-    /// Waits until all that was launched is done.
+    /// Waits until the card has done all that was launched.
     ///
     /// # Errors
-    /// What failed of it.
+    /// If any of it failed.
     pub fn settle(&self) -> Result<(), CudaError> {
         call!(self.enter()?, cuStreamSynchronize(self.stream))
     }
-    /// An event, to be recorded as often as one likes.
+    /// Creates an event, which can be recorded any number of times.
     ///
     /// # Errors
     /// The driver's.
@@ -214,31 +216,31 @@ impl Card {
         call!(self.enter()?, cuEventCreate(&raw mut event, WITHOUT_TIME))?;
         Ok(event)
     }
-    /// Lets an event pass when all that was launched before is done.
+    /// Records an event: it passes when the card has done all that was launched before.
     ///
     /// # Errors
     /// The driver's.
     pub(crate) fn record(&self, event: Handle) -> Result<(), CudaError> {
         call!(self.enter()?, cuEventRecord(event, self.stream))
     }
-    /// Whether an event has passed.
+    /// Returns true if an event has passed.
     ///
     /// # Errors
-    /// The driver's; among them those of kernels that were launched before.
+    /// The driver's, including those of kernels that were launched before.
     pub(crate) fn passed(&self, event: Handle) -> Result<bool, CudaError> {
         const NOT_READY: c_int = 600;
         let driver = self.enter()?;
-        // SAFETY: it is this card's event.
+        // SAFETY: the event is this card's.
         match unsafe { (driver.functions.cuEventQuery)(event) } {
             NOT_READY => Ok(false),
             status => driver.check("cuEventQuery", status).map(|()| true),
         }
     }
-    /// Ends an event.
+    /// Destroys an event.
     pub(crate) fn forget(&self, event: Handle) {
         let _ = self.enter().and_then(|driver| call!(driver, cuEventDestroy_v2(event)));
     }
-    /// Seconds that the card takes for what `work` launches.
+    /// Returns the seconds that the card takes for the launches of `work`.
     ///
     /// # Errors
     /// The driver's.
@@ -260,7 +262,7 @@ impl Card {
         }
         Ok(f64::from(milliseconds) / 1000.0)
     }
-    /// Its stream.
+    /// Returns the card's stream.
     pub(crate) fn stream(&self) -> Handle {
         self.stream
     }
@@ -268,7 +270,7 @@ impl Card {
 
 impl Drop for Card {
     fn drop(&mut self) {
-        let _ = self.enter(); // what fails here has failed before, and was told
+        let _ = self.enter(); // a failure here was reported by an earlier call
         for module in self.modules.drain(..) {
             let _ = call!(self.driver, cuModuleUnload(module));
         }

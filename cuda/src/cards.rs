@@ -1,15 +1,16 @@
-//! Ranks with a card each: what they do together is launched by NCCL on the streams of their cards.
+//! Ranks with a card each: NCCL launches their collectives on the streams of their cards.
 //!
-//! Ranks meet on the host, as those that share a card do: so who is late, dead or means something else is named before anything is
-//! launched. One thread then launches all ranks' parts as one group of calls, under a lock of the world. So all streams see
-//! all calls in one order, whatever groups they are of and whichever rank happens to launch them; were each rank to launch
-//! its own, two cards could wait in two calls for each other. Each card does them after all that its own rank launched before,
-//! and nobody on the host waits for a card. Where ranks are processes, each launches its own part, in the order that rank 0's
-//! process says.
+//! Ranks meet on the host, as ranks that share a card do, so a late, failed or disagreeing rank is named
+//! before anything is launched. One thread then launches all ranks' parts as one group of NCCL calls, under a
+//! lock of the world. So all streams get all calls in one order, whatever their groups and whichever rank
+//! launches; if each rank launched its own part, two cards could wait for each other in two calls. A card
+//! runs a call after all that its own rank launched before, and no host thread waits for a card. If ranks are
+//! processes, each launches its own part, in the order that rank 0's process sets.
 //!
-//! A sum is taken in NCCL's order: the same bits on all ranks, and maybe other last bits than the host's, which adds in rank order
-//! and rounds once. What fails on the cards, or has not ended there a limit after a card came to it, is noticed by a thread that
-//! watches; then all communicators are aborted, and every rank ends with the same sentence.
+//! Sums are taken in NCCL's order: the same bits on all ranks, but the last bits may differ from the host's,
+//! which adds in rank order and rounds once. A thread watches for failures, and for calls in which a card has
+//! waited for longer than the limit. Then all communicators are aborted, and every rank ends with the same
+//! error.
 use crate::card::{self, Card};
 use crate::driver::{CudaError, Handle};
 use crate::nccl::{self, Communicators, Nccl, UniqueId, nccl};
@@ -21,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The cards of a world, one a rank. A process that is one rank has its own card in all places.
+/// The cards of a world, one per rank. In a process that is one rank, all entries are its own card.
 pub(crate) struct Cards {
     nccl: &'static Nccl,
     by_rank: Vec<Arc<Card>>,
@@ -32,15 +33,15 @@ pub(crate) struct Cards {
 
 struct State {
     groups: BTreeMap<Vec<usize>, Communicators>, // by their members
-    scratch: Vec<(u64, usize)>,                  // of each rank: where it is, and how many bytes
+    scratch: Vec<(u64, usize)>,                  // of each rank: address, bytes
     under_way: VecDeque<UnderWay>,
-    spare: Vec<Vec<Handle>>, // events, of each rank
+    spare: Vec<Vec<Handle>>, // events of each rank
 }
-// SAFETY: the driver's events may be used by any thread.
+// SAFETY: any thread may use the driver's events.
 unsafe impl Send for State {}
 
 impl State {
-    /// Takes back the events of a call.
+    /// Returns the events of a call to the spares.
     fn reuse(&mut self, call: UnderWay) {
         for (rank, events) in call.members {
             self.spare[rank].extend(events);
@@ -51,14 +52,15 @@ impl State {
 /// A call that was launched.
 struct UnderWay {
     call: String,
-    members: Vec<(usize, [Handle; 2])>, // each with its events: its card has come to the call; has ended it
-    since: Option<Instant>,             // when a card was first seen to wait in it
+    members: Vec<(usize, [Handle; 2])>, // each with its events: its card has reached the call; has ended it
+    since: Option<Instant>,             // when a card was first found waiting in it
 }
 
-/// How often it is looked whether anything has gone wrong.
+/// Interval of the checks for failures.
 pub(crate) const EVERY: Duration = Duration::from_millis(100);
 
-/// A rank's side of a call: its place in the group, what it gives, where it takes, its communicator, its stream.
+/// A rank's side of a call: its rank in the group, its send and receive addresses, its communicator and its
+/// stream.
 struct Side {
     rank: usize,
     give: *mut u8,
@@ -67,7 +69,8 @@ struct Side {
 }
 
 impl Cards {
-    /// Those of a world, watched from now on. What is asked of NCCL is under way within half the limit, or fails.
+    /// Returns the cards of a world and starts a thread that watches them. NCCL calls are under way within
+    /// half of `limit`, or fail.
     pub(crate) fn new(nccl: &'static Nccl, by_rank: Vec<Arc<Card>>, limit: Duration) -> Arc<Self> {
         let ranks = by_rank.len();
         let (groups, under_way) = (BTreeMap::new(), VecDeque::new());
@@ -79,17 +82,17 @@ impl Cards {
         thread::spawn(move || watch(&watched));
         cards
     }
-    /// The card of a rank.
+    /// Returns the card of a rank.
     pub(crate) fn card(&self, rank: usize) -> &Arc<Card> {
         &self.by_rank[rank]
     }
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    /// Whether all that was launched so far is well.
+    /// Checks everything that was launched so far.
     ///
     /// # Errors
-    /// What was not. Nothing can be launched any more then.
+    /// The failure. Nothing can be launched after it.
     pub(crate) fn well(&self) -> Result<(), String> {
         let mut state = self.state();
         let unwell = || state.groups.values().find_map(|group| group.look().err());
@@ -98,10 +101,10 @@ impl Cards {
             Some(why) => Err(self.abort(&mut state, why)),
         }
     }
-    /// Whether no card has waited in a call for longer than the limit.
+    /// Checks that no card has waited in a call for longer than the limit.
     ///
     /// # Errors
-    /// Which call, and which cards did not come to it. Nothing can be launched any more then.
+    /// The call, and the cards that did not reach it. Nothing can be launched after it.
     fn in_time(&self) -> Result<(), String> {
         let mut state = self.state();
         let mut stuck = None;
@@ -111,7 +114,8 @@ impl Cards {
                     call.members.iter().map(|(rank, events)| self.by_rank[*rank].passed(events[which]));
                 passed.collect::<Result<Vec<bool>, _>>()
             });
-            let (Ok(came), Ok(ended)) = (came, ended) else { break }; // who waits for the card is told
+            // a failed card is reported to the waiting rank
+            let (Ok(came), Ok(ended)) = (came, ended) else { break };
             if came.iter().zip(&ended).all(|(came, ended)| !came || *ended) {
                 call.since = None;
             } else if call.since.get_or_insert_with(Instant::now).elapsed() > self.limit {
@@ -121,7 +125,7 @@ impl Cards {
         }
         stuck.map_or(Ok(()), |why| Err(self.abort(&mut state, why)))
     }
-    /// Forgets the calls that have ended before any other.
+    /// Removes calls from the front of the queue while they have ended.
     fn forget(&self, state: &mut State) -> Result<(), CudaError> {
         while let Some(call) = state.under_way.front() {
             for (rank, [_, ended]) in &call.members {
@@ -134,7 +138,7 @@ impl Cards {
         }
         Ok(())
     }
-    /// These ranks, each with two events.
+    /// Returns these ranks, each with two events.
     fn events(&self, state: &mut State, members: &[usize]) -> Result<Vec<(usize, [Handle; 2])>, CudaError> {
         self.forget(state)?;
         let one =
@@ -145,25 +149,25 @@ impl Cards {
         };
         members.iter().map(two).collect()
     }
-    /// Ends all that runs.
+    /// Aborts all communicators. Returns the reason of the world's first failure.
     fn abort(&self, state: &mut State, why: String) -> String {
         std::mem::take(&mut state.groups).values_mut().for_each(Communicators::abort);
         self.failed.get_or_init(|| why).clone()
     }
-    /// What the ranks of a group that are processes find each other by.
+    /// Returns an NCCL id, with which the ranks of a group that are processes find each other.
     ///
     /// # Errors
-    /// That NCCL failed.
+    /// If NCCL failed.
     pub(crate) fn drawn(&self) -> Result<Vec<u8>, String> {
         self.nccl.id().map(|id| id.0.to_vec())
     }
-    /// Launches what ranks do together, of those that are in this process.
+    /// Launches a collective, for the ranks that are in this process.
     ///
     /// # Errors
-    /// That NCCL failed, now or before.
+    /// If NCCL failed, now or before.
     ///
     /// # Safety
-    /// Windows hold what the call says, and nobody but the streams of their ranks touches them.
+    /// Windows hold what the call says, and only the streams of their ranks touch them.
     pub(crate) unsafe fn launch(&self, joint: &Joint) -> Result<(), String> {
         let mut state = self.state();
         if let Some(why) = self.failed.get() {
@@ -201,7 +205,8 @@ impl Cards {
                 side.take = room(&mut scratch[joint.members[side.rank]], card, bytes)?;
             }
         }
-        let _whole = joint.apart.is_none().then(card::nobody_allocates); // one card alone has no other part to wait for
+        // one card alone has no other part to wait for
+        let _whole = joint.apart.is_none().then(card::nobody_allocates);
         let record = |which: usize| {
             let mut cards = cards.iter().zip(&members);
             cards
@@ -210,13 +215,13 @@ impl Cards {
         };
         record(0)?;
         self.nccl.grouped(|| self.calls(joint, &sides))?;
-        group.settled(self.limit / 2)?; // before ranks that wait for this one give up
+        group.settled(self.limit / 2)?; // before the ranks that wait for this one time out
         copied(joint, &cards, &sides).map_err(|error| error.to_string())?;
         record(1)?;
         under_way.push_back(UnderWay { call: joint.call.to_string(), members, since: None });
         Ok(())
     }
-    /// NCCL's calls, rank by rank.
+    /// Makes NCCL's calls, rank by rank.
     fn calls(&self, joint: &Joint, sides: &[Side]) -> Result<(), String> {
         let (nccl, size) = (self.nccl, joint.size);
         let number = if joint.number == "bf16" { nccl::BF16 } else { nccl::F32 };
@@ -269,7 +274,7 @@ impl Cards {
     }
 }
 
-/// That cards wait in a call for others, or for NCCL if all have come.
+/// Returns a message that cards wait in a call for other cards, or for NCCL if all have reached it.
 fn late(call: &UnderWay, came: &[bool], limit: Duration) -> String {
     let of = |wanted: bool| {
         let ranks = call.members.iter().zip(came).filter(|(_, came)| **came == wanted);
@@ -287,7 +292,7 @@ fn late(call: &UnderWay, came: &[bool], limit: Duration) -> String {
     )
 }
 
-/// What each card copies for itself: a rank's own pieces, and the columns that are wanted of what was gathered.
+/// Launches each card's own copies: a rank's pieces for itself, and the wanted columns of what was gathered.
 fn copied(joint: &Joint, cards: &[&Arc<Card>], sides: &[Side]) -> Result<(), CudaError> {
     match &joint.what {
         Jointly::Moved(moves) => {
@@ -316,7 +321,8 @@ fn copied(joint: &Joint, cards: &[&Arc<Card>], sides: &[Side]) -> Result<(), Cud
     }
 }
 
-/// A rank's scratch memory of so many bytes at least. Only its own stream touches it, so who takes it next waits for no one.
+/// Returns a rank's scratch memory of at least `bytes`. Only the rank's own stream uses it, so the next call
+/// needs no wait.
 fn room((at, held): &mut (u64, usize), card: &Card, bytes: usize) -> Result<*mut u8, String> {
     if *held < bytes {
         if *held > 0 {
@@ -330,7 +336,7 @@ fn room((at, held): &mut (u64, usize), card: &Card, bytes: usize) -> Result<*mut
     Ok(*at as *mut u8)
 }
 
-/// Looks after a world as long as there is one: what waits for a card that waits for NCCL is ended from here.
+/// Watches a world until it is dropped, and so ends calls in which cards wait for NCCL for ever.
 fn watch(cards: &Weak<Cards>) {
     while let Some(cards) = cards.upgrade() {
         if cards.well().and_then(|()| cards.in_time()).is_err() {

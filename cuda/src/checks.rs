@@ -1,7 +1,7 @@
-//! What is checked of every kernel: on the twin by `cargo test`, on a card by `equipart gpu-check`.
+//! Checks of every kernel: on the host twin by `cargo test`, on a card by `equipart gpu-check`.
 //!
-//! A check is written once, for a side: it makes inputs, runs kernels on them and names what they give. The host
-//! runs it in f64. Then the card does, up to where the two differ.
+//! A check is written once, generic over a side: it makes inputs, runs kernels on them and names their
+//! outputs. The host runs it in f64, then the card runs it, up to the first difference.
 mod attention;
 mod elementwise;
 mod gemm;
@@ -21,25 +21,25 @@ use tensor::{
 
 type Outcome = Result<(), String>;
 
-/// A check of a kind of card.
+/// A check of the kernels of a kind of card.
 pub struct Check<P> {
-    /// Which file it is in, and that of the kernels.
+    /// File of the check, and of its kernels.
     pub family: &'static str,
-    /// What it is of.
+    /// Subject of the check.
     pub name: &'static str,
-    /// The kernels whose check it is.
+    /// Kernels that the check covers.
     pub kernels: &'static [&'static str],
-    /// It returns where the card is wrong, if it is.
+    /// Runs the check; the error says where the card is wrong.
     pub run: fn(&P) -> Outcome,
 }
 
 /// A kind of card that can be checked.
 pub trait Checked: Place {
-    /// Its kernels of f32.
+    /// Kernels of f32 on this kind of card.
     type Wide: Selects<Place = Self, Elem = f32, Wide = Self::Wide>;
-    /// Its kernels of bf16.
+    /// Kernels of bf16 on this kind of card.
     type Narrow: Selects<Place = Self, Elem = Bf16, Wide = Self::Wide>;
-    /// What is checked of this kind of card alone.
+    /// Checks that only this kind of card has.
     const OWN: &'static [Check<Self>];
 }
 
@@ -57,8 +57,8 @@ impl Checked for Gpu {
     ];
 }
 
-/// Makes the table of checks. Each kernel of the list stands in one row.
-/// A kernel without a row, or with two, does not compile.
+/// Makes the table of checks. Each kernel of the list stands in one row: a kernel without a row, or in two,
+/// does not compile.
 macro_rules! table {
     ($($family:ident { $($name:literal $check:ident [$($kernel:ident)*])* })*) => {
         #[allow(non_upper_case_globals)]
@@ -85,7 +85,7 @@ macro_rules! each_is_checked {
     };
 }
 every_kernel!(each_is_checked);
-const _: () = checked::top_k; // beside the list
+const _: () = checked::top_k; // not in the list
 
 table! {
     attention {
@@ -145,12 +145,12 @@ table! {
     }
 }
 
-/// A number that cards compute with.
+/// A dtype that cards compute with.
 #[derive(Clone, Copy)]
 pub(crate) struct Number {
     name: &'static str,
     rounded: fn(f64) -> f64,
-    /// How far a rounded result may be from f64's, as a part of it or of 1.
+    /// Largest error of a rounded result against f64, relative to the result or to 1, whichever is larger.
     pub(crate) tolerance: f64,
     narrow: bool,
 }
@@ -160,29 +160,29 @@ const BF16: Number =
     Number { name: "bf16", rounded: |x| Bf16::from_f64(x).to_f64(), tolerance: 1.0 / 256.0, narrow: true };
 const WORDS: Number = Number { name: "whole numbers", rounded: |x| x, tolerance: 0.0, narrow: false };
 
-/// What a side computes with.
+/// Kernels that a side computes with.
 pub(crate) trait On: Selects<Elem: Real, Wide: Kernels<Elem: Real>> {}
 impl<D: Selects<Elem: Real, Wide: Kernels<Elem: Real>>> On for D {}
 
 /// A side of a check: the card, or the host.
 pub(crate) struct Side<D: On> {
     pub(crate) on: D,
-    /// The card's number, on both sides.
+    /// The card's dtype, on both sides.
     pub(crate) number: Number,
     pub(crate) host: bool,
-    /// Which case of the check it is, for messages.
+    /// Current case of the check, for messages.
     pub(crate) case: String,
-    /// What the host has, in the order in which it is asked for.
+    /// Outputs of the host, in the order in which the card asks for them.
     given: VecDeque<Vec<f64>>,
 }
 
-/// What a side does.
+/// Body of a check, run on a side.
 type Body<D> = fn(&mut Side<D>);
 
 /// Runs a check on the host, then on the card.
 ///
 /// # Errors
-/// Where the card is wrong first.
+/// The first place where the card is wrong.
 pub(crate) fn compare<D: On>(place: &D::Place, number: Number, of: Body<D>, host: Body<Cpu<f64>>) -> Outcome {
     let (case, given) = (String::new(), VecDeque::new());
     let mut by_host = Side { on: Cpu::default(), number, host: true, case, given };
@@ -193,28 +193,28 @@ pub(crate) fn compare<D: On>(place: &D::Place, number: Number, of: Body<D>, host
 }
 
 impl<D: On> Side<D> {
-    /// A window: its rows, its columns, the columns of what it lies in, and the column where it begins.
-    /// Element `i` of what it lies in is `f(i)`, rounded to the card's number.
+    /// Makes a window, given its rows, its columns, the columns of the whole matrix, and its first column
+    /// there. Element `i` of the whole matrix is `f(i)`, rounded to the card's dtype.
     pub(crate) fn of(&self, shape: [usize; 4], f: impl Fn(usize) -> f64) -> Matrix<D> {
         Matrix::new(self.on.place(), self.number, shape, f)
     }
-    /// The same of wide numbers.
+    /// Makes the same window in the wide dtype, f32.
     pub(crate) fn wide(&self, shape: [usize; 4], f: impl Fn(usize) -> f64) -> Matrix<D::Wide> {
         Matrix::new(self.on.place(), F32, shape, f)
     }
-    /// Whole numbers.
+    /// Makes a list of integers.
     pub(crate) fn words(&self, list: &[u32]) -> Index<D::Place> {
         Index::new(self.on.place(), list.len(), list.iter().copied())
     }
-    /// A list as kernels read it.
+    /// Makes a list in the kernels' layout.
     pub(crate) fn index<T: Indexable>(&self, list: &[T]) -> Index<D::Place> {
         Indexed::from(list.to_vec()).on(self.on.place()).clone()
     }
-    /// Room for so many whole numbers that a kernel writes.
+    /// Allocates a list of `len` integers that a kernel writes.
     pub(crate) fn room(&self, len: usize) -> Index<D::Place> {
         Index::empty(self.on.place(), len)
     }
-    /// What the host has, on both sides.
+    /// Returns the host's values, on both sides.
     pub(crate) fn of_host(&mut self, values: Vec<f64>) -> Vec<f64> {
         if self.host {
             self.given.push_back(values.clone());
@@ -222,13 +222,13 @@ impl<D: On> Side<D> {
         }
         self.given.pop_front().expect("both sides are asked alike")
     }
-    /// That the card has what the host has, within `slack` tolerances of its number.
-    /// A slack of 0 wants the host's numbers, rounded.
+    /// Checks that the card has the host's values, within `slack` tolerances of its dtype. A slack of 0 wants
+    /// the host's values, rounded.
     pub(crate) fn close(&mut self, what: &str, of: &impl Output, slack: f64) {
         let wanted = self.of_host(of.output().2);
         self.beside(what, of, &wanted, slack);
     }
-    /// That the card has this.
+    /// Checks that the card has these values, within `slack` tolerances.
     pub(crate) fn beside(&self, what: &str, of: &impl Output, wanted: &[f64], slack: f64) {
         let (number, cols, seen) = of.output();
         if self.host {
@@ -249,13 +249,13 @@ impl<D: On> Side<D> {
             }
         }
     }
-    /// That the card has the host's numbers bit for bit: a NaN is itself, −0 is not 0.
+    /// Checks that the card has the host's values bit for bit: a NaN equals itself, −0 is not 0.
     pub(crate) fn bits(&mut self, what: &str, values: &[f64]) {
         let halves = values.iter().flat_map(|x| [x.to_bits() >> 32, x.to_bits() & 0xffff_ffff]);
         self.close(what, &halves.map(|half| half as f64).collect::<Vec<_>>(), 0.0);
     }
-    /// That all numbers together are off by less than half a tolerance in the root of the mean square.
-    /// Where hundreds of rounded weights are added up, a few sums are off by more than others.
+    /// Checks that the root mean square of all errors is below half a tolerance. For sums of hundreds of
+    /// rounded weights: a few of them are off by more than the others.
     pub(crate) fn near(&mut self, what: &str, of: &impl Output) {
         let (number, _, seen) = of.output();
         let wanted = self.of_host(seen.clone());
@@ -266,7 +266,7 @@ impl<D: On> Side<D> {
             self.wrong(format!("{what} in {}: off by {off} tolerances all together", number.name));
         }
     }
-    /// Ends the check.
+    /// Ends the check with an error.
     pub(crate) fn wrong(&self, why: String) {
         let case = if self.case.is_empty() { String::new() } else { format!("; {}", self.case) };
         PlaceError(why + &case).unwind()
@@ -286,31 +286,31 @@ impl<D: Device<Elem: Real>> Matrix<D> {
         let tensor = Tensor::from_fn(D::on(place), Category::Buffers, rows, whole, value);
         Self { tensor, number, window: [0, at, rows, cols] }
     }
-    /// The window.
+    /// Returns the window.
     pub(crate) fn of(&self) -> View<'_, D> {
         self.part(self.window)
     }
-    /// The window, to write.
+    /// Returns the window, to write.
     pub(crate) fn to(&mut self) -> ViewMut<'_, D> {
         self.part_mut(self.window)
     }
-    /// From this row and this column of the whole on, so many rows and columns.
+    /// Returns a part of the whole matrix: first row, first column, rows, columns.
     pub(crate) fn part(&self, [row, col, rows, cols]: [usize; 4]) -> View<'_, D> {
         self.tensor.view().take_rows(row, rows).take_cols(col, cols)
     }
-    /// The same, to write.
+    /// Returns the same part, to write.
     pub(crate) fn part_mut(&mut self, [row, col, rows, cols]: [usize; 4]) -> ViewMut<'_, D> {
         self.tensor.view_mut().take_rows(row, rows).take_cols(col, cols)
     }
-    /// All numbers, those around the window, too.
+    /// Reads all values, also those around the window.
     pub(crate) fn read(&self) -> Vec<f64> {
         self.tensor.read().expect("it has values").into_iter().map(Real::to_f64).collect()
     }
 }
 
-/// What both sides have, and compare.
+/// An output that both sides have and compare.
 pub(crate) trait Output {
-    /// Which numbers, how many to a row, and these.
+    /// Returns the dtype, the number of columns, and the values.
     fn output(&self) -> (Number, usize, Vec<f64>);
 }
 impl<D: Device<Elem: Real>> Output for Matrix<D> {
@@ -331,18 +331,18 @@ impl Output for Vec<f64> {
     }
 }
 
-/// Normal draws; another seed, other numbers.
+/// Draws normal values; each seed gives others.
 pub(crate) fn draw(seed: u64) -> impl Fn(usize) -> f64 + Copy {
     move |i| f64::sample(mix(mix(seed) ^ i as u64), 1.0)
 }
 
-/// Small whole numbers, whose products and sums are exact.
+/// Draws small integers, whose products and sums are exact.
 pub(crate) fn whole(seed: u64) -> impl Fn(usize) -> f64 + Copy {
     move |i| (mix(mix(seed) ^ i as u64) % 17) as f64 - 8.0
 }
 
-/// Runs a kernel, and compares what it wrote: `check!(c.add(y.to(), a.of()) => y 0.5)`.
-/// The number is a slack, as [`Side::close`] has it.
+/// Runs a kernel and compares its outputs: `check!(c.add(y.to(), a.of()) => y 0.5)`. The number is the slack
+/// of [`Side::close`].
 macro_rules! check {
     ($side:ident.$kernel:ident($($argument:expr),*) $(=> $($output:ident $slack:expr),*)?) => {
         $side.on.$kernel($($argument),*);

@@ -1,4 +1,4 @@
-//! cuBLAS, where it is found: what products are measured beside. Nothing computes with it.
+//! cuBLAS, if it is found: the baseline of measured products. No computation uses it.
 use crate::card::{Card, elsewhere};
 use crate::driver::Handle;
 use crate::library::{library, open};
@@ -8,7 +8,7 @@ use std::process::Command;
 use std::ptr::null_mut;
 
 library! {
-    /// What is called of `libcublas`. Source: NVIDIA, "cuBLAS", sections 2.4 and 2.8.
+    /// Functions of `libcublas` in use. Source: NVIDIA, "cuBLAS", sections 2.4 and 2.8.
     Functions {
         fn cublasCreate_v2(*mut Handle);
         fn cublasDestroy_v2(Handle);
@@ -26,7 +26,7 @@ pub(crate) struct Cublas {
     handle: Handle,
 }
 
-/// Libraries of this name among Python's packages, newest first.
+/// Returns the libraries of this name among Python's packages, newest first.
 pub(crate) fn among_pythons_packages(name: &str) -> Vec<String> {
     let ask = ["-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"];
     let Ok(output) = Command::new("python3").args(ask).output() else { return Vec::new() };
@@ -43,10 +43,10 @@ pub(crate) fn among_pythons_packages(name: &str) -> Vec<String> {
 }
 
 impl Cublas {
-    /// Found and started on a card's stream.
+    /// Finds cuBLAS and starts it on a card's stream.
     ///
     /// # Errors
-    /// Why not.
+    /// If cuBLAS is not found or does not start.
     pub(crate) fn on(card: &Card) -> Result<Self, String> {
         let mut names: Vec<_> =
             ["libcublas.so.13", "libcublas.so.12", "libcublas.so"].map(String::from).into();
@@ -55,7 +55,7 @@ impl Cublas {
         let functions = Functions::bind(library).map_err(|function| format!("{name} has no {function}"))?;
         let mut handle = null_mut();
         card.enter().map_err(|error| error.to_string())?;
-        // SAFETY: the signatures are those of its header; the stream lives as long as the card.
+        // SAFETY: the signatures are those of the library's header; the stream lives as long as the card.
         let statuses = unsafe {
             [
                 (functions.cublasCreate_v2)(&raw mut handle),
@@ -69,7 +69,8 @@ impl Cublas {
             Err(format!("{name} does not start"))
         }
     }
-    /// C\[M,N\] = A\[M,K\]·B\[K,N\], all of them by rows, of bf16 or of f32, with sums in f32.
+    /// Computes C\[M,N\] = A\[M,K\]·B\[K,N\], all row-major, in bf16 if `narrow`, else in f32, with sums in
+    /// f32.
     ///
     /// # Errors
     /// The library's status.
@@ -84,7 +85,8 @@ impl Cublas {
         let (kind, [m, n, k]) = (if narrow { BF16 } else { 0 }, [m, n, k].map(|n| n as c_int));
         let [one, zero] = [1.0f32, 0.0].map(|x| x);
         let [one, zero]: [*const c_void; 2] = [(&raw const one).cast(), (&raw const zero).cast()];
-        // By rows, the transposed product by columns. SAFETY: the matrices have as many numbers.
+        // The library is column-major, so this is the transposed product. SAFETY: the matrices have these
+        // sizes.
         let status = unsafe {
             (self.functions.cublasGemmEx)(
                 self.handle,
@@ -115,7 +117,7 @@ impl Cublas {
 
 impl Drop for Cublas {
     fn drop(&mut self) {
-        // SAFETY: it was made by the same library.
+        // SAFETY: the same library created the handle.
         unsafe { (self.functions.cublasDestroy_v2)(self.handle) };
     }
 }

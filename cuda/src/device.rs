@@ -1,4 +1,4 @@
-//! Numbers on a GPU, and what it computes with them: each kernel of the list is launched by a function of its name.
+//! Kernels of one dtype on a GPU: each kernel of the list is launched by a function of its name.
 use crate::gpu::Gpu;
 use crate::launches::{Launches, attention_scratch};
 use bytemuck::TransparentWrapper;
@@ -11,14 +11,14 @@ use tensor::{
     Bf16, Category, Device, Dropout, Index, KernelKind, Place, Profile, Scalar, Tensor, View, ViewMut,
 };
 
-/// Numbers of one kind on a GPU.
+/// Device of one dtype on a GPU.
 #[derive(Clone, TransparentWrapper)]
 #[repr(transparent)]
 #[transparent(Gpu)]
 pub struct Cuda<S>(Gpu, PhantomData<S>);
 
 impl<S> Default for Cuda<S> {
-    /// A rank's share of the first card.
+    /// Returns a device on the first card.
     fn default() -> Self {
         Self(Gpu::default(), PhantomData)
     }
@@ -35,7 +35,7 @@ impl<S: Scalar> Device for Cuda<S> {
     }
 }
 
-/// Launches; a profile that is being taken waits for the card and records the kernel under its name.
+/// Launches a kernel. While a profile is recorded, waits for the card and records the kernel under its name.
 fn run<S: Scalar<Wide = f32>>(
     device: &Cuda<S>,
     called: (&'static str, KernelKind),
@@ -55,7 +55,7 @@ macro_rules! compute {
         impl Kernels for Cuda<$number> {
             type Wide = Cuda<<$number as Scalar>::Wide>;
             type Packed = Tensor<Self>;
-            const TOGETHER: usize = usize::MAX; // a card's cache is no core's
+            const TOGETHER: usize = usize::MAX; // all at once: a card has no cache per core
             fn pack(&self, b: View<Self>) -> Tensor<Self> {
                 let mut packed = Tensor::empty(self, Category::Buffers, b.rows(), b.cols());
                 run(self, ("pack", KernelKind::Product), |launches| launches.gather(packed.view_mut(), b));

@@ -1,6 +1,8 @@
-//! The CUDA driver by FFI: the functions in use, how it is found, its errors by its own names and words.
+//! The CUDA driver by FFI: the functions in use, how the library is found, and errors with the driver's own
+//! names and texts.
 //!
-//! Source: NVIDIA, "CUDA Driver API", the functions' pages; names with `_v2` are what the header's macros stand for.
+//! Source: NVIDIA, "CUDA Driver API", the functions' pages. Names with `_v2` are those behind the header's
+//! macros.
 use crate::library::{library, open};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null;
@@ -9,7 +11,7 @@ use std::sync::{Mutex, OnceLock};
 pub(crate) type Handle = *mut c_void;
 
 library! {
-    /// What is called of `libcuda.so.1`.
+    /// Functions of `libcuda.so.1` in use.
     Functions {
         fn cuInit(c_uint);
         fn cuDriverGetVersion(*mut c_int);
@@ -51,65 +53,65 @@ library! {
     }
 }
 
-/// Why there is no GPU to compute on, or what went wrong on it.
+/// A GPU that is missing or cannot be used, or a driver call that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
-    /// No library.
+    /// The driver's library was not found.
     #[error("no CUDA driver on this machine: {0}")]
     NoDriver(String),
-    /// A library without a function that is called.
+    /// The library lacks a function that is called.
     #[error(
         "the CUDA driver {library} has no function {function}: it is older than CUDA 13, which is the least"
     )]
     NoFunction {
-        /// The name that it was found by.
+        /// Name by which the library was found.
         library: String,
-        /// The function.
+        /// The missing function.
         function: &'static str,
     },
-    /// A driver that is too old.
+    /// The driver is too old.
     #[error("the CUDA driver knows CUDA {}.{}: 13.0 is the least", .0 / 1000, .0 % 1000 / 10)]
     TooOld(i32),
-    /// A driver without a card.
+    /// The driver finds no card.
     #[error("the CUDA driver finds no GPU")]
     NoCard,
-    /// A card that there is not.
+    /// The requested card does not exist.
     #[error("no GPU {asked}: there are {there}, counted from 0")]
     NoSuchCard {
-        /// Which was asked for.
+        /// Number of the requested card.
         asked: usize,
-        /// How many there are.
+        /// Number of cards.
         there: usize,
     },
-    /// A card that cannot run the kernels.
+    /// The card cannot run the kernels.
     #[error("GPU {name} has compute capability {}.{}: 8.0 is the least", .capability.0, .capability.1)]
     TooSmall {
-        /// What it is called.
+        /// The driver's name for the card.
         name: String,
         /// Its compute capability.
         capability: (i32, i32),
     },
-    /// Kernels that the driver does not compile.
+    /// The driver cannot compile the kernels.
     #[error("the CUDA driver does not load the kernels of {module}: {reason}{}{log}", if .log.is_empty() { "" } else { ": " })]
     Kernels {
-        /// Which PTX.
+        /// Name of the PTX.
         module: &'static str,
         /// The driver's name and text of the error.
         reason: String,
-        /// What its compiler says.
+        /// Log of the driver's compiler.
         log: String,
     },
-    /// A kernel that the driver does not find where it should be.
+    /// The driver does not find a kernel in its module.
     #[error("the CUDA driver has no kernel {kernel} of {module}: {reason}")]
     Kernel {
-        /// Which.
+        /// Name of the kernel.
         kernel: &'static str,
-        /// In which PTX.
+        /// Name of the PTX.
         module: &'static str,
         /// The call, and the driver's name and text of the error.
         reason: String,
     },
-    /// A call that failed.
+    /// A call failed.
     #[error("{call} failed: {reason}")]
     Call {
         /// The driver's function.
@@ -119,7 +121,7 @@ pub enum CudaError {
     },
 }
 
-/// What the driver says of memory that it does not have.
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: c_int = 2;
 
 /// The driver of this machine.
@@ -127,7 +129,7 @@ pub(crate) struct Driver {
     pub(crate) functions: Functions,
     /// CUDA's version, as `1000·major + 10·minor`.
     pub(crate) version: i32,
-    /// The name that it was found by.
+    /// Name by which the library was found.
     pub(crate) library: String,
 }
 
@@ -141,20 +143,21 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// Where the driver is looked for instead of where it usually is.
+/// Library to load instead of the system's driver, set by [`use_driver`].
 static ELSEWHERE: Mutex<Option<String>> = Mutex::new(None);
 
-/// From now on the driver is this library, not the system's. It is looked for once, so this comes before anything else.
+/// Makes this library the driver of the process, instead of the system's. The driver is loaded once, so this
+/// comes before any other call.
 pub fn use_driver(library: impl Into<String>) {
     *ELSEWHERE.lock().expect("nothing panics under this lock") = Some(library.into());
 }
 
 impl Driver {
-    /// The driver, looked for once: at [`use_driver`]'s place, at that of the variable `EQUIPART_CUDA`, or where the system
-    /// has it.
+    /// Returns the driver, loaded once: the library of [`use_driver`], else of the variable `EQUIPART_CUDA`,
+    /// else the system's.
     ///
     /// # Errors
-    /// That it is not there, is too old, or does not start.
+    /// If the driver is missing, is too old, or does not start.
     pub(crate) fn get() -> Result<&'static Self, CudaError> {
         static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
         let elsewhere = || ELSEWHERE.lock().expect("nothing panics under this lock").clone();
@@ -177,7 +180,7 @@ impl Driver {
         driver.version = version;
         Ok(driver)
     }
-    /// How many cards there are; at least one.
+    /// Returns the number of cards, at least one.
     ///
     /// # Errors
     /// [`CudaError::NoCard`].
@@ -186,14 +189,14 @@ impl Driver {
         call!(self, cuDeviceGetCount(&raw mut count))?;
         if count > 0 { Ok(count as usize) } else { Err(CudaError::NoCard) }
     }
-    /// A status as a result.
+    /// Turns a status into a result.
     ///
     /// # Errors
-    /// Unless it is 0.
+    /// If the status is not 0.
     pub(crate) fn check(&self, call: &'static str, status: c_int) -> Result<(), CudaError> {
         if status == 0 { Ok(()) } else { Err(CudaError::Call { call, reason: self.reason(status) }) }
     }
-    /// The driver's own name and text of an error.
+    /// Returns the driver's name and text of an error.
     pub(crate) fn reason(&self, status: c_int) -> String {
         let of = |ask: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int| {
             let mut text = null();

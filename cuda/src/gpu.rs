@@ -1,4 +1,4 @@
-//! A GPU as a place: one rank's share of a card, or its own, with a memory pool, a meter and a profile.
+//! A GPU as a place: one rank's use of a card, with a memory pool, a meter and a profile.
 use crate::card::{Argument, Card, KernelName, Shape};
 use crate::cards::Cards;
 use crate::driver::CudaError;
@@ -6,7 +6,8 @@ use bytemuck::AnyBitPattern;
 use std::sync::Arc;
 use tensor::{Meter, Place, PlaceError, Pool, Profile};
 
-/// One rank's share of a card. Freed memory is kept for reuse, so that a steady state takes none from the driver.
+/// One rank's use of a card, shared or its own. Freed memory is kept for reuse, so that a steady state
+/// allocates none from the driver.
 #[derive(Clone)]
 pub struct Gpu(Arc<Rank>);
 
@@ -17,17 +18,18 @@ struct Rank {
     home: Arc<Home>,
 }
 
-/// The card that a rank computes on; if each has its own, those of all, which it fails with.
+/// The card that a rank computes on. If each rank has its own card, `cards` holds those of all ranks: they
+/// fail together.
 struct Home {
     card: Arc<Card>,
     cards: Option<Arc<Cards>>,
 }
 
 impl Home {
-    /// Whether all that was launched with other ranks is well.
+    /// Checks everything that was launched with other ranks.
     ///
     /// # Panics
-    /// With [`PlaceError`], if it is not.
+    /// With [`PlaceError`], if any of it failed.
     fn well(&self) {
         if let Some(why) = self.cards.as_ref().and_then(|cards| cards.well().err()) {
             PlaceError(why).unwind()
@@ -36,11 +38,11 @@ impl Home {
 }
 
 impl Gpu {
-    /// A rank's share of a card.
+    /// Returns one rank's use of a card.
     pub fn of(card: &Arc<Card>) -> Self {
         Self::at(card.clone(), None)
     }
-    /// A rank on a card, one of these if each has its own.
+    /// Returns one rank's use of a card; `cards` holds those of all ranks if each has its own.
     pub(crate) fn at(card: Arc<Card>, cards: Option<Arc<Cards>>) -> Self {
         Self(Arc::new(Rank {
             meter: Meter::default(),
@@ -49,11 +51,11 @@ impl Gpu {
             home: Arc::new(Home { card, cards }),
         }))
     }
-    /// The card.
+    /// Returns the card.
     pub fn card(&self) -> &Arc<Card> {
         &self.0.home.card
     }
-    /// The cards of all ranks, if each has its own.
+    /// Returns the cards of all ranks, if each rank has its own.
     pub(crate) fn cards(&self) -> Option<&Arc<Cards>> {
         self.0.home.cards.as_ref()
     }
@@ -67,16 +69,16 @@ impl Gpu {
 }
 
 impl Default for Gpu {
-    /// A rank's share of the first card.
+    /// Returns a rank's use of the first card.
     ///
     /// # Panics
-    /// With [`PlaceError`], if it cannot be opened.
+    /// With [`PlaceError`], if the card cannot be opened.
     fn default() -> Self {
         Self::of(&well(Card::open(0)))
     }
 }
 
-/// What a call of the driver gives; a failure ends the rank.
+/// Unwraps the outcome of a driver call; a failure ends the rank.
 pub(crate) fn well<T>(outcome: Result<T, CudaError>) -> T {
     outcome.unwrap_or_else(|error| PlaceError(error.to_string()).unwind())
 }
@@ -101,7 +103,7 @@ impl Drop for GpuBuffer {
 impl Place for Gpu {
     type Ptr = GpuPtr;
     type Buffer = GpuBuffer;
-    const SLOW_TO_ALLOCATE: bool = true; // giving memory back waits for the card
+    const SLOW_TO_ALLOCATE: bool = true; // freeing memory waits for the card
     fn alloc(&self, bytes: usize) -> Option<GpuBuffer> {
         let home = self.0.home.clone();
         well(home.card.alloc(bytes)).map(|at| GpuBuffer { at, bytes, home })
@@ -119,7 +121,7 @@ impl Place for Gpu {
         for from in (0..len).step_by(TOGETHER) {
             let some = &mut room[..TOGETHER.min(len - from)];
             numbers(from, some);
-            // SAFETY: numbers without padding are bytes. The call returns when it has read them.
+            // SAFETY: elements without padding are bytes. The call returns when it has read them.
             let bytes = unsafe { std::slice::from_raw_parts(some.as_ptr().cast(), size_of_val(some)) };
             well(buffer.home.card.put(buffer.at + (from * size_of::<S>()) as u64, bytes));
         }
@@ -129,7 +131,7 @@ impl Place for Gpu {
         let first = numbers.len();
         numbers.resize(first + len, S::zeroed());
         let new = &mut numbers[first..];
-        // SAFETY: whatever bytes are written are numbers of this kind.
+        // SAFETY: any bytes are valid elements of this type.
         let bytes = unsafe { std::slice::from_raw_parts_mut(new.as_mut_ptr().cast(), size_of_val(new)) };
         well(buffer.home.card.get(buffer.at, bytes));
         buffer.home.well();

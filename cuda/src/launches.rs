@@ -1,4 +1,4 @@
-//! How each kernel of the list is launched: one function of its name, one file for each family of operations.
+//! Launches of the kernels of the list: one function named after each kernel, one file per family.
 mod attention;
 mod elementwise;
 pub(crate) mod gemm;
@@ -16,7 +16,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use tensor::{Category, Device, Dropout, Index, Scalar, Tensor, View, ViewMut};
 
-/// A matrix as kernels see it: `View<T>` of `number.cuh`.
+/// A matrix in the kernels' layout: `View<T>` of `number.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Window {
@@ -29,10 +29,10 @@ pub(crate) struct Window {
 arguments_of!(Window);
 
 impl Window {
-    /// No matrix at all: where one is optional.
+    /// No matrix, for an optional one.
     pub(crate) const NONE: Self = Self { at: 0, row_stride: 0, col_stride: 0, rows: 0, cols: 0 };
 
-    /// How many numbers.
+    /// Returns the number of elements.
     pub(crate) fn len(&self) -> usize {
         self.rows as usize * self.cols as usize
     }
@@ -52,7 +52,7 @@ macro_rules! window {
                 }
             }
         }
-        // SAFETY: the window is put into the room.
+        // SAFETY: the window is written to the room.
         unsafe impl<D: Device<Place = Gpu>> Argument for $of<'_, D> {
             fn bytes(&self, room: &mut Room) -> (*mut c_void, usize) {
                 held(Window::from(self), room)
@@ -69,16 +69,16 @@ macro_rules! window {
 window!(View);
 window!(ViewMut);
 
-/// Puts an argument into the room that there is for it.
+/// Writes an argument to its room.
 fn held<T: Copy>(argument: T, room: &mut Room) -> (*mut c_void, usize) {
     const { assert!(size_of::<T>() <= size_of::<Room>() && align_of::<T>() <= align_of::<Room>()) };
     let at = (&raw mut *room).cast::<T>();
-    // SAFETY: there is as much room, and it is aligned.
+    // SAFETY: the room is large enough, and aligned.
     unsafe { at.write(argument) };
     (at.cast(), size_of::<T>())
 }
 
-/// A list of whole numbers as kernels see it: `List` of `number.cuh`.
+/// A list of integers in the kernels' layout: `List` of `number.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Words {
@@ -87,7 +87,7 @@ pub(crate) struct Words {
 }
 arguments_of!(Words);
 impl Words {
-    /// No list at all: where one is optional.
+    /// No list, for an optional one.
     pub(crate) const NONE: Self = Self { at: 0, len: 0 };
 }
 impl From<&Index<Gpu>> for Words {
@@ -96,14 +96,14 @@ impl From<&Index<Gpu>> for Words {
     }
 }
 
-// SAFETY: the list is put into the room.
+// SAFETY: the list is written to the room.
 unsafe impl Argument for Index<Gpu> {
     fn bytes(&self, room: &mut Room) -> (*mut c_void, usize) {
         held(Words::from(self), room)
     }
 }
 
-/// What dropout takes away, as kernels see it: `Dropout` of `dropout.cuh`.
+/// Dropout in the kernels' layout: `Dropout` of `dropout.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Dropped {
@@ -120,50 +120,51 @@ impl From<Option<&Dropout>> for Dropped {
     }
 }
 
-/// Threads of a block that computes element by element, or row by row.
+/// Threads per block of kernels that compute element by element or row by row.
 pub(crate) const THREADS: usize = 256;
 
-/// A thread for each of `n` elements, or for every so many of them where they are more than a card takes at once.
+/// One thread for each of `n` elements; each takes several if there are more than a card runs at once.
 pub(crate) fn each(gpu: &Gpu, n: usize) -> Shape {
     let most = gpu.card().about.processors * 16;
     Shape { blocks: [n.div_ceil(THREADS).min(most), 1, 1], threads: THREADS, shared: 0 }
 }
 
-/// A block for each row of a matrix, with a thread for every 8 columns of it where a block has so many.
+/// One block per row of a matrix, with a thread for every 8 of its columns, up to the limit of a block.
 pub(crate) fn across(of: impl Into<Window>) -> Shape {
     let of = of.into();
     let threads = (of.cols as usize).div_ceil(8).next_multiple_of(32).clamp(32, THREADS);
     Shape { blocks: [if of.cols == 0 { 0 } else { of.rows as usize }, 1, 1], threads, shared: 0 }
 }
 
-/// Wide numbers for what parts of a sum come to; contents unsaid.
+/// Allocates f32 partial sums, not initialized.
 pub(crate) fn scratch(gpu: &Gpu, rows: usize, cols: usize) -> Tensor<Cuda<f32>> {
     Tensor::empty(Cuda::on(gpu), Category::Buffers, rows, cols)
 }
 
-/// A matrix of bf16 as the card copies boxes of it: of its rows, or where its columns lie together, of these.
+/// Describes a bf16 matrix for the card's own copies of boxes: by its rows, or by its columns if their
+/// elements are adjacent.
 pub(crate) fn boxes(gpu: &Gpu, x: &Window) -> Boxes {
     let (size, stride) = ([u64::from(x.rows), u64::from(x.cols)], x.row_stride.max(x.col_stride));
     let size = if x.col_stride == 1 { size } else { [size[1], size[0]] };
     well(gpu.card().boxes(x.at, size, stride * 2))
 }
 
-/// What a kernel reads, and what it writes.
+/// A matrix that a kernel reads, and one that it writes.
 type In<'a, S> = View<'a, Cuda<S>>;
 type Out<'a, S> = ViewMut<'a, Cuda<S>>;
 
-/// The launches of a card's kernels of one number: each has the name of its kernel in the list.
+/// Launches of a card's kernels of one dtype: each function has the name of its kernel in the list.
 pub(crate) struct Launches<'a, S>(&'a Gpu, PhantomData<S>);
 
 impl<'a, S: Scalar<Wide = f32>> Launches<'a, S> {
     pub(crate) fn on(gpu: &'a Gpu) -> Self {
         Self(gpu, PhantomData)
     }
-    /// Whether the card has this kernel of this number.
+    /// Returns true if the card has this kernel of this dtype.
     fn has(&self, kernel: &'static str) -> bool {
         self.0.card().has((kernel, S::NAME))
     }
-    /// Launches the kernel of this number: `add_f32`.
+    /// Launches the kernel of this dtype: `add_f32`.
     fn launch(&self, kernel: &'static str, shape: Shape, arguments: &[&dyn Argument]) {
         self.0.launch((kernel, S::NAME), shape, arguments);
     }

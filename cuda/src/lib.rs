@@ -1,20 +1,18 @@
-//! GPUs: the driver by FFI, a card's memory as a place, our own kernels on it, ranks that share a card.
-//!
-//! Nothing of CUDA is needed to build this: the driver is looked for when the program runs, and kernels are committed as
-//! PTX. Where there is no GPU, the same kernels run on the host through the driver's twin: see `twin.rs`.
+//! NVIDIA GPUs: the driver by FFI, a card as a place, our own kernels on it, and ranks on cards. Building
+//! needs no CUDA: the driver is loaded when the program runs, and kernels are committed as PTX. Without a
+//! GPU, the same kernels run on the host as the host twin: see `twin.rs`.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `library.rs`, `driver.rs` | shared libraries that may be missing; the CUDA driver's functions and errors |
+//! | `library.rs`, `driver.rs` | optional shared libraries; the CUDA driver's functions and errors |
 //! | `card.rs`, `ptx.rs` | a card with its stream and kernels; the kernels as committed |
-//! | `gpu.rs`, `device.rs` | one rank's share of a card as a place; numbers on it |
+//! | `gpu.rs`, `device.rs` | one rank's use of a card as a place; the device of a dtype on it |
 //! | `shared.rs` | ranks on cards: threads that meet as on the host, and share one card |
 //! | `nccl.rs`, `cards.rs` | NCCL's functions and communicators; ranks with a card each |
-//! | `launches.rs`, `launches/` | how each kernel is launched, one file a family |
-//! | `../kernels/*.cu` | the kernels, one file a family |
-//! | `checks.rs`, `checks/` | what is checked of every kernel, on the twin and on a card |
-//! | `measure.rs`, `cublas.rs` | how fast kernels are on a card, beside its copies and NVIDIA's library |
-//! | `twin.rs`, `../twin/` | the driver's twin: the same kernels, compiled for the host |
+//! | `../kernels/*.cu`, `launches.rs`, `launches/` | the kernels and their launches, one file per family |
+//! | `checks.rs`, `checks/` | checks of every kernel, on the host twin and on a card |
+//! | `measure.rs`, `cublas.rs` | the speed of kernels on a card, beside copies and NVIDIA's library |
+//! | `twin.rs`, `../twin/` | the host twin of the driver: the same kernels, compiled for the host |
 mod card;
 mod cards;
 pub mod checks;

@@ -1,5 +1,4 @@
-//! How fast kernels are on a card: beside what a copy of the same bytes takes, and beside NVIDIA's own library in the same
-//! run.
+//! Speed of kernels on a card, beside a copy of the same bytes and NVIDIA's own library in the same run.
 use crate::card::Card;
 use crate::cublas::Cublas;
 use crate::device::Cuda;
@@ -10,39 +9,39 @@ use kernels::{Activation, Attend, Heads, Indexed, Kernels, Mask, Qkv, Segment, S
 use std::process::Command;
 use tensor::{Bf16, Category, Device, Index, Scalar, Tensor, mix};
 
-/// A figure, beside what it is measured by.
+/// A measured rate and its baseline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CardFigure {
-    /// What was measured.
+    /// Name of the measured work.
     pub name: String,
-    /// How much of it there is a second.
+    /// Work per second.
     pub rate: f64,
-    /// Its unit.
+    /// Unit of the rate.
     pub unit: &'static str,
-    /// The same of what it is measured by, and what that is.
+    /// Rate of the baseline, and its name.
     pub beside: Option<(f64, String)>,
-    /// The part of it that is wanted.
+    /// Part of the baseline's rate that is wanted.
     pub wanted: f64,
 }
 
 impl CardFigure {
-    /// The part of what it is measured by.
+    /// Returns the part of the baseline's rate that is reached.
     pub fn part(&self) -> Option<f64> {
         self.beside.as_ref().map(|(beside, _)| self.rate / beside)
     }
 }
 
-/// How large what is measured is: 1 on a card, less on the twin, where only that it runs is of interest.
+/// Size of the measurements: full on a card, small on the host twin, where they only have to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// What every side of a product is divided by.
+    /// Divisor of every side of a matrix.
     pub sides: usize,
-    /// How often each is measured; the best counts.
+    /// Number of tries of each measurement; the best counts.
     pub tries: usize,
 }
 
 impl Scale {
-    /// The full one, or one that only shows that all of it runs.
+    /// Returns the full scale, or a small one that only shows that everything runs.
     pub fn new(small: bool) -> Self {
         if small { Self { sides: 128, tries: 1 } } else { Self { sides: 1, tries: 10 } }
     }
@@ -50,12 +49,13 @@ impl Scale {
 
 type Outcome<T> = Result<T, String>;
 
-/// The best of some tries, after one to warm up.
+/// Returns the seconds of the best of several tries, after one to warm up.
 fn best(card: &Card, scale: Scale, mut work: impl FnMut()) -> Outcome<f64> {
     Ok(in_turn(card, scale, [&mut work])?[0])
 }
 
-/// The best of some tries of each, in turn, as a card that has become warm is slower.
+/// Returns the seconds of the best of several tries of each. They take turns, as a card that has become warm
+/// is slower.
 fn in_turn<const N: usize>(card: &Card, scale: Scale, mut work: [&mut dyn FnMut(); N]) -> Outcome<[f64; N]> {
     let mut least = [f64::INFINITY; N];
     for work in &mut work {
@@ -69,14 +69,14 @@ fn in_turn<const N: usize>(card: &Card, scale: Scale, mut work: [&mut dyn FnMut(
     Ok(least)
 }
 
-/// Draws: what is multiplied is random, since cards run slower on such than on zeros.
+/// Draws a random matrix: cards run slower on random values than on zeros.
 fn draw<D: Device<Place = Gpu>>(gpu: &Gpu, seed: u64, rows: usize, cols: usize) -> Tensor<D> {
-    const DRAWN: usize = 1 << 16; // the rest repeats these: drawing takes the host long
+    const DRAWN: usize = 1 << 16; // the rest repeats these: drawing on the host is slow
     let some: Vec<_> = (0..DRAWN).map(|i| D::Elem::sample(mix(mix(seed) ^ i as u64), 1.0)).collect();
     Tensor::from_fn(D::on(gpu), Category::Buffers, rows, cols, |i| some[(i + i / DRAWN * 7) % DRAWN])
 }
 
-/// Every figure of kernels.
+/// Measures all kernels, and reports each figure to `tell`.
 ///
 /// # Errors
 /// The driver's.
@@ -102,7 +102,7 @@ pub fn all(gpu: &Gpu, scale: Scale, tell: &dyn Fn(&CardFigure)) -> Outcome<Vec<C
     Ok(figures)
 }
 
-/// A product that keeps the card busy, of bf16 or of f32, beside the library's.
+/// Measures a product that keeps the card busy, in bf16 or f32, beside the library's.
 fn large_product(gpu: &Gpu, scale: Scale, narrow: bool) -> Outcome<CardFigure> {
     let library = Cublas::on(gpu.card());
     if narrow {
@@ -111,7 +111,8 @@ fn large_product(gpu: &Gpu, scale: Scale, narrow: bool) -> Outcome<CardFigure> {
     products::<Cuda<f32>>(gpu, scale, 4096 / scale.sides, 0.8, &library)
 }
 
-/// Floating point operations a second of the fastest product that is known, of bf16 or of f32: ours or the library's.
+/// Returns the floating-point operations per second of the fastest known product, ours or the library's, in
+/// bf16 or f32.
 ///
 /// # Errors
 /// The driver's.
@@ -120,7 +121,7 @@ pub fn peak(gpu: &Gpu, scale: Scale, narrow: bool) -> Outcome<f64> {
     Ok(beside.map_or(rate, |(theirs, _)| theirs.max(rate)) * 1e12)
 }
 
-/// Bytes that a copy reads and writes each second, in GB.
+/// Returns the GB per second that a copy reads and writes.
 ///
 /// # Errors
 /// The driver's.
@@ -134,7 +135,7 @@ pub fn copies(gpu: &Gpu, scale: Scale) -> Outcome<f64> {
     Ok(2.0 * bytes as f64 / seconds / 1e9)
 }
 
-/// Kernels that wait for memory: the bytes that each must read and write, a second.
+/// Measures memory-bound kernels, in GB per second that each must read and write.
 fn streams<D: Kernels<Place = Gpu>>(gpu: &Gpu, scale: Scale) -> Outcome<Vec<(String, f64)>> {
     let (rows, cols, on) = (16384 / scale.sides, 8192 / scale.sides, D::on(gpu));
     let (x, z, mut y) =
@@ -154,7 +155,7 @@ fn streams<D: Kernels<Place = Gpu>>(gpu: &Gpu, scale: Scale) -> Outcome<Vec<(Str
     Ok(figures)
 }
 
-/// A square product, beside the library's.
+/// Measures a square product beside the library's.
 fn products<D: Kernels<Place = Gpu>>(
     gpu: &Gpu,
     scale: Scale,
@@ -186,7 +187,7 @@ fn products<D: Kernels<Place = Gpu>>(
     })
 }
 
-/// The rungs of the ladder of products of bf16, on the same matrices.
+/// Measures the rungs of the ladder of bf16 products, on the same matrices.
 fn ladder(gpu: &Gpu, scale: Scale, add: &mut dyn FnMut(CardFigure)) -> Outcome<()> {
     let n = 4096 / scale.sides;
     let [a, b, mut c] = [1, 2, 3].map(|seed| draw::<Cuda<Bf16>>(gpu, seed, n, n));
@@ -206,7 +207,7 @@ fn ladder(gpu: &Gpu, scale: Scale, add: &mut dyn FnMut(CardFigure)) -> Outcome<(
     Ok(())
 }
 
-/// Causal attention forward in bf16: 4 sequences of 4096 tokens, 16 heads of 128 features.
+/// Measures causal attention forward in bf16: 4 sequences of 4096 tokens, 16 heads of 128 features.
 fn attention(gpu: &Gpu, scale: Scale) -> Outcome<CardFigure> {
     let (len, heads) = (4096 / scale.sides, Heads { queries: 16, keys: 16, dim: 128 });
     let (sequences, width) = (4, heads.queries * heads.dim);
@@ -231,7 +232,7 @@ fn attention(gpu: &Gpu, scale: Scale) -> Outcome<CardFigure> {
     Ok(CardFigure { name, rate: rate(seconds), unit: "TFLOP/s", beside, wanted: 0.7 })
 }
 
-/// Seconds that PyTorch takes for the same attention, where a Python has it and a card.
+/// Returns the seconds that PyTorch takes for the same attention, if Python has it and a card.
 fn pytorchs_attention(len: usize) -> Option<f64> {
     let script = format!(
         "import torch, torch.nn.functional as F\n\

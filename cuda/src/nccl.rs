@@ -1,8 +1,9 @@
-//! NCCL by FFI: the functions in use, how it is found, its errors by its own words; communicators of ranks of this process.
+//! NCCL by FFI: the functions in use, how the library is found, errors with NCCL's own texts, and
+//! communicators of the ranks in this process.
 //!
-//! Communicators do not block: what is asked of them returns at once, and is done when they say so. So a wait for them has a limit,
-//! and they can be ended from outside. Source: NVIDIA, "NCCL", the pages of the functions and "Fault tolerance"; 2.18 is the
-//! least.
+//! Communicators are non-blocking: calls return at once, and are done when the communicator reports it. So a
+//! wait for them has a limit, and they can be aborted from outside. Source: NVIDIA, "NCCL", the pages of the
+//! functions and "Fault tolerance"; 2.18 is the oldest supported version.
 use crate::card::{Card, elsewhere};
 use crate::cublas::among_pythons_packages;
 use crate::driver::Handle;
@@ -15,7 +16,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 library! {
-    /// What is called of `libnccl.so.2`.
+    /// Functions of `libnccl.so.2` in use.
     Functions {
         fn ncclGetVersion(*mut c_int);
         fn ncclGetUniqueId(*mut UniqueId);
@@ -38,12 +39,12 @@ library! {
     }
 }
 
-/// What ranks know each other by: `ncclUniqueId`.
+/// Id with which the ranks of a group find each other: `ncclUniqueId`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct UniqueId(pub(crate) [u8; 128]);
 
-/// `ncclConfig_t` of version 2.18, which later ones take.
+/// `ncclConfig_t` of version 2.18, which later versions accept.
 #[repr(C)]
 pub(crate) struct Config {
     size: usize,
@@ -60,37 +61,38 @@ pub(crate) struct Config {
 const LEAST: c_int = 21_800;
 const IN_PROGRESS: c_int = 7;
 const OK: c_int = 0;
-/// Numbers and operations as NCCL counts them.
+/// NCCL's codes of data types and operations.
 pub(crate) const BYTES: c_int = 1;
 pub(crate) const F32: c_int = 7;
 pub(crate) const BF16: c_int = 9;
 pub(crate) const SUM: c_int = 0;
 pub(crate) const MAX: c_int = 2;
 
-/// NCCL as it was found.
+/// The NCCL library that was found.
 pub struct Nccl {
     pub(crate) functions: Functions,
     /// Its version: `2.18.3`.
     pub version: String,
-    /// The name that it was found by.
+    /// Name by which the library was found.
     pub library: String,
 }
 
 /// Calls a function of NCCL: `nccl!(nccl, ncclGroupStart())?`.
 macro_rules! nccl {
     ($nccl:expr, $function:ident($($argument:expr),* $(,)?)) => {
-        // SAFETY: the arguments are what the function's page asks for; what they point to outlives the call, and memory of
-        // cards is left alone until it is done.
+        // SAFETY: the arguments are those that the function's page asks for. What they point to outlives the
+        // call, and memory of cards is not touched until the call is done.
         $nccl.check(stringify!($function), unsafe { ($nccl.functions.$function)($($argument),*) })
     };
 }
 pub(crate) use nccl;
 
 impl Nccl {
-    /// NCCL, looked for once: at the variable `EQUIPART_NCCL`, or where the system has it, or among Python's packages.
+    /// Returns NCCL, loaded once: the library of the variable `EQUIPART_NCCL`, else the system's, else one of
+    /// Python's packages.
     ///
     /// # Errors
-    /// In one sentence, why there is none.
+    /// In one sentence, the reason that NCCL cannot be used.
     pub fn get() -> Result<&'static Self, String> {
         static NCCL: OnceLock<Result<Nccl, String>> = OnceLock::new();
         #[cfg(test)]
@@ -104,10 +106,10 @@ impl Nccl {
         };
         NCCL.get_or_init(find).as_ref().map_err(Clone::clone)
     }
-    /// The first of these libraries.
+    /// Opens the first of these libraries that is found.
     ///
     /// # Errors
-    /// That none is there, or it lacks a function, or is too old.
+    /// If none is found, or it lacks a function, or it is too old.
     pub(crate) fn open(names: &[String]) -> Result<Self, String> {
         let (library, name) = open(names).map_err(|why| format!("no NCCL on this machine: {why}"))?;
         let functions = Functions::bind(library).map_err(|function| {
@@ -122,16 +124,16 @@ impl Nccl {
         }
         Ok(nccl)
     }
-    /// A status as a result; what has only begun is well.
+    /// Turns a status into a result; a call in progress counts as a success.
     ///
     /// # Errors
-    /// The function and NCCL's own text.
+    /// The function and NCCL's text.
     pub(crate) fn check(&self, call: &str, status: c_int) -> Result<(), String> {
         elsewhere();
         if matches!(status, OK | IN_PROGRESS) {
             return Ok(());
         }
-        // SAFETY: the texts are constants, or live as long as the thread makes no other call.
+        // SAFETY: the texts are constants, or live until this thread's next call.
         let [what, last] = unsafe {
             [(self.functions.ncclGetErrorString)(status), (self.functions.ncclGetLastError)(null_mut())]
                 .map(|text| if text.is_null() { "".into() } else { CStr::from_ptr(text).to_string_lossy() })
@@ -139,7 +141,7 @@ impl Nccl {
         let last = last.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
         Err(format!("{call} failed: {what}{}{last}", if last.is_empty() { "" } else { ": " }))
     }
-    /// A new one.
+    /// Creates a unique id.
     ///
     /// # Errors
     /// NCCL's.
@@ -147,7 +149,7 @@ impl Nccl {
         let mut id = UniqueId([0; 128]);
         nccl!(self, ncclGetUniqueId(&raw mut id)).map(|()| id)
     }
-    /// Does many calls as one, which no thread waits in.
+    /// Makes several calls as one group, without waiting for them.
     ///
     /// # Errors
     /// The first that failed.
@@ -159,20 +161,21 @@ impl Nccl {
     }
 }
 
-/// The communicators of one group: of each of its ranks that are in this process one, on its card.
+/// The communicators of one group: one for each of its ranks in this process, on that rank's card.
 pub(crate) struct Communicators {
     nccl: &'static Nccl,
-    /// Ranks in the group that are here, each with its own.
+    /// Ranks of the group in this process, each with its communicator.
     pub(crate) of: Vec<(usize, Handle)>,
 }
-// SAFETY: NCCL's handles may be used by any thread, one at a time, which their owner's lock sees to.
+// SAFETY: any thread may use NCCL's handles, one at a time, which their owner's lock ensures.
 unsafe impl Send for Communicators {}
 
 impl Communicators {
-    /// Those of these ranks, of so many, each with its card, who find each other by this id. What fails is aborted.
+    /// Creates communicators for the ranks in `here`, each on its card, in the group of `ranks` ranks with
+    /// this id. If that fails, they are aborted.
     ///
     /// # Errors
-    /// NCCL's, or that they were not ready in time.
+    /// NCCL's, or the rank that was not ready within `limit`.
     pub(crate) fn new(
         nccl: &'static Nccl,
         (id, ranks): (UniqueId, usize),
@@ -203,10 +206,10 @@ impl Communicators {
         begun.and_then(|()| all.settled(limit)).inspect_err(|_| all.abort())?;
         Ok(all)
     }
-    /// Waits until all that was asked for is under way on the cards.
+    /// Waits until all calls are under way on the cards.
     ///
     /// # Errors
-    /// NCCL's, or who was not ready in time.
+    /// NCCL's, or the rank that was not ready within `limit`.
     pub(crate) fn settled(&self, limit: Duration) -> Result<(), String> {
         const SPINS: u32 = 1000;
         let begun = Instant::now();
@@ -222,7 +225,7 @@ impl Communicators {
         }
         Ok(())
     }
-    /// Whether anything went wrong since: the first rank that is still busy, if one is.
+    /// Checks for errors, and returns the first rank that is still busy, if any.
     ///
     /// # Errors
     /// NCCL's.
@@ -236,13 +239,13 @@ impl Communicators {
         }
         Ok(busy)
     }
-    /// Ends them now, with what runs on the cards.
+    /// Aborts the communicators, and what runs on the cards.
     pub(crate) fn abort(&mut self) {
         for (_, handle) in self.of.drain(..).filter(|(_, handle)| !handle.is_null()) {
-            let _ = nccl!(self.nccl, ncclCommAbort(handle)); // what fails here was told
+            let _ = nccl!(self.nccl, ncclCommAbort(handle)); // a failure here was reported by an earlier call
         }
     }
-    /// Ends them when all is done; what is not in time is aborted.
+    /// Finalizes and destroys the communicators; aborts them if they are not done within `limit`.
     pub(crate) fn end(&mut self, limit: Duration) {
         let nccl = self.nccl;
         let finalized = self.of.iter().try_for_each(|&(_, handle)| nccl!(nccl, ncclCommFinalize(handle)));
@@ -261,11 +264,11 @@ pub(crate) mod tests {
     use crate::twin;
     use std::cell::Cell;
     thread_local! {
-        /// What worlds use that this thread starts, on one card of the driver's twin.
+        /// NCCL of the worlds that this thread starts, on one card of the host twin.
         pub(crate) static PLACED: Cell<Option<&'static Nccl>> = const { Cell::new(None) };
     }
 
-    /// NCCL's twin, compiled with these flags; none if there is no compiler.
+    /// Returns NCCL's host twin, compiled with these flags; `None` without a compiler.
     pub(crate) fn placed(flags: &[&str]) -> Option<&'static Nccl> {
         opened(flags).map(|nccl| &*Box::leak(Box::new(nccl.unwrap_or_else(|why| panic!("{why}")))))
     }

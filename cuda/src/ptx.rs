@@ -1,4 +1,5 @@
-//! The kernels as they are committed: PTX, which the driver compiles for the card at hand; packed by `build.rs`.
+//! The kernels as they are committed: PTX packed by `build.rs`, which the driver compiles for the card at
+//! hand.
 use flate2::read::ZlibDecoder;
 use std::io::Read;
 use std::sync::OnceLock;
@@ -7,9 +8,9 @@ use std::sync::OnceLock;
 pub(crate) struct Module {
     pub(crate) name: &'static str,
     pub(crate) packed: &'static [u8],
-    /// Its PTX, once somebody asked for it.
+    /// Unpacked PTX, filled on first use.
     pub(crate) text: OnceLock<String>,
-    /// The least compute capability that runs them.
+    /// Least compute capability that runs the kernels.
     pub(crate) least: (i32, i32),
 }
 
@@ -45,18 +46,18 @@ modules! { MODULES:
     "norm" (8, 0);
 }
 
-/// Digests of the kernels and of the PTX that was made of them, as `sha256sum` prints them.
+/// Digests of the kernels and of their PTX, as `sha256sum` prints them.
 #[cfg(test)]
 const MANIFEST: &str = include_str!("../ptx/manifest.txt");
 
 modules! {
-    /// Written by hand, for the course: cards load them, the twin has no source of them.
+    /// Written by hand, for the course: cards load these kernels, but the host twin has no source of them.
     BY_HAND:
     "rms_norm" (8, 0);
 }
 
 impl Module {
-    /// Its PTX.
+    /// Returns the PTX of the module.
     pub(crate) fn ptx(&self) -> &str {
         self.text.get_or_init(|| {
             let mut text = String::new();
@@ -65,7 +66,8 @@ impl Module {
             text
         })
     }
-    /// Whether a card of this compute capability runs it: kernels of features that one generation alone has run on no other.
+    /// Returns true if a card of this compute capability runs the module. Kernels that use features of a
+    /// single generation run on no other.
     pub(crate) fn runs_on(&self, capability: (i32, i32)) -> bool {
         let own =
             self.ptx().lines().any(|line| line.starts_with(".target") && line.trim_end().ends_with('a'));
@@ -73,7 +75,7 @@ impl Module {
     }
 }
 
-/// The kernels of a PTX text, each with the bytes of its parameters.
+/// Returns the kernels of a PTX text, each with the bytes of its parameters.
 pub(crate) fn kernels(ptx: &'static str) -> impl Iterator<Item = (&'static str, Vec<usize>)> {
     ptx.split(".entry ").skip(1).map(|entry| {
         let (name, rest) = entry.split_once('(').expect("an entry has parameters");
@@ -82,7 +84,7 @@ pub(crate) fn kernels(ptx: &'static str) -> impl Iterator<Item = (&'static str, 
     })
 }
 
-/// The bytes of a parameter: `.param .u32 x` or `.param .align 8 .b8 x[32]`.
+/// Returns the bytes of a parameter: `.param .u32 x` or `.param .align 8 .b8 x[32]`.
 fn bytes(parameter: &str) -> usize {
     let words: Vec<_> = parameter.split_whitespace().collect();
     if let Some((_, len)) = parameter.split_once('[') {
@@ -140,7 +142,8 @@ mod tests {
         assert_eq!(sources, MODULES.len(), "every source is in the list of modules");
     }
 
-    /// Kills: a parameter that is overlooked or misread, so that a launch with other arguments goes unnoticed.
+    /// Kills: a parameter that is overlooked or misread, so that a launch with other arguments goes
+    /// unnoticed.
     #[test]
     fn parameters_are_read_from_ptx() {
         let text = ".visible .entry f(\n\t.param .u32 a,\n\t.param .align 8 .b8 b[32],\n\t.param .f64 c\n)\n{\n}\n.visible .entry g()\n";

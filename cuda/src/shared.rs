@@ -1,7 +1,7 @@
-//! Ranks on cards: threads of this process, which meet as they do on the host. Where they share a card, what they copy and add is
-//! launched on the card's one stream, so it comes after all that either rank launched before, and nobody waits for the card.
-//! Where each has its own, NCCL does what they do together: see `cards.rs`. A rank that is a process has a card too, and what it
-//! gives and gets goes through the host.
+//! Ranks on cards: threads of this process, which meet as they do on the host. If they share a card, their
+//! copies and sums are launched on the card's one stream, after all that either rank launched before, and no
+//! thread waits for the card. If each has its own card, NCCL runs their collectives: see `cards.rs`. A rank
+//! that is a process has a card, too; without NCCL, what it sends and receives goes through the host.
 use crate::card::{Card, arguments_of};
 use crate::cards::Cards;
 use crate::driver::CudaError;
@@ -16,10 +16,10 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tensor::PlaceError;
 
-/// Ranks that a reduction takes: a kernel's parameters hold so many addresses.
+/// Most ranks in one reduction: a kernel's parameters hold this number of addresses.
 pub const MOST_RANKS: usize = 256;
 
-/// Where each rank's elements begin: `Ranks` of `reduce.cu`.
+/// Addresses of the ranks' elements: `Ranks` of `reduce.cu`.
 #[repr(C)]
 struct Ranks {
     at: [u64; MOST_RANKS],
@@ -38,46 +38,47 @@ impl Ranks {
     }
 }
 
-/// What carries the bytes between ranks on cards.
+/// The engine that moves data between ranks on cards.
 #[derive(Clone, Copy)]
 pub enum Engine {
-    /// The one card that they share: the first.
+    /// The ranks of this process share one card.
     Card,
-    /// NCCL: each has a card of its own.
+    /// NCCL: each rank has a card of its own.
     Nccl(&'static Nccl),
 }
 
-/// Of a process that is one rank: its card, and which of its machine's ranks it is.
+/// Card and local rank of a process that is one rank.
 static TAKEN: OnceLock<[usize; 2]> = OnceLock::new();
 
-/// From now on this process is one rank alone, the one of this number on its machine: it has the card of that number, counted
-/// around where there are fewer; which that is.
+/// Makes this process one rank alone, with this local rank on its machine. Its card is `local` modulo the
+/// number of cards; returns the card's number.
 ///
 /// # Errors
-/// That there is no card.
+/// If there is no card.
 pub fn take(local: usize) -> Result<usize, CudaError> {
     let there = Card::count()?;
     Ok(TAKEN.get_or_init(|| [local % there, local])[0])
 }
 
-/// The card of a process that is one rank.
+/// Returns the card of a process that is one rank.
 fn taken() -> Option<usize> {
     TAKEN.get().map(|[card, _]| *card)
 }
 
 impl Engine {
-    /// The name by which it is asked for.
+    /// Returns the name that selects the engine.
     pub fn name(self) -> &'static str {
         match self {
             Self::Card => "card",
             Self::Nccl(_) => "nccl",
         }
     }
-    /// That of so many ranks on this machine, chosen once, and in words why that one, if there are several ranks: NCCL, if it is
-    /// there and as many cards are. The variable `EQUIPART_ENGINE` asks for one of them, `card` or `nccl`.
+    /// Returns the engine of `ranks` ranks on this machine and, if there are several ranks, the reason in
+    /// words. Chosen once: NCCL, if it is found and there is a card for each rank. The variable
+    /// `EQUIPART_ENGINE` selects `card` or `nccl`.
     ///
     /// # Errors
-    /// In one sentence, that there is no card, or not what is asked for.
+    /// In one sentence, if there is no card or the selected engine cannot be used.
     pub fn of(ranks: usize) -> Result<(Self, Option<String>), String> {
         static CHOSEN: Mutex<BTreeMap<usize, Result<(Engine, Option<String>), String>>> =
             Mutex::new(BTreeMap::new());
@@ -93,7 +94,7 @@ impl Engine {
         let asked = env::var("EQUIPART_ENGINE").ok();
         let gpus = if there == 1 { "1 GPU is".into() } else { format!("{there} GPUs are") };
         let local = TAKEN.get().map(|[_, local]| *local);
-        // NCCL lets processes share a card from 2.30 on, if it is told so.
+        // From 2.30 on, NCCL lets processes share a card if this variable is set.
         let shares = env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|set| set == "1");
         let few = there <= local.map_or(ranks.saturating_sub(1), |local| if shares { 0 } else { local });
         let why = match asked.as_deref() {
@@ -156,7 +157,8 @@ impl SharedPlace for Gpu {
         };
         let free = |ordinal| well(Card::open(ordinal).and_then(|card| card.memory()))[0] as u64;
         let all = Card::count().map_or(1, |there| there.min(ranks)) as u64;
-        let of_processes = taken().map(|card| all * free(card)); // others have as much, as far as is known here
+        // other processes are assumed to have as much
+        let of_processes = taken().map(|card| all * free(card));
         Some(of_processes.unwrap_or_else(|| (0..cards).map(free).sum()))
     }
     fn raw(GpuPtr(at): GpuPtr) -> *mut () {
@@ -185,7 +187,7 @@ impl SharedPlace for Gpu {
         self.cards().is_some()
     }
     unsafe fn jointly(&self, joint: &Joint) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises it.
         let launched = self.cards().map_or(Ok(()), |cards| unsafe { cards.launch(joint) });
         launched.unwrap_or_else(|why| PlaceError(why).unwind());
     }

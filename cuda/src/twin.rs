@@ -1,5 +1,6 @@
-//! The driver's twin: a shared library with the driver's functions, made of the kernels' own sources by the C++ compiler of
-//! this machine. What runs on it is all of this crate, from the FFI up, and every kernel, without a GPU. NCCL has a twin, too.
+//! The host twin of the driver: a shared library with the driver's functions, compiled from the kernels' own
+//! sources by the C++ compiler of this machine. All of this crate runs on it, from the FFI up, and every
+//! kernel, without a GPU. NCCL has a host twin, too.
 #[cfg(test)]
 mod skipped;
 
@@ -16,10 +17,10 @@ use std::sync::OnceLock;
 use std::thread;
 use std::{env, fs};
 
-/// The twin, compiled if it has changed; from now on it is the driver of this process.
+/// Compiles the host twin if it has changed, and makes it the driver of this process.
 ///
 /// # Errors
-/// That there is no C++ compiler.
+/// If there is no C++ compiler.
 ///
 /// # Panics
 /// If the kernels do not compile.
@@ -34,25 +35,26 @@ pub fn install() -> Result<&'static Path, String> {
     path.as_deref().map_err(Clone::clone)
 }
 
-/// Order in which blocks run from now on, and the warps and lanes of each after they met: forwards or backwards.
+/// Sets the order in which blocks run, and the warps and lanes of each block after a barrier: forwards or
+/// backwards.
 ///
 /// # Panics
-/// Unless the twin is installed.
+/// If the host twin cannot be installed.
 pub fn order(backwards: bool) {
     tell(c"twinOrder", backwards.into());
 }
 
-/// So many of the events that this thread records from now on pass, and no more; -1: all.
+/// Lets only the next `many` events that this thread records pass; -1: all.
 ///
 /// # Panics
-/// Unless the twin is installed.
+/// If the host twin cannot be installed.
 pub fn events(many: i32) {
     tell(c"twinEvents", many);
 }
 
 fn tell(function: &CStr, number: i32) {
     let path = install().expect("it is installed");
-    // SAFETY: the library is loaded; the function's signature is this.
+    // SAFETY: the library is loaded, and the function has this signature.
     unsafe {
         let library = libloading::Library::new(path).expect("it is loaded");
         let told = library.get::<unsafe extern "C" fn(i32)>(function.to_bytes_with_nul());
@@ -60,10 +62,10 @@ fn tell(function: &CStr, number: i32) {
     }
 }
 
-/// Compiles the twin with these flags besides: where it lies.
+/// Compiles the host twin with additional flags, and returns its path.
 ///
 /// # Errors
-/// That there is no C++ compiler.
+/// If there is no C++ compiler.
 ///
 /// # Panics
 /// If the kernels do not compile.
@@ -89,28 +91,30 @@ pub fn compile(flags: &[&str]) -> Result<PathBuf, String> {
         fs::write(folder.join("kernels.inc"), &names).expect("target can be written");
         fs::write(folder.join("sources.inc"), &sources).expect("target can be written");
     };
-    let all = ["-DEQUIPART_TWIN", "-ffp-contract=off", "-fno-strict-aliasing"]; // kernels read numbers by 16 bytes at a time
+    // kernels access elements by 16 bytes at a time
+    let all = ["-DEQUIPART_TWIN", "-ffp-contract=off", "-fno-strict-aliasing"];
     built("driver.cpp", digest, &[&all, flags].concat(), prepare)
 }
 
-/// Compiles NCCL's twin with these flags besides: where it lies.
+/// Compiles NCCL's host twin with additional flags, and returns its path.
 ///
 /// # Errors
-/// That there is no C++ compiler.
+/// If there is no C++ compiler.
 ///
 /// # Panics
-/// If it does not compile.
+/// If the source does not compile.
 pub fn nccl(flags: &[&str]) -> Result<PathBuf, String> {
     let source = fs::read(home().join("twin/nccl.cpp")).expect("a source");
     built("nccl.cpp", Sha256::new_with_prefix(source), flags, |_| ())
 }
 
-/// Where `kernels` and `twin` lie.
+/// Returns the folder that holds `kernels` and `twin`.
 fn home() -> PathBuf {
     env::var_os("EQUIPART_TWIN_SOURCES").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
 }
 
-/// A twin of this source, found by what it is made of, or compiled in a folder with what it includes.
+/// Returns the path of a host twin: found by the digest of its sources, or else compiled in a folder with its
+/// generated includes.
 fn built(
     source: &str,
     mut digest: Sha256,
@@ -128,7 +132,7 @@ fn built(
     }
     fs::create_dir_all(&folder).expect("target can be written");
     prepare(&folder);
-    // Whoever compiles the same meanwhile, another process or thread, has a file of its own.
+    // Another process or thread may compile the same twin meanwhile: each writes a file of its own.
     let unfinished =
         folder.join(format!("unfinished-{}-{:?}.so", std::process::id(), thread::current().id()));
     let mut command = Command::new(&compiler);
@@ -140,15 +144,15 @@ fn built(
     Ok(library)
 }
 
-/// The library of `AddressSanitizer` that the C++ compiler has, if it has one: programs that load a twin compiled with it load it
-/// first.
+/// Returns the `AddressSanitizer` library of the C++ compiler, if it has one. Programs must load it before a
+/// twin that is compiled with it.
 pub fn sanitizer() -> Option<String> {
     let output = Command::new(compiler().ok()?).arg("-print-file-name=libasan.so").output().ok()?;
     let library = String::from_utf8_lossy(&output.stdout).trim().to_string();
     Path::new(&library).is_absolute().then_some(library)
 }
 
-/// The C++ compiler: `CXX`, or the first that is there.
+/// Returns the C++ compiler: `CXX`, or the first that is found.
 fn compiler() -> Result<String, String> {
     let named = env::var("CXX").ok();
     let usual = ["c++", "g++", "clang++"].map(String::from);

@@ -1,55 +1,60 @@
-//! A feed-forward made of experts, of which each token is handed to a few: all that its parameters do not say.
+//! Mixture of experts: a feed-forward made of experts, with a few of them for each token. Everything but its
+//! parameters.
 use serde::{Deserialize, Serialize};
 
-/// Experts in place of the feed-forward of some blocks (mixture of experts). The router gives each token a score for every
-/// expert; the token goes through those with the highest, and their outputs are added, each times its gate.
+/// Experts in place of the feed-forward of some blocks (mixture of experts). The router gives each token a
+/// score for every expert. The token is dispatched to the experts with the highest scores, and their outputs
+/// are added, each multiplied by its gate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Experts {
-    /// How many there are, `E`.
+    /// Number of experts, `E`.
     pub count: usize,
-    /// How many each token is handed to, `k`.
+    /// Number of experts per token, `k`.
     pub chosen: usize,
-    /// Hidden features of each, `F`.
+    /// Hidden features of each expert, `F`.
     pub hidden: usize,
-    /// What a score is.
+    /// Function that turns logits into scores.
     pub scoring: Scoring,
-    /// Whether a token's gates are divided by their sum.
+    /// True if a token's gates are divided by their sum.
     pub normalize: bool,
-    /// What gates are multiplied by, after that.
+    /// Factor that multiplies the gates, after that division.
     pub scale: f64,
-    /// A bias is added to the scores for the choice, and not to the gates. It has no gradient: after each step it rises by so much
-    /// for an expert that fewer of the step's tokens chose than the mean, and falls for one that more did. Source: Wang et al.,
-    /// "Auxiliary-loss-free load balancing", arXiv:2408.15664.
+    /// Amount by which the bias of the choice moves; `None` for no bias. The bias is added to the scores for
+    /// the choice, not to the gates. It has no gradient: after each step it rises by this amount for an
+    /// expert chosen by fewer of the step's tokens than the mean, and falls by it for an expert chosen by
+    /// more. Source: Wang et al., "Auxiliary-loss-free load balancing", arXiv:2408.15664.
     pub bias: Option<f64>,
-    /// Experts lie in so many groups, of which a token chooses from the best few alone.
+    /// Groups of experts; a token chooses from its best few groups only.
     pub groups: Option<Groups>,
-    /// The most tokens of a microbatch that one expert takes, as a multiple of what each would take if all took as many:
-    /// `⌈capacity·k·B/E⌉`. Later tokens are dropped there. None: nothing is dropped.
+    /// Capacity factor: an expert takes at most `⌈capacity·k·B/E⌉` of the `B` tokens of a microbatch and
+    /// drops later ones. The factor is a multiple of the number that each takes under an even load. `None`:
+    /// nothing is dropped.
     pub capacity: Option<f64>,
-    /// Hidden features of an expert that all tokens go through besides.
+    /// Shared expert that processes every token in addition to the routed ones.
     pub shared: Option<SharedExpert>,
-    /// What training adds to the loss.
+    /// Auxiliary losses that training adds.
     pub balance: Balance,
-    /// Which blocks have a usual feed-forward.
+    /// Blocks with a dense feed-forward.
     pub dense: Blocks,
-    /// Whether tokens are dealt to experts in turn, whatever the scores: for measurements.
+    /// True if tokens are assigned to experts in turn, ignoring the scores: for measurements.
     pub forced: bool,
-    /// Whether experts choose: of a microbatch each takes as many tokens as its capacity says, those of its highest scores.
-    /// A token may have all experts, or none. Source: Zhou et al., "Expert choice routing", arXiv:2202.09368.
+    /// True if experts choose tokens (expert choice): each takes its highest-scoring tokens of a microbatch,
+    /// as many as its capacity allows. A token may be taken by all experts, or by none. Source: Zhou et al.,
+    /// "Expert choice routing", arXiv:2202.09368.
     pub by_experts: bool,
-    /// The standard deviation of the noise that learning adds to the logits of softmax, or to scores by sigmoids, for the choice
-    /// alone. Source: Shazeer et al., §2.1, arXiv:1701.06538, where it is learnt.
+    /// Standard deviation of the noise that training adds to the logits of softmax, or to the scores of
+    /// sigmoid, for the choice only. Source: Shazeer et al., §2.1, arXiv:1701.06538, where it is learned.
     pub noise: f64,
 }
 
-/// What a score is, and its gate.
+/// Function that turns a token's logits into scores and gates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scoring {
     /// The softmax of a token's logits over all experts.
     Softmax,
-    /// Each logit's sigmoid.
+    /// The sigmoid of each logit.
     Sigmoid,
 }
 
@@ -57,60 +62,60 @@ pub enum Scoring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Groups {
-    /// How many there are; each has as many consecutive experts.
+    /// Number of groups; each has the same number of consecutive experts.
     pub count: usize,
-    /// How many of them a token chooses from.
+    /// Number of groups that a token chooses from.
     pub chosen: usize,
 }
 
-/// An expert that all tokens go through.
+/// An expert that processes all tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SharedExpert {
-    /// Its hidden features.
+    /// Hidden features of the shared expert.
     pub hidden: usize,
-    /// Whether its output is multiplied by the sigmoid of a product of the token with a vector.
+    /// True if its output is multiplied by the sigmoid of a dot product of the token with a vector.
     pub gated: bool,
 }
 
-/// What training adds to the loss for experts' sake: weights of the auxiliary losses, 0 for none.
+/// Weights of the auxiliary losses that training adds for the experts, 0 for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Balance {
-    /// Weight of the balance of a microbatch, block by block.
+    /// Weight of the balance loss of a microbatch, computed per block.
     pub microbatch: f64,
-    /// Of the balance of each sequence.
+    /// Weight of the balance loss of each sequence.
     pub sequence: f64,
-    /// Of one balance of a microbatch, over the rows of all blocks together.
+    /// Weight of one balance loss of a microbatch, over the rows of all blocks together.
     pub pooled: f64,
-    /// Of the squares of the logits' log-sum-exp.
+    /// Weight of the router's z-loss, on the squares of the logits' log-sum-exp.
     pub z: f64,
 }
 
-/// Some blocks of a model.
+/// A set of blocks of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<usize>", into = "Vec<usize>")]
 pub struct Blocks(u128);
 
 impl Blocks {
-    /// The highest number of a block, and one more.
+    /// Number of blocks that a set can hold: block ids are below it.
     pub const MOST: usize = 128;
-    /// The first one alone.
+    /// The first block alone.
     pub const FIRST: Self = Self(1);
 
-    /// Whether a block is among them.
+    /// Returns true if a block is in the set.
     #[must_use]
     pub fn contains(self, block: usize) -> bool {
         block < Self::MOST && self.0 >> block & 1 == 1
     }
-    /// These, in order.
+    /// Returns the blocks of the set, in order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..Self::MOST).filter(move |&block| self.contains(block))
     }
 }
 
 impl FromIterator<usize> for Blocks {
-    /// Blocks beyond the last that can be among them are left out.
+    /// Ignores block ids of [`Blocks::MOST`] and above.
     fn from_iter<I: IntoIterator<Item = usize>>(blocks: I) -> Self {
         Self(blocks.into_iter().filter(|&block| block < Self::MOST).fold(0, |all, block| all | 1 << block))
     }
@@ -133,7 +138,7 @@ impl Default for Experts {
 }
 
 impl Experts {
-    /// The fewest experts of a Mixtral; others are written `Experts { count: 8, ..Experts::MIXTRAL }`.
+    /// The smallest Mixtral; others are written `Experts { count: 8, ..Experts::MIXTRAL }`.
     pub const MIXTRAL: Self = Self {
         count: 2,
         chosen: 1,
@@ -152,18 +157,20 @@ impl Experts {
         noise: 0.0,
     };
 
-    /// The most tokens that one expert takes of a microbatch of so many, if that is limited.
+    /// Returns the most tokens that one expert takes of a microbatch of `tokens`, or `None` without a
+    /// capacity.
     #[must_use]
     pub fn capacity_of(&self, tokens: usize) -> Option<usize> {
         let each = (self.chosen * tokens) as f64 / self.count as f64;
         self.capacity.map(|capacity| ((capacity * each).ceil() as usize).min(tokens))
     }
-    /// How many copies a token has at most: `k`, or one for each expert where these choose.
+    /// Returns the largest number of copies of a token: `k`, or one per expert if experts choose.
     #[must_use]
     pub fn copies(&self) -> usize {
         if self.by_experts { self.count } else { self.chosen }
     }
-    /// What these experts would have to be otherwise so that they can choose tokens, if they are to.
+    /// Returns in words the first option that contradicts experts that choose tokens, or `None` if there is
+    /// none.
     #[must_use]
     pub fn cannot_choose(&self) -> Option<&'static str> {
         let balanced = self.balance != Balance::default();
@@ -179,7 +186,7 @@ impl Experts {
         ];
         all.into_iter().find(|(is, _)| self.by_experts && *is).map(|(_, why)| why)
     }
-    /// Whether what a token gets, or what is added to the loss, depends on other tokens of the microbatch.
+    /// Returns true if a token's output, or the auxiliary loss, depends on other tokens of the microbatch.
     #[must_use]
     pub fn are_of_microbatches(&self) -> bool {
         let Balance { microbatch, sequence, pooled, .. } = self.balance;

@@ -1,5 +1,6 @@
-//! The table of a model's options, one entry each. A model's description, the models that proofs draw, the report of what a
-//! proof did not try, the panel of small models and the keys of `config.json` are made of this table: a new entry is in all.
+//! The table of a model's options, one entry each. A model's description, the random models of proofs, the
+//! report of options that a proof did not try, the panel of small models and the keys of `config.json` are
+//! built from this table: a new entry appears in all of them.
 use crate::Activation::{Gelu, GeluTanh, Relu};
 use crate::FeedForward::{Plain, SwiGlu};
 use crate::NormKind::{Layer, Rms};
@@ -13,10 +14,10 @@ use tensor::{Rope, Scaling};
 pub struct Feature {
     /// Name of the option: "a tied head".
     pub what: &'static str,
-    /// Percentage of drawn models that ask for it; a later option may take it away again. 0: only for measurements, and
-    /// left out of proofs.
+    /// Percentage of random models that ask for the option; a later option may remove it again. 0: for
+    /// measurements only, left out of proofs.
     pub often: u32,
-    /// Key of `config.json` that holds this option alone, in files of `equipart_moe`, and the field that it sets.
+    /// Key of `config.json` that holds this option alone, in files of `equipart_moe`, and the field it sets.
     pub key: Option<(&'static str, ConfigField)>,
     is: Is,
 }
@@ -37,21 +38,22 @@ pub enum ConfigField {
 /// Words of a feature, and access to it in a shape.
 #[derive(Debug)]
 enum Is {
-    /// A switch: its words in a description, and its field. None where the model has no such part.
+    /// A switch: its words in a description, and its field. The field is `None` if the model has no such
+    /// part.
     Flag(&'static str, fn(&mut Shape) -> Option<&mut bool>),
     /// A number above 0: its words in a description, its field, and values to try.
     Rate(&'static str, fn(&mut Shape) -> Option<&mut f64>, &'static [f64]),
-    /// Anything else: a test for it, its words in a description (or none), and a function that gives a model one of its
-    /// values.
+    /// Anything else: a test for it, its words in a description (or none), and a function that gives a model
+    /// one of its values.
     Part(fn(&Shape) -> bool, fn(&Shape) -> String, fn(&mut Shape, usize)),
-    /// The same of a model's experts.
+    /// The same for an option of a model's experts.
     Routed(fn(&Experts) -> bool, fn(&Experts) -> String, fn(&mut Experts, usize)),
 }
 use ConfigField::{Factor, Limit, Switch, Weight};
 use Is::{Flag, Part, Rate, Routed};
 
 impl Feature {
-    /// Returns true if a model has it.
+    /// Returns true if a model has the option.
     pub fn is_of(&self, shape: &Shape) -> bool {
         let mut shape = *shape;
         match self.is {
@@ -61,7 +63,8 @@ impl Feature {
             Routed(has, ..) => shape.experts.as_ref().is_some_and(has),
         }
     }
-    /// Words of it in the description of a model that has it; empty where another entry says it too.
+    /// Returns the option's words in the description of a model that has it; empty if another entry describes
+    /// it.
     pub(crate) fn words(&self, shape: &Shape) -> String {
         let mut shape = *shape;
         match self.is {
@@ -71,7 +74,8 @@ impl Feature {
             Routed(_, words, _) => shape.experts.as_ref().map_or_else(String::new, words),
         }
     }
-    /// Gives it to a model, with a value that depends on `n`; a model without experts gets no option of experts.
+    /// Gives the option to a model, with a value that depends on `n`. A model without experts gets no option
+    /// of experts.
     pub fn give(&self, shape: &mut Shape, n: usize) {
         match self.is {
             Flag(_, at) => at(shape).into_iter().for_each(|on| *on = true),
@@ -82,8 +86,8 @@ impl Feature {
     }
 }
 
-/// A table of features: name, percentage, and a part, a flag or a rate; then the key of `config.json` that holds the option
-/// alone, if there is one, and its field.
+/// Makes a table of features. An entry has a name, a percentage, and a part, a flag or a rate; then the key
+/// of `config.json` that holds the option alone, if there is one, and its field.
 macro_rules! features {
     () => { None };
     ($key:literal $field:expr) => { Some(($key, $field)) };
@@ -206,7 +210,7 @@ pub const FEATURES: &[Feature] = features! {
     "z-loss" 50 Rate("z-loss", |s| Some(&mut s.loss.z), &[1e-3]);
 };
 
-/// Rates of dropout.
+/// Dropout rates.
 const RATES: &[f64] = &[0.125, 0.25, 0.5];
 
 fn numbers(blocks: Blocks) -> String {
@@ -243,7 +247,7 @@ fn scale(shape: &mut Shape, n: usize) {
         rope.scaling = [Scaling::Linear { factor: 2.0 }, llama3][n % 2];
     }
 }
-/// The words of a feature that another entry says.
+/// Empty words, for a feature that another entry describes.
 fn nothing<T>(_: &T) -> String {
     String::new()
 }

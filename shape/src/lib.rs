@@ -1,5 +1,5 @@
-//! Plain data that describes a decoder-only transformer: its sizes, and the variant of each part. Layers, proofs and the oracle
-//! share it.
+//! Plain data that describes a decoder-only transformer: its sizes and the variant of each part. Layers,
+//! proofs and the oracle share it.
 //!
 //! | file | holds |
 //! |---|---|
@@ -20,8 +20,8 @@ pub use words::counted;
 use serde::{Deserialize, Serialize};
 use tensor::{Rope, Scaling};
 
-/// A model of the GPT-2, Llama, Mistral or Qwen families: all that its parameters do not say. A field that JSON leaves out
-/// has its value in [`Shape::LLAMA`], so files that are older than a field can still be read.
+/// A model of the GPT-2, Llama, Mistral or Qwen families: everything but its parameters. A field that JSON
+/// leaves out has its value in [`Shape::LLAMA`], so files that are older than a field can still be read.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Shape {
@@ -29,13 +29,13 @@ pub struct Shape {
     pub width: usize,
     /// Number of blocks.
     pub blocks: usize,
-    /// Attention's heads, of the whole model.
+    /// Attention heads of the whole model.
     pub heads: Heads,
     /// Features inside the feed-forward.
     pub hidden: usize,
     /// Number of token ids.
     pub vocabulary: usize,
-    /// The id of padding: reading its row of the embedding's table gives the row no gradient.
+    /// Padding token id; the embedding lookup gives its row no gradient.
     pub padding: Option<usize>,
     /// ε of the norms.
     pub eps: f64,
@@ -43,7 +43,7 @@ pub struct Shape {
     pub tied: bool,
     /// Kind of norm.
     pub norm: NormKind,
-    /// Kind of positions.
+    /// Kind of position encoding.
     pub positions: Positions,
     /// Kind of feed-forward.
     pub feed_forward: FeedForward,
@@ -51,9 +51,9 @@ pub struct Shape {
     pub experts: Option<Experts>,
     /// Biases of linear layers.
     pub bias: Biases,
-    /// True if queries and keys are normalised head by head.
+    /// True if queries and keys are normalised per head.
     pub head_norm: bool,
-    /// Window of attention in some blocks.
+    /// Attention window of some blocks.
     pub window: Option<Window>,
     /// Dropout while training.
     pub dropout: Rates,
@@ -61,12 +61,12 @@ pub struct Shape {
     pub loss: Objective,
 }
 
-/// Heads of attention: `queries / keys` query heads share one KV head.
+/// Attention heads: `queries / keys` query heads share one KV head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heads {
     /// Query heads.
     pub queries: usize,
-    /// Key and value heads; they divide the query heads.
+    /// Key and value heads; their number divides that of the query heads.
     pub keys: usize,
     /// Features of one head.
     pub dim: usize,
@@ -77,19 +77,19 @@ impl Heads {
     pub fn row(self) -> usize {
         (self.queries + 2 * self.keys) * self.dim
     }
-    /// Features of a row `[Q]`, and of what the heads gather: `queries·dim`.
+    /// Features of a row `[Q]`, and of the concatenated outputs of the heads: `queries·dim`.
     pub fn gathered(self) -> usize {
         self.queries * self.dim
     }
 }
 
-/// An element-wise function between two products.
+/// An element-wise function between the two products of a feed-forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
     /// x·Φ(x), Φ the normal distribution function. Source: Hendrycks, Gimpel, arXiv:1606.08415.
     Gelu,
-    /// Its tanh form: x·sigmoid(a·(x + b·x³)), the constants [`tensor::Scalar::gelu_constants`].
+    /// The tanh form of GELU: x·sigmoid(a·(x + b·x³)), with the constants [`tensor::Scalar::gelu_constants`].
     GeluTanh,
     /// x where it is positive, else 0.
     Relu,
@@ -105,11 +105,11 @@ pub enum NormKind {
     Layer,
 }
 
-/// A kind of positions.
+/// A kind of position encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Positions {
-    /// Rotary: queries and keys are turned by angles that depend on the position.
+    /// Rotary: queries and keys are rotated by angles that depend on the position.
     Rotary(Rope),
     /// Learned: a table with this many rows is added to the embedding.
     Learned(usize),
@@ -134,19 +134,19 @@ pub struct Biases {
     pub qkv: bool,
     /// Attention's output.
     pub out: bool,
-    /// Both of the feed-forward.
+    /// Both layers of the feed-forward.
     pub mlp: bool,
 }
 
-/// Attention to the last tokens only.
+/// Sliding-window attention: each token attends to the last tokens only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Window {
-    /// Number of tokens, the token itself included.
+    /// Number of tokens in the window, the token itself included.
     pub size: usize,
-    /// Number of a sequence's first tokens that are seen besides.
+    /// Number of tokens at the start of the sequence that stay visible (attention sinks).
     pub sinks: usize,
-    /// Blocks from this one on have the window; those before see everything.
+    /// First block with the window; earlier blocks have full attention.
     pub from: usize,
 }
 
@@ -154,11 +154,11 @@ pub struct Window {
 #[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rates {
-    /// Of the embedding.
+    /// Rate on the embedding.
     pub embedding: f64,
-    /// Of attention's probabilities.
+    /// Rate on the attention probabilities.
     pub attention: f64,
-    /// Of what attention and feed-forward add to the stream.
+    /// Rate on the outputs of attention and feed-forward, before they are added to the residual stream.
     pub residual: f64,
 }
 
@@ -166,9 +166,9 @@ pub struct Rates {
 #[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Objective {
-    /// Label smoothing: a target is `1 − ε` of itself and ε of all ids alike.
+    /// Label smoothing ε: a target is `1 − ε` of itself plus ε spread evenly over all ids.
     pub smoothing: f64,
-    /// λ: λ·lse² is added for each token.
+    /// Coefficient λ of the z-loss: λ·lse² is added for each token.
     pub z: f64,
 }
 
@@ -209,11 +209,11 @@ impl Shape {
         ..Shape::LLAMA
     };
 
-    /// Returns the experts of a block, if it has experts.
+    /// Returns the experts of a block, or `None` if it has a dense feed-forward.
     pub fn experts(&self, block: usize) -> Option<Experts> {
         self.experts.filter(|experts| !experts.dense.contains(block))
     }
-    /// Returns the number of learned positions; none of a rotary model.
+    /// Returns the number of learned positions; `None` for a rotary model.
     pub fn context(&self) -> Option<usize> {
         if let Positions::Learned(n) = self.positions { Some(n) } else { None }
     }

@@ -1,7 +1,7 @@
-//! Which optimizer changes a model's parameters, and its constants.
+//! The optimizer of a model's parameters, and its constants.
 use serde::{Deserialize, Serialize};
 
-/// Which optimizer.
+/// An optimizer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -13,7 +13,7 @@ pub enum Kind {
         beta1: f64,
         /// Decay of the second moment.
         beta2: f64,
-        /// Added to the root of the second moment.
+        /// Constant added to the square root of the second moment.
         eps: f64,
         /// Weight decay.
         decay: f64,
@@ -21,20 +21,20 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name in files.
+    /// Returns the optimizer's name in files.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Sgd => "sgd",
             Kind::AdamW { .. } => "adamw",
         }
     }
-    /// How many moments it keeps of each number.
+    /// Returns the number of moments kept per parameter.
     pub fn moments(self) -> usize {
         match self {
             Kind::Sgd => 0,
             Kind::AdamW { .. } => 2,
         }
     }
-    /// `AdamW` as most transformers are trained.
+    /// `AdamW` with the constants usual for transformers.
     pub const ADAMW: Kind = Kind::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1 };
 }

@@ -1,4 +1,4 @@
-//! A model's description in words.
+//! The description of a model in words.
 use crate::{FEATURES, Heads, Shape};
 use std::fmt;
 
@@ -19,7 +19,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// "1 rank", "2 ranks", "2 batches".
+/// Formats a number with its noun: "1 rank", "2 ranks", "2 batches".
 #[must_use]
 pub fn counted(n: usize, what: &str) -> String {
     let plural = if what.ends_with("ch") { "es" } else { "s" };

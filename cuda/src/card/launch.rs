@@ -1,5 +1,4 @@
-//! The kernels that were loaded on a card, their arguments, and how they are launched: without a wait, and without a piece of memory
-//! being taken.
+//! The kernels loaded on a card, their arguments, and their launch, which neither waits nor allocates.
 use super::Card;
 use crate::driver::{CudaError, Handle, call};
 use crate::ptx::{self, Module};
@@ -7,7 +6,7 @@ use std::ffi::{CString, c_int, c_void};
 use std::ptr::null_mut;
 use std::thread;
 
-/// A kernel's name but for the number at its end, and that number; nothing for one that is of no number.
+/// A kernel's name without its dtype suffix, and the dtype; "" for a kernel without one.
 pub(crate) type KernelName = (&'static str, &'static str);
 
 pub(super) struct Kernel {
@@ -15,15 +14,15 @@ pub(super) struct Kernel {
     sizes: Vec<usize>, // bytes of each parameter
 }
 
-/// A module that was compiled, and its kernels.
+/// A compiled module and its kernels.
 struct Loaded {
     module: Handle,
     kernels: Vec<(KernelName, Kernel)>,
 }
-// SAFETY: the driver's handles may be used by any thread whose current context is theirs.
+// SAFETY: any thread may use the driver's handles if their context is current.
 unsafe impl Send for Loaded {}
 
-/// How many blocks, threads of each, and bytes of dynamic shared memory a kernel is launched with.
+/// Launch configuration: blocks, threads per block, and bytes of dynamic shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) blocks: [usize; 3],
@@ -31,21 +30,22 @@ pub(crate) struct Shape {
     pub(crate) shared: usize,
 }
 
-/// Room for an argument that is no C as it is; as many as a kernel can have.
+/// Space for the C form of an argument that is not `repr(C)` itself.
 pub(crate) type Room = [u64; 4];
+// Most arguments of a kernel.
 const MOST: usize = 16;
 
-/// An argument of a kernel: bytes as C has them.
+/// An argument of a kernel, as the bytes that C passes.
 ///
 /// # Safety
-/// What is at the address is `repr(C)` and means on the card what it means here.
+/// The bytes at the address are `repr(C)` and mean the same on the card as here.
 pub(crate) unsafe trait Argument {
-    /// Its address, which may be in the room, and how many bytes it has.
+    /// Returns the argument's address, which may be in `room`, and its bytes.
     fn bytes(&self, room: &mut Room) -> (*mut c_void, usize);
 }
 macro_rules! arguments_of {
     ($($of:ty),*) => {$(
-        // SAFETY: numbers, and structs of them that are `repr(C)`, are the same on both sides.
+        // SAFETY: scalars, and `repr(C)` structs of them, are the same on both sides.
         unsafe impl $crate::card::Argument for $of {
             fn bytes(&self, _: &mut $crate::card::Room) -> (*mut std::ffi::c_void, usize) {
                 ((&raw const *self).cast_mut().cast(), size_of::<Self>())
@@ -56,7 +56,7 @@ macro_rules! arguments_of {
 pub(crate) use arguments_of;
 arguments_of!(f32, f64, u32, u64);
 
-/// A matrix as the card copies boxes of it: `CUtensorMap`.
+/// A matrix whose tiles (boxes) the card copies itself, by TMA: `CUtensorMap`.
 #[repr(C, align(64))]
 pub(crate) struct Boxes([u64; 16]);
 arguments_of!(Boxes);
@@ -64,7 +64,8 @@ arguments_of!(Boxes);
 const DYNAMIC_SHARED: c_int = 8;
 
 impl Card {
-    /// Has the driver compile modules, each on a thread of its own, as some take seconds; and takes their kernels.
+    /// Compiles modules in the driver and adds their kernels. Each module has a thread of its own, as some
+    /// take seconds.
     pub(super) fn load(&mut self, modules: impl Iterator<Item = &'static Module>) -> Result<(), CudaError> {
         let card = &*self;
         let loaded: Vec<_> = thread::scope(|scope| {
@@ -78,7 +79,7 @@ impl Card {
         }
         Ok(())
     }
-    /// Has the driver compile a module, and finds its kernels.
+    /// Compiles a module in the driver and finds its kernels.
     fn compile(&self, module: &'static Module) -> Result<Loaded, CudaError> {
         const LOG_BUFFER: c_int = 5;
         const LOG_BYTES: c_int = 6;
@@ -88,7 +89,7 @@ impl Card {
         self.enter()?;
         let text = CString::new(module.ptx()).expect("PTX has no zero bytes");
         let mut handle = null_mut();
-        // SAFETY: the text ends with a zero; the log has as many bytes as the options say.
+        // SAFETY: the text ends with a zero byte; the log has the size that the options give.
         let status = unsafe {
             (self.driver.functions.cuModuleLoadDataEx)(
                 &raw mut handle,
@@ -116,15 +117,16 @@ impl Card {
         }
         Ok(loaded)
     }
-    /// Whether a kernel was loaded: those for newer cards are not on others.
+    /// Returns true if a kernel was loaded; kernels for newer cards are not loaded on older ones.
     pub(crate) fn has(&self, kernel: KernelName) -> bool {
         self.kernels.contains_key(&kernel)
     }
-    /// A matrix of bf16, of `cols` that lie together and `rows` so many bytes apart, for kernels that have the card copy boxes of
-    /// 64 rows and columns of it to shared memory, 16 bytes permuted by row.
+    /// Describes a bf16 matrix of `rows` and `cols` with adjacent columns and rows `bytes` apart. With the
+    /// result, kernels have the card copy boxes of 64 rows and 64 columns to shared memory, their pieces of
+    /// 16 bytes permuted by row.
     ///
     /// # Errors
-    /// The driver's: the address and the bytes are multiples of 16, and there are rows and columns.
+    /// The driver's, unless the address and `bytes` are multiples of 16 and the matrix is not empty.
     pub(crate) fn boxes(&self, at: u64, [rows, cols]: [u64; 2], bytes: u64) -> Result<Boxes, CudaError> {
         const BF16: u32 = 9;
         const RANK: u32 = 2;
@@ -159,7 +161,7 @@ impl Card {
     /// The driver's.
     ///
     /// # Panics
-    /// If the kernel takes other arguments, or there is none of this name.
+    /// If the arguments are not those of the kernel, or the kernel does not exist.
     pub(crate) fn launch(
         &self,
         kernel: KernelName,
@@ -195,7 +197,8 @@ mod tests {
     use crate::twin;
     use std::sync::OnceLock;
 
-    /// Kills: a kernel that the driver does not find, and whose name is not told; a number that is part of a name, or is none.
+    /// Kills: a kernel that the driver does not find and the error does not name; a dtype suffix that is part
+    /// of a name, or is none.
     #[test]
     fn a_kernel_that_is_not_there_is_named() {
         if let Err(reason) = twin::install() {
@@ -215,8 +218,8 @@ mod tests {
         assert_eq!([("add_f32", ""), ("add", ""), ("add", "f64")].map(|kernel| card.has(kernel)), [false; 3]);
     }
 
-    /// Kills: a thread that takes what another means for its own, or goes on with it after another library; a launch with more, fewer or
-    /// other arguments than the kernel takes.
+    /// Kills: a thread that uses another thread's current context, or goes on with it after another library;
+    /// a launch with more, fewer or other arguments than the kernel takes.
     #[test]
     fn every_thread_computes_on_the_card_that_it_means() {
         if let Err(reason) = twin::install() {

@@ -1,21 +1,22 @@
-//! Checks of `attention.cu` and `attention_backward.cu`. Lengths cross tiles of 64 rows, windows do not lie together.
+//! Checks of `attention.cu` and `attention_backward.cu`. Lengths cross tiles of 64 rows; rows of windows are
+//! not adjacent.
 use super::{F32, Matrix, On, Side, check, draw};
 use kernels::{Attend, Heads, Mask, Qkv, Segment, Softmax, Span};
 use tensor::{Device, Dropout, Real};
 
-/// Scores are sums of up to 256 products, outputs of some hundred, each rounded.
+/// Tolerances for scores of up to 256 products and outputs of some hundred terms, each rounded.
 const SLACK: f64 = 4.0;
 
-/// Rows after all spans: they hold no numbers.
+/// Rows after all spans, filled with NaN.
 const BEYOND: usize = 2;
 
-/// Queries and keys of several sequences, in calls one after the other; rows beyond the spans are padding.
+/// Queries and keys of several sequences, in calls one after the other; rows outside the spans are padding.
 struct Case {
     attend: Attend,
     calls: Vec<Vec<Span>>,
-    /// Whether spans of a call share queries.
+    /// True if spans of a call share queries.
     shared: bool,
-    /// Columns beside the heads'.
+    /// Columns beside those of the heads.
     edge: usize,
 }
 
@@ -38,25 +39,25 @@ impl Case {
     fn with(self, edge: usize, dropout: impl Into<Option<Dropout>>) -> Self {
         Self { attend: Attend { dropout: dropout.into(), ..self.attend }, edge, ..self }
     }
-    /// A matrix of heads in the midst of others.
+    /// Shape of a matrix of heads, with other columns around it.
     fn shape(&self, of: fn(&Span) -> Segment, cols: usize) -> [usize; 4] {
         let rows = self.calls.iter().flatten().map(|s| of(s).row + of(s).len).max().unwrap_or(0) + BEYOND;
         [rows, cols, cols + 2 * self.edge, self.edge]
     }
 }
 
-/// Draws for a matrix.
+/// Draws a matrix.
 fn drawn(seed: u64, [rows, _, whole, _]: [usize; 4]) -> impl Fn(usize) -> f64 {
     move |i| if i / whole < rows - BEYOND { draw(seed)(i) } else { f64::NAN }
 }
 
-/// A running softmax.
+/// Makes a running softmax.
 fn running<D: Device<Elem: Real>>([out, max, sum]: [&mut Matrix<D>; 3]) -> Softmax<'_, D> {
     Softmax { out: out.to(), max: max.to(), sum: sum.to() }
 }
 
-/// Forward, if all keys of each query are in one span; then the same carried.
-/// Then the gradients, if every query sees a key.
+/// Checks the forward pass if all keys of each query are in one span, then the same with a running softmax;
+/// then the gradients, if every query sees a key (`seen`).
 fn each<D: On>(c: &mut Side<D>, case: &Case, seen: bool) {
     let (attend, heads @ Heads { queries, keys, dim }) = (&case.attend, case.attend.heads);
     c.case = format!("{attend:?}");
@@ -76,8 +77,8 @@ fn each<D: On>(c: &mut Side<D>, case: &Case, seen: bool) {
     }
     let (mut out, mut sum) = (c.wide(query, drawn(6, query)), c.wide(numbers, |_| 0.0));
     let mut max = c.wide(numbers, |_| f64::NEG_INFINITY);
-    // Weights are rounded on tensor cores, half a tolerance of their size.
-    // Sums of up to some hundred are not yet divided.
+    // Weights are rounded on tensor cores, by half a tolerance of their size. Sums of up to some hundred
+    // terms are not yet divided.
     let rounded = 4.0 * SLACK * c.number.tolerance / F32.tolerance;
     for spans in &case.calls {
         let (spans, mut scratch) = (c.index(spans), scratch(c));
@@ -91,11 +92,11 @@ fn each<D: On>(c: &mut Side<D>, case: &Case, seen: bool) {
     if !seen {
         return;
     }
-    // Both sides are given the same output, the host's when rounded.
+    // Both sides get the same output: the host's, rounded.
     let given = c.of_host(o.read());
     let (o, mut delta) = (c.of(query, |i| given[i]), c.wide(numbers, |i| i as f64));
     check!(c.attention_delta(heads, delta.to(), o.of(), d_o.of()) => delta SLACK);
-    // They are added to what is there.
+    // Gradients are added to the values already there.
     let [mut dq, mut dk, mut dv] =
         [(8, query), (9, key), (10, key)].map(|(seed, shape)| c.of(shape, draw(seed)));
     for spans in &case.calls {
@@ -117,22 +118,22 @@ fn dropout() -> Dropout {
     Dropout::new(0.3, 1, 2, "attention")
 }
 
-/// Texts of several lengths with padding between them.
+/// Checks texts of several lengths with padding between them.
 pub(crate) fn texts<D: On>(c: &mut Side<D>) {
     let texts = || [itself(0, 70, 3), itself(72, 1, 0), itself(73, 130, 9)];
     let causal = |dim| case([4, 2, dim], Mask::Causal, texts());
     several(c, [causal(16), causal(33).with(3, dropout()), causal(64).with(8, dropout())]);
-    // Tiles of one text alone, which see all keys of other tiles.
+    // A single text of several tiles, whose queries see all keys of earlier tiles.
     several(c, [64, 128].map(|dim| case([1, 1, dim], Mask::Causal, [itself(0, 258, 1)]).with(8, None)));
 }
 
-/// From one feature to 256, in windows that are aligned and not.
+/// Checks heads of one feature to 256, in windows that are aligned and not.
 pub(crate) fn dimensions<D: On>(c: &mut Side<D>) {
     let of = |dim, edge| case([2, 1, dim], Mask::Causal, [itself(0, 66, 3)]).with(edge, None);
     several(c, [of(1, 0), of(63, 1), of(64, 0), of(65, 0), of(128, 8), of(128, 3), of(200, 4), of(256, 0)]);
 }
 
-/// One token after many, whose keys are split; in two calls, too, and through a window.
+/// Checks single tokens after many, so that keys are split; also in two calls, and through a window.
 pub(crate) fn single<D: On>(c: &mut Side<D>) {
     let at = |row: usize, position, sequence| tokens(row, 1, position, sequence);
     let of = |row: usize, position| Span { query: at(row, position, 7), key: tokens(row * 530, 530, 0, row) };
@@ -148,7 +149,7 @@ pub(crate) fn single<D: On>(c: &mut Side<D>) {
     several(c, [of(calls(), false), of(vec![calls().concat()], true)]);
 }
 
-/// Keys lie in slots of 160 rows.
+/// Checks a cache: keys lie in slots of 160 rows.
 pub(crate) fn cached<D: On>(c: &mut Side<D>) {
     let of = |(row, n, past), slot: usize, sequence| Span {
         query: tokens(row, n, past, sequence),
@@ -160,7 +161,7 @@ pub(crate) fn cached<D: On>(c: &mut Side<D>) {
     let prefill = [[3, 1, 20], [2, 2, 64]].map(|heads| case(heads, Mask::Causal, prefill()));
     let decode =
         [decode([8, 1, 24], 0), decode([4, 2, 128], 8), decode([3, 3, 65], 3), decode([2, 1, 256], 0)];
-    // A warp's last query stands where a block of keys begins.
+    // A warp's last query is where a tile of keys begins.
     let edges = [64, 128].map(|dim| case([2, 1, dim], Mask::Causal, [of((0, 100, 1), 0, 1)]).with(8, None));
     several(c, prefill.into_iter().chain(decode).chain(edges));
 }
@@ -175,7 +176,7 @@ pub(crate) fn windows<D: On>(c: &mut Side<D>) {
     several(c, windows.into_iter().enumerate().map(of));
 }
 
-/// Queries see all keys, of which there are more or fewer.
+/// Checks queries that see all keys, of which there are more or fewer than queries.
 pub(crate) fn memory<D: On>(c: &mut Side<D>) {
     let of = |heads| {
         let first = Span { query: tokens(0, 4, 0, 1), key: tokens(0, 90, 0, 1) };
@@ -183,12 +184,12 @@ pub(crate) fn memory<D: On>(c: &mut Side<D>) {
         case(heads, Mask::All, [first, second])
     };
     several(c, [of([2, 2, 5]), of([4, 1, 64]).with(8, dropout()), of([2, 1, 128]).with(8, None)]);
-    // A tile of queries of one span, all of which see all keys, of which there are fewer than come at a time.
+    // A tile of queries of one span, which see all keys: fewer than a tile of keys.
     let span = Span { query: tokens(0, 128, 0, 1), key: tokens(0, 100, 0, 1) };
     several(c, [64, 128].map(|dim| case([1, 1, dim], Mask::All, [span]).with(8, None)));
 }
 
-/// A text's begin and its end look at its keys, which come in three calls, or in one call of several spans on the same
+/// Checks the two ends of a text, whose keys come in three calls, or in one call of several spans on the same
 /// queries.
 pub(crate) fn parts<D: On>(c: &mut Side<D>) {
     let ends = [tokens(0, 80, 0, 6), tokens(80, 50, 150, 6)];
@@ -204,7 +205,7 @@ pub(crate) fn parts<D: On>(c: &mut Side<D>) {
     }
 }
 
-/// Rows that see no key: of the running softmax as at its begin, of an output no numbers.
+/// Checks rows that see no key: their running softmax stays as at its start, their output is NaN.
 pub(crate) fn nothing<D: On>(c: &mut Side<D>) {
     let spans = || {
         let early = Span { query: tokens(0, 6, 0, 1), key: tokens(0, 5, 3, 1) };

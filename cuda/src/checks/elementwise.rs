@@ -3,9 +3,10 @@ use super::{On, Side, check, draw, whole};
 use kernels::{Activation, Segment, Write};
 use tensor::{Dropout, Scalar};
 
-/// Rows, columns, columns of what they are a window of, and where it begins: rows that lie together, rows that a card reads by
-/// 16 bytes though they lie apart, rows of odd lengths, of odd places, of one number, of more than a block's threads; so much
-/// that a thread of the twin's card has three times 16 bytes of bf16, two of which it reads together.
+/// Rows, columns, columns of the whole matrix, and the first column. The rows are adjacent; apart, but
+/// readable by 16 bytes; of odd lengths; at odd columns; of one element; longer than a block has threads. The
+/// last shape gives a thread of the host twin's card three times 16 bytes of bf16, two of which it reads
+/// together.
 const SHAPES: [[usize; 4]; 9] = [
     [9, 64, 64, 0],
     [3, 24, 40, 8],
@@ -18,11 +19,11 @@ const SHAPES: [[usize; 4]; 9] = [
     [150, 1000, 1008, 8],
 ];
 
-/// Of windows whose surroundings stay.
+/// Checks windows whose surroundings must stay.
 pub(crate) fn sums<D: On>(c: &mut Side<D>) {
     for shape @ [rows, cols, wide, at] in SHAPES {
         let (mut y, row) = (c.of(shape, whole(1)), c.of([1, cols, wide, at], whole(3)));
-        let a = c.of([rows, cols, wide + 8, at], whole(2)); // lies in another way than y
+        let a = c.of([rows, cols, wide + 8, at], whole(2)); // its layout differs from y's
         let by = c.wide([rows, 1, 1, 0], whole(4));
         check!(c.add(y.to(), a.of()) => y 0.0);
         check!(c.add_row(y.to(), row.of()) => y 0.0);
@@ -33,7 +34,7 @@ pub(crate) fn sums<D: On>(c: &mut Side<D>) {
     }
 }
 
-/// Of windows into windows, as factors are packed. Kills: a square's edge cut off, or gone beyond.
+/// Checks windows into windows, as factors are packed. Kills: a tile's edge that is cut off or overrun.
 pub(crate) fn transposes<D: On>(c: &mut Side<D>) {
     for [rows, cols] in [[32, 64], [33, 31], [70, 5], [1, 40], [129, 97]] {
         let (x, mut y) =
@@ -48,7 +49,7 @@ pub(crate) fn transposes<D: On>(c: &mut Side<D>) {
     }
 }
 
-/// Few rows, and many, in parts.
+/// Checks few rows, and many, in parts.
 pub(crate) fn sums_of_rows<D: On>(c: &mut Side<D>) {
     for [rows, cols] in [[1, 1], [7, 64], [30, 33], [256, 3], [257, 70], [1000, 5], [17_000, 2]] {
         let x = c.of([rows, cols, cols + 2, 2], whole(1));
@@ -57,8 +58,8 @@ pub(crate) fn sums_of_rows<D: On>(c: &mut Side<D>) {
     }
 }
 
-/// Where they bend, and far from there; h may have more rows. The functions are within some 2 steps of f32 of f64's, and the
-/// derivatives within 4.
+/// Checks activations where they bend, and far from there; h may have more rows. The functions are within
+/// about 2 units of f32 of f64's, and the derivatives within 4.
 pub(crate) fn activations<D: On>(c: &mut Side<D>) {
     for f in [Activation::Gelu, Activation::GeluTanh, Activation::Relu] {
         c.case = format!("{f:?}");
@@ -85,7 +86,8 @@ pub(crate) fn swiglu<D: On>(c: &mut Side<D>) {
     }
 }
 
-/// More segments than a warp has threads, some without tokens, not by row; rows 90 and on are padding.
+/// Tokens in more segments than a warp has threads, some segments empty, not ordered by row; rows from 90 on
+/// are padding.
 fn tokens() -> Vec<Segment> {
     let part = |row, len, position, sequence| Segment { row, len, position, sequence };
     let mut all: Vec<_> = (0..40).map(|i| part(i, 1, 3 * i, 70_000 + i)).collect();
@@ -93,8 +95,8 @@ fn tokens() -> Vec<Segment> {
     all
 }
 
-/// Masks bit for bit. Kills: a row for a position, a sequence without its number, a feature counted from elsewhere, hashes of 32
-/// bits, padding that is touched.
+/// Checks masks bit for bit. Kills: a row taken for a position, a sequence without its number, a feature
+/// counted from elsewhere, hashes of 32 bits, padding that is touched.
 pub(crate) fn dropout<D: On>(c: &mut Side<D>) {
     let tokens = c.index(&tokens());
     for (rate, [first, rows]) in
@@ -111,7 +113,8 @@ pub(crate) fn dropout<D: On>(c: &mut Side<D>) {
     }
 }
 
-/// Even and odd dims, heads whose halves are read by 16 bytes and others, more heads than a block takes at once.
+/// Checks even and odd dims, heads whose halves can be read by 16 bytes and others, more heads than a block
+/// takes at once.
 pub(crate) fn rotations<D: On>(c: &mut Side<D>) {
     let part = |(row, len, position, sequence)| Segment { row, len, position, sequence };
     let tokens = c.index(&[(0, 3, 4, 7), (3, 0, 0, 8), (3, 4, 0, 2)].map(part));
@@ -121,12 +124,12 @@ pub(crate) fn rotations<D: On>(c: &mut Side<D>) {
             [[0, 0], [16, 8], [3, 1]].into_iter().flat_map(|at| [(at, false), (at, true)])
         {
             let mut x = c.of([9, cols, cols + more, at], draw(2));
-            check!(c.rotate(x.to(), table.of(), &tokens, dim, back) => x 2.0); // of sums up to some 8
+            check!(c.rotate(x.to(), table.of(), &tokens, dim, back) => x 2.0); // of sums up to about 8
         }
     }
 }
 
-/// What a rank without a share holds: a card changes nothing.
+/// Checks matrices without elements, as a rank without a local part has: a card changes nothing.
 pub(crate) fn nothing<D: On>(c: &mut Side<D>) {
     let tokens = c.index::<Segment>(&[]);
     for [rows, cols] in [[0, 4], [3, 0]] {

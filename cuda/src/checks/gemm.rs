@@ -1,4 +1,4 @@
-//! Checks of products: whole numbers, so that every sum is exact.
+//! Checks of products: integers, so that every sum is exact.
 use super::{BF16, F32, Matrix, On, Side, check, compare, whole};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
@@ -16,7 +16,7 @@ struct Factors<D: Device> {
 }
 
 impl<D: On> Factors<D> {
-    /// The windows begin in this column; where that is a multiple of 8, so are the numbers of a row.
+    /// Makes factors in windows that begin in column `first`; if that is a multiple of 8, rows are aligned.
     fn new(c: &mut Side<D>, seed: usize, size @ [m, n, k]: [usize; 3], layout: usize, first: usize) -> Self {
         c.case = format!("{size:?}, layout {layout}, from column {first}");
         let of = |seed, rows, cols: usize, turned| {
@@ -27,12 +27,12 @@ impl<D: On> Factors<D> {
         let (a, b) = (of(seed, m, k, layout & 1 > 0), of(seed + 50, k, n, layout & 2 > 0));
         Self { a, b, size, layout }
     }
-    /// A and B.
+    /// Returns A and B.
     fn of(&self) -> [View<'_, D>; 2] {
         [(&self.a, 1), (&self.b, 2)].map(|(x, bit)| if self.layout & bit > 0 { x.of().t() } else { x.of() })
     }
-    /// What the product is written to, of its numbers and of wide ones, and how.
-    /// Its windows are aligned where the rows are.
+    /// Makes the outputs, narrow and wide, and how they are written. Their windows are aligned where the rows
+    /// are.
     fn to(&self, c: &Side<D>) -> (Matrix<D>, Matrix<D::Wide>, Write) {
         let ([m, n, _], write) =
             (self.size, if self.layout.is_multiple_of(3) { Write::Add } else { Write::Set });
@@ -40,7 +40,8 @@ impl<D: On> Factors<D> {
     }
 }
 
-/// Of windows of all four layouts, set and added to; narrow, wide and packed. Sizes are no multiples of anything.
+/// Checks windows of all four layouts, set and added to; narrow, wide and packed. Sizes are no multiples of
+/// anything.
 pub(crate) fn products<D: On>(c: &mut Side<D>) {
     for (at, size) in [[37, 29, 45], [1, 70, 33], [5, 3, 0], [0, 4, 4], [4, 0, 4]].into_iter().enumerate() {
         for layout in 0..4 {
@@ -57,13 +58,14 @@ pub(crate) fn products<D: On>(c: &mut Side<D>) {
     }
 }
 
-/// Every way to compute a product.
+/// Checks every way to compute a product.
 pub(crate) fn by_every_rung(gpu: &Gpu) -> Result<(), String> {
     compare::<Cuda<f32>>(gpu, F32, rungs, |c| sizes(c, by_host))?;
     compare::<Cuda<Bf16>>(gpu, BF16, rungs, |c| sizes(c, by_host))
 }
 
-/// Aligned windows and others, tiles that are not full, several tiles each way, few steps and many, few rows.
+/// Runs `each` on aligned windows and others, partial tiles, several tiles each way, few steps and many, few
+/// rows.
 fn sizes<D: On>(c: &mut Side<D>, mut each: impl FnMut(&mut Side<D>, &Factors<D>)) {
     let sizes = [[130, 264, 200], [20, 70, 33], [9, 64, 0], [4, 72, 264], [1, 40, 1032], [7, 33, 24]];
     for (at, size) in sizes.into_iter().enumerate() {
@@ -82,11 +84,11 @@ fn by_host(c: &mut Side<Cpu<f64>>, factors: &Factors<Cpu<f64>>) {
     c.of_host(wide.read());
 }
 
-/// Every rung that is for such windows.
+/// Checks every rung that can compute such windows.
 fn rungs<D: On<Place = Gpu, Elem: Scalar<Wide = f32>>>(c: &mut Side<D>) {
     let mut tried = [false; Rung::ALL.len()];
     sizes(c, |c, factors| {
-        // Other rungs take long on one row, for what they would say.
+        // Other rungs take long on one row, and would show nothing new.
         let suits = |rung: &Rung| factors.size[0] > 1 || matches!(rung, Rung::Few);
         let now = by_rungs(c, factors, suits);
         tried.iter_mut().zip(now).for_each(|(tried, now)| *tried |= now);
@@ -98,7 +100,7 @@ fn rungs<D: On<Place = Gpu, Elem: Scalar<Wide = f32>>>(c: &mut Side<D>) {
     }
 }
 
-/// C (+)= A·B by each of these rungs, if it is for these factors; which were.
+/// Computes C (+)= A·B by each of these rungs that can; returns which did.
 fn by_rungs<D: On<Place = Gpu, Elem: Scalar<Wide = f32>>>(
     c: &mut Side<D>,
     factors: &Factors<D>,
@@ -123,7 +125,7 @@ fn by_rungs<D: On<Place = Gpu, Elem: Scalar<Wide = f32>>>(
     })
 }
 
-/// One product of Hopper's own.
+/// Checks one product of Hopper's own.
 #[cfg(test)]
 pub(super) fn on_hopper(gpu: &Gpu) -> Result<(), String> {
     fn factors<D: On>(c: &mut Side<D>) -> Factors<D> {

@@ -3,21 +3,22 @@ use super::{On, Side, check, draw, whole};
 use kernels::{LossTerms, Slice};
 use tensor::{IGNORED, mix};
 
-/// So many ids below `most`; some are ignored.
+/// Draws `n` ids below `most`; some are ignored.
 fn drawn(n: usize, most: usize) -> Vec<u32> {
     let id = |i: usize| if i % 11 == 5 { IGNORED } else { (mix(i as u64) % most as u64) as u32 };
     (0..n).map(id).collect()
 }
 
-/// Columns, columns of what they are a window of, and where it begins.
+/// Columns, columns of the whole matrix, and the first column.
 const SHAPES: [[usize; 3]; 5] = [[64, 64, 0], [24, 40, 8], [61, 70, 3], [1, 4, 2], [1100, 1104, 0]];
 
-/// Every shape with slices that begin at 0 and elsewhere.
+/// Returns every shape with vocabulary shards that begin at 0 and elsewhere.
 fn sliced(elsewhere: usize) -> impl Iterator<Item = ([usize; 3], usize)> {
     SHAPES.into_iter().flat_map(move |shape| [(shape, 0), (shape, elsewhere)])
 }
 
-/// Ids of elsewhere, on both sides, and ignored ones become zeros; y has a row more.
+/// Checks ids of other vocabulary shards, on both sides, and ignored ones: they give zeros. y has one row
+/// more.
 pub(crate) fn embed<D: On>(c: &mut Side<D>) {
     for ([cols, wide, at], first) in sliced(7) {
         let (all, slice) = (c.words(&drawn(50, 30)), Slice { first, len: 13 });
@@ -26,8 +27,8 @@ pub(crate) fn embed<D: On>(c: &mut Side<D>) {
     }
 }
 
-/// Sums bit for bit as f32 gives them in the order of the tokens: ids that are there once, often, more often than a block holds,
-/// and not at all; more of the table's rows than blocks.
+/// Checks sums bit for bit as f32 gives them in the order of the tokens. Ids occur once, often, more often
+/// than a block holds, and not at all; the table has more rows than there are blocks.
 pub(crate) fn embed_backward<D: On>(c: &mut Side<D>) {
     let often: Vec<u32> = (0..5000).map(|i| if i % 5 > 0 { 2 } else { i }).collect();
     let lists = [
@@ -55,7 +56,7 @@ pub(crate) fn embed_backward<D: On>(c: &mut Side<D>) {
     }
 }
 
-/// Of slices at odd places, of one without columns; targets here, elsewhere, and ignored.
+/// Checks vocabulary shards at odd places, and one without columns; targets here, elsewhere, and ignored.
 pub(crate) fn sums<D: On>(c: &mut Side<D>) {
     for ([cols, wide, at], first) in sliced(9).chain([([0, 3, 1], 0), ([0, 3, 1], 9)]) {
         let (targets, slice) = (c.words(&drawn(40, cols + 20)), Slice { first, len: cols });
@@ -65,7 +66,7 @@ pub(crate) fn sums<D: On>(c: &mut Side<D>) {
         let m = c.wide([40, 1, 2, 1], |i| 2.0 + (i % 5) as f64 / 4.0);
         for sums in [&mut two, &mut three] {
             check!(c.row_sums(sums.to(), logits.of(), m.of(), &targets, slice));
-            c.close("sums of logits", sums, 4.0); // of some hundreds
+            c.close("sums of logits", sums, 4.0); // of some hundreds of terms
         }
     }
 }
@@ -79,7 +80,7 @@ const TERMS: [LossTerms; 5] = [
     LossTerms { mean_over: 0, ..PLAIN },
 ];
 
-/// Fewer rows than threads, and more; none.
+/// Checks fewer rows than threads, and more, and none.
 pub(crate) fn cross_entropy<D: On>(c: &mut Side<D>) {
     for (terms, rows) in TERMS.iter().flat_map(|terms| [0, 1, 40, 1500].map(|rows| (terms, rows))) {
         let targets = c.words(&drawn(rows, 70));
@@ -104,7 +105,7 @@ pub(crate) fn cross_entropy_backward<D: On>(c: &mut Side<D>) {
     }
 }
 
-/// Also of more numbers than are at hand, and of none. Whole numbers over a power of two are exact.
+/// Checks means over more elements than are here, and over none. Integers over a power of two are exact.
 pub(crate) fn mean_square<D: On>(c: &mut Side<D>) {
     let shapes = SHAPES.into_iter().flat_map(|shape| [9, 200, 0].map(|rows| (rows, shape)));
     for ((rows, [cols, wide, at]), numbers) in shapes.flat_map(|shape| [0, 32, 4096].map(|n| (shape, n))) {

@@ -6,8 +6,8 @@ use crate::gpu::Gpu;
 use crate::launches::Launches;
 use tensor::{Device, View, ViewMut, mix};
 
-/// Rows, columns, columns of what they are a window of, and where it begins: as those of `elementwise`, and more rows than
-/// blocks, columns for which shared memory has no room, no rows at all.
+/// Rows, columns, columns of the whole matrix, and the first column: as in `elementwise`, and more rows than
+/// blocks, more columns than fit in shared memory, no rows at all.
 const SHAPES: [[usize; 4]; 9] = [
     [9, 64, 64, 0],
     [3, 24, 40, 8],
@@ -35,8 +35,8 @@ fn rms_by<D: On>(c: &mut Side<D>, compute: impl Fn(&D, ViewMut<D>, ViewMut<D::Wi
     }
 }
 
-/// The kernel that is written by hand, where there is a card.
-/// It gives what the compiled one gives, but for the order of sums.
+/// Checks the kernel written by hand, if there is a card. Its results are those of the compiled one, but for
+/// the order of sums.
 pub(crate) fn by_hand(gpu: &Gpu) -> Result<(), String> {
     const KERNEL: KernelName = ("rms_norm_by_hand", "");
     let launch = |c: &mut Side<Cuda<f32>>| {
@@ -45,17 +45,17 @@ pub(crate) fn by_hand(gpu: &Gpu) -> Result<(), String> {
     if gpu.card().has(KERNEL) { compare(gpu, F32, launch, rms) } else { Ok(()) }
 }
 
-/// How many roundings a sum over rows may have: some for each of the steps in which few numbers are added.
+/// Tolerances for the roundings of a sum over rows: some for each stage that adds a few values.
 fn sums(rows: usize) -> f64 {
     1.0 + (rows as f64).sqrt() / 2.0
 }
 
-/// A mean of some deviations, which a difference of two large sums would lose.
+/// Draws values around a mean of some deviations, which a difference of two large sums would lose.
 fn far(i: usize) -> f64 {
     8.0 + (mix(1 << 40 | i as u64) % 64) as f64 / 16.0
 }
 
-/// Every shape without a skip, and with one that lies in another way than the rest.
+/// Returns every shape without a skip connection, and with one of another layout.
 fn skips() -> impl Iterator<Item = ([usize; 4], Option<[usize; 4]>)> {
     SHAPES.into_iter().flat_map(|[rows, cols, whole, at]| {
         let odd = 3 * (rows % 2);

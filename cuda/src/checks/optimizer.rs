@@ -2,20 +2,21 @@
 use super::{On, Side, check, draw, whole};
 use kernels::AdamW;
 
-/// Whole numbers: together, in a window, one row, a few, none. It adds to what is there.
+/// Checks integers: contiguous, in a window, one row, a few, none. The kernel adds to the value already
+/// there.
 pub(crate) fn norms<D: On>(c: &mut Side<D>) {
     let mut sum = c.of([2, 3, 3, 0], |i| i as f64);
     for (rows, cols, first, take) in
         [(3, 3, 0, 3), (40, 13, 0, 13), (40, 13, 2, 9), (1, 50, 3, 46), (0, 8, 0, 8), (1, 2, 0, 2)]
     {
-        // Of bf16 all sums stay below 257, the least whole number that it has not.
+        // In bf16 all sums stay below 257, the smallest integer that it cannot represent.
         let few = |i| f64::from(u8::from(i % 11 == 4)) * (1 + i % 2) as f64;
         let x = c.of([rows, take, cols, first], few);
         check!(c.add_norm2(sum.part_mut([1, 2, 1, 1]), x.of()) => sum 0.0);
     }
 }
 
-/// Of more numbers than all threads take at once, twice over.
+/// Checks a sum of more elements than all threads take at once, twice over.
 pub(crate) fn many_blocks<D: On>(c: &mut Side<D>) {
     let x = c.of([301, 1031, 1031, 0], draw(1));
     let [first, second] = [(); 2].map(|()| {
@@ -26,7 +27,7 @@ pub(crate) fn many_blocks<D: On>(c: &mut Side<D>) {
     c.close("whether the same sum has the same bits", &vec![f64::from(first == second)], 0.0);
 }
 
-/// Norms above the limit, below it, none, and one that is no number.
+/// Checks norms above the limit, below it, zero, and NaN.
 pub(crate) fn clips<D: On>(c: &mut Side<D>) {
     let norms = c.of([1, 5, 5, 0], |i| [4.0, 0.25, 0.0, 3.0, f64::NAN][i]);
     let mut factors = c.of([1, 5, 5, 0], |_| 9.0);
@@ -37,7 +38,7 @@ pub(crate) fn clips<D: On>(c: &mut Side<D>) {
 }
 
 const ALL: [usize; 4] = [7, 13, 13, 0];
-/// Windows of these: row and column where they begin, and how much of 7·13 they are. The first lies together.
+/// Windows of these: first row and column, rows and columns of 7·13. The first is contiguous.
 const WINDOWS: [[usize; 4]; 3] = [[0, 0, 7, 13], [1, 3, 5, 9], [0, 1, 7, 12]];
 
 pub(crate) fn steps_of_sgd<D: On>(c: &mut Side<D>) {
@@ -50,7 +51,7 @@ pub(crate) fn steps_of_sgd<D: On>(c: &mut Side<D>) {
     }
 }
 
-/// Three steps. The constants are exact in f32, so that all that differs is the rounding of each operation.
+/// Checks three steps. The constants are exact in f32, so only the rounding of each operation differs.
 pub(crate) fn steps_of_adamw<D: On>(c: &mut Side<D>) {
     let factor = c.wide([1, 1, 1, 0], |_| 0.5);
     for (at, with_master) in WINDOWS.into_iter().flat_map(|at| [(at, false), (at, true)]) {

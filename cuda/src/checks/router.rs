@@ -3,7 +3,7 @@ use super::{On, Side, check, draw};
 use kernels::{RouterBalance, RouterNoise, RouterTerms, Segment};
 use tensor::{Index, Noise, mix};
 
-/// Every way to score and to choose.
+/// Returns every way to score and to choose.
 fn terms(chosen: usize, groups: Option<[usize; 2]>) -> impl Iterator<Item = RouterTerms> {
     let each = move |way| RouterTerms {
         chosen,
@@ -15,7 +15,7 @@ fn terms(chosen: usize, groups: Option<[usize; 2]>) -> impl Iterator<Item = Rout
     (0..4).map(each)
 }
 
-/// Sequences that begin in their middle; some tokens of which the rows at hand are not the first.
+/// Tokens of sequences that begin in their middle; some come before the first row at hand.
 const TOKENS: [Segment; 4] = {
     const fn part(row: usize, len: usize, position: usize, sequence: usize) -> Segment {
         Segment { row, len, position, sequence }
@@ -23,7 +23,8 @@ const TOKENS: [Segment; 4] = {
     [part(0, 3, 4, 7), part(3, 4, 0, 2), part(7, 1, 9, 3), part(8, 5, 2, 0)]
 };
 
-/// With and without bias, noise and groups, of fewer experts than a warp has lanes, and of more.
+/// Checks choices with and without bias, noise and groups, of fewer experts than a warp has lanes, and of
+/// more.
 pub(crate) fn choices<D: On>(c: &mut Side<D>) {
     let (tokens, noise) = (c.index(&TOKENS), Noise::new(0.5, 1, 2, "here"));
     let sizes = [
@@ -48,7 +49,7 @@ pub(crate) fn choices<D: On>(c: &mut Side<D>) {
     }
 }
 
-/// Few different scores, among them both zeros, infinities and none.
+/// Checks few distinct scores, among them both zeros, infinities and NaN.
 pub(crate) fn ties<D: On>(c: &mut Side<D>) {
     let few = [0.0, -0.0, 1.0, f64::NAN, f64::NEG_INFINITY, f64::INFINITY, -1.0];
     for special in [3, 7] {
@@ -60,13 +61,13 @@ pub(crate) fn ties<D: On>(c: &mut Side<D>) {
     }
 }
 
-/// Lists of so many experts for every row: no two of a row are the same.
+/// Makes lists of `k` distinct experts for every row.
 fn some_experts<D: On>(c: &Side<D>, [rows, experts, k]: [usize; 3]) -> Index<D::Place> {
     let list: Vec<u32> = (0..rows * k).map(|i| ((i / k * 5 + i % k * 3) % experts) as u32).collect();
     c.words(&list)
 }
 
-/// Rows, experts, and how many of them are chosen.
+/// Rows, experts, and experts chosen per row.
 const SIZES: [[usize; 3]; 5] = [[9, 7, 2], [6, 70, 8], [1, 40, 33], [0, 4, 1], [5, 6, 1]];
 
 pub(crate) fn gates<D: On>(c: &mut Side<D>) {
@@ -80,7 +81,7 @@ pub(crate) fn gates<D: On>(c: &mut Side<D>) {
     }
 }
 
-/// Rows from the middle of the tokens, more than there are tokens for, none.
+/// Checks rows from the middle of the tokens, more rows than tokens, and none.
 pub(crate) fn losses<D: On>(c: &mut Side<D>) {
     let (tokens, weights) = (c.index(&TOKENS), c.of([4, 39, 41, 1], draw(1)));
     let z = c.of([1, 1, 2, 1], |i| 0.25 * i as f64);
@@ -93,7 +94,7 @@ pub(crate) fn losses<D: On>(c: &mut Side<D>) {
     }
 }
 
-/// With and without a loss. Of one gate, which is always the same, the gradient is exact.
+/// Checks gradients with and without a loss. A single normalized gate is constant, so its gradient is exact.
 pub(crate) fn gradients<D: On>(c: &mut Side<D>) {
     let (tokens, z) = (c.index(&TOKENS), c.wide([1, 1, 1, 0], |_| 0.125));
     for size @ [rows, experts, k] in SIZES {

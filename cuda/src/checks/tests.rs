@@ -35,8 +35,8 @@ pub(crate) fn called(kernel: &'static str) {
     CALLED.with_borrow_mut(|all| all.insert(kernel));
 }
 
-/// The checks of a family, with blocks and threads in both orders, which must give the same bits. A child that was told so takes
-/// the first alone.
+/// Runs the checks of a family, with blocks and threads in both orders, which must give the same bits. A
+/// child process with `QUICK` set runs the first order only.
 fn all_of<'a>(family: impl IntoIterator<Item = &'a Check<Gpu>>) {
     let _alone = alone();
     if let Err(reason) = twin::install() {
@@ -97,7 +97,8 @@ fn child(family: &str, variables: &[(&str, &str)]) -> Output {
     command.envs(variables.iter().copied()).output().unwrap()
 }
 
-/// A source, what stands there, what stands there where the bug may be (`BUG`: it is), and the family whose checks must fail.
+/// A source, its right text, the same text where the bug may be (`BUG`: it is), and the family whose checks
+/// must fail.
 const BUGS: [[&str; 4]; 9] = [
     // A missing barrier: a warp reads what others have not written yet.
     [
@@ -154,7 +155,8 @@ const BUGS: [[&str; 4]; 9] = [
     ],
 ];
 
-/// A copy of the twin's sources in which a variable says which of the bugs is there: it is compiled once for all.
+/// Makes a copy of the twin's sources in which a variable selects one of the bugs: it is compiled once for
+/// all.
 fn with_bugs() -> tempfile::TempDir {
     let (home, copy) = (Path::new(env!("CARGO_MANIFEST_DIR")), tempfile::tempdir().unwrap());
     for folder in ["kernels", "twin"] {
@@ -203,7 +205,8 @@ fn planted_bugs_of_kernels_die() {
     }
 }
 
-/// Kills: a kernel that reads or writes outside of its memory. `AddressSanitizer` has its library loaded first.
+/// Kills: a kernel that reads or writes outside of its memory. `AddressSanitizer` has its library loaded
+/// first.
 #[test]
 fn kernels_stay_inside_their_memory() {
     let Some(library) = twin::sanitizer() else {
@@ -222,7 +225,8 @@ fn kernels_stay_inside_their_memory() {
     }
 }
 
-/// All tests of this crate where no C++ compiler is found. Kills: one that passes without a word, though it could try nothing.
+/// Runs all tests of this crate without a C++ compiler. Kills: a test that passes without a word, though it
+/// could try nothing.
 #[test]
 fn tests_without_a_compiler_say_so() {
     let folder = tempfile::tempdir().unwrap();

@@ -4,8 +4,8 @@ use tensor::mix;
 
 const SPECIAL: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
 
-/// Number `i`, in column `j`, of a kind of rows: draws, rising, falling, few different ones, all equal, both zeros, with numbers
-/// that are none.
+/// Returns element `i`, in column `j`, of a kind of rows: draws, rising, falling, few distinct values, all
+/// equal, both zeros, or few values with NaN and infinities.
 fn number(kind: u64, i: usize, j: usize) -> f64 {
     let hash = mix(mix(kind) ^ i as u64);
     let few = (hash % 5) as f64 - 2.0;
@@ -21,7 +21,7 @@ fn number(kind: u64, i: usize, j: usize) -> f64 {
     }
 }
 
-/// Values bit for bit and columns, of windows of rows of all kinds and many lengths.
+/// Checks values bit for bit and columns, in windows of rows of all kinds and many lengths.
 pub(crate) fn first_of_rows<D: On>(c: &mut Side<D>) {
     let lengths = [(1, 1), (2, 1), (7, 3), (33, 33), (130, 64), (300, 7), (1100, 50), (1500, 1500)];
     for (kind, (cols, k)) in (0..7).flat_map(|kind| lengths.map(|length| (kind, length))) {

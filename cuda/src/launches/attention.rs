@@ -6,7 +6,7 @@ use crate::gpu::Gpu;
 use kernels::{Attend, Heads, Mask, Qkv, Softmax};
 use tensor::{Index, Scalar};
 
-/// What is attended, as kernels see it: `Attend` of `attention.cuh`.
+/// The attention's parameters in the kernels' layout: `Attend` of `attention.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Attended {
@@ -46,48 +46,48 @@ impl From<&Attend> for Attended {
     }
 }
 
-/// Rows of a tile.
+/// Rows per tile.
 const TILE: usize = 64;
 
-/// A block of tiles for every so many rows and each head.
+/// One block per tile of rows and head.
 fn tiles(rows: usize, heads: usize) -> Shape {
     Shape { blocks: [rows.div_ceil(TILE), heads, 1], threads: 256, shared: 3 * TILE * (TILE + 4) * 4 }
 }
 
-/// How many features a head may have of which there is a kernel of its own.
+/// Widths of kernels: the largest number of features of a head that each takes.
 const WIDTHS: [usize; 3] = [64, 128, 256];
 
-/// How many features heads have of which there are kernels for Hopper cards.
+/// Numbers of features of a head that Hopper kernels take.
 const TILED_ON_HOPPER: [usize; 2] = [64, 128];
 
-/// A kernel's names by these widths.
+/// Names of a kernel by these widths.
 macro_rules! by_width {
     ($kernel:literal) => {
         [concat!($kernel, "_64"), concat!($kernel, "_128"), concat!($kernel, "_256")]
     };
 }
 
-/// A block of eight warps that multiply, and one that has the card copy for them.
+/// Blocks of eight warps that multiply, and four more, one of which starts the card's copies for them.
 fn block_on_hopper(blocks: [usize; 2], shared: usize) -> Shape {
     let [x, y] = blocks;
     Shape { blocks: [x, y, 1], threads: 384, shared }
 }
 
-/// A warp for each row and head.
+/// One warp per row and head.
 fn warps(gpu: &Gpu, n: usize) -> Shape {
     let most = gpu.card().about.processors * 64;
     Shape { blocks: [(n * 32).div_ceil(THREADS).min(most), 1, 1], threads: THREADS, shared: 0 }
 }
 
-/// Where a softmax goes: (o, out, max, sum).
+/// Outputs of a softmax: (o, out, max, sum).
 type Results = [Window; 4];
 
-/// Query heads that a block of single rows takes together.
+/// Query heads per block in kernels of single rows.
 const TOGETHER: usize = 4;
-/// Blocks of single rows that keep a card busy: where there are fewer, keys are split.
+/// Blocks of single rows that keep a card busy. With fewer, keys are split.
 const BUSY: usize = 512;
 
-/// A block for each row, up to four heads and part of the keys, of which a span has about so many.
+/// One block per row, up to four heads, and part of the keys; a span has about `keys` keys.
 fn by_rows(heads: Heads, rows: usize, keys: usize, scratch: usize) -> (usize, Shape) {
     let across = heads.keys * (heads.queries / heads.keys).div_ceil(TOGETHER);
     let fit = scratch / (rows * heads.queries * (heads.dim + 2)).max(1);
@@ -96,14 +96,16 @@ fn by_rows(heads: Heads, rows: usize, keys: usize, scratch: usize) -> (usize, Sh
     (splits, Shape { blocks: [rows * splits, across, 1], threads: 128, shared })
 }
 
-/// A block of 128 rows of its own; two times 32 of the other side, with two numbers each.
+/// One block per 128 rows. Shared memory holds two tiles of them, and two stages of two tiles of 32 rows of
+/// the other side, with two values per row.
 fn backward_on_cores(rows: usize, heads: usize, dim: usize) -> Shape {
     let (width, threads) = if dim <= 64 { (64, 128) } else { (128, 256) };
     let shared = (2 * 128 + 4 * 32) * width * 2 + 4 * 32 * 4;
     Shape { blocks: [rows.div_ceil(128), heads, 1], threads, shared }
 }
 
-/// Where single rows look at many keys, a running softmax for each part of them; else one number that nobody uses.
+/// Returns the scratch elements of attention: a running softmax for each part of the keys, if single rows
+/// attend to many keys, else one unused element.
 pub(crate) fn attention_scratch(heads: Heads, keys: usize) -> usize {
     let fan = heads.queries / heads.keys;
     if keys < 512 { 1 } else { BUSY * TOGETHER.min(fan) * (heads.dim + 2) }
@@ -111,14 +113,14 @@ pub(crate) fn attention_scratch(heads: Heads, keys: usize) -> usize {
 
 #[allow(clippy::too_many_arguments)] // as the kernels
 impl<S: Scalar<Wide = f32>> Launches<'_, S> {
-    /// The narrowest kernel for so many features.
+    /// Returns the narrowest kernel that takes this number of features.
     fn wide_enough(&self, kernel: [&'static str; 3], dim: usize) -> &'static str {
         let wide = WIDTHS.into_iter().zip(kernel).filter(|&(width, _)| dim <= width);
         wide.map(|(_, name)| name).find(|name| self.has(name)).expect("one for 256 features")
     }
 
-    /// The kernel on tensor cores, if there is one of this number: for up to 128 features in rows whose pieces of 16 bytes are
-    /// aligned; `to` are outputs, whose pairs are.
+    /// Returns the kernel on tensor cores, if there is one of this dtype. It takes up to 128 features, in
+    /// rows of `from` whose pieces of 16 bytes are aligned, and in outputs `to` whose pairs are.
     fn on_cores(
         &self,
         kernel: [&'static str; 3],
@@ -138,7 +140,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         (fits && self.has(name)).then_some(name)
     }
 
-    /// The softmax over these spans.
+    /// Launches the softmax over these spans.
     fn forward(
         &self,
         (attend, spans): (&Attend, &Index<Gpu>),
@@ -218,7 +220,8 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         self.launch("attention_delta", shape, &[&delta, &o, &d_o, &(heads.dim as u32)]);
     }
 
-    /// Two passes: the gradients of keys and values, where each block has some of their rows, and those of queries.
+    /// Makes two passes: the gradients of keys and values, where each block owns some of their rows; then
+    /// those of queries.
     pub(crate) fn attention_backward(
         &self,
         attend: &Attend,
@@ -238,7 +241,8 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         let both =
             (on_hopper(by_width!("attention_hopper_keys")), on_hopper(by_width!("attention_hopper_queries")));
         if let (Some(of_keys), Some(of_queries)) = both {
-            // Two tiles of 128 rows of its own; two stages of two of so many rows of the other side, with two numbers each; barriers.
+            // Two tiles of 128 rows of its own; two stages of two tiles of `aside` rows of the other side,
+            // with two values per row; barriers.
             let shared = |aside: usize| (2 * 128 + 4 * aside) * dim * 2 + 4 * aside * 4 + 5 * 8;
             let tiles = |rows: usize| rows.div_ceil(128);
             let [map_of_q, map_of_k, map_of_v, map_of_d_o] = from.map(|x| boxes(self.0, &x));

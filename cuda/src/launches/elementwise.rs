@@ -6,7 +6,7 @@ use kernels::Activation;
 use tensor::{Dropout, Index, Scalar};
 
 impl<S: Scalar<Wide = f32>> Launches<'_, S> {
-    /// y = x, whatever their strides.
+    /// Copies y = x, for any strides.
     pub(crate) fn gather(&self, y: Out<S>, x: In<S>) {
         if x.col_stride() == 1 {
             return self.copy(y, x);
@@ -21,7 +21,8 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         self.map("copy", &x, &[&y, &x]);
     }
 
-    /// A kernel whose threads go over the elements of a matrix: each has some, at least 16 bytes of them, where rows lie so.
+    /// Launches a kernel over the elements of a matrix: each thread has several, at least 16 bytes of them if
+    /// the layout of rows allows.
     fn map(&self, kernel: &'static str, over: impl Into<Window>, arguments: &[&dyn Argument]) {
         self.launch(kernel, each(self.0, over.into().len().div_ceil(4)), arguments);
     }
@@ -46,7 +47,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         self.map("scale_rows", &y, &[&y, &by]);
     }
 
-    /// In parts, where there are many rows: what each adds up lies beside the others' until they are added, too.
+    /// Sums in parts if there are many rows; the parts' sums go to scratch memory and are added last.
     pub(crate) fn add_rows(&self, sum: Out<f32>, x: In<S>) {
         const TOGETHER: usize = 256; // rows of a part, at least
         let parts = x.rows().div_ceil(TOGETHER).min(64);
@@ -69,7 +70,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         self.launch("rotate", across(&x), &arguments);
     }
 
-    /// The activation is a number of the `enum` of `elementwise.cu`, which has the same order.
+    /// Passes the activation as its number in the `enum` of `elementwise.cu`, which has the same order.
     pub(crate) fn activate(&self, h: Out<S>, x: In<S>, f: Activation) {
         self.map("activate", &x, &[&h, &x, &(f as u32)]);
     }

@@ -1,4 +1,4 @@
-//! Launches of products: of all ways to compute one that the card has, the fastest that fits.
+//! Launches of products: the fastest of the card's kernels that fits.
 use super::{In, Launches, Out, Window, boxes, each};
 use crate::card::Shape;
 use crate::device::Cuda;
@@ -11,7 +11,7 @@ use tensor::{Scalar, Tensor};
 pub(crate) enum Rung {
     /// Few rows: `gemm_few.cu`.
     Few,
-    /// Copies and products of Hopper's own: `gemm_hopper.cu`.
+    /// Hopper's own asynchronous copies and products: `gemm_hopper.cu`.
     Hopper,
     /// Tensor cores: `gemm_tensor.cu`.
     Tensor,
@@ -20,55 +20,55 @@ pub(crate) enum Rung {
     Naive,
 }
 
-/// Products of at most so many rows have kernels of their own: those of `gemm_few.cu`, by how B's numbers lie.
+/// Kernels for products of at most this number of rows, from `gemm_few.cu`, by the layout of B.
 const FEW: [(u32, [&str; 2]); 3] = [
     (1, ["gemm_by_rows_1", "gemm_by_columns_1"]),
     (4, ["gemm_by_rows_4", "gemm_by_columns_4"]),
     (8, ["gemm_by_rows_8", "gemm_by_columns_8"]),
 ];
-/// Kernels by how the factors' numbers lie, A's and B's: along K or along the other dimension.
+/// Kernels by the layout of the factors A and B: adjacent elements along K, or along the other dimension.
 const TENSOR: [[&str; 2]; 2] = [["gemm_tensor_kn", "gemm_tensor_kk"], ["gemm_tensor_mn", "gemm_tensor_mk"]];
 const ON_HOPPER: [[&str; 2]; 2] =
     [["gemm_hopper_kn", "gemm_hopper_kk"], ["gemm_hopper_mn", "gemm_hopper_mk"]];
 
-/// Rows and columns of a tile of `gemm_hopper.cu`, bytes of its stages and of their barriers.
+/// Rows and columns of a tile of `gemm_hopper.cu`; below, bytes of its stages and of their barriers.
 const HOPPER: [u32; 2] = [128, 256];
 const HOPPER_SHARED: usize = 4 * (128 + 256) * 64 * 2 + 4 * 2 * 8;
-/// Bytes of a tile of sums of `gemm_tensor.cu`, which its stages fit in.
+/// Bytes of a tile of sums of `gemm_tensor.cu`, which also holds its stages.
 const TENSOR_SHARED: usize = 128 * (128 + 8) * 4;
 
-/// What a product does with C: bits of `how` of `product.cuh`.
+/// Bits of `how` of `product.cuh`: adds to C; C is wide (f32).
 const ADD: u32 = 1;
 const WIDE: u32 = 2;
 
-/// A product's windows, C with its numbers; whether those are f32 beside factors that are narrower; and what it does with C.
+/// A product: the windows of C and its factors, the size of a factor's elements, and how C is written.
 struct Product {
     c: Window,
     a: Window,
     b: Window,
-    /// Bytes of a factor's number.
+    /// Bytes of a factor's element.
     bytes: u64,
     how: u32,
 }
 
 impl Product {
-    /// Whether the numbers of a factor's rows lie together (else, those of its columns), if each row begins where 16 bytes may
-    /// be read at once.
+    /// Returns true if the elements of a factor's rows are adjacent, false if those of its columns are;
+    /// `None` unless each row (or column) begins on a multiple of 16 bytes.
     fn by_rows(&self, x: &Window) -> Option<bool> {
         let rows = x.col_stride == 1;
         let stride = if rows { x.row_stride } else { x.col_stride };
         let aligned = x.at.is_multiple_of(16) && (stride * self.bytes).is_multiple_of(16);
         (aligned && (rows || x.row_stride == 1)).then_some(rows)
     }
-    /// How many tiles of so many rows and columns C has.
+    /// Returns the number of tiles of `rows` by `cols` in C.
     fn tiles(&self, [rows, cols]: [u32; 2]) -> usize {
         self.c.rows.div_ceil(rows) as usize * self.c.cols.div_ceil(cols) as usize
     }
-    /// Of these kernels, that for how its factors' numbers lie.
+    /// Returns the kernel for the layout of the factors.
     fn along(&self, kernels: [[&'static str; 2]; 2]) -> Option<&'static str> {
         Some(kernels[usize::from(!self.by_rows(&self.a)?)][usize::from(!self.by_rows(&self.b)?)])
     }
-    /// Whether C's columns are pairs that may be written at once.
+    /// Returns true if C's columns are pairs that can be written together.
     fn in_pairs(&self) -> bool {
         let bytes = if self.how & WIDE > 0 { 4 } else { self.bytes };
         [u64::from(self.c.cols), self.c.row_stride, self.c.at / bytes].iter().all(|n| n.is_multiple_of(2))
@@ -76,11 +76,12 @@ impl Product {
 }
 
 impl Rung {
-    /// All, the fastest first.
+    /// All rungs, the fastest first.
     pub(crate) const ALL: [Self; 6] =
         [Self::Few, Self::Hopper, Self::Tensor, Self::Tiled, Self::Small, Self::Naive];
 
-    /// The kernel, but for the number at its name's end, and how it is launched; none where it is not for such a product.
+    /// Returns the kernel without its dtype suffix, and its launch; `None` if the rung cannot compute this
+    /// product.
     fn launch(self, gpu: &Gpu, of: &Product) -> Option<(&'static str, Shape)> {
         let (c, blocks) =
             (&of.c, |blocks, threads, shared| Shape { blocks: [blocks, 1, 1], threads, shared });
@@ -106,7 +107,7 @@ impl Rung {
             Self::Naive => ("gemm_naive", each(gpu, c.len())),
         })
     }
-    /// Whether it is a good way for such a product, where it is a way at all.
+    /// Returns true if the rung is a good choice for a product that it can compute.
     fn suits(self, gpu: &Gpu, of: &Product) -> bool {
         let processors = gpu.card().about.processors;
         match self {
@@ -133,7 +134,8 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         self.product(None, [(&c).into(), (&a).into(), (&b.view()).into()], false, write);
     }
 
-    /// C (+)= A·B, by this way or by the best; whether it was computed. C is of the factors' number S, or wide.
+    /// Computes C (+)= A·B, by the given rung or the best one; returns whether it did. C has the factors'
+    /// dtype S, or is wide.
     pub(crate) fn product(&self, by: Option<Rung>, [c, a, b]: [Window; 3], wide: bool, write: Write) -> bool {
         let fit = c.rows == a.rows && a.cols == b.rows && b.cols == c.cols;
         assert!(fit && c.col_stride == 1, "a product of matrices that do not fit");

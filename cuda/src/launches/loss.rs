@@ -5,22 +5,22 @@ use crate::gpu::Gpu;
 use kernels::{LossTerms, Slice};
 use tensor::{Index, Scalar};
 
-/// A block for each row, also where rows have no columns.
+/// One block per row, also if rows have no columns.
 fn rows<S: Scalar>(of: &In<S>) -> Shape {
     Shape { blocks: [of.rows(), 1, 1], ..across(of) }
 }
 
-/// First row and how many.
+/// Returns a vocabulary shard's first row and length.
 fn ends(slice: Slice) -> [u32; 2] {
     [slice.first, slice.len].map(|n| u32::try_from(n).expect("ids are below 2^32"))
 }
 
-/// 1/n; 0 of 0.
+/// Returns 1/n, or 0 for n = 0.
 fn inverse(n: usize) -> f64 {
     if n == 0 { 0.0 } else { 1.0 / n as f64 }
 }
 
-/// 1/n, 1 − ε, ε/V, λ.
+/// Returns 1/n, 1 − ε, ε/V, λ.
 fn constants(terms: &LossTerms) -> [f32; 4] {
     let every = terms.smoothing * inverse(terms.vocabulary);
     [inverse(terms.mean_over), 1.0 - terms.smoothing, every, terms.z].map(|x| x as f32)
@@ -86,7 +86,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         self.launch("cross_entropy_backward", across(&logits), &arguments);
     }
 
-    /// Every block's sum, then theirs.
+    /// Sums each block, then the blocks' sums.
     pub(crate) fn mean_square(&self, loss: Out<f32>, x: Out<S>, y: In<S>, numbers: usize) {
         let (shape, share) = (each(self.0, Window::from(&y).len().div_ceil(4)), inverse(numbers));
         let mut parts = scratch(self.0, 1, shape.blocks[0]);

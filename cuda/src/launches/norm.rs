@@ -3,7 +3,7 @@ use super::{In, Launches, Out, Shape, across, scratch};
 use crate::card::{Argument, KernelName};
 use tensor::Scalar;
 
-/// 1/n, of as many columns as there are.
+/// Returns 1/n for n columns.
 fn share<S: Scalar>(of: In<S>) -> f32 {
     1.0 / of.cols() as f32
 }
@@ -13,7 +13,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     pub(crate) fn rms_norm(&self, y: Out<S>, r: Out<f32>, x: In<S>, gain: In<S>, eps: f64) {
         self.rms_norm_as(("rms_norm", S::NAME), y, r, x, gain, eps);
     }
-    /// By the kernel of this name: the compiled one, or that which is written by hand.
+    /// Launches the kernel of this name: the compiled one, or the one written by hand.
     pub(crate) fn rms_norm_as(
         &self,
         kernel: KernelName,
@@ -61,7 +61,8 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     ) {
         self.backward("layer_norm_backward", dx, dgain_dbias, x, stats, gain, dy, skip);
     }
-    /// In so many blocks as a card takes at once, where there are 8 rows for each; what these give is added to the gradients then.
+    /// Launches one block per 8 rows, up to the number that a card runs at once; then adds their partial
+    /// gradients.
     fn backward<const N: usize>(
         &self,
         kernel: &'static str,
@@ -73,7 +74,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         dy: In<S>,
         skip: Option<In<S>>,
     ) {
-        const ROOM: usize = 96 << 10; // bytes of shared memory, so that two blocks share a processor's
+        const ROOM: usize = 96 << 10; // bytes of shared memory, so that two blocks fit on a processor
         let (Shape { threads, .. }, cols) = (across(&x), x.cols());
         let most = self.0.card().about.processors * 1024 / threads;
         let blocks = x.rows().div_ceil(8).min(most);

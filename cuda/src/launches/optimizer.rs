@@ -5,16 +5,16 @@ use crate::gpu::Gpu;
 use kernels::AdamW;
 use tensor::Scalar;
 
-/// Blocks of a launch that adds up in all of them: `MOST` of `sum.cuh`.
+/// Most blocks of a launch that sums over all its blocks: `MOST` of `sum.cuh`.
 const MOST_BLOCKS: usize = 1024;
 
-/// Blocks for a sum of so many terms of threads; at least one, which writes it.
+/// Blocks for a sum of one term per thread, `terms` in all; at least one block, which writes the result.
 pub(crate) fn summing(gpu: &Gpu, terms: usize) -> Shape {
     let shape = each(gpu, terms);
     Shape { blocks: [shape.blocks[0].clamp(1, MOST_BLOCKS), 1, 1], ..shape }
 }
 
-/// A step's constants: `AdamW` of `optimizer.cu`.
+/// Constants of an optimizer step: `AdamW` of `optimizer.cu`.
 #[repr(C)]
 struct Step {
     keep: f32,
@@ -27,7 +27,7 @@ struct Step {
 arguments_of!(Step);
 
 impl From<AdamW> for Step {
-    /// By the arithmetic of the host's kernel.
+    /// Uses the arithmetic of the host's kernel.
     fn from(AdamW { lr, beta1, beta2, eps, decay, step }: AdamW) -> Self {
         let [lr, beta1, beta2, eps, decay] = [lr, beta1, beta2, eps, decay].map(|x| x as f32);
         Self {

@@ -6,7 +6,7 @@ use crate::gpu::Gpu;
 use kernels::{RouterBalance, RouterNoise, RouterTerms};
 use tensor::{Index, Scalar};
 
-/// Warps of a block, a row each.
+/// Warps per block, one row each.
 const WARPS: usize = 4;
 
 /// `Terms` of `router.cu`.
@@ -43,7 +43,7 @@ impl From<&RouterTerms> for Terms {
     }
 }
 
-/// A warp for each row, with so many bytes of shared memory.
+/// One warp per row, each with `shared` bytes of shared memory.
 fn warps(rows: usize, shared: usize) -> Shape {
     Shape { blocks: [rows.div_ceil(WARPS), 1, 1], threads: WARPS * 32, shared: WARPS * shared }
 }

@@ -61,8 +61,8 @@ fn ranks_on_one_card_have_what_ranks_on_the_host_have_bit_for_bit() {
     assert_eq!(together::<Cuda<Bf16>>(), together::<Cpu<Bf16>>());
 }
 
-/// Kills: on NCCL, another count, block, root, order or kind of number of any call; a rank that sees another's result too
-/// early; a reduction that goes past NCCL.
+/// Kills: on NCCL, another count, block, root, order or kind of number of any call; a rank that sees
+/// another's result too early; a reduction that goes past NCCL.
 #[test]
 fn ranks_on_cards_of_their_own_have_what_ranks_on_the_host_have() {
     let Some(nccl) = placed(&[]) else { return };
@@ -71,7 +71,7 @@ fn ranks_on_cards_of_their_own_have_what_ranks_on_the_host_have() {
     assert_eq!(together::<Cuda<Bf16>>(), together::<Cpu<Bf16>>());
 }
 
-/// What each of so many processes gives, which have met: threads, each with connections and a world of its own.
+/// Results of processes that have met: threads, each with connections and a world of its own.
 fn processes<T: Send>(sizes: &[(Axis, usize)], process: impl Fn(World) -> T + Sync) -> Option<Vec<T>> {
     let nccl = placed(&[])?;
     let world = World::threads(sizes).unwrap().limit(Duration::from_secs(20));
@@ -89,8 +89,8 @@ fn processes<T: Send>(sizes: &[(Axis, usize)], process: impl Fn(World) -> T + Sy
     }))
 }
 
-/// Kills: NCCL's calls of processes with a part that is missing, another's, of another number or done by all; an id that a group
-/// does not have; a second run that follows the order of the first.
+/// Kills: NCCL's calls of processes with a part that is missing, another's, of another number or done by all;
+/// an id that a group does not have; a second run that follows the order of the first.
 #[test]
 fn processes_on_cards_of_their_own_have_what_ranks_on_the_host_have() {
     fn same<D: kernels::Kernels<Place = Gpu>>(wanted: &[Vec<D::Elem>]) {
@@ -103,14 +103,14 @@ fn processes_on_cards_of_their_own_have_what_ranks_on_the_host_have() {
     same::<Cuda<Bf16>>(&together::<Cpu<Bf16>>());
 }
 
-/// What ends a run of so many ranks that are on cards of their own.
+/// Error that ends a run of `ranks` ranks on cards of their own.
 fn ended(ranks: usize, program: impl Fn(Cuda<f32>, Mesh<Gpu>) -> Result<(), CommError> + Sync) -> String {
     let world = World::threads(&[(Axis::Tp, ranks)]).unwrap().limit(Duration::from_secs(2));
     let error = world.run(program).unwrap_err();
     assert!(!error.reason.contains("panicked"), "{error}");
     error.reason
 }
-/// A sum of so many numbers, and what comes after it.
+/// Sums `len` elements over the ranks.
 fn sum(device: &Cuda<f32>, mesh: &Mesh<Gpu>, len: usize) -> Result<Tensor<Cuda<f32>>, CommError> {
     let mut x = Tensor::from_fn(device, Category::Buffers, 1, len, |_| 1.0);
     mesh.group(Axis::Tp).named("loss").all_reduce(&mut x, Reduce::Sum)?;
@@ -186,8 +186,8 @@ fn who_disagrees_or_does_not_come_is_named_before_anything_is_launched() {
     assert!(ran.into_iter().enumerate().all(|(rank, seen)| seen == crosswise_wanted(rank)));
 }
 
-/// A hundred times, calls of two groups and messages to both neighbours that stand beside each other, and that half of the ranks end in
-/// the other order; what the ranks of this process see, of dp=2,tp=2.
+/// Runs two groups' collectives and messages to both neighbours side by side a hundred times, half of the
+/// ranks in the other order. Returns the results of this process's ranks, of dp=2,tp=2.
 fn crosswise(world: &World) -> Vec<Vec<usize>> {
     let ran = world.run(|device: Cuda<f32>, mesh| {
         let (tp, dp, all, rank) = (mesh.group(Axis::Tp), mesh.group(Axis::Dp), mesh.world(), mesh.rank());
@@ -222,7 +222,7 @@ fn crosswise(world: &World) -> Vec<Vec<usize>> {
     });
     ran.unwrap()
 }
-/// What a rank sees there.
+/// Wanted result of a rank.
 fn crosswise_wanted(rank: usize) -> Vec<usize> {
     [2 * (rank / 2 * 2) + 1, rank % 2 + 2, (rank + 1) % 4, (rank + 3) % 4].repeat(100)
 }

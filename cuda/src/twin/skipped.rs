@@ -1,9 +1,10 @@
-//! Tests that a machine cannot run say so where it is seen.
+//! Reports of tests that a machine cannot run.
 use std::fs::File;
 use std::io::{Write, stderr};
 
-/// Says that this test, or part of it, is skipped, and why: on standard error itself, as the test runner keeps what tests print,
-/// and in the file `EQUIPART_SKIPPED`, from which `cargo xtask ci` lists it at its end.
+/// Reports that this test, or part of it, is skipped, and why. The report goes to standard error directly, as
+/// the test runner captures what tests print, and to the file `EQUIPART_SKIPPED`, which `cargo xtask ci`
+/// lists at its end.
 ///
 /// # Panics
 /// If the file cannot be written.
