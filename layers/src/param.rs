@@ -5,6 +5,7 @@ pub mod keeper;
 pub mod optimizer;
 pub mod origin;
 pub mod placement;
+mod sharding;
 pub mod shards;
 pub mod values;
 pub mod weight;
@@ -13,25 +14,21 @@ pub use origin::Wide;
 
 use crate::ops::filled;
 use crate::param::origin::Origin;
-use crate::param::placement::{Cuts, Part, Placement, Replica};
-use crate::param::shards::{Resting, Shards, matrix, rectangles};
+use crate::param::placement::{Part, Placement};
+use crate::param::sharding::Sharding;
+use crate::param::shards::{Resting, matrix, rectangles};
 use crate::{Draw, Error, Numbers, Result};
-use comm::{Axes, Group};
+use comm::Group;
 use kernels::{Kernels, Write};
 use std::sync::Arc;
-use tensor::{Category, Device, Scalar, Tensor, View, ViewMut, count};
+use tensor::{Category, Device, Scalar, Tensor, View, ViewMut};
 
 /// This rank's share of a parameter. Layers read it through the weights of [`weight`], where it may be
 /// gathered or fetched, and add to its gradient through `accumulate`; nobody else touches it.
 pub struct Param<D: Kernels> {
     name: Arc<str>,
     shape: [usize; 2],
-    placement: Placement,
-    cuts: Cuts,
-    replicas: Vec<(Replica, Group<D::Place>)>, // what other ranks hold, too, each part with its holders
-    twins: Option<Group<D::Place>>,            // ranks of other stages that hold it, too, all of it
-    sum: Group<D::Place>,                      // who has partial sums of the gradient
-    shards: Option<Shards<D::Place>>,
+    sharding: Sharding<D::Place>,
     value: Resting<D>,
     stale: bool, // of the whole value, only this rank's shard is the last step's
     master: Option<Tensor<D::Wide>>, // of a narrow parameter that learns: its value, not rounded
@@ -60,28 +57,11 @@ impl<D: Kernels> Param<D> {
         draw: Draw,
     ) -> Result<Self> {
         let (at, name) = (at.into(), name.into());
-        let cuts = placement.cuts(at.mesh, &name, shape)?;
-        let held = |replica: Replica| {
-            let block = at.mesh.group(replica.axis).blocks(replica.holders)?.named(name.clone());
-            Ok((replica, block))
-        };
-        let replicas = cuts.replicas().into_iter().map(held).collect::<Result<_>>()?;
-        let sum = at.mesh.over(placement.summed())?;
-        let ([rows, cols], rests) = (cuts.local, placement.rests);
-        let numbers = count::product("the numbers of a parameter", &[rows, cols]);
-        let shards = Shards::of(&sum, rests, numbers)?.filter(|_| placement.trained);
-        if let Some(shards) = &shards {
-            shards.hold(&name, numbers);
-        }
+        let sharding = Sharding::new(at.mesh, &name, shape, placement)?;
         let mut param = Self {
             name,
             shape,
-            placement,
-            cuts,
-            replicas,
-            twins: None,
-            sum,
-            shards,
+            sharding,
             value: Resting { whole: None, shard: None },
             stale: false,
             master: None,
@@ -93,8 +73,8 @@ impl<D: Kernels> Param<D> {
             goes_in: [None, None],
         };
         let numbers = || at.values.of(&param.name, shape, draw);
-        let (keeps, at_rest) = (param.keeps(rests.value), param.at_rest());
-        let ([rows, cols], from) = if keeps { at_rest } else { (param.room(), 0) };
+        let (keeps, at_rest) = (param.sharding.keeps(|rests| rests.value), param.sharding.at_rest());
+        let ([rows, cols], from) = if keeps { at_rest } else { (param.sharding.room(), 0) };
         let narrow = numbers()?.map(|_, wide| D::Elem::narrow(wide));
         let mut value = Tensor::empty(at.device, Category::Weights, rows, cols);
         param.set(&mut value, from, &narrow);
@@ -111,7 +91,7 @@ impl<D: Kernels> Param<D> {
     /// Sets a tensor to those of a whole parameter's numbers that are this rank's, from number `from` of its share on.
     fn set<E: Device>(&self, to: &mut Tensor<E>, from: usize, numbers: &Numbers<E::Elem>) {
         to.write_together(&mut |first, to| {
-            drawn::by_cores(from + first, to, &|first, to| self.cuts.fill(first, to, numbers));
+            drawn::by_cores(from + first, to, &|first, to| self.sharding.cuts.fill(first, to, numbers));
         });
     }
     /// Its canonical name: `blocks.0.attention.qkv`.
@@ -128,11 +108,11 @@ impl<D: Kernels> Param<D> {
     }
     /// `[rows, columns]` of this rank's share.
     pub fn local(&self) -> [usize; 2] {
-        self.cuts.local
+        self.sharding.cuts.local
     }
     /// Where its parts lie.
     pub fn placement(&self) -> &Placement {
-        &self.placement
+        &self.sharding.placement
     }
     /// Whether weight decay applies: to matrices, not to gains.
     pub fn decays(&self) -> bool {
@@ -155,7 +135,7 @@ impl<D: Kernels> Param<D> {
     /// # Panics
     /// If it is trained.
     pub fn change(&mut self, kernel: impl FnOnce(&D, ViewMut<D>, Option<ViewMut<D::Wide>>)) {
-        assert!(!self.placement.trained, "{} is changed by its gradient", self.name);
+        assert!(!self.sharding.placement.trained, "{} is changed by its gradient", self.name);
         let device = self.device().clone();
         let value = self.value.whole.as_mut().expect("it rests whole").view_mut();
         kernel(&device, value, self.master.as_mut().map(Tensor::view_mut));
@@ -163,7 +143,7 @@ impl<D: Kernels> Param<D> {
     /// Lets `kernel` write the gradient if it is the first contribution of the step, and add to it if not.
     pub(crate) fn accumulate(&mut self, kernel: impl FnOnce(&D, ViewMut<D::Wide>, Write)) {
         let write = if std::mem::replace(&mut self.written, true) { Write::Add } else { Write::Set };
-        let (local, [rows, cols], device) = (self.local(), self.room(), self.device().clone());
+        let (local, [rows, cols], device) = (self.local(), self.sharding.room(), self.device().clone());
         let wide = device.wide();
         if write == Write::Set && !self.begun {
             self.gradient.shard = None; // the last step's
@@ -182,32 +162,25 @@ impl<D: Kernels> Param<D> {
     /// From now on these ranks, of other stages, hold all of it, too: each of them has this parameter, and a partial sum of
     /// its gradient.
     pub fn held_with(&mut self, group: &Group<D::Place>) {
-        self.twins = Some(group.named(self.name.clone()));
-    }
-    /// Whether its numbers count on this rank: what several hold (ranks of other stages, or of other blocks of shards) counts
-    /// on the first of them.
-    fn counts(&self) -> bool {
-        let peers = self.shards.as_ref().map(|shards| &shards.peers);
-        self.twins.iter().chain(peers).all(|holders| holders.rank() == 0)
-    }
-    /// The axes along which ranks have other numbers of it that count.
-    pub(crate) fn different(&self) -> Axes {
-        let shards = self.shards.as_ref().map_or(Axes::default(), |_| self.placement.summed());
-        self.placement.different() | shards
+        self.sharding.twins = Some(group.named(self.name.clone()));
     }
     /// Adds the squares of the synced gradient's numbers to `sum[1, 1]`, those that several ranks hold on the first
     /// of them only: over all ranks that have other numbers, each counts once.
     pub(crate) fn add_norm2(&self, sum: &mut Tensor<D::Wide>) {
-        if !self.counts() {
+        if !self.sharding.counts() {
             return;
         }
         let (gradient, device) = (self.gradient.rest().expect("a synced gradient"), self.device().wide());
-        let Some(dim) = self.replicas.first().map(|(replica, _)| replica.part.dim) else {
+        let Some(dim) = self.sharding.replicas.first().map(|(replica, _)| replica.part.dim) else {
             return device.add_norm2(sum.view_mut(), gradient.view());
         };
-        let others =
-            self.replicas.iter().filter(|(replica, _)| !replica.first).map(|(replica, _)| replica.part);
-        for (begin, numbers) in rectangles(gradient.view(), self.at_rest().1, self.local()) {
+        let others = self
+            .sharding
+            .replicas
+            .iter()
+            .filter(|(replica, _)| !replica.first)
+            .map(|(replica, _)| replica.part);
+        for (begin, numbers) in rectangles(gradient.view(), self.sharding.at_rest().1, self.local()) {
             let (begin, len) = (begin[dim], [numbers.rows(), numbers.cols()][dim]);
             let (mut from, end) = (begin, begin + len);
             for other in others.clone().chain([Part { dim, start: end, len: 0 }]) {
@@ -220,7 +193,7 @@ impl<D: Kernels> Param<D> {
     }
     /// Takes memory for so many moments, all zero, if there is none yet.
     pub(crate) fn take_moments(&mut self, n: usize) {
-        let shape = self.at_rest().0;
+        let shape = self.sharding.at_rest().0;
         let wide = self.device().wide().clone();
         self.moments.resize_with(n, || filled(&wide, Category::Optimizer, shape, Wide::<D>::ZERO));
     }
@@ -236,15 +209,15 @@ impl<D: Kernels> Param<D> {
         mut sum: Option<&mut Tensor<D::Wide>>,
         mut kernel: impl FnMut(&D, Changed<D, MOMENTS>, View<D::Wide>),
     ) {
-        if (!self.replicas.is_empty() || !self.counts())
+        if (!self.sharding.replicas.is_empty() || !self.sharding.counts())
             && let Some(sum) = sum.take()
         {
             self.add_norm2(sum);
         }
-        let (device, dim) = (self.device().clone(), usize::from(self.shards.is_some()));
+        let (device, dim) = (self.device().clone(), usize::from(self.sharding.shards.is_some()));
         let gradient = self.gradient.rest().expect("a synced gradient");
-        self.stale |= self.shards.is_some();
-        let mut value = self.value.own(self.shards.as_ref());
+        self.stale |= self.sharding.shards.is_some();
+        let mut value = self.value.own(self.sharding.shards.as_ref());
         let [n, each] = [gradient.shape()[dim], gradient.shape()[1 - dim].max(1)];
         let together = (D::TOGETHER / each).max(1);
         let gradient = gradient.view();

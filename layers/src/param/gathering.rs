@@ -7,14 +7,6 @@ use kernels::Kernels;
 use tensor::{Device, Scalar, Tensor};
 
 impl<D: Kernels> Param<D> {
-    /// The shape of what has room for all shards, one a row; that of the share, where there are none.
-    pub(crate) fn room(&self) -> [usize; 2] {
-        self.shards.as_ref().map_or(self.local(), |shards| [shards.group.size(), shards.len])
-    }
-    /// The shape in which optimizer state rests on this rank, and which number of the share is the first of it.
-    pub(crate) fn at_rest(&self) -> ([usize; 2], usize) {
-        self.shards.as_ref().map_or((self.local(), 0), |shards| ([1, shards.len], shards.from()))
-    }
     /// The whole matrix on the host, put together from what rests of it on all ranks; `None` without values.
     ///
     /// # Errors
@@ -25,12 +17,12 @@ impl<D: Kernels> Param<D> {
         rest: &Tensor<E>,
     ) -> Result<Option<Vec<E::Elem>>> {
         let [rows, cols] = self.local();
-        match &self.shards {
+        match &self.sharding.shards {
             Some(shards) if rest.shape() == [1, shards.len] => {
                 let whole = shards.group.named(self.name.clone()).all_gather(rest)?;
-                self.cuts.gather(mesh, &whole.reshaped(rows, cols))
+                self.sharding.cuts.gather(mesh, &whole.reshaped(rows, cols))
             }
-            _ => self.cuts.gather(mesh, &rest.clone().reshaped(rows, cols)),
+            _ => self.sharding.cuts.gather(mesh, &rest.clone().reshaped(rows, cols)),
         }
     }
     /// The whole value on the host, the same on every rank; `None` without values.
@@ -40,7 +32,7 @@ impl<D: Kernels> Param<D> {
     pub fn gather(&self, mesh: &Mesh<D::Place>) -> Result<Option<Vec<D::Elem>>> {
         match &self.value.shard {
             Some(shard) => self.gather_at_rest(mesh, shard),
-            None => self.cuts.gather(mesh, &self.value()),
+            None => self.sharding.cuts.gather(mesh, &self.value()),
         }
     }
     /// The whole value on the host before it was rounded to a narrow number, the same on every rank: its master's, where it
@@ -80,10 +72,14 @@ impl<D: Kernels> Param<D> {
     /// The numbers of a tensor, each with where it lies in the whole; and those that are padding.
     fn placed<E: Device>(&self, rest: Option<&Tensor<E>>) -> (Vec<(usize, E::Elem)>, Vec<E::Elem>) {
         let mut both = (Vec::new(), Vec::new());
-        let from = rest.map_or(0, |rest| if rest.shape() == self.room() { 0 } else { self.at_rest().1 });
+        let from =
+            rest.map_or(
+                0,
+                |rest| if rest.shape() == self.sharding.room() { 0 } else { self.sharding.at_rest().1 },
+            );
         let all = rest.and_then(Tensor::read).unwrap_or_default();
         let mut numbers = all.iter().copied();
-        for (index, len) in self.cuts.runs(from..from + all.len()) {
+        for (index, len) in self.sharding.cuts.runs(from..from + all.len()) {
             let some = numbers.by_ref().take(len);
             match index {
                 Some([row, column]) => both.0.extend((row * self.shape[1] + column..).zip(some)),
@@ -99,12 +95,12 @@ impl<D: Kernels> Param<D> {
     pub fn disturb<'a>(&mut self, at: impl Into<Origin<'a, D>>, draw: Draw) -> Result<()> {
         assert!(self.master.is_none(), "the numbers of proofs are their own wide numbers");
         let values = at.into().values.of(&self.name, self.shape, draw)?;
-        let from = if self.value.shard.is_some() { self.at_rest().1 } else { 0 };
+        let from = if self.value.shard.is_some() { self.sharding.at_rest().1 } else { 0 };
         let value = self.value.rest_mut().expect("all of it, or a shard");
         let before = value.read().unwrap_or_default();
         let noise = values.map(|_, wide| D::Elem::narrow(wide));
         value.write_together(&mut |first, to| {
-            self.cuts.fill(from + first, to, &noise);
+            self.sharding.cuts.fill(from + first, to, &noise);
             to.iter_mut().zip(&before[first..]).for_each(|(to, &x)| *to = x + *to);
         });
         Ok(())

@@ -99,14 +99,14 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
     /// All ranks have added to the gradients of the same parameters.
     fn after(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
         for param in params.iter_mut() {
-            if param.placement.rests.value == Rest::Gathered && param.value.whole.is_some() {
+            if param.sharding.placement.rests.value == Rest::Gathered && param.value.whole.is_some() {
                 param.value.shard = None;
             }
             param.value.whole.take_if(|_| param.value.shard.is_some());
         }
         let lend = |param: &mut Param<D>| {
             let written =
-                param.written && param.lent.is_none() && param.keeps(param.placement.rests.gradient);
+                param.written && param.lent.is_none() && param.sharding.keeps(|rests| rests.gradient);
             if written { param.begin_sum().map(|()| param.gradient.whole.take()) } else { Ok(None) }
         };
         let unit = self.unit(params).1;
@@ -119,12 +119,15 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
         let (number, unit) = self.unit(params);
         for param in params.iter_mut().rev().filter(|param| param.lent.is_none()) {
             let mut call = None;
-            if param.keeps(param.placement.rests.gradient) {
+            if param.sharding.keeps(|rests| rests.gradient) {
                 param.close();
-            } else if param.placement.trained {
+            } else if param.sharding.placement.trained {
                 param.begin_sum()?;
-                let (how, group) =
-                    param.shards.as_ref().map_or((SUM, &param.sum), |of| (InPlace::ReduceScatter, &of.group));
+                let (how, group) = param
+                    .sharding
+                    .shards
+                    .as_ref()
+                    .map_or((SUM, &param.sharding.sum), |of| (InPlace::ReduceScatter, &of.group));
                 let (key, whole) = (param.key(how), param.gradient.whole.take_if(|_| group.size() > 1));
                 call = whole.map(|whole| unit.gradients.lend(key, group, whole));
                 param.goes_in[0] = Some(unit.gradients.label.clone());
@@ -160,23 +163,21 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
 impl<D: Kernels> Param<D> {
     /// What tells apart in which call of this kind a tensor of it goes.
     fn key(&self, how: InPlace) -> Key {
-        (how, self.placement.summed(), self.placement.rests)
-    }
-    /// Whether its shard is kept of what rests so in general: where it is alone, or not trained, there is none.
-    pub(super) fn keeps(&self, rest: Rest) -> bool {
-        rest != Rest::Whole && self.shards.is_some()
+        (how, self.sharding.placement.summed(), self.sharding.placement.rests)
     }
     /// The ranks that have a shard each.
     fn ranks(&self) -> Option<&Group<D::Place>> {
-        self.shards.as_ref().map(|shards| &shards.group)
+        self.sharding.shards.as_ref().map(|shards| &shards.group)
     }
     /// The ranks that have the same shard, each with a partial sum of its gradient.
     fn peers(&self) -> Option<&Group<D::Place>> {
-        self.shards.as_ref().map(|shards| &shards.peers)
+        self.sharding.shards.as_ref().map(|shards| &shards.peers)
     }
     /// All of the value but the other ranks' shards, to be gathered; none if it is here.
     fn lend_value(&mut self) -> Option<Tensor<D>> {
-        if let (Some(shards), Some(shard), None) = (&self.shards, &self.value.shard, &self.value.whole) {
+        if let (Some(shards), Some(shard), None) =
+            (&self.sharding.shards, &self.value.shard, &self.value.whole)
+        {
             let mut whole = Tensor::empty(shard.device(), Category::Weights, shards.group.size(), shards.len);
             shard.device().copy(whole.view_mut().take_rows(shards.group.rank(), 1), shard.view());
             (self.value.whole, self.stale) = (Some(whole), true);
@@ -191,7 +192,7 @@ impl<D: Kernels> Param<D> {
         }
         let (local, Some(gradient)) = (self.local(), &mut self.gradient.whole) else { return Ok(()) };
         let device = gradient.device().clone();
-        for (Replica { part, .. }, holders) in &self.replicas {
+        for (Replica { part, .. }, holders) in &self.sharding.replicas {
             let held = part.of_mut(matrix(gradient.view_mut(), local));
             let mut sum = Tensor::empty(&device, Category::Buffers, held.rows(), held.cols());
             device.copy(sum.view_mut(), held.read());
@@ -202,7 +203,7 @@ impl<D: Kernels> Param<D> {
     }
     /// Takes a gradient that was summed; where it is cut into shards, this rank's is added to what rests of it.
     fn take_sum(&mut self, whole: Tensor<D::Wide>) {
-        let Some(shards) = &self.shards else {
+        let Some(shards) = &self.sharding.shards else {
             self.gradient.whole = Some(whole);
             return;
         };
@@ -218,13 +219,13 @@ impl<D: Kernels> Param<D> {
     }
     /// When nothing more is added to a shard of a gradient: no contribution becomes a zero contribution.
     fn close(&mut self) {
-        let Some(shards) = self.shards.as_ref().filter(|_| !self.begun) else { return };
+        let Some(shards) = self.sharding.shards.as_ref().filter(|_| !self.begun) else { return };
         let device = self.device().wide();
         self.gradient.shard = Some(filled(device, Category::Gradients, [1, shards.len], Wide::<D>::ZERO));
     }
     /// When the sum over ranks of the same stage is there: that over ranks of other stages.
     fn end_sum(&mut self) -> Result<()> {
-        if let (Some(twins), Some(gradient)) = (&self.twins, self.gradient.rest_mut()) {
+        if let (Some(twins), Some(gradient)) = (&self.sharding.twins, self.gradient.rest_mut()) {
             twins.all_reduce(gradient, Reduce::Sum)?;
         }
         Ok(())

@@ -128,7 +128,7 @@ impl<D: Kernels> Optimizer<D> {
         }
         for param in params.iter_mut().filter(|param| param.placement().trained) {
             param.take_moments(self.kind.moments());
-            let (mut moments, (_, from)) = (std::mem::take(&mut param.moments), param.at_rest());
+            let (mut moments, (_, from)) = (std::mem::take(&mut param.moments), param.sharding.at_rest());
             for (which, moment) in moments.iter_mut().enumerate() {
                 param.set(moment, from, &numbers(param, which)?);
             }
@@ -147,7 +147,7 @@ impl<D: Kernels> Sums<D> {
     }
     /// Where a parameter's squares go.
     fn of<N: Kernels<Wide = D>>(&mut self, param: &Param<N>) -> &mut Tensor<D> {
-        let axes = param.different();
+        let axes = param.sharding.different();
         let at = self.0.iter().position(|(of, _)| *of == axes).unwrap_or_else(|| {
             self.0.push((axes, None));
             self.0.len() - 1

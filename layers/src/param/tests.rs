@@ -64,7 +64,7 @@ fn numbers_that_several_ranks_hold_count_once_in_the_norm() {
 fn padding(param: &Param<Cpu<f32>>) -> Vec<[f32; 2]> {
     let (cols, value) = (param.local()[1], param.value.rest().unwrap().read().unwrap());
     let both = value.into_iter().zip(param.gradient.rest().unwrap().read().unwrap());
-    let beyond = |(i, _): &(usize, _)| param.cuts.whole_index([i / cols, i % cols]).is_none();
+    let beyond = |(i, _): &(usize, _)| param.sharding.cuts.whole_index([i / cols, i % cols]).is_none();
     both.enumerate().filter(beyond).map(|(_, (value, gradient))| [value, gradient]).collect()
 }
 
