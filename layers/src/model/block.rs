@@ -46,7 +46,7 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
         let (y, inner) = self.inner.forward(cx, n)?;
         let y = dropout(cx, y, cx.dropout(self.rate, &self.name).as_ref());
         cx.saw(&self.name, "added", &y)?;
-        Ok((join(y, &x.expect("a norm gives its input for what goes around")), (norm, inner)))
+        Ok((join(y, &x.expect("a norm returns its input for the residual")), (norm, inner)))
     }
 
     fn backward_input(&mut self, cx: &Cx<D>, (norm, inner): Self::Saved, dy: Stream<D>) -> Back<D, Self> {

@@ -28,7 +28,7 @@ type Flight = (usize, usize, usize);
 /// Name of the embedding in a profile and in the model.
 const EMBEDDING: &str = "embedding";
 /// Panic text: a later layer did not return the gradient that an earlier one needs.
-const WANTED: &str = "the gradient of what a later layer was given";
+const WANTED: &str = "a later layer returned no gradient";
 
 struct Saved<D: Kernels> {
     of: Flight,
@@ -65,9 +65,9 @@ impl<D: Kernels> Chunk<D> {
             }
             Input::Rows(x) if first && let Some(region) = ends.rows => (Stream::cut(&x, region), None),
             Input::Activation(x) if !first => (x, None),
-            _ => panic!("tokens or features for the first chunk, activations for the others"),
+            _ => panic!("the first chunk takes tokens or features, the others take activations"),
         };
-        assert_eq!(cx.rows(), x.rows(), "a row for every token");
+        assert_eq!(cx.rows(), x.rows(), "an activation needs one row per token");
         let blocks = &mut self.runs[run];
         for i in 0..blocks.len() {
             if let Some(next) = blocks.get_mut(i + 1).filter(|_| uses.moves()) {
@@ -97,13 +97,14 @@ impl<D: Kernels> Chunk<D> {
     ) -> Result<(Output<D>, Option<Stream<D>>)> {
         let first = self.ends.rows.is_some() && self.runs.iter().all(Vec::is_empty);
         let Self { ends, .. } = self;
-        let (name, wanted) = (ends.name.clone(), wanted.expect("what is wanted of the end"));
+        let (name, wanted) =
+            (ends.name.clone(), wanted.expect("the last chunk needs a request for loss or logits"));
         ends.lend();
         let ended = using(uses, (ends, Ends::of_head), false, |ends| {
             let layer = cx.layer(&name, Direction::Forward);
             let (output, saved) = ends.forward(cx, x, wanted)?;
             drop(layer);
-            let output = output.expect("an end gives what is wanted");
+            let output = output.expect("the end returned neither loss nor logits");
             if saved.is_none() {
                 return Ok((output, None));
             }
@@ -178,16 +179,16 @@ impl<D: Kernels> Chunk<D> {
     ) -> Result<Option<Stream<D>>> {
         let of = flight(run, cx);
         let at = self.saved.iter().position(|s| s.of == of);
-        let mut saved = self.saved.swap_remove(at.expect("a forward of this microbatch"));
+        let mut saved = self.saved.swap_remove(at.expect("backward of a microbatch that had no forward"));
         let mut later = (half == Half::Input).then(Pending::default);
         let (last, at_end) = (last && later.is_none(), self.ends(run));
-        let mut dx = if at_end { saved.dx } else { Some(dy.expect("the gradient from the chunk after")) };
+        let mut dx = if at_end { saved.dx } else { Some(dy.expect("the next chunk sent no gradient")) };
         let Self { ends, .. } = self;
         if last && at_end {
             complete(uses, (ends, Ends::of_head))?;
         }
         for (i, block) in self.runs[run].iter_mut().enumerate().rev() {
-            let saved = saved.blocks.pop().expect("what each block saved");
+            let saved = saved.blocks.pop().expect("a block saved nothing");
             let (dy, first) = (dx.take().expect(WANTED), run == 0 && i == 0 && ends.rows.is_some());
             let later = later.as_mut().map(|later| &mut later.blocks);
             dx =
@@ -225,7 +226,7 @@ impl<D: Kernels> Chunk<D> {
     ) -> Result<()> {
         let pending = self.pending.remove(&flight(run, cx));
         let (Pending { embedding, blocks }, at_end) =
-            (pending.expect("an input half of this microbatch"), self.ends(run));
+            (pending.expect("weight half without its input half"), self.ends(run));
         let Self { ends, .. } = self;
         if last && at_end {
             complete(uses, (ends, Ends::of_head))?;

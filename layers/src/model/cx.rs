@@ -145,8 +145,12 @@ impl<D: Kernels> Cx<D> {
     /// If `other` has no cache, or another number of sequences.
     #[must_use]
     pub fn after(mut self, other: &Self) -> Self {
-        let past = other.past.clone().expect("a cache that slices share");
-        assert_eq!(self.tokens.parts.len(), other.tokens.parts.len(), "slices of the same sequences");
+        let past = other.past.clone().expect("the earlier slice has no cache");
+        assert_eq!(
+            self.tokens.parts.len(),
+            other.tokens.parts.len(),
+            "slices differ in their number of sequences"
+        );
         self.tokens.place(Some(RefCell::borrow(&past).capacity));
         self.past = Some(past);
         self
@@ -299,7 +303,7 @@ impl<T> Kept<T> {
     /// # Panics
     /// If forward ran in a pass that keeps nothing.
     pub fn open(self) -> T {
-        self.0.expect("forward kept nothing")
+        self.0.expect("forward kept nothing for backward")
     }
 }
 
@@ -339,25 +343,25 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a memory for each sequence")]
+    #[should_panic(expected = "a memory needs one length per sequence")]
     fn another_number_of_memories_panics() {
         let _ = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4]);
     }
 
     #[test]
-    #[should_panic(expected = "a memory without tokens")]
+    #[should_panic(expected = "a memory has no tokens")]
     fn a_memory_without_tokens_panics() {
         let _ = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4, 0]);
     }
 
     #[test]
-    #[should_panic(expected = "the same sequences go on")]
+    #[should_panic(expected = "a call needs one length per sequence")]
     fn another_number_of_sequences_panics() {
         Cx::<Cpu<f32>>::infer([3, 1]).advance(&[1]);
     }
 
     #[test]
-    #[should_panic(expected = "6 tokens in a cache of 5")]
+    #[should_panic(expected = "6 tokens do not fit a cache of 5")]
     fn more_tokens_than_a_cache_has_room_for_panic() {
         Cx::<Cpu<f32>>::infer([3, 1]).with_cache(5).advance(&[3, 0]);
     }

@@ -66,8 +66,8 @@ impl<T: 'static> Slots<T> {
         Slot { at, slots: self.clone() }
     }
     fn take(&self, ticket: Ticket) -> T {
-        let slot = ticket.expect("a layer kept what backward needs");
-        self.0.borrow_mut()[slot.at].take().expect("a layer is given back what it kept, once")
+        let slot = ticket.expect("a layer kept nothing for backward");
+        self.0.borrow_mut()[slot.at].take().expect("what a layer kept was already taken")
     }
 }
 

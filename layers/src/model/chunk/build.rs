@@ -102,8 +102,8 @@ fn table_of<'a, D: Kernels, X: 'static, Y: 'static>(
     part.table().ok_or_else(|| {
         let built = at.built.borrow();
         let by = built.iter().rev().find(|(of, _)| of == name).map_or("nobody", |(_, by)| by);
-        let tied = "the head is tied to the table of the usual one; it must be a model that is not tied";
-        Error::Strategies(format!("{by} builds {name}, and {tied}"))
+        let tied = "without the table that a tied head needs; use a model whose head is not tied";
+        Error::Strategies(format!("{by} builds {name} {tied}"))
     })
 }
 

@@ -37,14 +37,16 @@ impl<D: Kernels> Layer<D> for MeanSquare<D> {
     fn forward(&self, cx: &Cx<D>, (x, wanted): Ending<D>) -> Result<(Self::Out, Self::Saved)> {
         let y = match wanted {
             Some(Wanted::Loss(Targets::Rows(y))) => y,
-            Some(Wanted::Loss(Targets::Ids(_))) => panic!("ids as targets of bare blocks; it must be rows"),
+            Some(Wanted::Loss(Targets::Ids(_))) => {
+                panic!("the targets of bare blocks are ids; they must be rows")
+            }
             _ => return Ok((Some(Output::Logits(x.gather(&self.group)?)), None)),
         };
         let (loss, dx) = mean_square(x, &y, cx.pass().mean_over, &self.group, self.over)?;
         Ok((Some(Output::Loss(loss)), Some(cx.keep(dx))))
     }
     fn backward_input(&mut self, _: &Cx<D>, dx: Self::Saved, _: Self::Out) -> Back<D, Self> {
-        Ok(((dx.expect("forward gave a loss").open(), None), ()))
+        Ok(((dx.expect("forward computed no loss").open(), None), ()))
     }
     fn backward_weight(&mut self, _: &Cx<D>, (): Self::Pending) -> Result<()> {
         Ok(())
@@ -60,15 +62,14 @@ impl<D: Kernels> Ends<D> {
         self.end.iter_mut().for_each(|end| end.params(all));
     }
     pub(crate) fn embedding(&mut self) -> &mut Part<D, Ids<D::Place>, Stream<D>> {
-        self.embedding.as_mut().expect("the chunk has an embedding")
+        self.embedding.as_mut().expect("the chunk has no embedding")
     }
     fn head(&mut self) -> &mut End<D> {
-        self.end.as_mut().expect("the chunk has an end")
+        self.end.as_mut().expect("the chunk has no end")
     }
     /// Lends the embedding's table to a tied head, or takes it back.
     pub(crate) fn lend(&mut self) {
-        let of =
-            |table: Option<_>| table.expect("both have a place for it, which was seen as they were built");
+        let of = |table: Option<_>| table.expect("a tied end has no slot for the table");
         if let (true, Some(embedding), Some(end)) = (self.tied, &mut self.embedding, &mut self.end) {
             std::mem::swap(of(embedding.table()), of(end.table()));
         }
@@ -84,7 +85,7 @@ impl<D: Kernels> Ends<D> {
         let few = !all && !cx.recording(); // a record has a row for every token
         let x = if few { last_rows(cx, &x.gather(&self.group)?).into() } else { x };
         let (Some(Output::Logits(y)), _) = self.head().forward(cx, (x, Some(wanted)))? else {
-            panic!("logits are wanted of an end")
+            panic!("the end returned no logits")
         };
         if all {
             return Ok((Some(Output::Logits(gather_tokens(cx, y, &self.sharers)?)), None));

@@ -110,7 +110,7 @@ impl TokenShards {
     pub(crate) fn has_last(&self, tokens: usize) -> usize {
         let has =
             |rank: &usize| self.stretches_of(*rank, tokens).any(|of| !of.is_empty() && of.end == tokens);
-        (0..self.context.1).find(has).expect("each token is some rank's")
+        (0..self.context.1).find(has).expect("each token is on a rank")
     }
     /// Returns the token numbers of each rank (context ranks within data ranks), as runs of consecutive
     /// numbers in order. `lengths` has one list of sequence lengths per data rank; tokens are numbered from

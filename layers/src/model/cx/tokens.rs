@@ -64,8 +64,8 @@ impl<P: Place> Tokens<P> {
     }
     /// Gives each sequence a memory of this number of tokens.
     pub(crate) fn remember(&mut self, lengths: &[usize]) {
-        assert_eq!(lengths.len(), self.parts.len(), "a memory for each sequence");
-        assert!(lengths.iter().all(|n| *n > 0), "a memory without tokens");
+        assert_eq!(lengths.len(), self.parts.len(), "a memory needs one length per sequence");
+        assert!(lengths.iter().all(|n| *n > 0), "a memory has no tokens");
         self.memory_lengths = lengths.to_vec();
         self.place_memory();
     }
@@ -88,7 +88,7 @@ impl<P: Place> Tokens<P> {
     }
     /// Moves on to the next tokens of the same sequences.
     pub(crate) fn advance(&mut self, lengths: &[usize], capacity: Option<usize>) {
-        assert_eq!(lengths.len(), self.parts.len(), "the same sequences go on");
+        assert_eq!(lengths.len(), self.parts.len(), "a call needs one length per sequence");
         self.parts_of.clear();
         for (part, &len) in self.parts.iter_mut().zip(lengths) {
             (part.position, part.len) = (part.position + part.len, len);
@@ -110,7 +110,7 @@ impl<P: Place> Tokens<P> {
                 None => *part,
                 Some(capacity) => {
                     let len = part.position + part.len;
-                    assert!(len <= capacity, "{len} tokens in a cache of {capacity}");
+                    assert!(len <= capacity, "{len} tokens do not fit a cache of {capacity}");
                     Segment { row: b * capacity, len, position: 0, sequence: part.sequence }
                 }
             };

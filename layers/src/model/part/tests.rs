@@ -315,7 +315,8 @@ fn a_wrong_embedding_or_head_is_seen() {
 fn an_own_embedding_of_a_tied_model_is_refused() {
     let _key = Key(6).enter();
     let why = small(true, false, Some(&Ends { at_any_rate: true, ..Ends::default() })).unwrap_err();
-    let wanted = "own builds embedding, and the head is tied to the table of the usual one; it must be a model that is not tied";
+    let wanted =
+        "own builds embedding without the table that a tied head needs; use a model whose head is not tied";
     assert!(why.contains(wanted), "{why}");
 }
 
