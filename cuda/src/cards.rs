@@ -183,9 +183,7 @@ impl Cards {
         if !state.groups.contains_key(joint.members) {
             let id = match joint.apart {
                 None => self.nccl.id()?,
-                Some((_, drawn)) => {
-                    UniqueId(drawn.try_into().map_err(|_| "its ranks were given no id of NCCL's")?)
-                }
+                Some((_, drawn)) => UniqueId(drawn.try_into().map_err(|_| "its ranks received no NCCL id")?),
             };
             let ranks: Vec<_> = here.iter().copied().zip(cards.iter().copied()).collect();
             let new = Communicators::new(self.nccl, (id, joint.members.len()), &ranks, self.limit / 2)?;
@@ -282,14 +280,13 @@ fn late(call: &UnderWay, came: &[bool], limit: Duration) -> String {
         if let [rank] = &ranks[..] { format!("rank {rank}") } else { format!("ranks {}", ranks.join(", ")) }
     };
     if came.iter().all(|came| *came) {
-        return format!("the GPUs of {} came to {} and did not end it within {limit:?}", of(true), call.call);
+        return format!(
+            "the GPUs of {} reached {} and did not finish it within {limit:?}",
+            of(true),
+            call.call
+        );
     }
-    format!(
-        "the GPU of {} did not come within {limit:?} to {}; that of {} did",
-        of(false),
-        call.call,
-        of(true)
-    )
+    format!("the GPU of {} did not reach {} within {limit:?}; {} did", of(false), call.call, of(true))
 }
 
 /// Launches each card's own copies: a rank's pieces for itself, and the wanted columns of what was gathered.
@@ -330,7 +327,7 @@ fn room((at, held): &mut (u64, usize), card: &Card, bytes: usize) -> Result<*mut
             *held = 0;
         }
         let new = card.alloc(bytes).map_err(|error| error.to_string())?;
-        *at = new.ok_or_else(|| format!("no {bytes} bytes more for what is gathered"))?;
+        *at = new.ok_or_else(|| format!("out of GPU memory: a gather needs {bytes} more bytes"))?;
         *held = bytes;
     }
     Ok(*at as *mut u8)

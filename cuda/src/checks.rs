@@ -95,9 +95,9 @@ table! {
         "attention of new tokens after cached ones" cached []
         "attention of single rows" single []
         "attention by windows" windows []
-        "attention to a memory" memory []
+        "cross-attention to a memory" memory []
         "attention by parts" parts []
-        "attention to nothing" nothing []
+        "attention without visible keys" nothing []
     }
     elementwise {
         "sums and copies" sums [add add_row stab scale_rows copy fill]
@@ -107,24 +107,24 @@ table! {
         "swiglu" swiglu [swiglu swiglu_backward]
         "dropout" dropout [dropout]
         "rotations" rotations [rotate]
-        "matrices without numbers" nothing []
+        "empty matrices" nothing []
     }
     gemm {
         "products" products [gemm gemm_wide gemm_packed]
     }
     optimizer {
         "norms of gradients" norms [add_norm2]
-        "sums of many blocks come out the same every time" many_blocks []
-        "the factor that clips" clips [clip_factor]
+        "sums over many blocks have the same bits every time" many_blocks []
+        "the clipping factor" clips [clip_factor]
         "sgd" steps_of_sgd [sgd]
         "AdamW" steps_of_adamw [adamw]
     }
     top_k {
-        "the numbers of a row that come first" first_of_rows [top_k]
+        "the first values of a row in order of choice" first_of_rows [top_k]
     }
     router {
-        "experts are chosen" choices [choose]
-        "equal scores, and what is no number" ties []
+        "choice of experts" choices [choose]
+        "equal scores and NaN" ties []
         "gates" gates [gates]
         "a router's loss" losses [router_loss]
         "a router's gradient" gradients [router_backward]
@@ -158,7 +158,7 @@ pub(crate) const F32: Number =
     Number { name: "f32", rounded: |x| f64::from(x as f32), tolerance: 2e-6, narrow: false };
 const BF16: Number =
     Number { name: "bf16", rounded: |x| Bf16::from_f64(x).to_f64(), tolerance: 1.0 / 256.0, narrow: true };
-const WORDS: Number = Number { name: "whole numbers", rounded: |x| x, tolerance: 0.0, narrow: false };
+const WORDS: Number = Number { name: "integers", rounded: |x| x, tolerance: 0.0, narrow: false };
 
 /// Kernels that a side computes with.
 pub(crate) trait On: Selects<Elem: Real, Wide: Kernels<Elem: Real>> {}
@@ -220,7 +220,7 @@ impl<D: On> Side<D> {
             self.given.push_back(values.clone());
             return values;
         }
-        self.given.pop_front().expect("both sides are asked alike")
+        self.given.pop_front().expect("both sides ask for the same outputs")
     }
     /// Checks that the card has the host's values, within `slack` tolerances of its dtype. A slack of 0 wants
     /// the host's values, rounded.
@@ -237,7 +237,7 @@ impl<D: On> Side<D> {
         #[cfg(test)]
         tests::saw(seen.iter().map(|x| x.to_bits()));
         if seen.len() != wanted.len() {
-            self.wrong(format!("{what}: {} numbers, wanted {}", seen.len(), wanted.len()));
+            self.wrong(format!("{what}: {} values, wanted {}", seen.len(), wanted.len()));
         }
         for (i, (&seen, &wanted)) in seen.iter().zip(wanted).enumerate() {
             let wanted = if slack == 0.0 { (number.rounded)(wanted) } else { wanted };
@@ -263,7 +263,10 @@ impl<D: On> Side<D> {
         let off = seen.iter().zip(&wanted).filter(|(_, wanted)| wanted.is_finite()).map(off).sum::<f64>();
         let off = (off / seen.len() as f64).sqrt() / number.tolerance;
         if off >= 0.5 || off.is_nan() {
-            self.wrong(format!("{what} in {}: off by {off} tolerances all together", number.name));
+            self.wrong(format!(
+                "{what} in {}: root mean square error of {off} tolerances, wanted below 0.5",
+                number.name
+            ));
         }
     }
     /// Ends the check with an error.
@@ -304,7 +307,7 @@ impl<D: Device<Elem: Real>> Matrix<D> {
     }
     /// Reads all values, also those around the window.
     pub(crate) fn read(&self) -> Vec<f64> {
-        self.tensor.read().expect("it has values").into_iter().map(Real::to_f64).collect()
+        self.tensor.read().expect("the tensor has values").into_iter().map(Real::to_f64).collect()
     }
 }
 
@@ -321,7 +324,7 @@ impl<D: Device<Elem: Real>> Output for Matrix<D> {
 impl<P: Place> Output for Index<P> {
     fn output(&self) -> (Number, usize, Vec<f64>) {
         let mut words = Vec::new();
-        assert!(self.read_into(&mut words), "it has values");
+        assert!(self.read_into(&mut words), "the tensor has values");
         (WORDS, self.len(), words.into_iter().map(f64::from).collect())
     }
 }

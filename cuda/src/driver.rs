@@ -60,9 +60,7 @@ pub enum CudaError {
     #[error("no CUDA driver on this machine: {0}")]
     NoDriver(String),
     /// The library lacks a function that is called.
-    #[error(
-        "the CUDA driver {library} has no function {function}: it is older than CUDA 13, which is the least"
-    )]
+    #[error("the CUDA driver {library} has no function {function}; CUDA 13 or newer is needed")]
     NoFunction {
         /// Name by which the library was found.
         library: String,
@@ -70,13 +68,13 @@ pub enum CudaError {
         function: &'static str,
     },
     /// The driver is too old.
-    #[error("the CUDA driver knows CUDA {}.{}: 13.0 is the least", .0 / 1000, .0 % 1000 / 10)]
+    #[error("the CUDA driver supports CUDA {}.{}; 13.0 or newer is needed", .0 / 1000, .0 % 1000 / 10)]
     TooOld(i32),
     /// The driver finds no card.
     #[error("the CUDA driver finds no GPU")]
     NoCard,
     /// The requested card does not exist.
-    #[error("no GPU {asked}: there are {there}, counted from 0")]
+    #[error("there is no GPU {asked}; this machine has {there}, numbered from 0")]
     NoSuchCard {
         /// Number of the requested card.
         asked: usize,
@@ -84,7 +82,7 @@ pub enum CudaError {
         there: usize,
     },
     /// The card cannot run the kernels.
-    #[error("GPU {name} has compute capability {}.{}: 8.0 is the least", .capability.0, .capability.1)]
+    #[error("GPU {name} has compute capability {}.{}; 8.0 or higher is needed", .capability.0, .capability.1)]
     TooSmall {
         /// The driver's name for the card.
         name: String,
@@ -92,7 +90,7 @@ pub enum CudaError {
         capability: (i32, i32),
     },
     /// The driver cannot compile the kernels.
-    #[error("the CUDA driver does not load the kernels of {module}: {reason}{}{log}", if .log.is_empty() { "" } else { ": " })]
+    #[error("the CUDA driver cannot load the kernels of {module}: {reason}{}{log}", if .log.is_empty() { "" } else { ": " })]
     Kernels {
         /// Name of the PTX.
         module: &'static str,
@@ -102,7 +100,7 @@ pub enum CudaError {
         log: String,
     },
     /// The driver does not find a kernel in its module.
-    #[error("the CUDA driver has no kernel {kernel} of {module}: {reason}")]
+    #[error("the CUDA driver finds no kernel {kernel} in {module}: {reason}")]
     Kernel {
         /// Name of the kernel.
         kernel: &'static str,

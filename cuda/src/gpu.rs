@@ -116,7 +116,7 @@ impl Place for Gpu {
     }
     fn put<S: AnyBitPattern>(buffer: &mut GpuBuffer, len: usize, mut numbers: impl FnMut(usize, &mut [S])) {
         const TOGETHER: usize = 1 << 17;
-        assert!(len <= buffer.bytes / size_of::<S>(), "{len} numbers in {} bytes", buffer.bytes);
+        assert!(len <= buffer.bytes / size_of::<S>(), "{len} elements do not fit in {} bytes", buffer.bytes);
         let mut room = vec![S::zeroed(); len.min(TOGETHER)];
         for from in (0..len).step_by(TOGETHER) {
             let some = &mut room[..TOGETHER.min(len - from)];
@@ -127,7 +127,7 @@ impl Place for Gpu {
         }
     }
     fn get<S: AnyBitPattern>(buffer: &GpuBuffer, len: usize, numbers: &mut Vec<S>) -> bool {
-        assert!(len <= buffer.bytes / size_of::<S>(), "{len} numbers in {} bytes", buffer.bytes);
+        assert!(len <= buffer.bytes / size_of::<S>(), "{len} elements do not fit in {} bytes", buffer.bytes);
         let first = numbers.len();
         numbers.resize(first + len, S::zeroed());
         let new = &mut numbers[first..];

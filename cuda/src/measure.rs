@@ -130,7 +130,7 @@ pub fn copies(gpu: &Gpu, scale: Scale) -> Outcome<f64> {
     let [from, to] = [(); 2].map(|()| Tensor::empty(Cuda::<f32>::on(gpu), Category::Buffers, 1, bytes / 4));
     let at = |x: &Tensor<Cuda<f32>>| x.view().ptr().0;
     let seconds = best(gpu.card(), scale, || {
-        gpu.card().copy(at(&from), at(&to), bytes).expect("two pieces of memory");
+        gpu.card().copy(at(&from), at(&to), bytes).expect("both buffers have this size");
     })?;
     Ok(2.0 * bytes as f64 / seconds / 1e9)
 }

@@ -113,14 +113,14 @@ impl Nccl {
     pub(crate) fn open(names: &[String]) -> Result<Self, String> {
         let (library, name) = open(names).map_err(|why| format!("no NCCL on this machine: {why}"))?;
         let functions = Functions::bind(library).map_err(|function| {
-            format!("the NCCL {name} has no function {function}: it is older than 2.18, which is the least")
+            format!("the NCCL {name} has no function {function}; version 2.18 or newer is needed")
         })?;
         let mut nccl = Self { functions, version: String::new(), library: name.into() };
         let mut v = 0;
         nccl!(nccl, ncclGetVersion(&raw mut v))?;
         nccl.version = format!("{}.{}.{}", v / 10_000, v / 100 % 100, v % 100);
         if v < LEAST {
-            return Err(format!("the NCCL {name} is of version {}: 2.18 is the least", nccl.version));
+            return Err(format!("the NCCL {name} has version {}; 2.18 or newer is needed", nccl.version));
         }
         Ok(nccl)
     }
@@ -234,7 +234,7 @@ impl Communicators {
         for &(rank, handle) in &self.of {
             let mut state = OK;
             nccl!(self.nccl, ncclCommGetAsyncError(handle, &raw mut state))?;
-            self.nccl.check("what NCCL was asked for", state)?;
+            self.nccl.check("an asynchronous NCCL call", state)?;
             busy = busy.or((state == IN_PROGRESS).then_some(rank));
         }
         Ok(busy)
@@ -291,9 +291,9 @@ pub(crate) mod tests {
         assert_eq!(whole.ok().unwrap().version, "2.18.3");
         let error = |flag| opened(&[flag]).unwrap().err().unwrap();
         let lacks = error("-DTWIN_WITHOUT_LAST_ERROR");
-        let end = "has no function ncclGetLastError: it is older than 2.18, which is the least";
+        let end = "has no function ncclGetLastError; version 2.18 or newer is needed";
         assert!(lacks.starts_with("the NCCL /") && lacks.ends_with(end), "{lacks}");
         let old = error("-DTWIN_VERSION=21705");
-        assert!(old.ends_with("is of version 2.17.5: 2.18 is the least"), "{old}");
+        assert!(old.ends_with("has version 2.17.5; 2.18 or newer is needed"), "{old}");
     }
 }

@@ -62,7 +62,7 @@ impl Module {
         self.text.get_or_init(|| {
             let mut text = String::new();
             let read = ZlibDecoder::new(self.packed).read_to_string(&mut text);
-            read.expect("build.rs has packed it");
+            read.expect("build.rs packed it");
             text
         })
     }
@@ -79,7 +79,7 @@ impl Module {
 pub(crate) fn kernels(ptx: &'static str) -> impl Iterator<Item = (&'static str, Vec<usize>)> {
     ptx.split(".entry ").skip(1).map(|entry| {
         let (name, rest) = entry.split_once('(').expect("an entry has parameters");
-        let (parameters, _) = rest.split_once(')').expect("which end");
+        let (parameters, _) = rest.split_once(')').expect("the parameters end");
         (name.trim(), parameters.split(',').filter(|text| text.contains(".param")).map(bytes).collect())
     })
 }
@@ -88,10 +88,10 @@ pub(crate) fn kernels(ptx: &'static str) -> impl Iterator<Item = (&'static str, 
 fn bytes(parameter: &str) -> usize {
     let words: Vec<_> = parameter.split_whitespace().collect();
     if let Some((_, len)) = parameter.split_once('[') {
-        return len.trim_end().trim_end_matches(']').parse().expect("how many bytes");
+        return len.trim_end().trim_end_matches(']').parse().expect("a number of bytes");
     }
     let bits = words.iter().find_map(|word| word.strip_prefix(['.'])?.get(1..)?.parse::<usize>().ok());
-    bits.expect("a type of so many bits") / 8
+    bits.expect("a type with its number of bits") / 8
 }
 
 #[cfg(test)]

@@ -100,15 +100,15 @@ impl Engine {
         let why = match asked.as_deref() {
             Some("card") => "EQUIPART_ENGINE=card".into(),
             Some("nccl") if few => {
-                let who = local.map(|local| format!("this is rank {local} of its machine, from 0"));
+                let who = local.map(|local| format!("this is rank {local} of its machine (from 0)"));
                 let who = who.unwrap_or_else(|| format!("{ranks} ranks"));
                 return Err(format!(
-                    "EQUIPART_ENGINE=nccl: {who}, and {gpus} there; NCCL takes one for each rank"
+                    "EQUIPART_ENGINE=nccl needs a GPU for each rank: {who}, and {gpus} available"
                 ));
             }
             Some("nccl") => return Nccl::get().map(Self::with),
-            Some(other) => return Err(format!("EQUIPART_ENGINE={other}: it is card or nccl")),
-            None if few => format!("{gpus} there"),
+            Some(other) => return Err(format!("EQUIPART_ENGINE={other}: must be card or nccl")),
+            None if few => format!("{gpus} available"),
             None if ranks < 2 => return Ok((Self::Card, None)),
             None => match Nccl::get() {
                 Ok(nccl) => return Ok(Self::with(nccl)),
@@ -117,16 +117,16 @@ impl Engine {
             },
         };
         if ranks > MOST_RANKS {
-            return Err(format!("{ranks} ranks on one GPU; {MOST_RANKS} are the most"));
+            return Err(format!("{ranks} ranks on one GPU; at most {MOST_RANKS} can share it"));
         }
         let how = match local {
             None => format!("{ranks} ranks share the first GPU: {why}"),
-            Some(_) => format!("each rank is a process with a GPU, joined by TCP, through the host: {why}"),
+            Some(_) => format!("each rank is a process with a GPU; data goes by host and TCP: {why}"),
         };
         Ok((Self::Card, (ranks > 1).then_some(how)))
     }
     fn with(nccl: &'static Nccl) -> (Self, Option<String>) {
-        let why = format!("each rank has its own GPU, by NCCL {} ({})", nccl.version, nccl.library);
+        let why = format!("each rank has its own GPU, joined by NCCL {} ({})", nccl.version, nccl.library);
         (Self::Nccl(nccl), Some(why))
     }
 }

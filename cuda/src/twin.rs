@@ -53,12 +53,12 @@ pub fn events(many: i32) {
 }
 
 fn tell(function: &CStr, number: i32) {
-    let path = install().expect("it is installed");
+    let path = install().expect("the host twin is installed");
     // SAFETY: the library is loaded, and the function has this signature.
     unsafe {
-        let library = libloading::Library::new(path).expect("it is loaded");
+        let library = libloading::Library::new(path).expect("the host twin is loaded");
         let told = library.get::<unsafe extern "C" fn(i32)>(function.to_bytes_with_nul());
-        (told.expect("the twin's own"))(number);
+        (told.expect("the host twin has this function"))(number);
     }
 }
 
@@ -72,7 +72,7 @@ fn tell(function: &CStr, number: i32) {
 pub fn compile(flags: &[&str]) -> Result<PathBuf, String> {
     let (home, mut names) = (home(), String::new());
     for (name, _) in ptx::MODULES.iter().flat_map(|module| ptx::kernels(module.ptx())) {
-        writeln!(names, "TWIN({name})").expect("a string takes it");
+        writeln!(names, "TWIN({name})").expect("writing to a string cannot fail");
     }
     let sources = ptx::MODULES
         .iter()
@@ -80,10 +80,11 @@ pub fn compile(flags: &[&str]) -> Result<PathBuf, String> {
     let sources: String = sources.collect();
     let mut digest = Sha256::new();
     for part in ["kernels", "twin"] {
-        let mut files: Vec<_> = fs::read_dir(home.join(part)).expect("it is there").flatten().collect();
+        let mut files: Vec<_> =
+            fs::read_dir(home.join(part)).expect("the folder can be read").flatten().collect();
         files.sort_by_key(fs::DirEntry::path);
         for file in files {
-            digest.update(fs::read(file.path()).expect("a source"));
+            digest.update(fs::read(file.path()).expect("the source can be read"));
         }
     }
     digest.update(&names);
@@ -104,7 +105,7 @@ pub fn compile(flags: &[&str]) -> Result<PathBuf, String> {
 /// # Panics
 /// If the source does not compile.
 pub fn nccl(flags: &[&str]) -> Result<PathBuf, String> {
-    let source = fs::read(home().join("twin/nccl.cpp")).expect("a source");
+    let source = fs::read(home().join("twin/nccl.cpp")).expect("the source can be read");
     built("nccl.cpp", Sha256::new_with_prefix(source), flags, |_| ())
 }
 

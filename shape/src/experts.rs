@@ -175,13 +175,13 @@ impl Experts {
     pub fn cannot_choose(&self) -> Option<&'static str> {
         let balanced = self.balance != Balance::default();
         let all = [
-            (self.capacity.is_none(), "need a capacity, which says how many each takes"),
+            (self.capacity.is_none(), "need a capacity: it sets how many each takes"),
             (self.scoring == Scoring::Sigmoid, "need scores by softmax, not sigmoids"),
-            (self.normalize, "cannot have gates of sum 1, as a token may have none"),
-            (balanced, "cannot add to the loss, as each takes as many anyway"),
-            (self.groups.is_some(), "cannot lie in groups, from which tokens choose"),
-            (self.bias.is_some(), "cannot have a bias, by which tokens choose"),
-            (self.noise != 0.0, "cannot have noise, by which tokens choose"),
+            (self.normalize, "cannot have gates of sum 1: a token may have no expert"),
+            (balanced, "cannot have auxiliary losses: each takes the same number of tokens anyway"),
+            (self.groups.is_some(), "cannot have groups: tokens do not choose"),
+            (self.bias.is_some(), "cannot have a bias: tokens do not choose"),
+            (self.noise != 0.0, "cannot have noise: tokens do not choose"),
             (self.forced, "cannot have tokens dealt to them in turn"),
         ];
         all.into_iter().find(|(is, _)| self.by_experts && *is).map(|(_, why)| why)

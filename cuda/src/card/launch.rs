@@ -169,14 +169,14 @@ impl Card {
         arguments: &[&dyn Argument],
     ) -> Result<(), CudaError> {
         let Kernel { function, sizes } =
-            self.kernels.get(&kernel).unwrap_or_else(|| panic!("no kernel {kernel:?}"));
+            self.kernels.get(&kernel).unwrap_or_else(|| panic!("kernel {kernel:?} is not loaded"));
         let (mut rooms, mut at) = ([Room::default(); MOST], [null_mut(); MOST]);
         let given = arguments.iter().zip(&mut rooms).zip(&mut at).map(|((argument, room), at)| {
             let (from, bytes) = argument.bytes(room);
             *at = from;
             bytes
         });
-        assert!(given.eq(sizes.iter().copied()), "{kernel:?} takes arguments of {sizes:?} bytes");
+        assert!(given.eq(sizes.iter().copied()), "kernel {kernel:?} must get arguments of {sizes:?} bytes");
         let [x, y, z] = shape.blocks.map(|blocks| blocks as u32);
         if x * y * z == 0 {
             return Ok(());
@@ -210,7 +210,7 @@ mod tests {
         let module: &Module = Box::leak(Box::new(Module { name: "none", packed: &[], least: (8, 0), text }));
         let said = card.load([module].into_iter()).unwrap_err().to_string();
         assert!(
-            said.starts_with("the CUDA driver has no kernel add_f64 of none: cuModuleGetFunction failed: "),
+            said.starts_with("the CUDA driver finds no kernel add_f64 in none: cuModuleGetFunction failed: "),
             "{said}"
         );
         let all = [("add", "f32"), ("add", "bf16"), ("mean_square_total", "")];
@@ -230,7 +230,7 @@ mod tests {
         let set = || one.put(at, &[1; 4]).is_ok();
         assert!(set() && std::thread::scope(|scope| scope.spawn(set).join().unwrap()));
         call!(one.driver, cuCtxSetCurrent((&raw const at).cast_mut().cast())).unwrap();
-        assert!(!set(), "what a thread means is asked for once");
+        assert!(!set(), "a thread's context is set once");
         elsewhere();
         assert!(set());
         for given in [&[&1u32 as &dyn Argument, &2u32][..], &[&1u64, &2u64, &3u64]] {

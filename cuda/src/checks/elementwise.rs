@@ -108,7 +108,7 @@ pub(crate) fn dropout<D: On>(c: &mut Side<D>) {
             let mut x = c.of([rows, cols, wide, at], |i| 1.0 + (i % 9) as f64);
             check!(c.dropout(x.to(), &tokens, first, &dropout) => x 1.0);
             let gone: Vec<f64> = x.read().into_iter().map(|x| f64::from(x == 0.0)).collect();
-            c.close("which elements dropout takes away", &gone, 0.0);
+            c.close("which elements dropout drops", &gone, 0.0);
         }
     }
 }
@@ -150,7 +150,7 @@ pub(crate) fn nothing<D: On>(c: &mut Side<D>) {
             c.on.dropout(y.part_mut(at), &tokens, 0, &Dropout::new(0.5, 1, 1, "here"));
             c.on.rotate(y.part_mut(at), by.of(), &tokens, 2, false);
         }
-        c.close("a matrix beside one without numbers", &y, 0.0);
-        c.close("a sum of no rows", &sum, 0.0);
+        c.close("a matrix around an empty window", &y, 0.0);
+        c.close("a sum of no elements", &sum, 0.0);
     }
 }

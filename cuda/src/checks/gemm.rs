@@ -95,7 +95,7 @@ fn rungs<D: On<Place = Gpu, Elem: Scalar<Wide = f32>>>(c: &mut Side<D>) {
     });
     for (rung, tried) in Rung::ALL.into_iter().zip(tried) {
         if !tried && (D::Elem::NARROW != matches!(rung, Rung::Tiled)) {
-            c.wrong(format!("{rung:?} is for no product that was tried in {}", D::Elem::NAME));
+            c.wrong(format!("{rung:?} computed none of the products in {}", D::Elem::NAME));
         }
     }
 }
@@ -134,7 +134,7 @@ pub(super) fn on_hopper(gpu: &Gpu) -> Result<(), String> {
     let on_card = |c: &mut Side<Cuda<Bf16>>| {
         let factors = factors(c);
         if !by_rungs(c, &factors, |rung| matches!(rung, Rung::Hopper)).contains(&true) {
-            c.wrong("Hopper's rung is not for it".into());
+            c.wrong("Hopper's rung does not take this product".into());
         }
     };
     compare(gpu, BF16, on_card, |c| {

@@ -24,7 +24,7 @@ pub(crate) fn many_blocks<D: On>(c: &mut Side<D>) {
         check!(c.add_norm2(sum.to(), x.of()) => sum 2.0);
         sum.read()[0].to_bits()
     });
-    c.close("whether the same sum has the same bits", &vec![f64::from(first == second)], 0.0);
+    c.close("equality of the bits of two sums", &vec![f64::from(first == second)], 0.0);
 }
 
 /// Checks norms above the limit, below it, zero, and NaN.

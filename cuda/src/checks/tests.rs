@@ -56,9 +56,16 @@ fn all_of<'a>(family: impl IntoIterator<Item = &'a Check<Gpu>>) {
             BITS.get()
         };
         let bits: Vec<_> = orders.iter().map(bits).collect();
-        assert!(bits.iter().all(|of| *of == bits[0]), "{name}, backwards true: other bits than forwards");
+        assert!(
+            bits.iter().all(|of| *of == bits[0]),
+            "{name}, backwards true: the bits differ from forwards"
+        );
         let left_out = |kernel: &&&str| !CALLED.with_borrow(|all| all.contains(**kernel));
-        assert_eq!(kernels.iter().find(left_out), None, "{name}: it stands in the table, and is not run");
+        assert_eq!(
+            kernels.iter().find(left_out),
+            None,
+            "{name}: the table lists a kernel that the check does not run"
+        );
         println!("{name}: as the host");
     }
 }

@@ -26,7 +26,7 @@ impl From<&Attend> for Attended {
     fn from(attend: &Attend) -> Self {
         let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX); // positions are below that
         let Heads { queries, keys, dim } = attend.heads;
-        assert!(dim <= 256, "{dim} features a head; GPUs take up to 256");
+        assert!(dim <= 256, "{dim} features per head; GPU kernels take at most 256");
         let (causal, size, sinks) = match attend.mask {
             Mask::All => (false, usize::MAX, 0),
             Mask::Causal => (true, usize::MAX, 0),
@@ -116,7 +116,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     /// Returns the narrowest kernel that takes this number of features.
     fn wide_enough(&self, kernel: [&'static str; 3], dim: usize) -> &'static str {
         let wide = WIDTHS.into_iter().zip(kernel).filter(|&(width, _)| dim <= width);
-        wide.map(|(_, name)| name).find(|name| self.has(name)).expect("one for 256 features")
+        wide.map(|(_, name)| name).find(|name| self.has(name)).expect("a kernel for 256 features is loaded")
     }
 
     /// Returns the kernel on tensor cores, if there is one of this dtype. It takes up to 128 features, in

@@ -138,7 +138,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     /// dtype S, or is wide.
     pub(crate) fn product(&self, by: Option<Rung>, [c, a, b]: [Window; 3], wide: bool, write: Write) -> bool {
         let fit = c.rows == a.rows && a.cols == b.rows && b.cols == c.cols;
-        assert!(fit && c.col_stride == 1, "a product of matrices that do not fit");
+        assert!(fit && c.col_stride == 1, "the shapes of C, A and B must fit, and C must be row-major");
         let add = if write == Write::Add { ADD } else { 0 };
         let how = add | if wide && S::NARROW { WIDE } else { 0 };
         let of = Product { c, a, b, bytes: size_of::<S>() as u64, how };

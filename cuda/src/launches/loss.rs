@@ -97,7 +97,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     pub(crate) fn top_k(&self, values: Out<S>, columns: &mut Index<Gpu>, x: In<S>) {
         assert!(
             values.cols() <= x.cols() && columns.len() == values.rows() * values.cols(),
-            "{} of {} numbers in a row",
+            "top_k of {} among {} values per row",
             values.cols(),
             x.cols()
         );

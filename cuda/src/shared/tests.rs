@@ -127,7 +127,7 @@ fn what_fails_in_nccl_ends_all_ranks_with_its_sentence() {
         drop(x.read());
         unreachable!("the sum is no sum")
     });
-    let remote = "what NCCL was asked for failed: remote process exited or there was a network error";
+    let remote = "an asynchronous NCCL call failed: remote process exited or there was a network error";
     assert_eq!(broken, remote);
     let waits = ended(3, |device, mesh| {
         let x = sum(&device, &mesh, 4001)?;
@@ -142,7 +142,7 @@ fn what_fails_in_nccl_ends_all_ranks_with_its_sentence() {
     assert!(never.starts_with(words) && never.ends_with(end), "{never}");
     let alone = ended(13, |device, mesh| sum(&device, &mesh, 7).map(drop));
     assert!(alone.ends_with(": ncclCommInitRankConfig failed: unhandled system error"), "{alone}");
-    assert_eq!(together::<Cuda<f32>>(), together::<Cpu<f32>>(), "worlds after them are well");
+    assert_eq!(together::<Cuda<f32>>(), together::<Cpu<f32>>(), "later worlds work");
 }
 
 /// Kills: a call that never ends on cards and nobody tells of, or of which the wrong one is told.
@@ -162,12 +162,12 @@ fn cards_that_wait_for_ever_are_named() {
             }
         })
     };
-    let words = "the GPU of rank 2 did not come within 2s to all_reduce(sum) over tp of 1x5 f32 for loss at ";
+    let words = "the GPU of rank 2 did not reach all_reduce(sum) over tp of 1x5 f32 for loss at ";
     let seen = stuck(2);
-    assert!(seen.starts_with(words) && seen.ends_with("; that of ranks 0, 1 did"), "{seen}");
+    assert!(seen.starts_with(words) && seen.ends_with(" within 2s; ranks 0, 1 did"), "{seen}");
     let seen = stuck(3);
-    let words = "the GPUs of ranks 0, 1, 2 came to all_reduce(sum) over tp of 1x5 f32 for loss at ";
-    assert!(seen.starts_with(words) && seen.ends_with(" and did not end it within 2s"), "{seen}");
+    let words = "the GPUs of ranks 0, 1, 2 reached all_reduce(sum) over tp of 1x5 f32 for loss at ";
+    assert!(seen.starts_with(words) && seen.ends_with(" and did not finish it within 2s"), "{seen}");
 }
 
 /// Kills: ranks on cards whose calls are not compared, or that wait for each other on their cards.
@@ -300,5 +300,5 @@ fn memory_that_a_card_has_not_ends_the_rank_with_a_sentence() {
     let device = Cuda::<f32>::default();
     assert!(device.place().card().settle().is_ok());
     let error = Card::open(1).err().map(|error| error.to_string());
-    assert_eq!(error.unwrap(), "no GPU 1: there are 1, counted from 0");
+    assert_eq!(error.unwrap(), "there is no GPU 1; this machine has 1, numbered from 0");
 }

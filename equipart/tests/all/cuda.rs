@@ -151,7 +151,7 @@ fn training_on_a_card_each_is_training_on_one() {
             let Some(((alone, shared), (each, own))) = run("card").zip(run("nccl")) else { return };
             assert_eq!(each.len(), 3);
             assert_eq!(alone, each, "{layout}");
-            assert!(own.contains("note: each rank has its own GPU, by NCCL 2.18.3 ("), "{own}");
+            assert!(own.contains("note: each rank has its own GPU, joined by NCCL 2.18.3 ("), "{own}");
             assert!(shared.contains(" ranks share the first GPU: EQUIPART_ENGINE=card"), "{shared}");
         }
     }
@@ -205,16 +205,16 @@ fn what_is_missing_is_one_sentence() {
     let said = error(&small);
     assert!(said.contains("B over all ranks, and 100.00 kB of memory are free"), "{said}");
     let many = on_the_twin(&train(&["--layout", "dp=512"]), &[]).unwrap();
-    assert!(error(&many).contains("512 ranks on one GPU; 256 are the most"));
+    assert!(error(&many).contains("512 ranks on one GPU; at most 256 can share it"));
     let cards = |cards, engine, layout| {
         let variables = [("EQUIPART_TWIN_CARDS", cards), ("EQUIPART_ENGINE", engine), nowhere_too];
         error(&on_the_twin(&train(&["--layout", layout]), &variables).unwrap())
     };
-    let few = "EQUIPART_ENGINE=nccl: 4 ranks, and 2 GPUs are there; NCCL takes one for each rank";
+    let few = "EQUIPART_ENGINE=nccl needs a GPU for each rank: 4 ranks, and 2 GPUs are available";
     assert!(cards("2", "nccl", "dp=4").contains(few));
     let none = cards("2", "nccl", "dp=2");
     assert!(none.contains("--device cuda: no NCCL on this machine: /nowhere/libnccl.so: "), "{none}");
-    assert!(cards("2", "many", "dp=2").contains("EQUIPART_ENGINE=many: it is card or nccl"));
+    assert!(cards("2", "many", "dp=2").contains("EQUIPART_ENGINE=many: must be card or nccl"));
     let found = lines(&on_the_twin(&["devices", "--json"], &[]).unwrap());
     assert!(found[1]["here"].as_str().unwrap().starts_with("GPU 0: the CPU's twin of a GPU"), "{found:?}");
 }

@@ -148,8 +148,7 @@ fn processes_on_cards_have_what_threads_on_one_have() {
     on_the_twin(threads.args(train));
     let (wanted, outputs) = (output(&mut threads), all(2, &train, &on_the_twin));
     assert!(wanted.status.success() && outputs.iter().all(|output| output.status.success()), "{outputs:?}");
-    let note =
-        "note: each rank is a process with a GPU, joined by TCP, through the host: EQUIPART_ENGINE=card";
+    let note = "note: each rank is a process with a GPU; data goes by host and TCP: EQUIPART_ENGINE=card";
     assert!(text(&outputs[0].stderr).contains(note), "{}", text(&outputs[0].stderr));
     assert_eq!(losses(&text(&outputs[0].stdout)), losses(&text(&wanted.stdout)));
     assert_eq!(losses(&text(&wanted.stdout)).len(), 2);
@@ -192,7 +191,7 @@ fn processes_on_cards_are_joined_by_nccl() {
         outputs.map(|output| (output.status.code(), text(&output.stderr))).collect::<Vec<_>>()
     };
     let alone = said(["nccl"; 2], "2");
-    let own = "note: each rank has its own GPU, by NCCL 2.18.3 (";
+    let own = "note: each rank has its own GPU, joined by NCCL 2.18.3 (";
     assert!(alone[0].1.contains(own), "{alone:?}");
     for (code, error) in &alone {
         let why = error.contains(": all_reduce(sum) over tp of ") && error.contains(": NCCL's rank ");
@@ -210,7 +209,7 @@ fn processes_on_cards_are_joined_by_nccl() {
         );
     }
     let few = &said(["nccl"; 2], "1")[1];
-    let why = "EQUIPART_ENGINE=nccl: this is rank 1 of its machine, from 0, and 1 GPU is there; NCCL takes one for each rank";
+    let why = "EQUIPART_ENGINE=nccl needs a GPU for each rank: this is rank 1 of its machine (from 0), and 1 GPU is available";
     assert!(few.0 == Some(2) && few.1.contains(why), "{few:?}");
 }
 

@@ -250,15 +250,21 @@ fn experts_that_choose_tokens_have_what_they_need_alone() {
     let capacity = [&plain[..], &[("capacity_factor", "9e9")]].concat();
     assert_eq!(experts(OWN, &capacity).capacity_of(64), Some(64), "there are no more");
     for (others, why) in [
-        (&[("capacity_factor", "null")][..], "need a capacity, which says how many each takes"),
+        (&[("capacity_factor", "null")][..], "need a capacity: it sets how many each takes"),
         (&[("scoring_func", "\"sigmoid\"")], "need scores by softmax, not sigmoids"),
-        (&[("norm_topk_prob", "true")], "cannot have gates of sum 1, as a token may have none"),
-        (&[("balance_loss_coef", "1")], "cannot add to the loss, as each takes as many anyway"),
-        (&[("router_z_loss_coef", "1")], "cannot add to the loss, as each takes as many anyway"),
-        (&[("router_noise", "1")], "cannot have noise, by which tokens choose"),
+        (&[("norm_topk_prob", "true")], "cannot have gates of sum 1: a token may have no expert"),
+        (
+            &[("balance_loss_coef", "1")],
+            "cannot have auxiliary losses: each takes the same number of tokens anyway",
+        ),
+        (
+            &[("router_z_loss_coef", "1")],
+            "cannot have auxiliary losses: each takes the same number of tokens anyway",
+        ),
+        (&[("router_noise", "1")], "cannot have noise: tokens do not choose"),
         (
             &[("n_group", "2"), ("topk_method", "\"group_limited_greedy\"")],
-            "cannot lie in groups, from which tokens choose",
+            "cannot have groups: tokens do not choose",
         ),
     ] {
         let wanted = format!("it must be false, or left out, where experts that choose tokens {why}");
