@@ -1,7 +1,8 @@
-//! How far the losses of split f32 runs lie from those of the unsplit run: what somebody sees who compares curves.
+//! Compares the losses of split f32 runs with those of the unsplit run.
 //!
-//! Three small models with all that families have, trained for some steps under several layouts. Prints every loss, and
-//! at last the largest relative difference. Rounding alone makes one; so does a mistake that an f32 loss can show.
+//! Trains three small models, which together use all features of model families, for some steps under several
+//! layouts. Prints every loss, and at last the largest relative difference. Rounding alone causes a
+//! difference; so does a mistake that an f32 loss can show.
 
 use kernels::{Activation, Heads};
 use layers::{
@@ -18,7 +19,7 @@ const LAYOUTS: [&str; 8] =
 const SHAPE: Shape =
     Shape { width: 12, blocks: 2, heads: Heads { queries: 8, keys: 8, dim: 4 }, hidden: 16, ..Shape::LLAMA };
 
-/// Learned positions, biases, a tied head; and a vocabulary that no ranks divide.
+/// Learned positions, biases, a tied head, and a vocabulary that no number of ranks divides.
 const GPT2: Shape = Shape {
     norm: NormKind::Layer,
     positions: Positions::Learned(8),
@@ -31,7 +32,7 @@ const GPT2: Shape = Shape {
     ..SHAPE
 };
 
-/// Turned queries and keys, normalised before; few KV heads, with biases, and a window.
+/// Rotary queries and keys, normalised before; few KV heads, with biases, and a window.
 const QWEN: Shape = Shape {
     positions: Positions::Rotary(Rope { base: 100.0, scaling: Scaling::None }),
     heads: Heads { queries: 8, keys: 2, dim: 4 },
@@ -42,7 +43,7 @@ const QWEN: Shape = Shape {
     ..SHAPE
 };
 
-/// Experts that drop tokens, with a bias of the choice that moves, every balance, and one that they share.
+/// Experts that drop tokens, with a selection bias that moves, every balance loss, and a shared expert.
 const MOE: Shape = Shape {
     experts: Some(Experts {
         count: 4,
@@ -60,7 +61,8 @@ const MOE: Shape = Shape {
 };
 const OF_EXPERTS: [&str; 4] = ["ep=2", "tp=2,ep=2", "dp=2,ep=2:all-gather", "tp=2,sp,dp=2,ep=2,etp=2"];
 
-/// Five sequences of one to six tokens in two microbatches; one packs two documents, some targets are ignored.
+/// Five sequences of one to six tokens in two microbatches; one packs two documents, some targets are
+/// ignored.
 fn batch(vocabulary: usize, step: usize) -> parallel::Result<Batch> {
     let id = |salt: usize, i: usize| (mix((salt * 64 + i) as u64) % vocabulary as u64) as u32;
     let document = |salt: usize, len: usize| {
@@ -76,7 +78,7 @@ fn batch(vocabulary: usize, step: usize) -> parallel::Result<Batch> {
     Batch::new((0..5).map(sequence).collect(), 2)
 }
 
-/// Each step's loss, on the rank that is farthest from `beside`.
+/// Returns each step's loss, on the rank that is farthest from `beside`.
 fn losses(shape: &Shape, layout: &Layout, beside: &[f64]) -> Result<Vec<f64>, parallel::Error> {
     let ranks = layout.world()?.run(|device: Cpu<f32>, mesh| {
         let at = layout.place(&device, &mesh, &Random { seed: 5 });

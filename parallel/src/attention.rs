@@ -1,4 +1,4 @@
-//! How attention's core meets the keys of tokens that other context ranks have.
+//! Strategies of attention's core: how queries reach the keys of tokens that other context ranks have.
 use crate::strategies::lists::builders;
 
 builders! {

@@ -1,21 +1,22 @@
-//! A step's sequences, in microbatches, which are part of the model and not of the layout: who deals them over ranks cuts
-//! each of them, [`data::replicated`](crate::data::replicated).
+//! A step's sequences, in microbatches. Microbatches are part of the model and do not depend on the layout:
+//! [`data::replicated`](crate::data::replicated) cuts each of them over the data ranks.
 use crate::{Result, bail, deal};
 use tensor::IGNORED;
 
-/// One sequence: token ids, and the id that each should be followed by; rows of features may stand for either. It may pack
-/// several documents: then each has positions of its own and sees itself only, but they stay together on one rank.
+/// One sequence: token ids, and for each the id that should follow it. Rows of features may stand for either.
+/// A sequence may pack several documents: each has its own positions and attends only to itself, but all of
+/// them stay on one rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sequence {
-    /// What goes in.
+    /// Input token ids.
     pub ids: Vec<u32>,
-    /// What should come out, one for each token; [`IGNORED`] where it does not count.
+    /// Target id of each token; [`IGNORED`] where the loss does not count it.
     pub targets: Vec<u32>,
-    /// Tokens of each document, in order.
+    /// Number of tokens of each document, in order.
     pub documents: Vec<usize>,
-    /// Features that go in where there are no ids: as many for each token, one token after the other.
+    /// Input features in place of ids: the same number for each token, one token after the other.
     pub x: Vec<f32>,
-    /// Features that should come out where there are no targets.
+    /// Target features in place of target ids.
     pub y: Vec<f32>,
 }
 
@@ -25,7 +26,7 @@ impl Sequence {
     pub fn new(ids: Vec<u32>, targets: Vec<u32>) -> Self {
         Self { documents: vec![ids.len()], ids, targets, ..Self::default() }
     }
-    /// Several documents, one after the other: the ids and targets of each.
+    /// A sequence of several documents, one after the other: the ids and targets of each.
     #[must_use]
     pub fn packed(documents: &[(Vec<u32>, Vec<u32>)]) -> Self {
         Self {
@@ -40,20 +41,20 @@ impl Sequence {
     pub fn example(x: Vec<f32>, class: u32) -> Self {
         Self { x, targets: vec![class], documents: vec![1], ..Self::default() }
     }
-    /// So many tokens: the features of each, and those that each should become.
+    /// A sequence of `tokens` tokens: the input features and the target features of each.
     #[must_use]
     pub fn rows(tokens: usize, x: Vec<f32>, y: Vec<f32>) -> Self {
         Self { x, y, documents: vec![tokens], ..Self::default() }
     }
-    /// Its tokens.
+    /// Number of tokens.
     pub fn tokens(&self) -> usize {
         self.documents.iter().sum()
     }
-    /// Its tokens that the loss is a mean over.
+    /// Number of tokens that the mean loss counts.
     fn counted(&self) -> usize {
         if self.y.is_empty() { self.targets.iter().filter(|t| **t != IGNORED).count() } else { self.tokens() }
     }
-    /// Whether it can be.
+    /// Validates the sequence; `sequence` is its index, for the error.
     fn check(&self, sequence: usize) -> Result<()> {
         let tokens = self.tokens();
         for (ids, rows) in [(&self.ids, &self.x), (&self.targets, &self.y)] {
@@ -88,14 +89,14 @@ impl Sequence {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     microbatches: Vec<Vec<Sequence>>,
-    pub(crate) idle: bool, // whether a data rank may have no sequence
+    pub(crate) idle: bool, // true if a data rank may have no sequence
 }
 
 impl Batch {
-    /// Cuts sequences into so many microbatches of nearly the same number, in order.
+    /// Cuts sequences into `microbatches` microbatches of nearly the same number of sequences, in order.
     ///
     /// # Errors
-    /// If a microbatch would be empty, or a sequence is.
+    /// If a microbatch would be empty, or a sequence is not valid.
     pub fn new(sequences: Vec<Sequence>, microbatches: usize) -> Result<Self> {
         if microbatches == 0 || sequences.len() < microbatches {
             let sequences = sequences.len();
@@ -105,7 +106,7 @@ impl Batch {
         let part = |m| sequences[deal(sequences.len(), m, microbatches)].to_vec();
         Ok(Self { microbatches: (0..microbatches).map(part).collect(), idle: false })
     }
-    /// The same batch. With `idle`, a data rank may have no sequence of a microbatch.
+    /// Returns this batch with `idle` set. If true, a data rank may have no sequence of a microbatch.
     #[must_use]
     pub fn idling(self, idle: bool) -> Self {
         Self { idle, ..self }
@@ -114,18 +115,19 @@ impl Batch {
     pub fn microbatches(&self) -> &[Vec<Sequence>] {
         &self.microbatches
     }
-    /// Tokens of the step.
+    /// Number of tokens in the step.
     pub fn tokens(&self) -> usize {
         self.microbatches.iter().flatten().map(Sequence::tokens).sum()
     }
-    /// Targets that the loss is a mean over: all of the step's, but those that are ignored.
+    /// Number of targets that the mean loss counts: all of the step's except ignored ones.
     pub fn counted(&self) -> usize {
         self.microbatches.iter().flatten().map(Sequence::counted).sum()
     }
-    /// Whether each token has so many features going in, and to come out; 0 where there are ids.
+    /// Checks that each token has `input` features going in and `output` target features; 0 where there are
+    /// ids.
     ///
     /// # Errors
-    /// If one has another number.
+    /// If a token has another number of features.
     pub(crate) fn has_features(&self, [input, output]: [usize; 2]) -> Result<()> {
         for s in self.microbatches.iter().flatten() {
             for (rows, wanted, which) in [(&s.x, input, "going in"), (&s.y, output, "to come out")] {
@@ -137,8 +139,8 @@ impl Batch {
         }
         Ok(())
     }
-    /// A batch that takes as much memory as this one: the microbatch of most tokens, twice if there are others, since
-    /// each is computed beside what those before it leave, a sum of losses.
+    /// A batch that takes as much memory as this one: the microbatch with the most tokens, twice if there are
+    /// others, since each microbatch is computed beside the sum of losses that earlier ones leave.
     #[must_use]
     pub fn largest(&self) -> Self {
         let tokens = |m: &&Vec<Sequence>| m.iter().map(Sequence::tokens).sum::<usize>();
@@ -187,7 +189,8 @@ mod tests {
         assert!(why(Sequence { targets: vec![1], ..rows(4, 0) }).starts_with("sequence 0 has 2 ids and 1 t"));
     }
 
-    /// Of features a rank may have none. Kills: features that count as tokens, targets of features that do not count.
+    /// A rank may have no sequence of features. Kills: features that count as tokens, targets of features
+    /// that do not count.
     #[test]
     fn features_are_dealt_by_their_tokens() {
         let all = vec![
@@ -202,8 +205,9 @@ mod tests {
         assert_eq!(Batch::new(vec![example(IGNORED), example(2)], 1).unwrap().counted(), 1);
     }
 
-    /// Documents of 3, 4 and 1 tokens, the first two packed, in two slices each. Kills: a slice of a sequence and not of its
-    /// documents, tokens of the document before, positions that begin anew in a slice, a document without tokens left out.
+    /// Documents of 3, 4 and 1 tokens, the first two packed, in two slices each. Kills: a slice of a sequence
+    /// and not of its documents, tokens of the document before, positions that begin anew in a slice, a
+    /// document without tokens left out.
     #[test]
     fn slices_are_of_documents() {
         let document = |ids: &[u32]| (ids.to_vec(), ids.to_vec());

@@ -1,5 +1,6 @@
-//! Whether the machine can hold a run. What a run takes is known beforehand (see [`mod@price`](crate::price)): what its
-//! devices hold at most, all ranks together. The program itself, its texts and mapped files are not counted.
+//! Checks that the machine can hold a run. The memory of a run is known beforehand (see
+//! [`mod@price`](crate::price)): the peak of its devices, all ranks together. The program itself, its texts
+//! and mapped files are not counted.
 use crate::{At, Error, Result, Scheme, session};
 use comm::{SharedPlace, readable};
 use kernels::{Kernels, Meta};
@@ -8,12 +9,13 @@ use std::fs;
 use std::path::Path;
 use tensor::Fault;
 
-/// Whether so many free bytes hold so many; where it is not known how many are free, it may be tried.
+/// Returns true if `free` bytes hold `bytes`, or if the number of free bytes is unknown.
 pub fn holds(bytes: u128, free: Option<u64>) -> bool {
     free.is_none_or(|free| bytes <= u128::from(free))
 }
 
-/// Refuses a run of so many ranks and bytes, of which so many ranks are on this machine, on places where fewer are free.
+/// Refuses a run if the part of its `bytes` on this machine, `here` of its `ranks` ranks, exceeds the free
+/// memory.
 ///
 /// # Errors
 /// One sentence with both numbers.
@@ -39,11 +41,11 @@ fn fits_in(run: impl Display, [here, ranks]: [usize; 2], bytes: u128, free: Opti
     )))
 }
 
-/// Refuses a run of which the rank that holds the most would hold more than its layout allows. Its `program` is run once
-/// more, under the limit, for what would exceed it.
+/// Refuses a run if its largest rank would hold more than its layout allows. Runs `program` once more, under
+/// the limit, to find the request that exceeds it.
 ///
 /// # Errors
-/// One sentence: what was asked for, beside what, the limit, and the smallest limit that works.
+/// One sentence: the request, what was held beside it, the limit, and the smallest limit that works.
 pub fn within<'a, D: Kernels>(
     scheme: impl Into<Scheme<'a, D>>,
     (rank, peak): (usize, usize),
@@ -63,11 +65,12 @@ pub fn within<'a, D: Kernels>(
     }
 }
 
-/// What several programs give that run one after the other under one limit. Of those that it refuses the one counts that
-/// needs the most: what works for that one works for all.
+/// Collects the results of several programs that run one after the other under one limit. If the limit
+/// refuses some of them, it returns the refusal of the program that needs the most: a limit that works for
+/// that program works for all.
 ///
 /// # Errors
-/// The first that is not about the limit; or else the refusal of the program that needs the most.
+/// The first error that is not about the limit, or else the refusal of the program that needs the most.
 pub fn all<T>(programs: impl IntoIterator<Item = Result<T>>) -> Result<Vec<T>> {
     let (mut done, mut refused) = (Vec::new(), None::<Error>);
     for program in programs {
@@ -83,8 +86,8 @@ pub fn all<T>(programs: impl IntoIterator<Item = Result<T>>) -> Result<Vec<T>> {
     refused.map_or(Ok(done), Err)
 }
 
-/// Bytes that this process can still take: those that Linux calls available, or fewer where a control group has a limit.
-/// None on other systems, where nothing is refused.
+/// Returns the bytes that this process can still allocate: those that Linux reports as available, or fewer if
+/// a control group has a limit. None on other systems, where nothing is refused.
 pub fn free() -> Option<u64> {
     let available = number(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")? << 10;
     let [groups, mounts] = ["/proc/self/cgroup", "/proc/self/mountinfo"]
@@ -92,8 +95,8 @@ pub fn free() -> Option<u64> {
     Some(available.min(of_groups(&groups, &mounts).unwrap_or(u64::MAX)))
 }
 
-/// Files of a hierarchy of control groups: the limit, the bytes held, and the file pages among these, which the system
-/// takes back when it needs them.
+/// Files of a hierarchy of control groups: the limit, the bytes held, and the file pages among them, which
+/// the system takes back when it needs them.
 struct Hierarchy {
     filesystem: &'static str,
     limit: &'static str,
@@ -101,7 +104,8 @@ struct Hierarchy {
     files: [&'static str; 2],
 }
 
-/// Version 2, and version 1, whose memory controller has a hierarchy of its own. A system may have mounted both.
+/// Version 2, and version 1, whose memory controller has a hierarchy of its own. A system may have mounted
+/// both.
 const HIERARCHIES: [Hierarchy; 2] = [
     Hierarchy {
         filesystem: "cgroup2",
@@ -117,7 +121,8 @@ const HIERARCHIES: [Hierarchy; 2] = [
     },
 ];
 
-/// The least that the control groups of this process, and those that they lie in, leave of their limits.
+/// Returns the smallest number of bytes that the control groups of this process and their ancestors leave of
+/// their limits.
 fn of_groups(groups: &str, mounts: &str) -> Option<u64> {
     let of = |hierarchy: &Hierarchy| {
         let is_two = hierarchy.filesystem == "cgroup2";
@@ -133,7 +138,8 @@ fn of_groups(groups: &str, mounts: &str) -> Option<u64> {
             let found = kind.next() == Some(hierarchy.filesystem) && (is_two || is_memory());
             found.then_some((place.next()?, place.next()?))
         })?;
-        // A container may see its own group as the root of the mount; one that lies elsewhere has that root's limit at least.
+        // A container may see its own group as the root of the mount. A group outside of the mount has at
+        // least the limit of the mount's root.
         let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
         let (mount, group) = (Path::new(mount), Path::new(mount).join(below));
         group
@@ -146,8 +152,8 @@ fn of_groups(groups: &str, mounts: &str) -> Option<u64> {
 }
 
 impl Hierarchy {
-    /// Bytes that a group leaves of its limit. Where it has none, version 2 says "max", and version 1 a number that no machine
-    /// has.
+    /// Returns the bytes that a group leaves of its limit. Without a limit, version 2 has "max", and version
+    /// 1 a number that no machine has.
     fn left(&self, group: &Path) -> Option<u64> {
         let read = |name: &str| fs::read_to_string(group.join(name)).ok();
         let limit: u64 = read(self.limit)?.trim().parse().ok()?;
@@ -157,7 +163,7 @@ impl Hierarchy {
     }
 }
 
-/// The number after a word that begins a line.
+/// Returns the number after a word that begins a line.
 fn number(text: &str, word: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_whitespace);
     lines.find_map(|mut words| (words.next() == Some(word)).then(|| words.next()?.parse().ok())?)
@@ -167,7 +173,8 @@ fn number(text: &str, word: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Kills: a run refused that just fits, one taken that does not, numbers beyond 64 bits; ranks of other machines counted on this.
+    /// Kills: a run refused that just fits, one taken that does not, numbers beyond 64 bits; ranks of other
+    /// machines counted on this.
     #[test]
     fn what_does_not_fit_is_refused_with_both_numbers() {
         assert!(
@@ -184,7 +191,8 @@ mod tests {
         assert!(why(466_526_208_032).contains("takes 466.53 GB over all"), "{}", why(466_526_208_032));
     }
 
-    /// Kills: a limit that works for the first program and not for the next, another refusal in the place of what is wrong.
+    /// Kills: a limit that works for the first program and not for the next, another refusal in the place of
+    /// what is wrong.
     #[test]
     fn of_many_programs_the_one_that_needs_the_most_is_told() {
         let refused = |works| Err(Error { works: Some(works), ..Error::new(format!("{works}")) });
@@ -205,8 +213,8 @@ mod tests {
         }
     }
 
-    /// Kills: the limit of an outer group passed over, pages of files counted as held, a group without a limit taken for
-    /// one that has nothing left.
+    /// Kills: the limit of an outer group passed over, pages of files counted as held, a group without a
+    /// limit taken for one that has nothing left.
     #[test]
     fn the_tightest_group_counts() {
         let root = tempfile::tempdir().unwrap();
@@ -227,9 +235,10 @@ mod tests {
         assert_eq!(left(), Some(0));
     }
 
-    /// Version 1 beside version 2, which has no memory controller then; its controller alone and with another; a container that
-    /// sees its own group as the root. Kills: a limit of version 1 that is not seen, another controller's group, the largest
-    /// number of version 1 taken for a limit, pages of files of the group alone.
+    /// Version 1 beside version 2, which has no memory controller then; its controller alone and with
+    /// another; a container that sees its own group as the root. Kills: a limit of version 1 that is not
+    /// seen, another controller's group, the largest number of version 1 taken for a limit, pages of files of
+    /// the group alone.
     #[test]
     fn groups_of_version_1_count_too() {
         let root = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
 //! Parameters and optimizer state in files, independent of the layout: gathered one tensor at a time by their
-//! placements, written by rank 0, read by each rank for its share. Files are replaced when they are whole.
+//! placements, written by rank 0, read by each rank for its local part. A complete new file replaces the old
+//! one.
 use crate::{Entry, Error, Named, Result, Stored, bail, named, whole};
 use comm::Mesh;
 use kernels::Kernels;
@@ -12,7 +13,8 @@ use tensor::{Device, Place, Real};
 
 type Metadata = BTreeMap<String, String>;
 
-/// Writes a file of whole tensors, each with its parameter's name, in f32, as the entries say. Every rank gathers them, rank 0 writes.
+/// Writes a file of whole tensors, each given with its parameter's name, in f32, as the entries say. Every
+/// rank gathers them; rank 0 writes.
 fn write<P: Place, E: Real>(
     path: &Path,
     metadata: &Metadata,
@@ -37,10 +39,12 @@ fn write<P: Place, E: Real>(
     writer.map_or(Ok(()), |w| Ok(w.finish()?))
 }
 
-/// Writes parameters as the entries say, in f32: narrow ones as their masters are. Every rank calls it; rank 0 writes.
+/// Writes parameters in f32, as the entries say; narrow ones from their masters. Every rank calls it; rank 0
+/// writes.
 ///
 /// # Errors
-/// If ranks do not meet, a value is no finite number, or the file cannot be written; then the old file is untouched.
+/// If a collective fails, a value is not finite, or the file cannot be written; then the old file is
+/// untouched.
 pub fn save_params<D: Kernels<Wide: Device<Elem: Real>>>(
     path: &Path,
     metadata: &Metadata,
@@ -55,7 +59,8 @@ pub fn save_params<D: Kernels<Wide: Device<Elem: Real>>>(
     write(path, metadata, entries, mesh, named(design, params, mesh)?.into_iter().map(tensor))
 }
 
-/// The moments of every trained parameter, as tensors of a file; there are none before the first step, or of plain descent.
+/// Returns entries for the moments of every trained parameter. There are none before the first step, or for
+/// plain descent.
 fn moments(kind: Kind, steps: usize, params: &[Named]) -> Vec<Entry> {
     if kind == Kind::Sgd || steps == 0 {
         return Vec::new();
@@ -66,7 +71,7 @@ fn moments(kind: Kind, steps: usize, params: &[Named]) -> Vec<Entry> {
 }
 const MOMENTS: [&str; 2] = ["m", "v"];
 
-/// Writes the optimizer's state, in f32; `metadata` gets `optimizer` and `steps`. Every rank calls it.
+/// Writes the optimizer's state in f32, and adds `optimizer` and `steps` to `metadata`. Every rank calls it.
 ///
 /// # Errors
 /// As [`save_params`].
@@ -91,7 +96,7 @@ pub fn save_optimizer<D: Kernels<Wide: Device<Elem: Real>>>(
     write(path, &metadata, &entries, mesh, each.map(tensor))
 }
 
-/// Brings the optimizer to the state of a file that [`save_optimizer`] wrote, under whatever layout.
+/// Restores the optimizer's state from a file that [`save_optimizer`] wrote, under any layout.
 ///
 /// # Errors
 /// If the file holds the state of another optimizer or another model.
@@ -234,8 +239,8 @@ mod tests {
         on(layout, run).unwrap()
     }
 
-    /// Kills: a moment of another parameter or of a share, padding in a file, a replica's piece read for another's, steps
-    /// counted anew, a file that depends on who wrote it.
+    /// Kills: a moment of another parameter or of a share, padding in a file, a replica's piece read for
+    /// another's, steps counted anew, a file that depends on who wrote it.
     #[test]
     fn what_one_layout_writes_every_other_reads_bit_for_bit_and_writes_again() {
         for layout in LAYOUTS {
@@ -267,7 +272,8 @@ mod tests {
         }
     }
 
-    /// Kills: the state of another optimizer taken for this one's, a step that is no number, a file without notes.
+    /// Kills: the state of another optimizer taken for this one's, a step that is no number, a file without
+    /// notes.
     #[test]
     fn a_state_that_is_not_this_optimizers_is_refused() {
         let folder = tempfile::tempdir().unwrap();

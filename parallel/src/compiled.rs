@@ -1,12 +1,12 @@
-//! The trainer with its model, compiled here once for tests, in the numbers that most of them run in. It is
-//! generic, so each crate that trains would compile it again; crates with `opt-level` 0 share the instances of a
-//! crate below them with `opt-level` 1.
+//! Instances of the trainer with its model, compiled here once for tests, in the dtypes that most tests use.
+//! The trainer is generic, so each crate that trains would compile it again. Crates with `opt-level` 0 share
+//! the instances of a crate below them with `opt-level` 1.
 use crate::{At, Result, Stages, Trainer};
 use kernels::Kernels;
 use layers::{Cx, Design, Kind};
 use tensor::{Cpu, F61, Ids, Tensor};
 
-/// The addresses of what reaches the rest.
+/// Addresses of the functions from which all others are reached.
 fn of<D: Kernels>() -> [*const (); 4] {
     [
         built::<D> as *const (),
@@ -24,7 +24,7 @@ fn logits<D: Kernels>(stages: &mut Stages<D>, cx: &Cx<D>, ids: Ids<D::Place>) ->
     stages.logits(cx, ids, true)
 }
 
-/// The instances. Nobody needs to call this: that it names them is what has them compiled.
+/// The instances. No code needs to call this function: it names them, so they are compiled.
 #[doc(hidden)]
 #[inline(never)]
 pub fn compiled() -> [[*const (); 4]; 2] {

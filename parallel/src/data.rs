@@ -1,5 +1,5 @@
-//! Strategies of data ranks: where value, gradient and optimizer state of a parameter rest. What the words mean is obeyed by
-//! whoever keeps parameters (`layers::param`).
+//! Strategies of data ranks: whether value, gradient and optimizer state of a parameter are kept whole or
+//! sharded at rest. `layers::param` carries them out.
 mod state_split;
 
 pub use state_split::StateSplit;

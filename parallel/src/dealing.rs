@@ -1,13 +1,13 @@
-//! How the tokens of a sequence are dealt over context ranks, `cp`.
+//! Strategies that deal the tokens of a sequence over context ranks, `cp`.
 use crate::strategies::lists::list;
 use layers::{About, Stretches};
 
-/// How the tokens of a sequence are dealt over context ranks.
+/// A way to deal the tokens of a sequence over context ranks.
 #[derive(Debug)]
 pub struct Dealing {
     /// Its description.
     pub about: About,
-    /// Which tokens each rank has.
+    /// Function from a rank to its tokens.
     pub stretches: Stretches,
 }
 

@@ -1,4 +1,4 @@
-//! `--dump DIR`: what a split run took, gave and learnt, as whole tensors, for looking at it from outside.
+//! `--dump DIR`: writes a split run's activations, gradients and weights as whole tensors, for inspection.
 //!
 //! ```text
 //! activations.safetensors    blocks.0.attention.qkv.in, .out, … and, where something was learnt, gradient of
@@ -10,13 +10,9 @@
 //! names.json                 our names, and theirs of each
 //! ```
 //!
-//! Numbers are those of the run: f32 as F32, f64 as F64, bf16 as BF16 (gradients, loss and norm² as F32), elements of the field as U64 (`0 ≤ x < 2^61 − 1`). Key, layout,
-//! number and step stand in each file's metadata, in `prove` optimizer, lr and clip, too; that of the activations also has
-//! `rows`, the [sequence, position] of each row.
-//! So products, sums and residuals can be checked by anyone: `out = in · W + bias`, `dW = inᵀ · (gradient of out)` and
-//! `norm2.in = norm1.in + attention.added` (what dropout left of `attention.out.out`), in f32 up to rounding, in the field
-//! exactly. There the whole step can: `norm2` is the sum of all gradients' squares, and a new weight of plain descent the
-//! old one less `lr · c · gradient`, with one `c` for all of them, the clip factor (a keyed hash of `norm2` and the limit).
+//! Anyone can check products, sums and residuals: `out = in · W + bias`, `dW = inᵀ · (gradient of out)` and
+//! `norm2.in = norm1.in + attention.added` (`attention.out.out` after dropout), in f32 up to rounding, in the
+//! field exactly; [`After`] says how to check a whole step.
 use crate::{Batch, Entry, Error, Report, Result, Trainer};
 use comm::Mesh;
 use kernels::Kernels;
@@ -28,15 +24,16 @@ use std::path::Path;
 use tensor::safetensors::{Storable, Writer};
 use tensor::{Bf16, F61, Scalar, Tensor, files};
 
-/// A number that a dump can hold.
+/// A dtype that a dump can hold. Files have the run's dtype: f32 as F32, f64 as F64, bf16 as BF16 (gradients,
+/// loss and norm² as F32), elements of the field as U64 (`0 ≤ x < 2^61 − 1`).
 pub trait Number: Scalar {
-    /// What it is in a file.
+    /// Its type in a file.
     type Stored: Storable;
-    /// As it is stored.
+    /// Converts a value to its type in a file.
     fn stored(self) -> Self::Stored;
 }
 
-/// `stored!(f32 => f32: |x| x)`: a number and what it is in a file.
+/// `stored!(f32 => f32: |x| x)`: a dtype, its type in a file, and the conversion.
 macro_rules! stored {
     ($($number:ty => $stored:ty: $how:expr),* $(,)?) => {
         $(impl Number for $number {
@@ -53,20 +50,22 @@ stored!(f32 => f32: |x| x, f64 => f64: |x| x, Bf16 => Bf16: |x| x, F61 => u64: F
 /// Whole parameters, or their gradients, by canonical name.
 pub type Tensors<E> = Vec<(String, Vec<E>)>;
 
-/// What one rank recorded.
+/// Tensors that one rank recorded.
 #[derive(Clone, Debug)]
 pub struct Seen<E: Scalar> {
-    /// Its shares.
+    /// Its local parts of the activations.
     pub activations: Activations<E>,
-    /// Synced; empty where nothing was learnt.
+    /// Synced gradients; empty if nothing was learnt.
     pub gradients: Tensors<E::Wide>,
-    /// Before the step.
+    /// Weights before the step.
     pub weights: Tensors<E>,
-    /// What came of the step, where that was asked for.
+    /// Results of the step, if requested.
     pub after: Option<After<E>>,
 }
 
-/// What a step came to; of all ranks the same.
+/// Results of a step, the same on all ranks. In the field they are enough to check the whole step: `norm2` is
+/// the sum of all gradients' squares, and plain descent subtracts `lr · c · gradient` from each old weight,
+/// with one clip factor `c` for all of them (a keyed hash of `norm2` and the limit).
 #[derive(Clone, Debug)]
 pub struct After<E: Scalar> {
     /// The loss, and the norm² before clipping, by name.
@@ -75,38 +74,39 @@ pub struct After<E: Scalar> {
     pub weights: Tensors<E>,
 }
 
-/// What is noted in the files.
+/// Metadata of the files. Each file has key, layout, number and step; under `prove` also optimizer, lr and
+/// clip. The activations' file also has `rows`: the [sequence, position] of each row.
 #[derive(Clone, Debug, Default)]
 pub struct Provenance {
     /// The key of the field; none on floats.
     pub key: Option<u64>,
     /// The layout.
     pub layout: String,
-    /// Which step, counted from 0; none where nothing was learnt.
+    /// Index of the step, counted from 0; none if nothing was learnt.
     pub step: Option<usize>,
-    /// The optimizer, the clip limit and the learning rate, where they are noted.
+    /// Optimizer, clip limit and learning rate, if noted.
     pub optimizer: Option<(Kind, Option<f64>, f64)>,
 }
 
-/// The whole parameters.
+/// Gathers the whole parameters.
 ///
 /// # Errors
-/// If ranks do not meet.
+/// If a collective fails.
 pub fn weights<D: Kernels>(params: Params<D>, mesh: &Mesh<D::Place>) -> layers::Result<Tensors<D::Elem>> {
     let whole = |p: &mut Param<D>| Ok((p.name().to_string(), p.gather(mesh)?.unwrap_or_default()));
     params.into_iter().map(whole).collect()
 }
 
-/// The whole gradients of the last step.
+/// Gathers the whole gradients of the last step.
 ///
 /// # Errors
-/// If ranks do not meet.
+/// If a collective fails.
 pub fn gradients<D: Kernels>(params: Params<D>, mesh: &Mesh<D::Place>) -> layers::Result<Tensors<Wide<D>>> {
     let whole = |p: &mut Param<D>| Ok((p.name().to_string(), p.gather_gradient(mesh)?.unwrap_or_default()));
     params.into_iter().map(whole).collect()
 }
 
-/// One step of training, and what it took, gave and learnt.
+/// Runs one training step and records its activations, gradients and weights.
 ///
 /// # Errors
 /// As [`Trainer::step`].
@@ -124,10 +124,10 @@ pub fn step<D: Kernels>(
     Ok((report, Seen { activations: record.take(), gradients, weights, after: None }))
 }
 
-/// What the step came to that gave this report, while its weights are as they were then.
+/// Reads the results of the step that gave this report, before its weights change again.
 ///
 /// # Errors
-/// If ranks do not meet.
+/// If a collective fails.
 pub fn after<D: Kernels>(
     report: &Report<D>,
     params: Params<D>,
@@ -146,22 +146,22 @@ const NEW_WEIGHTS: &str = "new_weights.safetensors";
 const STEP: &str = "step.safetensors";
 const NAMES: &str = "names.json";
 
-/// Makes the folder, if it is not there, and takes an earlier dump out of it, so that no two are mixed. Nothing else
-/// is touched.
+/// Creates the folder if it is missing, and removes an earlier dump from it, so that no two are mixed.
+/// Nothing else is touched.
 ///
 /// # Errors
-/// If it cannot be made, an earlier dump cannot be removed, or nothing can be written there.
+/// If the folder cannot be created, an earlier dump cannot be removed, or nothing can be written there.
 pub fn prepare(dir: &Path) -> Result<()> {
     let fail = |what: &str, why: std::io::Error| Error::new(format!("{} {what}: {why}", dir.display()));
     fs::create_dir_all(dir).map_err(|why| fail("cannot be made a folder", why))?;
     if let Some((name, why)) = clear(dir) {
         return Err(fail(&format!("holds a {name} that cannot be replaced"), why));
     }
-    drop(files::Replacement::beside(&dir.join(NAMES))?); // nothing is left of it
+    drop(files::Replacement::beside(&dir.join(NAMES))?); // checks that files can be written here; leaves none
     Ok(())
 }
 
-/// Removes the files of a dump: the first that cannot be.
+/// Removes the files of a dump. Returns the first that cannot be removed.
 fn clear(dir: &Path) -> Option<(&'static str, std::io::Error)> {
     let mut all = [ACTIVATIONS, GRADIENTS, WEIGHTS, NEW_WEIGHTS, STEP, NAMES].into_iter();
     all.find_map(|name| match fs::remove_file(dir.join(name)) {
@@ -170,10 +170,11 @@ fn clear(dir: &Path) -> Option<(&'static str, std::io::Error)> {
     })
 }
 
-/// Writes what all ranks recorded; a parameter as the first rank that has it does. The folder has been prepared.
+/// Writes the records of all ranks, each parameter from the first rank that has it. The folder has been
+/// prepared.
 ///
 /// # Errors
-/// If a file cannot be written; then none of them is left.
+/// If a file cannot be written; then no file is left.
 pub fn write<E: Number<Wide: Number>>(
     dir: &Path,
     entries: &[Entry],
@@ -251,17 +252,17 @@ impl Provenance {
     }
 }
 
-/// Adds what another rank has: tensors of other stages.
+/// Adds another rank's tensors: those of other stages.
 fn joined<E>(all: &mut Tensors<E>, other: Tensors<E>) {
     let new = |(name, _): &(String, Vec<E>)| all.iter().all(|(known, _)| known != name);
     let other: Vec<_> = other.into_iter().filter(new).collect();
     all.extend(other);
 }
 
-/// A tensor of a file: its name, shape and numbers.
+/// A tensor of a file: its name, shape and values.
 type Stored<T> = (String, Vec<usize>, Vec<T>);
 
-/// Parameters under their names and in their orientation.
+/// The parameters under the file's names and in its orientation.
 fn theirs<E: Number>(entries: &[Entry], tensors: &Tensors<E>) -> Vec<Stored<E::Stored>> {
     let of = |entry: &Entry| {
         let whole = tensors.iter().find(|(name, _)| *name == entry.param);

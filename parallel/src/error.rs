@@ -1,21 +1,21 @@
-//! What is said when something cannot be done.
+//! Errors of one sentence, for the user.
 use comm::{FlightRecorder, RankError};
 use std::fmt::Display;
 
-/// One clear sentence, for the user.
+/// An error: one clear sentence, for the user.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Error {
     /// The sentence.
     pub why: String,
-    /// The last calls of every rank, where ranks failed.
+    /// The last calls of every rank, if ranks failed.
     pub calls: Option<FlightRecorder>,
-    /// The smallest limit of memory that works, in bytes of a rank, where a smaller one is why.
+    /// Smallest memory limit that works, in bytes per rank, if the error is that the limit is too small.
     pub(crate) works: Option<usize>,
 }
 
 impl Error {
-    /// Of no rank.
+    /// Creates an error that is not the failure of a rank.
     pub fn new(why: impl Into<String>) -> Self {
         Self { why: why.into(), calls: None, works: None }
     }
@@ -27,10 +27,10 @@ impl From<RankError> for Error {
     }
 }
 
-/// A result whose error is a sentence.
+/// A result whose error is one sentence.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Ends a function with a sentence, which is written as for `format!`.
+/// Returns from the function with an error of one sentence, written as for `format!`.
 #[macro_export]
 macro_rules! bail {
     ($($words:tt)+) => {
@@ -38,7 +38,7 @@ macro_rules! bail {
     };
 }
 
-/// An error whose text is one clear sentence, as it stands.
+/// Marker of errors whose text is already one clear sentence; they convert into [`Error`].
 pub trait Sentence: Display {}
 
 impl<E: Sentence> From<E> for Error {

@@ -5,23 +5,10 @@
 //! part   = axis "=" n mods | word mods | "order=" axis {"." axis}
 //! mods   = {":" method ["/" n]}            method = [a-z0-9-]+
 //! ```
-//! Axes, words and methods are those of the [lists of strategies](crate::strategies). An axis that is left out has one
-//! rank. Of each [choice](layers::Choice) that an axis has, a layout names one method at most; where it names none, the
-//! first of the list is taken. A word beside an axis, such as `sp`, needs the ranks of its axis. `order` says how the
-//! split axes nest, innermost first.
-//!
-//! ```text
-//! tp=2,sp                   dp=8:zero3/4               pp=4:interleaved/2     pp=2:seq1f1b/2
-//! ep=2:all-gather           dp=2:zero1                 ep=2,etp=2             tp=2,dp=2,pp=2,order=dp.tp.pp
-//! ```
-//! An axis may have methods of several choices: `cp=2:contiguous:gathered`.
-//!
-//! Of the experts' axes, etp is 1 unless it is written, ep·etp divides dp·cp·tp, and edp is never written; where dp, cp
-//! and tp are all left out, dp is ep·etp.
-//!
-//! Printed: the axes that are split, innermost first (the one whose ranks communicate most comes first, as in
-//! `tp=2,dp=2`), each with its methods and words, without what is taken anyway; `none` if there is nothing. What is printed
-//! reads back as the same layout.
+//! Axes, words and methods are those of the [lists of strategies](crate::strategies). An axis that is left
+//! out has one rank. A layout names at most one method for each [choice](layers::Choice) of an axis; the
+//! first of the list is the default. A word beside an axis, such as `sp`, needs the ranks of its axis.
+//! `order` lists the split axes in their nesting order, innermost first. [`Layout`] has examples.
 pub mod covering;
 mod entry;
 mod grammar;
@@ -53,17 +40,30 @@ pub const MAX_RANKS: usize = 1024;
 
 const AXES: usize = Axis::ALL.len();
 
-/// Ranks along axes, strategies, and how axes nest: pure data. The default is the unsplit model.
+/// Ranks along axes, strategies, and the nesting of the axes: pure data. The default is the unsplit model.
+///
+/// ```text
+/// tp=2,sp                   dp=8:zero3/4               pp=4:interleaved/2     pp=2:seq1f1b/2
+/// ep=2:all-gather           dp=2:zero1                 ep=2,etp=2             tp=2,dp=2,pp=2,order=dp.tp.pp
+/// ```
+/// An axis may have methods of several choices: `cp=2:contiguous:gathered`.
+///
+/// Among the experts' axes, etp is 1 unless it is written, ep·etp divides dp·cp·tp, and edp is never written;
+/// if dp, cp and tp are all left out, dp is ep·etp.
+///
+/// A layout is printed as its split axes, innermost first (the axis whose ranks communicate most comes first,
+/// as in `tp=2,dp=2`), each with its methods and words but without defaults; as `none` if there is nothing to
+/// print. The printed text reads back as the same layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Layout {
     sizes: [usize; AXES], // by `Axis as usize`; each at least 1, the product at most MAX_RANKS
-    named: u64,           // bit i: the list's strategy i, which would not be taken by itself
-    numbers: [u32; Choice::COUNT], // of the one that is named of each choice; 0 if it has none
-    order: [Option<Axis>; Axis::NESTED.len()], // the split axes, innermost first; nothing if they nest as ever
-    limit: Option<usize>,                      // bytes that each rank may hold
-    rests: Option<Rests>,                      // where parameters rest, if not where its strategies say
+    named: u64,           // bit i: strategy i of the lists is named, and not a default
+    numbers: [u32; Choice::COUNT], // of the named strategy of each choice; 0 if it has none
+    order: [Option<Axis>; Axis::NESTED.len()], // split axes, innermost first; none in the default order
+    limit: Option<usize>, // bytes that each rank may hold
+    rests: Option<Rests>, // state sharded at rest, if not as strategies say
     split: Option<&'static [usize]>, // blocks of each chunk of a pipeline, if they are not dealt evenly
-    table: Option<&'static Table>,   // when stages are gone through, if no schedule of the lists says so
+    table: Option<&'static Table>, // the schedule of the stages, if it is none of the lists
 }
 
 impl Default for Layout {
@@ -89,28 +89,30 @@ impl Layout {
         table: None,
     };
 
-    /// The sizes in any order; axes left out have one rank.
+    /// Creates a layout of these sizes, in any order; axes left out have one rank.
     ///
     /// # Errors
     /// If an axis has no ranks or is given twice, or there are more than [`MAX_RANKS`] ranks.
     pub fn new(sizes: &[(Axis, usize)]) -> Result<Self> {
         grammar::sized(sizes)
     }
-    /// This layout with a strategy more, such as `sp`.
+    /// Returns this layout with one more strategy, such as `sp`.
     ///
     /// # Errors
-    /// If the lists have none of this name, its axis has one rank only, or another excludes it.
+    /// If the lists have no strategy of this name, its axis has only one rank, or another strategy excludes
+    /// it.
     pub fn with(self, named: &str) -> Result<Self> {
         grammar_of_all().with(self, named)
     }
-    /// What it names that its axes do not say: `sp`, `zero1`.
+    /// Returns the strategies that it names and its axes do not imply: `sp`, `zero1`.
     pub fn named(&self) -> Vec<String> {
         grammar_of_all().named(self).into_iter().map(|(_, written)| written).collect()
     }
     fn names(&self, i: usize) -> bool {
         self.named >> i & 1 == 1
     }
-    /// The descriptions of its strategies: those of axes that are split, and those that it names; in the lists' order.
+    /// Returns the descriptions of its strategies: those of split axes, and those that it names; in the
+    /// lists' order.
     pub fn strategies(&self) -> Vec<&'static About> {
         let listed = grammar_of_all().taken(self).into_iter().map(|i| strategies::all()[i]);
         let stays = |about: &&About| about.choice != Choice::Schedule || self.table.is_none();
@@ -119,7 +121,7 @@ impl Layout {
     fn takes(&self, about: &About) -> bool {
         self.strategies().iter().any(|taken| std::ptr::eq(*taken, about))
     }
-    /// When each part of the model is gone through.
+    /// Returns the pipeline schedule: when each part of the model runs.
     pub fn pipeline(&self) -> Pipeline {
         if let Some(table) = self.table {
             return Pipeline { schedule: table, number: None, split: self.split };
@@ -131,23 +133,23 @@ impl Layout {
         let schedule = *taken.unwrap_or(&pipeline::ALL[0]);
         Pipeline { schedule, number: self.number(schedule.about()), split: self.split }
     }
-    /// Where parameters rest on data ranks.
+    /// Returns which state of parameters data ranks keep sharded at rest.
     pub fn rests(&self) -> Rests {
         let taken = data::ALL.iter().filter(|split| self.takes(&split.about));
         let all = taken.fold(Rests::WHOLE, |rests, split| (split.change)(rests, self.number(&split.about)));
         self.rests.unwrap_or(all)
     }
-    /// Which tokens the first rank has; [`at`](TokenShards::at) a mesh, which each has.
+    /// Returns the tokens of the first rank; [`at`](TokenShards::at) a mesh gives those of each rank.
     pub fn tokens(&self) -> TokenShards {
         let taken: Option<&&Dealing> = dealing::ALL.iter().find(|dealing| self.takes(&dealing.about));
         let sizes = [TokenShards::SEQUENCES, TokenShards::CONTEXT].map(|axis| self.size(axis));
         TokenShards::new(sizes, taken.unwrap_or(&dealing::ALL[0]).stretches)
     }
-    /// The number that a strategy is given.
+    /// Returns the number that the layout gives a strategy.
     pub fn number(&self, about: &About) -> Option<usize> {
         Some(self.numbers[about.choice as usize] as usize).filter(|number| *number > 0)
     }
-    /// The place where this layout's ranks build a model.
+    /// Returns the context in which this layout's ranks build a model.
     pub fn place<'a, D: Kernels>(
         &self,
         device: &'a D,
@@ -163,26 +165,28 @@ impl Layout {
         let builder = Builder { rests: self.rests(), tokens: self.tokens().at(mesh), ..at };
         At { builder, pipeline: self.pipeline() }
     }
-    /// How many ranks there are in all.
+    /// Returns the number of ranks in total.
     pub fn ranks(&self) -> usize {
         Axis::DENSE.iter().map(|axis| self.size(*axis)).product()
     }
-    /// How many ranks there are along an axis.
+    /// Returns the number of ranks along an axis.
     pub fn size(&self, axis: Axis) -> usize {
         self.sizes[axis as usize]
     }
-    /// True if ranks share out the experts of a model. A data rank without a sequence then still computes for the others.
+    /// Returns true if ranks divide the experts of a model. A data rank without a sequence then still
+    /// computes for the others.
     pub fn shares_experts(&self) -> bool {
         [Axis::Ep, Axis::Etp].iter().any(|axis| self.size(*axis) > 1)
     }
-    /// Every axis that a strategy splits along with its ranks, outermost first: what a world is made of.
+    /// Returns every axis that a strategy splits along, with its number of ranks, outermost first: the axes
+    /// of a world.
     pub fn axes(&self) -> Vec<(Axis, usize)> {
         split_axes().map(|axis| (axis, self.size(axis))).collect()
     }
     fn order(&self) -> Option<Vec<Axis>> {
         Some(self.order.into_iter().flatten().collect::<Vec<_>>()).filter(|order| !order.is_empty())
     }
-    /// The world of its ranks, threads of this process.
+    /// Creates the world of its ranks, as threads of this process.
     ///
     /// # Errors
     /// If there are more ranks than a world can have.
@@ -196,7 +200,7 @@ impl Layout {
             None => world,
         })
     }
-    /// One of its ranks without its peers, for what it would hold and communicate.
+    /// Returns one of its ranks without peers, to find out what it would hold and communicate.
     ///
     /// # Errors
     /// If there is no such rank.
@@ -206,21 +210,23 @@ impl Layout {
             None => Mesh::ghost(&self.axes(), rank),
         }
     }
-    /// This layout on ranks of which each may hold so many bytes at once; any number, if none is given. Not printed.
+    /// Returns this layout with `bytes` as the limit of what each rank may hold at once; no limit if none is
+    /// given. Not printed.
     #[must_use]
     pub fn limited(self, bytes: Option<usize>) -> Self {
         Self { limit: bytes, ..self }
     }
-    /// This layout, where parameters rest so on the ranks that sum their gradients, whichever axes these lie along. Not printed.
+    /// Returns this layout with state sharded at rest as `rests` says, on the ranks that sum its gradients,
+    /// whatever axes they are along. Not printed.
     #[must_use]
     pub fn resting(self, rests: Rests) -> Self {
         Self { rests: Some(rests), ..self }
     }
-    /// This layout with its stages gone through as a table has it, which says how many chunks and microbatches there are. It is
-    /// printed with the table's digest, which cannot be read back.
+    /// Returns this layout with its stages run by a table, which fixes the numbers of chunks and
+    /// microbatches. It is printed with the table's digest, which cannot be read back.
     ///
     /// # Errors
-    /// If it names a schedule, or has other than a rank along pp for each row of the table.
+    /// If it names a schedule, or the number of ranks along pp is not the table's number of rows.
     pub fn scheduled(self, table: &'static Table) -> Result<Self> {
         let (Plan { ranks, chunks, .. }, stages) = (table.sizes(), self.size(Axis::Pp));
         let named = grammar_of_all().named(&self);
@@ -237,18 +243,19 @@ impl Layout {
         numbers[Choice::Schedule as usize] = chunks as u32;
         Ok(Self { table: Some(table), numbers, ..self })
     }
-    /// The table that says when its stages are gone through, if one does.
+    /// Returns the table that is the schedule of its stages, if there is one.
     pub fn table(&self) -> Option<&'static Table> {
         self.table
     }
-    /// How many chunks its pipeline cuts a model into.
+    /// Returns the number of chunks that its pipeline cuts a model into.
     pub fn chunks(&self) -> usize {
         self.pipeline().plan(self.size(Axis::Pp), 1).all_chunks()
     }
-    /// This layout with so many of the model's blocks in each chunk of the pipeline. Not printed.
+    /// Returns this layout with `split` of the model's `blocks` blocks in the chunks of the pipeline. Not
+    /// printed.
     ///
     /// # Errors
-    /// If there are more or fewer chunks, one is empty, or the blocks are not all of the model's.
+    /// If there are more or fewer chunks, one is empty, or the sum is not `blocks`.
     pub fn splitting(self, split: &'static [usize], blocks: usize) -> Result<Self> {
         let (chunks, sum) = (self.chunks(), split.iter().sum::<usize>());
         if split.len() != chunks || split.contains(&0) || sum != blocks {
@@ -262,32 +269,32 @@ impl Layout {
         }
         Ok(Self { split: Some(split), ..self })
     }
-    /// Microbatches of a step in which its schedule has what it needs: two for each stage, so that every rank works on a
-    /// forward and a backward at once for some time; one where there are no stages.
+    /// Returns the usual number of microbatches of a step: two for each stage, so that for some time every
+    /// rank has forwards and backwards to run; one without stages.
     pub fn usual_microbatches(&self) -> usize {
         match self.size(Axis::Pp) {
             1 => 1,
             stages => 2 * stages,
         }
     }
-    /// Bytes that each rank may hold at once, if that is limited.
+    /// Returns the bytes that each rank may hold at once, if they are limited.
     pub fn memory_limit(&self) -> Option<usize> {
         self.limit
     }
-    /// The numbers of ranks along an axis that `fit`, all else unchanged.
+    /// Returns the numbers of ranks along an axis that `fit`, all else unchanged.
     pub fn possible(&self, axis: Axis, fit: impl Fn(usize) -> bool) -> Vec<usize> {
         let limit = MAX_RANKS / (self.ranks() / self.size(axis));
         (1..=limit).filter(|n| fit(*n)).collect()
     }
-    /// Whether the ranks of every axis can share a model.
+    /// Checks that the ranks of every axis can share a model.
     ///
     /// # Errors
-    /// If an axis has ranks that do not divide what they share, with the numbers that do; if two strategies would build
-    /// the same layer.
+    /// If the ranks of an axis do not divide what they share, with the numbers of ranks that do; if two
+    /// strategies would build the same layer.
     pub fn fits(&self, design: impl Into<Design>) -> Result<()> {
         self.fit_for(&self.strategies(), &design.into())
     }
-    /// Whether it fits, where these split the model.
+    /// Checks that the layout fits, if these strategies split the model.
     pub(crate) fn fit_for(&self, strategies: &[&About], design: &Design) -> Result<()> {
         for (axis, ranks) in self.axes() {
             let shared = |ranks| self.shared(strategies, (axis, ranks), design);
@@ -322,7 +329,7 @@ impl Layout {
                     .filter(|other| is_other(other))
                     .map(|other| other.word)
                     .collect();
-                let least = if method.is_some() { 2 } else { 1 }; // a method is none of one rank
+                let least = if method.is_some() { 2 } else { 1 }; // one rank has no methods
                 let possible = self.possible(axis, |n| n >= least && shared(n).iter().all(Shared::fits));
                 let method = method.as_ref().map(|(_, written)| &**written);
                 return Err(misfit((axis, ranks), (method, &others), &either(&bad, "and"), &possible));
@@ -330,10 +337,11 @@ impl Layout {
         }
         self.conflict(design).map_or(Ok(()), |why| Err(Error::new(why)))
     }
-    /// Why its strategies cannot build such a model, if so: two would build the same layer, or one a table that is tied.
+    /// Returns the reason why its strategies cannot build such a model, if there is one: two would build the
+    /// same layer, or one would build a tied table.
     pub fn conflict(&self, design: impl Into<Design>) -> Option<String> {
         if self.strategies().iter().filter(|about| about.choice == Choice::Layers).count() < 2 {
-            return None; // the axis alone
+            return None; // no strategy but the axis itself
         }
         let (device, values, mesh) =
             (kernels::meta_of::<Cpu<f32>>(), Random { seed: 0 }, self.ghost(0).ok()?);
@@ -345,12 +353,14 @@ impl Layout {
         let built = Uncountable::caught(|| design.stage(&at, &[run], None).map(drop)).ok()?;
         built.err().filter(|why| matches!(why, layers::Error::Strategies(_))).map(|why| why.to_string())
     }
-    /// How many things of a model the ranks of their axes cannot share, where these split it.
+    /// Returns the number of quantities of a model that the ranks of their axes cannot share, if these
+    /// strategies split it.
     pub(crate) fn misfits_of(&self, strategies: &[&About], design: &Design) -> usize {
         let of = |of| self.shared(strategies, of, design).iter().filter(|s| !s.fits()).count();
         self.axes().into_iter().map(of).sum()
     }
-    /// What the ranks of an axis share if there are so many, as these strategies say.
+    /// Returns the quantities of a model that the ranks of an axis share under these strategies, if there are
+    /// `ranks` ranks.
     fn shared(&self, strategies: &[&About], (axis, ranks): (Axis, usize), design: &Design) -> Vec<Shared> {
         let mut sizes = self.sizes;
         sizes[axis as usize] = ranks;
@@ -375,12 +385,12 @@ impl FromStr for Layout {
     }
 }
 
-/// Axes that some strategy splits along, outermost first.
+/// Returns the axes that some strategy splits along, outermost first.
 pub fn split_axes() -> impl DoubleEndedIterator<Item = Axis> {
     grammar_of_all().axes().into_iter().rev()
 }
 
-/// How a layout is written, for `--help`.
+/// Returns the syntax of layouts, for `--help`.
 #[must_use]
 pub fn grammar() -> String {
     grammar_of_all().help()

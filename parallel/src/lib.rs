@@ -1,26 +1,18 @@
-//! Splits *between* operators: what goes around the layers. Here one training step over microbatches and data ranks
-//! is driven, and parameters go to files and come back under any layout. Of what layers compute it knows two things: the
-//! end of a step moves the biases of routers, and the best of some logits is a classifier's answer.
+//! Splits *between* layers: drives a training step over microbatches and data ranks, and saves and loads
+//! parameters under any layout. It knows two things about the layers' computation: the end of a step updates
+//! the routers' biases, and the largest logit is a classifier's answer.
 //!
-//! | file | holds |
+//! | files | contents |
 //! |---|---|
-//! | `batch.rs` | a step's sequences, cut into microbatches |
-//! | `layout.rs` | how a model is split, as the user writes it |
-//! | `scheme.rs` | a layout, and strategies and a schedule that no list knows |
-//! | `strategies.rs` | the lists of strategies, a folder each: `tensor/`, `dealing/`, `attention/`, `data/`, `pipeline/` |
-//! | `step.rs`, `stages.rs` | steps as data; this rank's chunks and the executor that runs them |
-//! | `trainer.rs` | a training step: microbatches, gradient sums, clipping, the optimizer |
-//! | `whole.rs` | whole parameters by name, whichever stage has them |
-//! | `stored.rs` | parameters in files: which tensor of the file is which part of which parameter |
-//! | `checkpoint.rs` | parameters and optimizer state, written whole and read by shards |
-//! | `session.rs` | the one place where a layout's ranks start: as threads, as ghosts, as one rank alone |
-//! | `network.rs` | what lies between ranks: links, patience, a trace |
-//! | `price.rs` | what ranks hold at most, from shapes alone |
-//! | `budget.rs` | whether the machine, or a limit, can hold that |
-//! | `measure.rs` | what a run took: time, memory, traffic |
-//! | `number.rs` | the numbers that a run can have |
-//! | `dump.rs` | what a run took, gave and learnt, as files |
-//! | `error.rs` | one sentence, for the user |
+//! | `layout.rs`, `scheme.rs` | how a model is split, by the user's text; and by strategies of no list |
+//! | `strategies.rs` | the lists, a folder each: `tensor/`, `dealing/`, `attention/`, `data/`, `pipeline/` |
+//! | `batch.rs`, `trainer.rs` | microbatches; the training step: gradient sums, clipping, the optimizer |
+//! | `step.rs`, `stages.rs`, `split.rs` | schedules as data; this rank's chunks, their executor and blocks |
+//! | `whole.rs`, `stored.rs`, `checkpoint.rs` | whole parameters; tensors in files; saving and restoring |
+//! | `session.rs`, `network.rs` | the one place where a layout's ranks start; links, timeouts, traces |
+//! | `price.rs`, `budget.rs` | peak memory, from shapes alone; whether the machine, or a limit, can hold it |
+//! | `measure.rs`, `dump.rs` | time, memory and traffic of a run; its tensors as files |
+//! | `number.rs`, `error.rs` | the dtypes of a run; errors of one sentence |
 pub mod attention;
 mod batch;
 pub mod budget;
@@ -65,5 +57,5 @@ pub use stored::{Entry, Orientation, Stacked, Stored};
 pub use trainer::{Report, Trainer, features};
 pub use whole::{Named, named, whole};
 
-/// How the names of steps begin in a trace; their numbers follow.
+/// Prefix of a training step's name in a trace; the step's number follows.
 pub const STEP: &str = "step ";

@@ -1,4 +1,4 @@
-//! What a run of ranks took: time, memory, traffic.
+//! Measurements of a run: time, memory, traffic.
 use crate::Result;
 use kernels::Kernels;
 use layers::Builder;
@@ -6,34 +6,34 @@ use serde::{Deserialize, Serialize};
 use std::time::Instant;
 use tensor::{Phase, Place};
 
-/// What one rank took.
+/// Measurements of one rank.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Taken {
     /// Wall-clock time of the work, without building the model.
     pub seconds: f64,
     /// Peak bytes while the model was built.
     pub load: usize,
-    /// Peak bytes while it worked.
+    /// Peak bytes during the work.
     pub work: usize,
-    /// Bytes this rank would send on a ring while it worked.
+    /// Bytes that this rank would send during the work on a ring.
     pub wire: usize,
 }
 
-/// Peak bytes, one entry a rank.
+/// Peak bytes, one entry per rank.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PeakBytes {
     /// While the model was built.
     pub load: Vec<usize>,
-    /// While it inferred, or trained.
+    /// During inference or training.
     pub inference: Vec<usize>,
     /// The larger of the two.
     pub total: Vec<usize>,
 }
 
-/// Runs `work` on a built model as one phase of the rank at this place, all ranks from the same moment.
+/// Runs `work` on a built model as one phase of this rank. All ranks start at the same moment.
 ///
 /// # Errors
-/// What `work` gives, and if ranks do not meet.
+/// The error of `work`, or if a collective fails.
 pub fn work<D: Kernels, T>(
     at: &Builder<D>,
     phase: Phase,
@@ -53,7 +53,7 @@ pub fn work<D: Kernels, T>(
 }
 
 impl PeakBytes {
-    /// Of all ranks.
+    /// Collects the peaks of all ranks.
     pub fn of(ranks: &[Taken]) -> Self {
         Self {
             load: ranks.iter().map(|t| t.load).collect(),
@@ -63,12 +63,12 @@ impl PeakBytes {
     }
 }
 
-/// The time until the last rank was done.
+/// Time until the last rank finished, in seconds.
 pub fn seconds(ranks: &[Taken]) -> f64 {
     ranks.iter().map(|t| t.seconds).fold(0.0, f64::max)
 }
 
-/// Bytes on the wire of all ranks.
+/// Bytes on the wire, summed over all ranks.
 pub fn wire(ranks: &[Taken]) -> usize {
     ranks.iter().map(|t| t.wire).sum()
 }

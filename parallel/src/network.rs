@@ -1,5 +1,4 @@
-//! What lies between the ranks of a run: processes that they are, links that take their time, how long a rank waits for others,
-//! a trace.
+//! Connections between the ranks of a run: processes, slow links, timeouts, a trace.
 use crate::{Error, Layout, Result, bail};
 use comm::{Axis, Link, Mesh, Processes, Stuck, Trace, World};
 use serde::Serialize;
@@ -11,25 +10,26 @@ use tensor::Place;
 use tensor::files::seen;
 use tensor::quoted::quoted;
 
-/// How a layout's ranks are joined. The default is as fast as the machine, and keeps no trace.
+/// How a layout's ranks are connected. The default is as fast as the machine, and keeps no trace.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
-    /// Slow links between the ranks along an axis, each axis once.
+    /// Slow links between the ranks along an axis, at most one for each axis.
     pub links: Vec<(Axis, Link)>,
-    /// How long a rank waits for others in one call; a minute if none is given.
+    /// Longest time that a rank waits for others in one call; a minute if none is given.
     pub timeout: Option<Duration>,
-    /// What is kept of every run.
+    /// Trace of every run, if one is kept.
     pub trace: Option<Trace>,
-    /// Whether the trace also has layers and kernels, where a command has steps to look into.
+    /// True if the trace also has layers and kernels, for commands with steps to profile.
     pub profile: bool,
-    /// What is done about ranks that do not end though their run has failed.
+    /// Action on ranks that do not exit although their run has failed.
     pub stuck: Option<Stuck>,
-    /// The processes that the ranks are, one each; none if all are threads of this one.
+    /// The processes of the ranks, one each; none if all ranks are threads of this process.
     pub processes: Option<Arc<Processes>>,
 }
 
 impl Network {
-    /// The world of a layout's ranks over this network. In a trace its runs are called `what` under the layout.
+    /// Creates the world of a layout's ranks over this network. A trace names its runs "`what` under
+    /// `layout`".
     ///
     /// # Errors
     /// If there are more ranks than a world can have.
@@ -52,11 +52,11 @@ impl Network {
             None => Ok(world),
         }
     }
-    /// What all ranks have, by rank, where they are processes; of threads, whose world gives that, this rank's own. All ranks
-    /// call it.
+    /// Returns the values of all ranks, by rank, if ranks are processes. If ranks are threads, it returns
+    /// only this rank's own, since the world collects them. All ranks call it.
     ///
     /// # Errors
-    /// If ranks do not meet, or one tells what is no such thing.
+    /// If a collective fails, or a rank's value cannot be read.
     pub fn of_all<T: Serialize + DeserializeOwned, P: Place>(
         &self,
         mesh: &Mesh<P>,
@@ -73,11 +73,11 @@ impl Network {
         };
         all.iter().enumerate().map(read).collect()
     }
-    /// Compares, where ranks are processes, what each has read of the tensors of files: of two that have read the same numbers of
-    /// one, both must have the same. All ranks call it.
+    /// Checks, if ranks are processes, that they read the same tensors of files: two ranks that read the same
+    /// elements of a tensor must have the same values. All ranks call it.
     ///
     /// # Errors
-    /// With the first tensor of which two ranks differ; if ranks do not meet.
+    /// With the first tensor on which two ranks differ; if a collective fails.
     pub fn agrees<P: Place>(&self, mesh: &Mesh<P>) -> Result<()> {
         if self.processes.is_none() {
             return Ok(());
@@ -97,25 +97,25 @@ impl Network {
         }
         Ok(())
     }
-    /// How many of a layout's ranks are on this machine.
+    /// Number of a layout's ranks on this machine.
     #[must_use]
     pub fn here(&self, layout: &Layout) -> usize {
         self.processes.as_ref().map_or_else(|| layout.ranks(), |processes| processes.here())
     }
-    /// The same network, which keeps no trace.
+    /// The same network without a trace.
     #[must_use]
     pub fn untraced(&self) -> Self {
         Self { trace: None, profile: false, ..self.clone() }
     }
-    /// The same network, whose trace has profiles; only these, if no trace was kept.
+    /// The same network with profiles in its trace; with profiles only, if no trace was kept.
     #[must_use]
     pub fn profiling(self) -> Self {
         Self { trace: Some(self.trace.unwrap_or_else(Trace::of_profiles)), profile: true, ..self }
     }
-    /// Whether every link joins ranks of one of these layouts.
+    /// Checks that every link joins ranks of one of these layouts.
     ///
     /// # Errors
-    /// If one is along an axis that none of them splits, or an axis has two.
+    /// If a link is along an axis that none of them splits, or an axis has two links.
     pub fn fits(&self, layouts: &[Layout]) -> Result<()> {
         for (n, (axis, link)) in self.links.iter().enumerate() {
             if let Some((_, before)) = self.links[..n].iter().find(|(other, _)| other == axis) {
@@ -177,7 +177,8 @@ mod tests {
         assert!(Network::default().timeout.is_none() && network.untraced().trace.is_none());
     }
 
-    /// Kills: a link of another axis, one that is forgotten. A lower bound: such a link takes so long at least.
+    /// Kills: a link of another axis, one that is forgotten. A lower bound: such a link takes so long at
+    /// least.
     #[test]
     fn links_take_their_time_along_their_axis() {
         let link: Link = "0s,100kB/s".parse().unwrap();

@@ -1,4 +1,4 @@
-//! The numbers that a run can have, as flags name them and as programs are generic over them.
+//! The dtypes that a run can have, as flags name them and as programs are generic over them.
 use crate::dump::Number;
 use comm::SharedPlace;
 use kernels::Selects;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use tensor::{Device, Real};
 
-/// A device whose ranks are threads of this process, with numbers that programs run on: floats.
+/// A device whose ranks are threads of this process, with a floating-point dtype that programs run on.
 pub trait Runs:
     Selects<Place: SharedPlace, Elem: Real + Number, Wide: Device<Elem: Real + Number>> + Default
 {
@@ -16,7 +16,7 @@ impl<D: Selects<Place: SharedPlace, Elem: Real + Number, Wide: Device<Elem: Real
 {
 }
 
-/// The numbers of a run.
+/// The dtype of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NumberName {
@@ -25,18 +25,18 @@ pub enum NumberName {
     F32,
     /// 16 bits, the upper half of f32; gradients, masters, moments and sums are f32.
     Bf16,
-    /// 64 bits: the truth for the others.
+    /// 64 bits: the reference for the others.
     F64,
 }
 
 impl NumberName {
-    /// Every name, and what it means.
+    /// Every dtype, with its description.
     pub const ALL: [(Self, &str); 3] = [
         (Self::F32, "32 bits"),
         (Self::Bf16, "16 bits, the upper half of f32; gradients, masters, moments and sums are f32"),
         (Self::F64, "64 bits: the truth for the others"),
     ];
-    /// The name.
+    /// The dtype's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -52,7 +52,7 @@ impl fmt::Display for NumberName {
     }
 }
 
-/// `in_number!(name, D => work)`: the work with `D` as the host's device of the numbers of that name.
+/// `in_number!(name, D => work)`: evaluates `work` with `D` as the host's device of the dtype of that name.
 #[macro_export]
 macro_rules! in_number {
     ($number:expr, $device:ident => $work:expr) => {

@@ -1,5 +1,6 @@
-//! Schedules of a pipeline: who goes through which part of the model when. A schedule is rows of cells, one row for each rank
-//! of the pipeline; the [executor](crate::Trainer) runs what is [lowered](crate::step::lowered) from them.
+//! Pipeline schedules: which rank runs which part of the model when. A schedule is rows of cells, one row for
+//! each rank of the pipeline; the [executor](crate::Trainer) runs the actions [lowered](crate::step::lowered)
+//! from them.
 use crate::deal;
 use crate::step::{Cell, Plan, check};
 use crate::strategies::lists::list;
@@ -27,11 +28,11 @@ pub use schedule::{Bubble, Claims, Schedule, Waiting};
 /// A schedule, with the number that a layout gives it.
 #[derive(Clone, Copy)]
 pub struct Pipeline {
-    /// Who goes through which chunk when.
+    /// Order in which ranks run their chunks.
     pub schedule: &'static dyn Schedule,
-    /// `interleaved/2`: 2.
+    /// Number that the layout gives it: 2 in `interleaved/2`.
     pub number: Option<usize>,
-    /// How many of the model's blocks each chunk has, where they are not dealt evenly.
+    /// Number of the model's blocks in each chunk, if they are not dealt evenly.
     pub split: Option<&'static [usize]>,
 }
 
@@ -39,20 +40,20 @@ impl Pipeline {
     /// A model in one stage.
     pub const ALONE: Self = Self { schedule: &Alone, number: None, split: None };
 
-    /// The sizes of the schedule's table.
+    /// Sizes of the schedule's table.
     pub fn plan(&self, ranks: usize, microbatches: usize) -> Plan {
         self.schedule.plan(ranks, microbatches, self.number)
     }
-    /// Which of so many blocks a chunk has.
+    /// Range of the model's `blocks` blocks in a chunk.
     pub fn blocks(&self, blocks: usize, chunk: usize, chunks: usize) -> Range<usize> {
         let Some(split) = self.split else { return deal(blocks, chunk, chunks) };
         let first = split[..chunk].iter().sum();
         first..first + split[chunk]
     }
-    /// Whether there is a table for a step of so many microbatches that all ranks can go through.
+    /// Checks that a step with this number of microbatches has a table that all ranks can run.
     ///
     /// # Errors
-    /// One sentence on what is wrong first.
+    /// One sentence on the first thing that is wrong.
     pub fn check(&self, ranks: usize, microbatches: usize) -> Result<(), String> {
         check(self.schedule, &self.plan(ranks, microbatches)).map(drop)
     }
@@ -64,7 +65,8 @@ impl From<&'static dyn Schedule> for Pipeline {
     }
 }
 
-/// The schedule of a model that is not split into stages: each microbatch forward and backward, one after the other.
+/// Schedule of a model that is not split into stages: each microbatch forward and backward, one after the
+/// other.
 pub struct Alone;
 
 static ALONE: About =

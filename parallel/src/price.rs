@@ -1,5 +1,5 @@
-//! What ranks hold at most, from shapes alone: the program of a run on the device without numbers, one rank at a time, so
-//! a world of any size.
+//! Peak memory of ranks, from shapes alone: runs the program on the meta device, one rank at a time, so the
+//! world can have any size.
 mod held;
 
 pub use held::HeldBytes;
@@ -13,24 +13,24 @@ use std::collections::btree_map::Entry;
 use tensor::count::{self, Uncountable};
 use tensor::{Category, Cpu, Device, Scalar, Tensor};
 
-/// Steps that are run: from the second on, everything a step holds is held.
+/// Number of steps that a price runs. From the second step on, everything that a step holds is allocated.
 pub const STEPS: usize = 2;
 
-/// What ranks hold at most, each at its own moment.
+/// Peak bytes of ranks, each at its own moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peak {
-    /// Bytes of all of them together.
+    /// Sum over all ranks, in bytes.
     pub all: u128,
-    /// Bytes of the one that holds the most.
+    /// Bytes of the rank that holds the most.
     pub largest: usize,
 }
 
-/// What ranks hold at most, if every rank runs this program. Ranks that
-/// stand alike along all axes but that of sequences, and are `dealt` the same there, are priced once; but each where ranks have experts for each
-/// other, since those hold what others are dealt.
+/// Returns the peak bytes of the ranks if every rank runs this program. Ranks with the same coordinates on
+/// all axes but that of sequences, and the same `dealt`, are priced once. If ranks have experts for each
+/// other, every rank is priced, since it also holds tokens that other ranks are dealt.
 ///
 /// # Errors
-/// What the program gives, and if 64 bits do not count the bytes of a rank, or one would hold more than it may.
+/// The error of the program, or if the bytes of a rank overflow 64 bits, or a rank exceeds its memory limit.
 pub fn peak_of_all<'a, D: Kernels, K: Ord>(
     scheme: impl Into<Scheme<'a, D>>,
     dealt: impl Fn(TokenShards) -> Result<K>,
@@ -62,7 +62,7 @@ pub fn peak_of_all<'a, D: Kernels, K: Ord>(
     Ok(Peak { all: total, largest: most.1 })
 }
 
-/// What ranks hold at most that train on such batches, and do what comes `after` with what was learnt.
+/// Returns the peak bytes of ranks that train on such batches and then run `after` with the trainer.
 ///
 /// # Errors
 /// As [`peak_of_all`].
@@ -85,11 +85,11 @@ pub fn training<'a, D: Kernels>(
     )
 }
 
-/// Gathers this rank's parameters, one after the other, and holds what the largest of other stages takes: the price of a
-/// model that is put together on every rank.
+/// Gathers this rank's parameters one after the other, and holds as much as the largest parameter of other
+/// stages takes: the price of assembling the model on every rank.
 ///
 /// # Errors
-/// If ranks do not meet.
+/// If a collective fails.
 pub fn gathering<S: Scalar>(trainer: &mut Trainer<Meta<S>>, mesh: &Mesh<tensor::Nowhere>) -> Result<()> {
     let design = trainer.model().design().clone();
     let params = trainer.model().params();
@@ -101,7 +101,7 @@ pub fn gathering<S: Scalar>(trainer: &mut Trainer<Meta<S>>, mesh: &Mesh<tensor::
     Ok(())
 }
 
-/// How many numbers the parameters of a model have, all together.
+/// Returns the number of elements of all parameters of a model together.
 ///
 /// # Errors
 /// As [`sizes`].
@@ -110,10 +110,10 @@ pub fn parameters(design: impl Into<Design>) -> Result<usize> {
     Ok(Uncountable::caught(|| count::sum("the parameters of a model", sizes))?)
 }
 
-/// How many numbers each parameter of a model has, in program order.
+/// Returns the number of elements of each parameter of a model, in program order.
 ///
 /// # Errors
-/// If a size is none of a model, or 64 bits do not count the bytes of all.
+/// If the design has an invalid size, or the bytes of all parameters overflow 64 bits.
 pub fn sizes(design: impl Into<Design>) -> Result<Vec<usize>> {
     let design = design.into();
     session::ghost::<Cpu<f32>, _>(&Layout::UNSPLIT, (0, None), |at: At<Meta<f32>>| {

@@ -1,4 +1,5 @@
-//! Training steps of parameters that rest as shards: the same numbers, in less memory, for the traffic that is worked out.
+//! Training steps of parameters that rest as shards: the same numbers, in less memory, for the traffic that
+//! is worked out.
 use crate::tensor::sequence_parallel::SequenceParallel;
 use crate::{
     At, Batch, Entry, Error, Result, Sequence, Stages, Stored, Trainer, restore_optimizer, save_optimizer,
@@ -59,10 +60,11 @@ fn weights<D: Kernels<Place = Host>>(
     trainer.model().params().into_iter().map(whole).collect()
 }
 
-/// Two steps of dropout, clipping and decay, of two microbatches that ranks do not divide. Kills: a shard of another rank,
-/// one left out or taken twice; padding that counts or moves; a gradient that is summed in one microbatch only, twice, or
-/// not over all blocks; a norm that counts copies, or this rank's shards alone; moments beside other numbers; a value that
-/// was not gathered, or is the last step's; what ranks share of KV heads, or learn of their own tokens, under any of it.
+/// Two steps of dropout, clipping and decay, of two microbatches that ranks do not divide. Kills: a shard of
+/// another rank, one left out or taken twice; padding that counts or moves; a gradient that is summed in one
+/// microbatch only, twice, or not over all blocks; a norm that counts copies, or this rank's shards alone;
+/// moments beside other numbers; a value that was not gathered, or is the last step's; what ranks share of KV
+/// heads, or learn of their own tokens, under any of it.
 #[test]
 fn steps_equal_the_oracle_wherever_parameters_rest() {
     let _key = Key(6).enter();
@@ -188,10 +190,10 @@ where
     all.into_iter().next().unwrap()
 }
 
-/// A shard is added up in rank order, as all of it would be, and the rest is done number by number. So floats have the same
-/// bits, and an evaluation sees the same values; gradients that rest as shards are added microbatch by microbatch, which
-/// is the same of one. Kills: a sum in another order, a master or a moment that is another number's, a value that is the
-/// last step's where it is only read.
+/// A shard is added up in rank order, as all of it would be, and the rest is done number by number. So floats
+/// have the same bits, and an evaluation sees the same values; gradients that rest as shards are added
+/// microbatch by microbatch, which is the same of one. Kills: a sum in another order, a master or a moment
+/// that is another number's, a value that is the last step's where it is only read.
 #[test]
 fn floats_have_the_same_bits_wherever_parameters_rest() {
     fn same<D>()
@@ -284,8 +286,8 @@ where
     Ok(paths.map(|path| std::fs::read(path).unwrap()))
 }
 
-/// Kills: a master or a moment of another shard in a file, or read for one; a master that is the rounded value; a value that
-/// is not its master's; files that depend on where parameters rest.
+/// Kills: a master or a moment of another shard in a file, or read for one; a master that is the rounded
+/// value; a value that is not its master's; files that depend on where parameters rest.
 #[test]
 fn runs_that_resume_equal_runs_that_do_not_stop() {
     fn same<D>()

@@ -1,22 +1,23 @@
-//! How a model is split: a layout, and what no list knows besides, such as a strategy or a schedule of another crate.
+//! How a model is split: a layout, and a strategy or schedule that no list has, such as one of another crate.
 use crate::{At, Layout, Pipeline, Result, Schedule};
 use kernels::{Kernels, Meta};
 use layers::{About, Choice, Design, Strategy};
 use std::fmt;
 
-/// A strategy that builds its layers on a device, and on one without numbers, where they are priced. Every strategy that is
-/// written for any device is one.
+/// A strategy that builds its layers on a device, and on the meta device, where they are priced. Every
+/// strategy that is generic over devices is one.
 pub trait Anywhere<D: Kernels>: Strategy<D> + Strategy<Meta<D::Elem>> {}
 
 impl<D: Kernels, S: Strategy<D> + Strategy<Meta<D::Elem>> + ?Sized> Anywhere<D> for S {}
 
-/// A layout, and strategies and a schedule beside those that it names. A layout alone is one, by `into()`.
+/// A layout, with strategies and a schedule beyond those that it names. A layout converts into one with
+/// `into()`.
 pub struct Scheme<'a, D: Kernels> {
-    /// What splits the model by the lists.
+    /// Layout, with the strategies of the lists that it names.
     pub layout: &'a Layout,
-    /// What splits its layers besides.
+    /// Further strategies that build layers.
     pub others: &'a [&'a dyn Anywhere<D>],
-    /// What takes the place of the layout's schedule of stages.
+    /// Schedule in place of the layout's schedule of stages.
     pub schedule: Option<Pipeline>,
 }
 
@@ -34,11 +35,11 @@ impl<'a, D: Kernels> From<&'a Layout> for Scheme<'a, D> {
 }
 
 impl<'a, D: Kernels> Scheme<'a, D> {
-    /// The layout, where these strategies, too, build what they build.
+    /// The layout with these strategies added.
     pub fn with(layout: &'a Layout, others: &'a [&'a dyn Anywhere<D>]) -> Self {
         Self { others, ..layout.into() }
     }
-    /// The layout, whose stages are gone through as this schedule has it.
+    /// The layout with its stages run under this schedule.
     pub fn scheduled(layout: &'a Layout, schedule: &'static dyn Schedule) -> Self {
         Self { schedule: Some(schedule.into()), ..layout.into() }
     }
@@ -46,28 +47,29 @@ impl<'a, D: Kernels> Scheme<'a, D> {
         let others = self.others.iter().map(|other| Strategy::<D>::about(*other));
         others.chain(self.schedule.map(|of| of.schedule.about()))
     }
-    /// What is said of its strategies: the layout's first.
+    /// Returns the descriptions of its strategies, the layout's first.
     pub fn strategies(&self) -> Vec<&'static About> {
         let replaced = |about: &&About| about.choice == Choice::Schedule && self.schedule.is_some();
         self.layout.strategies().into_iter().filter(|about| !replaced(about)).chain(self.others()).collect()
     }
-    /// Whether the ranks of every axis can share a model.
+    /// Checks that the ranks of every axis can share a model.
     ///
     /// # Errors
-    /// If an axis has ranks that do not divide what they share, with the numbers that do; if two strategies of the layout
-    /// would build the same layer.
+    /// If the ranks of an axis do not divide what they share, with the numbers of ranks that do; if two
+    /// strategies of the layout would build the same layer.
     pub fn fits(&self, design: impl Into<Design>) -> Result<()> {
         self.layout.fit_for(&self.strategies(), &design.into())
     }
-    /// How many things of a model the ranks of their axes cannot share.
+    /// Number of quantities of a model that the ranks of their axes cannot share.
     pub fn misfits(&self, design: impl Into<Design>) -> usize {
         self.layout.misfits_of(&self.strategies(), &design.into())
     }
-    /// Who goes through which of its chunks when.
+    /// The schedule of its stages.
     pub fn pipeline(&self) -> Pipeline {
         self.schedule.unwrap_or(self.layout.pipeline())
     }
-    /// The place of one of its ranks, given that of one of the layout's on the same device; `of` is each strategy on that device.
+    /// Returns the build context of a rank of this scheme, given the rank's context under the layout on the
+    /// same device; `of` converts a strategy to one on that device.
     pub(crate) fn place<E: Kernels>(
         &self,
         at: At<'a, E>,

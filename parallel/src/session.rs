@@ -1,5 +1,6 @@
-//! The one place where the ranks of a layout start, and where each is given its place to build in: as threads with
-//! numbers, as one rank alone, or as a ghost, a rank without numbers and without the others, which is priced.
+//! The one place where the ranks of a layout start, each with the context to build its model in: as threads
+//! with values, as one rank alone, or as a ghost. A ghost is a shape-only rank without its peers, for
+//! pricing.
 mod ghost;
 
 use crate::{At, Layout, Result, Scheme};
@@ -8,13 +9,13 @@ pub use ghost::ghost;
 use kernels::Kernels;
 use layers::{Values, Wide};
 
-/// Where a rank's parameters come from; all ranks ask it at once.
+/// Source of a rank's parameters; all ranks read it at once.
 pub type Source<'a, D> = &'a (dyn Values<Wide<D>> + Sync);
 
-/// Runs a program on every rank of a world of the scheme's layout: what each gives, by rank.
+/// Runs a program on every rank of a world of the scheme's layout. Returns the ranks' results, by rank.
 ///
 /// # Errors
-/// The failure of a rank that came first.
+/// The first failure of a rank.
 pub fn run<'a, D: Kernels<Place: SharedPlace>, T: Send>(
     (scheme, world): (impl Into<Scheme<'a, D>>, &World),
     values: Source<D>,
@@ -26,10 +27,10 @@ pub fn run<'a, D: Kernels<Place: SharedPlace>, T: Send>(
     Ok(world.run(place)?)
 }
 
-/// Runs a program on one rank that has everything, on this thread.
+/// Runs a program on one rank with the whole model, on this thread.
 ///
 /// # Errors
-/// What the program gives.
+/// The error of the program.
 pub fn alone<D: Kernels + Default, T>(
     values: Source<D>,
     program: impl FnOnce(At<D>) -> Result<T>,

@@ -1,8 +1,9 @@
-//! How many of a model's blocks each chunk of a pipeline has.
+//! Number of a model's blocks in each chunk of a pipeline.
 //!
-//! A model is a row of parts, its blocks; the first part has the embedding, the last one the head, which can cost as much as
-//! several blocks. Chunks are runs of parts, each of at least one. [`balanced`] makes the run that costs most cost as little as
-//! it can; what a part costs is the number of its [`parameters`], or the [`seconds`] that it takes here.
+//! A model is a row of parts, its blocks; the first part has the embedding, and the last one the head, which
+//! can cost as much as several blocks. Chunks are runs of parts, each of at least one. [`balanced`] makes the
+//! most expensive run as cheap as possible; the cost of a part is its number of [`parameters`], or the
+//! [`seconds`] that it takes on this machine.
 use crate::{At, Error, Layout, Result, deal, session};
 use kernels::Meta;
 use layers::{Cx, Design, Half, Input, Output, Random, Targets, Wanted};
@@ -10,16 +11,16 @@ use std::str::FromStr;
 use std::time::Instant;
 use tensor::{Category, Cpu, Device, Ids, Tensor};
 
-/// How blocks are shared out.
+/// How blocks are split over chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BlockSplit {
-    /// As many to each chunk, or one more.
+    /// The same number in each chunk, or one more.
     Even,
-    /// So that the chunk with the most parameters has as few as can be.
+    /// Makes the parameters of the largest chunk as few as possible.
     Parameters,
-    /// So that the slowest chunk is as fast as can be, as measured.
+    /// Makes the slowest chunk as fast as possible, by measured time.
     Time,
-    /// So many to each.
+    /// These numbers of blocks.
     Given(Vec<usize>),
 }
 
@@ -44,8 +45,8 @@ impl FromStr for BlockSplit {
 }
 
 impl BlockSplit {
-    /// How many of a model's blocks each chunk has, where there are so many chunks: for each of these numbers of them. What parts
-    /// cost is asked once.
+    /// Returns the number of a model's blocks in each chunk, for each of these numbers of chunks. The costs
+    /// of the parts are computed once.
     ///
     /// # Errors
     /// If there are more chunks than blocks, or a part cannot be built or run.
@@ -68,11 +69,12 @@ impl BlockSplit {
     }
 }
 
-/// Runs of parts of these costs, none of them empty, of which the largest costs as little as it can; how many parts each has.
+/// Splits parts of these costs into `runs` non-empty runs, of which the most expensive costs as little as
+/// possible. Returns the number of parts of each run.
 #[must_use]
 pub fn balanced(costs: &[f64], runs: usize) -> Vec<usize> {
     let sum = |from: usize, to: usize| costs[from..to].iter().sum::<f64>();
-    // By how many of the first parts there are: the largest cost of their runs, and where the last run begins.
+    // For each number of first parts: the cost of their most expensive run, and the start of their last run.
     let mut best: Vec<Vec<(f64, usize)>> = vec![(0..=costs.len()).map(|to| (sum(0, to), 0)).collect()];
     for run in 1..runs {
         let last = &best[run - 1];
@@ -92,7 +94,7 @@ pub fn balanced(costs: &[f64], runs: usize) -> Vec<usize> {
     sizes
 }
 
-/// How many parameters each part has.
+/// Returns the number of parameters of each part.
 ///
 /// # Errors
 /// If a part cannot be built.
@@ -108,11 +110,11 @@ pub fn parameters(design: &Design) -> Result<Vec<f64>> {
     (0..design.parts()).map(of).collect()
 }
 
-/// Tokens that a part is timed with.
+/// Number of tokens that a part is timed with.
 const TOKENS: usize = 64;
 
-/// How long each part takes, forward and backward on one core of this machine: the first, the second and the last as measured, all
-/// between as the second.
+/// Returns the seconds that each part takes, forward and backward, on one core of this machine. The first,
+/// the second and the last part are measured; each part between takes as long as the second.
 ///
 /// # Errors
 /// If a part cannot be built.
@@ -133,7 +135,7 @@ pub fn seconds(design: &Design) -> Result<Vec<f64>> {
     (0..n).map(time).collect()
 }
 
-/// The least of a few times that a part takes.
+/// Returns the shortest of a few measured times of a part.
 fn taken(at: &At<Cpu<f32>>, design: &Design, part: usize) -> Result<f64> {
     let run = part..part + 1;
     let mut stage = design.stage(&at.learning(), &[run], None)?;
@@ -203,7 +205,8 @@ mod tests {
         assert_eq!(balanced(&[1.0; 8], 3).iter().max(), Some(&3));
     }
 
-    /// A model whose tables are as large as its blocks, or larger. Kills: an embedding or a head that costs nothing.
+    /// A model whose tables are as large as its blocks, or larger. Kills: an embedding or a head that costs
+    /// nothing.
     #[test]
     fn the_ends_of_a_model_count() {
         let heads = Heads { queries: 2, keys: 2, dim: 4 };

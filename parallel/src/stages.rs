@@ -1,5 +1,6 @@
-//! This rank's part of a model, and the one executor of steps: it runs cells, hands activations and gradients from chunk to
-//! chunk, and knows nothing of what a chunk computes or of which schedule wrote the cells.
+//! This rank's part of a model, and the one executor of pipeline steps: it runs cells and passes activations
+//! and gradients from chunk to chunk. It knows neither what a chunk computes nor which schedule wrote the
+//! cells.
 mod at;
 mod once;
 mod passed;
@@ -22,47 +23,48 @@ use tensor::{Category, Scalar};
 /// This rank's chunks of a model.
 pub struct Stages<D: Kernels> {
     device: D,
-    chunks: Vec<usize>, // which of the model's this rank has
+    chunks: Vec<usize>, // this rank's, by their index in the model
     stage: Chunk<D>,
     pipeline: Pipeline,
     mesh: Mesh<D::Place>,
     tokens: TokenShards,
     keeper: Option<Keeper<D>>, // of values that are used for logits
-    logits: Group<D::Place>,   // the stages, as logits meet them
-    regions: [Region; 2],      // of the stream within a stage, and of what goes from stage to stage
+    logits: Group<D::Place>,   // the stages, in the messages of logits
+    regions: [Region; 2],      // of the stream within a stage, and between stages
     design: Rc<Design>,
-    made: [Option<Made>; 2], // of forwards alone, and of training: for the last plan
+    made: [Option<Made>; 2],       // of inference, and of training: for the last plan
     hooks: Vec<Box<dyn Hooks<D>>>, // of its strategies
-    held: Vec<((Payload, Unit), Passed<D>)>, // by the unit that needs it
+    held: Vec<((Payload, Unit), Passed<D>)>, // by the task that needs it
     sent: Vec<((Payload, Unit), Sent<D>)>, // not waited for yet
-    coming: Vec<((Payload, Unit), Received<D>)>, // begun, and not needed yet
-    pub(crate) watched: Option<Vec<(Move, [usize; 2])>>, // where it is asked for: the peak before each move, and what is held then
+    coming: Vec<((Payload, Unit), Received<D>)>, // started, and not needed yet
+    // if requested: the peak before each move, and the bytes held then
+    pub(crate) watched: Option<Vec<(Move, [usize; 2])>>,
 }
 
-/// What a rank does in a step of this plan.
+/// The moves of this rank in a step of this plan.
 #[derive(Clone)]
 struct Made {
     plan: Plan,
     moves: Rc<[Move]>,
 }
 
-/// The microbatches of a step, as the executor asks for them.
+/// The microbatches of a step, as the executor requests them.
 pub(crate) trait Work<D: Kernels> {
-    /// The context of a slice of a microbatch, made when it is first asked for.
+    /// Returns the context of a slice of a microbatch, created on first use.
     fn cx(&mut self, of: Unit) -> Result<&Cx<D>>;
-    /// What enters the model.
+    /// Returns the input of the model.
     fn input(&mut self, of: Unit) -> Result<Input<D>>;
-    /// What the model's end is asked for.
+    /// Returns the kind of output wanted at the model's end.
     fn wanted(&mut self, of: Unit) -> Result<Wanted<D>>;
-    /// What left the model.
+    /// Receives the output of the model.
     fn ended(&mut self, of: Unit, output: Output<D>);
-    /// This rank is done with a microbatch.
+    /// Called when this rank has finished a microbatch.
     fn done(&mut self, _: usize) {}
-    /// All microbatches are back, and the sums of their gradients are waited for next.
+    /// Called when all microbatches have run backward, before the sums of their gradients are waited for.
     fn complete(&mut self) -> Result<()> {
         Ok(())
     }
-    /// All gradients are there, and weights change.
+    /// Called when all gradients are summed; changes the weights.
     fn update(
         &mut self,
         _: &[Box<dyn Hooks<D>>],
@@ -74,10 +76,10 @@ pub(crate) trait Work<D: Kernels> {
 }
 
 impl<D: Kernels> Stages<D> {
-    /// This rank's chunks of the model.
+    /// Builds this rank's chunks of the model.
     ///
     /// # Errors
-    /// If the ranks do not fit the design, or there are no such values.
+    /// If the ranks do not fit the design, or its initial values are missing.
     pub fn new(at: &At<D>, design: impl Into<Design>) -> Result<Self> {
         let design = Rc::new(design.into());
         let (stages, layers) = (at.mesh.group(Axis::Pp), at.mesh.group(Axis::Tp));
@@ -116,15 +118,16 @@ impl<D: Kernels> Stages<D> {
     pub fn params(&mut self) -> Params<'_, D> {
         self.stage.params()
     }
-    /// What it is built as.
+    /// The design that the model was built from.
     pub fn design(&self) -> &Rc<Design> {
         &self.design
     }
-    /// Which tokens this rank has.
+    /// The tokens of this rank.
     pub fn tokens(&self) -> TokenShards {
         self.tokens
     }
-    /// All microbatches of a step, as the schedule has them. Where nothing is learnt, sequences are not cut into slices.
+    /// Runs all microbatches of a step, in the order of the schedule. Without training, sequences are not cut
+    /// into slices.
     pub(crate) fn run(
         &mut self,
         microbatches: usize,
@@ -177,7 +180,8 @@ impl<D: Kernels> Stages<D> {
         }
         Ok(())
     }
-    /// What this rank does for a plan. The whole table is gone through on paper first.
+    /// Returns this rank's moves for a plan, and keeps them for the next step. The whole table is checked
+    /// first.
     fn table(&mut self, plan: Plan, learns: bool) -> Result<Made> {
         let made = &mut self.made[usize::from(learns)];
         if let Some(made) = made.as_ref().filter(|made| made.plan == plan) {
@@ -186,11 +190,11 @@ impl<D: Kernels> Stages<D> {
         let moves = moves(self.pipeline.schedule, &plan, self.logits.rank(), learns).map_err(Error::new)?;
         Ok(made.insert(Made { plan, moves: moves.into() }).clone())
     }
-    /// How many slices its schedule cuts sequences into.
+    /// Number of slices that the schedule cuts sequences into; 1 without training.
     pub(crate) fn slices(&self, learns: bool) -> usize {
         if learns { self.pipeline.plan(self.logits.size(), 1).slices } else { 1 }
     }
-    /// Starts to receive what a unit needs, of so many rows, in a step that learns or not.
+    /// Starts receiving the message that a task needs: `rows` rows, in a step that trains or not.
     fn receive(
         &self,
         (payload, unit, from): (Payload, Unit, usize),
@@ -205,7 +209,7 @@ impl<D: Kernels> Stages<D> {
         let row = row(&self.hooks, learns).map(|(_, n)| n);
         Passed::start_receive(&self.device, from, ([rows, width], self.regions[1]), row)
     }
-    /// Goes through a chunk.
+    /// Runs a cell: a pass through a chunk.
     fn cell(
         &mut self,
         Cell { act, of }: Cell,
@@ -258,7 +262,7 @@ impl<D: Kernels> Stages<D> {
         }
         drop(span);
         let row = if end && act == Act::F { None } else { cx.beside().take() };
-        let added = cx.take_loss().map(Output::Loss); // by layers
+        let added = cx.take_loss().map(Output::Loss); // of layers
         ended.into_iter().chain(added).for_each(|output| work.ended(of, output));
         let to = Cell { act, of }.gives(plan);
         self.held.extend(to.zip(given).map(|(name, x)| (name, Passed { x, row })));
@@ -266,12 +270,12 @@ impl<D: Kernels> Stages<D> {
     }
 }
 
-/// The hooks whose row goes beside the stream where a pass learns, and how many elements it has.
+/// The hooks with a row beside the stream, if a pass learns, and the number of elements of the row.
 fn row<D: Kernels>(hooks: &[Box<dyn Hooks<D>>], learns: bool) -> Option<(&dyn Hooks<D>, usize)> {
     hooks.iter().filter(|_| learns).find_map(|hooks| Some((&**hooks, hooks.row()?)))
 }
 
-/// Takes what was left under this name.
+/// Takes the entry of this name.
 fn named<M>(all: &mut Vec<((Payload, Unit), M)>, name: (Payload, Unit)) -> M {
     let at = all.iter().position(|(of, _)| *of == name);
     all.remove(at.expect("what a unit needs has come")).1

@@ -1,7 +1,7 @@
-//! Steps as data: what a schedule says ([`Cell`]), and what every rank does for it ([`Step`]).
+//! Pipeline steps as data: the cells of a schedule ([`Cell`]), and the actions of every rank ([`Step`]).
 //!
-//! A schedule writes when each chunk of the model is gone through, forward and backward, for each microbatch. Sends, receives,
-//! the wait for gradients and the update follow from that: nobody writes them.
+//! A schedule lists when each chunk of the model runs, forward and backward, for each microbatch. Sends,
+//! receives, the wait for gradients and the update are derived from it.
 //!
 //! ```text
 //! two stages, two microbatches, GPipe      rank 0   F0 F1 · · B0 B1
@@ -10,9 +10,9 @@
 //!                                          B0, send gradient 0, B1, send gradient 1, complete, update
 //! ```
 //!
-//! Letters are those of `torch.distributed.pipelining`: `F` forward, `B` the whole backward, `I` its input half, `W` its weight
-//! half. Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965; Qi et al., "Zero bubble pipeline parallelism", §2,
-//! arXiv:2401.10241 (the two halves).
+//! Letters are those of `torch.distributed.pipelining`: `F` forward, `B` the whole backward, `I` its input
+//! half, `W` its weight half. Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965; Qi et al., "Zero bubble
+//! pipeline parallelism", §2, arXiv:2401.10241 (the two halves).
 mod cell;
 mod check;
 mod moves;
@@ -29,15 +29,16 @@ use crate::Schedule;
 use simulate::{Times, simulate};
 use std::mem::replace;
 
-/// What each rank does in a step of training, or where nothing `learns`, in its forwards alone. A hand-over between two chunks
-/// of one rank sends nothing.
+/// Lowers a schedule to the actions of each rank in a training step, or in its forwards alone if not
+/// `learns`. Passing data between two chunks of one rank sends nothing.
 ///
-/// A cell takes a tick: the next one of its rank in which all that the cell needs is there. What the cells of a tick give is sent
-/// behind them, and their receivers receive it in that tick, too: behind their own cell of it, or the last one before. So
-/// messages of earlier ticks wait for nothing that comes later, and no rank needs a buffer for what it sends.
+/// A cell takes one tick: the next tick of its rank in which everything that the cell needs is there. The
+/// outputs of a tick's cells are sent after these cells, and received in the same tick: after the receiver's
+/// own cell of the tick, or after its last cell before it. So messages of earlier ticks wait for nothing that
+/// comes later, and no rank needs a buffer for its sends.
 ///
 /// # Errors
-/// If ranks wait for each other, or a rank for what it does later.
+/// If ranks wait for each other, or a rank waits for something that it does later.
 pub fn lowered(schedule: &dyn Schedule, plan: &Plan, learns: bool) -> Result<Vec<Vec<Step>>, String> {
     let mut cells = Vec::new();
     let mut see = |rank, cell: Cell, tick: f64, _| {
@@ -70,7 +71,8 @@ pub fn lowered(schedule: &dyn Schedule, plan: &Plan, learns: bool) -> Result<Vec
     Ok(rows)
 }
 
-/// Marks the cells of a row after which nothing is added to the gradients of their chunk, or a microbatch is done.
+/// Marks the cells of a row after which nothing is added to the gradients of their chunk, or a microbatch is
+/// finished.
 fn mark(row: &mut [Step], plan: &Plan) {
     let (mut ended, mut there) = (vec![false; plan.all_chunks()], vec![false; plan.microbatches]);
     for step in row.iter_mut().rev() {
@@ -102,8 +104,8 @@ mod tests {
         steps.iter().map(word).collect::<Vec<_>>().join("; ")
     }
 
-    /// The table of the middle stage, lowered by hand. Kills: a send to oneself or into nowhere, a gradient sent forth, a
-    /// chunk that is complete too early, a microbatch that is put away while it is needed.
+    /// The table of the middle stage, lowered by hand. Kills: a send to oneself or into nowhere, a gradient
+    /// sent forth, a chunk that is complete too early, a microbatch that is put away while it is needed.
     #[test]
     fn a_stage_receives_what_it_needs_and_sends_what_it_gives() {
         let middle = "activation 0 from 0; 1F0; activation 0 for 2 to 2; activation 1 from 0; 1F1; activation 1 for 2 to 2; \
@@ -118,9 +120,10 @@ mod tests {
         assert_eq!(forwards, "0F0 done; activation 0 for 1 to 1; 0F1 done; activation 1 for 1 to 1");
     }
 
-    /// ZB-H2 on two ranks: the first is three forwards ahead, and its fourth comes while the other still has three cells before the
-    /// one that needs it. Kills: a receive that stands where its message is needed and not where it is sent, behind which two
-    /// sends would wait for each other; one that stands before its receiver's cell of that tick.
+    /// ZB-H2 on two ranks: the first is three forwards ahead, and its fourth comes while the other still has
+    /// three cells before the one that needs it. Kills: a receive that stands where its message is needed and
+    /// not where it is sent, behind which two sends would wait for each other; one that stands before its
+    /// receiver's cell of that tick.
     #[test]
     fn a_message_is_received_in_the_tick_in_which_it_is_sent() {
         let rows = lowered(&ZbH2, &Plan::whole(2, 4), true).unwrap();
@@ -130,8 +133,9 @@ mod tests {
         assert_eq!(written(&rows[1]), last);
     }
 
-    /// Two chunks on one rank, and halves of a backward. Kills: sums that nobody waits for; a hand-over on one rank that is
-    /// sent, a weight half that waits for a message, gradients that are complete with the input half.
+    /// Two chunks on one rank, and halves of a backward. Kills: sums that nobody waits for; a hand-over on
+    /// one rank that is sent, a weight half that waits for a message, gradients that are complete with the
+    /// input half.
     #[test]
     fn what_stays_on_a_rank_is_not_sent() {
         struct Folded;

@@ -1,5 +1,5 @@
-//! Parameters in safetensors files: which tensor of a file is which part of which parameter. A rank that builds its
-//! share from here touches only the bytes of that share.
+//! Parameters in safetensors files: which tensor of a file is which part of which parameter. A rank that
+//! builds its local part from files reads only the bytes of that part.
 use crate::{Result, bail};
 use layers::{Draw, Numbers, Values};
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,33 +8,33 @@ use tensor::Scalar;
 use tensor::quoted::quoted;
 use tensor::safetensors::{File, Matrix};
 
-/// How a part lies in the file.
+/// Orientation of a part in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Orientation {
     /// `[rows, columns]`, as in the parameter.
     Same,
-    /// `[columns, rows]`: the other way round.
+    /// `[columns, rows]`: transposed.
     Transposed,
     /// `[columns]`: a parameter of one row.
     Vector,
 }
 
-/// One tensor of a file: these columns of a parameter.
+/// One tensor of a file: some rows and columns of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its name in the file.
     pub name: String,
     /// The parameter's canonical name.
     pub param: String,
-    /// How many rows the parameter has.
+    /// Number of rows of the parameter.
     pub height: usize,
-    /// Which of its rows.
+    /// The parameter's rows in the tensor.
     pub rows: Range<usize>,
-    /// Which of its columns.
+    /// The parameter's columns in the tensor.
     pub columns: Range<usize>,
-    /// How they lie.
+    /// Orientation in the file.
     pub orientation: Orientation,
-    /// Its place, where the tensor of this name holds several such matrices, one below the other.
+    /// Position of the matrix, if the tensor of this name stacks several, one below the other.
     pub within: Option<Stacked>,
 }
 
@@ -48,7 +48,7 @@ pub struct Stacked {
 }
 
 impl Entry {
-    /// A tensor that is a parameter of this shape, under the same name and as it lies.
+    /// A tensor that is a whole parameter of this shape, with the same name and orientation.
     pub fn whole(name: String, [height, width]: [usize; 2]) -> Self {
         let (param, orientation) = (name.clone(), Orientation::Same);
         Self { name, param, height, rows: 0..height, columns: 0..width, orientation, within: None }
@@ -61,7 +61,8 @@ impl Entry {
             Orientation::Vector => vec![self.columns.len()],
         }
     }
-    /// The part's values in the order of the file, out of the whole parameter `[height, cols]`, row-major.
+    /// Returns the part's values in the order of the file, from the whole parameter `[height, cols]`,
+    /// row-major.
     pub fn arrange<E: Scalar, T>(&self, whole: &[E], to: impl Fn(E) -> T) -> Vec<T> {
         let cols = whole.len() / self.height;
         let by_columns = self.orientation == Orientation::Transposed;
@@ -76,18 +77,19 @@ impl Entry {
     }
 }
 
-/// Files together with their meaning: a source of initial values.
+/// Files with their entries: a source of initial values.
 pub struct Stored {
     shards: File,
     entries: Vec<Entry>,
-    parts: BTreeMap<String, Vec<usize>>, // which entries a parameter is made of
+    parts: BTreeMap<String, Vec<usize>>, // by parameter: the entries that it is made of
 }
 
 impl Stored {
-    /// Checks that the files hold exactly these tensors, in these shapes, and besides them only what is passed over.
+    /// Checks that the files hold exactly these tensors, in these shapes, and beside them only tensors that
+    /// are passed over.
     ///
     /// # Errors
-    /// Naming the first tensor that is missing, too much, or of another shape.
+    /// Names the first tensor that is missing, unexpected, or of another shape.
     pub fn new(shards: File, entries: Vec<Entry>, is_passed_over: impl Fn(&str) -> bool) -> Result<Self> {
         let mut parts = BTreeMap::<_, Vec<_>>::new();
         for (at, entry) in entries.iter().enumerate() {
@@ -105,14 +107,14 @@ impl Stored {
     pub fn shards(&self) -> &File {
         &self.shards
     }
-    /// Which tensors of theirs are which parts.
+    /// The entries of the files' tensors.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
-    /// One of these tensors, as it lies in its file.
+    /// Returns one of these tensors, as it is in its file.
     ///
     /// # Errors
-    /// If it is none of these.
+    /// If the files have no such tensor of this shape.
     pub fn tensor(&self, entry: &Entry) -> Result<Matrix<'_>> {
         matrix(&self.shards, entry)
     }
@@ -131,7 +133,7 @@ impl<E: Scalar> Values<E> for Stored {
         let fail = layers::Error::Cannot;
         let unlike = || fail(format!("the parts of {name} in the file do not make up {shape:?}"));
         let mut parts = Vec::new();
-        let (mut band, mut covered) = (0..0, shape[1]); // rows of parts side by side, and columns of theirs so far
+        let (mut band, mut covered) = (0..0, shape[1]); // rows of side-by-side parts, and columns so far
         for entry in self.parts.get(name).into_iter().flatten().map(|at| &self.entries[*at]) {
             if covered == shape[1] {
                 (band, covered) = (band.end..entry.rows.end, 0);
@@ -195,7 +197,8 @@ mod tests {
         assert_eq!((all.arrange(&whole, |x| x), all.shape()), (whole, vec![2, 8]));
     }
 
-    /// A parameter of five rows and three columns, in parts of so many rows and columns, one below and beside the other.
+    /// A parameter of five rows and three columns, in parts of so many rows and columns, one below and beside
+    /// the other.
     fn parts(cuts: [&[usize]; 2]) -> Vec<Entry> {
         let ranges = |cuts: &[usize]| cuts.windows(2).map(|two| two[0]..two[1]).collect::<Vec<_>>();
         let [rows, columns] = cuts.map(ranges);

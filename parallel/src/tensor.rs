@@ -1,4 +1,4 @@
-//! Strategies that build layers: split inside over the ranks of the axis of layers, or around each block.
+//! Strategies that build layers: split inside over the tensor ranks, or wrapped around each block.
 use crate::strategies::lists::builders;
 
 builders! {

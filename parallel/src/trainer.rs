@@ -1,16 +1,15 @@
-//! One training step: microbatches forward and backward, gradients summed over them and over the data ranks, the
-//! global norm clipped, the optimizer's step.
+//! One training step: microbatches forward and backward, gradients summed over them and over the data ranks,
+//! the global norm clipped, the optimizer's step.
 //!
 //! ```text
 //! loss = Σ over microbatches and data ranks of each token's loss ÷ all targets of the step that count
 //! ```
 //!
-//! So unequal parts need no weights of their own: a mean of means would be another function. Data ranks hold
-//! replicas; each gradient is summed once a step, those of a unit (head, block, embedding) in one all-reduce over the data
-//! axis. It is started as soon as the last microbatch adds nothing more to the unit's gradients, goes on beside what is left
-//! of backward, and is waited for before the optimizer's step.
-//!
-//! Biases by which tokens choose experts are moved then, too (`moe/src/balance.rs`).
+//! Parts of unequal size need no weights of their own: a mean of means would be another function. Data ranks
+//! hold replicas; each gradient is summed once a step, those of a bucket (head, block, embedding) in one
+//! all-reduce over the data axis. It starts as soon as the last microbatch adds nothing more to the bucket's
+//! gradients, overlaps with the rest of backward, and is waited for before the optimizer's step. Then the
+//! biases by which tokens choose experts are updated, too (`moe/src/balance.rs`).
 //!
 //! Source: Li et al., "PyTorch distributed", §3, arXiv:2006.15704 (replicas); Huang et al., "GPipe", §2.2,
 //! arXiv:1811.06965 (accumulation over microbatches).
@@ -35,19 +34,19 @@ pub struct Trainer<D: Kernels> {
     seed: u64,
 }
 
-/// What steps need besides the model.
+/// State that steps need besides the model.
 struct Rank<D: Kernels> {
     device: D,
     mesh: Mesh<D::Place>,
     loss: Group<D::Place>, // the ranks that have parts of the loss
     optimizer: Optimizer<D>,
     record: Option<Record<D>>,
-    cxs: Vec<Option<Cx<D>>>, // of the microbatches in flight, and within each by slice
-    spare: Vec<Cx<D>>,       // of microbatches that are back: the next one's is made in the memory of one
+    cxs: Vec<Option<Cx<D>>>, // of the microbatches in flight, by microbatch and slice
+    spare: Vec<Cx<D>>,       // of finished microbatches, whose memory the next one reuses
     counts: LayerCounts,     // of all microbatches so far
 }
 
-/// What a step gives, still on the device; the same on every rank.
+/// Result of a step, still on the device; the same on every rank.
 pub struct Report<D: Kernels> {
     /// The mean loss over all tokens of the step, in nats.
     pub loss: Tensor<D::Wide>,
@@ -59,7 +58,7 @@ impl<D: Kernels> Trainer<D> {
     /// Builds this rank's part of the model.
     ///
     /// # Errors
-    /// If the ranks do not fit the design, or there are no such values.
+    /// If the ranks do not fit the design, or its initial values are missing.
     pub fn new(at: &At<D>, design: impl Into<Design>, optimizer: (Kind, Option<f64>)) -> Result<Self> {
         let learning = At { builder: at.learning(), pipeline: at.pipeline };
         Self::of(&learning, design, optimizer)
@@ -67,7 +66,7 @@ impl<D: Kernels> Trainer<D> {
     /// Builds this rank's part of a model that is only evaluated: its parameters have no masters.
     ///
     /// # Errors
-    /// If the ranks do not fit the design, or there are no such values.
+    /// If the ranks do not fit the design, or its initial values are missing.
     pub fn evaluator(at: &At<D>, design: impl Into<Design>) -> Result<Self> {
         Self::of(at, design, (Kind::Sgd, None))
     }
@@ -84,41 +83,43 @@ impl<D: Kernels> Trainer<D> {
         };
         Ok(Self { model: Stages::new(at, design)?, keeper: Keeper::new(at.rests), rank, seed: 0 })
     }
-    /// The same model, drawing dropout from this seed.
+    /// The same model, with dropout drawn from this seed.
     #[must_use]
     pub fn seeded(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
-    /// From now on, what layers take and give is left in `record`, if there is one.
+    /// Records the inputs and outputs of layers in `record` from now on; `None` stops recording.
     pub fn record(&mut self, record: Option<Record<D>>) {
         self.rank.record = record;
     }
-    /// One step on a batch that every rank is given whole.
+    /// Runs one training step on a batch. Every rank is given the whole batch.
     ///
     /// # Errors
-    /// If the batch cannot be dealt, an id is outside the vocabulary, or ranks do not meet.
+    /// If the batch cannot be dealt over the ranks, an id is outside the vocabulary, or a collective fails.
     pub fn step(&mut self, batch: &Batch, lr: f64) -> Result<Report<D>> {
         let _span = self.rank.mesh.span(format_args!("{STEP}{}", self.rank.optimizer.steps() + 1));
         let step = self.rank.optimizer.steps();
         let pass = Pass { learns: true, keeps: true, seed: self.seed, step, ..Pass::default() };
         Ok(self.through(batch, (pass, lr), &|_| (), None)?.report.expect("a step ends with an update"))
     }
-    /// The mean loss of a batch, in nats, without learning from it; the same on every rank. `done` is told after each
-    /// microbatch how many there were.
+    /// Returns the mean loss of a batch, in nats, without learning from it; the same on every rank. Calls
+    /// `done` after each microbatch with the number of those that are finished.
     ///
     /// # Errors
-    /// If the batch cannot be dealt, an id is outside the vocabulary, or ranks do not meet.
+    /// If the batch cannot be dealt over the ranks, an id is outside the vocabulary, or a collective fails.
     pub fn evaluate(&mut self, batch: &Batch, done: &dyn Fn(usize)) -> Result<Tensor<D::Wide>> {
         let _span = self.rank.mesh.span("evaluate");
         let loss = self.through(batch, (Pass::default(), 0.0), done, None)?.loss;
         Ok(self.rank.total(loss)?.wait()?)
     }
-    /// How many tokens of a batch have their target's logit as the largest, the same on every rank; of equal ones the first
-    /// counts. `done` is told after each microbatch how many there were.
+    /// Counts the tokens of a batch whose target has the largest logit, the same on every rank; of equal
+    /// logits the first counts. Calls `done` after each microbatch with the number of those that are
+    /// finished.
     ///
     /// # Errors
-    /// If the batch cannot be dealt, a target is no id of the model, or ranks do not meet.
+    /// If the batch cannot be dealt over the ranks, a target is not an id of the model, or a collective
+    /// fails.
     pub fn correct(&mut self, batch: &Batch, done: &dyn Fn(usize)) -> Result<usize>
     where
         D: Selects,
@@ -132,8 +133,8 @@ impl<D: Kernels> Trainer<D> {
         self.rank.loss.named("correct").all_reduce(&mut sum, Reduce::Sum)?;
         Ok(sum.read().map_or(0, |sum| sum[0].to_f64() as usize))
     }
-    /// All microbatches through the model, for their loss or, where `largest` is given, for the tokens that are right. Where the
-    /// pass learns, weights change.
+    /// Runs all microbatches through the model, for their loss or, if `largest` is given, for the number of
+    /// correct tokens. If the pass learns, weights change.
     fn through(
         &mut self,
         batch: &Batch,
@@ -154,8 +155,8 @@ impl<D: Kernels> Trainer<D> {
         rank.counts.join(std::mem::take(&mut sums.counts));
         Ok(sums)
     }
-    /// What the layers of this rank have counted since this was called last, such as how many tokens chose each expert: other ranks
-    /// have other tokens or other blocks, and the sum over all is the model's.
+    /// Takes the counts of this rank's layers since the last call, such as how many tokens chose each expert.
+    /// Other ranks have other tokens or other blocks; the sum over all ranks is the model's.
     pub fn take_counts(&mut self) -> LayerCounts {
         std::mem::take(&mut self.rank.counts)
     }
@@ -163,14 +164,14 @@ impl<D: Kernels> Trainer<D> {
     pub fn model(&mut self) -> &mut Stages<D> {
         &mut self.model
     }
-    /// Stages and optimizer, for saving and restoring them.
+    /// Stages, optimizer and mesh, for saving and restoring.
     pub fn parts(&mut self) -> (&mut Stages<D>, &mut Optimizer<D>, &Mesh<D::Place>) {
         (&mut self.model, &mut self.rank.optimizer, &self.rank.mesh)
     }
 }
 
 impl<D: Kernels> Rank<D> {
-    /// Starts the sum of the loss over all ranks that have a part of it.
+    /// Starts the all-reduce of the loss over all ranks that have a part of it.
     fn total(&self, loss: Option<Partial<D::Wide>>) -> Result<Request<D::Wide>> {
         let loss = loss.unwrap_or_else(|| Partial::nothing(self.device.wide(), [1, 1], &self.loss));
         Ok(loss.start_all_reduce(&self.loss)?)

@@ -1,4 +1,4 @@
-//! Whole parameters on every rank, whichever stage has them: one after the other, in program order.
+//! Whole parameters on every rank, whatever stage has them: one after the other, in program order.
 use crate::{Layout, Result, Stages};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
@@ -6,26 +6,26 @@ use layers::{Design, Param, Random};
 use std::collections::BTreeMap;
 use tensor::{Category, Cpu, Device, Tensor};
 
-/// A parameter of the model, wherever it is.
+/// A parameter of the model, on whatever stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     /// The first stage that has it.
     pub stage: usize,
-    /// Which of that stage's parameters it is.
+    /// Its index among the parameters of that stage.
     pub index: usize,
     /// Its canonical name.
     pub name: String,
     /// `[rows, columns]` of the whole.
     pub shape: [usize; 2],
-    /// Whether it has a gradient, and so moments.
+    /// True if it has a gradient, and so moments.
     pub trained: bool,
 }
 
-/// All parameters of the model, each once, in the program order of the unsplit model; the same on every rank. On a rank
-/// without peers those of its stage.
+/// Returns all parameters of the model, each once, in the program order of the unsplit model; the same on
+/// every rank. A rank without peers returns those of its stage.
 ///
 /// # Errors
-/// If ranks do not meet.
+/// If a collective fails.
 pub fn named<D: Kernels>(
     design: &Design,
     params: &[&mut Param<D>],
@@ -66,11 +66,11 @@ fn in_order(design: &Design) -> Result<Vec<String>> {
     Ok(Stages::new(&at, design)?.params().into_iter().map(|param| param.name().to_string()).collect())
 }
 
-/// What `read` gives of a parameter, whole, on the ranks of the stage that has it, on every rank; nothing on a device
-/// without values. Every rank calls it.
+/// Returns a parameter's values, whole, on every rank; `read` provides them on the ranks of the stage that
+/// has the parameter. None on a device without values. Every rank calls it.
 ///
 /// # Errors
-/// If ranks do not meet, and what `read` gives.
+/// If a collective fails, or the error of `read`.
 pub fn whole<W: Device>(
     device: &W,
     of: &Named,

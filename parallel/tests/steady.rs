@@ -1,8 +1,8 @@
-//! A training step and a decoded token take nothing from the system once the first ones are over. A test of its own,
-//! because it counts through the allocator.
+//! A training step and a decoded token take nothing from the system once the first ones are over. A test of
+//! its own, because it counts through the allocator.
 //!
-//! Numbers are dual ones, whose products are plain loops: those of floats may be a library's, which takes memory of its
-//! own at each call.
+//! Numbers are dual ones, whose products are plain loops: those of floats may be a library's, which takes
+//! memory of its own at each call.
 #[path = "../../comm/src/counting.rs"]
 mod counting;
 
@@ -29,7 +29,7 @@ fn gpt2() -> Shape {
     Shape { width: 16, blocks: 2, heads, hidden: 24, vocabulary: 37, dropout, ..Shape::GPT2 }
 }
 
-/// What is often done, after some times that may take memory: how much each time takes.
+/// Returns the memory that each run of `work` takes, after some runs that may take memory.
 fn each(mut work: impl FnMut() -> Result<(), Error>) -> Result<[usize; 12], Error> {
     (0..3).try_for_each(|_| work())?;
     let mut each = [0; 12];
@@ -41,8 +41,8 @@ fn each(mut work: impl FnMut() -> Result<(), Error>) -> Result<[usize; 12], Erro
     Ok(each)
 }
 
-/// Runs `work` under every layout, and sees to it that it takes nothing. Where ranks wait for each other a long wait is
-/// announced, which takes some memory: then there are times without.
+/// Runs `work` under every layout, and sees to it that it takes nothing. Where ranks wait for each other a
+/// long wait is announced, which takes some memory: then there are times without.
 fn takes_nothing(work: impl Fn(&At<Device>) -> Result<[usize; 12], Error> + Sync) {
     let (pp, dp, tp) = (|n| (Axis::Pp, n), |n| (Axis::Dp, n), |n| (Axis::Tp, n));
     let _key = Key(1).enter();
@@ -71,8 +71,8 @@ fn takes_nothing(work: impl Fn(&At<Device>) -> Result<[usize; 12], Error> + Sync
 
 const OPTIMIZERS: [(Kind, Option<f64>); 2] = [(Kind::Sgd, None), (Kind::ADAMW, Some(1.0))];
 
-/// Kills: an owner count, a list, a label or a context made at each step; ids, cuts or groups of replicas made anew;
-/// what microbatches in flight keep, put where there is no room from the step before.
+/// Kills: an owner count, a list, a label or a context made at each step; ids, cuts or groups of replicas
+/// made anew; what microbatches in flight keep, put where there is no room from the step before.
 #[test]
 fn a_training_step_takes_no_memory() {
     let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).collect());
@@ -87,7 +87,8 @@ fn a_training_step_takes_no_memory() {
     }
 }
 
-/// Kills: lists of what is gathered or scattered made at each step; a shard, or all that is made of shards, in fresh memory.
+/// Kills: lists of what is gathered or scattered made at each step; a shard, or all that is made of shards,
+/// in fresh memory.
 #[test]
 fn a_step_of_shards_takes_no_memory() {
     let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).collect());
@@ -108,8 +109,8 @@ fn a_step_of_shards_takes_no_memory() {
     }
 }
 
-/// Kills: rows of features put where there is no room from the step before, a copy of what the model is made of; what layers of
-/// a classifier keep, put into fresh lists.
+/// Kills: rows of features put where there is no room from the step before, a copy of what the model is made
+/// of; what layers of a classifier keep, put into fresh lists.
 #[test]
 fn a_step_on_features_takes_no_memory() {
     let features = |n: usize| (0..n).map(|i| (i % 5) as f32).collect::<Vec<_>>();
@@ -127,8 +128,8 @@ fn a_step_on_features_takes_no_memory() {
     }
 }
 
-/// Kills: a cache, a rotary table or scratch that grows with the tokens; lists of tokens and spans made anew; logits in
-/// fresh memory.
+/// Kills: a cache, a rotary table or scratch that grows with the tokens; lists of tokens and spans made anew;
+/// logits in fresh memory.
 #[test]
 fn a_decoded_token_takes_no_memory() {
     for shape in [llama(), gpt2()] {

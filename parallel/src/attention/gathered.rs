@@ -1,12 +1,12 @@
-//! Gathered keys and values, `cp=N:gathered`: before the core of each attention every context rank gathers the keys and values of
-//! all tokens, and its own queries see them as they would on one rank. With few KV heads these are small beside the
-//! activations that stay dealt.
+//! Gathered keys and values, `cp=N:gathered`: before each attention core every context rank gathers the keys
+//! and values of all tokens, and its own queries attend to them as on one rank. With few KV heads these are
+//! small beside the activations, which stay sharded.
 //!
 //! ```text
 //! forward   [K|V][B,2K_t·d] = all-gather of [K|V][B_r,2K_t·d],   O[B_r,H_t·d] = attention(Q[B_r], K, V)
 //! backward  d[K|V][B_r] = reduce-scatter of d[K|V][B], which each rank has of its own queries
 //! ```
-//! A cache holds the keys and values of all ranks on each of them.
+//! A KV cache holds the keys and values of all ranks on every rank.
 //!
 //! Source: Llama Team, "The Llama 3 herd of models", §3.3.2, arXiv:2407.21783.
 use comm::Axis;
@@ -57,7 +57,8 @@ mod tests {
     /// An attention with dropout whose tokens are dealt over so many context ranks.
     struct Dealt<const RANKS: usize, const STRIPED: bool>(Mask);
 
-    /// Rank `r` has the tokens `r`, `r + N`, …: more stretches than one, which ranks do not have in the sequences' order.
+    /// Rank `r` has the tokens `r`, `r + N`, …: more stretches than one, which ranks do not have in the
+    /// sequences' order.
     fn striped(tokens: usize, rank: usize, ranks: usize) -> Vec<Range<usize>> {
         (rank..tokens).step_by(ranks).map(|token| token..token + 1).collect()
     }
@@ -116,8 +117,8 @@ mod tests {
         }
     }
 
-    /// Kills: keys in the order of ranks and not of positions, of another sequence, or left out; gradients of keys that are not
-    /// summed, or go to another token; positions and dropout of another rank's tokens.
+    /// Kills: keys in the order of ranks and not of positions, of another sequence, or left out; gradients of
+    /// keys that are not summed, or go to another token; positions and dropout of another rank's tokens.
     #[test]
     fn attention_to_gathered_keys_equals_attention_bit_for_bit() {
         proves(&Dealt::<2, false>(Mask::Causal));

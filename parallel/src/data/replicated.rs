@@ -1,13 +1,13 @@
-//! Data parallelism, `dp=N`: every rank has the whole model (or its tensor share) and its own sequences of each
-//! microbatch; each gradient is a partial sum, summed once a step.
+//! Data parallelism, `dp=N`: every rank has the whole model (or its tensor-parallel part) and its own
+//! sequences of each microbatch; each gradient is a partial sum, summed once a step.
 //!
 //! ```text
 //! dW = Σ_d dW_d      all-reduce, once a step, as many elements as parameters
 //! ```
 //!
-//! Microbatches are cut first and each is dealt over the data ranks then, so that no number of sequences depends on the
-//! layout. A parameter's gradient is summed over all ranks that have other tokens, unless its placement says otherwise
-//! (`Axes::TOKENS`), and rests whole, so there is nothing to build.
+//! Microbatches are cut first, and then each is dealt over the data ranks, so that its number of sequences
+//! does not depend on the layout. A parameter's gradient is summed over all ranks that have other tokens
+//! (`Axes::TOKENS`), unless its placement says otherwise, and is kept whole, so there is nothing to build.
 //!
 //! Source: Li et al., "PyTorch Distributed", §2, arXiv:2006.15704. Chapter: 8.
 use super::StateSplit;
@@ -39,29 +39,29 @@ pub static REPLICATED: StateSplit = StateSplit {
     change: |rests, _| rests,
 };
 
-/// A data rank's part of a microbatch.
+/// A data rank's local batch: its part of a microbatch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share<'a> {
     /// Its sequences.
     pub sequences: &'a [Sequence],
-    /// How many documents of the step come before them: the number of the first.
+    /// Number of documents of the step before them: the index of the first.
     pub first: usize,
 }
 
 impl Share<'_> {
-    /// Tokens of each document.
+    /// Number of tokens of each document.
     pub fn lengths(&self) -> impl Iterator<Item = usize> {
         self.sequences.iter().flat_map(|s| s.documents.iter().copied())
     }
 }
 
 impl Batch {
-    /// The sequences of a microbatch that a data rank is dealt.
+    /// The sequences of a microbatch on this data rank.
     pub(crate) fn part(&self, microbatch: usize, tokens: &TokenShards) -> &[Sequence] {
         let all = &self.microbatches()[microbatch];
         &all[tokens.sequences(all.len())]
     }
-    /// This data rank's part of one microbatch. Of sequences whose tokens are features a rank may have none.
+    /// This data rank's local batch of one microbatch. A rank may have no sequence if tokens are features.
     ///
     /// # Errors
     /// If there are fewer sequences of ids than ranks, and no rank may [idle](Self::idling).
@@ -81,7 +81,8 @@ impl Batch {
     /// Checks that every rank is dealt tokens of each microbatch, unless ranks may [idle](Self::idling).
     ///
     /// # Errors
-    /// As [`share`](Self::share), or if no document of a microbatch has as many tokens as there are context ranks.
+    /// As [`share`](Self::share), or if no document of a microbatch has as many tokens as there are context
+    /// ranks.
     pub fn deals(&self, tokens: &TokenShards) -> Result<()> {
         for (number, microbatch) in self.microbatches().iter().enumerate() {
             self.share(number, tokens)?;
@@ -92,7 +93,7 @@ impl Batch {
         }
         Ok(())
     }
-    /// Checks that every context rank can have one of so many tokens.
+    /// Checks that every context rank gets a token of a document with `longest` tokens.
     ///
     /// # Errors
     /// If there are fewer tokens than ranks.
@@ -104,7 +105,7 @@ impl Batch {
         }
         Ok(())
     }
-    /// Tokens of each document that this data rank is dealt, microbatch by microbatch.
+    /// Number of tokens of each document on this data rank, microbatch by microbatch.
     ///
     /// # Errors
     /// As [`share`](Self::share).
@@ -142,8 +143,9 @@ mod tests {
         }
     }
 
-    /// The loss of a batch with fewer sequences than data ranks, all of which share the experts, and the price of telling it. Kills: a
-    /// rank without a sequence that is refused, priced as one with tokens, or leaves the others waiting; a mean over ranks.
+    /// The loss of a batch with fewer sequences than data ranks, all of which share the experts, and the
+    /// price of telling it. Kills: a rank without a sequence that is refused, priced as one with tokens, or
+    /// leaves the others waiting; a mean over ranks.
     #[test]
     fn ranks_without_a_sequence_tell_the_loss_with_the_others() {
         fn told<D: Kernels>(at: &At<D>, shape: &Shape, batch: &Batch) -> Result<Tensor<D::Wide>> {

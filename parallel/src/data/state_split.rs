@@ -1,12 +1,12 @@
-//! What a strategy of data ranks is.
+//! Type of the strategies of data ranks.
 use layers::{About, Rests};
 
-/// Where parameters rest.
+/// A strategy of data ranks: which state of a parameter is kept sharded at rest.
 #[derive(Debug)]
 pub struct StateSplit {
     /// Its description.
     pub about: About,
-    /// What it changes of where parameters rest: all that a layout names are applied, in the list's order. A number that the
-    /// layout gives is the ranks of a block.
+    /// Changes which state is kept sharded at rest. All strategies that a layout names are applied, in the
+    /// list's order. A number that the layout gives is the number of ranks in a subgroup.
     pub change: fn(Rests, Option<usize>) -> Rests,
 }

@@ -1,4 +1,5 @@
-//! `ZeRO`, stage 1, `dp=N:zero1`: every rank has the whole value and the whole gradient, and the optimizer state of its shard.
+//! `ZeRO`, stage 1, `dp=N:zero1`: every rank has the whole value and the whole gradient, and the optimizer
+//! state of its shard.
 //!
 //! ```text
 //! dW_d = Σ_d dW_d     reduce-scatter, once a step: each rank has the sum of its shard
@@ -6,7 +7,8 @@
 //! W    = W_d          all-gather: together the traffic of one all-reduce
 //! ```
 //!
-//! Source: Rajbhandari et al., "`ZeRO`", §5.1, arXiv:1910.02054. Neighbour: [`replicated`](super::replicated).
+//! Source: Rajbhandari et al., "`ZeRO`", §5.1, arXiv:1910.02054. Neighbour:
+//! [`replicated`](super::replicated).
 use super::StateSplit;
 use comm::Axis;
 use layers::{About, Choice, Rest, Rests};

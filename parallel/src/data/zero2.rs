@@ -1,4 +1,5 @@
-//! `ZeRO`, stage 2, `dp=N:zero2`: every rank has the whole value; of the gradient and of the optimizer state its shard.
+//! `ZeRO`, stage 2, `dp=N:zero2`: every rank has the whole value, and its shard of the gradient and of the
+//! optimizer state.
 //!
 //! ```text
 //! dW_d = Σ_d dW_d     reduce-scatter, after the backward of each microbatch

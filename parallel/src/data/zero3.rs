@@ -1,5 +1,6 @@
-//! `ZeRO`, stage 3, `dp=N:zero3`: every rank has its shard of value, gradient and optimizer state. A unit (embedding, a block,
-//! head) is gathered before each use, while the unit before it is used, and dropped after it.
+//! `ZeRO`, stage 3, `dp=N:zero3`: every rank has its shard of value, gradient and optimizer state. A bucket
+//! (the embedding, a block, the head) is gathered before each use, while the bucket before it is in use, and
+//! freed after it.
 //!
 //! ```text
 //! W    = W_d          all-gather, before each use: forward, and backward
@@ -7,8 +8,8 @@
 //! W_d  = update       moments of its shard alone
 //! ```
 //!
-//! Source: Rajbhandari et al., "`ZeRO`", §5.3, arXiv:1910.02054; Zhao et al., "FSDP", §3, arXiv:2304.11277. Neighbour:
-//! [`zero2`](super::zero2).
+//! Source: Rajbhandari et al., "`ZeRO`", §5.3, arXiv:1910.02054; Zhao et al., "FSDP", §3, arXiv:2304.11277.
+//! Neighbour: [`zero2`](super::zero2).
 use super::StateSplit;
 use comm::Axis;
 use layers::{About, Choice, Rest, Rests};

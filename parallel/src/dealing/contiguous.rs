@@ -1,5 +1,5 @@
-//! Contiguous tokens, `cp=N:contiguous`: rank `r` has the `r`th of N nearly equal pieces of every sequence. Under the causal
-//! mask later ranks have more to do, since their queries see more keys.
+//! Contiguous tokens, `cp=N:contiguous`: rank `r` has the `r`th of N nearly equal pieces of every sequence.
+//! Under the causal mask later ranks do more work, since their queries see more keys.
 //!
 //! Source: Li et al., "Sequence parallelism", §3.2, arXiv:2105.13120.
 use super::Dealing;

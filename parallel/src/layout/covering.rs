@@ -1,4 +1,4 @@
-//! Few layouts in which every two strategies of all lists meet that can meet: pairs, not products.
+//! A few layouts that together contain every pair of strategies that can be combined: pairs, not products.
 //!
 //! Source: Cohen et al., "The AETG system", §3, IEEE Transactions on Software Engineering 23(7), 1997.
 use super::grammar::{Grammar, sized};
@@ -8,7 +8,8 @@ use kernels::Heads;
 use layers::Shape;
 use std::collections::BTreeSet;
 
-/// Layouts of at most so many ranks in which every two strategies of all lists meet that can.
+/// Returns layouts of at most `max_ranks` ranks that together contain every pair of strategies, of all lists,
+/// that can be combined.
 #[must_use]
 pub fn covering(max_ranks: usize) -> Vec<Layout> {
     let fits = |layout: &Layout| {
@@ -19,7 +20,8 @@ pub fn covering(max_ranks: usize) -> Vec<Layout> {
     of(grammar_of_all(), max_ranks, &fits)
 }
 
-/// Greedily: each layout begins with a pair that has not met, and takes what makes most other pairs meet.
+/// Greedy: each layout begins with a pair that no layout has yet, and adds the strategy that contributes most
+/// other such pairs.
 pub(super) fn of(list: Grammar, max_ranks: usize, fits: &dyn Fn(&Layout) -> bool) -> Vec<Layout> {
     let layout = |all: &[usize]| {
         let layout = joint(list, all)?;
@@ -52,7 +54,7 @@ pub(super) fn of(list: Grammar, max_ranks: usize, fits: &dyn Fn(&Layout) -> bool
     found
 }
 
-/// The layout of these strategies, of two ranks along each of their axes.
+/// Returns the layout of these strategies, with two ranks along each of their axes.
 fn joint(list: Grammar, all: &[usize]) -> Option<Layout> {
     let of = |axis: &Axis| all.iter().any(|&i| list.0[i].axis == Some(*axis));
     let sizes: Vec<_> = list.axes().into_iter().filter(of).map(|axis| (axis, 2)).collect();

@@ -10,22 +10,24 @@ use serde::Serialize;
 /// One strategy, in words.
 #[derive(Clone, Debug, Serialize)]
 pub struct StrategyEntry {
-    /// A layout that names it, for two ranks: `tp=2`. It runs with the embedded model, or that with experts if its ranks share these.
+    /// A layout for two ranks that names it: `tp=2`. It runs with the embedded model, or with the embedded
+    /// model of experts if its ranks share experts.
     pub layout: String,
     /// Its name.
     pub name: String,
-    /// Of what each rank of that layout has its part only: batch, sequence, hidden, weights, gradients, optimizer.
+    /// Dimensions and state of which each rank has only a part: batch, sequence, hidden, weights, gradients,
+    /// optimizer.
     pub shards: Vec<&'static str>,
-    /// What the ranks share, and so where it fits; any number fits where it is "anything".
+    /// Quantities that its ranks share, which decide where it fits; "anything" if any number of ranks fits.
     pub fits: String,
-    /// Where it comes from.
+    /// Source: the paper.
     pub paper: String,
     /// The file of the book's chapter, if there is one.
     pub chapter: Option<String>,
 }
 
 impl StrategyEntry {
-    /// All of the lists, in their order.
+    /// All strategies of the lists, in their order.
     #[must_use]
     pub fn all() -> Vec<StrategyEntry> {
         crate::strategies::all().iter().map(|about| StrategyEntry::of(about)).collect()
@@ -59,8 +61,9 @@ impl StrategyEntry {
     }
 }
 
-/// Of what a rank has its part only. A small model is built as the layout has it, on no memory: what is cut of it, which
-/// tokens its layers expect and where its parameters rest say all but how sequences and blocks are dealt.
+/// Returns the dimensions and state of which a rank has only a part. Builds a small model under the layout,
+/// on the meta device. Its cut parameters, the tokens that its layers expect and its sharding at rest show
+/// all but how sequences and blocks are dealt.
 fn shards(layout: &Layout) -> Vec<&'static str> {
     let heads = Heads { queries: 4, keys: 4, dim: 2 };
     let experts = layout.shares_experts().then_some(Experts { hidden: 8, ..Experts::MIXTRAL });

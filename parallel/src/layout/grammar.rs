@@ -1,4 +1,5 @@
-//! The grammar of layouts, made from a list of strategies: how a layout is read and printed, and why a text is none.
+//! The grammar of layouts, made from a list of strategies: reads and prints layouts, and explains why a text
+//! is not one.
 use super::{AXES, Layout, MAX_RANKS, either};
 use crate::{Error, Result, bail};
 use comm::Axis;
@@ -9,11 +10,11 @@ use std::iter::once;
 #[derive(Clone, Copy)]
 pub(super) struct Grammar<'a>(pub(super) &'a [&'static About]);
 
-/// Strategies by their places in the list, each with its number; 0 if it has none.
+/// Strategies by their index in the list, each with its number; 0 if it has none.
 type Named = Vec<(usize, u32)>;
 
 impl Grammar<'_> {
-    /// Axes that some strategy splits along, in the list's order.
+    /// Returns the axes that some strategy splits along, in the list's order.
     pub(super) fn axes(self) -> Vec<Axis> {
         let mut axes: Vec<Axis> = Vec::new();
         self.0.iter().filter_map(|about| about.axis).for_each(|axis| {
@@ -23,15 +24,15 @@ impl Grammar<'_> {
         });
         axes
     }
-    /// Whether two of the list are the same choice about the same axis.
+    /// Returns true if two strategies of the list are the same choice for the same axis.
     fn alike(self, i: usize, j: usize) -> bool {
         (self.0[i].choice, self.0[i].axis) == (self.0[j].choice, self.0[j].axis)
     }
-    /// Whether it is taken where its axis is split and nothing else is said.
+    /// Returns true if a strategy applies when its axis is split and the layout names no other.
     fn is_default(self, i: usize) -> bool {
         self.0[i].choice.has_default() && !(0..i).any(|j| self.alike(i, j))
     }
-    /// The strategies of a layout, by their places in the list.
+    /// Returns the strategies of a layout, by their index in the list.
     pub(super) fn taken(self, layout: &Layout) -> Vec<usize> {
         let other = |i| (0..self.0.len()).any(|j| layout.names(j) && self.alike(i, j));
         let split = |i: usize| self.0[i].axis.is_some_and(|axis| layout.size(axis) > 1);
@@ -81,7 +82,7 @@ impl Grammar<'_> {
         let layout = self.naming(sized(&sizes)?, named)?;
         order.map_or(Ok(layout), |order| ordered(layout, order))
     }
-    /// `axis=ranks`.
+    /// Parses `axis=ranks`.
     fn size(self, key: &str, size: &str) -> Result<(Axis, usize)> {
         let axes = either(&self.axes(), "and");
         let Some(axis) = self.axes().into_iter().find(|axis| axis.name() == key) else {
@@ -100,7 +101,7 @@ impl Grammar<'_> {
         }
         Ok((axis, size.parse().or_else(|_| many(format!("{axis}={size}")))?))
     }
-    /// A word beside axes.
+    /// Parses a word that stands beside axes.
     fn word(self, word: &str) -> Result<usize> {
         let alone = |about: &About| about.choice == Choice::Layers || about.axis.is_none();
         let found = self.0.iter().position(|about| about.word == word && alone(about));
@@ -113,7 +114,8 @@ impl Grammar<'_> {
             ),
         }
     }
-    /// A method after the ranks of an axis, or after the word of a choice without one: `zero1`, `ulysses/4`.
+    /// Parses a method after the ranks of an axis, or after the word of a choice without an axis: `zero1`,
+    /// `ulysses/4`.
     fn method(self, axis: Option<Axis>, text: &str) -> Result<(usize, u32)> {
         let (word, number) =
             text.split_once('/').map_or((text, None), |(word, n)| (word.trim(), Some(n.trim())));
@@ -153,7 +155,7 @@ impl Grammar<'_> {
             }
         }
     }
-    /// A layout of these ranks that names these strategies.
+    /// Returns the layout of these ranks that names these strategies.
     fn naming(self, mut layout: Layout, named: Named) -> Result<Layout> {
         for (n, &(i, number)) in named.iter().enumerate() {
             let About { name, word, axis, choice, .. } = *self.0[i];
@@ -176,7 +178,7 @@ impl Grammar<'_> {
         }
         Ok(layout)
     }
-    /// The layout with a strategy more: `sp`, `ulysses/4`.
+    /// Returns the layout with one more strategy: `sp`, `ulysses/4`.
     pub(super) fn with(self, layout: Layout, written: &str) -> Result<Layout> {
         let word = written.split('/').next().unwrap_or(written);
         let found = self.0.iter().find(|about| about.word == word).copied();
@@ -191,7 +193,8 @@ impl Grammar<'_> {
         let bare = Layout { named: 0, ..layout };
         self.naming(bare, before.chain(once(one)).collect())
     }
-    /// What a layout names that its axes do not say: `sp`, `ulysses/4`; each with its strategy.
+    /// Returns the strategies that a layout names and its axes do not imply, each as it is written: `sp`,
+    /// `ulysses/4`.
     pub(super) fn named(self, layout: &Layout) -> Vec<(&'static About, String)> {
         let of = |i: usize| {
             let number = layout.numbers[self.0[i].choice as usize];
@@ -200,7 +203,7 @@ impl Grammar<'_> {
         };
         (0..self.0.len()).filter(|&i| layout.names(i)).map(of).collect()
     }
-    /// The layout as it is written.
+    /// Returns the layout as it is written.
     pub(super) fn print(self, layout: &Layout) -> String {
         let (named, mut parts) = (self.named(layout), Vec::new());
         for axis in self.axes().into_iter().filter(|&axis| layout.size(axis) > 1) {
@@ -222,7 +225,7 @@ impl Grammar<'_> {
         }
         if parts.is_empty() { "none".into() } else { parts.join(",") }
     }
-    /// How layouts are written, for `--help`: axes, and the first word or method of each.
+    /// Returns the syntax of layouts, for `--help`: axes, and the first word or method of each.
     pub(super) fn help(self) -> String {
         let mut said: Vec<_> = self.axes().iter().map(|axis| format!("{axis}=2")).collect();
         said.push(self.example());
@@ -234,17 +237,18 @@ impl Grammar<'_> {
             either(&methods, "or")
         )
     }
-    /// The first two axes that split any model.
+    /// Returns the first two axes that split any model.
     fn example(self) -> String {
         self.axes()
             .iter()
-            .filter(|axis| Axis::DENSE.contains(axis) && **axis != TokenShards::CONTEXT) // a picture is one token
+            // a picture is one token
+            .filter(|axis| Axis::DENSE.contains(axis) && **axis != TokenShards::CONTEXT)
             .take(2)
             .map(|axis| format!("{axis}=2"))
             .collect::<Vec<_>>()
             .join(",")
     }
-    /// The words that may stand beside axes.
+    /// Returns the words that may stand beside axes.
     fn words(self, last: &str) -> String {
         let beside =
             |about: &&&About| about.choice == Choice::Layers && !about.is_plain() || about.axis.is_none();
@@ -253,7 +257,7 @@ impl Grammar<'_> {
     }
 }
 
-/// Ranks along axes, in any order.
+/// Returns the layout of these ranks along axes, in any order.
 pub(super) fn sized(sizes: &[(Axis, usize)]) -> Result<Layout> {
     let mut given = [None; AXES];
     for &(axis, size) in sizes {
@@ -271,7 +275,8 @@ pub(super) fn sized(sizes: &[(Axis, usize)]) -> Result<Layout> {
     };
     let Some(experts) = product(&Axis::EXPERT, &given) else { return many(all()) };
     if Axis::DENSE.iter().all(|axis| *axis == Axis::Pp || given[*axis as usize].is_none()) {
-        given[TokenShards::SEQUENCES as usize] = Some(experts); // of experts alone: each rank has its own sequences
+        // only experts are split: each rank has its own sequences
+        given[TokenShards::SEQUENCES as usize] = Some(experts);
     }
     let stage = product(&Axis::DENSE, &given);
     let ranks = stage.and_then(|stage| stage.checked_mul(given[Axis::Pp as usize].unwrap_or(1)));
@@ -293,7 +298,7 @@ pub(super) fn sized(sizes: &[(Axis, usize)]) -> Result<Layout> {
     Ok(Layout { sizes: given.map(|size| size.unwrap_or(1)), ..Layout::UNSPLIT })
 }
 
-/// The greatest number that divides both.
+/// Returns the greatest common divisor.
 fn common(a: usize, b: usize) -> usize {
     if b == 0 { a } else { common(b, a % b) }
 }
@@ -302,7 +307,7 @@ fn many<T>(seen: String) -> Result<T> {
     bail!("{seen} makes more than {MAX_RANKS} ranks; the product of all axes must be at most {MAX_RANKS}")
 }
 
-/// The layout whose axes nest in this order, innermost first.
+/// Returns the layout with its axes nested in this order, innermost first.
 fn ordered(layout: Layout, text: &str) -> Result<Layout> {
     let usual: Vec<_> = Axis::NESTED.into_iter().filter(|axis| layout.size(*axis) > 1).collect();
     let names = usual.iter().map(|axis| axis.name()).collect::<Vec<_>>().join(".");

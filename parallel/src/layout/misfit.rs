@@ -1,10 +1,11 @@
-//! Refuses a layout whose ranks cannot share a model, and says which could.
+//! The error for a layout whose ranks cannot share a model; it lists the sizes that can.
 use crate::Error;
 use comm::Axis;
 use std::fmt;
 
-/// A model whose things, such as "4 KV heads", the ranks of an axis cannot share; so many ranks could. If a method of the axis
-/// is why, it is named, with `others` in whose place as many ranks could.
+/// An axis size that does not divide `things` of the model, such as "4 KV heads"; lists the `possible` sizes
+/// that do. If a method of the axis is the reason, the error names the method, and the `others` that fit this
+/// size.
 pub(super) fn misfit(
     (axis, ranks): (Axis, usize),
     (method, others): (Option<&str>, &[&str]),

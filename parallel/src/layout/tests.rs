@@ -176,7 +176,8 @@ fn schedules(which: impl Fn(&str) -> bool) -> String {
     format!("{} or {last}", others.join(", "))
 }
 
-/// Kills: slices of sequences with what needs a whole microbatch; a refusal of experts that go token by token.
+/// Kills: slices of sequences with what needs a whole microbatch; a refusal of experts that go token by
+/// token.
 #[test]
 fn slices_take_no_experts_that_see_whole_microbatches() {
     use layers::{Balance, Experts};

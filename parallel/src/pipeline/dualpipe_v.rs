@@ -1,4 +1,4 @@
-//! DualPipeV, `pp=N:dualpipe-v`: two chunks a rank, down the ranks and up again; a forward beside each backward.
+//! DualPipeV, `pp=N:dualpipe-v`: two chunks per rank, down the ranks and up; a forward beside each backward.
 //!
 //! ```text
 //! stages 2, microbatches 4 (small letters: the rank's second chunk)
@@ -6,13 +6,13 @@
 //! rank 1   ·  F0 f0 F1 f1 F2 b0 f2 B0 F3 b1 f3 B1 b2 B2 i3 I3 w3 W3
 //! ```
 //!
-//! `DualPipe` sends microbatches from both ends of the ranks, with the model twice; cut in half, it is this: chunk `c` of 2K on
-//! rank c or 2K − 1 − c, the model once. In the middle of the step each forward of one chunk stands beside a backward of the
-//! other, for the messages of one to travel while the other computes; backwards are whole but at the ends of the step, where their
-//! weight halves fill what a rank would wait. It holds what 2K + 1 chunks saved. Fewer microbatches than 2K go as its first.
+//! `DualPipe` sends microbatches from both ends, with the model twice. Cut in half it has the model once:
+//! chunk `c` of 2K on rank c or 2K − 1 − c. In mid-step each forward is beside a backward of the other chunk,
+//! so that messages travel during computation. Backwards are whole except at the ends, where weight halves
+//! fill waits. A rank holds what 2K + 1 chunks saved. Fewer than 2K microbatches run as the first of 2K.
 //!
-//! Source: DeepSeek-AI, "DeepSeek-V3", §3.2.1, arXiv:2412.19437 (`DualPipe`); Qi et al., Sea AI Lab, "DualPipe could be better
-//! without the dual" (cut in half). Chapter: 15.
+//! Source: DeepSeek-AI, "DeepSeek-V3", §3.2.1, arXiv:2412.19437 (`DualPipe`); Qi et al., Sea AI Lab,
+//! "DualPipe could be better without the dual" (cut in half). Chapter: 15.
 use super::phases::{B, B2, F, F2, I, I2, W, W2, about, blocks, on_v, phases, rank_on_v};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
@@ -37,7 +37,8 @@ impl Schedule for DualPipeV {
         rank_on_v(chunk, plan)
     }
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
-        let (from, after) = (rank + 1, plan.ranks - 1 - rank); // the first ranks to this one, and those after it
+        // numbers of ranks up to this one, and after it
+        let (from, after) = (rank + 1, plan.ranks - 1 - rank);
         let (whole, middle) = (from / 2, plan.microbatches.saturating_sub(2 * plan.ranks) + from);
         let first = whole.min(after);
         let row: [(usize, &[_]); 12] = [

@@ -6,9 +6,10 @@
 //!                                 rank 2   ·  ·  F0 F1 F2 F3 B0 B1 B2 B3 ·  ·
 //! ```
 //!
-//! Each rank has consecutive blocks. It waits (K − 1) forwards and (K − 1) backwards, of `K` ranks, whatever the number `M` of
-//! microbatches: a fraction (K − 1)/(M + K − 1) of the step. What all `M` microbatches saved is held at once; that is what 1F1B
-//! changes. A message is an activation, `B·D` elements of a microbatch forth and as many back.
+//! Each rank has consecutive blocks. With `K` ranks, each waits (K − 1) forwards and (K − 1) backwards,
+//! whatever the number `M` of microbatches: a fraction (K − 1)/(M + K − 1) of the step. It holds what all `M`
+//! microbatches saved at once, which 1F1B avoids. A message is an activation: `B·D` elements per microbatch
+//! forward, and as many backward.
 //!
 //! Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965. Chapter: 14.
 use super::phases::{B, F, about, in_order, one_after_the_other, phases};

@@ -1,4 +1,4 @@
-//! Interleaved 1F1B, `pp=N:interleaved/V`: each rank has `V` chunks of the model, a round of `K` microbatches through each.
+//! Interleaved 1F1B, `pp=N:interleaved/V`: `V` chunks per rank, a round of `K` microbatches through each.
 //!
 //! ```text
 //! stages 2, chunks 2, microbatches 4 (small letters: the rank's second chunk)
@@ -6,12 +6,13 @@
 //! rank 1   ·  F0 F1 f0 b0 f1 b1 F2 B0 F3 B1 f2 b2 f3 b3 B2 B3 ·
 //! ```
 //!
-//! Chunk `c` is on rank c mod K, so that a microbatch goes round the ranks `V` times. What a rank waits for is 1/V of a stage:
-//! (K − 1)(F + B)/V where `K` divides `M`. The price: `V` times the messages, and 2(K − 1 − r) + (V − 1)K + 1 chunks' activations
-//! on rank `r`. Where `K` does not divide `M`, the last round is one of fewer microbatches.
+//! Chunk `c` is on rank c mod K, so a microbatch goes round the ranks `V` times. A rank waits for 1/V of a
+//! stage: (K − 1)(F + B)/V where `K` divides `M`. The price: `V` times the messages, and the activations of
+//! 2(K − 1 − r) + (V − 1)K + 1 chunks on rank `r`. Where `K` does not divide `M`, the last round has fewer
+//! microbatches.
 //!
-//! Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", §2.2,
-//! arXiv:2104.04473. Chapter: 14.
+//! Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters using
+//! Megatron-LM", §2.2, arXiv:2104.04473. Chapter: 14.
 use super::phases::{B, F, USUAL, about, chunks, in_rounds, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};

@@ -1,4 +1,4 @@
-//! Looped breadth-first, `pp=N:looped-bfs/V`: each rank has `V` chunks of the model, all microbatches through each.
+//! Looped breadth-first, `pp=N:looped-bfs/V`: `V` chunks per rank, all microbatches through each.
 //!
 //! ```text
 //! stages 2, chunks 2, microbatches 4 (small letters: the rank's second chunk)
@@ -6,10 +6,11 @@
 //! rank 1   ·  F0 F1 F2 F3 f0 f1 f2 f3 b0 b1 b2 b3 B0 B1 B2 B3 ·
 //! ```
 //!
-//! Chunk `c` is on rank c mod K. A rank waits (K − 1)(F + B)/V, as under interleaved 1F1B, and holds what all `M` microbatches
-//! saved, as under `GPipe`; a chunk's weights are used in one run forward and one backward, which is when sharded data ranks
-//! gather them. What the last rank gives the first waits there until that one begins its next chunk, M − K + 1 messages where
-//! 2K ≤ M, and so does what the first gives the last going back.
+//! Chunk `c` is on rank c mod K. A rank waits (K − 1)(F + B)/V, as under interleaved 1F1B, and holds what all
+//! `M` microbatches saved, as under `GPipe`. A chunk's weights are used in one run forward and one run
+//! backward; sharded data ranks gather them for each run. Messages from the last rank to the first wait there
+//! until it begins its next chunk, M − K + 1 of them where 2K ≤ M, and so do messages from the first to the
+//! last in backward.
 //!
 //! Source: Lamy-Poirier, "Breadth-first pipeline parallelism", §3.1, arXiv:2211.05953. Chapter: 14.
 use super::phases::{B, F, USUAL, about, chunks, in_rounds, one_after_the_other, phases};
@@ -41,7 +42,7 @@ impl Schedule for LoopedBfs {
         Some(Claims {
             saved: |_, plan| plan.chunks * plan.microbatches,
             waiting: |plan| {
-                // of the next chunk, while the first rank has not begun with it
+                // messages for the next chunk, which the first rank has not begun
                 let early = (plan.microbatches + 1).saturating_sub(plan.ranks).max(1);
                 Waiting::Exactly(if plan.chunks == 1 { [1; 3] } else { [early, 1, early] })
             },

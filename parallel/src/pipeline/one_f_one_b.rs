@@ -6,11 +6,11 @@
 //!                                 rank 2   ·  ·  F0 B0 F1 B1 F2 B2 F3 B3 ·  ·
 //! ```
 //!
-//! Rank `r` of `K` goes forward K − 1 − r times, then forward and backward by turns. It waits as long as under `GPipe`,
-//! (K − 1)(F + B); of the `M` microbatches it holds what K − r saved at once, not all `M`.
+//! Rank `r` of `K` runs K − 1 − r forwards, then a forward and a backward by turns. It waits as long as under
+//! `GPipe`, (K − 1)(F + B), but holds at once what K − r microbatches saved, not all `M`.
 //!
-//! Source: Narayanan et al., "Memory-efficient pipeline-parallel DNN training", §3.2 (PipeDream-Flush), arXiv:2006.09503.
-//! Chapter: 14.
+//! Source: Narayanan et al., "Memory-efficient pipeline-parallel DNN training", §3.2 (PipeDream-Flush),
+//! arXiv:2006.09503. Chapter: 14.
 use super::phases::{B, F, about, in_order, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};

@@ -1,4 +1,4 @@
-//! What schedules share: rows in phases, as papers tell them, the V of two chunks a rank, and a schedule's description.
+//! Shared parts of schedules: rows in phases, as in papers; the V of two chunks per rank; descriptions.
 use crate::step::{Act, Cell, Plan, Unit};
 use comm::Axis;
 use layers::{About, Choice, Design, Shared, Sharing, Sizes};
@@ -6,7 +6,7 @@ use layers::{About, Choice, Design, Shared, Sharing, Sizes};
 /// An act on the first or on the second chunk of a rank.
 pub type Turn = (Act, usize);
 
-/// The turns that rows are made of: those of a rank's only chunk are those of its first.
+/// Forward through the first chunk, or through a rank's only one. Rows are made of these turns.
 pub const F: Turn = (Act::F, 0);
 /// The whole backward of the first chunk.
 pub const B: Turn = (Act::B, 0);
@@ -23,9 +23,10 @@ pub const I2: Turn = (Act::I, 1);
 /// The weight half of the backward of the second chunk.
 pub const W2: Turn = (Act::W, 1);
 
-/// A row in phases: so many times these turns, then so many times those. The n-th forward, input half or weight half of a
-/// chunk is of the unit that `of` says; a whole backward is both of its halves. Phases may be those of more microbatches than
-/// the step has: cells of those beyond are left out, which takes nothing from a table that others need.
+/// Returns a row in phases: the turns of each phase, repeated its number of times. The n-th forward, input
+/// half or weight half of a chunk is of the task that `of` returns; a whole backward counts as both halves.
+/// Phases may be those of more microbatches than the step has: cells of the extra ones are left out, which
+/// takes nothing from a table that other cells need.
 pub fn phases<const N: usize>(
     plan: &Plan,
     phases: [(usize, &'static [Turn]); N],
@@ -47,24 +48,26 @@ pub fn phases<const N: usize>(
     Box::new(turns.map(cell).filter(move |cell| cell.of.microbatch < microbatches))
 }
 
-/// The time that a microbatch needs from the first rank to the last and back, less what one rank works: K − 1 forwards and backwards
-/// of a chunk or a slice, which takes its share of a whole part's times.
+/// Returns the time that a microbatch needs from the first rank to the last and back, less the work of one
+/// rank: K − 1 forwards and backwards of a chunk or a slice, which takes its fraction of a whole part's
+/// times.
 pub fn one_after_the_other(plan: &Plan, times: [f64; 3]) -> f64 {
     (plan.ranks - 1) as f64 * times.into_iter().sum::<f64>() / (plan.chunks * plan.slices) as f64
 }
 
-/// Microbatches in their order, each through a chunk of the model: of a rank with one.
+/// Microbatches in order, each through one chunk of the model: for a rank with one chunk.
 pub fn in_order(chunk: usize) -> impl Fn(Turn, usize) -> Unit {
     move |_, n| Unit::new(chunk, n as u32)
 }
 
-/// Microbatches in their order through the two chunks that a rank has on a V.
+/// Microbatches in order, through the two chunks that a rank has on a V.
 pub fn on_v(rank: usize, plan: &Plan) -> impl Fn(Turn, usize) -> Unit + use<> {
     let chunks = [rank, 2 * plan.ranks - 1 - rank];
     move |(_, chunk), n| Unit::new(chunks[chunk], n as u32)
 }
 
-/// Microbatches in rounds of so many, each round through all chunks of a rank, forth in their order and back in the other.
+/// Microbatches in rounds of `round`, each round through all chunks of a rank, forward in order and backward
+/// in reverse.
 pub fn in_rounds(rank: usize, plan: &Plan, round: usize) -> impl Fn(Turn, usize) -> Unit + use<> {
     let Plan { ranks, chunks, .. } = *plan;
     move |(act, _), n| {
@@ -74,14 +77,14 @@ pub fn in_rounds(rank: usize, plan: &Plan, round: usize) -> impl Fn(Turn, usize)
     }
 }
 
-/// The rank of a chunk where chunks go down the ranks and up again, two on each: the last rank hands over to itself, and the
-/// first has embedding and head.
+/// Returns the rank of a chunk if chunks go down the ranks and up again, two on each. The last rank passes
+/// its output to itself, and the first rank has embedding and head.
 pub fn rank_on_v(chunk: usize, plan: &Plan) -> usize {
     chunk.min(2 * plan.ranks - 1 - chunk)
 }
 
-/// The description of a schedule that splits a model into stages of blocks, one chunk a rank: name, word, paper, the file of its
-/// chapter.
+/// Describes a schedule that splits a model into stages of blocks, one chunk per rank: name, word, paper,
+/// file of its chapter.
 pub(crate) const fn about([name, word, paper, chapter]: [&'static str; 4]) -> About {
     let of = About::of(Some(Axis::Pp), Choice::Schedule);
     About { name, word, shares: blocks::<1>, paper, chapter: Some(chapter), hints: HINTS, ..of }
@@ -96,23 +99,24 @@ const HINTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Blocks, so many chunks of them on each rank.
+/// Blocks, with `CHUNKS` chunks of them on each rank.
 pub(super) fn blocks<const CHUNKS: usize>(design: &Design, sizes: &Sizes) -> Vec<Shared> {
     let what = if design.shape().is_some() { "blocks" } else { "parts" };
     let over = CHUNKS * sizes.along(Axis::Pp);
     vec![Shared { what, size: design.parts(), over, by: Sharing::AtLeastOne }]
 }
 
-/// Chunks of a rank, or slices of a sequence, where a layout does not say how many.
+/// Default number of chunks per rank, or of slices per sequence.
 pub(super) const USUAL: usize = 2;
 
-/// Blocks, as many chunks of them on each rank as the layout says.
+/// Blocks, with the layout's number of chunks of them on each rank.
 pub(crate) fn chunks(design: &Design, sizes: &Sizes) -> Vec<Shared> {
     let more = |shared: Shared| Shared { over: sizes.number.unwrap_or(USUAL) * shared.over, ..shared };
     blocks::<1>(design, sizes).into_iter().map(more).collect()
 }
 
-/// Quantities that experts compute over a whole microbatch, if any: `over` slices see parts of it and cannot share them.
+/// Quantities that experts compute over a whole microbatch, if any. Each of `over` slices sees only a part of
+/// the microbatch, so slices cannot share them.
 pub(crate) fn of_whole_microbatches(design: &Design, over: usize) -> Option<Shared> {
     let together =
         design.shape().and_then(|shape| shape.experts).is_some_and(|experts| experts.are_of_microbatches());

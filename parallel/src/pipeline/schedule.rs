@@ -1,19 +1,20 @@
-//! What a schedule is, and what its paper says of it.
+//! The trait of schedules, and the claims of their papers.
 use crate::step::{Cell, Plan};
 use layers::About;
 
-/// A way to go through the chunks of a model, as a table.
+/// Order in which ranks run the chunks of a model, as a table.
 pub trait Schedule: Sync {
     /// Its description.
     fn about(&self) -> &'static About;
-    /// The sizes of its table for so many ranks and microbatches, of the number that a layout gives it: `interleaved/2`.
+    /// Sizes of its table for this number of ranks and of microbatches. `_number` is the one that a layout
+    /// gives it, such as 2 in `interleaved/2`.
     fn plan(&self, ranks: usize, microbatches: usize, _number: Option<usize>) -> Plan {
         Plan::whole(ranks, microbatches)
     }
-    /// Whether there is such a table for these sizes.
+    /// Checks that there is a table for these sizes.
     ///
     /// # Errors
-    /// One sentence on what does not fit, with what would.
+    /// One sentence on what does not fit, and what would.
     fn fits(&self, _: &Plan) -> Result<(), String> {
         Ok(())
     }
@@ -21,33 +22,35 @@ pub trait Schedule: Sync {
     fn rank_of(&self, chunk: usize, plan: &Plan) -> usize {
         chunk % plan.ranks
     }
-    /// A rank's cells, in the order in which it goes through them.
+    /// Cells of a rank, in the order in which it runs them.
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>>;
-    /// What its paper says of its tables, which tests hold against them: every schedule of the list says it.
+    /// Claims of its paper about its tables, which tests check; every schedule of the list has some.
     fn claims(&self) -> Option<Claims> {
         None
     }
 }
 
-/// What a paper says of a schedule's tables.
+/// Claims of a paper about a schedule's tables.
 pub struct Claims {
-    /// How many chunks, or slices of them, a rank has saved at once: of a step of 2K microbatches or more. Of fewer, no more.
+    /// Number of chunks, or slices of them, that a rank has saved at once in a step of 2K microbatches or
+    /// more. In a step of fewer, it is at most this number.
     pub saved: fn(rank: usize, plan: &Plan) -> usize,
-    /// How many messages wait on a rank for their cells, in such a step.
+    /// Number of messages that wait on a rank for their cells, in such a step.
     pub waiting: fn(plan: &Plan) -> Waiting,
-    /// How long ranks wait from their first cell to their last, if a forward, an input half and a weight half of a whole part
-    /// take these times: of tables of which the paper says it. None of a schedule without a closed form.
+    /// Time that ranks wait from their first cell to their last, for the tables of which the paper states it.
+    /// None if the schedule has no closed form.
     pub bubble: Option<Bubble>,
 }
 
-/// The time that ranks wait under a table, if a forward, an input half and a weight half take these.
+/// Time that ranks wait under a table, given the times of a forward, an input half and a weight half of a
+/// whole part. None for a table of which the paper does not state it.
 pub type Bubble = fn(plan: &Plan, times: [f64; 3]) -> Option<f64>;
 
-/// Messages that wait, on the first rank, on those between, and on the last; on a rank alone none.
+/// Number of waiting messages: on the first rank, on those between, and on the last; 0 on a rank alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// As many.
+    /// Exactly these numbers.
     Exactly([usize; 3]),
-    /// As many or fewer.
+    /// At most these numbers.
     AtMost([usize; 3]),
 }

@@ -1,4 +1,4 @@
-//! Seq1F1B, `pp=N:seq1f1b/S`: 1F1B of `S` slices of each sequence, forward in order, backward in reverse.
+//! Seq1F1B, `pp=N:seq1f1b/S`: 1F1B over `S` slices of each sequence, forward in order, backward in reverse.
 //!
 //! ```text
 //! stages 2, slices 2, microbatches 3 (a stroke: the second slice)
@@ -6,9 +6,10 @@
 //! rank 1   ·   F0  F0' B0' F1  B0  F1' B1' F2  B1  F2' B2' B2  ·
 //! ```
 //!
-//! A slice's tokens attend to keys and values of the slices before it, and give those a gradient: so a sequence goes back from
-//! its end, and rank `r` of `K` goes forward S − 1 times more than under 1F1B before it turns. It waits (K − 1)(F + B)/S where
-//! slices take equally long, and holds what K − r + S − 1 slices saved: 1/S of a microbatch each.
+//! A slice's tokens attend to the keys and values of the slices before it, and give those a gradient. So a
+//! sequence goes backward from its end, and rank `r` of `K` runs S − 1 more forwards than under 1F1B before
+//! its first backward. It waits (K − 1)(F + B)/S if slices take equally long, and holds what K − r + S − 1
+//! slices saved, each 1/S of a microbatch.
 //!
 //! Source: Sun et al., "Seq1F1B", §3.2, arXiv:2406.03488. Chapter: 14.
 use super::phases::{B, F, USUAL, about, blocks, of_whole_microbatches, one_after_the_other, phases};
@@ -25,7 +26,7 @@ static ABOUT: About = About {
     ..about(["Seq1F1B", "seq1f1b", "Sun et al., arXiv:2406.03488", "schedules.md"])
 };
 
-/// Blocks; and what experts make of a whole microbatch, which slices do not see.
+/// Blocks, and quantities that experts compute over a whole microbatch, which slices cannot share.
 fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {
     let alone = of_whole_microbatches(design, sizes.number.unwrap_or(USUAL));
     blocks::<1>(design, sizes).into_iter().chain(alone).collect()
@@ -41,7 +42,8 @@ impl Schedule for Seq1F1B {
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
         let Plan { ranks, slices, microbatches, .. } = *plan;
         let ahead = ranks - 1 - rank + slices - 1;
-        // Whole sequences: those of the step, or as many as go forward before the first goes back on the first rank.
+        // Slices of whole sequences: of the step's, or of those that the first rank runs forward before its
+        // first backward.
         let all = slices * microbatches.max((ranks + slices - 1).div_ceil(slices));
         let of = move |(act, _), n: usize| {
             let slice = if act == Act::F { n % slices } else { slices - 1 - n % slices };

@@ -1,4 +1,5 @@
-//! All schedules of the list: that there is a table for all sizes, what it needs, what it takes, how it looks.
+//! All schedules of the list: that there is a table for all sizes, what it needs, what it takes, how it
+//! looks.
 #[path = "../../../docs/tests/all/rewrites.rs"]
 mod rewrites;
 
@@ -20,8 +21,8 @@ fn numbers(schedule: &dyn Schedule) -> Vec<Option<usize>> {
     }
 }
 
-/// What a schedule's paper says that a rank needs of a step: what is saved, in chunks or slices of it, and how many messages wait
-/// there for their cells; and whether these are as many, not fewer.
+/// The claims of a schedule's paper about a rank's needs in a step: what is saved, in chunks or slices of it,
+/// and how many messages wait there for their cells; and whether these are as many, not fewer.
 fn needs(claims: &Claims, rank: usize, plan: &Plan) -> ([usize; 2], bool) {
     let (of_ranks, exact) = match (claims.waiting)(plan) {
         Waiting::Exactly(of_ranks) => (of_ranks, true),
@@ -37,9 +38,10 @@ fn needs(claims: &Claims, rank: usize, plan: &Plan) -> ([usize; 2], bool) {
     ([(claims.saved)(rank, plan).min(all), waiting], exact)
 }
 
-/// Kills: a formula that is wrong at an edge (fewer microbatches than ranks, one rank, one chunk, rounds that are not full); a
-/// rank that holds more than its paper says, or has not what it says; messages that need a buffer in training or in forwards
-/// alone, or come earlier than they must. Edges alone, all of them; with `EQUIPART_ALL=1` every number of microbatches.
+/// Kills: a formula that is wrong at an edge (fewer microbatches than ranks, one rank, one chunk, rounds that
+/// are not full); a rank that holds more than its paper says, or has not what it says; messages that need a
+/// buffer in training or in forwards alone, or come earlier than they must. Edges alone, all of them; with
+/// `EQUIPART_ALL=1` every number of microbatches.
 #[test]
 fn every_schedule_has_a_table_for_all_sizes() {
     for (schedule, ranks) in ALL.iter().flat_map(|schedule| (1..=16).map(move |ranks| (*schedule, ranks))) {
@@ -69,8 +71,8 @@ fn every_schedule_has_a_table_for_all_sizes() {
     }
 }
 
-/// Kills: a message that is received in another order than it is sent in, from one rank to another: one of a kind passes no
-/// other of it.
+/// Kills: a message that is received in another order than it is sent in, from one rank to another: one of a
+/// kind passes no other of it.
 #[test]
 fn messages_of_a_kind_keep_their_order() {
     for (schedule, ranks) in ALL.iter().flat_map(|schedule| [2, 3, 5].map(move |ranks| (*schedule, ranks))) {
@@ -98,7 +100,8 @@ fn messages_of_a_kind_keep_their_order() {
     }
 }
 
-/// Evenly and by hand. Kills: a block of no chunk or of two, a chunk without one, where chunks do not divide the blocks.
+/// Evenly and by hand. Kills: a block of no chunk or of two, a chunk without one, where chunks do not divide
+/// the blocks.
 #[test]
 fn every_block_is_of_one_chunk() {
     let one_after_the_other = |pipeline: Pipeline, n: usize, chunks: usize| {
@@ -115,14 +118,16 @@ fn every_block_is_of_one_chunk() {
     }
 }
 
-/// Time that a rank waits, at most, between its first cell and its last: a cell takes these times, and messages take none.
+/// Time that a rank waits, at most, between its first cell and its last: a cell takes these times, and
+/// messages take none.
 fn waits(schedule: &dyn Schedule, plan: &Plan, times: [usize; 3]) -> usize {
     let [f, i, w] = times.map(|time| (time * plan.chunks * plan.slices) as f64);
     simulate(schedule, plan, &Times::new(f, i, w), &mut |_, _, _, _| {}).unwrap().bubble_time as usize
 }
 
-/// The closed forms of the papers, where they hold. Times are those of a chunk or slice, which is the part of a rank divided by so
-/// many. Kills: a forward too few or too many ahead, a weight half too early or too late.
+/// The closed forms of the papers, where they hold. Times are those of a chunk or slice, which is the part of
+/// a rank divided by so many. Kills: a forward too few or too many ahead, a weight half too early or too
+/// late.
 #[test]
 fn ranks_wait_as_long_as_the_papers_say() {
     for (schedule, bubble) in ALL.iter().filter_map(|s| Some((s, s.claims()?.bubble?))) {

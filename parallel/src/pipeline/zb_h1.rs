@@ -6,9 +6,10 @@
 //!                            rank 2   ·  ·  F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 F4 I4 W2 W3 W4
 //! ```
 //!
-//! Only the input half `I` is waited for by another rank. The weight half `W` of a microbatch comes `r` microbatches late on rank
-//! `r` of `K`: a rank with fewer forwards ahead puts as many weight halves off, so that each holds what `K` microbatches saved, as
-//! the first does under 1F1B. Where W ≤ F and K ≤ M, a rank waits (K − 1)(F + I − W).
+//! Other ranks wait only for the input half `I`. On rank `r` of `K` the weight half `W` of a microbatch comes
+//! `r` microbatches late: a rank with fewer forwards ahead delays as many weight halves, so that each holds
+//! what `K` microbatches saved, as the first rank does under 1F1B.
+//! A rank waits (K − 1)(F + I − W) where W ≤ F and K ≤ M.
 //!
 //! Source: Qi et al., "Zero bubble pipeline parallelism", §2.1, arXiv:2401.10241. Chapter: 15.
 use super::phases::{F, I, W, about, in_order, phases};
@@ -39,8 +40,8 @@ impl Schedule for ZbH1 {
     }
 }
 
-/// The row of a rank that goes forward `per` times more for each rank after it, and whose weight halves come `per` microbatches
-/// later for each rank before it.
+/// Returns the row of a rank that runs `per` more forwards ahead for each rank after it, and whose weight
+/// halves come `per` microbatches later for each rank before it.
 pub(super) fn late(rank: usize, plan: &Plan, per: usize) -> Box<dyn Iterator<Item = Cell>> {
     let (ahead, late) = (per * (plan.ranks - 1 - rank), per * rank);
     let all_three = plan.microbatches.saturating_sub(ahead + late).max(1);

@@ -1,4 +1,4 @@
-//! ZB-H2, `pp=N:zb-h2`: as ZB-H1, with so many forwards ahead that no rank waits.
+//! ZB-H2, `pp=N:zb-h2`: ZB-H1 with twice as many forwards ahead, so that no rank waits.
 //!
 //! ```text
 //! stages 3, microbatches 5   rank 0   F0 F1 F2 F3 F4 I0 W0 I1 W1 I2 W2 I3 W3 I4 W4
@@ -6,10 +6,11 @@
 //!                            rank 2   ·  ·  F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 W0 W1 W2 W3 W4
 //! ```
 //!
-//! Rank `r` of `K` goes forward 2(K − r) − 1 times before its first backward, and weight halves come 2r microbatches late: it
-//! holds what 2K − 1 microbatches saved, twice as much as under ZB-H1. Where W ≤ F and 2K − 1 ≤ M, it waits
-//! (K − 1)(F + I − 2W), and not at all where that is negative, from its first cell to its last: ranks begin and end one after the
-//! other, so that only a step whose update waits for no other rank is without a bubble.
+//! Rank `r` of `K` runs 2(K − r) − 1 forwards before its first backward, and its weight halves come 2r
+//! microbatches late. It holds what 2K − 1 microbatches saved, twice as much as under ZB-H1. Where W ≤ F and
+//! 2K − 1 ≤ M, it waits (K − 1)(F + I − 2W) from its first cell to its last, and not at all where that is
+//! negative. Ranks begin and end one after the other, so only a step whose update waits for no other rank is
+//! without a bubble.
 //!
 //! Source: Qi et al., "Zero bubble pipeline parallelism", §2.2, arXiv:2401.10241. Chapter: 15.
 use super::phases::about;

@@ -1,4 +1,4 @@
-//! ZB-V, `pp=N:zb-v`: two chunks a rank, down the ranks and up again, with weight halves where a rank would wait.
+//! ZB-V, `pp=N:zb-v`: two chunks per rank, down the ranks and up again, with weight halves in place of waits.
 //!
 //! ```text
 //! stages 2, microbatches 4 (small letters: the rank's second chunk)
@@ -6,9 +6,10 @@
 //! rank 1   ·  F0 f0 F1 f1 i0 w0 F2 I0 W0 f2 i1 w1 F3 I1 W1 f3 i2 w2 I2 i3 I3 W2 w3 W3
 //! ```
 //!
-//! Chunk `c` of 2K is on rank c or 2K − 1 − c: rank 0 has embedding and head, and a microbatch's backward begins where its
-//! forward ended. A rank holds what 2K chunks saved, as much as `K` stages of 1F1B. Where F = I = W and 2K − 1 ≤ M, no rank waits
-//! from its first cell to its last. Fewer microbatches `M` go as the first `M` of 2K − 1.
+//! Chunk `c` of 2K is on rank c or 2K − 1 − c: rank 0 has embedding and head, and a microbatch's backward
+//! begins on the rank where its forward ended. A rank holds what 2K chunks saved, as much as `K` stages of
+//! 1F1B. Where F = I = W and 2K − 1 ≤ M, no rank waits from its first cell to its last. Fewer microbatches
+//! `M` run as the first `M` of 2K − 1.
 //!
 //! Source: Qi et al., "Zero bubble pipeline parallelism", §6, arXiv:2401.10241v1. Chapter: 15.
 use super::phases::{F, F2, I, I2, W, W2, about, blocks, on_v, phases, rank_on_v};
@@ -33,7 +34,7 @@ impl Schedule for ZbV {
         rank_on_v(chunk, plan)
     }
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
-        let after = plan.ranks - rank; // this rank and those after it
+        let after = plan.ranks - rank; // number of ranks from this one on
         let more = plan.microbatches.saturating_sub(2 * plan.ranks - 1);
         let row: [(usize, &[_]); 9] = [
             (2 * after - 1, &[F]),

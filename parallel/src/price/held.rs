@@ -1,13 +1,13 @@
-//! What a rank of a pipeline holds at most under any table, to the byte: what it holds between steps, and what each of its moves
-//! was seen to add on the device without numbers.
+//! Peak memory of a pipeline rank under any table, to the byte: the bytes held between steps, and the bytes
+//! that each of its moves added on the meta device.
 //!
 //! ```text
-//! peak = held between steps + most, over moves, of (what those before it added + what it needs while it lasts)
+//! peak = held between steps + most, over moves, of (what earlier ones added + what it needs while it lasts)
 //! ```
 //!
-//! Moves of a kind, such as the input half of chunk 3, are alike for all microbatches but the first: that one begins the sum of
-//! losses. A chunk's last backward is a kind of its own: it starts the sums of gradients. So a step of few microbatches shows what
-//! one of many holds.
+//! Moves of a kind, such as the input half of chunk 3, add the same for all microbatches but the first, which
+//! starts the sum of losses. A chunk's last backward is a kind of its own: it starts the sums of gradients.
+//! So a step of few microbatches shows what a step of many holds.
 use crate::step::simulate::{Adds, peak};
 use crate::step::{Act, Cell, Move, Plan, Step, Unit, moves};
 use crate::{At, Batch, Error, Result, Schedule, Scheme, Trainer, bail, session};
@@ -18,23 +18,23 @@ use std::collections::{HashMap, HashSet};
 use std::iter::zip;
 use tensor::Device;
 
-/// What is known of a rank.
+/// Measured memory of one rank.
 #[derive(Clone, Debug)]
 pub struct HeldBytes {
     stage: usize,
-    built: usize, // at most, before the first step
-    rests: usize, // between steps
+    built: usize, // peak before the first step
+    rests: usize, // held between steps
     seen: HashMap<Key, Adds>,
 }
 
-/// A kind of moves, and whether this is the first of the step.
+/// A kind of move, and whether this is its first move of the step.
 type Key = (Move, bool);
 
 impl HeldBytes {
-    /// Of a rank that trains on this batch of three equal microbatches or more.
+    /// Measures a rank that trains on this batch, which must have three or more equal microbatches.
     ///
     /// # Errors
-    /// What a step gives, and if moves of a kind do not add the same.
+    /// The error of a step, or if moves of a kind do not add the same.
     pub fn new<'a, D: Kernels>(
         scheme: impl Into<Scheme<'a, D>>,
         rank: usize,
@@ -45,7 +45,7 @@ impl HeldBytes {
         session::ghost(scheme, (rank, None), |at: At<Meta<D::Elem>>| {
             let (mut trainer, meter) = (Trainer::new(&at, design, optimizer)?, at.device.meter());
             let built = meter.peaks_of_all().total;
-            trainer.step(batch, 0.0)?; // from the second on, all that a step holds is held
+            trainer.step(batch, 0.0)?; // from the second step on, everything that a step holds is allocated
             trainer.model().watched = Some(Vec::new());
             let report = trainer.step(batch, 0.0)?;
             let end = meter.begin_anew();
@@ -65,17 +65,18 @@ impl HeldBytes {
             Ok(held)
         })
     }
-    /// What it holds at most, from the beginning on, if it trains as this schedule has it.
+    /// Returns the peak bytes from the beginning on, if the rank trains under this schedule.
     ///
     /// # Errors
-    /// If there is no such table, or it has a kind of cells that was not seen.
+    /// If there is no such table, or it has a kind of cell that was not measured.
     pub fn peak(&self, schedule: &dyn Schedule, plan: &Plan) -> Result<usize> {
         let moves = moves(schedule, plan, self.stage, true).map_err(Error::new)?;
         let adds = |key: Key| self.seen.get(&key).copied().ok_or_else(|| unseen(key));
         let adds = keys(moves.into_iter()).map(adds).collect::<Result<Vec<_>>>()?;
         Ok(self.built.max(self.rests + peak(adds)))
     }
-    /// What a cell adds to what is held between the moves of a step: that of a microbatch which is neither the first nor the last.
+    /// Returns the bytes that a cell adds to those held between the moves of a step, for a microbatch that is
+    /// neither the first nor the last.
     pub fn adds(&self, act: Act, chunk: usize) -> Option<isize> {
         let cell = Cell { act, of: Unit::new(chunk, 0) };
         let run = Step::Run { cell, last: false, done: false };
@@ -88,7 +89,7 @@ fn unseen((at, _): Key) -> Error {
     Error::new(format!("what it holds to {step} is not known; look at a step of more microbatches"))
 }
 
-/// The kinds of these moves of a step.
+/// The kind of each of these moves of a step.
 fn keys(moves: impl Iterator<Item = Move>) -> impl Iterator<Item = Key> {
     let mut before = HashSet::new();
     moves.map(move |at| {
@@ -97,7 +98,7 @@ fn keys(moves: impl Iterator<Item = Move>) -> impl Iterator<Item = Key> {
     })
 }
 
-/// The same move for the first microbatch.
+/// The kind of a move: the same move for the first microbatch.
 fn kind(at: Move) -> Move {
     let any = |of: Unit| Unit { microbatch: 0, ..of };
     let step = |step| match step {
@@ -111,7 +112,8 @@ fn kind(at: Move) -> Move {
     match at {
         Move::Begin(of) => Move::Begin(step(of)),
         Move::End(Step::Run { .. }) => {
-            let cell = Cell { act: Act::F, of: Unit::new(0, 0) }; // whichever was the last of its microbatch
+            // any cell can be the last of its microbatch
+            let cell = Cell { act: Act::F, of: Unit::new(0, 0) };
             Move::End(Step::Run { cell, last: false, done: true })
         }
         Move::End(of) => Move::End(step(of)),

@@ -1,15 +1,15 @@
-//! A rank without numbers and without the other ranks, which is priced.
+//! A shape-only rank without its peers, for pricing.
 use crate::{At, Result, Scheme};
 use kernels::{Kernels, Meta};
 use layers::Random;
 use tensor::Device;
 use tensor::count::Uncountable;
 
-/// Runs a program on one rank of a scheme's layout, without numbers, on this thread; the rank may hold `limit` bytes, if one is
-/// given.
+/// Runs a program on one rank of a scheme's layout, on the meta device and on this thread. `limit` is the
+/// number of bytes that the rank may hold, if it is limited.
 ///
 /// # Errors
-/// What the program gives, and if 64 bits do not count what the rank holds.
+/// The error of the program, or if the bytes that the rank holds overflow 64 bits.
 pub fn ghost<'a, D: Kernels, T>(
     scheme: impl Into<Scheme<'a, D>>,
     (rank, limit): (usize, Option<usize>),

@@ -1,19 +1,19 @@
-//! Where a model is built.
+//! The context in which a model is built.
 use crate::pipeline::Pipeline;
 use kernels::Kernels;
 use layers::{Builder, Strategy};
 use std::ops::Deref;
 
-/// Where a model is built: the place of its layers, and the schedule of its stages.
+/// Context in which a model is built: the builder of its layers, and the schedule of its stages.
 pub struct At<'a, D: Kernels> {
-    /// Where layers are built.
+    /// Context in which layers are built.
     pub builder: Builder<'a, D>,
-    /// Who goes through which chunk when.
+    /// Schedule of the stages.
     pub pipeline: Pipeline,
 }
 
 impl<'a, D: Kernels> At<'a, D> {
-    /// The same schedule, where these strategies, too, build what they build.
+    /// The same context with these strategies added.
     #[must_use]
     pub fn with(self, strategies: impl IntoIterator<Item = &'a dyn Strategy<D>>) -> Self {
         Self { builder: self.builder.with(strategies), ..self }
@@ -28,7 +28,7 @@ impl<'a, D: Kernels> Deref for At<'a, D> {
 }
 
 impl<'a, D: Kernels> From<Builder<'a, D>> for At<'a, D> {
-    /// A model that is not split into stages.
+    /// Context of a model that is not split into stages.
     fn from(builder: Builder<'a, D>) -> Self {
         Self { builder, pipeline: Pipeline::ALONE }
     }

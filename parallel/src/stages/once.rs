@@ -1,4 +1,4 @@
-//! One batch through the model for its logits.
+//! One forward of a batch through the model, for its logits.
 use super::{Stages, Work};
 use crate::Result;
 use crate::step::Unit;
@@ -7,11 +7,12 @@ use layers::{Cx, Input, Output, Wanted};
 use tensor::{Category, Tensor};
 
 impl<D: Kernels> Stages<D> {
-    /// Logits `[sequences, V]` of the last token of every sequence that has one, the same on every rank but data ranks; with
-    /// `all`, of every token `[B, V]`, also those of other context ranks. Of a model that gives rows of features those rows.
+    /// Returns the logits `[sequences, V]` of the last token of every sequence that has tokens; with `all`,
+    /// those of every token `[B, V]`, also of other context ranks' tokens. A model that outputs rows of
+    /// features returns those rows. All ranks but data ranks have the same result.
     ///
     /// # Errors
-    /// If ranks do not meet.
+    /// If a collective fails.
     pub fn logits(&mut self, cx: &Cx<D>, input: impl Into<Input<D>>, all: bool) -> Result<Tensor<D>> {
         let mut once = Once { cx, input: Some(input.into()), all, logits: None };
         let mut keeper = self.keeper.take().expect("put back below");
@@ -29,7 +30,7 @@ impl<D: Kernels> Stages<D> {
     }
 }
 
-/// One call for logits.
+/// Work of one call for logits.
 struct Once<'a, D: Kernels> {
     cx: &'a Cx<D>,
     input: Option<Input<D>>,

@@ -1,5 +1,6 @@
-//! What goes from chunk to chunk: the residual stream or its gradient, and, where a strategy has one, the row beside it
-//! (`layers/src/model/hooks.rs`). The row has a message of its own, in wide numbers: narrow ones do not count that far.
+//! Messages from chunk to chunk: the residual stream or its gradient, and the row beside it if a strategy has
+//! one (`layers/src/model/hooks.rs`). The row is a message of its own, in a wide dtype: a narrow one cannot
+//! count that far.
 use crate::Result;
 use comm::{Group, Request, Tag};
 use kernels::Kernels;
@@ -12,10 +13,10 @@ pub(super) struct Passed<D: Kernels> {
     pub(super) row: Option<Tensor<D::Wide>>,
 }
 
-/// Messages on their way to another rank.
+/// Messages under way to another rank.
 pub(super) struct Sent<D: Kernels>(Request<D>, Option<Request<D::Wide>>);
 
-/// Messages on their way to this rank.
+/// Messages under way to this rank.
 pub(super) struct Received<D: Kernels> {
     share: Request<D>,
     rows: usize, // on all ranks together
@@ -24,7 +25,7 @@ pub(super) struct Received<D: Kernels> {
 }
 
 impl<D: Kernels> Passed<D> {
-    /// Starts to send both to a rank of the group.
+    /// Starts sending both to a rank of the group.
     pub(super) fn start_send(
         self,
         group: &Group<D::Place>,
@@ -34,7 +35,8 @@ impl<D: Kernels> Passed<D> {
         let x = group.start_send(to, self.x.share().clone(), tag)?;
         Ok(Sent(x, self.row.map(|row| group.start_send(to, row, of_row)).transpose()?))
     }
-    /// Starts to receive both from a rank of the group: this rank's tokens of a stream of this shape, and a row of so many numbers.
+    /// Starts receiving both from a rank of the group: this rank's tokens of a stream of this shape, and a
+    /// row of `row` elements.
     pub(super) fn start_receive(
         device: &D,
         (group, from, (tag, of_row)): (&Group<D::Place>, usize, (Tag, Tag)),
@@ -49,7 +51,7 @@ impl<D: Kernels> Passed<D> {
 }
 
 impl<D: Kernels> Sent<D> {
-    /// Waits until both are with the receiver.
+    /// Waits until the receiver has both.
     pub(super) fn wait(self) -> Result<()> {
         self.0.wait()?;
         if let Some(row) = self.1 {
@@ -60,7 +62,7 @@ impl<D: Kernels> Sent<D> {
 }
 
 impl<D: Kernels> Received<D> {
-    /// Both, once they are here.
+    /// Waits for both and returns them.
     pub(super) fn wait(self) -> Result<Passed<D>> {
         let x = Stream::sent(self.share.wait()?, self.rows, self.region);
         Ok(Passed { x, row: self.row.map(Request::wait).transpose()? })

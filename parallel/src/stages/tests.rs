@@ -49,8 +49,8 @@ fn told(pipeline: Pipeline, pp: usize) -> Vec<Told> {
     World::threads(&[(Axis::Pp, pp)]).unwrap().run(run).unwrap()
 }
 
-/// Kills: logits of the last rank and not of the one that has the head, sequences that are cut into slices where nothing is
-/// learnt, a loss that stages add up or do not get.
+/// Kills: logits of the last rank and not of the one that has the head, sequences that are cut into slices
+/// where nothing is learnt, a loss that stages add up or do not get.
 #[test]
 fn every_rank_is_told_what_a_model_in_one_stage_says() {
     let whole = told(Pipeline::ALONE, 1).remove(0);
@@ -88,8 +88,8 @@ fn tensor_ranks_send_their_own_tokens() {
     }
 }
 
-/// A table under which seven messages wait on each rank. Kills: an executor that has room for one of them, and so waits for
-/// ever, or takes another of them than a cell needs.
+/// A table under which seven messages wait on each rank. Kills: an executor that has room for one of them,
+/// and so waits for ever, or takes another of them than a cell needs.
 #[test]
 fn as_many_messages_wait_as_the_table_has_come_early() {
     let schedule: &'static dyn Schedule = &LoopedBfs;

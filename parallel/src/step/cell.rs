@@ -1,26 +1,26 @@
-//! What a schedule says and what a rank does, as data.
+//! Cells of a schedule and actions of a rank, as data.
 use layers::counted;
 use std::fmt;
 
-/// What is gone through: a chunk of the model, for a slice of the tokens of a microbatch.
+/// A task: a chunk of the model, for a slice of the tokens of a microbatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Unit {
-    /// Which part of the model, counted from the embedding.
+    /// Index of the chunk, counted from the embedding.
     pub chunk: u16,
-    /// Which part of each sequence.
+    /// Index of the slice of each sequence.
     pub slice: u16,
-    /// Which microbatch.
+    /// Index of the microbatch.
     pub microbatch: u32,
 }
 
 impl Unit {
-    /// A chunk, for whole sequences of a microbatch.
+    /// The task of a chunk for whole sequences of a microbatch.
     pub fn new(chunk: usize, microbatch: u32) -> Self {
         Self { chunk: chunk as u16, slice: 0, microbatch }
     }
 }
 
-/// How it is gone through.
+/// Pass through a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Act {
     /// Forward.
@@ -36,14 +36,14 @@ pub enum Act {
 /// One cell of a schedule's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Cell {
-    /// How.
+    /// Pass of the cell.
     pub act: Act,
-    /// What.
+    /// Task of the cell.
     pub of: Unit,
 }
 
 impl Cell {
-    /// What it gives to another chunk, and the unit that needs that.
+    /// Returns its output for another chunk, and the task that needs it.
     pub fn gives(self, plan: &Plan) -> Option<(Payload, Unit)> {
         let Self { act, of } = self;
         let what = act.gives();
@@ -51,7 +51,8 @@ impl Cell {
         let chunk = next.filter(|next| act != Act::W && (*next as usize) < plan.all_chunks())?;
         Some((what, Unit { chunk, ..of }))
     }
-    /// Its name in a trace: "forward 3"; of a plan of several chunks or slices, "input half 3 of chunk 1, slice 0".
+    /// Returns its name in a trace: "forward 3"; if the plan has several chunks or slices, "input half 3 of
+    /// chunk 1, slice 0".
     pub fn within(self, plan: &Plan) -> impl fmt::Display {
         let act = self.act.name();
         let Unit { chunk, slice, microbatch } = self.of;
@@ -70,36 +71,36 @@ impl Cell {
     }
 }
 
-/// The sizes that a schedule is made for.
+/// Sizes of a schedule's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Plan {
-    /// Ranks of the pipeline.
+    /// Number of ranks of the pipeline.
     pub ranks: usize,
-    /// Chunks of the model on each rank.
+    /// Number of chunks of the model on each rank.
     pub chunks: usize,
-    /// Slices of each sequence.
+    /// Number of slices of each sequence.
     pub slices: usize,
-    /// Microbatches of the step.
+    /// Number of microbatches of the step.
     pub microbatches: usize,
 }
 
 impl Plan {
-    /// Of so many ranks with a chunk each, for whole sequences.
+    /// The plan of `ranks` ranks with one chunk each, for whole sequences.
     pub fn whole(ranks: usize, microbatches: usize) -> Self {
         Self { ranks, chunks: 1, slices: 1, microbatches }
     }
-    /// Chunks of the model on all ranks.
+    /// Number of chunks of the model on all ranks.
     pub fn all_chunks(&self) -> usize {
         self.ranks * self.chunks
     }
 }
 
-/// What travels between two chunks.
+/// Data passed between two chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Payload {
-    /// Forth, to the next chunk.
+    /// Passed forward, to the next chunk.
     Activation,
-    /// Back, to the chunk before.
+    /// Passed backward, to the chunk before.
     Gradient,
 }
 
@@ -114,7 +115,7 @@ impl Payload {
 }
 
 impl Act {
-    /// How names of cells in a trace begin.
+    /// Start of a cell's name in a trace.
     pub fn name(self) -> &'static str {
         match self {
             Act::F => "forward",
@@ -123,46 +124,47 @@ impl Act {
             Act::W => "weight half",
         }
     }
-    /// What passes from chunk to chunk: what such a cell needs of one neighbour, and gives to the other.
+    /// Returns the data that such a cell needs from one neighbouring chunk, and gives to the other.
     pub fn gives(self) -> Payload {
         if self == Act::F { Payload::Activation } else { Payload::Gradient }
     }
-    /// Whether it adds to the gradients of weights.
+    /// Returns true if it adds to the gradients of weights.
     pub(super) fn adds(self) -> bool {
         matches!(self, Act::B | Act::W)
     }
 }
 
-/// What a rank does.
+/// Action of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Goes through a chunk.
+    /// Runs a cell.
     Run {
-        /// Which, and how.
+        /// The cell.
         cell: Cell,
-        /// Whether nothing more is added to this chunk's gradients in this step.
+        /// True if nothing more is added to this chunk's gradients in this step.
         last: bool,
-        /// Whether this rank is done with the microbatch.
+        /// True if this rank has finished the microbatch.
         done: bool,
     },
-    /// Waits for what a unit needs, from this rank.
+    /// Waits for the data that a task needs, from this rank.
     Receive(Payload, Unit, usize),
-    /// Starts to send what a unit needs, to this rank.
+    /// Starts sending the data that a task needs, to this rank.
     Send(Payload, Unit, usize),
-    /// Waits for the sums of this rank's gradients: nothing more is added to them in this step.
+    /// Waits for the sums of this rank's gradients. Nothing more is added to them in this step.
     Complete,
     /// Changes the weights of this rank's chunks.
     Update,
 }
 
 impl Step {
-    /// Whether it receives what this cell needs.
+    /// Returns true if it receives the data that this cell needs.
     pub(super) fn is_for(&self, Cell { act, of }: Cell) -> bool {
         matches!(self, Step::Receive(what, unit, _) if (*what, *unit) == (act.gives(), of))
     }
 }
 
-/// What must have been before a cell: the cell, and the message with which it comes from another chunk.
+/// Returns the cells that must run before a cell, each with the data that it passes if it is of another
+/// chunk.
 pub(super) fn needed(Cell { act, of }: Cell, plan: &Plan) -> impl Iterator<Item = (Cell, Option<Payload>)> {
     let at = |act, chunk: Option<u16>, slice: Option<u16>| {
         let of = Unit { chunk: chunk?, slice: slice?, ..of };
@@ -186,7 +188,7 @@ pub(super) fn needed(Cell { act, of }: Cell, plan: &Plan) -> impl Iterator<Item 
 }
 
 impl fmt::Display for Cell {
-    /// As `torch.distributed.pipelining` writes it: chunk, letter, microbatch; `.1` is the second slice.
+    /// Written as in `torch.distributed.pipelining`: chunk, letter, microbatch; `.1` is the second slice.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Unit { chunk, slice, microbatch } = self.of;
         write!(f, "{chunk}{:?}{microbatch}", self.act)?;

@@ -1,9 +1,10 @@
-//! Whether a table can be: gone through on paper, without numbers, as the [executor](crate::Stages) goes through it.
+//! Checks that a table can run: walks through it without values, as the [executor](crate::Stages) runs it.
 //!
-//! Cells: every unit forward once and backward once, on its rank, each cell after what it needs, and no rank waits for ever.
-//! Steps, as they are lowered: the last contribution to a chunk's gradients known as such, every message received before the cell
-//! that needs it and in the order in which it was sent, and all of them [met](meet) though nothing keeps a message. What is
-//! refused is refused with the least that is wrong with it: two cells, or a cycle of ranks.
+//! Cells: every task runs forward once and backward once, on its rank, each cell after what it needs, and no
+//! rank waits for ever. Actions, as lowered: the last contribution to a chunk's gradients is marked as such,
+//! every message is received before the cell that needs it and in the order in which it was sent, and all
+//! messages [meet](meet) although nothing buffers them. A refusal names the smallest thing that is wrong: two
+//! cells, or a cycle of ranks.
 pub(super) mod meet;
 
 use super::cell::needed;
@@ -11,17 +12,17 @@ use super::{Act, Cell, Payload, Plan, Step, Unit, lowered};
 use crate::Schedule;
 use std::collections::{BTreeMap, VecDeque};
 
-/// What a table needs of those who run it, at most at once: of each rank.
+/// Peak needs of each rank that runs a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// Units that went forward and whose backward is not complete.
+    /// Tasks that ran forward and whose backward is not complete.
     pub saved: Vec<usize>,
-    /// Messages that were received, for cells that come later.
+    /// Messages that were received for later cells.
     pub waiting: Vec<usize>,
 }
 
-/// Whether every unit goes forward once and backward once, whole or in both halves, on its rank and in an order in which no
-/// rank waits for ever; and what that needs.
+/// Checks that every task runs forward once and backward once, whole or in both halves, on its rank and in an
+/// order in which no rank waits for ever. Returns the needs of the ranks.
 ///
 /// # Errors
 /// One sentence on what is wrong: the cells, or the shortest cycle of ranks that wait for each other.
@@ -30,7 +31,7 @@ pub fn check(schedule: &dyn Schedule, plan: &Plan) -> Result<Needs, String> {
     checked(schedule, plan).map(|(needs, _)| needs)
 }
 
-/// The same, and the steps of each rank where something is learnt.
+/// Does the same as [`check`], and also returns the actions of each rank in a training step.
 pub(super) fn checked(schedule: &dyn Schedule, plan: &Plan) -> Result<(Needs, Vec<Vec<Step>>), String> {
     let rank_of = |chunk: u16| schedule.rank_of(chunk as usize, plan);
     let cells: Vec<Vec<Cell>> = (0..plan.ranks).map(|rank| schedule.row(rank, plan).collect()).collect();
@@ -41,7 +42,7 @@ pub(super) fn checked(schedule: &dyn Schedule, plan: &Plan) -> Result<(Needs, Ve
     checked.map_err(|why| format!("the schedule {}, {plan}: {why}", schedule.about().name))
 }
 
-/// Whether ranks can go through these steps, and what they need.
+/// Checks that ranks can run these actions, and returns their needs.
 fn steps(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Step>]) -> Result<Needs, String> {
     let mut walk = Walk { plan, rank_of, rows, did: vec![[false; 4]; plan.units()] };
     let needs = (0..rows.len()).map(|rank| walk.row(rank)).collect::<Result<Vec<_>, _>>()?;
@@ -54,7 +55,7 @@ impl Plan {
     fn units(&self) -> usize {
         self.all_chunks() * self.slices * self.microbatches
     }
-    /// The number of a unit of this step.
+    /// Index of a task of this step.
     pub(super) fn number(&self, of: Unit) -> usize {
         (of.chunk as usize * self.slices + of.slice as usize) * self.microbatches + of.microbatch as usize
     }
@@ -64,7 +65,7 @@ impl Plan {
     }
 }
 
-/// Each cell once, on the rank that has its chunk.
+/// Checks that the cells of every task are there once, on the rank that has its chunk.
 fn complete(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Cell>]) -> Result<(), String> {
     let mut times = vec![[0; 4]; plan.units()];
     for (rank, cell) in
@@ -90,22 +91,24 @@ fn complete(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Cell>]) -> 
     ))
 }
 
-/// Rows gone through one after the other, each in its own order.
+/// A walk through all rows, one after the other, each in its own order.
 struct Walk<'a, R> {
     plan: &'a Plan,
     rank_of: R,
     rows: &'a [Vec<Step>],
-    did: Vec<[bool; 4]>, // by unit and act
+    did: Vec<[bool; 4]>, // by task and act
 }
 
-/// Messages that wait on a rank, in the order in which they came: by kind and sender.
+/// Messages that wait on a rank, in the order in which they arrived, by kind and sender.
 type Came = BTreeMap<(usize, usize), VecDeque<Unit>>;
 
 impl<R: Fn(u16) -> usize> Walk<'_, R> {
-    /// Each cell after what it needs, each message after the cell that gives it, a chunk's gradients complete with their last
-    /// contribution; the most units that the rank has saved at once, and the most messages that wait.
+    /// Walks through a row. Checks that each cell is after what it needs, each message after the cell that
+    /// gives it, and a chunk's gradients complete with their last contribution. Returns the peak numbers of
+    /// saved tasks and of waiting messages.
     fn row(&mut self, rank: usize) -> Result<(usize, usize), String> {
-        let mut left = vec![self.plan.slices * self.plan.microbatches; self.plan.all_chunks()]; // contributions to gradients
+        // missing contributions to gradients, by chunk
+        let mut left = vec![self.plan.slices * self.plan.microbatches; self.plan.all_chunks()];
         let (mut came, mut given) = (Came::new(), Vec::new());
         let (mut saved, mut waiting, mut peaks) = (0_usize, 0_usize, (0, 0));
         for step in &self.rows[rank] {
@@ -136,8 +139,9 @@ impl<R: Fn(u16) -> usize> Walk<'_, R> {
         }
         Ok(peaks)
     }
-    /// How many messages a cell takes, each the first of its kind; of its own rank what it needs has been, where in place of a
-    /// whole backward its input half will do.
+    /// Takes the messages that a cell needs, each the first of its kind, and returns their number. Checks
+    /// that what the cell needs of its own rank has run; an input half is enough in place of a whole
+    /// backward.
     fn takes(&self, rank: usize, cell: Cell, came: &mut Came) -> Result<usize, String> {
         let mut taken = 0;
         for (before, by) in needed(cell, self.plan) {
@@ -157,7 +161,7 @@ impl<R: Fn(u16) -> usize> Walk<'_, R> {
         }
         Ok(taken)
     }
-    /// That a rank's cell needs another message first than was sent first.
+    /// Returns the error that a rank's cell needs another message than the one that is sent first.
     fn crossed(&self, (what, from, of): (Payload, usize, Unit), (rank, cell): (usize, Cell)) -> String {
         let gives = |step: &Step| match step {
             Step::Run { cell, .. } if cell.gives(self.plan) == Some((what, of)) => {
@@ -171,7 +175,7 @@ impl<R: Fn(u16) -> usize> Walk<'_, R> {
     }
 }
 
-/// Whether a cell is marked as the last that adds to a chunk's gradients if it is.
+/// Checks that a cell is marked as the last that adds to a chunk's gradients exactly if it is.
 fn ends(cell: Cell, last: bool, left: &mut usize) -> Result<(), String> {
     *left -= usize::from(cell.act.adds());
     if last == (cell.act.adds() && *left == 0) {

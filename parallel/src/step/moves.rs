@@ -1,5 +1,6 @@
-//! In which order a rank begins and ends its steps: it begins to receive where that stands among its steps, or a cell earlier where
-//! the next cell needs it, and ends that when a cell needs it; it ends a send when it needs the way, or gradients are complete.
+//! Order in which a rank begins and ends its actions. A receive begins at its place among the actions, or one
+//! cell earlier if the next cell needs it, and ends when a cell needs it. A send ends when its channel is
+//! needed again, or when gradients are complete.
 //!
 //! ```text
 //! steps   receive activation 1, F1, send activation 1, receive activation 2, F2, ...
@@ -9,17 +10,18 @@ use super::check::checked;
 use super::{Plan, Step, lowered};
 use crate::Schedule;
 
-/// What is done about a step.
+/// Beginning or end of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Move {
-    /// It begins: room for what comes, a chunk gone through, a message under way, gradients waited for, weights changed.
+    /// Begins: allocates memory for a receive, runs a chunk, starts a send, waits for gradients, or changes
+    /// weights.
     Begin(Step),
-    /// It ends: what was to come is there, a message has gone, a microbatch is put away.
+    /// Ends: a receive has arrived, a send is complete, or a microbatch is released.
     End(Step),
 }
 
-/// The moves of a rank in a step of training, or where nothing `learns`, in its forwards alone. The whole table is gone through
-/// on paper first.
+/// Returns the moves of a rank in a training step, or in its forwards alone if not `learns`. The whole table
+/// is checked first.
 ///
 /// # Errors
 /// One sentence on what is wrong with the table.
@@ -32,7 +34,7 @@ pub fn moves(schedule: &dyn Schedule, plan: &Plan, rank: usize, learns: bool) ->
     Ok(in_turn(&rows[rank]))
 }
 
-/// These steps of a rank.
+/// Returns the moves of these actions of a rank.
 fn in_turn(steps: &[Step]) -> Vec<Move> {
     let (mut moves, mut sent, mut coming) = (Vec::new(), Vec::<Step>::new(), Vec::<Step>::new());
     for (at, &step) in steps.iter().enumerate() {
@@ -80,9 +82,9 @@ mod tests {
     use super::*;
     use crate::pipeline::{gpipe::GPipe, zb_h2::ZbH2};
 
-    /// By hand. Kills: a receive that begins behind the cell it should come beside, a cell too early or twice, or ends before it is
-    /// needed; a send that is never ended, ended before the way is needed, or by another's message; a microbatch that is not put
-    /// away.
+    /// By hand. Kills: a receive that begins behind the cell it should come beside, a cell too early or
+    /// twice, or ends before it is needed; a send that is never ended, ended before the way is needed, or by
+    /// another's message; a microbatch that is not put away.
     #[test]
     fn receives_begin_early_and_sends_end_late() {
         let word = |at: &Move| match at {

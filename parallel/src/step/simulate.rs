@@ -1,13 +1,5 @@
-//! When each cell of a table runs, given what cells and messages take: the timeline, what ranks wait for, what they hold.
-//!
-//! A cell starts when its rank is done with the cell before it in its row, and what it needs is there: the forward of the
-//! chunk before, the backward or its input half of the chunk after, sent over a link where another rank gives it. A link
-//! carries one message after the other.
-//!
-//! A rank's bubble is what it waits between its first and its last cell; the step's is that of the rank that waits longest.
-//! Ranks that start later may end later: the zero-bubble papers let the next step begin rank by rank. Where rank 0 starts
-//! first and ends last, as in `GPipe` and 1F1B, it is the makespan without rank 0's work. On links that take no time, with
-//! `K` ranks, `M` microbatches and times `F`, `B` (input half) and `W` of a rank's part:
+//! Simulates when each cell of a table runs, given the times of cells and messages. On links that take no
+//! time, with `K` ranks, `M` microbatches and times `F`, `B` (input half) and `W` of a rank's part:
 //!
 //! | schedule | the step's bubble | where |
 //! |---|---|---|
@@ -19,30 +11,30 @@
 //! | ZB-H2 | (K − 1)(F + B − 2W), or 0 if that is less | W ≤ F and 2K − 1 ≤ M |
 //! | ZB-V | 0 | F = B = W and 2K − 1 ≤ M |
 //!
-//! Source: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241 (the bubble, as `cost − M (F + B + W)` with the cost
-//! of the stage that takes longest).
+//! Source: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241 (the bubble, as
+//! `cost − M (F + B + W)` with the cost of the stage that takes longest).
 use super::cell::needed;
 use super::{Act, Cell, Plan, Step};
 use crate::Schedule;
 use std::iter::{Peekable, successors};
 
-/// What cells and messages take, in any one unit of time.
+/// Times of cells and messages, in any one unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Times {
-    /// What a rank's whole part of the model takes for a whole microbatch, by `Act as usize`. A cell takes its share: one of
-    /// chunks times slices.
+    /// Times of a rank's whole part of the model for a whole microbatch, by `Act as usize`. A cell takes a
+    /// fraction: one divided by chunks times slices.
     pub acts: [f64; 4],
-    /// What a message is under way after the link is free for the next one.
+    /// Time that a message is under way after the link is free for the next one.
     pub latency: f64,
-    /// What a link is busy with a message of a whole microbatch.
+    /// Time that a message of a whole microbatch occupies a link.
     pub message: f64,
-    /// The share of what a forward saved that the input half frees; the weight half frees the rest.
+    /// Fraction of what a forward saved that the input half frees; the weight half frees the rest.
     pub freed: f64,
 }
 
 impl Times {
-    /// Of a forward, the input half of its backward and the weight half; the whole backward takes both. Messages take no
-    /// time, and the input half frees nothing.
+    /// Creates the times of a forward, the input half of its backward and the weight half; the whole backward
+    /// takes the sum of both halves. Messages take no time, and the input half frees nothing.
     pub fn new(f: f64, i: f64, w: f64) -> Self {
         Self { acts: [f, i + w, i, w], latency: 0.0, message: 0.0, freed: 0.0 }
     }
@@ -51,7 +43,7 @@ impl Times {
         let tick = (plan.chunks * plan.slices) as f64;
         Self { acts: [tick; 4], ..Self::new(tick, tick, tick) }
     }
-    /// What cells took, in the mean of those of each act; 0 of an act that has none.
+    /// Returns the mean of the measured times of each act's cells; 0 for an act without cells.
     pub fn measured(plan: &Plan, took: impl IntoIterator<Item = (Act, f64)>) -> Self {
         let mut sums = [(0.0, 0.0); 4];
         for (act, took) in took {
@@ -61,7 +53,7 @@ impl Times {
         let parts = (plan.chunks * plan.slices) as f64;
         Self { acts: sums.map(|(sum, cells)| sum / f64::max(cells, 1.0) * parts), ..Self::new(0.0, 0.0, 0.0) }
     }
-    /// What a cell adds to what is saved, in units of what its forward saved.
+    /// Returns what a cell adds to the saved activations, in units of what its forward saved.
     fn saves(&self, act: Act) -> f64 {
         match act {
             Act::F => 1.0,
@@ -72,27 +64,38 @@ impl Times {
     }
 }
 
-/// How a step goes.
+/// Result of a simulated step.
+///
+/// A rank's bubble is the time that it waits between its first and its last cell; the step's bubble is that
+/// of the rank that waits longest. Ranks that start later may end later: the zero-bubble papers let the next
+/// step begin rank by rank. Where rank 0 starts first and ends last, as in `GPipe` and 1F1B, the bubble is
+/// the makespan without rank 0's work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Simulated {
-    /// From the start, when the first chunk's forward begins, to the last cell's end.
+    /// Time from the start, when the first chunk's forward begins, to the last cell's end.
     pub makespan: f64,
-    /// What each rank waits between its first and its last cell.
+    /// Time that each rank waits between its first and its last cell.
     pub bubbles: Vec<f64>,
     /// The longest of them.
     pub bubble_time: f64,
-    /// That, as a share of the time between that rank's first and last cell.
+    /// The longest bubble, as a fraction of the time between that rank's first and last cell.
     pub bubble_fraction: f64,
-    /// What each rank has saved at most at once; 1 is what its whole part of the model saves for a microbatch.
+    /// Peak of what each rank has saved; 1 is what its whole part of the model saves for a microbatch.
     pub peak_saved: Vec<f64>,
 }
 
-/// Goes through a table whose units are whole; `see` is told each cell's rank, start and end: a rank's own in order, those of
-/// different ranks in any.
+/// Simulates a complete table.
+///
+/// A cell starts when its rank has finished the cell before it in its row, and what the cell needs is there:
+/// the forward of the chunk before, or the backward (or its input half) of the chunk after, sent over a link
+/// if it ran on another rank. A link carries one message after the other.
+///
+/// Calls `see` with each cell's rank, start and end: the cells of a rank in order, those of different ranks
+/// in any.
 ///
 /// # Errors
-/// If ranks wait for ever: a cell that is before what it needs in its own row, or the shortest cycle of ranks that wait for each
-/// other, each with what it waits to receive and for which cell.
+/// If ranks wait for ever: a cell that is before what it needs in its own row, or the shortest cycle of ranks
+/// that wait for each other, each with what it waits to receive and for which cell.
 pub fn simulate(
     schedule: &dyn Schedule,
     plan: &Plan,
@@ -106,16 +109,16 @@ pub fn simulate(
     all.stuck().map_or_else(|| Ok(all.simulated()), Err)
 }
 
-/// What something does to what a rank holds, in bytes.
+/// Change of a rank's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adds {
-    /// What it leaves; below 0, what it frees.
+    /// Bytes that stay held; below 0, bytes that are freed.
     pub adds: isize,
-    /// What it needs at most while it lasts, beyond what was held before.
+    /// Peak bytes needed meanwhile, beyond those held before.
     pub needs: usize,
 }
 
-/// What is held at most in the course of these, one after the other.
+/// Returns the peak bytes over these changes, one after the other.
 pub fn peak(row: impl IntoIterator<Item = Adds>) -> usize {
     let most = row.into_iter().scan(0, |held, Adds { adds, needs }| {
         let most = *held + needs as isize;
@@ -125,26 +128,28 @@ pub fn peak(row: impl IntoIterator<Item = Adds>) -> usize {
     most.fold(0, isize::max) as usize
 }
 
-/// A rank on its way through its row.
+/// Progress of a rank through its row.
 struct Rank {
     row: Peekable<Box<dyn Iterator<Item = Cell>>>,
     waits: bool,
     begun: Option<f64>,
-    free: f64,   // from when on
-    waited: f64, // since it began
+    free: f64,   // the end of its last cell
+    waited: f64, // since its first cell
     saved: f64,
     peak: f64,
 }
 
-/// All of them on theirs. Times are multiplied by the number of chunks and slices, so that whole numbers stay whole.
+/// Progress of all ranks. Times are multiplied by the number of chunks and slices, so that whole numbers stay
+/// whole.
 struct Walk {
     plan: Plan,
     rank_of: Vec<usize>,
     ranks: Vec<Rank>,
     can_go: Vec<usize>,
-    /// When what a chunk gave is where it is needed: by payload, chunk, slice and microbatch; not a number before.
+    /// Times at which a chunk's output arrives where it is needed, by payload, chunk, slice and microbatch;
+    /// NaN before.
     arrivals: Vec<f64>,
-    /// From when on the link from a rank to another is free.
+    /// Times from which the link from one rank to another is free.
     links: Vec<f64>,
 }
 
@@ -170,18 +175,19 @@ impl Walk {
             links: vec![0.0; if sends { plan.ranks * plan.ranks } else { 0 }],
         }
     }
-    /// Where it stands when what a cell gave arrived.
+    /// Index of the arrival of a cell's output.
     fn slot(&self, cell: Cell) -> usize {
         self.plan.number(cell.of) + cell.act.gives() as usize * self.arrivals.len() / 2
     }
-    /// From when on a cell can run, if that is known: what is in its own chunk is in its row, and so before it.
+    /// Returns the time from which a cell can run, if it is known. What the cell needs of its own chunk is in
+    /// its row, and so before it.
     fn ready(&self, cell: Cell) -> Option<f64> {
         needed(cell, &self.plan).try_fold(0.0, |ready: f64, (before, by)| {
             let at = Some(self.arrivals[self.slot(before)]).filter(|at| !at.is_nan())?;
             Some(if by.is_some() { ready.max(at) } else { ready })
         })
     }
-    /// Takes a rank as far as it can go.
+    /// Runs a rank until it must wait.
     fn go(&mut self, rank: usize, times: &Times, see: &mut dyn FnMut(usize, Cell, f64, f64)) {
         let parts = (self.plan.chunks * self.plan.slices) as f64;
         while let Some(&cell) = self.ranks[rank].row.peek() {
@@ -203,10 +209,10 @@ impl Walk {
             }
         }
     }
-    /// Why some ranks cannot go on, if there are any.
+    /// Returns why some ranks cannot continue, if there are any.
     fn stuck(&mut self) -> Option<String> {
         let next: Vec<_> = self.ranks.iter_mut().map(|at| at.row.peek().copied()).collect();
-        // A rank's next cell, what that lacks, and who has it.
+        // A rank's next cell, the cell that it lacks, and the rank that has that.
         let lacks = |rank: usize| {
             let cell = next[rank]?;
             let lacking = |(before, _): &(Cell, _)| self.arrivals[self.slot(*before)].is_nan();
@@ -238,7 +244,7 @@ impl Walk {
                 Some(format!("rank {rank} waits for ever to run {cell}"))
             })
     }
-    /// Hands on what a cell gave at its end.
+    /// Passes on a cell's output at its end.
     fn give(&mut self, rank: usize, cell: Cell, end: f64, times: &Times) {
         let to = cell.gives(&self.plan).map_or(rank, |(_, of)| self.rank_of[of.chunk as usize]);
         let slot = self.slot(cell);
@@ -247,7 +253,7 @@ impl Walk {
             return;
         }
         if let Some(free) = self.links.get_mut(rank * self.plan.ranks + to) {
-            let parts = self.plan.chunks as f64; // a message is of a slice, and of the whole width whatever the chunks
+            let parts = self.plan.chunks as f64; // a message is one slice, of the whole width
             *free = free.max(end) + times.message * parts;
             self.arrivals[slot] = *free + times.latency * parts * self.plan.slices as f64;
         }

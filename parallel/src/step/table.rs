@@ -1,16 +1,16 @@
-//! A user's schedule: a table of cells from a file, and any schedule written as one.
+//! A user's schedule, read from a file as a table of cells; any schedule can be written as one.
 //!
 //! ```text
 //! 0F0,0F1,,,0B0,0B1       one row a rank; an empty cell is a tick in which the rank waits
 //! ,1F0,1F1,1B0,1B1
 //! ```
 //!
-//! Cells are those of `torch.distributed.pipelining`: a chunk, a letter (`F` forward, `B` the whole backward, `I` its input
-//! half, `W` its weight half), a microbatch; `.1` behind it is its second slice. `(0F7;7B3)OVERLAP_F_B` is both, one after the
-//! other. The same in JSON: a list of lists of texts.
+//! Cells are those of `torch.distributed.pipelining`: a chunk, a letter (`F` forward, `B` the whole backward,
+//! `I` its input half, `W` its weight half), a microbatch; with `.1` at the end, its second slice.
+//! `(0F7;7B3)OVERLAP_F_B` is both cells, one after the other. JSON has the same as a list of lists of texts.
 //!
-//! A table may also name its messages, as `_dump_csv` of that library does. They follow from the cells, and so
-//! they are compared with those that do.
+//! A table may also name its messages, as `_dump_csv` of that library does. Messages follow from the cells,
+//! so the named ones are compared with the derived ones.
 mod entry;
 
 use super::simulate::{Times, simulate};
@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use tensor::mix;
 use tensor::quoted::{quoted, sentence};
 
-/// A table that [`check()`] is content with.
+/// A table that has passed [`check()`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Table {
     rows: Vec<Vec<Cell>>,
@@ -62,7 +62,8 @@ impl Schedule for Table {
     fn rank_of(&self, chunk: usize, _: &Plan) -> usize {
         self.rank_of[chunk]
     }
-    /// Its own cells; for other sizes, where nothing is learnt, such as of held-out text, all units in their order.
+    /// Its own cells. For other sizes, which occur only without training, such as for held-out text: all
+    /// tasks in order.
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
         if *plan == self.plan {
             return Box::new(self.rows[rank].clone().into_iter());
@@ -88,7 +89,7 @@ fn named((row, column): Place) -> String {
 }
 
 impl Table {
-    /// Reads CSV, or JSON where the text begins with a bracket.
+    /// Reads CSV, or JSON if the text begins with a bracket.
     ///
     /// # Errors
     /// One sentence with the row and the column, counted from 1, of the first cell that is wrong.
@@ -114,16 +115,17 @@ impl Table {
         let messages = agree(&table, (&texts, &entries), &lowered(&table, &plan, true)?)?;
         Ok(Self { messages, ..table })
     }
-    /// The sizes that it is made for.
+    /// Sizes that the table is made for.
     pub fn sizes(&self) -> Plan {
         self.plan
     }
-    /// The number of messages that it names; all of them are those that follow from its cells.
+    /// Number of messages that it names; all of them follow from its cells.
     pub fn messages(&self) -> usize {
         self.messages
     }
-    /// A hash of its cells in their order, to know the table again: ticks in which ranks wait and messages are not part of it. It
-    /// has 64 bits, as the hash of a text has that is kept beside it: it tells mistakes apart, and is no signature.
+    /// Returns a hash of its cells in order, to recognize the table. Ticks in which ranks wait and messages
+    /// are not part of it. It has 64 bits, like the hash of a text that is kept beside it: it detects
+    /// mistakes, and is no signature.
     pub fn digest(&self) -> u64 {
         let numbers = |cell: &Cell| {
             let Unit { chunk, slice, microbatch } = cell.of;
@@ -134,7 +136,7 @@ impl Table {
     }
 }
 
-/// The texts of all cells, a row for each rank.
+/// Returns the texts of all cells, a row for each rank.
 fn fields(text: &str) -> Result<Vec<Vec<String>>, String> {
     if text.trim_start().starts_with('[') {
         let why =
@@ -171,7 +173,7 @@ fn placed(rows: &[Vec<String>]) -> Result<Placed, String> {
     Ok((table, places))
 }
 
-/// What the cells say of the table's sizes, and the rank of each chunk.
+/// Returns the table's sizes and the rank of each chunk, as the cells imply them.
 fn sizes(table: &[Vec<Cell>], places: &HashMap<Cell, Place>) -> Result<(Plan, Vec<usize>), String> {
     let cells = || table.iter().flatten().map(|cell| cell.of);
     let Some(last) = cells().map(|of| of.chunk).max() else {
@@ -212,7 +214,7 @@ fn sizes(table: &[Vec<Cell>], places: &HashMap<Cell, Place>) -> Result<(Plan, Ve
     Ok((Plan { ranks, chunks, slices, microbatches }, rank_of))
 }
 
-/// Whether each chunk has each slice of each microbatch, forth and back.
+/// Checks that each chunk has each slice of each microbatch, forward and backward.
 fn complete(plan: &Plan, rank_of: &[usize], places: &HashMap<Cell, Place>) -> Result<(), String> {
     let all = (0..plan.all_chunks()).flat_map(|chunk| (0..plan.slices).map(move |slice| (chunk, slice)));
     let all = all.flat_map(|of| (0..plan.microbatches).map(move |microbatch| (of, microbatch)));
@@ -245,7 +247,7 @@ fn complete(plan: &Plan, rank_of: &[usize], places: &HashMap<Cell, Place>) -> Re
     Ok(())
 }
 
-/// Any schedule as CSV: a cell takes a tick, and what it needs from another rank is there in the next one.
+/// Returns any schedule as CSV. A cell takes a tick; its output is on other ranks in the next one.
 ///
 /// # Errors
 /// If a rank waits for ever.

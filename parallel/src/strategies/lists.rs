@@ -1,11 +1,11 @@
-//! How a family lists its strategies: each is a file, and a line.
+//! Macros that list a family's strategies: each strategy is a file and a line.
 
-/// Declares the files of a family and the list of what they give, which is of one type, and builds nothing.
+/// Declares a family's files and the list of their strategies, which are of one type and build no layers.
 macro_rules! list {
     ($Of:ty, $about:expr; $($file:ident :: $ITEM:ident),* $(,)?) => {
         $(pub mod $file;)*
 
-        /// All of them; the first is taken where a layout names none.
+        /// All strategies of the family; the first is the default of a layout that names none.
         pub static ALL: &[&$Of] = &[$(&$file::$ITEM),*];
 
         pub(crate) fn abouts() -> Vec<&'static layers::About> {
@@ -19,7 +19,7 @@ macro_rules! list {
 }
 pub(crate) use list;
 
-/// Declares the files of a family and the list of what they build, on any device.
+/// Declares a family's files and the list of their strategies, which build layers on any device.
 macro_rules! builders {
     ($($file:ident :: $Strategy:ident),* $(,)?) => {
         $(pub mod $file;)*

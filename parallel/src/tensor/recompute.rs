@@ -1,12 +1,13 @@
-//! Activation recomputation, `recompute`: of each block only its input is kept, and backward goes forward through it again.
+//! Activation recomputation, `recompute`: each block keeps only its input, and its backward runs the forward
+//! again.
 //!
 //! ```text
 //! forward   Y = F(X)               X is kept, `B·D` numbers a block
 //! backward  what F keeps = F(X)    again; then dX, dW of F
 //! ```
 //!
-//! The second forward does what the first did, collectives included: the same dropout, whose masks are drawn by site, step and
-//! token, and the same experts, which are chosen by the same numbers.
+//! The second forward repeats the first, collectives included: the same dropout, whose masks are drawn by
+//! site, step and token, and the same experts, which are chosen from the same values.
 //!
 //! Source: Chen et al., "Training deep nets with sublinear memory cost", §4, arXiv:1604.06174.
 use kernels::Kernels;
@@ -37,11 +38,11 @@ impl<D: Kernels> Strategy<D> for Recompute {
     }
 }
 
-/// A block that is gone through again.
+/// A block whose forward runs again in backward.
 struct Again<D: Kernels>(Block<D>);
 
 impl<D: Kernels> Again<D> {
-    /// What the block keeps.
+    /// Runs the forward again, for what the block saves.
     fn saved(&self, cx: &Cx<D>, x: Kept<Stream<D>>) -> Result<Ticket> {
         cx.again(|| self.0.forward(cx, x.open())).map(|(_, saved)| saved)
     }
@@ -99,8 +100,8 @@ mod tests {
         ..Shape::LLAMA
     };
 
-    /// A model's gradients with what its layers took and gave, the bytes that are kept between forward and backward, and the
-    /// layers of each direction in a profile.
+    /// A model's gradients with what its layers took and gave, the bytes that are kept between forward and
+    /// backward, and the layers of each direction in a profile.
     fn gone_through(again: bool, blocks: usize, half: Half) -> (Seen, usize, [usize; 2]) {
         let (_key, device, mesh) = (Key(3).enter(), Cpu::<F61>::default(), Mesh::alone());
         let strategies = again.then_some(&Recompute as &dyn Strategy<_>);
@@ -132,8 +133,8 @@ mod tests {
         ((gradients, format!("{:?}", record.take())), kept, layers)
     }
 
-    /// Kills: anything kept but a block's input, a second forward that drops other numbers, a forward that a profile or a
-    /// record has twice.
+    /// Kills: anything kept but a block's input, a second forward that drops other numbers, a forward that a
+    /// profile or a record has twice.
     #[test]
     fn a_block_keeps_its_input_and_has_the_gradients_of_one_that_keeps_all() {
         for half in [Half::Both, Half::Input] {

@@ -1,12 +1,14 @@
-//! Sequence parallelism, `sp` beside `tp=N`: between the products of a block each rank has its own tokens, so norms,
-//! dropout and residuals are done once, not on every rank, and what they keep is split.
+//! Sequence parallelism, `sp` beside `tp=N`: between the matrix products of a block each rank has its own
+//! tokens, so norms, dropout and residuals are computed once, not on every rank, and their saved activations
+//! are split.
 //!
 //! ```text
 //! tp alone      Y = Σ_t …      all-reduce
 //! tp with sp    Y_t = Σ_t …    reduce-scatter, and X = all-gather(X_t) before the next product
 //! ```
 //!
-//! Layers are written once for both ([`Stream`](layers::ops::Stream)); what is built differs in the region alone.
+//! Layers are written once for both ([`Stream`](layers::ops::Stream)); the built layers differ only in the
+//! region.
 //!
 //! Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", §4.2.2,
 //! arXiv:2205.05198. Chapter: 7.

@@ -1,12 +1,13 @@
-//! Tensor parallelism, `tp=N`: every layer of a block is split over the ranks, heads, hidden features and vocabulary
-//! alike; activations between blocks are whole on every rank.
+//! Tensor parallelism, `tp=N`: the ranks split every layer of a block, by heads, hidden features or
+//! vocabulary. Activations between blocks are whole on every rank.
 //!
 //! ```text
 //! Y[B,O_t] = X · W[I,O_t]        column (`layers/src/linear/column.rs`): Q, K, V, gate and up
-//! Y[B,O]   = Σ_t X_t · W[I_t,O]  row (`row.rs`): out and down      all-reduce, B·O elements, forward; B·I backward
+//! Y[B,O]   = Σ_t X_t · W[I_t,O]  row (`row.rs`): out, down  all-reduce, B·O elements, forward; B·I backward
 //! ```
 //!
-//! The usual layers are split along this axis already: one rank is a group of one. So there is nothing to build.
+//! The usual layers are already split along this axis; one rank is a group of one. So there is nothing to
+//! build.
 //!
 //! Source: Shoeybi et al., "Megatron-LM", §3, arXiv:1909.08053. Chapters: 3 to 6.
 use comm::Axis;

@@ -1,4 +1,4 @@
-//! A step's microbatches as a data rank is dealt them: what goes into the model, what is wanted of it, and what came of it.
+//! A step's microbatches on a data rank: the model's inputs, the outputs wanted of it, and the results.
 use super::share::rows;
 use super::{Rank, Report};
 use crate::stages::Work;
@@ -14,19 +14,19 @@ use std::ops::Range;
 use std::rc::Rc;
 use tensor::{Device, Ids, Index, Tensor};
 
-/// Of every row of logits, where the largest is.
+/// Function that returns the index of the largest logit of every row.
 pub(super) type Largest<D> = fn(&Tensor<D>) -> Index<<D as Device>::Place>;
 
 /// Sums over the microbatches of this rank.
 pub(super) struct Sums<D: Kernels> {
     pub(super) loss: Option<Partial<D::Wide>>,
     pub(super) right: usize,
-    pub(super) total: Option<(Request<D::Wide>, TraceSpan)>, // of the loss, while its sum is under way
+    pub(super) total: Option<(Request<D::Wide>, TraceSpan)>, // of the loss, while its all-reduce is under way
     pub(super) report: Option<Report<D>>,
-    pub(super) counts: LayerCounts, // of microbatches that are back
+    pub(super) counts: LayerCounts, // of finished microbatches
 }
 
-/// A batch, as a model of this design and its schedule cut it.
+/// A batch, and how a model of this design and its schedule cut it.
 pub(super) struct Cut<'a> {
     pub(super) batch: &'a Batch,
     pub(super) design: Rc<Design>,
@@ -34,7 +34,7 @@ pub(super) struct Cut<'a> {
     pub(super) slices: usize, // of each microbatch
 }
 
-/// A step's microbatches as this data rank is dealt them.
+/// A step's microbatches on this data rank.
 pub(super) struct Dealt<'a, D: Kernels> {
     pub(super) rank: &'a mut Rank<D>,
     pub(super) cut: Cut<'a>,
@@ -49,7 +49,8 @@ impl<'a, D: Kernels> Dealt<'a, D> {
     fn share(&self, microbatch: usize) -> Result<Share<'a>> {
         self.cut.batch.share(microbatch, &self.cut.tokens)
     }
-    /// Of each document of this rank's that slice: in which sequence, which of its tokens.
+    /// Returns this rank's tokens of a slice of each of its documents: the sequence, and the range of its
+    /// tokens.
     fn slice(
         &self,
         of: Unit,
@@ -57,7 +58,8 @@ impl<'a, D: Kernels> Dealt<'a, D> {
         let tokens = if self.largest.is_some() { self.cut.tokens.whole() } else { self.cut.tokens };
         Ok(self.share(of.microbatch as usize)?.slice(of.slice as usize, self.cut.slices, &tokens))
     }
-    /// The context of a unit, made in the memory of one that is done with. Slices of a microbatch share what attention sees.
+    /// Creates the context of a task, reusing a finished context's buffers. Slices of a microbatch share the
+    /// keys and values that attention sees.
     fn made(&mut self, of: Unit) -> Result<Cx<D>> {
         let (share, slice) = (self.share(of.microbatch as usize)?, of.slice as usize);
         let pass = Pass { microbatch: of.microbatch as usize, slice, ..self.pass };
@@ -134,7 +136,7 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
             _ => unreachable!("what is wanted is given"),
         }
     }
-    /// A context at rest keeps its lists, and no memory of the device.
+    /// An idle context keeps its lists, but no memory of the device.
     fn done(&mut self, microbatch: usize) {
         let (Rank { cxs, spare, .. }, counts) = (&mut *self.rank, &mut self.sums.counts);
         let done = cxs[microbatch * self.cut.slices..(microbatch + 1) * self.cut.slices]
@@ -149,7 +151,7 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
         self.sums.total = Some((self.rank.total(self.sums.loss.take())?, span));
         Ok(())
     }
-    /// The loss is waited for last: while links still carry sums, those that have come are added up.
+    /// The loss is waited for last: while links still carry sums, those that have arrived are added up.
     fn update(
         &mut self,
         hooks: &[Box<dyn Hooks<D>>],

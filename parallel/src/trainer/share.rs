@@ -1,4 +1,4 @@
-//! A data rank's share of a microbatch, slice by slice: which tokens of which sequence, and their features.
+//! A data rank's local batch, slice by slice: the tokens of each sequence, and their features.
 use crate::{Sequence, Share, deal};
 use kernels::{Kernels, Segment};
 use layers::TokenShards;
@@ -6,8 +6,8 @@ use std::ops::Range;
 use tensor::{Category, Scalar, Tensor};
 
 impl<'a> Share<'a> {
-    /// Of each document the `slice`th of so many nearly equal slices, and of that this rank's tokens: in which sequence, which
-    /// of its tokens.
+    /// Returns this rank's tokens of the `slice`th of `slices` nearly equal slices of each document: the
+    /// sequence, and the range of its tokens.
     pub fn slice(
         self,
         slice: usize,
@@ -30,7 +30,7 @@ impl<'a> Share<'a> {
         };
         self.sequences.iter().flat_map(of)
     }
-    /// The same slices, whole, as positions in each document.
+    /// Returns the same slices as positions in each document, before context ranks divide them.
     pub fn segments(self, slice: usize, slices: usize) -> impl Iterator<Item = Segment> {
         let lengths = self.sequences.iter().flat_map(|s| s.documents.iter().copied());
         lengths.enumerate().map(move |(sequence, len)| {
@@ -40,7 +40,7 @@ impl<'a> Share<'a> {
     }
 }
 
-/// What a rank has of these sequences in a model whose tokens are rows of so many features.
+/// Returns a rank's features of these sequences, in a model whose tokens are rows of `width` features.
 pub fn features<D: Kernels>(
     device: &D,
     width: usize,
@@ -50,7 +50,7 @@ pub fn features<D: Kernels>(
     rows(device, width, Share { sequences, first: 0 }.slice(0, 1, tokens), |s| &s.x)
 }
 
-/// The features of these tokens of sequences, a row of so many for each token.
+/// Returns the features of these tokens of sequences, a row of `width` for each token.
 pub(super) fn rows<'a, D: Kernels>(
     device: &D,
     width: usize,

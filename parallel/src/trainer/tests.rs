@@ -39,7 +39,8 @@ fn rows(lengths: &[usize], width: usize) -> Vec<Sequence> {
     lengths.iter().map(rows).collect()
 }
 
-/// Two steps with clipping and decay equal the oracle's, under layouts `[pp, dp, tp, sp]`, wherever parameters rest.
+/// Two steps with clipping and decay equal the oracle's, under layouts `[pp, dp, tp, sp]`, wherever
+/// parameters rest.
 fn equal_the_oracle(ours: &Design, theirs: &reference::Design, batch: &Batch, layouts: &[[usize; 4]]) {
     scheduled((&GPipe as &dyn Schedule).into(), ours, theirs, batch, layouts);
 }
@@ -98,8 +99,9 @@ fn scheduled(
     }
 }
 
-/// With dropout, on microbatches of 2 and 3 sequences. Kills: a microbatch left out or overwritten, sequences numbered by their
-/// data rank or microbatch, a mean of means, gradients that stay on their data rank, dropout of another step.
+/// With dropout, on microbatches of 2 and 3 sequences. Kills: a microbatch left out or overwritten, sequences
+/// numbered by their data rank or microbatch, a mean of means, gradients that stay on their data rank,
+/// dropout of another step.
 #[test]
 fn steps_equal_the_oracle_bit_for_bit() {
     let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).collect());
@@ -112,10 +114,11 @@ fn steps_equal_the_oracle_bit_for_bit() {
     }
 }
 
-/// Every schedule of the list, on two stages and three, for one microbatch, two and five; the head is tied to the embedding on
-/// another rank, on the same one, or not at all. Kills: a message that is taken for another, a deadlock, a run of blocks or a
-/// slice that another's saved tensors go to, a weight half that is not run or twice, keys of a slice before that are not seen,
-/// gradients that are summed before the last is there, a table that is summed twice or not over both of its holders.
+/// Every schedule of the list, on two stages and three, for one microbatch, two and five; the head is tied to
+/// the embedding on another rank, on the same one, or not at all. Kills: a message that is taken for another,
+/// a deadlock, a run of blocks or a slice that another's saved tensors go to, a weight half that is not run
+/// or twice, keys of a slice before that are not seen, gradients that are summed before the last is there, a
+/// table that is summed twice or not over both of its holders.
 #[test]
 fn steps_equal_the_oracle_under_every_schedule() {
     let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).collect());
@@ -148,9 +151,9 @@ fn steps_equal_the_oracle_however_blocks_are_split() {
     }
 }
 
-/// Three layers and four, in two and in three stages; of the first microbatch two of four data ranks have no example, and a
-/// stage sends no row. Kills: data ranks not summed or averaged, an example dealt twice or to nobody, a width of another part,
-/// a stage that is cut within a pair, moments of another parameter.
+/// Three layers and four, in two and in three stages; of the first microbatch two of four data ranks have no
+/// example, and a stage sends no row. Kills: data ranks not summed or averaged, an example dealt twice or to
+/// nobody, a width of another part, a stage that is cut within a pair, moments of another parameter.
 #[test]
 fn steps_of_a_classifier_equal_the_oracle_bit_for_bit() {
     let layouts = [
@@ -172,8 +175,8 @@ fn steps_of_a_classifier_equal_the_oracle_bit_for_bit() {
     }
 }
 
-/// With dropout. Kills: a mean square over one rank's tokens or counted once per tensor rank, over rows and not numbers, a
-/// gradient without its 2; targets of another microbatch or rank.
+/// With dropout. Kills: a mean square over one rank's tokens or counted once per tensor rank, over rows and
+/// not numbers, a gradient without its 2; targets of another microbatch or rank.
 #[test]
 fn steps_of_bare_blocks_equal_the_oracle_bit_for_bit() {
     let batch = Batch::new(rows(&[5, 2, 3, 1, 4], 4), 2).unwrap();
@@ -198,8 +201,8 @@ fn steps_of_bare_blocks_equal_the_oracle_bit_for_bit() {
     );
 }
 
-/// Kills: a count of one data rank or of all tensor ranks or stages, the largest logit of a share, another rank's or
-/// microbatch's targets, the last of equal logits.
+/// Kills: a count of one data rank or of all tensor ranks or stages, the largest logit of a share, another
+/// rank's or microbatch's targets, the last of equal logits.
 #[test]
 fn correct_counts_every_token_once() {
     const SIZES: [usize; 4] = [3, 6, 4, 5];
@@ -258,8 +261,9 @@ fn batches_that_a_model_does_not_take_are_refused() {
     assert_eq!(why(Design::Blocks(SHAPE), example(4, 1)), targets);
 }
 
-/// As they are told when they have ended. Kills: a sum for each parameter or one for all, sums in another order than
-/// that in which backward completes them, a loss that is waited for while gradients could be added up.
+/// As they are told when they have ended. Kills: a sum for each parameter or one for all, sums in another
+/// order than that in which backward completes them, a loss that is waited for while gradients could be added
+/// up.
 #[test]
 fn a_step_sums_the_gradients_of_each_unit_in_one_call() {
     let batch = Batch::new(vec![Sequence::new(vec![1, 2], vec![2, 3]); 4], 2).unwrap();
@@ -279,7 +283,8 @@ fn a_step_sums_the_gradients_of_each_unit_in_one_call() {
     }
 }
 
-/// Kills: a mean of means, or over targets that do not count, data ranks not summed, an evaluation that learns.
+/// Kills: a mean of means, or over targets that do not count, data ranks not summed, an evaluation that
+/// learns.
 #[test]
 fn evaluating_gives_the_loss_that_the_step_begins_with() {
     let _key = Key(6).enter();
@@ -322,8 +327,8 @@ fn evaluating_is_cross_entropy_alone() {
     assert_eq!((plain.0, other.0 == other.1), (other.0.clone(), false));
 }
 
-/// Kills: tokens that tensor ranks count twice, a rank or a microbatch whose choices are lost, choices that are counted again in
-/// the next step, a model without experts that has any.
+/// Kills: tokens that tensor ranks count twice, a rank or a microbatch whose choices are lost, choices that
+/// are counted again in the next step, a model without experts that has any.
 #[test]
 fn loads_are_those_of_every_token_once() {
     let _key = Key(6).enter();

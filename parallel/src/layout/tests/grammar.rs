@@ -187,7 +187,8 @@ fn what_does_not_fit_is_said_in_one_sentence() {
     }
 }
 
-/// Kills: sizes of other axes that a strategy is not told, its own number, an answer that asks with the wrong ones.
+/// Kills: sizes of other axes that a strategy is not told, its own number, an answer that asks with the wrong
+/// ones.
 #[test]
 fn a_strategy_is_asked_with_all_sizes() {
     static HEADS: About = About {

@@ -25,7 +25,7 @@ fn equal(microbatches: usize) -> Batch {
     Batch::new(vec![Sequence::new(vec![1; 6], vec![2; 6]); 2 * microbatches], microbatches).unwrap()
 }
 
-/// What every rank holds at most, by its meter, after steps on numbers.
+/// The peak of every rank, by its meter, after steps on numbers.
 fn measured(layout: &Layout, design: &Design, batch: &Batch) -> Vec<usize> {
     let program = |at: At<Float>| {
         let mut trainer = Trainer::new(&at, design, OPTIMIZER)?;
@@ -35,9 +35,9 @@ fn measured(layout: &Layout, design: &Design, batch: &Batch) -> Vec<usize> {
     session::run((layout, &layout.world().unwrap()), &Random { seed: 1 }, program).unwrap()
 }
 
-/// Of few microbatches, what is held of many: as the price has it, and as the meter of a run. Kills: a message, a context, a sum
-/// of losses or what a cell needs while it lasts left out; what is freed a cell too early or too late; a first or a last microbatch taken
-/// for one between.
+/// A step of few microbatches shows what one of many holds: as the price has it, and as the meter of a run.
+/// Kills: a message, a context, a sum of losses or what a cell needs while it lasts left out; what is freed a
+/// cell too early or too late; a first or a last microbatch taken for one between.
 #[test]
 fn few_microbatches_tell_what_many_hold_to_the_byte() {
     let mut different = std::collections::BTreeSet::new();
@@ -63,8 +63,8 @@ fn few_microbatches_tell_what_many_hold_to_the_byte() {
     assert!(different.len() > 40, "schedules hold different amounts: {}", different.len());
 }
 
-/// A table of halves shows what whole cells do not, and the other way round. Kills: a kind that was not seen taken for nothing; what is
-/// said of a cell that is another's.
+/// A table of halves shows what whole cells do not, and the other way round. Kills: a kind that was not seen
+/// taken for nothing; what is said of a cell that is another's.
 #[test]
 fn what_was_not_seen_is_told_and_what_was_is_asked_for() {
     let of = |word: &str| {
@@ -83,7 +83,7 @@ fn what_was_not_seen_is_told_and_what_was_is_asked_for() {
     );
     let adds = |held: &HeldBytes, act, chunk| held.adds(act, chunk).unwrap();
     let [f, b] = [Act::F, Act::B].map(|act| adds(&whole, act, 0));
-    let indices = 2 * 4 * (4 + 8); // a sequence's place, and what it sees: freed when the microbatch is put away
+    let indices = 2 * 4 * (4 + 8); // a sequence's place, and what it sees: freed with the microbatch
     assert!(f > 12 * 8 * 4 + indices && f + b == indices, "{f} {b}");
     let [i, w] = [Act::I, Act::W].map(|act| adds(&halves, act, 0));
     assert_eq!((i + w, adds(&halves, Act::F, 0)), (b, f));

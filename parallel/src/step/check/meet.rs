@@ -1,22 +1,25 @@
-//! Whether all messages meet though nothing keeps one: with buffers for none, no rank waits for ever.
+//! Checks that all messages meet without buffers: although nothing stores a message, no rank waits for ever.
 //!
-//! A rank runs a cell, posts as one batch all that it sends and receives before its next cell, and goes on when each message of
-//! the batch has met its other side, which its peer has posted in a batch of its own. On a way, from a rank to another for
-//! activations or for gradients, the n-th that is sent meets the n-th that is received. It is what
-//! `torch.distributed.batch_isend_irecv` does where a transport copies a message only from one posted side to the other.
+//! A rank runs a cell, posts as one batch all sends and receives before its next cell, and continues when
+//! each message of the batch has met its other side, which its peer has posted in a batch of its own. On a
+//! channel, from one rank to another for activations or for gradients, the n-th send meets the n-th receive.
+//! `torch.distributed.batch_isend_irecv` works like this if a transport copies a message only from one posted
+//! side to the other.
 //!
-//! Of steps that are [lowered](super::lowered) this never fails. Say that all cells of ticks before t have run, of all ranks. What
-//! a rank posts behind its last of them are the sends of that cell's tick and receives of ticks before t: all of their other sides
-//! are posted, too, behind cells of ticks before t. So each rank with a cell in tick t comes to it.
+//! [Lowered](super::lowered) actions always pass. Assume that all cells of ticks before t have run, on all
+//! ranks. After the last of them a rank posts the sends of that cell's tick, and receives of ticks before t.
+//! Their other sides are all posted, too, after cells of ticks before t. So each rank with a cell in tick t
+//! reaches it.
 use super::{Step, Unit};
 use std::collections::{BTreeMap, VecDeque};
 
-/// All rows at once, each rank as far as it can go.
+/// Runs all rows at once, each rank until it must wait.
 ///
 /// # Errors
-/// The first messages of a way that do not match; if ranks wait for ever, the first of them and what it has posted last.
+/// The first messages of a channel that do not match; if ranks wait for ever, the first of them and its last
+/// posted message.
 pub(crate) fn meet(rows: &[Vec<Step>]) -> Result<(), String> {
-    let mut ways = BTreeMap::<_, [VecDeque<(Unit, Step)>; 2]>::new(); // posted on this side, and not on the other
+    let mut ways = BTreeMap::<_, [VecDeque<(Unit, Step)>; 2]>::new(); // posted on this side only
     let (mut at, mut waits) = (vec![0; rows.len()], vec![0_usize; rows.len()]);
     let mut ready: Vec<_> = (0..rows.len()).collect();
     while let Some(rank) = ready.pop() {

@@ -31,8 +31,8 @@ fn changed(
     check(&Changed(schedule, rows), plan)
 }
 
-/// Whether a table can be, as the words say it: a cell goes as soon as all that it needs has gone, whoever has it, and messages
-/// are needed in the order in which they are given.
+/// Returns true if a table can run, as the words say it: a cell goes as soon as all that it needs has gone,
+/// whoever has it, and messages are needed in the order in which they are given.
 fn goes(schedule: &dyn Schedule, rows: &[Vec<Cell>], plan: &Plan) -> bool {
     let (mut at, mut did, mut given) = (vec![0; rows.len()], Vec::new(), Vec::<(Cell, usize)>::new());
     let has = |did: &[Cell], cell: Cell| {
@@ -62,9 +62,9 @@ fn goes(schedule: &dyn Schedule, rows: &[Vec<Cell>], plan: &Plan) -> bool {
     did.len() == rows.iter().map(Vec::len).sum::<usize>()
 }
 
-/// Every cell of every schedule deleted, doubled, moved to another row, or swapped with its neighbour. Kills: a cell that is
-/// missing, comes twice or on another rank and is not refused; an order that ranks cannot keep and that is not refused, one
-/// that they can keep and that is.
+/// Every cell of every schedule deleted, doubled, moved to another row, or swapped with its neighbour. Kills:
+/// a cell that is missing, comes twice or on another rank and is not refused; an order that ranks cannot keep
+/// and that is not refused, one that they can keep and that is.
 #[test]
 fn mutants_of_tables_are_refused_or_go() {
     let (mut refused, mut go) = (0, 0);
@@ -124,8 +124,9 @@ fn cell((act, microbatch): (Act, u32)) -> Cell {
     Cell { act, of: Unit::new(1, microbatch) }
 }
 
-/// Deadlocks made by hand, of two ranks and of three, one beside ranks that wait for them and are not part of it. Kills: an
-/// order that is refused for no reason, a cycle that is not the shortest or not one, messages that are taken for others.
+/// Deadlocks made by hand, of two ranks and of three, one beside ranks that wait for them and are not part of
+/// it. Kills: an order that is refused for no reason, a cycle that is not the shortest or not one, messages
+/// that are taken for others.
 #[test]
 fn a_deadlock_is_a_cycle_of_ranks() {
     let says = |schedule, plan: &Plan, change: fn(&mut Vec<Vec<Cell>>)| changed(schedule, plan, change);
@@ -151,9 +152,9 @@ fn a_deadlock_is_a_cycle_of_ranks() {
     assert!(crossed.ends_with(wanted), "{crossed}");
 }
 
-/// By hand: each of two ranks has a message for the other, and posts both in one batch, or the receive behind a cell. Kills: a
-/// send that something keeps for its receiver, a batch that ends with its first message or goes beyond the next cell, a message
-/// that is taken for another.
+/// By hand: each of two ranks has a message for the other, and posts both in one batch, or the receive behind
+/// a cell. Kills: a send that something keeps for its receiver, a batch that ends with its first message or
+/// goes beyond the next cell, a message that is taken for another.
 #[test]
 fn a_batch_is_posted_together_and_waited_for() {
     let (forth, back) = (Unit::new(1, 0), Unit::new(0, 0));
@@ -175,8 +176,8 @@ fn a_batch_is_posted_together_and_waited_for() {
     assert_eq!(meet::meet(&other), Err(why.into()));
 }
 
-/// A receive that stood right before the cell that needs it would do for some tables alone. Kills: a play of messages in which none
-/// waits for another, one in which tables wait that need not.
+/// A receive that stood right before the cell that needs it would do for some tables alone. Kills: a play of
+/// messages in which none waits for another, one in which tables wait that need not.
 #[test]
 fn tables_that_run_ahead_need_receives_in_the_tick_of_their_sends() {
     let meets = |schedule: &&&dyn Schedule| {
@@ -203,8 +204,8 @@ fn tables_that_run_ahead_need_receives_in_the_tick_of_their_sends() {
     }
 }
 
-/// Steps, not cells. Kills: a message that is sent into nowhere, or received from nobody; gradients that are complete too
-/// early, too late or never; a cell whose message is not there.
+/// Steps, not cells. Kills: a message that is sent into nowhere, or received from nobody; gradients that are
+/// complete too early, too late or never; a cell whose message is not there.
 #[test]
 fn steps_are_checked_and_not_believed() {
     let plan = Plan::whole(2, 2);

@@ -6,8 +6,9 @@ fn simulated(schedule: &dyn Schedule, plan: &Plan, times: &Times) -> Simulated {
     simulate(schedule, plan, times, &mut |_, _, _, _| {}).unwrap()
 }
 
-/// Kills: a bubble that counts what is before a rank's first cell or after its last, another rank's wait, a chunk or a
-/// slice that takes a whole part's time, sums that round; a schedule that is not what its paper says.
+/// Kills: a bubble that counts what is before a rank's first cell or after its last, another rank's wait, a
+/// chunk or a slice that takes a whole part's time, sums that round; a schedule that is not what its paper
+/// says.
 #[test]
 fn bubbles_are_the_closed_forms_exactly() {
     for schedule in ALL {
@@ -64,7 +65,8 @@ fn what_is_saved_is_freed_with_the_last_half() {
     assert_eq!(peak(GPipe.row(1, &Plan::whole(2, 3)).map(back)), 303 + 120);
 }
 
-/// Adds up every schedule's rows. Kills: halves of a backward that together free more than its forward saved, or less.
+/// Adds up every schedule's rows. Kills: halves of a backward that together free more than its forward saved,
+/// or less.
 #[test]
 fn both_halves_free_what_the_forward_saved() {
     for (schedule, freed) in
@@ -92,8 +94,8 @@ fn both_halves_free_what_the_forward_saved() {
     }
 }
 
-/// By hand. Kills: a latency that keeps the link busy, two messages on a link at once, a message that takes no time
-/// back, one of a rank to itself.
+/// By hand. Kills: a latency that keeps the link busy, two messages on a link at once, a message that takes
+/// no time back, one of a rank to itself.
 #[test]
 fn messages_take_their_time_one_after_the_other() {
     let times = Times { latency: 0.5, message: 3.0, ..Times::new(1.0, 1.0, 1.0) };
@@ -113,7 +115,8 @@ fn messages_take_their_time_one_after_the_other() {
     assert_eq!((alone.makespan, alone.bubble_time), (6.0, 0.0));
 }
 
-/// Kills: a cell that starts before what it needs has come, or before its rank is free; a slower link that helps.
+/// Kills: a cell that starts before what it needs has come, or before its rank is free; a slower link that
+/// helps.
 #[test]
 fn cells_wait_for_what_they_need_and_slower_links_help_nobody() {
     for (schedule, k, m) in ALL.iter().flat_map(|s| [(1, 2), (2, 1), (3, 2), (4, 9)].map(|(k, m)| (*s, k, m)))
@@ -161,7 +164,8 @@ fn cells_wait_for_what_they_need_and_slower_links_help_nobody() {
     }
 }
 
-/// Of 256 stages and 1024 microbatches, every cell once. Kills: a search through all ranks or cells for each cell.
+/// On 256 stages and 1024 microbatches, every cell once. Kills: a search through all ranks or cells for each
+/// cell.
 #[test]
 fn large_tables_are_gone_through() {
     let (plan, mut cells) = (Plan::whole(256, 1024), 0);

@@ -1,4 +1,4 @@
-//! What stands in a table's cell, and the messages that tables of `torch.distributed.pipelining` name besides.
+//! Contents of a table's cell, and the messages that tables of `torch.distributed.pipelining` name.
 //!
 //! ```text
 //! 0F3                     a cell
@@ -7,29 +7,29 @@
 //! 1SEND_B3, 0RECV_B3      the gradient that chunk 1 gives, and what chunk 0 receives
 //! ```
 //!
-//! `UNSHARD`, `RESHARD`, `REDUCE_GRAD` and waits are read and passed over: where parameters rest is not the schedule's, and waits
-//! are [moves](super::super::moves()).
+//! `UNSHARD`, `RESHARD`, `REDUCE_GRAD` and waits are read and ignored: a schedule does not decide where
+//! parameters are sharded at rest, and waits are [moves](super::super::moves()).
 use super::{Place, Table, named};
 use crate::step::{Act, Cell, Payload, Step, Unit};
 
-/// One of the things that a table names.
+/// One item that a table names.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Entry {
     /// A cell.
     Cell(Cell),
-    /// A message, and the unit that needs it: sent where it is true, received where not.
+    /// A message, and the task that needs it; true if it is sent, false if it is received.
     Message(bool, Payload, Unit),
     /// Anything that has no counterpart here.
     Other,
 }
 
-/// The things that a cell's text names; none if it is no such text.
+/// Parses the items that a cell's text names; none if it is no such text.
 pub(super) fn entries(text: &str) -> Option<Vec<Entry>> {
     let Some(both) = text.strip_prefix('(') else { return Some(vec![entry(text)?]) };
     both.strip_suffix(")OVERLAP_F_B")?.split(';').map(|part| cell(part.trim()).map(Entry::Cell)).collect()
 }
 
-/// A cell as it is written.
+/// Parses a cell.
 pub(super) fn cell(text: &str) -> Option<Cell> {
     if let Entry::Cell(cell) = entry(text)? { Some(cell) } else { None }
 }
@@ -41,7 +41,7 @@ fn entry(text: &str) -> Option<Entry> {
     let chunk: u16 = chunk.parse().ok()?;
     let unit = |chunk: Option<u16>| {
         let (microbatch, slice) = number.split_once('.').unwrap_or((number, "0"));
-        let plain = !number.contains('+'); // which Rust's numbers may begin with
+        let plain = !number.contains('+'); // Rust's numbers may begin with it
         let unit = Unit { chunk: chunk?, slice: slice.parse().ok()?, microbatch: microbatch.parse().ok()? };
         Some(unit).filter(|_| plain)
     };
@@ -64,9 +64,9 @@ fn entry(text: &str) -> Option<Entry> {
     }
 }
 
-/// Compares the messages that the rows name, if they name any, with those of the table's lowered steps: of each kind and between
-/// each two ranks they must be the same in the same order, sends behind the cells that give them and receives before the cells
-/// that take them. Gives how many there are.
+/// Compares the messages that the rows name, if they name any, with those of the table's lowered actions. For
+/// each kind and each pair of ranks they must be the same in the same order, sends after the cells that give
+/// them and receives before the cells that take them. Returns the number of messages.
 ///
 /// # Errors
 /// One sentence with the first message that differs, seen and wanted.
@@ -115,7 +115,7 @@ pub(super) fn agree(
     Ok(all)
 }
 
-/// The step that a message is, if there are ranks at both of its ends.
+/// Returns the action of a message, if there are ranks at both of its ends.
 fn step(table: &Table, sends: bool, what: Payload, of: Unit) -> Option<Step> {
     let giver = if what == Payload::Activation { of.chunk.checked_sub(1) } else { of.chunk.checked_add(1) };
     let rank = |chunk: u16| table.rank_of.get(usize::from(chunk)).copied();
@@ -123,7 +123,7 @@ fn step(table: &Table, sends: bool, what: Payload, of: Unit) -> Option<Step> {
     Some(if sends { Step::Send(what, of, to) } else { Step::Receive(what, of, from) })
 }
 
-/// The kind of a message, and the rank at its other end.
+/// Returns the kind of a message, and the rank at its other end.
 fn end(step: Step) -> Option<(bool, Payload, usize)> {
     match step {
         Step::Send(what, _, to) => Some((true, what, to)),

@@ -3,7 +3,8 @@ use super::*;
 use crate::pipeline;
 use crate::step::{Move, Payload, Step, moves};
 
-/// Kills: a cell that is written or read as another one, a column too many or too few, sizes that are not the table's.
+/// Kills: a cell that is written or read as another one, a column too many or too few, sizes that are not the
+/// table's.
 #[test]
 fn what_is_written_is_read_again() {
     for (schedule, ranks, microbatches) in pipeline::ALL
@@ -136,8 +137,9 @@ fn joined(rows: &[Vec<String>]) -> String {
     rows.iter().map(|row| row.join(",") + "\n").collect()
 }
 
-/// As `ScheduleDualPipeV`, `ScheduleZBVZeroBubble` and `ScheduleInterleaved1F1B` of `PyTorch` 2.15 dump them. Kills: rows of unequal
-/// lengths refused, one half of an overlap left out, a word of theirs that is none of ours.
+/// As `ScheduleDualPipeV`, `ScheduleZBVZeroBubble` and `ScheduleInterleaved1F1B` of `PyTorch` 2.15 dump them.
+/// Kills: rows of unequal lengths refused, one half of an overlap left out, a word of theirs that is none of
+/// ours.
 #[test]
 fn tables_of_pytorch_are_read_as_they_are() {
     let overlaps = "0F0,0F1,0F2,3F0,3I0,3W0,3F1,(0F3;3B1)OVERLAP_F_B,(3F2;0B0)OVERLAP_F_B,3B2,(3F3;0B1)OVERLAP_F_B,3B3,0I2,0W2,\
@@ -161,8 +163,8 @@ fn tables_of_pytorch_are_read_as_they_are() {
     assert_eq!(Table::read(v).unwrap().digest(), Table::read(bare).unwrap().digest());
 }
 
-/// Kills: a message that is not compared, one of another kind, chunk, microbatch or rank that is taken for the one that is wanted, an
-/// order or a place that does not matter.
+/// Kills: a message that is not compared, one of another kind, chunk, microbatch or rank that is taken for
+/// the one that is wanted, an order or a place that does not matter.
 #[test]
 fn messages_are_those_that_follow_from_the_cells() {
     for (schedule, ranks) in
@@ -224,7 +226,8 @@ fn messages_are_those_that_follow_from_the_cells() {
     }
 }
 
-/// Kills: a digest of spacing, of acts without their microbatches, or of nothing; cells of one table for another step's sizes.
+/// Kills: a digest of spacing, of acts without their microbatches, or of nothing; cells of one table for
+/// another step's sizes.
 #[test]
 fn a_table_is_known_again_and_is_of_its_microbatches() {
     let of = |text: &str| Table::read(text).unwrap();
