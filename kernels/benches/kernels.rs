@@ -1,6 +1,6 @@
-//! Kernels on the sizes of a step of shape L on one rank: 4 sequences of 256 tokens, width 512, 8 heads of 64 features,
-//! 2048 hidden, 8192 ids, f32. `cargo bench -p kernels --bench kernels`, with a part of a name for some of them. Items are floating
-//! point operations of products and attention, elements of everything else.
+//! Kernels on the sizes of a step of shape L on one rank: 4 sequences of 256 tokens, width 512, 8 heads of 64
+//! features, 2048 hidden, 8192 ids, f32. `cargo bench -p kernels --bench kernels`, with a part of a name for
+//! some of them. Items are floating point operations of products and attention, elements of everything else.
 use divan::Bencher;
 use divan::counter::ItemsCount;
 use kernels::bf16::{self, Way};
@@ -27,7 +27,7 @@ fn main() {
 
 type Matrix = Tensor<Cpu<f32>>;
 
-/// Numbers between −1 and 1.
+/// Creates a matrix of values between −1 and 1.
 fn matrix(rows: usize, cols: usize) -> Matrix {
     let value = |i: usize| (mix(i as u64) % 2001) as f32 / 1000.0 - 1.0;
     Tensor::from_fn(&Cpu::default(), Category::Buffers, rows, cols, value)
@@ -38,13 +38,13 @@ fn ids() -> Ids<Host> {
     Ids::new(&Host::default(), &ids, VOCABULARY).expect("below the vocabulary")
 }
 
-/// So many items a call, one call after the other.
+/// Times one call after the other, each of `items` items.
 fn timed(bencher: Bencher, items: usize, mut call: impl FnMut(&Cpu<f32>)) {
     let cpu = Cpu::default();
     bencher.counter(ItemsCount::new(items)).bench_local(|| call(&cpu));
 }
 
-/// A product of the model, and which of its factors lie transposed.
+/// A product of the model, and which of its factors are transposed.
 struct Product {
     name: &'static str,
     size: [usize; 3],
@@ -214,7 +214,7 @@ fn loss_backward(bencher: Bencher) {
     });
 }
 
-/// What greedy choice and draws from the first 50 read of a token's logits.
+/// Selects the first logits of a token, as greedy decoding and sampling from the first 50 do.
 #[divan::bench(args = [1, 2, 50, 51], max_time = 0.3)]
 fn top_k(bencher: Bencher, k: usize) {
     let (x, mut values) = (matrix(1, VOCABULARY), matrix(1, k));
@@ -222,7 +222,7 @@ fn top_k(bencher: Bencher, k: usize) {
     timed(bencher, VOCABULARY, |cpu| cpu.top_k(values.view_mut(), &mut columns, x.view()));
 }
 
-/// The whole row instead, and of it the largest, one after the other.
+/// Reads the whole row instead, and finds the largest logit in it if `choose`.
 #[divan::bench(args = [false, true], max_time = 0.3)]
 fn whole_row(bencher: Bencher, choose: bool) {
     let (x, mut row) = (matrix(1, VOCABULARY), Vec::new());
@@ -253,7 +253,7 @@ fn adamw(bencher: Bencher) {
     });
 }
 
-/// Numbers between −1 and 1, of 16 bits.
+/// Creates a bf16 matrix of values between −1 and 1.
 fn narrow(rows: usize, cols: usize) -> Tensor<Cpu<Bf16>> {
     let value = |i: usize| Bf16::from_f64((mix(i as u64) % 2001) as f64 / 1000.0 - 1.0);
     Tensor::from_fn(&Cpu::default(), Category::Buffers, rows, cols, value)
@@ -265,7 +265,7 @@ fn ways() -> Vec<Way> {
     Way::all().collect()
 }
 
-/// Both results: in f32 and in bf16.
+/// Times both results: in f32 and in bf16.
 #[divan::bench(args = ways(), consts = [false, true], max_time = 0.5)]
 fn bf16_cube<const NARROW: bool>(bencher: Bencher, way: Way) {
     let (a, b) = (narrow(CUBE, CUBE), narrow(CUBE, CUBE));
@@ -285,7 +285,7 @@ fn f32_cube(bencher: Bencher) {
     timed(bencher, 2 * CUBE * CUBE * CUBE, |cpu| cpu.gemm(c.view_mut(), a.view(), b.view(), Write::Set));
 }
 
-/// What the machine does at most: multiply-adds in registers alone.
+/// Peak rate of the machine: multiply-adds in registers alone.
 #[divan::bench(max_time = 0.3)]
 fn peak_f32(bencher: Bencher) {
     timed(bencher, machine::multiply_adds(10_000) as usize, |_| {
@@ -293,7 +293,7 @@ fn peak_f32(bencher: Bencher) {
     });
 }
 
-/// The same of pairs of bf16; nothing where the machine has no instruction for them.
+/// Peak rate with pairs of bf16; nothing if the machine has no instruction for them.
 #[divan::bench(max_time = 0.3)]
 fn peak_bf16(bencher: Bencher) {
     let operations = machine::bf16_multiply_adds(10_000).unwrap_or(0);
@@ -302,11 +302,11 @@ fn peak_bf16(bencher: Bencher) {
     });
 }
 
-/// Rows of a matrix that no cache holds, and of one that many do in part.
+/// Rows of a matrix that no cache holds, and of one that many caches hold in part.
 const DEEP: usize = 8192;
 const SHALLOW: usize = 2048;
 
-/// Decoding: rows, times a matrix that lies by rows, of so many. Items are bytes of the matrix.
+/// Decoding: `rows` rows times a row-major matrix of `deep` rows. Items are bytes of the matrix.
 #[divan::bench(args = [(1, SHALLOW), (1, DEEP), (2, DEEP), (4, DEEP), (8, DEEP)], max_time = 0.5)]
 fn bf16_few_rows(bencher: Bencher, (rows, deep): (usize, usize)) {
     let (a, b, mut c) = (narrow(rows, deep), narrow(deep, 8192), narrow(rows, 8192));
@@ -315,7 +315,7 @@ fn bf16_few_rows(bencher: Bencher, (rows, deep): (usize, usize)) {
     });
 }
 
-/// The same of a matrix that lies by columns.
+/// Decoding with a column-major matrix.
 #[divan::bench(args = [1, 2, 4, 8], max_time = 0.5)]
 fn bf16_few_rows_by_columns(bencher: Bencher, rows: usize) {
     let (a, b, mut c) = (narrow(rows, DEEP), narrow(8192, DEEP), narrow(rows, 8192));
@@ -324,7 +324,7 @@ fn bf16_few_rows_by_columns(bencher: Bencher, rows: usize) {
     });
 }
 
-/// As many bytes, which are only read.
+/// Reads as many bytes and computes nothing else.
 #[divan::bench(args = [SHALLOW, DEEP], max_time = 0.5)]
 fn read(bencher: Bencher, deep: usize) {
     let x = matrix(deep / 2, 8192);

@@ -1,15 +1,16 @@
-//! Lists of tokens as kernels read them: whole numbers at the kernels' place, made once for all calls on the same tokens.
+//! Lists of tokens as kernels read them: integers at the kernels' place, created once for all calls on the
+//! same tokens.
 use crate::{Segment, Span};
 use std::cell::OnceCell;
 use tensor::{Index, Place};
 
-/// An entry of a list that kernels read: so many whole numbers below 2^32.
+/// Entry of a list that kernels read: `WORDS` integers below 2^32.
 pub trait Indexable: Copy {
-    /// How many.
+    /// Number of integers.
     const WORDS: usize;
-    /// The numbers.
+    /// Returns the integers.
     fn words(self) -> impl Iterator<Item = u32>;
-    /// The entry of these numbers.
+    /// Creates the entry from its integers.
     fn of(words: &[u32]) -> Self;
 }
 
@@ -37,13 +38,13 @@ impl Indexable for Span {
     }
 }
 
-/// The entries of an index that holds nothing else.
+/// Entries of an index that holds nothing else.
 #[inline(always)]
 pub(crate) fn entries<T: Indexable>(words: &[u32]) -> impl Iterator<Item = T> + Clone {
     words.chunks_exact(T::WORDS).map(T::of)
 }
 
-/// A list, and the index that kernels read: made when it is first asked for, and kept until the list changes.
+/// A list, and the index that kernels read: created on first use, and kept until the list changes.
 pub struct Indexed<T, P: Place> {
     list: Vec<T>,
     index: OnceCell<Index<P>>,
@@ -62,16 +63,16 @@ impl<T: Indexable, P: Place> From<Vec<T>> for Indexed<T, P> {
 }
 
 impl<T: Indexable, P: Place> Indexed<T, P> {
-    /// The entries.
+    /// Returns the entries.
     pub fn list(&self) -> &[T] {
         &self.list
     }
-    /// The entries, to be changed: kernels get a new index.
+    /// Returns the entries, to be changed; kernels then get a new index.
     pub fn change(&mut self) -> &mut Vec<T> {
         self.index.take();
         &mut self.list
     }
-    /// The entries, one after the other, where kernels of this place read them.
+    /// Returns the entries, one after the other, where kernels of this place read them.
     ///
     /// # Panics
     /// With [`Fault`](tensor::Fault), if there is no memory for them.

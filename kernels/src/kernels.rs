@@ -1,4 +1,4 @@
-//! The trait that is made of the list: every operation of layers, each beside its backward.
+//! Trait generated from the list: every operation of layers, each beside its backward.
 use crate::every_kernel;
 use crate::{
     Activation, AdamW, Attend, Heads, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Slice,
@@ -8,29 +8,29 @@ use tensor::{Device, Dropout, Index, Scalar, Scratch, View, ViewMut};
 
 macro_rules! declare {
     ([] $($(#[$doc:meta])* $name:ident($($arg:ident: $of:ty),*) = $called:literal, $kind:ident => $body:expr;)*) => {
-        /// What a device computes. Shapes are the caller's duty (`layers::ops` checks them).
+        /// Operations of a device. Callers are responsible for shapes (`layers::ops` checks them).
         pub trait Kernels: Device {
-            /// The same place with wide numbers ([`Scalar::Wide`]): gradients, moments, sums and statistics are kept in
-            /// them. For every number but narrow floats it is this device.
+            /// Device of the wide dtype ([`Scalar::Wide`]) on the same place, for gradients, moments, sums
+            /// and statistics. For every dtype except narrow floats it is this device.
             type Wide: Kernels<Place = Self::Place, Elem = <Self::Elem as Scalar>::Wide, Wide = Self::Wide>;
-            /// A right factor that is laid out once for many products.
+            /// Right factor that is packed once for many products.
             type Packed: Send + Sync;
-            /// Numbers of a gradient that an optimizer takes together, in whole rows: a cache of each core holds them,
-            /// with the values and two moments.
+            /// Elements of a gradient that an optimizer processes together, in whole rows: each core's cache
+            /// holds them, with the values and two moments.
             const TOGETHER: usize = 1 << 16;
 
-            /// Wide numbers on the same place.
+            /// Returns the device of the wide dtype.
             #[inline(always)]
             fn wide(&self) -> &Self::Wide {
                 Self::Wide::on(self.place())
             }
-            /// Lays out B\[K,N\], any strides, in memory of [`Kernels::packed_len`] numbers of its own.
+            /// Packs B\[K,N\], any strides, in memory of [`Kernels::packed_len`] elements of its own.
             fn pack(&self, b: View<Self>) -> Self::Packed;
-            /// Numbers that B\[k,n\] takes when it is laid out.
+            /// Elements of the packed B\[k,n\].
             fn packed_len(k: usize, n: usize) -> usize;
-            /// Wide numbers of scratch that attention and its backward want, if no span has more keys than `keys`.
+            /// Wide elements of scratch for attention and its backward, if no span has more than `keys` keys.
             fn attention_scratch(heads: Heads, keys: usize) -> usize;
-            /// Both, of the device itself or of that in whose place it is.
+            /// Both sizes, for the device itself or for the device that it stands for.
             fn scratch(&self) -> Scratch {
                 crate::meta::scratch_of::<Self>()
             }
@@ -40,10 +40,11 @@ macro_rules! declare {
 }
 every_kernel!(declare);
 
-/// What a device of numbers with an order computes beside [`Kernels`]. A field has no order, so it has none of this.
+/// Operations, beside [`Kernels`], of a device whose dtype has an order. A field has no order, so it has none
+/// of these.
 pub trait Selects: Kernels {
-    /// Of every row of `x[B, N]` the k numbers that come first, in their order: to `values[B, k]` the numbers, to
-    /// `columns[B·k]` where in the row they stand. First come those that are not finite, by column, so that none is
-    /// passed over; then the others, the largest first, equal ones by column. k is at most N.
+    /// Selects the first k elements of every row of `x[B, N]`, in order: the elements go to `values[B, k]`,
+    /// their columns to `columns[B·k]`. Elements that are not finite come first, by column, so that none is
+    /// missed; then the others, the largest first, ties by column. k is at most N.
     fn top_k(&self, values: ViewMut<Self>, columns: &mut Index<Self::Place>, x: View<Self>);
 }

@@ -1,8 +1,9 @@
-//! What a device computes: [`Kernels`], made of one list (`list.rs`), on the host ([`Cpu`](tensor::Cpu), one generic body for every number) and
-//! on [`Meta`], which computes nothing and so tells the price.
+//! Operations of a device: [`Kernels`], generated from one list (`list.rs`), on the host
+//! ([`Cpu`](tensor::Cpu), one generic body for every dtype) and on [`Meta`], which computes nothing and so
+//! gives the price.
 //!
-//! Kernels write into memory they are given: they never allocate and never count, so that bytes and FLOPs are
-//! the same on every device. Nothing here knows of ranks.
+//! Kernels write to memory that is passed to them: they never allocate and never count, so bytes and FLOPs
+//! are the same on every device. Nothing here depends on ranks.
 #![cfg_attr(
     test,
     allow(dead_code, unused_imports, unused_macros, reason = "unit tests are built without floats' kernels")

@@ -1,20 +1,21 @@
-//! The list of kernels. Each is here once: what it computes, what it is given, what profiles call it, of which kind it is,
-//! and its body on the host. The trait, the device without numbers and the kernels of every number on the host are made of
-//! it by [`every_kernel!`](crate::every_kernel), on other devices, too.
+//! List of kernels. Each is here once: its computation, its arguments, its name and kind in profiles, and its
+//! body on the host. [`every_kernel!`](crate::every_kernel) generates from it the trait, the meta device, the
+//! kernels of every dtype on the host, and the kernels of other devices.
 //!
-//! Lists of tokens and of spans are indices ([`Indexed`](crate::Indexed)). `Self` is the device that computes, `Self::Wide` the same place with wide numbers: what many numbers are added up in.
-/// Hands every kernel of the list to a macro: `every_kernel!(then …)` is `then! { [ … ] list }`.
+//! Lists of tokens and of spans are indices ([`Indexed`](crate::Indexed)). `Self` is the device that
+//! computes, `Self::Wide` the device of the wide dtype on the same place, in which many elements are summed.
+/// Passes every kernel of the list to a macro: `every_kernel!(then …)` is `then! { [ … ] list }`.
 #[macro_export]
 macro_rules! every_kernel {
     ($then:ident $($with:tt)*) => {
         $then! { [$($with)*]
-            /// C\[M,N\] (+)= A\[M,K\]·B\[K,N\], any strides; C's columns lie together.
+            /// C\[M,N\] (+)= A\[M,K\]·B\[K,N\], any strides; C's column stride is 1.
             gemm(c: ViewMut<Self>, a: View<Self>, b: View<Self>, write: Write)
                 = "product", Product => <Self::Elem as CpuScalar>::gemm(c, a, b, write);
-            /// C\[M,N\] (+)= A\[M,K\]·B\[K,N\] with every sum as it is, not rounded to a narrow number.
+            /// C\[M,N\] (+)= A\[M,K\]·B\[K,N\] with unrounded sums in the wide dtype.
             gemm_wide(c: ViewMut<Self::Wide>, a: View<Self>, b: View<Self>, write: Write)
                 = "product", Product => <Self::Elem as CpuScalar>::gemm_wide(c, a, b, write);
-            /// C\[M,N\] (+)= A\[M,K\]·B\[K,N\] for a factor that was laid out; C's columns lie together.
+            /// C\[M,N\] (+)= A\[M,K\]·B\[K,N\] for a packed factor; C's column stride is 1.
             gemm_packed(c: ViewMut<Self>, a: View<Self>, b: &Self::Packed, write: Write)
                 = "product", Product => <Self::Elem as CpuScalar>::gemm_panels(c, a, &b.panels(), write);
 
@@ -31,13 +32,14 @@ macro_rules! every_kernel {
             /// sum\[1, N\] += Σ over the rows of x\[B, N\].
             add_rows(sum: ViewMut<Self::Wide>, x: View<Self>)
                 = "add rows", ElementWise => elementwise::add_rows(sum, x);
-            /// Takes elements of x away and scales the others; its own backward. `tokens` cover all rows of the whole
-            /// matrix, of which x holds those from `first_row` on (fewer or none where it is longer: the rest is padding
-            /// and stays).
+            /// Drops elements of x and scales the others; its own backward. `tokens` cover all rows of the
+            /// whole matrix, of which x holds those from `first_row` on. Rows of x beyond the tokens are
+            /// padding and stay unchanged.
             dropout(x: ViewMut<Self>, tokens: &Index<Self::Place>, first_row: usize, dropout: &Dropout)
                 = "dropout", ElementWise => elementwise::dropout(x, tokens.words(), first_row, dropout);
-            /// Turns feature pairs (i, i + dim/2) of every head by the table's (cos | sin) of the row's position; an odd
-            /// last feature stays. `tokens` cover all rows; `back`: the transpose.
+            /// Turns feature pairs (i, i + dim/2) of every head by the table's (cos | sin) of the row's
+            /// position; an odd last feature is unchanged. `tokens` cover all rows; `back` applies the
+            /// transpose.
             rotate(x: ViewMut<Self>, table: View<Self::Wide>, tokens: &Index<Self::Place>, dim: usize, back: bool)
                 = "rotate", ElementWise => elementwise::rotate(x, table, tokens.words(), dim, back);
 
@@ -53,7 +55,8 @@ macro_rules! every_kernel {
             layer_norm(
                 y: ViewMut<Self>, stats: ViewMut<Self::Wide>, x: View<Self>, gain: View<Self>, bias: View<Self>, eps: f64
             ) = "norm", Norm => layer_norm::forward(y, stats, x, gain, bias, eps);
-            /// dx of `layer_norm`, plus `skip` (the residual path's gradient) in the same pass; adds dgain and dbias.
+            /// dx of `layer_norm`, plus `skip` (the residual path's gradient) in the same pass; adds dgain
+            /// and dbias.
             layer_norm_backward(
                 dx: ViewMut<Self>, dgain_dbias: [ViewMut<Self::Wide>; 2], x: View<Self>, stats: View<Self::Wide>,
                 gain: View<Self>, dy: View<Self>, skip: Option<View<Self>>
@@ -73,81 +76,85 @@ macro_rules! every_kernel {
                 dgate: ViewMut<Self>, dup: ViewMut<Self>, gate: View<Self>, up: View<Self>, dh: View<Self>
             ) = "swiglu backward", ElementWise => elementwise::swiglu_backward(dgate, dup, gate, up, dh);
 
-            /// The softmax of scores times values, over all keys of every query; `lse[B, queries]` becomes its
-            /// log-sum-exp. All keys of a query are in one span.
+            /// o = the softmax of scores times values, over all keys of every query; `lse[B, queries]`
+            /// receives its log-sum-exp. All keys of a query are in one span.
             attention(
                 attend: &Attend, spans: &Index<Self::Place>, qkv: Qkv<Self>, o: ViewMut<Self>, lse: ViewMut<Self::Wide>,
                 scratch: ViewMut<Self::Wide>
             ) = "attention", Attention => attention::take(attend, spans.words(), &qkv, Rows::Whole(o, lse), scratch);
-            /// Adds blocks of keys to a running softmax: for queries whose keys come one part after the other.
+            /// Adds tiles of keys to a running softmax, for queries whose keys come in several parts.
             attention_block(
                 attend: &Attend, spans: &Index<Self::Place>, qkv: Qkv<Self>, run: Softmax<Self::Wide>, scratch: ViewMut<Self::Wide>
             ) = "attention", Attention => attention::take(attend, spans.words(), &qkv, Rows::Carried(run), scratch);
-            /// o = the running softmax's out / sum; the log-sum-exp goes to its `max`.
+            /// o = the running softmax's out / sum; its log-sum-exp is written to `max`.
             attention_finish(heads: Heads, o: ViewMut<Self>, run: Softmax<Self::Wide>)
                 = "attention finish", Attention => attention::finish(heads, o, run);
             /// delta\[B, queries\] = Σ o·do per head.
             attention_delta(heads: Heads, delta: ViewMut<Self::Wide>, o: View<Self>, d_o: View<Self>)
                 = "attention delta", Attention => attention_backward::delta(heads, delta, o, d_o);
-            /// Adds what these spans give to dq, dk, dv; `saved` is (log-sum-exp, delta), scores are computed again.
+            /// Adds the gradients of these spans to dq, dk, dv; `saved` is (log-sum-exp, delta); scores are
+            /// recomputed.
             attention_backward(
                 attend: &Attend, spans: &Index<Self::Place>, qkv: Qkv<Self>, saved: (View<Self::Wide>, View<Self::Wide>),
                 d_o: View<Self>, dqkv: [ViewMut<Self>; 3], scratch: ViewMut<Self::Wide>
             ) = "attention backward", Attention =>
                 attention_backward::spans(attend, spans.words(), &qkv, saved, d_o, dqkv, scratch);
 
-            /// y = the table's row of each id; zero for ids outside the slice.
+            /// y = the table's row of each id; zero for ids outside the vocabulary shard.
             embed(y: ViewMut<Self>, table: View<Self>, ids: &Index<Self::Place>, slice: Slice)
                 = "embed", EmbeddingAndLoss => loss::embed(y, table, ids.words(), slice);
-            /// Adds each row of dy to its id's row, if that is in the slice.
+            /// Adds each row of dy to its id's row, if that is in the vocabulary shard.
             embed_backward(dtable: ViewMut<Self::Wide>, dy: View<Self>, ids: &Index<Self::Place>, slice: Slice)
                 = "embed backward", EmbeddingAndLoss => loss::embed_backward(dtable, dy, ids.words(), slice);
             /// Per row: the stabiliser of this rank's logits.
             row_stab(m: ViewMut<Self::Wide>, logits: View<Self>)
                 = "loss stab", EmbeddingAndLoss => loss::row_stab(m, logits);
-            /// Per row: Σ exp(logit − m), the target's logit (0 if it lies elsewhere or is ignored) and, where `sums` has
-            /// a third column, Σ logit.
+            /// Per row: Σ exp(logit − m), the target's logit (0 if it is on another rank or ignored) and, if
+            /// `sums` has a third column, Σ logit.
             row_sums(
                 sums: ViewMut<Self::Wide>, logits: View<Self>, m: View<Self::Wide>, targets: &Index<Self::Place>,
                 slice: Slice
             ) = "loss sums", EmbeddingAndLoss => loss::row_sums(sums, logits, m, targets.words(), slice);
-            /// loss = Σ(lse − (1 − ε)·target's logit − ε/V·Σ logit + λ·lse²) / `mean_over`, over the rows whose target is
-            /// not ignored; lse goes to `m`. `sums` has a third column where ε is not 0.
+            /// loss = Σ(lse − (1 − ε)·target's logit − ε/V·Σ logit + λ·lse²) / `mean_over`, over the rows
+            /// whose target is not ignored; lse is written to `m`. `sums` has a third column if ε is not 0.
             cross_entropy(
                 loss: ViewMut<Self>, m: ViewMut<Self>, sums: View<Self>, targets: &Index<Self::Place>, terms: &LossTerms
             ) = "loss", EmbeddingAndLoss => loss::cross_entropy(loss, m, sums, targets.words(), terms);
-            /// logits become (softmax·(1 + 2λ·lse) − (1 − ε)·one-hot − ε/V) / `mean_over`; 0 where the target is ignored.
+            /// logits become (softmax·(1 + 2λ·lse) − (1 − ε)·one-hot − ε/V) / `mean_over`; 0 if the target is
+            /// ignored.
             cross_entropy_backward(
                 logits: ViewMut<Self>, lse: View<Self::Wide>, targets: &Index<Self::Place>, slice: Slice, terms: &LossTerms
             ) = "loss backward", EmbeddingAndLoss =>
                 loss::cross_entropy_backward(logits, lse, targets.words(), slice, terms);
 
-            /// The experts of every row, `router.chosen` each: those with the highest scores, equal ones by number.
-            /// Bias and noise are added to the scores, in this order.
+            /// Chooses `router.chosen` experts for every row: those with the highest scores, ties by lower
+            /// index. Bias and noise are added to the scores, in this order.
             choose(
                 chosen: &mut Index<Self::Place>, logits: View<Self::Wide>, bias: Option<View<Self>>,
                 noise: Option<RouterNoise<Self::Place>>, router: &RouterTerms
             ) = "choose experts", EmbeddingAndLoss => router::choose(chosen.words_mut(), logits, bias, noise, router);
-            /// The gates of the chosen experts, `gates[B, k]`, and each row's log-sum-exp.
+            /// Gates of the chosen experts, `gates[B, k]`, and each row's log-sum-exp.
             gates(
                 gates: ViewMut<Self>, lse: ViewMut<Self>, logits: View<Self>, chosen: &Index<Self::Place>,
                 router: &RouterTerms
             ) = "gates", EmbeddingAndLoss => router::gates(gates, lse, logits, chosen.words(), router);
-            /// loss\[1,1\] = Σ over rows of z·lse² + Σ over experts of P̂ times the weight of row's sequence and expert.
+            /// loss\[1,1\] = Σ over rows of z·lse² + Σ over experts of P̂ times the weight of the row's
+            /// sequence and expert.
             router_loss(
                 loss: ViewMut<Self>, logits: View<Self>, lse: View<Self>, balance: RouterBalance<Self>, sigmoid: bool
             ) = "router loss", EmbeddingAndLoss => router::loss(loss, logits, lse, &balance, sigmoid);
-            /// dlogits of `gates`, and of `router_loss` where there is one.
+            /// dlogits of `gates`, and of `router_loss` if there is a `balance`.
             router_backward(
                 dlogits: ViewMut<Self>, logits: View<Self::Wide>, lse: View<Self::Wide>, dgates: View<Self::Wide>,
                 chosen: &Index<Self::Place>, balance: Option<RouterBalance<Self::Wide>>, router: &RouterTerms
             ) = "router backward", EmbeddingAndLoss =>
                 router::backward(dlogits, logits, lse, (dgates, chosen.words()), balance.as_ref(), router);
-            /// Every row of y times its factor, `by[B, 1]`.
+            /// Multiplies every row of y by its factor, `by[B, 1]`.
             scale_rows(y: ViewMut<Self>, by: View<Self::Wide>)
                 = "scale rows", ElementWise => router::scale_rows(y, by);
 
-            /// loss\[1,1\] = Σ (x − y)² / numbers; x becomes its gradient, 2·(x − y) / numbers. No numbers, no loss.
+            /// loss\[1,1\] = Σ (x − y)² / numbers; x becomes its gradient, 2·(x − y) / numbers. Without
+            /// numbers both are 0.
             mean_square(loss: ViewMut<Self::Wide>, x: ViewMut<Self>, y: View<Self>, numbers: usize)
                 = "mean square", EmbeddingAndLoss => loss::mean_square(loss, x, y, numbers);
 
@@ -156,8 +163,8 @@ macro_rules! every_kernel {
             /// factor\[1,1\] = min(1, limit/√norm2).
             clip_factor(factor: ViewMut<Self>, norm2: View<Self>, limit: f64)
                 = "clip factor", Optimizer => optimizer::clip_factor(factor, norm2, limit);
-            /// w −= lr · factor · g. A narrow w is the rounded value of its master, which moves; without a master it is
-            /// w itself that moves.
+            /// w −= lr · factor · g. With a master, the master is updated and the narrow w is its rounded
+            /// value; without one, w itself is updated.
             sgd(
                 w: ViewMut<Self>, master: Option<ViewMut<Self::Wide>>, g: View<Self::Wide>, factor: View<Self::Wide>, lr: f64
             ) = "sgd", Optimizer => optimizer::sgd(w, master, g, factor, lr);

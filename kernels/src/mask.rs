@@ -1,34 +1,35 @@
-//! Which keys a query sees: by position, by row of a span, by blocks of rows, and how many.
+//! Attention masks: by position, by row of a span, by tiles of rows, and the number of visible pairs.
 use crate::Span;
 use shape::{Shape, Window};
 use std::ops::Range;
 
-/// Which keys of its sequence a query sees.
+/// Mask: the keys of its sequence that a query sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mask {
-    /// All of them: an encoder, or the memory of a cross-attention.
+    /// All keys: an encoder, or the memory of a cross-attention.
     All,
-    /// Those at positions up to its own.
+    /// Keys at positions up to the query's own.
     Causal,
-    /// Of those, the last `size` (its own among them), and the first `sinks` of the sequence. Source: Beltagy et
-    /// al., "Longformer", §3.1, arXiv:2004.05150; Xiao et al., "attention sinks", §3.2, arXiv:2309.17453.
+    /// The last `size` of the causal keys (the query's own among them), and the first `sinks` of them. Source:
+    /// Beltagy et al., "Longformer", §3.1, arXiv:2004.05150; Xiao et al., "attention sinks", §3.2,
+    /// arXiv:2309.17453.
     Window {
-        /// How many positions back, its own counted.
+        /// Number of positions back, the query's own included.
         size: usize,
-        /// How many at the start stay in sight.
+        /// Number of keys at the start that stay visible.
         sinks: usize,
     },
 }
 
 impl Mask {
-    /// That of a model's block.
+    /// Returns the mask of a model's block.
     pub fn of(shape: &Shape, block: usize) -> Self {
         match shape.window {
             Some(Window { size, sinks, from }) if block >= from => Self::Window { size, sinks },
             _ => Self::Causal,
         }
     }
-    /// Whether the query at position `query` sees the key at position `key`.
+    /// True if the query at position `query` sees the key at position `key`.
     #[inline(always)]
     pub fn sees(self, query: usize, key: usize) -> bool {
         match self {
@@ -37,7 +38,7 @@ impl Mask {
             Mask::Window { size, sinks } => key <= query && (query - key < size || key < sinks),
         }
     }
-    /// How many pairs of a span's queries and keys see each other; the work is the same for any span.
+    /// Counts the pairs of a span's queries and keys that see each other, in constant time.
     pub fn pairs(self, span: &Span) -> usize {
         let first_key = span.key.position;
         match self {
@@ -48,7 +49,7 @@ impl Mask {
             }
         }
     }
-    /// The span's keys that its query `i` sees.
+    /// Returns the span's keys that its query `i` sees.
     #[inline(always)]
     pub(crate) fn seen(self, span: &Span, i: usize) -> Seen {
         let end = span.query.position + i + 1;
@@ -61,8 +62,8 @@ impl Mask {
             }
         }
     }
-    /// The span's keys that at least one of these queries sees, in blocks of at most `most`, which begin at multiples
-    /// of `align`: some before them may be none that is seen.
+    /// Returns the span's keys that at least one of these queries sees, in tiles of at most `most` keys,
+    /// which begin at multiples of `align`: a tile may also hold some keys before them that no query sees.
     #[inline(always)]
     pub(crate) fn blocks(
         self,
@@ -77,20 +78,20 @@ impl Mask {
     }
 }
 
-/// Pairs whose key lies at `first_key` or after it, and `back` positions or more before its query.
+/// Counts pairs whose key is at `first_key` or after it, and `back` positions or more before its query.
 fn before(span: &Span, back: usize, first_key: usize) -> usize {
     let Span { query, key } = *span;
     let most = (key.position + key.len).saturating_sub(first_key) as i128;
-    // Query i has min(first + i, most) of them, and none where that is negative.
+    // Query i has min(first + i, most) such keys, and none if that is negative.
     let first = query.position as i128 + 1 - back as i128 - first_key as i128;
     let sum_below = |end: i128| {
-        let rising = end.clamp(0, most + 1); // 0 + 1 + … + most, from there on most each
+        let rising = end.clamp(0, most + 1); // 0 + 1 + … + most, then most each
         rising * (rising - 1) / 2 + (end - rising).max(0) * most
     };
     (sum_below(first + query.len as i128) - sum_below(first)) as usize
 }
 
-/// Rows of keys in sight: `..sinks` and `from..to`; a gap lies between them if `sinks` is not 0.
+/// Rows of visible keys: `..sinks` and `from..to`; a gap lies between them if `sinks` is not 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     sinks: usize,
@@ -99,23 +100,23 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Without sinks where these touch the rest.
+    /// Merges the sinks with the other keys if they touch.
     #[inline(always)]
     fn joined(self) -> Self {
         if self.from <= self.sinks { Self { sinks: 0, from: 0, to: self.to } } else { self }
     }
-    /// The same in a block of keys, counted from its start.
+    /// Returns the same rows in a tile of keys, counted from its start.
     #[inline(always)]
     pub(crate) fn within(self, block: &Range<usize>) -> Self {
         let row = |at: usize| at.clamp(block.start, block.end) - block.start;
         Self { sinks: row(self.sinks), from: row(self.from), to: row(self.to) }
     }
-    /// Whether none is in sight.
+    /// True if no key is visible.
     #[inline(always)]
     pub(crate) fn is_empty(self) -> bool {
         self.sinks == 0 && self.from >= self.to
     }
-    /// Overwrites what is not in sight.
+    /// Overwrites the entries of hidden keys.
     #[inline(always)]
     pub(crate) fn hide<S: Copy>(self, row: &mut [S], hidden: S) {
         row[self.sinks..self.from].fill(hidden);
@@ -174,7 +175,8 @@ mod tests {
         assert_eq!(window.pairs(&span), (len - 1) * (len / 2));
     }
 
-    /// Kills: a bound that is off by one, positions taken for rows, sinks hidden with what lies before the window.
+    /// Kills: a bound that is off by one, positions taken for rows, sinks hidden with what lies before the
+    /// window.
     #[test]
     fn what_is_not_hidden_is_what_is_seen() {
         for (mask, span) in cases() {
@@ -193,8 +195,8 @@ mod tests {
         }
     }
 
-    /// Kills: keys lost or taken twice, and keys visited that no query sees (but for those that an alignment takes
-    /// along): a window's speed.
+    /// Kills: keys lost or taken twice, and keys visited that no query sees (but for those that an alignment
+    /// takes along): a window's speed.
     #[test]
     fn blocks_hold_what_is_seen_once_and_nothing_else() {
         for (mask, span) in cases() {

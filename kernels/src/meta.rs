@@ -1,4 +1,4 @@
-//! The device without numbers: the same program, run for its shapes, gives its price.
+//! The meta device: the same program, run for its shapes only, gives its price.
 use crate::every_kernel;
 use crate::{
     Activation, AdamW, Attend, Heads, Kernels, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms,
@@ -6,16 +6,16 @@ use crate::{
 };
 use tensor::{Category, Device, Dropout, Index, Nowhere, On, Scalar, Scratch, Tensor, View, ViewMut};
 
-/// Prices a program that would run on numbers of the kind `S`: its bytes, without its values.
+/// Prices a program that would run on dtype `S`: its bytes, without its values.
 pub type Meta<S> = On<Nowhere, S>;
 
-/// In the place of a device `D`: numbers as large as its, and kernels with as much scratch. One type for the same numbers on all
-/// devices, so that what is priced is compiled once for them.
+/// Returns a meta device that stands for a device `D`: elements of the same size, and kernels with the same
+/// scratch. The type is one for a dtype on all devices, so that priced code is compiled once for them.
 pub fn meta_of<D: Kernels>() -> Meta<D::Elem> {
     Meta::on(&Nowhere::with(scratch_of::<D>())).clone()
 }
 
-/// Scratch that the kernels of a device ask for.
+/// Scratch sizes that the kernels of a device need.
 pub(crate) fn scratch_of<D: Kernels>() -> Scratch {
     let attention = |[queries, keys, dim]: [usize; 3], longest| {
         D::attention_scratch(Heads { queries, keys, dim }, longest)
@@ -28,7 +28,7 @@ macro_rules! compute_nothing {
         impl<S: Scalar> Kernels for Meta<S> {
             type Wide = Meta<S::Wide>;
             type Packed = Tensor<Self>;
-            const TOGETHER: usize = usize::MAX; // without numbers nothing is gained by parts, of which there may be 2^46
+            const TOGETHER: usize = usize::MAX; // without values parts gain nothing, and there may be 2^46
             fn pack(&self, b: View<Self>) -> Tensor<Self> {
                 Tensor::empty(self, Category::Buffers, 1, (self.scratch().packed)(b.rows(), b.cols()))
             }

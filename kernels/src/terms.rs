@@ -1,9 +1,9 @@
-//! What kernels are told beside matrices: heads, tokens, constants.
+//! Arguments of kernels other than matrices: heads, tokens, constants.
 use crate::Mask;
 use shape::Heads;
 use tensor::{Device, Dropout, Index, Noise, Place, View, ViewMut};
 
-/// Whether a kernel replaces what it writes to or adds to it.
+/// Mode of a kernel: replace the values that it writes to, or add to them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Write {
     /// y = …
@@ -12,102 +12,102 @@ pub enum Write {
     Add,
 }
 
-/// What an attention computes, whatever its numbers.
+/// Settings of an attention, for any dtype.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attend {
-    /// The heads at hand: this rank's.
+    /// Heads of this rank.
     pub heads: Heads,
-    /// Which of the model's query heads is the first of them.
+    /// Index in the model of this rank's first query head.
     pub first: usize,
-    /// Which keys a query sees.
+    /// Keys that a query sees.
     pub mask: Mask,
     /// Dropout of the probabilities, after the softmax.
     pub dropout: Option<Dropout>,
 }
 
-/// A loss: cross-entropy and its additions.
+/// Cross-entropy loss and its additions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossTerms {
-    /// How many targets of the step count: what the loss is a mean over.
+    /// Number of targets of the step that are not ignored: the loss is the mean over them.
     pub mean_over: usize,
     /// ε: a target is `1 − ε` of itself and ε of all ids alike. Source: Szegedy et al., §7, arXiv:1512.00567.
     pub smoothing: f64,
     /// λ: λ·lse² is added. Source: Chowdhery et al., "`PaLM`", §5, arXiv:2204.02311.
     pub z: f64,
-    /// How many ids there are, on all ranks together.
+    /// Vocabulary size, over all ranks.
     pub vocabulary: usize,
 }
 
-/// How a router scores experts, chooses, and weighs.
+/// Settings of a router: its scores, its choice and its gates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RouterTerms {
-    /// How many experts a row is handed to.
+    /// Number of experts per row.
     pub chosen: usize,
-    /// Whether a score is the logit's sigmoid, not the softmax over all experts.
+    /// True if a score is the logit's sigmoid, false if it is the softmax over all experts.
     pub sigmoid: bool,
-    /// Whether gates are divided by their sum.
+    /// True if gates are divided by their sum.
     pub normalize: bool,
-    /// What gates are multiplied by, after that.
+    /// Factor of the gates, after that division.
     pub scale: f64,
-    /// How many groups of consecutive experts there are, and from how many of them a row chooses.
+    /// Number of groups of consecutive experts, and number of groups that a row chooses from.
     pub groups: Option<[usize; 2]>,
 }
 
-/// What is added to the scores by which rows choose experts.
+/// Noise that is added to the scores by which rows choose experts.
 pub struct RouterNoise<'a, P: Place> {
-    /// The noise; an expert is a feature.
+    /// The noise; its feature is the expert.
     pub noise: Noise,
-    /// The sequences' tokens.
+    /// Tokens of the sequences.
     pub tokens: &'a Index<P>,
-    /// Which of these is the first row.
+    /// Index in `tokens` of the first row's token.
     pub first: usize,
 }
 
-/// What a router's loss weighs the scores of rows with.
+/// Weights of the scores in a router's loss.
 pub struct RouterBalance<'a, D: Device> {
-    /// `[sequences, experts]`.
+    /// Weights `[sequences, experts]`.
     pub weights: View<'a, D>,
-    /// The sequences' tokens.
+    /// Tokens of the sequences.
     pub tokens: &'a Index<D::Place>,
-    /// Which of these is the first row.
+    /// Index in `tokens` of the first row's token.
     pub first: usize,
-    /// `[1, 1]`: what each row's squared log-sum-exp is weighed with.
+    /// Weight `[1, 1]` of each row's squared log-sum-exp.
     pub z: View<'a, D>,
 }
 
-/// One sequence's queries and the keys they may see: which rows, and where in the sequence these stand.
+/// Queries of one sequence and the keys that they may see: their rows, and their positions in the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The queries' rows.
+    /// Rows of the queries.
     pub query: Segment,
-    /// The keys' and values' rows.
+    /// Rows of the keys and values.
     pub key: Segment,
 }
 
 /// Consecutive tokens of one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// The row of the first.
+    /// Row of the first token.
     pub row: usize,
-    /// How many.
+    /// Number of tokens.
     pub len: usize,
-    /// The first one's position in its sequence.
+    /// Position of the first token in its sequence.
     pub position: usize,
-    /// Which sequence of the step: what dropout tells sequences apart by.
+    /// Number of the sequence in the step, by which dropout distinguishes sequences.
     pub sequence: usize,
 }
 
-/// A rank's rows of a table that is split by rows.
+/// A rank's rows of a table that is split by rows, such as a vocabulary shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// The first of them in the whole table.
+    /// Index of the first row in the whole table.
     pub first: usize,
-    /// How many.
+    /// Number of rows.
     pub len: usize,
 }
 
 impl Slice {
-    /// Where a row of the whole table lies in this slice.
+    /// Returns the index in this shard of a row of the whole table.
     #[inline(always)]
     pub fn local(self, id: u32) -> Option<usize> {
         (id as usize).checked_sub(self.first).filter(|&i| i < self.len)
@@ -124,8 +124,8 @@ pub struct Qkv<'a, D: Device> {
     pub v: View<'a, D>,
 }
 
-/// A softmax that is still running: `out[B, queries·dim]` not yet divided by `sum[B, queries]`, both stabilised
-/// by `max[B, queries]`. A row that saw no key yet has `max` −∞ and `sum` 0.
+/// A running softmax: `out[B, queries·dim]` is not yet divided by `sum[B, queries]`; both are stabilised by
+/// `max[B, queries]`. A row that has seen no key yet has `max` −∞ and `sum` 0.
 pub struct Softmax<'a, D: Device> {
     /// Σ e^(s − max)·v.
     pub out: ViewMut<'a, D>,
@@ -149,6 +149,6 @@ pub struct AdamW {
     pub eps: f64,
     /// Weight decay, times the learning rate.
     pub decay: f64,
-    /// Which step this is, from 1.
+    /// Number of this step, from 1.
     pub step: usize,
 }

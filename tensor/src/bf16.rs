@@ -1,8 +1,8 @@
-//! bf16: the upper half of an `f32`. It has that number's range and 8 bits of precision, so memory holds twice as many.
+//! bf16: the upper half of an `f32`, with the same range, 8 bits of precision and half the memory.
 //!
-//! It is a number to keep, not to compute with: arithmetic and functions are those of `f32`, each result rounded to the
-//! nearest, of two as near to the even one. Sums of many terms belong into [`Scalar::Wide`]. Source: Kalamkar et al., "A
-//! study of BFLOAT16 for deep learning training", arXiv:1905.12322.
+//! The dtype is for storage, not for arithmetic: operators and functions compute in `f32` and round each
+//! result to the nearest bf16, ties to even. Sums of many terms belong into [`Scalar::Wide`]. Source:
+//! Kalamkar et al., "A study of BFLOAT16 for deep learning training", arXiv:1905.12322.
 use crate::safetensors::rounding;
 use crate::scalar::operators;
 use crate::{Real, Rope, Scalar};
@@ -10,28 +10,28 @@ use bytemuck::{Pod, Zeroable};
 use std::cmp::Ordering;
 use std::fmt;
 
-/// A float of 16 bits: a sign, 8 bits of exponent, 7 of mantissa. Comparisons are those of floats.
+/// A float of 16 bits: a sign, 8 bits of exponent, 7 of mantissa. Compares as floats do.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct Bf16(u16);
 
 impl Bf16 {
-    /// The number that these bits mean.
+    /// Returns the value of these bits.
     #[inline(always)]
     pub const fn from_bits(bits: u16) -> Self {
         Self(bits)
     }
-    /// Sign, exponent and mantissa.
+    /// Returns the bits: sign, exponent and mantissa.
     #[inline(always)]
     pub const fn to_bits(self) -> u16 {
         self.0
     }
-    /// A result of one of `f32`'s functions.
+    /// Applies a function of `f32` and rounds its result.
     #[inline(always)]
     fn by(self, f: impl Fn(f32) -> f32) -> Self {
         Self::narrow(f(self.widen()))
     }
-    /// A result of one of `f32`'s functions of two numbers.
+    /// Applies a function of two `f32` and rounds its result.
     #[inline(always)]
     fn of(self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
         Self::narrow(f(self.widen(), other.widen()))
@@ -68,13 +68,13 @@ impl From<Bf16> for f32 {
     }
 }
 impl From<f32> for Bf16 {
-    /// Rounded once, without branches, so that loops over it vectorise.
+    /// Rounds once, without branches, so that loops over it vectorise.
     #[inline(always)]
     fn from(wide: f32) -> Self {
         let bits = wide.to_bits();
-        let even = bits >> 16 & 1; // half a step less than this carries
+        let even = bits >> 16 & 1; // the lowest bit kept: ties round up if it is 1
         let rounded = bits.wrapping_add(0x7FFF + even) >> 16;
-        let nan = bits >> 16 | 0x40; // quiet: what made it one may lie in the lower half
+        let nan = bits >> 16 | 0x40; // a quiet NaN: the bits that made it NaN may all lie in the lower half
         Self(if wide.is_nan() { nan } else { rounded } as u16)
     }
 }
@@ -95,11 +95,11 @@ impl Scalar for Bf16 {
     const ONE: Self = Self(0x3F80);
     const NEG_INF: Self = Self(0xFF80);
     type Wide = f32;
-    /// Rounded once: by way of 32 bits, what lies beside the middle of two would first be rounded onto it.
+    /// Rounds once: rounding to 32 bits first would move a value beside a midpoint onto the midpoint.
     fn from_f64(x: f64) -> Self {
         Self(rounding::bits::<8>(x))
     }
-    /// Of the wide number, rounded once.
+    /// Computes the power of the wide value and rounds once.
     fn pow(self, n: usize) -> Self {
         self.by(|x| Scalar::pow(x, n))
     }
@@ -120,7 +120,7 @@ impl Scalar for Bf16 {
     fn lse(m: Self, l: Self) -> Self {
         m.of(l, f32::lse)
     }
-    /// Of the count itself, which a narrow number may not have.
+    /// Computes from the count itself, which bf16 may be unable to represent.
     fn inv_sqrt(n: usize) -> Self {
         Self::narrow(f32::inv_sqrt(n))
     }
@@ -136,7 +136,7 @@ impl Scalar for Bf16 {
     fn adam_scale(v: Self, eps: f64) -> Self {
         v.by(|v| f32::adam_scale(v, eps))
     }
-    /// What `f32` draws with this key, rounded.
+    /// Rounds the value that `f32` draws with this key.
     fn sample(key: u64, std: f64) -> Self {
         Self::narrow(f32::sample(key, std))
     }
@@ -166,7 +166,8 @@ mod tests {
             assert_eq!((back.0, back.widen().is_nan()), (x.0 | quiet, quiet > 0), "{:#x}", x.0);
             assert_eq!(Bf16::from_f64(x.to_f64()) == x, quiet == 0);
         }
-        assert!(Bf16::narrow(f32::from_bits(0x7F80_0001)).widen().is_nan()); // its lower half alone makes it NaN
+        // only its lower half makes it NaN
+        assert!(Bf16::narrow(f32::from_bits(0x7F80_0001)).widen().is_nan());
         assert!(Bf16::narrow(f32::from_bits(u32::MAX)).widen().is_nan()); // rounding would carry out of it
     }
 
@@ -180,8 +181,8 @@ mod tests {
         if below < above || (below == above && low.0 % 2 == 0) { low } else { high }
     }
 
-    /// Every number, the middle to the next one, what lies beside both, and drawn ones. Kills: rounding towards zero, ties
-    /// away from zero, an overflow that stays finite.
+    /// Every value, the midpoint to the next one, the values beside both, and drawn ones. Kills: rounding
+    /// towards zero, ties away from zero, an overflow that stays finite.
     #[test]
     fn rounding_equals_the_slow_definition() {
         let beside = [0, 1, 2, 0x7FFE, 0x7FFF, 0x8000, 0x8001, 0xFFFE, 0xFFFF];

@@ -1,22 +1,23 @@
-//! Counts that 64 bits hold: sizes, bytes and operations are multiplied and added here, so that none ever wraps.
+//! Checked arithmetic on counts: products and sums of sizes, bytes and operations never wrap.
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// A count that 64 bits do not hold. Whoever counts unwinds with it, up to [`Uncountable::caught`] or a rank's end.
+/// A count that overflows 64 bits. The code that counts unwinds with this value, up to
+/// [`Uncountable::caught`] or to the end of the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} are 2^64 or more, too many to count")]
 pub struct Uncountable(&'static str);
 
 impl Uncountable {
-    /// What `work` gives, unless it counts further than 64 bits reach.
+    /// Runs `work` and returns its result, unless one of its counts overflows.
     ///
     /// # Errors
-    /// Naming what could not be counted.
+    /// Names the count that overflowed.
     pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Self> {
         caught(work)
     }
 }
 
-/// What `work` gives, unless it unwinds with an `E`; any other panic goes on.
+/// Runs `work` and returns its result, or the `E` that it unwinds with; any other panic continues.
 pub(crate) fn caught<T, E: 'static>(work: impl FnOnce() -> T) -> Result<T, E> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| match payload.downcast() {
         Ok(expected) => *expected,
@@ -24,16 +25,16 @@ pub(crate) fn caught<T, E: 'static>(work: impl FnOnce() -> T) -> Result<T, E> {
     })
 }
 
-/// The product of sizes. `what` is counted, in the plural: "the bytes of a matrix".
+/// Product of sizes. `what` names the counted things in the plural: "the bytes of a matrix".
 ///
 /// # Panics
-/// With [`Uncountable`], and without a word on standard error, if 64 bits do not hold it.
+/// With [`Uncountable`], without a message on standard error, if the product overflows 64 bits.
 #[inline]
 pub fn product(what: &'static str, factors: &[usize]) -> usize {
     counted(what, factors.iter().try_fold(1usize, |product, factor| product.checked_mul(*factor)))
 }
 
-/// The sum of sizes.
+/// Sum of sizes.
 ///
 /// # Panics
 /// As [`product`].

@@ -1,10 +1,10 @@
-//! The host as a place, and numbers on it: one rank's share, with a memory pool, a meter and a profile.
+//! The host as a place, and dtypes on it: one rank's part, with a memory pool, a meter and a profile.
 use crate::{Bytes, Meter, On, Place, Pool, Profile, Scalar, Strided, View, ViewMut};
 use bytemuck::AnyBitPattern;
 use std::sync::Arc;
 
-/// One rank's share of the host. Freed memory is kept for reuse: of small pieces all, of large ones what keeps the pool near
-/// the most that the rank ever held.
+/// One rank's part of the host. Freed memory is kept for reuse: small pieces always, large ones as long as
+/// the pool stays near the rank's peak.
 #[derive(Clone, Default)]
 pub struct Host(Arc<Rank>);
 
@@ -23,7 +23,7 @@ unsafe impl Send for HostPtr {}
 // SAFETY: as above.
 unsafe impl Sync for HostPtr {}
 impl HostPtr {
-    /// The raw address. It is valid while the view that gave it is.
+    /// Raw address, valid as long as the view that returned it.
     #[inline(always)]
     pub fn raw<S>(self) -> *mut S {
         self.0.cast()
@@ -66,24 +66,24 @@ fn fits<S>(buffer: &Bytes, len: usize) {
     const { assert!(size_of::<S>() > 0 && align_of::<S>() <= 64) };
     assert!(len <= buffer.len() / size_of::<S>(), "{len} numbers in {} bytes", buffer.len());
 }
-/// The first `len` numbers of a piece of memory.
+/// Returns the first `len` elements of a piece of memory.
 pub(crate) fn slice<S: AnyBitPattern>(buffer: &Bytes, len: usize) -> &[S] {
     fits::<S>(buffer, len);
-    // SAFETY: inside initialised memory that is aligned for any number; whatever bytes lie there are one.
+    // SAFETY: inside initialised memory that is aligned for any dtype; every bit pattern is a valid element.
     unsafe { std::slice::from_raw_parts(buffer.at().cast(), len) }
 }
-/// The first `len` numbers of a piece of memory, to write.
+/// Returns the first `len` elements of a piece of memory, to write.
 pub(crate) fn slice_mut<S: AnyBitPattern>(buffer: &mut Bytes, len: usize) -> &mut [S] {
     fits::<S>(buffer, len);
     // SAFETY: as above, borrowed mutably.
     unsafe { std::slice::from_raw_parts_mut(buffer.at().cast(), len) }
 }
 
-/// Numbers of one kind on the host.
+/// Device of one dtype on the host.
 pub type Cpu<S> = On<Host, S>;
 
 impl<S: Scalar, B> Strided<Cpu<S>, B> {
-    /// Where the window begins.
+    /// Address of the window's first element.
     #[inline(always)]
     pub fn raw(&self) -> *mut S {
         self.ptr().raw()
@@ -91,17 +91,17 @@ impl<S: Scalar, B> Strided<Cpu<S>, B> {
 }
 
 impl<'a, S: Scalar> View<'a, Cpu<S>> {
-    /// One row.
+    /// Returns one row.
     ///
     /// # Panics
-    /// If there is no such row, or its numbers do not lie together.
+    /// If there is no such row, or its elements are not contiguous.
     #[inline(always)]
     pub fn row(&self, i: usize) -> &'a [S] {
         assert!(i < self.rows() && self.col_stride() == 1);
         // SAFETY: inside the window, whose constructor borrowed the tensor.
         unsafe { std::slice::from_raw_parts(self.raw().add(i * self.row_stride()), self.cols()) }
     }
-    /// One number.
+    /// Returns one element.
     #[inline(always)]
     pub fn at(&self, i: usize, j: usize) -> S {
         assert!(i < self.rows() && j < self.cols());
@@ -111,24 +111,24 @@ impl<'a, S: Scalar> View<'a, Cpu<S>> {
 }
 
 impl<S: Scalar> ViewMut<'_, Cpu<S>> {
-    /// One row, to write.
+    /// Returns one row, to write.
     ///
     /// # Panics
-    /// If there is no such row, or its numbers do not lie together.
+    /// If there is no such row, or its elements are not contiguous.
     #[inline(always)]
     pub fn row(&mut self, i: usize) -> &mut [S] {
         assert!(i < self.rows() && self.col_stride() == 1);
         // SAFETY: inside the window, borrowed mutably; disjoint windows come only from `split_cols`.
         unsafe { std::slice::from_raw_parts_mut(self.raw().add(i * self.row_stride()), self.cols()) }
     }
-    /// Sets one number.
+    /// Sets one element.
     #[inline(always)]
     pub fn set(&mut self, i: usize, j: usize, x: S) {
         assert!(i < self.rows() && j < self.cols());
         // SAFETY: inside the window, borrowed mutably.
         unsafe { self.raw().add(i * self.row_stride() + j * self.col_stride()).write(x) }
     }
-    /// The whole window as one slice.
+    /// Returns the whole window as one slice.
     pub fn flat(&mut self) -> &mut [S] {
         assert!(self.is_contiguous());
         // SAFETY: as above.

@@ -1,39 +1,40 @@
-//! A place and a kind of number.
+//! A place and a dtype.
 use crate::{Meter, Place, Profile, Scalar};
 use bytemuck::TransparentWrapper;
 use std::marker::PhantomData;
 
-/// A place and a kind of number. It holds nothing but the place, so that devices of different numbers on one place share
-/// its memory, meter and profile.
+/// A place and a dtype. A device holds only its place, so devices of different dtypes on one place share its
+/// memory, meter and profile.
 pub trait Device: Clone + Send + Sync + 'static {
-    /// Where memory lies.
+    /// Place of the memory.
     type Place: Place;
-    /// The kind of number. Where there is no memory it only says how many bytes one takes.
+    /// Dtype of the elements. On the meta device it only determines how many bytes an element takes.
     type Elem: Scalar;
 
-    /// This kind of number on a place.
+    /// Returns the device of this dtype on a place.
     fn on(place: &Self::Place) -> &Self;
-    /// Where memory lies.
+    /// Returns the place.
     fn place(&self) -> &Self::Place;
-    /// What this rank holds and computes.
+    /// Meter of the memory that this rank holds and of the work that it does.
     fn meter(&self) -> &Meter {
         self.place().meter()
     }
-    /// Where its time goes; none where nothing is computed.
+    /// Profile of this rank's time; `None` on devices that compute nothing.
     #[inline]
     fn profile(&self) -> Option<&Profile> {
         self.place().profile()
     }
 }
 
-/// A place and numbers of the kind `T` on it: on the host ([`Cpu`](crate::Cpu)), or nowhere.
+/// Place `P` with elements of dtype `T`: on the host ([`Cpu`](crate::Cpu)) or on the meta device, for
+/// example.
 #[derive(Clone, TransparentWrapper)]
 #[repr(transparent)]
 #[transparent(P)]
 pub struct On<P, T>(P, PhantomData<T>);
 
 impl<P: Default, T> Default for On<P, T> {
-    /// A rank's share of its own.
+    /// Creates a device on a new place.
     fn default() -> Self {
         Self(P::default(), PhantomData)
     }
@@ -52,12 +53,12 @@ impl<P: Place, S: Scalar> Device for On<P, S> {
     }
 }
 
-/// A piece of a device's memory.
+/// Piece of a device's memory.
 pub type Buffer<D> = <<D as Device>::Place as Place>::Buffer;
-/// An address on a device.
+/// Address on a device.
 pub type Ptr<D> = <<D as Device>::Place as Place>::Ptr;
 
-/// An address so many of the device's numbers further on.
+/// Address `elements` of the device's elements further on.
 #[inline(always)]
 pub(crate) fn offset<D: Device>(ptr: Ptr<D>, elements: usize) -> Ptr<D> {
     D::Place::offset(ptr, elements.wrapping_mul(size_of::<D::Elem>()))

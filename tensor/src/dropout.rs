@@ -1,16 +1,16 @@
-//! Which elements dropout takes away: a hash of what an element *is* (step, place in the model, sequence, position,
-//! feature), never of where it lies. So a mask is the same on every replica and consistent over all shards, and
-//! needs no memory: backward asks again.
+//! Dropout: a hash of what an element *is* (step, place in the model, sequence, position, feature), not of
+//! its place in memory, decides whether the element is dropped. So a mask is the same on every replica and
+//! consistent over all shards, and needs no memory: backward computes it again.
 //!
 //! Source: Srivastava et al., "Dropout", JMLR 15 (2014); scaled while training ("inverted").
 use crate::{Scalar, mix};
 
-/// A hash of a place in the model, in one step.
+/// Hashes a place in the model, in one step.
 pub(crate) fn salt(seed: u64, step: usize, site: &str) -> u64 {
     site.bytes().fold(mix(mix(seed) ^ step as u64), |hash, byte| mix(hash ^ u64::from(byte)))
 }
 
-/// A hash of an element there.
+/// Hashes an element at this place.
 #[inline]
 pub(crate) fn element(salt: u64, sequence: usize, position: usize, feature: u64) -> u64 {
     mix(mix(salt ^ mix((sequence as u64) << 32 | position as u64)) ^ feature)
@@ -24,32 +24,32 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// Takes away this share of the elements (`0 ≤ rate < 1`) at the place `site`, such as `blocks.0.mlp`.
+    /// Drops this fraction of the elements (`0 ≤ rate < 1`) at the place `site`, such as `blocks.0.mlp`.
     ///
     /// # Panics
-    /// If the rate is outside.
+    /// If the rate is out of range.
     #[must_use]
     pub fn new(rate: f64, seed: u64, step: usize, site: &str) -> Self {
         assert!((0.0..1.0).contains(&rate), "a dropout rate of {rate}; it must be 0 or more and below 1");
         Self { rate, salt: salt(seed, step, site) }
     }
-    /// Whether this element stays. For attention's probabilities, `feature` is [`Dropout::pair`].
+    /// True if this element is kept. For attention's probabilities, `feature` is [`Dropout::pair`].
     #[inline]
     pub fn keeps(&self, sequence: usize, position: usize, feature: u64) -> bool {
         (element(self.salt, sequence, position, feature) >> 11) as f64 >= self.rate * (1u64 << 53) as f64
     }
-    /// What a kernel elsewhere asks the same with: the salt, and the least that an element's hash without its last 11 bits
-    /// is if the element stays.
+    /// Returns the salt and the threshold for kernels on other devices: an element is kept if its hash
+    /// without its last 11 bits is at least the threshold.
     #[must_use]
     pub fn terms(&self) -> [u64; 2] {
         [self.salt, (self.rate * (1u64 << 53) as f64).ceil() as u64]
     }
-    /// The feature number of a probability: its query head of the whole model, and its key's position.
+    /// Feature number of a probability: its query head in the whole model, and its key's position.
     #[inline]
     pub fn pair(head: usize, key: usize) -> u64 {
         (head as u64) << 32 | key as u64
     }
-    /// What elements that stay are multiplied by: 1/(1 − rate).
+    /// Factor of the elements that are kept: 1/(1 − rate).
     pub fn scale<S: Scalar>(&self) -> S {
         (S::ONE - S::from_f64(self.rate)).inv()
     }
@@ -80,8 +80,8 @@ mod tests {
         assert_ne!(Dropout::pair(1, 2), Dropout::pair(2, 1));
     }
 
-    /// Masks computed outside of the project, also beyond what 16 bits count. Kills: another hash, with which a seed would
-    /// drop others; coordinates that run into each other.
+    /// Masks computed outside of the project, also beyond what 16 bits count. Kills: another hash, with which
+    /// a seed would drop others; coordinates that run into each other.
     #[test]
     fn a_seed_takes_away_what_it_always_took() {
         let dropout = Dropout::new(0.5, 3, 2, "blocks.0.mlp");
@@ -107,7 +107,8 @@ mod tests {
         assert_eq!(mask(0, 0, |head| Dropout::pair(head, 70_000 + head)), 0xacaa_c061_1a90_6c4f);
     }
 
-    /// Rates that 53 bits have, and others. Kills: a bound that is rounded down, another hash than `keeps` has.
+    /// Rates that 53 bits have, and others. Kills: a bound that is rounded down, another hash than `keeps`
+    /// has.
     #[test]
     fn the_terms_keep_what_is_kept() {
         for rate in [0.0, 0.5, 0.1, 1e-17, 1.0 - f64::EPSILON / 2.0] {

@@ -1,4 +1,4 @@
-//! Dual numbers `a + b·ε`, ε² = 0: run a forward on them and the second part is its exact derivative.
+//! Dual numbers `a + b·ε`, ε² = 0: a forward pass on them computes its exact derivative in the second part.
 //!
 //! Over the field this checks hand-written gradients without tolerance: for any tangent Ẋ,
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ holds exactly when dX is the gradient. Source: Wengert, "A simple automatic derivative
@@ -13,16 +13,16 @@ use std::cmp::Ordering;
 pub struct Dual<S> {
     /// The value.
     pub value: S,
-    /// Its derivative in the direction that the inputs' tangents give.
+    /// Derivative in the direction of the inputs' tangents.
     pub tangent: S,
 }
 
 impl<S: Scalar> Dual<S> {
-    /// A value that moves.
+    /// Creates a value with a tangent.
     pub fn new(value: S, tangent: S) -> Self {
         Self { value, tangent }
     }
-    /// A value that does not move.
+    /// Creates a value with a zero tangent.
     pub fn constant(value: S) -> Self {
         Self { value, tangent: S::ZERO }
     }
@@ -48,11 +48,11 @@ impl<S: Scalar> Scalar for Dual<S> {
         let i = self.value.inv();
         Self::new(i, -(self.tangent * i * i))
     }
-    /// That of the values: a choice does not move.
+    /// Orders by value: a choice has no derivative.
     fn order(self, other: Self) -> Ordering {
         self.value.order(other.value)
     }
-    /// The stabiliser cancels, so it need not move.
+    /// Returns a constant: the stabiliser cancels, so it needs no tangent.
     fn stab(a: Self, b: Self) -> Self {
         Self::constant(S::stab(a.value, b.value))
     }
@@ -74,7 +74,7 @@ impl<S: Scalar> Scalar for Dual<S> {
         let y = self.value.normal_pdf();
         Self::new(y, -(self.value * y * self.tangent)) // φ' = −x·φ
     }
-    /// Constant but at one point.
+    /// Returns a constant: the derivative is 0 except at one point.
     fn step(self) -> Self {
         Self::constant(self.value.step())
     }
@@ -89,15 +89,15 @@ impl<S: Scalar> Scalar for Dual<S> {
         let (cos, sin) = S::rotary(position, i, d, rope);
         (Self::constant(cos), Self::constant(sin))
     }
-    /// Constant: no gradient flows through an optimizer's step.
+    /// Returns a constant: no gradient flows through an optimizer's step.
     fn clip_factor(norm2: Self, limit: f64) -> Self {
         Self::constant(S::clip_factor(norm2.value, limit))
     }
-    /// Constant: no gradient flows through an optimizer's step.
+    /// Returns a constant: no gradient flows through an optimizer's step.
     fn adam_scale(v: Self, eps: f64) -> Self {
         Self::constant(S::adam_scale(v.value, eps))
     }
-    /// A draw with a drawn tangent: a random direction.
+    /// Draws a value and a tangent: a random direction.
     fn sample(key: u64, std: f64) -> Self {
         Self::new(S::sample(key, std), S::sample(mix(key ^ 0x4d), std))
     }

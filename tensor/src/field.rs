@@ -1,9 +1,9 @@
-//! The prime fields of 2^61 − 1 and of smaller Mersenne primes: sums are associative, so split and unsplit runs agree
-//! bit for bit.
+//! Prime fields of 2^61 − 1 and of smaller Mersenne primes: sums are associative, so sharded and unsharded
+//! runs agree bit for bit.
 //!
-//! Functions that are not ring operations are keyed hashes ([`crate::Key`]) of a fully reduced value. Applied to
-//! a partial sum they give something else, which is how the proof sees it. Proofs run in [`F61`]. In a small field
-//! the very same code errs often enough to be counted: so the bound is measured.
+//! Functions other than ring operations are keyed hashes ([`crate::Key`]) of a fully reduced value. Applied
+//! to a partial sum, such a function gives another value, which the proof detects. Proofs run in [`F61`]. In
+//! a small field the same code errs often enough for its errors to be counted, which measures the bound.
 #[cfg(test)]
 mod tests;
 
@@ -15,11 +15,12 @@ use std::fmt;
 
 /// An element of the field of the prime 2^BITS − 1. Canonical: `0 ≤ x < p`; one value outside is the sentinel
 /// `NEG_INF`.
-/// Any bits are one: arithmetic on a count beyond the prime is no element, and nothing worse.
+/// Every bit pattern is a valid value: arithmetic on a word of p or more only gives a result that is no
+/// element.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, AnyBitPattern)]
 pub struct Field<const BITS: u32>(u64);
 
-/// The field that proofs run in, of 2^61 − 1.
+/// The field of proofs, of 2^61 − 1.
 pub type F61 = Field<61>;
 
 impl<const BITS: u32> Field<BITS> {
@@ -28,10 +29,10 @@ impl<const BITS: u32> Field<BITS> {
         assert!(matches!(BITS, 7 | 13 | 17 | 19 | 31 | 61), "2^BITS − 1 is no prime of 7 to 61 bits");
         (1 << BITS) - 1
     };
-    /// What the stabiliser adds, so that it cannot be taken for a sum.
+    /// Constant that the stabiliser adds, so that it differs from a sum.
     const STAB: Self = Self::new(0x0123_4567_89ab_cdef);
 
-    /// Of a few `p` at most: 2^BITS is 1.
+    /// Reduces a word of a few `p` at most, since 2^BITS ≡ 1.
     #[inline(always)]
     const fn reduce(x: u64) -> Self {
         let y = (x & Self::P).wrapping_add(x >> BITS);
@@ -48,12 +49,13 @@ impl<const BITS: u32> Field<BITS> {
     pub fn canonical(self) -> u64 {
         self.0
     }
-    /// The element with this canonical representative; any other word is found where arithmetic is, in debug builds.
+    /// Returns the element with this canonical representative. Debug builds detect any other word when it is
+    /// used in arithmetic.
     #[inline(always)]
     pub fn from_canonical(x: u64) -> Self {
         Self(x)
     }
-    /// The element of a 128-bit sum of products.
+    /// Reduces a 128-bit sum of products.
     #[inline(always)]
     pub const fn from_wide(x: u128) -> Self {
         let (mut digits, mut shift) = (0, 0);
@@ -63,23 +65,24 @@ impl<const BITS: u32> Field<BITS> {
         }
         Self::reduce(digits)
     }
-    /// The exact product before reduction; up to 64 of them fit into a sum.
+    /// Exact product before reduction; a sum of up to 64 of them fits into 128 bits.
     #[inline(always)]
     pub fn wide(self, other: Self) -> u128 {
         debug_assert!(self.0 < Self::P && other.0 < Self::P, "arithmetic on the sentinel");
         u128::from(self.0) * u128::from(other.0)
     }
-    /// A hash of (key, tag, word), reduced from 61 bits, so that every element is equally likely in a small field.
+    /// Hashes (key, tag, word) to 61 bits and reduces, so that every element of a small field is equally
+    /// likely.
     fn keyed(word: u64, tag: u64) -> Self {
         Self::new(mix(word ^ Key::hash(tag)) >> 3)
     }
-    /// An opaque function: a hash of (key, tag, value).
+    /// Opaque function: a hash of (key, tag, value).
     fn hash(self, tag: u64) -> Self {
         debug_assert!(self.0 < Self::P, "an opaque function of the sentinel");
         Self::keyed(self.0, tag)
     }
-    /// A keyed permutation of the field: stands for exp. Four rounds of multiply and shift on BITS bits; the one
-    /// value that is not an element is walked over.
+    /// Keyed permutation of the field, which stands for exp: four rounds of multiply and shift on BITS bits,
+    /// repeated while the result is p, which is no element.
     fn exp(self) -> Self {
         debug_assert!(self.0 < Self::P, "exp of the sentinel");
         let (k, mut x) = (Key::hash(0xE), self.0);
@@ -93,14 +96,15 @@ impl<const BITS: u32> Field<BITS> {
             }
         }
     }
-    /// The inverse of [`exp`](Self::exp).
+    /// Inverse of [`exp`](Self::exp).
     fn log(self) -> Self {
         let (k, mut x) = (Key::hash(0xE), self.0);
         loop {
             for r in (0..4).rev() {
                 x ^= x >> (BITS / 2 + 1);
                 let c = mix(k ^ (r + 9)) | 1;
-                let inverse = (0..5).fold(c, |i, _| i.wrapping_mul(2u64.wrapping_sub(c.wrapping_mul(i)))); // Newton, mod 2^64
+                // Newton, mod 2^64
+                let inverse = (0..5).fold(c, |i, _| i.wrapping_mul(2u64.wrapping_sub(c.wrapping_mul(i))));
                 x = x.wrapping_mul(inverse).wrapping_sub(mix(k ^ r)) & Self::P;
             }
             if x != Self::P {
@@ -128,7 +132,7 @@ operators! { [const BITS: u32] Field<BITS>,
     Mul mul |a, b| Self::from_wide(a.wide(b));
 }
 
-/// Opaque functions, each with its tag.
+/// Defines opaque functions, each by its tag.
 macro_rules! opaque {
     ($($name:ident = $tag:literal),*) => { $(fn $name(self) -> Self {
         self.hash($tag)
@@ -159,9 +163,12 @@ impl<const BITS: u32> Scalar for Field<BITS> {
         let y = mantissa * Self(1 << exponent);
         if x < 0.0 { -y } else { y }
     }
+    /// Returns the inverse as a power.
+    ///
     /// # Panics
-    /// On zero, which a random run meets with probability about 1/p a division. There is no value that would be right:
-    /// stabilisers differ between splits, so one side alone may meet it. So the run ends, and says nothing.
+    /// On zero, which each division of a random run meets with probability about 1/p. No value would be
+    /// right: stabilisers differ between shardings, so only one side may divide by zero. The run therefore
+    /// ends without a verdict.
     fn inv(self) -> Self {
         assert!(self.0 != 0, "division by zero in the field");
         self.pow(Self::P as usize - 2)
@@ -190,7 +197,8 @@ impl<const BITS: u32> Scalar for Field<BITS> {
         (l * m.exp()).log()
     }
     opaque! { sigmoid = 1, normal_cdf = 9, normal_pdf = 10, step = 11, rsqrt = 2 }
-    /// Of a word of 61 bits in every field: in a small one two angles would else be one by chance.
+    /// Hashes a word of 61 bits in every field; in a small one, two angles would otherwise be equal by
+    /// chance.
     fn rotary(position: usize, i: usize, d: usize, rope: &Rope) -> (Self, Self) {
         let word = mix(position as u64 ^ mix(i as u64 ^ mix(d as u64 ^ rope.hash()))) >> 3;
         let at = F61::new(word).canonical();

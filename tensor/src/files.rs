@@ -1,8 +1,8 @@
-//! Files: opened with one clear sentence where that fails, and replaced whole or not at all.
+//! Files: opened with one clear sentence on failure, and replaced whole or not at all.
 //!
-//! A replacement is written beside its target, brought to the disk, and only then given the target's name; then
-//! the folder, which holds the name, is brought to the disk too. Whoever reads sees the old file or the new one,
-//! and so does the next start after a power cut. A link is replaced, not what it points to.
+//! A replacement is written beside its target, synced to disk, and only then renamed to the target; then the
+//! folder, which holds the name, is synced too. A reader sees the old file or the new one, also after a power
+//! failure. A link is replaced, not the file that it points to.
 pub mod seen;
 
 use std::fs;
@@ -10,29 +10,30 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// Why a file could not be read or replaced: one sentence.
+/// Error of reading or replacing a file: one sentence.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nothing has this name.
+    /// No file has this name.
     #[error("{}: there is no such file", .0.display())]
     Missing(PathBuf),
     /// A directory has this name.
     #[error("{} is a directory where a file should be", .0.display())]
     Directory(PathBuf),
-    /// A pipe, socket or device has this name; reading it might wait forever, and writing would put a file in its place.
+    /// A pipe, socket or device has this name; reading it might wait forever, and writing would put a file in
+    /// its place.
     #[error("{} is a pipe, socket or device where a regular file should be", .0.display())]
     Special(PathBuf),
-    /// Not one byte.
+    /// The file has no bytes.
     #[error("{} is empty (0 bytes)", .0.display())]
     Empty(PathBuf),
     /// The system refused.
     #[error("cannot {action} {}: {why}", path.display())]
     System {
-        /// What was tried: a verb.
+        /// Attempted action: a verb.
         action: &'static str,
-        /// On which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         why: io::Error,
     },
 }
@@ -44,10 +45,10 @@ impl Error {
     }
 }
 
-/// Opens a regular file of at least one byte for reading; also says how many bytes it has.
+/// Opens a regular file of at least one byte for reading. Also returns its size in bytes.
 ///
 /// # Errors
-/// If it is missing, a directory, no regular file, empty, or not ours to read.
+/// If it is missing, a directory, no regular file, empty, or not readable.
 pub fn open(path: &Path) -> Result<(fs::File, u64), Error> {
     let about = fs::metadata(path).map_err(|why| match why.kind() {
         io::ErrorKind::NotFound => Error::Missing(path.to_owned()),
@@ -67,7 +68,7 @@ pub fn open(path: &Path) -> Result<(fs::File, u64), Error> {
     Ok((file, len))
 }
 
-/// All bytes of a regular file of at least one byte.
+/// Reads all bytes of a regular file of at least one byte.
 ///
 /// # Errors
 /// As [`open`], and if reading fails.
@@ -78,37 +79,41 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// From now on a write beyond the limit on a file's size (`ulimit -f`) is an error, not a signal that ends this process, or one
-/// that it starts, and leaves half a file.
+/// Makes a write beyond the file size limit (`ulimit -f`) an error, in this process and those that it starts.
+/// By default a signal would end the process and leave half a file.
 pub fn limits_are_errors() {
     #[cfg(unix)]
-    // SAFETY: it only says that this signal is passed over; no code is given that would run in it.
+    // SAFETY: this only ignores a signal; it installs no handler that would run in it.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
     }
 }
 
-/// Puts `bytes` in the place of the file at `path`, which need not exist: whole, or not at all.
+/// Replaces the file at `path`, which need not exist, with `bytes`: whole, or not at all.
 ///
 /// # Errors
-/// As [`Replacement::beside`] and [`Replacement::finish`], and if writing fails. The old file is then untouched.
+/// As [`Replacement::beside`] and [`Replacement::finish`], and if writing fails. The old file is then
+/// untouched.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let mut new = Replacement::beside(path)?;
     new.write_all(bytes).map_err(Error::system("write", path))?;
     new.finish()
 }
 
-/// A file being written beside the one it will replace. Dropped unfinished, it is gone and the old one untouched.
+/// A file being written beside the one it will replace. Dropped unfinished, it is deleted and the old file is
+/// untouched.
 pub struct Replacement {
     temporary: NamedTempFile,
     target: PathBuf,
 }
 
 impl Replacement {
-    /// Begins the replacement of `target`, which need not exist; its folder must. It takes the old file's permissions.
+    /// Begins the replacement of `target`, which need not exist; its folder must. The new file takes the old
+    /// file's permissions.
     ///
     /// # Errors
-    /// If `target` is a directory, pipe, socket or device or has no file name, or no file can be made beside it.
+    /// If `target` is a directory, pipe, socket or device or has no file name, or no file can be created
+    /// beside it.
     pub fn beside(target: &Path) -> Result<Self, Error> {
         let Some(name) = target.file_name().filter(|_| !target.is_dir()) else {
             return Err(Error::Directory(target.to_owned()));
@@ -120,7 +125,7 @@ impl Replacement {
         let mut how = tempfile::Builder::new();
         how.prefix(&prefix).suffix(".tmp");
         #[cfg(unix)]
-        how.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // less the user's mask
+        how.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // minus the umask
         let temporary = how.tempfile_in(folder(target)).map_err(|why| beside(target, &why))?;
         if let Some(old) = fs::symlink_metadata(target).ok().filter(fs::Metadata::is_file) {
             temporary
@@ -130,15 +135,15 @@ impl Replacement {
         }
         Ok(Self { temporary, target: target.to_owned() })
     }
-    /// Puts what was written in the target's place.
+    /// Moves the written file to the target's place.
     ///
     /// # Errors
-    /// If the system refuses. Unless only the last step failed, the old file is then untouched.
+    /// If the system refuses. The old file is then untouched, unless only the last step failed.
     pub fn finish(self) -> Result<(), Error> {
         let Self { temporary, target } = self;
         sync(temporary.as_file()).map_err(Error::system("bring to the disk", &target))?;
         rename(temporary, &target).map_err(Error::system("replace", &target))?;
-        #[cfg(unix)] // elsewhere folders are not opened as files
+        #[cfg(unix)] // other systems do not open folders as files
         fs::File::open(folder(&target))
             .and_then(|folder| sync(&folder))
             .map_err(Error::system("bring to the disk the folder of", &target))?;
@@ -148,14 +153,14 @@ impl Replacement {
 
 impl Write for Replacement {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.temporary.as_file_mut().write(bytes) // whose errors do not name the temporary file
+        self.temporary.as_file_mut().write(bytes) // these errors do not name the temporary file
     }
     fn flush(&mut self) -> io::Result<()> {
         self.temporary.as_file_mut().flush()
     }
 }
 
-/// Why no file could be made beside a target: in the system's words alone, without the name that nobody gave.
+/// Error for a temporary file that could not be created beside a target, without the temporary file's name.
 fn beside(target: &Path, why: &io::Error) -> Error {
     let said = why.to_string();
     let said = said.rsplit_once(" at path ").map_or(&*said, |(said, _)| said);

@@ -1,14 +1,15 @@
-//! Floats: the numbers that give the result, at speed.
+//! Floats: the dtypes that compute results, at speed.
 use crate::{Rope, Scalar, mix};
 use std::cmp::Ordering;
 
-/// A number with a size: floats. Reports (losses, probabilities, times) need one; layers do not.
+/// Dtype whose values have a magnitude: floats. Reports (losses, probabilities, times) need one; layers do
+/// not.
 pub trait Real: Scalar + PartialOrd {
-    /// The value, rounded to nothing.
+    /// Converts to `f64`, exactly.
     fn to_f64(self) -> f64;
 }
 
-/// A standard normal draw by Box and Muller from two hashes of `key`.
+/// Draws from the standard normal distribution, by Box and Muller from two hashes of `key`.
 fn normal(key: u64) -> f64 {
     let uniform = |k: u64| ((mix(k) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
     (-2.0 * uniform(key ^ 0x55).ln()).sqrt() * (std::f64::consts::TAU * uniform(mix(key) ^ 0xAA)).cos()
@@ -92,8 +93,8 @@ macro_rules! float {
 float!(f32, exp_f32, normal_f32);
 float!(f64, f64::exp, normal_f64);
 
-/// e^x to 1 ulp or so, without branches, or calls where the machine multiplies and adds in one, so that loops over it
-/// vectorise.
+/// Computes e^x to about 1 ulp, without branches, and without calls if the machine has fused multiply-add, so
+/// that loops over it vectorise.
 ///
 /// x = n·ln 2 + r with |r| ≤ ln 2 / 2; the polynomial for e^r is that of the Cephes library (Moshier, 1989).
 #[inline(always)]
@@ -114,8 +115,9 @@ fn normal_f64(x: f64) -> f64 {
     0.5 * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2)
 }
 
-/// Φ(x), vectorising as `exp_f32` does: below 0 it is e^(−x²/2)·t·p(t) with t = 1/(1 + 0.32·|x|). p was interpolated
-/// at Chebyshev's nodes; with exact arithmetic it would be within 6e-8 of the value.
+/// Computes Φ(x), and vectorises as `exp_f32` does. Below 0, Φ(x) is e^(−x²/2)·t·p(t) with
+/// t = 1/(1 + 0.32·|x|). p was interpolated at Chebyshev's nodes; in exact arithmetic the result would be
+/// within 6e-8 of the value.
 #[inline(always)]
 fn normal_f32(x: f32) -> f32 {
     let t = 1.0 / (1.0 + 0.32 * x.abs());
@@ -149,8 +151,8 @@ mod tests {
         assert_eq!((exp_f32(f32::NEG_INFINITY), exp_f32(-100.0), exp_f32(0.0)), (0.0, 0.0, 1.0));
     }
 
-    /// Values computed outside of the project; that of the hash is the first that its authors' generator gives. Kills:
-    /// another hash or draw, with which a seed would give another model.
+    /// Values computed outside of the project; that of the hash is the first that its authors' generator
+    /// gives. Kills: another hash or draw, with which a seed would give another model.
     #[test]
     fn a_key_gives_the_sample_that_it_always_gave() {
         assert_eq!([mix(0), mix(1)], [0xe220_a839_7b1d_cdaf, 0x910a_2dec_8902_5cc1]);

@@ -1,14 +1,14 @@
-//! Whole numbers for kernels; token ids among them, a type of their own, checked once where they enter.
+//! Indices for kernels; token ids, a type of their own, checked once when they enter.
 use crate::cpu::{slice, slice_mut};
 use crate::pool::Owner;
 use crate::{Category, Host, Place, count};
 use std::borrow::Borrow;
 use std::iter::repeat;
 
-/// A target that does not count: its row adds nothing to the loss, nor to the number of tokens it is a mean over.
+/// Target that is ignored: its row adds nothing to the loss, nor to the number of tokens of the mean.
 pub const IGNORED: u32 = u32::MAX;
 
-/// Whole numbers at a place, where kernels read them. Clones share memory.
+/// Integers at a place, where kernels read them. Clones share memory.
 #[derive(Clone)]
 pub struct Index<P: Place> {
     memory: Owner<P>,
@@ -17,15 +17,15 @@ pub struct Index<P: Place> {
 }
 
 impl<P: Place> Index<P> {
-    /// So many numbers, from where they come.
+    /// Creates an index of `len` integers.
     ///
     /// # Panics
     /// With [`Fault`](crate::Fault), if there is no memory for them.
     pub fn new(place: &P, len: usize, numbers: impl IntoIterator<Item = u32>) -> Self {
         Self::with_room(place, [len, len], numbers)
     }
-    /// So many numbers, in memory that has room for the second number of them, though only those that there are count as held: for
-    /// lists whose length varies.
+    /// Creates an index of `sizes[0]` integers in memory that has room for `sizes[1]`, of which only the
+    /// former count as held: for lists whose length varies.
     ///
     /// # Panics
     /// With [`Fault`](crate::Fault), if there is no memory for them.
@@ -34,14 +34,14 @@ impl<P: Place> Index<P> {
         index.put(numbers);
         index
     }
-    /// Contents unsaid: for so many numbers that a kernel writes, all of them.
+    /// Creates an index of `len` integers of unspecified value, for kernels that write all of them.
     ///
     /// # Panics
     /// With [`Fault`](crate::Fault), if there is no memory for them.
     pub fn empty(place: &P, len: usize) -> Self {
         let mut index = Self::fresh(place, [len, len]);
         if cfg!(debug_assertions) {
-            index.put(repeat(u32::MAX)); // a read before a write shows
+            index.put(repeat(u32::MAX)); // exposes a read before the write
         }
         index
     }
@@ -55,44 +55,45 @@ impl<P: Place> Index<P> {
             to.iter_mut().zip(&mut numbers).for_each(|(to, number)| *to = number);
         });
     }
-    /// Puts the numbers in place of what is in `words`; on a place that has none it says so, by `false`.
+    /// Replaces the contents of `words` with the integers; returns `false` on the meta device, which has
+    /// none.
     #[must_use]
     pub fn read_into(&self, words: &mut Vec<u32>) -> bool {
         words.clear();
         self.place().meter().came(self.len * size_of::<u32>());
         P::get(self.memory.raw(), self.len, words)
     }
-    /// How many.
+    /// Number of integers.
     pub fn len(&self) -> usize {
         self.len
     }
-    /// None at all.
+    /// True if there are no integers.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// How many there was room for when it was made.
+    /// Number of integers that there was room for when the index was created.
     pub fn room(&self) -> usize {
         self.room
     }
-    /// Where they lie.
+    /// Place of the integers.
     pub fn place(&self) -> &P {
         self.memory.place()
     }
-    /// Where they begin, for a kernel to read.
+    /// Address of the first integer, for a kernel to read.
     pub fn ptr(&self) -> P::Ptr {
         P::ptr(self.memory.raw())
     }
 }
 
 impl Index<Host> {
-    /// The numbers.
+    /// Returns the integers.
     pub fn words(&self) -> &[u32] {
         slice(self.memory.raw(), self.len)
     }
-    /// The numbers, for a kernel to write.
+    /// Returns the integers, for a kernel to write.
     ///
     /// # Panics
-    /// If another owner could see the change.
+    /// If the memory is shared.
     pub fn words_mut(&mut self) -> &mut [u32] {
         slice_mut(self.memory.raw_mut().expect("a shared index is not written"), self.len)
     }
@@ -105,23 +106,23 @@ pub struct Ids<P: Place> {
     vocabulary: usize,
 }
 
-/// An id that is not in the vocabulary.
+/// Error for an id outside the vocabulary.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("token id {id} at position {at} is not in the vocabulary of {vocabulary} (ids go from 0 to {})", vocabulary - 1)]
 pub struct IdsError {
     /// The id.
     pub id: u32,
-    /// Where it stands.
+    /// Position of the id in the list.
     pub at: usize,
-    /// How many ids there are.
+    /// Number of ids in the vocabulary.
     pub vocabulary: usize,
 }
 
 impl<P: Place> Ids<P> {
-    /// Puts ids at a place, from where they lie or come from.
+    /// Copies ids to a place.
     ///
     /// # Errors
-    /// If one is not below `vocabulary`.
+    /// If one of them is not below `vocabulary`.
     pub fn new(
         place: &P,
         ids: impl IntoIterator<Item = impl Borrow<u32>> + Clone,
@@ -129,10 +130,10 @@ impl<P: Place> Ids<P> {
     ) -> Result<Self, IdsError> {
         Self::checked(place, ids, vocabulary, |id| (id as usize) < vocabulary)
     }
-    /// Puts targets at a place; [`IGNORED`] is one, too.
+    /// Copies targets to a place; [`IGNORED`] is allowed.
     ///
     /// # Errors
-    /// If another is not below `vocabulary`.
+    /// If another target is not below `vocabulary`.
     pub fn targets(
         place: &P,
         ids: impl IntoIterator<Item = impl Borrow<u32>> + Clone,
@@ -152,23 +153,23 @@ impl<P: Place> Ids<P> {
         }
         Ok(Self { index: Index::new(place, each().count(), each()), vocabulary })
     }
-    /// How many.
+    /// Number of ids.
     pub fn len(&self) -> usize {
         self.index.len()
     }
-    /// None at all.
+    /// True if there are no ids.
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()
     }
-    /// How many different ids there could be.
+    /// Number of different ids in the vocabulary.
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
     }
-    /// Where kernels read them.
+    /// Index of the ids, for kernels to read.
     pub fn index(&self) -> &Index<P> {
         &self.index
     }
-    /// Where they lie.
+    /// Place of the ids.
     pub fn place(&self) -> &P {
         self.index.place()
     }
@@ -179,7 +180,8 @@ mod tests {
     use super::*;
     use crate::{Cpu, Device, Nowhere};
 
-    /// Kills: memory that is not metered, a read of more or fewer words than there are, or that is not counted.
+    /// Kills: memory that is not metered, a read of more or fewer words than there are, or that is not
+    /// counted.
     #[test]
     fn an_index_is_written_in_place_and_read_as_it_was_written() {
         let (cpu, mut words) = (Cpu::<f32>::default(), vec![9; 9]);

@@ -5,29 +5,31 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
 
-/// A key. Two keys are two independent runs of the same proof.
+/// Random key of a proof. Two keys give two independent runs of the same proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key(pub u64);
 
 thread_local! { static CURRENT: Cell<Option<Key>> = const { Cell::new(None) }; }
 
 impl Key {
-    /// Makes this the thread's key until the guard drops; then the one before it holds again.
+    /// Makes this the thread's key until the guard drops, which restores the previous key.
     #[must_use = "the key holds while the guard lives"]
     pub fn enter(self) -> KeyGuard {
         KeyGuard { before: CURRENT.replace(Some(self)), stays: PhantomData }
     }
-    /// The key of this thread, for handing on to a thread it starts.
+    /// Returns this thread's key, to pass on to a thread that it starts.
     pub fn current() -> Option<Key> {
         CURRENT.get()
     }
-    /// A second key, from a hash of this one.
+    /// Derives another key by hashing this one.
     #[must_use]
     pub fn next(self) -> Key {
         Key(mix(self.0 ^ 0x6B65_795F_6E65_7874))
     }
+    /// Hashes a tag with the thread's key.
+    ///
     /// # Panics
-    /// Without a key: an opaque function would be the same in every run, and prove nothing.
+    /// Without a key: an opaque function would be the same in every run and would prove nothing.
     #[inline]
     pub(crate) fn hash(tag: u64) -> u64 {
         match CURRENT.get() {
@@ -38,7 +40,7 @@ impl Key {
 }
 
 impl fmt::Display for Key {
-    /// In hexadecimal.
+    /// Writes the key in hexadecimal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#018x}", self.0)
     }
@@ -55,10 +57,10 @@ impl FromStr for Key {
     }
 }
 
-/// Holds a key in force on this thread.
+/// Keeps a key set on this thread; dropping it restores the previous key.
 pub struct KeyGuard {
     before: Option<Key>,
-    stays: PhantomData<*const ()>, // on the thread it was made on
+    stays: PhantomData<*const ()>, // neither Send nor Sync: the guard stays on its thread
 }
 
 impl Drop for KeyGuard {

@@ -1,20 +1,16 @@
-//! Numbers, memory and matrices: the ground on which everything else stands. Nothing here knows of ranks.
+//! Dtypes, memory and matrices, on which everything else is built. Nothing here depends on ranks.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `scalar.rs` | [`Scalar`]: all that layer code may do to a number |
-//! | `float.rs`, `field.rs`, `dual.rs` | the numbers: floats run, the field proves, duals differentiate |
-//! | `bf16.rs` | a float of 16 bits, whose wide number is `f32` |
-//! | `rope.rs`, `dropout.rs` | how far positions turn features; which elements are dropped: what both sides must agree on |
+//! | `scalar.rs` | [`Scalar`]: all operations that layer code may apply to an element |
+//! | `float.rs`, `bf16.rs`, `field.rs`, `dual.rs` | floats run, the field proves, duals differentiate |
+//! | `rope.rs`, `dropout.rs`, `noise.rs` | rotation, dropout, noise: the same in a model and its oracle |
 //! | `key.rs` | the random key of the field's opaque functions, set by a guard |
-//! | `place.rs`, `device.rs` | a place with memory; a kind of number on it |
+//! | `place.rs`, `device.rs`, `cpu.rs`, `pages.rs` | places with memory, and dtypes on them |
 //! | `view.rs`, `matrix.rs`, `ids.rs` | windows into memory; matrices and token ids that own it |
-//! | `pool.rs` | where their memory rests until it is used again |
-//! | `cpu.rs`, `pages.rs` | the host as such a place, and numbers on it: one pool a rank |
-//! | `count.rs` | sizes multiplied and added, none of which ever wraps |
-//! | `listed.rs` | enumerations with names |
-//! | `meter.rs`, `profile.rs` | bytes by category and phase, FLOPs; when each kernel and layer ran |
-//! | `quoted.rs` | names from files, as messages show them |
+//! | `pool.rs` | free memory, kept for reuse: one pool per rank |
+//! | `meter.rs`, `profile.rs` | bytes by category and phase, FLOPs; times of kernels and layers |
+//! | `count.rs`, `listed.rs`, `quoted.rs` | sizes that never wrap; enums with names; names in messages |
 //! | `files.rs` | files opened with clear errors, replaced whole or not at all |
 //! | `safetensors.rs` | weights in files: mapped for reading, replaced atomically in writing |
 #[macro_use]

@@ -1,7 +1,7 @@
-//! An enumeration with names: one line per variant, from which the list, the count and the names derive.
+//! Macro for an enumeration with names: each line defines a variant, its name and its place in `ALL`.
 
-/// An enumeration of variants that have names: `listed! { /// Docs. Name { /// Docs. Variant = "variant", } }`. Who calls it
-/// depends on `serde`.
+/// Defines an enumeration whose variants have names: `listed! { /// Docs. Name { /// Docs. Variant =
+/// "variant", } }`. The calling crate must depend on `serde`.
 #[macro_export]
 macro_rules! listed {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
@@ -10,9 +10,9 @@ macro_rules! listed {
         pub enum $name { $($(#[$doc])* $variant,)* }
 
         impl $name {
-            /// All of them, in the order of every report.
+            /// All variants, in the order in which reports list them.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
-            /// The name in messages and reports.
+            /// Returns the name in messages and reports.
             pub fn name(self) -> &'static str {
                 [$($text,)*][self as usize]
             }

@@ -1,28 +1,28 @@
-//! A matrix of numbers on a device. Clones share memory; when the last one drops it is unmetered and rests in the
-//! device's pool.
+//! A matrix on a device. Clones share memory; when the last one drops, the memory is no longer metered and
+//! returns to the device's pool.
 use crate::pool::Owner;
 use crate::{Buffer, Category, Device, Place, Scalar, View, ViewMut, count};
 
-/// A matrix `[rows, cols]` of numbers, row-major, that owns its memory together with its clones.
+/// A matrix `[rows, cols]`, row-major, that owns its memory together with its clones.
 #[derive(Clone)]
 pub struct Tensor<D: Device> {
     memory: Owner<D::Place>,
     rows: usize,
     cols: usize,
-    room: usize, // rows of what it was made as, at least
+    room: usize, // rows that were reserved when it was created
 }
 
 impl<D: Device> Tensor<D> {
-    /// Contents initialised but unsaid: for results that are written whole.
+    /// Creates a matrix of unspecified but initialised values, for results that are written whole.
     ///
     /// # Panics
-    /// With [`Uncountable`](count::Uncountable), if 64 bits do not count its bytes, and with [`Fault`](crate::Fault), if
-    /// there is no memory for them.
+    /// With [`Uncountable`](count::Uncountable), if its size in bytes overflows 64 bits, and with
+    /// [`Fault`](crate::Fault), if there is no memory for it.
     pub fn empty(device: &D, category: Category, rows: usize, cols: usize) -> Self {
         Self::with_room(device, category, [rows, rows], cols)
     }
-    /// The same, in memory that has room for the second number of rows, though only those that there are count as held: for
-    /// rows whose number varies, so that what rests from another time is found.
+    /// Creates a matrix in memory that has room for `room` rows, of which only `rows` count as held: matrices
+    /// whose number of rows varies reuse pooled memory.
     ///
     /// # Panics
     /// As [`empty`](Self::empty).
@@ -33,25 +33,25 @@ impl<D: Device> Tensor<D> {
         });
         let mut t = Self { memory: Owner::new(device.place(), category, bytes), rows, cols, room };
         if cfg!(debug_assertions) {
-            t.write_together(&mut |_, to| to.fill(D::Elem::NEG_INF)); // a read before a write shows
+            t.write_together(&mut |_, to| to.fill(D::Elem::NEG_INF)); // exposes a read before the write
         }
         t
     }
-    /// An activation of as many rows on the same device, with room for as many.
+    /// Creates an activation with the same rows and the same room, on the same device.
     #[must_use]
     pub fn along(&self, cols: usize) -> Self {
         Self::with_room(self.device(), Category::Activations, self.rooms(), cols)
     }
-    /// How many rows it has, and for how many there was room when it was made.
+    /// Number of rows, and number of rows that there was room for when the matrix was created.
     pub fn rooms(&self) -> [usize; 2] {
         [self.rows, self.room]
     }
-    /// An activation on the same device.
+    /// Creates an activation on the same device.
     #[must_use]
     pub fn beside(&self, rows: usize, cols: usize) -> Self {
         Self::empty(self.device(), Category::Activations, rows, cols)
     }
-    /// A matrix whose element `i` (row-major) is `f(i)`.
+    /// Creates a matrix whose element `i` (row-major) is `f(i)`.
     pub fn from_fn(
         device: &D,
         category: Category,
@@ -66,75 +66,76 @@ impl<D: Device> Tensor<D> {
     /// Sets element `i` (row-major) to `f(i)`.
     ///
     /// # Panics
-    /// If another owner could see the change.
+    /// If the memory is shared.
     #[track_caller]
     pub fn write(&mut self, f: &mut dyn FnMut(usize) -> D::Elem) {
         self.write_together(&mut |from, to| to.iter_mut().zip(from..).for_each(|(to, i)| *to = f(i)));
     }
-    /// Lets `f` set all elements, many at a time: those from element `i` (row-major) on.
+    /// Lets `f` set all elements, many at a time: its first argument is the index (row-major) of the first
+    /// one.
     ///
     /// # Panics
-    /// If another owner could see the change.
+    /// If the memory is shared.
     #[track_caller]
     pub fn write_together(&mut self, f: &mut dyn FnMut(usize, &mut [D::Elem])) {
         let len = self.len();
         D::Place::put(self.buffer_mut(), len, f);
     }
-    /// Its first `rows` rows, in the same memory.
+    /// Returns the first `rows` rows, in the same memory.
     ///
     /// # Panics
-    /// If it has fewer.
+    /// If there are fewer.
     #[must_use]
     pub fn first_rows(self, rows: usize) -> Self {
         assert!(rows <= self.rows, "the first {rows} rows of {}", self.rows);
         Self { rows, room: rows, ..self }
     }
-    /// Its first `rows · cols` numbers as another matrix, in the same memory.
+    /// Returns the first `rows · cols` elements as another matrix, in the same memory.
     ///
     /// # Panics
-    /// If it has fewer.
+    /// If there are fewer.
     #[must_use]
     pub fn reshaped(self, rows: usize, cols: usize) -> Self {
         let fits = rows.checked_mul(cols).is_some_and(|len| len <= self.len());
         assert!(fits, "{rows}x{cols} of {} numbers", self.len());
         Self { rows, cols, room: rows, ..self }
     }
-    /// Whether another owner could see a change.
+    /// True if a clone shares the memory.
     pub fn is_shared(&self) -> bool {
         self.memory.is_shared()
     }
-    /// Where it lies.
+    /// Device of the matrix.
     pub fn device(&self) -> &D {
         D::on(self.memory.place())
     }
-    /// How many rows.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
-    /// How many columns.
+    /// Number of columns.
     pub fn cols(&self) -> usize {
         self.cols
     }
-    /// `[rows, cols]`.
+    /// Shape `[rows, cols]`.
     pub fn shape(&self) -> [usize; 2] {
         [self.rows, self.cols]
     }
-    /// How many numbers.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.rows * self.cols
     }
-    /// No numbers at all.
+    /// True if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// The whole matrix, to read.
+    /// View of the whole matrix, to read.
     pub fn view(&self) -> View<'_, D> {
         View::whole(D::Place::ptr(self.memory.raw()), self.rows, self.cols)
     }
-    /// The whole matrix, to write.
+    /// View of the whole matrix, to write.
     ///
     /// # Panics
-    /// If another owner could see the change.
+    /// If the memory is shared.
     #[track_caller]
     pub fn view_mut(&mut self) -> ViewMut<'_, D> {
         let (rows, cols) = (self.rows, self.cols);
@@ -146,12 +147,12 @@ impl<D: Device> Tensor<D> {
             .raw_mut()
             .expect("a tensor with two owners is written: drop the other before, or write a copy")
     }
-    /// The values, row-major; `None` on a device that has none.
+    /// Returns the values, row-major; `None` on the meta device.
     pub fn read(&self) -> Option<Vec<D::Elem>> {
         let mut values = Vec::new();
         self.read_into(&mut values).then_some(values)
     }
-    /// Puts the values, row-major, in place of what is in `values`; on a device that has none it says so, by `false`.
+    /// Replaces the contents of `values` with the values, row-major; returns `false` on the meta device.
     #[must_use]
     pub fn read_into(&self, values: &mut Vec<D::Elem>) -> bool {
         values.clear();

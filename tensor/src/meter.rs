@@ -1,9 +1,10 @@
-//! Counts what a rank holds and computes. One writer (the rank's thread), any number of readers.
+//! Meter of the memory that a rank holds and of the work that it does. One writer (the rank's thread), any
+//! number of readers.
 use crate::{Fault, count};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 listed! {
-    /// What memory is used for.
+    /// Use of memory.
     Category {
         /// Parameters.
         Weights = "weights",
@@ -11,22 +12,22 @@ listed! {
         Gradients = "gradients",
         /// The optimizer's state.
         Optimizer = "optimizer",
-        /// What layers compute and keep.
+        /// Values that layers compute and keep.
         Activations = "activations",
         /// Keys and values of earlier tokens.
         KvCache = "kv-cache",
-        /// Scratch, tables, token ids, gathered pieces.
+        /// Scratch, tables, token ids, gathered buckets.
         Buffers = "buffers",
     }
 }
 
-/// A stretch of a run with peaks of its own.
+/// Phase of a run, with peaks of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum Phase {
     /// Building the model and reading its weights.
     Load,
-    /// Forward passes that keep nothing.
+    /// Forward passes that keep no activations.
     Inference,
     /// Training steps.
     Step,
@@ -37,13 +38,13 @@ const PHASES: usize = 3;
 /// Largest bytes held at once in one phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peaks {
-    /// By category, each at its own moment; see [`Category::ALL`].
+    /// Peak of each category, each at its own moment; see [`Category::ALL`].
     pub category: [usize; CATEGORIES],
-    /// Of all together.
+    /// Peak of all categories together.
     pub total: usize,
 }
 
-/// Bytes now and at peak, by category and phase, floating point operations, and bytes read by the host's program.
+/// Bytes now and at peak, by category and phase; floating point operations; bytes read by the host's program.
 #[derive(Debug, Default)]
 pub struct Meter {
     phase: AtomicUsize,
@@ -52,19 +53,19 @@ pub struct Meter {
     flops: AtomicU64,
     brought: AtomicU64,
     reserved: AtomicUsize,
-    spared: AtomicUsize, // usize::MAX less the limit of the sum: 0 is no limit
+    spared: AtomicUsize, // usize::MAX minus the limit of the sum: 0 means no limit
 }
 
 impl Meter {
-    /// Begins a phase: its peaks start from what is held now.
+    /// Begins a phase: its peaks start from the bytes held now.
     pub fn begin(&self, phase: Phase) {
         self.phase.store(phase as usize, Relaxed);
         for (now, peak) in self.now.iter().zip(&self.peak[phase as usize]) {
             peak.fetch_max(now.load(Relaxed), Relaxed);
         }
     }
-    /// Begins the phase anew: its peaks start from what is held now. Gives, in all categories together, its peak so far and what
-    /// is held now.
+    /// Restarts the phase: its peaks start from the bytes held now. Returns the phase's peak so far and the
+    /// bytes held now, both over all categories.
     pub fn begin_anew(&self) -> [usize; 2] {
         let peak = &self.peak[self.phase.load(Relaxed)];
         let before = peak[CATEGORIES].load(Relaxed);
@@ -73,14 +74,14 @@ impl Meter {
         }
         [before, self.now[CATEGORIES].load(Relaxed)]
     }
-    /// From now on the rank holds so many bytes at most, in all categories together.
+    /// Limits the bytes that the rank may hold from now on, over all categories.
     pub fn limit(&self, bytes: usize) {
         self.spared.store(usize::MAX - bytes, Relaxed);
     }
-    /// Counts bytes as held; how many there were before, in all categories.
+    /// Counts bytes as held. Returns the bytes held before, over all categories.
     ///
     /// # Panics
-    /// With [`Fault`], if these are too many.
+    /// With [`Fault`], if these bytes exceed the limit.
     pub(crate) fn hold(&self, category: Category, bytes: usize) -> usize {
         let (held, limit) = (self.now[CATEGORIES].load(Relaxed), usize::MAX - self.spared.load(Relaxed));
         let level = count::sum("the bytes of a rank", [held, bytes]);
@@ -105,8 +106,8 @@ impl Meter {
     pub(crate) fn unreserve(&self, bytes: usize) {
         self.reserved.fetch_sub(bytes, Relaxed);
     }
-    /// Counts floating point operations (a multiply-add is two), as many as the product of these sizes. For whoever calls
-    /// kernels.
+    /// Counts floating point operations (a multiply-add is two): the product of these sizes. Callers of
+    /// kernels count, not kernels.
     pub fn work(&self, sizes: &[usize]) {
         const WHAT: &str = "the operations of a rank";
         let more = count::product(WHAT, sizes);
@@ -120,11 +121,11 @@ impl Meter {
     pub fn now(&self, category: Category) -> usize {
         self.now[category as usize].load(Relaxed)
     }
-    /// Peaks of one phase; zero where it never began.
+    /// Peaks of one phase; zero if it never began.
     pub fn peaks(&self, phase: Phase) -> Peaks {
         Self::peaks_in(&self.peak[phase as usize..][..1])
     }
-    /// The largest of all phases, by category and in total.
+    /// Largest peaks over all phases, by category and in total.
     pub fn peaks_of_all(&self) -> Peaks {
         Self::peaks_in(&self.peak)
     }
@@ -132,11 +133,12 @@ impl Meter {
         let at = |i: usize| phases.iter().map(|peak| peak[i].load(Relaxed)).max().unwrap_or_default();
         Peaks { category: std::array::from_fn(at), total: at(CATEGORIES) }
     }
-    /// Operations since the beginning: products and attention; what is linear in the activations is not counted.
+    /// Operations counted so far: products and attention; work that is linear in the activations is not
+    /// counted.
     pub fn flops(&self) -> u64 {
         self.flops.load(Relaxed)
     }
-    /// Bytes that were read from the device's memory since the beginning: what crosses to the host of an accelerator.
+    /// Bytes read from the device's memory so far: with an accelerator, the copies to the host.
     pub fn brought(&self) -> u64 {
         self.brought.load(Relaxed)
     }

@@ -1,5 +1,5 @@
-//! Noise while training: what is added to an element is drawn by a hash of what it *is*, as
-//! [`Dropout`](crate::Dropout) takes elements away. So it is the same on every replica and over all shards.
+//! Noise while training: a hash of what an element *is*, as in [`Dropout`](crate::Dropout), draws the value
+//! that is added to it. So the noise is the same on every replica and over all shards.
 use crate::Scalar;
 use crate::dropout::{element, salt};
 
@@ -11,17 +11,17 @@ pub struct Noise {
 }
 
 impl Noise {
-    /// Noise of this standard deviation at the place `site`, such as `blocks.0.mlp.router`.
+    /// Creates noise of this standard deviation at the place `site`, such as `blocks.0.mlp.router`.
     #[must_use]
     pub fn new(std: f64, seed: u64, step: usize, site: &str) -> Self {
         Self { std, salt: salt(seed, step, site) }
     }
-    /// The standard deviation, and the hash of the place and the step: what a kernel elsewhere needs.
+    /// Returns the standard deviation, and the hash of the place and the step, for kernels on other devices.
     #[must_use]
     pub fn parts(&self) -> (f64, u64) {
         (self.std, self.salt)
     }
-    /// What is added to an element: σ times a normal draw.
+    /// Returns the noise of an element: σ times a normal draw.
     #[inline]
     pub fn of<S: Scalar>(&self, sequence: usize, position: usize, feature: u64) -> S {
         S::from_f64(self.std) * S::sample(element(self.salt, sequence, position, feature), 1.0)
@@ -33,7 +33,8 @@ mod tests {
     use super::*;
     use crate::{F61, Key};
 
-    /// Kills: a variance for a deviation, draws that ignore one of their coordinates, a deviation that the field does not see.
+    /// Kills: a variance for a deviation, draws that ignore one of their coordinates, a deviation that the
+    /// field does not see.
     #[test]
     fn noise_is_normal_and_differs_in_every_coordinate() {
         let draws = |std, seed, step, site| {

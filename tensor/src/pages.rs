@@ -1,15 +1,15 @@
-//! Host memory: on cache-line boundaries, large pieces on huge pages where the system has them.
+//! Host memory: aligned to cache lines; large pieces on huge pages if the system has them.
 use memmap2::{MmapMut, MmapOptions};
 use std::alloc::{Layout, alloc, dealloc};
 
 const HUGE: usize = 2 << 20;
 const CACHE_LINE: usize = 64;
 
-/// Bytes on a cache-line boundary (a 2 MiB boundary, and huge pages if the system grants them, if large).
+/// Bytes aligned to a cache line; large pieces are aligned to 2 MiB, on huge pages if the system grants them.
 pub struct Bytes {
     at: *mut u8,
     layout: Layout,
-    map: Option<MmapMut>, // of large ones: given back as a whole, where a heap would keep holes
+    map: Option<MmapMut>, // of a large piece: returned as a whole, while a heap would keep holes
 }
 // SAFETY: the bytes own their memory as a Vec would.
 unsafe impl Send for Bytes {}
@@ -17,7 +17,8 @@ unsafe impl Send for Bytes {}
 unsafe impl Sync for Bytes {}
 
 impl Bytes {
-    /// So many zeros, all of them touched, so that no page fault comes later; none if the system has no such memory.
+    /// Allocates zeros and touches every page, so that no page fault comes later; `None` if the system has no
+    /// such memory.
     pub(crate) fn zeros(len: usize) -> Option<Self> {
         let layout = Layout::from_size_align(len.max(1), CACHE_LINE).ok()?;
         let mut map = None;
@@ -34,15 +35,15 @@ impl Bytes {
         if at.is_null() {
             return None;
         }
-        // SAFETY: our own memory of so many bytes.
+        // SAFETY: our own memory of this many bytes.
         unsafe { at.write_bytes(0, len.max(1)) };
         Some(Self { at, layout, map })
     }
-    /// Where they begin.
+    /// Address of the first byte.
     pub(crate) fn at(&self) -> *mut u8 {
         self.at
     }
-    /// How many.
+    /// Number of bytes.
     pub(crate) fn len(&self) -> usize {
         self.layout.size()
     }

@@ -1,55 +1,58 @@
-//! Places with memory: one rank's share of the host, of a GPU, or of nothing, where only sizes count.
+//! Places with memory: one rank's part of the host or of a GPU, or the meta device, on which only sizes
+//! count.
 use crate::count::caught;
 use crate::{Category, Meter, Pool, Profile};
 use bytemuck::AnyBitPattern;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
-/// A place with memory, of one rank. It knows bytes and addresses, and no numbers: see [`Device`](crate::Device). Cloning
-/// is cheap; clones share memory pool, meter and profile.
+/// A place with memory, of one rank. A place deals in bytes and addresses and has no dtype: see
+/// [`Device`](crate::Device). Cloning is cheap; clones share memory pool, meter and profile.
 pub trait Place: Clone + Send + Sync + 'static {
-    /// An address; `()` where there is no memory.
+    /// Address; `()` on the meta device.
     type Ptr: Copy + Send + Sync;
-    /// A piece of memory.
+    /// Piece of memory.
     type Buffer: Send + Sync;
 
-    /// Whether a fresh piece costs so much that pieces at rest are kept until the system has no more.
+    /// True if allocation is so slow that the pool keeps free pieces until the system has no more memory.
     const SLOW_TO_ALLOCATE: bool = false;
 
-    /// A fresh piece of so many bytes, all of them zero; none if there is no more memory.
+    /// Allocates `bytes` bytes, all of them zero; `None` if there is no more memory.
     fn alloc(&self, bytes: usize) -> Option<Self::Buffer>;
-    /// Where a piece begins.
+    /// Address of a piece's first byte.
     fn ptr(buffer: &Self::Buffer) -> Self::Ptr;
-    /// An address `bytes` further on.
+    /// Address `bytes` bytes further on.
     fn offset(ptr: Self::Ptr, bytes: usize) -> Self::Ptr;
-    /// Puts `len` numbers where kernels can read them, from the beginning of the piece on. `numbers` sets some at a time that
-    /// follow each other, the first of which is number so many; where there is no memory, none.
+    /// Writes `len` elements to the start of a piece, where kernels can read them. `numbers` fills
+    /// consecutive parts; its first argument is the index of the part's first element. On the meta device it
+    /// is not called.
     fn put<S: AnyBitPattern>(buffer: &mut Self::Buffer, len: usize, numbers: impl FnMut(usize, &mut [S]));
-    /// Appends the first `len` numbers of a piece to `numbers`; `false` where there are none.
+    /// Appends the first `len` elements of a piece to `numbers`; returns `false` on the meta device.
     fn get<S: AnyBitPattern>(buffer: &Self::Buffer, len: usize, numbers: &mut Vec<S>) -> bool;
-    /// What is not in use.
+    /// Pool of free memory.
     fn pool(&self) -> &Pool<Self>;
-    /// What this rank holds and computes.
+    /// Meter of the memory that this rank holds and of the work that it does.
     fn meter(&self) -> &Meter;
-    /// Waits until all that was asked of it is done: where that may take longer than asking.
+    /// Waits until all submitted work is done, on places that run it asynchronously.
     fn settle(&self) {}
-    /// Where its time goes; none where nothing is computed.
+    /// Profile of this rank's time; `None` on places that compute nothing.
     fn profile(&self) -> Option<&Profile> {
         None
     }
 }
 
-/// Memory that could not be had. Whoever asked for it unwinds with this, up to [`Fault::caught`] or the rank's end.
+/// Memory that could not be allocated. The code that requests it unwinds with this value, up to
+/// [`Fault::caught`] or to the end of the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{asked} more bytes of {} do not fit beside the {held} held: {}", category.name(), Self::bound(*limit))]
 pub struct Fault {
-    /// What they were asked for.
+    /// Category of the request.
     pub category: Category,
-    /// Bytes asked for.
+    /// Bytes requested.
     pub asked: usize,
     /// Bytes that the rank held in all categories.
     pub held: usize,
-    /// Bytes that it may hold ([`Meter::limit`]); none if the system had no more.
+    /// Limit of the rank in bytes ([`Meter::limit`]); `None` if the system had no more.
     pub limit: Option<usize>,
 }
 
@@ -57,60 +60,62 @@ impl Fault {
     fn bound(limit: Option<usize>) -> String {
         limit.map_or_else(|| "the system has no more".into(), |limit| format!("the limit is {limit}"))
     }
-    /// Unwinds, without a word on standard error.
+    /// Unwinds, without a message on standard error.
     pub(crate) fn unwind(self) -> ! {
         resume_unwind(Box::new(self))
     }
-    /// What `work` gives, unless it asks for memory that cannot be had.
+    /// Runs `work` and returns its result, unless it requests memory that cannot be allocated.
     ///
     /// # Errors
-    /// The fault.
+    /// The failed request.
     pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Self> {
         caught(work)
     }
 }
 
-/// A place that has failed: what a driver says of it. Whoever computes there unwinds with this, up to the rank's end.
+/// Failure of a place: the message of its driver. The code that computes there unwinds with this value, up to
+/// [`PlaceError::caught`] or to the end of the rank.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PlaceError(pub String);
 
 impl PlaceError {
-    /// What `work` gives, unless the place fails.
+    /// Runs `work` and returns its result, unless the place fails.
     ///
     /// # Errors
     /// The failure.
     pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Self> {
         caught(work)
     }
-    /// Unwinds, without a word on standard error.
+    /// Unwinds, without a message on standard error.
     pub fn unwind(self) -> ! {
         resume_unwind(Box::new(self))
     }
 }
 
-/// No place at all: memory is metered, and there is none.
+/// The meta device: memory is metered, but not allocated.
 #[derive(Clone, Default)]
 pub struct Nowhere(Arc<(Meter, Pool<Nowhere>, Option<Scratch>)>);
 
-/// Numbers of scratch memory that the kernels of a device ask for.
+/// Sizes of scratch memory that the kernels of a device need, in elements.
 #[derive(Clone, Copy)]
 pub struct Scratch {
-    /// Those of a factor `[k, n]` that is laid out.
+    /// Elements of a packed factor `[k, n]`.
     pub packed: fn(usize, usize) -> usize,
-    /// Those of attention, wide ones: query heads, KV heads, features of each, and keys of the longest span.
+    /// Wide elements of attention's scratch, given query heads, KV heads, features of each, and keys of the
+    /// longest span.
     pub attention: fn([usize; 3], usize) -> usize,
 }
 
 impl Nowhere {
-    /// A rank's share of its own, in place of one of a device with such kernels.
+    /// Creates the meta device of a rank, in place of a device whose kernels need this scratch.
     pub fn with(scratch: Scratch) -> Self {
         Self(Arc::new((Meter::default(), Pool::default(), Some(scratch))))
     }
-    /// Scratch of the device in whose place it is.
+    /// Scratch sizes of the device that this one stands for.
     ///
     /// # Panics
-    /// If it is in no device's place.
+    /// If it stands for no device.
     pub fn scratch(&self) -> Scratch {
         self.0.2.expect("a ghost whose kernels ask for scratch is one of a device")
     }

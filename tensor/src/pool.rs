@@ -1,14 +1,14 @@
-//! Where memory rests between two uses, together with what its owners share: so a tensor that comes and goes takes
-//! nothing from the system, not even the place of its count of owners.
+//! Pool of free memory, kept together with its count of owners: a tensor that is created and dropped takes
+//! nothing from the system, not even memory for that count.
 //!
-//! A place owns its pool, and what is in use owns the place. What rests owns no place: pool and place would keep each
-//! other.
+//! A place owns its pool, and memory in use owns its place. Free memory owns no place: pool and place would
+//! keep each other alive.
 use crate::{Category, Fault, Place};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What of a place's memory is not in use, by bytes. Entries stay when memory is taken from them, so that putting it back
-/// needs none.
+/// Free memory of a place, by size in bytes. Entries stay when memory is taken from them, so that putting it
+/// back allocates nothing.
 pub struct Pool<P: Place>(Mutex<BTreeMap<usize, Vec<Arc<Memory<P>>>>>);
 
 impl<P: Place> Default for Pool<P> {
@@ -17,17 +17,17 @@ impl<P: Place> Default for Pool<P> {
     }
 }
 
-/// From so many bytes on a fresh piece is exactly as large as it was asked for.
+/// Size in bytes from which a fresh piece is exactly as large as requested.
 const LARGE: usize = 1 << 20;
-/// What a pool has reserved is at most this part of the most that was ever held above that, where large
-/// pieces can be given back.
+/// Limit of a pool: the memory reserved is at most 1/`SPARE` above the peak of memory held, on places that
+/// give large pieces back.
 const SPARE: usize = 64;
-/// Of memory's boundaries: smaller pieces are not told apart.
+/// Smallest size of a piece in bytes, and smallest difference between sizes.
 const LEAST: usize = 64;
 
-/// Bytes of a fresh piece that is taken for `len`, and those of the largest that is taken if it rests. Sizes below
-/// [`LARGE`] are an eighth apart, so that lengths which grow token by token find what rests; a large piece may be an
-/// eighth larger than what it is used for, so that lengths which vary find it, too.
+/// Returns the size of a fresh piece for `len` bytes, and the largest size that is taken from the pool. Sizes
+/// below [`LARGE`] are an eighth apart, so that lengths that grow token by token find free memory; a large
+/// piece may be an eighth larger than its use, so that lengths that vary find one, too.
 fn room(len: usize) -> [usize; 2] {
     if len >= LARGE {
         return [len, len.saturating_add(len / 8)];
@@ -41,18 +41,19 @@ impl<P: Place> Pool<P> {
     fn shelves(&self) -> MutexGuard<'_, BTreeMap<usize, Vec<Arc<Memory<P>>>>> {
         self.0.lock().expect("nothing panics under this lock")
     }
-    /// The smallest piece at rest of so many bytes.
+    /// Takes the smallest free piece of `least` to `most` bytes.
     fn take(&self, [least, most]: [usize; 2]) -> Option<Arc<Memory<P>>> {
         self.shelves().range_mut(least..=most).find_map(|(_, pieces)| pieces.pop())
     }
-    /// Gives a large piece back to the system that is up to an eighth smaller than one of `size` bytes, which will be
-    /// found in its stead: how many bytes it had.
+    /// Returns a free piece that is up to an eighth smaller than `size` bytes to the system: the new piece of
+    /// `size` bytes will be found in its place. Returns the bytes given back.
     fn give_way(&self, size: usize) -> usize {
         let least = if size >= LARGE { size - size / 8 } else { size };
         let smaller = self.shelves().range_mut(least..size).rev().find_map(|(_, pieces)| pieces.pop());
         smaller.map_or(0, |memory| memory.size)
     }
-    /// Gives large pieces back to the system, the largest first, until they have so many bytes: how many they had.
+    /// Returns free large pieces to the system, the largest first, until they have `bytes` bytes. Returns the
+    /// bytes given back.
     fn shrink(&self, bytes: usize) -> usize {
         let (mut shelves, mut given) = (self.shelves(), 0);
         for (size, pieces) in shelves.range_mut(LARGE..).rev() {
@@ -65,7 +66,7 @@ impl<P: Place> Pool<P> {
     fn put(&self, memory: Arc<Memory<P>>) {
         self.shelves().entry(memory.size).or_default().push(memory);
     }
-    /// Gives all that rests back to the system: how many bytes.
+    /// Returns all free memory to the system. Returns the bytes given back.
     fn empty(&self) -> usize {
         let mut shelves = self.shelves();
         let bytes = shelves.iter().map(|(size, pieces)| size * pieces.len()).sum();
@@ -74,17 +75,17 @@ impl<P: Place> Pool<P> {
     }
 }
 
-/// Memory, in use or at rest.
+/// Memory, in use or free.
 pub(crate) struct Memory<P: Place> {
     raw: P::Buffer,
-    size: usize,    // bytes it has room for
-    metered: usize, // bytes it was asked for
+    size: usize,    // bytes of the piece
+    metered: usize, // bytes requested
     category: Category,
-    place: Option<P>, // none while it rests
+    place: Option<P>, // none while it is free
 }
 
 impl<P: Place> Memory<P> {
-    /// Ends a use: no longer metered. Gives the place, if it was in use.
+    /// Ends a use: the memory is no longer metered. Returns the place, if the memory was in use.
     fn end(&mut self) -> Option<P> {
         let place = self.place.take()?;
         place.meter().release(self.category, self.metered);
@@ -93,7 +94,8 @@ impl<P: Place> Memory<P> {
 }
 
 impl<P: Place> Drop for Memory<P> {
-    /// Where the last two owners let go at the same time, neither sees that it is the last: then it goes to the system.
+    /// Returns the memory to the system: if the last two owners drop at the same time, neither of them finds
+    /// that it is the last.
     fn drop(&mut self) {
         if let Some(place) = self.end() {
             place.meter().unreserve(self.size);
@@ -101,13 +103,13 @@ impl<P: Place> Drop for Memory<P> {
     }
 }
 
-/// An owner of memory in use, of which there may be others. The last one puts it to rest.
+/// Owner of memory in use, which may have other owners. The last one returns it to the pool.
 #[derive(Clone)]
 pub(crate) struct Owner<P: Place>(Option<Arc<Memory<P>>>); // none only while it drops
 
 impl<P: Place> Owner<P> {
-    /// The only owner of memory for so many bytes, which are what they were, in a piece that has room for `most`. Metered from
-    /// now on, as so many bytes.
+    /// Takes memory for `bytes` bytes, with their former contents, in a piece that has room for `most`, and
+    /// becomes its only owner. The memory is metered from now on, as `bytes` bytes.
     ///
     /// # Panics
     /// With [`Fault`], if the meter's limit or the system allows no more.
@@ -144,15 +146,15 @@ impl<P: Place> Owner<P> {
     pub(crate) fn raw(&self) -> &P::Buffer {
         &self.memory().raw
     }
-    /// The memory, to write; none if another owner could see the change.
+    /// The memory, to write; `None` if it is shared.
     pub(crate) fn raw_mut(&mut self) -> Option<&mut P::Buffer> {
         Some(&mut Arc::get_mut(self.0.as_mut().expect("in use"))?.raw)
     }
-    /// Whether there is another owner.
+    /// True if there is another owner.
     pub(crate) fn is_shared(&self) -> bool {
         Arc::strong_count(self.memory()) > 1
     }
-    /// Where it lies.
+    /// Place of the memory.
     pub(crate) fn place(&self) -> &P {
         self.memory().place.as_ref().expect("in use")
     }
@@ -190,7 +192,8 @@ mod tests {
         assert_eq!([&first, &third].map(|t| t.read().unwrap()[19]), [1.0, 3.0]);
     }
 
-    /// Kills: memory that rests and is still metered, that is metered as what it was before, or by how much it has room.
+    /// Kills: memory that rests and is still metered, that is metered as what it was before, or by how much
+    /// it has room.
     #[test]
     fn memory_is_metered_as_what_it_is_used_for() {
         let cpu = Cpu::<f32>::default();
@@ -205,7 +208,8 @@ mod tests {
         assert_eq!((ids.len(), ids.index().words(), now(Category::Buffers)), (1, &[3][..], 4));
     }
 
-    /// Kills: room that is metered, or that what is made after it does not have; a room that another shape keeps.
+    /// Kills: room that is metered, or that what is made after it does not have; a room that another shape
+    /// keeps.
     #[test]
     fn memory_with_room_is_found_by_whatever_fits_in_it() {
         let cpu = Cpu::<f32>::default();
@@ -226,8 +230,9 @@ mod tests {
         assert_eq!(Tensor::with_room(&cpu, Category::Buffers, [3, 0], 1).len(), 3, "less room than rows");
     }
 
-    /// Rows that vary, as with experts: 1 M numbers and up to an eighth more. Kills: a large piece that only its own size
-    /// finds, so that every new size takes memory for ever; a piece taken that is much too large.
+    /// Rows that vary, as with experts: 1 M numbers and up to an eighth more. Kills: a large piece that only
+    /// its own size finds, so that every new size takes memory for ever; a piece taken that is much too
+    /// large.
     #[test]
     fn memory_of_varying_sizes_is_bounded() {
         let cpu = Cpu::<f32>::default();
@@ -255,8 +260,9 @@ mod tests {
         );
     }
 
-    /// As when a table and the weights of a block are gathered in turn. Kills: large pieces that rest while others of another
-    /// size are taken, without bound; small ones given back for nothing; pieces given back that the peak has room for.
+    /// As when a table and the weights of a block are gathered in turn. Kills: large pieces that rest while
+    /// others of another size are taken, without bound; small ones given back for nothing; pieces given back
+    /// that the peak has room for.
     #[test]
     fn what_rests_keeps_the_pool_near_the_peak() {
         let cpu = Cpu::<f32>::default();
@@ -279,8 +285,8 @@ mod tests {
         );
     }
 
-    /// Every size of a fresh piece up to the large ones, and the next. Kills: a piece at rest that is taken for more bytes than it
-    /// has room for, a fresh one that is too small, or larger than an eighth more.
+    /// Every size of a fresh piece up to the large ones, and the next. Kills: a piece at rest that is taken
+    /// for more bytes than it has room for, a fresh one that is too small, or larger than an eighth more.
     #[test]
     fn a_piece_has_room_for_what_it_is_taken_for() {
         let mut size = LEAST;
@@ -294,8 +300,8 @@ mod tests {
         }
     }
 
-    /// As when each of the last two owners sees the other. Kills: memory unmetered twice or never, or counted as reserved
-    /// when the system has it back.
+    /// As when each of the last two owners sees the other. Kills: memory unmetered twice or never, or counted
+    /// as reserved when the system has it back.
     #[test]
     fn the_last_two_owners_may_let_go_at_the_same_time() {
         let cpu = Cpu::<f32>::default();
@@ -320,8 +326,8 @@ mod tests {
         assert_eq!(memory.strong_count(), 0, "it went with the place");
     }
 
-    /// Kills: bytes that are refused and stay metered, a limit that what is held already meets, a fault that names another
-    /// category, or other bytes; a category without a limit.
+    /// Kills: bytes that are refused and stay metered, a limit that what is held already meets, a fault that
+    /// names another category, or other bytes; a category without a limit.
     #[test]
     fn memory_ends_at_the_limit() {
         let cpu = Cpu::<f32>::default();

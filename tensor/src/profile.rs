@@ -1,71 +1,71 @@
-//! Where a rank's time goes: its kernels and layers, each with its beginning and its end. Off unless somebody asks: then
-//! a kernel looks at one flag and reads no clock.
+//! Profile of a rank: its kernels and layers, each with start and end time. The profile is off by default: a
+//! kernel then checks one flag and reads no clock.
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 listed! {
-    /// A kind of work that kernels do.
+    /// Kind of work that a kernel does.
     KernelKind {
-        /// Products of matrices.
+        /// Matrix products.
         Product = "product",
         /// Scores, softmax and values of attention.
         Attention = "attention",
         /// Norms of rows.
         Norm = "norm",
-        /// Anything element by element: activations, rotations, sums, dropout, copies.
+        /// Element-wise work: activations, rotations, sums, dropout, copies.
         ElementWise = "element-wise",
-        /// Table rows by id, the loss, and the choice among logits.
+        /// Embedding lookups, the loss, and the choice among logits.
         EmbeddingAndLoss = "embedding and loss",
-        /// Changes of weights, and the gradient's norm.
+        /// Updates of weights, and the gradient's norm.
         Optimizer = "optimizer",
     }
 }
 
 listed! {
-    /// Which way through a layer.
+    /// Direction of a pass through a layer.
     Direction {
-        /// From its input to its output.
+        /// From the layer's input to its output.
         Forward = "forward",
-        /// Back, either half.
+        /// Backward, either half: gradients of the input or of the weights.
         Backward = "backward",
     }
 }
 
-/// What was done.
+/// Work that is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
     /// A kernel ran.
     Kernel {
-        /// What it is called.
+        /// Name of the kernel.
         name: &'static str,
-        /// Of which kind it is.
+        /// Kind of the kernel.
         kind: KernelKind,
-        /// Floating point operations that the meter was told of for it.
+        /// Floating point operations that the meter counted since the previous kernel ended.
         flops: u64,
     },
-    /// A layer was gone through; what it did lies within.
+    /// A layer ran; its entries lie within it.
     Layer {
-        /// What it is called in the model.
+        /// Name of the layer in the model.
         name: Arc<str>,
-        /// Which way.
+        /// Direction of the pass.
         pass: Direction,
     },
 }
 
-/// A piece of work with its times.
+/// Recorded work with its times.
 #[derive(Clone, Debug)]
 pub struct Worked {
-    /// What was done.
+    /// The work.
     pub work: Work,
-    /// When it began.
+    /// Start time.
     pub from: Instant,
-    /// When it ended.
+    /// End time.
     pub to: Instant,
 }
 
-/// The profile of one rank. One writer, the rank's thread.
+/// Profile of one rank. Only the rank's thread writes it.
 #[derive(Debug, Default)]
 pub struct Profile {
     on: AtomicBool,
@@ -75,22 +75,22 @@ pub struct Profile {
 #[derive(Debug, Default)]
 struct Log {
     worked: Vec<Worked>,
-    names: BTreeSet<Arc<str>>, // of layers: each is taken once
-    flops: u64,                // that the meter had when the last kernel ended
+    names: BTreeSet<Arc<str>>, // names of layers, each stored once
+    flops: u64,                // the meter's count when the last kernel ended
 }
 
-/// Room that is taken when a profile begins: a step of a model of a hundred blocks.
+/// Capacity reserved when a profile begins: enough for a step of a model of a hundred blocks.
 const ROOM: usize = 1 << 14;
 
 impl Profile {
-    /// From now on work is noted, of a rank whose meter has counted so many operations.
+    /// Starts recording, on a rank whose meter has counted `flops` operations so far.
     pub fn begin(&self, flops: u64) {
         let mut log = self.log();
         log.flops = flops;
         log.worked.reserve(ROOM);
         self.on.store(true, Relaxed);
     }
-    /// Work is noted no more; what was, in the order in which it ended.
+    /// Stops recording and returns the recorded work, in the order in which it ended.
     pub fn end(&self) -> Vec<Worked> {
         self.on.store(false, Relaxed);
         std::mem::take(&mut self.log().worked)
@@ -98,12 +98,12 @@ impl Profile {
     fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().expect("nothing panics under this lock")
     }
-    /// The time, if work is noted: when a kernel begins.
+    /// Returns the time when a kernel starts, or `None` if no work is recorded.
     #[inline(always)]
     pub fn now(&self) -> Option<Instant> {
         if self.on.load(Relaxed) { Some(Instant::now()) } else { None }
     }
-    /// A kernel that began then has ended; the meter has counted so many operations.
+    /// Records a kernel that started at `from` and ends now; `flops` is the meter's count so far.
     #[cold]
     pub fn kernel(&self, (name, kind): (&'static str, KernelKind), from: Instant, flops: u64) {
         let to = Instant::now();
@@ -111,7 +111,7 @@ impl Profile {
         let before = std::mem::replace(&mut log.flops, flops);
         log.worked.push(Worked { work: Work::Kernel { name, kind, flops: flops - before }, from, to });
     }
-    /// A layer begins, and ends when this is dropped; nothing unless work is noted.
+    /// Starts a layer, which ends when the span drops; `None` if no work is recorded.
     #[inline]
     pub fn layer(&self, name: &str, pass: Direction) -> Option<LayerSpan<'_>> {
         if self.on.load(Relaxed) { Some(self.enter(name, pass)) } else { None }
@@ -127,7 +127,7 @@ impl Profile {
     }
 }
 
-/// The time in a layer.
+/// Time span of a layer, recorded when it drops.
 #[derive(Debug)]
 #[must_use = "a layer ends when this is dropped"]
 pub struct LayerSpan<'a> {
@@ -142,7 +142,7 @@ impl Drop for LayerSpan<'_> {
         let (work, to) = (Work::Layer { name: self.name.clone(), pass: self.pass }, Instant::now());
         let mut log = self.profile.log();
         if self.profile.on.load(Relaxed) {
-            log.worked.push(Worked { work, from: self.from, to }); // it lies within the profile as a whole
+            log.worked.push(Worked { work, from: self.from, to }); // the whole span lies within the profile
         }
     }
 }
@@ -159,9 +159,9 @@ mod tests {
         drop(layer);
     }
 
-    /// Kills: work that is noted unasked, or after the end; room taken for nothing; a second profile with the first's
-    /// work; operations of another kernel, or from before; a layer that ends before its
-    /// kernels, or after the profile.
+    /// Kills: work that is noted unasked, or after the end; room taken for nothing; a second profile with the
+    /// first's work; operations of another kernel, or from before; a layer that ends before its kernels, or
+    /// after the profile.
     #[test]
     fn work_is_noted_while_a_profile_is_taken() {
         let profile = Profile::default();

@@ -1,31 +1,31 @@
-//! Names and words that come from files, as a message shows them: nothing in them that a terminal obeys or a reader does
-//! not see, and cut where they are long.
+//! Names, values and sentences from files, made safe for messages: control characters and invisible
+//! characters are escaped, and long text is cut.
 
-/// Characters that are shown of a name or a value.
+/// Largest number of characters shown of a name or a value.
 const NAME: usize = 100;
-/// Characters that are shown of somebody else's sentence.
+/// Largest number of characters shown of a library's sentence.
 const SENTENCE: usize = 300;
 
-/// A name or a value in quotes.
+/// Returns a name or a value in quotes, escaped and cut.
 pub fn quoted(name: &str) -> String {
     let (begin, rest) = cut(name, NAME);
     format!("{begin:?}{rest}")
 }
 
-/// A name or a value without quotes, where its place says that it is one.
+/// Returns a name or a value without quotes, for places where it is recognisable without them.
 pub fn shown(name: &str) -> String {
     let (begin, rest) = cut(name, NAME);
     escaped(begin) + rest
 }
 
-/// What a library says, on one line.
+/// Returns a library's message on one line.
 pub fn sentence(words: &str) -> String {
     let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
     let (begin, rest) = cut(&words, SENTENCE);
     escaped(begin) + rest
 }
 
-/// A text with its control characters, and what hides or turns other characters, written out.
+/// Escapes control characters, and characters that hide or reorder other characters.
 pub fn escaped(text: &str) -> String {
     let is_unseen = |c: char| {
         let hides = matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}');
@@ -38,7 +38,7 @@ pub fn escaped(text: &str) -> String {
     all
 }
 
-/// The first characters, and what stands for the others.
+/// Returns the first `most` characters, and "…" if the text is longer.
 fn cut(text: &str, most: usize) -> (&str, &'static str) {
     text.char_indices().nth(most).map_or((text, ""), |(end, _)| (&text[..end], "…"))
 }
@@ -47,8 +47,8 @@ fn cut(text: &str, most: usize) -> (&str, &'static str) {
 mod tests {
     use super::*;
 
-    /// Kills: an escape sequence, a second line or a turned order of letters in a message; a name without an end; a cut
-    /// within a character.
+    /// Kills: an escape sequence, a second line or a turned order of letters in a message; a name without an
+    /// end; a cut within a character.
     #[test]
     fn what_is_shown_of_a_file_is_seen_short_and_on_one_line() {
         let hostile = "a\u{1b}[31m\nb\u{9b}2J\u{202e}\u{200b}\"ü\\";

@@ -1,34 +1,36 @@
-//! How far a feature pair turns from one position to the next: rotary embedding's frequencies, and their scaling
-//! to longer contexts. Both a model and its oracle call [`Scalar::rotary`](crate::Scalar::rotary), which asks here.
+//! Rotary embedding: how far a feature pair turns per position, and scaling to longer contexts. A model and
+//! its oracle both call [`Scalar::rotary`](crate::Scalar::rotary), which reads these frequencies.
 use crate::mix;
 use serde::{Deserialize, Serialize};
 use std::f64::consts::TAU;
 
-/// The frequencies of a rotary embedding.
+/// Frequencies of a rotary embedding.
 ///
 /// Source: Su et al., "RoFormer", §3.2, arXiv:2104.09864.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rope {
-    /// Pair `i` of `d` features turns by `base^(−2i/d)` a position, before scaling.
+    /// Base: pair `i` of `d` features turns by `base^(−2i/d)` per position, before scaling.
     pub base: f64,
-    /// What is done to these frequencies.
+    /// Scaling of these frequencies.
     pub scaling: Scaling,
 }
 
-/// A scaling of frequencies, so that a model reads more positions than it was first trained on.
+/// Scaling of frequencies, so that a model reads more positions than it was first trained on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scaling {
-    /// None.
+    /// No scaling.
     None,
-    /// All divided by a factor. Source: Chen et al., "Position interpolation", arXiv:2306.15595.
+    /// All frequencies are divided by a factor. Source: Chen et al., "Position interpolation",
+    /// arXiv:2306.15595.
     Linear {
         /// The factor.
         factor: f64,
     },
-    /// Slow ones divided, fast ones left, between them a mixture. Source: Llama 3.1's `rope_type` "llama3".
+    /// Slow pairs are divided, fast ones kept, those between interpolated. Source: Llama 3.1's `rope_type`
+    /// "llama3".
     Llama3 {
-        /// What the slow ones are divided by.
+        /// Divisor of slow pairs.
         factor: f64,
         /// A pair that turns fewer times than this in the original context is slow.
         low: f64,
@@ -40,7 +42,7 @@ pub enum Scaling {
 }
 
 impl From<f64> for Rope {
-    /// This base, without scaling.
+    /// Creates this base, without scaling.
     fn from(base: f64) -> Self {
         Self { base, scaling: Scaling::None }
     }
@@ -60,7 +62,7 @@ impl Rope {
             }
         }
     }
-    /// A hash of all of it.
+    /// Hash of all fields.
     pub(crate) fn hash(&self) -> u64 {
         let (kind, numbers) = match self.scaling {
             Scaling::None => return self.base.to_bits(),

@@ -2,17 +2,17 @@
 //!
 //! ```text
 //! u64 n, little-endian | n bytes of JSON, padded with spaces to a multiple of 8 | data, without holes
-//! {"__metadata__": {"key": "value", ..}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..}
+//! {"__metadata__": {"key": "value", ..}, "name": {"dtype":"F32", "shape":[2, 3], "data_offsets":[0,24]}, ..}
 //! ```
-//! A [`File`] is checked whole when it is opened: afterwards every description lies in the data and covers its own
-//! bytes. Reading a [`Matrix`] touches the pages of the numbers that are read, and no others, so a rank that
-//! wants its share of a large model reads its share of a large file. The tensors of a model are in one file,
-//! or in several with an index. A [`Writer`] takes one tensor after the other.
+//! A [`File`] is checked whole when opened: afterwards every tensor lies in the data and covers its own
+//! bytes. Reading a [`Matrix`] touches only the pages of the elements read, so a rank that reads its part of
+//! a model reads that part of the file. A model is one file, or several with an index. A [`Writer`] takes
+//! tensor after tensor.
 //!
-//! The format's own crate has the kinds of numbers, the description of a tensor and a header's text. Its reader is the
-//! oracle of the tests and no more: it keeps the last of two tensors with one name, says neither which tensor is wrong nor
-//! what it saw and wanted, and adds sizes that may overflow. Its writer sorts tensors, notes come in any order, and it
-//! brings nothing to the disk. Source: <https://github.com/huggingface/safetensors>, "Format".
+//! The format's own crate provides dtypes, the description of a tensor and the header's text. Its reader is
+//! only the oracle of the tests: it keeps the last of two tensors with one name, does not name the faulty
+//! tensor, and adds sizes that may overflow. Its writer sorts tensors, writes metadata in any order, and does
+//! not sync to disk. Source: <https://github.com/huggingface/safetensors>, "Format".
 #[cfg(test)]
 mod adversary;
 mod dtype;

@@ -1,18 +1,19 @@
-//! The numbers a program may run on.
+//! Dtypes that a program may run on.
 //!
-//! Ring operations and [`Scalar::inv`] are exact in every implementation; everything else is *uninterpreted* in
-//! the field (a keyed hash of a fully reduced value). There is no `exp`, `ln`, `sqrt` or `<`: the type checker
-//! keeps layer code provable. What chooses among numbers, as a router does, has [`Scalar::order`].
+//! Ring operations and [`Scalar::inv`] keep their meaning in every dtype; every other function is
+//! *uninterpreted* in the field (a keyed hash of a fully reduced value). There is no `exp`, `ln`, `sqrt` or
+//! `<`: the type checker keeps layer code provable. Code that chooses among values, such as a router, uses
+//! [`Scalar::order`].
 //!
 //! Constants: only literals and settings go through [`Scalar::from_f64`]; arithmetic on them (`1 − β`, `β^t`,
-//! `1/n`) happens in `Scalar`, so that it is the same arithmetic in every number.
+//! `1/n`) happens in `Scalar`, so that it is the same arithmetic in every dtype.
 use crate::Rope;
 use bytemuck::AnyBitPattern;
 use std::cmp::Ordering;
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Mul, Neg, Sub};
 
-/// The operators of a number, each with what it computes; sums in place follow.
+/// Implements the operators of a dtype from their expressions, and `AddAssign` from `Add`.
 macro_rules! operators {
     (@ [$($generic:tt)*] $number:ty, AddAssign) => {
         impl<$($generic)*> std::ops::AddAssign for $number {
@@ -39,7 +40,7 @@ macro_rules! operators {
 }
 pub(crate) use operators;
 
-/// Everything that layer and kernel code may do to a number.
+/// Operations that layer and kernel code may apply to an element: no others.
 pub trait Scalar:
     AnyBitPattern
     + Send
@@ -52,43 +53,43 @@ pub trait Scalar:
     + Neg<Output = Self>
     + AddAssign
 {
-    /// The number's name in messages and files: `f32`, `f61`.
+    /// Name of the dtype in messages and files: `f32`, `f61`.
     const NAME: &'static str;
     /// Neutral element of the sum.
     const ZERO: Self;
     /// Neutral element of the product.
     const ONE: Self;
-    /// Neutral element of [`stab`](Self::stab), and what [`exp_sub`](Self::exp_sub) maps to zero. No arithmetic
+    /// Neutral element of [`stab`](Self::stab), which [`exp_sub`](Self::exp_sub) maps to zero. No arithmetic
     /// is defined on it; the field panics on such arithmetic in debug builds.
     const NEG_INF: Self;
-    /// The number that gradients, masters, sums and statistics are kept in: one as wide as a sum needs, often this one.
+    /// Dtype of gradients, master weights, sums and statistics: as wide as a sum needs, often this dtype.
     type Wide: Scalar<Wide = Self::Wide> + From<Self> + Into<Self>;
-    /// Whether sums are kept in another number than this one.
+    /// True if sums are kept in another dtype than this one.
     const NARROW: bool = size_of::<Self>() != size_of::<Self::Wide>();
 
-    /// The same value in the wide number; exact.
+    /// Converts to the wide dtype; exact.
     #[must_use]
     #[inline(always)]
     fn widen(self) -> Self::Wide {
         self.into()
     }
-    /// The wide number's value, rounded once.
+    /// Rounds a wide value once.
     #[must_use]
     #[inline(always)]
     fn narrow(wide: Self::Wide) -> Self {
         wide.into()
     }
-    /// The exact (dyadic) image of a constant.
+    /// Converts a constant: rounded on floats, the exact image of the dyadic value in the field.
     fn from_f64(x: f64) -> Self;
-    /// The image of a count; `1/n` is `from_usize(n).inv()`.
+    /// Converts a count; `1/n` is `from_usize(n).inv()`.
     #[must_use]
     fn from_usize(n: usize) -> Self {
         Self::from_f64(n as f64)
     }
-    /// The multiplicative inverse.
+    /// Returns the multiplicative inverse.
     #[must_use]
     fn inv(self) -> Self;
-    /// `self^n` by squaring; the same arithmetic in every number.
+    /// Returns `self^n` by squaring, with the same multiplications in every dtype.
     #[must_use]
     fn pow(self, n: usize) -> Self {
         let (mut base, mut power, mut n) = (self, Self::ONE, n);
@@ -101,11 +102,13 @@ pub trait Scalar:
         }
         power
     }
-    /// Which of two comes first in a fixed order, for choices alone: no number derives from it. Floats by value, in the
-    /// field by canonical integer; [`NEG_INF`](Self::NEG_INF) is below every other number, and NaN below that.
+    /// Compares in a fixed order, for choices only: no value derives from it. Floats are ordered by value,
+    /// field elements by canonical integer; [`NEG_INF`](Self::NEG_INF) is below every other value, and NaN
+    /// below that.
     #[must_use]
     fn order(self, other: Self) -> Ordering;
-    /// The softmax stabiliser: max on floats, `a + b + K` in the field (K a constant, not 0). It must cancel.
+    /// Softmax stabiliser: max on floats, `a + b + K` in the field (K a constant, not 0). Results must cancel
+    /// it.
     #[must_use]
     fn stab(a: Self, b: Self) -> Self;
     /// e^(a−b); field: E(a)/E(b), E a keyed permutation.
@@ -123,11 +126,12 @@ pub trait Scalar:
     /// φ(x) = Φ'(x), the normal density.
     #[must_use]
     fn normal_pdf(self) -> Self;
-    /// 1 if x > 0, else 0: `ReLU`'s gate. Field: any keyed value, as nothing but its constancy may be used.
+    /// 1 if x > 0, else 0: `ReLU`'s gate. Field: any keyed value, since callers may use only that it is
+    /// constant.
     #[must_use]
     fn step(self) -> Self;
-    /// (2√(2/π), 0.044715): x·sigmoid(a·(x + b·x³)) is `GeLU`'s tanh form. Source: Hendrycks, Gimpel, "Gaussian
-    /// error linear units", §2, arXiv:1606.08415.
+    /// (2√(2/π), 0.044715): x·sigmoid(a·(x + b·x³)) is `GeLU`'s tanh form. Source: Hendrycks, Gimpel,
+    /// "Gaussian error linear units", §2, arXiv:1606.08415.
     #[must_use]
     fn gelu_constants() -> (Self, Self) {
         (Self::from_f64(1.595_769_121_605_730_7), Self::from_f64(0.044_715))
@@ -135,13 +139,13 @@ pub trait Scalar:
     /// 1/√x.
     #[must_use]
     fn rsqrt(self) -> Self;
-    /// 1/√n of a count: attention's scale.
+    /// 1/√n of a count: the scale of attention.
     #[must_use]
     fn inv_sqrt(n: usize) -> Self {
         Self::from_usize(n).rsqrt()
     }
-    /// (cos, sin) of `position` times the frequency of pair `i` of `d` features; field: any keyed pair, as nothing
-    /// but its transpose may be used.
+    /// (cos, sin) of `position` times the frequency of pair `i` of `d` features. Field: any keyed pair, since
+    /// callers may use only its transpose.
     fn rotary(position: usize, i: usize, d: usize, rope: &Rope) -> (Self, Self);
     /// min(1, limit/√norm2): the factor of clipping by global norm, from the norm's *square*.
     #[must_use]
@@ -149,7 +153,8 @@ pub trait Scalar:
     /// 1/(√v + ε): Adam's scale, from the corrected second moment.
     #[must_use]
     fn adam_scale(v: Self, eps: f64) -> Self;
-    /// A random draw from a hash of (seed, global index): normal with deviation `std` on floats, uniform in the field.
+    /// Random draw from a hash of (seed, global index): normal with standard deviation `std` on floats,
+    /// uniform in the field.
     #[must_use]
     fn sample(key: u64, std: f64) -> Self;
 }

@@ -1,9 +1,9 @@
-//! Windows into matrices. They cannot be made by hand, so they always lie inside a tensor that is borrowed.
+//! Views: strided windows into matrices. Only tensors create them, so each lies inside a borrowed tensor.
 use crate::device::offset;
 use crate::{Buffer, Device, Ptr};
 use std::marker::PhantomData;
 
-/// A window into a tensor, which it borrows as `B` says.
+/// A strided window into a tensor, borrowed as `B`.
 pub struct Strided<D: Device, B> {
     ptr: Ptr<D>,
     rows: usize,
@@ -13,27 +13,27 @@ pub struct Strided<D: Device, B> {
     borrow: PhantomData<B>,
 }
 
-/// A matrix to read: a window into a tensor.
+/// A window into a tensor, to read.
 pub type View<'a, D> = Strided<D, &'a Buffer<D>>;
-/// A matrix to write: a window into a tensor, the only one over its elements.
+/// A window into a tensor, to write: the only one over its elements.
 pub type ViewMut<'a, D> = Strided<D, &'a mut Buffer<D>>;
 
 impl<D: Device, B> Strided<D, B> {
-    /// The whole of a row-major matrix. Only a tensor, which knows its buffer's length, may say so.
+    /// Window over a whole row-major matrix. Only a tensor, which knows its buffer's length, may create one.
     pub(crate) fn whole(ptr: Ptr<D>, rows: usize, cols: usize) -> Self {
         Self { ptr, rows, cols, row_stride: cols, col_stride: 1, borrow: PhantomData }
     }
-    /// Where the window begins.
+    /// Address of the window's first element.
     #[inline(always)]
     pub fn ptr(&self) -> Ptr<D> {
         self.ptr
     }
-    /// How many rows.
+    /// Number of rows.
     #[inline(always)]
     pub fn rows(&self) -> usize {
         self.rows
     }
-    /// How many columns.
+    /// Number of columns.
     #[inline(always)]
     pub fn cols(&self) -> usize {
         self.cols
@@ -48,28 +48,28 @@ impl<D: Device, B> Strided<D, B> {
     pub fn col_stride(&self) -> usize {
         self.col_stride
     }
-    /// No gaps: `rows · cols` numbers in a row.
+    /// True if the `rows · cols` elements lie in memory without gaps.
     pub fn is_contiguous(&self) -> bool {
         self.col_stride == 1 && (self.rows <= 1 || self.row_stride == self.cols)
     }
-    /// Columns `from..from + n`.
+    /// Returns columns `from..from + n`.
     ///
     /// # Panics
-    /// If they are not all there.
+    /// If the window does not have all of them.
     #[must_use]
     pub fn take_cols(self, from: usize, n: usize) -> Self {
         let there = from <= self.cols && n <= self.cols - from; // no sum that could wrap
         assert!(there, "{n} columns from {from} on of {}", self.cols);
         Self { ptr: offset::<D>(self.ptr, from * self.col_stride), cols: n, ..self }
     }
-    /// Rows `from..from + n`.
+    /// Returns rows `from..from + n`.
     #[must_use]
     pub fn take_rows(self, from: usize, n: usize) -> Self {
         let there = from <= self.rows && n <= self.rows - from;
         assert!(there, "{n} rows from {from} on of {}", self.rows);
         Self { ptr: offset::<D>(self.ptr, from * self.row_stride), rows: n, ..self }
     }
-    /// The transpose, without moving anything.
+    /// Returns the transpose, without moving elements.
     #[must_use]
     pub fn t(self) -> Self {
         Self {
@@ -80,7 +80,7 @@ impl<D: Device, B> Strided<D, B> {
             ..self
         }
     }
-    /// The same numbers in other rows.
+    /// Returns the same elements as a matrix of this shape.
     #[must_use]
     pub fn reshape(self, rows: usize, cols: usize) -> Self {
         let fits = rows.checked_mul(cols) == Some(self.rows * self.cols);
@@ -97,11 +97,11 @@ impl<D: Device> Clone for View<'_, D> {
 impl<D: Device> Copy for View<'_, D> {}
 
 impl<'a, D: Device> ViewMut<'a, D> {
-    /// A shorter loan of the same window.
+    /// Reborrows the window for a shorter time.
     pub fn again(&mut self) -> ViewMut<'_, D> {
         ViewMut { borrow: PhantomData, ..*self }
     }
-    /// The window for reading, while this one rests.
+    /// Returns the window for reading; this one cannot be used meanwhile.
     pub fn read(&self) -> View<'_, D> {
         View {
             ptr: self.ptr,
@@ -112,7 +112,7 @@ impl<'a, D: Device> ViewMut<'a, D> {
             borrow: PhantomData,
         }
     }
-    /// Two disjoint windows: columns before `at`, and from `at` on.
+    /// Splits the window into two disjoint ones: columns before `at`, and columns from `at` on.
     ///
     /// # Panics
     /// If there are fewer columns than `at`.

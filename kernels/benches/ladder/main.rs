@@ -1,8 +1,8 @@
-//! The ladder of one product: C = A·B of 1024×1024 by 1024×1024 in f32 on one core, from the definition to the product
-//! that the crate has, rung by rung. `cargo bench -p kernels --bench ladder`. Chapter: 13.
+//! Ladder of one product: C = A·B of 1024×1024 by 1024×1024 in f32 on one core, from the definition to the
+//! product of this crate, rung by rung. `cargo bench -p kernels --bench ladder`. Chapter: 13.
 //!
-//! A and B hold small integers, so that every order of sums gives the same bits: each rung is compared with the
-//! definition before it is timed. Rungs take turns, and of each the best turn counts.
+//! A and B hold small integers, so that every order of sums gives the same bits: each rung is compared with
+//! the definition before it is timed. Rungs take turns, and the best turn of each counts.
 mod plain;
 #[cfg(target_arch = "x86_64")]
 mod registers;
@@ -11,13 +11,13 @@ use kernels::{Kernels, Write, machine};
 use std::time::Instant;
 use tensor::{Category, Cpu, Tensor, View, ViewMut, mix};
 
-/// Rows and columns of all three.
+/// Rows and columns of all three matrices.
 const N: usize = 1024;
-/// Rows of a product with few of them, whose right factor stays: a linear layer of a small batch.
+/// Rows of a product with few rows whose right factor is reused: a linear layer with a small batch.
 const FEW: usize = 32;
 const FEATURES: usize = 512;
 const TURNS: usize = 30;
-/// A rung that has had this many seconds has no more turns.
+/// Seconds after which a rung has no more turns.
 const ENOUGH: f64 = 0.7;
 
 type Matrix = Tensor<Cpu<f32>>;
@@ -27,7 +27,7 @@ type M<'a> = ViewMut<'a, Cpu<f32>>;
 /// Writes A·B to C.
 type Product<'a> = Box<dyn FnMut(M, V, V) + 'a>;
 
-/// One way to a product.
+/// One way to compute a product.
 struct Rung<'a> {
     name: &'static str,
     run: Product<'a>,
@@ -36,7 +36,7 @@ struct Rung<'a> {
 }
 
 impl Rung<'_> {
-    /// So many calls, back to back.
+    /// Times `calls` calls, back to back.
     fn time(&mut self, calls: usize, mut c: M, [a, b]: [V; 2]) {
         let start = Instant::now();
         (0..calls).for_each(|_| (self.run)(c.again(), a, b));
@@ -95,11 +95,12 @@ fn the_crates(c: M, a: V, b: V) {
     Cpu::default().gemm(c, a, b, Write::Set);
 }
 
-/// Checks every rung, lets all take turns, and prints the best of each beside the peak that was measured between them.
+/// Checks every rung, times them in turns, and prints the best time of each beside the peak measured between
+/// turns.
 fn climb(what: &str, rungs: &mut [Rung], a: V, b: V) {
     let mut c = matrix(a.rows(), b.cols(), |_| f32::NAN);
     let flops = 2.0 * (a.rows() * a.cols() * b.cols()) as f64;
-    let calls = (1e8 / flops).ceil() as usize; // in a turn; of more calls one would take too little time to be measured
+    let calls = (1e8 / flops).ceil() as usize; // per turn; a single call could be too short to measure
     let (mut truth, mut peak) = (None, 0.0f64);
     for turn in 0..TURNS {
         peak = peak.max(measured_peak());
@@ -119,7 +120,7 @@ fn climb(what: &str, rungs: &mut [Rung], a: V, b: V) {
     }
 }
 
-/// The first call: the first rung says what the product is; the others must say the same.
+/// Runs the first call: the first rung defines the product, and the others must give the same values.
 fn check(rung: &mut Rung, c: &mut Matrix, [a, b]: [V; 2], truth: &mut Option<Vec<f32>>) {
     c.write(&mut |_| f32::NAN);
     rung.time(1, c.view_mut(), [a, b]);
@@ -128,7 +129,7 @@ fn check(rung: &mut Rung, c: &mut Matrix, [a, b]: [V; 2], truth: &mut Option<Vec
     assert!(seen == *truth, "{}: another product than the definition's", rung.name);
 }
 
-/// GFLOP/s of multiply-adds in registers alone.
+/// Measures GFLOP/s of multiply-adds in registers alone.
 fn measured_peak() -> f64 {
     let start = Instant::now();
     let flops = std::hint::black_box(machine::multiply_adds(1 << 18));

@@ -1,4 +1,4 @@
-//! The rungs that any machine climbs: no instruction is named.
+//! Rungs that run on any machine: they name no instruction.
 use kernels::widest;
 use tensor::{Cpu, View, ViewMut};
 
@@ -21,7 +21,7 @@ pub(crate) fn definition(mut c: M, a: V, b: V) {
     }
 }
 
-/// The same sums, for a row of C at a time: what lies together is used together.
+/// Computes the same sums, a row of C at a time: adjacent elements are used together.
 #[inline(always)]
 pub(crate) fn rows(mut c: M, a: V, b: V) {
     for i in 0..c.rows() {
@@ -40,7 +40,7 @@ fn add(y: &mut [f32], x: f32, row: &[f32]) {
     }
 }
 
-/// The same, by the widest vectors there are.
+/// Does the same, with the widest vectors there are.
 pub(crate) fn wide_rows(c: M, a: V, b: V) {
     widest(
         #[inline(always)]
@@ -48,7 +48,7 @@ pub(crate) fn wide_rows(c: M, a: V, b: V) {
     );
 }
 
-/// The same, by blocks of rows of B, which stay in the second cache while all rows of C go by.
+/// Does the same, by blocks of rows of B, which stay in L2 while all rows of C are processed.
 pub(crate) fn blocks(mut c: M, a: V, b: V) {
     widest(
         #[inline(always)]

@@ -1,4 +1,4 @@
-//! The rungs that name AVX-512: 12×32 of C stay in registers, and are written once.
+//! Rungs that name AVX-512: 12×32 of C stay in registers, and are written once.
 use crate::{M, Matrix, N, V, matrix};
 use std::arch::x86_64::{
     __m512, _mm512_add_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps,
@@ -9,11 +9,11 @@ use std::arch::x86_64::{
 const MR: usize = 12;
 const NR: usize = 32;
 const LANES: usize = 16;
-/// Rows and columns of B that are packed together: 512 KiB, half of a common second cache.
+/// Rows and columns of B that are packed together: 512 KiB, half of a common L2.
 const KC: usize = 256;
 const NC: usize = 512;
 
-/// Where factors are packed, taken once.
+/// Memory for packed factors, allocated once.
 pub(crate) struct Room {
     a: Matrix,
     b: Matrix,
@@ -23,11 +23,11 @@ impl Room {
     pub(crate) fn new() -> Self {
         Self { a: matrix(1, N.next_multiple_of(MR) * KC, |_| 0.0), b: matrix(1, NC * KC, |_| 0.0) }
     }
-    /// Both factors packed: what the registers ask for next is what lies next.
+    /// Packs both factors: the elements that registers need next are adjacent.
     pub(crate) fn both_packed(&mut self, c: M, a: V, b: V) {
         self.product::<true>(c, a, b);
     }
-    /// A as it lies: each of its elements is read by itself, so twelve rows are as good as one.
+    /// Reads A in place: each of its elements is read by itself, so twelve rows are as fast as one.
     pub(crate) fn a_as_it_lies(&mut self, c: M, a: V, b: V) {
         self.product::<false>(c, a, b);
     }
@@ -53,8 +53,8 @@ impl Room {
                     let a = if PACKED { pa[i * KC..].as_ptr() } else { a.row(i)[k..].as_ptr() };
                     for (jr, panel) in (0..NC).step_by(NR).zip(pb.chunks_exact(NR * KC)) {
                         let c = c.again().take_rows(i, rows).take_cols(j + jr, NR);
-                        // SAFETY: `a` has `rows` rows of KC from column k on, as they lie or packed; the rest was
-                        // asserted.
+                        // SAFETY: `a` has `rows` rows of KC from column k on, as they lie or packed; the rest
+                        // was asserted.
                         unsafe {
                             match rows {
                                 MR => tile::<MR, PACKED>(c, a, panel, k > 0),
@@ -68,7 +68,7 @@ impl Room {
     }
 }
 
-/// The rows of x, one after the other, each with room for `W` elements.
+/// Packs the rows of x, one after the other, each with room for `W` elements.
 fn pack<const W: usize>(to: &mut [f32], x: V) {
     for (k, to) in to.chunks_exact_mut(W).enumerate() {
         if x.col_stride() == 1 {
@@ -79,11 +79,11 @@ fn pack<const W: usize>(to: &mut [f32], x: V) {
     }
 }
 
-/// `R` rows of 32 columns of C from as many rows of A and one panel of B; added, if it is not the first.
+/// Computes `R` rows of 32 columns of C from `R` rows of A and one panel of B; adds to C if `add`.
 ///
 /// # Safety
-/// Element (r, k) of A is `a[k * 12 + r]` if packed, else `a[r * N + k]`, for as many k as the panel has rows. C is such a
-/// window, and the CPU has AVX-512F.
+/// Element (r, k) of A is `a[k * 12 + r]` if packed, else `a[r * N + k]`, for all rows k of the panel. C is a
+/// window of this size, and the CPU has AVX-512F.
 #[target_feature(enable = "avx512f")]
 unsafe fn tile<const R: usize, const PACKED: bool>(c: M, a: *const f32, panel: &[f32], add: bool) {
     let mut sums: [[__m512; 2]; R] = [[_mm512_setzero_ps(); 2]; R];

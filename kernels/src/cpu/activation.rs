@@ -16,7 +16,8 @@ pub(super) fn forward<S: Scalar>(h: Out<S>, x: In<S>, f: Activation) {
     }
 }
 
-/// f' is Φ + x·φ; with s = sigmoid(a·(x + b·x³)), s + x·s·(1 − s)·a·(1 + 3b·x²); the unit step.
+/// f' is Φ + x·φ for `Gelu`; s + x·s·(1 − s)·a·(1 + 3b·x²) with s = sigmoid(a·(x + b·x³)) for `GeluTanh`; the
+/// unit step for `Relu`.
 #[inline(always)]
 pub(super) fn backward<S: Scalar>(dx: Out<S>, x: In<S>, dh: In<S>, f: Activation) {
     match f {

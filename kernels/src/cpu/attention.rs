@@ -1,8 +1,8 @@
-//! Attention by blocks with an online softmax. The products take strided heads as they lie; a strip of `TILE`
-//! scores is all that ever exists.
+//! Attention by tiles with an online softmax. The products read strided heads in place; only a strip of
+//! `TILE` scores exists at a time.
 //!
-//! Source: Dao et al., "FlashAttention", Algorithm 1, arXiv:2205.14135; Milakov, Gimelshein, "Online normalizer
-//! calculation for softmax", arXiv:1805.02867.
+//! Source: Dao et al., "FlashAttention", Algorithm 1, arXiv:2205.14135; Milakov, Gimelshein, "Online
+//! normalizer calculation for softmax", arXiv:1805.02867.
 use super::attention_tile::{Carve, Tile, Widened, keys_of, most_keys, pack, serves_many, tiles};
 use super::matrices::Out;
 use super::panels::{Panels, Right};
@@ -13,16 +13,17 @@ use crate::mask::Seen;
 use crate::{Attend, Heads, Qkv, Softmax, Span, Write};
 use tensor::{Cpu, Scalar};
 
-/// Where the rows of tiles go, and come from.
+/// Rows of tiles: where results are written, and where a running softmax is read.
 pub(super) enum Rows<'a, S: Scalar> {
-    /// All keys of a query are here: its output, and its log-sum-exp.
+    /// All keys of a query are given: its output, and its log-sum-exp.
     Whole(Out<'a, S>, Out<'a, S::Wide>),
-    /// Others came before or will come.
+    /// Other keys came before or will come.
     Carried(Softmax<'a, Cpu<S::Wide>>),
 }
 
 impl<S: Scalar> Rows<'_, S> {
-    /// What row `i` of the tile holds so far: puts its output in `acc`, and gives its stabiliser and sum.
+    /// Reads the state of row `i` of the tile: copies its output to `acc`, and returns its stabiliser and
+    /// sum.
     #[inline(always)]
     fn begin(&mut self, tile: &Tile, i: usize, acc: &mut [S::Wide]) -> [S::Wide; 2] {
         let (row, head, d) = (tile.row + i, tile.head, acc.len());
@@ -37,7 +38,7 @@ impl<S: Scalar> Rows<'_, S> {
             }
         }
     }
-    /// Puts back what row `i` of the tile holds now.
+    /// Writes the state of row `i` of the tile.
     #[inline(always)]
     fn end(&mut self, tile: &Tile, i: usize, acc: &[S::Wide], [m, l]: [S::Wide; 2]) {
         let (row, head, d) = (tile.row + i, tile.head, acc.len());
@@ -63,7 +64,7 @@ fn divide<S: Scalar>(o: &mut [S], acc: &[S::Wide], sum: S::Wide) {
     }
 }
 
-/// [`take_body`], compiled once for each width, though two kernels are made of it.
+/// Compiles [`take_body`] once for each vector width, though two kernels call it.
 #[inline(never)]
 pub(super) fn take<S: CpuScalar<Wide: CpuScalar>>(
     attend: &Attend,
@@ -78,7 +79,7 @@ pub(super) fn take<S: CpuScalar<Wide: CpuScalar>>(
     );
 }
 
-/// Takes the blocks of keys of these spans into rows.
+/// Takes the tiles of keys of these spans into rows.
 #[inline(always)]
 fn take_body<S: CpuScalar<Wide: CpuScalar>>(
     attend: &Attend,
@@ -99,7 +100,7 @@ fn take_body<S: CpuScalar<Wide: CpuScalar>>(
         let span: &Span = &span;
         let many = serves_many::<S::Wide>(attend, span);
         if h == 0 && !many {
-            // One head after the other takes short pieces of each row, which memory gives slowly.
+            // Heads one after the other read short pieces of each row, which memory gives slowly.
             fetch(qkv.k.take_rows(span.key.row, span.key.len));
             fetch(qkv.v.take_rows(span.key.row, span.key.len));
         }
@@ -131,10 +132,11 @@ fn take_body<S: CpuScalar<Wide: CpuScalar>>(
     }
 }
 
-/// Rows of a tile, at most.
+/// Largest number of rows of a tile.
 const MOST_ROWS: usize = 64;
 
-/// One row of scores becomes weights: those in sight count in the sum, those that dropout leaves in the output.
+/// Turns one row of scores into weights: visible keys count in the sum, keys that dropout keeps count in the
+/// output.
 #[inline(always)]
 fn weigh<S: Scalar<Wide = S>>(
     p: &mut [S],
@@ -155,7 +157,7 @@ fn weigh<S: Scalar<Wide = S>>(
     }
 }
 
-/// Takes one row of scores into the running (m, l, acc); they become weights.
+/// Takes one row of scores into the running (m, l, acc); the scores become weights.
 #[inline(always)]
 fn online<S: Scalar<Wide = S>>(p: &mut [S], m: &mut S, l: &mut S, acc: &mut [S]) {
     let to = S::stab(*m, stab(p));

@@ -1,6 +1,6 @@
-//! The gradient of attention by blocks: scores are computed again from the log-sum-exp that forward left.
+//! The gradient of attention by tiles: scores are recomputed from the log-sum-exp that forward saved.
 //!
-//! With P = softmax(S), M what dropout multiplies it by (1 without), δ = Σ o·do: dV = (P∘M)ᵀ·dO,
+//! With P = softmax(S), M the factors of dropout (1 without), δ = Σ o·do: dV = (P∘M)ᵀ·dO,
 //! dS = P ∘ (M∘(dO·Vᵀ) − δ), dQ = dS·K, dK = dSᵀ·Q.
 //! Source: Dao, "FlashAttention-2", Algorithm 2, arXiv:2307.08691.
 use super::attention_tile::{Carve, Tile, Widened, keys_of, most_keys, pack, serves_many, tiles};
@@ -25,7 +25,7 @@ pub(super) fn delta<S: CpuScalar>(heads: Heads, mut delta: Out<S::Wide>, o: In<S
     }
 }
 
-/// Each query's log-sum-exp and δ.
+/// Log-sum-exp and δ of each query.
 type Saved<'a, S> = (In<'a, <S as Scalar>::Wide>, In<'a, <S as Scalar>::Wide>);
 
 #[inline(always)]
@@ -70,18 +70,18 @@ pub(super) fn spans<S: CpuScalar<Wide: CpuScalar>>(
     }
 }
 
-/// Scratch: of one KV head's gradients, and of one tile.
+/// Scratch for one KV head's gradients and for one tile.
 struct Work<'a, S: CpuScalar> {
     dks: Out<'a, S>,
     dvs: Out<'a, S>,
-    /// Queries, scaled.
+    /// Scaled queries.
     qs: Out<'a, S>,
     dos: Out<'a, S>,
-    /// The queries' gradient, not yet scaled.
+    /// Gradient of the queries, not yet scaled.
     dqs: Out<'a, S>,
     /// Scores, then weights.
     p: Out<'a, S>,
-    /// dO·Vᵀ, then the scores' gradient.
+    /// dO·Vᵀ, then the gradient of the scores.
     dp: Out<'a, S>,
 }
 
@@ -93,7 +93,7 @@ impl<'a, S: CpuScalar> Work<'a, S> {
         let [p, dp] = [(); 2].map(|()| carve.take(tile_q, tile_k.min(keys)));
         Self { dks, dvs, qs, dos, dqs, p, dp }
     }
-    /// Adds what one tile and one block of keys give each other to dks, dvs and dqs.
+    /// Adds the gradients of one tile of queries and one tile of keys to dks, dvs and dqs.
     #[inline(always)]
     fn block(
         &mut self,
@@ -124,7 +124,7 @@ impl<'a, S: CpuScalar> Work<'a, S> {
     }
 }
 
-/// One row: scores become weights, and their gradient is made of dO·Vᵀ.
+/// Turns one row of scores into weights, and dO·Vᵀ into their gradient.
 #[inline(always)]
 fn scores<S: Scalar>(p: &mut [S], dp: &mut [S], lse: S, delta: S) {
     for p in p.iter_mut() {
@@ -135,7 +135,7 @@ fn scores<S: Scalar>(p: &mut [S], dp: &mut [S], lse: S, delta: S) {
     }
 }
 
-/// The same with dropout.
+/// Does the same as [`scores`], with dropout.
 #[inline(always)]
 fn thinned<S: Scalar>(p: &mut [S], dp: &mut [S], lse: S, delta: S, factor: impl Fn(usize) -> S) {
     for (j, (p, dp)) in p.iter_mut().zip(dp).enumerate() {

@@ -1,4 +1,4 @@
-//! What attention and its backward share: scratch, and tiles of queries.
+//! Scratch and tiles of queries, for attention and its backward.
 use super::elementwise::each;
 use super::matrices::{In, Out};
 use super::panels::Panels;
@@ -11,7 +11,7 @@ use tensor::{Dropout, Scalar, count};
 
 const SCRATCH: &str = "the numbers of attention's scratch";
 
-/// Numbers of scratch for one call, forward or backward.
+/// Elements of scratch for one call, forward or backward.
 pub(super) fn scratch_len<S: CpuScalar<Wide: CpuScalar>>(heads: Heads, keys: usize) -> usize {
     let ([tile_q, tile_k], d) = (S::Wide::TILE, heads.dim);
     let numbers = |sizes: &[usize]| count::product(SCRATCH, sizes);
@@ -21,7 +21,7 @@ pub(super) fn scratch_len<S: CpuScalar<Wide: CpuScalar>>(heads: Heads, keys: usi
     count::sum(SCRATCH, factors.into_iter().chain(tiles).chain([widened]))
 }
 
-/// Cuts scratch into matrices.
+/// Splits scratch into matrices.
 pub(super) struct Carve<'a, S: Scalar>(Option<Out<'a, S>>);
 impl<'a, S: Scalar> Carve<'a, S> {
     pub(super) fn new(scratch: Out<'a, S>) -> Self {
@@ -34,14 +34,14 @@ impl<'a, S: Scalar> Carve<'a, S> {
     }
 }
 
-/// to = from · scale in wide numbers, gaps closed.
+/// to = from · scale in the wide dtype, without gaps.
 #[inline(always)]
 pub(super) fn pack<S: Scalar>(to: &mut Out<S::Wide>, from: In<S>, scale: S::Wide) {
     each(to.again(), from, |to, from| *to = from.widen() * scale);
 }
 
-/// Keys and values of one head at a time in wide numbers: as they lie, or else in memory for as many rows as the longest
-/// span has keys.
+/// Keys and values of one head at a time in the wide dtype: read in place if they are wide, else copied to
+/// memory for as many rows as the longest span has keys.
 pub(super) struct Widened<'a, S: Scalar>(Out<'a, S::Wide>);
 
 impl<'a, S: CpuScalar> Widened<'a, S> {
@@ -58,37 +58,37 @@ impl<'a, S: CpuScalar> Widened<'a, S> {
     }
 }
 
-/// The most keys of any span.
+/// Largest number of keys of any span.
 pub(super) fn most_keys(spans: &[u32]) -> usize {
     entries(spans).map(|s: Span| s.key.len).max().unwrap_or(0)
 }
 
-/// A span's keys of one head.
+/// Returns a span's keys of one head.
 #[inline(always)]
 pub(super) fn keys_of<'v, S: Scalar>(x: In<'v, S>, span: &Span, h: usize, d: usize) -> In<'v, S> {
     x.take_rows(span.key.row, span.key.len).take_cols(h * d, d)
 }
 
-/// Queries of one head that are taken together.
+/// Queries of one head that are processed together.
 pub(super) struct Tile<'a> {
     attend: &'a Attend,
     span: &'a Span,
-    /// Their head.
+    /// Head of the queries.
     pub(super) head: usize,
-    /// Which of the span's queries is the first of them.
+    /// Index in the span of the first query.
     first: usize,
-    /// How many.
+    /// Number of queries.
     pub(super) n: usize,
-    /// The first one's row.
+    /// Row of the first query.
     pub(super) row: usize,
 }
 
-/// Whether a KV head serves several tiles of queries, so that its keys and values are worth laying out.
+/// True if a KV head serves several tiles of queries, so that packing its keys and values pays.
 pub(super) fn serves_many<S: CpuScalar>(attend: &Attend, span: &Span) -> bool {
     attend.heads.queries / attend.heads.keys * span.query.len.div_ceil(S::TILE[0]) > 1
 }
 
-/// The tiles of all queries that KV head `h` serves.
+/// Returns the tiles of all queries that KV head `h` serves.
 #[inline(always)]
 pub(super) fn tiles<'a, S: CpuScalar>(
     attend: &'a Attend,
@@ -105,24 +105,24 @@ pub(super) fn tiles<'a, S: CpuScalar>(
 }
 
 impl Tile<'_> {
-    /// These queries' rows of this head's columns.
+    /// Returns these queries' rows of this head's columns.
     #[inline(always)]
     pub(super) fn of<'v, S: Scalar>(&self, x: In<'v, S>) -> In<'v, S> {
         let d = self.attend.heads.dim;
         x.take_rows(self.row, self.n).take_cols(self.head * d, d)
     }
-    /// Blocks of the span's keys that any of the queries sees.
+    /// Returns the tiles of the span's keys that any of the queries sees.
     #[inline(always)]
     pub(super) fn blocks<S: CpuScalar>(&self) -> impl Iterator<Item = Range<usize>> {
         self.attend.mask.blocks(self.span, self.first..self.first + self.n, [S::TILE[1], S::PANEL])
     }
-    /// Which keys of a block query `i` of the tile sees.
+    /// Returns the keys of a tile that query `i` of this tile sees.
     #[inline(always)]
     pub(super) fn seen(&self, i: usize, block: &Range<usize>) -> Seen {
         self.attend.mask.seen(self.span, self.first + i).within(block)
     }
-    /// What dropout, where there is one, multiplies the probabilities of query `i` by: that of the `j`th key of a
-    /// block by 0 or 1/(1 − rate).
+    /// Returns dropout's factors of the probabilities of query `i`, if there is dropout: for the `j`th key of
+    /// a tile, 0 or 1/(1 − rate).
     #[inline(always)]
     pub(super) fn factors<S: Scalar>(&self, i: usize, block: &Range<usize>) -> Option<impl Fn(usize) -> S> {
         let Span { query, key } = *self.span;
@@ -144,9 +144,9 @@ mod tests {
     use super::*;
     use tensor::F61;
 
-    /// Of 5 keys and heads of 3 features, by hand: panels of the keys, 5 rows as wide as a panel is, and twice their
-    /// transpose, 3 rows; two gradients of 5·3; three tiles of queries; two strips of scores. Kills: room that nobody needs,
-    /// which price and run would agree on.
+    /// Sizes for 5 keys and heads of 3 features, by hand: panels of the keys, 5 rows as wide as a panel is,
+    /// and twice their transpose, 3 rows; two gradients of 5·3; three tiles of queries; two strips of scores.
+    /// Kills: room that nobody needs, which price and run would agree on.
     #[test]
     fn scratch_takes_the_numbers_that_are_worked_out_by_hand() {
         let heads = Heads { queries: 4, keys: 2, dim: 3 };

@@ -1,14 +1,15 @@
-//! Products of bf16: C (+)= A·B for any strides. Sums are kept in f32; a result in bf16 is rounded once, at the end.
+//! Products of bf16: C (+)= A·B for any strides. Sums are kept in f32; a bf16 result is rounded once, at the
+//! end.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `blocks.rs` | the loops over blocks, the sums beside a result in bf16, and their rounding |
+//! | `blocks.rs` | the loops over blocks, the separate sums of a bf16 result, and their rounding |
 //! | `avx512.rs` | blocks in panels, of pairs for `vdpbf16ps` or widened for f32's multiply-adds |
-//! | `portable.rs` | blocks widened as they lie, for the library's product of f32 |
-//! | `few_avx512.rs` | few rows: what counts is how fast the other factor comes from memory |
+//! | `portable.rs` | blocks widened to f32, for the library's product of f32 |
+//! | `few_avx512.rs` | few rows: limited by how fast the other factor is read from memory |
 //!
-//! Some processors do four operations a lane with `vdpbf16ps` in the time of two of f32, some in twice that time or more: it
-//! is measured, once a process.
+//! `vdpbf16ps` does four operations per lane. Some processors do it in the time of two operations of f32,
+//! others in twice that time or more, so its rate is measured once per process.
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod blocks;
@@ -27,25 +28,25 @@ use std::sync::OnceLock;
 use std::time::Instant;
 use tensor::{Bf16, Scalar};
 
-/// A way to multiply blocks.
+/// Way to multiply blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Pairs of bf16, by the CPU's own instruction for them.
     Pairs,
-    /// Widened to f32 while they are packed.
+    /// Blocks widened to f32 while they are packed.
     Widened,
-    /// Widened to f32, and multiplied by the library.
+    /// Blocks widened to f32, and multiplied by the library.
     Library,
 }
 
-/// Products of so many rows or fewer go through the other factor as it lies.
+/// Largest number of rows of products that read the other factor in place.
 const FEW: usize = 8;
-/// `vdpbf16ps` at more than so many times the rate of f32's multiply-adds is worth it: at the same it still loads half as
-/// much. Rates are multiples of each other, so that noise does not decide.
+/// Rate of `vdpbf16ps` relative to f32's multiply-adds above which it is used: at the same rate it still
+/// loads half as much. Real rates are multiples of each other, so that noise does not decide.
 const WORTH: f64 = 0.7;
 
 impl Way {
-    /// Those that run on this machine.
+    /// Returns the ways that run on this machine.
     pub fn all() -> impl Iterator<Item = Self> {
         let runs = |way: &Self| match way {
             Way::Pairs => machine::has_bf16() && has_avx512(),
@@ -54,7 +55,7 @@ impl Way {
         };
         [Way::Pairs, Way::Widened, Way::Library].into_iter().filter(runs)
     }
-    /// The fastest on this machine, measured when it is first asked for, in less than a millisecond.
+    /// Returns the fastest way on this machine, measured on first use, in less than a millisecond.
     pub fn best() -> Self {
         static BEST: OnceLock<Way> = OnceLock::new();
         *BEST.get_or_init(|| {
@@ -63,7 +64,7 @@ impl Way {
     }
 }
 
-/// Whether the machine has vectors of 512 bits, and masks for their halves of words.
+/// True if the machine has vectors of 512 bits, and masks for 16-bit lanes.
 fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
     return std::is_x86_feature_detected!("avx512f") && std::is_x86_feature_detected!("avx512bw");
@@ -71,7 +72,8 @@ fn has_avx512() -> bool {
     false
 }
 
-/// Whether pairs are multiplied fast enough: the best of several tries, in turns, of some microseconds each.
+/// True if pairs are multiplied fast enough: the best of several alternating tries, of some microseconds
+/// each.
 fn worth_it() -> bool {
     const TRIES: usize = 20;
     const ROUNDS: usize = 1000;
@@ -89,12 +91,12 @@ fn worth_it() -> bool {
 /// C (+)= A·B.
 ///
 /// # Panics
-/// If the shapes do not fit, or the numbers of C's rows do not lie together.
+/// If the shapes do not fit, or C's column stride is not 1.
 pub fn product<C: Scalar<Wide = f32>>(c: Out<C>, a: In<Bf16>, b: In<Bf16>, write: Write) {
     product_by(Way::best(), c, a, b, write);
 }
 
-/// C (+)= A·B in one of the ways: for measurements and tests, which compare them.
+/// C (+)= A·B in the given way: for measurements and tests, which compare ways.
 ///
 /// # Panics
 /// As [`product`] does, and if the way does not run here.
@@ -107,7 +109,8 @@ pub fn product_by<C: Scalar<Wide = f32>>(way: Way, mut c: Out<C>, a: In<Bf16>, b
         return (0..if write == Write::Set { size[0] } else { 0 }).for_each(|i| c.row(i).fill(C::ZERO));
     }
     let (to, a, b) = (sums(&c, write), factor(&a), factor(&b));
-    // SAFETY: valid windows of fitting sizes; C is borrowed mutably, so it overlaps neither factor; the way runs here.
+    // SAFETY: valid windows of fitting sizes; C is borrowed mutably, so it overlaps neither factor; the way
+    // runs here.
     unsafe {
         if size[0] <= FEW && (b.col == 1 || b.row == 1 && (a.col == 1 || way != Way::Library)) {
             return few_rows(way, size, to, a, b);
@@ -122,10 +125,11 @@ pub fn product_by<C: Scalar<Wide = f32>>(way: Way, mut c: Out<C>, a: In<Bf16>, b
     }
 }
 
-/// The product of few rows: the other factor is read once, as it lies.
+/// Product of few rows: the other factor is read once, in place.
 ///
 /// # Safety
-/// The windows are valid, C overlaps neither factor, B lies by rows or by columns, and the CPU has what the way needs.
+/// The windows are valid, C overlaps neither factor, B is contiguous by rows or by columns, and the CPU has
+/// the features that the way needs.
 unsafe fn few_rows<C: Scalar<Wide = f32>>(
     way: Way,
     size: [usize; 3],
@@ -134,7 +138,7 @@ unsafe fn few_rows<C: Scalar<Wide = f32>>(
     b: Factor<Bf16>,
 ) {
     let ([m, n, k], rows) = (size, b.col == 1);
-    // SAFETY: the caller's, and memory that there is as much of as is asked for here.
+    // SAFETY: the caller's promise, and memory of the sizes requested here.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if way != Way::Library {

@@ -1,4 +1,4 @@
-//! Additions, rotary embedding, SwiGLU.
+//! Element-wise kernels: additions, dropout, rotary embedding, SwiGLU.
 use super::matrices::{In, Out};
 use crate::Segment;
 use crate::indexed::entries;
@@ -19,7 +19,7 @@ pub(super) fn copy<S: Scalar>(mut y: Out<S>, x: In<S>) {
     }
 }
 
-/// `f(y, x)` for every element of x and the one of y in its place; y may have more rows.
+/// Calls `f(y, x)` for every element of x and the element of y in its place; y may have more rows.
 #[inline(always)]
 pub(super) fn each<S: Scalar, T: Scalar>(mut y: Out<S>, x: In<T>, f: impl Fn(&mut S, T)) {
     for i in 0..x.rows() {
@@ -74,7 +74,7 @@ pub(super) fn dropout<S: Scalar>(mut x: Out<S>, tokens: &[u32], first_row: usize
     }
 }
 
-/// (a, b) to (a·cos − b·sin, a·sin + b·cos), the same for all heads.
+/// Turns (a, b) into (a·cos − b·sin, a·sin + b·cos), the same for all heads.
 #[inline(always)]
 pub(super) fn rotate<S: Scalar>(mut x: Out<S>, table: In<S::Wide>, tokens: &[u32], dim: usize, back: bool) {
     let half = dim / 2;
@@ -117,7 +117,7 @@ pub(super) fn swiglu_backward<S: Scalar>(
     }
 }
 
-/// In pieces, whose sigmoids stay in registers.
+/// Computes a row in pieces, whose sigmoids stay in registers.
 #[inline(always)]
 fn swiglu_row<S: Scalar>(dgate: &mut [S], dup: &mut [S], of: [&[S]; 3]) {
     const PIECE: usize = 64;
@@ -130,7 +130,8 @@ fn swiglu_row<S: Scalar>(dgate: &mut [S], dup: &mut [S], of: [&[S]; 3]) {
     }
 }
 
-/// One output a loop: with two, LLVM gives up on proving that five slices do not overlap, and does not vectorise.
+/// Computes one output per loop: with two, LLVM fails to prove that five slices do not overlap, and does not
+/// vectorise.
 #[inline(always)]
 fn swiglu_piece<S: Scalar, const N: usize>(at: usize, dgate: &mut [S], dup: &mut [S], of: [&[S]; 3]) {
     let [gate, up, dh]: [&[S; N]; 3] = of.map(|x| x[at..at + N].as_array().expect("a piece"));

@@ -1,4 +1,4 @@
-//! Factors and sums of a product, as addresses and strides: what its inner loops are given.
+//! Factors and sums of a product, as addresses and strides: the arguments of its inner loops.
 use super::matrices::{In, Out};
 use crate::Write;
 use tensor::Scalar;
@@ -11,14 +11,14 @@ pub(super) fn check<S: Scalar>(c: &Out<S>, a: &In<S>, b: &In<S>) {
 /// A strided factor.
 #[derive(Clone, Copy)]
 pub(super) struct Factor<S> {
-    /// Where its first row and column are.
+    /// Address of its first element.
     pub at: *const S,
     pub row: usize,
     pub col: usize,
 }
 
 impl<S: Copy> Factor<S> {
-    /// The part that begins at this row and column.
+    /// Returns the part that begins at this row and column.
     pub(super) fn from(self, row: usize, col: usize) -> Self {
         Self { at: self.at.wrapping_add(row * self.row + col * self.col), ..self }
     }
@@ -27,12 +27,12 @@ impl<S: Copy> Factor<S> {
     }
 }
 
-/// A view as a product reads it.
+/// Converts a view to the factor of a product.
 pub(super) fn factor<S: Scalar>(v: &In<S>) -> Factor<S> {
     Factor { at: v.raw(), row: v.row_stride(), col: v.col_stride() }
 }
 
-/// Sums, or where a product goes: where they begin, numbers from row to row, and whether they are added to.
+/// Sums, or the result of a product: their address, elements from row to row, and whether they are added to.
 #[derive(Clone, Copy)]
 pub(super) struct Sums<S> {
     pub at: *mut S,
@@ -40,12 +40,12 @@ pub(super) struct Sums<S> {
     pub add: bool,
 }
 
-/// A window as a product writes it.
+/// Converts a window to the result of a product.
 pub(super) fn sums<S: Scalar>(c: &Out<S>, write: Write) -> Sums<S> {
     Sums { at: c.raw(), ld: c.row_stride(), add: write == Write::Add }
 }
 
-/// So many floats of a vector, from a line's beginning on.
+/// Returns the address of `len` floats of a vector, aligned to a cache line.
 pub(super) fn aligned(memory: &mut Vec<f32>, len: usize) -> *mut f32 {
     if memory.len() < len + 16 {
         memory.resize(len + 16, 0.0);

@@ -1,26 +1,28 @@
-//! Few rows times a large matrix, on any machine: each of its numbers is read from memory once, and widened as it comes.
+//! Few rows times a large matrix, on any machine: each element of the matrix is read from memory once, and
+//! widened then.
 use super::factor::{Factor, Sums};
 use super::simd::dot;
 use std::array::from_fn;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 use tensor::Scalar;
 
-/// From how many places rows are read at a time, which is what memory gives the most to.
+/// Number of places from which rows are read at a time: memory gives them the most bandwidth.
 const STREAMS: usize = 8;
 
-/// How rows are added up.
+/// Method of adding up rows.
 pub(super) trait AddRows<S: Scalar> {
-    /// y += Σ x·row, of n numbers.
+    /// y += Σ x·row, of n elements.
     ///
     /// # Safety
-    /// They are all there, y overlaps no row, and the CPU has what is needed.
+    /// `y` and the rows have n elements, `y` overlaps no row, and the CPU has the features that the method
+    /// needs.
     unsafe fn add_rows<const N: usize>(y: *mut S::Wide, x: [S; N], rows: [*const S; N], n: usize);
 }
 
-/// C\[m,n\] (+)= A\[m,k\]·B\[k,n\], where rows of B are rows in memory.
+/// C\[m,n\] (+)= A\[m,k\]·B\[k,n\], where B is row-major.
 ///
 /// # Safety
-/// The windows are valid, C overlaps neither factor, and the CPU has what `W` needs.
+/// The windows are valid, C overlaps neither factor, and the CPU has the features that `W` needs.
 #[inline(always)]
 pub(super) unsafe fn by_rows<S: Scalar, W: AddRows<S>>(
     [m, n, k]: [usize; 3],
@@ -49,7 +51,7 @@ pub(super) unsafe fn by_rows<S: Scalar, W: AddRows<S>>(
     }
 }
 
-/// By whatever vectors the caller is compiled for.
+/// Adds rows with the vectors that the caller is compiled for.
 pub(super) struct Plain;
 
 impl<S: Scalar> AddRows<S> for Plain {
@@ -68,7 +70,7 @@ impl<S: Scalar> AddRows<S> for Plain {
     }
 }
 
-/// C\[m,n\] (+)= A\[m,k\]·B\[k,n\], where columns of B, and rows of A, are rows in memory.
+/// C\[m,n\] (+)= A\[m,k\]·B\[k,n\], where columns of B, and rows of A, are contiguous in memory.
 ///
 /// # Safety
 /// The windows are valid, and C overlaps neither factor.

@@ -1,11 +1,11 @@
-//! C (+)= A·B: plain loops for every number; a library's product for floats.
+//! C (+)= A·B: plain loops for every dtype; a library's product for floats.
 use super::factor::{Factor, Sums, check};
 use super::matrices::{In, Out};
 use crate::Write;
 use gemm_common::Parallelism;
 use tensor::Scalar;
 
-/// The definition.
+/// Computes the product by its definition.
 pub(super) fn plain<S: Scalar>(mut c: Out<S>, a: In<S>, b: In<S>, write: Write) {
     check(&c, &a, &b);
     for i in 0..c.rows() {
@@ -21,7 +21,7 @@ pub(super) fn plain<S: Scalar>(mut c: Out<S>, a: In<S>, b: In<S>, write: Write) 
 
 macro_rules! by_library {
     ($name:ident, $number:ident, $library:ident) => {
-        /// C\[m,n\] (+)= A\[m,k\]·B\[k,n\] by a library. It likes columns, so it is asked for Cᵀ = Bᵀ·Aᵀ.
+        /// C\[m,n\] (+)= A\[m,k\]·B\[k,n\] by a library, which prefers columns: it computes Cᵀ = Bᵀ·Aᵀ.
         ///
         /// # Safety
         /// The windows are valid, and C overlaps neither factor.
@@ -65,7 +65,7 @@ macro_rules! by_library {
 by_library!(f32_by_library, f32, gemm_f32);
 by_library!(f64_by_library, f64, gemm_f64);
 
-/// Whether the own product runs here.
+/// True if this crate's own product runs here.
 pub(super) fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
     return std::is_x86_feature_detected!("avx512f");
@@ -81,8 +81,8 @@ mod tests {
     use crate::cpu::few;
     use tensor::{Category, Cpu, Dual, F61, Field, Key, Tensor, mix};
 
-    /// Small integers make every sum exact in every number, so all products must agree with the definition, for
-    /// all transpositions and ragged shapes. Kills: a wrong edge, stride, mask, panel or reduction.
+    /// Small integers make every sum exact in every number, so all products must agree with the definition,
+    /// for all transpositions and ragged shapes. Kills: a wrong edge, stride, mask, panel or reduction.
     fn equals_plain<S: CpuScalar>(integer: impl Fn(i64) -> S) {
         let cpu = Cpu::<S>::default();
         let full = [(1, 1, 1), (1, 40, 33), (3, 70, 5), (12, 32, 16), (13, 33, 17), (50, 300, 130)];
@@ -124,7 +124,8 @@ mod tests {
         (mix(i as u64 ^ (salt as u64) << 32) % 5) as f32 - 2.0
     }
 
-    /// What machines without AVX-512 run. Kills: a row lost between the places that are read from, `=` for `+=`.
+    /// Products of machines without AVX-512. Kills: a row lost between the places that are read from, `=` for
+    /// `+=`.
     #[test]
     fn every_way_to_multiply_equals_the_definition() {
         let cpu = Cpu::<f32>::default();
@@ -166,8 +167,8 @@ mod tests {
         assert_eq!(c.read().unwrap(), [F61::new(200)]);
     }
 
-    /// Shapes on both sides of every blocking constant of the packed product, on integers. Kills: a block of A or of B that
-    /// is another's.
+    /// Shapes on both sides of every blocking constant of the packed product, on integers. Kills: a block of
+    /// A or of B that is another's.
     #[test]
     fn the_packed_product_crosses_its_blocks() {
         let cpu = Cpu::<f32>::default();

@@ -1,40 +1,41 @@
-//! C[M,N] (+)= A[M,K]·B[K,N] for f32 with AVX-512: B packed, so that every transposition runs alike, but as it lies for few
-//! rows of A; A as it lies where its rows are rows in memory, packed else.
+//! C[M,N] (+)= A[M,K]·B[K,N] for f32 with AVX-512. B is packed, so that every transposition runs alike,
+//! except for few rows of A; A is read in place if it is row-major, else packed.
 //!
-//! Registers hold 8×48 of C: 24 sums, for which a step loads 8 elements of A and 3 vectors of B. Loops, outermost first:
-//! M by 2048, K by 512 (or 256; A packed once), N by 288 (or 528; B packed, stays in L2), M by 8 (8 rows of A stay in L1),
-//! N by 48, K. Half of each cache is left to whoever shares the core.
+//! Registers hold 8×48 of C: 24 sums, for which a step loads 8 elements of A and 3 vectors of B. Loops,
+//! outermost first: M by 2048, K by 512 (or 256; A packed once), N by 288 (or 528; B packed, stays in L2), M
+//! by 8 (8 rows of A stay in L1), N by 48, K. Half of each cache is left to other users of the core.
 use super::factor::{Factor, Sums, aligned};
 use super::micro_avx512::{Ahead, MR, NR, NV, PORTIONS, Panel, tile, together};
 #[allow(clippy::wildcard_imports)] // two dozen intrinsics
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 
-/// Rows and columns of B that are packed together where A is read as it lies: C is read and written seldom.
+/// Rows and columns of a packed block of B if A is read in place: large, so that C is read and written
+/// seldom.
 const DIRECT: [usize; 2] = [512, 6 * NV * NR];
-/// The same where A is packed: what was packed is used often while it is near.
+/// Rows and columns of a packed block of B if A is packed: packed elements are reused often while in cache.
 pub(super) const PACKED: [usize; 2] = [256, 11 * NV * NR];
-/// Fewer rows of A than these share a block of B too little: what is fetched for the next one comes in portions, since B's
-/// lines that a tile needs itself would wait behind all at once.
+/// Number of rows of A below which they share a block of B too little: the next block is prefetched in
+/// portions, since all at once would delay the lines of B that a tile itself needs.
 const FEW: usize = 1024;
-const GROUP: usize = 8 * MR; // rows of A that are packed together, when they are first needed
-const MC: usize = 2048; // so that packing takes at most 2.7 MB a thread, whatever the shapes
+const GROUP: usize = 8 * MR; // rows of A that are packed together, on first use
+const MC: usize = 2048; // so that packing takes at most 2.7 MB per thread, for all shapes
 
 thread_local! { static MEMORY: RefCell<(Vec<f32>, Vec<f32>)> = const { RefCell::new((Vec::new(), Vec::new())) }; }
 
-/// The right factor.
+/// Right factor of a product.
 #[derive(Clone, Copy)]
 pub(super) enum Right {
-    /// As it lies: it is packed block by block.
+    /// Unpacked: blocks are packed one by one.
     Strided(Factor<f32>),
-    /// In panels of `NR` columns: where the first one's rows begin, and elements from one to the next.
+    /// In panels of `NR` columns: address of the first panel's rows, and elements from one panel to the next.
     Panels { first: *const f32, apart: usize },
 }
 
 impl Right {
-    /// Whether products of so few rows are faster without packing: a packed block would be read by few tiles of rows. Of 16, 32 and 64
-    /// rows and a matrix of 512 x 512 it is 1.5, 1.2 and 1.1 times as fast; rows of B that lie farther apart fall into few
-    /// sets of a cache.
+    /// True if products of `m` rows are faster without packing: few tiles of rows would read a packed block.
+    /// With 16, 32 and 64 rows and a matrix of 512 x 512 they are 1.5, 1.2 and 1.1 times as fast; rows of B
+    /// that are farther apart fall into few sets of a cache.
     fn is_read_as_it_lies(self, m: usize, n: usize) -> bool {
         match self {
             Self::Strided(b) => b.col == 1 && n.is_multiple_of(NR) && m <= if b.row <= 512 { 64 } else { 32 },
@@ -43,6 +44,8 @@ impl Right {
     }
 }
 
+/// C\[m,n\] (+)= A\[m,k\]·B\[k,n\].
+///
 /// # Safety
 /// The windows are valid, C overlaps neither factor, and the CPU has AVX-512F.
 #[target_feature(enable = "avx512f")]
@@ -106,7 +109,7 @@ pub(super) unsafe fn product([m, n, k]: [usize; 3], c: Sums<f32>, a: Factor<f32>
     });
 }
 
-/// 16×16, in four rounds of shuffles.
+/// Transposes 16×16 elements, in four rounds of shuffles.
 #[allow(clippy::large_types_passed_by_value)] // they are registers
 #[target_feature(enable = "avx512f")]
 #[inline]
@@ -136,13 +139,13 @@ pub(super) fn transpose(r: [__m512; 16]) -> [__m512; 16] {
     out
 }
 
-/// Panels of `W` columns each, one after the other, of a factor of `k` rows and `width` columns.
+/// Packs a factor of `k` rows and `width` columns into panels of `W` columns, one after the other.
 ///
 /// # Safety
 /// The windows are valid, `to` has room for ⌈width/W⌉ panels, and the CPU has AVX-512F.
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn pack_panels<const W: usize>(to: *mut f32, from: Factor<f32>, k: usize, width: usize) {
-    const TOGETHER: usize = 64; // of a row: whole lines
+    const TOGETHER: usize = 64; // columns of a row: whole lines
     let whole = if from.col == 1 { width / W * W } else { 0 };
     // SAFETY: the caller's windows.
     unsafe {
@@ -172,7 +175,7 @@ pub(super) unsafe fn pack_panels<const W: usize>(to: *mut f32, from: Factor<f32>
     }
 }
 
-/// The first rows of a panel of 16 columns that lie one after the other, padded with zeros: how many.
+/// Packs the first rows of a panel of 16 contiguous columns, padded with zeros; returns the number of rows.
 #[target_feature(enable = "avx512f")]
 unsafe fn pack_columns(to: *mut f32, from: Factor<f32>, k: usize, width: usize) -> usize {
     let whole = k / 16 * 16;

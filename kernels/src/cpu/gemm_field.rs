@@ -4,7 +4,7 @@ use crate::Write;
 use std::cell::RefCell;
 use tensor::Field;
 
-/// 64 products fit into 128 bits; some room is left for what was reduced before.
+/// Products per reduction: 64 of them fit into 128 bits.
 const TOGETHER: usize = 60;
 
 /// Both factors by rows, as canonical words: one memory for every field.
@@ -36,7 +36,7 @@ pub(super) fn product<const BITS: u32>(
     });
 }
 
-/// Rows of `k` words, from the beginning of memory that only grows.
+/// Packs rows of `k` words at the start of memory that only grows.
 #[inline(always)]
 fn pack(into: &mut Vec<u64>, [rows, k]: [usize; 2], at: impl Fn(usize, usize) -> u64) {
     if into.len() < rows * k {
@@ -49,7 +49,8 @@ fn pack(into: &mut Vec<u64>, [rows, k]: [usize; 2], at: impl Fn(usize, usize) ->
     }
 }
 
-/// Σ x·y, reduced. The field of proofs is compiled in this crate, once, instead of in every crate that proves.
+/// Σ x·y, reduced. The field of proofs is compiled in this crate, once, instead of in every crate that
+/// proves.
 #[inline(always)]
 fn sum_of<const BITS: u32>(x: &[u64], y: &[u64]) -> u64 {
     if BITS == 61 { dot_61(x, y) } else { dot::<BITS>(x, y).canonical() }

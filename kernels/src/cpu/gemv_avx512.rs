@@ -1,17 +1,17 @@
-//! Few rows times a matrix of f32 with AVX-512: what counts is how fast the matrix comes from memory.
+//! Few rows times a matrix of f32 with AVX-512: limited by how fast the matrix is read from memory.
 //!
-//! Its rows are fetched [`AHEAD`] of what is used, since the hardware alone does not look far enough ahead, into the second cache:
-//! into the first they came slower.
+//! Rows of the matrix are prefetched [`AHEAD`] of their use, since the hardware alone does not look far
+//! enough ahead. Prefetches go to L2: to L1 they were slower.
 use super::factor::{Factor, Sums};
 use super::few::{AddRows, by_rows};
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 
-/// How many numbers ahead of use they are fetched; beyond a row's end the next row lies.
+/// Elements that are prefetched ahead of their use; beyond a row's end lies the next row.
 const AHEAD: usize = 512;
 const LANES: usize = 16;
 
-/// C\[m,n\] (+)= A\[m,k\]·B\[k,n\], where rows of B are rows in memory.
+/// C\[m,n\] (+)= A\[m,k\]·B\[k,n\], where B is row-major.
 ///
 /// # Safety
 /// The windows are valid, C overlaps neither factor, and the CPU has AVX-512F.

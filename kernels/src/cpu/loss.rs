@@ -1,4 +1,4 @@
-//! The pieces of a vocabulary-parallel cross-entropy, and the embedding.
+//! Parts of a vocabulary-parallel cross-entropy, and the embedding.
 use super::matrices::{In, Out};
 use super::simd::{stab, sum};
 use crate::{LossTerms, Slice};
@@ -11,7 +11,7 @@ pub(super) fn row_stab<S: Scalar>(mut m: Out<S::Wide>, logits: In<S>) {
     }
 }
 
-/// (Σ exp(x − m), the target's x, and Σ x where there is a third column).
+/// Per row: (Σ exp(x − m), the target's x, and Σ x if there is a third column).
 #[inline(always)]
 pub(super) fn row_sums<S: Scalar>(
     mut sums: Out<S::Wide>,
@@ -33,9 +33,9 @@ pub(super) fn row_sums<S: Scalar>(
     }
 }
 
-/// The constants of a loss, worked out.
+/// Derived constants of a loss.
 struct Constants<S> {
-    /// 1/n; 0 where no target counts, as then it is not used.
+    /// 1/n; 0 if no target counts, in which case it is not used.
     share: S,
     /// 1 − ε.
     own: S,
@@ -45,7 +45,7 @@ struct Constants<S> {
     z: S,
 }
 
-/// 1/n; 0 of 0.
+/// 1/n; 0 if n is 0.
 fn inverse<S: Scalar>(n: usize) -> S {
     if n == 0 { S::ZERO } else { S::from_usize(n).inv() }
 }

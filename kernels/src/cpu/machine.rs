@@ -1,24 +1,24 @@
-//! What the machine does at most, for kernels to be compared with: multiply-adds that touch no memory, memory that is
-//! read, memory that is written anew where it lies, threads that meet. Whoever calls these has the clock.
+//! Peak rates of the machine, for comparison with kernels: multiply-adds without memory, memory that is read,
+//! memory that is rewritten in place, threads that meet. Callers measure the time.
 use super::simd::widest;
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::yield_now;
 
-/// Chains of multiply-adds that wait for nobody but themselves: more than any core has under way at once.
+/// Independent chains of multiply-adds: more than any core executes at once.
 const VECTORS: usize = 12;
-/// Floats of a line of memory.
+/// Floats of a cache line.
 const LINE: usize = 16;
-/// Floats that are read before any of them is written: registers hold as many.
+/// Floats that are read before any of them is written: as many as registers hold.
 const BLOCK: usize = 128;
 
-/// Multiply-adds of f32 in registers alone, by the widest vectors there are, in so many rounds: the FLOPs done, two for
-/// each.
+/// Does `rounds` rounds of multiply-adds of f32 in registers alone, with the widest vectors there are.
+/// Returns the FLOPs done, two for each.
 pub fn multiply_adds(rounds: usize) -> u64 {
     2 * rounds as u64 * black_box(chains(rounds)).len() as u64
 }
 
-/// Whether the CPU multiplies pairs of bf16 by an instruction of its own.
+/// True if the CPU has an instruction that multiplies pairs of bf16.
 pub(super) fn has_bf16() -> bool {
     #[cfg(target_arch = "x86_64")]
     return std::is_x86_feature_detected!("avx512f") && std::is_x86_feature_detected!("avx512bf16");
@@ -26,8 +26,8 @@ pub(super) fn has_bf16() -> bool {
     false
 }
 
-/// Multiply-adds of bf16 into f32 in registers alone, by `vdpbf16ps`, in so many rounds: the FLOPs done, four for each lane;
-/// none where the CPU has no such instruction.
+/// Does `rounds` rounds of multiply-adds of bf16 into f32 in registers alone, by `vdpbf16ps`. Returns the
+/// FLOPs done, four for each lane; `None` if the CPU has no such instruction.
 pub fn bf16_multiply_adds(rounds: usize) -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
     if has_bf16() {
@@ -38,14 +38,14 @@ pub fn bf16_multiply_adds(rounds: usize) -> Option<u64> {
     None
 }
 
-/// A line of memory that no other shares, with the line beside it that some machines fetch too: where a thread says how often
-/// it came to a meeting.
+/// Cache line of one thread, with the line beside it that some machines fetch too: it holds the number of
+/// meetings that the thread has reached.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct MeetingLine(AtomicUsize);
 
-/// Meets the other threads so many times, each with a line of its own: writes it, and reads those of the others until they say
-/// the same. A thread that keeps a core from the others yields while it waits.
+/// Meets the other threads `times` times. Each thread writes to its own line, and reads those of the others
+/// until they hold the same number. If `yields`, or after a long wait, a waiting thread yields its core.
 pub fn meet(lines: &[MeetingLine], me: usize, times: usize, yields: bool) {
     for time in 1..=times {
         lines[me].0.store(time, Ordering::Release);
@@ -59,7 +59,8 @@ pub fn meet(lines: &[MeetingLine], me: usize, times: usize, yields: bool) {
     }
 }
 
-/// Reads all of `x`: its sum. In four streams: with one, a core waits for memory that it could have asked for before.
+/// Reads all of `x` and returns its sum. It reads four streams: with one, a core waits for memory that it
+/// could have requested before.
 pub fn read(x: &[f32]) -> f32 {
     widest(
         #[inline(always)]
@@ -79,8 +80,8 @@ pub fn read(x: &[f32]) -> f32 {
     )
 }
 
-/// Reads all of `x` through 1, 2 or 4 windows, which are as long, and writes it where it lies: each window becomes their mean.
-/// So blocks are read together and written together, which memory takes better than one line after the other.
+/// Reads all of `x` through 1, 2 or 4 windows of equal length, and rewrites it in place: each window becomes
+/// their mean. Blocks are read together and written together, which is faster than one line after the other.
 pub fn rewrite(x: &mut [f32], windows: usize) {
     let each = x.len() / windows;
     assert!(each * windows == x.len(), "{windows} windows of {each} floats, which are {}", x.len());
@@ -95,7 +96,7 @@ pub fn rewrite(x: &mut [f32], windows: usize) {
     );
 }
 
-/// Of so many windows of `x`.
+/// Replaces each of `N` windows of `x` with their mean.
 #[inline(always)]
 fn means<const N: usize>(x: &mut [f32]) {
     let each = x.len() / N;
@@ -108,7 +109,7 @@ fn means<const N: usize>(x: &mut [f32]) {
     }
 }
 
-/// Of so many floats of each window, from `at` on.
+/// Replaces `LEN` floats of each window, from `at` on, with their mean.
 #[inline(always)]
 fn mean<const N: usize, const LEN: usize>(x: &mut [f32], at: usize) {
     let (each, mut mean) = (x.len() / N, [0.0; LEN]);
@@ -122,12 +123,12 @@ fn mean<const N: usize, const LEN: usize>(x: &mut [f32], at: usize) {
     }
 }
 
-/// A quarter of so many floats, in whole lines.
+/// Returns a quarter of `len` floats, in whole lines.
 fn quarter(len: usize) -> usize {
     len / (4 * LINE) * LINE
 }
 
-/// What chain i, begun with i, comes to in so many rounds of x = x/2 + 1.
+/// Values of the chains after `rounds` rounds of x = x/2 + 1; chain i begins with i.
 fn chains(rounds: usize) -> Vec<f32> {
     #[cfg(target_arch = "x86_64")]
     {
@@ -144,20 +145,21 @@ fn chains(rounds: usize) -> Vec<f32> {
     plain(rounds)
 }
 
-/// Four floats a vector, as every 64-bit machine has them.
+/// Runs the chains in vectors of four floats, as every 64-bit machine has them.
 fn plain(rounds: usize) -> Vec<f32> {
     let (half, one): (f32, f32) = black_box((0.5, 1.0));
     let mut x: [[f32; 4]; VECTORS] = std::array::from_fn(|v| std::array::from_fn(|i| (4 * v + i) as f32));
     for _ in 0..rounds {
         for x in x.as_flattened_mut() {
-            // Without an instruction for it, a fused one would be a call.
+            // Without a fused instruction, `mul_add` would be a call.
             *x = if cfg!(target_arch = "aarch64") { x.mul_add(half, one) } else { *x * half + one };
         }
     }
     x.concat()
 }
 
-/// The same in vectors of one kind: in each round a chain becomes `$step` of itself and the two `$terms`.
+/// Runs the chains in vectors of one kind: in each round a chain becomes `$step` of itself and the two
+/// `$terms`.
 #[cfg(target_arch = "x86_64")]
 macro_rules! in_vectors {
     ($($name:ident $features:literal, $lanes:literal $load:ident $store:ident, $step:ident($terms:expr);)*) => {$(
@@ -202,8 +204,8 @@ in_vectors! {
 mod tests {
     use super::*;
 
-    /// All these are sums of few powers of two, so fused or not they are exact. Kills: operations that are counted and
-    /// not done, a chain left out, a chain done for two.
+    /// All these are sums of few powers of two, so fused or not they are exact. Kills: operations that are
+    /// counted and not done, a chain left out, a chain done for two.
     #[test]
     fn every_chain_goes_every_round() {
         for rounds in [0, 1, 15] {

@@ -1,4 +1,4 @@
-//! Matrices on the host, as kernels are given them.
+//! Matrices on the host, as kernels receive them.
 use tensor::{Cpu, View, ViewMut};
 
 /// A matrix to read.

@@ -1,4 +1,5 @@
-//! Up to 8×48 of C from rows of A and panels of B with AVX-512: the innermost loop of the products of f32 and of bf16.
+//! Up to 8×48 of C from rows of A and panels of B with AVX-512: the innermost loop of the products of f32 and
+//! of bf16.
 use super::factor::{Factor, Sums};
 use std::arch::asm;
 #[allow(clippy::wildcard_imports)] // two dozen intrinsics
@@ -7,38 +8,38 @@ use std::hint::black_box;
 
 /// Rows of C, and of a panel of A, that are computed together.
 pub(super) const MR: usize = 8;
-/// Columns of a panel of B: a vector.
+/// Columns of a panel of B: one vector.
 pub(super) const NR: usize = 16;
-/// Panels that are computed together, at most.
+/// Largest number of panels that are computed together.
 pub(super) const NV: usize = 3;
-/// In how many portions a tile fetches what is packed next, where tiles are few.
+/// Number of portions in which a tile prefetches the next block, if tiles are few.
 pub(super) const PORTIONS: usize = 4;
-/// Bytes of a line of memory.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Cache lines, each a vector, of a factor's block that will be packed next: fetched bit by bit while the one before is
-/// computed.
+/// Cache lines of the block of a factor that will be packed next: prefetched little by little while the
+/// current block is computed. Each line is a vector.
 pub(super) struct Ahead {
     at: *const u8,
     apart: usize, // bytes
     runs: usize,
-    run: usize, // lines of one
+    run: usize, // lines per run
     line: usize,
     share: usize, // lines that are fetched together
 }
 
 impl Ahead {
-    /// Nothing.
+    /// Prefetches nothing.
     pub(super) fn none() -> Self {
         Self { at: std::ptr::null(), apart: 0, runs: 0, run: 0, line: 0, share: 0 }
     }
-    /// A block of `k` rows and `n` columns.
+    /// Prefetches a block of `k` rows and `n` columns.
     pub(super) fn of<S>(block: Factor<S>, [k, n]: [usize; 2]) -> Self {
         let (apart, runs, run) = if block.col == 1 { (block.row, k, n) } else { (block.col, n, k) };
         let [apart, run] = [apart, run].map(|numbers| numbers * size_of::<S>());
         Self { at: block.at.cast(), apart, runs, run: run.div_ceil(LINE), line: 0, share: 0 }
     }
-    /// In so many portions.
+    /// Splits the lines into `portions` portions.
     pub(super) fn deal(&mut self, portions: usize) {
         self.share = (self.runs * self.run).div_ceil(portions);
     }
@@ -59,8 +60,8 @@ impl Ahead {
     }
 }
 
-/// Columns of C that are computed together: where they begin, and how many. Of 4 panels that are left, 2 and 2 are better
-/// than 3 and 1.
+/// Splits columns of C into groups that are computed together: the first column and the number of columns of
+/// each. Of 4 remaining panels, 2 and 2 are faster than 3 and 1.
 pub(super) fn together(n: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut from = 0;
     std::iter::from_fn(move || {
@@ -71,18 +72,21 @@ pub(super) fn together(n: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// A panel of B: where its rows begin, and elements to the next one; of B as it lies, elements from row to row.
+/// A panel of B: address of its rows, and elements to the next panel; for unpacked B, elements from row to
+/// row.
 #[derive(Clone, Copy)]
 pub(super) struct Panel {
     pub at: *const f32,
     pub apart: usize,
 }
 
-/// Up to 8×48 of C from rows of A and up to three panels of B. Element (r, p) of A is `a[r * ld + p * NEXT]`.
-/// In pairs an element of A or B is two of bf16, for two steps of K. As it lies, B is not in panels: its rows are rows in memory.
+/// Computes up to 8×48 of C from rows of A and up to three panels of B. Element (r, p) of A is
+/// `a[r * ld + p * NEXT]`. With `PAIRS`, an element of A or B is two of bf16, for two steps of K. With
+/// `AS_IT_LIES`, B is not in panels: its rows are rows in memory.
 ///
 /// # Safety
-/// A and B have `k` such steps, C so many rows and columns; the CPU has AVX-512F, and for pairs AVX512-BF16.
+/// A and B have `k` such steps, C has `rows` rows and `cols` columns; the CPU has AVX-512F, and for pairs
+/// AVX512-BF16.
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn tile<
     const NEXT: usize,
@@ -112,10 +116,11 @@ pub(super) unsafe fn tile<
         4 3, 4 2, 4 1, 3 3, 3 2, 3 1, 2 3, 2 2, 2 1, 1 3, 1 2, 1 1);
 }
 
-/// sum + x·y, of 16 numbers or of 16 pairs.
+/// sum + x·y, of 16 elements or of 16 pairs.
 ///
 /// # Safety
-/// For pairs the CPU has AVX512-BF16. The instruction stands here as text, since what it is compiled for is not.
+/// For pairs the CPU has AVX512-BF16. The instruction is inline assembly, since this code is not compiled for
+/// that feature.
 #[target_feature(enable = "avx512f")]
 #[inline]
 pub(super) unsafe fn multiply_add<const PAIRS: bool>(x: __m512, y: __m512, mut sum: __m512) -> __m512 {
@@ -133,8 +138,8 @@ pub(super) unsafe fn multiply_add<const PAIRS: bool>(x: __m512, y: __m512, mut s
     sum
 }
 
-/// What counts is how few instructions there are besides the multiply-adds: loads of A and B, and one every fourth step
-/// for each pointer. The CPU's own prefetching brings the panels from L2.
+/// Innermost loop, with few instructions besides the multiply-adds: loads of A and B, and every fourth step
+/// one for each pointer. The CPU's own prefetching brings the panels from L2.
 #[target_feature(enable = "avx512f")]
 unsafe fn micro<
     const R: usize,
@@ -151,12 +156,12 @@ unsafe fn micro<
     next: &mut Ahead,
 ) {
     const STEPS: usize = 4;
-    const EARLY: usize = 16; // rows of B as it lies, which are fetched so many ahead
+    const EARLY: usize = 16; // rows of unpacked B that are prefetched ahead
     // SAFETY: rows and panels are as the caller says; writes to C are masked to its columns.
     unsafe {
         let mut acc = [[_mm512_setzero_ps(); V]; R];
-        // An instruction reaches three rows or panels from one pointer. What is beside what is hidden from the compiler:
-        // it would compute each address anew.
+        // An instruction reaches three rows or panels from one pointer. The strides are hidden from the
+        // compiler, which would compute each address anew.
         let (ld, apart, [mut a0, mut a3, mut a6]) = black_box((
             size_of::<f32>() * ld,
             size_of::<f32>() * b.apart,
@@ -199,7 +204,7 @@ unsafe fn micro<
             ($range:expr) => {
                 for i in $range {
                     if i < R {
-                        // A row of C, which is needed after the last step.
+                        // Prefetches a row of C, which is needed after the last step.
                         for v in 0..V {
                             _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(NR * v).cast());
                         }

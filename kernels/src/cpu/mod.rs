@@ -1,4 +1,4 @@
-//! The host as a device: one generic body of every kernel for every number; a number overrides only its product
+//! The host as a device: one generic body of every kernel for every dtype; a dtype overrides only its product
 //! and its tile sizes (`number.rs`).
 mod activation;
 mod attention;
@@ -43,13 +43,14 @@ use tensor::{
     Bf16, Cpu, Device, Dropout, Dual, F61, Host, Index, KernelKind, Profile, Scalar, View, ViewMut,
 };
 
-/// Runs a kernel's body by vectors, where loops over the number gain from them.
+/// Runs a kernel's body with the widest vectors, if loops over the dtype gain from vectors.
 #[inline]
 fn wide_for<S: CpuScalar>(body: impl FnOnce()) {
     if S::VECTORS { widest(body) } else { body() }
 }
 
-/// Runs a kernel's body with the widest vectors the machine has; a profile that is being taken records it under its name.
+/// Runs a kernel's body with the widest vectors that the machine has; if a profile is being taken, records
+/// the call under its name.
 #[inline]
 fn run<S: CpuScalar>(cpu: &Cpu<S>, called: (&'static str, KernelKind), body: impl FnOnce()) {
     let profile = cpu.profile();
@@ -60,7 +61,7 @@ fn run<S: CpuScalar>(cpu: &Cpu<S>, called: (&'static str, KernelKind), body: imp
     }
 }
 
-/// The kernels of a number.
+/// Implements the kernels of a dtype.
 macro_rules! compute {
     (
         [[$($generic:tt)*] $number:ty]
@@ -87,7 +88,7 @@ macro_rules! compute {
     };
 }
 
-/// What only numbers with an order have.
+/// Implements the kernels of dtypes with an order.
 macro_rules! selects {
     ($($number:ty)*) => {$(
         impl Selects for Cpu<$number> {
@@ -98,8 +99,8 @@ macro_rules! selects {
         }
     )*};
 }
-// Those of floats and of the field are compiled here, once; those of dual numbers where they are used.
-// Tests of what only this crate sees need none, and do not compile them again: kernels are tried from outside
+// Kernels of floats and of the field are compiled here, once; those of dual numbers where they are used. Unit
+// tests of this crate need none, and do not compile them again: kernels are tested from outside
 // (`tests/all`).
 #[cfg(not(test))]
 every_kernel!(compute [] f32);

@@ -1,4 +1,5 @@
-//! RMSNorm and its backward. Source: Zhang, Sennrich, "Root mean square layer normalization", arXiv:1910.07467.
+//! RMSNorm and its backward. Source: Zhang, Sennrich, "Root mean square layer normalization",
+//! arXiv:1910.07467.
 use super::matrices::{In, Out};
 use super::simd::{dot, sum};
 use tensor::Scalar;

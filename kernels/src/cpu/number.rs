@@ -1,4 +1,4 @@
-//! The numbers that the host computes with, and what each of them overrides.
+//! Dtypes that the host computes with, and what each of them overrides.
 use super::factor::{check, factor, sums};
 use super::gemm::has_avx512;
 use super::matrices::{In, Out};
@@ -10,10 +10,10 @@ use super::{gemm_avx512, gemv_avx512, micro_avx512::NR};
 use crate::Write;
 use tensor::{Bf16, Dual, Field, Scalar};
 
-/// Products of f32 of fewer rows than this stream the other factor once, row by row.
+/// Largest number of rows of f32 products that stream the other factor once, row by row.
 const FEW: usize = 8;
 
-/// What is the same for every number that is its own wide number.
+/// Methods of every dtype that is its own wide dtype.
 macro_rules! as_wide_as_sums {
     () => {
         #[inline(always)]
@@ -31,7 +31,8 @@ impl CpuScalar for f32 {
     const TILE: [usize; 2] = [32, 256];
     const PANEL: usize = 16;
     const VECTORS: bool = true;
-    /// By rows or columns where there are few, the own packed one where it runs, else the library's.
+    /// Few rows are multiplied by rows or columns; other products use the packed kernel where it runs, else
+    /// the library's.
     #[inline(always)]
     fn gemm(c: Out<f32>, a: In<f32>, b: In<f32>, write: Write) {
         check(&c, &a, &b);
@@ -64,12 +65,13 @@ impl CpuScalar for f32 {
         if has_avx512() {
             assert!(to.is_contiguous() && to.cols() == NR);
             assert_eq!(to.rows(), b.cols().div_ceil(NR) * b.rows());
-            // SAFETY: valid windows, of fitting sizes; `to` is borrowed mutably, so it does not overlap the factor.
+            // SAFETY: valid windows, of fitting sizes; `to` is borrowed mutably, so it does not overlap the
+            // factor.
             return unsafe { gemm_avx512::pack_panels::<NR>(to.raw(), factor(&b), b.rows(), b.cols()) };
         }
         panels::pack(to, b);
     }
-    /// Panels are read as they lie.
+    /// Reads the panels in place.
     #[inline(always)]
     fn gemm_panels(c: Out<f32>, a: In<f32>, b: &Panels<f32>, write: Write) {
         #[cfg(target_arch = "x86_64")]
@@ -128,7 +130,7 @@ impl<S: Scalar> CpuScalar for Dual<S> {
     const PANEL: usize = 3;
     const VECTORS: bool = false;
     fn panel(_: usize) -> usize {
-        Self::PANEL // so that proofs cross their borders
+        Self::PANEL // so that proofs cross the borders of panels
     }
     fn gemm(c: Out<Self>, a: In<Self>, b: In<Self>, write: Write) {
         gemm::plain(c, a, b, write);

@@ -1,4 +1,4 @@
-//! Norms of gradients and the optimizers' steps.
+//! Norms of gradients and steps of optimizers.
 use super::matrices::{In, Out};
 use super::simd::dot;
 use crate::AdamW;
@@ -33,7 +33,7 @@ pub(super) fn sgd<S: Scalar>(
     }
 }
 
-/// The first and the second.
+/// First and second moment.
 type Moments<'a, S> = (Out<'a, <S as Scalar>::Wide>, Out<'a, <S as Scalar>::Wide>);
 
 #[inline(always)]
@@ -60,7 +60,7 @@ pub(super) fn adamw<S: Scalar>(
     }
 }
 
-/// w = f(w, moved): the master's, if there is one, and then w is its value.
+/// w = f(w, moved). With a master, the master is updated, and w is its rounded value.
 #[inline(always)]
 fn change<S: Scalar>(
     w: &mut [S],
@@ -79,7 +79,7 @@ fn change<S: Scalar>(
     }
 }
 
-/// The moving average to = β·to + (1 − β)·f(x); one output a loop, so that it vectorises.
+/// Moving average: to = β·to + (1 − β)·f(x). One output per loop, so that it vectorises.
 #[inline(always)]
 fn average<S: Scalar>(to: &mut [S], x: &[S], beta: S, f: impl Fn(S) -> S) {
     let fresh = S::ONE - beta;

@@ -1,23 +1,24 @@
-//! A right factor that is laid out once and used in many products: in panels of columns, as the kernels read it.
+//! A right factor that is packed once and used in many products: in panels of columns, as the kernels read
+//! it.
 use super::matrices::{In, Out};
 use super::scalar::CpuScalar;
 use crate::Write;
 use std::ops::Range;
 use tensor::{Category, Cpu, Scalar, Tensor, count};
 
-/// A right factor `B[K,N]`: as it lies, or in panels. A window of it is one again.
+/// A right factor `B[K,N]`, unpacked or in panels. A window of it is one again.
 pub(super) enum Right<'a, S: Scalar> {
     Plain(In<'a, S>),
     Panels(Panels<'a, S>),
 }
 
 impl<'a, S: CpuScalar> Right<'a, S> {
-    /// B, in panels if it will be used `often` enough to pay for them.
+    /// Packs B into panels if it will be used `often` enough to pay for them.
     #[inline(always)]
     pub(super) fn new(memory: &'a mut Out<S>, b: In<'a, S>, often: bool) -> Self {
         if often { Right::Panels(Panels::lay(memory, b)) } else { Right::Plain(b) }
     }
-    /// Columns `from..from + n`.
+    /// Returns columns `from..from + n`.
     #[inline(always)]
     pub(super) fn take_cols(&self, from: usize, n: usize) -> Self {
         match self {
@@ -25,7 +26,7 @@ impl<'a, S: CpuScalar> Right<'a, S> {
             Right::Panels(b) => Right::Panels(b.take_cols(from, n)),
         }
     }
-    /// Rows `from..from + n`.
+    /// Returns rows `from..from + n`.
     #[inline(always)]
     pub(super) fn take_rows(&self, from: usize, n: usize) -> Self {
         match self {
@@ -43,8 +44,8 @@ impl<'a, S: CpuScalar> Right<'a, S> {
     }
 }
 
-/// Some rows and columns of a factor that lies in panels, one after the other, each of them `height` rows of `width`
-/// numbers.
+/// Some rows and columns of a factor in panels, which lie one after the other. Each panel has `height` rows
+/// of `width` elements.
 pub struct Panels<'a, S: Scalar> {
     at: In<'a, S>,
     height: usize,
@@ -53,16 +54,16 @@ pub struct Panels<'a, S: Scalar> {
 }
 
 impl<'a, S: CpuScalar> Panels<'a, S> {
-    /// Numbers that the panels of `B[k,n]` take at most.
+    /// Largest number of elements that the panels of `B[k,n]` take.
     pub(super) fn len(k: usize, n: usize) -> usize {
         count::product("the numbers of a factor", &[k, n.next_multiple_of(S::PANEL)])
     }
-    /// `[rows, width]` of the panels of `B[k,n]`, all together.
+    /// Shape `[rows, width]` of all panels of `B[k,n]` together.
     fn shape(k: usize, n: usize) -> [usize; 2] {
         let width = S::panel(n);
         [n.div_ceil(width) * k, width]
     }
-    /// Lays b out in memory of [`Panels::len`] numbers.
+    /// Packs b into memory of [`Panels::len`] elements.
     #[inline(always)]
     fn lay(memory: &'a mut Out<S>, b: In<S>) -> Self {
         let [rows, width] = Self::shape(b.rows(), b.cols());
@@ -80,16 +81,17 @@ impl<'a, S: CpuScalar> Panels<'a, S> {
         let rows = within(&self.rows, from, n);
         Self { rows, cols: self.cols.clone(), ..*self }
     }
-    /// Rows and columns of the factor.
+    /// Number of rows and columns of the window.
     pub(super) fn size(&self) -> [usize; 2] {
         [self.rows.len(), self.cols.len()]
     }
-    /// Columns `cols` of panel `i`.
+    /// Returns columns `cols` of panel `i`.
     fn panel(&self, i: usize, cols: Range<usize>) -> In<'a, S> {
         let rows = self.at.take_rows(i * self.height + self.rows.start, self.rows.len());
         rows.take_cols(cols.start, cols.len())
     }
-    /// The first panel, if the window begins with one: where its rows begin, and numbers from panel to panel.
+    /// Returns the first panel's rows and the elements from panel to panel, if the window begins with a
+    /// panel.
     pub(super) fn first(&self) -> Option<(In<'a, S>, usize)> {
         let (width, start) = (self.at.cols(), self.cols.start);
         let first = || (self.panel(start / width, 0..width), self.height * width);
@@ -97,13 +99,14 @@ impl<'a, S: CpuScalar> Panels<'a, S> {
     }
 }
 
-/// `from..from + n`, counted from where a window begins.
+/// Returns `from..from + n`, counted from the start of a window.
 fn within(window: &Range<usize>, from: usize, n: usize) -> Range<usize> {
     assert!(from + n <= window.len(), "{n} from {from} on of {}", window.len());
     window.start + from..window.start + from + n
 }
 
-/// The definition of `S::pack`: a panel's rows are the factor's; what its last columns have beyond those is zero.
+/// Definition of `S::pack`: a panel's rows are the factor's; columns of the last panel beyond the factor are
+/// zero.
 #[inline(always)]
 pub(super) fn pack<S: CpuScalar>(mut to: Out<S>, b: In<S>) {
     let width = to.cols();
@@ -129,7 +132,7 @@ pub(super) fn product<S: CpuScalar>(mut c: Out<S>, a: In<S>, b: &Panels<S>, writ
     }
 }
 
-/// A factor in memory of its own, in panels.
+/// A factor in panels, in memory of its own.
 pub struct Packed<S: Scalar> {
     panels: Tensor<Cpu<S>>,
     size: [usize; 2],
@@ -165,8 +168,9 @@ mod tests {
         matrix(rows, cols, |_| value)
     }
 
-    /// All windows that panels are asked for, on integers, which every number sums exactly. Kills: a panel's height for
-    /// the window's rows, columns or rows of another window, padding that counts, a lost last panel.
+    /// All windows that panels are asked for, on integers, which every number sums exactly. Kills: a panel's
+    /// height for the window's rows, columns or rows of another window, padding that counts, a lost last
+    /// panel.
     fn equals_the_product<S: CpuScalar>() {
         let integers = |salt: usize, rows: usize, cols: usize| -> Matrix<S> {
             matrix(rows, cols, |i| S::from_f64(((i * 7919 + salt * 31) % 7) as f64 - 3.0))

@@ -1,11 +1,11 @@
-//! A router of experts: which experts a token is handed to, and how much each counts.
+//! Router of experts: the experts of a token, and the gate of each.
 use super::matrices::{In, Out};
 use crate::indexed::entries;
 use crate::{RouterBalance, RouterNoise, RouterTerms, Segment};
 use std::cmp::Ordering;
 use tensor::{Cpu, Host, Scalar};
 
-/// The experts with the highest scores, equal ones by number; of the best groups, where there are groups.
+/// Chooses the experts with the highest scores, ties by lower index; with groups, only from the best groups.
 #[inline(always)]
 pub(super) fn choose<S: Scalar>(
     chosen: &mut [u32],
@@ -49,19 +49,19 @@ pub(super) fn choose<S: Scalar>(
     }
 }
 
-/// The sequence of each token, and its position there.
+/// Sequence and position of each token.
 #[inline(always)]
 fn places(tokens: &[u32]) -> impl Iterator<Item = (usize, usize)> {
     entries::<Segment>(tokens).flat_map(|t| (0..t.len).map(move |i| (t.sequence, t.position + i)))
 }
 
-/// The higher score first, then the lower number.
+/// Orders by higher score, then by lower index.
 #[inline(always)]
 fn before<S: Scalar>(scores: &[S], a: usize, b: usize) -> Ordering {
     scores[b].order(scores[a]).then(a.cmp(&b))
 }
 
-/// P of a logit, what an expert's gate is made of.
+/// P of a logit: the score that an expert's gate is made of.
 #[inline(always)]
 fn score<S: Scalar>(logit: S, lse: S, sigmoid: bool) -> S {
     if sigmoid { logit.sigmoid() } else { S::exp_sub(logit, lse) }
@@ -72,7 +72,7 @@ fn sum<S: Scalar>(of: impl Iterator<Item = S>) -> S {
     of.fold(S::ZERO, |sum, x| sum + x)
 }
 
-/// The gates of the chosen experts, and each row's log-sum-exp.
+/// Computes the gates of the chosen experts, and each row's log-sum-exp.
 #[inline(always)]
 pub(super) fn gates<S: Scalar>(
     mut gates: Out<S>,
@@ -95,14 +95,14 @@ pub(super) fn gates<S: Scalar>(
     }
 }
 
-/// What each of so many rows belongs to: the number of its sequence.
+/// Returns the index of the sequence of each of `rows` rows.
 #[inline(always)]
 fn sequences<S: Scalar>(balance: &RouterBalance<Cpu<S>>, rows: usize) -> impl Iterator<Item = usize> {
     let all = entries::<Segment>(balance.tokens.words()).enumerate();
     all.flat_map(|(i, t)| std::iter::repeat_n(i, t.len)).skip(balance.first).take(rows)
 }
 
-/// Σ over rows of Σ over experts of weight · P̂, and λ·lse².
+/// loss = Σ over rows of Σ over experts of weight · P̂, and λ·lse².
 #[inline(always)]
 pub(super) fn loss<S: Scalar>(
     mut loss: Out<S>,
@@ -124,7 +124,7 @@ pub(super) fn loss<S: Scalar>(
     loss.row(0)[0] = total;
 }
 
-/// The gradient of logits: of the gates', and of the router's loss where there is one.
+/// Gradient of the logits: from the gates, and from the router's loss if there is one.
 #[inline(always)]
 pub(super) fn backward<S: Scalar>(
     mut dlogits: Out<S>,
@@ -164,7 +164,7 @@ pub(super) fn backward<S: Scalar>(
     }
 }
 
-/// Adds what the gates give to the gradient of P.
+/// Adds the gates' part to the gradient of P.
 #[inline(always)]
 fn gates_gradient<S: Scalar>(
     dp: &mut [S],
@@ -176,13 +176,14 @@ fn gates_gradient<S: Scalar>(
     let own = || dgates.iter().zip(chosen.iter().map(|&e| e as usize));
     let share = normalize.then(|| sum(own().map(|(_, e)| p[e])).inv());
     for (&dg, e) in own() {
-        // From differences: what all gates have in common gives exactly nothing, as does the one gate of one expert.
+        // From differences: a part common to all gates gives exactly zero, as does the one gate of one
+        // expert.
         let apart = || sum(own().map(|(&other, e)| p[e] * (dg - other)));
         dp[e] += scale * share.map_or(dg, |share| share * share * apart());
     }
 }
 
-/// Every row of y times its factor.
+/// Multiplies every row of y by its factor.
 #[inline(always)]
 pub(super) fn scale_rows<S: Scalar>(mut y: Out<S>, by: In<S::Wide>) {
     for i in 0..by.rows() {

@@ -1,28 +1,29 @@
-//! A number that the host computes with: what differs from number to number.
+//! Dtypes that the host computes with: what differs from dtype to dtype.
 use super::matrices::{In, Out};
 use super::panels::{self, Panels};
 use crate::Write;
 use tensor::Scalar;
 
-/// A number that the host can compute with. What differs from number to number is here.
+/// A dtype that the host can compute with. Its members are what differs from dtype to dtype.
 pub trait CpuScalar: Scalar {
-    /// Attention's tile, queries × keys. Tiny where numbers are exact, so that small proofs cross tile borders.
+    /// Attention's tile, queries × keys. Tiny for exact dtypes, so that small proofs cross tile borders.
     const TILE: [usize; 2];
-    /// Whether loops over it gain from vectors: only then kernels are compiled once for each width.
+    /// True if loops over the dtype gain from vectors: only then are kernels compiled once for each vector
+    /// width.
     const VECTORS: bool;
-    /// The most columns of a panel; attention's blocks of keys begin at multiples of it, and so do its tiles.
+    /// Largest number of columns of a panel; attention's tiles of keys begin at multiples of it.
     const PANEL: usize;
     /// C (+)= A·B for any strides.
     fn gemm(c: Out<Self>, a: In<Self>, b: In<Self>, write: Write);
-    /// C (+)= A·B for any strides, with every sum as it is.
+    /// C (+)= A·B for any strides, with unrounded sums.
     fn gemm_wide(c: Out<Self::Wide>, a: In<Self>, b: In<Self>, write: Write);
-    /// The same matrix, if its numbers are wide as they lie.
+    /// Returns the same matrix, if its dtype is the wide dtype.
     fn as_wide(x: In<Self>) -> Option<In<Self::Wide>>;
-    /// How wide the panels of a factor of `n` columns are: at least 1, and `PANEL` or all of them.
+    /// Width of the panels of a factor of `n` columns: at least 1, and `PANEL` or all columns.
     fn panel(n: usize) -> usize {
         n.max(1)
     }
-    /// Lays out a factor in panels, which `to` has one below the other.
+    /// Packs a factor into panels, one below the other in `to`.
     #[doc(hidden)]
     #[inline(always)]
     fn pack(to: Out<Self>, b: In<Self>) {

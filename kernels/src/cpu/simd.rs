@@ -1,6 +1,6 @@
-//! Runs a closure with the widest vector instructions of the machine, found at run time. Loops over a `Scalar`
-//! inside it are compiled for them, as long as everything they call is inlined and the closure stands in argument
-//! position: `widest(#[inline(always)] || body)`.
+//! Runs a closure with the widest vector instructions of the machine, detected at run time. Loops over a
+//! `Scalar` inside it are compiled for them, if everything they call is inlined and the closure is in
+//! argument position: `widest(#[inline(always)] || body)`.
 use super::matrices::In;
 use std::array::from_fn;
 use tensor::Scalar;
@@ -36,7 +36,7 @@ fn avx2<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Asks memory for whole rows, one after the other, before parts of them are read in another order.
+/// Prefetches whole rows, one after the other, before parts of them are read in another order.
 #[inline]
 pub(super) fn fetch<S: Scalar>(rows: In<S>) {
     #[cfg(target_arch = "x86_64")]
@@ -51,8 +51,8 @@ pub(super) fn fetch<S: Scalar>(rows: In<S>) {
 
 const LANES: usize = 32;
 
-/// Σ f(x, y, …) over the numbers of rows of one length, widened, in lanes: it vectorises on floats and has the same value in
-/// the field.
+/// Σ f(x, y, …) over the widened elements of rows of one length, in lanes: the sum vectorises on floats and
+/// has the same value in the field.
 #[inline(always)]
 pub(super) fn sum<S: Scalar, const N: usize>(
     rows: [&[S]; N],
@@ -112,8 +112,8 @@ fn tree<S: Scalar>(mut lanes: [S; LANES], rest: S, join: impl Fn(S, S) -> S) -> 
 mod tests {
     use super::*;
 
-    /// The same body for each kind of machine that this one can stand for: none is skipped where it could run. Kills: a
-    /// body that is another one where vectors are narrower.
+    /// The same body for each kind of machine that this one can stand for: none is skipped where it could
+    /// run. Kills: a body that is another one where vectors are narrower.
     #[test]
     fn all_widths_compute_the_same() {
         let x: Vec<f32> = (0..100).map(|i| i as f32 / 8.0 - 6.0).collect();

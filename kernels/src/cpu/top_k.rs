@@ -1,15 +1,16 @@
-//! Of every row the numbers that come first, and where they stand: what a token is chosen from.
+//! Top-k of every row: the first k elements in order, and their columns, from which a token is chosen.
 //!
-//! `values[B, k]`, `columns[B·k]` from `x[B, N]`. The first k numbers are a heap whose root is the last of them in the
-//! order. Then one pass over the others, in blocks: a block in which nothing comes before the root is passed over in
-//! a few vector comparisons; in any other, what comes before the root takes its place. In a row without order
-//! k·ln(N/k) do. In the end the heap is sorted where it lies, so no memory is taken: at worst N·log₂ k steps.
+//! `values[B, k]`, `columns[B·k]` from `x[B, N]`. The first k elements are a heap whose root is the last of
+//! them in the order. Then one pass over the others, in blocks: a block in which no element comes before the
+//! root is skipped after a few vector comparisons; in any other block, each element that comes before the
+//! root replaces it. In a row without order k·ln(N/k) elements do. In the end the heap is sorted in place, so
+//! no memory is allocated: at worst N·log₂ k steps.
 //!
 //! Source: Williams, "Algorithm 232: Heapsort", Communications of the ACM 7(6), 1964.
 use super::matrices::{In, Out};
 use tensor::Real;
 
-/// Numbers that are compared with the root together.
+/// Elements that are compared with the root together.
 const BLOCK: usize = 64;
 
 #[inline(always)]
@@ -23,7 +24,7 @@ pub(super) fn top_k<S: Real>(mut values: Out<S>, columns: &mut [u32], x: In<S>) 
     }
 }
 
-/// Numbers of a row and their columns.
+/// First elements of a row and their columns.
 struct First<'a, S> {
     values: &'a mut [S],
     columns: &'a mut [u32],
@@ -39,7 +40,7 @@ fn row<S: Real>(first: &mut First<S>, x: &[S]) {
     for (block, from) in rest.chunks(BLOCK).zip((k..).step_by(BLOCK)) {
         let mut root = first.values[0];
         if !finite(root) {
-            break; // all k are such numbers, and those to come stand behind them
+            break; // all k are not finite, and come before all later ones
         }
         if !block.iter().fold(false, |any, &x| any | enters(x, root)) {
             continue;
@@ -58,7 +59,7 @@ fn row<S: Real>(first: &mut First<S>, x: &[S]) {
     }
 }
 
-/// Whether a number comes before a finite one that stands before it in the row: it is larger, or not finite.
+/// True if an element comes before a finite one in an earlier column: it is larger, or not finite.
 #[inline(always)]
 fn enters<S: Real>(x: S, root: S) -> bool {
     !(x > S::NEG_INF && x <= root)
@@ -70,7 +71,7 @@ fn finite<S: Real>(x: S) -> bool {
 }
 
 impl<S: Real> First<'_, S> {
-    /// Whether number `i` comes before number `j`.
+    /// True if element `i` comes before element `j`.
     #[inline(always)]
     fn before(&self, i: usize, j: usize) -> bool {
         let (a, b, earlier) = (self.values[i], self.values[j], self.columns[i] < self.columns[j]);
@@ -85,7 +86,7 @@ impl<S: Real> First<'_, S> {
         self.values.swap(i, j);
         self.columns.swap(i, j);
     }
-    /// Moves a number of the heap of the first `len` down until none below it comes behind it.
+    /// Moves an element of the heap of the first `len` down until no element below it comes after it.
     #[inline(always)]
     fn sink(&mut self, mut at: usize, len: usize) {
         while 2 * at + 1 < len {

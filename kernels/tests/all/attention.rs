@@ -71,7 +71,7 @@ where
     [o, max]
 }
 
-/// What is added to the gradients of q, k and v.
+/// Returns the amounts that backward adds to the gradients of q, k and v.
 fn backward<S: CpuScalar>(case: &Case, inputs: &[Matrix<S>; 4]) -> [Matrix<S>; 3]
 where
     Cpu<S>: Kernels<Place = Host, Elem = S, Wide = Cpu<S>>,
@@ -156,8 +156,8 @@ fn cases() -> Vec<Case> {
         .collect()
 }
 
-/// Kills: a mask by rows for one by positions, a strip's unseen keys that count, a strip without seen keys that
-/// ends what ran before, dropout before the softmax, its mask by this rank's heads or another sequence.
+/// Kills: a mask by rows for one by positions, a strip's unseen keys that count, a strip without seen keys
+/// that ends what ran before, dropout before the softmax, its mask by this rank's heads or another sequence.
 #[test]
 fn attention_equals_the_softmax_written_out_exactly() {
     under_two_keys(|| {
@@ -216,8 +216,8 @@ fn large(mask: Mask, dropout: Option<Dropout>) -> Case {
     Case { attend: Attend { heads, first: 0, mask, dropout }, calls: vec![texts.to_vec()] }
 }
 
-/// Queries and keys that end with a tile (remainder 0) or one beyond it (1), of floats' tiles: 32 or 64 queries, 256 keys.
-/// The last text's keys come in two calls, of which the second has one key.
+/// Queries and keys that end with a tile (remainder 0) or one beyond it (1), of floats' tiles: 32 or 64
+/// queries, 256 keys. The last text's keys come in two calls, of which the second has one key.
 fn at_edges(mask: Mask, dropout: Option<Dropout>) -> Case {
     let [mut row, mut first] = [0; 2];
     let mut span = |queries, keys| {
@@ -234,8 +234,9 @@ fn at_edges(mask: Mask, dropout: Option<Dropout>) -> Case {
     Case { attend: Attend { heads, first: 0, mask, dropout }, calls }
 }
 
-/// Each mask, with and without dropout. The last 32 of 512 queries look at 256 keys through a window of 225, those of 513
-/// at 257 through one of 226; the last 64 through windows of 193 and 194. Sinks end with a block of keys, or one beyond it.
+/// Each mask, with and without dropout. The last 32 of 512 queries look at 256 keys through a window of 225,
+/// those of 513 at 257 through one of 226; the last 64 through windows of 193 and 194. Sinks end with a block
+/// of keys, or one beyond it.
 fn large_cases() -> impl Iterator<Item = Case> {
     let masks = [Mask::All, Mask::Causal, Mask::Window { size: 40, sinks: 3 }];
     let dropouts = [None, Some(Dropout::new(0.1, 1, 1, "a"))];

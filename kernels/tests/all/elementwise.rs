@@ -65,7 +65,8 @@ const TOKENS: [Segment; 3] = [
     Segment { row: 3, len: 4, position: 0, sequence: 2 },
 ];
 
-/// Kills: a row for a position, a sequence that begins at 0 where it goes on, another pair of features, a sign.
+/// Kills: a row for a position, a sequence that begins at 0 where it goes on, another pair of features, a
+/// sign.
 #[test]
 fn rotation_turns_pairs_by_the_angle_of_their_position() {
     let _key = Key(1).enter();
@@ -123,7 +124,7 @@ fn dropout_of_any_rows_equals_these_rows_of_the_whole() {
     }
 }
 
-/// What a rank without a share holds. Kills: a first column taken for granted.
+/// Matrices without columns, as on a rank without a local part. Kills: a first column taken for granted.
 #[test]
 fn matrices_without_columns_are_matrices() {
     let (mut y, x, cpu) = (filled(2, 3, 1.0f32), filled(2, 4, 2.0f32), Cpu::default());

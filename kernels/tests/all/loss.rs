@@ -58,8 +58,8 @@ where
     [loss, m, d]
 }
 
-/// Ids of 6 rows of which rows 2 to 4 are here; some come twice, one is ignored. Kills: a slice off by one, rows of
-/// elsewhere that are not zero, an id that comes twice counted once, a gradient that was there lost.
+/// Ids of 6 rows of which rows 2 to 4 are here; some come twice, one is ignored. Kills: a slice off by one,
+/// rows of elsewhere that are not zero, an id that comes twice counted once, a gradient that was there lost.
 #[test]
 fn embedding_takes_and_gives_the_rows_of_its_slice() {
     let _key = Key(1).enter();

@@ -1,6 +1,7 @@
-//! The proof of narrow numbers: every kernel on bf16 gives bit for bit what the same kernel gives on the same values in f32,
-//! rounded once where the result is narrow. So all that is proven of the wide kernel holds of the narrow one, but for one
-//! rounding a number. Products alone add up in another order; their own tests judge them.
+//! The proof of narrow numbers: every kernel on bf16 gives bit for bit what the same kernel gives on the same
+//! values in f32, rounded once where the result is narrow. So all that is proven of the wide kernel holds of
+//! the narrow one, but for one rounding a number. Products alone add up in another order; their own tests
+//! judge them.
 use crate::proof::{Matrix, draw, filled, index, matrix, read};
 use kernels::{
     Activation, AdamW, Attend, Heads, Kernels, LossTerms, Mask, Qkv, Segment, Selects, Slice, Softmax, Span,
@@ -147,8 +148,8 @@ fn norms_round_once_and_keep_wide_statistics() {
     }
 }
 
-/// Keys that fill several blocks, and few that are not laid out. Kills: scores or weights that are rounded, an output
-/// rounded before it is divided, scratch that is too small.
+/// Keys that fill several blocks, and few that are not laid out. Kills: scores or weights that are rounded,
+/// an output rounded before it is divided, scratch that is too small.
 #[test]
 fn attention_rounds_once() {
     let (cpu, f32s) = CPU();
@@ -278,7 +279,7 @@ fn optimizers_move_the_master_and_round_it_once() {
     }
 }
 
-/// Of small integers, which both numbers sum exactly. Kills: a sum rounded where it is asked for as it is.
+/// Small integers, which both dtypes sum exactly. Kills: a sum rounded where it is asked for as it is.
 #[test]
 fn wide_products_are_not_rounded() {
     let (cpu, f32s) = CPU();

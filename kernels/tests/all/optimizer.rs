@@ -3,8 +3,9 @@ use crate::proof::{Matrix, draw, matrix, read};
 use kernels::{AdamW, Kernels};
 use tensor::Cpu;
 
-/// Three steps by the formulas of the papers, in doubles. Kills: a moment with the other's decay or corrected by another
-/// step, a factor that scales the step instead of the gradient, decay of what was moved, ε inside the root.
+/// Three steps by the formulas of the papers, in doubles. Kills: a moment with the other's decay or corrected
+/// by another step, a factor that scales the step instead of the gradient, decay of what was moved, ε inside
+/// the root.
 #[test]
 fn steps_equal_the_formulas() {
     let (cpu, mut w): (Cpu<f64>, Matrix<f64>) = (Cpu::default(), draw(1, 3, 5));

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: random matrices, and the judgement that a backward is a derivative.
+//! Helpers of this crate's tests: random matrices, and the judgement that a backward is a derivative.
 //!
 //! For a forward `Y = f(X)` run on duals and any `dY`, the gradient `dX` is right exactly when
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ for every direction `Ẋ`: over the field, one random direction is enough.
@@ -39,7 +39,7 @@ pub(crate) fn read<S: Scalar>(x: &Matrix<S>) -> Vec<S> {
     x.read().expect("the host has values")
 }
 
-/// What is in `now` beyond `before`.
+/// Returns `now` minus `before`.
 pub(crate) fn less<S: Scalar>(now: &Matrix<S>, before: &Matrix<S>) -> Matrix<S> {
     let (new, old) = (read(now), read(before));
     matrix(now.rows(), now.cols(), |i| new[i] - old[i])

@@ -3,8 +3,9 @@ use crate::proof::{draw, filled, index, read};
 use kernels::{Kernels, RouterNoise, RouterTerms, Segment};
 use tensor::{Category, Cpu, F61, Host, Index, Key, Noise, Scalar, Tensor};
 
-/// The best of five for rows 2 to 6 of seven tokens, some in the middle of their sequence. Kills: noise by row or by place
-/// in the slice, of another row, expert or sequence, one that a row without it has, one added to the logits of sigmoids.
+/// The best of five for rows 2 to 6 of seven tokens, some in the middle of their sequence. Kills: noise by
+/// row or by place in the slice, of another row, expert or sequence, one that a row without it has, one added
+/// to the logits of sigmoids.
 #[test]
 fn noise_is_that_of_a_tokens_sequence_and_position() {
     let _held = Key(1).enter();
@@ -35,9 +36,10 @@ fn noise_is_that_of_a_tokens_sequence_and_position() {
     }
 }
 
-/// Two groups of four, of which the best one is chosen from. By sigmoids, in the first row the two best experts of group 0 are
-/// better together, all four of group 1 are; in the second the best expert of all is in group 0, the better two are in group 1.
-/// Kills: a group scored by the sum of all its experts, or by its best one, where it is the two best; by two where it is one.
+/// Two groups of four, of which the best one is chosen from. By sigmoids, in the first row the two best
+/// experts of group 0 are better together, all four of group 1 are; in the second the best expert of all is
+/// in group 0, the better two are in group 1. Kills: a group scored by the sum of all its experts, or by its
+/// best one, where it is the two best; by two where it is one.
 #[test]
 fn a_group_is_scored_by_its_two_best_sigmoids_or_its_best_logit() {
     let rows = [[2.0, -5.0, 2.0, -5.0, 1.0, 1.0, 1.0, 1.0], [3.0, -5.0, -5.0, -5.0, 1.0, -5.0, 1.5, -5.0]];

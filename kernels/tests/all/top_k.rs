@@ -40,7 +40,8 @@ fn bits<S: Real>(top: Vec<(S, u32)>) -> Vec<(u64, u32)> {
     top.into_iter().map(|(x, column)| (x.to_f64().to_bits(), column)).collect()
 }
 
-/// Rows of all kinds: shuffled, rising, falling, of few different numbers, all equal, with numbers that are none.
+/// Rows of all kinds: shuffled, rising, falling, of few different numbers, all equal, with numbers that are
+/// none.
 fn rows(kind: u64, rows: usize, cols: usize) -> Matrix<f32> {
     matrix(rows, cols, |i| {
         let (hash, column) = (mix(mix(kind) ^ i as u64), (i % cols) as f64);
@@ -59,9 +60,10 @@ fn rows(kind: u64, rows: usize, cols: usize) -> Matrix<f32> {
     })
 }
 
-/// Rows shorter than a block, longer, and no whole number of blocks. Kills: ties by the larger column or as they
-/// come, an order that is not descending, a heap that keeps another number, a block passed over, the rest of a row
-/// lost, a row that begins with what another left, a number that is not finite passed over or told too late.
+/// Rows shorter than a block, longer, and no whole number of blocks. Kills: ties by the larger column or as
+/// they come, an order that is not descending, a heap that keeps another number, a block passed over, the
+/// rest of a row lost, a row that begins with what another left, a number that is not finite passed over or
+/// told too late.
 #[test]
 fn top_k_equals_the_head_of_the_sorted_row_exactly() {
     let sizes = [1, 2, 3, 7, 50, 63, 64, 65, 128, 129, 500];
@@ -80,8 +82,8 @@ fn top_k_equals_the_head_of_the_sorted_row_exactly() {
     }
 }
 
-/// One number that is not finite, in any column of a rising row. Kills: a comparison that no such number passes, a
-/// minus infinity that is taken for a small number.
+/// One number that is not finite, in any column of a rising row. Kills: a comparison that no such number
+/// passes, a minus infinity that is taken for a small number.
 #[test]
 fn a_number_that_is_not_finite_comes_first_wherever_it_stands() {
     for at in 0..200 {

@@ -157,8 +157,9 @@ fn counts(f: impl Fn(Field<7>) -> Field<7>) -> [u32; 127] {
     counts
 }
 
-/// In a small field the bound can only hold if results are uniform. χ² of 126 degrees of freedom is above 200 once
-/// in 30 000 times. Kills: a hash cut to BITS bits (zero comes twice as often), rounds that do not mix so few bits.
+/// In a small field the bound can only hold if results are uniform. χ² of 126 degrees of freedom is above 200
+/// once in 30 000 times. Kills: a hash cut to BITS bits (zero comes twice as often), rounds that do not mix
+/// so few bits.
 #[test]
 fn opaque_results_are_uniform_in_the_smallest_field() {
     type Function = fn(Field<7>) -> Field<7>;
@@ -173,7 +174,7 @@ fn opaque_results_are_uniform_in_the_smallest_field() {
             |counts: [u32; 127]| counts.iter().map(|&n| (f64::from(n) - 400.0).powi(2) / 400.0).sum::<f64>();
         let one = squares(counts(f));
         assert!(one < 200.0, "{name}: χ² is {one}");
-        // Of two different arguments: a hash's results differ by anything, a permutation's by anything but zero.
+        // Two different arguments: a hash's results differ by anything, a permutation's by anything but zero.
         let mut two = counts(|x| f(x) - f(x + Field(1)));
         if ["exp", "log"].contains(&name) {
             assert_eq!(two[0], 0, "{name} is no permutation");

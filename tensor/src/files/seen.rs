@@ -1,14 +1,15 @@
-//! What this process has read of files, for processes that must have read the same: noted once it is asked for.
+//! Log of what this process reads from files, for processes that must read the same; it is off until [`note`]
+//! is called.
 //!
-//! Of a file that is read whole there is a digest of all its bytes. Of a mapped one, of which a process reads only its part,
-//! there is one of the header, and of each tensor a tally of the numbers that were read.
+//! A file that is read whole has a digest of all its bytes. A mapped file, of which a process reads only its
+//! part, has a digest of its header, and each of its tensors a tally of the elements read.
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// A mapped file of at most so many bytes is digested whole: that takes a few milliseconds.
+/// Largest size in bytes of a mapped file that is digested whole, which takes a few milliseconds.
 const SMALL: usize = 1 << 24;
 
 static LOG: Mutex<Option<Log>> = Mutex::new(None);
@@ -19,11 +20,11 @@ struct Log {
     mapped: Vec<(String, Arc<Tallies>)>,
 }
 
-/// What was read of the tensors of a mapped file, by name.
+/// Tallies of the tensors of a mapped file, by name.
 pub(crate) type Tallies = BTreeMap<String, Tally>;
 
-/// The numbers of a tensor that were read: how many, the sum of their places, and a sum that depends on all of them and on where
-/// they lie, in whatever order they come.
+/// Tally of the elements read from a tensor: their number, the sum of their indices, and a sum that depends
+/// on all values and indices but not on the order of reading.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     numbers: AtomicU64,
@@ -32,9 +33,9 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Counts numbers that lie so many apart, from the one that is the `first` of all on.
+    /// Counts elements that lie `apart` apart, from element `first` of the tensor on.
     pub(crate) fn count(&self, first: usize, apart: usize, numbers: &[f64]) {
-        const ANY: u64 = 0x9e37_79b9_7f4a_7c15; // each place has a key of its own, so zeros and orders count
+        const ANY: u64 = 0x9e37_79b9_7f4a_7c15; // each index has a key of its own, so zeros and orders count
         let (first, apart, len) = (first as u64, apart as u64, numbers.len() as u64);
         let (mut key, mut sum) = (ANY.wrapping_mul(first + 1), 0u64);
         for number in numbers {
@@ -53,19 +54,20 @@ fn log() -> MutexGuard<'static, Option<Log>> {
     LOG.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on what is read is noted; of mapped files `all`, or only what is read of them.
+/// Starts the log. Of mapped files it digests `all` bytes, or only the header (and small files whole).
 pub fn note(all: bool) {
     *log() = Some(Log { all, files: BTreeMap::new(), mapped: Vec::new() });
 }
 
-/// A file was read whole.
+/// Records a file that was read whole.
 pub(super) fn read(path: &Path, bytes: &[u8]) {
     if let Some(log) = &mut *log() {
         log.files.insert(path.display().to_string(), digest(bytes.len(), bytes));
     }
 }
 
-/// A file of these bytes was mapped, whose first so many are its header: where to count what is read of these tensors.
+/// Records a mapped file whose first `header` bytes are its header. Returns the tallies in which reads of
+/// these tensors are counted, or `None` if the log is off.
 pub(crate) fn mapped<'a>(
     path: &str,
     bytes: &[u8],
@@ -81,26 +83,27 @@ pub(crate) fn mapped<'a>(
     Some(tallies)
 }
 
-/// How many bytes there are, and a hash of some of them.
+/// Returns the size of a file, and a hash of some of its bytes.
 fn digest(len: usize, bytes: &[u8]) -> [u64; 2] {
     [len as u64, xxh3_64(bytes)]
 }
 
-/// This program: how many bytes it has, and a digest; none where the system does not show it.
+/// Size and digest of this program's file; `None` if the system does not show it.
 pub fn program() -> Option<[u64; 2]> {
     let file = std::fs::File::open(std::env::current_exe().ok()?).ok()?;
-    // SAFETY: a program that runs is not written; whoever does so all the same ends it in any case.
+    // SAFETY: the file of a running program is not written; a process that wrote it would end this one in any
+    // case.
     let bytes = unsafe { memmap2::Mmap::map(&file) }.ok()?;
     Some(digest(bytes.len(), &bytes))
 }
 
-/// The files that were read since it is noted, by path: how many bytes each has, and a digest.
+/// Files read since the log was started, by path: size in bytes and digest.
 pub fn files() -> BTreeMap<String, [u64; 2]> {
     log().as_ref().map_or_else(BTreeMap::new, |log| log.files.clone())
 }
 
-/// What was read of the tensors of mapped files: which, how many numbers, the sum of their places, and a digest of them. Two
-/// processes that have read the same numbers of a tensor have the same of all.
+/// Elements read from the tensors of mapped files: name, number of elements, sum of their indices, and
+/// digest. Two processes that have read the same elements of a tensor report the same values.
 pub fn tensors() -> Vec<(String, [u64; 3])> {
     let log = log();
     let all = log.iter().flat_map(|log| &log.mapped);

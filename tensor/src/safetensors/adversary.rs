@@ -1,4 +1,5 @@
-//! Files that somebody made to deceive, or that something broke: each is refused with a reason, and none does harm.
+//! Files that somebody made to deceive, or that something broke: each is refused with a reason, and none does
+//! harm.
 use super::dtype::KINDS;
 use super::{Error, File, Flaw};
 use crate::mix;
@@ -48,8 +49,8 @@ fn is_stricter(fault: &Flaw) -> bool {
     }
 }
 
-/// Opens a file here and with the format's own crate: what we accept they accept, as the same tensors, and the
-/// other way round except where we are stricter. Says whether we accepted.
+/// Opens a file here and with the format's own crate: what we accept they accept, as the same tensors, and
+/// the other way round except where we are stricter. Says whether we accepted.
 fn judge(bytes: &[u8]) -> bool {
     let (ours, theirs) = (File::from_memory(bytes.to_vec()), SafeTensors::deserialize(bytes));
     match (&ours, &theirs) {
@@ -257,7 +258,8 @@ fn what_the_format_allows_is_accepted() {
     }
 }
 
-/// A valid file with all that a header can hold: two names that one byte could make the same, a scalar, no numbers.
+/// A valid file with all that a header can hold: two names that one byte could make the same, a scalar, no
+/// numbers.
 fn seed() -> Vec<u8> {
     let header = r#"{"__metadata__":{"k\n":"v","l":""},"w1":{"dtype":"F32","shape":[2,4],"data_offsets":[0,32]},
         "w2":{"dtype":"F16","shape":[4],"data_offsets":[32,40]},"w3":{"dtype":"U8","shape":[],"data_offsets":[40,41]},

@@ -1,34 +1,34 @@
-//! The kinds of number that the format names.
+//! Dtypes of the format.
 use crate::Bf16;
 pub use ::safetensors::Dtype;
 use serde::Deserialize;
 use serde::de::{IntoDeserializer, value::Error};
 
-// The format is little-endian, and so is every machine that this runs on: numbers are copied as they lie.
+// The format is little-endian, as is every machine that this runs on: elements are copied as they lie.
 const _: () =
     assert!(cfg!(target_endian = "little"), "safetensors are read and written on little-endian machines");
 
-/// Names of the kinds of whole bytes. Tensors of others are refused.
+/// Names of the dtypes of whole bytes. Tensors of other dtypes are refused.
 pub(super) const KINDS: &str = "F64, F32, F16, BF16, F8_E5M2, F8_E4M3, F8_E8M0, F8_E5M2FNUZ, F8_E4M3FNUZ, \
     C64, I64, I32, I16, I8, U64, U32, U16, U8, BOOL";
 
-/// Bytes of one number; 0 for a part of one.
+/// Bytes of one element; 0 if it is less than a byte.
 pub(super) fn size(dtype: Dtype) -> usize {
     dtype.bitsize() / 8
 }
-/// Whether its numbers can be read as floats.
+/// True if elements of this dtype can be read as floats.
 pub(super) fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
 }
-/// The kind of whole bytes with this name.
+/// Returns the dtype of whole bytes with this name.
 pub(super) fn named(name: &str) -> Option<Dtype> {
     let known: Result<Dtype, Error> = Dtype::deserialize(name.into_deserializer());
     known.ok().filter(|dtype| dtype.bitsize() % 8 == 0)
 }
 
-/// A number of this program that files hold bit for bit.
+/// Dtype of this program that files hold bit for bit.
 pub trait Storable: bytemuck::Pod {
-    /// What files call it.
+    /// Dtype in files.
     const DTYPE: Dtype;
 }
 impl Storable for f32 {
@@ -44,7 +44,7 @@ impl Storable for u64 {
     const DTYPE: Dtype = Dtype::U64;
 }
 
-/// The number that 16 bits mean as an [`F16`](Dtype::F16); exact.
+/// Converts the bits of an [`F16`](Dtype::F16); exact.
 pub(super) fn f16(bits: u16) -> f32 {
     let (sign, magnitude) = (u32::from(bits >> 15) << 31, u32::from(bits & 0x7FFF));
     let (exponent, mantissa) = (magnitude >> 10, magnitude & 0x3FF);

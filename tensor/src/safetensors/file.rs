@@ -1,4 +1,5 @@
-//! Tensors to read: a file is checked whole when it is opened, and touched only where numbers are read.
+//! Tensors to read: a file is checked when it is opened, and its data is touched only where elements are
+//! read.
 use super::dtype::{Dtype, is_float, size};
 use super::header::{self, Header};
 use super::{Error, Flaw, Info, Matrix, Storable};
@@ -9,21 +10,22 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Tensors in a safetensors file, in the bytes of one, or in several files ([`File::open_folder`]). Clones share them.
+/// Tensors of one safetensors file, of bytes in memory, or of several files ([`File::open_folder`]). Clones
+/// share them.
 #[derive(Clone)]
 pub struct File(pub(super) Arc<Indexed>);
 
-/// The files, and which of them has a tensor.
+/// The files, and the file of each tensor.
 pub(super) struct Indexed {
     pub(super) path: String, // of the one file, or of the index of several
     pub(super) files: Vec<Part>,
     pub(super) place: BTreeMap<String, usize>,
 }
 
-/// Mapped, or in memory.
+/// Bytes of a file, mapped or in memory.
 type Bytes = Box<dyn AsRef<[u8]> + Send + Sync>;
 
-/// One file, checked whole.
+/// One checked file.
 pub(super) struct Part {
     bytes: Bytes,
     pub(super) header: Header,
@@ -34,7 +36,8 @@ pub(super) struct Part {
 impl Part {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let (file, _) = files::open(path)?;
-        // SAFETY: whoever changes a file in place while it is mapped breaks the rule of `File::open`; ours replace it.
+        // SAFETY: changing a mapped file in place breaks the contract of `File::open`; our own code replaces
+        // files.
         let map = unsafe { Mmap::map(&file) }.map_err(files::Error::system("map", path))?;
         Self::check(Box::new(map), path.display().to_string(), true)
     }
@@ -63,39 +66,39 @@ impl From<Part> for File {
 }
 
 impl File {
-    /// Maps a file and checks its header; nothing of the data is read.
+    /// Maps a file and checks its header; reads none of the data.
     ///
-    /// The file must not change while it is mapped: to change one, replace it with a [`Writer`](super::Writer),
-    /// which leaves the mapped one as it is.
+    /// The file must not change while it is mapped: to change one, replace it with a
+    /// [`Writer`](super::Writer), which leaves the mapped one as it is.
     ///
     /// # Errors
-    /// If there is no such file, or it is not whole and without contradiction.
+    /// If there is no such file, or it is incomplete or inconsistent.
     pub fn open(path: &Path) -> Result<Self, Error> {
         Part::open(path).map(Self::from)
     }
-    /// A file that is part of the program; `name` stands for the path in messages.
+    /// Checks a file that is part of the program; `name` stands for the path in messages.
     ///
     /// # Errors
-    /// If it is not whole and without contradiction.
+    /// If it is incomplete or inconsistent.
     pub fn from_static(bytes: &'static [u8], name: &str) -> Result<Self, Error> {
         Part::check(Box::new(bytes), name.to_owned(), false).map(Self::from)
     }
 
-    /// The one file, or the index of several: for messages.
+    /// Path of the one file, or of the index of several: for messages.
     pub fn path(&self) -> &str {
         &self.0.path
     }
-    /// The tensors' names, in alphabetical order.
+    /// Names of the tensors, in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.place.keys().map(String::as_str)
     }
-    /// The tensors' names as they lie, file after file: in the order in which they were written.
+    /// Names of the tensors in the order of the data, file after file: the order in which they were written.
     pub fn in_order(&self) -> Vec<&str> {
         let mut all: Vec<_> = self.0.place.iter().collect();
         all.sort_by_key(|(name, at)| (**at, self.0.files[**at].header.tensors[*name].data_offsets, *name));
         all.into_iter().map(|(name, _)| name.as_str()).collect()
     }
-    /// What the tensor called `name` is.
+    /// Description of the tensor called `name`.
     pub fn info(&self, name: &str) -> Option<&Info> {
         self.held(name).map(|(_, info)| info)
     }
@@ -103,13 +106,13 @@ impl File {
         let part = &self.0.files[*self.0.place.get(name)?];
         Some((part, &part.header.tensors[name]))
     }
-    /// What the writer of the first file noted in it.
+    /// Metadata of the first file.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         static NOTHING: BTreeMap<String, String> = BTreeMap::new();
         self.0.files.first().map_or(&NOTHING, |part| &part.header.metadata)
     }
 
-    /// The matrix called `name`, of exactly this shape `[rows, cols]`, of floats of any kind from 16 bits on.
+    /// Returns the matrix called `name`, of exactly this shape `[rows, cols]`, of floats of 16 bits or more.
     /// A vector `[n]` counts as `[1, n]`.
     ///
     /// # Errors
@@ -118,7 +121,8 @@ impl File {
         let is_vector = |seen: &[usize]| shape[0] == 1 && *seen == shape[1..];
         self.floats((name, shape), &shape, |seen| *seen == shape || is_vector(seen))
     }
-    /// The tensor called `name`, which holds `count` matrices of this many rows and columns, one below the other.
+    /// Returns the tensor called `name`, which holds `count` matrices of this many rows and columns, one
+    /// below the other.
     ///
     /// # Errors
     /// If there is none, or it has another shape or dtype.
@@ -126,7 +130,7 @@ impl File {
         let shape = [count, rows, cols];
         self.floats((name, [count * rows, cols]), &shape, |seen| *seen == shape)
     }
-    /// A tensor of floats as a matrix of this shape, if its own shape fits the one that is wanted.
+    /// Returns a float tensor as a matrix of this shape, if its own shape passes `fits`.
     fn floats(
         &self,
         (name, shape): (&str, [usize; 2]),
@@ -140,13 +144,14 @@ impl File {
         let tally = part.seen.as_ref().and_then(|seen| seen.get(name));
         Ok(Matrix::new(part.bytes(info), info.dtype, shape, tally))
     }
-    /// All numbers of the tensor called `name`, whatever its shape, as one row; none if there is no such tensor, or its
-    /// numbers are no floats of 16 bits or more.
+    /// Returns all elements of the tensor called `name`, whatever its shape, as one row; `None` if there is
+    /// no such tensor, or its dtype is not a float of 16 bits or more.
     pub fn flat(&self, name: &str) -> Option<Matrix<'_>> {
         let (dtype, _, bytes) = self.whole(name)?;
         is_float(dtype).then(|| Matrix::new(bytes, dtype, [1, bytes.len() / size(dtype)], None))
     }
-    /// All numbers of the tensor called `name`, of exactly this shape and kind; for small things.
+    /// Returns all elements of the tensor called `name`, of exactly this shape and dtype; for small tensors,
+    /// as it copies them.
     ///
     /// # Errors
     /// If there is none, or it has another shape or dtype.
@@ -157,12 +162,12 @@ impl File {
         }
         Ok(part.bytes(info).chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
     }
-    /// All of a tensor: its dtype, its shape, its bytes.
+    /// Returns a tensor's dtype, shape and bytes.
     pub fn whole(&self, name: &str) -> Option<(Dtype, &[usize], &[u8])> {
         let (part, info) = self.held(name)?;
         Some((info.dtype, &info.shape, part.bytes(info)))
     }
-    /// Whether two tensors are there and have the same dtype, shape and bytes; all of these are then read.
+    /// True if both tensors exist and have the same dtype, shape and bytes; all of their bytes are then read.
     pub fn equal(&self, name: &str, other: &str) -> bool {
         self.whole(name).is_some_and(|one| self.whole(other) == Some(one))
     }

@@ -1,6 +1,6 @@
-//! The header: parsed and checked until nothing in it can surprise, and written.
+//! The header: parsed and checked completely, and written.
 //!
-//! Everything that is allocated here is in proportion to the bytes of the header that were really there.
+//! Allocations are proportional to the bytes that the header really has.
 use super::Flaw;
 use super::dtype::{Dtype, named, size};
 use crate::quoted::quoted;
@@ -15,19 +15,19 @@ use std::marker::PhantomData;
 
 /// The longest header that is read or written, in bytes: the format's own limit.
 pub(super) const MAX_HEADER: u64 = 100_000_000;
-const LENGTH: usize = 8; // bytes before the header, which say how long it is
+const LENGTH: usize = 8; // bytes before the header, which hold its length
 const ALIGN: usize = 8; // of the data in the file
 const METADATA: &str = "__metadata__";
 
 /// A header whose tensors lie in the file, one after the other, without holes.
 pub(super) struct Header {
-    /// Where it ends in the file and the data begin, from which offsets of tensors are counted.
+    /// End of the header in the file, where the data begins; offsets of tensors are counted from here.
     pub(super) end: usize,
     pub(super) metadata: BTreeMap<String, String>,
     pub(super) tensors: BTreeMap<String, Info>,
 }
 
-/// A tensor as the header describes it; nothing is checked yet.
+/// A tensor as the header describes it, before any check.
 #[derive(Deserialize)]
 #[serde(expecting = "an object of dtype, shape and data_offsets")]
 struct Described<'a> {
@@ -37,7 +37,7 @@ struct Described<'a> {
     data_offsets: [usize; 2],
 }
 
-/// Bytes of a tensor; `None` if they cannot be counted.
+/// Bytes of a tensor; `None` on overflow.
 pub(super) fn size_of(dtype: Dtype, shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |numbers, n| numbers.checked_mul(*n))?.checked_mul(size(dtype))
 }
@@ -74,7 +74,7 @@ pub(super) fn parse(file: &[u8]) -> Result<Header, Flaw> {
 }
 
 impl Described<'_> {
-    /// What can be checked of a tensor alone.
+    /// Checks what can be checked of a tensor alone.
     fn check(self, name: &str, len: usize) -> Result<Info, Flaw> {
         let (name, shape, [begin, end]) = (name.to_owned(), self.shape, self.data_offsets);
         let Some(dtype) = named(&self.dtype) else {
@@ -92,7 +92,7 @@ impl Described<'_> {
     }
 }
 
-/// Each tensor begins where the one before it ends, and the last ends with the data.
+/// Checks that each tensor begins where the previous one ends, and that the last one ends with the data.
 fn check_cover(tensors: &BTreeMap<String, Info>, len: usize) -> Result<(), Flaw> {
     let mut in_order: Vec<_> = tensors.iter().collect();
     in_order.sort_by_key(|(_, info)| info.data_offsets);
@@ -113,11 +113,11 @@ fn check_cover(tensors: &BTreeMap<String, Info>, len: usize) -> Result<(), Flaw>
     Ok(())
 }
 
-/// A JSON object of values by key, keys that come twice and all.
+/// A JSON object as values by key, including repeated keys.
 pub(super) struct Object<V>(Vec<(String, V)>);
 
 impl<V> Object<V> {
-    /// The values by key, if each key comes once.
+    /// Returns the values by key, if no key repeats.
     pub(super) fn once(self, what: &'static str) -> Result<Vec<(String, V)>, Flaw> {
         let mut keys = BTreeSet::new();
         match self.0.iter().find(|(key, _)| !keys.insert(key)).map(|(key, _)| key.clone()) {
@@ -129,7 +129,7 @@ impl<V> Object<V> {
 
 /// A value of such an object.
 pub(super) trait Value<'de>: Sized {
-    /// What the object is.
+    /// Description of the object, for errors.
     const OBJECT: &'static str;
     /// Reads the value of this key.
     fn read<A: MapAccess<'de>>(key: &str, from: &mut A) -> Result<Self, A::Error>;
@@ -164,7 +164,7 @@ impl<'de> Value<'de> for String {
     }
 }
 
-/// What a header holds under a name.
+/// Entry of a header.
 enum Held<'a> {
     Metadata(Object<String>),
     Tensor(Described<'a>),
@@ -181,10 +181,11 @@ impl<'de> Value<'de> for Held<'de> {
     }
 }
 
-/// Tensors in the order in which they lie.
+/// Tensors in the order of their data.
 pub(super) type Places = Vec<(String, Info)>;
 
-/// Lays tensors out one after the other: the bytes before the data, and each tensor's place in them.
+/// Lays tensors out one after the other. Returns the bytes before the data, and each tensor's range in the
+/// data.
 pub(super) fn render<N: AsRef<str>>(
     metadata: &BTreeMap<String, String>,
     tensors: &[(N, Dtype, Vec<usize>)],
@@ -212,7 +213,7 @@ pub(super) fn render<N: AsRef<str>>(
     Ok((bytes, places))
 }
 
-/// The header's text. The format's own crate writes what notes there are in any order, so they are put in here.
+/// Returns the header's text. The format's own crate writes metadata in any order, so it is inserted here.
 fn described(notes: &BTreeMap<String, String>, places: &Places) -> Result<String, SafeTensorError> {
     let mut header = serde_json::to_string(&Metadata::new(None, places.clone())?)?;
     if !notes.is_empty() {

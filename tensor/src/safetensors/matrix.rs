@@ -1,22 +1,22 @@
-//! A matrix in a file: numbers taken from where they lie, one by one or as part of a row or a column.
+//! A matrix in a file: elements read from where they lie, one by one or as part of a row or a column.
 use super::dtype::{Dtype, f16, size};
 use crate::files::seen::Tally;
 use crate::{Bf16, Scalar};
 use bytemuck::{AnyBitPattern, pod_read_unaligned};
 use std::ops::Range;
 
-/// A matrix in a file. It reads exactly the bytes of the numbers it is asked for, wherever they lie.
+/// A matrix in a file. It reads exactly the bytes of the elements requested.
 #[derive(Clone, Copy)]
 pub struct Matrix<'a> {
     bytes: &'a [u8],
     dtype: Dtype,
     rows: usize,
     cols: usize,
-    tally: Option<(&'a Tally, usize)>, // of what is read of its tensor, and which number of that its first one is
+    tally: Option<(&'a Tally, usize)>, // tally of its tensor, and index in the tensor of its first element
 }
 
 impl<'a> Matrix<'a> {
-    /// The float matrix that these bytes are, row-major.
+    /// Interprets these bytes as a float matrix, row-major.
     pub(super) fn new(
         bytes: &'a [u8],
         dtype: Dtype,
@@ -25,42 +25,42 @@ impl<'a> Matrix<'a> {
     ) -> Self {
         Self { bytes, dtype, rows, cols, tally: tally.map(|tally| (tally, 0)) }
     }
-    /// How many rows.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
-    /// How many columns.
+    /// Number of columns.
     pub fn cols(&self) -> usize {
         self.cols
     }
-    /// One number, exactly as it is in the file.
+    /// Returns one element, exactly as in the file.
     ///
     /// # Panics
-    /// If there is no such number.
+    /// If there is no such element.
     pub fn get(&self, row: usize, col: usize) -> f64 {
         let mut one = [0.0];
         self.row(row, col, &mut one);
         one[0]
     }
-    /// Columns `from..from + out.len()` of a row, exactly as they are in the file.
+    /// Reads columns `from..from + out.len()` of a row, exactly as in the file.
     ///
     /// # Panics
-    /// If they are not all there.
+    /// If the matrix does not have all of them.
     pub fn row(&self, row: usize, from: usize, out: &mut [f64]) {
         let cols = from..from.checked_add(out.len()).expect("a count of columns");
         assert!(row < self.rows && cols.end <= self.cols, "row {row}, columns {cols:?} of {self:?}");
         self.convert(row * self.cols + from, 1, out);
     }
-    /// Rows `from..from + out.len()` of a column, exactly as they are in the file.
+    /// Reads rows `from..from + out.len()` of a column, exactly as in the file.
     ///
     /// # Panics
-    /// If they are not all there.
+    /// If the matrix does not have all of them.
     pub fn column(&self, col: usize, from: usize, out: &mut [f64]) {
         let rows = from..from.checked_add(out.len()).expect("a count of rows");
         assert!(col < self.cols && rows.end <= self.rows, "column {col}, rows {rows:?} of {self:?}");
         self.convert(from * self.cols + col, self.cols, out);
     }
-    /// Numbers that lie so many apart, from the one that is the `first` of all on.
+    /// Converts elements that lie `apart` apart, from element `first` on.
     fn convert(&self, first: usize, apart: usize, out: &mut [f64]) {
         let bytes = self.bytes.get(first * size(self.dtype)..).unwrap_or_default();
         match self.dtype {
@@ -73,10 +73,10 @@ impl<'a> Matrix<'a> {
             tally.count(at + first, apart, out);
         }
     }
-    /// These of its rows alone.
+    /// Returns only these rows.
     ///
     /// # Panics
-    /// If they are not all there.
+    /// If the matrix does not have all of them.
     #[must_use]
     pub fn band(self, rows: Range<usize>) -> Self {
         let width = self.cols * size(self.dtype);
@@ -84,11 +84,11 @@ impl<'a> Matrix<'a> {
         let tally = self.tally.map(|(tally, at)| (tally, at + rows.start * self.cols));
         Self { bytes: &self.bytes[rows.start * width..rows.end * width], rows: rows.len(), tally, ..self }
     }
-    /// The kind of its numbers.
+    /// Dtype of the elements in the file.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
-    /// All of them, as they lie.
+    /// Bytes of all elements, as they lie.
     pub(super) fn bytes(&self) -> &'a [u8] {
         self.bytes
     }

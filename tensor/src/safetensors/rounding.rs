@@ -1,12 +1,13 @@
-//! A number rounded to a kind of fewer bits: to the nearest that this kind has, and of two as near to the even one.
+//! Rounding to a float dtype of fewer bits: to the nearest value, ties to even.
 //!
-//! From 64 bits in one step: by way of 32 bits, what lies beside the middle of two would first be rounded onto it.
+//! Values of 64 bits are rounded in one step: rounding to 32 bits first would move a value beside a midpoint
+//! onto the midpoint.
 use super::Dtype;
 
-/// Appends the number's bytes as this kind of float; false if it is finite and the kind has only an infinity for it.
+/// Appends the bytes of a value in this dtype; returns false if a finite value became infinite.
 ///
 /// # Panics
-/// If the kind is no float of 16 bits or more.
+/// If the dtype is not a float of 16 bits or more.
 #[inline]
 pub(super) fn append(x: f64, dtype: Dtype, to: &mut Vec<u8>) -> bool {
     let finite = match dtype {
@@ -35,7 +36,7 @@ const fn infinity(exponent: u32) -> u16 {
     0x7FFF >> (15 - exponent) << (15 - exponent)
 }
 
-/// The 16 bits of a float with a sign, so many bits of exponent, and a mantissa.
+/// Returns the 16 bits of a float with a sign, `EXPONENT` bits of exponent, and a mantissa.
 #[inline]
 pub(crate) fn bits<const EXPONENT: u32>(x: f64) -> u16 {
     let (mantissa, bias) = (15 - EXPONENT, (1i32 << (EXPONENT - 1)) - 1);
@@ -43,14 +44,16 @@ pub(crate) fn bits<const EXPONENT: u32>(x: f64) -> u16 {
     if x.is_nan() {
         return sign | infinity | 1 << (mantissa - 1);
     }
-    let exponent = ((x.to_bits() >> 52) as i32 & 0x7FF) - 1023; // |x| is at least 2^exponent, and less than twice that
+    let exponent = ((x.to_bits() >> 52) as i32 & 0x7FF) - 1023; // 2^exponent ≤ |x| < 2^(exponent + 1)
     if exponent > bias {
         return sign | infinity;
     }
-    let exponent = exponent.max(1 - bias); // below are multiples of the same step
+    let exponent = exponent.max(1 - bias); // subnormals are multiples of the same step
     let step = f64::from_bits(((exponent - mantissa as i32 + 1023) as u64) << 52);
-    let steps = (x.abs() / step).round_ties_even() as u16; // exact before it is rounded: a step is a power of two
-    sign | ((((exponent + bias - 1) as u16) << mantissa) + steps) // steps have the mantissa's leading one, and may carry
+    // the quotient is exact, as a step is a power of two
+    let steps = (x.abs() / step).round_ties_even() as u16;
+    // steps include the mantissa's leading one, and may carry
+    sign | ((((exponent + bias - 1) as u16) << mantissa) + steps)
 }
 
 #[cfg(test)]
@@ -65,8 +68,9 @@ mod tests {
         (u16::from_le_bytes(bytes.try_into().unwrap()), fits)
     }
 
-    /// Every number of both kinds, the middle of every two neighbours, and what lies next to each middle.
-    /// Kills: rounding towards zero, ties away from zero, rounding twice, a lost sign, subnormals taken for normal.
+    /// Every value of both dtypes, the midpoint of every two neighbours, and the values next to each
+    /// midpoint. Kills: rounding towards zero, ties away from zero, rounding twice, a lost sign, subnormals
+    /// taken for normal.
     #[test]
     fn every_float_rounds_to_the_nearest_and_ties_to_even() {
         for (dtype, value, infinity) in [
@@ -76,7 +80,8 @@ mod tests {
             let value = |bits: u16| f64::from(value(bits));
             for bits in 0..infinity {
                 let (low, high) = (value(bits), if bits + 1 < infinity { value(bits + 1) } else { f64::NAN });
-                let high = if high.is_nan() { 2.0 * low - value(bits - 1) } else { high }; // where the next would be
+                // where the next would be
+                let high = if high.is_nan() { 2.0 * low - value(bits - 1) } else { high };
                 let middle = low + (high - low) / 2.0;
                 let even = bits + bits % 2;
                 for (x, wanted) in [

@@ -1,12 +1,12 @@
-//! The tensors of a model: one file, or several with an index that says which is where.
+//! Tensors of a model: one file, or several with an index that gives the file of each.
 //!
 //! ```text
 //! model.safetensors                                   or else
 //! model.safetensors.index.json                        {"metadata": .., "weight_map": {"name": "file", ..}}
 //! model-00001-of-00002.safetensors, ..                beside it
 //! ```
-//! Each file is checked as it is opened, and the index against the files: every tensor lies in the file that the index
-//! names, and nowhere else.
+//! Each file is checked when it is opened, and the index against the files: every tensor lies in the file
+//! that the index names, and in no other.
 use super::file::{Indexed, Part};
 use super::header::Object;
 use super::{Error, File, Flaw};
@@ -20,7 +20,7 @@ const WHOLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 const PICKLED: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 
-/// An index as it stands in its file.
+/// Index as it is in its file.
 #[derive(Deserialize)]
 #[serde(expecting = "an object with a weight_map")]
 struct Index {
@@ -28,8 +28,8 @@ struct Index {
 }
 
 impl File {
-    /// The weights in a folder of the Hugging Face layout. Where there are both, the one file is taken, as
-    /// `transformers` takes it.
+    /// Opens the weights in a folder of the Hugging Face layout. If both forms exist, the one file is taken,
+    /// as `transformers` does.
     ///
     /// # Errors
     /// If there are none, a file of the index is missing or broken, or index and files contradict each other.
@@ -72,12 +72,12 @@ impl File {
     }
 }
 
-/// Whether a name is that of a file in the folder itself, on any system.
+/// True if a name is that of a file in the folder itself, on any system.
 fn is_plain(file: &str) -> bool {
     !matches!(file, "" | "." | "..") && file.len() <= 255 && !file.contains(['/', '\\', ':', '\0'])
 }
 
-/// Every tensor is in the file that the index says, and in no other.
+/// Checks that every tensor is in the file that the index names, and in no other.
 fn check(opened: &[(String, Part)], place: &BTreeMap<String, usize>) -> Result<(), Flaw> {
     for (name, at) in place {
         let (file, shard) = &opened[*at];

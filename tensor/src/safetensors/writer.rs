@@ -1,4 +1,4 @@
-//! A file to write: announced whole, then given tensor by tensor, then put in the old file's place.
+//! A file to write: announced whole, written tensor by tensor, then moved to the old file's place.
 use super::dtype::{Dtype, is_float};
 use super::header::{self, Places};
 use super::{Error, Flaw, Matrix, Storable, rounding};
@@ -8,23 +8,23 @@ use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-const PIECE: usize = 4096; // numbers converted at a time
+const PIECE: usize = 4096; // elements converted at a time
 
-/// Writes a safetensors file beside its target and puts it in the target's place when it is whole. Dropped
+/// Writes a safetensors file beside its target and moves it to the target's place when it is whole. Dropped
 /// unfinished, it leaves nothing behind and the old file untouched.
 pub struct Writer {
     path: PathBuf,
     places: Places,
     written: usize,
-    out: Option<BufWriter<Replacement>>, // none after a write failed: who knows how much of it is there
+    out: Option<BufWriter<Replacement>>, // none after a failed write: the part that was written is unknown
 }
 
 impl Writer {
-    /// Begins a file of these tensors (name, dtype, shape), which will lie, and must be given, in this order.
-    /// With the widest dtypes first, each tensor lies on a multiple of its numbers' size.
+    /// Begins a file of these tensors (name, dtype, shape), which are stored, and must be written, in this
+    /// order. With the widest dtypes first, each tensor is aligned to its element size.
     ///
     /// # Errors
-    /// If the names or sizes cannot be in one file, or no file can be made beside `path`.
+    /// If one file cannot hold the names or sizes, or no file can be created beside `path`.
     pub fn create<N: AsRef<str>>(
         path: &Path,
         metadata: &BTreeMap<String, String>,
@@ -37,22 +37,22 @@ impl Writer {
         writer.append(&header)?;
         Ok(writer)
     }
-    /// Writes the next tensor: its numbers, row-major.
+    /// Writes the next tensor from its elements, row-major.
     ///
     /// # Errors
-    /// If it is not the next one, has another dtype or another count of numbers than announced, or the system
-    /// refuses; only the last is final, and the old file is untouched in every case.
+    /// If it is not the next one, has another dtype or number of elements than announced, or the system
+    /// refuses. Only the last error is final; the old file is untouched in every case.
     pub fn tensor<T: Storable>(&mut self, name: &str, values: &[T]) -> Result<(), Error> {
         self.check(name, values.len(), T::DTYPE, |wanted| wanted == T::DTYPE).map_err(self.fault())?;
         self.append(bytemuck::cast_slice(values))?;
         self.written += 1;
         Ok(())
     }
-    /// Writes the next tensor: a matrix of another file, in the kind that was announced; as its bytes are, or each
-    /// number rounded to the nearest, of two as near to the even one.
+    /// Writes the next tensor from a matrix of another file, in the announced dtype: copies its bytes, or
+    /// rounds each element to the nearest value, ties to even.
     ///
     /// # Errors
-    /// As [`tensor`](Self::tensor), and if a number is too large for this kind, which is final too.
+    /// As [`tensor`](Self::tensor), and if an element is too large for this dtype, which is final too.
     pub fn matrix(&mut self, name: &str, matrix: &Matrix<'_>) -> Result<(), Error> {
         let [rows, cols] = [matrix.rows(), matrix.cols()];
         let dtype = self.check(name, rows * cols, matrix.dtype(), is_float).map_err(self.fault())?;
@@ -63,8 +63,8 @@ impl Writer {
         }
         self.numbers(name, [rows, cols], |[row, col], to| matrix.row(row, col, to))
     }
-    /// Writes the next tensor: these numbers, each rounded to the kind that was announced as [`matrix`](Self::matrix) does.
-    /// `set` sets some of a row, from `[row, column]` on.
+    /// Writes the next tensor from these values, each rounded to the announced dtype as in
+    /// [`matrix`](Self::matrix). `set` sets part of a row, from `[row, column]` on.
     ///
     /// # Errors
     /// As [`matrix`](Self::matrix).
@@ -91,7 +91,7 @@ impl Writer {
         self.written += 1;
         Ok(())
     }
-    /// Puts the file in its place, on the disk.
+    /// Syncs the file and moves it to its place.
     ///
     /// # Errors
     /// If tensors are missing, an earlier write failed, or the system refuses.
@@ -108,7 +108,8 @@ impl Writer {
         Ok(out.into_inner().map_err(refused)?.finish()?)
     }
 
-    /// The kind that was announced, if this tensor is the next one, of so many numbers of a kind that fits it.
+    /// Returns the announced dtype, if this tensor is the next one, has `seen` elements, and `fits` accepts
+    /// the dtype.
     fn check(
         &self,
         name: &str,
@@ -201,7 +202,8 @@ mod tests {
         }
     }
 
-    /// Kills: a header whose length leaves the data anywhere, padding that is not spaces, another order of keys.
+    /// Kills: a header whose length leaves the data anywhere, padding that is not spaces, another order of
+    /// keys.
     #[test]
     fn files_equal_those_of_the_formats_own_crate_byte_for_byte() {
         let (_folder, path) = old();
@@ -291,8 +293,8 @@ mod tests {
         assert_eq!(file.values::<f64>("b", &[1, 1]).unwrap(), [2.0]);
     }
 
-    /// Kills: a row or a piece of one lost or out of place, a kind that is not the one announced, bytes of the same
-    /// kind that pass through another.
+    /// Kills: a row or a piece of one lost or out of place, a kind that is not the one announced, bytes of
+    /// the same kind that pass through another.
     #[test]
     fn matrices_of_another_file_are_copied_or_rounded() {
         const COLS: usize = 2 * PIECE + 3;

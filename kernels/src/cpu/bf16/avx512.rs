@@ -1,8 +1,8 @@
-//! Blocks of bf16 with AVX-512, in panels as the innermost loop reads them: as pairs, two steps of K side by side, or widened
-//! to f32.
+//! Blocks of bf16 with AVX-512, in panels as the innermost loop reads them: as pairs, two steps of K side by
+//! side, or widened to f32.
 //!
-//! Whatever the strides, a vector has 16 columns of two rows: element (p, w) is in the lower half of its lane w, (p + 1, w)
-//! in the upper. As it is it is a row of pairs; each half moved up is a row of f32.
+//! For any strides, a vector has 16 columns of two rows: element (p, w) is in the lower half of its lane w,
+//! (p + 1, w) in the upper. The vector itself is a row of pairs; each half moved up is a row of f32.
 use super::super::factor::{Factor, Sums};
 use super::super::gemm_avx512::transpose;
 use super::super::micro_avx512::{Ahead, MR, NR, NV, Panel, tile, together};
@@ -13,9 +13,9 @@ use tensor::Bf16;
 
 /// Columns of a vector.
 const LANES: usize = 16;
-/// Steps of K that a transposition takes: a line of memory.
+/// Steps of K of a transposition: a cache line.
 const BLOCK: usize = 32;
-/// Columns that are gone through together where rows are rows in memory: whole lines.
+/// Columns that are processed together if rows are contiguous in memory: whole lines.
 const TOGETHER: usize = 64;
 
 /// Blocks in panels: of pairs, which `vdpbf16ps` multiplies, or widened for f32's multiply-adds.
@@ -51,21 +51,21 @@ impl<const PAIRS: bool> Inner for Avx512<PAIRS> {
     }
 }
 
-/// Rows of a panel of `k` rows: pairs of them, or all.
+/// Rows of a packed panel of `k` rows: pairs of them, or all.
 fn height(k: usize, pairs: bool) -> usize {
     if pairs { k.div_ceil(2) } else { k }
 }
 
-/// Where a vector's columns go: the panels of `W` columns that they fill.
+/// Destination of a vector's columns: the panels of `W` columns that they fill.
 #[derive(Clone, Copy)]
 struct To<const W: usize> {
     at: *mut f32,
     height: usize, // of a panel
-    width: usize,  // columns that there are, of 16
+    width: usize,  // columns that exist, of 16
 }
 
-/// Panels of `W` columns, 8 or 16, of a factor of `k` rows and `width` columns, one panel after the other. What the last one
-/// has beyond is zero, and so is what a last pair has.
+/// Packs a factor of `k` rows and `width` columns into panels of `W` columns, 8 or 16, one panel after the
+/// other. Missing columns of the last panel and a missing row of the last pair are zero.
 ///
 /// # Safety
 /// The window is valid, `to` has room for ⌈width/W⌉ panels, and the CPU has AVX-512F.
@@ -113,15 +113,15 @@ unsafe fn pack<const W: usize, const PAIRS: bool>(to: *mut f32, from: Factor<Bf1
     }
 }
 
-/// A row of 16 that lie one after the other, each in the lower half of its lane.
+/// Loads a row of 16 contiguous elements, each into the lower half of its lane.
 #[target_feature(enable = "avx512f")]
 #[inline]
 unsafe fn row_of_16(from: Factor<Bf16>) -> __m512i {
-    // SAFETY: the caller has 16 numbers there.
+    // SAFETY: the caller guarantees 16 elements there.
     unsafe { _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.at.cast())) }
 }
 
-/// Rows p and p + 1 of up to 16 columns, however they lie.
+/// Loads rows p and p + 1 of up to 16 columns, for any strides.
 #[target_feature(enable = "avx512f")]
 #[inline]
 unsafe fn one_by_one(from: Factor<Bf16>, p: usize, k: usize, width: usize) -> __m512i {
@@ -135,7 +135,7 @@ unsafe fn one_by_one(from: Factor<Bf16>, p: usize, k: usize, width: usize) -> __
     unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }
 }
 
-/// Rows p and p + 1 to their place.
+/// Stores rows p and p + 1 in their place.
 #[target_feature(enable = "avx512f")]
 #[inline]
 unsafe fn put<const W: usize, const PAIRS: bool>(to: To<W>, p: usize, k: usize, v: __m512i) {
@@ -153,7 +153,7 @@ unsafe fn put<const W: usize, const PAIRS: bool>(to: To<W>, p: usize, k: usize, 
     }
 }
 
-/// A row of one panel of 16 columns, or of up to two of 8.
+/// Stores a row of one panel of 16 columns, or of up to two of 8.
 #[target_feature(enable = "avx512f")]
 #[inline]
 unsafe fn row<const W: usize>(to: To<W>, p: usize, v: __m512i) {

@@ -1,7 +1,8 @@
-//! Products of bf16 block by block: sums are of f32, and what is written is rounded once, after the last block of K.
+//! Products of bf16 by blocks: sums are f32, and results are rounded once, after the last block of K.
 //!
-//! Loops, outermost first: M by 1024, N (B's block stays in L2), K, M by strips (A's is packed when it is first needed). A
-//! result in bf16 has its sums beside it until they are whole; one in f32 is summed where it lies.
+//! Loops, outermost first: M by 1024, N (B's block stays in L2), K, M by strips (A's strip is packed on first
+//! use). A bf16 result has its sums in separate memory until they are complete; an f32 result is summed in
+//! place.
 use super::super::factor::{Factor, Sums, aligned};
 use super::super::simd::widest;
 use std::cell::RefCell;
@@ -11,32 +12,33 @@ use tensor::{Bf16, Scalar};
 /// Rows of A that share a block of B.
 pub(super) const MC: usize = 1024;
 
-/// How blocks are laid out and multiplied.
+/// Layout and product of blocks.
 pub(super) trait Inner {
-    /// Steps of K of a block, and columns.
+    /// Steps of K and columns of a block.
     const SIZE: [usize; 2];
-    /// Rows of A that are laid out, and rows of C that are rounded, together.
+    /// Rows of A that are packed together, and rows of C that are rounded together.
     const STRIP: usize;
-    /// Lays out `k` rows and `n` columns of B.
+    /// Packs `k` rows and `n` columns of B.
     ///
     /// # Safety
-    /// The windows are valid, `to` has room for the block, its columns a multiple of 16, and the CPU has what is needed; so
-    /// it is with the others.
+    /// The windows are valid, `to` has room for the block with its columns rounded up to a multiple of 16,
+    /// and the CPU has the features needed. The other methods require the same.
     unsafe fn right(to: *mut f32, b: Factor<Bf16>, k: usize, n: usize) -> Factor<f32>;
-    /// Lays out `m` rows and `k` columns of A, its rows a multiple of 16; unless `fresh` they are there already.
+    /// Packs `m` rows and `k` columns of A, rows rounded up to a multiple of 16; unless `fresh`, they are
+    /// packed already.
     unsafe fn left(to: *mut f32, a: Factor<Bf16>, m: usize, k: usize, fresh: bool) -> Factor<f32>;
-    /// C\[m,n\] (+)= A·B, of what was laid out.
+    /// C\[m,n\] (+)= A·B, of packed blocks.
     unsafe fn multiply(size: [usize; 3], c: Sums<f32>, a: Factor<f32>, b: Factor<f32>);
 }
 
-/// A's and B's blocks, and sums that are not yet whole.
+/// A's block, B's block, and incomplete sums.
 type Memory = [Vec<f32>; 3];
 thread_local! { static MEMORY: RefCell<Memory> = const { RefCell::new([Vec::new(), Vec::new(), Vec::new()]) }; }
 
 /// C\[m,n\] (+)= A\[m,k\]·B\[k,n\], k at least 1.
 ///
 /// # Safety
-/// The windows are valid, C overlaps neither factor, and the CPU has what `I` needs.
+/// The windows are valid, C overlaps neither factor, and the CPU has the features that `I` needs.
 pub(super) unsafe fn product<I: Inner, C: Scalar<Wide = f32>>(
     [m, n, k]: [usize; 3],
     c: Sums<C>,
@@ -53,12 +55,13 @@ pub(super) unsafe fn product<I: Inner, C: Scalar<Wide = f32>>(
             let end = m.min(i + MC);
             for (j, p) in (0..n).step_by(most_n).flat_map(|j| (0..k).step_by(most_k).map(move |p| (j, p))) {
                 let (kc, nc) = (most_k.min(k - p), most_n.min(n - j));
-                // SAFETY: blocks of the caller's windows; there is room for the largest, and for the sums of a block of C.
+                // SAFETY: blocks of the caller's windows; there is room for the largest, and for the sums of
+                // a block of C.
                 unsafe {
                     let right = I::right(pb, b.from(p, j), kc, nc);
                     for first in (i..end).step_by(I::STRIP) {
                         let rows = I::STRIP.min(end - first);
-                        let fresh = j == 0 || k > most_k; // else it was laid out for the columns before
+                        let fresh = j == 0 || k > most_k; // else it was packed for the columns before
                         let left = I::left(pa.add((first - i) * kc), a.from(first, p), rows, kc, fresh);
                         let c = Sums { at: c.at.add(first * c.ld + j), ..c };
                         let to = if C::NARROW {
@@ -77,8 +80,8 @@ pub(super) unsafe fn product<I: Inner, C: Scalar<Wide = f32>>(
     });
 }
 
-/// C\[m,n\] (+)= A\[m,k\]·B\[k,n\] for few rows: `sum` takes memory for the left factor, and for sums of `ld` a row, which it
-/// writes.
+/// C\[m,n\] (+)= A\[m,k\]·B\[k,n\] for few rows: `sum` receives memory for the left factor and for the sums,
+/// `ld` per row, which it writes.
 ///
 /// # Safety
 /// C is valid.
@@ -96,7 +99,7 @@ pub(super) unsafe fn few<C: Scalar<Wide = f32>>(
     });
 }
 
-/// C (+)= sums, which are rounded once if C is of bf16.
+/// C (+)= sums, which are rounded once if C is bf16.
 ///
 /// # Safety
 /// Both are valid and do not overlap.

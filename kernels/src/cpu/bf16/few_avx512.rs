@@ -1,9 +1,10 @@
-//! Few rows times a large matrix of bf16 with AVX-512: what counts is how fast the matrix comes from memory.
+//! Few rows times a large matrix of bf16 with AVX-512: limited by how fast the matrix is read from memory.
 //!
-//! It is read once, from eight places at a time, each of which goes on where it left off: memory gives the most to what runs
-//! ahead of so few long streams. What is fetched goes to the second cache: to the first it came slower.
-//! Vectors are widened without moving a number: by rows, a vector is split into two that hold its columns in an order of
-//! their own, and sums are put in order at the end; by columns both factors have the same order, and sums need none.
+//! The matrix is read once, from eight places at a time, each of which continues where it stopped: memory
+//! gives the most bandwidth to prefetches of a few long streams. Prefetches go to L2: to L1 they were slower.
+//! Vectors are widened without moving elements. By rows, a vector is split into two that hold its columns in
+//! an order of their own, and sums are reordered at the end; by columns, both factors have the same order,
+//! and sums need no reordering.
 use super::super::factor::Factor;
 use super::super::micro_avx512::multiply_add;
 #[allow(clippy::wildcard_imports)] // a dozen intrinsics
@@ -12,16 +13,17 @@ use tensor::{Bf16, Scalar};
 
 /// Rows of B that are added together, each from a place of its own, so that sums are read and written seldom.
 const TOGETHER: usize = 8;
-/// Numbers of a vector of bf16.
+/// Elements of a vector of bf16.
 const LANES: usize = 32;
-/// How many numbers ahead of use they are fetched; beyond a row's or a column's end its place goes on with the next.
+/// Elements that are prefetched ahead of their use; beyond the end of a row or column its place continues
+/// with the next.
 const AHEAD: usize = 1024;
-/// Sums that the second cache holds beside what is fetched: columns are gone through in blocks of as many, since memory
-/// gives long rows faster than short ones.
+/// Sums that L2 holds besides prefetched elements. Columns are processed in blocks within this limit, since
+/// memory gives long rows faster than short ones.
 const SUMS: usize = 1 << 15;
 /// Columns of B that are multiplied together, each from a place of its own.
 const COLUMNS: usize = 8;
-/// Rows of A that a pass over the columns takes.
+/// Rows of A that a pass over the columns processes.
 const ROWS: usize = 2;
 
 /// Floats that both products need for the left factor.
@@ -29,17 +31,17 @@ pub(super) fn left_len(m: usize, k: usize) -> usize {
     m * (k + 2 * LANES)
 }
 
-/// Floats from row to row of sums of `n` columns: not a power of two, since such rows share the places of a cache.
+/// Floats from row to row of sums of `n` columns: not a power of two, since such rows would share cache sets.
 pub(super) fn sums_ld(n: usize) -> usize {
     n.next_multiple_of(LANES) + LANES
 }
 
-/// sums\[m,n\] = A\[m,k\]·B\[k,n\]; rows of B are rows in memory. Words are what a row of A is multiplied by at a time: 4 pairs of
-/// numbers or 8 numbers.
+/// sums\[m,n\] = A\[m,k\]·B\[k,n\], where B is row-major. A row of A is multiplied by `WORDS` words at a
+/// time: 4 pairs of elements or 8 elements.
 ///
 /// # Safety
-/// The windows are valid; `left` has room for [`left_len`] floats, `sums` for m rows of [`sums_ld`]; the CPU has AVX-512F,
-/// AVX-512BW, and for pairs AVX512-BF16.
+/// The windows are valid; `left` has room for [`left_len`] floats, `sums` for m rows of [`sums_ld`]; the CPU
+/// has AVX-512F, AVX-512BW, and for pairs AVX512-BF16.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn by_rows<const PAIRS: bool, const WORDS: usize>(
     [m, n, k]: [usize; 3],
@@ -51,7 +53,7 @@ pub(super) unsafe fn by_rows<const PAIRS: bool, const WORDS: usize>(
     const { assert!(WORDS == if PAIRS { TOGETHER / 2 } else { TOGETHER }) };
     let (ld, block) = (sums_ld(n), (SUMS / m.max(1)).next_multiple_of(LANES));
     let (groups, apart) = (k.div_ceil(TOGETHER), k / TOGETHER);
-    // Which row of B is this one of a group; those that are left over lie beside each other.
+    // Row of B at place r of a group; the remaining rows of B are adjacent.
     let place = |group: usize, r: usize| if group < apart { group + r * apart } else { apart * TOGETHER + r };
     // SAFETY: rows and columns inside the caller's windows.
     unsafe {
@@ -85,7 +87,7 @@ pub(super) unsafe fn by_rows<const PAIRS: bool, const WORDS: usize>(
     }
 }
 
-/// sums += words·rows, for so many rows of B.
+/// sums += words·rows, for `there` rows of B.
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn add_rows<const PAIRS: bool, const WORDS: usize, const ALL: bool>(
     [m, n, there]: [usize; 3],
@@ -96,7 +98,7 @@ unsafe fn add_rows<const PAIRS: bool, const WORDS: usize, const ALL: bool>(
 ) {
     for j in (0..n).step_by(LANES) {
         let columns = if n - j >= LANES { u32::MAX } else { (1 << (n - j)) - 1 };
-        // SAFETY: masked to rows and columns that there are; prefetches may point anywhere.
+        // SAFETY: masked to rows and columns that exist; prefetches may point anywhere.
         unsafe {
             let row = |r: usize| {
                 let row: *const Bf16 = rows[r];
@@ -126,7 +128,7 @@ unsafe fn add_rows<const PAIRS: bool, const WORDS: usize, const ALL: bool>(
     }
 }
 
-/// The numbers with even places, and those with odd ones.
+/// Returns the elements at even places, and those at odd places.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn widened(v: __m512i) -> [__m512; 2] {
@@ -134,10 +136,10 @@ fn widened(v: __m512i) -> [__m512; 2] {
     [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(v)), _mm512_castsi512_ps(_mm512_and_si512(v, upper))]
 }
 
-/// Undoes what `add_rows` does to the order of columns: pairs lie by fours in turns, widened ones by their parity.
+/// Undoes the order of columns of `add_rows`: pairs alternate by fours, widened elements by their parity.
 #[target_feature(enable = "avx512f")]
 unsafe fn in_order<const PAIRS: bool>(sums: *mut f32, len: usize) {
-    // Number c of 32 lies in the second vector or in the first, in this lane.
+    // Column c of 32 is in the second vector or in the first, in this lane.
     let place = |c: usize| if PAIRS { (c / 4 % 2, c / 8 * 4 + c % 4) } else { (c % 2, c / 2) };
     let index = |first: usize| {
         let lanes: [u32; 16] = std::array::from_fn(|i| {
@@ -158,15 +160,15 @@ unsafe fn in_order<const PAIRS: bool>(sums: *mut f32, len: usize) {
     }
 }
 
-/// Numbers of a row of A in whole vectors, one more for the reason of [`sums_ld`].
+/// Elements of a row of A in whole vectors, plus one vector for the reason of [`sums_ld`].
 fn row_len(k: usize) -> usize {
     k.next_multiple_of(LANES) + LANES
 }
 
-/// sums\[m,n\] = A\[m,k\]·B\[k,n\]; columns of B are rows in memory.
+/// sums\[m,n\] = A\[m,k\]·B\[k,n\], where columns of B are contiguous in memory.
 ///
 /// # Safety
-/// As of [`by_rows`].
+/// As for [`by_rows`].
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn by_columns<const PAIRS: bool>(
     [m, n, k]: [usize; 3],
@@ -189,7 +191,7 @@ pub(super) unsafe fn by_columns<const PAIRS: bool>(
         for j in 0..=part {
             let (from, step, there) =
                 if j < part { (j, part, COLUMNS) } else { (part * COLUMNS, 1, n - part * COLUMNS) };
-            // Columns that are not there are read as the first, and not written.
+            // Missing columns are read as the first, and not written.
             let b: [_; COLUMNS] =
                 std::array::from_fn(|c| b.from(0, from + if c < there { c * step } else { 0 }).at);
             for i in (0..if there > 0 { m } else { 0 }).step_by(ROWS) {
@@ -208,7 +210,7 @@ pub(super) unsafe fn by_columns<const PAIRS: bool>(
     }
 }
 
-/// The sums of products of rows of A, in whole vectors, with columns of B.
+/// Dot products of rows of A, in whole vectors, with columns of B.
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn dots<const R: usize, const PAIRS: bool>(
     k: usize,

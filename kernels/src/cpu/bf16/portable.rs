@@ -1,4 +1,4 @@
-//! Blocks of bf16 widened to f32 as they lie, for the library's product: what runs everywhere.
+//! Blocks of bf16 widened to f32, for the library's product, which runs everywhere.
 use super::super::factor::{Factor, Sums};
 use super::super::gemm::f32_by_library;
 use super::super::simd::widest;
@@ -25,7 +25,7 @@ impl Inner for Library {
     }
 }
 
-/// The block, without gaps: by columns where its columns lie together, else by rows.
+/// Widens the block, without gaps: by columns if its columns are contiguous, else by rows.
 ///
 /// # Safety
 /// The block is valid, and `to` has room for it.
@@ -48,8 +48,10 @@ unsafe fn widened(to: *mut f32, from: Factor<Bf16>, [rows, cols]: [usize; 2], fr
     Factor { at: to, row: cols, col: 1 }
 }
 
+/// Widens a row.
+///
 /// # Safety
-/// There are so many columns, and `to` has room for them.
+/// The row has `cols` columns, and `to` has room for them.
 #[inline(always)]
 unsafe fn widen(to: *mut f32, from: Factor<Bf16>, cols: usize) {
     // SAFETY: the caller's.

@@ -67,8 +67,8 @@ fn check(way: Way, [m, n, k]: [usize; 3]) {
     }
 }
 
-/// Every way that this machine has, all transpositions, both results. Kills: a wrong stride, a lost last row or column, `=`
-/// for `+=`, pairs in another order in A than in B, a sum that is rounded on its way.
+/// Every way that this machine has, all transpositions, both results. Kills: a wrong stride, a lost last row
+/// or column, `=` for `+=`, pairs in another order in A than in B, a sum that is rounded on its way.
 #[test]
 fn products_equal_the_definition_on_integers() {
     for way in Way::all() {
@@ -78,8 +78,9 @@ fn products_equal_the_definition_on_integers() {
     }
 }
 
-/// Few rows of A on both sides of the limit, and of a matrix that is wider than the sums of a pass. Kills: a row of B lost
-/// between those that are added together, columns left in the order of their vectors, a pass that begins at another column.
+/// Few rows of A on both sides of the limit, and of a matrix that is wider than the sums of a pass. Kills: a
+/// row of B lost between those that are added together, columns left in the order of their vectors, a pass
+/// that begins at another column.
 #[test]
 fn few_rows_equal_the_definition_on_integers() {
     for way in Way::all() {
@@ -90,8 +91,8 @@ fn few_rows_equal_the_definition_on_integers() {
     }
 }
 
-/// 1, and half of a step of 1 in every block of K: rounded after each of them it stays 1. Kills: a block of K, or a result that
-/// is added to, that is rounded before the last.
+/// 1, and half of a step of 1 in every block of K: rounded after each of them it stays 1. Kills: a block of
+/// K, or a result that is added to, that is rounded before the last.
 #[test]
 fn sums_are_rounded_once() {
     const K: usize = 4096;
@@ -107,7 +108,8 @@ fn sums_are_rounded_once() {
             assert_eq!(c.read().unwrap(), vec![Bf16::from_f64(wanted); m * 20], "{way:?} {m} {write:?}");
         }
     }
-    // Half of a step above 1, added to 1: the middle, which is even below; with a little more, the next above.
+    // Half of a step above 1, added to 1: the middle, which is even below; with a little more, the next
+    // above.
     for (more, wanted) in [(0.0, 1.0), (2f64.powi(-20), 1.0 + 2f64.powi(-7))] {
         let a = matrix(1, 2, |i| Bf16::from_f64([2f64.powi(-8), more][i]));
         let b = matrix(2, 3, |_| Bf16::ONE);
@@ -123,8 +125,8 @@ fn turn(x: View<Cpu<Bf16>>, t: bool) -> View<Cpu<Bf16>> {
     if t { x.t() } else { x }
 }
 
-/// What is beside a window is neither read, where it is NaN, nor written. Kills: a read beyond the last of an odd number of
-/// steps, a mask that is too wide, a stride for a width.
+/// Elements beside a window are neither read, where they are NaN, nor written. Kills: a read beyond the last
+/// of an odd number of steps, a mask that is too wide, a stride for a width.
 #[test]
 fn what_is_outside_has_no_influence() {
     let nan = Bf16::from_f64(f64::NAN);
@@ -170,8 +172,8 @@ fn what_is_outside_has_no_influence() {
     }
 }
 
-/// Infinities and NaN go where the definition has them, and nowhere else. Kills: a number that is multiplied with its
-/// neighbour's zero.
+/// Infinities and NaN go where the definition has them, and nowhere else. Kills: a number that is multiplied
+/// with its neighbour's zero.
 #[test]
 fn infinities_stay_in_their_columns() {
     for (m, turned) in [(1, false), (1, true), (20, false), (20, true)] {

@@ -157,7 +157,8 @@ fn a_folder_without_safetensors_says_what_it_has() {
     assert!(File::open_folder(folder.path()).is_ok());
 }
 
-/// Kills: whatever panics when a byte of an index is lost or changed, and an index that is taken for what it is not.
+/// Kills: whatever panics when a byte of an index is lost or changed, and an index that is taken for what it
+/// is not.
 #[test]
 fn broken_indices_do_no_harm() {
     let folder = folder(MAP);
