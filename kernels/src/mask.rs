@@ -10,8 +10,8 @@ pub enum Mask {
     All,
     /// Keys at positions up to the query's own.
     Causal,
-    /// The last `size` of the causal keys (the query's own among them), and the first `sinks` of them. Source:
-    /// Beltagy et al., "Longformer", §3.1, arXiv:2004.05150; Xiao et al., "attention sinks", §3.2,
+    /// The last `size` of the causal keys (the query's own among them), and the first `sinks` of them.
+    /// Source: Beltagy et al., "Longformer", §3.1, arXiv:2004.05150; Xiao et al., "attention sinks", §3.2,
     /// arXiv:2309.17453.
     Window {
         /// Number of positions back, the query's own included.
