@@ -1,4 +1,4 @@
-//! A parameter: this rank's share of a whole matrix, and of its gradient.
+//! A parameter: this rank's local part of a matrix, and of its gradient.
 mod drawn;
 mod gathering;
 pub mod keeper;
@@ -23,32 +23,33 @@ use kernels::{Kernels, Write};
 use std::sync::Arc;
 use tensor::{Category, Device, Scalar, Tensor, View, ViewMut};
 
-/// This rank's share of a parameter. Layers read it through the weights of [`weight`], where it may be
-/// gathered or fetched, and add to its gradient through `accumulate`; nobody else touches it.
+/// This rank's local part of a parameter. Layers read it through the weights of [`weight`], which may gather
+/// or load it, and add to its gradient through `accumulate`. No other code accesses it.
 pub struct Param<D: Kernels> {
     name: Arc<str>,
     shape: [usize; 2],
     sharding: Sharding<D::Place>,
     value: Resting<D>,
-    stale: bool, // of the whole value, only this rank's shard is the last step's
-    master: Option<Tensor<D::Wide>>, // of a narrow parameter that learns: its value, not rounded
-    moments: Vec<Tensor<D::Wide>>, // what an optimizer keeps of it, each as its state rests
-    gradient: Resting<D::Wide>, // taken at the first contribution, so that inference has none
-    written: bool, // the whole gradient holds something of this step
-    begun: bool, // and so does its shard
-    lent: Option<(usize, Option<usize>)>, // complete: in which unit, and in which of its calls
-    goes_in: [Option<Arc<str>>; 2], // calls of the keeper: its gradient, its value
+    stale: bool,                     // in the whole value, only this rank's shard is up to date
+    master: Option<Tensor<D::Wide>>, // of a narrow trained parameter: its value before rounding
+    moments: Vec<Tensor<D::Wide>>,   // optimizer state, sharded at rest as the state is
+    gradient: Resting<D::Wide>,      // allocated at the first contribution: inference has none
+    written: bool,                   // the whole gradient has contributions of this step
+    begun: bool,                     // the gradient's shard has contributions of this step
+    lent: Option<(usize, Option<usize>)>, // once complete: its bucket, and the call in the bucket
+    goes_in: [Option<Arc<str>>; 2],  // names of the calls for its gradient and its value
 }
 
-/// What an optimizer changes: the value, the master of a narrow one, and so many moments.
+/// Arguments of an optimizer kernel: the value, the master of a narrow one, and `MOMENTS` moments.
 type Changed<'a, D, const MOMENTS: usize> =
     (ViewMut<'a, D>, Option<ViewMut<'a, <D as Kernels>::Wide>>, [ViewMut<'a, <D as Kernels>::Wide>; MOMENTS]);
 
 impl<D: Kernels> Param<D> {
-    /// This rank's share of the matrix `name` of this whole shape, with values by global index.
+    /// Creates this rank's local part of the matrix `name` of this whole shape, with values by global index.
     ///
     /// # Errors
-    /// If the ranks do not divide it, there are no such values, or it cannot rest so.
+    /// If the ranks do not divide the matrix, the values are missing, or the placement's sharding is not
+    /// possible.
     pub fn new<'a>(
         at: impl Into<Origin<'a, D>>,
         name: impl Into<Arc<str>>,
@@ -88,65 +89,69 @@ impl<D: Kernels> Param<D> {
         *(if keeps { &mut param.value.shard } else { &mut param.value.whole }) = value;
         Ok(Self { master, ..param })
     }
-    /// Sets a tensor to those of a whole parameter's numbers that are this rank's, from number `from` of its share on.
+    /// Sets a tensor to the values of this rank's local part, from element `from` of it on.
     fn set<E: Device>(&self, to: &mut Tensor<E>, from: usize, numbers: &Numbers<E::Elem>) {
         to.write_together(&mut |first, to| {
             drawn::by_cores(from + first, to, &|first, to| self.sharding.cuts.fill(first, to, numbers));
         });
     }
-    /// Its canonical name: `blocks.0.attention.qkv`.
+    /// Returns its canonical name: `blocks.0.attention.qkv`.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
-    /// What the calls are named for that summed its gradient last and gathered its value: its unit, or itself.
+    /// Returns the names of the calls that last summed its gradient and gathered its value: its bucket's
+    /// name, or its own.
     pub fn goes_in(&self) -> [&str; 2] {
         self.goes_in.each_ref().map(|unit| unit.as_ref().map_or(&*self.name, |unit| unit))
     }
-    /// `[rows, columns]` of the whole.
+    /// Returns `[rows, columns]` of the whole.
     pub fn shape(&self) -> [usize; 2] {
         self.shape
     }
-    /// `[rows, columns]` of this rank's share.
+    /// Returns `[rows, columns]` of this rank's local part.
     pub fn local(&self) -> [usize; 2] {
         self.sharding.cuts.local
     }
-    /// Where its parts lie.
+    /// Returns its placement over the ranks.
     pub fn placement(&self) -> &Placement {
         &self.sharding.placement
     }
-    /// Whether weight decay applies: to matrices, not to gains.
+    /// Returns whether weight decay applies: to matrices, not to gains and biases.
     pub fn decays(&self) -> bool {
         self.shape[0] > 1
     }
-    /// Where it lies.
+    /// Returns its device.
     pub fn device(&self) -> &D {
         self.value.rest().expect("all of it, or a shard").device()
     }
-    /// The local value, while it is here.
+    /// Returns the local value.
+    ///
+    /// # Panics
+    /// If the value is sharded at rest and was not gathered.
     pub(crate) fn value(&self) -> Tensor<D> {
         let whole = self.value.whole.as_ref().filter(|_| !self.stale);
         let whole = whole.unwrap_or_else(|| panic!("{} rests as a shard, and was not gathered", self.name));
         let [rows, cols] = self.local();
         whole.clone().reshaped(rows, cols)
     }
-    /// Lets `kernel` write what is not trained: the local value, and its master where it has one. They must become the same
-    /// wherever it is held.
+    /// Lets `kernel` write an untrained parameter: the local value, and its master if it has one. All ranks
+    /// that hold the parameter must write the same values.
     ///
     /// # Panics
-    /// If it is trained.
+    /// If the parameter is trained.
     pub fn change(&mut self, kernel: impl FnOnce(&D, ViewMut<D>, Option<ViewMut<D::Wide>>)) {
         assert!(!self.sharding.placement.trained, "{} is changed by its gradient", self.name);
         let device = self.device().clone();
         let value = self.value.whole.as_mut().expect("it rests whole").view_mut();
         kernel(&device, value, self.master.as_mut().map(Tensor::view_mut));
     }
-    /// Lets `kernel` write the gradient if it is the first contribution of the step, and add to it if not.
+    /// Lets `kernel` write the gradient if this is the first contribution of the step, else add to it.
     pub(crate) fn accumulate(&mut self, kernel: impl FnOnce(&D, ViewMut<D::Wide>, Write)) {
         let write = if std::mem::replace(&mut self.written, true) { Write::Add } else { Write::Set };
         let (local, [rows, cols], device) = (self.local(), self.sharding.room(), self.device().clone());
         let wide = device.wide();
         if write == Write::Set && !self.begun {
-            self.gradient.shard = None; // the last step's
+            self.gradient.shard = None; // of the last step
         }
         let gradient = self.gradient.whole.get_or_insert_with(|| {
             let mut fresh = Tensor::empty(wide, Category::Gradients, rows, cols);
@@ -159,13 +164,13 @@ impl<D: Kernels> Param<D> {
         });
         kernel(&device, matrix(gradient.view_mut(), local), write);
     }
-    /// From now on these ranks, of other stages, hold all of it, too: each of them has this parameter, and a partial sum of
-    /// its gradient.
+    /// Declares that these ranks, of other stages, hold the whole parameter too: each of them has a partial
+    /// sum of its gradient.
     pub fn held_with(&mut self, group: &Group<D::Place>) {
         self.sharding.twins = Some(group.named(self.name.clone()));
     }
-    /// Adds the squares of the synced gradient's numbers to `sum[1, 1]`, those that several ranks hold on the first
-    /// of them only: over all ranks that have other numbers, each counts once.
+    /// Adds the squares of the synced gradient's elements to `sum[1, 1]`. Elements that several ranks hold
+    /// are added on the first of these ranks only: over all ranks with different elements, each counts once.
     pub(crate) fn add_norm2(&self, sum: &mut Tensor<D::Wide>) {
         if !self.sharding.counts() {
             return;
@@ -191,19 +196,22 @@ impl<D: Kernels> Param<D> {
             }
         }
     }
-    /// Takes memory for so many moments, all zero, if there is none yet.
+    /// Allocates `n` moments, all zero, if there are none yet.
     pub(crate) fn take_moments(&mut self, n: usize) {
         let shape = self.sharding.at_rest().0;
         let wide = self.device().wide().clone();
         self.moments.resize_with(n, || filled(&wide, Category::Optimizer, shape, Wide::<D>::ZERO));
     }
-    /// Lets an optimizer change the value, its master and its moments by the synced gradient, as it rests, some rows at a time
-    /// (some numbers of a shard), and ends the step: the next contribution to the gradient is a first one. With a sum the gradient's squares
-    /// are added to it, as [`add_norm2`](Self::add_norm2) does, but where rows are only this rank's, just before they are
-    /// used: memory is read once for both.
+    /// Runs an optimizer's kernel on the value, its master and its moments with the synced gradient, on the
+    /// parts kept at rest, some rows (or elements of a shard) at a time. Ends the step: the next contribution
+    /// to the gradient overwrites it.
+    ///
+    /// If there is a `sum`, adds the gradient's squares to it as [`add_norm2`](Self::add_norm2) does. If no
+    /// other rank holds the rows, this happens just before the kernel uses them: memory is read once for
+    /// both.
     ///
     /// # Panics
-    /// If there are not so many moments.
+    /// If there are fewer than `MOMENTS` moments.
     pub(crate) fn update<const MOMENTS: usize>(
         &mut self,
         mut sum: Option<&mut Tensor<D::Wide>>,

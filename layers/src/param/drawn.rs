@@ -1,15 +1,16 @@
-//! The first values of a parameter, drawn by all cores.
+//! Initial values of a parameter, computed on all cores.
 use std::thread::{available_parallelism, scope};
 use tensor::Key;
 
-/// So few numbers that a core is not worth asking.
+/// Smallest number of elements that is worth a thread.
 const FEW: usize = 1 << 12;
 
-/// Lets all cores set numbers, of which these are those from number `first` on; each some of them.
+/// Sets elements on all cores, each core a consecutive part. `first` is the index of the first element.
 pub(super) fn by_cores<E: Send>(first: usize, to: &mut [E], set: &(impl Fn(usize, &mut [E]) + Sync)) {
     let cores = available_parallelism().map_or(1, usize::from).min(to.len() / FEW).max(1);
     let share = to.len().div_ceil(cores).max(1);
-    let key = Key::current(); // of a field's functions: threads have it from who starts them
+    // The key of the field's hash functions: threads get it from the thread that starts them.
+    let key = Key::current();
     scope(|scope| {
         let mut shares = (first..).step_by(share).zip(to.chunks_mut(share));
         let own = shares.next();
@@ -27,8 +28,8 @@ pub(super) fn by_cores<E: Send>(first: usize, to: &mut [E], set: &(impl Fn(usize
 mod tests {
     use super::*;
 
-    /// Kills: cores whose shares overlap or leave a gap, a last share that is cut off, numbers that are counted from elsewhere;
-    /// a core that draws with another key, or none.
+    /// Kills: cores whose shares overlap or leave a gap, a last share that is cut off, numbers that are
+    /// counted from elsewhere; a core that draws with another key, or none.
     #[test]
     fn all_numbers_are_set_once_by_who_has_the_key() {
         for len in [0, 1, FEW - 1, 3 * FEW + 1, 100 * FEW + 7] {

@@ -1,4 +1,5 @@
-//! A parameter as a whole matrix again: put together from all ranks, or seen from one of them, however it rests.
+//! A parameter as a whole matrix: assembled from all ranks, or one rank's elements of it, whole or sharded at
+//! rest.
 use super::origin::Origin;
 use super::{Param, Wide};
 use crate::{Draw, Result};
@@ -7,7 +8,8 @@ use kernels::Kernels;
 use tensor::{Device, Scalar, Tensor};
 
 impl<D: Kernels> Param<D> {
-    /// The whole matrix on the host, put together from what rests of it on all ranks; `None` without values.
+    /// Returns the whole matrix on the host, assembled from the parts that all ranks keep at rest; `None` on
+    /// the meta device.
     ///
     /// # Errors
     /// If ranks do not meet.
@@ -25,7 +27,7 @@ impl<D: Kernels> Param<D> {
             _ => self.sharding.cuts.gather(mesh, &rest.clone().reshaped(rows, cols)),
         }
     }
-    /// The whole value on the host, the same on every rank; `None` without values.
+    /// Returns the whole value on the host, the same on every rank; `None` on the meta device.
     ///
     /// # Errors
     /// If ranks do not meet.
@@ -35,8 +37,8 @@ impl<D: Kernels> Param<D> {
             None => self.sharding.cuts.gather(mesh, &self.value()),
         }
     }
-    /// The whole value on the host before it was rounded to a narrow number, the same on every rank: its master's, where it
-    /// learns; `None` without values.
+    /// Returns the whole value on the host before it was rounded to a narrow dtype, the same on every rank:
+    /// the master's value if the parameter is trained. `None` on the meta device.
     ///
     /// # Errors
     /// If ranks do not meet.
@@ -47,29 +49,30 @@ impl<D: Kernels> Param<D> {
         };
         self.gather_at_rest(mesh, master)
     }
-    /// The whole gradient on the host, the same on every rank of what it was synced over; `None` without values
-    /// or before the first contribution.
+    /// Returns the whole gradient on the host, the same on every rank that it was synced over; `None` on the
+    /// meta device or before the first contribution.
     ///
     /// # Errors
     /// If ranks do not meet.
     pub fn gather_gradient(&self, mesh: &Mesh<D::Place>) -> Result<Option<Vec<Wide<D>>>> {
         self.gradient.rest().map_or(Ok(None), |gradient| self.gather_at_rest(mesh, gradient))
     }
-    /// This rank's elements, each with where it lies in the whole, row-major; of a value that rests as shards, those of
-    /// its own. Nothing without values.
+    /// Returns this rank's elements, each with its row-major index in the whole; of a value that is sharded
+    /// at rest, those of its shard. Empty on the meta device.
     pub fn elements(&self) -> Vec<(usize, D::Elem)> {
         self.placed(self.value.rest()).0
     }
-    /// This rank's elements of the gradient, as it rests, each with where it lies in the whole; nothing before the first
-    /// contribution.
+    /// Returns this rank's elements of the gradient as kept at rest, each with its index in the whole; empty
+    /// before the first contribution.
     pub fn gradient_elements(&self) -> Vec<(usize, Wide<D>)> {
         self.placed(self.gradient.rest()).0
     }
-    /// This rank's numbers of the gradient that lie beyond the whole: padding, which no gradient reaches.
+    /// Returns this rank's padding of the gradient: elements outside the whole matrix, which no gradient
+    /// reaches.
     pub fn gradient_padding(&self) -> Vec<Wide<D>> {
         self.placed(self.gradient.rest()).1
     }
-    /// The numbers of a tensor, each with where it lies in the whole; and those that are padding.
+    /// Returns the elements of a tensor, each with its index in the whole, and its padding.
     fn placed<E: Device>(&self, rest: Option<&Tensor<E>>) -> (Vec<(usize, E::Elem)>, Vec<E::Elem>) {
         let mut both = (Vec::new(), Vec::new());
         let from =
@@ -88,10 +91,10 @@ impl<D: Kernels> Param<D> {
         }
         both
     }
-    /// Adds other values, by global index, to the value: a proof's fresh randomness between two steps.
+    /// Adds values by global index to the value: fresh randomness between two steps of a proof.
     ///
     /// # Errors
-    /// If there are no such values.
+    /// If the values are missing.
     pub fn disturb<'a>(&mut self, at: impl Into<Origin<'a, D>>, draw: Draw) -> Result<()> {
         assert!(self.master.is_none(), "the numbers of proofs are their own wide numbers");
         let values = at.into().values.of(&self.name, self.shape, draw)?;

@@ -1,21 +1,17 @@
-//! Who keeps parameters: gathers values where they are used, sums gradients, and puts both where they rest. It interprets
-//! [`Rests`], and so makes DDP, `ZeRO` and HSDP: a parameter and the optimizer's state only lie as it says, whole or as a shard.
+//! The keeper of parameters: gathers values for their uses, sums gradients, and shards both at rest.
+//! It interprets [`Rests`], and so implements DDP, `ZeRO` and HSDP.
 //!
 //! ```text
-//!              gradient of a unit, L numbers on b ranks              value
+//!              gradient of a bucket, L elements on b ranks           value
 //! whole        complete: all-reduce, 2·(b−1)/b·L                     is there
 //! state        complete: reduce-scatter, (b−1)/b·L                   after the update: all-gather, (b−1)/b·L
 //! gradient     after every backward: reduce-scatter, (b−1)/b·L       after the update: all-gather, (b−1)/b·L
 //! value        after every backward: reduce-scatter, (b−1)/b·L       before every use: all-gather, (b−1)/b·L
-//! in blocks    and at the end of the step: shards are summed over the blocks by an all-reduce of L/b numbers
+//! in subgroups and at the end of the step: an all-reduce of L/b elements sums the shards over the subgroups
 //! ```
 //!
-//! A unit is what is used, and completed by backward, at one time: the head, a block, the embedding. Its tensors go in one
-//! call for each group of ranks. A call of its own for each parameter would pay the latency for each; one call for the
-//! whole model could not begin before backward ends. Each number is added in rank order either way, so the bits are the same.
-//!
-//! Source: Li et al., "PyTorch distributed", §3.2.3 (buckets, and sums beside backward), arXiv:2006.15704; Rajbhandari et
-//! al., "`ZeRO`", §5 and §7, arXiv:1910.02054.
+//! Source: Li et al., "PyTorch distributed", §3.2.3 (buckets, and sums beside backward), arXiv:2006.15704;
+//! Rajbhandari et al., "`ZeRO`", §5 and §7, arXiv:1910.02054.
 use crate::ops::filled;
 use crate::param::placement::Replica;
 use crate::param::shards::matrix;
@@ -26,7 +22,8 @@ use std::sync::Arc;
 use tensor::{Category, Scalar, Tensor};
 
 impl<D: Kernels> Param<D> {
-    /// Sums the gradient over every axis along which ranks have partial sums of it. No contribution is a zero contribution.
+    /// Sums the gradient over every axis along which ranks have partial sums of it. A rank without
+    /// contribution adds zero.
     ///
     /// # Errors
     /// If ranks do not meet.
@@ -35,28 +32,33 @@ impl<D: Kernels> Param<D> {
     }
 }
 
-/// The keeper of a model's parameters, on one rank. What a step needs is kept for the next.
+/// The keeper of a model's parameters on one rank. Its buffers are reused from step to step.
 pub struct Keeper<D: Kernels> {
     rests: Rests,
-    units: Vec<Unit<D>>, // in the order in which they were first seen
-    model: Unit<D>,      // all parameters, for what is done when nothing is computed beside it
+    units: Vec<Unit<D>>, // in the order of their first use
+    model: Unit<D>,      // all parameters, for calls that overlap no computation
 }
 
-/// Parameters that go together.
+/// A bucket: parameters that are used, and completed by backward, at one time: the head, a block, the
+/// embedding.
+///
+/// Its tensors share one call for each group of ranks. A call for each parameter would pay the latency for
+/// each; one call for the whole model could not start before backward ends. Each element is summed in rank
+/// order in any case, so the bits are the same.
 struct Unit<D: Kernels> {
-    first: Arc<str>, // the name of one
+    first: Arc<str>, // name of the first parameter, identifies the bucket
     gradients: Calls<D::Wide>,
     values: Calls<D>,
 }
 
-/// The calls in which tensors of a unit go, one for each group of ranks.
+/// The calls for a bucket's tensors, one for each group of ranks.
 struct Calls<D: Kernels> {
     label: Arc<str>,
     all: Vec<Call<D>>,
-    lent: Vec<(usize, usize)>, // which parameter's tensors are on their way, and in which calls
+    lent: Vec<(usize, usize)>, // (parameter, call) of each tensor in a call
 }
 
-/// Tensors that go together over a group of ranks.
+/// Tensors that share a call over a group of ranks.
 struct Call<D: Kernels> {
     key: Key,
     group: Group<D::Place>,
@@ -64,17 +66,19 @@ struct Call<D: Kernels> {
     under_way: Option<Together<D>>,
 }
 
-/// What tells calls of a unit apart: parameters whose gradients are summed over the same ranks, and rest alike.
+/// Key of a bucket's call: parameters share it if the same ranks sum their gradients and their sharding is
+/// the same.
 type Key = (InPlace, Axes, Rests);
 
 const SUM: InPlace = InPlace::AllReduce(Reduce::Sum);
 
 impl<D: Kernels> Keeper<D> {
-    /// Of parameters that rest so, if they are trained and several ranks sum their gradients.
+    /// Creates the keeper of parameters with this sharding at rest. It acts on parameters that are trained
+    /// and whose gradients several ranks sum.
     pub fn new(rests: Rests) -> Self {
         Self { rests, units: Vec::new(), model: Unit::of(Arc::default(), "the model") }
     }
-    /// The unit of these parameters, and its number.
+    /// Returns the bucket of these parameters, and its index.
     fn unit(&mut self, params: &[&mut Param<D>]) -> (usize, &mut Unit<D>) {
         let first = params.first().map_or_else(Arc::default, |param| param.name.clone());
         let number = self.units.iter().position(|unit| unit.first == first).unwrap_or_else(|| {
@@ -96,7 +100,7 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
         let unit = self.unit(params).1;
         if unit.values.lent.is_empty() { unit.begin_to_gather(params, |_| true) } else { Ok(()) }
     }
-    /// All ranks have added to the gradients of the same parameters.
+    /// Requires that all ranks have added to the gradients of the same parameters.
     fn after(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
         for param in params.iter_mut() {
             if param.sharding.placement.rests.value == Rest::Gathered && param.value.whole.is_some() {
@@ -113,7 +117,7 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
         unit.gradients.begin(InPlace::ReduceScatter, params, Param::ranks, lend)?;
         unit.gradients.end(params, Param::take_sum)
     }
-    /// All ranks complete the same units in the same order.
+    /// Requires that all ranks complete the same buckets in the same order.
     fn complete(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
         self.after(params)?;
         let (number, unit) = self.unit(params);
@@ -136,8 +140,8 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
         }
         unit.gradients.start()
     }
-    /// Gives the gradients back, whose sums have come. Those of a unit are in the order in which the unit had them; of those
-    /// that nobody has completed, the sums are started here, as one unit.
+    /// Waits for the sums and returns the gradients to the parameters. The parameters of a bucket must come
+    /// in the bucket's order. Starts the sums of parameters that were not completed, as one bucket.
     fn finish(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
         if params.iter().any(|param| param.lent.is_none()) {
             self.complete(params)?;
@@ -154,18 +158,18 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
         self.model.gradients.end(params, give)?;
         params.iter_mut().try_for_each(|param| param.end_sum())
     }
-    /// Values that rest whole are gathered.
+    /// Gathers the values that are kept whole at rest.
     fn share(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
         self.model.gather(params, |param| param.value.shard.is_none())
     }
 }
 
 impl<D: Kernels> Param<D> {
-    /// What tells apart in which call of this kind a tensor of it goes.
+    /// Returns the key of the call of this kind for one of its tensors.
     fn key(&self, how: InPlace) -> Key {
         (how, self.sharding.placement.summed(), self.sharding.placement.rests)
     }
-    /// The ranks that have a shard each.
+    /// The ranks that have one shard each.
     fn ranks(&self) -> Option<&Group<D::Place>> {
         self.sharding.shards.as_ref().map(|shards| &shards.group)
     }
@@ -173,7 +177,8 @@ impl<D: Kernels> Param<D> {
     fn peers(&self) -> Option<&Group<D::Place>> {
         self.sharding.shards.as_ref().map(|shards| &shards.peers)
     }
-    /// All of the value but the other ranks' shards, to be gathered; none if it is here.
+    /// Takes the value for an all-gather, with only this rank's shard filled in; `None` if the value is
+    /// gathered.
     fn lend_value(&mut self) -> Option<Tensor<D>> {
         if let (Some(shards), Some(shard), None) =
             (&self.sharding.shards, &self.value.shard, &self.value.whole)
@@ -184,8 +189,8 @@ impl<D: Kernels> Param<D> {
         }
         self.value.whole.take_if(|_| self.stale)
     }
-    /// What comes before a whole gradient is summed: no contribution becomes a zero contribution, and parts that
-    /// several ranks hold are summed over their holders.
+    /// Prepares a whole gradient for its sum: fills it with zeros if there is no contribution, and sums parts
+    /// that several ranks hold over their holders.
     fn begin_sum(&mut self) -> Result<()> {
         if !self.written {
             self.accumulate(|device, gradient, _| device.wide().fill(gradient, Wide::<D>::ZERO));
@@ -201,7 +206,7 @@ impl<D: Kernels> Param<D> {
         }
         Ok(())
     }
-    /// Takes a gradient that was summed; where it is cut into shards, this rank's is added to what rests of it.
+    /// Takes a summed gradient; if it is sharded, adds this rank's shard of it to the shard kept at rest.
     fn take_sum(&mut self, whole: Tensor<D::Wide>) {
         let Some(shards) = &self.sharding.shards else {
             self.gradient.whole = Some(whole);
@@ -217,13 +222,13 @@ impl<D: Kernels> Param<D> {
         }
         (self.begun, self.written) = (true, false);
     }
-    /// When nothing more is added to a shard of a gradient: no contribution becomes a zero contribution.
+    /// Completes a sharded gradient: fills the shard with zeros if there is no contribution.
     fn close(&mut self) {
         let Some(shards) = self.sharding.shards.as_ref().filter(|_| !self.begun) else { return };
         let device = self.device().wide();
         self.gradient.shard = Some(filled(device, Category::Gradients, [1, shards.len], Wide::<D>::ZERO));
     }
-    /// When the sum over ranks of the same stage is there: that over ranks of other stages.
+    /// Sums the gradient over ranks of other stages, after the sum over ranks of the same stage.
     fn end_sum(&mut self) -> Result<()> {
         if let (Some(twins), Some(gradient)) = (&self.sharding.twins, self.gradient.rest_mut()) {
             twins.all_reduce(gradient, Reduce::Sum)?;
@@ -237,7 +242,7 @@ impl<D: Kernels> Unit<D> {
         let [gradients, values] = ["gradients of ", "values of "].map(|of| format!("{of}{name}").into());
         Self { first, gradients: Calls::of(gradients), values: Calls::of(values) }
     }
-    /// Gathers the values of which only shards are here, where they are wanted, if that was not begun before.
+    /// Gathers the `wanted` values of which only shards are here, unless that was started before.
     fn gather(&mut self, params: &mut [&mut Param<D>], wanted: impl Fn(&Param<D>) -> bool) -> Result<()> {
         if self.values.lent.is_empty() {
             self.begin_to_gather(params, wanted)?;
@@ -259,7 +264,7 @@ impl<D: Kernels> Calls<D> {
     fn of(label: Arc<str>) -> Self {
         Self { label, all: Vec::new(), lent: Vec::new() }
     }
-    /// Takes a tensor for the next call of this kind: which one that is.
+    /// Adds a tensor to the next call with this key; returns the index of the call.
     fn lend(&mut self, key: Key, group: &Group<D::Place>, tensor: Tensor<D>) -> usize {
         let at = self.all.iter().position(|call| call.key == key).unwrap_or_else(|| {
             let group = group.named(self.label.clone());
@@ -285,11 +290,12 @@ impl<D: Kernels> Calls<D> {
         }
         Ok(())
     }
-    /// The last tensor in the list of a call: that of the first parameter which has not got its own.
+    /// Returns the last tensor of a call's list: that of the first parameter that has not got its tensor
+    /// back.
     fn give_back(&mut self, call: usize) -> Tensor<D> {
         self.all[call].tensors.pop().expect("as many as were lent")
     }
-    /// Starts them.
+    /// Starts the calls of this kind for these parameters.
     fn begin<N: Kernels<Place = D::Place>>(
         &mut self,
         how: InPlace,
@@ -310,7 +316,7 @@ impl<D: Kernels> Calls<D> {
         }
         self.start()
     }
-    /// Waits for those that were started with these parameters, and gives back what was lent.
+    /// Waits for the calls that `begin` started with these parameters, and returns the tensors.
     fn end<N: Kernels<Place = D::Place>>(
         &mut self,
         params: &mut [&mut Param<N>],
@@ -324,7 +330,7 @@ impl<D: Kernels> Calls<D> {
     }
 }
 
-/// What these parameters are called together: by the longest part that their names share, or else by all names.
+/// Returns a common name of these parameters: the longest part that their names share, or else all names.
 fn name<D: Kernels>(params: &[&mut Param<D>]) -> String {
     let first: &str = params.first().map_or("", |param| param.name());
     let parts = first.rmatch_indices('.').map(|(dot, _)| &first[..dot]);
@@ -333,7 +339,7 @@ fn name<D: Kernels>(params: &[&mut Param<D>]) -> String {
     std::iter::once(first).chain(parts).find(shared).map_or_else(names, str::to_string)
 }
 
-/// Whether a name is this part, or goes on after it.
+/// Returns whether a name is this part, or continues it.
 fn is_within(name: &str, part: &str) -> bool {
     name.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }

@@ -1,15 +1,16 @@
-//! Optimizer steps on the shares that a rank holds, with clipping by the global norm.
+//! Optimizer steps on this rank's local parts, with clipping by the global norm.
 //!
 //! ```text
-//! norm² = Σ over all parameters of Σ g²     each number counted once: an all-reduce of 1 element for each set of axes that
-//!                                           cuts parameters, for each group that has shards of them, and over the stages
+//! norm² = Σ over all parameters of Σ g²     elements count once; an all-reduce of 1 element per set of axes
+//!                                           that cuts parameters, per group with shards, and over the stages
 //! c     = min(1, limit/norm)
 //! SGD     w −= lr·c·g
 //! AdamW   m = β₁m + (1−β₁)cg,  v = β₂v + (1−β₂)(cg)²,  w −= lr·λ·w + lr·m̂/(√v̂ + ε)
 //! ```
 //!
-//! Which ranks have other numbers comes from the placements. State rests as the parameter's does: whole, or as a shard. Norm and factor stay on the device. Where nothing
-//! is clipped, the norm is summed on the way, some rows at a time, while a cache has them.
+//! The placements determine which ranks have different elements. State is kept at rest as the parameter is:
+//! whole, or as a shard. Norm and factor stay on the device. Without clipping, the norm is summed during the
+//! update, some rows at a time while they are in the cache.
 //!
 //! Source: Pascanu et al., arXiv:1211.5063 (clipping); Loshchilov, Hutter, arXiv:1711.05101 (`AdamW`).
 use crate::ops::{filled, plus};
@@ -20,7 +21,7 @@ use kernels::{AdamW, Kernels};
 use std::sync::Arc;
 use tensor::{Category, Scalar, Tensor};
 
-/// An optimizer. Its state lies beside the values of this rank's shares, as these rest.
+/// An optimizer. Its state lies beside this rank's local parts, whole or sharded at rest.
 pub struct Optimizer<D: Kernels> {
     kind: Kind,
     clip: Option<f64>,
@@ -30,23 +31,23 @@ pub struct Optimizer<D: Kernels> {
 }
 
 impl<D: Kernels> Optimizer<D> {
-    /// Nothing done yet. `clip`: the largest global norm of the gradient.
+    /// Creates an optimizer at step 0. `clip`: the largest global norm of the gradient.
     pub fn new(kind: Kind, clip: Option<f64>) -> Self {
         Self { kind, clip, steps: 0, sums: Sums(Vec::new()), label: "norm2".into() }
     }
-    /// Which optimizer.
+    /// Returns the kind of optimizer.
     pub fn kind(&self) -> Kind {
         self.kind
     }
-    /// Steps done.
+    /// Returns the number of finished steps.
     pub fn steps(&self) -> usize {
         self.steps
     }
-    /// One step with synced gradients: the norm² before clipping, the same on every rank. `uses` is told of each parameter before
-    /// and after it is changed.
+    /// Runs one step with synced gradients. Returns the norm² before clipping, the same on every rank. Calls
+    /// `uses` for each parameter before and after it changes.
     ///
     /// # Errors
-    /// If ranks do not meet, and what `uses` gives.
+    /// If ranks do not meet, and the errors of `uses`.
     pub fn step(
         &mut self,
         params: &mut [&mut Param<D>],
@@ -69,7 +70,7 @@ impl<D: Kernels> Optimizer<D> {
         self.update(params, (&factor, lr), false, uses)?;
         Ok(norm2)
     }
-    /// Changes all values; what is squared on the way goes to the sums, if they are wanted.
+    /// Updates all values; adds the squares of the gradients to the sums if `sums`.
     fn update(
         &mut self,
         params: &mut [&mut Param<D>],
@@ -97,8 +98,8 @@ impl<D: Kernels> Optimizer<D> {
         }
         Ok(())
     }
-    /// Moment 0 or 1 of the `i`th parameter, put together from all ranks that have parts of it; none before the first step,
-    /// or of plain descent.
+    /// Returns moment 0 or 1 of the `i`th parameter, assembled from all ranks; `None` before the first step
+    /// or for SGD.
     ///
     /// # Errors
     /// If ranks do not meet.
@@ -112,10 +113,10 @@ impl<D: Kernels> Optimizer<D> {
         let moment = params[i].moments.get(which);
         moment.map_or(Ok(None), |moment| params[i].gather_at_rest(mesh, moment))
     }
-    /// Goes on from a saved state: `steps` done, the numbers of a parameter's moment 0 or 1.
+    /// Restores a saved state: the number of finished steps, and the values of each parameter's moments.
     ///
     /// # Errors
-    /// What `numbers` gives.
+    /// The errors of `numbers`.
     pub fn restore<'a>(
         &mut self,
         steps: usize,
@@ -138,14 +139,15 @@ impl<D: Kernels> Optimizer<D> {
     }
 }
 
-/// Σ of gradients' squares on this rank, by the axes along which ranks have other numbers; none between steps.
+/// Σ of squares of gradients on this rank, by the axes along which ranks have different elements; `None`
+/// between steps.
 struct Sums<D: Kernels>(Vec<(Axes, Option<Tensor<D>>)>);
 
 impl<D: Kernels> Sums<D> {
     fn zero(device: &D) -> Tensor<D> {
         filled(device, Category::Buffers, [1, 1], D::Elem::ZERO)
     }
-    /// Where a parameter's squares go.
+    /// Returns the sum that a parameter's squares are added to.
     fn of<N: Kernels<Wide = D>>(&mut self, param: &Param<N>) -> &mut Tensor<D> {
         let axes = param.sharding.different();
         let at = self.0.iter().position(|(of, _)| *of == axes).unwrap_or_else(|| {
@@ -154,10 +156,11 @@ impl<D: Kernels> Sums<D> {
         });
         self.0[at].1.get_or_insert_with(|| Self::zero(param.device().wide()))
     }
-    /// All of them together, the same on every rank: each is summed over its axes, and all over the stages.
+    /// Returns the total, the same on every rank: sums each entry over its axes, and the total over the
+    /// stages.
     fn over(&mut self, device: &D, mesh: &Mesh<D::Place>, label: &Arc<str>) -> Result<Tensor<D>> {
         let mut total: Option<Tensor<D>> = None;
-        self.0.sort_unstable_by_key(|(axes, _)| *axes); // first what all have alike
+        self.0.sort_unstable_by_key(|(axes, _)| *axes); // first the sums that all ranks have alike
         for (axes, sum) in &mut self.0 {
             let Some(mut sum) = sum.take() else { continue };
             mesh.over(*axes)?.named(label.clone()).all_reduce(&mut sum, Reduce::Sum)?;
@@ -180,8 +183,8 @@ mod tests {
     use comm::World;
     use tensor::{Cpu, F61, Key};
 
-    /// Where nothing has a gradient, decay is all that moves: w − lr·λ·w, exact for a quarter. Kills: decay of a gain or a
-    /// bias, of none of the matrices or by another factor; a share of a matrix taken for a row.
+    /// Without gradients, only decay changes the values: w − lr·λ·w, exact for a quarter. Kills: decay of a
+    /// gain or a bias, of none of the matrices or by another factor; a share of a matrix taken for a row.
     #[test]
     fn decay_shrinks_matrices_and_leaves_gains_and_biases() {
         let run = |device: Cpu<f32>, mesh: Mesh<_>, norm| {
@@ -223,8 +226,8 @@ mod tests {
         }
     }
 
-    /// Who keeps state elsewhere must be told. Kills: a parameter that is changed unannounced, one that is not trained and announced,
-    /// moments that are taken after the announcement.
+    /// Optimizer state that is kept elsewhere needs these calls. Kills: a parameter that is changed
+    /// unannounced, one that is not trained and announced, moments that are taken after the announcement.
     #[test]
     fn every_update_is_told_before_and_after() {
         #[derive(Default)]
@@ -282,8 +285,8 @@ mod tests {
         assert_eq!((other.steps(), moments(&other, &mut param)), (7, saved.clone()));
     }
 
-    /// A parameter of several pieces, the last one shorter, in two steps. Kills: rows of a moment beside those of another
-    /// piece, a piece left out or taken twice, also in the norm.
+    /// A parameter of several pieces, the last one shorter, in two steps. Kills: rows of a moment beside
+    /// those of another piece, a piece left out or taken twice, also in the norm.
     #[test]
     fn a_step_in_pieces_is_a_step_on_the_whole() {
         const SIZE: [usize; 2] = [300, 301];

@@ -1,13 +1,13 @@
-//! Where parameters are made: of the [place where layers are built](crate::Builder), what they ask for.
+//! Origin of parameters: the part of a [`Builder`](crate::Builder) that they need.
 use crate::{Placement, Rests, Values};
 use comm::Mesh;
 use kernels::Kernels;
 use tensor::Device;
 
-/// A device's wide number.
+/// A device's wide dtype.
 pub type Wide<D> = <<D as Kernels>::Wide as Device>::Elem;
 
-/// Where parameters are made.
+/// Everything that a parameter is created from.
 pub struct Origin<'a, D: Kernels> {
     pub(crate) device: &'a D,
     pub(crate) mesh: &'a Mesh<D::Place>,

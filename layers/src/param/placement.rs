@@ -1,12 +1,12 @@
-//! Where the parts of a parameter lie, axis by axis, and where they rest between their uses. Gradient sync, clipping,
-//! gathering, loading and checkpoints all derive from it; none of them names an axis.
+//! Placement of a parameter over the axes of a mesh, and its sharding at rest. Gradient sync, clipping,
+//! gathering, loading and checkpoints are all derived from it; none of them names an axis.
 //!
 //! ```text
 //! [Q|K|V] of 4 query heads and 2 KV heads, columns cut over 4 ranks: three sections, each cut on its own
 //!
-//! whole     | q0 q1 q2 q3 | k0 k1 | v0 v1 |      a piece is cut where its section has it: `from` in the whole
-//! rank 2    | q2 | k1 | v1 |                     and lies behind the pieces before it:    `at` in the share
-//! rank 3    | q3 | k1 | v1 |                     k1 and v1 have two `holders`, each with a partial sum of the gradient
+//! whole     | q0 q1 q2 q3 | k0 k1 | v0 v1 |      a piece is cut from its section: `from` in the whole
+//! rank 2    | q2 | k1 | v1 |                     and put after the pieces before it: `at` in the local part
+//! rank 3    | q3 | k1 | v1 |                     k1 and v1 have two `holders`, each with a partial sum of dW
 //! ```
 use crate::param::shards::Rests;
 use crate::{Error, Numbers, Result};
@@ -16,14 +16,15 @@ use std::iter::from_fn;
 use std::ops::Range;
 use tensor::{Category, Place, Scalar, Tensor, View, ViewMut};
 
-/// How a parameter lies along one mesh axis.
+/// Placement of a parameter along one mesh axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placed {
     /// The same on every rank, and so is its gradient.
     Replicate,
     /// The same on every rank; each holds a partial sum of the gradient.
     Partial,
-    /// Cut along a dimension. A fused matrix has several sections, each cut on its own (`[gate|up]`, `[Q|K|V]`).
+    /// Cut along a dimension. A fused matrix has several sections, each cut on its own (`[gate|up]`,
+    /// `[Q|K|V]`).
     Shard {
         /// 0: rows, 1: columns.
         dim: usize,
@@ -35,33 +36,36 @@ pub enum Placed {
 /// A part of a cut dimension, cut on its own into equal pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// How much of the dimension it is.
+    /// Size along the dimension.
     pub size: usize,
-    /// Into how many pieces it is cut.
+    /// Number of pieces that it is cut into.
     pub pieces: Pieces,
-    /// What no piece cuts through: rows or columns of a head, an expert, a block of quantisation; usually 1.
+    /// Grain: rows or columns that no cut separates, such as a head, an expert, a quantization block; usually
+    /// 1.
     pub unit: usize,
 }
 
-/// Into how many pieces a section is cut.
+/// Number of pieces that a section is cut into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pieces {
-    /// One for each rank; the ranks must divide its units.
+    /// One for each rank; the number of ranks must divide the number of grains.
     Even,
-    /// One for each rank, of `⌈units/ranks⌉`: the last reach beyond the whole, and hold zeros there.
+    /// One for each rank, of `⌈grains/ranks⌉` grains: the last ones extend beyond the whole and hold zeros
+    /// there.
     Padded,
-    /// At most so many. Where there are more ranks, consecutive ones hold the same piece, each with a partial sum of
-    /// its gradient.
+    /// At most this number. If there are more ranks, consecutive ranks hold the same piece, each with a
+    /// partial sum of its gradient.
     Shared(usize),
 }
 
 impl Section {
-    /// A section of which any row or column is a unit.
+    /// Creates a section with a grain of one row or column.
     #[must_use]
     pub fn new(size: usize, pieces: Pieces) -> Self {
         Self { size, pieces, unit: 1 }
     }
-    /// This rank's piece where `ranks` share what outer axes left of it, `size`.
+    /// Returns the piece on each rank when `ranks` cut the `size` rows or columns that outer axes left of the
+    /// section.
     fn piece(self, size: usize, what: &str, (axis, ranks): (Axis, usize)) -> Result<Piece> {
         let Self { pieces, unit, .. } = self;
         if !size.is_multiple_of(unit) {
@@ -88,36 +92,39 @@ impl From<usize> for Section {
     }
 }
 
-/// A parameter along every axis, and where it rests; along an axis of which nothing is said it is [`Placed::Replicate`].
+/// Placement of a parameter along every axis, and its sharding at rest. Along an axis without entry it is
+/// [`Placed::Replicate`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     pub(crate) cuts: Vec<(Axis, Placed)>, // `Shard`s, the outermost first
     pub(crate) summed: Axes,
-    /// Where it rests on the ranks that sum its gradient.
+    /// Sharding at rest over the ranks that sum its gradient.
     pub rests: Rests,
-    /// Whether it has a gradient. What has none, such as a router's bias, is placed, gathered, saved and loaded as others.
+    /// True if it has a gradient. A parameter without one, such as a router's bias, is placed, gathered,
+    /// saved and loaded as others.
     pub trained: bool,
 }
 
 impl Default for Placement {
-    /// What holds for every parameter: ranks with tokens of their own each have a partial sum of the gradient.
+    /// The placement common to all parameters: ranks with different tokens each have a partial sum of the
+    /// gradient.
     fn default() -> Self {
         Self { cuts: Vec::new(), summed: Axes::TOKENS, rests: Rests::WHOLE, trained: true }
     }
 }
 
 impl Placement {
-    /// This placement, resting so.
+    /// Sets the sharding at rest.
     #[must_use]
     pub fn resting(self, rests: Rests) -> Self {
         Self { rests, ..self }
     }
-    /// This placement, of what has no gradient.
+    /// Marks the parameter as untrained: it has no gradient.
     #[must_use]
     pub fn untrained(self) -> Self {
         Self { trained: false, ..self }
     }
-    /// This placement, and so along `axis`. Where several axes cut, the first that is named cuts first.
+    /// Sets the placement along `axis`. If several axes cut, the one set first cuts first.
     #[must_use]
     pub fn on(mut self, axis: Axis, placed: Placed) -> Self {
         self.cuts.retain(|(cut, _)| *cut != axis);
@@ -133,11 +140,11 @@ impl Placement {
     pub fn summed(&self) -> Axes {
         self.summed
     }
-    /// The axes along which ranks have different numbers.
+    /// The axes along which ranks have different elements.
     pub fn different(&self) -> Axes {
         self.cuts.iter().map(|(axis, _)| *axis).collect()
     }
-    /// The sections that an axis cuts; none if it cuts nothing.
+    /// The sections that an axis cuts; empty if it cuts nothing.
     fn sections(&self, axis: Axis) -> &[Section] {
         let cut = self.cuts.iter().find(|(cut, _)| *cut == axis);
         let Some((_, Placed::Shard { sections, .. })) = cut else { return &[] };
@@ -147,14 +154,14 @@ impl Placement {
     pub(crate) fn size_along(&self, axis: Axis) -> usize {
         self.sections(axis).iter().map(|s| s.size).sum()
     }
-    /// Whether several ranks of an axis may hold the same piece of a section that the axis cuts.
+    /// Returns whether several ranks of an axis may hold the same piece of a section that the axis cuts.
     pub(crate) fn may_be_shared(&self, axis: Axis) -> bool {
         self.sections(axis).iter().any(|s| matches!(s.pieces, Pieces::Shared(_)))
     }
-    /// The cuts, outermost first, and the shape of this rank's share.
+    /// Returns the cuts, outermost first, and the shape of this rank's local part.
     ///
     /// # Errors
-    /// If the ranks of an axis do not divide the units of a section.
+    /// If the ranks of an axis do not divide the grains of a section.
     pub(crate) fn cuts<P: Place>(&self, mesh: &Mesh<P>, name: &str, shape: [usize; 2]) -> Result<Cuts> {
         let mut cuts = Cuts { cuts: Vec::new(), local: shape };
         for (axis, placed) in &self.cuts {
@@ -165,16 +172,16 @@ impl Placement {
     }
 }
 
-/// A section as an axis' ranks hold it.
+/// A section as held by the ranks of an axis.
 struct Piece {
     size: usize,
-    share: usize,   // of it, on one rank
-    holders: usize, // ranks with the same share
-    from: usize,    // where the section begins in what was cut
-    at: usize,      // and in the share
+    share: usize,   // size on one rank
+    holders: usize, // number of ranks with the same piece
+    from: usize,    // start of the section before the cut
+    at: usize,      // start of the piece in the local part
 }
 
-/// One axis' share of the work of cutting.
+/// The cut along one axis.
 struct Cut {
     axis: Axis,
     dim: usize,
@@ -183,8 +190,9 @@ struct Cut {
 }
 
 impl Cut {
-    /// Where `rank`'s element lies in what was cut, nowhere if it is padding; and how many of its row, itself the first, lie beside
-    /// each other there, or are padding.
+    /// Returns the index before the cut of `rank`'s element at `index`, `None` for padding. Also returns the
+    /// length of its run: the element and those after it in its row that are adjacent before the cut too, or
+    /// are padding too.
     fn before(&self, mut index: [usize; 2], rank: usize) -> (Option<[usize; 2]>, usize) {
         let local = index[self.dim];
         let piece = self.pieces.iter().rfind(|piece| piece.at <= local).expect("an element of the share");
@@ -196,10 +204,10 @@ impl Cut {
     }
 }
 
-/// How this rank's share was cut out of the whole.
+/// The cuts that make this rank's local part of the whole.
 pub(crate) struct Cuts {
     cuts: Vec<Cut>,
-    /// The shape of the share.
+    /// Shape of the local part.
     pub(crate) local: [usize; 2],
 }
 
@@ -211,29 +219,30 @@ pub(crate) struct Part {
     pub(crate) len: usize,
 }
 
-/// What several consecutive ranks of an axis hold alike of a share.
+/// A part of the local part that several consecutive ranks of an axis hold.
 pub(crate) struct Replica {
     pub(crate) axis: Axis,
     pub(crate) part: Part,
-    /// How many ranks hold it.
+    /// Number of ranks that hold it.
     pub(crate) holders: usize,
-    /// Whether this rank is the first of them.
+    /// True if this rank is the first of them.
     pub(crate) first: bool,
 }
 
 impl Part {
-    /// These rows or columns.
+    /// Returns these rows or columns of `x`.
     pub(crate) fn of<D: Kernels>(self, x: View<D>) -> View<D> {
         if self.dim == 0 { x.take_rows(self.start, self.len) } else { x.take_cols(self.start, self.len) }
     }
-    /// These rows or columns, to write.
+    /// Returns these rows or columns of `x`, for writing.
     pub(crate) fn of_mut<D: Kernels>(self, x: ViewMut<D>) -> ViewMut<D> {
         if self.dim == 0 { x.take_rows(self.start, self.len) } else { x.take_cols(self.start, self.len) }
     }
 }
 
 impl Cuts {
-    /// Lets the ranks of an axis cut a dimension of what is left, which was of this size before any cut.
+    /// Cuts a dimension of the current local part over the ranks of an axis. `whole` is its size before any
+    /// cut.
     fn cut<P: Place>(
         &mut self,
         (axis, group): (Axis, &Group<P>),
@@ -244,7 +253,7 @@ impl Cuts {
         let all: usize = sections.iter().map(|s| s.size).sum();
         assert_eq!(all, whole, "the sections of {name} are not all of it");
         let what = format!("{} of {name}", ["rows", "columns"][dim]);
-        // Where an outer axis cut before, it cut each section alike.
+        // An outer axis has cut each section in the same ratio.
         let left = |size: usize| (size as u128 * self.local[dim] as u128 / whole as u128) as usize;
         let piece = |s: &Section| s.piece(left(s.size), &what, (axis, group.size()));
         let mut pieces: Vec<Piece> = sections.iter().map(piece).collect::<Result<_>>()?;
@@ -257,10 +266,10 @@ impl Cuts {
         self.cuts.push(Cut { axis, dim, pieces, rank: group.rank() });
         Ok(())
     }
-    /// This rank's columns of a matrix of whole rows, cut section by section.
+    /// Returns the cut of a matrix of whole rows into this rank's columns, section by section.
     ///
     /// # Errors
-    /// If the ranks do not divide the units of a section.
+    /// If the ranks do not divide the grains of a section.
     pub(crate) fn columns<P: Place>(
         (axis, group): (Axis, &Group<P>),
         name: &str,
@@ -271,8 +280,8 @@ impl Cuts {
         cuts.cut((axis, group), name, (1, width), sections)?;
         Ok(cuts)
     }
-    /// Stretches of the share of one cut that lie together in what was cut: those of the share, each with where it begins
-    /// there. Padding is none of them.
+    /// Returns the stretches of the local part that are contiguous before the cut, each with its start there,
+    /// for each cut. Padding is left out.
     pub(crate) fn stretches(&self) -> impl Iterator<Item = (Part, usize)> {
         let of = |cut: &Cut, piece: &Piece| {
             let at = (cut.rank / piece.holders * piece.share).min(piece.size);
@@ -281,11 +290,12 @@ impl Cuts {
         };
         self.cuts.iter().flat_map(move |cut| cut.pieces.iter().map(move |piece| of(cut, piece)))
     }
-    /// Where this rank's element lies in the whole; nowhere if it is padding.
+    /// Returns the index in the whole of this rank's element; `None` for padding.
     pub(crate) fn whole_index(&self, local: [usize; 2]) -> Option<[usize; 2]> {
         self.run(local).0
     }
-    /// The same, and how many of its row, itself the first, lie beside each other in the whole, or are padding.
+    /// Returns the index in the whole, and the length of the run: adjacent elements of the row in the whole
+    /// too, or padding.
     fn run(&self, local: [usize; 2]) -> (Option<[usize; 2]>, usize) {
         let all = (Some(local), self.local[1] - local[1]);
         self.cuts.iter().rev().fold(all, |(index, len), cut| {
@@ -294,8 +304,8 @@ impl Cuts {
             (index, len.min(beside))
         })
     }
-    /// Numbers of this rank's share, counted row by row, in runs that lie beside each other in a row of the whole: where the first
-    /// of them lies, nowhere if they are padding; and how many.
+    /// Splits elements of this rank's local part, counted row by row, into runs that are adjacent in a row of
+    /// the whole. Returns each run's first index in the whole (`None` for padding) and its length.
     pub(crate) fn runs(
         &self,
         mut numbers: Range<usize>,
@@ -310,7 +320,7 @@ impl Cuts {
             (len > 0).then_some((index, len))
         })
     }
-    /// Sets numbers of this rank's share, counted row by row, from this one on; padding is zeros.
+    /// Sets elements of this rank's local part, counted row by row, from `first` on; padding is set to zero.
     pub(crate) fn fill<E: Scalar>(&self, first: usize, mut to: &mut [E], numbers: &Numbers<E>) {
         for (index, len) in self.runs(first..first + to.len()) {
             let (some, rest) = to.split_at_mut(len);
@@ -321,7 +331,8 @@ impl Cuts {
             to = rest;
         }
     }
-    /// What other ranks hold, too, where sections are cut into fewer pieces than there are ranks.
+    /// Returns the parts that other ranks hold too, where sections are cut into fewer pieces than there are
+    /// ranks.
     pub(crate) fn replicas(&self) -> Vec<Replica> {
         let of = |cut: &Cut, piece: &Piece| {
             let part = Part { dim: cut.dim, start: piece.at, len: piece.share };
@@ -330,7 +341,8 @@ impl Cuts {
         };
         self.cuts.iter().flat_map(|cut| cut.pieces.iter().filter_map(move |piece| of(cut, piece))).collect()
     }
-    /// The whole matrix on the host, put together from all ranks' shares; `None` without values.
+    /// Returns the whole matrix on the host, assembled from all ranks' local parts; `None` on the meta
+    /// device.
     pub(crate) fn gather<D: Kernels>(
         &self,
         mesh: &Mesh<D::Place>,

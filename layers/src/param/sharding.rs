@@ -1,5 +1,5 @@
-//! How one parameter is laid out over the ranks of a mesh: which numbers this rank holds, who holds the same ones, and
-//! with whom it sums their gradient. Nothing here changes after the model is built.
+//! Layout of one parameter over the ranks of a mesh: this rank's elements, the ranks that hold the same ones,
+//! and the ranks that sum their gradient. Fixed once the model is built.
 use crate::param::placement::{Cuts, Placement, Replica};
 use crate::param::shards::Shards;
 use crate::{Rest, Rests, Result};
@@ -7,25 +7,25 @@ use comm::{Axes, Group, Mesh};
 use std::sync::Arc;
 use tensor::{Place, count};
 
-/// The layout of a parameter over ranks, as this rank sees it.
+/// Layout of a parameter over ranks, from this rank's point of view.
 pub(crate) struct Sharding<P: Place> {
     pub(crate) placement: Placement,
     pub(crate) cuts: Cuts,
-    /// The parts that other ranks hold, too, each with the ranks that hold it.
+    /// The parts that other ranks hold too, each with the group of its holders.
     pub(crate) replicas: Vec<(Replica, Group<P>)>,
-    /// The ranks of other stages that hold all of it, too.
+    /// The ranks of other stages that hold the whole parameter too.
     pub(crate) twins: Option<Group<P>>,
     /// The ranks that have partial sums of the gradient.
     pub(crate) sum: Group<P>,
-    /// This rank's shard, where the parameter is sharded between its uses.
+    /// This rank's shard, if the parameter is sharded at rest.
     pub(crate) shards: Option<Shards<P>>,
 }
 
 impl<P: Place> Sharding<P> {
-    /// The layout of the matrix `name` of this whole shape.
+    /// Lays out the matrix `name` of this whole shape.
     ///
     /// # Errors
-    /// If the ranks do not divide it, or it cannot rest as the placement says.
+    /// If the ranks do not divide the matrix, or the placement's sharding is not possible.
     pub(crate) fn new(
         mesh: &Mesh<P>,
         name: &Arc<str>,
@@ -46,26 +46,26 @@ impl<P: Place> Sharding<P> {
         }
         Ok(Self { placement, cuts, replicas, twins: None, sum, shards })
     }
-    /// The shape of memory for all shards, one a row; this rank's share itself where there are none.
+    /// Shape of a buffer for all shards, one per row; the shape of the local part if there are no shards.
     pub(crate) fn room(&self) -> [usize; 2] {
         self.shards.as_ref().map_or(self.cuts.local, |shards| [shards.group.size(), shards.len])
     }
-    /// The shape in which optimizer state rests on this rank, and the number of the share that is its first.
+    /// Shape of optimizer state at rest on this rank, and the index of its first element in the local part.
     pub(crate) fn at_rest(&self) -> ([usize; 2], usize) {
         self.shards.as_ref().map_or((self.cuts.local, 0), |shards| ([1, shards.len], shards.from()))
     }
-    /// Returns whether this rank keeps only its shard of a tensor that rests so: there is none where the rank is alone,
-    /// or the parameter is not trained.
+    /// Returns whether this rank keeps only its shard of the picked tensor: false if the rank is alone or the
+    /// parameter is not trained.
     pub(crate) fn keeps(&self, pick: impl Fn(Rests) -> Rest) -> bool {
         pick(self.placement.rests) != Rest::Whole && self.shards.is_some()
     }
-    /// Returns whether the numbers count on this rank: numbers that several ranks hold (of other stages, or of other
-    /// blocks of shards) count on the first of them.
+    /// Returns whether elements count on this rank: elements that several ranks hold (of other stages, or of
+    /// other subgroups of shards) count on the first of these ranks.
     pub(crate) fn counts(&self) -> bool {
         let peers = self.shards.as_ref().map(|shards| &shards.peers);
         self.twins.iter().chain(peers).all(|holders| holders.rank() == 0)
     }
-    /// The axes along which ranks have different numbers that count.
+    /// The axes along which ranks have different elements that count.
     pub(crate) fn different(&self) -> Axes {
         let shards = self.shards.as_ref().map_or(Axes::default(), |_| self.placement.summed());
         self.placement.different() | shards

@@ -1,29 +1,34 @@
-//! Where the numbers of a parameter rest between their uses: whole on every rank that sums its gradient, or one shard on each.
+//! Sharding of a parameter at rest: whole on every rank that sums its gradient, or one shard on each.
 //!
 //! ```text
-//! n numbers of this rank's share, b ranks    ⌈n/b⌉ consecutive ones on each, row by row; the last ranks have fewer, and zeros
+//! n elements of the local part, b ranks    ⌈n/b⌉ consecutive elements each, row by row; the last ranks have
+//!                                          fewer, and zeros
 //! ```
 //!
-//! Shards are cut parameter by parameter, so what is gathered is the matrix itself, and no buffer is cut into parameters.
-//! Source: Rajbhandari et al., "`ZeRO`", §5, arXiv:1910.02054; Zhao et al., "FSDP", §3.2 (blocks), arXiv:2304.11277.
+//! Shards are cut parameter by parameter, so an all-gather returns the matrix itself, without a flat buffer
+//! to split.
+//!
+//! Source: Rajbhandari et al., "`ZeRO`", §5, arXiv:1910.02054; Zhao et al., "FSDP", §3.2 (subgroups),
+//! arXiv:2304.11277.
 use crate::{Error, Result};
 use comm::Group;
 use kernels::Kernels;
 use tensor::{Place, Tensor, View, ViewMut};
 
-/// How much of a matrix a rank keeps between its uses.
+/// Part of a tensor that a rank keeps at rest, between its uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rest {
-    /// All of it.
+    /// The whole.
     Whole,
-    /// One of as many shards as there are ranks: `⌈n/ranks⌉` consecutive numbers of the parameter's `n`.
+    /// One shard per rank: `⌈n/ranks⌉` consecutive elements of the parameter's `n`.
     Shard,
-    /// One shard on each rank until it is used, and all of it from then on: of a value of which nothing is learnt.
+    /// One shard per rank until the first use, the whole from then on: for values that are not trained.
     Gathered,
 }
 
-/// Where value, gradient and optimizer state of a parameter rest on the ranks that sum its gradient: DDP, `ZeRO` 1 to 3 and
-/// HSDP are these words. What rests as a shard needs what comes after it, in this order, to rest as one, too.
+/// Sharding at rest of a parameter's value, gradient and optimizer state over the ranks that sum its
+/// gradient. DDP, `ZeRO` 1 to 3 and HSDP are values of this type. If a field is sharded, the fields after it
+/// (value, gradient, state) must be sharded too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rests {
     /// The value.
@@ -32,16 +37,16 @@ pub struct Rests {
     pub gradient: Rest,
     /// Moments and master.
     pub state: Rest,
-    /// Shards lie over blocks of so many consecutive ranks; over all of them if nothing is said.
+    /// Shards are spread over subgroups of this number of consecutive ranks; `None`: over all ranks.
     pub block: Option<usize>,
 }
 
 impl Rests {
-    /// Every rank has all of everything.
+    /// Every rank keeps everything whole.
     pub const WHOLE: Self =
         Self { value: Rest::Whole, gradient: Rest::Whole, state: Rest::Whole, block: None };
 
-    /// Whether somebody knows how to keep what rests so.
+    /// Returns an error if this sharding is not supported.
     fn check(self) -> Result<()> {
         let rests = [self.value, self.gradient, self.state].map(|rest| rest != Rest::Whole);
         if rests.is_sorted() && (rests[2] || self.block.is_none()) {
@@ -54,21 +59,22 @@ impl Rests {
     }
 }
 
-/// Which shard of a parameter is this rank's.
+/// This rank's shard of a parameter.
 pub(crate) struct Shards<P: Place> {
-    /// The ranks that have one each.
+    /// The ranks that have one shard each.
     pub(crate) group: Group<P>,
-    /// The ranks that have the same one, each with a partial sum of it.
+    /// The ranks that have the same shard, each with a partial sum of it.
     pub(crate) peers: Group<P>,
-    /// Numbers of one.
+    /// Number of elements of a shard.
     pub(crate) len: usize,
 }
 
 impl<P: Place> Shards<P> {
-    /// Those of `n` numbers whose gradient these ranks sum; none where they rest whole.
+    /// Returns this rank's shard of `n` elements whose gradient is summed over the group `sum`; `None` if
+    /// they are kept whole.
     ///
     /// # Errors
-    /// If rests make no sense, or the ranks do not consist of such blocks.
+    /// If the sharding is not supported, or the ranks do not form subgroups of this size.
     pub(crate) fn of(sum: &Group<P>, rests: Rests, n: usize) -> Result<Option<Self>> {
         rests.check()?;
         let block = if rests.state == Rest::Whole { 1 } else { rests.block.unwrap_or(sum.size()) };
@@ -76,29 +82,31 @@ impl<P: Place> Shards<P> {
         let (group, peers) = (sum.blocks(ranks)?, sum.split(|rank| rank % ranks)?);
         Ok((ranks > 1).then_some(Self { group, peers, len: n.div_ceil(ranks) }))
     }
-    /// Asserts that all shards together hold a parameter's `n` numbers.
+    /// Asserts that all shards together hold a parameter's `n` elements.
     pub(crate) fn hold(&self, name: &str, n: usize) {
         let all = self.len.saturating_mul(self.group.size());
         assert!(all >= n, "the shards of {name} hold {all} of {n} numbers");
     }
-    /// The first number of this rank's shard.
+    /// Index of the first element of this rank's shard.
     pub(crate) fn from(&self) -> usize {
         self.group.rank() * self.len
     }
 }
 
-/// Something of a parameter: all of it, this rank's shard, or both. What is whole has room for all shards, one a row.
+/// A tensor of a parameter (value or gradient): whole, this rank's shard, or both. The whole has room for all
+/// shards, one per row.
 pub(crate) struct Resting<D: Kernels> {
     pub(crate) whole: Option<Tensor<D>>,
     pub(crate) shard: Option<Tensor<D>>,
 }
 
 impl<D: Kernels> Resting<D> {
-    /// What rests of it, if something does: the shard, or all.
+    /// Returns the part kept at rest, if any: the shard, or the whole.
     pub(crate) fn rest(&self) -> Option<&Tensor<D>> {
         self.shard.as_ref().or(self.whole.as_ref())
     }
-    /// This rank's part, to write: its shard, which lies in what is whole if it does not rest alone, or all.
+    /// Returns this rank's part for writing: its shard (a row of the whole if it has no tensor of its own),
+    /// or the whole if there are no shards.
     pub(crate) fn own(&mut self, shards: Option<&Shards<D::Place>>) -> ViewMut<'_, D> {
         if let Some(shard) = &mut self.shard {
             return shard.view_mut();
@@ -109,20 +117,20 @@ impl<D: Kernels> Resting<D> {
             None => whole,
         }
     }
-    /// The same as `rest`, to write.
+    /// Returns the same tensor as `rest`, for writing.
     pub(crate) fn rest_mut(&mut self) -> Option<&mut Tensor<D>> {
         self.shard.as_mut().or(self.whole.as_mut())
     }
 }
 
-/// All of a parameter's share in the room of its shards, as the matrix that it is, to write.
+/// Returns the local part, stored in a buffer with room for its shards, as a matrix for writing.
 pub(crate) fn matrix<D: Kernels>(x: ViewMut<D>, [rows, cols]: [usize; 2]) -> ViewMut<D> {
     let room = x.rows() * x.cols();
     x.reshape(1, room).take_cols(0, rows * cols).reshape(rows, cols)
 }
 
-/// Consecutive numbers of a matrix, row by row, as rectangles of it: the end of a row, whole rows, the beginning of one.
-/// Gives of each the row and column where it begins, and the numbers.
+/// Splits consecutive elements of a matrix, row by row, into rectangles: the end of a row, whole rows, the
+/// beginning of a row. Returns each rectangle's first row and column, and its elements.
 pub(crate) fn rectangles<D: Kernels>(
     numbers: View<'_, D>,
     from: usize,

@@ -8,9 +8,9 @@ use crate::{Cx, Embedding, Error, Head, Kind, Layer, Objective, Optimizer, Rando
 use comm::{Axis, Mesh, Op, World};
 use tensor::{Cpu, Ids};
 
-/// A matrix of 13 rows of 5 numbers over 4 ranks: 4 rows on each, 80 bytes, of which the last rank's are padding but
-/// for one. Values, gradients and each of two moments take as much; to put them together takes 4·80 bytes, and then,
-/// when these are gone, 13·5·4 = 260.
+/// A matrix of 13 rows of 5 numbers over 4 ranks: 4 rows on each, 80 bytes, of which the last rank's are
+/// padding but for one. Values, gradients and each of two moments take as much; to put them together takes
+/// 4·80 bytes, and then, when these are gone, 13·5·4 = 260.
 fn padded_bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>) -> Result<()> {
     let (device, values) = (D::default(), Random { seed: 1 });
     let at = Builder::new(&device, mesh, &values);
@@ -29,7 +29,8 @@ fn padded_bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place
     Ok(())
 }
 
-/// Kills: a share of which only what is no padding has room, moments of the whole, padding left out of what is sent.
+/// Kills: a share of which only what is no padding has room, moments of the whole, padding left out of what
+/// is sent.
 #[test]
 fn padded_parameters_take_the_bytes_that_are_worked_out_by_hand() {
     let sizes = [(Axis::Tp, 4)];
@@ -39,8 +40,9 @@ fn padded_parameters_take_the_bytes_that_are_worked_out_by_hand() {
     }
 }
 
-/// Of 12 columns, two ranks each hold 2 of the last 4, with a partial sum of one half: summed, these are 1. So the norm² is
-/// 8·0.25 + 4·1 = 6, on every rank. Kills: a replica's numbers counted once for each holder, or not at all.
+/// The last 4 of 12 columns are two pieces, each on two ranks with partial sums of one half: summed, these
+/// are 1. So the norm² is 8·0.25 + 4·1 = 6, on every rank. Kills: a replica's numbers counted once for each
+/// holder, or not at all.
 #[test]
 fn numbers_that_several_ranks_hold_count_once_in_the_norm() {
     let sections = vec![8.into(), Section::new(4, Pieces::Shared(2))];
@@ -68,8 +70,8 @@ fn padding(param: &Param<Cpu<f32>>) -> Vec<[f32; 2]> {
     both.enumerate().filter(beyond).map(|(_, (value, gradient))| [value, gradient]).collect()
 }
 
-/// A vocabulary of 13 over 4 ranks, of which the last has one row of 4: its ids come and are targets, its padding is
-/// neither. Kills: padding that a softmax, an id of another rank or decay touches.
+/// A vocabulary of 13 over 4 ranks, of which the last has one row of 4: its ids come and are targets, its
+/// padding is neither. Kills: padding that a softmax, an id of another rank or decay touches.
 #[test]
 fn padding_has_no_gradient_and_stays_zero_while_its_neighbours_learn() {
     let run = |device: Cpu<f32>, mesh: Mesh<_>, tied| {

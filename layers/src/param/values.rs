@@ -1,8 +1,8 @@
-//! Where the first values of parameters come from: each rank asks for the numbers of its share, many at a time.
+//! Sources of initial values: each rank asks for the values of its local part, many at a time.
 use crate::Result;
 use tensor::{Scalar, mix};
 
-/// Where a parameter's values come from when nothing was trained: normal, `mean + std · draw`.
+/// Distribution of a parameter's initial values: normal, `mean + std · draw`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Draw {
     /// The mean.
@@ -11,31 +11,32 @@ pub struct Draw {
     pub std: f64,
 }
 
-/// A source of initial values. Each rank asks only for the elements of its share.
+/// A source of initial values. Each rank asks only for the elements of its local part.
 pub trait Values<E> {
     /// The values of the parameter `name` of this whole shape.
+    /// Returns the values of the parameter `name` of this whole shape.
     ///
     /// # Errors
-    /// If there are none, or of another shape.
+    /// If the values are missing or have another shape.
     fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Numbers<'_, E>>;
 }
 
-/// The numbers of a whole parameter.
+/// The values of a whole parameter, computed on demand.
 pub struct Numbers<'a, E>(Box<SetAll<'a, E>>);
 type SetAll<'a, E> = dyn Fn([usize; 2], &mut [E]) + Sync + 'a;
 
 impl<'a, E: Scalar> Numbers<'a, E> {
-    /// Numbers of which those of a row from `[row, column]` on are set together.
+    /// Creates values from a function that sets consecutive ones of a row, from `[row, column]` on.
     pub fn together(set: impl Fn([usize; 2], &mut [E]) + Sync + 'a) -> Self {
         Self(Box::new(set))
     }
-    /// Numbers of which each is known by its `[row, column]`.
+    /// Creates values from a function of `[row, column]`.
     pub fn each(number: impl Fn([usize; 2]) -> E + Sync + 'a) -> Self {
         Self::together(move |[row, column], to| {
             to.iter_mut().zip(column..).for_each(|(to, column)| *to = number([row, column]));
         })
     }
-    /// What a function makes of each, given its `[row, column]`.
+    /// Maps each value with a function that also gets its `[row, column]`.
     #[must_use]
     pub fn map<F: Scalar>(self, f: impl Fn([usize; 2], E) -> F + Sync + 'a) -> Numbers<'a, F> {
         const ROOM: usize = 256;
@@ -48,11 +49,11 @@ impl<'a, E: Scalar> Numbers<'a, E> {
             }
         })
     }
-    /// Sets those of a row that lie beside each other, from `[row, column]` on.
+    /// Sets consecutive values of a row, from `[row, column]` on.
     pub fn set(&self, first: [usize; 2], to: &mut [E]) {
         self.0(first, to);
     }
-    /// The one at `[row, column]`.
+    /// Returns the value at `[row, column]`.
     pub fn at(&self, index: [usize; 2]) -> E {
         let mut one = [E::ZERO];
         self.set(index, &mut one);
@@ -60,10 +61,10 @@ impl<'a, E: Scalar> Numbers<'a, E> {
     }
 }
 
-/// Values from a hash of (seed, name, global index): the same whatever the layout.
+/// Values from a hash of (seed, name, global index), independent of the layout.
 #[derive(Clone, Copy, Debug)]
 pub struct Random {
-    /// Other seeds, other values.
+    /// The seed.
     pub seed: u64,
 }
 
@@ -78,8 +79,8 @@ impl<E: Scalar> Values<E> for Random {
     }
 }
 
-/// Values spread evenly about a draw's mean, with its deviation: where only time counts. A pass takes as long with these as with
-/// normal ones, and they are made much faster.
+/// Values spread evenly about a draw's mean, with its standard deviation: for timings. A pass takes as long
+/// as with normal values, and these are computed much faster.
 #[derive(Clone, Copy, Debug)]
 pub struct Even;
 
@@ -97,7 +98,8 @@ impl<E: Scalar> Values<E> for Even {
 mod tests {
     use super::*;
 
-    /// Kills: what is mapped at a time begins where the last began, or ends too early; a number mapped by another's index.
+    /// Kills: what is mapped at a time begins where the last began, or ends too early; a number mapped by
+    /// another's index.
     #[test]
     fn numbers_together_are_each_of_them() {
         let number = |[row, column]: [usize; 2]| (1000 * row + column) as f64;

@@ -1,5 +1,5 @@
-//! Parameters as layers use them: whole, cut by columns, cut by rows. The cut is said once, where the weight is
-//! made, and both its placement and the handle it gives follow from that.
+//! Parameters as layers use them: whole, cut by columns, cut by rows. The weight's constructor states the cut
+//! once; the placement and the type that layers receive follow from it.
 use crate::model::record::{Recordable, SeenShare};
 use crate::ops::{Columns, Matrices, Rows, Split, same};
 use crate::param::origin::Origin;
@@ -10,7 +10,7 @@ use kernels::Kernels;
 use std::sync::Arc;
 use tensor::{Category, Scalar, Tensor};
 
-/// Initial biases: small, but not 0, where bugs hide.
+/// Distribution of initial biases: small, but not 0, which would hide bugs.
 pub(crate) const BIAS: Draw = Draw { mean: 0.0, std: 0.02 };
 
 /// A parameter that no axis cuts.
@@ -21,10 +21,11 @@ pub struct ColumnWeight<D: Kernels>(Param<D>, Axis);
 pub struct RowWeight<D: Kernels>(Param<D>, Axis);
 
 impl<D: Kernels> WholeWeight<D> {
-    /// The matrix `name`, the same on every rank; `placement` says where its gradient must be summed.
+    /// Creates the matrix `name`, the same on every rank; `placement` states the axes that its gradient is
+    /// summed over.
     ///
     /// # Errors
-    /// If there are no such values.
+    /// If the values are missing.
     pub fn new<'a>(
         at: impl Into<Origin<'a, D>>,
         name: impl Into<Arc<str>>,
@@ -34,24 +35,25 @@ impl<D: Kernels> WholeWeight<D> {
     ) -> Result<Self> {
         Ok(Self(Param::new(at, name, shape, placement, draw)?))
     }
-    /// The value, for as long as the result lives.
+    /// Returns the value, which stays in memory as long as the result.
     ///
     /// # Errors
     /// If ranks do not meet.
     pub fn whole(&self) -> Result<Tensor<D>> {
         Ok(self.0.value())
     }
-    /// The parameter behind it.
+    /// Returns the underlying parameter.
     pub fn param(&mut self) -> &mut Param<D> {
         &mut self.0
     }
 }
 
 impl<D: Kernels> ColumnWeight<D> {
-    /// This rank's columns of the matrix `name[inputs, Σ sections]`; initial values are normal with deviation 1/√inputs.
+    /// Creates this rank's columns of the matrix `name[inputs, Σ sections]`; initial values are normal with
+    /// deviation 1/√inputs.
     ///
     /// # Errors
-    /// If the ranks of `axis` do not divide a section, or there are no such values.
+    /// If the ranks of `axis` do not divide a section, or the values are missing.
     pub fn new<'a>(
         at: impl Into<Origin<'a, D>>,
         axis: Axis,
@@ -62,7 +64,7 @@ impl<D: Kernels> ColumnWeight<D> {
         let draw = Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
         Self::drawn(at, axis, name.into(), inputs, sections, draw)
     }
-    /// This rank's columns of the bias `name.bias[1, Σ sections]`.
+    /// Creates this rank's columns of the bias `name.bias[1, Σ sections]`.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -87,20 +89,20 @@ impl<D: Kernels> ColumnWeight<D> {
         let placed = at.placement.clone().on(axis, Placed::Shard { dim: 1, sections: sections.to_vec() });
         Ok(Self(Param::new(at, name, [inputs, outputs], placed, draw)?, axis))
     }
-    /// This rank's columns.
+    /// Returns this rank's columns.
     ///
     /// # Errors
     /// If ranks do not meet.
     pub fn columns(&self) -> Result<Columns<D>> {
         Ok(Columns::new(self.0.value(), self.1))
     }
-    /// The parameter behind it.
+    /// Returns the underlying parameter.
     pub fn param(&mut self) -> &mut Param<D> {
         &mut self.0
     }
 }
 
-/// Columns as those of the weight that they were made with, or of.
+/// Columns that are placed like those of this weight.
 impl<D: Kernels> Recordable<D> for (&Split<D>, &ColumnWeight<D>) {
     fn seen(&self, mesh: &Mesh<D::Place>, is_gradient: bool) -> Result<SeenShare<D::Elem>> {
         self.0.seen_as(mesh, self.1.0.placement(), is_gradient)
@@ -108,10 +110,10 @@ impl<D: Kernels> Recordable<D> for (&Split<D>, &ColumnWeight<D>) {
 }
 
 impl<D: Kernels> RowWeight<D> {
-    /// This rank's rows of the matrix `name[shape]`, cut as `pieces` says.
+    /// Creates this rank's rows of the matrix `name[shape]`, cut into `pieces`.
     ///
     /// # Errors
-    /// If the ranks of `axis` do not divide the rows, or there are no such values.
+    /// If the ranks of `axis` do not divide the rows, or the values are missing.
     pub fn new<'a>(
         at: impl Into<Origin<'a, D>>,
         axis: Axis,
@@ -124,18 +126,19 @@ impl<D: Kernels> RowWeight<D> {
         let placed = at.placement.clone().on(axis, Placed::Shard { dim: 0, sections });
         Ok(Self(Param::new(at, name, shape, placed, draw)?, axis))
     }
-    /// This rank's rows.
+    /// Returns this rank's rows.
     ///
     /// # Errors
     /// If ranks do not meet.
     pub fn rows(&self) -> Result<Rows<D>> {
         Ok(Rows::new(self.0.value(), self.1))
     }
-    /// `W[I,O_t]`: all rows, gathered for as long as the result lives, and this rank's columns of them, section by section.
-    /// An all-gather of `I_t·O` elements; its gradient is [`gathered_gradient`](crate::ops::gathered_gradient).
+    /// Gathers all rows and returns this rank's columns of them, section by section: `W[I,O_t]`, freed with
+    /// the result. An all-gather of `I_t·O` elements; its gradient is
+    /// [`gathered_gradient`](crate::ops::gathered_gradient).
     ///
     /// # Errors
-    /// If ranks do not meet, are those of another axis, or do not divide a section.
+    /// If ranks do not meet, are of another axis, or do not divide a section.
     pub fn gathered(&self, group: &Group<D::Place>, sections: &[Section]) -> Result<Columns<D>> {
         same(self.1, group.axis())?;
         let cuts = Cuts::columns((self.1, group), self.0.name(), sections)?;
@@ -149,28 +152,29 @@ impl<D: Kernels> RowWeight<D> {
         }
         Ok(Columns::new(own, self.1))
     }
-    /// The axis whose ranks have the other rows.
+    /// Returns the axis whose ranks have the other rows.
     pub fn axis(&self) -> Axis {
         self.1
     }
-    /// The parameter behind it.
+    /// Returns the underlying parameter.
     pub fn param(&mut self) -> &mut Param<D> {
         &mut self.0
     }
 }
 
-/// Matrices of experts, one below the other: `W[E·D, F]`, each expert's `[D, F_t]` cut by columns, and whole experts dealt over the
-/// ranks of another axis.
+/// Matrices of experts, stacked by rows: `W[E·D, F]`. Each expert's `[D, F_t]` is cut by columns; whole
+/// experts are distributed over the ranks of another axis.
 pub struct ExpertWeight<D: Kernels> {
     param: Param<D>,
     pub(crate) width: usize, // D
 }
 
 impl<D: Kernels> ExpertWeight<D> {
-    /// This rank's experts of so many of width `D` each, and its columns of them: of `name[E·D, Σ sections]`.
+    /// Creates this rank's local part of `name[E·D, Σ sections]`, for `experts` experts of width `D`: its
+    /// experts, and its columns of them.
     ///
     /// # Errors
-    /// If the ranks do not divide a section, or there are no such values.
+    /// If the ranks do not divide a section, or the values are missing.
     pub fn new<'a>(
         at: impl Into<Origin<'a, D>>,
         name: impl Into<Arc<str>>,
@@ -189,14 +193,14 @@ impl<D: Kernels> ExpertWeight<D> {
             .on(Axis::Etp, Placed::Shard { dim: 1, sections: sections.to_vec() });
         Ok(Self { param: Param::new(at, name, [rows, columns], placed, draw)?, width })
     }
-    /// The matrices of this rank's experts.
+    /// Returns the matrices of this rank's experts.
     ///
     /// # Errors
     /// If ranks do not meet.
     pub fn matrices(&self) -> Result<Matrices<D>> {
         Ok(Matrices::new(self.param.value(), self.width, Axis::Etp))
     }
-    /// The parameter behind it.
+    /// Returns the underlying parameter.
     pub fn param(&mut self) -> &mut Param<D> {
         &mut self.param
     }

@@ -14,9 +14,10 @@ fn param(at: &Builder<Cpu<f32>>, name: &str, placement: &Placement, salt: usize)
     Ok(param)
 }
 
-/// Seven parameters of one shape on four ranks, in units of two, four, and what is left. Gradients are partial sums along dp,
-/// tp, both or none. Two steps. Kills: a gradient that another parameter gets, one that is summed twice, not at all or
-/// along another axis, a call for each parameter, a unit that is not waited for, a step that the next one takes for its own.
+/// Seven parameters of one shape on four ranks, in units of two, four, and what is left. Gradients are
+/// partial sums along dp, tp, both or none. Two steps. Kills: a gradient that another parameter gets, one
+/// that is summed twice, not at all or along another axis, a call for each parameter, a unit that is not
+/// waited for, a step that the next one takes for its own.
 #[test]
 fn units_are_summed_in_one_call_for_each_group() {
     let run = |device: Cpu<f32>, mesh: Mesh<_>| {
@@ -64,8 +65,8 @@ fn units_are_summed_in_one_call_for_each_group() {
     World::threads(&[(Axis::Dp, 2), (Axis::Tp, 2)]).unwrap().run(run).unwrap();
 }
 
-/// The sums of a parameter over dp and of one over edp are of the same two ranks, and of as many numbers. Kills: calls that one
-/// rank starts in another order, so that each gets the other's sum.
+/// The sums of a parameter over dp and of one over edp are of the same two ranks, and of as many numbers.
+/// Kills: calls that one rank starts in another order, so that each gets the other's sum.
 #[test]
 fn calls_of_the_same_ranks_start_in_one_order() {
     let run = |device: Cpu<f32>, mesh: Mesh<_>| {
@@ -86,8 +87,9 @@ fn calls_of_the_same_ranks_start_in_one_order() {
     World::threads(&[(Axis::Dp, 2)]).unwrap().run(run).unwrap();
 }
 
-/// Two steps of plain descent, of each the value before and after it as layers are given it. Kills: a value that was gathered
-/// before the update and is used after it (also where it stays gathered: stage 4), another rank's shard, one at the wrong place.
+/// Two steps of plain descent, of each the value before and after it as layers are given it. Kills: a value
+/// that was gathered before the update and is used after it (also where it stays gathered: stage 4), another
+/// rank's shard, one at the wrong place.
 #[test]
 fn what_is_gathered_after_an_update_is_the_new_value() {
     let _key = Key(5).enter();
@@ -125,8 +127,8 @@ fn what_is_gathered_after_an_update_is_the_new_value() {
     }
 }
 
-/// Kills: a name cut within a part, a shared part of two parameters that not all have, a sum that is taken for that of
-/// a parameter whose name begins alike.
+/// Kills: a name cut within a part, a shared part of two parameters that not all have, a sum that is taken
+/// for that of a parameter whose name begins alike.
 #[test]
 fn a_unit_is_called_what_its_parameters_share() {
     let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
@@ -154,10 +156,10 @@ fn zero(stage: usize, block: Option<usize>) -> Rests {
     Rests { value: rest(3), gradient: rest(2), state: rest(1), block }
 }
 
-/// 65 numbers over 4 ranks, or blocks of 2: 17 or 33 on each, in 68 or 66 of room, of 4 bytes each. Two microbatches that
-/// use the value once forward and once back, then a step: bytes of value, gradient and moments as they rest between the
-/// backward passes and after the step, the peak of gradients, and elements of (all-reduce, reduce-scatter, all-gather),
-/// less 3 numbers of the norm.
+/// 65 numbers over 4 ranks, or blocks of 2: 17 or 33 on each, in 68 or 66 of room, of 4 bytes each. Two
+/// microbatches that use the value once forward and once back, then a step: bytes of value, gradient and
+/// moments as they rest between the backward passes and after the step, the peak of gradients, and elements
+/// of (all-reduce, reduce-scatter, all-gather), less 3 numbers of the norm.
 fn bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>) -> Result<()> {
     let (whole, room, quarter, half) = (65 * 4, 68 * 4, 17 * 4, 33 * 4);
     for (stage, block, resting, between, peak, said) in [
@@ -211,9 +213,9 @@ fn bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>) -> R
     Ok(())
 }
 
-/// Kills: whole gradients that stay, or come back as copies; a value that is not let go, gathered where it rests whole, or counted
-/// as something else;
-/// moments of what is elsewhere; a sum over blocks for every microbatch, or of more than a shard.
+/// Kills: whole gradients that stay, or come back as copies; a value that is not let go, gathered where it
+/// rests whole, or counted as something else; moments of what is elsewhere; a sum over blocks for every
+/// microbatch, or of more than a shard.
 #[test]
 fn what_rests_takes_the_bytes_that_are_worked_out_by_hand() {
     let sizes = [(Axis::Dp, 4)];
@@ -223,9 +225,10 @@ fn what_rests_takes_the_bytes_that_are_worked_out_by_hand() {
     }
 }
 
-/// A table that the first and the last of three stages hold, each two data ranks of it, beside a parameter of each stage's
-/// own. Kills: a sum over stages that is left out, is taken twice, or waits for a stage that has not completed; a table
-/// that counts on both stages, or other stages' parameters that do not count; twins that drift apart.
+/// A table that the first and the last of three stages hold, each two data ranks of it, beside a parameter of
+/// each stage's own. Kills: a sum over stages that is left out, is taken twice, or waits for a stage that has
+/// not completed; a table that counts on both stages, or other stages' parameters that do not count; twins
+/// that drift apart.
 #[test]
 fn a_parameter_of_two_stages_is_one() {
     let _key = Key(4).enter();
@@ -275,8 +278,8 @@ fn a_parameter_of_two_stages_is_one() {
     }
 }
 
-/// A bias beside a weight. Kills: a gradient, moments, decay or a part of the norm of what is not trained, one that rests as
-/// a shard, or is lost to what is gathered; a change of what is trained.
+/// A bias beside a weight. Kills: a gradient, moments, decay or a part of the norm of what is not trained,
+/// one that rests as a shard, or is lost to what is gathered; a change of what is trained.
 #[test]
 fn what_is_not_trained_stays_and_is_gathered() {
     for stage in 0..4 {
@@ -317,7 +320,8 @@ fn weight_of(_: &Mesh<Host>, device: &Cpu<f32>) -> Tensor<Cpu<f32>> {
     Tensor::from_fn(device, Category::Buffers, 3, 3, |_| 1.0)
 }
 
-/// Of 65 numbers 16 on each of four ranks. Kills: shards that lose the last numbers, and end somewhere without a name.
+/// Four ranks with 16 of 65 numbers each. Kills: shards that lose the last numbers, and end somewhere without
+/// a name.
 #[test]
 fn shards_that_do_not_hold_all_are_named() {
     let sum = Mesh::ghost(&[(Axis::Dp, 4)], 0).unwrap().group(Axis::Dp).clone();

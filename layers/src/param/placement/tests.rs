@@ -31,8 +31,8 @@ fn what_two_axes_cut_is_gathered_whole() {
         .unwrap();
 }
 
-/// Rows that the tensor ranks cut first and the data ranks then, or the other way round. Kills: cuts in the order of the
-/// axes, whatever order was given.
+/// Rows that the tensor ranks cut first and the data ranks then, or the other way round. Kills: cuts in the
+/// order of the axes, whatever order was given.
 #[test]
 fn axes_cut_in_the_order_in_which_they_are_named() {
     let sizes = [(Axis::Dp, 2), (Axis::Tp, 2)];
@@ -56,7 +56,7 @@ fn axes_cut_in_the_order_in_which_they_are_named() {
     }
 }
 
-/// Why a section of this size cannot be cut over four ranks, or where the first row of each rank's piece lies.
+/// Error of a cut of this section over four ranks, or the first row of each rank's piece.
 fn cut(section: Section) -> std::result::Result<Vec<usize>, String> {
     let size = section.size;
     let placement = Placement::default().on(Axis::Tp, Placed::Shard { dim: 0, sections: vec![section] });
@@ -103,8 +103,8 @@ fn shares_of_large_sections_are_exact() {
     assert_eq!(cuts.whole_index([7, large - 1]), Some([7, 4 * large - 1]));
 }
 
-/// Kills: padding that lies in the whole, a run that is cut or goes beyond its piece, a number beyond the share that is not zero;
-/// a replica of the wrong piece, every rank the first of its block.
+/// Kills: padding that lies in the whole, a run that is cut or goes beyond its piece, a number beyond the
+/// share that is not zero; a replica of the wrong piece, every rank the first of its block.
 #[test]
 fn padded_and_shared_sections_are_gathered_whole() {
     let sections = vec![

@@ -74,17 +74,17 @@ impl Case for Gathered {
     }
 }
 
-/// Kills: columns of another rank or section, rows of another rank, padding that is read; a gradient at other columns, of
-/// this rank's columns alone, or that overwrites the last microbatch's.
+/// Kills: columns of another rank or section, rows of another rank, padding that is read; a gradient at other
+/// columns, of this rank's columns alone, or that overwrites the last microbatch's.
 #[test]
 fn weights_gathered_just_in_time_equal_linear_bit_for_bit() {
     proves(&Gathered);
     proves_in_regions(&Gathered);
 }
 
-/// A fused weight of three sections, the second padded and the third in copies, over two and three ranks, in the field.
-/// Kills: columns that are cut as if there were one section, padding that is another's column or has a gradient, copies of
-/// which one alone adds to the gradient.
+/// A fused weight of three sections, the second padded and the third in copies, over two and three ranks, in
+/// the field. Kills: columns that are cut as if there were one section, padding that is another's column or
+/// has a gradient, copies of which one alone adds to the gradient.
 #[test]
 fn fused_weights_are_gathered_section_by_section() {
     let _key = Key(3).enter();
@@ -151,8 +151,9 @@ fn weights_are_gathered_over_their_own_axis_only() {
     assert_eq!(why, "a share along axis tp cannot meet what is split along axis dp");
 }
 
-/// Two experts on two data ranks of four tensor ranks, whole or each on two of them; rank `r` has a gradient of 2^r. Kills: a
-/// gradient that is summed over other ranks than those that have the same part of the same expert.
+/// Two experts on two data ranks of four tensor ranks, whole or each on two of them; rank `r` has a gradient
+/// of 2^r. Kills: a gradient that is summed over other ranks than those that have the same part of the same
+/// expert.
 #[test]
 fn experts_are_summed_over_the_ranks_that_have_the_same() {
     for (slices, apart) in [(1, 2), (2, 4)] {
