@@ -33,10 +33,10 @@ macro_rules! compute_nothing {
                 Tensor::empty(self, Category::Buffers, 1, (self.scratch().packed)(b.rows(), b.cols()))
             }
             fn packed_len(_: usize, _: usize) -> usize {
-                unreachable!("numbers without a device")
+                unreachable!("the meta device takes its sizes from the device that it stands for")
             }
             fn attention_scratch(_: Heads, _: usize) -> usize {
-                unreachable!("numbers without a device")
+                unreachable!("the meta device takes its sizes from the device that it stands for")
             }
             fn scratch(&self) -> Scratch {
                 self.place().scratch()

@@ -64,7 +64,7 @@ impl Place for Host {
 
 fn fits<S>(buffer: &Bytes, len: usize) {
     const { assert!(size_of::<S>() > 0 && align_of::<S>() <= 64) };
-    assert!(len <= buffer.len() / size_of::<S>(), "{len} numbers in {} bytes", buffer.len());
+    assert!(len <= buffer.len() / size_of::<S>(), "{len} elements do not fit into {} bytes", buffer.len());
 }
 /// Returns the first `len` elements of a piece of memory.
 pub(crate) fn slice<S: AnyBitPattern>(buffer: &Bytes, len: usize) -> &[S] {

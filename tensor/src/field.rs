@@ -26,7 +26,7 @@ pub type F61 = Field<61>;
 impl<const BITS: u32> Field<BITS> {
     /// The prime, 2^BITS − 1.
     pub const P: u64 = {
-        assert!(matches!(BITS, 7 | 13 | 17 | 19 | 31 | 61), "2^BITS − 1 is no prime of 7 to 61 bits");
+        assert!(matches!(BITS, 7 | 13 | 17 | 19 | 31 | 61), "2^BITS − 1 is not a prime of 7 to 61 bits");
         (1 << BITS) - 1
     };
     /// Constant that the stabiliser adds, so that it differs from a sum.
@@ -156,7 +156,7 @@ impl<const BITS: u32> Scalar for Field<BITS> {
         if x == 0.0 {
             return Self(0);
         }
-        debug_assert!(x.is_normal(), "{x} has no image");
+        debug_assert!(x.is_normal(), "{x} has no image in the field");
         let bits = x.abs().to_bits();
         let mantissa = Self::new((bits & ((1 << 52) - 1)) | 1 << 52);
         let exponent = ((bits >> 52) as i64 - 1075).rem_euclid(i64::from(BITS)); // 2 has order BITS

@@ -141,12 +141,12 @@ impl Replacement {
     /// If the system refuses. The old file is then untouched, unless only the last step failed.
     pub fn finish(self) -> Result<(), Error> {
         let Self { temporary, target } = self;
-        sync(temporary.as_file()).map_err(Error::system("bring to the disk", &target))?;
+        sync(temporary.as_file()).map_err(Error::system("sync to disk", &target))?;
         rename(temporary, &target).map_err(Error::system("replace", &target))?;
         #[cfg(unix)] // other systems do not open folders as files
         fs::File::open(folder(&target))
             .and_then(|folder| sync(&folder))
-            .map_err(Error::system("bring to the disk the folder of", &target))?;
+            .map_err(Error::system("sync to disk the folder of", &target))?;
         Ok(())
     }
 }

@@ -95,7 +95,7 @@ impl Index<Host> {
     /// # Panics
     /// If the memory is shared.
     pub fn words_mut(&mut self) -> &mut [u32] {
-        slice_mut(self.memory.raw_mut().expect("a shared index is not written"), self.len)
+        slice_mut(self.memory.raw_mut().expect("cannot write a shared index"), self.len)
     }
 }
 
@@ -198,7 +198,7 @@ mod tests {
 
     /// Kills: numbers that change under another owner.
     #[test]
-    #[should_panic(expected = "a shared index is not written")]
+    #[should_panic(expected = "cannot write a shared index")]
     fn a_shared_index_is_not_written() {
         let mut index = Index::new(&Host::default(), 2, [1, 2]);
         let _other = index.clone();

@@ -53,7 +53,7 @@ impl FromStr for Key {
             Some(digits) => u64::from_str_radix(digits, 16),
             None => text.parse(),
         };
-        key.map(Self).map_err(|_| format!("{text:?} is no key; a key is a number below 2^64, decimal or 0x"))
+        key.map(Self).map_err(|_| format!("{text:?} is not a key; wanted a number below 2^64, decimal or 0x"))
     }
 }
 

@@ -28,7 +28,7 @@ impl<D: Device> Tensor<D> {
     /// As [`empty`](Self::empty).
     pub fn with_room(device: &D, category: Category, [rows, room]: [usize; 2], cols: usize) -> Self {
         let bytes = [rows, room].map(|rows| {
-            let len = count::product("the numbers of a matrix", &[rows, cols]);
+            let len = count::product("the elements of a matrix", &[rows, cols]);
             count::product("the bytes of a matrix", &[len, size_of::<D::Elem>()])
         });
         let mut t = Self { memory: Owner::new(device.place(), category, bytes), rows, cols, room };
@@ -87,7 +87,7 @@ impl<D: Device> Tensor<D> {
     /// If there are fewer.
     #[must_use]
     pub fn first_rows(self, rows: usize) -> Self {
-        assert!(rows <= self.rows, "the first {rows} rows of {}", self.rows);
+        assert!(rows <= self.rows, "cannot take the first {rows} rows; the matrix has {}", self.rows);
         Self { rows, room: rows, ..self }
     }
     /// Returns the first `rows · cols` elements as another matrix, in the same memory.
@@ -97,7 +97,7 @@ impl<D: Device> Tensor<D> {
     #[must_use]
     pub fn reshaped(self, rows: usize, cols: usize) -> Self {
         let fits = rows.checked_mul(cols).is_some_and(|len| len <= self.len());
-        assert!(fits, "{rows}x{cols} of {} numbers", self.len());
+        assert!(fits, "a {rows}x{cols} matrix does not fit into {} elements", self.len());
         Self { rows, cols, room: rows, ..self }
     }
     /// True if a clone shares the memory.
@@ -145,7 +145,7 @@ impl<D: Device> Tensor<D> {
     fn buffer_mut(&mut self) -> &mut Buffer<D> {
         self.memory
             .raw_mut()
-            .expect("a tensor with two owners is written: drop the other before, or write a copy")
+            .expect("cannot write a tensor with two owners; drop the other first, or write a copy")
     }
     /// Returns the values, row-major; `None` on the meta device.
     pub fn read(&self) -> Option<Vec<D::Elem>> {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a tensor with two owners is written: drop the other before, or write a copy")]
+    #[should_panic(expected = "cannot write a tensor with two owners; drop the other first, or write a copy")]
     fn a_shared_tensor_is_not_written() {
         let mut a = Tensor::from_fn(&Cpu::<f32>::default(), Category::Weights, 1, 1, |_| 0.0);
         let _b = a.clone();

@@ -117,7 +117,7 @@ impl Nowhere {
     /// # Panics
     /// If it stands for no device.
     pub fn scratch(&self) -> Scratch {
-        self.0.2.expect("a ghost whose kernels ask for scratch is one of a device")
+        self.0.2.expect("this meta device stands for no device, so it has no scratch sizes")
     }
 }
 

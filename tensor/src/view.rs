@@ -84,7 +84,7 @@ impl<D: Device, B> Strided<D, B> {
     #[must_use]
     pub fn reshape(self, rows: usize, cols: usize) -> Self {
         let fits = rows.checked_mul(cols) == Some(self.rows * self.cols);
-        assert!(self.is_contiguous() && fits, "no reshape of gaps");
+        assert!(self.is_contiguous() && fits, "cannot reshape to {rows}x{cols}: gaps or another size");
         Self { rows, cols, row_stride: cols, ..self }
     }
 }
@@ -117,7 +117,7 @@ impl<'a, D: Device> ViewMut<'a, D> {
     /// # Panics
     /// If there are fewer columns than `at`.
     pub fn split_cols(self, at: usize) -> (ViewMut<'a, D>, ViewMut<'a, D>) {
-        assert!(at <= self.cols, "columns {at}.. of {}", self.cols);
+        assert!(at <= self.cols, "cannot split at column {at}; the window has {} columns", self.cols);
         let right =
             ViewMut { ptr: offset::<D>(self.ptr, at * self.col_stride), cols: self.cols - at, ..self };
         (ViewMut { cols: at, ..self }, right)

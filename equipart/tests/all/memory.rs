@@ -213,7 +213,7 @@ fn prices_go_as_far_as_64_bits_count() {
     assert!(large.peak_bytes["total"] > 1 << 63, "{large:?}");
     assert_eq!(large.flops, small.flops + 18 * more as u64);
     let why = priced(1 << 59).unwrap_err().why;
-    assert_eq!(why, "the bytes of a rank are 2^64 or more, too many to count");
+    assert_eq!(why, "the bytes of a rank overflow 64 bits");
 }
 
 /// What a command that succeeds says on standard error, and its results.
@@ -263,10 +263,10 @@ fn large_models_are_priced_as_what_they_are() {
         assert_eq!(priced["peak_bytes"]["weights"], 4 * (3 * 8 * hidden + besides));
     }
     let (_dir, config) = sized("288230376151711744", "256", "512"); // 2^58
-    refused(&["price", "--config", &config], "the bytes of a matrix are 2^64 or more, too many to count");
+    refused(&["price", "--config", &config], "the bytes of a matrix overflow 64 bits");
     let (_dir, config) = sized("36028797018963968", "256", "512"); // 2^55, of which a rank has more than one matrix
-    refused(&["price", "--config", &config], "too many to count");
-    refused(&["train", "--config", &config], "too many to count");
+    refused(&["price", "--config", &config], "overflow 64 bits");
+    refused(&["train", "--config", &config], "overflow 64 bits");
 }
 
 /// What no machine holds is refused with both numbers before anything is written. Kills: a model that fails in the middle

@@ -75,7 +75,7 @@ fn main() {
         rungs.push(rung("A as it lies", move |c, a, b| one.a_as_it_lies(c, a, b)));
     }
     if rungs.len() == 4 {
-        println!("Without AVX-512 there are no rungs of registers, and the crate's product is a library's.");
+        println!("Without AVX-512 there are no register rungs, and the crate's product is the library's.");
     }
     rungs.push(rung("8×48, fetched ahead: the crate's", the_crates));
     rungs.push(rung("B packed once", |c, a, _| Cpu::default().gemm_packed(c, a, &packed, Write::Set)));
@@ -126,7 +126,7 @@ fn check(rung: &mut Rung, c: &mut Matrix, [a, b]: [V; 2], truth: &mut Option<Vec
     rung.time(1, c.view_mut(), [a, b]);
     let seen = c.read().expect("the host has values");
     let truth = truth.get_or_insert_with(|| seen.clone());
-    assert!(seen == *truth, "{}: another product than the definition's", rung.name);
+    assert!(seen == *truth, "{}: the product differs from the definition's", rung.name);
 }
 
 /// Measures GFLOP/s of multiply-adds in registers alone.

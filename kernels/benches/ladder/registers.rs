@@ -32,7 +32,7 @@ impl Room {
         self.product::<false>(c, a, b);
     }
     fn product<const PACKED: bool>(&mut self, mut c: M, a: V, b: V) {
-        assert!(std::is_x86_feature_detected!("avx512f"), "a rung of AVX-512 on a machine without");
+        assert!(std::is_x86_feature_detected!("avx512f"), "this rung needs AVX-512");
         for matrix in [&c.read(), &a, &b] {
             assert!([matrix.rows(), matrix.cols()] == [N, N] && matrix.is_contiguous());
         }

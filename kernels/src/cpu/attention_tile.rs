@@ -9,7 +9,7 @@ use crate::{Attend, Heads, Span};
 use std::ops::Range;
 use tensor::{Dropout, Scalar, count};
 
-const SCRATCH: &str = "the numbers of attention's scratch";
+const SCRATCH: &str = "the elements of attention's scratch";
 
 /// Elements of scratch for one call, forward or backward.
 pub(super) fn scratch_len<S: CpuScalar<Wide: CpuScalar>>(heads: Heads, keys: usize) -> usize {

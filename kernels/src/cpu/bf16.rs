@@ -102,8 +102,8 @@ pub fn product<C: Scalar<Wide = f32>>(c: Out<C>, a: In<Bf16>, b: In<Bf16>, write
 /// As [`product`] does, and if the way does not run here.
 pub fn product_by<C: Scalar<Wide = f32>>(way: Way, mut c: Out<C>, a: In<Bf16>, b: In<Bf16>, write: Write) {
     let size = [c.rows(), c.cols(), a.cols()];
-    assert!(a.rows() == size[0] && b.cols() == size[1] && b.rows() == size[2], "matrices that do not fit");
-    assert!(c.col_stride() == 1, "a product is written by rows");
+    assert!(a.rows() == size[0] && b.cols() == size[1] && b.rows() == size[2], "the shapes do not fit");
+    assert!(c.col_stride() == 1, "the column stride of C must be 1");
     assert!(Way::all().any(|runs| runs == way), "{way:?} does not run on this machine");
     if size[2] == 0 {
         return (0..if write == Write::Set { size[0] } else { 0 }).for_each(|i| c.row(i).fill(C::ZERO));

@@ -5,7 +5,7 @@ use tensor::Scalar;
 
 pub(super) fn check<S: Scalar>(c: &Out<S>, a: &In<S>, b: &In<S>) {
     let fit = c.rows() == a.rows() && a.cols() == b.rows() && b.cols() == c.cols();
-    assert!(fit && c.col_stride() == 1, "a product of matrices that do not fit");
+    assert!(fit && c.col_stride() == 1, "the shapes of a product do not fit");
 }
 
 /// A strided factor.

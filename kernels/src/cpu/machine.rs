@@ -84,14 +84,14 @@ pub fn read(x: &[f32]) -> f32 {
 /// their mean. Blocks are read together and written together, which is faster than one line after the other.
 pub fn rewrite(x: &mut [f32], windows: usize) {
     let each = x.len() / windows;
-    assert!(each * windows == x.len(), "{windows} windows of {each} floats, which are {}", x.len());
+    assert!(each * windows == x.len(), "{windows} windows of {each} floats, wanted {} floats", x.len());
     widest(
         #[inline(always)]
         || match windows {
             1 => means::<1>(x),
             2 => means::<2>(x),
             4 => means::<4>(x),
-            _ => panic!("{windows} windows, and 1, 2 or 4 are tried"),
+            _ => panic!("{windows} windows, wanted 1, 2 or 4"),
         },
     );
 }

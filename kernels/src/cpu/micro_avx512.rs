@@ -100,7 +100,7 @@ pub(super) unsafe fn tile<
     c: Sums<f32>,
     next: &mut Ahead,
 ) {
-    assert!(!AS_IT_LIES || cols.is_multiple_of(NR), "beyond {cols} columns lie those of no row");
+    assert!(!AS_IT_LIES || cols.is_multiple_of(NR), "{cols} columns, wanted a multiple of {NR}");
     macro_rules! sizes {
         ($($r:literal $v:literal),*) => {
             match (rows, cols.div_ceil(NR)) {

@@ -56,7 +56,7 @@ pub struct Panels<'a, S: Scalar> {
 impl<'a, S: CpuScalar> Panels<'a, S> {
     /// Largest number of elements that the panels of `B[k,n]` take.
     pub(super) fn len(k: usize, n: usize) -> usize {
-        count::product("the numbers of a factor", &[k, n.next_multiple_of(S::PANEL)])
+        count::product("the elements of a factor", &[k, n.next_multiple_of(S::PANEL)])
     }
     /// Shape `[rows, width]` of all panels of `B[k,n]` together.
     fn shape(k: usize, n: usize) -> [usize; 2] {
@@ -101,7 +101,7 @@ impl<'a, S: CpuScalar> Panels<'a, S> {
 
 /// Returns `from..from + n`, counted from the start of a window.
 fn within(window: &Range<usize>, from: usize, n: usize) -> Range<usize> {
-    assert!(from + n <= window.len(), "{n} from {from} on of {}", window.len());
+    assert!(from + n <= window.len(), "cannot take {n} from {from} on of {}", window.len());
     window.start + from..window.start + from + n
 }
 

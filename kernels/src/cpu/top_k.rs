@@ -16,7 +16,7 @@ const BLOCK: usize = 64;
 #[inline(always)]
 pub(super) fn top_k<S: Real>(mut values: Out<S>, columns: &mut [u32], x: In<S>) {
     let k = values.cols();
-    assert!(k <= x.cols() && columns.len() == x.rows() * k, "{k} of {} numbers in a row", x.cols());
+    assert!(k <= x.cols() && columns.len() == x.rows() * k, "{k} of {} elements of a row", x.cols());
     if k > 0 {
         for (i, columns) in columns.chunks_exact_mut(k).enumerate() {
             row(&mut First { values: values.row(i), columns }, x.row(i));

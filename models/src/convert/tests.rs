@@ -181,7 +181,7 @@ fn a_number_too_large_is_named_and_leaves_no_model() {
     let folder = folder("linear", &all);
     let out = tempfile::tempdir().unwrap();
     let model = Model::read(folder.path()).unwrap();
-    let large = format!("tensor {:?} has the number -100000, which is too large for F16", all[5].0);
+    let large = format!("tensor {:?} has the value -100000, which is too large for F16", all[5].0);
     assert_eq!(why(&model, out.path(), Some(Dtype::F16)), format!("OUT/model.safetensors: {large}"));
     assert!(files(out.path()).is_empty());
     assert!(convert(&model, out.path(), Some(Dtype::BF16)).is_ok());

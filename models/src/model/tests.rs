@@ -330,7 +330,7 @@ fn folders_that_are_no_models_are_said_in_one_sentence() {
     assert_eq!(
         said(folder.path()),
         format!(
-            "{index}: tensor \"model.embed_tokens.weight\" is said to be in \"model-00001-of-00003.safetensors\", \
+            "{index}: the index puts tensor \"model.embed_tokens.weight\" in \"model-00001-of-00003.safetensors\", \
              but there is no such file"
         )
     );

@@ -126,7 +126,7 @@ fn headers_that_are_not_the_formats_json_are_refused() {
             r#"{"__metadata__":"k"}"#,
             r#""__metadata__": invalid type: string "k", expected an object of strings by key"#,
         ),
-        (r#"{"__metadata__":{},"__metadata__":{}}"#, r#""__metadata__": comes twice, wanted once"#),
+        (r#"{"__metadata__":{},"__metadata__":{}}"#, r#""__metadata__": appears twice, wanted once"#),
     ] {
         let bytes = assemble(header, &[]);
         assert!(!judge(&bytes), "{header}");
@@ -137,11 +137,11 @@ fn headers_that_are_not_the_formats_json_are_refused() {
     let deep = format!(r#"{{"a":{}{}}}"#, "[".repeat(1 << 20), "]".repeat(1 << 20));
     assert!(matches!(fault(assemble(&deep, &[])), Flaw::Json { .. }));
     for (header, sentence) in [
-        (format!(r#"{{"a":{tensor},"a":{tensor}}}"#), r#"tensor "a" comes twice, wanted once"#),
-        (format!(r#"{{"a":{tensor},"\u0061":{tensor}}}"#), r#"tensor "a" comes twice, wanted once"#),
+        (format!(r#"{{"a":{tensor},"a":{tensor}}}"#), r#"tensor "a" appears twice, wanted once"#),
+        (format!(r#"{{"a":{tensor},"\u0061":{tensor}}}"#), r#"tensor "a" appears twice, wanted once"#),
         (
             r#"{"__metadata__":{"k":"1","k":"2"}}"#.to_owned(),
-            r#"the metadata's key "k" comes twice, wanted once"#,
+            r#"the metadata's key "k" appears twice, wanted once"#,
         ),
     ] {
         let bytes = assemble(&header, &[]);

@@ -40,10 +40,10 @@ pub enum Flaw {
     #[error("the header is not the JSON of the safetensors format: {}", sentence(why))]
     Json { why: String },
     /// Two entries of one name.
-    #[error("{what} {} comes twice, wanted once", quoted(name))]
+    #[error("{what} {} appears twice, wanted once", quoted(name))]
     Twice { what: &'static str, name: String },
     /// A name that the format reserves.
-    #[error("a tensor is named {}, which is the format's own word", quoted(name))]
+    #[error("a tensor is named {}, a name that the format reserves", quoted(name))]
     Reserved { name: String },
     /// An unknown dtype.
     #[error("tensor {} has dtype {}, wanted one of {KINDS}", quoted(name), quoted(seen))]
@@ -102,16 +102,16 @@ pub enum Flaw {
     Index { why: String },
     /// A file name in the index that leads out of its folder.
     #[error(
-        "tensor {} is said to be in {}, wanted the name of a file in the same folder",
+        "the index puts tensor {} in {}, wanted the name of a file in the same folder",
         quoted(name),
         quoted(file)
     )]
     NoPlainName { name: String, file: String },
     /// A file of the index that is missing.
-    #[error("tensor {} is said to be in {}, but there is no such file", quoted(name), quoted(file))]
+    #[error("the index puts tensor {} in {}, but there is no such file", quoted(name), quoted(file))]
     NoShard { name: String, file: String },
     /// A tensor of the index that is missing.
-    #[error("tensor {} is said to be in {}, which has no such tensor", quoted(name), quoted(file))]
+    #[error("the index puts tensor {} in {}, which has no such tensor", quoted(name), quoted(file))]
     NotInShard { name: String, file: String },
     /// A tensor that the index does not list.
     #[error("tensor {} is in {}, but not in the index", quoted(name), quoted(file))]
@@ -120,19 +120,19 @@ pub enum Flaw {
     #[error("tensor {} is in {} and in {}, wanted once", quoted(name), quoted(file), quoted(other))]
     InTwo { name: String, file: String, other: String },
     /// A value too large for the dtype of the file.
-    #[error("tensor {} has the number {value}, which is too large for {dtype}", quoted(name))]
+    #[error("tensor {} has the value {value}, which is too large for {dtype}", quoted(name))]
     TooLarge { name: String, value: f64, dtype: Dtype },
     /// A tensor written out of order.
-    #[error("tensor {} was given to write, wanted {wanted}", quoted(seen))]
+    #[error("tensor {} was passed to write, wanted {wanted}", quoted(seen))]
     Order { seen: String, wanted: String },
     /// A tensor written with more or fewer elements than announced.
-    #[error("tensor {} was given {seen} numbers to write, wanted {wanted}", quoted(name))]
+    #[error("tensor {} was passed {seen} elements to write, wanted {wanted}", quoted(name))]
     Count { name: String, seen: usize, wanted: usize },
     /// A file finished before all tensors were written.
     #[error("{written} of {wanted} tensors were written, the next is {}", quoted(next))]
     Unfinished { written: usize, wanted: usize, next: String },
     /// A write after a failed one.
-    #[error("nothing more can be written, as an earlier write failed")]
+    #[error("cannot write after an earlier write failed")]
     Broken,
 }
 

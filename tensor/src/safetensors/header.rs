@@ -56,7 +56,7 @@ pub(super) fn parse(file: &[u8]) -> Result<Header, Flaw> {
     let (mut tensors, mut metadata) = (BTreeMap::new(), BTreeMap::new());
     let twice = |flaw| match flaw {
         Flaw::Twice { name, .. } if name == METADATA => {
-            Flaw::Json { why: format!("{name:?}: comes twice, wanted once") }
+            Flaw::Json { why: format!("{name:?}: appears twice, wanted once") }
         }
         other => other,
     };

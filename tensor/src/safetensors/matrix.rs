@@ -47,8 +47,8 @@ impl<'a> Matrix<'a> {
     /// # Panics
     /// If the matrix does not have all of them.
     pub fn row(&self, row: usize, from: usize, out: &mut [f64]) {
-        let cols = from..from.checked_add(out.len()).expect("a count of columns");
-        assert!(row < self.rows && cols.end <= self.cols, "row {row}, columns {cols:?} of {self:?}");
+        let cols = from..from.checked_add(out.len()).expect("the columns overflow");
+        assert!(row < self.rows && cols.end <= self.cols, "row {row}, columns {cols:?} outside of {self:?}");
         self.convert(row * self.cols + from, 1, out);
     }
     /// Reads rows `from..from + out.len()` of a column, exactly as in the file.
@@ -56,8 +56,8 @@ impl<'a> Matrix<'a> {
     /// # Panics
     /// If the matrix does not have all of them.
     pub fn column(&self, col: usize, from: usize, out: &mut [f64]) {
-        let rows = from..from.checked_add(out.len()).expect("a count of rows");
-        assert!(col < self.cols && rows.end <= self.rows, "column {col}, rows {rows:?} of {self:?}");
+        let rows = from..from.checked_add(out.len()).expect("the rows overflow");
+        assert!(col < self.cols && rows.end <= self.rows, "column {col}, rows {rows:?} outside of {self:?}");
         self.convert(from * self.cols + col, self.cols, out);
     }
     /// Converts elements that lie `apart` apart, from element `first` on.
@@ -80,7 +80,7 @@ impl<'a> Matrix<'a> {
     #[must_use]
     pub fn band(self, rows: Range<usize>) -> Self {
         let width = self.cols * size(self.dtype);
-        assert!(rows.end <= self.rows, "rows {rows:?} of {self:?}");
+        assert!(rows.end <= self.rows, "rows {rows:?} outside of {self:?}");
         let tally = self.tally.map(|(tally, at)| (tally, at + rows.start * self.cols));
         Self { bytes: &self.bytes[rows.start * width..rows.end * width], rows: rows.len(), tally, ..self }
     }

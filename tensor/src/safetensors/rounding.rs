@@ -21,7 +21,7 @@ pub(super) fn append(x: f64, dtype: Dtype, to: &mut Vec<u8>) -> bool {
         }
         Dtype::F16 => append_bits::<5>(x, to),
         Dtype::BF16 => append_bits::<8>(x, to),
-        _ => panic!("{dtype} is no kind of float that matrices are of"),
+        _ => panic!("{dtype} is not a float of at least 16 bits"),
     };
     finite || !x.is_finite()
 }

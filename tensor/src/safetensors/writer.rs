@@ -263,7 +263,7 @@ mod tests {
         assert_untouched(&folder, &path);
         let mut broken = begin();
         broken.out = None;
-        let message = "nothing more can be written, as an earlier write failed";
+        let message = "cannot write after an earlier write failed";
         assert_eq!(why(&path, broken.tensor("b", &[1f32])), message);
         assert_eq!(why(&path, broken.finish()), message);
         assert_untouched(&folder, &path);
@@ -275,17 +275,17 @@ mod tests {
         let (_folder, path) = old();
         let tensors = announced(&[("a", Dtype::F32, &[2]), ("b", Dtype::F64, &[1, 1])]);
         let mut writer = Writer::create(&path, &BTreeMap::new(), &tensors).unwrap();
-        assert_eq!(why(&path, writer.tensor("b", &[1f64])), r#"tensor "b" was given to write, wanted "a""#);
+        assert_eq!(why(&path, writer.tensor("b", &[1f64])), r#"tensor "b" was passed to write, wanted "a""#);
         assert_eq!(
             why(&path, writer.tensor("a", &[1f32; 3])),
-            r#"tensor "a" was given 3 numbers to write, wanted 2"#
+            r#"tensor "a" was passed 3 elements to write, wanted 2"#
         );
         assert_eq!(why(&path, writer.tensor("a", &[1f64; 2])), r#"tensor "a" has dtype F64, wanted F32"#);
         writer.tensor("a", &[1f32; 2]).unwrap();
         writer.tensor("b", &[2f64]).unwrap();
         assert_eq!(
             why(&path, writer.tensor("b", &[2f64])),
-            r#"tensor "b" was given to write, wanted the end"#
+            r#"tensor "b" was passed to write, wanted the end"#
         );
         writer.finish().unwrap();
         let file = File::open(&path).unwrap();
@@ -338,13 +338,13 @@ mod tests {
         let x = file.matrix("x", [1, 3]).unwrap();
         let begin = |kind| Writer::create(&path, &BTreeMap::new(), &[("y", kind, vec![3])]).unwrap();
         let mut writer = begin(Dtype::F16);
-        let large = r#"tensor "y" has the number 65520, which is too large for F16"#;
+        let large = r#"tensor "y" has the value 65520, which is too large for F16"#;
         assert_eq!(why(&path, writer.matrix("y", &x)), large);
-        assert_eq!(why(&path, writer.finish()), "nothing more can be written, as an earlier write failed");
+        assert_eq!(why(&path, writer.finish()), "cannot write after an earlier write failed");
         let mut writer = begin(Dtype::U64);
         assert_eq!(why(&path, writer.matrix("y", &x)), r#"tensor "y" has dtype F64, wanted U64"#);
         let few = file.matrix("x", [1, 3]).map(|x| begin(Dtype::BF16).matrix("z", &x)).unwrap();
-        assert_eq!(why(&path, few), r#"tensor "z" was given to write, wanted "y""#);
+        assert_eq!(why(&path, few), r#"tensor "z" was passed to write, wanted "y""#);
         drop(writer);
         assert_untouched(&folder, &path);
         let mut writer = begin(Dtype::BF16);
@@ -364,11 +364,11 @@ mod tests {
         let one: &[usize] = &[1];
         assert_eq!(
             refused(&[("a", Dtype::F32, one), ("a", Dtype::F64, one)]),
-            r#"tensor "a" comes twice, wanted once"#
+            r#"tensor "a" appears twice, wanted once"#
         );
         assert_eq!(
             refused(&[("__metadata__", Dtype::F32, one)]),
-            r#"a tensor is named "__metadata__", which is the format's own word"#
+            r#"a tensor is named "__metadata__", a name that the format reserves"#
         );
         let overflow = r#"tensor "a" has shape [18446744073709551615] of U8, whose size in bytes overflows"#;
         assert_eq!(refused(&[("b", Dtype::U8, one), ("a", Dtype::U8, &[usize::MAX])]), overflow);

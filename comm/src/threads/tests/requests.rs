@@ -257,7 +257,7 @@ fn requests_that_failed_or_were_forgotten_stay_in_the_flight_recorder() {
 
 /// A tensor that is being sent is as it is; who would write it is told.
 #[test]
-#[should_panic(expected = "a tensor with two owners is written")]
+#[should_panic(expected = "cannot write a tensor with two owners")]
 fn a_tensor_under_way_is_not_written() {
     let ran = World::threads(&[(Axis::Tp, 2)]).unwrap().run(|device: One, mesh| {
         let (group, mut x) = (mesh.group(Axis::Tp), number(&device, 1));

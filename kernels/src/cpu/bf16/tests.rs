@@ -205,7 +205,7 @@ fn infinities_stay_in_their_columns() {
 }
 
 #[test]
-#[should_panic(expected = "matrices that do not fit")]
+#[should_panic(expected = "the shapes do not fit")]
 fn factors_fit() {
     let (a, b, mut c) = (integers::<Bf16>(1, 2, 3), integers::<Bf16>(2, 4, 5), integers::<f32>(3, 2, 5));
     product(c.view_mut(), a.view(), b.view(), Write::Set);

@@ -90,21 +90,21 @@ fn an_index_and_files_that_contradict_each_other_are_refused() {
     for (index, wanted) in [
         (
             map(&all.replace("1.", "3.")),
-            r#"tensor "a" is said to be in "3.safetensors", but there is no such file"#,
+            r#"the index puts tensor "a" in "3.safetensors", but there is no such file"#,
         ),
         (
             map(&all.replace("c\":\"2", "c\":\"1")),
-            r#"tensor "c" is said to be in "1.safetensors", which has no such tensor"#,
+            r#"the index puts tensor "c" in "1.safetensors", which has no such tensor"#,
         ),
         (
             map(&format!("{all},\"d\":\"1.safetensors\"")),
-            r#"tensor "d" is said to be in "1.safetensors", which has no such tensor"#,
+            r#"the index puts tensor "d" in "1.safetensors", which has no such tensor"#,
         ),
         (
             map(r#""a":"1.safetensors","b":"2.safetensors""#),
             r#"tensor "c" is in "2.safetensors", but not in the index"#,
         ),
-        (map(&format!("{all},\"\\u0061\":\"1.safetensors\"")), r#"tensor "a" comes twice, wanted once"#),
+        (map(&format!("{all},\"\\u0061\":\"1.safetensors\"")), r#"tensor "a" appears twice, wanted once"#),
     ] {
         assert_eq!(why(&folder(&index)), format!("DIR/{INDEX}: {wanted}"));
     }
@@ -113,7 +113,7 @@ fn an_index_and_files_that_contradict_each_other_are_refused() {
     {
         let seen: String = serde_json::from_str(&format!("\"{file}\"")).unwrap();
         let wanted =
-            format!("tensor \"a\" is said to be in {seen:?}, wanted the name of a file in the same folder");
+            format!("the index puts tensor \"a\" in {seen:?}, wanted the name of a file in the same folder");
         assert_eq!(why(&folder(&map(&format!("\"a\":\"{file}\"")))), format!("DIR/{INDEX}: {wanted}"));
     }
     let endless = why(&folder(&map(&format!("\"a\":\"{}\"", "x".repeat(5000)))));
