@@ -122,7 +122,7 @@ impl<D: Kernels> Param<D> {
     }
     /// Returns its device.
     pub fn device(&self) -> &D {
-        self.value.rest().expect("all of it, or a shard").device()
+        self.value.rest().expect("the parameter has no value").device()
     }
     /// Returns the local value.
     ///
@@ -130,7 +130,7 @@ impl<D: Kernels> Param<D> {
     /// If the value is sharded at rest and was not gathered.
     pub(crate) fn value(&self) -> Tensor<D> {
         let whole = self.value.whole.as_ref().filter(|_| !self.stale);
-        let whole = whole.unwrap_or_else(|| panic!("{} rests as a shard, and was not gathered", self.name));
+        let whole = whole.unwrap_or_else(|| panic!("{} is sharded and was not gathered", self.name));
         let [rows, cols] = self.local();
         whole.clone().reshaped(rows, cols)
     }
@@ -140,9 +140,13 @@ impl<D: Kernels> Param<D> {
     /// # Panics
     /// If the parameter is trained.
     pub fn change(&mut self, kernel: impl FnOnce(&D, ViewMut<D>, Option<ViewMut<D::Wide>>)) {
-        assert!(!self.sharding.placement.trained, "{} is changed by its gradient", self.name);
+        assert!(
+            !self.sharding.placement.trained,
+            "{} is trained: only an optimizer may change it",
+            self.name
+        );
         let device = self.device().clone();
-        let value = self.value.whole.as_mut().expect("it rests whole").view_mut();
+        let value = self.value.whole.as_mut().expect("the value is not whole").view_mut();
         kernel(&device, value, self.master.as_mut().map(Tensor::view_mut));
     }
     /// Lets `kernel` write the gradient if this is the first contribution of the step, else add to it.
@@ -175,7 +179,7 @@ impl<D: Kernels> Param<D> {
         if !self.sharding.counts() {
             return;
         }
-        let (gradient, device) = (self.gradient.rest().expect("a synced gradient"), self.device().wide());
+        let (gradient, device) = (self.gradient.rest().expect("no synced gradient"), self.device().wide());
         let Some(dim) = self.sharding.replicas.first().map(|(replica, _)| replica.part.dim) else {
             return device.add_norm2(sum.view_mut(), gradient.view());
         };
@@ -223,13 +227,13 @@ impl<D: Kernels> Param<D> {
             self.add_norm2(sum);
         }
         let (device, dim) = (self.device().clone(), usize::from(self.sharding.shards.is_some()));
-        let gradient = self.gradient.rest().expect("a synced gradient");
+        let gradient = self.gradient.rest().expect("no synced gradient");
         self.stale |= self.sharding.shards.is_some();
         let mut value = self.value.own(self.sharding.shards.as_ref());
         let [n, each] = [gradient.shape()[dim], gradient.shape()[1 - dim].max(1)];
         let together = (D::TOGETHER / each).max(1);
         let gradient = gradient.view();
-        let moments = self.moments.first_chunk_mut::<MOMENTS>().expect("moments that were taken");
+        let moments = self.moments.first_chunk_mut::<MOMENTS>().expect("the moments are not allocated");
         for start in (0..n).step_by(together) {
             let part = Part { dim, start, len: together.min(n - start) };
             let gradient = part.of(gradient);

@@ -96,10 +96,10 @@ impl<D: Kernels> Param<D> {
     /// # Errors
     /// If the values are missing.
     pub fn disturb<'a>(&mut self, at: impl Into<Origin<'a, D>>, draw: Draw) -> Result<()> {
-        assert!(self.master.is_none(), "the numbers of proofs are their own wide numbers");
+        assert!(self.master.is_none(), "proofs need a dtype that is its own wide dtype");
         let values = at.into().values.of(&self.name, self.shape, draw)?;
         let from = if self.value.shard.is_some() { self.sharding.at_rest().1 } else { 0 };
-        let value = self.value.rest_mut().expect("all of it, or a shard");
+        let value = self.value.rest_mut().expect("the parameter has no value");
         let before = value.read().unwrap_or_default();
         let noise = values.map(|_, wide| D::Elem::narrow(wide));
         value.write_together(&mut |first, to| {

@@ -293,7 +293,7 @@ impl<D: Kernels> Calls<D> {
     /// Returns the last tensor of a call's list: that of the first parameter that has not got its tensor
     /// back.
     fn give_back(&mut self, call: usize) -> Tensor<D> {
-        self.all[call].tensors.pop().expect("as many as were lent")
+        self.all[call].tensors.pop().expect("a call returned fewer tensors than it took")
     }
     /// Starts the calls of this kind for these parameters.
     fn begin<N: Kernels<Place = D::Place>>(

@@ -55,7 +55,7 @@ impl<D: Kernels> Optimizer<D> {
         lr: f64,
         uses: &mut dyn Uses<D>,
     ) -> Result<Tensor<D::Wide>> {
-        let device = params.first().expect("a model has parameters").device().wide().clone();
+        let device = params.first().expect("the model has no parameters").device().wide().clone();
         let mut factor = filled(&device, Category::Buffers, [1, 1], Wide::<D>::ONE);
         self.steps += 1;
         let Some(limit) = self.clip else {

@@ -69,7 +69,7 @@ impl Section {
     fn piece(self, size: usize, what: &str, (axis, ranks): (Axis, usize)) -> Result<Piece> {
         let Self { pieces, unit, .. } = self;
         if !size.is_multiple_of(unit) {
-            let wanted = format!("a multiple of the {unit} of a unit");
+            let wanted = format!("a multiple of the grain, {unit}");
             return Err(Error::size(format!("the number of {what}"), size, wanted));
         }
         let units = size / unit;
@@ -78,7 +78,7 @@ impl Section {
             _ => 1,
         };
         if pieces != Pieces::Padded && !units.is_multiple_of(ranks / holders) {
-            let what = if unit == 1 { what.to_string() } else { format!("units of {unit} {what}") };
+            let what = if unit == 1 { what.to_string() } else { format!("grains of {unit} {what}") };
             return Err(Error::fit(&what, units, (axis, ranks)));
         }
         Ok(Piece { size, share: units.div_ceil(ranks / holders) * unit, holders, from: 0, at: 0 })
@@ -195,7 +195,7 @@ impl Cut {
     /// are padding too.
     fn before(&self, mut index: [usize; 2], rank: usize) -> (Option<[usize; 2]>, usize) {
         let local = index[self.dim];
-        let piece = self.pieces.iter().rfind(|piece| piece.at <= local).expect("an element of the share");
+        let piece = self.pieces.iter().rfind(|piece| piece.at <= local).expect("outside of the local part");
         let (at, left) =
             (rank / piece.holders * piece.share + local - piece.at, piece.at + piece.share - local);
         let beside = if at < piece.size { left.min(piece.size - at) } else { left };
@@ -251,7 +251,7 @@ impl Cuts {
         sections: &[Section],
     ) -> Result<()> {
         let all: usize = sections.iter().map(|s| s.size).sum();
-        assert_eq!(all, whole, "the sections of {name} are not all of it");
+        assert_eq!(all, whole, "the sections of {name} must add up to its size");
         let what = format!("{} of {name}", ["rows", "columns"][dim]);
         // An outer axis has cut each section in the same ratio.
         let left = |size: usize| (size as u128 * self.local[dim] as u128 / whole as u128) as usize;

@@ -39,7 +39,7 @@ impl<P: Place> Sharding<P> {
         };
         let replicas = cuts.replicas().into_iter().map(held).collect::<Result<_>>()?;
         let sum = mesh.over(placement.summed())?;
-        let numbers = count::product("the numbers of a parameter", &cuts.local);
+        let numbers = count::product("the elements of a parameter", &cuts.local);
         let shards = Shards::of(&sum, placement.rests, numbers)?.filter(|_| placement.trained);
         if let Some(shards) = &shards {
             shards.hold(name, numbers);

@@ -53,9 +53,9 @@ impl Rests {
             return Ok(());
         }
         let words = rests.map(|shard| if shard { "shard" } else { "whole" }).join(", ");
-        let blocks = self.block.map_or_else(String::new, |block| format!(" in blocks of {block}"));
-        let wanted = "whole up to one of them and shard from there on, in blocks only where there are shards";
-        Err(Error::size("the rest of value, gradient and optimizer state", words + &blocks, wanted))
+        let blocks = self.block.map_or_else(String::new, |block| format!(" in subgroups of {block}"));
+        let wanted = "whole for the first ones and shard for the others, and only shards can be in subgroups";
+        Err(Error::size("the sharding of value, gradient and optimizer state", words + &blocks, wanted))
     }
 }
 
@@ -85,7 +85,7 @@ impl<P: Place> Shards<P> {
     /// Asserts that all shards together hold a parameter's `n` elements.
     pub(crate) fn hold(&self, name: &str, n: usize) {
         let all = self.len.saturating_mul(self.group.size());
-        assert!(all >= n, "the shards of {name} hold {all} of {n} numbers");
+        assert!(all >= n, "the shards of {name} hold {all} of {n} elements");
     }
     /// Index of the first element of this rank's shard.
     pub(crate) fn from(&self) -> usize {
@@ -111,7 +111,7 @@ impl<D: Kernels> Resting<D> {
         if let Some(shard) = &mut self.shard {
             return shard.view_mut();
         }
-        let whole = self.whole.as_mut().expect("it rests whole").view_mut();
+        let whole = self.whole.as_mut().expect("the tensor is not whole").view_mut();
         match shards {
             Some(shards) => whole.take_rows(shards.group.rank(), 1),
             None => whole,

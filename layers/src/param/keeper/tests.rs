@@ -329,7 +329,7 @@ fn shards_that_do_not_hold_all_are_named() {
     shards.hold("w", 65);
     let floor = Shards { len: 16, ..shards };
     let why = catch_unwind(AssertUnwindSafe(|| floor.hold("w", 65))).unwrap_err();
-    assert_eq!(why.downcast_ref::<String>().unwrap(), "the shards of w hold 64 of 65 numbers");
+    assert_eq!(why.downcast_ref::<String>().unwrap(), "the shards of w hold 64 of 65 elements");
 }
 
 /// Kills: rests that nobody keeps, taken for others; blocks that ranks do not make up.
@@ -349,11 +349,12 @@ fn rests_that_make_no_sense_are_refused() {
         assert_eq!(told.is_ok(), value <= gradient && gradient <= state, "{told:?}");
     }
     let strange = Rests { gradient: Rest::Whole, ..zero(3, None) };
-    let wanted = "whole up to one of them and shard from there on, in blocks only where there are shards";
+    let wanted = "whole for the first ones and shard for the others, and only shards can be in subgroups";
     for (rests, seen) in
-        [(strange, "shard, whole, shard"), (zero(0, Some(2)), "whole, whole, whole in blocks of 2")]
+        [(strange, "shard, whole, shard"), (zero(0, Some(2)), "whole, whole, whole in subgroups of 2")]
     {
-        let why = format!("the rest of value, gradient and optimizer state is {seen}; it must be {wanted}");
+        let why =
+            format!("the sharding of value, gradient and optimizer state is {seen}; it must be {wanted}");
         assert_eq!(refused(rests), Err(why));
     }
     let why = "the dp group of 4 ranks has no blocks of 3: a block's size must be 1, 2 or 4";
