@@ -61,8 +61,8 @@ impl Sequence {
             let whole = tokens > 0 && rows.len().is_multiple_of(tokens) && ids.is_empty();
             if !rows.is_empty() && !whole {
                 bail!(
-                    "sequence {sequence} has {} features and {} ids for {tokens} tokens; it must be as many features for \
-                     each token and no ids, or no features",
+                    "sequence {sequence} has {} features and {} ids for {tokens} tokens; it must have \
+                     equally many features for each token and no ids, or no features",
                     rows.len(),
                     ids.len()
                 );
@@ -72,12 +72,14 @@ impl Sequence {
         let [ids, targets] = [count(&self.ids, &self.x), count(&self.targets, &self.y)];
         if ids == 0 || ids != targets {
             bail!(
-                "sequence {sequence} has {ids} ids and {targets} targets; both must be the same number, at least 1"
+                "sequence {sequence} has {ids} ids and {targets} targets; it must have equally many, at \
+                 least 1"
             );
         }
         if self.documents.contains(&0) || tokens != ids {
             bail!(
-                "the documents of sequence {sequence} have {:?} tokens; it must be at least 1 each, {ids} together",
+                "the documents of sequence {sequence} have {:?} tokens; each must have at least 1, all \
+                 together {ids}",
                 self.documents
             );
         }
@@ -130,10 +132,10 @@ impl Batch {
     /// If a token has another number of features.
     pub(crate) fn has_features(&self, [input, output]: [usize; 2]) -> Result<()> {
         for s in self.microbatches.iter().flatten() {
-            for (rows, wanted, which) in [(&s.x, input, "going in"), (&s.y, output, "to come out")] {
+            for (rows, wanted, which) in [(&s.x, input, "input"), (&s.y, output, "target")] {
                 let seen = rows.len() / s.tokens();
                 if seen != wanted {
-                    bail!("a token has {seen} features {which}; the model has {wanted} there");
+                    bail!("a token has {seen} {which} features; the model needs {wanted}");
                 }
             }
         }
@@ -177,7 +179,7 @@ mod tests {
         let uneven = Sequence::new(vec![1, 2], vec![3]);
         assert!(Batch::new(vec![uneven], 1).unwrap_err().to_string().starts_with("sequence 0 has 2 ids"));
         let why = |sequence| Batch::new(vec![sequence], 1).unwrap_err().to_string();
-        let wanted = "it must be as many features for each token and no ids, or no features";
+        let wanted = "it must have equally many features for each token and no ids, or no features";
         let rows = |x: usize, y: usize| Sequence::rows(2, vec![0.5; x], vec![0.5; y]);
         assert_eq!(why(rows(7, 4)), format!("sequence 0 has 7 features and 0 ids for 2 tokens; {wanted}"));
         assert_eq!(why(rows(4, 3)), format!("sequence 0 has 3 features and 0 ids for 2 tokens; {wanted}"));
@@ -253,7 +255,7 @@ mod tests {
         let why = Batch::new(vec![torn], 1).unwrap_err().to_string();
         assert_eq!(
             why,
-            "the documents of sequence 0 have [1, 0, 1] tokens; it must be at least 1 each, 2 together"
+            "the documents of sequence 0 have [1, 0, 1] tokens; each must have at least 1, all together 2"
         );
     }
 }

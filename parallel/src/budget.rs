@@ -30,7 +30,7 @@ fn fits_in(run: impl Display, [here, ranks]: [usize; 2], bytes: u128, free: Opti
         return Ok(());
     }
     Err(Error::new(format!(
-        "{run} takes {} over {}, and {} of memory are free; fewer ranks, a smaller model or fewer tokens take less",
+        "{run} needs {} over {}, but {} of memory are free; use fewer ranks, a smaller model or fewer tokens",
         readable(bytes),
         if here == ranks {
             "all ranks".into()
@@ -184,11 +184,11 @@ mod tests {
         assert!(fits_in("this", [1, 4], 28, Some(7)).is_ok(), "a quarter of it is here");
         let here = fits_in("this", [2, 4], 28, Some(7)).unwrap_err().why;
         let wanted =
-            "this takes 14 B over the 2 of its 4 ranks on this machine, and 7 B of memory are free; ";
+            "this needs 14 B over the 2 of its 4 ranks on this machine, but 7 B of memory are free; ";
         assert!(here.starts_with(wanted), "{here}");
-        let wanted = "training under tp=2 takes 8 B over all ranks, and 7 B of memory are free; ";
+        let wanted = "training under tp=2 needs 8 B over all ranks, but 7 B of memory are free; ";
         assert!(why(8).starts_with(wanted), "{}", why(8));
-        assert!(why(466_526_208_032).contains("takes 466.53 GB over all"), "{}", why(466_526_208_032));
+        assert!(why(466_526_208_032).contains("needs 466.53 GB over all"), "{}", why(466_526_208_032));
     }
 
     /// Kills: a limit that works for the first program and not for the next, another refusal in the place of

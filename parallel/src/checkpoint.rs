@@ -30,7 +30,7 @@ fn write<P: Place, E: Real>(
         let (Some(writer), Some(whole)) = (&mut writer, whole) else { continue };
         if !whole.iter().all(|x| (x.to_f64() as f32).is_finite()) {
             let path = path.display();
-            bail!("{path} is left as it is: {param} has values that are no finite numbers");
+            bail!("{path} is left as it is: {param} has values that are not finite");
         }
         for entry in entries.iter().filter(|e| e.param == param) {
             writer.tensor(&entry.name, &entry.arrange(&whole, |x| x.to_f64() as f32))?;
@@ -108,16 +108,17 @@ pub fn restore_optimizer<D: Kernels>(
     mesh: &Mesh<D::Place>,
 ) -> Result<()> {
     let noted = |key: &str| {
-        let missing = || Error::new(format!("{path}: no {key:?} is noted in the file"));
+        let missing = || Error::new(format!("{path}: the file's metadata has no {key:?}"));
         file.metadata().get(key).ok_or_else(missing)
     };
     let (kind, steps) = (noted("optimizer")?, noted("steps")?);
     let wanted = optimizer.kind().name();
     if kind != wanted {
-        bail!("{path}: holds the state of {}, wanted that of {wanted}", quoted(kind));
+        bail!("{path}: the optimizer is {}; wanted {wanted}", quoted(kind));
     }
-    let steps =
-        steps.parse().map_err(|_| Error::new(format!("{path}: {} is no number of steps", quoted(steps))))?;
+    let steps = steps
+        .parse()
+        .map_err(|_| Error::new(format!("{path}: steps is {}; it must be a whole number", quoted(steps))))?;
     let entries = moments(optimizer.kind(), steps, &named(design, params, mesh)?);
     let stored = Stored::new(file.clone(), entries, |_| false)?;
     let draw = layers::Draw { mean: 0.0, std: 0.0 };
@@ -280,16 +281,16 @@ mod tests {
         trained(folder.path(), ALONE);
         let told =
             |kind| on(ALONE, |device, mesh| load(folder.path(), &device, &mesh, kind).map(drop)).unwrap_err();
-        assert_eq!(told(Kind::Sgd), "state: holds the state of \"adamw\", wanted that of sgd");
+        assert_eq!(told(Kind::Sgd), "state: the optimizer is \"adamw\"; wanted sgd");
         let noting = |notes: &[(&str, &str)]| {
             let notes = notes.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
             Writer::create::<&str>(&folder.path().join("optimizer"), &notes, &[]).unwrap().finish().unwrap();
             told(Kind::ADAMW)
         };
-        assert_eq!(noting(&[]), "state: no \"optimizer\" is noted in the file");
-        assert_eq!(noting(&[("optimizer", "adamw")]), "state: no \"steps\" is noted in the file");
+        assert_eq!(noting(&[]), "state: the file's metadata has no \"optimizer\"");
+        assert_eq!(noting(&[("optimizer", "adamw")]), "state: the file's metadata has no \"steps\"");
         let wrong = noting(&[("optimizer", "adamw"), ("steps", "two")]);
-        assert_eq!(wrong, "state: \"two\" is no number of steps");
+        assert_eq!(wrong, "state: steps is \"two\"; it must be a whole number");
         let missing = noting(&[("optimizer", "adamw"), ("steps", "2")]);
         assert!(missing.contains("m.embedding"), "{missing}");
     }
@@ -306,8 +307,7 @@ mod tests {
             save(folder.path(), &mut trainer)
         });
         let path = folder.path().join("model");
-        let says =
-            format!("{} is left as it is: embedding has values that are no finite numbers", path.display());
+        let says = format!("{} is left as it is: embedding has values that are not finite", path.display());
         assert_eq!(why, Err(says));
         assert!(FILES.map(|name| fs::read(folder.path().join(name)).unwrap()) == before);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);

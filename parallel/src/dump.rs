@@ -153,7 +153,7 @@ const NAMES: &str = "names.json";
 /// If the folder cannot be created, an earlier dump cannot be removed, or nothing can be written there.
 pub fn prepare(dir: &Path) -> Result<()> {
     let fail = |what: &str, why: std::io::Error| Error::new(format!("{} {what}: {why}", dir.display()));
-    fs::create_dir_all(dir).map_err(|why| fail("cannot be made a folder", why))?;
+    fs::create_dir_all(dir).map_err(|why| fail("cannot be created", why))?;
     if let Some((name, why)) = clear(dir) {
         return Err(fail(&format!("holds a {name} that cannot be replaced"), why));
     }

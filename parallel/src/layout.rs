@@ -231,13 +231,14 @@ impl Layout {
         let (Plan { ranks, chunks, .. }, stages) = (table.sizes(), self.size(Axis::Pp));
         let named = grammar_of_all().named(&self);
         if let Some((_, word)) = named.iter().find(|(about, _)| about.choice == Choice::Schedule) {
-            bail!(
-                "the layout {self} names the schedule {word}, and a table takes its place; leave {word} out"
-            );
+            bail!("the layout {self} names the schedule {word}, but a table replaces it; leave {word} out");
         }
         if ranks != stages {
             let (rows, has) = (counted(ranks, "row"), counted(stages, "rank"));
-            bail!("the table has {rows}, one a rank, and the layout {self} {has} along pp; write pp={ranks}");
+            bail!(
+                "the table has {rows}, one per rank, but the layout {self} has {has} along pp; write \
+                 pp={ranks}"
+            );
         }
         let mut numbers = self.numbers;
         numbers[Choice::Schedule as usize] = chunks as u32;

@@ -66,9 +66,9 @@ impl Network {
             return Ok(vec![mine]);
         }
         let mine = serde_json::to_vec(&mine).expect("plain values");
-        let all = mesh.world().named("what ranks end with").all_gather_values(&mine)?;
+        let all = mesh.world().named("results of ranks").all_gather_values(&mine)?;
         let read = |(rank, theirs): (usize, &Vec<u8>)| {
-            let no_such = |why| Error::new(format!("what rank {rank} ends with cannot be read: {why}"));
+            let no_such = |why| Error::new(format!("the result of rank {rank} cannot be read: {why}"));
             serde_json::from_slice(theirs).map_err(no_such)
         };
         all.iter().enumerate().map(read).collect()
@@ -90,7 +90,8 @@ impl Network {
                 if same != digest {
                     let name = quoted(&key.0);
                     bail!(
-                        "ranks {other} and {rank} read different numbers of the tensor {name}; give both the same file"
+                        "ranks {other} and {rank} read different values of the tensor {name}; give both the \
+                         same file"
                     );
                 }
             }
@@ -124,7 +125,7 @@ impl Network {
             if layouts.iter().all(|layout| layout.size(*axis) == 1) {
                 let whose = match layouts {
                     [layout] => format!("the layout {layout} has no {axis} ranks"),
-                    _ => format!("no layout that is compared has {axis} ranks"),
+                    _ => format!("none of the compared layouts has {axis} ranks"),
                 };
                 bail!("--link {axis}={link}: {whose}; split that axis, or leave the link out");
             }

@@ -34,7 +34,7 @@ impl NumberName {
     pub const ALL: [(Self, &str); 3] = [
         (Self::F32, "32 bits"),
         (Self::Bf16, "16 bits, the upper half of f32; gradients, masters, moments and sums are f32"),
-        (Self::F64, "64 bits: the truth for the others"),
+        (Self::F64, "64 bits: the reference for the others"),
     ];
     /// The dtype's name.
     pub fn name(self) -> &'static str {

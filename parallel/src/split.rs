@@ -35,7 +35,8 @@ impl FromStr for BlockSplit {
                 let given: std::result::Result<_, _> = text.split(',').map(|n| n.trim().parse()).collect();
                 let wrong = |_| {
                     Error::new(format!(
-                        "{text:?} is no split; write even, parameters, time, or blocks of each stage, such as 3,5"
+                        "{text:?} is not a split; write even, parameters, time, or blocks of each stage, \
+                         such as 3,5"
                     ))
                 };
                 Self::Given(given.map_err(wrong)?)
@@ -229,6 +230,6 @@ mod tests {
         let few = BlockSplit::Even.of(&design, &[2, 7]).unwrap_err().why;
         assert_eq!(few, "7 chunks of 6 blocks: each needs at least one");
         let none = "3,x".parse::<BlockSplit>().unwrap_err().why;
-        assert!(none.starts_with("\"3,x\" is no split; write even, parameters, time,"), "{none}");
+        assert!(none.starts_with("\"3,x\" is not a split; write even, parameters, time,"), "{none}");
     }
 }

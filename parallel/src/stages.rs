@@ -257,7 +257,7 @@ impl<D: Kernels> Stages<D> {
             }
         };
         if let (Some((hooks, _)), true) = (beside, end && act == Act::F) {
-            let row = cx.beside().take().expect("it was begun with the microbatch");
+            let row = cx.beside().take().expect("the row began with the microbatch");
             *cx.beside() = Some(hooks.turn(cx, row)?);
         }
         drop(span);
@@ -278,7 +278,7 @@ fn row<D: Kernels>(hooks: &[Box<dyn Hooks<D>>], learns: bool) -> Option<(&dyn Ho
 /// Takes the entry of this name.
 fn named<M>(all: &mut Vec<((Payload, Unit), M)>, name: (Payload, Unit)) -> M {
     let at = all.iter().position(|(of, _)| *of == name);
-    all.remove(at.expect("what a unit needs has come")).1
+    all.remove(at.expect("the data of a task has arrived")).1
 }
 
 /// Tags of a message and of the row beside it, unique within the step.

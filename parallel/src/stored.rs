@@ -99,7 +99,7 @@ impl Stored {
         let known: BTreeSet<_> = entries.iter().map(|entry| &*entry.name).collect();
         if let Some(name) = shards.names().find(|name| !known.contains(name) && !is_passed_over(name)) {
             let (path, name) = (shards.path(), quoted(name));
-            bail!("{path}: there is a tensor {name} that is no part of this model");
+            bail!("{path}: the tensor {name} is not part of this model");
         }
         Ok(Self { shards, entries, parts })
     }

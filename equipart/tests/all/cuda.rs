@@ -203,7 +203,7 @@ fn what_is_missing_is_one_sentence() {
     assert!(error(&none).contains("--device cuda: the CUDA driver finds no GPU"));
     let small = on_the_twin(&train(&[]), &[("EQUIPART_TWIN_MEMORY", "100000")]).unwrap();
     let said = error(&small);
-    assert!(said.contains("B over all ranks, and 100.00 kB of memory are free"), "{said}");
+    assert!(said.contains("B over all ranks, but 100.00 kB of memory are free"), "{said}");
     let many = on_the_twin(&train(&["--layout", "dp=512"]), &[]).unwrap();
     assert!(error(&many).contains("512 ranks on one GPU; at most 256 can share it"));
     let cards = |cards, engine, layout| {

@@ -274,10 +274,10 @@ fn large_models_are_priced_as_what_they_are() {
 #[test]
 #[cfg(target_os = "linux")]
 fn what_the_machine_cannot_hold_is_refused_beforehand() {
-    let free = "B of memory are free; fewer ranks, a smaller model or fewer tokens take less";
+    let free = "B of memory are free; use fewer ranks, a smaller model or fewer tokens";
     let too_large = |args: &[&str], run: &str| {
         refused(args, free);
-        refused(args, &format!("error: {run} takes "));
+        refused(args, &format!("error: {run} needs "));
     };
     let (dir, config) = sized("4294967308", "256", "512");
     let mlp = ["prove", "--model", "mlp", "--hidden", "30000,30000", "--layout", "dp=1024"];

@@ -292,9 +292,9 @@ fn a_step_on_ids_subtracts_the_gradient() {
     refused(&["train", "--model", text(&model), "--batch", &ids, "--dropout", "x"], "is no rate");
     refused(&["train", "--model", text(&model), "--batch", text(dir.path())], "directory");
     refused(&["train", "--steps", "1", "--checkpoint-every", "5"], "nothing is saved without --out");
-    refused(&["generate", "--prompt", "a", "--dump", &ids], "cannot be made a folder");
+    refused(&["generate", "--prompt", "a", "--dump", &ids], "cannot be created");
     let config = model.join("config.json");
-    refused(&["prove", "--config", text(&config), "--dump", &ids], "cannot be made a folder");
+    refused(&["prove", "--config", text(&config), "--dump", &ids], "cannot be created");
 }
 
 /// A copy of a golden folder, with its config.json changed.
@@ -322,7 +322,7 @@ fn bad_checkpoints_are_refused_in_one_sentence() {
     };
     reads(&with("llama", "model_type", json!("bert")), "bert");
     reads(&with("llama", "vocab_size", json!(38)), "model.embed_tokens.weight");
-    reads(&with("llama", "attention_bias", json!(false)), "proj.bias\" that is no part of this model");
+    reads(&with("llama", "attention_bias", json!(false)), "proj.bias\" is not part of this model");
     reads(&with("llama", "num_hidden_layers", json!(3)), "model.layers.2.");
     reads(&with("llama", "num_key_value_heads", json!(3)), "num_key_value_heads");
     reads(&with("llama", "hidden_size", json!(1u64 << 60)), "at most");

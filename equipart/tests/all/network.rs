@@ -94,7 +94,10 @@ fn flags_that_make_no_sense_get_one_sentence() {
         assert_eq!(told, format!("error: --link dp=20us,1GB/s: the layout tp=2 has no dp ranks; {rest}"));
     }
     let told = says(equipart(&[&["compare"], &link[..]].concat())).unwrap();
-    assert_eq!(told, format!("error: --link dp=20us,1GB/s: no layout that is compared has dp ranks; {rest}"));
+    assert_eq!(
+        told,
+        format!("error: --link dp=20us,1GB/s: none of the compared layouts has dp ranks; {rest}")
+    );
     let twice = [&train[..], &link, &["--link", "tp=1s,1B/s", "--link", "dp=1us,2GB/s"]].concat();
     let twice: Vec<_> = twice.iter().map(|flag| if *flag == "tp=2" { "tp=2,dp=2" } else { flag }).collect();
     assert_eq!(

@@ -134,7 +134,7 @@ fn a_model_that_is_too_large_is_proven_by_its_image() {
     let prove = |config: &str| said(&["prove", "--config", config, "--layout", "tp=2", "--key", "1"]);
     let [statement, told] = prove(&config);
     let words = told.lines().find_map(|line| line.strip_prefix("note: ")).unwrap();
-    assert!(words.starts_with("proving tp=2 takes ") && words.contains(" of memory are free; "), "{words}");
+    assert!(words.starts_with("proving tp=2 needs ") && words.contains(" of memory are free; "), "{words}");
     let named = " So its small image is proven, with all of its parts: features of a head 4 to 3, hidden features 4294967308 to 8, vocabulary 256 to 13.";
     assert!(words.ends_with(named) && statement.contains(words), "{statement}{told}");
     assert!(statement.starts_with("Randomised proof: under tp=2, "), "{statement}");

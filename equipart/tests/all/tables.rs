@@ -119,14 +119,14 @@ fn what_does_not_fit_a_table_is_refused() {
             |args: &[&str], says: &str| refused(&[&[command, "--schedule", &table], args].concat(), says);
         no(
             &["--layout", "pp=2:gpipe"],
-            "the layout pp=2:gpipe names the schedule gpipe, and a table takes its place; leave gpipe out",
+            "the layout pp=2:gpipe names the schedule gpipe, but a table replaces it; leave gpipe out",
         );
         no(
             &["--layout", "tp=2"],
-            "the table has 2 rows, one a rank, and the layout tp=2 1 rank along pp; write pp=2",
+            "the table has 2 rows, one per rank, but the layout tp=2 has 1 rank along pp; write pp=2",
         );
-        no(&[], "the table has 2 rows, one a rank, and the layout none 1 rank along pp; write pp=2");
-        no(&["--layout", "pp=4"], "and the layout pp=4 4 ranks along pp; write pp=2");
+        no(&[], "the table has 2 rows, one per rank, but the layout none has 1 rank along pp; write pp=2");
+        no(&["--layout", "pp=4"], "but the layout pp=4 has 4 ranks along pp; write pp=2");
         if command != "prove" {
             no(
                 &["--layout", "pp=2", "--microbatches", "4"],

@@ -247,8 +247,7 @@ fn tensors_that_are_missing_too_many_or_of_another_shape_are_named() {
     let extra = why("qwen2-moe", |all| {
         all.push(("model.layers.1.mlp.experts.5.up_proj.weight".into(), vec![6, 16], vec![0.0; 96]));
     });
-    let wanted =
-        "there is a tensor \"model.layers.1.mlp.experts.5.up_proj.weight\" that is no part of this model";
+    let wanted = "the tensor \"model.layers.1.mlp.experts.5.up_proj.weight\" is not part of this model";
     assert_eq!(extra, format!("model.safetensors: {wanted}"));
     let shape = why("gpt2", |all| {
         let c_fc = all.iter_mut().find(|t| t.0 == "transformer.h.1.mlp.c_fc.weight").unwrap();
@@ -259,7 +258,7 @@ fn tensors_that_are_missing_too_many_or_of_another_shape_are_named() {
     let extra = why("llama", |all| {
         all.push(("model.layers.2.input_layernorm.weight".into(), vec![16], vec![0.0; 16]));
     });
-    let wanted = "there is a tensor \"model.layers.2.input_layernorm.weight\" that is no part of this model";
+    let wanted = "the tensor \"model.layers.2.input_layernorm.weight\" is not part of this model";
     assert_eq!(extra, format!("model.safetensors: {wanted}"));
     let headless = why("llama", |all| all.retain(|t| t.0 != names::HEAD));
     assert!(

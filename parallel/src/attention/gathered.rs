@@ -24,8 +24,8 @@ static ABOUT: About = About {
     word: "gathered",
     paper: "Llama Team, arXiv:2407.21783",
     hints: &[
-        ("gradient of", "a key's gradient is the sum of what all ranks' queries give it: reduce-scattered"),
-        ("", "keys and values are brought to the order of their positions before queries see them"),
+        ("gradient of", "a key's gradient is a sum over the queries of all ranks: reduce-scattered"),
+        ("", "keys and values are put in the order of their positions before queries attend to them"),
     ],
     ..About::of(Some(Axis::Cp), Choice::Core)
 };

@@ -25,13 +25,13 @@ pub static REPLICATED: StateSplit = StateSplit {
         hints: &[
             (
                 "loss",
-                "the loss is a mean over the targets of the whole step: each rank gives its partial sum of it",
+                "the loss is a mean over the targets of the whole step: each rank gives a partial sum",
             ),
             ("gradient of", "gradients are partial sums over data ranks: no mean of means, and once a step"),
             ("norm²", "the norm is that of the summed gradient, the same on every data rank"),
             (
                 "",
-                "microbatches are cut first and each is dealt over data ranks, so numbers of sequences stay",
+                "microbatches are cut first and each is dealt over data ranks: its sequences stay the same",
             ),
         ],
         ..About::of(Some(Axis::Dp), Choice::State)
@@ -70,7 +70,8 @@ impl Batch {
         if all.len() < ranks && !self.idle && all.iter().all(|s| s.x.is_empty()) {
             let few = all.len();
             bail!(
-                "a microbatch of {few} sequences cannot be dealt over dp={ranks}: each rank needs at least one"
+                "a microbatch of {few} sequences cannot be dealt over dp={ranks}: each rank needs at least \
+                 one"
             );
         }
         let before = &all[..tokens.sequences(all.len()).start];

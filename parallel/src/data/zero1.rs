@@ -21,10 +21,10 @@ pub static ZERO1: StateSplit = StateSplit {
         paper: "Rajbhandari et al., arXiv:1910.02054",
         hints: &[
             ("norm²", "the norm counts each shard once: a sum over data ranks of what each has"),
-            ("gradient of", "a rank's shard of the summed gradient is that of its rank among the data ranks"),
+            ("gradient of", "a rank's shard of the summed gradient has the index of that data rank"),
             (
                 "",
-                "a rank changes the numbers of its shard alone, and all ranks gather them before they are used",
+                "a rank updates only the values of its shard, and all ranks gather them before they are used",
             ),
         ],
         ..About::of(Some(Axis::Dp), Choice::State)

@@ -27,7 +27,7 @@ pub static ZERO2: StateSplit = StateSplit {
             ),
             (
                 "",
-                "a rank changes the numbers of its shard alone, and all ranks gather them before they are used",
+                "a rank updates only the values of its shard, and all ranks gather them before they are used",
             ),
         ],
         ..About::of(Some(Axis::Dp), Choice::State)

@@ -21,12 +21,12 @@ pub static ZERO3: StateSplit = StateSplit {
         word: "zero3",
         paper: "Rajbhandari et al., arXiv:1910.02054",
         hints: &[
-            ("texts:", "values are gathered before a unit is used, in its matrices' own order"),
+            ("texts:", "values are gathered before a bucket is used, in the order of its matrices"),
             (
                 "gradient of",
                 "each microbatch's sum is added to the shard: no microbatch replaces the one before it",
             ),
-            ("", "a value that was gathered is of this step: after the update it is gathered anew"),
+            ("", "a gathered value is valid for one step: after the update it is gathered again"),
         ],
         ..About::of(Some(Axis::Dp), Choice::State)
     },

@@ -16,14 +16,14 @@ pub static CONTIGUOUS: Dealing = Dealing {
         hints: &[
             (
                 "loss",
-                "the loss is a mean over the targets of the whole step: each rank gives the sum of its tokens",
+                "the loss is a mean over all targets of the step: each rank gives the sum of its tokens",
             ),
             ("gradient of", "gradients are partial sums over context ranks, too: each has other tokens"),
             (
                 "texts",
-                "positions are those of the whole sequence, and the last token's logits those of the rank that has it",
+                "positions are those of the whole sequence, and the last token's logits come from its rank",
             ),
-            ("", "every token is some rank's, once, and keeps its position"),
+            ("", "every token is on exactly one rank, and keeps its position"),
         ],
         ..About::of(Some(Axis::Cp), Choice::Dealing)
     },

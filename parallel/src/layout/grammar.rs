@@ -59,7 +59,7 @@ impl Grammar<'_> {
             let axis = match head.split_once('=').map(|(key, value)| (key.trim(), value.trim())) {
                 Some(("order", axes)) => {
                     if order.replace(axes).is_some() || methods.peek().is_some() {
-                        bail!("{part:?} is no order, or a second one; write order=tp.dp once");
+                        bail!("{part:?} is not a valid order, or is a second one; write order=tp.dp once");
                     }
                     continue;
                 }
@@ -93,7 +93,7 @@ impl Grammar<'_> {
                 Some(&Axis::Edp) => {
                     format!("{key} is never written: it follows from the other axes; leave it out")
                 }
-                _ => format!("{key:?} is no axis of a layout; the axes are {axes}{}", self.words("and")),
+                _ => format!("{key:?} is not an axis of a layout; the axes are {axes}{}", self.words("and")),
             }));
         };
         if size.is_empty() || !size.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -108,7 +108,7 @@ impl Grammar<'_> {
         match found.filter(|&i| self.0[i].axis.is_none() || !self.0[i].is_plain()) {
             Some(i) => Ok(i),
             None => bail!(
-                "{word:?} is no part of a layout; write axis=ranks, such as {}{}",
+                "{word:?} is not part of a layout; write axis=ranks, such as {}{}",
                 self.example(),
                 self.words("or")
             ),
@@ -126,7 +126,7 @@ impl Grammar<'_> {
             let own: Vec<_> = own.map(|about| about.word).collect();
             let has =
                 if own.is_empty() { "it has none".into() } else { format!("write {}", either(&own, "or")) };
-            bail!("{word:?} is no method of {of}; {has}");
+            bail!("{word:?} is not a method of {of}; {has}");
         };
         let about = self.0[i];
         if about.axis != axis {
@@ -232,7 +232,8 @@ impl Grammar<'_> {
         let first = |axis: &Axis| self.0.iter().find(|about| about.axis == Some(*axis) && !about.is_plain());
         let methods: Vec<_> = Axis::DENSE.iter().filter_map(first).map(|about| about.written(2)).collect();
         format!(
-            "Ranks along each axis: none, {}, ...; with words and methods, such as {}; `equipart strategies` lists all",
+            "Ranks along each axis: none, {}, ...; with words and methods, such as {}; `equipart strategies` \
+             lists all",
             said.join(", "),
             either(&methods, "or")
         )
@@ -290,7 +291,7 @@ pub(super) fn sized(sizes: &[(Axis, usize)]) -> Result<Layout> {
         let verb = if data.is_some() { "write" } else { "add" };
         let help = || format!("; {verb} {}={}", TokenShards::SEQUENCES, more * data.unwrap_or(1));
         bail!(
-            "{}: {experts} ranks of experts do not divide the {stage} of a stage{}",
+            "{}: {experts} ranks of experts do not divide the {stage} ranks of a stage{}",
             all(),
             if possible { help() } else { String::new() }
         );
@@ -320,7 +321,7 @@ fn ordered(layout: Layout, text: &str) -> Result<Layout> {
     let mut given = Vec::new();
     for name in text.split('.').map(str::trim) {
         match usual.iter().find(|axis| axis.name() == name) {
-            None => return wrong(format!("names {name:?}, which is no split axis")),
+            None => return wrong(format!("names {name:?}, which is not a split axis")),
             Some(axis) if given.contains(axis) => return wrong(format!("names {axis} twice")),
             Some(axis) => given.push(*axis),
         }

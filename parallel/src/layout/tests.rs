@@ -80,11 +80,11 @@ fn what_is_no_layout_is_said_in_one_sentence() {
     let starts = |text: &str, says: &str| assert!(why(text).starts_with(says), "{}", why(text));
     let empty = "the layout is empty; write none, or ranks along axes, such as tp=2,dp=2";
     assert_eq!((why(""), why(" ")), (empty.to_owned(), empty.to_owned()));
-    starts("tp=2,", "\"\" is no part of a layout; write axis=ranks, such as tp=2,dp=2");
-    starts("tp", "\"tp\" is no part of a layout; write axis=ranks, such as tp=2,dp=2");
+    starts("tp=2,", "\"\" is not part of a layout; write axis=ranks, such as tp=2,dp=2");
+    starts("tp", "\"tp\" is not part of a layout; write axis=ranks, such as tp=2,dp=2");
     assert!(why("tp=2,ps").contains("and beside them "), "{}", why("tp=2,ps"));
-    starts("zp=2", "\"zp\" is no axis of a layout; the axes are tp, etp, ep, cp, dp and pp");
-    starts("TP=2", "\"TP\" is no axis of a layout; the axes are tp, etp, ep, cp, dp and pp");
+    starts("zp=2", "\"zp\" is not an axis of a layout; the axes are tp, etp, ep, cp, dp and pp");
+    starts("TP=2", "\"TP\" is not an axis of a layout; the axes are tp, etp, ep, cp, dp and pp");
     assert_eq!(why("tp=2,dp=2,tp=2"), "the tp axis is given twice; give each axis once");
     for (text, seen) in [("tp=", ""), ("tp=0", "0"), ("tp=-1", "-1"), ("tp=+2", "+2"), ("tp=2=2", "2=2")] {
         let wanted = format!("tp is {seen:?}; it must be a whole number of ranks, 1 or more");
@@ -201,8 +201,8 @@ fn slices_take_no_experts_that_see_whole_microbatches() {
         assert_eq!(
             why,
             format!(
-                "pp=2:seq1f1b does not fit 1 capacity or balance of experts over a whole microbatch, of which a slice of its \
-                 sequences sees a part: no number of pp ranks does; pp=2 fits with {}",
+                "pp=2:seq1f1b does not fit 1 capacity or balance of experts over a whole microbatch, of \
+                 which a slice sees only a part: no number of pp ranks does; pp=2 fits with {}",
                 schedules(|word| fits(&format!("pp=2:{word}"), experts).is_ok())
             )
         );

@@ -91,12 +91,9 @@ pub(crate) const fn about([name, word, paper, chapter]: [&'static str; 4]) -> Ab
 }
 
 const HINTS: &[(&str, &str)] = &[
-    ("loss", "the loss is of the last stage; the other stages add 0"),
-    ("gradient of", "a stage's gradients are of all microbatches, and complete when the last one is back"),
-    (
-        "",
-        "each stage has consecutive blocks; what it receives is what the stage before it sent of this microbatch",
-    ),
+    ("loss", "the loss comes from the last stage; the other stages add 0"),
+    ("gradient of", "a stage's gradients are sums over all microbatches, complete after the last backward"),
+    ("", "each stage has consecutive blocks, and receives what its predecessor sent for the same microbatch"),
 ];
 
 /// Blocks, with `CHUNKS` chunks of them on each rank.
@@ -120,6 +117,6 @@ pub(crate) fn chunks(design: &Design, sizes: &Sizes) -> Vec<Shared> {
 pub(crate) fn of_whole_microbatches(design: &Design, over: usize) -> Option<Shared> {
     let together =
         design.shape().and_then(|shape| shape.experts).is_some_and(|experts| experts.are_of_microbatches());
-    let what = "capacity or balance of experts over a whole microbatch, of which a slice of its sequences sees a part";
+    let what = "capacity or balance of experts over a whole microbatch, of which a slice sees only a part";
     together.then_some(Shared { what, size: 1, over, by: Sharing::Equally })
 }

@@ -59,7 +59,10 @@ impl HeldBytes {
                 let adds = Adds { adds: after as isize - *before as isize, needs: most - before };
                 let known = *held.seen.entry(key).or_insert(adds);
                 if known != adds {
-                    bail!("{:?} on rank {rank}: {known:?} for one microbatch, {adds:?} for another", key.0);
+                    bail!(
+                        "{:?} on rank {rank} adds {known:?} for one microbatch, {adds:?} for another",
+                        key.0
+                    );
                 }
             }
             Ok(held)
@@ -86,7 +89,7 @@ impl HeldBytes {
 
 fn unseen((at, _): Key) -> Error {
     let (Move::Begin(step) | Move::End(step)) = at;
-    Error::new(format!("what it holds to {step} is not known; look at a step of more microbatches"))
+    Error::new(format!("the memory to {step} is not known; measure a step with more microbatches"))
 }
 
 /// The kind of each of these moves of a step.

@@ -72,11 +72,11 @@ fn complete(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Cell>]) -> 
         rows.iter().enumerate().flat_map(|(rank, row)| row.iter().map(move |cell| (rank, cell)))
     {
         if !plan.has(cell.of) {
-            return Err(format!("{cell} is none of the step's"));
+            return Err(format!("{cell} is outside of the step"));
         }
         let at = rank_of(cell.of.chunk);
         if at != rank {
-            return Err(format!("{cell} is in the row of rank {rank}, and its chunk on rank {at}"));
+            return Err(format!("{cell} is in the row of rank {rank}, but its chunk is on rank {at}"));
         }
         times[plan.number(cell.of)][cell.act as usize] += 1;
     }
@@ -87,7 +87,8 @@ fn complete(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Cell>]) -> 
     let [f, b, i, w] = [Act::F, Act::B, Act::I, Act::W]
         .map(|act| format!("{} {}", Cell { act, of }, times[number][act as usize]));
     Err(format!(
-        "of the cells of a unit there are {f}, {b}, {i} and {w}; it must be forward once, and backward once, whole or in both halves"
+        "the numbers of cells of a task are {f}, {b}, {i} and {w}; it must have one forward, and one \
+         backward or both of its halves"
     ))
 }
 
@@ -129,7 +130,7 @@ impl<R: Fn(u16) -> usize> Walk<'_, R> {
                 }
                 Step::Send(what, of, _) => match given.iter().position(|one| *one == (what, of)) {
                     Some(at) => drop(given.swap_remove(at)),
-                    None => return Err(format!("rank {rank} is to {step} before it has that")),
+                    None => return Err(format!("rank {rank} is to {step} before the cell that gives it")),
                 },
                 Step::Complete | Step::Update => {}
             }
@@ -171,7 +172,7 @@ impl<R: Fn(u16) -> usize> Walk<'_, R> {
         };
         let giver = self.rows[from].iter().find_map(gives).unwrap_or_default();
         let [send, receive] = [Step::Send(what, of, rank), Step::Receive(what, cell.of, from)];
-        format!("rank {from} is first to {send}{giver}, and rank {rank} to {receive}, at {cell}")
+        format!("rank {from} is first to {send}{giver}, but rank {rank} is first to {receive}, at {cell}")
     }
 }
 
@@ -182,7 +183,10 @@ fn ends(cell: Cell, last: bool, left: &mut usize) -> Result<(), String> {
         return Ok(());
     }
     let (are, chunk) = (if last { "are" } else { "are not" }, cell.of.chunk);
-    Err(format!("the gradients of chunk {chunk} {are} complete with {cell}, and {left} are to come"))
+    Err(format!(
+        "the gradients of chunk {chunk} {are} marked complete with {cell}, and {left} contributions are \
+         missing"
+    ))
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ impl Schedule for Table {
         if has == wants {
             return Ok(());
         }
-        Err(format!("the table has {}, and the step {wants}", counted(has, "microbatch")))
+        Err(format!("the table has {}, but the step has {wants}", counted(has, "microbatch")))
     }
     fn rank_of(&self, chunk: usize, _: &Plan) -> usize {
         self.rank_of[chunk]
@@ -140,7 +140,7 @@ impl Table {
 fn fields(text: &str) -> Result<Vec<Vec<String>>, String> {
     if text.trim_start().starts_with('[') {
         let why =
-            |why: serde_json::Error| format!("no list of lists of cells: {}", sentence(&why.to_string()));
+            |why: serde_json::Error| format!("not a list of lists of cells: {}", sentence(&why.to_string()));
         return serde_json::from_str(text).map_err(why);
     }
     let row = |line: &str| line.split(',').map(|cell| cell.trim().into()).collect();

@@ -24,7 +24,7 @@ static ABOUT: About = About {
     paper: "Chen et al., arXiv:1604.06174",
     hints: &[(
         "",
-        "the second forward of a block gives what the first gave: the same dropout, experts and keys of the past",
+        "a block's second forward repeats the first: the same dropout, experts and keys of the past",
     )],
     ..About::of(None, Choice::Recompute)
 };

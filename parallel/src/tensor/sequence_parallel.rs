@@ -27,7 +27,7 @@ static ABOUT: About = About {
     hints: &[
         (
             "gradient of",
-            "what a rank applies to its own tokens has a partial sum of the gradient: placed `Partial`",
+            "a parameter applied to a rank's own tokens gets a partial gradient sum: placed `Partial`",
         ),
         ("norm²", "a gradient that is a partial sum is summed before it is squared, and counted once"),
         ("", "a sum is scattered over tokens, gathered before the next product; padding goes no further"),

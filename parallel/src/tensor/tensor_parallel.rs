@@ -26,17 +26,17 @@ static ABOUT: About = About {
     hints: &[
         (
             "padding",
-            "ids beyond the vocabulary's end are nobody's: no gradient reaches their rows, nor does the norm count them",
+            "ids beyond the vocabulary's end are padding: no gradient, and not counted in the norm",
         ),
-        ("loss", "the loss sums over all ranks' vocabularies, and reads each target on the rank that has it"),
+        ("loss", "the loss sums over all vocabulary shards, and reads each target on the rank that has it"),
         ("norm²", "the norm counts each part of a parameter once: replicas on one of their ranks"),
         (
             ".bias",
-            "a row layer's bias is added once, to the finished sum; a column layer's is cut as its columns",
+            "a row layer's bias is added once, after the sum; a column layer's is split like its columns",
         ),
-        ("qkv", "each section is cut on its own; KV heads that several ranks hold sum their gradients"),
+        ("qkv", "each section is split on its own; replicated KV heads sum their gradients"),
         ("dx", "dX of a column layer is a sum over ranks; of a row layer it is this rank's columns"),
-        ("", "a product whose contracted dimension is split is a partial sum: it needs its all-reduce, once"),
+        ("", "a product over a split dimension is a partial sum: it needs exactly one all-reduce"),
     ],
     ..About::of(Some(Axis::Tp), Choice::Layers)
 };

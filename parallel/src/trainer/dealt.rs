@@ -133,7 +133,7 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
                     sums.right += seen.iter().zip(targets).filter(|(seen, target)| seen == target).count();
                 }
             }
-            _ => unreachable!("what is wanted is given"),
+            _ => unreachable!("the model gives what is wanted"),
         }
     }
     /// An idle context keeps its lists, but no memory of the device.

@@ -251,13 +251,13 @@ fn batches_that_a_model_does_not_take_are_refused() {
     let example = |n, class| Sequence::example(features(n, 0), class);
     let class = "token id 5 at position 0 is not in the vocabulary of 5 (ids go from 0 to 4)";
     assert_eq!(why(classifier(), example(3, 5)), class);
-    let width = "a token has 4 features going in; the model has 3 there";
+    let width = "a token has 4 input features; the model needs 3";
     assert_eq!(why(classifier(), example(4, 1)), width);
     let text = Sequence::new(vec![1], vec![2]);
-    assert_eq!(why(classifier(), text.clone()), "a token has 0 features going in; the model has 3 there");
-    let ids = "a token has 3 features going in; the model has 0 there";
+    assert_eq!(why(classifier(), text.clone()), "a token has 0 input features; the model needs 3");
+    let ids = "a token has 3 input features; the model needs 0";
     assert_eq!(why(SHAPE.into(), example(3, 1)), ids);
-    let targets = "a token has 0 features to come out; the model has 4 there";
+    let targets = "a token has 0 target features; the model needs 4";
     assert_eq!(why(Design::Blocks(SHAPE), example(4, 1)), targets);
 }
 

@@ -74,7 +74,10 @@ fn the_first_tensor_that_differs_is_named_with_what_touched_it() {
     let d = after("tp=2,sp", Mutation::Skip, nth("gradients of blocks.0", 0));
     assert_eq!((d.name.as_str(), d.differ), ("step 0: gradient of blocks.0.mlp.down.bias", 6), "{d}");
     assert!(
-        d.hint.as_deref().unwrap().contains("sequence parallelism: what a rank applies to its own tokens"),
+        d.hint
+            .as_deref()
+            .unwrap()
+            .contains("sequence parallelism: a parameter applied to a rank's own tokens"),
         "{d}"
     );
 }

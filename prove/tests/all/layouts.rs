@@ -335,7 +335,7 @@ fn tables_of_users_equal_the_oracle() {
     let layout = "pp=2".parse::<Layout>().unwrap().scheduled(table).unwrap();
     let few = Subject::small(Shape { blocks: 4, ..SHAPE }, &Layout::UNSPLIT).unwrap();
     let why = prove(&few, &layout, &[Key(1)], &Truths::default()).unwrap_err().to_string();
-    assert_eq!(why, "the table has 3 microbatches, and the step 2");
+    assert_eq!(why, "the table has 3 microbatches, but the step has 2");
     let sliced = Box::leak(Box::new(Table::read(slices).unwrap()));
     let layout = "pp=2".parse::<Layout>().unwrap().scheduled(sliced).unwrap();
     let member = PANEL.iter().find(|member| member.name == "Switch").unwrap();

@@ -82,7 +82,7 @@ fn ranks_that_read_different_files_are_told_so() {
     let large = ["eval", "--json", "--model", "large", "--batch", "ids.json", "--layout"];
     told(
         &[&large[..], &["dp=2"]].concat(),
-        "ranks 0 and 1 read different numbers of the tensor \"lm_head.weight of large/model.safetensors\"",
+        "ranks 0 and 1 read different values of the tensor \"lm_head.weight of large/model.safetensors\"",
     );
     assert!(both(&[&large[..], &["tp=2"]].concat())[0].status.success(), "that row is rank 1's alone");
     told(

@@ -141,10 +141,10 @@ fn what_does_not_fit_is_said_in_one_sentence() {
         ("tp=2,sp:zigzag", "zigzag (made up) goes with cp, not with tp: write cp=2:zigzag"),
         ("recompute:naive", "naive (made up) goes with pp, not with recompute: write pp=2:naive"),
         ("dp=2:full", "full (made up) goes with recompute, not with dp: write recompute:full"),
-        ("tp=2:new", "\"new\" is no method of tp; it has none"),
-        ("tp=2:sp", "\"sp\" is no method of tp; it has none"),
-        ("dp=2:dp", "\"dp\" is no method of dp; write classic, zero1, zero3 or offload-file"),
-        ("cp=2:", "\"\" is no method of cp; write consecutive, zigzag, ring or ulysses"),
+        ("tp=2:new", "\"new\" is not a method of tp; it has none"),
+        ("tp=2:sp", "\"sp\" is not a method of tp; it has none"),
+        ("dp=2:dp", "\"dp\" is not a method of dp; write classic, zero1, zero3 or offload-file"),
+        ("cp=2:", "\"\" is not a method of cp; write consecutive, zigzag, ring or ulysses"),
         ("dp=1:zero1", "zero1 (made up) needs dp ranks, 2 or more: write dp=2:zero1"),
         ("pp=1:gpipe", "gpipe (made up) needs pp ranks, 2 or more: write pp=2:gpipe"),
         ("dp=2:zero1/2", "zero1/2: zero1 takes no number; write zero1"),
@@ -157,29 +157,38 @@ fn what_does_not_fit_is_said_in_one_sentence() {
         ("edp=2", "edp is never written: it follows from the other axes; leave it out"),
         (
             "zp=2",
-            "\"zp\" is no axis of a layout; the axes are tp, cp, dp, pp, ep and etp, and beside them sp, recompute, \
-                  selective, full and twice",
+            "\"zp\" is not an axis of a layout; the axes are tp, cp, dp, pp, ep and etp, and beside them sp, \
+             recompute, selective, full and twice",
         ),
         ("zero1=2", "zero1=2: zero1 has no ranks of its own; write dp=2:zero1"),
-        ("tp=2,ep=3", "tp=2,ep=3: 3 ranks of experts do not divide the 2 of a stage; add dp=3"),
-        ("tp=2,ep=4,pp=2", "tp=2,ep=4,pp=2: 4 ranks of experts do not divide the 2 of a stage; add dp=2"),
+        ("tp=2,ep=3", "tp=2,ep=3: 3 ranks of experts do not divide the 2 ranks of a stage; add dp=3"),
+        (
+            "tp=2,ep=4,pp=2",
+            "tp=2,ep=4,pp=2: 4 ranks of experts do not divide the 2 ranks of a stage; add dp=2",
+        ),
         (
             "tp=2,ep=10000000019",
-            "tp=2,ep=10000000019: 10000000019 ranks of experts do not divide the 2 of a stage",
+            "tp=2,ep=10000000019: 10000000019 ranks of experts do not divide the 2 ranks of a stage",
         ),
-        ("dp=3,ep=2", "dp=3,ep=2: 2 ranks of experts do not divide the 3 of a stage; write dp=6"),
+        ("dp=3,ep=2", "dp=3,ep=2: 2 ranks of experts do not divide the 3 ranks of a stage; write dp=6"),
         ("order=tp", "order=tp orders nothing, as no axis is split; leave it out"),
-        ("dp=2,order=dp,order=dp", "\"order=dp\" is no order, or a second one; write order=tp.dp once"),
-        ("dp=2,order=dp:zero1", "\"order=dp:zero1\" is no order, or a second one; write order=tp.dp once"),
+        (
+            "dp=2,order=dp,order=dp",
+            "\"order=dp\" is not a valid order, or is a second one; write order=tp.dp once",
+        ),
+        (
+            "dp=2,order=dp:zero1",
+            "\"order=dp:zero1\" is not a valid order, or is a second one; write order=tp.dp once",
+        ),
     ] {
         assert_eq!(whynot(text), wanted, "{text}");
     }
     for (order, wanted) in [
-        ("tp.xp", "names \"xp\", which is no split axis"),
-        ("tp.cp.dp", "names \"cp\", which is no split axis"),
+        ("tp.xp", "names \"xp\", which is not a split axis"),
+        ("tp.cp.dp", "names \"cp\", which is not a split axis"),
         ("tp.dp.tp", "names tp twice"),
         ("dp", "lacks tp"),
-        ("", "names \"\", which is no split axis"),
+        ("", "names \"\", which is not a split axis"),
     ] {
         let why =
             format!("order={order} {wanted}; each split axis is named once, innermost first: order=tp.dp");

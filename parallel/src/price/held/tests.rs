@@ -76,7 +76,7 @@ fn what_was_not_seen_is_told_and_what_was_is_asked_for() {
     let [one, zb] =
         ["1f1b", "zb-h1"].map(|word| format!("pp=2:{word}").parse::<Layout>().unwrap().pipeline());
     let why = whole.peak(zb.schedule, &plan).unwrap_err().why;
-    assert_eq!(why, "what it holds to run 0I0 is not known; look at a step of more microbatches");
+    assert_eq!(why, "the memory to run 0I0 is not known; measure a step with more microbatches");
     assert_eq!(
         whole.peak(&crate::pipeline::gpipe::GPipe, &plan).unwrap(),
         of("gpipe")[0].peak(&crate::pipeline::gpipe::GPipe, &plan).unwrap()

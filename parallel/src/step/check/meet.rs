@@ -45,7 +45,7 @@ pub(crate) fn meet(rows: &[Vec<Step>]) -> Result<(), String> {
                     ready.push(peer);
                 }
                 Some((_, other)) => {
-                    return Err(format!("rank {rank} is to {step}, and rank {peer} to {other}"));
+                    return Err(format!("rank {rank} is to {step}, but rank {peer} is to {other}"));
                 }
             }
         }

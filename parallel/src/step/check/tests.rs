@@ -106,13 +106,13 @@ fn what_is_wrong_with_cells_is_said() {
     let plan = Plan::whole(2, 1);
     let says = |change: fn(&mut Vec<Vec<Cell>>)| changed(&GPipe, &plan, change).unwrap_err();
     let missing = says(|rows| _ = rows[1].pop());
-    let wanted = "the schedule GPipe, 2 ranks, 1 microbatch: of the cells of a unit there are 1F0 1, 1B0 0, 1I0 0 and 1W0 0; it \
-                  must be forward once, and backward once, whole or in both halves";
+    let wanted = "the schedule GPipe, 2 ranks, 1 microbatch: the numbers of cells of a task are 1F0 1, \
+                  1B0 0, 1I0 0 and 1W0 0; it must have one forward, and one backward or both of its halves";
     assert_eq!(missing, wanted);
     let moved = says(|rows| rows.swap(0, 1));
-    assert!(moved.ends_with("1F0 is in the row of rank 0, and its chunk on rank 1"), "{moved}");
+    assert!(moved.ends_with("1F0 is in the row of rank 0, but its chunk is on rank 1"), "{moved}");
     let beyond = says(|rows| rows[0][0].of.microbatch = 7);
-    assert!(beyond.ends_with("0F7 is none of the step's"), "{beyond}");
+    assert!(beyond.ends_with("0F7 is outside of the step"), "{beyond}");
     let early = says(|rows| rows[1].swap(0, 1));
     assert!(early.ends_with(": rank 1 has 1B0 before 1F0"), "{early}");
     let halves =
@@ -132,13 +132,14 @@ fn a_deadlock_is_a_cycle_of_ranks() {
     let says = |schedule, plan: &Plan, change: fn(&mut Vec<Vec<Cell>>)| changed(schedule, plan, change);
     let plan = Plan::whole(4, 2);
     let two = says(&GPipe, &plan, |rows| rows[1].swap(1, 2)).unwrap_err();
-    let wanted = ": rank 1 waits to receive gradient of 0 from rank 2 for chunk 1, to run 1B0, and rank 2 waits to receive activation of 1 \
-                  from rank 1 for chunk 2, to run 2F1";
+    let wanted = ": rank 1 waits to receive gradient of 0 from rank 2 for chunk 1, to run 1B0, and rank 2 \
+                  waits to receive activation of 1 from rank 1 for chunk 2, to run 2F1";
     assert!(two.ends_with(wanted), "{two}");
     let three =
         says(&LoopedBfs, &LoopedBfs.plan(3, 1, None), |rows| rows.iter_mut().for_each(|row| row.swap(0, 1)));
-    let wanted = ": rank 0 waits to receive activation of 0 from rank 2 for chunk 3, to run 3F0, and rank 2 waits to receive activation of 0 \
-                  from rank 1 for chunk 5, to run 5F0, and rank 1 waits to receive activation of 0 from rank 0 for chunk 4, to run 4F0";
+    let wanted = ": rank 0 waits to receive activation of 0 from rank 2 for chunk 3, to run 3F0, and rank 2 \
+                  waits to receive activation of 0 from rank 1 for chunk 5, to run 5F0, and rank 1 waits to \
+                  receive activation of 0 from rank 0 for chunk 4, to run 4F0";
     assert!(three.as_ref().is_err_and(|why| why.ends_with(wanted)), "{three:?}");
     let other_way = says(&GPipe, &plan, |rows| rows.iter_mut().for_each(|row| row[2..].reverse()));
     assert_eq!(
@@ -147,8 +148,8 @@ fn a_deadlock_is_a_cycle_of_ranks() {
         "the last microbatch back first"
     );
     let crossed = says(&GPipe, &Plan::whole(2, 2), |rows| rows[1].swap(0, 1)).unwrap_err();
-    let wanted = ": rank 0 is first to send activation of 0 to rank 1 for chunk 1, at 0F0, and rank 1 to receive activation of \
-                  1 from rank 0 for chunk 1, at 1F1";
+    let wanted = ": rank 0 is first to send activation of 0 to rank 1 for chunk 1, at 0F0, but rank 1 is \
+                  first to receive activation of 1 from rank 0 for chunk 1, at 1F1";
     assert!(crossed.ends_with(wanted), "{crossed}");
 }
 
@@ -172,7 +173,8 @@ fn a_batch_is_posted_together_and_waited_for() {
     let nobody = [vec![sends[0]], vec![run(1)]];
     assert_eq!(meet::meet(&nobody), Err(why.into()));
     let other = [vec![sends[0]], vec![Step::Receive(Payload::Activation, Unit::new(1, 7), 0)]];
-    let why = "rank 0 is to send activation of 0 to rank 1 for chunk 1, and rank 1 to receive activation of 7 from rank 0 for chunk 1";
+    let why = "rank 0 is to send activation of 0 to rank 1 for chunk 1, but rank 1 is to receive activation \
+               of 7 from rank 0 for chunk 1";
     assert_eq!(meet::meet(&other), Err(why.into()));
 }
 
@@ -236,7 +238,7 @@ fn steps_are_checked_and_not_believed() {
     let early = says(&|rows| rows[0].swap(0, 1));
     assert_eq!(
         early,
-        Err("rank 0 is to send activation of 0 to rank 1 for chunk 1 before it has that".into())
+        Err("rank 0 is to send activation of 0 to rank 1 for chunk 1 before the cell that gives it".into())
     );
     let twice = says(&|rows| {
         let of = Unit::new(1, 0);
@@ -245,7 +247,7 @@ fn steps_are_checked_and_not_believed() {
     });
     assert_eq!(
         twice,
-        Err("rank 0 is to send activation of 0 to rank 1 for chunk 1 before it has that".into())
+        Err("rank 0 is to send activation of 0 to rank 1 for chunk 1 before the cell that gives it".into())
     );
     let more = says(&|rows| rows[1].insert(0, Step::Receive(Payload::Gradient, Unit::new(0, 0), 0)));
     assert_eq!(more, Err("rank 1 receives 1 messages more than its cells need".into()));

@@ -101,7 +101,7 @@ pub(super) fn agree(
                         return wrong(format!("to {}", wanted[next]));
                     }
                     if sends && !given.contains(&(what, of)) {
-                        return wrong("it behind the cell that gives it".into());
+                        return wrong("it after the cell that gives it".into());
                     }
                     wanted.remove(next);
                 }

@@ -80,7 +80,7 @@ fn what_is_wrong_is_said_with_row_and_column() {
     for text in ["", "\n\n", ",,\n,,", "[]", "[[]]", r#"[["", ""]]"#] {
         refused(text, "it has no cells; wanted a row of cells for each rank");
     }
-    refused("[[1]]", "no list of lists of cells: ");
+    refused("[[1]]", "not a list of lists of cells: ");
     refused("0F0,0B0\n1F0\n", "row 2 has no 1B0, nor 1I0 and 1W0; wanted it as row 2, column 1 is 1F0");
     refused(
         "0F0,(0B0;0B0)OVERLAP_F_B\n",
@@ -103,7 +103,7 @@ fn what_is_wrong_is_said_with_row_and_column() {
     refused("0F0.1,0B0.1,0F1,0B1\n", "row 1 has no 0F0; wanted it as row 1, column 1 is 0F0.1");
     refused("0B0,0F0\n", "rank 0 has 0B0 (row 1, column 1) before 0F0 (row 1, column 2)");
     let crossed = "0F0,0F1,,,0B0,0B1\n,1F1,1F0,1B0,1B1,\n";
-    refused(crossed, "for chunk 1, at 0F0 (row 1, column 1), and rank 1 to receive activation of 1");
+    refused(crossed, "for chunk 1, at 0F0 (row 1, column 1), but rank 1 is first to receive activation of 1");
     refused(crossed, "for chunk 1, at 1F1 (row 2, column 2)");
     let cycle = "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n";
     refused(cycle, "to run 0B0 (row 1, column 2), and rank 1 waits to receive activation of 1");
@@ -208,7 +208,7 @@ fn messages_are_those_that_follow_from_the_cells() {
     );
     says(
         "0SEND_F0,0F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1",
-        "rank 0 (row 1, column 1) has 0SEND_F0; wanted it behind the cell that gives it",
+        "rank 0 (row 1, column 1) has 0SEND_F0; wanted it after the cell that gives it",
     );
     says(
         "0F0,0SEND_F0,0F1,0SEND_F1,0B0,0RECV_B0,0RECV_B1,0B1",
@@ -245,8 +245,11 @@ fn a_table_is_known_again_and_is_of_its_microbatches() {
     assert_eq!(digests.len(), 4, "each is another table");
     let plan = |microbatches| table.plan(2, microbatches, None);
     assert_eq!((check(&table, &plan(2)).map(drop), plan(3)), (Ok(()), Plan::whole(2, 3)));
-    assert_eq!(check(&table, &plan(3)).unwrap_err(), "the table has 2 microbatches, and the step 3");
-    assert_eq!(moves(&table, &plan(1), 1, true).unwrap_err(), "the table has 2 microbatches, and the step 1");
+    assert_eq!(check(&table, &plan(3)).unwrap_err(), "the table has 2 microbatches, but the step has 3");
+    assert_eq!(
+        moves(&table, &plan(1), 1, true).unwrap_err(),
+        "the table has 2 microbatches, but the step has 1"
+    );
     let forwards = |microbatches, rank| moves(&table, &plan(microbatches), rank, false).unwrap();
     let cells = |microbatches, rank| {
         forwards(microbatches, rank).iter().filter(|at| matches!(at, Move::Begin(Step::Run { .. }))).count()
