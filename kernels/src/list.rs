@@ -153,8 +153,8 @@ macro_rules! every_kernel {
             scale_rows(y: ViewMut<Self>, by: View<Self::Wide>)
                 = "scale rows", ElementWise => router::scale_rows(y, by);
 
-            /// loss\[1,1\] = Σ (x − y)² / numbers; x becomes its gradient, 2·(x − y) / numbers. Without
-            /// numbers both are 0.
+            /// loss\[1,1\] = Σ (x − y)² / numbers; x becomes its gradient, 2·(x − y) / numbers. Both are 0 if
+            /// `numbers` is 0.
             mean_square(loss: ViewMut<Self::Wide>, x: ViewMut<Self>, y: View<Self>, numbers: usize)
                 = "mean square", EmbeddingAndLoss => loss::mean_square(loss, x, y, numbers);
 

@@ -10,7 +10,7 @@ use tensor::{Category, Device, Dropout, Index, Nowhere, On, Scalar, Scratch, Ten
 pub type Meta<S> = On<Nowhere, S>;
 
 /// Returns a meta device that stands for a device `D`: elements of the same size, and kernels with the same
-/// scratch. The type is one for a dtype on all devices, so that priced code is compiled once for them.
+/// scratch. It has one type for all devices of a dtype, so that priced code is compiled once for them.
 pub fn meta_of<D: Kernels>() -> Meta<D::Elem> {
     Meta::on(&Nowhere::with(scratch_of::<D>())).clone()
 }

@@ -58,7 +58,7 @@ pub type Buffer<D> = <<D as Device>::Place as Place>::Buffer;
 /// Address on a device.
 pub type Ptr<D> = <<D as Device>::Place as Place>::Ptr;
 
-/// Address `elements` of the device's elements further on.
+/// Address `elements` elements after `ptr`.
 #[inline(always)]
 pub(crate) fn offset<D: Device>(ptr: Ptr<D>, elements: usize) -> Ptr<D> {
     D::Place::offset(ptr, elements.wrapping_mul(size_of::<D::Elem>()))

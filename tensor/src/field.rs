@@ -163,7 +163,7 @@ impl<const BITS: u32> Scalar for Field<BITS> {
         let y = mantissa * Self(1 << exponent);
         if x < 0.0 { -y } else { y }
     }
-    /// Returns the inverse as a power.
+    /// Computes the inverse as a power.
     ///
     /// # Panics
     /// On zero, which each division of a random run meets with probability about 1/p. No value would be

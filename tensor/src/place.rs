@@ -21,7 +21,7 @@ pub trait Place: Clone + Send + Sync + 'static {
     fn alloc(&self, bytes: usize) -> Option<Self::Buffer>;
     /// Address of a piece's first byte.
     fn ptr(buffer: &Self::Buffer) -> Self::Ptr;
-    /// Address `bytes` bytes further on.
+    /// Address `bytes` bytes after `ptr`.
     fn offset(ptr: Self::Ptr, bytes: usize) -> Self::Ptr;
     /// Writes `len` elements to the start of a piece, where kernels can read them. `numbers` fills
     /// consecutive parts; its first argument is the index of the part's first element. On the meta device it

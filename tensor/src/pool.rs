@@ -45,15 +45,15 @@ impl<P: Place> Pool<P> {
     fn take(&self, [least, most]: [usize; 2]) -> Option<Arc<Memory<P>>> {
         self.shelves().range_mut(least..=most).find_map(|(_, pieces)| pieces.pop())
     }
-    /// Returns a free piece that is up to an eighth smaller than `size` bytes to the system: the new piece of
-    /// `size` bytes will be found in its place. Returns the bytes given back.
+    /// Gives a free piece that is up to an eighth smaller than `size` bytes back to the system: the new piece
+    /// of `size` bytes will be found in its place. Returns the bytes given back.
     fn give_way(&self, size: usize) -> usize {
         let least = if size >= LARGE { size - size / 8 } else { size };
         let smaller = self.shelves().range_mut(least..size).rev().find_map(|(_, pieces)| pieces.pop());
         smaller.map_or(0, |memory| memory.size)
     }
-    /// Returns free large pieces to the system, the largest first, until they have `bytes` bytes. Returns the
-    /// bytes given back.
+    /// Gives free large pieces back to the system, the largest first, until they have `bytes` bytes. Returns
+    /// the bytes given back.
     fn shrink(&self, bytes: usize) -> usize {
         let (mut shelves, mut given) = (self.shelves(), 0);
         for (size, pieces) in shelves.range_mut(LARGE..).rev() {
@@ -66,7 +66,7 @@ impl<P: Place> Pool<P> {
     fn put(&self, memory: Arc<Memory<P>>) {
         self.shelves().entry(memory.size).or_default().push(memory);
     }
-    /// Returns all free memory to the system. Returns the bytes given back.
+    /// Gives all free memory back to the system. Returns the bytes given back.
     fn empty(&self) -> usize {
         let mut shelves = self.shelves();
         let bytes = shelves.iter().map(|(size, pieces)| size * pieces.len()).sum();

@@ -79,7 +79,7 @@ pub(super) fn take<S: CpuScalar<Wide: CpuScalar>>(
     );
 }
 
-/// Takes the tiles of keys of these spans into rows.
+/// Updates rows with the tiles of keys of these spans.
 #[inline(always)]
 fn take_body<S: CpuScalar<Wide: CpuScalar>>(
     attend: &Attend,
@@ -100,7 +100,8 @@ fn take_body<S: CpuScalar<Wide: CpuScalar>>(
         let span: &Span = &span;
         let many = serves_many::<S::Wide>(attend, span);
         if h == 0 && !many {
-            // Heads one after the other read short pieces of each row, which memory gives slowly.
+            // One head after the other is read in short pieces of each row, which memory gives slowly: rows
+            // are prefetched whole.
             fetch(qkv.k.take_rows(span.key.row, span.key.len));
             fetch(qkv.v.take_rows(span.key.row, span.key.len));
         }

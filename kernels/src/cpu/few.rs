@@ -6,7 +6,7 @@ use std::array::from_fn;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 use tensor::Scalar;
 
-/// Number of places from which rows are read at a time: memory gives them the most bandwidth.
+/// Number of places from which rows are read at a time: with this number, memory gives the most bandwidth.
 const STREAMS: usize = 8;
 
 /// Method of adding up rows.

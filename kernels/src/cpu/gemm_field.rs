@@ -4,7 +4,7 @@ use crate::Write;
 use std::cell::RefCell;
 use tensor::Field;
 
-/// Products per reduction: 64 of them fit into 128 bits.
+/// Products per reduction; up to 64 would fit into 128 bits.
 const TOGETHER: usize = 60;
 
 /// Both factors by rows, as canonical words: one memory for every field.

@@ -1,7 +1,7 @@
 //! Few rows times a matrix of f32 with AVX-512: limited by how fast the matrix is read from memory.
 //!
-//! Rows of the matrix are prefetched [`AHEAD`] of their use, since the hardware alone does not look far
-//! enough ahead. Prefetches go to L2: to L1 they were slower.
+//! Rows of the matrix are prefetched [`AHEAD`] elements before use, since the hardware alone does not look
+//! far enough ahead. Prefetches go to L2: to L1 they were slower.
 use super::factor::{Factor, Sums};
 use super::few::{AddRows, by_rows};
 #[allow(clippy::wildcard_imports)]

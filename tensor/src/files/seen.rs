@@ -54,7 +54,8 @@ fn log() -> MutexGuard<'static, Option<Log>> {
     LOG.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts the log. Of mapped files it digests `all` bytes, or only the header (and small files whole).
+/// Starts the log. If `all`, mapped files are digested whole; otherwise only small ones, and the headers of
+/// the others.
 pub fn note(all: bool) {
     *log() = Some(Log { all, files: BTreeMap::new(), mapped: Vec::new() });
 }
