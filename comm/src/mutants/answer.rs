@@ -1,43 +1,43 @@
-//! What a rank makes of what the ranks of its group have: as it should, and otherwise.
+//! Result of a call on one rank, honest and mutated, from the inputs of all ranks of its group.
 use super::Mutation;
 use crate::call::{Call, Counts, Op, Reduce};
 use tensor::Scalar;
 
-/// What one rank has, for a call.
+/// Input of one rank to a call.
 #[derive(Clone)]
 pub(super) struct Has<S> {
     pub(super) data: Vec<S>,
-    /// The rows of it that go to each rank, where these differ.
+    /// Rows that go to each rank, if the ranks get different numbers of rows.
     pub(super) give: Vec<usize>,
 }
 
-/// One call of one rank, with what all have.
+/// One call of one rank, with the inputs of all ranks.
 pub(super) struct Scene<'a, S> {
     pub(super) call: &'a Call,
-    /// This rank, and how many there are.
+    /// This rank, of `ranks` ranks.
     pub(super) rank: usize,
     pub(super) ranks: usize,
-    /// Of what comes from one rank, or goes to it.
+    /// Root rank of a broadcast, gather or scatter.
     pub(super) root: usize,
-    /// What every rank of the group has.
+    /// Inputs of all ranks of the group.
     pub(super) all: Vec<Has<S>>,
-    /// What those along another axis have, if that is asked for.
+    /// Inputs of the ranks along another axis; empty unless the mutation needs them.
     pub(super) other: Vec<Has<S>>,
-    /// What the last call like this gave.
+    /// Result of the last call of the same operation and shape.
     pub(super) last: Option<Vec<S>>,
-    /// How many elements this rank gets.
+    /// Number of elements that this rank gets.
     pub(super) len: usize,
 }
 
-/// Of whom something has come.
+/// Input of each rank; `None` if nothing arrives from it.
 type From<'a, S> = [Option<&'a Has<S>>];
 
 impl<S: Scalar> Scene<'_, S> {
-    /// What the rank should get.
+    /// Returns the result that the rank should get.
     pub(super) fn honest(&self) -> Vec<S> {
         self.answer(&self.of(|_| true), self.rank)
     }
-    /// What it gets.
+    /// Returns the result that the rank gets under a mutation.
     pub(super) fn mutated(&self, mutation: Mutation) -> Vec<S> {
         let (n, count) = (self.ranks, S::from_usize(self.ranks));
         let times = |factor: S| self.honest().into_iter().map(|x| x * factor).collect();
@@ -58,7 +58,7 @@ impl<S: Scalar> Scene<'_, S> {
             Mutation::Neighbour => {
                 let mut from = self.of(|_| true);
                 if self.call.op != Op::Scatter {
-                    from.rotate_right(1); // what rank i gives is taken for rank i+1's
+                    from.rotate_right(1); // rank i's input is taken for rank i+1's
                 }
                 self.answer(&from, (self.rank + 1) % n)
             }
@@ -70,7 +70,7 @@ impl<S: Scalar> Scene<'_, S> {
             }
         }
     }
-    /// Those of the group to whom this applies.
+    /// Returns the inputs of the ranks for which `comes` is true, and `None` for the others.
     fn of(&self, comes: impl Fn(usize) -> bool) -> Vec<Option<&Has<S>>> {
         self.all.iter().enumerate().map(|(rank, has)| comes(rank).then_some(has)).collect()
     }
@@ -86,7 +86,7 @@ impl<S: Scalar> Scene<'_, S> {
             _ => once,
         }
     }
-    /// The call's result, for who acts as rank `me`, from what has come.
+    /// Computes the call's result on rank `me` from the inputs that arrived.
     fn answer(&self, from: &From<S>, me: usize) -> Vec<S> {
         let mut out = match self.call.op {
             Op::AllReduce => self.reduction(from, 0, self.len),
@@ -102,14 +102,14 @@ impl<S: Scalar> Scene<'_, S> {
         out.resize(self.len, S::ZERO);
         out
     }
-    /// `len` elements from `at` on, reduced over all that have come.
+    /// Reduces `len` elements from `at` on over all inputs that arrived.
     fn reduction(&self, from: &From<S>, at: usize, len: usize) -> Vec<S> {
         let how = self.call.reduce.expect("how addends become one value");
         let mut addends = from.iter().flatten().map(|has| part(&has.data, at, len));
         let first = addends.next().expect("one rank or more");
         addends.fold(first, |sum, x| sum.into_iter().zip(x).map(|(a, b)| join(how, a, b)).collect())
     }
-    /// Everyone's, below each other; zeros where nothing has come.
+    /// Concatenates the inputs of all ranks; zeros for those that did not arrive.
     fn gathered(&self, from: &From<S>) -> Vec<S> {
         let mut out = vec![];
         for (rank, has) in from.iter().enumerate() {
@@ -117,7 +117,7 @@ impl<S: Scalar> Scene<'_, S> {
         }
         out
     }
-    /// From each its block for `me`.
+    /// Concatenates each rank's block for `me`; zeros for those that did not arrive.
     fn exchanged(&self, from: &From<S>, me: usize) -> Vec<S> {
         let mut out = vec![];
         for (rank, has) in from.iter().enumerate() {
@@ -128,14 +128,14 @@ impl<S: Scalar> Scene<'_, S> {
         }
         out
     }
-    /// How many elements of the result are those of one rank, where they are not added.
+    /// Number of elements of the result that come from one rank, if inputs are not added.
     fn came_from(&self, rank: usize) -> usize {
         match &self.call.counts {
             Some(Counts::Of(counts) | Counts::Between(_, counts)) => counts[rank] * self.call.cols,
             Some(Counts::Columns(_)) | None => self.len / self.ranks,
         }
     }
-    /// Where what comes ends.
+    /// Indices of the last element of each block of the result.
     fn ends(&self) -> impl Iterator<Item = usize> {
         let blocks = match self.call.op {
             Op::AllGather | Op::Gather | Op::AllToAll => {
@@ -157,7 +157,7 @@ impl<S: Scalar> Scene<'_, S> {
     }
 }
 
-/// Where the block of a rank begins and how long it is, in elements: by counts of rows, or all of one length.
+/// Start and length of a rank's block, in elements: by counts of rows, or `even` for every rank.
 fn block(counts: Option<&[usize]>, cols: usize, rank: usize, even: usize) -> [usize; 2] {
     match counts {
         None => [rank * even, even],
@@ -165,7 +165,7 @@ fn block(counts: Option<&[usize]>, cols: usize, rank: usize, even: usize) -> [us
     }
 }
 
-/// `len` elements from `at` on; zeros where there are none.
+/// Copies `len` elements from `at` on; zeros beyond the end of `data`.
 fn part<S: Scalar>(data: &[S], at: usize, len: usize) -> Vec<S> {
     (at..at + len).map(|i| data.get(i).copied().unwrap_or(S::ZERO)).collect()
 }
@@ -177,7 +177,7 @@ fn join<S: Scalar>(reduce: Reduce, a: S, b: S) -> S {
     }
 }
 
-/// A mutant's answer to a call of plain values: what came of every rank, as bytes, `size` to a value.
+/// Returns a mutant's answer to a call of plain values: bytes from every rank, `size` to a value.
 pub(super) fn values(
     mutation: Mutation,
     all: &[Vec<u8>],

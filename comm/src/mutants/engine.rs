@@ -1,4 +1,4 @@
-//! An engine that does what another does, but in the mutant's call.
+//! An engine that does what another engine does, except in the mutant's call.
 use super::answer::{Has, Scene, values};
 use super::trial::{Effect, Trial};
 use super::{Mutation, Outlook, Site};
@@ -16,7 +16,7 @@ use std::slice::{from_raw_parts, from_raw_parts_mut};
 use std::sync::{Arc, Mutex};
 use tensor::{Category, Cpu, Host, HostPtr, Scalar, Tensor};
 
-/// How one rank reaches the ranks along an axis.
+/// Engine of the ranks along another axis, and this rank's place among them.
 struct Way {
     engine: Arc<dyn Engine<Host>>,
     rank: usize,
@@ -25,33 +25,33 @@ struct Way {
 /// One rank's engines in a world on trial.
 pub(crate) struct OnTrial<S: Scalar>(Arc<Own<S>>);
 
-/// One of them.
+/// Engine of one group in a world on trial.
 struct Mutated<S: Scalar> {
     inner: Arc<dyn Engine<Host>>,
     members: Arc<[usize]>,
     own: Arc<Own<S>>,
 }
 
-/// What all groups of one rank share.
+/// State that all groups of one rank share.
 struct Own<S: Scalar> {
     trial: Trial,
     record: Arc<Record>,
-    rank: usize, // of the world
+    rank: usize, // in the world
     grid: Arc<Grid>,
     world: Arc<dyn Engines<Host>>,
     memory: Mutex<Memory<S>>,
-    device: Cpu<S>, // for what the program does not pay for
+    device: Cpu<S>, // holds tensors that are not charged to the program
 }
 
-/// What calls gave: the last one of each operation and shape.
+/// Results of earlier calls: the last one of each operation and shape.
 struct Memory<S: Scalar> {
     results: HashMap<(Op, Option<Reduce>, usize, usize), Vec<S>>,
     values: HashMap<(Op, Vec<usize>), Vec<Vec<u8>>>,
-    sent: Vec<(Post, Tensor<Cpu<S>>)>, // what goes in place of a message, until it has gone
+    sent: Vec<(Post, Tensor<Cpu<S>>)>, // tensors sent in place of messages, kept until their posts end
 }
 
 impl<S: Scalar> OnTrial<S> {
-    /// The engines of one rank, which do what these of the world do but in the mutant's call.
+    /// Returns the engines of one rank. They do what `world`'s engines do, except in the mutant's call.
     pub(crate) fn new(
         trial: &Trial,
         rank: usize,
@@ -74,12 +74,13 @@ impl<S: Scalar> Engines<Host> for OnTrial<S> {
 }
 
 impl<S: Scalar> Mutated<S> {
-    /// How this call goes wrong, if it does. In an honest trial it is listed.
+    /// Returns the mutation of this call, if the mutant is in it. An honest trial lists the call and returns
+    /// `None`.
     fn mutation(&self, call: &Call) -> Option<Mutation> {
         let (own, number) = (&*self.own, self.own.record.number());
         let other = call.elem.join.is_some() && call.elem.id != Elem::of::<S>().id;
         if other && call.op != Op::Barrier {
-            return None; // of other numbers than the world's
+            return None; // its dtype is not the world's
         }
         let site = || Site::new(number, call, &self.members, self.ways(call));
         let Some(mutant) = own.trial.mutant() else {
@@ -92,7 +93,8 @@ impl<S: Scalar> Mutated<S> {
         };
         (own.trial.is_at(own.rank, number) && there()).then_some(mutant.mutation)
     }
-    /// The other axes to go wrong along, of the same factoring, and the ranks along each.
+    /// Returns the other axes of the same factoring that the call can go wrong along, each with the ranks
+    /// along it.
     fn ways(&self, call: &Call) -> Vec<(Axis, Arc<[usize]>)> {
         let (grid, axes) = (&self.own.grid, call.over.axes);
         let dense = axes.iter().all(|axis| Axis::DENSE.contains(&axis));
@@ -100,7 +102,7 @@ impl<S: Scalar> Mutated<S> {
         let others = all.into_iter().filter(|&axis| !axes.contains(axis) && grid.size(axis) > 1);
         others.map(|axis| (axis, grid.members(axis, self.own.rank).iter().collect())).collect()
     }
-    /// The ranks along it, if the call is to go wrong so.
+    /// Returns the engine of the ranks along the other axis, if the mutation is [`Mutation::Axis`].
     fn way(&self, call: &Call, mutation: Mutation) -> Option<Way> {
         let first = || self.ways(call).first().map(|(axis, _)| *axis);
         let axis = (mutation == Mutation::Axis).then(|| self.own.trial.axis(first())).flatten()?;
@@ -114,10 +116,10 @@ impl<S: Scalar> Mutated<S> {
     fn memory<T>(&self, with: impl FnOnce(&mut Memory<S>) -> T) -> T {
         with(&mut self.own.memory.lock().expect("nothing panics under this lock"))
     }
-    /// Runs `honest`, which fills `take`; or lets the call go wrong.
+    /// Runs `honest`, which fills `take`, or makes the call go wrong.
     ///
     /// # Safety
-    /// That of [`Engine::now`].
+    /// Same as [`Engine::now`].
     unsafe fn act(
         &self,
         rank: usize,
@@ -127,7 +129,7 @@ impl<S: Scalar> Mutated<S> {
     ) -> Result<()> {
         let (gives, len) = (call.gives(self.members.len(), rank), call.takes(self.members.len(), rank));
         let read = |window: Option<HostPtr>, len| match window {
-            // SAFETY: the window has so many, as the caller says.
+            // SAFETY: the window has `len` elements, as the caller promises.
             Some(at) => unsafe { from_raw_parts(at.raw::<S>(), len) },
             None => &[],
         };
@@ -147,7 +149,7 @@ impl<S: Scalar> Mutated<S> {
         };
         let last = self.memory(|memory| memory.results.get(&key(call, len)).cloned());
         let (below, columns) = (&Call { counts: None, ..call.clone() }, columns(call));
-        // Columns side by side are blocks below each other that were moved.
+        // A result with columns side by side is one with blocks below each other, rearranged.
         let (of, all_of_it) = match columns {
             Some(_) => (below, below.takes(self.members.len(), rank)),
             None => (call, len),
@@ -175,12 +177,13 @@ impl<S: Scalar> Mutated<S> {
         let alike = results.windows(2).all(|pair| pair[0].data == pair[1].data);
         self.own.trial.did(Effect { changed: wrong != right, alike, reduce: call.reduce });
         if let Some(take) = windows.take {
-            // SAFETY: the window has so many, and is borrowed mutably, as the caller says.
+            // SAFETY: the window has `len` elements and is borrowed mutably, as the caller promises.
             unsafe { from_raw_parts_mut(take.raw::<S>(), len) }.copy_from_slice(&wrong);
         }
         Ok(())
     }
-    /// What goes in place of a message of these elements.
+    /// Returns the elements to send in place of a message with elements `mine`; `None` if the message is not
+    /// mutated.
     fn instead(&self, mine: &[S], call: &Call) -> Option<Tensor<Cpu<S>>> {
         let (mutation, len) = (self.mutation(call), mine.len());
         let key = key(call, len);
@@ -198,16 +201,16 @@ impl<S: Scalar> Mutated<S> {
         }
         wrong.map(|x| Tensor::from_fn(&self.own.device, Category::Buffers, 1, len, |i| x[i]))
     }
-    /// Starts a message, with something else in its place where it is to go wrong.
+    /// Starts a message, with other elements in its place if it is the mutant's.
     ///
     /// # Safety
-    /// That of [`Engine::start`].
+    /// Same as [`Engine::start`].
     unsafe fn message(&self, rank: usize, windows: Windows<HostPtr>, call: Call) -> Result<Post> {
         let own = windows.give.filter(|_| call.elem.id == Elem::of::<S>().id);
         // SAFETY: the window has the elements of the call, as the caller says.
         let mine = own.map_or(&[][..], |own| unsafe { from_raw_parts(own.raw::<S>(), call.elements()) });
         let instead = match call.op {
-            Op::Receive => self.mutation(&call).and(None), // listed, and never wrong
+            Op::Receive => self.mutation(&call).and(None), // listed; never mutated
             _ => self.instead(mine, &call),
         };
         let Some(wrong) = instead else {
@@ -215,7 +218,7 @@ impl<S: Scalar> Mutated<S> {
             return unsafe { self.inner.start(rank, &mut once((windows, call))) };
         };
         let windows = Windows { give: Some(wrong.view().ptr()), take: None };
-        // SAFETY: nobody writes it, and it is kept until the post has ended.
+        // SAFETY: no code writes the tensor, and `memory` keeps it until the post has ended.
         let post = unsafe { self.inner.start(rank, &mut once((windows, call))) }?;
         self.memory(|memory| memory.sent.push((post, wrong)));
         Ok(post)
@@ -225,14 +228,14 @@ impl<S: Scalar> Mutated<S> {
     }
 }
 
-/// The number of a started call that was made at once.
+/// Post number of a started call that was made at once.
 const MADE: usize = usize::MAX;
 
 fn key(call: &Call, len: usize) -> (Op, Option<Reduce>, usize, usize) {
     (call.op, call.reduce, len, call.cols)
 }
 
-/// How many columns of all a call wants side by side, if it is such a one.
+/// Number of columns in an all-gather whose result has the columns of all ranks side by side.
 fn columns(call: &Call) -> Option<usize> {
     match call.counts {
         Some(Counts::Columns(n)) => Some(n),
@@ -240,7 +243,7 @@ fn columns(call: &Call) -> Option<usize> {
     }
 }
 
-/// The first `n` columns of blocks `[rows, cols]` that lie below each other, side by side.
+/// Places blocks `[rows, cols]` that lie below each other side by side, and keeps the first `n` columns.
 fn side_by_side<S: Scalar>(below: &[S], [rows, cols, n]: [usize; 3], ranks: usize) -> Vec<S> {
     let row = |row: usize| {
         (0..ranks).flat_map(move |rank| {
@@ -251,8 +254,8 @@ fn side_by_side<S: Scalar>(below: &[S], [rows, cols, n]: [usize; 3], ranks: usiz
     (0..rows).flat_map(row).copied().collect()
 }
 
-/// What every rank of a group has for this call, on all of them. The ranks must make it together: an exchange meets no
-/// call as it is written.
+/// Gathers the input of every rank of a group to this call, on all its ranks. All of them must call this
+/// together: the gather does not match the call as the program makes it.
 fn exchange<S: Scalar>(
     engine: &dyn Engine<Host>,
     device: &Cpu<S>,
@@ -278,7 +281,7 @@ fn exchange<S: Scalar>(
     let mut came = Tensor::empty(device, Category::Buffers, all, 1);
     let said = Call { rows: mine.len(), counts: Some(Counts::Of(counts)), ..said };
     let windows = Windows { give: Some(given.view().ptr()), take: Some(came.view_mut().ptr()) };
-    // SAFETY: as many as were counted, and borrowed until this returns.
+    // SAFETY: the windows have the counted elements and are borrowed until this returns.
     unsafe { engine.now(rank, windows, &said) }?;
     let mut came = came.read().expect("the host has values").into_iter();
     let has =
@@ -291,7 +294,7 @@ impl<S: Scalar> Engine<Host> for Mutated<S> {
         // SAFETY: the caller's promise.
         let honest = || unsafe { self.inner.now(rank, windows, call) };
         if call.op == Op::Barrier {
-            let _ = self.mutation(call); // listed, and never wrong
+            let _ = self.mutation(call); // listed; never mutated
             return honest();
         }
         // SAFETY: the caller's promise.
@@ -310,7 +313,8 @@ impl<S: Scalar> Engine<Host> for Mutated<S> {
             // SAFETY: the caller's promise.
             return unsafe { self.inner.start(rank, &mut listed) };
         }
-        // A call that may go wrong is made at once: all ranks start it, and it is wrong from then on.
+        // In a mutant's trial a started call is made at once: all ranks start it, and a wrong result is wrong
+        // from then on.
         for (windows, call) in calls {
             // SAFETY: the caller's promise.
             unsafe { self.now(rank, windows, &call) }?;

@@ -1,20 +1,21 @@
-//! What becomes of the mutants of a run, and how many came to which end.
+//! Fates of the mutants of a run, and a tally of them.
 use super::{Fate, Mutation, NeverCame, Outcome, Outlook, Site, Trial};
 use std::collections::BTreeMap;
 
-/// Why a mutant may live once: dropout dropped what it changes, or a target that does not count.
+/// Reason that a mutant may survive once: dropout dropped what it changes, or the target does not count.
 pub(super) const UNREAD: &str =
     "nothing reads what it changes there; of the same call on other tokens it is killed";
 
-/// What is said of a call without which everything compared is equal.
+/// Note about a call without which all compared results are equal.
 pub(super) const NEEDLESS: &str = " (nothing compared is different without this call: it may be needless)";
 
-/// What becomes of a mutation of one of a run's calls; nothing where there is no such mutant. `run` runs under a trial of
-/// that call, and says how that came out. A mutant that lives is tried
-/// again where the run makes the same call, by place and label, on other tokens: it may have changed what nothing reads.
+/// Returns the fate of a mutation of one of a run's calls; `None` if there is no such mutant. `run` runs the
+/// program under a trial of the call that it is given and returns the outcome. A mutant that survives is
+/// tried again where the run makes the same call, by source location and label, on other tokens: it may have
+/// changed only elements that nothing reads.
 ///
 /// # Errors
-/// [`NeverCame`] if a mutant was never told.
+/// [`NeverCame`] if no rank reached a mutant's call.
 pub fn judge(
     mutation: Mutation,
     site: &Site,
@@ -44,7 +45,7 @@ pub fn judge(
     Ok(Some(fate))
 }
 
-/// How many mutants came to which end.
+/// Numbers of mutants by fate.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     ends: BTreeMap<(Mutation, &'static str), usize>,
@@ -52,7 +53,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts one, if there was one; its call in words.
+    /// Counts a mutant, if there is one; `words` describe its call.
     pub fn add(&mut self, mutation: Mutation, fate: Option<Fate>, words: &str) {
         let end = match fate {
             None => return,
@@ -67,16 +68,17 @@ impl Tally {
             self.survivors.push(format!("{mutation}: {words}{needless}"));
         }
     }
-    /// Those that were not noticed, with their calls. Of a call that nobody misses: that it may be needless.
+    /// Mutants that were not noticed, with their calls. A skipped call among them is noted as possibly
+    /// needless.
     pub fn survivors(&self) -> &[String] {
         &self.survivors
     }
-    /// How many were noticed.
+    /// Number of mutants that were noticed.
     pub fn killed(&self) -> usize {
         self.ends.iter().filter(|((_, end), _)| end.starts_with("killed")).map(|(_, number)| number).sum()
     }
-    /// Prints a line for each mutation and end, `mutants | subject | mutation | end | number`: what `cargo xtask
-    /// mutants` gathers.
+    /// Prints a line for each mutation and fate, `mutants | subject | mutation | end | number`, which `cargo
+    /// xtask mutants` collects.
     pub fn print(&self, subject: &str) {
         for ((mutation, end), number) in &self.ends {
             println!("mutants | {subject} | {mutation} | {end} | {number}");

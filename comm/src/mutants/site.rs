@@ -1,4 +1,4 @@
-//! A call that a run made, and how it goes wrong.
+//! A call that a run made, and the ways it can go wrong.
 use crate::axis::{Axis, Ranks};
 use crate::call::{Call, Counts, Op, Reduce};
 use std::collections::BTreeMap;
@@ -7,39 +7,40 @@ use std::panic::Location;
 use std::sync::Arc;
 
 tensor::listed! {
-    /// How a call goes wrong. Memory that nothing has come to holds zeros.
+    /// A way that a call goes wrong. Buffers that receive nothing hold zeros.
     Mutation {
-        /// Nothing moves: of a reduction a rank has its own addend, of copies its own part.
+        /// Nothing moves: a reduction gives the rank's own addend, a copy the rank's own part.
         Skip = "skip",
-        /// Done twice: a sum in place is a sum of sums, one to other memory is added twice, blocks that were exchanged
+        /// Done twice: an in-place sum sums the sums, a sum to other memory is added twice, exchanged blocks
         /// are exchanged back.
         Repeat = "repeat",
-        /// The average where the sum is meant.
+        /// Average instead of sum.
         Average = "average",
-        /// The sum where the average is meant: as many times too much as there are ranks. No program here averages, so
-        /// it is what is summed that grows. (An all-reduce of which this is true is one repeated.)
+        /// Sum instead of average: too large by a factor of the number of ranks. No program here averages, so
+        /// the mutant scales a sum. (A scaled all-reduce equals a repeated one.)
         Sum = "sum",
         /// Over the group less its first rank.
         Part = "part",
         /// Over the ranks along another axis.
         Axis = "axis",
-        /// Every rank acts as the next one: gives what that should give, and gets what that should get.
+        /// Every rank acts as the next one: it gives and gets what the next rank should.
         Neighbour = "neighbour",
-        /// What the last call of the same operation and shape gave; zeros if there was none.
+        /// Result of the last call of the same operation and shape; zeros if there was none.
         Stale = "stale",
-        /// The last element of what comes from others has not come: of every block, where these are not added.
+        /// The last element from other ranks is missing: in every block, unless blocks are added.
         Tail = "tail",
     }
 }
 
-/// One call of every rank, and how it goes wrong.
+/// A mutation of one call, on every rank that makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mutant {
-    /// The number of the call, from 1, as each rank counts its own over all its groups. The ranks of a group must make
-    /// it together; where the call of that number is another one on some of them, they are told that they disagree. Of
-    /// programs in which ranks count differently, [`Trial::at`](crate::mutants::Trial::at) asks for the call that ranks make together.
+    /// Number of the call, from 1; each rank counts its own calls over all its groups. The ranks of a group
+    /// must make the call together: if some make another call of that number, all get an error that they
+    /// disagree. If the ranks of a program count differently, [`Trial::at`](crate::mutants::Trial::at) finds
+    /// the call that ranks make together.
     pub call: usize,
-    /// What happens.
+    /// The call's mutation.
     pub mutation: Mutation,
 }
 
@@ -56,43 +57,45 @@ pub struct Site {
     pub call: usize,
     /// The operation.
     pub op: Op,
-    /// How addends become one value, if they do.
+    /// The reduction, if the call reduces.
     pub reduce: Option<Reduce>,
-    /// The group.
+    /// The group's axes, and which of the ranks along these it has.
     pub over: Ranks,
-    /// How many ranks that is.
+    /// Number of ranks in the group.
     pub ranks: usize,
-    /// The axis along which it could go wrong: another one of two ranks or more.
+    /// The other axis that the call can go wrong along, of at least two ranks.
     pub other: Option<Axis>,
     /// Elements of the rank's tensor.
     pub elements: usize,
     /// Its label, if it has one.
     pub label: Option<Arc<str>>,
-    /// Whether ranks give each other different numbers of rows.
+    /// True if ranks give each other different numbers of rows.
     pub uneven: bool,
-    /// Its place in the code.
+    /// Source location of the call.
     pub at: &'static Location<'static>,
-    /// All of it in words.
+    /// Description of the call in words.
     pub words: String,
-    pub(crate) members: Arc<[usize]>, // the group's ranks of the world
-    pub(crate) ways: Vec<(Axis, Arc<[usize]>)>, // the other axes that it could go wrong along, and who stands along them
-    pub(crate) calls: Arc<BTreeMap<usize, usize>>, // who goes wrong with it, and the call's number there
+    pub(crate) members: Arc<[usize]>, // the group's ranks in the world
+    // the other axes it can go wrong along, with the ranks along each
+    pub(crate) ways: Vec<(Axis, Arc<[usize]>)>,
+    // the ranks that go wrong with it, and the call's number on each
+    pub(crate) calls: Arc<BTreeMap<usize, usize>>,
 }
 
-/// What may be expected of a mutation of a call.
+/// Expected result of a mutation of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlook {
     /// There is no such mutant.
     None,
-    /// It gives what the call should give, whatever is said, for this reason.
+    /// The mutant gives the right result for any data, for this reason.
     Same(&'static str),
-    /// It is to be tried.
+    /// The mutant must be tried.
     Open,
 }
 
-/// Why a copy may be repeated.
+/// Reason that a repeated copy is equivalent.
 const COPY: &str = "a copy made twice is the same copy";
-/// Why an addend may come from a neighbour.
+/// Reason that an addend from a neighbour is equivalent.
 const ADDEND: &str = "a reduction does not ask which rank gave which addend";
 
 impl Site {
@@ -121,11 +124,11 @@ impl Site {
             words: call.to_string(),
         }
     }
-    /// Whether ranks pass it to each other in pairs.
+    /// True if the call is a message between two ranks.
     pub(crate) fn is_message(&self) -> bool {
         matches!(self.op, Op::Send | Op::Receive)
     }
-    /// What may be expected of a mutation here.
+    /// Returns the expected result of a mutation of this call.
     pub fn outlook(&self, mutation: Mutation) -> Outlook {
         use Mutation::{Average, Axis, Neighbour, Part, Repeat, Skip, Stale, Sum, Tail};
         use Outlook::{None, Open, Same};
@@ -137,7 +140,7 @@ impl Site {
             (_, Axis) => self.other.is_some(),
             (_, Average) => sums,
             (_, Sum) => self.op == Op::ReduceScatter,
-            (_, Repeat) => !self.uneven, // what came would not fit what is given
+            (_, Repeat) => !self.uneven, // the received blocks would not fit the given ones
             (_, Part | Neighbour) => true,
         };
         match (self.op, mutation) {

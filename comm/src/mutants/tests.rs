@@ -26,7 +26,7 @@ fn three(device: &Cpu<f64>, group: &Group<tensor::Host>) -> Tensor<Cpu<f64>> {
     tensor(device, 3, &[x, 10.0 * x, 100.0 * x])
 }
 
-/// What every rank of three got in its only call, and what became of the mutant of it.
+/// Result of each of three ranks in its only call, and the fate of the call's mutant.
 fn with(mutation: Mutation, act: Act) -> (Vec<Numbers>, std::result::Result<Fate, NeverCame>) {
     let honest = World::threads(&[(crate::Axis::Tp, 3)]).unwrap();
     let trial = Trial::of(Mutant { call: 1, mutation });
@@ -131,7 +131,7 @@ fn sums_in_blocks_and_exchanges_go_wrong_in_every_way() {
     assert_eq!(of(Mutation::Tail), of(Mutation::Skip)); // blocks of one element
 }
 
-/// Kills: blocks found by an even share where counts are given, a neighbour's block beyond the end of this rank's.
+/// Kills: blocks found by an even share where counts are given, a neighbour's block beyond this rank's end.
 #[test]
 fn blocks_that_differ_go_wrong_where_they_lie() {
     let gather: Act = |device, group| {
@@ -292,8 +292,8 @@ fn what_is_called_equivalent_is() {
     assert_eq!(with(Mutation::Skip, ALL_REDUCE).1, Ok(Fate::Killed));
 }
 
-/// A stabiliser that is wrong on all ranks alike cancels; one that differs between them does not. Kills: any survivor
-/// of a stabiliser excused.
+/// A stabiliser that is wrong on all ranks alike cancels; one that differs between them does not. Kills: any
+/// survivor of a stabiliser excused.
 #[test]
 fn only_a_stabiliser_that_is_alike_cancels() {
     let stab: Act = |device, group| {
@@ -335,7 +335,8 @@ fn the_record_lists_the_program_as_it_is_written() {
     );
 }
 
-/// Ranks whose call of that number is another one are told so. Kills: a hang, memory read that is written meanwhile.
+/// Ranks whose call of that number is another one are told so. Kills: a hang, memory read while it is
+/// written.
 #[test]
 fn ranks_that_go_wrong_alone_get_an_error_that_they_disagree() {
     let trial = Trial::of(Mutant { call: 2, mutation: Mutation::Skip });
@@ -365,8 +366,8 @@ fn a_tally_counts_ends_and_names_survivors() {
     assert!(tally.survivors()[1].contains("skip: a sum (nothing compared is different without this call"));
 }
 
-/// Nothing reads the last element of the first sum; of the second all is read. Kills: an excuse without another call
-/// that is watched; one by a call of another label or place.
+/// Nothing reads the last element of the first sum; of the second all is read. Kills: an excuse without
+/// another call that is watched; one by a call of another label or place.
 #[test]
 fn what_is_not_read_once_must_be_read_elsewhere() {
     let run = |trial: &Trial, read_on: usize, second: &'static str| {

@@ -1,15 +1,34 @@
-//! What a run under a mutant was, and what became of the mutant.
+//! One run under a mutant, and the fate of the mutant.
 use super::{Mutant, Mutation, Site};
 use crate::axis::Axis;
 use crate::call::Reduce;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// One run of a world, watched: which calls it makes, or what a mutant does to it. Clones are the same trial.
+/// One observed run of a world: lists the run's calls, or mutates one of them. Clones share the same trial.
+///
+/// ```
+/// use comm::mutants::{Fate, Mutant, Mutation, Outcome, Trial};
+/// use comm::{Axis, CommError, Reduce, World};
+/// use tensor::{Category, Cpu, Tensor};
+///
+/// let mutant = Mutant { call: 1, mutation: Mutation::Skip };
+/// let trial = Trial::of(mutant);
+/// let sums = World::threads(&[(Axis::Tp, 2)])?.on_trial(&trial).run(|device: Cpu<f32>, mesh| {
+///     let mut x = Tensor::from_fn(&device, Category::Buffers, 1, 1, |_| mesh.rank() as f32);
+///     mesh.group(Axis::Tp).all_reduce(&mut x, Reduce::Sum)?;
+///     Ok::<_, CommError>(x.read().expect("the host has values")[0])
+/// })?;
+/// assert_eq!(sums, [0.0, 1.0]); // not 1, 1
+/// assert_ne!(sums, [1.0, 1.0]);
+/// assert_eq!(trial.fate(Outcome::Differs)?, Fate::Killed);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Trial {
     mutant: Option<Mutant>,
-    place: Option<(Arc<BTreeMap<usize, usize>>, Option<Axis>)>, // the call's number on each rank, and another axis
+    // the call's number on each rank, and the other axis
+    place: Option<(Arc<BTreeMap<usize, usize>>, Option<Axis>)>,
     observed: Arc<Mutex<Observed>>,
 }
 
@@ -19,69 +38,69 @@ struct Observed {
     effects: Vec<Effect>,
 }
 
-/// What the mutant did on one rank.
+/// Effect of the mutant on one rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effect {
-    /// Whether the rank got anything else than it should.
+    /// True if the rank got a wrong result.
     pub(crate) changed: bool,
-    /// Whether all ranks of the group got the same.
+    /// True if all ranks of the group got the same result.
     pub(crate) alike: bool,
-    /// What was to be reduced, if something was.
+    /// The reduction of the call, if it reduces.
     pub(crate) reduce: Option<Reduce>,
 }
 
-/// How a run under a mutant came out, compared with what it should give.
+/// Outcome of a run under a mutant, compared with the right results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All that is compared was equal, on every rank.
+    /// All compared results were equal, on every rank.
     Equal,
-    /// Something was not.
+    /// A compared result differed.
     Differs,
-    /// A rank failed, so there was nothing to compare: ranks did not meet, or a number had no inverse.
+    /// A rank failed, so there was nothing to compare: ranks did not meet, or a value had no inverse.
     Fails,
 }
 
-/// What became of a mutant.
+/// Fate of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It was noticed: something compared differed.
+    /// Noticed: a compared result differed.
     Killed,
-    /// It was noticed: the run ended with an error.
+    /// Noticed: the run ended with an error.
     Failed,
-    /// It was not, since it changes nothing, for this reason, which was checked in this run.
+    /// Not noticed, because it changes nothing, for this reason, which was checked in this run.
     Equivalent(&'static str),
-    /// It was not noticed.
+    /// Not noticed.
     Survived,
 }
 
-/// The number of a mutant's call was never reached, or no rank could go wrong in it.
+/// Error: no rank reached the mutant's call, or none could go wrong in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} never came: the run makes no such call")]
 pub struct NeverCame(pub String);
 
-/// Why what was not noticed need not be.
+/// Reasons that a mutant need not be noticed.
 pub(super) const UNCHANGED: &str = "every rank got, bit for bit, what it should get";
 pub(super) const CANCELS: &str = "a stabiliser cancels, if only it is the same on all ranks, as it was";
 
 impl Trial {
-    /// A run as it should be, whose calls are listed.
+    /// Returns a trial without a mutant, which lists the run's calls.
     #[must_use]
     pub fn honest() -> Self {
         Self { mutant: None, place: None, observed: Arc::default() }
     }
-    /// A run under a mutant.
+    /// Returns a trial of a mutant.
     #[must_use]
     pub fn of(mutant: Mutant) -> Self {
         Self { mutant: Some(mutant), place: None, observed: Arc::default() }
     }
-    /// A run under a mutant of a call that an honest run listed: of all ranks that make it together, and of those of other
-    /// groups that run the same program.
+    /// Returns a trial of a mutant of a call that an honest run listed. The call goes wrong on all ranks that
+    /// make it together, and on those of other groups that run the same program.
     #[must_use]
     pub fn at(site: &Site, mutation: Mutation) -> Self {
         let place = Some((site.calls.clone(), site.other));
         Self { place, ..Self::of(Mutant { call: site.call, mutation }) }
     }
-    /// Whether the call of this number goes wrong on a rank.
+    /// True if the call of this number goes wrong on a rank.
     pub(crate) fn is_at(&self, rank: usize, number: usize) -> bool {
         let call = match &self.place {
             None => self.mutant.map(|mutant| mutant.call),
@@ -89,7 +108,7 @@ impl Trial {
         };
         call == Some(number)
     }
-    /// The axis to go wrong along, of these that there are.
+    /// Returns the axis to go wrong along: that of the listed call, or `first` if the trial has none.
     pub(crate) fn axis(&self, first: Option<Axis>) -> Option<Axis> {
         self.place.as_ref().map_or(first, |(_, other)| *other)
     }
@@ -105,7 +124,7 @@ impl Trial {
     pub(crate) fn did(&self, effect: Effect) {
         self.observed().effects.push(effect);
     }
-    /// The calls that a rank of the world made in an honest run, in its order.
+    /// Returns the calls that a rank of the world made in an honest run, in the rank's order.
     pub fn sites(&self, rank: usize) -> Vec<Site> {
         let programs = Programs::of(&self.observed().sites);
         programs
@@ -113,22 +132,23 @@ impl Trial {
             .get(&rank)
             .map_or_else(Vec::new, |all| all.iter().map(|site| programs.placed(rank, site)).collect())
     }
-    /// The calls of all ranks in an honest run, each once where several ranks make it, or run the same program.
+    /// Returns the calls of all ranks in an honest run. A call that several ranks make, together or in the
+    /// same program, is listed once.
     pub fn meetings(&self) -> Vec<Site> {
         let programs = Programs::of(&self.observed().sites);
         let all = programs.by_rank.iter().flat_map(|(rank, all)| all.iter().map(move |site| (*rank, site)));
         let placed = all.map(|(rank, site)| (rank, programs.placed(rank, site)));
         placed.filter(|(rank, site)| site.calls.keys().next() == Some(rank)).map(|(_, site)| site).collect()
     }
-    /// How many ranks went wrong.
+    /// Number of ranks that went wrong.
     #[cfg(test)]
     pub(super) fn effects(&self) -> usize {
         self.observed().effects.len()
     }
-    /// What became of the mutant, if its run came out so.
+    /// Returns the fate of the mutant, given the outcome of its run.
     ///
     /// # Errors
-    /// [`NeverCame`], whatever was compared, if no rank went wrong: then nothing was tried.
+    /// [`NeverCame`], for any outcome, if no rank went wrong: then nothing was tried.
     pub fn fate(&self, outcome: Outcome) -> Result<Fate, NeverCame> {
         let observed = self.observed();
         if observed.effects.is_empty() {
@@ -146,10 +166,11 @@ impl Trial {
     }
 }
 
-/// The calls of all ranks, in the order of each.
+/// Calls of all ranks, in the order of each rank.
 struct Programs {
     by_rank: BTreeMap<usize, Vec<Site>>,
-    together: HashMap<(usize, Arc<[usize]>), Vec<usize>>, // numbers of a rank's calls over a group, messages left out
+    // numbers of a rank's calls over a group, without messages
+    together: HashMap<(usize, Arc<[usize]>), Vec<usize>>,
 }
 
 impl Programs {
@@ -163,7 +184,8 @@ impl Programs {
         }
         all
     }
-    /// Whether two ranks make calls of the same places and labels in the same order.
+    /// True if two ranks make the same calls in the same order: same numbers, operations, source locations
+    /// and labels.
     fn alike(&self, a: usize, b: usize) -> bool {
         let program =
             |rank| self.by_rank[&rank].iter().map(|site| (site.call, site.op, site.at, &site.label));
@@ -172,7 +194,7 @@ impl Programs {
     fn site(&self, rank: usize, number: usize) -> Option<&Site> {
         self.by_rank[&rank].iter().find(|site| site.call == number)
     }
-    /// A rank's call, with all who go wrong with it.
+    /// Returns a rank's call, with all ranks that go wrong with it.
     fn placed(&self, rank: usize, site: &Site) -> Site {
         let alike: Vec<_> = self.by_rank.keys().copied().filter(|other| self.alike(rank, *other)).collect();
         let mut calls: BTreeMap<usize, usize> = alike.iter().map(|other| (*other, site.call)).collect();

@@ -1,19 +1,19 @@
-//! What the ranks of a run have in common: what they were asked for, and the files they have read for it.
+//! Arguments and files that all ranks of a run must have in common.
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tensor::quoted::{quoted, shown};
 
-/// What a process was asked for, and what it has read.
+/// Arguments of a process, and the files that it has read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asked {
     /// Its arguments.
     pub words: String,
-    /// Files by name: how many bytes each has, and a digest of them.
+    /// Files by name: the number of bytes of each, and a digest of them.
     pub files: BTreeMap<String, [u64; 2]>,
 }
 
 impl Asked {
-    /// How rank 0, which this is, differs from another rank: the first difference in one sentence.
+    /// Returns the first difference between rank 0, which is this process, and another rank, in one sentence.
     pub(super) fn differs(&self, theirs: &Self, rank: usize) -> Option<String> {
         if self.words != theirs.words {
             let [own, other] = parted(&self.words, &theirs.words);
@@ -32,7 +32,7 @@ impl Asked {
     }
 }
 
-/// Two texts as a sentence shows them: of long ones the words from the first that differs on.
+/// Formats two texts for a sentence: long ones from the first word that differs.
 fn parted(a: &str, b: &str) -> [String; 2] {
     const LONG: usize = 80;
     let same = a.char_indices().zip(b.chars()).take_while(|((_, a), b)| a == b);
@@ -50,8 +50,8 @@ mod tests {
         Asked { words: words.into(), files }
     }
 
-    /// Kills: a file that one rank alone has, or has with other bytes, and goes unnoticed; a difference far behind in a long
-    /// command that is cut off; a word that a terminal obeys.
+    /// Kills: a file that one rank alone has, or has with other bytes, and goes unnoticed; a difference far
+    /// behind in a long command that is cut off; a word that a terminal obeys.
     #[test]
     fn the_first_difference_is_told() {
         let own = asked("train --lr 1", &[("a", [3, 7]), ("c", [4, 8])]);

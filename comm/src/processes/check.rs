@@ -1,19 +1,19 @@
-//! What another process tells is checked before it is used: a rank, a place in a group, a length, a list, a range. What passes
-//! here no kernel, copy or sum can be led astray by; what it means is compared with what this process' rank means, as among
-//! threads.
+//! Checks of reports from another process, before they are used: a rank, a place in a group, a length, a
+//! list, a range. A report that passes cannot lead a kernel, copy or sum out of bounds. Its meaning is
+//! compared with the call of this process' rank, as among threads.
 use super::frame::{Way, no_frame};
 use crate::{Call, Counts, Op};
 use std::io;
 use tensor::quoted::sentence;
 
-/// Bytes of one element, at most.
+/// Largest size of one element, in bytes.
 const LARGEST: usize = 64;
 
 fn holds(is_so: bool) -> io::Result<()> {
     if is_so { Ok(()) } else { Err(no_frame()) }
 }
 
-/// The place of a rank in a group of these members, of a world of so many ranks.
+/// Returns the place of a rank in a group of these members, in a world of `ranks` ranks.
 pub(super) fn place(members: &[usize], rank: usize, ranks: usize) -> io::Result<usize> {
     let mut seen = vec![false; ranks];
     for &member in members {
@@ -22,13 +22,14 @@ pub(super) fn place(members: &[usize], rank: usize, ranks: usize) -> io::Result<
     members.iter().position(|&member| member == rank).ok_or_else(no_frame)
 }
 
-/// A call that a rank at this place of a group of so many tells of, in a world of so many ranks; its sentence is cut.
+/// Checks a call that the rank at `place` of `members` ranks reports, in a world of `ranks`; shortens its
+/// sentence.
 pub(super) fn call(call: &mut Call, way: Way, place: usize, [members, ranks]: [usize; 2]) -> io::Result<()> {
     let size = |factors: &[usize]| {
         let all = factors.iter().try_fold(1usize, |all, factor| all.checked_mul(*factor));
         all.filter(|all| isize::try_from(*all).is_ok())
     };
-    // Every product of sizes that a call has to do with, and room for all members' blocks.
+    // Every product of sizes that the call uses, and room for the blocks of all members.
     holds(size(&[call.rows.max(1), call.cols.max(1), call.elem.size, members]).is_some())?;
     holds((1..=LARGEST).contains(&call.elem.size) && call.root < members)?;
     holds(call.peer.is_none_or(|peer| peer < ranks))?;
@@ -72,8 +73,9 @@ pub(super) fn call(call: &mut Call, way: Way, place: usize, [members, ranks]: [u
     Ok(())
 }
 
-/// Bytes that come with a call: those that the member at `to`, if this process' rank is one, takes of them; nothing where a place
-/// joins. They begin `at` bytes behind the rank's window.
+/// Checks the bytes that come with a call: those that the member at `to`, if this process' rank is one,
+/// takes. They begin `at` bytes behind the start of the rank's window. No elements come if the place joins
+/// (`joins`).
 pub(super) fn carried(
     call: &Call,
     way: Way,
@@ -105,7 +107,7 @@ mod tests {
     fn list(counts: &[usize]) -> Arc<[usize]> {
         counts.into()
     }
-    /// Whether a call passes that the second of three ranks tells of.
+    /// True if a call passes that the second of three ranks reports.
     fn passes(told: &Call, way: Way) -> bool {
         call(&mut told.clone(), way, 1, GROUP).is_ok()
     }
@@ -187,12 +189,12 @@ mod tests {
         assert!(told.starts_with("\\u{1b}[31mxx") && told.len() < 400, "{told}");
     }
 
-    /// Kills: an offset or a length that is the teller's to choose.
+    /// Kills: an offset or a length that the sending rank may choose.
     #[test]
     fn what_comes_with_a_call_follows_from_it() {
         let scatter = Call { op: Op::ReduceScatter, ..sum(6, 5) };
         let came = |range, way, to, joins| carried(&scatter, way, range, (3, 1, to), joins).is_ok();
-        let own = [2 * 10 * 4, 10 * 4]; // the third rank's block of ten numbers
+        let own = [2 * 10 * 4, 10 * 4]; // the third rank's block of ten elements
         assert!(came(own, Way::Now, Some(2), false) && came([0, 0], Way::Now, None, false));
         assert!(came([0, 0], Way::Now, Some(2), true));
         for range in [[0, 40], [80, 44], [80, usize::MAX], [usize::MAX, 40], [80, 0]] {

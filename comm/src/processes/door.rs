@@ -1,5 +1,5 @@
-//! Where a process listens while ranks meet: whoever connects is served by a thread of its own, which ends in time, so that one
-//! who says nothing, or says it slowly, holds nobody else.
+//! Listener of a process while ranks meet. Each connection is served by a thread of its own, which ends in
+//! time: a silent or slow stranger holds up no other process.
 use super::frame::{Timed, receive};
 use super::greeting::{Event, Greeting};
 use super::secret::{End, Secret};
@@ -11,28 +11,28 @@ use std::sync::mpsc::Sender;
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
-/// How long who has connected takes at most to show that it knows the secret, and to tell who it is.
+/// Longest time for a connected process to prove that it knows the secret and to send its greeting.
 pub(super) const PROMPT: Duration = Duration::from_secs(10);
-/// How long ranks that have all come take at most to be joined: no longer than the limit.
+/// Longest time for ranks to be joined once all have arrived: no longer than the limit.
 pub(super) fn settling(limit: Duration) -> Duration {
     limit.min(PROMPT)
 }
 
-/// How often it is looked whether somebody has come.
+/// Interval at which the listener is polled.
 const EVERY: Duration = Duration::from_millis(5);
-/// So many strangers may be about to tell who they are; others are turned away.
+/// Largest number of connections that may be greeting at once; others are closed.
 const MOST: usize = 256;
-/// Bytes of a greeting, at most.
+/// Largest size of a greeting, in bytes.
 const LONGEST: usize = 1 << 20;
 
-/// An open door; closed when it is dropped.
+/// A listener, closed when it is dropped.
 pub(super) struct Door {
     open: Arc<AtomicBool>,
     strangers: Arc<AtomicUsize>,
 }
 
 impl Door {
-    /// Lets in who knows the secret: each comes as an event, with what it says first.
+    /// Accepts processes that know the secret. Each arrives as an event, with its greeting.
     pub(super) fn open(listener: TcpListener, secret: &Secret, to: &Sender<Event>) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let door = Self { open: Arc::new(AtomicBool::new(true)), strangers: Arc::default() };
@@ -61,7 +61,8 @@ impl Door {
         });
         Ok(door)
     }
-    /// How many came and did not show that they know the secret, in words; nothing of none.
+    /// Number of connections that did not prove that they know the secret or did not greet, in words; empty
+    /// if none.
     pub(super) fn strangers(&self) -> String {
         match self.strangers.load(SeqCst) {
             0 => String::new(),
@@ -83,13 +84,14 @@ fn greeted(stream: &TcpStream, secret: &Secret) -> io::Result<Greeting> {
     receive(timed, LONGEST)
 }
 
-/// The kind of error that an address which needs a secret is.
+/// Error kind of an address that needs a secret.
 pub(super) const FAR: io::ErrorKind = io::ErrorKind::InvalidInput;
 
-/// The addresses of a host and port.
+/// Resolves the addresses of a host and port.
 ///
 /// # Errors
-/// That there is none; [`FAR`], with one sentence, if other machines may reach one of them and there is no secret.
+/// If there is none; [`FAR`], with a one-sentence message, if other machines can reach one of them and there
+/// is no secret.
 pub(super) fn resolved(host: &str, port: u16, secret: &Secret) -> io::Result<Vec<SocketAddr>> {
     let all: Vec<_> = (host, port).to_socket_addrs()?.collect();
     match all.iter().find(|at| secret.is_none() && !at.ip().to_canonical().is_loopback()) {
@@ -105,10 +107,10 @@ pub(super) fn resolved(host: &str, port: u16, secret: &Secret) -> io::Result<Vec
     }
 }
 
-/// A connection with who listens there until then, and knows the secret.
+/// Connects to a process that listens at `at` and knows the secret; tries until `until`.
 ///
 /// # Errors
-/// What came last of it; at once if the other end does not know the secret, or `at` is refused.
+/// The last error; at once if the other end does not know the secret, or if `at` fails with [`FAR`].
 pub(super) fn reached(
     at: impl Fn() -> io::Result<Vec<SocketAddr>>,
     secret: &Secret,

@@ -1,4 +1,5 @@
-//! What processes tell each other. A frame is the length of its head, the head as JSON, and the elements that its calls carry.
+//! Frames that processes send each other. A frame is the length of its head, the head as JSON, and the
+//! elements that its calls carry.
 use crate::Call;
 use crate::engine::Post;
 use serde::de::DeserializeOwned;
@@ -9,23 +10,24 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The longest head of calls that is read: what is longer is no frame.
+/// Longest head of calls that is read, in bytes; a longer one is an error.
 pub(super) const LONGEST: usize = 1 << 26;
 
-/// What a rank tells of.
+/// Report of a rank.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Told {
-    /// Calls in a group of these members, with the bytes that follow of what each gives: where they begin, how many.
+    /// Calls in a group of these members, each with a range of its elements: where they begin and how many
+    /// bytes follow.
     Calls(Way, Arc<[usize]>, Vec<(Call, [usize; 2])>),
-    /// That it waits for what it started.
+    /// The rank waits for a post.
     Finish(Arc<[usize]>, Post),
-    /// That it drops what it started.
+    /// The rank drops a post.
     Withdraw(Arc<[usize]>, Post),
-    /// That it has ended, with which failure of which rank, if with one.
+    /// The rank has ended; if with a failure, the failed rank and the reason.
     Ended(Option<(usize, String)>),
 }
 
-/// Which function of an engine calls are for.
+/// The engine function that calls are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Way {
     Now,
@@ -34,9 +36,9 @@ pub(super) enum Way {
     Post,
 }
 
-/// Writes a head before these elements.
+/// Writes a head and the elements after it.
 pub(super) fn send(mut to: impl Write, head: &impl Serialize, elements: &[Cow<[u8]>]) -> io::Result<()> {
-    const SMALL: usize = 1 << 16; // goes in one piece
+    const SMALL: usize = 1 << 16; // sent in one piece
     let mut frame = vec![0; 8];
     serde_json::to_writer(&mut frame, head)?;
     let len = frame.len() as u64 - 8;
@@ -53,10 +55,10 @@ pub(super) fn send(mut to: impl Write, head: &impl Serialize, elements: &[Cow<[u
     to.write_all(&frame)
 }
 
-/// Reads the next head, of at most so many bytes. Memory is taken as they come.
+/// Reads the next head, of at most `most` bytes. Memory is allocated as bytes arrive.
 ///
 /// # Errors
-/// Those of the connection, and if what comes is no such head.
+/// Errors of the connection, and an error if the bytes are no such head.
 pub(super) fn receive<T: DeserializeOwned>(from: &mut impl Read, most: usize) -> io::Result<T> {
     let mut len = [0; 8];
     from.read_exact(&mut len)?;
@@ -65,10 +67,10 @@ pub(super) fn receive<T: DeserializeOwned>(from: &mut impl Read, most: usize) ->
     serde_json::from_slice(&head).map_err(|_| no_frame())
 }
 
-/// Reads so many bytes. Memory is taken as they come.
+/// Reads `len` bytes. Memory is allocated as bytes arrive.
 ///
 /// # Errors
-/// Those of the connection, and if it ends before.
+/// Errors of the connection, and an error if it ends before.
 pub(super) fn come(from: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
     const SMALL: usize = 1 << 16;
     let mut bytes = Vec::with_capacity(len.min(SMALL));
@@ -76,7 +78,7 @@ pub(super) fn come(from: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
     if came < len { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes) }
 }
 
-/// A connection on which everything must have gone and come by a moment, however slowly it does.
+/// A connection on which all reads and writes must end by a moment, however slow they are.
 pub(super) struct Timed<'a> {
     stream: &'a TcpStream,
     until: Instant,
@@ -109,7 +111,7 @@ impl Write for Timed<'_> {
     }
 }
 
-/// What is read where a frame should be.
+/// Error for bytes that are not a valid frame.
 pub(super) fn no_frame() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "what came is no call")
 }

@@ -1,4 +1,4 @@
-//! What is said while processes meet, and what who meets waits for.
+//! Messages while processes meet, and the events that a meeting waits for.
 use super::asked::Asked;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -10,42 +10,43 @@ use std::time::Instant;
 /// The first frame of a connection.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Greeting {
-    /// To rank 0, of a rank that comes.
+    /// To rank 0, from a rank that connects.
     Hello { version: String, rank: usize, ranks: usize, asked: Asked, at: SocketAddr },
-    /// To a rank, of one of a greater number, which belongs to this meeting.
+    /// To a rank, from one of a greater number that belongs to this meeting.
     Own { meeting: u64, rank: usize },
 }
 
-/// What rank 0 tells who came: why they do not meet, or how they know and find each other.
+/// Answer of rank 0 to a connected rank: why they do not meet, or the meeting's number and the ranks'
+/// addresses.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Answer {
     pub(super) why: Option<String>,
     pub(super) meeting: u64,
-    pub(super) at: Vec<SocketAddr>, // where ranks listen, from 1 on
+    pub(super) at: Vec<SocketAddr>, // addresses where ranks listen, from rank 1 on
 }
 
-/// What a rank then tells rank 0: which others it is not joined with.
+/// Report to rank 0: the other ranks that a rank is not joined with.
 pub(super) type Missing = Vec<usize>;
-/// What rank 0 says last: why they do not meet, if they do not.
+/// Last message of rank 0: why they do not meet, if they do not.
 pub(super) type Verdict = Option<String>;
 
-/// What is waited for.
+/// An event that a meeting waits for.
 pub(super) enum Event {
     Came(TcpStream, Greeting),
-    /// This process has reached a rank, or has not.
+    /// This process has connected to a rank, or failed to.
     Reached(usize, io::Result<TcpStream>),
-    /// A rank has told rank 0 how it stands, or its connection has ended.
+    /// A rank has reported its missing ranks to rank 0, or its connection has ended.
     Stands(usize, io::Result<Missing>),
     Verdict(io::Result<Verdict>),
 }
 
-/// Connections, by whose they are.
+/// Connections by rank.
 pub(super) type Streams = BTreeMap<usize, TcpStream>;
 
-/// What programs that meet have in common.
+/// Name and version that all programs of a meeting must share.
 pub(super) const VERSION: &str = concat!("equipart ", env!("CARGO_PKG_VERSION"));
 
-/// The next event until then.
+/// Returns the next event, or `None` if there is none until `until`.
 pub(super) fn next(events: &Receiver<Event>, until: Instant) -> Option<Event> {
     events.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
 }

@@ -1,4 +1,4 @@
-//! The part in the meeting of every rank but 0.
+//! The meeting, on every rank but 0.
 use super::asked::Asked;
 use super::door::{Door, FAR, PROMPT, reached, resolved, settling};
 use super::frame::{LONGEST, Timed, receive, send};
@@ -12,14 +12,14 @@ use std::thread::spawn;
 use std::time::{Duration, Instant};
 use tensor::quoted::sentence;
 
-/// The part of every other rank.
+/// A rank other than 0 in the meeting.
 pub(super) struct Guest<'a> {
     pub(super) launch: &'a Launch,
     pub(super) limit: Duration,
 }
 
 impl Guest<'_> {
-    /// The connections with all others, and that for the order.
+    /// Returns the connections with all other ranks, and the connection with rank 0 for the order.
     pub(super) fn meets(&self, asked: &Asked, until: Instant) -> Result<[Streams; 2], String> {
         let Launch { rank, ranks, host, port, secret, .. } = self.launch;
         let (limit, settling) = (self.limit, settling(self.limit));
@@ -93,7 +93,7 @@ impl Guest<'_> {
                     ));
                 }
                 None if told => return Err(lost(io::ErrorKind::TimedOut.into())),
-                Some(_) | None => {} // none of these, or time to tell who is missing
+                Some(_) | None => {} // another event, or time to report the missing ranks
             }
         }
     }

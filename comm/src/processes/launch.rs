@@ -1,36 +1,36 @@
-//! Which rank a process is, by the variables that torchrun sets. Source: PyTorch, "torchrun (Elastic Launch)", "Environment
-//! Variables".
+//! Rank of a process, from the variables that torchrun sets. Source: PyTorch, "torchrun (Elastic Launch)",
+//! "Environment Variables".
 use super::Secret;
 use std::fmt::Display;
 
-/// Which rank a process is, of how many, and where they meet.
+/// Rank of a process, number of ranks, and the address where they meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// The rank: `RANK`.
     pub rank: usize,
-    /// How many there are: `WORLD_SIZE`.
+    /// Number of ranks: `WORLD_SIZE`.
     pub ranks: usize,
-    /// The rank counted on its machine, which picks its card: `LOCAL_RANK`, or the rank.
+    /// Rank on its machine, which picks its GPU: `LOCAL_RANK`, or the rank.
     pub local: usize,
-    /// Where rank 0 listens: `MASTER_ADDR`.
+    /// Host on which rank 0 listens: `MASTER_ADDR`.
     pub host: String,
-    /// At which port: `MASTER_PORT`, or the one after it where torchrun's own store listens there.
+    /// Port on which rank 0 listens: `MASTER_PORT`, or the next one if torchrun's own store listens there.
     pub port: u16,
-    /// How many ranks are on this machine: `LOCAL_WORLD_SIZE`, or as many as have its address.
+    /// Number of ranks on this machine: `LOCAL_WORLD_SIZE`, or the number of ranks that have its address.
     pub here: Option<usize>,
-    /// What only the processes of this run know: `EQUIPART_SECRET`.
+    /// Secret that only the processes of this run know: `EQUIPART_SECRET`.
     pub secret: Secret,
 }
 
 impl Launch {
-    /// That of this process, by its variables; none where there is no `RANK`.
+    /// Reads the variables of this process; `None` if `RANK` is not set.
     ///
     /// # Errors
-    /// In one sentence, which variable is missing or is no number that fits.
+    /// In one sentence: a variable is missing, or is not a valid number.
     pub fn of_process() -> Result<Option<Self>, String> {
         Self::by(&|name| std::env::var(name).ok())
     }
-    /// That of a process with these variables.
+    /// Reads the variables of a process.
     pub(crate) fn by(get: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
         let Some(rank) = get("RANK") else { return alone(get).map(|()| None) };
         let wanted = |name: &str, what: &str| {
@@ -41,7 +41,8 @@ impl Launch {
             wanted("MASTER_ADDR", "it is the host of rank 0, where ranks meet")?,
         );
         let port = wanted("MASTER_PORT", "it is a free port of rank 0's host, where ranks meet")?;
-        let store = get("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True"); // it listens there itself
+        // torchrun's store listens on MASTER_PORT
+        let store = get("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True");
         let free = port.trim().parse::<u16>().ok().filter(|&port| port > 0);
         let free = free.and_then(|port| port.checked_add(store.into()));
         let port = free.ok_or_else(|| format!("MASTER_PORT is {port:?}: it is a port, from 1 to 65535"))?;
@@ -62,7 +63,8 @@ impl Launch {
     }
 }
 
-/// Sees that this process was not started several times by a launcher that does not set `RANK`: each would do all the work.
+/// Refuses a process that was started several times by a launcher that does not set `RANK`: each copy would
+/// do all the work.
 fn alone(get: &dyn Fn(&str) -> Option<String>) -> Result<(), String> {
     const LAUNCHERS: [(&str, &str); 3] =
         [("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "mpiexec"), ("SLURM_STEP_NUM_TASKS", "srun")];
@@ -90,7 +92,8 @@ mod tests {
         Launch::by(&get)
     }
 
-    /// Kills: a variable taken for another, one that is missing or no number and goes unnoticed, a rank too many.
+    /// Kills: a variable taken for another, one that is missing or no number and goes unnoticed, a rank too
+    /// many.
     #[test]
     fn variables_are_read_or_named() {
         let all = [("RANK", "3"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "29500")];

@@ -1,9 +1,10 @@
-//! How processes find each other: rank 0 listens, all others tell it who they are, what they run and where they listen, and
-//! learn where the others do; then each two are joined by one connection, and rank 0 with each by one more, for the order of
-//! their calls. Rank 0 says when all are joined, or what went wrong: so all go on, or all end with the same sentence.
+//! Meeting of processes. Rank 0 listens. All others connect to it, send their rank, arguments and listening
+//! address, and receive the addresses of the others. Then each pair of ranks is joined by one connection, and
+//! rank 0 with each other rank by one more, for the order of their calls. Rank 0 reports that all are joined,
+//! or the failure: so all ranks go on, or all end with the same sentence.
 //!
-//! Whatever is waited for comes as an event, from a thread that waits for nothing else: nobody who is late, slow, gone or a
-//! stranger keeps the others from being heard.
+//! Everything that the meeting waits for arrives as an event, from a thread that waits for nothing else. So
+//! no late, slow or exited process and no stranger keeps the others from being heard.
 use super::asked::Asked;
 use super::door::{Door, FAR, PROMPT, resolved, settling};
 use super::frame::{LONGEST, Timed, Told, receive, send};
@@ -22,17 +23,17 @@ use std::thread::spawn;
 use std::time::{Duration, Instant};
 use tensor::quoted::sentence;
 
-/// The connections of this process, which is one rank, with those of all others.
+/// Connections of this process, which is one rank, with the processes of all other ranks.
 pub struct Processes {
     rank: usize,
     here: usize,
     others: BTreeMap<usize, Connection>,
-    orders: BTreeMap<usize, TcpStream>, // of rank 0 those to all others, of these that from rank 0
+    orders: BTreeMap<usize, TcpStream>, // on rank 0, to all others; on each other, from rank 0
 }
 
 struct Connection {
     stream: TcpStream,
-    reader: Mutex<BufReader<TcpStream>>, // its stand-in's, run after run
+    reader: Mutex<BufReader<TcpStream>>, // for the rank's stand-in, run after run
 }
 
 impl fmt::Debug for Processes {
@@ -42,11 +43,12 @@ impl fmt::Debug for Processes {
 }
 
 impl Processes {
-    /// Waits until the processes of all ranks have met, of which each was asked for the same and has read the same files.
+    /// Waits until the processes of all ranks have met. All must have the same arguments and have read the
+    /// same files.
     ///
     /// # Errors
-    /// In one sentence: that rank 0 cannot listen, that some did not come in time, died or stopped, that they do not agree, or
-    /// do not know the secret; the same on all that came.
+    /// In one sentence: rank 0 cannot listen; some ranks did not arrive in time, exited or stopped; ranks
+    /// disagree, or do not know the secret. All ranks that arrived return the same error.
     pub fn meet(launch: &Launch, asked: &Asked, limit: Duration) -> Result<Arc<Self>, String> {
         let until = Instant::now() + limit;
         let [streams, orders] = match launch.rank {
@@ -80,49 +82,51 @@ impl Processes {
     pub fn rank(&self) -> usize {
         self.rank
     }
-    /// How many there are.
+    /// Number of ranks.
     pub fn ranks(&self) -> usize {
         self.others.len() + 1
     }
-    /// How many of them are on this machine.
+    /// Number of ranks on this machine.
     pub fn here(&self) -> usize {
         self.here
     }
-    /// The other ranks, and where they are told something.
+    /// The other ranks, with the connection to each.
     pub(super) fn others(&self) -> impl Iterator<Item = (usize, &TcpStream)> {
         self.others.iter().map(|(rank, connection)| (*rank, &connection.stream))
     }
-    /// What a rank tells, for who stands in for it.
+    /// Runs `hear` on the connection that a rank's reports arrive on; for the rank's stand-in.
     pub(super) fn told_by<T>(&self, rank: usize, hear: impl FnOnce(&mut BufReader<TcpStream>) -> T) -> T {
         hear(&mut self.others[&rank].reader.lock().unwrap_or_else(PoisonError::into_inner))
     }
-    /// Rank 0's process says to these others what is done next.
+    /// Sends the next call in the order to the ranks that `to` selects; only rank 0's process sends.
     pub(super) fn say(&self, said: &Said, to: impl Fn(usize) -> bool) {
         let others = self.orders.iter().filter(|(rank, _)| self.rank == 0 && to(**rank));
-        others.for_each(|(_, stream)| drop(send(stream, said, &[]))); // who has gone is told of by its stand-in
+        // a failed process is reported by its stand-in
+        others.for_each(|(_, stream)| drop(send(stream, said, &[])));
     }
-    /// The next that rank 0's process says; none if it says nothing more.
+    /// Receives the next call in rank 0's order; `None` if there are no more.
     pub(super) fn said(&self) -> Said {
         receive(&mut self.orders.get(&0)?, LONGEST).ok()?
     }
-    /// A run begins: who takes nothing for so long is late.
+    /// Begins a run: a process that receives nothing for `limit` is late.
     pub(crate) fn begin(&self, limit: Duration) {
         self.streams().for_each(|stream| drop(stream.set_write_timeout(Some(limit))));
     }
     fn streams(&self) -> impl Iterator<Item = &TcpStream> {
         self.others().map(|(_, stream)| stream).chain(self.orders.values())
     }
-    /// Tells all that this rank has ended: well, or by this failure of a rank.
+    /// Reports to all processes that this rank has ended, and the failure of a rank if it ended by one.
     pub(crate) fn end(&self, failure: Option<&(usize, String)>) {
         let ended = Told::Ended(failure.cloned());
         for (_, stream) in self.others() {
             if failure.is_some() {
-                drop(stream.set_write_timeout(Some(Duration::from_secs(1)))); // who takes nothing may be the one that stopped
+                // the receiver may be the process that stopped
+                drop(stream.set_write_timeout(Some(Duration::from_secs(1))));
             }
-            drop(send(stream, &ended, &[])); // who has gone is told of by its stand-in
+            drop(send(stream, &ended, &[])); // a failed process is reported by its stand-in
         }
     }
-    /// Leaves: nobody is heard or told any more.
+    /// Leaves: closes all connections.
     pub(crate) fn leave(&self) {
         self.streams().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
     }
@@ -133,7 +137,7 @@ fn plural(ranks: &[usize]) -> String {
     format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, all.join(", "))
 }
 
-/// Rank 0's part.
+/// Rank 0 in the meeting.
 struct Host<'a> {
     launch: &'a Launch,
     asked: &'a Asked,
@@ -141,7 +145,7 @@ struct Host<'a> {
 }
 
 impl Host<'_> {
-    /// The connections of all others, and those for the order, by rank.
+    /// Returns the connections with all other ranks, and those for the order, by rank.
     fn meets(&self, until: Instant) -> Result<[Streams; 2], String> {
         let Launch { host, port, secret, .. } = self.launch;
         let (to, events) = channel();
@@ -158,7 +162,7 @@ impl Host<'_> {
         }
         let answer = Answer { why, meeting: u64::from_le_bytes(meeting), at: at.into_values().collect() };
         for stream in streams.values().chain(&refused) {
-            tell(stream, &answer); // who has gone is told of below
+            tell(stream, &answer); // an exited process is reported below
         }
         answer.why.map_or(Ok(()), Err)?;
         let joined = self.join(&events, answer.meeting);
@@ -168,7 +172,7 @@ impl Host<'_> {
         }
         joined.map(|orders| [streams, orders])
     }
-    /// Waits until all others have come.
+    /// Waits until all other ranks have connected.
     fn gather(
         &self,
         (events, to): (&Receiver<Event>, &Sender<Event>),
@@ -188,7 +192,7 @@ impl Host<'_> {
                     if version != VERSION {
                         let why = format!("rank 0 is {VERSION}, and this is {}", sentence(&version));
                         tell(&stream, &Answer { why: Some(why), meeting: 0, at: Vec::new() });
-                        continue; // it is none of these
+                        continue; // it is no rank of this run
                     }
                     let why = if theirs != *ranks {
                         Some(format!("rank {rank} has WORLD_SIZE {theirs}, rank 0 has {ranks}"))
@@ -220,9 +224,9 @@ impl Host<'_> {
         }
         Ok(())
     }
-    /// Waits until all are joined with all: the connections for the order.
+    /// Waits until every rank is joined with all others; returns the connections for the order.
     fn join(&self, events: &Receiver<Event>, meeting: u64) -> Result<Streams, String> {
-        const MORE: Duration = Duration::from_secs(1); // so that who misses others has said so
+        const MORE: Duration = Duration::from_secs(1); // so that a rank that misses others has reported them
         let settling = settling(self.limit);
         let (until, others) = (Instant::now() + settling + MORE, 1..self.launch.ranks);
         let (mut orders, mut stand) = (Streams::new(), BTreeMap::<usize, Missing>::new());
@@ -261,12 +265,12 @@ fn gone(rank: usize) -> String {
     format!("rank {rank} came, and ended before all had met, or its connection broke")
 }
 
-/// Tells somebody this, if they listen.
+/// Sends a message, and ignores a failure to send it.
 fn tell(stream: &TcpStream, what: &impl Serialize) {
     drop(send(Timed::new(stream, Instant::now() + PROMPT), what, &[]));
 }
 
-/// Waits for how a rank stands.
+/// Waits, in a thread of its own, for a rank's report of its missing ranks.
 fn stands(rank: usize, stream: &TcpStream, to: &Sender<Event>) {
     let (stream, to) = (stream.try_clone(), to.clone());
     spawn(move || {

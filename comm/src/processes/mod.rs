@@ -1,28 +1,16 @@
 //! Ranks as processes, one rank each, joined by TCP.
 //!
-//! Each process has the whole world as threads has it: its own rank, which runs the program, and for every other rank a
-//! stand-in, a thread that makes the calls which that rank tells of, in its order, on the same engines. So who is late, has
-//! failed, means something else or waits in a ring is found and named as among threads, in every process, and sums are taken
-//! by the same code in the same order: the same bits.
+//! Each process holds the whole world, as in a run of threads: its own rank, which runs the program, and a
+//! stand-in for every other rank. A stand-in is a thread that makes the calls its rank reports, in that
+//! rank's order, on the same engines. So a rank that is late, has failed, disagrees or waits in a cycle is
+//! found and named as among threads, in every process. Sums use the same code in the same order: the same
+//! bits.
 //!
-//! A rank tells all others of each call before it makes it: a frame with the call, its sentence, and those of the elements it
-//! gives that the other's rank takes. A stand-in takes nothing: of what ranks do together a process does its own rank's part
-//! alone. Frames of a rank are read in order, so a stand-in may wait in a call while later frames wait in the connection;
-//! that ends, since the rank which sent them has come out of that call, so all its other ranks have told of it.
-//!
-//! | file | holds |
-//! |---|---|
-//! | `launch.rs` | which rank a process is, by torchrun's variables |
-//! | `secret.rs` | how both ends of a connection show that they know one secret |
-//! | `door.rs` | who connects is served, each by itself and in time |
-//! | `asked.rs` | what ranks must have in common: arguments, and files that they read |
-//! | `meeting.rs`, `guest.rs` | how processes find each other, on rank 0 and on the others; their connections |
-//! | `greeting.rs` | what is said while they meet |
-//! | `frame.rs` | what processes tell each other |
-//! | `check.rs` | what another process tells is input until it is checked |
-//! | `telling.rs` | the engine of a process' own rank |
-//! | `order.rs` | which call comes next, where cards do together what ranks do |
-//! | `stand_in.rs` | what is done in place of a rank of another process |
+//! A rank reports each call to all others before it makes the call: a frame with the call, its sentence, and
+//! the elements that it gives and the other's rank takes. A stand-in takes nothing: a process does only its
+//! own rank's part of a collective. Frames of a rank are read in order, so a stand-in may wait in a call
+//! while later frames wait in the connection. That wait ends: the rank that sent these frames has left that
+//! call, so all the call's other ranks have reported it.
 mod asked;
 mod check;
 mod door;

@@ -1,8 +1,9 @@
-//! In which order the place of each process does what ranks do together, where places do that as a whole.
+//! Order in which the place of each process does what ranks do together, if places do that as a whole.
 //!
-//! Each process finds that all ranks have come to a call at a moment of its own. Were each to go by that, two cards could take up two
-//! calls in two orders, and wait in them for each other. So rank 0's process says in which order: its own, told to the other
-//! ranks of each call by connections that carry nothing else, since calls on the others may wait for this order.
+//! Each process finds at a moment of its own that all ranks have entered a call. If each went by that, two
+//! GPUs could take up two calls in two orders, and each wait in its first call for the other. So rank 0's
+//! process decides the order, which is its own. It sends the order to the other ranks of each call, over
+//! connections that carry nothing else: calls on the others may wait for this order.
 use super::meeting::Processes;
 use crate::Result;
 use crate::threads::caught;
@@ -11,10 +12,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tensor::PlaceError;
 
-/// How often who waits looks whether the run has failed.
+/// Interval at which a waiting rank checks if the run has failed.
 const EVERY: Duration = Duration::from_millis(20);
 
-/// The order of one run.
+/// The order of the calls of one run.
 pub(crate) struct Order {
     processes: Arc<Processes>,
     alive: Box<dyn Fn() -> Result<()> + Send + Sync>,
@@ -23,24 +24,26 @@ pub(crate) struct Order {
     changed: Condvar,
 }
 
-/// What all ranks have come to, by the name that all processes know it by: a rank of the world, and which of its calls it is.
+/// Name of a call that all its ranks have entered, the same in all processes: a rank of the world, and the
+/// number of its call.
 pub(crate) type Name = [usize; 2];
-/// What rank 0's process says: the name of a call, and what was drawn for its group, if that is new; none if there are no more.
+/// Message of rank 0's process: the name of a call, and the bytes drawn for its group if the group is new;
+/// `None` if there are no more.
 pub(super) type Said = Option<(Name, Vec<u8>)>;
-/// Does the part of this process; it is given what rank 0's place drew for the group.
+/// Does this process' part of a call, given the bytes that rank 0's place drew for the group.
 pub(crate) type Part = Box<dyn FnOnce(&[u8]) + Send>;
 
 #[derive(Default)]
 struct State {
-    waiting: BTreeMap<Name, (Arc<[usize]>, Part)>, // all have come, and it is not their turn
+    waiting: BTreeMap<Name, (Arc<[usize]>, Part)>, // all ranks have entered; it is not their turn
     runs: bool,
-    over: bool, // this process' rank has ended, or failed: nothing is done any more
+    over: bool, // this process' rank has ended or failed: no more parts are done
     drawn: BTreeMap<Arc<[usize]>, Vec<u8>>,
     failed: Option<String>,
 }
 
 impl Order {
-    /// Of a run of these processes, in which nothing is waited for any longer than this, or when it has failed.
+    /// Returns the order of a run of these processes. Waits last at most `limit`, and end when `alive` fails.
     pub(crate) fn new(
         processes: &Arc<Processes>,
         limit: Duration,
@@ -59,8 +62,9 @@ impl Order {
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.changed.wait_timeout(state, EVERY).unwrap_or_else(PoisonError::into_inner).0
     }
-    /// All of these ranks have come. Rank 0's process does its part now, if it has one, and says so to the others; they do
-    /// theirs when it is their turn. A group that meets for the first time is given what `draws` draws.
+    /// Records that all these ranks have entered a call. Rank 0's process sends its name to the others and
+    /// does its own part now, if it has one; the others do their parts when it is their turn. A group that
+    /// meets for the first time gets the bytes that `draws` draws.
     pub(crate) fn came(
         &self,
         name: Name,
@@ -90,20 +94,21 @@ impl Order {
         });
         state.failed = done.err();
     }
-    /// Waits until this process has done its part in all that all have come to.
+    /// Waits until this process has done its part in every call that all ranks entered.
     ///
     /// # Errors
-    /// That a rank has failed.
+    /// If a rank has failed.
     ///
     /// # Panics
-    /// With [`PlaceError`], if a part failed, or rank 0's process did not say whose turn it is.
+    /// With [`PlaceError`], if a part failed, or rank 0's process did not send the order in time.
     pub(crate) fn settled(&self) -> Result<()> {
         self.quiet()?.map_or(Ok(()), |why| PlaceError(why).unwind())
     }
-    /// Waits as [`Order::settled`] does; why a part failed, if one did. None is left that could be done later.
+    /// Waits as [`Order::settled`] does; returns why a part failed, if one did. No part is left to be done
+    /// later.
     ///
     /// # Errors
-    /// That a rank has failed.
+    /// If a rank has failed.
     pub(crate) fn quiet(&self) -> Result<Option<String>> {
         let (begun, mut state) = (Instant::now(), self.state());
         loop {
@@ -124,7 +129,7 @@ impl Order {
             state = self.wait(state);
         }
     }
-    /// This process' rank has ended: no part is done from now on.
+    /// Ends this process' rank: no part is done from now on.
     pub(crate) fn end(&self) {
         self.ends(self.state());
     }
@@ -136,11 +141,12 @@ impl Order {
             state = self.wait(state);
         }
     }
-    /// Rank 0's process says nothing more in this run.
+    /// Announces from rank 0 to the other processes that this run has no more calls.
     pub(crate) fn ended(&self) {
         self.processes.say(&None, |_| true);
     }
-    /// Does this process' parts, each when rank 0's process says, until that says that there are no more, or is gone.
+    /// Does this process' parts in the order that rank 0's process sends, until that process sends no more or
+    /// has exited.
     pub(crate) fn follow(&self) {
         while let Some((name, drawn)) = self.processes.said() {
             let mut state = self.state();

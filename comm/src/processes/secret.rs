@@ -1,4 +1,4 @@
-//! Proof that both ends of a connection know one secret, before anything else is said on it.
+//! Mutual proof that both ends of a connection know one secret, before anything else is sent on it.
 //!
 //! ```text
 //! who connects                       who listens
@@ -7,9 +7,9 @@
 //! HMAC(secret, "connects" a b) ->
 //! ```
 //!
-//! So neither end tells a stranger anything, and what was recorded of another connection proves nothing. What follows is
-//! neither encrypted nor signed: the network between the machines must be trusted, or tunnelled. Source: Krawczyk, Bellare,
-//! Canetti, "HMAC: Keyed-Hashing for Message Authentication", RFC 2104.
+//! So neither end reveals anything to a stranger, and a recording of another connection proves nothing. Later
+//! bytes are neither encrypted nor signed: the network between the machines must be trusted, or tunnelled.
+//! Source: Krawczyk, Bellare, Canetti, "HMAC: Keyed-Hashing for Message Authentication", RFC 2104.
 use super::frame::Timed;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -22,7 +22,7 @@ const MAGIC: &[u8; 8] = b"equipart";
 /// Bytes of a nonce, and of a proof.
 const LEN: usize = 32;
 
-/// A secret of the processes of a run, or none: then whoever can connect is taken for one of them.
+/// A secret of the processes of a run, or none: then any process that can connect is accepted.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(Option<Arc<[u8]>>);
 
@@ -40,13 +40,13 @@ pub(super) enum End {
 }
 
 impl Secret {
-    /// The fewest bytes of a secret.
+    /// Smallest length of a secret, in bytes.
     pub const LEAST: usize = 16;
 
-    /// The secret that these bytes are, without white space around them.
+    /// Makes a secret of these bytes, without white space around them.
     ///
     /// # Errors
-    /// In one sentence, that they are too few; `origin` is where they come from.
+    /// In one sentence: there are too few bytes. `origin` names their source.
     pub fn new(bytes: &[u8], origin: &str) -> Result<Self, String> {
         let bytes = bytes.trim_ascii();
         if bytes.len() < Self::LEAST {
@@ -57,7 +57,7 @@ impl Secret {
         }
         Ok(Self(Some(bytes.into())))
     }
-    /// Whether there is none.
+    /// True if there is no secret.
     pub fn is_none(&self) -> bool {
         self.0.is_none()
     }
@@ -70,10 +70,12 @@ impl Secret {
         }
         proof
     }
-    /// Shows the other end that this one knows the secret, once that has shown it, too.
+    /// Proves to the other end that this end knows the secret, and checks the other end's proof. The
+    /// listening end proves first.
     ///
     /// # Errors
-    /// Those of the connection; [`io::ErrorKind::PermissionDenied`] if the other end does not know it.
+    /// Errors of the connection; [`io::ErrorKind::PermissionDenied`] if the other end does not know the
+    /// secret.
     pub(super) fn shown(&self, on: &mut Timed, by: End) -> io::Result<()> {
         let (mut own, mut theirs, mut proof) = ([0; LEN], [0; LEN], [0; LEN]);
         getrandom::fill(&mut own).map_err(|why| io::Error::other(format!("no nonce can be drawn: {why}")))?;

@@ -1,4 +1,4 @@
-//! What is done in place of a rank of another process: the calls that it tells of, in its order.
+//! Stand-in for a rank of another process: makes the calls that the rank reports, in its order.
 use super::check;
 use super::frame::{LONGEST, Told, Way, come, no_frame, receive};
 use super::meeting::Processes;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tensor::quoted::sentence;
 
-/// Bytes for which memory is taken before they come.
+/// Most bytes that are allocated before they arrive.
 const AT_ONCE: usize = 1 << 24;
 
 /// Stands in for a rank of another process.
@@ -21,12 +21,12 @@ pub(crate) struct StandIn<'a, P: SharedPlace> {
     place: &'a P,
     world: &'a dyn Engines<P>,
     record: &'a Record,
-    found: &'a dyn Fn(&str), // told of ranks that wait for each other, as one of them finds
+    found: &'a dyn Fn(&str), // called when ranks are found to wait for each other
     standing: Vec<Stands<P>>,
     spare: Vec<(usize, P::Buffer)>,
 }
 
-/// A post that stands; it ends before what it carries does.
+/// A standing post; it ends before its buffers are freed.
 struct Stands<P: SharedPlace> {
     members: Arc<[usize]>,
     post: Post,
@@ -35,14 +35,14 @@ struct Stands<P: SharedPlace> {
     carried: Vec<Carried<P>>,
 }
 
-/// What a call carries: so many bytes.
+/// Elements that a call carries, and the pointer to give for them.
 struct Carried<P: SharedPlace> {
     give: Option<P::Ptr>,
     buffer: Option<(usize, P::Buffer)>,
 }
 
 impl<'a, P: SharedPlace> StandIn<'a, P> {
-    /// For this rank, on these engines.
+    /// Makes a stand-in for this rank, on these engines.
     pub(crate) fn new(
         rank: usize,
         (place, world): (&'a P, &'a dyn Engines<P>),
@@ -51,11 +51,11 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
     ) -> Self {
         Self { rank, place, world, record, found, standing: Vec::new(), spare: Vec::new() }
     }
-    /// Makes the rank's calls until it tells that it has ended: with which failure of which rank, if with one. What else comes
-    /// of a call is the rank's own to tell.
+    /// Makes the rank's calls until the rank reports that it has ended. Returns the failed rank and the
+    /// reason, if it ended with a failure. Other outcomes of calls are the rank's own to report.
     ///
     /// # Errors
-    /// That its process ended without a word.
+    /// If the rank's process ended without a report, or sent an invalid one.
     pub(crate) fn run(mut self, processes: &Processes) -> Result<Option<(usize, String)>, String> {
         let gone = |why: io::Error| match why.kind() {
             io::ErrorKind::InvalidData => format!("its process tells what cannot be understood: {why}"),
@@ -79,7 +79,7 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
             }
         })
     }
-    /// Makes calls, with what they carry.
+    /// Makes calls, with the elements that they carry.
     fn makes(
         &mut self,
         way: Way,
@@ -109,8 +109,8 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
         let carried = carried.collect::<io::Result<Vec<_>>>()?;
         let windows = |carried: &Carried<P>| Windows { give: carried.give, take: None };
         let begun = self.record.begin(&first, 0, way != Way::Now).ok();
-        // SAFETY: what is given is the rank's to say; nobody else touches it, it is kept until the call or its post has ended, and
-        // nothing is taken.
+        // SAFETY: the window holds the bytes that this process' rank takes, as was checked above. No other
+        // code touches them, they are kept until the call or its post has ended, and nothing is taken.
         let post = unsafe {
             if way == Way::Now {
                 engine.now(rank, windows(&carried[0]), &first).map(|()| None)
@@ -128,10 +128,10 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
         }
         Ok(())
     }
-    /// Ends what was started: when all is done, or at once.
+    /// Ends a post: waits until it is done, or withdraws it at once.
     fn leaves(&mut self, members: &[usize], post: Post, waits: bool) {
         let at = self.standing.iter().position(|s| s.post == post && *s.members == *members);
-        let Some(at) = at else { return }; // of a world that has failed
+        let Some(at) = at else { return }; // the world has failed
         let Stands { mut standing, begun, carried, .. } = self.standing.swap_remove(at);
         if waits {
             let waited = Instant::now();
@@ -153,13 +153,13 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
             (self.found)(&error.to_string());
         }
     }
-    /// Keeps memory that is free again, for what comes next.
+    /// Keeps free buffers for later calls.
     fn keep(&mut self, carried: Vec<Carried<P>>) {
         const MOST: usize = 32;
         self.spare.extend(carried.into_iter().filter_map(|carried| carried.buffer));
         self.spare.drain(..self.spare.len().saturating_sub(MOST));
     }
-    /// Bytes that come, which lie so far behind where the window begins.
+    /// Reads `len` bytes into a buffer; they lie `at` bytes behind the start of the window.
     fn carried(&mut self, at: usize, len: usize, from: &mut impl Read) -> io::Result<Carried<P>> {
         if len == 0 {
             return Ok(Carried { give: None, buffer: None });

@@ -1,4 +1,5 @@
-//! The engine of a process' own rank: it tells all other processes what the rank does, and does it among their stand-ins.
+//! Engine of a process' own rank: reports each call to all other processes, then makes it among their
+//! stand-ins.
 use super::frame::{Told, Way, send};
 use super::meeting::Processes;
 use super::order::Order;
@@ -16,18 +17,19 @@ use std::time::Duration;
 /// The engines of a process' own rank.
 pub(crate) struct Telling<P>(Arc<Own<P>>);
 
-/// What they share.
+/// State that all engines of the rank share.
 struct Own<P> {
     place: P,
     world: Arc<dyn Engines<P>>,
     processes: Arc<Processes>,
     order: Arc<Order>,
     limit: Duration,
-    calls: AtomicUsize, // that were told
+    calls: AtomicUsize, // that were reported
 }
 
 impl<P: SharedPlace> Telling<P> {
-    /// Those that tell these processes what they do on these engines; a process that takes nothing for so long is late.
+    /// Returns engines that report to these processes the calls they make on `world`. A process that receives
+    /// nothing for `limit` is late.
     pub(crate) fn engines(
         place: &P,
         world: &Arc<dyn Engines<P>>,
@@ -40,7 +42,7 @@ impl<P: SharedPlace> Telling<P> {
     }
 }
 
-/// That of one group.
+/// The engine of one group.
 struct Teller<P: SharedPlace> {
     among: Arc<dyn Engine<P>>,
     members: Arc<[usize]>,
@@ -55,21 +57,22 @@ impl<P: SharedPlace> Engines<P> for Telling<P> {
 }
 
 impl<P: SharedPlace> Teller<P> {
-    /// The call, with a number of its own and its sentence, by which other processes know it.
+    /// Returns the call with its number and its sentence, by which other processes know it.
     fn numbered(&self, call: &Call) -> Call {
         let number = self.own.calls.fetch_add(1, Relaxed) + 1;
         Call { number, told: Some(call.to_string().into()), ..call.clone() }
     }
-    /// What came of a call, when this process has done its part in all of them.
+    /// Returns the outcome of a call once this process has done its part in all calls.
     fn settled<T>(&self, outcome: Result<T>) -> Result<T> {
         let outcome = outcome.inspect_err(|_| drop(self.own.order.quiet()))?;
         self.own.order.settled().map(|()| outcome)
     }
-    /// Tells all other processes what `of` gives for each place in the group, or none: members first, so that where this process
-    /// is stopped half way, nobody outside of the group holds done what a member still waits for.
+    /// Sends all other processes the report that `of` makes for their place in the group, or for no place.
+    /// Members come first: if this process is stopped half way, no process outside of the group takes a call
+    /// for done that a member still waits for.
     ///
     /// # Errors
-    /// That one of them takes nothing any more. One that has ended is noticed by its stand-in.
+    /// If a process receives nothing any more. A process that has ended is noticed by its stand-in.
     fn tell<'a>(
         &self,
         call: &dyn Display,
@@ -82,7 +85,7 @@ impl<P: SharedPlace> Teller<P> {
             let (told, elements) = of(place);
             let sent = send(connection, &told, &elements);
             if sent.is_err_and(|why| matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)) {
-                let _ = connection.shutdown(Shutdown::Write); // half a frame went
+                let _ = connection.shutdown(Shutdown::Write); // half a frame was sent
                 let (missing, arrived) = (vec![peer], vec![self.own.processes.rank()]);
                 let (call, limit, chain) = (call.to_string(), self.own.limit, Vec::new());
                 return Err(CommError::Late { missing, arrived, call, limit, chain });
@@ -90,10 +93,10 @@ impl<P: SharedPlace> Teller<P> {
         }
         Ok(())
     }
-    /// Tells of calls and what they carry: nothing, where the place does together what ranks do.
+    /// Reports calls and the elements that they carry; no elements if the place does together what ranks do.
     ///
     /// # Safety
-    /// Windows hold what their calls give, and nobody writes them.
+    /// Windows hold the elements that their calls give, and no code writes them.
     unsafe fn tell_calls(&self, way: Way, rank: usize, calls: &[(Option<P::Ptr>, &Call)]) -> Result<()> {
         self.tell(calls[0].1, |peer| {
             let carried = calls.iter().map(|&(give, call)| {
@@ -102,7 +105,7 @@ impl<P: SharedPlace> Teller<P> {
                 let [from, len] = [range.start, range.len()].map(|elements| elements * call.elem.size);
                 let elements = match give.filter(|_| len > 0) {
                     None => Cow::Borrowed(&[][..]),
-                    // SAFETY: the caller's promise; they are sent before this rank goes on.
+                    // SAFETY: the caller's promise; the bytes are sent before this rank goes on.
                     Some(give) => unsafe { self.own.place.bytes(P::raw(P::offset(give, from)).cast(), len) },
                 };
                 ((call.clone(), [from, len]), elements)
@@ -149,7 +152,8 @@ impl<P: SharedPlace> Engine<P> for Teller<P> {
     }
     fn withdraw(&self, post: Post) {
         let withdrawn = |_| (Told::Withdraw(self.members.clone(), post), Vec::new());
-        let _ = self.tell(&"a request that is dropped", withdrawn); // who takes nothing is told of by the next call
+        // the next call reports a process that receives nothing
+        let _ = self.tell(&"a request that is dropped", withdrawn);
         self.among.withdraw(post);
         let _ = self.own.order.quiet(); // as above
     }

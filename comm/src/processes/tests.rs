@@ -29,7 +29,7 @@ fn asked(words: &str) -> Asked {
 fn met(launch: &Launch, words: &str, limit: Duration) -> Result<(), String> {
     Processes::meet(launch, &asked(words), limit).map(drop)
 }
-/// What each of so many processes gives, which have met.
+/// Results of `ranks` processes that have met.
 pub(super) fn each<T: Send>(ranks: usize, process: impl Fn(Arc<Processes>) -> T + Sync) -> Vec<T> {
     let port = port();
     scope(|threads| {
@@ -43,7 +43,7 @@ pub(super) fn each<T: Send>(ranks: usize, process: impl Fn(Arc<Processes>) -> T 
         all.into_iter().map(|process| process.join().unwrap()).collect()
     })
 }
-/// What the rank of each process gives.
+/// Results of the rank of each process.
 fn ran<D: Kernels<Place = Host>, T: Send>(
     sizes: Sizes,
     limit: Duration,
@@ -64,7 +64,7 @@ fn together<D: Kernels<Place = Host>>(
         let value = |i| D::Elem::sample(tensor::mix((seed * 1000 + rank * 100 + i) as u64), 1.0);
         Tensor::from_fn(device, Category::Buffers, rows, cols, value)
     };
-    let counts: Vec<_> = (0..n).map(|to| (to * 3 + 1) % 4).collect(); // one of them 0 where there are two ranks or more
+    let counts: Vec<_> = (0..n).map(|to| (to * 3 + 1) % 4).collect(); // one of them 0 for two ranks or more
     let all_rows = counts.iter().sum();
     let [mut sum, mut most, mut sent] = [1, 2, 3].map(|seed| draw(seed, 6, 7));
     let started = group.start_together(InPlace::ReduceScatter, vec![draw(4, 2 * n, 5), draw(5, 3 * n, 1)])?;
@@ -86,7 +86,8 @@ fn together<D: Kernels<Place = Host>>(
     ];
     let [next, last] = [1, n - 1].map(|step| (place + step) % n);
     if n > 1 {
-        let large = group.start_send(next, draw(16, 300, 1000), Tag::new("large", 0))?; // all send before any receives
+        // all send before any receives
+        let large = group.start_send(next, draw(16, 300, 1000), Tag::new("large", 0))?;
         let other = group.start_send(next, draw(17, 1, 4), Tag::new("ring", 7))?;
         all.push(group.receive(device, last, 1, 4, Tag::new("ring", 7))?);
         all.push(group.receive(device, last, 300, 1000, Tag::new("large", 0))?);
@@ -107,8 +108,8 @@ fn together<D: Kernels<Place = Host>>(
     Ok(all.iter().flat_map(|x| x.read().unwrap()).chain(values).collect())
 }
 
-/// Kills: another block, root, order of addends, counts or kind of number of any call across processes; a message that does not
-/// arrive while both sides send; a second run on the same connections that hears of the first.
+/// Kills: another block, root, order of addends, counts or dtype of any call across processes; a message that
+/// does not arrive while both sides send; a second run on the same connections that hears of the first.
 #[test]
 fn processes_have_what_threads_have_bit_for_bit() {
     fn same<D: Kernels<Place = Host>>(sizes: Sizes) {
@@ -162,8 +163,8 @@ fn ones(device: &Cpu<f32>, len: usize) -> Tensor<Cpu<f32>> {
     Tensor::from_fn(device, Category::Buffers, 1, len, |_| 1.0)
 }
 
-/// Kills: who is late, means something else, has finished, fails, panics or forgets and is not named in every process, with the
-/// place of its call.
+/// Kills: a rank that is late, means something else, has finished, fails, panics or forgets and is not named
+/// in every process, with the place of its call.
 #[test]
 fn every_failure_is_named_in_all_processes() {
     let late = fails(3, Duration::from_millis(300), |_, mesh| {
@@ -232,7 +233,8 @@ fn every_failure_is_named_in_all_processes() {
     }
 }
 
-/// Kills: a process that is gone and is waited for, or is not named; one that hangs for good and takes others with it.
+/// Kills: an exited process that is waited for, or is not named; one that hangs for good and takes others
+/// with it.
 #[test]
 fn a_process_that_is_gone_is_named() {
     let gone = each(3, |processes| {
@@ -265,8 +267,8 @@ fn a_process_that_is_gone_is_named() {
     }
 }
 
-/// Kills: processes that meet though they do not belong together, one that is waited for though another has come in its place, a
-/// missing one that is not named, a stranger that is taken for one of them.
+/// Kills: processes that meet though they do not belong together, one that is waited for though another has
+/// come in its place, a missing one that is not named, a stranger that is taken for one of them.
 #[test]
 fn who_does_not_belong_together_does_not_meet() {
     let meet = |launches: [Launch; 2], about: [&str; 2], limit| {

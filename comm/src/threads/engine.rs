@@ -1,4 +1,4 @@
-//! The collectives of one group of threads, on the peers' memory.
+//! Collectives of one group of threads, on the peers' memory.
 use super::messages::Messages;
 use super::reduction::{nth_of, share};
 use super::rendezvous::Rendezvous;
@@ -15,8 +15,9 @@ use std::sync::Arc;
 
 /// One group of threads.
 pub(super) struct Threads<P> {
-    place: P,                  // what copies and adds in the ranks' memory
-    apart: Option<Arc<Order>>, // the ranks but one are of other processes: what they take is nowhere here
+    place: P, // copies and adds in the ranks' memory
+    // set if all ranks but one are of other processes, which hold their own results
+    apart: Option<Arc<Order>>,
     ranks: usize,
     rendezvous: Rendezvous,
     messages: Messages,
@@ -25,7 +26,7 @@ pub(super) struct Threads<P> {
 }
 
 impl<P: SharedPlace> Threads<P> {
-    /// The group of these ranks of a world, over links of this kind.
+    /// Makes the group of these ranks of a world, over links of this kind.
     pub(super) fn new(
         (place, apart): (P, Option<Arc<Order>>),
         members: Arc<[usize]>,
@@ -42,18 +43,20 @@ impl<P: SharedPlace> Threads<P> {
             members,
         }
     }
-    /// What is done for one rank of a started call when all have come.
+    /// Returns the function that does one rank's share of a started call once all ranks have posted.
     fn share(&self) -> impl Fn(usize, *mut (), &AllWindows, &Call) {
-        // SAFETY: all calls are equal, as was checked when the last rank came; windows are as those who posted them promised, and
-        // are left alone by all until every share is done.
+        // SAFETY: all calls are equal, as was checked when the last rank posted. Windows are as their ranks
+        // promised, and no rank touches its own until every share is done.
         |rank, to, windows, call| unsafe { self.work(rank, to, windows, call) }
     }
-    /// What a rank does in a call when all have come: it reads the peers' windows, and writes to `to`, or in place.
+    /// Does a rank's part of a call once all ranks have entered: reads the peers' windows, and writes to
+    /// `to`, or in place.
     ///
     /// # Safety
-    /// All calls are equal; each rank's window holds the elements that it gives, and `to` has room for those that this one
-    /// takes. Windows are borrowed, and what is taken to is borrowed mutably: so it is other memory than any window but
-    /// this rank's own, whose block it is at the same place, or which is its block there.
+    /// All calls are equal. Each rank's window holds the elements that it gives, and `to` has room for those
+    /// that this rank takes. Windows are borrowed, and `to` is borrowed mutably. So `to` overlaps no window
+    /// except this rank's own in place: then `to` is this rank's block of the window, or the window is this
+    /// rank's block of `to`.
     unsafe fn work(&self, rank: usize, to: *mut (), windows: &AllWindows, call: &Call) {
         if self.place.joins() {
             if rank == 0 {
@@ -68,18 +71,19 @@ impl<P: SharedPlace> Threads<P> {
         let size = call.elem.size;
         let copy = |peer: usize, from: usize, at: usize, len: usize| {
             let (window, to) = (windows.of::<u8>(peer), to.cast::<u8>());
-            // The elements that are named below are inside the windows, as the caller promises; of a window of another process
-            // there may be no others.
+            // The elements that are named below are inside the windows, as the caller promises; a window of
+            // another process may hold no others.
             let (from, to) = (window.wrapping_add(from * size), to.wrapping_add(at * size));
             if from != to && len > 0 {
-                // SAFETY: as above; what is not this rank's own block in place is other memory.
+                // SAFETY: as above; everything but this rank's own block in place is disjoint.
                 unsafe { self.place.copy(from, to, len * size) }
             }
         };
         let join = |place, range| {
             let how = call.reduce.expect("a reduction");
             let reduction = Reduction { windows, elem: call.elem, range, how, place };
-            // SAFETY: only this rank touches this range of the windows while it is inside, or only it writes.
+            // SAFETY: while this rank is inside, only it touches this range of the windows, or only it
+            // writes.
             unsafe { self.place.reduce(&reduction) }
         };
         match call.op {
@@ -90,7 +94,8 @@ impl<P: SharedPlace> Threads<P> {
             _ => self.pieces(rank, windows, call, copy),
         }
     }
-    /// The pieces that a rank takes of what others give: whose, from where there, where to, how long.
+    /// Passes each piece that a rank takes to `copy`: the giving rank, the start there, the start in the
+    /// result, the length.
     #[inline(always)]
     fn pieces(
         &self,
@@ -110,7 +115,7 @@ impl<P: SharedPlace> Threads<P> {
         }
         let (mut filled, room) = (0, call.takes(self.ranks, rank));
         for peer in 0..self.ranks {
-            // Where blocks differ from rank to rank, who gives them says which they are.
+            // If blocks differ from rank to rank, the call of the giving rank says which they are.
             let between = matches!(call.counts, Some(Counts::Between(..)));
             let theirs = if between { windows.call(peer) } else { call };
             let piece = theirs.wanted(self.ranks, peer, rank);
@@ -119,10 +124,10 @@ impl<P: SharedPlace> Threads<P> {
             filled += piece.len();
         }
     }
-    /// Offers a message, or asks for it: copies it if the other side has done so.
+    /// Posts one side of a message, and copies the message if the other side has posted.
     ///
     /// # Safety
-    /// That of [`Engine::start`].
+    /// Same as [`Engine::start`].
     unsafe fn message(&self, rank: usize, [give, take]: [*mut (); 2], call: &Call) -> Result<Post> {
         let sends = call.op == Op::Send;
         let way = if sends { [rank, call.root] } else { [call.root, rank] };
@@ -141,10 +146,10 @@ impl<P: SharedPlace> Threads<P> {
         // SAFETY: the caller's promise.
         unsafe { self.messages.post(way, sends, if sends { give } else { take }.cast(), call, copy) }
     }
-    /// What all ranks do in a call when all have come, where the place does it as a whole.
+    /// Does the parts of all ranks in a call that all have entered, if the place does them as a whole.
     ///
     /// # Safety
-    /// As for [`Threads::work`], of all ranks.
+    /// Same as [`Threads::work`], for all ranks.
     unsafe fn jointly(&self, windows: &AllWindows, call: &Call) {
         let (n, size, elements) = (self.ranks, call.elem.size, call.elements());
         let both: Vec<_> = (0..n).map(|rank| windows.both(rank).map(<*mut ()>::cast::<u8>)).collect();
@@ -175,10 +180,11 @@ impl<P: SharedPlace> Threads<P> {
         // SAFETY: the caller's promise.
         unsafe { self.join((0, call), both, what) }
     }
-    /// Has the place do it: at once, or where ranks are processes, when it is its turn. It is known by this rank's call.
+    /// Runs a joint call on the place: at once, or in its turn if ranks are processes. The call of `rank`
+    /// names it.
     ///
     /// # Safety
-    /// As for [`SharedPlace::jointly`]; where ranks are processes, until [`Order::settled`].
+    /// Same as [`SharedPlace::jointly`]; if ranks are processes, until [`Order::settled`] returns.
     unsafe fn join(&self, (rank, call): (usize, &Call), windows: Vec<[*mut u8; 2]>, what: Jointly) {
         let (members, number, size) = (&self.members, call.elem.name, call.elem.size);
         let Some(order) = &self.apart else {
@@ -199,7 +205,7 @@ impl<P: SharedPlace> Threads<P> {
     }
 }
 
-/// Windows that go to another thread; ranks leave them alone until it has done with them.
+/// Windows that go to another thread; ranks leave them alone until that thread is done with them.
 struct Sent<T>(T);
 // SAFETY: as above.
 unsafe impl<T> Send for Sent<T> {}
@@ -214,13 +220,13 @@ impl<P: SharedPlace> Engine<P> for Threads<P> {
         let both = [windows.give, windows.take].map(|window| window.map_or(null_mut(), P::raw));
         let [give, to] = both;
         let give = if self.place.joins() { from_ref(&both).cast_mut().cast() } else { give };
-        // SAFETY: the caller's promise, of every rank: those who mean something else do not get this far.
+        // SAFETY: the caller's promise, for every rank: ranks whose calls differ do not get this far.
         self.rendezvous.collective(rank, give, call, |windows| unsafe { self.work(rank, to, windows, call) })
     }
     fn values(&self, rank: usize, mine: &[u8], call: &Call) -> Result<Vec<Vec<u8>>> {
         let mut all = Vec::new();
         self.rendezvous.collective(rank, from_ref(&mine).cast_mut(), call, |windows| {
-            // SAFETY: all windows are such slices, as all calls are equal, and are borrowed.
+            // SAFETY: all windows are such slices, because all calls are equal, and are borrowed.
             all = (0..self.ranks).map(|peer| unsafe { *windows.of::<&[u8]>(peer) }.to_vec()).collect();
         })?;
         Ok(all)

@@ -1,4 +1,4 @@
-//! The engines of one run of a world: one for each list of ranks that form a group.
+//! Engines of one run of a world: one for each list of ranks that form a group.
 use super::engine::Threads;
 use super::slow::{Queues, Slow};
 use super::watch::Watch;
@@ -14,7 +14,7 @@ use tensor::Host;
 /// All engines of a run.
 pub(super) struct World<P> {
     place: P,
-    apart: Option<Arc<Order>>, // where this process has one of the ranks alone
+    apart: Option<Arc<Order>>, // set if this process has only one of the ranks
     grid: Arc<Grid>,
     links: Vec<(Axis, Link)>,
     queues: Arc<Queues>,
@@ -23,7 +23,7 @@ pub(super) struct World<P> {
 }
 
 impl<P: SharedPlace> World<P> {
-    /// None yet, of ranks with these links along axes.
+    /// Makes the engines of ranks with these links along axes; each group's is created on first use.
     pub(super) fn new(
         (place, apart): (P, Option<Arc<Order>>),
         grid: &Arc<Grid>,
@@ -33,14 +33,14 @@ impl<P: SharedPlace> World<P> {
         let (grid, links, watch) = (grid.clone(), links.to_vec(), watch.clone());
         Self { place, apart, grid, links, queues: Arc::default(), watch, known: Mutex::default() }
     }
-    /// The slowest of the links along the axes along which these ranks differ.
+    /// Returns the slowest of the links along the axes along which these ranks differ.
     fn link(&self, members: &[usize]) -> Option<Link> {
         let places = |axis| members.iter().map(move |&rank| self.grid.coordinate(axis, rank));
         let differ = |axis| places(axis).any(|place| Some(place) != places(axis).next());
         self.links.iter().filter(|(axis, _)| differ(*axis)).map(|(_, link)| *link).reduce(Link::slower)
     }
-    /// These engines, whatever they are of. Those of the host are compiled in this crate, once, instead of in every crate that
-    /// starts a world.
+    /// Erases the type of these engines. Those of the host are compiled once, in this crate, instead of in
+    /// every crate that starts a world.
     pub(super) fn shared(self) -> Arc<dyn Engines<P>> {
         fn of_host(world: World<Host>) -> Arc<dyn Engines<Host>> {
             Arc::new(world)
@@ -75,7 +75,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// Kills: the link of another axis, the first of several, one that slows ranks which do not differ along its axis.
+    /// Kills: the link of another axis, the first of several, one that slows ranks which do not differ along
+    /// its axis.
     #[test]
     fn a_group_has_the_slowest_link_of_the_axes_along_which_it_differs() {
         let sizes = [(Axis::Dp, 2), (Axis::Cp, 2), (Axis::Tp, 2), (Axis::Ep, 4)];

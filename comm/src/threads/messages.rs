@@ -1,9 +1,10 @@
-//! Messages from one rank of a group to another. Each side posts a window: who comes second copies from the sender's to
-//! the receiver's. The posts of one side end in the order in which they were made, so messages arrive in order.
+//! Messages from one rank of a group to another. Each side posts a window; the second side to post copies
+//! from the sender's window to the receiver's. The posts of one side end in the order in which they were
+//! made, so messages arrive in order.
 //!
-//! Windows are touched under the lock of their two ranks only, and a post is withdrawn under it: so memory that a rank
-//! takes back is not being copied. A rank that waits looks at a count of the posts that have ended, without the lock; it
-//! takes the lock once before it goes on, so the count orders nothing.
+//! Windows are touched only under the lock of their two ranks, and a post is withdrawn under it: so memory
+//! that a rank takes back is not being copied. A waiting rank reads the count of ended posts without the
+//! lock. It takes the lock once before it goes on, so the count need not order any memory accesses.
 use super::slow::{Slow, pause};
 use super::watch::{Pending, Wait, Watch};
 use crate::sync::atomic::{
@@ -23,42 +24,42 @@ pub(super) struct Messages {
     slow: Option<Arc<Slow>>,
 }
 
-/// The channels of one sender: to each receiver one for each kind of message, so that none need wait for another.
+/// Channels of one sender: to each receiver one for each kind of message, so that no kind waits for another.
 type Receivers = BTreeMap<(usize, &'static str), Arc<Channel>>;
 
-/// The messages of one rank to one other.
+/// Messages of one rank to one other rank.
 #[derive(Default)]
 struct Channel {
-    /// At most one of the two has posts that stand. They are counted as `Post::sends` is: receiver, sender.
+    /// At most one of the two sides has standing posts. The index is `Post::sends`: receiver, sender.
     sides: Mutex<[Side; 2]>,
-    ended: [AtomicUsize; 2], // how many posts of each side have ended; changed under the lock
+    ended: [AtomicUsize; 2], // number of ended posts of each side; changed under the lock
 }
 
 #[derive(Default)]
 struct Side {
     posted: usize,
     standing: VecDeque<Standing>, // the first of these is the first that has not ended
-    ends: VecDeque<(usize, End)>, // of posts that have ended, for ranks that have not yet learnt how
+    ends: VecDeque<(usize, End)>, // outcomes that the ranks of ended posts have not read yet
 }
 
 /// A post that waits for its counterpart.
 struct Standing {
     window: Window,
-    call: Option<Call>, // none if it was withdrawn; the first one is not
+    call: Option<Call>, // `None` if the post was withdrawn; the first post never is
     since: Instant,
 }
 struct Window(*mut ());
-// SAFETY: a window is touched under the lock only, while its rank keeps it for us.
+// SAFETY: a window is touched only under the lock, while its rank leaves it alone.
 unsafe impl Send for Window {}
 
-/// How a post ended, if there is more to know than that it did.
+/// Outcome of an ended post, if there is more to it than its end.
 enum End {
     Refused(String), // the other's call
     Arrives(Instant),
 }
 
 impl Side {
-    /// Takes the first standing post and those withdrawn behind it; how many.
+    /// Takes the first standing post and the withdrawn ones behind it; returns the first, and their number.
     fn next(&mut self) -> Option<(Standing, usize)> {
         let first = self.standing.pop_front()?;
         let mut ended = 1;
@@ -77,15 +78,15 @@ impl Messages {
     fn channel(&self, from: usize, to: usize, lane: &'static str) -> Arc<Channel> {
         lock(&self.senders[from]).entry((to, lane)).or_default().clone()
     }
-    /// Posts a window for the message that `call` names; `copy` copies it, from a sender's window to a receiver's, and is given the
-    /// sender's call.
+    /// Posts a window for the message that `call` names. If the other side has posted, `copy` copies from the
+    /// sender's window to the receiver's; it gets the sender's call.
     ///
     /// # Errors
-    /// That a rank has failed.
+    /// If a rank has failed.
     ///
     /// # Safety
-    /// The window has what `copy` copies, as much for calls that are equal. It stays as it is, and a receiver's is touched by
-    /// nobody else, until `finish` or `withdraw` of this post returns.
+    /// The window holds what `copy` copies, the same amount for equal calls. Until `finish` or `withdraw` of
+    /// this post returns, the window stays as it is, and no other code touches a receiver's.
     pub(super) unsafe fn post<S>(
         &self,
         [from, to]: [usize; 2],
@@ -110,8 +111,8 @@ impl Messages {
         let others_number = channel.ended[1 - me].load(Relaxed);
         if theirs.passes(call) {
             let windows = [other.window.0.cast::<S>(), window];
-            // Both have as many elements as the two calls count, which is equal. The other's post stands, so both stay as they
-            // are, and the receiver's is touched by us alone.
+            // Both windows have the number of elements of the two calls, which are equal. The other side's
+            // post stands, so both windows stay as they are, and only this code touches the receiver's.
             copy(windows[me], windows[1 - me], if sends { call } else { &theirs });
             if let Some(slow) = &self.slow {
                 let sent = if sends { now } else { other.since };
@@ -126,13 +127,13 @@ impl Messages {
         channel.ended[me].store(number + 1, Relaxed);
         channel.ended[1 - me].store(others_number + others_ended, Relaxed);
         drop(sides);
-        fence(SeqCst); // who sleeps looked at the count before, or is found asleep here
+        fence(SeqCst); // a sleeper sees the new count, or is found asleep here
         let [mine, others] = if sends { [from, to] } else { [to, from] };
         self.watch.wake(self.ranks[others], self.ranks[mine]);
         Ok(post)
     }
-    /// Waits until the message has been copied, and for as long as a slow link takes. The post ends here, however this
-    /// returns.
+    /// Waits until the message has been copied, and for as long as a slow link takes. Ends the post, even on
+    /// an error.
     ///
     /// # Errors
     /// Those of every call of a group.
@@ -157,13 +158,13 @@ impl Messages {
         }
         outcome
     }
-    /// Takes a post back.
+    /// Withdraws a post.
     pub(super) fn withdraw(&self, post: Post) {
         self.channel(post.from, post.to, post.lane).end(post);
     }
 }
 
-/// What has become of a post.
+/// State of a post when it is ended.
 enum Ended {
     Done(Option<End>),
     Withdrawn,
@@ -173,7 +174,7 @@ impl Channel {
     fn has_ended(&self, post: Post) -> bool {
         self.ended[usize::from(post.sends)].load(Relaxed) > post.number
     }
-    /// Ends a post in whatever way; after this its window is its rank's own again.
+    /// Ends a post, done or not; after this its window is its rank's own again.
     fn end(&self, post: Post) -> Ended {
         let me = usize::from(post.sends);
         let side = &mut lock(&self.sides)[me];
@@ -191,7 +192,7 @@ impl Channel {
     }
 }
 
-/// One side waits for the other.
+/// Wait of one side for the other.
 struct Exchange<'a> {
     place: &'a Messages,
     channel: Arc<Channel>,

@@ -1,12 +1,13 @@
-//! How ranks meet, under the orders that the memory model allows, and not only those that this machine happens to
-//! take: `RUSTFLAGS="--cfg loom" cargo test --profile models -p comm --lib models`.
+//! Loom models of how ranks meet, in all orders that the memory model allows and not only those that this
+//! machine takes: `RUSTFLAGS="--cfg loom" cargo test --profile models -p comm --lib models`.
 //!
-//! A rank is a thread of the model, a window is memory that loom watches: it ends the model where one rank touches a
-//! window while another writes it, or where all wait. Each rank writes its window before it shows it and again once it
-//! is its own again, as a rank does that reuses or frees its memory.
+//! A rank is a thread of the model; a window is memory that loom tracks. Loom ends the model if one rank
+//! touches a window while another writes it, or if all ranks wait. Each rank writes its window before it
+//! shows it and once more when the window is its own again, as a rank does that reuses or frees its memory.
 //!
-//! Loom's fences and wakes pass on more than the memory model says; `sync.rs` makes them weaker, so that the accesses
-//! around them must do their own part. Where a model has too many orders, only those are tried in which a rank is taken
+//! Loom's fences and wakes order more than the memory model says; `sync.rs` makes them weaker, so that the
+//! accesses around them must do their own part. If a model has too many orders, only those with a bounded
+//! number of preemptions are tried.
 //! from its core so many times.
 mod leaving;
 mod meeting;
@@ -28,7 +29,7 @@ use loom::thread::spawn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Runs `model` in every order, or in those with so many preemptions at most.
+/// Runs `model` in every order, or in those with at most `preemptions` preemptions.
 fn explore(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'static) {
     let (executions, start) = (Arc::new(AtomicUsize::new(0)), std::time::Instant::now());
     let mut builder = Builder::new();
@@ -36,13 +37,13 @@ fn explore(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'static)
     let count = executions.clone();
     builder.check(move || {
         count.fetch_add(1, Ordering::Relaxed);
-        fence(SeqCst); // the first one makes what the others meet on
+        fence(SeqCst); // the first fence makes what later fences synchronize on
         model();
     });
     println!("{} executions in {:.1} s", executions.load(Ordering::Relaxed), start.elapsed().as_secs_f64());
 }
 
-/// What a rank shows to its peers.
+/// Memory that a rank shows to its peers.
 struct Window(UnsafeCell<usize>);
 // SAFETY: loom ends the model where two ranks touch it and one of them writes.
 unsafe impl Send for Window {}
@@ -65,26 +66,27 @@ impl Window {
     }
 }
 
-/// Some ranks, their windows, and where they meet.
+/// Ranks, their windows, and their meeting place.
 struct Ranks {
     watch: Arc<Watch>,
     place: Rendezvous,
     windows: Vec<Window>,
 }
 impl Ranks {
-    /// A world of so many ranks, of which the first `members` are a group.
+    /// Makes a world of `world` ranks, of which the first `members` form a group.
     fn new(members: usize, world: usize) -> Arc<Self> {
         let watch = Arc::new(Watch::alone(world, PATIENT));
         let place = Rendezvous::new((0..members).collect(), watch.clone(), None);
         Arc::new(Self { watch, place, windows: (0..members).map(|_| Window::new()).collect() })
     }
-    /// One collective of this rank: it writes `value`, meets the others, reads theirs, and may write again.
+    /// Makes one collective of this rank: writes `value`, meets the others, reads theirs, and may write
+    /// again.
     fn collective(&self, rank: usize, value: usize, call: &Call) -> Result<Vec<usize>> {
         let (mine, mut seen) = (&self.windows[rank], Vec::new());
         mine.write(value);
         let outcome =
             self.place.collective(rank, (&raw const *mine).cast_mut(), call, |windows: &AllWindows| {
-                // SAFETY: all show such windows, and the world outlives its ranks.
+                // SAFETY: all ranks show such windows, and the world outlives its ranks.
                 seen = (0..self.windows.len())
                     .map(|peer| unsafe { &*windows.of::<Window>(peer) }.read())
                     .collect();

@@ -1,4 +1,4 @@
-//! Catches a panic with its message and place, and without its noise on standard error.
+//! Catches a panic with its message and source location, without its output on standard error.
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
@@ -14,8 +14,8 @@ thread_local! {
     static LEFT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Work that is called `0`, until this is dropped: a panic that ends it is reported with the innermost such name. Nothing is
-/// written down before.
+/// Names the work until this is dropped: a panic that ends the work is reported with the innermost name. The
+/// name is formatted only then.
 pub struct Within<T: Display>(pub T);
 
 impl<T: Display> Drop for Within<T> {
@@ -28,43 +28,44 @@ impl<T: Display> Drop for Within<T> {
 
 /// A panic that was caught.
 pub(super) struct Panic {
-    /// Message and place.
+    /// Message and source location.
     pub(super) message: String,
-    trace: Option<Backtrace>, // if such are asked for
+    trace: Option<Backtrace>, // if backtraces are enabled
 }
 
 impl Panic {
-    /// Its message; its backtrace goes to standard error. That may take long: others should know by then.
+    /// Prints the backtrace on standard error, and returns the message. This may take long: inform other
+    /// ranks before.
     pub(super) fn report(self) -> String {
         if let Some(trace) = self.trace {
             let thread = std::thread::current();
             let print = || eprintln!("{}: {}\n{trace}", thread.name().unwrap_or("a thread"), self.message);
-            let _ = catch_unwind(AssertUnwindSafe(print)); // nobody may be there to read it
+            let _ = catch_unwind(AssertUnwindSafe(print)); // standard error may be closed
         }
         self.message
     }
 }
 
-/// What `body` returns, or its panic: message and place.
+/// Returns the result of `body`, or its panic: message and source location.
 ///
 /// # Errors
-/// If it panics. Nothing of that is printed on standard error, unless backtraces are asked for.
+/// If `body` panics. Nothing is printed on standard error, unless backtraces are enabled.
 pub fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
     catch(body).map_err(Panic::report)
 }
 
-/// What `body` returns, or its panic.
+/// Returns the result of `body`, or its panic.
 pub(super) fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Panic> {
     let (mut body, mut returned) = (Some(body), None);
     erased(&mut || returned = body.take().map(|body| body()))?;
     Ok(returned.expect("it ran"))
 }
 
-/// [`catch`] of one type of body, so that it is compiled once.
+/// Erased form of [`catch`], so that it is compiled once.
 fn erased(body: &mut dyn FnMut()) -> Result<(), Panic> {
     install();
     let outside = CATCHES.replace(true);
-    LEFT.take(); // by a panic that others caught
+    LEFT.take(); // from a panic that was caught elsewhere
     let outcome = catch_unwind(AssertUnwindSafe(body));
     CATCHES.set(outside);
     let anew = || Panic { message: "panicked anew, without a place".to_string(), trace: None };
@@ -74,7 +75,7 @@ fn erased(body: &mut dyn FnMut()) -> Result<(), Panic> {
             .or_else(|| Some(payload.downcast_ref::<Fault>()?.to_string()))
             .or_else(|| Some(payload.downcast_ref::<PlaceError>()?.to_string()));
         if let Some(message) = expected {
-            return Panic { message, trace: None }; // no bug: a size that was asked for, or a place that failed
+            return Panic { message, trace: None }; // no bug: a size that is too large, or a place that failed
         }
         let Panic { message, trace } = LAST.take().unwrap_or_else(anew);
         let left = LEFT.take().map_or_else(String::new, |left| format!(" ({left})"));
@@ -82,7 +83,7 @@ fn erased(body: &mut dyn FnMut()) -> Result<(), Panic> {
     })
 }
 
-/// Puts a hook before the process's own that keeps what is caught to itself.
+/// Installs a panic hook before the process' own one: panics that are caught do not reach that one.
 fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -98,8 +99,8 @@ fn install() {
     });
 }
 
-/// A panic as a sentence, with its place if that is one of this workspace: the whole path of a place in a library is of
-/// no use to the reader.
+/// Formats a panic as a sentence, with its source location if that is in this workspace: the path of a
+/// location in a library is of no use to the reader.
 fn sentence(at: Option<(&str, u32)>, message: Option<&str>) -> String {
     let why = message.map(|message| format!(": {message}")).unwrap_or_default();
     match (at, message) {
@@ -114,7 +115,8 @@ mod tests {
     use super::*;
     use tensor::{Category, Cpu, Device, Tensor};
 
-    /// Kills: the path of a dependency or of the compiler's library in a sentence, one of this workspace that is lost.
+    /// Kills: the path of a dependency or of the compiler's library in a sentence, one of this workspace that
+    /// is lost.
     #[test]
     fn a_panic_is_reported_with_its_place_where_that_is_ours() {
         let message = Some("index out of bounds");

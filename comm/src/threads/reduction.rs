@@ -1,5 +1,6 @@
-//! The sum, or the stabiliser, of the ranks' windows, in rank order whatever the order in which ranks come: the same
-//! bits in every run. A sum of narrow numbers is taken in their wide number and rounded once, at its end.
+//! Sum, or stabiliser, of the ranks' windows. It is taken in rank order, whatever the order in which ranks
+//! arrive: the same bits in every run. A sum of a narrow dtype is taken in its wide dtype and rounded once,
+//! at the end.
 use super::windows::AllWindows;
 use crate::Reduce;
 use kernels::widest;
@@ -8,20 +9,21 @@ use std::any::TypeId;
 use std::ops::Range;
 use tensor::{Bf16, Scalar};
 
-/// Reduces a range of elements of all windows: over what was reduced, in all of them, or to other memory, which begins there.
+/// Reduces a range of elements of all windows: in place in all windows, or to other memory, which begins with
+/// the range.
 ///
 /// # Safety
-/// All windows hold the range, and where the result goes has room for it; while this runs nobody else writes the range in
-/// a window, or touches it where the result goes.
+/// All windows hold the range, and the other memory has room for it. While this runs, no other code writes
+/// the range in a window, or touches it in the target.
 pub(crate) type Join = unsafe fn(&AllWindows, Option<*mut u8>, Range<usize>, Reduce);
 
-/// Writes how numbers are reduced: only whether they are.
+/// Serializes a join as a bool: true if there is one.
 #[allow(clippy::ref_option, clippy::trivially_copy_pass_by_ref)] // what serde calls
 pub(crate) fn joins<S: Serializer>(join: &Option<Join>, to: S) -> Result<S::Ok, S::Error> {
     join.is_some().serialize(to)
 }
 
-/// Reads how numbers are reduced where a stand-in would: it takes nothing, so it reduces nothing.
+/// Deserializes a join for a stand-in: a stand-in takes nothing, so it reduces nothing.
 pub(crate) fn joined<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Join>, D::Error> {
     unsafe fn never(_: &AllWindows, _: Option<*mut u8>, _: Range<usize>, _: Reduce) {
         unreachable!("a stand-in reduces nothing")
@@ -29,11 +31,12 @@ pub(crate) fn joined<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Join>, D
     bool::deserialize(from).map(|joins| joins.then_some(never as Join))
 }
 
-/// How numbers of one kind are joined.
+/// Returns the function that reduces elements of one dtype.
 pub(crate) fn join_of<S: Scalar>() -> Join {
     compiled_here(TypeId::of::<S>()).unwrap_or(join::<S>)
 }
-/// How floats are joined: compiled in this crate, once, instead of in every crate that calls a collective.
+/// Returns the function for floats: compiled once, in this crate, instead of in every crate that calls a
+/// collective.
 #[inline(never)]
 fn compiled_here(number: TypeId) -> Option<Join> {
     if number == TypeId::of::<f32>() {
@@ -69,15 +72,16 @@ unsafe fn join<S: Scalar>(windows: &AllWindows, to: Option<*mut u8>, range: Rang
 
 /// Elements reduced at a time, in registers.
 const BLOCK: usize = 128;
-/// Elements to which shares are rounded up, so that ranks do not write one cache line together.
+/// Multiple to which shares are rounded up, so that no two ranks write to one cache line.
 const LINE: usize = 16;
 
-/// Which of `n` elements in all are a rank's, each having `each` of them: the last ranks fewer, or none.
+/// Returns a rank's range of `n` elements if each rank has `each` of them; the last ranks have fewer, or
+/// none.
 pub(crate) fn nth_of(rank: usize, each: usize, n: usize) -> Range<usize> {
     (rank * each).min(n)..((rank + 1) * each).min(n)
 }
 
-/// The part of `len` elements that one of `n` ranks reduces.
+/// Returns the part of `len` elements that one of `n` ranks reduces.
 pub(super) fn share(rank: usize, n: usize, len: usize) -> Range<usize> {
     let chunk = len.div_ceil(n).next_multiple_of(LINE);
     nth_of(rank, chunk, len)
@@ -86,8 +90,8 @@ pub(super) fn share(rank: usize, n: usize, len: usize) -> Range<usize> {
 /// Writes to every target the reduction of all sources, element by element of the range.
 ///
 /// # Safety
-/// Sources and targets hold the range; while this runs nobody else writes it in a source or touches it in a target. A
-/// target is either a source or disjoint from all.
+/// Sources and targets hold the range. While this runs, no other code writes it in a source or touches it in
+/// a target. A target is either a source or disjoint from all sources.
 #[inline(always)]
 pub(super) unsafe fn reduce<S: Scalar>(
     sources: &(impl Iterator<Item = *mut S> + Clone),
@@ -97,7 +101,7 @@ pub(super) unsafe fn reduce<S: Scalar>(
 ) {
     let mut at = range.start;
     while at + BLOCK <= range.end {
-        // SAFETY: inside the range, for which the caller vouches.
+        // SAFETY: inside the range, as the caller promises.
         unsafe { reduce_block::<S, BLOCK>(sources, targets, at, how) };
         at += BLOCK;
     }
@@ -107,10 +111,10 @@ pub(super) unsafe fn reduce<S: Scalar>(
     }
 }
 
-/// `LEN` elements from `at` on; their number is fixed so that they stay in registers.
+/// Reduces `LEN` elements from `at` on; the constant length keeps them in registers.
 ///
 /// # Safety
-/// Sources and targets hold these elements; the rest is as for [`reduce`].
+/// Sources and targets hold these elements; otherwise the same as [`reduce`].
 #[inline(always)]
 unsafe fn reduce_block<S: Scalar, const LEN: usize>(
     sources: &(impl Iterator<Item = *mut S> + Clone),
@@ -118,7 +122,7 @@ unsafe fn reduce_block<S: Scalar, const LEN: usize>(
     at: usize,
     how: Reduce,
 ) {
-    // SAFETY: the caller vouches for it; an array is aligned as its elements are.
+    // SAFETY: the caller's promise; an array is aligned as its elements are.
     let mut blocks = sources.clone().map(|source| unsafe { &*source.add(at).cast::<[S; LEN]>() });
     let Some(first) = blocks.next() else { return };
     let mut result = *first;
@@ -138,7 +142,7 @@ unsafe fn reduce_block<S: Scalar, const LEN: usize>(
         }
     }
     for target in targets.clone() {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller's promise.
         unsafe { *target.add(at).cast::<[S; LEN]>() = result };
     }
 }

@@ -1,4 +1,4 @@
-//! Where the ranks of a group meet: each has a seat, shows its window and what it means to do with it, and waits.
+//! Meeting of the ranks of a group: each rank has a seat, shows its window and its call there, and waits.
 use super::slow::{Slow, pause};
 use super::watch::{Arrival, Broken, Comings, Watch};
 use super::windows::{AllWindows, Seat};
@@ -23,8 +23,8 @@ impl Rendezvous {
         let seats = ranks.iter().map(|_| Seat::default()).collect();
         Self { seats, ranks, watch, slow, broken: Broken::default() }
     }
-    /// One collective. All ranks of the group meet; where all mean the same, `work` runs and may touch their windows,
-    /// which stay public until all have done their work. Over a slow link that takes its time.
+    /// Makes one collective. All ranks of the group meet. If their calls agree, `work` runs and may touch
+    /// their windows, which stay public until all ranks have done their work. A slow link adds its time.
     ///
     /// # Errors
     /// Those of every call of a group.
@@ -55,20 +55,20 @@ impl Rendezvous {
     }
     fn meet(&self, seat: usize, window: *mut (), call: &Call, work: impl FnOnce(&AllWindows)) -> Result<()> {
         let (me, key) = (&self.seats[seat], call.key());
-        me.window.store(window, Relaxed); // peers look at these lines meanwhile: so all is written at once
+        me.window.store(window, Relaxed); // peers read these lines meanwhile: so all is written at once
         me.call.store(from_ref(call).cast_mut(), Relaxed);
         for (slot, part) in me.key.iter().zip(key) {
             slot.store(part, Relaxed);
         }
         self.arrive(seat, call)?;
         let inside = Inside::enter(&me.aside.inside);
-        self.unbroken()?; // after having gone inside, or the one who leaves would not see us
+        self.unbroken()?; // once inside, or a leaving rank would not see this one
         self.agree(seat, call, key)?;
         work(&AllWindows::Seats(&self.seats));
         drop(inside);
         self.arrive(seat, call)
     }
-    /// Fails if any rank means something else. Only for those who are inside.
+    /// Fails if any rank's call differs. Only for ranks that are inside.
     fn agree(&self, seat: usize, call: &Call, key: [usize; 3]) -> Result<()> {
         for (peer, other) in self.seats.iter().enumerate() {
             let same = other.key.iter().zip(key).all(|(theirs, mine)| theirs.load(Relaxed) == mine);
@@ -84,12 +84,12 @@ impl Rendezvous {
         }
         Ok(())
     }
-    /// A barrier.
+    /// Arrives at a barrier, and waits for all ranks.
     #[inline]
     fn arrive(&self, seat: usize, call: &Call) -> Result<()> {
         let epoch = self.seats[seat].epoch.load(Relaxed) + 1;
         self.seats[seat].epoch.store(epoch, Release);
-        fence(SeqCst); // who sleeps looked at the epoch before, or is found asleep here
+        fence(SeqCst); // a sleeper sees the new epoch, or is found asleep here
         for &sleeper in &*self.ranks {
             self.watch.wake(sleeper, self.ranks[seat]);
         }
@@ -97,8 +97,10 @@ impl Rendezvous {
         let arrival = Arrival { ranks: &self.ranks, comings: &self.seats, number: epoch, vain, call };
         self.watch.wait(self.ranks[seat], &arrival)
     }
+    /// Checks that the group can still meet.
+    ///
     /// # Errors
-    /// That a rank has failed, or left a call of this group early.
+    /// If a rank has failed, or has left a call of this group early.
     fn unbroken(&self) -> Result<()> {
         self.watch.unbroken(&self.broken)
     }
@@ -111,12 +113,12 @@ impl Comings for [Seat] {
     }
 }
 
-/// Set while a rank touches its peers' windows.
+/// Guard that marks a rank as touching its peers' windows.
 struct Inside<'a>(&'a AtomicBool);
 impl<'a> Inside<'a> {
     fn enter(flag: &'a AtomicBool) -> Self {
         flag.store(true, Relaxed);
-        fence(SeqCst); // who leaves broke the group before, or sees us here
+        fence(SeqCst); // this rank sees the group broken, or a leaving rank sees it inside
         Self(flag)
     }
 }
@@ -126,7 +128,7 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// One rank's stay in a collective; ends it in whatever way the rank leaves.
+/// One rank's stay in a collective; ends it however the rank leaves.
 struct Visit<'a> {
     place: &'a Rendezvous,
     seat: usize,

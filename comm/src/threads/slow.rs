@@ -1,17 +1,10 @@
-//! A slow link, for trying interconnects and overlap on one machine: ranks wait as long as the bytes would take.
+//! A slow link, to try interconnects and overlap on one machine: ranks wait as long as the bytes would take.
 //!
-//! Each pair of ranks of a world has one queue in each direction, whatever groups both are in. A transfer begins when the
-//! one before it in its queue has left, and not before it was sent; α + bytes/β later it has arrived. So calls in flight
-//! share the bandwidth, their latencies overlap, and a blocking call takes its turn like a started one. A message goes in
-//! the queue of its two ranks. A collective that goes directly takes what an algorithm with the least traffic would need,
-//! from when its last rank came: so many steps of α, and the bytes of the busiest rank. It goes in the queues of those
-//! pairs that carry bytes where the ledger counts them (`ledger.rs`), begins when all of these are free, and holds them
-//! until its bytes have left: r → r+1 round a ring, but root−1 → root in a broadcast; all → root in a gather, root → all
-//! in a scatter; all pairs in an all-to-all; none in a barrier.
-//!
-//! In [`CommSchedule::time`](crate::CommSchedule::time) a rank gets one message at a time, so the naive all-reduce, in
-//! which many send to one, is faster here than there. With little data, a collective of fewer steps would be faster than this.
-//!
+//! Transfers wait in queues (`Queues`). A direct collective takes what an algorithm with the least traffic
+//! would need, from when its last rank arrived: a number of rounds of α, and the bytes of the busiest rank
+//! over β. In [`CommSchedule::time`](crate::CommSchedule::time) a rank gets one message at a time, so the
+//! naive all-reduce, in which many send to one, is faster here than there. With little data, a collective of
+//! fewer rounds would be faster.
 //! ```text
 //! all_reduce                    2(n−1)·α + 2(n−1)/n·N/β      a ring
 //! all_gather, reduce_scatter    (n−1)·α + what the busiest rank sends round a ring
@@ -27,20 +20,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// So long after `start`, or a hundred years, since no clock counts to all times.
+/// Returns `start + time`, but at most a hundred years after `start`: an `Instant` cannot hold all times.
 fn after(start: Instant, time: Duration) -> Instant {
     const LONGEST: Duration = Duration::from_hours(100 * 365 * 24);
     start + time.min(LONGEST)
 }
 
-/// What a collective of `n` ranks takes that goes directly, over free links: until the first byte has come, and while
-/// bytes move.
+/// Times of a direct collective of `n` ranks over free links: until the first byte arrives, and while bytes
+/// move.
 fn collective_parts(link: &Link, call: &Call, n: usize) -> (Duration, Duration) {
     let moving = link.moving(busiest(call, n) * call.elem.size);
     (link.latency().saturating_mul(call.op.steps(n) as u32), moving)
 }
 
-/// Elements that the busiest rank sends or gets, as far as this one knows.
+/// Elements that the busiest rank sends or gets, as far as this rank knows.
 fn busiest(call: &Call, n: usize) -> usize {
     let elements = call.elements();
     let sum = |counts: &[usize]| counts.iter().sum::<usize>() * call.cols;
@@ -57,7 +50,10 @@ fn busiest(call: &Call, n: usize) -> usize {
     }
 }
 
-/// The pairs of ranks, sender first, between which the bytes of a collective of `n` ranks go.
+/// Pairs of ranks, sender first, between which the bytes of a collective of `n` ranks go: those that carry
+/// bytes where the ledger counts them (`ledger.rs`). These are r → r+1 round a ring, without root−1 → root in
+/// a broadcast; all → root in a gather, root → all in a scatter; all pairs in an all-to-all; none in a
+/// barrier.
 fn pairs(call: &Call, n: usize) -> impl Iterator<Item = [usize; 2]> + Clone + use<> {
     let (op, root) = (call.op, call.root);
     let peers = match op {
@@ -75,12 +71,19 @@ fn pairs(call: &Call, n: usize) -> impl Iterator<Item = [usize; 2]> + Clone + us
     (0..n).flat_map(of).filter(carries)
 }
 
-/// The queues of a world: when what went last from one rank to another has left. Ranks are ranks of the world.
+/// Queues of a world: when the last transfer from one rank to another has left. Ranks are ranks of the world.
+///
+/// Each pair of ranks has one queue in each direction, for all groups that both are in. A transfer begins
+/// when the one before it in its queue has left, and not before it was sent; α + bytes/β later it has
+/// arrived. So calls in flight share the bandwidth, their latencies overlap, and a blocking call takes its
+/// turn like a started one. A message goes in the queue of its two ranks. A collective goes in the queues of
+/// its [`pairs`], begins when all of these are free, and holds them until its bytes have left.
 #[derive(Default)]
 pub(super) struct Queues(Mutex<BTreeMap<[usize; 2], Instant>>);
 
 impl Queues {
-    /// Puts a transfer of this length in the queues of all these pairs: when it begins, which is not before `sent`.
+    /// Puts a transfer of this duration in the queues of all these pairs; returns its start, which is not
+    /// before `sent`.
     fn enter(
         &self,
         pairs: impl Iterator<Item = [usize; 2]> + Clone,
@@ -94,24 +97,25 @@ impl Queues {
     }
 }
 
-/// The slow links of one group.
+/// Slow links of one group.
 pub(super) struct Slow {
     link: Link,
     ranks: Arc<[usize]>, // of the world
     queues: Arc<Queues>,
-    meeting: Mutex<Option<(usize, Instant)>>, // how many ranks still ask for the end of a blocking call, and what it is
+    // ranks that still ask for the end of a blocking call, and that end
+    meeting: Mutex<Option<(usize, Instant)>>,
 }
 
 impl Slow {
     pub(super) fn new(link: Link, ranks: Arc<[usize]>, queues: Arc<Queues>) -> Self {
         Self { link, ranks, queues, meeting: Mutex::new(None) }
     }
-    /// When a message of so many bytes arrives that was sent at `sent`.
+    /// Returns when a message of `bytes` bytes arrives that was sent at `sent`.
     pub(super) fn message(&self, pair: [usize; 2], sent: Instant, bytes: usize) -> Instant {
         let pair = std::iter::once(pair.map(|rank| self.ranks[rank]));
         after(self.queues.enter(pair, sent, self.link.moving(bytes)), self.link.time(bytes))
     }
-    /// When collectives are done that all ranks have come to now, and that go together.
+    /// Returns when collectives end that all ranks have entered now, and that go together.
     pub(super) fn collectives<'a>(&self, calls: impl Iterator<Item = &'a Call> + Clone) -> Instant {
         let n = self.ranks.len();
         let (mut latency, mut moving) = (Duration::ZERO, Duration::ZERO);
@@ -121,7 +125,8 @@ impl Slow {
         let pairs = calls.flat_map(move |call| pairs(call, n)).map(|pair| pair.map(|rank| self.ranks[rank]));
         after(self.queues.enter(pairs, Instant::now(), moving), latency.saturating_add(moving))
     }
-    /// When the blocking collective is done that all ranks are in; each of them asks once, and all get the same.
+    /// Returns when the blocking collective ends that all ranks are in. Each rank asks once, and all get the
+    /// same answer.
     pub(super) fn met(&self, call: &Call) -> Instant {
         let mut meeting = lock(&self.meeting);
         let first = || (self.ranks.len(), self.collectives(std::iter::once(call)));
@@ -131,10 +136,10 @@ impl Slow {
     }
 }
 
-/// Waits until then, unless a rank has failed.
+/// Waits until `until`, unless a rank has failed.
 pub(super) fn pause(watch: &Watch, rank: usize, until: Instant) {
     const NAP: Duration = Duration::from_millis(10);
-    const EARLY: Duration = Duration::from_micros(100); // what a sleep may last too long
+    const EARLY: Duration = Duration::from_micros(100); // a sleep may last this much too long
     let from = std::time::Instant::now();
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -186,7 +191,8 @@ mod tests {
         Slow::new(link, ranks.into(), queues.clone())
     }
 
-    /// Kills: latencies one after the other, a message that overtakes, a queue for each group or for both directions.
+    /// Kills: latencies one after the other, a message that overtakes, a queue for each group or for both
+    /// directions.
     #[test]
     fn messages_of_a_pair_share_the_bandwidth_and_overlap_in_latency() {
         let (link, start, queues) = ("1us,1GB/s".parse().unwrap(), Instant::now(), Arc::default());
@@ -201,11 +207,11 @@ mod tests {
         assert!([1, usize::MAX].map(|bytes| never.message([0, 1], start, bytes)) > [start; 2]);
     }
 
-    /// Kills: a collective that goes past what is under way, of another group or of a message; one that waits for a
-    /// pair which it does not use; ranks of one call that each take a turn of their own.
+    /// Kills: a collective that goes past what is under way, of another group or of a message; one that waits
+    /// for a pair which it does not use; ranks of one call that each take a turn of their own.
     #[test]
     fn collectives_take_their_turn_in_the_queues_of_their_pairs() {
-        let (link, queues): (Link, _) = ("1us,1kB/s".parse().unwrap(), Arc::default()); // a millisecond a byte
+        let (link, queues): (Link, _) = ("1us,1kB/s".parse().unwrap(), Arc::default()); // 1 ms a byte
         let [all, pair] = [&[0, 1, 2, 3][..], &[1, 2]].map(|ranks| slow(ranks, link, &queues));
         let seconds = |until: Instant, from: Instant| (until - from).as_secs();
         let from = Instant::now();

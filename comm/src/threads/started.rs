@@ -1,9 +1,10 @@
-//! Calls that were started: each rank posts its windows, leaves them alone and goes on. Whoever waits does what is left to
-//! do, share by share, for all ranks; so the result is the same, in rank order, whoever comes first, and no thread but the
-//! ranks' own is needed.
+//! Started calls: each rank posts its windows, leaves them alone and goes on. A waiting rank does the shares
+//! that are left, for all ranks. So the result is the same, in rank order, whichever rank comes first, and no
+//! threads but the ranks' own are needed.
 //!
-//! Posts are written under a lock until all ranks have come, and only read from then on. A share is taken by a count. Who has
-//! waited until all shares are done may touch its windows again: nobody else does any more.
+//! Posts are written under a lock until all ranks have posted, and only read from then on. A share is claimed
+//! by a count. A rank that has waited until all shares are done may touch its windows again: no other rank
+//! touches them any more.
 use super::slow::{Slow, pause};
 use super::watch::{Arrival, Broken, Comings, Watch};
 use super::windows::{AllWindows, Posted};
@@ -25,14 +26,15 @@ pub(super) struct Started {
     broken: Broken,
 }
 
-/// What ranks that wait look at, without the lock.
+/// Counts that waiting ranks read without the lock.
 struct Counts {
-    posted: Box<[AtomicUsize]>,    // by rank: how often
-    withdrawn: Box<[AtomicUsize]>, // by rank: the number of the first post that was taken back, plus one; 0 if none was
+    posted: Box<[AtomicUsize]>, // by rank: number of posts
+    // by rank: the number of the first withdrawn post, plus one; 0 if there is none
+    withdrawn: Box<[AtomicUsize]>,
 }
 
 impl Comings for Counts {
-    /// Whether a rank has not posted so often, or has taken a post back.
+    /// True if a rank has not made the post of this number, or has withdrawn a post up to it.
     #[inline(always)]
     fn misses(&self, rank: usize, number: usize) -> bool {
         let withdrawn = self.withdrawn[rank].load(Acquire);
@@ -40,7 +42,7 @@ impl Comings for Counts {
     }
 }
 
-/// Posts in the order of their numbers; places are used again.
+/// Posts in the order of their numbers; places are reused.
 #[derive(Default)]
 struct Flow {
     first: usize, // the number of the first place
@@ -48,29 +50,30 @@ struct Flow {
     spare: Vec<Arc<Place>>,
 }
 
-/// Where the posts of one number meet.
+/// Meeting place of the posts of one number.
 #[derive(Default)]
 struct Place {
     posts: UnsafeCell<Posts>,
-    came: AtomicUsize, // ranks, less those that have taken their post back; changed under the lock
-    next: AtomicUsize, // share to be done
+    came: AtomicUsize, // ranks whose posts stand; changed under the lock
+    next: AtomicUsize, // first share that no rank has claimed
     done: AtomicUsize, // shares
     left: AtomicUsize, // ranks
 }
-// SAFETY: posts are written under the lock of the flow, until all have come, and only read from then on.
+// SAFETY: posts are written under the lock of the flow, until all ranks have posted, and only read from then
+// on.
 unsafe impl Send for Place {}
 // SAFETY: as above.
 unsafe impl Sync for Place {}
 
-/// What ranks have posted. Of call `c` and rank `r` it stands at `c·ranks + r`.
+/// Posts of all ranks. The post of call `c` and rank `r` is at `c·ranks + r`.
 #[derive(Default)]
 struct Posts {
     all: Vec<Option<Posted>>,
-    until: Option<Instant>,                // when a slow link has carried it
-    refused: Vec<Option<(usize, String)>>, // by rank: who means something else, and what; empty if all mean the same
+    until: Option<Instant>,                // when a slow link has carried the calls
+    refused: Vec<Option<(usize, String)>>, // by rank: a rank that disagrees, and its call; empty if all agree
 }
 
-/// Does the share of one rank of a call: its rank, where what it takes goes, all windows, its call.
+/// Does one rank's share of a call; gets the rank, the target of its result, all windows, and the call.
 pub(super) type Work<'a> = &'a dyn Fn(usize, *mut (), &AllWindows, &Call);
 
 impl Started {
@@ -79,13 +82,15 @@ impl Started {
         let counts = Arc::new(Counts { posted: counts(), withdrawn: counts() });
         Self { counts, ranks, watch, slow, flow: Mutex::default(), broken: Broken::default() }
     }
-    /// Posts the windows of some calls, of each what the rank gives and where it takes, one meeting for all of them.
+    /// Posts the windows of some calls, which meet together: for each call where the rank gives, and where it
+    /// takes.
     ///
     /// # Errors
-    /// That a rank has failed.
+    /// If a rank has failed.
     ///
     /// # Safety
-    /// The windows have as many elements as the calls count. Nobody touches them before `finish` or `withdraw` of this post returns.
+    /// The windows have the number of elements of their calls. No other code touches them before `finish` or
+    /// `withdraw` of this post returns.
     pub(super) unsafe fn post(
         &self,
         rank: usize,
@@ -100,7 +105,7 @@ impl Started {
             flow.places.push_back(place);
         }
         let place = flow.places[number - flow.first].clone();
-        // SAFETY: not all have come, as this rank has not, and the lock is held.
+        // SAFETY: not all ranks have posted, since this rank has not, and the lock is held.
         let posts = unsafe { &mut *place.posts.get() };
         for (c, ([give, take], call)) in calls.enumerate() {
             if posts.all.len() < (c + 1) * n {
@@ -115,12 +120,12 @@ impl Started {
         }
         self.counts.posted[rank].store(number + 1, Release);
         drop(flow);
-        fence(SeqCst); // who sleeps looked at the count before, or is found asleep here
+        fence(SeqCst); // a sleeper sees the new count, or is found asleep here
         self.ranks.iter().for_each(|&sleeper| self.watch.wake(sleeper, self.ranks[rank]));
         Ok(Post::started(rank, number))
     }
-    /// Waits until all ranks have posted, does what is left, and returns when all is done. The post ends here, however this
-    /// returns.
+    /// Waits until all ranks have posted, does the shares that are left, and returns when all are done. Ends
+    /// the post, even on an error.
     ///
     /// # Errors
     /// Those of every call of a group.
@@ -130,7 +135,8 @@ impl Started {
         let arrival = Arrival { ranks: &self.ranks, comings: &self.counts, number, vain, call };
         loop {
             if let Err(error) = self.watch.wait(me, &arrival) {
-                self.watch.breaks(&self.broken, &self.ranks, (me, error.to_string())); // before others miss this rank
+                // break the group before the others miss this rank
+                self.watch.breaks(&self.broken, &self.ranks, (me, error.to_string()));
                 self.withdraw(post, work);
                 self.watch.blame(me, &error);
                 return Err(error);
@@ -138,7 +144,7 @@ impl Started {
             let flow = lock(&self.flow);
             if flow.places[number - flow.first].came.load(Relaxed) == self.ranks.len() {
                 break;
-            } // else one took its post back after it was looked at and before the last one came: its windows are its own
+            } // else a rank withdrew after its count was read: its windows are its own
         }
         let (refused, until) = self.complete(post, work);
         if let Some((peer, theirs)) = refused {
@@ -149,12 +155,12 @@ impl Started {
         }
         Ok(())
     }
-    /// Takes a post back; where all have come, it is done to its end instead.
+    /// Withdraws a post; if all ranks have posted, completes it instead.
     pub(super) fn withdraw(&self, post: Post, work: Work) {
         let flow = lock(&self.flow);
         let place = &flow.places[post.number - flow.first];
         if place.came.load(Relaxed) < self.ranks.len() {
-            place.came.fetch_sub(1, Relaxed); // so all will never have come
+            place.came.fetch_sub(1, Relaxed); // so the count never reaches all ranks
             let withdrawn = &self.counts.withdrawn[post.from];
             if withdrawn.load(Relaxed) == 0 {
                 withdrawn.store(post.number + 1, Release);
@@ -164,13 +170,13 @@ impl Started {
         drop(flow);
         self.complete(post, work);
     }
-    /// Does what is left of a post that all have come to, and leaves it: who means something else, if anybody does, and
-    /// when a slow link has carried it.
+    /// Completes a post that all ranks have made, and leaves it. Returns a rank that disagrees and its call,
+    /// if there is one, and when a slow link has carried the post.
     fn complete(&self, post: Post, work: Work) -> (Option<(usize, String)>, Option<Instant>) {
         let flow = lock(&self.flow);
         let place = flow.places[post.number - flow.first].clone();
         drop(flow);
-        // SAFETY: all have come, so posts are only read.
+        // SAFETY: all ranks have posted, so posts are only read.
         let posts = unsafe { &*place.posts.get() };
         if posts.refused.is_empty() {
             place.complete(posts, self.ranks.len(), work);
@@ -180,7 +186,7 @@ impl Started {
         self.leave(post.number);
         outcome
     }
-    /// A rank has no more to do with a number; after the last one its place is free.
+    /// Leaves a number, for one rank; after the last rank its place is free.
     fn leave(&self, number: usize) {
         let n = self.ranks.len();
         let mut flow = lock(&self.flow);
@@ -188,7 +194,7 @@ impl Started {
         while flow.places.front().is_some_and(|place| place.left.load(Acquire) == n) {
             let mut place = flow.places.pop_front().expect("just checked");
             flow.first += 1;
-            // Who has left has let go of it, or will in a moment.
+            // A rank that has left has dropped its reference, or will in a moment.
             if let Some(own) = Arc::get_mut(&mut place) {
                 own.posts.get_mut().clear();
                 for count in [&own.came, &own.next, &own.done, &own.left] {
@@ -201,7 +207,7 @@ impl Started {
 }
 
 impl Place {
-    /// Does what is left of all shares, and waits for those that others do.
+    /// Does the shares that are left, and waits for those that other ranks do.
     fn complete(&self, posts: &Posts, n: usize, work: Work) {
         let shares = posts.all.len();
         loop {
@@ -219,7 +225,7 @@ impl Place {
     }
 }
 
-/// Counts a share as done, however it ends.
+/// Counts a share as done when dropped, even by a panic.
 struct Done<'a>(&'a AtomicUsize);
 impl Drop for Done<'_> {
     fn drop(&mut self) {
@@ -233,7 +239,7 @@ impl Posts {
         self.refused.clear();
         self.until = None;
     }
-    /// Notes who means something else than whom, if anybody does.
+    /// Records for each rank another one that disagrees with it, if any ranks disagree.
     fn agree(&mut self, ranks: &[usize]) {
         let n = ranks.len();
         let differ = |of: &[Option<Posted>], a: usize, b: usize| match (&of[a], &of[b]) {

@@ -1,5 +1,5 @@
-//! Ranks as threads, seen from outside: what they compute and count, what they are told when one of them fails, how long
-//! they take.
+//! Ranks as threads, seen from outside: what they compute and count, what they are told when one of them
+//! fails, how long they take.
 mod acts;
 mod blocks;
 mod failures;

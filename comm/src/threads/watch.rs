@@ -1,48 +1,49 @@
-//! What all ranks of a world watch while they wait: who failed, who finished, who sleeps, who waits for whom.
+//! State that waiting ranks watch: which ranks failed, finished or sleep, and for which they wait.
 //!
-//! A rank that waits spins, then yields, then sleeps until the one it waits for wakes it. Before that it records in whose
-//! favour it sleeps, and whoever changes something looks for such sleepers after the change; so nobody sleeps through
-//! one. A sleep that lasts is announced, and its announcer looks for a ring of ranks that wait for each other.
+//! A waiting rank spins, then yields, then sleeps until the rank it waits for wakes it. Before it sleeps, it
+//! records that rank. A rank that changes something looks for such sleepers after the change, so no rank
+//! sleeps through one. A long sleep is announced, and the announcing rank looks for a cycle of ranks that
+//! wait for each other.
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use crate::sync::{Instant, Mutex, OnceLock, Thread, fence, lock, park_timeout, thread, yield_now};
 use crate::{Call, CommError, Record, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Looks before the first yield. Where ranks share cores, one that spins keeps the one it waits for from running.
+/// Polls before the first yield. If ranks share cores, a spinning rank blocks the one it waits for.
 const SPINS: usize = if cfg!(loom) { 0 } else { 4_000 };
 const SPINS_ON_SHARED_CORES: usize = if cfg!(loom) { 0 } else { 20 };
 /// Yields before the first sleep.
 const YIELDS: usize = if cfg!(loom) { 0 } else { 500 };
-/// How long these may take, where many ranks share a core.
+/// Longest time for these yields, if many ranks share a core.
 const MOST_YIELDING: Duration = Duration::from_millis(1);
-/// How long a sleep lasts before it is announced; short in tests, so that they announce many.
+/// Length of a sleep before it is announced; short in tests, so that they announce many.
 const NAP: Duration = Duration::from_micros(if cfg!(test) { 100 } else { 10_000 });
-/// In tests, a sleep of this length is looked into: a rank that nobody woke fails, and does not sleep on to its limit.
+/// Length of a sleep that tests check: a rank that was not woken fails, and does not sleep on to its limit.
 const LONG: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::MAX };
 
-/// What a rank waits for. Ranks are ranks of the world.
+/// A wait of a rank. Ranks are ranks of the world.
 pub(super) trait Wait {
-    /// Who has not come; the wait is over when nobody is missing.
+    /// Ranks that have not arrived; the wait is over when there are none.
     fn missing(&self) -> impl Iterator<Item = usize>;
-    /// Why waiting is in vain, if it is.
+    /// Returns an error if waiting is in vain.
     fn in_vain(&self) -> Result<()>;
-    /// All who should come, the waiting rank among them.
+    /// Ranks that must arrive, the waiting rank among them.
     fn members(&self) -> Vec<usize>;
-    /// Whether, at any time and from anywhere, this rank is still missing and can still come.
+    /// Returns a check for later, on any thread: true if rank `on` is still missing and can still arrive.
     fn pending(&self, on: usize) -> Pending;
-    /// What the rank is in.
+    /// The call that the rank is in.
     fn call(&self) -> &Call;
 }
 pub(super) type Pending = Box<dyn Fn() -> bool + Send>;
 
-/// Whether the rank at a place of a group has not come so often.
+/// Arrivals of the ranks of a group.
 pub(super) trait Comings: Send + Sync + 'static {
-    /// It has not, by now.
+    /// True if the rank at `place` has not arrived at meeting `number`.
     fn misses(&self, place: usize, number: usize) -> bool;
 }
 
-/// All ranks of a group have come so often.
+/// Wait for all ranks of a group at one meeting.
 pub(super) struct Arrival<'a, C: ?Sized> {
     pub(super) ranks: &'a [usize], // of the world
     pub(super) comings: &'a Arc<C>,
@@ -82,7 +83,7 @@ pub(super) struct Watch {
     spins: usize,
 }
 
-/// Who was the first to leave a call of a group early, and why; nobody may enter another.
+/// The first rank that left a call of a group early, and why. No rank may enter another call of the group.
 #[derive(Default)]
 pub(super) struct Broken(OnceLock<(usize, String)>);
 
@@ -93,7 +94,7 @@ struct Rank {
     finished: AtomicBool,
     thread: Mutex<Option<Thread>>,
     waits: Mutex<Option<Waits>>,
-    blames: OnceLock<(usize, String)>, // whose failure it has met, and why that failed
+    blames: OnceLock<(usize, String)>, // the rank whose failure it has met, and why that failed
 }
 
 /// An announced wait.
@@ -101,22 +102,22 @@ struct Waits {
     on: usize,
     call: String,
     pending: Pending,
-    over: bool, // the rank has given up, so those who wait for it can name why it does not come
+    over: bool, // the rank has given up: ranks that wait for it can name why it does not arrive
 }
 
 impl Watch {
-    /// Over ranks with these records; a wait ends after `limit`.
+    /// Makes a watch of ranks with these records; a wait ends after `limit`.
     pub(super) fn new(records: Vec<Arc<Record>>, limit: Duration) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spins = if records.len() <= cores { SPINS } else { SPINS_ON_SHARED_CORES };
         let ranks = records.iter().map(|_| Rank::default()).collect();
         Self { ranks, records, failed: OnceLock::new(), limit, spins }
     }
-    /// A watch of ranks that share their cores with other worlds: nobody spins for long.
+    /// Makes a watch of ranks that share their cores with other worlds: no rank spins for long.
     pub(super) fn on_shared_cores(self) -> Self {
         Self { spins: SPINS_ON_SHARED_CORES, ..self }
     }
-    /// What is kept of a rank's calls.
+    /// Returns the record of a rank's calls.
     pub(super) fn record(&self, rank: usize) -> &Arc<Record> {
         &self.records[rank]
     }
@@ -129,60 +130,60 @@ impl Watch {
         }
     }
     /// # Errors
-    /// [`CommError::Dead`] if a rank has failed, [`CommError::Broken`] if one has left a call of this group early.
+    /// [`CommError::Dead`] if a rank failed, [`CommError::Broken`] if one left a call of this group early.
     pub(super) fn unbroken(&self, group: &Broken) -> Result<()> {
         self.alive()?;
         let broken = |(rank, reason): (usize, String)| Err(CommError::Broken { rank, reason });
         group.0.get().cloned().map_or(Ok(()), broken)
     }
-    /// A rank leaves a call of these ranks early: they are told why; only the first counts.
+    /// Breaks a group: a rank leaves a call early. The others get its reason. Only the first break counts.
     pub(super) fn breaks(&self, group: &Broken, ranks: &[usize], (rank, reason): (usize, String)) {
         let _ = group.0.set((rank, reason));
-        fence(SeqCst); // who goes inside, or sleeps, sees that or is found here
+        fence(SeqCst); // a rank that goes inside or sleeps sees the break, or is found here
         for &rank in ranks {
             self.rouse(rank);
         }
     }
-    /// The first failure of all, if any.
+    /// Returns the first failure of all.
     pub(super) fn failure(&self) -> Option<&(usize, String)> {
         self.failed.get()
     }
-    /// A rank has ended with an error. If what it met was another's failure, that one is to blame.
+    /// Records that a rank has ended with an error. If it met another rank's failure, that one is to blame.
     pub(super) fn fail(&self, rank: usize, reason: &str) {
         let blamed = self.ranks[rank].blames.get().cloned();
-        let _ = self.failed.set(blamed.unwrap_or_else(|| (rank, reason.to_string()))); // only the first counts
+        let _ = self.failed.set(blamed.unwrap_or_else(|| (rank, reason.to_string()))); // the first counts
         self.wake_all();
     }
-    /// A rank has ended without an error.
+    /// Records that a rank has ended without an error.
     pub(super) fn finish(&self, rank: usize) {
         self.ranks[rank].finished.store(true, SeqCst);
         self.wake_all();
     }
-    /// Whether a rank has ended without an error.
+    /// True if a rank has ended without an error.
     pub(super) fn has_finished(&self, rank: usize) -> bool {
         self.ranks[rank].finished.load(SeqCst)
     }
-    /// Notes whose failure a rank has met, if this is one.
+    /// Records the rank whose failure this rank has met, if the error is one.
     pub(super) fn blame(&self, rank: usize, error: &CommError) {
         if let CommError::Dead { rank: other, reason } | CommError::Broken { rank: other, reason } = error {
-            let _ = self.ranks[rank].blames.set((*other, reason.clone())); // only the first counts
+            let _ = self.ranks[rank].blames.set((*other, reason.clone())); // the first counts
         }
     }
-    /// Wakes a rank if it sleeps in favour of `on`. To call after a change that such a sleeper should see, and a fence.
+    /// Wakes a rank that sleeps until `on` arrives. Call this after a change that it should see, and a fence.
     #[inline]
     pub(super) fn wake(&self, sleeper: usize, on: usize) {
         if self.ranks[sleeper].asleep_on.load(SeqCst) == on + 1 {
             self.unpark(sleeper);
         }
     }
-    /// Wakes a rank, whatever it waits for. To call like `wake`.
+    /// Wakes a rank, whatever it waits for. Call this like `wake`.
     pub(super) fn rouse(&self, sleeper: usize) {
         if self.ranks[sleeper].asleep_on.load(SeqCst) != 0 {
             self.unpark(sleeper);
         }
     }
     fn wake_all(&self) {
-        fence(SeqCst); // who sleeps looked before the change, or is found asleep here
+        fence(SeqCst); // a sleeper sees the change, or is found asleep here
         (0..self.ranks.len()).for_each(|rank| self.rouse(rank));
     }
     #[cold]
@@ -192,11 +193,11 @@ impl Watch {
         }
     }
 
-    /// Returns when nobody is missing.
+    /// Returns when no rank is missing.
     ///
     /// # Errors
-    /// That waiting is in vain; that a missing rank has finished; that ranks wait for each other; that it took too long;
-    /// that another thread of the rank waits already.
+    /// If waiting is in vain; a missing rank has finished; ranks wait for each other; the wait took too long;
+    /// or another thread of the rank waits already.
     #[inline]
     pub(super) fn wait(&self, rank: usize, wait: &impl Wait) -> Result<()> {
         if !self.records[rank].traced() || wait.missing().next().is_none() {
@@ -241,7 +242,7 @@ impl Watch {
                 (announced, *lock(&me.waits)) = (None, None);
             }
             me.asleep_on.store(on + 1, SeqCst);
-            fence(SeqCst); // whoever changes what is looked at below, and has not observed the line above, is observed here
+            fence(SeqCst); // a rank whose change is not seen below sees the line above
             wait.in_vain()?;
             self.nobody_missing_has_finished(wait)?;
             let left = self.limit.saturating_sub(started.elapsed());
@@ -272,14 +273,14 @@ impl Watch {
     }
     fn nobody_missing_has_finished(&self, wait: &impl Wait) -> Result<()> {
         for rank in wait.missing() {
-            // Finished first, missing then: what it did before it finished is visible by now.
+            // `finished` is read before `missing`: what the rank did before it finished is visible by now.
             if self.has_finished(rank) && wait.missing().any(|missing| missing == rank) {
                 return Err(CommError::Finished { rank, call: wait.call().to_string() });
             }
         }
         Ok(())
     }
-    /// The ring of ranks, from this one on, in which each waits for the next and so none can come.
+    /// Returns the cycle of ranks, from this one on, in which each waits for the next and so none can arrive.
     fn ring(&self, rank: usize) -> Option<Vec<(usize, String)>> {
         let mut ring = vec![(rank, self.announced(rank)?)];
         while let Some((_, (on, _))) = ring.last() {
@@ -288,23 +289,25 @@ impl Watch {
                 break;
             }
             if ring.iter().any(|(member, _)| *member == on) {
-                return None; // a ring without this rank: theirs to report
+                return None; // a cycle without this rank: its members report it
             }
             ring.push((on, self.announced(on)?));
         }
-        // Read forwards, a rank may have come to one wait after we looked there, and gone on to the next before we
-        // looked there. Read backwards from this rank, which does not move, each one is stuck because the next is.
+        // Read forwards, a rank may reach one wait after that was read, and the next before that was read.
+        // Read backwards from this rank, which does not move, each rank is stuck because the next is.
         let stuck = |(rank, (on, _)): &(usize, (usize, String))| {
             self.announced(*rank).is_some_and(|(still_on, _)| still_on == *on)
         };
         ring.iter().rev().all(stuck).then(|| ring.into_iter().map(|(rank, (_, call))| (rank, call)).collect())
     }
+    /// Returns the error of a wait that reached the limit.
+    ///
     /// # Errors
-    /// Always, unless the last one has come by now.
+    /// Always, unless the last missing rank has arrived by now.
     fn late(&self, wait: &impl Wait) -> Result<()> {
         let missing: Vec<_> = wait.missing().collect();
         let Some(first) = missing.first() else { return Ok(()) };
-        wait.in_vain()?; // who gave up meanwhile had come, and has said why
+        wait.in_vain()?; // a rank that gave up meanwhile had arrived, and has reported why
         let mut chain: Vec<(usize, usize, String)> = Vec::new();
         let mut next = *first;
         while let Some((on, call)) = self.waited(next).filter(|_| chain.iter().all(|link| link.0 != next)) {
@@ -314,16 +317,16 @@ impl Watch {
         let arrived = wait.members().into_iter().filter(|rank| !missing.contains(rank)).collect();
         Err(CommError::Late { missing, arrived, call: wait.call().to_string(), limit: self.limit, chain })
     }
-    /// Whether a rank has announced that it sleeps.
+    /// True if a rank has announced that it sleeps.
     #[cfg(all(test, not(loom)))]
     pub(super) fn sleeps(&self, rank: usize) -> bool {
         self.announced(rank).is_some()
     }
-    /// Whom a rank waits for, and in which call, if it has announced that and that one has still not come.
+    /// Returns the rank that a rank announced to wait for and that has still not arrived, and in which call.
     fn announced(&self, rank: usize) -> Option<(usize, String)> {
         self.announcement(rank, |waits| !waits.over && (waits.pending)())
     }
-    /// Whom a rank waits for, and in which call, or for whom it waited last if it has given up.
+    /// Returns the rank that a rank waits for, and in which call, or waited for last if it has given up.
     fn waited(&self, rank: usize) -> Option<(usize, String)> {
         self.announcement(rank, |waits| waits.over || (waits.pending)())
     }
@@ -333,10 +336,10 @@ impl Watch {
     }
 }
 
-/// While this lives, a rank may be asleep.
+/// Registration of the thread to wake for a rank; the rank may be asleep while this lives.
 struct Awake<'a>(&'a Rank);
 impl<'a> Awake<'a> {
-    /// From now on this thread is woken for the rank; none if another one is.
+    /// Registers this thread as the one to wake for the rank; `None` if another one is registered.
     fn next(rank: &'a Rank) -> Option<Self> {
         let mut thread = lock(&rank.thread);
         if thread.is_some() {
@@ -358,7 +361,7 @@ impl Drop for Awake<'_> {
 
 #[cfg(test)]
 impl Watch {
-    /// Over ranks of no world.
+    /// Makes a watch of ranks of no world.
     pub(super) fn alone(ranks: usize, limit: Duration) -> Self {
         let start = std::time::Instant::now();
         Self::new(
@@ -366,10 +369,10 @@ impl Watch {
             limit,
         )
     }
-    /// To call after a long sleep in favour of `on`.
+    /// Checks that a rank was woken, after a long sleep until `on` arrives.
     ///
     /// # Panics
-    /// If what the rank waits for has changed, and nobody wakes it.
+    /// If what the rank waits for has changed, and no rank wakes it.
     fn was_woken(&self, rank: usize, wait: &impl Wait, on: usize) {
         let change = || {
             if wait.missing().next() != Some(on) {
@@ -379,7 +382,7 @@ impl Watch {
             vain.err().map(|why| format!("cannot come: {why}"))
         };
         let (Some(change), again) = (change(), Instant::now()) else { return };
-        park_timeout(LONG); // who woke it may just not have got round to that
+        park_timeout(LONG); // the waking rank may not have got round to it
         assert!(
             again.elapsed() < LONG,
             "nobody woke rank {rank}, asleep in {}: rank {on} {change}",
@@ -388,7 +391,7 @@ impl Watch {
     }
 }
 
-/// How long tests wait at most for what comes unless something is broken: who comes too late is named then.
+/// Longest wait in tests for what happens unless something is broken: a rank that is late is named then.
 #[cfg(test)]
 pub(super) const PATIENT: Duration = Duration::from_secs(10);
 

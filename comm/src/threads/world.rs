@@ -22,7 +22,7 @@ use tensor::Host;
 use tensor::{Device, Key};
 
 const MOST_RANKS: usize = 1024;
-const STACK: usize = 8 << 20; // bytes, as the main thread has; taken as it is used
+const STACK: usize = 8 << 20; // bytes, as the main thread has; allocated as it is used
 
 /// Ranks as threads of this process, or as processes, one rank each.
 #[derive(Clone, Debug)]
@@ -35,16 +35,16 @@ pub struct World {
     #[cfg(any(test, feature = "mutants"))]
     trial: Option<Trial>,
     memory: Option<usize>,             // bytes that each rank may hold
-    processes: Option<Arc<Processes>>, // one a rank; none if all are threads of this one
+    processes: Option<Arc<Processes>>, // one for each rank; `None` if all are threads of this one
 }
 
-/// What is done about ranks that do not end ([`World::when_stuck`]).
+/// Report on ranks that do not end ([`World::when_stuck`]).
 #[derive(Clone)]
 pub struct Stuck(Arc<Report>);
 type Report = dyn Fn(&RankError, &[usize]) + Send + Sync;
 
 impl Stuck {
-    /// Calls this with the failure and the ranks that still run.
+    /// Makes a report that calls this function with the failure and the ranks that still run.
     pub fn new(report: impl Fn(&RankError, &[usize]) + Send + Sync + 'static) -> Self {
         Self(Arc::new(report))
     }
@@ -62,22 +62,22 @@ impl fmt::Debug for Stuck {
 pub struct RankError {
     /// The rank that failed first; the others failed because it did.
     pub rank: usize,
-    /// Its error, or its panic with its place.
+    /// Its error, or its panic with the source location.
     pub reason: String,
     /// The last calls of every rank.
     pub calls: FlightRecorder,
 }
 
 impl World {
-    /// How long a rank waits for others if nothing else is said: one minute.
+    /// Default time that a rank waits for others: one minute.
     pub const LIMIT: Duration = Duration::from_mins(1);
 
-    /// A world split along these axes, in whatever order they are given; axes left out have size 1. The ranks are
-    /// pp × dp × cp × tp; if ep and etp are given, those of a stage are edp × ep × etp, too.
+    /// Makes a world split along these axes, given in any order; axes left out have size 1. The ranks are pp
+    /// × dp × cp × tp; if ep and etp are given, the ranks of a stage are also edp × ep × etp.
     ///
     /// # Errors
-    /// An axis of size 0 or given twice; edp, which follows from the others; ep·etp that does not divide dp·cp·tp; more
-    /// than 1024 ranks.
+    /// An axis of size 0 or given twice; edp, which follows from the others; an ep·etp that does not divide
+    /// dp·cp·tp; more than 1024 ranks.
     pub fn threads(sizes: &[(Axis, usize)]) -> Result<Self> {
         let grid = Arc::new(Grid::new(sizes, MOST_RANKS)?);
         Ok(Self {
@@ -92,65 +92,66 @@ impl World {
             processes: None,
         })
     }
-    /// A world whose axes nest in this order, innermost first: along the first one, ranks that follow each other
-    /// form a group. Every split axis of pp, dp, cp and tp is named once; tp.cp.dp.pp by default. Experts nest in the
-    /// same order: etp where tp is, edp where dp is; ep where it is named, or else next to etp, outside it. Source:
-    /// Megatron-LM, `megatron/core/parallel_state.py`, `RankGenerator`.
+    /// Sets the order in which the axes nest, innermost first: along the first one, consecutive ranks form a
+    /// group. Every split axis of pp, dp, cp and tp is named once; the default is tp.cp.dp.pp. Experts nest
+    /// in the same order: etp where tp is, edp where dp is; ep where it is named, or else next to etp,
+    /// outside it. Source: Megatron-LM, `megatron/core/parallel_state.py`, `RankGenerator`.
     ///
     /// # Errors
-    /// [`CommError::BadWorld`](crate::CommError::BadWorld) where an axis is named twice or a split one is not, and where pp
-    /// is not last and cuts expert ranks apart.
+    /// [`CommError::BadWorld`](crate::CommError::BadWorld) if an axis is named twice, a split one is not
+    /// named, or pp is not last and cuts expert ranks apart.
     pub fn order(self, order: &[Axis]) -> Result<Self> {
         Ok(Self { grid: Arc::new(self.grid.nested(order)?), ..self })
     }
-    /// How long a rank waits for others in one call before it gives up; one minute by default.
+    /// Sets the time that a rank waits for others in one call before it gives up; one minute by default.
     #[must_use]
     pub fn limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
     }
-    /// A world of which each rank holds so many bytes at most, in all categories together; one that asks for more
-    /// fails with what it asked for.
+    /// Limits the bytes that each rank holds, in all categories together. A rank that asks for more fails
+    /// with an error that names the request.
     #[must_use]
     pub fn memory_limit(self, bytes: usize) -> Self {
         Self { memory: Some(bytes), ..self }
     }
-    /// A world with slow links between the ranks along an axis. A message takes as long as it would over these; a
-    /// collective as long as the algorithm with the least traffic, for an all-reduce the ring. Between two ranks, in one
-    /// direction, one transfer goes after the other, whatever calls and groups they belong to. A group whose ranks differ
-    /// along several axes has the longest latency and the least bandwidth of their links.
+    /// Sets a slow link between the ranks along an axis. A message takes as long as it would over this link;
+    /// a collective takes as long as the algorithm with the least traffic, which is the ring for an
+    /// all-reduce. Between two ranks, in one direction, one transfer goes after the other, whatever calls and
+    /// groups they belong to. A group whose ranks differ along several axes has the longest latency and the
+    /// least bandwidth of their links.
     #[must_use]
     pub fn link(mut self, axis: Axis, link: Link) -> Self {
         self.links.retain(|(other, _)| *other != axis);
         self.links.push((axis, link));
         self
     }
-    /// A world whose runs add to a trace what every rank does and when, under this name.
+    /// Adds to a trace, under this name, what every rank does in a run and when.
     #[must_use]
     pub fn traced(self, trace: &Trace, name: impl Into<String>) -> Self {
         Self { trace: Some((trace.clone(), name.into())), ..self }
     }
-    /// A world whose run is on trial: its calls are listed, or one of them goes wrong.
+    /// Puts runs on trial: their calls are listed, or one of them goes wrong.
     #[cfg(any(test, feature = "mutants"))]
     #[must_use]
     pub fn on_trial(self, trial: &Trial) -> Self {
         Self { trial: Some(trial.clone()), ..self }
     }
-    /// How many ranks.
+    /// Number of ranks.
     pub fn size(&self) -> usize {
         self.grid.ranks()
     }
-    /// A world that reports to `stuck` a failed run whose ranks do not all end. Those that wait or call a
-    /// collective end at once; one that computes on for ever cannot be ended from outside, and `run` returns only when
-    /// it has. Then this is called once, ten seconds after the failure, or after the limit if that is shorter: to report,
-    /// or to end the process.
+    /// Sets the report on a failed run whose ranks do not all end. Ranks that wait or call a collective end
+    /// at once. A rank that computes on for ever cannot be ended from outside, and `run` returns only when it
+    /// has ended. The report is called once, ten seconds after the failure, or after the limit if that is
+    /// shorter. It reports, or ends the process.
     #[must_use]
     pub fn when_stuck(self, stuck: Stuck) -> Self {
         Self { stuck: Some(stuck), ..self }
     }
-    /// A world whose ranks are these processes, one each: [`World::run`] runs this process' rank.
+    /// Makes these processes the ranks, one each: [`World::run`] runs this process' rank.
     ///
     /// # Errors
-    /// [`CommError::BadWorld`] if it has another number of ranks.
+    /// [`CommError::BadWorld`] if there are more or fewer processes than ranks.
     pub fn over(self, processes: &Arc<Processes>) -> Result<Self> {
         let (ranks, there) = (self.size(), processes.ranks());
         if ranks != there {
@@ -159,12 +160,13 @@ impl World {
         }
         Ok(Self { processes: Some(processes.clone()), ..self })
     }
-    /// Runs `f` on every rank of this process, each with a device of its own, under the calling thread's [`Key`]; what they
-    /// return, by rank. It may be run again.
+    /// Runs `f` on every rank of this process, each with its own device, under the calling thread's [`Key`].
+    /// Returns the results by rank. A world can be run again.
     ///
     /// # Errors
-    /// That there is no place for so many ranks, or the failure, by error or panic, that came first. It fails every rank that waits or calls a collective later, so
-    /// the run ends. Of processes all give the same.
+    /// If the place cannot host this many ranks, or the first failure of a rank, by error or panic. The
+    /// failure fails every rank that waits or calls a collective later, so the run ends. All processes return
+    /// the same failure.
     pub fn run<D: Device<Place: SharedPlace>, T: Send, E: Display>(
         &self,
         f: impl Fn(D, Mesh<D::Place>) -> Result<T, E> + Sync,
@@ -177,7 +179,8 @@ impl World {
         })?;
         Ok(slots.into_iter().filter_map(|slot| lock(&slot).take()).collect())
     }
-    /// [`World::run`] of one type of program, so that threads and stand-ins are compiled once for each device.
+    /// [`World::run`] for one type of program, so that threads and stand-ins are compiled once for each
+    /// device.
     fn run_erased<D: Device<Place: SharedPlace>>(
         &self,
         f: &(dyn Fn(usize, D, Mesh<D::Place>) -> Result<(), String> + Sync),
@@ -199,7 +202,7 @@ impl World {
         let world = world.shared();
         let key = Key::current();
         let (ends, ended) = channel();
-        let told = Mutex::new(BTreeMap::new()); // by process, which failure it has ended with
+        let told = Mutex::new(BTreeMap::new()); // by process, the failure it has ended with
         processes.inspect(|processes| processes.begin(self.limit));
         let body = |rank: usize, ends: Sender<usize>| {
             let (_key, _end) = (key.map(Key::enter), Ends(rank, ends));
@@ -255,10 +258,11 @@ impl World {
         self.trace(&watch);
         Ok(())
     }
-    /// Waits until all these ranks have ended; reports if they do not though the run has failed.
+    /// Waits until all these ranks have ended; reports if they do not although the run has failed.
     fn listen(&self, watch: &Watch, mut running: BTreeSet<usize>, ended: &Receiver<usize>) {
         const PATIENCE: Duration = Duration::from_secs(10);
-        const SOON: Duration = Duration::from_secs(1); // for what other processes have to tell, when this one's rank has ended
+        // for reports of other processes, once this one's rank has ended
+        const SOON: Duration = Duration::from_secs(1);
         let (mut stuck, mut processes) = (self.stuck.as_ref(), self.processes.as_ref());
         while !running.is_empty() {
             let failure = watch.failure().filter(|_| stuck.is_some() || processes.is_some());
@@ -270,14 +274,14 @@ impl World {
             if let Ok(rank) = ended.recv_timeout(self.limit.min(if apart { SOON } else { PATIENCE })) {
                 running.remove(&rank);
             } else if let Some(processes) = processes.take_if(|own| !running.contains(&own.rank())) {
-                processes.leave(); // what other processes do is theirs to tell
+                processes.leave(); // the other processes report their own failures
             } else if let Some(Stuck(report)) = stuck.take() {
                 let error = self.failure(watch, *failed, reason, &running);
                 report(&error, &running.iter().copied().collect::<Vec<_>>());
             }
         }
     }
-    /// The failure of a run while these ranks still run; what they did is in the trace from then on.
+    /// Returns the failure of a run while these ranks still run; from then on their calls are in the trace.
     fn failure(&self, watch: &Watch, rank: usize, reason: &str, running: &BTreeSet<usize>) -> RankError {
         self.trace(watch);
         let end = |rank| match running.contains(&rank) {
@@ -319,7 +323,7 @@ impl World {
     }
 }
 
-/// The engines of a world on trial. Mutants touch memory, so they are of the host.
+/// Returns the engines of a world on trial. Mutants touch memory, so they are for the host only.
 #[cfg(any(test, feature = "mutants"))]
 fn on_trial<D: Device<Place: SharedPlace>>(
     trial: &Trial,
@@ -335,7 +339,7 @@ fn on_trial<D: Device<Place: SharedPlace>>(
     (&on_trial as &dyn Any).downcast_ref().cloned().expect("as above")
 }
 
-/// Reports, however a rank's thread ends, that it has: whoever started it listens until all have.
+/// Reports that a rank's thread has ended, however it ends; the thread that started it waits until all have.
 struct Ends(usize, Sender<usize>);
 impl Drop for Ends {
     fn drop(&mut self) {
@@ -343,7 +347,7 @@ impl Drop for Ends {
     }
 }
 
-/// What one rank does; its end is reported to all who watch.
+/// Runs one rank, and reports its end to all that watch.
 fn on_rank<T, E: Display>(watch: &Watch, rank: usize, f: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
     let (record, begun) = (watch.record(rank), Instant::now());
     let ended = catch(|| {

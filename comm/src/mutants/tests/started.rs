@@ -2,8 +2,8 @@
 use super::*;
 use crate::InPlace;
 
-/// Kills: a started call that never goes wrong, or goes wrong in another way than the same at once; one that is not
-/// listed.
+/// Kills: a started call that never goes wrong, or goes wrong in another way than the same at once; one that
+/// is not listed.
 #[test]
 fn started_calls_go_wrong_as_calls_do() {
     const PAIRS: [(Act, Act); 7] = [

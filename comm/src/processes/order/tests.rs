@@ -5,7 +5,7 @@ use crate::processes::tests::each;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// What each of two processes gives that does this with its order, beside the thread that follows.
+/// Results of two processes that each run `process` with their order, beside the thread that follows.
 fn two<T: Send>(
     limit: Duration,
     alive: impl Fn() -> Result<()> + Clone + Send + Sync + 'static,
@@ -27,8 +27,9 @@ fn both() -> Arc<[usize]> {
 }
 const LONG: Duration = Duration::from_secs(20);
 
-/// Kills: parts in the order in which a process finds them, a part that is given what was drawn for another group or drawn again,
-/// a process that goes on before its part is done, a part of a group that has no rank here.
+/// Kills: parts in the order in which a process finds them, a part that is given what was drawn for another
+/// group or drawn again, a process that goes on before its part is done, a part of a group that has no rank
+/// here.
 #[test]
 fn parts_are_done_as_rank_0_says_with_what_was_drawn_once_for_their_group() {
     let (drawn, met) = (AtomicUsize::new(0), Barrier::new(2));
@@ -88,7 +89,8 @@ fn a_part_that_fails_ends_its_rank() {
     }
 }
 
-/// Kills: a wait without a limit or beyond a failure, a part that is done when its rank has gone on without it.
+/// Kills: a wait without a limit or beyond a failure, a part that is done when its rank has gone on without
+/// it.
 #[test]
 fn nothing_is_done_for_a_rank_that_no_longer_waits() {
     let (short, met) = (Duration::from_millis(100), Barrier::new(2));

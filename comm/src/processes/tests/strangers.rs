@@ -37,8 +37,9 @@ fn hello(rank: usize, ranks: usize) -> Greeting {
     Greeting::Hello { version: VERSION.into(), rank, ranks, asked: asked("a test"), at: at(9) }
 }
 
-/// Two ranks meet while others are there who say nothing, say it slowly, speak otherwise, know another secret, or know it and
-/// greet as nobody does. Kills: one of them who holds the others, is taken for a rank, or ends the meeting.
+/// Two ranks meet while others are there who say nothing, say it slowly, speak otherwise, know another
+/// secret, or know it and greet as nobody does. Kills: one of them who holds the others, is taken for a rank,
+/// or ends the meeting.
 #[test]
 fn strangers_hold_nobody() {
     let (own, other, port) = (secret("a secret of these two"), secret("another secret than theirs"), port());
@@ -82,8 +83,9 @@ fn strangers_hold_nobody() {
     assert_eq!(met, [Ok(()), Ok(())]);
 }
 
-/// Kills: a secret that is not asked for, one that only one side must know, a rank that is not told why it is turned away, a
-/// meeting with other machines that needs no secret, an answer that a stranger could use again.
+/// Kills: a secret that is not asked for, one that only one side must know, a rank that is not told why it is
+/// turned away, a meeting with other machines that needs no secret, an answer that a stranger could use
+/// again.
 #[test]
 fn the_secret_is_shown_by_both_sides() {
     let (own, other, short) =
@@ -187,7 +189,7 @@ fn who_comes_again_says_of_which_meeting() {
     assert_eq!(met, Err("rank 0 was not reached again by rank 1".to_string()));
 }
 
-/// What rank 1 of two says to rank 0 once they have met, all of it, and what rank 0 computes meanwhile.
+/// All bytes that rank 1 of two sends to rank 0 after they have met, and the result of rank 0.
 fn recorded() -> (Vec<u8>, Vec<f32>) {
     let (front, back) = (port(), port());
     let front_door = TcpListener::bind(at(front)).unwrap();
@@ -262,7 +264,8 @@ fn run_with(said: Vec<u8>, limit: Duration) -> Result<Vec<f32>, RankError> {
     })
 }
 
-/// What a rank says, with something in it changed: bytes, a number in a head made large, a piece left out or said twice.
+/// Bytes of a rank with something in them changed: bytes, a number in a head made large, a piece left out or
+/// repeated.
 fn mutated(said: &[u8], seed: usize) -> Vec<u8> {
     let draw = |i: usize, below: usize| mix((seed * 64 + i) as u64) as usize % below.max(1);
     let mut said = said.to_vec();
@@ -293,8 +296,9 @@ fn mutated(said: &[u8], seed: usize) -> Vec<u8> {
     said
 }
 
-/// Of frames of a run with something in them changed, as many as `EQUIPART_FRAMES` says. Kills: a rank, length, offset, list or
-/// number that another process tells and that is used unchecked: a panic, a hang, memory read beyond its end.
+/// Runs frames with something in them changed; `EQUIPART_FRAMES` is their number. Kills: a rank, length,
+/// offset, list or number that another process tells and that is used unchecked: a panic, a hang, memory read
+/// beyond its end.
 #[test]
 fn what_a_rank_tells_is_checked() {
     let (said, right) = recorded();

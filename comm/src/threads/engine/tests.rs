@@ -1,4 +1,4 @@
-//! What the collectives compute and count, for all sizes of groups.
+//! Results and traffic of the collectives, for all sizes of groups.
 use crate::call::{Call, Elem};
 use crate::drawn::{element, tensor};
 use crate::tag::TAG;
@@ -68,7 +68,8 @@ fn all_reduce_equals_a_fold_in_rank_order_bit_for_bit() {
     all_reduce_equals_a_fold::<F61>();
 }
 
-/// Kills: a sum that is rounded at each step, at none, or not to the nearest; in an order other than that of the ranks.
+/// Kills: a sum that is rounded at each step, at none, or not to the nearest; in an order other than that of
+/// the ranks.
 #[test]
 fn sums_of_narrow_numbers_equal_the_wide_sum_in_rank_order_rounded_once() {
     let bits = |x: &Tensor<Cpu<Bf16>>| x.read().unwrap().into_iter().map(Bf16::to_bits).collect::<Vec<_>>();
@@ -95,7 +96,8 @@ fn sums_of_narrow_numbers_equal_the_wide_sum_in_rank_order_rounded_once() {
                 let number = Elem::of::<Bf16>();
                 let call =
                     Call { reduce: Some(Reduce::Sum), ..group.call(Op::AllReduce, [rows, cols], number) };
-                group.together(&call, None, Some(&mut data))?; // as all_reduce does, whether or not there are kernels
+                // as all_reduce does, whether or not there are kernels
+                group.together(&call, None, Some(&mut data))?;
                 assert_eq!(bits(&data), wanted);
             }
             Ok::<_, CommError>(())

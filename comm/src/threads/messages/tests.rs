@@ -116,8 +116,8 @@ fn who_takes_a_post_back_waits_for_the_copy_under_way() {
     assert!(left.into_inner());
 }
 
-/// Kills: a count that a withdrawn post holds up, a message that takes its place; a post that is taken back among those of
-/// another kind.
+/// Kills: a count that a withdrawn post holds up, a message that takes its place; a post that is taken back
+/// among those of another kind.
 #[test]
 fn posts_taken_back_leave_the_others_in_order() {
     let messages = messages(PATIENT);

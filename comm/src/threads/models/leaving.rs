@@ -11,7 +11,8 @@ fn exchange(rank: usize, [has, asks]: [usize; 2]) -> Call {
     Call { op: Op::AllToAll, rows: 2, cols: 1, counts: Some(Counts::Between(give, take)), ..Call::barrier() }
 }
 
-/// One rank is told that it contradicts itself, and leaves; its peer, with which it agrees, may be inside by then.
+/// One rank is told that it contradicts itself, and leaves; its peer, with which it agrees, may be inside by
+/// then.
 ///
 /// Kills: memory that goes while a peer reads it, or before it looks; a peer left asleep.
 #[test]
@@ -48,7 +49,8 @@ fn both_ranks_leave_who_mean_different_things() {
 
 /// Two meet while a third, which is none of theirs, fails: each goes on or leaves, wherever it is.
 ///
-/// Kills: a rank that leaves while its peer is inside, or goes inside where its peer has left; one left asleep.
+/// Kills: a rank that leaves while its peer is inside, or goes inside where its peer has left; one left
+/// asleep.
 #[test]
 fn two_ranks_meet_while_a_third_fails() {
     fn meet(ranks: &Ranks, rank: usize) {

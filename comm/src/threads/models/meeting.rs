@@ -15,8 +15,8 @@ fn rounds(ranks: &Ranks, rank: usize) {
     (1..=2).for_each(|number| round(ranks, rank, number));
 }
 
-/// Kills: a window read before it was written, or written while a peer still reads it; a rank of the second round taken
-/// for one of the first; one left asleep.
+/// Kills: a window read before it was written, or written while a peer still reads it; a rank of the second
+/// round taken for one of the first; one left asleep.
 #[test]
 fn two_ranks_meet_twice() {
     explore(Some(3), || run(&Ranks::new(2, 2), &[|ranks| rounds(ranks, 0), |ranks| rounds(ranks, 1)]));
@@ -33,8 +33,8 @@ fn three_ranks_meet() {
     });
 }
 
-/// One rank calls from one thread and then from another, which knows of the first call but need not have seen what it
-/// did.
+/// One rank calls from one thread and then from another, which knows of the first call but need not have seen
+/// what it did.
 ///
 /// Kills: a rank that has forgotten the call before.
 #[test]

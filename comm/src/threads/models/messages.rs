@@ -27,8 +27,8 @@ impl Pair {
     fn post(&self, rank: usize, window: usize, value: usize, rows: usize) -> Result<Post> {
         self.windows[rank][window].write(value);
         let element = &raw const self.elements[rank][window];
-        // SAFETY: calls that meet have one row, or another number and are refused; the windows live as long as the
-        // model, and loom ends it where one is touched before its post has ended.
+        // SAFETY: calls that meet have one row, or another number and are refused; the windows live as long
+        // as the model, and loom ends it where one is touched before its post has ended.
         unsafe {
             self.messages.post([0, 1], rank == 0, element.cast_mut(), &call(rank, rows), |from, to, _| {
                 crate::sync::copy(from, to, 1)
@@ -63,8 +63,8 @@ fn call(rank: usize, rows: usize) -> Call {
     Call { op: [Op::Send, Op::Receive][rank], rows, cols: 1, ..Call::barrier() }
 }
 
-/// Kills: a window read or written once its post has ended, or before what was written there is seen; a sender or
-/// receiver left asleep.
+/// Kills: a window read or written once its post has ended, or before what was written there is seen; a
+/// sender or receiver left asleep.
 #[test]
 fn one_message_arrives_whoever_comes_first() {
     explore(None, || run(&Pair::new(), &[|pair| pair.send(0, 7), |pair| assert_eq!(pair.receive(0), 7)]));
@@ -95,8 +95,8 @@ fn who_withdraws_has_its_memory() {
     explore(None, || run(&Pair::new(), &[|pair| offer(pair, 0), |pair| offer(pair, 1)]));
 }
 
-/// The sender takes back two messages, the later one first, unless they have gone, and sends a third; the receiver gets
-/// what is left.
+/// The sender takes back two messages, the later one first, unless they have gone, and sends a third; the
+/// receiver gets what is left.
 ///
 /// Kills: withdrawn posts that are not counted, or counted twice, so that a later one never ends.
 #[test]

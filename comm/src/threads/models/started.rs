@@ -53,8 +53,8 @@ impl Pair {
     }
 }
 
-/// Kills: a share that reads a window before it was written, or is still at it when its rank goes on; one that nobody does;
-/// a place used again while somebody is there; a rank left asleep.
+/// Kills: a share that reads a window before it was written, or is still at it when its rank goes on; one
+/// that nobody does; a place used again while somebody is there; a rank left asleep.
 #[test]
 fn two_ranks_start_and_wait() {
     explore(Some(2), || run(&Pair::new(), &[|pair| pair.round(0, 1), |pair| pair.round(1, 1)]));

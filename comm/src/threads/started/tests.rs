@@ -1,4 +1,4 @@
-//! Who waits for a started call waits for all of its shares.
+//! A rank that waits for a started call waits for all of its shares.
 use super::*;
 use crate::threads::watch::PATIENT;
 use crate::{Op, Reduce};
@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicBool;
 /// How often the rank with the last share lets the other run before the share is done.
 const LINGERS: usize = 2000;
 
-/// One of two ranks is still at the last share while the other waits. Kills: a rank that goes on, or frees its memory, before the
-/// last share is done.
+/// One of two ranks is still at the last share while the other waits. Kills: a rank that goes on, or frees
+/// its memory, before the last share is done.
 #[test]
 fn nobody_returns_before_the_last_share_is_done() {
     for op in [Op::AllReduce, Op::AllGather, Op::ReduceScatter, Op::AllToAll] {

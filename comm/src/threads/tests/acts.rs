@@ -5,7 +5,7 @@ use tensor::{Category, Cpu, F61, Place, Scalar, Tensor};
 
 pub(super) type Field = Cpu<F61>;
 
-/// What one rank brings.
+/// One rank's input to an act.
 pub(super) struct Bring<'a> {
     pub(super) device: &'a Field,
     pub(super) group: &'a Group<tensor::Host>,

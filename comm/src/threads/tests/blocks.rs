@@ -74,8 +74,8 @@ where
         ran.unwrap();
     }
 }
-/// Kills: a block of other ranks, an order that is not theirs, a block mixed up with the group or with blocks of
-/// another size, a meeting place for each who asks.
+/// Kills: a block of other ranks, an order that is not theirs, a block mixed up with the group or with blocks
+/// of another size, a meeting place for each who asks.
 #[test]
 fn calls_over_blocks_and_over_their_group_equal_folds_over_their_ranks() {
     blocks_equal_folds::<f32>();
@@ -169,7 +169,8 @@ fn a_rank_that_fails_in_a_block_ends_all_at_once_with_its_reason() {
 
 type Act = fn(&Group<tensor::Host>) -> Result<()>;
 
-/// Kills: ranks that wait for each other in a block and in its group until the limit, groups called by one name.
+/// Kills: ranks that wait for each other in a block and in its group until the limit, groups called by one
+/// name.
 #[test]
 fn ranks_that_wait_in_a_block_and_in_its_group_both_get_an_error() {
     let group: (Act, &str) = (|g| g.barrier(), "barrier over tp at ");
@@ -208,7 +209,8 @@ fn ranks_that_wait_in_a_block_and_in_its_group_both_get_an_error() {
     }
 }
 
-/// Kills: a block that is made anew when it is asked for again; a block that breaks its group or its neighbours.
+/// Kills: a block that is made anew when it is asked for again; a block that breaks its group or its
+/// neighbours.
 #[test]
 fn a_block_that_was_left_early_stays_so_and_others_go_on() {
     let told = each(&world(4), |mesh| {
@@ -237,7 +239,8 @@ fn a_block_that_was_left_early_stays_so_and_others_go_on() {
     }
 }
 
-/// Kills: a limit, or an end, that a block does not see; ranks counted along the axis where they are the world's.
+/// Kills: a limit, or an end, that a block does not see; ranks counted along the axis where they are the
+/// world's.
 #[test]
 fn ranks_that_do_not_come_to_a_block_are_named() {
     for late in [false, true] {
@@ -283,7 +286,8 @@ fn a_block_counts_what_an_axis_of_its_size_would() {
     }
 }
 
-/// Kills: a part that is another for who came by it another way, ranks of a part in another order than its list.
+/// Kills: a part that is another for who came by it another way, ranks of a part in another order than its
+/// list.
 #[test]
 fn parts_by_colour_and_by_list_are_groups_like_any_other() {
     let ran = world(8).run(|device: Cpu<F61>, mesh| {

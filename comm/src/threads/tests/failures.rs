@@ -1,4 +1,4 @@
-//! What ranks are told when something goes wrong on one of them.
+//! Errors that ranks get when something goes wrong on one of them.
 use super::until;
 use crate::tag::TAG;
 use crate::threads::watch::PATIENT;
@@ -23,7 +23,7 @@ pub(super) fn zeros(rows: usize, cols: usize) -> Tensor<Cpu<F61>> {
 fn reduced(group: &Group<tensor::Host>, rows: usize, cols: usize, reduce: Reduce) -> Result<()> {
     group.all_reduce(&mut zeros(rows, cols), reduce)
 }
-/// What every rank got, where `f` itself never fails.
+/// Returns what every rank got, where `f` itself never fails.
 pub(super) fn each<T: Send>(world: &World, f: impl Fn(&One) -> T + Sync) -> Vec<T> {
     world.run(|_: Cpu<F61>, mesh| Ok::<_, CommError>(f(&mesh))).unwrap()
 }
@@ -261,7 +261,8 @@ fn a_rank_that_has_finished_is_not_waited_for() {
     for told in &told[..3] {
         let error = told.as_ref().expect_err("one is missing");
         finished += usize::from(matches!(error, CommError::Finished { rank: 3, .. }));
-        assert!(error.to_string().contains(words), "{error}"); // the first who sees it, or who leaves for that reason
+        // the first who sees it, or who leaves for that reason
+        assert!(error.to_string().contains(words), "{error}");
     }
     assert!(finished > 0);
 }
@@ -278,7 +279,7 @@ fn messages_with_a_rank_that_has_finished_are_not_waited_for() {
     }
 }
 
-/// What a rank did before it finished still counts.
+/// Everything that a rank did before it finished still counts.
 #[test]
 fn a_rank_may_finish_while_others_are_on_their_way_out() {
     for _ in 0..300 {

@@ -10,10 +10,11 @@ use tensor::{F61, Scalar};
 const RANKS: usize = 3;
 const CULPRIT: usize = 2;
 
-/// What the culprit does instead of an act; it is given how many others have been told.
+/// Called by the culprit instead of an act; it is given how many others have been told.
 type Instead<'a> = &'a (dyn Fn(&Mesh<tensor::Host>, &Bring, &AtomicUsize) -> Result<(), String> + Sync);
 
-/// Runs every act, twice on each rank, of which the culprit does something else the second time; what ended each run.
+/// Runs every act, twice on each rank, of which the culprit does something else the second time; returns each
+/// run's end.
 fn ends(limit: Duration, instead: Instead) -> Vec<(&'static str, RankError)> {
     let run = |(name, act): &(&'static str, super::acts::Act)| {
         let sizes = [(Axis::Dp, 2), (Axis::Tp, RANKS)];

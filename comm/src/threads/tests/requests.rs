@@ -49,8 +49,8 @@ fn messages_come_in_order_whichever_side_starts_first_and_in_whatever_order_they
     }
 }
 
-/// All send first, and then receive: with requests nobody waits in a ring. One that receives later meets one that does
-/// so at once.
+/// All send first, and then receive: with requests nobody waits in a ring. One that receives later meets one
+/// that does so at once.
 #[test]
 fn a_ring_of_requests_turns() {
     for ranks in [2, 3, 8] {
@@ -69,7 +69,7 @@ fn a_ring_of_requests_turns() {
     }
 }
 
-/// What ends the run in which rank 1 does this with a message that it has started to send to rank 0.
+/// Returns the end of a run in which rank 1 does this with a message that it has started to send to rank 0.
 fn forgotten(
     act: impl Fn(&Group<tensor::Host>, Request<One>) -> Result<(), String> + Sync,
 ) -> (usize, String) {
@@ -231,7 +231,8 @@ fn requests_under_way_stay_in_the_flight_recorder() {
     }
 }
 
-/// Kills: the call that a rank failed in left out because it began before the last ones, a forgotten one under way.
+/// Kills: the call that a rank failed in left out because it began before the last ones, a forgotten one
+/// under way.
 #[test]
 fn requests_that_failed_or_were_forgotten_stay_in_the_flight_recorder() {
     for waits in [true, false] {

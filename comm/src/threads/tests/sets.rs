@@ -18,8 +18,8 @@ fn asked(mesh: &Mesh<Host>, group: &Group<Host>) -> Result<Vec<usize>> {
     Ok(group.all_gather_values(&[mesh.rank()])?.concat())
 }
 
-/// Kills: a group over other ranks than those that differ along its axes, another order, an order of axes that is not
-/// the world's.
+/// Kills: a group over other ranks than those that differ along its axes, another order, an order of axes
+/// that is not the world's.
 #[test]
 fn groups_over_sets_hold_the_ranks_that_differ_along_them() {
     for order in [[Axis::Tp, Axis::Cp, Axis::Dp], [Axis::Dp, Axis::Tp, Axis::Cp]] {
@@ -116,8 +116,8 @@ fn messages_through_one_group_are_not_those_through_another() {
     assert_eq!(told, [1, 0, 0, 0, 0, 0, 0, 0]);
 }
 
-/// Three stages of one, two and three ranks; the first of each passes on a sum. Kills: places taken for ranks, a list that
-/// only ranks along an axis may form.
+/// Three stages of one, two and three ranks; the first of each passes on a sum. Kills: places taken for
+/// ranks, a list that only ranks along an axis may form.
 #[test]
 fn stages_may_have_different_numbers_of_ranks() {
     let world = World::threads(&[(Axis::Pp, 6)]).unwrap().limit(PATIENT);
@@ -178,7 +178,8 @@ fn sets_count_by_themselves_and_go_by_the_axes_that_are_split() {
     );
 }
 
-/// Kills: a gradient taken for an activation of equal shape, one that waits behind an activation that nobody asks for yet.
+/// Kills: a gradient taken for an activation of equal shape, one that waits behind an activation that nobody
+/// asks for yet.
 #[test]
 fn messages_of_one_kind_pass_those_of_another() {
     let world = World::threads(&[(Axis::Pp, 2)]).unwrap().limit(PATIENT);

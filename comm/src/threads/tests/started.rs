@@ -60,8 +60,8 @@ fn between(g: &Group<Host>) -> Vec<usize> {
     give
 }
 
-/// Started in one order and waited for in another. Kills: another sum, a share left out or done twice, a result in another
-/// rank's place, traffic that is not counted, a request that gives another's tensor.
+/// Started in one order and waited for in another. Kills: another sum, a share left out or done twice, a
+/// result in another rank's place, traffic that is not counted, a request that gives another's tensor.
 #[test]
 fn started_calls_give_what_calls_give_bit_for_bit() {
     for ranks in 1..6 {
@@ -135,8 +135,9 @@ fn many_tensors_meet_once() {
     ran.unwrap();
 }
 
-/// Kills: a block of another rank or tensor, addends that are read after they were overwritten, a block that is not this
-/// rank's and changes where it should not, or one that is not gathered; traffic of all ranks' blocks, or of none.
+/// Kills: a block of another rank or tensor, addends that are read after they were overwritten, a block that
+/// is not this rank's and changes where it should not, or one that is not gathered; traffic of all ranks'
+/// blocks, or of none.
 #[test]
 fn many_tensors_are_gathered_and_scattered_in_place() {
     let ran = world(3).run(|device: One, mesh| {
@@ -169,7 +170,7 @@ fn many_tensors_are_gathered_and_scattered_in_place() {
     ran.unwrap();
 }
 
-/// What ranks 0 and 1 are told that start these.
+/// Errors of ranks 0 and 1 that start these.
 fn told(acts: [Start; 2]) -> [String; 2] {
     let told = [const { Mutex::new(String::new()) }; 2];
     let ran = world(2).run(|device: One, mesh| {
@@ -182,7 +183,8 @@ fn told(acts: [Start; 2]) -> [String; 2] {
     told.map(|told| told.into_inner().unwrap())
 }
 
-/// Kills: started calls that are taken for each other: of other shapes, operations, reductions or numbers of tensors.
+/// Kills: started calls that are taken for each other: of other shapes, operations, reductions or numbers of
+/// tensors.
 #[test]
 fn ranks_that_start_different_calls_both_get_an_error() {
     let here = "comm/src/threads/tests/started.rs:";
@@ -211,7 +213,8 @@ fn ranks_that_start_different_calls_both_get_an_error() {
     assert!(ran.unwrap_err().reason.starts_with("ranks disagree"));
 }
 
-/// Kills: a started call forgotten without a word, a peer that is not told or hangs, a post that outlives its tensors.
+/// Kills: a started call forgotten without a word, a peer that is not told or hangs, a post that outlives its
+/// tensors.
 #[test]
 fn who_never_waits_for_a_started_call_is_named() {
     for (first, late) in [(0, false), (1, false), (0, true)] {
@@ -253,8 +256,8 @@ fn who_never_waits_for_many_tensors_is_named() {
     assert!(error.rank == 0 && error.reason.starts_with(words), "{error}");
 }
 
-/// Rank 0 takes its post back before rank 1 has come. Kills: a post that counts though it was taken back, so that its memory
-/// is read.
+/// Rank 0 takes its post back before rank 1 has come. Kills: a post that counts though it was taken back, so
+/// that its memory is read.
 #[test]
 fn a_post_that_was_taken_back_has_never_come() {
     let [(tell, hear), (answer, answered)] = [(); 2].map(|()| {
@@ -334,8 +337,9 @@ fn who_gave_up_is_not_late() {
     );
 }
 
-/// Two calls that move 20 ms of bytes each, and wait a little. Kills: calls in flight that each have the link for
-/// themselves, or a blocking call that has; latencies one after the other, time that begins when the rank waits.
+/// Two calls that move 20 ms of bytes each, and wait a little. Kills: calls in flight that each have the link
+/// for themselves, or a blocking call that has; latencies one after the other, time that begins when the rank
+/// waits.
 #[test]
 fn started_calls_share_a_slow_link() {
     let link: Link = "5ms,100kB/s".parse().unwrap(); // two ranks: 2·5 ms, and as long as one tensor takes

@@ -32,8 +32,8 @@ fn calls_take_no_memory() {
     assert_eq!(ran.unwrap(), [0; 4]);
 }
 
-/// Counts are others in every round. Kills: a list of counts made at each call, at once or started; one that is given to
-/// another call while a peer, or the record, still has it.
+/// Counts are others in every round. Kills: a list of counts made at each call, at once or started; one that
+/// is given to another call while a peer, or the record, still has it.
 #[test]
 fn calls_with_counts_take_no_memory_beyond_their_result() {
     const RANKS: usize = 3;

@@ -1,5 +1,6 @@
-//! Random calls in random worlds with a rank that does something else at a random call: every run ends, and names that
-//! rank. `EQUIPART_FAULTS=10000 cargo test -p comm every_run_ends -- --nocapture` tries so many and counts them.
+//! Random calls in random worlds with a rank that does something else at a random call: every run ends, and
+//! names that rank. `EQUIPART_FAULTS=10000 cargo test -p comm every_run_ends -- --nocapture` tries so many
+//! and counts them.
 use super::acts::{ACTS, Bring, Field, part};
 use super::until;
 use crate::tag::TAG;
@@ -12,7 +13,7 @@ use tensor::{F61, Scalar, mix};
 
 const CALLS: u64 = 24;
 
-/// What a rank may do in the middle of a run.
+/// Faults that a rank may make in the middle of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     None,
@@ -125,7 +126,7 @@ fn run(seed: u64) -> Fault {
     fault
 }
 
-/// Whether what ended a run tells of its fault and names the culprit, who may have been alone in its group.
+/// True if the end of a run tells of its fault and names the culprit, who may have been alone in its group.
 fn named(fault: Fault, told: &str, culprit: usize, alone: bool) -> bool {
     let own = told.starts_with(&format!("rank {culprit}: "));
     let met = told.contains("for the culprit at");
@@ -150,18 +151,19 @@ fn named(fault: Fault, told: &str, culprit: usize, alone: bool) -> bool {
     }
 }
 
-/// Whether a rank is told to be in a call that does not fit.
+/// True if a rank is told to be in a call that does not fit.
 fn in_a_call(told: &str, rank: usize) -> bool {
     ["in", "is in"].iter().any(|words| told.contains(&format!("rank {rank} {words} ")))
 }
 
-/// Whether a rank is among several that are named as missing.
+/// True if a rank is among several that are named as missing.
 fn listed(told: &str, rank: usize) -> bool {
     let missing = told.split(" did not come within ").next().unwrap_or_default();
     missing.split([' ', ',']).any(|word| word == rank.to_string())
 }
 
-/// Kills: a lost wake, a ring seen that is none, a failure that reaches not everyone, an echo reported as the cause.
+/// Kills: a lost wake, a ring seen that is none, a failure that reaches not everyone, an echo reported as the
+/// cause.
 #[test]
 fn every_run_ends_and_names_the_culprit() {
     let wanted = std::env::var("EQUIPART_FAULTS").ok().and_then(|n| n.parse().ok());

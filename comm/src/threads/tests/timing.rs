@@ -68,7 +68,8 @@ fn calls(events: &[Event]) -> Vec<(&'static str, &str)> {
     calls.collect()
 }
 
-/// Kills: a rank without its row, calls left out or in another order, waits outside calls, a failed run without a trace.
+/// Kills: a rank without its row, calls left out or in another order, waits outside calls, a failed run
+/// without a trace.
 #[test]
 fn a_trace_shows_what_every_rank_did_when() {
     let trace = Trace::new();
@@ -108,8 +109,8 @@ fn a_trace_shows_what_every_rank_did_when() {
     }
 }
 
-/// Checks that of two events that overlap one contains the other, that waits lie in calls, and that all time of the
-/// first is in calls or computes.
+/// Checks that of two events that overlap one contains the other, that waits lie in calls, and that all time
+/// of the first is in calls or computes.
 fn nested(events: &[Event]) {
     let mut open: Vec<&Event> = Vec::new();
     let mut spent = Duration::ZERO;

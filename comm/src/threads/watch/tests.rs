@@ -1,4 +1,4 @@
-//! Who is woken, who is told, and of whom.
+//! Wakes of sleeping ranks, and the ranks that errors name.
 use super::*;
 use crate::threads::tests::until;
 
@@ -35,7 +35,7 @@ impl Wait for Looks<'_> {
         &self.call
     }
 }
-/// What rank 1, asleep in favour of rank 0, is told after `change`.
+/// Error of rank 1, asleep in favour of rank 0, after `change`.
 fn told(change: impl FnOnce(&Watch)) -> Result<()> {
     let watch = watch(3);
     std::thread::scope(|threads| {
@@ -80,7 +80,8 @@ fn who_has_given_up_is_in_no_ring() {
     assert_eq!(watch.waited(1).map(|(on, _)| on), Some(0));
 }
 
-/// Kills: who waits for the culprit named in its place, also if it gave up a moment before; a chain that runs round a ring for ever.
+/// Kills: who waits for the culprit named in its place, also if it gave up a moment before; a chain that runs
+/// round a ring for ever.
 #[test]
 fn who_waits_for_a_late_rank_is_followed_to_the_one_that_does_not() {
     let watch = watch(5);

@@ -139,7 +139,7 @@ fn values_of_any_type_and_number_are_gathered_and_joined() {
     });
 }
 
-/// What each of two ranks is told.
+/// Errors of two ranks.
 fn told(
     zero: impl Fn(&Group<tensor::Host>) -> Result<()> + Sync,
     one: impl Fn(&Group<tensor::Host>) -> Result<()> + Sync,
