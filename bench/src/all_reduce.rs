@@ -1,4 +1,4 @@
-//! All-reduces of f32 between thread ranks, with all their promises.
+//! All-reduces of f32 between thread ranks, with all their guarantees.
 use super::machine::{Bound, Probe, least};
 use super::scale::Scale;
 use comm::{Axis, Group, Reduce, SharedPlace, World};
@@ -7,13 +7,13 @@ use parallel::number::Runs;
 use std::time::Instant;
 use tensor::{Category, Scalar, Tensor};
 
-/// Bytes that the ranks of a burst sum up together, and calls of a burst at most.
+/// Bytes that all ranks of a burst reduce together, and the most calls of a burst.
 const BURST: usize = 28 << 20;
 const CALLS: usize = 3000;
-/// Bursts of a turn, after one to warm up.
+/// Bursts of a turn, after one warm-up burst.
 const BURSTS: usize = 7;
 
-/// The time of a call within the best of several bursts, each of as many calls as make a time that can be measured.
+/// Seconds of a call in the best of several bursts; a burst has enough calls to be timed.
 pub(super) fn seconds<D: Runs>(ranks: usize, bytes: usize, scale: &Scale) -> Result<f64> {
     let bytes = scale.of(bytes);
     let calls = (BURST / (bytes * ranks)).clamp(1, scale.of(CALLS));
@@ -29,7 +29,7 @@ pub(super) fn seconds<D: Runs>(ranks: usize, bytes: usize, scale: &Scale) -> Res
     Ok(least(&times))
 }
 
-/// The time of a call in each of several bursts of so many, which all ranks begin together.
+/// Seconds of a call in each of several bursts of `calls` calls; all ranks start a burst together.
 pub(super) fn bursts<P: SharedPlace>(
     group: &Group<P>,
     place: &P,
@@ -48,9 +48,10 @@ pub(super) fn bursts<P: SharedPlace>(
     (0..=BURSTS).map(burst).collect()
 }
 
-/// However it is done, each rank's window is read once and written once, by processors that have to do the same for all
-/// ranks; and no rank is done before it has heard from all others. The longer of the two bounds the whole: the first is
-/// what the same processors take for as many bytes that nobody else touches, the second a bare meeting of as many threads.
+/// Lower bound of an all-reduce: each rank's window is read once and written once, by processors that do the
+/// same for all ranks, and no rank finishes before it has heard from all others. The bound is the larger of
+/// two times: the same processors rewrite this number of private bytes, or this number of threads synchronize
+/// once.
 pub(super) fn bound((ranks, cores): (usize, usize), bytes: usize, scale: &Scale) -> Bound {
     let each = scale.of(bytes) * ranks / cores;
     vec![(Probe::Rewrite { cores, bytes: each }, 1.0), (Probe::Meet { threads: ranks }, 1.0)]

@@ -1,5 +1,5 @@
-//! Experts: their products beside one product of the same work, rows that go to them beside a copy of as many bytes, and a
-//! model with experts whose tokens are dealt to them in turn.
+//! Experts: their products beside one product of the same work, the all-to-all of their rows beside a copy of
+//! the same bytes, and a model with experts whose tokens are dispatched evenly.
 use super::all_reduce::bursts;
 use super::machine::{Bound, Hardware, Probe, least};
 use super::products::{fastest, matrix};
@@ -14,11 +14,11 @@ use tensor::{Category, Device, Scalar, Tensor};
 
 /// Experts, tokens of each, and features in and out.
 const GROUPED: [usize; 3] = [8, 64, 512];
-/// Calls of a burst at most, and bytes of a burst.
+/// The most calls of a burst, and bytes of a burst.
 const CALLS: usize = 1000;
 const BURST: usize = 64 << 20;
 
-/// The same scale, of a model with experts in place of its feed-forwards.
+/// Returns the same scale for a model with experts in place of its feed-forwards.
 pub(super) fn scale(scale: &Scale) -> Scale {
     let (count, chosen, hidden) = (8, 2, scale.shape.hidden / 2);
     let experts = Experts { count, chosen, hidden, forced: true, ..Experts::MIXTRAL };
@@ -26,13 +26,13 @@ pub(super) fn scale(scale: &Scale) -> Scale {
     Scale { shape, ..*scale }
 }
 
-/// M, N and K of the one product that is as much work as those of all experts.
+/// M, N and K of the one product with the same work as those of all experts.
 pub(super) fn as_one() -> [usize; 3] {
     let [experts, tokens, features] = GROUPED;
     [experts * tokens, features, features]
 }
 
-/// Every expert's tokens times its own matrix, as a layer of experts has it.
+/// Seconds of every expert's tokens times its own matrix, as in a layer of experts.
 pub(super) fn grouped<H: Hardware>(scale: &Scale) -> Result<f64> {
     let (device, [experts, tokens, features]) = (H::F32::default(), GROUPED.map(|n| scale.of(n)));
     let (x, counts) = (matrix(&device, 1 << 40, experts * tokens, features), vec![tokens; experts]);
@@ -42,9 +42,9 @@ pub(super) fn grouped<H: Hardware>(scale: &Scale) -> Result<f64> {
     Ok(fastest::<H>(scale, device.place(), || drop(expert_columns(&x, &counts, &w))))
 }
 
-/// The time of an all-to-all in which each of two ranks takes so many bytes, a third of them from itself.
+/// Seconds of an all-to-all in which each of two ranks receives `bytes` bytes, a third of them from itself.
 pub(super) fn all_to_all<D: Runs>(bytes: usize, scale: &Scale) -> Result<f64> {
-    let rows = (scale.of(bytes) / 1024).max(3); // of 256 numbers
+    let rows = (scale.of(bytes) / 1024).max(3); // of 256 elements
     let calls = (BURST / scale.of(bytes)).clamp(1, scale.of(CALLS));
     let world = World::threads(&[(Axis::Ep, 2), (Axis::Dp, 2)])?;
     let times = world.run(|device: D, mesh| {
@@ -57,8 +57,8 @@ pub(super) fn all_to_all<D: Runs>(bytes: usize, scale: &Scale) -> Result<f64> {
     Ok(least(&times))
 }
 
-/// Each rank's result is copied once, by processors that have to do the same for all; and no rank is done before it has heard from the
-/// other.
+/// Lower bound of the all-to-all: each rank's result is copied once, by processors that do the same for all
+/// ranks, and no rank finishes before it has heard from the other.
 pub(super) fn bound(cores: usize, bytes: usize, scale: &Scale) -> Bound {
     vec![(Probe::Copy { cores, bytes: scale.of(bytes) * 2 / cores }, 1.0), (Probe::Meet { threads: 2 }, 1.0)]
 }

@@ -1,13 +1,13 @@
-//! How much of its links' time a training step shows: what a step over slow links takes longer than one without them,
-//! beside what the links are priced at.
+//! Exposed communication time of a training step: the extra time of a step over slow links, beside the price
+//! of the links.
 //!
 //! ```text
 //! exposed = step over the links − step without        ratio = exposed ÷ priced
 //! priced  = Σ over all calls of a step along linked axes of  steps·α + bytes/β
 //! ```
 //!
-//! The price is that of calls that follow each other while nothing is computed: ratio 1 is a step that hides nothing. Steps
-//! over the links and without take turns, and of each the best counts.
+//! The price is that of calls in sequence without computation: at ratio 1 a step hides nothing. Steps over
+//! the links and without them take turns, and the best of each counts.
 use super::model::{Pass, said, seconds};
 use super::scale::Scale;
 use comm::{Axes, Link};
@@ -16,22 +16,22 @@ use parallel::{Layout, Network, Result};
 use serde::Serialize;
 use std::time::Duration;
 
-/// How much of its links' time a training step shows, in milliseconds.
+/// Exposed communication time of a training step, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Exposed {
     /// A step over the links.
     pub linked_ms: f64,
-    /// A step without them.
+    /// A step without the links.
     pub unlinked_ms: f64,
-    /// By how much the first is longer.
+    /// Difference of the two.
     pub exposed_ms: f64,
-    /// What the links take for all calls of a step, one after the other: that of the rank for which it is most.
+    /// Time of the links for all calls of a step in sequence, on the rank with the largest.
     pub priced_ms: f64,
-    /// The exposed part of the price: 1 is all of it.
+    /// Exposed fraction of the price: 1 is all of it.
     pub ratio: f64,
 }
 
-/// Measures it in so many turns; none over a network without links.
+/// Measures in `turns` turns; `None` over a network without links.
 pub(super) fn of<D: Runs>(
     layout: &Layout,
     network: &Network,
@@ -58,13 +58,13 @@ pub(super) fn of<D: Runs>(
     }))
 }
 
-/// The network of either step. Neither takes a trace, which would cost time.
+/// Networks of the two kinds of step. Neither has a trace, which would cost time.
 fn linked_and_not(network: &Network) -> [Network; 2] {
     let linked = network.untraced();
     [linked.clone(), Network { links: Vec::new(), ..linked }]
 }
 
-/// What the links take for all calls of a step that go over them, one after the other.
+/// Time of the links for all calls of a step that use them, in sequence.
 fn priced(layout: &Layout, network: &Network, scale: &Scale) -> Result<Duration> {
     let mut most = Duration::ZERO;
     for rank in 0..layout.ranks() {
@@ -77,7 +77,7 @@ fn priced(layout: &Layout, network: &Network, scale: &Scale) -> Result<Duration>
     Ok(most)
 }
 
-/// What joins ranks that differ along these axes: the slowest of their links, if they have any.
+/// Link between ranks that differ along these axes: the slowest of the axes' links, if there are any.
 fn link(network: &Network, axes: Axes) -> Option<Link> {
     let links = network.links.iter().filter(|(axis, _)| axes.contains(*axis)).map(|(_, link)| *link);
     links.reduce(Link::slower)
@@ -89,8 +89,8 @@ mod tests {
     use comm::Axis;
     use tensor::Cpu;
 
-    /// Kills: a price of one rank's axis alone, calls that pay no latency, links that are ignored, a network without links
-    /// that is measured.
+    /// Kills: a price of one axis alone, calls that pay no latency, links that are ignored, a measurement of
+    /// a network without links.
     #[test]
     fn the_price_is_that_of_the_calls_over_the_links() {
         let (layout, scale): (Layout, _) = ("dp=2,tp=2".parse().unwrap(), Scale::TINY);
@@ -114,8 +114,8 @@ mod tests {
         assert_eq!(of::<Cpu<f32>>(&layout, &over(&[]), (2, &scale), &|_| ()).unwrap(), None);
     }
 
-    /// A lower bound: a sum over such a link takes 10 ms at least, and a step waits for one. Kills: a link that neither step
-    /// has, or both, a trace that costs time, a ratio upside down, turns that are not taken.
+    /// A lower bound: a sum over such a link takes at least 10 ms, and a step waits for one. Kills: a link
+    /// that neither step has, or both, a trace that costs time, a ratio upside down, turns that are skipped.
     #[test]
     fn a_step_of_nothing_shows_the_latency_of_its_last_calls() {
         let links = vec![(Axis::Dp, "5ms,1GB/s".parse().unwrap())];

@@ -8,7 +8,7 @@ use layers::Design;
 use parallel::number::NumberName::{self, Bf16, F32};
 use parallel::{Layout, Network, Result, bail};
 
-/// What a figure is counted in.
+/// Unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FigureUnit {
     /// 10^9 floating point operations a second.
@@ -24,7 +24,7 @@ pub enum FigureUnit {
 }
 
 impl FigureUnit {
-    /// How it is written.
+    /// Name of the unit.
     pub fn name(self) -> &'static str {
         match self {
             Self::Gflops => "GFLOP/s",
@@ -34,15 +34,15 @@ impl FigureUnit {
             Self::Tokens => "token/s",
         }
     }
-    /// Whether less is better.
+    /// Returns true if less is better.
     pub fn is_time(self) -> bool {
         matches!(self, Self::Milliseconds | Self::Microseconds)
     }
-    /// How many times better `ours` is than another's: above 1 it is better.
+    /// Ratio of `ours` to another figure: above 1 ours is better.
     pub(super) fn of(self, other: f64, ours: f64) -> f64 {
         if self.is_time() { other / ours } else { ours / other }
     }
-    /// So many seconds for such an amount of work (FLOPs, bytes, tokens), in this unit.
+    /// Converts seconds for an amount of work (FLOPs, bytes, tokens) to this unit.
     pub(super) fn told(self, seconds: f64, amount: f64) -> f64 {
         match self {
             Self::Gflops | Self::Gbps => amount / seconds / 1e9,
@@ -58,35 +58,35 @@ impl FigureUnit {
 pub struct FigureEntry {
     /// Its name.
     pub name: &'static str,
-    /// What it is counted in.
+    /// Unit of the figure.
     pub unit: FigureUnit,
     pub(super) work: Work,
 }
 
-/// What is measured.
+/// Work of a figure.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Work {
     /// The machine itself, one processor.
     Machine(Probe),
-    /// M, N and K of a product of these numbers.
+    /// M, N and K of a product in this dtype.
     Product(NumberName, [usize; 3]),
-    /// The same by a weight that is kept as `[N, K]`.
+    /// M, N and K of a product by a weight stored as `[N, K]`.
     Linear([usize; 3]),
     /// A pass over the batch, under a layout.
     Pass(Pass, &'static str),
-    /// A step of a pipeline, under a layout, and of what.
+    /// A step of a pipeline, under a layout, and the part of the model that is split.
     Pipeline(&'static str, pipeline::Of),
-    /// A token that is added, in these numbers.
+    /// A decoded token, in this dtype.
     Decode(NumberName),
     /// The products of experts.
     Experts,
-    /// Of a model with experts, a pass over the batch under a layout.
+    /// A pass over the batch of a model with experts, under a layout.
     ExpertsPass(&'static str),
-    /// Of a model with experts, a token that is added.
+    /// A decoded token of a model with experts.
     ExpertsDecode,
-    /// Bytes that each of two ranks takes.
+    /// All-to-all: bytes that each of two ranks receives.
     AllToAll(usize),
-    /// Ranks, and bytes of each.
+    /// All-reduce: ranks, and bytes of each.
     AllReduce(usize, usize),
     /// A certificate, per key and step.
     Proof,
@@ -107,7 +107,7 @@ const fn pipeline(name: &'static str, layout: &'static str) -> FigureEntry {
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// All of them.
+/// All figures.
 pub const FIGURES: [FigureEntry; 34] = [
     figure("machine_peak_gflops", FigureUnit::Gflops, Work::Machine(Probe::Peak { cores: 1 })),
     figure("machine_read_gbps", FigureUnit::Gbps, Work::Machine(Probe::Read { cores: 1 })),
@@ -149,10 +149,11 @@ pub const FIGURES: [FigureEntry; 34] = [
     figure("proof_ms_100k", FigureUnit::Milliseconds, Work::Proof),
 ];
 
-/// Those of this hardware that have these names, or begin so; all if nothing is asked for.
+/// Returns the figures of this hardware that have one of these names, or begin with one; all figures if
+/// `only` is empty.
 ///
 /// # Errors
-/// If no figure is called so, or one that is asked for is of the host alone.
+/// If no figure matches a name, or a requested figure is of the host alone.
 pub fn chosen<H: Hardware>(only: &[String]) -> Result<Vec<&'static FigureEntry>> {
     let asks = |asked: &str, entry: &FigureEntry| {
         let exact = FIGURES.iter().any(|other| other.name == asked);
@@ -162,8 +163,8 @@ pub fn chosen<H: Hardware>(only: &[String]) -> Result<Vec<&'static FigureEntry>>
         bail!("--only: no figure is called {unknown:?}, or begins so; the figures are {}", names());
     }
     let asked = |entry: &&FigureEntry| only.iter().any(|asked| asks(asked, entry));
-    // Proofs have the field's numbers, and cells of a pipeline are read from a trace, which says when a device was told what to do,
-    // not when it did it.
+    // Proofs need the field, and the cells of a pipeline are read from a trace, which records the time at
+    // which a kernel is launched, not the time at which it runs.
     let here = |entry: &&FigureEntry| H::HOST || !matches!(entry.work, Work::Proof | Work::Pipeline(..));
     if let Some(FigureEntry { name, .. }) = FIGURES.iter().find(|entry| asked(entry) && !here(entry)) {
         bail!("--only: {name} is a figure of the host alone: leave out --device, or that figure");
@@ -177,8 +178,8 @@ pub(super) fn names() -> String {
 }
 
 impl Work {
-    /// The best time of one turn, in seconds: of the whole work, or, of the machine and of decoding, of each operation,
-    /// byte or token; of a pipeline that of all turns, with what it is compared with in `best`.
+    /// Best seconds of one turn: of the whole work; for the machine and decoding, of each operation, byte or
+    /// token; for a pipeline, of all turns, with its references in `best`.
     pub(super) fn seconds<H: Hardware>(
         self,
         on: &H,
@@ -206,7 +207,7 @@ impl Work {
             Self::Proof => proof::seconds(scale),
         }
     }
-    /// What is done in that time, where the figure is a rate: FLOPs, bytes, tokens.
+    /// Amount of work in that time, for figures that are rates: FLOPs, bytes, tokens.
     pub(super) fn amount(self, scale: &Scale) -> f64 {
         match self {
             Self::Product(_, size) | Self::Linear(size) => products::flops(size, scale),
@@ -214,7 +215,7 @@ impl Work {
             _ => 1.0,
         }
     }
-    /// What bounds that time.
+    /// Lower bound of that time.
     pub(super) fn bound<H: Hardware>(self, on: &H, scale: &Scale) -> Result<Bound> {
         let pass = |pass, layout: &str, scale: &Scale| {
             let layout: Layout = layout.parse()?;

@@ -1,20 +1,18 @@
-//! `bench`: how fast the spine is on this machine, how fast the machine would let it be, and how fast others are.
+//! `bench`: measures figures of this machine, beside the machine's limits and other programs' figures.
 //!
-//! All figures take turns, so that a slow minute of the machine falls on all of them alike; of each the best turn
-//! counts. So it does of the machine's own limits: what bounds a figure is measured right before it, every time. Every turn starts its ranks
-//! and builds its model anew, outside of the time; the first go of each, which also takes the memory, is not counted.
+//! Figures take turns, so that a slow minute of the machine affects all of them alike. The best turn of each
+//! figure counts.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `figures.rs` | the figures: names, units, what each is of; which of them are asked for |
-//! | `scale.rs` | the sizes that are measured, shape L among them |
-//! | `products.rs`, `model.rs`, `all_reduce.rs`, `proof.rs` | how each kind is measured, and what bounds it |
-//! | `experts.rs` | products of experts, the way to them, and a model with experts |
+//! | `figures.rs`, `scale.rs` | the figures: names, units, work; their sizes, shape L among them |
+//! | `products.rs`, `model.rs`, `all_reduce.rs`, `proof.rs` | measurement of each kind, and its bound |
+//! | `experts.rs` | products of experts, their all-to-all, and a model with experts |
 //! | `pipeline.rs` | a pipeline's step beside its table, and beside the same work on one rank |
-//! | `exposed.rs` | how much of its links' time a training step shows |
-//! | `machine.rs` | what figures are measured on, the host's cores or cards, and what it does at most |
+//! | `exposed.rs` | the exposed communication time of a training step over slow links |
+//! | `machine.rs` | the hardware, the host's cores or cards, and its limits |
 //! | `peers.rs` | other programs' figures, from a file |
-//! | `profile.rs` | where the time of training steps goes, read from a trace |
+//! | `profile.rs` | breakdown of the time of training steps, read from a trace |
 mod all_reduce;
 mod experts;
 mod exposed;
@@ -46,14 +44,14 @@ use parallel::number::Runs;
 use parallel::{Error, Layout, Network, Result};
 use serde::Serialize;
 
-/// What is to be measured, and how often.
+/// Figures to measure, and number of turns.
 #[derive(Clone, Debug)]
 pub struct BenchPlan {
-    /// Names of figures, or how they begin; all if there are none.
+    /// Names of figures, or their beginnings; all figures if empty.
     pub only: Vec<String>,
-    /// How often the figures take turns.
+    /// Number of turns.
     pub turns: usize,
-    /// Whether sizes are small: only to see that all of it runs.
+    /// True if sizes are small: for a test that all code runs.
     pub small: bool,
     /// Other programs' figures.
     pub peers: Option<Peers>,
@@ -62,41 +60,41 @@ pub struct BenchPlan {
 /// One figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// What.
+    /// Name of the figure.
     pub name: &'static str,
-    /// How much: the best of all turns.
+    /// The best value of all turns.
     pub value: f64,
-    /// Of what.
+    /// Unit of the value.
     pub unit: &'static str,
-    /// What it could be at best on this machine; none of what the machine itself does.
+    /// The best possible value on this machine; `None` for figures of the machine itself.
     pub limit: Option<f64>,
-    /// How much of the limit is reached: 1 is all of it, for rates and times alike.
+    /// Fraction of the limit that is reached: 1 is all of it, for rates and times alike.
     pub ratio: Option<f64>,
-    /// The processor that it is of.
+    /// Name of the processor.
     pub processor: String,
-    /// Of a pipeline: what it is compared with.
+    /// References of a pipeline's figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pipeline: Option<Pipelined>,
-    /// The best of other programs, where one is known.
+    /// The best figure of other programs, if one is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<Beside>,
 }
 
-/// A figure beside another program's.
+/// Figure of another program for comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Beside {
-    /// Whose.
+    /// Name of the program.
     pub name: String,
-    /// How much, in the figure's unit.
+    /// Value, in the figure's unit.
     pub value: f64,
-    /// How many times better ours is: above 1 it is better, for rates and times alike.
+    /// Ratio of ours to the other: above 1 ours is better, for rates and times alike.
     pub ratio: f64,
 }
 
-/// Measures; `watch` is told what is being done.
+/// Measures the figures; `watch` receives the current activity.
 ///
 /// # Errors
-/// If there is no such figure here or no turn, or a rank fails.
+/// If a figure does not exist on this hardware, the number of turns is 0, or a rank fails.
 pub fn bench<H: Hardware>(on: &H, plan: &BenchPlan, watch: &dyn Fn(&str)) -> Result<Vec<Figure>> {
     let chosen = chosen::<H>(&plan.only)?;
     check_turns(plan.turns)?;
@@ -112,21 +110,22 @@ pub fn bench<H: Hardware>(on: &H, plan: &BenchPlan, watch: &dyn Fn(&str)) -> Res
     Ok(figures)
 }
 
-/// Training steps of shape L, or of a small one, under a layout: those of which profiles are taken are in the network's trace.
+/// Runs training steps of shape L, or of a small one, under a layout, and profiles some of them in the
+/// network's trace.
 ///
 /// # Errors
-/// If the ranks do not fit the shape, or one fails.
+/// If the layout does not fit the shape, or a rank fails.
 pub fn profiled<D: Runs>(layout: &Layout, network: &Network, small: bool) -> Result<()> {
     let scale = Scale::new(small);
     layout.fits(scale.shape)?;
     model::profiled::<D>(layout, network, scale)
 }
 
-/// How much of its links' time a training step of shape L, or of a small one, shows, the best of so many turns; none over a network
-/// without links. `watch` is told what is being done.
+/// Measures the exposed communication time of a training step of shape L, or of a small one, as the best of
+/// `turns` turns; `None` over a network without links. `watch` receives the current activity.
 ///
 /// # Errors
-/// If the ranks do not fit the shape, there is no turn, or a rank fails.
+/// If the layout does not fit the shape, the number of turns is 0, or a rank fails.
 pub fn exposed<D: Runs>(
     layout: &Layout,
     network: &Network,
@@ -139,13 +138,13 @@ pub fn exposed<D: Runs>(
     exposed::of::<D>(layout, network, (turns, scale), watch)
 }
 
-/// The most turns: days of all figures.
+/// The most turns: all figures take days.
 const MOST_TURNS: usize = 10_000;
 
 /// Validates the number of turns: at least one, and bounded.
 ///
 /// # Errors
-/// One sentence with both ends.
+/// One sentence with both bounds.
 pub fn check_turns(turns: usize) -> Result<()> {
     if (1..=MOST_TURNS).contains(&turns) {
         return Ok(());
@@ -153,13 +152,15 @@ pub fn check_turns(turns: usize) -> Result<()> {
     Err(Error::new(format!("--turns is {turns}; it must be 1 to {MOST_TURNS}")))
 }
 
-/// GFLOP/s in f32 that a core can do while as many as there are ranks are at it.
+/// Peak GFLOP/s of a core in f32, while one core a rank is busy, as far as there are cores.
 #[must_use]
 pub fn peak_gflops(ranks: usize) -> f64 {
     1e-9 / Probe::Peak { cores: machine::cores(ranks) }.seconds(&Scale::FULL)
 }
 
-/// The figures in turns, and what bounds each.
+/// Measures the figures in turns. The bound of a figure is measured right before it in every turn, and its
+/// best turn counts, too. Every turn starts its ranks and builds its model anew, outside of the timing; the
+/// first pass of each, which allocates the memory, is not counted.
 fn measure<H: Hardware>(
     on: &H,
     entries: &[&FigureEntry],

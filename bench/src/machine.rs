@@ -1,4 +1,4 @@
-//! What figures are measured on, and what it does at most, measured beside what is compared with it.
+//! Hardware that figures are measured on, and its limits, measured beside the figures.
 use super::scale::Scale;
 use kernels::{Kernels, Write, machine};
 use layers::counted;
@@ -9,25 +9,25 @@ use std::sync::Barrier;
 use std::time::Instant;
 use tensor::{Bf16, Category, Cpu, F61, Key, Scalar, Tensor};
 
-/// What figures are measured on.
+/// Hardware that figures are measured on.
 pub trait Hardware {
-    /// Its devices of f32.
+    /// Its device type for f32.
     type F32: Runs;
-    /// Its devices of bf16.
+    /// Its device type for bf16.
     type Bf16: Runs;
-    /// Whether it is the host, where some figures are at home alone.
+    /// True for the host; some figures exist only there.
     const HOST: bool;
-    /// How many calls are made before the last of them is waited for: one, where a call has done its work when it returns.
+    /// Number of calls before a wait for the last of them: 1 if a call has finished its work when it returns.
     const CALLS: usize;
 
-    /// What it is.
+    /// Name of the hardware.
     fn name(&self) -> String;
-    /// Processors that so many ranks have.
+    /// Number of processors for this number of ranks.
     fn cores(&self, ranks: usize) -> usize;
-    /// What a probe takes at best, in seconds; sizes may be so much smaller.
+    /// Best seconds of a probe; sizes may be smaller by the factor `smaller`.
     ///
     /// # Errors
-    /// If it fails.
+    /// If the probe fails.
     fn seconds(&self, probe: Probe, smaller: usize) -> Result<f64>;
 }
 
@@ -41,7 +41,8 @@ impl Hardware for Cores {
     const HOST: bool = true;
     const CALLS: usize = 1;
 
-    /// The processor's name, and how many cores of it there are: as Linux tells it, elsewhere its architecture.
+    /// The processor's name and its number of cores: from /proc/cpuinfo on Linux; elsewhere, the
+    /// architecture's name.
     fn name(&self) -> String {
         let told = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let name = told.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -56,73 +57,76 @@ impl Hardware for Cores {
     }
 }
 
-/// Something that bounds a work. Where several processors do it, they do it at once: cores, or cards.
+/// An operation that bounds work. Several processors, cores or cards, do it at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Probe {
-    /// A floating point operation: of a core, multiply-adds in registers alone; of a card, in its fastest product.
+    /// A floating point operation: on a core, multiply-adds in registers alone; on a card, in its fastest
+    /// product.
     Peak {
-        /// How many processors.
+        /// Number of processors.
         cores: usize,
     },
-    /// The same on bf16: of a core, pairs of multiply-adds, or f32's, whichever is faster.
+    /// A floating point operation in bf16: on a core, pairs of multiply-adds, or those of f32 if they are
+    /// faster.
     PeakBf16 {
-        /// How many processors.
+        /// Number of processors.
         cores: usize,
     },
-    /// A byte that is read, of more memory than caches hold; of a card, one that a copy reads or writes.
+    /// A byte read from more memory than caches hold; on a card, a byte that a copy reads or writes.
     Read {
-        /// How many processors.
+        /// Number of processors.
         cores: usize,
     },
-    /// A multiply-add in the field, in products that caches hold.
+    /// A multiply-add in the field, in products that fit in caches.
     Field {
-        /// How many processors.
+        /// Number of processors.
         cores: usize,
     },
-    /// Bytes of its own that each processor reads, and writes where they lie.
+    /// Private bytes that each processor reads, and writes in place.
     Rewrite {
-        /// How many processors.
+        /// Number of processors.
         cores: usize,
-        /// Of each.
+        /// Bytes of each processor.
         bytes: usize,
     },
     /// Bytes that each processor reads, and writes elsewhere.
     Copy {
-        /// How many processors.
+        /// Number of processors.
         cores: usize,
-        /// Of each.
+        /// Bytes of each processor.
         bytes: usize,
     },
-    /// A meeting: each of the threads writes a line of memory, and reads those of the others.
+    /// A synchronization: each thread writes a cache line, and reads those of the others.
     Meet {
-        /// How many.
+        /// Number of threads.
         threads: usize,
     },
 }
 
-/// What bounds a work: probes, and how often each is in it. The work takes as long as the longest of them, at least.
+/// Lower bound of a work: probes, each with its number of occurrences. The work takes at least the longest of
+/// them.
 pub(super) type Bound = Vec<(Probe, f64)>;
 
-/// The machine at its best so far: seconds by probe.
+/// The best seconds of each probe so far.
 #[derive(Default)]
 pub(super) struct Machine(BTreeMap<Probe, f64>);
 
-/// How often a probe is taken in a turn.
+/// Number of trials of a probe in a turn.
 const TRIALS: usize = 7;
-/// More bytes than caches hold, on each core.
+/// More bytes than caches hold, for each core.
 const BEYOND_CACHES: usize = 128 << 20;
-/// Windows through which memory is rewritten, at most.
+/// The most windows through which memory is rewritten.
 const WINDOWS: usize = 4;
-/// Rows and columns of a product in the field that caches hold.
+/// Rows and columns of a product in the field that fits in caches.
 const FIELD: usize = 128;
 
-/// Cores that so many ranks can have.
+/// Number of cores for this number of ranks.
 pub(super) fn cores(ranks: usize) -> usize {
     ranks.min(std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 impl Machine {
-    /// Takes each of these probes once.
+    /// Measures each of these probes once.
     pub(super) fn probe(&mut self, on: &impl Hardware, bound: &Bound, scale: &Scale) -> Result<()> {
         for (probe, _) in bound {
             let best = self.0.entry(*probe).or_insert(f64::INFINITY);
@@ -130,14 +134,14 @@ impl Machine {
         }
         Ok(())
     }
-    /// The least seconds of a work that is so bounded, whose probes have been taken.
+    /// Lower bound in seconds, from probes that were measured.
     pub(super) fn least(&self, bound: &Bound) -> f64 {
         bound.iter().map(|(probe, times)| self.0[probe] * times).fold(0.0, f64::max)
     }
 }
 
 impl Probe {
-    /// The best of a few trials on the host, in seconds.
+    /// Best seconds of a few trials on the host.
     pub(super) fn seconds(self, scale: &Scale) -> f64 {
         match self {
             Self::Peak { cores } => peak(cores, scale.of(4 << 20)),
@@ -164,7 +168,7 @@ fn peak_bf16(cores: usize, rounds: usize) -> f64 {
     )
 }
 
-/// As ranks have it: in large pages.
+/// Allocates memory as ranks do: in large pages.
 fn memory(bytes: usize) -> Tensor<Cpu<f32>> {
     Tensor::from_fn(&Cpu::default(), Category::Buffers, 1, bytes.div_ceil(4), |_| 1.0)
 }
@@ -197,8 +201,8 @@ fn field(cores: usize, n: usize) -> f64 {
     at_once(cores, matrices, product) / (n * n * n) as f64
 }
 
-/// The best of several ways: through one window, two, or four of the same memory. Which one memory takes best is not the
-/// same everywhere, nor at all sizes.
+/// The best of several ways: through one window, two, or four of the same memory. The fastest number depends
+/// on the machine and on the size.
 fn rewrite(cores: usize, bytes: usize, scale: &Scale) -> f64 {
     let (each, times) = (bytes.div_ceil(4 * WINDOWS), (scale.of(64 << 20) / bytes).max(1));
     let way = |windows: usize| {
@@ -217,17 +221,18 @@ fn meet(threads: usize, scale: &Scale) -> f64 {
     let (times, lines) = (scale.of(if enough { 1 << 16 } else { 1 << 12 }), || {
         (0..threads).map(|_| machine::MeetingLine::default()).collect::<Vec<_>>()
     });
-    // Each trial has lines of its own, so that none needs to be set back.
+    // Each trial has lines of its own, so none needs a reset.
     let lines: Vec<Vec<_>> = (0..=TRIALS).map(|_| lines()).collect();
     let meetings = |(me, trial): &mut (usize, usize)| {
         *trial += 1;
-        machine::meet(&lines[*trial - 1], *me, times, !enough); // whoever keeps a core from the others cannot wait for them
+        // with fewer cores than threads, a spinning thread would keep the others from running
+        machine::meet(&lines[*trial - 1], *me, times, !enough);
     };
     at_once(threads, |me| (me, 0), meetings) / times as f64
 }
 
-/// The least time, of a few trials after one to warm up, that as many threads take to do the same at once: from when
-/// all are ready until the last has done it.
+/// The least time of a few trials, after one warm-up, in which all threads do the same work at once: from the
+/// moment that all are ready until the last has finished.
 fn at_once<T, R>(
     threads: usize,
     prepare: impl Fn(usize) -> T + Sync,
@@ -252,8 +257,8 @@ fn at_once<T, R>(
     least(&seconds)
 }
 
-/// Of the times of all ranks, one for each try: when the last rank was done, in the best try after the first, which
-/// warms up.
+/// Seconds of the best try after the first, which warms up. A try lasts until its last rank has finished;
+/// `ranks` has the seconds of each rank's tries.
 pub(super) fn least(ranks: &[Vec<f64>]) -> f64 {
     let tries = ranks.iter().map(Vec::len).min().unwrap_or(0);
     let last = |try_: usize| ranks.iter().map(|rank| rank[try_]).fold(0.0, f64::max);

@@ -1,9 +1,9 @@
-//! Shape L at work: logits of a batch, a training step on it, tokens one by one.
+//! Shape L at work: logits of a batch, a training step on it, decoding of single tokens.
 //!
-//! These are the passes that every command makes: `Chunk::logits`, `Trainer::step` and `generate`. Logits are those of
-//! every token, whole on every tensor rank (one gather of the vocabulary's shares), and nothing is kept for backward.
-//! A step is forward, backward, gradients summed over data ranks, and plain descent without clipping. A token that is
-//! added is one that was chosen greedily; reading the prompt, which adds the first, is not counted.
+//! These are the passes of every command: `Chunk::logits`, `Trainer::step` and `generate`. Logits are those
+//! of every token, whole on every tensor rank (one all-gather of the vocabulary shards), and nothing is saved
+//! for backward. A step is forward, backward, gradients summed over data ranks, and plain gradient descent
+//! without clipping. Decoding is greedy; the prefill, which adds the first token, is not counted.
 use super::machine::{Bound, Probe, least};
 use super::scale::Scale;
 use crate::profile::{WARM, is_taken};
@@ -23,7 +23,7 @@ use tensor::{Cpu, Device, Ids, Phase, mix};
 /// A pass over the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
-    /// All logits, nothing kept.
+    /// All logits; nothing is saved for backward.
     Forward,
     /// A training step.
     Step,
@@ -31,7 +31,7 @@ pub(super) enum Pass {
 
 pub(super) const RATE: f64 = 1e-4;
 
-/// One rank of a pass, which can be made again and again.
+/// One rank of a pass that can be repeated.
 #[allow(clippy::large_enum_variant)] // a rank has one
 enum Ready<D: Kernels> {
     Forward(Stages<D>, D),
@@ -80,7 +80,7 @@ pub(super) fn seconds<D: Runs>(network: &Network, pass: Pass, layout: &Layout, s
     Ok(least(&ranks))
 }
 
-/// Training steps under a layout, over a network whose trace is told of some of them.
+/// Runs training steps under a layout; some are profiled in the network's trace.
 pub(super) fn profiled<D: Runs>(layout: &Layout, network: &Network, scale: &Scale) -> Result<()> {
     const STEPS: usize = 3;
     let world = network.world(layout, "a training step of shape L")?;
@@ -95,17 +95,18 @@ pub(super) fn profiled<D: Runs>(layout: &Layout, network: &Network, scale: &Scal
     Ok(())
 }
 
-/// A pass takes at least as long as its products and its attention, by its price, at the peak of so many processors.
+/// Lower bound: the products and the attention of the pass, as priced, at the peak of this number of
+/// processors.
 pub(super) fn bound(pass: Pass, layout: &Layout, cores: usize, scale: &Scale) -> Result<Bound> {
     Ok(vec![(Probe::Peak { cores }, flops(pass, layout, scale)? / cores as f64)])
 }
 
-/// What all ranks compute in a pass, as the meter counts it.
+/// FLOPs of all ranks in a pass, as the meter counts them.
 pub(super) fn flops(pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
     metered::<Cpu<f32>>(layout, |at: &At<Meta<f32>>| Ready::new(pass, at, scale)?.once(scale))
 }
 
-/// What all ranks compute, as the meter counts it.
+/// FLOPs of all ranks, as the meter counts them.
 pub(super) fn metered<D: Kernels>(
     layout: &Layout,
     work: impl Fn(&At<Meta<D::Elem>>) -> Result<()>,
@@ -117,7 +118,7 @@ pub(super) fn metered<D: Kernels>(
     (0..layout.ranks()).map(of_rank).sum()
 }
 
-/// What a rank says in a training step.
+/// Traffic of a rank in a training step.
 pub(super) fn said(layout: &Layout, rank: usize, scale: &Scale) -> Result<Ledger> {
     session::ghost::<Cpu<f32>, _>(layout, (rank, None), |at: At<Meta<f32>>| {
         let mut ready = Ready::new(Pass::Step, &at, scale)?;
@@ -127,7 +128,7 @@ pub(super) fn said(layout: &Layout, rank: usize, scale: &Scale) -> Result<Ledger
     })
 }
 
-/// The time of a token that `generate` adds to a prompt, on one rank: the mean of all that are added.
+/// Seconds of a token that `generate` adds to a prompt, on one rank: the mean of all added tokens.
 pub(super) fn decode<D: Runs>(scale: &Scale) -> Result<f64> {
     let [prompt, new] = scale.decode;
     let (shape, positions) = (scale.shape, prompt + new + 1);
@@ -149,13 +150,13 @@ pub(super) fn decode<D: Runs>(scale: &Scale) -> Result<f64> {
     Ok(chosen[new].duration_since(chosen[0]).as_secs_f64() / new as f64)
 }
 
-/// A token takes at least as long as all weights take to be read by one processor: the head's too, but of the embedding's
-/// table one row, and of experts those that it is handed to.
+/// Lower bound: one processor reads all weights that a token needs: the head's, one row of the embedding's
+/// table, and the experts that the token is dispatched to.
 pub(super) fn decode_bound<D: Runs>(scale: &Scale) -> Result<Bound> {
     Ok(vec![(Probe::Read { cores: 1 }, weights_read::<D>(scale.shape)?)])
 }
 
-/// Bytes of weights that such a token reads.
+/// Bytes of weights that a decoded token reads.
 pub(super) fn weights_read<D: Runs>(shape: Shape) -> Result<f64> {
     let Shape { width, blocks, vocabulary, .. } = shape;
     let idle = shape.experts.map_or(0, |of| (of.count - of.chosen) * 3 * width * of.hidden * blocks);
@@ -163,22 +164,22 @@ pub(super) fn weights_read<D: Runs>(shape: Shape) -> Result<f64> {
     Ok((weights * size_of::<D::Elem>()) as f64)
 }
 
-/// What a model takes on one rank.
+/// Time of a model on one rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AtWork {
     /// Seconds of a training step.
     pub step: f64,
-    /// Its floating point operations: products and attention.
+    /// Floating point operations of the step: products and attention.
     pub flops: f64,
-    /// Seconds of a token that `generate` adds.
+    /// Seconds of a decoded token.
     pub token: f64,
-    /// Bytes of weights that such a token reads.
+    /// Bytes of weights that a decoded token reads.
     pub weights: f64,
 }
 
 impl AtWork {
-    /// Measures a shape on a batch of so many sequences of so many tokens, and on a prompt of so many tokens to which so many
-    /// are added; the best of some tries.
+    /// Measures a shape: `batch` is sequences and tokens of each, `decode` is tokens of the prompt and tokens
+    /// to add. Returns the best of `tries` training steps.
     ///
     /// # Errors
     /// If a rank fails.

@@ -4,7 +4,8 @@
 //! {"peer": "PyTorch, one thread", "name": "forward_ms_tp1", "value": 372.5}
 //! ```
 //!
-//! A name is a figure's, a value is in its unit, which may be said too. Of several lines for one figure the best counts.
+//! A name is a figure's; a value is in its unit, which a line may state, too. The best of several lines for
+//! one figure counts.
 use super::figures::{FIGURES, FigureEntry, names};
 use parallel::{Error, Result};
 use serde::Deserialize;
@@ -19,20 +20,20 @@ pub struct Peers(Vec<Peer>);
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Peer {
-    /// Whose.
+    /// Name of the program.
     pub peer: String,
-    /// Which.
+    /// Name of the figure.
     pub name: String,
-    /// How much, in the figure's unit.
+    /// Value, in the figure's unit.
     pub value: f64,
     unit: Option<String>,
 }
 
 impl Peers {
-    /// Reads a file; empty lines are passed over.
+    /// Reads a file; empty lines are skipped.
     ///
     /// # Errors
-    /// If it cannot be read or has a line that is none: the line's number, what is wrong with it, and what it should be.
+    /// If the file cannot be read or a line is invalid: the line's number, the fault, and the expected form.
     pub fn read(path: &Path) -> Result<Self> {
         Self::parse(&tensor::files::read(path)?, &path.display().to_string())
     }
@@ -46,7 +47,7 @@ impl Peers {
         }
         Ok(Self(peers))
     }
-    /// The best that is known of this figure.
+    /// Returns the best known figure of other programs.
     pub(super) fn best(&self, entry: &FigureEntry) -> Option<&Peer> {
         let of_it = self.0.iter().filter(|peer| peer.name == entry.name);
         of_it.reduce(|best, peer| if entry.unit.of(best.value, peer.value) > 1.0 { peer } else { best })
@@ -69,7 +70,7 @@ fn figure(line: &[u8]) -> std::result::Result<Peer, String> {
     Ok(peer)
 }
 
-/// What is wrong with a line: where in the line, since each is parsed alone.
+/// Formats a JSON error: only the column, since each line is parsed alone.
 fn plain(why: &serde_json::Error) -> String {
     sentence(&why.to_string().replace(" at line 1 column ", " at column "))
 }

@@ -1,14 +1,15 @@
-//! A step of a pipeline, one sequence a microbatch: the blocks of shape L without embedding and head, judged by the mean square,
-//! or all of it. Beside it stand the same work on one rank, what its table says, and what its slowest stage allows:
+//! A step of a pipeline, one sequence a microbatch: either the blocks of shape L without embedding and head,
+//! with a mean squared error loss, or the whole model. Its references are the same work on one rank, its
+//! table, and its slowest stage:
 //!
 //! ```text
-//! ideal     = unsplit ÷ K · (M + K − 1) ÷ M     of K even stages and M microbatches, as GPipe and 1F1B go through them
-//! simulated = the table, with what its cells took in that very step, in the mean of all ranks and microbatches
-//! slowest   = the longest that a rank's cells took in that step ÷ M · (M + K − 1)
+//! ideal     = unsplit ÷ K · (M + K − 1) ÷ M     of K even stages and M microbatches, as in GPipe and 1F1B
+//! simulated = the table, with the cells' times in that very step, in the mean of all ranks and microbatches
+//! slowest   = the longest total time of a rank's cells in that step ÷ M · (M + K − 1)
 //! ```
 //!
-//! A step lasts from when a rank begins it until the last cell of any rank has ended: what follows, sums and descent, is no
-//! part of a table. All times are read from the run's trace, in which every cell has its span.
+//! A step lasts from the first rank's start to the end of the last cell of any rank: gradient sums and
+//! descent are not part of a table. All times come from the run's trace, which has a span for every cell.
 use super::machine::{Bound, Probe, cores};
 use super::model::{self, RATE, metered};
 use super::scale::Scale;
@@ -22,33 +23,35 @@ use serde::Serialize;
 use std::time::Duration;
 use tensor::{Cpu, Phase, mix};
 
-/// What a pipeline's step is compared with, in milliseconds.
+/// References of a pipeline's step, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pipelined {
     /// The same work on one rank, while nothing else computes.
     pub unsplit_ms: f64,
-    /// Its share of a rank, with the bubble of even stages whose messages take no time.
+    /// A rank's part of that time, with the bubble of even stages whose messages take no time.
     pub ideal_ms: f64,
-    /// How many times longer the step took.
+    /// Step time as a multiple of `ideal_ms`.
     pub over_ideal: f64,
-    /// The table, with the times of its own cells.
+    /// The table, with the times of the step's own cells.
     pub simulated_ms: f64,
-    /// How many times longer the step took.
+    /// Step time as a multiple of `simulated_ms`.
     pub over_simulated: f64,
-    /// Its slowest stage's time for a microbatch, as often as `GPipe` and 1F1B go through even stages.
+    /// The slowest stage's time for a microbatch, times the M + K − 1 slots of `GPipe` and 1F1B with even
+    /// stages.
     pub slowest_ms: f64,
-    /// How many times longer the step took.
+    /// Step time as a multiple of `slowest_ms`.
     pub over_slowest: f64,
-    /// What a cell took: a forward, a whole backward, its input half, its weight half; 0 where the table has none.
+    /// Times of a cell: a forward, a whole backward, its input half, its weight half; 0 if the table has
+    /// none.
     pub cells_ms: [f64; 4],
 }
 
-/// The best of a step and of the same work on one rank, in seconds.
+/// The best step and the best time of the same work on one rank, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turn {
     seconds: f64,
     simulated: f64,
-    busiest: f64, // of all ranks: what its cells took together
+    busiest: f64, // the largest total time of a rank's cells
     cells: [f64; 4],
     unsplit: f64,
     plan: Plan,
@@ -75,17 +78,18 @@ impl Turn {
     }
 }
 
-/// What is split into stages, of a shape.
+/// Selects the part of a shape that is split into stages.
 pub(super) type Of = fn(Shape) -> Design;
 
-/// The best step of a turn, on one rank that has everything and then on the layout's; in `best`, that of all turns.
+/// Best seconds of a step in a turn. Measures the same work on one rank first; `best` holds the best of all
+/// turns.
 pub(super) fn seconds(layout: &Layout, of: Of, best: &mut Option<Turn>, scale: &Scale) -> Result<f64> {
     let unsplit = tried(&Layout::default(), of, scale)?.seconds;
     let turn = Turn { unsplit, ..tried(layout, of, scale)? };
     Ok(best.insert(best.map_or(turn, |best| best.or(turn))).seconds)
 }
 
-/// The model with its step, made once and run as often as asked.
+/// Builds the model and its training step, and runs it `times` times.
 fn steps<D: Kernels>(at: &At<D>, design: Design, times: usize, scale: &Scale) -> Result<()> {
     let [microbatches, tokens] = scale.pipeline;
     let numbers = |salt: u64| {
@@ -116,7 +120,7 @@ fn tried(layout: &Layout, of: Of, scale: &Scale) -> Result<Turn> {
     all.reduce(|best, step| Ok(best?.or(step?))).expect("a step is tried")
 }
 
-/// A step of a run, whose cells are in its trace in the order of the table's rows.
+/// Reads a step of a run: its trace has the cells in the order of the table's rows.
 fn step(ranks: &[Vec<Event>], number: usize, layout: &Layout, plan: Plan) -> Result<Turn> {
     let schedule = layout.pipeline().schedule;
     let (mut from, mut to, mut took) = (Duration::MAX, Duration::ZERO, Vec::new());
@@ -144,7 +148,7 @@ fn step(ranks: &[Vec<Event>], number: usize, layout: &Layout, plan: Plan) -> Res
     Ok(Turn { seconds, simulated, busiest, cells, unsplit: f64::INFINITY, plan })
 }
 
-/// A step takes at least as long as its products and its attention, at the peak of as many cores.
+/// Lower bound: the products and the attention of the step, at the peak of this number of cores.
 pub(super) fn bound(layout: &Layout, of: Of, scale: &Scale) -> Result<Bound> {
     let cores = cores(layout.ranks());
     let flops = metered::<Cpu<f32>>(layout, |at: &At<Meta<f32>>| steps(at, of(scale.shape), 1, scale))?;
@@ -162,7 +166,7 @@ mod tests {
         Event { what: What::Span(name.into()), from, to }
     }
 
-    /// Two steps of two ranks; that of interest is the second, which the second rank begins first.
+    /// Two steps of two ranks; the test reads the second, which the second rank begins first.
     fn ranks() -> Vec<Vec<Event>> {
         let warm = [event("step 1", 0, 9), event("forward 0", 0, 2), event("backward 0", 3, 4)];
         let mut of = [
@@ -174,8 +178,9 @@ mod tests {
         of.map(|rank| [&warm[..], &rank].concat()).into()
     }
 
-    /// By hand: forwards of 8 ms and backwards of 18 in the mean; of 1F1B they make (2 + 1)(8 + 18). The first rank is busy for
-    /// 56 ms, the second for 48. Kills: another step's cells, the time of one rank, the less busy one, a mean of ranks that hides the last, update and bubble in a cell's time.
+    /// Computed by hand: forwards of 8 ms and backwards of 18 in the mean; in 1F1B they make (2 + 1)(8 + 18).
+    /// The first rank is busy for 56 ms, the second for 48. Kills: another step's cells, the time of one
+    /// rank, the less busy rank, a mean of ranks that hides the last, update and bubble in a cell's time.
     #[test]
     fn a_step_ends_with_its_last_cell_and_its_table_has_the_mean_of_its_cells() {
         let layout = "pp=2:1f1b".parse().unwrap();
@@ -189,8 +194,8 @@ mod tests {
         assert_eq!(other, "rank 1 did not run backward 0 when its table says so");
     }
 
-    /// Kills: an ideal of all of the work on each rank, or without its bubble; a ratio upside down; a worse turn kept, or one
-    /// rank's time of another turn lost.
+    /// Kills: an ideal with all of the work on each rank, or without its bubble; a ratio upside down; a worse
+    /// turn kept, or one rank's time of another turn lost.
     #[test]
     fn the_best_of_both_is_told_beside_the_ideal() {
         let turn = |seconds, unsplit| {

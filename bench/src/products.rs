@@ -16,7 +16,7 @@ pub(super) fn matrix<D: Runs>(device: &D, salt: u64, rows: usize, cols: usize) -
     Tensor::from_fn(device, Category::Buffers, rows, cols, value)
 }
 
-/// C = A·B, all of them by rows.
+/// Seconds of C = A·B, all row-major.
 pub(super) fn product<H: Hardware, D: Runs>(size: [usize; 3], scale: &Scale) -> f64 {
     let (device, [m, n, k]) = (D::default(), size.map(|n| scale.of(n)));
     let (a, b, mut c) =
@@ -24,7 +24,7 @@ pub(super) fn product<H: Hardware, D: Runs>(size: [usize; 3], scale: &Scale) -> 
     fastest::<H>(scale, device.place(), || device.gemm(c.view_mut(), a.view(), b.view(), Write::Set))
 }
 
-/// Y = X·Wᵀ, the weight W[N,K] as models keep it; what can be made of it beforehand is.
+/// Seconds of Y = X·Wᵀ with the weight W[N,K] as models store it; it is packed before the timing.
 pub(super) fn linear<H: Hardware>(size: [usize; 3], scale: &Scale) -> f64 {
     let (device, [m, n, k]) = (H::F32::default(), size.map(|n| scale.of(n)));
     let (x, w, mut y) =
@@ -33,7 +33,8 @@ pub(super) fn linear<H: Hardware>(size: [usize; 3], scale: &Scale) -> f64 {
     fastest::<H>(scale, device.place(), || device.gemm_packed(y.view_mut(), x.view(), &packed, Write::Set))
 }
 
-/// The time of one of many calls, after one to warm up; where calls go on after they return, of many between two waits.
+/// The least seconds of a call, after one warm-up; asynchronous calls are timed in groups of `H::CALLS`
+/// between two waits.
 pub(super) fn fastest<H: Hardware>(scale: &Scale, place: &impl Place, mut call: impl FnMut()) -> f64 {
     let calls = scale.of(H::CALLS);
     call();

@@ -1,11 +1,11 @@
-//! Where the time of training steps goes, by kind of work and by layer. It is read from a trace: what a rank did lies
-//! within what it was a part of, and each nanosecond counts for the innermost alone. So a table's rows add up to the
-//! steps, and what nothing covers is a row as well.
+//! Breakdown of the time of training steps, by kind of work and by layer, read from a trace: a rank's events
+//! are nested, and each nanosecond counts for the innermost event alone. A table's rows therefore add up to
+//! the steps; time that no event covers has a row as well.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `steps.rs` | the steps of a trace, and what each nanosecond of them was spent on |
-//! | `taken.rs` | of which steps of a run it is |
+//! | `steps.rs` | the steps of a trace, and the event of each of their nanoseconds |
+//! | `taken.rs` | the steps of a run that are profiled |
 mod steps;
 mod taken;
 #[cfg(test)]
@@ -23,18 +23,18 @@ use tensor::{Direction, KernelKind};
 /// A kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Spent {
-    /// In kernels of a kind.
+    /// Kernels of a kind.
     On(KernelKind),
-    /// In calls to other ranks, moving and adding.
+    /// Collective calls: moving and adding.
     Collective,
-    /// In such calls, until others came.
+    /// Collective calls: waiting for other ranks.
     Wait,
-    /// In nothing that has a name.
+    /// Anything without a name.
     Other,
 }
 
 impl Spent {
-    /// All of them, in the order of every report.
+    /// All kinds, in the order of every report.
     pub const ALL: [Spent; 9] = [
         Spent::On(KernelKind::Product),
         Spent::On(KernelKind::Attention),
@@ -46,7 +46,7 @@ impl Spent {
         Spent::Wait,
         Spent::Other,
     ];
-    /// The name in reports.
+    /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Spent::On(kind) => kind.name(),
@@ -57,16 +57,16 @@ impl Spent {
     }
 }
 
-/// Time, and what was done in it.
+/// Time and amount of work.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sum {
-    /// All of it.
+    /// Total time.
     pub time: Duration,
-    /// How often: kernels, calls and waits of a kind; passes through a layer.
+    /// Number of kernels, calls and waits of a kind, or of passes through a layer.
     pub calls: usize,
     /// Floating point operations of kernels that count them.
     pub flops: u64,
-    /// The time of these kernels.
+    /// Time of these kernels.
     pub computing: Duration,
 }
 
@@ -77,22 +77,23 @@ impl Sum {
         self.flops += other.flops;
         self.computing += other.computing;
     }
-    /// GFLOP/s while it computed; none where operations are not counted.
+    /// GFLOP/s while it computed; `None` if operations are not counted.
     pub fn gflops(&self) -> Option<f64> {
         (self.flops > 0).then(|| self.flops as f64 / self.computing.as_secs_f64() / 1e9)
     }
 }
 
-/// What was spent in a layer, one way; layers of a name but for its numbers are one.
+/// Time of a layer in one direction; layers whose names differ only in numbers are one row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerTime {
-    /// The name, a star for each number: `blocks.*.attention.qkv`. Outside of layers, that of a part of the step.
+    /// Name with a star for each number: `blocks.*.attention.qkv`. Outside of layers, name of a part of the
+    /// step.
     pub name: String,
-    /// How many layers these are; none outside of layers.
+    /// Number of layers of the row; 0 outside of layers.
     pub layers: usize,
-    /// Which way; none outside of layers.
+    /// Direction; `None` outside of layers.
     pub pass: Option<Direction>,
-    /// Without the layers within.
+    /// Sum without the layers within.
     pub sum: Sum,
 }
 
@@ -102,21 +103,21 @@ impl LayerTime {
     }
 }
 
-/// Where the time of one rank's steps went.
+/// Breakdown of the time of one rank's steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankProfile {
-    /// How many steps.
+    /// Number of steps.
     pub steps: usize,
-    /// How long they took together.
+    /// Total time of the steps.
     pub time: Duration,
-    /// By kind: all of [`Spent::ALL`].
+    /// Sums by kind: all of [`Spent::ALL`].
     pub kinds: Vec<(Spent, Sum)>,
-    /// By layer, in program order.
+    /// Sums by layer, in program order.
     pub layers: Vec<LayerTime>,
 }
 
 impl RankProfile {
-    /// All ranks' steps as one: means are of the ranks.
+    /// Merges all ranks' steps: means are over the ranks.
     #[must_use]
     pub fn together(ranks: &[Self]) -> Self {
         let mut all = ranks[0].clone();
@@ -133,24 +134,24 @@ impl RankProfile {
         }
         all
     }
-    /// What this rank spent in the layers of a row, which may be another rank's.
+    /// Returns this rank's sum for the layers of a row, which may be another rank's.
     #[must_use]
     pub fn layer(&self, row: &LayerTime) -> Option<&Sum> {
         self.layers.iter().find(|own| own.is(row)).map(|own| &own.sum)
     }
-    /// Milliseconds of a step.
+    /// Milliseconds a step.
     #[must_use]
     pub fn ms(&self) -> f64 {
         self.time.as_secs_f64() * 1e3 / self.steps as f64
     }
-    /// A part of the steps, beside this peak if there is one.
+    /// Converts a sum to values a step, beside this peak if there is one.
     #[must_use]
     pub fn row(&self, sum: &Sum, peak: Option<f64>) -> Spending {
         let (ms, gflops) = (sum.time.as_secs_f64() * 1e3 / self.steps as f64, sum.gflops());
         let of_peak = gflops.zip(peak).map(|(gflops, peak)| gflops / peak);
         Spending { ms, share: ms / self.ms(), calls: sum.calls as f64 / self.steps as f64, gflops, of_peak }
     }
-    /// Of a rank's events, as a trace has them.
+    /// Builds the profile of a rank's events, in trace order.
     fn of(events: &[Event]) -> Self {
         let mut all = Self {
             steps: 0,
@@ -165,7 +166,7 @@ impl RankProfile {
             steps::spent(step, |owner, spent, sum| {
                 let (_, total) = all.kinds.iter_mut().find(|(kind, _)| *kind == spent).expect("all kinds");
                 let quiet = Sum { calls: 0, ..sum };
-                let is_work = spent != Spent::Other; // else it is a layer or a part of the step itself
+                let is_work = spent != Spent::Other; // other time is of a layer or a part of the step itself
                 total.add(if is_work { &sum } else { &quiet });
                 layers.add(owner, if is_work { &quiet } else { &sum });
             });
@@ -175,68 +176,68 @@ impl RankProfile {
     }
 }
 
-/// A line of a profile for scripts, named by its kind: every rank's, each number for one step.
+/// A line of a profile for scripts, tagged with its kind: every rank's, each value for one step.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "profile", rename_all = "lowercase")]
 pub enum ProfileLine<'a> {
     /// The steps of a rank.
     Steps {
-        /// Which rank.
+        /// The rank.
         rank: usize,
-        /// Of how many steps all its lines are the mean.
+        /// Number of steps that all lines of the rank are the mean of.
         steps: usize,
         /// Milliseconds a step.
         ms: f64,
-        /// GFLOP/s in f32 that a core can do while as many as there are ranks are at it; null where numbers are not f32.
+        /// Peak GFLOP/s of a core in f32, while one core a rank is busy; null if the dtype is not f32.
         peak_gflops: Option<f64>,
     },
     /// A kind of work.
     Kind {
-        /// Which rank.
+        /// The rank.
         rank: usize,
-        /// What it is called.
+        /// Name of the kind.
         kind: &'static str,
-        /// How much of it.
+        /// Values of the kind.
         #[serde(flatten)]
         row: Spending,
     },
-    /// A layer, one way, or, outside of layers, a part of the step.
+    /// A layer in one direction, or, outside of layers, a part of the step.
     Layer {
-        /// Which rank.
+        /// The rank.
         rank: usize,
-        /// What it is called, a star for each number.
+        /// Name, with a star for each number.
         layer: &'a str,
-        /// Which way; null outside of layers.
+        /// Direction; null outside of layers.
         pass: Option<&'static str>,
-        /// How many layers have this name.
+        /// Number of layers of this name.
         layers: usize,
-        /// How much in all of them.
+        /// Values of all these layers.
         #[serde(flatten)]
         row: Spending,
     },
-    /// How much of its links' time a step shows, whatever its rank.
+    /// Exposed communication time of a step, over all ranks.
     Links(&'a Exposed),
 }
 
-/// What was spent, of a step.
+/// Values of a row, for one step.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Spending {
     /// Milliseconds a step.
     pub ms: f64,
-    /// Of the step's time: 1 is all of it.
+    /// Fraction of the step's time: 1 is all of it.
     pub share: f64,
-    /// How often in a step.
+    /// Number of calls in a step.
     pub calls: f64,
-    /// GFLOP/s of its products and attention, while they ran; null where there are none.
+    /// GFLOP/s of its products and attention, while they ran; null if there are none.
     pub gflops: Option<f64>,
-    /// The same as a part of the peak; null too where numbers are not f32.
+    /// GFLOP/s as a fraction of the peak; null also if the dtype is not f32.
     pub of_peak: Option<f64>,
 }
 
-/// Where the time of a run's steps went, by rank.
+/// Returns the profile of each rank of a run.
 ///
 /// # Errors
-/// If the run has no step of which a profile was taken.
+/// If no step of the run was profiled.
 pub fn of(run: &Run) -> Result<Vec<RankProfile>> {
     let ranks: Vec<_> = run.ranks.iter().map(|events| RankProfile::of(events)).collect();
     if ranks.iter().any(|rank| rank.steps == 0) {

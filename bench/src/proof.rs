@@ -1,4 +1,4 @@
-//! A certificate as `prove` gives it: a stack of two blocks under tp=2, per key and step.
+//! A certificate of `prove`: a stack of two blocks under tp=2, per key and step.
 use super::machine::{Bound, Probe, cores};
 use super::model;
 use super::scale::Scale;
@@ -16,7 +16,7 @@ fn subject(scale: &Scale) -> Result<(Layout, Subject)> {
     Ok((layout, Subject::small(scale.proven, &layout)?))
 }
 
-/// The best time under one key, of each step: the run of all ranks, the oracle's, and the comparison of both.
+/// Best time of a step under one key: the run of all ranks, the oracle's run, and the comparison.
 pub(super) fn seconds(scale: &Scale) -> Result<f64> {
     let (layout, subject) = subject(scale)?;
     let mut best = f64::INFINITY;
@@ -32,8 +32,8 @@ pub(super) fn seconds(scale: &Scale) -> Result<f64> {
     Ok(best / subject.steps.len() as f64)
 }
 
-/// It takes at least as long as the multiply-adds of all ranks' products and of the oracle's, at the rate that products
-/// in the field have on as many cores.
+/// Lower bound: the multiply-adds of all ranks' products and of the oracle's, at the rate of products in the
+/// field on this number of cores.
 pub(super) fn bound(scale: &Scale) -> Result<Bound> {
     let (layout, subject) = subject(scale)?;
     let flops = flops(&subject, &layout)? + flops(&subject, &Layout::default())?;
@@ -41,7 +41,7 @@ pub(super) fn bound(scale: &Scale) -> Result<Bound> {
     Ok(vec![(Probe::Field { cores }, flops / 2.0 / (cores * steps) as f64)])
 }
 
-/// What all ranks compute.
+/// FLOPs of all ranks.
 fn flops(subject: &Subject, layout: &Layout) -> Result<f64> {
     model::metered::<Cpu<F61>>(layout, |at: &At<Meta<F61>>| {
         let mut trainer = Trainer::new(at, &subject.model, subject.optimizer)?;

@@ -1,4 +1,4 @@
-//! The sizes that are measured.
+//! Sizes of the measured work.
 use kernels::Heads;
 use layers::Shape;
 
@@ -12,7 +12,7 @@ pub const L: Shape = Shape {
     ..Shape::LLAMA
 };
 
-/// A shape of 106,816 parameters, for the proof, and to see that a card runs it.
+/// A shape of 106,816 parameters, for the proof, and for a quick test on a card.
 pub const SMALL: Shape = Shape {
     width: 64,
     blocks: 2,
@@ -22,7 +22,7 @@ pub const SMALL: Shape = Shape {
     ..Shape::LLAMA
 };
 
-/// How large everything is.
+/// Sizes of all work.
 #[derive(Clone, Copy)]
 pub(super) struct Scale {
     /// The model of forward passes, training steps and decoding.
@@ -31,20 +31,20 @@ pub(super) struct Scale {
     pub batch: [usize; 2],
     /// Microbatches of a pipeline's step, one sequence each, and tokens of each.
     pub pipeline: [usize; 2],
-    /// Tokens of the prompt, and how many are added.
+    /// Tokens of the prompt, and tokens to add.
     pub decode: [usize; 2],
     /// The model whose proof is timed.
     pub proven: Shape,
-    /// By how much products, all-reduces and probes are smaller than their names say.
+    /// Divisor of the sizes of products, all-reduces and probes.
     pub smaller: usize,
-    /// How often a model's work is timed in a turn, after one that is not.
+    /// Number of timed tries of a model's work in a turn, after one warm-up.
     pub tries: usize,
-    /// How long a turn of a product tries, in seconds.
+    /// Seconds that a turn of a product lasts.
     pub seconds: f64,
 }
 
 impl Scale {
-    /// What the figures' names say.
+    /// Sizes that the figures' names state.
     pub(super) const FULL: Self = Self {
         shape: L,
         batch: [4, 256],
@@ -55,7 +55,7 @@ impl Scale {
         tries: 2,
         seconds: 0.15,
     };
-    /// Enough to go through all of the code.
+    /// Sizes just large enough to run all of the code.
     pub(super) const TINY: Self = Self {
         shape: Shape {
             width: 8,
@@ -78,11 +78,11 @@ impl Scale {
         tries: 1,
         seconds: 0.0,
     };
-    /// The full one, or the smallest.
+    /// Returns the full or the smallest scale.
     pub(super) fn new(small: bool) -> &'static Self {
         if small { &Self::TINY } else { &Self::FULL }
     }
-    /// A size, as much smaller as this scale says.
+    /// Divides a size by [`smaller`](Self::smaller).
     pub(super) fn of(&self, size: usize) -> usize {
         size.div_ceil(self.smaller)
     }

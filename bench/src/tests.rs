@@ -17,7 +17,8 @@ fn peers(lines: &str) -> Result<Peers> {
     Peers::parse(lines.as_bytes(), "peers.jsonl")
 }
 
-/// What scripts rely on. Kills: a figure that is missing, renamed, moved, or counted in another unit.
+/// The lines that scripts rely on. Kills: a figure that is missing, renamed, moved, or counted in another
+/// unit.
 #[test]
 fn figures_are_these_in_this_order() {
     let all: Vec<_> = FIGURES.iter().map(|entry| (entry.name, entry.unit.name())).collect();
@@ -65,8 +66,8 @@ fn figures_are_these_in_this_order() {
     }
 }
 
-/// Every figure's own code, on sizes of nothing. Kills: a figure that cannot run, one without its limit, a limit or a
-/// ratio upside down.
+/// Every figure's own code, on sizes of nothing. Kills: a figure that cannot run, one without its limit, a
+/// limit or a ratio upside down.
 #[test]
 fn every_figure_runs_beside_its_limit() {
     let (all, said) = (chosen::<Cores>(&[]).unwrap(), std::cell::RefCell::new(Vec::new()));
@@ -88,7 +89,8 @@ fn every_figure_runs_beside_its_limit() {
     }
 }
 
-/// Hardware that is not the host, though it computes there: calls go on, and its two processors have one rank each.
+/// Hardware that is not the host, though it computes there: calls go on, and its two processors have one rank
+/// each.
 struct Elsewhere;
 
 impl Hardware for Elsewhere {
@@ -116,8 +118,8 @@ impl Hardware for Elsewhere {
     }
 }
 
-/// Kills: a figure of the host that is shown elsewhere, or passed over where it is named; the host's limits, cores or name beside
-/// another's figures; limits by another number of processors than the ranks have.
+/// Kills: a figure of the host that is shown elsewhere, or passed over where it is named; the host's limits,
+/// cores or name beside another's figures; limits by another number of processors than the ranks have.
 #[test]
 fn elsewhere_figures_have_the_limits_of_that_hardware() {
     let (all, scale) = (chosen::<Elsewhere>(&[]).unwrap(), &Scale::TINY);
@@ -161,8 +163,9 @@ fn a_call_takes_its_part_of_all_that_are_waited_for_together() {
     assert!(2.0 * seconds < begin.elapsed().as_secs_f64(), "a third of what the three took");
 }
 
-/// Shape L's work, counted by hand: 37.75 million weights multiply 1024 tokens, attention half of all pairs. Kills: a
-/// limit of other work, a rank that is counted twice or not at all, a forward pass that keeps or trains.
+/// Shape L's work, counted by hand: 37.75 million weights multiply 1024 tokens, attention half of all pairs.
+/// Kills: a limit of other work, a rank that is counted twice or not at all, a forward pass that keeps or
+/// trains.
 #[test]
 fn the_work_of_shape_l_is_what_its_sizes_say() {
     let (tokens, blocks, width, hidden, vocabulary) = (1024.0, 8.0, 512.0, 2048.0, 8192.0);
@@ -199,7 +202,8 @@ fn the_work_of_shape_l_is_what_its_sizes_say() {
     assert!((100_000..110_000).contains(&parameters), "{parameters} parameters in proof_ms_100k");
 }
 
-/// Kills: the first try counted, the first rank's time for the last's, the best of each rank for the best of all.
+/// Kills: the first try counted, the first rank's time for the last's, the best of each rank for the best of
+/// all.
 #[test]
 fn a_try_ends_with_its_last_rank_and_the_first_only_warms_up() {
     assert_eq!(least(&[vec![1.0, 5.0, 9.0, 7.0], vec![1.0, 8.0, 3.0, 6.0]]), 7.0);
@@ -217,8 +221,8 @@ fn the_longest_of_several_bounds_holds() {
     assert_eq!(machine.least(&vec![(one, 0.1 * b / a), (two, 1.0)]), b);
 }
 
-/// Kills: a prefix that takes a neighbour along where a name is meant, an order of asking, a figure twice, all where
-/// nothing fits.
+/// Kills: a prefix that takes a neighbour along where a name is meant, an order of asking, a figure twice,
+/// all where nothing fits.
 #[test]
 fn figures_are_chosen_by_name_or_beginning() {
     assert_eq!(names(&[]).len(), FIGURES.len());
@@ -235,8 +239,8 @@ fn figures_are_chosen_by_name_or_beginning() {
     }
 }
 
-/// Kills: the largest time or the smallest rate taken for the best, a ratio upside down for one of them, a peer of
-/// another figure.
+/// Kills: the largest time or the smallest rate taken for the best, a ratio upside down for one of them, a
+/// peer of another figure.
 #[test]
 fn the_best_peer_is_the_fastest_whatever_is_counted() {
     let file = r#"{"peer": "a", "name": "forward_ms_tp1", "value": 400}

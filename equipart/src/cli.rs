@@ -1,4 +1,4 @@
-//! The command line: what each command takes, and how its results are shown.
+//! Command line: the flags of the commands, and the display of their results.
 pub(crate) mod args;
 pub(crate) mod echo;
 pub(crate) mod out;
@@ -16,19 +16,21 @@ use pictures::PicturesArgs;
 use std::path::Path;
 use tensor::quoted::escaped;
 
-/// Flags of a command, with the work that they ask for.
+/// Flags of a command, and the work they ask for.
 pub(crate) trait Run {
-    /// True if its ranks may be processes, one each.
+    /// True if each rank may be a process of its own.
     const BY_PROCESSES: bool = false;
 
-    /// Does it, showing lines of JSON or what people read. False where it compared something, and found a difference.
+    /// Runs the command and prints JSON lines or text for people. Returns false if a comparison found a
+    /// difference.
     ///
     /// # Errors
-    /// One sentence on what is wrong.
+    /// One sentence on the failure.
     fn run(self, json: bool) -> Result<bool>;
 }
 
-/// Says what went wrong: a sentence, on one line whatever names are in it, and, where ranks failed, their last calls.
+/// Prints an error on one line, with the names in it escaped, and the last calls of the ranks if ranks
+/// failed.
 pub(crate) fn tell(Error { why, calls, .. }: &Error) {
     out::failure(&format!("error: {}", echo::shown(&escaped(why), &arguments())));
     if let Some(calls) = calls {
@@ -36,12 +38,12 @@ pub(crate) fn tell(Error { why, calls, .. }: &Error) {
     }
 }
 
-/// The arguments of this process, as far as they are text.
+/// Returns the arguments of this process; bytes that are not UTF-8 are replaced.
 pub(crate) fn arguments() -> Vec<String> {
     std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect()
 }
 
-/// A model of text.
+/// Loads a text model.
 pub(crate) fn model(name: Option<&ModelName>) -> Result<Model> {
     Ok(noted(match name {
         None | Some(ModelName::Embedded) => Model::embedded()?,
@@ -53,7 +55,7 @@ pub(crate) fn model(name: Option<&ModelName>) -> Result<Model> {
     }))
 }
 
-/// A model of text, or a classifier.
+/// Loads a text model or a classifier.
 pub(crate) fn learner(name: Option<&ModelName>, pictures: &PicturesArgs) -> Result<Learner> {
     if name == Some(&ModelName::Mlp) {
         return Ok(pictures.fresh(None, 0));
@@ -69,7 +71,7 @@ pub(crate) fn learner(name: Option<&ModelName>, pictures: &PicturesArgs) -> Resu
     }
 }
 
-/// The model; what is odd about it is said.
+/// Returns the model after printing the note of its config, if there is one.
 pub(crate) fn noted(model: Model) -> Model {
     note(&model.config);
     model
@@ -88,7 +90,7 @@ pub(crate) fn corpus(file: Option<&Path>, seq: usize, tokenizer: &Tokenizer) -> 
     }
 }
 
-/// Ids for a model that reads no text: which ones is nothing to what is compared.
+/// Ids for a model without a tokenizer: arbitrary, because the comparison does not depend on them.
 pub(crate) fn any_ids(seq: usize, vocabulary: usize) -> Result<Corpus> {
     let below: Vec<u8> =
         embedded::CORPUS.iter().map(|&byte| (usize::from(byte) % vocabulary) as u8).collect();

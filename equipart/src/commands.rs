@@ -1,4 +1,5 @@
-//! The commands, one file each: its flags, and what it does with them. `--help` lists them, each with the first line above its flags.
+//! The commands, one file each: flags, and the work. `--help` lists the commands, each with the first line of
+//! its flags' doc.
 pub(crate) mod profile;
 
 pub(crate) use crate::cli::Run;
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 use tensor::count::Uncountable;
 use tensor::quoted::escaped;
 
-/// Below the list of commands: those that few need to see in it.
+/// Help text below the list of commands: hidden commands that few readers need.
 const MORE: &str = "`equipart completions SHELL` prints completions for bash, zsh, fish and others; `equipart man` the manual.";
 
 /// Transformers split over devices: run on floats, proven in a finite field, priced by their shapes.
@@ -25,7 +26,8 @@ pub(crate) struct Arguments {
     pub(crate) json: bool,
 }
 
-/// Runs the command of the process' arguments. Exit code 2 is bad input; 1 a comparison that found a difference.
+/// Runs the command of the process' arguments. Exit code 1: a comparison found a difference; 2: an error,
+/// such as bad input.
 pub fn main() -> ExitCode {
     tensor::files::limits_are_errors();
     let Arguments { command, json } = match Arguments::try_parse() {
@@ -33,7 +35,8 @@ pub fn main() -> ExitCode {
         Err(why) if why.use_stderr() => {
             let seen: Vec<_> = arguments().iter().map(|argument| escaped(argument)).collect();
             let program = ["equipart".to_string()].into_iter();
-            let why = Arguments::try_parse_from(program.chain(seen.clone())).err().unwrap_or(why); // quotes no control characters
+            // quotes no control characters
+            let why = Arguments::try_parse_from(program.chain(seen.clone())).err().unwrap_or(why);
             out::failure(echo::shown(&why.render().to_string(), &seen).trim_end());
             return ExitCode::from(2);
         }
@@ -52,7 +55,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Declares the files, and the list of commands.
+/// Declares the modules and the list of commands.
 macro_rules! commands {
     ($($file:ident::$Args:ident as $Command:ident),* $(,)?) => {
         $(pub mod $file;)*
@@ -65,7 +68,7 @@ macro_rules! commands {
         }
 
         impl Command {
-            /// Does what it is asked, where its ranks may be processes if this one is one of several.
+            /// Runs the command, after a check that it may run with one process a rank, if `RANK` is set.
             pub(crate) fn run(self, json: bool) -> Result<bool> {
                 let all = [$((stringify!($file), <$file::$Args as Run>::BY_PROCESSES)),*];
                 let by_processes: Vec<_> = all.into_iter().filter_map(|(name, is)| is.then_some(name)).collect();

@@ -1,4 +1,4 @@
-//! Where programs compute: on the host, or on a GPU. The one place where a device is chosen.
+//! Devices: the host or a GPU. The one place where a device is chosen.
 use crate::cli::{out, processes};
 use clap::ValueEnum;
 use cuda::{Card, Engine};
@@ -6,7 +6,7 @@ use parallel::{Error, Result};
 use serde::Serialize;
 use std::sync::Arc;
 
-/// Where a program computes.
+/// The device a program computes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceName {
@@ -20,11 +20,11 @@ pub enum DeviceName {
 }
 
 impl DeviceName {
-    /// That there is such a device, for so many ranks; says how they have it, if there are several. The engine that joins them,
-    /// if they are GPUs.
+    /// Checks that the device has room for `ranks` ranks; prints a note on how several ranks use it. Returns
+    /// the engine that joins the ranks, if they are on GPUs.
     ///
     /// # Errors
-    /// What is missing.
+    /// If something is missing.
     pub fn open(self, ranks: usize) -> Result<Option<Engine>> {
         if self == Self::Cpu {
             return Ok(None);
@@ -36,10 +36,10 @@ impl DeviceName {
     }
 }
 
-/// The first card, or that of this process where it is one rank; it is opened once.
+/// Returns the first card, or the card of this process if it is one rank; each card is opened once.
 ///
 /// # Errors
-/// That there is none.
+/// If there is none.
 pub(crate) fn first_card() -> Result<Arc<Card>> {
     let first = processes::launch()?.map_or(Ok(0), |launch| cuda::take(launch.local));
     first.and_then(Card::open).map_err(refused)
@@ -49,7 +49,8 @@ fn refused(why: impl std::fmt::Display) -> Error {
     Error::new(format!("--device cuda: {why}"))
 }
 
-/// `in_device!((device, number), D => work)`: the work, a result, with `D` as the device of this name with these numbers.
+/// `in_device!((device, number), D => work)`: evaluates `work`, a result, with `D` as the device type of this
+/// name and dtype.
 macro_rules! in_device {
     (($device:expr, $number:expr), $d:ident => $work:expr) => {
         match ($device, $number) {

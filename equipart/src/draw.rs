@@ -1,4 +1,4 @@
-//! Drawings: of schedules in a terminal and as a diagram, and of what ran as a timeline.
+//! Drawings: schedules in a terminal and as diagrams, and timelines of runs.
 pub mod front;
 mod picture;
 pub mod pipeline;

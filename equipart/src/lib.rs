@@ -1,7 +1,7 @@
 //! Transformers split over devices: run on floats, proven in a finite field, priced by their shapes.
 //!
-//! The library behind the binary `equipart`: what its [`commands`] do, the [command line](cli), and what is
-//! [drawn](draw). What runs has been priced before, and is refused where the free memory cannot hold it.
+//! The library behind the binary `equipart`: its [`commands`], the [command line](cli) and the
+//! [drawings](draw). Every run is priced first, and refused if it does not fit in the free memory.
 pub mod cli;
 pub mod commands;
 pub mod device;

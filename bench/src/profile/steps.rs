@@ -1,10 +1,10 @@
-//! Steps of a trace, and what each nanosecond of them was spent on.
+//! Steps of a trace, and the event of each of their nanoseconds.
 use super::{LayerTime, Spent, Sum};
 use comm::{Event, What};
 use std::collections::{BTreeMap, BTreeSet};
 use tensor::Direction;
 
-/// The steps of which a profile was taken: each with all that lies within, as the trace has it.
+/// The profiled steps, each with all events within it, in trace order.
 pub(super) fn steps(events: &[Event]) -> impl Iterator<Item = &[Event]> {
     let step = |(at, event): (usize, &Event)| {
         let What::Span(name) = &event.what else { return None };
@@ -16,7 +16,7 @@ pub(super) fn steps(events: &[Event]) -> impl Iterator<Item = &[Event]> {
     events.iter().enumerate().filter_map(step)
 }
 
-/// Whose time it is: the innermost layer, or, outside of layers, part of the step.
+/// Owner of a time: the innermost layer, or, outside of layers, a part of the step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner<'a> {
     name: &'a str,
@@ -27,11 +27,11 @@ pub(super) struct Owner<'a> {
 struct Open<'a> {
     event: &'a Event,
     owner: Owner<'a>,
-    own: Sum, // its own so far: without what lies within
+    own: Sum, // its own so far, without the events within it
 }
 
-/// Tells of every event of a step whose it is, on what its own time was spent, and how much that is. What a layer or a
-/// part of the step spent outside of kernels and calls is other.
+/// Reports the owner, the kind and the own time of every event of a step. Time of a layer or of a part of the
+/// step outside of kernels and calls is `Other`.
 pub(super) fn spent<'a>(step: &'a [Event], mut tell: impl FnMut(Owner<'a>, Spent, Sum)) {
     let mut open: Vec<Open> = Vec::new();
     for event in step {
@@ -51,7 +51,7 @@ pub(super) fn spent<'a>(step: &'a [Event], mut tell: impl FnMut(Owner<'a>, Spent
             (What::Span(name), _) => Owner { name, pass: None },
             (_, within) => within.expect("a step contains all").owner,
         };
-        tell(owner, Spent::Other, Sum::default()); // so owners are told in the order in which they begin
+        tell(owner, Spent::Other, Sum::default()); // so owners are reported in the order of their beginnings
         if let Some(within) = open.last_mut() {
             within.own.time -= time;
         }
@@ -71,11 +71,11 @@ fn kind(what: &What) -> Spent {
     }
 }
 
-/// What was spent in layers, by name without numbers.
+/// Sums of layers, by name without numbers.
 #[derive(Default)]
 pub(super) struct Layers<'a> {
     rows: Vec<(LayerTime, BTreeSet<&'a str>)>,
-    at: BTreeMap<(&'a str, Option<Direction>), usize>, // where a layer's row is
+    at: BTreeMap<(&'a str, Option<Direction>), usize>, // index of a layer's row
 }
 
 impl<'a> Layers<'a> {
@@ -93,7 +93,7 @@ impl<'a> Layers<'a> {
         row.layers = if pass.is_some() { names.len() } else { 0 };
         row.sum.add(sum);
     }
-    /// Layers as they come in forward, each with its backward; then the parts of a step.
+    /// Returns the layers in forward order, each with its backward, then the parts of a step.
     pub(super) fn in_order(self) -> Vec<LayerTime> {
         let rows: Vec<_> = self.rows.into_iter().map(|(row, _)| row).collect();
         let first = |name: &str| rows.iter().position(|row| row.name == name);
@@ -103,7 +103,7 @@ impl<'a> Layers<'a> {
     }
 }
 
-/// The name with a star for each number that stands alone.
+/// Replaces each number in the name that stands alone by a star.
 fn folded(name: &str) -> String {
     let star = |part: &str| {
         let word = part.trim_end_matches(['.', ' ']);

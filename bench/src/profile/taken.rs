@@ -1,11 +1,11 @@
-//! Of which steps of a run a profile is taken.
+//! Steps of a run that are profiled.
 
-/// Steps of a run whose profile is not taken: they also take the memory.
+/// First steps of a run, which are not profiled: they also allocate the memory.
 pub const WARM: usize = 2;
-/// Steps whose profiles are taken, at most: they are kept until the run has ended.
+/// The most steps that are profiled: their profiles are kept until the run ends.
 pub const MOST: usize = 100;
 
-/// Whether a profile is taken of this step of a run, the first being 0.
+/// Returns true if this step of a run is profiled; the first step is 0.
 #[must_use]
 pub fn is_taken(step: usize) -> bool {
     (WARM..WARM + MOST).contains(&step)

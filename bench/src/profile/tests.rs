@@ -57,8 +57,8 @@ fn profile() -> RankProfile {
     RankProfile::of(&events())
 }
 
-/// Kills: time that is counted twice, or by no row; a step of which no profile was taken; work between steps; waiting
-/// that is also moving; operations that are divided by other kernels' time.
+/// Kills: time that is counted twice, or by no row; a step of which no profile was taken; work between steps;
+/// waiting that is also moving; operations that are divided by other kernels' time.
 #[test]
 fn each_nanosecond_of_a_step_is_of_one_kind() {
     let all = profile();
@@ -82,8 +82,8 @@ fn each_nanosecond_of_a_step_is_of_one_kind() {
     assert_eq!(all.kinds[3].1.gflops(), None);
 }
 
-/// Kills: a layer that has the time of those within, blocks in rows of their own, passes in one row, passes that are
-/// counted as kernels are, time between layers that is in no row.
+/// Kills: a layer that has the time of those within, blocks in rows of their own, passes in one row, passes
+/// that are counted as kernels are, time between layers that is in no row.
 #[test]
 fn each_nanosecond_of_a_step_is_of_one_layer() {
     let all = profile();

@@ -13,10 +13,10 @@ use parallel::number::NumberName;
 use std::ffi::OsString;
 use std::path::{PathBuf, is_separator};
 
-/// Tokens of a sequence where nothing else is said.
+/// Default number of tokens of a sequence.
 pub(crate) const SEQ: usize = 256;
 
-/// Reads the name of a number.
+/// Parser of dtype names.
 pub(crate) fn number() -> impl TypedValueParser<Value = NumberName> {
     named(NumberName::ALL.map(|(number, about)| (number.name(), about, number)))
 }
@@ -25,7 +25,7 @@ pub(crate) fn number() -> impl TypedValueParser<Value = NumberName> {
 pub(crate) const DEVICE: &str = "Where the run computes: cpu, or cuda: a GPU for each rank where there are as many and NCCL is found, \
     else the first for all";
 
-/// The flags of numbers, and of what computes with them.
+/// Flags of dtype and device.
 #[derive(Args, Debug, Default)]
 pub(crate) struct NumberArgs {
     /// The numbers of the run: f32, bf16 with sums in f32, or f64
@@ -35,7 +35,7 @@ pub(crate) struct NumberArgs {
     pub(crate) device: DeviceName,
 }
 
-/// Reads a name of a list, of which each says what it means.
+/// Parser of the names of a list; each name has its help text.
 pub(crate) fn named<T: Copy + Send + Sync + 'static, const N: usize>(
     all: [(&'static str, &'static str, T); N],
 ) -> impl TypedValueParser<Value = T> {
@@ -44,12 +44,12 @@ pub(crate) fn named<T: Copy + Send + Sync + 'static, const N: usize>(
     PossibleValuesParser::new(names).map(move |name| value(name).expect("a name of the list").2)
 }
 
-/// A model by its name, or by the folder that it lies in.
+/// A model, given by its name or its folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ModelName {
-    /// The default, which is part of the program.
+    /// The default model, embedded in the program.
     Embedded,
-    /// Its sister with experts.
+    /// The embedded model with experts.
     Moe,
     /// A plain classifier of digits.
     Mlp,
@@ -57,12 +57,12 @@ pub(crate) enum ModelName {
     Folder(PathBuf),
 }
 
-/// Every name. A folder that is called so is written with a `/` in front.
+/// All names. A folder with one of these names is written with `./` in front.
 const NAMES: [(&str, ModelName); 3] =
     [("embedded", ModelName::Embedded), ("moe", ModelName::Moe), ("mlp", ModelName::Mlp)];
 
 impl ModelName {
-    /// Reads what stands behind `--model`.
+    /// Parser of the value of `--model`.
     pub(crate) fn parser() -> impl TypedValueParser<Value = Self> {
         OsStringValueParser::new().try_map(Self::read)
     }
@@ -85,7 +85,8 @@ impl ModelName {
 mod tests {
     use super::*;
 
-    /// Kills: a name taken for a folder, a folder for a name, a mistyped name that is said to be no folder and no more.
+    /// Kills: a name read as a folder, a folder read as a name, a mistyped name refused without the list of
+    /// names.
     #[test]
     fn names_are_those_of_the_list_and_all_else_is_a_folder() {
         let read = |text: &str| ModelName::read(text.into());

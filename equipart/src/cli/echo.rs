@@ -1,11 +1,11 @@
-//! Arguments as messages quote them: short, and with nothing that a terminal obeys or a reader does not see.
+//! Arguments as messages quote them: cut to a length, with control and invisible characters escaped.
 use tensor::quoted::escaped;
 
-/// Characters that are shown of an argument.
+/// Number of characters shown of an argument.
 const MOST: usize = 100;
 
-/// A message about these arguments, of which it may quote parts, as they are or with escapes: each cut where it is long. All
-/// that is not seen is written out, but the ends of lines.
+/// Returns a message that may quote parts of these arguments, raw or escaped, with long quotes cut. Invisible
+/// characters are escaped, except line ends.
 pub(crate) fn shown(message: &str, arguments: &[String]) -> String {
     let lines: Vec<_> = message.split('\n').map(escaped).collect();
     let long = arguments.iter().filter(|argument| argument.chars().count() > MOST);
@@ -14,7 +14,8 @@ pub(crate) fn shown(message: &str, arguments: &[String]) -> String {
     lines.iter().map(|line| cut(line, &long)).collect::<Vec<_>>().join("\n")
 }
 
-/// A line with each stretch of more than [`MOST`] characters that is a part of one of these cut.
+/// Cuts each stretch of the line that is longer than [`MOST`] characters and is part of one of the long
+/// arguments.
 fn cut(line: &str, long: &[String]) -> String {
     let (mut all, mut rest) = (String::new(), line);
     while let Some(c) = rest.chars().next() {
@@ -32,7 +33,7 @@ fn cut(line: &str, long: &[String]) -> String {
     all
 }
 
-/// Bytes of the characters with which both begin.
+/// Number of bytes of the common prefix.
 fn common(a: &str, b: &str) -> usize {
     a.chars().zip(b.chars()).take_while(|(a, b)| a == b).map(|(c, _)| c.len_utf8()).sum()
 }
@@ -41,8 +42,8 @@ fn common(a: &str, b: &str) -> usize {
 mod tests {
     use super::*;
 
-    /// Kills: an argument shown whole, as it is or in Debug's escapes; a cut of the words around it; a turned order of
-    /// letters; a message without long arguments that is changed.
+    /// Kills: an argument shown whole, as it is or in Debug's escapes; cut words around an argument; a
+    /// reversed order of letters; a change to a message without long arguments.
     #[test]
     fn what_is_quoted_is_short_and_seen() {
         let long = format!("tp=2,{}\u{202e}\n\"{}", "x".repeat(5000), "é".repeat(5000));

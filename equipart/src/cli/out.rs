@@ -1,21 +1,21 @@
-//! Standard output and standard error, whoever reads them or stops reading: a closed pipe ends no training.
+//! Standard output and standard error. A closed pipe does not end a training run.
 use parallel::{Error, Result};
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// The first failure of standard output; what comes after it is not written.
+/// The first failure of standard output; nothing is written after it.
 static FAILED: OnceLock<(ErrorKind, String)> = OnceLock::new();
 
-/// Whether this process is a rank that another one speaks for.
+/// True if this process is a rank that does not print: rank 0 prints for it.
 static HUSHED: AtomicBool = AtomicBool::new(false);
 
-/// From now on nothing is shown but failures.
+/// Silences this process: from now on it prints failures only.
 pub(crate) fn hush() {
     HUSHED.store(true, Relaxed);
 }
 
-/// Whether nothing is shown but failures.
+/// Returns true if this process prints failures only.
 pub(crate) fn hushed() -> bool {
     HUSHED.load(Relaxed)
 }
@@ -31,20 +31,20 @@ pub(crate) fn line(text: &str) {
     }
 }
 
-/// Writes a line for people beside the results. If nobody can read it, nothing is lost.
+/// Writes a line for people to standard error. Write errors are ignored.
 pub(crate) fn note(text: &str) {
     if !hushed() {
         failure(text);
     }
 }
 
-/// Writes a line of what went wrong.
+/// Writes a line about a failure to standard error.
 pub(crate) fn failure(text: &str) {
     let _ = writeln!(stderr().lock(), "{text}");
 }
 
-/// Tells if results may be in colour (on a terminal whose user does not object, no-color.org), and gives its columns, or those that
-/// `COLUMNS` says, or a usual number.
+/// Returns whether results may be in colour (the output is a terminal and the user does not object,
+/// no-color.org) and the number of columns: the terminal's, else `COLUMNS`, else 100.
 pub(crate) fn terminal() -> (bool, usize) {
     let said = |name| std::env::var(name).unwrap_or_default();
     let colour = stdout().is_terminal() && said("NO_COLOR").is_empty() && said("TERM") != "dumb";
@@ -53,7 +53,7 @@ pub(crate) fn terminal() -> (bool, usize) {
     (colour, columns.unwrap_or(100))
 }
 
-/// Whether all results were written. A reader that has had enough is no failure.
+/// Returns `Ok` if all results were written. A reader that closes the pipe early is not a failure.
 pub(crate) fn finish() -> Result<()> {
     match FAILED.get() {
         Some((kind, why)) if *kind != ErrorKind::BrokenPipe => {

@@ -1,14 +1,14 @@
-//! What only models of pictures take: `--model mlp`, and what of the other flags it has no use for.
+//! Flags of models of pictures: `--model mlp`, and the other flags that it refuses.
 use clap::{Args, ValueEnum};
 use models::Learner;
 use models::digits::Digits;
 use parallel::{Error, Result};
 use std::path::Path;
 
-/// Features of a classifier's layers between.
+/// Features of the hidden layers of a classifier.
 type Hidden = Vec<usize>;
 
-/// Features of the layers between, separated by commas.
+/// Parses the features of the hidden layers, separated by commas.
 fn hidden(text: &str) -> std::result::Result<Hidden, String> {
     if text.trim() == "none" {
         return Ok(Vec::new());
@@ -31,28 +31,29 @@ pub(crate) struct PicturesArgs {
 }
 
 impl PicturesArgs {
-    /// Fresh weights for such pictures; without pictures, for those that are drawn.
+    /// Returns a classifier with fresh weights for these pictures, or, without pictures, for generated
+    /// digits.
     pub(crate) fn fresh(&self, digits: Option<&Digits>, seed: u64) -> Learner {
         let (pixels, classes) = digits.map_or((784, 10), |digits| (digits.pixels(), digits.classes));
         let hidden = self.hidden.as_deref().unwrap_or(&[512, 512]);
         Learner::classifier([&[pixels], hidden, &[classes]].concat(), seed)
     }
-    /// Whether a model of text is given what is not for it.
+    /// Refuses `--hidden` for a text model.
     pub(crate) fn unused(&self) -> Result<()> {
         refuse(&[("hidden", self.hidden.is_some())], "--model mlp; a model of text")
     }
 }
 
-/// Models that are named and not read.
+/// Models that are named instead of read from files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Plain {
-    /// A multilayer perceptron.
+    /// Multilayer perceptron.
     Mlp,
-    /// The embedded default's sister with experts.
+    /// The embedded default model with experts.
     Moe,
 }
 
-/// Flags that are given though they are for others.
+/// Refuses the first flag that is given; the flags apply only to `others`.
 pub(crate) fn refuse(flags: &[(&str, bool)], others: &str) -> Result<()> {
     match flags.iter().find(|(_, given)| *given) {
         Some((flag, _)) => Err(Error::new(format!("--{flag} is for {others} has no use for it"))),
@@ -60,12 +61,12 @@ pub(crate) fn refuse(flags: &[(&str, bool)], others: &str) -> Result<()> {
     }
 }
 
-/// Flags that a classifier has no use for.
+/// Refuses flags that do not apply to a classifier.
 pub(crate) fn only_text(flags: &[(&str, bool)]) -> Result<()> {
     refuse(flags, "models of text; --model mlp")
 }
 
-/// Pictures of a folder, or drawn ones.
+/// Reads the pictures of a folder, or generates digits.
 pub(crate) fn digits(folder: Option<&Path>) -> Result<Digits> {
     folder.map_or_else(|| Ok(Digits::generated(0, 10_000, 2_000)), Digits::read)
 }

@@ -1,4 +1,4 @@
-//! Runs whose ranks are processes, one each, as torchrun starts them. Rank 0 alone shows results and writes files.
+//! Runs with one process a rank, as torchrun starts them. Only rank 0 prints results and writes files.
 use super::out;
 use clap::Args;
 use comm::{Asked, Launch, Processes, Secret, World};
@@ -10,7 +10,7 @@ use std::env;
 use std::path::PathBuf;
 use tensor::files::{self, seen};
 
-/// Flags of the commands that may run so.
+/// Flags of the commands that run with one process a rank.
 #[derive(Args, Debug, Default)]
 pub(crate) struct ProcessesArgs {
     /// With ranks as processes: a file with a secret of 16 bytes or more, the same for all ranks [default: the environment's;
@@ -19,7 +19,7 @@ pub(crate) struct ProcessesArgs {
     secret: Option<PathBuf>,
 }
 
-/// Of the long help of the commands that may run so.
+/// Long help of the commands that run with one process a rank.
 pub(crate) const HELP: &str =
     "With RANK set, as torchrun does, this process runs that rank of the layout alone, and the others run \
 in processes of their own with the same arguments:
@@ -32,11 +32,11 @@ Ranks compare their arguments, the program, and what they read of files. With a 
 they know it, and a rank that does is trusted; what they send is neither encrypted nor signed, so the network between them must be
 your own, or a tunnel. Without one, rank 0 listens on this machine's loopback address alone, where any user can join.";
 
-/// Checks, where this process is a rank, that the command runs so, as all these do, and hushes it if another rank
-/// shows the results.
+/// Checks that the command runs with one process a rank, if `RANK` is set, and silences this process if it is
+/// not rank 0.
 ///
 /// # Errors
-/// That there is a `RANK` and the command runs all ranks itself, or what is wrong with its variables.
+/// If `RANK` is set and the command runs all ranks itself, or if a variable is invalid.
 pub(crate) fn begin(is_by_processes: bool, all: &[&str]) -> Result<()> {
     let Some(Launch { rank, .. }) = launch()? else { return Ok(()) };
     if !is_by_processes {
@@ -52,17 +52,19 @@ pub(crate) fn begin(is_by_processes: bool, all: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// This process' rank.
+/// Returns the rank of this process, if `RANK` is set.
 pub(crate) fn launch() -> Result<Option<Launch>> {
     Launch::of_process().map_err(Error::new)
 }
 
 impl ProcessesArgs {
-    /// A network of the processes that the layout's ranks are, if they are, which have met with this secret, and are joined by this
-    /// engine, if they have GPUs; `only` names flags that are for all ranks in one process, and whether they are given.
+    /// Connects the processes of the layout's ranks, if ranks are processes, with this secret; `engine` joins
+    /// their GPUs, if they have any. `only` lists flags that need all ranks in one process, each with whether
+    /// it is given.
     ///
     /// # Errors
-    /// If there are not as many processes as ranks, one of the flags is given, or they do not meet.
+    /// If the number of processes is not the number of ranks, one of these flags is given, or the processes
+    /// fail to connect.
     pub(crate) fn join(
         &self,
         network: Network,
@@ -90,8 +92,10 @@ impl ProcessesArgs {
                 "--{flag} is for ranks that are threads of one process, and RANK is set; leave one of them out"
             );
         }
-        let engine = engine.map(|engine| format!("[EQUIPART_ENGINE={}]", engine.name())); // found, or asked for
-        let table = layout.table().map(|table| format!("[table {:016x}]", table.digest())); // each process reads its own file
+        // detected or requested
+        let engine = engine.map(|engine| format!("[EQUIPART_ENGINE={}]", engine.name()));
+        // each process reads its own file
+        let table = layout.table().map(|table| format!("[table {:016x}]", table.digest()));
         let about = env::args().skip(1).chain(engine).chain(table).collect::<Vec<_>>().join(" ");
         let mut asked = Asked { words: about, files: seen::files() }; // before the secret is read
         asked.files.extend(seen::program().map(|program| ("the program".into(), program)));

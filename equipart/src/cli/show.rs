@@ -16,17 +16,17 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use tensor::Scalar;
 
-/// One object on one line.
+/// Prints one object on one line.
 pub(crate) fn json(value: &impl Serialize) {
     line(&serde_json::to_string(value).expect("plain values"));
 }
 
-/// Something for scripts, or in words for people.
+/// Prints one value: JSON for scripts, or words for people.
 pub(crate) fn one(json: bool, value: &impl Serialize, words: impl FnOnce() -> String) {
     if json { self::json(value) } else { line(&words()) }
 }
 
-/// Each of several things for scripts, or all of them as people are shown them.
+/// Prints several values: a line of JSON each for scripts, or the text of `people`.
 pub(crate) fn all<T: Serialize>(json: bool, values: &[T], people: impl FnOnce()) {
     if json { values.iter().for_each(self::json) } else { people() }
 }
@@ -40,7 +40,7 @@ pub(crate) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> T
     table
 }
 
-/// A table that fits the terminal: its first column gives way.
+/// Fits a table to the terminal width by wrapping its first column.
 pub(crate) fn fitted(mut table: Table) -> Table {
     let columns = out::terminal().1.min(1000) as u16;
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);
@@ -112,7 +112,7 @@ pub(crate) fn comparison(origin: &str, number: NumberName, rows: &[LayoutRow]) {
     }
 }
 
-/// Tokens a second, and how far its runs spread: `17.0k ±3 %`.
+/// Tokens a second, and the spread of the runs: `17.0k ±3 %`.
 fn speed(row: &LayoutRow) -> String {
     let speed = match row.tokens_per_second {
         x if x < 1e4 => format!("{x:.0}"),
@@ -122,7 +122,8 @@ fn speed(row: &LayoutRow) -> String {
     row.spread.map_or(speed.clone(), |part| format!("{speed} ±{:.0} %", 100.0 * part))
 }
 
-/// The rows that hold at most 0.6 of the unsplit model's memory on a rank, less than `standard` holds, and are faster than that.
+/// One line for each row that holds at most 0.6 of the unsplit model's memory on a rank, holds less than
+/// `standard`, and is faster than `standard`.
 fn dominating(rows: &[LayoutRow]) -> Vec<String> {
     let named = |name| rows.iter().find(|row| row.name == name);
     let (Some(unsplit), Some(standard)) = (named("unsplit"), named("standard")) else { return Vec::new() };
@@ -143,7 +144,7 @@ fn dominating(rows: &[LayoutRow]) -> Vec<String> {
     rows.iter().filter(beats).map(words).collect()
 }
 
-/// What the columns of a comparison say.
+/// Footnotes that explain the columns of a comparison.
 const FOOTNOTES: [&str; 6] = [
     "\ntoken/s: the median of runs, and how far half of them lie from it; rows whose ± meet are equally",
     "fast. holds: the rank that holds most; in another number, as priced. sent: by all ranks. field: the",
@@ -185,7 +186,7 @@ pub(crate) fn finished(finished: &Finished, out: Option<&Path>) {
     saved(out);
 }
 
-/// The layer whose experts are chosen least evenly, in words; those of all are in the JSON of a run.
+/// Prints the layer with the least even expert load; the JSON of a run has all layers.
 pub(crate) fn loads(json: bool, loads: &LayerCounts) {
     let ends = |(layer, counts): (_, &[usize])| {
         let share = |count: &usize| 100.0 * *count as f64 / counts.iter().sum::<usize>().max(1) as f64;
@@ -209,7 +210,7 @@ fn saved(out: Option<&Path>) {
     }
 }
 
-/// The epochs of a classifier that judged itself by so many pictures.
+/// Prints the epochs of a classifier that was evaluated on `test` pictures.
 pub(crate) fn learnt(lines: &[EpochLine], test: usize, out: Option<&Path>) {
     let cells = |l: &EpochLine| {
         vec![

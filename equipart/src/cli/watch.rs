@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 use tensor::Key;
 
-/// A bar in 80 columns, beside what is said of a training step.
+/// Progress bar in 80 columns, with the message of a training step.
 const BAR: &str = "{bar:14} {pos}/{len} {msg}, {eta} left";
 
 pub(crate) struct Watch {
@@ -16,7 +16,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// For work of so many steps; if that is 0, nothing is shown until it is known.
+    /// Returns a bar for `steps` steps; with 0, nothing is shown until the number is known.
     pub(crate) fn bar(steps: usize) -> Self {
         let watch = Self::new(ProgressBar::new(steps as u64), ProgressStyle::with_template(BAR));
         if steps > 0 {
@@ -24,12 +24,12 @@ impl Watch {
         }
         watch
     }
-    /// The work is of so many steps.
+    /// Sets the number of steps.
     pub(crate) fn of(&self, steps: usize) {
         self.bar.set_length(steps as u64);
         self.tick_steadily();
     }
-    /// For work of unknown length.
+    /// Returns a spinner for work of unknown length.
     pub(crate) fn spinner() -> Self {
         let style = ProgressStyle::with_template("{spinner} {wide_msg} ({elapsed})");
         let watch = Self::new(ProgressBar::new_spinner(), style);
@@ -49,14 +49,14 @@ impl Watch {
         }
         Self { bar, terminal }
     }
-    /// What is being done now.
+    /// Shows the current activity.
     pub(crate) fn say(&self, what: &str) {
         self.bar.set_message(what.to_string());
         if !self.terminal {
             out::note(what);
         }
     }
-    /// One step of training.
+    /// Shows one training step.
     pub(crate) fn step(&self, line: &StepLine, quiet: bool) {
         let memory = line.peak_bytes.iter().max().copied().unwrap_or(0) as u128;
         let memory = readable(memory);
@@ -68,7 +68,7 @@ impl Watch {
         }
         self.bar.set_message(says);
     }
-    /// So many cases were equal; a campaign that ends here is gone on with from this key.
+    /// Shows the number of equal cases, and the key to continue the campaign from.
     pub(crate) fn case(&self, done: usize, next: Key) {
         let says = format!("{done} cases equal; go on with --key {next}");
         self.bar.set_position(done as u64);
@@ -77,7 +77,7 @@ impl Watch {
         }
         self.bar.set_message(says);
     }
-    /// So many of these parts are done; lines come at each tenth of them.
+    /// Shows that `done` of `of` parts are done; plain lines appear at each tenth.
     pub(crate) fn part(&self, what: &str, done: usize, of: usize) {
         self.bar.set_length(of as u64);
         self.bar.set_position(done as u64);
@@ -86,11 +86,11 @@ impl Watch {
             out::note(&format!("{what} {done} of {of}"));
         }
     }
-    /// One token.
+    /// Advances the bar by one token.
     pub(crate) fn tick(&self) {
         self.bar.inc(1);
     }
-    /// The end.
+    /// Ends and clears the bar.
     pub(crate) fn done(&self) {
         self.bar.finish_and_clear();
     }
@@ -138,7 +138,7 @@ mod tests {
         }
     }
 
-    /// Kills: a full bar of 0 steps, one of two lines, words that a reader takes for another's.
+    /// Kills: a full bar of 0 steps, a bar of two lines, an unclear message.
     #[test]
     fn a_bar_begins_with_its_steps_and_fits_80_columns() {
         let (paper, mut watch) = (Paper::default(), Watch::bar(0));

@@ -1,4 +1,4 @@
-//! The command that measures: bench.
+//! `bench`: measures.
 use super::Run;
 use super::gpu_check::guarded;
 use super::profile::{self, ProfileArgs};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tensor::Bf16;
 use tensor::quoted::{escaped, shown};
 
-/// What scripts get, and what the columns are.
+/// Help on the columns and on JSON.
 pub(crate) const HELP: &str = "limit: what the machine could do at best, measured beside it. of limit: 1 is all of it, for \
 rates and times alike.\nbetter: how many times better than the best peer; above 1 it is better.\n\nPipelines have a second \
 table: the same work on one rank, its share of two with 1F1B's bubble (ideal), what the table takes by the times\nof its own \
@@ -93,7 +93,7 @@ fn table(figures: &[Figure], peers: bool) {
     }
 }
 
-/// What pipelines are compared with, if there are any.
+/// Prints the reference times of the pipelines, if there are any.
 fn pipelines(figures: &[Figure]) {
     let head = [
         "in ms",
@@ -122,7 +122,7 @@ fn pipelines(figures: &[Figure]) {
     }
 }
 
-/// As many digits as are worth reading.
+/// Formats with as many digits as are significant.
 fn digits(x: f64) -> String {
     match x {
         x if x < 10.0 => format!("{x:.3}"),
@@ -131,7 +131,8 @@ fn digits(x: f64) -> String {
     }
 }
 
-/// The first card, which all ranks share, or one like it for each. Its limits are those that `gpu-check` measures.
+/// The first card, shared by all ranks, or one like it for each rank. Its limits are those that `gpu-check`
+/// measures.
 struct Cards(Arc<Card>);
 
 impl Hardware for Cards {
@@ -146,7 +147,7 @@ impl Hardware for Cards {
     fn cores(&self, ranks: usize) -> usize {
         if let Ok((Engine::Nccl(_), _)) = Engine::of(ranks) { ranks } else { 1 }
     }
-    /// Threads meet on the host.
+    /// Threads synchronize on the host, so `Meet` is measured there, as is `Field`.
     fn seconds(&self, probe: Probe, smaller: usize) -> Result<f64> {
         let (scale, gpu) = (Scale::new(smaller > 1), Gpu::of(&self.0));
         let copied = |bytes: usize| measure::copies(&gpu, scale).map(|rate| bytes as f64 / (rate * 1e9));

@@ -1,4 +1,4 @@
-//! `collectives`: what all-reduce algorithms do, step by step, and what they take in the α–β model.
+//! `collectives`: all-reduce algorithms round by round, and their time in the α–β model.
 use super::Run;
 use crate::cli::{out, show};
 use crate::draw::{schedule, svg};
@@ -14,17 +14,17 @@ use tensor::files;
 
 /// The most ranks that are drawn.
 pub const MOST_RANKS: usize = 64;
-/// The most elements of a rank: all bytes that are sent can be counted.
+/// The most elements of a rank; with more, the number of bytes sent could overflow.
 pub const MOST_ELEMENTS: usize = 1 << 40;
 /// Bytes of an element: f32.
 const ELEMENT: usize = size_of::<f32>();
 
-/// One all-reduce: its steps, and what they are done with.
+/// One all-reduce: its rounds, size and link.
 #[derive(Clone, Debug)]
 pub struct AllReducePlan {
-    /// By which algorithm.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// Who sends what to whom when.
+    /// All messages, round by round.
     pub schedule: CommSchedule,
     /// f32 elements of every rank.
     pub elements: usize,
@@ -32,22 +32,22 @@ pub struct AllReducePlan {
     pub link: Link,
 }
 
-/// What an all-reduce takes.
+/// Cost of an all-reduce.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// The algorithm.
     pub algorithm: &'static str,
-    /// How many ranks.
+    /// Number of ranks.
     pub ranks: usize,
-    /// Ranks of a node, if that is anything to the algorithm.
+    /// Ranks of a node, if the algorithm uses nodes.
     pub node: Option<usize>,
     /// f32 elements of every rank.
     pub elements: usize,
-    /// How many chunks they are cut into.
+    /// Number of chunks the elements are cut into.
     pub chunks: usize,
     /// Latency and bandwidth.
     pub link: String,
-    /// Steps, one after the other.
+    /// Number of rounds, one after the other.
     pub steps: usize,
     /// Bytes sent by the rank that sends most.
     pub busiest_bytes: usize,
@@ -59,14 +59,14 @@ pub struct Summary {
     pub bound_seconds: f64,
 }
 
-/// One step.
+/// One round.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CommStepLine {
-    /// Which, counted from 1.
+    /// Number of the round, from 1.
     pub step: usize,
-    /// What it is part of.
+    /// Phase of the algorithm.
     pub phase: &'static str,
-    /// Messages, all at once.
+    /// Messages of the round, all at once.
     pub transfers: Vec<TransferLine>,
 }
 
@@ -81,17 +81,18 @@ pub struct TransferLine {
     pub chunks: [usize; 2],
     /// The first element, and the one after the last.
     pub elements: [usize; 2],
-    /// `add` or `replace`: what the receiver does with them.
+    /// `add` or `replace`: the receiver's operation.
     pub how: &'static str,
 }
 
 impl AllReducePlan {
-    /// An all-reduce of `elements` f32 elements of each of so many ranks by every algorithm, in nodes of so many ranks
-    /// where that is anything to it. Where nothing is said of nodes, their size is the smallest divisor of the number of
-    /// ranks from its square root up: nodes have no fewer ranks than there are nodes.
+    /// Plans an all-reduce of `elements` f32 elements on each of `ranks` ranks by every algorithm; `node` is
+    /// the number of ranks of a node, for algorithms that use nodes. The default is the smallest divisor of
+    /// `ranks` from its square root up: a node has no fewer ranks than there are nodes.
     ///
     /// # Errors
-    /// If there are no ranks or too many to be drawn, too many elements to be counted, or nodes that do not divide.
+    /// If there are no ranks or too many to draw, too many elements to count, or nodes that do not divide the
+    /// ranks.
     pub fn all(ranks: usize, node: Option<usize>, elements: usize, link: Link) -> Result<Vec<Self>> {
         if !(1..=MOST_RANKS).contains(&ranks) {
             bail!("--ranks is {ranks}; it must be 1 to {MOST_RANKS}, for nobody can read more columns");
@@ -105,20 +106,20 @@ impl AllReducePlan {
         };
         Algorithm::all(node.unwrap_or(usual_node(ranks))).into_iter().map(plan).collect()
     }
-    /// What is done, in words.
+    /// Name of the all-reduce, in words.
     pub fn name(&self) -> String {
         let nodes = self.algorithm.node().map_or(String::new(), |node| format!(" in nodes of {node}"));
         format!("{} all-reduce{nodes}", self.algorithm.name())
     }
-    /// In the α–β model.
+    /// Time in the α–β model.
     pub fn time(&self) -> Duration {
         self.schedule.time(&self.link, ELEMENT, self.elements)
     }
-    /// What no all-reduce can take less than.
+    /// Lower bound on the time of any all-reduce.
     pub fn bound(&self) -> Duration {
         algorithms::bound(self.schedule.ranks(), &self.link, ELEMENT, self.elements)
     }
-    /// How many times the bound the time is; nothing where the bound is no time at all.
+    /// Time as a multiple of the bound; `None` if the bound is 0.
     pub fn of_bound(&self) -> Option<f64> {
         let (time, bound) = (self.time().as_secs_f64(), self.bound().as_secs_f64());
         (bound > 0.0).then(|| time / bound)
@@ -141,7 +142,7 @@ impl AllReducePlan {
             bound_seconds: self.bound().as_secs_f64(),
         }
     }
-    /// All steps.
+    /// All rounds.
     pub fn steps(&self) -> impl Iterator<Item = CommStepLine> {
         let ends = |range: Range<usize>| [range.start, range.end];
         let transfer = move |t: &comm::Transfer| TransferLine {
@@ -157,7 +158,7 @@ impl AllReducePlan {
             transfers: step.transfers.iter().map(transfer).collect(),
         })
     }
-    /// Steps, traffic and time, in two lines.
+    /// Rounds, traffic and time, in two lines.
     pub fn figures(&self) -> [String; 2] {
         let Summary { steps, busiest_bytes, total_bytes, .. } = self.summary();
         let (busiest, total) = (readable(busiest_bytes as u128), readable(total_bytes as u128));
@@ -168,7 +169,7 @@ impl AllReducePlan {
             format!("{time:.2?} on links of {link}; no all-reduce takes less than {bound:.2?}{times}"),
         ]
     }
-    /// What is reduced: elements, ranks, chunks.
+    /// Elements, ranks and chunks, in words.
     pub fn data(&self) -> String {
         let (ranks, chunks) = (self.schedule.ranks(), self.schedule.chunks());
         let (size, larger) = (self.elements / chunks, self.elements % chunks);
@@ -191,7 +192,7 @@ pub(crate) fn chunk_names(chunks: &Range<usize>) -> String {
     }
 }
 
-/// What scripts get.
+/// Help on JSON.
 pub(crate) const JSON: &str = "With --json: a line for each algorithm, with its steps, the bytes that the busiest rank and \
 all ranks send,\nand its seconds. With --algorithm a line for each step follows, with its phase and its transfers: \
 from, to,\nchunks and elements ([first, one after the last]), and how they arrive (add or replace).";
@@ -221,7 +222,7 @@ pub(crate) struct CollectivesArgs {
 }
 
 impl CollectivesArgs {
-    /// One plan, or those of all algorithms.
+    /// Returns one plan, or the plans of all algorithms.
     fn plans(&self) -> Result<Vec<AllReducePlan>> {
         let chosen = self.algorithm.as_deref();
         let has_nodes = |name| Algorithm::named(name, 1).is_some_and(|a| a.node().is_some());
@@ -302,7 +303,7 @@ fn compare(plans: &[AllReducePlan]) {
 mod tests {
     use super::*;
 
-    /// Of naive, direct, ring, tree and hierarchical.
+    /// Plans of naive, direct, ring, tree and hierarchical.
     fn plans(ranks: usize, elements: usize) -> [AllReducePlan; 5] {
         AllReducePlan::all(ranks, None, elements, "5us,25GB/s".parse().unwrap()).unwrap().try_into().unwrap()
     }

@@ -1,6 +1,6 @@
-//! `compare`: the same work under several layouts, with time, memory, traffic, and equality three ways: the field's
-//! verdict on that work under that layout, equal tokens, and the error against f64 as a multiple of the unsplit run's
-//! own (in f64, which has none, of one rounding).
+//! `compare`: the same work under several layouts, with time, memory, traffic, and equality in three ways:
+//! the field's verdict on this work under this layout, equal tokens, and the error against f64 as a multiple
+//! of the unsplit run's own error (in f64, which has none: of one rounding).
 mod error;
 mod flags;
 mod held;
@@ -32,43 +32,44 @@ use prove::{Subject, Truths, prove};
 use tensor::{Bf16, Cpu, Key, Real, Scalar};
 use timed::Timed;
 
-/// The sizes of the work.
+/// Sizes of the work.
 const PROMPTS: usize = 4;
 const PROMPT: usize = 16;
 const NEW: usize = 32;
 const SEQUENCES: usize = 4;
-/// The most microbatches that a step may have.
+/// The most microbatches of a step.
 const MOST_MICROBATCHES: usize = 1024;
-/// Tokens of a step, however many sequences its microbatches and data ranks need; of each a few, and no more than most models read.
+/// Tokens of a step, however many sequences its microbatches and data ranks need: each sequence has a few,
+/// and no more than most models have positions for.
 const TOKENS: usize = 256;
 const SEQ: [usize; 2] = [16, 64];
-/// The longest time that a row may be measured for: an hour.
+/// The longest time that a row may be measured: an hour, in seconds.
 const LONGEST: f64 = 3600.0;
 const OPTIMIZER: (Kind, Option<f64>) = (Kind::Sgd, Some(1.0));
 const LR: f64 = 0.1;
-/// Beyond so many parameters the field gets one short sequence instead of the whole batch.
+/// Models with more parameters give the field one short sequence instead of the whole batch.
 const LARGE: usize = 20_000_000;
 const LARGE_TOKENS: usize = 16;
 
-/// What is compared.
+/// A comparison to run.
 pub struct Comparison<'a> {
     /// The model.
     pub model: &'a Learner,
-    /// Where prompts and sequences are taken from; of a classifier, which does not go on with a text, its pictures.
+    /// Source of prompts and sequences; for a classifier, which does not generate text, its pictures.
     pub data: Data<'a>,
-    /// The ways besides the unsplit one, which always comes first.
+    /// Partitionings besides the unsplit one, which always comes first.
     pub ways: Vec<Partitioning>,
-    /// Whether it is learnt, too.
+    /// True if training is compared, too.
     pub learns: bool,
-    /// Between the ranks of each, where time is taken; what judges them runs without. In a trace each row is a run.
+    /// Network between the ranks of the timed runs; the checks run without it. In a trace each row is a run.
     pub network: Network,
-    /// How many microbatches a training step has.
+    /// Number of microbatches of a training step.
     pub microbatches: usize,
-    /// How long each row is measured in all; 0 for one run.
+    /// Total seconds that each row is measured; 0 for one run.
     pub seconds: f64,
 }
 
-/// What is read and learnt.
+/// Data that the model reads and learns.
 #[derive(Clone, Copy)]
 pub enum Data<'a> {
     /// A text.
@@ -84,7 +85,8 @@ impl Comparison<'_> {
     }
 }
 
-/// Microbatches of a step in which the schedule of every way has what it needs; two at least, so that each adds to gradients.
+/// Number of microbatches that satisfies the schedule of every way; at least 2, so that gradients are
+/// accumulated.
 fn usual_microbatches(ways: &[Partitioning]) -> usize {
     ways.iter().map(|way| way.layout.usual_microbatches()).max().unwrap_or(1).max(2)
 }
@@ -142,10 +144,10 @@ impl Run for CompareArgs {
     }
 }
 
-/// Does all the work; `watch` is told what is being done.
+/// Runs the comparison; `watch` receives the current activity.
 ///
 /// # Errors
-/// If a layout does not fit the model or the work, the machine has not the memory for it, or a rank fails.
+/// If a layout does not fit the model or the work, memory is too small, or a rank fails.
 pub fn compare<D: Runs>(work: &Comparison, watch: &dyn Fn(&str)) -> Result<Vec<LayoutRow>> {
     let mut ways: Vec<Partitioning> = Vec::new();
     let first = work.ways.iter().all(|way| way.layout.ranks() > 1).then(|| Layout::default().into());
@@ -191,7 +193,8 @@ fn request(work: &Comparison, model: &Model, corpus: &Corpus) -> Prompts {
     Prompts { prompts, max_new: NEW.min(room - prompt), sampling: Sampling::default(), record: false }
 }
 
-/// The batch of the training work, the same for all layouts: each microbatch has a sequence for every data rank.
+/// The batch of the training work, the same for all layouts: each microbatch has a sequence for every data
+/// rank.
 fn batch(work: &Comparison) -> Result<Batch> {
     let n = SEQUENCES.max(work.microbatches * work.data_ranks());
     let sequences = match work.data {
@@ -206,8 +209,8 @@ fn batch(work: &Comparison) -> Result<Batch> {
     Batch::new(sequences, work.microbatches)
 }
 
-/// What the field is given under a layout: texts that were generated and the batch; of a large model a short sequence
-/// for each data rank, to read and to learn, and a note that says so.
+/// Subject of the proof under a layout: the generated texts and the batch. A large model gets a short
+/// sequence for each data rank instead, to read and to learn, and a note on it.
 fn subject(
     work: &Comparison,
     layout: &Layout,
@@ -232,16 +235,16 @@ fn subject(
     Ok((of(texts, Batch::new(sequences(pairs), 1)?), Some(note)))
 }
 
-/// What the field says of a row: whether all is equal, what it was given, and what never ran.
+/// Verdict of the field on a row: whether all is equal, a note on the subject, and the parts that never ran.
 type Said = (bool, Option<String>, Vec<&'static str>);
 
-/// What was generated, and how much of each was a prompt.
+/// The generated texts, each with the length of its prompt.
 fn texts<E: Scalar>(generated: &Generated<E>) -> Vec<(Vec<u32>, usize)> {
     generated.texts.iter().map(|t| (t.ids.clone(), t.ids.len() - t.margins.len())).collect()
 }
 
-/// The field's word on each row, in this model's shape: the logits of texts, if there are any, read as they were generated,
-/// under each layout; then a training step under each.
+/// Verdicts of the field on each row, in this model's shape: first the logits of the texts, read as they were
+/// generated, under each layout; then a training step under each.
 fn verdicts(
     work: &Comparison,
     layouts: &[Layout],
@@ -269,7 +272,8 @@ fn verdicts(
     Ok(said.concat())
 }
 
-/// A row of what so many tokens took; the verdict is put in later. `bytes`: of the rank that holds the most, in f32 and bf16.
+/// Returns a row for `tokens` tokens; the verdict is set later. `bytes`: of the rank that holds the most, in
+/// f32 and bf16.
 fn row(
     workload: Workload,
     way: &Partitioning,
@@ -300,7 +304,7 @@ fn row(
     }
 }
 
-/// A row for each layout.
+/// One row for each layout.
 fn inference<D: Runs>(
     model: &Model,
     ways: &[Partitioning],
@@ -315,7 +319,7 @@ fn inference<D: Runs>(
         let layout = &way.layout;
         let error = error::largest(&all_logits::<D>(model, layout, &texts)?, &truth);
         own = if n == 0 { error::own::<D::Elem>(error, &truth) } else { own };
-        // Decoding rounds otherwise than a whole forward does: as much slack again.
+        // Decoding and a whole forward round differently: allow as much slack again.
         let tie = parts(&generated.texts, alone, 4.0 * (own + error));
         let (taken, tokens) = (&generated.taken, generated.new_tokens());
         let numbers = [
@@ -333,7 +337,7 @@ fn inference<D: Runs>(
     Ok(rows)
 }
 
-/// Where texts first part, with the margin of that choice and the bound on what rounding does to it.
+/// Finds the first token that differs, with the margin of its choice and the bound on the rounding error.
 fn parts(texts: &[Text], alone: &[Text], bound: f64) -> Option<Tie> {
     texts.iter().zip(alone).enumerate().find_map(|(sequence, (a, b))| {
         let token = a.ids.iter().zip(&b.ids).position(|(a, b)| a != b)?;
@@ -342,7 +346,7 @@ fn parts(texts: &[Text], alone: &[Text], bound: f64) -> Option<Tie> {
     })
 }
 
-/// A row for each layout.
+/// One row for each layout.
 fn training<D: Runs>(work: &Comparison, layouts: &[Layout], watch: &dyn Fn(&str)) -> Result<Vec<LayoutRow>> {
     let batch = batch(work)?;
     let truth = new_weights::<Cpu<f64>>(work, &Layout::default(), &batch)?;
@@ -366,7 +370,7 @@ fn trainer<D: Runs>(work: &Comparison, at: &At<D>) -> Result<Trainer<D>> {
     Trainer::new(at, &work.model.design, OPTIMIZER)
 }
 
-/// All weights after one step. Gathering takes memory of its own, so this is a run of its own.
+/// All weights after one step. Gathering needs memory of its own, so this is a separate run.
 fn new_weights<D: Runs>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<Vec<f64>> {
     let mut ranks = session::run((layout, &layout.world()?), work.model.values(), |at: At<D>| {
         let (mut trainer, mut weights) = (trainer(work, &at)?, Vec::new());

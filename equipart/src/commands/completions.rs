@@ -1,4 +1,4 @@
-//! What a shell reads to complete commands and flags.
+//! `completions`: prints a shell's completion script.
 use super::{Arguments, Run};
 use crate::cli::out;
 use clap::{Args, CommandFactory};

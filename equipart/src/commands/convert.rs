@@ -1,4 +1,4 @@
-//! `convert`: writes a model anew, in the Hugging Face layout.
+//! `convert`: rewrites a model in the Hugging Face layout.
 use super::Run;
 use crate::cli::args::{ModelName, named};
 use crate::cli::{model, show};
@@ -33,7 +33,7 @@ pub(crate) struct ConvertArgs {
     pub(crate) slices: Option<usize>,
 }
 
-/// Reads the name of a kind of numbers in files.
+/// Parser of the names of dtypes in files.
 fn dtype() -> impl TypedValueParser<Value = Dtype> {
     named([
         ("f32", "32 bits", Dtype::F32),

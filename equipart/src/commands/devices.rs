@@ -1,4 +1,4 @@
-//! `devices`: what programs can compute on here, and why not on the rest.
+//! `devices`: lists the devices of this machine, and why others are missing.
 use super::Run;
 use crate::cli::{out, show};
 use clap::Args;
@@ -10,7 +10,7 @@ use std::thread::available_parallelism;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Found {
-    /// What it is, in words.
+    /// Description of the device.
     Here(String),
     /// Why there is none.
     Missing(String),
@@ -19,14 +19,14 @@ pub enum Found {
 /// One line of the list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceEntry {
-    /// What `--device` calls it; `nccl` is what carries bytes between GPUs.
+    /// Name of the device for `--device`; `nccl` is the library that connects GPUs.
     pub device: &'static str,
-    /// What was found.
+    /// The device, or why it is missing.
     #[serde(flatten)]
     pub found: Found,
 }
 
-/// What there is.
+/// Lists all devices.
 pub fn all() -> Vec<DeviceEntry> {
     let cores = available_parallelism().map_or(1, usize::from);
     let mut entries = vec![DeviceEntry { device: "cpu", found: Found::Here(format!("{cores} cores")) }];

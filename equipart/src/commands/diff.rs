@@ -1,4 +1,4 @@
-//! `diff`: two runs' tensors, and the truth of both.
+//! `diff`: compares two runs' tensors, and both with the truth.
 //!
 //! ```text
 //! source.rs    dumps, checkpoints, files of other programs: tensors by name, in program order
@@ -25,7 +25,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use tensor::quoted::shown;
 
-/// Below the flags.
+/// Help text below the flags.
 pub(crate) const CODES: &str = "\
 Each of A, B and C is a folder that --dump wrote, a model's folder, or one safetensors file. Tensors are matched by name
 (and by file, where there are several). C is the same run in f64: train with the same flags and --number f64 --dump C.
@@ -82,7 +82,7 @@ impl Run for DiffArgs {
     }
 }
 
-/// How many tensors of each kind.
+/// Number of tensors of each kind.
 #[derive(Serialize)]
 struct Counts {
     tensors: usize,
@@ -93,7 +93,7 @@ struct Counts {
     unmatched: usize,
 }
 
-/// Those of a file, or all.
+/// Counts the tensors of a file, or of all files.
 fn counts(report: &DiffReport, file: Option<&str>) -> Counts {
     let asked = |of: &str| file.is_none_or(|file| of == file);
     let findings: Vec<_> = report.tensors.iter().filter(|t| asked(&t.file)).map(|t| t.verdict).collect();
@@ -133,7 +133,7 @@ fn objects(report: &DiffReport) {
     });
 }
 
-/// A line for each file.
+/// Prints a line for each file.
 fn summary(report: &DiffReport) {
     let mut files: Vec<&str> = Vec::new();
     for file in report.tensors.iter().map(|t| &t.file).chain(report.unmatched.iter().map(|u| &u.file)) {
@@ -177,7 +177,7 @@ fn cells(t: &Compared, judged: bool) -> Vec<String> {
     cells
 }
 
-/// What a finding is called, and what a bug means.
+/// Name of a finding, and for a bug its meaning.
 fn words(verdict: Finding) -> [&'static str; 2] {
     match verdict {
         Finding::Equal => ["equal", ""],
@@ -200,7 +200,7 @@ fn error(of: &str, e: Option<OwnError>) -> String {
     e.map_or(String::new(), |e| format!("  error of {of}: mean {:.1e}, largest {:.1e}\n", e.mean, e.largest))
 }
 
-/// Where it starts.
+/// Prints the first bug.
 fn first(bug: &Compared, before: Option<&Compared>) {
     let errors = |t: &Compared| error("A", t.a) + &error("B", t.b);
     let verdict = bug.verdict.expect("a bug was found");
@@ -216,7 +216,7 @@ fn first(bug: &Compared, before: Option<&Compared>) {
     }
 }
 
-/// Where a tensor is worst.
+/// Describes the element that is furthest off.
 fn place(t: &Compared) -> String {
     let Some(worst) = &t.worst else { return String::new() };
     let token = worst.token.map_or(String::new(), |[s, p]| format!(" (sequence {s}, position {p})"));
@@ -224,7 +224,7 @@ fn place(t: &Compared) -> String {
     format!("  furthest off at {:?}{token}: A {:e}, B {:e}{truth}\n", worst.at, worst.a, worst.b)
 }
 
-/// Without a truth: how large the differences are.
+/// Prints the sizes of the differences, if there is no truth.
 fn sizes(report: &DiffReport) {
     let different = || report.tensors.iter().filter(|t| t.apart.differ > 0);
     let equal = if report.unmatched.is_empty() {

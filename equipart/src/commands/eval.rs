@@ -1,4 +1,5 @@
-//! `eval`: how well a model tells a text or given ids: mean loss, perplexity, tokens; and pictures: how many are right.
+//! `eval`: mean loss and perplexity of a model on a text or on given ids; loss and accuracy of a classifier
+//! on pictures.
 use super::Run;
 use crate::cli::args::{self, ModelName, NumberArgs, RanksArgs, patience};
 use crate::cli::pictures::{PicturesArgs, digits, only_text};
@@ -54,31 +55,32 @@ pub(crate) struct EvalArgs {
     pub(crate) on_ranks: RanksArgs,
 }
 
-/// What a model makes of a text.
+/// Evaluation of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
-    /// The mean loss of a token, in nats.
+    /// Mean loss of a token, in nats.
     pub loss: f64,
-    /// e^loss: among how many tokens, alike, the model chooses.
+    /// e^loss: the number of equally likely tokens that the model chooses among.
     pub perplexity: f64,
-    /// Tokens, or pictures, that were to be told.
+    /// Number of predicted tokens, or of pictures.
     pub tokens: usize,
-    /// The share of the pictures that are told right.
+    /// Fraction of the pictures classified correctly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
-    /// How often each expert was chosen.
+    /// Tokens per expert.
     #[serde(skip_serializing_if = "LayerCounts::is_empty")]
     pub experts: LayerCounts,
 }
 
-/// Sequences, and pictures, evaluated together on each data rank.
+/// Sequences, and pictures, evaluated at once on each data rank.
 const TOGETHER: [usize; 2] = [8, 1000];
 
-/// Evaluates sequences under a layout, over a network; `watch` is told how many parts of how many are done.
+/// Evaluates sequences under a layout, over a network; `watch` receives the number of finished parts and of
+/// all parts.
 ///
 /// # Errors
-/// If the layout does not fit the model, there are fewer sequences than data ranks and no experts for the ranks without one, the
-/// machine has not the memory, or a rank fails.
+/// If the layout does not fit the model, there are fewer sequences than data ranks and no experts for the
+/// ranks without a sequence, memory is too small, or a rank fails.
 pub fn evaluate<D: Runs>(
     model: &Learner,
     (layout, network): (&Layout, &Network),
@@ -125,14 +127,14 @@ pub fn evaluate<D: Runs>(
     Ok(Evaluation { loss, perplexity: loss.exp(), tokens, accuracy, experts })
 }
 
-/// The test pictures.
+/// Reads the test pictures.
 fn pictures(a: &EvalArgs) -> Result<Vec<Sequence>> {
     only_text(&[("seq", a.seq.is_some()), ("batch", a.batch.is_some())])?;
     let test = digits(a.data.as_deref())?.test;
     Ok((0..test.len()).map(|i| test.example(i)).collect())
 }
 
-/// The text, or the ids.
+/// Reads the sequences of the text or of the ids.
 fn sequences_of(a: &EvalArgs, model: &Model) -> Result<Vec<Sequence>> {
     let (vocabulary, positions) = (model.config.shape.vocabulary, model.config.positions);
     if let Some(file) = &a.batch {

@@ -65,7 +65,7 @@ pub(crate) struct GenerateArgs {
     pub(crate) network: NetworkArgs,
 }
 
-/// Token ids, separated by commas.
+/// Parses token ids, separated by commas.
 fn ids(text: &str) -> std::result::Result<Vec<u32>, String> {
     let id = |part: &str| {
         let part = part.trim();
@@ -115,7 +115,7 @@ impl Run for GenerateArgs {
     }
 }
 
-/// Continues the prompts in these numbers, and shows them.
+/// Continues the prompts in the dtype of `D`, and prints them.
 fn continued<D: Runs>(
     a: &GenerateArgs,
     (model, layout, network): (&Model, &Layout, &Network),

@@ -1,5 +1,6 @@
-//! `gpu-check`: whether a GPU computes what the host computes, and how fast: every kernel, layouts on one card, products
-//! beside NVIDIA's library, a model at work. It needs the program and nothing else.
+//! `gpu-check`: checks that a GPU computes the same as the host, and measures its speed: every kernel,
+//! layouts on one card, products beside NVIDIA's library, a model at work. It needs the program and nothing
+//! else.
 use super::Run;
 use crate::cli::watch::Watch;
 use crate::cli::{self, out, show};
@@ -41,10 +42,10 @@ const LLAMA_1B: Shape = Shape {
     vocabulary: 32_000,
     ..Shape::LLAMA
 };
-/// Products that an H100 or H200 does in a second, of bf16 with sums in f32. Source: NVIDIA, "H200 Tensor Core GPU",
-/// data sheet: 1 979 with sparsity.
+/// TFLOP/s of dense bf16 products with sums in f32 on an H100 or H200. Source: NVIDIA, "H200 Tensor Core
+/// GPU", data sheet: 1 979 with sparsity.
 const PEAK: f64 = 989.5;
-/// Layouts whose ranks share the card.
+/// Layouts whose ranks use one card together.
 const LAYOUTS: [&str; 7] =
     ["tp=2,sp", "cp=2,recompute", "dp=2", "pp=2", "dp=2:zero3", "tp=2,dp=2", "tp=2,dp=2:zero1,pp=2"];
 
@@ -53,7 +54,7 @@ const LAYOUTS: [&str; 7] =
 pub(crate) struct Line {
     pub(crate) what: String,
     pub(crate) outcome: String,
-    /// Whether it is as it should be; none where nothing is wanted.
+    /// True if the outcome is as wanted; `None` if nothing is wanted.
     pub(crate) well: Option<bool>,
 }
 
@@ -66,7 +67,7 @@ impl Line {
     }
 }
 
-/// All that was found.
+/// Report of all checks.
 #[derive(Debug, Serialize)]
 struct Report {
     card: String,
@@ -75,7 +76,7 @@ struct Report {
     lines: Vec<Line>,
 }
 
-/// What is to be found out; the lines about each are shown as help.
+/// Part of the checks; the doc of each variant is its help text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
     /// every kernel, beside the host's
@@ -124,7 +125,7 @@ impl Run for GpuCheckArgs {
     }
 }
 
-/// Every kernel, beside the host's in f64.
+/// Compares every kernel with the host's in f64.
 pub(crate) fn kernels(card: &Arc<Card>, watch: &Watch) -> Vec<Line> {
     let line = |check: &checks::Check<Gpu>| {
         watch.say(&format!("checking {}", check.name));
@@ -135,7 +136,7 @@ pub(crate) fn kernels(card: &Arc<Card>, watch: &Watch) -> Vec<Line> {
     checks::all().map(line).collect()
 }
 
-/// How fast kernels are, and a model at work.
+/// Measures kernels, and a model at work.
 fn figures(card: &Arc<Card>, small: bool, watch: &Watch) -> Result<Vec<Line>> {
     let tell = |figure: &CardFigure| {
         let Line { what, outcome, .. } = line(figure);
@@ -147,7 +148,7 @@ fn figures(card: &Arc<Card>, small: bool, watch: &Watch) -> Result<Vec<Line>> {
     Ok(figures.iter().chain(&at_work).map(line).collect())
 }
 
-/// What a check gives; a card that fails in it, or has no more memory, is an outcome, too.
+/// Returns the result of a check; a card that fails or runs out of memory is a result, too.
 pub(crate) fn guarded<T>(
     work: impl FnOnce() -> std::result::Result<T, String>,
 ) -> std::result::Result<T, String> {
@@ -155,7 +156,7 @@ pub(crate) fn guarded<T>(
     failed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?
 }
 
-/// Each layout's ranks on the one card, beside one rank.
+/// Compares each layout, with all ranks on one card, with one rank.
 fn layouts() -> Result<Vec<Line>> {
     let model = Model::embedded()?;
     let corpus = cli::corpus(None, model.config.positions.min(64), &model.tokenizer()?)?;
@@ -183,7 +184,7 @@ fn layouts() -> Result<Vec<Line>> {
     Ok(LAYOUTS.iter().map(of).collect())
 }
 
-/// A model of a billion parameters in bf16: a training step, and tokens one by one.
+/// Measures a model of a billion parameters in bf16: a training step, and decoding of single tokens.
 fn at_work(about: &AboutCard, copy: f64, small: bool) -> Result<[CardFigure; 2]> {
     let of = AtWork::measure::<Cuda<Bf16>>;
     let AtWork { step, flops, token, weights } =

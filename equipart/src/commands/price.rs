@@ -1,5 +1,5 @@
-//! `price`: what a layout costs, from shapes alone: the same program on the device without numbers, one rank at a
-//! time, so a world of any size.
+//! `price`: cost of a layout from shapes alone: the same program on the meta device, one rank at a time, so
+//! the world can have any size.
 mod routing;
 
 use super::Run;
@@ -105,32 +105,32 @@ impl PriceArgs {
 pub struct Price {
     /// The layout.
     pub layout: String,
-    /// The numbers.
+    /// The dtype.
     pub number: NumberName,
     /// The rank.
     pub rank: usize,
     /// Microbatches of the step.
     pub microbatches: usize,
-    /// Peak bytes by category, each at its own moment, and of all together (`total`).
+    /// Peak bytes by category, each at its own time, and of all together (`total`).
     pub peak_bytes: BTreeMap<&'static str, usize>,
     /// Floating point operations of a step: products and attention.
     pub flops: u64,
-    /// Bytes this rank sends in a step, as if the ranks of each axis stood in a ring.
+    /// Bytes this rank sends in a step, as if the ranks of each axis formed a ring.
     pub traffic_bytes: usize,
-    /// What it says in a step, by axis and operation.
+    /// Its traffic in a step, by axis and operation.
     pub traffic: Vec<Said>,
 }
 
-/// What one rank says along one axis in one operation.
+/// Traffic of one rank along one axis in one operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Said {
     /// The axis.
     pub axis: &'static str,
     /// The operation.
     pub operation: &'static str,
-    /// How often.
+    /// Number of calls.
     pub calls: usize,
-    /// Bytes of the tensors given.
+    /// Bytes of the tensors passed.
     pub payload_bytes: usize,
     /// Bytes that this rank sends.
     pub wire_bytes: usize,
@@ -147,10 +147,11 @@ fn said(ledger: &Ledger) -> Vec<Said> {
     ledger.iter().map(said).collect()
 }
 
-/// The program that is priced, on any device: peaks over all phases, operations and traffic of the last step.
+/// Runs the program that is priced, on any device. Returns peaks over all phases, and operations and traffic
+/// of the last step.
 ///
 /// # Errors
-/// If the batch does not fit, or ranks do not meet.
+/// If the batch does not fit, or ranks fail to communicate.
 pub fn program<D: Kernels>(
     at: &At<D>,
     design: impl Into<Design>,
@@ -178,18 +179,18 @@ pub fn program<D: Kernels>(
     Ok((meter.peaks_of_all(), last.0, last.1))
 }
 
-/// The price of every rank, in the settings' numbers.
+/// Returns the price of every rank, in the settings' dtype.
 ///
 /// # Errors
-/// If the layout does not fit the shape or the batch, 64 bits do not count the bytes or the operations of a rank, or it
-/// would hold more than [it may](Layout::memory_limit).
+/// If the layout does not fit the shape or the batch, the bytes or the operations of a rank overflow 64 bits,
+/// or a rank would hold more than its [limit](Layout::memory_limit).
 pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
     settings.check(config.positions)?;
     let design = settings.shape(config).into();
     in_device!((settings.device, settings.number), D => price_in::<D>((&design, None), settings, layout))
 }
 
-/// The price of a design whose experts are chosen so often, or all as often.
+/// Returns the price of a design with this expert load, or with an even load.
 fn price_in<D: Runs>(
     (design, counts): (&Design, Option<&LayerCounts>),
     settings: &Settings,
@@ -242,7 +243,7 @@ impl Run for PriceArgs {
     }
 }
 
-/// As people are shown it.
+/// Prints prices for people.
 fn told(prices: &[Price], of: &Settings) {
     let held = |name: &&str| *name == "total" || prices.iter().any(|p| p.peak_bytes[name] > 0);
     let names: Vec<_> = Category::ALL.iter().map(|c| c.name()).chain(["total"]).filter(held).collect();
@@ -263,7 +264,7 @@ fn told(prices: &[Price], of: &Settings) {
         counted(of.microbatches, "microbatch"),
     ));
     line(&format!("{}", show::table(&head, prices.iter().map(cells))));
-    let mut said: Vec<(&Said, [u128; 3])> = Vec::new(); // of all ranks more than 64 bits may count
+    let mut said: Vec<(&Said, [u128; 3])> = Vec::new(); // summed over ranks, counts may overflow 64 bits
     for more in prices.iter().flat_map(|p| &p.traffic) {
         let counts = [more.calls, more.payload_bytes, more.wire_bytes].map(|n| n as u128);
         match said.iter_mut().find(|(s, _)| (s.axis, s.operation) == (more.axis, more.operation)) {

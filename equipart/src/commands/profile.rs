@@ -1,4 +1,4 @@
-//! Profiles: `bench --profile`, and how they are shown, which `train --profile` shares.
+//! Profiles: `bench --profile`, and the tables that `train --profile` prints, too.
 use crate::cli::args::NetworkArgs;
 use crate::cli::watch::Watch;
 use crate::cli::{out, show};
@@ -9,7 +9,7 @@ use clap::Args;
 use parallel::number::{NumberName, Runs};
 use parallel::{Error, Layout, Network, Result, layout};
 
-/// What the tables say.
+/// Legend of the tables.
 const LEGEND: &str = "\
 ms: of a step, the mean of all ranks; least and most: of which rank. A row is its own time, without the rows that have\n\
 a name within it, so either table adds up to the step. calls: kernels, calls and waits of a kind; passes through all\n\
@@ -27,10 +27,10 @@ pub(crate) struct ProfileArgs {
 }
 
 impl ProfileArgs {
-    /// Whether it is asked for.
+    /// Returns true if `--profile` is given.
     ///
     /// # Errors
-    /// If it is not, and something is said of it.
+    /// If it is not given, but a flag that needs it is.
     pub(crate) fn asked(&self) -> Result<bool> {
         match self.network.given().filter(|_| !self.profile) {
             Some(flag) => {
@@ -73,10 +73,11 @@ fn of<D: Runs>(
     Ok(true)
 }
 
-/// Shows the profile of what ran over a network, beside the peak of a core, if its numbers have one.
+/// Prints the profile of the last run over a network, beside the peak of a core, if there is one for its
+/// dtype.
 ///
 /// # Errors
-/// If nothing of a profile is in its trace.
+/// If its trace has no profile.
 pub(crate) fn tell(network: &Network, peak: Option<f64>, json: bool) -> Result<()> {
     let runs = network.trace.as_ref().map_or_else(Vec::new, comm::Trace::runs);
     let run = runs.last().ok_or_else(|| Error::new("nothing ran of which a profile was taken"))?;
@@ -135,7 +136,7 @@ fn tables(name: &str, ranks: &[RankProfile], peak: Option<f64>) {
     }
 }
 
-/// Why a row has more than the peak, if one has.
+/// Explains a row above the peak, if there is one.
 fn beyond(of: &RankProfile, peak: Option<f64>) -> Option<&'static str> {
     let mut sums = of.kinds.iter().map(|(_, sum)| sum).chain(of.layers.iter().map(|row| &row.sum));
     let beyond = sums.any(|sum| of.row(sum, peak).of_peak.is_some_and(|part| part > 1.05));
@@ -144,7 +145,7 @@ fn beyond(of: &RankProfile, peak: Option<f64>) -> Option<&'static str> {
     )
 }
 
-/// A row's cells: of all ranks together, and the ranks with least and most where there are several.
+/// Cells of a row: all ranks together, and, if there are several, the ranks with the least and the most.
 fn cells(
     together: &RankProfile,
     ranks: &[RankProfile],
@@ -175,7 +176,7 @@ mod tests {
     use std::time::Duration;
     use tensor::KernelKind;
 
-    /// Kills: a share of 425 % without a word, a word where there is nothing odd or no peak.
+    /// Kills: 425 % of the peak without an explanation, an explanation of a normal share or without a peak.
     #[test]
     fn more_than_the_peak_is_explained() {
         let time = Duration::from_secs(1);

@@ -1,4 +1,5 @@
-//! `prove`: a layout equals the unsplit oracle, on a panel of small models, on one of a configuration, or on drawn cases.
+//! `prove`: proves that a layout equals the unsplit oracle, on a panel of small models, on one configuration,
+//! or on drawn cases.
 pub(crate) mod cases;
 
 use super::Run;
@@ -60,7 +61,7 @@ pub(crate) struct ProveArgs {
     pub(crate) pictures: PicturesArgs,
 }
 
-/// A key that no run had before.
+/// Returns a key that no earlier run had.
 pub(crate) fn fresh_key() -> Key {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     Key(mix(now.map_or(0, |d| d.as_nanos() as u64) ^ u64::from(std::process::id())))
@@ -133,8 +134,8 @@ impl Run for ProveArgs {
     }
 }
 
-/// The small image of the model of --config that this machine has not the memory for; none if that is not why it cannot be
-/// proven, or if files or stages of the model itself are asked for.
+/// Small image of the model of --config, if this machine lacks the memory for the model. `None` if the proof
+/// fails for another reason, or if the files or stages of the model itself are requested.
 fn image_of(a: &ProveArgs, subject: &Subject, layout: &Layout) -> Option<(Shape, String)> {
     let whole = a.config.is_none() || a.dump.is_some() || a.on_ranks.split.is_some();
     let shape = subject.model.shape().filter(|_| !whole)?;
@@ -142,20 +143,20 @@ fn image_of(a: &ProveArgs, subject: &Subject, layout: &Layout) -> Option<(Shape,
     (!budget::holds(bytes, budget::free())).then(|| image(*shape, layout))?
 }
 
-/// Shows a verdict: whether all was equal.
+/// Prints a verdict. Returns true if all was equal.
 pub(crate) fn tell(verdict: &Verdict, json: bool) -> bool {
     show::one(json, verdict, || verdict.statement());
     verdict.equal
 }
 
-/// Below the table of what a card proves.
+/// Text below the table of a card's proof.
 const STATEMENT: &str = "\
 On whole numbers every sum is exact in any order: there linear layers, collectives and products equal the field's oracle, or the\n\
 host's product, bit for bit. Kernels that round equal the host's in f64 to the rounding of their number. The layout's program itself\n\
 is proven in the field, without --device.";
 
-/// What a card can prove: on whole numbers linear layers, collectives and products are exact, and equal the field's oracle bit for
-/// bit; every kernel besides is compared with the host's in f64.
+/// Proves on a card: on whole numbers linear layers, collectives and products are exact, and equal the
+/// field's oracle bit for bit; every other kernel is compared with the host's in f64.
 fn on_device(a: &ProveArgs, json: bool) -> Result<bool> {
     let layout = a.layout.unwrap_or_default();
     let of_a_model = [

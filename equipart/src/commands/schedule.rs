@@ -1,4 +1,4 @@
-//! `schedule`: what the ranks of a pipeline do when, drawn and measured before anything runs.
+//! `schedule`: draws and measures a pipeline's schedule before anything runs.
 use super::Run;
 use crate::cli::args::{self, ModelName, NumberArgs, SEQ};
 use crate::cli::{config, out, show};
@@ -21,18 +21,18 @@ use tensor::files;
 
 /// The most ranks of a pipeline.
 const MOST_STAGES: usize = 4096;
-/// The most chunks of a rank, and slices of a sequence.
+/// The most chunks of a rank, and the most slices of a sequence.
 const MOST_PARTS: usize = 16;
 /// The most forwards of a step.
 const MOST_FORWARDS: usize = 1 << 24;
-/// The most forwards of a table of the list that is verified before it is drawn: it takes seconds.
+/// The most forwards of a built-in schedule that is verified before it is drawn: that takes seconds.
 const MOST_VERIFIED: usize = 1 << 16;
-/// The most cells of a diagram: a browser can still show them.
+/// The most cells of a diagram that a browser can still show.
 const MOST_DRAWN: usize = 100_000;
-/// The first cells of a rank, and its last ones, that are kept for a terminal.
+/// Number of first cells, and of last cells, of a rank that are kept for a terminal.
 const KEPT: usize = 2000;
 
-/// What scripts get.
+/// Help on JSON.
 pub(crate) const JSON: &str = "With --json: one object. messages: those that a table of --file names, which agree\nwith its cells. makespan: from the first cell's start to the last one's end. bubble_time: what the rank\nthat waits longest waits between its first and its last cell; bubble_fraction: its share of the time between\nthem; bubbles: of every rank. peak_saved: what each rank has saved at most, in microbatches through all its chunks.\npeak_bytes, with --model: the bytes that each holds at most, all together.";
 
 /// Draw a pipeline's schedule, built in or your own: which rank does what when, what it waits and holds
@@ -75,7 +75,7 @@ pub(crate) struct ScheduleArgs {
     csv: Option<PathBuf>,
 }
 
-/// Numbers that are no less than 0, separated by commas.
+/// Numbers from 0 up, separated by commas.
 #[derive(Clone, Copy, Debug)]
 struct Numbers<const N: usize>([f64; N]);
 
@@ -90,7 +90,7 @@ impl<const N: usize> FromStr for Numbers<N> {
 }
 
 impl ScheduleArgs {
-    /// One of the list, and its sizes.
+    /// Returns a built-in schedule and its sizes.
     fn listed(&self) -> Result<(&'static dyn Schedule, Plan)> {
         let named = |s: &&&dyn Schedule| self.kind.as_ref().is_none_or(|kind| s.about().word == kind);
         let schedule = *pipeline::ALL.iter().find(named).expect("a kind of the list");
@@ -150,7 +150,8 @@ impl Run for ScheduleArgs {
         let [latency, message] = a.link.0;
         let times = Times { latency, message, ..Times::new(f, i, w) };
         let shown = if a.svg.is_some() { plan.ranks } else { plan.ranks.min(MOST_RANKS) };
-        let mut ends = vec![(Vec::new(), VecDeque::new()); shown]; // the first cells of each rank, and its last ones
+        // the first and the last cells of each rank
+        let mut ends = vec![(Vec::new(), VecDeque::new()); shown];
         let mut see = |rank: usize, cell, start, end| {
             let Some((first, last)) = ends.get_mut(rank) else { return };
             let ran = Ran { cell, start, end };
@@ -189,7 +190,7 @@ impl Run for ScheduleArgs {
     }
 }
 
-/// The timeline, what it comes to, and where it is drawn.
+/// Prints the timeline, its figures, and the files that were written.
 fn say(a: &ScheduleArgs, timeline: &Timeline, bytes: Option<&[usize]>, table: Option<&Table>) {
     let (terminal, width) = out::terminal();
     out::line(&format!("{}\n", timeline.title()));
@@ -220,7 +221,7 @@ fn object(a: &ScheduleArgs, schedule: &dyn Schedule, Timeline { plan, of, .. }: 
     })
 }
 
-/// What each rank would hold at most, in bytes.
+/// Flags of the peak bytes of each rank.
 #[derive(Args, Debug)]
 struct HeldArgs {
     /// A folder with a config.json, or embedded, or moe: of a training with AdamW, a sequence in each microbatch, what each
@@ -235,7 +236,7 @@ struct HeldArgs {
 }
 
 impl HeldArgs {
-    /// Of each rank, if there is a model.
+    /// Peak bytes of each rank, if a model is given.
     fn peaks(
         &self,
         pipeline: Pipeline,
@@ -258,7 +259,7 @@ impl HeldArgs {
         let layout: Layout =
             if plan.ranks == 1 { Layout::UNSPLIT } else { format!("pp={}", plan.ranks).parse()? };
         let layout = table.map_or(Ok(layout), |table| layout.scheduled(table))?;
-        // As many microbatches as show every kind of cells; a table that was read has its own number.
+        // Enough microbatches to have every kind of cell; a table from a file has its own number.
         let few = plan.microbatches.min((2 * plan.ranks + 1).max(3));
         let few = table.map_or(few, |_| plan.microbatches);
         let batch = Batch::new(vec![Sequence::new(vec![0; seq], vec![0; seq]); few], few)?;

@@ -1,4 +1,4 @@
-//! The command that shows the list of strategies.
+//! `strategies`: lists the strategies.
 use super::Run;
 use crate::cli::{out, show};
 use clap::Args;

@@ -1,4 +1,4 @@
-//! `train`: learns text, or given ids, with checkpoints.
+//! `train`: trains on text, or on given ids, with checkpoints.
 mod check;
 pub mod data;
 pub mod epochs;
@@ -66,7 +66,7 @@ impl Run for TrainArgs {
         let only = [("dump", a.dump.is_some()), ("profile", a.profile)];
         run.network =
             a.processes.join(run.network, (&run.layout, engine), a.on_ranks.split.as_ref(), &only)?;
-        run.ready()?; // now it is known how many ranks are on this machine
+        run.ready()?; // now the number of ranks on this machine is known
         a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
         let lock = |dir| state::prepare(dir, a.resume.as_deref(), &run.model);
         let told = run.network.processes.as_ref().is_none_or(|processes| processes.rank() == 0);
@@ -99,7 +99,8 @@ impl Run for TrainArgs {
         }
         show::loads(json, &finished.experts);
         if a.profile {
-            let own = (run.settings.device, run.settings.number) == (DeviceName::Cpu, NumberName::F32); // whose multiply-adds the peak is of
+            // the dtype of the measured peak
+            let own = (run.settings.device, run.settings.number) == (DeviceName::Cpu, NumberName::F32);
             let peak = own.then(|| bench::peak_gflops(a.layout.ranks()));
             profile::tell(&run.network, peak, json)?;
         }

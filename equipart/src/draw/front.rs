@@ -1,7 +1,8 @@
-//! Speed against memory: a point for each way of splitting, and the front of those that no other beats in both.
+//! Speed against memory: a point for each partitioning, and the Pareto front of those that no other beats in
+//! both.
 use super::picture::{INK, MUTED, Picture, round_numbers};
 
-/// One way, as ratios to the one that all are measured by.
+/// One partitioning, as ratios to the reference.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point<'a> {
     /// Its name.
@@ -10,11 +11,11 @@ pub struct Point<'a> {
     pub memory: f64,
     /// Tokens a second.
     pub speed: f64,
-    /// Whether it ran here; if not, it is a figure from elsewhere.
+    /// True if it ran here; else it is a published result.
     pub ours: bool,
 }
 
-/// Of these, by growing memory, those that none beats: no other is as fast in as little memory.
+/// Returns the Pareto front, by growing memory: no other point is as fast in as little memory.
 #[must_use]
 pub fn front<'a>(points: &[Point<'a>]) -> Vec<Point<'a>> {
     let mut own: Vec<_> = points.iter().copied().filter(|point| point.ours).collect();
@@ -32,7 +33,7 @@ const LEFT: f64 = 64.0;
 const TOP: f64 = 110.0;
 const SIDE: [f64; 2] = [620.0, 400.0];
 const RIGHT: f64 = 190.0;
-/// The most numbers at an axis.
+/// The most numbers along an axis.
 const NUMBERS: f64 = 8.0;
 const LETTER: f64 = 6.2;
 /// The colour of the front.
@@ -41,8 +42,8 @@ const BLUE: &str = "#0969da";
 /// Left, upper, right and lower edge.
 type Room = [f64; 4];
 
-/// Places a name, given the rooms that are taken: beside its point, or as near above or below as there is room. It begins
-/// there, or ends there if it is on the left.
+/// Places a name outside the taken rooms: beside its point, or as near above or below as there is room. The
+/// returned position is the start of the name, or its end on the left.
 fn place([x, y]: [f64; 2], name: &str, taken: &[Room]) -> ([f64; 2], &'static str, Room) {
     let width = LETTER * name.chars().count() as f64;
     let beside = |n: i32| {
@@ -59,7 +60,7 @@ fn place([x, y]: [f64; 2], name: &str, taken: &[Room]) -> ([f64; 2], &'static st
     (0..150).flat_map(beside).find(free).unwrap_or(beside(0)[0])
 }
 
-/// The picture, as the text of a file. All is measured by the point of this name.
+/// Returns the picture as the text of an SVG file. `by` names the reference point.
 #[must_use]
 pub fn draw(points: &[Point], by: &str, title: &str, lines: &[String]) -> String {
     let most = |of: fn(&Point) -> f64| points.iter().map(of).fold(1.0, f64::max) * 1.1;
@@ -108,8 +109,8 @@ mod tests {
         Point { name: "one", memory, speed, ours: true }
     }
 
-    /// Kills: a point that another beats in both, one that is equal and larger, one that did not run here; a point that is not drawn,
-    /// an axis in another row's measure.
+    /// Kills: a point that another beats in both, one that is equal in speed and larger, one that did not run
+    /// here; a point that is not drawn, an axis in units of another row.
     #[test]
     fn the_front_has_what_nothing_beats() {
         let elsewhere = Point { ours: false, ..point(0.1, 9.0) };
@@ -126,8 +127,8 @@ mod tests {
         );
     }
 
-    /// Kills: a name on another one, on a point or outside of the picture; one that is shifted without a line to its point; more
-    /// numbers at an axis than can be told apart.
+    /// Kills: a name on another name, on a point or outside of the picture; a shifted name without a line to
+    /// its point; too many numbers along an axis.
     #[test]
     fn names_are_apart_and_lead_to_their_points() {
         let names =

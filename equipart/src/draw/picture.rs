@@ -1,13 +1,13 @@
-//! What every diagram is made of: words, boxes and lines on a sheet under a title, as SVG.
+//! Elements of every diagram: words, boxes and lines on a sheet under a title, as SVG.
 //!
-//! Text is made of names and numbers of this project only, none of which needs escaping in XML.
+//! All text consists of names and numbers of this project, which need no escaping in XML.
 
 /// Colours of words, and of lines that other things stand on.
 pub(super) const INK: &str = "#1f2328";
 pub(super) const MUTED: &str = "#59636e";
 pub(super) const FAINT: &str = "#d0d7de";
 
-/// A diagram in the making, each element on a line of its own.
+/// A diagram under construction, each element on a line of its own.
 #[derive(Default)]
 pub(super) struct Picture(pub(super) String);
 
@@ -24,15 +24,15 @@ impl Picture {
         lines.iter().zip([52.0, 70.0, 88.0]).for_each(|(line, y)| new.text([16.0, y], "start", MUTED, line));
         new
     }
-    /// An element.
+    /// Adds an element.
     pub(super) fn add(&mut self, element: &str) {
         self.0.extend([element, "\n"]);
     }
-    /// Words in a colour, with their `start`, `middle` or `end` at a place.
+    /// Adds words in a colour, with their `start`, `middle` or `end` at a position.
     pub(super) fn text(&mut self, at: [f64; 2], anchor: &str, fill: &str, words: &str) {
         self.add(&text(at, anchor, fill, words));
     }
-    /// A box with words in its middle, and with more attributes and elements.
+    /// Adds a box with words in its middle, and with more attributes and elements.
     pub(super) fn boxed(&mut self, place: [f64; 4], [fill, more, inside]: [&str; 3], ink: &str, words: &str) {
         let [x, y, width, height] = place;
         let mut element = format!(
@@ -43,15 +43,15 @@ impl Picture {
         }
         self.add(&element);
     }
-    /// A box of one colour.
+    /// Adds a box of one colour.
     pub(super) fn rect(&mut self, place: [f64; 4], fill: &str) {
         self.boxed(place, [fill, "", ""], "", "");
     }
-    /// A line that goes so, in a colour and with more attributes.
+    /// Adds a line along a path, in a colour and with more attributes.
     pub(super) fn line(&mut self, way: &str, stroke: &str, more: &str) {
         self.add(&format!(r#"<path d="M{way}" fill="none" stroke="{stroke}"{more}/>"#));
     }
-    /// The text of a file.
+    /// Returns the text of the SVG file.
     pub(super) fn file(mut self) -> String {
         self.add("</svg>");
         self.0
@@ -62,7 +62,7 @@ fn text([x, y]: [f64; 2], anchor: &str, fill: &str, words: &str) -> String {
     format!(r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" fill="{fill}">{words}</text>"#)
 }
 
-/// The numbers of an axis: multiples of 1, 2 or 5 times a power of ten, no nearer to each other than this.
+/// Numbers of an axis: multiples of 1, 2 or 5 times a power of ten, at least `nearest` apart.
 pub(super) fn round_numbers([from, to]: [f64; 2], nearest: f64) -> impl Iterator<Item = f64> {
     let ten = 10f64.powf(nearest.log10().floor());
     let steps = [1.0, 2.0, 5.0].map(|n| n * ten);
@@ -70,13 +70,14 @@ pub(super) fn round_numbers([from, to]: [f64; 2], nearest: f64) -> impl Iterator
     ((from / step - 1e-9).ceil() as usize..=(to / step + 1e-9) as usize).map(move |n| n as f64 * step)
 }
 
-/// A colour as XML has it.
+/// Returns a colour in XML notation.
 pub(super) fn shade(hue: f64, lightness: f64) -> String {
     let [red, green, blue] = rgb(hue, lightness);
     format!("#{red:02x}{green:02x}{blue:02x}")
 }
 
-/// From hue and lightness (0 is black, 1 white) at a saturation of 0.65, as CSS Color 4, §7.1, has it.
+/// Converts hue and lightness (0 is black, 1 white) at a saturation of 0.65 to RGB. Source: CSS Color 4,
+/// §7.1.
 pub(super) fn rgb(hue: f64, lightness: f64) -> [u8; 3] {
     [0.0, 8.0, 4.0].map(|n| {
         let k = (n + hue * 12.0) % 12.0;

@@ -1,13 +1,13 @@
-//! What each rank of a pipeline does when: as lines of a terminal, and as a [diagram](svg).
+//! Timeline of each rank of a pipeline: as lines of a terminal, and as a [diagram](svg).
 //!
 //! ```text
 //! rank 0  F0 F1 F2 ·  ·  B0─── B1─── B2───
 //! rank 1  ·  F0 F1 F2 B0─── B1─── B2─── ·
 //! ```
 //!
-//! A column is a tick: the longest time of which all times are multiples, where there is one. A step that is wider than the
-//! terminal is folded into bands of ticks, below each other. In colour, numbers of microbatches stand on grounds that say the act
-//! and the chunk.
+//! A column is a tick: the longest time that divides all times, if there is one. A step wider than the
+//! terminal is folded into bands of ticks, below each other. In colour, the background of a microbatch's
+//! number shows the act and the chunk.
 pub mod svg;
 
 use super::picture::rgb;
@@ -16,23 +16,23 @@ use parallel::step::simulate::Simulated;
 use parallel::step::{Act, Cell, Plan};
 use std::ops::Range;
 
-/// A step that was gone through.
+/// A simulated step.
 #[derive(Clone, Debug)]
 pub struct Timeline {
-    /// The name of its schedule.
+    /// Name of its schedule.
     pub name: &'static str,
-    /// Its sizes.
+    /// Sizes of its plan.
     pub plan: Plan,
-    /// Its figures.
+    /// Result of the simulation.
     pub of: Simulated,
     /// The cells of each rank, or its first ones, in order.
     pub rows: Vec<Vec<Ran>>,
 }
 
-/// A cell, from when to when.
+/// A cell with its start and end.
 #[derive(Clone, Copy, Debug)]
 pub struct Ran {
-    /// Which.
+    /// The cell.
     pub cell: Cell,
     /// Its start.
     pub start: f64,
@@ -50,24 +50,25 @@ const ACTS: [(Act, &str, f64); 4] = [
 
 /// Ranks that are shown in a terminal.
 pub const MOST_RANKS: usize = 64;
-/// Bands that are shown in a terminal, half of them of a step's beginning and half of its end, and the ticks of each.
+/// The most bands that are shown in a terminal, half of them from the beginning of a step and half from its
+/// end, and the most ticks of each.
 const MOST_BANDS: usize = 8;
 const MOST_TICKS: usize = 250;
 
-/// A number with as many digits as mean something.
+/// Rounds a number to its significant digits.
 fn short(x: f64) -> f64 {
     format!("{x:.5e}").parse().unwrap_or(x)
 }
 
 impl Timeline {
-    /// The schedule and its sizes.
+    /// Name and sizes of the schedule.
     pub fn title(&self) -> String {
         let more = [(self.plan.chunks, "chunk", "rank"), (self.plan.slices, "slice", "sequence")];
         let more = more.into_iter().filter(|(n, ..)| *n > 1);
         let more = more.map(|(n, what, of)| format!(", {} of each {of}", counted(n, what)));
         format!("{}: {}{}", self.name, self.plan, more.collect::<String>())
     }
-    /// What it takes and what ranks hold, in two lines.
+    /// Time of the step and memory of the ranks, in two lines.
     pub fn figures(&self) -> [String; 2] {
         let Simulated { makespan, bubble_time, bubble_fraction, peak_saved, .. } = &self.of;
         let (time, share) = (short(*bubble_time), 100.0 * bubble_fraction);
@@ -85,17 +86,17 @@ impl Timeline {
             format!("a rank has saved at most what {most} microbatch{need}{each}"),
         ]
     }
-    /// The acts that occur.
+    /// Acts that occur.
     fn acts(&self) -> impl Iterator<Item = &(Act, &'static str, f64)> {
         let has = |act| self.rows.iter().flatten().any(|ran| ran.cell.act == act);
         ACTS.iter().filter(move |(act, ..)| has(*act))
     }
-    /// How light a cell's ground is: a rank's first chunk is lightest.
+    /// Lightness of a cell's background: a rank's first chunk is lightest.
     fn lightness(&self, cell: Cell) -> f64 {
         let (chunk, others) = (usize::from(cell.of.chunk) / self.plan.ranks, self.plan.chunks.max(2) - 1);
         0.78 - 0.3 * chunk as f64 / others as f64
     }
-    /// The longest time of which all times are multiples; of very different times, a fraction of the shortest.
+    /// The longest time that divides all times; if times differ too much, the shortest time.
     fn tick(&self) -> f64 {
         let cells = || self.rows.iter().flatten();
         let shortest = cells().map(|ran| ran.end - ran.start).filter(|t| *t > 1e-9 * self.of.makespan);
@@ -106,7 +107,7 @@ impl Timeline {
         };
         (1..=8).map(|parts| shortest / f64::from(parts)).find(|tick| fits(*tick)).unwrap_or(shortest)
     }
-    /// Lines of at most so many columns, with letters or in colour, and what they mean.
+    /// Lines of at most `width` columns, with letters or in colour, followed by a legend.
     pub fn lines(&self, width: usize, colour: bool) -> Vec<String> {
         let tick = self.tick();
         let all = (self.of.makespan / tick).round() as usize;
@@ -117,7 +118,8 @@ impl Timeline {
         let room = width.saturating_sub(name + 2);
         let mut per = most(&share).unwrap_or(2);
         if all * per > room {
-            per = per.max(most(&characters).unwrap_or(2)); // where a band ends, a cell may have one tick alone
+            // at the end of a band a cell may have a single tick
+            per = per.max(most(&characters).unwrap_or(2));
         }
         let bands = bands(all, (room / per).clamp(1, MOST_TICKS));
         let (mut lines, mut at) = (Vec::new(), 0);
@@ -143,8 +145,8 @@ impl Timeline {
         lines.extend(self.legend(tick, colour));
         lines
     }
-    /// One rank's row of a band of ticks, with this many characters a tick. A part of a cell begins with the label
-    /// if the cell does.
+    /// One rank's row of a band of ticks, with `per` characters a tick. Only the first part of a cell has the
+    /// label.
     fn line(&self, rank: usize, (tick, band): (f64, &Range<usize>), per: usize, colour: bool) -> String {
         let (mut line, mut at) = (String::new(), band.start);
         let wait = |ticks: usize| format!("{:<per$}", "·").repeat(ticks);
@@ -189,13 +191,14 @@ impl Timeline {
     }
 }
 
-/// The ticks of a cell.
+/// Ticks of a cell.
 fn ticks(ran: &Ran, tick: f64) -> Range<usize> {
     let [start, end] = [ran.start, ran.end].map(|time| (time / tick).round() as usize);
     start..end
 }
 
-/// A step's ticks in bands of at most so many, about as many in each; of a long step the first bands and the last ones.
+/// Splits a step's ticks into bands of at most `most`, of about equal length; a long step has only the first
+/// bands and the last ones.
 fn bands(all: usize, most: usize) -> Vec<Range<usize>> {
     let n = all.div_ceil(most).max(1);
     if n > MOST_BANDS {
@@ -207,7 +210,7 @@ fn bands(all: usize, most: usize) -> Vec<Range<usize>> {
     (0..n).map(|i| i * each..all.min((i + 1) * each)).filter(|band| !band.is_empty()).collect()
 }
 
-/// What stands in a cell.
+/// Label of a cell.
 fn label(cell: Cell, chunks: usize, colour: bool) -> String {
     let whole = cell.to_string();
     let letter = whole.find(char::is_alphabetic).unwrap_or(0);
@@ -223,7 +226,7 @@ fn hue(act: Act) -> f64 {
     ACTS.iter().find(|(of, ..)| *of == act).map_or(0.0, |(.., hue)| *hue)
 }
 
-/// Words on the ground of an act, in the nearest of a terminal's 6³ colours.
+/// Words on the background of an act, in the nearest of a terminal's 6³ colours.
 fn ground(act: Act, lightness: f64, words: &str) -> String {
     let [red, green, blue] = rgb(hue(act), lightness).map(|part| (u16::from(part) + 25) / 51);
     let ink = if lightness > 0.6 { 16 } else { 231 };

@@ -1,4 +1,4 @@
-//! Who sends what to whom when, as a table of characters: steps below each other by phase, ranks beside each other.
+//! Messages of an all-reduce as a table of characters: one row a round, grouped by phase, one column a rank.
 //!
 //! ```text
 //! step  rank 0  rank 1  rank 2
@@ -8,20 +8,20 @@
 use crate::commands::collectives::{AllReducePlan, chunk_names};
 use comm::{Arrival, CommStep};
 
-/// What a cell means where a rank sends one message in a step.
+/// Legend for algorithms in which a rank sends one message in a round.
 const LEGEND: &str =
     "c3 +→1: sends chunk 3 to rank 1, which adds it to its own; c3 →1: which puts it in the place of its own";
-/// What a cell means where a rank sends to all others in one step.
+/// Legend for algorithms in which a rank sends to all others in one round.
 const LEGEND_OF_ALL: &str = "ci +→i: sends every other rank i its chunk i, which that adds in rank order; c3 →all: sends all others chunk 3";
 
-/// What the cells of a drawing mean.
+/// Returns the legend of a drawing.
 pub fn legend(plan: &AllReducePlan) -> &'static str {
     let several = |step: &CommStep| step.transfers.iter().filter(|t| t.from == 0).count() > 1;
     if plan.schedule.steps().iter().any(several) { LEGEND_OF_ALL } else { LEGEND }
 }
 
-/// The table, without a line break at its end: as many ranks side by side as fit into so many
-/// columns, the others below.
+/// Returns the table, without a line break at its end: as many ranks side by side as fit into `columns`, the
+/// others below.
 pub fn draw(plan: &AllReducePlan, columns: usize) -> String {
     let ranks: Vec<_> = (0..plan.schedule.ranks()).collect();
     let cells = |step| ranks.iter().map(move |rank| cell(step, *rank).chars().count());
@@ -48,7 +48,7 @@ pub fn draw(plan: &AllReducePlan, columns: usize) -> String {
     ranks.chunks(each).map(part).collect::<Vec<_>>().join("\n\n")
 }
 
-/// What a rank sends in a step: one message, or one to every other rank.
+/// Messages of a rank in a round: one message, or one to every other rank.
 fn cell(step: &CommStep, rank: usize) -> String {
     let sent: Vec<_> = step.transfers.iter().filter(|t| t.from == rank).collect();
     let Some(first) = sent.first() else { return String::new() };
@@ -64,13 +64,13 @@ fn cell(step: &CommStep, rank: usize) -> String {
 mod tests {
     use super::*;
 
-    /// By naive, direct, ring, tree and hierarchical.
+    /// Drawings of naive, direct, ring, tree and hierarchical.
     fn drawn(ranks: usize) -> [String; 5] {
         let plans = AllReducePlan::all(ranks, None, 100, "5us,25GB/s".parse().unwrap()).unwrap();
         [0, 1, 2, 3, 4].map(|algorithm| draw(&plans[algorithm], 120))
     }
 
-    /// Kills: a cell in the receiver's column, an addition drawn as a copy, a phase that is not told.
+    /// Kills: a cell in the receiver's column, an addition drawn as a copy, a phase without its name.
     #[test]
     fn cells_say_what_is_sent_and_what_becomes_of_it() {
         let wanted = "
@@ -104,7 +104,7 @@ all-gather
         assert_eq!(format!("\n{}", drawn(3)[1]), wanted);
     }
 
-    /// Kills: columns too wide for a terminal, a rank in no part of the table, steps where there is one rank.
+    /// Kills: columns too wide for a terminal, a rank missing from the table, rounds if there is one rank.
     #[test]
     fn eight_ranks_fit_a_terminal_and_one_rank_has_no_steps() {
         for text in drawn(8) {

@@ -1,5 +1,6 @@
-//! A space-time diagram: a rank is a line from left to right, a step is a column, a message an arrow from the rank that
-//! sends to the rank that receives, in the colour of its first chunk. What is sent stands where the arrow begins.
+//! A space-time diagram: a rank is a line from left to right, a round is a column, a message an arrow from
+//! the sending rank to the receiving rank, in the colour of its first chunk. The label of a message is at the
+//! start of its arrow.
 use super::picture::{FAINT, INK, MUTED, Picture, shade};
 use crate::commands::collectives::{AllReducePlan, chunk_names};
 use comm::{Arrival, CommStep, Transfer};
@@ -13,20 +14,20 @@ const LEFT: f64 = 76.0; // names of ranks
 const TOP: f64 = 158.0; // titles, phases, numbers of steps
 const LEGEND: f64 = 100.0; // what the marks mean, below
 const NARROWEST: f64 = 640.0; // in which the titles fit
-/// The lightness of a chunk's colours.
+/// Lightness of a chunk's two colours.
 const EDGE: f64 = 0.42;
 const GROUND: f64 = 0.88;
 
-/// Where a step's labels begin.
+/// Left edge of a round's labels.
 fn x_of(step: usize) -> f64 {
     LEFT + step as f64 * COLUMN
 }
-/// Where a rank's line is.
+/// Height of a rank's line.
 fn y_of(rank: usize) -> f64 {
     TOP + (rank as f64 + 0.5) * ROW
 }
 
-/// The diagram, as the text of a file.
+/// Returns the diagram as the text of an SVG file.
 pub fn draw(plan: &AllReducePlan) -> String {
     let (ranks, steps) = (plan.schedule.ranks(), plan.schedule.steps());
     let (bottom, end) = (TOP + ranks as f64 * ROW, x_of(steps.len()));
@@ -51,7 +52,7 @@ pub fn draw(plan: &AllReducePlan) -> String {
             arrow(&mut picture, [x + PILL.0, y_of(t.from)], to, t.how, hue(t));
         }
         for t in &step.transfers {
-            // Several messages of one rank stand below each other around its line.
+            // The labels of several messages of one rank are stacked around its line.
             let of_rank: Vec<_> = step.transfers.iter().filter(|other| other.from == t.from).collect();
             let number = of_rank.iter().position(|other| other.to == t.to).expect("one of these");
             let aside = (number as f64 + 0.5) / of_rank.len() as f64 - 0.5;
@@ -62,7 +63,7 @@ pub fn draw(plan: &AllReducePlan) -> String {
     picture.file()
 }
 
-/// Steps of one phase stand on one ground, under its name.
+/// Draws one background for all rounds of a phase, under its name.
 fn phases(picture: &mut Picture, steps: &[CommStep], bottom: f64) {
     let mut first = 0;
     for (number, of_phase) in steps.chunk_by(|a, b| a.phase == b.phase).enumerate() {
@@ -76,7 +77,7 @@ fn phases(picture: &mut Picture, steps: &[CommStep], bottom: f64) {
     }
 }
 
-/// Words in lines of so many characters, where no word is longer.
+/// Wraps words into lines of at most `width` characters; a longer word has its own line.
 fn wrapped(words: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in words.split(' ') {
@@ -88,14 +89,14 @@ fn wrapped(words: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// What a rank sends, around this height.
+/// Draws the label of a message, centered at this height.
 fn pill(picture: &mut Picture, [x, y]: [f64; 2], words: &str, hue: f64) {
     let edge = format!(r#" rx="6" stroke="{}""#, shade(hue, EDGE));
     let place = [x, y - PILL.1 / 2.0, PILL.0, PILL.1];
     picture.boxed(place, [&shade(hue, GROUND), &edge, ""], INK, words);
 }
 
-/// Additions are whole lines with a full head, replacements broken ones with an empty head.
+/// Draws an arrow: solid with a filled head for an addition, dashed with an empty head for a replacement.
 fn arrow(picture: &mut Picture, [x0, y0]: [f64; 2], [x, y]: [f64; 2], how: Arrival, hue: f64) {
     let length = (x - x0).hypot(y - y0);
     let (ux, uy) = ((x - x0) / length, (y - y0) / length);
@@ -129,12 +130,12 @@ fn legend(picture: &mut Picture, bottom: f64) {
 pub(super) mod tests {
     use super::*;
 
-    /// By every algorithm.
+    /// Plans of every algorithm.
     fn plans(ranks: usize) -> Vec<AllReducePlan> {
         AllReducePlan::all(ranks, None, 100, "5us,25GB/s".parse().unwrap()).unwrap()
     }
 
-    /// Tags that open and close as XML wants them, attributes in quotes, and the texts between.
+    /// Texts of an XML document; checks that tags are closed and attributes quoted.
     pub(crate) fn texts(xml: &str) -> Vec<&str> {
         let (mut open, mut texts) = (Vec::new(), Vec::new());
         for part in xml.trim().split('<').skip(1) {

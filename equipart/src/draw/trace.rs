@@ -1,9 +1,10 @@
-//! A trace as a file: the Chrome trace event format, which ui.perfetto.dev and Chrome itself open. A run is a process,
-//! a rank a row of it; in a row, a rank computes or is in a call, and in a call it may wait. Of a profile there are
-//! layers and kernels in place of "it computes". Arrows go from where a message is sent to what its receiver does once it is
-//! there; below a rank of a pipeline is a row of its plan.
+//! A trace as a file in the Chrome trace event format, which ui.perfetto.dev and Chrome open. A run is a
+//! process, a rank a row of it; in a row, a rank computes or is in a call, and in a call it may wait. A
+//! profile has layers and kernels in place of "it computes". An arrow leads from the send of a message to the
+//! receiver's next event after its arrival; below a rank of a pipeline is a row of its plan.
 //!
-//! Source: "Trace Event Format", Google, 2016; how Perfetto reads it: its `src/trace_processor/importers/json`.
+//! Source: "Trace Event Format", Google, 2016; how Perfetto reads it: its
+//! `src/trace_processor/importers/json`.
 mod plan;
 
 use comm::{CallRecord, Event, Op, Run, Trace, What};
@@ -15,16 +16,16 @@ use std::path::Path;
 use std::time::Duration;
 use tensor::files::{Error, Replacement};
 
-/// Whether a trace can be written to this path.
+/// Checks that a trace can be written to this path.
 ///
 /// # Errors
-/// If a folder, pipe or device has this name, or no file can be made beside it.
+/// If a folder, pipe or device has this name, or no file can be created beside it.
 pub fn prepare(path: &Path) -> Result<()> {
     drop(Replacement::beside(path)?);
     Ok(())
 }
 
-/// Writes all runs so far, in the place of the file at `path`, a line for each entry.
+/// Writes all runs so far to the file at `path`, replacing it; one line for each entry.
 ///
 /// # Errors
 /// If the file cannot be written; the old one is then untouched.
@@ -45,9 +46,9 @@ pub fn write(path: &Path, trace: &Trace) -> Result<()> {
     Ok(file.finish()?)
 }
 
-/// Says the entries of a run: stretches of time (`X`), names and places of rows (`M`), and ends of arrows: from the
-/// stretch around one (`s`), to the next one that begins (`f`). Perfetto draws to where a stretch begins, and one
-/// that receives may begin before the message is sent.
+/// Emits the entries of a run: events with a duration (`X`), names and order of rows (`M`), and the ends of
+/// arrows: from the enclosing event (`s`) to the next one that begins (`f`). Perfetto draws an arrow to the
+/// start of an event, and a receive may start before its message is sent.
 fn entries(
     run: &Run,
     pid: usize,
@@ -78,7 +79,7 @@ fn entries(
     Ok(())
 }
 
-/// From when each message is sent to when it has been received: rank and time. Of a run that failed, some are not received.
+/// Send and receive of each message: rank and time. In a failed run, some messages are not received.
 fn arrows(run: &Run) -> Vec<[(usize, Duration); 2]> {
     let (mut sent, mut arrows) = (HashMap::<_, VecDeque<Duration>>::new(), Vec::new());
     let all = || run.ranks.iter().enumerate().flat_map(|(rank, all)| all.iter().map(move |e| (rank, e)));
@@ -97,31 +98,31 @@ fn arrows(run: &Run) -> Vec<[(usize, Duration); 2]> {
     arrows
 }
 
-/// The row of a rank, which that of its plan follows.
+/// Row of a rank; the row of its plan is the next one.
 fn row(rank: usize) -> usize {
     2 * rank
 }
 
-/// The thread of a row; viewers that know no order of rows have them by its number. To Perfetto, thread 0 and one with its
-/// process' number are the same, the main one; so no row is either, and no two of the file are one.
+/// Thread id of a row; viewers without an order of rows sort by it. Perfetto takes thread 0 and the thread
+/// with its process' id as the main thread, so no row has these ids, and no id repeats in the file.
 fn thread(pid: usize, row: usize) -> usize {
     10_000 * pid + row
 }
 
-/// What a process or a thread is called, and where it stands among others.
+/// Name of a process or thread, and its place in the order.
 fn called([what, name]: [&str; 2], [pid, tid]: [usize; 2], index: usize) -> [Value; 2] {
     [("name", json!({ "name": name })), ("sort_index", json!({ "sort_index": index }))].map(|(of, args)| {
         json!({ "ph": "M", "name": format!("{what}_{of}"), "pid": pid, "tid": tid, "args": args })
     })
 }
 
-/// A stretch of time of a name and a kind.
+/// An event with a name, a kind and a duration.
 fn stretch([name, kind]: [&str; 2], [from, to]: [Duration; 2], [pid, tid]: [usize; 2]) -> Value {
     let (ts, dur) = (microseconds(from), microseconds(to.saturating_sub(from)));
     json!({ "ph": "X", "name": name, "cat": kind, "pid": pid, "tid": tid, "ts": ts, "dur": dur })
 }
 
-/// What a rank did for a while.
+/// Entry of an event of a rank.
 fn ran(event: &Event, place: [usize; 2]) -> Value {
     let (name, kind, args) = match &event.what {
         What::Span(name) => (name.as_str(), "span", Value::Null),
@@ -146,10 +147,10 @@ fn ran(event: &Event, place: [usize; 2]) -> Value {
     line
 }
 
-/// Nanoseconds as microseconds. A viewer multiplies by 1000 and may cut off what is behind the point: so the product is
-/// never below the whole number, or a stretch would end before what it contains, which Perfetto then drops.
+/// Nanoseconds as microseconds. A viewer multiplies by 1000 and may truncate: the product is therefore never
+/// below the whole number, or an event would end before the events within it, which Perfetto then drops.
 fn microseconds(time: Duration) -> f64 {
-    let nanoseconds = time.as_nanos() as f64; // below 2^49, six days, what follows is exact
+    let nanoseconds = time.as_nanos() as f64; // exact below 2^49 ns, six days
     let nearest = nanoseconds / 1e3;
     if nearest * 1e3 < nanoseconds { nearest.next_up() } else { nearest }
 }
@@ -158,7 +159,8 @@ fn microseconds(time: Duration) -> f64 {
 mod tests {
     use super::*;
 
-    /// Kills: a nanosecond lost where a viewer rounds down, or won where it rounds, as Perfetto does of a text.
+    /// Kills: a nanosecond lost by a viewer that truncates, or gained by one that rounds, as Perfetto does
+    /// with a text.
     #[test]
     fn microseconds_read_back_as_the_same_nanoseconds() {
         let of = |ns: u64| microseconds(Duration::from_nanos(ns));
@@ -179,7 +181,7 @@ mod tests {
         assert_eq!([0, 7, 1_500, 66_993_510].map(of), [0.0, 0.007, 1.5, 66_993.510_000_000_01]);
     }
 
-    /// Kills: a device that is replaced by a file, a folder found out about at the end, a file left behind.
+    /// Kills: a device replaced by a file, a folder detected only at the end, a file left behind.
     #[test]
     fn a_path_that_cannot_be_written_is_refused_before_anything_runs() {
         let folder = tempfile::tempdir().unwrap();

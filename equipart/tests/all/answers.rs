@@ -1,4 +1,5 @@
-//! What commands answer where something is too much: too long an argument, too weak a proof, an error that has no unit.
+//! Answers of commands to something that is too much: too long an argument, too weak a proof, an error that
+//! has no unit.
 use crate::child::{equipart, refused};
 use crate::memory::{path, sized};
 use serde_json::Value;
@@ -10,8 +11,8 @@ fn json(args: &[&str]) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Kills: an argument of 10 kB that is shown whole, by us or by the library that reads arguments; characters that turn or hide
-/// others, or begin a line of their own.
+/// Kills: an argument of 10 kB that is shown whole, by us or by the library that reads arguments; characters
+/// that turn or hide others, or begin a line of their own.
 #[test]
 fn what_a_message_quotes_is_short_and_seen() {
     let told = |args: &[&str]| {
@@ -44,8 +45,8 @@ fn what_a_message_quotes_is_short_and_seen() {
     assert!(equipart(&["price", "--help"]).status.success(), "help is no failure");
 }
 
-/// A model whose degrees are so large that two keys are not enough. Kills: a weak bound without a word, a key too few or too many,
-/// more keys that are not asked for, keys that count twice.
+/// A model whose degrees are so large that two keys are not enough. Kills: a weak bound without a word, a key
+/// too few or too many, more keys that are not asked for, keys that count twice.
 #[test]
 fn a_proof_is_given_the_keys_that_make_it_sure() {
     let (dir, file) = sized("8", "11", "48");

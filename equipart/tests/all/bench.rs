@@ -14,8 +14,8 @@ fn refused(args: &[&str], says: &str) {
     assert!(error.starts_with("error: ") && error.contains(says), "{args:?} says {error:?}, wanted {says:?}");
 }
 
-/// A real figure, small enough for a test: the machine's peak, and a product's beside it.
-/// Kills: lines that are no JSON, keys that are missing, a peer where there is none, a table in place of lines.
+/// A real figure, small enough for a test: the machine's peak, and a product's beside it. Kills: lines that
+/// are no JSON, keys that are missing, a peer where there is none, a table in place of lines.
 #[test]
 fn figures_are_lines_of_json_or_a_table() {
     let dir = tempfile::tempdir().unwrap();

@@ -20,28 +20,31 @@ const STEPS: [&str; 6] = ["--steps", "6", "--seq", "32", "--batch-size", "4"];
 /// Blocks of the embedded model.
 const BLOCKS: usize = 4;
 
-/// Roundings to 16 bits, one after the other, of what becomes a logit: in a block what its 11 kernels write (two norms, four
-/// products, turned heads, attention, gates, two sums) and 4 weights; besides, the embedding, a norm, the head's weight and the logit.
+/// Roundings to 16 bits, one after the other, of what becomes a logit: in a block what its 11 kernels write
+/// (two norms, four products, turned heads, attention, gates, two sums) and 4 weights; besides, the
+/// embedding, a norm, the head's weight and the logit.
 pub(crate) fn roundings(blocks: usize) -> f64 {
     (4 + 15 * blocks) as f64
 }
 
-/// Three deviations of a loss, the mean over so many tokens, whose logits deviate so much from their mean, where what becomes a
-/// logit is rounded so often: each rounding is off evenly within `unit`, so by `unit/√3` in the mean square; they are
-/// independent, so squares add up; and over `n` tokens a mean deviates `√n` times less.
+/// Three deviations of a loss, the mean over so many tokens, whose logits deviate so much from their mean,
+/// where what becomes a logit is rounded so often: each rounding is off evenly within `unit`, so by `unit/√3`
+/// in the mean square; they are independent, so squares add up; and over `n` tokens a mean deviates `√n`
+/// times less.
 pub(crate) fn three_deviations(unit: f64, roundings: f64, logits: f64, tokens: usize) -> f64 {
     3.0 * unit * (roundings / 3.0).sqrt() * logits / (tokens as f64).sqrt()
 }
 
-/// How much logits deviate when the loss is this, if fresh ones gave `first`: fresh ones are independent, so their loss is that of
-/// guessing one of 256 and half their variance; what was learnt since has moved those of the targets.
+/// How much logits deviate when the loss is this, if fresh ones gave `first`: fresh ones are independent, so
+/// their loss is that of guessing one of 256 and half their variance; what was learnt since has moved those
+/// of the targets.
 pub(crate) fn deviation(first: f64, loss: f64) -> f64 {
     (2.0 * (first - 256f64.ln()) + (first - loss).powi(2)).sqrt()
 }
 
-/// The most that a row's largest error may be of the unsplit run's own. Both are the largest of 1000 errors or more. A split sum
-/// is rounded as often, in other places, so both have one deviation. Beyond six of it lies one error in 500 million, and within
-/// one and a half lie all of 1000 in less than one run of 10^62.
+/// The most that a row's largest error may be of the unsplit run's own. Both are the largest of 1000 errors
+/// or more. A split sum is rounded as often, in other places, so both have one deviation. Beyond six of it
+/// lies one error in 500 million, and within one and a half lie all of 1000 in less than one run of 10^62.
 pub(crate) const LARGEST: f64 = 6.0 / 1.5;
 
 /// The objects that a command prints with `--json`.
@@ -76,8 +79,8 @@ fn bytes_are_two_for_a_parameter_and_four_for_all_that_sums() {
     }
 }
 
-/// To the byte, as for every number. Kills: a device without numbers that takes wide ones for narrow, scratch or widened
-/// keys that are not counted.
+/// To the byte, as for every number. Kills: a device without numbers that takes wide ones for narrow, scratch
+/// or widened keys that are not counted.
 #[test]
 fn the_price_of_narrow_numbers_is_what_is_measured() {
     let heads = Heads { queries: 4, keys: 2, dim: 4 };
@@ -102,8 +105,8 @@ fn the_price_of_narrow_numbers_is_what_is_measured() {
     }
 }
 
-/// The losses of a few steps, each of 128 tokens, are those of f32 but for rounding, under every layout. Kills: a gradient, master or moment in
-/// the wrong numbers, weights that do not move where steps are small.
+/// The losses of a few steps, each of 128 tokens, are those of f32 but for rounding, under every layout.
+/// Kills: a gradient, master or moment in the wrong numbers, weights that do not move where steps are small.
 #[test]
 fn training_follows_f32() {
     let losses = |more: &[&str]| -> Vec<f64> {
@@ -132,7 +135,8 @@ fn a_resumed_run_is_the_run_that_did_not_stop() {
     let train = |more: &[&str]| lines(&[&["train"][..], &STEPS, &["--number", "bf16"], more].concat());
     train(&["--out", &at("whole")]);
     train(&["--out", &at("parts"), "--stop-after", "3"]);
-    lines(&["train", "--resume", &at("parts"), "--layout", "tp=2"]); // its settings, and its numbers, are noted
+    // its settings, and its numbers, are noted
+    lines(&["train", "--resume", &at("parts"), "--layout", "tp=2"]);
     train(&["--out", &at("parts2"), "--stop-after", "3"]);
     lines(&["train", "--resume", &at("parts2")]);
     for file in ["model.safetensors", "optimizer-6.safetensors"] {

@@ -1,5 +1,6 @@
-//! What a proof in the field does not say, each with a test of its own: constants that its inputs leave dead, ties,
-//! rounding that grows with the ranks. Sums that floats take exactly, too: there every order must give the same bits.
+//! Facts that a proof in the field does not cover, each with a test of its own: constants that its inputs
+//! leave dead, ties, rounding that grows with the ranks. Sums that floats take exactly, too: there every
+//! order must give the same bits.
 use comm::{Axis, Mesh, World};
 use equipart::commands::train::settings::sequences;
 use kernels::{Heads, Kernels};
@@ -77,8 +78,9 @@ fn shape(subject: &mut Subject) -> &mut Shape {
     shape
 }
 
-/// The oracle runs once, with the constants as they are; then the program, with one of them changed. Kills: a subject
-/// whose inputs multiply a constant by what is always 0, or never reach it: then the proof would say nothing of it.
+/// The oracle runs once, with the constants as they are; then the program, with one of them changed. Kills: a
+/// subject whose inputs multiply a constant by what is always 0, or never reach it: then the proof would say
+/// nothing of it.
 #[test]
 fn every_constant_that_is_changed_is_seen() {
     let (none, key) = (layout("none"), [Key(11)]);
@@ -104,8 +106,8 @@ fn every_constant_that_is_changed_is_seen() {
     );
 }
 
-/// Weights of few values: each row of the embedding has one feature, blocks add nothing, the head's columns repeat. So a
-/// logit is one product, exact in any order, and many are the same.
+/// Weights of few values: each row of the embedding has one feature, blocks add nothing, the head's columns
+/// repeat. So a logit is one product, exact in any order, and many are the same.
 struct Tied;
 impl<S: Scalar> Values<S> for Tied {
     fn of(&self, name: &str, _: [usize; 2], _: Draw) -> layers::Result<Numbers<'_, S>> {
@@ -119,8 +121,8 @@ impl<S: Scalar> Values<S> for Tied {
     }
 }
 
-/// Kills: a tie that goes to whichever rank's share comes last, or to the higher id; candidates of equal logits in an
-/// order that depends on the layout.
+/// Kills: a tie that goes to whichever rank's share comes last, or to the higher id; candidates of equal
+/// logits in an order that depends on the layout.
 #[test]
 fn ties_go_to_the_lower_id_under_every_layout() {
     let heads = Heads { queries: 4, keys: 4, dim: 2 };
@@ -155,7 +157,8 @@ fn ties_go_to_the_lower_id_under_every_layout() {
     }
 }
 
-/// The gradients of one step on the embedded text, under a layout: those of the parameters, one after the other.
+/// The gradients of one step on the embedded text, under a layout: those of the parameters, one after the
+/// other.
 fn gradients<S: Real<Wide = S>>(shape: &Shape, text: &str) -> Vec<f64>
 where
     Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
@@ -251,8 +254,9 @@ where
     World::threads(&[(Axis::Tp, ranks)]).unwrap().run(run).unwrap().swap_remove(0)
 }
 
-/// The largest number is below 2^24, so f32 rounds nothing. Kills: a sum or a product in f32 that drops or doubles an
-/// addend where the field's own code does not, in the SIMD kernels above all; a collective that rounds on the way.
+/// The largest number is below 2^24, so f32 rounds nothing. Kills: a sum or a product in f32 that drops or
+/// doubles an addend where the field's own code does not, in the SIMD kernels above all; a collective that
+/// rounds on the way.
 #[test]
 fn whole_numbers_have_the_same_bits_under_every_split() {
     let truth = both_layers::<f64>(1, false);

@@ -10,11 +10,13 @@ fn equipart(args: &[&str], stdin: &str) -> Output {
     let mut command = binary();
     let command = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = Watched::start(command);
-    let _ = child.process.stdin.take().unwrap().write_all(stdin.as_bytes()); // who refuses its flags reads nothing
+    // who refuses its flags reads nothing
+    let _ = child.process.stdin.take().unwrap().write_all(stdin.as_bytes());
     child.output()
 }
 
-/// Kills: a report with a time in it or in the order of threads, a key that does not go on where the report ends.
+/// Kills: a report with a time in it or in the order of threads, a key that does not go on where the report
+/// ends.
 #[test]
 fn the_same_key_gives_the_same_bytes_and_goes_on() {
     let run = |key: &str, cases: &str| {

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// What the binary prints, given these arguments and nothing to read.
+/// Output of the binary with these arguments and empty input.
 pub(crate) fn equipart(args: &[&str]) -> Output {
     output(binary().args(args))
 }
 
-/// Sees the binary refuse these arguments with one sentence that has these words: exit code 2, and no results.
+/// Sees the binary refuse these arguments with one sentence that has these words: exit code 2, and no
+/// results.
 pub(crate) fn refused(args: &[&str], says: &str) {
     let output = equipart(args);
     let error = String::from_utf8(output.stderr).unwrap();
@@ -27,7 +28,7 @@ pub(crate) fn binary() -> Command {
     Command::new(env!("CARGO_BIN_EXE_equipart"))
 }
 
-/// What a command prints, given nothing to read.
+/// Output of a command with empty input.
 pub(crate) fn output(command: &mut Command) -> Output {
     Watched::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).output()
 }
@@ -57,7 +58,7 @@ impl Watched {
         });
         Self { process, ended, watch, what: format!("{command:?} did not end within {limit:?}") }
     }
-    /// What it prints until it ends; both outputs are read side by side.
+    /// Returns its output until it ends; both streams are read side by side.
     ///
     /// # Panics
     /// If it has to be killed.

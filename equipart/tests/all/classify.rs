@@ -1,5 +1,5 @@
-//! The plain classifier: what it learns is the oracle's, under every layout; what it saves is what it judged itself by;
-//! `prove` says equal.
+//! The plain classifier: what it learns is the oracle's, under every layout; what it saves is what it judged
+//! itself by; `prove` says equal.
 use crate::child::equipart;
 use crate::classify_refused::refused;
 use equipart::commands::train::data::TrainData;
@@ -27,7 +27,7 @@ fn layout(text: &str) -> Layout {
     text.parse().unwrap()
 }
 
-/// What is learnt in so many epochs, by a model of so many features between.
+/// Results of training for this number of epochs, by a model with this number of hidden features.
 struct Lesson {
     hidden: Vec<usize>,
     epochs: usize,
@@ -137,8 +137,9 @@ fn oracle(digits: &Digits, Lesson { hidden, epochs, settings: s }: &Lesson) -> V
     (0..*epochs).map(epoch).collect()
 }
 
-/// Kills: a last batch left out, a mean of means, an order or a rate of another step, pixels not x/255, a test that
-/// comes before the epoch or judges by the pictures learnt from, microbatches or ranks that count twice.
+/// Kills: a last batch left out, a mean of means, an order or a rate of another step, pixels not x/255, a
+/// test that comes before the epoch or judges by the pictures learnt from, microbatches or ranks that count
+/// twice.
 #[test]
 fn every_layout_learns_what_the_oracle_learns() {
     let digits = Digits::generated(1, 237, 60);
@@ -186,7 +187,7 @@ pub(crate) fn written(dir: &Path, [train, test]: [usize; 2]) -> Digits {
     digits
 }
 
-/// What a file holds, under our names: `[outputs, inputs]` turned round.
+/// Contents of a file, under our names: `[outputs, inputs]` turned round.
 fn read(dir: &Path, model: &Classifier) -> Weights<f64> {
     let file = File::open(&dir.join("model.safetensors")).unwrap();
     let mut names = file.names().collect::<Vec<_>>();
@@ -203,7 +204,8 @@ fn read(dir: &Path, model: &Classifier) -> Weights<f64> {
     weights
 }
 
-/// Kills: a weight saved as it lies and not `[outputs, inputs]`, a model of the epoch before, a folder of another run.
+/// Kills: a weight saved as it lies and not `[outputs, inputs]`, a model of the epoch before, a folder of
+/// another run.
 #[test]
 fn what_is_saved_is_what_was_judged() {
     let dir = tempfile::tempdir().unwrap();

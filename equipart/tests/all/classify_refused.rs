@@ -1,4 +1,4 @@
-//! What a classifier cannot be, and flags that it has no use for: one sentence each, exit code 2.
+//! Invalid classifiers, and flags that a classifier refuses: one sentence each, exit code 2.
 use crate::child::equipart;
 use crate::classify::written;
 

@@ -1,4 +1,5 @@
-//! `equipart collectives`: what it prints and writes, and what bad input gets: one sentence, exit code 2, nothing written.
+//! `equipart collectives`: what it prints and writes, and what bad input gets: one sentence, exit code 2,
+//! nothing written.
 use crate::child::equipart;
 use serde_json::Value;
 use std::process::Output;

@@ -343,7 +343,8 @@ fn special_tokens_that_the_vocabulary_lacks_are_noted_once() {
     assert_eq!((String::from_utf8(output.stderr).unwrap(), output.status.code()), (told.into(), Some(0)));
 }
 
-/// Kills: a name that is mistyped and taken for a folder, the embedded model that has no name, one of pictures continued.
+/// Kills: a name that is mistyped and taken for a folder, the embedded model that has no name, one of
+/// pictures continued.
 #[test]
 fn models_have_names() {
     let prompt = ["generate", "--prompt", "a", "--max-new", "2"];

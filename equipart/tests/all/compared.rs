@@ -1,8 +1,8 @@
-//! What `compare` prints, held against what it tells scripts.
+//! Tables of `compare`, compared with its lines for scripts.
 use serde_json::Value;
 
-/// That the tables that people read tell a row's bytes, in the units that stand beside them, whatever columns there are. Kills:
-/// another unit than the number is of, the bytes of another rank, row or work.
+/// Asserts that the tables for people have a row's bytes, in the units beside them, whatever columns there
+/// are. Kills: another unit than the number is of, the bytes of another rank, row or work.
 pub(crate) fn printed_as_told(tables: &str, row: &Value) {
     let (name, inference) = (row["name"].as_str().unwrap(), row["workload"] == "inference");
     let mut lines = tables.lines().filter(|line| line.trim_start().starts_with(name));

@@ -1,5 +1,5 @@
-//! Commands with `--device cuda`, as their users call them: on the driver's twin, which runs the GPU's kernels on the host. Where there
-//! is no C++ compiler to make it with, these tests say so.
+//! Commands with `--device cuda`, as their users call them: on the driver's twin, which runs the GPU's
+//! kernels on the host. Where there is no C++ compiler to make it with, these tests say so.
 use crate::bf16::{deviation, roundings, three_deviations};
 use crate::child::{binary, output};
 use crate::memory::path;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Output;
 use tensor::safetensors::Dtype;
 
-/// What a command prints where the twin is the driver; none where there is no twin.
+/// Output of a command with the host twin as the driver; `None` if there is no host twin.
 fn on_the_twin(args: &[&str], variables: &[(&str, &str)]) -> Option<Output> {
     match cuda::twin::compile(&[]) {
         Ok(twin) => {
@@ -76,9 +76,10 @@ fn losses(config: &str, batch: &str, device: &str, layout: &str, number: &str) -
     Some(lines(&output).iter().filter_map(|line| line["loss"].as_f64()).collect())
 }
 
-/// Three deviations of a loss of 26 tokens. A sum of `n` terms in any order is rounded `n` times, where half of it is there in the
-/// mean, so its square deviates as after `n/4` roundings of all of it. Both sides add up the tokens' losses so, in f32, and, where all
-/// is f32, the 24 terms or 20 of every number; 16 bits are rounded once for each number, on the card alone.
+/// Three deviations of a loss of 26 tokens. A sum of `n` terms in any order is rounded `n` times, where half
+/// of it is there in the mean, so its square deviates as after `n/4` roundings of all of it. Both sides add
+/// up the tokens' losses so, in f32, and, where all is f32, the 24 terms or 20 of every number; 16 bits are
+/// rounded once for each number, on the card alone.
 fn within(number: &str, first: f64, loss: f64) -> f64 {
     const F32: f64 = 1.0 / (1 << 24) as f64;
     let (tokens, logits) = (26, deviation(first, loss));
@@ -89,8 +90,8 @@ fn within(number: &str, first: f64, loss: f64) -> f64 {
     }
 }
 
-/// Kills: a kernel, a launch or a sum between ranks that goes wrong where a model calls it; a run that computes on the
-/// host though it was told otherwise is refused below.
+/// Kills: a kernel, a launch or a sum between ranks that goes wrong where a model calls it; a run that
+/// computes on the host though it was told otherwise is refused below.
 #[test]
 fn training_on_a_card_is_training_on_the_host_under_every_kind_of_layout() {
     for (experts, layouts) in [
@@ -121,8 +122,8 @@ fn training_on_a_card_is_training_on_the_host_under_every_kind_of_layout() {
     }
 }
 
-/// Kills: ranks that all compute on one card, or each on another's; a call that NCCL does otherwise than a card alone; a run that
-/// does not say what carries its bytes.
+/// Kills: ranks that all compute on one card, or each on another's; a call that NCCL does otherwise than a
+/// card alone; a run that does not say what carries its bytes.
 #[test]
 fn training_on_a_card_each_is_training_on_one() {
     let nccl = match cuda::twin::nccl(&[]) {
@@ -249,8 +250,8 @@ fn the_check_of_a_card_reports_everything() {
     assert!(String::from_utf8_lossy(&checked.stdout).contains("attention forward"));
 }
 
-/// Kills: a figure of the host alone that is shown, or passed over where it is named; one that computes on the host; the host's
-/// limits or name beside a card's figures; a profile that is.
+/// Kills: a figure of the host alone that is shown, or passed over where it is named; one that computes on
+/// the host; the host's limits or name beside a card's figures; a profile that is.
 #[test]
 fn figures_of_a_card_stand_beside_what_a_card_does() {
     let bench = |args: &[&str], variables: &[_]| {
@@ -282,7 +283,8 @@ fn figures_of_a_card_stand_beside_what_a_card_does() {
     assert_eq!(error(&none), "error: --device cuda: the CUDA driver finds no GPU\n");
 }
 
-/// Kills: a part of what a card can prove that is left out, or whose failure is none; a flag that is passed over.
+/// Kills: a part of what a card can prove that is left out, or whose failure is none; a flag that is passed
+/// over.
 #[test]
 fn a_card_proves_a_layout_on_whole_numbers() {
     let prove = |args: &[&str]| on_the_twin(&[&["prove", "--device", "cuda"], args].concat(), &[]);

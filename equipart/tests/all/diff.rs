@@ -1,4 +1,5 @@
-//! `diff`, through the binary: honest layouts are within rounding, planted bugs are found and placed, bad input is told.
+//! `diff`, through the binary: honest layouts are within rounding, planted bugs are found and placed, bad
+//! input is told.
 use crate::child::equipart;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -53,7 +54,7 @@ fn dump(of: &str) -> PathBuf {
     runs[of].clone()
 }
 
-/// What `diff` says on standard output, and its exit code.
+/// Standard output of `diff`, and its exit code.
 fn diff(a: &Path, b: &Path, more: &[&str]) -> (String, i32) {
     let out = equipart(&[&["diff", text(a), text(b)], more].concat());
     let said = if out.stdout.is_empty() { out.stderr } else { out.stdout };
@@ -148,8 +149,9 @@ fn the_truth_begins_with_the_weights_of_the_run() {
     assert!(code == 0 && said.ends_with("\nAll tensors are equal.\n"), "{said}");
 }
 
-/// Each of these is a few numbers of one tensor. Kills: an error that drowns in the mean, an element that is placed
-/// wrongly, a bug that is told of the wrong run, an order that is not the program's, a row without its token.
+/// Each of these is a few numbers of one tensor. Kills: an error that drowns in the mean, an element that is
+/// placed wrongly, a bug that is told of the wrong run, an order that is not the program's, a row without its
+/// token.
 #[test]
 fn planted_bugs_are_found_and_placed() {
     let last = |t: &mut Changed| *t.values.last_mut().unwrap() *= 1.01;
@@ -237,7 +239,8 @@ fn what_cannot_be_compared_is_listed_and_the_rest_is_compared() {
     assert!(said.contains("\nNo difference that could be judged is more than rounding.\n"), "{said}");
 }
 
-/// Kills: a verdict without a truth, columns of a truth that is not there, an exit code that hides a difference, sizes of another tensor.
+/// Kills: a verdict without a truth, columns of a truth that is not there, an exit code that hides a
+/// difference, sizes of another tensor.
 #[test]
 fn without_a_truth_sizes_are_told_and_no_verdict() {
     let (said, code) = diff(&dump("none"), &dump("none"), &[]);
@@ -308,8 +311,8 @@ fn numbers_of_the_field_are_equal_or_not() {
     assert!(code == 1 && said.contains("\nThese numbers do not round, and differ.\n"), "{said}");
 }
 
-/// Models in files of several kinds of numbers, whole and in shards, and single files. Kills: errors of 16-bit numbers
-/// held against bounds of 32, a file that is matched by its name where there is but one.
+/// Models in files of several kinds of numbers, whole and in shards, and single files. Kills: errors of
+/// 16-bit numbers held against bounds of 32, a file that is matched by its name where there is but one.
 #[test]
 fn models_and_single_files_of_other_numbers_are_compared() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The book's drawings of schedules, and its figures of all of them, are what `equipart schedule` says. `EQUIPART_REWRITE=1
-//! cargo test -p equipart drawings` writes them anew.
+//! The book's drawings of schedules, and its figures of all of them, are what `equipart schedule` says.
+//! `EQUIPART_REWRITE=1 cargo test -p equipart drawings` writes them anew.
 use crate::child::equipart;
 use parallel::pipeline;
 use serde_json::Value;
@@ -18,7 +18,7 @@ fn said(line: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What the ranks do, and the figures.
+/// The ranks' rows, and the figures.
 fn drawing(line: &str) -> String {
     let shown = |line: &&str| {
         ["rank ", "ticks ", "it takes ", "a rank has "].iter().any(|word| line.starts_with(word))
@@ -45,7 +45,8 @@ fn figures(line: &str) -> String {
     format!("{head}{rows}\n")
 }
 
-/// The page with what `made` says of the rest of each line that begins so, up to where `ends` is; and how many there were.
+/// The page with what `made` says of the rest of each line that begins so, up to where `ends` is; and how
+/// many there were.
 fn renewed(
     page: &str,
     begins: &str,
@@ -65,8 +66,8 @@ fn renewed(
     (new, n)
 }
 
-/// Sees that a page of the book has what a command said, in a block that begins so: line breaks, keys and what the block leaves out,
-/// by `…`, may differ.
+/// Sees that a page of the book has what a command said, in a block that begins so: line breaks, keys and
+/// what the block leaves out, by `…`, may differ.
 pub(crate) fn is_quoted(page: &str, begins: &str, said: &str) {
     let plain = |text: &str| {
         let word = |word: &str| if word.starts_with("0x") { "0x".into() } else { word.to_owned() };

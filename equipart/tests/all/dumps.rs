@@ -1,5 +1,5 @@
-//! What `prove --dump` leaves holds in itself, modulo 2^61 − 1: for whoever wants to check a proof without this
-//! program. Arithmetic here is that of u128.
+//! The files of `prove --dump` are consistent, modulo 2^61 − 1: for whoever wants to check a proof without
+//! this program. Arithmetic here is that of u128.
 use crate::child::{binary, output};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -43,8 +43,9 @@ fn power(a: u128, n: u128) -> u128 {
     half * half % P * if n % 2 == 1 { a } else { 1 } % P
 }
 
-/// The step of plain descent, clipping included. Kills: new weights of another step or a rank's share, a factor that is
-/// not the same for all, a norm² after clipping, gradients of `[Q|K|V]` of one of several ranks with the same KV head.
+/// The step of plain descent, clipping included. Kills: new weights of another step or a rank's share, a
+/// factor that is not the same for all, a norm² after clipping, gradients of `[Q|K|V]` of one of several
+/// ranks with the same KV head.
 fn a_step_holds(out: &Path, (activations, weights, gradients): (&Tensors, &Tensors, &Tensors), layout: &str) {
     let ((new, notes), (numbers, _)) = (read(out, "new_weights.safetensors"), read(out, "step.safetensors"));
     let note = |key: &str| notes[key].as_str();
@@ -87,8 +88,8 @@ fn prove(dir: &Path, layout: &str, key: &str, dump: &str) -> std::path::PathBuf 
     out
 }
 
-/// Kills: shares dumped for wholes, fused columns in another order, padding that is dumped, weights or gradients of
-/// another step, elements that are not canonical, a key that is noted and not used.
+/// Kills: shares dumped for wholes, fused columns in another order, padding that is dumped, weights or
+/// gradients of another step, elements that are not canonical, a key that is noted and not used.
 #[test]
 fn dumped_field_tensors_hold_modulo_the_prime() {
     let dir = tempfile::tempdir().unwrap();

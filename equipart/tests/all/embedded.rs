@@ -1,5 +1,5 @@
-//! The embedded default: its corpus is the one it was trained on, and it knows more of it than counting can tell. Its sister
-//! with experts knows no less, and uses them about alike.
+//! The embedded default: its corpus is the one it was trained on, and it knows more of it than counting can
+//! tell. Its sister with experts knows no less, and uses them about alike.
 use crate::child::equipart;
 use crate::order3::order3;
 use equipart::commands::eval::{Evaluation, evaluate};
@@ -45,7 +45,7 @@ fn the_model_beats_an_order_3_model_on_held_out_text() {
     assert_eq!(tokens, corpus.held_out.len() - 1, "every held-out byte but the first is predicted once");
 }
 
-/// What a model makes of the held-out text, under a layout.
+/// Evaluation of a model on the held-out text, under a layout.
 fn held_out_of(model: Model, layout: &str) -> Evaluation {
     let corpus = Corpus::new(embedded::CORPUS, "the embedded text", 256).unwrap();
     let all = sequences(windows(&corpus.held_out, 256));

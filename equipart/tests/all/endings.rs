@@ -1,4 +1,5 @@
-//! Runs that end before their time: killed, without a reader, on a full disk. What they leave is whole, and goes on.
+//! Runs that end before their time: killed, without a reader, on a full disk. What they leave is whole, and
+//! goes on.
 use crate::child::{Watched, binary, equipart, output};
 use std::io::{BufRead, BufReader};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -45,7 +46,8 @@ fn a_killed_run_leaves_a_whole_checkpoint() {
     let mut child = Watched::start(binary().args(&args).stdout(Stdio::piped()).stderr(Stdio::piped()));
     let said = BufReader::new(child.process.stdout.take().unwrap());
     assert_eq!(said.lines().take(20).map_while(Result::ok).count(), 20, "steps before it ended");
-    child.process.kill().unwrap(); // which, other than Ctrl-C, a run that began in the background cannot ignore
+    // which, other than Ctrl-C, a run that began in the background cannot ignore
+    child.process.kill().unwrap();
     assert!(!child.output().status.success());
     let args = ["train", "--data", &text, "--resume", &out, "--stop-after", "2", "--json"];
     let steps = equipart(&args);
@@ -73,8 +75,8 @@ fn a_closed_pipe_ends_no_training() {
     assert!(equipart(&["generate", "--model", &out, "--prompt", "a"]).status.success());
 }
 
-/// The command, where no file can have more than 10 KiB, as on a disk that is full. The signal that tells of it ends who does not
-/// pass over it.
+/// The command, where no file can have more than 10 KiB, as on a disk that is full. The signal that tells of
+/// it ends who does not pass over it.
 fn on_a_full_disk(args: &[&str]) -> Output {
     let script = "ulimit -f 20; exec \"$0\" \"$@\"";
     output(Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_equipart")]).args(args))
@@ -88,9 +90,9 @@ fn files(dir: &str) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// Plain descent keeps nothing in its file, so that is written and the model's is not. Kills: an optimizer's file without
-/// its model, which is taken for a model by the next run; one beside an older model, which fills the disk; a temporary
-/// file that stays, or is named.
+/// Plain descent keeps nothing in its file, so that is written and the model's is not. Kills: an optimizer's
+/// file without its model, which is taken for a model by the next run; one beside an older model, which fills
+/// the disk; a temporary file that stays, or is named.
 #[test]
 fn a_save_that_fails_leaves_nothing_and_the_next_one_works() {
     let (dir, config, text) = small();
@@ -120,7 +122,8 @@ fn a_save_that_fails_leaves_nothing_and_the_next_one_works() {
     let convert = ["convert", "--model", &out, "--out", &copy];
     fails(&convert);
     assert!(files(&copy).is_empty());
-    std::fs::write(PathBuf::from(&out).join("vocab.json"), [b' '; 11_000]).unwrap(); // goes along, last but one
+    // goes along, last but one
+    std::fs::write(PathBuf::from(&out).join("vocab.json"), [b' '; 11_000]).unwrap();
     assert!(equipart(&[&convert[..], &["--dtype", "bf16"]].concat()).status.success());
     std::fs::remove_dir_all(&copy).unwrap();
     fails(&[&convert[..], &["--dtype", "bf16"]].concat());

@@ -1,5 +1,6 @@
-//! Models that nobody here made: small random ones of every family, with logits, gradients and greedy ids from
-//! transformers and PyTorch in f64 (`golden/make.py`). Read from their files, they agree under every layout.
+//! Models that nobody here made: small random ones of every family, with logits, gradients and greedy ids
+//! from transformers and PyTorch in f64 (`golden/make.py`). Read from their files, they agree under every
+//! layout.
 use equipart::commands::train::data::TrainData;
 use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::settings::{OptimizerName, Settings};
@@ -18,7 +19,7 @@ use tensor::{Cpu, IGNORED};
 
 const MODELS: [&str; 10] =
     ["llama", "linear", "mistral", "qwen2", "qwen3", "mixtral", "qwen2-moe", "qwen3-moe", "gpt2", "gpt2-erf"];
-/// Those of models with experts.
+/// Goldens of models with experts.
 const OF_EXPERTS: [&str; 4] = ["ep=2", "ep=2:all-gather", "tp=2,ep=2", "tp=2,sp,dp=2,ep=4"];
 /// Models with experts.
 const OF_EXPERTS_MODELS: [&str; 3] = ["mixtral", "qwen2-moe", "qwen3-moe"];
@@ -117,8 +118,9 @@ fn step_on(sequences: Vec<Sequence>, model: &Model, layout: Layout, dir: &Path) 
     loss.into_inner().unwrap()
 }
 
-/// Kills: a rope's scaling, a window, a bias, a norm of heads, a head size or an activation taken for another; a
-/// tensor turned or a part of it misplaced in reading or dumping; numbers of half precision read as others.
+/// Kills: a rope's scaling, a window, a bias, a norm of heads, a head size or an activation taken for
+/// another; a tensor turned or a part of it misplaced in reading or dumping; numbers of half precision read
+/// as others.
 #[test]
 fn logits_gradients_and_greedy_ids_are_those_of_transformers() {
     for name in MODELS {
@@ -176,7 +178,7 @@ fn gradients(golden: &File, dump: &Path, at: &str) -> (f64, f64) {
     (worst, norm2.sqrt())
 }
 
-/// Where `output_router_logits` is true; of routers alone, the gradients by name.
+/// Goldens with `output_router_logits` true; the gradients of routers alone, by name.
 #[derive(Deserialize)]
 struct Balanced {
     coefficient: f64,
@@ -196,9 +198,10 @@ fn balanced(dir: &Path, coefficient: f64, logits: bool) -> Model {
     model
 }
 
-/// Transformers counts the tokens of all blocks, whether they have a target or not, and no padding; the last token of each sequence has
-/// no target. Kills: a balance where transformers has none, of each block (of Mixtral's two), of dense blocks (of Qwen's), of tokens with
-/// a target, of a rank's tokens, or of a stage's blocks.
+/// Transformers counts the tokens of all blocks, whether they have a target or not, and no padding; the last
+/// token of each sequence has no target. Kills: a balance where transformers has none, of each block (of
+/// Mixtral's two), of dense blocks (of Qwen's), of tokens with a target, of a rank's tokens, or of a stage's
+/// blocks.
 #[test]
 fn the_balance_of_experts_is_that_of_transformers() {
     for name in OF_EXPERTS_MODELS {
@@ -232,8 +235,8 @@ fn the_balance_of_experts_is_that_of_transformers() {
     }
 }
 
-/// What a dump says holds in itself: every linear layer's output is its input times its weight, plus its bias; names
-/// and metadata are there. Kills: rows or columns of an activation out of order, weights of after the step.
+/// A dump is consistent: every linear layer's output is its input times its weight, plus its bias; names and
+/// metadata are there. Kills: rows or columns of an activation out of order, weights of after the step.
 #[test]
 fn dumped_products_hold() {
     let dir = folder("gpt2");

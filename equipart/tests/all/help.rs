@@ -1,7 +1,8 @@
-//! What is made of the arguments themselves: help, completions, the manual.
+//! Texts generated from the arguments: help, completions, the manual.
 use crate::child::{equipart, refused};
 
-/// Kills: a script or a page without the commands and flags, a page that is missing, a hidden command in the list.
+/// Kills: a script or a page without the commands and flags, a page that is missing, a hidden command in the
+/// list.
 #[test]
 fn completions_and_manual_are_made_of_the_arguments() {
     let said = |args: &[&str]| {
@@ -30,7 +31,8 @@ fn completions_and_manual_are_made_of_the_arguments() {
     let help = said(&["--help"]);
     let commands = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap().lines().count();
     let pages = std::fs::read_dir(&out).unwrap().count();
-    assert_eq!((commands, pages), (15, 15), "help, too, is in the list; the program has a page"); // fourteen, and one
+    // fourteen, and one
+    assert_eq!((commands, pages), (15, 15), "help, too, is in the list; the program has a page");
     assert_eq!(
         (help.matches("completions").count(), help.matches(" man").count()),
         (2, 2),

@@ -1,5 +1,5 @@
-//! What the meter says is so: shares are shares, activations grow with the tokens and not with their pairs, and the
-//! system sees the same.
+//! The meter is right: local parts are parts of the whole, activations grow with the tokens and not with
+//! their pairs, and the operating system reports the same.
 use crate::child::{equipart, output, refused};
 use equipart::commands::price::{Price, price, program};
 use equipart::commands::train::settings::{OptimizerName, Settings};
@@ -59,9 +59,9 @@ fn prices(config: &Config, settings: &Settings, layout: &str) -> Vec<Price> {
     price(config, settings, &layout.parse().unwrap()).unwrap()
 }
 
-/// Weights, gradients and moments of each rank are 1/tp of the unsplit ones, as measured and as priced. (Gains of norms
-/// are whole on every rank; of this model they are too few to matter.) Kills: a parameter that is not cut, a gradient or
-/// a moment of its whole shape, a gathered weight that stays.
+/// Weights, gradients and moments of each rank are 1/tp of the unsplit ones, as measured and as priced.
+/// (Gains of norms are whole on every rank; of this model they are too few to matter.) Kills: a parameter
+/// that is not cut, a gradient or a moment of its whole shape, a gathered weight that stays.
 #[test]
 fn what_is_split_takes_its_share() {
     let (config, settings) = (config(64, 2, 512), settings(16, 2));
@@ -84,9 +84,10 @@ fn what_is_split_takes_its_share() {
     }
 }
 
-/// From T tokens to 2T and to 4T: what pairs take shows in the second difference, `A(4T) − 3A(2T) + 2A(T)`, which is
-/// nothing for activations. Buffers peak at several moments, each linear, so theirs is only less than one bit a pair would
-/// make. Kills: a matrix of T×T scores or masks, whole or of one head, kept or not; scratch for all pairs.
+/// From T tokens to 2T and to 4T: what pairs take shows in the second difference, `A(4T) − 3A(2T) + 2A(T)`,
+/// which is nothing for activations. Buffers peak at several moments, each linear, so theirs is only less
+/// than one bit a pair would make. Kills: a matrix of T×T scores or masks, whole or of one head, kept or not;
+/// scratch for all pairs.
 #[test]
 fn activations_grow_with_the_tokens() {
     const T: usize = 256;
@@ -127,7 +128,8 @@ fn step(layout: &Layout) -> [usize; 2] {
     run.unwrap().into_iter().fold([0; 2], |[a, b], [x, y]| [a + x, b + y])
 }
 
-/// A table of positions has many numbers and costs no products. What the proof is priced at stands for both counts.
+/// A table of positions has many numbers and costs no products. What the proof is priced at stands for both
+/// counts.
 fn proof(layout: &Layout) -> [usize; 2] {
     let shape = Shape { width: 32, vocabulary: 32, positions: Positions::Learned(30_000), ..Shape::LLAMA };
     let subject = Subject::small(shape, layout).unwrap();
@@ -143,9 +145,9 @@ fn resident() -> Option<usize> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()? << 10)
 }
 
-/// In a process of its own, whose size is that of the step. Kills: memory that nobody meters or that is metered twice,
-/// pools that keep much more than is ever held at once, copies made while loading; and of a proof, what every rank keeps of
-/// all that is compared.
+/// In a process of its own, whose size is that of the step. Kills: memory that nobody meters or that is
+/// metered twice, pools that keep much more than is ever held at once, copies made while loading; and of a
+/// proof, what every rank keeps of all that is compared.
 #[test]
 fn the_meter_is_what_the_system_sees() {
     if let Ok(layout) = std::env::var(CHILD) {
@@ -171,8 +173,8 @@ fn the_meter_is_what_the_system_sees() {
     }
 }
 
-/// Of layouts whose ranks hold different numbers of tokens and of the vocabulary. Kills: a kind of rank priced for
-/// another, ranks counted once for all of their kind.
+/// Layouts whose ranks hold different numbers of tokens and of vocabulary entries. Kills: a kind of rank
+/// priced for another, ranks counted once for all of their kind.
 #[test]
 fn ranks_of_a_kind_are_priced_once_and_all_are_counted() {
     let config = config(64, 1, 509);
@@ -192,8 +194,9 @@ fn ranks_of_a_kind_are_priced_once_and_all_are_counted() {
     }
 }
 
-/// A model of one feature whose feed-forward alone counts: of `H` hidden features it has 12·H bytes of weights, as many of
-/// gradients and more of activations. Kills: sizes, bytes or operations that wrap, a limit far below 64 bits.
+/// A model of one feature whose feed-forward alone counts: of `H` hidden features it has 12·H bytes of
+/// weights, as many of gradients and more of activations. Kills: sizes, bytes or operations that wrap, a
+/// limit far below 64 bits.
 #[test]
 fn prices_go_as_far_as_64_bits_count() {
     let priced = |hidden| {
@@ -216,7 +219,7 @@ fn prices_go_as_far_as_64_bits_count() {
     assert_eq!(why, "the bytes of a rank overflow 64 bits");
 }
 
-/// What a command that succeeds says on standard error, and its results.
+/// Standard error of a command that succeeds, and its results.
 fn said(args: &[&str]) -> [String; 2] {
     let output = equipart(args);
     assert!(output.status.success(), "{output:?}");
@@ -251,8 +254,8 @@ pub(crate) fn sized(hidden: &str, vocabulary: &str, positions: &str) -> (tempfil
     (dir, config)
 }
 
-/// A model of 412 GB, one that has more bytes than 64 bits count, and one whose square wraps. Kills: a price that wraps, a
-/// panic, a limit far below what can be counted.
+/// A model of 412 GB, one that has more bytes than 64 bits count, and one whose square wraps. Kills: a price
+/// that wraps, a panic, a limit far below what can be counted.
 #[test]
 fn large_models_are_priced_as_what_they_are() {
     for hidden in [4_294_967_308u64, 3_037_000_500] {
@@ -264,13 +267,14 @@ fn large_models_are_priced_as_what_they_are() {
     }
     let (_dir, config) = sized("288230376151711744", "256", "512"); // 2^58
     refused(&["price", "--config", &config], "the bytes of a matrix overflow 64 bits");
-    let (_dir, config) = sized("36028797018963968", "256", "512"); // 2^55, of which a rank has more than one matrix
+    // 2^55, of which a rank has more than one matrix
+    let (_dir, config) = sized("36028797018963968", "256", "512");
     refused(&["price", "--config", &config], "overflow 64 bits");
     refused(&["train", "--config", &config], "overflow 64 bits");
 }
 
-/// What no machine holds is refused with both numbers before anything is written. Kills: a model that fails in the middle
-/// of a run, or takes all memory there is; a folder that is left behind.
+/// A model that fits no machine is refused with both numbers before anything is written. Kills: a model that
+/// fails in the middle of a run, or takes all memory there is; a folder that is left behind.
 #[test]
 #[cfg(target_os = "linux")]
 fn what_the_machine_cannot_hold_is_refused_beforehand() {

@@ -26,8 +26,9 @@ fn words(args: &[&str], limit: usize) -> (String, usize) {
     (category.split(' ').next().unwrap().to_string(), works.parse().unwrap())
 }
 
-/// The limit that each refusal says works does, and one byte less does not. Kills: a command that takes the flag and
-/// ignores it, another rank's peak, a limit that must not be reached, one that works for the first part of the work alone.
+/// The limit that each refusal says works does, and one byte less does not. Kills: a command that takes the
+/// flag and ignores it, another rank's peak, a limit that must not be reached, one that works for the first
+/// part of the work alone.
 #[test]
 fn the_smallest_limit_that_works_does() {
     let train = ["train", "--steps", "1", "--seq", "16", "--batch-size", "2", "--layout", "tp=2"];
@@ -61,8 +62,8 @@ fn the_smallest_limit_that_works_does() {
     }
 }
 
-/// Half a microbatch of one sequence fits, and every folder and file that a command is told to write to is named. Kills: a
-/// run that is refused after it has begun to write.
+/// Half a microbatch of one sequence fits, and every folder and file that a command is told to write to is
+/// named. Kills: a run that is refused after it has begun to write.
 #[test]
 fn where_a_limit_refuses_nothing_is_written() {
     let (model_dir, model, text) = crate::memory::trained();
@@ -96,7 +97,8 @@ fn where_a_limit_refuses_nothing_is_written() {
     }
 }
 
-/// A step under every limit below its peak, and a generation. Kills: a category that is never named, or named for another.
+/// A step under every limit below its peak, and a generation. Kills: a category that is never named, or named
+/// for another.
 #[test]
 fn every_category_is_named() {
     let price = ["price", "--seq", "4", "--batch-size", "1"];
@@ -116,7 +118,8 @@ fn every_category_is_named() {
     }
 }
 
-/// In a run itself, where nothing was foreseen. Kills: a world whose ranks know no limit, a failure that names no rank.
+/// In a run itself, where nothing was foreseen. Kills: a world whose ranks know no limit, a failure that
+/// names no rank.
 #[test]
 fn a_rank_that_asks_for_more_fails_with_what_it_asked_for() {
     let layout: Layout = "tp=2".parse().unwrap();

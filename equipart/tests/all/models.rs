@@ -1,4 +1,5 @@
-//! Commands on models that nobody here made: converted, evaluated, trained on given ids; and what bad checkpoints get.
+//! Commands on models that nobody here made: converted, evaluated, trained on given ids; and what bad
+//! checkpoints get.
 use crate::child::{equipart, refused};
 use crate::memory::settings;
 use equipart::commands::price::program;
@@ -35,8 +36,8 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// `eval` gives transformers' loss under any layout; the perplexity is its exponential; every target counts once.
-/// Kills: a mean over sequences, a first or last token told twice or never.
+/// `eval` gives transformers' loss under any layout; the perplexity is its exponential; every target counts
+/// once. Kills: a mean over sequences, a first or last token told twice or never.
 #[test]
 fn eval_gives_the_loss_of_transformers() {
     let dir = tempfile::tempdir().unwrap();
@@ -54,8 +55,8 @@ fn eval_gives_the_loss_of_transformers() {
     }
 }
 
-/// Kills: an end of text that is overrun, a flag that does not win, a note that is said twice or never, a draw that the folder
-/// asks for and does not get.
+/// Kills: an end of text that is overrun, a flag that does not win, a note that is said twice or never, a
+/// draw that the folder asks for and does not get.
 #[test]
 fn texts_go_on_as_the_folder_says() {
     let dir = tempfile::tempdir().unwrap();
@@ -95,8 +96,8 @@ fn texts_go_on_as_the_folder_says() {
     refused(&["generate", "--prompt", "a", "--greedy", "--top-k", "3"], "cannot be used with");
 }
 
-/// Kills: experts that are given without saying how many are chosen, sizes that do not divide and are not named, a load that
-/// is told as a share of something else.
+/// Kills: experts that are given without saying how many are chosen, sizes that do not divide and are not
+/// named, a load that is told as a share of something else.
 #[test]
 fn a_model_is_given_experts() {
     let dir = tempfile::tempdir().unwrap();
@@ -128,9 +129,9 @@ fn a_model_is_given_experts() {
     assert!(told.contains(" % of the copies each (16.7 % is even)\n"), "{told}");
 }
 
-/// What `eval` tells of a text is what `price` is told, and what a step is priced at is what one takes in which tokens go to experts
-/// so. Kills: a routing that is passed over, of another layer, or of all microbatches together; a price of a rank without it; one by
-/// as many tokens on every data rank.
+/// `price` reads the expert load that `eval` prints for a text, and prices a step as one takes whose tokens
+/// are dispatched in these proportions. Kills: a routing that is passed over, of another layer, or of all
+/// microbatches together; a price of a rank without it; one by as many tokens on every data rank.
 #[test]
 fn a_routing_from_a_file_is_priced_as_it_is_measured() {
     let dir = tempfile::tempdir().unwrap();
@@ -141,7 +142,8 @@ fn a_routing_from_a_file_is_priced_as_it_is_measured() {
     let config = Config::read(&model.join("config.json")).unwrap();
     let shape = config.shape;
     let experts = Experts { forced: true, ..shape.experts.unwrap() };
-    let settings = Settings { microbatches: 2, ..settings(16, 7) }; // 3 and 4 sequences: data ranks have 1 and 2 of the first
+    // 3 and 4 sequences: data ranks have 1 and 2 of the first
+    let settings = Settings { microbatches: 2, ..settings(16, 7) };
     let shape = settings.shape(&Config { shape: Shape { experts: Some(experts), ..shape }, ..config });
     let mut prices = Vec::new();
     for told in [told["experts"].clone(), json!({"blocks.1.mlp": [1, 0, 3, 3, 1]}), Value::Null] {
@@ -235,8 +237,8 @@ fn converted_models_say_the_same() {
     }
 }
 
-/// A step on given ids is plain descent at rate 1: new weights are the old ones less the dumped gradients. Kills: a
-/// rate that warms up, clipping or dropout that nobody asked for.
+/// A step on given ids is plain descent at rate 1: new weights are the old ones less the dumped gradients.
+/// Kills: a rate that warms up, clipping or dropout that nobody asked for.
 #[test]
 fn a_step_on_ids_subtracts_the_gradient() {
     use tensor::safetensors::File;

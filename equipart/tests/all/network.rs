@@ -1,5 +1,5 @@
-//! Links, patience and traces from the command line: what is refused, what a timeline tells, that slow links change no
-//! result, and what is printed where ranks fail.
+//! Links, patience and traces from the command line: what is refused, what a timeline tells, that slow links
+//! change no result, and what is printed where ranks fail.
 mod pipelines;
 
 use crate::child::equipart;
@@ -124,8 +124,8 @@ fn entries(file: &Path) -> Value {
     file
 }
 
-/// The number of a row, twice its rank and one more of a plan; of its thread, which is no process' and never 0: to Perfetto these
-/// are main threads, all in one row.
+/// The number of a row, twice its rank and one more of a plan; of its thread, which is no process' and never
+/// 0: to Perfetto these are main threads, all in one row.
 fn row_of(event: &Value) -> u64 {
     let [pid, tid] = ["pid", "tid"].map(|key| event[key].as_u64().unwrap());
     assert!(pid > 0 && tid / 10_000 == pid && tid != pid, "{event}");

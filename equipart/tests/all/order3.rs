@@ -3,19 +3,20 @@
 //! ```text
 //! P(x | h) = (max(n(hx) − D, 0) + D·t(h)·P(x | h')) / n(h)
 //! ```
-//! `h'` is `h` without its first byte; below the empty `h` all 256 bytes are equally likely. Of three bytes, `n` counts
-//! occurrences; of fewer, the different bytes that came before, which says in how many places `x` is at home. `t(h)`
-//! is how many different bytes follow `h`, `D` what an occurrence is held to be worth too much: from how many
-//! were counted once (`n₁`) and twice (`n₂`), `(n₁ + 1)/(n₁ + 2n₂ + 2)`. Nothing has probability 0.
+//! `h'` is `h` without its first byte; below the empty `h` all 256 bytes are equally likely. Of three bytes,
+//! `n` counts occurrences; of fewer, the different bytes that came before, which says in how many places `x`
+//! is at home. `t(h)` is how many different bytes follow `h`, `D` what an occurrence is held to be worth too
+//! much: from how many were counted once (`n₁`) and twice (`n₂`), `(n₁ + 1)/(n₁ + 2n₂ + 2)`. Nothing has
+//! probability 0.
 //!
-//! Source: Kneser, Ney, "Improved backing-off for m-gram language modeling", ICASSP 1995; interpolated as by Chen,
-//! Goodman, Computer Speech & Language 13(4), 1999.
+//! Source: Kneser, Ney, "Improved backing-off for m-gram language modeling", ICASSP 1995; interpolated as by
+//! Chen, Goodman, Computer Speech & Language 13(4), 1999.
 
 /// The bytes of a context.
 const ORDER: usize = 3;
 
-/// Bits per byte of `held_out` after its first byte, for a model of order 3 that counted in `train`; 0 if there is
-/// no second byte.
+/// Bits per byte of `held_out` after its first byte, for a model of order 3 that counted in `train`; 0 if
+/// there is no second byte.
 ///
 /// # Panics
 /// If an id is no byte.
@@ -28,7 +29,7 @@ pub(crate) fn order3(train: &[u32], held_out: &[u32]) -> f64 {
     (1..=targets).map(bits).sum::<f64>() / targets.max(1) as f64
 }
 
-/// What follows each context, by its length.
+/// Counts of the bytes that follow each context, by its length.
 struct Counts([Table; ORDER + 1]);
 
 /// Contexts of one length, in ascending order.
@@ -123,7 +124,8 @@ mod tests {
         }
     }
 
-    /// By hand. Kills: a wrong count, discount, or context; occurrences where the bytes before are to be counted.
+    /// By hand. Kills: a wrong count, discount, or context; occurrences where the bytes before are to be
+    /// counted.
     #[test]
     fn a_small_case_by_hand() {
         let close = |counts: &Counts, context: &[u8], next, wanted: f64| {

@@ -1,6 +1,7 @@
-//! Commands × entries of the lists: every layout, dtype, optimizer and kind of model goes through every command, which gives
-//! what the unsplit run gives or refuses the layout as [`Layout::fits`] does. Cases are made from the lists, so an entry that
-//! is added is tried. `cargo test` runs a part, `cargo xtask paths` all.
+//! Commands × entries of the lists: every layout, dtype, optimizer and kind of model goes through every
+//! command, which gives what the unsplit run gives or refuses the layout as [`Layout::fits`] does. Cases are
+//! made from the lists, so an entry that is added is tried. `cargo test` runs a part, `cargo xtask paths`
+//! all.
 mod case;
 mod kind;
 mod works;
@@ -68,7 +69,8 @@ fn all(models: &Models) -> Vec<Case<'_>> {
     cases
 }
 
-/// Each strategy alone once: kinds of models, dtypes and optimizers take turns, so that every two of them meet.
+/// Each strategy alone once: kinds of models, dtypes and optimizers take turns, so that every two of them
+/// meet.
 fn drawn(models: &Models) -> Vec<Case<'_>> {
     let of = |(i, layout): (usize, Layout)| {
         let kind = Kind::ALL[i % Kind::ALL.len()];
@@ -78,8 +80,8 @@ fn drawn(models: &Models) -> Vec<Case<'_>> {
     layouts().into_iter().enumerate().map(of).take(1 + StrategyEntry::all().len()).collect()
 }
 
-/// Kills: a command that knows only some entries of a list: a checkpoint in the order of stages, a refusal that is no sentence
-/// or that a command makes for itself, a flag that is forgotten under a layout.
+/// Kills: a command that knows only some entries of a list: a checkpoint in the order of stages, a refusal
+/// that is no sentence or that a command makes for itself, a flag that is forgotten under a layout.
 #[test]
 fn every_command_takes_every_entry_or_refuses_it() {
     let (models, table, next) = (Models::new(), Table::default(), AtomicUsize::new(0));

@@ -1,5 +1,5 @@
-//! Ranks as processes of the binary, found by torchrun's variables: they have what threads have, bit for bit, and whatever goes
-//! wrong between them is one sentence in each.
+//! Ranks as processes of the binary, found by torchrun's variables: they have what threads have, bit for bit,
+//! and whatever goes wrong between them is one sentence in each.
 mod apart;
 
 use crate::child::{Watched, binary, output};
@@ -20,7 +20,7 @@ fn rank(rank: usize, ranks: usize, port: u16, args: &[&str]) -> Command {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
-/// What the processes of all ranks print.
+/// Output of the processes of all ranks.
 pub(crate) fn all(ranks: usize, args: &[&str], prepared: &dyn Fn(&mut Command)) -> Vec<Output> {
     let port = port();
     let start = |place| {
@@ -34,7 +34,7 @@ pub(crate) fn all(ranks: usize, args: &[&str], prepared: &dyn Fn(&mut Command)) 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
-/// What rank 0 of processes that all end well shows; the others show nothing.
+/// Output of rank 0 of processes that all end with success; the others print nothing.
 fn shown(ranks: usize, args: &[&str], prepared: &dyn Fn(&mut Command)) -> String {
     let outputs = all(ranks, args, prepared);
     for (rank, output) in outputs.iter().enumerate() {
@@ -74,8 +74,8 @@ fn same_files(a: &Path, b: &Path) {
     }
 }
 
-/// Kills: a loss, a weight, an optimizer's state, a text or an evaluation that differs by a bit from that of threads; a rank
-/// besides the first that shows something; a text or a loss of another rank that is lost.
+/// Kills: a loss, a weight, an optimizer's state, a text or an evaluation that differs by a bit from that of
+/// threads; a rank besides the first that shows something; a text or a loss of another rank that is lost.
 #[test]
 fn processes_train_generate_and_evaluate_as_threads_do() {
     let (dir, config, batch) = small();
@@ -154,8 +154,9 @@ fn processes_on_cards_have_what_threads_on_one_have() {
     assert_eq!(losses(&text(&wanted.stdout)).len(), 2);
 }
 
-/// Kills: processes on cards that begin with different engines, or with one card for several; NCCL that is not asked for the same
-/// group by all, or without a limit. Its twin joins ranks of one process only: so none of these finds the others.
+/// Kills: processes on cards that begin with different engines, or with one card for several; NCCL that is
+/// not asked for the same group by all, or without a limit. Its twin joins ranks of one process only: so none
+/// of these finds the others.
 #[test]
 fn processes_on_cards_are_joined_by_nccl() {
     let twins = cuda::twin::compile(&[]).and_then(|twin| Ok((twin, cuda::twin::nccl(&[])?)));
@@ -224,8 +225,8 @@ fn sentence(output: &Output) -> String {
     sentences[0].to_string()
 }
 
-/// Kills: variables, a command, flags or processes that do not fit and are not refused in one sentence; a process that was killed
-/// and is waited for.
+/// Kills: variables, a command, flags or processes that do not fit and are not refused in one sentence; a
+/// process that was killed and is waited for.
 #[test]
 fn what_does_not_fit_is_one_sentence() {
     let (_dir, config, batch) = small();

@@ -1,4 +1,5 @@
-//! Profiles of whole runs: what is in them, that their tables add up, what lies within what, and what is refused.
+//! Profiles of whole runs: what is in them, that their tables add up, what lies within what, and what is
+//! refused.
 use crate::child::equipart;
 use bench::profile::{self, RankProfile, Spent};
 use comm::{Event, Run as Traced, Trace, What};
@@ -70,7 +71,7 @@ fn is_work(event: &Event) -> bool {
     matches!(event.what, What::Kernel { .. } | What::Layer { .. })
 }
 
-/// What every layer of the model is called, a star for each block.
+/// Names of all layers of the model, a star for each block.
 fn names() -> BTreeSet<&'static str> {
     let block = [
         "blocks.*.attention",
@@ -100,8 +101,8 @@ fn layers_are_all_there(rank: &RankProfile) {
     assert_eq!(parts, ["step *", "forward *", "backward *", "sync gradients", "optimizer"]);
 }
 
-/// Kills: a rank or a layer that no table has, rows that do not add up to the steps, kernels or their operations that are
-/// lost, waiting that is no part of a call.
+/// Kills: a rank or a layer that no table has, rows that do not add up to the steps, kernels or their
+/// operations that are lost, waiting that is no part of a call.
 #[test]
 fn both_tables_of_every_rank_add_up_to_its_steps() {
     for layout in ["none", "tp=2", "tp=2,sp,dp=2"] {
@@ -134,8 +135,9 @@ fn both_tables_of_every_rank_add_up_to_its_steps() {
     }
 }
 
-/// Kills: a kernel in no layer, a layer in no pass, events out of order, one that ends after what contains it; work that
-/// is noted outside of profiles, or without being asked for; a trace that changes what it is about.
+/// Kills: a kernel in no layer, a layer in no pass, events out of order, one that ends after what contains
+/// it; work that is noted outside of profiles, or without being asked for; a trace that changes what it is
+/// about.
 #[test]
 fn what_a_rank_does_lies_within_its_step() {
     let whole = Network { trace: Some(Trace::new()), ..Network::default() };
@@ -180,7 +182,8 @@ fn what_a_rank_does_lies_within_its_step() {
     }
 }
 
-/// Kills: tables on the wrong stream or none, lines that lack a rank, a trace without kernels or that is no JSON.
+/// Kills: tables on the wrong stream or none, lines that lack a rank, a trace without kernels or that is no
+/// JSON.
 #[test]
 fn train_tells_its_profile_and_keeps_its_trace() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Runs on floats: a resumed run equals an uninterrupted one, texts do not depend on the layout, a checkpoint is
-//! read under any layout, the price is what is measured, f32 stays near f64.
+//! Runs on floats: a resumed run equals an uninterrupted one, texts do not depend on the layout, a checkpoint
+//! is read under any layout, the price is what is measured, f32 stays near f64.
 mod schedules;
 
 use equipart::commands::price::{price, program};
@@ -130,7 +130,8 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     std::fs::read_dir(dir).unwrap().map(|f| file(f.unwrap())).collect()
 }
 
-/// Kills: moments, step count, batches or schedule that begin anew; a checkpoint of the wrong step; files left over.
+/// Kills: moments, step count, batches or schedule that begin anew; a checkpoint of the wrong step; files
+/// left over.
 #[test]
 fn a_resumed_run_equals_an_uninterrupted_one_to_the_byte() {
     for (optimizer, split, tied) in [
@@ -150,7 +151,8 @@ fn a_resumed_run_equals_an_uninterrupted_one_to_the_byte() {
     }
 }
 
-/// Kills: a bias of the choice that is not saved, that a resumed run moves from where it first was, or does not move.
+/// Kills: a bias of the choice that is not saved, that a resumed run moves from where it first was, or does
+/// not move.
 #[test]
 fn a_resumed_run_moves_the_bias_of_its_router_on() {
     let (scoring, bias) = (Scoring::Sigmoid, Some(0.0625));
@@ -177,8 +179,9 @@ fn a_resumed_run_moves_the_bias_of_its_router_on() {
     assert!(steps.iter().any(|n| n.abs() > 0.5), "three steps: {steps:?}");
 }
 
-/// A run begun on one layout goes on under another: the same function, so nearly the same losses. One model has more
-/// ranks than KV heads and a vocabulary that no ranks divide. Kills: moments of replicas or padding misplaced.
+/// A run begun on one layout goes on under another: the same function, so nearly the same losses. One model
+/// has more ranks than KV heads and a vocabulary that no ranks divide. Kills: moments of replicas or padding
+/// misplaced.
 #[test]
 fn a_run_goes_on_under_another_layout() {
     let shape = Shape { heads: Heads { queries: 8, keys: 2, dim: 4 }, vocabulary: 259, ..SHAPE };
@@ -230,7 +233,8 @@ fn a_folder_with_a_model_is_not_overwritten() {
     assert!(files(dir.path()) == before);
 }
 
-/// What is saved under one layout is the same model under all: equal texts, with greedy choice and with draws.
+/// A model saved under one layout is the same model under all: equal texts, with greedy choice and with
+/// draws.
 #[test]
 fn texts_do_not_depend_on_the_layout() {
     let dir = tempfile::tempdir().unwrap();
@@ -304,7 +308,8 @@ fn texts_end_where_they_end() {
     }
 }
 
-/// The logits of decoding with a cache are those of the whole forward, and f32 is near f64 under every layout.
+/// The logits of decoding with a cache are those of the whole forward, and f32 is near f64 under every
+/// layout.
 #[test]
 fn logits_in_f32_are_near_those_in_f64() {
     let model = model(false);

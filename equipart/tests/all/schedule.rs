@@ -1,4 +1,5 @@
-//! `equipart schedule`: what it prints and writes, and what bad input gets: one sentence, exit code 2, nothing written.
+//! `equipart schedule`: what it prints and writes, and what bad input gets: one sentence, exit code 2,
+//! nothing written.
 use crate::child::{binary, equipart, output, refused};
 use serde_json::{Value, json};
 
@@ -12,8 +13,8 @@ fn object(args: &[&str]) -> Value {
     serde_json::from_str(&said(&[args, &["--json"]].concat())).unwrap()
 }
 
-/// By hand: three forwards and three backwards are on the way at once. Kills: figures of another schedule, a bubble that is a
-/// rank's without its neighbours', times that are another act's.
+/// By hand: three forwards and three backwards are on the way at once. Kills: figures of another schedule, a
+/// bubble that is a rank's without its neighbours', times that are another act's.
 #[test]
 fn gpipe_of_three_and_four_has_the_figures_of_the_paper() {
     let mut wanted = json!({
@@ -36,7 +37,8 @@ fn gpipe_of_three_and_four_has_the_figures_of_the_paper() {
     assert_eq!((&slow["link"], &slow["makespan"]), (&json!([0.5, 0.25]), &json!(18.0 + 4.0 * 0.75)));
 }
 
-/// Kills: a kind that the command does not know, a number of chunks or slices that is ignored, another default.
+/// Kills: a kind that the command does not know, a number of chunks or slices that is ignored, another
+/// default.
 #[test]
 fn every_kind_is_drawn() {
     let chunks = |kind: &str| object(&["--kind", kind])["chunks"].clone();
@@ -68,8 +70,8 @@ fn every_kind_is_drawn() {
     }
 }
 
-/// Kills: bytes of other microbatches, another schedule, number or optimizer than those of the price, or of a run of few microbatches; a
-/// table whose cells are not its own.
+/// Kills: bytes of other microbatches, another schedule, number or optimizer than those of the price, or of a
+/// run of few microbatches; a table whose cells are not its own.
 #[test]
 fn bytes_are_those_of_the_price() {
     let dir = tempfile::tempdir().unwrap();
@@ -196,8 +198,8 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
-/// What a rank of `price` holds follows its blocks. Kills: a split that a command takes and ignores, one that does not fit and
-/// runs, one that counts blocks and not what they have.
+/// The bytes of a rank in `price` follow its blocks. Kills: a split that a command takes and ignores, one
+/// that does not fit and runs, one that counts blocks and not what they have.
 #[test]
 fn a_split_is_obeyed_or_refused() {
     let weights = |args: &[&str]| -> Vec<u64> {

@@ -1,4 +1,5 @@
-//! What commands show to people: within 100 columns, sizes in units, with what a layout leaves unsaid.
+//! Output of commands for people: within 100 columns, sizes in units, with notes on facts that a layout
+//! implies.
 use crate::child::{equipart, refused};
 use equipart::commands::price::price;
 use equipart::commands::train::settings::Settings;
@@ -38,8 +39,9 @@ fn four_blocks() -> (tempfile::TempDir, String, String) {
     (dir, out, text)
 }
 
-/// 1F1B holds what two of four microbatches need, GPipe what all four do. Kills: a number of microbatches in which all
-/// schedules are alike, one that is taken and ignored, a row of one run that has a spread, one that is measured too little.
+/// 1F1B holds what two of four microbatches need, GPipe what all four do. Kills: a number of microbatches in
+/// which all schedules are alike, one that is taken and ignored, a row of one run that has a spread, one that
+/// is measured too little.
 #[test]
 fn a_comparison_measures_schedules_with_the_microbatches_they_need() {
     let (_dir, model, text) = four_blocks();
@@ -74,7 +76,8 @@ fn a_comparison_measures_schedules_with_the_microbatches_they_need() {
     assert!(plain[0].starts_with(&size), "{size} is not in {plain:?}");
 }
 
-/// Kills: microbatches that a schedule cannot use, more of them than sequences that are given, a number that is not said.
+/// Kills: microbatches that a schedule cannot use, more of them than sequences that are given, a number that
+/// is not said.
 #[test]
 fn a_price_has_the_microbatches_that_its_schedule_needs() {
     let prices = |args: &[&str]| lines(&[&["price", "--seq", "8"], args].concat()).remove(0);
@@ -104,12 +107,14 @@ fn every_layout_of_the_list_runs() {
         let layout: Layout = entry["layout"].as_str().unwrap().parse().unwrap();
         let config = if entry["fits"] == "experts" { &moe } else { &embedded };
         let settings = Settings { microbatches: 2, ..crate::memory::settings(4, 4) };
-        let ranks = if layout.axes().iter().all(|(_, n)| *n == 1) { 1 } else { 2 }; // of a word that no axis names
+        // of a word that no axis names
+        let ranks = if layout.axes().iter().all(|(_, n)| *n == 1) { 1 } else { 2 };
         assert_eq!(price(config, &settings, &layout).unwrap().len(), ranks, "{entry}");
     }
 }
 
-/// Kills: ranks that a reader multiplies, stages that hold more than others in silence, a note where nothing is odd.
+/// Kills: ranks that a reader multiplies, stages that hold more than others in silence, a note where nothing
+/// is odd.
 #[test]
 fn what_a_layout_does_not_say_is_noted() {
     let notes = |args: &[&str]| said(&[&["price", "--seq", "8"], args].concat())[1].clone();

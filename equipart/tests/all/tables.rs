@@ -17,9 +17,9 @@ fn lines(args: &[&str]) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Kills: a table that is read and not gone by, microbatches of another number, a table that a checkpoint forgets, a resumed run
-/// under another one, blank cells that make another table, a run that cannot be resumed at all; a price or a proof of another
-/// schedule than the table's.
+/// Kills: a table that is read and not gone by, microbatches of another number, a table that a checkpoint
+/// forgets, a resumed run under another one, blank cells that make another table, a run that cannot be
+/// resumed at all; a price or a proof of another schedule than the table's.
 #[test]
 fn a_table_is_trained_resumed_priced_and_proven() {
     let dir = tempfile::tempdir().unwrap();
@@ -107,8 +107,8 @@ fn a_table_is_trained_resumed_priced_and_proven() {
     assert!(proven.contains("pp=2 with the table "), "{proven}");
 }
 
-/// Kills: a table on a layout of other ranks, beside a schedule that is named, with microbatches that it has not, of more chunks
-/// than the model has blocks, one that is wrong; a flag that a proof ignores.
+/// Kills: a table on a layout of other ranks, beside a schedule that is named, with microbatches that it has
+/// not, of more chunks than the model has blocks, one that is wrong; a flag that a proof ignores.
 #[test]
 fn what_does_not_fit_a_table_is_refused() {
     let dir = tempfile::tempdir().unwrap();

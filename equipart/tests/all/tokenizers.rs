@@ -76,8 +76,8 @@ impl Beside {
     }
 }
 
-/// Kills: a special token left out of a prompt or put into a text that is told, ids shown where text could be, a
-/// tokenizer that stays behind.
+/// Kills: a special token left out of a prompt or put into a text that is told, ids shown where text could
+/// be, a tokenizer that stays behind.
 #[test]
 fn text_is_read_and_written_in_the_models_own_tokens() {
     let dir = Beside::new();
@@ -210,8 +210,8 @@ fn text_is_refused_where_it_cannot_be_read() {
     refused(&["train", "--model", &model, "--data", &dir.at("short"), "--seq", "16"], short);
 }
 
-/// What 19 tokens cost, from their logits, over the 36 bytes that they stand for. Kills: bits a token told as bits a
-/// byte, a first token that counts, a mean over windows.
+/// The loss of 19 tokens, from their logits, over the 36 bytes that they stand for. Kills: bits a token told
+/// as bits a byte, a first token that counts, a mean over windows.
 #[test]
 fn bits_a_byte_are_those_of_all_tokens_over_all_bytes() {
     let dir = Beside::new();

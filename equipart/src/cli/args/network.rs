@@ -1,4 +1,4 @@
-//! Flags of what lies between ranks: train, generate and compare take them.
+//! Flags of the network between ranks: train, generate and compare have them.
 use crate::cli::tell;
 use crate::draw::trace;
 use clap::Args;
@@ -24,10 +24,10 @@ pub(crate) struct NetworkArgs {
 }
 
 impl NetworkArgs {
-    /// The network that is asked for, for a run whose files go to `out`.
+    /// Returns the network of these flags, for a run that writes to the folder `out`.
     ///
     /// # Errors
-    /// If its trace could not be written, or lies in that folder, where names are the run's own.
+    /// If the trace file cannot be written, or lies in `out`, where the run chooses the names.
     pub(crate) fn network(&self, out: Option<&Path>) -> parallel::Result<Network> {
         if let Some(file) = &self.trace {
             let inside = |out: &Path| Some(absolute(file).ok()?.starts_with(absolute(out).ok()?));
@@ -47,16 +47,16 @@ impl NetworkArgs {
             processes: None,
         })
     }
-    /// The first of these flags that is given.
+    /// Returns the name of the first of these flags that is given.
     pub(crate) fn given(&self) -> Option<&'static str> {
         let Self { link, timeout, trace } = self;
         let given = [("link", !link.is_empty()), ("timeout", timeout.is_some()), ("trace", trace.is_some())];
         given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
     }
-    /// Writes the trace of what ran over a network, most of all where that failed. Where nothing ran, nothing is written.
+    /// Writes the trace of the runs over a network, even if they failed. Writes nothing if nothing ran.
     ///
     /// # Errors
-    /// Those of the outcome, and if the trace cannot be written.
+    /// If `outcome` is an error, or the trace cannot be written.
     pub(crate) fn keep_trace<T>(
         &self,
         network: &Network,
@@ -77,7 +77,8 @@ impl NetworkArgs {
     }
 }
 
-/// Tells what is known of a run whose ranks do not end, and ends the process.
+/// Returns the handler for ranks that do not end: it writes the trace, prints the error, and ends the
+/// process.
 fn stuck(file: Option<PathBuf>, trace: Option<Trace>) -> Stuck {
     Stuck::new(move |error, running| {
         let words = words(error, running);
@@ -97,7 +98,7 @@ fn words(error: &RankError, running: &[usize]) -> String {
     format!("{error} (still running, and ended with the process: rank {})", ranks.join(", rank "))
 }
 
-/// A link along an axis.
+/// Parses a link along an axis.
 fn link(text: &str) -> Result<(Axis, Link), String> {
     let axes: Vec<_> = split_axes().rev().map(Axis::name).collect();
     let (name, link) = text.split_once('=').ok_or_else(|| {
@@ -111,7 +112,7 @@ fn link(text: &str) -> Result<(Axis, Link), String> {
 /// The longest time to wait.
 const LONGEST: Duration = Duration::from_hours(365 * 24);
 
-/// How long somebody waits, of `--timeout`.
+/// Parses the seconds of `--timeout`.
 pub(crate) fn patience(text: &str) -> Result<Duration, String> {
     let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let time = time.filter(|time| !time.is_zero() && *time <= LONGEST);
@@ -131,7 +132,7 @@ mod tests {
         network: NetworkArgs,
     }
 
-    /// Kills: a flag that is taken and forgotten.
+    /// Kills: a flag that is parsed and ignored.
     #[test]
     fn flags_become_the_network() {
         let dir = tempfile::tempdir().unwrap();
@@ -148,7 +149,7 @@ mod tests {
         assert!(none.stuck.is_some());
     }
 
-    /// Kills: a trace that takes the place of a file of the run.
+    /// Kills: a trace that overwrites a file of the run.
     #[test]
     fn a_trace_in_the_folder_of_the_run_is_refused() {
         let args = |trace: &str| NetworkArgs { trace: Some(trace.into()), ..NetworkArgs::default() };
@@ -170,7 +171,7 @@ mod tests {
         assert_eq!(words(&error, &[3, 5]), expected);
     }
 
-    /// Kills: a failure that is hidden by that of its trace, a trace's that is hidden by success, an empty trace.
+    /// Kills: a failure hidden by the trace's failure, a trace's failure hidden by success, an empty trace.
     #[test]
     fn a_trace_that_cannot_be_kept_is_told_and_nothing_is_hidden() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Flags of what each rank has: how many bytes, how many blocks, and when it does what.
+//! Flags of each rank: memory limit, number of blocks, schedule.
 use crate::cli::out;
 use clap::Args;
 use comm::Axis;
@@ -22,8 +22,8 @@ pub(crate) struct RanksArgs {
     pub(crate) split: Option<BlockSplit>,
 }
 
-/// Notes what layouts do not say by themselves: how many ranks there are where those of experts lie on the others, and which
-/// stages of a model have more blocks.
+/// Prints notes on facts that a layout implies: the number of ranks if experts have axes of their own, and
+/// the stages with more blocks if blocks do not divide.
 pub(crate) fn note(layouts: &[Layout], design: Option<&Design>) {
     for layout in layouts {
         if [Axis::Ep, Axis::Etp].iter().any(|axis| layout.size(*axis) > 1) {
@@ -44,7 +44,7 @@ pub(crate) fn note(layouts: &[Layout], design: Option<&Design>) {
     }
 }
 
-/// Notes what a layout says to no effect where nothing is learnt.
+/// Prints a note for each strategy that has no effect without training.
 pub(crate) fn note_inference(layout: &Layout) {
     for about in layout.strategies().iter().filter(|about| about.choice == Choice::Recompute) {
         out::note(&format!(
@@ -54,7 +54,7 @@ pub(crate) fn note_inference(layout: &Layout) {
     }
 }
 
-/// A number of bytes.
+/// Parses a number of bytes.
 fn size(text: &str) -> std::result::Result<usize, String> {
     comm::parse_bytes(text).ok_or_else(|| {
         format!("{text:?} is no number of bytes; write one with or without a unit, such as 80GB, 80GiB or 80000000000")
@@ -62,10 +62,10 @@ fn size(text: &str) -> std::result::Result<usize, String> {
 }
 
 impl RanksArgs {
-    /// These layouts, with such a model on their ranks.
+    /// Returns these layouts with the memory limit and the split of blocks for this model.
     ///
     /// # Errors
-    /// If blocks are to be split and no layout has stages, or they cannot be split so.
+    /// If blocks are to be split and no layout has stages, or the split does not fit.
     pub(crate) fn all(&self, layouts: Vec<Layout>, design: &Design) -> Result<Vec<Layout>> {
         let mut limited: Vec<_> = layouts.into_iter().map(|layout| layout.limited(self.limit)).collect();
         let Some(split) = &self.split else { return Ok(limited) };
@@ -82,7 +82,8 @@ impl RanksArgs {
         }
         Ok(limited)
     }
-    /// This layout, with such a model on its ranks; what it does not say is noted.
+    /// Returns this layout with the memory limit and the split of blocks for this model; prints the
+    /// [notes](note) on it.
     ///
     /// # Errors
     /// As [`all`](Self::all).
@@ -102,19 +103,19 @@ pub(crate) struct TableArgs {
 }
 
 impl TableArgs {
-    /// This layout, with its stages gone through as the table has it, if there is one.
+    /// Returns this layout with its stages scheduled by the table, if a table is given.
     ///
     /// # Errors
-    /// If there is no such table, or it is none for this layout.
+    /// If the file is missing, or its table does not fit the layout.
     pub(crate) fn on(&self, layout: Layout) -> Result<Layout> {
         self.schedule.as_deref().map_or(Ok(layout), |file| layout.scheduled(table(file)?))
     }
 }
 
-/// Reads a table, which is kept until the program ends.
+/// Reads a table; it is kept until the program ends.
 ///
 /// # Errors
-/// If there is no such file, or it is no table.
+/// If the file is missing or is not a table.
 pub(crate) fn table(file: &Path) -> Result<&'static Table> {
     let name = shown(&file.display().to_string());
     let text = String::from_utf8(files::read(file)?);
@@ -123,10 +124,10 @@ pub(crate) fn table(file: &Path) -> Result<&'static Table> {
     Ok(Box::leak(Box::new(table)))
 }
 
-/// The microbatches of a step under a layout, where it has a table, or else those that are given.
+/// Returns the microbatches of a step: the number in the layout's table, if it has one, else `given`.
 ///
 /// # Errors
-/// If others are given than the table has.
+/// If `given` differs from the table's number.
 pub(crate) fn microbatches(layout: &Layout, given: Option<usize>) -> Result<Option<usize>> {
     let Some(has) = layout.table().map(|table| table.sizes().microbatches) else { return Ok(given) };
     if let Some(given) = given.filter(|given| *given != has) {

@@ -1,27 +1,29 @@
-//! How far a row's numbers are from those in f64, beside the unsplit run's own error.
+//! Error of a row's values against f64, as a multiple of the unsplit run's own error.
 //!
-//! In f64 the unsplit run is the truth itself and errs by nothing, and nothing has a multiple. A run that adds up in another
-//! order still rounds otherwise, so one rounding of the largest number takes the place of that error. A right row may err by
-//! many: what is wrong, and not rounded, the field tells exactly. An error alone makes a row wrong only if it is no number,
-//! or if all of the truth is 0 and it is not.
+//! In f64 the unsplit run is the truth: its error is 0 and has no multiples. A run that sums in another order
+//! still rounds differently, so one rounding of the largest value takes the place of that error. A correct
+//! row may have an error of many roundings: the field finds every difference that is not rounding. An error
+//! alone makes a row wrong only if it is not finite, or if all of the truth is 0 and the row is not.
 use crate::commands::diff::unit;
 use parallel::dump::Number;
 use tensor::safetensors::Storable;
 
-/// The largest error; infinite if something is no number.
+/// The largest error; infinite if a value is not finite.
 pub(super) fn largest(x: &[f64], truth: &[f64]) -> f64 {
     let error =
         |(a, b): (&f64, &f64)| if a.is_finite() && b.is_finite() { (a - b).abs() } else { f64::INFINITY };
     x.iter().zip(truth).map(error).fold(0.0, f64::max)
 }
 
-/// The error that those of all rows are multiples of, in numbers `E`, where the unsplit run errs by `unsplit`.
+/// Unit of the errors of all rows, in dtype `E`: the unsplit run's error, or, if that is 0, one rounding of
+/// the largest value.
 pub(super) fn own<E: Number>(unsplit: f64, truth: &[f64]) -> f64 {
     let rounding = || unit(E::Stored::DTYPE) * largest(truth, &vec![0.0; truth.len()]);
     if unsplit > 0.0 { unsplit } else { rounding() }
 }
 
-/// The multiple: 1 where neither errs; infinite where only this one does, or something is no number.
+/// The error as a multiple of `own`: 1 if both are 0; infinite if only `own` is 0, or if either is not
+/// finite.
 pub(super) fn ratio(error: f64, own: f64) -> f64 {
     match (error.is_finite() && own.is_finite(), own > 0.0) {
         (true, true) => error / own,
@@ -35,8 +37,8 @@ mod tests {
     use super::*;
     use tensor::Bf16;
 
-    /// Kills: a multiple of an error of 0, which no right row of f64 passes; an error that is no number and passes; a unit of
-    /// other numbers; the largest number of either sign.
+    /// Kills: a multiple of an error of 0, which no correct row of f64 has; a NaN error that passes; a unit
+    /// of another dtype; the largest value of one sign only.
     #[test]
     fn where_the_unsplit_run_does_not_err_a_rounding_is_the_unit() {
         let truth = [0.5, -4.0, 3.0];

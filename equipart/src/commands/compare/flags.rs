@@ -5,7 +5,7 @@ use clap::Args;
 use parallel::Layout;
 use std::path::PathBuf;
 
-/// Seconds for which `compare` measures a row.
+/// Default number of seconds that `compare` measures each row.
 pub(crate) const SECONDS: f64 = 1.0;
 
 /// Do the same work under several layouts and show time, memory, traffic and equality (the default command)

@@ -1,4 +1,4 @@
-//! What the work holds, known before any of it is done.
+//! Peak memory of the work, known before any of it runs.
 use super::{Comparison, Data, OPTIMIZER, batch, subject};
 use comm::Mesh;
 use kernels::Kernels;
@@ -8,10 +8,10 @@ use parallel::price::{self, Peak};
 use parallel::{Batch, Layout, Result, Trainer, budget};
 use tensor::Cpu;
 
-/// Bytes that all ranks of a layout hold at most, in any part of the work.
+/// Peak bytes of all ranks of a layout, over all parts of the work.
 ///
 /// # Errors
-/// If a part needs more than a rank may hold; the one that needs the most is told.
+/// If a part needs more than a rank may hold; reports the part that needs the most.
 pub(super) fn bytes<D: Runs>(work: &Comparison, layout: &Layout, request: Option<&Prompts>) -> Result<u128> {
     let new = |prompt: &Vec<u32>| prompt.len() + request.map_or(0, |request| request.max_new);
     let prompts = request.map_or(&[][..], |request| &request.prompts);
@@ -34,16 +34,16 @@ pub(super) fn bytes<D: Runs>(work: &Comparison, layout: &Layout, request: Option
     Ok(budget::all(parts)?.into_iter().max().unwrap_or(0))
 }
 
-/// What ranks hold at most in a step, and while the new weights are put together.
+/// Peak of a step and of gathering the new weights.
 fn learnt<D: Kernels>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<Peak> {
     let gather = |trainer: &mut Trainer<_>, mesh: &Mesh<_>| price::gathering(trainer, mesh);
     price::training::<D>(layout, &work.model.design, OPTIMIZER, batch, gather)
 }
 
-/// Bytes that the rank which holds the most would hold in a step, whatever it may hold.
+/// Peak bytes of a step on the rank that holds the most, without a memory limit.
 ///
 /// # Errors
-/// If 64 bits do not count them.
+/// If the number of bytes overflows 64 bits.
 pub(super) fn by_a_step<D: Kernels>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<usize> {
     Ok(price::training::<D>(&layout.limited(None), &work.model.design, OPTIMIZER, batch, |_, _| Ok(()))?
         .largest)

@@ -1,15 +1,17 @@
-//! What is compared: ways of splitting a model and its work, and those of an experiment in inference with experts.
+//! Partitionings to compare: ways of splitting a model and its work, and those of an experiment in inference
+//! with experts.
 //!
 //! | name | weights | each rank computes |
 //! |---|---|---|
-//! | `deepspeed` | shards of every parameter, gathered a unit ahead and dropped (`ZeRO`, stage 3) | its own requests |
-//! | `standard` | attention by heads; shards of experts, gathered for the first use and kept | its heads, its tokens |
-//! | `new` | attention by heads; shards of experts, gathered for each use and dropped | its heads, its tokens |
+//! | `deepspeed` | shards, gathered a bucket ahead and dropped (`ZeRO`, stage 3) | its own requests |
+//! | `standard` | heads; shards of experts, gathered at first use and kept | its heads, its tokens |
+//! | `new` | heads; shards of experts, gathered for each use and dropped | its heads, its tokens |
 //! | `expert-parallel` | whole experts, others on each rank | its own requests, and tokens for its experts |
 //! | `tensor-sliced` | attention by heads, every expert by hidden features | its heads, its features |
 //! | `pipeline-sync`, `pipeline-batch` | its blocks | one request at a time; all requests at once |
 //!
-//! The first three are the partitionings that a thesis on distributed inference of such models compares: its own is `new`.
+//! A thesis on distributed inference of models with experts compares the first three; its own partitioning is
+//! `new`.
 use super::CompareArgs;
 use super::{LayoutRow, Workload};
 use crate::cli::args::note;
@@ -25,11 +27,11 @@ use parallel::{Layout, Network, Result, bail};
 /// One way of splitting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Partitioning {
-    /// What it is called, if not by its layout.
+    /// Name of the row; `None`: the layout is the name.
     pub name: Option<&'static str>,
     /// Its layout.
     pub layout: Layout,
-    /// Whether requests are answered one after the other, not all at once.
+    /// True if requests are answered one after the other instead of all at once.
     pub one_by_one: bool,
 }
 
@@ -40,7 +42,7 @@ impl From<Layout> for Partitioning {
 }
 
 impl Partitioning {
-    /// What a row calls it.
+    /// Label of the row.
     #[must_use]
     pub fn label(&self) -> String {
         match (self.name, self.layout.ranks()) {
@@ -49,7 +51,7 @@ impl Partitioning {
             (None, n) => format!("{}, {n} ranks", self.layout),
         }
     }
-    /// Continues prompts this way, so many times.
+    /// Continues the prompts this way `times` times.
     ///
     /// # Errors
     /// Those of [`repeated`].
@@ -78,7 +80,7 @@ impl Partitioning {
         }
         Ok(sums)
     }
-    /// Those of the experiment, on two ranks; the unsplit model comes first.
+    /// Partitionings of the experiment, on two ranks; the unsplit model comes first.
     #[must_use]
     pub fn of_experiment() -> Vec<Self> {
         let shards = (ZERO3.change)(Rests::WHOLE, None);
@@ -104,12 +106,13 @@ impl Partitioning {
     }
 }
 
-/// What the thesis measured of its own partitioning, as ratios to its `standard`: 3.333 of 4.331 GB a device, and 0.38 of the
-/// tokens a second.
+/// Result of the thesis for its own partitioning, as ratios to its `standard`: 3.333 of 4.331 GB a device,
+/// and 0.38 of the tokens a second.
 pub(super) const THESIS: Point<'static> =
     Point { name: "the thesis' own (new)", memory: 3.333 / 4.331, speed: 0.38, ours: false };
 
-/// What is asked for, and whether it is the experiment: that of a model with experts, if no layout is given.
+/// Returns the partitionings of the flags, and whether they are the experiment: it runs for a model with
+/// experts if no layout is given.
 ///
 /// # Errors
 /// If a layout does not fit.
@@ -133,7 +136,7 @@ pub(super) fn asked(a: &CompareArgs, design: &Design) -> Result<(Vec<Partitionin
     Ok((ways, experiment))
 }
 
-/// The rows of generation as a picture, as ratios to `standard`, or to the unsplit model where there is none.
+/// Draws the rows of generation as ratios to `standard`, or to the unsplit model if there is no such row.
 ///
 /// # Errors
 /// If nothing was generated.

@@ -1,9 +1,9 @@
-//! What a comparison says: a row for each kind of work under each layout.
+//! Rows of a comparison: one for each workload under each layout.
 use parallel::measure::PeakBytes;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Which work.
+/// Kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Workload {
@@ -13,70 +13,72 @@ pub enum Workload {
     Training,
 }
 
-/// The first token of a text that differs between two layouts, though the choice was as good as a tie.
+/// The first token of a text that differs between two layouts, although its choice was a tie up to rounding.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tie {
-    /// Which text.
+    /// Index of the text.
     pub sequence: usize,
-    /// Which of its tokens.
+    /// Index of the token in the text.
     pub token: usize,
-    /// How much a logit difference had to change for another choice.
+    /// Change of a logit difference that would change the choice.
     pub margin: f64,
-    /// How much rounding may have changed it.
+    /// Bound on the change that rounding causes.
     pub bound: f64,
 }
 
 /// One row.
 #[derive(Clone, Debug, Serialize)]
 pub struct LayoutRow {
-    /// Which work.
+    /// Kind of work.
     pub workload: Workload,
-    /// A readable label.
+    /// Readable label.
     pub name: String,
     /// The layout.
     pub layout: String,
-    /// The time of the work, all new tokens or one step: the median of its runs.
+    /// Time of the work, all new tokens or one step: the median of the runs.
     pub seconds: f64,
-    /// Half of the distance between the quartiles of its runs, as a share of the median; null where there are fewer than three.
+    /// Half of the distance between the quartiles of the runs, as a fraction of the median; null for fewer
+    /// than three runs.
     pub spread: Option<f64>,
-    /// How many runs were measured.
+    /// Number of measured runs.
     pub runs: usize,
     /// Microbatches of a step; null in inference.
     pub microbatches: Option<usize>,
-    /// Seconds of the last run until all prompts were read; null in training.
+    /// Seconds until the last run had read all prompts; null in training.
     pub prefill_seconds: Option<f64>,
-    /// New tokens, or tokens learnt, a second.
+    /// New tokens a second, or training tokens a second.
     pub tokens_per_second: f64,
-    /// Of each rank; in training the step takes inference's place.
+    /// Peak bytes of each rank; in training, the step replaces the phases of inference.
     pub peak_bytes: PeakBytes,
-    /// Bytes on the wire of all ranks, a generated token or a step.
+    /// Bytes on the wire from all ranks, for a generated token or a step.
     pub traffic_bytes: usize,
-    /// The field's verdict on this work: in inference on the logits that choose each token, in training on the loss, the
-    /// norm, gradients and new weights.
+    /// Verdict of the field on this work: in inference on the logits that choose each token, in training on
+    /// the loss, the norm, gradients and new weights.
     pub equal: bool,
-    /// What the field was given, if not the whole work.
+    /// Subject that the field was given instead of the whole work.
     pub note: Option<String>,
-    /// What a panel proves of this layout and this work has none of, in words.
+    /// Parts of this layout that a panel proves and that this work does not run, in words.
     pub never_ran: Vec<&'static str>,
-    /// Whether the texts are those of the unsplit run; null in training.
+    /// True if the texts equal those of the unsplit run; null in training.
     pub tokens_equal: Option<bool>,
-    /// If not: where they part, where that is a tie.
+    /// The first difference of the texts, if it is a tie.
     pub tie: Option<Tie>,
-    /// What the rank that holds the most would hold in each number, as it is priced.
+    /// Peak bytes of the rank that holds the most, in each dtype, as priced.
     pub peak_bytes_by_number: BTreeMap<&'static str, usize>,
-    /// The largest error against f64 (of logits, or of new weights) ÷ the unsplit run's own; in f64, where that is 0, ÷ one
-    /// rounding of the largest number.
+    /// The largest error against f64 (of logits, or of new weights) ÷ the unsplit run's own error; in f64,
+    /// where that is 0, ÷ one rounding of the largest value.
     pub error_ratio: f64,
 }
 
 impl LayoutRow {
-    /// Whether it is equal in the field, its texts are those of the unsplit run or part at a tie, and its numbers are finite.
+    /// Returns true if the row is equal in the field, its texts equal those of the unsplit run or differ at a
+    /// tie, and its error is finite.
     #[must_use]
     pub fn is_right(&self) -> bool {
         let tokens = self.tokens_equal != Some(false) || self.tie.is_some();
         self.equal && tokens && self.error_ratio.is_finite()
     }
-    /// Whether its tokens a second are more than those of another by more than both spread.
+    /// Returns true if the row is faster than another by more than the spread of both.
     #[must_use]
     pub fn is_faster(&self, other: &Self) -> bool {
         let (Some(own), Some(others)) = (self.spread, other.spread) else { return false };
@@ -116,7 +118,7 @@ mod tests {
         }
     }
 
-    /// Kills: a row that is wrong in one way only and passes; a tie that does not.
+    /// Kills: a row that is wrong in only one way and passes; a tie that fails.
     #[test]
     fn a_row_is_wrong_in_each_of_three_ways() {
         let (right, parted) = (row(1.0, None), LayoutRow { tokens_equal: Some(false), ..row(1.0, None) });
@@ -130,7 +132,7 @@ mod tests {
         assert!(wrong.iter().all(|row| !row.is_right()));
     }
 
-    /// Kills: a difference within what runs differ by, on either side, or of rows that ran once.
+    /// Kills: a difference within the spread of the runs, on either side, or of rows that ran once.
     #[test]
     fn faster_is_beyond_both_spreads() {
         let standard = row(1000.0, Some(0.1));

@@ -1,5 +1,6 @@
-//! How long the work of each row takes. Rows take turns, so that whatever else the machine does falls on all of them alike,
-//! until each was measured for so many seconds; told are the median and how far half of its runs lie from it.
+//! Time of each row's work. Rows take turns, so that other load of the machine affects all of them alike,
+//! until each was measured for the given seconds. The results are the median of its runs and half of the
+//! distance between their quartiles.
 use super::{Comparison, LR, Partitioning, trainer};
 use models::Model;
 use models::generate::{Generated, Prompts};
@@ -8,7 +9,7 @@ use parallel::number::Runs;
 use parallel::{At, Batch, Layout, Network, Result, session};
 use tensor::Phase;
 
-/// The fewest runs of a row whose spread is told.
+/// The fewest runs of a row that have a spread.
 const FEWEST: usize = 3;
 /// The most runs of one turn, which builds the model once.
 const RUNS: usize = 8;
@@ -18,9 +19,10 @@ const RUNS: usize = 8;
 pub(super) struct Timed {
     /// The median, in seconds.
     pub(super) median: f64,
-    /// Half of the distance between the quartiles, as a share of the median; none of fewer than three runs.
+    /// Half of the distance between the quartiles, as a fraction of the median; `None` for fewer than three
+    /// runs.
     pub(super) spread: Option<f64>,
-    /// How many runs.
+    /// Number of runs.
     pub(super) runs: usize,
 }
 
@@ -34,9 +36,9 @@ impl Timed {
     }
 }
 
-/// Runs rows in turn until each was measured for so many seconds in all, and no less than three times; once each for 0
-/// seconds. A turn is told how many runs it has, and gives what the last made, of which each row's last is kept, and the
-/// seconds of each run.
+/// Runs rows in turn until each was measured for `seconds` in all, and at least three times; once each for 0
+/// seconds. `turn` receives the row and a number of runs, and returns the result of the last run and the
+/// seconds of each; the last result of each row is kept.
 pub(super) fn in_turn<T>(
     rows: usize,
     seconds: f64,
@@ -59,7 +61,7 @@ pub(super) fn in_turn<T>(
     Ok(all.into_iter().map(|(made, times)| (made, Timed::of(times))).collect())
 }
 
-/// Generates each way and measures it. A trace that is kept has one more run of each way.
+/// Generates each way and measures it. With a trace, each way has one more run, which is traced.
 pub(super) fn generating<D: Runs>(
     (work, model): (&Comparison, &Model),
     ways: &[Partitioning],
@@ -79,8 +81,8 @@ pub(super) fn generating<D: Runs>(
     Ok(timed)
 }
 
-/// Runs training steps under each layout and measures them on each rank, but not the first of a turn, which takes memory that
-/// later ones find. A trace that is kept has each layout's last turn.
+/// Runs training steps under each layout and measures them on each rank, except the first step of a turn,
+/// which allocates the memory. With a trace, each layout has one more turn, which is traced.
 pub(super) fn steps<D: Runs>(
     work: &Comparison,
     layouts: &[Layout],
@@ -121,8 +123,8 @@ mod tests {
         assert_eq!(of(&[4.0, 5.0, 90.0, 1.0, 3.0]), Timed { median: 4.0, spread: Some(0.25), runs: 5 });
     }
 
-    /// Kills: rows measured one after the other, one that goes on when it has enough, fewer than three runs, an older result,
-    /// turns that end late.
+    /// Kills: rows measured one after the other, a row that continues after its seconds, fewer than three
+    /// runs, an older result, turns that end late.
     #[test]
     fn rows_take_turns_until_each_has_its_seconds() {
         let (mut order, seconds) = (Vec::new(), [0.5, 0.0625, 0.25]);

@@ -1,63 +1,61 @@
 //! The rule: is a tensor's difference rounding, or a bug?
 //!
-//! Of a tensor that differs, let `e` be the errors of a run against the truth, `c` the truth, `u` the unit roundoff of
-//! the run's numbers. Errors count in units of `u`, so runs in different numbers can be compared. Let `lesser` be the
-//! lesser of A's and B's. A run departs from the truth if
+//! For a tensor that differs, let `e` be the errors of a run against the truth, `c` the truth, `u` the unit
+//! roundoff of the run's dtype. Errors count in units of `u`, so runs in different dtypes compare. Let
+//! `lesser` be the lesser of A's and B's. A run departs from the truth if
 //!
 //! ```text
 //! mean |e|  >  4·u · max(lesser mean |e|/u,  4·mean |c|,  usual · mean |c|)      many elements are off, or
 //! max  |e|  > 32·u · max(lesser max  |e|/u,  4·max  |c|)                        a few are far off
 //! ```
 //!
-//! where `usual` is the middle one of the file's tensors' lesser relative errors. So the rounding of the one predicts
-//! that of the other; what is exact in one run may be off by a few roundings in the other; and a small tensor whose
-//! error happens to be tiny in one run is measured by its neighbours'. Means rather than mean squares, since an optimizer
-//! that divides by a root lets a few elements, whose gradients are next to nothing, err a thousandfold.
-//!
-//! The rule compares runs, so it does not see what both do wrong. Therefore both depart where the errors reach the
-//! fourth root of `u` of a tensor's size (of the middle one's in the file, if that is larger): three quarters of the
-//! digits are wrong. For f32 that is 1/64.
+//! where `usual` is the median of the lesser relative errors of the file's tensors: the rounding of one run
+//! predicts that of the other, and a small tensor with a tiny error in one run is judged by the other
+//! tensors. Means, not mean squares: an optimizer that divides by a root makes a few elements with tiny
+//! gradients err a thousandfold.
 use super::measure::{Compared, Error};
 use serde::Serialize;
 
-/// A mean error may be this many times the other run's: as in every proof of rounding here.
+/// Allowed ratio of a mean error to the other run's, as in every proof of rounding here.
 pub const TIMES: f64 = 4.0;
-/// The largest error may be this many times the other run's largest.
+/// Allowed ratio of the largest error to the other run's largest.
 pub const OUTLIER: f64 = 32.0;
-/// So many roundings of a tensor's size are nothing, even where the other run has none.
+/// Number of roundings of a tensor's size that are allowed even if the other run has no error.
 pub const FLOOR: f64 = 4.0;
 
-/// The part of its size from which on an error of a number of this unit roundoff is no rounding, whoever has it.
+/// Fraction of a tensor's size (or of the median tensor of its file, if that is larger) from which an error
+/// is not rounding: the fourth root of the unit roundoff, where three quarters of the digits are wrong. For
+/// f32 that is 1/64. The rule compares runs, so this bound finds errors that both have.
 pub fn far(unit: f64) -> f64 {
     unit.powf(0.25)
 }
 
-/// What a tensor's difference is.
+/// Verdict on a tensor's difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finding {
-    /// There is none: not one element differs.
+    /// Equal: no element differs.
     Equal,
-    /// A and B are as near to the truth as rounding brings them.
+    /// A and B are as close to the truth as rounding allows.
     Rounding,
     /// A departs from the truth, B does not.
     BugInA,
     /// B departs from the truth, A does not.
     BugInB,
-    /// Both depart: a bug of both, or the truth of another run.
+    /// Both depart: both have a bug, or the truth is that of another run.
     BugInBoth,
-    /// Numbers that do not round differ.
+    /// Values of a dtype that does not round differ.
     Exact,
 }
 
 impl Finding {
-    /// Whether nothing is wrong.
+    /// Returns true if the tensor has no bug.
     pub fn is_fine(self) -> bool {
         matches!(self, Self::Equal | Self::Rounding)
     }
 }
 
-/// Judges all tensors that can be: those that are equal, those that do not round, those that have a truth.
+/// Judges every tensor that is equal, that does not round, or that has a truth.
 pub(super) fn all(tensors: &mut [Compared]) {
     let files: Vec<String> = tensors.iter().map(|t| t.file.clone()).collect();
     for file in files.chunk_by(|a, b| a == b).map(|same| &same[0]) {
@@ -71,12 +69,12 @@ pub(super) fn all(tensors: &mut [Compared]) {
     }
 }
 
-/// The mean error in units of roundoff, as a part of the tensor's size.
+/// The mean error in units of roundoff, as a fraction of the tensor's mean size.
 fn relative(e: &Error) -> f64 {
     if e.mean == 0.0 { 0.0 } else { e.mean / e.unit / e.mean_size }
 }
 
-/// The middle one; 0 of none.
+/// The median; 0 if there are no values.
 fn middle(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<_> = values.filter(|x| x.is_finite()).collect();
     values.sort_by(f64::total_cmp);
@@ -104,7 +102,7 @@ fn verdict(tensor: &Compared, usual: f64, size: f64) -> Option<Finding> {
     })
 }
 
-/// Whether a run's errors are more than the other's predict.
+/// Returns true if a run's errors are larger than the other run's errors predict.
 fn departs(e: &Error, other: &Error, usual: f64) -> bool {
     let mean = (other.mean / other.unit).max(FLOOR.max(usual) * e.mean_size);
     let largest = (other.largest / other.unit).max(FLOOR * e.largest_size);
@@ -136,9 +134,9 @@ mod tests {
         Compared { file, name, shape: vec![9], verdict: None, apart, a: own(a), b: own(b), worst: None }
     }
 
-    /// Errors in units of roundoff. Kills: a floor that is missing or too high, neighbours that are not asked, bounds of
-    /// f32 for 16 bits, the coarser run called wrong, a bound that is not the other run's, a far error of both let pass,
-    /// or of one that the other's is near to.
+    /// Errors in units of roundoff. Kills: a floor that is missing or too high, other tensors that are
+    /// ignored, f32 bounds for 16 bits, the coarser run reported as wrong, a bound that is not the other
+    /// run's, a far error of both or of one run that passes.
     #[test]
     fn one_runs_rounding_predicts_the_others() {
         use Finding::{BugInA, BugInB, BugInBoth, Rounding};
@@ -167,7 +165,7 @@ mod tests {
         assert_eq!(verdict(&small, 0.0, 2.0), Some(Rounding), "next to nothing beside its neighbours");
     }
 
-    /// Kills: an infinity of both that is called equal, a difference without a truth that is judged.
+    /// Kills: an infinity in both that is reported as equal, a difference without a truth that is judged.
     #[test]
     fn what_is_equal_is_so_unless_both_are_broken() {
         let equal = |t: Compared| Compared { apart: Apart { differ: 0, ..t.apart }, ..t };

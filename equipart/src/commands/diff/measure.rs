@@ -1,4 +1,4 @@
-//! How far one tensor of two runs is apart, and how far each is from the truth.
+//! Distance between two runs of one tensor, and of each from the truth.
 use super::judge::Finding;
 use super::source::Section;
 use parallel::{Error as Failure, Result};
@@ -6,70 +6,71 @@ use serde::Serialize;
 use tensor::quoted::quoted;
 use tensor::safetensors::{Dtype, Matrix};
 
-/// How far two runs are apart.
+/// Distance between two runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Apart {
-    /// Elements that are not the same number.
+    /// Number of elements that differ.
     pub differ: usize,
-    /// Of so many.
+    /// Number of elements.
     pub of: usize,
-    /// The largest difference; infinite where only one is a finite number, none where tensors are not of floats.
+    /// The largest difference; infinite if one value is not finite, `None` if tensors are not of floats.
     pub largest: Option<f64>,
-    /// The root of the mean square of the differences, over that of A.
+    /// Root mean square of the differences, over that of A.
     pub relative: Option<f64>,
 }
 
-/// How far one run is from the truth. Sizes of the truth stand beside it.
+/// Error of one run against the truth, with sizes of the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Error {
-    /// The mean of the errors.
+    /// Mean of the errors.
     pub mean: f64,
-    /// The largest; infinite where only one of run and truth is a finite number.
+    /// The largest error; infinite if only one of run and truth is finite.
     pub largest: f64,
-    /// The mean size of the truth's elements.
+    /// Mean absolute value of the truth.
     #[serde(skip)]
     pub mean_size: f64,
-    /// The size of its largest.
+    /// Largest absolute value of the truth.
     #[serde(skip)]
     pub largest_size: f64,
-    /// The unit roundoff of the run's numbers: half the distance from 1 to the next.
+    /// Unit roundoff of the run's dtype: half the distance from 1 to the next number.
     #[serde(skip)]
     pub unit: f64,
 }
 
-/// An element, and what stands there.
+/// An element and its values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Worst {
-    /// Where, one number for each dimension.
+    /// Index in each dimension.
     pub at: Vec<usize>,
-    /// Which sequence its row is of, and the position in it, where the file says so.
+    /// Sequence of its row and the position in it, if the file records them.
     pub token: Option<[usize; 2]>,
-    /// In A.
+    /// Value in A.
     pub a: f64,
-    /// In B.
+    /// Value in B.
     pub b: f64,
-    /// In the truth.
+    /// Value in the truth.
     pub truth: Option<f64>,
 }
 
 /// A tensor that both runs have, in one shape.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Compared {
-    /// Its file's name, less `.safetensors`.
+    /// Name of its file without `.safetensors`.
     pub file: String,
     /// Its name.
     pub name: String,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// What was found; none where there is no truth of it.
+    /// Verdict; `None` if there is no truth of it.
     pub verdict: Option<Finding>,
-    /// How far A and B are apart.
+    /// Distance between A and B.
     pub apart: Apart,
     /// The error of A against the truth.
     pub a: Option<Error>,
     /// The error of B against the truth.
     pub b: Option<Error>,
-    /// Where the run that is further from the truth is furthest from it; without a truth, where A and B are furthest apart.
+    /// The element at which the run further from the truth is furthest from it; without a truth, at which A
+    /// and B are furthest apart.
     pub worst: Option<Worst>,
 }
 
@@ -84,10 +85,10 @@ pub fn unit(dtype: Dtype) -> f64 {
     0.5f64.powi(digits)
 }
 
-/// The truth must have so many more digits than what it judges: a factor of 256 between the units.
+/// Largest ratio of the truth's unit roundoff to that of the runs: a truth needs 8 more binary digits.
 const FINER: f64 = 1.0 / 256.0;
 
-/// Measures one tensor that both runs have in one shape. The truth has it in the same, if it is given.
+/// Measures one tensor that both runs have in one shape; the truth, if given, has the same shape.
 pub(super) fn tensor(name: &str, a: &Section, b: &Section, truth: Option<&Section>) -> Result<Compared> {
     let (file, shape) = (a.name.clone(), a.shape(name).to_vec());
     let mut compared = Compared { file, name: name.to_owned(), shape, ..Compared::default() };
@@ -116,7 +117,7 @@ pub(super) fn tensor(name: &str, a: &Section, b: &Section, truth: Option<&Sectio
     Ok(compared)
 }
 
-/// The truth of a tensor, if it is precise enough to be one.
+/// Returns the truth of a tensor, if it is precise enough.
 fn finer<'a>(name: &str, runs: [&Matrix<'_>; 2], truth: &'a Section) -> Result<Matrix<'a>> {
     let dtype = truth.info(name).expect("it is there").dtype;
     let finest = if unit(runs[0].dtype()) < unit(runs[1].dtype()) { runs[0] } else { runs[1] }.dtype();
@@ -130,7 +131,7 @@ fn finer<'a>(name: &str, runs: [&Matrix<'_>; 2], truth: &'a Section) -> Result<M
     })
 }
 
-/// Tensors that are not of floats are equal or not.
+/// Compares tensors that are not of floats: bytes are equal or not.
 fn exact(name: &str, a: &Section, b: &Section) -> Apart {
     let whole = |section: &Section| {
         let (dtype, _, bytes) = section.tensors.whole(name).expect("it is there");
@@ -143,7 +144,7 @@ fn exact(name: &str, a: &Section, b: &Section) -> Apart {
     Apart { differ, of, largest: None, relative: None }
 }
 
-/// How far two numbers are apart. Two that are no numbers, or the same infinity, are not.
+/// Distance between two values; 0 for two NaNs and for equal infinities.
 fn distance(x: f64, y: f64) -> f64 {
     if x == y || x.is_nan() && y.is_nan() {
         0.0
@@ -154,7 +155,7 @@ fn distance(x: f64, y: f64) -> f64 {
     }
 }
 
-/// The numbers of two tensors of one shape, those of the same place together, in their order.
+/// Pairs of values at the same index of two tensors of one shape, in order.
 fn both(x: &Matrix<'_>, y: &Matrix<'_>) -> impl Iterator<Item = (f64, f64)> {
     const TOGETHER: usize = 4096;
     let some = |of: &Matrix<'_>, from: usize| {
@@ -165,7 +166,7 @@ fn both(x: &Matrix<'_>, y: &Matrix<'_>) -> impl Iterator<Item = (f64, f64)> {
     (0..x.cols()).step_by(TOGETHER).flat_map(move |from| some(x, from).into_iter().zip(some(y, from)))
 }
 
-/// How far A and B are apart, and the element where they are furthest.
+/// Distance between A and B, and the index of the element at which they are furthest apart.
 fn apart(a: &Matrix<'_>, b: &Matrix<'_>) -> (Apart, Option<usize>) {
     let (mut differ, mut squares, mut size) = (0, 0.0, 0.0);
     let mut most = Most::default();
@@ -180,7 +181,7 @@ fn apart(a: &Matrix<'_>, b: &Matrix<'_>) -> (Apart, Option<usize>) {
     (Apart { differ, of: a.cols(), largest: Some(most.value), relative: Some(relative) }, most.at)
 }
 
-/// How far a run is from the truth, and the element where it is furthest.
+/// Error of a run against the truth, and the index of the element with the largest error.
 fn own(section: &Section, run: &Matrix<'_>, truth: &Matrix<'_>) -> (Error, Option<usize>) {
     let (mut sum, mut size) = (0.0, 0.0);
     let (mut most, mut largest) = (Most::default(), Most::default());
@@ -195,12 +196,12 @@ fn own(section: &Section, run: &Matrix<'_>, truth: &Matrix<'_>) -> (Error, Optio
     }
     let count = run.cols().max(1) as f64;
     let (mean, mean_size) = (sum / count, size / count);
-    // What a run in bf16 sums in f32 is no better than what it sums.
+    // A sum in f32 of bf16 values is no more accurate than the values.
     let unit = unit(if section.is_bf16 { Dtype::BF16 } else { run.dtype() });
     (Error { mean, largest: most.value, mean_size, largest_size: largest.value, unit }, most.at)
 }
 
-/// The largest of what was seen, and the first place where it was.
+/// The largest value so far, and its first index.
 #[derive(Default)]
 struct Most {
     value: f64,
@@ -215,7 +216,7 @@ impl Most {
     }
 }
 
-/// The place of the `i`th element in a tensor of this shape.
+/// Index of the `i`th element in a tensor of this shape.
 fn index(mut i: usize, shape: &[usize]) -> Vec<usize> {
     let mut at = vec![0; shape.len()];
     for (at, n) in at.iter_mut().zip(shape).rev() {
@@ -230,7 +231,7 @@ mod tests {
     use std::collections::BTreeMap;
     use tensor::safetensors::{File, Writer};
 
-    /// Kills: NaN that is far from NaN, or near a number; infinities of two signs that are one.
+    /// Kills: NaN that is far from NaN, or close to a number; infinities of two signs taken as equal.
     #[test]
     fn no_number_is_far_from_a_number_only() {
         let (nan, inf) = (f64::NAN, f64::INFINITY);
@@ -246,7 +247,7 @@ mod tests {
         }
     }
 
-    /// Kills: what is read at a time begins where the last began, ends too early, or is counted from there.
+    /// Kills: chunks that overlap, end too early, or are indexed from their own start.
     #[test]
     fn long_tensors_are_compared_to_their_end() {
         let folder = tempfile::tempdir().unwrap();

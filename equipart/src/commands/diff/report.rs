@@ -1,8 +1,9 @@
-//! `diff`: where two runs' tensors differ, and, by the same run in f64, whether by rounding or by a bug.
+//! `diff`: finds the tensors of two runs that differ, and, with the same run in f64, whether by rounding or
+//! by a bug.
 //!
-//! Two orders of the same sums give different bits, so a split run on floats always differs from the unsplit one. How
-//! much it may, its own numbers say: the *truth*, the same run in f64, shows how far the rounding of one run takes each
-//! tensor from it, and the other run's rounding does not take it much further. The rule stands in `judge.rs`.
+//! Two orders of the same sums give different bits, so a split run on floats always differs from the unsplit
+//! one. The *truth*, the same run in f64, shows the rounding error of each run in each tensor, and one run's
+//! error predicts the other's. `judge.rs` has the rule.
 use super::judge::{self, Finding};
 use super::measure::{self, Compared};
 use super::source::{Section, Source, Unmatched};
@@ -10,24 +11,24 @@ use parallel::{Result, bail};
 use std::path::Path;
 use tensor::quoted::shown;
 
-/// All that two runs have.
+/// Comparison of all tensors of two runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DiffReport {
-    /// Tensors of both, in program order.
+    /// Tensors of both runs, in program order.
     pub tensors: Vec<Compared>,
-    /// Tensors of one, or of two shapes, or without a truth.
+    /// Tensors that only one run has, that have two shapes, or that have no truth.
     pub unmatched: Vec<Unmatched>,
-    /// Whether there was a truth to judge by.
+    /// True if there was a truth.
     pub judged: bool,
 }
 
 impl DiffReport {
-    /// Whether all tensors are there, and each is equal or, where there is a truth, within rounding.
+    /// Returns true if all tensors are matched, and each is equal or, with a truth, within rounding.
     pub fn is_fine(&self) -> bool {
         let fine = |t: &Compared| t.verdict.map_or(t.apart.differ == 0, Finding::is_fine);
         self.unmatched.is_empty() && self.tensors.iter().all(fine)
     }
-    /// The first tensor, in program order, that is not, and the one before it.
+    /// Returns the first tensor with a bug, in program order, and the tensor before it.
     pub fn first_bug(&self) -> Option<(&Compared, Option<&Compared>)> {
         let at = self.tensors.iter().position(|t| t.verdict.is_some_and(|v| !v.is_fine()))?;
         Some((&self.tensors[at], at.checked_sub(1).map(|before| &self.tensors[before])))
@@ -37,8 +38,8 @@ impl DiffReport {
 /// Compares the tensors of two runs, and judges them by the truth of both, if there is one.
 ///
 /// # Errors
-/// If something is no folder or file of tensors, they have no tensor in common, or the truth is no more precise than
-/// what it should judge.
+/// If a path is not a folder or file of tensors, the runs have no tensor in common, or the truth is not more
+/// precise than the runs.
 pub fn diff(a: &Path, b: &Path, truth: Option<&Path>) -> Result<DiffReport> {
     let (a_path, b_path) = (a, b);
     let (a, b) = (Source::open(a)?, Source::open(b)?);
@@ -68,7 +69,7 @@ pub fn diff(a: &Path, b: &Path, truth: Option<&Path>) -> Result<DiffReport> {
     Ok(report)
 }
 
-/// The tensors of one file of each run.
+/// Compares the tensors of one file of each run.
 fn compare(a: &Section, b: Option<&Section>, truth: Option<&Section>, report: &mut DiffReport) -> Result<()> {
     for name in a.names() {
         let Some(b) = b.filter(|b| b.info(name).is_some()) else {
@@ -94,7 +95,7 @@ fn compare(a: &Section, b: Option<&Section>, truth: Option<&Section>, report: &m
     Ok(())
 }
 
-/// A shape as a message shows it: a file may have one of any length.
+/// Formats a shape for a message, cut to a length: a file may have any number of dimensions.
 pub fn dimensions(shape: &[usize]) -> String {
     shown(&format!("{shape:?}"))
 }

@@ -1,9 +1,10 @@
-//! What is compared: a folder that `--dump` wrote, a model's folder, or one file; each file a section of tensors.
+//! Tensors to compare: a folder that `--dump` wrote, a model's folder, or one file; each file is a section of
+//! tensors.
 //!
-//! Sections come in program order: the weights of the step first, as they are what it begins with, then what came of
-//! them forward, then the gradients, those of the last layer first. A file's tensors come as they lie in it, which in
-//! ours is the order of the program. Programs that write by name leave them in alphabetical order: then numbers in names
-//! count as numbers, so that layer 2 comes before layer 10.
+//! Sections come in program order: the weights that the step begins with, then activations, then gradients,
+//! the last layer's first. A file's tensors come in file order, which in our files is program order. Programs
+//! that write by name leave alphabetical order: then numbers in names count as numbers, so that layer 2 comes
+//! before layer 10.
 use parallel::{Error, Result, bail};
 use serde::Serialize;
 use std::cmp::Ordering;
@@ -13,39 +14,39 @@ use tensor::safetensors::{File, Info};
 use tensor::{Bf16, Scalar};
 
 const SUFFIX: &str = ".safetensors";
-/// The sections of a dump, in the order of the program.
+/// The sections of a dump, in program order.
 const PROGRAM: [&str; 5] = ["weights", "activations", "gradients", "step", "new_weights"];
 
 /// A tensor that cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unmatched {
-    /// Its file's name, less `.safetensors`.
+    /// Name of its file without `.safetensors`.
     pub file: String,
     /// Its name.
     pub name: String,
-    /// Why: who lacks it, or which shapes it has.
+    /// Reason: the run that lacks it, or its shapes.
     pub why: String,
 }
 
-/// One file, or one model in several.
+/// One file, or one model in several files.
 pub(super) struct Section {
-    /// The file's name, less `.safetensors`.
+    /// Name of the file without `.safetensors`.
     pub(super) name: String,
     pub(super) tensors: File,
-    /// The [sequence, position] of each row, where the writer noted them.
+    /// The [sequence, position] of each row, if the file records them.
     pub(super) rows: Option<Vec<[usize; 2]>>,
-    /// Whether the run's numbers are bf16, as its writer noted, whatever these are.
+    /// True if the file records that the run's dtype is bf16, whatever the dtype of the tensors.
     pub(super) is_bf16: bool,
     order: Vec<String>,
 }
 
-/// Everything that was left of one run.
+/// All sections of one run.
 pub(super) struct Source {
     pub(super) sections: Vec<Section>,
 }
 
 impl Source {
-    /// A folder or a file.
+    /// Opens a folder or a file.
     pub(super) fn open(path: &Path) -> Result<Self> {
         if !path.is_dir() {
             return Ok(Self { sections: vec![Section::read(path)?] });
@@ -64,7 +65,8 @@ impl Source {
         };
         Ok(Self { sections })
     }
-    /// The section of this name, for a run of so many sections: two single ones belong together in any case.
+    /// Returns the section of this name for a run of `sections` sections; two single sections match in any
+    /// case.
     pub(super) fn like(&self, name: &str, sections: usize) -> Option<&Section> {
         match self.sections.as_slice() {
             [only] if sections == 1 => Some(only),
@@ -90,14 +92,14 @@ impl Section {
         let is_bf16 = noted("number").is_some_and(|number| number == Bf16::NAME);
         Self { name: name.to_owned(), tensors, rows, is_bf16, order }
     }
-    /// In program order.
+    /// Names of the tensors, in program order.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.order.iter().map(String::as_str)
     }
     pub(super) fn info(&self, name: &str) -> Option<&Info> {
         self.tensors.info(name)
     }
-    /// The shape of a tensor that is there.
+    /// Shape of a tensor that exists.
     pub(super) fn shape(&self, name: &str) -> &[usize] {
         &self.info(name).expect("it is there").shape
     }
@@ -151,7 +153,7 @@ fn natural(a: &str, b: &str) -> Ordering {
 mod tests {
     use super::*;
 
-    /// Kills: layer 10 before layer 2, equal names that are not.
+    /// Kills: layer 10 before layer 2, equal names taken as different.
     #[test]
     fn numbers_in_names_count_as_numbers() {
         let mut names = ["l.10.w", "l.2.w", "l.2.b", "head", "l.02.b", "l.2"];

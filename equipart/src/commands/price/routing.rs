@@ -1,5 +1,5 @@
-//! `--routing FILE`: how often each expert of each layer is chosen, as `eval --json` tells it of a text:
-//! `{"experts": {"blocks.0.mlp": [30, 0, 14, 20]}}`. Each microbatch goes to experts in these shares.
+//! `--routing FILE`: tokens per expert of each layer, as `eval --json` prints them for a text:
+//! `{"experts": {"blocks.0.mlp": [30, 0, 14, 20]}}`. Each microbatch is dispatched in these proportions.
 use layers::{Experts, LayerCounts, Shape};
 use parallel::{Error, Result, bail};
 use serde::Deserialize;
@@ -7,16 +7,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use tensor::{files, quoted::sentence};
 
-/// What the file must have; all else that `eval` tells is passed over.
+/// Required part of the file; all other output of `eval` is ignored.
 #[derive(Deserialize)]
 struct Told {
     experts: LayerCounts,
 }
 
-/// Reads a routing of a model of this shape.
+/// Reads a routing for a model of this shape.
 ///
 /// # Errors
-/// If the file is none, tells of other layers or another number of experts, or gives one more copies than there are tokens.
+/// If the file is not a routing, has other layers or another number of experts, or gives an expert more
+/// copies than there are tokens.
 pub(super) fn read(path: &Path, shape: &Shape) -> Result<LayerCounts> {
     let layer = |block| Some((format!("blocks.{block}.mlp"), shape.experts(block)?));
     let layers: BTreeMap<String, Experts> = (0..shape.blocks).filter_map(layer).collect();

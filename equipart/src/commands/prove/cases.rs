@@ -1,4 +1,4 @@
-//! `prove --cases` and `prove --case`: drawn cases, and kept ones.
+//! `prove --cases` and `prove --case`: drawn cases, and saved cases.
 use super::ProveArgs;
 use super::{fresh_key, tell};
 use crate::cli::show;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tensor::files;
 
-/// What only `prove` of drawn or kept cases takes.
+/// Flags of `prove` for drawn or saved cases.
 #[derive(Args, Debug)]
 pub(crate) struct CasesArgs {
     /// Prove so many drawn cases: models, batches and, without --layout, layouts; what fails is shrunk to the smallest
@@ -31,15 +31,15 @@ pub(crate) struct CasesArgs {
 
 /// The most minutes: a year.
 const MINUTES: f64 = 525_600.0;
-/// What stands for standard input.
+/// Name of standard input.
 const STDIN: &str = "-";
-/// The most bytes of standard input: some ten thousand cases.
+/// The most bytes read from standard input: about ten thousand cases.
 const MOST: u64 = 16 << 20;
 
-/// Does what is asked of cases: whether all were equal; none if nothing is asked.
+/// Proves the cases that the flags request. Returns whether all were equal; `None` if no flag requests cases.
 ///
 /// # Errors
-/// If what is asked cannot be done.
+/// If a flag or a case is invalid.
 pub(crate) fn asked(a: &ProveArgs, json: bool) -> Result<Option<bool>> {
     match &a.cases {
         CasesArgs { case: Some(file), .. } => replay(file, json).map(Some),
@@ -79,7 +79,7 @@ fn replay(file: &Path, json: bool) -> Result<bool> {
     Ok(equal)
 }
 
-/// All of standard input, which need not end.
+/// Reads all of standard input, up to a limit: it may never end.
 fn all_of(input: impl Read, most: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = input.take(most + 1).read_to_end(&mut bytes);
@@ -90,7 +90,7 @@ fn all_of(input: impl Read, most: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The cases of a file; none of them is proven if one cannot be.
+/// Reads the cases of a file; one invalid case refuses the file.
 fn read(file: &Path) -> Result<Vec<Case>> {
     let (name, bytes) = if file == Path::new(STDIN) {
         ("standard input".to_string(), all_of(std::io::stdin().lock(), MOST)?)
@@ -115,7 +115,7 @@ fn read(file: &Path) -> Result<Vec<Case>> {
 mod tests {
     use super::*;
 
-    /// Kills: an input that never ends read to its end, one of the most bytes refused.
+    /// Kills: reading an endless input to its end, refusing an input of exactly the limit.
     #[test]
     fn standard_input_is_read_up_to_a_limit() {
         assert_eq!(all_of(&b"12345678"[..], 8).unwrap(), b"12345678");

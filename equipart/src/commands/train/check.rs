@@ -1,4 +1,4 @@
-//! What can be known to be wrong with a run before anything is built.
+//! Checks of a run before anything is built.
 use super::data::{TrainData, held_out_batch};
 use super::epochs;
 use super::run::TrainRun;
@@ -12,12 +12,12 @@ use parallel::number::Runs;
 use parallel::{Result, bail, budget, price};
 use tensor::Scalar;
 
-/// Why f64 has no checkpoints: said after the number.
+/// Reason why f64 has no checkpoints; printed after the dtype.
 pub(crate) const NO_CHECKPOINTS: &str = "keeps no checkpoints, as they hold f32; leave out --out and --resume \
      (--model begins with the weights of a checkpoint)";
 
 impl TrainRun<'_> {
-    /// What can be known to be wrong before anything is built.
+    /// Checks the run before anything is built.
     ///
     /// # Errors
     /// One sentence on the first thing that does not fit.
@@ -59,10 +59,11 @@ impl TrainRun<'_> {
         }
         Ok(())
     }
-    /// The same, and whether the machine has the memory.
+    /// Checks the run as [`check`](Self::check) does, and that its memory is free.
     ///
     /// # Errors
-    /// As [`check`](Self::check); both numbers of bytes; and if checkpoints, which are f32, are asked of wider numbers.
+    /// As [`check`](Self::check); if memory is too small, with both numbers of bytes; or if checkpoints,
+    /// which are f32, are requested for a wider dtype.
     pub fn ready(&self) -> Result<()> {
         in_device!((self.settings.device, self.settings.number), D => self.ready_in::<D>())
     }
@@ -78,7 +79,7 @@ impl TrainRun<'_> {
             all,
         )
     }
-    /// What ranks hold at most: in steps, when the held-out text is told, when a checkpoint is put together.
+    /// Peak of the ranks: in steps, while the held-out text is evaluated, and while a checkpoint is gathered.
     fn peak<D: Kernels>(&self) -> Result<price::Peak> {
         let (design, batch) =
             (self.settings.design(&self.model), self.source.batch(&self.settings, 0, &mut None)?);

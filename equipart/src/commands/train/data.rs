@@ -1,4 +1,5 @@
-//! What a run learns, and what it is judged by: batches of a text, of given ids or of pictures, and the held-out text.
+//! Training and evaluation data of a run: batches of a text, of given ids or of pictures, and the held-out
+//! text.
 use super::epochs::{self, Epoch};
 use super::settings::{self, Settings, sequences};
 use models::digits::Digits;
@@ -8,18 +9,18 @@ use parallel::number::Runs;
 use parallel::{Batch, Result, Sequence, Trainer, bail};
 use tensor::Real;
 
-/// What is learnt.
+/// Training data.
 pub enum TrainData {
-    /// Pieces of a text, drawn anew for each step.
+    /// Windows of a text, drawn anew for each step.
     Text(Corpus),
     /// The same sequences in every step.
     Ids(Vec<Sequence>),
-    /// Pictures, each of them once an epoch.
+    /// Pictures, each of them once in an epoch.
     Digits(Digits),
 }
 
 impl TrainData {
-    /// A hash, to know it again.
+    /// Hash that identifies the data.
     pub(crate) fn hash(&self) -> u64 {
         match self {
             TrainData::Text(corpus) => settings::hash(corpus),
@@ -27,7 +28,7 @@ impl TrainData {
             TrainData::Digits(digits) => digits.hash(),
         }
     }
-    /// The batch of a step: the same whatever the layout.
+    /// Returns the batch of a step; it does not depend on the layout.
     pub(super) fn batch(&self, settings: &Settings, step: usize, epoch: &mut Option<Epoch>) -> Result<Batch> {
         match self {
             TrainData::Digits(digits) => epochs::batch(digits, settings, step, epoch),
@@ -37,11 +38,12 @@ impl TrainData {
     }
 }
 
-/// Bits a byte on the held-out text, in windows of `seq`: what all tokens but the first cost, over the bytes that they
-/// stand for. None if there are fewer windows than data ranks. `told` is how many parts of how many are done.
+/// Returns bits a byte on the held-out text, in windows of `seq`: the loss of all tokens but the first, over
+/// the bytes they stand for. `None` if there are fewer windows than data ranks. `told` receives the number of
+/// finished parts and of all parts.
 ///
 /// # Errors
-/// If ranks do not meet, or the loss is no finite number.
+/// If ranks fail to communicate, or the loss is not finite.
 pub fn held_out<D: Runs>(
     trainer: &mut Trainer<D>,
     (corpus, seq): (&Corpus, usize),
@@ -61,7 +63,8 @@ pub fn held_out<D: Runs>(
     Ok(Some(nats * tokens_per_byte / std::f64::consts::LN_2))
 }
 
-/// The held-out text in windows of `seq`, eight at a time on each data rank; none if there are fewer than ranks.
+/// The held-out text in windows of `seq`, eight at a time on each data rank; `None` if there are fewer
+/// windows than data ranks.
 pub(super) fn held_out_batch(corpus: &Corpus, seq: usize, data: usize) -> Result<Option<Batch>> {
     let windows = sequences(text::windows(&corpus.held_out, seq));
     if windows.len() < data {

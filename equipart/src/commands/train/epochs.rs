@@ -1,11 +1,12 @@
-//! Pictures of digits as what is learnt.
+//! Epochs over pictures of digits.
 //!
-//! An epoch shows every picture once, in an order that is a hash of the seed and the epoch; what is left over makes a smaller
-//! last batch. Its loss is the mean over its examples, each as it was before its own step; its accuracy is that on the test
-//! pictures, after it.
+//! An epoch shows every picture once, in an order that is a hash of the seed and the epoch; the remainder
+//! makes a smaller last batch. Its loss is the mean over its examples, each before its own step; its accuracy
+//! is measured on the test pictures after the epoch.
 //!
-//! Two layouts round differently, and descent makes small differences larger, the more the larger its steps: at the
-//! default rate, two runs' last losses part in the fourth digit, at three times that rate in the third.
+//! Two layouts round differently, and gradient descent amplifies small differences, more so with larger
+//! steps: at the default learning rate, the last losses of two runs differ in the fourth digit; at three
+//! times that rate, in the third.
 use super::settings::Settings;
 use models::digits::{Digits, Set, order};
 use parallel::number::Runs;
@@ -14,21 +15,21 @@ use serde::Serialize;
 use std::fmt;
 use std::time::Instant;
 
-/// How many pictures are judged at once.
+/// Number of pictures evaluated at once.
 const TOGETHER: usize = 1000;
 
-/// What is told of an epoch.
+/// Report on an epoch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EpochLine {
     /// Epochs done.
     pub epoch: usize,
-    /// The mean loss of its examples, each before its own step, in nats.
+    /// Mean loss of its examples, each before its own step, in nats.
     pub loss: f64,
-    /// The share of the test pictures that are told right, after it.
+    /// Fraction of the test pictures classified correctly after the epoch.
     pub accuracy: f64,
-    /// How long it learnt, the test not counted.
+    /// Training time in seconds; the test is not counted.
     pub seconds: f64,
-    /// Pictures learnt a second.
+    /// Training pictures a second.
     pub examples_per_second: f64,
 }
 
@@ -41,7 +42,7 @@ impl fmt::Display for EpochLine {
     }
 }
 
-/// An epoch under way.
+/// A running epoch.
 pub(crate) struct Epoch {
     order: Vec<usize>,
     number: usize,
@@ -50,12 +51,13 @@ pub(crate) struct Epoch {
     clock: Instant,
 }
 
-/// Steps of an epoch of so many pictures.
+/// Number of steps of an epoch.
 pub(crate) fn steps(digits: &Digits, batch_size: usize) -> usize {
     digits.train.len().div_ceil(batch_size.max(1))
 }
 
-/// The batch of a step, the same whatever the layout; the epoch that it is of is begun, if it is another.
+/// Returns the batch of a step, which does not depend on the layout. Begins a new epoch if the step belongs
+/// to another one.
 pub(crate) fn batch(
     digits: &Digits,
     settings: &Settings,
@@ -82,12 +84,12 @@ pub(crate) fn batch(
 }
 
 impl Epoch {
-    /// A step is done.
+    /// Records a finished step.
     pub(crate) fn learnt(&mut self, loss: f64, batch: &Batch) {
         self.sum += loss * batch.tokens() as f64;
         self.learnt += batch.tokens();
     }
-    /// At the end: how the test pictures are told.
+    /// Evaluates the test pictures at the end of the epoch.
     pub(crate) fn judged<D: Runs>(&self, test: &Set, trainer: &mut Trainer<D>) -> Result<EpochLine> {
         let (seconds, learnt) = (self.clock.elapsed().as_secs_f64(), self.learnt as f64);
         let mut right = 0;
@@ -100,7 +102,7 @@ impl Epoch {
     }
 }
 
-/// Some of a set that are judged together, from this one on.
+/// Batch of pictures of a set to evaluate together, from index `first` on.
 pub(crate) fn judged(set: &Set, first: usize) -> Result<Batch> {
     let some = first..set.len().min(first + TOGETHER);
     Batch::new(some.map(|i| set.example(i)).collect(), 1)

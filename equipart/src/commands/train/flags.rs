@@ -1,4 +1,4 @@
-//! Flags of train: what a run begins with and learns, settings of a new run, and whether they are those of a resumed one.
+//! Flags of train: the initial model and data, the settings of a new run, and the checks of a resumed run.
 use crate::cli::args::{self, ModelName, NetworkArgs, RanksArgs, SEQ, TableArgs};
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::cli::processes::{self, ProcessesArgs};
@@ -114,7 +114,7 @@ pub(crate) struct TrainArgs {
 }
 
 impl TrainArgs {
-    /// The model that a run begins with, and what it learns.
+    /// Returns the initial model of the run and its training data.
     pub(crate) fn begin_with(&self, resume: Option<&State>) -> Result<(Learner, TrainData)> {
         if resume.is_some() && (self.model.is_some() || self.config.is_some()) {
             bail!("--resume goes on with its own model; leave out --model and --config");
@@ -135,7 +135,8 @@ impl TrainArgs {
             (_, None, file) => {
                 let mut model = Model::fresh(config(file.as_deref())?, self.seed.unwrap_or(0));
                 let beside = file.as_deref().and_then(TokenizerSource::beside);
-                let bytes = self.batch.is_none().then_some(TokenizerSource::Bytes); // what it is about to learn
+                // the bytes it is about to learn
+                let bytes = self.batch.is_none().then_some(TokenizerSource::Bytes);
                 model.tokens = beside.or(bytes).unwrap_or(model.tokens);
                 model
             }
@@ -171,7 +172,7 @@ impl TrainArgs {
             device: self.device,
         }
     }
-    /// Settings of a new run on given ids: plain descent at a constant rate, unless said otherwise.
+    /// Settings of a new run on given ids: plain gradient descent at a constant rate, unless flags change it.
     pub(crate) fn settings_of_ids(&self, ids: &[Sequence]) -> Settings {
         Settings {
             steps: self.steps.unwrap_or(1),
@@ -185,7 +186,7 @@ impl TrainArgs {
             ..self.settings(ids::hash(ids))
         }
     }
-    /// Settings of a new run on pictures: plain descent, unless said otherwise.
+    /// Settings of a new run on pictures: plain gradient descent, unless flags change it.
     pub(crate) fn settings_of_pictures(&self, digits: &Digits) -> Result<Settings> {
         let (epochs, batch_size) = (self.epochs.unwrap_or(3), self.batch_size.unwrap_or(32));
         at_least_1(&[("epochs", epochs), ("batch-size", batch_size)])?;
@@ -203,7 +204,7 @@ impl TrainArgs {
             ..self.settings(digits.hash())
         })
     }
-    /// Whether a flag is given that is for models of another kind.
+    /// Refuses flags that are for the other kind of model.
     pub(crate) fn unused(&self, pictures: bool) -> Result<()> {
         if !pictures {
             self.pictures.unused()?;
@@ -218,9 +219,8 @@ impl TrainArgs {
             ("batch", self.batch.is_some()),
         ])
     }
-    /// Settings of a resumed run: those it was begun with, and where it ends, which may be another step than before, of which it
-    /// says so. Any
-    /// other flag that says otherwise is refused.
+    /// Settings of a resumed run: those it began with, except its last step, which may change; a note reports
+    /// the change. Any other flag that differs is refused.
     pub(crate) fn again(&self, state: &State, learnt: &TrainData) -> Result<Settings> {
         let begun = &state.settings;
         let table = self.layout.table().map(Table::digest);
@@ -274,7 +274,7 @@ impl TrainArgs {
     }
 }
 
-/// A rate, or the configuration's.
+/// A dropout rate; `None`: the configuration's rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct DropoutRate(pub(crate) Option<f64>);
 

@@ -1,4 +1,4 @@
-//! `train`: learns text, or given ids, with checkpoints that a later run resumes as if nothing had happened.
+//! The training loop of `train`, with checkpoints; a resumed run continues as if it had not stopped.
 use super::data::{TrainData, held_out};
 use super::epochs::{self, EpochLine};
 use super::settings::Settings;
@@ -16,63 +16,66 @@ use std::path::PathBuf;
 use std::time::Instant;
 use tensor::{Phase, Real};
 
-/// Everything a run needs.
+/// A training run.
 pub struct TrainRun<'a> {
-    /// Weights to begin with, and the model's sizes.
+    /// Initial weights, and the model's sizes.
     pub model: Learner,
-    /// What is learnt.
+    /// Training data.
     pub source: &'a TrainData,
-    /// How it is learnt.
+    /// Settings of the run.
     pub settings: Settings,
-    /// Over which ranks.
+    /// Layout of the ranks.
     pub layout: Layout,
-    /// What lies between them.
+    /// Network between the ranks.
     pub network: Network,
-    /// Where checkpoints go; it has been prepared.
+    /// Folder of the checkpoints; prepared before.
     pub out: Option<PathBuf>,
-    /// Where the run goes on from.
+    /// Checkpoint to resume from.
     pub resume: Option<State>,
-    /// A checkpoint after every so many steps, and at the end.
+    /// Steps between checkpoints; there is one at the end in any case.
     pub checkpoint_every: usize,
-    /// Stop after so many steps of this run, though the schedule goes on.
+    /// Stop after this number of steps of this run; the schedule does not change.
     pub stop_after: Option<usize>,
-    /// Where activations, gradients and weights of the last step go; it has been prepared.
+    /// Folder for activations, gradients and weights of the last step; prepared before.
     pub dump: Option<PathBuf>,
 }
 
-/// What is told of a step.
+/// Report on a step.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepLine {
     /// Steps done.
     pub step: usize,
     /// The step's mean loss, before it, in nats a token.
     pub loss: f64,
-    /// Tokens learnt a second, since the step before.
+    /// Training tokens a second, since the previous step.
     pub tokens_per_second: f64,
     /// Peak bytes so far, of each rank.
     pub peak_bytes: Vec<usize>,
-    /// Of the epoch that it ends, if it does.
+    /// Report on the epoch, if this step ends one.
     #[serde(skip)]
     pub epoch: Option<EpochLine>,
 }
 
-/// What a run ends with.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    /// Steps done, with those of earlier runs.
+    /// Steps done, including those of earlier runs.
     pub steps: usize,
-    /// Bits a byte on the held-out text; none if there is none, or it is too short for the data ranks.
+    /// Bits a byte on the held-out text; `None` if there is no such text, or it is too short for the data
+    /// ranks.
     pub held_out_bits_per_byte: Option<f64>,
-    /// How often each expert was chosen in the steps of this run.
+    /// Tokens per expert, in the steps of this run.
     pub experts: LayerCounts,
 }
 
-/// Told of every step, and of how many parts of how many of the held-out text are evaluated.
+/// Callbacks: one receives every step, the other the number of evaluated parts of the held-out text and of
+/// all parts.
 type Watches<'a> = (&'a (dyn Fn(&StepLine) + Sync), &'a (dyn Fn(usize, usize) + Sync));
 
 impl TrainRun<'_> {
-    /// Trains in the settings' numbers, from the weights that an f32 run begins with: in f64 that gives the truth of the
-    /// f32 run. On rank 0 `step` is told of every step, `evaluated` of how many parts of how many of the held-out text are done.
+    /// Trains in the settings' dtype, from the initial weights of an f32 run: in f64 the result is the truth
+    /// of the f32 run. On rank 0, `step` receives every step, and `evaluated` the number of evaluated parts
+    /// of the held-out text and of all parts.
     ///
     /// # Errors
     /// If the settings, the layout and the model do not fit, a rank fails, or a checkpoint cannot be written.

@@ -1,31 +1,32 @@
-//! The learning rate: up on a line, down on half a cosine.
+//! The learning rate: linear warm-up, then decay on half a cosine.
 //!
 //! ```text
 //! step < warmup    peak · (step + 1)/warmup
 //! after it         peak · (floor + (1 − floor)·(1 + cos πt)/2),   t = (step + 1 − warmup)/(steps − warmup)
 //! ```
-//! A function of the step alone: a run that was interrupted goes on as if it had not been. No warm-up is a warm-up
-//! of one step, so the first step is at the peak.
+//! The rate is a function of the step alone: a resumed run continues as if it had not stopped. A warm-up of 0
+//! steps equals one of 1 step, so the first step is at the peak.
 //!
 //! Source: Loshchilov, Hutter, "SGDR", arXiv:1608.03983.
 use parallel::{Error, Result};
 use std::f64::consts::PI;
 
-/// A learning rate that warms up on a line and then falls on half a cosine. Steps count from 0.
+/// A learning rate with linear warm-up and cosine decay. Steps count from 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Warmup {
     /// The largest rate.
     pub peak: f64,
-    /// Steps until it is reached: the first step's rate is `peak/warmup`, that of step `warmup − 1` is `peak`.
+    /// Steps until the peak is reached: the first step's rate is `peak/warmup`, that of step `warmup − 1` is
+    /// `peak`.
     pub warmup: usize,
-    /// Steps in all.
+    /// Total number of steps.
     pub steps: usize,
-    /// The last step's rate, as a part of the peak.
+    /// The last step's rate, as a fraction of the peak.
     pub floor: f64,
 }
 
 impl Warmup {
-    /// The rate of a step; from the last step on it stays what it is.
+    /// Returns the rate of a step; it is constant from the last step on.
     pub fn at(&self, step: usize) -> f64 {
         let warmup = self.warmup.max(1);
         if step < warmup {
@@ -35,10 +36,11 @@ impl Warmup {
         let t = (step - (warmup - 1)).min(falling) as f64 / falling as f64;
         self.peak * (self.floor + (1.0 - self.floor) * f64::midpoint(1.0, (PI * t).cos()))
     }
-    /// Whether the schedule is one.
+    /// Validates the schedule.
     ///
     /// # Errors
-    /// If the peak is no positive number, the floor not between 0 and 1, or the warm-up longer than the run.
+    /// If the peak is not a positive number, the floor is not between 0 and 1, or the warm-up is longer than
+    /// the run.
     pub fn validate(&self) -> Result<()> {
         let Self { peak, warmup, steps, floor } = *self;
         let wrong = |what: &str, seen: String, wanted: &str| {

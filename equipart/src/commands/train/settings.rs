@@ -1,4 +1,4 @@
-//! What a training run is begun with, and keeps when it is resumed.
+//! Settings of a training run; a resumed run keeps them.
 use super::schedule::Warmup;
 use crate::device::DeviceName;
 use layers::{Design, Kind, Objective, Rates, Shape};
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use tensor::mix;
 
-/// The most tokens that a step can have.
+/// The most tokens of a step.
 const MAX_TOKENS: u128 = 1 << 24;
 
-/// Which optimizer a run uses.
+/// Name of an optimizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum OptimizerName {
@@ -29,10 +29,10 @@ impl fmt::Display for OptimizerName {
     }
 }
 
-/// What a run is begun with and keeps when it is resumed.
+/// Settings of a training run; a resumed run keeps them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Steps in all.
+    /// Total number of steps.
     pub steps: usize,
     /// Tokens of a sequence.
     pub seq: usize,
@@ -40,40 +40,40 @@ pub struct Settings {
     pub batch_size: usize,
     /// Parts that a step's sequences are cut into.
     pub microbatches: usize,
-    /// The digest of a user's schedule table, if it goes by one.
+    /// Digest of the user's schedule table, if there is one.
     #[serde(default)]
     pub table: Option<u64>,
     /// The largest learning rate.
     pub lr: f64,
-    /// Steps until it is reached.
+    /// Steps until the largest learning rate is reached.
     pub warmup: usize,
-    /// Which optimizer.
+    /// The optimizer.
     pub optimizer: OptimizerName,
     /// The largest norm of the gradient.
     pub clip: Option<f64>,
-    /// Of fresh weights and of the batches.
+    /// Seed of fresh weights and of the batches.
     pub seed: u64,
-    /// A hash of the text, or of the ids.
+    /// Hash of the training data.
     pub text: u64,
-    /// Whether the learning rate stays what it is.
+    /// True if the learning rate is constant.
     #[serde(default)]
     pub constant: bool,
-    /// The last step's learning rate, as a part of the largest.
+    /// The last step's learning rate, as a fraction of the largest.
     #[serde(default = "tenth")]
     pub floor: f64,
-    /// The rate of dropout everywhere; none: those of the model's configuration.
+    /// Dropout rate everywhere; `None`: the rates of the model's configuration.
     #[serde(default)]
     pub dropout: Option<f64>,
-    /// The share of a target that is spread over all ids.
+    /// Fraction of a target that is spread over all ids.
     #[serde(default)]
     pub label_smoothing: f64,
     /// The weight of each token's squared log-sum-exp in the loss.
     #[serde(default)]
     pub z_loss: f64,
-    /// The numbers of the run.
+    /// Dtype of the run.
     #[serde(default)]
     pub number: NumberName,
-    /// What it computes on. A run may go on on another device.
+    /// Device of the run. A resumed run may use another device.
     #[serde(skip)]
     pub device: DeviceName,
 }
@@ -87,16 +87,16 @@ impl Settings {
         };
         (kind, self.clip)
     }
-    /// Whether the sizes are sizes of a step of a model with so many positions: checked before anything of theirs is allocated.
+    /// Validates the sizes of a step for a model with this number of positions, before anything is allocated.
     ///
     /// # Errors
-    /// One sentence on the first that is not.
+    /// One sentence on the first invalid size.
     pub fn check(&self, positions: usize) -> Result<()> {
         let Self { seq, batch_size, .. } = *self;
         at_least_1(&[("seq", seq), ("batch-size", batch_size)])?;
         self.check_for(positions, seq, batch_size as u128 * seq as u128)
     }
-    /// The same for a step of so many tokens, the longest sequence of which has so many.
+    /// Validates a step of `tokens` tokens, whose longest sequence has `longest`.
     ///
     /// # Errors
     /// As [`check`](Self::check).
@@ -120,23 +120,23 @@ impl Settings {
         }
         Ok(())
     }
-    /// The shape of a model that learns by this loss, with this dropout.
+    /// Returns the model's shape with this loss and dropout.
     pub fn shape(&self, config: &Config) -> Shape {
         let everywhere = |rate| Rates { embedding: rate, attention: rate, residual: rate };
         let dropout = self.dropout.map_or(config.shape.dropout, everywhere);
         let loss = Objective { smoothing: self.label_smoothing, z: self.z_loss };
         Shape { dropout, loss, ..config.shape }
     }
-    /// What is built of a model that learns so.
+    /// Returns the design of the model with this loss and dropout.
     pub fn design(&self, model: &Learner) -> Design {
         model.text.as_ref().map_or_else(|| model.design.clone(), |text| self.shape(&text.config).into())
     }
-    /// The learning rate of each step.
+    /// Schedule of the learning rate.
     pub fn schedule(&self) -> Warmup {
         let floor = if self.constant { 1.0 } else { self.floor };
         Warmup { peak: self.lr, warmup: self.warmup, steps: self.steps, floor }
     }
-    /// The batch of a step: the same whatever the layout.
+    /// Returns the batch of a step; it does not depend on the layout.
     ///
     /// # Errors
     /// If there are fewer sequences than microbatches.
@@ -146,12 +146,12 @@ impl Settings {
     }
 }
 
-/// The part of the largest learning rate that a text's last step has.
+/// Default of the last step's learning rate, as a fraction of the largest.
 pub(crate) fn tenth() -> f64 {
     0.1
 }
 
-/// Flags that count something.
+/// Validates that these flags are at least 1.
 pub(crate) fn at_least_1(flags: &[(&str, usize)]) -> Result<()> {
     match flags.iter().find(|(_, n)| *n == 0) {
         Some((flag, _)) => Err(Error::new(format!("--{flag} is 0; it must be at least 1"))),
@@ -164,7 +164,7 @@ pub fn sequences(pairs: Vec<Pair>) -> Vec<Sequence> {
     pairs.into_iter().map(|(ids, targets)| Sequence::new(ids, targets)).collect()
 }
 
-/// A hash of a text, to know it again.
+/// Hash that identifies a text.
 pub fn hash(corpus: &Corpus) -> u64 {
     corpus.train.iter().chain(&corpus.held_out).fold(1, |hash, &id| mix(hash ^ u64::from(id)))
 }

@@ -1,8 +1,8 @@
-//! A training run in a folder: the model in the Hugging Face layout, and what a resumed run needs.
+//! A training run in a folder: the model in the Hugging Face layout, and the state that a resumed run needs.
 //!
-//! `optimizer-<step>.safetensors` is written first, then `model.safetensors`, which notes its step: that is the
-//! moment the checkpoint changes. The optimizer files of other steps go last, also where a save fails. Whenever the
-//! program stops, the folder holds one whole checkpoint.
+//! `optimizer-<step>.safetensors` is written first, then `model.safetensors`, which records its step: writing
+//! it replaces the checkpoint. Optimizer files of other steps are removed last, even if a save fails. The
+//! folder holds one whole checkpoint at every moment.
 use super::settings::Settings;
 use layers::{Draw, Numbers, Values};
 use models::{Learner, tokenizer};
@@ -21,14 +21,14 @@ fn optimizer_file(step: usize) -> String {
     format!("optimizer-{step}.safetensors")
 }
 
-/// Keeps other runs out of a folder while it lives; the system lets go of it when the process ends.
+/// Keeps other runs out of a folder; the system releases the lock when the process ends.
 pub struct Lock(#[allow(dead_code)] Option<fs::File>); // held, not read
 
-/// Makes the folder ready, before any work is done, so that an unwritable one is found now. A run that is resumed may go on
-/// in the folder that it comes `from`.
+/// Prepares the folder before any work, so that an unwritable one is found early. A resumed run may continue
+/// in the folder `from` that it was read from.
 ///
 /// # Errors
-/// If there is another model in it already, another run is using it, it is a file, or it cannot be written to.
+/// If the folder already holds another model, another run uses it, it is a file, or it cannot be written to.
 pub fn prepare(dir: &Path, from: Option<&Path>, model: &Learner) -> Result<Lock> {
     let (lock, name, path) = (lock(dir)?, dir.display(), dir.join("config.json"));
     let is_weights = |file: &&String| file.ends_with(".safetensors") && step_of(file).is_none();
@@ -44,7 +44,7 @@ pub fn prepare(dir: &Path, from: Option<&Path>, model: &Learner) -> Result<Lock>
     Ok(lock)
 }
 
-/// Makes the folder if there is none, and takes it for this run.
+/// Creates the folder if it is missing, and locks it for this run.
 fn lock(dir: &Path) -> Result<Lock> {
     if dir.exists() && !dir.is_dir() {
         bail!("{} is a file; the output must be a folder", dir.display());
@@ -65,8 +65,8 @@ fn files_of(dir: &Path) -> Vec<String> {
     all.map(|file| file.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Writes what describes a model: config.json, and what reads its text; and removes what a run that was killed had not
-/// finished writing.
+/// Writes the description of a model: config.json, and its tokenizer files. Removes unfinished files of a
+/// killed run.
 fn write_about(dir: &Path, model: &Learner) -> Result<()> {
     let ours = ["model.", "optimizer-", "config."].into_iter().chain(tokenizer::ALONG);
     let half_written = |f: &str| {
@@ -87,7 +87,7 @@ fn write_about(dir: &Path, model: &Learner) -> Result<()> {
 /// Writes the checkpoint of a step. Every rank calls it; the folder has been prepared.
 ///
 /// # Errors
-/// If a file cannot be written: then the checkpoint before is still whole, and nothing else is left.
+/// If a file cannot be written: the checkpoint before it is still whole, and no other file is left.
 pub fn save<D: Runs>(
     dir: &Path,
     settings: &Settings,
@@ -111,29 +111,29 @@ pub fn save<D: Runs>(
     saved
 }
 
-/// The step whose optimizer file has this name.
+/// Returns the step of an optimizer file's name.
 fn step_of(name: &str) -> Option<usize> {
     name.strip_prefix("optimizer-")?.strip_suffix(".safetensors")?.parse().ok()
 }
 
-/// Optimizer files of other steps than the model's are of no use: of an earlier checkpoint, or of one that failed before
-/// there was a model. One that cannot be removed does no harm.
+/// Removes optimizer files of other steps than the model's: they belong to an earlier checkpoint, or to one
+/// that failed before the model was written. A file that cannot be removed is ignored.
 fn remove_others(dir: &Path) {
     let step: Option<usize> = match File::open(&dir.join(MODEL)) {
         Ok(model) => model.metadata().get("step").and_then(|step| step.parse().ok()),
         Err(safetensors::Error::File(files::Error::Missing(_))) => None,
-        Err(_) => return, // who knows which it is of
+        Err(_) => return, // unreadable: its step is not known
     };
     for file in files_of(dir).iter().filter(|name| step_of(name).is_some_and(|other| Some(other) != step)) {
         let _ = fs::remove_file(dir.join(file));
     }
 }
 
-/// A checkpoint to go on from.
+/// A checkpoint to resume from.
 pub struct State {
     /// The weights.
     pub model: Learner,
-    /// What the run was begun with.
+    /// Settings of the run.
     pub settings: Settings,
     steps: usize,
     path: PathBuf,
@@ -163,11 +163,11 @@ impl State {
             || Error::new(format!("{}: the run's settings are not noted in it", path.display()));
         Ok(Self { model, settings: settings.ok_or_else(no_settings)?, steps, path, optimizer })
     }
-    /// Steps that were done.
+    /// Number of finished steps.
     pub fn steps(&self) -> usize {
         self.steps
     }
-    /// Brings a trainer that was built from this model to the state of its optimizer.
+    /// Restores the optimizer state of a trainer that was built from this model.
     ///
     /// # Errors
     /// If the file holds another optimizer's state.
@@ -179,7 +179,7 @@ impl State {
     }
 }
 
-/// Weights as an f32 run has them, in any number: a fresh one's draws are rounded, too.
+/// The weights of an f32 run, in any dtype: the draws of fresh weights are rounded to f32, too.
 pub(super) struct InF32<'a>(pub(super) &'a (dyn Values<f32> + Sync));
 
 impl<S: Scalar> Values<S> for InF32<'_> {

@@ -1,5 +1,6 @@
-//! The diagram: a rank is a row from left to right, a cell a box as long as it takes, on hatched ground where the rank
-//! waits between its first and its last cell. A long step is folded into bands of equal time, below each other.
+//! The diagram: a rank is a row from left to right, a cell a box as wide as its time, on a hatched background
+//! while the rank waits between its first and its last cell. A long step is folded into bands of equal time,
+//! below each other.
 use super::{Ran, Timeline, hue, label, short};
 use crate::draw::picture::{FAINT, INK, MUTED, Picture, round_numbers, shade};
 use parallel::step::{Act, Cell, Plan, Unit};
@@ -8,7 +9,7 @@ use parallel::step::{Act, Cell, Plan, Unit};
 const ROW: f64 = 32.0;
 const BOX: f64 = 26.0;
 const LEFT: f64 = 76.0; // names of ranks
-const RIGHT: f64 = 90.0; // what they wait
+const RIGHT: f64 = 90.0; // waiting times
 const TOP: f64 = 112.0; // titles
 const BOTTOM: f64 = 92.0; // the axis and the legend
 const AXIS: f64 = 48.0; // between two bands
@@ -16,25 +17,25 @@ const NARROWEST: f64 = 760.0; // in which titles and legend fit
 const BAND: f64 = 1300.0; // the widest, without names and waits
 const WIDEST: f64 = 20_000.0; // all bands together
 
-/// What is waited is hatched.
+/// Fill of waiting time.
 const WAITS: &str = "url(#wait)";
 const HATCH: &str = r##"<defs><pattern id="wait" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="#f6f1f1"/><path d="M0 0V6" stroke="#cf9a9a" stroke-width="1.6"/></pattern></defs>"##;
 
-/// How the step is folded.
+/// Folding of the step into bands.
 struct Fold {
-    /// Units of width for one of time.
+    /// Units of width for a unit of time.
     scale: f64,
-    /// The time of a band.
+    /// Time of a band.
     each: f64,
     bands: usize,
-    /// From one band to the next.
+    /// Distance from one band to the next.
     height: f64,
 }
 
 impl Fold {
     fn of(timeline: &Timeline) -> Self {
         let span = timeline.of.makespan;
-        // What is in a cell fits into it, however short.
+        // The scale must leave room for the label of every cell.
         let needs = |ran: &Ran| (wide(&label(ran.cell, 1, true)) + 9.0) / (ran.end - ran.start);
         let all = timeline.rows.iter().flatten().map(needs);
         let scale = all.filter(|scale| scale.is_finite()).fold(0.0, f64::max);
@@ -44,11 +45,11 @@ impl Fold {
         let bands = (span / each - 1e-9).ceil() as usize;
         Self { scale, each, bands, height: timeline.rows.len() as f64 * ROW + AXIS }
     }
-    /// From when to when a band goes.
+    /// Start and end of a band.
     fn times(&self, band: usize) -> [f64; 2] {
         [band, band + 1].map(|n| n as f64 * self.each)
     }
-    /// The pieces of a row from one time to another: left edge, upper edge, width.
+    /// Pieces of a row between two times: left edge, upper edge, width.
     fn pieces(&self, rank: usize, start: f64, end: f64) -> Vec<[f64; 3]> {
         let piece = |band: usize| {
             let [from, to] = self.times(band);
@@ -58,18 +59,18 @@ impl Fold {
         };
         (0..self.bands).filter_map(piece).collect()
     }
-    /// The upper edge of a rank's boxes.
+    /// Upper edge of a rank's boxes.
     fn y(&self, rank: usize, band: usize) -> f64 {
         TOP + band as f64 * self.height + rank as f64 * ROW + (ROW - BOX) / 2.0
     }
 }
 
-/// How wide the number of a cell is.
+/// Width of a cell's label.
 fn wide(words: &str) -> f64 {
     words.len() as f64 * 7.5
 }
 
-/// The diagram, as the text of a file.
+/// Returns the diagram as the text of an SVG file.
 pub fn draw(timeline: &Timeline) -> String {
     let fold = Fold::of(timeline);
     let [right, bottom] = [LEFT + fold.each * fold.scale, TOP + fold.bands as f64 * fold.height - AXIS];
@@ -97,7 +98,8 @@ pub fn draw(timeline: &Timeline) -> String {
     picture.file()
 }
 
-/// A cell in its colour, with its microbatch in its widest piece if there is room. Pointed at, it says all.
+/// Draws a cell in its colour, with its microbatch in its widest piece if there is room. A tooltip has its
+/// name and times.
 fn cell(picture: &mut Picture, timeline: &Timeline, ran: &Ran, pieces: Vec<[f64; 3]>) {
     let (words, lightness) = (label(ran.cell, 1, true), timeline.lightness(ran.cell));
     let tip = format!("<title>{}, {} to {}</title>", ran.cell, short(ran.start), short(ran.end));
@@ -111,7 +113,7 @@ fn cell(picture: &mut Picture, timeline: &Timeline, ran: &Ran, pieces: Vec<[f64;
     }
 }
 
-/// A line at every round number of a band that there is room for, with the number below.
+/// Draws a line at every round number of a band that has room, with the number below.
 fn axis(picture: &mut Picture, span: f64, fold: &Fold, band: usize) {
     let ([from, to], top) = (fold.times(band), TOP + band as f64 * fold.height);
     let bottom = top + fold.height - AXIS;
@@ -123,7 +125,7 @@ fn axis(picture: &mut Picture, span: f64, fold: &Fold, band: usize) {
     picture.text([LEFT - 12.0, bottom + 20.0], "end", MUTED, "time");
 }
 
-/// The acts that occur, each in the colours of a rank's chunks, and the hatching.
+/// Draws the acts that occur, each in the colours of a rank's chunks, and the hatching.
 fn legend(picture: &mut Picture, timeline: &Timeline, y: f64) {
     let (mut x, Plan { ranks, chunks, slices, .. }) = (LEFT, timeline.plan);
     for (act, means, hue) in timeline.acts() {
@@ -155,8 +157,8 @@ mod tests {
     use crate::draw::svg::tests::texts;
     use parallel::step::simulate::Times;
 
-    /// Kills: a tag left open, a cell that is not drawn or at another place, one that ends before the next begins, a wait
-    /// outside of a rank's time, a number that is another microbatch's.
+    /// Kills: a tag left open, a cell that is missing or misplaced, one that ends before the next begins, a
+    /// wait outside of a rank's time, a number of another microbatch.
     #[test]
     fn every_cell_has_its_box() {
         for (word, sizes, times) in [
@@ -208,7 +210,7 @@ mod tests {
         }
     }
 
-    /// Kills: a diagram as wide as its longest cell asks for, an axis without round numbers.
+    /// Kills: a diagram as wide as its longest cell requires, an axis without round numbers.
     #[test]
     fn diagrams_are_no_wider_than_they_may_be() {
         let xml = draw(&timeline("1f1b", [2, 50], &Times::new(1.0, 1e6, 1.0)));

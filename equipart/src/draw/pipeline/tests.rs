@@ -54,8 +54,8 @@ rank 1  · · · F0─ B0─── · · · ·";
     );
 }
 
-/// Kills: a line that is wider than the terminal, a tick that is in two bands or in none, the end of a step that is not shown, a
-/// cell that loses its label or gets two where a band ends.
+/// Kills: a line wider than the terminal, a tick that is in two bands or in none, the end of a step that is
+/// not shown, a cell that loses its label or gets two at the end of a band.
 #[test]
 fn wide_steps_are_folded_into_bands() {
     let times = Times::new(1.0, 1.0, 1.0);

@@ -1,15 +1,15 @@
-//! The plan of a run's steps beside what was measured: cells where the simulator puts them, given what a cell of each kind took
-//! on average in that step. A step's plan begins with its first cell.
+//! Plan of a run's steps beside the measured events: the simulator places the cells, with the average time of
+//! each kind of cell in that step. A step's plan begins with its first cell.
 use comm::{Axis, Event, Run, What};
 use parallel::Layout;
 use parallel::step::simulate::{Times, simulate};
 use parallel::step::{Act, Cell, Plan};
 use std::time::Duration;
 
-/// A cell of a plan: its name, from when, until when.
+/// A cell of a plan: name, start, end.
 type Planned = (String, Duration, Duration);
 
-/// The plan of each rank; none of a run that is no pipeline, and of no step that did not end.
+/// Returns the plan of each rank; `None` if the run is not a pipeline. Steps that did not end have no plan.
 pub(super) fn plans(run: &Run) -> Option<Vec<Vec<Planned>>> {
     let layout: Layout = run.name.rsplit_once(" under ")?.1.parse().ok()?;
     let (pipeline, ranks) = (layout.pipeline(), layout.size(Axis::Pp));
@@ -44,7 +44,8 @@ pub(super) fn plans(run: &Run) -> Option<Vec<Vec<Planned>>> {
     Some(plans)
 }
 
-/// What cells took on average, in nanoseconds, and when the first began; none if ranks ran other cells than those of their rows.
+/// Average times of the cells in nanoseconds, and the start of the first; `None` if ranks ran other cells
+/// than those of their rows.
 fn measured(plan: &Plan, cells: &[&[&Event]], row: impl Fn(usize) -> Vec<Cell>) -> Option<(Times, Duration)> {
     let mut took = Vec::new();
     for (rank, cells) in cells.iter().enumerate() {
@@ -63,7 +64,7 @@ fn name(event: &Event) -> &str {
     if let What::Span(name) = &event.what { name } else { "" }
 }
 
-/// The cells of each step.
+/// Cells of each step.
 fn steps(events: &[Event]) -> Vec<Vec<&Event>> {
     let spans: Vec<_> = events.iter().filter(|event| matches!(event.what, What::Span(_))).collect();
     let acts = [Act::F, Act::B, Act::I, Act::W].map(Act::name);

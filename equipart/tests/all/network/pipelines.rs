@@ -1,8 +1,9 @@
-//! What the trace of a pipeline tells besides: who sent what to whom, and where cells were to be.
+//! The rest of a pipeline's trace: messages with sender and receiver, and the planned times of cells.
 use super::*;
 
-/// Kills: an arrow from another message, to one before it was sent, or that nobody receives; a plan of another schedule or
-/// order, one that begins before its step, or that takes another time than the cells of the run.
+/// Kills: an arrow from another message, to one before it was sent, or that nobody receives; a plan of
+/// another schedule or order, one that begins before its step, or that takes another time than the cells of
+/// the run.
 #[test]
 fn the_trace_of_a_pipeline_has_arrows_and_its_plan() {
     let (dir, config, text) = small();
@@ -13,7 +14,8 @@ fn the_trace_of_a_pipeline_has_arrows_and_its_plan() {
     succeeds(&[&train[..], &flags, &["--trace", file.to_str().unwrap()]].concat());
     let (rows, all) = (rows(&file), entries(&file));
     let row = |rank: &str| rows.iter().find(|((_, row), _)| row == rank).expect("its row").1;
-    let mut ends = BTreeMap::<u64, Vec<(&str, String, u64)>>::new(); // of an arrow: in which stretch, and when
+    // of an arrow: in which stretch, and when
+    let mut ends = BTreeMap::<u64, Vec<(&str, String, u64)>>::new();
     let ns = |event: &Value| (event["ts"].as_f64().unwrap() * 1e3) as u64;
     for event in all["traceEvents"].as_array().unwrap().iter().filter(|e| e["ph"] == "s" || e["ph"] == "f") {
         let sent = event["ph"] == "s";

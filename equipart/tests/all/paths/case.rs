@@ -47,8 +47,8 @@ impl Case<'_> {
         let strategies = self.layout.strategies().into_iter().map(|about| about.written(2));
         strategies.chain(own).collect()
     }
-    /// What a command prints that runs, or nothing where it refuses: as this sentence says, or its layout where that does not
-    /// fit.
+    /// Output of a command that runs; `None` if it refuses, with this sentence, or because its layout does
+    /// not fit.
     pub(crate) fn ran(
         &self,
         told: (&Table, &'static str),
@@ -65,7 +65,7 @@ impl Case<'_> {
             }
         }
     }
-    /// What a process printed that ended well.
+    /// Output of a process that ended with success.
     pub(crate) fn succeeded(
         &self,
         (table, command): (&Table, &'static str),
@@ -76,7 +76,8 @@ impl Case<'_> {
         assert!(status.success(), "equipart {}: {status}: {error}{said}", args.join(" "));
         said
     }
-    /// Sees that a process ended with exit code 2 and one sentence, with these words, and printed nothing else.
+    /// Sees that a process ended with exit code 2 and one sentence, with these words, and printed nothing
+    /// else.
     pub(crate) fn refused(
         &self,
         (table, command): (&Table, &'static str),
@@ -100,7 +101,8 @@ impl Case<'_> {
     }
     /// Arguments of training.
     pub(crate) fn train(&self, flags: &[String]) -> Vec<String> {
-        // Where a gradient is next to nothing, its rounding decides a step of AdamW, which must be small beside the weights.
+        // Where a gradient is next to nothing, its rounding decides a step of AdamW, which must be small
+        // beside the weights.
         let lr = if self.optimizer == OptimizerName::Adamw { "0.001" } else { "0.01" };
         let own = ["--optimizer", &self.optimizer.to_string(), "--microbatches", "4", "--lr", lr];
         [self.args("train", flags), own.map(str::to_owned).to_vec()].concat()

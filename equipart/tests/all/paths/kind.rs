@@ -92,7 +92,7 @@ impl Models {
     pub(crate) fn model(&self, kind: Kind) -> PathBuf {
         self.path(&format!("model of {kind:?}"))
     }
-    /// What an unsplit run gives, found once.
+    /// Results of an unsplit run, computed once.
     pub(crate) fn unsplit(&self, of: &str, find: impl FnOnce() -> Unsplit) -> Arc<OnceLock<Unsplit>> {
         let found = self.unsplit.lock().unwrap().entry(of.to_owned()).or_default().clone();
         found.get_or_init(find);

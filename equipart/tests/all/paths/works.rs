@@ -1,4 +1,4 @@
-//! What each command must give under a layout, beside the unsplit run.
+//! Expected results of each command under a layout, compared with the unsplit run.
 use super::Table;
 use super::case::Case;
 use super::kind::{Kind, files, words};
@@ -25,7 +25,7 @@ fn roundoff(number: NumberName) -> f64 {
 /// Steps of a run; with classifiers two an epoch.
 const STEPS: usize = 6;
 
-/// What the unsplit run gives in one dtype.
+/// Results of the unsplit run in one dtype.
 pub(crate) struct Unsplit {
     dump: PathBuf,
     /// The folder that it saved, if it can save.
@@ -45,7 +45,7 @@ fn lines(said: &str) -> Vec<Value> {
         .collect()
 }
 
-/// What generate shows, less the time it took.
+/// Output of generate without its time.
 fn ids(said: &str) -> Vec<Value> {
     lines(said).iter().map(|line| line["ids"].clone()).filter(|ids| !ids.is_null()).collect()
 }
@@ -60,11 +60,11 @@ impl Case<'_> {
             Unsplit { dump, saved, loss, ids: case.generated(table).unwrap_or_default() }
         })
     }
-    /// Whether a run in this dtype keeps checkpoints.
+    /// Returns true if a run in this dtype keeps checkpoints.
     fn saves(&self) -> bool {
         self.number != NumberName::F64
     }
-    /// Whether rounding changes no choice of experts.
+    /// Returns true if rounding changes no choice of experts.
     fn is_smooth(&self) -> bool {
         (self.kind, self.number) != (Kind::Experts, NumberName::Bf16)
     }
@@ -129,8 +129,8 @@ impl Case<'_> {
             assert!(off.is_none() && report.unmatched.is_empty(), "{self} saved another {off:?}");
         }
     }
-    /// Sees that a dump differs from the unsplit run's by rounding: as `diff` judges, or in f64, of which there is no better
-    /// truth, in the second half of the digits.
+    /// Sees that a dump differs from the unsplit run's by rounding: as `diff` judges, or in f64, of which
+    /// there is no better truth, in the second half of the digits.
     fn is_rounding(&self, dump: &Path, unsplit: &Unsplit) {
         let truth = self.saves().then(|| self.of_unsplit(NumberName::F64));
         let truth = truth.as_ref().map(|truth| truth.get().unwrap().dump.as_path());
@@ -143,7 +143,8 @@ impl Case<'_> {
         let bug = report.tensors.iter().find(differs);
         assert!(bug.is_none() && report.unmatched.is_empty(), "{self}: {bug:?}, {:?}", report.unmatched);
     }
-    /// A run that was stopped or killed goes on as if nothing had happened, and one that is over goes further.
+    /// A run that was stopped or killed goes on as if nothing had happened, and one that is over goes
+    /// further.
     fn resumes(&self, table: &Table, is_killed: bool) {
         let [once, killed, longer] = ["once", "killed", "longer"].map(|what| self.path(what));
         let to = |dir: &Path, steps| {

@@ -11,8 +11,9 @@ fn apart(folders: [&Path; 2], args: &[&str]) -> [Output; 2] {
     ranks.map(Watched::output)
 }
 
-/// Ranks that are asked for the same, where a file of rank 1 is another than that of rank 0. Kills: a config, a batch, a tokenizer,
-/// a generation config or weights that differ and go unnoticed, or are reported without the file or the ranks.
+/// Ranks that are asked for the same, where a file of rank 1 is another than that of rank 0. Kills: a config,
+/// a batch, a tokenizer, a generation config or weights that differ and go unnoticed, or are reported without
+/// the file or the ranks.
 #[test]
 fn ranks_that_read_different_files_are_told_so() {
     let (dir, config, batch) = small();
@@ -73,7 +74,8 @@ fn ranks_that_read_different_files_are_told_so() {
         told(args, &format!("ranks read different files as \"{name}\": rank 1 has one of "));
         files(&folders[1]);
     }
-    // Of a large file only what both read is compared, unless all is asked for: here a number of the head's last row.
+    // Of a large file only what both read is compared, unless all is asked for: here a number of the head's
+    // last row.
     assert!(std::fs::metadata(folders[1].join("large/model.safetensors")).unwrap().len() > 1 << 24);
     changed("large/model.safetensors", &|mut bytes| {
         *bytes.last_mut().unwrap() ^= 1;
@@ -91,9 +93,9 @@ fn ranks_that_read_different_files_are_told_so() {
     );
 }
 
-/// Stops a rank of three at a drawn moment of training, and lets it go on when the others have ended; `EQUIPART_STOPS` says how
-/// often. Kills: a stopped rank that is waited for longer than the limit, or is not named; one that goes on and reads what is
-/// gone, saves, or ends without a sentence.
+/// Stops a rank of three at a drawn moment of training, and lets it go on when the others have ended;
+/// `EQUIPART_STOPS` says how often. Kills: a stopped rank that is waited for longer than the limit, or is not
+/// named; one that goes on and reads what is gone, saves, or ends without a sentence.
 #[test]
 fn a_process_that_is_stopped_is_named_and_ends_when_it_goes_on() {
     let (dir, config, batch) = small();
@@ -145,7 +147,8 @@ fn a_process_that_is_stopped_is_named_and_ends_when_it_goes_on() {
         assert!(begun.elapsed().as_secs_f64() < 5.0 + 4.0, "{layout}: {:?}", begun.elapsed());
         let rank = 1 + round % 2;
         let is_named = |said: &String| {
-            let (late, _) = said.split_once(" did not come within 5s").unwrap_or_default(); // beside ranks that wait for it
+            // beside ranks that wait for it
+            let (late, _) = said.split_once(" did not come within 5s").unwrap_or_default();
             let late = late.rsplit("rank").next().is_some_and(|ranks| ranks.contains(&rank.to_string()));
             late || said.contains(&format!("waits for rank {rank} in ")) // the last of a chain
         };

@@ -1,13 +1,14 @@
-//! Runs that are saved and go on: under every schedule of a pipeline, and to another end than they were begun with.
+//! Runs that are saved and go on: under every schedule of a pipeline, and to another end than they were begun
+//! with.
 use super::{SHAPE, corpus, files, model, settings, train_as};
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use layers::Shape;
 use models::{Config, Model};
 use parallel::Layout;
 
-/// Trains the same model under a schedule and unsplit; where ranks have several chunks, with a stop between. Where sums are
-/// added up in another order, as for a tied table and for slices of sequences, the files have the same tensors in the same
-/// order; else the same bytes.
+/// Trains the same model under a schedule and unsplit; where ranks have several chunks, with a stop between.
+/// Where sums are added up in another order, as for a tied table and for slices of sequences, the files have
+/// the same tensors in the same order; else the same bytes.
 fn saves_what_the_unsplit_run_saves(tied: bool, schedules: &[&str]) {
     let shape = Shape { blocks: 4, tied, ..SHAPE };
     let fresh = Model::fresh(Config { shape, ..model(tied).config }, 5);
@@ -33,8 +34,8 @@ fn saves_what_the_unsplit_run_saves(tied: bool, schedules: &[&str]) {
     }
 }
 
-/// Kills: parameters written stage by stage where a stage has chunks from both ends of the model; moments under another
-/// parameter's name; a schedule without checkpoints.
+/// Kills: parameters written stage by stage where a stage has chunks from both ends of the model; moments
+/// under another parameter's name; a schedule without checkpoints.
 #[test]
 fn every_schedule_saves_the_folder_of_the_unsplit_run() {
     let all: Vec<_> = parallel::pipeline::ALL.iter().map(|schedule| schedule.about().word).collect();
@@ -43,8 +44,8 @@ fn every_schedule_saves_the_folder_of_the_unsplit_run() {
     saves_what_the_unsplit_run_saves(true, &["interleaved", "zb-v"]);
 }
 
-/// In the warm-up a rate does not depend on where the run ends. Kills: a resumed run that ends where it was to end at first,
-/// a rate that falls to the old end.
+/// In the warm-up a rate does not depend on where the run ends. Kills: a resumed run that ends where it was
+/// to end at first, a rate that falls to the old end.
 #[test]
 fn a_run_goes_on_to_another_end() {
     let (once, twice) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
