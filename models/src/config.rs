@@ -1,18 +1,18 @@
 //! A model's `config.json`, as Hugging Face `transformers` (4 and 5) reads and writes it.
 //!
-//! A key that would change what the model computes, and is not supported, is refused by name; one that could not
-//! (a version, a path, a setting of text generation) is passed over. Keys left out have the values that
-//! `transformers` gives them, but for the sizes that every file has. Nothing is allocated here, and sizes
-//! whose bytes nothing could count are refused.
+//! A key that would change what the model computes, and is not supported, is refused by name. A key that
+//! could not (a version, a path, a setting of text generation) is ignored. Missing keys take the defaults of
+//! `transformers`, except sizes that every file has. Nothing is allocated here. Sizes with an uncountable
+//! number of bytes are refused.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `architecture.rs` | which models are read; which of their keys are read, fixed, free |
-//! | `llama.rs`, `gpt2.rs` | keys to a shape, windows among it, and back |
+//! | `architecture.rs` | the supported models, and the keys that each reads, fixes or ignores |
+//! | `llama.rs`, `gpt2.rs` | keys to a shape, including windows, and back |
 //! | `experts.rs` | keys to experts and back |
-//! | `generation.rs` | how texts go on |
-//! | `rope.rs` | frequencies |
-//! | `keys.rs` | values of a kind, and what is wrong with one |
+//! | `generation.rs` | settings of text generation |
+//! | `rope.rs` | rotary frequencies |
+//! | `keys.rs` | typed values of keys, and errors about them |
 use kernels::Heads;
 use layers::Shape;
 use parallel::Result;
@@ -35,25 +35,26 @@ pub(crate) use generation::FILE as GENERATION;
 pub use generation::Generation;
 use keys::{Keys, object, read_text};
 
-/// The most elements that one kind of weight may have, over all blocks: 2^62, as many as have bytes in f32 that 64 bits
-/// count.
+/// Largest number of elements of one kind of weight, over all blocks: 2^62. The bytes of more f32 elements do
+/// not fit in 64 bits.
 pub const MAX_ELEMENTS: usize = 1 << 62;
-/// The most blocks that a model may have.
+/// Largest number of blocks of a model.
 pub const MAX_BLOCKS: usize = 10_000;
-/// A model: what it computes, and what is said about it besides.
+/// Configuration of a model: its shape, and its metadata.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Whose keys and tensors it has.
+    /// Architecture, which determines the names of keys and tensors.
     pub architecture: Architecture,
-    /// What it is made of, all of which the architecture has.
+    /// Shape of the model; the architecture supports all of it.
     pub shape: Shape,
-    /// How many tokens a sequence may have (`max_position_embeddings`, `n_positions`).
+    /// Largest number of tokens of a sequence (`max_position_embeddings`, `n_positions`).
     pub positions: usize,
     /// The token that begins a text.
     pub bos: Option<u32>,
     /// The tokens that end a text; most models have none or one.
     pub eos: Vec<u32>,
-    /// A `router_aux_loss_coef` of the folder that training does not add, as `output_router_logits` is false; else 0.
+    /// The file's `router_aux_loss_coef`, if training does not add it because `output_router_logits` is
+    /// false; else 0.
     pub spare_coefficient: f64,
 }
 
@@ -69,8 +70,8 @@ impl Config {
     /// Reads the text of a `config.json`; `origin` names it in messages.
     ///
     /// # Errors
-    /// If it is no JSON object, if a key is missing or has a value that no supported model has, if sizes contradict
-    /// each other, or if a key might change what the model computes and is not supported.
+    /// If the text is not a JSON object, a key is missing or has a value that no supported model has, sizes
+    /// contradict each other, or an unsupported key might change what the model computes.
     pub fn parse(text: &str, origin: &str) -> Result<Self> {
         let map = object(text, origin, "model")?;
         let keys = Keys { map: &map, origin, within: "" };
@@ -83,7 +84,7 @@ impl Config {
         keys.check_sizes(&config)?;
         Ok(config)
     }
-    /// A sentence on tokens that begin or end a text and are not in the vocabulary, if there are such.
+    /// Returns a note about tokens that begin or end a text but are not in the vocabulary, if there are any.
     pub fn note(&self) -> Option<String> {
         let all = self.bos.iter().map(|id| ("bos", id)).chain(self.eos.iter().map(|id| ("eos", id)));
         let beyond = all.filter(|(_, id)| **id as usize >= self.shape.vocabulary);
@@ -94,15 +95,16 @@ impl Config {
             format!("the vocabulary of {vocabulary} has no {named} of config.json; no text can have it")
         })
     }
-    /// The text of a `config.json` from which `transformers` 4 and 5 make the same model, in float32.
+    /// Returns the text of a `config.json` from which `transformers` 4 and 5 build the same model, in
+    /// float32.
     pub fn to_json(&self) -> String {
         self.to_json_in(Dtype::F32)
     }
-    /// The same, with weights of another kind of number. A window's sinks and what the loss is besides cross-entropy
-    /// have no keys: they are not written.
+    /// Returns the same text, for weights of another dtype. A window's sinks, and terms of the loss besides
+    /// cross-entropy, have no keys and are not written.
     ///
     /// # Panics
-    /// If `transformers` has no weights of this kind, or the shape has what the architecture has not.
+    /// If `transformers` does not support the dtype, or the architecture lacks a feature of the shape.
     pub fn to_json_in(&self, dtype: Dtype) -> String {
         let dtype = torch_name(dtype).expect("a float of 16 bits or more");
         let eos = match self.eos[..] {
@@ -132,7 +134,7 @@ impl Config {
     }
 }
 
-/// What PyTorch calls a kind of float that weights are of.
+/// Returns PyTorch's name of a float dtype.
 fn torch_name(dtype: Dtype) -> Option<&'static str> {
     match dtype {
         Dtype::F64 => Some("float64"),
@@ -144,8 +146,8 @@ fn torch_name(dtype: Dtype) -> Option<&'static str> {
 }
 
 impl Keys<'_> {
-    /// Whether each kind of weight, and the table of positions, is one whose bytes 64 bits count, so that what is made of sizes later
-    /// never wraps.
+    /// Checks that 64 bits count the bytes of each kind of weight and of the table of positions, so that
+    /// later arithmetic on sizes never wraps.
     fn check_sizes(&self, config: &Config) -> Result<()> {
         let (layers, products) = match config.architecture {
             Architecture::Gpt2 => products_of_gpt2(config),
@@ -167,7 +169,7 @@ impl Keys<'_> {
     }
 }
 
-/// The key of the blocks, and keys with their sizes whose products are elements.
+/// Key of the number of blocks; and lists of (key, size), each with a number of elements as its product.
 type Products = (&'static str, Vec<Vec<(&'static str, usize)>>);
 
 fn products_of_llama(config: &Config) -> Products {

@@ -1,8 +1,8 @@
-//! `convert`: a model written again in one file, its tensors in another kind of number.
+//! `convert`: writes a model again, in one file and in another dtype.
 //!
-//! A tensor at a time passes from file to file, a few thousand numbers in memory; names become those that
-//! `save_pretrained` of `transformers` writes. The folder gets its model.safetensors last: before that moment it holds
-//! no model, whenever the program stops.
+//! Tensors are copied one at a time, with a few thousand elements in memory. Names become those that
+//! `save_pretrained` of `transformers` writes. The folder gets its model.safetensors last: until then it
+//! holds no model, whenever the program stops.
 use crate::{Config, Model, names, tokenizer};
 use parallel::{Entry, Error, Result, Stored, bail};
 use std::fs;
@@ -12,35 +12,35 @@ use tensor::safetensors::{Dtype, Writer};
 
 const CONFIG: &str = "config.json";
 
-/// What was written.
+/// Summary of the files written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converted {
-    /// The kind of number of every tensor.
+    /// Dtype of every tensor.
     pub dtype: Dtype,
-    /// How many tensors.
+    /// Number of tensors.
     pub tensors: usize,
-    /// The bytes of their numbers.
+    /// Number of bytes of their elements.
     pub bytes: usize,
-    /// The files beside model.safetensors.
+    /// Files beside model.safetensors.
     pub along: Vec<String>,
 }
 
-/// Writes a model to a folder that is empty or not yet there; numbers are rounded to the nearest, of two as near to
-/// the even one. Without a kind of number, it is that of the model's tensors, or f32 if they are of several.
+/// Writes a model to a folder that is empty or does not exist. Values are rounded to nearest, ties to even.
+/// Without a `dtype`, it is that of the model's tensors, or f32 if they have several.
 ///
 /// # Errors
-/// If there is something in the folder, the model has no files, a number is too large for its new kind, or a file
-/// cannot be written. The folder is then empty.
+/// If the folder is not empty, the model has no files, a value is too large for the new dtype, or a file
+/// cannot be written. After a failed write, the folder is empty again.
 pub fn convert(model: &Model, out: &Path, dtype: Option<Dtype>) -> Result<Converted> {
     written(model, &model.config, (out, dtype), &|stored, writer, (at, to)| {
         Ok(writer.matrix(&to.name, &stored.tensor(&stored.entries()[at])?)?)
     })
 }
 
-/// Writes the tensor of this number and entry, out of a model's files.
+/// Writes the tensor with this index and entry, from a model's files.
 type Writes<'a> = &'a dyn Fn(&Stored, &mut Writer, (usize, &Entry)) -> Result<()>;
 
-/// Writes a model of this configuration out of another's tensors.
+/// Writes a model with this configuration from another model's tensors.
 pub(crate) fn written(
     model: &Model,
     config: &Config,
@@ -75,7 +75,7 @@ pub(crate) fn written(
     Ok(Converted { dtype, tensors: to.len(), bytes: numbers * dtype.bitsize() / 8, along })
 }
 
-/// Makes the folder, or sees that it is empty.
+/// Creates the folder, or checks that it is empty.
 fn prepare(out: &Path) -> Result<()> {
     let what = if out.exists() && !out.is_dir() {
         "is a file"
@@ -88,7 +88,7 @@ fn prepare(out: &Path) -> Result<()> {
     bail!("{} {what}; the output must be an empty folder, or none", out.display());
 }
 
-/// Removes what was written along with a model that could not be, so that the folder is as empty as it was.
+/// Removes the files beside a model that could not be written, so that the folder is empty again.
 fn empty(out: &Path) {
     for file in [CONFIG].iter().chain(&tokenizer::ALONG) {
         let _ = fs::remove_file(out.join(file));

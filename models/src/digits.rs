@@ -1,8 +1,8 @@
-//! Pictures of digits, each with its label: what a plain classifier learns from.
+//! Images of digits, each with its label: the data of a plain classifier.
 //!
-//! [`Digits::read`] reads the four files of the MNIST database, or any other four in its format;
-//! [`Digits::generated`] draws digits by hand where there are none. Pixels stay bytes in memory, 0 for paper and 255 for
-//! ink.
+//! [`Digits::read`] reads the four files of the MNIST database, or any other four in its format.
+//! [`Digits::generated`] draws synthetic digits and needs no files. Pixels stay bytes in memory: 0 for paper,
+//! 255 for ink.
 //!
 //! Source: `LeCun`, Cortes, Burges, "The MNIST database of handwritten digits".
 use parallel::{Result, Sequence, bail};
@@ -14,19 +14,19 @@ mod idx;
 
 use idx::Idx;
 
-/// Two files: images and their labels.
+/// Names of two files: images and their labels.
 type Names = (&'static str, &'static str);
 
-/// To learn from.
+/// Training set.
 const TRAIN: Names = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte");
-/// To be judged by.
+/// Test set.
 const TEST: Names = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte");
 
 /// Images of one size, each with its label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
     images: Vec<u8>,
-    /// What each shows.
+    /// Label of each image.
     pub labels: Vec<u8>,
     /// Rows of an image, in pixels.
     pub rows: usize,
@@ -35,33 +35,33 @@ pub struct Set {
 }
 
 impl Set {
-    /// How many images.
+    /// Number of images.
     pub fn len(&self) -> usize {
         self.labels.len()
     }
-    /// Whether there is no image; never of a set that was read.
+    /// Returns true if there is no image; never true of a set that was read.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
-    /// Pixels of an image: the features of a classifier.
+    /// Number of pixels of an image: the features of a classifier.
     pub fn pixels(&self) -> usize {
         self.rows * self.cols
     }
-    /// The pixels of image `i`, row after row: 0 for paper, 255 for ink.
+    /// Returns the pixels of image `i`, row after row: 0 for paper, 255 for ink.
     ///
     /// # Panics
     /// If there is no image `i`.
     pub fn image(&self, i: usize) -> &[u8] {
         &self.images[i * self.pixels()..][..self.pixels()]
     }
-    /// Image `i` as an example: its features, and its class.
+    /// Returns image `i` as an example: its features, and its class.
     ///
     /// # Panics
     /// If there is no image `i`.
     pub fn example(&self, i: usize) -> Sequence {
         Sequence::example(self.image(i).iter().map(|&pixel| feature(pixel)).collect(), self.labels[i].into())
     }
-    /// From two files of a directory; also hands back the first one's path.
+    /// Reads two files of a directory; also returns the first one's path.
     fn read(dir: &Path, (images, labels): Names) -> Result<(Self, PathBuf)> {
         let images = Idx::<3>::read(dir, images)?;
         let labels = Idx::<1>::read(dir, labels)?;
@@ -75,12 +75,12 @@ impl Set {
     }
 }
 
-/// What a pixel is given as: MNIST's mean becomes 0, its deviation 1.
+/// Normalizes a pixel: MNIST's mean becomes 0, its standard deviation 1.
 fn feature(pixel: u8) -> f32 {
     (f32::from(pixel) / 255.0 - 0.1307) / 0.3081
 }
 
-/// The order in which an epoch shows so many pictures: a permutation by hash, the same under every layout.
+/// Order of `n` images in an epoch: a permutation by hash, the same under every layout.
 pub fn order(seed: u64, epoch: usize, n: usize) -> Vec<usize> {
     let (mut order, hash) = ((0..n).collect::<Vec<_>>(), mix(mix(seed) ^ epoch as u64));
     for end in (1..n).rev() {
@@ -89,23 +89,24 @@ pub fn order(seed: u64, epoch: usize, n: usize) -> Vec<usize> {
     order
 }
 
-/// Digits to learn from and others to be judged by, of the same size.
+/// Training and test sets of digits, with images of the same size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digits {
-    /// To learn from.
+    /// Training set.
     pub train: Set,
-    /// To be judged by.
+    /// Test set.
     pub test: Set,
-    /// How many classes there are: 1 more than the largest label of either set; 10 of generated ones.
+    /// Number of classes: 1 more than the largest label of either set; 10 for generated digits.
     pub classes: usize,
 }
 
 impl Digits {
-    /// Reads the four files of MNIST from a directory, each as it is or, if there is none, as `.gz`.
+    /// Reads the four files of MNIST from a directory, each uncompressed or, if that file is missing, as
+    /// `.gz`.
     ///
     /// # Errors
-    /// If a file is missing or is no whole IDX file of bytes, if there are no images, or if images and labels, or
-    /// training and test images, do not fit.
+    /// If a file is missing or is not a whole IDX file of bytes, if there are no images, or if images and
+    /// labels, or training and test images, do not match.
     pub fn read(dir: &Path) -> Result<Self> {
         if !dir.is_dir() {
             let (dir, [(images, labels), (others, judged)]) = (dir.display(), [TRAIN, TEST]);
@@ -126,16 +127,17 @@ impl Digits {
         let largest = train.labels.iter().chain(&test.labels).max().copied().unwrap_or(0);
         Ok(Self { train, test, classes: 1 + usize::from(largest) })
     }
-    /// Draws `train` and `test` digits of 28×28 pixels in ten classes; every ten in a row are ten different ones. Image
-    /// `i` of a set is a hash of (seed, set, `i`): the same on every machine, and however many there are.
+    /// Draws `train` and `test` digits of 28×28 pixels in ten classes; every ten in a row are ten different
+    /// ones. Image `i` of a set is a hash of (seed, set, `i`): the same on every machine, for any number of
+    /// images.
     pub fn generated(seed: u64, train: usize, test: usize) -> Self {
         Self { train: drawn::set(seed, 0, train), test: drawn::set(seed, 1, test), classes: drawn::CLASSES }
     }
-    /// Pixels of an image, in either set.
+    /// Number of pixels of an image, in either set.
     pub fn pixels(&self) -> usize {
         self.train.pixels()
     }
-    /// A hash of what is learnt from, to know it again.
+    /// Hashes the training set, to identify it.
     pub fn hash(&self) -> u64 {
         let words =
             self.train.images.chunks(8).map(|word| word.iter().fold(0, |all, &b| all << 8 | u64::from(b)));
@@ -205,7 +207,8 @@ mod tests {
         assert_eq!((orders[0].clone(), order(3, 4, 0)), (order(0, 0, 100), vec![]));
     }
 
-    /// Kills: pixels in another order or of another scale, another picture's label; a hash that does not see them.
+    /// Kills: pixels in another order or of another scale, another picture's label; a hash that does not see
+    /// them.
     #[test]
     fn pictures_become_examples() {
         let set = Digits::generated(1, 3, 0).train;
@@ -219,7 +222,8 @@ mod tests {
         assert!(hash(1, 3) == hash(1, 3) && hash(1, 3) != hash(2, 3) && hash(1, 3) != hash(1, 4));
     }
 
-    /// Kills: images that begin a byte early or late, rows for columns, labels of the other set, classes of one set alone.
+    /// Kills: images that begin a byte early or late, rows for columns, labels of the other set, classes of
+    /// one set alone.
     #[test]
     fn what_was_written_is_read_image_by_image() {
         let digits = read(&[]).unwrap();
@@ -237,7 +241,8 @@ mod tests {
         assert_eq!(largest.classes, 256);
     }
 
-    /// Kills: a packed file that is not found or hides a plain one, all but the first part of one packed in parts.
+    /// Kills: a packed file that is not found or hides a plain one, all but the first part of one packed in
+    /// parts.
     #[test]
     fn each_file_may_be_packed() {
         let (digits, files) = (read(&[]).unwrap(), four());

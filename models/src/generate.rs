@@ -1,8 +1,9 @@
-//! `generate`: continues prompts token by token, with a cache of keys and values. Every tensor rank has all logits of the
-//! next token and chooses by the same draw; data ranks have different prompts, and where they share experts some may have
-//! none. Of the logits those are read to the host
-//! that a choice needs: two of a row for the largest, k + 1 for a draw from k; all after the prompt, which a text tells,
-//! and where any token may be drawn.
+//! `generate`: continues prompts token by token, with a cache of keys and values. Every tensor rank has all
+//! logits of the next token and chooses by the same draw. Data ranks have different prompts; if ranks share
+//! experts, some may have none.
+//!
+//! Only the logits that a choice needs are read to the host: two of a row for the largest, k + 1 for a draw
+//! from k. All are read after the prompt, to be returned, and where any token may be drawn.
 use crate::Model;
 use crate::sampling::{self, Chosen, Logits, Sampling};
 use comm::Axis;
@@ -16,16 +17,16 @@ use serde::Serialize;
 use std::time::Instant;
 use tensor::{Device, Ids, Phase, Real, Scalar, Tensor};
 
-/// What is to be continued.
+/// Request: prompts to continue, and how.
 #[derive(Clone, Debug)]
 pub struct Prompts {
     /// Token ids of each prompt.
     pub prompts: Vec<Vec<u32>>,
-    /// How many tokens to add to each.
+    /// Number of tokens to add to each.
     pub max_new: usize,
-    /// How the next token is chosen.
+    /// Method of choosing the next token.
     pub sampling: Sampling,
-    /// Whether to keep what layers take and give, and the weights, for a dump.
+    /// True if inputs and outputs of layers, and the weights, are recorded for a dump.
     pub record: bool,
 }
 
@@ -34,26 +35,26 @@ pub struct Prompts {
 pub struct Text {
     /// Prompt and new ids.
     pub ids: Vec<u32>,
-    /// Of each new id: how much the logits could have changed without choosing another.
+    /// For each new id, the largest change of the logits that chooses no other id ([`Chosen::margin`]).
     pub margins: Vec<f64>,
     /// The logits after the prompt.
     pub prompt_logits: Vec<f32>,
 }
 
-/// All of them, and what it took.
+/// All continued prompts, with measurements.
 #[derive(Clone, Debug)]
 pub struct Generated<E: Scalar> {
-    /// In the order of the prompts.
+    /// Texts, in the order of the prompts.
     pub texts: Vec<Text>,
-    /// Of each rank.
+    /// Measurements of each rank.
     pub taken: Vec<Taken>,
-    /// Of that time, until every rank had read its prompts.
+    /// Seconds of that time until every rank had read its prompts.
     pub prefill_seconds: f64,
-    /// What each data rank's layers took and gave, where that was asked for.
+    /// Activations of each data rank's layers, if recorded.
     pub seen: Vec<Seen<E>>,
 }
 
-/// What goes out for scripts, one object for each text.
+/// Output for scripts: one JSON object per text.
 #[derive(Serialize)]
 pub struct Line<'a> {
     ids: &'a [u32],
@@ -64,15 +65,15 @@ pub struct Line<'a> {
 }
 
 impl<E: Scalar> Generated<E> {
-    /// New tokens of all texts.
+    /// Returns the number of new tokens of all texts.
     pub fn new_tokens(&self) -> usize {
         self.texts.iter().map(|t| t.margins.len()).sum()
     }
-    /// New tokens a second.
+    /// Returns the number of new tokens per second.
     pub fn tokens_per_second(&self) -> f64 {
         self.new_tokens() as f64 / measure::seconds(&self.taken)
     }
-    /// For scripts.
+    /// Returns the output for scripts.
     pub fn lines(&self) -> impl Iterator<Item = Line<'_>> {
         self.texts.iter().map(|text| Line {
             ids: &text.ids,
@@ -85,10 +86,10 @@ impl<E: Scalar> Generated<E> {
 }
 
 impl Prompts {
-    /// Whether this model can do it under this layout, and the machine has the memory for it.
+    /// Checks that the request fits the model and the layout, and that the machine has enough memory.
     ///
     /// # Errors
-    /// One sentence on the first thing that does not fit.
+    /// Names the first misfit, in one sentence.
     pub fn check<D: Runs>(&self, model: &Model, (layout, network): (&Layout, &Network)) -> Result<()> {
         layout.fits(Design::from(model.config.shape).inferring())?;
         if model.config.shape.experts.is_some_and(|experts| experts.by_experts) {
@@ -131,18 +132,20 @@ impl Prompts {
             self.peak::<D>(model, layout)?.all,
         )
     }
-    /// How many of a row's first logits are read for a new token; none: all of them, or nothing new is wanted.
+    /// Number of a row's first logits that are read for a new token. `None`: all of them, or no new token is
+    /// wanted.
     fn first(&self, vocabulary: usize) -> Option<usize> {
         (self.max_new > 0).then(|| self.sampling.needs(vocabulary)).flatten()
     }
-    /// Positions of the longest text of a rank whose prompts have these lengths; 0 of a rank without one.
+    /// Number of positions of the longest text of a rank with prompts of these lengths; 0 for a rank without
+    /// prompts.
     fn positions(&self, lengths: &[usize]) -> usize {
         lengths.iter().max().map_or(0, |longest| longest + self.max_new)
     }
-    /// What ranks hold at most: while the prompts are read, with a cache for all that is to come.
+    /// Returns the peak memory of the ranks: while they read the prompts, with a cache for all new tokens.
     ///
     /// # Errors
-    /// If the layout does not fit the model, or 64 bits do not count what a rank holds.
+    /// If the layout does not fit the model, or 64 bits do not count the bytes of a rank.
     pub fn peak<D: Runs>(&self, model: &Model, layout: &Layout) -> Result<price::Peak> {
         let shape = &model.config.shape;
         let dealt = |tokens: &TokenShards| -> Vec<usize> {
@@ -152,7 +155,8 @@ impl Prompts {
             let (mut chunk, lengths, tokens) = (Stages::new(&at, shape)?, dealt(&at.tokens), at.tokens);
             let all = (0..tokens.data_ranks()).map(|rank| dealt(&tokens.of_data_rank(rank)));
             let cx = Cx::infer(&lengths).sharded(tokens).among(all);
-            let cx = cx.with_cache(self.positions(&lengths)); // which is held while the first logits are found
+            // the cache is held while the first logits are computed
+            let cx = cx.with_cache(self.positions(&lengths));
             let ids = Ids::new(at.device.place(), &vec![0; cx.rows()], shape.vocabulary)?;
             let logits = chunk.logits(&cx, ids, false)?;
             drop(self.first(shape.vocabulary).map(|n| ops::top_k(&logits, n)));
@@ -162,10 +166,11 @@ impl Prompts {
     }
 }
 
-/// Continues the prompts under a layout, over a network. `watch` is told of every new token of the first prompt.
+/// Continues the prompts under a layout, over a network. Calls `watch` with every new token of the first
+/// prompt.
 ///
 /// # Errors
-/// If the request, the layout and the model do not fit, the machine has not the memory, or a rank fails.
+/// If the request, the layout and the model do not fit, the machine has too little memory, or a rank fails.
 pub fn generate<D: Runs>(
     model: &Model,
     (layout, network): (&Layout, &Network),
@@ -175,10 +180,10 @@ pub fn generate<D: Runs>(
     Ok(repeated::<D>(model, (layout, network), (request, 1), watch)?.swap_remove(0))
 }
 
-/// [`generate`], so many times by ranks that build the model once.
+/// Runs [`generate`] this number of times, on ranks that build the model once.
 ///
 /// # Errors
-/// Those of [`generate`].
+/// As [`generate`].
 pub fn repeated<D: Runs>(
     model: &Model,
     (layout, network): (&Layout, &Network),
@@ -213,7 +218,8 @@ pub fn repeated<D: Runs>(
     Ok(all)
 }
 
-/// Texts, of the rank that speaks for its data rank; what they took, and their prompts' time; what the rank's layers took and gave.
+/// Result of a rank: the texts, if it reports for its data rank; its measurements and the seconds of the
+/// prompts; and its recorded activations, if any.
 type OfRank<D> = (Vec<Text>, (Taken, f64), Option<Seen<<D as Device>::Elem>>);
 
 fn once<D: Runs>(
@@ -225,16 +231,18 @@ fn once<D: Runs>(
     let (device, mesh) = (at.device, at.mesh);
     let record = request.record.then(|| Record::new(mesh));
     let data = mesh.group(TokenShards::SEQUENCES);
-    let speaks = at.tokens.speaks() && mesh.over([Axis::Tp, Axis::Pp])?.rank() == 0; // for its data rank
+    // reports for its data rank
+    let speaks = at.tokens.speaks() && mesh.over([Axis::Tp, Axis::Pp])?.rank() == 0;
     let mine = at.tokens.sequences(request.prompts.len());
-    // Ranks that have experts, or values, for each other go on until all are done.
+    // Ranks that hold experts, or values, for each other continue until all have finished.
     let together = model.config.shape.experts.is_some() || at.rests.value != Rest::Whole;
     let weights = if request.record { dump::weights(chunk.params(), mesh)? } else { Vec::new() };
     let ((texts, prefill), taken) = measure::work(at, Phase::Inference, || {
         let (from, mut prefill) = (Instant::now(), 0.0);
         let new = |prompt: &Vec<u32>| Text::new(prompt, request.max_new);
         let mut texts: Vec<_> = request.prompts[mine.clone()].iter().map(new).collect();
-        let mut fed: Vec<Vec<u32>> = texts.iter().map(|t| t.ids.clone()).collect(); // nothing of what has ended
+        // empty for finished texts
+        let mut fed: Vec<Vec<u32>> = texts.iter().map(|t| t.ids.clone()).collect();
         let mut lengths: Vec<_> = fed.iter().map(Vec::len).collect();
         let capacity = request.positions(&lengths);
         let cx = Cx::infer(&lengths).sharded(at.tokens).numbered_from(mine.start).recorded(record.clone());
@@ -287,7 +295,7 @@ fn once<D: Runs>(
     Ok((if speaks { texts } else { Vec::new() }, (taken, prefill), record.map(seen)))
 }
 
-/// A text whose numbers are their bits.
+/// A text with its floats as bits.
 type Bits = (Vec<u32>, Vec<u64>, Vec<u32>);
 
 impl Text {
@@ -299,7 +307,7 @@ impl Text {
         let margins = margins.into_iter().map(f64::from_bits).collect();
         Self { ids, margins, prompt_logits: logits.into_iter().map(f32::from_bits).collect() }
     }
-    /// Nothing new yet, and room for so many tokens.
+    /// Creates a text without new tokens, with room for `most`.
     fn new(prompt: &[u32], most: usize) -> Self {
         let mut ids = Vec::with_capacity(prompt.len() + most);
         ids.extend_from_slice(prompt);
@@ -307,19 +315,19 @@ impl Text {
     }
 }
 
-/// What is read of a token's logits, in memory that is used again for the next.
+/// Logits of a token that were read to the host, in memory that is reused for the next token.
 #[derive(Default)]
 struct Room {
-    first: usize, // numbers of a row in `values` and `ids`; 0: choices are made from `logits`
+    first: usize, // elements of a row in `values` and `ids`; 0: choices use `logits`
     values: Vec<f32>,
     ids: Vec<u32>,
-    vocabulary: usize, // numbers of a row in `logits`
+    vocabulary: usize, // elements of a row in `logits`
     logits: Vec<f32>,
 }
 
 impl Room {
-    /// Reads so many of the first logits of each row of `[sequences, V]`; or, where these are not enough, and where it
-    /// is asked for, all of them. `numbers`: memory for those of the device.
+    /// Reads the first `first` logits of each row of `[sequences, V]`. Reads all logits if `first` is `None`
+    /// or `all` is true. `numbers` is memory for the device's elements.
     fn read<D: Selects<Elem: Real>>(
         &mut self,
         logits: &Tensor<D>,
@@ -340,7 +348,7 @@ impl Room {
     fn row(&self, row: usize) -> &[f32] {
         &self.logits[row * self.vocabulary..][..self.vocabulary]
     }
-    /// What the next token of a row is chosen from.
+    /// Returns the logits from which the next token of a row is chosen.
     fn choices(&self, row: usize) -> Logits<'_> {
         if self.first == 0 {
             return Logits::All(self.row(row));
@@ -350,14 +358,15 @@ impl Room {
     }
 }
 
-/// Reads numbers of a device as f32, which choices are made in.
+/// Reads a device's elements as f32, the dtype of choices.
 fn in_f32<D: Kernels<Elem: Real>>(x: &Tensor<D>, read: &mut Vec<D::Elem>, into: &mut Vec<f32>) {
     assert!(x.read_into(read), "the host has values");
     into.clear();
     into.extend(read.iter().map(|x| x.to_f64() as f32));
 }
 
-/// Every token's logits of whole sequences, as one row-major matrix, in f64: to compare layouts and numbers.
+/// Returns the logits of every token of whole sequences, as one row-major matrix in f64: for comparing
+/// layouts and dtypes.
 ///
 /// # Errors
 /// If the layout does not fit the model, or a rank fails.
@@ -371,7 +380,7 @@ pub fn all_logits<D: Runs>(model: &Model, layout: &Layout, sequences: &[Vec<u32>
     Ok(ranks.into_iter().next().expect("a rank"))
 }
 
-/// What ranks hold at most while [`all_logits`] reads sequences of these lengths.
+/// Returns the peak memory of the ranks while [`all_logits`] reads sequences of these lengths.
 ///
 /// # Errors
 /// As [`peak_of_all`](price::peak_of_all).

@@ -1,6 +1,6 @@
-//! `--batch FILE`: sequences of token ids, as a JSON list of lists. Each id is to be followed by the next, so a
-//! sequence of n ids has n − 1 predictions. A list of lists in the place of a sequence packs documents, each with
-//! positions of its own and seeing itself only.
+//! `--batch FILE`: sequences of token ids, as a JSON list of lists. The target of each id is the next id, so
+//! a sequence of n ids has n − 1 predictions. A list of lists in place of a sequence packs documents: each
+//! document has its own positions and attends only to itself.
 use parallel::{Error, Result, Sequence, bail};
 use serde::Deserialize;
 use std::path::Path;
@@ -14,10 +14,10 @@ enum Item {
     Packed(Vec<Vec<u32>>),
 }
 
-/// Reads sequences for a model of this vocabulary and so many positions.
+/// Reads sequences for a model with this vocabulary and this number of positions.
 ///
 /// # Errors
-/// If the file is no such list, or one of its ids, or a document's length, is none of the model's.
+/// If the file is not such a list, an id is not in the vocabulary, or a document is too short or too long.
 pub fn read(path: &Path, vocabulary: usize, positions: usize) -> Result<Vec<Sequence>> {
     let name = path.display();
     let items: Vec<Item> = serde_json::from_slice(&files::read(path)?).map_err(|why| {
@@ -64,7 +64,7 @@ fn check(ids: &[u32], vocabulary: usize, positions: usize) -> std::result::Resul
     }
 }
 
-/// A hash of sequences, to know them again.
+/// Hashes sequences, to identify them.
 pub fn hash(sequences: &[Sequence]) -> u64 {
     let sizes = sequences.iter().flat_map(|s| s.documents.iter().map(|n| *n as u64));
     let ids = sequences.iter().flat_map(|s| s.ids.iter().chain(&s.targets).map(|id| u64::from(*id)));

@@ -1,13 +1,13 @@
-//! What a run trains: a model of text, or a classifier of pictures.
+//! A trainable model: a model of text, or a classifier of images.
 //!
-//! The folder of a classifier holds `config.json` with its sizes, and `model.safetensors` with names and shapes that `PyTorch`
-//! gives to `Sequential(Linear, ReLU, Linear, …)`: layer `i` is `2i.weight` `[outputs, inputs]` and `2i.bias` `[outputs]`, so
-//! that
+//! The folder of a classifier holds `config.json` with its sizes, and `model.safetensors` with the names and
+//! shapes that `PyTorch` gives to `Sequential(Linear, ReLU, Linear, …)`: layer `i` is `2i.weight`
+//! `[outputs, inputs]` and `2i.bias` `[outputs]`. `PyTorch` reads it with
 //!
 //! ```text
 //! model.load_state_dict(safetensors.torch.load_file("model.safetensors"))
 //! ```
-//! reads it. The input is `(pixels/255 − 0.1307)/0.3081`, in float32.
+//! The input is `(pixels/255 − 0.1307)/0.3081`, in float32.
 use crate::model::Weights;
 use crate::{Model, names};
 use layers::{Design, Random, Values};
@@ -18,17 +18,17 @@ use std::sync::Arc;
 use tensor::safetensors::File;
 use tensor::{Scalar, files};
 
-/// What config.json calls a classifier.
+/// `model_type` of a classifier in config.json.
 const MODEL_TYPE: &str = "mlp";
 
-/// A model and where its weights are. Cheap to clone; each rank reads its share.
+/// A model and the source of its weights. Cheap to clone; each rank reads its local part.
 #[derive(Clone)]
 pub struct Learner {
-    /// What it is built as.
+    /// Design of the model.
     pub design: Design,
-    /// Where it comes from, for messages.
+    /// Origin of the model, for messages.
     pub origin: String,
-    /// Its model of text; none of a classifier.
+    /// The model of text; `None` for a classifier.
     pub text: Option<Model>,
     weights: Weights,
 }
@@ -42,7 +42,8 @@ impl From<Model> for Learner {
 }
 
 impl Learner {
-    /// A classifier of these sizes: pixels, features of the layers between, classes; with untrained weights from a seed.
+    /// Returns a classifier with untrained weights from a seed. Its sizes are the pixels, the features
+    /// between layers, and the classes.
     pub fn classifier(sizes: Vec<usize>, seed: u64) -> Self {
         let (design, origin) = (Design::Classifier { sizes }, format!("fresh weights of seed {seed}"));
         Self { design, origin, text: None, weights: Weights::Random(Random { seed }) }
@@ -50,7 +51,7 @@ impl Learner {
     /// Reads a folder.
     ///
     /// # Errors
-    /// If it holds no model, or one whose weights are not those of its config.json.
+    /// If the folder holds no model, or its weights do not match its config.json.
     pub fn read(dir: &Path) -> Result<Self> {
         let config = files::read(&dir.join("config.json")).unwrap_or_default();
         let config: Value = serde_json::from_slice(&config).unwrap_or_default();
@@ -63,26 +64,26 @@ impl Learner {
         let weights = Weights::Stored(Arc::new(Stored::new(shards, fresh.entries(), |_| false)?));
         Ok(Self { origin, weights, ..fresh })
     }
-    /// How many tokens a sequence may have.
+    /// Returns the largest number of tokens of a sequence.
     pub fn positions(&self) -> usize {
         self.text.as_ref().map_or(1, |model| model.config.positions)
     }
-    /// The weights, as a source for layers.
+    /// Returns the weights, as a source for layers.
     pub fn values<E: Scalar>(&self) -> &(dyn Values<E> + Sync) {
         &self.weights
     }
-    /// What is noted in the weights' file.
+    /// Returns a note from the metadata of the weights' file.
     pub fn note(&self, key: &str) -> Option<&str> {
         self.weights.note(key)
     }
-    /// Every tensor of its file, in program order.
+    /// Returns every tensor of its file, in program order.
     pub fn entries(&self) -> Vec<Entry> {
         match &self.design {
             Design::Classifier { sizes } => sizes.windows(2).enumerate().flat_map(layer).collect(),
             _ => self.text.as_ref().map(|model| names::entries(&model.config)).unwrap_or_default(),
         }
     }
-    /// Its config.json.
+    /// Returns the text of its config.json.
     pub fn to_json(&self) -> String {
         if let Some(model) = &self.text {
             return model.config.to_json();
@@ -95,7 +96,7 @@ impl Learner {
     }
 }
 
-/// The two tensors of a classifier's layer.
+/// Returns the two tensors of a classifier's layer.
 fn layer((i, size): (usize, &[usize])) -> [Entry; 2] {
     let entry = |[param, name]: [String; 2], rows, orientation| Entry {
         name,

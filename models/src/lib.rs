@@ -1,16 +1,16 @@
-//! Models as files and texts: what a model is outside of a run, and how it continues a text.
+//! Models outside of a run: their files, tokenizers and texts, and text generation.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `config.rs` | `config.json` of every family, read and written |
-//! | `names.rs` | the tensors of its files: which is which part of which parameter |
-//! | `model.rs` | a configuration and where its weights are |
-//! | `embedded.rs` | the default that is part of the program, and its text |
-//! | `tokenizer.rs` | text as ids and back |
-//! | `text.rs`, `ids.rs` | texts and sequences of ids to learn from |
-//! | `sampling.rs`, `generate.rs` | the next token, and all that follow a prompt |
-//! | `convert.rs`, `upcycle.rs` | a model written again in another kind of number, or with experts |
-//! | `digits.rs` | pictures of digits, for a classifier |
+//! | `names.rs` | tensor names in files, and the part of a parameter that each holds |
+//! | `model.rs` | a configuration and the source of its weights |
+//! | `embedded.rs` | the models embedded in the program, and their training text |
+//! | `tokenizer.rs` | text to ids and back |
+//! | `text.rs`, `ids.rs` | texts and sequences of ids for training |
+//! | `sampling.rs`, `generate.rs` | choice of the next token; continuation of prompts |
+//! | `convert.rs`, `upcycle.rs` | a model rewritten in another dtype, or with experts |
+//! | `digits.rs` | images of digits, for a classifier |
 //! | `learner.rs` | a model of text or a classifier, for a run |
 pub mod config;
 pub mod convert;

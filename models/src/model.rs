@@ -1,4 +1,4 @@
-//! A model to work with: its configuration and where its weights are.
+//! A model: its configuration and the source of its weights.
 use crate::config::Generation;
 use crate::tokenizer::{Tokenizer, TokenizerSource};
 use crate::{Config, embedded, names};
@@ -9,19 +9,19 @@ use std::sync::Arc;
 use tensor::Scalar;
 use tensor::safetensors::File;
 
-/// A configuration and a source of weights. Cheap to clone; each rank reads its share.
+/// A configuration and a source of weights. Cheap to clone; each rank reads its local part.
 #[derive(Clone)]
 pub struct Model {
     /// The configuration.
     pub config: Config,
-    /// Where it comes from, for messages.
+    /// Origin of the model, for messages.
     pub origin: String,
-    /// What its ids are.
+    /// Source of its tokenizer.
     pub tokens: TokenizerSource,
     pub(crate) weights: Weights,
 }
 
-/// Where weights are.
+/// Source of weights.
 #[derive(Clone)]
 pub(crate) enum Weights {
     Random(Random),
@@ -30,14 +30,14 @@ pub(crate) enum Weights {
 }
 
 impl Model {
-    /// The default that is part of the program.
+    /// Returns the default model, which is embedded in the program.
     ///
     /// # Errors
     /// If this build of the program is broken.
     pub fn embedded() -> Result<Self> {
         Self::of_program("the embedded default", embedded::CONFIG, embedded::WEIGHTS)
     }
-    /// The default's sister with experts, which is part of the program, too.
+    /// Returns the default's sister with experts, which is embedded in the program, too.
     ///
     /// # Errors
     /// If this build of the program is broken.
@@ -48,11 +48,11 @@ impl Model {
         let config = Config::parse(config, origin)?;
         Self::stored(config, File::from_static(weights, origin)?, TokenizerSource::Bytes)
     }
-    /// A folder in the Hugging Face layout: config.json and model.safetensors, or several files and their index.
-    /// Names and shapes of all tensors are checked here; numbers are read by whoever asks for them.
+    /// Reads a folder in the Hugging Face layout: config.json and model.safetensors, or several files and
+    /// their index. Checks names and shapes of all tensors; elements are read later, on demand.
     ///
     /// # Errors
-    /// Naming the file, what was seen and what was wanted.
+    /// Names the file, the value seen and the value wanted.
     pub fn read(dir: &Path) -> Result<Self> {
         if !dir.is_dir() {
             let what = if dir.exists() { "is a file" } else { "does not exist" };
@@ -66,7 +66,7 @@ impl Model {
         let (shape, origin) = (&config.shape, shards.path().to_owned());
         let entries = names::entries_in(&config, shards.names());
         let stored = Stored::new(shards, entries, |name| names::is_passed_over(shape, name))?;
-        // Version 4 of transformers would pass over such a head, version 5 would use it.
+        // Version 4 of transformers would ignore such a head, version 5 would use it.
         let (shards, table) = (stored.shards(), names::embedding(stored.entries()));
         if shape.tied && shards.info(names::HEAD).is_some() && !shards.equal(names::HEAD, table) {
             bail!(
@@ -77,28 +77,28 @@ impl Model {
         }
         Ok(Self { config, origin, tokens, weights: Weights::Stored(Arc::new(stored)) })
     }
-    /// Untrained weights from a seed. If there are 256 ids, they are bytes.
+    /// Returns a model with untrained weights from a seed. If there are 256 ids, they are bytes.
     pub fn fresh(config: Config, seed: u64) -> Self {
         let origin = format!("fresh weights of seed {seed}");
         let tokens =
             if config.shape.vocabulary == 256 { TokenizerSource::Bytes } else { TokenizerSource::Unknown };
         Self { config, origin, tokens, weights: Weights::Random(Random { seed }) }
     }
-    /// Weights that are made fast, for who measures time: [`Even`]. Its ids are no text.
+    /// Returns a model with weights that are made fast, for measuring time: [`Even`]. Its ids have no text.
     pub fn even(config: Config) -> Self {
         let origin = "weights to measure time with".into();
         Self { config, origin, tokens: TokenizerSource::Unknown, weights: Weights::Even }
     }
-    /// The weights, as a source for layers.
+    /// Returns the weights, as a source for layers.
     pub fn values<E: Scalar>(&self) -> &(dyn Values<E> + Sync) {
         &self.weights
     }
-    /// The tensors of its files, if it has any.
+    /// Returns the tensors of its files, if it has any.
     pub fn tensors(&self) -> Option<&Stored> {
         self.weights.stored()
     }
-    /// How its texts go on: as its folder says; without a folder, by the likeliest token. `draws` says whether tokens are
-    /// drawn, if that is not up to the folder.
+    /// Returns the settings of text generation: those of its folder, or greedy without a folder. If `draws`
+    /// is given, it decides whether tokens are drawn, not the folder.
     ///
     /// # Errors
     /// As [`Generation::read`].
@@ -108,11 +108,11 @@ impl Model {
             _ => Ok(Generation::greedy(self.config.eos.clone())),
         }
     }
-    /// What turns text into its ids and back.
+    /// Returns the tokenizer of its ids.
     ///
     /// # Errors
-    /// Saying why only ids can be given to it and had from it: its folder has no tokenizer.json, or none that can be
-    /// read, or one of ids that the model does not have.
+    /// If the folder has no tokenizer.json, or one that cannot be read, or one with ids that the model does
+    /// not have. The model then takes and returns ids only.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         self.tokens.read(self.config.shape.vocabulary)
     }

@@ -1,27 +1,18 @@
-//! Canonical names ↔ Hugging Face names. Our fused matrices are several of theirs side by side; theirs of a linear
-//! layer are `[outputs, inputs]`, but GPT-2's are `[inputs, outputs]`, as ours are, and it has its own fused.
+//! Canonical names ↔ Hugging Face names. Our fused matrices are several of theirs side by side. Their linear
+//! layers are `[outputs, inputs]`; GPT-2's are `[inputs, outputs]`, as ours, and fused its own way.
 //!
 //! | ours | Llama, Mistral, Qwen | GPT-2 |
 //! |---|---|---|
 //! | `embedding`, `positions` | `model.embed_tokens`, none | `transformer.wte`, `transformer.wpe` |
-//! | `blocks.0.norm1`, `.norm2` | `input_layernorm`, `post_attention_layernorm` of `model.layers.0` | `ln_1`, `ln_2` of `transformer.h.0` |
-//! | `.attention.qkv`, `.attention.out` | `self_attn.{q,k,v}_proj`, `.o_proj` | `attn.c_attn`, `attn.c_proj` |
+//! | `blocks.0.norm{1,2}` | `model.layers.0.{input,post_attention}_layernorm` | `transformer.h.0.ln_{1,2}` |
+//! | `.attention.{qkv,out}` | `self_attn.{q,k,v}_proj`, `.o_proj` | `attn.c_attn`, `attn.c_proj` |
 //! | `.attention.q_norm`, `.k_norm` | the same in `self_attn` | none |
 //! | `.mlp.gate_up`, `.mlp.down` | `mlp.{gate,up}_proj`, `.down_proj` | none |
 //! | `.mlp.up`, `.mlp.down` | none | `mlp.c_fc`, `mlp.c_proj` |
 //! | `norm`, `head` | `model.norm`, `lm_head` | `transformer.ln_f`, `lm_head` |
 //!
-//! Of blocks with experts, where `e` counts them, and their matrices lie one below the other in ours:
-//!
-//! | ours | Mixtral | Qwen, ours |
-//! |---|---|---|
-//! | `.mlp.router`, its bias | `block_sparse_moe.gate`, none | `mlp.gate`, `mlp.gate.e_score_correction_bias` |
-//! | `.mlp.experts.gate_up` | `block_sparse_moe.experts.e.{w1,w3}` | `mlp.experts.e.{gate,up}_proj` |
-//! | `.mlp.experts.down`, `[outputs, inputs]` as theirs | `block_sparse_moe.experts.e.w2` | `mlp.experts.e.down_proj` |
-//! | `.mlp.shared.gate_up`, `.mlp.shared.down` | none | as a usual feed-forward in `mlp.shared_expert`, `mlp.shared_experts` |
-//! | `.mlp.shared.gate` | none | `mlp.shared_expert_gate` |
-//!
-//! Theirs end in `.weight` or `.bias`; ours only in `.bias`. Experts may be fused in a file (`fuse`).
+//! Their names end in `.weight` or `.bias`; ours only in `.bias`. Names of experts: `Entries::experts`,
+//! `fuse`.
 use crate::Config;
 use crate::config::Architecture;
 use layers::{Experts, NormKind, Shape};
@@ -29,12 +20,12 @@ use parallel::{Entry, Orientation, Stacked};
 use std::fmt::Display;
 use std::ops::Range;
 
-/// What GPT-2's names begin with, but for the head's; files of its older versions leave it out.
+/// Prefix of GPT-2's names, except the head's; files of older versions leave it out.
 const PREFIX: &str = "transformer.";
-/// The head of every family.
+/// Name of the head, in every family.
 pub const HEAD: &str = "lm_head.weight";
 
-/// Every tensor of a file in the Hugging Face layout, in the program order of our parameters.
+/// Returns every tensor of a file in the Hugging Face layout, in the program order of our parameters.
 pub fn entries(config: &Config) -> Vec<Entry> {
     let shape = &config.shape;
     let within = Default::default();
@@ -49,7 +40,8 @@ pub fn entries(config: &Config) -> Vec<Entry> {
     all.all
 }
 
-/// The same, under the names that a file has: GPT-2's may lack their prefix, and experts may be fused.
+/// Returns the same entries under a file's own names: GPT-2's may lack their prefix, and experts may be
+/// fused.
 pub fn entries_in<'a>(config: &Config, mut names: impl Iterator<Item = &'a str>) -> Vec<Entry> {
     let mut entries = entries(config);
     if config.shape.context().is_some() {
@@ -68,9 +60,10 @@ pub fn entries_in<'a>(config: &Config, mut names: impl Iterator<Item = &'a str>)
     entries
 }
 
-/// Names an entry, and says where it lies, as version 5 of `transformers` holds experts in memory and, asked not to save the
-/// original format, writes them. All of a block are in two tensors: `mlp.experts.gate_up_proj` `[E, 2·F, H]`, where an expert's
-/// gate lies above its up, and `mlp.experts.down_proj` `[E, H, F]`. Mixtral's router is then in `mlp`, too.
+/// Renames an entry, and sets its place, for fused experts: as version 5 of `transformers` holds experts in
+/// memory and, if asked not to save the original format, writes them. All experts of a block are in two
+/// tensors: `mlp.experts.gate_up_proj` `[E, 2·F, H]`, with an expert's gate above its up, and
+/// `mlp.experts.down_proj` `[E, H, F]`. Mixtral's router is then in `mlp`, too.
 fn fuse(entry: &mut Entry, Experts { count, hidden, .. }: Experts) {
     entry.name = entry.name.replace(".block_sparse_moe.", ".mlp.");
     let Some((_, param)) = entry.param.rsplit_once(".experts.") else { return };
@@ -84,13 +77,14 @@ fn fuse(entry: &mut Entry, Experts { count, hidden, .. }: Experts) {
     entry.name = format!("{block}.experts.{param}_proj");
 }
 
-/// The name of the embedding's table, in a file of these entries.
+/// Returns the name of the embedding's table, in a file with these entries.
 pub fn embedding(entries: &[Entry]) -> &str {
     &entries.iter().find(|entry| entry.param == "embedding").expect("every model has one").name
 }
 
-/// Whether a file may hold this tensor besides the parameters: masks and frequencies, which older versions of
-/// `transformers` wrote and none reads, and the head of a model that uses the embedding's table.
+/// Returns true if a file may hold this tensor besides the parameters: masks and frequencies, which older
+/// versions of `transformers` wrote and no version reads, and the head of a model that uses the embedding's
+/// table.
 pub fn is_passed_over(shape: &Shape, name: &str) -> bool {
     if name == HEAD {
         return shape.tied;
@@ -105,12 +99,12 @@ pub fn is_passed_over(shape: &Shape, name: &str) -> bool {
     })
 }
 
-/// A list in the making, of a model of this shape.
+/// List of entries under construction, for a model of this shape.
 struct Entries<'a> {
     all: Vec<Entry>,
     architecture: Architecture,
     shape: &'a Shape,
-    within: [String; 2], // what their names begin with, and ours
+    within: [String; 2], // prefixes of their names, and of ours
 }
 
 impl Entries<'_> {
@@ -137,14 +131,27 @@ impl Entries<'_> {
         self.within = Default::default();
         self.norm("model.norm", "norm", d);
     }
-    /// A feed-forward of so many hidden features.
+    /// Adds a feed-forward with `f` hidden features.
     fn swiglu(&mut self, theirs: &str, ours: &str, f: usize) {
         let Shape { width: d, bias, .. } = *self.shape;
         let [gate, up, down] = ["gate", "up", "down"].map(|name| format!("{theirs}.{name}_proj"));
         self.linear(&[(gate, 0..f), (up, f..2 * f)], &format!("{ours}.gate_up"), d, bias.mlp);
         self.linear(&[(down, 0..d)], &format!("{ours}.down"), f, bias.mlp);
     }
-    /// A router, its experts, and the expert that they share.
+    /// Adds a router, its experts, and the shared expert. In our matrices, experts `e` lie one below the
+    /// other.
+    ///
+    /// | ours | Mixtral | Qwen, `equipart_moe` |
+    /// |---|---|---|
+    /// | `.mlp.router` | `block_sparse_moe.gate` | `mlp.gate` |
+    /// | `.mlp.router.bias` | none | `mlp.gate.e_score_correction_bias` |
+    /// | `.mlp.experts.gate_up` | `block_sparse_moe.experts.e.{w1,w3}` | `mlp.experts.e.{gate,up}_proj` |
+    /// | `.mlp.experts.down` | `block_sparse_moe.experts.e.w2` | `mlp.experts.e.down_proj` |
+    /// | `.mlp.shared` | none | `mlp.shared_expert` (gated), `mlp.shared_experts` |
+    /// | `.mlp.shared.gate` | none | `mlp.shared_expert_gate` |
+    ///
+    /// `.mlp.experts.down` is `[outputs, inputs]`, as theirs. `.mlp.shared` has the matrices of a usual
+    /// feed-forward.
     fn experts(&mut self, Experts { count, hidden: f, shared, bias, .. }: Experts) {
         let d = self.shape.width;
         let (mlp, [gate, up, down]) = match self.architecture {
@@ -192,18 +199,19 @@ impl Entries<'_> {
         self.norm(&format!("{PREFIX}ln_f"), "norm", d);
     }
 
-    /// A table with a row for each of something.
+    /// Adds a table with this number of rows.
     fn table(&mut self, theirs: &str, ours: &str, rows: usize) {
         self.add(&format!("{theirs}.weight"), ours, rows, 0..self.shape.width, Orientation::Same);
     }
-    /// The gain of a norm of so many features, and its bias where norms have one.
+    /// Adds the gain of a norm over this number of features, and its bias if norms have one.
     fn norm(&mut self, theirs: &str, ours: &str, features: usize) {
         self.add(&format!("{theirs}.weight"), ours, 1, 0..features, Orientation::Vector);
         if self.shape.norm == NormKind::Layer {
             self.bias(theirs, ours, 0..features);
         }
     }
-    /// A linear layer of so many inputs, of theirs side by side, each these columns of ours, and their biases where it has them.
+    /// Adds a linear layer with this number of inputs. `theirs` are side by side, each with its columns of
+    /// ours; their biases follow if `has_bias`.
     fn linear(&mut self, theirs: &[(impl Display, Range<usize>)], ours: &str, inputs: usize, has_bias: bool) {
         let is_gpt2 = self.shape.context().is_some();
         let orientation = if is_gpt2 { Orientation::Same } else { Orientation::Transposed };

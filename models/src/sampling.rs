@@ -1,9 +1,9 @@
-//! Choosing the next token from logits, the same on every layout; and by how much that choice was made.
+//! Choice of the next token from logits, the same on every layout, and the margin of that choice.
 //!
-//! Greedy: the largest logit, ties to the lower id. Sampling, at temperature `T`: candidates by descending logit
-//! (ties to the lower id); the first `top_k` of them; of these the smallest prefix with a share of at least
-//! `top_p` of their mass `Σ e^(l/T)`; then the candidate on whose interval of the cumulative shares `u` falls, a
-//! uniform number that is a hash of (seed, sequence, position).
+//! Greedy: the largest logit, ties to the lower id. Sampling, at temperature `T`: candidates by descending
+//! logit (ties to the lower id); the first `top_k` of them; of these, the smallest prefix with a share of at
+//! least `top_p` of their mass `Σ e^(l/T)`. Of the remaining, the candidate is chosen whose interval of the
+//! cumulative shares contains `u`, a uniform number that is a hash of (seed, sequence, position).
 use parallel::{Error, Result, bail};
 use std::cmp::Ordering;
 use std::fmt::Display;
@@ -11,31 +11,32 @@ use tensor::mix;
 
 mod margin;
 
-/// How the next token is chosen from logits. The default is greedy.
+/// Method of choosing the next token from logits. The default is greedy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sampling {
-    /// Divides the logits before they become probabilities; none: the largest logit is chosen.
+    /// Divisor of the logits before they become probabilities; `None`: the largest logit is chosen.
     pub temperature: Option<f64>,
-    /// Only so many candidates, those with the largest logits.
+    /// Number of candidates: only those with the largest logits.
     pub top_k: Option<usize>,
-    /// Only the fewest candidates that have this share of the probability.
+    /// Share of the probability: only the fewest candidates that have it.
     pub top_p: Option<f64>,
-    /// Other seeds, other draws.
+    /// Seed of the draws.
     pub seed: u64,
 }
 
 /// A chosen token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chosen {
-    /// Its id.
+    /// Id of the token.
     pub id: u32,
-    /// How sure the choice is: no other id is chosen as long as no *difference between two logits* changes by this
-    /// much; so it is safe while every logit changes by less than half of it. Infinite if nothing else could be
-    /// chosen. Greedy: exactly the distance of the two largest logits; sampling: a lower bound.
+    /// Stability of the choice: no other id is chosen as long as no *difference between two logits* changes
+    /// by this much. So the choice is safe while every logit changes by less than half of it. Infinite if no
+    /// other id could be chosen. Greedy: exactly the distance of the two largest logits; sampling: a lower
+    /// bound.
     pub margin: f64,
 }
 
-/// A setting that is for probabilities, where there are none.
+/// Returns the error for a setting of sampling without a temperature.
 #[must_use]
 pub fn no_temperature(what: &str, seen: impl Display) -> Error {
     Error::new(format!(
@@ -44,10 +45,10 @@ pub fn no_temperature(what: &str, seen: impl Display) -> Error {
 }
 
 impl Sampling {
-    /// Whether the settings are in range and go together.
+    /// Checks that the settings are in range and go together.
     ///
     /// # Errors
-    /// If one is not, or if there is `top_k` or `top_p` but no temperature.
+    /// If one is out of range, or `top_k` or `top_p` is given without a temperature.
     pub fn validate(&self) -> Result<()> {
         let wrong = |what: &str, seen: String, wanted: &str| {
             Err(Error::new(format!("{what} is {seen}; it must be {wanted}")))
@@ -67,24 +68,26 @@ impl Sampling {
             _ => Ok(()),
         }
     }
-    /// Chooses from one row of logits: the token that follows the one at `position` (counted from 0, in the whole
-    /// sequence) of this sequence (counted over the whole batch). The same logits give the same choice on every rank.
+    /// Chooses the token that follows `position` (counted from 0, in the whole sequence) of a sequence
+    /// (counted over the whole batch), from one row of logits. The same logits give the same choice on every
+    /// rank.
     ///
     /// # Errors
     /// If the settings are not valid, or a logit is not finite.
     pub fn choose(&self, logits: &[f32], sequence: usize, position: usize) -> Result<Chosen> {
         self.choose_in(&mut SamplingRoom::default(), Logits::All(logits), sequence, position)
     }
-    /// How many of a row's first logits a choice needs: those that may be chosen and the one behind them, which the
-    /// margin is measured to. None if it needs them all.
+    /// Number of a row's first logits that a choice needs: those that may be chosen and the next one, to
+    /// which the margin is measured. `None` if it needs all of them.
     pub fn needs(&self, vocabulary: usize) -> Option<usize> {
         let chosen = if self.temperature.is_some() { self.top_k? } else { 1 };
         (chosen < vocabulary).then(|| chosen + 1)
     }
-    /// The next token, of the whole row or of its first logits, in memory of the caller's, so that the next choice takes none.
+    /// Chooses the next token from a whole row or its first logits, in the caller's memory, so that later
+    /// choices allocate nothing.
     ///
     /// # Errors
-    /// Those of [`choose`](Self::choose).
+    /// As [`choose`](Self::choose).
     pub fn choose_in(
         &self,
         room: &mut SamplingRoom,
@@ -109,22 +112,22 @@ impl Sampling {
     }
 }
 
-/// What a token is chosen from.
+/// Logits that a token is chosen from.
 #[derive(Clone, Copy, Debug)]
 pub enum Logits<'a> {
     /// A logit of every token.
     All(&'a [f32]),
-    /// The first logits of a row, in the order of [`kernels::Selects::top_k`], and the ids of their tokens: as many as
-    /// [`Sampling::needs`].
+    /// The first logits of a row, in the order of [`kernels::Selects::top_k`], and the ids of their tokens:
+    /// the number of logits that [`Sampling::needs`] returns.
     First(&'a [f32], &'a [u32]),
 }
 
 impl Logits<'_> {
-    /// The first logit, by id, that is no finite number.
+    /// Returns the first logit, by id, that is not finite.
     fn improper(self) -> Result<Option<(usize, f32)>> {
         match self {
             Logits::All([]) | Logits::First([], _) => Err(Error::new("there are no logits to choose from")),
-            // All of them first, which vectorises.
+            // This check of all logits vectorises; the search below does not.
             Logits::All(all) if all.iter().fold(true, |finite, logit| finite & logit.is_finite()) => Ok(None),
             Logits::All(all) => Ok(all.iter().copied().enumerate().find(|(_, logit)| !logit.is_finite())),
             Logits::First(values, ids) => Ok((!values[0].is_finite()).then(|| (ids[0] as usize, values[0]))),
@@ -132,13 +135,13 @@ impl Logits<'_> {
     }
 }
 
-/// A number in [0, 1): a hash of (seed, sequence, position).
+/// Returns a number in [0, 1): a hash of (seed, sequence, position).
 fn uniform(seed: u64, sequence: usize, position: usize) -> f64 {
     let hash = mix(mix(mix(seed) ^ sequence as u64) ^ position as u64);
     (hash >> 11) as f64 * (f64::EPSILON / 2.0) // 53 bits
 }
 
-/// Memory for a choice.
+/// Reusable memory for a choice.
 #[derive(Debug, Default)]
 pub struct SamplingRoom {
     ids: Vec<u32>,
@@ -147,8 +150,8 @@ pub struct SamplingRoom {
 }
 
 impl SamplingRoom {
-    /// The first `n` tokens by descending logit (ties to the lower id), in order, or as many as are given: their logits, their
-    /// ids; and memory for sums.
+    /// Returns the first `n` tokens by descending logit (ties to the lower id), or as many as are given:
+    /// their logits and their ids; and memory for sums.
     fn first<'a>(&'a mut self, logits: Logits<'a>, n: usize) -> (&'a [f32], &'a [u32], &'a mut Vec<f64>) {
         let Self { ids, values, sums } = self;
         let logits = match logits {
@@ -172,7 +175,7 @@ impl SamplingRoom {
     }
 }
 
-/// What may be drawn, and what was cut off.
+/// Candidates that may be drawn, and those that were cut off.
 struct Candidates<'a> {
     temperature: f64,
     p: f64,            // the share that is kept; 1 keeps all
@@ -190,7 +193,7 @@ impl<'a> Candidates<'a> {
         top_k: Option<usize>,
         top_p: Option<f64>,
     ) -> Self {
-        // The first that is cut off, too.
+        // The first candidate that is cut off is needed, too.
         let (values, ids, sums) = room.first(logits, top_k.map_or(usize::MAX, |k| k.saturating_add(1)));
         let k = top_k.unwrap_or(ids.len()).min(ids.len());
         let max = f64::from(values[0]);
@@ -204,7 +207,7 @@ impl<'a> Candidates<'a> {
         let kept = if p < 1.0 { sums.partition_point(|sum| sum / sums[k - 1] < p) + 1 } else { k };
         Self { temperature, p, ids, values, sums, kept: kept.min(k) }
     }
-    /// The candidate on whose interval `u` falls.
+    /// Returns the candidate whose interval contains `u`.
     fn choose(&self, u: f64) -> Chosen {
         let total = self.sums[self.kept - 1];
         let at = self.sums[..self.kept].partition_point(|sum| sum / total <= u).min(self.kept - 1);

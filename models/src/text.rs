@@ -1,16 +1,18 @@
-//! Texts to learn and to be told: a corpus of token ids, its batches and its windows.
+//! Texts for training and evaluation: a corpus of token ids, its batches and its windows.
 use crate::tokenizer::{Encoded, Tokenizer};
 use parallel::{Error, Result, bail};
 use std::path::Path;
 use tensor::mix;
 
-/// Token ids and, for each, the one that follows it.
+/// Token ids, and the target of each: the id that follows it.
 pub type Pair = (Vec<u32>, Vec<u32>);
 
-/// The ids of a part of a text without special tokens: of these bytes, which begin at byte `start` of what messages call `name`.
+/// Returns the ids of a part of a text, without special tokens. The part starts at byte `start` of the text;
+/// `name` names the text in messages.
 ///
 /// # Errors
-/// If it is not UTF-8, and the tokenizer is not one of bytes, or has no tokens for it.
+/// If the bytes are not UTF-8 and the tokenizer is not byte-level, or if the tokenizer has no tokens for
+/// them.
 pub fn encode(bytes: &[u8], start: usize, name: &str, tokenizer: &Tokenizer) -> Result<Encoded> {
     if tokenizer.is_of_bytes() {
         return Ok(Encoded::of_bytes(bytes));
@@ -24,33 +26,34 @@ pub fn encode(bytes: &[u8], start: usize, name: &str, tokenizer: &Tokenizer) -> 
     tokenizer.encode(text)
 }
 
-/// A text to learn from, and its last tenth to be judged by.
+/// A text for training, with its last tenth held out for evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Corpus {
     /// The first nine tenths.
     pub train: Vec<u32>,
     /// The last tenth.
     pub held_out: Vec<u32>,
-    /// The bytes of the last tenth without those of its first token, which nothing tells.
+    /// Number of bytes of the last tenth, without those of its first token, which is never predicted.
     pub held_out_bytes: usize,
 }
 
 impl Corpus {
-    /// Cuts a text whose bytes are its tokens, as [`tokenized`](Self::tokenized).
+    /// Splits a text whose bytes are its tokens, as [`tokenized`](Self::tokenized).
     ///
     /// # Errors
-    /// If a part has not the `seq + 1` bytes of a sequence and its targets.
+    /// If a part has fewer than the `seq + 1` bytes of a sequence and its targets.
     pub fn new(bytes: &[u8], name: &str, seq: usize) -> Result<Self> {
         Self::tokenized(bytes, name, seq, &Tokenizer::bytes())
     }
-    /// Cuts a text for sequences of `seq` tokens; `name` is its name in messages.
+    /// Splits a text for sequences of `seq` tokens; `name` names it in messages.
     ///
-    /// It is cut first: a tenth of its bytes, rounded down to whole characters, is held out whatever the tokenizer.
-    /// Then each part gets its ids for itself. So bits a byte on the held-out text may be compared between models of
-    /// different tokens, and no token lies in both parts.
+    /// The bytes are split first: a tenth, rounded down to whole characters, is held out, whatever the
+    /// tokenizer. Then each part is encoded separately. So bits per byte on the held-out text can be compared
+    /// between models with different tokens, and no token lies in both parts.
     ///
     /// # Errors
-    /// If it is no text, or a part has not the `seq + 1` tokens of a sequence and its targets.
+    /// If the bytes are not text, or a part has fewer than the `seq + 1` tokens of a sequence and its
+    /// targets.
     pub fn tokenized(bytes: &[u8], name: &str, seq: usize, tokenizer: &Tokenizer) -> Result<Self> {
         if bytes.is_empty() {
             bail!("{name} is empty (0 bytes)");
@@ -77,17 +80,17 @@ impl Corpus {
         }
         Ok(Self { train, held_out_bytes: last.len().saturating_sub(held_out.first), held_out: held_out.ids })
     }
-    /// Reads a file and cuts it for sequences of `seq` tokens.
+    /// Reads a file and splits it for sequences of `seq` tokens.
     ///
     /// # Errors
     /// If the file cannot be read, and as [`tokenized`](Self::tokenized).
     pub fn read(path: &Path, seq: usize, tokenizer: &Tokenizer) -> Result<Self> {
         Self::tokenized(&tensor::files::read(path)?, &path.display().to_string(), seq, tokenizer)
     }
-    /// Whether a model of so many ids has all of its ids.
+    /// Checks that a vocabulary of this size has all of its ids.
     ///
     /// # Errors
-    /// If it has not.
+    /// If one of the ids is not below it.
     pub fn fits(&self, vocabulary: usize) -> Result<()> {
         let largest = self.train.iter().chain(&self.held_out).max();
         match largest.filter(|&&id| id as usize >= vocabulary) {
@@ -97,12 +100,12 @@ impl Corpus {
             None => Ok(()),
         }
     }
-    /// The sequences of a step: `batch_size` pairs of `seq` ids and `seq` targets. Where sequence `b` of step `s`
-    /// begins is a hash of (seed, `s·batch_size + b`): the same whatever the layout and the microbatches, and after an
-    /// interruption.
+    /// Returns the sequences of a step: `batch_size` pairs of `seq` ids and `seq` targets. The start of
+    /// sequence `b` of step `s` is a hash of (seed, `s·batch_size + b`): the same under every layout, for any
+    /// number of microbatches, and after an interruption.
     ///
     /// # Panics
-    /// If `seq` is longer than what the corpus was cut for allows.
+    /// If the training text does not have more than `seq` tokens.
     pub fn batch(&self, seed: u64, step: usize, batch_size: usize, seq: usize) -> Vec<Pair> {
         assert!(seq < self.train.len(), "sequences of {seq} tokens from {}", self.train.len());
         let starts = (self.train.len() - seq) as u128;
@@ -114,7 +117,8 @@ impl Corpus {
     }
 }
 
-/// Consecutive windows of `seq` tokens, the last one shorter: every token but the first is a target once.
+/// Splits the held-out ids into consecutive windows of `seq` tokens, the last one shorter: every token but
+/// the first is a target once.
 ///
 /// # Panics
 /// If `seq` is 0.

@@ -1,17 +1,17 @@
-//! Text as token ids and back: by a model's own tokenizer.json, read as `transformers` reads it, or byte by byte.
+//! Text to token ids and back: by a model's own tokenizer.json, read as in `transformers`, or byte by byte.
 //!
-//! | what | special tokens |
+//! | input | special tokens |
 //! |---|---|
-//! | a prompt ([`Tokenizer::encode_prompt`]) | those that the file puts around a text, as in `transformers` |
-//! | a text to learn or to be told ([`Tokenizer::encode`]) | none but those written in it |
-//! | ids as text ([`Tokenizer::decode`]) | left out |
+//! | a prompt ([`Tokenizer::encode_prompt`]) | those that the file adds around a text, as in `transformers` |
+//! | a text for training or evaluation ([`Tokenizer::encode`]) | only those written in it |
+//! | ids ([`Tokenizer::decode`]) | left out |
 //!
-//! A text is never cut or padded, and merges are never dropped at random, whatever the file says: equal texts have
-//! equal ids. Nothing but tokenizer.json is read; what `tokenizer_config.json` adds to it is not added.
+//! Texts are never truncated or padded, and merges are never dropped at random, whatever the file says: equal
+//! texts have equal ids. Only tokenizer.json is read, not the additions of `tokenizer_config.json`.
 //!
-//! Ids are those of the library `tokenizers` in Python, with two exceptions. Two cuts of a Unigram model that are as
-//! good as each other may be chosen otherwise, since it reads some scores a unit in the last place off. And expressions
-//! are searched without C here: where a search takes a million steps back, as in a million spaces, it ends there.
+//! Ids equal those of the Python library `tokenizers`, with two exceptions. Of two equally good segmentations
+//! of a Unigram model, it may choose the other, since it reads some scores a unit in the last place off. And
+//! regular expressions run without C here: a search ends after a million steps back, as in a million spaces.
 mod along;
 mod bytes;
 
@@ -26,7 +26,7 @@ use tensor::files;
 use tensor::quoted::sentence;
 use tokenizers::models::ModelWrapper;
 
-/// Turns text into token ids and back. Cheap to clone.
+/// Converts text to token ids and back. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Tokenizer(Option<Arc<OfFile>>);
 
@@ -36,24 +36,24 @@ struct OfFile {
     inner: tokenizers::Tokenizer,
 }
 
-/// A text as ids.
+/// A text as token ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Encoded {
     /// The ids.
     pub ids: Vec<u32>,
-    /// Bytes of the text up to the end of the first token.
+    /// Number of bytes of the text up to the end of the first token.
     pub first: usize,
 }
 
 impl Tokenizer {
-    /// Each byte is the token of its number.
+    /// Returns the byte-level tokenizer: the id of each byte is its value.
     pub fn bytes() -> Self {
         Self::default()
     }
-    /// Reads a tokenizer.json. One that makes every byte the token of its number is [`bytes`](Self::bytes).
+    /// Reads a tokenizer.json. A file in which the id of each byte is its value gives [`bytes`](Self::bytes).
     ///
     /// # Errors
-    /// If the file cannot be read or is no tokenizer.
+    /// If the file cannot be read or is not a tokenizer.
     pub fn read(path: &Path) -> Result<Self> {
         let text = files::read(path)?;
         let unreadable = |why: String| {
@@ -74,19 +74,19 @@ impl Tokenizer {
         }
         Ok(Self(Some(Arc::new(OfFile { path: path.to_owned(), inner }))))
     }
-    /// Whether each byte is the token of its number.
+    /// Returns true if the id of each byte is its value.
     pub fn is_of_bytes(&self) -> bool {
         self.0.is_none()
     }
-    /// Whether a model of so many ids has all of its ids.
+    /// Checks that a vocabulary of this size has all of its ids.
     ///
     /// # Errors
-    /// If it has not.
+    /// If one of the ids is not below it.
     pub fn fits(&self, vocabulary: usize) -> Result<()> {
         let (origin, largest) = match &self.0 {
             None => ("text that is read as bytes".to_owned(), Some(255)),
             Some(file) => {
-                let around = self.encode_prompt("")?; // ids of its own, in the file
+                let around = self.encode_prompt("")?; // has its own ids, in the file
                 let largest = file.inner.get_vocab(true).into_values().chain(around).max();
                 (file.path.display().to_string(), largest)
             }
@@ -98,17 +98,18 @@ impl Tokenizer {
             None => Ok(()),
         }
     }
-    /// The ids of a prompt: of its text, and of the special tokens that the file puts around it.
+    /// Returns the ids of a prompt: of its text, and of the special tokens that the file adds around it.
     ///
     /// # Errors
-    /// If the text has what the tokenizer has no token for.
+    /// If the tokenizer has no token for a part of the text.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
         Ok(self.encoded(text, true)?.ids)
     }
-    /// The ids of a text and nothing else. Takes some hundred bytes of memory for each byte of the text.
+    /// Returns the ids of a text without the special tokens around it. Takes some hundred bytes of memory for
+    /// each byte of the text.
     ///
     /// # Errors
-    /// If the text has what the tokenizer has no token for.
+    /// If the tokenizer has no token for a part of the text.
     pub fn encode(&self, text: &str) -> Result<Encoded> {
         self.encoded(text, false)
     }
@@ -119,10 +120,11 @@ impl Tokenizer {
         let first = encoding.get_offsets().first().map_or(0, |&(_, end)| end);
         Ok(Encoded { ids: encoding.get_ids().to_vec(), first })
     }
-    /// The text of these ids, without special tokens; what is not UTF-8, and a number that is no byte, shows as `�`.
+    /// Returns the text of these ids, without special tokens. Invalid UTF-8, and a number that is not a byte,
+    /// become `�`.
     ///
     /// # Errors
-    /// If the tokenizer cannot put them together.
+    /// If the tokenizer cannot decode them.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         let Some(file) = &self.0 else { return Ok(bytes::text(ids)) };
         said(|| file.inner.decode(ids, true)).map_err(file.failed("turn these ids into text"))
@@ -130,7 +132,7 @@ impl Tokenizer {
 }
 
 impl Encoded {
-    /// A text whose bytes are its ids.
+    /// Encodes a text whose bytes are its ids.
     pub fn of_bytes(bytes: &[u8]) -> Self {
         Self { ids: bytes.iter().copied().map(u32::from).collect(), first: bytes.len().min(1) }
     }
@@ -145,7 +147,8 @@ impl OfFile {
     }
 }
 
-/// What the library gives, or says; it panics on some files that are JSON of another shape.
+/// Returns the library's result, or its error. The library panics on some files that are JSON of an
+/// unexpected shape.
 fn said<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> std::result::Result<T, String> {
     match caught(work) {
         Ok(done) => done.map_err(|why| why.to_string()),

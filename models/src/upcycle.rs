@@ -1,13 +1,14 @@
-//! A model with experts, made of one without: each expert begins as the feed-forward, or as a slice of it.
+//! Upcycling: makes a model with experts from one without. Each expert starts as the feed-forward, or as a
+//! slice of it.
 //!
 //! ```text
-//! expert e is slice s = e mod G of copy c = e div G     FFN_e(x) = G · h_s · W_down[s,:]     h = act(x · W_up)
+//! gates of a token: p_c/G for each slice of a chosen copy, Σ_c p_c = 1   Σ_c Σ_s p_c/G · FFN_e(x) = FFN(x)
 //! gates of a token: p_c/G for each slice of a chosen copy, Σ_c p_c = 1     Σ_c Σ_s p_c/G · FFN_e(x) = FFN(x)
 //! ```
-//! The G experts of a copy have one column of the router, so their scores are equal, and the best k are k/G whole copies. The
-//! model computes what the other did, until training parts its experts. Source: Komatsuzaki et al., "Sparse upcycling",
-//! arXiv:2212.05055; of slices, He et al., "Upcycling large language models into mixture of experts" (virtual groups, scaled
-//! weights), arXiv:2410.07524.
+//! The G experts of a copy share one column of the router, so their scores are equal, and the best k experts
+//! are k/G whole copies. The model computes the same as the original, until training makes its experts
+//! differ. Source: Komatsuzaki et al., "Sparse upcycling", arXiv:2212.05055; of slices, He et al., "Upcycling
+//! large language models into mixture of experts" (virtual groups, scaled weights), arXiv:2410.07524.
 use crate::config::Architecture;
 use crate::convert::{Converted, written};
 use crate::{Config, Model};
@@ -16,30 +17,31 @@ use parallel::{Entry, Orientation, Result, Stored, bail};
 use std::path::Path;
 use tensor::safetensors::Dtype;
 
-/// What training adds to the loss for their balance, for each choice of a token: `router_aux_loss_coef`. As training goes on
-/// for a short time only, with four choices it is five times what Fedus et al. have ("Switch transformers", §2.2,
-/// arXiv:2101.03961).
+/// Weight of the load-balancing loss per choice of a token: `router_aux_loss_coef`. Because training
+/// continues for a short time only, it is, with four choices, five times the weight of Fedus et al. ("Switch
+/// transformers", §2.2, arXiv:2101.03961).
 const BALANCE: f64 = 0.0125;
-/// How a router is drawn: as `transformers` draws one with the `initializer_range` of our config.json.
+/// Distribution of a router's initial weights: as in `transformers`, with the `initializer_range` of our
+/// config.json.
 const ROUTER: Draw = Draw { mean: 0.0, std: 0.02 };
 
-/// Which experts a model is given.
+/// Experts to give to a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Upcycling {
-    /// How many.
+    /// Number of experts.
     pub experts: usize,
-    /// How many of them a token is handed to.
+    /// Number of experts that each token is sent to.
     pub chosen: usize,
-    /// How many experts a copy of the feed-forward is cut into.
+    /// Number of experts that a copy of the feed-forward is cut into.
     pub slices: usize,
 }
 
 impl Upcycling {
-    /// The configuration that a model of this one becomes.
+    /// Returns the configuration of the model with experts.
     ///
     /// # Errors
-    /// If the slices do not divide experts, choices or hidden features, or there is no architecture with such experts that
-    /// computes all else as this one does.
+    /// If the slices do not divide the experts, the choices or the hidden features, or if no architecture
+    /// with such experts computes everything else as this one does.
     pub fn config(&self, dense: &Config) -> Result<Config> {
         let Self { experts: count, chosen, slices } = *self;
         let hidden = dense.shape.hidden;
@@ -73,7 +75,7 @@ impl Upcycling {
     }
 }
 
-/// Writes what a model becomes with such experts, as [`convert`](crate::convert::convert) writes a model.
+/// Writes the model with experts, as [`convert`](crate::convert::convert) writes a model.
 ///
 /// # Errors
 /// As [`Upcycling::config`] and [`convert`](crate::convert::convert).
@@ -95,15 +97,15 @@ pub fn upcycle(model: &Model, by: Upcycling, out: &Path, dtype: Option<Dtype>) -
     })
 }
 
-/// Where the numbers of a model with experts come from.
+/// Source of the values of a model with experts.
 struct Upcycled<'a> {
     dense: &'a Stored,
-    shape: &'a Shape, // of the model without
+    shape: &'a Shape, // of the dense model
     by: Upcycling,
 }
 
 impl<'a> Upcycled<'a> {
-    /// The parameter of an entry, by row and column.
+    /// Returns the parameter of an entry, by row and column.
     fn of(&self, to: &Entry) -> Result<Numbers<'a, f64>> {
         let Shape { width, hidden, .. } = *self.shape;
         let Upcycling { experts, slices, .. } = self.by;

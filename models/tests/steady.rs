@@ -1,5 +1,5 @@
-//! Generated tokens take nothing from the system once the first ones are there. A test of its own, because it counts
-//! through the allocator.
+//! Generated tokens take nothing from the system once the first ones are there. A test of its own, because it
+//! counts through the allocator.
 #[path = "../../comm/src/counting.rs"]
 mod counting;
 #[path = "../../cuda/src/twin/skipped.rs"]
@@ -15,7 +15,7 @@ use parallel::Network;
 use skipped::skipped;
 use std::sync::Mutex;
 
-/// What each token takes, as the rank that tells of it sees it.
+/// Number of allocations of each token, as counted by the rank that reports it.
 fn each_token(layout: &str, sampling: Sampling) -> Vec<usize> {
     let heads = Heads { queries: 4, keys: 2, dim: 8 };
     let shape = Shape { width: 32, blocks: 2, heads, hidden: 64, vocabulary: 256, ..Shape::LLAMA };
@@ -33,8 +33,8 @@ fn each_token(layout: &str, sampling: Sampling) -> Vec<usize> {
     seen.into_inner().unwrap().windows(2).map(|pair| pair[1] - pair[0]).skip(2).collect()
 }
 
-/// Kills: a list of ids, lengths or logits for each token; candidates sorted in fresh memory; a text that grows; a
-/// cache, a table or scratch that grows with the tokens.
+/// Kills: a list of ids, lengths or logits for each token; candidates sorted in fresh memory; a text that
+/// grows; a cache, a table or scratch that grows with the tokens.
 #[test]
 fn a_generated_token_takes_no_memory() {
     if !own_products() {

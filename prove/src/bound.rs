@@ -1,39 +1,38 @@
-//! How often a proof in the field could err, for the shapes it really ran.
+//! Bound on the probability that a proof in the field errs, for the shapes that ran.
 //!
-//! A wrong program gives, somewhere, another formula than the oracle's. Take every opaque result (exp, sigmoid,
-//! 1/√, the clip factor, …) and every inverse as a variable. For the first output that differs:
+//! A wrong program computes, somewhere, another formula than the oracle's. Take every opaque result (exp,
+//! sigmoid, 1/√, the clip factor, …) and every inverse as a variable. For the first output that differs:
 //!
-//! - two different arguments of the same opaque function may meet by chance. Two values of degrees `d` and `e`, their
-//!   denominators cleared, differ by a polynomial of degree at most `d + e`, which is 0 at a random point with
-//!   probability at most `(d + e)/p` (Schwartz, Zippel). With `n` arguments in the oracle and as many allowed for in the
-//!   program, whose degrees sum up to `S` each, all pairs together meet with at most `2n·2S/p`. Adam's scale of one
-//!   weight enters no other before the noise, so there only the pair of oracle and program counts;
+//! - two different arguments of the same opaque function may collide. Two values of degrees `d` and `e`,
+//!   their denominators cleared, differ by a polynomial of degree at most `d + e`, which is 0 at a random
+//!   point with probability at most `(d + e)/p` (Schwartz, Zippel). With `n` arguments in the oracle and as
+//!   many allowed in the program, whose degrees sum up to `S` each, all pairs together collide with at most
+//!   `2n·2S/p`. Adam's scale of one weight enters no other before the noise, so only its pair of oracle and
+//!   program counts;
 //! - the output itself may agree by chance: `2D/p`, if its degree is at most `D` on both sides.
 //!
-//! A choice among experts compares numbers, and so is no formula. The bound speaks of the formulas that stand once the
-//! choices are made, and takes these as if they did not depend on the point. It is one for any choices: every token counts
-//! as if it went through all experts.
-//!
-//! Degrees are counted by running the oracle on [`reference::Degree`]. Between steps a fresh random number is added to
-//! every weight, so each step begins at an independent random point, of degree 1. Opaque functions are taken as
-//! random functions of their key. Keys are independent, so their bounds multiply. The formula is measured where it can
-//! be, at small primes: `tests/all/small_primes.rs`.
-//!
-//! Source: Schwartz, "Fast probabilistic algorithms for verification of polynomial identities", JACM 27(4), 1980.
+//! Source: Schwartz, "Fast probabilistic algorithms for verification of polynomial identities", JACM 27(4),
+//! 1980.
 use crate::{Subject, oracle};
 use layers::{Design, Experts};
 use reference::{Degree, Function, Weights};
 use tensor::F61;
 
 impl Subject {
-    /// log₂ of the probability that a wrong program passes under so many keys; none where the bound says nothing.
+    /// Returns log₂ of the probability that a wrong program passes under this number of keys; `None` if there
+    /// is no bound.
     pub fn bound_log2(&self, keys: usize) -> Option<f64> {
         let one = log2_per_key(self);
         (one < 0.0).then_some(one * keys as f64)
     }
 }
 
-/// log₂ of the probability that a wrong program passes under one key; 0 or more where the argument says nothing.
+/// Returns log₂ of the probability that a wrong program passes under one key; 0 or more means no bound.
+///
+/// Degrees are counted by running the oracle on [`reference::Degree`]. Between steps a fresh random value is
+/// added to every weight, so each step starts at an independent random point, of degree 1. Opaque functions
+/// are taken as random functions of their key. Keys are independent, so their bounds multiply. The formula is
+/// measured at small primes, where it can be: `tests/all/small_primes.rs`.
 fn log2_per_key(subject: &Subject) -> f64 {
     let _ = Degree::take_tally();
     let subject = &of_any_choice(subject.clone());
@@ -47,12 +46,17 @@ fn log2_per_key(subject: &Subject) -> f64 {
         let seen = step.losses.into_iter().chain(step.gradients.into_values().flatten()).chain([step.norm2]);
         let weights = trainer.weights().values().flatten().copied();
         output = seen.chain(weights).map(Degree::cleared).fold(output, f64::max);
-        trainer.replace(random()); // what was added makes them independent
+        trainer.replace(random()); // the added noise makes them independent
     }
     log2_in(F61::P, output, subject.steps.len())
 }
 
-/// The subject with a model whose every token goes through all experts: it computes all that any choice would.
+/// Returns the subject with a model that sends every token through all experts: it computes all that any
+/// choice would.
+///
+/// A choice among experts compares values, so it is not a formula. The bound is about the formulas that
+/// remain once the choices are made, and takes the choices as if they did not depend on the point. Because
+/// every token counts as if it went through all experts, the bound holds for any choices.
 fn of_any_choice(mut subject: Subject) -> Subject {
     if let Design::Transformer(shape) | Design::Blocks(shape) = &mut subject.model {
         let every = |of: Experts| Experts {
@@ -68,13 +72,14 @@ fn of_any_choice(mut subject: Subject) -> Subject {
     subject
 }
 
-/// Weights of these shapes, each number an independent variable.
+/// Returns weights of these shapes, with each element an independent variable.
 fn variables(shapes: Vec<(String, [usize; 2])>) -> Weights<Degree> {
     let numbers = |[rows, cols]: [usize; 2]| (0..rows * cols).map(|_| Degree::variable()).collect();
     shapes.into_iter().map(|(name, shape)| (name, numbers(shape))).collect()
 }
 
-/// The logarithm of the bound in the field of any prime: in a small one wrong programs pass often enough to be counted.
+/// Returns log₂ of the bound in the field of any prime. In a small field, wrong programs pass often enough to
+/// be counted.
 pub fn log2_in(prime: u64, output: f64, steps: usize) -> f64 {
     use Function::{Clip, Density, Exp, Normal, Rsqrt, Sigmoid, Step};
     let opaque = Degree::take_tally().opaque;
@@ -98,7 +103,8 @@ mod tests {
         })
     }
 
-    /// Kills: a bound for the choice of the first experts, under which nothing comes of the others and most is dropped.
+    /// Kills: a bound for the choice of the first experts, under which nothing comes of the others and most
+    /// is dropped.
     #[test]
     fn the_bound_is_that_of_any_choice() {
         let grouped = Groups { count: 2, chosen: 1 };

@@ -1,11 +1,13 @@
-//! `prove --cases`: models × layouts × batches, drawn; each equal to the oracle, or shrunk to the smallest that is not.
+//! `prove --cases`: draws models × layouts × batches. Each case equals the oracle, or is shrunk to the
+//! smallest that does not.
 //!
-//! A case is all that a proof is about: it is drawn from a number and nothing else ([`draw`]), is kept as one line of
-//! JSON, and is proven under one key of the field. What cases must be like, because bugs hide where they are not, is a
-//! list too: [`HABITS`].
+//! A case is the whole input of a proof. It is drawn from one number ([`draw`]), is stored as one line of
+//! JSON, and is proven under one key of the field. [`HABITS`] lists the properties that drawn cases must
+//! cover, because bugs hide in what cases do not cover.
 //!
-//! Source: Claessen, Hughes, "`QuickCheck`", ICFP 2000 (properties of drawn values); `MacIver`, Donaldson, "Test-case
-//! reduction via test-case generation", ECOOP 2020 (why what was drawn is shrunk, and not what became of it).
+//! Source: Claessen, Hughes, "`QuickCheck`", ICFP 2000 (properties of drawn values); `MacIver`, Donaldson,
+//! "Test-case reduction via test-case generation", ECOOP 2020 (reasons to shrink the draws rather than the
+//! case made of them).
 mod campaign;
 mod case;
 mod document;

@@ -1,4 +1,4 @@
-//! The first tensor that differs, and what is known of it.
+//! First tensor that differs, and its context.
 use comm::CallRecord;
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -6,22 +6,22 @@ use std::fmt;
 /// The first tensor, in program order, that differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// Its name, with the step.
+    /// Name of the tensor, with the step.
     pub name: String,
-    /// The rank that has it.
+    /// First rank on which it differs.
     pub rank: usize,
-    /// How many of its elements differ.
+    /// Number of its elements that differ.
     pub differ: usize,
-    /// How many it has.
+    /// Number of its elements.
     pub of: usize,
     /// All ranks on which it differs.
     pub ranks: Vec<usize>,
-    /// The tensor before it, which is equal; none if it is the first.
+    /// The tensor before it, which is equal; `None` if it is the first.
     pub after: Option<String>,
-    /// That rank's calls since then which touched it, with their places in the code.
+    /// Calls of that rank that touched it since then, with their source locations.
     #[serde(serialize_with = "sentences")]
     pub collectives: Vec<CallRecord>,
-    /// Where to look first, as the strategy says.
+    /// Hint of a strategy: the place to look first.
     pub hint: Option<String>,
 }
 
@@ -30,14 +30,14 @@ fn sentences<S: Serializer>(calls: &[CallRecord], to: S) -> Result<S::Ok, S::Err
 }
 
 impl Difference {
-    /// Of a whole tensor, with nothing known of its past.
+    /// Creates a difference without its context.
     pub(super) fn of(name: String, rank: usize, differ: usize, of: usize) -> Self {
         Self { name, rank, differ, of, ranks: vec![rank], after: None, collectives: Vec::new(), hint: None }
     }
 }
 
 impl fmt::Display for Difference {
-    /// What differs, where, since what, what touched it, and where to look.
+    /// Writes the difference, the last equal tensor, the calls since then, and the hint.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Difference { name, rank, differ, of, ranks, after, collectives, hint } = self;
         write!(

@@ -1,8 +1,9 @@
-//! What floats can prove: linear layers and collectives on small whole numbers, whose sums are exact in any order. So a device
-//! equals the field's oracle bit for bit there, whatever its numbers.
+//! Exact proof on floats: linear layers and collectives on small integers, whose sums are exact in any order.
+//! On them, a device equals the field's oracle bit for bit, whatever its dtype.
 //!
-//! Two microbatches go through a column layer and a row layer as the layout's strategies build them, forward and backward, and
-//! gradients are summed and rest as the layout says. Then the ranks of each axis make every collective.
+//! Two microbatches go through a column layer and a row layer as the layout's strategies build them, forward
+//! and backward. Gradients are summed and kept at rest as the layout requires. Then the ranks of each axis
+//! run every collective.
 use crate::{Watch, proof};
 use comm::{Axes, Axis, Group, Reduce, Tag};
 use layers::model::strategy::{Column, Row};
@@ -13,25 +14,26 @@ use parallel::{At, Layout, Result, bail, deal, session};
 use reference::{add_bias, bias_gradient, linear, linear_backward};
 use tensor::{Category, F61, Real, Scalar, Tensor, mix};
 
-/// What was compared on all ranks.
+/// Counts of the comparisons on all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exact {
-    /// Tensors.
+    /// Number of tensors.
     pub tensors: usize,
-    /// Numbers of them.
+    /// Number of their elements.
     pub elements: usize,
-    /// The first number that is not the oracle's, in words.
+    /// The first element that differs from the oracle's, in words.
     pub first_difference: Option<String>,
 }
 
-/// Features that enter and leave; those between are split, at least so many.
+/// Number of features that enter and leave. The features between are split; `SHARED` is their least number.
 const WIDTH: usize = 3;
 const SHARED: usize = 24;
 
-/// A layout's linear layers, and its collectives, on whole numbers, beside the field's oracle; `watch` is told what is being done.
+/// Compares a layout's linear layers, and its collectives, with the field's oracle, on integers. Calls
+/// `watch` with each activity.
 ///
 /// # Errors
-/// If the device's numbers do not hold the sums of so many ranks, or a rank fails.
+/// If the device's dtype cannot hold the sums of this number of ranks exactly, or a rank fails.
 pub fn exact<D: Runs>(layout: &Layout, watch: &Watch) -> Result<[Exact; 2]> {
     let shared = SHARED.next_multiple_of(layout.size(Axis::Tp));
     let (holds, most) = (if D::Elem::NARROW { 1 << 8 } else { 1 << 24 }, shared * (WIDTH + 1) + 1);
@@ -76,18 +78,18 @@ impl Exact {
     }
 }
 
-/// The whole number that an element of the field stands for.
+/// Returns the integer that an element of the field represents.
 fn number(x: F61) -> f64 {
     let (x, p) = (x.canonical(), F61::P);
     if x > p / 2 { -((p - x) as f64) } else { x as f64 }
 }
 
-/// −1, 0 or 1.
+/// Returns −1, 0 or 1, by hash.
 fn whole<E: Scalar>(salt: u64, i: usize) -> E {
     E::from_f64((mix(mix(salt) ^ i as u64) % 3) as f64 - 1.0)
 }
 
-/// Parameters of such numbers.
+/// Parameters whose elements are −1, 0 or 1.
 struct Whole;
 
 impl<E: Scalar> Values<E> for Whole {
@@ -101,11 +103,12 @@ fn salt(name: &str) -> u64 {
     name.bytes().fold(0, |salt, byte| mix(salt ^ u64::from(byte)))
 }
 
-/// A column layer and a row layer, on this rank's tokens of two microbatches; their gradients over all tokens.
+/// Compares a column layer and a row layer, on this rank's tokens of two microbatches; and their gradients,
+/// over all tokens.
 fn linear_layers<D: Runs>(at: &At<D>, shared: usize, to: &mut Exact) -> Result<()> {
     let (mesh, axis, [up, down]) = (at.mesh, Axis::Tp, [[WIDTH, shared], [shared, WIDTH]]);
     let tokens = mesh.over(Axes::TOKENS)?;
-    let rows = 2 * tokens.size() + 3; // of a microbatch: ranks have two or three, or more
+    let rows = 2 * tokens.size() + 3; // of a microbatch: two or more for each rank
     let of = |name: &str, n: usize| (0..n).map(|i| whole(salt(name), i)).collect::<Vec<F61>>();
     let [x, dy] = ["x", "dy"].map(|name| of(name, 2 * rows * WIDTH));
     let [w, v] = ["up", "down"].map(|name| of(name, shared * WIDTH));
@@ -154,7 +157,7 @@ fn linear_layers<D: Runs>(at: &At<D>, shared: usize, to: &mut Exact) -> Result<(
     Ok(())
 }
 
-/// What the ranks of a group say to each other, each with numbers of its own.
+/// Compares every collective of a group, on different values for each rank.
 fn collectives<D: Runs>(device: &D, group: &Group<D::Place>, to: &mut Exact) -> Result<()> {
     let ranks: Vec<_> = group.ranks().map(|rank| rank as u64).collect();
     let (n, me) = (group.size(), group.rank());
@@ -197,8 +200,8 @@ mod tests {
     use super::*;
     use tensor::{Bf16, Cpu};
 
-    /// Kills: a layer, a gradient's sum, a place where it rests, or a collective of any axis that gives other numbers, on tokens or
-    /// ranks of any of these; one that is not compared.
+    /// Kills: a layer, a gradient's sum, a place where it rests, or a collective of any axis that gives other
+    /// numbers, on tokens or ranks of any of these; one that is not compared.
     #[test]
     fn linear_layers_and_collectives_equal_the_field_under_every_kind_of_layout() {
         let layouts = [
@@ -233,8 +236,8 @@ mod tests {
         );
     }
 
-    /// Kills: a difference that goes unseen, or has another place or number; a fraction that rounds to the right number; a tensor
-    /// that is too short, or is not there.
+    /// Kills: a difference that goes unseen, or has another place or number; a fraction that rounds to the
+    /// right number; a tensor that is too short, or is not there.
     #[test]
     fn what_differs_first_is_told() {
         let wanted = [1.0, -2.0, 0.0].map(F61::from_f64);

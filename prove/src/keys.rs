@@ -1,20 +1,20 @@
-//! How many keys a proof is given: as many as make it sure. Keys are independent, so each adds its exponent to the bound, and each
-//! costs as much as the first.
+//! Number of keys of a proof: enough to make it sure. Keys are independent, so each adds its exponent to the
+//! bound, and each costs as much as the first.
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
 use tensor::Key;
 
-/// log₂ of the probability that a wrong program passes: where a proof is sure enough.
+/// log₂ of the probability that a wrong program passes, at which a proof is sure enough.
 pub const SURE: f64 = -30.0;
-/// How many keys a proof may have, and has at least if nothing else is said.
+/// Numbers of keys that a proof may have. The least is the default minimum.
 pub const KEYS: RangeInclusive<usize> = 2..=64;
 
-/// Under which keys something is proven.
+/// Keys of a proof.
 #[derive(Clone, Copy, Debug)]
 pub enum Keys<'a> {
-    /// Under these.
+    /// These keys.
     Given(&'a [Key]),
-    /// From this key on, under at least so many, and as many as make the proof sure.
+    /// Keys from this one on: at least this number, and as many as make the proof sure.
     Sure(Key, usize),
 }
 
@@ -25,7 +25,7 @@ impl<'a, K: AsRef<[Key]> + ?Sized> From<&'a K> for Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    /// All of them, for proofs that have these bounds (log₂, under one key).
+    /// Returns all keys, for proofs with these bounds (log₂, under one key).
     pub(crate) fn all(self, bounds: impl FnOnce() -> Vec<Option<f64>>) -> Cow<'a, [Key]> {
         match self {
             Keys::Given(keys) => keys.into(),
@@ -34,8 +34,8 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// At least so many keys, of which this is the first, and as many as make each proof sure that has one of these bounds (log₂, under
-/// one key), if there may be so many.
+/// Returns at least `least` keys, starting with `first`, and as many as make each proof with one of these
+/// bounds (log₂, under one key) sure, up to the maximum of [`KEYS`].
 fn drawn(first: Key, least: usize, bounds: &[Option<f64>]) -> Vec<Key> {
     let wanted = |bound: &f64| (SURE / bound).ceil() as usize;
     let wanted = bounds.iter().flatten().map(wanted).max().unwrap_or(0);
@@ -47,7 +47,8 @@ fn drawn(first: Key, least: usize, bounds: &[Option<f64>]) -> Vec<Key> {
 mod tests {
     use super::*;
 
-    /// Kills: a key too few, or one more than is asked for; keys without end; the least asked for passed over.
+    /// Kills: a key too few, or one more than is asked for; keys without end; the least asked for passed
+    /// over.
     #[test]
     fn keys_are_drawn_until_the_proof_is_sure() {
         let of = |one, least| drawn(Key(5), least, &[Some(-40.0), Some(one)]).len();

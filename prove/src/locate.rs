@@ -1,6 +1,6 @@
-//! Where a program that is not equal parts from the oracle: the run again under the same key, everything looked at. What
-//! is named is the first tensor in program order, forward activations and their gradients too, so that the cause comes
-//! before its echoes.
+//! Locates a difference: runs the program again under the same key, with everything compared. Reports the
+//! first tensor in program order, including forward activations and their gradients, so that the cause comes
+//! before its effects.
 use crate::program::program;
 use crate::proof::world;
 use crate::subject::START;
@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use tensor::{Cpu, F61, Key};
 
-/// Where a layout's program parts from the oracle under the first of these keys that tells: forward activations and
-/// their gradients are looked at, too. None if nothing does.
+/// Locates the first difference between a layout's program and the oracle, under the first of these keys that
+/// shows one. Forward activations and their gradients are compared, too. `None` if nothing differs.
 ///
 /// # Errors
 /// If the layout does not fit the model or the batch, or a rank fails.
@@ -32,8 +32,8 @@ pub fn locate<'a>(
     Ok(None)
 }
 
-/// The first difference under one key, in a world of the layout's ranks that may be on trial (`World::on_trial`); none if
-/// everything is equal.
+/// Returns the first difference under one key, in a world of the layout's ranks that may be on trial
+/// (`World::on_trial`); `None` if everything is equal.
 ///
 /// # Errors
 /// If the layout does not fit the model or the batch, or a rank fails.
@@ -57,12 +57,12 @@ pub fn locate_in<'a>(
     Ok(first(&ranks, &truth, &scheme.strategies(), &built.concat()))
 }
 
-/// What a rank's share of a tensor came to.
+/// Comparison of a rank's local part of a tensor.
 struct Judged {
     differ: usize,
     of: usize,
-    partial: bool,            // it has addends, which nobody compares
-    lacks: BTreeSet<Place>,   // what the oracle has beside
+    partial: bool,            // has addends, which are not compared
+    lacks: BTreeSet<Place>,   // elements of the oracle's that the rank lacks
     touched: Vec<CallRecord>, // in the first part that differs
 }
 
@@ -87,8 +87,8 @@ impl Judged {
     }
 }
 
-/// The first tensor in the order of the oracle's program that differs on any rank that has it, or of which no rank has
-/// some element.
+/// Returns the first tensor, in the order of the oracle's program, that differs on a rank that has it, or of
+/// which some element is on no rank.
 fn first(
     ranks: &[BTreeMap<String, Judged>],
     truth: &Expected,
@@ -125,9 +125,10 @@ fn first(
     None
 }
 
-/// What the layout's strategies say of such a tensor. First asked is who built the layer that it is of; then one along
-/// the axis of the last collective that touched it; one that says something of such tensors before one that speaks of any;
-/// and who is named by a word before whoever is named by an axis.
+/// Returns the hint of the layout's strategies for a tensor. Preferred, in this order: the strategy that
+/// built the tensor's layer; a strategy along the axis of the last collective that touched the tensor; one
+/// with a hint for such tensors over one with a hint for all; one that layouts name by a word over one that
+/// they name by an axis.
 pub(super) fn hint(
     name: &str,
     touched: &[CallRecord],
@@ -162,8 +163,9 @@ mod tests {
     use parallel::Report;
     use tensor::{Category, Scalar};
 
-    /// Padding of a vocabulary of 5 over two ranks, to which a gradient came. Kills: one that is noticed in the norm only,
-    /// whose hint is about replicas; padding that a proof holds for a difference where it is 0.
+    /// Padding of a vocabulary of 5 over two ranks, to which a gradient came. Kills: one that is noticed in
+    /// the norm only, whose hint is about replicas; padding that a proof holds for a difference where it is
+    /// 0.
     #[test]
     fn a_gradient_of_padding_is_told_as_one() {
         let _key = Key(1).enter();
@@ -222,8 +224,8 @@ mod tests {
         hints: &[("bias", "its bias"), ("", "its layer")],
     };
 
-    /// Kills: a hint of another strategy than that which built the layer; of one along another axis than the call's; a
-    /// layer that is taken for another whose name begins alike.
+    /// Kills: a hint of another strategy than that which built the layer; of one along another axis than the
+    /// call's; a layer that is taken for another whose name begins alike.
     #[test]
     fn who_built_the_layer_is_asked_first() {
         let layout: Layout = "tp=2,sp,dp=2".parse().unwrap();

@@ -1,9 +1,9 @@
-//! The same model and batch as the oracle has them.
+//! The same model and batch, in the oracle's types.
 use layers::Design;
 use parallel::{Batch, Sequence};
 use std::ops::Range;
 
-/// A model of any kind.
+/// Converts a model of any kind.
 pub fn design(design: &Design) -> reference::Design {
     match design {
         Design::Transformer(shape) => reference::Model::from(*shape).into(),
@@ -14,12 +14,12 @@ pub fn design(design: &Design) -> reference::Design {
     }
 }
 
-/// A batch: the oracle knows of documents only, each a sequence of its own.
+/// Converts a batch. The oracle has documents only, each as a sequence of its own.
 pub fn microbatches(batch: &Batch) -> Vec<Vec<reference::Sequence>> {
     batch.microbatches().iter().map(|m| m.iter().flat_map(documents).collect()).collect()
 }
 
-/// The documents of a sequence.
+/// Returns the documents of a sequence.
 pub(crate) fn documents(s: &Sequence) -> Vec<reference::Sequence> {
     fn part<T: Copy>(all: &[T], tokens: usize, at: &Range<usize>) -> Vec<T> {
         let each = all.len() / tokens; // 0 where there are none

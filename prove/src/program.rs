@@ -1,5 +1,13 @@
-//! What one rank does in a proof, on any device: it reads the texts as a generation would, then learns, and all that is
-//! compared is shown as it comes about.
+//! Program of one rank in a proof, on any device: reads the texts, then trains, and reports each tensor as it
+//! is computed.
+//!
+//! The program reads as in generation: texts are dealt over data ranks, prompts are fed whole and the rest
+//! token by token, with a cache of keys and values, and logits are those of the last token fed. It trains on
+//! ragged microbatches with a clipped norm. Compared are the logits; then for each step the loss, the norm²,
+//! every gradient and every new weight, assembled from all ranks, on every rank.
+//!
+//! After a step a fresh random value is added to every weight, so that degrees, and with them the bound, do
+//! not compound.
 use crate::timeline::{self, Moment, Shown};
 use crate::{Subject, Watch, trace};
 use kernels::Kernels;
@@ -8,11 +16,11 @@ use parallel::{At, Result, Stages, Trainer, features};
 use std::ops::Range;
 use tensor::Ids;
 
-/// Who is shown what is compared while a program runs, whole tensors in program order, and who is shown everything on this
-/// rank, if somebody is: nothing of it stays with a rank.
+/// Callbacks of a running program: the first receives the compared tensors, whole and in program order; the
+/// second, if any, receives everything on this rank. The rank keeps nothing of it.
 pub(crate) type Look<'a, E> = (&'a mut dyn FnMut(String, Vec<E>), Option<&'a mut dyn FnMut(Moment<E>)>);
 
-/// The program on one rank, on any device: which layers its strategies built.
+/// Runs the program on one rank, on any device. Returns the layers that were built, with their strategies.
 pub(crate) fn program<D: Kernels<Wide = D>>(
     subject: &Subject,
     at: &At<D>,
@@ -52,11 +60,11 @@ pub(crate) fn program<D: Kernels<Wide = D>>(
     Ok(at.built.take())
 }
 
-/// The logits after the prompt and after each further token of this data rank's texts, fed as a generation would be; or all
-/// that comes of its sequences of features.
+/// Returns the logits after the prompt and after each further token of this data rank's texts, fed as in
+/// generation. For a model of features, returns all outputs for this data rank's sequences.
 ///
 /// # Errors
-/// If an id is none of the vocabulary, or ranks do not meet.
+/// If an id is not in the vocabulary, or ranks do not meet.
 pub fn read<D: Kernels>(
     subject: &Subject,
     model: &mut Stages<D>,
@@ -80,7 +88,8 @@ pub fn read<D: Kernels>(
     let cx = Cx::infer(&lengths).sharded(tokens).numbered_from(mine.start).recorded(record);
     let mut cx = cx.with_cache(capacity);
     let (mut done, mut rows) = (vec![0; texts.len()], vec![Vec::new(); texts.len()]);
-    // As often as the text with most tokens asks for: experts' ranks meet, also for the sake of others.
+    // As many rounds as the text with the most tokens needs: ranks that share experts meet in every round,
+    // also for the tokens of others.
     for _ in 0..subject.rows_read().into_iter().max().unwrap_or(0) {
         let fed =
             texts.iter().zip(&done).zip(&lengths).map(|(((ids, _), &from), n)| ids[from..from + n].to_vec());
@@ -95,7 +104,7 @@ pub fn read<D: Kernels>(
     Ok(rows.concat())
 }
 
-/// Which of all texts' logits a data rank reads.
+/// Returns the range of all texts' logits that a data rank reads.
 pub(crate) fn logits_of(subject: &Subject, tokens: &TokenShards) -> Range<usize> {
     let rows = subject.rows_read();
     let mine = tokens.sequences(rows.len());

@@ -1,4 +1,5 @@
-//! Proves a layout: runs its program under each key, compares what ranks give with the oracle's trace, and says how surely.
+//! Proof of a layout: runs its program under each key, compares the ranks' tensors with the oracle's trace,
+//! and bounds the probability of an error.
 use crate::program::{logits_of, program};
 use crate::subject::START;
 use crate::trace::{Compared, Judge, Trace, uncovered};
@@ -14,19 +15,19 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tensor::{Cpu, F61, Key};
 
-/// The oracle's traces of each subject under each key, computed once and used for every layout.
+/// Oracle traces of each subject under each key, computed once and used for every layout.
 #[derive(Default)]
 pub struct Truths {
     all: Mutex<Vec<(Subject, Key, Arc<OnceLock<Trace>>)>>,
-    only: Option<Subject>, // whose truth is anyone's
+    only: Option<Subject>, // if any, its truth is used for every program
 }
 
 impl Truths {
-    /// The truth of this subject, whatever the program is given: shows what a proof tells apart.
+    /// Uses the truth of this subject for every program: shows what a proof tells apart.
     pub fn only(subject: Subject) -> Self {
         Self { only: Some(subject), ..Self::default() }
     }
-    /// The trace under the key in force, which is this one.
+    /// Returns the trace under `key`, which must be the key in force.
     fn of(&self, key: Key, subject: &Subject, watch: &Watch) -> Result<Arc<OnceLock<Trace>>> {
         let subject = self.only.as_ref().unwrap_or(subject);
         let place = {
@@ -46,10 +47,10 @@ impl Truths {
     }
 }
 
-/// Proves one layout under these keys, and says how surely; `watch` is told what is being done.
+/// Proves one layout under these keys, with the bound. Calls `watch` with each activity.
 ///
 /// # Errors
-/// As [`prove`], and if the machine has not the memory for it, before any of it is taken.
+/// As [`prove`], and if the machine has too little memory, before any of it is allocated.
 pub fn certify<'a>(
     subject: &Subject,
     scheme: impl Into<Scheme<'a, Cpu<F61>>>,
@@ -66,7 +67,7 @@ pub fn certify<'a>(
     bounded(subject, scheme, (&keys, &|| *one), watch)
 }
 
-/// The proof under these keys, where `one` gives the bound of one key.
+/// Runs the proof under these keys; `one` returns the bound of one key.
 pub(crate) fn bounded(
     subject: &Subject,
     scheme: Scheme<Cpu<F61>>,
@@ -81,10 +82,10 @@ pub(crate) fn bounded(
     Ok(Verdict { bound_log2: one().map(|one| one * keys.len() as f64), ..verdict })
 }
 
-/// Whether a proof can be, and the machine has the memory for it.
+/// Checks that a proof is possible, and that the machine has the memory for it.
 ///
 /// # Errors
-/// If the layout does not fit the model or the batch; both numbers of bytes.
+/// If the layout does not fit the model or the batch; if memory is too small, with both numbers of bytes.
 pub fn check<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> Result<()> {
     let scheme = scheme.into();
     fits(subject, scheme)?;
@@ -92,7 +93,7 @@ pub fn check<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> 
     budget::fits::<tensor::Host>(format_args!("proving {scheme}"), [ranks; 2], bytes(subject, scheme)?)
 }
 
-/// Whether the ranks fit the model, and a table of its stages goes through all of each step.
+/// Checks that the ranks fit the model, and that a table of its stages covers all of each step.
 fn fits(subject: &Subject, scheme: Scheme<Cpu<F61>>) -> Result<()> {
     scheme.fits(&subject.model)?;
     let stages = scheme.layout.size(Axis::Pp);
@@ -100,10 +101,10 @@ fn fits(subject: &Subject, scheme: Scheme<Cpu<F61>>) -> Result<()> {
     steps.try_for_each(|n| scheme.pipeline().check(stages, n)).map_err(Error::new)
 }
 
-/// Bytes that a proof under one key holds at most: those of all ranks, and what they share.
+/// Returns the peak bytes of a proof under one key: those of all ranks, and those that ranks share.
 ///
 /// # Errors
-/// If the layout does not fit the model or the batch, or 64 bits do not count what a rank holds.
+/// If the layout does not fit the model or the batch, or 64 bits do not count the bytes of a rank.
 pub fn bytes<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> Result<u128> {
     let scheme = scheme.into();
     let dealt =
@@ -119,8 +120,8 @@ pub fn bytes<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> 
     Ok(ranks.all + on_host(scheme.layout, &compared))
 }
 
-/// Bytes of the host while a proof runs: the oracle's trace of tensors of these sizes, each so many times in it, its
-/// weights, and on every rank the one that is being compared.
+/// Returns the host's bytes during a proof: the oracle's trace, with tensors of these sizes, each this number
+/// of times; the oracle's weights; and on every rank the tensor that is being compared.
 fn on_host(layout: &Layout, compared: &[(Vec<usize>, usize)]) -> u128 {
     let all = compared
         .iter()
@@ -129,7 +130,8 @@ fn on_host(layout: &Layout, compared: &[(Vec<usize>, usize)]) -> u128 {
     (all.sum::<u128>() + layout.ranks() as u128 * largest as u128) * size_of::<F61>() as u128
 }
 
-/// Proves one layout under these keys, without the bound; the oracle's part is kept in `truths` for the next.
+/// Proves one layout under these keys, without the bound. The oracle's traces are kept in `truths` for the
+/// next proof.
 ///
 /// # Errors
 /// If the layout does not fit the model or the batch, or a rank fails.
@@ -143,8 +145,8 @@ pub fn prove<'a>(
     prove_in(&world(scheme.layout)?, subject, scheme, keys, truths, &|_| ())
 }
 
-/// Proves one layout under these keys in a world of its ranks that may be on trial (`World::on_trial`), or slow; `watch` is
-/// told what is being done.
+/// Proves one layout under these keys, in a world of its ranks that may be on trial (`World::on_trial`), or
+/// slow. Calls `watch` with each activity.
 ///
 /// # Errors
 /// If the layout does not fit the model or the batch, or a rank fails.
@@ -178,15 +180,15 @@ pub fn prove_in<'a>(
     Ok(Verdict { window: subject.narrowed, ..under_keys((&scheme, subject), keys, bytes, &one)? })
 }
 
-/// The world of a proof, whose ranks do nothing but compute: those that share a core wait for each other's work, a minute
-/// for each.
+/// Creates the world of a proof. Its ranks only compute: those that share a core wait for each other's work,
+/// so the time limit is one minute for each of them.
 pub(crate) fn world(layout: &Layout) -> Result<World> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Ok(layout.world()?.limit(Duration::from_mins(layout.ranks().div_ceil(cores) as u64)))
 }
 
-/// Runs `one` under each key and puts together what its ranks compared: two keys at once, or one after the other where
-/// the free memory does not hold the `bytes` of each.
+/// Runs `one` under each key and combines the comparisons of its ranks. Two keys run at once, or one after
+/// the other if the free memory does not hold the `bytes` of both.
 fn under_keys(
     (scheme, subject): (&dyn Display, &dyn Display),
     keys: &[Key],
@@ -213,8 +215,8 @@ fn under_keys(
     Ok(verdict)
 }
 
-/// Writes what the layout's first step took, gave, learnt and left under a key: elements of the field. The folder has been
-/// prepared.
+/// Writes the tensors of the layout's first step under a key, as elements of the field: inputs and outputs of
+/// layers, gradients, and weights before and after. The folder must have been prepared.
 ///
 /// # Errors
 /// As [`prove`], and if a file cannot be written.

@@ -1,4 +1,4 @@
-//! What is proven: a model, texts to read, steps to train; and what the oracle says of them.
+//! Subject of a proof: a model, texts to read, steps to train; and the oracle's results for them.
 use super::trace::{Trace, disturbed, told};
 use crate::cases::{Case, CaseStep, Document};
 use crate::{Watch, oracle};
@@ -8,56 +8,58 @@ use reference::Weights;
 use std::fmt;
 use tensor::{Cpu, F61, Key, Scalar, mix};
 
-/// The weights that a program begins with: the same under every layout.
+/// Initial weights of a program: the same under every layout.
 pub(crate) const START: Random = Random { seed: 0 };
 
-/// To how many data ranks a small subject deals at least.
+/// Least number of data ranks that a small subject is dealt to.
 const DEALT: usize = 8;
 
-/// Whether a text gives the same token by token as at once: not where tokens compete for experts, or are dealt to them by
-/// their place in the microbatch.
+/// Returns true if a text gives the same token by token as at once. False if tokens compete for experts, or
+/// are dealt to experts by their place in the microbatch.
 pub(crate) fn reads_alone(shape: &Shape) -> bool {
     shape.experts.is_none_or(|experts| experts.capacity.is_none() && !experts.forced)
 }
 
-/// The microbatches of both steps under a layout.
+/// Returns the number of microbatches of both steps under a layout.
 fn microbatches(layout: &Layout) -> [usize; 2] {
     layout.table().map_or([2, 1], |table| [table.sizes().microbatches; 2])
 }
 
-/// What is to be proven, besides the layout.
+/// Subject of a proof, without the layout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Subject {
     /// The model.
     pub model: Design,
-    /// Texts whose logits are compared, and how much of each is a prompt; the rest is fed token by token. Of a model whose
-    /// tokens are features, what comes of the first step's is compared.
+    /// Texts whose logits are compared, each with the length of its prompt; the rest is fed token by token.
+    /// For a model whose tokens are features, the outputs for the first microbatch of the first step are
+    /// compared.
     pub texts: Vec<(Vec<u32>, usize)>,
-    /// The batch of each step, and its learning rate.
+    /// Batch and learning rate of each step.
     pub steps: Vec<(Batch, f64)>,
     /// The optimizer and the clip limit.
     pub optimizer: (Kind, Option<f64>),
-    /// The window, where the model's was narrowed.
+    /// Size of the window, if the model's was narrowed.
     pub narrowed: Option<usize>,
 }
 
 impl Subject {
-    /// Two clipped steps of plain descent with rate 1, drawn by hash: what hides nothing. Adam would hide uniform scale.
-    /// The first step has two microbatches of unequal sequences, some of which pack two documents; the second has one,
-    /// of short ones. Some targets are ignored. A window is narrowed to 2 tokens, since the documents are short. All of
-    /// it deals to eight data ranks, so that it is the same under every layout of up to so many; more get more sequences. Under a
-    /// table of a user's, both steps have the microbatches that the table has.
+    /// Creates two clipped steps of plain SGD with rate 1, drawn by hash. SGD hides no error; Adam would hide
+    /// a uniform scale. The first step has two microbatches of unequal sequences, some of which pack two
+    /// documents; the second has one, of short sequences. Some targets are ignored. A window is narrowed to 2
+    /// tokens, since the documents are short. All of it deals to eight data ranks, so that it is the same
+    /// under every layout of up to eight; layouts with more data ranks get more sequences. Under a user's
+    /// schedule table, both steps have the table's number of microbatches.
     ///
     /// # Errors
-    /// If the layout has more data ranks than can be dealt to.
+    /// If the layout has more data ranks than sequences can be dealt to.
     pub fn small(model: impl Into<Design>, layout: &Layout) -> Result<Self> {
         Self::of(model, layout.tokens().data_ranks().max(DEALT), microbatches(layout))
     }
-    /// The smallest subject of a layout: of a model that is proven under that layout only. A proof is surer the less there is
-    /// that could meet by chance.
+    /// Creates the smallest subject of a layout: for a model that is proven under that layout only. A smaller
+    /// subject makes a surer proof, because fewer values could collide by chance.
     ///
     /// # Errors
-    /// If the layout has more data ranks than can be dealt to.
+    /// If the layout has more data ranks than sequences can be dealt to.
     pub fn smallest(model: impl Into<Design>, layout: &Layout) -> Result<Self> {
         Self::of(model, layout.tokens().data_ranks(), microbatches(layout))
     }
@@ -109,32 +111,33 @@ impl Subject {
         let case = Case { key: Key(0), layout, shape, optimizer, lr, clip, steps, texts };
         Ok(Self { narrowed, ..case.subject()? })
     }
-    /// Sequences of features whose rows are compared as they come out.
+    /// Returns the sequences of features whose outputs are compared.
     pub(crate) fn given(&self) -> Vec<Sequence> {
         let first = self.steps.first().filter(|_| self.model.features().is_some());
         first.into_iter().flat_map(|(batch, _)| batch.microbatches()[0].clone()).collect()
     }
-    /// Of each text or sequence of features, how many rows are compared: for each prompt's last token and all after it.
+    /// Returns the number of compared rows of each text (its prompt's last token and all after it) or
+    /// sequence of features.
     pub(crate) fn rows_read(&self) -> Vec<usize> {
         let texts = self.texts.iter().map(|(ids, prompt)| ids.len() - prompt + 1);
         texts.chain(self.given().iter().map(Sequence::tokens)).collect()
     }
-    /// The oracle, with these weights.
+    /// Returns the oracle, with these weights.
     pub(super) fn oracle<S: Scalar>(&self, weights: Weights<S>) -> reference::Trainer<S> {
         let (kind, clip) = self.optimizer;
         reference::Trainer::new(oracle::design(&self.model), kind, clip, weights)
     }
-    /// Its batch and learning rate of each step.
+    /// Returns the oracle's batch and learning rate of each step.
     pub(super) fn oracle_steps(&self) -> Vec<(Vec<Vec<reference::Sequence>>, f64)> {
         self.steps.iter().map(|(batch, lr)| (oracle::microbatches(batch), *lr)).collect()
     }
-    /// What it reads.
+    /// Returns the sequences that the oracle reads.
     pub(super) fn oracle_texts(&self) -> Vec<reference::Sequence> {
         let text = |ids: &[u32]| reference::Sequence { ids: ids.to_vec(), ..reference::Sequence::default() };
         let texts = self.texts.iter().map(|(ids, _)| text(ids));
         texts.chain(self.given().iter().flat_map(oracle::documents)).collect()
     }
-    /// Of every token's logits, those that a generation has.
+    /// Selects, from the logits of every token, those that a generation has.
     fn read<S: Copy>(&self, logits: Vec<S>) -> Vec<S> {
         if self.model.features().is_some() {
             return logits;
@@ -144,14 +147,16 @@ impl Subject {
         let rows = logits.chunks(self.model.outputs()).zip(wanted).filter(|(_, wanted)| *wanted);
         rows.flat_map(|(row, _)| row.iter().copied()).collect()
     }
-    /// The weights that every layout's program begins with, under the key in force, as the unsplit model has them.
+    /// Returns the initial weights of every layout's program, under the key in force, as the unsplit model
+    /// has them.
     pub(super) fn start(&self) -> Result<Weights<F61>> {
         session::alone(&START, |at: At<Cpu<F61>>| {
             let mut model = Stages::new(&at, &self.model)?;
             Ok(dump::weights(model.params(), at.mesh)?.into_iter().collect())
         })
     }
-    /// What the oracle gives under the key in force, from these weights; `see` is shown what it computes.
+    /// Returns the oracle's results from these weights, under the key in force. Calls `see` with everything
+    /// that it computes.
     pub(super) fn truth(&self, weights: Weights<F61>, watch: &Watch, see: &mut See) -> Trace {
         let (model, mut trace, texts) = (oracle::design(&self.model), Trace::new(), self.oracle_texts());
         let (shapes, rows) = (model.shapes(), tokens(&model, &texts, 0));
@@ -172,18 +177,18 @@ impl Subject {
     }
 }
 
-/// Who is shown what the oracle computes: in the texts (0) or in which step (from 1), of what name, the (sequence,
-/// position) of each row, and the rows.
+/// Callback for the oracle's values: the texts (0) or the step (from 1), the name, the (sequence, position)
+/// of each row, and the rows.
 pub(super) type See<'a> = dyn FnMut(usize, &str, &[(usize, usize)], &[F61]) + 'a;
 
-/// The (sequence, position) of every token, sequences numbered from `first`.
+/// Returns the (sequence, position) of every token, with sequences numbered from `first`.
 fn tokens(model: &reference::Design, sequences: &[reference::Sequence], first: usize) -> Vec<(usize, usize)> {
     let of = |(b, s): (usize, &reference::Sequence)| (0..model.tokens(s)).map(move |p| (first + b, p));
     sequences.iter().enumerate().flat_map(of).collect()
 }
 
 impl Subject {
-    /// What is read and learnt, in words.
+    /// Describes the texts and the steps, in words.
     pub fn work(&self) -> String {
         let tokens = |m: &Vec<Sequence>| m.iter().map(Sequence::tokens).sum::<usize>().to_string();
         let step = |(n, (batch, _)): (usize, &(Batch, f64))| {
@@ -195,14 +200,14 @@ impl Subject {
         let read = if rows > 0 { counted(rows, "sequence") } else { counted(texts, "text") };
         format!("{read} read{steps}")
     }
-    /// The optimizer, in words.
+    /// Describes the optimizer, in words.
     pub fn learner(&self) -> String {
         let (kind, clip) = self.optimizer;
         optimizer(kind) + &clip.map_or_else(String::new, |limit| format!(", clipped at {limit}"))
     }
 }
 
-/// An optimizer, in words.
+/// Describes an optimizer, in words.
 pub(crate) fn optimizer(kind: Kind) -> String {
     match kind {
         Kind::Sgd => "SGD".into(),
@@ -213,7 +218,7 @@ pub(crate) fn optimizer(kind: Kind) -> String {
 }
 
 impl fmt::Display for Subject {
-    /// The shapes that run.
+    /// Writes the shapes that run.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; {}; {}", self.model, self.work(), self.learner())
     }

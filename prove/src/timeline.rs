@@ -1,5 +1,5 @@
-//! All that can be compared of one rank's run, in program order, and what the oracle says of it: activations and their
-//! gradients, losses, gradients of parameters, norms, new weights.
+//! Timeline of one rank's run: everything that can be compared, in program order, and the oracle's values:
+//! activations and their gradients, losses, gradients of parameters, norms, new weights.
 use super::Subject;
 use crate::oracle;
 use comm::{CallRecord, Mesh};
@@ -11,31 +11,32 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use tensor::{F61, Scalar, Tensor};
 
-/// Where an element lies: (sequence, position) of its row and its column, or its index in the whole.
+/// Place of an element: (sequence, position) of its row and its column; or (0, 0) and its index in the whole
+/// tensor.
 pub(super) type Place = (usize, usize, usize);
 
-/// Something that came about on one rank.
+/// One tensor of a rank's run.
 pub(super) struct Moment<E> {
     pub(super) name: String,
-    /// Of this rank's share; none where ranks have addends, which nobody compares.
+    /// Elements on this rank; `None` if ranks have addends, which are not compared.
     pub(super) elements: Option<Vec<(Place, E)>>,
-    /// Where it came about, in parts (the microbatches), and the rank's calls that may have touched it there.
+    /// Parts (microbatches) that computed it, and the rank's calls that may have touched it there.
     pub(super) touched: Vec<Part>,
 }
 
-/// The tokens of a part (of each sequence, from one position to another; nothing: all there is), and calls.
+/// Tokens of a part (for each sequence, a range of positions; empty: all tokens), and calls.
 pub(super) type Part = (Vec<(usize, Range<usize>)>, Vec<CallRecord>);
 
-/// What a step had shown of itself when it ended on one rank.
+/// Everything recorded of one step on one rank, at its end.
 pub(super) struct Shown<'a, D: Kernels<Wide = D>> {
     pub(super) prefix: String,
     pub(super) seen: Activations<D::Elem>,
     pub(super) report: Option<&'a Report<D>>,
-    /// Calls made when it began.
+    /// Number of calls made before the step.
     pub(super) calls: usize,
 }
 
-/// Shows every moment of one step on this rank, in program order.
+/// Reports every moment of one step on this rank, in program order.
 pub(super) fn moments<D: Kernels<Wide = D>>(
     shown: Shown<D>,
     mut params: Params<D>,
@@ -88,17 +89,17 @@ pub(super) fn moments<D: Kernels<Wide = D>>(
     }
 }
 
-/// Whether an activation of this name is a gradient.
+/// Returns true if an activation of this name is a gradient.
 fn is_of_backward(name: &str) -> bool {
     name.starts_with("gradient of ")
 }
 
-/// What lies beyond the whole of a parameter's gradient is called so: it must be 0.
+/// Returns the name of the padding of a parameter's gradient: its elements beyond the whole, which must be 0.
 fn padding_of(name: &str) -> String {
     format!("padding of {name}'s gradient")
 }
 
-/// The calls between what was seen before and this, part by part.
+/// Returns the calls between the previous activation and this one, part by part.
 fn parts<E>(a: &RecordedActivation<E>, calls: &[CallRecord]) -> Vec<Part> {
     let of = |touched: &Touched| {
         let made = touched.calls.start.min(calls.len())..touched.calls.end.min(calls.len());
@@ -107,7 +108,7 @@ fn parts<E>(a: &RecordedActivation<E>, calls: &[CallRecord]) -> Vec<Part> {
     a.touched.iter().map(of).collect()
 }
 
-/// What the oracle says, by name and in program order.
+/// Oracle's values, by name and in program order.
 #[derive(Default)]
 pub(super) struct Expected {
     pub(super) order: Vec<String>,
@@ -115,27 +116,27 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// Adds elements of a tensor; a new one is the last.
+    /// Adds elements of a tensor; a new tensor is the last.
     pub(super) fn add(&mut self, name: &str, elements: impl IntoIterator<Item = (Place, F61)>) {
         if !self.tensors.contains_key(name) {
             self.order.push(name.to_string());
         }
         self.tensors.entry(name.to_string()).or_default().extend(elements);
     }
-    /// Adds other tensors, which come later.
+    /// Appends tensors that come later.
     fn append(&mut self, mut later: Self) {
         self.order.append(&mut later.order);
         self.tensors.append(&mut later.tensors);
     }
-    /// Adds padding, of which every element is 0.
+    /// Adds padding, whose elements are all 0.
     pub(super) fn add_padding(&mut self, prefix: &str, parameter: &str) {
         self.order.push(format!("{prefix}{}", padding_of(parameter)));
     }
-    /// The tensor of this name; none where it is padding.
+    /// Returns the tensor of this name; `None` for padding.
     pub(super) fn tensor(&self, name: &str) -> Option<&BTreeMap<Place, F61>> {
         self.tensors.get(name)
     }
-    /// What it says of one element, if anything.
+    /// Returns the oracle's value of one element, if there is one.
     pub(super) fn wanted(&self, name: &str, place: &Place) -> Option<F61> {
         match self.tensor(name) {
             Some(tensor) => tensor.get(place).copied(),
@@ -144,7 +145,7 @@ impl Expected {
     }
 }
 
-/// All that the oracle says of a subject from these weights, under the key in force.
+/// Returns all values of the oracle for a subject, from these weights, under the key in force.
 pub(super) fn expected(subject: &Subject, weights: Weights<F61>) -> Expected {
     let phases = || [Expected::default(), Expected::default()];
     let mut seen: Vec<_> = (0..=subject.steps.len()).map(|_| phases()).collect(); // forward and backward
@@ -185,8 +186,8 @@ mod tests {
     use parallel::{At, Layout, session};
     use tensor::{Cpu, Key};
 
-    /// Kills: gradients of parameters in another order than backward's, or before those of activations; a norm before
-    /// what it is of; something that a run shows and the oracle does not.
+    /// Kills: gradients of parameters in another order than backward's, or before those of activations; a
+    /// norm before what it is of; something that a run shows and the oracle does not.
     #[test]
     fn moments_stand_in_the_order_of_the_program() {
         let (layout, _key) = (Layout::UNSPLIT, Key(1).enter());

@@ -1,4 +1,5 @@
-//! What is compared, by name and in program order: the same list from the program, tensor by tensor, and from the oracle.
+//! Compared tensors, by name and in program order: the same list from the program, tensor by tensor, and from
+//! the oracle.
 use super::Difference;
 use comm::Mesh;
 use kernels::Kernels;
@@ -11,13 +12,14 @@ use tensor::{F61, Scalar};
 /// Named whole tensors, in program order.
 pub(super) type Trace = Vec<(String, Vec<F61>)>;
 
-/// What is added to every weight after a step, so that each step is judged at independent random weights.
+/// Noise that is added to every weight after a step, so that each step is tested at independent random
+/// weights.
 fn noise(step: usize) -> Random {
     Random { seed: step as u64 + 1 }
 }
 const NOISE: Draw = Draw { mean: 0.0, std: 1.0 };
 
-/// Shows what a step of the program gave; the noise is added to the weights.
+/// Reports the results of a step of the program, and adds the noise to the weights.
 pub(super) fn seen<D: Kernels<Wide = D>>(
     see: &mut dyn FnMut(String, Vec<D::Elem>),
     n: usize,
@@ -42,7 +44,8 @@ pub(super) fn seen<D: Kernels<Wide = D>>(
     Ok(())
 }
 
-/// Adds what a step of the oracle gave: the loss and the norm², the gradients, and the weights of these shapes.
+/// Appends the results of a step of the oracle: the loss and the norm², the gradients, and the weights of
+/// these shapes.
 pub(super) fn told(
     trace: &mut Trace,
     n: usize,
@@ -53,13 +56,14 @@ pub(super) fn told(
     trace.push((format!("step {n}: loss"), vec![loss]));
     trace.push((format!("step {n}: norm²"), vec![step.norm2]));
     for (what, from) in [("gradient of", &step.gradients), ("new", weights)] {
-        let numbers = |name: &String| from.get(name).cloned().unwrap_or_default(); // what is not trained has no gradient
+        // a weight that is not trained has no gradient
+        let numbers = |name: &String| from.get(name).cloned().unwrap_or_default();
         let named = |(name, _): &(String, _)| (format!("step {n}: {what} {name}"), numbers(name));
         trace.extend(shapes.iter().map(named));
     }
 }
 
-/// The oracle's weights with the noise of a step.
+/// Returns the oracle's weights with the noise of a step.
 pub(super) fn disturbed(
     shapes: Vec<(String, [usize; 2])>,
     step: usize,
@@ -75,20 +79,20 @@ pub(super) fn disturbed(
     disturbed
 }
 
-/// What a rank compared.
+/// Result of a rank's comparisons.
 pub(super) struct Compared {
-    /// Which of the oracle's tensors the rank has, by number.
+    /// For each of the oracle's tensors, true if the rank has it.
     pub(super) seen: Vec<bool>,
-    /// Elements of them.
+    /// Number of their elements.
     pub(super) elements: usize,
-    /// The first that differs, with its place among the oracle's tensors.
+    /// The first difference, with its index among the oracle's tensors.
     pub(super) first: Option<(usize, Difference)>,
 }
 
-/// Compares what a rank gives, as it comes, with the oracle's trace, which all ranks share.
+/// Compares a rank's tensors, as they are computed, with the oracle's trace, which all ranks share.
 pub(super) struct Judge<'a> {
     truth: &'a Trace,
-    read: Range<usize>, // of the truth's first tensor, the logits, what this rank has
+    read: Range<usize>, // part of the truth's first tensor, the logits, on this rank
     rank: usize,
     pub(super) compared: Compared,
 }
@@ -98,7 +102,8 @@ impl<'a> Judge<'a> {
         let compared = Compared { seen: vec![false; truth.len()], elements: 0, first: None };
         Self { truth, read, rank, compared }
     }
-    /// A tensor, by name: each comes once, in the rank's own order; a rank may lack some, which are other stages'.
+    /// Compares a tensor, by name. Each name comes once, in the rank's own order. A rank may lack tensors of
+    /// other stages.
     pub(super) fn sees(&mut self, name: &str, got: &[F61]) {
         let at = self.truth.iter().position(|(wanted, _)| wanted == name);
         let Some(at) = at.filter(|at| !self.compared.seen[*at]) else {
@@ -115,7 +120,7 @@ impl<'a> Judge<'a> {
         self.compared.seen[at] = true;
         self.compared.elements += of;
     }
-    /// Keeps the difference of the oracle's first tensor.
+    /// Keeps the difference that is first in the oracle's order.
     fn differs(&mut self, at: usize, name: String, [differ, of]: [usize; 2]) {
         if self.compared.first.as_ref().is_none_or(|(first, _)| at < *first) {
             self.compared.first = Some((at, Difference::of(name, self.rank, differ, of)));
@@ -123,7 +128,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// The first of the oracle's tensors that no rank has.
+/// Returns the first of the oracle's tensors that no rank has.
 pub(super) fn uncovered(truth: &Trace, ranks: &[Compared]) -> Option<(usize, Difference)> {
     let at = (0..truth.len()).find(|at| !ranks.iter().any(|rank| rank.seen[*at]))?;
     let (name, x) = &truth[at];
@@ -134,8 +139,8 @@ pub(super) fn uncovered(truth: &Trace, ranks: &[Compared]) -> Option<(usize, Dif
 mod tests {
     use super::*;
 
-    /// Kills: a later difference in place of the first, a tensor too many or too few that nobody misses, an element too
-    /// many, another tensor of the same numbers.
+    /// Kills: a later difference in place of the first, a tensor too many or too few that nobody misses, an
+    /// element too many, another tensor of the same numbers.
     #[test]
     fn the_first_difference_is_kept_and_no_tensor_is_missed() {
         let tensor = |name: &str, numbers: &[u64]| {

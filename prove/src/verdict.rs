@@ -1,16 +1,17 @@
-//! What a proof came to: a certificate, or a divergence.
+//! Verdict of a proof: a certificate, or a divergence.
 use super::{Difference, KEYS, Subject};
 use parallel::Layout;
 use serde::Serialize;
 use std::fmt::Display;
 use tensor::Key;
 
-/// What is compared, in words.
+/// Compared tensors, in words.
 pub(crate) const WHAT: &str = "logits, losses, norms, every gradient, every new weight";
-/// What no proof says.
+/// Limits of every proof, in words.
 pub(crate) const LIMITS: &str = "It says nothing about rounding, overflow, other shapes or deadlock.";
 
-/// How surely, in words, after so many keys; where these are more than usual, why.
+/// Describes the probability of an error after this number of keys; if there are more keys than usual, also
+/// their cost.
 pub(crate) fn sure(wrong: &str, bound_log2: Option<f64>, keys: usize) -> String {
     match bound_log2 {
         Some(log2) if keys > *KEYS.start() => format!(
@@ -23,55 +24,58 @@ pub(crate) fn sure(wrong: &str, bound_log2: Option<f64>, keys: usize) -> String 
     }
 }
 
-/// The outcome.
+/// Outcome of a proof.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verdict {
     /// The layout.
     pub layout: String,
-    /// What ran: the model's shapes, the texts and the steps, in words.
+    /// Subject: the model's shapes, the texts and the steps, in words.
     pub subject: String,
     /// The keys, in hexadecimal.
     pub keys: Vec<String>,
-    /// Whether everything was equal.
+    /// True if everything was equal.
     pub equal: bool,
-    /// log₂ of the probability that a wrong program passes; null where the bound says nothing, or was not asked for.
+    /// log₂ of the probability that a wrong program passes; null if there is no bound, or it was not
+    /// requested.
     pub bound_log2: Option<f64>,
-    /// Tensors compared, under all keys on all ranks.
+    /// Number of tensors compared, under all keys on all ranks.
     pub tensors: usize,
-    /// Elements compared.
+    /// Number of elements compared.
     pub elements: usize,
-    /// The window that was proven, where the model's was narrowed to what the short texts can show.
+    /// Size of the window that was proven, if the model's was narrowed for the short texts.
     pub window: Option<usize>,
-    /// The model whose small image was proven, and the sizes that were made smaller; null where the model itself was proven.
+    /// Model whose small image was proven, and the sizes that were reduced; null if the model itself was
+    /// proven.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// What the panel proves of this layout and this run has none of, in words; empty where that was not asked.
+    /// Habits that the panel proves of this layout and this run lacks, in words; empty if they were not
+    /// requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub never_ran: Vec<&'static str>,
-    /// What differs first.
+    /// First difference.
     pub first_difference: Option<Difference>,
-    /// Why a rank failed, where a case that should run to its end did not.
+    /// Error of a rank, in a case that should have run to its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl Verdict {
-    /// Nothing compared yet.
+    /// Creates a verdict with nothing compared yet.
     pub(super) fn of((layout, subject): (&dyn Display, &dyn Display), keys: &[Key]) -> Self {
         let (layout, subject) = (layout.to_string(), subject.to_string());
         let keys = keys.iter().map(Key::to_string).collect();
         Self { layout, subject, keys, equal: true, ..Self::default() }
     }
-    /// Whether it is of the same kind: shrinking looks for the smallest failure of one kind.
+    /// Returns true if both are of the same kind: shrinking looks for the smallest failure of one kind.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let kind = |of: &Self| (of.equal, of.error.is_some());
         kind(self) == kind(other)
     }
-    /// Of a run that did not come to its end, although it should.
+    /// Creates the verdict of a run that should have run to its end, but failed.
     pub fn failed(subject: &Subject, layout: &Layout, keys: &[Key], why: String) -> Self {
         Self { equal: false, error: Some(why), ..Self::of((layout, subject), keys) }
     }
-    /// The statement, in words: what was shown, how surely, and what it does not say.
+    /// Returns the statement, in words: what was shown, how surely, and what it does not cover.
     pub fn statement(&self) -> String {
         let Verdict { layout, subject, tensors, elements, .. } = self;
         let keys = self.keys.join(" and ");

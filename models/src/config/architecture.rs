@@ -1,20 +1,21 @@
-//! The architectures that are read and written, by the names that `transformers` gives them: which keys of a configuration each
-//! reads, which must have one value, and which do not matter.
+//! Supported architectures, by their names in `transformers`: the keys of a configuration that each reads,
+//! the keys that must have one value, and the keys that do not matter.
 use super::{Keys, experts, generation};
 use parallel::Result;
 use serde_json::{Value, json};
 
-/// A family of models, and how its configuration and its tensors are named.
+/// A family of models, with its own names of configuration keys and tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
-    /// RMS norms, rotary positions, SwiGLU. Source: Touvron et al., arXiv:2302.13971; Llama 3, arXiv:2407.21783.
+    /// RMS norms, rotary positions, SwiGLU. Source: Touvron et al., arXiv:2302.13971; Llama 3,
+    /// arXiv:2407.21783.
     Llama,
     /// Llama with a window in every block. Source: Jiang et al., arXiv:2310.06825.
     Mistral,
-    /// Llama with experts in every block, and perhaps a window. Source: Jiang et al., arXiv:2401.04088.
+    /// Llama with experts in every block, and optionally a window. Source: Jiang et al., arXiv:2401.04088.
     Mixtral,
-    /// Llama with biases of queries, keys and values, and perhaps a window in the later blocks.
-    /// Source: Yang et al., arXiv:2407.10671.
+    /// Llama with biases of queries, keys and values, and optionally a window in the later blocks. Source:
+    /// Yang et al., arXiv:2407.10671.
     Qwen2,
     /// Qwen2 with experts, one of them shared behind a gate, and without a window. Source: arXiv:2407.10671.
     Qwen2Moe,
@@ -22,16 +23,16 @@ pub enum Architecture {
     Qwen3,
     /// Qwen3 with experts, none of them shared, and without a window. Source: arXiv:2505.09388.
     Qwen3Moe,
-    /// Llama's attention with the experts of DeepSeek-V3, whose own attention is latent. Keys are named as theirs, but
-    /// `transformers` has no such model. Source of the experts: DeepSeek-AI, arXiv:2412.19437.
+    /// Llama's attention with the experts of DeepSeek-V3 (without its latent attention). Keys have DeepSeek's
+    /// names, but `transformers` has no such model. Source of the experts: DeepSeek-AI, arXiv:2412.19437.
     EquipartMoe,
-    /// Layer norms, a table of positions, a plain feed-forward, biases everywhere. Source: Radford et al., "Language
-    /// models are unsupervised multitask learners", 2019.
+    /// Layer norms, a table of positions, a plain feed-forward, biases everywhere. Source: Radford et al.,
+    /// "Language models are unsupervised multitask learners", 2019.
     Gpt2,
 }
 
 impl Architecture {
-    /// All of them: `model_type` in a `config.json`, and what `architectures` lists there.
+    /// All architectures: each with its `model_type` and its entry of `architectures` in a `config.json`.
     const ALL: [(Self, &'static str, &'static str); 9] = [
         (Self::Llama, "llama", "LlamaForCausalLM"),
         (Self::Mistral, "mistral", "MistralForCausalLM"),
@@ -47,19 +48,19 @@ impl Architecture {
     fn row(self) -> (Self, &'static str, &'static str) {
         Self::ALL.into_iter().find(|(known, ..)| *known == self).expect("all are listed")
     }
-    /// `model_type` in a `config.json`.
+    /// Returns the `model_type` in a `config.json`.
     pub fn model_type(self) -> &'static str {
         self.row().1
     }
-    /// What `architectures` lists in a `config.json`.
+    /// Returns the entry of `architectures` in a `config.json`.
     pub fn class(self) -> &'static str {
         self.row().2
     }
-    /// The architecture of a `model_type`.
+    /// Returns the architecture of a `model_type`.
     pub(super) fn named(model_type: &Value) -> Option<Self> {
         Self::ALL.into_iter().find_map(|(known, name, _)| (model_type == name).then_some(known))
     }
-    /// All `model_type`s, as a sentence lists them.
+    /// Returns all `model_type`s, as a list in a sentence.
     pub(super) fn model_types() -> String {
         let quoted = Self::ALL.map(|(_, name, _)| format!("\"{name}\""));
         let (last, others) = quoted.split_last().expect("some");
@@ -67,7 +68,7 @@ impl Architecture {
     }
 }
 
-/// Keys whose values are read: words of a text.
+/// Keys whose values are read, separated by spaces.
 const READ: &str = "bos_token_id eos_token_id tie_word_embeddings vocab_size";
 const READ_ROTARY: &str = "\
     attention_dropout head_dim hidden_size intermediate_size max_position_embeddings num_attention_heads \
@@ -95,8 +96,8 @@ const READ_GPT2: &str = "\
     activation_function attn_pdrop embd_pdrop layer_norm_epsilon n_ctx n_embd n_head n_inner n_layer \
     n_positions resid_pdrop";
 
-/// Keys that change what the model computes, or would if `transformers` read them, with the values (as JSON, without
-/// blanks) that do not.
+/// Keys that change what the model computes, or would if `transformers` read them; each with the values (as
+/// JSON, without blanks) that change nothing.
 const FIXED: &str =
     "add_cross_attention=false is_encoder_decoder=false pruned_heads={} quantization_config=null";
 const FIXED_ROTARY: &str = r#"hidden_act="silu","swish" partial_rotary_factor=1 rope_interleaved=false"#;
@@ -105,30 +106,32 @@ const FIXED_MISTRAL: &str = "attention_bias=false mlp_bias=false";
 const FIXED_MIXTRAL: &str = "attention_bias=false mlp_bias=false router_jitter_noise=0";
 const FIXED_QWEN2: &str = "mlp_bias=false use_mrope=false";
 const FIXED_QWEN3: &str = "mlp_bias=false";
-/// Which blocks have the window is another matter in each version.
+/// `use_sliding_window` must be false: the versions of `transformers` give the window to different blocks.
 const FIXED_QWEN_MOE: &str = "mlp_bias=false use_mrope=false use_sliding_window=false";
 const FIXED_GPT2: &str =
     "reorder_and_upcast_attn=false scale_attn_by_inverse_layer_idx=false scale_attn_weights=true";
 
-/// Keys that change nothing that is computed: metadata, numbers of the making, and how `transformers` runs. Keys that begin
-/// with `_` are of this kind too, and those of [generation](super::generation).
+/// Keys that do not change the computation: metadata, settings of initialization and training, and options of
+/// running `transformers`. Keys that begin with `_`, and those of [generation](super::generation), are free
+/// too.
 const FREE: &str = "\
     attn_implementation chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id dtype finetuning_task \
     gradient_checkpointing id2label initializer_range is_decoder label2id name_or_path num_labels output_attentions \
     output_hidden_states output_past output_router_logits output_scores prefix pretraining_tp problem_type return_dict \
     return_dict_in_generate sep_token_id task_specific_params tf_legacy_loss tie_encoder_decoder tokenizer_class \
     torch_dtype torchscript transformers.js_config transformers_version unsloth_fixed unsloth_version use_bfloat16 use_cache";
-/// Those of GPT-2's other heads, and the padding, which its embedding does not know.
+/// Keys of GPT-2's other heads; and of padding, which GPT-2's embedding ignores.
 const FREE_GPT2: &str = "\
     pad_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type \
     summary_use_proj";
 
-/// What is said besides to models that have it.
+/// Added to the error for models with latent attention.
 const LATENT: &str =
     ", as latent attention (MLA) is not built here; \"equipart_moe\" has such experts and Llama's attention";
 
 impl Architecture {
-    /// The lists of what is read, and of what is fixed, beside those of all.
+    /// Returns the two lists of keys that this architecture reads or ignores and the two lists of fixed keys,
+    /// in addition to those of all architectures.
     fn keys(self) -> [[&'static str; 2]; 2] {
         match self {
             Self::Llama => [[READ_ROTARY, READ_LLAMA], [FIXED_ROTARY, FIXED_LLAMA]],
@@ -145,7 +148,7 @@ impl Architecture {
 }
 
 impl Keys<'_> {
-    /// Whose configuration it is.
+    /// Returns the architecture of this configuration.
     pub(super) fn architecture(&self) -> Result<Architecture> {
         let latent =
             self.given("model_type").and_then(Value::as_str).is_some_and(|s| s.starts_with("deepseek_v"));
@@ -154,7 +157,7 @@ impl Keys<'_> {
         self.read("model_type", &wanted, Architecture::named)?
             .ok_or_else(|| self.missing("model_type", &wanted))
     }
-    /// Whether every key is one that is read, has a value that changes nothing, or cannot change anything.
+    /// Checks that every key is read, does not matter, or has a value that changes nothing.
     pub(super) fn check(&self, architecture: Architecture) -> Result<()> {
         let class = json!([architecture.class()]);
         let wanted = format!("{class}, or left out");

@@ -1,15 +1,17 @@
-//! Experts: how many, which of them a token is handed to, and what training adds to the loss for their balance.
+//! Experts: their number, the routing of tokens, and the load-balancing losses.
 //!
-//! Keys of `equipart_moe` are DeepSeek-V3's where it has them. `topk_method` is `greedy`, `group_limited_greedy` (the same
-//! with groups) or `noaux_tc` (with or without groups; a bias takes part in the choice). Its own are `capacity_factor`,
-//! `balance_loss_coef` (of a microbatch), `sequence_balance_loss_coef` and `router_z_loss_coef`; with `mlp_only_layers`, as
-//! Qwen has them, any blocks can be without experts. Where `expert_choice` is true, experts choose tokens; `router_noise` is
-//! the standard deviation of what learning adds to scores for the choice, `router_bias_update_rate` (Megatron's name) how much
-//! the bias of `noaux_tc` moves after each step.
+//! Keys of `equipart_moe` have DeepSeek-V3's names where it has them. `topk_method` is `greedy`,
+//! `group_limited_greedy` (the same with groups) or `noaux_tc` (with or without groups; a bias takes part in
+//! the choice). Its own keys are `capacity_factor`, `balance_loss_coef` (of a microbatch),
+//! `sequence_balance_loss_coef` and `router_z_loss_coef`. With `mlp_only_layers`, as in Qwen, any blocks can
+//! be without experts. If `expert_choice` is true, experts choose tokens. `router_noise` is the standard
+//! deviation of the noise added in training to the scores for the choice. `router_bias_update_rate`
+//! (Megatron's name) is the change of `noaux_tc`'s bias after each step.
 //!
-//! `transformers` adds `router_aux_loss_coef` times one balance of all blocks where `output_router_logits` is true (its default is
-//! false), and else none. `equipart_balance` is `"block"` where each block of these families has a balance of its own all the same, as
-//! those of `equipart_moe` have unless it is `"pooled"`.
+//! If `output_router_logits` is true (default: false), `transformers` adds `router_aux_loss_coef` times one
+//! balance loss over all blocks; else none. An `equipart_balance` of `"block"` gives each block of these
+//! families its own balance all the same. It is the default of `equipart_moe`, whose other value is
+//! `"pooled"`.
 use super::Architecture;
 use super::keys::{Keys, whole};
 use layers::{Balance, Blocks, Experts, Groups, Scoring, Shape, SharedExpert};
@@ -18,7 +20,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use shape::{ConfigField, FEATURES};
 
-/// The most experts that a block may have.
+/// Largest number of experts of a block.
 pub const MAX_EXPERTS: usize = 4096;
 
 const BIAS_RATE: &str = "router_bias_update_rate";
@@ -28,21 +30,22 @@ const LOGITS: &str = "output_router_logits";
 const WEIGHT: &str = "router_aux_loss_coef";
 const BLOCK: &str = "block";
 const POOLED: &str = "pooled";
-/// The weight that `transformers` gives to its auxiliary loss where none is given.
+/// Default of `transformers` for the weight of its auxiliary loss.
 const COEFFICIENT: f64 = 0.001;
 
-/// The options of experts that are a key of `equipart_moe` each. The rest of its keys depend on each other.
+/// Options of experts that are one key of `equipart_moe` each. Its other keys depend on each other.
 fn fields() -> impl Iterator<Item = (&'static str, ConfigField)> {
     FEATURES.iter().filter_map(|feature| feature.key)
 }
 
-/// Whether a key is such a field of this architecture.
+/// Returns true if a key is such an option of this architecture.
 pub(super) fn is_field(architecture: Architecture, key: &str) -> bool {
     architecture == Architecture::EquipartMoe && fields().any(|(own, _)| own == key)
 }
 
 impl Architecture {
-    /// The keys of how many experts there are, of the hidden features of each, and of those of a shared one.
+    /// Returns the keys of the number of experts, of each expert's hidden features, and of a shared expert's
+    /// hidden features.
     pub(super) fn expert_keys(self) -> Option<[&'static str; 3]> {
         let (qwen, hidden) = ("shared_expert_intermediate_size", "moe_intermediate_size");
         match self {
@@ -57,7 +60,7 @@ impl Architecture {
 }
 
 impl Keys<'_> {
-    /// The experts of a model of so many blocks, if its architecture has such.
+    /// Returns the experts of a model with this number of blocks, if its architecture has experts.
     pub(super) fn experts(&self, architecture: Architecture, blocks: usize) -> Result<Option<Experts>> {
         let Some([count, hidden, shared]) = architecture.expert_keys() else { return Ok(None) };
         if blocks > Blocks::MOST {
@@ -93,7 +96,8 @@ impl Keys<'_> {
         if architecture == Architecture::EquipartMoe {
             return Ok(Some(experts));
         }
-        // The loss of transformers is E·Σ_e (N_e/R)·(Σ P/R), where ours has N_e/(k·R): its weight times k is ours.
+        // The loss of transformers is E·Σ_e (N_e/R)·(Σ P/R); ours has N_e/(k·R). So our weight is its weight
+        // times k.
         let weight = self.weight(WEIGHT, COEFFICIENT, chosen)?;
         let none = Balance::default();
         let balance = match (self.block_by_block()?, self.flag(LOGITS, false)?) {
@@ -108,12 +112,13 @@ impl Keys<'_> {
         };
         Ok(Some(Experts { balance, ..experts }))
     }
-    /// True if a model of a family of `transformers` asks for a balance in each block.
+    /// Returns true if a model of a `transformers` family asks for a balance in each block.
     fn block_by_block(&self) -> Result<bool> {
         let wanted = format!("\"{BLOCK}\", or left out: {LOGITS} says whether there is one of all blocks");
         Ok(self.read(KIND, &wanted, |value| (value == BLOCK).then_some(()))?.is_some())
     }
-    /// A `router_aux_loss_coef` that nothing in training is multiplied by, for whoever asks for the balance later; else 0.
+    /// Returns the `router_aux_loss_coef` that training does not use, so that it can be written again; else
+    /// 0.
     pub(super) fn spare_coefficient(
         &self,
         experts: Option<Experts>,
@@ -123,7 +128,8 @@ impl Keys<'_> {
         let spare = experts.filter(|of| architecture != Architecture::EquipartMoe && !added(*of));
         spare.map_or(Ok(0.0), |_| self.weight(WEIGHT, COEFFICIENT, 1))
     }
-    /// How many experts there are. Version 5 of `transformers` writes Qwen3's under Mixtral's key, version 4 under its own.
+    /// Returns the number of experts. For Qwen3, version 5 of `transformers` writes Mixtral's key, version 4
+    /// its own.
     fn expert_count(&self, architecture: Architecture, key: &str) -> Result<usize> {
         let other =
             (architecture == Architecture::Qwen3Moe).then(|| self.given("num_local_experts")).flatten();
@@ -141,13 +147,13 @@ impl Keys<'_> {
             count => Ok(count),
         }
     }
-    /// Blocks with a usual feed-forward: those that are listed, and those that a rule says.
+    /// Returns the blocks with a dense feed-forward: those that are listed, and those that a rule gives.
     fn dense(&self, blocks: usize, rule: impl Fn(usize) -> bool) -> Result<Blocks> {
         let list = |value: &Value| value.as_array()?.iter().map(whole).collect::<Option<Vec<_>>>();
         let listed = self.read("mlp_only_layers", "a list of whole numbers", list)?.unwrap_or_default();
         Ok((0..blocks).filter(|block| rule(*block) || listed.contains(block)).collect())
     }
-    /// The balance of a model of the own family.
+    /// Returns the balance of an `equipart_moe` model.
     fn own_balance(&self, balance: Balance) -> Result<Balance> {
         let (weight, wanted) =
             (self.weight("balance_loss_coef", 0.0, 1)?, format!("\"{BLOCK}\" or \"{POOLED}\""));
@@ -188,7 +194,7 @@ impl Keys<'_> {
         let known = |value: &Value| Scoring::deserialize(value).ok();
         self.read("scoring_func", WANTED, known)?.ok_or_else(|| self.missing("scoring_func", WANTED))
     }
-    /// Groups of so many experts, if there are several.
+    /// Returns the groups of this number of experts, if there are several groups.
     fn groups(&self, experts: usize) -> Result<Option<Groups>> {
         let (count, chosen) = (self.size("n_group", Some(1))?, self.size("topk_group", Some(1))?);
         if !experts.is_multiple_of(count) {
@@ -200,7 +206,7 @@ impl Keys<'_> {
         }
         Ok((count > 1).then_some(Groups { count, chosen }))
     }
-    /// How much a bias of the choice moves after each step, where `topk_method` says that there is one.
+    /// Returns the change of the choice's bias after each step, if `topk_method` has a bias.
     fn bias_rate(&self, scoring: Scoring, groups: Option<Groups>) -> Result<Option<f64>> {
         let known = [false, true].map(|bias| method(bias, groups));
         let known = if scoring == Scoring::Sigmoid { &known[..] } else { &known[..1] };
@@ -215,7 +221,7 @@ impl Keys<'_> {
         }
         Ok(bias.then_some(rate))
     }
-    /// The weight of an auxiliary loss, times so much.
+    /// Returns the weight of an auxiliary loss, multiplied by `times`.
     fn weight(&self, key: &str, default: f64, times: usize) -> Result<f64> {
         let times = times as f64;
         let weight = |value: &Value| {
@@ -225,7 +231,7 @@ impl Keys<'_> {
     }
 }
 
-/// What `topk_method` is of such experts.
+/// Returns the `topk_method` of experts with these options.
 fn method(bias: bool, groups: Option<Groups>) -> &'static str {
     match (bias, groups) {
         (true, _) => "noaux_tc",
@@ -234,8 +240,9 @@ fn method(bias: bool, groups: Option<Groups>) -> &'static str {
     }
 }
 
-/// What `times` so much is this weight. A product of floats is rounded, so that dividing it may miss the factor by its last
-/// digit, or meet one of two that have this product: of those near that have, the one of the fewest digits, as it was written.
+/// Returns the factor whose product with `times` is this weight. Products of floats are rounded: dividing may
+/// miss the factor by its last digit, or find one of two with this product. Of the nearby factors that have
+/// the product, this returns the one with the fewest digits, as it was written.
 fn coefficient(weight: f64, times: usize) -> f64 {
     let times = times as f64;
     let near = weight / times;
@@ -243,8 +250,8 @@ fn coefficient(weight: f64, times: usize) -> f64 {
     factors.min_by_key(|x| x.to_string().len()).unwrap_or(near)
 }
 
-/// The keys of these experts. What only a run says has none: a capacity of Mixtral's and Qwen's, losses that they do not
-/// have, tokens that are dealt in turn.
+/// Returns the keys of these experts. Settings that are given by a run alone have no keys: a capacity of
+/// Mixtral's and Qwen's experts, losses that these families lack, and tokens assigned in turn.
 pub(super) fn keys(
     architecture: Architecture,
     (shape, spare_coefficient): (&Shape, f64),
@@ -276,7 +283,7 @@ pub(super) fn keys(
     sizes.into_iter().chain(own).collect()
 }
 
-/// Keys that only `equipart_moe` has, but for that of the first blocks.
+/// Returns the keys that only `equipart_moe` has, except `first_k_dense_replace`.
 fn equipart_moe(experts: &Experts) -> Vec<(&'static str, Value)> {
     let shared = experts.shared.map_or(0, |shared| {
         let all = !shared.gated && shared.hidden.is_multiple_of(experts.hidden);

@@ -1,13 +1,14 @@
-//! How texts go on: what `generation_config.json` says or, in a folder without that file, `config.json`, as version 5 of
-//! `transformers` reads them. One of the two counts. What the other says is passed over, its end-of-text ids too.
+//! Settings of text generation, as version 5 of `transformers` reads them: from `generation_config.json` or,
+//! in a folder without that file, from `config.json`. The other file's settings are ignored, including its
+//! end-of-text ids.
 //!
 //! | key | here |
 //! |---|---|
 //! | `eos_token_id` | ends a text: an id, or a list of ids |
-//! | `do_sample` | whether tokens are drawn; if not, the next three have no effect |
-//! | `temperature`, `top_k`, `top_p` | as in [`Sampling`]; left out, they are 1, 50 and 1; a `top_k` of 0 is all tokens |
-//! | `max_new_tokens` | how many tokens are added, if the model has positions for them |
-//! | others that change the tokens | not followed, which is noted |
+//! | `do_sample` | true if tokens are drawn; if false, the next three have no effect |
+//! | `temperature`, `top_k`, `top_p` | as in [`Sampling`]; defaults 1, 50, 1; a `top_k` of 0: all tokens |
+//! | `max_new_tokens` | number of tokens to add, if the model has positions for them |
+//! | others that change the tokens | not supported, which is noted |
 use super::keys::{Keys, object, read_text, same, whole};
 use crate::sampling::Sampling;
 use parallel::Result;
@@ -15,32 +16,32 @@ use serde_json::{Map, Value};
 use std::path::Path;
 use tensor::quoted::shown;
 
-/// The file's name.
+/// Name of the file.
 pub(crate) const FILE: &str = "generation_config.json";
-/// The tokens that `transformers` draws from where nothing else is said.
+/// Default `top_k` of `transformers`.
 const TOP_K: usize = 50;
 
-/// Keys that are followed, besides `eos_token_id`.
+/// Supported keys, besides `eos_token_id`.
 const FOLLOWED: &str = "do_sample max_new_tokens temperature top_k top_p";
-/// Keys that are not followed, with the values (as JSON) that change nothing; `null` never does.
+/// Unsupported keys, with the values (as JSON) that change nothing; `null` never does.
 const OTHERS: &str = "\
     bad_words_ids= begin_suppress_tokens=[] constraints= dola_layers= encoder_no_repeat_ngram_size=0 \
     encoder_repetition_penalty=1 exponential_decay_length_penalty= force_words_ids= forced_bos_token_id= \
     forced_eos_token_id= guidance_scale=1 max_length= max_time= min_length=0 min_new_tokens=0 no_repeat_ngram_size=0 \
     num_beam_groups=1 num_beams=1 num_return_sequences=1 penalty_alpha=0 repetition_penalty=1 sequence_bias= \
     stop_strings= suppress_tokens=[] token_healing=false watermarking_config=";
-/// The same of keys that only drawing asks for.
+/// The same for keys that only affect sampling.
 const OF_DRAWING: &str = "epsilon_cutoff=0 eta_cutoff=0 min_p=0 top_h= typical_p=1";
 /// Keys that change nothing without one of the others.
 const BESIDE: &str =
     "diversity_penalty early_stopping length_penalty remove_invalid_values renormalize_logits";
 
-/// How a model's texts go on where no flag says so.
+/// Settings of a model's text generation, for values that no flag gives.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Generation {
-    /// How the next token is chosen.
+    /// Method of choosing the next token.
     pub sampling: Sampling,
-    /// How many tokens are added at most.
+    /// Largest number of tokens to add.
     pub max_new: Option<usize>,
     /// The tokens that end a text.
     pub eos: Vec<u32>,
@@ -48,22 +49,22 @@ pub struct Generation {
     origin: String,
 }
 
-/// The keys of a list, each with what follows its equals sign.
+/// Splits a list into its keys, each with the text after its equals sign.
 fn words(list: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
     list.split(' ').map(|word| word.split_once('=').unwrap_or((word, "")))
 }
 
-/// True for a key about generation rather than about the model.
+/// Returns true for a key about generation rather than about the model.
 pub(super) fn is_key(key: &str) -> bool {
     [FOLLOWED, OTHERS, OF_DRAWING, BESIDE].into_iter().flat_map(words).any(|(known, _)| known == key)
 }
 
 impl Generation {
-    /// Reads the files of a folder. `draws` says whether tokens are drawn, if that is not up to the files; their temperature is
-    /// not either, then.
+    /// Reads the files of a folder. If `draws` is given, it decides whether tokens are drawn, not the files;
+    /// the files' temperature is then not validated.
     ///
     /// # Errors
-    /// If a file cannot be read, or a key that is followed has a value that it cannot have.
+    /// If a file cannot be read, or a supported key has an invalid value.
     pub fn read(folder: &Path, draws: Option<bool>) -> Result<Self> {
         let own = folder.join(FILE);
         let path = if own.exists() { own } else { folder.join("config.json") };
@@ -71,12 +72,12 @@ impl Generation {
         let map = object(&text, &origin, "generation")?;
         Keys { map: &map, origin: &origin, within: "" }.generation(draws)
     }
-    /// The likeliest token, until one of these.
+    /// Returns settings that choose the likeliest token, until one of these ids.
     pub fn greedy(eos: Vec<u32>) -> Self {
         Self { eos, ..Self::default() }
     }
-    /// A sentence on the keys that are not followed, if there are such. `sized` says whether a flag gives the number of new
-    /// tokens.
+    /// Returns a note about the unsupported keys, if there are any. `sized` is true if a flag gives the
+    /// number of new tokens.
     pub fn note(&self, sized: bool) -> Option<String> {
         let sized = sized || self.max_new.is_some();
         let others = self.others.iter().filter(|(key, _)| *key != "max_length" || !sized);
@@ -87,7 +88,8 @@ impl Generation {
             format!("{origin} asks for {named}; this is not followed here, so transformers may continue a text otherwise")
         })
     }
-    /// The text of a `generation_config.json` with what a folder's `config.json` says of generation, if it does.
+    /// Returns the text of a `generation_config.json` with the generation keys of a folder's `config.json`,
+    /// if it has any.
     pub(crate) fn legacy(folder: &Path) -> Option<String> {
         let (text, origin) = read_text(&folder.join("config.json"), "model").ok()?;
         let map = object(&text, &origin, "model").ok()?;
@@ -111,7 +113,8 @@ impl Keys<'_> {
         let drawn = || Sampling {
             temperature: Some(temperature.unwrap_or(1.0)),
             top_k: top_k.map(|k| k as usize).or(own.then_some(TOP_K)).filter(|k| *k > 0),
-            top_p: top_p.filter(|p| *p < 1.0).map(|p| p.max(f64::MIN_POSITIVE)), // of share 0: the likeliest token
+            // a share of 0 keeps the likeliest token
+            top_p: top_p.filter(|p| *p < 1.0).map(|p| p.max(f64::MIN_POSITIVE)),
             seed: 0,
         };
         let changes =

@@ -1,11 +1,12 @@
-//! GPT-2, whose configuration has keys of its own.
+//! GPT-2, whose configuration has its own keys.
 use super::{Architecture, Config, Keys};
 use kernels::{Activation, Heads};
 use layers::{FeedForward, Positions, Rates, Shape};
 use parallel::Result;
 use serde_json::{Value, json};
 
-/// The functions of the feed-forward, as `transformers` names them; the first of a kind is the one that is written.
+/// Activation functions of the feed-forward, by their names in `transformers`. The first name of each
+/// function is the one written.
 const ACTIVATIONS: [(&str, Activation); 4] = [
     ("gelu_new", Activation::GeluTanh),
     ("gelu_pytorch_tanh", Activation::GeluTanh),
@@ -50,7 +51,7 @@ impl Keys<'_> {
     }
 }
 
-/// The keys that make both versions of `transformers` read this model.
+/// Returns the keys from which both versions of `transformers` read this model.
 pub(super) fn keys(config: &Config) -> Vec<(&'static str, Value)> {
     let shape = &config.shape;
     let activation = match shape.feed_forward {

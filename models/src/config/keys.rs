@@ -1,4 +1,5 @@
-//! Values of a kind, taken from the keys of a configuration; what is wrong with one is said in one sentence.
+//! Typed values of a configuration's keys. Errors are one sentence: the key, the value seen and the value
+//! wanted.
 use parallel::{Error, Result, bail};
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -6,7 +7,7 @@ use tensor::quoted::{sentence, shown};
 
 const POSITIVE: &str = "a number above 0";
 
-/// The keys of an object, and where it came from.
+/// Keys of a JSON object, and its origin for messages.
 pub(super) struct Keys<'a> {
     pub(super) map: &'a Map<String, Value>,
     pub(super) origin: &'a str,
@@ -14,11 +15,11 @@ pub(super) struct Keys<'a> {
 }
 
 impl Keys<'_> {
-    /// Whether every key is fixed to one of its values, or free.
+    /// Checks that every key is free, or is fixed and has one of its allowed values.
     pub(super) fn check_against(&self, fixed: &[&str], free: impl Fn(&str) -> bool) -> Result<()> {
         for (key, value) in self.map {
             if value.is_null() || free(key) {
-                continue; // null is what a key is where it is left out
+                continue; // null means left out
             }
             let mut words =
                 fixed.iter().flat_map(|list| list.split(' ')).filter_map(|word| word.split_once('='));
@@ -34,11 +35,11 @@ impl Keys<'_> {
         }
         Ok(())
     }
-    /// A key's value, unless it is left out or null.
+    /// Returns a key's value, unless it is left out or null.
     pub(super) fn given(&self, key: &str) -> Option<&Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
-    /// What a key's value is read as, unless it is left out or null; one that cannot be is not what is wanted.
+    /// Returns a key's value, converted by `of`, unless it is left out or null. Fails if `of` returns `None`.
     pub(super) fn read<T>(
         &self,
         key: &str,
@@ -47,34 +48,34 @@ impl Keys<'_> {
     ) -> Result<Option<T>> {
         self.given(key).map(|value| of(value).ok_or_else(|| self.wrong(key, value, wanted))).transpose()
     }
-    /// A whole number of at least 1.
+    /// Returns a whole number of at least 1.
     pub(super) fn size(&self, key: &str, default: Option<usize>) -> Result<usize> {
         const WANTED: &str = "a whole number, 1 or more";
         let size = self.read(key, WANTED, |value| whole(value).filter(|size| *size > 0))?;
         size.or(default).ok_or_else(|| self.missing(key, WANTED))
     }
-    /// A number above 0, if there is one.
+    /// Returns a number above 0, if there is one.
     pub(super) fn positive(&self, key: &str) -> Result<Option<f64>> {
         self.read(key, POSITIVE, |value| value.as_f64().filter(|number| *number > 0.0))
     }
-    /// A number above 0.
+    /// Returns a number above 0; fails if there is none.
     pub(super) fn needed(&self, key: &str) -> Result<f64> {
         self.positive(key)?.ok_or_else(|| self.missing(key, POSITIVE))
     }
-    /// A whole number.
+    /// Returns a whole number.
     pub(super) fn count(&self, key: &str, default: usize) -> Result<usize> {
         Ok(self.read(key, "a whole number, 0 or more", whole)?.unwrap_or(default))
     }
-    /// A rate of dropout.
+    /// Returns a dropout rate.
     pub(super) fn rate(&self, key: &str, default: f64) -> Result<f64> {
         let rate = |value: &Value| value.as_f64().filter(|rate| (0.0..1.0).contains(rate));
         Ok(self.read(key, "a number of 0 or more and below 1", rate)?.unwrap_or(default))
     }
-    /// `true` or `false`.
+    /// Returns `true` or `false`.
     pub(super) fn flag(&self, key: &str, default: bool) -> Result<bool> {
         Ok(self.read(key, "true or false", Value::as_bool)?.unwrap_or(default))
     }
-    /// The tokens that begin and end a text.
+    /// Returns the tokens that begin and end a text.
     pub(super) fn ends(
         &self,
         [bos, eos]: [Option<u32>; 2],
@@ -88,8 +89,9 @@ impl Keys<'_> {
         }
         Ok((bos.first().copied(), eos))
     }
-    /// Token ids: one, a list, or none for `null`; the default where the key is left out. The vocabulary need not have
-    /// them, as `transformers` writes those of the large models into small ones' files: such ids never come.
+    /// Returns token ids: one, a list, or none for `null`; the default if the key is left out. Ids outside
+    /// the vocabulary are accepted, because `transformers` writes the ids of large models into small models'
+    /// files; such ids never occur in a text.
     pub(super) fn ids(&self, key: &str, default: Option<u32>) -> Result<Vec<u32>> {
         let Some(value) = self.map.get(key) else { return Ok(default.into_iter().collect()) };
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
@@ -102,22 +104,22 @@ impl Keys<'_> {
             self.wrong(key, value, "null, a token id (a whole number below 2^32), or a list of such ids")
         })
     }
-    /// A value that is not wanted.
+    /// Returns the error for a value that is not wanted.
     pub(super) fn wrong(&self, key: &str, seen: &Value, wanted: &str) -> Error {
         self.not_this(key, &shown(&seen.to_string()), wanted)
     }
-    /// What is not wanted, in words.
+    /// Returns the same error, with the value seen in words.
     pub(super) fn not_this(&self, key: &str, seen: &str, wanted: &str) -> Error {
         let Self { origin, within, .. } = self;
         Error::new(format!("{origin}: {within}{key} is {seen}; it must be {wanted}"))
     }
-    /// A key that must be there.
+    /// Returns the error for a required key that is missing.
     pub(super) fn missing(&self, key: &str, wanted: &str) -> Error {
         Error::new(format!("{} has no {}{key}; it must be {wanted}", self.origin, self.within))
     }
 }
 
-/// The text of a configuration of some kind, and its path for messages.
+/// Reads the text of a configuration of this kind; also returns its path, for messages.
 pub(super) fn read_text(path: &Path, kind: &str) -> Result<(String, String)> {
     let (bytes, origin) = (tensor::files::read(path)?, path.display().to_string());
     let text = String::from_utf8(bytes).map_err(|why| {
@@ -127,7 +129,7 @@ pub(super) fn read_text(path: &Path, kind: &str) -> Result<(String, String)> {
     Ok((text, origin))
 }
 
-/// The keys of a configuration of some kind; `origin` names it in messages.
+/// Parses the keys of a configuration of this kind; `origin` names it in messages.
 pub(super) fn object(text: &str, origin: &str, kind: &str) -> Result<Map<String, Value>> {
     let no_json = |why: serde_json::Error| no_config((origin, kind), &sentence(&why.to_string()));
     match serde_json::from_str(text).map_err(no_json)? {
@@ -144,7 +146,7 @@ pub(super) fn whole(value: &Value) -> Option<usize> {
     value.as_u64().and_then(|size| usize::try_from(size).ok())
 }
 
-/// Whether a value is this JSON; numbers are compared as numbers, so 0.0 is 0.
+/// Returns true if a value equals this JSON. Numbers are compared by value, so 0.0 equals 0.
 pub(super) fn same(value: &Value, wanted: &str) -> bool {
     match value {
         Value::Number(number) => wanted.parse().is_ok_and(|wanted: f64| number.as_f64() == Some(wanted)),

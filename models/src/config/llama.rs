@@ -1,4 +1,4 @@
-//! Llama, Mistral, Qwen2, Qwen3 and those like them with experts: one decoder, of which each has its own biases, norms and
+//! Llama, Mistral, Qwen2, Qwen3 and their variants with experts: one decoder with different biases, norms and
 //! windows.
 use super::{Architecture, Config, Keys, experts, rope};
 use kernels::Heads;
@@ -6,17 +6,17 @@ use layers::{Biases, FeedForward, NormKind, Positions, Rates, Shape, Window};
 use parallel::{Error, Result};
 use serde_json::{Value, json};
 
-/// Where `sliding_window` is left out, in both versions and for all models that read it.
+/// Default of `sliding_window`, in both versions of `transformers` and for all models that read the key.
 const SIZE: usize = 4096;
-/// Where `max_window_layers` is left out.
+/// Default of `max_window_layers`.
 const FROM: usize = 28;
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
-/// What `transformers` gives to keys that are left out, where it differs.
+/// Defaults of `transformers` for missing keys, where they differ between architectures.
 struct Defaults {
-    key_heads: Option<usize>, // none: as many as query heads
-    head_dim: Option<usize>,  // none: the width's share
+    key_heads: Option<usize>, // `None`: number of query heads
+    head_dim: Option<usize>,  // `None`: width / query heads
     positions: usize,
     ids: [Option<u32>; 2],
     eps: f64,
@@ -41,7 +41,7 @@ impl Defaults {
 }
 
 impl Keys<'_> {
-    /// A model with rotary positions.
+    /// Reads a model with rotary positions.
     pub(super) fn llama(&self, architecture: Architecture) -> Result<Config> {
         let defaults = Defaults::of(architecture);
         let (width, queries) = (self.size("hidden_size", None)?, self.size("num_attention_heads", None)?);
@@ -92,7 +92,7 @@ impl Keys<'_> {
         }
         Ok(Heads { queries, keys, dim })
     }
-    /// The id of padding; a negative one counts from the end of the vocabulary, as `PyTorch` has it.
+    /// Returns the id of padding. As in `PyTorch`, a negative id counts from the end of the vocabulary.
     fn padding(&self, vocabulary: usize) -> Result<Option<usize>> {
         let wanted = format!("null or a token id below the vocab_size of {vocabulary}");
         self.read("pad_token_id", &wanted, |value| {
@@ -110,7 +110,7 @@ impl Keys<'_> {
         };
         Ok(Biases { qkv, out: attention, mlp })
     }
-    /// The window of a model of so many blocks; none if no block has it.
+    /// Returns the window of a model with this number of blocks, or `None` if no block has a window.
     fn window(&self, architecture: Architecture, blocks: usize) -> Result<Option<Window>> {
         let window = |size, from| Window { size, sinks: 0, from };
         match architecture {
@@ -136,7 +136,7 @@ impl Keys<'_> {
             }
         }
     }
-    /// Layers that should have a window of no size.
+    /// Returns the error for `layer_types` that ask for a window the other keys do not give.
     fn no_window(&self, used: bool) -> Error {
         let (key, wanted) = if used {
             ("sliding_window", "a whole number, 1 or more")
@@ -146,14 +146,15 @@ impl Keys<'_> {
         let seen = self.map.get(key).unwrap_or(&Value::Bool(false));
         self.wrong(key, seen, &format!("{wanted}, as layer_types has \"{SLIDING}\""))
     }
-    /// Null is no window; a key that is left out is not null.
+    /// Returns the size of the window, or `None` if the key is null. A missing key means the default `SIZE`.
     fn window_size(&self) -> Result<Option<usize>> {
         match self.map.get("sliding_window") {
             Some(Value::Null) => Ok(None),
             _ => self.size("sliding_window", Some(SIZE)).map(Some),
         }
     }
-    /// The first layer that `layer_types`, if they are given, say to have the window; their number if none has.
+    /// Returns the first layer that has the window according to `layer_types`, or the number of layers if
+    /// none has; `None` if the key is missing.
     fn first_sliding(&self, blocks: usize) -> Result<Option<usize>> {
         let wanted =
             format!("\"{FULL}\" for the first layers and \"{SLIDING}\" for the others, {blocks} in all");
@@ -165,7 +166,7 @@ impl Keys<'_> {
     }
 }
 
-/// The keys that make both versions of `transformers` read this model.
+/// Returns the keys from which both versions of `transformers` read this model.
 pub(super) fn keys(config: &Config) -> Vec<(&'static str, Value)> {
     let (architecture, shape) = (config.architecture, &config.shape);
     let mut keys = vec![
@@ -197,7 +198,7 @@ pub(super) fn keys(config: &Config) -> Vec<(&'static str, Value)> {
     keys
 }
 
-/// The keys that make both versions give this window to these blocks.
+/// Returns the keys from which both versions of `transformers` give this window to these blocks.
 fn window_keys(
     architecture: Architecture,
     window: Option<Window>,

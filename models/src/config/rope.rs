@@ -1,6 +1,6 @@
-//! How positions turn features: `rope_theta` with `rope_scaling`, as version 4 has it, or `rope_parameters`, which
-//! version 5 has instead. Where a file has both, version 5 takes `rope_scaling` in the place of `rope_parameters`, and no
-//! base out of the latter; what they say must be the same.
+//! Rotary frequencies: `rope_theta` with `rope_scaling` (version 4 of `transformers`) or `rope_parameters`
+//! (version 5). If a file has both, version 5 uses `rope_scaling` instead of `rope_parameters`, and does not
+//! read the latter's base. Here both must agree.
 use super::Keys;
 use parallel::Result;
 use serde_json::{Value, json};
@@ -10,14 +10,15 @@ use tensor::{Rope, Scaling};
 const FIXED: &str = "partial_rotary_factor=1";
 const TYPES: &str = r#""default" or "linear" or "llama3", or left out"#;
 
-/// What one of the two objects says.
+/// Contents of one of the two objects.
 struct Said {
     base: Option<f64>,
     scaling: Scaling,
 }
 
 impl Keys<'_> {
-    /// The frequencies of a model of so many positions, and of this base where none is given.
+    /// Returns the frequencies of a model with this number of positions; `default` is the base if none is
+    /// given.
     pub(super) fn rope(&self, positions: usize, default: f64) -> Result<Rope> {
         let top = self.positive("rope_theta")?;
         let [new, old] = ["rope_parameters", "rope_scaling"].map(|key| self.rope_of(key, top, positions));
@@ -36,7 +37,8 @@ impl Keys<'_> {
         let said = old.or(new).unwrap_or(Said { base: None, scaling: Scaling::None });
         Ok(Rope { base: base(&said), scaling: said.scaling })
     }
-    /// What the object under a key says, if it says anything; its base must be that of the key at the top, if there is one.
+    /// Reads the object under a key, if it is there and not empty. Its base must equal the top-level
+    /// `rope_theta`, if both are given.
     fn rope_of(&self, key: &str, top: Option<f64>, positions: usize) -> Result<Option<Said>> {
         let Some(value) = self.given(key).filter(|value| **value != json!({})) else { return Ok(None) };
         let Value::Object(map) = value else {
@@ -52,7 +54,7 @@ impl Keys<'_> {
         }
         Ok(Some(Said { base, scaling }))
     }
-    /// The scaling that an object describes; keys of another scaling are refused.
+    /// Returns the scaling that an object describes. Keys of another scaling are refused.
     fn scaling(&self, positions: usize) -> Result<Scaling> {
         let (new, old) = (self.given("rope_type"), self.given("type"));
         if let (Some(new), Some(old)) = (new, old)
@@ -92,7 +94,7 @@ impl Keys<'_> {
     }
 }
 
-/// The keys that make both versions read these frequencies.
+/// Returns the keys from which both versions of `transformers` read these frequencies.
 pub(super) fn keys(rope: Rope) -> Vec<(&'static str, Value)> {
     let scaling = match rope.scaling {
         Scaling::None => json!({ "rope_type": "default" }),

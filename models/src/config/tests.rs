@@ -256,7 +256,8 @@ fn biases_and_dropout_are_read_and_written() {
     assert_eq!(dropout, Rates { attention: 0.25, ..none });
 }
 
-/// Kills: padding that is passed over or lost in writing, one that counts from the wrong end, or that GPT-2 would have.
+/// Kills: padding that is passed over or lost in writing, one that counts from the wrong end, or that GPT-2
+/// would have.
 #[test]
 fn padding_is_read_and_written_where_the_embedding_knows_it() {
     for (id, wanted) in [("0", 0), ("31999", 31999), ("-1", 31999), ("-32000", 0)] {

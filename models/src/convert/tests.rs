@@ -31,8 +31,8 @@ fn files(dir: &Path) -> Vec<String> {
     all
 }
 
-/// Every golden folder, there and back. Kills: a tensor under another's name, another's shape, a kind of number that
-/// is not the one asked for, a configuration that changes on the way.
+/// Every golden folder, there and back. Kills: a tensor under another's name, another's shape, a kind of
+/// number that is not the one asked for, a configuration that changes on the way.
 #[test]
 fn there_and_back_is_the_identity_where_numbers_are_exact() {
     for name in GOLDEN {
@@ -191,8 +191,8 @@ fn a_number_too_large_is_named_and_leaves_no_model() {
     assert_eq!(tensors(out.path())[5].2[7], f64::NEG_INFINITY);
 }
 
-/// Kills: a model that is there before what goes along is, a part of that which stays. A process's memory is a file, and
-/// not to be read.
+/// Kills: a model that is there before what goes along is, a part of that which stays. A process's memory is
+/// a file, and not to be read.
 #[test]
 #[cfg(target_os = "linux")]
 fn the_model_comes_last() {

@@ -1,18 +1,18 @@
-//! Digits drawn by hand: strokes of a pen that is never held the same way twice.
+//! Synthetic handwritten digits: pen strokes, with slant, size and position drawn anew for each digit.
 use super::Set;
 use tensor::mix;
 
 mod glyphs;
 use glyphs::GLYPHS;
 
-/// The ten digits.
+/// Number of classes: the ten digits.
 pub(super) const CLASSES: usize = GLYPHS.len();
 /// Rows and columns of an image, in pixels.
 const SIDE: usize = 28;
 
 type Point = (f64, f64);
 
-/// `count` images: set `which` of this seed.
+/// Draws `count` images: set `which` of this seed.
 pub(super) fn set(seed: u64, which: u64, count: usize) -> Set {
     let seed = mix(mix(seed) ^ which);
     let labels: Vec<u8> = (0..count).map(|i| label(seed, i)).collect();
@@ -21,7 +21,7 @@ pub(super) fn set(seed: u64, which: u64, count: usize) -> Set {
     Set { images, labels, rows: SIDE, cols: SIDE }
 }
 
-/// Each ten images in a row show ten digits, in an order that is drawn.
+/// Returns the label of image `i`: every ten images in a row show the ten digits, in random order.
 fn label(seed: u64, i: usize) -> u8 {
     let mut chance = Chance::new(!seed ^ (i / CLASSES) as u64);
     let mut order: [u8; CLASSES] = std::array::from_fn(|digit| digit as u8);
@@ -31,7 +31,7 @@ fn label(seed: u64, i: usize) -> u8 {
     order[i % CLASSES]
 }
 
-/// One digit.
+/// Draws one digit.
 fn draw(label: u8, mut chance: Chance) -> Vec<u8> {
     let ways = GLYPHS[usize::from(label)];
     let glyph = ways[chance.below(ways.len())];
@@ -48,7 +48,7 @@ fn draw(label: u8, mut chance: Chance) -> Vec<u8> {
     sheet.map(pixel).to_vec()
 }
 
-/// How one digit is held and written.
+/// Handwriting of one digit.
 struct Hand {
     key: u64,
     wide: f64,
@@ -65,7 +65,7 @@ impl Hand {
         let shift = (chance.between(-3.25, 3.25), chance.between(-3.25, 3.25));
         Self { key: chance.next(), wide, high, slant, rise, shift }
     }
-    /// Where a point of a glyph comes to lie, in pixels. Points that coincide stay together.
+    /// Returns the place of a glyph's point, in pixels. Points that coincide stay together.
     fn place(&self, (x, y): (i8, i8)) -> Point {
         let mut chance = Chance::new(self.key ^ (i64::from(x) * 64 + i64::from(y)) as u64);
         let x = (f64::from(x) - 6.0 + chance.between(-0.6, 0.6)) * self.wide;
@@ -75,8 +75,8 @@ impl Hand {
     }
 }
 
-/// Cuts the corners of a stroke; its ends stay. Source: Chaikin, "An algorithm for high-speed curve generation",
-/// Computer Graphics and Image Processing 3, 1974.
+/// Cuts the corners of a stroke; its ends stay. Source: Chaikin, "An algorithm for high-speed curve
+/// generation", Computer Graphics and Image Processing 3, 1974.
 fn smooth(points: &[Point]) -> Vec<Point> {
     let on = |a: Point, b: Point, part: f64| (a.0 + (b.0 - a.0) * part, a.1 + (b.1 - a.1) * part);
     let cut = |line: &[Point]| [on(line[0], line[1], 0.25), on(line[0], line[1], 0.75)];
@@ -84,10 +84,10 @@ fn smooth(points: &[Point]) -> Vec<Point> {
     first.copied().chain(points.windows(2).flat_map(cut)).chain(last.copied()).collect()
 }
 
-/// Inks the pixels that lie within `nib` of the line from `a` to `b`, less and less over the last pixel.
+/// Inks the pixels within `nib` of the line from `a` to `b`, fading over the last pixel.
 fn ink_line(sheet: &mut [f64; SIDE * SIDE], a: Point, b: Point, nib: f64) {
     let reach = nib + 0.5;
-    // What lies beyond the sheet saturates at its edges.
+    // Casts saturate: points beyond the sheet end at its edges.
     let near = |a: f64, b: f64| (a.min(b) - reach) as usize..((a.max(b) + reach + 1.0) as usize).min(SIDE);
     let along = (b.0 - a.0, b.1 - a.1);
     let length = along.0 * along.0 + along.1 * along.1;
@@ -104,7 +104,7 @@ fn ink_line(sheet: &mut [f64; SIDE * SIDE], a: Point, b: Point, nib: f64) {
     }
 }
 
-/// Draws by lot.
+/// Random number generator, by hashing.
 struct Chance {
     key: u64,
     drawn: u64,
@@ -118,11 +118,11 @@ impl Chance {
         self.drawn += 1;
         mix(self.key ^ self.drawn)
     }
-    /// A number from 0 up to, but not, `n`.
+    /// Returns an integer from 0 to `n` − 1.
     fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.next()) * n as u128) >> 64) as usize
     }
-    /// A number of this interval.
+    /// Returns a number in this interval.
     fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * ((self.next() >> 11) as f64 / (1_u64 << 53) as f64)
     }
@@ -135,7 +135,7 @@ mod tests {
     fn squared(a: &[u8], b: &[f64]) -> f64 {
         a.iter().zip(b).map(|(a, b)| (f64::from(*a) - b) * (f64::from(*a) - b)).sum()
     }
-    /// How many of `test` the nearest of these pictures names.
+    /// Number of images of `test` that the nearest of these pictures names correctly.
     fn named(pictures: &[(Vec<f64>, u8)], test: &Set) -> usize {
         let nearest = |i: usize| {
             let off = |picture: &(Vec<f64>, u8)| squared(test.image(i), &picture.0);
@@ -156,7 +156,8 @@ mod tests {
         assert_eq!(hash, 13_556_547_861_600_470_802);
     }
 
-    /// Kills: a digit that depends on those before it or on how many there are; a seed or a set without effect.
+    /// Kills: a digit that depends on those before it or on how many there are; a seed or a set without
+    /// effect.
     #[test]
     fn an_image_is_a_function_of_seed_set_and_place() {
         let all = set(1, 0, 57);
@@ -203,8 +204,8 @@ mod tests {
         }
     }
 
-    /// The mean of a class is the best a rule without hidden units could remember of it. Kills: digits so alike that a
-    /// linear classifier names them, so different that no one learns them, or labelled wrongly.
+    /// The mean of a class is the best a rule without hidden units could remember of it. Kills: digits so
+    /// alike that a linear classifier names them, so different that no one learns them, or labelled wrongly.
     #[test]
     fn the_nearest_image_names_a_digit_and_the_nearest_mean_often_does_not() {
         let (train, test) = (set(5, 0, 2000), set(5, 1, 300));
@@ -231,8 +232,8 @@ mod tests {
         assert_ne!(hand.place((6, 9)), Hand::new(&mut Chance::new(8)).place((6, 9)));
     }
 
-    /// By hand. Kills: a nib of another width, an edge without a transition, a line that is endless or a point without
-    /// ink; a pen that leaves the sheet and panics.
+    /// By hand. Kills: a nib of another width, an edge without a transition, a line that is endless or a
+    /// point without ink; a pen that leaves the sheet and panics.
     #[test]
     fn a_line_is_inked_as_wide_as_the_nib() {
         let mut sheet = [0.0; SIDE * SIDE];

@@ -1,10 +1,11 @@
 //! IDX files: bytes in a grid of known size.
 //!
 //! ```text
-//! 00 00 | type of the elements, 08 for bytes | D, how many dimensions | D sizes, 4 bytes each, highest first | elements
+//! 00 00 | type of the elements, 08 for bytes | D, number of dimensions
+//!       | D sizes, 4 bytes each, highest first | elements
 //! ```
-//! What a header promises is held against the file before it is believed: no memory is taken for bytes that have
-//! not come, and of what is packed no more is unpacked than the header promises, and one byte.
+//! The header is checked against the file before it is trusted: memory is taken only for bytes that were
+//! read, and unpacking stops one byte after the size that the header gives.
 use flate2::read::MultiGzDecoder;
 use parallel::{Error, Result, bail};
 use std::fmt::Display;
@@ -20,10 +21,10 @@ pub(super) struct Idx<const D: usize> {
 }
 
 impl<const D: usize> Idx<D> {
-    /// The bytes before the elements.
+    /// Number of bytes before the elements.
     const HEADER: usize = 4 + 4 * D;
 
-    /// Reads `name` from a directory or, if it is not there, `name.gz`.
+    /// Reads `name` from a directory or, if it is missing, `name.gz`.
     pub(super) fn read(dir: &Path, name: &'static str) -> Result<Self> {
         for (path, packed) in [(dir.join(name), false), (dir.join(format!("{name}.gz")), true)] {
             let (file, bytes) = match files::open(&path) {
@@ -56,7 +57,7 @@ impl<const D: usize> Idx<D> {
         Ok(Self { path: source.path, size: size.map(|n| n as usize), elements })
     }
 
-    /// What the header says.
+    /// Reads the sizes from the header.
     fn size(source: &mut Source) -> Result<[u32; D]> {
         let head = source.next(Self::HEADER as u64)?;
         let path = source.path.display();
@@ -94,7 +95,7 @@ impl Source {
         let input: Box<dyn Read> = if packed { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
         Self { path, input, packed, bytes }
     }
-    /// The next `most` bytes, fewer where the file ends; memory grows as they come.
+    /// Reads the next `most` bytes, fewer where the file ends; memory grows as they are read.
     fn next(&mut self, most: u64) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let read = self.input.by_ref().take(most).read_to_end(&mut bytes);
@@ -107,11 +108,11 @@ impl Source {
         })?;
         Ok(bytes)
     }
-    /// What is wrong with it.
+    /// Returns an error about the file.
     fn wrong(&self, what: impl Display) -> Error {
         Error::new(format!("{} {what}", self.path.display()))
     }
-    /// How long the file is, in words.
+    /// Describes the length of the file, in words.
     fn has(&self, bytes: impl Display) -> String {
         format!("{} {bytes} bytes", if self.packed { "unpacks to" } else { "has" })
     }
@@ -190,7 +191,8 @@ mod tests {
                 let mut damaged = whole.clone();
                 damaged[bit / 8] ^= 1 << (bit % 8);
                 match read(&damaged, packed) {
-                    Ok(idx) if packed => assert_eq!(idx.elements, elements), // gzip's time and system are of no use
+                    // gzip's time and system are of no use
+                    Ok(idx) if packed => assert_eq!(idx.elements, elements),
                     seen => assert_eq!(seen.is_ok(), !packed && bit >= 8 * 16, "bit {bit}"),
                 }
             }

@@ -1,4 +1,4 @@
-//! What a generation reads of its logits, and what it holds while it does.
+//! Logits that a generation reads, and the memory that it holds meanwhile.
 use super::*;
 use crate::Config;
 use crate::config::Architecture;
@@ -38,8 +38,9 @@ fn brought(layout: &str, sampling: Sampling) -> Vec<u64> {
     of(NEW).iter().zip(of(1)).map(|(all, first)| all - first).collect()
 }
 
-/// A number of 4 bytes and a column of 4 for each that may be chosen and the one behind; rows where any may be. Kills:
-/// rows read for greedy choices or for the first k, logits read twice, columns of more than is needed.
+/// A number of 4 bytes and a column of 4 for each that may be chosen and the one behind; rows where any may
+/// be. Kills: rows read for greedy choices or for the first k, logits read twice, columns of more than is
+/// needed.
 #[test]
 fn a_token_reads_what_its_choice_needs() {
     let first = |k: u64| 2 * (NEW as u64 - 1) * (k + 1) * (4 + 4);
@@ -58,8 +59,9 @@ fn a_token_reads_what_its_choice_needs() {
     }
 }
 
-/// The same ids and margins as a choice from the whole row of logits that a text without a cache has; where a text ends
-/// early, rows are fewer than texts. Kills: a row of another sequence, a position off by one, another draw.
+/// The same ids and margins as a choice from the whole row of logits that a text without a cache has; where a
+/// text ends early, rows are fewer than texts. Kills: a row of another sequence, a position off by one,
+/// another draw.
 #[test]
 fn texts_are_those_chosen_from_whole_rows() {
     let (layout, prompts) = (Layout::default(), vec![vec![1, 2, 3], vec![4], vec![9, 8]]);
@@ -88,8 +90,9 @@ fn texts_are_those_chosen_from_whole_rows() {
     }
 }
 
-/// Of a model and prompts so small that the choice is the peak, again and again. Kills: a price without the first logits or their
-/// columns, or with those of a choice that needs them all; a second time that finds something of the first.
+/// A model and prompts so small that the choice is the peak, again and again. Kills: a price without the
+/// first logits or their columns, or with those of a choice that needs them all; a second time that finds
+/// something of the first.
 #[test]
 fn the_price_of_a_generation_is_what_is_measured_to_the_byte() {
     let model = model(Vec::new());
@@ -129,8 +132,9 @@ fn continued(model: &Model, layout: &str, request: &Prompts) -> (Vec<Vec<u32>>, 
     (all.texts.into_iter().map(|text| text.ids).collect(), held as u128)
 }
 
-/// The same texts as of one rank, and the price to the byte where tokens are dealt in turn. Kills: a rank that ends before
-/// those whose experts it has, a refusal of what nobody wrote, a cache or logits where there is no sequence.
+/// The same texts as of one rank, and the price to the byte where tokens are dealt in turn. Kills: a rank
+/// that ends before those whose experts it has, a refusal of what nobody wrote, a cache or logits where there
+/// is no sequence.
 #[test]
 fn ranks_without_a_prompt_compute_for_those_with_one() {
     let prompts = [vec![1, 2, 3], vec![4], vec![9, 8]];

@@ -45,7 +45,7 @@ pub(crate) fn write(dir: &Path, tensors: &[Tensor]) {
     }
     writer.finish().unwrap();
 }
-/// What is said of a golden folder whose tensors were changed, without the path.
+/// Error of a golden folder whose tensors were changed, without the path.
 fn why(name: &str, change: impl Fn(&mut Vec<Tensor>)) -> String {
     let mut all = tensors(&golden(name));
     change(&mut all);
@@ -143,7 +143,8 @@ fn parameters_of_experts_are_the_tensors_that_their_names_say() {
     }
 }
 
-/// The tensors of a model with experts as version 5 of `transformers` holds them: all of a block's experts in two.
+/// The tensors of a model with experts as version 5 of `transformers` holds them: all of a block's experts in
+/// two.
 pub(crate) fn fused(all: &[Tensor]) -> Vec<Tensor> {
     let (mut fused, mut experts) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
     for (name, shape, numbers) in all {
@@ -169,8 +170,9 @@ pub(crate) fn fused(all: &[Tensor]) -> Vec<Tensor> {
     fused
 }
 
-/// Fused and in single tensors, experts are the same, bit by bit, whole and as a rank has its part of them. Kills: gates and
-/// ups in turn or exchanged, an expert's neighbour, a router under its old name, a stack of other shape that is read.
+/// Fused and in single tensors, experts are the same, bit by bit, whole and as a rank has its part of them.
+/// Kills: gates and ups in turn or exchanged, an expert's neighbour, a router under its old name, a stack of
+/// other shape that is read.
 #[test]
 fn fused_experts_are_those_of_single_tensors() {
     for (name, split) in [("mixtral", "tp=2,ep=2"), ("qwen2-moe", "ep=2"), ("qwen3-moe", "etp=2")] {
@@ -205,8 +207,9 @@ fn fused_experts_are_those_of_single_tensors() {
     assert!(missing.contains("there is no tensor \"model.layers.0.mlp.experts.down_proj\""), "{missing}");
 }
 
-/// Built from the file, gathered from one rank and from two, and written again: the same bytes, but for the kind of
-/// number. Kills: a bias cut or put together in other columns than its weight, an order that is not the program's.
+/// Built from the file, gathered from one rank and from two, and written again: the same bytes, but for the
+/// kind of number. Kills: a bias cut or put together in other columns than its weight, an order that is not
+/// the program's.
 #[test]
 fn what_layers_are_built_from_they_write_again() {
     for name in GOLDEN {

@@ -16,8 +16,8 @@ pub(crate) const OWN: &str = r#"{ "model_type": "equipart_moe", "hidden_size": 8
     "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 3, "n_shared_experts": 2,
     "scoring_func": "sigmoid", "topk_method": "noaux_tc", "topk_group": 1 }"#;
 
-/// Every tensor of every golden folder, its name and its shape. Kills: a tensor that one family has and another has
-/// not, sizes exchanged, a matrix taken for its transpose.
+/// Every tensor of every golden folder, its name and its shape. Kills: a tensor that one family has and
+/// another has not, sizes exchanged, a matrix taken for its transpose.
 #[test]
 fn names_and_shapes_are_those_that_transformers_writes() {
     for name in GOLDEN {
@@ -94,8 +94,8 @@ fn ours_are_the_canonical_names() {
     assert_eq!(in_block("qwen3-moe", 1), format!("{attention} mlp.gate_up mlp.down norm"));
 }
 
-/// The names of DeepSeek-V3, and one of its blocks before the experts. Kills: a bias that is left out or has the rows of a
-/// weight, a shared expert under Qwen's name.
+/// The names of DeepSeek-V3, and one of its blocks before the experts. Kills: a bias that is left out or has
+/// the rows of a weight, a shared expert under Qwen's name.
 #[test]
 fn experts_of_our_own_are_named_as_deepseeks() {
     let config = Config::parse(OWN, "a.json").unwrap();

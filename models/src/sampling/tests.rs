@@ -69,8 +69,8 @@ fn greedy_takes_the_largest_and_of_equals_the_first() {
     assert_eq!(greedy(&[-4.0]), Chosen { id: 0, margin: f64::INFINITY });
 }
 
-/// Kills: a cut one too early or too late, shares of all instead of those kept, a temperature that multiplies, an order
-/// that is not by logit.
+/// Kills: a cut one too early or too late, shares of all instead of those kept, a temperature that
+/// multiplies, an order that is not by logit.
 #[test]
 fn draws_are_distributed_as_the_probabilities_say() {
     const DRAWS: usize = 20_000;
@@ -108,7 +108,8 @@ fn a_draw_is_the_candidate_on_whose_interval_u_falls() {
     assert_eq!((draw(0.66, Some(2), None), draw(0.67, Some(2), None)), (1, 0)); // 2/3 and 1/3
     assert_eq!((draw(0.99, None, Some(0.45)), draw(0.99, None, Some(0.55))), (1, 0));
     assert_eq!((draw(0.99, None, Some(1e-300)), draw(0.99, Some(9), Some(1.0))), (1, 3));
-    assert_eq!((draw(0.99, Some(3), Some(0.84)), draw(0.99, Some(3), Some(0.87))), (0, 2)); // of 7/8, not of 1
+    // of 7/8, not of 1
+    assert_eq!((draw(0.99, Some(3), Some(0.84)), draw(0.99, Some(3), Some(0.87))), (0, 2));
     let equal = Logits::All(&[0.5; 4]);
     assert_eq!(Candidates::new(&mut SamplingRoom::default(), equal, 1.0, Some(2), None).ids, [0, 1, 2]);
 }
@@ -138,7 +139,8 @@ fn spread(a: &[f32], b: &[f32]) -> f64 {
 /// How many ways there are to change logits.
 const PATTERNS: usize = 9;
 
-/// Logits that change within an interval of this length: those before `id`, behind it, beside it, above others; or any.
+/// Logits that change within an interval of this length: those before `id`, behind it, beside it, above
+/// others; or any.
 fn changed(logits: &[f32], id: usize, pattern: usize, length: f64, dice: &mut Dice) -> Vec<f32> {
     let (mine, pivot, shift) = (logits[id], logits[dice.below(logits.len())], dice.uniform() - 1.0);
     let change = |(at, &logit): (usize, &f32)| {
@@ -179,7 +181,8 @@ fn nothing_else_is_drawn_within_the_margin() {
     assert!(tried > 140_000, "{tried}");
 }
 
-/// The bound is not only safe: without `top_p` it is all but exact. Kills: a needless condition, a factor too small.
+/// The bound is not only safe: without `top_p` it is all but exact. Kills: a needless condition, a factor too
+/// small.
 #[test]
 fn something_else_is_drawn_just_outside_the_margin() {
     let (mut dice, mut changes, mut all) = (Dice(3), 0, 0);
@@ -246,7 +249,7 @@ fn bad_settings_and_logits_are_said_in_one_sentence() {
     }
 }
 
-/// What the kernel selects of a row, and the choice from it.
+/// Choice from the logits that the kernel selects of a row.
 fn of_first(s: &Sampling, logits: &[f32], sequence: usize, position: usize) -> Result<Chosen> {
     let Some(n) = s.needs(logits.len()) else { return s.choose(logits, sequence, position) };
     let place = Cpu::<f32>::default();
@@ -256,9 +259,9 @@ fn of_first(s: &Sampling, logits: &[f32], sequence: usize, position: usize) -> R
     s.choose_in(&mut SamplingRoom::default(), Logits::First(&values, ids), sequence, position)
 }
 
-/// Ids and margins, to the bit; rows with many ties, longer than a block of the kernel, and such that have no choice.
-/// Kills: a sum over other candidates or in another order, ties in another order, the candidate behind the last kept
-/// left out of the margin, another sentence for a row that is not finite.
+/// Ids and margins, to the bit; rows with many ties, longer than a block of the kernel, and such that have no
+/// choice. Kills: a sum over other candidates or in another order, ties in another order, the candidate
+/// behind the last kept left out of the margin, another sentence for a row that is not finite.
 #[test]
 fn the_first_logits_choose_what_the_whole_row_chooses() {
     let (mut dice, mut selected) = (Dice(5), 0);

@@ -53,11 +53,13 @@ fn what_is_no_corpus_is_said_in_one_sentence() {
     assert!(why("short").starts_with("/short has 49 bytes, of which"));
 }
 
-/// Kills: a cut inside a character or after the text was made tokens, a first token that counts among the told bytes.
+/// Kills: a cut inside a character or after the text was made tokens, a first token that counts among the
+/// told bytes.
 #[test]
 fn a_text_is_cut_before_it_becomes_tokens() {
     let merges = read(&tokenizer::merges());
-    let text = "the other the é".repeat(6) + "the crab🦀 other the"; // 118 bytes, the eleventh last is one of 🦀
+    // 118 bytes, the eleventh last is one of 🦀
+    let text = "the other the é".repeat(6) + "the crab🦀 other the";
     let corpus = Corpus::tokenized(text.as_bytes(), "a", 2, &merges).unwrap();
     assert_eq!((&corpus.held_out[..], corpus.held_out_bytes), (&[32, 111, 257, 114, 258][..], 9));
     assert_eq!(corpus.train, merges.encode(&text[..108]).unwrap().ids);
@@ -89,7 +91,8 @@ fn what_is_no_text_of_tokens_is_said_in_one_sentence() {
     assert_eq!(why(&[0x80; 40]), no_text(0, "0x80"));
 }
 
-/// Kills: targets that are the ids, or two steps ahead; a start beyond the text, a first or last one never taken.
+/// Kills: targets that are the ids, or two steps ahead; a start beyond the text, a first or last one never
+/// taken.
 #[test]
 fn batches_are_pieces_of_the_text_from_its_beginning_to_its_end() {
     let corpus = Corpus::new(&ids(60), "a", 3).unwrap();

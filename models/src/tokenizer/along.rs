@@ -1,4 +1,4 @@
-//! Where a model's tokenizer is, and the files that go along when the model is written again.
+//! Source of a model's tokenizer, and the files that are copied when the model is written again.
 use super::{Tokenizer, json};
 use crate::config::{GENERATION, Generation};
 use parallel::{Error, Result, bail};
@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tensor::files;
 
-/// What goes along as it is, where it is there: what `transformers` turns text into ids with, and how it generates.
+/// Files that are copied unchanged, if they exist: those of the tokenizer and of text generation in
+/// `transformers`.
 pub const ALONG: [&str; 9] = [
     "added_tokens.json",
     "chat_template.jinja",
@@ -20,24 +21,24 @@ pub const ALONG: [&str; 9] = [
 ];
 const TOKENIZER: &str = "tokenizer.json";
 
-/// What a model's ids are.
+/// Source of a model's tokenizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenizerSource {
-    /// Nobody knows.
+    /// No tokenizer is known.
     Unknown,
-    /// Bytes.
+    /// Byte-level: the id of each byte is its value.
     Bytes,
-    /// What this folder's tokenizer.json says, if there is one.
+    /// The tokenizer.json of this folder, if there is one.
     Folder(PathBuf),
 }
 
 impl TokenizerSource {
-    /// Those of the tokenizer.json beside a file, if there is one.
+    /// Returns the source of the tokenizer.json beside a file, if there is one.
     pub fn beside(file: &Path) -> Option<Self> {
         let folder = file.parent()?;
         folder.join(TOKENIZER).exists().then(|| Self::Folder(folder.to_owned()))
     }
-    /// Whether there is something to read text with.
+    /// Returns true if there is a tokenizer.
     pub fn are_known(&self) -> bool {
         match self {
             Self::Unknown => false,
@@ -45,10 +46,10 @@ impl TokenizerSource {
             Self::Folder(folder) => folder.join(TOKENIZER).exists(),
         }
     }
-    /// The tokenizer of a model that has so many ids.
+    /// Returns the tokenizer of a model with a vocabulary of this size.
     ///
     /// # Errors
-    /// If there is none, it cannot be read, or it has other ids.
+    /// If there is none, it cannot be read, or it has ids outside the vocabulary.
     pub fn read(&self, vocabulary: usize) -> Result<Tokenizer> {
         const INSTEAD: &str = "to read text with; give token ids with --prompt-ids or --batch";
         let tokenizer = match self {
@@ -64,8 +65,8 @@ impl TokenizerSource {
         tokenizer.fits(vocabulary)?;
         Ok(tokenizer)
     }
-    /// Writes to a folder what a reader of this model's text needs; the names of the files. Generation keys of a config.json
-    /// go to a `generation_config.json`, as `transformers` writes them.
+    /// Writes the files that a reader of this model's text needs to a folder, and returns their names.
+    /// Generation keys of a config.json go to a `generation_config.json`, as in `transformers`.
     ///
     /// # Errors
     /// If a file cannot be read or written.
@@ -95,7 +96,7 @@ impl TokenizerSource {
     }
 }
 
-/// Whether two folders are one, that is there.
+/// Returns true if both folders exist and are the same.
 pub fn is_same(a: &Path, b: &Path) -> bool {
     fs::canonicalize(a).is_ok_and(|a| fs::canonicalize(b).is_ok_and(|b| a == b))
 }

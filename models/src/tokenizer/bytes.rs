@@ -1,8 +1,9 @@
-//! Bytes as tokens: each byte is one token whose id is the byte. The tokenizer.json that says so lets other programs
+//! Byte-level tokenizer: each byte is one token, whose id is the byte. Its tokenizer.json lets other programs
 //! read our models' text.
 use serde_json::{Map, Value, json};
 
-/// How GPT-2's byte-level alphabet writes a byte: itself where it prints, else a character from U+0100 on.
+/// Returns the character of a byte in GPT-2's byte-level alphabet: the byte itself if it is printable, else a
+/// character from U+0100 on.
 fn letter(byte: u8) -> char {
     let prints = |b: u8| matches!(b, 33..=126 | 161..=172 | 174..=255);
     if prints(byte) {
@@ -12,7 +13,7 @@ fn letter(byte: u8) -> char {
     char::from_u32(256 + before).expect("a letter of the Latin Extended blocks")
 }
 
-/// The text of a tokenizer.json.
+/// Returns the text of a tokenizer.json.
 pub fn json() -> String {
     serde_json::to_string_pretty(&value()).expect("plain values") + "\n"
 }
@@ -44,7 +45,7 @@ fn value() -> Value {
     })
 }
 
-/// Whether a tokenizer.json is this one, but for what it does not say, or says of cutting and padding.
+/// Returns true if a tokenizer.json equals this one, except for missing fields, truncation and padding.
 pub(super) fn is_of_bytes(text: &[u8]) -> bool {
     let Ok(theirs) = serde_json::from_slice::<Value>(text) else { return false };
     let ours = value();
@@ -59,7 +60,7 @@ pub(super) fn is_of_bytes(text: &[u8]) -> bool {
         && of_model.iter().all(|part| same(&format!("/model/{part}")))
 }
 
-/// The text of these bytes; what is not UTF-8, and a number that is no byte, shows as `�`.
+/// Returns the text of these bytes. Invalid UTF-8, and a number that is not a byte, become `�`.
 pub(super) fn text(ids: &[u32]) -> String {
     let mut bytes = Vec::with_capacity(ids.len());
     for &id in ids {

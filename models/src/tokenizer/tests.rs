@@ -62,7 +62,7 @@ fn put(text: &[u8]) -> (TempDir, Result<Tokenizer>) {
     (folder, tokenizer)
 }
 
-/// What is said of a file, without its path.
+/// Error of a file, without its path.
 fn why(text: &[u8]) -> String {
     let (folder, tokenizer) = put(text);
     let why =
@@ -107,7 +107,8 @@ fn merged_bytes_have_the_ids_of_their_merges() {
     for (text, ids) in [
         ("the other the", vec![257, 32, 111, 257, 114, 258]),
         ("then  the\n\nthe", vec![257, 110, 32, 258, 10, 10, 257]),
-        ("Thé🦀 it'the", vec![84, 104, 195, 169, 240, 159, 166, 128, 32, 105, 116, 39, 116, 104, 101]), // it, 't, he
+        // it, 't, he
+        ("Thé🦀 it'the", vec![84, 104, 195, 169, 240, 159, 166, 128, 32, 105, 116, 39, 116, 104, 101]),
         ("a<|end|> the", vec![97, 259, 258]),
         ("", vec![]),
     ] {
@@ -193,7 +194,8 @@ fn texts_without_tokens_are_said_in_one_sentence() {
     assert!(why.starts_with(said) && why.contains("Missing [UNK] token"), "{why}");
 }
 
-/// Kills: an id of the vocabulary, of an added token, or of what is put around a prompt that is not looked at.
+/// Kills: an id of the vocabulary, of an added token, or of what is put around a prompt that is not looked
+/// at.
 #[test]
 fn ids_are_below_the_vocabulary() {
     let fits = |value: &Value, vocabulary: usize| {
@@ -217,7 +219,7 @@ fn ids_are_below_the_vocabulary() {
     assert_eq!(Err(bytes), says("text that is read as bytes", 255, 255) as std::result::Result<(), _>);
 }
 
-/// What is read from a folder, and what is written to another. Kills: a tokenizer that stays behind.
+/// Tokenizers are read from a folder and written to another. Kills: a tokenizer that stays behind.
 #[test]
 fn tokenizers_go_along() {
     let instead = "has no tokenizer.json to read text with; give token ids with --prompt-ids or --batch";

@@ -24,9 +24,9 @@ fn why(from: &Model, by: [usize; 3], out: &Path) -> String {
     upcycle(from, Upcycling { experts, chosen, slices }, out, None).unwrap_err().to_string()
 }
 
-/// In the field, where nothing rounds, bit for bit: copies, slices, several copies to a token. Kills: a slice of another
-/// expert, gate for up, a slice that is not scaled or twice, copies of which a token gets only some slices, a tensor of the rest
-/// of the model that is left out.
+/// In the field, where nothing rounds, bit for bit: copies, slices, several copies to a token. Kills: a slice
+/// of another expert, gate for up, a slice that is not scaled or twice, copies of which a token gets only
+/// some slices, a tensor of the rest of the model that is left out.
 #[test]
 fn a_model_with_experts_equals_the_one_it_is_made_of_bit_for_bit() {
     let _key = Key(5).enter();
@@ -47,7 +47,8 @@ fn a_model_with_experts_equals_the_one_it_is_made_of_bit_for_bit() {
     }
 }
 
-/// Kills: a division by no slices, experts that are left over, biases that are lost, half a model in a folder.
+/// Kills: a division by no slices, experts that are left over, biases that are lost, half a model in a
+/// folder.
 #[test]
 fn experts_that_cannot_be_are_refused() {
     let read = |name: &str| Model::read(&golden(name)).unwrap();

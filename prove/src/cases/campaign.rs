@@ -1,8 +1,9 @@
-//! Any number of cases: each drawn from its number in a chain, judged on some core, reported in order.
+//! Campaign: any number of cases, each drawn from its number in a chain, judged on some core, and reported in
+//! order.
 //!
-//! The chain begins at a key, and each number is a hash of the one before. So the case after `n` others is the first of
-//! a campaign that begins at its number: one that ends can be gone on with. What is reported depends on the key and on how
-//! many cases there were, not on how many cores or how fast they are.
+//! The chain starts at a key, and each number is a hash of the one before. So the case after `n` others is
+//! the first of a campaign that starts at its number: a campaign that ended can be continued. The report
+//! depends on the key and on the number of cases, not on the number and speed of the cores.
 use super::report::CampaignReport;
 use super::shrunk::shrunk;
 use super::{Case, draw};
@@ -17,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 use tensor::Key;
 
-/// Proves a case under its key. An error or a panic is a verdict too, since it should run to its end.
+/// Proves a case under its key. An error or a panic is a verdict too, since every case should run to its end.
 pub fn judge(case: &Case) -> Verdict {
     let proof = || prove(&case.subject()?, &case.layout, &[case.key], &Truths::default());
     let failed = |why| Verdict { error: Some(why), ..Verdict::default() };
@@ -28,7 +29,8 @@ pub fn judge(case: &Case) -> Verdict {
     }
 }
 
-/// A failure's sentence without the rank's number: which of several that fail is first is a matter of time.
+/// Returns a failure's message without the rank's number: the first of several failing ranks depends on
+/// timing.
 pub(super) fn of_any_rank(why: String) -> String {
     match why.strip_prefix("rank ").and_then(|rest| rest.split_once(": ")) {
         Some((rank, why)) if rank.parse::<usize>().is_ok() => format!("a rank: {why}"),
@@ -39,42 +41,42 @@ pub(super) fn of_any_rank(why: String) -> String {
 /// A case that is not equal.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Failure {
-    /// How many cases were equal before it.
+    /// Number of equal cases before it.
     pub after: usize,
-    /// The number that it was drawn from: the key of a campaign that begins with it.
+    /// Number that it was drawn from: the key of a campaign that starts with it.
     #[serde(with = "super::case::written")]
     pub number: Key,
-    /// What it was shrunk to.
+    /// The shrunk case.
     pub case: Case,
-    /// What differs there first; none if it fails otherwise.
+    /// First difference of the shrunk case; `None` if it fails otherwise.
     pub first_difference: Option<Difference>,
-    /// What it says; none if something differs.
+    /// Error of the shrunk case; `None` if there is a difference.
     pub error: Option<String>,
 }
 
-/// What is to be drawn, how many of it, and who judges.
+/// Settings of a campaign: the cases to draw, their number, and their judge.
 pub struct Campaign<'a> {
     /// The number of the first case.
     pub key: Key,
-    /// The most cases.
+    /// Largest number of cases.
     pub cases: Option<usize>,
-    /// When no further case is begun; the first always is.
+    /// Time after which no further case is started; the first case always is.
     pub until: Option<Instant>,
-    /// The layout of all cases, if it is not to be drawn.
+    /// Layout of all cases; `None` if layouts are drawn.
     pub layout: Option<Layout>,
-    /// Who says what comes of a case.
+    /// Function that judges a case.
     pub judge: &'a (dyn Fn(&Case) -> Verdict + Sync),
 }
 
-/// One case that was judged: its place, its number, and what came of it.
+/// A judged case: its place, its number, the case, and its verdict.
 type Judged = (usize, Key, Case, Verdict);
 
 /// The place and the number of the next case.
 type Next = Mutex<(usize, Key)>;
 
 impl Campaign<'_> {
-    /// Judges case by case, on as many threads as there are cores. `told`: how many cases were equal so far, and the key
-    /// to go on with, after each.
+    /// Judges case by case, on as many threads as there are cores. After each case, calls `told` with the
+    /// number of equal cases so far and the key to continue with.
     ///
     /// # Errors
     /// If no small model fits the layout.
@@ -114,7 +116,7 @@ impl Campaign<'_> {
         report.equal = report.failure.is_none();
         Ok(report)
     }
-    /// What a thread does: the next case, until there is none.
+    /// Work of one thread: judges the next case, until there is none.
     fn work(&self, next: &Next, stop: &AtomicBool, sender: Sender<Judged>) {
         while let Some((place, number)) = self.take(next, stop) {
             let case = draw(number.0, self.layout);
@@ -136,8 +138,8 @@ impl Campaign<'_> {
 }
 
 impl Failure {
-    /// This failure with what comes before the difference; it takes another run, in which everything is looked at. If that
-    /// run tells nothing, what is known stays.
+    /// Returns this failure with the context of the difference, from another run with everything compared. If
+    /// that run shows no difference, the failure stays as it is.
     #[must_use]
     pub fn located(mut self) -> Self {
         let locate = || locate(&self.case.subject()?, &self.case.layout, &[self.case.key]);

@@ -1,4 +1,4 @@
-//! All that a proof is about, as a line of JSON.
+//! A case: the whole input of a proof, as a line of JSON.
 use super::document::Document;
 use crate::Subject;
 use crate::subject::reads_alone;
@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use tensor::quoted::sentence;
 use tensor::{IGNORED, Key, mix};
 
-/// All that a proof is about.
+/// Whole input of a proof.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// The key of the field, of ids and of targets; in hexadecimal.
+    /// Key of the field, of ids and of targets; in hexadecimal.
     #[serde(with = "written")]
     pub key: Key,
-    /// How the model is split.
+    /// Layout of the model.
     #[serde(with = "written")]
     pub layout: Layout,
     /// The model.
@@ -25,31 +25,32 @@ pub struct Case {
     pub optimizer: Kind,
     /// The learning rate.
     pub lr: f64,
-    /// The largest norm of the gradient.
+    /// Limit of the gradient norm.
     #[serde(default)]
     pub clip: Option<f64>,
-    /// What is learnt.
+    /// Training steps.
     pub steps: Vec<CaseStep>,
-    /// Tokens of each text that is read before, and how many of them are a prompt; the rest is fed token by token.
+    /// Number of tokens of each text that is read before training, and of its prompt; the rest is fed token
+    /// by token.
     #[serde(default)]
     pub texts: Vec<(usize, usize)>,
 }
 
-/// What one step learns.
+/// Batch of one step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CaseStep {
-    /// Parts that the sequences are cut into.
+    /// Number of microbatches that the sequences are cut into.
     pub microbatches: usize,
-    /// The documents of each sequence.
+    /// Documents of each sequence.
     pub sequences: Vec<Vec<Document>>,
 }
 
 impl Case {
-    /// A case from its line of JSON.
+    /// Parses a case from its line of JSON.
     ///
     /// # Errors
-    /// Saying what is wrong with it.
+    /// Names what is wrong with it.
     pub fn parse(line: &str) -> Result<Self> {
         let case: Self = serde_json::from_str(line)
             .map_err(|why| Error::new(format!("no case: {}", sentence(&why.to_string()))))?;
@@ -61,7 +62,7 @@ impl Case {
         }
         Ok(case)
     }
-    /// Whether it is one that can be.
+    /// Checks that the case is valid.
     fn check(&self) -> Result<()> {
         let Shape { width, blocks, heads, hidden, vocabulary, dropout, loss, window, padding, .. } =
             self.shape;
@@ -78,7 +79,7 @@ impl Case {
             ("shape.hidden", hidden),
             ("shape.vocabulary", vocabulary),
         ];
-        let mut all: Vec<_> = sizes.map(size).to_vec(); // what, seen, whether it holds, wanted
+        let mut all: Vec<_> = sizes.map(size).to_vec(); // name, value seen, true if it holds, value wanted
         let below = format!("below the vocabulary of {vocabulary}");
         all.extend(padding.map(|id| ("shape.padding", id as f64, id < vocabulary, below)));
         for n in self.steps.iter().flat_map(|step| step.sequences.iter().flatten()).map(Document::tokens) {
@@ -111,7 +112,8 @@ impl Case {
         }
         Ok(())
     }
-    /// What a subject is like under a layout: a case of its shapes, whose ids are others; none of a model without ids.
+    /// Returns the case of a subject under a layout, with the same shapes and other ids; `None` for a model
+    /// without ids.
     pub fn of(subject: &Subject, layout: Layout) -> Option<Self> {
         let Design::Transformer(shape) = subject.model else { return None };
         let documents = |s: &Sequence| -> Vec<Document> {
@@ -134,11 +136,11 @@ impl Case {
             texts: subject.texts.iter().map(|(ids, prompt)| (ids.len(), *prompt)).collect(),
         })
     }
-    /// Its line of JSON.
+    /// Returns its line of JSON.
     pub fn line(&self) -> String {
         serde_json::to_string(self).expect("numbers and words")
     }
-    /// What is to be proven.
+    /// Returns the subject to prove.
     ///
     /// # Errors
     /// If a step cannot be cut into its microbatches.
@@ -170,14 +172,14 @@ impl Case {
         };
         Batch::new(step.sequences.iter().enumerate().map(sequence).collect(), step.microbatches)
     }
-    /// Any id, for this place.
+    /// Returns an id for this place, by hash.
     fn id(&self, place: [usize; 4]) -> u32 {
         let hash = place.iter().fold(mix(self.key.0), |hash, &n| mix(hash ^ n as u64));
         (hash % self.shape.vocabulary as u64) as u32
     }
 }
 
-/// What experts must hold: what it is, the value seen, whether it holds, and what is wanted.
+/// Returns the conditions on experts: name, value seen, true if it holds, value wanted.
 fn of_experts(of: &Experts) -> Vec<(&'static str, f64, bool, String)> {
     let (groups, from) = of.groups.map_or((1, 1), |groups| (groups.count, groups.chosen));
     let most = (of.count / groups.max(1)).saturating_mul(from);
@@ -201,12 +203,12 @@ fn of_experts(of: &Experts) -> Vec<(&'static str, f64, bool, String)> {
     all
 }
 
-/// The first place of ids of texts: no step has it.
+/// First coordinate of the ids of texts: no step has it.
 const TEXTS: usize = usize::MAX;
-/// Sizes above it are no small case, and might be none that a machine can hold.
+/// Largest size of a small case; a larger case might not fit any machine.
 const LARGEST: usize = 1 << 12;
 
-/// How layouts and keys are written: as they read.
+/// Serializes layouts and keys as text.
 pub(super) mod written {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
     use std::fmt::Display;

@@ -1,27 +1,27 @@
-//! A document of a case: how many tokens it has, and which of its targets count.
+//! A document of a case: its number of tokens, and the targets that count.
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Written as one letter a token: `.` where the target counts, `x` where it is ignored. `.x.` has three.
+/// Written as one letter per token: `.` if the target counts, `x` if it is ignored. `.x.` has three tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Document(String);
 
 impl Document {
-    /// By whether each token's target counts.
+    /// Creates a document from one flag per token: true if its target counts.
     ///
     /// # Panics
-    /// Without tokens.
+    /// If there are no tokens.
     pub fn new(counted: impl IntoIterator<Item = bool>) -> Self {
         let letters: String = counted.into_iter().map(|counts| if counts { '.' } else { 'x' }).collect();
         assert!(!letters.is_empty(), "a document without tokens");
         Self(letters)
     }
-    /// How many tokens it has.
+    /// Number of tokens.
     pub fn tokens(&self) -> usize {
         self.0.len()
     }
-    /// Whether each token's target counts.
+    /// Returns a flag for each token: true if its target counts.
     pub fn counted(&self) -> impl Iterator<Item = bool> + '_ {
         self.0.chars().map(|letter| letter == '.')
     }

@@ -1,8 +1,8 @@
-//! How cases are drawn: wishes, each shrinking to the plainest, and a case made of them that fits.
+//! Drawing of cases: wishes that shrink to the plainest, and a fitting case made of them.
 //!
-//! Wishes are independent of each other, so each shrinks while the others stay: axes to one rank, sizes to 1, what a
-//! model may have to nothing. A layout is wished for first; then the shape is brought to what its ranks can share, so
-//! none is drawn in vain, and a shrunk case always fits.
+//! Wishes are independent, so each shrinks while the others stay: axes to one rank, sizes to 1, optional
+//! features to none. The shape is then fitted to the ranks of the layout, so that no draw is wasted, and a
+//! shrunk case always fits.
 use super::fitted::{fitted, sound};
 use super::{Case, CaseStep, Document};
 use crate::subject::reads_alone;
@@ -20,18 +20,18 @@ use shape::{FEATURES, Feature, Shape, Window};
 use std::iter::successors;
 use tensor::{Key as FieldKey, mix};
 
-/// The most ranks of a drawn layout.
+/// Largest number of ranks of a drawn layout.
 const RANKS: usize = 8;
-/// The most tokens of a document.
+/// Largest number of tokens of a document.
 const TOKENS: usize = 5;
 
-/// The case of this number. A layout that is given is that of every case, and shapes give way to it; if no small one fits
-/// it, the model stays whole.
+/// Draws the case of this number. If a layout is given, every case has it, and shapes are fitted to it; if no
+/// small shape fits, the model stays unsplit.
 pub fn draw(number: u64, layout: Option<Layout>) -> Case {
     wishes(number, layout).current().case(number)
 }
 
-/// All that is wished for.
+/// All wishes of one case.
 #[derive(Clone, Debug)]
 pub(super) struct Wish {
     shape: Shape,
@@ -42,7 +42,7 @@ pub(super) struct Wish {
     layout: Layout,
 }
 
-/// What is wished for by this number, and what that shrinks to.
+/// Returns the wishes of this number, with everything they shrink to.
 pub(super) fn wishes(number: u64, layout: Option<Layout>) -> Box<dyn ValueTree<Value = Wish>> {
     let seed: Vec<u8> =
         successors(Some(mix(number)), |n| Some(mix(*n))).take(4).flat_map(u64::to_le_bytes).collect();
@@ -51,7 +51,8 @@ pub(super) fn wishes(number: u64, layout: Option<Layout>) -> Box<dyn ValueTree<V
     tree.expect("wishes are refused nothing")
 }
 
-/// The layout comes last: what the others shrink to under many ranks, they shrink to under few.
+/// Returns the generator of wishes. The layout comes last, because the others shrink alike under many ranks
+/// and under few.
 fn all(given: Option<Layout>) -> BoxedStrategy<Wish> {
     let layout = given.map_or_else(|| layouts().boxed(), |given| Just(given).boxed());
     let steps = (step(), proptest::option::weighted(0.85, step()));
@@ -69,11 +70,11 @@ fn all(given: Option<Layout>) -> BoxedStrategy<Wish> {
 }
 
 impl Wish {
-    /// This wish under another layout.
+    /// Returns this wish under another layout.
     pub(super) fn under(self, layout: Layout) -> Self {
         Self { layout, ..self }
     }
-    /// A case that fits, whose keys are those of this number.
+    /// Returns a fitting case, whose key is derived from this number.
     pub(super) fn case(self, number: u64) -> Case {
         let (layout, shape) = together(self.layout, self.shape);
         let longest = shape.context().unwrap_or(TOKENS);
@@ -86,7 +87,8 @@ impl Wish {
     }
 }
 
-/// A layout and a shape that fit: the shape gives way, its experts too. Where none is found, the model stays whole.
+/// Returns a layout and a shape that fit: the shape is changed, including its experts. If none fits, the
+/// model stays unsplit.
 fn together(layout: Layout, wish: Shape) -> (Layout, Shape) {
     let scheme = (&layout).into();
     let all = [wish, Shape { experts: None, ..wish }, Shape::LLAMA];
@@ -95,24 +97,26 @@ fn together(layout: Layout, wish: Shape) -> (Layout, Shape) {
     (layout, Shape { padding: shape.padding.filter(|id| *id < shape.vocabulary), ..shape })
 }
 
-/// The layout with a strategy more, unless its axis is not split, or another of its strategies excludes it.
+/// Adds a strategy to the layout, unless the strategy's axis is not split, or another of the layout's
+/// strategies excludes it.
 fn with(layout: Layout, named: &str) -> Layout {
     let (with, n) = (layout.with(named).unwrap_or(layout), layout.ranks());
     let shape = Shape { heads: Heads { queries: n, keys: n, dim: 2 }, hidden: n, ..Shape::LLAMA };
     if with.conflict(shape).is_some() { layout } else { with }
 }
 
-/// The layout with its axes nested the other way round.
+/// Returns the layout with its axes nested the other way round.
 fn reversed(layout: Layout) -> Layout {
     let split: Vec<_> = layout.axes().iter().filter(|(_, n)| *n > 1).map(|(axis, _)| axis.name()).collect();
     format!("{layout},order={}", split.join(".")).parse().unwrap_or(layout)
 }
 
-/// Ranks along the axes of the lists, and their strategies. The first axis and the first strategy have what they wish for,
-/// the others what is left; axes of experts what divides the ranks of a stage.
+/// Draws the ranks along the axes, and the strategies. The first axis and the first strategy get their wish,
+/// the others the rest; expert axes get a size that divides the ranks of a stage.
 fn layouts() -> impl Strategy<Value = Layout> {
     let axes: Vec<_> = split_axes().rev().collect();
-    let mut choices: Vec<(&About, Vec<String>)> = Vec::new(); // what may be named of each; of several layers' words each is one
+    // methods of each choice; each strategy of layers is its own choice
+    let mut choices: Vec<(&About, Vec<String>)> = Vec::new();
     for about in strategies::all() {
         let same =
             |of: &&About| of.choice != Choice::Layers && (of.axis, of.choice) == (about.axis, about.choice);
@@ -135,7 +139,7 @@ fn layouts() -> impl Strategy<Value = Layout> {
                 ranks.push((axes[i], size));
             }
             for i in order().filter(|&i| !Axis::DENSE.contains(&axes[i])) {
-                let most = (sizes[i] / 2).max(1); // often one, or few models would have none
+                let most = (sizes[i] / 2).max(1); // often 1, so that many models have no experts
                 let size = (1..=most).rev().find(|size| of_a_stage.is_multiple_of(*size)).unwrap_or(1);
                 of_a_stage /= size;
                 ranks.push((axes[i], size));
@@ -143,7 +147,7 @@ fn layouts() -> impl Strategy<Value = Layout> {
             let layout = Layout::new(&ranks).expect("each axis once");
             let said = (0..m).map(|i| (from + i) % m).filter_map(|i| {
                 let (_, methods) = &choices[i];
-                methods.get(said[i].index(methods.len() + 1).wrapping_sub(1)) // the first names none
+                methods.get(said[i].index(methods.len() + 1).wrapping_sub(1)) // index 0 names none
             });
             let layout = said.fold(layout, |layout, method| with(layout, method));
             if reverse { reversed(layout) } else { layout }
@@ -151,8 +155,8 @@ fn layouts() -> impl Strategy<Value = Layout> {
     )
 }
 
-/// A shape, of whatever sizes and features. KV heads come before the query heads that they must divide, so that they shrink
-/// first.
+/// Draws a shape with any sizes and features. KV heads come before the query heads that they must divide, so
+/// that they shrink first.
 fn shapes() -> impl Strategy<Value = Shape> {
     let sizes = (1..=9usize, 1..=2usize, 1..=8usize, 1..=8usize, 1..=4usize, 1..=12usize, 1..=19usize);
     let features = FEATURES.iter().filter(|feature| feature.often > 0);
@@ -170,7 +174,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
     })
 }
 
-/// Plain descent at rate 1, or `AdamW` whose ε and decay matter.
+/// Draws plain SGD at rate 1, or `AdamW` with an ε and a decay that matter.
 fn optimizers() -> impl Strategy<Value = (Kind, f64)> {
     let adamw =
         (select(vec![(0.9, 0.95), (0.5, 0.25)]), select(vec![1e-8, 0.25]), select(vec![0.0, 0.1, 0.5]));
@@ -178,11 +182,11 @@ fn optimizers() -> impl Strategy<Value = (Kind, f64)> {
     prop_oneof![Just((Kind::Sgd, 1.0)), (adamw, select(vec![1.0, 0.125])),]
 }
 
-/// A step that is wished for, whatever the layout.
+/// Wish for a step, independent of the layout.
 #[derive(Clone, Debug)]
 struct StepWish {
     microbatches: usize,
-    sequences: Vec<Vec<Vec<bool>>>, // by documents, by tokens: whether the target is ignored
+    sequences: Vec<Vec<Vec<bool>>>, // by document and token: true if the target is ignored
     more: usize,                    // sequences beyond those that data ranks need
 }
 
@@ -197,7 +201,7 @@ fn step() -> impl Strategy<Value = StepWish> {
 }
 
 impl StepWish {
-    /// The step for so many data ranks: where sequences are too few, they come again, with other ids.
+    /// Returns the step for this number of data ranks. Too few sequences are repeated, with other ids.
     fn step(self, ranks: usize, longest: usize) -> CaseStep {
         let Self { microbatches, sequences, more } = self;
         let needed = microbatches * ranks;

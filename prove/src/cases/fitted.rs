@@ -1,5 +1,5 @@
-//! A shape that fits a scheme, near to the one that was wished for. What fits is asked of its strategies alone, so
-//! this holds for any of them.
+//! Shape that fits a scheme, near to the wished one. Only the scheme's strategies decide what fits, so this
+//! holds for any of them.
 use comm::Axis;
 use kernels::Heads;
 use layers::{Balance, Biases, Experts, Groups, Shape};
@@ -7,11 +7,12 @@ use parallel::Scheme;
 use std::iter::once;
 use tensor::{Cpu, F61};
 
-/// The most heads, hidden features, features, ids and blocks that a fitted shape has.
+/// Largest number of heads, hidden features, features, ids or blocks of a fitted shape.
 const MOST: usize = 16;
 
-/// The shape with as few changes as can be found: it gets experts where ranks share them, and where slices of sequences go on
-/// their own, its experts leave out what is of whole microbatches. None if no small shape fits.
+/// Returns a fitting shape with as few changes as can be found; `None` if no small shape fits. The shape gets
+/// experts if ranks divide experts. If slices of sequences run alone, its experts lose the features that need
+/// whole microbatches.
 pub fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
     let sizes: [fn(&mut Shape) -> Option<&mut usize>; 7] = [
         |s| Some(&mut s.hidden),
@@ -26,7 +27,7 @@ pub fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
     let split = |axis| scheme.layout.size(axis) > 1;
     if shape.experts.is_none() && (split(Axis::Ep) || split(Axis::Etp)) {
         let bias = Biases { mlp: false, ..shape.bias };
-        // Of one gate that is divided by itself nothing is learnt.
+        // A single gate that is normalised by itself gets no gradient.
         let few = Experts { normalize: false, ..Experts::MIXTRAL };
         let of = |hidden| (2..=MOST).map(move |count| Experts { count, hidden, ..few });
         let with = (2..=MOST).flat_map(of).map(|of| Shape { experts: Some(of), bias, ..shape });
@@ -54,7 +55,7 @@ pub fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
     scheme.fits(shape).is_ok().then_some(shape)
 }
 
-/// Experts that can be: groups that share them evenly, and no more chosen than there are to choose from.
+/// Returns valid experts: groups divide them evenly, and no more are chosen than there are to choose from.
 pub(super) fn sound(of: Experts) -> Experts {
     let Some(Groups { count, chosen }) = of.groups else {
         return Experts { chosen: of.chosen.min(of.count), ..of };
@@ -64,7 +65,7 @@ pub(super) fn sound(of: Experts) -> Experts {
     Experts { count: all, chosen: of.chosen.min(all / count * groups.chosen), groups: Some(groups), ..of }
 }
 
-/// The first of the shapes with the fewest misfits; the given one if none has fewer.
+/// Returns the first of the shapes with the fewest misfits; the given one if none has fewer.
 fn nearest(shape: Shape, scheme: &Scheme<Cpu<F61>>, others: impl Iterator<Item = Shape>) -> Shape {
     let misfits = scheme.misfits(shape);
     if misfits == 0 {
@@ -74,7 +75,7 @@ fn nearest(shape: Shape, scheme: &Scheme<Cpu<F61>>, others: impl Iterator<Item =
     best.filter(|(fewest, _)| *fewest < misfits).map_or(shape, |(_, other)| other)
 }
 
-/// All heads, KV heads dividing query heads, nearest first.
+/// Returns all heads with KV heads that divide the query heads, nearest first.
 fn heads(wish: Heads) -> impl Iterator<Item = Heads> {
     let of = move |queries: usize| {
         let keys = (1..=queries).filter(move |keys| queries.is_multiple_of(*keys));

@@ -1,4 +1,4 @@
-//! What cases must often be like, because bugs hide where they are not.
+//! Habits: properties that drawn cases must often have, because bugs hide in what cases do not cover.
 use super::{Case, CaseStep, Document};
 use comm::Axis;
 use layers::Kind;
@@ -6,18 +6,18 @@ use parallel::deal;
 use shape::{Experts, FEATURES, Shape, Window};
 use std::sync::LazyLock;
 
-/// Something that cases are like, in words, and whether one is.
+/// Name of a property of cases, and a test for it.
 pub type Habit = (&'static str, Box<dyn Fn(&Case) -> bool + Send + Sync>);
 
-/// All of them: what models may have ([`FEATURES`]), and what cases are like besides. Each occurs in at least one of fifty
-/// drawn cases.
+/// All habits: optional features of models ([`FEATURES`]), and other properties of cases. Each occurs in at
+/// least one of fifty drawn cases.
 pub static HABITS: LazyLock<Vec<Habit>> = LazyLock::new(|| {
     let of_cases = OF_CASES.iter().map(|&(what, is)| -> Habit { (what, Box::new(is)) });
     let features = FEATURES.iter().filter(|feature| feature.often > 0);
     of_cases.chain(features.map(|f| -> Habit { (f.what, Box::new(|case| f.is_of(&ran(case)))) })).collect()
 });
 
-/// What cases are like whatever model they have, or by both.
+/// Properties that do not depend on a feature of the model alone.
 const OF_CASES: &[(&str, fn(&Case) -> bool)] = &[
     ("two steps or more", |c| c.steps.len() > 1),
     ("two microbatches or more", |c| c.steps.iter().any(|step| step.microbatches > 1)),
@@ -47,14 +47,14 @@ const OF_CASES: &[(&str, fn(&Case) -> bool)] = &[
     ("no limit of the norm", |c| c.clip.is_none()),
 ];
 
-/// The shape of what ran: without experts where no block has them.
+/// Returns the shape that ran: without experts if no block has them.
 fn ran(case: &Case) -> Shape {
     let shape = case.shape;
     let some = (0..shape.blocks).any(|i| shape.experts(i).is_some());
     Shape { experts: shape.experts.filter(|_| some), ..shape }
 }
 
-/// Whether experts take fewer tokens of some microbatch than choose them, however these choose.
+/// Returns true if experts accept fewer tokens of some microbatch than choose them, whatever the choices.
 fn drops(case: &Case) -> bool {
     let rooms = |step: &CaseStep, of: Experts| {
         (0..step.microbatches).any(|m| {
@@ -84,7 +84,7 @@ fn unequal(step: &CaseStep) -> bool {
     lengths.any(|n| Some(n) != first)
 }
 
-/// The sequences of each data rank, microbatch by microbatch.
+/// Returns the local batch of each data rank, microbatch by microbatch.
 fn shares(case: &Case) -> impl Iterator<Item = &[Vec<Document>]> {
     let ranks = case.layout.tokens().data_ranks();
     case.steps.iter().flat_map(move |step| {
@@ -103,7 +103,7 @@ fn empty_region(case: &Case) -> bool {
     regions && shares(case).any(|share| tokens(share) < case.layout.size(Axis::Tp))
 }
 
-/// Whether such a window hides the first token that it may from the last of some document.
+/// Returns true if such a window hides a token from the last token of some document.
 fn hides(case: &Case, such: fn(&Window) -> bool) -> bool {
     let window = case.shape.window.filter(such);
     window.is_some_and(|window| documents(case).any(|d| d.tokens() > window.size + window.sinks))

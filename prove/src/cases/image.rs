@@ -1,11 +1,11 @@
-//! The small image of a model that is too large to be proven: the same parts in the sizes of the panel, as far as they are
-//! smaller, and near to these where ranks have to share them.
+//! Small image of a model that is too large to be proven: the same parts with the panel's sizes, unless the
+//! model's are smaller, adjusted where ranks have to divide them.
 use super::fitted::{fitted, sound};
 use kernels::Heads;
 use layers::{Experts, Groups, Positions, Shape, SharedExpert, Window};
 use parallel::Layout;
 
-/// The image, and what was made smaller, in words; none if no small model fits the layout.
+/// Returns the image, and the sizes that were reduced, in words; `None` if no small model fits the layout.
 #[must_use]
 pub fn image(shape: Shape, layout: &Layout) -> Option<(Shape, String)> {
     let image = fitted(small(shape), &layout.into())?;
@@ -80,8 +80,8 @@ mod tests {
     use super::*;
     use crate::Subject;
 
-    /// Every model of the panel, a thousand times as large. Kills: a part that the image lacks, a size that the layout
-    /// cannot share, one that is not named.
+    /// Every model of the panel, a thousand times as large. Kills: a part that the image lacks, a size that
+    /// the layout cannot share, one that is not named.
     #[test]
     fn an_image_has_all_parts_and_fits() {
         for layout in ["none", "tp=2", "pp=3", "tp=4,dp=2"] {

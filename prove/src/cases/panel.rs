@@ -1,6 +1,6 @@
-//! `prove --layout` without a model: a panel of small ones, of every family and with all that a case may have, so that no
-//! part of a strategy goes unproven because some model has no use for it. The panel is a list; what its members have, and
-//! so what a proof of one model lacks, is asked of [`HABITS`].
+//! `prove --layout` without a model: a panel of small models, of every family and with every habit of cases,
+//! so that no part of a strategy goes unproven because one model does not use it. The panel is a list.
+//! [`HABITS`] tells the properties of its members, and so those that a proof of one model lacks.
 mod certificate;
 
 pub use certificate::{Certificate, Proven, certify_panel};
@@ -18,10 +18,10 @@ use shape::{FEATURES, Feature};
 use std::sync::LazyLock;
 use tensor::{Cpu, F61, Rope, Scaling};
 
-/// A model of the panel, before it gives way to a layout.
+/// A model of the panel, before its sizes are fitted to a layout.
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
-    /// What it is called.
+    /// Name of the model.
     pub name: &'static str,
     /// The model.
     pub shape: Shape,
@@ -40,7 +40,7 @@ const fn rotary(scaling: Scaling) -> Positions {
     Positions::Rotary(Rope { base: 100.0, scaling })
 }
 
-/// Sizes that ranks do not divide, but where they have to.
+/// Sizes that ranks do not divide, except where they must.
 const LLAMA: Shape = Shape {
     width: 9,
     blocks: 2,
@@ -56,7 +56,7 @@ const BIASED: Shape = Shape {
     bias: EVERY_BIAS,
     loss: Objective { smoothing: 0.125, z: 1e-3 },
     vocabulary: 19,
-    padding: Some(16), // which is read
+    padding: Some(16), // an id that is read
     ..LLAMA
 };
 const QWEN2: Shape = Shape {
@@ -65,7 +65,7 @@ const QWEN2: Shape = Shape {
     window: Some(Window { size: 2, sinks: 1, from: 1 }),
     tied: true,
     vocabulary: 11,
-    padding: Some(2), // which is read, too
+    padding: Some(2), // an id that is read, too
     ..LLAMA
 };
 const GPT2: Shape = Shape {
@@ -85,7 +85,8 @@ const MIXTRAL: Experts = Experts {
     balance: Balance { microbatch: 0.0, sequence: 0.0, pooled: 0.125, z: 0.125 },
     ..Experts::MIXTRAL
 };
-/// One expert each and little room, so that tokens are dropped; and what Qwen2's experts have besides.
+/// One expert per token and little capacity, so that tokens are dropped; and the other features of Qwen2's
+/// experts.
 const SWITCH: Experts = Experts {
     chosen: 1,
     normalize: false,
@@ -116,10 +117,10 @@ const DEEPSEEK: Experts = Experts {
 };
 const LLAMA3: Scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8.0 };
 
-/// All of them: those below, and a Llama with each feature that none of these has.
+/// All members: the named ones, and a Llama with each feature that none of them has.
 pub static PANEL: LazyLock<Vec<Member>> = LazyLock::new(|| with_every(NAMED, FEATURES));
 
-/// These members, and one more for each feature that none of them has.
+/// Returns these members, and one more for each feature that none of them has.
 fn with_every(named: &[Member], features: &'static [Feature]) -> Vec<Member> {
     let mut all = named.to_vec();
     for feature in features.iter().filter(|feature| feature.often > 0) {
@@ -137,7 +138,7 @@ fn with_every(named: &[Member], features: &'static [Feature]) -> Vec<Member> {
     all
 }
 
-/// Those of the families.
+/// Members of the model families.
 const NAMED: &[Member] = &[
     Member { name: "Llama", shape: LLAMA, optimizer: SGD },
     Member {
@@ -197,10 +198,10 @@ const NAMED: &[Member] = &[
 ];
 
 impl Member {
-    /// What is proven of it under a scheme, to whose ranks its sizes give way.
+    /// Returns this member's subject under a scheme, with sizes fitted to its ranks.
     ///
     /// # Errors
-    /// If no small model fits it.
+    /// If no small model fits the scheme.
     pub fn subject<'a>(&self, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> Result<Subject> {
         let scheme = scheme.into();
         let shape = fitted(self.shape, &scheme).ok_or_else(|| {
@@ -213,8 +214,8 @@ impl Member {
     }
 }
 
-/// What the panel has under this layout and a proof of this subject has not, in the words of [`HABITS`].
-/// Nothing where no small model fits the layout.
+/// Returns the [`HABITS`] that the panel has under this layout and a proof of this subject lacks. Empty if no
+/// small model fits the layout.
 #[must_use]
 pub fn never_ran(subject: &Subject, layout: &Layout) -> Vec<&'static str> {
     let Some(mine) = Case::of(subject, *layout) else { return Vec::new() };

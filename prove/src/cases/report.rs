@@ -1,4 +1,4 @@
-//! What came of a campaign: the same bytes from the same key and the same number of cases.
+//! Report of a campaign: the same bytes for the same key and the same number of cases.
 use super::campaign::Failure;
 use super::{Case, HABITS};
 use crate::Verdict;
@@ -7,44 +7,44 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use tensor::Key;
 
-/// How many cases had something.
+/// Number of cases with some property.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Count {
-    /// What.
+    /// Name of the property.
     pub what: String,
-    /// How many cases.
+    /// Number of cases.
     pub cases: usize,
 }
 
-/// The outcome of a campaign.
+/// Outcome of a campaign.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct CampaignReport {
-    /// How many cases were equal, before the first that was not.
+    /// Number of equal cases before the first that is not.
     pub cases: usize,
-    /// Whether all were.
+    /// True if all were equal.
     pub equal: bool,
-    /// The layout of all cases; null where it was drawn.
+    /// Layout of all cases; null if layouts were drawn.
     pub layout: Option<String>,
     /// The number of the first case.
     pub key: String,
     /// The number of the case after the last.
     pub next_key: String,
-    /// Tensors compared, on all ranks of all cases.
+    /// Number of tensors compared, on all ranks of all cases.
     pub tensors: usize,
-    /// Their elements.
+    /// Number of their elements.
     pub elements: usize,
-    /// The layouts, by name.
+    /// Number of cases of each layout.
     pub layouts: BTreeMap<String, usize>,
-    /// The list's strategies.
+    /// Number of cases of each strategy.
     pub strategies: Vec<Count>,
-    /// What cases were like.
+    /// Number of cases of each habit.
     pub habits: Vec<Count>,
     /// The first case that was not equal, shrunk.
     pub failure: Option<Failure>,
 }
 
 impl CampaignReport {
-    /// Nothing done yet.
+    /// Creates a report without cases.
     pub(super) fn new(key: Key, layout: Option<Layout>) -> Self {
         let none = |what: &str| Count { what: what.into(), cases: 0 };
         let (key, layout) = (key.to_string(), layout.map(|layout| layout.to_string()));
@@ -52,7 +52,7 @@ impl CampaignReport {
         let habits = HABITS.iter().map(|(what, _)| none(what)).collect();
         Self { equal: true, layout, next_key: key.clone(), key, strategies, habits, ..Self::default() }
     }
-    /// One more case that was equal, as its verdict says; and the number of the next.
+    /// Adds an equal case with its verdict; `next` is the number of the next case.
     pub(super) fn add(&mut self, case: &Case, verdict: &Verdict, next: Key) {
         self.cases += 1;
         self.tensors += verdict.tensors;
@@ -67,7 +67,7 @@ impl CampaignReport {
             count.cases += usize::from(is(case));
         }
     }
-    /// The statement, in words: what was shown, of what, and what it does not say.
+    /// Returns the statement, in words: what was shown, of what, and what it does not cover.
     pub fn statement(&self) -> String {
         let Self { cases, tensors, elements, key, next_key, .. } = self;
         let under = self.layout.as_ref().map_or("its layout", |layout| layout);
@@ -100,7 +100,7 @@ impl CampaignReport {
 }
 
 impl Failure {
-    /// What is not equal, in which case, and how to have it again.
+    /// Returns the statement: the difference, the case, and how to reproduce it.
     pub fn statement(&self) -> String {
         let Self { after, number, case, first_difference, error } = self;
         let what = match (first_difference, error) {

@@ -1,5 +1,6 @@
-//! The smallest case found that fails as a drawn one does: what was wished for shrinks, each wish on its own; then the
-//! layouts of fewer ranks and strategies are tried one by one, since what breaks on eight ranks and on two may hold on three.
+//! Shrinking: finds a small case that fails as a drawn one does. First the wishes shrink, each on its own.
+//! Then the layouts of fewer ranks and strategies are tried one by one, since a failure on eight ranks and on
+//! two may not occur on three.
 use super::drawn::{Wish, wishes};
 use super::{Case, Failure};
 use crate::Verdict;
@@ -9,12 +10,12 @@ use proptest::strategy::ValueTree;
 use std::time::{Duration, Instant};
 use tensor::Key;
 
-/// The most cases that are judged to shrink one, before layouts are.
+/// Largest number of cases that are judged to shrink one, before layouts are tried.
 const MOST: usize = 1000;
-/// A case that takes so long hangs until a rank's patience ends: it is shrunk no further.
+/// Longest time of a case. A slower case hangs until a rank's time limit, so it is shrunk no further.
 const SLOW: Duration = Duration::from_secs(20);
 
-/// The smallest that is known to fail.
+/// Smallest failing case so far.
 struct Smallest<'a> {
     number: u64,
     wish: Wish,
@@ -25,7 +26,7 @@ struct Smallest<'a> {
 }
 
 impl Smallest<'_> {
-    /// Takes what is wished for if it fails alike.
+    /// Takes this wish if its case fails alike.
     fn fails(&mut self, wish: Wish) -> bool {
         let case = wish.clone().case(self.number);
         if case == self.case {
@@ -43,7 +44,7 @@ impl Smallest<'_> {
     }
 }
 
-/// What the case of this number is shrunk to, which is not equal, after so many that are.
+/// Shrinks the failing case of this number, which follows `after` equal cases.
 pub(super) fn shrunk(
     (after, Key(number)): (usize, Key),
     layout: Option<Layout>,
@@ -73,14 +74,16 @@ pub(super) fn shrunk(
     Failure { after, number: Key(number), case: smallest.case, first_difference, error }
 }
 
-/// Layouts of no more ranks along any axis that name nothing else, fewest ranks first, then fewest strategies.
+/// Returns the layouts with no more ranks along any axis and no other named strategies, fewest ranks first,
+/// then fewest strategies.
 fn smaller(layout: Layout) -> Vec<Layout> {
     let mut sizes: Vec<Vec<(Axis, usize)>> = vec![Vec::new()];
     for (axis, most) in layout.axes() {
         let with = |before: &Vec<_>, n: usize| [&before[..], &[(axis, n)]].concat();
         sizes = sizes.iter().flat_map(|before| (1..=most).map(move |n| with(before, n))).collect();
     }
-    let mut all: Vec<_> = sizes.iter().filter_map(|sizes| Layout::new(sizes).ok()).collect(); // experts' divide a stage's
+    // sizes of expert axes divide a stage's
+    let mut all: Vec<_> = sizes.iter().filter_map(|sizes| Layout::new(sizes).ok()).collect();
     for named in layout.named() {
         all.extend(all.clone().into_iter().filter_map(|layout| layout.with(&named).ok()));
     }

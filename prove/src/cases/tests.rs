@@ -1,4 +1,4 @@
-//! What is drawn, and whether a failure is found and made small.
+//! Tests that cases are drawn as they must be, and that a failure is found and made small.
 use super::*;
 use crate::{Difference, Verdict};
 use layers::{FeedForward, Kind, NormKind, Scoring, Shape};
@@ -15,8 +15,9 @@ fn drawn(n: usize) -> Vec<Case> {
     numbers(5).take(n).map(|key| draw(key.0, None)).collect()
 }
 
-/// Each habit in at least one of fifty cases, each choice of the lists in at least a tenth of them and each strategy in its part
-/// of these, every layout of one strategy, and whole models too. Kills: a drawing that loses a habit, a newcomer to the list that is never drawn.
+/// Each habit in at least one of fifty cases, each choice of the lists in at least a tenth of them and each
+/// strategy in its part of these, every layout of one strategy, and whole models too. Kills: a drawing that
+/// loses a habit, a newcomer to the list that is never drawn.
 #[test]
 fn every_habit_and_every_strategy_is_drawn_often() {
     let cases = drawn(5000);
@@ -50,8 +51,8 @@ fn every_habit_and_every_strategy_is_drawn_often() {
     assert!(layouts.iter().any(|layout| layout.contains(",order=pp.")), "{layouts:?}");
 }
 
-/// Kills: experts that no oracle has, such as more chosen than there are, groups of unequal size, or biases besides; a setting
-/// that is drawn with one other only; texts where tokens compete.
+/// Kills: experts that no oracle has, such as more chosen than there are, groups of unequal size, or biases
+/// besides; a setting that is drawn with one other only; texts where tokens compete.
 #[test]
 fn experts_are_drawn_of_every_kind_and_can_be() {
     let cases: Vec<_> = drawn(1000).into_iter().filter(|case| case.shape.experts.is_some()).collect();
@@ -93,8 +94,8 @@ fn every_combination_of_norm_feed_forward_and_biases_is_drawn() {
     assert!(seen.iter().any(|(_, feed_forward, _)| *feed_forward == FeedForward::SwiGlu));
 }
 
-/// Kills: a layout that its model does not fit, batches that cannot be dealt, documents longer than the positions, a
-/// key or an id lost in JSON.
+/// Kills: a layout that its model does not fit, batches that cannot be dealt, documents longer than the
+/// positions, a key or an id lost in JSON.
 #[test]
 fn every_case_fits_and_survives_as_json() {
     for case in drawn(400) {
@@ -182,9 +183,9 @@ fn campaign(
     Campaign { key: Key(key), cases, until: None, layout: None, judge }.run(told).unwrap()
 }
 
-/// A bug of sequence parallelism with more ranks than KV heads, where a bias is: it is found, and shrunk to two ranks, one
-/// head, one token, one step and nothing else. Kills: shrinking that keeps what is no part of the failure, that takes an
-/// equal case, or one that fails otherwise.
+/// A bug of sequence parallelism with more ranks than KV heads, where a bias is: it is found, and shrunk to
+/// two ranks, one head, one token, one step and nothing else. Kills: shrinking that keeps what is no part of
+/// the failure, that takes an equal case, or one that fails otherwise.
 #[test]
 fn a_planted_bug_is_found_and_shrunk_to_what_it_needs() {
     let planted = |case: &Case| {
@@ -198,7 +199,8 @@ fn a_planted_bug_is_found_and_shrunk_to_what_it_needs() {
         )
     };
     let bug = |case: &Case| match planted(case) {
-        outcome if outcome.error.is_some() => never(case, false), // the other bug is seen while shrinking only
+        // the other bug is seen while shrinking only
+        outcome if outcome.error.is_some() => never(case, false),
         outcome => outcome,
     };
     for key in [1, 2, 3] {
@@ -227,8 +229,8 @@ fn a_planted_bug_is_found_and_shrunk_to_what_it_needs() {
     }
 }
 
-/// What breaks on two ranks and on eight, but on no other number, is shrunk to two. Kills: a search for the smallest that
-/// takes what holds on three ranks to hold on two.
+/// A failure on two ranks and on eight, but on no other number, is shrunk to two. Kills: a search for the
+/// smallest that takes what holds on three ranks to hold on two.
 #[test]
 fn a_bug_of_some_numbers_of_ranks_is_shrunk_to_the_fewest() {
     let judge = |case: &Case| never(case, [2, 8].contains(&case.layout.size(comm::Axis::Tp)));
@@ -238,7 +240,8 @@ fn a_bug_of_some_numbers_of_ranks_is_shrunk_to_the_fewest() {
     }
 }
 
-/// A panic is a failure too, and is shrunk as one. Kills: a shrunk case that fails in another way than the first.
+/// A panic is a failure too, and is shrunk as one. Kills: a shrunk case that fails in another way than the
+/// first.
 #[test]
 fn what_fails_is_shrunk_to_what_fails_alike() {
     let judge = |case: &Case| match case.shape.window {
@@ -256,8 +259,8 @@ fn what_fails_is_shrunk_to_what_fails_alike() {
     assert_eq!(kinds.len(), 2, "both kinds were seen first");
 }
 
-/// An error is a failure, and is reported without the number of the rank that was first. Kills: words that depend on time,
-/// an error that ends the campaign.
+/// An error is a failure, and is reported without the number of the rank that was first. Kills: words that
+/// depend on time, an error that ends the campaign.
 #[test]
 fn what_ranks_say_is_told_of_any_rank() {
     let case = drawn(1000)
@@ -274,12 +277,13 @@ fn what_ranks_say_is_told_of_any_rank() {
     assert!(Case::parse(&odd.line()).unwrap_err().why.contains("3 query heads cannot share 2 KV heads"));
 }
 
-/// Kills: a report that depends on which thread was first, a key to go on with that skips or repeats a case, a failure
-/// told that is not the first.
+/// Kills: a report that depends on which thread was first, a key to go on with that skips or repeats a case,
+/// a failure told that is not the first.
 #[test]
 fn campaigns_tell_the_same_in_order_and_go_on() {
     let fine = |case: &Case| {
-        std::thread::sleep(std::time::Duration::from_micros(case.key.0 % 300)); // late ones overtake early ones
+        // late ones overtake early ones
+        std::thread::sleep(std::time::Duration::from_micros(case.key.0 % 300));
         never(case, false)
     };
     let keys = std::sync::Mutex::new(Vec::new());
@@ -312,7 +316,8 @@ fn campaigns_tell_the_same_in_order_and_go_on() {
     assert_eq!((failure.after, failure.number), (50, bad[0]));
 }
 
-/// Kills: a given layout that is drawn over, shapes that do not fit it, one that fits nothing and is taken all the same.
+/// Kills: a given layout that is drawn over, shapes that do not fit it, one that fits nothing and is taken
+/// all the same.
 #[test]
 fn a_given_layout_is_that_of_every_case() {
     let layout: Layout = "tp=4,sp,dp=2".parse().unwrap();

@@ -1,4 +1,4 @@
-//! A case in words: what a model has beyond the plainest, how it is split, what it learns.
+//! A case in words: its layout, model, steps, texts and optimizer.
 use super::Case;
 use layers::counted;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Drawn cases: those that failed once, some of a fixed key, some of a key that no run had before. What fails is shrunk,
-//! told, and added to `regressions.jsonl`, where it stays.
+//! Drawn cases: those that failed once, some of a fixed key, some of a key that no run had before. What fails
+//! is shrunk, told, and added to `regressions.jsonl`, where it stays.
 use prove::cases::{Campaign, Case, Failure, judge};
 use std::fs::OpenOptions;
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! A program that is not equal is told where: the first tensor in program order, its rank, the collective, a hint.
+//! A program that is not equal is told where: the first tensor in program order, its rank, the collective, a
+//! hint.
 use comm::mutants::{Mutation, Site, Trial};
 use comm::{CallRecord, Op};
 use kernels::Heads;
@@ -82,8 +83,8 @@ fn the_first_tensor_that_differs_is_named_with_what_touched_it() {
     );
 }
 
-/// Kills: gradients that are compared before they are summed; the sum over data ranks, which is one for a block, not told;
-/// the norm blamed on gradients.
+/// Kills: gradients that are compared before they are summed; the sum over data ranks, which is one for a
+/// block, not told; the norm blamed on gradients.
 #[test]
 fn what_happens_once_a_step_is_told_apart() {
     let d = after("dp=2", Mutation::Average, nth("gradients of blocks.1", 0));
@@ -98,9 +99,9 @@ fn what_happens_once_a_step_is_told_apart() {
     assert_eq!(d.collectives.len(), 1, "{d}");
 }
 
-/// Messages between stages, and what only a stage's ranks have. Kills: a first difference in the order of one rank, which
-/// has not all tensors; a rank named that has not the tensor, an echo in one stage before its cause in another; a sharded
-/// update that is told without the call that gathers it.
+/// Messages between stages, and what only a stage's ranks have. Kills: a first difference in the order of one
+/// rank, which has not all tensors; a rank named that has not the tensor, an echo in one stage before its
+/// cause in another; a sharded update that is told without the call that gathers it.
 #[test]
 fn what_only_a_stage_has_is_located() {
     let message = |of: &'static str| {
@@ -125,7 +126,8 @@ fn what_only_a_stage_has_is_located() {
     of_stage(&d, "step 0: gradient of blocks.1.mlp.down.bias", Op::ReduceScatter, &[4, 5, 6, 7]);
     assert_eq!(d.after.as_deref(), Some("step 0: gradient of norm"), "{d}");
     assert!(d.hint.as_deref().unwrap().starts_with("ZeRO, stage 1: a rank's shard"), "{d}");
-    // New values go in one call for all that a stage has; numbers of calls begin anew on the second stage's ranks.
+    // New values go in one call for all that a stage has; numbers of calls begin anew on the second stage's
+    // ranks.
     let d = after(zero, Mutation::Skip, nth(VALUES, 0));
     of_stage(&d, "step 0: new embedding", Op::AllGather, &[0, 1, 2, 3]);
     let of_second_stage = |sites: &[Site]| {
@@ -139,7 +141,8 @@ fn what_only_a_stage_has_is_located() {
     of_stage(&d, "step 0: loss", Op::AllReduce, &[0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
-/// The program learns one step of two, and all that it shows is right. Kills: a proof that does not ask for what no rank has.
+/// The program learns one step of two, and all that it shows is right. Kills: a proof that does not ask for
+/// what no rank has.
 #[test]
 fn what_no_rank_has_is_missed() {
     for layout in ["none", "tp=2", "dp=2:zero1,pp=2"] {

@@ -1,5 +1,5 @@
-//! The whole model under every layout equals the oracle, bit for bit in the field: logits, losses, norms, every
-//! gradient, every new weight, over two clipped steps of two ragged microbatches.
+//! The whole model under every layout equals the oracle, bit for bit in the field: logits, losses, norms,
+//! every gradient, every new weight, over two clipped steps of two ragged microbatches.
 use comm::Axis;
 use kernels::Heads;
 use layers::{About, Biases, Choice, Design, Kind, Positions, Shape, Window};
@@ -42,15 +42,16 @@ fn keys() -> [Key; 2] {
     [Key(2), fresh]
 }
 
-/// Kills, beyond what layers' own proofs do: unequal microbatches averaged, gradients of data ranks not summed or
-/// averaged, a norm that counts replicas, decay of gains, moments mixed up, accumulation overwritten or kept on; a mask
-/// of dropout that depends on the layout or the microbatch, documents that see each other, ignored targets that count,
-/// positions by row, texts read by the wrong data rank.
+/// Kills, beyond what layers' own proofs do: unequal microbatches averaged, gradients of data ranks not
+/// summed or averaged, a norm that counts replicas, decay of gains, moments mixed up, accumulation
+/// overwritten or kept on; a mask of dropout that depends on the layout or the microbatch, documents that see
+/// each other, ignored targets that count, positions by row, texts read by the wrong data rank.
 fn equal(who: impl Fn(&Member) -> bool) {
     let (keys, written) = (keys(), LAYOUTS.map(|layout| layout.parse().unwrap()));
     let layouts: Vec<Layout> = covering(8).into_iter().chain(written).collect();
     for member in PANEL.iter().filter(|member| who(member)) {
-        let mut subjects: Vec<(Subject, Truths)> = Vec::new(); // of two numbers of blocks: some layouts have more chunks
+        // of two numbers of blocks: some layouts have more chunks
+        let mut subjects: Vec<(Subject, Truths)> = Vec::new();
         for layout in &layouts {
             let subject = member.subject(layout).unwrap();
             let at = subjects.iter().position(|(other, _)| *other == subject).unwrap_or_else(|| {
@@ -66,7 +67,8 @@ fn equal(who: impl Fn(&Member) -> bool) {
             let [first, last] =
                 [0, plan.all_chunks() - 1].map(|chunk| layout.pipeline().schedule.rank_of(chunk, &plan));
             let twice = usize::from(member.shape.tied && first != last); // the table
-            let a_key = ranks * (1 + 2 * 2) + ranks / stages * (params + twice) * 2 * 2; // logits; loss, norm²; the rest
+            // logits; loss, norm²; the rest
+            let a_key = ranks * (1 + 2 * 2) + ranks / stages * (params + twice) * 2 * 2;
             assert_eq!(verdict.tensors, a_key * keys.len(), "{}, {layout}", member.name);
         }
         assert!(
@@ -102,11 +104,12 @@ fn adamw_equals_the_oracle_under_every_layout() {
     equal(|member| member.optimizer.0 != Kind::Sgd);
 }
 
-/// What the panel cannot have: no target of a step or a rank counts, so that there is nothing to prove of its gradients.
+/// Habits that the panel cannot have: no target of a step or a rank counts, so that there is nothing to prove
+/// of its gradients.
 const NOTHING: [&str; 2] = ["a step of which no target counts", "a data rank of which no target counts"];
 
-/// Kills: a panel that leaves out what cases are drawn with; a shape that does not give way to the layout; one that gives
-/// way where it need not.
+/// Kills: a panel that leaves out what cases are drawn with; a shape that does not give way to the layout;
+/// one that gives way where it need not.
 #[test]
 fn the_panel_has_every_habit_and_gives_way_to_layouts() {
     let cases = |layout: &str| {
@@ -162,7 +165,8 @@ fn a_panel_is_proven_under_layouts_that_few_models_fit() {
     }
 }
 
-/// Kills: a proof of one model that is silent about what that model has no use for; one that tells of what did run.
+/// Kills: a proof of one model that is silent about what that model has no use for; one that tells of what
+/// did run.
 #[test]
 fn what_a_model_has_no_use_for_is_told_as_never_run() {
     let layout: Layout = "tp=2".parse().unwrap();
@@ -192,8 +196,9 @@ fn a_small_subject_packs_documents_and_ignores_targets() {
     }
 }
 
-/// Classifiers of one layer to four, and blocks without embedding and head. Kills: noise or a clip that the two sides do not
-/// share, examples of another step, logits of another data rank's examples; a proof that no rank's tensors are part of.
+/// Classifiers of one layer to four, and blocks without embedding and head. Kills: noise or a clip that the
+/// two sides do not share, examples of another step, logits of another data rank's examples; a proof that no
+/// rank's tensors are part of.
 #[test]
 fn models_of_features_are_proven_under_every_layout() {
     let classifier = |sizes: &[usize]| Design::Classifier { sizes: sizes.to_vec() };
@@ -234,8 +239,8 @@ fn the_bound_of_a_classifier_is_small_and_grows_with_its_sizes() {
     assert!(one < two && two < -70.0, "{one} {two}");
 }
 
-/// Data ranks read their own texts, and have logits of each prompt's last token and of every one after it. Kills: a
-/// reading that no generation does, such as all texts on every rank, or all logits of a prompt.
+/// Data ranks read their own texts, and have logits of each prompt's last token and of every one after it.
+/// Kills: a reading that no generation does, such as all texts on every rank, or all logits of a prompt.
 #[test]
 fn texts_are_read_as_a_generation_reads_them() {
     let read = Subject { steps: Vec::new(), ..Subject::small(SHAPE, &"dp=2".parse().unwrap()).unwrap() };
@@ -248,8 +253,8 @@ fn texts_are_read_as_a_generation_reads_them() {
     }
 }
 
-/// A window that short texts would not show is narrowed, and that is said; few positions make short documents.
-/// Kills: a proof that never looks through the window it was asked about.
+/// A window that short texts would not show is narrowed, and that is said; few positions make short
+/// documents. Kills: a proof that never looks through the window it was asked about.
 #[test]
 fn a_subject_shows_its_window_and_keeps_to_its_positions() {
     let window = |size| Some(Window { size, sinks: 0, from: 0 });
@@ -314,8 +319,9 @@ fn layouts_that_do_not_fit_are_refused_before_anything_runs() {
     assert!(why("tp=3").ends_with("tp can be 1, 2, 4 or 8"), "{}", why("tp=3"));
 }
 
-/// Kills: a table of a user's that is not gone by as the lists' schedules are, chunks that go to other ranks than their rows, texts
-/// that are read while the table has more microbatches; a proof of other microbatches than the table's.
+/// Kills: a table of a user's that is not gone by as the lists' schedules are, chunks that go to other ranks
+/// than their rows, texts that are read while the table has more microbatches; a proof of other microbatches
+/// than the table's.
 #[test]
 fn tables_of_users_equal_the_oracle() {
     let v = "0F0,0F1,3F0,3B0,3F1,3I1,3W1,0F2,0B0,3F2,3B2,0B1,0B2\n1F0,2F0,1F1,2F1,2B0,2B1,1B0,1F2,2F2,1B1,2I2,1I2,2W2,1W2\n";

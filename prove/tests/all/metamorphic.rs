@@ -1,5 +1,6 @@
-//! Models that are written differently and are the same: heads permuted together with their weights, grouped heads
-//! written out as full ones, an untied copy of a tied head. Bit-equal in the field, close in f32, under every layout.
+//! Models that are written differently and are the same: heads permuted together with their weights, grouped
+//! heads written out as full ones, an untied copy of a tied head. Bit-equal in the field, close in f32, under
+//! every layout.
 use comm::World;
 use kernels::{Heads, Kernels};
 use layers::{Cx, Draw, Numbers, Shape, Values};
@@ -11,7 +12,7 @@ use tensor::{Cpu, Device, F61, Ids, Key, Scalar};
 
 const LAYOUTS: [&str; 5] = ["none", "tp=2", "tp=2,sp", "tp=4", "tp=4,sp"];
 
-/// Where an element of a rewritten parameter comes from: a parameter of this name and shape, at this index.
+/// Source of an element of a rewritten parameter: a parameter of this name and shape, at this index.
 type Source = (&'static str, [usize; 2], Box<dyn Fn([usize; 2]) -> [usize; 2] + Sync>);
 /// By the last part of a parameter's name and its new shape.
 type Rewrite = dyn Fn(&str, [usize; 2]) -> Option<Source> + Sync;
@@ -53,7 +54,7 @@ where
     ranks.swap_remove(0)
 }
 
-/// Whether a model rewritten so, of this shape, is the same.
+/// Asserts that a model of this shape, rewritten so, is the same.
 fn same(name: &str, shape: &Shape, rewrite: &Rewrite) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/golden").join(name);
     let model = Model::read(&dir).unwrap();

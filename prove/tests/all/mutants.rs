@@ -1,5 +1,6 @@
-//! A whole model's proof is sharp: under layouts of every kind, with one call between ranks gone wrong, training no
-//! longer equals the oracle. Drawn are a call and a mutation; those of the trainer's own calls are all tried.
+//! A whole model's proof is sharp: under layouts of every kind, with one call between ranks gone wrong,
+//! training no longer equals the oracle. Drawn are a call and a mutation; those of the trainer's own calls
+//! are all tried.
 use comm::Axis;
 use comm::mutants::{Mutation, Outcome, Outlook, Site, Tally, Trial, judge};
 use kernels::Heads;
@@ -35,7 +36,8 @@ impl Trials {
     fn of(model: impl Into<Design>, layout: &str) -> Self {
         let layout: Layout = layout.parse().unwrap();
         let mut subject = Subject::small(model, &layout).unwrap();
-        // A mutant is known by its call's number, and data ranks have as many calls if their texts are as long.
+        // A mutant is known by its call's number, and data ranks have as many calls if their texts are as
+        // long.
         subject.texts.iter_mut().for_each(|(ids, prompt)| (ids.truncate(2), *prompt = 1).1);
         Self { layout, subject, truths: Truths::default() }
     }
@@ -100,8 +102,8 @@ fn drawn_mutants_under_every_layout_are_rejected() {
     }
 }
 
-/// The loss, the norm and the sums of gradients over data ranks, in both steps. Kills: a loss, norm or gradient that is
-/// compared on one rank or in one step only.
+/// The loss, the norm and the sums of gradients over data ranks, in both steps. Kills: a loss, norm or
+/// gradient that is compared on one rank or in one step only.
 #[test]
 fn every_mutant_of_the_trainers_calls_is_rejected() {
     for (layout, norms) in [("dp=2", false), ("tp=2,sp,dp=2", true), ("dp=2:zero1,pp=2", true)] {
@@ -121,8 +123,8 @@ fn every_mutant_of_the_trainers_calls_is_rejected() {
     }
 }
 
-/// The rows beside activations and gradients, and the sum of choices in between. Kills: a balance whose row comes from another microbatch,
-/// stage or rank, or whose counts are a rank's own.
+/// The rows beside activations and gradients, and the sum of choices in between. Kills: a balance whose row
+/// comes from another microbatch, stage or rank, or whose counts are a rank's own.
 #[test]
 fn every_mutant_of_a_balance_of_all_blocks_is_rejected() {
     let balance = Balance { pooled: 0.5, ..Balance::default() };
@@ -139,8 +141,8 @@ fn every_mutant_of_a_balance_of_all_blocks_is_rejected() {
     assert!(tally.killed() > 20, "{}", tally.killed());
 }
 
-/// The calls of models of features, all of them. Kills: a collective of the gathered layer, of pairs, of the loss over classes
-/// or of the mean square over tokens, whose result no proof looks at.
+/// The calls of models of features, all of them. Kills: a collective of the gathered layer, of pairs, of the
+/// loss over classes or of the mean square over tokens, whose result no proof looks at.
 #[test]
 fn every_mutant_of_a_model_of_features_is_rejected() {
     let classifier = |sizes: &[usize]| Design::Classifier { sizes: sizes.to_vec() };

@@ -1,5 +1,5 @@
-//! The bound, measured: at small primes wrong programs pass often enough to be counted, and right ones never fail.
-//! The code is the same as at 2^61 − 1 but for a constant.
+//! The bound, measured: at small primes wrong programs pass often enough to be counted, and right ones never
+//! fail. The code is the same as at 2^61 − 1 but for a constant.
 mod feed_forward;
 mod whole_model;
 
@@ -8,28 +8,32 @@ use prove::bound;
 use reference::Degree;
 use tensor::Field;
 
-/// What the proof of the feed-forward says at this prime: how often a wrong one passes, at most.
+/// The proof's bound at this prime: how often a wrong feed-forward passes, at most.
 fn bound(prime: u64) -> f64 {
     let _ = Degree::take_tally();
     let output = unsplit(&variables()).cleared();
     bound::log2_in(prime, output, 1).exp2()
 }
 
-/// ln of what `count` of `trials` has as a probability at most, if each counts with probability `rate` (Chernoff).
+/// ln of what `count` of `trials` has as a probability at most, if each counts with probability `rate`
+/// (Chernoff).
 fn likely(count: u64, trials: u64, rate: f64) -> f64 {
     let seen = count as f64 / trials as f64;
     let part = |a: f64, b: f64| if a == 0.0 { 0.0 } else { a * (a / b).ln() };
     -(trials as f64) * (part(seen, rate) + part(1.0 - seen, 1.0 - rate))
 }
 
-/// What happens once in e⁸ = 3000 times is not taken for chance. (Keys are fixed: who passes once passes always.)
+/// An event of once in e⁸ = 3000 times is not taken for chance. (Keys are fixed: a program that passes once
+/// passes always.)
 const CHANCE: f64 = -8.0;
 
-/// How often a mistake passes, times p, but for terms of 1/p²: the factors of the difference, any of which may be 0.
+/// How often a mistake passes, times p, but for terms of 1/p²: the factors of the difference, any of which
+/// may be 0.
 fn ways(mistake: Mistake) -> f64 {
     match mistake {
         Mistake::ForgottenAddend => 4.0,    // gate₁·sigmoid·up₁·w₁
-        Mistake::OpaqueOfPartialSum => 3.0, // x₀ = 0 or x₁ = 0: one addend is then the sum; else a sum of products
+        // x₀ = 0 or x₁ = 0: one addend is then the sum; else a sum of products
+        Mistake::OpaqueOfPartialSum => 3.0,
         Mistake::NeighboursShare => 2.0,    // (h₀ − h₁)·(w₀ − w₁)
         _ => 1.0,                           // b; a sum of products; y
     }
@@ -39,7 +43,8 @@ fn check(prime: u64, counts: &Counts) {
     let Counts { trials, right, wrong, .. } = counts;
     let bound = bound(prime);
     assert_eq!(right, trials, "right programs fail at p = {prime}");
-    // By hand: two sigmoids of degree 2 in the oracle, as many in the program, 4·8 for all pairs; outputs of degree 6.
+    // By hand: two sigmoids of degree 2 in the oracle, as many in the program, 4·8 for all pairs; outputs of
+    // degree 6.
     assert!((bound - 44.0 / prime as f64).abs() < 1e-12, "at p = {prime} the bound is {bound}");
     for (mistake, &passed) in MISTAKES.iter().zip(wrong) {
         let seen = passed as f64 / *trials as f64;
@@ -56,8 +61,8 @@ fn check(prime: u64, counts: &Counts) {
     }
 }
 
-/// Kills: a bound that is too small, or forgets the prime; opaque functions that are not random; a field in which
-/// sums depend on their order.
+/// Kills: a bound that is too small, or forgets the prime; opaque functions that are not random; a field in
+/// which sums depend on their order.
 #[test]
 fn wrong_programs_pass_as_often_as_degrees_over_p_say_and_right_ones_always() {
     let small = measured::<7>(200 * Field::<7>::P);
@@ -74,8 +79,9 @@ fn wrong_programs_pass_as_often_as_degrees_over_p_say_and_right_ones_always() {
     }
 }
 
-/// A zero that is divided by ends a run without a verdict; all others are right. Kills: an inverse of zero that is some
-/// number, as stabilisers, and so zeros, differ between splits; a kernel that has its own idea of a small prime.
+/// A zero that is divided by ends a run without a verdict; all others are right. Kills: an inverse of zero
+/// that is some number, as stabilisers, and so zeros, differ between splits; a kernel that has its own idea
+/// of a small prime.
 #[test]
 fn a_whole_model_that_is_right_is_never_refused() {
     let zeros = whole_model::inverted();

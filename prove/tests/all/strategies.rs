@@ -56,7 +56,7 @@ fn chapters_of_strategies_exist() {
     }
 }
 
-/// What a newcomer adds to the finished sum of its row layers.
+/// Terms that a newcomer adds to the finished sum of its row layers.
 #[derive(Clone, Copy, PartialEq)]
 enum Adds {
     /// The bias.
@@ -145,8 +145,8 @@ impl<D: Kernels> Layer<D> for Rows<D> {
     }
 }
 
-/// Kills: a proof of a layout that never ran the strategy's wrong code, as its model has no biases; one that says nothing
-/// of what never ran; a newcomer that no proof sees.
+/// Kills: a proof of a layout that never ran the strategy's wrong code, as its model has no biases; one that
+/// says nothing of what never ran; a newcomer that no proof sees.
 #[test]
 fn a_bias_added_on_every_rank_is_refused_without_a_model() {
     let layout: Layout = "tp=2".parse().unwrap();

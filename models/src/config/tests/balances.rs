@@ -3,8 +3,8 @@ use super::experts::{MIXTRAL, OWN, QWEN2_MOE, QWEN3_MOE, why_of};
 use super::*;
 use layers::Balance;
 
-/// Kills: a balance that transformers does not add or one of another kind, a weight without k, a coefficient that is lost while nothing
-/// is multiplied by it, two balances at once.
+/// Kills: a balance that transformers does not add or one of another kind, a weight without k, a coefficient
+/// that is lost while nothing is multiplied by it, two balances at once.
 #[test]
 fn balances_are_those_that_transformers_or_the_own_key_ask_for() {
     let balance = |text: &str, keys: &[(&str, &str)]| {

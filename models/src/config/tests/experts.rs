@@ -51,8 +51,8 @@ pub(super) fn why_of(text: &str, keys: &[(&str, &str)]) -> String {
     changed(text, keys).unwrap_err().to_string()
 }
 
-/// Every size and setting by hand, and the parameters as they are published. Kills: two keys exchanged, one that is read and
-/// forgotten, a balance where `output_router_logits` is false.
+/// Every size and setting by hand, and the parameters as they are published. Kills: two keys exchanged, one
+/// that is read and forgotten, a balance where `output_router_logits` is false.
 #[test]
 fn models_as_they_are_found_have_the_experts_they_are_known_for() {
     let of = |text: &str| {

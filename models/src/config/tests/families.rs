@@ -1,4 +1,4 @@
-//! What each family has of its own: defaults, biases, activations, sizes.
+//! Differences of each family: defaults, biases, activations, sizes.
 use super::real::{GPT2, MISTRAL, QWEN2, QWEN3};
 use super::*;
 
@@ -38,8 +38,8 @@ fn keys_left_out_are_what_transformers_makes_them_in_each_family() {
     assert!(bare(&GPT2.replace("50257", "50256"), &["n_embd", "n_head", "n_layer"]).eos.is_empty());
 }
 
-/// Kills: a small model of GPT-2 refused as `transformers` writes it, an id that is lost when it is written again, a note
-/// that nobody needs.
+/// Kills: a small model of GPT-2 refused as `transformers` writes it, an id that is lost when it is written
+/// again, a note that nobody needs.
 #[test]
 fn special_tokens_that_the_vocabulary_lacks_are_taken_and_noted() {
     let small = changed(GPT2, &[("vocab_size", "97")]).unwrap();

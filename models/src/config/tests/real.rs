@@ -104,7 +104,8 @@ fn models_as_they_are_found_have_the_shapes_they_are_known_for() {
     for (text, (architecture, shape, positions, (bos, eos), parameters)) in ALL.into_iter().zip(wanted) {
         let config = Config::parse(text, "a.json").unwrap();
         assert_eq!(config, Config { architecture, shape, positions, bos, eos, spare_coefficient: 0.0 });
-        assert_eq!(parallel::price::parameters(shape).unwrap(), parameters, "{architecture:?}"); // as they are published
+        // as they are published
+        assert_eq!(parallel::price::parameters(shape).unwrap(), parameters, "{architecture:?}");
     }
 }
 
@@ -120,8 +121,8 @@ fn what_is_written_of_any_family_reads_back_as_itself() {
     }
 }
 
-/// Each key that is written, changed alone, is another model or none: no setting is written and never read. Kills: a
-/// key that is passed over though it has a value.
+/// Each key that is written, changed alone, is another model or none: no setting is written and never read.
+/// Kills: a key that is passed over though it has a value.
 #[test]
 fn every_key_that_is_written_is_read() {
     const FREE: [&str; 4] = ["initializer_range", "use_cache", "max_window_layers", "use_sliding_window"];
@@ -143,7 +144,8 @@ fn every_key_that_is_written_is_read() {
     }
 }
 
-/// What a model as it is found says of what it computes is written again. Kills: a setting that writing forgets.
+/// Everything that a model as it is found says of what it computes is written again. Kills: a setting that
+/// writing forgets.
 #[test]
 fn every_key_of_a_model_as_it_is_found_is_written_again() {
     for text in ALL {

@@ -1,10 +1,10 @@
-//! The ways to write each digit: strokes as the corners that a curve leaves aside, in a box 12 wide and 20 high.
-//! A corner named twice is sharper.
+//! Ways to write each digit: strokes, given as corners that a curve cuts, in a box 12 wide and 20 high. A
+//! corner given twice is sharper.
 
 /// One way to write a digit.
 type Glyph = &'static [&'static [(i8, i8)]];
 
-/// The ways to write the digits from 0 to 9.
+/// Ways to write the digits from 0 to 9.
 pub(super) const GLYPHS: [&[Glyph]; 10] = [
     &[&[&[(6, 0), (0, 0), (0, 10), (0, 20), (6, 20), (12, 20), (12, 10), (12, 0), (6, 0)]]],
     &[

@@ -1,4 +1,4 @@
-//! The proof of a panel, and what it says.
+//! Proof of the panel, and its certificate.
 use super::{Member, PANEL};
 use crate::proof::bounded;
 use crate::verdict::{LIMITS, WHAT, sure};
@@ -7,30 +7,30 @@ use parallel::{Result, Scheme, budget};
 use serde::Serialize;
 use tensor::{Cpu, F61};
 
-/// What the proof of a panel came to.
+/// Outcome of the proof of a panel.
 #[derive(Clone, Debug, Serialize)]
 pub struct Certificate {
-    /// What was shown of all of its models; the bound is the largest.
+    /// Verdict on all of its models; the bound is the largest.
     #[serde(flatten)]
     pub verdict: Verdict,
-    /// What each model read and learnt, in words.
+    /// Texts and steps of each model, in words.
     pub work: String,
-    /// The models that were proven, up to the first that is not equal.
+    /// Models that were proven, up to the first that is not equal.
     pub models: Vec<Proven>,
 }
 
 /// One model of a panel.
 #[derive(Clone, Debug, Serialize)]
 pub struct Proven {
-    /// What it is called.
+    /// Name of the model.
     pub name: &'static str,
-    /// Its sizes and parts, and its optimizer, in words.
+    /// Sizes, features and optimizer, in words.
     pub model: String,
-    /// log₂ of the probability that a program passes which is wrong on it.
+    /// log₂ of the probability that a program passes that is wrong on this model.
     pub bound_log2: Option<f64>,
 }
 
-/// Proves a layout on every model of the panel, until one is not equal. `told`: which is next.
+/// Proves a layout on every model of the panel, until one is not equal. Calls `told` with each activity.
 ///
 /// # Errors
 /// If no small model fits the layout, or a rank fails.
@@ -69,7 +69,7 @@ pub fn certify_panel<'a>(
 }
 
 impl Certificate {
-    /// The statement, in words: what was shown, how surely, and what it does not say.
+    /// Returns the statement, in words: what was shown, how surely, and what it does not cover.
     pub fn statement(&self) -> String {
         let Self { verdict: Verdict { layout, tensors, elements, .. }, work, models } = self;
         let (keys, n) = (self.verdict.keys.join(" and "), models.len());

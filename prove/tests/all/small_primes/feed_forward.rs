@@ -1,5 +1,5 @@
-//! A gated feed-forward over two ranks, by hand on matrices and collectives, right and with mistakes: one output of a
-//! random model for every key.
+//! A gated feed-forward over two ranks, by hand on matrices and collectives, right and with mistakes: one
+//! output of a random model for every key.
 //!
 //! ```text
 //! Z[1,2F] = Σ_t X[1,I_t]·V[I_t,2F]     all-reduce
@@ -21,7 +21,7 @@ const TOGETHER: u64 = 500;
 /// Numbers of x, V, W and b.
 const SIZES: [usize; 4] = [RANKS, RANKS * 2 * RANKS, RANKS, 1];
 
-/// What the program does otherwise than the oracle.
+/// Deviation of the program from the oracle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Mistake {
     /// Every rank adds the bias to its partial sum.

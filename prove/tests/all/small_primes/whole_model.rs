@@ -1,4 +1,5 @@
-//! One training step of a small model, with attention and loss over two ranks, against the oracle at a small prime.
+//! One training step of a small model, with attention and loss over two ranks, against the oracle at a small
+//! prime.
 use kernels::{Heads, Kernels};
 use layers::{Kind, Random, Shape};
 use parallel::{Batch, Layout, Sequence, Trainer, dump};
