@@ -160,14 +160,14 @@ pub fn chosen<H: Hardware>(only: &[String]) -> Result<Vec<&'static FigureEntry>>
         if exact { entry.name == asked } else { !asked.is_empty() && entry.name.starts_with(asked) }
     };
     if let Some(unknown) = only.iter().find(|asked| !FIGURES.iter().any(|entry| asks(asked, entry))) {
-        bail!("--only: no figure is called {unknown:?}, or begins so; the figures are {}", names());
+        bail!("--only: no figure is called {unknown:?} or begins with it; the figures are {}", names());
     }
     let asked = |entry: &&FigureEntry| only.iter().any(|asked| asks(asked, entry));
     // Proofs need the field, and the cells of a pipeline are read from a trace, which records the time at
     // which a kernel is launched, not the time at which it runs.
     let here = |entry: &&FigureEntry| H::HOST || !matches!(entry.work, Work::Proof | Work::Pipeline(..));
     if let Some(FigureEntry { name, .. }) = FIGURES.iter().find(|entry| asked(entry) && !here(entry)) {
-        bail!("--only: {name} is a figure of the host alone: leave out --device, or that figure");
+        bail!("--only: {name} is measured on the host only; leave out --device or that figure");
     }
     Ok(FIGURES.iter().filter(here).filter(|entry| only.is_empty() || asked(entry)).collect())
 }

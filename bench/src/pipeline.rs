@@ -129,7 +129,9 @@ fn step(ranks: &[Vec<Event>], number: usize, layout: &Layout, plan: Plan) -> Res
         let mut events = events.iter();
         let mut next = |name: String| {
             let found = events.find(|event| matches!(&event.what, What::Span(span) if *span == name));
-            found.ok_or_else(|| Error::new(format!("rank {rank} did not run {name} when its table says so")))
+            found.ok_or_else(|| {
+                Error::new(format!("rank {rank} did not run {name} in the order of its table"))
+            })
         };
         from = from.min(next(format!("{STEP}{number}"))?.from);
         let mut busy = Duration::ZERO;
@@ -191,7 +193,7 @@ mod tests {
         near(busiest, 0.007 + 0.009 + 0.020 + 0.020);
         cells.into_iter().zip([0.008, 0.018, 0.0, 0.0]).for_each(|(cell, wanted)| near(cell, wanted));
         let other = step(&ranks(), 2, &"pp=2:gpipe".parse().unwrap(), PLAN).unwrap_err().to_string();
-        assert_eq!(other, "rank 1 did not run backward 0 when its table says so");
+        assert_eq!(other, "rank 1 did not run backward 0 in the order of its table");
     }
 
     /// Kills: an ideal with all of the work on each rank, or without its bubble; a ratio upside down; a worse

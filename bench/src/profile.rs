@@ -241,7 +241,7 @@ pub struct Spending {
 pub fn of(run: &Run) -> Result<Vec<RankProfile>> {
     let ranks: Vec<_> = run.ranks.iter().map(|events| RankProfile::of(events)).collect();
     if ranks.iter().any(|rank| rank.steps == 0) {
-        bail!("{} has no step of which a profile was taken", run.name);
+        bail!("{} has no profiled step", run.name);
     }
     Ok(ranks)
 }

@@ -130,7 +130,7 @@ fn elsewhere_figures_have_the_limits_of_that_hardware() {
         let why = chosen::<Elsewhere>(&["gemm".into(), only.into()]).unwrap_err().to_string();
         let name = if only.starts_with("pr") { "proof_ms_100k" } else { "pipeline_gpipe_ms" };
         let wanted =
-            format!("--only: {name} is a figure of the host alone: leave out --device, or that figure");
+            format!("--only: {name} is measured on the host only; leave out --device or that figure");
         assert_eq!(why, wanted);
     }
     let figures = measure(&Elsewhere, &all, 1, scale, &|_| ()).unwrap();

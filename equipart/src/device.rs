@@ -64,7 +64,7 @@ macro_rules! in_device {
                 $work
             }
             ($crate::device::DeviceName::Cuda, parallel::number::NumberName::F64) => {
-                Err(parallel::Error::new("--device cuda has no numbers f64; its numbers are f32 and bf16"))
+                Err(parallel::Error::new("--device cuda does not support f64; it supports f32 and bf16"))
             }
         }
     };

@@ -22,13 +22,13 @@ pub(crate) fn number() -> impl TypedValueParser<Value = NumberName> {
 }
 
 /// The help of `--device`.
-pub(crate) const DEVICE: &str = "Where the run computes: cpu, or cuda: a GPU for each rank where there are as many and NCCL is found, \
-    else the first for all";
+pub(crate) const DEVICE: &str = "Device of the run: cpu, or cuda: one GPU a rank if there are enough and NCCL is found, \
+    else the first for all ranks";
 
 /// Flags of dtype and device.
 #[derive(Args, Debug, Default)]
 pub(crate) struct NumberArgs {
-    /// The numbers of the run: f32, bf16 with sums in f32, or f64
+    /// Dtype of the run: f32, bf16 with sums in f32, or f64
     #[arg(long = "number", default_value_t, value_name = "NUMBER", value_parser = number())]
     pub(crate) name: NumberName,
     #[arg(long, default_value_t, value_name = "DEVICE", value_enum, help = DEVICE)]
@@ -76,7 +76,8 @@ impl ModelName {
         }
         let ([first, second, third], folder) = (NAMES.map(|(name, _)| name), folder.display());
         Err(format!(
-            "there is no such folder, and no model has this name; the names are {first}, {second} and {third}, and a folder that is still to come is written ./{folder}"
+            "no folder and no model has this name; the models are {first}, {second} and {third}; write a folder that \
+             does not exist yet as ./{folder}"
         ))
     }
 }
@@ -98,6 +99,9 @@ mod tests {
             (folder("./mlp"), folder("no/where"), folder("src"))
         );
         let why = read("mpl").unwrap_err();
-        assert!(why.contains("no model has this name; the names are embedded, moe and mlp"), "{why}");
+        assert!(
+            why.contains("no folder and no model has this name; the models are embedded, moe and mlp"),
+            "{why}"
+        );
     }
 }

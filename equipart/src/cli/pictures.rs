@@ -16,7 +16,7 @@ fn hidden(text: &str) -> std::result::Result<Hidden, String> {
     let size = |part: &str| {
         let size = part.trim().parse().ok().filter(|n| *n > 0);
         size.ok_or_else(|| {
-            format!("{part:?} is no hidden size; write numbers of 1 or more, such as 512,512, or none")
+            format!("{part:?} is not a hidden size; write numbers of 1 or more, such as 512,512, or none")
         })
     };
     text.split(',').map(size).collect()
@@ -25,7 +25,7 @@ fn hidden(text: &str) -> std::result::Result<Hidden, String> {
 /// The sizes of a classifier.
 #[derive(Args, Debug, Default)]
 pub(crate) struct PicturesArgs {
-    /// With --model mlp: features of the layers between pixels and classes, or none [default: 512,512]
+    /// With --model mlp: features of the hidden layers, or none [default: 512,512]
     #[arg(long, value_name = "SIZES", value_parser = hidden)]
     pub(crate) hidden: Option<Hidden>,
 }

@@ -13,8 +13,8 @@ use tensor::files::{self, seen};
 /// Flags of the commands that run with one process a rank.
 #[derive(Args, Debug, Default)]
 pub(crate) struct ProcessesArgs {
-    /// With ranks as processes: a file with a secret of 16 bytes or more, the same for all ranks [default: the environment's;
-    /// without one, ranks meet on this machine alone]
+    /// With ranks as processes: a file with a secret of 16 bytes or more, the same for all ranks [default:
+    /// EQUIPART_SECRET; without a secret, all ranks must be on this machine]
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
 }
@@ -23,14 +23,14 @@ pub(crate) struct ProcessesArgs {
 pub(crate) const HELP: &str =
     "With RANK set, as torchrun does, this process runs that rank of the layout alone, and the others run \
 in processes of their own with the same arguments:
-  RANK, WORLD_SIZE          which rank it is, and how many there are: as many as the layout has
-  MASTER_ADDR, MASTER_PORT  where rank 0 listens and the others find it
-  LOCAL_RANK                with --device cuda: which GPU it takes [default: RANK]
-  LOCAL_WORLD_SIZE          how many ranks this machine has [default: as many as have its address]
-  EQUIPART_SECRET           what only these processes know, 16 bytes or more; or --secret FILE
-Ranks compare their arguments, the program, and what they read of files. With a secret, both ends of each connection show that
-they know it, and a rank that does is trusted; what they send is neither encrypted nor signed, so the network between them must be
-your own, or a tunnel. Without one, rank 0 listens on this machine's loopback address alone, where any user can join.";
+  RANK, WORLD_SIZE          its rank, and the number of ranks, which is that of the layout
+  MASTER_ADDR, MASTER_PORT  address and port on which rank 0 listens
+  LOCAL_RANK                with --device cuda: the index of its GPU [default: RANK]
+  LOCAL_WORLD_SIZE          number of ranks on this machine [default: of those with its address]
+  EQUIPART_SECRET           the secret of these processes, 16 bytes or more; or --secret FILE
+Ranks compare their arguments, the program, and the bytes that they read of files. With a secret, both ends of each connection
+prove that they know it, and a rank that does is trusted; traffic is neither encrypted nor signed, so the network must be your own,
+or a tunnel. Without a secret, rank 0 listens only on this machine's loopback address, where any user can join.";
 
 /// Checks that the command runs with one process a rank, if `RANK` is set, and silences this process if it is
 /// not rank 0.
@@ -75,22 +75,20 @@ impl ProcessesArgs {
         let Some(mut launch) = launch()? else {
             if let Some(file) = &self.secret {
                 let file = file.display();
-                bail!("--secret {file} is for ranks that are processes, and RANK is not set; leave it out");
+                bail!("--secret {file} is for ranks that are processes, but RANK is not set; leave it out");
             }
             return Ok(network);
         };
         if launch.ranks != layout.ranks() {
             let (there, ranks) = (launch.ranks, layout.ranks());
             bail!(
-                "WORLD_SIZE is {there}, and the layout {layout} has {ranks} ranks: there is one process a rank"
+                "WORLD_SIZE is {there}, but the layout {layout} has {ranks} ranks; start one process a rank"
             );
         }
         let timed = ("split time", split.is_some_and(|split| matches!(split, BlockSplit::Time)));
         let traced = ("trace", network.trace.is_some());
         if let Some((flag, _)) = only.iter().chain(&[traced, timed]).find(|(_, given)| *given) {
-            bail!(
-                "--{flag} is for ranks that are threads of one process, and RANK is set; leave one of them out"
-            );
+            bail!("--{flag} needs all ranks in one process, but RANK is set; leave one of them out");
         }
         // detected or requested
         let engine = engine.map(|engine| format!("[EQUIPART_ENGINE={}]", engine.name()));

@@ -88,7 +88,7 @@ pub(crate) fn comparison(origin: &str, number: NumberName, rows: &[LayoutRow]) {
     for row in rows.iter().filter(|r| r.workload == Workload::Inference) {
         if let Some(t) = &row.tie {
             line(&format!(
-                "{}: text {} parts at token {}, a tie within rounding (margin {:.1e}, bound {:.1e}).",
+                "{}: text {} differs from token {} on, a tie within rounding (margin {:.1e}, bound {:.1e}).",
                 row.name, t.sequence, t.token, t.margin, t.bound
             ));
         }
@@ -100,14 +100,14 @@ pub(crate) fn comparison(origin: &str, number: NumberName, rows: &[LayoutRow]) {
         line(text);
     }
     if number == NumberName::F64 {
-        line("In f64 that is 0; there the error is a multiple of one rounding of the largest number.");
+        line("In f64 the unsplit run's error is 0; there the unit is one rounding of the largest value.");
     }
     let never: BTreeSet<_> = rows.iter().flat_map(|row| &row.never_ran).collect();
     if !never.is_empty() {
         line(&format!(
-            "It is about this model and this work: {} that other models and steps have never ran here\n\
-             (--json lists them); `equipart prove` without a model proves these, on small ones.",
-            counted(never.len(), "thing")
+            "This covers this model and this work only: {} of other models and steps did not run here\n\
+             (--json lists them); `equipart prove` without a model proves them, on small models.",
+            counted(never.len(), "feature")
         ));
     }
 }
@@ -146,12 +146,12 @@ fn dominating(rows: &[LayoutRow]) -> Vec<String> {
 
 /// Footnotes that explain the columns of a comparison.
 const FOOTNOTES: [&str; 6] = [
-    "\ntoken/s: the median of runs, and how far half of them lie from it; rows whose ± meet are equally",
-    "fast. holds: the rank that holds most; in another number, as priced. sent: by all ranks. field: the",
-    "same work in the field of 2^61 - 1, where nothing rounds, equals the unsplit oracle bit for bit. In",
+    "\ntoken/s: median of the runs, ± half of their interquartile range; rows whose ± overlap are equally",
+    "fast. holds: peak of the fullest rank; in another dtype, as priced. sent: by all ranks. field: the",
+    "same work in the field of 2^61 - 1, where nothing rounds, equals the unsplit oracle bit for bit: in",
     "generation the logits that choose each token, read with a cache, one token at a time; in training",
-    "the loss, the norm, gradients and new weights. tokens: those of the unsplit run. error: against",
-    "f64, as a multiple of the unsplit run's own. --json has exact bytes, seconds, and memory by phase.",
+    "the loss, the norm, gradients and new weights. tokens: as in the unsplit run. error: against f64,",
+    "as a multiple of the unsplit run's error. --json has exact bytes, seconds, and memory by phase.",
 ];
 
 fn tokens(row: &LayoutRow) -> String {
@@ -198,7 +198,7 @@ pub(crate) fn loads(json: bool, loads: &LayerCounts) {
     let widest = loads.iter().map(ends).max_by(|a, b| spread(a.1).total_cmp(&spread(b.1)));
     if let (Some((layer, [least, most, even])), false) = (widest, json) {
         line(&format!(
-            "experts of {layer}, the least even of {layers}, took {least:.1} % to {most:.1} % of the copies each ({even:.1} % is even)"
+            "experts of {layer}, the least even of {layers}, each received {least:.1} % to {most:.1} % of the token copies ({even:.1} % is even)"
         ));
     }
 }
@@ -223,6 +223,6 @@ pub(crate) fn learnt(lines: &[EpochLine], test: usize, out: Option<&Path>) {
     };
     let head = ["epoch", "loss", "accuracy", "seconds", "pictures/s"];
     line(&format!("{}", table(&head, lines.iter().map(cells))));
-    line(&format!("\nloss: the epoch's mean in training; accuracy: of {test} test pictures, after it"));
+    line(&format!("\nloss: the epoch's mean in training; accuracy: on {test} test pictures, after it"));
     saved(out);
 }

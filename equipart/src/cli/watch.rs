@@ -70,7 +70,7 @@ impl Watch {
     }
     /// Shows the number of equal cases, and the key to continue the campaign from.
     pub(crate) fn case(&self, done: usize, next: Key) {
-        let says = format!("{done} cases equal; go on with --key {next}");
+        let says = format!("{done} cases equal; continue with --key {next}");
         self.bar.set_position(done as u64);
         if !self.terminal && done.is_multiple_of(100) {
             out::note(&says);

@@ -16,21 +16,22 @@ use tensor::Bf16;
 use tensor::quoted::{escaped, shown};
 
 /// Help on the columns and on JSON.
-pub(crate) const HELP: &str = "limit: what the machine could do at best, measured beside it. of limit: 1 is all of it, for \
-rates and times alike.\nbetter: how many times better than the best peer; above 1 it is better.\n\nPipelines have a second \
-table: the same work on one rank, its share of two with 1F1B's bubble (ideal), what the table takes by the times\nof its own \
-cells, and with even stages as slow as the slowest; and these cells: forward (F), backward (B), its halves (I, W).\n\nWith --json: a line for each figure, with its name, value, \
-unit, limit, ratio (of the limit) and processor, with --peers its peer,\nan object with name, value and ratio (how many times \
+pub(crate) const HELP: &str = "limit: the best that this machine can do, measured beside the figure. of limit: 1 is all of it, \
+for rates and times alike.\nbetter: ratio to the best peer; above 1 it is better.\n\nPipelines have a second \
+table: the same work on one rank, half of it with 1F1B's bubble (ideal), the schedule table with the times of its\nown \
+cells, and even stages as slow as the slowest; then the times of cells: forward (F), backward (B), its halves (I, W).\n\nWith --json: a line for each figure, with its name, value, \
+unit, limit, ratio (of the limit) and processor, with --peers its peer,\nan object with name, value and ratio (above 1: \
 better), and of pipelines a pipeline: unsplit_ms, ideal_ms, over_ideal,\nsimulated_ms, over_simulated, slowest_ms, over_slowest, cells_ms.";
 
-/// Measure products, steps, decoding, all-reduces and proofs, beside what the machine could do at best
+/// Measure products, training steps, decoding, all-reduces and proofs, beside the machine's limits
 #[derive(Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct BenchArgs {
-    /// Measure only these figures: a name, or how names begin, such as gemm; several with commas [default: all]
+    /// Measure only these figures: names, or their beginnings, such as gemm, separated by commas [default:
+    /// all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
-    /// How often the figures, or steps with and without --link, take turns; of each the best turn counts
+    /// Number of turns of the figures, or of steps with and without --link; the best turn of each counts
     #[arg(long, default_value_t = 5)]
     turns: usize,
     /// Other programs' figures to compare with: lines of {"peer": "...", "name": "...", "value": ...}
@@ -38,7 +39,7 @@ pub(crate) struct BenchArgs {
     peers: Option<PathBuf>,
     #[arg(long, default_value_t, value_name = "DEVICE", value_enum, help = args::DEVICE)]
     device: DeviceName,
-    /// Measure small sizes, not those that names say: only to see that all of it runs
+    /// Measure small sizes instead of those in the names, to test that all figures run
     #[arg(long)]
     small: bool,
     #[command(flatten)]

@@ -95,7 +95,7 @@ impl AllReducePlan {
     /// ranks.
     pub fn all(ranks: usize, node: Option<usize>, elements: usize, link: Link) -> Result<Vec<Self>> {
         if !(1..=MOST_RANKS).contains(&ranks) {
-            bail!("--ranks is {ranks}; it must be 1 to {MOST_RANKS}, for nobody can read more columns");
+            bail!("--ranks is {ranks}; it must be 1 to {MOST_RANKS}, the most columns of the drawing");
         }
         if elements > MOST_ELEMENTS {
             bail!("--elements is {elements}; it must be {MOST_ELEMENTS} (2^40) or less");
@@ -197,14 +197,14 @@ pub(crate) const JSON: &str = "With --json: a line for each algorithm, with its 
 all ranks send,\nand its seconds. With --algorithm a line for each step follows, with its phase and its transfers: \
 from, to,\nchunks and elements ([first, one after the last]), and how they arrive (add or replace).";
 
-/// Draw and price all-reduce algorithms: who sends what to whom, step by step
+/// Draw and price all-reduce algorithms: every message, step by step
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true, after_help = JSON)]
 pub(crate) struct CollectivesArgs {
     /// The algorithm to draw [default: compare all]
     #[arg(long, value_parser = PossibleValuesParser::new(Algorithm::NAMES))]
     algorithm: Option<String>,
-    /// How many ranks, 1 to 64
+    /// Number of ranks, 1 to 64
     #[arg(long, default_value_t = 8)]
     ranks: usize,
     /// f32 elements of every rank
@@ -216,7 +216,7 @@ pub(crate) struct CollectivesArgs {
     /// Ranks of a node, for hierarchical [default: the smallest divisor of --ranks from its square root up]
     #[arg(long, value_name = "RANKS")]
     node: Option<usize>,
-    /// A file for the drawing of --algorithm as a space-time diagram
+    /// Draw --algorithm to this file, as a space-time diagram in SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -294,7 +294,7 @@ fn compare(plans: &[AllReducePlan]) {
     let head = ["algorithm", "steps", "busiest rank sends", "all send", "time", "of the bound"];
     out::line(&show::table(&head, plans.iter().map(cells)).to_string());
     out::line(&format!(
-        "\nbound: {:.2?}, which no all-reduce takes less than. --algorithm NAME draws one.",
+        "\nbound: {:.2?}, the least time of any all-reduce. --algorithm NAME draws one algorithm.",
         any.bound()
     ));
 }

@@ -5,7 +5,7 @@ use clap::{Args, CommandFactory};
 use clap_complete::{Shell, generate};
 use parallel::Result;
 
-/// Print what a shell reads to complete commands and flags
+/// Print the completion script of a shell
 #[derive(Args, Debug)]
 #[command(hide = true)]
 pub(crate) struct CompletionsArgs {

@@ -10,7 +10,7 @@ use parallel::Result;
 use std::path::PathBuf;
 use tensor::safetensors::Dtype;
 
-/// Write a model anew, in the Hugging Face layout, with numbers of another kind
+/// Rewrite a model in the Hugging Face layout, in its dtype or in another
 #[derive(Args, Debug)]
 pub(crate) struct ConvertArgs {
     /// A folder with config.json and safetensors files, or embedded, or moe
@@ -19,16 +19,18 @@ pub(crate) struct ConvertArgs {
     /// The folder to write: one that does not exist yet, or is empty
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
-    /// The kind of numbers to write: f32, bf16 or f16 [default: that of the model]
+    /// Dtype to write: f32, bf16 or f16 [default: the model's]
     #[arg(long, value_parser = dtype())]
     pub(crate) dtype: Option<Dtype>,
-    /// Give it so many experts in place of each feed-forward, which begin as copies of it: the model computes what it did
+    /// Replace each feed-forward by this number of experts, which start as copies of it: the model computes
+    /// the same as before
     #[arg(long, value_name = "E", requires = "chosen")]
     pub(crate) experts: Option<usize>,
-    /// With --experts: how many of them each token is handed to
+    /// With --experts: number of experts that each token is dispatched to
     #[arg(long, value_name = "K", requires = "experts")]
     pub(crate) chosen: Option<usize>,
-    /// With --experts: how many experts a copy is cut into; divides both [default: 1]
+    /// With --experts: number of experts that each copy is cut into; it divides --experts and --chosen
+    /// [default: 1]
     #[arg(long, value_name = "G", requires = "experts")]
     pub(crate) slices: Option<usize>,
 }

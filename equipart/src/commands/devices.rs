@@ -60,7 +60,7 @@ fn card(ordinal: usize) -> Found {
     }
 }
 
-/// List what programs can compute on here, and why not on the rest
+/// List the devices of this machine, and why others are missing
 #[derive(Args, Debug)]
 pub(crate) struct DevicesArgs {}
 

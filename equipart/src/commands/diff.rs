@@ -30,14 +30,14 @@ pub(crate) const CODES: &str = "\
 Each of A, B and C is a folder that --dump wrote, a model's folder, or one safetensors file. Tensors are matched by name
 (and by file, where there are several). C is the same run in f64: train with the same flags and --number f64 --dump C.
 
-With --truth a tensor is equal, within rounding, or a bug; without it the sizes of the differences are told, and no
-verdict. Exit code: 0 where all is equal or within rounding; 1 where there is a bug, or, without --truth, a difference,
-or where tensors are missing or have two shapes; 2 for bad input.
+With --truth a tensor is equal, within rounding, or a bug; without it, the sizes of the differences are
+printed, and no verdict. Exit code: 0 if all is equal or within rounding; 1 if there is a bug or, without --truth, a
+difference, or if tensors are missing or have two shapes; 2 for bad input.
 
 --json: an object for every tensor (kind \"tensor\"), for every one that could not be compared (\"unmatched\"), and
-a last one (\"summary\"). null among numbers: infinite, as a number stands where none should, or the other way round.";
+a last one (\"summary\"). null in place of a number: infinite, because only one of the two values is finite.";
 
-/// Tell whether two runs' tensors differ by rounding or by a bug, and where it starts
+/// Find whether two runs' tensors differ by rounding or by a bug, and where the first bug is
 #[derive(Args, Debug)]
 #[command(after_help = CODES)]
 pub(crate) struct DiffArgs {
@@ -47,7 +47,7 @@ pub(crate) struct DiffArgs {
     /// Another run
     #[arg(value_name = "B")]
     b: PathBuf,
-    /// The same run in f64, by which both are judged [default: no verdict]
+    /// The same run in f64, the truth that judges both [default: no verdict]
     #[arg(long, value_name = "C")]
     truth: Option<PathBuf>,
     /// List every tensor
@@ -186,9 +186,9 @@ fn words(verdict: Finding) -> [&'static str; 2] {
         Finding::BugInB => ["a bug in B", "B departs from the truth by more than rounding, A does not."],
         Finding::BugInBoth => [
             "a bug in both",
-            "Both depart from the truth by more than rounding: a bug of both, or the truth is that of another run.",
+            "Both depart from the truth by more than rounding: both have a bug, or the truth is that of another run.",
         ],
-        Finding::Exact => ["a bug", "These numbers do not round, and differ."],
+        Finding::Exact => ["a bug", "These values do not round, but differ."],
     }
 }
 
@@ -212,7 +212,7 @@ fn first(bug: &Compared, before: Option<&Compared>) {
         line(&format!("The tensor before it, {}, is {verdict}.\n{}", named(before), errors(before)));
     }
     if bug.file == "weights" {
-        line("Weights are those before the step: an earlier step went wrong, or where they come from.");
+        line("Weights are those before the step: the bug is in an earlier step, or in the initial weights.");
     }
 }
 
@@ -230,7 +230,7 @@ fn sizes(report: &DiffReport) {
     let equal = if report.unmatched.is_empty() {
         "All tensors are equal."
     } else {
-        "All that were compared are equal."
+        "All compared tensors are equal."
     };
     let Some(first) = different().next() else { return line(&format!("\n{equal}")) };
     let relative = |t: &Compared| t.apart.relative.unwrap_or(0.0);
@@ -247,13 +247,13 @@ fn sizes(report: &DiffReport) {
         ));
     };
     if relative(first) >= relative(worst) {
-        tell("The first that differs, and the most, is", first);
+        tell("The first difference, and the largest, is in", first);
     } else {
-        tell("The first that differs is", first);
-        tell("The one that differs most is", worst);
+        tell("The first difference is in", first);
+        tell("The largest difference is in", worst);
     }
     line(
-        "\nWhether that is rounding, only a truth can say: --truth C, the same run with --number f64 --dump C.",
+        "\nOnly a truth can tell whether that is rounding: --truth C, the same run with --number f64 --dump C.",
     );
 }
 

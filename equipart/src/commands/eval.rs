@@ -20,30 +20,30 @@ use std::time::Duration;
 use tensor::Real;
 use tensor::files::{self, seen};
 
-/// Tell the loss and the perplexity of a text or of given ids
+/// Measure the loss and the perplexity of a text or of given ids
 #[derive(Args, Debug)]
 #[command(after_long_help = processes::HELP)]
 pub(crate) struct EvalArgs {
     /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
     pub(crate) model: Option<ModelName>,
-    /// The text to be told, all of it [default: what is held out of the embedded text]; of a classifier, a folder with the
-    /// four files of MNIST, whose test pictures are told [default: drawn digits]
+    /// Text to evaluate, all of it [default: the held-out part of the embedded text]; for a classifier, a
+    /// folder with the four files of MNIST, whose test pictures are evaluated [default: generated digits]
     #[arg(long, value_name = "FILE")]
     pub(crate) data: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) pictures: PicturesArgs,
-    /// Sequences of token ids instead: a JSON list of lists
+    /// Evaluate sequences of token ids instead: a JSON list of lists
     #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "seq"])]
     pub(crate) batch: Option<PathBuf>,
-    /// Tokens of a sequence that a text is cut into [default: 256, or as many as the model has positions for]
+    /// Tokens of the sequences that a text is cut into [default: 256, or the model's positions if fewer]
     #[arg(long)]
     pub(crate) seq: Option<usize>,
     #[arg(long, default_value_t, help = parallel::layout::grammar())]
     pub(crate) layout: Layout,
     #[command(flatten)]
     pub(crate) number: NumberArgs,
-    /// How long a rank waits for others to come to one call before the run fails [default: 60]
+    /// Seconds that a rank waits for the others in one call before the run fails [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = patience)]
     pub(crate) timeout: Option<Duration>,
     /// With ranks as processes: compare all bytes of all files, not only those that ranks read
@@ -121,7 +121,7 @@ pub fn evaluate<D: Runs>(
     let ((loss, right), tokens) = ((ranks[0].0, ranks[0].1), batch.counted());
     let experts = ranks.into_iter().map(|(.., experts)| experts).collect();
     if !loss.is_finite() {
-        bail!("the loss is {loss}, no finite number; the weights may not be");
+        bail!("the loss is {loss}, which is not finite; check the weights");
     }
     let accuracy = right.map(|right| right as f64 / tokens.max(1) as f64);
     Ok(Evaluation { loss, perplexity: loss.exp(), tokens, accuracy, experts })
@@ -149,7 +149,7 @@ fn sequences_of(a: &EvalArgs, model: &Model) -> Result<Vec<Sequence>> {
         None => corpus(None, seq, &tokenizer)?.held_out,
     };
     if text.len() < 2 {
-        bail!("a text of {} tokens; there must be 2 or more, one to tell the next", text.len());
+        bail!("the number of tokens of the text is {}; at least 2 are needed to predict one from another", text.len());
     }
     Ok(sequences(text::windows(&text, seq)))
 }
@@ -161,7 +161,7 @@ impl Run for EvalArgs {
         let a = self;
         if a.verify && processes::launch()?.is_none() {
             bail!(
-                "--verify compares files between ranks that are processes, and RANK is not set; leave it out"
+                "--verify compares files between ranks that are processes, but RANK is not set; leave it out"
             );
         }
         if a.verify {

@@ -23,40 +23,40 @@ pub(crate) struct GenerateArgs {
     /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
     pub(crate) model: Option<ModelName>,
-    /// A text to continue, in whatever the tokenizer puts around a text; may be repeated
+    /// Text to continue, with the special tokens that the tokenizer adds; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub(crate) prompt: Vec<String>,
     /// Token ids to continue, such as 1,403,407; may be repeated
     #[arg(long, value_name = "IDS", value_parser = ids)]
     pub(crate) prompt_ids: Vec<Vec<u32>>,
-    /// How many tokens to add [default: as the model's folder says, or 128; as many as the model has positions for]
+    /// Number of tokens to add [default: as in the model's folder, or 128, up to the model's positions]
     #[arg(long)]
     pub(crate) max_new: Option<usize>,
-    /// Draw from the probabilities of logits divided by this [default: as the model's folder says, or take the likeliest
-    /// token]
+    /// Draw from the probabilities of logits divided by this [default: as in the model's folder, or take the
+    /// likeliest token]
     #[arg(long)]
     pub(crate) temperature: Option<f64>,
-    /// Draw only from so many likeliest tokens [default: as the model's folder says, or all]
+    /// Draw only from this number of likeliest tokens [default: as in the model's folder, or all]
     #[arg(long)]
     pub(crate) top_k: Option<usize>,
-    /// Draw only from the likeliest tokens that have this share of the probability [default: as the model's folder says,
-    /// or 1]
+    /// Draw only from the likeliest tokens with this total probability [default: as in the model's folder, or
+    /// 1]
     #[arg(long)]
     pub(crate) top_p: Option<f64>,
-    /// Where tokens are drawn: other seeds, other draws [default: 0]
+    /// Seed of the draws [default: 0]
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// Take the likeliest token, whatever the model's folder says
+    /// Take the likeliest token, regardless of the model's folder
     #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "seed"])]
     pub(crate) greedy: bool,
-    /// Ranks along each axis: none, tp=2, ...; with dp, at least as many prompts, if no experts are shared out
+    /// Ranks along each axis: none, tp=2, ...; each data rank needs a prompt, unless experts are split
     #[arg(long, default_value_t)]
     pub(crate) layout: Layout,
     #[command(flatten)]
     pub(crate) number: NumberArgs,
     #[command(flatten)]
     pub(crate) on_ranks: RanksArgs,
-    /// A folder for activations and weights, as safetensors
+    /// Folder for activations and weights, as safetensors
     #[arg(long, value_name = "DIR")]
     pub(crate) dump: Option<PathBuf>,
     #[command(flatten)]
@@ -69,7 +69,7 @@ pub(crate) struct GenerateArgs {
 fn ids(text: &str) -> std::result::Result<Vec<u32>, String> {
     let id = |part: &str| {
         let part = part.trim();
-        part.parse().map_err(|_| format!("{part:?} is no token id; ids are whole numbers below 2^32"))
+        part.parse().map_err(|_| format!("{part:?} is not a token id; ids are whole numbers below 2^32"))
     };
     text.split(',').map(id).collect()
 }

@@ -19,16 +19,16 @@ use std::sync::Arc;
 use std::time::Instant;
 use tensor::{Bf16, Fault, PlaceError};
 
-/// Check every kernel on a GPU against the host, layouts on it, and how fast it is
+/// Compare every kernel of a GPU with the host, check layouts on it, and measure its speed
 #[derive(Args, Debug)]
 pub(crate) struct GpuCheckArgs {
-    /// Where the report goes, as JSON
+    /// File of the report, as JSON
     #[arg(long, value_name = "FILE", default_value = "gpu-check.json")]
     pub(crate) out: PathBuf,
-    /// Only this part of it; may be repeated
+    /// Run only this part; may be repeated
     #[arg(long, value_name = "PART", value_enum)]
     pub(crate) only: Vec<Part>,
-    /// Measure small sizes: only to see that all of it runs
+    /// Measure small sizes, to test that all figures run
     #[arg(long)]
     pub(crate) small: bool,
 }
@@ -79,11 +79,11 @@ struct Report {
 /// Part of the checks; the doc of each variant is its help text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
-    /// every kernel, beside the host's
+    /// every kernel, compared with the host's
     Kernels,
-    /// layouts whose ranks share the card, beside one rank
+    /// layouts with all ranks on the card, compared with one rank
     Layouts,
-    /// how fast it is
+    /// the speed of kernels, and of a model
     Figures,
 }
 

@@ -12,7 +12,7 @@ use tensor::files;
 #[derive(Args, Debug)]
 #[command(hide = true)]
 pub(crate) struct ManArgs {
-    /// A folder for that page and those of all commands, instead of printing it
+    /// Write that page and those of all commands to this folder, instead of printing it
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -26,7 +26,7 @@ impl Run for ManArgs {
             return Ok(true);
         };
         fs::create_dir_all(&folder)
-            .map_err(|why| Error::new(format!("{} cannot be made a folder: {why}", folder.display())))?;
+            .map_err(|why| Error::new(format!("the folder {} cannot be created: {why}", folder.display())))?;
         let commands = program.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help");
         for command in std::iter::once(&program).chain(commands) {
             let manual = Man::new(command.clone());

@@ -24,15 +24,15 @@ use std::path::PathBuf;
 use tensor::count::Uncountable;
 use tensor::{Category, Peaks, Phase};
 
-/// Tell a layout's peak memory, operations and traffic without running it
+/// Compute a layout's peak memory, operations and traffic without running it
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct PriceArgs {
-    /// A config.json [default: that of the embedded model]
+    /// A config.json [default: the embedded model's]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// moe: the embedded model with experts; mlp: a plain classifier of 784 pixels and 10 classes [default: the model of
-    /// --config]
+    /// moe: the embedded model with experts; mlp: a plain classifier of 784 pixels and 10 classes [default:
+    /// the model of --config]
     #[arg(long, conflicts_with = "config")]
     pub(crate) model: Option<Plain>,
     #[command(flatten)]
@@ -51,23 +51,23 @@ pub(crate) struct PriceArgs {
     /// Sequences of a step [default: 8, or more if the microbatches need them]
     #[arg(long)]
     batch_size: Option<usize>,
-    /// Parts that a step's sequences are cut into [default: 2 for each stage of a pipeline, as far as there are sequences;
-    /// with --schedule as many as its table has]
+    /// Microbatches of a step [default: 2 for each stage of a pipeline, if there are enough sequences; with
+    /// --schedule, those of its table]
     #[arg(long)]
     pub(crate) microbatches: Option<usize>,
     /// The optimizer
     #[arg(long, default_value = "adamw")]
     optimizer: OptimizerName,
-    /// The rate of dropout everywhere, or config for what config.json says
+    /// Dropout rate everywhere, or config for the rates of config.json
     #[arg(long, default_value = "config")]
     dropout: DropoutRate,
-    /// The share of a target that is spread over all ids alike
+    /// Fraction of a target that is spread evenly over all ids
     #[arg(long, default_value_t = 0.0)]
     label_smoothing: f64,
-    /// The weight of the square of each token's log-sum-exp in the loss
+    /// Weight of each token's squared log-sum-exp in the loss
     #[arg(long, default_value_t = 0.0)]
     z_loss: f64,
-    /// How often each expert is chosen, as eval --json tells it [default: all as often]
+    /// File of tokens per expert, as eval --json prints them [default: an even load]
     #[arg(long, value_name = "FILE")]
     pub(crate) routing: Option<PathBuf>,
 }
@@ -256,8 +256,8 @@ fn told(prices: &[Price], of: &Settings) {
     };
     let layout = prices.first().map_or("none", |p| &p.layout);
     line(&format!(
-        "A training step in {} under {layout}, {}: {} in {}.\nHeld at most by each rank, in all and by category, each at \
-         its own moment:\n",
+        "A training step in {} under {layout}, {}: {} in {}.\nPeak memory of each rank, in total and by category, each at \
+         its own time:\n",
         of.number,
         counted(prices.len(), "rank"),
         counted(of.batch_size, "sequence"),

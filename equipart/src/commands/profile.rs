@@ -11,13 +11,13 @@ use parallel::{Error, Layout, Network, Result, layout};
 
 /// Legend of the tables.
 const LEGEND: &str = "\
-ms: of a step, the mean of all ranks; least and most: of which rank. A row is its own time, without the rows that have\n\
-a name within it, so either table adds up to the step. calls: kernels, calls and waits of a kind; passes through all\n\
+ms: of a step, the mean of all ranks; least and most: with the rank. A row has its own time, without that of named rows\n\
+within it, so each table adds up to the step. calls: kernels, calls and waits of a kind; passes through all\n\
 layers of a row. GFLOP/s: of products and attention, while they run.";
 
 #[derive(Args, Debug)]
 pub(crate) struct ProfileArgs {
-    /// Tell where the time of a training step of shape L goes, instead of measuring figures
+    /// Break down the time of a training step of shape L, instead of measuring figures
     #[arg(long, conflicts_with_all = ["only", "peers"])]
     profile: bool,
     #[arg(long, requires = "profile", default_value_t, help = layout::grammar())]
@@ -65,8 +65,8 @@ fn of<D: Runs>(
         let Exposed { linked_ms, unlinked_ms, exposed_ms, priced_ms, ratio } = of;
         show::one(json, &ProfileLine::Links(&of), || {
             format!(
-                "\nOver the links a step takes {linked_ms:.1} ms, without them {unlinked_ms:.1} ms, each the best of all turns: \
-                 {exposed_ms:.1} ms exposed\nof the {priced_ms:.1} ms that the links take for its calls, or {ratio:.2}.",
+                "\nA step takes {linked_ms:.1} ms over the links and {unlinked_ms:.1} ms without them, each the best of all turns: \
+                 {exposed_ms:.1} ms are exposed\nof the {priced_ms:.1} ms that the links take for its calls, a ratio of {ratio:.2}.",
             )
         });
     }
@@ -80,7 +80,7 @@ fn of<D: Runs>(
 /// If its trace has no profile.
 pub(crate) fn tell(network: &Network, peak: Option<f64>, json: bool) -> Result<()> {
     let runs = network.trace.as_ref().map_or_else(Vec::new, comm::Trace::runs);
-    let run = runs.last().ok_or_else(|| Error::new("nothing ran of which a profile was taken"))?;
+    let run = runs.last().ok_or_else(|| Error::new("no run was profiled"))?;
     let ranks = profile::of(run)?;
     if json {
         lines(&ranks, peak);
@@ -141,7 +141,7 @@ fn beyond(of: &RankProfile, peak: Option<f64>) -> Option<&'static str> {
     let mut sums = of.kinds.iter().map(|(_, sum)| sum).chain(of.layers.iter().map(|row| &row.sum));
     let beyond = sums.any(|sum| of.row(sum, peak).of_peak.is_some_and(|part| part > 1.05));
     beyond.then_some(
-        "More than 100 % of peak: the machine did other work while the peak was measured; run it again when it does not.",
+        "More than 100 % of peak: the machine did other work while the peak was measured; run it again on an idle machine.",
     )
 }
 

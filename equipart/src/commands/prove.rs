@@ -26,35 +26,37 @@ use tensor::{Key, mix};
 pub(crate) struct ProveArgs {
     #[arg(long, help = format!("{} [default: none; with --cases drawn]", parallel::layout::grammar()))]
     pub(crate) layout: Option<Layout>,
-    /// With --device cuda: only these numbers, f32 or bf16; else a proof has the numbers of a field
+    /// With --device cuda: only this dtype, f32 or bf16 [default: both]; without it, a proof runs in a finite
+    /// field
     #[arg(long, value_name = "NUMBER", value_parser = number())]
     pub(crate) number: Option<NumberName>,
-    /// Where what is proven computes: cpu, in the field; or cuda: linear layers and collectives of the layout on whole numbers, which a
-    /// card adds exactly, and every kernel beside the host's
+    /// Device of the proof: cpu, in the field; or cuda: linear layers and collectives of the layout on whole
+    /// numbers, which a card adds exactly, and every kernel compared with the host's
     #[arg(long, default_value_t, value_name = "DEVICE", value_enum)]
     pub(crate) device: DeviceName,
     #[command(flatten)]
     pub(crate) on_ranks: RanksArgs,
     #[command(flatten)]
     pub(crate) table: TableArgs,
-    /// The random key, decimal or 0x; the keys after it, or those of drawn cases, are hashed from it [default: a fresh one]
+    /// Random key, decimal or 0x; further keys, and those of drawn cases, are hashed from it [default: a
+    /// fresh one]
     #[arg(long)]
     pub(crate) key: Option<Key>,
-    /// At least so many keys, each of which costs as much as the first and adds its exponent to the bound [default: 2]; in any
-    /// case as many as bring it to 2^-30, 64 at most
+    /// Least number of keys; each costs as much as the first and adds its exponent to the bound [default: 2];
+    /// more are used until the bound is 2^-30, 64 at most
     #[arg(long, value_name = "N", conflicts_with_all = ["cases", "minutes", "case"])]
     pub(crate) keys: Option<usize>,
-    /// Prove the model of this config.json alone [default: a panel of small ones, of every family]
+    /// Prove only the model of this config.json [default: a panel of small models of every family]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// With --config, a folder for the first step under the first key, as safetensors: activations, gradients, weights
-    /// before and after, loss and norm²
+    /// With --config, a folder for the first step under the first key, as safetensors: activations,
+    /// gradients, weights before and after, loss and norm²
     #[arg(long, value_name = "DIR", requires = "config")]
     pub(crate) dump: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) cases: CasesArgs,
-    /// moe: the embedded model with experts; mlp: a plain classifier of 784 pixels and 10 classes [default: the model of
-    /// --config]
+    /// moe: the embedded model with experts; mlp: a plain classifier of 784 pixels and 10 classes [default:
+    /// the model of --config]
     #[arg(long, conflicts_with_all = ["config", "dump"])]
     pub(crate) model: Option<Plain>,
     #[command(flatten)]
@@ -75,7 +77,7 @@ impl Run for ProveArgs {
         }
         if let Some(number) = a.number {
             bail!(
-                "--number is {number}; a proof is in numbers of a field, where nothing rounds: leave --number out"
+                "--number is {number}; a proof runs in a finite field, where nothing rounds; leave --number out"
             );
         }
         if let Some(equal) = cases::asked(&a, json)? {
@@ -102,7 +104,7 @@ impl Run for ProveArgs {
             (None, None) => {
                 if a.on_ranks.split.is_some() {
                     bail!(
-                        "--split is about one model, and there are many with other numbers of blocks; give --config or --model"
+                        "--split needs one model, but the panel has many; give --config or --model"
                     );
                 }
                 note(&[layout], None);
@@ -118,7 +120,7 @@ impl Run for ProveArgs {
         let (mut subject, mut of) = (Subject::smallest(model, &layout)?, None);
         if let Err(why) = prove::check(&subject, &layout) {
             let (small, words) = image_of(&a, &subject, &layout).ok_or(why.clone())?;
-            let words = format!("{why}. So its small image is proven, with all of its parts: {words}.");
+            let words = format!("{why}. Its small image is proven instead, with all of its parts: {words}.");
             out::note(&format!("note: {words}"));
             (subject, of) = (Subject::smallest(small, &layout)?, Some(words));
             prove::check(&subject, &layout)?;
@@ -152,7 +154,7 @@ pub(crate) fn tell(verdict: &Verdict, json: bool) -> bool {
 /// Text below the table of a card's proof.
 const STATEMENT: &str = "\
 On whole numbers every sum is exact in any order: there linear layers, collectives and products equal the field's oracle, or the\n\
-host's product, bit for bit. Kernels that round equal the host's in f64 to the rounding of their number. The layout's program itself\n\
+host's product, bit for bit. Kernels that round equal the host's in f64 to the rounding of their dtype. The layout's program itself\n\
 is proven in the field, without --device.";
 
 /// Proves on a card: on whole numbers linear layers, collectives and products are exact, and equal the
@@ -180,7 +182,7 @@ fn on_device(a: &ProveArgs, json: bool) -> Result<bool> {
         let line = |(what, seen): (&str, Exact)| {
             let Exact { tensors, elements, first_difference } = seen;
             let well = Some(first_difference.is_none());
-            let equal = || format!("{tensors} tensors, {elements} numbers equal the oracle's bit for bit");
+            let equal = || format!("{tensors} tensors, {elements} elements equal the oracle's bit for bit");
             Line {
                 what: format!("{what} of {layout}, {number}"),
                 outcome: first_difference.unwrap_or_else(equal),

@@ -33,9 +33,9 @@ const MOST_DRAWN: usize = 100_000;
 const KEPT: usize = 2000;
 
 /// Help on JSON.
-pub(crate) const JSON: &str = "With --json: one object. messages: those that a table of --file names, which agree\nwith its cells. makespan: from the first cell's start to the last one's end. bubble_time: what the rank\nthat waits longest waits between its first and its last cell; bubble_fraction: its share of the time between\nthem; bubbles: of every rank. peak_saved: what each rank has saved at most, in microbatches through all its chunks.\npeak_bytes, with --model: the bytes that each holds at most, all together.";
+pub(crate) const JSON: &str = "With --json: one object. messages: number of those in a table of --file, which\nagree with its cells. makespan: from the first cell's start to the last one's end. bubble_time: the longest wait of a\nrank between its first and its last cell; bubble_fraction: its fraction of the time between them; bubbles: of every\nrank. peak_saved: most saved activations of each rank, in microbatches through all its chunks. peak_bytes, with\n--model: peak bytes of each rank, over all categories.";
 
-/// Draw a pipeline's schedule, built in or your own: which rank does what when, what it waits and holds
+/// Draw a pipeline's schedule, built-in or your own: the work, waiting time and memory of each rank
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true, after_help = JSON)]
 pub(crate) struct ScheduleArgs {
@@ -48,29 +48,31 @@ pub(crate) struct ScheduleArgs {
     /// Microbatches of the step [default: 8]
     #[arg(long)]
     microbatches: Option<usize>,
-    /// Chunks of the model on each rank, for kinds that have any number of them
+    /// Chunks of the model on each rank, for kinds that accept a number of them
     #[arg(long)]
     chunks: Option<usize>,
     /// Slices of each sequence, for kinds that cut sequences
     #[arg(long)]
     slices: Option<usize>,
-    /// What a rank's whole part of the model takes for a microbatch: forward, input half of the backward, weight half
+    /// Times of a microbatch in a rank's whole part of the model: forward, input half of the backward, weight
+    /// half
     #[arg(long, value_name = "F,B,W", default_value = "1,1,1", allow_hyphen_values = true)]
     times: Numbers<3>,
-    /// What a message between ranks is under way, and what its link is busy with one of a whole microbatch
+    /// Latency of a message between ranks, and the time that the message of a whole microbatch occupies its
+    /// link
     #[arg(long, value_name = "LATENCY,TIME", default_value = "0,0", allow_hyphen_values = true)]
     link: Numbers<2>,
-    /// A table of your own in place of a kind: CSV or JSON, a row for each rank, cells such as 0F0, 0B0, 0I0, 0W0; also as
-    /// `_dump_csv` of torch.distributed.pipelining writes it, whose sends and receives are compared with those that follow from
-    /// the cells
+    /// A table of your own in place of a kind: CSV or JSON, a row for each rank, cells such as 0F0, 0B0, 0I0,
+    /// 0W0; also in the format of `_dump_csv` of torch.distributed.pipelining, whose sends and receives are
+    /// compared with those that follow from the cells
     #[arg(long, conflicts_with_all = ["kind", "stages", "microbatches", "chunks", "slices"])]
     file: Option<PathBuf>,
     #[command(flatten)]
     held: HeldArgs,
-    /// A file for the diagram
+    /// Write the diagram to this file, as SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// A file for the table, a column for each tick
+    /// Write the table to this file, as CSV, a column for each tick
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
 }
@@ -198,7 +200,7 @@ fn say(a: &ScheduleArgs, timeline: &Timeline, bytes: Option<&[usize]>, table: Op
     out::line("");
     timeline.figures().iter().for_each(|line| out::line(line));
     if let Some(messages) = table.map(Table::messages).filter(|messages| *messages > 0) {
-        out::line(&format!("its {messages} sends and receives are those that follow from its cells"));
+        out::line(&format!("its {messages} sends and receives match its cells"));
     }
     if let Some((bytes, most)) = bytes.and_then(|bytes| Some((bytes, bytes.iter().max()?))) {
         let [each, most] = [bytes, &[*most]]
@@ -224,11 +226,11 @@ fn object(a: &ScheduleArgs, schedule: &dyn Schedule, Timeline { plan, of, .. }: 
 /// Flags of the peak bytes of each rank.
 #[derive(Args, Debug)]
 struct HeldArgs {
-    /// A folder with a config.json, or embedded, or moe: of a training with AdamW, a sequence in each microbatch, what each
-    /// rank holds at most is told in bytes, too
+    /// A folder with a config.json, or embedded, or moe: also print the peak bytes of each rank in training
+    /// with AdamW, one sequence a microbatch
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
     model: Option<ModelName>,
-    /// With --model, tokens of a sequence [default: 256, or as many as the model has positions for]
+    /// With --model, tokens of a sequence [default: 256, or the model's positions if fewer]
     #[arg(long, requires = "model")]
     seq: Option<usize>,
     #[command(flatten)]

@@ -17,7 +17,7 @@ impl Run for StrategiesArgs {
             let row = |e: &StrategyEntry| {
                 vec![e.layout.clone(), e.name.clone(), e.shards.join(", "), e.fits.clone()]
             };
-            let head = ["layout", "strategy", "what each rank has its part of", "its ranks share"];
+            let head = ["layout", "strategy", "sharded over its ranks", "its ranks divide"];
             let mut table = show::fitted(show::table(&head, entries.iter().map(row)));
             for column in table.column_iter_mut() {
                 column.set_cell_alignment(CellAlignment::Left);
@@ -28,7 +28,7 @@ impl Run for StrategiesArgs {
             }
             out::line(&table.to_string());
             out::line(
-                "\nThose that share experts split a model that has such: --model moe. --json has papers and chapters.",
+                "\nStrategies of experts need a model with experts: --model moe. --json has papers and chapters.",
             );
         });
         Ok(true)

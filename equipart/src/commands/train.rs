@@ -61,7 +61,7 @@ impl Run for TrainArgs {
         let engine = run.settings.device.open(run.layout.ranks())?;
         run.check()?;
         if out.is_none() && a.checkpoint_every.is_some() {
-            bail!("--checkpoint-every says when to save, and nothing is saved without --out");
+            bail!("--checkpoint-every needs --out; without it nothing is saved");
         }
         let only = [("dump", a.dump.is_some()), ("profile", a.profile)];
         run.network =

@@ -80,10 +80,10 @@ impl Timeline {
         let most = short(peak_saved.iter().copied().fold(0.0, f64::max));
         let each = peak_saved.iter().map(|saved| short(*saved).to_string()).collect::<Vec<_>>().join(", ");
         let each = if peak_saved.len() > 16 { String::new() } else { format!("; by rank: {each}") };
-        let need = if most == 1.0 { " needs" } else { "es need" };
+        let need = if most == 1.0 { "" } else { "es" };
         [
             format!("it takes {}; between its first and its last cell {waits}", short(*makespan)),
-            format!("a rank has saved at most what {most} microbatch{need}{each}"),
+            format!("a rank saves at most the activations of {most} microbatch{need}{each}"),
         ]
     }
     /// Acts that occur.

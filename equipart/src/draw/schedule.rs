@@ -10,9 +10,9 @@ use comm::{Arrival, CommStep};
 
 /// Legend for algorithms in which a rank sends one message in a round.
 const LEGEND: &str =
-    "c3 +→1: sends chunk 3 to rank 1, which adds it to its own; c3 →1: which puts it in the place of its own";
+    "c3 +→1: sends chunk 3 to rank 1, which adds it to its own; c3 →1: which replaces its own";
 /// Legend for algorithms in which a rank sends to all others in one round.
-const LEGEND_OF_ALL: &str = "ci +→i: sends every other rank i its chunk i, which that adds in rank order; c3 →all: sends all others chunk 3";
+const LEGEND_OF_ALL: &str = "ci +→i: sends chunk i to every other rank i, which adds it in rank order; c3 →all: sends chunk 3 to all others";
 
 /// Returns the legend of a drawing.
 pub fn legend(plan: &AllReducePlan) -> &'static str {

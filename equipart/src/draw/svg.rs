@@ -112,11 +112,11 @@ fn arrow(picture: &mut Picture, [x0, y0]: [f64; 2], [x, y]: [f64; 2], how: Arriv
 }
 
 fn legend(picture: &mut Picture, bottom: f64) {
-    let sent = "what the rank sends in this step: chunks 0 to 3; arrows have the colour of the first";
+    let sent = "the rank sends chunks 0 to 3 in this step; arrows have the colour of the first";
     for (y, how, words) in [
         (bottom + 28.0, None, sent),
         (bottom + 54.0, Some(Arrival::Add), "the receiver adds it to its own"),
-        (bottom + 76.0, Some(Arrival::Replace), "the receiver puts it in the place of its own"),
+        (bottom + 76.0, Some(Arrival::Replace), "the receiver replaces its own"),
     ] {
         match how {
             None => pill(picture, [20.0, y], "c0-3", 0.6),

@@ -151,7 +151,7 @@ fn a_resumed_run_is_the_run_that_did_not_stop() {
     assert!(rounded.count() * 2 < values.len(), "the masters, not what they are rounded to");
     refused(
         &["train", "--resume", &at("parts"), "--number", "f32"],
-        "--number is f32, but the run to resume was begun with bf16",
+        "--number is f32, but the run to resume began with bf16",
     );
 }
 
@@ -187,7 +187,7 @@ fn every_command_has_the_number() {
         assert_eq!(by_number["bf16"].as_u64(), most, "{row}");
         assert_ne!(by_number["f32"], by_number["bf16"], "{row}");
     }
-    let said = "--number is bf16; a proof is in numbers of a field, where nothing rounds";
+    let said = "--number is bf16; a proof runs in a finite field, where nothing rounds";
     refused(&["prove", "--number", "bf16"], said);
     refused(&["eval", "--number", "f16"], "invalid value 'f16' for '--number <NUMBER>'");
 }

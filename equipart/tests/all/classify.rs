@@ -273,7 +273,7 @@ fn a_run_that_is_resumed_ends_as_one_that_was_not() {
     refused(&["train", "--resume", &two], "");
     refused(
         &["train", "--resume", &two, "--data", &data],
-        "8 steps are done already, and the run ends at 8; a larger --epochs lets it go on",
+        "the run has done 8 steps and ends at 8; give a larger --epochs to continue",
     );
     let more = lines(&["train", "--resume", &two, "--data", &data, "--epochs", "3", "--json"]);
     assert_eq!((more.len(), more[0]["epoch"].as_u64()), (1, Some(3)));

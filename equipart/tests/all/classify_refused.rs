@@ -75,7 +75,7 @@ fn classifiers_that_cannot_be_are_refused() {
     };
     for (sizes, part) in [("", ""), ("24,", ""), ("24,x", "x"), ("0", "0"), ("-1", "-1"), ("1e3", "1e3")] {
         let says = format!(
-            "invalid value '{sizes}' for '--hidden <SIZES>': {part:?} is no hidden size; write numbers of 1 or more, \
+            "invalid value '{sizes}' for '--hidden <SIZES>': {part:?} is not a hidden size; write numbers of 1 or more, \
              such as 512,512, or none"
         );
         hidden(sizes, &says);

@@ -91,7 +91,8 @@ fn with_an_algorithm_its_steps_are_told() {
     assert!(nodes.starts_with("hierarchical all-reduce in nodes of 2: "), "{nodes}");
     let direct = said(&["--algorithm", "direct", "--ranks", "3"]);
     assert!(
-        direct.contains("   2  c0 →all  c1 →all  c2 →all") && direct.contains("ci +→i: sends every"),
+        direct.contains("   2  c0 →all  c1 →all  c2 →all")
+            && direct.contains("ci +→i: sends chunk i to every"),
         "{direct}"
     );
     let alone = said(&["--algorithm", "ring", "--ranks", "1", "--elements", "0"]);
@@ -119,7 +120,7 @@ fn diagrams_are_written_whole() {
 #[test]
 fn what_does_not_fit_is_refused() {
     refused(&["--ranks", "0"], "--ranks is 0; it must be 1 to 64");
-    refused(&["--ranks", "65"], "--ranks is 65; it must be 1 to 64, for nobody can read more columns");
+    refused(&["--ranks", "65"], "--ranks is 65; it must be 1 to 64, the most columns of the drawing");
     refused(&["--ranks", "18446744073709551557"], "--ranks is 18446744073709551557");
     refused(&["--ranks", "-1"], "-1");
     refused(&["--ranks", "eight"], "eight");

@@ -229,13 +229,13 @@ fn layouts_and_sizes_that_do_not_fit_are_refused() {
     train(&["--lr", "-1"], "-1");
     train(&["--clip", "0"], "--clip is 0");
     train(&["--optimizer", "adam"], "adam");
-    train(&["--batch-size", "18446744073709551615"], "tokens; it can have 16777216 at most");
+    train(&["--batch-size", "18446744073709551615"], "tokens; it may have at most 16777216");
     train(&["--checkpoint-every", "0"], "--checkpoint-every is 0");
     train(&["--steps", "1", "--lr", "1e40"], "a smaller --lr may help");
     train(&["--steps", "99999999999999999999"], "99999999999999999999");
     refused(&["price", "--config", &config, "--seq", "0"], "--seq is 0");
     refused(&["price", "--config", &config, "--seq", "99999999999"], "the model has 48 positions");
-    refused(&["price", "--seq", "512", "--batch-size", "99999999999"], "it can have 16777216 at most");
+    refused(&["price", "--seq", "512", "--batch-size", "99999999999"], "it may have at most 16777216");
 }
 
 #[test]
@@ -256,26 +256,25 @@ fn files_that_are_not_what_they_should_be_are_refused() {
     refused(&["train", "--data", &text, "--seq", "32", "--out", "/proc/nowhere/x"], "/proc/nowhere/x");
     refused(&["train", "--data", &text, "--seq", "32", "--out", &model], "holds a model already");
     refused(&["train", "--data", &text, "--resume", &folder], "model.safetensors");
-    let ends = |at: usize| {
-        format!("4 steps are done already, and the run ends at {at}; a larger --steps lets it go on")
-    };
+    let ends =
+        |at: usize| format!("the run has done 4 steps and ends at {at}; give a larger --steps to continue");
     refused(&["train", "--data", &text, "--resume", &model], &ends(4));
     refused(&["train", "--data", &text, "--resume", &model, "--steps", "3"], &ends(3));
     let copy = at("copy");
     let more = ["train", "--data", &text, "--resume", &model, "--steps", "5", "--out", &copy, "--json"];
     let more = equipart(&more);
     assert_eq!(lines(&more).len(), 1);
-    let note = "note: this run was begun with 4 steps and now ends at 5; its learning rate follows the schedule of 5: 1.000e-4";
+    let note = "note: this run began with 4 steps and now ends at 5; its learning rate follows the schedule of 5: 1.000e-4";
     assert!(String::from_utf8(more.stderr).unwrap().starts_with(note));
     refused(
         &["train", "--data", &text, "--resume", &model, "--optimizer", "sgd"],
-        "sgd, but the run to resume was begun with adamw",
+        "sgd, but the run to resume began with adamw",
     );
     refused(
         &["train", "--data", &text, "--resume", &model, "--lr", "0.5"],
         "--lr is 0.5, but the run to resume",
     );
-    refused(&["train", "--resume", &model], "what is to be learnt is not what this run was begun with");
+    refused(&["train", "--resume", &model], "the training data is not that of the run to resume");
     let weights = PathBuf::from(&model).join("model.safetensors");
     let whole = std::fs::read(&weights).unwrap();
     let generate = ["generate", "--prompt", "a", "--model", &model];
@@ -311,7 +310,7 @@ fn prompts_that_cannot_be_continued_are_refused() {
         &["--prompt-ids", "1,256", "--max-new", "1"],
         "token id 256 at position 1 is not in the vocabulary of 256",
     );
-    generate(&["--prompt-ids", "1,x"], "\"x\" is no token id");
+    generate(&["--prompt-ids", "1,x"], "\"x\" is not a token id");
     generate(&["--prompt", "abc", "--max-new", "46"], "the model has 48 positions");
     generate(&["--prompt", "abc", "--max-new", "18446744073709551615"], "the model has 48 positions");
     generate(&["--prompt", "a", "--layout", "dp=2"], "1 prompts cannot be dealt over dp=2");
@@ -348,7 +347,7 @@ fn special_tokens_that_the_vocabulary_lacks_are_noted_once() {
 #[test]
 fn models_have_names() {
     let prompt = ["generate", "--prompt", "a", "--max-new", "2"];
-    let unknown = "no model has this name; the names are embedded, moe and mlp";
+    let unknown = "no folder and no model has this name; the models are embedded, moe and mlp";
     refused(&[&prompt[..], &["--model", "embeded"]].concat(), unknown);
     refused(&["train", "--model", "mpl"], unknown);
     refused(&[&prompt[..], &["--model", "./mlp"]].concat(), "./mlp does not exist");

@@ -199,7 +199,7 @@ fn what_is_missing_is_one_sentence() {
     assert!(devices[1]["missing"].as_str().unwrap().contains("/nowhere/libcuda.so"), "{devices:?}");
     assert!(devices[0]["device"] == "cpu" && devices[0].get("missing").is_none(), "{devices:?}");
     let Some(narrow) = on_the_twin(&train(&["--number", "f64"]), &[]) else { return };
-    assert!(error(&narrow).contains("--device cuda has no numbers f64; its numbers are f32 and bf16"));
+    assert!(error(&narrow).contains("--device cuda does not support f64; it supports f32 and bf16"));
     let none = on_the_twin(&train(&[]), &[("EQUIPART_TWIN_CARDS", "0")]).unwrap();
     assert!(error(&none).contains("--device cuda: the CUDA driver finds no GPU"));
     let small = on_the_twin(&train(&[]), &[("EQUIPART_TWIN_MEMORY", "100000")]).unwrap();
@@ -269,7 +269,7 @@ fn figures_of_a_card_stand_beside_what_a_card_does() {
     }
     let refused = error(&bench(&["--only", "gemm,proof"], &[]).unwrap());
     let wanted =
-        "error: --only: proof_ms_100k is a figure of the host alone: leave out --device, or that figure\n";
+        "error: --only: proof_ms_100k is measured on the host only; leave out --device or that figure\n";
     assert_eq!(refused, wanted);
     for figure in ["train_step_ms_tp2", "all_reduce_us_64MiB", "gemm_gflops_1024", "machine_read_gbps"] {
         let full = bench(&["--only", figure], &[("EQUIPART_TWIN_MEMORY", "5000")]).unwrap();
@@ -300,7 +300,7 @@ fn a_card_proves_a_layout_on_whole_numbers() {
     let kernels = cuda::checks::all::<cuda::Gpu>().count();
     assert!(seen.len() == 4 + kernels && seen.contains(&("products".into(), true.into())), "{seen:?}");
     for (args, says) in [
-        (&["--number", "f64"][..], "error: --device cuda has no numbers f64; its numbers are f32 and bf16\n"),
+        (&["--number", "f64"][..], "error: --device cuda does not support f64; it supports f32 and bf16\n"),
         (
             &["--layout", "tp=64"],
             "error: tp=64 in bf16: its sums come to 257, and bf16 has every whole number only up to 256\n",

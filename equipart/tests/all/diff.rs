@@ -231,7 +231,7 @@ fn what_cannot_be_compared_is_listed_and_the_rest_is_compared() {
         model.norm.weight of gradients: B lacks it\n  more of gradients: A lacks it\n";
     assert!(code == 1 && said.ends_with(wanted), "{said}");
     let (said, code) = diff(&dump("none"), bad.path(), &["--truth", text(bad.path())]);
-    assert!(code == 2 && said.contains("is of F32 in the truth and of F32 in a run"), "{said}");
+    assert!(code == 2 && said.contains("is F32 in the truth and F32 in a run"), "{said}");
     let few = tempfile::tempdir().unwrap();
     std::fs::copy(dump("truth").join("weights.safetensors"), few.path().join("weights.safetensors")).unwrap();
     let (said, code) = diff(&dump("none"), &dump("tp=2"), &["--truth", text(few.path())]);
@@ -249,7 +249,7 @@ fn without_a_truth_sizes_are_told_and_no_verdict() {
     let (said, code) = diff(&dump("tp=2"), bad.path(), &[]);
     assert_eq!(code, 1);
     assert!(
-        said.contains("The first that differs, and the most, is norm.out [64, 24] of activations."),
+        said.contains("The first difference, and the largest, is in norm.out [64, 24] of activations."),
         "{said}"
     );
     assert!(said.contains("1 of 1536 elements differ, the largest difference is 1.0e2, relative "), "{said}");
@@ -308,7 +308,7 @@ fn numbers_of_the_field_are_equal_or_not() {
     let (said, code) = diff(&none, &split, &[]);
     assert!(code == 0 && said.ends_with("\nAll tensors are equal.\n"), "{said}");
     let (said, code) = diff(&none, &other, &[]);
-    assert!(code == 1 && said.contains("\nThese numbers do not round, and differ.\n"), "{said}");
+    assert!(code == 1 && said.contains("\nThese values do not round, but differ.\n"), "{said}");
 }
 
 /// Models in files of several kinds of numbers, whole and in shards, and single files. Kills: errors of
@@ -353,7 +353,7 @@ fn what_was_not_compared_is_not_told_to_be_equal() {
     let (a, b) = (write("a", "mine"), write("b", &hostile));
     let (said, code) = diff(&a, &b, &[]);
     assert!(
-        code == 1 && said.contains("\nAll that were compared are equal.\n\nNot compared:\n  mine of a"),
+        code == 1 && said.contains("\nAll compared tensors are equal.\n\nNot compared:\n  mine of a"),
         "{said}"
     );
     assert!(

@@ -143,7 +143,7 @@ fn a_rank_that_asks_for_more_fails_with_what_it_asked_for() {
 fn a_limit_is_a_number_of_bytes() {
     refused(
         &["price", "--memory-limit", "2gb"],
-        "\"2gb\" is no number of bytes; write one with or without a unit",
+        "\"2gb\" is not a number of bytes; write one with or without a unit",
     );
     let under = |limit: &str| equipart(&["price", "--json", "--memory-limit", limit]);
     let told = |limit: &str| String::from_utf8(under(limit).stderr).unwrap();

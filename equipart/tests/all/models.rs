@@ -123,10 +123,11 @@ fn a_model_is_given_experts() {
     let output = equipart(&["eval", "--model", text(&out), "--batch", &ids]);
     let told = String::from_utf8(output.stdout).unwrap();
     assert!(
-        told.contains("\nexperts of blocks.") && told.contains(", the least even of 2 layers, took "),
+        told.contains("\nexperts of blocks.")
+            && told.contains(", the least even of 2 layers, each received "),
         "{told}"
     );
-    assert!(told.contains(" % of the copies each (16.7 % is even)\n"), "{told}");
+    assert!(told.contains(" % of the token copies (16.7 % is even)\n"), "{told}");
 }
 
 /// `price` reads the expert load that `eval` prints for a text, and prices a step as one takes whose tokens
@@ -196,20 +197,20 @@ fn routings_that_no_tokens_can_have_are_refused() {
         refused(&["price", "--config", text(&config), "--seq", "16", "--routing", text(&file)], says);
     };
     let of = |counts: &str| format!(r#"{{"experts": {{"blocks.1.mlp": {counts}}}}}"#);
-    price("[1]", "is no JSON object whose \"experts\" are counts by layer: ");
+    price("[1]", "is not a JSON object whose \"experts\" are counts by layer: ");
     price(r#"{"loss": 1}"#, "missing field `experts`");
-    price(&of("[1, -2]"), "is no JSON object");
+    price(&of("[1, -2]"), "is not a JSON object");
     price(&of("[1, 2, 3, 4]"), "has 4 counts of blocks.1.mlp; it must have 5, one for each expert");
     price(r#"{"experts": {}}"#, "has 0 counts of blocks.1.mlp; it must have 5");
     price(
         r#"{"experts": {"blocks.0.mlp": [1]}}"#,
-        "has counts of blocks.0.mlp, and the layers of experts are blocks.1.mlp",
+        "has counts of blocks.0.mlp, but the layers of experts are blocks.1.mlp",
     );
     price(&of("[0, 0, 0, 0, 0]"), "gives expert 0 of blocks.1.mlp 0 of 0 copies; ");
     price(&of("[5, 1, 1, 1, 1]"), "gives expert 0 of blocks.1.mlp 5 of 9 copies; the most is 4, and ");
     refused(&["price", "--config", text(&config), "--seq", "16", "--routing", "/no/file"], "/no/file");
     for model in [&["--model", "mlp"][..], &[]] {
-        let none = "experts are chosen, and this model has none; leave it out";
+        let none = "needs a model with experts, and this model has none; leave it out";
         refused(&[&["price", "--routing", text(&file)], model].concat(), none);
     }
 }
@@ -291,9 +292,12 @@ fn a_step_on_ids_subtracts_the_gradient() {
         &["train", "--model", text(&model), "--batch", &ids, "--dropout", "1"],
         "--dropout is 1; it must be",
     );
-    refused(&["train", "--model", text(&model), "--batch", &ids, "--dropout", "x"], "is no rate");
+    refused(&["train", "--model", text(&model), "--batch", &ids, "--dropout", "x"], "is not a rate");
     refused(&["train", "--model", text(&model), "--batch", text(dir.path())], "directory");
-    refused(&["train", "--steps", "1", "--checkpoint-every", "5"], "nothing is saved without --out");
+    refused(
+        &["train", "--steps", "1", "--checkpoint-every", "5"],
+        "--checkpoint-every needs --out; without it nothing is saved",
+    );
     refused(&["generate", "--prompt", "a", "--dump", &ids], "cannot be created");
     let config = model.join("config.json");
     refused(&["prove", "--config", text(&config), "--dump", &ids], "cannot be created");

@@ -45,7 +45,7 @@ fn flags_that_make_no_sense_get_one_sentence() {
     let folder = dir.path().display().to_string();
     let train = ["train", "--config", &config, "--data", &text, "--seq", "32"];
     let of_link = "invalid value '{}' for '--link <AXIS=LATENCY,BANDWIDTH>': ";
-    let of_time = "invalid value '{}' for '--timeout <SECONDS>': \"{}\" is no time to wait; \
+    let of_time = "invalid value '{}' for '--timeout <SECONDS>': \"{}\" is not a time to wait; \
                    write seconds above 0, a year (31536000) at most, such as 2.5";
     let latency = "write a number of 0 or more (at most 2^53 ns) and s, ms, us or ns, such as 20us";
     let refused = |flags: &[&str], says: &str| {
@@ -64,12 +64,12 @@ fn flags_that_make_no_sense_get_one_sentence() {
     refused(
         &["--link", "20us,1GB/s"],
         &format!(
-            "{of_link}\"{{}}\" is no link of an axis; write axis=latency,bandwidth, such as tp=20us,1GB/s"
+            "{of_link}\"{{}}\" is not a link of an axis; write axis=latency,bandwidth, such as tp=20us,1GB/s"
         ),
     );
     refused(
         &["--link", "xp=20us,1GB/s"],
-        &format!("{of_link}\"xp\" is no axis; the axes are tp, etp, ep, cp, dp, pp"),
+        &format!("{of_link}\"xp\" is not an axis; the axes are tp, etp, ep, cp, dp, pp"),
     );
     refused(&["--link", "tp=1GB/s,20us"], &format!("{of_link}\"1GB/s\" is no latency; {latency}"));
     refused(&["--link", "tp=-1us,1GB/s"], &format!("{of_link}\"-1us\" is no latency; {latency}"));

@@ -235,7 +235,7 @@ fn what_does_not_fit_is_one_sentence() {
         let mut command = rank(0, 2, port(), args);
         sentence(&output(command.envs(more.iter().copied())))
     };
-    let size = "WORLD_SIZE is 3, and the layout tp=2 has 2 ranks: there is one process a rank";
+    let size = "WORLD_SIZE is 3, but the layout tp=2 has 2 ranks; start one process a rank";
     assert_eq!(alone(&train, &[("WORLD_SIZE", "3")]), size);
     assert_eq!(
         alone(&train, &[("RANK", "2")]),
@@ -252,7 +252,7 @@ fn what_does_not_fit_is_one_sentence() {
     for flag in [&["--dump", "/nowhere/d"][..], &["--profile"]] {
         let long = [&train[..5], &["--steps", "9", "--layout", "tp=2"], flag].concat();
         let seen = alone(&long, &[]);
-        let wanted = "is for ranks that are threads of one process, and RANK is set; leave one of them out";
+        let wanted = "needs all ranks in one process, but RANK is set; leave one of them out";
         assert!(seen.starts_with(flag[0]) && seen.ends_with(wanted), "{seen}");
     }
     let late = alone(&[&train[..], &["--timeout", "0.3"]].concat(), &[]);

@@ -251,7 +251,7 @@ fn flags_that_make_no_sense_are_refused() {
     refused(&["bench", "--profile", "--only", "gemm"], "cannot be used with");
     refused(&["bench", "--profile", "--layout", "tp=3"], "tp=3");
     refused(&["bench", "--profile", "--link", "tp=1us,1GB/s"], "the layout none has no tp ranks");
-    let short = "error: --profile is of the steps after the first 2, and this run has 2; let it have more";
+    let short = "error: --profile needs more than 2 steps; this run has 2";
     refused(&["train", "--steps", "2", "--profile"], short);
     refused(&["train", "--steps", "9", "--stop-after", "2", "--profile"], short);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is written");

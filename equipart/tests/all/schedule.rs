@@ -120,7 +120,7 @@ fn diagrams_and_tables_are_written_and_read() {
     }
     let messages = "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n";
     std::fs::write(&csv, messages).unwrap();
-    let told = "\nits 4 sends and receives are those that follow from its cells\n";
+    let told = "\nits 4 sends and receives match its cells\n";
     assert!(said(&["--file", &csv]).contains(told) && object(&["--file", &csv])["messages"] == 4);
     std::fs::write(&csv, messages.replace("1SEND_B0", "")).unwrap();
     refused(
@@ -194,7 +194,7 @@ fn what_does_not_fit_is_refused() {
         no(&["--file", &csv], says);
     }
     std::fs::write(&csv, [0xff, 0xfe]).unwrap();
-    no(&["--file", &csv], "a.csv is no text: ");
+    no(&["--file", &csv], "a.csv is not valid UTF-8: ");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
@@ -227,12 +227,12 @@ fn a_split_is_obeyed_or_refused() {
         (&["--layout", "pp=2", "--split", "1,1,2"], "the split 1, 1 and 2 is not 4 blocks in 2 chunks"),
         (
             &["--layout", "tp=2", "--split", "even"],
-            "--split says how many blocks the stages of a pipeline have; write a layout with stages, such as pp=2",
+            "--split needs a layout with pipeline stages; write one, such as pp=2",
         ),
         (&["--layout", "pp=5", "--split", "time"], "pp=5 does not fit 4 blocks"),
     ] {
         refused(&[&["price"], args].concat(), why);
     }
-    refused(&["prove", "--layout", "pp=2", "--split", "1,1"], "--split is about one model");
+    refused(&["prove", "--layout", "pp=2", "--split", "1,1"], "--split needs one model");
     refused(&["prove", "--cases", "1", "--split", "1,1"], "cannot be used with");
 }

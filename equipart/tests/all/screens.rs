@@ -120,7 +120,8 @@ fn what_a_layout_does_not_say_is_noted() {
     let notes = |args: &[&str]| said(&[&["price", "--seq", "8"], args].concat())[1].clone();
     let ranks = notes(&["--model", "moe", "--layout", "ep=8"]);
     assert!(
-        ranks.contains("note: ep=8,dp=8 are 8 ranks; those of experts are ranks of the other axes, too\n"),
+        ranks
+            .contains("note: ep=8,dp=8 has 8 ranks; the ranks of experts are also ranks of the other axes\n"),
         "{ranks}"
     );
     let uneven = notes(&["--layout", "pp=3"]);
@@ -140,7 +141,7 @@ fn a_model_that_is_too_large_is_proven_by_its_image() {
     let [statement, told] = prove(&config);
     let words = told.lines().find_map(|line| line.strip_prefix("note: ")).unwrap();
     assert!(words.starts_with("proving tp=2 needs ") && words.contains(" of memory are free; "), "{words}");
-    let named = " So its small image is proven, with all of its parts: features of a head 4 to 3, hidden features 4294967308 to 8, vocabulary 256 to 13.";
+    let named = " Its small image is proven instead, with all of its parts: features of a head 4 to 3, hidden features 4294967308 to 8, vocabulary 256 to 13.";
     assert!(words.ends_with(named) && statement.contains(words), "{statement}{told}");
     assert!(statement.starts_with("Randomised proof: under tp=2, "), "{statement}");
     let (_dir, small) = crate::memory::sized("8", "32", "48");

@@ -60,7 +60,7 @@ fn a_table_is_trained_resumed_priced_and_proven() {
         losses(&[&on_table[..], &["--microbatches", "3", "--stop-after", "1", "--out", &out]].concat());
     let resume = ["train", "--data", &text, "--json", "--resume", &out, "--layout", "pp=2"];
     let no = |args: &[&str], says: &str| refused(&[&resume[..], args].concat(), says);
-    no(&[], "--schedule gives no table, but the run to resume was begun with the table ");
+    no(&[], "--schedule gives no table, but the run to resume began with the table ");
     no(&["--schedule", &other], "--schedule gives the table ");
     let rest = lines(&[&resume[..], &["--schedule", &padded]].concat());
     assert_eq!([first[0], rest[0]["loss"].as_f64().unwrap()], whole[..]);
@@ -130,7 +130,7 @@ fn what_does_not_fit_a_table_is_refused() {
         if command != "prove" {
             no(
                 &["--layout", "pp=2", "--microbatches", "4"],
-                "--microbatches is 4, and the table of --schedule has 3; leave --microbatches out",
+                "--microbatches is 4, but the table of --schedule has 3; leave --microbatches out",
             );
         }
     }

@@ -137,7 +137,7 @@ fn a_resumed_run_reads_its_text_as_before() {
     fs::write(&own, merges().to_string().replace("th e", "h e")).unwrap();
     refused(&go_on, "tokenizer.json: this is no tokenizer that can be read: ");
     fs::write(&own, tokenizer::json()).unwrap();
-    refused(&go_on, "what is to be learnt is not what this run was begun with");
+    refused(&go_on, "the training data is not that of the run to resume");
     fs::copy(dir.path("tokenizer.json"), &own).unwrap();
     assert_eq!(lines(&[&go_on[..], &["--out", &copy, "--stop-after", "1"]].concat())[0]["step"], 2);
     assert_eq!(lines(&["train", "--resume", &copy, "--data", &text])[0]["step"], 3);

@@ -10,15 +10,16 @@ use std::time::Duration;
 
 #[derive(Args, Debug, Default)]
 pub(crate) struct NetworkArgs {
-    /// A slow link between the ranks along an axis, such as tp=20us,1GB/s; may be repeated, once for each axis; an unsplit
-    /// layout has none
+    /// Simulate a slow link between the ranks of an axis, such as tp=20us,1GB/s; may be repeated, once for
+    /// each axis; an unsplit layout has no links
     #[arg(long, value_name = "AXIS=LATENCY,BANDWIDTH", value_parser = link)]
     link: Vec<(Axis, Link)>,
-    /// How long a rank waits for others to come to one call before the run fails; what the bytes then take over a slow link
-    /// is not counted [default: 60]
+    /// Seconds that a rank waits for the others in one call before the run fails; the transfer time of a slow
+    /// link does not count [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = patience)]
     timeout: Option<Duration>,
-    /// A file for a timeline of every rank, which ui.perfetto.dev opens; in compare, each row is a run of its own
+    /// Write a timeline of every rank to this file, for ui.perfetto.dev; in compare, each row is a run of its
+    /// own
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }
@@ -33,7 +34,7 @@ impl NetworkArgs {
             let inside = |out: &Path| Some(absolute(file).ok()?.starts_with(absolute(out).ok()?));
             if let Some(out) = out.filter(|out| inside(out) == Some(true)) {
                 let (file, out) = (file.display(), out.display());
-                bail!("--trace {file} lies in {out}, the folder of the run; put it beside");
+                bail!("--trace {file} is inside {out}, the folder of the run; choose a file outside of it");
             }
             trace::prepare(file)?;
         }
@@ -69,7 +70,7 @@ impl NetworkArgs {
         match (outcome, written) {
             (Ok(value), written) => written.map(|()| value),
             (Err(mut error), Err(also)) => {
-                error.why = format!("{error}; nor could the trace be kept: {also}");
+                error.why = format!("{error}; the trace could not be written either: {also}");
                 Err(error)
             }
             (failed, Ok(())) => failed,
@@ -86,7 +87,7 @@ fn stuck(file: Option<PathBuf>, trace: Option<Trace>) -> Stuck {
         error.why = words;
         let written = file.as_deref().zip(trace.as_ref()).map(|(file, trace)| trace::write(file, trace));
         if let Some(Err(also)) = written {
-            error.why = format!("{error}; nor could the trace be kept: {also}");
+            error.why = format!("{error}; the trace could not be written either: {also}");
         }
         tell(&error);
         std::process::exit(2)
@@ -102,10 +103,10 @@ fn words(error: &RankError, running: &[usize]) -> String {
 fn link(text: &str) -> Result<(Axis, Link), String> {
     let axes: Vec<_> = split_axes().rev().map(Axis::name).collect();
     let (name, link) = text.split_once('=').ok_or_else(|| {
-        format!("{text:?} is no link of an axis; write axis=latency,bandwidth, such as tp=20us,1GB/s")
+        format!("{text:?} is not a link of an axis; write axis=latency,bandwidth, such as tp=20us,1GB/s")
     })?;
     let axis = split_axes().find(|axis| axis.name() == name.trim());
-    let axis = axis.ok_or_else(|| format!("{name:?} is no axis; the axes are {}", axes.join(", ")))?;
+    let axis = axis.ok_or_else(|| format!("{name:?} is not an axis; the axes are {}", axes.join(", ")))?;
     link.parse().map(|link| (axis, link)).map_err(|why: comm::LinkError| why.to_string())
 }
 
@@ -117,7 +118,7 @@ pub(crate) fn patience(text: &str) -> Result<Duration, String> {
     let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let time = time.filter(|time| !time.is_zero() && *time <= LONGEST);
     let wanted = "write seconds above 0, a year (31536000) at most, such as 2.5";
-    time.ok_or_else(|| format!("{text:?} is no time to wait; {wanted}"))
+    time.ok_or_else(|| format!("{text:?} is not a time to wait; {wanted}"))
 }
 
 #[cfg(test)]
@@ -155,7 +156,10 @@ mod tests {
         let args = |trace: &str| NetworkArgs { trace: Some(trace.into()), ..NetworkArgs::default() };
         for trace in ["run/config.json", "./run/deep/t.json"] {
             let told = args(trace).network(Some(Path::new("run"))).unwrap_err().why;
-            assert_eq!(told, format!("--trace {trace} lies in run, the folder of the run; put it beside"));
+            assert_eq!(
+                told,
+                format!("--trace {trace} is inside run, the folder of the run; choose a file outside of it")
+            );
         }
         let dir = tempfile::tempdir().unwrap();
         let beside = dir.path().join("run.json").display().to_string();
@@ -187,6 +191,9 @@ mod tests {
         let why = |outcome| args.keep_trace(&network, outcome).unwrap_err().why;
         assert!(why(Ok(())).starts_with("cannot write beside "), "{}", why(Ok(())));
         let both = why(Err(Error::new("no")));
-        assert!(both.starts_with("no; nor could the trace be kept: cannot write beside "), "{both}");
+        assert!(
+            both.starts_with("no; the trace could not be written either: cannot write beside "),
+            "{both}"
+        );
     }
 }

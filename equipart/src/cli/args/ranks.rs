@@ -12,12 +12,12 @@ use tensor::quoted::shown;
 
 #[derive(Args, Debug, Default)]
 pub(crate) struct RanksArgs {
-    /// The most that each rank may hold at once, in all categories together, such as 80GB, 80GiB or a number of bytes; what would hold
-    /// more is refused [default: what the machine has]
+    /// Memory limit of each rank, over all categories, such as 80GB, 80GiB or a number of bytes; a run that
+    /// needs more is refused [default: the machine's memory]
     #[arg(long = "memory-limit", value_name = "SIZE", value_parser = size)]
     pub(crate) limit: Option<usize>,
-    /// How many blocks each chunk of a pipeline has: even, parameters (the largest chunk has as few as can be), time (as
-    /// measured on this machine), or numbers such as 3,5 [default: even]
+    /// Blocks of each chunk of a pipeline: even, parameters (the largest chunk has as few as possible), time
+    /// (as measured on this machine), or numbers such as 3,5 [default: even]
     #[arg(long, value_name = "HOW")]
     pub(crate) split: Option<BlockSplit>,
 }
@@ -29,7 +29,7 @@ pub(crate) fn note(layouts: &[Layout], design: Option<&Design>) {
         if [Axis::Ep, Axis::Etp].iter().any(|axis| layout.size(*axis) > 1) {
             let ranks = layout.ranks();
             out::note(&format!(
-                "note: {layout} are {ranks} ranks; those of experts are ranks of the other axes, too"
+                "note: {layout} has {ranks} ranks; the ranks of experts are also ranks of the other axes"
             ));
         }
         let (chunks, blocks) = (layout.chunks(), design.map_or(0, Design::parts));
@@ -38,7 +38,7 @@ pub(crate) fn note(layouts: &[Layout], design: Option<&Design>) {
             let each = each.collect::<Vec<_>>().join(",");
             let what = if chunks == layout.size(Axis::Pp) { "stages" } else { "chunks" };
             out::note(&format!(
-                "note: the {what} of {layout} have {each} of {blocks} blocks; --split deals them otherwise"
+                "note: the {what} of {layout} have {each} of {blocks} blocks; --split changes that"
             ));
         }
     }
@@ -48,7 +48,7 @@ pub(crate) fn note(layouts: &[Layout], design: Option<&Design>) {
 pub(crate) fn note_inference(layout: &Layout) {
     for about in layout.strategies().iter().filter(|about| about.choice == Choice::Recompute) {
         out::note(&format!(
-            "note: {} changes nothing here: it is about backward, and nothing is learnt",
+            "note: {} has no effect here: it applies to backward, and this command has none",
             about.name
         ));
     }
@@ -57,7 +57,7 @@ pub(crate) fn note_inference(layout: &Layout) {
 /// Parses a number of bytes.
 fn size(text: &str) -> std::result::Result<usize, String> {
     comm::parse_bytes(text).ok_or_else(|| {
-        format!("{text:?} is no number of bytes; write one with or without a unit, such as 80GB, 80GiB or 80000000000")
+        format!("{text:?} is not a number of bytes; write one with or without a unit, such as 80GB, 80GiB or 80000000000")
     })
 }
 
@@ -71,9 +71,7 @@ impl RanksArgs {
         let Some(split) = &self.split else { return Ok(limited) };
         let mut staged: Vec<_> = limited.iter_mut().filter(|layout| layout.chunks() > 1).collect();
         if staged.is_empty() {
-            bail!(
-                "--split says how many blocks the stages of a pipeline have; write a layout with stages, such as pp=2"
-            );
+            bail!("--split needs a layout with pipeline stages; write one, such as pp=2");
         }
         staged.iter().try_for_each(|layout| layout.fits(design))?;
         let chunks: Vec<_> = staged.iter().map(|layout| layout.chunks()).collect();
@@ -96,8 +94,8 @@ impl RanksArgs {
 
 #[derive(Args, Debug, Default)]
 pub(crate) struct TableArgs {
-    /// A table of your own for the stages of --layout pp=N: CSV or JSON, N rows of cells such as 0F0 and 0B0, which `schedule
-    /// --file` draws
+    /// Schedule table for the stages of --layout pp=N: CSV or JSON, N rows of cells such as 0F0 and 0B0;
+    /// `schedule --file` draws it
     #[arg(long, value_name = "FILE")]
     pub(crate) schedule: Option<PathBuf>,
 }
@@ -119,7 +117,7 @@ impl TableArgs {
 pub(crate) fn table(file: &Path) -> Result<&'static Table> {
     let name = shown(&file.display().to_string());
     let text = String::from_utf8(files::read(file)?);
-    let text = text.map_err(|why| Error::new(format!("{name} is no text: {why}")))?;
+    let text = text.map_err(|why| Error::new(format!("{name} is not valid UTF-8: {why}")))?;
     let table = Table::read(&text).map_err(|why| Error::new(format!("{name}: {why}")))?;
     Ok(Box::leak(Box::new(table)))
 }
@@ -131,7 +129,7 @@ pub(crate) fn table(file: &Path) -> Result<&'static Table> {
 pub(crate) fn microbatches(layout: &Layout, given: Option<usize>) -> Result<Option<usize>> {
     let Some(has) = layout.table().map(|table| table.sizes().microbatches) else { return Ok(given) };
     if let Some(given) = given.filter(|given| *given != has) {
-        bail!("--microbatches is {given}, and the table of --schedule has {has}; leave --microbatches out");
+        bail!("--microbatches is {given}, but the table of --schedule has {has}; leave --microbatches out");
     }
     Ok(Some(has))
 }

@@ -144,7 +144,7 @@ pub(super) fn picture(rows: &[LayoutRow]) -> Result<String> {
     let rows: Vec<_> = rows.iter().filter(|row| row.workload == Workload::Inference).collect();
     let standard = rows.iter().find(|row| row.name == "standard");
     let Some(by) = standard.or(rows.first()) else {
-        bail!("--svg draws generation, and this model goes on with no text; leave it out");
+        bail!("--svg draws generation, but this model generates no text; leave --svg out");
     };
     let point = |row: &&LayoutRow| {
         (row.name.clone(), row.most_bytes() / by.most_bytes(), row.tokens_per_second / by.tokens_per_second)

@@ -124,7 +124,7 @@ fn finer<'a>(name: &str, runs: [&Matrix<'_>; 2], truth: &'a Section) -> Result<M
     let matrix = truth.tensors.flat(name).filter(|t| unit(t.dtype()) <= FINER * unit(finest));
     matrix.ok_or_else(|| {
         Failure::new(format!(
-            "{} is of {dtype} in the truth and of {finest} in a run; the truth needs more digits, \
+            "{} is {dtype} in the truth and {finest} in a run; the truth needs more digits, \
              as train --number f64 --dump writes them",
             quoted(name)
         ))

@@ -22,20 +22,20 @@ pub(super) fn read(path: &Path, shape: &Shape) -> Result<LayerCounts> {
     let layer = |block| Some((format!("blocks.{block}.mlp"), shape.experts(block)?));
     let layers: BTreeMap<String, Experts> = (0..shape.blocks).filter_map(layer).collect();
     match layers.values().next() {
-        None => bail!("--routing says how often experts are chosen, and this model has none; leave it out"),
+        None => bail!("--routing needs a model with experts, and this model has none; leave it out"),
         Some(experts) if experts.by_experts => {
-            bail!("--routing says how often experts are chosen, and here these choose tokens; leave it out")
+            bail!("--routing needs tokens that choose experts, but here experts choose tokens; leave it out")
         }
         Some(_) => {}
     }
     let name = path.display();
     let Told { experts: routing } = serde_json::from_slice(&files::read(path)?).map_err(|why| {
         let why = sentence(&why.to_string());
-        Error::new(format!("{name} is no JSON object whose \"experts\" are counts by layer: {why}"))
+        Error::new(format!("{name} is not a JSON object whose \"experts\" are counts by layer: {why}"))
     })?;
     if let Some((other, _)) = routing.iter().find(|(layer, _)| !layers.contains_key(*layer)) {
         let all: Vec<_> = layers.keys().map(String::as_str).collect();
-        bail!("{name} has counts of {other}, and the layers of experts are {}", all.join(", "));
+        bail!("{name} has counts of {other}, but the layers of experts are {}", all.join(", "));
     }
     for (layer, Experts { count, chosen, .. }) in layers {
         let counts = routing.of(&layer).unwrap_or_default();
@@ -46,8 +46,8 @@ pub(super) fn read(path: &Path, shape: &Shape) -> Result<LayerCounts> {
         let most = all / chosen as u128;
         if let Some((expert, n)) = counts.iter().enumerate().find(|(_, n)| all == 0 || **n as u128 > most) {
             bail!(
-                "{name} gives expert {expert} of {layer} {n} of {all} copies; the most is {most}, and there must be some, \
-                 as each token has {chosen}, of as many experts"
+                "{name} gives expert {expert} of {layer} {n} of {all} copies; the most is {most}, and the total must be \
+                 above 0, because each token has {chosen} copies, for different experts"
             );
         }
     }

@@ -17,13 +17,14 @@ use tensor::files;
 /// Flags of `prove` for drawn or saved cases.
 #[derive(Args, Debug)]
 pub(crate) struct CasesArgs {
-    /// Prove so many drawn cases: models, batches and, without --layout, layouts; what fails is shrunk to the smallest
+    /// Prove this number of drawn cases: models, batches and, without --layout, layouts; a failing case is
+    /// shrunk to the smallest
     #[arg(long, value_name = "N", conflicts_with_all = ["config", "dump", "model", "hidden", "limit", "split", "schedule"])]
     pub(super) cases: Option<usize>,
-    /// Draw cases for so many minutes; with --cases, until either is reached
+    /// Draw cases for this number of minutes; with --cases, until either limit is reached
     #[arg(long, value_name = "M", conflicts_with_all = ["config", "dump", "model", "hidden", "limit", "split", "schedule"])]
     pub(super) minutes: Option<f64>,
-    /// Prove the cases of a file, or of standard input (-), a line of JSON each
+    /// Prove the cases of a file, or of standard input (-), one line of JSON each
     #[arg(long, value_name = "FILE|-",
         conflicts_with_all = ["cases", "minutes", "layout", "key", "config", "dump", "model", "hidden", "limit", "split", "schedule"])]
     pub(super) case: Option<PathBuf>,
@@ -98,7 +99,7 @@ fn read(file: &Path) -> Result<Vec<Case>> {
         (file.display().to_string(), files::read(file)?)
     };
     let text = String::from_utf8(bytes).map_err(|why| {
-        Error::new(format!("{name} is no text: byte {} is not UTF-8", why.utf8_error().valid_up_to()))
+        Error::new(format!("{name} is not valid UTF-8 (at byte {})", why.utf8_error().valid_up_to()))
     })?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let case = |(i, line)| {

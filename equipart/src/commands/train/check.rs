@@ -47,13 +47,13 @@ impl TrainRun<'_> {
         if done >= steps {
             let flag = if let TrainData::Digits(_) = self.source { "--epochs" } else { "--steps" };
             bail!(
-                "{done} steps are done already, and the run ends at {steps}; a larger {flag} lets it go on"
+                "the run has done {done} steps and ends at {steps}; give a larger {flag} to continue"
             );
         }
         let now = self.stop_after.map_or(steps - done, |n| n.min(steps - done));
         if self.network.profile && now <= profile::WARM {
             bail!(
-                "--profile is of the steps after the first {}, and this run has {now}; let it have more",
+                "--profile needs more than {} steps; this run has {now}",
                 profile::WARM
             );
         }

@@ -23,7 +23,7 @@ use std::str::FromStr;
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true, after_long_help = processes::HELP)]
 pub(crate) struct TrainArgs {
-    /// Training steps in all [default: 200; with --batch 1; with --resume as many as before]
+    /// Total number of training steps [default: 200; with --batch, 1; with --resume, as before]
     #[arg(long)]
     pub(crate) steps: Option<usize>,
     /// Tokens of a sequence [default: 256]
@@ -32,35 +32,35 @@ pub(crate) struct TrainArgs {
     /// Sequences of a step, over all data ranks and microbatches [default: 8; pictures with --model mlp: 32]
     #[arg(long, conflicts_with = "batch")]
     pub(crate) batch_size: Option<usize>,
-    /// Parts that a step's sequences are cut into [default: 1; with --schedule as many as its table has]
+    /// Microbatches of a step [default: 1; with --schedule, those of its table]
     #[arg(long)]
     pub(crate) microbatches: Option<usize>,
-    /// The largest learning rate [default: 0.001; with --batch 1, and constant; with --model mlp 0.025 of sgd]
+    /// Largest learning rate [default: 0.001; with --batch, a constant 1; with --model mlp and sgd, 0.025]
     #[arg(long)]
     pub(crate) lr: Option<f64>,
-    /// Steps until the learning rate is reached [default: a tenth of the steps; with --batch and with --model mlp none]
+    /// Warm-up steps of the learning rate [default: a tenth of the steps; with --batch or --model mlp, 0]
     #[arg(long)]
     pub(crate) warmup: Option<usize>,
-    /// The optimizer [default: adamw; with --batch and with --model mlp sgd]
+    /// The optimizer [default: adamw; with --batch or --model mlp, sgd]
     #[arg(long)]
     pub(crate) optimizer: Option<OptimizerName>,
-    /// The largest norm of the gradient; a larger one is scaled down to it [default: no limit]
+    /// Largest norm of the gradient; a larger one is scaled down to it [default: no limit]
     #[arg(long)]
     pub(crate) clip: Option<f64>,
-    /// The rate of dropout everywhere, or config for what config.json says [default: config; with --batch 0]
+    /// Dropout rate everywhere, or config for the rates of config.json [default: config; with --batch, 0]
     #[arg(long)]
     pub(crate) dropout: Option<DropoutRate>,
-    /// The share of a target that is spread over all ids alike [default: 0]
+    /// Fraction of a target that is spread evenly over all ids [default: 0]
     #[arg(long)]
     pub(crate) label_smoothing: Option<f64>,
-    /// The weight of the square of each token's log-sum-exp in the loss [default: 0]
+    /// Weight of each token's squared log-sum-exp in the loss [default: 0]
     #[arg(long)]
     pub(crate) z_loss: Option<f64>,
-    /// Of fresh weights, of the batches and of dropout [default: 0]
+    /// Seed of fresh weights, of the batches and of dropout [default: 0]
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// The numbers of the run: f32, bf16 with gradients, masters and sums in f32, or f64, the truth for `diff`, which keeps
-    /// no checkpoints [default: f32]
+    /// Dtype of the run: f32, bf16 with gradients, masters and sums in f32, or f64, the truth for `diff`,
+    /// which keeps no checkpoints [default: f32]
     #[arg(long, value_parser = args::number())]
     pub(crate) number: Option<NumberName>,
     #[arg(long, default_value_t, value_name = "DEVICE", value_enum, help = args::DEVICE)]
@@ -71,40 +71,43 @@ pub(crate) struct TrainArgs {
     pub(crate) on_ranks: RanksArgs,
     #[command(flatten)]
     pub(crate) table: TableArgs,
-    /// The text to learn; its last tenth is held out [default: the embedded text]; with --model mlp, a folder with the
-    /// four files of MNIST [default: drawn digits]
+    /// Text to learn; its last tenth is held out [default: the embedded text]; with --model mlp, a folder
+    /// with the four files of MNIST [default: generated digits]
     #[arg(long, value_name = "FILE")]
     pub(crate) data: Option<PathBuf>,
-    /// Sequences of token ids to learn in every step: a JSON list of lists; a list of lists among them packs documents
+    /// Sequences of token ids to learn in every step: a JSON list of lists; a list of lists among them packs
+    /// documents
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
     pub(crate) batch: Option<PathBuf>,
-    /// A model to begin with, a folder, embedded or moe [default: fresh weights]; or mlp: a plain classifier of pictures
+    /// Initial model: a folder, embedded or moe [default: fresh weights]; or mlp: a plain classifier of
+    /// pictures
     #[arg(long, value_name = "DIR|NAME", conflicts_with = "config", value_parser = ModelName::parser())]
     pub(crate) model: Option<ModelName>,
-    /// A config.json for fresh weights; a tokenizer.json beside it reads the text [default: that of the embedded model]
+    /// A config.json for fresh weights; a tokenizer.json beside it reads the text [default: the embedded
+    /// model's]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// A folder for checkpoints, in the Hugging Face layout [default: none are kept, or those of --resume]
+    /// Folder for checkpoints, in the Hugging Face layout [default: none, or the folder of --resume]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// A folder with a checkpoint to go on from; with --steps or --epochs, to another end
+    /// Folder with a checkpoint to resume from; --steps or --epochs change the end of the run
     #[arg(long, value_name = "DIR")]
     pub(crate) resume: Option<PathBuf>,
-    /// Steps between checkpoints; there is one at the end in any case [default: 100]
+    /// Steps between checkpoints; the last step has one in any case [default: 100]
     #[arg(long)]
     pub(crate) checkpoint_every: Option<usize>,
-    /// With --model mlp: how often every picture is shown [default: 3; with --resume as often as before]
+    /// With --model mlp: number of epochs [default: 3; with --resume, as before]
     #[arg(long)]
     pub(crate) epochs: Option<usize>,
     #[command(flatten)]
     pub(crate) pictures: PicturesArgs,
-    /// Stop after so many steps of this run; the learning rate falls as for all of them
+    /// Stop after this number of steps of this run; the learning rate follows the schedule of all steps
     #[arg(long)]
     pub(crate) stop_after: Option<usize>,
-    /// A folder for activations, gradients and weights of the last step, as safetensors
+    /// Folder for activations, gradients and weights of the last step, as safetensors
     #[arg(long, value_name = "DIR")]
     pub(crate) dump: Option<PathBuf>,
-    /// At the end, tell where the time of the steps after the first two went, a hundred at most
+    /// At the end, break down the time of the steps after the first two, of a hundred at most
     #[arg(long)]
     pub(crate) profile: bool,
     #[command(flatten)]
@@ -117,7 +120,7 @@ impl TrainArgs {
     /// Returns the initial model of the run and its training data.
     pub(crate) fn begin_with(&self, resume: Option<&State>) -> Result<(Learner, TrainData)> {
         if resume.is_some() && (self.model.is_some() || self.config.is_some()) {
-            bail!("--resume goes on with its own model; leave out --model and --config");
+            bail!("--resume continues with its own model; leave out --model and --config");
         }
         let begun = resume.map(|state| state.model.clone());
         let of_pictures =
@@ -229,7 +232,7 @@ impl TrainArgs {
                 table.map_or("no table".into(), |digest| format!("the table {digest:016x}"))
             };
             let [given, begun] = [table, begun.table].map(said);
-            bail!("--schedule gives {given}, but the run to resume was begun with {begun}; go on with that");
+            bail!("--schedule gives {given}, but the run to resume began with {begun}; give the same");
         }
         let told = [
             differs("seq", self.seq, begun.seq),
@@ -250,7 +253,7 @@ impl TrainArgs {
         }
         if learnt.hash() != begun.text {
             bail!(
-                "what is to be learnt is not what this run was begun with; give the same --data or --batch",
+                "the training data is not that of the run to resume; give the same --data or --batch",
             );
         }
         let steps = match learnt {
@@ -263,7 +266,7 @@ impl TrainArgs {
         let settings = Settings { steps, device: self.device, ..begun.clone() };
         if steps != begun.steps && steps > done {
             out::note(&format!(
-                "note: this run was begun with {} steps and now ends at {steps}; its learning rate follows the schedule of \
+                "note: this run began with {} steps and now ends at {steps}; its learning rate follows the schedule of \
                  {steps}: {:.3e} in step {}",
                 begun.steps,
                 settings.schedule().at(done),
@@ -286,7 +289,7 @@ impl FromStr for DropoutRate {
         }
         let rate = text
             .parse()
-            .map_err(|_| format!("{text:?} is no rate; write a number such as 0.1, or config"))?;
+            .map_err(|_| format!("{text:?} is not a rate; write a number such as 0.1, or config"))?;
         Ok(Self(Some(rate)))
     }
 }
@@ -299,5 +302,5 @@ impl fmt::Display for DropoutRate {
 
 fn differs<T: PartialEq + std::fmt::Display>(flag: &str, given: Option<T>, begun: T) -> Option<String> {
     let given = given.filter(|g| *g != begun)?;
-    Some(format!("--{flag} is {given}, but the run to resume was begun with {begun}; leave it out"))
+    Some(format!("--{flag} is {given}, but the run to resume began with {begun}; leave it out"))
 }

@@ -113,10 +113,10 @@ impl Settings {
             bail!("--z-loss is {z_loss}; it must be 0 or more");
         }
         if longest > positions {
-            bail!("sequences of {longest} tokens; the model has {positions} positions");
+            bail!("the longest sequence has {longest} tokens; the model has {positions} positions");
         }
         if tokens > MAX_TOKENS {
-            bail!("a step of {tokens} tokens; it can have {MAX_TOKENS} at most");
+            bail!("the step has {tokens} tokens; it may have at most {MAX_TOKENS}");
         }
         Ok(())
     }

@@ -49,7 +49,7 @@ fn lock(dir: &Path) -> Result<Lock> {
     if dir.exists() && !dir.is_dir() {
         bail!("{} is a file; the output must be a folder", dir.display());
     }
-    fs::create_dir_all(dir).map_err(|why| Error::new(format!("{} cannot be made: {why}", dir.display())))?;
+    fs::create_dir_all(dir).map_err(|why| Error::new(format!("{} cannot be created: {why}", dir.display())))?;
     let Ok(folder) = fs::File::open(dir) else { return Ok(Lock(None)) }; // some systems do not open folders
     match folder.try_lock() {
         Err(fs::TryLockError::WouldBlock) => Err(Error::new(format!(
@@ -160,7 +160,7 @@ impl State {
         }
         let settings = noted("training").and_then(|s| serde_json::from_str(s).ok());
         let no_settings =
-            || Error::new(format!("{}: the run's settings are not noted in it", path.display()));
+            || Error::new(format!("{}: the file does not record the settings of the run", path.display()));
         Ok(Self { model, settings: settings.ok_or_else(no_settings)?, steps, path, optimizer })
     }
     /// Number of finished steps.

@@ -158,12 +158,12 @@ fn figures_read_as_sentences() {
     assert_eq!(of("seq1f1b").title(), "Seq1F1B: 3 ranks, 5 microbatches, 2 slices of each sequence");
     let none = [
         "it takes 1.6; between its first and its last cell no rank waits",
-        "a rank has saved at most what 3 microbatches need; by rank: 3, 3, 3",
+        "a rank saves at most the activations of 3 microbatches; by rank: 3, 3, 3",
     ];
     assert_eq!(of("zb-v").figures(), none);
     let waits = [
         "it takes 2.1; between its first and its last cell a rank waits at most 0.6 (28.6 %)",
-        "a rank has saved at most what 3 microbatches need; by rank: 3, 2, 1",
+        "a rank saves at most the activations of 3 microbatches; by rank: 3, 2, 1",
     ];
     assert_eq!(of("1f1b").figures(), waits);
 }
