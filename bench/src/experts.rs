@@ -1,5 +1,5 @@
 //! Experts: their products beside one product of the same work, the all-to-all of their rows beside a copy of
-//! the same bytes, and a model with experts whose tokens are dispatched evenly.
+//! the same bytes, and a model with experts whose tokens are dispatched in turn.
 use super::all_reduce::bursts;
 use super::machine::{Bound, Hardware, Probe, least};
 use super::products::{fastest, matrix};

@@ -20,8 +20,8 @@ pub enum DeviceName {
 }
 
 impl DeviceName {
-    /// Checks that the device has room for `ranks` ranks; prints a note on how several ranks use it. Returns
-    /// the engine that joins the ranks, if they are on GPUs.
+    /// Checks that the device exists and can run `ranks` ranks; prints a note on how several ranks use it.
+    /// Returns the engine that joins the ranks, if they are on GPUs.
     ///
     /// # Errors
     /// If something is missing.

@@ -44,7 +44,7 @@ fn the_same_key_gives_the_same_bytes_and_goes_on() {
         "{says}"
     );
     assert!(
-        says.contains("        3  sequence parallelism\n") && says.contains("Go on with --key 0x"),
+        says.contains("        3  sequence parallelism\n") && says.contains("Continue with --key 0x"),
         "{says}"
     );
 }
@@ -87,7 +87,7 @@ fn kept_cases_are_proven_again_and_others_refused() {
     case("\"vocabulary\":1", "\"vocabulary\":0", "shape.vocabulary is 0; it must be 1 to 4096");
     case("\"microbatches\":1", "\"microbatches\":3", "2 sequences in 3 microbatches");
     case("[\".\"]", "[]", "has 0 ids");
-    case("}", "", "line 3: no case: ");
+    case("}", "", "line 3: invalid case: ");
     refused(&["--case", "-"], "\n", "standard input has no case");
     refused(&["--case", "/nowhere/x"], "", "/nowhere/x: there is no such file");
     refused(
@@ -104,6 +104,6 @@ fn kept_cases_are_proven_again_and_others_refused() {
     refused(
         &["--cases", "1", "--layout", "tp=17"],
         "",
-        "no case has the layout tp=17: it fits no small model",
+        "no case can have the layout tp=17: no small model fits it",
     );
 }

@@ -251,7 +251,7 @@ fn files_that_are_not_what_they_should_be_are_refused() {
     refused(&["generate", "--prompt", "a", "--model", &text], "is a file");
     refused(&["generate", "--prompt", "a", "--model", &folder], "model.safetensors");
     refused(&["price", "--config", &folder], &folder);
-    refused(&["price", "--config", &text], "is no model configuration");
+    refused(&["price", "--config", &text], "is not a model configuration");
     refused(&["train", "--data", &text, "--seq", "32", "--out", &text], "is a file");
     refused(&["train", "--data", &text, "--seq", "32", "--out", "/proc/nowhere/x"], "/proc/nowhere/x");
     refused(&["train", "--data", &text, "--seq", "32", "--out", &model], "holds a model already");

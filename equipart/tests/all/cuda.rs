@@ -303,7 +303,7 @@ fn a_card_proves_a_layout_on_whole_numbers() {
         (&["--number", "f64"][..], "error: --device cuda does not support f64; it supports f32 and bf16\n"),
         (
             &["--layout", "tp=64"],
-            "error: tp=64 in bf16: its sums come to 257, and bf16 has every whole number only up to 256\n",
+            "error: tp=64 in bf16: its sums reach 257, and bf16 represents every integer only up to 256\n",
         ),
         (&["--key", "1"], "error: --key is for proofs in the field; --device cuda has no use for it\n"),
         (

@@ -135,7 +135,7 @@ fn a_resumed_run_reads_its_text_as_before() {
     let go_on = ["train", "--resume", &out, "--data", &text];
     let own = Path::new(&out).join("tokenizer.json");
     fs::write(&own, merges().to_string().replace("th e", "h e")).unwrap();
-    refused(&go_on, "tokenizer.json: this is no tokenizer that can be read: ");
+    refused(&go_on, "tokenizer.json is not a readable tokenizer: ");
     fs::write(&own, tokenizer::json()).unwrap();
     refused(&go_on, "the training data is not that of the run to resume");
     fs::copy(dir.path("tokenizer.json"), &own).unwrap();
@@ -182,8 +182,8 @@ fn text_is_refused_where_it_cannot_be_read() {
     let beyond = merges().to_string().replace("[259]", "[260]");
     for (text, says) in [
         (String::new(), " is empty (0 bytes)"),
-        ("{\"version\":".into(), ": this is no tokenizer that can be read: EOF"),
-        ("null".into(), ": this is no tokenizer that can be read: "),
+        ("{\"version\":".into(), " is not a readable tokenizer: EOF"),
+        ("null".into(), " is not a readable tokenizer: "),
         (beyond, " has token ids up to 260; they must be below the model's vocab_size of 260"),
     ] {
         fs::write(&tokenizer, text).unwrap();
@@ -202,7 +202,7 @@ fn text_is_refused_where_it_cannot_be_read() {
 
     fs::write(&tokenizer, merges().to_string()).unwrap();
     fs::write(dir.path("no text"), [b"the other ".repeat(40), vec![0xe9]].concat()).unwrap();
-    let no_text = "is not UTF-8: byte 400 (0xe9) belongs to no character";
+    let no_text = "is not valid UTF-8 (at byte 400: 0xe9)";
     refused(&["eval", "--model", &model, "--data", &dir.at("no text")], no_text);
     refused(&["train", "--model", &model, "--data", &dir.at("no text"), "--seq", "2"], no_text);
     fs::write(dir.path("short"), "the ".repeat(40)).unwrap();
