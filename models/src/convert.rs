@@ -48,14 +48,17 @@ pub(crate) fn written(
     tensor: Writes<'_>,
 ) -> Result<Converted> {
     let Some(stored) = model.tensors() else {
-        bail!("{} are in no file; train them and convert what is written", model.origin);
+        bail!(
+            "{} are not in a file; train the model, then convert the folder that training writes",
+            model.origin
+        );
     };
     let (shards, from) = (stored.shards(), stored.entries());
     let kinds = || from.iter().filter_map(|entry| shards.info(&entry.name)).map(|info| info.dtype);
     let uniform = kinds().next().filter(|first| kinds().all(|kind| kind == *first));
     let dtype = dtype.or(uniform).unwrap_or(Dtype::F32);
     if !matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16) {
-        bail!("weights are not written as {dtype}; choose F32, BF16 or F16");
+        bail!("weights cannot be written as {dtype}; choose F32, BF16 or F16");
     }
     prepare(out)?;
     let to = names::entries(config);
@@ -83,9 +86,9 @@ fn prepare(out: &Path) -> Result<()> {
         "is not empty"
     } else {
         return fs::create_dir_all(out)
-            .map_err(|why| Error::new(format!("{} cannot be made: {why}", out.display())));
+            .map_err(|why| Error::new(format!("cannot create {}: {why}", out.display())));
     };
-    bail!("{} {what}; the output must be an empty folder, or none", out.display());
+    bail!("{} {what}; the output must be an empty folder or a new one", out.display());
 }
 
 /// Removes the files beside a model that could not be written, so that the folder is empty again.

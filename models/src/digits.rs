@@ -69,7 +69,7 @@ impl Set {
         if count != named {
             let paths = [images.path, labels.path];
             let [images, labels] = paths.each_ref().map(|path| path.display());
-            bail!("images in {images}: {count}, labels in {labels}: {named}; each image needs one label");
+            bail!("{images} has {count} images and {labels} has {named} labels; each image needs one label");
         }
         Ok((Self { images: images.elements, labels: labels.elements, rows, cols }, images.path))
     }
@@ -111,8 +111,8 @@ impl Digits {
         if !dir.is_dir() {
             let (dir, [(images, labels), (others, judged)]) = (dir.display(), [TRAIN, TEST]);
             bail!(
-                "{dir}: there is no such directory; it should hold {images} and {labels}, for training, and {others} and {judged}, \
-                 for testing, each as it is or as .gz"
+                "{dir} is not a directory; it must contain {images} and {labels} for training, and \
+                 {others} and {judged} for testing, each uncompressed or as .gz"
             );
         }
         let ((train, learnt), (test, judged)) = (Set::read(dir, TRAIN)?, Set::read(dir, TEST)?);
@@ -262,12 +262,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let none = folder.path().join("none");
         let why = Digits::read(&none).unwrap_err().to_string();
-        let wanted = "/none: there is no such directory; it should hold train-images-idx3-ubyte and \
-                      train-labels-idx1-ubyte, for training, and t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, \
-                      for testing, each as it is or as .gz";
+        let wanted = "/none is not a directory; it must contain train-images-idx3-ubyte and \
+                      train-labels-idx1-ubyte for training, and t10k-images-idx3-ubyte and \
+                      t10k-labels-idx1-ubyte for testing, each uncompressed or as .gz";
         assert_eq!(why.replace(folder.path().to_str().unwrap(), ""), wanted);
         let why = Digits::read(folder.path()).unwrap_err().to_string();
-        let wanted = ": there is neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz";
+        let wanted = " contains neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz";
         assert_eq!(why.replace(folder.path().to_str().unwrap(), ""), wanted);
         let why = self::why(&[(TEST.1, b"")]);
         assert_eq!(why, "/t10k-labels-idx1-ubyte is empty (0 bytes)");
@@ -279,11 +279,11 @@ mod tests {
             (&b"\x89PNG"[..], " begins with the bytes 89 50; an IDX file begins with 00 00"),
             (&[0, 1, 8, 3], " begins with the bytes 00 01; an IDX file begins with 00 00"),
             (&[0, 0, 13, 3], " has elements of type 0x0d; it must be 0x08, unsigned bytes"),
-            (&[0, 0, 8, 3], " has 4 bytes; the sizes of 3 dimensions need 16 bytes at least"),
+            (&[0, 0, 8, 3], " has 4 bytes; the sizes of 3 dimensions need at least 16 bytes"),
             (&idx(&[3, 0, 5], &[]), " has the size 3×0×5; no dimension may be 0"),
             (&idx(&[0, 2, 5], &[]), " has the size 0×2×5; no dimension may be 0"),
-            (&idx(&[1, 2, 5], &[1; 9]), " has 25 bytes; the size 1×2×5 in its header wants 26"),
-            (&idx(&[1, 2, 5], &[1; 11]), " has 27 bytes; the size 1×2×5 in its header wants 26"),
+            (&idx(&[1, 2, 5], &[1; 9]), " has 25 bytes; the size 1×2×5 in its header needs 26"),
+            (&idx(&[1, 2, 5], &[1; 11]), " has 27 bytes; the size 1×2×5 in its header needs 26"),
         ] {
             assert_eq!(why(&[(TRAIN.0, bytes)]), format!("/{}{wanted}", TRAIN.0));
             if bytes.len() < 25 {
@@ -294,10 +294,10 @@ mod tests {
             }
         }
         let packed_as = |bytes: &[u8]| why(&[(&gz(TEST.1), &packed(bytes))]);
-        let short = "/t10k-labels-idx1-ubyte.gz unpacks to 9 bytes; the size 2 in its header wants 10";
+        let short = "/t10k-labels-idx1-ubyte.gz unpacks to 9 bytes; the size 2 in its header needs 10";
         assert_eq!(packed_as(&idx(&[2], &[6])), short);
         let long =
-            "/t10k-labels-idx1-ubyte.gz unpacks to more than 10 bytes; the size 2 in its header wants 10";
+            "/t10k-labels-idx1-ubyte.gz unpacks to more than 10 bytes; the size 2 in its header needs 10";
         assert_eq!(packed_as(&idx(&[2], &[6, 2, 0])), long);
         assert_eq!(
             why(&[(TEST.1, &four()[2])]),
@@ -316,7 +316,7 @@ mod tests {
         longer.push(0);
         for bytes in [&b"<html>"[..], &wrong, &longer, &whole[..whole.len() - 1]] {
             let why = why(&[(&gz(TEST.1), bytes)]);
-            let begins = format!("/{}.gz has {} bytes that are no sound gzip file: ", TEST.1, bytes.len());
+            let begins = format!("/{}.gz has {} bytes that are not a valid gzip file: ", TEST.1, bytes.len());
             assert!(why.starts_with(&begins) && why.len() > begins.len(), "{why}");
         }
     }
@@ -325,7 +325,8 @@ mod tests {
     fn files_that_do_not_fit_are_said_in_one_sentence() {
         assert_eq!(
             why(&[(TRAIN.1, &idx(&[2], &[4, 0]))]),
-            "images in /train-images-idx3-ubyte: 3, labels in /train-labels-idx1-ubyte: 2; each image needs one label"
+            "/train-images-idx3-ubyte has 3 images and /train-labels-idx1-ubyte has 2 labels; each image \
+             needs one label"
         );
         assert_eq!(
             why(&[(&gz(TEST.0), &packed(&idx(&[2, 5, 2], &pixels(20))))]),

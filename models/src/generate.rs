@@ -94,14 +94,14 @@ impl Prompts {
         layout.fits(Design::from(model.config.shape).inferring())?;
         if model.config.shape.experts.is_some_and(|experts| experts.by_experts) {
             bail!(
-                "experts that choose tokens choose among those of all texts, later ones too; generating needs a model whose \
-                 tokens choose experts"
+                "experts that choose tokens choose among the tokens of all texts, including later ones; \
+                 generating needs a model whose tokens choose experts"
             );
         }
         if let Some(capacity) = model.config.shape.experts.and_then(|experts| experts.capacity) {
             bail!(
-                "a capacity of {capacity} drops tokens by what others choose, so a text would depend on the texts beside it; \
-                 generating needs a model whose experts drop none"
+                "a capacity of {capacity} drops tokens depending on the choices of others, so a text would \
+                 depend on the texts beside it; generating needs a model whose experts drop none"
             );
         }
         self.sampling.validate()?;

@@ -22,7 +22,7 @@ pub fn read(path: &Path, vocabulary: usize, positions: usize) -> Result<Vec<Sequ
     let name = path.display();
     let items: Vec<Item> = serde_json::from_slice(&files::read(path)?).map_err(|why| {
         let why = sentence(&why.to_string());
-        Error::new(format!("{name} is no JSON list of lists of token ids: {why}"))
+        Error::new(format!("{name} is not a JSON list of lists of token ids: {why}"))
     })?;
     if items.is_empty() {
         bail!("{name} has no sequences; it must be a list of one or more lists of token ids");
@@ -47,10 +47,7 @@ pub fn read(path: &Path, vocabulary: usize, positions: usize) -> Result<Vec<Sequ
 
 fn check(ids: &[u32], vocabulary: usize, positions: usize) -> std::result::Result<(), String> {
     if ids.len() < 2 {
-        return Err(format!(
-            "has {} ids; it must have 2 or more, as each is to be followed by the next",
-            ids.len()
-        ));
+        return Err(format!("has {} ids; at least 2 are needed to predict one from another", ids.len()));
     }
     if ids.len() - 1 > positions {
         return Err(format!("reads {} ids; the model has {positions} positions", ids.len() - 1));
@@ -102,7 +99,7 @@ mod tests {
             why("[]"),
             "ids.json has no sequences; it must be a list of one or more lists of token ids"
         );
-        let two = "it must have 2 or more, as each is to be followed by the next";
+        let two = "at least 2 are needed to predict one from another";
         assert_eq!(why("[[1,2],[3]]"), format!("ids.json: sequence 1 has 1 ids; {two}"));
         assert_eq!(why("[[]]"), format!("ids.json: sequence 0 has 0 ids; {two}"));
         assert_eq!(why("[[[1,2],[3]]]"), format!("ids.json: sequence 0 has 1 ids; {two}"));
@@ -116,7 +113,7 @@ mod tests {
         assert!(long.len() < 400 && long.contains("xxx…"), "{long}");
         for bad in ["[1,2]", "{}", "[[1,-2]]", "[[1,2.5]]", "[[1,", "[[\"a\",\"b\"]]"] {
             let why = why(bad);
-            assert!(why.starts_with("ids.json is no JSON list of lists of token ids: "), "{why}");
+            assert!(why.starts_with("ids.json is not a JSON list of lists of token ids: "), "{why}");
         }
     }
 }

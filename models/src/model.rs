@@ -70,8 +70,8 @@ impl Model {
         let (shards, table) = (stored.shards(), names::embedding(stored.entries()));
         if shape.tied && shards.info(names::HEAD).is_some() && !shards.equal(names::HEAD, table) {
             bail!(
-                "{origin}: tensor {} differs from {table}, which tie_word_embeddings makes the head; \
-                 set that to false in config.json, or remove the tensor",
+                "{origin}: tensor {} differs from {table}, but tie_word_embeddings ties them; set it to \
+                 false in config.json, or remove the tensor",
                 names::HEAD
             );
         }
@@ -86,7 +86,7 @@ impl Model {
     }
     /// Returns a model with weights that are made fast, for measuring time: [`Even`]. Its ids have no text.
     pub fn even(config: Config) -> Self {
-        let origin = "weights to measure time with".into();
+        let origin = "weights for measuring time".into();
         Self { config, origin, tokens: TokenizerSource::Unknown, weights: Weights::Even }
     }
     /// Returns the weights, as a source for layers.

@@ -20,7 +20,7 @@ pub fn encode(bytes: &[u8], start: usize, name: &str, tokenizer: &Tokenizer) -> 
     let text = std::str::from_utf8(bytes).map_err(|why| {
         let (at, byte) = (start + why.valid_up_to(), bytes[why.valid_up_to()]);
         Error::new(format!(
-            "{name} is not UTF-8: byte {at} ({byte:#04x}) belongs to no character; a tokenizer.json reads text only"
+            "{name} is not valid UTF-8 (at byte {at}: {byte:#04x}); a tokenizer.json reads UTF-8 text only"
         ))
     })?;
     tokenizer.encode(text)
@@ -70,11 +70,11 @@ impl Corpus {
         let train = encode(first, 0, name, tokenizer)?.ids;
         let held_out = encode(last, cut, name, tokenizer)?;
         let wanted = seq.saturating_add(1);
-        let parts = [("that tenth", held_out.ids.len()), ("what comes before it", train.len())];
+        let parts = [("that tenth", held_out.ids.len()), ("the rest", train.len())];
         if let Some((part, tokens)) = parts.into_iter().find(|(_, tokens)| *tokens < wanted) {
             bail!(
-                "{name} has {} bytes, of which the last tenth is held out; {part} has {tokens} tokens, and sequences of \
-                 {seq} need {wanted} at least",
+                "{name} has {} bytes, and its last tenth is held out; {part} has {tokens} tokens, but \
+                 sequences of {seq} need at least {wanted}",
                 bytes.len()
             );
         }

@@ -58,7 +58,7 @@ impl Tokenizer {
         let text = files::read(path)?;
         let unreadable = |why: String| {
             let why = sentence(&why);
-            Error::new(format!("{}: this is no tokenizer that can be read: {why}", path.display()))
+            Error::new(format!("{} is not a readable tokenizer: {why}", path.display()))
         };
         let mut inner = said(|| tokenizers::Tokenizer::from_bytes(&text)).map_err(unreadable)?;
         if inner.get_vocab_size(true) == 256 && bytes::is_of_bytes(&text) {
@@ -152,7 +152,7 @@ impl OfFile {
 fn said<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> std::result::Result<T, String> {
     match caught(work) {
         Ok(done) => done.map_err(|why| why.to_string()),
-        Err(_) => Err("the library tokenizers gives up on it without a reason".to_owned()),
+        Err(_) => Err("the tokenizers library panicked on this input".to_owned()),
     }
 }
 

@@ -2,8 +2,8 @@
 //! slice of it.
 //!
 //! ```text
+//! expert e is slice s = e mod G of copy c = e div G   FFN_e(x) = G · h_s · W_down[s,:]   h = act(x · W_up)
 //! gates of a token: p_c/G for each slice of a chosen copy, Σ_c p_c = 1   Σ_c Σ_s p_c/G · FFN_e(x) = FFN(x)
-//! gates of a token: p_c/G for each slice of a chosen copy, Σ_c p_c = 1     Σ_c Σ_s p_c/G · FFN_e(x) = FFN(x)
 //! ```
 //! The G experts of a copy share one column of the router, so their scores are equal, and the best k experts
 //! are k/G whole copies. The model computes the same as the original, until training makes its experts
@@ -57,7 +57,7 @@ impl Upcycling {
             Architecture::Llama | Architecture::Mistral => Architecture::Mixtral,
             Architecture::Qwen3 => Architecture::Qwen3Moe,
             other => bail!(
-                "a model of model_type {} cannot be given experts; those of llama, mistral and qwen3 can",
+                "a model of model_type {} cannot be given experts; it must be llama, mistral or qwen3",
                 other.model_type()
             ),
         };
@@ -69,7 +69,9 @@ impl Upcycling {
         let read = Config::parse(&config.to_json(), "the model with experts")?;
         if read != config {
             let [from, to] = [dense.architecture, architecture].map(Architecture::model_type);
-            bail!("this {from} has biases or windows that {to}, which has experts, does not have");
+            bail!(
+                "this {from} has biases or windows that {to}, its counterpart with experts, does not support"
+            );
         }
         Ok(config)
     }

@@ -47,11 +47,11 @@ impl fmt::Display for Difference {
         let others: Vec<_> = ranks.iter().filter(|r| *r != rank).map(usize::to_string).collect();
         if !others.is_empty() {
             let s = if others.len() > 1 { "s" } else { "" };
-            write!(f, "; so it does on rank{s} {}", others.join(", "))?;
+            write!(f, "; it also differs on rank{s} {}", others.join(", "))?;
         }
         f.write_str(".")?;
         if let Some(after) = after {
-            write!(f, "\nThe last that is equal: \"{after}\".")?;
+            write!(f, "\nThe last equal tensor: \"{after}\".")?;
             if collectives.is_empty() {
                 write!(f, "\nNo collective touched it since then.")?;
             }

@@ -40,7 +40,8 @@ pub fn exact<D: Runs>(layout: &Layout, watch: &Watch) -> Result<[Exact; 2]> {
     if most.max(layout.ranks()) > holds {
         let number = D::Elem::NAME;
         bail!(
-            "{layout} in {number}: its sums come to {most}, and {number} has every whole number only up to {holds}"
+            "{layout} in {number}: its sums reach {most}, and {number} represents every integer only up to \
+             {holds}"
         );
     }
     watch(&format!("proving {layout} in {}", D::Elem::NAME));
@@ -73,7 +74,7 @@ impl Exact {
             let [seen, wanted] = [seen.get(i).map(|x| x.to_f64()), wanted.get(i).map(|x| number(*x))];
             let told = |x: Option<f64>| x.map_or_else(|| "none".into(), |x| x.to_string());
             self.first_difference =
-                Some(format!("{what}: number {i} is {}, wanted {}", told(seen), told(wanted)));
+                Some(format!("{what}: element {i} is {}, wanted {}", told(seen), told(wanted)));
         }
     }
 }
@@ -232,7 +233,7 @@ mod tests {
         let why = exact::<Cpu<Bf16>>(&layout, &|what| panic!("{what}")).unwrap_err().to_string();
         assert_eq!(
             why,
-            "tp=64 in bf16: its sums come to 257, and bf16 has every whole number only up to 256"
+            "tp=64 in bf16: its sums reach 257, and bf16 represents every integer only up to 256"
         );
     }
 
@@ -245,11 +246,11 @@ mod tests {
         equal.compare("Y", Some(vec![1.0f32, -2.0, 0.0]), &wanted);
         assert_eq!(equal, Exact { tensors: 1, elements: 3, first_difference: None });
         for (seen, says) in [
-            (Some(vec![1.0f32, -2.5, 1.0]), "Y: number 1 is -2.5, wanted -2"),
-            (Some(vec![1.0, -2.0, f32::NAN]), "Y: number 2 is NaN, wanted 0"),
-            (Some(vec![1.0, -2.0, 0.0, 4.0]), "Y: number 3 is 4, wanted none"),
-            (Some(vec![1.0]), "Y: number 1 is none, wanted -2"),
-            (None, "Y: number 0 is none, wanted 1"),
+            (Some(vec![1.0f32, -2.5, 1.0]), "Y: element 1 is -2.5, wanted -2"),
+            (Some(vec![1.0, -2.0, f32::NAN]), "Y: element 2 is NaN, wanted 0"),
+            (Some(vec![1.0, -2.0, 0.0, 4.0]), "Y: element 3 is 4, wanted none"),
+            (Some(vec![1.0]), "Y: element 1 is none, wanted -2"),
+            (None, "Y: element 0 is none, wanted 1"),
         ] {
             let mut of = equal.clone();
             of.compare("Y", seen, &wanted);

@@ -20,7 +20,7 @@ pub(crate) fn sure(wrong: &str, bound_log2: Option<f64>, keys: usize) -> String 
             log2 / keys as f64
         ),
         Some(log2) => format!("{wrong} would pass with probability at most 2^{log2:.1}"),
-        None => "these shapes are too large for the bound to say how surely".into(),
+        None => "there is no bound on the error, because they are too large".into(),
     }
 }
 

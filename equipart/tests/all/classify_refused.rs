@@ -90,9 +90,9 @@ fn classifiers_that_cannot_be_are_refused() {
     refused(
         &["train", "--model", "mlp", "--data", &missing],
         &format!(
-            "{missing}: there is no such directory; it should hold train-images-idx3-ubyte and \
-             train-labels-idx1-ubyte, for training, and t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, for \
-             testing, each as it is or as .gz"
+            "{missing} is not a directory; it must contain train-images-idx3-ubyte and \
+             train-labels-idx1-ubyte for training, and t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte for \
+             testing, each uncompressed or as .gz"
         ),
     );
     let file = dir.path().join("t10k-labels-idx1-ubyte").display().to_string();

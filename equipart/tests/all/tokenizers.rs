@@ -206,7 +206,7 @@ fn text_is_refused_where_it_cannot_be_read() {
     refused(&["eval", "--model", &model, "--data", &dir.at("no text")], no_text);
     refused(&["train", "--model", &model, "--data", &dir.at("no text"), "--seq", "2"], no_text);
     fs::write(dir.path("short"), "the ".repeat(40)).unwrap();
-    let short = "that tenth has 5 tokens, and sequences of 16 need 17 at least";
+    let short = "that tenth has 5 tokens, but sequences of 16 need at least 17";
     refused(&["train", "--model", &model, "--data", &dir.at("short"), "--seq", "16"], short);
 }
 

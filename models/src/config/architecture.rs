@@ -127,7 +127,7 @@ const FREE_GPT2: &str = "\
 
 /// Added to the error for models with latent attention.
 const LATENT: &str =
-    ", as latent attention (MLA) is not built here; \"equipart_moe\" has such experts and Llama's attention";
+    "; latent attention (MLA) is not supported; \"equipart_moe\" has such experts and Llama's attention";
 
 impl Architecture {
     /// Returns the two lists of keys that this architecture reads or ignores and the two lists of fixed keys,

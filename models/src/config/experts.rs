@@ -90,7 +90,7 @@ impl Keys<'_> {
             return Err(self.wrong(CHOSEN, &json!(chosen), &wanted));
         }
         if let Some(why) = experts.cannot_choose() {
-            let wanted = format!("false, or left out, where experts that choose tokens {why}");
+            let wanted = format!("false, or left out, because experts that choose tokens {why}");
             return Err(self.wrong("expert_choice", &json!(true), &wanted));
         }
         if architecture == Architecture::EquipartMoe {
@@ -103,7 +103,7 @@ impl Keys<'_> {
         let balance = match (self.block_by_block()?, self.flag(LOGITS, false)?) {
             (true, true) => {
                 let wanted =
-                    format!("left out where {LOGITS} is true, as that asks for one balance of all blocks");
+                    format!("left out if {LOGITS} is true, which asks for one balance of all blocks");
                 return Err(self.wrong(KIND, &json!(BLOCK), &wanted));
             }
             (true, false) => Balance { microbatch: weight, ..none },
@@ -114,7 +114,7 @@ impl Keys<'_> {
     }
     /// Returns true if a model of a `transformers` family asks for a balance in each block.
     fn block_by_block(&self) -> Result<bool> {
-        let wanted = format!("\"{BLOCK}\", or left out: {LOGITS} says whether there is one of all blocks");
+        let wanted = format!("\"{BLOCK}\", or left out; {LOGITS} asks for one balance of all blocks");
         Ok(self.read(KIND, &wanted, |value| (value == BLOCK).then_some(()))?.is_some())
     }
     /// Returns the `router_aux_loss_coef` that training does not use, so that it can be written again; else
@@ -217,7 +217,11 @@ impl Keys<'_> {
         let bias = bias.ok_or_else(|| self.missing("topk_method", &wanted))? == 1;
         let rate = self.weight(BIAS_RATE, 0.0, 1)?;
         if rate > 0.0 && !bias {
-            return Err(self.wrong(BIAS_RATE, &json!(rate), "0, or left out, where topk_method has no bias"));
+            return Err(self.wrong(
+                BIAS_RATE,
+                &json!(rate),
+                "0, or left out, because topk_method has no bias",
+            ));
         }
         Ok(bias.then_some(rate))
     }

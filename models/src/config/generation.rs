@@ -85,7 +85,10 @@ impl Generation {
             others.map(|(key, value)| format!("{key} {}", shown(&value.to_string()))).collect();
         let (origin, named) = (&self.origin, named.join(", "));
         (!named.is_empty()).then(|| {
-            format!("{origin} asks for {named}; this is not followed here, so transformers may continue a text otherwise")
+            format!(
+                "{origin} asks for {named}; equipart does not support this, so transformers may continue \
+                 a text differently"
+            )
         })
     }
     /// Returns the text of a `generation_config.json` with the generation keys of a folder's `config.json`,

@@ -25,8 +25,8 @@ impl Keys<'_> {
                 fixed.iter().flat_map(|list| list.split(' ')).filter_map(|word| word.split_once('='));
             let Some((_, wanted)) = words.find(|(name, _)| name == key) else {
                 let (Self { origin, within, .. }, key, seen) = (self, shown(key), shown(&value.to_string()));
-                let advice = "remove it if the model computes the same without";
-                bail!("{origin}: {within}{key} is {seen}, a key that is not known here; {advice}");
+                let advice = "remove it if the model computes the same without it";
+                bail!("{origin}: {within}{key} is {seen}, but this key is not supported; {advice}");
             };
             if !wanted.split(',').any(|wanted| same(value, wanted)) {
                 let wanted = format!("{}, or left out", wanted.replace(',', " or "));
@@ -124,7 +124,7 @@ pub(super) fn read_text(path: &Path, kind: &str) -> Result<(String, String)> {
     let (bytes, origin) = (tensor::files::read(path)?, path.display().to_string());
     let text = String::from_utf8(bytes).map_err(|why| {
         let at = why.utf8_error().valid_up_to();
-        no_config((&origin, kind), &format!("byte {at} is not UTF-8 text"))
+        no_config((&origin, kind), &format!("it is not valid UTF-8 (at byte {at})"))
     })?;
     Ok((text, origin))
 }
@@ -139,7 +139,7 @@ pub(super) fn object(text: &str, origin: &str, kind: &str) -> Result<Map<String,
 }
 
 fn no_config((origin, kind): (&str, &str), why: &str) -> Error {
-    Error::new(format!("{origin} is no {kind} configuration: {why}"))
+    Error::new(format!("{origin} is not a {kind} configuration: {why}"))
 }
 
 pub(super) fn whole(value: &Value) -> Option<usize> {

@@ -144,7 +144,7 @@ impl Keys<'_> {
             ("use_sliding_window", "true")
         };
         let seen = self.map.get(key).unwrap_or(&Value::Bool(false));
-        self.wrong(key, seen, &format!("{wanted}, as layer_types has \"{SLIDING}\""))
+        self.wrong(key, seen, &format!("{wanted}, because layer_types has \"{SLIDING}\""))
     }
     /// Returns the size of the window, or `None` if the key is null. A missing key means the default `SIZE`.
     fn window_size(&self) -> Result<Option<usize>> {

@@ -30,7 +30,7 @@ impl Keys<'_> {
                 return Err(self.wrong("rope_scaling", seen, "as rope_parameters is, or left out"));
             }
             if let Some(seen) = new.base.filter(|seen| *seen != base(old)) {
-                let wanted = format!("{}, as transformers takes rope_scaling in its place", base(old));
+                let wanted = format!("{}, because transformers uses rope_scaling instead", base(old));
                 return Err(self.wrong("rope_parameters.rope_theta", &json!(seen), &wanted));
             }
         }

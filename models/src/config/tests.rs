@@ -165,7 +165,7 @@ fn another_function_is_refused_by_the_key_that_makes_it_one() {
     ] {
         assert_eq!(why(key, value), format!("a.json: {key} is {value}; it must be {wanted}, or left out"));
     }
-    let unknown = "a key that is not known here; remove it if the model computes the same without";
+    let unknown = "but this key is not supported; remove it if the model computes the same without it";
     assert_eq!(why("logit_scale", "0.5"), format!("a.json: logit_scale is 0.5, {unknown}"));
     let long = why("layers", &format!("{:?}", "é".repeat(500)));
     assert_eq!(long, format!("a.json: layers is \"{}…, {unknown}", "é".repeat(99)));
@@ -324,11 +324,11 @@ fn broken_configurations_do_no_harm() {
 #[test]
 fn what_is_no_json_object_is_said_in_one_sentence() {
     let why = |text: &str| Config::parse(text, "a.json").unwrap_err().to_string();
-    assert_eq!(why("[1]"), "a.json is no model configuration: it must be an object in braces");
+    assert_eq!(why("[1]"), "a.json is not a model configuration: it must be an object in braces");
     for text in ["", "{", "{\"a\": NaN}", "{} {}", &"[".repeat(100_000)] {
         let why = why(text);
         assert!(
-            why.starts_with("a.json is no model configuration: ") && why.contains(" at line 1 "),
+            why.starts_with("a.json is not a model configuration: ") && why.contains(" at line 1 "),
             "{why}"
         );
     }
@@ -347,7 +347,10 @@ fn files_that_cannot_be_read_are_said_in_one_sentence() {
     assert_eq!(why("none.json"), "/none.json: there is no such file");
     assert_eq!(why("."), "/. is a directory where a file should be");
     std::fs::write(at("latin.json"), b"{ \"a\": \"\xe9\" }").unwrap();
-    assert_eq!(why("latin.json"), "/latin.json is no model configuration: byte 8 is not UTF-8 text");
+    assert_eq!(
+        why("latin.json"),
+        "/latin.json is not a model configuration: it is not valid UTF-8 (at byte 8)"
+    );
     std::fs::write(at("bad.json"), "{").unwrap();
-    assert!(why("bad.json").starts_with("/bad.json is no model configuration: "));
+    assert!(why("bad.json").starts_with("/bad.json is not a model configuration: "));
 }

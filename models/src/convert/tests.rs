@@ -213,19 +213,20 @@ fn a_folder_that_is_not_empty_is_left_as_it_is() {
     let model = Model::read(&golden("linear")).unwrap();
     let out = tempfile::tempdir().unwrap();
     let at = |name: &str| out.path().join(name);
-    let wanted = "the output must be an empty folder, or none";
+    let wanted = "the output must be an empty folder or a new one";
     fs::write(at("file"), "x").unwrap();
     assert_eq!(why(&model, out.path(), None), format!("OUT is not empty; {wanted}"));
     assert_eq!(why(&model, &at("file"), None), format!("OUT is a file; {wanted}"));
     assert_eq!(why(&model, &golden("linear"), None), format!("OUT is not empty; {wanted}"));
-    assert!(why(&model, &at("file/new"), None).starts_with("OUT cannot be made: "));
+    assert!(why(&model, &at("file/new"), None).starts_with("cannot create OUT: "));
     assert_eq!(files(out.path()), ["file"]);
     assert!(convert(&model, &at("new/folder"), None).is_ok());
     assert_eq!(files(&at("new/folder")), ["config.json", "model.safetensors"]);
-    let kind = "weights are not written as U8; choose F32, BF16 or F16";
+    let kind = "weights cannot be written as U8; choose F32, BF16 or F16";
     assert_eq!(why(&model, &at("other"), Some(Dtype::U8)), kind);
     let fresh = Model::fresh(model.config.clone(), 3);
-    let nothing = "fresh weights of seed 3 are in no file; train them and convert what is written";
+    let nothing = "fresh weights of seed 3 are not in a file; train the model, then convert the folder that \
+                   training writes";
     assert_eq!(why(&fresh, &at("other"), None), nothing);
     assert!(!at("other").exists());
 }

@@ -33,7 +33,7 @@ impl<const D: usize> Idx<D> {
             };
             return Self::parse(Source::new(path, file, packed, bytes));
         }
-        Err(Error::new(format!("{}: there is neither {name} nor {name}.gz", dir.display())))
+        Err(Error::new(format!("{} contains neither {name} nor {name}.gz", dir.display())))
     }
 
     fn parse(mut source: Source) -> Result<Self> {
@@ -51,7 +51,7 @@ impl<const D: usize> Idx<D> {
                 true => source.has(header + seen),
             };
             let wanted = header + count;
-            return Err(source.wrong(format_args!("{has}; the size {text} in its header wants {wanted}")));
+            return Err(source.wrong(format_args!("{has}; the size {text} in its header needs {wanted}")));
         }
         elements.shrink_to_fit();
         Ok(Self { path: source.path, size: size.map(|n| n as usize), elements })
@@ -73,7 +73,7 @@ impl<const D: usize> Idx<D> {
             }
             _ if head.len() < Self::HEADER => {
                 let (has, wanted) = (source.has(head.len()), Self::HEADER);
-                bail!("{path} {has}; the sizes of {D} dimensions need {wanted} bytes at least")
+                bail!("{path} {has}; the sizes of {D} dimensions need at least {wanted} bytes")
             }
             _ => {}
         }
@@ -102,7 +102,7 @@ impl Source {
         let unsound = [ErrorKind::InvalidInput, ErrorKind::InvalidData, ErrorKind::UnexpectedEof];
         read.map_err(|why| match why.kind() {
             kind if self.packed && unsound.contains(&kind) => {
-                self.wrong(format_args!("has {} bytes that are no sound gzip file: {why}", self.bytes))
+                self.wrong(format_args!("has {} bytes that are not a valid gzip file: {why}", self.bytes))
             }
             _ => files::Error::System { action: "read", path: self.path.clone(), why }.into(),
         })?;
@@ -150,13 +150,13 @@ mod tests {
         assert_eq!(
             why(&[most; 3]),
             format!(
-                "a.gz unpacks to 16 bytes; the size {most}×{most}×{most} in its header wants \
+                "a.gz unpacks to 16 bytes; the size {most}×{most}×{most} in its header needs \
                  79228162458924105385300197391"
             )
         );
         assert_eq!(
             why(&[1 << 31, 1 << 31, 4]), // 2⁶⁴ elements
-            "a.gz unpacks to 16 bytes; the size 2147483648×2147483648×4 in its header wants 18446744073709551632"
+            "a.gz unpacks to 16 bytes; the size 2147483648×2147483648×4 in its header needs 18446744073709551632"
         );
     }
 
@@ -165,7 +165,7 @@ mod tests {
     fn no_more_is_unpacked_than_was_promised() {
         let one_more = io::repeat(7).take(31).chain(Fails(ErrorKind::Other));
         let why = unpacked::<3>(header(&[2, 3, 5]).chain(one_more)).err();
-        let wanted = "a.gz unpacks to more than 46 bytes; the size 2×3×5 in its header wants 46";
+        let wanted = "a.gz unpacks to more than 46 bytes; the size 2×3×5 in its header needs 46";
         assert_eq!(why.as_deref(), Some(wanted));
         let whole = unpacked::<1>(header(&[300]).chain(io::repeat(7).take(300))).unwrap();
         assert_eq!((whole.size, whole.elements), ([300], vec![7; 300]));
@@ -205,7 +205,7 @@ mod tests {
         let why = |kind| unpacked::<1>(header(&[1]).chain(Fails(kind))).err().unwrap();
         assert_eq!(why(ErrorKind::Other), "cannot read a.gz: no luck");
         for kind in [ErrorKind::InvalidData, ErrorKind::InvalidInput, ErrorKind::UnexpectedEof] {
-            assert_eq!(why(kind), "a.gz has 9 bytes that are no sound gzip file: no luck");
+            assert_eq!(why(kind), "a.gz has 9 bytes that are not a valid gzip file: no luck");
         }
     }
 }

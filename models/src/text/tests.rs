@@ -31,11 +31,11 @@ fn what_is_no_corpus_is_said_in_one_sentence() {
     let why = |n: usize, seq: usize| Corpus::new(&ids(n), "a.txt", seq).unwrap_err().to_string();
     assert_eq!(why(0, 4), "a.txt is empty (0 bytes)");
     assert_eq!(why(9, 0), "the sequence length is 0; it must be at least 1 token");
-    let short = "a.txt has 649 bytes, of which the last tenth is held out; that tenth has 64 tokens, and sequences of \
-                 64 need 65 at least";
+    let short = "a.txt has 649 bytes, and its last tenth is held out; that tenth has 64 tokens, but \
+                 sequences of 64 need at least 65";
     assert_eq!(why(649, 64), short);
     assert!(Corpus::new(&ids(650), "a.txt", 64).is_ok());
-    assert!(why(9, usize::MAX).ends_with(&format!("need {} at least", usize::MAX)));
+    assert!(why(9, usize::MAX).ends_with(&format!("need at least {}", usize::MAX)));
 
     let folder = tempfile::tempdir().unwrap();
     let why = |name: &str| {
@@ -75,16 +75,16 @@ fn what_is_no_text_of_tokens_is_said_in_one_sentence() {
     let merges = read(&tokenizer::merges());
     let why = |bytes: &[u8]| Corpus::tokenized(bytes, "a", 3, &merges).unwrap_err().to_string();
     let short = |bytes: usize, part: &str, tokens: usize| {
-        let held_out = format!("a has {bytes} bytes, of which the last tenth is held out");
-        format!("{held_out}; {part} has {tokens} tokens, and sequences of 3 need 4 at least")
+        let held_out = format!("a has {bytes} bytes, and its last tenth is held out");
+        format!("{held_out}; {part} has {tokens} tokens, but sequences of 3 need at least 4")
     };
     assert_eq!(why(" the".repeat(20).as_bytes()), short(80, "that tenth", 2));
     let one_word = "x".repeat(117) + "to be or not ";
     let why_words = Corpus::tokenized(one_word.as_bytes(), "a", 3, &read(&tokenizer::words())).unwrap_err();
-    assert_eq!(why_words.to_string(), short(130, "what comes before it", 1));
+    assert_eq!(why_words.to_string(), short(130, "the rest", 1));
     let no_text = |at: usize, byte: &str| {
-        let reads = "a tokenizer.json reads text only";
-        format!("a is not UTF-8: byte {at} ({byte}) belongs to no character; {reads}")
+        let reads = "a tokenizer.json reads UTF-8 text only";
+        format!("a is not valid UTF-8 (at byte {at}: {byte}); {reads}")
     };
     assert_eq!(why(&[b"the ".repeat(9), vec![0xff], b"the ".repeat(9)].concat()), no_text(36, "0xff"));
     assert_eq!(why(&[b"the ".repeat(19), vec![0xc3, b'a', b'a', b'a']].concat()), no_text(76, "0xc3"));

@@ -69,10 +69,11 @@ fn experts_that_cannot_be_are_refused() {
         "{few}"
     );
     assert!(why(&model, [0, 0, 1], &out).contains("it must be a whole number, 1 or more"));
-    let biases = "this llama has biases or windows that mixtral, which has experts, does not have";
+    let biases =
+        "this llama has biases or windows that mixtral, its counterpart with experts, does not support";
     assert_eq!(why(&read("llama"), [4, 2, 1], &out), biases);
     for (name, kind) in [("gpt2", "gpt2"), ("mixtral", "mixtral"), ("qwen2", "qwen2")] {
-        let wanted = "cannot be given experts; those of llama, mistral and qwen3 can";
+        let wanted = "cannot be given experts; it must be llama, mistral or qwen3";
         assert_eq!(why(&read(name), [4, 2, 1], &out), format!("a model of model_type {kind} {wanted}"));
     }
     assert!(!out.exists());

@@ -83,7 +83,7 @@ impl Campaign<'_> {
     pub fn run(&self, told: &dyn Fn(usize, Key)) -> Result<CampaignReport> {
         if let Some(layout) = self.layout {
             super::fitted::fitted(layers::Shape::LLAMA, &(&layout).into()).ok_or_else(|| {
-                Error::new(format!("no case has the layout {layout}: it fits no small model"))
+                Error::new(format!("no case can have the layout {layout}: no small model fits it"))
             })?;
         }
         let mut report = CampaignReport::new(self.key, self.layout);

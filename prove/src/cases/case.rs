@@ -53,7 +53,7 @@ impl Case {
     /// Names what is wrong with it.
     pub fn parse(line: &str) -> Result<Self> {
         let case: Self = serde_json::from_str(line)
-            .map_err(|why| Error::new(format!("no case: {}", sentence(&why.to_string()))))?;
+            .map_err(|why| Error::new(format!("invalid case: {}", sentence(&why.to_string()))))?;
         case.check()?;
         case.layout.fits(case.shape)?;
         let tokens = case.layout.tokens();
@@ -96,18 +96,22 @@ impl Case {
         all.extend(self.shape.experts.iter().flat_map(of_experts));
         all.extend(window.map(|w| ("the window", w.size as f64, w.size > 0, "at least 1".into())));
         if let Some((what, seen, _, wanted)) = all.into_iter().find(|(_, _, holds, _)| !holds) {
-            bail!("no case: {what} is {seen}; it must be {wanted}");
+            bail!("invalid case: {what} is {seen}; it must be {wanted}");
         }
         if let Some(why) = self.shape.experts.and_then(|of| of.cannot_choose()) {
-            bail!("no case: experts that choose tokens {why}");
+            bail!("invalid case: experts that choose tokens {why}");
         }
         let Heads { queries, keys, .. } = heads;
         if !queries.is_multiple_of(keys) {
-            bail!("no case: {queries} query heads cannot share {keys} KV heads; these must divide them");
+            bail!(
+                "invalid case: {queries} query heads cannot share {keys} KV heads; the number of KV heads \
+                 must divide that of query heads"
+            );
         }
         if !self.texts.is_empty() && !reads_alone(&self.shape) {
             bail!(
-                "no case: texts are read token by token, where experts cannot drop them or take them in turn"
+                "invalid case: it has texts, which are read token by token; its experts must not drop \
+                 tokens or take them in turn"
             );
         }
         Ok(())

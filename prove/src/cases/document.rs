@@ -37,7 +37,7 @@ impl TryFrom<String> for Document {
     type Error = String;
     fn try_from(text: String) -> Result<Self, String> {
         if text.is_empty() || text.contains(|letter| !['.', 'x'].contains(&letter)) {
-            return Err(format!("{text:?} is no document; write . or x for each token, such as \"..x\""));
+            return Err(format!("{text:?} is not a document; write . or x for each token, such as \"..x\""));
         }
         Ok(Self(text))
     }

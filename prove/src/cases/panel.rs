@@ -207,7 +207,7 @@ impl Member {
         let shape = fitted(self.shape, &scheme).ok_or_else(|| {
             let why = scheme.layout.conflict(self.shape);
             Error::new(why.unwrap_or_else(|| {
-                format!("no small model fits {scheme}: prove a model of its own, with --config")
+                format!("no small model fits {scheme}; prove a model that does, with --config")
             }))
         })?;
         Ok(Subject { optimizer: self.optimizer, ..Subject::small(shape, scheme.layout)? })

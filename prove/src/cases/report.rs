@@ -92,8 +92,8 @@ impl CampaignReport {
         says.push("\nCases by layout".into());
         says.extend(self.layouts.iter().map(|(layout, cases)| format!("{cases:>9}  {layout}")));
         says.push(format!(
-            "\nIt says nothing about rounding, overflow, deadlock, or shapes that were not drawn; how surely one layout is\n\
-             right, `equipart prove --layout` says. Go on with --key {next_key}."
+            "\nIt says nothing about rounding, overflow, deadlock, or shapes that were not drawn.\n\
+             `equipart prove --layout` bounds the error for one layout. Continue with --key {next_key}."
         ));
         says.join("\n")
     }
@@ -105,12 +105,13 @@ impl Failure {
         let Self { after, number, case, first_difference, error } = self;
         let what = match (first_difference, error) {
             (Some(difference), _) => difference.to_string(),
-            (None, error) => format!("it fails: {}", error.as_deref().unwrap_or("it says nothing")),
+            (None, error) => format!("it fails: {}", error.as_deref().unwrap_or("without a message")),
         };
         format!(
-            "Not equal: after {after} that were, the case of the key {number}. The smallest found that fails alike:\n\n\
+            "Not equal: after {after} equal cases, the case of the key {number}. The smallest case found \
+             that fails alike:\n\n\
              {case}\n\n{what}\n\n\
-             To have it again, give this line to `equipart prove --case`; to keep it, add it to \
+             To reproduce it, give this line to `equipart prove --case`; to keep it, add it to \
              prove/tests/regressions.jsonl:\n{}",
             case.line()
         )

@@ -138,7 +138,7 @@ fn lines_read_with_what_they_leave_out() {
     assert!(why(line(r#"{"width":0}"#, step)).contains("shape.width is 0; it must be 1 to 4096"));
     let padding = r#"{"vocabulary":3,"padding":3}"#;
     assert!(why(line(padding, step)).contains("shape.padding is 3; it must be below the vocabulary of 3"));
-    assert!(why(line("{}", &step.replace("..x", ".y"))).contains("\".y\" is no document"));
+    assert!(why(line("{}", &step.replace("..x", ".y"))).contains("\".y\" is not a document"));
     let hostile = why(line(&format!("{{\"\\u001b[31m{}\":1}}", "x".repeat(5000)), step));
     assert!(hostile.contains(r"unknown field `\u{1b}[31mxx") && hostile.len() < 400, "{hostile}");
     let experts = |of: &str| why(line(&format!(r#"{{"experts":{{{of}}}}}"#), step));
@@ -334,5 +334,5 @@ fn a_given_layout_is_that_of_every_case() {
         run("tp=4,dp=2").unwrap().layouts.into_iter().collect::<Vec<_>>(),
         [("tp=4,dp=2".to_string(), 5)]
     );
-    assert!(run("tp=17").unwrap_err().why.starts_with("no case has the layout tp=17"));
+    assert!(run("tp=17").unwrap_err().why.starts_with("no case can have the layout tp=17"));
 }

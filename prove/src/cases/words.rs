@@ -24,6 +24,6 @@ impl fmt::Display for Case {
         }
         let limit = clip.map_or_else(|| "no limit of the norm".into(), |c| format!("the norm at most {c}"));
         writeln!(f, "optimizer  {}, rate {lr}, {limit}", crate::subject::optimizer(*optimizer))?;
-        f.write_str("(. is a token, x one whose target is ignored, | parts documents)")
+        f.write_str("(. is a token, x a token whose target is ignored, | separates documents)")
     }
 }

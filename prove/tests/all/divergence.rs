@@ -169,8 +169,8 @@ fn what_is_equal_is_nowhere_different() {
     let says = after("tp=2,dp=2", Mutation::Skip, nth("blocks.0.mlp.down", 0)).to_string();
     for part in [
         "rank 0: ",
-        "; so it does on rank",
-        "The last that is equal: ",
+        "; it also differs on rank",
+        "The last equal tensor: ",
         "Since then: all_reduce",
         "Look first",
     ] {

@@ -145,7 +145,7 @@ fn the_panel_has_every_habit_and_gives_way_to_layouts() {
         assert!(!lacks("bias of attention's output") && !lacks("a tied head"), "{layout}");
     }
     let why = PANEL[0].subject(&"tp=17".parse().unwrap()).unwrap_err().why;
-    assert_eq!(why, "no small model fits tp=17: prove a model of its own, with --config");
+    assert_eq!(why, "no small model fits tp=17; prove a model that does, with --config");
 }
 
 /// Kills: a certificate that leaves a model out, or is surer than its least sure one.

@@ -31,11 +31,11 @@ const CHANCE: f64 = -8.0;
 /// may be 0.
 fn ways(mistake: Mistake) -> f64 {
     match mistake {
-        Mistake::ForgottenAddend => 4.0,    // gate₁·sigmoid·up₁·w₁
+        Mistake::ForgottenAddend => 4.0, // gate₁·sigmoid·up₁·w₁
         // x₀ = 0 or x₁ = 0: one addend is then the sum; else a sum of products
         Mistake::OpaqueOfPartialSum => 3.0,
-        Mistake::NeighboursShare => 2.0,    // (h₀ − h₁)·(w₀ − w₁)
-        _ => 1.0,                           // b; a sum of products; y
+        Mistake::NeighboursShare => 2.0, // (h₀ − h₁)·(w₀ − w₁)
+        _ => 1.0,                        // b; a sum of products; y
     }
 }
 

@@ -20,11 +20,10 @@ fn balances_are_those_that_transformers_or_the_own_key_ask_for() {
         assert_eq!(balance(text, &[on]), (0.0, k * weight, 0.0));
         assert_eq!(balance(text, &[block]), (k * weight, 0.0, 0.0));
         assert_eq!(balance(text, &[on, ("router_aux_loss_coef", "0")]), (0.0, 0.0, 0.0));
-        let wanted =
-            "left out where output_router_logits is true, as that asks for one balance of all blocks";
+        let wanted = "left out if output_router_logits is true, which asks for one balance of all blocks";
         let why = why_of(text, &[on, block]);
         assert_eq!(why, format!("a.json: equipart_balance is \"block\"; it must be {wanted}"));
-        let wanted = "\"block\", or left out: output_router_logits says whether there is one of all blocks";
+        let wanted = "\"block\", or left out; output_router_logits asks for one balance of all blocks";
         let why = why_of(text, &[("equipart_balance", "\"pooled\"")]);
         assert_eq!(why, format!("a.json: equipart_balance is \"pooled\"; it must be {wanted}"));
         let why = why_of(text, &[("output_router_logits", "1")]);

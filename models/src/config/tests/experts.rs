@@ -187,7 +187,7 @@ fn qwen3s_experts_are_counted_under_either_key() {
     assert_eq!(experts(QWEN3_MOE, &[("num_experts", "8"), eight]).count, 8);
     let two = "a.json: num_local_experts is 8; it must be 128, as num_experts is";
     assert_eq!(why_of(QWEN3_MOE, &[eight]), two);
-    assert!(why_of(QWEN2_MOE, &[eight]).contains("num_local_experts is 8, a key that is not known here"));
+    assert!(why_of(QWEN2_MOE, &[eight]).contains("num_local_experts is 8, but this key is not supported"));
 }
 
 /// Kills: a bias without sigmoids, groups that a method does not have.
@@ -224,7 +224,7 @@ fn ways_to_choose_are_read_together() {
             Err(format!("a.json: topk_method is {seen}; it must be {wanted}"))
         );
     }
-    let wanted = "it must be 0, or left out, where topk_method has no bias";
+    let wanted = "it must be 0, or left out, because topk_method has no bias";
     let seen = why_of(OWN, &[("topk_method", limited)]);
     assert_eq!(seen, format!("a.json: router_bias_update_rate is 0.001; {wanted}"));
     let known = r#"it must be "softmax" or "sigmoid""#;
@@ -267,7 +267,7 @@ fn experts_that_choose_tokens_have_what_they_need_alone() {
             "cannot have groups: tokens do not choose",
         ),
     ] {
-        let wanted = format!("it must be false, or left out, where experts that choose tokens {why}");
+        let wanted = format!("it must be false, or left out, because experts that choose tokens {why}");
         let seen = why_of(OWN, &[&plain, others].concat());
         assert_eq!(seen, format!("a.json: expert_choice is true; {wanted}"));
     }
@@ -315,7 +315,7 @@ fn experts_that_no_model_has_are_refused() {
             format!("a.json has no {key}; it must be {whole}")
         );
     }
-    let unknown = "a key that is not known here; remove it if the model computes the same without";
+    let unknown = "but this key is not supported; remove it if the model computes the same without it";
     for (text, key) in [
         (MIXTRAL, "norm_topk_prob"),
         (MIXTRAL, "n_shared_experts"),
@@ -329,8 +329,9 @@ fn experts_that_no_model_has_are_refused() {
     }
     let latent = why_of(OWN, &[("model_type", "\"deepseek_v3\"")]);
     assert!(latent.starts_with("a.json: model_type is \"deepseek_v3\"; it must be \"llama\", "), "{latent}");
-    let instead = "as latent attention (MLA) is not built here; \"equipart_moe\" has such experts and Llama's attention";
-    assert!(latent.ends_with(&format!("\"equipart_moe\" or \"gpt2\", {instead}")), "{latent}");
+    let instead =
+        "; latent attention (MLA) is not supported; \"equipart_moe\" has such experts and Llama's attention";
+    assert!(latent.ends_with(&format!("\"equipart_moe\" or \"gpt2\"{instead}")), "{latent}");
     let deep = why_of(OWN, &[("architectures", "[\"DeepseekV3ForCausalLM\"]")]);
     assert!(deep.ends_with("it must be [\"EquipartMoeForCausalLM\"], or left out"), "{deep}");
 }

@@ -83,7 +83,7 @@ fn what_is_not_followed_is_noted() {
     let note = |text: &str, sized: bool| {
         own(text).note(sized).map(|note| note.split_once("asks for ").unwrap().1.to_owned())
     };
-    let tail = "; this is not followed here, so transformers may continue a text otherwise";
+    let tail = "; equipart does not support this, so transformers may continue a text differently";
     let both = r#"{"repetition_penalty": 1.2, "suppress_tokens": [3, 4]}"#;
     assert_eq!(note(both, false).unwrap(), format!("repetition_penalty 1.2, suppress_tokens [3,4]{tail}"));
     let neutral = r#"{"repetition_penalty": 1.0, "suppress_tokens": [], "num_beams": 1, "bad_words_ids": null, "use_cache": true,
@@ -127,9 +127,9 @@ fn values_that_cannot_be_are_refused() {
     }
     assert_eq!(why(r#"{"do_sample": "yes"}"#), is("do_sample", "\"yes\"", "true or false"));
     let text = why("{");
-    assert!(text.starts_with("generation_config.json is no generation configuration: "), "{text}");
+    assert!(text.starts_with("generation_config.json is not a generation configuration: "), "{text}");
     assert_eq!(
         why("[]"),
-        "generation_config.json is no generation configuration: it must be an object in braces"
+        "generation_config.json is not a generation configuration: it must be an object in braces"
     );
 }

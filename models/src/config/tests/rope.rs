@@ -34,7 +34,7 @@ fn the_rotary_base_is_read_where_either_version_has_it() {
         Err("a.json: rope_parameters.rope_theta is 7.0; it must be 8, as rope_theta is".into())
     );
     let two = [("rope_parameters", r#"{ "rope_theta": 7 }"#), ("rope_scaling", r#"{ "rope_theta": 8 }"#)];
-    let instead = "as transformers takes rope_scaling in its place";
+    let instead = "because transformers uses rope_scaling instead";
     assert_eq!(
         rope(&two),
         Err(format!("a.json: rope_parameters.rope_theta is 7.0; it must be 8, {instead}"))
@@ -84,7 +84,7 @@ fn scalings_are_read_where_either_version_has_them() {
 #[test]
 fn other_frequencies_are_refused() {
     let types = r#"it must be "default" or "linear" or "llama3", or left out"#;
-    let unknown = "a key that is not known here; remove it if the model computes the same without";
+    let unknown = "but this key is not supported; remove it if the model computes the same without it";
     let above = "it must be a number above 0";
     for (text, wanted) in [
         (r#"{ "rope_type": "yarn" }"#, format!(": .rope_type is \"yarn\"; {types}")),

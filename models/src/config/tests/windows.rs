@@ -78,7 +78,7 @@ fn layer_types_are_full_attention_first_and_windows_then() {
         let wanted = format!("{full} for the first layers and {sliding} for the others, 3 in all");
         assert_eq!(read(kinds, &[]), Err(format!("a.json: layer_types is {seen}; it must be {wanted}")));
     }
-    let has = format!("as layer_types has {sliding}");
+    let has = format!("because layer_types has {sliding}");
     assert_eq!(
         read("ffs", &[("use_sliding_window", "false")]),
         Err(format!("a.json: use_sliding_window is false; it must be true, {has}"))
@@ -88,5 +88,7 @@ fn layer_types_are_full_attention_first_and_windows_then() {
         Err(format!("a.json: sliding_window is null; it must be a whole number, 1 or more, {has}"))
     );
     assert_eq!(read("fff", &[("use_sliding_window", "false")]), Ok(None));
-    assert!(why("layer_types", &types("fff")).ends_with("remove it if the model computes the same without"));
+    assert!(
+        why("layer_types", &types("fff")).ends_with("remove it if the model computes the same without it")
+    );
 }

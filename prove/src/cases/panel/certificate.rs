@@ -45,7 +45,7 @@ pub fn certify_panel<'a>(
         check(&subject, scheme).map(|()| subject)
     };
     let subjects = budget::all(PANEL.iter().map(fits))?; // before the first proof
-    told("how surely");
+    told("bounding the probability of an error");
     let bounds: Vec<_> = subjects.iter().map(|subject| subject.bound_log2(1)).collect();
     let keys = &*keys.into().all(|| bounds.clone());
     let verdict = Verdict::of((&scheme, &"small models"), keys);
