@@ -10,7 +10,7 @@
 //! texts have equal ids. Only tokenizer.json is read, not the additions of `tokenizer_config.json`.
 //!
 //! Ids equal those of the Python library `tokenizers`, with two exceptions. Of two equally good segmentations
-//! of a Unigram model, it may choose the other, since it reads some scores a unit in the last place off. And
+//! of a Unigram model, the other may be chosen, since some scores are read a unit in the last place off. And
 //! regular expressions run without C here: a search ends after a million steps back, as in a million spaces.
 mod along;
 mod bytes;
@@ -86,7 +86,7 @@ impl Tokenizer {
         let (origin, largest) = match &self.0 {
             None => ("text that is read as bytes".to_owned(), Some(255)),
             Some(file) => {
-                let around = self.encode_prompt("")?; // has its own ids, in the file
+                let around = self.encode_prompt("")?; // these ids come from the file
                 let largest = file.inner.get_vocab(true).into_values().chain(around).max();
                 (file.path.display().to_string(), largest)
             }
