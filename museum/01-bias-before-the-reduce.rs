@@ -1,7 +1,7 @@
 //! Exhibit: 1
 //! Title: A row layer's bias, added before the reduction
-//! Source: huggingface/text-generation-inference#1036 (issue): the bias is added to each rank's part of the output,
-//!   which is all-reduced then
+//! Source: huggingface/text-generation-inference#1036 (issue): the bias is added to each rank's part of the
+//!   output, which is all-reduced then
 //! Breaks: the bias counts once per tensor rank
 //! Killed by: the compiler: expected `&Partial<D>`, found `&Tensor<D>`
 //! F32 loss: none, it does not compile

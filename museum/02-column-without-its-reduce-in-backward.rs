@@ -1,7 +1,7 @@
 //! Exhibit: 2
 //! Title: A column layer's input gradient, not reduced
-//! Source: pytorch/torchtitan#1805 (issue): a local tensor is taken out of the distributed one without saying how its
-//!   gradient lies, so a reduction is missed in backward
+//! Source: pytorch/torchtitan#1805 (issue): a local tensor is taken out of the distributed one without saying
+//!   how its gradient lies, so a reduction is missed in backward
 //! Breaks: what lies before the layer learns from one rank's part of its gradient
 //! Killed by: the compiler: is not implemented for `Stream<D>`
 //! F32 loss: none, it does not compile

@@ -1,7 +1,7 @@
 //! Exhibit: 4
 //! Title: A norm of each rank's addend, before the reduction
-//! Source: vllm-project/vllm-ascend#14345 (pull request): each rank's part of the experts' output goes through an
-//!   RMSNorm before the all-reduce that should come first
+//! Source: vllm-project/vllm-ascend#14345 (pull request): each rank's part of the experts' output goes
+//!   through an RMSNorm before the all-reduce that should come first
 //! Breaks: a sum of norms is no norm of the sum
 //! Killed by: the compiler: expected `Stream<_>`, found `Partial<D>`
 //! F32 loss: none, it does not compile

@@ -1,16 +1,16 @@
 //! A linear layer split by columns over threads, by hand: slices, threads and nothing else.
 //!
-//! Letters: `B` tokens, `I` inputs, `O` outputs, `O_t` the outputs of rank `t`; matrices lie row by row.
-//! The same layer for any device and any number is `ColumnLinear`, `layers/src/linear/column.rs`. Chapter: 0.
+//! Letters: `B` tokens, `I` inputs, `O` outputs, `O_t` the outputs of rank `t`; matrices are row-major. The
+//! same layer for any device and any dtype is `ColumnLinear`, `layers/src/linear/column.rs`. Chapter: 0.
 use std::sync::{Barrier, Mutex};
 use std::thread;
 
 const B: usize = 4;
 const I: usize = 3;
 const O: usize = 8;
-const UNIT: f32 = 1.0; // every number is a small multiple of it
+const UNIT: f32 = 1.0; // every value is a small multiple of it
 
-/// `Y`, `dX` and `dW` of the layer on the columns it is given: all of them, or one rank's.
+/// Computes `Y`, `dX` and `dW` of the layer on the given columns: all of them, or one rank's.
 fn layer(x: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f32>; 3] {
     let o = w.len() / I;
     let (mut y, mut dx, mut dw) = (vec![0.0; B * o], vec![0.0; B * I], vec![0.0; I * o]);
@@ -22,12 +22,12 @@ fn layer(x: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f32>; 3] {
     [y, dx, dw]
 }
 
-/// The columns of rank `t`: as equal as they can be.
+/// Returns the columns of rank `t`, split as evenly as possible.
 fn cut(whole: &[f32], t: usize, ranks: usize) -> Vec<f32> {
     whole.chunks(O).flat_map(|row| &row[O * t / ranks..O * (t + 1) / ranks]).copied().collect()
 }
 
-/// The sum of what the ranks bring, for every rank; they meet between writing and reading.
+/// Returns the sum of the ranks' addends, on every rank; a barrier separates writing from reading.
 fn all_reduce(addend: &[f32], slots: &[Mutex<Vec<f32>>], t: usize, meet: &Barrier) -> Vec<f32> {
     let mut sum = vec![0.0; addend.len()];
     *slots[t].lock().unwrap() = addend.to_vec();
@@ -38,7 +38,7 @@ fn all_reduce(addend: &[f32], slots: &[Mutex<Vec<f32>>], t: usize, meet: &Barrie
     sum
 }
 
-/// How many elements of `Y`, `dX` and `dW` differ between split and unsplit layer, over all ranks.
+/// Number of elements of `Y`, `dX` and `dW` that differ between split and unsplit layer, over all ranks.
 fn differing(ranks: usize, summed: bool) -> [usize; 3] {
     let numbers =
         |len, seed| (0..len).map(|n| ((n * n + seed * n) % 7 + 1) as f32 * UNIT).collect::<Vec<_>>();

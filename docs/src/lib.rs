@@ -1,5 +1,5 @@
-//! The course. Each chapter is a file beside this one, an entry of `SUMMARY.md` and one item below, so that its
-//! Rust blocks run as doctests; `tests/all/book.rs` checks that none of the three is missing.
+//! The course. Each chapter is a file in this folder, an entry of `SUMMARY.md` and one item below, which runs
+//! its Rust blocks as doctests; `tests/all/book.rs` checks that none of the three is missing.
 
 #[cfg(doctest)]
 #[doc = include_str!("by-hand.md")]

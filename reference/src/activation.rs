@@ -31,7 +31,7 @@ pub fn activate_backward<S: Scalar>(x: &[S], dh: &[S], f: Activation) -> Vec<S> 
     x.iter().zip(dh).map(|(&x, &dh)| dh * slope(x)).collect()
 }
 
-/// All of these are `x·gate(x)`: the gate, and its derivative.
+/// Returns the gate of `x` and the gate's derivative; every activation here is `x·gate(x)`.
 fn gate<S: Scalar>(x: S, f: Activation) -> (S, S) {
     match f {
         Activation::Gelu => (x.normal_cdf(), x.normal_pdf()),

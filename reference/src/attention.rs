@@ -1,6 +1,8 @@
-//! Attention of grouped heads over sequences of different lengths: every token looks at tokens of its own sequence.
+//! Attention of grouped heads over sequences of different lengths: tokens attend to tokens of their own
+//! sequence.
 //!
-//! Letters: `B` tokens of all sequences; rows `[Q | K | V]`. What a query gathers, and the way back, is in `look.rs`.
+//! Letters: `B` tokens of all sequences; rows `[Q | K | V]`. Forward and backward of a query are in
+//! `look.rs`.
 //!
 //! Source: Vaswani et al., arXiv:1706.03762; grouped heads: Ainslie et al., arXiv:2305.13245.
 use crate::look::Look;
@@ -8,10 +10,11 @@ use crate::mask::{Mask, Tokens};
 use shape::Heads;
 use tensor::{Dropout, Scalar};
 
-/// `qkv[B, row]` → `O[B, queries·dim]`. `dropout`: of the probabilities, where there is one.
+/// `qkv[B, row]` → `O[B, queries·dim]`. `dropout`: of the probabilities, if there is any.
 ///
 /// # Panics
-/// If the KV heads do not divide the query heads, the rows are not as many as the tokens, or a query sees no key.
+/// If the KV heads do not divide the query heads, there is not one row for each token, or a query sees no
+/// key.
 #[must_use]
 pub fn attention<S: Scalar>(
     qkv: &[S],
@@ -26,7 +29,7 @@ pub fn attention<S: Scalar>(
 /// `qkv[B, row], dO[B, queries·dim]` → `[dQ | dK | dV][B, row]`.
 ///
 /// # Panics
-/// As [`attention`], and if the rows of `dO` are not as many.
+/// As [`attention`], and if `dO` has another number of rows.
 #[must_use]
 pub fn attention_backward<S: Scalar>(
     qkv: &[S],
@@ -41,7 +44,7 @@ pub fn attention_backward<S: Scalar>(
     rows.flat_map(|(dq, dkv)| dq.iter().chain(dkv).copied()).collect()
 }
 
-/// Rows `[Q | K | V]`, whose queries look at the keys of their own sequence.
+/// Lets the queries of rows `[Q | K | V]` attend to the keys of their own sequence.
 fn look<'a, S: Scalar>(
     qkv: &[S],
     heads: Heads,
@@ -115,8 +118,8 @@ mod tests {
         });
     }
 
-    /// Kills: a mask by row instead of sequence, key instead of query, or group instead of head; a softmax over what
-    /// dropout left; sinks of another sequence; a mask that is not scaled.
+    /// Kills: a mask by row instead of sequence, key instead of query, or group instead of head; a softmax
+    /// over what dropout left; sinks of another sequence; a mask that is not scaled.
     #[test]
     fn attention_equals_the_formula_in_std_floats() {
         let (row, tokens) = (GROUPED.row(), Tokens { lengths: vec![4, 0, 3], numbers: vec![5, 1, 3] });
@@ -166,8 +169,8 @@ mod tests {
         });
     }
 
-    /// Kills: a scale lost backward, a softmax without its mean, `=` for `+=` where query heads share a key, a mask
-    /// lost or applied twice on the way back, other keys than the forward's.
+    /// Kills: a scale lost backward, a softmax without its mean, `=` for `+=` where query heads share a key,
+    /// a mask lost or applied twice on the way back, other keys than the forward's.
     #[test]
     fn attention_backward_equals_the_derivative_exactly() {
         under_two_keys(|| {

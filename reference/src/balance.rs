@@ -1,17 +1,18 @@
-//! What training adds to the loss so that experts get as many tokens each, and logits stay small.
+//! Losses that balance tokens over experts, and keep logits small.
 //!
-//! Letters: `B` tokens of the microbatch, `Bₛ` of a sequence, `E` experts, `k` chosen, `N` the tokens that the loss is a mean
-//! over; `nₑ` how many tokens chose expert `e`, before any is dropped: a count, which has no gradient; `P̂` a token's scores,
-//! divided by their sum where they are sigmoids.
+//! Letters: `B` tokens of the microbatch, `Bₛ` of a sequence, `T` of the step, `E` experts, `k` chosen; `N`
+//! tokens that the loss is a mean over; `nₑ` tokens that chose expert `e` before any is dropped, a count
+//! without gradient; `P̂` a token's scores, divided by their sum if they are sigmoids.
 //!
 //! ```text
 //! microbatch   α·E/(k·B)·Σₑ nₑ·Σₜ P̂[t,e] / N
 //! sequence     β·Σₛ E/(k·Bₛ)·Σₑ nₛₑ·Σ_{t in s} P̂[t,e] / N
-//! pooled       δ·E/k·Σₑ f̄ₑ·P̄ₑ · B/T             f̄, P̄: means of n and P̂ over the R = L·B rows of all L blocks; T tokens of the step
+//! pooled       δ·E/k·Σₑ f̄ₑ·P̄ₑ · B/T     f̄, P̄: means of n and P̂ over the R = L·B rows of all L blocks
 //! z            λ·Σₜ lseₜ² / N,   lse = ln Σₑ exp(l)
 //! ```
-//! Source: Fedus et al., Switch, §2.2, arXiv:2101.03961; DeepSeek-AI, DeepSeek-V3, §2.1.2, arXiv:2412.19437 (by sequence);
-//! Zoph et al., ST-MoE, §3, arXiv:2202.08906 (z); Hugging Face `transformers`, `load_balancing_loss_func` (pooled).
+//! Source: Fedus et al., Switch, §2.2, arXiv:2101.03961; DeepSeek-AI, DeepSeek-V3, §2.1.2, arXiv:2412.19437
+//! (by sequence); Zoph et al., ST-MoE, §3, arXiv:2202.08906 (z); Hugging Face `transformers`,
+//! `load_balancing_loss_func` (pooled).
 use crate::dropout::Pass;
 use crate::linear::{add, dot};
 use crate::loss::share;
@@ -36,7 +37,7 @@ impl<S> Pool<S> {
 }
 
 impl Router {
-    /// Adds a block's rows to those of all blocks.
+    /// Adds a block's rows to the sums over all blocks.
     pub(crate) fn pool<S: Scalar>(&self, routing: &Routing<S>, pool: &mut Pool<S>) {
         pool.blocks += 1;
         pool.rows += routing.chosen.len();
@@ -49,7 +50,7 @@ impl Router {
         }
     }
 
-    /// By how much the balance of all blocks grows with each expert's P̂, in any row of any block.
+    /// Returns the derivatives of the pooled balance by each expert's P̂, in any row of any block.
     pub(crate) fn pooled_slopes<S: Scalar>(&self, pool: &Pool<S>, pass: Pass) -> Vec<S> {
         let Pass { tokens, mean_over, .. } = pass;
         if self.balance.pooled == 0.0 || pool.rows == 0 || tokens == 0 || mean_over == 0 {
@@ -61,14 +62,14 @@ impl Router {
         pool.counts.iter().map(|&n| weight * (S::from_usize(n) * mean) * mean).collect()
     }
 
-    /// The balance of all blocks, once they have been gone through; 0 where nothing is learnt.
+    /// Returns the pooled balance, after all blocks have run; 0 outside training.
     pub(crate) fn pooled<S: Scalar>(&self, walk: &Walk<S>) -> S {
         let slopes = walk.pass.map_or_else(Vec::new, |pass| self.pooled_slopes(&walk.pool, pass));
         walk.pool.p.iter().zip(slopes).fold(S::ZERO, |sum, (&p, slope)| sum + p * slope)
     }
 
-    /// The addends of the loss; sequences of these lengths lie one after the other. What is switched off is left out, not
-    /// multiplied by 0.
+    /// Returns the sum of the added losses. Sequences of these lengths lie one after the other. Terms with
+    /// weight 0 are left out, not multiplied by 0.
     pub(crate) fn auxiliary<S: Scalar>(
         &self,
         routing: &Routing<S>,
@@ -89,7 +90,8 @@ impl Router {
         loss
     }
 
-    /// Its derivatives, and those of a balance that grows so with each expert's P̂: by P, and by the logits themselves.
+    /// Returns the derivatives of [`auxiliary`](Self::auxiliary) and of a balance with slopes `pooled`: by P,
+    /// and by the logits.
     pub(crate) fn auxiliary_backward<S: Scalar>(
         &self,
         routing: &Routing<S>,
@@ -120,7 +122,7 @@ impl Router {
         [dp, dl]
     }
 
-    /// By how much the balances grow with each `P̂[t,e]`; none where there are none.
+    /// Returns the derivatives of the balances by each `P̂[t,e]`, if there are any balances.
     fn slopes<S: Scalar>(&self, routing: &Routing<S>, lengths: &[usize], mean_over: usize) -> Option<Vec<S>> {
         let (all, mut slopes) = (routing.chosen.len(), None);
         assert_eq!(lengths.iter().sum::<usize>(), all, "a sequence for every token");
@@ -144,7 +146,7 @@ impl Router {
         slopes
     }
 
-    /// What a token's P are multiplied by to be `P̂`.
+    /// Returns the factor that turns a token's P into `P̂`.
     fn part<S: Scalar>(&self, p: &[S]) -> S {
         match self.scoring {
             Scoring::Softmax => S::ONE,

@@ -1,4 +1,4 @@
-//! Bias: one number a feature, added to every row.
+//! Bias: one value per feature, added to every row.
 //!
 //! ```text
 //! forward    Y[B,O] += bias[O]

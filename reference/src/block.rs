@@ -1,11 +1,11 @@
-//! One transformer block: norms in front, two residual branches.
+//! One transformer block: two residual branches, each with a norm before it.
 //!
 //! ```text
 //! X₁ = X  + dropout(attention(rotary(head_norm(norm1(X)·W_qkv + b)))·W_out + b)
 //! X₂ = X₁ + dropout(feed_forward(norm2(X₁)))       or experts(…) in its place
 //! ```
-//! each of biases, `head_norm`, `rotary` and dropout where the model has it. Backward in the opposite order; at each
-//! branch dX is the sum of what came around and what came through.
+//! Biases, `head_norm`, `rotary` and dropout are there if the model has them. The backward runs in the
+//! opposite order; at each branch dX is the sum of the residual's gradient and the branch's.
 //!
 //! Source: Radford et al., GPT-2, 2019, §2.3; Touvron et al., Llama, arXiv:2302.13971, §2.2.
 use crate::attention::{attention, attention_backward};
@@ -22,33 +22,33 @@ use crate::see::Walk;
 use shape::{Positions, Rates};
 use tensor::{Dropout, Scalar};
 
-/// What a block's backward needs of its forward, in the order in which it came about.
+/// Tensors that a block's forward saves for its backward, in the order in which they are computed.
 pub struct BlockSaved<S> {
     x: Vec<S>,         // X
     norm1: Vec<S>,     // norm1(X)
-    projected: Vec<S>, // rows [Q | K | V] as they came from the matrix
-    qkv: Vec<S>,       // the same, normed and turned
-    o: Vec<S>,         // what the heads gathered
+    projected: Vec<S>, // rows [Q | K | V], the output of the matrix
+    qkv: Vec<S>,       // the same rows, normed and rotated
+    o: Vec<S>,         // output of attention
     x1: Vec<S>,        // X₁
     fed: FedSaved<S>,
 }
 
-/// What the second branch's backward needs.
+/// Tensors that the second branch saves for its backward.
 enum FedSaved<S> {
     Dense(FeedForwardSaved<S>),
     Experts(Box<MixtureSaved<S>>),
 }
 
 impl<S: Scalar> BlockSaved<S> {
-    /// What the block adds to the microbatch's share of the loss, for its experts' sake.
+    /// Returns the loss that the block's experts add to the microbatch's; 0 without experts.
     pub fn loss(&self) -> S {
         if let FedSaved::Experts(saved) = &self.fed { saved.loss() } else { S::ZERO }
     }
 }
 
 impl Model {
-    /// Block `i`: `X[B,D]` → `X₂[B,D]`, and what its backward needs, showing what it computes. The weights have at least this
-    /// block's parameters.
+    /// Runs block `i`: `X[B,D]` → `X₂[B,D]`, and the tensors that the backward needs. Shows the activations.
+    /// The weights have at least this block's parameters.
     pub fn block<S: Scalar>(
         &self,
         i: usize,
@@ -90,8 +90,8 @@ impl Model {
         (x2, BlockSaved { x, norm1, projected, qkv, o, x1, fed: fed_saved })
     }
 
-    /// `dX₂[B,D]` → `dX[B,D]`, and the gradients of the block's parameters, showing what it computes; `tokens` and the pass
-    /// as in the forward.
+    /// Runs the backward of block `i`: `dX₂[B,D]` → `dX[B,D]`, and the gradients of the block's parameters.
+    /// Shows the gradients of activations. `tokens` and the pass are those of the forward.
     pub fn block_backward<S: Scalar>(
         &self,
         i: usize,
@@ -128,14 +128,15 @@ impl Model {
         (dx, g)
     }
 
-    /// Dropout of attention's probabilities, of what attention adds, and of what the feed-forward adds, where there is any.
+    /// Returns the dropouts of attention's probabilities, of attention's branch and of the feed-forward's
+    /// branch, if there are any.
     fn drops(&self, i: usize, pass: Option<Pass>) -> [Option<Dropout>; 3] {
         let Rates { attention, residual, .. } = self.dropout;
         let sites = [("attention.scores", attention), ("attention", residual), ("mlp", residual)];
         sites.map(|(site, rate)| dropout_at(pass, rate, &format!("blocks.{i}.{site}")))
     }
 
-    /// `X[B,D]` after dropout, if there is one.
+    /// Applies dropout to `X[B,D]`, if there is any.
     pub(crate) fn dropped<S: Scalar>(&self, mut x: Vec<S>, tokens: &Tokens, d: Option<&Dropout>) -> Vec<S> {
         if let Some(d) = d {
             dropout(&mut x, self.width, tokens, d);
@@ -151,8 +152,9 @@ mod tests {
     use crate::{Mask, add_bias, layer_norm, linear, swiglu};
     use tensor::F61;
 
-    /// Kills: parts in another order, such as dropout before the bias or rotary before the norm of heads; dropout at
-    /// another site, at a site of another block, with another rate or after the sum; a norm behind its branch.
+    /// Kills: parts in another order, such as dropout before the bias or rotary before the norm of heads;
+    /// dropout at another site, at a site of another block, with another rate or after the sum; a norm behind
+    /// its branch.
     #[test]
     fn a_block_with_everything_equals_its_parts_in_order_exactly() {
         under_two_keys(|| {

@@ -1,4 +1,4 @@
-//! A classifier: affine layers with `ReLU` between them, softmax cross-entropy behind.
+//! A classifier: affine layers with `ReLU` between them, then softmax cross-entropy.
 //!
 //! ```text
 //! X₀ = X;   Xᵢ₊₁ = relu(Xᵢ·Wᵢ + bᵢ);   logits = X_last·W_last + b_last
@@ -10,10 +10,10 @@ use crate::see::Walk;
 use shape::{Activation, Objective};
 use tensor::Scalar;
 
-/// A multilayer perceptron that tells classes apart.
+/// A multilayer perceptron (MLP) that classifies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Classifier {
-    /// Features of the input, of each layer between, and the classes; at least two numbers.
+    /// Number of features of the input and of each layer between, then of classes; at least two entries.
     pub sizes: Vec<usize>,
 }
 
@@ -32,8 +32,8 @@ impl Classifier {
         self.forward(x, &mut Walk::unseen(w, None)).1
     }
 
-    /// `X[B, first size]`, `labels[B]` → their share of the mean loss (nats), and its gradients, showing what it computes.
-    /// `mean_over`: how many the loss is a mean over, see [`cross_entropy`].
+    /// `X[B, first size]`, `labels[B]` → their addend of the mean loss (nats), and its gradients. Shows the
+    /// values. `mean_over`: number of labels that the loss is a mean over, see [`cross_entropy`].
     ///
     /// # Panics
     /// As [`logits`](Self::logits), and as [`cross_entropy`].
@@ -53,7 +53,7 @@ impl Classifier {
             let x = gated(i, &inputs[i]);
             if i == 0 {
                 walk.show(format_args!("gradient of {}.out", layer.name), &dy);
-                layer.backward(walk.w, &x, &dy, &mut g); // nobody asks for the examples' gradient
+                layer.backward(walk.w, &x, &dy, &mut g); // the gradient of the input is not needed
                 break;
             }
             dy = layer.backward_seen(walk, &x, &dy, &mut g);
@@ -62,7 +62,7 @@ impl Classifier {
         (loss, g)
     }
 
-    /// What comes to each layer, in front of its `ReLU`; the logits.
+    /// Returns the input of each layer, before its `ReLU`, and the logits.
     pub(crate) fn forward<S: Scalar>(&self, x: &[S], walk: &mut Walk<S>) -> (Vec<Vec<S>>, Vec<S>) {
         assert!(self.sizes.len() > 1, "a classifier has at least one layer: {:?}", self.sizes);
         let (mut inputs, mut x) = (Vec::new(), x.to_vec());
@@ -83,7 +83,7 @@ impl Classifier {
     }
 }
 
-/// What goes into layer `i`: through a `ReLU`, but into the first.
+/// Applies `ReLU` to the input of layer `i`, except for the first.
 fn gated<S: Scalar>(i: usize, x: &[S]) -> Vec<S> {
     if i == 0 { x.to_vec() } else { activate(x, Activation::Relu) }
 }
@@ -118,7 +118,8 @@ mod tests {
         assert_eq!(classifier().shapes(), wanted.map(|(name, shape)| (name.to_owned(), shape)));
     }
 
-    /// Kills: a gate in front of the first layer or behind the last, a bias behind the gate, a mean over the rows.
+    /// Kills: a gate in front of the first layer or behind the last, a bias behind the gate, a mean over the
+    /// rows.
     #[test]
     fn logits_and_loss_equal_the_formula_in_std_floats() {
         let (w, x) = (weights::<f64>(1), draw::<f64>(2, 4 * 3));

@@ -1,11 +1,12 @@
-//! The oracle, compiled here once for the numbers that proofs run in. It is generic, so each crate that proves something would
-//! compile it again; crates with `opt-level` 0, 1 or "s" share the instances of a crate that they depend on.
+//! The oracle, compiled here once for the dtypes of the proofs. The oracle is generic, so each crate with
+//! proofs would compile it again; crates with `opt-level` 0, 1 or "s" share the instances of a crate that
+//! they depend on.
 use crate::{
     Degree, Design, Trainer, attention, attention_backward, cross_attention, cross_attention_backward,
 };
 use tensor::{Dual, F61, Scalar};
 
-/// The addresses of what reaches the rest.
+/// Addresses of the functions from which the others are reached.
 fn of<S: Scalar>() -> [*const (); 6] {
     [
         Trainer::<S>::step as *const (),
@@ -17,7 +18,8 @@ fn of<S: Scalar>() -> [*const (); 6] {
     ]
 }
 
-/// The oracle's instances. Nobody needs to call this: that it names them is what has them compiled.
+/// Returns the addresses of the oracle's instances. No call is needed: naming the instances makes the
+/// compiler emit them.
 #[doc(hidden)]
 pub fn compiled() -> [[*const (); 6]; 4] {
     [of::<F61>(), of::<Dual<F61>>(), of::<Degree>(), of::<f64>()]

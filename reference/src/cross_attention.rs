@@ -1,7 +1,7 @@
-//! Cross-attention: every token looks at the whole memory of its sequence, such as what an encoder made of it.
+//! Cross-attention: every token attends to the whole memory of its sequence, such as an encoder's output.
 //!
-//! Letters: `B` tokens that look, in rows `[Q]`; `M` tokens of all memories, in rows `[K | V]`; one memory for each
-//! sequence, of its own length. What a query gathers, and the way back, is in `look.rs`.
+//! Letters: `B` query tokens, in rows `[Q]`; `M` tokens of all memories, in rows `[K | V]`. Each sequence has
+//! one memory, of its own length. Forward and backward of a query are in `look.rs`.
 //!
 //! Source: Vaswani et al., §3.2.3, arXiv:1706.03762.
 use crate::look::Look;
@@ -9,21 +9,22 @@ use crate::mask::Mask;
 use shape::Heads;
 use tensor::Scalar;
 
-/// `q[B, queries·dim], kv[M, 2·keys·dim]` → `O[B, queries·dim]`. `lengths`: tokens of each sequence, and of each
-/// sequence's memory.
+/// `q[B, queries·dim], kv[M, 2·keys·dim]` → `O[B, queries·dim]`. `lengths`: tokens of each sequence, and of
+/// each sequence's memory.
 ///
 /// # Panics
-/// If the KV heads do not divide the query heads, the rows are not those of the lengths, or a token's memory is
+/// If the KV heads do not divide the query heads, the rows do not fit the lengths, or a token's memory is
 /// empty.
 #[must_use]
 pub fn cross_attention<S: Scalar>(q: &[S], kv: &[S], heads: Heads, lengths: [&[usize]; 2]) -> Vec<S> {
     look(q, kv, heads, lengths).forward()
 }
 
-/// `q[B, queries·dim], kv[M, 2·keys·dim], dO[B, queries·dim]` → `(dQ[B, queries·dim], [dK | dV][M, 2·keys·dim])`.
+/// `q[B, queries·dim], kv[M, 2·keys·dim], dO[B, queries·dim]`
+/// → `(dQ[B, queries·dim], [dK | dV][M, 2·keys·dim])`.
 ///
 /// # Panics
-/// As [`cross_attention`], and if the rows of `dO` are not as many.
+/// As [`cross_attention`], and if `dO` has another number of rows.
 #[must_use]
 pub fn cross_attention_backward<S: Scalar>(
     q: &[S],

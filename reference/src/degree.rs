@@ -1,9 +1,9 @@
-//! Polynomial degrees as numbers: run the oracle on them, and what comes out bounds how often a proof could err.
+//! Polynomial degrees as a dtype: the degrees that the oracle computes bound how often a proof could err.
 //!
-//! Every opaque result (exp, sigmoid, rsqrt, …) counts as a fresh variable of degree 1, and so does every inverse.
-//! What a program computes is then a polynomial in those variables. Put `N/M` for what was inverted: then clearing
-//! all denominators adds `e · max(deg N, deg M)` for each inverse that occurs to the power `e`. [`Tally`] holds what
-//! the union bound needs.
+//! Every opaque result (exp, sigmoid, rsqrt, …) counts as a new variable of degree 1, and so does every
+//! inverse. Each value of a program is then a polynomial in those variables. Write each inverted value as a
+//! fraction `N/M`: clearing all denominators adds `e · max(deg N, deg M)` for each inverse that occurs to the
+//! power `e`. [`Tally`] holds the counts for the union bound.
 use bytemuck::AnyBitPattern;
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::ops::{Add, AddAssign, Mul, Neg, Sub};
 use tensor::{Rope, Scalar};
 
-/// An upper bound on the degree of a value, and which value it is.
+/// Upper bound on the degree of a value, and the identity of the value.
 #[derive(Clone, Copy, PartialEq, Debug, AnyBitPattern)]
 pub struct Degree {
     total: f64,
@@ -20,7 +20,8 @@ pub struct Degree {
     id: u64,    // equal ids are the same value; constants are 0
 }
 
-/// The opaque functions, by what they may be confused with: exp and its inverse are one permutation.
+/// The opaque functions. Functions that could be confused count as one: exp and its inverse are one
+/// permutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Function {
@@ -43,12 +44,13 @@ pub enum Function {
 }
 const FUNCTIONS: usize = 8;
 
-/// What a run on degrees counted.
+/// Counts of a run on degrees.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tally {
-    /// By [`Function`]: evaluations at different values, the sum of their arguments' degrees, and the largest.
+    /// By [`Function`]: number of evaluations at different values, sum of their arguments' degrees, largest
+    /// of them.
     pub opaque: [(f64, f64, f64); FUNCTIONS],
-    /// Σ of the cleared degrees of all that was inverted.
+    /// Σ of the cleared degrees of all inverted values.
     pub inverted: f64,
 }
 
@@ -65,20 +67,21 @@ thread_local! {
 }
 
 impl Degree {
-    /// An independent random value: a weight or an input.
+    /// Returns an independent random value: a weight or an input.
     #[must_use]
     pub fn variable() -> Degree {
         Self::of(1.0, 0.0, 0.0)
     }
-    /// The bound on this value's degree, denominators aside.
+    /// Returns the bound on this value's degree, without denominators.
     pub fn degree(self) -> f64 {
         self.total
     }
-    /// The bound on its degree when the denominators of all that was inverted so far are cleared.
+    /// Returns the bound on this value's degree after the denominators of all inverted values so far are
+    /// cleared.
     pub fn cleared(self) -> f64 {
         COUNT.with_borrow(|c| self.total + self.power * self.reach.min(c.tally.inverted))
     }
-    /// What this thread counted since the last call.
+    /// Returns this thread's counts since the last call.
     #[must_use]
     pub fn take_tally() -> Tally {
         COUNT.take().tally
@@ -97,7 +100,7 @@ impl Degree {
         });
         Self::variable()
     }
-    /// One over this value, or over its exponential.
+    /// Returns the inverse of this value, or of its exponential.
     fn inverse(self, exponential: bool) -> Degree {
         if self.id == 0 {
             return self; // one over a constant is a constant
@@ -157,8 +160,8 @@ impl Scalar for Degree {
     fn inv(self) -> Self {
         self.inverse(false)
     }
-    /// All are equal, so the first are chosen: a bound has no value to choose by. Whoever wants it to hold for every choice
-    /// lets the program choose all.
+    /// All degrees are equal, so the first ones are chosen: a bound has no value to choose by. To make the
+    /// bound hold for every choice, let the program choose all.
     fn order(self, _: Self) -> Ordering {
         Ordering::Equal
     }
@@ -241,7 +244,8 @@ mod tests {
         let _ = Degree::exp_sub(a, b * b * b);
         let _ = Degree::lse(a, b * b);
         let tally = Degree::take_tally();
-        // Arguments: a², b³ and again b³ (another product), a; then a once more for the logarithm, whose own is b²·E(a).
+        // Arguments: a², b³ and again b³ (another product), a; then a once more for the logarithm, whose own
+        // argument is b²·E(a).
         assert_eq!(tally.opaque[Function::Exp as usize], (5.0, 2.0 + 3.0 + 3.0 + 1.0 + 3.0, 3.0));
         assert_eq!(tally.inverted, 2.0);
     }

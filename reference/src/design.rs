@@ -1,4 +1,4 @@
-//! A model of any kind, for one trainer.
+//! A model of any kind, as one type for the trainer.
 use crate::classifier::Classifier;
 use crate::model::Model;
 use crate::parameters::{Shapes, Weights};
@@ -6,7 +6,7 @@ use crate::pass::{Sequence, features};
 use crate::see::{See, Walk};
 use tensor::{IGNORED, Scalar};
 
-/// Which model.
+/// A transformer or a classifier.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "a run has one")]
 pub enum Design {
@@ -31,7 +31,7 @@ impl Design {
         }
     }
 
-    /// What comes of the tokens of all sequences, a row for each: logits, or features.
+    /// Computes a row for each token of all sequences: logits, or features.
     ///
     /// # Panics
     /// As [`Model::logits_seen`].
@@ -45,13 +45,13 @@ impl Design {
         }
     }
 
-    /// How much a bias by which tokens choose experts rises or falls after each step.
+    /// Step by which the bias of a router rises or falls after each training step; 0 without such biases.
     pub(crate) fn bias_rate(&self) -> f64 {
         let Self::Transformer(model) = self else { return 0.0 };
         model.experts.and_then(|experts| experts.bias).unwrap_or(0.0)
     }
 
-    /// Tokens of a sequence.
+    /// Number of tokens of a sequence.
     pub fn tokens(&self, sequence: &Sequence) -> usize {
         match self {
             Self::Transformer(model) => model.tokens(sequence),
@@ -59,7 +59,7 @@ impl Design {
         }
     }
 
-    /// How many tokens of a sequence the loss is a mean over.
+    /// Number of a sequence's tokens that the loss is a mean over.
     pub(crate) fn counted(&self, sequence: &Sequence) -> usize {
         let targets = &sequence.targets;
         if sequence.y.is_empty() {
@@ -69,7 +69,7 @@ impl Design {
         }
     }
 
-    /// A microbatch's share of the mean loss, and the gradient of that share for every parameter.
+    /// Computes a microbatch's addend of the mean loss, and the addend's gradient for every parameter.
     pub(crate) fn gradients_seen<S: Scalar>(
         &self,
         microbatch: &[Sequence],
@@ -116,7 +116,8 @@ mod tests {
     }
     const PASS: Pass = Pass { seed: 1, step: 2, first_sequence: 3, mean_over: 0, tokens: 9 };
 
-    /// Kills: a gradient that is not the mean square's, positions or masks of one long sequence, a mean over tokens; a
+    /// Kills: a gradient that is not the mean square's, positions or masks of one long sequence, a mean over
+    /// tokens; a parameter that bare blocks do not have.
     /// parameter that bare blocks do not have.
     #[test]
     fn gradients_of_blocks_equal_the_derivative_exactly() {

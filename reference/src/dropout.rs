@@ -1,30 +1,30 @@
-//! Dropout: elements taken away while training, and the others made larger for it.
+//! Dropout: zeroes elements in training, and scales up the others.
 //!
 //! ```text
 //! forward    Y = X·mask/(1 − rate)
 //! backward  dX = dY·mask/(1 − rate)      the same mask: dropout is its own backward
 //! ```
-//! The mask comes from [`tensor::Dropout`]: a hash of what an element is.
+//! The mask comes from [`tensor::Dropout`]: a hash of the element's identity.
 use crate::mask::Tokens;
 use tensor::{Dropout, Scalar};
 
-/// Where in a training run a microbatch stands: what decides over dropout besides the place in the model, and what its loss
-/// is a share of.
+/// Place of a microbatch in a training run. Dropout depends on it and on the place in the model; the counts
+/// scale the loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pass {
     /// The run's seed.
     pub seed: u64,
-    /// Steps done before.
+    /// Number of steps done before.
     pub step: usize,
-    /// Sequences of the same step that come before those of this microbatch.
+    /// Number of sequences of the same step before those of this microbatch.
     pub first_sequence: usize,
-    /// How many tokens the step's loss is a mean over.
+    /// Number of tokens that the step's loss is a mean over.
     pub mean_over: usize,
-    /// How many tokens the step has.
+    /// Number of tokens of the step.
     pub tokens: usize,
 }
 
-/// `X[B,width]` in place; the feature of an element is its column.
+/// Applies dropout to `X[B,width]` in place; the feature of an element is its column.
 ///
 /// # Panics
 /// If `X` does not hold one row for each token.
@@ -38,7 +38,7 @@ pub fn dropout<S: Scalar>(x: &mut [S], width: usize, tokens: &Tokens, d: &Dropou
     }
 }
 
-/// The dropout at `site` in a pass; none where none is asked for, or outside training.
+/// Returns the dropout at `site` in a pass; none if the rate is 0, or outside training.
 pub(crate) fn dropout_at(pass: Option<Pass>, rate: f64, site: &str) -> Option<Dropout> {
     pass.filter(|_| rate != 0.0).map(|pass| Dropout::new(rate, pass.seed, pass.step, site))
 }

@@ -1,17 +1,15 @@
-//! A layer of experts (mixture of experts): feed-forwards of which each token goes through a few.
+//! A layer of experts (mixture of experts): each token goes through a few of many feed-forwards.
 //!
-//! Letters: `B` tokens of the microbatch, `D` features, `E` experts of `F` hidden features; `g` gates and who has chosen
-//! whom, from `router.rs`; `FFN(x) = activation(x·W_up)·W_down`, without biases.
-//!
+//! Letters: `B` tokens of the microbatch, `D` features, `E` experts of `F` hidden features; gates `g` and
+//! choices come from `router.rs`; `FFN(x) = activation(x·W_up)·W_down`, without biases.
 //! ```text
 //! l[B,E] = X·W_router
 //! Y[t]   = Σ over experts e that took t of g[t,e]·FFNₑ(X[t])   +   [sigmoid(X[t]·w)·] FFN_shared(X[t])
 //! dg     = ⟨dY[t], FFNₑ(X[t])⟩, 0 where e has dropped t
 //! ```
-//! and the rest as the parts have it. The matrices of all experts lie in one, `W_down` transposed: rows `e·D..(e+1)·D` are
-//! expert e's. What a microbatch's tokens are to each other (capacity, balance) they are whoever holds them.
-//!
-//! The bias of the choice is no matter of a gradient: `train.rs` moves it after each step.
+//! The other gradients are those of the parts. One matrix holds those of all experts, `W_down` transposed:
+//! rows `e·D..(e+1)·D` are expert e's. Capacity and balance count the whole microbatch, on whichever rank its
+//! tokens are. No gradient reaches the bias of the choice: `train.rs` moves the bias after each step.
 //!
 //! Source: Shazeer et al., arXiv:1701.06538; Fedus et al., Switch, arXiv:2101.03961 (capacity); Zhou et al.,
 //! arXiv:2202.09368 (experts that choose).
@@ -25,33 +23,33 @@ use crate::see::Walk;
 use shape::{Experts, FeedForward, SharedExpert};
 use tensor::{Noise, Scalar};
 
-/// A layer of experts that has a name.
+/// A named layer of experts.
 #[derive(Clone, Debug)]
 pub struct Mixture {
-    /// What its parameters' names begin with.
+    /// Prefix of the parameters' names.
     pub name: String,
     /// Features of a token, `D`.
     pub width: usize,
-    /// What each expert is.
+    /// Kind of each expert.
     pub kind: FeedForward,
     /// The experts.
     pub experts: Experts,
 }
 
-/// What its backward needs of its forward.
+/// Tensors that the forward saves for the backward.
 pub struct MixtureSaved<S> {
     x: Vec<S>,
     lengths: Vec<usize>,
     mean_over: Option<usize>,
     routing: Routing<S>,
     taken: Vec<Taken<S>>,                                  // by expert
-    shared: Option<(Vec<S>, FeedForwardSaved<S>, Vec<S>)>, // logits of its gate, its own, what it gave
+    shared: Option<(Vec<S>, FeedForwardSaved<S>, Vec<S>)>, // gate's logits, tensors saved, output
     loss: S,
 }
 
-/// What an expert made of its tokens.
+/// Tokens and activations of one expert.
 struct Taken<S> {
-    copies: Vec<(usize, usize)>, // tokens, and as which of its choices each has come
+    copies: Vec<(usize, usize)>, // (t, j): token t chose the expert as its j-th
     x: Vec<S>,
     up: Vec<S>,
     h: Vec<S>,
@@ -59,7 +57,7 @@ struct Taken<S> {
 }
 
 impl<S: Scalar> MixtureSaved<S> {
-    /// What this layer adds to the microbatch's share of the loss; 0 where nothing is learnt.
+    /// Returns the loss that this layer adds to the microbatch's; 0 outside training.
     pub fn loss(&self) -> S {
         self.loss
     }
@@ -81,16 +79,17 @@ impl Mixture {
         shapes
     }
 
-    /// The loss that balances all blocks together, after the walk through them; 0 where nothing is learnt.
+    /// Returns the loss that balances all blocks together, after all blocks have run; 0 outside training.
     pub fn pooled<S: Scalar>(&self, walk: &Walk<S>) -> S {
         Router(self.experts).pooled(walk)
     }
 
-    /// `X[B,D]` of sequences of these lengths → `Y[B,D]`, and what the backward needs, showing what the router and the shared
-    /// expert compute. It learns, and so adds to the loss, where there is a pass.
+    /// Computes `Y[B,D]` from `X[B,D]` of sequences of these lengths, and the tensors that the backward
+    /// needs. Shows the values of the router and the shared expert. If there is a pass, the layer trains and
+    /// adds to the loss.
     ///
     /// # Panics
-    /// If `X` has not one row for each token, or a weight is missing or of another shape.
+    /// If `X` does not have one row for each token, or a weight is missing or of another shape.
     pub fn forward<S: Scalar>(
         &self,
         x: Vec<S>,
@@ -135,8 +134,8 @@ impl Mixture {
         (y, MixtureSaved { x, lengths, mean_over, routing, taken, shared, loss })
     }
 
-    /// `dY[B,D]` → `dX[B,D]` of the output and of what is added to the loss; the gradients of the parameters go into `g`, all
-    /// but that of the router's bias, which has none.
+    /// Computes `dX[B,D]` from `dY[B,D]`, with the gradient of the added loss. Puts the gradients of the
+    /// parameters into `g`, except for the router's bias, which has none.
     pub fn backward<S: Scalar>(
         &self,
         (saved, dy): (&MixtureSaved<S>, &[S]),
@@ -174,7 +173,7 @@ impl Mixture {
         dx
     }
 
-    /// Expert `e` on its tokens.
+    /// Runs expert `e` on its tokens.
     fn expert<S: Scalar>(&self, e: usize, x: &[S], copies: Vec<(usize, usize)>, w: &Weights<S>) -> Taken<S> {
         let ([first, down], f) = (self.matrices(e, w), self.experts.hidden);
         let x: Vec<S> =
@@ -185,7 +184,7 @@ impl Mixture {
         Taken { copies, x, up, h, y }
     }
 
-    /// What a pass adds to the scores `[B,E]` that choose, if it does.
+    /// Returns the noise `[B,E]` that a pass adds to the scores that choose, if there is any.
     fn noise<S: Scalar>(&self, pass: Option<Pass>, lengths: &[usize]) -> Option<Vec<S>> {
         let (pass, std) = (pass?, self.experts.noise);
         let noise = Noise::new(std, pass.seed, pass.step, &self.part("router"));
@@ -195,7 +194,7 @@ impl Mixture {
         (std != 0.0).then(|| rows.into_iter().flat_map(of).collect())
     }
 
-    /// dY of its tokens to their dX, and the gradients of its two matrices.
+    /// Computes dX of an expert's tokens from their dY, and the gradients of the expert's two matrices.
     fn expert_backward<S: Scalar>(
         &self,
         e: usize,
@@ -232,7 +231,7 @@ impl Mixture {
         dx
     }
 
-    /// The router, and the gate of the shared expert.
+    /// Returns the router, and the gate of the shared expert.
     fn maps(&self) -> [Map; 2] {
         [("router", self.experts.count), ("shared.gate", 1)].map(|(part, columns)| {
             let shape = [self.width, columns];
@@ -247,12 +246,12 @@ impl Mixture {
     fn gated(&self) -> bool {
         self.experts.shared.is_some_and(|shared| shared.gated)
     }
-    /// The name of the experts' first matrices, and the columns of each.
+    /// Returns the name of the experts' first matrices, and the columns of each.
     fn first(&self) -> (String, usize) {
         let (first, columns) = first(self.kind, self.experts.hidden);
         (self.part(&format!("experts.{first}")), columns)
     }
-    /// Expert `e`'s: `W_up[D, F or 2F]`, and `W_down` transposed, `[D,F]`.
+    /// Returns expert `e`'s matrices: `W_up[D, F or 2F]`, and `W_down` transposed, `[D,F]`.
     fn matrices<'a, S>(&self, e: usize, w: &'a Weights<S>) -> [&'a [S]; 2] {
         let ((first, columns), f) = (self.first(), self.experts.hidden);
         let of = |name: &str, columns: usize| &w[name][e * self.width * columns..][..self.width * columns];

@@ -1,4 +1,4 @@
-//! The feed-forward layer: of a block, and of the expert that all tokens share.
+//! The feed-forward layer of a block, and of the expert that all tokens share.
 //!
 //! ```text
 //! Y[B,D] = activation(X[B,D]·W_up + b)·W_down + b
@@ -10,7 +10,7 @@ use crate::swiglu::{swiglu, swiglu_backward};
 use shape::FeedForward;
 use tensor::Scalar;
 
-/// Two matrices and what lies between them.
+/// Two matrices with an activation between them.
 pub(crate) struct Pair {
     up: Map,
     down: Map,
@@ -18,15 +18,15 @@ pub(crate) struct Pair {
     hidden: usize,
 }
 
-/// What its backward needs of its forward.
+/// Tensors that the forward saves for the backward.
 pub(crate) struct FeedForwardSaved<S> {
     x: Vec<S>,
-    up: Vec<S>, // what goes into the activation
-    h: Vec<S>,  // what comes out
+    up: Vec<S>, // input of the activation
+    h: Vec<S>,  // output of the activation
 }
 
 impl Pair {
-    /// Parameters `{name}.gate_up` or `.up`, and `.down`.
+    /// Creates the layer with parameters `{name}.gate_up` or `.up`, and `.down`.
     pub(crate) fn new(name: &str, kind: FeedForward, [width, hidden]: [usize; 2], bias: bool) -> Self {
         let map = |part, shape| Map { name: format!("{name}.{part}"), shape, bias, does: Does::Affine };
         let (first, columns) = first(kind, hidden);
@@ -41,7 +41,7 @@ impl Pair {
         let h = of_rows(self.kind, &up, self.hidden);
         (self.down.forward_seen(walk, &h), FeedForwardSaved { x, up, h })
     }
-    /// `dY[B,D]` → `dX[B,D]`; the gradients of the parameters go into `g`.
+    /// `dY[B,D]` → `dX[B,D]`; puts the gradients of the parameters into `g`.
     pub(crate) fn backward<S: Scalar>(
         &self,
         walk: &mut Walk<S>,
@@ -54,7 +54,7 @@ impl Pair {
     }
 }
 
-/// What the matrix in front of a function is called, and the matrix's columns.
+/// Returns the name and the columns of the matrix before the activation.
 pub(crate) fn first(kind: FeedForward, hidden: usize) -> (&'static str, usize) {
     match kind {
         FeedForward::SwiGlu => ("gate_up", 2 * hidden),
@@ -62,7 +62,7 @@ pub(crate) fn first(kind: FeedForward, hidden: usize) -> (&'static str, usize) {
     }
 }
 
-/// The function of rows as wide as that matrix says: rows of `hidden`.
+/// Applies the activation to rows as wide as the first matrix; returns rows of `hidden`.
 pub(crate) fn of_rows<S: Scalar>(kind: FeedForward, x: &[S], hidden: usize) -> Vec<S> {
     match kind {
         FeedForward::SwiGlu => swiglu(x, hidden),
@@ -70,7 +70,7 @@ pub(crate) fn of_rows<S: Scalar>(kind: FeedForward, x: &[S], hidden: usize) -> V
     }
 }
 
-/// Its backward.
+/// Computes the backward of [`of_rows`].
 pub(crate) fn of_rows_backward<S: Scalar>(kind: FeedForward, x: &[S], dh: &[S], hidden: usize) -> Vec<S> {
     match kind {
         FeedForward::SwiGlu => swiglu_backward(x, dh, hidden),

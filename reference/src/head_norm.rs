@@ -1,4 +1,5 @@
-//! Norms of queries and keys: each head's features, root-mean-square normed with a gain that all heads share.
+//! Norms of queries and keys: root-mean-square norm of each head's features, with a gain that all heads
+//! share.
 //!
 //! ```text
 //! forward   Q_h ← norm(Q_h)·q_gain    K_h ← norm(K_h)·k_gain     of every token and head, V stays
@@ -24,8 +25,8 @@ pub fn head_norm<S: Scalar>(qkv: &mut [S], heads: Heads, q_gain: &[S], k_gain: &
     }
 }
 
-/// `qkv[B, row]` as it was before, `dqkv[B, row]` of what came out, turned in place into that of what went in
-/// → `(dq_gain[dim], dk_gain[dim])`.
+/// Computes the backward. `qkv[B, row]` is the forward's input; `dqkv[B, row]` turns in place from the
+/// gradient of the output into that of the input. Returns `(dq_gain[dim], dk_gain[dim])`.
 ///
 /// # Panics
 /// As [`head_norm`], and if `dqkv` is not as long as `qkv`.

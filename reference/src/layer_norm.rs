@@ -7,7 +7,7 @@
 //! backward   dX = dc − mean(dc)                 as c is linear in x by a symmetric matrix
 //!         dbias = Σ_B dY
 //! ```
-//! Source: Ba, Kiros, Hinton, "Layer Normalization", arXiv:1607.06450. Compare `norm.rs`, which it rests on.
+//! Source: Ba, Kiros, Hinton, "Layer Normalization", arXiv:1607.06450. Built on `norm.rs`.
 use crate::bias::{add_bias, bias_gradient};
 use crate::norm::{rms_norm, rms_norm_backward};
 use tensor::Scalar;
@@ -34,7 +34,7 @@ pub fn layer_norm_backward<S: Scalar>(x: &[S], gain: &[S], dy: &[S], eps: f64) -
     (less_mean(&dc, gain.len()), dgain, bias_gradient(dy, gain.len()))
 }
 
-/// Each row less its mean.
+/// Subtracts each row's mean.
 fn less_mean<S: Scalar>(x: &[S], width: usize) -> Vec<S> {
     let row = |x: &[S]| {
         let sum = x.iter().fold(S::ZERO, |sum, &x| sum + x);

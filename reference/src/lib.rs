@@ -1,39 +1,18 @@
-//! The oracle: whole unsplit models of the GPT-2, Llama, Mistral, Qwen and Mixtral families, their blocks, and a classifier, as plain
-//! loops, generic over [`tensor::Scalar`].
+//! The oracle: whole models of the GPT-2, Llama, Mistral, Qwen and Mixtral families and a classifier, as
+//! plain loops over any [`tensor::Scalar`]. Split programs are compared with it, and share only `Scalar`,
+//! `Rope`, `Dropout`, `Noise`, `IGNORED` and data types of `shape`. Matrices are row-major slices, a row per
+//! token, sequences packed without padding; a wrong length panics. Floats give the ordinary model; on `F61`
+//! correct programs are bit-equal; `Dual<F61>` carries derivatives; `Degree` bounds how often a proof errs.
 //!
-//! Every split, fused or pipelined program of the workspace is judged by what stands here, so nothing here is
-//! clever, and nothing that computes is shared with what it judges but `Scalar`, and what both sides must agree on: `Rope`,
-//! `Dropout`, `Noise` and `IGNORED`. What a model is made of and which optimizer it has is plain data of the crate `shape`. Matrices are row-major slices; a row is a token, and the sequences of a batch lie one
-//! after the other without padding. On floats this is the ordinary model; on `F61` its values are bit-equal for every
-//! correct program; on `Dual<F61>` they carry derivatives; on `Degree` they bound how often a proof could err.
-//!
-//! | file | holds |
+//! | files | contents |
 //! |---|---|
-//! | `linear.rs`, `bias.rs` | `Y = X·W`, `Y += b`, and their backwards |
-//! | `norm.rs`, `layer_norm.rs`, `head_norm.rs` | root-mean-square norm; layer norm; norms of queries and keys |
-//! | `swiglu.rs`, `activation.rs` | the gated activation; the plain ones |
-//! | `dropout.rs` | dropout, and the pass it depends on |
-//! | `softmax.rs` | softmax and log-sum-exp of one row, for attention and the loss |
-//! | `rotary.rs` | rotary positions |
-//! | `mask.rs` | the sequences of a batch, and whom a token sees |
-//! | `look.rs` | queries that look at keys: scores, weights, sums, and the way back |
-//! | `attention.rs`, `cross_attention.rs` | grouped attention over ragged batches: to oneself, to a memory |
-//! | `loss.rs` | embedding and cross-entropy, where token ids come in; the mean square |
-//! | `parameters.rs` | maps that know their parameters by name |
-//! | `feed_forward.rs` | two matrices with an activation between them |
-//! | `router.rs`, `experts.rs`, `balance.rs` | who chooses which experts; a layer of them; what they add to the loss |
-//! | `block.rs` | one transformer block, forward and backward |
-//! | `model.rs` | what a model is; names and shapes of its parameters |
-//! | `see.rs` | what a pass shows of itself, by name |
-//! | `pass.rs` | one pass through the model: logits, loss, gradients |
-//! | `classifier.rs` | affine layers with `ReLU` between them |
-//! | `design.rs` | a model of any kind |
-//! | `update.rs`, `train.rs` | clipping, SGD and `AdamW`; one training step over microbatches |
-//! | `degree.rs` | the degrees of what the field computes, as a number |
-//! | `proof.rs` | (tests) random directions, models of every kind, the judgement that a backward is a derivative |
-//! | `tests/all/` | the same training by Hugging Face and `PyTorch`, step by step |
-//!
-//! A slice whose length does not fit its shape is a bug of the caller and panics.
+//! | `linear.rs`, `bias.rs`, `norm.rs`, `layer_norm.rs`, `head_norm.rs` | linear layer, bias; norms |
+//! | `swiglu.rs`, `activation.rs`, `softmax.rs`, `dropout.rs`, `rotary.rs` | functions of elements and rows |
+//! | `mask.rs`, `look.rs`, `attention.rs`, `cross_attention.rs` | sequences, masks; attention |
+//! | `feed_forward.rs`, `router.rs`, `experts.rs`, `balance.rs` | feed-forward; experts, and their losses |
+//! | `parameters.rs`, `block.rs`, `model.rs`, `pass.rs`, `loss.rs`, `see.rs` | a transformer, its losses |
+//! | `classifier.rs`, `design.rs`, `update.rs`, `train.rs` | a classifier; any model; a training step |
+//! | `degree.rs`, `compiled.rs`; tests: `proof.rs`, `tests/all/` | degrees; derivatives, Hugging Face |
 mod activation;
 mod attention;
 mod balance;

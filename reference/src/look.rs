@@ -1,8 +1,8 @@
-//! Queries that look at keys and take values: what attention and cross-attention share.
+//! Queries, keys and values: the part that attention and cross-attention share.
 //!
-//! Letters: `h` heads of queries, `k` of keys, `d` features a head; query head `i` reads key and value head
-//! `⌊i·k/h⌋`. For one query and one head, with `j` over the keys that it sees (`mask.rs`), and `m` the mask of
-//! dropout over 1 − rate, which is 1 where there is none:
+//! Letters: `h` query heads, `k` KV heads, `d` features per head; query head `i` reads KV head `⌊i·k/h⌋`. For
+//! one query and one head, `j` runs over the keys that the query sees (`mask.rs`), and `m` is the mask of
+//! dropout over 1 − rate, or 1 without dropout:
 //!
 //! ```text
 //! forward   p = softmax(Q·Kⱼ/√d)                          O = Σ mⱼ·pⱼ·Vⱼ
@@ -16,14 +16,14 @@ use shape::Heads;
 use std::ops::Range;
 use tensor::{Dropout, Scalar};
 
-/// Rows `[Q(h·d)]` that look at rows `[K(k·d) | V(k·d)]`, each sequence's at its own.
+/// Rows `[Q(h·d)]` that attend to rows `[K(k·d) | V(k·d)]`, each sequence to its own.
 pub(crate) struct Look<'a, S> {
     pub(crate) q: Vec<S>,
     pub(crate) kv: Vec<S>,
     pub(crate) heads: Heads,
     pub(crate) lengths: [&'a [usize]; 2], // rows of each sequence: of Q, of [K | V]
     pub(crate) mask: Mask,
-    pub(crate) dropout: Option<(&'a Dropout, &'a [usize])>, // of the probabilities, and the sequences' numbers
+    pub(crate) dropout: Option<(&'a Dropout, &'a [usize])>, // of the probabilities; the sequences' numbers
 }
 
 /// One query.
@@ -36,7 +36,7 @@ struct Query {
 }
 
 impl<S: Scalar> Look<'_, S> {
-    /// `O[rows of Q, h·d]`.
+    /// Computes `O[rows of Q, h·d]`.
     pub(crate) fn forward(&self) -> Vec<S> {
         let (heads, mut o) = (self.heads, vec![S::ZERO; self.q.len()]);
         for query in self.queries() {
@@ -79,7 +79,7 @@ impl<S: Scalar> Look<'_, S> {
         (dq, dkv)
     }
 
-    /// How head `h` of a query weighs the keys that it sees.
+    /// Returns the probabilities of head `h` of a query over the keys that the query sees.
     fn probabilities(&self, h: usize, query: &Query) -> Vec<S> {
         let (heads, scale) = (self.heads, S::inv_sqrt(self.heads.dim));
         let q = &self.q[own(heads, query.row, h)];
@@ -87,7 +87,7 @@ impl<S: Scalar> Look<'_, S> {
         softmax(&query.keys.iter().map(score).collect::<Vec<S>>())
     }
 
-    /// What dropout multiplies these weights by.
+    /// Returns dropout's factors of these probabilities.
     fn mask(&self, h: usize, query: &Query) -> Vec<S> {
         let Some((dropout, numbers)) = self.dropout else { return vec![S::ONE; query.keys.len()] };
         let (number, scale) = (numbers[query.sequence], dropout.scale());
@@ -95,10 +95,10 @@ impl<S: Scalar> Look<'_, S> {
         query.keys.iter().map(|j| if keeps(j) { scale } else { S::ZERO }).collect()
     }
 
-    /// All queries, sequence by sequence.
+    /// Lists all queries, sequence by sequence.
     ///
     /// # Panics
-    /// If the rows are not those of the heads and lengths, or a query sees nothing.
+    /// If the rows do not fit the heads and lengths, or a query sees no key.
     fn queries(&self) -> Vec<Query> {
         let (Heads { queries: h, keys: k, dim: d }, [own, seen]) = (self.heads, self.lengths);
         assert!(h.is_multiple_of(k), "the KV heads divide the query heads: {:?}", self.heads);
@@ -119,15 +119,15 @@ impl<S: Scalar> Look<'_, S> {
     }
 }
 
-/// Where query head `i` of row `r` lies in rows `[Q]`, and what it gathered in rows `[O]`.
+/// Place of query head `i` of row `r` in rows `[Q]`, and of its output in rows `[O]`.
 fn own(heads: Heads, r: usize, i: usize) -> Range<usize> {
     part(heads, r * heads.queries + i)
 }
-/// Where the key of row `r` that query head `i` reads lies in rows `[K | V]`.
+/// Place in rows `[K | V]` of the key of row `r` that query head `i` reads.
 fn key(heads: Heads, r: usize, i: usize) -> Range<usize> {
     part(heads, r * 2 * heads.keys + i * heads.keys / heads.queries)
 }
-/// Where the value of row `r` that query head `i` reads lies in rows `[K | V]`.
+/// Place in rows `[K | V]` of the value of row `r` that query head `i` reads.
 fn value(heads: Heads, r: usize, i: usize) -> Range<usize> {
     part(heads, (r * 2 + 1) * heads.keys + i * heads.keys / heads.queries)
 }

@@ -1,6 +1,6 @@
-//! Where token ids come in: the embedding that reads them, and the cross-entropy that judges by them.
+//! Embedding of token ids, cross-entropy of target ids, and the mean squared error.
 //!
-//! Letters: `B` tokens, `D` features, `V` vocabulary; `N` the targets that the loss is a mean over; of one row of
+//! Letters: `B` tokens, `D` features, `V` vocabulary; `N` targets that the loss is a mean over; of one row of
 //! logits `z`, `lse = ln Σ exp(z)`; `ε` label smoothing, `λ` the weight of the z-loss.
 //!
 //! ```text
@@ -9,7 +9,8 @@
 //! cross-entropy   loss = Σ_B (lse − (1 − ε)·z_target − ε/V·Σ_V z + λ·lse²) / N
 //!                 dz[B,V] = (softmax(z)·(1 + 2λ·lse) − (1 − ε)·onehot(target) − ε/V) / N
 //! ```
-//! Source: smoothing: Szegedy et al., §7, arXiv:1512.00567; z-loss: Chowdhery et al., `PaLM`, §5, arXiv:2204.02311.
+//! Source: smoothing: Szegedy et al., §7, arXiv:1512.00567; z-loss: Chowdhery et al., `PaLM`, §5,
+//! arXiv:2204.02311.
 use crate::linear::add;
 use crate::softmax::{log_sum_exp, softmax};
 use shape::Objective;
@@ -46,12 +47,13 @@ pub fn embed_backward<S: Scalar>(
     table
 }
 
-/// `logits[B,V]`, `targets[B]` → these tokens' share of the mean loss, in nats; rows whose target is [`IGNORED`]
-/// add nothing. `mean_over`: how many the loss is a mean over, of the whole step: all its microbatches and all data
-/// ranks; 0 makes the loss 0.
+/// `logits[B,V]`, `targets[B]` → these tokens' addend of the mean loss, in nats; rows whose target is
+/// [`IGNORED`] add nothing. `mean_over`: number of targets that the loss is a mean over in the whole step
+/// (all its microbatches, all data ranks); 0 makes the loss 0.
 ///
 /// # Panics
-/// If there is not one row of logits for each target, or another target lies outside the vocabulary.
+/// If there is not one row of logits for each target, or a target that is not ignored lies outside the
+/// vocabulary.
 #[must_use]
 pub fn cross_entropy<S: Scalar>(
     logits: &[S],
@@ -94,10 +96,11 @@ pub fn cross_entropy_backward<S: Scalar>(
     d
 }
 
-/// `X`, `Y` → these rows' share of the mean of `(X − Y)²` over so many `numbers`, those of the whole step; 0 of none.
+/// `X`, `Y` → these rows' addend of the mean of `(X − Y)²` over `numbers` elements, those of the whole step;
+/// 0 makes the loss 0.
 ///
 /// # Panics
-/// If the two are not of one length.
+/// If the lengths differ.
 #[must_use]
 pub fn mean_square<S: Scalar>(x: &[S], y: &[S], numbers: usize) -> S {
     assert_eq!(x.len(), y.len(), "a number for each");
@@ -107,14 +110,14 @@ pub fn mean_square<S: Scalar>(x: &[S], y: &[S], numbers: usize) -> S {
 /// `X`, `Y` → `dX` of [`mean_square`].
 ///
 /// # Panics
-/// If the two are not of one length.
+/// If the lengths differ.
 #[must_use]
 pub fn mean_square_backward<S: Scalar>(x: &[S], y: &[S], numbers: usize) -> Vec<S> {
     assert_eq!(x.len(), y.len(), "a number for each");
     x.iter().zip(y).map(|(&x, &y)| S::from_usize(2) * (x - y) * share(numbers)).collect()
 }
 
-/// One row's loss. What is switched off is left out, not multiplied by 0: then it raises no degree.
+/// Loss of one row. Terms with weight 0 are left out, not multiplied by 0, so that they raise no degree.
 fn row_loss<S: Scalar>(z: &[S], target: usize, objective: &Objective) -> S {
     let lse = log_sum_exp(z);
     let mut loss = lse - z[target];
@@ -128,7 +131,7 @@ fn row_loss<S: Scalar>(z: &[S], target: usize, objective: &Objective) -> S {
     loss
 }
 
-/// Its derivative.
+/// Derivative of [`row_loss`].
 fn row_backward<S: Scalar>(z: &[S], target: usize, objective: &Objective) -> Vec<S> {
     let mut d = softmax(z);
     if objective.z != 0.0 {
@@ -142,7 +145,7 @@ fn row_backward<S: Scalar>(z: &[S], target: usize, objective: &Objective) -> Vec
     d
 }
 
-/// 1/`mean_over`, and 0 of none.
+/// Returns 1/`mean_over`, or 0 if `mean_over` is 0.
 pub(crate) fn share<S: Scalar>(mean_over: usize) -> S {
     if mean_over == 0 { S::ZERO } else { S::from_usize(mean_over).inv() }
 }
@@ -192,8 +195,8 @@ mod tests {
         Objective { smoothing: 0.3, z: 0.7 },
     ];
 
-    /// Kills: a mean over the rows at hand, the wrong target, a missing stabiliser; smoothing that leaves out the
-    /// target or shares by V − 1, a z-loss without its square, an ignored row that counts.
+    /// Kills: a mean over the rows at hand, the wrong target, a missing stabiliser; smoothing that leaves out
+    /// the target or shares by V − 1, a z-loss without its square, an ignored row that counts.
     #[test]
     fn cross_entropy_equals_the_formula_in_std_floats() {
         let logits: [f64; 12] = [0.2, -1.0, 3.0, 0.7, 9.0, 9.0, 9.0, 9.0, 1.5, 2.5, -0.5, 0.0];
@@ -224,8 +227,8 @@ mod tests {
         });
     }
 
-    /// Kills: a missing one-hot, the sign, another mean than the forward's, a term of the objective forgotten or
-    /// without its factor, a gradient of an ignored row.
+    /// Kills: a missing one-hot, the sign, another mean than the forward's, a term of the objective forgotten
+    /// or without its factor, a gradient of an ignored row.
     #[test]
     fn cross_entropy_backward_equals_the_derivative_exactly() {
         under_two_keys(|| {

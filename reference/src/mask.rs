@@ -1,7 +1,8 @@
-//! Which tokens there are, and who sees whom.
+//! Sequences of a batch, and the keys that each token sees.
 //!
-//! A batch is a row of sequences without padding: token `p` of a sequence lies `p` rows behind its first. A query
-//! at position `p` sees a key at position `k` of the same sequence, or, in cross-attention, of its memory:
+//! A batch is a row of sequences without padding: token `p` of a sequence lies `p` rows after its first. A
+//! query at position `p` sees a key at position `k` of the same sequence, or, in cross-attention, of its
+//! memory:
 //!
 //! ```text
 //! all       always
@@ -10,24 +11,24 @@
 //! ```
 //! Source: windows: Beltagy et al., "Longformer", arXiv:2004.05150; sinks: Xiao et al., arXiv:2309.17453.
 
-/// Which keys a query sees, by their positions in the sequence.
+/// The keys that a query sees, by their positions in the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mask {
     /// Every key.
     All,
-    /// Those up to itself.
+    /// Keys up to the query's own position.
     Causal,
-    /// The last ones up to itself, and the first of the sequence.
+    /// The last keys up to the query's own position, and the first keys of the sequence.
     Window {
-        /// How many it sees of the last ones, itself included; at least 1.
+        /// Number of last keys, the query's own included; at least 1.
         size: usize,
-        /// How many of the first ones every later query sees.
+        /// Number of first keys that every later query sees.
         sinks: usize,
     },
 }
 
 impl Mask {
-    /// Whether the query at position `p` sees the key at position `k`.
+    /// Returns true if the query at position `p` sees the key at position `k`.
     pub(crate) fn sees(self, p: usize, k: usize) -> bool {
         match self {
             Mask::All => true,
@@ -40,19 +41,19 @@ impl Mask {
 /// The sequences of a batch, in the order of their rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tokens {
-    /// Tokens of each sequence.
+    /// Number of tokens of each sequence.
     pub lengths: Vec<usize>,
-    /// The number of each sequence in its whole step, which dropout asks for.
+    /// Number of each sequence in its whole step; dropout depends on it.
     pub numbers: Vec<usize>,
 }
 
 impl Tokens {
-    /// Sequences of these lengths, numbered from 0.
+    /// Numbers sequences of these lengths from 0.
     #[must_use]
     pub fn new(lengths: &[usize]) -> Self {
         Self { lengths: lengths.to_vec(), numbers: (0..lengths.len()).collect() }
     }
-    /// `(number of its sequence, position in it)` of each row.
+    /// Returns `(number of its sequence, position in it)` of each row.
     ///
     /// # Panics
     /// If there is not one number for each length.
@@ -61,7 +62,7 @@ impl Tokens {
         let sequences = self.numbers.iter().zip(&self.lengths);
         sequences.flat_map(|(&number, &length)| (0..length).map(move |p| (number, p))).collect()
     }
-    /// Where each token stands in its sequence, counted from 0.
+    /// Position of each token in its sequence, counted from 0.
     #[must_use]
     pub fn positions(&self) -> Vec<usize> {
         self.rows().into_iter().map(|(_, position)| position).collect()

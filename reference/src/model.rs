@@ -1,4 +1,4 @@
-//! What a model is: the settings that its parameters do not say, and their canonical names and shapes.
+//! A model: the settings that its parameters do not determine, and their canonical names and shapes.
 //!
 //! | family | norm | positions | activation | biases | besides |
 //! |---|---|---|---|---|---|
@@ -15,13 +15,13 @@ use crate::parameters::{Does, Map, Shapes};
 use shape::{Experts, NormKind, Positions, Shape, Window};
 use std::ops::Deref;
 
-/// A decoder: all that its parameters do not say.
+/// A decoder: all settings that its parameters do not determine.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
-    /// What it is made of.
+    /// Sizes and kinds of its parts.
     pub shape: Shape,
-    /// Whether there are the blocks alone, without embedding and head: rows of features go in and come out, and the loss is
-    /// the mean square of what is missing.
+    /// True for blocks alone, without embedding and head: rows of features go in and come out, and the loss
+    /// is the mean squared error.
     pub bare: bool,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct BlockMaps {
     pub(crate) fed: Fed,
 }
 
-/// What the second branch of a block is.
+/// The second branch of a block.
 pub(crate) enum Fed {
     Dense(Pair),
     Experts(Mixture),
@@ -109,7 +109,7 @@ impl Model {
         Map { name, shape, bias, does: Does::Norm(self.eps) }
     }
 
-    /// Whom the tokens of block `i` see.
+    /// Returns the mask of the tokens of block `i`.
     pub(crate) fn mask(&self, i: usize) -> Mask {
         match self.window {
             Some(Window { size, sinks, from }) if i >= from => Mask::Window { size, sinks },
@@ -162,7 +162,8 @@ mod tests {
         assert_shapes(&everything(), "embedding[7,4]", block, "norm[1,4] norm.bias[1,4]");
     }
 
-    /// Kills: a parameter of experts that is renamed, elsewhere, of another shape or of a block that has none.
+    /// Kills: a parameter of experts that is renamed, elsewhere, of another shape or of a block that has
+    /// none.
     #[test]
     fn shapes_of_experts_are_canonical_and_in_program_order() {
         let front = "norm1[1,4] attention.qkv[4,12] attention.out[6,4] norm2[1,4]";

@@ -55,7 +55,8 @@ mod tests {
     use crate::proof::{assert_close, assert_derivative, draw, under_two_keys, values};
     use tensor::F61;
 
-    /// Kills: a sum for the mean, ε outside the root or left out, the mean taken over the batch, a forgotten gain.
+    /// Kills: a sum for the mean, ε outside the root or left out, the mean taken over the batch, a forgotten
+    /// gain.
     #[test]
     fn rms_norm_equals_the_formula_in_std_floats() {
         let (x, gain, eps) = ([3.0, -4.0, 1.0, 2.0, 0.5, -6.0], [1.0, -2.0, 0.5], 0.25);

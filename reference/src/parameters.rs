@@ -1,6 +1,6 @@
-//! Maps that know their parameters by name: what a model's program is made of.
+//! Maps with named parameters: the parts of a model's program.
 //!
-//! The same list of them gives the names in program order, the forward, and where gradients go.
+//! One list of maps gives the names in program order, the forward, and the names of the gradients.
 use crate::bias::{add_bias, bias_gradient};
 use crate::layer_norm::{layer_norm, layer_norm_backward};
 use crate::linear::{linear, linear_backward};
@@ -8,19 +8,19 @@ use crate::norm::{rms_norm, rms_norm_backward};
 use std::collections::BTreeMap;
 use tensor::Scalar;
 
-/// Numbers by canonical parameter name, row-major in the shape that the model says: weights, or their gradients.
+/// Values by canonical parameter name, row-major in the model's shapes: weights, or their gradients.
 pub type Weights<S> = BTreeMap<String, Vec<S>>;
 
 /// Names and shapes `[rows, cols]`, in program order.
 pub(crate) type Shapes = Vec<(String, [usize; 2])>;
 
-/// Those of them that are trained: all but the biases of routers, which have no gradient.
+/// Keeps the trained parameters: all but the biases of routers, which have no gradient.
 pub(crate) fn trained(mut shapes: Shapes) -> Shapes {
     shapes.retain(|(name, _)| !name.ends_with(".router.bias"));
     shapes
 }
 
-/// A map of rows, with the parameter `name` of this shape, and `name.bias` where it has one.
+/// A map of rows, with the parameter `name` of this shape, and `name.bias` if `bias` is true.
 pub(crate) struct Map {
     pub(crate) name: String,
     pub(crate) shape: [usize; 2],
@@ -28,11 +28,11 @@ pub(crate) struct Map {
     pub(crate) does: Does,
 }
 
-/// What a map does.
+/// The function of a map.
 pub(crate) enum Does {
-    /// `Y[B,O] = X[B,I]·W[I,O]`, and a bias where there is one.
+    /// `Y[B,O] = X[B,I]·W[I,O]`, plus the bias if there is one.
     Affine,
-    /// `Y[B,D] = norm(X[B,D])` with this ε: the layer norm with a bias, without one that by the root mean square.
+    /// `Y[B,D] = norm(X[B,D])` with this ε: layer norm with a bias, root-mean-square norm without.
     Norm(f64),
 }
 
@@ -44,7 +44,7 @@ impl Map {
         }
         shapes
     }
-    /// The canonical name of its bias.
+    /// Canonical name of the bias.
     fn bias(&self) -> String {
         format!("{}.bias", self.name)
     }
@@ -60,7 +60,7 @@ impl Map {
         }
         y
     }
-    /// `X, dY` → `dX`; the gradients of the parameters go into `g`.
+    /// Computes `dX` from `X, dY`; puts the gradients of the parameters into `g`.
     pub(crate) fn backward<S: Scalar>(
         &self,
         w: &Weights<S>,

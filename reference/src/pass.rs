@@ -1,9 +1,10 @@
-//! One pass through the whole model: embedding, blocks, norm, head, loss; and the way back.
+//! One pass through the whole model: embedding, blocks, norm, head and loss, forward and backward.
 //!
 //! ```text
 //! X₀ = dropout(embedding[ids] + positions[place]);   Xᵢ₊₁ = blockᵢ(Xᵢ);   logits[B,V] = norm(X)·W_head
 //! ```
-//! Tied: `W_head = embeddingᵀ`, and the gradients of both uses add up; a row of padding has that of the head alone. Positions are added where they are learned.
+//! If tied, `W_head = embeddingᵀ`, and the gradients of both uses add up; the row of padding has the head's
+//! alone. Positions are added if they are learned.
 use crate::block::BlockSaved;
 use crate::dropout::{Pass, dropout_at};
 use crate::linear::{add, linear, linear_backward, transpose};
@@ -18,25 +19,25 @@ use crate::see::{See, Walk};
 use shape::Positions;
 use tensor::{Dropout, Scalar};
 
-/// A sequence of tokens, and for each what the model should give.
+/// A sequence of tokens, and a target for each.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sequence {
-    /// What the model reads.
+    /// Token ids that the model reads.
     pub ids: Vec<u32>,
-    /// What it should say after each of them, or [`IGNORED`](tensor::IGNORED); as many as tokens.
+    /// Target id after each token, or [`IGNORED`](tensor::IGNORED); one per token.
     pub targets: Vec<u32>,
-    /// Rows of features that it reads, in place of ids.
+    /// Rows of features that the model reads, in place of ids.
     pub x: Vec<f32>,
-    /// Rows that it should give, in place of targets.
+    /// Target rows, in place of target ids.
     pub y: Vec<f32>,
 }
 
-/// Rows of all sequences, as numbers of any kind.
+/// Rows of all sequences, in any dtype.
 pub(crate) fn features<S: Scalar>(sequences: &[Sequence], of: fn(&Sequence) -> &Vec<f32>) -> Vec<S> {
     sequences.iter().flat_map(of).map(|&x| S::from_f64(f64::from(x))).collect()
 }
 
-/// What the backward needs of the forward.
+/// Tensors that the forward saves for the backward.
 struct Tape<S> {
     ids: Vec<u32>,
     tokens: Tokens,
@@ -48,19 +49,19 @@ struct Tape<S> {
 }
 
 impl Model {
-    /// Logits `[B,V]` of the tokens of all sequences, one sequence after the other; targets are not looked at, and
-    /// nothing is dropped. `see` is shown what is computed.
+    /// Computes logits `[B,V]` of the tokens of all sequences, one sequence after the other. Targets are not
+    /// read, and nothing is dropped. `see` receives the activations.
     ///
     /// # Panics
-    /// If a weight is missing or of another shape, an id lies outside the vocabulary, or a sequence is longer than
-    /// the learned positions.
+    /// If a weight is missing or of another shape, an id lies outside the vocabulary, or a sequence is longer
+    /// than the learned positions.
     pub fn logits_seen<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence], see: &mut See<S>) -> Vec<S> {
         self.forward(sequences, &mut Walk::new(w, None, see)).logits
     }
 
-    /// This microbatch's share of the mean loss (nats), and the gradient of that share for every parameter, showing what
-    /// it computes. `mean_over`: how many targets the loss is a mean over, see [`cross_entropy`]. What experts add to the loss
-    /// is a share of the same mean.
+    /// Computes this microbatch's addend of the mean loss (nats), with the losses that experts add, and its
+    /// gradient for every parameter; shows the values. `mean_over`: number of targets that the loss is a mean
+    /// over, see [`cross_entropy`].
     pub(crate) fn gradients_seen<S: Scalar>(
         &self,
         microbatch: &[Sequence],
@@ -141,7 +142,7 @@ impl Model {
         g
     }
 
-    /// Back through all blocks: dY to dX.
+    /// Runs the backward of all blocks: dY → dX.
     fn back<S: Scalar>(
         &self,
         tape: &Tape<S>,
@@ -157,12 +158,12 @@ impl Model {
         dx
     }
 
-    /// Tokens of a sequence.
+    /// Number of tokens of a sequence.
     pub(crate) fn tokens(&self, sequence: &Sequence) -> usize {
         if self.bare { sequence.x.len() / self.width } else { sequence.ids.len() }
     }
 
-    /// The row of the table of positions for each token, if there is such a table.
+    /// Returns each token's row of the table of positions, if there is such a table.
     fn places(&self, tokens: &Tokens) -> Option<Vec<u32>> {
         let Positions::Learned(n) = self.positions else { return None };
         if self.bare {

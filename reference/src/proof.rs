@@ -1,4 +1,4 @@
-//! What the proofs of this crate share: random directions, and the judgement that a backward is a derivative.
+//! Tools of this crate's proofs: random directions, and the check that a backward is a derivative.
 //!
 //! For a forward `Y = f(X)` run on duals and any `dY`, the gradient `dX` is right exactly when
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ for every direction `Ẋ`. A random direction over the field of 2^61 − 1 lets a wrong `dX`
@@ -23,7 +23,8 @@ pub(crate) fn draw<S: Scalar>(seed: u64, n: usize) -> Vec<S> {
     (0..n as u64).map(|i| S::sample(mix(mix(seed) ^ i), 1.0)).collect()
 }
 
-/// A model in which no two dimensions are equal that could be confused, with grouped heads of an odd dimension.
+/// A model in which no two dimensions that could be confused are equal, with grouped heads of an odd
+/// dimension.
 pub(crate) fn small(tied: bool) -> Model {
     let heads = Heads { queries: 2, keys: 1, dim: 3 };
     let sizes = Shape { width: 4, blocks: 2, heads, hidden: 5, vocabulary: 7, ..Shape::LLAMA };
@@ -33,7 +34,7 @@ pub(crate) fn small(tied: bool) -> Model {
 const EVERY_BIAS: Biases = Biases { qkv: true, out: true, mlp: true };
 
 impl Model {
-    /// Logits, which nobody is shown.
+    /// Logits, without an observer.
     pub(crate) fn logits<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence]) -> Vec<S> {
         self.logits_seen(w, sequences, &mut |_, _| {})
     }
@@ -42,7 +43,7 @@ impl Model {
         assert_eq!(self.dropout, Rates::default(), "dropout depends on the pass: call `gradients_with`");
         self.gradients_with(w, of, n, &Pass::default())
     }
-    /// Gradients in a pass, which nobody is shown.
+    /// Gradients in a pass, without an observer.
     pub(crate) fn gradients_with<S: Scalar>(
         &self,
         w: &Weights<S>,
@@ -55,7 +56,7 @@ impl Model {
 }
 
 impl Classifier {
-    /// Gradients, which nobody is shown.
+    /// Gradients, without an observer.
     pub(crate) fn gradients<S: Scalar>(
         &self,
         w: &Weights<S>,
@@ -97,7 +98,8 @@ pub(crate) fn everything() -> Model {
     Shape { norm, window, dropout, loss, bias: EVERY_BIAS, head_norm: true, ..*small(true) }.into()
 }
 
-/// What is in none of the others: learned positions with root-mean-square norms, `GeLU`, only one dropout.
+/// A model with the features of no other: learned positions with root-mean-square norms, `GeLU`, only one
+/// dropout.
 pub(crate) fn learned() -> Model {
     let dropout = Rates { embedding: 0.375, ..Rates::default() };
     let (bias, feed_forward) =
@@ -152,8 +154,8 @@ pub(crate) fn kinds() -> [(&'static str, Model); 9] {
     ]
 }
 
-/// Three sequences of different lengths; tokens that come twice; targets that are no shifted ids, two of eight
-/// ignored.
+/// Three sequences of different lengths; tokens that come twice; targets that are no shifted ids, two of
+/// eight ignored.
 pub(crate) fn ragged() -> Vec<Sequence> {
     let sequence = |ids: &[u32], targets: &[u32]| Sequence {
         ids: ids.to_vec(),

@@ -1,17 +1,19 @@
 //! Rotary position embedding: queries and keys turned by angles that grow with the position.
 //!
-//! Letters: `B` tokens, `d` features a head. Feature `i < ⌊d/2⌋` pairs with `i + ⌊d/2⌋`; an odd last one stays.
+//! Letters: `B` tokens, `d` features per head. Feature `i < ⌊d/2⌋` pairs with `i + ⌊d/2⌋`; an odd last one
+//! stays.
 //!
 //! ```text
-//! forward   (a, b) ← (a·cos − b·sin, b·cos + a·sin)      angle = position · rope's frequency, base^(−2i/d) unscaled
+//! forward   (a, b) ← (a·cos − b·sin, b·cos + a·sin)  angle = position · frequency, base^(−2i/d) unscaled
 //! backward  the transpose: sin with the other sign
 //! ```
 //! Source: Su et al., "`RoFormer`", arXiv:2104.09864; pairs in halves as in the Llama of Hugging Face.
 use shape::Heads;
 use tensor::{Rope, Scalar};
 
-/// Turns the queries and keys of rows `[Q | K | V]` in place: `qkv[B, row]`, token `r` stands at `positions[r]`
-/// of its sequence. `back`: the transpose, which takes the gradient of turned rows to that of the rows before.
+/// Turns the queries and keys of rows `[Q | K | V]` in place: `qkv[B, row]`, with token `r` at position
+/// `positions[r]` of its sequence. If `back`, applies the transpose, which takes the gradient of the output
+/// to that of the input.
 ///
 /// # Panics
 /// If `qkv` does not hold one row for each position.
@@ -61,7 +63,8 @@ mod tests {
         }
     }
 
-    /// Kills: a factor that is no rotation, an odd last feature that moves, a way back that is not the inverse.
+    /// Kills: a factor that is no rotation, an odd last feature that moves, a way back that is not the
+    /// inverse.
     #[test]
     fn rotary_preserves_norms_and_returns() {
         let x: Vec<f64> = draw(2, 2 * ODD.row());

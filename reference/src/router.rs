@@ -1,17 +1,17 @@
-//! Which experts a token is handed to, and how much of each it takes.
+//! Router: the experts of each token, and the gates that weigh their outputs.
 //!
 //! Letters: `B` tokens, `E` experts, `k` of them chosen; `l` the router's logits, `b` the bias of the choice.
 //!
 //! ```text
 //! P[B,E] = softmax(l) over all E, or sigmoid(l)
 //! s[B,E] = l where P is a softmax, P + b where it is a sigmoid, + noise: what chooses, and nothing else
-//! groups   the best of them stay: by their highest s, or by the sum of their two highest where P is a sigmoid
+//! groups   the best groups stay: by their highest s, or the sum of their two highest where P is a sigmoid
 //! chosen   the k experts of the highest s in the groups that stayed, the lower index of two alike
 //! gⱼ     = scale·P[chosenⱼ], or scale·P[chosenⱼ] / Σᵢ P[chosenᵢ]
-//!          where experts choose: of each, the C tokens of its highest P[t,e], the lower number of two alike, in its order
+//!          where experts choose: each takes its C tokens of highest P[t,e], in order, the lower of two alike
 //! dP     = scale·dg, or scale·(dgⱼ − Σᵢ dgᵢ·pᵢ/Σ) / Σ;  a choice has no gradient
 //! ```
-//! Source: Shazeer et al., arXiv:1701.06538; Jiang et al., Mixtral, arXiv:2401.04088 (softmax); DeepSeek-AI, DeepSeek-V3,
+//! Source: Shazeer et al., arXiv:1701.06538; Jiang et al., arXiv:2401.04088 (softmax); DeepSeek-AI, V3,
 //! §2.1.2, arXiv:2412.19437 (sigmoid, bias, groups); Zhou et al., arXiv:2202.09368 (experts that choose).
 use crate::linear::{add, dot};
 use crate::softmax::softmax;
@@ -20,15 +20,15 @@ use std::cmp::Ordering;
 use std::ops::Deref;
 use tensor::Scalar;
 
-/// Where the tokens of a microbatch go.
+/// Experts and gates of a microbatch's tokens.
 pub(crate) struct Routing<S> {
     pub(crate) logits: Vec<S>,          // l[B,E]
     pub(crate) p: Vec<S>,               // P[B,E]
     pub(crate) chosen: Vec<Vec<usize>>, // of each token
-    pub(crate) gates: Vec<Vec<S>>,      // of each that is chosen
+    pub(crate) gates: Vec<Vec<S>>,      // of each chosen expert
 }
 
-/// The router of these experts.
+/// Router of these experts.
 #[derive(Clone, Copy)]
 pub(crate) struct Router(pub(crate) Experts);
 
@@ -40,7 +40,7 @@ impl Deref for Router {
 }
 
 impl Router {
-    /// `l[B,E]`, `b[E]` where the choice has a bias, and `[B,E]` where it has noise → where the tokens go.
+    /// Routes tokens by `l[B,E]`, `b[E]` if the choice has a bias, and noise `[B,E]` if there is any.
     pub(crate) fn route<S: Scalar>(
         &self,
         logits: Vec<S>,
@@ -67,10 +67,10 @@ impl Router {
         Routing { logits, p, chosen, gates }
     }
 
-    /// The experts of token `t` of the microbatch, from its scores.
+    /// Chooses the experts of token `t` of the microbatch from its scores.
     ///
     /// # Panics
-    /// If there are fewer than a token is to have.
+    /// If there are fewer experts than a token chooses.
     pub(crate) fn choose<S: Scalar>(&self, t: usize, s: &[S]) -> Vec<usize> {
         if self.forced {
             return (0..self.chosen).map(|j| (t * self.chosen + j) % self.count).collect();
@@ -95,7 +95,7 @@ impl Router {
         best.into_iter().map(|at| open[at]).collect()
     }
 
-    /// Of each token the experts that choose it, from `P[B,E]`.
+    /// Lists for each token the experts that choose it, from `P[B,E]`.
     fn choose_tokens<S: Scalar>(&self, p: &[S]) -> Vec<Vec<usize>> {
         let mut chosen = vec![Vec::new(); p.len() / self.count];
         for e in 0..self.count {
@@ -113,13 +113,13 @@ impl Router {
         p.into_iter().map(|p| p * scale).collect()
     }
 
-    /// What the chosen P are multiplied by.
+    /// Returns the factor of the chosen P.
     fn scale_of<S: Scalar>(&self, p: &[S]) -> S {
         let sum = |p: &[S]| p.iter().fold(S::ZERO, |sum, &p| sum + p);
         S::from_f64(self.scale) * if self.normalize { sum(p).inv() } else { S::ONE }
     }
 
-    /// `dg` of each that is chosen → `dP[B,E]`.
+    /// Computes `dP[B,E]` from `dg` of each chosen expert.
     pub(crate) fn gates_backward<S: Scalar>(&self, routing: &Routing<S>, dg: &[Vec<S>]) -> Vec<S> {
         let mut dp = vec![S::ZERO; routing.p.len()];
         for (t, (chosen, dg)) in routing.chosen.iter().zip(dg).enumerate() {
@@ -148,8 +148,8 @@ impl Router {
         rows.flat_map(row).collect()
     }
 
-    /// Of each expert, the copies `(t, j)` that it takes: token `t`, which chose it as its `j`-th. In the order of tokens, and
-    /// no more than its capacity.
+    /// Lists the copies `(t, j)` that each expert takes: token `t` chose the expert as its `j`-th. Copies are
+    /// in the order of tokens, up to the expert's capacity.
     pub(crate) fn taken(&self, chosen: &[Vec<usize>]) -> Vec<Vec<(usize, usize)>> {
         let most = self.most(chosen.len());
         let mut taken = vec![Vec::new(); self.count];
@@ -163,14 +163,15 @@ impl Router {
         taken
     }
 
-    /// The most tokens of so many that an expert takes.
+    /// Returns the most tokens, of `tokens`, that an expert takes: its capacity.
     fn most(&self, tokens: usize) -> usize {
         let each = (self.chosen * tokens) as f64 / self.count as f64;
         self.capacity.map_or(usize::MAX, |capacity| (capacity * each).ceil() as usize)
     }
 }
 
-/// Where the `n` highest numbers stand, the highest first, the first of two alike; all if there are no more.
+/// Returns the places of the `n` highest values, the highest first, the first of two equal ones; all places
+/// if there are no more.
 fn highest<S: Scalar>(x: &[S], n: usize) -> Vec<usize> {
     let mut left: Vec<usize> = (0..x.len()).collect();
     let mut best = Vec::new();

@@ -1,4 +1,4 @@
-//! Softmax and log-sum-exp of one row, in the words that hold in every number.
+//! Softmax and log-sum-exp of one row, in a form that is valid for every dtype.
 //!
 //! ```text
 //! m = stab(x₀, stab(x₁, …))      max on floats; whatever it is, it cancels

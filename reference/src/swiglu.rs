@@ -27,7 +27,7 @@ pub fn swiglu<S: Scalar>(gate_up: &[S], hidden: usize) -> Vec<S> {
 /// `[gate | up][B,2F], dH[B,F]` → `[dgate | dup][B,2F]`.
 ///
 /// # Panics
-/// If the rows are not `2·hidden` and `hidden` wide, or not equally many.
+/// If the rows are not `2·hidden` and `hidden` wide, or differ in number.
 #[must_use]
 pub fn swiglu_backward<S: Scalar>(gate_up: &[S], dh: &[S], hidden: usize) -> Vec<S> {
     let n = dh.len();

@@ -1,12 +1,12 @@
-//! One training step: gradients of all microbatches summed, then what `update.rs` makes of them; and the biases by which
-//! tokens choose experts, moved towards those that few chose.
+//! One training step: sums the gradients of all microbatches, updates the weights (`update.rs`), and moves
+//! the routers' biases towards the experts that few tokens chose.
 //!
 //! ```text
-//! g = Σ over microbatches of dloss;   loss = a mean over all targets of all microbatches that are not IGNORED
+//! g = Σ over microbatches of dloss;   loss = mean over all targets of all microbatches that are not IGNORED
 //! bₑ ← bₑ + γ·sign(mean of n − nₑ)    nₑ: how often all tokens of the step chose expert e
 //! ```
-//! Source: Wang et al., "Auxiliary-loss-free load balancing", arXiv:2408.15664; DeepSeek-AI, DeepSeek-V3, §2.1.2,
-//! arXiv:2412.19437.
+//! Source: Wang et al., "Auxiliary-loss-free load balancing", arXiv:2408.15664; DeepSeek-AI, DeepSeek-V3,
+//! §2.1.2, arXiv:2412.19437.
 use crate::design::Design;
 use crate::dropout::Pass;
 use crate::linear::add;
@@ -26,19 +26,19 @@ pub struct Trainer<S> {
     seed: u64,
 }
 
-/// What a step saw.
+/// Results of a training step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step<S> {
-    /// Each microbatch's addend of the mean loss (nats), before the step.
+    /// Addend of the mean loss (nats) of each microbatch, before the step.
     pub losses: Vec<S>,
     /// Σ g² over all parameters, before clipping.
     pub norm2: S,
-    /// The gradients, before clipping, of all parameters that are trained.
+    /// Gradients of all trained parameters, before clipping.
     pub gradients: Weights<S>,
 }
 
 impl<S: Scalar> Trainer<S> {
-    /// Training from these weights; `clip`: the limit of the global norm, if there is one.
+    /// Starts training from these weights. `clip`: the limit of the global norm, if there is one.
     ///
     /// # Panics
     /// If the weights are not those of [`Design::shapes`].
@@ -49,35 +49,37 @@ impl<S: Scalar> Trainer<S> {
         Self { model, updates, seed: 0 }
     }
 
-    /// The same, with this seed of dropout instead of 0.
+    /// Sets the seed, 0 by default, of dropout and of the routers' noise.
     #[must_use]
     pub fn seeded(self, seed: u64) -> Self {
         Self { seed, ..self }
     }
 
-    /// The weights as they are now.
+    /// Returns the current weights.
     pub fn weights(&self) -> &Weights<S> {
         self.updates.weights()
     }
 
-    /// Goes on from other weights; the optimizer's state stays.
+    /// Replaces the weights; the optimizer's state stays.
     ///
     /// # Panics
-    /// If they are not those of the model.
+    /// If the weights are not those of the model.
     pub fn replace(&mut self, weights: Weights<S>) {
         self.updates.replace(weights);
     }
 
-    /// One step with learning rate `lr`: the loss is a mean over the targets of all microbatches that are not
-    /// [`IGNORED`](tensor::IGNORED). Sequences are numbered through all microbatches.
+    /// Does one training step with learning rate `lr`. The loss is a mean over the targets of all
+    /// microbatches that are not [`IGNORED`](tensor::IGNORED). Sequences are numbered across microbatches.
     ///
     /// # Panics
-    /// As [`Model::logits_seen`](crate::Model::logits_seen), and if a sequence has not as many targets as ids.
+    /// As [`Model::logits_seen`](crate::Model::logits_seen), and if a sequence does not have one target for
+    /// each id.
     pub fn step(&mut self, microbatches: &[Vec<Sequence>], lr: f64) -> Step<S> {
         self.step_seen(microbatches, lr, &mut |_, _, _| {})
     }
 
-    /// The same, showing what each microbatch computes ([`See`](crate::See)), with its number.
+    /// Does one training step, and shows the values of each microbatch ([`See`](crate::See)) with the
+    /// microbatch's number.
     ///
     /// # Panics
     /// As [`step`](Self::step).
@@ -138,8 +140,8 @@ mod tests {
         vec![vec![sequence(&[1, 4, 1]), sequence(&[6])], vec![sequence(&[3, 3, 0, 5, 2])]]
     }
 
-    /// Kills: clipping forgotten or applied to what is reported, a mean over one microbatch, moments of another
-    /// parameter, a norm's gain that decays.
+    /// Kills: clipping forgotten or applied to what is reported, a mean over one microbatch, moments of
+    /// another parameter, a norm's gain that decays.
     #[test]
     fn adamw_steps_equal_the_formula_in_std_floats() {
         let (model, batches, lr, limit) = (small(false), microbatches(), 0.2, 0.1);
@@ -214,8 +216,8 @@ mod tests {
         });
     }
 
-    /// Kills: a bias of the choice that has a gradient, a part in the norm, or decays; a balance that is in the gradients and
-    /// not in the loss.
+    /// Kills: a bias of the choice that has a gradient, a part in the norm, or decays; a balance that is in
+    /// the gradients and not in the loss.
     #[test]
     fn the_bias_of_a_router_stays_as_it_is() {
         under_two_keys(|| {
@@ -233,8 +235,9 @@ mod tests {
         });
     }
 
-    /// In three steps of two microbatches. Kills: choices of one microbatch, or of the step before; the sign turned, a bias that moves by
-    /// the difference, that choices are not made by, or that moves where all are chosen alike.
+    /// In three steps of two microbatches. Kills: choices of one microbatch, or of the step before; the sign
+    /// turned, a bias that moves by the difference, that choices are not made by, or that moves where all are
+    /// chosen alike.
     #[test]
     fn the_bias_of_a_router_moves_towards_experts_that_few_tokens_chose() {
         under_two_keys(|| {
@@ -269,8 +272,9 @@ mod tests {
         });
     }
 
-    /// Where all experts have as many copies, a balance of weight α is α for each token of the microbatch, in each block. Kills: a
-    /// balance of one block, of the step instead of its microbatches, a mean over other tokens than those that count.
+    /// If all experts have the same number of copies, a balance of weight α is α for each token of the
+    /// microbatch, in each block. Kills: a balance of one block, of the step instead of its microbatches, a
+    /// mean over other tokens than those that count.
     #[test]
     fn balances_are_those_of_each_block_and_microbatch() {
         under_two_keys(|| {
@@ -288,7 +292,8 @@ mod tests {
         });
     }
 
-    /// Kills: a look at the value of a number, which degrees do not have; numbers beyond the range of one's bound.
+    /// Kills: a look at the value of a number, which degrees do not have; numbers beyond the range of one's
+    /// bound.
     #[test]
     fn steps_on_degrees_bound_the_proof() {
         for (kind, model) in kinds() {
@@ -304,8 +309,8 @@ mod tests {
         }
     }
 
-    /// Kills: a seed that is not passed on, steps counted from 1, sequences numbered by microbatch, a mean over
-    /// targets that are ignored.
+    /// Kills: a seed that is not passed on, steps counted from 1, sequences numbered by microbatch, a mean
+    /// over targets that are ignored.
     #[test]
     fn steps_equal_their_passes_exactly() {
         under_two_keys(|| {

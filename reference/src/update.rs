@@ -1,6 +1,6 @@
-//! How gradients change weights: clipping by their global norm, then SGD or `AdamW`.
+//! Updates of weights from gradients: clipping by the global norm, then SGD or `AdamW`.
 //!
-//! Letters: `g` the gradients, `c` the factor of clipping, `η` the learning rate, `t` the step, counted from 1.
+//! Letters: `g` the gradients, `c` the clipping factor, `η` the learning rate, `t` the step, counted from 1.
 //!
 //! ```text
 //! c = min(1, limit/√(Σ g²)),  g' = c·g
@@ -8,7 +8,7 @@
 //! AdamW   m ← β₁·m + (1 − β₁)·g',   v ← β₂·v + (1 − β₂)·g'²
 //!         w ← w − η·λ·w − η · m/(1 − β₁ᵗ) · 1/(√(v/(1 − β₂ᵗ)) + ε)
 //! ```
-//! λ applies to matrices only, parameters of more than one row: not to biases and the gains of norms.
+//! λ applies to matrices only (parameters of more than one row), not to biases and gains of norms.
 //!
 //! Source: Kingma, Ba, Adam, arXiv:1412.6980; Loshchilov, Hutter, arXiv:1711.05101; clipping: Pascanu et al.,
 //! arXiv:1211.5063.
@@ -17,10 +17,10 @@ use crate::parameters::{Shapes, Weights, trained};
 use shape::Kind;
 use tensor::Scalar;
 
-/// Weights that gradients change, and the state of their optimizer.
+/// Weights in training, and the state of their optimizer.
 #[derive(Clone, Debug)]
 pub struct Updates<S> {
-    shapes: Shapes, // of what is trained
+    shapes: Shapes, // of the trained parameters
     optimizer: Kind,
     clip: Option<f64>,
     weights: Weights<S>,
@@ -30,8 +30,8 @@ pub struct Updates<S> {
 }
 
 impl<S: Scalar> Updates<S> {
-    /// Starts from these weights; `shapes`: name and `[rows, cols]` of each; `clip`: the limit of the global norm, if
-    /// there is one.
+    /// Starts from these weights. `shapes`: name and `[rows, cols]` of each; `clip`: the limit of the global
+    /// norm, if there is one.
     ///
     /// # Panics
     /// If the weights are not of these shapes.
@@ -48,31 +48,31 @@ impl<S: Scalar> Updates<S> {
         Self { shapes, optimizer, clip, weights, first: zero.clone(), second: zero, steps: 0 }
     }
 
-    /// The weights as they are now.
+    /// Returns the current weights.
     pub fn weights(&self) -> &Weights<S> {
         &self.weights
     }
 
-    /// Steps done.
+    /// Returns the number of steps done.
     pub fn steps(&self) -> usize {
         self.steps
     }
 
-    /// Goes on from other weights; the optimizer's state stays.
+    /// Replaces the weights; the optimizer's state stays.
     ///
     /// # Panics
-    /// If they are not of the same shapes.
+    /// If the shapes differ.
     pub fn replace(&mut self, weights: Weights<S>) {
         assert_eq!(sizes(&weights), sizes(&self.weights), "the weights are those of the model");
         self.weights = weights;
     }
 
-    /// Adds to what is not trained.
+    /// Adds to a parameter that is not trained.
     pub(crate) fn shift(&mut self, name: &str, by: impl IntoIterator<Item = S>) {
         add(self.weights.get_mut(name).expect("a weight of the model"), by);
     }
 
-    /// One step with learning rate `lr` → Σ g² over all parameters that are trained, before clipping.
+    /// Does one step with learning rate `lr`; returns Σ g² over all trained parameters, before clipping.
     ///
     /// # Panics
     /// If a gradient is missing.
@@ -91,7 +91,7 @@ impl<S: Scalar> Updates<S> {
     }
 }
 
-/// One parameter's step number `t`; `decays`: whether λ applies to it.
+/// Updates one parameter in step `t`. λ applies if `decays`.
 fn update<S: Scalar>(of: Kind, w: &mut [S], g: &[S], [m, v]: [&mut [S]; 2], lr: S, t: usize, decays: bool) {
     match of {
         Kind::Sgd => add(w, g.iter().map(|&g| -(lr * g))),
@@ -109,12 +109,12 @@ fn update<S: Scalar>(of: Kind, w: &mut [S], g: &[S], [m, v]: [&mut [S]; 2], lr: 
     }
 }
 
-/// A zero for every number of every parameter.
+/// Returns zeros in the shape of every parameter.
 pub(crate) fn zeros<S: Scalar>(shapes: &[(String, [usize; 2])]) -> Weights<S> {
     shapes.iter().map(|(name, [rows, cols])| (name.clone(), vec![S::ZERO; rows * cols])).collect()
 }
 
-/// How many numbers of each name.
+/// Number of values of each parameter.
 fn sizes<S>(w: &Weights<S>) -> Vec<(&str, usize)> {
     w.iter().map(|(name, w)| (name.as_str(), w.len())).collect()
 }
@@ -135,8 +135,8 @@ mod tests {
         assert_close(&w, &[0.95, -2.4], 1e-15);
     }
 
-    /// Kills: a missing or wrong correction, ε inside the root, decay after the step or of what must not decay,
-    /// moments that are not kept.
+    /// Kills: a missing or wrong correction, ε inside the root, decay after the step or of what must not
+    /// decay, moments that are not kept.
     #[test]
     fn adamw_equals_two_steps_worked_out_by_hand() {
         for (decays, first, second) in [(true, 0.79, 0.7505), (false, 0.84, 0.84)] {
@@ -150,7 +150,8 @@ mod tests {
         }
     }
 
-    /// Kills: `βᵗ` or a correction rounded as a float: under a constant gradient, corrected moments are `g`, `g²`.
+    /// Kills: `βᵗ` or a correction rounded as a float: under a constant gradient, corrected moments are `g`,
+    /// `g²`.
     #[test]
     fn adamw_is_unbiased_exactly() {
         under_two_keys(|| {

@@ -15,7 +15,7 @@ struct Step {
     command: Vec<String>,
 }
 
-/// The step that is no command.
+/// Name of the step that is no command.
 const EDITED_LAYER: &str = "one edited layer";
 
 /// Runs every step from the repository's root.
@@ -75,7 +75,7 @@ fn steps(with_book: bool) -> Result<Vec<Step>, String> {
         Step { environment: None, command: build },
         Step { environment: None, command: tests },
         Step::new(EDITED_LAYER),
-        Step::new("cargo run --quiet --package xtask -- mutants"), // built by then; for its table
+        Step::new("cargo run --quiet --package xtask -- mutants"), // built already; for its table
         Step {
             environment: Some(("RUSTFLAGS", "--cfg loom")),
             ..Step::new("cargo test --quiet --profile models --package comm --lib models::")
@@ -95,7 +95,8 @@ fn steps(with_book: bool) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
-/// Formatting of the files that lists declare, where `cargo fmt` does not find them.
+/// Returns the command that checks the format of the files that lists declare: `cargo fmt` does not find
+/// them.
 fn listed_files() -> Result<String, String> {
     let mut files = Vec::new();
     let families =
@@ -121,7 +122,7 @@ impl Step {
         Self { environment: None, command: command.split(' ').map(str::to_owned).collect() }
     }
 
-    /// Runs it; tests write to `skips` what they skip.
+    /// Runs the step; tests write to `skips` what they skip.
     fn status(&self, skips: &Path) -> std::io::Result<ExitStatus> {
         if self.command.join(" ") == EDITED_LAYER {
             return times::edited_layer();
@@ -149,8 +150,8 @@ fn seconds(time: Duration) -> String {
 mod tests {
     use super::*;
 
-    /// A step whose test is skipped twice. Kills: a skip that is not listed, one listed as often as it is said, a step that is not
-    /// told where to say it.
+    /// A step whose test is skipped twice. Kills: a skip that is not listed, one listed as often as it is
+    /// reported, a step without the file to report it in.
     #[test]
     fn what_steps_skip_is_listed_once() {
         let skips = env::temp_dir().join(format!("equipart-skipped-test-{}", std::process::id()));

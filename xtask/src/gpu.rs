@@ -1,17 +1,18 @@
-//! `cargo xtask gpu`: builds the program as it goes to machines with cards, stripped, and starts its `gpu-check`.
+//! `cargo xtask gpu`: builds the stripped program for machines with GPUs, and starts its `gpu-check`.
 use crate::{Done, cargo, code, root};
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The most bytes of the program, with its kernels, its models and their text inside.
+/// Most bytes that the program may have, with its kernels, its models and their text.
 const MOST: u64 = 40 << 20;
 
 pub(crate) fn run(arguments: &[&str]) -> Done {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let program = target.join("release/equipart");
-    // Only the last link is told to strip, and rustc's own linker to keep one of functions that are alike and to give every
-    // address now, which needs no list of them: all else is that of every release build.
+    // Options of the last link alone: strip symbols; with rustc's own linker, also keep one of equal
+    // functions, and fix every address now, which needs no list of addresses. All else is built as in every
+    // release build.
     let build = "rustc --release --package equipart --bin equipart -- -C strip=symbols";
     let smaller = if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         &["-C", "link-arg=-Wl,--icf=all", "-C", "relocation-model=static"][..]
@@ -30,10 +31,10 @@ pub(crate) fn run(arguments: &[&str]) -> Done {
     checked.map(code).map_err(|why| format!("{name} does not start: {why}"))
 }
 
-/// The program's size in words.
+/// Returns the program's size in words.
 ///
 /// # Errors
-/// If it is too large.
+/// If the program is too large.
 fn light(bytes: u64) -> Result<String, String> {
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
     if bytes > MOST { Err(format!("{}; {} are the most", mib(bytes), mib(MOST))) } else { Ok(mib(bytes)) }
@@ -43,7 +44,7 @@ fn light(bytes: u64) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    /// Kills: a program that grows past what it may be, and nobody is told; a limit of another size.
+    /// Kills: a program that grows past the limit without an error; a limit of another size.
     #[test]
     fn a_program_of_more_than_40_mib_is_refused() {
         assert_eq!(light(40 << 20), Ok("40.0 MiB".into()));

@@ -1,8 +1,8 @@
-//! Tests of which `cargo test` runs a part, run as a whole: `cargo xtask paths`, `frames` and `stops`.
+//! Runs tests as a whole of which `cargo test` runs a part: `cargo xtask paths`, `frames` and `stops`.
 use crate::{Done, cargo, code, root};
 use std::process::{Command, ExitCode};
 
-/// A task: its test, the variable by which that knows how much to do, and what that says where the caller does not.
+/// A task: its test, the variable that says how much the test does, and the variable's value by default.
 pub(crate) struct Long {
     pub(crate) task: &'static str,
     test: &'static str,
@@ -10,12 +10,12 @@ pub(crate) struct Long {
     whole: &'static str,
 }
 
-/// All of them.
+/// All such tasks.
 pub(crate) const ALL: [Long; 3] = [
     Long {
         task: "paths",
         test: "test --workspace --test all every_command_takes_every_entry_or_refuses_it -- --nocapture",
-        variable: "EQUIPART_PATHS", // what the names of its cases contain
+        variable: "EQUIPART_PATHS", // a part of its cases' names
         whole: "",
     },
     Long {
@@ -33,7 +33,7 @@ pub(crate) const ALL: [Long; 3] = [
 ];
 
 impl Long {
-    /// Runs it from the repository's root, all of it or what `only` says; fails if something is wrong.
+    /// Runs the task from the repository's root, all of it or the part `only`; fails if its test fails.
     pub(crate) fn run(&self, only: Option<&str>) -> Done {
         let mut command = cargo();
         command.args(self.test.split(' ')).env(self.variable, only.unwrap_or(self.whole));
@@ -44,11 +44,12 @@ impl Long {
     }
 }
 
-/// Runs the frames again under the address sanitizer, which only a nightly toolchain has; says so where there is none.
+/// Runs the frames again under the address sanitizer, which needs a nightly toolchain; without one, prints
+/// that they are skipped.
 fn sanitized(only: Option<&str>) -> ExitCode {
     const TARGET: &str = "x86_64-unknown-linux-gnu";
     let cargo = |args: &[&str]| {
-        let mut command = Command::new("cargo"); // rustup's, which knows toolchains
+        let mut command = Command::new("cargo"); // rustup's, which takes `+nightly`
         command.arg("+nightly").args(args).current_dir(root()).env_remove("RUSTUP_TOOLCHAIN");
         command
     };

@@ -1,6 +1,6 @@
-//! The project's own tasks: `cargo xtask ci` is what must pass before a change lands, here and on any machine. Parts of
-//! it: `cargo xtask mutants` shows that the proofs notice what goes wrong between ranks, `cargo xtask museum` that they
-//! reject bugs that real systems shipped.
+//! The project's own tasks. `cargo xtask ci` must pass before a change lands, here and on any machine. Parts
+//! of it: `cargo xtask mutants` shows that the proofs notice faults between ranks, `cargo xtask museum` that
+//! they reject bugs that real systems shipped.
 mod ci;
 mod gpu;
 mod long;
@@ -40,7 +40,7 @@ Tasks:
                      arguments
 ";
 
-/// The exit code of a task, or why it came to no end of its own.
+/// Exit code of a task, or the reason why it could not run to its end.
 type Done = Result<ExitCode, String>;
 
 fn main() -> ExitCode {
@@ -87,14 +87,14 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
 }
 
-/// The cargo that runs this program, in the repository's root.
+/// Returns the cargo that runs this program, to be started in the repository's root.
 fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root());
     cargo
 }
 
-/// The exit code of a child; 1 if it ended by a signal.
+/// Returns the exit code of a child; 1 if a signal ended it.
 fn code(status: ExitStatus) -> ExitCode {
     status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
 }

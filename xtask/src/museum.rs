@@ -1,6 +1,6 @@
-//! `cargo xtask museum`: bugs that real systems shipped, each a patch in `museum/`, put into a scratch copy behind a
-//! switch; the proof that its label names must pass without it and fail with it. Exercises of the book, patches in
-//! `docs/break/`, are run alike, and must print what their chapters quote.
+//! `cargo xtask museum`: puts bugs that real systems shipped, each a patch in `museum/`, into a scratch copy
+//! behind a switch. The proof that a label names must pass with the bug off, and fail with it on. Exercises
+//! of the book, patches in `docs/break/`, run in the same way, and must print what their chapters quote.
 mod build;
 mod exercises;
 mod header;
@@ -20,9 +20,9 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a proof may take; each needs seconds.
+/// Time limit of a proof; each needs seconds.
 const LIMIT: Duration = Duration::from_mins(2);
-/// Where exhibits lie: patches, and code that does not compile.
+/// Folder of the exhibits: patches, and code that does not compile.
 const FOLDER: &str = "museum";
 
 /// Runs the museum and the exercises, or one exhibit by its number, or one exercise by its name.
@@ -30,7 +30,7 @@ pub(crate) fn run(only: Option<&str>) -> Done {
     tour(only).map_err(|why| format!("The museum is closed: {why}."))
 }
 
-/// One exhibit, and what came of it.
+/// One exhibit, and its results.
 struct Seen<'a> {
     label: &'a Label,
     verdict: Verdict,
@@ -89,12 +89,12 @@ fn tour(only: Option<&str>) -> Done {
     Ok(if all_killed && wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether an exhibit is code that the compiler refuses.
+/// True if an exhibit is code that the compiler refuses.
 fn by_compiler(label: &Label) -> bool {
     matches!(label.killed_by, Killer::Compiler { .. })
 }
 
-/// Every label in a folder, by its file's name.
+/// Reads every label in a folder, in the order of file names.
 fn read<L: DeserializeOwned>(files: &BTreeMap<PathBuf, Vec<u8>>, folder: &str) -> Result<Vec<L>, String> {
     let has_label = |path: &Path| path.extension().is_some_and(|own| own == "patch" || own == "rs");
     let files = files.iter().filter(|(path, _)| path.starts_with(folder) && has_label(path));
@@ -104,7 +104,7 @@ fn read<L: DeserializeOwned>(files: &BTreeMap<PathBuf, Vec<u8>>, folder: &str) -
     files.map(read).collect()
 }
 
-/// Where cargo builds, as it says itself.
+/// Returns cargo's target folder, from `cargo metadata`.
 fn target() -> Result<PathBuf, String> {
     let output = crate::cargo().args(["metadata", "--no-deps", "--format-version=1", "--offline"]).output();
     let output = output.map_err(|why| format!("cargo cannot be started ({why})"))?;
@@ -113,13 +113,13 @@ fn target() -> Result<PathBuf, String> {
     folder.ok_or_else(|| "cargo does not say where it builds".into())
 }
 
-/// The scratch copy, and where it is built: where the workspace is, so that the crates of others are there already.
+/// The scratch copy, and its target folder: the workspace's, where third-party crates are built already.
 struct Scratch {
     tree: PathBuf,
     target: PathBuf,
 }
 
-/// Does `work` for each item, as many at once as there are cores.
+/// Does `work` for each item, with one thread per core.
 fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let (next, cores) = (AtomicUsize::new(0), std::thread::available_parallelism().map_or(1, usize::from));
     let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < items.len());
@@ -137,7 +137,7 @@ fn judge(scratch: &Scratch, built: &Built, killer: &Killer, on: &str) -> Result<
     Ok(run::verdict(&scratch.tree, test, &ran(scratch, built, killer, on)?))
 }
 
-/// One test, and how it ends.
+/// Runs one test, and returns how it ended.
 fn ran(scratch: &Scratch, built: &Built, killer: &Killer, on: &str) -> Result<run::Ended, String> {
     let Killer::Test { krate, target, test } = killer else { return Err("the compiler is no test".into()) };
     let mut command = build::program(built.of(krate, target)?, &scratch.tree.join(krate), on);
@@ -145,7 +145,7 @@ fn ran(scratch: &Scratch, built: &Built, killer: &Killer, on: &str) -> Result<ru
     run::run(command, LIMIT)
 }
 
-/// What the comparison of losses says; nothing if it does not come to an end.
+/// Compares losses; `None` if the run does not get to its end.
 fn compare(scratch: &Scratch, built: &Built, on: &str) -> Result<Option<Loss>, String> {
     let ended = run::run(build::program(built.losses(), &scratch.tree, on), LIMIT)?;
     Ok(Loss::read(&ended.said))
@@ -173,7 +173,7 @@ fn see<'a>(
     Ok(Seen { label, verdict, loss })
 }
 
-/// Prints the table, the survivors, and the line that counts; whether there is no survivor.
+/// Prints the table, the survivors and the totals; returns true if there is no survivor.
 fn report(seen: &[Seen], start: Instant) -> bool {
     let mut rows = vec![["", "exhibit", "source", "killed by", "f32 loss"].map(str::to_owned)];
     rows.extend(seen.iter().map(|Seen { label, loss, .. }| {
@@ -209,7 +209,7 @@ fn report(seen: &[Seen], start: Instant) -> bool {
     right
 }
 
-/// Rows as lines, their cells one below the other.
+/// Formats rows as lines with aligned columns.
 fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();

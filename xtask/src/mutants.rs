@@ -1,29 +1,29 @@
-//! `cargo xtask mutants`: runs the proofs under mutants of communication and tells what became of these. The tests print
-//! a line for each subject, mutation and end: `mutants | subject | mutation | end | number`.
+//! `cargo xtask mutants`: runs the proofs under mutants of communication, and prints a table of the results.
+//! The tests print a line for each subject, mutation and end: `mutants | subject | mutation | end | number`.
 use crate::{Done, cargo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::process::ExitCode;
 
-/// The tests that try mutants. `tensor` is among them because its tests ask other crates for features: so all is built as
-/// the README's test command builds it, and not a second time.
+/// Tests that try mutants. `tensor` is among the packages because its tests enable features of other crates:
+/// with it, everything is built as by the README's test command, and not a second time.
 const TESTS: [&str; 2] = [
     "test --quiet --package tensor --package layers --features layers/proof --lib -- --nocapture",
     "test --quiet --package tensor --package layers --package prove --test all mutants:: -- --nocapture",
 ];
-/// Where a line of theirs begins.
+/// Prefix of the tests' lines.
 const MARK: &str = "mutants | ";
-/// How the ends begin of those that were noticed: by what differed, or by an error.
+/// Prefix of the ends of killed mutants, which a difference or an error revealed.
 const KILLED: &str = "killed";
 const BY_AN_ERROR: &str = "killed by an error";
 const SURVIVED: &str = "survived";
 
-/// Runs them from the repository's root; fails if they do, or a mutant survived.
+/// Runs the tests from the repository's root; fails if they fail, or a mutant survived.
 pub(crate) fn run() -> Done {
     let mut table = Table::default();
     for tests in TESTS {
         println!("cargo {tests}");
-        // Of a mutant that makes a rank panic, the backtrace is of no interest.
+        // A mutant may make a rank panic; the backtrace is of no interest.
         let output = cargo().args(tests.split(' ')).env("RUST_BACKTRACE", "0").output();
         let output = output.map_err(|why| format!("mutants cannot start `cargo {tests}`: {why}."))?;
         let text = String::from_utf8_lossy(&output.stdout);
@@ -39,15 +39,15 @@ pub(crate) fn run() -> Done {
     Ok(if table.whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What was printed: numbers by subject, mutation and end.
+/// Printed numbers of mutants, by subject, mutation and end.
 #[derive(Default)]
 struct Table(BTreeMap<(String, String, String), usize>);
 
 impl Table {
-    /// Adds all lines of a test's output, wherever in a line they begin.
+    /// Adds all marked lines of a test's output, also those that begin behind other output.
     ///
     /// # Errors
-    /// The line that has other parts.
+    /// A line that has other parts.
     fn read(&mut self, text: &str) -> Result<(), String> {
         for line in text.lines() {
             let Some(at) = line.find(MARK) else { continue };
@@ -59,11 +59,11 @@ impl Table {
         }
         Ok(())
     }
-    /// How many came to an end that this is true of.
+    /// Number of mutants whose key satisfies `of`.
     fn count(&self, of: impl Fn(&(String, String, String)) -> bool) -> usize {
         self.0.iter().filter(|(key, _)| of(key)).map(|(_, number)| number).sum()
     }
-    /// Whether mutants were killed, and none survived.
+    /// True if mutants were killed, and none survived.
     fn whole(&self) -> bool {
         self.count(|(.., end)| end.starts_with(KILLED)) > 0 && self.count(|(.., end)| end == SURVIVED) == 0
     }
@@ -77,8 +77,8 @@ impl Table {
     }
 }
 
-/// A row for each subject: how many of each mutation were killed, and of all, how many were equivalent; then the reasons
-/// why those are.
+/// Prints a row for each subject: killed mutants of each mutation, equivalent and surviving ones of all; then
+/// the reasons why some are equivalent.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let subjects: BTreeSet<_> = self.0.keys().map(|(subject, ..)| subject).collect();

@@ -1,5 +1,6 @@
-//! `cargo xtask ptx`: compiles the kernels of `cuda/kernels` to the PTX of `cuda/ptx`, and notes the digests of both: a
-//! test of `cuda` fails where they are not of each other. PTX is the same in every folder, whoever compiles it.
+//! `cargo xtask ptx`: compiles the kernels of `cuda/kernels` to the PTX of `cuda/ptx`, and records the
+//! digests of both: a test of `cuda` fails if they do not belong together. The PTX depends neither on the
+//! folder nor on the user.
 use crate::{Done, refuse, root};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -10,16 +11,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-/// The compiler, where it is not on the machine.
+/// Command that installs the compiler.
 const INSTALL: &str = "pip install --target DIR nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 \
     nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85, then NVCC=DIR/nvidia/cu13/bin/nvcc";
 
-/// The CUDA compiler: the variable `NVCC`, or `nvcc`.
+/// Returns the CUDA compiler: the variable `NVCC`, or `nvcc`.
 fn compiler() -> OsString {
     env::var_os("NVCC").unwrap_or_else(|| "nvcc".into())
 }
 
-/// Whether there is one.
+/// True if the compiler is there.
 pub(crate) fn has_compiler() -> bool {
     Command::new(compiler())
         .arg("--version")
@@ -28,7 +29,7 @@ pub(crate) fn has_compiler() -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Compiles every kernel and writes what has changed; or, to check, says what would change.
+/// Compiles every kernel and writes the files that changed; with `check`, reports them instead.
 pub(crate) fn run(check: bool) -> Done {
     if !has_compiler() {
         return Ok(refuse(&format!("There is no nvcc to compile kernels with ({INSTALL})")));
@@ -48,7 +49,7 @@ pub(crate) fn run(check: bool) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every file that the kernels give, with what it should hold.
+/// Returns every file made from the kernels, with the text that it should hold.
 fn all(cuda: &Path) -> io::Result<BTreeMap<PathBuf, String>> {
     let (mut made, mut manifest) = (BTreeMap::new(), String::new());
     for source in files(&cuda.join("kernels"))? {
@@ -64,7 +65,7 @@ fn all(cuda: &Path) -> io::Result<BTreeMap<PathBuf, String>> {
     Ok(made)
 }
 
-/// A line of the manifest: digest and file, as `sha256sum` prints them.
+/// Adds a line to the manifest: digest and file, as `sha256sum` prints them.
 fn note(manifest: &mut String, file: &str, bytes: &[u8]) {
     let hex =
         |byte: &u8| [byte >> 4, byte & 15].map(|digit| char::from_digit(digit.into(), 16).expect("below 16"));
@@ -72,7 +73,8 @@ fn note(manifest: &mut String, file: &str, bytes: &[u8]) {
     manifest.extend(["  ", file, "\n"]);
 }
 
-/// The PTX of a source, without comments: they name folders. A comment with `ARCH: sm_…` at the end of its line chooses the least card, else 8.0.
+/// Compiles a source to PTX without comments: they name folders. A comment with `ARCH: sm_…` at the end of
+/// its line sets the least compute capability, else 8.0.
 fn compile(source: &Path) -> io::Result<String> {
     let text = fs::read_to_string(source)?;
     let arch = text.lines().find_map(|line| line.split_once("ARCH: sm_")).map_or("80", |(_, arch)| arch);

@@ -1,6 +1,7 @@
-//! The README's two commands: the one code block that holds `cargo run ..`, then `cargo test ..`, and nothing else.
+//! The README's two commands: the one code block that holds `cargo run ..`, then `cargo test ..`, and nothing
+//! else.
 
-/// The words of the README's test command, without its comment.
+/// Returns the words of the README's test command, without its comment.
 ///
 /// # Errors
 /// A sentence for the terminal, if there is not exactly one such block or its test command needs a shell.
@@ -24,7 +25,7 @@ pub(crate) fn test_command(readme: &str) -> Result<Vec<String>, String> {
     Ok(test.split_whitespace().map(str::to_owned).collect())
 }
 
-/// The lines of each fenced block, without comments and empty lines.
+/// Returns the lines of each fenced block, without comments and empty lines.
 fn blocks(markdown: &str) -> Vec<Vec<&str>> {
     let mut blocks = Vec::new();
     let mut open: Option<Vec<&str>> = None;

@@ -1,16 +1,17 @@
-//! CPU times: what building and proving costs, so that it is seen when it grows.
+//! CPU times of building and proving, printed so that their growth is seen.
 use crate::{cargo, root};
 use std::fs;
 use std::process::ExitStatus;
 
-/// The file of a layer, and a line of its code: an edit of it is what the time of an edited layer is of.
+/// File of a layer and a line of its code: the time of an edited layer is measured after an edit of this
+/// line.
 const EDITED: [&str; 2] = ["layers/src/linear/column.rs", "        let mut y = matmul("];
-/// The layer's proof. `tensor` is among the crates because its tests ask others for features, as the whole workspace does: so
-/// nothing is built twice.
+/// The layer's proof. `tensor` is among the crates because its tests enable features of others, as the whole
+/// workspace does: so nothing is built twice.
 const PROOF: &str = "test --quiet --package tensor --package layers --features layers/proof --lib column::";
 
-/// Seconds of CPU, user and system, that all programs took which this one started and which have ended; none where the
-/// system does not say. (`/proc/self/stat` counts in hundredths.)
+/// Returns the CPU seconds, user and system, of all ended programs that this one started; `None` if the
+/// system does not report them. (`/proc/self/stat` counts in hundredths.)
 pub(crate) fn children() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let (_, fields) = stat.rsplit_once(") ")?; // the program's name, which may hold anything, ends there

@@ -1,5 +1,6 @@
-//! Column-parallel linear whose weight rests cut by *rows*, gathered just in time: what a rank keeps of it is `⌈I/ranks⌉` rows,
-//! even where its columns cannot be cut, as of KV heads that several ranks share.
+//! Column-parallel linear layer whose weight is kept cut by *rows* and gathered just in time: a rank keeps
+//! `⌈I/ranks⌉` rows, even where the columns cannot be cut, such as those of KV heads that are replicated on
+//! several ranks.
 //!
 //! ```text
 //! W[I,O_t] = this rank's columns of all rows             all-gather, I_t·O elements; forward and backward
@@ -145,8 +146,8 @@ mod tests {
         }
     }
 
-    /// Kills: a weight that is used without being gathered, a gradient of this rank's columns alone; and all mutants of its
-    /// calls.
+    /// Kills: a weight that is used without being gathered, a gradient of this rank's columns alone; and all
+    /// mutants of its calls.
     #[test]
     fn gathered_weights_equal_linear_bit_for_bit() {
         proves(&Proof);

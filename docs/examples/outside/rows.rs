@@ -1,4 +1,4 @@
-//! Row-parallel linear, written outside.
+//! Row-parallel linear layer, written outside of equipart.
 //!
 //! ```text
 //! forward    Y[B,O]   = Σ_t X[B,I_t] · W[I_t,O] + b[O]   all-reduce, B·O elements
@@ -12,7 +12,31 @@ use layers::ops::{Region, Split, Stream, add_bias, bias_gradient, matmul, rows_g
 use layers::param::weight::{RowWeight, WholeWeight};
 use layers::{About, Builder, Choice, Cx, Draw, Kept, Layer, Params, Part, Pieces, Result, Strategy, Takes};
 
-/// Builds row layers of its own.
+/// Builds its own row-parallel layers.
+///
+/// **A layer** implements [`layers::Layer`]: a forward, and a backward in two halves. Types of
+/// [`layers::ops`] say which part a rank holds: a product of tensors that are cut along the same axis gives a
+/// [`Partial`](layers::ops::Partial), and nothing but a collective opens it. **A strategy**
+/// ([`layers::Strategy`]) has a name and builds such layers.
+///
+/// Code cannot declare that a tensor is a partial sum, for a sum that is declared where there is none, or
+/// missing where there is one, is the bug that the types prevent:
+///
+/// ```compile_fail,E0624
+/// use {comm::Axis, kernels::Kernels, layers::ops::Partial, tensor::Tensor};
+/// fn addend<D: Kernels>(x: Tensor<D>) -> Partial<D> {
+///     Partial::sum(x, Axis::Tp)
+/// }
+/// ```
+///
+/// Only a product makes one:
+///
+/// ```
+/// use {comm::Group, kernels::Kernels, layers::{Result, ops::{Partial, Rows, Split}}, tensor::Tensor};
+/// fn addend<D: Kernels>(x: &Tensor<D>, w: &Rows<D>, group: &Group<D::Place>) -> Result<Partial<D>> {
+///     Split::cut(x, group)?.matmul(w)
+/// }
+/// ```
 pub struct OwnRows;
 
 static ABOUT: About = About {
@@ -21,7 +45,7 @@ static ABOUT: About = About {
     choice: Choice::Layers,
     word: "own-rows",
     takes: Takes::Nothing,
-    shares: |_, _| vec![], // nothing beyond what tp shares
+    shares: |_, _| vec![], // no conditions beyond those of tp
     paper: "Shoeybi et al., arXiv:1909.08053",
     chapter: None,
     hints: &[("", "Y is a sum over ranks; the bias is added once, to the finished sum")],
@@ -41,7 +65,7 @@ struct Rows<D: Kernels> {
     weight: RowWeight<D>,         // W[I_t,O]
     bias: Option<WholeWeight<D>>, // b[O]
     group: Group<D::Place>,
-    region: Region, // whose tokens Y has
+    region: Region, // the tokens of Y on this rank
 }
 
 impl<D: Kernels> Rows<D> {
@@ -134,8 +158,8 @@ mod tests {
         }
     }
 
-    /// Kills: a sum that is not taken, or twice; a bias that counts once per rank; another rank's rows; and all mutants of
-    /// its calls.
+    /// Kills: a sum that is not taken, or twice; a bias that counts once per rank; another rank's rows; and
+    /// all mutants of its calls.
     #[test]
     fn own_rows_equal_linear_bit_for_bit() {
         proves(&Proof);

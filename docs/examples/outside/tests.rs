@@ -1,4 +1,6 @@
-//! All that is asked of a newcomer, of whole models: proofs, mutants, prices. Nothing here depends on what it computes.
+//! Whole models with the strategies of this crate: proofs (`prove::cases::certify_panel(scheme, …)`), each
+//! call between ranks gone wrong (`comm::mutants`), memory (`parallel::price`). Nothing here depends on what
+//! a strategy computes.
 use crate::{InRounds, JustInTime, OwnRows};
 use comm::mutants::{Mutation, Outcome, Site, Tally, Trial, judge};
 use comm::{Axis, Reduce};
@@ -30,8 +32,8 @@ fn both(layout: &Layout) -> Scheme<'_, Cpu<F61>> {
     Scheme::with(layout, &[&OwnRows, &JustInTime])
 }
 
-/// Kills: a strategy that is right alone, and wrong in a model of some family, under sequence parallelism or beside
-/// data ranks.
+/// Kills: a strategy that is right alone, and wrong in a model of some family, under sequence parallelism or
+/// beside data ranks.
 #[test]
 fn the_panel_is_equal_under_all_three() {
     for text in [TP, "tp=4", "tp=2,sp,dp=2"] {
@@ -49,7 +51,8 @@ fn the_panel_is_equal_under_all_three() {
     );
 }
 
-/// Kills: a call of a strategy's layers, or a message of a schedule, whose result no proof of a model looks at.
+/// Kills: a call of a strategy's layers, or a message of a schedule, whose result no proof of a model looks
+/// at.
 #[test]
 fn mutants_of_what_ranks_exchange_are_rejected() {
     let (tensor, stages) = (layout(TP), layout("pp=2"));
@@ -100,8 +103,8 @@ impl Schedule for Changed {
     }
 }
 
-/// Every cell deleted, doubled, or swapped with another of its row. Kills: a table that is not refused, and gives something
-/// else.
+/// Every cell deleted, doubled, or swapped with another of its row. Kills: a table that is not refused, and
+/// gives something else.
 #[test]
 fn mutants_of_the_table_are_refused_or_equal() {
     let (layout, plan) = (layout("pp=2"), Plan::whole(2, 2));
@@ -214,7 +217,8 @@ impl<D: Kernels> Layer<D> for InPlace<D> {
     }
 }
 
-/// Kills: a collective that writes what others see; one that refuses and does not say which, where and what helps.
+/// Kills: a collective that writes what others see; one that refuses and does not say which, where and what
+/// helps.
 #[test]
 fn a_tensor_with_two_owners_names_layer_collective_and_cure() {
     let layout = layout(TP);

@@ -1,5 +1,5 @@
-//! The arrows between crates: who may know whom. The first half of the file holds the checks, each handing back
-//! its violations, one line each; the second half plants some.
+//! Dependencies between crates: which crate may know which. The first half of the file holds the checks, each
+//! of which returns its violations, one line each; the second half plants some.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use crate::tree::code::{code, without_tests};
 use crate::tree::{File, files, none, root};
 use serde_json::Value;
 
-/// A crate, whom its code may know, and whom its tests may know besides.
+/// A crate, the crates that its code may know, and those that its tests may know besides.
 type Arrow = (&'static str, &'static [&'static str], &'static [&'static str]);
 pub(crate) const ALL: &[&str] = &[
     "tensor",
@@ -35,7 +35,8 @@ const ARROWS: [Arrow; 16] = [
     ("moe", &["tensor", "kernels", "comm", "layers"], &["reference"]),
     ("parallel", &["tensor", "kernels", "comm", "layers", "moe"], &["reference"]),
     ("models", &["tensor", "shape", "kernels", "comm", "layers", "parallel"], &[]),
-    ("prove", &["tensor", "shape", "kernels", "comm", "layers", "parallel", "reference"], &["models"]), // these for their files
+    // models: for its files
+    ("prove", &["tensor", "shape", "kernels", "comm", "layers", "parallel", "reference"], &["models"]),
     ("bench", &["tensor", "kernels", "comm", "layers", "parallel", "models", "prove"], &[]),
     (
         "equipart",
@@ -47,7 +48,7 @@ const ARROWS: [Arrow; 16] = [
     ("xtask", &[], &[]),
 ];
 
-/// The dependencies that the table does not allow, from what `cargo metadata` says of the workspace.
+/// Lists the dependencies that the table does not allow, from the output of `cargo metadata`.
 fn wrong_arrows(metadata: &Value) -> Vec<String> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let name = |value: &Value| value["name"].as_str().unwrap_or_default().to_owned();
@@ -91,12 +92,12 @@ fn test_modules(stripped: &[Stripped]) -> Vec<String> {
     stripped.iter().flat_map(of).collect()
 }
 
-/// Whether a file is one of these modules, or lies in one.
+/// True if a file is one of these modules, or lies in one.
 fn lies_in(path: &str, modules: &[String]) -> bool {
     modules.iter().any(|m| path == format!("{m}.rs") || path.starts_with(&format!("{m}/")))
 }
 
-/// The lines of `layers` that name the oracle outside the harness and outside tests.
+/// Lists the lines of `layers` that name the oracle outside the harness and outside tests.
 fn oracle_named(files: &[File]) -> Vec<String> {
     let sources = files.iter().filter(|file| file.is("rs") && file.path.starts_with("layers/src/"));
     let stripped: Vec<_> = sources.map(|file| (file, without_tests(&code(&file.text)))).collect();
@@ -113,7 +114,8 @@ fn oracle_named(files: &[File]) -> Vec<String> {
     wrong
 }
 
-/// Where an axis of tokens may be named: the crate that defines axes, what measures along one, and strategies.
+/// Places that may name an axis of tokens: the crate that defines axes, measurements along one, and
+/// strategies.
 const NAME_AXES: [&str; 10] = [
     "comm/",
     "bench/",
@@ -127,7 +129,8 @@ const NAME_AXES: [&str; 10] = [
     "layers/src/model/cx/shards.rs",
 ];
 
-/// Lines outside tests that name an axis of tokens, where `TokenShards` must be asked, or `Axes::TOKENS` be named.
+/// Lists the lines outside tests that name an axis of tokens. They should ask `TokenShards`, or name
+/// `Axes::TOKENS`.
 fn axes_named(files: &[File]) -> Vec<String> {
     let sources = files.iter().filter(|file| file.is("rs") && file.path.contains("/src/"));
     let stripped: Vec<_> = sources.map(|file| (file, without_tests(&code(&file.text)))).collect();
@@ -157,7 +160,7 @@ fn axes_named(files: &[File]) -> Vec<String> {
     wrong
 }
 
-/// Whether `line` holds the word and then one of `next`.
+/// True if `line` holds the word and then one of `next`.
 fn words_follow(line: &str, word: &str, next: &[&str]) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let free = !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');

@@ -1,12 +1,12 @@
-//! The book is whole: every chapter is listed, exists and runs, and no relative link leads nowhere.
-//! The first half of the file holds the checks, each handing back its violations; the second half plants some.
+//! The book is whole: every chapter is listed, exists and runs, and no relative link leads nowhere. The first
+//! half of the file holds the checks, each of which returns its violations; the second half plants some.
 
 use std::collections::BTreeSet;
 
 use crate::tree::markdown::{anchors, links};
 use crate::tree::{File, files, none, root};
 
-/// Chapters that are missing in one of three: the folder, the list, the doctests of `lib.rs`.
+/// Lists chapters that are missing in one of three: the folder, the list, the doctests of `lib.rs`.
 fn missing_chapters(files: &[File]) -> Vec<String> {
     let text = |path: &str| files.iter().find(|file| file.path == path).map_or("", |file| &file.text);
     let chapters = files.iter().filter(|file| file.is("md") && file.path != "docs/src/SUMMARY.md");
@@ -29,7 +29,7 @@ fn missing_chapters(files: &[File]) -> Vec<String> {
     missing.collect()
 }
 
-/// Relative links of Markdown files that lead to no file, or to no heading of it.
+/// Lists relative links of Markdown files that lead to no file, or to no heading of it.
 fn dead_links(files: &[File], exists: impl Fn(&str) -> bool) -> Vec<String> {
     let mut dead = Vec::new();
     for file in files.iter().filter(|file| file.is("md")) {
@@ -63,7 +63,7 @@ fn follow(files: &[File], exists: impl Fn(&str) -> bool, from: &str, link: &str)
     }
 }
 
-/// The path from the root, if there is one, of `path` as seen from the file `from`.
+/// Resolves `path`, as seen from the file `from`, to a path from the root, if there is one.
 fn resolve(from: &str, path: &str) -> Option<String> {
     if path.starts_with('/') {
         return None;
@@ -80,7 +80,8 @@ fn resolve(from: &str, path: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Whole files in chapters, as forges show them, that are not the files; each is announced by the line before its block.
+/// Lists whole files in chapters, as forges show them, that are not the files; the line before each block
+/// announces it.
 fn other_files(files: &[File]) -> Vec<String> {
     let mut wrong = Vec::new();
     for file in files.iter().filter(|file| file.is("md")) {
@@ -103,7 +104,7 @@ fn other_files(files: &[File]) -> Vec<String> {
     wrong
 }
 
-/// Announces a file.
+/// Beginning of the line that announces a file.
 const WHOLE: &str = "<!-- the whole of ";
 
 #[test]

@@ -1,5 +1,5 @@
-//! Circles between the files of a crate: each can be read only with all the others. The first half of the file
-//! holds the check, which hands back its violations, one line each; the second half plants some.
+//! Circles between the files of a crate: each file can be read only with all the others. The first half of
+//! the file holds the check, which returns its violations, one line each; the second half plants some.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +8,13 @@ use crate::rooms::use_paths;
 use crate::tree::code::{code, without_tests};
 use crate::tree::{File, files, none};
 
-/// Which files below `src` name which.
+/// The files below `src`, each with the files that it names.
 pub(crate) type Arrows = BTreeMap<String, BTreeSet<String>>;
 
-/// As many files as a circle may have.
+/// Most files that a circle may have.
 const LARGEST: usize = 3;
 
-/// Circles that are left: the crate, one of the files, how many there are, and why.
+/// Circles that are left: the crate, one of the files, their number, and the reason.
 const LEFT: &[(&str, &str, usize, &str)] = &[];
 
 /// The code of each file below `src`, without tests, by its path.
@@ -43,12 +43,12 @@ fn texts(krate: &str, files: &[File]) -> BTreeMap<String, String> {
     all
 }
 
-/// What a file hands on or takes in: paths that its `use` names, and so are names in it.
+/// Returns the paths that a file's `use` lines name: names that it takes in or re-exports.
 fn taken(text: &str) -> Vec<Vec<String>> {
     text.match_indices("use ").flat_map(|(at, word)| use_paths(&text[at + word.len()..])).collect()
 }
 
-/// Where a path of a file leads, counted from `lib.rs`: it begins with `crate`, `super` or a module's name.
+/// Resolves a path of a file, counted from `lib.rs`, if it begins with `crate`, `super` or a module's name.
 fn absolute(file: &str, path: &[String], all: &BTreeMap<String, String>) -> Option<Vec<String>> {
     let mut from: Vec<String> = match file {
         "lib" => Vec::new(),
@@ -71,7 +71,7 @@ fn absolute(file: &str, path: &[String], all: &BTreeMap<String, String>) -> Opti
     Some([&from[..], rest].concat())
 }
 
-/// The file where what a path leads to is declared: files that only hand it on are passed through.
+/// Returns the file that declares the target of a path; files that only re-export it are passed through.
 fn declaring(
     path: &[String],
     all: &BTreeMap<String, String>,
@@ -88,8 +88,9 @@ fn declaring(
     }
 }
 
-/// Which files below `src` name which: what stands behind `crate::` and `super::`, where it is declared. `below`
-/// counts what a file names of the files in its own folder, too: a bare `mod` names nothing.
+/// Returns the files below `src` that each file names: the targets behind `crate::` and `super::`, where they
+/// are declared. With `below`, counts what a file names of the files in its own folder, too: a bare `mod`
+/// names nothing.
 pub(crate) fn arrows(krate: &str, files: &[File], below: bool) -> Arrows {
     let mut all = texts(krate, files);
     all.entry("lib".to_owned()).or_default();
@@ -134,7 +135,7 @@ fn large_circles(arrows: &Arrows) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// Large circles that are on no list, those that have grown, and entries of the list that are none any more.
+/// Lists large circles that are on no list, those that have grown, and stale entries of the list.
 fn wrong_circles(krate: &str, files: &[File], left: &[(&str, &str, usize, &str)]) -> Vec<String> {
     let arrows = arrows(krate, files, true);
     let circles = large_circles(&arrows);

@@ -1,5 +1,6 @@
-//! What chapters tell to break can be done as it is written: files and names are there, and each output that is quoted is what a
-//! patch in `docs/break/` says. That the patch makes its test say so, `cargo xtask museum` sees.
+//! The exercises of chapters can be done as they are written: files and names are there, and the label of a
+//! patch in `docs/break/` has each output that is quoted. `cargo xtask museum` checks that the patch makes
+//! its test print it.
 
 use std::collections::BTreeSet;
 
@@ -19,8 +20,8 @@ const UNTRIED: [(&str, &[usize], &str); 9] = [
     ("what-a-hang-is", &[4, 5], "a question, and a hang"),
 ];
 
-/// The section of a chapter that tells what to break, in words parted by one blank: what stands before the first item, and
-/// the items, counted from 1.
+/// Splits the section of a chapter that says what to break, in words with one blank between them: the text
+/// before the first item, then the items, counted from 1.
 fn items(chapter: &str) -> Vec<String> {
     let section = chapter.split_once("\n## Break it\n").map_or("", |(_, after)| after);
     let section = section.split_once("\n## ").map_or(section, |(own, _)| own);
@@ -41,7 +42,7 @@ fn place(exercise: &Exercise) -> Option<(&str, usize)> {
     Some((chapter, number.parse().ok()?))
 }
 
-/// The files that an exercise's patch changes, or the exhibit's or exercise's that is the same.
+/// Returns the files that an exercise's patch changes, or the patch of the same exhibit or exercise.
 fn changed<'a>(files: &'a [File], exercise: &Exercise) -> Vec<&'a str> {
     let patch = match &exercise.same_as {
         None => exercise.path.clone(),
@@ -52,7 +53,7 @@ fn changed<'a>(files: &'a [File], exercise: &Exercise) -> Vec<&'a str> {
     patches.flat_map(|file| file.text.lines().filter_map(|line| line.strip_prefix("+++ b/"))).collect()
 }
 
-/// What a chapter does not tell of an exercise.
+/// Lists what a chapter does not say of an exercise.
 fn untold(files: &[File], exercise: &Exercise) -> Vec<String> {
     let says = |why: String| format!("{}: {why}", exercise.path);
     let item = place(exercise).and_then(|(chapter, number)| {
@@ -83,7 +84,7 @@ fn untold(files: &[File], exercise: &Exercise) -> Vec<String> {
     wrong.into_iter().map(|part| says(format!("the item does not name {part:?}"))).collect()
 }
 
-/// Items of chapters that no patch tries and that are not said to be untried, or are and need not be.
+/// Lists items of chapters without a patch that are not known to be untried, and known ones that need not be.
 fn untried(files: &[File], exercises: &[Exercise], allowed: &[(&str, &[usize], &str)]) -> Vec<String> {
     let tried: BTreeSet<_> = exercises.iter().filter_map(place).collect();
     let chapters = files.iter().filter_map(|file| {
@@ -105,7 +106,8 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_')
 }
 
-/// Files and names in items that are nowhere, or a name not in the file that is named right before it.
+/// Lists files and names in items that do not exist, and names that are not in the file named right before
+/// them.
 fn unknown(files: &[File]) -> Vec<String> {
     let is_code = |file: &&File| ["rs", "cu", "cuh"].iter().any(|end| file.is(end));
     let known: BTreeSet<&str> = files.iter().filter(is_code).flat_map(|file| words(&file.text)).collect();
@@ -147,7 +149,8 @@ fn exercises(files: &[File]) -> Vec<Exercise> {
     patches.map(|file| read(&file.path, &file.text).unwrap_or_else(|why| panic!("{why}"))).collect()
 }
 
-/// Kills: a file that moved, a name that was changed, a test that is another, an output that no patch is tried for.
+/// Kills: a file that moved, a name that was changed, a test that is another, an output that no patch is
+/// tried for.
 #[test]
 fn what_chapters_tell_to_break_is_there_and_tried() {
     let files = files();

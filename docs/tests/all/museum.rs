@@ -8,9 +8,9 @@ use header::{Killer, Label, Source, disorder};
 use std::fs;
 
 const PAGE: &str = "docs/src/museum.md";
-/// The line after which the table stands.
+/// Line after which the table stands.
 const BEGIN: &str = "<!-- exhibits -->\n";
-/// And where it ends.
+/// Line before which the table ends.
 const END: &str = "<!-- end of exhibits -->\n";
 
 /// Every exhibit, by number.

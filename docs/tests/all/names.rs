@@ -1,5 +1,5 @@
-//! One word, one idea: no two public types of the workspace have one name. The first half of the file holds the check, which
-//! hands back its violations, one line each; the second half plants some.
+//! One word, one idea: no two public types of the workspace have one name. The first half of the file holds
+//! the check, which returns its violations, one line each; the second half plants some.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ fn public_types(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Names of public types that are declared in several files, and allowed ones that are not.
+/// Lists names of public types that are declared in several files, and allowed ones that are not.
 fn names_of_two(files: &[File], allowed: &[(&str, &str)]) -> Vec<String> {
     let mut all = BTreeMap::<String, Vec<&str>>::new();
     let sources = files.iter().filter(|file| file.is("rs") && file.path.contains("/src/"));

@@ -1,9 +1,9 @@
-//! The order of the house: what no file may be or hold. The first half of the file holds the checks, each handing
-//! back its violations, one line each; the second half plants some.
+//! The order of the house: names, lengths and marks that no file may have. The first half of the file holds
+//! the checks, each of which returns its violations, one line each; the second half plants some.
 
 use crate::tree::{File, files, none};
 
-/// Modules that say nothing of what they hold.
+/// Lists modules whose names do not say what they hold.
 fn nameless_modules(files: &[File]) -> Vec<String> {
     let mut wrong = Vec::new();
     for file in files.iter().filter(|file| file.is("rs")) {
@@ -20,14 +20,14 @@ fn nameless_modules(files: &[File]) -> Vec<String> {
     wrong
 }
 
-/// Files too long to be read in one sitting.
+/// Lists files that are too long to be read in one sitting.
 fn long_files(files: &[File]) -> Vec<String> {
     let lines = |file: &File| file.text.lines().count();
     let long = files.iter().filter(|file| file.is("rs") && lines(file) > 400);
     long.map(|file| format!("{}: {} lines, at most 400 are allowed", file.path, lines(file))).collect()
 }
 
-/// Marks of unfinished work, and tests that do not run.
+/// Lists marks of unfinished work, and tests that do not run.
 fn unfinished(files: &[File]) -> Vec<String> {
     const MARKS: [&str; 7] = [
         concat!("TO", "DO"),

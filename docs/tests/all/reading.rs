@@ -1,5 +1,6 @@
-//! How much there is to read: circles between the files of `layers`, and the types that a reader of one strategy meets. The first
-//! half of the file holds the checks, each handing back its violations, one line each; the second half plants some.
+//! Amount of reading: circles between the files of `layers`, and the types that a reader of one strategy
+//! meets. The first half of the file holds the checks, each of which returns its violations, one line each;
+//! the second half plants some.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +8,8 @@ use crate::circles::arrows;
 use crate::tree::code::{code, without_tests};
 use crate::tree::{File, files, none};
 
-/// The arrows that run back up: without them no file of `layers` would name one that names it, whatever lies between. Three
-/// are allowed at most.
+/// The arrows that run back up: without them no file of `layers` would name a file that names it, over any
+/// number of files between. At most three are allowed.
 const UP: &[(&str, &str, &str)] = &[
     (
         "model/build",
@@ -23,7 +24,7 @@ const UP: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// A circle of files, and arrows up that are none; `up` are those that are known.
+/// Returns a circle of files, and the known arrows up, `up`, that do not exist.
 fn circles(arrows: &BTreeMap<String, BTreeSet<String>>, up: &[(&str, &str, &str)]) -> Vec<String> {
     let is_known = |from: &str, to: &str| up.iter().any(|(a, b, _)| (*a, *b) == (from, to));
     let stale = up.iter().filter(|(from, to, _)| !arrows.get(*from).is_some_and(|all| all.contains(*to)));
@@ -50,8 +51,8 @@ fn circles(arrows: &BTreeMap<String, BTreeSet<String>>, up: &[(&str, &str, &str)
     }
 }
 
-/// The words of a text that may be types: not those that a line of `std` brings, nor variants of an enum, behind its name or
-/// where they are declared.
+/// Returns the words of a text that may be types: not those that a `use std` line brings, nor variants of an
+/// enum, behind its name or in its declaration.
 fn capital(text: &str) -> BTreeSet<&str> {
     let in_word = |c: char| c.is_alphanumeric() || c == '_';
     let words = |text| str::split(text, move |c: char| !in_word(c)).filter(|word| !word.is_empty());
@@ -72,7 +73,7 @@ fn capital(text: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// Where the crates that are read declare each type.
+/// Returns the files that declare each type, in the crates that are read.
 fn declared(files: &[File]) -> BTreeMap<String, Vec<&str>> {
     let mut all = BTreeMap::<String, Vec<&str>>::new();
     let aside = ["docs/", "museum/", "reference/", "xtask/"];
@@ -90,7 +91,8 @@ fn declared(files: &[File]) -> BTreeMap<String, Vec<&str>> {
     all
 }
 
-/// The types of other files that a text names, and those that the functions give which it calls, of these files.
+/// Returns the types of other files that a text names, and the types that the functions it calls return, if
+/// these are in the files `from`.
 fn met(path: &str, text: &str, files: &[File], from: &[&str]) -> BTreeSet<String> {
     let declared = declared(files);
     let known = |word: &&str| declared.get(*word).is_some_and(|at| !at.contains(&path));
@@ -122,7 +124,7 @@ fn files_of_layers_name_each_other_one_way() {
     assert!(UP.len() <= 3, "{} arrows run back up", UP.len());
 }
 
-/// To the end: its proof, too.
+/// The whole file, with its proof.
 #[test]
 fn a_strategy_is_read_with_twenty_types() {
     let (path, files) = ("layers/src/linear/column.rs", files());
@@ -152,7 +154,8 @@ const WAY: [&str; 11] = [
     "layers/src/linear/column.rs",
 ];
 
-/// Types that these files name and have from others: what builds a model, reads data or prices it lies beside the way.
+/// Counts the types of others that these files name. Code that builds a model, reads data or prices it lies
+/// beside the way.
 #[test]
 fn the_way_from_train_to_a_strategy_is_read_with_a_hundred_types() {
     let files = files();
@@ -168,7 +171,8 @@ fn the_way_from_train_to_a_strategy_is_read_with_a_hundred_types() {
 mod tests {
     use super::*;
 
-    /// Kills: a circle of three that is not told, one through a name that is handed on, a known arrow that is gone.
+    /// Kills: a circle of three that is not told, one through a name that is handed on, a known arrow that is
+    /// gone.
     #[test]
     fn a_circle_is_told() {
         let files = [

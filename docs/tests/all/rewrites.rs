@@ -1,9 +1,10 @@
-//! Files that tests hold against what is made now: with `EQUIPART_REWRITE=1` they are written anew, but never where `CI` is set.
+//! Files that tests compare with what is made now: with `EQUIPART_REWRITE=1` they are written anew, but never
+//! if `CI` is set.
 
-/// Whether files are written anew.
+/// Returns true if files are to be written anew.
 ///
 /// # Panics
-/// If they should be where `CI` is set: there they are compared, and nobody looks at them.
+/// If they should be written although `CI` is set: in CI they are only compared.
 pub(crate) fn rewrites() -> bool {
     wanted(|name| std::env::var_os(name).is_some())
 }

@@ -1,17 +1,18 @@
-//! The arrows inside a crate: which of its rooms may name which. A room is some files and folders below `src`; what it
-//! names is what stands behind `crate::`, where it lies or as `lib.rs` hands it on. Everybody may name the ground.
+//! Dependencies inside a crate: which of its rooms may name which. A room is a set of files and folders below
+//! `src`. It names the paths behind `crate::`, where they are declared or as `lib.rs` re-exports them. Every
+//! room may name the ground.
 
 use std::collections::BTreeMap;
 
 use crate::tree::code::{code, without_tests};
 use crate::tree::{File, files, none};
 
-/// A room: its name, its files and folders, and the rooms beside the ground that it may name.
+/// A room: its name, its files and folders, and the rooms besides the ground that it may name.
 type Room = (&'static str, &'static [&'static str], &'static [&'static str]);
 
-/// The ground of `layers` is what every layer is made of, built with and called with: handles and operators, parameters,
-/// the place where layers are built, the descriptions of parts and who builds them. It names no layer: `model/usual.rs` says
-/// what is usual for each description, and nobody names that file.
+/// The ground of `layers` is what every layer is made of, built with and called with: handles and operators,
+/// parameters, the place where layers are built, the descriptions of parts and their builders. It names no
+/// layer: `model/usual.rs` has the usual layer for each description, and no file names that one.
 const LAYERS: &[Room] = &[
     (
         "ground",
@@ -45,8 +46,8 @@ const LAYERS: &[Room] = &[
     ("proof", &["proof"], &[]),
 ];
 
-/// The ground of `parallel` is what a run is given: strategies, layout and steps, the stages of a model, its batches, the
-/// files of its parameters.
+/// The ground of `parallel` is what a run is given: strategies, layout and steps, the stages of a model, its
+/// batches, the files of its parameters.
 const PARALLEL: &[Room] = &[
     (
         "ground",
@@ -82,7 +83,8 @@ const PARALLEL: &[Room] = &[
     ("price", &["price"], &["budget", "session", "trainer"]),
 ];
 
-/// The names that the files of a crate take from rooms which the table does not allow, and files that have no room.
+/// Lists the names that the files of a crate take from rooms that the table does not allow, and files that
+/// have no room.
 fn wrong_doors(krate: &str, rooms: &[Room], files: &[File]) -> Vec<String> {
     let src = format!("{krate}/src/");
     let sources: Vec<_> = files.iter().filter(|file| file.is("rs") && file.path.starts_with(&src)).collect();
@@ -126,7 +128,7 @@ fn wrong_doors(krate: &str, rooms: &[Room], files: &[File]) -> Vec<String> {
     wrong
 }
 
-/// The room of a path below `src`: that whose file or folder is the longest beginning of it.
+/// Returns the room of a path below `src`: the one whose file or folder is the longest beginning of the path.
 fn room_of<'a>(rooms: &'a [Room], path: &str) -> Option<&'a Room> {
     let begins = |part: &str| path == part || path.starts_with(&format!("{part}/"));
     let longest =
@@ -134,7 +136,7 @@ fn room_of<'a>(rooms: &'a [Room], path: &str) -> Option<&'a Room> {
     rooms.iter().filter(|room| longest(room).is_some()).max_by_key(|room| longest(room))
 }
 
-/// The paths that a `use` names whose tree begins here: `a::{b, c::d}` is `a::b` and `a::c::d`.
+/// Returns the paths of a `use` tree that begins here: `a::{b, c::d}` is `a::b` and `a::c::d`.
 pub(crate) fn use_paths(text: &str) -> Vec<Vec<String>> {
     let word: String = text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
     let rest = &text[word.len()..];
@@ -161,7 +163,7 @@ pub(crate) fn use_paths(text: &str) -> Vec<Vec<String>> {
     within.into_iter().map(|path| [vec![word.clone()], path].concat()).collect()
 }
 
-/// Where an entry of a tree ends: at a comma or a closing brace of its own.
+/// Returns the end of an entry of a tree: a comma or a closing brace of its own.
 fn end_of(text: &str) -> usize {
     let mut depth = 0;
     for (at, c) in text.char_indices() {

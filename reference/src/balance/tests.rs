@@ -9,9 +9,9 @@ fn of(scoring: Scoring, balance: Balance) -> Experts {
 const MICROBATCH: Balance = Balance { microbatch: 0.5, sequence: 0.0, pooled: 0.0, z: 0.0 };
 const SEQUENCE: Balance = Balance { microbatch: 0.0, sequence: 0.5, pooled: 0.0, z: 0.0 };
 
-/// Two experts, three tokens of two sequences, whose P are (¾, ¼), (½, ½), (¼, ¾) by logits of ln 3: the first two choose expert
-/// 0, the third expert 1. Kills: counts of dropped or of all copies, a mean over tokens twice or not at all, another microbatch's
-/// tokens, sequences taken together, E or k left out.
+/// Two experts, three tokens of two sequences, whose P are (¾, ¼), (½, ½), (¼, ¾) by logits of ln 3: the
+/// first two choose expert 0, the third expert 1. Kills: counts of dropped or of all copies, a mean over
+/// tokens twice or not at all, another microbatch's tokens, sequences taken together, E or k left out.
 #[test]
 fn balances_equal_sums_worked_out_by_hand() {
     let l = 3f64.ln();
@@ -35,9 +35,9 @@ fn balances_equal_sums_worked_out_by_hand() {
     assert_close(&[loss(Balance::default(), &[3])], &[0.0], 0.0);
 }
 
-/// The rows of two blocks, of which the first is the one above and the other has P of (¼, ¾) three times: of 6 rows 2 chose
-/// expert 0, and its mean P is 2.25/6. Kills: means of one block, a sum of blocks' balances, a share of targets and not of tokens, the
-/// square of the rows taken once.
+/// The rows of two blocks, of which the first is the one above and the other has P of (¼, ¾) three times: of
+/// 6 rows 2 chose expert 0, and its mean P is 2.25/6. Kills: means of one block, a sum of blocks' balances, a
+/// share of targets and not of tokens, the square of the rows taken once.
 #[test]
 fn the_balance_of_all_blocks_is_that_of_their_rows_together() {
     let l = 3f64.ln();
@@ -69,7 +69,8 @@ fn sigmoids_are_balanced_as_shares() {
     assert_close(&[Router(experts).auxiliary(&routing, &[3], 3)], &[4.65 / 9.0], 1e-15);
 }
 
-/// Of k chosen and tokens that are spread evenly each balance is its weight, whatever the scores. Kills: k left out.
+/// Each balance equals its weight, whatever the scores, if tokens are spread evenly over experts. Kills: k
+/// left out.
 #[test]
 fn an_even_spread_costs_its_weight() {
     under_two_keys(|| {

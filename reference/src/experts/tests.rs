@@ -49,9 +49,9 @@ fn every() -> Vec<Experts> {
     .concat()
 }
 
-/// Kills: any wrong, missing or doubled term of any gradient: a router without one, or from the choice; gates twice or not at
-/// all in dY; a dropped copy that has a gradient or takes one from the others; a bias that learns; a balance whose gradient
-/// flows through counts.
+/// Kills: any wrong, missing or doubled term of any gradient: a router without one, or from the choice; gates
+/// twice or not at all in dY; a dropped copy that has a gradient or takes one from the others; a bias that
+/// learns; a balance whose gradient flows through counts.
 #[test]
 fn experts_backward_equals_the_derivative_exactly() {
     under_two_keys(|| {
@@ -78,9 +78,9 @@ fn experts_backward_equals_the_derivative_exactly() {
     });
 }
 
-/// Token by token and expert by expert, in the contract's words. Kills: rows of another expert, `W_down` not transposed, a
-/// gate of another token or choice, experts that have dropped a token and count it all the same, a shared expert that is
-/// routed, gated twice, or by another token.
+/// Token by token and expert by expert, in the contract's words. Kills: rows of another expert, `W_down` not
+/// transposed, a gate of another token or choice, experts that have dropped a token and count it all the
+/// same, a shared expert that is routed, gated twice, or by another token.
 #[test]
 fn experts_equal_the_sum_over_those_chosen_exactly() {
     under_two_keys(|| {
@@ -140,8 +140,8 @@ fn what_is_not_learnt_from_adds_nothing_to_the_loss() {
     assert!(of(&read, false).iter().all(|dx| *dx == 0.0) && of(&learnt, true).iter().any(|dx| *dx != 0.0));
 }
 
-/// Each projection that has a name shows its rows and their gradients; experts' rows, which lie elsewhere in each layout, do
-/// not. Kills: a name lost or told twice.
+/// Each projection that has a name shows its rows and their gradients; experts' rows, which lie elsewhere in
+/// each layout, do not. Kills: a name lost or shown twice.
 #[test]
 fn routers_and_shared_experts_are_shown() {
     let _held = tensor::Key(1).enter();
@@ -163,7 +163,8 @@ fn routers_and_shared_experts_are_shown() {
     assert_eq!(back, parts.map(|part| ["out", "in"].map(|end| gradient(part, end))).concat());
 }
 
-/// Kills: noise outside of learning, of another step, sequence or layer, in gates, or added to logits where scores choose.
+/// Kills: noise outside of learning, of another step, sequence or layer, in gates, or added to logits where
+/// scores choose.
 #[test]
 fn noise_moves_the_choice_alone() {
     let _held = tensor::Key(1).enter();

@@ -9,8 +9,8 @@ use tensor::{Dual, F61, IGNORED};
 
 const PASS: Pass = Pass { seed: 1, step: 2, first_sequence: 3, mean_over: 0, tokens: 8 };
 
-/// Kills: any wrong, missing or doubled term of any gradient; a tied weight that forgets one of its uses; a mask
-/// of the way back that is not the forward's.
+/// Kills: any wrong, missing or doubled term of any gradient; a tied weight that forgets one of its uses; a
+/// mask of the way back that is not the forward's.
 #[test]
 fn gradients_equal_the_derivative_of_the_loss_exactly() {
     under_two_keys(|| {
@@ -27,8 +27,9 @@ fn gradients_equal_the_derivative_of_the_loss_exactly() {
     });
 }
 
-/// Tries softmax, and sigmoids whose first block is dense. Kills: a block's counts in place of all blocks', a gradient that flows
-/// through counts or stops at the block that is last, a balance that is told and not learnt.
+/// Tries softmax, and sigmoids whose first block is dense. Kills: a block's counts in place of all blocks', a
+/// gradient that flows through counts or stops at the block that is last, a balance that is reported and not
+/// learnt.
 #[test]
 fn gradients_of_a_balance_of_all_blocks_equal_the_derivative_exactly() {
     under_two_keys(|| {
@@ -154,8 +155,8 @@ fn logits_drop_nothing() {
     assert_ne!(losses[0], losses[1]);
 }
 
-/// Kills: a mean over the microbatch instead of the step, a gradient that is not a sum over sequences, masks by
-/// the place in the microbatch.
+/// Kills: a mean over the microbatch instead of the step, a gradient that is not a sum over sequences, masks
+/// by the place in the microbatch.
 #[test]
 fn gradients_of_microbatches_sum_to_those_of_the_whole_exactly() {
     under_two_keys(|| {

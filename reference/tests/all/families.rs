@@ -1,13 +1,13 @@
-//! The other families against the world outside: Hugging Face's GPT-2, Mistral, Qwen2 and Qwen3 (transformers 5.23)
-//! trained by `PyTorch` 2.15 in float64, three steps of `AdamW` with clipping over two microbatches of unequal,
-//! ragged sequences, two targets of which are ignored. `families.py` beside this file prints the numbers; nothing of it is
-//! needed to run these tests.
+//! The other families against the world outside: Hugging Face's GPT-2, Mistral, Qwen2 and Qwen3 (transformers
+//! 5.23) trained by `PyTorch` 2.15 in float64, three steps of `AdamW` with clipping over two microbatches of
+//! unequal, ragged sequences, two targets of which are ignored. `families.py` beside this file prints the
+//! numbers; nothing of it is needed to run these tests.
 use crate::llama::{BATCHES, weights};
 use reference::{Model, Optimizer, Sequence, Trainer};
 use shape::{Activation, Biases, FeedForward, Heads, NormKind, Objective, Positions, Shape, Window};
 use tensor::IGNORED;
 
-/// What `PyTorch` saw.
+/// Results of `PyTorch`.
 struct Seen {
     logits: [f64; 11],           // of the last token
     steps: [([f64; 2], f64); 3], // each microbatch's loss, and norm²
@@ -47,8 +47,8 @@ fn llama() -> Shape {
     *crate::llama::model(false)
 }
 
-/// Kills: places of norms, order of Q, K and V, another `GeLU`, positions, biases; smoothing, z-loss and ignored
-/// targets that are not `PyTorch`'s; decay of biases, none of positions.
+/// Kills: places of norms, order of Q, K and V, another `GeLU`, positions, biases; smoothing, z-loss and
+/// ignored targets that are not `PyTorch`'s; decay of biases, none of positions.
 #[test]
 fn gpt2_training_equals_hugging_face_and_pytorch() {
     let model = Shape {

@@ -6,7 +6,7 @@ use shape::{Heads, Positions, Shape};
 
 pub(crate) const BATCHES: [&[&[u32]]; 2] = [&[&[1, 5, 2, 7], &[9]], &[&[3, 3, 0, 10, 4, 8]]];
 
-/// What `PyTorch` saw.
+/// Results of `PyTorch`.
 struct Seen {
     logits: [f64; 11],           // of the second token
     steps: [([f64; 2], f64); 3], // each microbatch's loss, and norm²
@@ -60,8 +60,8 @@ fn train_as_pytorch(model: Model, wanted: &Seen) {
     close("Σ w²", trainer.weights().values().flatten().map(|w| w * w).sum(), wanted.squares);
 }
 
-/// Kills: whatever is not the Llama of everyone else: pairs of rotary, groups of heads, places of norms, order of
-/// gate and up, causal mask, mean of the loss, corrections and decay of `AdamW`.
+/// Kills: whatever is not the Llama of everyone else: pairs of rotary, groups of heads, places of norms,
+/// order of gate and up, causal mask, mean of the loss, corrections and decay of `AdamW`.
 #[test]
 fn training_equals_hugging_face_and_pytorch() {
     let seen = Seen {

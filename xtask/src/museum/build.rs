@@ -1,4 +1,4 @@
-//! What is built of the scratch copy, once: the tests that the labels name, and the example that compares losses.
+//! Builds the scratch copy once: the tests that the labels name, and the example that compares losses.
 use super::Scratch;
 use super::header::{Killer, Label};
 use serde_json::Value;
@@ -6,25 +6,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Compares the losses of split f32 runs with those of an unsplit one.
+/// Crate and name of the example that compares the losses of split f32 runs with an unsplit one's.
 const LOSSES: [&str; 2] = ["parallel", "losses"];
 
-/// The crates whose tests labels may name. All are asked for in every call, or the crates of others would be built again
-/// with other features.
+/// Crates whose tests labels may name. Each call of cargo names all of them, or third-party crates would be
+/// built again with other features.
 const PACKAGES: [&str; 8] = ["tensor", "kernels", "comm", "reference", "layers", "moe", "parallel", "prove"];
 
 /// Programs by crate and target: `lib`, a file of tests, or an example.
 pub(super) struct Built(BTreeMap<(String, String), PathBuf>);
 
 impl Built {
-    /// The test program of a check.
+    /// Returns the test program of a check.
     pub(super) fn of(&self, krate: &str, target: &str) -> Result<&Path, String> {
         let program = self.0.get(&(krate.to_owned(), target.to_owned()));
         program
             .map(PathBuf::as_path)
             .ok_or_else(|| format!("no tests `{target}` of crate `{krate}` were built"))
     }
-    /// The example that compares losses.
+    /// Returns the example that compares losses.
     pub(super) fn losses(&self) -> &Path {
         &self.0[&LOSSES.map(str::to_owned).into()]
     }
@@ -68,12 +68,12 @@ pub(super) fn build<'a>(
     Ok(Built(built))
 }
 
-/// The example that code of the museum is in the copy.
+/// Name of the example that an exhibit's code becomes in the copy.
 pub(super) fn example(label: &Label) -> String {
     format!("exhibit_{}", label.exhibit)
 }
 
-/// What the compiler says of each of these examples, where it refuses one.
+/// Returns the compiler's errors of each of these examples that it refuses.
 ///
 /// # Errors
 /// If cargo cannot be started.
@@ -101,7 +101,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Checks the copy as it lies there and gives the compiler's messages; builds nothing.
+/// Checks the copy as it is, without building, and returns the compiler's errors.
 ///
 /// # Errors
 /// If cargo cannot be started.
@@ -110,13 +110,13 @@ pub(super) fn checked(scratch: &Scratch) -> Result<String, String> {
     Ok(messages.iter().filter_map(error).collect())
 }
 
-/// An error of the compiler, as it is shown.
+/// Returns the text of a message, if it is a compiler error.
 fn error(message: &Value) -> Option<String> {
     (message["message"]["level"] == "error").then(|| text(&message["message"]["rendered"]))
 }
 
-/// Runs cargo in the copy, with the target folder that holds the crates of others: whether it built everything, and its
-/// messages.
+/// Runs cargo in the copy, in the target folder with the third-party crates. Returns true if it built
+/// everything, and its messages.
 fn cargo(scratch: &Scratch, arguments: &[&str]) -> Result<(bool, Vec<Value>), String> {
     let mut cargo = crate::cargo();
     cargo.current_dir(&scratch.tree).env_remove("EXHIBIT").env("CARGO_TARGET_DIR", &scratch.target);
@@ -129,13 +129,14 @@ fn cargo(scratch: &Scratch, arguments: &[&str]) -> Result<(bool, Vec<Value>), St
     Ok((output.status.success(), messages))
 }
 
-/// The crate in whose folder a source lies.
+/// Returns the crate in whose folder a source lies.
 fn krate(source: &str, tree: &Path) -> String {
     let below = Path::new(source).strip_prefix(tree).unwrap_or(Path::new(""));
     below.iter().next().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// A program in the copy, run in its crate's folder as cargo would, with these exhibits on.
+/// Returns the command that runs a program of the copy in its crate's folder, as cargo does, with these
+/// exhibits on.
 pub(super) fn program(program: &Path, folder: &Path, on: &str) -> Command {
     let mut command = Command::new(program);
     command.current_dir(folder).env("EXHIBIT", on).env("RUST_BACKTRACE", "0").stdin(Stdio::null());

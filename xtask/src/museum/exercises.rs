@@ -1,5 +1,6 @@
-//! Exercises of the book: what a chapter tells its reader to break, each a patch in `docs/break/`. Its label names the check
-//! that fails and quotes what it prints; `docs/tests/all/exercises.rs` sees that the chapter says the same.
+//! Exercises of the book: edits that a chapter asks its reader to make, each a patch in `docs/break/`. A
+//! label names the check that fails and quotes its output; `docs/tests/all/exercises.rs` checks that the
+//! chapter says the same.
 use super::build::{self, Built};
 use super::header::{Exercise, Killer};
 use super::run::Ended;
@@ -9,13 +10,13 @@ use std::fs::{self, File};
 /// The folder of the patches.
 pub(super) const FOLDER: &str = "docs/break";
 
-/// The patch of an exercise that runs: put behind a switch, beside all others.
+/// Returns the patch of an exercise that runs: it is applied behind a switch, beside all others.
 pub(super) fn switched(exercise: &Exercise) -> Option<&String> {
     let runs = matches!(exercise.killed_by, Killer::Test { .. }) && exercise.same_as.is_none();
     runs.then_some(&exercise.path)
 }
 
-/// Does the exercises: one sentence for each that does not end as it should.
+/// Runs the exercises; returns one sentence for each that does not end as it should.
 ///
 /// # Errors
 /// If a program cannot be started, or a file not written.
@@ -34,7 +35,7 @@ pub(super) fn wrong(scratch: &Scratch, built: &Built, all: &[&Exercise]) -> Resu
     Ok(wrong)
 }
 
-/// Why the end of a test is not what the label says, if it is not.
+/// Returns why the end of a test is not what the label says, or `None` if it is.
 fn missing(exercise: &Exercise, Ended { status, said }: &Ended) -> Option<String> {
     let Exercise { path, killed_by: killer, .. } = exercise;
     if status.is_none_or(|status| status.success()) {
@@ -55,7 +56,8 @@ fn missing(exercise: &Exercise, Ended { status, said }: &Ended) -> Option<String
     None
 }
 
-/// Why the compiler does not refuse what it should, if it does not. The copy is left as it was, its files' times too.
+/// Returns why the compiler does not refuse what it should, or `None` if it does. Restores the copy, its
+/// files' times too.
 fn accepted(
     scratch: &Scratch,
     Exercise { path, killed_by, .. }: &Exercise,
@@ -68,7 +70,7 @@ fn accepted(
     let file = file.ok_or_else(|| format!("{path} changes no file"))?;
     let at = scratch.tree.join(file);
     let (before, time) = (fs::read(&at).map_err(cannot)?, fs::metadata(&at).and_then(|of| of.modified()));
-    fs::copy(crate::root().join(file), &at).map_err(cannot)?; // without the patches of others
+    fs::copy(crate::root().join(file), &at).map_err(cannot)?; // without other patches
     scratch::apply(&scratch.tree, &patch, false)?;
     let said = build::checked(scratch);
     fs::write(&at, before).map_err(cannot)?;

@@ -1,75 +1,76 @@
-//! The label of an exhibit or an exercise: lines `Key: value` before its patch, or as comments before code that does not
-//! compile. A line that begins with two blanks goes on with the one before.
+//! Labels of exhibits and exercises: lines `Key: value` before a patch, or as comments before code that does
+//! not compile. A line that begins with two blanks continues the line before.
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, value::MapDeserializer};
 use serde_json::{Error, Value};
 
-/// What the label of an exhibit says.
+/// Label of an exhibit.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Label {
     /// The file's name without its ending.
     pub(crate) name: String,
-    /// The file that holds it, from the repository's root.
+    /// Path of the file, from the repository's root.
     pub(crate) path: String,
-    /// Its number, from 1.
+    /// Number of the exhibit, from 1.
     pub(crate) exhibit: String,
     /// The bug, in a few words.
     pub(crate) title: String,
-    /// Who shipped it.
+    /// Report of the bug in the system that shipped it.
     pub(crate) source: Source,
-    /// What goes wrong.
+    /// Effect of the bug.
     pub(crate) breaks: String,
-    /// The check that rejects it.
+    /// Check that rejects the exhibit.
     pub(crate) killed_by: Killer,
-    /// What a comparison of split with unsplit losses in f32 says.
+    /// Result of comparing split with unsplit losses in f32.
     pub(crate) f32_loss: String,
 }
 
-/// A public report, or what is in textbooks.
+/// A public report, or textbook knowledge.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct Source {
     /// `owner/repository#number`, of an issue or a pull request, or `textbook`.
     pub(crate) name: String,
-    /// Where to read the report.
+    /// Address of the report.
     pub(crate) address: Option<String>,
-    /// What it says, or where the bug is known from.
+    /// Content of the report, or the textbook origin of the bug.
     pub(crate) told: String,
 }
 
-/// Something that a chapter of the book tells its reader to break, and what is then printed.
+/// An edit that a chapter of the book asks its reader to make, and the output that follows.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Exercise {
-    /// The chapter and the number under "Break it", as `heads-1`; a letter follows where one item has several.
+    /// Chapter and number under "Break it", such as `heads-1`; a letter follows if one item has several
+    /// exercises.
     pub(crate) name: String,
-    /// The file that holds it, from the repository's root.
+    /// Path of the file, from the repository's root.
     pub(crate) path: String,
-    /// The exhibit of the museum, or the exercise, that is the same edit; its patch is used.
+    /// Exhibit of the museum, or exercise, with the same edit; its patch is used.
     pub(crate) same_as: Option<String>,
-    /// The exercise that is done before, and stays.
+    /// Exercise that is applied before, and stays applied.
     pub(crate) beside: Option<String>,
-    /// The check that fails.
+    /// Check that fails.
     pub(crate) killed_by: Killer,
-    /// Parts of its output, in this order, with ` … ` between them.
+    /// Parts of the check's output, in this order, with ` … ` between them.
     pub(crate) says: Option<String>,
 }
 
 impl Exercise {
-    /// The parts of the output.
+    /// Splits the output into its parts.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &str> {
         self.says.iter().flat_map(|says| says.split(" … "))
     }
 }
 
-/// What rejects an exhibit.
+/// A check that rejects an exhibit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) enum Killer {
     /// A test: its crate, `lib` or the name of a file of tests, its path.
     Test { krate: String, target: String, test: String },
-    /// The compiler, and a part of what it says.
+    /// The compiler, and a part of its message.
     Compiler { says: String },
 }
 
@@ -86,7 +87,7 @@ impl std::fmt::Display for Killer {
 /// Reads the label of a file.
 ///
 /// # Errors
-/// One sentence on what is missing or is no line of a label.
+/// One sentence that names the missing field, or the line that is no line of a label.
 pub(crate) fn read<L: DeserializeOwned>(path: &str, text: &str) -> Result<L, String> {
     let code = text.starts_with("//! ");
     let lines = text.lines().take_while(|line| !line.is_empty() && line.starts_with("//! ") == code);
@@ -101,7 +102,7 @@ pub(crate) fn read<L: DeserializeOwned>(path: &str, text: &str) -> Result<L, Str
     L::deserialize(MapDeserializer::new(fields.into_iter())).map_err(|why: Error| format!("{path}: {why}"))
 }
 
-/// What is wrong with a collection of exhibits, which are sorted by their names.
+/// Lists the errors of a collection of exhibits, which are sorted by their names.
 pub(crate) fn disorder(labels: &[Label]) -> Vec<String> {
     let mut wrong = Vec::new();
     for (at, Label { exhibit, name, path, .. }) in (1..).zip(labels) {
@@ -119,7 +120,7 @@ pub(crate) fn disorder(labels: &[Label]) -> Vec<String> {
     wrong
 }
 
-/// `owner/repository#7 (issue): what it says`, or `textbook: where it is known from`.
+/// Parses `owner/repository#7 (issue): content`, or `textbook: origin`.
 impl TryFrom<String> for Source {
     type Error = String;
     fn try_from(text: String) -> Result<Self, String> {
@@ -142,7 +143,7 @@ impl TryFrom<String> for Source {
     }
 }
 
-/// `crate lib path::of::test`, `crate file test`, or `the compiler: ` and a part of what it says.
+/// Parses `crate lib path::of::test`, `crate file test`, or `the compiler: ` and a part of its message.
 impl TryFrom<String> for Killer {
     type Error = String;
     fn try_from(text: String) -> Result<Self, String> {

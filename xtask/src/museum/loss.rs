@@ -1,5 +1,5 @@
-//! What a comparison of losses in f32 says of an exhibit, from the last line of the example `losses`, and whether the
-//! label says the same.
+//! Comparison of losses in f32 under an exhibit, from the last line of the example `losses`, and its
+//! agreement with the label.
 
 /// The largest relative difference of a split run's loss from the unsplit one's.
 #[derive(Clone, Debug, PartialEq)]
@@ -8,9 +8,10 @@ pub(super) struct Loss {
     place: String, // ` at step 3 under tp=2`
 }
 
-/// What is written where losses are equal.
+/// Text for equal losses.
 const SAME: &str = "the same to the last digit";
-/// What is written where they differ about as much as without any exhibit: a few times, as one run is no bound.
+/// Text for losses that differ about as much as without any exhibit: up to 8 times as much, as one run is no
+/// bound.
 const ROUNDING: &str = "as much as rounding";
 
 impl Loss {
@@ -20,7 +21,7 @@ impl Loss {
         let (number, place) = line.split_at(line.find(' ').unwrap_or(line.len()));
         Some(Self { difference: number.parse().ok()?, place: place.into() })
     }
-    /// In words, beside what rounding alone does.
+    /// Describes the difference, compared with that of rounding alone.
     pub(super) fn beside(&self, rounding: &Loss) -> String {
         match self.difference {
             0.0 => SAME.into(),
@@ -30,8 +31,8 @@ impl Loss {
     }
 }
 
-/// Whether a label says what was measured: the same words, or a number that is at most half or twice as large. The
-/// last digits of a run are the machine's.
+/// Returns true if a label agrees with a measurement: the same words, or a number that is at most half or
+/// twice as large. The last digits of a run depend on the machine.
 pub(super) fn agrees(label: &str, measured: &str) -> bool {
     let number = |text: &str| text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
     match (number(label), number(measured)) {

@@ -1,29 +1,29 @@
-//! One program, once: to its end or to a limit, and what a proof's end means.
+//! Runs one program once, to its end or to a limit, and interprets the end of a proof.
 use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// How a program ended, and all that it said.
+/// End of a program, and its output.
 pub(super) struct Ended {
-    /// None: it did not end in time.
+    /// Exit status; `None` if the program did not end in time.
     pub(super) status: Option<ExitStatus>,
-    /// Both its outputs.
+    /// Output on both streams.
     pub(super) said: String,
 }
 
 /// Runs a program until it ends or the limit is over.
 ///
 /// # Errors
-/// If it cannot be started or watched.
+/// If the program cannot be started or watched.
 pub(super) fn run(mut command: Command, limit: Duration) -> Result<Ended, String> {
     let program = command.get_program().display().to_string();
     let cannot = |why: std::io::Error| format!("{program} cannot be run ({why})");
     let (mut reader, writer) = std::io::pipe().map_err(cannot)?;
     command.stdout(writer.try_clone().map_err(cannot)?).stderr(writer);
     let mut child = command.spawn().map_err(cannot)?;
-    drop(command); // and with it our ends of the pipe, so that reading ends with the program
+    drop(command); // also our ends of the pipe, so that reading ends with the program
     let said = std::thread::spawn(move || {
         let mut said = Vec::new();
         reader.read_to_end(&mut said).map(|_| said)
@@ -40,7 +40,7 @@ pub(super) fn run(mut command: Command, limit: Duration) -> Result<Ended, String
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
-    // What a killed program started may live on and hold the pipe, so nobody waits for its end.
+    // Children of a killed program may live on and hold the pipe, so do not wait for its end.
     let said = match status {
         Some(_) => said.join().expect("reading does not panic").map_err(cannot)?,
         None => Vec::new(),
@@ -48,19 +48,19 @@ pub(super) fn run(mut command: Command, limit: Duration) -> Result<Ended, String
     Ok(Ended { status, said: String::from_utf8_lossy(&said).into_owned() })
 }
 
-/// What a proof said of the tree in front of it.
+/// Verdict of a proof on the tree in front of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It passed.
+    /// The proof passed.
     Passed,
-    /// It failed by an assertion.
+    /// An assertion failed.
     Killed,
-    /// Neither: it did not end, did not run, or failed by something else than an assertion.
+    /// Neither: the proof did not end, did not run, or failed by something else than an assertion.
     Broken(String),
 }
 
-/// Reads the end of a test program that was asked for one test. An assertion is told from any other panic by the line of
-/// the tree at which it stands.
+/// Interprets the end of a test program that was asked for one test. The failure is an assertion's if the
+/// panic's line in the tree asserts something.
 pub(super) fn verdict(tree: &Path, test: &str, ended: &Ended) -> Verdict {
     let Ended { status, said } = ended;
     let last = || said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
@@ -79,8 +79,8 @@ pub(super) fn verdict(tree: &Path, test: &str, ended: &Ended) -> Verdict {
     }
 }
 
-/// Where the panic was, `panicked at layers/src/linear/row.rs:12:3:`: the last that is told, since a test that panics with what
-/// a rank told of its own panic tells both.
+/// Returns the place of the last panic in an output, `panicked at layers/src/linear/row.rs:12:3:`. A test
+/// that panics with the message of a rank's panic prints both.
 fn panicked(said: &str) -> Option<(&str, usize)> {
     let (_, place) = said.rsplit_once("panicked at ")?;
     let (file, rest) = place.split_once(':')?;
@@ -88,7 +88,7 @@ fn panicked(said: &str) -> Option<(&str, usize)> {
     Some((file, rest[..digits].parse().ok()?))
 }
 
-/// Whether a line of a file begins an assertion.
+/// True if a line of a file begins an assertion.
 fn asserts(file: &Path, line: usize) -> bool {
     let text = fs::read_to_string(file).unwrap_or_default();
     line.checked_sub(1).and_then(|line| text.lines().nth(line)).is_some_and(|line| line.contains("assert"))

@@ -1,13 +1,13 @@
-//! The scratch copy: the tracked tree with the switch, and every exhibit behind it.
+//! The scratch copy: the tracked files with the switch, and every exhibit behind it.
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The crate against which code that does not compile is written.
+/// Crate whose examples the code that does not compile becomes.
 const REFUSER: &str = "layers";
 
-/// The switch that patches ask: `exhibit!(7)` or `exhibit!("heads-1")`, written into the copy alone.
+/// Switch that patches ask: `exhibit!(7)` or `exhibit!("heads-1")`. It is written into the copy alone.
 const SWITCH: &str = "\
 //! Which exhibits of the museum and exercises of the book are on: those named in the variable `EXHIBIT`.
 use std::sync::LazyLock;
@@ -28,12 +28,13 @@ macro_rules! exhibit {
 }
 ";
 
-/// Makes or renews the copy of these files in `folder/tree` with all patches applied, and hands it back. Code that does not compile, by
-/// its name and its file, becomes examples. Files that stay the same are not touched, so that little is built again.
+/// Creates or renews the copy of these files in `folder/tree` with all patches applied, and returns its path.
+/// Code that does not compile, given by name and file, becomes examples. Unchanged files are not touched, so
+/// that little is built again.
 ///
 /// # Errors
-/// One sentence for the terminal; it names every patch that does not apply alone, or the first that does not apply
-/// beside the others.
+/// One sentence for the terminal. It names every patch that does not apply alone, or the first that does not
+/// apply after the others.
 pub(super) fn make(
     mut files: BTreeMap<PathBuf, Vec<u8>>,
     folder: &Path,
@@ -69,8 +70,8 @@ pub(super) fn make(
     Ok(tree)
 }
 
-/// A manifest or a lock in which our packages have another version. The copy is built in the workspace's target folder, where cargo
-/// would take the one's build for the other's.
+/// Gives our packages another version in a manifest or a lock. The copy is built in the workspace's target
+/// folder, where cargo would otherwise take one's build for the other's.
 fn of_another_version(text: &str) -> String {
     let own = concat!("\nversion = \"", env!("CARGO_PKG_VERSION"), "\"");
     let other = concat!("\nversion = \"", env!("CARGO_PKG_VERSION"), "-museum\"");
@@ -84,7 +85,7 @@ fn say(what: &str, path: &Path, why: &std::io::Error) -> String {
     format!("{} {what} ({why})", path.display())
 }
 
-/// Every file that git tracks or would track, as it lies here.
+/// Reads every file that git tracks or would track.
 pub(super) fn tracked(root: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>, String> {
     let list = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"];
     let output = Command::new("git").args(list).current_dir(root).output();
@@ -107,11 +108,11 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
     written.map_err(|why| say("cannot be written", path, &why))
 }
 
-/// Applies a patch, or only sees whether it would apply.
+/// Applies a patch, or only checks that it applies.
 pub(super) fn apply(tree: &Path, patch: &Path, check: bool) -> Result<(), String> {
     let mut git = Command::new("git");
     git.arg("apply").args(check.then_some("--check")).arg(patch).current_dir(tree);
-    // The copy lies inside of a checkout, to whose root git would take the paths to be relative.
+    // The copy lies inside a checkout, to whose root git would take the paths to be relative.
     git.env("GIT_CEILING_DIRECTORIES", tree.parent().expect("the copy lies in a folder"));
     let output = git.stdin(Stdio::null()).output().map_err(|why| format!("git cannot be started ({why})"))?;
     if output.status.success() {
@@ -157,7 +158,8 @@ mod tests {
     const PATCH: &str =
         "Title: x\n\ndiff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n one\n-two\n+TWO\n";
 
-    /// Kills: a copy whose builds cargo takes for the tree's, one whose lock has other versions of what others wrote.
+    /// Kills: a copy whose builds cargo takes for the tree's, one whose lock has other versions of
+    /// third-party crates.
     #[test]
     fn our_packages_alone_have_another_version() {
         let version = env!("CARGO_PKG_VERSION");
@@ -170,8 +172,8 @@ mod tests {
         assert_eq!(of_another_version(&lock(version)), lock(&format!("{version}-museum")));
     }
 
-    /// Inside of a checkout, as the scratch copy is. Kills: a patch that is skipped and said to apply, one that does
-    /// not apply and is not named, a check that changes the tree.
+    /// Inside of a checkout, as the scratch copy is. Kills: a patch that is skipped and said to apply, one
+    /// that does not apply and is not named, a check that changes the tree.
     #[test]
     fn patches_apply_or_are_named() {
         let folder = tempfile::tempdir().unwrap();

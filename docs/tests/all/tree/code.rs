@@ -1,6 +1,6 @@
-//! What of a Rust file is code: without comments, strings and tests.
+//! The code of a Rust file, without comments, strings and tests.
 
-/// The file with comments, strings and characters blanked out; lines stay where they are.
+/// Blanks out comments, strings and characters of a file; lines stay where they are.
 pub(crate) fn code(text: &str) -> String {
     let text: Vec<char> = text.chars().collect();
     let mut code = String::with_capacity(text.len());
@@ -17,7 +17,7 @@ pub(crate) fn code(text: &str) -> String {
     code
 }
 
-/// How many characters from here on are one comment, string or character; 0 if it is code.
+/// Number of characters from here on that are one comment, string or character; 0 if there is code.
 fn opaque(text: &[char], before: Option<char>) -> usize {
     match text {
         ['/', '/', ..] => text.iter().position(|&c| c == '\n').unwrap_or(text.len()),
@@ -69,7 +69,8 @@ fn raw(text: &[char]) -> usize {
     body.windows(end.len()).position(|w| w == end).map_or(text.len(), |at| 2 + hashes + at + end.len())
 }
 
-/// `code` without what `#[cfg(test)]` marks, and the names of the modules in other files that it marks.
+/// Returns `code` without the items that `#[cfg(test)]` marks, and the names of the modules in other files
+/// that it marks.
 pub(crate) fn without_tests(code: &str) -> (String, Vec<String>) {
     let mark = "#[cfg(test)]";
     let (mut rest, mut kept, mut modules) = (code, String::new(), Vec::new());
@@ -93,7 +94,7 @@ pub(crate) fn without_tests(code: &str) -> (String, Vec<String>) {
     (kept, modules)
 }
 
-/// Up to the end of the next item: its `;`, or the brace that closes its first.
+/// Length up to the end of the next item: its `;`, or the brace that closes its first.
 fn item_length(code: &str) -> usize {
     let mut depth = 0;
     for (at, c) in code.char_indices() {

@@ -1,6 +1,7 @@
-//! What the checks of the book need of a Markdown file: its links and its headings.
+//! Links and headings of a Markdown file, for the checks of the book.
 
-/// The targets of links, images and includes, each with its line number. Code holds no links, but includes.
+/// Returns the targets of links, images and includes, each with its line number. In code, only includes
+/// count.
 pub(crate) fn links(markdown: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (at, line) in markdown.lines().enumerate() {
@@ -18,7 +19,8 @@ pub(crate) fn links(markdown: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// What `#name` may follow the file's path: its headings, spelt as browsers of Markdown and of the book spell them.
+/// Returns the names that may follow the file's path as `#name`: its headings, spelt as browsers of Markdown
+/// and of the book spell them.
 pub(crate) fn anchors(markdown: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
     for (_, line) in prose(markdown) {
@@ -37,7 +39,7 @@ pub(crate) fn anchors(markdown: &str) -> Vec<String> {
     anchors
 }
 
-/// The lines outside fenced code, each with its number.
+/// Returns the lines outside fenced code, each with its number.
 fn prose(markdown: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fence: Option<&str> = None;
     markdown.lines().enumerate().filter_map(move |(at, line)| {
@@ -61,7 +63,7 @@ fn without_code(line: &str) -> String {
     format!("{before} {}", without_code(rest))
 }
 
-/// What stands between each `open` and the next of `close`.
+/// Returns the text between each `open` and the next of `close`.
 fn between(line: &str, open: &str, close: &[char]) -> Vec<String> {
     let starts = line.match_indices(open).map(|(at, open)| &line[at + open.len()..]);
     starts.map(|rest| rest.split(close).next().unwrap_or_default().trim().to_owned()).collect()

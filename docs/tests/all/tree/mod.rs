@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A text file: its path from the repository's root, written with `/`, and what it says.
+/// A text file: its path from the repository's root, written with `/`, and its text.
 pub(crate) struct File {
     pub(crate) path: String,
     pub(crate) text: String,
@@ -18,7 +18,7 @@ impl File {
         Self { path: path.into(), text: text.into() }
     }
 
-    /// Whether the path ends in `.extension`.
+    /// True if the path ends in `.extension`.
     pub(crate) fn is(&self, extension: &str) -> bool {
         Path::new(&self.path).extension().is_some_and(|own| own == extension)
     }
@@ -29,7 +29,7 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("docs lies in the workspace")
 }
 
-/// Every text file that git tracks or would track; without git, every one outside the build folders.
+/// Reads every text file that git tracks or would track; without git, every one outside the build folders.
 pub(crate) fn files() -> Vec<File> {
     let paths = tracked().unwrap_or_else(|| walked(root()));
     let text = |path: &PathBuf| fs::read_to_string(root().join(path)).ok(); // none: deleted, or no text
