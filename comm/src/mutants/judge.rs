@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 /// Reason that a mutant may survive once: dropout dropped what it changes, or the target does not count.
 pub(super) const UNREAD: &str =
-    "nothing reads what it changes there; of the same call on other tokens it is killed";
+    "nothing reads what it changes there; it is killed in the same call on other tokens";
 
 /// Note about a call without which all compared results are equal.
-pub(super) const NEEDLESS: &str = " (nothing compared is different without this call: it may be needless)";
+pub(super) const NEEDLESS: &str = " (all compared results are equal without this call: it may be needless)";
 
 /// Returns the fate of a mutation of one of a run's calls; `None` if there is no such mutant. `run` runs the
 /// program under a trial of the call that it is given and returns the outcome. A mutant that survives is

@@ -96,7 +96,7 @@ pub enum Outlook {
 /// Reason that a repeated copy is equivalent.
 const COPY: &str = "a copy made twice is the same copy";
 /// Reason that an addend from a neighbour is equivalent.
-const ADDEND: &str = "a reduction does not ask which rank gave which addend";
+const ADDEND: &str = "a reduction does not depend on which rank gave which addend";
 
 impl Site {
     pub(super) fn new(

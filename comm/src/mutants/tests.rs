@@ -250,7 +250,7 @@ fn a_mutant_that_never_comes_is_an_error() {
     let says = |mutation, act| with(mutation, act).1.unwrap_err().to_string();
     assert_eq!(
         says(Mutation::Average, ALL_GATHER),
-        "the mutant average of call 1 never came: the run makes no such call"
+        "the mutant average of call 1 was never reached: the run makes no such call"
     );
     says(Mutation::Sum, ALL_REDUCE);
     says(Mutation::Axis, ALL_REDUCE);
@@ -363,7 +363,7 @@ fn a_tally_counts_ends_and_names_survivors() {
     fates.into_iter().chain([None]).for_each(|fate| tally.add(Mutation::Tail, fate, "a sum"));
     assert_eq!((tally.killed(), tally.survivors()), (2, &["tail: a sum".to_string()][..]));
     tally.add(Mutation::Skip, Some(Fate::Survived), "a sum");
-    assert!(tally.survivors()[1].contains("skip: a sum (nothing compared is different without this call"));
+    assert!(tally.survivors()[1].contains("skip: a sum (all compared results are equal without this call"));
 }
 
 /// Nothing reads the last element of the first sum; of the second all is read. Kills: an excuse without

@@ -75,12 +75,12 @@ pub enum Fate {
 
 /// Error: no rank reached the mutant's call, or none could go wrong in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} never came: the run makes no such call")]
+#[error("{0} was never reached: the run makes no such call")]
 pub struct NeverCame(pub String);
 
 /// Reasons that a mutant need not be noticed.
-pub(super) const UNCHANGED: &str = "every rank got, bit for bit, what it should get";
-pub(super) const CANCELS: &str = "a stabiliser cancels, if only it is the same on all ranks, as it was";
+pub(super) const UNCHANGED: &str = "every rank got the right result, bit for bit";
+pub(super) const CANCELS: &str = "a stabiliser cancels if it is the same on all ranks, as it was here";
 
 impl Trial {
     /// Returns a trial without a mutant, which lists the run's calls.

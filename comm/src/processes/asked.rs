@@ -18,12 +18,12 @@ impl Asked {
         if self.words != theirs.words {
             let [own, other] = parted(&self.words, &theirs.words);
             return Some(format!(
-                "ranks were asked for different things: rank {rank} for {other}, rank 0 for {own}"
+                "ranks have different arguments: rank {rank} has {other}, rank 0 has {own}"
             ));
         }
         let read = |of: &Self, name: &str| match of.files.get(name) {
-            None => "has none".to_owned(),
-            Some([bytes, digest]) => format!("has one of {bytes} bytes (digest {digest:016x})"),
+            None => "has no such file".to_owned(),
+            Some([bytes, digest]) => format!("has a file of {bytes} bytes (digest {digest:016x})"),
         };
         let differs = |name: &&String| self.files.get(*name) != theirs.files.get(*name);
         let name = self.files.keys().chain(theirs.files.keys()).find(differs)?;
@@ -59,25 +59,26 @@ mod tests {
         let words = own.differs(&asked("train --lr 2\u{1b}", &[]), 3).unwrap();
         assert_eq!(
             words,
-            "ranks were asked for different things: rank 3 for train --lr 2\\u{1b}, rank 0 for train --lr 1"
+            "ranks have different arguments: rank 3 has train --lr 2\\u{1b}, rank 0 has train --lr 1"
         );
         let long = "x ".repeat(200);
         let words =
             asked(&(long.clone() + "--lr 1"), &[]).differs(&asked(&(long + "--lr 22"), &[]), 1).unwrap();
-        assert_eq!(words, "ranks were asked for different things: rank 1 for … 22, rank 0 for … 1");
+        assert_eq!(words, "ranks have different arguments: rank 1 has … 22, rank 0 has … 1");
         let seen = |files: &[(&str, [u64; 2])]| own.differs(&asked("train --lr 1", files), 2).unwrap();
         assert_eq!(
             seen(&[("a", [3, 9]), ("c", [4, 8])]),
-            "ranks read different files as \"a\": rank 2 has one of 3 bytes (digest 0000000000000009), rank 0 has one of 3 bytes \
-             (digest 0000000000000007)"
+            "ranks read different files as \"a\": rank 2 has a file of 3 bytes (digest 0000000000000009), \
+             rank 0 has a file of 3 bytes (digest 0000000000000007)"
         );
         assert_eq!(
             seen(&[("a", [3, 7])]),
-            "ranks read different files as \"c\": rank 2 has none, rank 0 has one of 4 bytes (digest 0000000000000008)"
+            "ranks read different files as \"c\": rank 2 has no such file, \
+             rank 0 has a file of 4 bytes (digest 0000000000000008)"
         );
         assert!(
             seen(&[("a", [3, 7]), ("c", [4, 8]), ("b", [1, 1])])
-                .contains("as \"b\": rank 2 has one of 1 bytes")
+                .contains("as \"b\": rank 2 has a file of 1 bytes")
         );
     }
 }

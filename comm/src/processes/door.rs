@@ -66,7 +66,7 @@ impl Door {
     pub(super) fn strangers(&self) -> String {
         match self.strangers.load(SeqCst) {
             0 => String::new(),
-            n => format!("; turned away for no or another secret, or no greeting: {n}"),
+            n => format!("; connections refused for no or another secret, or no greeting: {n}"),
         }
     }
 }
@@ -98,8 +98,8 @@ pub(super) fn resolved(host: &str, port: u16, secret: &Secret) -> io::Result<Vec
         Some(at) => Err(io::Error::new(
             FAR,
             format!(
-                "MASTER_ADDR is {host}, {} to other machines, and there is no secret; set EQUIPART_SECRET or --secret for all ranks, or \
-             MASTER_ADDR to 127.0.0.1",
+                "MASTER_ADDR is {host} ({}), which other machines can reach, and there is no secret; set \
+                 EQUIPART_SECRET or --secret for all ranks, or MASTER_ADDR to 127.0.0.1",
                 at.ip()
             ),
         )),

@@ -113,5 +113,5 @@ impl Write for Timed<'_> {
 
 /// Error for bytes that are not a valid frame.
 pub(super) fn no_frame() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "what came is no call")
+    io::Error::new(io::ErrorKind::InvalidData, "the bytes received are not a valid frame")
 }

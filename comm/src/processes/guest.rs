@@ -23,13 +23,17 @@ impl Guest<'_> {
     pub(super) fn meets(&self, asked: &Asked, until: Instant) -> Result<[Streams; 2], String> {
         let Launch { rank, ranks, host, port, secret, .. } = self.launch;
         let (limit, settling) = (self.limit, settling(self.limit));
-        let zero = reached(|| resolved(host, *port, secret), secret, until).map_err(|why| match why.kind() {
-            FAR => why.to_string(),
-            io::ErrorKind::PermissionDenied => {
-                format!("who listens at {host}:{port} does not know the secret of rank {rank}; it must be the same for all ranks")
-            }
-            _ => format!("rank {rank} found no rank 0 at {host}:{port} within {limit:?}: {why}"),
-        })?;
+        let zero =
+            reached(|| resolved(host, *port, secret), secret, until).map_err(|why| match why.kind() {
+                FAR => why.to_string(),
+                io::ErrorKind::PermissionDenied => {
+                    format!(
+                        "the process at {host}:{port} does not know the secret of rank {rank}; \
+                         all ranks need the same secret"
+                    )
+                }
+                _ => format!("rank {rank} found no rank 0 at {host}:{port} within {limit:?}: {why}"),
+            })?;
         let (to, events) = channel();
         let lost = |why: io::Error| format!("rank {rank} lost rank 0 at {host}:{port}: {why}");
         let meet = || {
@@ -89,7 +93,7 @@ impl Guest<'_> {
                         return Ok([streams, orders]);
                     }
                     return Err(format!(
-                        "rank {rank} was not joined with all other ranks within {settling:?}"
+                        "rank {rank} was not connected with all other ranks within {settling:?}"
                     ));
                 }
                 None if told => return Err(lost(io::ErrorKind::TimedOut.into())),

@@ -34,28 +34,32 @@ impl Launch {
     pub(crate) fn by(get: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
         let Some(rank) = get("RANK") else { return alone(get).map(|()| None) };
         let wanted = |name: &str, what: &str| {
-            get(name).ok_or_else(|| format!("RANK is {rank}, and {name} is not set: {what}"))
+            get(name).ok_or_else(|| format!("RANK is {rank}, and {name} is not set; set it to {what}"))
         };
         let (ranks, host) = (
-            number("WORLD_SIZE", &wanted("WORLD_SIZE", "it is how many ranks there are")?)?,
-            wanted("MASTER_ADDR", "it is the host of rank 0, where ranks meet")?,
+            number("WORLD_SIZE", &wanted("WORLD_SIZE", "the number of ranks")?)?,
+            wanted("MASTER_ADDR", "the host of rank 0, where ranks meet")?,
         );
-        let port = wanted("MASTER_PORT", "it is a free port of rank 0's host, where ranks meet")?;
+        let port = wanted("MASTER_PORT", "a free port of rank 0's host, where ranks meet")?;
         // torchrun's store listens on MASTER_PORT
         let store = get("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True");
         let free = port.trim().parse::<u16>().ok().filter(|&port| port > 0);
         let free = free.and_then(|port| port.checked_add(store.into()));
-        let port = free.ok_or_else(|| format!("MASTER_PORT is {port:?}: it is a port, from 1 to 65535"))?;
+        let port =
+            free.ok_or_else(|| format!("MASTER_PORT is {port:?}; it must be a port from 1 to 65535"))?;
         let rank = number("RANK", &rank)?;
         if rank >= ranks {
             return Err(format!(
-                "RANK is {rank} and WORLD_SIZE {ranks}: ranks count from 0 to WORLD_SIZE - 1"
+                "RANK is {rank} and WORLD_SIZE is {ranks}; RANK must be 0 to WORLD_SIZE - 1"
             ));
         }
         let local = get("LOCAL_RANK").map_or(Ok(rank), |local| number("LOCAL_RANK", &local))?;
         let here = get("LOCAL_WORLD_SIZE").map(|here| number("LOCAL_WORLD_SIZE", &here)).transpose()?;
         if let Some(here) = here.filter(|here| !(1..=ranks).contains(here)) {
-            return Err(format!("LOCAL_WORLD_SIZE is {here} and WORLD_SIZE {ranks}: it is 1 to WORLD_SIZE"));
+            return Err(format!(
+                "LOCAL_WORLD_SIZE is {here} and WORLD_SIZE is {ranks}; \
+                 LOCAL_WORLD_SIZE must be 1 to WORLD_SIZE"
+            ));
         }
         let secret = get("EQUIPART_SECRET").map(|secret| Secret::new(secret.as_bytes(), "EQUIPART_SECRET"));
         let secret = secret.transpose()?.unwrap_or_default();
@@ -80,7 +84,7 @@ fn alone(get: &dyn Fn(&str) -> Option<String>) -> Result<(), String> {
 }
 
 fn number(name: impl Display, text: &str) -> Result<usize, String> {
-    text.trim().parse().map_err(|_| format!("{name} is {text:?}: it is a number, from 0 on"))
+    text.trim().parse().map_err(|_| format!("{name} is {text:?}; it must be a whole number from 0 on"))
 }
 
 #[cfg(test)]
@@ -122,30 +126,35 @@ mod tests {
             assert!(more(name, n).is_ok(), "a launcher of launchers may set it, too");
         }
         for (i, what) in [
-            (1, "how many ranks there are"),
+            (1, "the number of ranks"),
             (2, "the host of rank 0, where"),
             (3, "a free port of rank 0's host, where"),
         ] {
             let rest: Vec<_> = all.iter().copied().filter(|(name, _)| *name != all[i].0).collect();
             let seen = by(&rest).unwrap_err();
             assert!(
-                seen.starts_with(&format!("RANK is 3, and {} is not set: it is {what}", all[i].0)),
+                seen.starts_with(&format!("RANK is 3, and {} is not set; set it to {what}", all[i].0)),
                 "{seen}"
             );
         }
         for (name, value, why) in [
-            ("RANK", "x", "RANK is \"x\": it is a number, from 0 on"),
-            ("RANK", "4", "RANK is 4 and WORLD_SIZE 4: ranks count from 0 to WORLD_SIZE - 1"),
-            ("WORLD_SIZE", "-4", "WORLD_SIZE is \"-4\": it is a number, from 0 on"),
-            ("LOCAL_RANK", "", "LOCAL_RANK is \"\": it is a number, from 0 on"),
-            ("LOCAL_WORLD_SIZE", "5", "LOCAL_WORLD_SIZE is 5 and WORLD_SIZE 4: it is 1 to WORLD_SIZE"),
+            ("RANK", "x", "RANK is \"x\"; it must be a whole number from 0 on"),
+            ("RANK", "4", "RANK is 4 and WORLD_SIZE is 4; RANK must be 0 to WORLD_SIZE - 1"),
+            ("WORLD_SIZE", "-4", "WORLD_SIZE is \"-4\"; it must be a whole number from 0 on"),
+            ("LOCAL_RANK", "", "LOCAL_RANK is \"\"; it must be a whole number from 0 on"),
+            (
+                "LOCAL_WORLD_SIZE",
+                "5",
+                "LOCAL_WORLD_SIZE is 5 and WORLD_SIZE is 4; LOCAL_WORLD_SIZE must be 1 to WORLD_SIZE",
+            ),
             (
                 "EQUIPART_SECRET",
                 "short",
-                "the secret of EQUIPART_SECRET has 5 bytes; wanted 16 or more, such as `openssl rand -hex 32` prints",
+                "the secret of EQUIPART_SECRET has 5 bytes; it needs 16 or more, such as \
+                 `openssl rand -hex 32` prints",
             ),
-            ("MASTER_PORT", "0", "MASTER_PORT is \"0\": it is a port, from 1 to 65535"),
-            ("MASTER_PORT", "65536", "MASTER_PORT is \"65536\": it is a port, from 1 to 65535"),
+            ("MASTER_PORT", "0", "MASTER_PORT is \"0\"; it must be a port from 1 to 65535"),
+            ("MASTER_PORT", "65536", "MASTER_PORT is \"65536\"; it must be a port from 1 to 65535"),
         ] {
             assert_eq!(more(name, value), Err(why.into()));
         }

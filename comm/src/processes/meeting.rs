@@ -152,13 +152,16 @@ impl Host<'_> {
         let open = |at: Vec<SocketAddr>| Door::open(TcpListener::bind(&*at)?, secret, &to);
         let door = resolved(host, *port, secret).and_then(open).map_err(|why| match why.kind() {
             FAR => why.to_string(),
-            _ => format!("rank 0 cannot listen at {host}:{port}: {why}; MASTER_ADDR is a host of its own, MASTER_PORT a free port there"),
+            _ => format!(
+                "rank 0 cannot listen at {host}:{port}: {why}; \
+                 MASTER_ADDR must be a host name of its machine, MASTER_PORT a free port there"
+            ),
         })?;
         let (mut streams, mut at, mut refused) = (Streams::new(), BTreeMap::new(), Vec::new());
         let mut why = self.gather((&events, &to), &door, until, &mut streams, &mut at, &mut refused).err();
         let mut meeting = [0; 8];
         if let Err(error) = getrandom::fill(&mut meeting) {
-            why = why.or_else(|| Some(format!("no number of the meeting can be drawn: {error}")));
+            why = why.or_else(|| Some(format!("rank 0 cannot draw a number for the meeting: {error}")));
         }
         let answer = Answer { why, meeting: u64::from_le_bytes(meeting), at: at.into_values().collect() };
         for stream in streams.values().chain(&refused) {
@@ -190,7 +193,8 @@ impl Host<'_> {
                     Greeting::Hello { version, rank, ranks: theirs, asked, at: listens },
                 )) => {
                     if version != VERSION {
-                        let why = format!("rank 0 is {VERSION}, and this is {}", sentence(&version));
+                        let why =
+                            format!("rank 0 runs {VERSION}, and this process runs {}", sentence(&version));
                         tell(&stream, &Answer { why: Some(why), meeting: 0, at: Vec::new() });
                         continue; // it is no rank of this run
                     }
@@ -217,7 +221,7 @@ impl Host<'_> {
                     let missing: Vec<_> = (1..*ranks).filter(|rank| !streams.contains_key(rank)).collect();
                     let (missing, limit, strangers) = (plural(&missing), self.limit, door.strangers());
                     return Err(format!(
-                        "{missing} did not come to {host}:{port} within {limit:?}{strangers}"
+                        "{missing} did not connect to {host}:{port} within {limit:?}{strangers}"
                     ));
                 }
             }
@@ -247,22 +251,25 @@ impl Host<'_> {
         }
         let silent: Vec<_> = others.clone().filter(|rank| !stand.contains_key(rank)).collect();
         if !silent.is_empty() {
-            return Err(format!("{} came, and then did nothing for {settling:?}", plural(&silent)));
+            return Err(format!("{} connected, and then sent nothing for {settling:?}", plural(&silent)));
         }
         if let Some((rank, missing)) = stand.iter().find(|(_, missing)| !missing.is_empty()) {
-            return Err(format!("rank {rank} was not joined with {} within {settling:?}", plural(missing)));
+            return Err(format!(
+                "rank {rank} was not connected with {} within {settling:?}",
+                plural(missing)
+            ));
         }
         let lost: Vec<_> = others.filter(|rank| !orders.contains_key(rank)).collect();
         if lost.is_empty() {
             Ok(orders)
         } else {
-            Err(format!("rank 0 was not reached again by {}", plural(&lost)))
+            Err(format!("rank 0 did not get a second connection from {}", plural(&lost)))
         }
     }
 }
 
 fn gone(rank: usize) -> String {
-    format!("rank {rank} came, and ended before all had met, or its connection broke")
+    format!("rank {rank} connected, and exited before all ranks had met, or its connection broke")
 }
 
 /// Sends a message, and ignores a failure to send it.

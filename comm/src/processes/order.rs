@@ -123,8 +123,7 @@ impl Order {
             }
             if begun.elapsed() > self.limit {
                 let limit = self.limit;
-                state.failed =
-                    Some(format!("rank 0's process did not say within {limit:?} what is done next"));
+                state.failed = Some(format!("rank 0's process did not send the next call within {limit:?}"));
             }
             state = self.wait(state);
         }

@@ -52,7 +52,8 @@ impl Secret {
         if bytes.len() < Self::LEAST {
             let (len, least) = (bytes.len(), Self::LEAST);
             return Err(format!(
-                "the secret of {origin} has {len} bytes; wanted {least} or more, such as `openssl rand -hex 32` prints"
+                "the secret of {origin} has {len} bytes; it needs {least} or more, such as \
+                 `openssl rand -hex 32` prints"
             ));
         }
         Ok(Self(Some(bytes.into())))
@@ -78,7 +79,7 @@ impl Secret {
     /// secret.
     pub(super) fn shown(&self, on: &mut Timed, by: End) -> io::Result<()> {
         let (mut own, mut theirs, mut proof) = ([0; LEN], [0; LEN], [0; LEN]);
-        getrandom::fill(&mut own).map_err(|why| io::Error::other(format!("no nonce can be drawn: {why}")))?;
+        getrandom::fill(&mut own).map_err(|why| io::Error::other(format!("cannot draw a nonce: {why}")))?;
         let denied = || io::Error::new(io::ErrorKind::PermissionDenied, "it does not know the secret");
         match by {
             End::Connects => {

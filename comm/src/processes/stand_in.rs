@@ -58,8 +58,8 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
     /// If the rank's process ended without a report, or sent an invalid one.
     pub(crate) fn run(mut self, processes: &Processes) -> Result<Option<(usize, String)>, String> {
         let gone = |why: io::Error| match why.kind() {
-            io::ErrorKind::InvalidData => format!("its process tells what cannot be understood: {why}"),
-            _ => format!("its process ended without a word, or its connection broke ({why})"),
+            io::ErrorKind::InvalidData => format!("its process sent an invalid report: {why}"),
+            _ => format!("its process exited without a report, or its connection broke ({why})"),
         };
         processes.told_by(self.rank, |from| {
             loop {

@@ -245,7 +245,7 @@ fn a_process_that_is_gone_is_named() {
         Some(world.run(|_: Cpu<f32>, mesh| mesh.world().barrier()).unwrap_err())
     });
     for error in gone.into_iter().flatten() {
-        let says = "its process ended without a word, or its connection broke (";
+        let says = "its process exited without a report, or its connection broke (";
         assert!(error.rank == 1 && error.reason.starts_with(says), "{error}");
     }
     let (go_on, begun) = (AtomicBool::new(false), Instant::now());
@@ -281,7 +281,7 @@ fn who_does_not_belong_together_does_not_meet() {
     let two = |port| [0, 1].map(|rank| launch(rank, 2, port));
     let (port_a, port_b, port_c) = (port(), port(), port());
     let differ = meet(two(port_a), ["--lr 1", "--lr 2"], LIMIT);
-    let says = "ranks were asked for different things: rank 1 for --lr 2, rank 0 for --lr 1";
+    let says = "ranks have different arguments: rank 1 has --lr 2, rank 0 has --lr 1";
     assert_eq!(differ, [Err(says.to_string()), Err(says.to_string())]);
     let sizes = meet([launch(0, 2, port_b), launch(1, 3, port_b)], [""; 2], LIMIT);
     assert_eq!(
@@ -300,7 +300,7 @@ fn who_does_not_belong_together_does_not_meet() {
     let short = Duration::from_millis(300);
     let (late, taken, strange) = (port(), TcpListener::bind(("127.0.0.1", 0)).unwrap(), port());
     let nobody = met(&launch(0, 3, late), "", short);
-    assert_eq!(nobody, Err(format!("ranks 1, 2 did not come to 127.0.0.1:{late} within 300ms")));
+    assert_eq!(nobody, Err(format!("ranks 1, 2 did not connect to 127.0.0.1:{late} within 300ms")));
     let nobody = met(&launch(2, 3, late), "", short).unwrap_err();
     assert!(
         nobody.starts_with(&format!("rank 2 found no rank 0 at 127.0.0.1:{late} within 300ms: ")),
@@ -337,5 +337,5 @@ fn who_does_not_belong_together_does_not_meet() {
     });
     assert_eq!(said, [1, 1], "as LOCAL_WORLD_SIZE says");
     let wrong = each(2, |processes| world.clone().over(&processes).map(drop).unwrap_err().to_string());
-    assert_eq!(wrong, ["a world of 3 ranks has 3 processes, one a rank; here are 2"; 2]);
+    assert_eq!(wrong, ["a world of 3 ranks needs 3 processes, one for each rank; there are 2"; 2]);
 }

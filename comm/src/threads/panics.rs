@@ -68,7 +68,7 @@ fn erased(body: &mut dyn FnMut()) -> Result<(), Panic> {
     LEFT.take(); // from a panic that was caught elsewhere
     let outcome = catch_unwind(AssertUnwindSafe(body));
     CATCHES.set(outside);
-    let anew = || Panic { message: "panicked anew, without a place".to_string(), trace: None };
+    let anew = || Panic { message: "panicked again, without a source location".to_string(), trace: None };
     outcome.map_err(|payload| {
         let expected = None
             .or_else(|| Some(payload.downcast_ref::<Uncountable>()?.to_string()))
@@ -104,7 +104,7 @@ fn install() {
 fn sentence(at: Option<(&str, u32)>, message: Option<&str>) -> String {
     let why = message.map(|message| format!(": {message}")).unwrap_or_default();
     match (at, message) {
-        (Some((file, _)), _) if Path::new(file).has_root() => format!("a library gave up{why}"),
+        (Some((file, _)), _) if Path::new(file).has_root() => format!("a library panicked{why}"),
         (Some((file, line)), _) => format!("panicked at {file}:{line}{why}"),
         (None, _) => format!("panicked{why}"),
     }
@@ -125,8 +125,8 @@ mod tests {
         for path in
             ["/home/me/.cargo/registry/src/x/spm-0.1/src/lib.rs", "/rustc/abc/library/core/src/option.rs"]
         {
-            assert_eq!(sentence(Some((path, 3)), message), "a library gave up: index out of bounds");
-            assert_eq!(sentence(Some((path, 3)), None), "a library gave up");
+            assert_eq!(sentence(Some((path, 3)), message), "a library panicked: index out of bounds");
+            assert_eq!(sentence(Some((path, 3)), None), "a library panicked");
         }
         let cpu = Cpu::<f32>::default();
         cpu.meter().limit(63);

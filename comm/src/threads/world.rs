@@ -155,7 +155,9 @@ impl World {
     pub fn over(self, processes: &Arc<Processes>) -> Result<Self> {
         let (ranks, there) = (self.size(), processes.ranks());
         if ranks != there {
-            let why = format!("a world of {ranks} ranks has {ranks} processes, one a rank; here are {there}");
+            let why = format!(
+                "a world of {ranks} ranks needs {ranks} processes, one for each rank; there are {there}"
+            );
             return Err(CommError::BadWorld(why));
         }
         Ok(Self { processes: Some(processes.clone()), ..self })
@@ -236,7 +238,7 @@ impl World {
                 let ends = ends.clone();
                 let started = thread.spawn_scoped(threads, move || body(rank, ends));
                 started.map_err(|error| {
-                    let reason = format!("no thread for it: {error}");
+                    let reason = format!("its thread did not start: {error}");
                     watch.fail(rank, &reason);
                     reason
                 })

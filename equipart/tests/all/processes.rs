@@ -199,12 +199,9 @@ fn processes_on_cards_are_joined_by_nccl() {
         assert!(*code == Some(2) && why && error.contains(" was not ready within 2s"), "{error}");
     }
     for (code, error) in said(["nccl", "card"], "2") {
+        assert!(code == Some(2) && error.contains("ranks have different arguments: rank 1 has "), "{error}");
         assert!(
-            code == Some(2) && error.contains("ranks were asked for different things: rank 1 for "),
-            "{error}"
-        );
-        assert!(
-            error.contains(" [EQUIPART_ENGINE=card], rank 0 for ")
+            error.contains(" [EQUIPART_ENGINE=card], rank 0 has ")
                 && error.contains(" [EQUIPART_ENGINE=nccl]"),
             "{error}"
         );
@@ -239,11 +236,14 @@ fn what_does_not_fit_is_one_sentence() {
     assert_eq!(alone(&train, &[("WORLD_SIZE", "3")]), size);
     assert_eq!(
         alone(&train, &[("RANK", "2")]),
-        "RANK is 2 and WORLD_SIZE 2: ranks count from 0 to WORLD_SIZE - 1"
+        "RANK is 2 and WORLD_SIZE is 2; RANK must be 0 to WORLD_SIZE - 1"
     );
-    assert_eq!(alone(&train, &[("MASTER_PORT", "x")]), "MASTER_PORT is \"x\": it is a port, from 1 to 65535");
+    assert_eq!(
+        alone(&train, &[("MASTER_PORT", "x")]),
+        "MASTER_PORT is \"x\"; it must be a port from 1 to 65535"
+    );
     let missing = output(rank(0, 2, 1, &train).env_remove("MASTER_ADDR"));
-    assert!(sentence(&missing).starts_with("RANK is 0, and MASTER_ADDR is not set: "));
+    assert!(sentence(&missing).starts_with("RANK is 0, and MASTER_ADDR is not set; "));
     let itself = "RANK is 0, and this command runs all its ranks itself; unset RANK, or start train, generate or eval, which run one \
          rank a process";
     for args in [&["compare"][..], &["prove", "--layout", "tp=2"], &["price"], &["bench"]] {
@@ -257,19 +257,19 @@ fn what_does_not_fit_is_one_sentence() {
     }
     let late = alone(&[&train[..], &["--timeout", "0.3"]].concat(), &[]);
     assert!(
-        late.starts_with("rank 1 did not come to 127.0.0.1:") && late.ends_with(" within 300ms"),
+        late.starts_with("rank 1 did not connect to 127.0.0.1:") && late.ends_with(" within 300ms"),
         "{late}"
     );
     let port = port();
     let other = [&train[..], &["--lr", "0.5"]].concat();
-    let asked = "ranks were asked for different things: rank 1 for … tp=2 --lr 0.5, rank 0 for … tp=2";
+    let asked = "ranks have different arguments: rank 1 has … tp=2 --lr 0.5, rank 0 has … tp=2";
     let both =
         [rank(0, 2, port, &train), rank(1, 2, port, &other)].map(|mut command| Watched::start(&mut command));
     for ended in both.map(Watched::output) {
         assert_eq!(sentence(&ended), asked);
     }
     let secret = |more: &[&str]| alone(&[&train[..], more].concat(), &[("EQUIPART_SECRET", "short")]);
-    assert!(secret(&[]).starts_with("the secret of EQUIPART_SECRET has 5 bytes; wanted 16 or more"));
+    assert!(secret(&[]).starts_with("the secret of EQUIPART_SECRET has 5 bytes; it needs 16 or more"));
     let far = alone(&train, &[("MASTER_ADDR", "192.0.2.7")]);
     assert!(far.starts_with("MASTER_ADDR is 192.0.2.7") && far.contains("there is no secret"), "{far}");
     let mut launched = binary();
@@ -299,7 +299,7 @@ fn a_process_that_is_killed_is_named_by_the_others() {
     drop(lines);
     let said = sentence(&zero.output());
     assert!(
-        said.starts_with("rank 1: its process ended without a word, or its connection broke ("),
+        said.starts_with("rank 1: its process exited without a report, or its connection broke ("),
         "{said}"
     );
     one.output();

@@ -115,7 +115,7 @@ fn nothing_is_done_for_a_rank_that_no_longer_waits() {
         ended.into_iter().flatten().next()
     };
     assert_eq!(run(LONG, || Ok(()), false), None);
-    let said = "rank 0's process did not say within 100ms what is done next";
+    let said = "rank 0's process did not send the next call within 100ms";
     assert_eq!(run(short, || Ok(()), true), Some(Err(PlaceError(said.into()))));
     let dead = || Err(CommError::Dead { rank: 0, reason: "no more paper".into() });
     assert_eq!(run(LONG, dead, true), Some(Ok(dead())));

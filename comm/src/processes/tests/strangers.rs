@@ -98,11 +98,13 @@ fn the_secret_is_shown_by_both_sides() {
             [zero, one].map(|meeting| meeting.join().unwrap().unwrap_err())
         });
         let says = format!(
-            "who listens at 127.0.0.1:{port} does not know the secret of rank 1; it must be the same for all ranks"
+            "the process at 127.0.0.1:{port} does not know the secret of rank 1; \
+             all ranks need the same secret"
         );
         assert_eq!(one, says);
         let says = format!(
-            "rank 1 did not come to 127.0.0.1:{port} within 1s; turned away for no or another secret, or no greeting: 1"
+            "rank 1 did not connect to 127.0.0.1:{port} within 1s; \
+             connections refused for no or another secret, or no greeting: 1"
         );
         assert_eq!(zero, says);
     }
@@ -141,9 +143,9 @@ fn the_secret_is_shown_by_both_sides() {
 fn who_leaves_the_meeting_is_named() {
     let limit = Duration::from_secs(1);
     for (stays, says) in [
-        (None, "rank 1 came, and ended before all had met, or its connection broke"),
-        (Some(false), "rank 1 came, and ended before all had met, or its connection broke"),
-        (Some(true), "rank 1 came, and then did nothing for 1s"),
+        (None, "rank 1 connected, and exited before all ranks had met, or its connection broke"),
+        (Some(false), "rank 1 connected, and exited before all ranks had met, or its connection broke"),
+        (Some(true), "rank 1 connected, and then sent nothing for 1s"),
     ] {
         let (port, begun) = (port(), Instant::now());
         let [zero, two] = scope(|threads| {
@@ -186,7 +188,7 @@ fn who_comes_again_says_of_which_meeting() {
         send(&one, &Vec::<usize>::new(), &[]).unwrap();
         zero.join().unwrap()
     });
-    assert_eq!(met, Err("rank 0 was not reached again by rank 1".to_string()));
+    assert_eq!(met, Err("rank 0 did not get a second connection from rank 1".to_string()));
 }
 
 /// All bytes that rank 1 of two sends to rank 0 after they have met, and the result of rank 0.
@@ -307,10 +309,7 @@ fn what_a_rank_tells_is_checked() {
         let mut ended = Vec::new();
         send(&mut ended, &Told::Ended(Some((rank, "why".into()))), &[]).unwrap();
         let error = run_with(ended, LIMIT).unwrap_err();
-        assert!(
-            error.rank == 1 && error.reason.contains("tells what cannot be understood"),
-            "{rank}: {error}"
-        );
+        assert!(error.rank == 1 && error.reason.contains("sent an invalid report"), "{rank}: {error}");
     }
     let n = std::env::var("EQUIPART_FRAMES").map_or(48, |n| n.parse().unwrap());
     let (begun, limit) = (Instant::now(), Duration::from_millis(200));

@@ -33,7 +33,7 @@ fn errors_of_any_kind_come_with_their_rank() {
     let ran = world.run(|_: Cpu<f32>, mesh| if mesh.rank() == 2 { Err("disk on fire") } else { Ok(()) });
     assert_eq!(ran.unwrap_err().to_string(), "rank 2: disk on fire");
     let ran = world.run(|_: Cpu<f32>, _| -> Result<(), String> { std::panic::resume_unwind(Box::new(7)) });
-    assert_eq!(ran.unwrap_err().reason, "panicked anew, without a place");
+    assert_eq!(ran.unwrap_err().reason, "panicked again, without a source location");
 }
 
 /// Kills: a run that hangs silently on a rank that computes on for ever.

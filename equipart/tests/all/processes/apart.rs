@@ -71,7 +71,7 @@ fn ranks_that_read_different_files_are_told_so() {
             bytes
         };
         changed(name, if name.ends_with("json") { &newer } else { &flipped });
-        told(args, &format!("ranks read different files as \"{name}\": rank 1 has one of "));
+        told(args, &format!("ranks read different files as \"{name}\": rank 1 has a file of "));
         files(&folders[1]);
     }
     // Of a large file only what both read is compared, unless all is asked for: here a number of the head's
