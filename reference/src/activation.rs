@@ -23,7 +23,7 @@ pub fn activate<S: Scalar>(x: &[S], f: Activation) -> Vec<S> {
 /// If there is not one `dH` for each `X`.
 #[must_use]
 pub fn activate_backward<S: Scalar>(x: &[S], dh: &[S], f: Activation) -> Vec<S> {
-    assert_eq!(x.len(), dh.len(), "one dH for each X");
+    assert_eq!(x.len(), dh.len(), "each X needs one dH");
     let slope = |x: S| {
         let (gate, slope) = gate(x, f);
         gate + x * slope

@@ -52,7 +52,11 @@ fn look<'a, S: Scalar>(
     tokens: &'a Tokens,
     dropout: Option<&'a Dropout>,
 ) -> Look<'a, S> {
-    assert!(qkv.len().is_multiple_of(heads.row()), "{} numbers: no rows [Q | K | V] of {heads:?}", qkv.len());
+    assert!(
+        qkv.len().is_multiple_of(heads.row()),
+        "{} elements do not form rows [Q | K | V] of {heads:?}",
+        qkv.len()
+    );
     let rows = qkv.chunks(heads.row()).map(|row| row.split_at(heads.gathered()));
     let (q, kv): (Vec<&[S]>, Vec<&[S]>) = rows.unzip();
     let dropout = dropout.map(|dropout| (dropout, tokens.numbers.as_slice()));
@@ -189,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "divide")]
+    #[should_panic(expected = "must divide")]
     fn key_heads_that_do_not_divide_panic() {
         let heads = Heads { queries: 3, keys: 2, dim: 1 };
         let _ = causal(&[0.0; 7], heads, &[1]);

@@ -125,7 +125,7 @@ impl Router {
     /// Returns the derivatives of the balances by each `P̂[t,e]`, if there are any balances.
     fn slopes<S: Scalar>(&self, routing: &Routing<S>, lengths: &[usize], mean_over: usize) -> Option<Vec<S>> {
         let (all, mut slopes) = (routing.chosen.len(), None);
-        assert_eq!(lengths.iter().sum::<usize>(), all, "a sequence for every token");
+        assert_eq!(lengths.iter().sum::<usize>(), all, "the lengths must add up to all tokens");
         for (weight, lengths) in [(self.balance.microbatch, &[all][..]), (self.balance.sequence, lengths)] {
             let mut end = 0;
             for &n in lengths {

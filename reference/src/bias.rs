@@ -12,7 +12,7 @@ use tensor::Scalar;
 /// # Panics
 /// If `Y` does not consist of rows as wide as the bias.
 pub fn add_bias<S: Scalar>(y: &mut [S], bias: &[S]) {
-    assert!(y.len().is_multiple_of(bias.len()), "Y[{}] for a bias of {}", y.len(), bias.len());
+    assert!(y.len().is_multiple_of(bias.len()), "Y[{}] does not fit a bias of {}", y.len(), bias.len());
     y.chunks_mut(bias.len()).for_each(|y| add(y, bias.iter().copied()));
 }
 
@@ -22,7 +22,7 @@ pub fn add_bias<S: Scalar>(y: &mut [S], bias: &[S]) {
 /// If `dY` does not consist of rows of this width.
 #[must_use]
 pub fn bias_gradient<S: Scalar>(dy: &[S], width: usize) -> Vec<S> {
-    assert!(dy.len().is_multiple_of(width), "dY[{}] for a width of {width}", dy.len());
+    assert!(dy.len().is_multiple_of(width), "dY[{}] does not fit a width of {width}", dy.len());
     let mut bias = vec![S::ZERO; width];
     dy.chunks(width).for_each(|dy| add(&mut bias, dy.iter().copied()));
     bias
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "for a bias of 3")]
+    #[should_panic(expected = "does not fit a bias of 3")]
     fn a_bias_of_another_width_panics() {
         add_bias(&mut [0.0; 4], &[0.0; 3]);
     }

@@ -107,7 +107,7 @@ impl Model {
             (Fed::Experts(layer), FedSaved::Experts(saved)) => {
                 layer.backward((saved, &d_branch), walk, &mut g)
             }
-            _ => panic!("block {i} is another than the one that was gone through"),
+            _ => panic!("the saved tensors are those of another kind of block than block {i}"),
         };
         add(&mut dx, of.norm2.backward(walk.w, &saved.x1, &dn, &mut g)); // dX₁
         walk.show(format_args!("gradient of {}.in", of.norm2.name), &dx);

@@ -64,7 +64,7 @@ impl Classifier {
 
     /// Returns the input of each layer, before its `ReLU`, and the logits.
     pub(crate) fn forward<S: Scalar>(&self, x: &[S], walk: &mut Walk<S>) -> (Vec<Vec<S>>, Vec<S>) {
-        assert!(self.sizes.len() > 1, "a classifier has at least one layer: {:?}", self.sizes);
+        assert!(self.sizes.len() > 1, "a classifier needs at least two sizes, not {:?}", self.sizes);
         let (mut inputs, mut x) = (Vec::new(), x.to_vec());
         for (i, layer) in self.layers().iter().enumerate() {
             let y = layer.forward_seen(walk, &gated(i, &x));

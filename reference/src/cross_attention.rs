@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "as many sequences that look as are looked at")]
+    #[should_panic(expected = "queries and keys must have the same number of sequences")]
     fn another_number_of_memories_panics() {
         let _ = cross_attention(&[0.0; 24], &[0.0; 12], HEADS, [&[1, 1], &[1]]);
     }

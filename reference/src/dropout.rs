@@ -30,7 +30,7 @@ pub struct Pass {
 /// If `X` does not hold one row for each token.
 pub fn dropout<S: Scalar>(x: &mut [S], width: usize, tokens: &Tokens, d: &Dropout) {
     let (rows, scale) = (tokens.rows(), d.scale());
-    assert_eq!(x.len(), rows.len() * width, "{} rows of {width}", rows.len());
+    assert_eq!(x.len(), rows.len() * width, "X must have {} rows of {width}", rows.len());
     for (x, (sequence, position)) in x.chunks_mut(width).zip(rows) {
         for (feature, x) in (0..).zip(x) {
             *x = if d.keeps(sequence, position, feature) { *x * scale } else { S::ZERO };
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "5 rows of 4")]
+    #[should_panic(expected = "X must have 5 rows of 4")]
     fn a_row_too_many_panics() {
         dropout(&mut [0.0; 24], 4, &tokens(), &Dropout::new(0.5, 0, 0, ""));
     }

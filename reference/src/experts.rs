@@ -96,7 +96,7 @@ impl Mixture {
         lengths: &[usize],
         walk: &mut Walk<S>,
     ) -> (Vec<S>, MixtureSaved<S>) {
-        assert_eq!(x.len(), lengths.iter().sum::<usize>() * self.width, "a row of X for every token");
+        assert_eq!(x.len(), lengths.iter().sum::<usize>() * self.width, "each token needs one row of X");
         let (w, [router, gate], experts) = (walk.w, self.maps(), Router(self.experts));
         let mut y = vec![S::ZERO; x.len()];
         let logits = router.forward_seen(walk, &x);

@@ -55,8 +55,8 @@ pub fn head_norm_backward<S: Scalar>(
 
 fn check<S: Scalar>(qkv: &[S], heads: Heads, gains: [&[S]; 2]) {
     let n = qkv.len();
-    assert!(n.is_multiple_of(heads.row()), "{n} numbers are no rows [Q | K | V] of {heads:?}");
-    assert!(gains.iter().all(|gain| gain.len() == heads.dim), "gains as wide as a head of {heads:?}");
+    assert!(n.is_multiple_of(heads.row()), "{n} elements do not form rows [Q | K | V] of {heads:?}");
+    assert!(gains.iter().all(|gain| gain.len() == heads.dim), "gains must be as wide as a head of {heads:?}");
 }
 
 #[cfg(test)]
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "gains as wide as a head")]
+    #[should_panic(expected = "gains must be as wide as a head")]
     fn a_gain_for_all_heads_panics() {
         head_norm(&mut [0.0; 24], HEADS, &[1.0; 12], &[1.0; 3], 1.0);
     }

@@ -18,7 +18,7 @@ use tensor::Scalar;
 /// If `X` does not consist of rows as wide as the gain, or the bias is not as wide.
 #[must_use]
 pub fn layer_norm<S: Scalar>(x: &[S], gain: &[S], bias: &[S], eps: f64) -> Vec<S> {
-    assert_eq!(gain.len(), bias.len(), "a bias as wide as the gain");
+    assert_eq!(gain.len(), bias.len(), "the bias must be as wide as the gain");
     let mut y = rms_norm(&less_mean(x, gain.len()), gain, eps);
     add_bias(&mut y, bias);
     y
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a bias as wide")]
+    #[should_panic(expected = "the bias must be as wide")]
     fn a_bias_of_another_width_panics() {
         let _ = layer_norm(&[0.0; 4], &[1.0; 2], &[1.0], 1.0);
     }

@@ -15,7 +15,12 @@ use tensor::Scalar;
 /// If a length does not fit `[I, O]`.
 #[must_use]
 pub fn linear<S: Scalar>(x: &[S], w: &[S], [i, o]: [usize; 2]) -> Vec<S> {
-    assert!(x.len().is_multiple_of(i) && w.len() == i * o, "X[{}], W[{}] for [{i}, {o}]", x.len(), w.len());
+    assert!(
+        x.len().is_multiple_of(i) && w.len() == i * o,
+        "X[{}], W[{}] do not fit [{i}, {o}]",
+        x.len(),
+        w.len()
+    );
     let mut y = vec![S::ZERO; x.len() / i * o];
     for (x, y) in x.chunks(i).zip(y.chunks_mut(o)) {
         for (&x, w) in x.iter().zip(w.chunks(o)) {
@@ -31,7 +36,12 @@ pub fn linear<S: Scalar>(x: &[S], w: &[S], [i, o]: [usize; 2]) -> Vec<S> {
 /// If a length does not fit `[I, O]`.
 #[must_use]
 pub fn linear_backward<S: Scalar>(x: &[S], w: &[S], dy: &[S], [i, o]: [usize; 2]) -> (Vec<S>, Vec<S>) {
-    assert!(x.len() * o == dy.len() * i && w.len() == i * o, "X[{}], dY[{}]", x.len(), dy.len());
+    assert!(
+        x.len() * o == dy.len() * i && w.len() == i * o,
+        "X[{}], dY[{}] or W do not fit [{i}, {o}]",
+        x.len(),
+        dy.len()
+    );
     let mut dw = vec![S::ZERO; i * o];
     for (x, dy) in x.chunks(i).zip(dy.chunks(o)) {
         for (&x, dw) in x.iter().zip(dw.chunks_mut(o)) {

@@ -53,7 +53,7 @@ impl<S: Scalar> Look<'_, S> {
 
     /// `dO[rows of Q, h·d]` → `dQ`, `[dK | dV]`.
     pub(crate) fn backward(&self, d_o: &[S]) -> (Vec<S>, Vec<S>) {
-        assert_eq!(d_o.len(), self.q.len(), "a row of dO for each of Q");
+        assert_eq!(d_o.len(), self.q.len(), "each row of Q needs one row of dO");
         let (heads, scale) = (self.heads, S::inv_sqrt(self.heads.dim));
         let (mut dq, mut dkv) = (vec![S::ZERO; self.q.len()], vec![S::ZERO; self.kv.len()]);
         for query in self.queries() {
@@ -101,11 +101,16 @@ impl<S: Scalar> Look<'_, S> {
     /// If the rows do not fit the heads and lengths, or a query sees no key.
     fn queries(&self) -> Vec<Query> {
         let (Heads { queries: h, keys: k, dim: d }, [own, seen]) = (self.heads, self.lengths);
-        assert!(h.is_multiple_of(k), "the KV heads divide the query heads: {:?}", self.heads);
-        assert_eq!(own.len(), seen.len(), "as many sequences that look as are looked at");
+        assert!(h.is_multiple_of(k), "the KV heads must divide the query heads: {:?}", self.heads);
+        assert_eq!(own.len(), seen.len(), "queries and keys must have the same number of sequences");
         let [rows, seen_rows] = self.lengths.map(|lengths| lengths.iter().sum::<usize>());
-        assert_eq!(self.q.len(), rows * h * d, "{rows} rows [Q] of {:?}", self.heads);
-        assert_eq!(self.kv.len(), seen_rows * 2 * k * d, "{seen_rows} rows [K | V] of {:?}", self.heads);
+        assert_eq!(self.q.len(), rows * h * d, "q must have {rows} rows [Q] of {:?}", self.heads);
+        assert_eq!(
+            self.kv.len(),
+            seen_rows * 2 * k * d,
+            "kv must have {seen_rows} rows [K | V] of {:?}",
+            self.heads
+        );
         let (mut queries, mut first) = (Vec::new(), 0);
         for (sequence, (&length, &memory)) in own.iter().zip(seen).enumerate() {
             for position in 0..length {

@@ -36,7 +36,7 @@ pub fn embed_backward<S: Scalar>(
     [vocabulary, width]: [usize; 2],
     padding: Option<usize>,
 ) -> Vec<S> {
-    assert_eq!(dy.len(), ids.len() * width, "a row of dX for each id");
+    assert_eq!(dy.len(), ids.len() * width, "each id needs one row of dX");
     let mut table = vec![S::ZERO; vocabulary * width];
     for (dy, &id) in dy.chunks(width).zip(ids) {
         add(&mut table[id as usize * width..][..width], dy.iter().copied());
@@ -62,7 +62,7 @@ pub fn cross_entropy<S: Scalar>(
     mean_over: usize,
     objective: &Objective,
 ) -> S {
-    assert_eq!(logits.len(), targets.len() * vocabulary, "a row of logits for each target");
+    assert_eq!(logits.len(), targets.len() * vocabulary, "each target needs one row of logits");
     let (share, mut loss) = (share(mean_over), S::ZERO);
     for (row, &target) in logits.chunks(vocabulary).zip(targets) {
         if target != IGNORED {
@@ -84,7 +84,7 @@ pub fn cross_entropy_backward<S: Scalar>(
     mean_over: usize,
     objective: &Objective,
 ) -> Vec<S> {
-    assert_eq!(logits.len(), targets.len() * vocabulary, "a row of logits for each target");
+    assert_eq!(logits.len(), targets.len() * vocabulary, "each target needs one row of logits");
     let (share, mut d) = (share(mean_over), Vec::with_capacity(logits.len()));
     for (row, &target) in logits.chunks(vocabulary).zip(targets) {
         if target == IGNORED {
@@ -103,7 +103,7 @@ pub fn cross_entropy_backward<S: Scalar>(
 /// If the lengths differ.
 #[must_use]
 pub fn mean_square<S: Scalar>(x: &[S], y: &[S], numbers: usize) -> S {
-    assert_eq!(x.len(), y.len(), "a number for each");
+    assert_eq!(x.len(), y.len(), "X and Y must have the same length");
     x.iter().zip(y).fold(S::ZERO, |sum, (&x, &y)| sum + (x - y) * (x - y)) * share(numbers)
 }
 
@@ -113,7 +113,7 @@ pub fn mean_square<S: Scalar>(x: &[S], y: &[S], numbers: usize) -> S {
 /// If the lengths differ.
 #[must_use]
 pub fn mean_square_backward<S: Scalar>(x: &[S], y: &[S], numbers: usize) -> Vec<S> {
-    assert_eq!(x.len(), y.len(), "a number for each");
+    assert_eq!(x.len(), y.len(), "X and Y must have the same length");
     x.iter().zip(y).map(|(&x, &y)| S::from_usize(2) * (x - y) * share(numbers)).collect()
 }
 

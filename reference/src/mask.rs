@@ -58,7 +58,7 @@ impl Tokens {
     /// # Panics
     /// If there is not one number for each length.
     pub(crate) fn rows(&self) -> Vec<(usize, usize)> {
-        assert_eq!(self.lengths.len(), self.numbers.len(), "one number for each sequence");
+        assert_eq!(self.lengths.len(), self.numbers.len(), "each sequence needs one number");
         let sequences = self.numbers.iter().zip(&self.lengths);
         sequences.flat_map(|(&number, &length)| (0..length).map(move |p| (number, p))).collect()
     }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "one number for each sequence")]
+    #[should_panic(expected = "each sequence needs one number")]
     fn sequences_without_a_number_panic() {
         let _ = Tokens { lengths: vec![2, 1], numbers: vec![0] }.positions();
     }

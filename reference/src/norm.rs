@@ -17,7 +17,7 @@ use tensor::Scalar;
 /// If `X` does not consist of rows as wide as the gain.
 #[must_use]
 pub fn rms_norm<S: Scalar>(x: &[S], gain: &[S], eps: f64) -> Vec<S> {
-    assert!(x.len().is_multiple_of(gain.len()), "X[{}] for a gain of {}", x.len(), gain.len());
+    assert!(x.len().is_multiple_of(gain.len()), "X[{}] does not fit a gain of {}", x.len(), gain.len());
     let row = |x: &[S]| {
         let r = inverse_rms(x, eps);
         x.iter().zip(gain).map(|(&x, &gain)| x * r * gain).collect::<Vec<S>>()
@@ -32,7 +32,12 @@ pub fn rms_norm<S: Scalar>(x: &[S], gain: &[S], eps: f64) -> Vec<S> {
 #[must_use]
 pub fn rms_norm_backward<S: Scalar>(x: &[S], gain: &[S], dy: &[S], eps: f64) -> (Vec<S>, Vec<S>) {
     let width = gain.len();
-    assert!(x.len() == dy.len() && x.len().is_multiple_of(width), "X[{}], dY[{}]", x.len(), dy.len());
+    assert!(
+        x.len() == dy.len() && x.len().is_multiple_of(width),
+        "X[{}], dY[{}] do not fit a gain of {width}",
+        x.len(),
+        dy.len()
+    );
     let (mut dx, mut dgain) = (Vec::new(), vec![S::ZERO; width]);
     for (x, dy) in x.chunks(width).zip(dy.chunks(width)) {
         let r = inverse_rms(x, eps);

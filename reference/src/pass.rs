@@ -79,7 +79,7 @@ impl Model {
             self.back(&tape, dy, &mut g, walk);
             return (loss + added, g);
         }
-        assert!(microbatch.iter().all(|s| s.ids.len() == s.targets.len()), "one target for each id");
+        assert!(microbatch.iter().all(|s| s.ids.len() == s.targets.len()), "each id needs one target");
         let targets: Vec<u32> = microbatch.iter().flat_map(|s| s.targets.iter().copied()).collect();
         let (v, objective) = (self.vocabulary, &self.loss);
         let loss = cross_entropy(&tape.logits, &targets, v, mean_over, objective);
@@ -170,7 +170,7 @@ impl Model {
             return None;
         }
         let longest = tokens.lengths.iter().max().copied().unwrap_or(0);
-        assert!(longest <= n, "a sequence of {longest} tokens for {n} learned positions");
+        assert!(longest <= n, "a sequence has {longest} tokens, the model {n} learned positions");
         Some(tokens.positions().into_iter().map(|position| position as u32).collect())
     }
 

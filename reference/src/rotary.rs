@@ -18,7 +18,7 @@ use tensor::{Rope, Scalar};
 /// # Panics
 /// If `qkv` does not hold one row for each position.
 pub fn rotary<S: Scalar>(qkv: &mut [S], heads: Heads, positions: &[usize], rope: &Rope, back: bool) {
-    assert_eq!(qkv.len(), positions.len() * heads.row(), "one row [Q | K | V] for each position");
+    assert_eq!(qkv.len(), positions.len() * heads.row(), "each position needs one row [Q | K | V]");
     let half = heads.dim / 2;
     for (row, &position) in qkv.chunks_mut(heads.row()).zip(positions) {
         for head in row.chunks_mut(heads.dim).take(heads.queries + heads.keys) {

@@ -91,7 +91,13 @@ impl Router {
             open = best.into_iter().flat_map(members).collect();
         }
         let best = highest(&open.iter().map(|&e| s[e]).collect::<Vec<S>>(), self.chosen);
-        assert_eq!(best.len(), self.chosen, "{} experts to choose {} from", open.len(), self.chosen);
+        assert_eq!(
+            best.len(),
+            self.chosen,
+            "{} experts are open, but a token chooses {}",
+            open.len(),
+            self.chosen
+        );
         best.into_iter().map(|at| open[at]).collect()
     }
 

@@ -16,7 +16,7 @@ use tensor::Scalar;
 /// If the rows are not `2·hidden` wide.
 #[must_use]
 pub fn swiglu<S: Scalar>(gate_up: &[S], hidden: usize) -> Vec<S> {
-    assert!(gate_up.len().is_multiple_of(2 * hidden), "[gate | up][{}] for {hidden}", gate_up.len());
+    assert!(gate_up.len().is_multiple_of(2 * hidden), "[gate | up][{}] does not fit {hidden}", gate_up.len());
     let row = |row: &[S]| {
         let (gate, up) = row.split_at(hidden);
         gate.iter().zip(up).map(|(&gate, &up)| gate * gate.sigmoid() * up).collect::<Vec<S>>()
@@ -31,7 +31,7 @@ pub fn swiglu<S: Scalar>(gate_up: &[S], hidden: usize) -> Vec<S> {
 #[must_use]
 pub fn swiglu_backward<S: Scalar>(gate_up: &[S], dh: &[S], hidden: usize) -> Vec<S> {
     let n = dh.len();
-    assert!(gate_up.len() == 2 * n && n.is_multiple_of(hidden), "dH[{n}] for {hidden}");
+    assert!(gate_up.len() == 2 * n && n.is_multiple_of(hidden), "dH[{n}] does not fit [gate | up], {hidden}");
     let mut d = Vec::with_capacity(gate_up.len());
     for (row, dh) in gate_up.chunks(2 * hidden).zip(dh.chunks(hidden)) {
         let (gate, up) = row.split_at(hidden);

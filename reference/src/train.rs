@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "the weights are those of the model")]
+    #[should_panic(expected = "the weights are not those of the model")]
     fn weights_of_another_model_panic() {
         let _ = Trainer::new(small(false), Kind::Sgd, None, random_weights::<f64>(&small(true), 5));
     }

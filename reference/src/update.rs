@@ -42,7 +42,7 @@ impl<S: Scalar> Updates<S> {
         clip: Option<f64>,
         weights: Weights<S>,
     ) -> Self {
-        assert_eq!(sizes(&weights), sizes(&zeros::<S>(&shapes)), "the weights are those of the model");
+        assert_eq!(sizes(&weights), sizes(&zeros::<S>(&shapes)), "the weights are not those of the model");
         let shapes = trained(shapes);
         let zero = zeros(&shapes);
         Self { shapes, optimizer, clip, weights, first: zero.clone(), second: zero, steps: 0 }
@@ -63,7 +63,7 @@ impl<S: Scalar> Updates<S> {
     /// # Panics
     /// If the shapes differ.
     pub fn replace(&mut self, weights: Weights<S>) {
-        assert_eq!(sizes(&weights), sizes(&self.weights), "the weights are those of the model");
+        assert_eq!(sizes(&weights), sizes(&self.weights), "the weights are not those of the model");
         self.weights = weights;
     }
 
@@ -77,7 +77,7 @@ impl<S: Scalar> Updates<S> {
     /// # Panics
     /// If a gradient is missing.
     pub fn apply(&mut self, gradients: &Weights<S>, lr: f64) -> S {
-        assert_eq!(sizes(gradients), sizes(&self.first), "a gradient for every weight");
+        assert_eq!(sizes(gradients), sizes(&self.first), "every trained weight needs a gradient");
         let norm2 = gradients.values().fold(S::ZERO, |sum, g| sum + dot(g, g));
         let (c, lr) = (self.clip.map_or(S::ONE, |limit| S::clip_factor(norm2, limit)), S::from_f64(lr));
         self.steps += 1;
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a gradient for every weight")]
+    #[should_panic(expected = "every trained weight needs a gradient")]
     fn a_missing_gradient_panics() {
         let mut gradients = two(1.0, 1.0);
         gradients.remove("b");

@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: &[&str]) -> Done {
         &[]
     };
     let built = cargo().args(build.split(' ').chain(smaller.iter().copied())).status();
-    let built = built.map_err(|why| format!("cargo does not start: {why}"))?;
+    let built = built.map_err(|why| format!("cargo cannot be started: {why}"))?;
     if !built.success() {
         return Ok(code(built));
     }
@@ -28,7 +28,7 @@ pub(crate) fn run(arguments: &[&str]) -> Done {
     let size = program.metadata().map_err(|why| why.to_string()).and_then(|of| light(of.len()));
     println!("{name}: {}", size.map_err(|why| format!("{name}: {why}"))?);
     let checked = Command::new(&program).arg("gpu-check").args(arguments).status();
-    checked.map(code).map_err(|why| format!("{name} does not start: {why}"))
+    checked.map(code).map_err(|why| format!("{name} cannot be started: {why}"))
 }
 
 /// Returns the program's size in words.
@@ -37,7 +37,11 @@ pub(crate) fn run(arguments: &[&str]) -> Done {
 /// If the program is too large.
 fn light(bytes: u64) -> Result<String, String> {
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
-    if bytes > MOST { Err(format!("{}; {} are the most", mib(bytes), mib(MOST))) } else { Ok(mib(bytes)) }
+    if bytes > MOST {
+        Err(format!("{}; at most {} are allowed", mib(bytes), mib(MOST)))
+    } else {
+        Ok(mib(bytes))
+    }
 }
 
 #[cfg(test)]
@@ -48,7 +52,7 @@ mod tests {
     #[test]
     fn a_program_of_more_than_40_mib_is_refused() {
         assert_eq!(light(40 << 20), Ok("40.0 MiB".into()));
-        assert_eq!(light((40 << 20) + (1 << 19)), Err("40.5 MiB; 40.0 MiB are the most".into()));
+        assert_eq!(light((40 << 20) + (1 << 19)), Err("40.5 MiB; at most 40.0 MiB are allowed".into()));
         assert!(light((40 << 20) + 1).is_err());
     }
 }

@@ -20,24 +20,26 @@ The project's own tasks.
 Usage: cargo xtask <task>
 
 Tasks:
-  ci                 the README's test command (built first, then run), what an edited layer costs, the table of mutants, models of how ranks meet, formatting,
-                     lints, API documentation, the museum and the book; stops at the first step that fails,
-                     with that step's exit code; ends with what was skipped, and why
-  mutants            the proofs with one call between ranks gone wrong, of every layer and of drawn layouts: a
-                     table of what was noticed; fails if one was not
-  paths [--only T]   every command with every layout, kind of model, dtype and optimizer: a table of what ran and what was
-                     refused; most of an hour; fails if one of them gave something wrong (`cargo test` draws a part).
-                     Of all these cases only those with T in their name, such as `Dense under tp=2`
-  frames [--only N]  what a rank tells another process, with something in it changed, ten thousand times or N times
-  stops [--only N]   processes that are stopped while they train, and go on: two hundred times or N times
+  ci                 runs all that must pass: the README's test command (built first, then run), an edited
+                     layer, whose cost it prints, the table of mutants, models of how ranks meet, the museum,
+                     formatting, lints, API documentation, the PTX and the book. Stops at the first step that
+                     fails, with that step's exit code; ends with a list of skipped steps and the reasons
+  mutants            runs the proofs with one call between ranks gone wrong, in every layer and in drawn layouts;
+                     prints a table of the calls that were noticed; fails if one was not
+  paths [--only T]   runs every command with every layout, kind of model, dtype and optimizer; takes most of an
+                     hour; prints a table of what ran and what was refused; fails if a result is wrong
+                     (`cargo test` draws a part). With T, runs only cases with T in their name, such as
+                     `Dense under tp=2`
+  frames [--only N]  changes a part of what a rank sends to another process, ten thousand times or N times
+  stops [--only N]   stops processes while they train, and lets them go on, two hundred times or N times
   museum [--only N]  puts bugs that real systems shipped into a scratch copy, one at a time, and runs the
-                     proof that must reject each; exits with 1 if one survives, and names it. Then what the
-                     book's chapters tell to break: what they quote must be printed. N is the number of an
-                     exhibit or the name of an exercise, as 14 or heads-1
-  ptx [--check]      compiles the kernels of cuda/kernels to cuda/ptx, by nvcc; with --check, writes nothing and exits
-                     with 1 if the PTX there is not theirs
-  gpu [ARGUMENTS]    builds the stripped release binary, which may have 40 MiB, and starts `equipart gpu-check` with these
-                     arguments
+                     proof that must reject each; exits with 1 if one survives, and names it. Then runs the
+                     exercises of the book, which must print what their chapters quote. N is the number of an
+                     exhibit or the name of an exercise, such as 14 or heads-1
+  ptx [--check]      compiles the kernels of cuda/kernels to cuda/ptx, by nvcc; with --check, writes nothing and
+                     exits with 1 if the PTX is stale
+  gpu [ARGUMENTS]    builds the stripped release binary, of at most 40 MiB, and starts `equipart gpu-check` with
+                     these arguments
 ";
 
 /// Exit code of a task, or the reason why it could not run to its end.
@@ -58,15 +60,15 @@ fn main() -> ExitCode {
         ["ptx"] => ptx::run(false),
         ["ptx", "--check"] => ptx::run(true),
         ["gpu", ref arguments @ ..] => gpu::run(arguments),
-        [] => return refuse("No task is named"),
-        ["museum", ..] => return refuse("The task `museum` takes nothing but `--only N`"),
-        ["ptx", ..] => return refuse("The task `ptx` takes nothing but `--check`"),
+        [] => return refuse("No task is given"),
+        ["museum", ..] => return refuse("The task `museum` takes only `--only N`"),
+        ["ptx", ..] => return refuse("The task `ptx` takes only `--check`"),
         [task @ ("ci" | "mutants"), ..] => return refuse(&format!("The task `{task}` takes no arguments")),
         [task, ref more @ ..] => match (long::ALL.iter().find(|long| long.task == task), more) {
             (Some(long), []) => long.run(None),
             (Some(long), ["--only", some]) => long.run(Some(some)),
             (Some(_), _) => {
-                return refuse(&format!("The task `{task}` takes nothing but `--only`, and what"));
+                return refuse(&format!("The task `{task}` takes only `--only` and a value"));
             }
             (None, _) => return refuse(&format!("There is no task `{task}`")),
         },

@@ -27,7 +27,7 @@ const FOLDER: &str = "museum";
 
 /// Runs the museum and the exercises, or one exhibit by its number, or one exercise by its name.
 pub(crate) fn run(only: Option<&str>) -> Done {
-    tour(only).map_err(|why| format!("The museum is closed: {why}."))
+    tour(only).map_err(|why| format!("The museum cannot run: {why}."))
 }
 
 /// One exhibit, and its results.
@@ -49,7 +49,10 @@ fn tour(only: Option<&str>) -> Done {
     let done: Vec<&Exercise> = exercises.iter().filter(|e| only.is_none_or(|name| name == e.name)).collect();
     if shown.is_empty() && done.is_empty() {
         let (only, last) = (only.unwrap_or_default(), labels.len());
-        return Err(format!("{only:?} is no exhibit, 1 to {last}, and no exercise in {}", exercises::FOLDER));
+        return Err(format!(
+            "{only:?} is neither an exhibit, 1 to {last}, nor an exercise in {}",
+            exercises::FOLDER
+        ));
     }
     let patches = labels.iter().filter(|l| !by_compiler(l)).map(|l| &l.path);
     let patches: Vec<PathBuf> = patches
@@ -69,11 +72,12 @@ fn tour(only: Option<&str>) -> Done {
         let why = match verdict? {
             Verdict::Passed => continue,
             Verdict::Killed => "fails".into(),
-            Verdict::Broken(why) => format!("tells nothing: {why}"),
+            Verdict::Broken(why) => format!("is inconclusive: {why}"),
         };
         return Err(format!("without any exhibit, {killer} {why}"));
     }
-    let rounding = compare(&scratch, &built, "")?.ok_or("without any exhibit, no losses are compared")?;
+    let rounding =
+        compare(&scratch, &built, "")?.ok_or("without any exhibit, the example prints no losses")?;
     let code = || shown.iter().copied().filter(|label| by_compiler(label));
     let refusals = build::refusals(&scratch, code())?;
     let seen = each(&shown, |label| see(&scratch, &built, label, &rounding, &refusals));
@@ -110,7 +114,7 @@ fn target() -> Result<PathBuf, String> {
     let output = output.map_err(|why| format!("cargo cannot be started ({why})"))?;
     let metadata: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
     let folder = metadata.and_then(|m| m["target_directory"].as_str().map(PathBuf::from));
-    folder.ok_or_else(|| "cargo does not say where it builds".into())
+    folder.ok_or_else(|| "cargo metadata names no target folder".into())
 }
 
 /// The scratch copy, and its target folder: the workspace's, where third-party crates are built already.
@@ -139,7 +143,9 @@ fn judge(scratch: &Scratch, built: &Built, killer: &Killer, on: &str) -> Result<
 
 /// Runs one test, and returns how it ended.
 fn ran(scratch: &Scratch, built: &Built, killer: &Killer, on: &str) -> Result<run::Ended, String> {
-    let Killer::Test { krate, target, test } = killer else { return Err("the compiler is no test".into()) };
+    let Killer::Test { krate, target, test } = killer else {
+        return Err("the compiler is not a test".into());
+    };
     let mut command = build::program(built.of(krate, target)?, &scratch.tree.join(krate), on);
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
     run::run(command, LIMIT)
@@ -162,7 +168,7 @@ fn see<'a>(
         let verdict = match refusals.get(&build::example(label)) {
             None => Verdict::Passed,
             Some(refusal) if refusal.contains(says) => Verdict::Killed,
-            Some(refusal) => Verdict::Broken(format!("the compiler says otherwise:\n{refusal}")),
+            Some(refusal) => Verdict::Broken(format!("the compiler reports other errors:\n{refusal}")),
         };
         return Ok(Seen { label, verdict, loss: label.f32_loss.clone() });
     }
@@ -186,10 +192,10 @@ fn report(seen: &[Seen], start: Instant) -> bool {
         let why = match verdict {
             Verdict::Killed if loss::agrees(&label.f32_loss, loss) => continue,
             Verdict::Killed => {
-                format!("its label says of the f32 loss {:?}, the run {loss:?}", label.f32_loss)
+                format!("its label gives the f32 loss as {:?}, the run as {loss:?}", label.f32_loss)
             }
-            Verdict::Passed => format!("{} lets it pass", label.killed_by),
-            Verdict::Broken(why) => format!("{} tells nothing of it: {why}", label.killed_by),
+            Verdict::Passed => format!("{} passes with it", label.killed_by),
+            Verdict::Broken(why) => format!("{} is inconclusive: {why}", label.killed_by),
         };
         println!("exhibit {} ({}): {why}", label.exhibit, label.path);
         right = false;

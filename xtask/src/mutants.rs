@@ -28,7 +28,7 @@ pub(crate) fn run() -> Done {
         let output = output.map_err(|why| format!("mutants cannot start `cargo {tests}`: {why}."))?;
         let text = String::from_utf8_lossy(&output.stdout);
         table.read(&text).map_err(|line| {
-            format!("mutants cannot read what the tests printed: {line} is not {MARK}subject | mutation | end | number.")
+            format!("mutants: unreadable test output: {line} is not {MARK}subject | mutation | end | number.")
         })?;
         if !output.status.success() {
             let errors = String::from_utf8_lossy(&output.stderr); // panics that tests expect, too

@@ -32,15 +32,15 @@ pub(crate) fn has_compiler() -> bool {
 /// Compiles every kernel and writes the files that changed; with `check`, reports them instead.
 pub(crate) fn run(check: bool) -> Done {
     if !has_compiler() {
-        return Ok(refuse(&format!("There is no nvcc to compile kernels with ({INSTALL})")));
+        return Ok(refuse(&format!("nvcc is not installed ({INSTALL})")));
     }
     let mut made = all(&root().join("cuda")).map_err(|why| why.to_string())?;
     made.retain(|path, text| !fs::read_to_string(path).is_ok_and(|held| held == *text));
     let changed = made.keys().map(|path| name(path)).collect::<Vec<_>>().join(", ");
     if made.is_empty() {
-        println!("all PTX is that of its kernels");
+        println!("all PTX is up to date");
     } else if check {
-        return Err(format!("stale, made anew by `cargo xtask ptx`: {changed}"));
+        return Err(format!("stale, to be made anew by `cargo xtask ptx`: {changed}"));
     } else {
         let written = made.iter().try_for_each(|(path, text)| fs::write(path, text));
         written.map_err(|why| why.to_string())?;

@@ -15,7 +15,7 @@ pub(crate) fn test_command(readme: &str) -> Result<Vec<String>, String> {
     let test =
         tests.next().ok_or_else(|| format!("README.md lacks {wanted}: the second is the test command"))?;
     if let Some(second) = tests.next() {
-        return Err(format!("README.md must hold just {wanted}: both `{test}` and `{second}` stand there"));
+        return Err(format!("README.md must have only {wanted}: it has both `{test}` and `{second}`"));
     }
     if test.contains(['"', '\'', '$', '`', '|', '&', ';', '<', '>', '\\']) {
         return Err(format!(

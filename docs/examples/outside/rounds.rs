@@ -50,7 +50,7 @@ static ABOUT: About = About {
     },
     paper: "Huang et al., arXiv:1811.06965",
     chapter: None,
-    hints: &[("", "a round begins when the one before is back: look whose activations it meets")],
+    hints: &[("", "a round begins after the backwards of the one before: check which activations it finds")],
 };
 
 impl Schedule for InRounds {

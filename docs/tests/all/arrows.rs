@@ -68,7 +68,9 @@ fn wrong_arrows(metadata: &Value) -> Vec<String> {
                 _ => (code.to_vec(), "dependency"),
             };
             if members.contains(&to) && !allowed.contains(&&*to) {
-                wrong.push(format!("{from}/Cargo.toml: `{to}` is no allowed {kind} of `{from}` {allowed:?}"));
+                wrong.push(format!(
+                    "{from}/Cargo.toml: `{to}` is not an allowed {kind} of `{from}` {allowed:?}"
+                ));
             }
         }
     }
@@ -239,8 +241,8 @@ fn a_planted_arrow_is_seen() {
     ]});
     let wrong = wrong_arrows(&crates);
     assert_eq!(wrong.len(), 3, "{wrong:?}");
-    assert!(wrong[0].starts_with("comm/Cargo.toml: `reference` is no allowed dependency of `comm`"));
-    assert!(wrong[1].starts_with("comm/Cargo.toml: `layers` is no allowed dev-dependency of `comm`"));
+    assert!(wrong[0].starts_with("comm/Cargo.toml: `reference` is not an allowed dependency of `comm`"));
+    assert!(wrong[1].starts_with("comm/Cargo.toml: `layers` is not an allowed dev-dependency of `comm`"));
     assert!(wrong[2].starts_with("crate `stray` is not in the table"));
 }
 

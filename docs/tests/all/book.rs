@@ -97,7 +97,7 @@ fn other_files(files: &[File]) -> Vec<String> {
                 |there: &File| block.strip_prefix(&*there.text).is_some_and(|rest| rest.starts_with("```\n"));
             if !there.is_some_and(is_it) {
                 let path = path.lines().next().unwrap_or_default();
-                wrong.push(format!("{}: what is shown as {path} is not that file", file.path));
+                wrong.push(format!("{}: the block shown as {path} differs from that file", file.path));
             }
         }
     }
@@ -117,7 +117,7 @@ fn a_planted_file_that_changed_is_seen() {
     let shown =
         |what: &str| File::new("docs/src/a.md", format!("x\n{WHOLE}../b.rs -->\n```rs\n{what}```\ny\n"));
     let seen = |what: &str| other_files(&[shown(what), File::new("docs/b.rs", "one\ntwo\n")]);
-    let wrong = ["docs/src/a.md: what is shown as ../b.rs is not that file"];
+    let wrong = ["docs/src/a.md: the block shown as ../b.rs differs from that file"];
     assert_eq!(seen("one\ntwo\n"), [""; 0]);
     assert_eq!(
         (seen("one\n"), seen("one\ntwo\nthree\n")),

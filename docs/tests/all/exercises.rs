@@ -9,12 +9,12 @@ use crate::tree::{File, files, none};
 
 /// Items without a patch, each with the reason.
 const UNTRIED: [(&str, &[usize], &str); 9] = [
-    ("by-hand", &[1, 2, 3, 4], "a program of its own, compiled and run in a second; it quotes no output"),
-    ("cannot-see", &[3], "only the whole program shows it, which costs a minute to build once more"),
-    ("gpu", &[1, 2, 3, 4, 5], "the test `planted_bugs_of_kernels_die` does them"),
+    ("by-hand", &[1, 2, 3, 4], "a separate program, compiled and run in a second; the item quotes no output"),
+    ("cannot-see", &[3], "only the whole program shows it, which takes a minute to build again"),
+    ("gpu", &[1, 2, 3, 4, 5], "the test `planted_bugs_of_kernels_die` tries them"),
     ("heads", &[6], "whole models, which take a minute"),
     ("proof", &[1, 5], "whole models, which take a minute"),
-    ("ranks-and-collectives", &[2], "memory is read while it goes: how that ends is chance"),
+    ("ranks-and-collectives", &[2], "memory is read while it is freed: the result is random"),
     ("speed", &[1, 2, 3, 4], "benchmarks, some of which ask for AVX-512"),
     ("vocabulary-and-loss", &[5], "a question"),
     ("what-a-hang-is", &[4, 5], "a question, and a hang"),
@@ -98,7 +98,7 @@ fn untried(files: &[File], exercises: &[Exercise], allowed: &[(&str, &[usize], &
     let missing =
         missing.map(|(chapter, n)| format!("docs/src/{chapter}.md: no patch in docs/break does item {n}"));
     let stale = known.iter().filter(|at| tried.contains(at) || !all.contains(at));
-    missing.chain(stale.map(|(chapter, n)| format!("{chapter} {n} is said to have no patch"))).collect()
+    missing.chain(stale.map(|(chapter, n)| format!("{chapter} {n} is listed as untried"))).collect()
 }
 
 /// The words of a text.
@@ -137,7 +137,7 @@ fn unknown(files: &[File]) -> Vec<String> {
                     (_, true, None) => words(part).all(|word| known.contains(word)),
                     _ => true,
                 };
-                wrong.extend((!is_there).then(|| format!("{}: {part:?} is not there", file.path)));
+                wrong.extend((!is_there).then(|| format!("{}: {part:?} does not exist", file.path)));
             }
         }
     }
@@ -162,7 +162,7 @@ fn what_chapters_tell_to_break_is_there_and_tried() {
     wrong.extend(
         others
             .filter(|(_, other)| exercises.iter().all(|exercise| exercise.name != **other))
-            .map(|(exercise, other)| format!("{}: {other:?} is no exercise", exercise.path)),
+            .map(|(exercise, other)| format!("{}: {other:?} is not an exercise", exercise.path)),
     );
     none(&wrong);
 }
@@ -188,8 +188,8 @@ fn planted_exercises_that_cannot_be_done_are_seen() {
     };
     let rest = [
         "docs/src/a.md: no patch in docs/break does item 2",
-        "a 3 is said to have no patch",
-        "docs/src/a.md: \"layers/src/b.rs\" is not there",
+        "a 3 is listed as untried",
+        "docs/src/a.md: \"layers/src/b.rs\" does not exist",
     ];
     assert_eq!(seen("3 of 4 differ", "layers lib t::sums_equal", "gone sums_equal lost_1"), rest);
     assert_eq!(
@@ -207,6 +207,6 @@ fn planted_exercises_that_cannot_be_done_are_seen() {
     );
     assert!(
         seen("3", "layers lib sums_equal", "sums_equal")
-            .contains(&"docs/src/a.md: \"gone\" is not there".into())
+            .contains(&"docs/src/a.md: \"gone\" does not exist".into())
     );
 }

@@ -55,7 +55,7 @@ fn the_page_says_what_the_labels_say() {
     } else {
         assert!(
             seen == wanted,
-            "{PAGE} is not what the labels say; the top of this file says how to write it anew"
+            "{PAGE} differs from the labels; the top of this file says how to write it anew"
         );
     }
 }

@@ -8,17 +8,17 @@ use crate::tree::{File, files, none};
 
 /// Names that have two meanings, each with the reason.
 const TWICE: [(&str, &str); 8] = [
-    ("Attention", "`strategy::Attention` is what is to be built, and is written so; the layer is what is"),
-    ("Case", "what a proof is about: a layer's is a trait, a model's is drawn and kept as a line of JSON"),
-    ("Embedding", "`strategy::Embedding` is what is to be built, and is written so; the layer is what is"),
-    ("Head", "`strategy::Head` is what is to be built, and is written so; the layer is what is"),
-    ("Mlp", "`strategy::Mlp` is what is to be built, and is written so; the layer is what is"),
-    ("Norm", "`strategy::Norm` is what is to be built, and is written so; the layer is what is"),
+    ("Attention", "`strategy::Attention` is the description, and is written so; the other is the layer"),
+    ("Case", "the subject of a proof: a layer's is a trait, a model's is drawn and saved as a line of JSON"),
+    ("Embedding", "`strategy::Embedding` is the description, and is written so; the other is the layer"),
+    ("Head", "`strategy::Head` is the description, and is written so; the other is the layer"),
+    ("Mlp", "`strategy::Mlp` is the description, and is written so; the other is the layer"),
+    ("Norm", "`strategy::Norm` is the description, and is written so; the other is the layer"),
     (
         "Pending",
-        "what a layer keeps for its weight half, named as `Layer::Pending` is; in the layer's module",
+        "tensors that a layer keeps for its weight half, named as `Layer::Pending` is; in the layer's module",
     ),
-    ("Saved", "what a layer keeps for backward, named as `Layer::Saved` is; in the layer's module"),
+    ("Saved", "tensors that a layer keeps for backward, named as `Layer::Saved` is; in the layer's module"),
 ];
 
 /// Names that every crate has, and crates that speak for themselves.
@@ -51,7 +51,7 @@ fn names_of_two(files: &[File], allowed: &[(&str, &str)]) -> Vec<String> {
     let (known, new): (Vec<_>, Vec<_>) = twice.partition(|(name, _)| is_allowed(name));
     let stale = allowed.iter().filter(|(name, _)| !known.iter().any(|(other, _)| *other == name));
     let new = new.iter().map(|(name, of)| format!("`{name}` is declared in {}", of.join(" and ")));
-    new.chain(stale.map(|(name, _)| format!("`{name}` is declared once: strike it off the list"))).collect()
+    new.chain(stale.map(|(name, _)| format!("`{name}` is declared once: remove it from the list"))).collect()
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn planted_names_of_two_are_seen() {
     ];
     let wanted = [
         "`Step` is declared in comm/src/a.rs and layers/src/b.rs",
-        "`Once` is declared once: strike it off the list",
+        "`Once` is declared once: remove it from the list",
     ];
     assert_eq!(names_of_two(&files, &[("Twice", ""), ("Once", "")]), wanted);
 }

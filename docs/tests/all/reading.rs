@@ -14,13 +14,13 @@ const UP: &[(&str, &str, &str)] = &[
     (
         "model/build",
         "model/strategy",
-        "the place where layers are built holds strategies, which are asked with it",
+        "the place where layers are built holds strategies, and is passed to them",
     ),
-    ("ops/experts", "param/weight", "the matrices of experts are a handle that a weight gives"),
+    ("ops/experts", "param/weight", "the matrices of experts are a handle that a weight returns"),
     (
         "proof/lies",
         "proof/case",
-        "what a layer is given lies on its ranks, and a layer under proof takes and gives what lies there",
+        "the inputs of a layer lie on its ranks, and a layer under proof takes and returns values that lie there",
     ),
 ];
 
@@ -29,7 +29,7 @@ fn circles(arrows: &BTreeMap<String, BTreeSet<String>>, up: &[(&str, &str, &str)
     let is_known = |from: &str, to: &str| up.iter().any(|(a, b, _)| (*a, *b) == (from, to));
     let stale = up.iter().filter(|(from, to, _)| !arrows.get(*from).is_some_and(|all| all.contains(*to)));
     let mut wrong: Vec<_> =
-        stale.map(|(from, to, _)| format!("{from} does not name {to}: strike it off the list")).collect();
+        stale.map(|(from, to, _)| format!("{from} does not name {to}: remove it from the list")).collect();
     // Files that name none of those left are taken away until there is none, or a circle.
     let mut left: BTreeSet<&str> = arrows.keys().map(String::as_str).collect();
     loop {
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(circles(&arrows, &[("c", "a", "")]), [""; 0]);
         assert_eq!(
             circles(&arrows, &[("c", "a", ""), ("c", "b", "")]),
-            ["c does not name b: strike it off the list"]
+            ["c does not name b: remove it from the list"]
         );
     }
 

@@ -13,7 +13,7 @@ fn wanted(is_set: impl Fn(&str) -> bool) -> bool {
     let rewrites = is_set("EQUIPART_REWRITE");
     assert!(
         !rewrites || !is_set("CI"),
-        "EQUIPART_REWRITE is set, and so is CI, where nothing is written anew: unset one"
+        "EQUIPART_REWRITE and CI are set, but CI writes no files anew: unset one"
     );
     rewrites
 }

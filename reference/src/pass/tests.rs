@@ -204,7 +204,7 @@ fn gradients_on_f32_are_those_on_f64_rounded() {
 }
 
 #[test]
-#[should_panic(expected = "one target for each id")]
+#[should_panic(expected = "each id needs one target")]
 fn targets_that_do_not_fit_panic() {
     let (model, mut batch) = (small(false), ragged());
     batch[0].targets.pop();
@@ -219,7 +219,7 @@ fn dropout_without_a_pass_panics() {
 }
 
 #[test]
-#[should_panic(expected = "a sequence of 5 tokens for 4 learned positions")]
+#[should_panic(expected = "a sequence has 5 tokens, the model 4 learned positions")]
 fn a_sequence_beyond_the_learned_positions_panics() {
     let text = Sequence { ids: vec![1; 5], ..Sequence::default() };
     let _ = learned().logits(&random_weights::<f64>(&learned(), 8), &[text]);

@@ -158,7 +158,7 @@ fn the_field_chooses_by_canonical_integers() {
 }
 
 #[test]
-#[should_panic(expected = "2 experts to choose 3 from")]
+#[should_panic(expected = "2 experts are open, but a token chooses 3")]
 fn more_choices_than_experts_in_the_groups_panic() {
     let groups = Some(Groups { count: 3, chosen: 1 });
     let _ = choose(&Experts { groups, ..grouped() }, &[0.0; 6]);

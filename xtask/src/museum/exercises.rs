@@ -49,7 +49,7 @@ fn missing(exercise: &Exercise, Ended { status, said }: &Ended) -> Option<String
         let Some((_, after)) = rest.split_once(part) else {
             let last: Vec<_> = said.lines().rev().filter(|line| !line.trim().is_empty()).take(12).collect();
             let last: Vec<_> = last.into_iter().rev().collect();
-            return Some(format!("{path}: {killer} does not say {part:?}, but:\n{}", last.join("\n")));
+            return Some(format!("{path}: {killer} does not print {part:?}, but:\n{}", last.join("\n")));
         };
         rest = after;
     }
@@ -77,7 +77,7 @@ fn accepted(
     File::options().write(true).open(&at).and_then(|at| at.set_modified(time?)).map_err(cannot)?;
     let said = said?;
     let right = said.contains(says) && said.contains(&format!("--> {file}:"));
-    Ok((!right).then(|| format!("{path}: the compiler does not say {says} of {file}, but:\n{said}")))
+    Ok((!right).then(|| format!("{path}: the compiler does not report {says} in {file}, but:\n{said}")))
 }
 
 #[cfg(test)]
@@ -102,6 +102,6 @@ mod tests {
         let passes = why("echo Y: 3 of 4 differ").unwrap();
         assert!(passes.ends_with("layers::x passes"), "{passes}");
         let other = why("echo 3 of 4 differ, Y; exit 101").unwrap();
-        assert!(other.contains("does not say \"3 of 4 differ\", but:"), "{other}");
+        assert!(other.contains("does not print \"3 of 4 differ\", but:"), "{other}");
     }
 }

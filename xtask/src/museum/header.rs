@@ -87,7 +87,7 @@ impl std::fmt::Display for Killer {
 /// Reads the label of a file.
 ///
 /// # Errors
-/// One sentence that names the missing field, or the line that is no line of a label.
+/// One sentence that names the missing field, or the line that is not `Key: value`.
 pub(crate) fn read<L: DeserializeOwned>(path: &str, text: &str) -> Result<L, String> {
     let code = text.starts_with("//! ");
     let lines = text.lines().take_while(|line| !line.is_empty() && line.starts_with("//! ") == code);
@@ -96,7 +96,7 @@ pub(crate) fn read<L: DeserializeOwned>(path: &str, text: &str) -> Result<L, Str
     let mut fields = vec![("name".to_owned(), Value::from(name)), ("path".to_owned(), path.into())];
     for line in lines.join("\n").replace("\n  ", " ").lines() {
         let pair = line.trim_end().split_once(": ");
-        let (key, value) = pair.ok_or_else(|| format!("{path}: {line:?} is no line of a label"))?;
+        let (key, value) = pair.ok_or_else(|| format!("{path}: {line:?} is not a line `Key: value`"))?;
         fields.push((key.to_lowercase().replace(' ', "_"), value.into()));
     }
     L::deserialize(MapDeserializer::new(fields.into_iter())).map_err(|why: Error| format!("{path}: {why}"))
@@ -107,15 +107,15 @@ pub(crate) fn disorder(labels: &[Label]) -> Vec<String> {
     let mut wrong = Vec::new();
     for (at, Label { exhibit, name, path, .. }) in (1..).zip(labels) {
         if *exhibit != at.to_string() {
-            wrong.push(format!("{path}: number {exhibit} where {at} follows"));
+            wrong.push(format!("{path}: exhibit {exhibit} stands in the place of {at}"));
         }
         if !name.starts_with(&format!("{exhibit:0>2}-")) {
-            wrong.push(format!("{path}: the name begins with another number than {exhibit:0>2}"));
+            wrong.push(format!("{path}: the name must begin with {exhibit:0>2}"));
         }
     }
     let textbook = labels.iter().filter(|label| label.source.address.is_none()).count();
     if textbook > 5 {
-        wrong.push(format!("{textbook} exhibits without a public source; at most 5 may be textbook"));
+        wrong.push(format!("{textbook} exhibits have no public source; at most 5 may be textbook"));
     }
     wrong
 }
@@ -138,7 +138,7 @@ impl TryFrom<String> for Source {
             is_right.then_some((name, Some(address), told))
         };
         let wanted = "`owner/repository#7 (issue): ..` or `textbook: ..`";
-        let (name, address, told) = read().ok_or_else(|| format!("{text:?} is no source: {wanted}"))?;
+        let (name, address, told) = read().ok_or_else(|| format!("{text:?} is not a source {wanted}"))?;
         Ok(Self { name: name.into(), address, told: told.into() })
     }
 }
@@ -152,7 +152,7 @@ impl TryFrom<String> for Killer {
         }
         let words: Vec<_> = text.split(' ').map(str::to_owned).collect();
         let wanted =
-            |_| format!("{text:?} names no check: `crate lib test`, or `the compiler: what it says`");
+            |_| format!("{text:?} names no check: expected `crate lib test` or `the compiler: message`");
         let [krate, target, test] = words.try_into().map_err(wanted)?;
         Ok(Killer::Test { krate, target, test })
     }
@@ -191,14 +191,14 @@ mod tests {
         let why = |from: &str, to: &str| read::<Label>("p", &PATCH.replace(from, to)).unwrap_err();
         assert_eq!(why("Title: A title\n", ""), "p: missing field `title`");
         assert_eq!(why("Title", "Title: x\nTitle"), "p: duplicate field `title`");
-        assert_eq!(why("Title: A title", "A title"), "p: \"A title\" is no line of a label");
-        assert_eq!(why("A title", ""), "p: \"Title: \" is no line of a label");
+        assert_eq!(why("Title: A title", "A title"), "p: \"A title\" is not a line `Key: value`");
+        assert_eq!(why("A title", ""), "p: \"Title: \" is not a line `Key: value`");
         assert!(why("Title", "Name: x\nTitle").contains("duplicate field `name`"));
         for source in
             ["a/b (issue): x", "a#1 (issue): x", "a/b#x (issue): y", "a/b#1 (commit): x", "textbook"]
         {
             let why = why("a/b#12 (pull request): says so", source);
-            assert!(why.contains("is no source"), "{why}");
+            assert!(why.contains("is not a source"), "{why}");
         }
         assert!(why("layers lib row::tests::x", "some test or other").contains("names no check"));
     }
@@ -228,10 +228,10 @@ mod tests {
             (1..=6).map(|n| exhibit(n, format!("museum/{n:02}-x.patch"), source)).collect::<Vec<_>>()
         };
         assert_eq!(disorder(&many(true)), [""; 0]);
-        let textbook = "6 exhibits without a public source; at most 5 may be textbook";
+        let textbook = "6 exhibits have no public source; at most 5 may be textbook";
         assert_eq!(disorder(&many(false)), [textbook]);
         let seen = disorder(&[exhibit(2, "museum/03-b.patch".into(), true)]);
-        let name = "museum/03-b.patch: the name begins with another number than 02";
-        assert_eq!(seen, ["museum/03-b.patch: number 2 where 1 follows", name]);
+        let name = "museum/03-b.patch: the name must begin with 02";
+        assert_eq!(seen, ["museum/03-b.patch: exhibit 2 stands in the place of 1", name]);
     }
 }

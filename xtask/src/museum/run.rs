@@ -71,7 +71,7 @@ pub(super) fn verdict(tree: &Path, test: &str, ended: &Ended) -> Verdict {
         Some(Some(101)) => match panicked(said) {
             Some((file, line)) if asserts(&tree.join(file), line) => Verdict::Killed,
             Some((file, line)) => {
-                Verdict::Broken(format!("it fails at {file}:{line}, which asserts nothing"))
+                Verdict::Broken(format!("it fails at {file}:{line}, which is no assertion"))
             }
             None => Verdict::Broken(format!("it fails without a panic: {}", last())),
         },

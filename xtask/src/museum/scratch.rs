@@ -9,17 +9,17 @@ const REFUSER: &str = "layers";
 
 /// Switch that patches ask: `exhibit!(7)` or `exhibit!("heads-1")`. It is written into the copy alone.
 const SWITCH: &str = "\
-//! Which exhibits of the museum and exercises of the book are on: those named in the variable `EXHIBIT`.
+//! Exhibits of the museum and exercises of the book that are on: the variable `EXHIBIT` names them.
 use std::sync::LazyLock;
 
 static ON: LazyLock<String> = LazyLock::new(|| std::env::var(\"EXHIBIT\").unwrap_or_default());
 
-/// Tells if this patch is applied.
+/// Returns true if this patch is on.
 pub fn on(name: &str) -> bool {
     !ON.is_empty() && ON.split(' ').any(|on| on == name)
 }
 
-/// Whether an exhibit is on.
+/// True if an exhibit is on.
 #[macro_export]
 macro_rules! exhibit {
     ($name:literal) => {
@@ -49,7 +49,7 @@ pub(super) fn make(
     let lib = files.get_mut(Path::new("tensor/src/lib.rs")).ok_or("tensor/src/lib.rs is not tracked")?;
     lib.extend_from_slice(b"\npub mod exhibit;\n");
     for (name, path) in code {
-        let text = files.get(*path).ok_or_else(|| format!("{} is not there", path.display()))?.clone();
+        let text = files.get(*path).ok_or_else(|| format!("{} does not exist", path.display()))?.clone();
         files.insert(format!("{REFUSER}/examples/{name}.rs").into(), text);
     }
     for path in ["Cargo.toml", "Cargo.lock"] {
@@ -64,7 +64,7 @@ pub(super) fn make(
         return Err(format!("these patches do not apply to the tree as it is:\n  {}", stuck.join("\n  ")));
     }
     for patch in patches {
-        apply(&fresh, patch, false).map_err(|why| format!("beside the patches before it, {why}"))?;
+        apply(&fresh, patch, false).map_err(|why| format!("after the patches before it, {why}"))?;
     }
     renew(&fresh, &tree)?;
     Ok(tree)
@@ -90,7 +90,7 @@ pub(super) fn tracked(root: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>, String>
     let list = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"];
     let output = Command::new("git").args(list).current_dir(root).output();
     let output = output.map_err(|why| format!("git cannot be started ({why})"))?;
-    let paths = String::from_utf8(output.stdout).map_err(|_| "a tracked path is no UTF-8")?;
+    let paths = String::from_utf8(output.stdout).map_err(|_| "a tracked path is not valid UTF-8")?;
     if !output.status.success() || paths.is_empty() {
         return Err("git lists no files: the museum needs a checkout".into());
     }
@@ -119,7 +119,7 @@ pub(super) fn apply(tree: &Path, patch: &Path, check: bool) -> Result<(), String
         return Ok(());
     }
     let why = String::from_utf8_lossy(&output.stderr);
-    let why = why.lines().next().unwrap_or("git apply does not say why");
+    let why = why.lines().next().unwrap_or("git apply gives no reason");
     Err(format!("{}: {why}", patch.file_name().unwrap_or_default().display()))
 }
 
