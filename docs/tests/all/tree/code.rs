@@ -112,7 +112,8 @@ fn item_length(code: &str) -> usize {
 
 #[test]
 fn comments_strings_and_tests_are_no_code() {
-    let text = "a /* b /* c */ */ \"d\\\"\" 'e' '\\'' r#\"f\"\"# br\"g\" <'h> r#i // j\n#[cfg(test)]\nmod k {\n{}}\nl";
+    let text = "a /* b /* c */ */ \"d\\\"\" 'e' '\\'' r#\"f\"\"# br\"g\" <'h> r#i // j\n\
+                #[cfg(test)]\nmod k {\n{}}\nl";
     let code = code(text);
     assert_eq!(code.split_whitespace().collect::<Vec<_>>()[..4], ["a", "b", "<'h>", "r#i"]);
     assert_eq!(code.lines().count(), text.lines().count());
