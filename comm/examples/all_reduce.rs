@@ -1,4 +1,5 @@
-//! All-reduce between thread ranks, µs a call: the best of many batches of calls back to back, on rank 0.
+//! Time of an all-reduce between thread ranks, in µs per call: the best of many batches of calls back to
+//! back, on rank 0.
 use comm::{Axis, CommError, Reduce, World};
 use std::time::Instant;
 use tensor::{Category, Cpu, Tensor};

@@ -1,14 +1,14 @@
-//! The axes along which a world is split, sets of them, and the ranks along some that form a group.
+//! Mesh axes, sets of axes, and the ranks along axes that form a group.
 use std::cmp::Ordering;
 use std::fmt;
 use std::ops::BitOr;
 use std::sync::{Arc, OnceLock};
 
 tensor::listed! {
-    /// An axis of the mesh. The ranks of a world are pp × dp × cp × tp; those of a stage, dp × cp × tp, are also
-    /// edp × ep × etp, so that experts are split otherwise than the layers around them.
+    /// An axis of the mesh. A world has pp × dp × cp × tp ranks. The dp × cp × tp ranks of a stage are also
+    /// factored as edp × ep × etp, so that experts are split differently from the layers around them.
     Axis {
-        /// Pipeline: each rank has its own layers, those of a stage.
+        /// Pipeline: each rank has the layers of one stage.
         Pp = "pp",
         /// Data: each rank has its own part of the batch.
         Dp = "dp",
@@ -16,42 +16,43 @@ tensor::listed! {
         Cp = "cp",
         /// Tensor: each rank has its own part of every layer.
         Tp = "tp",
-        /// Data of experts: each rank has the same experts, and its own tokens for them.
+        /// Expert data: all ranks have the same experts, and each has its own tokens for them.
         Edp = "edp",
-        /// Experts: each rank has its own.
+        /// Expert: each rank has its own experts.
         Ep = "ep",
-        /// Tensor of experts: each rank has its own part of every expert.
+        /// Expert tensor: each rank has its own part of every expert.
         Etp = "etp",
     }
 }
 
 impl Axis {
-    /// The axes whose sizes multiply to the ranks of a world, outermost first unless an order is given.
+    /// Axes whose sizes multiply to the world size, in the default order, outermost first.
     pub const DENSE: [Axis; 4] = [Axis::Pp, Axis::Dp, Axis::Cp, Axis::Tp];
-    /// The axes of the world in which experts are split, which has the same ranks.
+    /// Axes of the expert factoring of the same ranks.
     pub const EXPERT: [Axis; 4] = [Axis::Pp, Axis::Edp, Axis::Ep, Axis::Etp];
-    /// The axes that an order names, as they nest where none is given: innermost first.
+    /// Axes that an order may name, in the default order, innermost first.
     pub const NESTED: [Axis; 5] = [Axis::Tp, Axis::Ep, Axis::Cp, Axis::Dp, Axis::Pp];
 }
 
-/// A set of axes: `Axis::Dp | Axis::Cp`, or a list of them. Reads `dp.cp`; without axes `none`. Sets sort as the lists
-/// of their axes do.
+/// A set of axes: `Axis::Dp | Axis::Cp`, or a list of them. Displays as `dp.cp`, and as `none` if empty. Sets
+/// sort like the lists of their axes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Axes(u8); // a bit for each
+pub struct Axes(u8); // one bit per axis
 
 impl Axes {
-    /// The axes over which tokens are dealt: each rank has a partial sum of the loss and of every gradient.
+    /// Axes over which tokens are split: each rank has a partial sum of the loss and of every gradient.
     pub const TOKENS: Self = Self(1 << Axis::Dp as u8 | 1 << Axis::Cp as u8);
-    /// The axes over which the loss is a partial sum: tokens, and the stages of a pipeline, of which the last has a head.
+    /// Axes over which the loss is a partial sum: those of tokens, and pipeline stages, of which the last has
+    /// the head.
     pub const LOSS: Self = Self(Self::TOKENS.0 | 1 << Axis::Pp as u8);
-    /// How many sets there are.
+    /// Number of possible sets.
     pub(crate) const SETS: usize = 1 << Axis::ALL.len();
 
-    /// Its axes, in the order of [`Axis::ALL`].
+    /// Returns the axes of the set, in the order of [`Axis::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Axis> {
         Axis::ALL.iter().copied().filter(move |&axis| self.contains(axis))
     }
-    /// Its axis, if it has one only.
+    /// Returns the axis of a set of exactly one.
     pub fn single(self) -> Option<Axis> {
         self.iter().next().filter(|&axis| self == axis)
     }
@@ -64,24 +65,24 @@ impl Axes {
         };
         &NAMES.get_or_init(|| (0..Self::SETS).map(|index| name(Self::nth(index))).collect())[self.index()]
     }
-    /// Whether an axis is in it.
+    /// Returns true if `axis` is in the set.
     pub fn contains(self, axis: Axis) -> bool {
         self.0 >> axis as u8 & 1 == 1
     }
-    /// Its axes but this one.
+    /// Returns the set without `axis`.
     #[must_use]
     pub fn without(self, axis: Axis) -> Self {
         Self(self.0 & !(1 << axis as u8))
     }
-    /// Whether no axis is in it.
+    /// Returns true if the set has no axes.
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }
-    /// Its number among all sets.
+    /// Index of the set among all sets.
     pub(crate) fn index(self) -> usize {
         self.0.into()
     }
-    /// The set of this number.
+    /// Returns the set with this index.
     pub(crate) fn nth(index: usize) -> Self {
         Axis::ALL.iter().copied().filter(|&axis| index >> axis as usize & 1 == 1).collect()
     }
@@ -141,21 +142,22 @@ impl fmt::Debug for Axes {
     }
 }
 
-/// The ranks along a set of axes that form a group: all of them, or some. Reads `dp.cp`, `tp`, `tp[2..4]` or `tp[0,3]`.
+/// Ranks along a set of axes that form a group: all of them, or some. Displays as `dp.cp`, `tp`, `tp[2..4]`
+/// or `tp[0,3]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranks {
     /// The axes.
     pub axes: Axes,
-    /// Where the group's ranks, one or more, stand along the axes, in the group's order; all ranks if this is none.
+    /// Places of the group's ranks along the axes, in the group's order, at least one. `None` for all ranks.
     pub some: Option<Arc<[usize]>>,
 }
 
 impl Ranks {
-    /// All ranks along these axes.
+    /// Returns all ranks along these axes.
     pub(crate) fn all(axes: impl Into<Axes>) -> Self {
         Self { axes: axes.into(), some: None }
     }
-    /// Those of them that stand at these places of theirs.
+    /// Selects the ranks at these places among the current ones.
     pub(crate) fn at(&self, places: &[usize]) -> Self {
         let along = |&place: &usize| self.some.as_ref().map_or(place, |some| some[place]);
         Self { axes: self.axes, some: Some(places.iter().map(along).collect()) }

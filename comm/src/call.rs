@@ -1,4 +1,4 @@
-//! What a rank is about to do; it displays as a sentence with the place in the code.
+//! One call of a rank; it displays as a sentence with the place in the code.
 use crate::lasting::{Lasting, lasting};
 use crate::threads::{Join, join_of, joined, joins};
 use crate::{Axes, Ranks, Tag};
@@ -10,63 +10,63 @@ use std::sync::Arc;
 use tensor::{Device, Scalar, Tensor};
 
 tensor::listed! {
-    /// What ranks do together.
+    /// Operation of the ranks of a group.
     Op {
-        /// Every rank gets the reduction of all.
+        /// Every rank gets the reduction over all ranks.
         AllReduce = "all_reduce",
-        /// Every rank gets what all have, in rank order.
+        /// Every rank gets the data of all ranks, in rank order.
         AllGather = "all_gather",
         /// Every rank gets its block of the sum.
         ReduceScatter = "reduce_scatter",
-        /// Every rank gets what one has.
+        /// Every rank gets the data of one rank.
         Broadcast = "broadcast",
-        /// One rank gets what all have, in rank order.
+        /// One rank gets the data of all ranks, in rank order.
         Gather = "gather",
-        /// Every rank gets its block of what one has.
+        /// Every rank gets its block of one rank's data.
         Scatter = "scatter",
-        /// Every rank gets a block of every other's.
+        /// Every rank gets its block of every rank's data.
         AllToAll = "all_to_all",
-        /// Nobody goes on before all have come.
+        /// No rank goes on before all have entered.
         Barrier = "barrier",
-        /// To one rank.
+        /// Message to one rank.
         Send = "send",
-        /// From one rank.
+        /// Message from one rank.
         Receive = "receive",
     }
 }
 
 impl Op {
-    /// How many messages follow each other in this operation among `n` ranks, that is, how often its latency is paid: of the
+    /// Number of latencies paid in this operation among `n` ranks: the messages that follow each other in the
     /// algorithm with the least traffic.
     pub(crate) fn steps(self, n: usize) -> usize {
         match self {
             Op::AllReduce => 2 * (n - 1),
             Op::Barrier => n.next_power_of_two().ilog2() as usize,
             Op::Send => 1,
-            Op::Receive => 0, // the message is its sender's
+            Op::Receive => 0, // counted by the sender
             _ => n - 1,
         }
     }
 }
 
 tensor::listed! {
-    /// How addends become one value.
+    /// Operation that reduces addends to one value.
     Reduce {
-        /// Their sum.
+        /// Sum.
         Sum = "sum",
-        /// Their stabiliser ([`tensor::Scalar::stab`]): the maximum on floats.
+        /// Stabiliser ([`tensor::Scalar::stab`]): the maximum for floats.
         Stab = "stab",
     }
 }
 
-/// What blocks are, if they are not equal parts of the rows.
+/// Sizes of blocks that are not equal parts of the rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Counts {
-    /// One list, equal on all ranks: rank `i` has, or gets, so many.
+    /// One list, equal on all ranks: rank `i` has, or gets, the `i`th number of rows.
     Of(Arc<[usize]>),
-    /// This rank's own: so many to rank `i`, and so many from it.
+    /// Two lists of this rank: rows given to each rank, and rows taken from each rank.
     Between(Arc<[usize]>, Arc<[usize]>),
-    /// One number, equal on all ranks: blocks lie side by side, and only so many columns of all are wanted.
+    /// Number of columns, equal on all ranks: blocks lie side by side, and only the first columns are kept.
     Columns(usize),
 }
 
@@ -83,27 +83,27 @@ pub(crate) struct Call {
     pub(crate) cols: usize,
     pub(crate) counts: Option<Counts>,
     pub(crate) elem: Elem,
-    /// The group.
+    /// Group of the call.
     #[serde(skip, default = "unsaid")]
     pub(crate) over: Ranks,
     #[serde(skip)]
     pub(crate) label: Option<Arc<str>>,
     #[serde(skip, default = "Location::caller")]
     pub(crate) at: &'static Location<'static>,
-    /// What a message carries, if it is one.
+    /// Tag, if the call is a message.
     pub(crate) tag: Option<Tag>,
-    /// The sentence of a call that a rank of another process makes.
+    /// Sentence of the call, if a rank of another process made it.
     pub(crate) told: Option<Arc<str>>,
-    /// Which of its rank's calls it is, where ranks are processes; else 0.
+    /// Number of the call on its rank if ranks are processes, else 0.
     pub(crate) number: usize,
 }
 
-/// The group of a call of another process: its sentence says it.
+/// Placeholder for the group of another process' call, whose sentence names the group.
 fn unsaid() -> Ranks {
     Ranks::all(Axes::default())
 }
 
-/// A call that a rank has made, for readers; it displays as a sentence with the place in the code.
+/// Record of a call that a rank made; it displays as a sentence with the place in the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallRecord {
     /// The operation.
@@ -112,20 +112,20 @@ pub struct CallRecord {
     pub over: Ranks,
     /// Rows and columns of this rank's tensor.
     pub shape: [usize; 2],
-    /// Its bytes.
+    /// Bytes of this rank's tensor.
     pub bytes: usize,
-    /// What the group is named for: a parameter, a loss.
+    /// Label of the group: a parameter, a loss.
     pub label: Option<Arc<str>>,
-    /// Of a message with a tag: the rank of the world that it goes to or comes from, and what it carries.
+    /// Peer of a message, as a rank of the world, and its tag.
     pub message: Option<(usize, Tag)>,
-    /// Its place in the code.
+    /// Place of the call in the code.
     pub at: &'static Location<'static>,
-    /// All of it in words.
+    /// The whole call as a sentence.
     pub words: String,
 }
 
 impl CallRecord {
-    /// Whether its group is named for this.
+    /// Returns true if `what` is the label of the group.
     #[must_use]
     pub fn is_for(&self, what: &str) -> bool {
         self.label.as_deref() == Some(what)
@@ -147,22 +147,22 @@ impl From<&Call> for CallRecord {
     }
 }
 
-/// What the elements are.
+/// Type of the elements.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Elem {
     #[serde(deserialize_with = "lasting")]
     pub(crate) name: Lasting,
-    /// Bytes of one.
+    /// Bytes per element.
     pub(crate) size: usize,
-    /// Differs between the types that may meet.
+    /// Id of the type, to detect ranks whose types differ.
     pub(crate) id: usize,
-    /// How numbers are reduced in memory of the host; none for plain values.
+    /// Reduction of this type in host memory; none for plain values.
     #[serde(serialize_with = "joins", deserialize_with = "joined")]
     pub(crate) join: Option<Join>,
 }
 
 impl Elem {
-    /// A kind of number.
+    /// Returns the description of a dtype.
     #[inline]
     pub(crate) fn of<S: Scalar>() -> Self {
         Self { name: S::NAME, size: size_of::<S>(), id: const { fnv(S::NAME) }, join: Some(join_of::<S>()) }
@@ -180,20 +180,20 @@ const fn fnv(name: &str) -> usize {
 }
 
 impl Call {
-    /// The queue that a message is in: messages of one kind from one rank to another arrive in order, and wait for no other
-    /// kind.
+    /// Queue of a message: messages of one kind from one rank to another arrive in order, and wait for no
+    /// other kind.
     pub(crate) fn lane(&self) -> &'static str {
         self.tag.map_or("", |tag| tag.what)
     }
-    /// Whether ranks pass it to each other in pairs.
+    /// Returns true for a message from one rank to another.
     pub(crate) fn is_message(&self) -> bool {
         matches!(self.op, Op::Send | Op::Receive)
     }
-    /// Elements of this rank's tensor.
+    /// Number of elements of this rank's tensor.
     pub(crate) fn elements(&self) -> usize {
         self.rows * self.cols
     }
-    /// How many elements one of so many ranks gives.
+    /// Number of elements that `rank` of `ranks` gives.
     pub(crate) fn gives(&self, ranks: usize, rank: usize) -> usize {
         match self.op {
             Op::Scatter if rank == self.root => ranks * self.elements(),
@@ -201,14 +201,14 @@ impl Call {
             _ => self.elements(),
         }
     }
-    /// The one list of counts, if it has one.
+    /// Returns the counts if they are one list, equal on all ranks.
     pub(crate) fn one_list(&self) -> Option<&Arc<[usize]>> {
         match &self.counts {
             Some(Counts::Of(counts)) => Some(counts),
             _ => None,
         }
     }
-    /// Where the block of one of so many ranks begins and how long it is, in elements: by these counts of rows, or an equal
+    /// Start and length, in elements, of the block of `rank` of `ranks`: by these counts of rows, or an equal
     /// part of all `elements`.
     pub(crate) fn block(
         &self,
@@ -222,7 +222,7 @@ impl Call {
             Some(counts) => [counts[..rank].iter().sum::<usize>() * self.cols, counts[rank] * self.cols],
         }
     }
-    /// How many elements one of so many ranks gets.
+    /// Number of elements that `rank` of `ranks` takes.
     pub(crate) fn takes(&self, ranks: usize, rank: usize) -> usize {
         let rows = |counts: &[usize]| counts.iter().sum::<usize>() * self.cols;
         match (self.op, &self.counts) {
@@ -238,7 +238,8 @@ impl Call {
             _ => self.elements(),
         }
     }
-    /// Which of the elements that one of so many ranks gives in this call of its own another one takes.
+    /// Range of the elements that rank `to` takes of those that rank `from` gives. This call is rank
+    /// `from`'s.
     pub(crate) fn wanted(&self, ranks: usize, from: usize, to: usize) -> Range<usize> {
         let elements = self.elements();
         let block = |counts: Option<&Arc<[usize]>>| {
@@ -257,13 +258,14 @@ impl Call {
         };
         if wants { 0..elements } else { 0..0 }
     }
-    /// What ranks that meet must agree on; label and place may differ.
+    /// Values that must be equal on all ranks of a call; label and place may differ.
     pub(crate) fn key(&self) -> [usize; 3] {
         let reduce = self.reduce.map_or(0, |r| r as usize + 1);
         let peer = self.peer.map_or(0, |p| p + 1);
         let what = peer << 16 | reduce << 8 | self.op as usize;
         let rows = match &self.counts {
-            None if self.op == Op::AllGather && self.elem.join.is_none() => usize::MAX, // ranks have any number of values
+            // any number of values per rank
+            None if self.op == Op::AllGather && self.elem.join.is_none() => usize::MAX,
             None => self.rows,
             Some(Counts::Of(counts)) => {
                 counts.iter().fold(1 << 63, |key, &n| tensor::mix((key ^ n) as u64) as usize)
@@ -273,11 +275,11 @@ impl Call {
         };
         [what, rows, self.cols ^ self.elem.id]
     }
-    /// Whether a message and a wish for one are of the same, once their ranks have met.
+    /// Returns true if a send and a receive that met agree on shape and tag.
     pub(crate) fn passes(&self, other: &Call) -> bool {
         (self.rows, self.cols, self.tag) == (other.rows, other.cols, other.tag)
     }
-    /// Whether what two ranks with equal keys mean to pass each other is the same, from the view of `me`.
+    /// Returns true if two ranks with equal keys agree on what they pass to each other, seen from rank `me`.
     pub(crate) fn fits(&self, me: usize, other: &Call, peer: usize) -> bool {
         match (&self.counts, &other.counts) {
             (Some(Counts::Between(give, take)), Some(Counts::Between(their_give, their_take))) => {
@@ -315,7 +317,7 @@ impl Call {
 }
 
 impl Call {
-    /// Refuses to write what another owner sees.
+    /// Panics if the tensor that the call writes has another owner.
     pub(crate) fn writes<D: Device>(&self, tensor: &Tensor<D>) {
         let why = "writes a tensor with two owners: drop the other before the call, or give the call a copy";
         assert!(!tensor.is_shared(), "{self} {why}");

@@ -1,16 +1,30 @@
-//! The collectives: what all ranks of a group do together.
+//! Collectives: calls that all ranks of a group make together.
 //!
-//! Everything that does not depend on how bytes travel is here: arguments are checked before anyone waits, results are
-//! allocated, traffic is counted. So a ghost is metered exactly as a rank that has peers.
+//! Everything that does not depend on how bytes travel is here: arguments are checked before any rank waits,
+//! results are allocated, traffic is counted. So a ghost is metered exactly like a rank with peers.
 use crate::{Call, CommError, Counts, Elem, Group, Op, Reduce, Result, Windows};
 use tensor::{Category, Device, Place, Tensor, count};
 
 impl<P: Place> Group<P> {
-    /// Puts the reduction over all ranks into every rank's `data[R,C]`: the same bits on all. Addends are
+    /// Replaces every rank's `data[R,C]` with the reduction over all ranks: the same bits on all. Addends are
     /// taken in rank order.
     ///
+    /// ```
+    /// use comm::{Axis, CommError, Reduce, World};
+    /// use tensor::{Category, Cpu, Tensor};
+    ///
+    /// let sums = World::threads(&[(Axis::Tp, 3)])?.run(|device: Cpu<f32>, mesh| {
+    ///     let group = mesh.group(Axis::Tp).named("a sum of ranks");
+    ///     let mut x = Tensor::from_fn(&device, Category::Buffers, 1, 1, |_| group.rank() as f32);
+    ///     group.all_reduce(&mut x, Reduce::Sum)?;
+    ///     Ok::<_, CommError>(x.read().expect("the host has values")[0])
+    /// })?;
+    /// assert_eq!(sums, [3.0, 3.0, 3.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// Those of every call.
+    /// See [`Group`].
     #[track_caller]
     pub fn all_reduce<D: Device<Place = P>>(&self, data: &mut Tensor<D>, reduce: Reduce) -> Result<()> {
         if self.size() == 1 {
@@ -18,29 +32,32 @@ impl<P: Place> Group<P> {
         }
         self.together(&self.reducing::<D>(data.shape(), reduce), None, Some(data))
     }
-    /// `mine[R,C]` of every rank, below each other in rank order: `[ranks·R, C]`, a buffer, the same on all ranks. In a
-    /// group of one, another owner of `mine`.
+    /// Returns `mine[R,C]` of all ranks, stacked in rank order: `[ranks·R, C]`, a buffer, the same on all
+    /// ranks. In a group of one, returns another owner of `mine`.
     ///
     /// # Errors
-    /// Those of every call.
+    /// See [`Group`].
     #[track_caller]
     pub fn all_gather<D: Device<Place = P>>(&self, mine: &Tensor<D>) -> Result<Tensor<D>> {
         self.make(mine, self.gathering(mine, None)?)
     }
-    /// `mine[rows[rank],C]` of every rank, below each other in rank order: `[Σ rows, C]`, a buffer, equal on all ranks.
+    /// Returns `mine[rows[rank],C]` of all ranks, stacked in rank order: `[Σ rows, C]`, a buffer, the same on
+    /// all ranks.
     ///
     /// # Errors
-    /// [`CommError::BadCounts`] if these are not as many as ranks, or this rank's is not `mine`'s, and those of every
-    /// call.
+    /// [`CommError::BadCounts`] if `rows` does not have one count per rank, or this rank's count is not the
+    /// rows of `mine`; and those of every call.
     #[track_caller]
     pub fn all_gather_v<D: Device<Place = P>>(&self, mine: &Tensor<D>, rows: &[usize]) -> Result<Tensor<D>> {
         self.make(mine, self.gathering(mine, Some(rows))?)
     }
-    /// `mine[R,C]` of every rank, side by side in rank order, but only the first `n` columns of all: `[R, n]`, a buffer,
-    /// the same on all ranks. What is beyond them is padding. In a group of one, another owner of `mine`.
+    /// Returns the first `n` columns of `mine[R,C]` of all ranks, side by side in rank order: `[R, n]`, a
+    /// buffer, the same on all ranks. Columns beyond `n` are padding. In a group of one, returns another
+    /// owner of `mine`.
     ///
     /// # Errors
-    /// [`CommError::BadCounts`] if there are not as many columns, or in a group of one others, and those of every call.
+    /// [`CommError::BadCounts`] if all ranks together have fewer than `n` columns, or a group of one does not
+    /// have exactly `n`; and those of every call.
     #[track_caller]
     pub fn all_gather_columns<D: Device<Place = P>>(&self, mine: &Tensor<D>, n: usize) -> Result<Tensor<D>> {
         let [rows, cols] = mine.shape();
@@ -53,20 +70,21 @@ impl<P: Place> Group<P> {
         }
         self.make(mine, Making { call, category: Category::Buffers, shape: [rows, n], room: 0 })
     }
-    /// This rank's block of rows of the sum over ranks, in rank order, of `data[R,C]`: `[R/ranks, C]`, an activation,
-    /// of which every rank holds another. In a group of one, another owner of `data`.
+    /// Sums `data[R,C]` over ranks, in rank order, and returns this rank's block of rows: `[R/ranks, C]`, an
+    /// activation. In a group of one, returns another owner of `data`.
     ///
     /// # Errors
-    /// [`CommError::BadArgument`] if the ranks do not divide the rows, and those of every call.
+    /// [`CommError::BadArgument`] if the number of ranks does not divide R, and those of every call.
     #[track_caller]
     pub fn reduce_scatter<D: Device<Place = P>>(&self, data: &Tensor<D>) -> Result<Tensor<D>> {
         self.make(data, self.scattering(data, None)?)
     }
-    /// This rank's block of rows of the sum over ranks, in rank order, of `data[R,C]`, where rank `i` gets `counts[i]` rows:
-    /// `[counts[rank], C]`, an activation.
+    /// Sums `data[R,C]` over ranks, in rank order, and returns this rank's block of rows, where rank `i` gets
+    /// `counts[i]` rows: `[counts[rank], C]`, an activation.
     ///
     /// # Errors
-    /// [`CommError::BadCounts`] if these are not as many as ranks or do not add up to R, and those of every call.
+    /// [`CommError::BadCounts`] if `counts` does not have one count per rank, or does not add up to R; and
+    /// those of every call.
     #[track_caller]
     pub fn reduce_scatter_v<D: Device<Place = P>>(
         &self,
@@ -75,7 +93,7 @@ impl<P: Place> Group<P> {
     ) -> Result<Tensor<D>> {
         self.make(data, self.scattering(data, Some(counts))?)
     }
-    /// Puts the `data[R,C]` of rank `root` of the group into every rank's.
+    /// Copies `data[R,C]` of rank `root` of the group to every rank's `data`.
     ///
     /// # Errors
     /// [`CommError::BadArgument`] if the group has no such rank, and those of every call.
@@ -84,8 +102,8 @@ impl<P: Place> Group<P> {
         let call = self.call_with::<D>(Op::Broadcast, data.shape(), root)?;
         if self.size() == 1 { Ok(()) } else { self.together(&call, None, Some(data)) }
     }
-    /// `mine[R,C]` of every rank, below each other in rank order, on rank `root` of the group: `[ranks·R, C]`, a buffer.
-    /// Nothing on the others.
+    /// Returns `mine[R,C]` of all ranks, stacked in rank order, on rank `root` of the group: `[ranks·R, C]`,
+    /// a buffer. Returns `None` on the other ranks.
     ///
     /// # Errors
     /// [`CommError::BadArgument`] if the group has no such rank, and those of every call.
@@ -101,12 +119,12 @@ impl<P: Place> Group<P> {
         self.together(&call, Some(mine), out.as_mut())?;
         Ok(out)
     }
-    /// This rank's block `[rows, cols]` of the `data[ranks·rows, cols]` that rank `root` of the group has, and no other:
-    /// an activation on `device`.
+    /// Returns this rank's block `[rows, cols]` of `data[ranks·rows, cols]`, an activation on `device`. Only
+    /// rank `root` of the group passes `data`.
     ///
     /// # Errors
-    /// [`CommError::BadArgument`] if the group has no such rank, [`CommError::BadCounts`] if the root has no data or data
-    /// of another shape, or another rank has some, and those of every call.
+    /// [`CommError::BadArgument`] if the group has no such rank, [`CommError::BadCounts`] if the root has no
+    /// data or data of another shape, or another rank has data; and those of every call.
     #[track_caller]
     pub fn scatter<D: Device<Place = P>>(
         &self,
@@ -132,22 +150,23 @@ impl<P: Place> Group<P> {
         self.together(&call, data, Some(&mut out))?;
         Ok(out)
     }
-    /// Block `i` of the rows of `data[R,C]` goes to rank `i`; what ranks had for this one, below each other in rank
-    /// order: `[R,C]`, an activation. In a group of one, another owner of `data`.
+    /// Sends block `i` of the rows of `data[R,C]` to rank `i`, and returns the blocks received, stacked in
+    /// rank order: `[R,C]`, an activation. In a group of one, returns another owner of `data`.
     ///
     /// # Errors
-    /// [`CommError::BadArgument`] if the ranks do not divide the rows, and those of every call.
+    /// [`CommError::BadArgument`] if the number of ranks does not divide R, and those of every call.
     #[track_caller]
     pub fn all_to_all<D: Device<Place = P>>(&self, data: &Tensor<D>) -> Result<Tensor<D>> {
         self.make(data, self.exchanging(data, None)?)
     }
-    /// `give[i]` rows of `data[R,C]` go to rank `i`, `take[i]` come from it: `[Σ take, C]`, an activation, in rank order. What one
-    /// rank gives another is what that takes of it.
+    /// Sends `give[i]` rows of `data[R,C]` to rank `i`, and receives `take[i]` rows from it. Returns the rows
+    /// received, stacked in rank order: `[Σ take, C]`, an activation. One rank must give another as many rows
+    /// as the other takes.
     ///
     /// # Errors
-    /// [`CommError::BadCounts`] if these are not as many as ranks, or `give` does not add up to R, or this rank gives
-    /// itself another number than it takes; [`CommError::Mismatch`], on both, if one gives what the other does not take;
-    /// and those of every call.
+    /// [`CommError::BadCounts`] if `give` or `take` does not have one count per rank, `give` does not add up
+    /// to R, or this rank gives itself another number of rows than it takes; [`CommError::Mismatch`], on both
+    /// ranks, if one does not give the number that the other takes; and those of every call.
     #[track_caller]
     pub fn all_to_all_v<D: Device<Place = P>>(
         &self,
@@ -157,10 +176,10 @@ impl<P: Place> Group<P> {
     ) -> Result<Tensor<D>> {
         self.make(data, self.exchanging(data, Some([give, take]))?)
     }
-    /// Returns on no rank before all have called it.
+    /// Waits until all ranks have called it.
     ///
     /// # Errors
-    /// Those of every call.
+    /// See [`Group`].
     #[track_caller]
     pub fn barrier(&self) -> Result<()> {
         if self.size() == 1 {
@@ -172,7 +191,7 @@ impl<P: Place> Group<P> {
     }
 }
 
-/// A call whose result is another tensor: of this shape, in this category, with room for so many rows.
+/// A call whose result is a new tensor: its category, its shape, and the rows that it has room for.
 pub(crate) struct Making {
     pub(crate) call: Call,
     pub(crate) category: Category,
@@ -180,17 +199,17 @@ pub(crate) struct Making {
     pub(crate) room: usize,
 }
 
-/// What calls at once and started ones share.
+/// Calls of the blocking and the started collectives.
 impl<P: Place> Group<P> {
-    /// An all-reduce of tensors of this shape.
+    /// Makes the call of an all-reduce of a tensor of this shape.
     #[track_caller]
     #[inline(always)]
     pub(crate) fn reducing<D: Device>(&self, shape: [usize; 2], reduce: Reduce) -> Call {
         let mut call = self.call_of::<D>(Op::AllReduce, shape);
-        call.reduce = Some(reduce); // in place: a call is large
+        call.reduce = Some(reduce); // in place, because a call is large
         call
     }
-    /// An all-gather, of which this is the rank's block; of blocks of so many rows, if they differ.
+    /// Makes the call of an all-gather of `mine`; `counts` lists the rows of each rank if they differ.
     #[track_caller]
     pub(crate) fn gathering<D: Device>(&self, mine: &Tensor<D>, counts: Option<&[usize]>) -> Result<Making> {
         let list = counts.map(|counts| Counts::Of(self.record.list(counts)));
@@ -205,7 +224,8 @@ impl<P: Place> Group<P> {
         }
         Ok(Making { call, category: Category::Buffers, shape: [rows, mine.cols()], room: 0 })
     }
-    /// A reduce-scatter of a tensor; in blocks of so many rows, if they differ.
+    /// Makes the call of a reduce-scatter of `data`; `counts` lists the rows that each rank gets if they
+    /// differ.
     #[track_caller]
     pub(crate) fn scattering<D: Device>(&self, data: &Tensor<D>, counts: Option<&[usize]>) -> Result<Making> {
         let (reduce, list) = (Some(Reduce::Sum), counts.map(|counts| Counts::Of(self.record.list(counts))));
@@ -216,7 +236,7 @@ impl<P: Place> Group<P> {
         };
         Ok(Making { call, category: Category::Activations, shape: [rows, data.cols()], room: 0 })
     }
-    /// An all-to-all of a tensor; of blocks that are given and taken in so many rows, if they differ.
+    /// Makes the call of an all-to-all of `data`; `counts` lists the rows given and taken if they differ.
     #[track_caller]
     pub(crate) fn exchanging<D: Device>(
         &self,
@@ -239,11 +259,11 @@ impl<P: Place> Group<P> {
         }
         Ok(Making { call, category: Category::Activations, shape: [rows, data.cols()], room: 0 })
     }
-    /// Rows of all ranks, if each has as many as this one.
+    /// Number of rows of all ranks, if each has `rows`.
     fn rows_of_all(&self, rows: usize) -> usize {
         count::product("the rows of all ranks", &[rows, self.size()])
     }
-    /// Makes such a call at once.
+    /// Runs such a call and returns its result.
     fn make<D: Device<Place = P>>(&self, given: &Tensor<D>, making: Making) -> Result<Tensor<D>> {
         if self.size() == 1 {
             return Ok(given.clone());

@@ -1,19 +1,19 @@
-//! Kernels of dual numbers, tensors of the host, and calls between its ranks, compiled here once for tests. They
-//! are generic, so each crate that uses them would compile them again; crates with `opt-level` 0 or 1 share the
-//! instances of a crate that they depend on. In a release this crate has `opt-level` 3, whose instances nobody
-//! shares, so there it compiles none.
+//! Instances of generic code, compiled here once for tests: kernels of dual numbers, host tensors, and calls
+//! between host ranks. Every crate that uses them would otherwise compile them again: crates with `opt-level`
+//! 0 or 1 share the instances of a crate that they depend on. In a release this crate has `opt-level` 3,
+//! whose instances are not shared, so it compiles none there.
 use crate::Group;
 use kernels::{Kernels, every_kernel};
 use tensor::{Bf16, Cpu, Dual, F61, Host, Tensor};
 
-/// The addresses of these kernels.
+/// Addresses of these kernels.
 macro_rules! addresses {
     ([$number:ty] $($(#[$doc:meta])* $name:ident($($arg:ident: $of:ty),*) = $called:literal, $kind:ident => $body:expr;)*) => {
         vec![$(<Cpu<$number> as Kernels>::$name as *const ()),*]
     };
 }
 
-/// The addresses of what goes through numbers one by one, and of what goes between ranks.
+/// Addresses of functions over elements, and of calls between ranks.
 fn tensors<D: Kernels<Place = Host>>() -> Vec<*const ()> {
     vec![
         Tensor::<D>::with_room as *const (),
@@ -28,7 +28,7 @@ fn tensors<D: Kernels<Place = Host>>() -> Vec<*const ()> {
     ]
 }
 
-/// The instances. Nobody needs to call this: that it names them is what has them compiled.
+/// Addresses of the instances. Naming them here compiles them, so this need not be called.
 #[doc(hidden)]
 pub fn compiled() -> Vec<*const ()> {
     let floats = [tensors::<Cpu<f32>>(), tensors::<Cpu<f64>>(), tensors::<Cpu<Bf16>>()];

@@ -1,11 +1,11 @@
-//! An allocator that counts what each thread takes from the system. For tests; those of other crates take it from here.
+//! Allocator that counts the allocations of each thread, for tests here and in other crates.
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! { static TAKEN: Cell<usize> = const { Cell::new(0) }; }
 
 struct Counting;
-// SAFETY: the system's allocator does the work; all that is not here comes by way of `alloc`.
+// SAFETY: the system's allocator does the work; default methods call `alloc` and `dealloc`.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         TAKEN.set(TAKEN.get() + 1);
@@ -20,7 +20,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// How often this thread has taken memory so far.
+/// Number of allocations of this thread so far.
 pub(crate) fn taken() -> usize {
     TAKEN.get()
 }

@@ -1,49 +1,49 @@
-//! What can go wrong between ranks. Ranks in messages are ranks of the world, unless a group is named.
+//! Errors between ranks. Ranks in messages are ranks of the world, unless a group is named.
 use std::fmt::Display;
 use std::panic::Location;
 use std::time::Duration;
 
-/// What can go wrong between ranks.
+/// Error of a call between ranks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommError {
-    /// Ranks met that mean different things.
+    /// Two ranks of a group met in different calls.
     #[error("ranks disagree: rank {rank} is in {mine}, rank {peer} in {theirs}")]
     Mismatch {
         /// This rank.
         rank: usize,
-        /// Its call.
+        /// This rank's call.
         mine: String,
         /// The other rank.
         peer: usize,
         /// The other rank's call.
         theirs: String,
     },
-    /// Ranks wait for each other in a ring, this one first, so that none can come.
+    /// Ranks wait for each other in a ring, this rank first, so none of them can go on.
     #[error("ranks wait for each other: {}", ring(waits))]
     Deadlock {
-        /// Each rank and its call; each waits for the next, the last for the first.
+        /// Each rank and its call; each rank waits for the next, the last for the first.
         waits: Vec<(usize, String)>,
     },
     /// A rank failed: it returned an error or panicked.
     #[error("rank {rank} failed: {reason}")]
     Dead {
-        /// Who.
+        /// Rank that failed.
         rank: usize,
-        /// Its error.
+        /// The rank's error or panic.
         reason: String,
     },
-    /// A rank left a collective of this group early; nobody may enter another.
+    /// A rank left a collective of this group early; no rank may enter another.
     #[error("rank {rank} left the group early: {reason}")]
     Broken {
-        /// Who.
+        /// Rank that left.
         rank: usize,
-        /// The error it left with.
+        /// The rank's error.
         reason: String,
     },
-    /// A rank has ended without an error, and without this call.
+    /// A rank finished without an error, and without making this call.
     #[error("rank {rank} has finished and will not come to {call}")]
     Finished {
-        /// Who.
+        /// Rank that finished.
         rank: usize,
         /// This rank's call.
         call: String,
@@ -56,15 +56,16 @@ pub enum CommError {
         links(chain)
     )]
     Late {
-        /// Who is missing.
+        /// Ranks that did not arrive.
         missing: Vec<usize>,
-        /// Who has come, this rank among them.
+        /// Ranks that arrived, this rank among them.
         arrived: Vec<usize>,
         /// This rank's call.
         call: String,
-        /// How long this rank waits in one call, at most.
+        /// Longest wait in one call.
         limit: Duration,
-        /// If who is missing waits too: for whom, and in which call; then that one, and so on.
+        /// Chain of waits from a missing rank: the waiting rank, the rank it waits for, and the call. Each
+        /// link starts where the one before ends.
         chain: Vec<(usize, usize, String)>,
     },
     /// Two threads use one rank's membership of a group at the same time.
@@ -75,12 +76,12 @@ pub enum CommError {
         /// The second call.
         call: String,
     },
-    /// A request, of a message that is sent or received while the rank goes on, that nobody waited for.
+    /// A request was dropped, or its rank ended, before the rank waited for it.
     #[error("nobody waited for {call}")]
     Forgotten {
-        /// Whose.
+        /// Rank that started the request.
         rank: usize,
-        /// The call that started it.
+        /// Call that started the request.
         call: String,
     },
     /// Counts of rows, or a tensor, that do not fit the call.
@@ -88,41 +89,41 @@ pub enum CommError {
     BadCounts {
         /// The call.
         call: String,
-        /// What does not fit, and what would.
+        /// Value seen, and value wanted.
         why: String,
     },
-    /// A rank, a size or a set of axes that does not fit the group or the mesh it is given to.
+    /// A rank, a size or a set of axes that does not fit the group or mesh.
     #[error("{why} (at {at})")]
     BadArgument {
-        /// What does not fit, and what would.
+        /// Value seen, and value wanted.
         why: String,
-        /// Where.
+        /// Place of the call in the code.
         at: &'static Location<'static>,
     },
-    /// Ranks or nodes that an algorithm has no schedule for.
+    /// A number of ranks, or a node size, that an algorithm has no schedule for.
     #[error("{0}")]
     BadSchedule(String),
-    /// Sizes or an order of axes that make no world, or a rank that a world does not have.
+    /// Axis sizes or an axis order that make no world, or a rank that a world does not have.
     #[error("{0}")]
     BadWorld(String),
 }
 
 impl CommError {
-    /// What does not fit at the caller's place.
+    /// Makes a [`CommError::BadArgument`] at the caller's place.
     #[track_caller]
     pub(crate) fn bad_argument(why: String) -> Self {
         Self::BadArgument { why, at: Location::caller() }
     }
-    /// Counts, or a tensor, that do not fit a call.
+    /// Makes a [`CommError::BadCounts`]: counts, or a tensor, that do not fit a call.
     pub(crate) fn bad_counts(call: &impl Display, why: String) -> Self {
         Self::BadCounts { call: call.to_string(), why }
     }
 }
 
-/// A result between ranks.
+/// Result of a call between ranks.
 pub type Result<T, E = CommError> = std::result::Result<T, E>;
 
-/// `rank 3`, `ranks 0, 2 and 5`.
+/// Formats ranks: `rank 3`, `ranks 0, 2 and 5`.
 fn named(ranks: &[usize]) -> String {
     match ranks {
         [] => "no rank".to_string(),
@@ -131,7 +132,7 @@ fn named(ranks: &[usize]) -> String {
     }
 }
 
-/// `3`, `0, 2 and 5`.
+/// Formats numbers: `3`, `0, 2 and 5`.
 fn listing(numbers: &[usize], last_word: &str) -> String {
     let texts: Vec<_> = numbers.iter().map(ToString::to_string).collect();
     match texts.split_last() {
@@ -140,7 +141,7 @@ fn listing(numbers: &[usize], last_word: &str) -> String {
     }
 }
 
-/// `1, 2 or 4`: all sizes that `n` is a multiple of.
+/// Formats all divisors of `n`: `1, 2 or 4`.
 pub(crate) fn sizes(n: usize) -> String {
     listing(&divisors(n), "or")
 }
@@ -152,13 +153,13 @@ fn divisors(n: usize) -> Vec<usize> {
     sizes
 }
 
-/// `rank 0 in all_reduce …, rank 1 in …`.
+/// Formats waits: `rank 0 in all_reduce …, rank 1 in …`.
 fn ring(waits: &[(usize, String)]) -> String {
     let texts: Vec<_> = waits.iter().map(|(rank, call)| format!("rank {rank} in {call}")).collect();
     texts.join(", ")
 }
 
-/// `; rank 1 waits for rank 2 in receive …`.
+/// Formats a chain: `; rank 1 waits for rank 2 in receive …`.
 fn links(chain: &[(usize, usize, String)]) -> String {
     let text =
         |(rank, on, call): &(usize, usize, String)| format!("; rank {rank} waits for rank {on} in {call}");

@@ -1,9 +1,10 @@
-//! The flight recorder: the last calls of every rank, in one table, for when a run has failed.
+//! The flight recorder: the last calls of every rank of a failed run, in one table.
 use crate::{Call, Record};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// The last calls of every rank when a run failed. It displays as a table; times count from the start of the run.
+/// The last calls of every rank when a run failed. Displays as a table; times count from the start of the
+/// run.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct FlightRecorder(String);
 
@@ -16,7 +17,7 @@ pub(crate) struct Flight {
     pub(crate) call: Call,
 }
 
-/// What became of a call.
+/// Outcome of a call so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     UnderWay,
@@ -25,12 +26,12 @@ pub(crate) enum Outcome {
     Forgotten,
 }
 
-/// How a rank has ended.
+/// State of a rank after a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
     Well,
     Failed,
-    /// It has not.
+    /// The rank still runs.
     Runs,
 }
 
@@ -45,7 +46,7 @@ impl fmt::Display for End {
 }
 
 impl Flight {
-    /// What became of the call, in a table.
+    /// Formats the outcome for the table.
     fn outcome(&self) -> String {
         match self.outcome {
             Outcome::UnderWay => "under way".to_string(),
@@ -56,7 +57,7 @@ impl Flight {
     }
 }
 
-/// A time in the unit that gives it few digits.
+/// Formats a time in the unit that needs few digits.
 pub(crate) fn span(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     match seconds {
@@ -67,7 +68,7 @@ pub(crate) fn span(time: Duration) -> String {
 }
 
 impl FlightRecorder {
-    /// The table of all ranks, each with how it ended.
+    /// Makes the table from every rank's record and state.
     pub(crate) fn new<'a>(ranks: impl Iterator<Item = (&'a Record, End)>) -> Self {
         let mut rows = vec!["rank  call       began  outcome                what".to_string()];
         for (rank, (record, end)) in ranks.enumerate() {

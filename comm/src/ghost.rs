@@ -1,17 +1,18 @@
-//! A group without peers: any rank of any world, for its price. Calls are metered and counted, and do nothing.
+//! Groups without peers: one rank of any world, for its price. Calls are metered and counted, but carry
+//! nothing.
 use crate::engine::Calls;
 use crate::{Call, Engine, Engines, Members, Post, Result, Windows};
 use std::sync::Arc;
 use tensor::Place;
 
-/// The engine of groups of so many ranks whose peers do not exist.
+/// Engine of groups of this number of ranks, without peers.
 pub(crate) struct Ghost(pub(crate) usize);
 
 impl<P: Place> Engine<P> for Ghost {
     unsafe fn now(&self, _: usize, _: Windows<P::Ptr>, _: &Call) -> Result<()> {
         Ok(())
     }
-    /// As if all ranks had what this one has.
+    /// Returns this rank's bytes for every rank.
     fn values(&self, _: usize, mine: &[u8], _: &Call) -> Result<Vec<Vec<u8>>> {
         Ok(vec![mine.to_vec(); self.0])
     }
@@ -25,7 +26,7 @@ impl<P: Place> Engine<P> for Ghost {
     fn withdraw(&self, _: Post) {}
 }
 
-/// The engines of a world without peers.
+/// Engines of a world without peers.
 pub(crate) struct Ghosts;
 
 impl<P: Place> Engines<P> for Ghosts {

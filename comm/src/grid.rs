@@ -1,22 +1,22 @@
-//! Ranks and their coordinates, in two factorings: which ranks form a group along a set of axes.
+//! Coordinates of ranks in two factorings, and the ranks that form a group along a set of axes.
 //!
 //! ```text
 //! world   pp × dp × cp × tp        nested in an order, innermost first; tp.cp.dp.pp unless given
 //! stage        dp × cp × tp   =   edp × ep × etp
 //! ```
-//! Experts nest in the same order: etp is in tp's place and edp in dp's. ep is where the order names it, and next to
-//! etp, outside it, if it does not. The ranks of a stage are counted without pp for this, so that both factorings have
-//! the same stages. Source: Megatron-LM, `megatron/core/parallel_state.py`, `RankGenerator`; Liu et al., arXiv:2504.14960,
-//! on folding such ranks.
+//! Experts nest in the same order: etp takes tp's place, and edp takes dp's. ep is where the order names it,
+//! by default next to etp, outside it. Ranks of a stage are counted without pp for this, so that both
+//! factorings have the same stages. Source: Megatron-LM, `megatron/core/parallel_state.py`, `RankGenerator`;
+//! Liu et al., arXiv:2504.14960, on folding such ranks.
 use crate::members::Digit;
 use crate::{Axes, Axis, CommError, Members, Result};
 use std::panic::Location;
 
 const AXES: usize = Axis::ALL.len();
-/// Innermost first.
+/// Default order, innermost first.
 const ORDER: [Axis; 4] = [Axis::Tp, Axis::Cp, Axis::Dp, Axis::Pp];
 
-/// The digits of a rank's number that are its coordinate along each axis.
+/// Digits of a rank's number that form its coordinate along each axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grid {
     given: Vec<(Axis, usize)>,
@@ -26,10 +26,12 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// The sizes in any order; axes left out have size 1. Axes nest in the usual order.
+    /// Makes a grid of these sizes, listed in any order; axes left out have size 1. Axes nest in the default
+    /// order.
     ///
     /// # Errors
-    /// An axis without ranks or given twice, edp given, more than `limit` ranks, experts that do not divide.
+    /// [`CommError::BadWorld`] if an axis has no ranks or is given twice, edp is given, the world has more
+    /// than `limit` ranks, or ep·etp does not divide the ranks of a stage.
     pub(crate) fn new(sizes: &[(Axis, usize)], limit: usize) -> Result<Self> {
         let mut given = sizes.to_vec();
         given.sort_by_key(|&(axis, _)| axis);
@@ -50,14 +52,15 @@ impl Grid {
         };
         Self { given, order: Vec::new(), digits: Default::default(), ranks }.nested(&ORDER)
     }
-    /// One rank.
+    /// Makes a grid of one rank.
     pub(crate) fn alone() -> Self {
         Self { given: Vec::new(), order: ORDER.to_vec(), digits: Default::default(), ranks: 1 }
     }
-    /// A grid of these sizes whose axes nest in this order, innermost first.
+    /// Returns a grid of the same sizes whose axes nest in this order, innermost first.
     ///
     /// # Errors
-    /// An axis named twice, a split axis that is not named, experts that do not divide or that pp cuts apart.
+    /// [`CommError::BadWorld`] if the order names an axis twice, names edp or etp, or lacks an axis that is
+    /// split; or if ep·etp does not divide the ranks of a stage, or pp cuts experts apart.
     pub(crate) fn nested(&self, order: &[Axis]) -> Result<Self> {
         let nest = self.whole_order(order)?;
         let (mut digits, mut stride): ([Vec<Digit>; AXES], _) = (Default::default(), 1);
@@ -84,8 +87,8 @@ impl Grid {
         }
         Ok(Self { given: self.given.clone(), order: dense, digits, ranks: self.ranks })
     }
-    /// An order that names every axis: those not split are put where they matter least, tp innermost for the sake of
-    /// etp, the others outermost.
+    /// Completes an order to name every axis. ep goes next to tp, outside it. Other missing axes are not
+    /// split: tp goes innermost, because etp takes its place, and the rest outermost.
     fn whole_order(&self, order: &[Axis]) -> Result<Vec<Axis>> {
         let bad = |why: String| bad(format!("the order {} {why}", order_name(order)));
         for (i, axis) in order.iter().enumerate() {
@@ -110,7 +113,7 @@ impl Grid {
         nest.extend(ORDER.iter().filter(|axis| !order.contains(axis) && **axis != Axis::Tp));
         Ok(nest)
     }
-    /// How many ranks share each part of an expert.
+    /// Size of the edp axis: the number of ranks that hold the same part of an expert.
     fn edp(&self) -> Result<usize> {
         let [dp, cp, tp, ep, etp] =
             [Axis::Dp, Axis::Cp, Axis::Tp, Axis::Ep, Axis::Etp].map(|axis| self.given(axis));
@@ -123,7 +126,8 @@ impl Grid {
             )),
         }
     }
-    /// The digits in the world of one in a stage's ranks, which lie in blocks of `inside` with the other stages' between.
+    /// Converts a digit of a stage's ranks to digits of the world's ranks, in which a stage has runs of
+    /// `inside` consecutive ranks with other stages' ranks between. `None` if pp cuts the digit apart.
     fn around_stages(&self, [size, stride]: [usize; 2], inside: usize) -> Option<Vec<Digit>> {
         let stages = self.given(Axis::Pp);
         match inside / stride {
@@ -140,32 +144,34 @@ impl Grid {
     fn given(&self, axis: Axis) -> usize {
         self.given.iter().find(|&&(a, _)| a == axis).map_or(1, |&(_, size)| size)
     }
-    /// How many ranks there are.
+    /// Number of ranks.
     pub(crate) fn ranks(&self) -> usize {
         self.ranks
     }
-    /// pp, dp, cp and tp, innermost first.
+    /// The axes pp, dp, cp and tp, innermost first.
     pub(crate) fn order(&self) -> &[Axis] {
         &self.order
     }
-    /// How many ranks there are along an axis.
+    /// Number of ranks along an axis.
     pub(crate) fn size(&self, axis: Axis) -> usize {
         self.digits[axis as usize].iter().map(|digit| digit.size).product()
     }
-    /// Where a rank stands along an axis.
+    /// Coordinate of a rank along an axis.
     pub(crate) fn coordinate(&self, axis: Axis, rank: usize) -> usize {
         let add = |(place, weight), digit: &Digit| (place + digit.of(rank) * weight, weight * digit.size);
         self.digits[axis as usize].iter().fold((0, 1), add).0
     }
-    /// The ranks that differ from this one along these axes of one factoring only, itself among them, in rank order.
+    /// Ranks that differ from `rank` only along these axes of one factoring, `rank` among them, in rank
+    /// order.
     pub(crate) fn members(&self, axes: impl Into<Axes>, rank: usize) -> Members {
         let digits = axes.into().iter().flat_map(|axis| self.digits[axis as usize].clone());
         Members::around(rank, digits.collect())
     }
-    /// Those of axes of one factoring along which there are ranks; all of them if along none.
+    /// Returns the axes among `axes` that have several ranks, or all of `axes` if none has. All must be of
+    /// one factoring.
     ///
     /// # Errors
-    /// Axes of both factorings.
+    /// [`CommError::BadArgument`] if the axes are of both factorings.
     pub(crate) fn split(&self, axes: Axes, at: &'static Location<'static>) -> Result<Axes> {
         let of = |factoring: [Axis; 4]| axes.iter().any(|axis| axis != Axis::Pp && factoring.contains(&axis));
         if of(Axis::DENSE) && of(Axis::EXPERT) {
@@ -176,7 +182,7 @@ impl Grid {
         }
         Ok(self.split_of(axes))
     }
-    /// Those of these axes along which there are ranks; all of them if along none.
+    /// Returns the axes among `axes` that have several ranks, or all of `axes` if none has.
     pub(crate) fn split_of(&self, axes: Axes) -> Axes {
         let split: Axes = axes.iter().filter(|&axis| self.size(axis) > 1).collect();
         if split.is_empty() { axes } else { split }
@@ -187,7 +193,7 @@ fn bad<T>(why: String) -> Result<T> {
     Err(CommError::BadWorld(why))
 }
 
-/// The axis of experts that stands where this one does.
+/// Expert axis that takes the place of `axis` in an order.
 fn expert(axis: Axis) -> Option<Axis> {
     match axis {
         Axis::Tp => Some(Axis::Etp),
@@ -197,7 +203,7 @@ fn expert(axis: Axis) -> Option<Axis> {
     }
 }
 
-/// `tp.cp.dp.pp`.
+/// Formats an order: `tp.cp.dp.pp`.
 fn order_name(order: &[Axis]) -> String {
     order.iter().map(|axis| axis.name()).collect::<Vec<_>>().join(".")
 }

@@ -1,4 +1,4 @@
-//! This rank's membership of a group, and the groups within it.
+//! A rank's membership of a group, and subgroups.
 use crate::error::sizes;
 use crate::ghost::Ghost;
 use crate::ledger::elements_sent;
@@ -10,28 +10,28 @@ use std::panic::Location;
 use std::sync::Arc;
 use tensor::{Device, Place, Tensor};
 
-/// This rank's membership of the ranks along one axis or several ([`Mesh::over`](crate::Mesh::over)), or of some of
-/// them ([`Group::blocks`]). Clones are cheap, and members of the same group. Ranks meet in a group if it has the same
-/// members, however each came by it.
+/// A rank's membership of a group, which has the ranks along one axis or several
+/// ([`Mesh::over`](crate::Mesh::over)), or some of these ([`Group::blocks`]). Clones are cheap, and members
+/// of the same group. Groups with the same members are one group, however each rank obtained it.
 ///
-/// All ranks of a group make the same calls in the same order; where they do not, each gets an error that names both
-/// calls by place and label. Group and call belong to the rank's own thread: that a rank which has finished, or waits
-/// elsewhere in a ring of ranks, will not come is concluded from there being no other. In a group of one rank nothing
-/// moves and nothing is counted.
+/// All ranks of a group make the same calls in the same order. If they do not, each gets an error that names
+/// both calls by place and label. A group and its calls belong to the rank's own thread. So a rank that has
+/// finished, or waits in a ring of ranks, is known not to arrive: no other thread can make its call. A group
+/// of one rank sends nothing and counts nothing.
 ///
 /// # Errors
-/// Every call may fail because the ranks' calls differ ([`CommError::Mismatch`], [`CommError::Deadlock`]), because
-/// another rank failed or left ([`CommError::Dead`], [`CommError::Broken`], [`CommError::Finished`]) or did not come in
-/// time ([`CommError::Late`]). Other errors are listed at each call.
+/// Every call fails if the ranks' calls differ ([`CommError::Mismatch`], [`CommError::Deadlock`]), if another
+/// rank failed or left ([`CommError::Dead`], [`CommError::Broken`], [`CommError::Finished`]) or did not
+/// arrive in time ([`CommError::Late`]). Each call lists its other errors.
 ///
 /// # Panics
-/// Where a tensor is written of which there is another owner.
+/// A call panics if it writes a tensor that has another owner.
 #[derive(Clone)]
 pub struct Group<P: Place> {
     pub(crate) engine: Arc<dyn Engine<P>>,
-    world: Arc<dyn Engines<P>>, // gives parts their engines
-    along: usize,               // how many ranks there are along the axes
-    pub(crate) over: Ranks,     // which of them these are
+    world: Arc<dyn Engines<P>>, // gives subgroups their engines
+    along: usize,               // number of ranks along the axes
+    pub(crate) over: Ranks,     // ranks of this group among them
     pub(crate) rank: usize,
     size: usize,
     pub(crate) members: Members, // ranks of the world
@@ -40,7 +40,8 @@ pub struct Group<P: Place> {
 }
 
 impl<P: Place> Group<P> {
-    /// The membership of the rank at this place of the members, who are all ranks along these axes.
+    /// Makes the group of `members`, which are all ranks along these axes; `rank` is this rank's place among
+    /// them.
     pub(crate) fn new(
         world: &Arc<dyn Engines<P>>,
         axes: Axes,
@@ -52,42 +53,43 @@ impl<P: Place> Group<P> {
         let (over, size) = (Ranks::all(axes), members.len());
         Self { engine, world, along: size, over, rank, size, members, label: None, record }
     }
-    /// The ranks of the world that it has, in its order.
+    /// Ranks of the world in this group, in the group's order.
     pub fn ranks(&self) -> impl Iterator<Item = usize> {
         self.members.iter()
     }
-    /// This rank, counted in the group.
+    /// This rank's number in the group.
     pub fn rank(&self) -> usize {
         self.rank
     }
-    /// How many ranks.
+    /// Number of ranks.
     pub fn size(&self) -> usize {
         self.size
     }
-    /// The axes along which the ranks differ that this group is, or is a part of.
+    /// Axes along which the group's ranks differ; a subgroup keeps the axes of the group it was made of.
     pub fn axis(&self) -> Axes {
         self.over.axes
     }
-    /// The traffic of this rank so far, in all groups of its mesh.
+    /// Traffic of this rank so far, in all groups of its mesh.
     pub fn ledger(&self) -> Ledger {
         self.record.ledger()
     }
-    /// This group, with another label in its calls: a parameter's name, or a step. Labels are for messages only;
-    /// they may differ between ranks.
+    /// Returns this group with another label in its calls: a parameter's name, or a step. Labels only appear
+    /// in errors and records; they may differ between ranks.
     #[must_use]
     pub fn named(&self, label: impl Into<Arc<str>>) -> Group<P> {
         Group { label: Some(label.into()), ..self.clone() }
     }
-    /// This rank's block of `size` consecutive ranks, of which the group has `ranks/size`: 0..size, size..2·size and so
-    /// on. A group like any other, with the same label and ledger; in messages it reads `tp[2..4]`, counted along the
-    /// axes. Of one rank it is a group of one, of all ranks the group itself.
+    /// Returns this rank's subgroup of `size` consecutive ranks: 0..size, size..2·size and so on,
+    /// `ranks/size` in all. The subgroup is a group like any other, with the same label and ledger. Messages
+    /// call it `tp[2..4]`, counted along the axes. Size 1 gives a group of one; the size of the group gives
+    /// the group itself.
     ///
-    /// For replicas: of more ranks than KV heads, those of one block hold the same KV head, whose gradient is the sum
-    /// over the block.
+    /// For replicas: if there are more ranks than KV heads, the ranks of one subgroup hold the same KV head,
+    /// and its gradient is the sum over the subgroup.
     ///
-    /// Nobody waits here. Ranks of one block meet in it however and however often each of them came by it: a block of a
-    /// block is a block of the group. Calls over the block and over the group may alternate, in the same order on all
-    /// their ranks.
+    /// Never blocks. Ranks of a subgroup meet in it however, and however often, each of them made it: a
+    /// subgroup of a subgroup is a subgroup of the group. Calls over the subgroup and over the group may
+    /// alternate, in the same order on all their ranks.
     ///
     /// ```
     /// # use comm::{Axis, CommError, Reduce, World};
@@ -104,7 +106,7 @@ impl<P: Place> Group<P> {
     /// ```
     ///
     /// # Errors
-    /// [`CommError::BadArgument`] if the group does not consist of blocks of this size.
+    /// [`CommError::BadArgument`] if `size` does not divide the number of ranks.
     #[track_caller]
     pub fn blocks(&self, size: usize) -> Result<Group<P>> {
         let ranks = self.size();
@@ -115,24 +117,26 @@ impl<P: Place> Group<P> {
         let first = self.rank / size * size;
         self.subgroup(&(first..first + size).collect::<Vec<_>>())
     }
-    /// The ranks of this rank's colour, in the group's order: a group like any other. `colour` is the same function on
-    /// all ranks, which is why nobody need ask the others; ranks with other functions wait for each other in different
-    /// groups, and get an error.
+    /// Returns the group of all ranks with this rank's colour, in the group's order. `colour` must be the
+    /// same function on all ranks, so they need not communicate. Ranks with different functions wait for each
+    /// other in different groups, and get an error.
     ///
     /// # Errors
-    /// Never; a result as from [`Group::subgroup`].
+    /// None; returns a `Result` like [`Group::subgroup`].
     #[track_caller]
     pub fn split(&self, colour: impl Fn(usize) -> usize) -> Result<Group<P>> {
         let mine = colour(self.rank);
         let members: Vec<_> = (0..self.size()).filter(|&rank| colour(rank) == mine).collect();
         self.subgroup(&members)
     }
-    /// These ranks of the group, in this order: a group like any other, with the same label and ledger; its ranks are
-    /// counted anew from 0. All of them call this with the same list. Nobody waits here, and ranks meet in a group
-    /// however and however often they came by it: a subgroup of a subgroup is one of the whole, and of the world.
+    /// Returns the group of these ranks of this group, in this order: a group like any other, with the same
+    /// label and ledger, whose ranks count from 0. All of these ranks call it with the same list. Never
+    /// blocks. Ranks meet in a group however, and however often, they made it: a subgroup of a subgroup is a
+    /// subgroup of the whole group, and of the world.
     ///
     /// # Errors
-    /// [`CommError::BadArgument`] if the list is empty, names a rank twice or one that is not there, or lacks this one.
+    /// [`CommError::BadArgument`] if the list is empty, names a rank twice or an unknown rank, or lacks this
+    /// rank.
     #[track_caller]
     pub fn subgroup(&self, ranks: &[usize]) -> Result<Group<P>> {
         if let Some(why) = self.why_no_group(ranks) {
@@ -160,7 +164,7 @@ impl<P: Place> Group<P> {
             _ => None,
         }
     }
-    /// A call of this rank. It is large: so it is made where it is wanted.
+    /// Makes a call of this rank. A call is large, so this is inlined to make it in place.
     #[track_caller]
     #[inline(always)]
     pub(crate) fn call(&self, op: Op, [rows, cols]: [usize; 2], elem: Elem) -> Call {
@@ -181,7 +185,7 @@ impl<P: Place> Group<P> {
             number: 0,
         }
     }
-    /// Runs one call: counts it and keeps it on record.
+    /// Runs one call: counts and records it.
     #[inline]
     pub(crate) fn run<T>(&self, call: &Call, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let begun = self.record.begin(call, elements_sent(call, self.size(), self.rank), false)?;
@@ -189,8 +193,8 @@ impl<P: Place> Group<P> {
         self.record.end(begun, None, call, &outcome);
         outcome
     }
-    /// The windows of a call on these tensors; where nothing is given, it is done in place. Tensors have no gaps, and as
-    /// many elements as the call counts.
+    /// Returns the windows of a call on these tensors; all-reduce and broadcast are in place. The tensors are
+    /// contiguous, and have as many elements as the call counts.
     pub(crate) fn windows<D: Device<Place = P>>(
         &self,
         call: &Call,
@@ -209,7 +213,7 @@ impl<P: Place> Group<P> {
         let take = take.map(|take| take.view_mut().ptr());
         Windows { give: if in_place { take } else { give.map(|give| give.view().ptr()) }, take }
     }
-    /// Runs one call of all ranks on tensors; where nothing is given, it is done in place.
+    /// Runs one collective on tensors; all-reduce and broadcast are in place, in `take`.
     pub(crate) fn together<D: Device<Place = P>>(
         &self,
         call: &Call,
@@ -217,19 +221,19 @@ impl<P: Place> Group<P> {
         take: Option<&mut Tensor<D>>,
     ) -> Result<()> {
         let windows = self.windows(call, give, take);
-        // SAFETY: the tensors are borrowed as long as this runs, the one that is taken to mutably.
+        // SAFETY: the tensors are borrowed while this runs, `take` mutably.
         self.run(call, || unsafe { self.engine.now(self.rank, windows, call) })
     }
-    /// A call on numbers of a device.
+    /// Makes a call on elements of a device's dtype.
     #[track_caller]
     #[inline(always)]
     pub(crate) fn call_of<D: Device>(&self, op: Op, shape: [usize; 2]) -> Call {
         self.call(op, shape, Elem::of::<D::Elem>())
     }
-    /// A call with a root, or with the other side of a message.
+    /// Makes a call with a root, or with the other side of a message.
     ///
     /// # Errors
-    /// [`CommError::BadArgument`] if the group has no such rank, or a message is to or from this one.
+    /// [`CommError::BadArgument`] if the group has no such rank, or a message is to or from this rank.
     #[track_caller]
     pub(crate) fn call_with<D: Device>(&self, op: Op, shape: [usize; 2], root: usize) -> Result<Call> {
         let mut call = self.call_of::<D>(op, shape);
@@ -248,10 +252,10 @@ impl<P: Place> Group<P> {
         (call.peer, call.root) = (Some(peer), root);
         Ok(call)
     }
-    /// The rows of each rank, if all have as many.
+    /// Returns the rows of each rank if all have the same number.
     ///
     /// # Errors
-    /// [`CommError::BadArgument`]
+    /// [`CommError::BadArgument`] if the number of ranks does not divide `rows`.
     #[track_caller]
     pub(crate) fn divides(&self, rows: usize) -> Result<usize> {
         let (ranks, over) = (self.size(), &self.over);
@@ -262,10 +266,10 @@ impl<P: Place> Group<P> {
             "{rows} rows cannot be cut into equal blocks for the {ranks} ranks of the {over} group"
         )))
     }
-    /// How many rows these counts, one for each rank, make; their bytes can be counted.
+    /// Returns the sum of these counts of rows, one for each rank.
     ///
     /// # Errors
-    /// [`CommError::BadCounts`]
+    /// [`CommError::BadCounts`] if there is not one count per rank, or the rows or their bytes overflow.
     pub(crate) fn total(&self, counts: &[usize], call: &Call) -> Result<usize> {
         let sum = counts.iter().try_fold(0usize, |sum, &n| sum.checked_add(n));
         let bytes = sum.and_then(|sum| sum.checked_mul(call.cols)?.checked_mul(call.elem.size));
@@ -281,10 +285,10 @@ impl<P: Place> Group<P> {
         };
         Err(CommError::bad_counts(call, why))
     }
-    /// Whether these counts make the rows of the call's tensor.
+    /// Checks that these counts add up to the rows of the call's tensor.
     ///
     /// # Errors
-    /// [`CommError::BadCounts`]
+    /// [`CommError::BadCounts`] if they do not.
     pub(crate) fn adds_up(&self, counts: &[usize], call: &Call) -> Result<()> {
         let (sum, rows) = (self.total(counts, call)?, call.rows);
         if sum == rows {
@@ -301,7 +305,7 @@ impl<P: Place> fmt::Display for Group<P> {
     }
 }
 
-/// The engine of these ranks of a world; of one rank, which sends nothing, one that does nothing.
+/// Returns the engine of these ranks of a world; for one rank, an engine that does nothing.
 fn engine<P: Place>(world: &dyn Engines<P>, members: &Members) -> Arc<dyn Engine<P>> {
     if members.len() == 1 { Arc::new(Ghost(1)) } else { world.of(members) }
 }

@@ -1,13 +1,15 @@
-//! Names that are read from other processes, and last.
+//! Names that are read from other processes and kept for the life of this one.
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-/// A text that lasts. By this name, a text that is read need not lie in what it is read from.
+/// A name with static lifetime. The alias hides the reference from serde, which would otherwise borrow the
+/// name from its input.
 pub(crate) type Lasting = &'static str;
 
-/// Reads a text that lasts: the name of a kind of message or number. A program has few; more than that is no frame.
+/// Reads the name of a message kind or of a dtype, and keeps it. A program has few names; more than 256, or
+/// one longer than 256 bytes, is an invalid frame.
 pub(crate) fn lasting<'a, D: Deserializer<'a>>(from: D) -> Result<Lasting, D::Error> {
     static KNOWN: Mutex<BTreeSet<Lasting>> = Mutex::new(BTreeSet::new());
     const MOST: usize = 256;

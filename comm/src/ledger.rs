@@ -1,12 +1,10 @@
-//! The traffic of a rank: calls, elements and bytes by set of axes and operation.
-//!
-//! Bytes on the wire are the textbook's, whatever an engine does: those that this rank would *send* if `n` ranks, each
-//! linked to all, did the operation with the least traffic. `N` elements of each rank, of which chunk `i` of `n` nearly
-//! equal ones has `c_i` (the first `N mod n` are one larger; where counts are given, they are the chunks):
-//!
+//! Traffic of a rank: calls, elements and bytes by set of axes and operation.
+//! Bytes on the wire are those that this rank would *send* if `n` ranks, each linked to all, ran the
+//! operation with the least traffic, whatever the engine does. Each rank has `N` elements; chunk `i` of `n`
+//! nearly equal chunks has `c_i` (the first `N mod n` are one larger; counts, if given, are the chunks):
 //! ```text
-//! all_reduce      2N − c_{r+1} − c_{r+2}    a ring: rank r passes on every chunk but c_{r+1} while summing, every
-//!                                           chunk but c_{r+2} while gathering; over all ranks 2(n−1)·N
+//! all_reduce      2N − c_{r+1} − c_{r+2}    a ring: rank r passes on every chunk but c_{r+1} while summing,
+//!                                           all but c_{r+2} while gathering; over all ranks 2(n−1)·N
 //! all_gather      Σc − c_{r+1}              a ring; of N elements of each rank n(n−1)·N over all ranks
 //! reduce_scatter  N − c_r                   a ring; over all ranks (n−1)·N
 //! broadcast       N, the last rank 0        a chain root, root+1, …: over all ranks (n−1)·N
@@ -14,7 +12,6 @@
 //! all_to_all      N − c_r                   what a rank keeps does not travel
 //! send            N                         receive and barrier: 0
 //! ```
-//!
 //! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 use crate::{Axes, Call, Counts, Link, Op};
 use std::collections::BTreeMap;
@@ -23,26 +20,27 @@ use std::ops::Sub;
 use std::time::Duration;
 use tensor::count;
 
-/// What is counted, where it is too much.
+/// Name of the count in a report of overflow.
 const SENT: &str = "the bytes that a rank sends";
 
 /// The traffic of one rank along one set of axes in one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// How often it was called.
+    /// Number of calls.
     pub calls: usize,
-    /// Elements of the tensors given (`receive` and `scatter`: of the tensor got).
+    /// Elements of the tensors given (`receive` and `scatter`: of the tensor received).
     pub elements: usize,
     /// Bytes of these elements: the payload.
     pub payload: usize,
-    /// Bytes on the wire: those that this rank sends, see the head of this file.
+    /// Bytes on the wire that this rank sends; see the header of this file.
     pub bytes: usize,
 }
 
 impl Link {
-    /// What calls of one operation among so many ranks take that follow each other, if this rank sends as much as any: the
-    /// price of traffic beside which nothing is computed. Latencies are those of the algorithm with the least traffic, as in
-    /// a world over such [links](crate::World::link); a message counts where it is sent.
+    /// Time of calls of one operation among `ranks` ranks that follow each other, if no rank sends more than
+    /// this one: the price of traffic that overlaps with no compute. Latencies are those of the algorithm
+    /// with the least traffic, as in a world over such [links](crate::World::link). A message counts where it
+    /// is sent.
     pub fn time_of(&self, op: Op, ranks: usize, traffic: &Traffic) -> Duration {
         let latencies = op.steps(ranks).saturating_mul(traffic.calls);
         let waiting = self.latency().saturating_mul(latencies.try_into().unwrap_or(u32::MAX));
@@ -50,17 +48,17 @@ impl Link {
     }
 }
 
-/// A snapshot of the traffic of one rank along all its axes. A group over several counts under the set of these, not under
-/// each.
+/// A snapshot of the traffic of one rank along all its axes. A group over several axes counts under their
+/// set, not under each axis.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Ledger(BTreeMap<(Axes, Op), Traffic>); // of what was called
+pub struct Ledger(BTreeMap<(Axes, Op), Traffic>); // only what was called
 
 impl Ledger {
-    /// Over exactly this axis, or this set of axes, in one operation.
+    /// Returns the traffic over exactly this axis, or this set of axes, in one operation.
     pub fn get(&self, axes: impl Into<Axes>, op: Op) -> Traffic {
         self.0.get(&(axes.into(), op)).copied().unwrap_or_default()
     }
-    /// Every set of axes and operation that was called, outermost first.
+    /// Returns every set of axes and operation that was called, outermost axes first.
     pub fn iter(&self) -> impl Iterator<Item = (Axes, Op, Traffic)> {
         self.0.iter().map(|(&(axes, op), &traffic)| (axes, op, traffic))
     }
@@ -78,7 +76,7 @@ impl fmt::Debug for Ledger {
 
 impl Sub<&Ledger> for Ledger {
     type Output = Ledger;
-    /// The traffic since `earlier`, a snapshot of the same rank.
+    /// Returns the traffic since `earlier`, a snapshot of the same rank.
     fn sub(mut self, earlier: &Ledger) -> Ledger {
         for (&(axes, op), now) in &mut self.0 {
             let then = earlier.get(axes, op);
@@ -92,12 +90,12 @@ impl Sub<&Ledger> for Ledger {
     }
 }
 
-/// The running counts of one rank, of all its groups.
+/// Running counts of one rank, over all its groups.
 #[derive(Default)]
-pub(crate) struct Counters(Vec<((Axes, Op), Traffic)>); // of few kinds: the one that is wanted is soon found
+pub(crate) struct Counters(Vec<((Axes, Op), Traffic)>); // few entries: a linear search is fast
 
 impl Counters {
-    /// Counts a call that sends so many elements.
+    /// Counts a call that sends `sent` elements.
     pub(crate) fn add(&mut self, call: &Call, sent: usize) {
         let (elements, size, key) = (call.elements(), call.elem.size, (call.over.axes, call.op));
         let at = self.0.iter().position(|(counted, _)| *counted == key).unwrap_or_else(|| {
@@ -114,13 +112,14 @@ impl Counters {
             bytes: sum(traffic.bytes, bytes(sent)),
         };
     }
-    /// The counts now.
+    /// Returns the counts so far.
     pub(crate) fn snapshot(&self) -> Ledger {
         Ledger(self.0.iter().copied().filter(|(_, traffic)| traffic.calls > 0).collect())
     }
 }
 
-/// Elements that rank `rank` of `n`, two or more, sends; the table at the top of this file.
+/// Number of elements that rank `rank` of `n` sends, for `n` of two or more; see the table at the top of this
+/// file.
 pub(crate) fn elements_sent(call: &Call, n: usize, rank: usize) -> usize {
     let (elements, root) = (call.elements(), call.root);
     let (size, larger) = (elements / n, elements % n);
@@ -153,7 +152,7 @@ mod tests {
     use crate::call::Elem;
     use std::sync::Arc;
 
-    /// What a ring really sends, step by step: rank r passes on chunk r−s, then chunk r+1−s.
+    /// Elements that a ring really sends, step by step: rank r passes on chunk r−s, then chunk r+1−s.
     fn ring_all_reduce(n: usize, rank: usize, elements: usize) -> usize {
         let chunk = |i: usize| elements / n + usize::from(i % n < elements % n);
         (0..n - 1).map(|s| chunk(rank + n - s) + chunk(rank + 1 + n - s)).sum()

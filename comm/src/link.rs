@@ -1,34 +1,34 @@
-//! A link between two ranks in the α–β model: what a message costs before its first byte, and for each byte.
+//! Link between two ranks in the α–β model: the cost of a message before its first byte, and of each byte.
 //!
 //! ```text
 //! time of n bytes = α + n·β      α: latency      β = 1/bandwidth
 //! ```
-//! Source: Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994; Thakur, Rabenseifner, Gropp,
-//! "Optimization of collective communication operations in MPICH", §3, 2005.
+//! Source: Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994; Thakur, Rabenseifner,
+//! Gropp, "Optimization of collective communication operations in MPICH", §3, 2005.
 use crate::size::{UNITS, read};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Nanoseconds of each unit; `s`, in which all end, comes last.
+/// Nanoseconds per unit; `s` is last because all units end in it.
 const TIMES: [(&str, f64); 6] = [("ms", 1e6), ("us", 1e3), ("µs", 1e3), ("μs", 1e3), ("ns", 1.0), ("s", 1e9)];
-/// Whole numbers up to here are themselves as floats.
+/// Largest whole number up to which all whole numbers are exact floats.
 const EXACT: f64 = (1u64 << 53) as f64;
 
-/// A link between two ranks. Reads and writes as `20us,1GB/s`: latency (`s`, `ms`, `us`, `ns`), then bandwidth in bytes
-/// (`B/s`, `kB/s`, `MB/s`, `GB/s`, `TB/s` are powers of 1000, `KiB/s` to `TiB/s` of 1024).
+/// A link between two ranks. Parsed from and displayed as `20us,1GB/s`: latency (`s`, `ms`, `us`, `ns`), then
+/// bandwidth in bytes (`B/s`, `kB/s`, `MB/s`, `GB/s`, `TB/s` are powers of 1000, `KiB/s` to `TiB/s` of 1024).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
     latency: Duration,
     bandwidth: f64,
 }
 
-/// Why a link is none: one sentence.
+/// Error of a text or a value that is not a link, as one sentence.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{given:?} is no {what}")]
 pub struct LinkError {
     given: String,
-    what: &'static str, // it should have been, and how that is written
+    what: &'static str, // the part wanted, and how to write it
 }
 
 const PARTS: &str = "link; write its latency and its bandwidth, such as 20us,1GB/s";
@@ -41,10 +41,10 @@ fn wrong(given: impl Into<String>, what: &'static str) -> LinkError {
 }
 
 impl Link {
-    /// A link whose messages take `latency` and then a second for every `bandwidth` bytes.
+    /// Makes a link whose messages take `latency`, and then a second for every `bandwidth` bytes.
     ///
     /// # Errors
-    /// If the latency is longer than 2^53 ns (104 days), or the bandwidth no positive number.
+    /// If the latency is longer than 2^53 ns (104 days), or the bandwidth is not positive and finite.
     pub fn new(latency: Duration, bandwidth: f64) -> Result<Self, LinkError> {
         if latency.as_nanos() > EXACT as u128 {
             return Err(wrong(format!("{latency:?}"), LATENCY));
@@ -54,25 +54,25 @@ impl Link {
         }
         Ok(Self { latency, bandwidth })
     }
-    /// What a message of no bytes takes.
+    /// Time of a message without bytes.
     pub fn latency(&self) -> Duration {
         self.latency
     }
-    /// Bytes a second.
+    /// Bytes per second.
     pub fn bandwidth(&self) -> f64 {
         self.bandwidth
     }
-    /// The slower of two: with the longer latency, and with the lesser bandwidth.
+    /// Returns the slower of two links: the longer latency and the lower bandwidth.
     #[must_use]
     pub fn slower(self, other: Self) -> Self {
         let (latency, bandwidth) = (self.latency.max(other.latency), self.bandwidth.min(other.bandwidth));
         Self { latency, bandwidth }
     }
-    /// What a message of so many bytes takes, to the nanosecond; the longest duration there is where it takes longer.
+    /// Time of a message of `bytes` bytes, to the nanosecond; at most [`Duration::MAX`].
     pub fn time(&self, bytes: usize) -> Duration {
         self.latency.saturating_add(self.moving(bytes))
     }
-    /// What the bytes of a message take, to the nanosecond, without the latency.
+    /// Time of the bytes of a message, to the nanosecond, without the latency; at most [`Duration::MAX`].
     pub fn moving(&self, bytes: usize) -> Duration {
         Duration::try_from_secs_f64(bytes as f64 / self.bandwidth).unwrap_or(Duration::MAX)
     }
@@ -95,7 +95,7 @@ impl FromStr for Link {
 }
 
 impl fmt::Display for Link {
-    /// In the largest units in which nothing is lost.
+    /// Writes the largest units in which nothing is lost.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nanoseconds = self.latency.as_nanos();
         let units = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
@@ -112,8 +112,9 @@ mod tests {
     use super::*;
     use crate::{Op, Traffic};
 
-    /// Over a link of 1 ms and a byte a microsecond, by hand. Kills: a latency that is paid once for all calls, or once
-    /// for a call of many steps, a message that counts on both ranks, bytes that are forgotten.
+    /// Over a link of 1 ms and a byte a microsecond, by hand. Kills: a latency that is paid once for all
+    /// calls, or once for a call of many steps, a message that counts on both ranks, bytes that are
+    /// forgotten.
     #[test]
     fn calls_take_their_latencies_and_their_bytes() {
         let link: Link = "1ms,1MB/s".parse().unwrap();

@@ -1,7 +1,7 @@
-//! The members of a group: a lattice of ranks, of which no list is made, or a list.
+//! Members of a group: a lattice of ranks, stored without a list, or a list.
 use std::sync::Arc;
 
-/// One digit of a rank's number: so many values, so many ranks apart.
+/// One digit of a rank's number: `size` values, each `stride` ranks apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Digit {
     pub(crate) size: usize,
@@ -9,7 +9,7 @@ pub(crate) struct Digit {
 }
 
 impl Digit {
-    /// Its value in a rank.
+    /// Value of this digit in `rank`.
     pub(crate) fn of(self, rank: usize) -> usize {
         rank / self.stride % self.size
     }
@@ -18,27 +18,27 @@ impl Digit {
 /// Ranks of the world, in the group's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Members {
-    /// The ranks that differ from `first`, in which all these digits are 0, in these only; innermost digits first.
+    /// Ranks that differ from `first` only in these digits, innermost first. In `first` all of them are 0.
     Lattice { first: usize, digits: Arc<[Digit]> },
-    /// These.
+    /// Ranks of a list.
     List(Arc<[usize]>),
 }
 
 impl Members {
-    /// The ranks that differ from this one in these digits only, in rank order.
+    /// Returns the ranks that differ from `rank` only in these digits, in rank order.
     pub(crate) fn around(rank: usize, mut digits: Vec<Digit>) -> Self {
         digits.sort_by_key(|digit| digit.stride);
         let first = digits.iter().fold(rank, |first, digit| first - digit.of(rank) * digit.stride);
         Self::Lattice { first, digits: digits.into() }
     }
-    /// How many.
+    /// Number of members.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Lattice { digits, .. } => digits.iter().map(|digit| digit.size).product(),
             Self::List(ranks) => ranks.len(),
         }
     }
-    /// The one at this place.
+    /// Returns the member at this place.
     pub(crate) fn get(&self, place: usize) -> Option<usize> {
         match self {
             Self::Lattice { .. } if place >= self.len() => None,
@@ -51,11 +51,11 @@ impl Members {
             Self::List(ranks) => ranks.get(place).copied(),
         }
     }
-    /// All of them.
+    /// Returns all members in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = usize> {
         (0..self.len()).map(|place| self.get(place).expect("one of them"))
     }
-    /// The place of a member of a lattice.
+    /// Returns the place of `rank` among the members, if it is one.
     pub(crate) fn place(&self, rank: usize) -> Option<usize> {
         match self {
             Self::Lattice { digits, .. } => {

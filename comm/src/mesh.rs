@@ -1,4 +1,4 @@
-//! A rank's groups: along each axis, along sets of axes, and of any ranks of the world.
+//! Groups of a rank: along each axis, along sets of axes, and of any ranks of the world.
 use crate::ghost::Ghosts;
 use crate::trace::Traced;
 use crate::{Axes, Axis, CallRecord, CommError, Engines, Grid, Group, Ledger, Record, Result, What};
@@ -8,26 +8,26 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tensor::{Nowhere, Place, Profile};
 
-/// This rank's groups: along an axis or several, the ranks that differ from it along these only. Clones are cheap, and
-/// share one ledger.
+/// A rank's groups. A group along an axis, or several, has the ranks that differ from this one only along
+/// these. Clones are cheap, and share one ledger.
 #[derive(Clone)]
 pub struct Mesh<P: Place>(Arc<Inner<P>>);
 
 struct Inner<P: Place> {
     grid: Arc<Grid>,
     engines: Arc<dyn Engines<P>>,
-    along: [OnceLock<Box<Group<P>>>; Axes::SETS], // at the set, once it was asked for
+    along: [OnceLock<Box<Group<P>>>; Axes::SETS], // by set, made on first use
     rank: usize,
     record: Arc<Record>,
 }
 
 impl<P: Place> Mesh<P> {
-    /// A world of one rank.
+    /// Makes the mesh of a world of one rank.
     #[must_use]
     pub fn alone() -> Self {
         Self::without_peers(Grid::alone(), 0)
     }
-    /// The groups of one rank of a world with these engines.
+    /// Makes the groups of one rank of a world with these engines.
     pub(crate) fn new(grid: Arc<Grid>, rank: usize, record: Arc<Record>, world: Arc<dyn Engines<P>>) -> Self {
         let along = std::array::from_fn(|_| OnceLock::new());
         Self(Arc::new(Inner { grid, engines: world, along, rank, record }))
@@ -36,7 +36,7 @@ impl<P: Place> Mesh<P> {
         let record = Arc::new(Record::new(rank, Instant::now(), Traced::Never));
         Self::new(Arc::new(grid), rank, record, Arc::new(Ghosts))
     }
-    /// The group along axes of one factoring.
+    /// Returns the group along axes of one factoring.
     fn along(&self, axes: Axes) -> &Group<P> {
         let Inner { grid, engines, along, rank, record } = &*self.0;
         along[axes.index()].get_or_init(|| {
@@ -45,13 +45,13 @@ impl<P: Place> Mesh<P> {
             Box::new(Group::new(engines, axes, place, members, record.clone()))
         })
     }
-    /// This rank's group along an axis; a group of one where the world is not split along it.
+    /// Returns this rank's group along an axis; a group of one if the world is not split along it.
     pub fn group(&self, axis: Axis) -> &Group<P> {
         self.along(axis.into())
     }
-    /// The group of the ranks that differ from this one along these axes only, in rank order of the world. It goes by
-    /// the name of those of the axes that the world is split along: over dp and cp, where there is no cp, it is the dp
-    /// group, and counts as such. Without axes it is a group of one.
+    /// Returns the group of the ranks that differ from this one only along these axes, in rank order of the
+    /// world. The group is named after those of the axes that the world is split along: over dp and cp in a
+    /// world without cp, it is the dp group, and counts as such. Without axes it is a group of one.
     ///
     /// ```
     /// # use comm::{Axis, CommError, Reduce, World};
@@ -67,32 +67,33 @@ impl<P: Place> Mesh<P> {
     /// ```
     ///
     /// # Errors
-    /// [`CommError::BadArgument`] where axes of both factorings are named, such as dp and ep.
+    /// [`CommError::BadArgument`] if axes of both factorings are named, such as dp and ep.
     #[track_caller]
     pub fn over(&self, axes: impl Into<Axes>) -> Result<Group<P>> {
         Ok(self.along(self.0.grid.split(axes.into(), Location::caller())?).clone())
     }
-    /// All ranks of the world.
+    /// Returns the group of all ranks of the world.
     pub fn world(&self) -> &Group<P> {
         self.along(self.0.grid.split_of(Axis::DENSE.into()))
     }
-    /// These ranks of the world, in this order, this one among them: the ranks of a stage, for example, where stages have
-    /// different numbers of them. See [`Group::subgroup`].
+    /// Returns the group of these ranks of the world, in this order; this rank must be one of them. Example:
+    /// the ranks of a stage, if stages have different numbers of ranks. See [`Group::subgroup`].
     ///
     /// # Errors
-    /// [`CommError::BadArgument`] if the list is empty, names a rank twice or one that is not there, or lacks this one.
+    /// [`CommError::BadArgument`] if the list is empty, names a rank twice or an unknown rank, or lacks this
+    /// rank.
     #[track_caller]
     pub fn subgroup(&self, ranks: &[usize]) -> Result<Group<P>> {
         self.world().subgroup(ranks)
     }
-    /// The axes [`Axis::DENSE`] with this rank's groups, innermost first.
+    /// Returns the axes [`Axis::DENSE`] with this rank's groups, innermost first.
     pub fn axes(&self) -> impl DoubleEndedIterator<Item = (Axis, &Group<P>)> {
         self.0.grid.order().iter().map(|&axis| (axis, self.group(axis)))
     }
-    /// Waits until every rank of the mesh is here: a barrier along each axis, innermost first.
+    /// Waits until every rank of the mesh has entered: a barrier along each axis, innermost first.
     ///
     /// # Errors
-    /// Those of [`Group::barrier`].
+    /// Same as [`Group::barrier`].
     #[track_caller]
     pub fn barrier(&self) -> Result<()> {
         for (_, group) in self.axes() {
@@ -100,43 +101,45 @@ impl<P: Place> Mesh<P> {
         }
         Ok(())
     }
-    /// This rank, counted in the world.
+    /// This rank's number in the world.
     pub fn rank(&self) -> usize {
         self.0.rank
     }
-    /// How many ranks the world has.
+    /// Number of ranks of the world.
     pub fn size(&self) -> usize {
         self.0.grid.ranks()
     }
-    /// Where this rank stands along every axis of [`Axis::DENSE`], outermost first.
+    /// Coordinates of this rank along the axes of [`Axis::DENSE`], outermost first.
     pub fn coordinates(&self) -> Vec<(Axis, usize)> {
         let place = |&axis: &Axis| (axis, self.0.grid.coordinate(axis, self.0.rank));
         self.0.grid.order().iter().rev().map(place).collect()
     }
-    /// Where a rank of the world stands along an axis.
+    /// Coordinate of a rank of the world along an axis.
     pub fn coordinate(&self, axis: Axis, rank: usize) -> usize {
         self.0.grid.coordinate(axis, rank)
     }
-    /// The traffic of this rank so far, in all its groups.
+    /// Traffic of this rank so far, in all its groups.
     pub fn ledger(&self) -> Ledger {
         self.0.record.ledger()
     }
-    /// How many calls of this rank have ended so far while a trace was taken.
+    /// Number of calls of this rank that have ended so far while a trace was taken.
     pub fn calls_made(&self) -> usize {
         self.0.record.calls_traced()
     }
-    /// The calls of this rank that have ended while a trace was taken, in that order.
+    /// Returns the calls of this rank that have ended while a trace was taken, in the order in which they
+    /// ended.
     pub fn calls(&self) -> Vec<CallRecord> {
         self.0.record.calls()
     }
-    /// Names what this rank does until the span is dropped, in a trace; where none is taken, nothing.
+    /// Starts a named span of the trace, which ends when the result is dropped. Does nothing if no trace is
+    /// taken.
     pub fn span(&self, name: impl fmt::Display) -> TraceSpan {
         let traced =
             self.0.record.traced().then(|| (self.0.record.clone(), Instant::now(), name.to_string()));
         TraceSpan(traced)
     }
-    /// Takes a profile of this rank, whose place this is, until the result is dropped: then its layers and kernels are
-    /// in the trace, each within what it was a part of. Where no trace is taken, nothing.
+    /// Profiles this rank, whose memory is `place`, until the result is dropped. The trace then has the
+    /// rank's layers and kernels, each inside the one it was a part of. Does nothing if no trace is taken.
     pub fn profile(&self, place: &P) -> Profiling<P> {
         let traced = self.0.record.profile().then(|| (self.0.record.clone(), place.clone()));
         if let Some(profile) = place.profile().filter(|_| traced.is_some()) {
@@ -146,7 +149,7 @@ impl<P: Place> Mesh<P> {
     }
 }
 
-/// A profile that is being taken; it ends when this is dropped.
+/// A running profile; dropping it ends the profile.
 #[must_use = "a profile ends when it is dropped"]
 pub struct Profiling<P: Place>(Option<(Arc<Record>, P)>);
 
@@ -158,7 +161,7 @@ impl<P: Place> Drop for Profiling<P> {
     }
 }
 
-/// A stretch of time with a name; it ends when this is dropped.
+/// A named stretch of time; dropping it ends the stretch.
 #[must_use = "a span ends when it is dropped"]
 pub struct TraceSpan(Option<(Arc<Record>, Instant, String)>);
 
@@ -171,19 +174,19 @@ impl Drop for TraceSpan {
 }
 
 impl Mesh<Nowhere> {
-    /// One rank of a world of these sizes, without its peers: memory and traffic are counted as they would be. Axes
-    /// left out have size 1; there may be any number of ranks.
+    /// Returns one rank of a world of these sizes, without its peers: memory and traffic are counted as with
+    /// peers. Axes left out have size 1; the number of ranks is not limited.
     ///
     /// # Errors
-    /// As [`World::threads`](crate::World::threads), but that there may be any number of ranks that can be counted;
-    /// [`CommError::BadWorld`] if there is no such rank.
+    /// Same as [`World::threads`](crate::World::threads), except that only overflow limits the number of
+    /// ranks; [`CommError::BadWorld`] if there is no such rank.
     pub fn ghost(sizes: &[(Axis, usize)], rank: usize) -> Result<Self> {
         Self::of_grid(Grid::new(sizes, usize::MAX)?, rank)
     }
-    /// One rank of such a world whose axes nest in this order, innermost first.
+    /// Same as [`Mesh::ghost`], with axes that nest in this order, innermost first.
     ///
     /// # Errors
-    /// Those of [`Mesh::ghost`] and of [`World::order`](crate::World::order).
+    /// Same as [`Mesh::ghost`] and [`World::order`](crate::World::order).
     pub fn ghost_in_order(sizes: &[(Axis, usize)], order: &[Axis], rank: usize) -> Result<Self> {
         Self::of_grid(Grid::new(sizes, usize::MAX)?.nested(order)?, rank)
     }
@@ -207,7 +210,8 @@ mod tests {
 
     const SIZES: [(Axis, usize); 3] = [(Axis::Dp, 2), (Axis::Tp, 4), (Axis::Ep, 4)];
 
-    /// Every call over every group, over some sets of axes and over blocks of these, on shapes that do not divide and on nothing.
+    /// Every call over every group, over some sets of axes and over blocks of these, on shapes that do not
+    /// divide and on nothing.
     fn program<D: Kernels>(device: &D, mesh: &Mesh<D::Place>) -> Result<(Ledger, Peaks)> {
         let zeros = |rows, cols| Tensor::from_fn(device, Category::Weights, rows, cols, |_| D::Elem::ZERO);
         let sets = [Axis::Dp | Axis::Tp, Axis::Ep.into(), Axis::Edp | Axis::Ep].map(|axes| mesh.over(axes));

@@ -1,5 +1,5 @@
-//! What is kept of one rank's calls: counts of all, the last few, requests not yet waited for, and, where a trace is
-//! taken, everything with its times.
+//! Record of one rank's calls: counts of all, the last few, open requests, and, if a trace is taken, all
+//! calls with their times.
 use crate::flight::{Flight, Outcome};
 use crate::ledger::Counters;
 use crate::trace::{Did, Stretch, Traced, events};
@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tensor::Worked;
 
-/// Calls of each rank that a flight recorder shows.
+/// Number of calls per rank that a flight recorder shows.
 pub(crate) const KEPT: usize = 4;
 
-/// One rank's record, in lines of memory that no other rank's calls write.
+/// Record of one rank, in cache lines that no other rank's calls write.
 #[repr(align(128))]
 pub(crate) struct Record {
     rank: usize,
@@ -29,12 +29,12 @@ struct Log {
     last: [Option<Flight>; KEPT], // call i at i mod KEPT
     open: Vec<Flight>,            // requests that have not arrived
     forgotten: Option<String>,    // the first request that was dropped before it was waited for
-    lists: Vec<Arc<[usize]>>,     // of counts that calls have, or had
-    stretches: Vec<Stretch>,      // where traced
-    calls: usize,                 // among these
+    lists: Vec<Arc<[usize]>>,     // counts in use by calls, or free for reuse
+    stretches: Vec<Stretch>,      // if traced
+    calls: usize,                 // number of calls among these
 }
 
-/// A call under way: its number on this rank, from 1, and when it began.
+/// A call under way: its number on this rank, from 1, and its start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun {
     number: usize,
@@ -42,7 +42,7 @@ pub(crate) struct Begun {
 }
 
 impl Log {
-    /// Keeps what has become of a call. Of requests that failed the last one stays.
+    /// Sets the outcome of a call. Of requests that failed, only the last is kept.
     fn close(&mut self, number: usize, outcome: Outcome) {
         let done = matches!(outcome, Outcome::Done(_));
         self.open.retain(|flight| {
@@ -55,30 +55,30 @@ impl Log {
 }
 
 impl Record {
-    /// Nothing yet. Times count from `start`.
+    /// Makes an empty record. Times count from `start`.
     pub(crate) fn new(rank: usize, start: Instant, when: Traced) -> Self {
         Self { rank, start, when, traced: (when == Traced::Always).into(), log: Mutex::default() }
     }
-    /// From when times count.
+    /// Start of all times.
     pub(crate) fn start(&self) -> Instant {
         self.start
     }
-    /// The counts of all calls.
+    /// Returns the counts of all calls.
     pub(crate) fn ledger(&self) -> Ledger {
         self.log().counters.snapshot()
     }
-    /// Whether times are kept for a trace.
+    /// Returns true if times are kept for a trace.
     #[inline(always)]
     pub(crate) fn traced(&self) -> bool {
         self.traced.load(Relaxed)
     }
-    /// A profile begins; whether there is a trace that it is for.
+    /// Starts a profile. Returns false if there is no trace to profile for.
     pub(crate) fn profile(&self) -> bool {
         let traced = self.when != Traced::Never;
         self.traced.store(traced, Relaxed);
         traced
     }
-    /// A profile has ended, with this work.
+    /// Ends a profile, and adds its work to the trace.
     pub(crate) fn profiled(&self, worked: Vec<Worked>) {
         self.traced.store(self.when == Traced::Always, Relaxed);
         let work = |Worked { work, from, to }| Stretch {
@@ -88,11 +88,12 @@ impl Record {
         };
         self.log().stretches.extend(worked.into_iter().map(work));
     }
-    /// A count that is too large unwinds under the lock, and what the lock guards stays whole.
+    /// Locks the log, even if poisoned: a count that overflows unwinds under the lock, but leaves the log
+    /// whole.
     fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    /// A call begins that sends so many elements. One that is a request stays open until it is waited for.
+    /// Begins a call that sends `sent` elements. A request stays open until it is waited for.
     ///
     /// # Errors
     /// [`CommError::Forgotten`] if a request was dropped before this call.
@@ -109,12 +110,13 @@ impl Record {
         log.counters.add(call, sent);
         Ok(Begun { number, since })
     }
-    /// How many calls have begun: the number of the last one.
+    /// Number of calls that have begun, which is the number of the last one.
     #[cfg(any(test, feature = "mutants"))]
     pub(crate) fn number(&self) -> usize {
         self.log().begun
     }
-    /// A call has ended; the rank was in it from the beginning, or, where it was a request, from when it `waited` for it.
+    /// Ends a call. In the trace the rank is in it from its beginning or, for a request, from `waited`, the
+    /// start of the wait.
     pub(crate) fn end<T>(&self, begun: Begun, waited: Option<Instant>, call: &Call, outcome: &Result<T>) {
         let (mut log, now) = (self.log(), Instant::now());
         log.close(begun.number, if outcome.is_ok() { Outcome::Done(now) } else { Outcome::Failed(now) });
@@ -124,14 +126,14 @@ impl Record {
             log.stretches.push(self.until_now(did, waited.unwrap_or(begun.since)));
         }
     }
-    /// A message is on its way that this rank sends.
+    /// Adds the start of a message that this rank sends to the trace.
     pub(crate) fn sends(&self, begun: Begun, call: &Call) {
         if self.traced() && call.op == Op::Send {
             let stretch = self.until_now(Did::Start(call.clone()), begun.since);
             self.log().stretches.push(stretch);
         }
     }
-    /// A request is dropped that nobody waited for.
+    /// Records that a request was dropped before it was waited for.
     pub(crate) fn forget(&self, begun: Begun, call: &Call) {
         let mut log = self.log();
         log.close(begun.number, Outcome::Forgotten);
@@ -141,10 +143,10 @@ impl Record {
         let forgotten = |call: &String| CommError::Forgotten { rank: self.rank, call: call.clone() };
         log.forgotten.as_ref().map_or(Ok(()), |call| Err(forgotten(call)))
     }
-    /// At the end of a rank that returned no error.
+    /// Checks that no request is open, at the end of a rank that returned no error.
     ///
     /// # Errors
-    /// [`CommError::Forgotten`] if it never waited for a request.
+    /// [`CommError::Forgotten`] if the rank never waited for a request.
     pub(crate) fn nothing_open(&self) -> Result<()> {
         let mut log = self.log();
         let open = log.open.iter().find(|flight| flight.outcome == Outcome::UnderWay);
@@ -152,7 +154,8 @@ impl Record {
         log.forgotten = log.forgotten.take().or(open);
         self.nothing_forgotten(&log)
     }
-    /// These numbers as a list that calls can keep, in memory that no call has any more where there is such.
+    /// Returns these numbers as a list that calls can keep. Reuses a list that no call has any more, if there
+    /// is one.
     pub(crate) fn list(&self, numbers: &[usize]) -> Arc<[usize]> {
         let lists = &mut self.log().lists;
         let same_length = lists.iter_mut().filter(|list| list.len() == numbers.len());
@@ -168,18 +171,18 @@ impl Record {
     fn until_now(&self, did: Did, from: Instant) -> Stretch {
         Stretch { did, from: from - self.start, to: self.start.elapsed() }
     }
-    /// Time spent waiting for other ranks, inside a call.
+    /// Adds time spent waiting for other ranks, inside a call, to the trace.
     pub(crate) fn waited(&self, from: Instant) {
         self.spent(|| What::Wait, from);
     }
-    /// Time spent on something, where a trace is taken.
+    /// Adds time spent on `what` to the trace, if one is taken.
     pub(crate) fn spent(&self, what: impl FnOnce() -> What, from: Instant) {
         if self.traced() {
             let stretch = self.until_now(Did::Known(what()), from);
             self.log().stretches.push(stretch);
         }
     }
-    /// The last calls, and all requests that have not arrived, oldest first.
+    /// Returns the last calls and all requests that have not arrived, oldest first.
     pub(crate) fn flights(&self) -> Vec<Flight> {
         let log = self.log();
         let mut flights: Vec<_> = log.last.iter().flatten().chain(&log.open).cloned().collect();
@@ -187,11 +190,11 @@ impl Record {
         flights.dedup_by_key(|flight| flight.number);
         flights
     }
-    /// How many calls have ended so far while a trace was taken.
+    /// Number of calls that have ended so far while a trace was taken.
     pub(crate) fn calls_traced(&self) -> usize {
         self.log().calls
     }
-    /// The calls that have ended while a trace was taken.
+    /// Returns the calls that have ended while a trace was taken.
     pub(crate) fn calls(&self) -> Vec<CallRecord> {
         let call = |stretch: &Stretch| match &stretch.did {
             Did::Call(call) => Some(call.into()),
@@ -199,7 +202,7 @@ impl Record {
         };
         self.log().stretches.iter().filter_map(call).collect()
     }
-    /// All that was traced, in order of time; emptied.
+    /// Takes everything traced, in order of time, and empties the trace.
     pub(crate) fn take_events(&self) -> Vec<Event> {
         let mut log = self.log();
         log.calls = 0;
@@ -230,7 +233,8 @@ mod tests {
         assert_eq!(kept.nothing_open(), of(1), "it was kept to the end");
     }
 
-    /// Kills: a list that a call still has given to another, one that nobody has left aside, one of another length.
+    /// Kills: a list that a call still has given to another, one that nobody has left aside, one of another
+    /// length.
     #[test]
     fn lists_are_used_again_when_no_call_has_them() {
         let record = Record::new(0, Instant::now(), Traced::Never);

@@ -1,4 +1,4 @@
-//! Messages from one rank of a group to another: at once, or as requests that are waited for later.
+//! Messages from one rank of a group to another: blocking, or as requests that are waited for later.
 use crate::ledger::elements_sent;
 use crate::record::Begun;
 use crate::{Call, Group, Op, Post, Record, Result, Standing, Tag};
@@ -7,23 +7,23 @@ use std::time::Instant;
 use tensor::{Category, Device, Place, Tensor};
 
 impl<P: Place> Group<P> {
-    /// Sends `data[R,C]` to rank `to` of the group, under a tag that names what it is.
-    /// Returns when it has been received: nothing holds a copy meanwhile.
+    /// Sends `data[R,C]` to rank `to` of the group, with a tag that names its content. Returns when the data
+    /// has been received; no copy is held meanwhile.
     ///
     /// # Errors
-    /// [`CommError::BadArgument`](crate::CommError::BadArgument) if `to` is no other rank of the group, and those of every
-    /// call.
+    /// [`CommError::BadArgument`](crate::CommError::BadArgument) if `to` is not another rank of the group,
+    /// and those of every call.
     #[track_caller]
     pub fn send<D: Device<Place = P>>(&self, to: usize, data: &Tensor<D>, tag: Tag) -> Result<()> {
         self.start_send(to, data.clone(), tag)?.wait().map(drop)
     }
-    /// Receives what rank `from` of the group sends, an activation `[rows, cols]` on `device`. Messages of one rank to
-    /// another arrive in order.
+    /// Receives a message from rank `from` of the group: an activation `[rows, cols]` on `device`. Messages
+    /// of one kind ([`Tag`]) from one rank to another arrive in order.
     ///
     /// # Errors
-    /// [`CommError::BadArgument`](crate::CommError::BadArgument) if `from` is no other rank of the group,
-    /// [`CommError::Mismatch`](crate::CommError::Mismatch), on both, if what it sends has another shape or tag, and
-    /// those of every call.
+    /// [`CommError::BadArgument`](crate::CommError::BadArgument) if `from` is not another rank of the group,
+    /// [`CommError::Mismatch`](crate::CommError::Mismatch), on both ranks, if the message has another shape
+    /// or tag, and those of every call.
     #[track_caller]
     pub fn receive<D: Device<Place = P>>(
         &self,
@@ -35,8 +35,8 @@ impl<P: Place> Group<P> {
     ) -> Result<Tensor<D>> {
         self.start_receive(device, from, rows, cols, tag)?.wait()
     }
-    /// Starts to send `data[R,C]` to rank `to` of the group. The request keeps the tensor and gives it back when it has
-    /// been received.
+    /// Starts to send `data[R,C]` to rank `to` of the group. The request keeps the tensor, and returns it
+    /// when it has been received.
     ///
     /// ```
     /// # use comm::{Axis, CommError, Tag, World};
@@ -55,7 +55,7 @@ impl<P: Place> Group<P> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Group::send`].
+    /// Same as [`Group::send`].
     #[track_caller]
     pub fn start_send<D: Device<Place = P>>(
         &self,
@@ -65,10 +65,11 @@ impl<P: Place> Group<P> {
     ) -> Result<Request<D>> {
         self.start(self.message::<D>(Op::Send, to, data.shape(), tag)?, data, None)
     }
-    /// Starts to receive what rank `from` of the group sends. The request gives the tensor when it has arrived.
+    /// Starts to receive a message from rank `from` of the group. The request returns the tensor when it has
+    /// arrived.
     ///
     /// # Errors
-    /// Those of [`Group::receive`].
+    /// Same as [`Group::receive`].
     #[track_caller]
     pub fn start_receive<D: Device<Place = P>>(
         &self,
@@ -88,10 +89,11 @@ impl<P: Place> Group<P> {
     }
 }
 
-/// A message or a collective under way. Whoever started it waits for it: a rank that drops one instead fails at its next
-/// call, or at its end ([`CommError::Forgotten`](crate::CommError::Forgotten)).
+/// A message or a collective under way. The rank that starts a request must wait for it. A rank that drops a
+/// request instead fails at its next call, or at its end
+/// ([`CommError::Forgotten`](crate::CommError::Forgotten)).
 ///
-/// What is under way has no values yet, and the request owns it until then:
+/// The request owns the tensor until the wait, because its values are not valid before:
 ///
 /// ```compile_fail,E0382
 /// # use comm::{Axis, Mesh, Reduce};
@@ -104,7 +106,7 @@ impl<P: Place> Group<P> {
 /// # Ok::<(), comm::CommError>(())
 /// ```
 ///
-/// It is waited for once:
+/// A request is waited for once:
 ///
 /// ```compile_fail,E0382
 /// # use comm::{Axis, Mesh, Reduce};
@@ -117,7 +119,7 @@ impl<P: Place> Group<P> {
 /// # Ok::<(), comm::CommError>(())
 /// ```
 ///
-/// So it compiles:
+/// This compiles:
 ///
 /// ```
 /// # use comm::{Axis, Mesh, Reduce};
@@ -131,30 +133,31 @@ impl<P: Place> Group<P> {
 /// ```
 #[must_use = "what is under way is waited for"]
 pub struct Request<D: Device, T = Tensor<D>> {
-    pub(crate) under_way: UnderWay<D::Place>, // ends before the tensors do
-    pub(crate) given: Option<T>,              // kept as long as others read it
-    pub(crate) result: Option<T>,             // where that is another
+    pub(crate) under_way: UnderWay<D::Place>, // dropped before the tensors
+    pub(crate) given: Option<T>,              // kept while others read it
+    pub(crate) result: Option<T>,             // if it is another tensor
 }
 
 impl<D: Device, T> Request<D, T> {
-    /// Of what is done already.
+    /// Makes a request of a call that is already done.
     pub(crate) fn done(given: T) -> Self {
         Self { under_way: UnderWay(None), given: Some(given), result: None }
     }
-    /// Returns when it is done: the tensor sent, received, or made of what all ranks gave; or the list of those reduced.
+    /// Waits until the call is done. Returns the tensor that was sent, received, or made of all ranks' data;
+    /// or the list of reduced tensors.
     ///
     /// # Errors
-    /// Those of every call of a group.
+    /// See [`Group`].
     ///
     /// # Panics
-    /// Never: a request has its tensor until then.
+    /// Never: a request holds its tensor until the wait.
     pub fn wait(mut self) -> Result<T> {
         self.under_way.wait()?;
         Ok(self.result.take().or_else(|| self.given.take()).expect("not given before"))
     }
 }
 
-/// What was posted, until it has ended; nothing in a group of one.
+/// A posted call until it ends; none in a group of one.
 pub(crate) struct UnderWay<P: Place>(Option<Posted<P>>);
 
 struct Posted<P: Place> {
@@ -164,7 +167,7 @@ struct Posted<P: Place> {
 }
 
 impl<P: Place> UnderWay<P> {
-    /// Counts a call, posts it, and keeps it on record as under way.
+    /// Counts a call, posts it, and records it as under way.
     pub(crate) fn new(
         group: &Group<P>,
         call: Call,

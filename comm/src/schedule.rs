@@ -1,52 +1,55 @@
-//! Who sends what to whom, in which order: a collective as data, for those who draw it, price it or run it.
+//! Collectives as data, to draw, price and run: which rank sends which chunks to which rank, in which order.
 //!
-//! The `N` elements that every rank has are cut into nearly equal consecutive chunks, of which the first `N mod chunks`
-//! are one larger. A step's transfers may all run at once: each sends what the sender had **before the step**, and each
-//! may change only what nobody sends in the same step. A chunk is changed by one message of a step, or is added to by several
-//! that carry exactly the same chunks: its sum is then taken in rank order, the receiver's own in its place, and the step
-//! lists these messages in that order. So in a field transfers may also run one after another, in any order.
+//! The `N` elements of each rank are cut into nearly equal consecutive chunks; the first `N mod chunks` have
+//! one element more. All transfers of a round may run at once: each sends what the sender had **before the
+//! round**, and changes only data that no rank sends in it. A chunk is changed by one message of a round, or
+//! several messages with exactly the same chunks add to it. Such a sum is taken in rank order, with the
+//! receiver's own addend in its place, and the round lists its messages in that order. So in a field,
+//! transfers may also run one after another, in any order.
 //!
-//! In the α–β model of [`Link`] a rank sends one message at a time and receives one at a time, both at once; a step
-//! lasts as long as its busiest rank, and the next one begins after it. A message of no elements costs its latency.
+//! In the α–β model of [`Link`], a rank sends one message at a time and receives one at a time, both at once.
+//! A round lasts as long as its busiest rank, and the next one begins after it. An empty message costs its
+//! latency.
 //!
-//! Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", §3, 2005.
+//! Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", §3,
+//! 2005.
 use crate::Link;
 use std::ops::Range;
 use std::time::Duration;
 
 tensor::listed! {
-    /// What the receiver does with what it gets.
+    /// How the receiver combines a message with its own chunks.
     Arrival {
-        /// Adds it to its own.
+        /// Adds the message to its own chunks.
         Add = "add",
-        /// Puts it in the place of its own.
+        /// Replaces its own chunks with the message.
         Replace = "replace",
     }
 }
 
-/// One message of a step.
+/// One message of a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// The rank that sends.
+    /// Rank that sends.
     pub from: usize,
-    /// The rank that receives, another one.
+    /// Rank that receives; never the sender.
     pub to: usize,
-    /// Which chunks, at least one; the receiver's are the same.
+    /// Chunks of the message, at least one; the receiver's are the same.
     pub chunks: Range<usize>,
-    /// What the receiver does with them.
+    /// How the receiver combines the chunks with its own.
     pub how: Arrival,
 }
 
-/// Messages that may all be under way at once.
+/// One round: messages that may all be in flight at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommStep {
-    /// What the step is part of, as the algorithm calls it.
+    /// Phase of the algorithm that the round belongs to, such as `reduce-scatter`.
     pub phase: &'static str,
-    /// The messages, of which none needs another.
+    /// Messages of the round; none depends on another.
     pub transfers: Vec<Transfer>,
 }
 
-/// Steps, one after the other, that a number of ranks take on the chunks of their data.
+/// A collective as a sequence of rounds, which the ranks take on the chunks of their data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommSchedule {
     ranks: usize,
@@ -55,34 +58,35 @@ pub struct CommSchedule {
 }
 
 impl CommSchedule {
-    /// The steps of so many ranks on data in so many chunks, one or more.
+    /// Makes a schedule of `ranks` ranks on data in `chunks` chunks, at least one.
     pub(crate) fn new(ranks: usize, chunks: usize, steps: Vec<CommStep>) -> Self {
         Self { ranks, chunks, steps }
     }
-    /// How many ranks.
+    /// Number of ranks.
     pub fn ranks(&self) -> usize {
         self.ranks
     }
-    /// How many chunks the data are cut into, one or more.
+    /// Number of chunks that the data is cut into, at least one.
     pub fn chunks(&self) -> usize {
         self.chunks
     }
-    /// The steps in order.
+    /// Rounds in order.
     pub fn steps(&self) -> &[CommStep] {
         &self.steps
     }
-    /// Which of `elements` elements these chunks are.
+    /// Range of these chunks' elements, among `elements` in all.
     pub fn elements(&self, chunks: Range<usize>, elements: usize) -> Range<usize> {
         let (size, larger) = (elements / self.chunks, elements % self.chunks);
         let start = |chunk: usize| chunk * size + chunk.min(larger);
         start(chunks.start)..start(chunks.end)
     }
-    /// How many of `elements` elements of each rank this rank sends, over all steps.
+    /// Number of elements that `rank` sends over all rounds, if each rank has `elements`.
     pub fn sent(&self, rank: usize, elements: usize) -> usize {
         let all = self.steps.iter().flat_map(|step| &step.transfers);
         all.filter(|t| t.from == rank).map(|t| self.elements(t.chunks.clone(), elements).len()).sum()
     }
-    /// What the steps take over links of this kind between all ranks, on `elements` elements of so many bytes.
+    /// Time of all rounds, over links of this kind between all ranks, if each rank has `elements` elements of
+    /// `bytes_per_element` bytes.
     pub fn time(&self, link: &Link, bytes_per_element: usize, elements: usize) -> Duration {
         let steps = self.steps.iter().map(|step| self.step_time(step, link, bytes_per_element, elements));
         steps.fold(Duration::ZERO, Duration::saturating_add)
@@ -134,8 +138,8 @@ mod tests {
         assert_eq!([sent(0), sent(1), sent(2), sent(3)], [11, 3, 0, 0]);
     }
 
-    /// Kills: steps that overlap, messages of one rank that do, a sum where sending and receiving go together, a busiest
-    /// rank sought only among senders.
+    /// Kills: steps that overlap, messages of one rank that do, a sum where sending and receiving go
+    /// together, a busiest rank sought only among senders.
     #[test]
     fn a_step_lasts_as_long_as_its_busiest_rank() {
         let link = "1us,1GB/s".parse().unwrap();

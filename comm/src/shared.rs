@@ -1,5 +1,6 @@
-//! Places whose memory all ranks of this process reach: the host's, that of one card, or that of a card each. Ranks there are
-//! threads, which meet and pass messages in the same way whatever the place; only who copies and adds differs.
+//! Places whose memory all ranks of this process can access: host memory, that of one GPU, or one GPU per
+//! rank. Ranks there are threads, which meet and pass messages alike on every place; only copies and sums
+//! differ.
 use crate::threads::AllWindows;
 use crate::{Elem, Reduce};
 use std::borrow::Cow;
@@ -12,95 +13,98 @@ use tensor::{Host, HostPtr, Place};
 
 /// A place that ranks share as threads of one process.
 pub trait SharedPlace: Place {
-    /// That of a world of so many ranks, each of which waits so long in a call at most.
+    /// Makes the place of a world of `ranks` ranks, each of which waits at most `limit` in a call.
     ///
     /// # Errors
-    /// In one sentence, why there is no such place.
+    /// One sentence that says why there is no such place.
     fn of_world(ranks: usize, limit: Duration) -> Result<Self, String>;
-    /// A rank's own part of a world's.
+    /// Returns `rank`'s own part of the world's place.
     #[must_use]
     fn of_rank(&self, rank: usize) -> Self;
-    /// Bytes that so many ranks of this process can still take there, all together; none where it is the host's memory.
+    /// Bytes that `ranks` ranks of this process can still allocate there, all together. None if the place is
+    /// host memory.
     fn free_beside_the_host(ranks: usize) -> Option<u64> {
         let _ = ranks;
         None
     }
-    /// An address, as ranks show it to each other.
+    /// Returns the address in the form that ranks pass to each other.
     fn raw(ptr: Self::Ptr) -> *mut ();
-    /// Copies bytes from one rank's memory to another's, after all that their ranks did before.
+    /// Copies bytes from one rank's memory to another's, after all earlier work of both ranks.
     ///
     /// # Safety
-    /// Both have as many bytes, which do not overlap; nobody else touches those that are written.
+    /// Both ranges have `bytes` bytes and do not overlap; no other code accesses the bytes that are written.
     unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize);
-    /// Bytes that lie there, for who reads them on the host, after all that the rank did before.
+    /// Returns bytes of this place for reading on the host, after all earlier work of the rank.
     ///
     /// # Safety
-    /// So many lie there, and nobody writes them as long as they are read.
+    /// `from` has `bytes` bytes, and no code writes them while they are read.
     unsafe fn bytes<'a>(&self, from: *const u8, bytes: usize) -> Cow<'a, [u8]>;
-    /// Reduces a range of elements of all ranks' windows, in rank order, after all that these ranks did before.
+    /// Reduces a range of elements of all ranks' windows, in rank order, after all earlier work of these
+    /// ranks.
     ///
     /// # Safety
-    /// All windows hold the range, and so does what it is written to; nobody else writes it in a window, or touches it where the
-    /// result goes.
+    /// All windows contain the range, and the target has room for the result. No other code writes the range
+    /// in a window, or accesses the target.
     unsafe fn reduce(&self, reduction: &Reduction);
-    /// Whether a world's place does what ranks do together as a whole, by [`SharedPlace::jointly`], not rank by rank by copies and
-    /// reductions.
+    /// Returns true if the place runs collectives as a whole, by [`SharedPlace::jointly`], instead of rank by
+    /// rank by copies and reductions.
     #[inline(always)]
     fn joins(&self) -> bool {
         false
     }
-    /// Does what ranks do together in one call, for all of them, after all that they did before. All have come, and all mean
-    /// the same.
+    /// Runs one call for all its ranks, after all their earlier work. All ranks have entered, with equal
+    /// calls.
     ///
     /// # Safety
-    /// Windows hold what the call says, and nobody else touches them.
+    /// Windows hold the elements of the call, and no other code accesses them.
     unsafe fn jointly(&self, joint: &Joint) {
         unreachable!("this place does not join {}", joint.call);
     }
-    /// What ranks of a group that are processes find each other by in such calls, drawn once for all of them.
+    /// Draws the id by which processes of a group find each other in joint calls; drawn once for the group.
     fn drawn(&self) -> Vec<u8> {
         Vec::new()
     }
 }
 
-/// What ranks do together in one call, for a place that does it as a whole. Ranks count in the group, but for its members.
+/// One call of all ranks, for a place that runs calls as a whole. Ranks count in the group, except in
+/// `members`.
 pub struct Joint<'a> {
-    /// The ranks, as ranks of the world.
+    /// Ranks of the group, as ranks of the world.
     pub members: &'a [usize],
-    /// The call, as a sentence.
+    /// Call as a sentence.
     pub call: &'a dyn Display,
-    /// The name of the kind of number: `f32`.
+    /// Name of the dtype: `f32`.
     pub number: &'static str,
-    /// Bytes of one.
+    /// Bytes per element.
     pub size: usize,
-    /// By rank: what it gives, and where it takes. Some are the same, or the same block of one; those of a message are none, and
-    /// those of ranks of other processes are null.
+    /// Windows of each rank: the data it gives, and its result. They may be equal, or one a block of the
+    /// other. A message has none; those of ranks of other processes are null.
     pub windows: &'a [[*mut u8; 2]],
-    /// What is done.
+    /// Work of the call.
     pub what: Jointly,
-    /// Where ranks are processes: which rank of the world this one is, and what was drawn for the group.
+    /// Set if ranks are processes: this process' rank in the world, and the id drawn for the group.
     pub apart: Option<(usize, &'a [u8])>,
 }
 
-/// What is done in such a call; numbers are elements.
+/// Work of a joint call; lengths are in elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Jointly {
-    /// Every rank takes the reduction of all.
+    /// Every rank takes the reduction over all ranks, of this length.
     Reduced(Reduce, usize),
-    /// Every rank takes its block of the sum of all: where it begins, and how long it is.
+    /// Every rank takes its block of the sum over all ranks: start and length of each rank's block.
     Scattered(Vec<[usize; 2]>),
-    /// Every rank takes what all give, which is so much each, in rank order.
+    /// Every rank takes the data of all ranks, each of this length, in rank order.
     Gathered(usize),
-    /// Every rank takes what all give, `rows` by `cols` each, side by side, but only the first `n` columns.
+    /// Every rank takes the first `n` columns of the data of all ranks, `rows` by `cols` each, side by side.
     Columns {
-        /// Rows of each.
+        /// Rows of each rank.
         rows: usize,
-        /// Columns of each.
+        /// Columns of each rank.
         cols: usize,
         /// Columns that are taken.
         n: usize,
     },
-    /// Every rank takes what the first number, a rank, gives.
+    /// Every rank takes the data of one rank: the rank, and the length.
     Spread(usize, usize),
     /// Pieces are copied.
     Moved(Vec<PieceMoved>),
@@ -109,15 +113,15 @@ pub enum Jointly {
 /// A piece that is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PieceMoved {
-    /// Whose it is.
+    /// Rank that gives the piece.
     pub from: usize,
-    /// Who takes it.
+    /// Rank that takes the piece.
     pub to: usize,
-    /// Where it is.
+    /// Address that is read.
     pub source: *const u8,
-    /// Where it goes.
+    /// Address that is written.
     pub target: *mut u8,
-    /// How long it is.
+    /// Length in bytes.
     pub bytes: usize,
 }
 
@@ -125,20 +129,20 @@ pub struct PieceMoved {
 pub struct Reduction<'a> {
     pub(crate) windows: &'a AllWindows<'a>,
     pub(crate) elem: Elem,
-    /// Which elements of each window.
+    /// Elements of each window.
     pub range: Range<usize>,
-    /// What is computed of them.
+    /// Operation.
     pub how: Reduce,
-    /// Where the result's first element goes: over the range of every window (none), or to other memory.
+    /// Target of the result's first element. None writes the result over the range of every window.
     pub place: Option<*mut u8>,
 }
 
 impl Reduction<'_> {
-    /// The name of the kind of number: `f32`.
+    /// Name of the dtype: `f32`.
     pub fn number(&self) -> &'static str {
         self.elem.name
     }
-    /// Where each rank's window begins, in rank order.
+    /// Start of each rank's window, in rank order.
     pub fn windows(&self) -> impl Iterator<Item = *mut u8> + '_ {
         (0..self.windows.ranks()).map(|rank| self.windows.of(rank))
     }

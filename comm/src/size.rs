@@ -1,6 +1,6 @@
-//! Numbers of bytes as people read and write them: `466.53 GB`, `80GB`, `80GiB`.
+//! Sizes in bytes as text for people: `466.53 GB`, `80GB`, `80GiB`.
 
-/// Bytes of each unit; `B`, in which all end, comes last. The first four are printed.
+/// Bytes per unit; `B` is last because all units end in it. The first four are printed.
 pub(crate) const UNITS: [(&str, f64); 9] = [
     ("TB", 1e12),
     ("GB", 1e9),
@@ -13,7 +13,7 @@ pub(crate) const UNITS: [(&str, f64); 9] = [
     ("B", 1.0),
 ];
 
-/// A number of bytes for people, in powers of 1000 and with two decimals: `999 B`, `29.36 MB`.
+/// Formats a size for people, in powers of 1000 and with two decimals: `999 B`, `29.36 MB`.
 #[must_use]
 pub fn readable(bytes: u128) -> String {
     let rounded = bytes as f64 * (1.0 + 5e-6); // 999 999 bytes are 1.00 MB, not 1000.00 kB
@@ -23,14 +23,15 @@ pub fn readable(bytes: u128) -> String {
     }
 }
 
-/// Bytes, as a plain whole number or as a number and its unit: `80GB`, `1.5GiB`. `None` for anything else.
+/// Parses a size: a plain whole number of bytes, or a number and its unit: `80GB`, `1.5GiB`. `None` for
+/// anything else.
 #[must_use]
 pub fn parse_bytes(text: &str) -> Option<usize> {
     let whole = |bytes: &f64| (0.0..usize::MAX as f64).contains(bytes);
     text.parse().ok().or_else(|| read(text, &UNITS).filter(whole).map(|bytes| bytes.round() as usize))
 }
 
-/// The number before the first unit that fits, in that unit's smallest part.
+/// Parses a number with the first unit that fits, and multiplies it by the unit's value.
 pub(crate) fn read(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let (number, unit) = units.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
     Some(number.parse::<f64>().ok()? * unit)

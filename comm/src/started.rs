@@ -1,14 +1,14 @@
-//! Collectives that are started, and waited for later: meanwhile a rank computes.
+//! Collectives that are started, and waited for later: meanwhile the rank computes.
 //!
-//! All ranks of a group start the same calls in the same order, and each waits for its own in whatever order. Who waits does
-//! what is left of the work. Results are those of the calls without `start_`, bit for bit.
+//! All ranks of a group start the same calls in the same order, and each waits for its own in any order. A
+//! waiting rank does the rest of the work. Results equal those of the calls without `start_`, bit for bit.
 use crate::collectives::Making;
 use crate::request::UnderWay;
 use crate::{Call, Group, Op, Reduce, Request, Result, Windows};
 use tensor::{Device, Place, Tensor, count};
 
 impl<P: Place> Group<P> {
-    /// Starts [`Group::all_reduce`]. The request keeps the tensor and gives it back reduced.
+    /// Starts [`Group::all_reduce`]. The request keeps the tensor, and returns it reduced.
     ///
     /// ```
     /// # use comm::{Axis, CommError, Reduce, World};
@@ -24,7 +24,7 @@ impl<P: Place> Group<P> {
     /// ```
     ///
     /// # Errors
-    /// Those of every call.
+    /// See [`Group`].
     ///
     /// # Panics
     /// If the tensor has another owner.
@@ -39,11 +39,11 @@ impl<P: Place> Group<P> {
         }
         self.start(self.reducing::<D>(data.shape(), reduce), data, None)
     }
-    /// Starts all-reduces of many tensors as one call: ranks meet once for all of them, and the ledger counts one. Gives
-    /// them back reduced, in the same list.
+    /// Starts all-reduces of many tensors as one call: ranks meet once for all of them, and the ledger counts
+    /// one call. The request returns the tensors reduced, in the same list.
     ///
     /// # Errors
-    /// Those of every call.
+    /// See [`Group`].
     ///
     /// # Panics
     /// If a tensor has another owner.
@@ -55,12 +55,12 @@ impl<P: Place> Group<P> {
     ) -> Result<Together<D>> {
         self.start_together(InPlace::AllReduce(reduce), tensors)
     }
-    /// Starts a collective of many tensors as one call, each in its own memory: ranks meet once for all of them, and the
-    /// ledger counts one. Gives them back, in the same list.
+    /// Starts a collective of many tensors as one call, each in its own memory: ranks meet once for all of
+    /// them, and the ledger counts one call. The request returns the tensors in the same list.
     ///
     /// # Errors
-    /// [`CommError::BadArgument`](crate::CommError::BadArgument) if the ranks do not divide the rows of one that is
-    /// gathered or scattered, and those of every call.
+    /// [`CommError::BadArgument`](crate::CommError::BadArgument) if the number of ranks does not divide the
+    /// rows of a tensor that is gathered or scattered, and those of every call.
     ///
     /// # Panics
     /// If a tensor has another owner.
@@ -97,16 +97,17 @@ impl<P: Place> Group<P> {
             };
             (Windows { give: Some(give), take: Some(take) }, Call { rows, cols, ..all.clone() })
         };
-        // SAFETY: each tensor has the elements of its call; the request owns them, and ends the post before it gives them away.
-        // Of a rank's memory others read its own block where that is gathered, and never where the sum of it goes.
+        // SAFETY: each tensor has the elements of its call. The request owns the tensors, and ends the post
+        // before it returns them. In a gather, others read only this rank's own block; in a reduce-scatter,
+        // they never read the block that its sum is written to.
         let post = |_: &Call| unsafe { self.engine.start(self.rank, &mut tensors.iter_mut().map(one)) };
         let under_way = UnderWay::new(self, all.clone(), post)?;
         Ok(Request { under_way, given: Some(tensors), result: None })
     }
-    /// Starts [`Group::all_gather`]. The request keeps `mine` and gives what all have.
+    /// Starts [`Group::all_gather`]. The request keeps `mine`, and returns the data of all ranks.
     ///
     /// # Errors
-    /// Those of every call.
+    /// See [`Group`].
     #[track_caller]
     pub fn start_all_gather<D: Device<Place = P>>(&self, mine: Tensor<D>) -> Result<Request<D>> {
         self.start_making(self.gathering(&mine, None)?, mine)
@@ -114,7 +115,7 @@ impl<P: Place> Group<P> {
     /// Starts [`Group::all_gather_v`].
     ///
     /// # Errors
-    /// Those of [`Group::all_gather_v`].
+    /// Same as [`Group::all_gather_v`].
     #[track_caller]
     pub fn start_all_gather_v<D: Device<Place = P>>(
         &self,
@@ -123,10 +124,10 @@ impl<P: Place> Group<P> {
     ) -> Result<Request<D>> {
         self.start_making(self.gathering(&mine, Some(counts))?, mine)
     }
-    /// Starts [`Group::reduce_scatter`]. The request keeps `data` and gives this rank's block of the sum.
+    /// Starts [`Group::reduce_scatter`]. The request keeps `data`, and returns this rank's block of the sum.
     ///
     /// # Errors
-    /// Those of [`Group::reduce_scatter`].
+    /// Same as [`Group::reduce_scatter`].
     #[track_caller]
     pub fn start_reduce_scatter<D: Device<Place = P>>(&self, data: Tensor<D>) -> Result<Request<D>> {
         self.start_making(self.scattering(&data, None)?, data)
@@ -134,7 +135,7 @@ impl<P: Place> Group<P> {
     /// Starts [`Group::reduce_scatter_v`].
     ///
     /// # Errors
-    /// Those of [`Group::reduce_scatter_v`].
+    /// Same as [`Group::reduce_scatter_v`].
     #[track_caller]
     pub fn start_reduce_scatter_v<D: Device<Place = P>>(
         &self,
@@ -143,18 +144,18 @@ impl<P: Place> Group<P> {
     ) -> Result<Request<D>> {
         self.start_making(self.scattering(&data, Some(counts))?, data)
     }
-    /// Starts [`Group::all_to_all`]. The request keeps `data` and gives what ranks had for this one.
+    /// Starts [`Group::all_to_all`]. The request keeps `data`, and returns the blocks for this rank.
     ///
     /// # Errors
-    /// Those of [`Group::all_to_all`].
+    /// Same as [`Group::all_to_all`].
     #[track_caller]
     pub fn start_all_to_all<D: Device<Place = P>>(&self, data: Tensor<D>) -> Result<Request<D>> {
         self.start_making(self.exchanging(&data, None)?, data)
     }
-    /// Starts [`Group::all_to_all_v`], whose result has room for so many rows ([`Tensor::with_room`]).
+    /// Starts [`Group::all_to_all_v`]; its result has room for `room` rows ([`Tensor::with_room`]).
     ///
     /// # Errors
-    /// Those of [`Group::all_to_all_v`].
+    /// Same as [`Group::all_to_all_v`].
     #[track_caller]
     pub fn start_all_to_all_v<D: Device<Place = P>>(
         &self,
@@ -165,7 +166,7 @@ impl<P: Place> Group<P> {
         self.start_making(Making { room, ..self.exchanging(&data, Some([give, take]))? }, data)
     }
 
-    /// Starts a call whose result is another tensor.
+    /// Starts a call whose result is a new tensor.
     fn start_making<D: Device<Place = P>>(&self, making: Making, given: Tensor<D>) -> Result<Request<D>> {
         if self.size() == 1 {
             return Ok(Request::done(given));
@@ -174,7 +175,7 @@ impl<P: Place> Group<P> {
         let result = Tensor::with_room(given.device(), category, [rows, room], cols);
         self.start(call, given, Some(result))
     }
-    /// Starts a call of these tensors.
+    /// Starts a call on these tensors.
     pub(crate) fn start<D: Device<Place = P>>(
         &self,
         call: Call,
@@ -186,8 +187,8 @@ impl<P: Place> Group<P> {
             result => self.windows(&call, Some(&given), result.as_mut()),
         };
         let rank = self.rank;
-        // SAFETY: the request owns both tensors, and ends the post before it gives one
-        // away; of what is given there may be other owners, and a tensor that has some is not written.
+        // SAFETY: the request owns both tensors, and ends the post before it returns one. A tensor that is
+        // only read may have other owners; a tensor that has some is not written.
         let post =
             |call: &Call| unsafe { self.engine.start(rank, &mut std::iter::once((windows, call.clone()))) };
         let under_way = UnderWay::new(self, call, post)?;
@@ -195,21 +196,21 @@ impl<P: Place> Group<P> {
     }
 }
 
-/// A collective in which each tensor is given and taken in its own memory. What is gathered or scattered is cut into as many
-/// blocks of rows as there are ranks.
+/// A collective that takes and returns each tensor in its own memory. A tensor that is gathered or scattered
+/// is cut into one block of rows per rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPlace {
-    /// All of it becomes the reduction over all ranks.
+    /// The whole tensor becomes the reduction over all ranks.
     AllReduce(Reduce),
-    /// This rank's block becomes that of the sum; the others stay as they are.
+    /// This rank's block becomes its block of the sum; the other blocks stay as they are.
     ReduceScatter,
-    /// Every rank's own block comes to all.
+    /// Every rank's own block is copied to all ranks.
     AllGather,
 }
 
-/// Collectives of many tensors under way as one call. Like a [`Request`], it is waited for.
+/// Collectives of many tensors under way as one call. The rank must wait for it, as for every [`Request`].
 ///
-/// Nobody reads a tensor of the list before the wait, or waits twice:
+/// A tensor of the list cannot be read before the wait, and the call cannot be waited for twice:
 ///
 /// ```compile_fail,E0382
 /// # use comm::{Axis, Mesh, Reduce};
@@ -233,7 +234,7 @@ pub enum InPlace {
 /// # Ok::<(), comm::CommError>(())
 /// ```
 ///
-/// So it compiles:
+/// This compiles:
 ///
 /// ```
 /// # use comm::{Axis, Mesh, Reduce};

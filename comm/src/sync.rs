@@ -1,9 +1,9 @@
-//! What ranks meet on: the standard library's threads, locks and atomics, or, under `--cfg loom`, those of a model
-//! checker, which runs a program under the orders that the memory model allows (`threads/models.rs`).
+//! Threads, locks and atomics on which ranks meet: the standard library's or, under `--cfg loom`, those of a
+//! model checker, which runs a program in the orders that the memory model allows (`threads/models.rs`).
 //!
-//! Time stands still in a model: nobody is late, and who sleeps is woken or sleeps for ever. loom takes accesses that
-//! are sequentially consistent for weaker ones than they are, so where two ranks each write and then look at what the
-//! other wrote, there is a fence between.
+//! Time stands still in a model: no rank is late, and a sleeping thread sleeps until it is woken. loom treats
+//! sequentially consistent accesses as weaker than they are. So if two ranks each write and then read what
+//! the other wrote, there is a fence between the write and the read.
 #[cfg(loom)]
 mod models;
 
@@ -26,7 +26,7 @@ pub(crate) use std::{
     time::Instant,
 };
 
-/// A lock under which nothing panics.
+/// Locks a mutex under which nothing panics.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("nothing panics under this lock")
 }

@@ -1,22 +1,23 @@
-//! What a message carries: so that one thing is not taken for another of the same shape.
+//! Tags name what messages carry, so that one is not taken for another of the same shape.
 use crate::lasting::{Lasting, lasting};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a message carries: of what kind it is, and of which unit, such as a microbatch. Reads `activation of 3`. Messages of
-/// a kind from one rank to another arrive in order, and pass those of other kinds. The first is received by who asks for its
-/// unit; otherwise both sides get an error ([`CommError::Mismatch`](crate::CommError)).
+/// Content of a message: its kind, and its unit, such as a microbatch. Displays as `activation of 3`.
+/// Messages of one kind from one rank to another arrive in order, and may overtake those of other kinds. The
+/// first message of a kind must have the unit that the receiver asks for; otherwise both ranks get an error
+/// ([`CommError::Mismatch`](crate::CommError)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tag {
-    /// The kind: `activation`, `gradient`.
+    /// Kind: `activation`, `gradient`.
     #[serde(deserialize_with = "lasting")]
     pub what: Lasting,
-    /// Which one of these: a microbatch, a block of keys.
+    /// Index of the unit: a microbatch, a block of keys.
     pub unit: usize,
 }
 
 impl Tag {
-    /// This kind, of this unit.
+    /// Makes a tag of this kind and unit.
     pub const fn new(what: &'static str, unit: usize) -> Self {
         Self { what, unit }
     }
@@ -28,6 +29,6 @@ impl fmt::Display for Tag {
     }
 }
 
-/// For tests in which all messages carry the same.
+/// Tag for tests in which all messages carry the same.
 #[cfg(test)]
 pub(crate) const TAG: Tag = Tag::new("x", 0);

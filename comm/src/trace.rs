@@ -1,12 +1,13 @@
-//! A trace: what every rank did and when, for a viewer of timelines. A rank's time is in a call, or it computes; in a
-//! call it may wait for others. Spans give names to stretches of both: a step, a microbatch. While a rank takes a profile
-//! ([`Mesh::profile`](crate::Mesh::profile)), its layers and kernels are traced in place of "it computes".
+//! Trace: what every rank did and when, for a timeline viewer. A rank's time is in a call, or the rank
+//! computes; in a call, it may wait for others. Spans name stretches of both: a step, a microbatch. While a
+//! rank is profiled ([`Mesh::profile`](crate::Mesh::profile)), the trace has its layers and kernels instead
+//! of compute.
 use crate::{Call, CallRecord};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tensor::{Direction, KernelKind, Work};
 
-/// A trace of runs, filled by worlds ([`World::traced`](crate::World::traced)). Clones are the same trace.
+/// A trace of runs, filled by worlds ([`World::traced`](crate::World::traced)). Clones share one trace.
 #[derive(Clone, Debug)]
 pub struct Trace {
     start: Instant,
@@ -17,59 +18,59 @@ pub struct Trace {
 /// One run of a world.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// What it is called.
+    /// Name of the run.
     pub name: String,
-    /// The events of each rank. Of two that overlap one contains the other; of those that begin together the longer
-    /// comes first.
+    /// Events of each rank. Of two that overlap, one contains the other; of those that begin together, the
+    /// longer comes first.
     pub ranks: Vec<Vec<Event>>,
 }
 
-/// A stretch of one rank's time, counted from the beginning of the trace.
+/// A stretch of one rank's time, counted from the start of the trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What the rank did.
+    /// Activity of the rank.
     pub what: What,
-    /// When it began.
+    /// Start of the event.
     pub from: Duration,
-    /// When it ended.
+    /// End of the event.
     pub to: Duration,
 }
 
 impl Event {
-    /// How long it took.
+    /// Duration of the event.
     pub fn took(&self) -> Duration {
         self.to.saturating_sub(self.from)
     }
 }
 
-/// What a rank does with its time.
+/// Activity of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Something with a name: a step, a microbatch.
+    /// A named span: a step, a microbatch.
     Span(String),
-    /// It is in no call; not traced while its layers and kernels are.
+    /// The rank is in no call; not traced while its layers and kernels are.
     Compute,
-    /// It is in a layer.
+    /// The rank is in a layer.
     Layer {
-        /// What the layer is called in the model.
+        /// Name of the layer in the model.
         name: Arc<str>,
-        /// Which way.
+        /// Forward or backward.
         pass: Direction,
     },
-    /// It is in a kernel.
+    /// The rank is in a kernel.
     Kernel {
-        /// What it is called.
+        /// Name of the kernel.
         name: &'static str,
-        /// Of which kind it is.
+        /// Kind of the kernel.
         kind: KernelKind,
         /// Floating point operations, of products and attention.
         flops: u64,
     },
-    /// It is in a call; where that is a request, it waits for it.
+    /// The rank is in a call; for a request, only the wait.
     Call(CallRecord),
-    /// It starts to send a message; that it waits for it is a call later.
+    /// The rank starts to send a message; its wait for the message is a later call.
     Start(CallRecord),
-    /// It waits for other ranks, or for a slow link.
+    /// The rank waits for other ranks, or for a slow link.
     Wait,
 }
 
@@ -80,24 +81,24 @@ impl Default for Trace {
 }
 
 impl Trace {
-    /// Nothing yet; time begins now.
+    /// Makes an empty trace; its time begins now.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
-    /// A trace of what ranks do while they take a profile only.
+    /// Makes a trace of ranks only while they are profiled.
     #[must_use]
     pub fn of_profiles() -> Self {
         Self { traced: Traced::Profiles, ..Self::default() }
     }
-    /// The runs so far, in the order in which they ended.
+    /// Returns the runs so far, in the order in which they ended.
     ///
     /// # Panics
-    /// If a thread panicked while it added one.
+    /// If a thread panicked while it added a run.
     pub fn runs(&self) -> Vec<Run> {
         self.runs.lock().expect("nothing panics under this lock").clone()
     }
-    /// From when times count, and of what.
+    /// Start of the trace's times, and when ranks keep times.
     pub(crate) fn settings(&self) -> (Instant, Traced) {
         (self.start, self.traced)
     }
@@ -106,11 +107,11 @@ impl Trace {
     }
 }
 
-/// When a rank keeps times for a trace.
+/// Condition under which a rank keeps times for a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Traced {
     Never,
-    /// While it takes a profile.
+    /// While the rank is profiled.
     Profiles,
     /// From beginning to end.
     Always,
@@ -129,7 +130,7 @@ pub(crate) enum Did {
 }
 
 impl What {
-    /// Work of a profile.
+    /// Converts an entry of a profile.
     pub(crate) fn work(work: Work) -> Self {
         match work {
             Work::Layer { name, pass } => Self::Layer { name, pass },
@@ -138,8 +139,8 @@ impl What {
     }
 }
 
-/// The events of these stretches, and those in between: from the end of one call to the beginning of the next, cut where
-/// a span begins or ends, a rank computes, unless its work is traced there.
+/// Returns the events of these stretches, and compute in between: a rank computes from the end of one call to
+/// the beginning of the next, cut where a span begins or ends, unless its work is traced there.
 pub(crate) fn events(stretches: Vec<Stretch>) -> Vec<Event> {
     let event = |Stretch { did, from, to }| match did {
         Did::Known(what) => Event { what, from, to },
@@ -152,7 +153,7 @@ pub(crate) fn events(stretches: Vec<Stretch>) -> Vec<Event> {
     events
 }
 
-/// Of stretches that begin and end together, which contains which.
+/// Nesting depth of stretches that begin and end together.
 fn depth(what: &What) -> usize {
     match what {
         What::Span(_) => 0,
@@ -177,7 +178,7 @@ fn compute(events: &[Event]) -> Vec<Event> {
     let mut latest = Duration::ZERO;
     for (_, to) in &mut work {
         latest = latest.max(*to);
-        *to = latest; // of all that began until then
+        *to = latest; // the latest end of all work begun so far
     }
     let traced = |from, to| {
         let begun = work.partition_point(|(at, _)| *at < to);
@@ -213,7 +214,7 @@ mod tests {
     fn span(name: &str, from: u64, to: u64) -> Stretch {
         known(What::Span(name.into()), from, to)
     }
-    /// What each event is, from when and until when.
+    /// Name, start and end of each event, in ms.
     fn brief(events: &[Event]) -> Vec<(&str, u128, u128)> {
         events.iter().map(|e| (letter(&e.what), e.from.as_millis(), e.to.as_millis())).collect()
     }
@@ -269,9 +270,9 @@ mod tests {
         known(What::work(work), from, to)
     }
 
-    /// Kills: compute beside the kernels that are traced, or none where none are, or across the end of a layer that goes on after
-    /// its last call; a layer that hides its calls or its kernels; of work that begins and ends together, the inner before the
-    /// outer.
+    /// Kills: compute beside the kernels that are traced, or none where none are, or across the end of a
+    /// layer that goes on after its last call; a layer that hides its calls or its kernels; of work that
+    /// begins and ends together, the inner before the outer.
     #[test]
     fn work_is_traced_in_place_of_compute() {
         let layer = |name: &str| Work::Layer { name: name.into(), pass: Direction::Forward };

@@ -1,4 +1,4 @@
-//! Plain values of any type between ranks, in the memory of the host: counts, times, ids.
+//! Plain values of any type, passed between ranks in host memory: counts, times, ids.
 use crate::{Call, Elem, Group, Op, Result};
 use bytemuck::Pod;
 use std::any::{TypeId, type_name};
@@ -13,8 +13,9 @@ fn elem<T: Pod>() -> Elem {
 }
 
 impl<P: Place> Group<P> {
-    /// What every rank has, in rank order, the same on all ranks. Ranks may have different numbers of values, which need
-    /// not be known. In a group without peers, as if all had what this one has.
+    /// Returns the values of every rank, in rank order, the same on all ranks. Ranks may have different
+    /// numbers of values, and need not know those of others. A group without peers returns this rank's values
+    /// for every rank.
     ///
     /// ```
     /// # use comm::{Axis, CommError, World};
@@ -29,13 +30,14 @@ impl<P: Place> Group<P> {
     /// ```
     ///
     /// # Errors
-    /// Those of every call.
+    /// See [`Group`].
     #[track_caller]
     pub fn all_gather_values<T: Pod>(&self, mine: &[T]) -> Result<Vec<Vec<T>>> {
         let call = self.call(Op::AllGather, [mine.len(), 1], elem::<T>());
         self.values(mine, &call)
     }
-    /// Joins the values of all ranks, one by one and in rank order, into every rank's: sums, or maxima for reports.
+    /// Joins the values of all ranks one by one, in rank order, into every rank's `values`: sums, or maxima
+    /// for reports.
     ///
     /// ```
     /// # use comm::{Axis, CommError, World};
@@ -50,8 +52,8 @@ impl<P: Place> Group<P> {
     /// ```
     ///
     /// # Errors
-    /// [`CommError::Mismatch`](crate::CommError::Mismatch) if ranks have different numbers of values, and those of every
-    /// call.
+    /// [`CommError::Mismatch`](crate::CommError::Mismatch) if ranks have different numbers of values, and
+    /// those of every call.
     #[track_caller]
     pub fn all_reduce_values<T: Pod>(&self, values: &mut [T], join: impl Fn(T, T) -> T) -> Result<()> {
         let call = self.call(Op::AllReduce, [values.len(), 1], elem::<T>());

@@ -1,8 +1,8 @@
-//! The ladder of one all-reduce: the sum of f32 of two and of four thread ranks, from a lock and a barrier to the call
-//! that the crate has, rung by rung. `cargo bench -p comm --bench ladder`. Chapter: 13.
+//! The ladder of one all-reduce: a sum of f32 over two and four thread ranks, rung by rung, from a lock and a
+//! barrier to the crate's own call. Run it with `cargo bench -p comm --bench ladder`. Chapter: 13.
 //!
-//! Each rung's sum is checked before it is timed. Rungs take turns, and of each the best burst of calls counts; its time
-//! ends with the last rank.
+//! Each rung's sum is checked before it is timed. Rungs take turns, and each reports its best burst of calls.
+//! A burst ends when its last rank ends.
 mod rungs;
 
 use comm::{Axis, CommError, Group, RankError, Reduce, Trace, World};
@@ -13,19 +13,20 @@ use std::time::Instant;
 use tensor::{Category, Cpu, Tensor};
 
 const TURNS: usize = 5;
-/// Bytes that the ranks of a burst sum up together, and calls of a burst at most.
+/// Bytes that all ranks together reduce in one burst. A burst has from 1 to [`CALLS`] calls.
 const BURST: usize = 28 << 20;
 const CALLS: usize = 500;
-/// Bursts of a turn, after one to warm up.
+/// Bursts per turn, after one warm-up burst.
 const BURSTS: usize = 5;
 
-/// A way to an all-reduce for so many ranks of so many numbers.
+/// A way to run an all-reduce.
 enum Way {
-    /// One of the rungs, made by hand.
+    /// A rung written by hand, made for a number of ranks and a number of elements.
     Hand(fn(usize, usize) -> Box<dyn AllReduce>),
-    /// The crate's, its runs traced or not.
+    /// The crate's own all-reduce; its runs are traced or not.
     Group { traced: bool },
-    /// No all-reduce: as many bytes of a core's own, in as many windows, read once and written once.
+    /// No all-reduce: each rank reads and writes the same number of bytes once, in its own memory, in as many
+    /// windows as there are ranks.
     Bound,
 }
 
@@ -71,7 +72,7 @@ fn main() -> Result<(), RankError> {
     Ok(())
 }
 
-/// A call's time in the best burst of a world.
+/// Returns the time of one call, in seconds, in the best burst of one world.
 fn seconds(way: &Way, ranks: usize, bytes: usize) -> Result<f64, RankError> {
     let (len, calls) = (bytes / size_of::<f32>(), (BURST / (bytes * ranks)).clamp(1, CALLS));
     let world = World::threads(&[(Axis::Tp, ranks)]).expect("a small world");
@@ -97,14 +98,14 @@ fn seconds(way: &Way, ranks: usize, bytes: usize) -> Result<f64, RankError> {
         };
         call(&mut x)?;
         check(way, &x, ranks);
-        x.write(&mut |_| 0.0); // sums of sums stay what they are
+        x.write(&mut |_| 0.0); // zeros, because repeated sums would grow
         (0..=BURSTS).map(|_| burst(group, calls, || call(&mut x))).collect::<comm::Result<Vec<_>>>()
     })?;
     let last = |burst: usize| bursts.iter().map(|rank| rank[burst]).fold(0.0, f64::max);
     Ok((1..=BURSTS).map(last).fold(f64::INFINITY, f64::min))
 }
 
-/// A call's time on this rank, of so many back to back.
+/// Returns the mean time of one call on this rank, in seconds, over `calls` calls back to back.
 fn burst(
     group: &Group<tensor::Host>,
     calls: usize,

@@ -1,22 +1,22 @@
-//! The rungs made by hand: each leaves out what the one before it took time for.
+//! Rungs written by hand: each removes a cost of the one before it.
 use comm::CommError;
 use kernels::widest;
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 
-/// An all-reduce of one group of threads: the sum of what all have, in everyone's memory. All ranks call it, with as many
-/// numbers each.
+/// All-reduce of one group of threads: every rank's `x` becomes the sum over all ranks. All ranks call it
+/// with the same number of elements.
 pub(crate) trait AllReduce: Sync {
     fn sum(&self, rank: usize, x: &mut [f32]) -> Result<(), CommError>;
 }
 
-/// Floats of a cache line.
+/// Floats per cache line.
 const LINE: usize = 16;
-/// Floats that are summed before any is written: registers hold as many.
+/// Floats that are summed in registers before any is written.
 const BLOCK: usize = 128;
 
-/// One total under a lock, which everyone adds to and copies from.
+/// One total under a lock; every rank adds to it and copies it.
 pub(crate) struct Locked {
     total: Mutex<Vec<f32>>,
     barrier: Barrier,
@@ -43,9 +43,9 @@ impl AllReduce for Locked {
     }
 }
 
-/// Where ranks show each other their memory and wait for each other.
+/// Barrier that also publishes the ranks' memory to each other.
 pub(crate) trait Meet: Sync {
-    /// Returns when all have come.
+    /// Returns when all ranks have entered.
     fn meet(&self, rank: usize);
 }
 
@@ -55,17 +55,19 @@ impl Meet for Barrier {
     }
 }
 
-/// How often each rank has come, each in lines of its own, so that who writes one disturbs nobody who reads another.
+/// Number of times each rank has entered. Each counter has cache lines of its own, so that a write to one
+/// does not slow reads of another.
 pub(crate) struct Epochs {
     of: Vec<Epoch>,
-    patience: usize, // looks before the first yield
+    patience: usize, // polls before the first yield
 }
 #[derive(Default)]
 #[repr(align(128))]
 struct Epoch(AtomicUsize);
 
 impl Epochs {
-    /// Where ranks share cores, a rank that spins for long keeps out the one it waits for.
+    /// Makes the counters of `ranks` ranks. A rank spins only briefly if ranks share cores: a long spin would
+    /// keep out the rank that it waits for.
     pub(crate) fn new(ranks: usize) -> Self {
         let enough = std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= ranks);
         Self { of: (0..ranks).map(|_| Epoch::default()).collect(), patience: if enough { 4000 } else { 20 } }
@@ -73,7 +75,7 @@ impl Epochs {
 }
 
 impl Meet for Epochs {
-    /// Nobody sleeps.
+    /// Waits by polling; never sleeps.
     fn meet(&self, rank: usize) {
         let epoch = self.of[rank].0.fetch_add(1, Ordering::Release) + 1;
         for other in &self.of {
@@ -86,20 +88,20 @@ impl Meet for Epochs {
     }
 }
 
-/// What ranks do with each other's memory once all have shown it.
+/// Division of the sum among the ranks, once all have published their memory.
 #[derive(Clone, Copy)]
 pub(crate) enum Work {
-    /// Rank 0 adds up everything and writes it to all.
+    /// Rank 0 adds up all elements and writes the sums to all ranks.
     OneAdds,
-    /// Each adds up its share where it lies; then each reads the others' shares: a reduce-scatter and an all-gather.
+    /// Each rank adds up its part in place, then reads the others' parts: a reduce-scatter and an all-gather.
     ShareThenRead,
-    /// Each adds up its share and writes it to all.
+    /// Each rank adds up its part and writes it to all ranks.
     ShareToAll,
-    /// The same by blocks in registers, with the widest vectors.
+    /// Same as `ShareToAll`, block by block in registers, with the widest vectors.
     ShareInBlocks,
 }
 
-/// Ranks that work on each other's memory.
+/// All-reduce in which ranks access each other's memory.
 pub(crate) struct Shown<M> {
     windows: Vec<AtomicPtr<f32>>,
     place: M,
@@ -114,10 +116,11 @@ impl<M: Meet> Shown<M> {
         let each = len.div_ceil(self.windows.len()).next_multiple_of(LINE);
         (rank * each).min(len)..((rank + 1) * each).min(len)
     }
-    /// Some elements of a rank's window.
+    /// Returns a range of a rank's window.
     ///
     /// # Safety
-    /// All have met since the rank showed a window that has them; until all meet again, nobody else writes these.
+    /// All ranks have met since this rank published a window that contains the range. Until all meet again,
+    /// no other rank writes the range.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)] // the window is another rank's
     unsafe fn of(&self, rank: usize, range: Range<usize>) -> &mut [f32] {
@@ -125,14 +128,15 @@ impl<M: Meet> Shown<M> {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(window.add(range.start), range.len()) }
     }
-    /// Adds the others' elements of the range to rank `to`'s, and writes them to all if so asked.
+    /// Adds the other ranks' elements of the range to those of rank `to`; writes the sums to all ranks if
+    /// `to_all` is set.
     ///
     /// # Safety
-    /// As above, for the ranges of all windows.
+    /// Same as [`Shown::of`], for the range of all windows.
     #[inline(always)]
     unsafe fn add(&self, to: usize, range: Range<usize>, to_all: bool) {
         let others = (0..self.windows.len()).filter(|&rank| rank != to);
-        // SAFETY: the caller's promise; windows are different memory.
+        // SAFETY: the caller's promise; windows do not overlap.
         unsafe {
             let sum = self.of(to, range.clone());
             for rank in others.clone() {
@@ -143,10 +147,11 @@ impl<M: Meet> Shown<M> {
             }
         }
     }
-    /// The same for one block, which is read, added up and written once.
+    /// Sums one block of `LEN` elements over all ranks and writes it to all ranks: each element is read once
+    /// and written once.
     ///
     /// # Safety
-    /// As above, for so many elements from `at` on.
+    /// Same as [`Shown::of`], for `LEN` elements from `at` of all windows.
     #[inline(always)]
     unsafe fn add_block<const LEN: usize>(&self, at: usize) {
         let mut sum = [0.0; LEN];
@@ -168,7 +173,8 @@ impl<M: Meet> AllReduce for Shown<M> {
         let mine = self.share(rank, len);
         self.windows[rank].store(x.as_mut_ptr(), Ordering::Relaxed); // the meeting publishes it
         self.place.meet(rank);
-        // SAFETY: all have met, and windows are as long. A share is one rank's to write until all have met again.
+        // SAFETY: all ranks have met, and all windows have `len` elements. Until all meet again, only one
+        // rank writes each part.
         unsafe {
             match self.work {
                 Work::OneAdds if rank == 0 => self.add(0, 0..len, true),
@@ -189,7 +195,7 @@ impl<M: Meet> AllReduce for Shown<M> {
         if matches!(self.work, Work::ShareThenRead) {
             for peer in (0..ranks).filter(|&peer| peer != rank) {
                 let share = self.share(peer, len);
-                // SAFETY: peers write their shares no more, and read no share but in its own rank's window.
+                // SAFETY: peers no longer write their parts, and read a part only in its own rank's window.
                 x[share.clone()].copy_from_slice(unsafe { self.of(peer, share) });
             }
             self.place.meet(rank);

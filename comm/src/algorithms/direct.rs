@@ -1,23 +1,22 @@
-//! Each rank adds its own chunk of all ranks' data, in rank order, and sends the sum to everyone.
+//! Each rank adds up one chunk of all ranks, in rank order, and sends the sum to every rank.
 //!
 //! `n` ranks of `N` elements each, in `n` chunks; α and β as in [`Link`](crate::Link).
 //!
 //! ```text
-//! reduce-scatter  1 step, every rank → r:  chunk r     rank r adds: rank 0's, rank 1's, …, its own in its place
+//! reduce-scatter  1 step, every rank → r:  chunk r  rank r adds: rank 0's, rank 1's, …, its own in its place
 //! all-gather      1 step, r → every rank:  chunk r
 //! time            2(n−1)·(α + N/n·β), as a rank sends and receives one message at a time
 //! traffic         N − c_r + (n−1)·c_r elements of rank r, where chunk i has c_i; 2(n−1)·N over all ranks
 //! ```
-//! No all-reduce moves less. Its sum of floats has the bits of an all-reduce that goes directly, whatever the number of
-//! ranks: best where results must not depend on what carries them. It wants room for the addends of one chunk from all
-//! ranks, and links between any two.
+//! No all-reduce moves less. Float sums have the bits of a sum in rank order, so they do not depend on the
+//! engine. Each rank needs room for one chunk of every rank, and a link to every rank.
 //!
-//! Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", §4.2 (pairwise
-//! exchange), 2005. Compare: `ring.rs`, the same traffic and time between neighbours, in another order of sums.
+//! Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", §4.2
+//! (pairwise exchange), 2005. Compare: `ring.rs`, same traffic and time, between neighbours; another order.
 use super::CommSchedule;
 use crate::{Arrival, CommStep, Transfer};
 
-/// A chunk for every rank, and a step for each half.
+/// Schedule of one chunk per rank, with one round for each half.
 pub(super) fn schedule(ranks: usize) -> CommSchedule {
     let pairs = || (0..ranks).flat_map(move |from| (0..ranks).map(move |to| (from, to)));
     let step = |phase, how, chunk: fn(usize, usize) -> usize| {

@@ -1,8 +1,7 @@
-//! Rings inside nodes, and across them: a node's ranks share the data among them before they talk to other nodes.
+//! Rings inside nodes and across nodes: a node's ranks split the data before they talk to other nodes.
 //!
-//! `m` nodes of `k` consecutive ranks, `n = m·k`; `N` elements of each rank, in `k` pieces of `m` chunks; α and β as in
-//! [`Link`](crate::Link).
-//!
+//! `m` nodes of `k` consecutive ranks, `n = m·k`; `N` elements of each rank, in `k` pieces of `m` chunks; α
+//! and β as in [`Link`](crate::Link).
 //! ```text
 //! reduce-scatter inside   k−1 steps, each node a ring on its k pieces:            N/k a step
 //! reduce-scatter across   m−1 steps, k rings at once, each of the ranks in one
@@ -12,17 +11,18 @@
 //! time                    2(k−1)·(α + N/k·β) + 2(m−1)·(α + N/n·β)
 //! traffic                 2(n−1)/n·N of each rank, as in one ring, but only 2(m−1)/n·N of it between nodes
 //! ```
-//! Best where links inside a node are faster than those between: of the bytes that cross, each rank has 1/k. Even on
-//! equal links it has fewer steps than one ring, `2(k−1) + 2(m−1)`, the fewest where `k = m`.
-//!
-//! Source: Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50 training in a flash" (2D-torus all-reduce),
-//! arXiv:1811.05233. Compare: `ring.rs`, of whose halves this is made.
+//! Source: Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50 training in a flash" (2D-torus
+//! all-reduce), arXiv:1811.05233. Compare: `ring.rs`, which provides both halves.
 use super::CommSchedule;
 use super::ring::Ring;
 use crate::CommStep;
 use std::ops::Range;
 
-/// A chunk for every rank. `node` divides `ranks`.
+/// Schedule of one chunk per rank. `node` divides `ranks`.
+///
+/// Best if links inside a node are faster than links between nodes: each rank sends only 1/k of the bytes
+/// that cross. Even on equal links there are fewer rounds than in one ring: `2(k−1) + 2(m−1)`. The minimum is
+/// at `k = m`.
 pub(super) fn schedule(ranks: usize, node: usize) -> CommSchedule {
     let nodes = ranks / node;
     let pieces = || (0..node).map(|place| place * nodes..(place + 1) * nodes).collect();
@@ -44,12 +44,12 @@ pub(super) fn schedule(ranks: usize, node: usize) -> CommSchedule {
     CommSchedule::new(ranks, ranks, steps.concat())
 }
 
-/// Each of these chunks a piece.
+/// Makes each of these chunks a piece.
 fn one_by_one(chunks: Range<usize>) -> Vec<Range<usize>> {
     chunks.map(|chunk| chunk..chunk + 1).collect()
 }
 
-/// Equally many steps of ranks that do not meet, as one sequence of steps.
+/// Merges the rounds of rings without common ranks, which have the same number of rounds, into one sequence.
 fn at_once(rings: impl Iterator<Item = Vec<CommStep>>) -> Vec<CommStep> {
     let join = |mut all: Vec<CommStep>, ring: Vec<CommStep>| {
         all.iter_mut().zip(ring).for_each(|(step, of_ring)| step.transfers.extend(of_ring.transfers));
@@ -62,7 +62,8 @@ fn at_once(rings: impl Iterator<Item = Vec<CommStep>>) -> Vec<CommStep> {
 mod tests {
     use super::*;
 
-    /// Kills: a ring of the wrong ranks, all of the data between nodes, steps of rings that wait for each other.
+    /// Kills: a ring of the wrong ranks, all of the data between nodes, steps of rings that wait for each
+    /// other.
     #[test]
     fn steps_traffic_and_time_are_the_textbooks() {
         let link = "3us,1GB/s".parse().unwrap();

@@ -1,6 +1,6 @@
-//! All-reduces, one file each, as schedules for any number of ranks.
+//! All-reduce algorithms, one file each, as schedules for any number of ranks.
 //!
-//! A new one is one file, with `schedule(ranks)`, and one line in the list below (beside its `mod`).
+//! To add one, write a file with `schedule(ranks)`, its `mod`, and a line in the list below.
 //!
 //! ```
 //! use comm::{Algorithm, Arrival};
@@ -26,17 +26,17 @@ use std::time::Duration;
 
 macro_rules! algorithms {
     ($($(#[$doc:meta])* $variant:ident $({ $node:ident })? = $text:literal in $file:ident,)*) => {
-        /// An all-reduce: at its end every rank has, in every chunk, the sum over all ranks.
+        /// An all-reduce algorithm: at its end every rank has, in every chunk, the sum over all ranks.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Algorithm { $($(#[$doc])* $variant $({
-            /// Ranks of a node, which are consecutive; it divides the number of ranks.
+            /// Ranks per node. Ranks of a node are consecutive; the size divides the number of ranks.
             $node: usize,
         })?,)* }
 
         impl Algorithm {
             /// The names, in the order of every report.
             pub const NAMES: &'static [&'static str] = &[$($text,)*];
-            /// All of them, in the order of every report, for nodes of so many ranks.
+            /// Returns all algorithms, in the order of every report, for nodes of `node` ranks.
             pub fn all(node: usize) -> Vec<Self> {
                 vec![$(Self::$variant $({ $node: node })?,)*]
             }
@@ -44,11 +44,11 @@ macro_rules! algorithms {
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant { .. } => $text,)* }
             }
-            /// Ranks of a node, if that is anything to it.
+            /// Ranks per node, if the algorithm uses nodes.
             pub fn node(self) -> Option<usize> {
                 match self { $(Self::$variant $({ $node })? => [$($node)?].first().copied(),)* }
             }
-            /// The schedule of so many ranks that fit.
+            /// Returns the schedule; `ranks` has been checked.
             fn planned(self, ranks: usize) -> CommSchedule {
                 match self { $(Self::$variant $({ $node })? => $file::schedule(ranks $(, $node)?),)* }
             }
@@ -57,19 +57,20 @@ macro_rules! algorithms {
 }
 
 algorithms! {
-    /// Everything to rank 0, and back.
+    /// Sends everything to rank 0, and the sum back.
     Naive = "naive" in naive,
-    /// Each rank adds its chunk of all ranks' in rank order: the bits of a sum that goes directly.
+    /// Each rank adds up its chunk of all ranks, in rank order: the same bits as one sum in rank order.
     Direct = "direct" in direct,
-    /// Chunks around a ring, twice.
+    /// Passes chunks around a ring, twice.
     Ring = "ring" in ring,
-    /// Recursive halving, recursive doubling.
+    /// Recursive halving, then recursive doubling.
     Tree = "tree" in tree,
-    /// Rings inside nodes, and across them.
+    /// Rings inside nodes, and rings across nodes.
     Hierarchical { node } = "hierarchical" in hierarchical,
 }
 
-/// Ranks of the largest schedule, which lists some two million messages: as many as a world of threads may have.
+/// Most ranks of a schedule, which then lists about two million messages. A world of threads has the same
+/// limit.
 const MOST_RANKS: usize = 1024;
 
 impl fmt::Display for Algorithm {
@@ -80,14 +81,14 @@ impl fmt::Display for Algorithm {
 }
 
 impl Algorithm {
-    /// The one of this name, for nodes of so many ranks.
+    /// Returns the algorithm with this name, for nodes of `node` ranks.
     pub fn named(name: &str, node: usize) -> Option<Self> {
         Self::all(node).into_iter().find(|algorithm| algorithm.name() == name)
     }
-    /// Who sends what to whom when, among so many ranks. It lists up to `2·ranks²` messages.
+    /// Returns the schedule of `ranks` ranks: every message, round by round; up to `2·ranks²` messages.
     ///
     /// # Errors
-    /// [`CommError::BadSchedule`] if there are no ranks or too many, or a node's size does not divide their number.
+    /// [`CommError::BadSchedule`] if `ranks` is 0 or above 1024, or is not a multiple of the node size.
     pub fn schedule(self, ranks: usize) -> Result<CommSchedule> {
         let why = match (ranks, self.node()) {
             (0, _) => "0 ranks have nothing to reduce: there must be 1 or more".to_string(),
@@ -108,9 +109,10 @@ impl Algorithm {
     }
 }
 
-/// What no all-reduce of `elements` elements of each of so many ranks can take less than, over links of this kind: the
-/// larger of `⌈log2 n⌉·α`, since in a step at most twice as many ranks know of an element, and `⌈2(n−1)·N/n⌉·β`, since
-/// each element costs n−1 messages before its sum is known and n−1 after, and some rank sends the mean.
+/// Lower bound on the time of any all-reduce of `elements` elements per rank over links of this kind: the
+/// larger of `⌈log2 n⌉·α` and `⌈2(n−1)·N/n⌉·β`. The first term holds because one round at most doubles the
+/// number of ranks that an element has reached. The second holds because each element takes n−1 messages
+/// before its sum is known and n−1 after, and some rank sends at least the mean.
 ///
 /// Source: Patarasuk and Yuan, 2009, §3; Thakur, Rabenseifner, Gropp, 2005, §3.
 pub fn bound(ranks: usize, link: &Link, bytes_per_element: usize, elements: usize) -> Duration {

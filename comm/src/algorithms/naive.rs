@@ -1,4 +1,4 @@
-//! Everyone sends everything to rank 0, which adds it up in rank order and sends the sum to everyone in turn.
+//! Every rank sends its data to rank 0, which adds in rank order and sends the sum to each rank in turn.
 //!
 //! `n` ranks of `N` elements each; α and β as in [`Link`](crate::Link).
 //!
@@ -8,15 +8,15 @@
 //! time         2(n−1)·(α + N·β)
 //! traffic      (n−1)·N elements of rank 0, N of every other: 2(n−1)·N over all ranks
 //! ```
-//! Over all ranks nothing moves less, but rank 0 does everything. Best as the plainest thing to compare others with: it
-//! adds in rank order.
+//! No all-reduce moves less over all ranks, but rank 0 does all the work. Sums are in rank order. This is the
+//! simplest algorithm to compare others with.
 //!
-//! Source: the loops of point-to-point messages by which MPI defines reduce and broadcast, MPI 4.1, §6.4 and §6.9.
-//! Compare: `ring.rs`, the same traffic over all ranks, shared equally.
+//! Source: MPI 4.1, §6.4 and §6.9: the loops of messages that define broadcast and reduce.
+//! Compare: `ring.rs`, the same traffic over all ranks, divided equally.
 use super::CommSchedule;
 use crate::{Arrival, CommStep, Transfer};
 
-/// One chunk, one message a step.
+/// Schedule of one chunk, with one message per round.
 pub(super) fn schedule(ranks: usize) -> CommSchedule {
     let step =
         |phase, from, to, how| CommStep { phase, transfers: vec![Transfer { from, to, chunks: 0..1, how }] };

@@ -1,5 +1,5 @@
-//! The proof of every algorithm: its schedule, run on symbols. A chunk of a rank is how often it holds each rank's
-//! contribution; at the end everyone must hold everyone's once.
+//! The proof of every algorithm: its schedule, run on symbols. A chunk of a rank is how often it holds each
+//! rank's contribution; at the end everyone must hold everyone's once.
 use super::{Algorithm, bound};
 use crate::schedule::{Arrival, CommSchedule, Transfer};
 use std::collections::{HashMap, HashSet};
@@ -32,8 +32,8 @@ fn all() -> impl Iterator<Item = (Algorithm, CommSchedule)> {
     (1..=17).flat_map(of)
 }
 
-/// Kills: a chunk of the wrong rank, a contribution that is lost or counted twice, a sum where a copy belongs, a step
-/// too few.
+/// Kills: a chunk of the wrong rank, a contribution that is lost or counted twice, a sum where a copy
+/// belongs, a step too few.
 #[test]
 fn every_rank_ends_with_every_contribution_once() {
     for (algorithm, schedule) in all() {
@@ -75,7 +75,8 @@ fn transfers_of_a_step_do_not_meet() {
                 sent.iter().all(|place| !written.contains_key(place)),
                 "{algorithm:?} of {ranks}: sent and written in {step:?}"
             );
-            // In one step of the direct algorithm all pairs of ranks talk, in one of the others each rank with one.
+            // In one step of the direct algorithm all pairs of ranks talk, in one of the others each rank
+            // with one.
             let all_pairs = algorithm == Algorithm::Direct;
             let once = |end: fn(&Transfer) -> usize| {
                 let ends: HashSet<_> = step.transfers.iter().map(end).collect();
@@ -88,7 +89,8 @@ fn transfers_of_a_step_do_not_meet() {
     }
 }
 
-/// Kills: a bound that is none, or that nothing reaches, or that adds up what may overlap. Nobody moves less than 2(n−1)·N in all.
+/// Kills: a bound that is none, or that nothing reaches, or that adds up what may overlap. Nobody moves less
+/// than 2(n−1)·N in all.
 #[test]
 fn nothing_beats_the_bound_and_free_latency_reaches_it() {
     let links = ["0s,1GB/s", "5us,25GB/s", "1ms,1TB/s"].map(|link| link.parse().unwrap());

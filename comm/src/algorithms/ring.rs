@@ -1,24 +1,23 @@
-//! Each rank passes a chunk to its right neighbour in every step: once around adds, once more copies.
+//! Each rank passes one chunk per round to its right neighbour: once around adds, once more copies.
 //!
-//! `n` ranks of `N` elements each, in `n` chunks; rank `r`'s right neighbour is `r+1 mod n`, chunk numbers too are
-//! modulo `n`; α and β as in [`Link`](crate::Link).
-//!
+//! `n` ranks of `N` elements each, in `n` chunks; the right neighbour of rank `r` is `r+1`; ranks and chunks
+//! count modulo `n`; α and β as in [`Link`](crate::Link).
 //! ```text
 //! reduce-scatter  n−1 steps, in step s  r → r+1:  chunk r−s,   added     r has the sum of chunk r+1 then
 //! all-gather      n−1 steps, in step s  r → r+1:  chunk r+1−s, replaced
 //! time            2(n−1)·(α + N/n·β)
 //! traffic         2N − c_{r+1} − c_{r+2} elements of rank r, where chunk i has c_i; 2(n−1)·N over all ranks
 //! ```
-//! No all-reduce moves less; best for long data, and wherever only neighbours are linked. For many ranks and short data
-//! its 2(n−1) latencies are what it costs.
+//! No all-reduce moves less. Best for long data, and where only neighbours are linked. For short data on many
+//! ranks, its 2(n−1) latencies dominate.
 //!
 //! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
-//! Compare: `tree.rs`, the same traffic in fewer steps, between ranks far apart.
+//! Compare: `tree.rs`, the same traffic in fewer rounds, between distant ranks.
 use super::CommSchedule;
 use crate::{Arrival, CommStep, Transfer};
 use std::ops::Range;
 
-/// A chunk for every rank.
+/// Schedule of one chunk per rank.
 pub(super) fn schedule(ranks: usize) -> CommSchedule {
     let ring = Ring { ranks: (0..ranks).collect(), pieces: (0..ranks).map(|c| c..c + 1).collect() };
     let mut steps = ring.reduce_scatter("reduce-scatter");
@@ -26,26 +25,27 @@ pub(super) fn schedule(ranks: usize) -> CommSchedule {
     CommSchedule::new(ranks, ranks, steps)
 }
 
-/// Some ranks in the order in which they pass on, and as many pieces of the data, of one chunk or several each.
+/// Ranks in ring order, and the same number of pieces of the data, each of one or more chunks.
 pub(super) struct Ring {
     pub(super) ranks: Vec<usize>,
     pub(super) pieces: Vec<Range<usize>>,
 }
 
 impl Ring {
-    /// The sum of every piece, on the rank that [`Ring::owned`] names.
+    /// Sums every piece; each rank ends with the sum of the piece that [`Ring::owned`] returns.
     pub(super) fn reduce_scatter(&self, phase: &'static str) -> Vec<CommStep> {
         self.around(phase, 0, Arrival::Add)
     }
-    /// Every piece on every rank, of which each has the one that [`Ring::owned`] names.
+    /// Copies every piece to every rank; each rank starts with the piece that [`Ring::owned`] returns.
     pub(super) fn all_gather(&self, phase: &'static str) -> Vec<CommStep> {
         self.around(phase, 1, Arrival::Replace)
     }
-    /// The piece whose sum the ring's rank at this place has between the halves.
+    /// Piece whose sum the rank at `place` of the ring has between the two halves.
     pub(super) fn owned(&self, place: usize) -> Range<usize> {
         self.pieces[(place + 1) % self.ranks.len()].clone()
     }
-    /// Once around, beginning with the piece that is so far to the right of a rank's own.
+    /// Passes every piece around the ring once; each rank starts with the piece `first` places to the right
+    /// of its own.
     fn around(&self, phase: &'static str, first: usize, how: Arrival) -> Vec<CommStep> {
         let n = self.ranks.len();
         let transfer = |place: usize, step: usize| Transfer {
@@ -65,7 +65,8 @@ mod tests {
     use crate::call::{Call, Op};
     use crate::ledger::elements_sent;
 
-    /// Kills: another rotation of chunks than the ledger's, a step more or less, a step that waits for another's rank.
+    /// Kills: another rotation of chunks than the ledger's, a step more or less, a step that waits for
+    /// another's rank.
     #[test]
     fn steps_traffic_and_time_are_the_ledgers_and_the_textbooks() {
         let link = "3us,1GB/s".parse().unwrap();

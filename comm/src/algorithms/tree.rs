@@ -1,28 +1,26 @@
-//! Halves of the data go to the partner half the ranks away, then quarters to the one a quarter away, and so on; the
-//! sums come back in the opposite order.
+//! Recursive halving, then doubling: half the data goes p/2 ranks away, a quarter p/4, …; the sums return.
 //!
-//! `n` ranks of `N` elements each, of which the first `p` take part, `p` the largest power of two up to `n`; `p` chunks;
-//! α and β as in [`Link`](crate::Link).
-//!
+//! `n` ranks of `N` elements each, of which the first `p` take part; `p` is the largest power of two up to
+//! `n`; `p` chunks; α and β as in [`Link`](crate::Link).
 //! ```text
 //! fold            1 step if n > p: rank p+i → i:  all, added
-//! reduce-scatter  log2 p steps, d = p/2, …, 1:  r ↔ r xor d:  the partner's d chunks of the 2d in work, added
+//! reduce-scatter  log2 p steps, d = p/2, …, 1: r ↔ r xor d:  the partner's d chunks of the 2d in work, added
 //! all-gather      log2 p steps, d = 1, …, p/2:  r ↔ r xor d:  the d chunks that r has, replaced
 //! unfold          1 step if n > p: rank i → p+i:  all, replaced
 //! time            2·log2 p·α + 2(p−1)/p·N·β, and 2α + 2N·β if n > p
 //! traffic         2(p−1)·N over the first p ranks, and 2(n−p)·N if n > p: 2(n−1)·N over all
 //! ```
-//! Best for powers of two, where the least traffic takes 2·log2 n steps. One rank more than a power of two doubles the
-//! time of long data.
-//!
-//! Source: Rabenseifner, "Optimization of collective reduction operations", 2004; Thakur, Rabenseifner, Gropp,
-//! "Optimization of collective communication operations in MPICH", §4, 2005. Here the ranks that fold are the last.
+//! Source: Rabenseifner, "Optimization of collective reduction operations", 2004; Thakur, Rabenseifner,
+//! Gropp, "Optimization of collective communication operations in MPICH", §4, 2005. Here the last ranks fold.
 //! Compare: `ring.rs`, in which only neighbours talk.
 use super::CommSchedule;
 use crate::{Arrival, CommStep, Transfer};
 use std::ops::Range;
 
-/// A chunk for every rank that takes part.
+/// Schedule of one chunk per rank that takes part.
+///
+/// Best for powers of two, for which the least traffic takes 2·log2 n rounds. One rank more than a power of
+/// two doubles the time of long data.
 pub(super) fn schedule(ranks: usize) -> CommSchedule {
     let members = 1 << ranks.ilog2();
     let fold = (members..ranks).map(|extra| (extra, extra - members));
@@ -33,25 +31,25 @@ pub(super) fn schedule(ranks: usize) -> CommSchedule {
     CommSchedule::new(ranks, members, steps)
 }
 
-/// The sum of chunk `r` on rank `r`, of so many ranks, a power of two.
+/// Sums chunk `r` on rank `r`; `ranks` is a power of two.
 fn reduce_scatter(ranks: usize) -> Vec<CommStep> {
     let distances = (0..ranks.ilog2()).rev().map(|k| 1 << k);
     distances.map(|d| exchange("reduce-scatter", ranks, d, Arrival::Add, |_, to| block(to, d))).collect()
 }
 
-/// Every chunk on every rank, of which rank `r` has chunk `r`.
+/// Copies every chunk to every rank; rank `r` starts with chunk `r`.
 fn all_gather(ranks: usize) -> Vec<CommStep> {
     let distances = (0..ranks.ilog2()).map(|k| 1 << k);
     distances.map(|d| exchange("all-gather", ranks, d, Arrival::Replace, |from, _| block(from, d))).collect()
 }
 
-/// The block of so many chunks, a power of two, that this one is in.
+/// Aligned range of `size` chunks that contains `chunk`; `size` is a power of two.
 fn block(chunk: usize, size: usize) -> Range<usize> {
     let start = chunk - chunk % size;
     start..start + size
 }
 
-/// Every rank sends to the one so far away, which sends to it.
+/// Round in which every rank exchanges messages with the rank `distance` away (by xor).
 fn exchange(
     phase: &'static str,
     ranks: usize,
@@ -66,7 +64,7 @@ fn exchange(
     CommStep { phase, transfers: (0..ranks).map(transfer).collect() }
 }
 
-/// All chunks at once between these pairs; no step where there are none.
+/// Round in which each pair sends all chunks at once; none if there are no pairs.
 fn whole(
     phase: &'static str,
     chunks: usize,

@@ -1,4 +1,4 @@
-//! What collectives cost: bytes that are held and sent.
+//! Cost of collectives: bytes that are held and sent.
 use super::*;
 use crate::{Axis, Mesh, World};
 use kernels::{Kernels, Meta};
@@ -8,18 +8,19 @@ const SIZES: [(Axis, usize); 1] = [(Axis::Tp, 4)];
 /// 10 rows over 4 ranks, 3 at most on each.
 const ROWS: [usize; 4] = [3, 3, 3, 1];
 
-/// Of a call, its name, and what each rank gives it.
+/// A call: its name, the shape that each rank gives it, the call itself, and the bytes wanted.
 type Act<D> = (
     &'static str,
     [[usize; 2]; 4],
     fn(&Group<<D as Device>::Place>, &mut Tensor<D>) -> Result<()>,
     [Bytes; 4],
 );
-/// Bytes that each rank holds at most besides what it gives, as activations and as buffers; those of its payload; and
-/// those that it sends.
+/// Bytes that each rank holds at most besides what it gives, as activations and as buffers; those of its
+/// payload; and those that it sends.
 type Bytes = [usize; 4];
 
-/// A rank has 4 rows of 5 numbers of 4 bytes, which are 80, all ranks 320; where blocks differ 20 a row, 200 in all.
+/// A rank has 4 rows of 5 numbers of 4 bytes, which are 80, all ranks 320; where blocks differ 20 a row, 200
+/// in all.
 fn acts<D: Kernels<Elem = f32>>() -> [Act<D>; 11] {
     let (block, blocks, ragged) = ([[4, 5]; 4], [[16, 5]; 4], ROWS.map(|rows| [rows, 5]));
     [
@@ -64,7 +65,8 @@ fn acts<D: Kernels<Elem = f32>>() -> [Act<D>; 11] {
         ("all_to_all", blocks, |g, x| g.all_to_all(x).map(drop), [[320, 0, 320, 240]; 4]),
         (
             "all_to_all_v",
-            // Between ranks i and j there are i + j rows: 6, 10, 14 and 18 in all, of which 0, 2, 4 and 6 stay.
+            // Between ranks i and j there are i + j rows: 6, 10, 14 and 18 in all, of which 0, 2, 4 and 6
+            // stay.
             [6, 10, 14, 18].map(|rows| [rows, 5]),
             |g, x| {
                 let rows: Vec<_> = (0..4).map(|peer| g.rank() + peer).collect();
@@ -91,8 +93,9 @@ fn cost<D: Kernels<Elem = f32> + Default>(mesh: &Mesh<D::Place>) -> Result<()> {
     Ok(())
 }
 
-/// Bytes worked out by hand: where rank and ghost share the code, they are wrong alike. Kills: a result with room for
-/// what is padding or without room for what is not, one of another category, rows or bytes counted as numbers.
+/// Bytes worked out by hand: where rank and ghost share the code, they are wrong alike. Kills: a result with
+/// room for what is padding or without room for what is not, one of another category, rows or bytes counted
+/// as numbers.
 #[test]
 fn calls_hold_and_send_the_bytes_that_are_worked_out_by_hand() {
     World::threads(&SIZES).unwrap().run(|_: Cpu<f32>, mesh| cost::<Cpu<f32>>(&mesh)).unwrap();

@@ -1,4 +1,4 @@
-//! Which ranks form a group, found again by counting.
+//! Ranks of a group, found again by counting.
 use super::*;
 
 fn members(grid: &Grid, axes: impl Into<Axes>, rank: usize) -> Vec<usize> {
@@ -84,8 +84,8 @@ fn equals_counting(sizes: &[(Axis, usize)], order: &[Axis], experts: &[Axis]) ->
     Ok(())
 }
 
-/// Kills: a stride of another order, members out of rank order, an axis left out of a set, experts that do not follow
-/// the order, stages that differ between the factorings.
+/// Kills: a stride of another order, members out of rank order, an axis left out of a set, experts that do
+/// not follow the order, stages that differ between the factorings.
 #[test]
 fn groups_equal_those_found_by_counting_in_every_order() {
     let (mut equal, mut cut) = (0, 0);
@@ -131,8 +131,8 @@ fn experts_lie_where_the_order_names_them() {
     assert_eq!((members(&first, Axis::Ep, 1), members(&first, Axis::Etp, 1)), (vec![0, 1, 2], vec![1, 7]));
 }
 
-/// Megatron-LM's own example: 16 ranks, tensor ranks of 2, 4 stages, so data ranks of 2; and one of folding, in which
-/// experts have four ranks, one tensor rank each. Kills: groups of another layout than theirs.
+/// Megatron-LM's own example: 16 ranks, tensor ranks of 2, 4 stages, so data ranks of 2; and one of folding,
+/// in which experts have four ranks, one tensor rank each. Kills: groups of another layout than theirs.
 #[test]
 fn groups_are_those_that_megatron_makes() {
     let grid = Grid::new(&[(Axis::Tp, 2), (Axis::Pp, 4), (Axis::Dp, 2)], 100).unwrap();

@@ -1,4 +1,4 @@
-//! What a group says before anyone waits, and what it counts.
+//! Errors of a group before anyone waits, and its counts.
 use super::*;
 use crate::tag::TAG;
 use crate::{Axis, Mesh, Op};

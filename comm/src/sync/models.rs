@@ -1,4 +1,4 @@
-//! What loom lacks, or has too strong: for the model checker only.
+//! Replacements for what loom lacks, or makes too strong; for the model checker only.
 use super::{Mutex, lock};
 use loom::cell::UnsafeCell;
 use loom::sync::Condvar;
@@ -28,7 +28,8 @@ impl std::ops::Add<Duration> for Instant {
     }
 }
 
-/// Loom's own wake passes on what the waker did even to one who does not sleep; this one only to who parks.
+/// Thread of a model. loom's own wake publishes the waker's writes even to a thread that does not sleep; this
+/// one only to a thread that parks.
 #[derive(Clone, Default)]
 pub(crate) struct Thread(Arc<(Mutex<bool>, Condvar)>);
 impl Thread {
@@ -59,18 +60,19 @@ pub(crate) fn park_timeout(_: Duration) {
 loom::lazy_static! {
     static ref FENCES: AtomicUsize = AtomicUsize::new(0);
 }
-/// Loom's own fence cannot come later than the access before it, so it passes on what only that access should. This
-/// one can: it begins with an access of its own, which nobody reads, and all fences are tried in every order.
+/// Fence of a model. loom's own fence cannot move after the access before it, so it publishes what only that
+/// access should. This fence can: it begins with an access of its own, which no code reads, and all fences
+/// are tried in every order.
 pub(crate) fn fence(order: Ordering) {
     FENCES.store(0, Ordering::Relaxed);
     loom::sync::atomic::fence(order);
 }
 
-/// Set once, and visible to others as late as the memory model allows.
+/// Cell that is set once, and visible to other threads as late as the memory model allows.
 pub(crate) struct OnceLock<T> {
     first: Mutex<()>,
     set: AtomicBool,
-    value: std::sync::OnceLock<T>, // nobody waits here
+    value: std::sync::OnceLock<T>, // no thread waits here
 }
 impl<T> OnceLock<T> {
     pub(crate) fn new() -> Self {
@@ -92,18 +94,18 @@ impl<T> Default for OnceLock<T> {
     }
 }
 
-/// An element of a model's memory: the checker sees who reads and who writes it.
+/// An element of a model's memory: the checker tracks its reads and writes.
 #[derive(Clone, Copy)]
 pub(crate) struct Tracked(pub(crate) *const UnsafeCell<usize>);
-// SAFETY: the checker ends the model where ranks touch what it stands for at the same time.
+// SAFETY: the checker ends the model if ranks access the same element at the same time.
 unsafe impl Send for Tracked {}
 // SAFETY: as above.
 unsafe impl Sync for Tracked {}
 
-/// Copies elements; of tracked ones what they stand for.
+/// Copies elements; for tracked ones, the values behind them.
 ///
 /// # Safety
-/// That of [`std::ptr::copy_nonoverlapping`], and tracked elements stand for memory that lives.
+/// Same as [`std::ptr::copy_nonoverlapping`]; tracked elements point to live memory.
 pub(crate) unsafe fn copy<S: Copy>(from: *const S, to: *mut S, elements: usize) {
     if type_name::<S>() != type_name::<Tracked>() {
         // SAFETY: the caller's promise.
@@ -113,7 +115,7 @@ pub(crate) unsafe fn copy<S: Copy>(from: *const S, to: *mut S, elements: usize) 
         // SAFETY: the caller's promise; both are tracked, as was just checked.
         let (from, to) =
             unsafe { (&*(*from.add(i).cast::<Tracked>()).0, &*(*to.add(i).cast::<Tracked>()).0) };
-        // SAFETY: the checker ends the model where others write what is read, or touch what is written.
+        // SAFETY: the checker ends the model if others write what is read, or access what is written.
         from.with(|from| to.with_mut(|to| unsafe { *to = *from }));
     }
 }
