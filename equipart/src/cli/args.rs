@@ -17,7 +17,7 @@ use std::path::{PathBuf, is_separator};
 pub(crate) const SEQ: usize = 256;
 
 /// Parser of dtype names.
-pub(crate) fn number() -> impl TypedValueParser<Value = NumberName> {
+pub(crate) fn dtype() -> impl TypedValueParser<Value = NumberName> {
     named(NumberName::ALL.map(|(number, about)| (number.name(), about, number)))
 }
 
@@ -29,7 +29,7 @@ pub(crate) const DEVICE: &str = "Device of the run: cpu, or cuda: one GPU a rank
 #[derive(Args, Debug, Default)]
 pub(crate) struct NumberArgs {
     /// Dtype of the run: f32, bf16 with sums in f32, or f64
-    #[arg(long = "number", default_value_t, value_name = "NUMBER", value_parser = number())]
+    #[arg(long = "dtype", alias = "number", default_value_t, value_name = "DTYPE", value_parser = dtype())]
     pub(crate) name: NumberName,
     #[arg(long, default_value_t, value_name = "DEVICE", value_enum, help = DEVICE)]
     pub(crate) device: DeviceName,

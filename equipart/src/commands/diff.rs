@@ -28,7 +28,7 @@ use tensor::quoted::shown;
 /// Help text below the flags.
 pub(crate) const CODES: &str = "\
 Each of A, B and C is a folder that --dump wrote, a model's folder, or one safetensors file. Tensors are matched by name
-(and by file, where there are several). C is the same run in f64: train with the same flags and --number f64 --dump C.
+(and by file, where there are several). C is the same run in f64: train with the same flags and --dtype f64 --dump C.
 
 With --truth a tensor is equal, within rounding, or a bug; without it, the sizes of the differences are
 printed, and no verdict. Exit code: 0 if all is equal or within rounding; 1 if there is a bug or, without --truth, a
@@ -253,7 +253,7 @@ fn sizes(report: &DiffReport) {
         tell("The largest difference is in", worst);
     }
     line(
-        "\nOnly a truth can tell whether that is rounding: --truth C, the same run with --number f64 --dump C.",
+        "\nOnly a truth can tell whether that is rounding: --truth C, the same run with --dtype f64 --dump C.",
     );
 }
 

@@ -149,7 +149,10 @@ fn sequences_of(a: &EvalArgs, model: &Model) -> Result<Vec<Sequence>> {
         None => corpus(None, seq, &tokenizer)?.held_out,
     };
     if text.len() < 2 {
-        bail!("the number of tokens of the text is {}; at least 2 are needed to predict one from another", text.len());
+        bail!(
+            "the number of tokens of the text is {}; at least 2 are needed to predict one from another",
+            text.len()
+        );
     }
     Ok(sequences(text::windows(&text, seq)))
 }

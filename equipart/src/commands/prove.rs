@@ -3,7 +3,7 @@
 pub(crate) mod cases;
 
 use super::Run;
-use crate::cli::args::{RanksArgs, TableArgs, note, number};
+use crate::cli::args::{RanksArgs, TableArgs, dtype, note};
 use crate::cli::pictures::{PicturesArgs, Plain, refuse};
 use crate::cli::watch::Watch;
 use crate::cli::{out, show};
@@ -28,7 +28,7 @@ pub(crate) struct ProveArgs {
     pub(crate) layout: Option<Layout>,
     /// With --device cuda: only this dtype, f32 or bf16 [default: both]; without it, a proof runs in a finite
     /// field
-    #[arg(long, value_name = "NUMBER", value_parser = number())]
+    #[arg(long = "dtype", alias = "number", value_name = "DTYPE", value_parser = dtype())]
     pub(crate) number: Option<NumberName>,
     /// Device of the proof: cpu, in the field; or cuda: linear layers and collectives of the layout on whole
     /// numbers, which a card adds exactly, and every kernel compared with the host's
@@ -77,7 +77,7 @@ impl Run for ProveArgs {
         }
         if let Some(number) = a.number {
             bail!(
-                "--number is {number}; a proof runs in a finite field, where nothing rounds; leave --number out"
+                "--dtype is {number}; a proof runs in a finite field, where nothing rounds; leave --dtype out"
             );
         }
         if let Some(equal) = cases::asked(&a, json)? {
@@ -103,9 +103,7 @@ impl Run for ProveArgs {
             (None, Some(file)) => of_text(&Config::read(file)?),
             (None, None) => {
                 if a.on_ranks.split.is_some() {
-                    bail!(
-                        "--split needs one model, but the panel has many; give --config or --model"
-                    );
+                    bail!("--split needs one model, but the panel has many; give --config or --model");
                 }
                 note(&[layout], None);
                 let certificate =

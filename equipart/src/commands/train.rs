@@ -31,7 +31,7 @@ impl Run for TrainArgs {
         a.layout = a.table.on(a.layout)?;
         a.microbatches = args::microbatches(&a.layout, a.microbatches)?;
         if a.number == Some(NumberName::F64) && (a.out.is_some() || a.resume.is_some()) {
-            bail!("--number f64 {NO_CHECKPOINTS}");
+            bail!("--dtype f64 {NO_CHECKPOINTS}");
         }
         let resume = a.resume.as_deref().map(State::read).transpose()?;
         let (model, learnt) = a.begin_with(resume.as_ref())?;

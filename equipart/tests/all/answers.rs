@@ -79,7 +79,7 @@ fn a_proof_is_given_the_keys_that_make_it_sure() {
 /// Kills: an error as a multiple of the truth's own, which is 0.
 #[test]
 fn a_comparison_in_f64_judges_right_layouts_right() {
-    let compare = ["compare", "--number", "f64", "--model", "mlp", "--hidden", "8", "--layout", "tp=2"];
+    let compare = ["compare", "--dtype", "f64", "--model", "mlp", "--hidden", "8", "--layout", "tp=2"];
     let rows = json(&[&compare[..], &["--json"]].concat());
     let ratios: Vec<_> = rows.iter().map(|row| row["error_ratio"].as_f64().unwrap()).collect();
     assert!(ratios.len() == 2 && ratios[0] == 0.0 && (0.0..1e4).contains(&ratios[1]), "{ratios:?}");

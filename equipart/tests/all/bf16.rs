@@ -116,14 +116,14 @@ fn training_follows_f32() {
     let truth = losses(&[]);
     assert!(truth[0] - truth[5] > 0.5, "{truth:?}");
     for layout in ["none", "tp=2", "dp=2", "tp=2,sp,dp=2"] {
-        let seen = losses(&["--number", "bf16", "--layout", layout]);
+        let seen = losses(&["--dtype", "bf16", "--layout", layout]);
         assert!(seen != truth && seen.len() == truth.len(), "{layout}: {seen:?}");
         for (seen, loss) in seen.iter().zip(&truth) {
             let bound =
                 three_deviations(unit(Dtype::BF16), roundings(BLOCKS), deviation(truth[0], *loss), 4 * 32);
             assert!((seen - loss).abs() < bound, "{layout}: {seen}, in f32 {loss}, within {bound}");
         }
-        assert_eq!(seen, losses(&["--number", "bf16", "--layout", layout]), "another run of {layout}");
+        assert_eq!(seen, losses(&["--dtype", "bf16", "--layout", layout]), "another run of {layout}");
     }
 }
 
@@ -132,7 +132,7 @@ fn training_follows_f32() {
 fn a_resumed_run_is_the_run_that_did_not_stop() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
-    let train = |more: &[&str]| lines(&[&["train"][..], &STEPS, &["--number", "bf16"], more].concat());
+    let train = |more: &[&str]| lines(&[&["train"][..], &STEPS, &["--dtype", "bf16"], more].concat());
     train(&["--out", &at("whole")]);
     train(&["--out", &at("parts"), "--stop-after", "3"]);
     // its settings, and its numbers, are noted
@@ -150,18 +150,20 @@ fn a_resumed_run_is_the_run_that_did_not_stop() {
     let rounded = values.iter().filter(|x| x.to_bits().trailing_zeros() >= 16);
     assert!(rounded.count() * 2 < values.len(), "the masters, not what they are rounded to");
     refused(
-        &["train", "--resume", &at("parts"), "--number", "f32"],
-        "--number is f32, but the run to resume began with bf16",
+        &["train", "--resume", &at("parts"), "--dtype", "f32"],
+        "--dtype is f32, but the run to resume began with bf16",
     );
 }
 
 /// Kills: a command that takes the flag and computes in f32.
 #[test]
 fn every_command_has_the_number() {
-    let loss = |number| lines(&["eval", "--seq", "64", "--number", number])[0]["loss"].as_f64().unwrap();
+    let loss = |number| lines(&["eval", "--seq", "64", "--dtype", number])[0]["loss"].as_f64().unwrap();
     let losses = [loss("f32"), loss("bf16")];
+    let old = lines(&["eval", "--seq", "64", "--number", "bf16"])[0]["loss"].as_f64();
+    assert_eq!(old, Some(losses[1]), "the name that --dtype had before");
     let generate = |number| {
-        let args = ["generate", "--prompt", "The ", "--max-new", "8", "--layout", "tp=2", "--number", number];
+        let args = ["generate", "--prompt", "The ", "--max-new", "8", "--layout", "tp=2", "--dtype", number];
         lines(&args).swap_remove(0)
     };
     let (wide, narrow) = (generate("f32"), generate("bf16"));
@@ -178,7 +180,7 @@ fn every_command_has_the_number() {
     assert_eq!(wide["ids"].as_array().unwrap().len(), narrow["ids"].as_array().unwrap().len());
     let held = |line: &Value| line["peak_bytes"]["total"][0].as_u64().unwrap();
     assert!(held(&narrow) * 10 < held(&wide) * 6, "{narrow} {wide}");
-    let rows = lines(&["compare", "--layout", "tp=2", "--number", "bf16", "--seconds", "0"]);
+    let rows = lines(&["compare", "--layout", "tp=2", "--dtype", "bf16", "--seconds", "0"]);
     for row in &rows {
         assert!(row["equal"] == true && row["error_ratio"].as_f64().unwrap() < LARGEST, "{row}");
         let (by_number, total) =
@@ -187,7 +189,7 @@ fn every_command_has_the_number() {
         assert_eq!(by_number["bf16"].as_u64(), most, "{row}");
         assert_ne!(by_number["f32"], by_number["bf16"], "{row}");
     }
-    let said = "--number is bf16; a proof runs in a finite field, where nothing rounds";
-    refused(&["prove", "--number", "bf16"], said);
-    refused(&["eval", "--number", "f16"], "invalid value 'f16' for '--number <NUMBER>'");
+    let said = "--dtype is bf16; a proof runs in a finite field, where nothing rounds";
+    refused(&["prove", "--dtype", "bf16"], said);
+    refused(&["eval", "--dtype", "f16"], "invalid value 'f16' for '--dtype <DTYPE>'");
 }

@@ -71,7 +71,7 @@ fn losses(config: &str, batch: &str, device: &str, layout: &str, number: &str) -
         "0.01",
         "--json",
     ];
-    let model = ["train", "--config", config, "--layout", layout, "--number", number, "--device", device];
+    let model = ["train", "--config", config, "--layout", layout, "--dtype", number, "--device", device];
     let output = on_the_twin(&[&model[..], &sizes].concat(), &[])?;
     Some(lines(&output).iter().filter_map(|line| line["loss"].as_f64()).collect())
 }
@@ -198,7 +198,7 @@ fn what_is_missing_is_one_sentence() {
     let devices = lines(&elsewhere(&["devices", "--json"]));
     assert!(devices[1]["missing"].as_str().unwrap().contains("/nowhere/libcuda.so"), "{devices:?}");
     assert!(devices[0]["device"] == "cpu" && devices[0].get("missing").is_none(), "{devices:?}");
-    let Some(narrow) = on_the_twin(&train(&["--number", "f64"]), &[]) else { return };
+    let Some(narrow) = on_the_twin(&train(&["--dtype", "f64"]), &[]) else { return };
     assert!(error(&narrow).contains("--device cuda does not support f64; it supports f32 and bf16"));
     let none = on_the_twin(&train(&[]), &[("EQUIPART_TWIN_CARDS", "0")]).unwrap();
     assert!(error(&none).contains("--device cuda: the CUDA driver finds no GPU"));
@@ -300,7 +300,7 @@ fn a_card_proves_a_layout_on_whole_numbers() {
     let kernels = cuda::checks::all::<cuda::Gpu>().count();
     assert!(seen.len() == 4 + kernels && seen.contains(&("products".into(), true.into())), "{seen:?}");
     for (args, says) in [
-        (&["--number", "f64"][..], "error: --device cuda does not support f64; it supports f32 and bf16\n"),
+        (&["--dtype", "f64"][..], "error: --device cuda does not support f64; it supports f32 and bf16\n"),
         (
             &["--layout", "tp=64"],
             "error: tp=64 in bf16: its sums reach 257, and bf16 represents every integer only up to 256\n",

@@ -36,9 +36,9 @@ fn dump(of: &str) -> PathBuf {
             let out = dir.path().join(of);
             let layout = of.strip_prefix("bf16 ").unwrap_or(of);
             let which = match of {
-                "truth" => &["--number", "f64"][..],
+                "truth" => &["--dtype", "f64"][..],
                 _ if layout == of => &["--layout", layout],
-                _ => &["--number", "bf16", "--layout", layout],
+                _ => &["--dtype", "bf16", "--layout", layout],
             };
             let sizes: Vec<_> =
                 "--steps 3 --seq 16 --batch-size 4 --microbatches 2 --dropout 0.1".split(' ').collect();
@@ -141,7 +141,7 @@ fn the_truth_begins_with_the_weights_of_the_run() {
     let weights = ["f32", "f64"].map(|number| {
         let out = dir.path().join(number);
         let short = ["--steps", "1", "--seq", "8", "--batch-size", "1"];
-        let to = ["train", "--json", "--number", number, "--data", text(&data), "--dump", text(&out)];
+        let to = ["train", "--json", "--dtype", number, "--data", text(&data), "--dump", text(&out)];
         assert!(equipart(&[&to[..], &short].concat()).status.success());
         out.join("weights.safetensors")
     });
@@ -382,11 +382,11 @@ fn bad_input_is_told_in_one_sentence() {
         assert!(code == 2 && said.starts_with("error: ") && said.contains(wanted), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }
-    let said = equipart(&["train", "--number", "f64", "--out", text(&nowhere)]);
+    let said = equipart(&["train", "--dtype", "f64", "--out", text(&nowhere)]);
     let why = String::from_utf8(said.stderr).unwrap();
     assert_eq!(said.status.code(), Some(2));
     assert!(
-        why.starts_with("error: --number f64 keeps no checkpoints, as they hold f32; leave out --out"),
+        why.starts_with("error: --dtype f64 keeps no checkpoints, as they hold f32; leave out --out"),
         "{why}"
     );
     assert!(!nowhere.exists());

@@ -208,7 +208,7 @@ fn train_tells_its_profile_and_keeps_its_trace() {
     for (cat, name) in [("layer", "blocks.1.mlp.down"), ("product", "product"), ("optimizer", "adamw")] {
         assert!(events.iter().any(|e| e["cat"] == cat && e["name"] == name), "{name}");
     }
-    let lines = told(&["--steps", "3", "--json", "--number", "f64"]);
+    let lines = told(&["--steps", "3", "--json", "--dtype", "f64"]);
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     for rank in 0..2 {
         let of = |what: &str| {

@@ -83,7 +83,7 @@ fn bytes_are_those_of_the_price() {
     ] {
         let args = ["--kind", kind, "--stages", "2", "--microbatches", "9"];
         let chunks: Vec<_> = chunks.iter().flat_map(|chunks| ["--chunks", chunks]).collect();
-        let of = ["--model", "embedded", "--seq", "5", "--number", "bf16"];
+        let of = ["--model", "embedded", "--seq", "5", "--dtype", "bf16"];
         let listed = object(&[&args[..], &chunks, &of].concat());
         let price = ["price", "--layout", layout, "--microbatches", "9", "--batch-size", "9", "--json"];
         let price = equipart(&[&price[..], &of[2..]].concat());

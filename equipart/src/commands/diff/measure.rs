@@ -125,7 +125,7 @@ fn finer<'a>(name: &str, runs: [&Matrix<'_>; 2], truth: &'a Section) -> Result<M
     matrix.ok_or_else(|| {
         Failure::new(format!(
             "{} is {dtype} in the truth and {finest} in a run; the truth needs more digits, \
-             as train --number f64 --dump writes them",
+             as train --dtype f64 --dump writes them",
             quoted(name)
         ))
     })

@@ -61,7 +61,7 @@ pub(crate) struct TrainArgs {
     pub(crate) seed: Option<u64>,
     /// Dtype of the run: f32, bf16 with gradients, masters and sums in f32, or f64, the truth for `diff`,
     /// which keeps no checkpoints [default: f32]
-    #[arg(long, value_parser = args::number())]
+    #[arg(long = "dtype", alias = "number", value_name = "DTYPE", value_parser = args::dtype())]
     pub(crate) number: Option<NumberName>,
     #[arg(long, default_value_t, value_name = "DEVICE", value_enum, help = args::DEVICE)]
     pub(crate) device: DeviceName,
@@ -246,15 +246,13 @@ impl TrainArgs {
             differs("dropout", self.dropout, DropoutRate(begun.dropout)),
             differs("label-smoothing", self.label_smoothing, begun.label_smoothing),
             differs("z-loss", self.z_loss, begun.z_loss),
-            differs("number", self.number, begun.number),
+            differs("dtype", self.number, begun.number),
         ];
         if let Some(why) = told.into_iter().flatten().next() {
             return Err(Error::new(why));
         }
         if learnt.hash() != begun.text {
-            bail!(
-                "the training data is not that of the run to resume; give the same --data or --batch",
-            );
+            bail!("the training data is not that of the run to resume; give the same --data or --batch",);
         }
         let steps = match learnt {
             TrainData::Digits(digits) => {

@@ -49,7 +49,8 @@ fn lock(dir: &Path) -> Result<Lock> {
     if dir.exists() && !dir.is_dir() {
         bail!("{} is a file; the output must be a folder", dir.display());
     }
-    fs::create_dir_all(dir).map_err(|why| Error::new(format!("{} cannot be created: {why}", dir.display())))?;
+    fs::create_dir_all(dir)
+        .map_err(|why| Error::new(format!("{} cannot be created: {why}", dir.display())))?;
     let Ok(folder) = fs::File::open(dir) else { return Ok(Lock(None)) }; // some systems do not open folders
     match folder.try_lock() {
         Err(fs::TryLockError::WouldBlock) => Err(Error::new(format!(

@@ -96,7 +96,7 @@ impl Case<'_> {
     }
     /// Arguments of a command under this layout and in this dtype.
     pub(crate) fn args(&self, command: &str, flags: &[String]) -> Vec<String> {
-        let own = [command, "--json", "--layout", &self.layout.to_string(), "--number", self.number.name()];
+        let own = [command, "--json", "--layout", &self.layout.to_string(), "--dtype", self.number.name()];
         own.into_iter().map(str::to_owned).chain(flags.iter().cloned()).collect()
     }
     /// Arguments of training.
