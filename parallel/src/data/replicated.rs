@@ -23,16 +23,10 @@ pub static REPLICATED: StateSplit = StateSplit {
         paper: "Li et al., arXiv:2006.15704",
         chapter: Some("ranks-and-collectives.md"),
         hints: &[
-            (
-                "loss",
-                "the loss is a mean over the targets of the whole step: each rank gives a partial sum",
-            ),
+            ("loss", "the loss is a mean over the targets of the whole step: each rank gives a partial sum"),
             ("gradient of", "gradients are partial sums over data ranks: no mean of means, and once a step"),
             ("norm²", "the norm is that of the summed gradient, the same on every data rank"),
-            (
-                "",
-                "microbatches are cut first and each is dealt over data ranks: its sequences stay the same",
-            ),
+            ("", "microbatches are cut first and each is dealt over data ranks: its sequences stay the same"),
         ],
         ..About::of(Some(Axis::Dp), Choice::State)
     },

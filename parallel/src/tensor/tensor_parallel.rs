@@ -24,10 +24,7 @@ static ABOUT: About = About {
     paper: "Shoeybi et al., arXiv:1909.08053",
     chapter: Some("columns-and-rows.md"),
     hints: &[
-        (
-            "padding",
-            "ids beyond the vocabulary's end are padding: no gradient, and not counted in the norm",
-        ),
+        ("padding", "ids beyond the vocabulary's end are padding: no gradient, and not counted in the norm"),
         ("loss", "the loss sums over all vocabulary shards, and reads each target on the rank that has it"),
         ("norm²", "the norm counts each part of a parameter once: replicas on one of their ranks"),
         (
