@@ -1,20 +1,18 @@
 //! Grouped-query attention of a sequence to itself; each rank owns whole heads.
-//!
 //! Letters: `H` query heads, `K` KV heads, `d` features of a head.
 //!
 //! ```text
-//! forward   [Q|K|V][B,(H_t+2K_t)d] = X · W_qkv,   O[B,H_t·d] = attention,   Y = Σ_t O · W_o   all-reduce, B·D
-//! backward  the mirror image                                                                   all-reduce, B·D
+//! forward   [Q|K|V][B,(H_t+2K_t)d] = X · W_qkv,   O[B,H_t·d] = attention,   Y = Σ_t O · W_o  all-reduce, B·D
+//! backward  the mirror image                                                                 all-reduce, B·D
 //! ```
 //!
-//! Heads do not look at each other, so between the two products nothing is exchanged. Scores are computed block
-//! by block and again in backward: no T×T matrix is ever in memory.
+//! Heads do not interact, so nothing is communicated between the two products. Scores are computed tile by
+//! tile and again in backward: no T×T matrix is ever in memory. With more ranks than KV heads, `ranks/K`
+//! consecutive ranks hold a replica of the same KV head, each for its own queries. Each has only its queries'
+//! part of that head's gradient, so they sum it once a step (`D·2d` elements, and `2d` of a bias).
 //!
-//! Beyond the KV heads: where there are more ranks than those, `ranks/K` consecutive ranks hold the same KV head, each
-//! for its own queries. What comes out needs no word of it; but each holds only its queries' part of that head's
-//! gradient, which is summed over them once a step (`D·2d` elements, and `2d` of a bias).
-//!
-//! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053; Ainslie et al., "GQA", arXiv:2305.13245. Chapter: 5.
+//! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053; Ainslie et al., "GQA", arXiv:2305.13245.
+//! Chapter: 5.
 pub mod core;
 pub mod cross_attention;
 pub mod head_norm;
@@ -31,7 +29,7 @@ use kernels::{Heads, Kernels};
 /// Attention, its heads split over the ranks of an axis: `W[D,(H_t+2K_t)·d]`, the heads, and `W[H_t·d,D]`.
 pub type Attention<D> = (Part<D, Stream<D>, Split<D>>, (SelfAttention<D>, Part<D, Split<D>, Stream<D>>));
 
-/// What lies between the two products: norm and rotation of the heads, and the core.
+/// Layers between the two products: norm and rotation of the heads, and the core.
 pub struct SelfAttention<D: Kernels> {
     norm: Option<HeadNorm<D>>,
     rotary: Option<Rotary<D>>,
@@ -39,10 +37,10 @@ pub struct SelfAttention<D: Kernels> {
     core: Part<D, Split<D>, Split<D>>,
 }
 
-/// What backward needs of it: that of the norm, and that of the core.
+/// Values that backward needs: those of the norm, and those of the core.
 pub type Saved<D> = (Option<head_norm::Saved<D>>, Ticket);
 
-/// This rank's heads, and the sections into which query and KV heads are cut.
+/// Returns this rank's heads, and the sections into which query and KV heads are cut.
 pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Result<(Heads, [Section; 2])> {
     let Heads { queries, keys, dim } = heads;
     if keys == 0 || !queries.is_multiple_of(keys) {
@@ -59,7 +57,8 @@ pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Resul
     Ok((Heads { queries: queries / ranks, keys: keys.div_ceil(ranks), dim }, sections))
 }
 
-/// Parameters `name.qkv` and `name.out`, and where there are such `.bias` of each, `name.q_norm` and `name.k_norm`.
+/// Builds parameters `name.qkv` and `name.out` and, if `attention` has them, their `.bias`, `name.q_norm` and
+/// `name.k_norm`.
 ///
 /// # Errors
 /// If the ranks do not divide the query heads, or neither divide the KV heads nor are a multiple of them.
@@ -222,7 +221,7 @@ mod tests {
             vec![(Op::AllReduce, 2 * tokens * D)] // Y and dX
         }
         fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
-            vec![(Op::AllGather, 3 * share * D), (Op::ReduceScatter, 2 * ranks * share * D)] // X twice, dY; Y, dX
+            vec![(Op::AllGather, 3 * share * D), (Op::ReduceScatter, 2 * ranks * share * D)] // X×2, dY; Y, dX
         }
         fn synced(&self, ranks: usize, regions: bool) -> usize {
             let (Heads { keys, dim, .. }, bias) = (self.shape.heads, self.shape.bias);
@@ -232,16 +231,16 @@ mod tests {
         }
     }
 
-    /// Kills: a mask or tile off by one, sequences that see each other, heads of the wrong group, a stabiliser that
-    /// does not cancel, a gradient turned forward, a scale forgotten or doubled.
+    /// Kills: a mask or tile off by one, sequences that see each other, heads of the wrong group, a
+    /// stabiliser that does not cancel, a gradient turned forward, a scale forgotten or doubled.
     #[test]
     fn attention_equals_attention_bit_for_bit() {
         proves(&grouped::<4>(8, 4, 3));
         proves(&grouped::<4>(4, 4, 2));
     }
 
-    /// Kills: a KV head of the wrong block, replicas' gradients not summed, or summed over all ranks; a norm of heads
-    /// after they turned, its gain's gradient not summed.
+    /// Kills: a KV head of the wrong block, replicas' gradients not summed, or summed over all ranks; a norm
+    /// of heads after they turned, its gain's gradient not summed.
     #[test]
     fn attention_equals_attention_beyond_the_kv_heads() {
         proves(&grouped::<8>(8, 2, 3));

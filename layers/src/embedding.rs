@@ -6,13 +6,13 @@
 //! backward   table_t[id] += dE[B,D],  positions[position] += dE                   no traffic
 //! ```
 //!
-//! Ranks that do not divide the vocabulary hold `⌈V/ranks⌉` rows, the last ones beyond its end: zeros that no id asks
-//! for and no gradient reaches. The row of a padding id learns nothing here; a tied head still adds to it. Under sequence
-//! parallelism the sum is scattered, positions and dropout are those of this rank's tokens, and `dE` is gathered for the
-//! table.
+//! If the ranks do not divide the vocabulary, each holds `⌈V/ranks⌉` rows; the last ranks have rows beyond
+//! its end, zeros that no id reads and no gradient reaches. The row of a padding id gets no gradient here; a
+//! tied head still adds to it. Under sequence parallelism the sum is scattered, positions and dropout apply
+//! to this rank's tokens, and `dE` is gathered for the table.
 //!
-//! Source: Shoeybi et al., Megatron-LM, §3 (vocabulary parallel embedding), arXiv:1909.08053; Radford et al., GPT-2
-//! (positions); `padding_idx` of `PyTorch`'s `Embedding`. Chapters: 6, 7.
+//! Source: Shoeybi et al., Megatron-LM, §3 (vocabulary parallel embedding), arXiv:1909.08053; Radford et al.,
+//! GPT-2 (positions); `padding_idx` of `PyTorch`'s `Embedding`. Chapters: 6, 7.
 use crate::model::build::positive;
 use crate::model::strategy;
 use crate::ops::{Region, Stream, dropout, embed, embed_backward, position_rows, position_rows_backward};
@@ -35,24 +35,25 @@ pub struct Embedding<D: Kernels> {
     region: Region,
 }
 
-/// What was looked up: ids, and positions where they are learned.
+/// Ids that were looked up, and positions if they are learned.
 type Read<P> = (Ids<P>, Option<Ids<P>>);
-/// What backward needs.
+/// Values that backward needs.
 pub type Saved<D> = Kept<Read<<D as Device>::Place>>;
-/// What the weight half needs: besides, dY of the tokens at hand, and of all.
+/// Values that the weight half of backward needs: the ids and positions, dY of this rank's tokens, and dY of
+/// all tokens.
 pub type Pending<D> = (Read<<D as Device>::Place>, Stream<D>, Tensor<D>);
 
-/// A head gives back the table that it was lent.
+/// Invariant: a tied head has returned the table that it borrowed.
 const LENT: &str = "the table is back";
 
 fn draw(width: usize) -> Draw {
     Draw { mean: 0.0, std: 1.0 / (width as f64).sqrt() }
 }
 
-/// The table `name[vocabulary, width]` alone: of a tied head whose embedding is on other ranks.
+/// Builds the table `name[vocabulary, width]` alone, for a tied head whose embedding is on other ranks.
 ///
 /// # Errors
-/// If there are no such values.
+/// If the values are missing.
 pub(crate) fn table<D: Kernels>(
     at: &Builder<D>,
     axis: Axis,
@@ -63,10 +64,10 @@ pub(crate) fn table<D: Kernels>(
 }
 
 impl<D: Kernels> Embedding<D> {
-    /// The parameters that `ids` says; dropout after them.
+    /// Builds the parameters that `ids` describes; dropout comes after them.
     ///
     /// # Errors
-    /// If there are no such values, a size is 0, or the vocabulary lacks the padding.
+    /// If the values are missing, a size is 0, or the padding id is outside the vocabulary.
     pub fn shard(at: &Builder<D>, ids: &strategy::Embedding) -> Result<Self> {
         let strategy::Embedding { axis, name, sizes: [vocabulary, width], padding, context, rate, .. } = *ids;
         if let Some(id) = padding.filter(|id| *id >= vocabulary) {
@@ -82,7 +83,7 @@ impl<D: Kernels> Embedding<D> {
     }
 }
 
-/// The positions of these of a call's tokens.
+/// Returns the positions of the tokens `mine` of a call.
 fn places<D: Kernels>(
     cx: &Cx<D>,
     at: &D::Place,
@@ -118,7 +119,7 @@ impl<D: Kernels> Layer<D> for Embedding<D> {
         Ok((y, cx.keep((ids, positions))))
     }
 
-    /// Ids have no gradient; they come back themselves.
+    /// Returns the ids themselves: they have no gradient.
     fn backward_input(&mut self, cx: &Cx<D>, saved: Saved<D>, dy: Stream<D>) -> Back<D, Self> {
         let read = saved.open();
         let dy = dropout(cx, dy, cx.dropout(self.rate, &self.name).as_ref());
@@ -209,9 +210,9 @@ mod tests {
         }
     }
 
-    /// Kills: a mask off by one, rows of other ranks not zero, an id that comes twice counted once, padding that is
-    /// part of the table, positions by row, ranks without any row; dropout before positions are added, or of one of the
-    /// two ways only.
+    /// Kills: a mask off by one, rows of other ranks not zero, an id that comes twice counted once, padding
+    /// that is part of the table, positions by row, ranks without any row; dropout before positions are
+    /// added, or of one of the two ways only.
     #[test]
     fn embedding_equals_embedding_bit_for_bit() {
         proves(&PLAIN);
@@ -220,9 +221,9 @@ mod tests {
         }
     }
 
-    /// Ids of padding that are read: on every rank, in the first and the last row of a share, alone in one. Kills: a row
-    /// of padding that learns, its neighbours that do not, a row counted in the share and not in the table, padding of
-    /// the table of positions.
+    /// Ids of padding that are read: on every rank, in the first and the last row of a share, alone in one.
+    /// Kills: a row of padding that learns, its neighbours that do not, a row counted in the share and not in
+    /// the table, padding of the table of positions.
     #[test]
     fn embedding_equals_embedding_with_padding() {
         for padding in 0..5 {
@@ -231,8 +232,8 @@ mod tests {
         proves_in_regions(&Table { vocabulary: 7, padding: Some(3), ..PLAIN });
     }
 
-    /// Kills: positions of other ranks' tokens, a table of positions whose gradient is not summed, or is dropped at other
-    /// places than the tokens.
+    /// Kills: positions of other ranks' tokens, a table of positions whose gradient is not summed, or is
+    /// dropped at other places than the tokens.
     #[test]
     fn embedding_equals_embedding_under_sequence_parallelism() {
         for rate in [0.0, 0.25] {
@@ -240,8 +241,8 @@ mod tests {
         }
     }
 
-    /// Data ranks with their own sequences of a step. Kills: positions or dropout by a rank's own numbering, a table of
-    /// positions, or of ids, whose gradient stays on its data rank.
+    /// Data ranks with their own sequences of a step. Kills: positions or dropout by a rank's own numbering,
+    /// a table of positions, or of ids, whose gradient stays on its data rank.
     #[test]
     fn embedding_over_data_ranks_equals_embedding_bit_for_bit() {
         const LENGTHS: [usize; 3] = [4, 1, 2];

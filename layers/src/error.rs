@@ -1,36 +1,40 @@
-//! What can go wrong when a model is built or run.
+//! Errors of building or running a model.
 use crate::model::strategy::sharing::Sharing;
 use comm::{Axis, CommError};
 use tensor::IdsError;
 
-/// Why a layer could not be built, or a call not be made.
+/// Reason why a layer could not be built, or a call could not be made.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// Ranks did not meet.
+    /// A collective failed.
     #[error(transparent)]
     Comm(#[from] CommError),
     /// A token id outside the vocabulary.
     #[error(transparent)]
     Ids(#[from] IdsError),
-    /// What strategies would build cannot be: two the same layer, or one an embedding whose table the head shares.
+    /// A layer that strategies cannot build: two build it, none builds it, or one builds an embedding whose
+    /// table the head shares.
     #[error("{0}")]
     Strategies(String),
-    /// What cannot be, in one sentence: a size, ranks that do not divide it, handles of two axes, values that are not there.
+    /// An impossible request, in one sentence: a bad size, ranks that do not divide it, parts of two axes,
+    /// missing values.
     #[error("{0}")]
     Cannot(String),
 }
 
 impl Error {
-    /// Of this the value was seen, and that one wanted.
+    /// Says that `what` has the value `seen`, and which value is wanted.
     pub fn size(what: impl Into<String>, seen: impl ToString, wanted: impl Into<String>) -> Self {
         Self::Cannot(format!("{} is {}; it must be {}", what.into(), seen.to_string(), wanted.into()))
     }
-    /// The ranks of an axis do not divide what they should share: so many "heads", or columns of a parameter.
+    /// Says that the ranks of an axis do not divide `size` items of `what`, such as heads or columns of a
+    /// parameter, and lists the numbers of ranks that do.
     pub(crate) fn fit(what: &str, size: usize, (axis, ranks): (Axis, usize)) -> Self {
         let fits = numbers(size.min(64), |n| size.is_multiple_of(n));
         Self::Cannot(format!("{axis}={ranks} does not divide the {size} {what}; {axis} can be {fits}"))
     }
-    /// Ranks that do not divide the query heads, or can neither share KV heads nor hold copies of them.
+    /// Says that the ranks do not divide the query heads, or can neither divide nor replicate the KV heads,
+    /// and lists the numbers of ranks that fit.
     pub(crate) fn heads(name: &str, [queries, keys]: [usize; 2], (axis, ranks): (Axis, usize)) -> Self {
         let heads = format!("{queries} query heads and {keys} KV heads of {name}");
         let fits = numbers(queries.min(1024), |n| Sharing::heads(queries, keys, n));
@@ -41,7 +45,7 @@ impl Error {
 /// A result with this crate's error.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The numbers of ranks up to this one that fit.
+/// Lists the numbers of ranks up to `most` that fit.
 fn numbers(most: usize, fits: impl Fn(usize) -> bool) -> String {
     let all: Vec<_> = (1..=most).filter(|n| fits(*n)).map(|n| n.to_string()).collect();
     all.join(", ")

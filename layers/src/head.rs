@@ -1,22 +1,14 @@
 //! Final norm, logits over a split vocabulary, and cross-entropy without gathering them.
 //!
 //! ```text
-//! forward   Z[B,V_t] = norm(X) · W_t                                                no traffic
-//!           m[B] = stab_t stab(Z_t)                                                 all-reduce, B elements
-//!           l[B], z[B], s[B] = Σ_t (Σ exp(Z_t − m), the target's logit or 0, Σ Z_t) all-reduce, 2·B (3·B) elements
-//!           lse = m + ln l                                                          no traffic
-//!           loss = Σ_B (lse − (1 − ε)·z − ε/V·s + λ·lse²) / targets that count      no traffic
-//! backward  dZ[B,V_t] = (softmax(Z)_t·(1 + 2λ·lse) − (1 − ε)·one-hot_t − ε/V) / targets that count
-//!           dX = norm backward of Σ_t dZ · W_tᵀ                                     all-reduce, B·D elements
+//! forward   Z[B,V_t] = norm(X) · W_t                                         no traffic
+//!           m[B] = stab_t stab(Z_t)                                          all-reduce, B elements
+//!           l, z, s [B] = Σ_t (Σ exp(Z_t − m), target's logit or 0, Σ Z_t)   all-reduce, 2·B (3·B) elements
+//!           lse = m + ln l                                                   no traffic
+//!           loss = Σ_B (lse − (1 − ε)·z − ε/V·s + λ·lse²) / counted targets  no traffic
+//! backward  dZ[B,V_t] = (softmax(Z)_t·(1 + 2λ·lse) − (1 − ε)·one-hot_t − ε/V) / counted targets
+//!           dX = norm backward of Σ_t dZ · W_tᵀ                              all-reduce, B·D elements
 //! ```
-//!
-//! No rank ever holds a row of all logits in training: 3·B elements replace B·V (4·B where labels are smoothed, ε > 0).
-//! ε and λ are training's: without a backward to follow, the loss is cross-entropy alone.
-//! Targets that are ignored add nothing, neither to the sum nor to what it is divided by. A tied head uses the
-//! embedding's table, whose rows are this layer's columns, and adds to its gradient. Where the ranks do not divide the
-//! vocabulary, the last have columns beyond it: no kernel looks at them.
-//!
-//! Under sequence parallelism norm(X) is gathered for the logits, and again for the weight; dX is reduced and scattered.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (parallel cross-entropy), arXiv:1909.08053; Szegedy et al., §7,
 //! arXiv:1512.00567 (label smoothing); Chowdhery et al., §5, arXiv:2204.02311 (z-loss). Chapters: 6, 7.
@@ -34,8 +26,17 @@ use comm::{Axes, Group};
 use kernels::{Kernels, LossTerms};
 use tensor::{Ids, Tensor};
 
-/// Output projection and loss, the vocabulary split over the ranks of an axis: behind the final norm of a transformer, or with
-/// a bias, the last layer of a classifier.
+/// Output projection and loss, the vocabulary split over the ranks of an axis: after the final norm of a
+/// transformer or, with a bias, the last layer of a classifier.
+///
+/// In training no rank holds a row of all logits: 3·B elements replace B·V (4·B with label smoothing).
+/// ε (label smoothing) and λ (z-loss) apply in training only; otherwise the loss is cross-entropy alone.
+/// Ignored targets add nothing to the sum, and the divisor does not count them. A tied head uses the
+/// embedding's table, whose rows are this layer's columns, and adds to its gradient. If the ranks do not
+/// divide the vocabulary, the last ranks have columns beyond it, which no kernel reads.
+///
+/// Under sequence parallelism norm(X) is gathered for the logits, and again for the weight; dX is reduced and
+/// scattered.
 pub struct Head<D: Kernels> {
     name: String,
     norm: Option<Part<D, Stream<D>, Branches<D>>>,
@@ -44,19 +45,19 @@ pub struct Head<D: Kernels> {
     vocabulary: usize,
     objective: Objective,
     group: Group<D::Place>,
-    over: Axes, // of which each rank has a part of the loss
+    over: Axes, // axes over which the loss is a partial sum
 }
 
 /// `W[D,V_t]`.
 enum Weight<D: Kernels> {
     Own(ColumnWeight<D>),
-    Tied(Option<RowWeight<D>>), // the embedding's table, while it is lent
+    Tied(Option<RowWeight<D>>), // the embedding's table, while the head borrows it
 }
 
-/// A tied head is gone through while it has the table.
+/// Invariant: a tied head runs only while it has the table.
 const LENT: &str = "the embedding's table";
 
-/// What backward needs of a loss.
+/// Values that backward needs of a loss.
 pub struct Saved<D: Kernels> {
     norm: Ticket,
     x: Stream<D>,
@@ -65,14 +66,14 @@ pub struct Saved<D: Kernels> {
     targets: Ids<D::Place>,
 }
 
-/// What the weight half needs.
+/// Values that the weight half of backward needs: norm(X) of all tokens, and dZ.
 pub type Pending<D> = (Tensor<D>, Split<D>);
 
 impl<D: Kernels> Head<D> {
-    /// The parameters that `head` says, and those of the norm in front of it.
+    /// Builds the parameters that `head` describes, and those of the norm in front of it.
     ///
     /// # Errors
-    /// If there are no such values.
+    /// If the values are missing.
     pub fn shard(at: &Builder<D>, head: &strategy::Head) -> Result<Self> {
         let strategy::Head { axis, name, sizes: [inputs, vocabulary], norm, tied, bias, objective } = *head;
         let norm = norm.map(|norm| at.build(&norm)).transpose()?;
@@ -97,18 +98,18 @@ impl<D: Kernels> Head<D> {
             Weight::Tied(table) => Ok(table.as_ref().expect(LENT).rows()?.t()),
         }
     }
-    /// `norm(X)`, and what the norm keeps, if there is one.
+    /// Returns `norm(X)` and the values that the norm keeps, if there is a norm.
     fn normed(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Ticket)> {
         let Some(norm) = &self.norm else { return Ok((x, None)) };
         let ((n, _), saved) = norm.forward(cx, x)?;
         Ok((n, saved))
     }
-    /// This rank's logits of `norm(X)`.
+    /// Returns this rank's logits of `norm(X)`.
     fn split(&self, n: &Tensor<D>) -> Result<Split<D>> {
         let logits = matmul(n, &self.columns()?);
         if let Some(bias) = &self.bias { add_columns(logits, &bias.columns()?) } else { Ok(logits) }
     }
-    /// Logits `[B,V]`, all of them on every rank: for choosing the next token.
+    /// Returns all logits `[B,V]` on every rank, for choosing the next token.
     fn logits(&self, cx: &Cx<D>, x: Stream<D>) -> Result<Tensor<D>> {
         let n = self.normed(cx, x)?.0.gather(&self.group)?;
         cx.saw(&self.name, "in", &n)?;
@@ -116,7 +117,7 @@ impl<D: Kernels> Head<D> {
         cx.saw(&self.name, "out", &logits)?;
         Ok(logits)
     }
-    /// dZ of this rank's logits, and what else is needed of forward: what the norm kept, and what it gave.
+    /// Returns dZ of this rank's logits, the values that the norm kept, and `norm(X)`.
     fn back_to_logits(&self, cx: &Cx<D>, saved: Saved<D>) -> Result<(Split<D>, Ticket, Stream<D>)> {
         let Saved { norm, x, logits, lse, targets } = saved;
         let dlogits = cross_entropy_backward(logits, &lse, self.group.rank(), &targets, &self.terms(cx));
@@ -124,7 +125,7 @@ impl<D: Kernels> Head<D> {
         Ok((dlogits, norm, x))
     }
     fn terms(&self, cx: &Cx<D>) -> LossTerms {
-        let plain = Objective { smoothing: 0.0, z: 0.0 }; // a text is judged by its likelihood alone
+        let plain = Objective { smoothing: 0.0, z: 0.0 }; // outside training, cross-entropy alone
         let Objective { smoothing, z } = if cx.pass().learns { self.objective } else { plain };
         LossTerms { mean_over: cx.pass().mean_over, smoothing, z, vocabulary: self.vocabulary }
     }

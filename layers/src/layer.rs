@@ -1,70 +1,71 @@
-//! The shape of a layer: a forward, and a backward in two halves.
+//! The trait of layers: a forward, and a backward in two halves.
 use crate::param::weight::RowWeight;
 use crate::{Cx, Param, Result};
 use kernels::Kernels;
 use smallvec::SmallVec;
 
-/// A list of parameters, on the stack while it is short: steps that have warmed up allocate nothing.
+/// List of parameters, on the stack while it is short: training steps allocate nothing after warm-up.
 pub type Params<'a, D> = SmallVec<[&'a mut Param<D>; 64]>;
 
-/// What the input half of a backward gives: dX, and what the weight half needs.
+/// Result of the input half of a backward: dX, and the values that the weight half needs.
 pub type Back<D, L> = Result<(<L as Layer<D>>::In, <L as Layer<D>>::Pending)>;
 
-/// A function of activations with a hand-written derivative. Gradients have the types of what they are gradients
-/// of. `Saved` moves into `Pending` and `Pending` into nothing: one backward per forward, its halves in order, any
-/// number of microbatches in flight.
+/// A function of activations with a hand-written derivative. A gradient has the type of its activation.
+/// `Saved` moves into `Pending`, and the weight half consumes `Pending`: one backward per forward, its halves
+/// in order, any number of microbatches in flight.
 pub trait Layer<D: Kernels> {
-    /// What enters.
+    /// Type of the input.
     type In;
-    /// What leaves.
+    /// Type of the output.
     type Out;
-    /// What backward needs of forward, made of [`Kept`](crate::Kept): empty when only inferring.
+    /// Values of forward that backward needs, made of [`Kept`](crate::Kept): empty in inference.
     type Saved;
-    /// What the weight half needs of the input half.
+    /// Values of the input half that the weight half needs.
     type Pending;
 
-    /// X to Y.
+    /// Computes Y from X.
     ///
     /// # Errors
-    /// If ranks do not meet.
+    /// If a collective fails.
     fn forward(&self, cx: &Cx<D>, x: Self::In) -> Result<(Self::Out, Self::Saved)>;
-    /// dY to dX, now.
+    /// Input half of backward: computes dX from dY, now.
     ///
     /// # Errors
-    /// If ranks do not meet.
+    /// If a collective fails.
     fn backward_input(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Self::Out) -> Back<D, Self>;
-    /// dY to what the weight half needs, where nobody wants dX: of the first layer behind features that enter the model.
+    /// Input half without dX: returns only the values that the weight half needs. For the first layer after
+    /// features that enter the model, whose gradient is not needed.
     ///
     /// # Errors
-    /// If ranks do not meet.
+    /// If a collective fails.
     fn backward_first(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Self::Out) -> Result<Self::Pending> {
         Ok(self.backward_input(cx, saved, dy)?.1)
     }
-    /// dW, now or later.
+    /// Weight half of backward: adds dW, now or later.
     ///
     /// # Errors
-    /// If ranks do not meet.
+    /// If a collective fails.
     fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()>;
-    /// Both halves.
+    /// Runs both halves.
     ///
     /// # Errors
-    /// If ranks do not meet.
+    /// If a collective fails.
     fn backward(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Self::Out) -> Result<Self::In> {
         let (dx, pending) = self.backward_input(cx, saved, dy)?;
         self.backward_weight(cx, pending)?;
         Ok(dx)
     }
-    /// Its parameters, in program order.
+    /// Appends its parameters to `into`, in program order.
     fn params<'a>(&'a mut self, into: &mut Params<'a, D>);
-    /// The place of the table `[V,D]` that an embedding and a head may share: an embedding's own, which a tied head is lent while it
-    /// is gone through. Layers besides these two have none.
+    /// Slot of the table `[V,D]` that an embedding and a tied head share: the embedding owns the table, and
+    /// the head borrows it while it runs. Other layers have no slot.
     fn table(&mut self) -> Option<&mut Option<RowWeight<D>>> {
         None
     }
 }
 
-/// One layer after the other. Backward goes back layer by layer, so that what the second keeps is gone before the first's
-/// turn.
+/// Two layers in sequence. Backward runs the second one first, so the values that it kept are freed before
+/// the first one runs.
 impl<D: Kernels, A: Layer<D>, B: Layer<D, In = A::Out>> Layer<D> for (A, B) {
     type In = A::In;
     type Out = B::Out;

@@ -1,9 +1,11 @@
-//! Layers of a transformer, split *inside* operators over the ranks of a mesh axis, with hand-written backward.
+//! Layers of a transformer, split *inside* operators over the ranks of a mesh axis, with hand-written
+//! backward.
 //!
-//! Start with [`mod@linear::column`]: one strategy, one file, its equations, its code, its proof. What ranks hold is said by
-//! types ([`ops`]): a forgotten all-reduce does not compile. What lies where is said by [`Placement`]s, from which
-//! gradient sync, clipping, gathering and loading follow. A rank's part of a model is a [`Chunk`] of
-//! runs of blocks; in which order these run, and how a batch is cut into microbatches, is decided in the crate `parallel`.
+//! Start with [`mod@linear::column`]: one strategy in one file, with its equations, code and proof. Types say
+//! which part of a matrix a rank holds ([`ops`]): a forgotten all-reduce does not compile. [`Placement`]s say
+//! where parameters lie; gradient sync, clipping, gathering and loading follow from them. A rank's part of a
+//! model is a [`Chunk`] of runs of blocks; the crate `parallel` decides the order in which these run, and how
+//! a batch is cut into microbatches.
 pub mod attention;
 pub mod embedding;
 pub mod error;

@@ -1,16 +1,17 @@
-//! Feed-forward: columns, a function of each element, then rows; the hidden features never leave their rank.
+//! Feed-forward: columns, an elementwise function, then rows; the hidden features never leave their rank.
 //!
 //! ```text
-//! SwiGLU    [G|U][B,2F_t] = X · W_gu,   H[B,F_t] = G·sigmoid(G)·U,   Y = Σ_t H · W_d     all-reduce, B·D elements
-//! plain     U[B,F_t] = X · W_u,         H[B,F_t] = f(U),             Y = Σ_t H · W_d     all-reduce, B·D elements
-//! backward  the mirror image                                                             all-reduce, B·D elements
+//! SwiGLU    [G|U][B,2F_t] = X · W_gu,  H[B,F_t] = G·sigmoid(G)·U,  Y = Σ_t H · W_d  all-reduce, B·D elements
+//! plain     U[B,F_t] = X · W_u,        H[B,F_t] = f(U),            Y = Σ_t H · W_d  all-reduce, B·D elements
+//! backward  the mirror image                                                        all-reduce, B·D elements
 //! ```
 //!
-//! `[gate | up]` is one fused weight whose two sections are cut each on its own: cut as one, a rank would hold
-//! gates of one feature and ups of another. The function needs whole features, not whole rows: it commutes with the
-//! cut, which is why the first product is cut by columns and not by rows.
+//! `[gate | up]` is one fused weight whose two sections are each cut on their own: cut as one, a rank would
+//! hold gates of some features and ups of others. The function needs whole features, not whole rows: it
+//! commutes with a cut by columns, so the first product is cut by columns and not by rows.
 //!
-//! Source: Shazeer, "GLU variants improve transformer", arXiv:2002.05202; split as Megatron-LM §3. Chapter: 3.
+//! Source: Shazeer, "GLU variants improve transformer", arXiv:2002.05202; split as Megatron-LM §3. Chapter:
+//! 3.
 use crate::model::part::Part;
 use crate::model::strategy::{self, Column, Row};
 use crate::ops::{Split, Stream, activate, activate_backward, swiglu, swiglu_backward};
@@ -18,14 +19,15 @@ use crate::param::placement::Section;
 use crate::{Back, Builder, Cx, Error, FeedForward, Kept, Layer, Params, Result};
 use kernels::Kernels;
 
-/// A feed-forward of `F` hidden features, split over the ranks of an axis: `W[D,2F_t]` or `W[D,F_t]`, the function of each
-/// element, and `W[F_t,D]`.
+/// A feed-forward of `F` hidden features, split over the ranks of an axis: `W[D,2F_t]` or `W[D,F_t]`, the
+/// elementwise function, and `W[F_t,D]`.
 pub type Mlp<D> = (Part<D, Stream<D>, Split<D>>, (FeedForward, Part<D, Split<D>, Stream<D>>));
 
-/// Parameters `name.gate_up` (SwiGLU) or `name.up`, and `name.down`; each with a `.bias` where it has one.
+/// Builds parameters `name.gate_up` (SwiGLU) or `name.up`, and `name.down`, each with a `.bias` if `mlp` has
+/// biases.
 ///
 /// # Errors
-/// If the ranks do not divide the hidden features, or experts are asked for, which a strategy builds.
+/// If the ranks do not divide the hidden features, or `mlp` has experts, which only a strategy builds.
 pub fn shard<D: Kernels>(at: &Builder<D>, mlp: &strategy::Mlp) -> Result<Mlp<D>> {
     let strategy::Mlp { axis, name, kind, sizes: [width, hidden], bias, experts } = *mlp;
     if let Some(experts) = experts {
@@ -40,7 +42,7 @@ pub fn shard<D: Kernels>(at: &Builder<D>, mlp: &strategy::Mlp) -> Result<Mlp<D>>
     Ok((up, (kind, at.build(&Row { axis, name: &down, sizes: [hidden, width], bias })?)))
 }
 
-/// The name of the first weight, and its columns, section by section, of `hidden` features.
+/// Returns the name of the first weight, and its columns, section by section, for `hidden` features.
 #[must_use]
 pub fn first(kind: FeedForward, hidden: usize) -> (&'static str, Vec<Section>) {
     match kind {
@@ -49,7 +51,7 @@ pub fn first(kind: FeedForward, hidden: usize) -> (&'static str, Vec<Section>) {
     }
 }
 
-/// H of `[G|U]` or U, which the first product gives: the function of each element.
+/// Applies the elementwise function to the first product, `[G|U]` or U: returns H.
 #[must_use]
 pub fn apply<D: Kernels>(kind: FeedForward, up: &Split<D>) -> Split<D> {
     match kind {
@@ -58,7 +60,7 @@ pub fn apply<D: Kernels>(kind: FeedForward, up: &Split<D>) -> Split<D> {
     }
 }
 
-/// `[dG|dU]` or dU, of what the first product gave and dH.
+/// Returns `[dG|dU]` or dU, from the first product and dH.
 #[must_use]
 pub fn apply_backward<D: Kernels>(kind: FeedForward, up: &Split<D>, dh: &Split<D>) -> Split<D> {
     match kind {
@@ -67,7 +69,7 @@ pub fn apply_backward<D: Kernels>(kind: FeedForward, up: &Split<D>, dh: &Split<D
     }
 }
 
-/// The function of each element, between the two products.
+/// The elementwise function between the two products.
 impl<D: Kernels> Layer<D> for FeedForward {
     type In = Split<D>; // [G|U] or U
     type Out = Split<D>; // H
@@ -159,15 +161,15 @@ mod tests {
             vec![(Op::AllReduce, 2 * tokens * D)] // Y and dX
         }
         fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
-            vec![(Op::AllGather, 3 * share * D), (Op::ReduceScatter, 2 * ranks * share * D)] // X twice, dY; Y, dX
+            vec![(Op::AllGather, 3 * share * D), (Op::ReduceScatter, 2 * ranks * share * D)] // X×2, dY; Y, dX
         }
         fn synced(&self, _: usize, regions: bool) -> usize {
             if regions && self.1 { D } else { 0 } // the bias of rows
         }
     }
 
-    /// Kills: `[gate | up]` cut as one section, gate and up exchanged, a wrong derivative, one GeLU for the other, a
-    /// bias dropped or counted once per rank.
+    /// Kills: `[gate | up]` cut as one section, gate and up exchanged, a wrong derivative, one GeLU for the
+    /// other, a bias dropped or counted once per rank.
     #[test]
     fn mlp_equals_its_formula_bit_for_bit() {
         proves(&Feed(FeedForward::SwiGlu, false));

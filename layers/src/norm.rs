@@ -1,17 +1,18 @@
 //! The norm before a part of a block, of whole rows: RMSNorm, or LayerNorm, which has a bias.
 //!
 //! ```text
-//! RMSNorm    Y[B,D] = N·gain,         N = X·r,        r[B] = 1/√(mean(X²) + ε)                    no traffic
-//! LayerNorm  Y[B,D] = N·gain + bias,  N = (X − μ)·r,  r[B] = 1/√(mean((X − μ)²) + ε),  μ = mean(X)   no traffic
-//! backward   with G = dY·gain:  dX = r·(G − N·mean(G·N)), and − r·mean(G) for LayerNorm           no traffic
-//!            dgain[D] = Σ_B dY·N,  dbias[D] = Σ_B dY                                              no traffic
+//! RMSNorm    Y[B,D] = N·gain,        N = X·r,       r[B] = 1/√(mean(X²) + ε)                     no traffic
+//! LayerNorm  Y[B,D] = N·gain + bias, N = (X − μ)·r, r[B] = 1/√(mean((X − μ)²) + ε), μ = mean(X)  no traffic
+//! backward   with G = dY·gain:  dX = r·(G − N·mean(G·N)), and − r·mean(G) for LayerNorm          no traffic
+//!            dgain[D] = Σ_B dY·N,  dbias[D] = Σ_B dY                                             no traffic
 //! ```
 //!
-//! Each rank does all of it: the rows are whole, and dividing the work would cost a collective. Under sequence
-//! parallelism a rank has its own tokens and does those; dgain and dbias are then partial sums, as their placement has it.
+//! Each rank computes all of it: the rows are whole, and dividing the work would cost a collective. Under
+//! sequence parallelism a rank normalises its own tokens; dgain and dbias are then partial sums, as their
+//! placement says.
 //!
-//! Source: Zhang, Sennrich, arXiv:1910.07467, eq. 4, in Llama's form; Ba, Kiros, Hinton, "Layer normalization", §3,
-//! arXiv:1607.06450, in GPT-2's. Chapters: 3, 7.
+//! Source: Zhang, Sennrich, arXiv:1910.07467, eq. 4, in Llama's form; Ba, Kiros, Hinton, "Layer
+//! normalization", §3, arXiv:1607.06450, in GPT-2's. Chapters: 3, 7.
 use crate::model::strategy;
 use crate::ops::{Branches, Stream, norm, norm_backward};
 use crate::param::weight::{BIAS, WholeWeight};
@@ -27,17 +28,17 @@ pub struct Norm<D: Kernels> {
     eps: f64,
 }
 
-/// Gains begin near 1, but not at 1, where bugs hide.
+/// Gains start near 1, but not at 1, which would hide bugs.
 pub(crate) const GAIN: Draw = Draw { mean: 1.0, std: 0.02 };
 
 /// X\[B,D\] and each row's statistics.
 pub type Saved<D> = Kept<(Stream<D>, Tensor<<D as Kernels>::Wide>)>;
 
 impl<D: Kernels> Norm<D> {
-    /// Parameters `name` and, of LayerNorm, `name.bias`.
+    /// Creates parameters `name` and, for LayerNorm, `name.bias`.
     ///
     /// # Errors
-    /// If there are no such values.
+    /// If the values are missing.
     pub fn new(at: &Builder<D>, norm: &strategy::Norm) -> Result<Self> {
         let strategy::Norm { kind, name, width, eps } = *norm;
         let row = |name: &str, draw| WholeWeight::new(at, name, [1, width], at.placement(), draw);
@@ -51,7 +52,7 @@ impl<D: Kernels> Layer<D> for Norm<D> {
     type In = Stream<D>;
     type Out = Branches<D>;
     type Saved = Saved<D>;
-    type Pending = (); // the gradients of gain and bias cost one pass that dX makes anyway
+    type Pending = (); // the pass that computes dX adds to these gradients too
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Branches<D>, Saved<D>)> {
         cx.saw(&self.name, "in", &x)?;
@@ -117,8 +118,8 @@ mod tests {
         }
     }
 
-    /// Kills: ε outside the root, a mean over the wrong count, a variance about 0, `=` for `+=` on dgain or dbias, a
-    /// needless collective.
+    /// Kills: ε outside the root, a mean over the wrong count, a variance about 0, `=` for `+=` on dgain or
+    /// dbias, a needless collective.
     #[test]
     fn norms_equal_norms_bit_for_bit() {
         for kind in [NormKind::Rms, NormKind::Layer] {

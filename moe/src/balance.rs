@@ -1,6 +1,5 @@
-//! What training does so that experts are handed about as many tokens each. It adds to the loss for every token its scores, each
-//! weighed with how often that expert was chosen, and the square of the log-sum-exp of its logits; and it moves the bias of the
-//! choice after each step.
+//! Load balancing of experts. Training adds to the loss each token's scores, weighted by how often their
+//! experts were chosen, and its squared log-sum-exp. After each step it moves the bias of the choice.
 //!
 //! ```text
 //! α·E/(k·B) · Σ_e N_e · Σ_t P̂[t,e] / n       over the tokens of a microbatch, on all ranks
@@ -9,11 +8,11 @@
 //! λ · Σ_t lse_t² / n                          n tokens in the mean loss of the step
 //! b_e ← b_e + γ·sign(mean of N − N_e)         over the tokens of all microbatches of the step, on all ranks
 //! ```
-//! The counts have no gradient, so all balances are one table of weights, a row for each sequence at hand. Those of the balance of all
-//! blocks (f̄, which `transformers` has for its families) are known when the last block has been gone through: counts go with the
-//! activations, from block to block and from stage to stage, and weights come back with the gradients. Source: Fedus et al., "Switch
-//! transformers", §2.2, arXiv:2101.03961; Zoph et al., "ST-MoE", §3.3, arXiv:2202.08906; `DeepSeek-V3`, §2.1.2,
-//! arXiv:2412.19437; the bias: Wang et al., "Auxiliary-loss-free load balancing", arXiv:2408.15664.
+//! Counts have no gradient, so all balances are one table of weights, a row per sequence. The weights of the
+//! balance of all blocks (f̄, as in `transformers`) are known after the last block: counts travel with the
+//! activations, weights come back with the gradients. Source: Fedus et al., "Switch transformers", §2.2,
+//! arXiv:2101.03961; Zoph et al., "ST-MoE", §3.3, arXiv:2202.08906; `DeepSeek-V3`, §2.1.2, arXiv:2412.19437;
+//! bias: Wang et al., "Auxiliary-loss-free load balancing", arXiv:2408.15664.
 use crate::routing::{Routing, numbers, tally};
 use comm::{Axes, Axis, Mesh};
 use kernels::Kernels;
@@ -22,21 +21,22 @@ use layers::{Cx, Experts, Hooks, LayerCounts, Param, Pass, Result, Shape, TokenS
 use std::ops::Range;
 use tensor::{Category, Device, Scalar, Tensor};
 
-/// The end of the name of a bias of the choice.
+/// Suffix of the name of a choice's bias.
 pub(crate) const BIAS: &str = "router.bias";
 
-/// How often experts were chosen, before anything is dropped.
+/// How often experts were chosen, before any copy is dropped.
 pub(crate) struct Counts {
-    /// By the tokens of a microbatch, on all ranks.
+    /// Number of the microbatch's tokens that chose each expert, on all ranks.
     pub(crate) all: Vec<usize>,
-    /// Of each run of this rank's tokens how many there are, and how often those chose that come before it.
+    /// Length of each run of this rank's tokens, and the number of tokens before the run that chose each
+    /// expert.
     pub(crate) before: Vec<(usize, Vec<usize>)>,
-    /// How many tokens there are on all ranks.
+    /// Number of tokens on all ranks.
     pub(crate) tokens: usize,
 }
 
 impl Counts {
-    /// Those of a microbatch.
+    /// Counts the choices of a microbatch.
     pub(crate) fn of<D: Kernels>(
         mesh: &Mesh<D::Place>,
         cx: &Cx<D>,
@@ -44,7 +44,7 @@ impl Counts {
         own: &Routing,
     ) -> Result<Self> {
         let group = mesh.over(Axes::TOKENS | Axis::Tp)?.named("tokens of experts");
-        let rows = vec![own.list.len() / own.chosen; group.size()]; // this rank's is the one that is asked for
+        let rows = vec![own.list.len() / own.chosen; group.size()]; // only this rank's run lengths are used
         let runs = numbers((mesh, &group), cx, &rows).swap_remove(group.rank());
         let of_run = |row: &mut usize, run: &Range<usize>| {
             *row += run.len();
@@ -74,15 +74,15 @@ impl Counts {
     }
 }
 
-/// The hooks of experts: their common balance, and the moving of biases.
+/// The hooks of experts: the balance of all blocks, and the updates of biases.
 pub struct Balancing<D: Kernels> {
     experts: Experts,
-    blocks: usize, // that have experts
+    blocks: usize, // number of blocks with experts
     mesh: Mesh<D::Place>,
 }
 
 impl<D: Kernels> Balancing<D> {
-    /// That of the experts of a shape, if it has any.
+    /// Creates the hooks of a shape's experts, if it has any.
     pub fn of(mesh: &Mesh<D::Place>, shape: &Shape) -> Option<Self> {
         let blocks = (0..shape.blocks).filter(|block| shape.experts(*block).is_some()).count();
         Some(Self { experts: shape.experts?, blocks, mesh: mesh.clone() })
@@ -90,12 +90,13 @@ impl<D: Kernels> Balancing<D> {
 }
 
 impl<D: Kernels> Hooks<D> for Balancing<D> {
-    /// Where all blocks have one balance: how many tokens chose each expert in the blocks so far.
+    /// Number of experts, if all blocks share one balance: the row counts the tokens that chose each expert
+    /// in the blocks so far.
     fn row(&self) -> Option<usize> {
         (self.experts.balance.pooled != 0.0 && self.blocks > 0).then_some(self.experts.count)
     }
-    /// Of the choices of all ranks the weights of scores: by how much the loss grows with each expert's score, in every row of every
-    /// block.
+    /// Returns the weights of scores, from the choices of all ranks: the growth of the loss with each
+    /// expert's score, in every row of every block.
     fn turn(&self, cx: &Cx<D>, own: Tensor<D::Wide>) -> Result<Tensor<D::Wide>> {
         let Self { experts, blocks, mesh } = self;
         let group = mesh.over(Axes::TOKENS | Axis::Tp)?.named("tokens of experts");
@@ -112,11 +113,12 @@ impl<D: Kernels> Hooks<D> for Balancing<D> {
     }
 }
 
-/// Moves the biases of the choice among these parameters by `rate` each, where `counts` are the choices of this rank's tokens in all
-/// microbatches of a step: up where an expert has fewer than the mean of those of all ranks, down where it has more.
+/// Moves the choice biases among these parameters by `rate` each: up if an expert has fewer tokens than the
+/// mean over all ranks, down if it has more. `counts` are the choices of this rank's tokens in all
+/// microbatches of a step.
 ///
 /// # Errors
-/// If ranks do not meet.
+/// If a collective fails.
 pub(crate) fn move_biases<D: Kernels>(
     (params, mesh): (&mut [&mut Param<D>], &Mesh<D::Place>),
     (counts, rate): (&LayerCounts, f64),
@@ -138,8 +140,8 @@ pub(crate) fn move_biases<D: Kernels>(
     Ok(())
 }
 
-/// What the rows at hand, from this one of the tokens on, are weighed with, while a model learns; nothing if nothing is added to the
-/// loss.
+/// Returns the loss weights of this rank's rows, from token `first` on, while a model learns; `None` if
+/// nothing is added to the loss.
 pub(crate) fn loss<D: Kernels>(
     device: &D,
     mesh: &Mesh<D::Place>,
@@ -173,7 +175,7 @@ pub(crate) fn loss<D: Kernels>(
     Ok(Some(RouterLoss { weights, z, first }))
 }
 
-/// Adds what this rank's tokens chose in one block.
+/// Adds the choices of this rank's tokens in one block to the row beside the stream.
 pub(crate) fn pool<D: Kernels>(cx: &Cx<D>, device: &D, counts: &[usize]) {
     let count = |e: usize| <D::Wide as Device>::Elem::from_usize(counts[e]);
     let own = Tensor::from_fn(device.wide(), Category::Buffers, 1, counts.len(), count);
@@ -181,7 +183,7 @@ pub(crate) fn pool<D: Kernels>(cx: &Cx<D>, device: &D, counts: &[usize]) {
     *sum = Some(plus(sum.take().expect("it was begun with the microbatch"), &own));
 }
 
-/// How often each of a sequence's tokens chose each expert, on all ranks that have some of it: `[sequences · E]`.
+/// Counts the choices of each sequence's tokens, on all ranks that have some of it: `[sequences · E]`.
 fn by_sequence<D: Kernels>(
     mesh: &Mesh<D::Place>,
     experts: usize,

@@ -1,8 +1,8 @@
-//! How tokens come to the ranks of their experts, and back: a list, one file each.
+//! Token dispatchers: how tokens reach the ranks of their experts, and return. A list, with one file each.
 //!
-//! An exchange has two directions, each the other's transpose, so that backward needs no more: [`Exchange::begin`] takes a row
-//! of each token (or of each of its copies) to every expert it is handed to; [`Exchange::back`] adds up, for each token, the rows
-//! of its copies.
+//! A token dispatcher has two directions, each the transpose of the other, so backward needs no more.
+//! [`Exchange::begin`] sends a row of each token (or of each of its copies) to every expert that takes it;
+//! [`Exchange::back`] adds up, for each token, the rows of its copies.
 mod dispatch;
 
 pub use dispatch::{Carried, Dispatch, Exchange, MostRows};
@@ -15,10 +15,10 @@ macro_rules! exchanges {
     ($($file:ident :: $Exchange:ident),* $(,)?) => {
         $(pub mod $file;)*
 
-        /// All of them. The first is taken where the axis of experts is split and none is named.
+        /// All dispatchers. The first is used if the axis of experts is split and no dispatcher is named.
         pub static ALL: &[&About] = &[$(&$file::ABOUT),*];
 
-        /// All of them, each as what builds layers of experts on a device.
+        /// All dispatchers, each as the strategy that builds layers of experts on a device.
         pub fn on<D: Kernels>() -> Vec<&'static dyn Strategy<D>> {
             vec![$(&WithExperts($file::$Exchange)),*]
         }

@@ -1,12 +1,15 @@
-//! The layer: a router, this rank's experts, and a shared one.
+//! The layer of experts: a router, this rank's experts, and a shared one.
 //!
 //! ```text
-//! T = B, cut over the tensor ranks, gathered over etp      R[N,D], g[N] = out over ep
-//! U[N,2F_t] = R_e · W_up[e]     H = g · act(U)     O[N,D] = Σ_t H · W_down[e]ᵀ     Y = back over ep, scattered over etp
-//! backward: dO = out(dY)   dH = dO · W_down[e]   dg = Σ_t ⟨dH, act(U)⟩   dX = back(Σ_t dU · W_up[e]ᵀ) + dL · W_rᵀ
+//! forward   T = B, cut over the tensor ranks, gathered over etp    R[N,D], g[N] = out over ep
+//!           U[N,2F_t] = R_e · W_up[e]    H = g · act(U)    O[N,D] = Σ_t H · W_down[e]ᵀ
+//!           Y = back over ep, scattered over etp
+//! backward  dO = out(dY)    dH = dO · W_down[e]    dg = Σ_t ⟨dH, act(U)⟩
+//!           dX = back(Σ_t dU · W_up[e]ᵀ) + dL · W_rᵀ
 //! ```
-//! A gate is multiplied into the hidden features, before the product that is a partial sum over etp: what is kept for backward is
-//! R and U alone. Source: Megatron-LM, `moe/experts.py`, on the place of the gates; Qwen Team, "Qwen1.5-MoE", on the gated shared expert.
+//! Gates multiply the hidden features, before the product that is a partial sum over etp, so that of the
+//! experts' activations only R and U are kept for backward. Source: Megatron-LM, `moe/experts.py`, on the
+//! place of the gates; Qwen Team, "Qwen1.5-MoE", on the gated shared expert.
 use crate::balance::{self, BIAS, Balancing, Counts};
 use crate::exchange::{Carried, Dispatch, Exchange, MostRows};
 use crate::routing::{self, Numbers, Routing};
@@ -27,7 +30,7 @@ use layers::{
 use std::sync::Arc;
 use tensor::{Device, Index, Tensor};
 
-/// A strategy that builds layers of experts, with this exchange, where a model has such.
+/// A strategy that builds layers of experts with this dispatcher, in models that have experts.
 #[derive(Clone, Copy)]
 pub struct WithExperts<X>(pub X);
 
@@ -61,23 +64,23 @@ pub struct ExpertFeedForward<D: Kernels, X> {
     shared: Option<SharedFeedForward<D>>,
     exchange: X,
     pub(crate) room: MostRows,
-    shares: Option<Vec<usize>>, // of copies, where a routing is stated
-    region: Region,             // whose tokens are this rank's
+    shares: Option<Vec<usize>>, // each expert's share of the copies in a stated routing
+    region: Region,             // the tokens of this rank
     mesh: Mesh<D::Place>,
     tp: Group<D::Place>,
     ep: Group<D::Place>,
     etp: Group<D::Place>,
 }
 
-/// What the tokens at hand are handed to.
+/// Routing of this rank's tokens, and the plan of their dispatch.
 struct Handed<D: Kernels> {
     chosen: Index<D::Place>,
     loss: Option<RouterLoss<D::Wide>>,
     plan: Dispatch<D::Place>,
-    rows: [Vec<usize>; 2], // tokens of each etp rank, and copies
+    rows: [Vec<usize>; 2], // numbers of tokens, and of copies, of each etp rank
 }
 
-/// What backward needs of forward.
+/// Values of forward that backward needs.
 pub struct Saved<D: Kernels> {
     x: Stream<D>,
     scores: [Tensor<D::Wide>; 2], // logits and their log-sum-exp
@@ -87,7 +90,7 @@ pub struct Saved<D: Kernels> {
     by: Tensor<D::Wide>, // g of each row
 }
 
-/// What the weight half needs of the input half.
+/// Values of the input half that the weight half needs.
 pub struct Pending<D: Kernels> {
     x: Stream<D>,
     dlogits: Tensor<D>,
@@ -97,8 +100,9 @@ pub struct Pending<D: Kernels> {
 }
 
 impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D, X> {
-    /// Parameters `name.router[D,E]`, `name.router.bias[1,E]` where there is one, `name.experts.gate_up[E·D,2F]` or `.up[E·D,F]`,
-    /// `name.experts.down[E·D,F]`, and those of the shared expert.
+    /// Builds parameters `name.router[D,E]`, `name.router.bias[1,E]` if the choice has a bias,
+    /// `name.experts.gate_up[E·D,2F]` or `.up[E·D,F]`, `name.experts.down[E·D,F]`, and those of the shared
+    /// expert.
     ///
     /// # Errors
     /// If sizes do not fit, or the ranks do not divide the hidden features.
@@ -140,8 +144,8 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
             name: router,
         })
     }
-    /// The experts of this rank's tokens, as kernels read them and as a list, and whether that is a stated one, for want of
-    /// numbers.
+    /// Returns the experts of this rank's tokens, for kernels and as a list, and true if the list is a stated
+    /// one, as on the meta device.
     fn choice(
         &self,
         cx: &Cx<D>,
@@ -172,7 +176,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         let stated = routing::read(&chosen, k).is_none();
         Ok((chosen, own, stated))
     }
-    /// The experts of this rank's tokens, and who gives what to whom.
+    /// Routes this rank's tokens, and plans their dispatch.
     fn route(&self, cx: &Cx<D>, x: &Stream<D>, logits: &Tensor<D::Wide>) -> Result<Handed<D>> {
         let (device, experts, k) = (x.device(), &self.experts, self.experts.copies());
         let first = self.region.mine(x.rows()).start;
@@ -209,7 +213,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         let plan = <X as Exchange<D>>::plan(&self.exchange, &self.ep, &all, experts, device.place());
         Ok(Handed { chosen, loss, plan, rows })
     }
-    /// Adds what the rows at hand add to the loss.
+    /// Adds the loss of this rank's rows to the context's loss.
     fn add_loss(
         &self,
         cx: &Cx<D>,
@@ -221,22 +225,23 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         cx.add_loss(loss.of(scores, tokens, self.terms.sigmoid, (&self.tp, over))?);
         Ok(())
     }
-    /// Starts to bring a row of every token of this rank and its etp peers to their experts.
+    /// Starts to send a row of every token of this rank and its etp peers to their experts.
     fn begin(&self, handed: &Handed<D>, x: &Tensor<D>) -> Result<Request<D>> {
         let x = self.etp.all_gather_v(x, &handed.rows[Carried::Tokens as usize])?;
         self.exchange.begin(&handed.plan, x, Carried::Tokens)
     }
-    /// Of what the experts here give, or need of their input, each token's sum: of those of this rank.
+    /// Returns, for each of this rank's tokens, the sum of its experts' results (or gradients of their
+    /// inputs).
     fn back(&self, handed: &Handed<D>, y: Partial<D>) -> Result<Tensor<D>> {
         let y = y.through(|y| self.exchange.back(&handed.plan, y, Carried::Tokens))?;
         y.reduce_scatter_v(&self.etp, &handed.rows[Carried::Tokens as usize])
     }
-    /// The same of each copy's gate.
+    /// Returns the same sum for the gate of each copy.
     fn back_to_gates(&self, handed: &Handed<D>, by: Partial<D::Wide>) -> Result<Tensor<D::Wide>> {
         let by = by.through(|by| self.exchange.back(&handed.plan, by, Carried::Copies))?;
         by.reduce_scatter_v(&self.etp, &handed.rows[Carried::Copies as usize])
     }
-    /// What tokens, cut over tensor ranks, are where the stream has them all.
+    /// Gathers `y` over the tensor ranks if the stream `x` has all tokens.
     fn like(&self, x: &Stream<D>, y: Stream<D>) -> Result<Stream<D>> {
         Ok(if x.region() == Region::Whole { y.gather(&self.tp)?.into() } else { y })
     }
@@ -258,7 +263,8 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
             self.add_loss(cx, loss, (&logits, &lse))?;
         }
         let rows = self.begin(&handed, own.share())?;
-        let shared = self.shared.as_ref().map(|layer| layer.forward(cx, x.clone())).transpose()?; // meanwhile
+        // Overlaps the dispatch.
+        let shared = self.shared.as_ref().map(|layer| layer.forward(cx, x.clone())).transpose()?;
         let rows = self.exchange.end(&handed.plan, rows.wait()?, Carried::Tokens);
         let copies = gates.rows() * self.experts.copies();
         let by = self.etp.all_gather_v(&gates.reshaped(copies, 1), &handed.rows[Carried::Copies as usize])?;
@@ -287,7 +293,8 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         let own = dy.clone().in_region(self.region);
         let d_out = self.begin(&handed, own.share())?;
         let both = self.shared.as_mut().zip(shared);
-        let shared = both.map(|(layer, saved)| layer.backward_input(cx, saved, dy.clone())).transpose()?; // meanwhile
+        // Overlaps the dispatch.
+        let shared = both.map(|(layer, saved)| layer.backward_input(cx, saved, dy.clone())).transpose()?;
         let d_out = self.exchange.end(&handed.plan, d_out.wait()?, Carried::Tokens);
         let dh = expert_columns(&d_out, counts, &self.down.matrices()?);
         let hidden = apply(self.kind, &up);
@@ -332,7 +339,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
     }
 }
 
-/// Whether such experts can be.
+/// Validates the settings of experts.
 fn fits(experts: &Experts, bias: bool) -> Result<()> {
     let Experts { count, chosen, .. } = *experts;
     if !(1..=count).contains(&chosen) {

@@ -1,5 +1,5 @@
-//! Who is handed to whom: for every token of a rank the experts of its `k` copies, as a list. What leaves the device of a
-//! router's work is this list alone; where there are no numbers, the list is a stated one.
+//! Routing: the experts of the `k` copies of every token of a rank, as a list. Only this list leaves the
+//! router's device; on the meta device it is a stated one.
 use comm::{Axes, Axis, Group, Mesh};
 use kernels::{Kernels, RouterTerms};
 use layers::ops::Region;
@@ -7,10 +7,10 @@ use layers::{Cx, Experts, Result, Scoring};
 use std::ops::Range;
 use tensor::{Device, Index, Place, Scalar, Tensor};
 
-/// In place of an expert: the copy was dropped.
+/// Takes the place of an expert if the copy was dropped.
 pub const NOBODY: u32 = u32::MAX;
 
-/// What a router's kernels are told.
+/// Returns the parameters of a router's kernels.
 pub(crate) fn terms(experts: &Experts) -> RouterTerms {
     RouterTerms {
         chosen: experts.copies(),
@@ -31,12 +31,13 @@ pub struct Routing {
 }
 
 impl Routing {
-    /// What is stated of all tokens of a microbatch: token `t` goes to the experts `t·k`, `t·k + 1`, …, counted round and round. Where
-    /// experts choose, expert `e` takes `C` tokens from `e·C` on, counted round and round.
+    /// States the routing of all tokens of a microbatch: token `t` goes to the experts `t·k`, `t·k + 1`, …,
+    /// modulo the number of experts. If experts choose, expert `e` takes `C` tokens from `e·C` on, modulo the
+    /// number of tokens.
     ///
-    /// With `shares` an expert has as many copies as its share of them says: of all copies, sorted by expert, token `t` has the
-    /// `σ(t)`-th of each `B`. No expert of more than a k-th of the copies can be told so. `σ` goes through the tokens in strides, so
-    /// that those of every rank go to all experts.
+    /// With `shares`, each expert has copies in proportion to its share: of all copies, sorted by expert,
+    /// token `t` has the `σ(t)`-th of each `B`. An expert's share is at most a k-th of the copies. `σ` goes
+    /// through the tokens in strides, so that the tokens of every rank go to all experts.
     pub(crate) fn stated(experts: &Experts, shares: Option<&[usize]>, tokens: usize) -> Self {
         let (k, all) = (experts.copies(), experts.count);
         if let (true, Some(most)) = (experts.by_experts, experts.capacity_of(tokens)) {
@@ -57,12 +58,12 @@ impl Routing {
         let list = (0..tokens * k).map(|copy| if of == 0 { copy % all } else { expert(copy) } as u32);
         Self { list: list.collect(), chosen: k }
     }
-    /// Of these tokens alone.
+    /// Returns the routing of these tokens alone.
     pub(crate) fn part(&self, tokens: &[Range<usize>]) -> Self {
         let run = |run: &Range<usize>| &self.list[run.start * self.chosen..run.end * self.chosen];
         Self { list: tokens.iter().flat_map(run).copied().collect(), ..*self }
     }
-    /// A copy for each expert, of which those are somebody's that `takes` says: of this token by this expert.
+    /// Routes a copy of each token to each expert; drops it if `takes(token, expert)` is false.
     fn of_each(
         tokens: impl Iterator<Item = usize>,
         experts: usize,
@@ -72,8 +73,9 @@ impl Routing {
         let list = tokens.flat_map(of).map(|(t, e)| if takes(t, e) { e as u32 } else { NOBODY }).collect();
         Self { list, chosen: experts }
     }
-    /// What experts choose of a microbatch whose scores `P` are those of all ranks, in the order of these: of each expert the
-    /// highest, the lower number of two alike. None where there are no numbers.
+    /// Returns the experts' choice for a microbatch, from the scores `P` of all ranks, in rank order: each
+    /// expert takes the tokens with the highest scores; of two equal ones, the lower token number. `None` on
+    /// the meta device.
     pub(crate) fn by_experts<D: Kernels, W: Device<Place = D::Place>>(
         mesh: &Mesh<D::Place>,
         experts: &Experts,
@@ -97,17 +99,17 @@ impl Routing {
         let own = numbers.swap_remove(group.rank()).into_iter().flatten();
         Ok(Some(Self::of_each(own, all, |t, e| taken[t * all + e])))
     }
-    /// How many copies each expert is handed.
+    /// Returns the number of copies of each expert.
     #[must_use]
     pub fn counts(&self, experts: usize) -> Vec<usize> {
         tally(experts, self.list.iter().filter(|&&e| e != NOBODY).map(|&e| e as usize))
     }
-    /// Of all their tokens, in this order.
+    /// Concatenates these routings, in this order.
     pub(crate) fn together(all: &[Self]) -> Self {
         Self { list: all.iter().flat_map(|of| &of.list).copied().collect(), chosen: all[0].chosen }
     }
-    /// Drops, for each expert, all copies but the first so many. Of the tokens, run after run of so many, others had `before`
-    /// earlier.
+    /// Drops, for each expert, all copies but the first `most`. Each run of the tokens has its length, and
+    /// the number of copies that each expert has from the tokens before the run.
     pub fn drop_beyond(&mut self, most: usize, runs: impl IntoIterator<Item = (usize, Vec<usize>)>) {
         let mut list = self.list.iter_mut();
         for (tokens, mut before) in runs {
@@ -122,7 +124,7 @@ impl Routing {
     }
 }
 
-/// How often each of the numbers below `n` is among these.
+/// Counts how often each number below `n` occurs.
 pub(crate) fn tally(n: usize, of: impl Iterator<Item = usize>) -> Vec<usize> {
     of.fold(vec![0; n], |mut counts, i| {
         counts[i] += 1;
@@ -130,23 +132,24 @@ pub(crate) fn tally(n: usize, of: impl Iterator<Item = usize>) -> Vec<usize> {
     })
 }
 
-/// About 0.618 of `n`, and without a common divisor.
+/// Returns a number near 0.618·`n` that has no divisor in common with `n`.
 fn stride(n: usize) -> usize {
     let coprime = |a: &usize| (2..=*a).all(|d| !(a.is_multiple_of(d) && n.is_multiple_of(d)));
     (n * 618 / 1000..=n + 1).find(coprime).expect("n + 1 at the latest")
 }
 
-/// The place of a rank: along the axes that deal tokens, and among the ranks that cut them.
+/// Coordinates of a rank: along the axes that deal tokens, then along the tensor axis, which cuts them.
 fn place<P: Place>(mesh: &Mesh<P>, rank: usize) -> Vec<usize> {
     let axes = Axes::TOKENS.iter().chain([Axis::Tp]);
     axes.map(|axis| mesh.coordinate(axis, rank)).collect()
 }
 
-/// A rank's rows: the numbers of their tokens in the microbatch, in runs of consecutive ones.
+/// Numbers of a rank's tokens in the microbatch, in runs of consecutive ones.
 pub(crate) type Runs = Vec<Range<usize>>;
 
-/// The numbers of each rank's rows, rank by rank of a group over the axes of tokens and of layers: as the context tells, or in the
-/// order of ranks, which have so many rows.
+/// Returns the token numbers of each rank's rows, rank by rank of a group over the axes of tokens and of
+/// layers: as the context has them, else consecutive ones in the order of coordinates, where `rows` are the
+/// ranks' numbers of rows.
 pub(crate) fn numbers<D: Kernels>(
     (mesh, group): (&Mesh<D::Place>, &Group<D::Place>),
     cx: &Cx<D>,
@@ -167,11 +170,11 @@ pub(crate) fn numbers<D: Kernels>(
     all
 }
 
-/// The numbers of all tokens of a microbatch, by the place of the rank they are dealt to.
+/// Numbers of all tokens of a microbatch, by the coordinates of the rank that they are dealt to.
 pub(crate) struct Numbers(Vec<Runs>);
 
 impl Numbers {
-    /// Those that the context tells. Where it tells none, each rank tells how many rows it has.
+    /// Takes the numbers of the context. If it has none, gathers each rank's number of rows.
     pub(crate) fn of<D: Kernels>(mesh: &Mesh<D::Place>, cx: &Cx<D>) -> Result<Self> {
         let told = cx.numbers_of_ranks();
         if !told.is_empty() {
@@ -183,7 +186,8 @@ impl Numbers {
         order.sort();
         Ok(Self::consecutive(order.into_iter().map(|(_, rows)| rows)))
     }
-    /// Those that the context tells, or as if every rank had as many rows as this one.
+    /// Takes the numbers of the context. If it has none, assumes that every rank has as many rows as this
+    /// one.
     pub(crate) fn stated<D: Kernels>(mesh: &Mesh<D::Place>, cx: &Cx<D>) -> Self {
         let told = cx.numbers_of_ranks();
         if !told.is_empty() {
@@ -199,11 +203,11 @@ impl Numbers {
         };
         Self(rows.scan(0, run).collect())
     }
-    /// How many tokens there are.
+    /// Number of all tokens.
     pub(crate) fn all(&self) -> usize {
         self.0.iter().flatten().map(Range::len).sum()
     }
-    /// Those of one rank: its part of rows that ranks along the axis of layers have alike.
+    /// Returns the numbers of one rank's tokens: its part of the rows that tensor ranks replicate.
     pub(crate) fn of_rank<P: Place>(&self, mesh: &Mesh<P>, rank: usize) -> Runs {
         let dealer = Axes::TOKENS
             .iter()
@@ -222,8 +226,8 @@ impl Numbers {
     }
 }
 
-/// The lists of all ranks that have this rank's experts or other ones, `[ep][etp]`. Without numbers each rank's is its part of a
-/// `stated` one of all tokens.
+/// Gathers the routings of all ranks along the ep and etp axes, `[ep][etp]`. With `stated`, a routing of all
+/// tokens, each is the rank's part of it.
 pub(crate) fn of_all<D: Kernels>(
     mesh: &Mesh<D::Place>,
     own: &Routing,
@@ -243,7 +247,7 @@ pub(crate) fn of_all<D: Kernels>(
     Ok(all)
 }
 
-/// The router's choice, where it can be read.
+/// Returns the router's choice, if it can be read.
 pub(crate) fn read<P: Place>(chosen: &Index<P>, k: usize) -> Option<Routing> {
     let mut list = Vec::new();
     chosen.read_into(&mut list).then_some(Routing { list, chosen: k })

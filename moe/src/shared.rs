@@ -1,10 +1,11 @@
-//! The expert that all tokens go through: a usual feed-forward, its output times a gate where it has one.
+//! The shared expert, which all tokens go through: a usual feed-forward, its output times a gate if it has
+//! one.
 //!
 //! ```text
 //! Y[B,D] = sigmoid(X[B,D]·W_s[D,1]) · FFN(X)      no traffic besides the feed-forward's
 //! ```
-//! The gate is a router of one expert. Source: Qwen Team, "Qwen1.5-MoE", 2024; Dai et al., `DeepSeekMoE`, §3.2, arXiv:2401.06066,
-//! without one.
+//! The gate is a router of one expert. Source: Qwen Team, "Qwen1.5-MoE", 2024; Dai et al., `DeepSeekMoE`,
+//! §3.2, arXiv:2401.06066, without a gate.
 use kernels::{Kernels, RouterTerms};
 use layers::model::part::{Part, Ticket};
 use layers::model::strategy;
@@ -25,16 +26,17 @@ pub struct SharedFeedForward<D: Kernels> {
     gate: Option<WholeWeight<D>>,
 }
 
-/// What a gate keeps.
+/// Values that backward needs if there is a gate.
 pub struct Gated<D: Kernels> {
     x: Stream<D>,
-    y: Stream<D>,                 // of the feed-forward
+    y: Stream<D>,                 // output of the feed-forward
     scores: [Tensor<D::Wide>; 3], // logits, their log-sum-exp, gates
     one: Index<D::Place>,         // the expert of each row
 }
 
 impl<D: Kernels> SharedFeedForward<D> {
-    /// Parameters `name.shared.…`, those of a feed-forward, and `name.shared.gate[D,1]`.
+    /// Builds parameters `name.shared.…`, those of a feed-forward, and `name.shared.gate[D,1]` if it has a
+    /// gate.
     pub(crate) fn new(at: &Builder<D>, mlp: &strategy::Mlp, shared: SharedExpert) -> Result<Self> {
         let (name, width) = (format!("{}.shared", mlp.name), mlp.sizes[0]);
         let own = strategy::Mlp { name: &name, sizes: [width, shared.hidden], experts: None, ..*mlp };

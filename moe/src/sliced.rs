@@ -1,13 +1,15 @@
-//! Tensor parallelism of experts, `etp=N`: every expert is split over the ranks, its hidden features as those of a usual
-//! feed-forward.
+//! Tensor parallelism of experts, `etp=N`: the hidden features of every expert are split over the ranks, as
+//! those of a usual feed-forward.
 //!
 //! ```text
-//! forward    X of etp ranks   all-gather, B·D elements      Y, a partial sum   reduce-scatter, N·B·D elements
-//! backward   dY               all-gather                    dX                 reduce-scatter
+//! forward    X of etp ranks   all-gather, B·D elements     Y, a partial sum   reduce-scatter, N·B·D elements
+//! backward   dY               all-gather                   dX                 reduce-scatter
 //! ```
-//! Experts' weights are stored `[E·D, F]`, gate, up and down, so that ep cuts rows and etp columns. So there is nothing to build.
+//! Experts' weights are stored `[E·D, F]`, gate, up and down, so ep cuts their rows and etp their columns.
+//! This strategy builds no layers.
 //!
-//! Source: Singh et al., "A hybrid tensor-expert-data parallelism approach", §4, arXiv:2303.06318. Chapter: 16.
+//! Source: Singh et al., "A hybrid tensor-expert-data parallelism approach", §4, arXiv:2303.06318.
+//! Chapter: 16.
 use comm::Axis;
 use layers::{About, Choice, Design, Shared, Sharing, Sizes};
 

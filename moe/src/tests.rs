@@ -1,4 +1,5 @@
-//! The layer's proofs: every router and way of splitting, against the oracle; and those that an exchange has in its file.
+//! The layer's proofs: every router and way of splitting, against the oracle; and those that an exchange has
+//! in its file.
 mod alone;
 mod by_hand;
 
@@ -99,8 +100,9 @@ worlds! {
     SlicedAndDealt: AllToAll, dp 2, tp &[1, 2], ep 2, etp 2;
 }
 
-/// The proofs of an exchange, for the end of its file. Kills: a row that goes to other experts, or home to other tokens; copies that
-/// are lost, doubled or not dropped; experts that choose, sliced, or among ranks with other tokens; any call gone wrong.
+/// The proofs of an exchange, for the end of its file. Kills: a row that goes to other experts, or home to
+/// other tokens; copies that are lost, doubled or not dropped; experts that choose, sliced, or among ranks
+/// with other tokens; any call gone wrong.
 macro_rules! proves_exchange {
     ($Exchange:ident) => {
         mod tests {
@@ -155,8 +157,9 @@ fn sliced_experts_equal_the_oracle() {
     proves_in_regions(&SlicedAndDealt(Layer(qwen(), SWIGLU)));
 }
 
-/// Of each expert's tokens some are on other ranks, and few tokens have one expert. Kills: a choice among a rank's own tokens,
-/// an order of ranks that is not that of tokens, gates or gradients of copies that nobody took.
+/// Some tokens of each expert are on other ranks, and few tokens have one expert. Kills: a choice among a
+/// rank's own tokens, an order of ranks that is not that of tokens, gates or gradients of copies that nobody
+/// took.
 #[test]
 fn experts_that_choose_tokens_equal_the_oracle() {
     proves(&Alone(Layer(choosing(), SWIGLU)));
@@ -165,7 +168,8 @@ fn experts_that_choose_tokens_equal_the_oracle() {
     proves_in_regions(&SlicedAndDealt(Layer(choosing(), SWIGLU)));
 }
 
-/// Kills: noise by a token's place on its rank and not in its sequence, one that moves gates, one of another layer's name.
+/// Kills: noise by a token's place on its rank and not in its sequence, one that moves gates, one of another
+/// layer's name.
 #[test]
 fn experts_chosen_with_noise_equal_the_oracle() {
     for experts in [mixtral(), deepseek()] {

@@ -1,11 +1,11 @@
-//! The core of attention: queries, keys and values of whole heads to what each query gets of the values. It has no parameters, and
-//! needs the keys of all tokens that a query sees: where ranks share the tokens of a sequence, a strategy has them gathered, or builds
-//! another core in its place.
+//! Core of attention: maps queries, keys and values of whole heads to each query's weighted sum of values. It
+//! has no parameters, and needs the keys of all tokens that a query sees. If ranks share the tokens of a
+//! sequence, a strategy has the keys gathered, or builds another core instead.
 //!
 //! ```text
 //! O[i] = Σ_j softmax_j(Q[i]·K[j] / √d) · V[j]       over the tokens j that i sees
 //! ```
-//! Source: Vaswani et al., "Attention is all you need", §3.2.1, arXiv:1706.03762; block by block: Dao et al.,
+//! Source: Vaswani et al., "Attention is all you need", §3.2.1, arXiv:1706.03762; tile by tile: Dao et al.,
 //! `FlashAttention`, arXiv:2205.14135.
 use crate::model::strategy;
 use crate::ops::{Split, attention, attention_backward, gather_keys};
@@ -14,23 +14,23 @@ use comm::Group;
 use kernels::{Attend, Heads, Kernels, Mask};
 use std::marker::PhantomData;
 
-/// Attention of this rank's heads, to the keys that are here or to those of all ranks that share the sequences.
+/// Attention of this rank's heads, to this rank's keys or to those of all ranks that share the sequences.
 pub struct AttentionCore<D: Kernels> {
-    block: usize, // of the model: where a cache has its keys and values
+    block: usize, // number in the model: the cache stores keys and values under it
     heads: Heads, // this rank's
-    first: usize, // of the model's query heads
+    first: usize, // number of its first query head in the model
     mask: Mask,
     rate: f64,
-    scores: String,                   // their name, which dropout is drawn by
-    sharers: Option<Group<D::Place>>, // of the sequences, where their keys and values are gathered
+    scores: String,                   // name of the scores, which dropout hashes
+    sharers: Option<Group<D::Place>>, // ranks of the same sequences, whose keys and values are gathered
     device: PhantomData<D>,
 }
 
-/// What backward needs of it: `[Q|K|V]`, the gathered `[K|V]`, `O` and the log-sum-exp.
+/// Values that backward needs: `[Q|K|V]`, the gathered `[K|V]`, `O` and the log-sum-exp.
 pub type Saved<D> = Kept<(Split<D>, Option<Split<D>>, Split<D>, Split<<D as Kernels>::Wide>)>;
 
 impl<D: Kernels> AttentionCore<D> {
-    /// The core of one block's attention; keys and values of `sharers`, if there are any, are gathered.
+    /// Creates the core of one block's attention. If `sharers` is given, its keys and values are gathered.
     #[must_use]
     pub fn new(core: &strategy::Core, sharers: Option<Group<D::Place>>) -> Self {
         let strategy::Core { name, block, heads, first, mask, rate } = *core;

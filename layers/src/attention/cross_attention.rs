@@ -1,13 +1,15 @@
-//! Attention of a sequence to another one, its memory: a decoder's to what an encoder read.
+//! Attention of a sequence to another one, its memory: a decoder's attention to an encoder's output.
 //!
 //! Letters: `B` tokens, `M` tokens of the memory; `H` query heads, `K` KV heads of `d` features.
 //!
 //! ```text
-//! forward   Q[B,H_t·d] = X · W_q,  [K|V][M,2K_t·d] = Z · W_kv,  O = attention,  Y = Σ_t O · W_o   all-reduce, B·D
-//! backward  the mirror image, with two inputs                                      all-reduce, B·D and M·D
+//! forward   Q[B,H_t·d] = X · W_q,  [K|V][M,2K_t·d] = Z · W_kv,  O = attention   no traffic
+//!           Y[B,D] = Σ_t O · W_o                                                all-reduce, B·D
+//! backward  the mirror image, with two inputs                                   all-reduce, B·D and M·D
 //! ```
 //!
-//! Every query sees its own sequence's whole memory; positions play no part. Heads are split as in `attention.rs`.
+//! Every query sees its own sequence's whole memory; positions are not used. Heads are split as in
+//! `attention.rs`.
 //!
 //! Source: Vaswani et al., §3.2.3, arXiv:1706.03762; split as Megatron-LM, §3. Chapter: 5.
 use crate::attention::share;
@@ -26,7 +28,7 @@ pub struct CrossAttention<D: Kernels> {
     attend: Attend,
 }
 
-/// What backward needs.
+/// Values that backward needs.
 pub struct Saved<D: Kernels> {
     inputs: [Ticket; 2],
     q: Kept<Split<D>>,
@@ -37,8 +39,8 @@ pub struct Saved<D: Kernels> {
 }
 
 impl<D: Kernels> CrossAttention<D> {
-    /// Parameters `name.q`, `name.kv` and `name.out`, each with a `.bias` where it has one; `heads` are those of the
-    /// whole model.
+    /// Builds parameters `name.q`, `name.kv` and `name.out`, each with a `.bias` if `bias` has it; `heads`
+    /// are those of the whole model.
     ///
     /// # Errors
     /// If the ranks do not divide the query heads, or neither divide the KV heads nor are a multiple of them.
@@ -172,7 +174,8 @@ mod tests {
         }
     }
 
-    /// Kills: a memory that is masked, or another sequence's; keys and values exchanged; dZ not summed over ranks.
+    /// Kills: a memory that is masked, or another sequence's; keys and values exchanged; dZ not summed over
+    /// ranks.
     #[test]
     fn cross_attention_equals_its_formula_bit_for_bit() {
         proves(&Cross);

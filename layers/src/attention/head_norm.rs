@@ -1,14 +1,15 @@
-//! RMSNorm of every head of queries and keys (qk-norm), before they turn.
+//! RMSNorm of every head of queries and keys (qk-norm), before the rotary embedding.
 //!
 //! ```text
 //! forward    each head h of Q and K: X_h · r_h · gain, r_h = 1/√(mean(X_h²) + ε)     no traffic
-//! backward   as in `norm.rs`; dgain[d] = Σ over heads and tokens                 an all-reduce of d elements a step
+//! backward   as in `norm.rs`; dgain[d] = Σ over heads and tokens               all-reduce, d elements a step
 //! ```
 //!
-//! One gain for all query heads and one for all key heads; each rank has its own heads, so its dgain is a partial sum.
+//! All query heads share one gain, and all key heads another. Each rank has its own heads, so its dgain is a
+//! partial sum.
 //!
-//! Source: Henry et al., "Query-key normalization for transformers", arXiv:2010.04245; Qwen3's form (RMS, with a
-//! gain). Chapter: 5.
+//! Source: Henry et al., "Query-key normalization for transformers", arXiv:2010.04245; Qwen3's form (RMS,
+//! with a gain). Chapter: 5.
 use crate::norm::GAIN;
 use crate::ops::{Split, norm_heads, norm_heads_backward};
 use crate::param::weight::WholeWeight;
@@ -27,32 +28,32 @@ pub struct HeadNorm<D: Kernels> {
 pub type Saved<D> = Kept<(Split<D>, Split<<D as Kernels>::Wide>)>;
 
 impl<D: Kernels> HeadNorm<D> {
-    /// Parameters `name.q_norm` and `name.k_norm`, of heads that are split over the ranks of `axis`.
+    /// Creates parameters `name.q_norm` and `name.k_norm`, for heads that are split over the ranks of `axis`.
     ///
     /// # Errors
-    /// If there are no such values.
+    /// If the values are missing.
     pub fn new(at: &Builder<D>, axis: Axis, name: &str, dim: usize, eps: f64) -> Result<Self> {
         let placement = at.placement().on(axis, Placed::Partial);
         let gain = |part| WholeWeight::new(at, format!("{name}.{part}"), [1, dim], placement.clone(), GAIN);
         Ok(Self { q: gain("q_norm")?, k: gain("k_norm")?, eps })
     }
-    /// `[Q | K | V]` with the heads of Q and K normalised.
+    /// Normalises the heads of Q and K in `[Q | K | V]`.
     ///
     /// # Errors
-    /// If ranks do not meet.
+    /// If a collective fails.
     pub fn forward(&self, cx: &Cx<D>, qkv: Split<D>, heads: Heads) -> Result<(Split<D>, Saved<D>)> {
         let (y, r) = norm_heads(&qkv, heads, [&self.q.whole()?, &self.k.whole()?], self.eps);
         Ok((y, cx.keep((qkv, r))))
     }
-    /// The gradient of what went in; those of the gains are added.
+    /// Returns the gradient of the input, and adds to the gradients of the gains.
     ///
     /// # Errors
-    /// If ranks do not meet.
+    /// If a collective fails.
     pub fn backward(&mut self, saved: Saved<D>, heads: Heads, dy: &Split<D>) -> Result<Split<D>> {
         let (qkv, r) = saved.open();
         norm_heads_backward(&qkv, heads, [&mut self.q, &mut self.k], &r, dy)
     }
-    /// Its parameters.
+    /// Appends its parameters to `into`.
     pub fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         into.extend([self.q.param(), self.k.param()]);
     }

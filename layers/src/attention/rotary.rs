@@ -1,4 +1,4 @@
-//! The table of rotary embedding: (cos | sin) of every position, made once and shared by all blocks.
+//! Table of the rotary embedding: (cos | sin) of every position, computed once and shared by all blocks.
 //!
 //! Source: Su et al., "RoFormer", §3.2, arXiv:2104.09864; feature pairs are (i, i + d/2), as in Llama.
 use kernels::Kernels;
@@ -6,7 +6,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use tensor::{Category, Device, Rope, Scalar, Tensor};
 
-/// `[positions, d]`: cosines, then sines, of `position · frequency`. It grows as positions come.
+/// `[positions, d]`: cosines, then sines, of `position · frequency`. The table grows when a later position is
+/// needed.
 pub struct Rotary<D: Kernels> {
     rope: Rope,
     dim: usize,
@@ -14,7 +15,7 @@ pub struct Rotary<D: Kernels> {
 }
 
 impl<D: Kernels> Clone for Rotary<D> {
-    /// The same table.
+    /// Returns a handle of the same table.
     fn clone(&self) -> Self {
         Self { table: self.table.clone(), ..*self }
     }
@@ -23,15 +24,15 @@ impl<D: Kernels> Clone for Rotary<D> {
 impl<D: Kernels> Rotary<D> {
     const FIRST: usize = 64;
 
-    /// For heads of `dim` features.
+    /// Creates an empty table for heads of `dim` features.
     pub fn new(dim: usize, rope: impl Into<Rope>) -> Self {
         Self { rope: rope.into(), dim, table: Rc::default() }
     }
-    /// The table for at least so many positions.
+    /// Returns the table of at least `positions` positions.
     pub(crate) fn table(&self, device: &D, positions: usize) -> Tensor<D::Wide> {
         let mut held = self.table.borrow_mut();
         if held.as_ref().is_none_or(|t| t.rows() < positions) {
-            *held = None; // the old one goes before the new one comes
+            *held = None; // frees the old table before the new one is made
             let (rows, half) = (positions.next_power_of_two().max(Self::FIRST), self.dim / 2);
             let element = |i: usize| {
                 let (position, i) = (i / (2 * half), i % (2 * half));
@@ -49,7 +50,8 @@ mod tests {
     use super::*;
     use tensor::Cpu;
 
-    /// Kills: a table that does not grow, positions that mean something else after it grew, an old one that stays.
+    /// Kills: a table that does not grow, positions that mean something else after it grew, an old one that
+    /// stays.
     #[test]
     fn the_table_grows_and_keeps_its_positions() {
         let (device, rotary) = (Cpu::<f64>::default(), Rotary::new(6, 100.0));

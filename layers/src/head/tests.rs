@@ -45,7 +45,8 @@ const PLAIN: Case = Case {
     regions: false,
 };
 
-/// Every kind of head at least once: tied or not, with padding, smoothed, with z-loss, with targets that are ignored.
+/// Every kind of head at least once: tied or not, with padding, smoothed, with z-loss, with targets that are
+/// ignored.
 fn cases() -> Vec<Case> {
     let loss = Objective { smoothing: 0.1, z: 1e-2 };
     vec![
@@ -93,7 +94,8 @@ where
     }
     let said = mesh.ledger() - &before;
     if mesh.size() > 1 && !regions {
-        // Of 4 tokens, twice: one stabiliser, two or three sums, D gradients; gathered logits are not for training.
+        // Of 4 tokens, twice: one stabiliser, two or three sums, D gradients; gathered logits are not for
+        // training.
         let sums = if loss.smoothing == 0.0 { 2 } else { 3 };
         assert_eq!(said.get(Axis::Tp, Op::AllReduce).elements, 2 * 4 * (1 + sums + D));
         let share = vocabulary.div_ceil(mesh.size());
@@ -120,7 +122,7 @@ fn transpose<S: Copy>(x: &[S], cols: usize) -> Vec<S> {
     (0..cols).flat_map(|c| (0..x.len() / cols).map(move |r| x[r * cols + c])).collect()
 }
 
-/// What the oracle says of one rank's trace.
+/// The oracle's values for one rank's trace.
 fn check(trace: &Trace<F61>, case: Case, at: &str) {
     let Case { tied, vocabulary: v, targets, .. } = case;
     let (gain, w) = (get(trace, "gain", 0), get(trace, "W", 0));
@@ -145,9 +147,9 @@ fn check(trace: &Trace<F61>, case: Case, at: &str) {
     assert_eq!(get(trace, "dW", 0), dw, "{at}");
 }
 
-/// Kills: a target's logit not reduced, a mask off by one, a mean over the wrong count, a stabiliser that does not
-/// cancel, a sum for a stabiliser, a tied gradient lost or turned; padding in a softmax, a smoothing over this rank's
-/// part of the vocabulary, an ignored target that counts, z-loss without its gradient.
+/// Kills: a target's logit not reduced, a mask off by one, a mean over the wrong count, a stabiliser that
+/// does not cancel, a sum for a stabiliser, a tied gradient lost or turned; padding in a softmax, a smoothing
+/// over this rank's part of the vocabulary, an ignored target that counts, z-loss without its gradient.
 #[test]
 fn head_equals_norm_linear_and_cross_entropy_bit_for_bit() {
     let _key = Key(4).enter();
@@ -179,8 +181,9 @@ fn head_backward_is_the_derivative_exactly() {
     }
 }
 
-/// 2 tokens, a vocabulary of 13 over 4 ranks, 4 columns on each with padding: a rank's share of W[5, 13] takes
-/// 5·4·4 = 80 bytes, the gain 20, the logits of its columns 2·4·4 = 32, all that are gathered 2·13·4 = 104.
+/// 2 tokens, a vocabulary of 13 over 4 ranks, 4 columns on each with padding: a rank's share of W[5, 13]
+/// takes 5·4·4 = 80 bytes, the gain 20, the logits of its columns 2·4·4 = 32, all that are gathered 2·13·4 =
+/// 104.
 fn padded_bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>, tied: bool) -> Result<()> {
     let (device, shape) = (D::default(), Shape { width: 5, vocabulary: 13, tied, ..Shape::LLAMA });
     let values = Random { seed: 3 };
@@ -289,8 +292,9 @@ where
     World::threads(&[(Axis::Tp, ranks)]).unwrap().run(run).unwrap().swap_remove(0)
 }
 
-/// The field cannot see a stabiliser that is missing, since any cancels; e^200 overflows f32. Kills: a stabiliser of 0,
-/// one that is this rank's own, one that takes the sum for the largest, padding's 0 among logits that are all low.
+/// The field cannot see a stabiliser that is missing, since any cancels; e^200 overflows f32. Kills: a
+/// stabiliser of 0, one that is this rank's own, one that takes the sum for the largest, padding's 0 among
+/// logits that are all low.
 #[test]
 fn logits_of_two_hundred_do_not_overflow_on_any_rank() {
     let (truth, alone) = (loud::<f64>(1), loud::<f32>(1));

@@ -1,5 +1,4 @@
-//! Column-parallel linear: each rank owns a block of the *output* features.
-//!
+//! Column-parallel linear: each rank owns consecutive *output* features.
 //! Letters: `B` tokens, `I` inputs, `O` outputs; `O_t` is `O` split over axis `t`.
 //!
 //! ```text
@@ -9,15 +8,11 @@
 //!           db[O_t]   = Σ_B dY[B,O_t]                no traffic
 //! ```
 //!
-//! The forward is free because no output column needs another rank's weights; the price is paid
-//! backward, where every rank holds a partial sum of `dX`. Mirror image: `row.rs`; predict its traffic.
+//! The forward needs no traffic, as no output column needs another rank's weights; the cost is in backward,
+//! where every rank holds a partial sum of `dX`. Mirror image: `row.rs`; predict its traffic.
 //!
-//! Under sequence parallelism a rank has its own tokens of X: they are gathered, and `dX` is reduced and scattered. What is
-//! kept for backward is this rank's tokens only, gathered again for `dW`: one all-gather more, B·I elements of memory
-//! less on all ranks together.
-//!
-//! Source: Shoeybi et al., Megatron-LM, §3 (operator *f*), arXiv:1909.08053; Korthikanti et al., §4.2.2 (*g*),
-//! arXiv:2205.05198. Chapters: 3, 7.
+//! Source: Shoeybi et al., Megatron-LM, §3 (operator *f*), arXiv:1909.08053; Korthikanti et al., §4.2.2
+//! (*g*), arXiv:2205.05198. Chapters: 3, 7.
 use crate::model::strategy::Column;
 use crate::ops::{Split, Stream, add_columns, columns_bias_gradient, columns_gradient, matmul};
 use crate::param::weight::ColumnWeight;
@@ -27,6 +22,10 @@ use kernels::Kernels;
 use std::sync::Arc;
 
 /// A linear layer whose weight is split by columns over the ranks of an axis.
+///
+/// Under sequence parallelism a rank has its own tokens of X: they are gathered, and `dX` is reduced and
+/// scattered. Only this rank's tokens are kept for backward, and gathered again for `dW`: one all-gather
+/// more, but all ranks together keep only B·I elements.
 pub struct ColumnLinear<D: Kernels> {
     name: Arc<str>,
     weight: ColumnWeight<D>,       // W[I,O_t]
@@ -35,8 +34,9 @@ pub struct ColumnLinear<D: Kernels> {
 }
 
 impl<D: Kernels> ColumnLinear<D> {
-    /// This rank's columns of `W[inputs, Σ sections]`, and of `name.bias` if there is one. A fused weight (`[Q|K|V]`,
-    /// `[gate|up]`) has several sections, each cut on its own. Initial values are normal with deviation 1/√inputs.
+    /// Builds this rank's columns of `W[inputs, Σ sections]`, and of `name.bias` if there is one. A fused
+    /// weight (`[Q|K|V]`, `[gate|up]`) has several sections, each cut on its own. Initial values are normal
+    /// with standard deviation 1/√inputs.
     ///
     /// # Errors
     /// If the ranks do not divide a section.
@@ -148,8 +148,8 @@ mod tests {
         proves_in_regions(&ColumnCase { bias: true });
     }
 
-    /// A proof that did not compare dX would let its all-reduce go wrong in every way. Kills: mutants that are not told,
-    /// or excused; a survivor that is not named.
+    /// A proof that did not compare dX would let its all-reduce go wrong in every way. Kills: mutants that
+    /// are not told, or excused; a survivor that is not named.
     #[test]
     fn what_is_not_compared_goes_wrong_unseen() {
         let tally = |compared| crate::proof::blind(&ColumnCase { bias: false }, compared);

@@ -1,5 +1,4 @@
-//! Row-parallel linear: each rank owns a block of the *input* features.
-//!
+//! Row-parallel linear: each rank owns consecutive *input* features.
 //! Letters: `B` tokens, `I` inputs, `O` outputs; `I_t` is `I` split over axis `t`.
 //!
 //! ```text
@@ -9,15 +8,11 @@
 //!           db[O]     = Σ_B dY[B,O]                      no traffic
 //! ```
 //!
-//! After a column layer it takes that layer's split output as it lies: the pair costs one all-reduce each way. The
-//! bias goes to the finished sum: added by every rank to its partial sum, it would count once per rank. Mirror image:
-//! `column.rs`.
+//! After a column layer it takes that layer's split output as it is, so the pair costs one all-reduce each
+//! way. Mirror image: `column.rs`.
 //!
-//! Under sequence parallelism the sum is scattered, each rank keeping its own tokens, and `dY` is gathered. The bias then
-//! sees this rank's tokens only, so its gradient is a partial sum.
-//!
-//! Source: Shoeybi et al., Megatron-LM, §3 (operator *g*), arXiv:1909.08053; Korthikanti et al., §4.2.2 (*ḡ*),
-//! arXiv:2205.05198. Chapters: 3, 7.
+//! Source: Shoeybi et al., Megatron-LM, §3 (operator *g*), arXiv:1909.08053; Korthikanti et al., §4.2.2
+//! (*ḡ*), arXiv:2205.05198. Chapters: 3, 7.
 use crate::model::strategy::Row;
 use crate::ops::{Region, Split, Stream, add_bias, bias_gradient, matmul, rows_gradient};
 use crate::param::placement::Pieces;
@@ -29,17 +24,21 @@ use std::sync::Arc;
 use tensor::Tensor;
 
 /// A linear layer whose weight is split by rows over the ranks of an axis.
+///
+/// The bias is added to the finished sum: added by every rank to its partial sum, it would count once per
+/// rank. Under sequence parallelism the sum is scattered, so each rank keeps its own tokens, and `dY` is
+/// gathered. The bias is then added to this rank's tokens only, so its gradient is a partial sum.
 pub struct RowLinear<D: Kernels> {
     name: Arc<str>,
     weight: RowWeight<D>,         // W[I_t,O]
     bias: Option<WholeWeight<D>>, // b[O]
     group: Group<D::Place>,       // the ranks of axis t
-    region: Region,               // whose tokens Y has
+    region: Region,               // the rows of Y that a rank has
 }
 
 impl<D: Kernels> RowLinear<D> {
-    /// This rank's rows of `W[inputs, outputs]`, and `name.bias` if there is one. Initial values are normal with
-    /// deviation 1/√inputs.
+    /// Builds this rank's rows of `W[inputs, outputs]`, and `name.bias` if there is one. Initial values are
+    /// normal with standard deviation 1/√inputs.
     ///
     /// # Errors
     /// If the ranks do not divide the inputs.
@@ -131,8 +130,8 @@ mod tests {
         }
     }
 
-    /// Kills: a forgotten, doubled or needless all-reduce, a wrong block, `=` for `+=` on dW or db, a bias that
-    /// counts once per rank.
+    /// Kills: a forgotten, doubled or needless all-reduce, a wrong block, `=` for `+=` on dW or db, a bias
+    /// that counts once per rank.
     #[test]
     fn row_equals_linear_bit_for_bit() {
         for bias in [false, true] {
@@ -167,7 +166,8 @@ mod tests {
         }
     }
 
-    /// All numbers are right, and no model could go on with them. Kills: a proof that does not ask whose tokens they are.
+    /// All numbers are right, and no model could go on with them. Kills: a proof that does not ask whose
+    /// tokens they are.
     #[test]
     #[should_panic(expected = "whose tokens a stream of the layer has")]
     fn a_stream_of_another_region_is_refused() {

@@ -1,4 +1,4 @@
-//! Functions of one element: each rank applies them to what it has.
+//! Elementwise functions: each rank applies them to its own part.
 use super::{Split, Stream};
 use kernels::{Activation, Kernels};
 use tensor::Tensor;
@@ -16,7 +16,7 @@ fn back<D: Kernels>(x: &Tensor<D>, dh: &Tensor<D>, f: Activation) -> Tensor<D> {
     dx
 }
 
-/// f of this rank's features.
+/// Applies f to this rank's features.
 #[must_use]
 pub fn activate<D: Kernels>(x: &Split<D>, f: Activation) -> Split<D> {
     Split::new(apply(x.share(), f), x.axis())
@@ -28,7 +28,7 @@ pub fn activate_backward<D: Kernels>(x: &Split<D>, dh: &Split<D>, f: Activation)
     Split::new(back(x.share(), dh.share(), f), x.axis())
 }
 
-/// f of the tokens at hand.
+/// Applies f to this rank's tokens.
 #[must_use]
 pub fn activate_stream<D: Kernels>(x: &Stream<D>, f: Activation) -> Stream<D> {
     x.with(apply(x.share(), f))
@@ -40,7 +40,7 @@ pub fn activate_stream_backward<D: Kernels>(x: &Stream<D>, dh: &Stream<D>, f: Ac
     x.with(back(x.share(), dh.share(), f))
 }
 
-/// `[gate | up]` to gate · sigmoid(gate) · up.
+/// Maps `[gate | up]` to gate · sigmoid(gate) · up.
 #[must_use]
 pub fn swiglu<D: Kernels>(gate_up: &Split<D>) -> Split<D> {
     let x = gate_up.share();

@@ -1,4 +1,4 @@
-//! Attention on this rank's heads: each rank has whole heads, so nothing is exchanged.
+//! Attention on this rank's heads. Each rank has whole heads, so the axis of heads needs no communication.
 use super::handles::same;
 use super::{Split, filled, scatter_tokens, wide_along};
 use crate::{Cx, Result, Rotary};
@@ -13,7 +13,7 @@ fn parts<D: Kernels>(qkv: View<D>, heads: Heads) -> Qkv<D> {
     Qkv { q: qkv.take_cols(0, q), k: qkv.take_cols(q, kv), v: qkv.take_cols(q + kv, kv) }
 }
 
-/// Scratch for spans of so many keys at most.
+/// Scratch for spans of at most `keys` keys.
 fn scratch<D: Kernels>(device: &D, heads: Heads, keys: usize) -> Tensor<D::Wide> {
     Tensor::empty(
         device.wide(),
@@ -27,12 +27,13 @@ fn most_keys<P: Place>(spans: &Indexed<Span, P>) -> usize {
     spans.list().iter().map(|s| s.key.len).max().unwrap_or(0)
 }
 
-/// Query and key pairs that see each other, over all spans.
+/// Number of query-key pairs that the mask lets through, over all spans.
 fn pairs<P: Place>(attend: &Attend, spans: &Indexed<Span, P>) -> usize {
     spans.list().iter().map(|span| attend.mask.pairs(span)).sum()
 }
 
-/// Rotary embedding of the queries and keys of `[Q | K | V]` by their positions, in place; `back`: for the gradient.
+/// Applies the rotary embedding to the queries and keys of `[Q | K | V]` by their positions, in place; with
+/// `back`, to their gradients.
 pub fn rotate<D: Kernels>(cx: &Cx<D>, rotary: &Rotary<D>, qkv: &mut Split<D>, heads: Heads, back: bool) {
     let device = qkv.device().clone();
     let table = rotary.table(&device, cx.reach());
@@ -41,8 +42,8 @@ pub fn rotate<D: Kernels>(cx: &Cx<D>, rotary: &Rotary<D>, qkv: &mut Split<D>, he
     device.rotate(queries_and_keys, table.view(), cx.tokens_on(device.place()), heads.dim, back);
 }
 
-/// The softmax of scores times values, over all spans: `O[B, Hq·d]` and the log-sum-exp `[B, Hq]`.
-/// `keys` is the most of any span, now or later: scratch is of the same size from token to token.
+/// Softmax of the scores times the values, over all spans: `O[B, Hq·d]` and the log-sum-exp `[B, Hq]`. `keys`
+/// is the largest number of keys of any span, now or later, so scratch has the same size from token to token.
 fn softmax<D: Kernels>(
     device: &D,
     attend: &Attend,
@@ -58,9 +59,10 @@ fn softmax<D: Kernels>(
     (o, lse)
 }
 
-/// `QKV[B, (Hq+2Hk)·d]` to `O[B, Hq·d]` and the log-sum-exp `[B, Hq]`. With a cache, keys and values join those
-/// stored there of this `block`, and queries see all of them. Keys and values may be given apart, as those of all ranks that share
-/// the sequences, `[K | V][B_all, 2·Hk·d]` ([`gather_keys`](super::gather_keys)).
+/// Self-attention, `QKV[B, (Hq+2Hk)·d]` to `O[B, Hq·d]` and the log-sum-exp `[B, Hq]`. With a cache, keys and
+/// values are stored in it under this `block`, and queries attend to all that are stored there. `kv`, if
+/// given, holds the keys and values of all ranks that share the sequences, `[K | V][B_all, 2·Hk·d]`
+/// ([`gather_keys`](super::gather_keys)).
 #[must_use]
 pub fn attention<D: Kernels>(
     cx: &Cx<D>,
@@ -91,7 +93,8 @@ pub fn attention<D: Kernels>(
     (Split::new(o, axis), Split::new(lse, axis))
 }
 
-/// Queries `[B, Hq·d]` and the memory's `[K | V][M, 2·Hk·d]` to `O[B, Hq·d]` and the log-sum-exp `[B, Hq]`.
+/// Cross-attention, queries `[B, Hq·d]` and the memory's `[K | V][M, 2·Hk·d]` to `O[B, Hq·d]` and the
+/// log-sum-exp `[B, Hq]`.
 ///
 /// # Errors
 /// If the two are split along different axes.
@@ -114,7 +117,8 @@ fn memory<D: Kernels>(kv: &Split<D>, heads: Heads) -> (View<'_, D>, View<'_, D>)
     (kv.share().view().take_cols(0, n), kv.share().view().take_cols(n, n))
 }
 
-/// The softmax's backward, recomputing the scores block by block; adds to the gradients of queries, keys and values.
+/// The softmax's backward. Recomputes the scores tile by tile, and adds to the gradients of queries, keys and
+/// values.
 fn softmax_backward<D: Kernels>(
     device: &D,
     (attend, spans): (&Attend, &Indexed<Span, D::Place>),
@@ -131,14 +135,15 @@ fn softmax_backward<D: Kernels>(
     device.attention_backward(attend, spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());
 }
 
-/// The gradient of [`attention`], `dQKV[B, (Hq+2Hk)·d]`. With a cache, the slices of a sequence come back last slice first: to the
-/// gradients of a slice's keys and values the slices after it have added theirs. After the first slice nothing stays in the cache.
+/// The gradient of [`attention`], `dQKV[B, (Hq+2Hk)·d]`. With a cache, the slices of a sequence run backward
+/// last slice first: later slices have already added their part to the gradients of a slice's keys and
+/// values. After the first slice the cache is freed.
 ///
-/// Where keys and values were those of all ranks of a group that shares the sequences, what the ranks' queries add to their gradients is
-/// summed over them, a reduce-scatter of `B_all·2·Hk·d` elements.
+/// With `kv`, the gradients of keys and values are summed over the ranks of the group: a reduce-scatter of
+/// `B_all·2·Hk·d` elements.
 ///
 /// # Errors
-/// If ranks do not meet.
+/// If a collective fails.
 pub fn attention_backward<D: Kernels>(
     cx: &Cx<D>,
     block: usize,
@@ -228,8 +233,8 @@ mod tests {
     const ATTEND: Attend =
         Attend { heads: Heads { queries: 2, keys: 1, dim: 2 }, first: 0, mask: Mask::Causal, dropout: None };
 
-    /// Two sequences, of 3 and 2 tokens, first without their last ones. Kills: keys of later tokens in the place of earlier
-    /// ones, or of another sequence; a mask that begins anew.
+    /// Two sequences, of 3 and 2 tokens, first without their last ones. Kills: keys of later tokens in the
+    /// place of earlier ones, or of another sequence; a mask that begins anew.
     #[test]
     fn attention_with_a_cache_equals_attention_to_the_whole_bit_for_bit() {
         let (_key, device) = (Key(7).enter(), Cpu::<F61>::default());
@@ -248,9 +253,9 @@ mod tests {
         assert_eq!(run(&cx, &[2, 4]), [2, 4].map(|row| whole[row].clone()));
     }
 
-    /// Three sequences of 5, 1 and 3 tokens in two slices, keys and values with gradients in the past. Kills: a slice that
-    /// does not see those before it, or sees itself twice; gradients of keys that later slices have and that are not added,
-    /// or added to another slice or sequence; a cache that stays.
+    /// Three sequences of 5, 1 and 3 tokens in two slices, keys and values with gradients in the past. Kills:
+    /// a slice that does not see those before it, or sees itself twice; gradients of keys that later slices
+    /// have and that are not added, or added to another slice or sequence; a cache that stays.
     #[test]
     fn attention_in_slices_has_the_gradients_of_the_whole_bit_for_bit() {
         let (_key, device) = (Key(7).enter(), Cpu::<F61>::default());

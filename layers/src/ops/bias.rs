@@ -1,6 +1,6 @@
-//! A bias: one row, added to every token's. To a share of the features goes a share of it; to the stream it goes
-//! once, after the reduction: added before, it would be summed once per rank, and [`Partial`](super::Partial) has
-//! no such sum.
+//! A bias: one row, added to every token's row. Split features get the local part of it. The residual stream
+//! gets it once, after the reduction: added before, it would be summed once per rank, and
+//! [`Partial`](super::Partial) has no such sum.
 use super::{Columns, Split, Stream, sum_of};
 use crate::Result;
 use crate::param::weight::{ColumnWeight, WholeWeight};
@@ -25,7 +25,7 @@ pub fn columns_bias_gradient<D: Kernels>(bias: &mut ColumnWeight<D>, dy: &Split<
     });
 }
 
-/// `Y[B,D] + b[1,D]`, for the tokens at hand.
+/// `Y[B,D] + b[1,D]`, for this rank's tokens.
 #[must_use]
 pub fn add_bias<D: Kernels>(mut y: Stream<D>, bias: &Tensor<D>) -> Stream<D> {
     assert_eq!(bias.shape(), [1, y.cols()], "one bias for each feature");
@@ -33,7 +33,7 @@ pub fn add_bias<D: Kernels>(mut y: Stream<D>, bias: &Tensor<D>) -> Stream<D> {
     y
 }
 
-/// `db[1,D] += Σ dY`, over the tokens at hand.
+/// `db[1,D] += Σ dY`, over this rank's tokens.
 pub fn bias_gradient<D: Kernels>(bias: &mut WholeWeight<D>, dy: &Stream<D>) {
     bias.param().accumulate(|device, db, write| {
         device.add_rows(sum_of(device, db, write), dy.share().view());

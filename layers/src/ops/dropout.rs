@@ -1,11 +1,11 @@
-//! Dropout of the tokens at hand. Which elements go is a hash of what they are, so a rank drops of its tokens what
-//! any other would: the same on replicas, consistent over shards.
+//! Dropout of this rank's tokens. A hash of an element's identity decides whether it is dropped, so any rank
+//! drops the same elements of a token: replicas agree, and shards are consistent.
 use super::Stream;
 use crate::Cx;
 use kernels::Kernels;
 use tensor::Dropout;
 
-/// Some elements taken away and the others scaled, in X's memory if no one else holds it; its own backward.
+/// Zeroes some elements and scales the others, in X's memory if no one else holds it. It is its own backward.
 #[must_use]
 pub fn dropout<D: Kernels>(cx: &Cx<D>, mut x: Stream<D>, dropout: Option<&Dropout>) -> Stream<D> {
     let Some(dropout) = dropout else { return x };

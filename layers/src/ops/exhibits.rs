@@ -39,8 +39,8 @@ fn normed<D: Kernels>(
     Ok(norm(&x.matmul(w)?.reduce(group, Region::Whole)?, gain, None, 0.0).0)
 }
 
-/// The twins do what the exhibits were to do, with numbers worked out by hand. Kills: an exhibit that does not compile
-/// because nothing like it would.
+/// The twins do what the exhibits were to do, with numbers worked out by hand. Kills: an exhibit that does
+/// not compile because nothing like it would.
 #[test]
 fn twins_compile_and_are_right() {
     let (device, mesh) = (Cpu::<f64>::default(), Mesh::alone());

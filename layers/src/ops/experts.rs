@@ -1,5 +1,5 @@
-//! Products of experts: the rows that each expert is handed lie together, in the experts' order, and meet its own matrix.
-//! No row is padded, and an expert without rows costs nothing.
+//! Matrix products of experts. Each expert's rows are consecutive, in the experts' order, and are multiplied
+//! by its own matrix. No row is padded, and an expert without rows costs nothing.
 use super::handles::same;
 use super::{Partial, Split, count_product, product, wide_along};
 use crate::Result;
@@ -21,7 +21,7 @@ impl<D: Kernels> Matrices<D> {
     pub(crate) fn new(share: Tensor<D>, width: usize, axis: comm::Axis) -> Self {
         Self { share, width, turned: false, axis }
     }
-    /// Each transposed, `[F_t, D]`: cut by rows.
+    /// Transposes each matrix to `[F_t, D]`, cut by rows.
     #[must_use]
     pub fn t(self) -> Self {
         Self { turned: !self.turned, ..self }
@@ -30,7 +30,7 @@ impl<D: Kernels> Matrices<D> {
         let own = self.share.view().take_rows(expert * self.width, self.width);
         if self.turned { own.t() } else { own }
     }
-    /// Every expert's rows of x times its matrix.
+    /// Multiplies each expert's rows of `x` by its matrix.
     fn times(&self, x: &Tensor<D>, counts: &[usize]) -> Tensor<D> {
         let cols = if self.turned { self.width } else { self.share.cols() };
         let mut y = x.along(cols);
@@ -43,7 +43,7 @@ impl<D: Kernels> Matrices<D> {
     }
 }
 
-/// Every expert, and which rows it has.
+/// Each expert and its range of rows.
 fn stretches(counts: &[usize]) -> impl Iterator<Item = (usize, Range<usize>)> {
     let mut from = 0;
     let stretch = move |(expert, &count): (usize, &usize)| {
@@ -53,7 +53,7 @@ fn stretches(counts: &[usize]) -> impl Iterator<Item = (usize, Range<usize>)> {
     counts.iter().enumerate().map(stretch)
 }
 
-/// `X[N,D]` to `Y[N,F_t]`: expert e's `counts[e]` rows times its matrix.
+/// `X[N,D]` to `Y[N,F_t]`: multiplies expert e's `counts[e]` rows by its matrix.
 #[must_use]
 pub fn expert_columns<D: Kernels>(x: &Tensor<D>, counts: &[usize], w: &Matrices<D>) -> Split<D> {
     assert!(!w.turned, "matrices that are cut by columns");
@@ -70,7 +70,8 @@ pub fn expert_rows<D: Kernels>(x: &Split<D>, counts: &[usize], w: &Matrices<D>) 
     Ok(Partial::sum(w.times(x.share(), counts), w.axis))
 }
 
-/// `dW_e[D,F_t] += X_e[N_e,D]ᵀ · dY_e[N_e,F_t]` of every expert; 0 for one without rows, if nothing was there before.
+/// `dW_e[D,F_t] += X_e[N_e,D]ᵀ · dY_e[N_e,F_t]` of every expert. The first contribution of an expert without
+/// rows is 0.
 pub fn expert_gradient<D: Kernels>(w: &mut ExpertWeight<D>, counts: &[usize], x: &Tensor<D>, dy: &Split<D>) {
     let width = w.width;
     w.param().accumulate(|device, mut dw, write| {
@@ -88,8 +89,8 @@ pub fn expert_gradient<D: Kernels>(w: &mut ExpertWeight<D>, counts: &[usize], x:
     });
 }
 
-/// The rows of x with these numbers, in their order, with room for as many as there is for numbers; zeros for numbers beyond its
-/// rows.
+/// Gathers the rows of `x` with these numbers, in their order, with the room of `rows`. Numbers beyond the
+/// rows of `x` give zeros.
 #[must_use]
 pub fn rows_of<D: Kernels>(x: &Tensor<D>, rows: &Index<D::Place>) -> Tensor<D> {
     let mut y = Tensor::with_room(x.device(), Category::Activations, [rows.len(), rows.room()], x.cols());
@@ -97,7 +98,7 @@ pub fn rows_of<D: Kernels>(x: &Tensor<D>, rows: &Index<D::Place>) -> Tensor<D> {
     y
 }
 
-/// A copy of x, every row times its factor, `by[N,1]`.
+/// Returns a copy of `x`, each row times its factor `by[N,1]`.
 #[must_use]
 pub fn scaled<D: Kernels>(x: &Tensor<D>, by: &Tensor<D::Wide>) -> Tensor<D> {
     let mut y = x.along(x.cols());
@@ -106,7 +107,7 @@ pub fn scaled<D: Kernels>(x: &Tensor<D>, by: &Tensor<D::Wide>) -> Tensor<D> {
     y
 }
 
-/// Each row's product with the other's, `[N,1]`.
+/// Returns the dot product of each row of `x` with the same row of `y`, `[N,1]`.
 #[must_use]
 pub fn dots<D: Kernels>(x: &Tensor<D>, y: &Tensor<D>) -> Tensor<D::Wide> {
     let mut dots = wide_along(x, 1);
@@ -116,14 +117,15 @@ pub fn dots<D: Kernels>(x: &Tensor<D>, y: &Tensor<D>) -> Tensor<D::Wide> {
 }
 
 impl<D: Kernels> Split<D> {
-    /// Every row times its factor, `by[N,1]`.
+    /// Multiplies each row by its factor `by[N,1]`.
     #[must_use]
     pub fn scaled(mut self, by: &Tensor<D::Wide>) -> Self {
         let device = self.device().clone();
         device.scale_rows(self.share_mut().view_mut(), by.view());
         self
     }
-    /// Each row's product with the other's, `[N,1]`: a sum over the ranks that share the features.
+    /// Returns the dot product of each row with the same row of `other`, `[N,1]`: a partial sum over the
+    /// ranks that split the features.
     ///
     /// # Errors
     /// If the two are split along different axes.
@@ -134,10 +136,10 @@ impl<D: Kernels> Split<D> {
 }
 
 impl<D: Kernels> Partial<D> {
-    /// This rank's rows of the sum, where rank `i` has `counts[i]`.
+    /// Returns this rank's rows of the sum; rank `i` has `counts[i]` rows.
     ///
     /// # Errors
-    /// If ranks do not meet, or are those of another axis.
+    /// If a collective fails, or the group is of another axis.
     #[track_caller]
     pub fn reduce_scatter_v(self, group: &Group<D::Place>, counts: &[usize]) -> Result<Tensor<D>> {
         Ok(group.reduce_scatter_v(&self.addend(group)?, counts)?)

@@ -18,11 +18,11 @@ pub fn rows_gradient<D: Kernels>(w: &mut RowWeight<D>, x: &Split<D>, dy: &Tensor
     weight_gradient(w.param(), x.share().view(), dy.view());
 }
 
-/// `dW[I_t,O] += Σ_t X[B,I]ᵀ · dY[B,O_t]`, each at its columns: the gradient of [`RowWeight::gathered`]. A reduce-scatter of
-/// `I·O` elements.
+/// `dW[I_t,O] += Σ_t X[B,I]ᵀ · dY[B,O_t]`, each term at its own columns: the gradient of
+/// [`RowWeight::gathered`]. A reduce-scatter of `I·O` elements.
 ///
 /// # Errors
-/// If ranks do not meet, are those of another axis, or do not divide a section.
+/// If a collective fails, the axes differ, or the ranks do not divide a section.
 pub fn gathered_gradient<D: Kernels>(
     w: &mut RowWeight<D>,
     group: &Group<D::Place>,

@@ -1,7 +1,8 @@
-//! What a rank holds of a matrix, as types: [`Tensor`] (all of it, the same on every rank of the group), [`Split`]
-//! (its own columns), [`Partial`] (a partial sum). And of a weight: [`Columns`] or [`Rows`]. Products say in their types
-//! which follows from which, and only a collective turns one into another; so a forgotten all-reduce does not
-//! compile. Each knows the axis it is split along, and meets no group of another.
+//! Types of a rank's part of a matrix: [`Tensor`] (all of it, the same on every rank of the group), [`Split`]
+//! (its own columns), [`Partial`] (a partial sum); and of a weight: [`Columns`] or [`Rows`]. The types of
+//! products say which part results from which, and only a collective converts one into another, so a
+//! forgotten all-reduce does not compile. Each part knows the axis it is split along, and refuses a group of
+//! another axis.
 use super::{filled, plus, product};
 use crate::model::record::{Recordable, SeenShare};
 use crate::{Error, Placement, Result};
@@ -10,15 +11,16 @@ use kernels::{Kernels, Write};
 use std::ops::Add;
 use tensor::{Category, Scalar, Tensor};
 
-/// `X[B,F_t]`: each rank has its own share of the features.
+/// `X[B,F_t]`: each rank has its own features.
 pub struct Split<D: Kernels> {
     share: Tensor<D>,
     axis: Axis,
 }
 
-/// A reduction not yet taken: each rank has a partial sum (or a stabiliser). Only a collective opens it.
+/// A reduction that has not run yet: each rank has a partial sum (or a stabiliser). Only a collective turns
+/// it into a tensor.
 ///
-/// Leaving it out does not compile:
+/// Leaving out the all-reduce does not compile:
 /// ```compile_fail,E0308
 /// use {comm::Group, kernels::Kernels, layers::{Result, ops::{Rows, Split}}, tensor::Tensor};
 /// fn row_linear<D: Kernels>(x: &Split<D>, w: &Rows<D>, group: &Group<D::Place>) -> Result<Tensor<D>> {
@@ -53,7 +55,7 @@ pub struct Partial<D: Kernels> {
     axis: Axes,
 }
 
-/// `W[I,O_t]`: a weight cut by columns. It owns what it shows, so a gathered weight is freed when it drops.
+/// `W[I,O_t]`: a weight cut by columns. It owns its tensor, so a gathered weight is freed when it drops.
 pub struct Columns<D: Kernels> {
     share: Tensor<D>,
     turned: bool,
@@ -69,7 +71,7 @@ impl<D: Kernels> Clone for Split<D> {
     }
 }
 
-/// Shares along two axes have nothing to do with each other.
+/// Checks that two parts are split along the same axes.
 pub(crate) fn same(share: impl Into<Axes>, other: impl Into<Axes>) -> Result<()> {
     let (share, other) = (share.into(), other.into());
     let why = || format!("a share along axis {share} cannot meet what is split along axis {other}");
@@ -85,7 +87,7 @@ impl<D: Kernels> Columns<D> {
     pub fn t(self) -> Rows<D> {
         Rows(Columns { turned: !self.turned, ..self })
     }
-    /// The share of a bias, for what is split along the same axis.
+    /// Returns the local part of a bias, to add to a matrix split along `axis`.
     pub(super) fn row(&self, axis: Axis) -> Result<&Tensor<D>> {
         same(axis, self.axis)?;
         Ok(&self.share)
@@ -112,7 +114,7 @@ impl<D: Kernels> Rows<D> {
     }
 }
 
-/// `X[B,I] · W[I,O_t] = Y[B,O_t]`: nothing to exchange.
+/// `X[B,I] · W[I,O_t] = Y[B,O_t]`: no communication.
 #[must_use]
 pub fn matmul<D: Kernels>(x: &Tensor<D>, w: &Columns<D>) -> Split<D> {
     Split { share: w.times(x), axis: w.axis }
@@ -128,15 +130,15 @@ impl<D: Kernels> Split<D> {
     pub(super) fn share_mut(&mut self) -> &mut Tensor<D> {
         &mut self.share
     }
-    /// The axis whose ranks have the other shares.
+    /// The axis whose ranks have the other columns.
     pub fn axis(&self) -> Axis {
         self.axis
     }
-    /// Rows, and this rank's columns.
+    /// Number of rows, and of this rank's columns.
     pub fn shape(&self) -> [usize; 2] {
         self.share.shape()
     }
-    /// Where it lies.
+    /// The device that holds it.
     pub fn device(&self) -> &D {
         self.share.device()
     }
@@ -148,7 +150,7 @@ impl<D: Kernels> Split<D> {
         same(self.axis, w.0.axis)?;
         Ok(Partial::sum(w.0.times(&self.share), self.axis))
     }
-    /// This rank's block of columns of what every rank holds whole.
+    /// Cuts this rank's consecutive columns from a matrix that every rank holds whole.
     ///
     /// # Errors
     /// If the ranks do not divide the columns.
@@ -165,8 +167,9 @@ impl<D: Kernels> Split<D> {
         whole.device().copy(share.view_mut(), whole.view().take_cols(group.rank() * n, n));
         Ok(Self { share, axis })
     }
-    /// Where this share lies, for a record: columns that were cut section by section. Of a gradient, those that several ranks may hold
-    /// are partial sums until they are summed, however many ranks there are.
+    /// Returns this part for a record, with the columns that it has of the whole, which were cut section by
+    /// section. In a gradient, columns that several ranks may hold are partial sums until they are summed,
+    /// for any number of ranks.
     pub(crate) fn seen_as(
         &self,
         mesh: &Mesh<D::Place>,
@@ -185,18 +188,18 @@ impl<D: Kernels> Split<D> {
     fn seen_at(&self, columns: Vec<Option<usize>>, width: usize) -> SeenShare<D::Elem> {
         SeenShare { values: self.share.read(), rows: 0..self.share.rows(), columns, width, addends: false }
     }
-    /// All columns, in rank order, the same on every rank.
+    /// Gathers all columns, in rank order: the same on every rank.
     ///
     /// # Errors
-    /// If ranks do not meet, or are those of another axis.
+    /// If a collective fails, or the group is of another axis.
     #[track_caller]
     pub fn all_gather(&self, group: &Group<D::Place>) -> Result<Tensor<D>> {
         self.all_gather_first(group, self.shape()[1] * group.size())
     }
-    /// The first `n` columns of all, the same on every rank: the last ranks' shards may be padded.
+    /// Gathers the first `n` of all columns, the same on every rank; the last ranks' columns may be padded.
     ///
     /// # Errors
-    /// If ranks do not meet, or are those of another axis.
+    /// If a collective fails, or the group is of another axis.
     #[track_caller]
     pub fn all_gather_first(&self, group: &Group<D::Place>, n: usize) -> Result<Tensor<D>> {
         same(self.axis, group.axis())?;
@@ -204,7 +207,7 @@ impl<D: Kernels> Split<D> {
     }
 }
 
-/// Columns in rank order, of which there are so many in all: the last ranks' may be padded.
+/// Columns in rank order, `n` in all; the last ranks' columns may be padded.
 impl<D: Kernels> Recordable<D> for (&Split<D>, &Group<D::Place>, usize) {
     fn seen(&self, _: &Mesh<D::Place>, _: bool) -> Result<SeenShare<D::Elem>> {
         let (split, group, n) = *self;
@@ -215,25 +218,26 @@ impl<D: Kernels> Recordable<D> for (&Split<D>, &Group<D::Place>, usize) {
 }
 
 impl<D: Kernels> Partial<D> {
-    /// Of a sum over the ranks of a group, nothing: of a rank that has no part of it.
+    /// Zeros, for a rank that adds nothing to a sum over the ranks of a group.
     pub fn nothing(device: &D, shape: [usize; 2], group: &Group<D::Place>) -> Self {
         Self::sum(filled(device, Category::Activations, shape, D::Elem::ZERO), group.axis())
     }
-    /// This rank's partial sum over the ranks of an axis. Nothing outside of this crate makes a tensor one: there, a
-    /// product does ([`Split::matmul`]).
+    /// This rank's partial sum over the ranks of an axis. Outside this crate only a product
+    /// ([`Split::matmul`]) makes one.
     pub(crate) fn sum(addend: Tensor<D>, axis: impl Into<Axes>) -> Self {
         Self { addend, reduce: Reduce::Sum, axis: axis.into() }
     }
-    /// This rank's partial sum, for a collective of this group.
+    /// Returns this rank's partial sum, for a collective of this group.
     pub(super) fn addend(self, group: &Group<D::Place>) -> Result<Tensor<D>> {
         same(self.axis, group.axis())?;
         assert_eq!(self.reduce, Reduce::Sum, "an addend of a sum");
         Ok(self.addend)
     }
-    /// A partial sum of what a function gives of the sum. The function must be linear: rows taken, sent, and added up.
+    /// Applies a linear function to this rank's partial sum: the result is a partial sum of the function of
+    /// the sum. Taking, sending and adding up rows are linear.
     ///
     /// # Errors
-    /// Those of the function.
+    /// The errors of the function.
     pub fn through(self, linear: impl FnOnce(Tensor<D>) -> Result<Tensor<D>>) -> Result<Self> {
         Ok(Self { addend: linear(self.addend)?, ..self })
     }
@@ -241,17 +245,17 @@ impl<D: Kernels> Partial<D> {
     pub(super) fn stab(addend: Tensor<D>, axis: impl Into<Axes>) -> Self {
         Self { addend, reduce: Reduce::Stab, axis: axis.into() }
     }
-    /// The reduction, the same on every rank of the group.
+    /// Runs the reduction: the result is the same on every rank of the group.
     ///
     /// # Errors
-    /// If ranks do not meet, or are those of another axis.
+    /// If a collective fails, or the group is of another axis.
     #[track_caller]
     pub fn all_reduce(mut self, group: &Group<D::Place>) -> Result<Tensor<D>> {
         same(self.axis, group.axis())?;
         group.all_reduce(&mut self.addend, self.reduce)?;
         Ok(self.addend)
     }
-    /// Starts the reduction, which is waited for later.
+    /// Starts the reduction; the returned request waits for it.
     ///
     /// # Errors
     /// If the group's ranks are those of another axis, or one has failed.
@@ -262,7 +266,7 @@ impl<D: Kernels> Partial<D> {
     }
 }
 
-/// Partial sum to partial sum, in the left one's memory.
+/// Adds two partial sums, in the left one's memory.
 impl<D: Kernels> Add<&Partial<D>> for Partial<D> {
     type Output = Self;
     fn add(self, other: &Self) -> Self {

@@ -1,12 +1,12 @@
-//! RMSNorm of every head of queries and keys on its own (qk-norm): heads do not look at each other, so each rank does
-//! those it has.
+//! RMSNorm of each head of queries and keys (qk-norm). Heads do not interact, so each rank normalises its
+//! own.
 use super::{Split, sum_of, wide_along};
 use crate::Result;
 use crate::param::weight::WholeWeight;
 use kernels::{Heads, Kernels};
 use tensor::{Tensor, View};
 
-/// `[Q | K | V]` with every head of Q and K normalised, and each one's 1/rms `[B, H+K]`.
+/// Normalises every head of Q and K in `[Q | K | V]`. Returns the result and each head's 1/rms `[B, H+K]`.
 #[must_use]
 pub fn norm_heads<D: Kernels>(
     qkv: &Split<D>,
@@ -27,10 +27,11 @@ pub fn norm_heads<D: Kernels>(
     (Split::new(y, qkv.axis()), Split::new(r, qkv.axis()))
 }
 
-/// The gradient of [`norm_heads`], and of the gains: partial sums, as each rank has its own heads.
+/// The gradient of [`norm_heads`]. Adds to the gains' gradients: partial sums, as each rank has only its own
+/// heads.
 ///
 /// # Errors
-/// If ranks do not meet.
+/// If a collective fails.
 pub fn norm_heads_backward<D: Kernels>(
     qkv: &Split<D>,
     heads: Heads,

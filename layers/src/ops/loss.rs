@@ -6,13 +6,14 @@ use comm::{Axes, Group};
 use kernels::{Kernels, LossTerms, Selects, Slice};
 use tensor::{Category, Ids, Index, Scalar, Tensor, View};
 
-/// Which rows of a table cut by rows are this rank's; of a padded one the last ranks have fewer, or none.
+/// Returns this rank's rows of a table cut by rows. In a padded table the last ranks have fewer rows, or
+/// none.
 fn slice(rank: usize, share: usize, whole: usize) -> Slice {
     let first = rank * share;
     Slice { first, len: share.min(whole.saturating_sub(first)) }
 }
 
-/// The table's row of each id; zero where it lies elsewhere, so a partial sum.
+/// Looks up the table's row of each id; zero where another rank has the row, so a partial sum.
 pub fn embed<D: Kernels>(table: &Rows<D>, rank: usize, ids: &Ids<D::Place>) -> Partial<D> {
     let (table, axis) = table.share();
     let mut y = table.beside(ids.len(), table.cols());
@@ -21,7 +22,7 @@ pub fn embed<D: Kernels>(table: &Rows<D>, rank: usize, ids: &Ids<D::Place>) -> P
     Partial::sum(y, axis)
 }
 
-/// dtable\[id\] += dy, for the ids of this rank's rows but that of padding.
+/// dtable\[id\] += dy, for the ids of this rank's rows except the padding id.
 pub fn embed_backward<D: Kernels>(
     table: &mut RowWeight<D>,
     rank: usize,
@@ -40,14 +41,14 @@ pub fn embed_backward<D: Kernels>(
     });
 }
 
-/// The parts of a slice before and after a row, or all of it if it does not have the row.
+/// Parts of a vocabulary shard before and after a row; all of the shard if the row is not in it.
 fn without(slice: Slice, row: Option<usize>) -> impl Iterator<Item = Slice> {
     let at = row.and_then(|row| slice.local(row as u32));
     let after = at.map(|at| Slice { first: slice.first + at + 1, len: slice.len - at - 1 });
     [Some(Slice { len: at.unwrap_or(slice.len), ..slice }), after].into_iter().flatten()
 }
 
-/// X + the table's row of each token's position, for the tokens at hand.
+/// Adds the table's row of each token's position to X, for this rank's tokens.
 #[must_use]
 pub fn position_rows<D: Kernels>(
     mut x: Stream<D>,
@@ -74,22 +75,22 @@ pub fn position_rows_backward<D: Kernels>(
     });
 }
 
-/// This rank's logits: its columns less the padding, and which of the vocabulary they are.
+/// Returns this rank's logits without the padding columns, and the range of the vocabulary that they cover.
 fn own<D: Kernels>(logits: &Split<D>, rank: usize, vocabulary: usize) -> (View<'_, D>, Slice) {
     let x = logits.share();
     let slice = slice(rank, x.cols(), vocabulary);
     (x.view().take_cols(0, slice.len), slice)
 }
 
-/// These rows' part of the loss, and each row's log-sum-exp.
+/// The rows' part of the loss, and each row's log-sum-exp.
 type Losses<D> = (Partial<<D as Kernels>::Wide>, Tensor<<D as Kernels>::Wide>);
 
-/// The loss of logits that are split over the ranks of a group, without gathering them: these rows' part, a partial
-/// sum over the axes `over`, and each row's log-sum-exp. Two all-reduces, of one and of two (three where labels are
-/// smoothed) elements a row.
+/// Cross-entropy loss of logits that are split over the ranks of a group, without gathering them. Returns
+/// these rows' part of the loss, a partial sum over the axes `over`, and each row's log-sum-exp. Two
+/// all-reduces: of one element a row, and of two (three with label smoothing).
 ///
 /// # Errors
-/// If ranks do not meet, or are those of another axis.
+/// If a collective fails, or the group is of another axis.
 #[track_caller]
 pub fn split_cross_entropy<D: Kernels>(
     logits: &Split<D>,
@@ -104,7 +105,7 @@ pub fn split_cross_entropy<D: Kernels>(
     let mut m = wide_along(logits.share(), 1);
     device.row_stab(m.view_mut(), own);
     let mut m = Partial::stab(m, logits.axis()).all_reduce(group)?;
-    // Each row's Σ exp(logit − m), its target's logit and, where labels are smoothed, Σ logit.
+    // Each row's Σ exp(logit − m), its target's logit and, with label smoothing, Σ logit.
     let mut sums = m.beside(own.rows(), if terms.smoothing == 0.0 { 2 } else { 3 });
     device.row_sums(sums.view_mut(), own, m.view(), targets.index(), slice);
     let sums = Partial::sum(sums, logits.axis()).all_reduce(group)?;
@@ -114,7 +115,7 @@ pub fn split_cross_entropy<D: Kernels>(
     Ok((Partial::sum(loss, over), m))
 }
 
-/// The logits turn into their gradient in place; padding has none.
+/// Turns the logits into their gradient in place; the gradient of padding is 0.
 #[must_use]
 pub fn cross_entropy_backward<D: Kernels>(
     mut logits: Split<D>,
@@ -131,12 +132,13 @@ pub fn cross_entropy_backward<D: Kernels>(
     logits
 }
 
-/// The mean of (X − Y)² over all numbers of so many tokens, those of other ranks and microbatches counted, from the tokens at
-/// hand of `X[B,D]` and `Y[B,D]`, which every rank has whole: their part of it, a partial sum over the axes `over`, and its
-/// gradient with respect to X, in X's memory. One all-reduce of one element where each rank has its own tokens.
+/// Mean squared error (MSE) over all elements of `tokens` tokens, those of other ranks and microbatches
+/// included. Computes the part of this rank's tokens of `X[B,D]`, against `Y[B,D]`, which every rank has
+/// whole. Returns this part, a partial sum over the axes `over`, and its gradient with respect to X, in X's
+/// memory. One all-reduce of one element if each rank has its own tokens.
 ///
 /// # Errors
-/// If ranks do not meet, or are those of another axis.
+/// If a collective fails, or the group is of another axis.
 #[track_caller]
 pub fn mean_square<D: Kernels>(
     mut x: Stream<D>,
@@ -156,7 +158,7 @@ pub fn mean_square<D: Kernels>(
     Ok((Partial::sum(loss, over), x))
 }
 
-/// Of every row of `X[B, V]` the k numbers that come first, and their columns: see [`Selects::top_k`].
+/// Returns the first k elements of every row of `X[B, V]`, and their columns: see [`Selects::top_k`].
 ///
 /// # Panics
 /// If there are fewer columns than k.
@@ -175,7 +177,8 @@ mod tests {
     use comm::Axis;
     use tensor::{Category, Cpu, Device};
 
-    /// Of two columns the second is padding, whatever it holds. Kills: padding in a softmax or with a gradient.
+    /// The second of two columns is padding, whatever it holds. Kills: padding in a softmax or with a
+    /// gradient.
     #[test]
     fn padding_adds_nothing_to_the_loss_and_has_no_gradient() {
         let (device, mesh) = (Cpu::<f64>::default(), comm::Mesh::alone());

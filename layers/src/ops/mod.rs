@@ -1,5 +1,6 @@
-//! Operations on what ranks hold: shapes checked, FLOPs counted, results allocated, the same on every device.
-//! Here alone is decided which operation may look inside a share, and what its result is: the trusted floor.
+//! Operations on distributed matrices: shapes checked, FLOPs counted, results allocated, the same on every
+//! device. Only this module decides which operations may read a rank's local part, and what type the result
+//! has: the trusted base of the type checks.
 mod activation;
 mod attention;
 mod bias;

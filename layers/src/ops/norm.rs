@@ -1,11 +1,12 @@
-//! Norms of whole rows, for the tokens at hand.
+//! Norms of whole rows, for this rank's tokens.
 use super::{Stream, sum_of, wide_along};
 use crate::Result;
 use crate::param::weight::WholeWeight;
 use kernels::Kernels;
 use tensor::Tensor;
 
-/// RMSNorm: Y = X·r·gain, and r = 1/rms(X). With a bias LayerNorm: Y = (X − mean)·r·gain + bias, and (mean, r).
+/// RMSNorm: Y = X·r·gain, and r = 1/rms(X). With a bias, LayerNorm: Y = (X − mean)·r·gain + bias, and (mean,
+/// r).
 #[must_use]
 pub fn norm<D: Kernels>(
     x: &Stream<D>,
@@ -26,10 +27,11 @@ pub fn norm<D: Kernels>(
     (x.with(y), stats)
 }
 
-/// dX of [`norm`], plus the gradient that went around (`skip`), in one pass that also makes dgain and dbias.
+/// Returns dX of [`norm`], plus the gradient of the residual path (`skip`), in one pass that also adds to
+/// dgain and dbias.
 ///
 /// # Errors
-/// If ranks do not meet.
+/// If a collective fails.
 pub fn norm_backward<D: Kernels>(
     gain: &mut WholeWeight<D>,
     bias: Option<&mut WholeWeight<D>>,

@@ -1,4 +1,4 @@
-//! A router of experts on the tokens at hand: every row by itself, in wide numbers.
+//! Operations of an expert router on this rank's tokens: each row on its own, in the wide dtype.
 use super::{Partial, count_product, filled, plus, product, weight_gradient, wide_along};
 use crate::Result;
 use crate::param::weight::WholeWeight;
@@ -15,7 +15,7 @@ pub fn logits<D: Kernels>(x: &Tensor<D>, w: &Tensor<D>) -> Tensor<D::Wide> {
     logits
 }
 
-/// The experts of every row, `k` each. A bias and noise are added to the scores for this choice alone.
+/// Returns the `k` experts of each row. A bias and noise are added to the scores for this choice only.
 #[must_use]
 pub fn choose<D: Kernels>(
     device: &D,
@@ -29,7 +29,7 @@ pub fn choose<D: Kernels>(
     chosen
 }
 
-/// `G[B,k]`, the gates of the chosen experts, and each row's log-sum-exp.
+/// Returns the gates `G[B,k]` of the chosen experts, and each row's log-sum-exp.
 #[must_use]
 pub fn gates<W: Kernels>(
     logits: &Tensor<W>,
@@ -41,27 +41,27 @@ pub fn gates<W: Kernels>(
     (gates, lse)
 }
 
-/// What a router's loss weighs the rows at hand with.
+/// Weights of a router's loss terms for this rank's rows.
 pub struct RouterLoss<W: Kernels> {
-    /// `[sequences, E]`: what the score of each of a sequence's tokens adds.
+    /// `[sequences, E]`: weight of the score of each of a sequence's tokens.
     pub weights: Tensor<W>,
-    /// `[1,1]`: what the square of each row's log-sum-exp adds.
+    /// `[1,1]`: weight of the square of each row's log-sum-exp.
     pub z: Tensor<W>,
-    /// Which of the call's tokens is the first row.
+    /// Number, among the call's tokens, of the first row's token.
     pub first: usize,
 }
 
-/// The weights `[1,E]` of scores in a balance of all blocks: of each expert's count, of which each rank of the group has an addend, this
-/// multiple.
+/// Returns the weights `[1,E]` of scores in the balance of all blocks: `factor` times each expert's count.
+/// The counts are summed over the ranks of the group.
 ///
 /// # Errors
-/// If ranks do not meet.
+/// If a collective fails.
 pub fn pooled<W: Kernels>(counts: Tensor<W>, factor: W::Elem, group: &Group<W::Place>) -> Result<Tensor<W>> {
     let counts = Partial::sum(counts, group.axis()).all_reduce(group)?;
     Ok(repeated(&counts, factor, 1))
 }
 
-/// So many rows, each this row `[1,E]` times a factor.
+/// Returns `rows` rows, each `factor` times this row `[1,E]`.
 fn repeated<W: Kernels>(row: &Tensor<W>, factor: W::Elem, rows: usize) -> Tensor<W> {
     let device = row.device();
     let factors = filled(device, Category::Buffers, [rows, 1], factor);
@@ -71,7 +71,7 @@ fn repeated<W: Kernels>(row: &Tensor<W>, factor: W::Elem, rows: usize) -> Tensor
 }
 
 impl<W: Kernels> RouterLoss<W> {
-    /// The same weights `[1,E]` for the tokens of all of so many sequences.
+    /// The same weights `[1,E]` for all tokens of `sequences` sequences.
     #[must_use]
     pub fn alike(weights: &Tensor<W>, sequences: usize, first: usize) -> Self {
         let z = filled(weights.device(), Category::Buffers, [1, 1], W::Elem::ZERO);
@@ -85,10 +85,11 @@ impl<W: Kernels> RouterLoss<W> {
     fn on<'a>(&'a self, tokens: &'a Index<W::Place>) -> RouterBalance<'a, W> {
         RouterBalance { weights: self.weights.view(), tokens, first: self.first, z: self.z.view() }
     }
-    /// The loss of these rows: a partial sum over these axes, once those are added up that the ranks of the group have.
+    /// Returns the loss of these rows, summed over the ranks of the group: a partial sum over the axes
+    /// `over`.
     ///
     /// # Errors
-    /// If ranks do not meet.
+    /// If a collective fails.
     pub fn of(
         &self,
         (logits, lse): (&Tensor<W>, &Tensor<W>),
@@ -103,7 +104,7 @@ impl<W: Kernels> RouterLoss<W> {
     }
 }
 
-/// `dL[B,E]`, of gates and of the router's loss, if there is one.
+/// Returns `dL[B,E]`, from the gates and from the router's loss, if there is one.
 #[must_use]
 pub fn router_backward<D: Kernels>(
     device: &D,

@@ -1,6 +1,6 @@
-//! The residual stream: activations `[B,D]` whose rows are tokens. Under sequence parallelism each rank has its own tokens
-//! ([`Region::Tokens`]), elsewhere all of them ([`Region::Whole`]). Layers are written once for both: what follows
-//! from the region is which collective opens a [`Partial`] and what a product must gather first.
+//! The residual stream: activations `[B,D]` whose rows are tokens. Under sequence parallelism each rank has
+//! its own tokens ([`Region::Tokens`]), otherwise all of them ([`Region::Whole`]). Layers are written once
+//! for both: the region decides which collective reduces a [`Partial`], and what a product must gather first.
 //!
 //! ```text
 //!              Partial → Stream      Stream → Tensor
@@ -8,7 +8,8 @@
 //! tokens       reduce-scatter        all-gather
 //! ```
 //!
-//! An all-reduce is a reduce-scatter and an all-gather: the traffic is the same, the memory between them is not.
+//! An all-reduce is a reduce-scatter and an all-gather, so the traffic is the same; the memory between the
+//! two is not.
 //!
 //! Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", §4.2.2,
 //! arXiv:2205.05198. Chapter: 7.
@@ -21,28 +22,28 @@ use kernels::Kernels;
 use std::ops::Range;
 use tensor::{Category, Place, Scalar, Tensor};
 
-/// Which rows of the residual stream a rank has.
+/// Rows of the residual stream that a rank has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Region {
-    /// All of them, as every rank of the axis.
+    /// All rows, on every rank of the axis.
     Whole,
-    /// Its own: `⌈B/ranks⌉` consecutive ones; the last ranks may have fewer, or none.
+    /// Its own rows: `⌈B/ranks⌉` consecutive ones; the last ranks may have fewer, or none.
     Tokens {
         /// The axes over which tokens are cut.
         axis: Axes,
-        /// This rank.
+        /// Number of this rank.
         rank: usize,
-        /// Of so many.
+        /// Number of ranks.
         ranks: usize,
     },
 }
 
 impl Region {
-    /// Tokens cut over the ranks of a group.
+    /// Cuts tokens over the ranks of a group.
     pub fn tokens<P: Place>(group: &Group<P>) -> Self {
         Self::Tokens { axis: group.axis(), rank: group.rank(), ranks: group.size() }
     }
-    /// This rank's of so many rows.
+    /// Returns this rank's range of `rows` rows.
     pub fn mine(self, rows: usize) -> Range<usize> {
         match self {
             Region::Whole => 0..rows,
@@ -54,8 +55,8 @@ impl Region {
     }
 }
 
-/// norm(X), and X itself, which goes around what comes next. Backward, their gradients, whose sum takes no pass of its own; none
-/// for an X that nobody took.
+/// norm(X), and X itself, which bypasses the next part as the residual. In backward, their gradients, which
+/// the norm's backward sums in its own pass; `None` if nothing used X.
 pub type Branches<D> = (Stream<D>, Option<Stream<D>>);
 
 /// `X[B,D]`: this rank's tokens of the residual stream.
@@ -66,21 +67,21 @@ pub struct Stream<D: Kernels> {
 }
 
 impl<D: Kernels> Clone for Stream<D> {
-    /// Another owner of the same memory.
+    /// Returns another owner of the same memory.
     fn clone(&self) -> Self {
         Self { share: self.share.clone(), ..*self }
     }
 }
 
 impl<D: Kernels> From<Tensor<D>> for Stream<D> {
-    /// All tokens on every rank.
+    /// Wraps all tokens, which every rank has.
     fn from(whole: Tensor<D>) -> Self {
         Self { rows: whole.rows(), share: whole, region: Region::Whole }
     }
 }
 
 impl<D: Kernels> Stream<D> {
-    /// This rank's tokens of what every rank holds whole.
+    /// Cuts this rank's tokens from a matrix that every rank holds whole.
     #[must_use]
     pub fn cut(whole: &Tensor<D>, region: Region) -> Self {
         let mine = region.mine(whole.rows());
@@ -91,18 +92,18 @@ impl<D: Kernels> Stream<D> {
         whole.device().copy(share.view_mut(), whole.view().take_rows(mine.start, mine.len()));
         Self { share, rows: whole.rows(), region }
     }
-    /// Of all tokens, this rank's in a region; what is a region's already stays as it is.
+    /// Cuts a whole stream to this rank's tokens of a region; a stream that is already cut stays as it is.
     #[must_use]
     pub fn in_region(self, region: Region) -> Self {
         if self.region == Region::Whole { Self::cut(&self.share, region) } else { self }
     }
-    /// `rows` tokens, of which `share` has this rank's: as a rank of the same region sent them.
+    /// A stream of `rows` tokens whose local part `share` was sent by a rank of the same region.
     #[must_use]
     pub fn sent(share: Tensor<D>, rows: usize, region: Region) -> Self {
         assert_eq!(share.rows(), region.mine(rows).len(), "a row for every token");
         Self { share, rows, region }
     }
-    /// The same tokens with other features.
+    /// Returns the same tokens with other features.
     ///
     /// # Panics
     /// If there is not a row for every token.
@@ -111,37 +112,37 @@ impl<D: Kernels> Stream<D> {
         assert_eq!(share.rows(), self.share.rows(), "a row for every token");
         Self { share, ..*self }
     }
-    /// This rank's tokens, for what is done to each row by itself.
+    /// This rank's tokens, for row-wise operations.
     pub fn share(&self) -> &Tensor<D> {
         &self.share
     }
     pub(crate) fn share_mut(&mut self) -> &mut Tensor<D> {
         &mut self.share
     }
-    /// Tokens on all ranks together.
+    /// Number of tokens on all ranks together.
     pub fn rows(&self) -> usize {
         self.rows
     }
-    /// Features.
+    /// Number of features.
     pub fn cols(&self) -> usize {
         self.share.cols()
     }
-    /// Which of the tokens are here.
+    /// Range of this rank's tokens.
     pub fn mine(&self) -> Range<usize> {
         self.region.mine(self.rows)
     }
-    /// Whose tokens these are.
+    /// The region: the rows that each rank has.
     pub fn region(&self) -> Region {
         self.region
     }
-    /// Where it lies.
+    /// The device that holds it.
     pub fn device(&self) -> &D {
         self.share.device()
     }
-    /// All tokens, the same on every rank of the group.
+    /// Gathers all tokens: the same on every rank of the group.
     ///
     /// # Errors
-    /// If ranks do not meet, or are those of another axis.
+    /// If a collective fails, or the group is of another axis.
     #[track_caller]
     pub fn gather(&self, group: &Group<D::Place>) -> Result<Tensor<D>> {
         let Region::Tokens { axis, ranks, .. } = self.region else { return Ok(self.share.clone()) };
@@ -151,7 +152,7 @@ impl<D: Kernels> Stream<D> {
     }
 }
 
-/// `x` with zero rows below it, up to so many.
+/// Appends zero rows to `x`, up to `rows` rows in all.
 fn padded<D: Kernels>(x: Tensor<D>, rows: usize) -> Tensor<D> {
     if x.rows() == rows {
         return x;
@@ -162,10 +163,10 @@ fn padded<D: Kernels>(x: Tensor<D>, rows: usize) -> Tensor<D> {
 }
 
 impl<D: Kernels> Partial<D> {
-    /// The sum over the ranks of the group, as the region has it: all tokens, or this rank's.
+    /// Sums over the ranks of the group. Returns all tokens or this rank's, according to the region.
     ///
     /// # Errors
-    /// If ranks do not meet, or are those of another axis.
+    /// If a collective fails, or the group is of another axis.
     #[track_caller]
     pub fn reduce(self, group: &Group<D::Place>, region: Region) -> Result<Stream<D>> {
         let Region::Tokens { axis, ranks, .. } = region else { return Ok(self.all_reduce(group)?.into()) };
@@ -176,10 +177,10 @@ impl<D: Kernels> Partial<D> {
         let share = group.reduce_scatter(&addend)?.first_rows(region.mine(rows).len());
         Ok(Stream { share, rows, region })
     }
-    /// The sum over the ranks of the group, of those tokens that this stream has here.
+    /// Sums over the ranks of the group. Returns the tokens that the stream `like` has on this rank.
     ///
     /// # Errors
-    /// If ranks do not meet, or are those of another axis.
+    /// If a collective fails, or the group is of another axis.
     #[track_caller]
     pub fn reduce_as(self, group: &Group<D::Place>, like: &Stream<D>) -> Result<Stream<D>> {
         self.reduce(group, like.region)
@@ -208,8 +209,8 @@ mod tests {
     use comm::{Axis, Op, World};
     use tensor::Cpu;
 
-    /// Tokens that the ranks do not divide, and fewer than ranks. Kills: rows lost, doubled or out of order; padding
-    /// that is gathered; a sum that counts it.
+    /// Tokens that the ranks do not divide, and fewer than ranks. Kills: rows lost, doubled or out of order;
+    /// padding that is gathered; a sum that counts it.
     #[test]
     fn streams_are_cut_gathered_and_reduced_whole() {
         for (ranks, rows) in [(1, 3), (2, 5), (3, 7), (4, 2), (4, 8), (8, 1)] {
@@ -254,8 +255,9 @@ mod tests {
         assert_eq!(reduce(Axis::Dp, data, Region::Whole), None);
     }
 
-    /// 7 tokens of 3 numbers over 4 ranks, of 4 bytes each: 2 tokens on a rank, 24 bytes, 1 on the last; with padding 8,
-    /// 96 bytes. Kills: padding that takes no room, or takes it where nothing is padded; tokens gathered without it.
+    /// 7 tokens of 3 numbers over 4 ranks, of 4 bytes each: 2 tokens on a rank, 24 bytes, 1 on the last; with
+    /// padding 8, 96 bytes. Kills: padding that takes no room, or takes it where nothing is padded; tokens
+    /// gathered without it.
     fn padded_bytes<D: Kernels<Elem = f32> + Default>(mesh: &comm::Mesh<D::Place>) -> Result<()> {
         let (group, device, last) = (mesh.group(Axis::Tp), D::default(), mesh.rank() == 3);
         let (region, before) = (Region::tokens(group), mesh.ledger());

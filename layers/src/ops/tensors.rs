@@ -1,4 +1,4 @@
-//! Operations on matrices, whoever has others: what operations on shares are made of.
+//! Operations on one rank's matrices, from which the operations on distributed matrices are made.
 use kernels::{Kernels, Write};
 use tensor::{Category, Device, Scalar, Tensor, View, ViewMut};
 
@@ -15,7 +15,7 @@ pub(super) fn count_product<D: Kernels>(device: &D, c: [usize; 2], a: &View<D>, 
     device.meter().work(&[2, c[0], c[1], a[1]]);
 }
 
-/// A gradient as a sum to add to.
+/// Returns a gradient to add to: zeroed first if it is to be set.
 pub(super) fn sum_of<'a, D: Kernels>(
     device: &D,
     mut gradient: ViewMut<'a, D::Wide>,
@@ -27,13 +27,13 @@ pub(super) fn sum_of<'a, D: Kernels>(
     gradient
 }
 
-/// An activation of wide numbers, of as many rows as one of any, with room for as many.
+/// Creates an activation in the wide dtype, with the rows and the room of `x`.
 #[must_use]
 pub fn wide_along<D: Kernels>(x: &Tensor<D>, cols: usize) -> Tensor<D::Wide> {
     Tensor::with_room(x.device().wide(), Category::Activations, x.rooms(), cols)
 }
 
-/// A matrix of one value.
+/// Creates a matrix filled with one value.
 #[must_use]
 pub fn filled<D: Kernels>(
     device: &D,

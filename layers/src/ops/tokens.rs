@@ -1,5 +1,5 @@
-//! Rows of tokens that other ranks have: ranks of a group that share the tokens of sequences bring theirs together in the
-//! sequences' order, and hand back what belongs to each.
+//! Gathers and scatters rows of tokens among the ranks of a group that share the tokens of sequences. Rows
+//! are gathered in the sequences' order; sums are scattered to the ranks that own the tokens.
 use super::Split;
 use crate::{Cx, Result};
 use comm::Group;
@@ -7,7 +7,7 @@ use kernels::{Heads, Kernels};
 use std::ops::Range;
 use tensor::Tensor;
 
-/// The rows of each rank in the order of the whole.
+/// Rows of each rank, as ranges in the order of the whole.
 type Order = Vec<Vec<Range<usize>>>;
 
 fn order<R: Iterator<Item = Range<usize>>>(ranks: usize, rows: impl Fn(usize) -> R) -> (Order, Vec<usize>) {
@@ -35,10 +35,11 @@ fn moved<D: Kernels>(x: Tensor<D>, order: &Order, back: bool) -> Tensor<D> {
     y
 }
 
-/// `X[B_r,F]` of the tokens of each rank, in the order of the sequences: `X[B,F]`, the same on every rank of the group.
+/// Gathers the rows `X[B_r,F]` of each rank's tokens in the order of the sequences: `X[B,F]`, the same on
+/// every rank of the group.
 ///
 /// # Errors
-/// If ranks do not meet.
+/// If a collective fails.
 pub fn gather_tokens<D: Kernels>(cx: &Cx<D>, x: Tensor<D>, group: &Group<D::Place>) -> Result<Tensor<D>> {
     if group.size() == 1 {
         return Ok(x);
@@ -47,10 +48,11 @@ pub fn gather_tokens<D: Kernels>(cx: &Cx<D>, x: Tensor<D>, group: &Group<D::Plac
     Ok(moved(group.all_gather_v(&x, &rows)?, &order, false))
 }
 
-/// `X[k_r,F]` of the sequences that end on each rank, in the order of the sequences that have tokens: the same on every rank.
+/// Gathers the rows `X[k_r,F]` of the sequences that end on each rank, in the order of the sequences that
+/// have tokens: the same on every rank.
 ///
 /// # Errors
-/// If ranks do not meet.
+/// If a collective fails.
 pub fn gather_last<D: Kernels>(cx: &Cx<D>, x: Tensor<D>, group: &Group<D::Place>) -> Result<Tensor<D>> {
     if group.size() == 1 {
         return Ok(x);
@@ -59,7 +61,7 @@ pub fn gather_last<D: Kernels>(cx: &Cx<D>, x: Tensor<D>, group: &Group<D::Place>
     Ok(moved(group.all_gather_v(&x, &rows)?, &order, false))
 }
 
-/// Of `X[B,F]`, a partial sum on every rank, the sums of this rank's tokens: `X[B_r,F]`.
+/// Sums `X[B,F]`, a partial sum on every rank, and returns the rows of this rank's tokens, `X[B_r,F]`.
 pub(super) fn scatter_tokens<D: Kernels>(
     cx: &Cx<D>,
     x: Tensor<D>,
@@ -69,11 +71,11 @@ pub(super) fn scatter_tokens<D: Kernels>(
     Ok(group.reduce_scatter_v(&moved(x, &order, true), &rows)?)
 }
 
-/// Of `[Q | K | V][B_r, (Hq+2Hk)·d]` the keys and values of all ranks' tokens, `[K | V][B, 2·Hk·d]`: an all-gather of
-/// `B_r·2·Hk·d` elements.
+/// Gathers the keys and values of all ranks' tokens, `[K | V][B, 2·Hk·d]`, from each rank's
+/// `[Q | K | V][B_r, (Hq+2Hk)·d]`: an all-gather of `B_r·2·Hk·d` elements.
 ///
 /// # Errors
-/// If ranks do not meet.
+/// If a collective fails.
 pub fn gather_keys<D: Kernels>(
     cx: &Cx<D>,
     qkv: &Split<D>,
@@ -87,7 +89,7 @@ pub fn gather_keys<D: Kernels>(
     Ok(Split::new(gather_tokens(cx, own, group)?, qkv.axis()))
 }
 
-/// The last token's row of every sequence that ends on this rank: `X[B_r,F]` to `[k_r,F]`.
+/// Returns the last token's row of every sequence that ends on this rank: `X[B_r,F]` to `[k_r,F]`.
 #[must_use]
 pub fn last_rows<D: Kernels>(cx: &Cx<D>, x: &Tensor<D>) -> Tensor<D> {
     assert_eq!(cx.rows(), x.rows(), "a row for every token");
@@ -119,8 +121,9 @@ mod tests {
         assert_eq!((last.shape(), last.read().unwrap()), ([3, 2], vec![2.0, 3.0, 8.0, 9.0, 10.0, 11.0]));
     }
 
-    /// Of two sequences of 5 and 2 tokens rank 1 has every third from the second on, which ends both, and rank 0 the rest. Kills: rows
-    /// in the order of ranks, another rank's last rows, rows handed back where they were taken from.
+    /// Two sequences of 5 and 2 tokens: rank 1 has every third token from the second on, which ends both, and
+    /// rank 0 the rest. Kills: rows in the order of ranks, another rank's last rows, rows handed back where
+    /// they were taken from.
     #[test]
     fn rows_come_together_in_the_order_of_sequences_and_go_back() {
         let third = |n: usize, rank: usize, _: usize| {

@@ -1,4 +1,4 @@
-//! A layer under proof: how it is built, what the oracle says, what it sends; and what it is given.
+//! A layer under proof: its construction, the oracle's answer, its traffic, and its inputs.
 use super::Lies;
 use crate::{Builder, Cx, Layer, Result, Stretches, TokenShards, Values};
 use comm::{Axis, Mesh, Op};
@@ -13,21 +13,22 @@ pub trait Case: Sync {
     type Layer<D: Kernels>: Layer<D, In: Lies<D>, Out: Lies<D>> + 'static;
     /// The axis that features are split along.
     const AXIS: Axis = Axis::Tp;
-    /// On how many ranks along it the layer is proven.
+    /// Numbers of ranks along this axis on which the layer is proven.
     const RANKS: &'static [usize] = &[1, 2, 3, 4, 8];
-    /// Further axes of its worlds, with their sizes: along these each rank has tokens of its own.
+    /// Further axes of the case's worlds, with their sizes; each rank along them has its own tokens.
     const DEALERS: &'static [(Axis, usize)] = &[];
-    /// The axes of experts, with their sizes, into which the same ranks are split where there are two or more along
+    /// Expert axes, with their sizes: the same ranks are split into these if there are two or more along
     /// [`AXIS`](Self::AXIS).
     const EXPERTS: &'static [(Axis, usize)] = &[];
-    /// Whether what each rank is handed follows from sizes alone, as it does but where a router chooses. If not, neither traffic
-    /// nor price can be predicted, and neither is.
+    /// True if the rows of each rank follow from sizes alone, as they do unless a router chooses. If false,
+    /// neither traffic nor price can be predicted, and neither is checked.
     const PREDICTED: bool = true;
-    /// How the ranks along the further axes share the tokens of each sequence, where contexts know it: of a layer whose tokens look
-    /// at others.
+    /// Division of each sequence's tokens over the ranks along the further axes, if contexts must know it:
+    /// for layers in which tokens attend to others.
     const DEALING: Option<Stretches> = None;
-    /// Which of a microbatch's tokens, a segment for each sequence, one of so many ranks along the further axes has. By
-    /// default what the dealing says, or whole sequences, in order.
+    /// Returns the tokens of a microbatch, a segment for each sequence, that rank `rank` of `ranks` along the
+    /// further axes has. By default [`DEALING`](Self::DEALING) decides, or each rank has whole sequences, in
+    /// order.
     fn deal(&self, tokens: &[Segment], (rank, ranks): (usize, usize)) -> Vec<Segment> {
         if let Some(dealing) = Self::DEALING {
             let own = |t: &Segment| {
@@ -45,34 +46,36 @@ pub trait Case: Sync {
         let n = tokens.len();
         tokens[n * rank / ranks..n * (rank + 1) / ranks].to_vec()
     }
-    /// Elements that such a rank gives to an operation over the further axes, forward and backward, sums of gradients left
-    /// out; from the sequences of each microbatch.
+    /// Elements that such a rank gives to each operation over the further axes, forward and backward, without
+    /// sums of gradients, from the sequences of each microbatch.
     fn traffic_of_dealt(&self, _microbatches: &[Vec<Segment>], _place: (usize, usize)) -> Vec<(Op, usize)> {
         vec![]
     }
-    /// Features of the whole input and of the whole output. For a layer of token ids, the first is the vocabulary.
+    /// Numbers of features of the whole input and of the whole output. For a layer of token ids, the first is
+    /// the size of the vocabulary.
     fn features(&self) -> [usize; 2];
     /// Builds the layer on a mesh of these axes.
     ///
     /// # Errors
-    /// Where the ranks do not fit.
+    /// If the ranks do not fit.
     fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<Self::Layer<D>>;
-    /// What the unsplit layer gives for one microbatch.
+    /// Returns the unsplit layer's answer for one microbatch.
     fn oracle<S: Scalar>(&self, given: &Given<S>) -> Answer<S>;
-    /// Elements that each of so many ranks (two or more) gives to an operation, forward and backward, in any order; for
-    /// so many tokens, those of all microbatches of a step. A message is `Send` on one rank and `Receive` on the other.
+    /// Elements that each of `ranks` ranks (two or more) gives to each operation, forward and backward, in
+    /// any order, for `tokens` tokens: those of all microbatches of a step. A message is `Send` on one rank
+    /// and `Receive` on the other.
     fn traffic(&self, tokens: usize, ranks: usize) -> Vec<(Op, usize)>;
-    /// Elements that each rank gives to an operation under sequence parallelism, for `share` tokens of its own, padding
-    /// counted, the sum over all microbatches.
+    /// Elements that each rank gives to each operation under sequence parallelism, for `share` tokens of its
+    /// own, padding included, summed over all microbatches.
     ///
     /// # Panics
     /// If the layer has no stream.
     fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
         panic!("{share} tokens on each of {ranks} ranks: this case has no sequence parallelism")
     }
-    /// Elements that one rank gives to an operation, from the tokens of each microbatch: for what is no function of their
-    /// sum, or not the same on all ranks, such as padding without sequence parallelism, or messages. By default
-    /// `traffic` and `traffic_in_regions`.
+    /// Elements that one rank gives to each operation, from the number of tokens of each microbatch. Needed
+    /// if they do not follow from the sum of tokens, or differ between ranks, as with padding without
+    /// sequence parallelism, or messages. By default `traffic` and `traffic_in_regions`.
     fn traffic_on(
         &self,
         (_rank, ranks): (usize, usize),
@@ -84,42 +87,42 @@ pub trait Case: Sync {
         }
         self.traffic(microbatches.iter().sum(), ranks)
     }
-    /// Whether a row of a parameter takes no gradient though the output depends on it: as a constant, it does not move where
-    /// the backward is held against the derivative.
+    /// Returns true if a row of a parameter gets no gradient although the output depends on it. Such a row
+    /// stays constant when the backward is compared with the derivative.
     fn is_still(&self, _parameter: &str, _row: usize) -> bool {
         false
     }
-    /// Elements that each of so many ranks gives to the sums of its gradients, once a step: of what is whole on every
-    /// rank and applied to its own tokens alone, as many as it has: under sequence parallelism a gain, or a row layer's
-    /// bias.
+    /// Elements that each of `ranks` ranks gives to the sums of its gradients, once a step. These are the
+    /// gradients of parameters that every rank holds whole and applies to its own tokens only: under sequence
+    /// parallelism a gain, or a row layer's bias.
     fn synced(&self, _ranks: usize, _regions: bool) -> usize {
         0
     }
 }
 
-/// What dropout is drawn from in a proof, with the step and the number of a sequence.
+/// Seed of dropout in a proof, hashed with the step and the number of a sequence.
 pub const SEED: u64 = 17;
 
-/// One microbatch, whole: what the layer is given on every rank.
+/// One microbatch, whole: the layer's input on every rank.
 #[derive(Clone, Debug)]
 pub struct Given<S> {
-    /// Which step.
+    /// Number of the step.
     pub step: usize,
-    /// The number of its first sequence in the step.
+    /// Number of its first sequence in the step.
     pub first: usize,
-    /// Tokens of each sequence.
+    /// Number of tokens of each sequence.
     pub lengths: Vec<usize>,
-    /// The tokens that are here, by where they lie in the whole microbatch.
+    /// Tokens of this rank, as segments of the whole microbatch.
     pub tokens: Vec<Segment>,
-    /// Where contexts know how tokens are dealt: that, and all tokens.
+    /// Division of the tokens over ranks, and all tokens, if contexts know the division.
     pub shards: Option<(TokenShards, Vec<Segment>)>,
-    /// The input, row-major; unused where ids enter.
+    /// The input, row-major; unused if the layer takes ids.
     pub x: Vec<S>,
-    /// Tokens of each sequence's memory.
+    /// Number of tokens of each sequence's memory.
     pub memory_lengths: Vec<usize>,
-    /// The memory, row-major, as wide as the input; used where there are two inputs.
+    /// The memory, row-major, as wide as the input; used if the layer has two inputs.
     pub memory: Vec<S>,
-    /// Token ids, used where ids enter.
+    /// Token ids, used if the layer takes ids.
     pub ids: Vec<u32>,
     /// The gradient of the output.
     pub dy: Vec<S>,
@@ -127,20 +130,20 @@ pub struct Given<S> {
     pub weights: BTreeMap<String, Vec<S>>,
 }
 
-/// What comes of it, whole.
+/// Whole outputs and gradients of one microbatch.
 #[derive(Clone, Debug)]
 pub struct Answer<S> {
     /// The output.
     pub y: Vec<S>,
-    /// The gradient of the input; empty where ids enter.
+    /// The gradient of the input; empty if the layer takes ids.
     pub dx: Vec<S>,
     /// The gradients of the parameters.
     pub gradients: BTreeMap<String, Vec<S>>,
 }
 
 impl<S: Scalar> Given<S> {
-    /// Two microbatches of different sizes, the first with two sequences of different lengths: 13 tokens in all, and 11 in
-    /// one, which no number of ranks divides.
+    /// Draws two microbatches of different sizes, the first with two sequences of different lengths. They
+    /// have 13 tokens in all and 11 in the first, which no number of ranks divides.
     pub(super) fn draw([inputs, outputs]: [usize; 2], step: usize) -> Vec<Given<S>> {
         [vec![7, 4], vec![2]]
             .into_iter()
@@ -175,7 +178,7 @@ impl<S: Scalar> Given<S> {
     pub(super) fn tokens(&self) -> usize {
         self.tokens.iter().map(|t| t.len).sum()
     }
-    /// What a rank has of it that has these tokens.
+    /// Returns the part of it of a rank that has these tokens.
     pub(super) fn of(
         &self,
         tokens: Vec<Segment>,
@@ -189,7 +192,7 @@ impl<S: Scalar> Given<S> {
         let ids = rows.iter().map(|&row| self.ids[row]).collect();
         Self { x: cut(&self.x, inputs), dy: cut(&self.dy, outputs), ids, tokens, shards, ..self.clone() }
     }
-    /// What a call on it needs; a memory there is where all tokens are here.
+    /// Returns the context of a call on it, with a memory if all tokens are here.
     pub(super) fn cx<D: Kernels>(&self, microbatch: usize) -> Cx<D> {
         let cx = Cx::train(microbatch, &self.lengths, 1);
         if let Some((shards, all)) = &self.shards {
@@ -202,7 +205,7 @@ impl<S: Scalar> Given<S> {
     }
 }
 
-/// A place to build a case at.
+/// Returns the builder of a case.
 pub(super) fn place<'a, D: Kernels<Wide = D>>(
     device: &'a D,
     mesh: &'a Mesh<D::Place>,

@@ -1,4 +1,4 @@
-//! The hand-written backward is the derivative of the forward, exactly: for random directions Ẋ and Ẇ,
+//! The hand-written backward is exactly the derivative of the forward: for random directions Ẋ and Ẇ,
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ + Σ ⟨dW, Ẇ⟩ in the field, where Ẏ comes from running the forward on dual numbers.
 use super::case::place;
 use super::erased::{Erased, On};
@@ -45,7 +45,7 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
     }
 }
 
-/// Values that move in a random direction, all but those of rows that are still.
+/// Values that move in a random direction, except those of rows that are still.
 struct Moving<'a, C: ?Sized>(&'a C);
 
 impl<C: Erased + ?Sized> Values<Number> for Moving<'_, C> {

@@ -51,7 +51,7 @@ fn one((case, regions): (&(impl Erased + ?Sized), bool), key: Key, ranks: usize)
         .unwrap_or_else(|why| panic!("{why}"));
 }
 
-/// What a rank sends in one step along the axis of features, by operation.
+/// Elements that a rank sends in one step along the axis of features, by operation.
 fn predicted(
     (case, regions): (&(impl Erased + ?Sized), bool),
     dealt: &[Vec<Segment>],
@@ -69,14 +69,14 @@ fn sorted(mut all: Vec<(Op, usize)>) -> Vec<(Op, usize)> {
     all
 }
 
-/// Every tensor of the oracle is there and equal; names the first that is not.
+/// Asserts that every tensor of the oracle is there and equal; names the first that is not.
 fn compare(mine: &Trace<F61>, truth: &Trace<F61>, at: &str) {
     let first = difference(mine, truth);
     assert!(first.is_none(), "{}, {at}", first.unwrap_or_default());
     assert_eq!(mine.len(), truth.len(), "tensors of {STEPS} steps, {at}");
 }
 
-/// The first tensor of the oracle that is not there, or not equal.
+/// Describes the first tensor of the oracle that is missing or not equal.
 pub(super) fn difference<'a>(
     mine: &Trace<F61>,
     truth: impl IntoIterator<Item = &'a (String, Vec<F61>)>,

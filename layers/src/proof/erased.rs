@@ -1,5 +1,5 @@
-//! A case whose layer has no type of its own any more: so the harness is compiled once for each number, and not again for
-//! each layer.
+//! Cases with their layer's type erased: the harness is compiled once for each dtype, and not again for each
+//! layer.
 use super::{Answer, Case, Given, Lies};
 use crate::proof::lies::AtRank;
 use crate::{Builder, Layer, Params, Result, TokenShards};
@@ -7,17 +7,17 @@ use comm::{Axis, Op};
 use kernels::{Kernels, Meta, Segment};
 use tensor::{Cpu, Dual, F61, Scalar};
 
-/// What a proof asks of a case, on every device that it runs on. The harness takes it as `dyn`, but by a type parameter:
-/// so it is compiled where proofs run, and not with the layers.
+/// Everything that a proof needs of a case, on every device that it runs on. The harness takes it as `dyn`,
+/// but by a type parameter, so it is compiled with the proofs and not with the layers.
 pub(crate) trait Erased:
     Spec + On<Cpu<F61>> + On<Cpu<Dual<F61>>> + On<Cpu<f32>> + On<Meta<f32>> + Unsplit<F61> + Unsplit<f64>
 {
 }
 impl<C: Case> Erased for C {}
 
-/// What is the same on every device.
+/// Parts of a case that are the same on every device.
 pub(crate) trait Spec: Sync {
-    /// The case's type, by name.
+    /// Name of the case's type.
     fn name(&self) -> &'static str;
     /// As [`Case::RANKS`].
     fn ranks(&self) -> &'static [usize];
@@ -29,13 +29,13 @@ pub(crate) trait Spec: Sync {
     fn experts(&self) -> &'static [(Axis, usize)];
     /// As [`Case::PREDICTED`].
     fn is_predicted(&self) -> bool;
-    /// What contexts know of how tokens are dealt, on one of so many ranks.
+    /// Division of tokens that contexts of this rank know.
     fn shards(&self, place: (usize, usize)) -> Option<TokenShards>;
     /// As [`Case::deal`].
     fn deal(&self, tokens: &[Segment], place: (usize, usize)) -> Vec<Segment>;
     /// As [`Case::traffic_of_dealt`].
     fn traffic_of_dealt(&self, microbatches: &[Vec<Segment>], place: (usize, usize)) -> Vec<(Op, usize)>;
-    /// A world of so many ranks along the axis of features; of one, its experts are not split.
+    /// Axes of a world with `ranks` ranks along the axis of features; with one rank, experts are not split.
     fn world(&self, ranks: usize) -> Vec<(Axis, usize)> {
         let experts = if ranks > 1 { self.experts() } else { &[] };
         [self.dealers(), &[(self.axis(), ranks)], experts].concat()
@@ -104,7 +104,7 @@ impl<C: Case, D: Kernels> On<D> for C {
     }
 }
 
-/// What the unsplit layer gives in numbers of this kind.
+/// The unsplit layer, in one dtype.
 pub(crate) trait Unsplit<S: Scalar>: Spec {
     /// As [`Case::oracle`].
     fn oracle(&self, given: &Given<S>) -> Answer<S>;
@@ -116,20 +116,20 @@ impl<C: Case, S: Scalar> Unsplit<S> for C {
     }
 }
 
-/// Of every microbatch, Y and dX.
+/// Y and dX of every microbatch.
 pub(crate) type Gone<D> = Vec<(usize, [Box<dyn Lies<D>>; 2])>;
 
 /// A layer under proof.
 pub(crate) trait Proven<D: Kernels> {
-    /// What the layer is given for a microbatch.
+    /// Returns the layer's input for a microbatch.
     ///
     /// # Errors
     /// If the ranks do not divide its features.
     fn input(&self, given: &Given<D::Elem>, features: usize, at: &AtRank<D>) -> Result<Box<dyn Lies<D>>>;
-    /// All microbatches forward, then all backward.
+    /// Runs all microbatches forward, then all backward.
     ///
     /// # Errors
-    /// If ranks do not meet.
+    /// If a collective fails.
     fn there_and_back(
         &mut self,
         microbatches: Vec<Given<D::Elem>>,

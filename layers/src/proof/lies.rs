@@ -1,4 +1,4 @@
-//! How a proof hands an activation to the ranks and puts their shares together again.
+//! Cuts a proof's activations into the ranks' parts, and puts these together again.
 use super::Given;
 use crate::Result;
 use crate::ops::{Branches, Region, Split, Stream};
@@ -6,27 +6,28 @@ use comm::Group;
 use kernels::{Kernels, Segment};
 use tensor::{Category, Ids, Scalar, Tensor};
 
-/// Where activations are handed out.
+/// The rank that activations are given to.
 pub struct AtRank<'a, D: Kernels> {
-    /// This rank's memory.
+    /// The rank's device.
     pub device: &'a D,
-    /// The ranks that share them.
+    /// The ranks that split the activations.
     pub group: &'a Group<D::Place>,
-    /// Whose tokens of the stream are here.
+    /// Region of the stream: the tokens of each rank.
     pub region: Region,
     /// The ranks that tokens are dealt to.
     pub dealers: &'a Group<D::Place>,
 }
 
 impl<D: Kernels> AtRank<'_, D> {
-    /// This rank among those that tokens are dealt to.
+    /// Number of this rank among those that tokens are dealt to, and their number.
     pub(super) fn place(&self) -> (usize, usize) {
         (self.dealers.rank(), self.dealers.size())
     }
-    /// What the ranks have of a matrix with a row for each of their own tokens, as it lies in the whole microbatch.
+    /// Puts the ranks' parts of a matrix with a row for each token together, in the order of the whole
+    /// microbatch.
     ///
     /// # Errors
-    /// If ranks do not meet.
+    /// If a collective fails.
     pub(super) fn together(
         &self,
         x: &dyn Lies<D>,
@@ -48,24 +49,25 @@ impl<D: Kernels> AtRank<'_, D> {
     }
 }
 
-/// An activation, by how it lies over the ranks of a group.
+/// An activation, by its layout over the ranks of a group.
 pub trait Lies<D: Kernels>: 'static {
-    /// This rank's part of the input (or, with `dy`, of the output's gradient) of so many features.
+    /// Returns this rank's part of the input (or, with `dy`, of the output's gradient), which has `features`
+    /// features.
     ///
     /// # Errors
     /// If the ranks do not divide the features.
     fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self>
     where
         Self: Sized;
-    /// The whole, row-major, on every rank; empty for ids and on a device without values.
+    /// Returns the whole, row-major, on every rank; empty for ids and on the meta device.
     ///
     /// # Errors
-    /// If ranks do not meet.
+    /// If a collective fails.
     ///
     /// # Panics
-    /// If a stream has other tokens than those of the place.
+    /// If a stream is of another region than `at`.
     fn whole(&self, at: &AtRank<D>) -> Result<Vec<D::Elem>>;
-    /// Whether it is a matrix with a row for each token: ids are none.
+    /// Returns true if it is a matrix with a row for each token; ids are not.
     fn has_rows(&self) -> bool {
         true
     }
@@ -91,7 +93,7 @@ impl<D: Kernels> Lies<D> for Stream<D> {
     }
 }
 
-/// A norm's output, of which nobody takes the other branch.
+/// A norm's output, without the residual branch.
 impl<D: Kernels> Lies<D> for Branches<D> {
     fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
         Ok((Stream::hand(given, dy, features, at)?, None))
@@ -101,7 +103,7 @@ impl<D: Kernels> Lies<D> for Branches<D> {
     }
 }
 
-/// An input and its memory, as wide; whole, the one after the other.
+/// An input and a memory of the same width. The whole is one after the other.
 impl<D: Kernels> Lies<D> for [Stream<D>; 2] {
     fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
         assert!(!dy, "a memory goes in and does not come out");

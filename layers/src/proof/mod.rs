@@ -1,13 +1,16 @@
-//! The proof of one layer: write a [`Case`] (how it is built, what the oracle says, what it sends), and
-//! [`proves`] does the rest, for ranks 1, 2, 3, 4 and 8 along the axis that splits layers, or in the worlds that the case
+//! The proof of one layer: write a [`Case`] (its construction, its oracle, its traffic), and [`proves`] does
+//! the rest, for 1, 2, 3, 4 and 8 ranks along the axis that splits layers, or in the worlds that the case
 //! names, along whose other axes tokens are dealt:
 //!
-//! 1. **equal** (`equal.rs`): outputs, gradients of inputs and weights, and new weights equal the unsplit oracle bit
-//!    for bit in the field, under two keys, over two steps of two ragged microbatches; the traffic is the predicted one;
-//! 2. **derived** (`derivative.rs`): the hand-written backward is the exact derivative of the forward, by dual numbers;
+//! 1. **equal** (`equal.rs`): outputs, gradients of inputs and weights, and new weights equal the unsplit
+//!    oracle bit for bit in the field, under two keys, over two steps of two ragged microbatches; the traffic
+//!    is the predicted one;
+//! 2. **derived** (`derivative.rs`): the hand-written backward is the exact derivative of the forward, by
+//!    dual numbers;
 //! 3. **close** (`rounding.rs`): in f32 the split layer is as near to the f64 truth as the unsplit one is;
-//! 4. **priced** (`price.rs`): `Meta` tells the bytes, FLOPs and traffic that are measured;
-//! 5. **sharp** (`mutants.rs`): with any one of the layer's calls to other ranks gone wrong in any way, it is not equal.
+//! 4. **priced** (`price.rs`): `Meta` predicts the measured bytes, FLOPs and traffic;
+//! 5. **sharp** (`mutants.rs`): if any one of the layer's calls to other ranks goes wrong, in any way, it is
+//!    not equal.
 mod case;
 mod derivative;
 mod equal;
@@ -27,12 +30,13 @@ pub use lies::Lies;
 /// Proves a layer, all five ways.
 ///
 /// # Panics
-/// If the proof fails: says what differs, on which rank of how many, under which key, and in how many elements.
+/// If the proof fails; names the tensor that differs, the rank and the number of ranks, the key, and the
+/// number of elements that differ.
 pub fn proves(case: &impl Case) {
     all::<dyn Erased>(case, false);
 }
 
-/// Proves a layer, but tries no mutants: where another case has all calls that this one has.
+/// Proves a layer without mutants: for a case all of whose calls another case makes too.
 ///
 /// # Panics
 /// As [`proves`].
@@ -43,12 +47,13 @@ pub fn holds(case: &impl Case) {
 /// Proves a layer, all five ways, under sequence parallelism: each rank has its own tokens of the stream.
 ///
 /// # Panics
-/// If the proof fails: says what differs, on which rank of how many, under which key, and in how many elements.
+/// If the proof fails; names the tensor that differs, the rank and the number of ranks, the key, and the
+/// number of elements that differ.
 pub fn proves_in_regions(case: &impl Case) {
     all::<dyn Erased>(case, true);
 }
 
-/// What becomes of all mutants of a layer, where tensors are compared of whose names this is true.
+/// Judges all mutants of a layer, comparing only tensors whose name `compared` accepts.
 #[cfg(test)]
 pub(crate) fn blind(case: &impl Case, compared: fn(&str) -> bool) -> comm::mutants::Tally {
     mutants::tally::<dyn Erased>((case, false), compared)

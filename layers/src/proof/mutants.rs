@@ -1,5 +1,6 @@
-//! The proof is sharp: with any one of the layer's calls to other ranks gone wrong, in any way there is, the layer no
-//! longer equals the oracle. What is not noticed must be equivalent, for a reason that its run has shown.
+//! The proof is sharp: if any one of the layer's calls to other ranks goes wrong, in any of the ways there
+//! are, the layer no longer equals the oracle. A mutant that goes unnoticed must be equivalent, for a reason
+//! that its run has shown.
 use super::Given;
 use super::equal::difference;
 use super::erased::Erased;
@@ -10,7 +11,7 @@ use comm::mutants::{Mutation, Outcome, Site, Tally, Trial, judge};
 use std::sync::OnceLock;
 use tensor::{Cpu, F61, Key};
 
-/// On so many numbers of ranks, the smallest.
+/// Number of worlds tried: those with the fewest ranks.
 const WORLDS: usize = 2;
 
 pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
@@ -20,7 +21,7 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
     assert!(tally.survivors().is_empty(), "what no proof noticed: {:#?}", tally.survivors());
 }
 
-/// What becomes of all mutants of a layer, where tensors are compared of whose names this is true.
+/// Judges all mutants of a layer, comparing only tensors whose name `compared` accepts.
 pub(super) fn tally<C: Erased + ?Sized>((case, regions): (&C, bool), compared: fn(&str) -> bool) -> Tally {
     let _key = Key(3).enter();
     let mut tally = Tally::default();
@@ -33,7 +34,8 @@ pub(super) fn tally<C: Erased + ?Sized>((case, regions): (&C, bool), compared: f
             subject.outcome(*step, trial)
         };
         for (step, site) in &sites {
-            // Old data are the last step's, in the second; the rest is tried in the first.
+            // Stale data come from the first step, so they are tried in the last; other mutations are tried
+            // in the first.
             for &mutation in Mutation::ALL.iter().filter(|m| (**m == Mutation::Stale) == (*step == STEPS - 1))
             {
                 let fate = judge(mutation, site, &all, run).unwrap_or_else(|why| panic!("{why}"));
@@ -44,7 +46,7 @@ pub(super) fn tally<C: Erased + ?Sized>((case, regions): (&C, bool), compared: f
     tally
 }
 
-/// One layer on so many ranks.
+/// One layer on a number of ranks.
 struct Subject<'a, C: ?Sized> {
     case: &'a C,
     regions: bool,
@@ -54,7 +56,8 @@ struct Subject<'a, C: ?Sized> {
 }
 
 impl<C: Erased + ?Sized> Subject<'_, C> {
-    /// What each rank finds that differs, and its calls; or why a rank failed.
+    /// Runs a trial. Returns each rank's first difference, if any, and its calls; or the reason why a rank
+    /// failed.
     fn ran(&self, steps: usize, trial: &Trial) -> Result<Vec<(Option<String>, Calls)>, String> {
         let world = World::threads(&self.case.world(self.ranks)).expect("a world").on_trial(trial);
         let given = |step| Given::draw(self.case.features(), step);
@@ -67,7 +70,7 @@ impl<C: Erased + ?Sized> Subject<'_, C> {
         });
         ran.map_err(|why| why.to_string())
     }
-    /// The layer's calls, each with its step.
+    /// Returns the layer's calls, each with its step.
     fn sites(&self) -> Vec<(usize, Site)> {
         let trial = Trial::honest();
         let ran = self.ran(STEPS, &trial).unwrap_or_else(|why| panic!("{why}"));
@@ -76,7 +79,7 @@ impl<C: Erased + ?Sized> Subject<'_, C> {
         let step = |call| calls.iter().find(|(_, numbers)| numbers.contains(&call)).map(|(step, _)| *step);
         trial.sites(0).into_iter().filter_map(|site| Some((step(site.call)?, site))).collect()
     }
-    /// How it comes out under a mutant of a call of this step.
+    /// Returns the outcome under a mutant of a call of this step.
     fn outcome(&self, step: usize, trial: &Trial) -> Outcome {
         match self.ran(step + 1, trial) {
             Err(_) => Outcome::Fails,

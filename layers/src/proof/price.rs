@@ -1,4 +1,5 @@
-//! `Meta` tells the price of a layer: the bytes by category, FLOPs and traffic that are measured when it runs.
+//! `Meta` predicts the price of a layer: the bytes by category, FLOPs and traffic that are measured when it
+//! runs.
 use super::Given;
 use super::erased::Erased;
 use super::run::{STEPS, run};

@@ -1,4 +1,5 @@
-//! In f32 the split layer errs no more than the unsplit one: against the oracle in f64, on the same numbers.
+//! In f32 the split layer's error is bounded by the unsplit one's, both against the oracle in f64, on the
+//! same values.
 use super::Given;
 use super::erased::Erased;
 use super::run::{STEPS, Trace, oracle, run};
@@ -7,11 +8,12 @@ use comm::World;
 use std::collections::BTreeMap;
 use tensor::{Cpu, Real};
 
-/// The split layer's error may be this many times the unsplit one's.
+/// Bound on the split layer's error, as a multiple of the unsplit one's.
 const TIMES: f64 = 4.0;
-/// The first step alone: after it, with rate 1, weights are far from anything that is trained.
+/// Prefix of the tensors compared: those of the first step. After it, with rate 1, weights are unlike trained
+/// ones.
 const FIRST: &str = "step 0";
-/// The unsplit layer may be off by this much of a tensor's largest value: more is no rounding.
+/// Bound on the unsplit layer's error, relative to a tensor's largest value: a larger error is not rounding.
 const FAR: f64 = 1e-4;
 
 pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
@@ -56,7 +58,7 @@ fn widen(g: &Given<f32>) -> Given<f64> {
     }
 }
 
-/// Per tensor: the largest error, and the largest value.
+/// Returns, for each tensor, the largest error and the largest value.
 fn errors(mine: &Trace<f32>, truth: &Trace<f64>) -> Vec<(String, f64, f64)> {
     let of = |(name, want): &(String, Vec<f64>)| {
         let (_, got) = mine.iter().find(|(n, _)| n == name).expect("the same tensors");

@@ -1,4 +1,4 @@
-//! One run of a layer under proof on one rank, on any device: what it gave, whole, and what it sent.
+//! One run of a layer under proof on one rank, on any device: its whole results, and its traffic.
 use super::Given;
 use super::case::place;
 use super::erased::{On, Proven, Unsplit};
@@ -13,28 +13,28 @@ use tensor::{Device, Place, Scalar};
 /// Named whole tensors, in program order.
 pub(super) type Trace<S> = Vec<(String, Vec<S>)>;
 
-/// Steps, and numbers of calls made in them.
+/// Steps, each with the numbers of the calls made in it.
 pub(super) type Calls = Vec<(usize, Range<usize>)>;
 
-/// What one rank gave and sent.
+/// Results of one rank.
 pub(super) struct Seen<S> {
     /// The parameters before the first step.
     pub(super) start: BTreeMap<String, Vec<S>>,
     /// Outputs and gradients of every microbatch, then gradients and new weights of every step.
     pub(super) trace: Trace<S>,
-    /// What the steps sent, less the gathering for the trace.
+    /// Traffic of the first step's forward and backward, without the gathering for the trace.
     pub(super) traffic: Ledger,
-    /// What summing the gradients sent, of one step.
+    /// Traffic of summing the gradients in one step.
     pub(super) synced: Ledger,
-    /// This rank among those that tokens are dealt to.
+    /// Number of this rank among those that tokens are dealt to, and their number.
     pub(super) place: (usize, usize),
-    /// Numbers of gradients that are here.
+    /// Number of gradient elements on this rank, padding included.
     pub(super) parameters: usize,
-    /// The step and the numbers of the calls that the layer made, forward, backward and to sum its gradients.
+    /// Steps and numbers of the layer's calls: forward and backward, and the sums of its gradients.
     pub(super) calls: Calls,
 }
 
-/// The size of a proof's steps: plain, with rate 1, so that no scale hides.
+/// Number of steps of a proof. They are plain SGD with rate 1, so that no scale hides.
 pub(super) const STEPS: usize = 2;
 
 pub(super) fn run<D: Kernels<Wide = D>>(
@@ -97,13 +97,13 @@ pub(super) fn run<D: Kernels<Wide = D>>(
     Ok(Seen { start, trace, traffic, synced, place: at.place(), parameters, calls })
 }
 
-/// The numbers of this rank's calls since then.
+/// Returns the numbers of this rank's calls since `before`.
 fn since<P: Place>(before: &Ledger, mesh: &Mesh<P>) -> Range<usize> {
     let number = |ledger: &Ledger| ledger.iter().map(|(_, _, traffic)| traffic.calls).sum::<usize>() + 1;
     number(before)..number(&mesh.ledger())
 }
 
-/// Whole values by name.
+/// Returns the whole parameters by name.
 pub(super) fn weights<D: Kernels>(
     layer: &mut dyn Proven<D>,
     mesh: &Mesh<D::Place>,
@@ -112,7 +112,7 @@ pub(super) fn weights<D: Kernels>(
     layer.params().into_iter().map(|p| whole(p)).collect()
 }
 
-/// The oracle's trace.
+/// Returns the oracle's trace.
 pub(super) fn oracle<S: Scalar>(
     case: &(impl Unsplit<S> + ?Sized),
     start: &BTreeMap<String, Vec<S>>,

@@ -52,8 +52,8 @@ impl<const BY_HALVES: bool> Case for Dealt<BY_HALVES> {
     }
 }
 
-/// Kills: tokens put back at other rows than they were dealt from, gradients that are not summed over the ranks that have
-/// them, a world without the further axes.
+/// Kills: tokens put back at other rows than they were dealt from, gradients that are not summed over the
+/// ranks that have them, a world without the further axes.
 #[test]
 fn dealt_tokens_are_put_back_where_they_were() {
     proves(&Dealt::<true> { trusted: true });

@@ -1,11 +1,12 @@
-//! All-gather, `ep=N:all-gather`: every rank takes all tokens, and adds up for them what its own experts give.
+//! All-gather, `ep=N:all-gather`: every rank receives all tokens, and adds up what its own experts give for
+//! them.
 //!
 //! ```text
 //! out    X of all ranks     all-gather, B·D elements
 //! back   Y of own experts   reduce-scatter, N·B·D elements
 //! ```
 //!
-//! Less traffic than an all-to-all where a token is handed to more experts than there are ranks.
+//! Less traffic than an all-to-all if a token goes to more experts than there are ranks.
 //!
 //! Source: Megatron-LM, `MoEAllGatherTokenDispatcher`. Neighbour: [`all_to_all`](super::all_to_all).
 use super::dispatch::{self, Carried, Dispatch, Exchange, MostRows, added, handed};

@@ -1,8 +1,9 @@
-//! All-to-all, `ep=N`: each rank gives every other the rows of the tokens that it hands to experts there, as many as they are.
+//! All-to-all, `ep=N`: each rank sends every other rank only the rows of the tokens that it routes to experts
+//! there.
 //!
 //! ```text
-//! out    rows of copies, sorted by expert    all-to-all of uneven counts, k·B·D elements, less those that stay
-//! back   the same rows, the same way         all-to-all of uneven counts, k·B·D elements
+//! out    rows of copies, sorted by expert  all-to-all of uneven counts, k·B·D elements, less those that stay
+//! back   the same rows, the same way       all-to-all of uneven counts, k·B·D elements
 //! ```
 //!
 //! Source: Lepikhin et al., `GShard`, §3.2, arXiv:2006.16668. Chapter: 16.
@@ -14,7 +15,7 @@ use layers::ops::rows_of;
 use layers::{About, Choice, Result};
 use tensor::Tensor;
 
-/// All-to-all of uneven counts.
+/// All-to-all with uneven counts.
 #[derive(Clone, Copy)]
 pub struct AllToAll;
 

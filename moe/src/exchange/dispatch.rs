@@ -1,4 +1,4 @@
-//! What an exchange is, and who gives what to whom in one.
+//! The trait of token dispatchers, and the plan of one dispatch.
 use crate::routing::{NOBODY, Routing};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
@@ -7,21 +7,21 @@ use layers::{About, Design, Result, Shared, Sharing, Sizes};
 use std::cell::Cell;
 use tensor::{Index, Place, Tensor};
 
-/// What a row belongs to.
+/// Owner of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carried {
-    /// A token: all its copies are handed the same row.
+    /// A token: all its copies get the same row.
     Tokens,
     /// A copy of a token: a gate.
     Copies,
 }
 
-/// One way of tokens to their experts.
+/// A token dispatcher.
 pub trait Exchange<D: Kernels>: Sync {
     /// Its description.
     fn about(&self) -> &'static About;
-    /// Who gives what to whom, where `all[i]` are the experts of the tokens of rank `i` of the group, and each rank has as many of
-    /// these experts.
+    /// Plans the rows that ranks send to each other. `all[i]` is the routing of the tokens of rank `i` of the
+    /// group, and every rank has the same number of the experts.
     fn plan(
         &self,
         ep: &Group<D::Place>,
@@ -29,32 +29,34 @@ pub trait Exchange<D: Kernels>: Sync {
         experts: (usize, &MostRows),
         place: &D::Place,
     ) -> Dispatch<D::Place>;
-    /// Starts to bring a row of each token, or copy, to the experts that it is handed to.
+    /// Starts to send a row of each token, or copy, to the experts that take it.
     ///
     /// # Errors
-    /// If ranks do not meet.
+    /// If a collective fails.
     fn begin(&self, plan: &Dispatch<D::Place>, x: Tensor<D>, what: Carried) -> Result<Request<D>>;
-    /// Of what has come a row for each of the copies that experts here are handed, expert after expert; of each, rank after
-    /// rank, token after token.
+    /// Returns the received rows: one for each copy that this rank's experts take, by expert, then rank, then
+    /// token.
     fn end(&self, plan: &Dispatch<D::Place>, came: Tensor<D>, what: Carried) -> Tensor<D>;
-    /// For each token here (or copy), the sum of its rows; 0 of one whose copies were dropped.
+    /// Returns the sum of the rows of each of this rank's tokens (or copies); 0 if its copies were dropped.
     ///
     /// # Errors
-    /// If ranks do not meet.
+    /// If a collective fails.
     fn back(&self, plan: &Dispatch<D::Place>, y: Tensor<D>, what: Carried) -> Result<Tensor<D>>;
 }
 
-/// The most rows that this rank's experts were handed at a time, rounded up to a 16th of what they could have been: so many have
-/// room in what holds rows of experts, whatever they are handed next. It grows 16 times at most.
+/// Largest number of rows that this rank's experts have taken at a time, rounded up to a 16th of the largest
+/// number possible. Buffers of experts' rows have room for this number, whatever the experts take next. It
+/// grows 16 times at most.
 #[derive(Default)]
 pub struct MostRows(Cell<usize>);
 
 impl MostRows {
-    /// For how many there is room by now.
+    /// Number of rows that there is room for now.
     pub(crate) fn rows(&self) -> usize {
         self.0.get()
     }
-    /// Once they are handed so many rows of these tokens, to so many experts here.
+    /// Makes room for `rows` rows of these tokens, for `experts` experts on this rank. Returns the number
+    /// that there is room for.
     pub(super) fn with(&self, rows: usize, all: &[Routing], experts: usize) -> usize {
         let tokens: usize = all.iter().map(|of| of.list.len() / of.chosen).sum();
         let most = tokens * all[0].chosen.min(experts);
@@ -63,27 +65,29 @@ impl MostRows {
     }
 }
 
-/// Who gives what to whom.
+/// Plan of one dispatch: the rows that ranks send to each other.
 pub struct Dispatch<P: Place> {
-    /// How many rows each expert here is handed.
+    /// Number of rows of each expert on this rank.
     pub counts: Vec<usize>,
-    /// For how many rows of experts here there is to be room.
+    /// Number of rows that buffers of this rank's experts have room for.
     pub(crate) room: usize,
-    /// The ranks of the exchange.
+    /// The ranks of the dispatch.
     pub(crate) ep: Group<P>,
-    /// How many rows go between this rank and each: of an all-to-all those that are given, and taken; of an all-gather
-    /// tokens, and copies.
+    /// Numbers of rows between this rank and each other. In an all-to-all: rows sent, and rows received. In
+    /// an all-gather: tokens, and copies.
     pub(crate) rows: [Vec<usize>; 2],
-    /// Which rows are given, or taken: of tokens, and of copies.
+    /// Rows to send (all-to-all) or to take (all-gather): for tokens, and for copies.
     pub(crate) picks: [Index<P>; 2],
-    /// For the `j`-th copy of each token, and for each copy, which row comes back.
+    /// Row that returns for the `j`-th copy of each token, and for each copy.
     pub(crate) homes: [Vec<Index<P>>; 2],
-    /// From the order in which rows come to that of experts, and back, where they differ.
+    /// Permutations from the order of arrival to the experts' order, and back; `None` if the two are the
+    /// same.
     pub(crate) sorts: Option<[Index<P>; 2]>,
 }
 
 impl<P: Place> Dispatch<P> {
-    /// These copies of tokens are the rows that are given, or taken, in this order; there may be `most` of them.
+    /// Creates a plan in which these copies of tokens are the rows sent, or taken, in this order; there may
+    /// be `most` of them.
     pub(super) fn new(
         (ep, place): (&Group<P>, &P),
         (tokens, copies, most): (&Routing, &[Copy], usize),
@@ -100,21 +104,21 @@ impl<P: Place> Dispatch<P> {
     }
 }
 
-/// What the ranks of an exchange share of a model: its experts.
+/// The part of a model that the ranks of a dispatcher divide: its experts.
 pub(crate) fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {
     let size = design.shape().and_then(|shape| shape.experts).map_or(0, |experts| experts.count);
     vec![Shared { what: "experts", size, over: sizes.along(Axis::Ep), by: Sharing::AtLeastOne }]
 }
 
-/// A copy of a token that an expert is handed.
+/// A copy of a token, routed to one expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Copy {
     pub(crate) expert: usize,
     pub(crate) rank: usize,
-    pub(crate) at: usize, // in the list of the rank
+    pub(crate) at: usize, // index in the rank's list
 }
 
-/// The copies of one rank's tokens that are handed to these experts, in order.
+/// Copies of one rank's tokens that are routed to these experts, in order.
 pub(crate) fn handed(of: &Routing, rank: usize, experts: std::ops::Range<usize>) -> Vec<Copy> {
     let handed =
         of.list.iter().enumerate().filter(|(_, e)| **e != NOBODY && experts.contains(&(**e as usize)));
@@ -123,7 +127,7 @@ pub(crate) fn handed(of: &Routing, rank: usize, experts: std::ops::Range<usize>)
     all
 }
 
-/// These numbers where kernels read them, with room for so many.
+/// Puts these numbers where kernels read them, with room for `room` numbers.
 pub(super) fn index<P: Place>(
     place: &P,
     numbers: impl ExactSizeIterator<Item = u32>,
@@ -132,7 +136,7 @@ pub(super) fn index<P: Place>(
     Index::with_room(place, [numbers.len(), room.max(numbers.len())], numbers)
 }
 
-/// Of each token the sum of its rows.
+/// Returns the sum of each token's rows.
 pub(crate) fn added<D: Kernels>(y: &Tensor<D>, homes: &[Index<D::Place>]) -> Tensor<D> {
     let (first, others) = homes.split_first().expect("at least one copy of each token");
     others.iter().fold(rows_of(y, first), |sum, home| plus(sum, &rows_of(y, home)))

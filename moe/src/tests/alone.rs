@@ -1,4 +1,5 @@
-//! What the harness does not ask: few tokens, ties, what is added to the loss, traffic of a stated routing, memory in use.
+//! Cases that the harness does not cover: few tokens, ties, additions to the loss, traffic of a stated
+//! routing, memory in use.
 use super::*;
 use crate::Balancing;
 use crate::exchange::all_gather::AllGather;
@@ -18,7 +19,7 @@ const MEAN_OVER: usize = 20;
 /// All of them, counted or not.
 const STEP: usize = 24;
 
-/// What came of one microbatch, whole.
+/// Results of one microbatch, whole.
 struct Ran<S> {
     weights: BTreeMap<String, Vec<S>>,
     y: Vec<S>,
@@ -83,7 +84,7 @@ fn built<T: Kernels<Wide = T>, X: super::Exchange<T> + Copy>(
     )
 }
 
-/// What ranks so split make of it, by rank.
+/// Results of ranks split this way, by rank.
 fn world<T, X>(
     axes: &[Axis1],
     values: &(dyn Values<T::Elem> + Sync),
@@ -109,8 +110,8 @@ const WORLDS: [&[Axis1]; 4] = [
     &[(Axis::Tp, 4), (Axis::Ep, 2), (Axis::Etp, 2)],
 ];
 
-/// One token, two, and two sequences of one: ranks have no token, experts no copy, and some ranks' experts none at all. Kills: a
-/// gradient that is missing where no copy came, a share that is taken to be there.
+/// One token, two, and two sequences of one: ranks have no token, experts no copy, and some ranks' experts
+/// none at all. Kills: a gradient that is missing where no copy came, a share that is taken to be there.
 #[test]
 fn few_tokens_equal_the_oracle_whoever_has_none() {
     let _key = Key(5).enter();
@@ -160,8 +161,8 @@ impl<S: Scalar> Values<S> for Indifferent {
     }
 }
 
-/// In f32, where every score is the same number, the lowest experts (of the lowest groups) are chosen, on all ranks of every
-/// layout. Kills: ties that go by rank, by place in memory, or to the last.
+/// In f32, where every score is the same number, the lowest experts (of the lowest groups) are chosen, on all
+/// ranks of every layout. Kills: ties that go by rank, by place in memory, or to the last.
 #[test]
 fn of_tied_scores_the_lower_index_wins_in_every_layout() {
     for experts in [mixtral(), deepseek(), qwen()] {
@@ -189,9 +190,9 @@ impl Values<Dual<F61>> for Moving {
     }
 }
 
-/// ⟨dY, Ẏ⟩ and what the loss moves by, together, are ⟨dX, Ẋ⟩ + Σ⟨dW, Ẇ⟩, and the loss is the oracle's in every layout. Kills: a loss
-/// that is told and not learnt, or learnt and not told; once for each rank, or whole for each microbatch; of another
-/// sequence's tokens.
+/// ⟨dY, Ẏ⟩ and what the loss moves by, together, are ⟨dX, Ẋ⟩ + Σ⟨dW, Ẇ⟩, and the loss is the oracle's in
+/// every layout. Kills: a loss that is told and not learnt, or learnt and not told; once for each rank, or
+/// whole for each microbatch; of another sequence's tokens.
 #[test]
 fn what_is_added_to_the_loss_is_what_the_router_learns_from() {
     let _key = Key(6).enter();
@@ -230,9 +231,10 @@ fn what_is_added_to_the_loss_is_what_the_router_learns_from() {
 /// The tokens of each rank, of 11.
 const SHARES: [usize; 2] = [6, 5];
 
-/// Where a routing is stated, what each rank gives follows from sizes and counts, and a ghost tells it to the byte: with all experts
-/// alike, with shares that are told, and where some copies find no room. Kills: a gate or a row that is sent twice, results of all
-/// experts where those of some will do, a price of another routing, of copies that are dropped or of other ranks' shares.
+/// In a stated routing the traffic of each rank follows from sizes and counts, and a ghost predicts it to the
+/// byte: with all experts alike, with given shares, and with copies dropped. Kills: a gate or a row that is
+/// sent twice, results of all experts where those of some will do, a price of another routing, of copies that
+/// are dropped or of other ranks' shares.
 #[test]
 fn a_stated_routing_sends_what_it_should_and_is_priced() {
     const AXES: &[Axis1] = &[(Axis::Tp, 2), (Axis::Ep, 2)];
@@ -280,7 +282,7 @@ fn a_stated_routing_sends_what_it_should_and_is_priced() {
             assert_eq!(elements(ledger, Op::AllToAll), all * (2 * D + 1), "rank {rank}, {routing:?}");
         }
         for (rank, ledger) in both((experts, AllGather, routing)).iter().enumerate() {
-            let gathered = SHARES[rank] * (2 * D + 4); // X, dY, and of each token two gates and the numbers of two experts
+            let gathered = SHARES[rank] * (2 * D + 4); // X, dY; two gates and two experts of each token
             assert_eq!(elements(ledger, Op::AllGather), gathered, "rank {rank}");
             let scattered = 11 * (2 * D + 2); // Y, dX and gates' gradients
             assert_eq!(elements(ledger, Op::ReduceScatter), scattered, "rank {rank}");
@@ -288,9 +290,9 @@ fn a_stated_routing_sends_what_it_should_and_is_priced() {
     }
 }
 
-/// Every microbatch is routed as none was before. Memory is taken only when experts here are handed a 16th more than ever before.
-/// Kills: room that is taken anew where the number of rows is another than before, in a direction, a list or an exchange; a piece
-/// that is not given back.
+/// Every microbatch is routed as none was before. Memory is taken only when experts here are handed a 16th
+/// more than ever before. Kills: room that is taken anew where the number of rows is another than before, in
+/// a direction, a list or an exchange; a piece that is not given back.
 #[test]
 fn no_memory_is_taken_in_a_steady_state_though_counts_vary() {
     fn varied<X: super::Exchange<Cpu<f32>> + Copy>(of: (Experts, X)) {

@@ -9,8 +9,8 @@ fn routing(list: &[u32], chosen: usize) -> Routing {
     Routing { list: list.to_vec(), chosen }
 }
 
-/// Kills: a copy too many or too few, the last ones kept, one expert's copies counted for another, those of ranks before
-/// forgotten.
+/// Kills: a copy too many or too few, the last ones kept, one expert's copies counted for another, those of
+/// ranks before forgotten.
 #[test]
 fn beyond_its_capacity_an_expert_takes_no_copy() {
     let dropped = |most, before: &[usize]| {
@@ -44,8 +44,8 @@ fn tokens_go_to_experts_in_turn_by_their_number_in_the_microbatch() {
     assert_eq!(apart, routing(&[0, 1, 3, 4], 2));
 }
 
-/// Kills: an expert that has more or fewer copies than its share, or a token twice; ranks whose tokens all go to one expert; sums
-/// that wrap.
+/// Kills: an expert that has more or fewer copies than its share, or a token twice; ranks whose tokens all go
+/// to one expert; sums that wrap.
 #[test]
 fn shares_of_copies_are_those_that_are_told() {
     let experts = Experts { count: 5, chosen: 2, ..Experts::MIXTRAL };
@@ -70,9 +70,10 @@ fn shares_of_copies_are_those_that_are_told() {
     }
 }
 
-/// Of three experts the first has 4 of 9 copies in all, the second 3, the third 2, though on one rank the third has most. Twice, in
-/// numbers where 1/8 is less than the last digit of the bias: it is lost unless a master keeps it. Kills: counts of one rank, of
-/// another layer or of a step before; the sign turned; a mean that is no expert's; what is rounded twice.
+/// The first of three experts has 4 of 9 copies in all, the second 3, the third 2, though on one rank the
+/// third has most. Twice, in a dtype where 1/8 is less than the last digit of the bias: it is lost unless a
+/// master keeps it. Kills: counts of one rank, of another layer or of a step before; the sign turned; a mean
+/// that is no expert's; what is rounded twice.
 #[test]
 fn biases_rise_for_experts_that_few_tokens_of_all_ranks_chose() {
     let world = World::threads(&[(Axis::Pp, 2), (Axis::Dp, 2), (Axis::Tp, 2)]).unwrap();
@@ -99,8 +100,8 @@ fn biases_rise_for_experts_that_few_tokens_of_all_ranks_chose() {
     }
 }
 
-/// Every rank has a token of expert 0, and as many of expert 1 as its number. Kills: an order of ranks that is not that of tokens
-/// (data ranks first, and of each the tensor ranks), counts of ranks that come later.
+/// Every rank has a token of expert 0, and as many of expert 1 as its number. Kills: an order of ranks that
+/// is not that of tokens (data ranks first, and of each the tensor ranks), counts of ranks that come later.
 #[test]
 fn capacity_is_used_up_in_the_order_of_tokens() {
     for order in [&[Axis::Tp, Axis::Dp], &[Axis::Dp, Axis::Tp]] {
