@@ -1,15 +1,15 @@
 // Attention by tiles with an online softmax.
-// Source: Dao et al., "FlashAttention", Algorithm 1, arXiv:2205.14135; Milakov, Gimelshein, "Online normalizer
-// calculation for softmax", arXiv:1805.02867.
+// Source: Dao et al., "FlashAttention", Algorithm 1, arXiv:2205.14135; Milakov, Gimelshein, "Online
+// normalizer calculation for softmax", arXiv:1805.02867.
 #include "attention.cuh"
 
-// What a row's softmax holds so far: its stabiliser and Σ e^(s − max).
+// State of a row's softmax so far: its running max and Σ e^(s − max).
 struct Held {
     float max, sum;
 };
 
-// One row of scores, a part of it in each of `lanes` lanes, becomes weights; gives what the row's output so far is
-// multiplied by. A row that has seen nothing yet holds −∞ and 0.
+// Turns one row of scores, a part of it in each of `lanes` lanes, into weights. Returns the factor for the
+// row's output so far. A row that has seen no key yet holds −∞ and 0.
 template <int N>
 __device__ __forceinline__ float online(float (&p)[N], Held& held, int lanes) {
     float most = held.max;
@@ -25,9 +25,9 @@ __device__ __forceinline__ float online(float (&p)[N], Held& held, int lanes) {
     return shrink;
 }
 
-// For 64 rows of queries and one head a block: o[B, queries·dim] and lse = `max`[B, queries], or, without o, the
-// running out, max and sum. A block takes all spans of its rows, one after the other, so spans may share rows. The
-// heads of a group are neighbours in y.
+// Attention of 64 query rows and one head per block. Writes o[B, queries·dim] and lse = `max`[B, queries];
+// without o, updates the carried out, max and sum. A block takes all spans of its rows, one after another, so
+// spans may share rows. The heads of a group are neighbours in blockIdx.y.
 template <class T, int C>
 __device__ void attention(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<T> o, View<float> out,
                           View<float> max, View<float> sum) {
@@ -54,7 +54,7 @@ __device__ void attention(Attend a, List spans, View<T> q, View<T> k, View<T> v,
     }
     if (C == 1) load_tile(qs, q, row, rows, head * dim, dim);
     each_span(spans, false, row, row + rows, [&](Span span) {
-        u32 before = span.query.row - row; // query i is row i + before of the tile, beyond 2^32
+        u32 before = span.query.row - row; // query i is row i + before of the tile, modulo 2^32
         u32 first = minus(row, span.query.row), last = min(row + rows - span.query.row, span.query.len) - 1;
 #pragma unroll
         for (u32 i = 0; i < 4; i++) touched |= (u32)(my_row() + i - before - first <= last - first) << i;
@@ -105,7 +105,7 @@ __device__ void attention(Attend a, List spans, View<T> q, View<T> k, View<T> v,
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
         u32 r = row + my_row() + i;
-        if (!(touched >> i & 1)) continue; // padding, which stays
+        if (!(touched >> i & 1)) continue; // padding: left as is
         float share = carried ? 1 : 1 / held[i].sum;
 #pragma unroll
         for (int c = 0; c < C; c++) {
@@ -128,7 +128,7 @@ BY_TILES(attention,
                 View<float> sum),
          a, spans, q, k, v, o, out, max, sum)
 
-// o[B, queries·dim] = out / sum; the log-sum-exp goes to max[B, queries]. A warp for each row and head.
+// o[B, queries·dim] = out / sum; max[B, queries] becomes the log-sum-exp. One warp per row and head.
 template <class T>
 __device__ void attention_finish(View<T> o, View<float> out, View<float> max, View<float> sum, u32 dim) {
     u64 lane = threadIdx.x % 32, warps = (u64)gridDim.x * blockDim.x / 32;
@@ -137,7 +137,7 @@ __device__ void attention_finish(View<T> o, View<float> out, View<float> max, Vi
         float most = max(row, head), total = sum(row, head), share = 1 / total;
         for (u64 col = head * dim + lane; col < (head + 1) * dim; col += 32)
             o(row, col) = narrow<T>(out(row, col) * share);
-        __syncwarp(); // all have read it
+        __syncwarp(); // all lanes have read max
         if (lane == 0) max(row, head) = most + logf(total);
     }
 }

@@ -1,15 +1,15 @@
-// What attention and its backward share: what is attended, which keys a query sees, tiles of 64 × 64 in shared memory
-// with their products by plain multiply-adds, for any number and up to 256 features a head.
+// Shared by attention and its backward: the arguments, which keys a query sees, and tiles of 64 × 64 in
+// shared memory whose products are plain multiply-adds, for any dtype and up to 256 features per head.
 #pragma once
 #include "dropout.cuh"
 
-// `Attended` of launches/attention.rs.
+// Arguments of attention: `Attended` of launches/attention.rs.
 struct Attend {
     Dropout dropout;
-    u32 queries, keys, dim; // heads, features of one
-    u32 first;              // which of the model's query heads is the first here
-    u32 causal;             // whether queries see only keys up to their own position,
-    u32 size, sinks;        // of these the last `size`, and the first `sinks` of the sequence
+    u32 queries, keys, dim; // query heads, KV heads, features per head
+    u32 first;              // index in the model of the first query head here
+    u32 causal;             // nonzero if queries see only keys up to their own position:
+    u32 size, sinks;        // the last `size` of these, and the first `sinks` of the sequence
     float scale;            // 1/√dim
 };
 
@@ -19,15 +19,15 @@ struct Span {
 };
 
 __device__ __forceinline__ Span span_of(List spans, u32 i) {
-    const uint4* at = (const uint4*)spans.at + 2 * (u64)i; // an index begins where any number may
+    const uint4* at = (const uint4*)spans.at + 2 * (u64)i; // index lists have the alignment of any allocation
     uint4 q = at[0], k = at[1];
     return Span{{q.x, q.y, q.z, q.w}, {k.x, k.y, k.z, k.w}};
 }
 
 __device__ __forceinline__ u32 minus(u32 a, u32 b) { return a > b ? a - b : 0; }
 
-// Calls f(span) for each span with rows among `from..to`, in their order: rows of queries, or of keys. All threads of
-// the block call it together; each warp looks at 32 spans at once.
+// Calls f(span), in order, for each span that has rows among `from..to`: query rows, or key rows if
+// `of_keys`. All threads of the block call it together; each warp tests 32 spans at once.
 template <class F>
 __device__ __forceinline__ void each_span(List spans, bool of_keys, u32 from, u32 to, F f) {
     u32 n = spans.len / 8, lane = threadIdx.x & 31;
@@ -41,8 +41,8 @@ __device__ __forceinline__ void each_span(List spans, bool of_keys, u32 from, u3
     }
 }
 
-// Keys of a span that are in sight: rows `0..sinks` and `from..to`; they are walked in blocks of `most`, from `begin`
-// to before `to`.
+// The visible keys of a span: rows `0..sinks` and `from..to`. Loops take them in tiles of at most `most`,
+// from `begin` to before `to`.
 struct Seen {
     u32 sinks, from, to;
     __device__ __forceinline__ u32 begin() const { return sinks ? 0 : from; }
@@ -52,7 +52,7 @@ struct Seen {
     }
 };
 
-// Those that query `i` sees: `Mask::seen` of the kernels crate.
+// The keys that query `i` sees: `Mask::seen` of the kernels crate.
 __device__ __forceinline__ Seen seen_by(const Attend& a, const Span& span, u32 i) {
     u32 first = span.key.position, len = span.key.len, end = span.query.position + i + 1;
     if (!a.causal) return Seen{0, 0, len};
@@ -60,34 +60,36 @@ __device__ __forceinline__ Seen seen_by(const Attend& a, const Span& span, u32 i
                  min(minus(end, first), len)};
     return seen.from <= seen.sinks ? Seen{0, 0, seen.to} : seen;
 }
-// Those that at least one of the queries `first..=last` sees.
+// The keys that at least one of the queries `first..=last` sees.
 __device__ __forceinline__ Seen seen_by_some(const Attend& a, const Span& span, u32 first, u32 last) {
     Seen low = seen_by(a, span, first), high = seen_by(a, span, last);
     return low.from <= high.sinks ? Seen{0, 0, high.to} : Seen{high.sinks, low.from, high.to};
 }
-// Calls f(first, n) for blocks of at most 64 of them.
+// Calls f(first, n) for tiles of at most 64 of the visible keys.
 template <class F>
 __device__ __forceinline__ void each_block(Seen seen, F f) {
     for (u32 k = seen.begin(); k < seen.to; k = seen.next(k, 64)) f(k, seen.count(k, 64));
 }
-// Whether query `i` of a span sees its key `j`.
+// True if query `i` of a span sees its key `j`.
 __device__ __forceinline__ bool sees(const Attend& a, const Span& span, u32 i, u32 j) {
     u32 q = span.query.position + i, k = span.key.position + j;
     return !a.causal || (k <= q && (q - k < a.size || k < a.sinks));
 }
-// Whether queries `i..=to_i` all see keys `j..=to_j`; not always known.
+// True if queries `i..=to_i` are known to see all keys `j..=to_j`; it may be false although they do.
 __device__ __forceinline__ bool all_see(const Attend& a, const Span& span, u32 i, u32 to_i, u32 j, u32 to_j) {
     return sees(a, span, i, to_j) && (!a.causal || span.query.position + to_i - (span.key.position + j) < a.size);
 }
-// Queries of a span that see at least one of its keys `first..=last`: from .x to before .y; some of them may see none.
+// Queries of a span that see at least one of its keys `first..=last`: from .x to before .y. Some queries of
+// this range may see none.
 __device__ __forceinline__ uint2 seeing(const Attend& a, const Span& span, u32 first, u32 last) {
     u32 n = span.query.len, q = span.query.position, k = span.key.position;
     if (!a.causal) return uint2{0, n};
-    u64 end = (u64)k + last + a.size; // the position after the last one whose window has the last key
+    u64 end = (u64)k + last + a.size; // the position after the last query whose window holds the last key
     return uint2{min(minus(k + first, q), n), k + first < a.sinks || end >= (u64)q + n ? n : minus((u32)end, q)};
 }
 
-// Four numbers that lie aligned; or as many of them as there are, 0 for others.
+// Loads four consecutive aligned elements. With `n`: loads the first `n` of four, aligned or not, and 0 for
+// the others.
 __device__ __forceinline__ float4 get4(const float* at) { return *(const float4*)at; }
 __device__ __forceinline__ float4 get4(const bf16* at) {
     uint2 x = *(const uint2*)at;
@@ -99,14 +101,14 @@ __device__ __forceinline__ float4 get4(const T* at, int n, bool aligned) {
     if (aligned && n >= 4) return get4(at);
     return float4{n > 0 ? wide(at[0]) : 0, n > 1 ? wide(at[1]) : 0, n > 2 ? wide(at[2]) : 0, n > 3 ? wide(at[3]) : 0};
 }
-// Puts four numbers, as far as they are there.
+// Stores the first `n` of four elements.
 template <class T>
 __device__ __forceinline__ void put4(T* at, const float* x, int n) {
     for (int j = 0; j < 4; j++)
         if (j < n) at[j] = narrow<T>(x[j]);
 }
 
-// A tile of 64 rows and 64 columns in shared memory, rows padded against conflicts of banks.
+// A tile of 64 rows and 64 columns in shared memory; rows are padded against bank conflicts.
 const int TILE = 64, ROW = TILE + 4, TILE_LEN = TILE * ROW, TILE_THREADS = 256;
 
 // tile = x[row .. row + n, col .. col + cols], 0 beyond.
@@ -129,8 +131,8 @@ __device__ __forceinline__ void load_tile(float* tile, const View<T>& x, u64 row
     }
 }
 
-// A thread has 4 × 4 numbers of a tile: rows 4·(thread / 16) + i, columns thread % 16 + 16·j of a product with a
-// transposed tile, 4·(thread % 16) + j of one with a tile as it lies.
+// A thread holds 4 × 4 elements of a tile, in rows 4·(thread / 16) + i. Their columns are thread % 16 + 16·j
+// in a product with a transposed tile, and 4·(thread % 16) + j in a product with a tile as stored.
 typedef float Sixteen[4][4];
 
 __device__ __forceinline__ u32 my_row() { return threadIdx.x / 16 * 4; }
@@ -171,7 +173,7 @@ __device__ __forceinline__ void times(Sixteen& s, const float* a, const float* b
         }
     }
 }
-// tile = s, where `times_turned` has its numbers.
+// tile = s, in the layout of `times_turned`.
 __device__ __forceinline__ void put_tile(float* tile, const Sixteen& s) {
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -179,13 +181,15 @@ __device__ __forceinline__ void put_tile(float* tile, const Sixteen& s) {
         for (int j = 0; j < 4; j++) tile[(my_row() + i) * ROW + my_col() + 16 * j] = s[i][j];
 }
 
-// The kernel `name` for one number and up to `width` features, C tiles of them; so many of its blocks fit a processor.
+// Kernel `name` for one dtype and up to `width` features, held as C tiles. `blocks` of its blocks fit a
+// multiprocessor.
 #define WIDTH(name, number, T_, width, C, threads, blocks, params, ...)                                         \
     namespace in_##number {                                                                                     \
         using T = T_;                                                                                           \
         KERNEL __launch_bounds__(threads, blocks) name##_##width##_##number params { name<T, C>(__VA_ARGS__); } \
     }
-// Those of tiles. bf16 comes here where it does not fit tensor cores, which is rare: one kernel takes all widths.
+// The kernels of `name` by tiles. bf16 uses them only where it does not fit tensor cores, which is rare: one
+// kernel takes all widths.
 #define BY_TILES(name, params, ...)                                       \
     WIDTH(name, f32, float, 64, 1, TILE_THREADS, 2, params, __VA_ARGS__)  \
     WIDTH(name, f32, float, 256, 4, TILE_THREADS, 1, params, __VA_ARGS__) \

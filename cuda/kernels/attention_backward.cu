@@ -1,12 +1,12 @@
-// The gradient of attention by tiles: scores are computed again from the log-sum-exp that forward left, once for the
-// gradients of keys and values and once for those of queries, so that each is added up in one place, in one order.
-// With P = softmax(S), M what dropout multiplies it by (1 without), δ = Σ o·do: dV = (P∘M)ᵀ·dO,
-// dS = P ∘ (M∘(dO·Vᵀ) − δ), dQ = dS·K, dK = dSᵀ·Q.
+// Gradient of attention by tiles. Scores are recomputed from forward's log-sum-exp, once for the gradients of
+// keys and values and once for those of queries, so that each gradient is summed in one place, in one order.
+// With P = softmax(S), M the dropout factors (1 without dropout), δ = Σ o·do: dV = (P∘M)ᵀ·dO, dS = P ∘
+// (M∘(dO·Vᵀ) − δ), dQ = dS·K, dK = dSᵀ·Q.
 // Source: Dao, "FlashAttention-2", Algorithm 2, arXiv:2307.08691.
 #include "attention.cuh"
 #include "row.cuh"
 
-// delta[B, queries] = Σ o·do per head. A warp for each row and head.
+// delta[B, queries] = Σ o·do per head. One warp per row and head.
 template <class T>
 __device__ void attention_delta(View<float> delta, View<T> o, View<T> d_o, u32 dim) {
     u64 lane = threadIdx.x % 32, warps = (u64)gridDim.x * blockDim.x / 32;
@@ -21,14 +21,14 @@ __device__ void attention_delta(View<float> delta, View<T> o, View<T> d_o, u32 d
 }
 BOTH(attention_delta, PARAMS(View<float> delta, View<T> o, View<T> d_o, u32 dim), delta, o, d_o, dim)
 
-// A score and its dO·Vᵀ become what dV takes (P∘M) and what dQ and dK take (dS).
+// Turns a score into P∘M, which dV needs, and its dO·Vᵀ into dS, which dQ and dK need.
 __device__ __forceinline__ void grade(float& s, float& dp, float lse, float delta, float factor) {
     float p = expf(s - lse);
     s = p * factor;
     dp = p * (dp * factor - delta);
 }
 
-// s += A·Bᵀ of `dim` features of n_a and n_b rows, by tiles that are loaded to `left` and `right`.
+// s += A·Bᵀ over `dim` features of n_a and n_b rows, by tiles that are loaded to `left` and `right`.
 template <class T>
 __device__ __forceinline__ void add_products(Sixteen& s, float* left, float* right, const View<T>& a, u64 row_a,
                                              u32 n_a, u32 col_a, const View<T>& b, u64 row_b, u32 n_b, u32 col_b,
@@ -44,7 +44,7 @@ __device__ __forceinline__ void add_products(Sixteen& s, float* left, float* rig
     }
 }
 
-// Adds to to[row, col ..] the numbers of a thread's rows that are among `from..end`.
+// to[row, col ..] += x·by, in the thread's rows that are marked in `touched`.
 template <class T>
 __device__ __forceinline__ void add_share(const View<T>& to, u32 row, u32 rows, u32 touched, u32 col, u32 cols,
                                           Sixteen& x, float by) {
@@ -60,7 +60,7 @@ __device__ __forceinline__ void add_share(const View<T>& to, u32 row, u32 rows, 
     }
 }
 
-// dk, dv[M, keys·dim] += what all spans give them. A block for 64 rows of keys and one KV head.
+// dk, dv[M, keys·dim] += the contributions of all spans. One block per 64 key rows and KV head.
 template <class T, int C>
 __device__ void attention_keys(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse,
                                View<float> delta, View<T> d_o, View<T> dk, View<T> dv) {
@@ -70,7 +70,7 @@ __device__ void attention_keys(Attend a, List spans, View<T> q, View<T> k, View<
     u32 rows = min((u32)TILE, k.rows - row), touched = 0;
     Sixteen dks[C] = {}, dvs[C] = {};
     each_span(spans, true, row, row + rows, [&](Span span) {
-        u32 before = span.key.row - row; // key j is row j + before of the tile, beyond 2^32
+        u32 before = span.key.row - row; // key j is row j + before of the tile, modulo 2^32
         u32 first = minus(row, span.key.row), last = min(row + rows - span.key.row, span.key.len) - 1;
 #pragma unroll
         for (u32 i = 0; i < 4; i++) touched |= (u32)(my_row() + i - before - first <= last - first) << i;
@@ -81,8 +81,9 @@ __device__ void attention_keys(Attend a, List spans, View<T> q, View<T> k, View<
                 n = min(queries.y - query, (u32)TILE);
             u64 query_row = span.query.row + query;
             Sixteen s = {}, dp = {};
-            add_products(s, left, right, k, row, rows, group * dim, q, query_row, n, head * dim, dim);    // K·Qᵀ
-            add_products(dp, left, right, v, row, rows, group * dim, d_o, query_row, n, head * dim, dim); // V·dOᵀ
+            add_products(s, left, right, k, row, rows, group * dim, q, query_row, n, head * dim, dim); // K·Qᵀ
+            // V·dOᵀ
+            add_products(dp, left, right, v, row, rows, group * dim, d_o, query_row, n, head * dim, dim);
 #pragma unroll
             for (u32 j = 0; j < 4; j++) {
                 u32 i = my_col() + 16 * j, position = span.query.position + query + i;
@@ -126,7 +127,7 @@ BY_TILES(attention_keys,
                 View<T> dk, View<T> dv),
          a, spans, q, k, v, lse, delta, d_o, dk, dv)
 
-// dq[B, queries·dim] += what all spans give it. A block for 64 rows of queries and one head.
+// dq[B, queries·dim] += the contributions of all spans. One block per 64 query rows and head.
 template <class T, int C>
 __device__ void attention_queries(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse,
                                   View<float> delta, View<T> d_o, View<T> dq) {
@@ -136,15 +137,16 @@ __device__ void attention_queries(Attend a, List spans, View<T> q, View<T> k, Vi
     u32 rows = min((u32)TILE, q.rows - row), touched = 0;
     Sixteen dqs[C] = {};
     each_span(spans, false, row, row + rows, [&](Span span) {
-        u32 before = span.query.row - row; // query i is row i + before of the tile, beyond 2^32
+        u32 before = span.query.row - row; // query i is row i + before of the tile, modulo 2^32
         u32 first = minus(row, span.query.row), last = min(row + rows - span.query.row, span.query.len) - 1;
 #pragma unroll
         for (u32 i = 0; i < 4; i++) touched |= (u32)(my_row() + i - before - first <= last - first) << i;
         each_block(seen_by_some(a, span, first, last), [&](u32 block, u32 n) {
             u64 key_row = span.key.row + block;
             Sixteen s = {}, dp = {};
-            add_products(s, left, right, q, row, rows, head * dim, k, key_row, n, group * dim, dim);    // Q·Kᵀ
-            add_products(dp, left, right, d_o, row, rows, head * dim, v, key_row, n, group * dim, dim); // dO·Vᵀ
+            add_products(s, left, right, q, row, rows, head * dim, k, key_row, n, group * dim, dim); // Q·Kᵀ
+            // dO·Vᵀ
+            add_products(dp, left, right, d_o, row, rows, head * dim, v, key_row, n, group * dim, dim);
 #pragma unroll
             for (u32 i = 0; i < 4; i++) {
                 u32 query = my_row() + i - before;

@@ -1,12 +1,13 @@
-// Attention of bf16 on tensor cores. Scores, sums and outputs are kept in f32; only the weights are rounded to bf16,
-// where they are multiplied by values (their sum is of what they were): an output is off by 2^-9 of Σ weight·|value| at
-// most. Source: Dao, "FlashAttention-2", Algorithm 1, arXiv:2307.08691.
+// Attention of bf16 on tensor cores. Scores, sums and outputs are kept in f32. Only the weights are rounded
+// to bf16, for their product with the values; their sum is of the unrounded ones. An output's error is at
+// most 2^-9 of Σ weight·|value|.
+// Source: Dao, "FlashAttention-2", Algorithm 1, arXiv:2307.08691.
 #include "attention_softmax.cuh"
 
 const u32 QUERIES = 128;
 
-// As `attention` of attention.cu, for 128 rows of queries a block: 32 a warp. Keys are on their way while the block
-// before is weighed, values while scores are computed.
+// As `attention` of attention.cu, for 128 query rows per block, 32 per warp. Keys are copied while the
+// previous tile is weighed, values while scores are computed.
 template <int D>
 __device__ void attention_cores(Attend a, List spans, View<bf16> q, View<bf16> k, View<bf16> v, View<bf16> o,
                                 View<float> out, View<float> max, View<float> sum) {
@@ -22,7 +23,7 @@ __device__ void attention_cores(Attend a, List spans, View<bf16> q, View<bf16> k
     begin_softmax(acc, most, total, carried, row + my_row, q.rows, my_col, head, dim, a.scale, out, max, sum);
     fetch<D, QUERIES>(qs, q, row, rows, head * dim, dim);
     each_span(spans, false, row, row + rows, [&](Span span) {
-        u32 before = span.query.row - row; // query i is row i + before of the tile, beyond 2^32
+        u32 before = span.query.row - row; // query i is row i + before of the tile, modulo 2^32
         u32 first = minus(row, span.query.row), last = min(row + rows - span.query.row, span.query.len) - 1;
 #pragma unroll
         for (int i = 0; i < 4; i++) touched |= (u32)(my_row + 8 * i - before - first <= last - first) << i;

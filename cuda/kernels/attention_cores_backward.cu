@@ -1,23 +1,25 @@
-// The gradient of attention of bf16 on tensor cores: as attention_backward.cu, in two passes. Scores and their
-// gradients are kept in f32; weights and scores' gradients are rounded to bf16 where they are multiplied by rows.
+// Gradient of attention of bf16 on tensor cores, in two passes as in attention_backward.cu. Scores and their
+// gradients are kept in f32; weights and score gradients are rounded to bf16 where they are multiplied by
+// rows.
 // Source: Dao, "FlashAttention-2", Algorithm 2, arXiv:2307.08691.
 #include "attention_gradient.cuh"
 
-// Rows of a block: 16·M in each of its warps. Of the other side `ASIDE` rows come at a time, the next on their way.
+// Rows of a block: 16·M in each of its warps. Rows of the other side come `ASIDE` at a time; the next ones
+// are prefetched.
 template <int D>
 struct Plan {
     static const int M = D == 64 ? 2 : 1, ROWS = 128, THREADS = ROWS / M * 2, ASIDE = 32, LEN = ASIDE * D;
 };
 
-// dk, dv[M, keys·dim] += what all spans give them. A block for 128 rows of keys and one KV head.
+// dk, dv[M, keys·dim] += the contributions of all spans. One block per 128 key rows and KV head.
 template <int D>
 __device__ void attention_cores_keys(Attend a, List spans, View<bf16> q, View<bf16> k, View<bf16> v, View<float> lse,
                                      View<float> delta, View<bf16> d_o, View<bf16> dk, View<bf16> dv) {
     using P = Plan<D>;
     const int M = P::M, N = P::ASIDE / 8;
     SHARED(bf16, shared);
-    bf16 *ks = shared, *vs = ks + P::ROWS * D, *aside = vs + P::ROWS * D; // two times queries and dO
-    float* saved = (float*)(aside + 4 * P::LEN);                          // two times lse and delta
+    bf16 *ks = shared, *vs = ks + P::ROWS * D, *aside = vs + P::ROWS * D; // two buffers of queries and dO
+    float* saved = (float*)(aside + 4 * P::LEN);                          // two buffers of lse and delta
     u32 row = blockIdx.x * P::ROWS, group = blockIdx.y, dim = a.dim, fan = a.queries / a.keys;
     u32 rows = min((u32)P::ROWS, k.rows - row), touched = 0, lane = threadIdx.x % 32,
         warp_row = threadIdx.x / 32 * 16 * M;
@@ -26,13 +28,13 @@ __device__ void attention_cores_keys(Attend a, List spans, View<bf16> q, View<bf
     fetch<D, P::ROWS>(ks, k, row, rows, group * dim, dim);
     fetch<D, P::ROWS>(vs, v, row, rows, group * dim, dim);
     each_span(spans, true, row, row + rows, [&](Span span) {
-        u32 before = span.key.row - row; // key j is row j + before of the tile, beyond 2^32
+        u32 before = span.key.row - row; // key j is row j + before of the tile, modulo 2^32
         u32 first = minus(row, span.key.row), last = min(row + rows - span.key.row, span.key.len) - 1;
 #pragma unroll
         for (int i = 0; i < 2 * M; i++) touched |= (u32)(my_row + 8 * i - before - first <= last - first) << i;
         uint2 queries = seeing(a, span, first, last);
         u32 tiles = (minus(queries.y, queries.x) + P::ASIDE - 1) / P::ASIDE;
-        auto begin = [&](u32 t) { // to have the t-th queries in their half of the memory
+        auto begin = [&](u32 t) { // copies the t-th queries to their half of the memory
             u32 head = group * fan + t / tiles, query = queries.x + t % tiles * P::ASIDE,
                 n = min(queries.y - query, (u32)P::ASIDE);
             bf16* to = aside + t % 2 * 2 * P::LEN;
@@ -45,7 +47,7 @@ __device__ void attention_cores_keys(Attend a, List spans, View<bf16> q, View<bf
                           : lse(span.query.row + query + i, head) * 1.44269504f;
             if (which < 2) saved[(t % 2 * 2 + which) * P::ASIDE + i] = x;
         };
-        __syncthreads(); // what came before is done with it
+        __syncthreads(); // all threads are done with the previous contents
         if (tiles) begin(0);
         for (u32 t = 0; t < tiles * fan; t++) {
             fetched();
@@ -73,14 +75,14 @@ __device__ void attention_cores_keys(Attend a, List spans, View<bf16> q, View<bf
     add_pairs<M, D / 8>(dv, row, touched, my_row, group * dim, my_col, dim, dvs, 1);
 }
 
-// dq[B, queries·dim] += what all spans give it. A block for 128 rows of queries and one head.
+// dq[B, queries·dim] += the contributions of all spans. One block per 128 query rows and head.
 template <int D>
 __device__ void attention_cores_queries(Attend a, List spans, View<bf16> q, View<bf16> k, View<bf16> v, View<float> lse,
                                         View<float> delta, View<bf16> d_o, View<bf16> dq) {
     using P = Plan<D>;
     const int M = P::M, N = P::ASIDE / 8;
     SHARED(bf16, shared);
-    bf16 *qs = shared, *dos = qs + P::ROWS * D, *aside = dos + P::ROWS * D; // two times keys and values
+    bf16 *qs = shared, *dos = qs + P::ROWS * D, *aside = dos + P::ROWS * D; // two buffers of keys and values
     u32 row = (gridDim.x - 1 - blockIdx.x) * P::ROWS, head = blockIdx.y, group = head / (a.queries / a.keys),
         dim = a.dim;
     u32 rows = min((u32)P::ROWS, q.rows - row), touched = 0, lane = threadIdx.x % 32,
@@ -91,18 +93,18 @@ __device__ void attention_cores_queries(Attend a, List spans, View<bf16> q, View
     fetch<D, P::ROWS>(qs, q, row, rows, head * dim, dim);
     fetch<D, P::ROWS>(dos, d_o, row, rows, head * dim, dim);
     each_span(spans, false, row, row + rows, [&](Span span) {
-        u32 before = span.query.row - row; // query i is row i + before of the tile, beyond 2^32
+        u32 before = span.query.row - row; // query i is row i + before of the tile, modulo 2^32
         u32 first = minus(row, span.query.row), last = min(row + rows - span.query.row, span.query.len) - 1;
 #pragma unroll
         for (int i = 0; i < 2 * M; i++) touched |= (u32)(my_row + 8 * i - before - first <= last - first) << i;
         Seen seen = seen_by_some(a, span, first, last);
-        auto begin = [&](u32 block, u32 half) { // to have these keys in their half of the memory
+        auto begin = [&](u32 block, u32 half) { // copies these keys to their half of the memory
             bf16* to = aside + half * 2 * P::LEN;
             fetch<D, P::ASIDE>(to, k, (u64)span.key.row + block, seen.count(block, P::ASIDE), group * dim, dim);
             fetch<D, P::ASIDE>(to + P::LEN, v, (u64)span.key.row + block, seen.count(block, P::ASIDE), group * dim,
                                dim);
         };
-        __syncthreads(); // what came before is done with it
+        __syncthreads(); // all threads are done with the previous contents
         if (seen.begin() < seen.to) begin(seen.begin(), 0);
         for (u32 block = seen.begin(), half = 0, next; block < seen.to; block = next, half ^= 1) {
             u32 n = seen.count(block, P::ASIDE);

@@ -1,18 +1,20 @@
-// The gradients of scores on tensor cores. A thread has, of every 16·M rows, two rows of each 16, 8 apart, and of every
-// 8 columns the pair from `my_col` on: x[M][N][4] are its numbers of 8·N columns, row 8·i's are x[i / 2][..][i % 2·2
-// ..].
+// Gradients of attention scores on tensor cores. Of each 16 rows (of 16·M) a thread holds two, 8 apart; of
+// each 8 columns it holds the pair that starts at `my_col`. x[M][N][4] are its elements of 8·N columns; those
+// of row 8·i are x[i / 2][..][i % 2·2 ..].
 #pragma once
 #include "attention.cuh"
 #include "cores.cuh"
 
-// A score and its dO·Vᵀ become what dV takes (P∘M) and what dQ and dK take (dS); `lse` is in powers of 2, as is `by`.
+// Turns a score into P∘M, which dV needs, and its dO·Vᵀ into dS, which dQ and dK need. Both `lse` and `by`
+// are scaled for powers of 2 instead of e.
 __device__ __forceinline__ void grade_cores(float& s, float& dp, float by, float lse, float delta, float factor) {
     float p = power_of_2(s * by - lse);
     s = p * factor;
     dp = p * (dp * factor - delta);
 }
 
-// to += x·by, where `my_row`, `my_col` say: rows and columns of a thread are 8 apart.
+// to += x·by, in the rows marked in `touched`. A thread's rows and columns start at `my_row` and `my_col` and
+// are 8 apart.
 template <int M, int N>
 __device__ __forceinline__ void add_pairs(const View<bf16>& to, u32 row, u32 touched, u32 my_row, u32 col, u32 my_col,
                                           u32 cols, float (&x)[M][N][4], float by) {
@@ -30,7 +32,8 @@ __device__ __forceinline__ void add_pairs(const View<bf16>& to, u32 row, u32 tou
     }
 }
 
-// What was saved of a thread's rows of queries, `row` the first: in powers of 2, lse; delta. 0 beyond the last.
+// Loads the saved lse, scaled for powers of 2, and delta of a thread's query rows, of which `row` is the
+// first; 0 from `end` on.
 template <int R>
 __device__ __forceinline__ void saved_of_rows(float (&lses)[R], float (&deltas)[R], const View<float>& lse,
                                               const View<float>& delta, u32 row, u32 end, u32 head) {
@@ -42,8 +45,8 @@ __device__ __forceinline__ void saved_of_rows(float (&lses)[R], float (&deltas)[
     }
 }
 
-// Grades scores: what dropout takes away of them is `factor(row, column)` of the thread's, if it takes any. They are
-// gone over by rows, or by columns.
+// Applies `grade_cores` to all scores of a thread. If `drops`, `factor(row, column)` is the dropout factor of
+// each. Iterates by rows if BY_ROWS, else by columns.
 template <bool BY_ROWS, int M, int N, class Lse, class Delta, class Factor>
 __device__ __forceinline__ void grade_all(float (&s)[M][N][4], float (&dp)[M][N][4], bool drops, float by, Lse lse,
                                           Delta delta, Factor factor) {
@@ -62,8 +65,9 @@ __device__ __forceinline__ void grade_all(float (&s)[M][N][4], float (&dp)[M][N]
     }
 }
 
-// Grades scores of keys, rows here and `key` the thread's first, with queries of a head, columns from `query` on, of
-// which lses and deltas are in shared memory. Rows that are not `first..=last` of the span's keys are of others.
+// Grades scores of keys (the rows; `key` is the thread's first) with queries of one head (the columns, from
+// `query` on), whose lses and deltas are in shared memory. Unless `whole`, masked pairs become 0, and so do
+// rows other than the span's keys `first..=last`, which belong to other spans.
 template <int M, int N>
 __device__ __forceinline__ void grade_keys(float (&s)[M][N][4], float (&dp)[M][N][4], const Attend& a, const Span& span,
                                            bool whole, u32 first, u32 last, u32 key, u32 query, u32 my_col, u32 head,
@@ -86,8 +90,8 @@ __device__ __forceinline__ void grade_keys(float (&s)[M][N][4], float (&dp)[M][N
         }
 }
 
-// Grades scores of queries, rows here and `query` the thread's first, with the `n` keys from `block` on: what dQ takes
-// is in dp.
+// Grades scores of queries (the rows; `query` is the thread's first) with the `n` keys from `block` on (the
+// columns). Leaves dS, which dQ needs, in dp.
 template <int M, int N>
 __device__ __forceinline__ void grade_queries(float (&s)[M][N][4], float (&dp)[M][N][4], const Attend& a, const Span& span,
                                               bool whole, u32 first, u32 last, u32 query, u32 block, u32 n, u32 my_col,

@@ -1,10 +1,11 @@
-// Attention of bf16 on cards of compute capability 9.0: as attention_cores.cu, for heads of 64 or of 128 features.
+// Attention of bf16 on cards of compute capability 9.0: as attention_cores.cu, for heads of 64 or 128
+// features.
 // ARCH: sm_90a
 //
-// A block has 128 rows of queries, 64 for each of two groups of four warps. One warp more has the card copy 128 keys
-// and their values at a time, as far ahead as there is room. A group multiplies the last keys' weights with their
-// values while it weighs the scores of the next keys. Source: Shah et al., "FlashAttention-3", §3.1 and §3.2,
-// arXiv:2407.08608.
+// A block has 128 query rows, 64 for each of two groups of four warps. One more warp starts the card's copies
+// of 128 keys and their values at a time, as far ahead as there is room. A group multiplies the previous
+// keys' weights by their values while it weighs the scores of the next keys.
+// Source: Shah et al., "FlashAttention-3", §3.1 and §3.2, arXiv:2407.08608.
 #include "attention_softmax.cuh"
 #include "hopper_attention.cuh"
 
@@ -14,7 +15,7 @@ const u32 QUERIES = 128, KEYS = 128;
 const int STAGES = 2;
 typedef float Scores[1][KEYS / 8][4];
 
-// What lies in shared memory: queries, then keys and values of each stage, then barriers.
+// Layout of shared memory: queries, then keys and values of each stage, then barriers.
 template <int D>
 struct Room {
     typedef Tile<QUERIES, D> Queries;
@@ -23,7 +24,8 @@ struct Room {
     __device__ __forceinline__ unsigned char* queries() const { return at; }
     __device__ __forceinline__ unsigned char* keys(u32 stage) const { return at + Queries::BYTES + stage * 2 * Side::BYTES; }
     __device__ __forceinline__ unsigned char* values(u32 stage) const { return keys(stage) + Side::BYTES; }
-    // Of the queries; and of each stage: that keys are there, that values are, and that each is free again.
+    // The barrier of the queries, then those of each stage: keys arrived, values arrived, keys are free
+    // again, values are free again.
     __device__ __forceinline__ Barrier* of_queries() const { return (Barrier*)keys(STAGES); }
     __device__ __forceinline__ Barrier* barrier(u32 which, u32 stage) const {
         return of_queries() + 1 + which * STAGES + stage;
@@ -31,7 +33,7 @@ struct Room {
 };
 enum { KEYS_ARE_THERE, VALUES_ARE_THERE, KEYS_ARE_FREE, VALUES_ARE_FREE };
 
-// Has the card copy what a tile needs, in turn; by one warp.
+// Starts the card's copies of all that a query tile needs, in order. One warp calls it.
 template <int D>
 __device__ __forceinline__ void fetch_all(Walk<KEYS> walk, const Room<D>& room, const Map& q, const Map& k, const Map& v,
                                           u32 of_q, u32 of_k) {
@@ -68,13 +70,14 @@ __device__ __forceinline__ void attend(Attend a, List spans, u32 q_rows, const M
     }
     __syncthreads();
     Walk<KEYS> walk = {a, {spans, row, rows}};
-    if (warp >= WARPS) { // copies: the first warp of a group that has given its registers away
+    if (warp >= WARPS) { // copies: the first warp of a group that gives its registers away
         give_registers<24>();
         if (warp == WARPS) fetch_all<D>(walk, room, q, k, v, head * D, kv * D);
         return;
     }
     take_registers<240>();
-    u32 group = warp / 4, my_row = warp * 16 + lane / 4, my_col = lane % 4 * 2; // rows 8 apart, columns 8 apart
+    // This thread's rows are 8 apart, and so are its pairs of columns.
+    u32 group = warp / 4, my_row = warp * 16 + lane / 4, my_col = lane % 4 * 2;
     bool carried = !o.at;
     float acc[1][D / 8][4] = {}, most[2], total[2], shrink[2], by = a.scale * 1.44269504f;
     u32 p[KEYS / 16][4];
@@ -101,7 +104,7 @@ __device__ __forceinline__ void attend(Attend a, List spans, u32 q_rows, const M
         weigh(s, shrink, most, total, a, tile.span, walk.whole(), tile.first, tile.last, my_row - tile.before,
               walk.block, walk.n, my_col, head, by);
     };
-    auto keep = [&](const Scores& s) { // the weights, for the next values; what came before shrinks
+    auto keep = [&](const Scores& s) { // keeps the weights for the next values; shrinks the output so far
         shrink_by(acc, shrink);
         to_pairs(p, s[0]);
     };

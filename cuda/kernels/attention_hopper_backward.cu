@@ -1,8 +1,10 @@
-// The gradient of attention of bf16 on cards of compute capability 9.0: as attention_cores_backward.cu, in two passes,
-// for heads of 64 or of 128 features. ARCH: sm_90a
+// Gradient of attention of bf16 on cards of compute capability 9.0: in two passes as in
+// attention_cores_backward.cu, for heads of 64 or 128 features.
+// ARCH: sm_90a
 //
-// A block has 128 rows of its own, 64 for each of two groups of four warps; one warp more has the card copy rows of the
-// other side, in two stages. Source: Shah et al., "FlashAttention-3", §3.1, arXiv:2407.08608.
+// A block has 128 rows of its own, 64 for each of two groups of four warps. One more warp starts the card's
+// copies of rows of the other side, in two stages.
+// Source: Shah et al., "FlashAttention-3", §3.1, arXiv:2407.08608.
 #include "attention_gradient.cuh"
 #include "hopper_attention.cuh"
 
@@ -11,8 +13,9 @@ namespace backward {
 const u32 OWN = 128;
 const int STAGES = 2;
 
-// What lies in shared memory: two tiles of its own, of each stage two of the other side and what was saved of its rows,
-// then barriers: that the own are there, that a stage's are, that they are free again.
+// Layout of shared memory: two tiles of the block's own rows; for each stage, two tiles of the other side's
+// rows, then the lse and delta saved of them; then barriers. Barriers: own tiles arrived, stage arrived
+// (`full`), stage is free again (`empty`).
 template <u32 ASIDE, u32 D>
 struct Room {
     typedef Tile<OWN, D> Own;
@@ -37,17 +40,17 @@ struct Room {
         }
         __syncthreads();
     }
-    // Has the card copy the tiles of its own; by one thread.
+    // Starts the card's copies of the block's own tiles. One thread calls it.
     __device__ __forceinline__ void fetch_own(const Map& x, const Map& y, u32 row, u32 col) const {
         arrive_with(of_own(), 2 * Own::BYTES);
         Own::fetch(own(0), x, row, col, of_own()), Own::fetch(own(1), y, row, col, of_own());
     }
-    // Has the card copy a stage's; by one thread, which arrives at `full` later.
+    // Starts the card's copies of a stage. One thread calls it, and arrives at `full` later.
     __device__ __forceinline__ void fetch_other(u32 stage, const Map& x, const Map& y, u32 row, u32 col) const {
         Other::fetch(other(stage, 0), x, row, col, full(stage)), Other::fetch(other(stage, 1), y, row, col, full(stage));
     }
-    // Begins s = own(0)·other(0)ᵀ and dp = own(1)·other(1)ᵀ, of a group's 64 rows, when a stage's rows are there; those
-    // from n on become zeros.
+    // Waits for the stage's rows and zeroes those from n on. Begins s = own(0)·other(0)ᵀ and dp =
+    // own(1)·other(1)ᵀ, of a group's 64 rows.
     __device__ __forceinline__ void scores(float (&s)[ASIDE / 8][4], float (&dp)[ASIDE / 8][4], Turn<STAGES> turn, u32 n) const {
         u32 group = threadIdx.x / 128;
         wait(full(turn.stage), turn.phase);
@@ -65,14 +68,15 @@ struct Room {
     }
 };
 
-// Tiles of ASIDE queries that see some of a tile's keys, of each head in turn, span by span.
+// Iterates over tiles of ASIDE queries that see some keys of a key tile: span by span, head by head.
 template <u32 ASIDE>
 struct Round {
     const Attend& a;
     u32 kv;
     Spans<true> tile;
     uint2 queries = {0, 0};
-    u32 query = 0, head = 0, end = 0, n = 0; // the tile's first query, its head, the head that ends it, how many it has
+    // The query tile's first query and head; the end of the heads; the query tile's number of queries.
+    u32 query = 0, head = 0, end = 0, n = 0;
 
     __device__ __forceinline__ bool next() {
         u32 fan = a.queries / a.keys;
@@ -92,7 +96,7 @@ struct Round {
     }
 };
 
-// dk, dv[M, keys·D] += what all spans give them: a block for 128 rows of keys and one KV head.
+// dk, dv[M, keys·D] += the contributions of all spans. One block per 128 key rows and KV head.
 template <u32 D>
 __device__ __forceinline__ void of_keys(Attend a, List spans, u32 k_rows, const Map& q, const Map& k, const Map& v,
                                         const Map& d_o, View<float> lse, View<float> delta, View<bf16> dk, View<bf16> dv) {
@@ -147,7 +151,7 @@ __device__ __forceinline__ void of_keys(Attend a, List spans, u32 k_rows, const 
     add_pairs<1, D / 8>(dv, row, touched, my_row, kv * D, my_col, D, dvs, 1);
 }
 
-// dq[B, queries·D] += what all spans give it: a block for 128 rows of queries and one head.
+// dq[B, queries·D] += the contributions of all spans. One block per 128 query rows and head.
 template <u32 D>
 __device__ __forceinline__ void of_queries(Attend a, List spans, u32 q_rows, const Map& q, const Map& k, const Map& v,
                                            const Map& d_o, View<float> lse, View<float> delta, View<bf16> dq) {

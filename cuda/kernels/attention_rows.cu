@@ -1,18 +1,20 @@
-// Attention of single rows of queries, as where a token at a time is made: keys and values pass once through registers,
-// and what takes time is to read them.
-// Source: Dao et al., "Flash-Decoding for long-context inference" (2023): keys are split, the parts' softmaxes joined.
+// Attention of single query rows, as in decoding one token at a time. Keys and values pass through registers
+// once; reading them takes most of the time.
+// Source: Dao et al., "Flash-Decoding for long-context inference" (2023): keys are split, the parts'
+// softmaxes joined.
 #include "attention.cuh"
 
-// Heads a block takes together, of one KV head; groups of 16 lanes, each with keys and softmaxes of its own.
+// Heads of one KV head that a block takes together; groups of 16 lanes, each with its own keys and softmaxes.
 const u32 TOGETHER = 4, GROUPS = 8, ROW_THREADS = 16 * GROUPS;
 
-// A softmax that is still running.
+// State of a running softmax.
 struct Run {
     float max, sum;
 };
 
-// Joins n running softmaxes of `dim` outputs, `stride` numbers apart, each followed by its max and sum, and one more
-// whose outputs `at` gives. Calls put(f, x) for every feature. A warp computes it; each lane is given max and sum.
+// Joins n running softmaxes of `dim` outputs, `stride` elements apart, each followed by its max and sum, and
+// the softmax `more`, whose outputs `at` returns. Calls put(f, x, sum) for every feature. A warp computes it;
+// each lane gets max and sum.
 template <class At, class Put>
 __device__ __forceinline__ Run join(const float* parts, u32 n, u64 stride, u32 dim, Run more, At at, Put put) {
     float most = more.max, sum = 0;
@@ -28,7 +30,7 @@ __device__ __forceinline__ Run join(const float* parts, u32 n, u64 stride, u32 d
     return Run{most, sum};
 }
 
-// The same, to where attention's results go.
+// As `join`, and writes to attention's results.
 template <class T>
 __device__ __forceinline__ void finish(const float* parts, u32 n, u64 stride, u32 dim, u64 row, u32 head,
                                        const View<T>& o, const View<float>& out, const View<float>& max,
@@ -44,14 +46,15 @@ __device__ __forceinline__ void finish(const float* parts, u32 n, u64 stride, u3
             else
                 o(row, col + f) = narrow<T>(x * (1 / total));
         });
-    __syncwarp(); // all have read what is overwritten
+    __syncwarp(); // all lanes have read what is overwritten
     if (threadIdx.x % 32) return;
     max(row, head) = carried ? now.max : now.max + logf(now.sum);
     if (carried) sum(row, head) = now.sum;
 }
 
-// As `attention` of attention.cu. A block for a row of queries, up to 4 heads of one KV head and one of `splits` parts
-// of the keys in sight; where there are several parts, each leaves a running softmax in `parts` for `attention_join`.
+// As `attention` of attention.cu. One block per query row, up to 4 heads of one KV head, and one of `splits`
+// parts of the visible keys. If there are several parts, each leaves a running softmax in `parts` for
+// `attention_join`.
 template <class T, int C>
 __device__ void attention_rows(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<T> o, View<float> out,
                                View<float> max, View<float> sum, View<float> parts, u32 splits) {
@@ -146,7 +149,7 @@ __device__ void attention_rows(Attend a, List spans, View<T> q, View<T> k, View<
         if (lane == 0) to[dim] = most[h], to[dim + 1] = total[h];
     }
     __syncthreads();
-    u32 h = threadIdx.x / 32; // a warp a head
+    u32 h = threadIdx.x / 32; // one warp per head
     if (h >= heads) return;
     if (splits == 1) {
         if (touched) finish(shared + h * len, GROUPS, stride, dim, row, head + h, o, out, max, sum);
@@ -167,7 +170,8 @@ BY_ROWS(PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<T> o,
                View<float> sum, View<float> parts, u32 splits),
         a, spans, q, k, v, o, out, max, sum, parts, splits)
 
-// Joins the parts of each row and head, parts[B, queries, splits, dim + 2], and what was carried. A warp for each.
+// Joins the parts of each row and head, parts[B, queries, splits, dim + 2], with the carried state. One warp
+// per row and head.
 template <class T>
 __device__ void attention_join(View<T> o, View<float> out, View<float> max, View<float> sum, View<float> parts,
                                u32 splits, u32 dim) {

@@ -1,12 +1,12 @@
-// The running softmax of attention on tensor cores. A thread has, of every 16·M rows, two rows of each 16, 8 apart, and
-// of every 8 columns the pair from `my_col` on: x[M][N][4] are its numbers of 8·N columns, row 8·i's are x[i / 2][..][i
-// % 2·2 ..].
+// Online softmax of attention on tensor cores. Of each 16 rows (of 16·M) a thread holds two, 8 apart; of each
+// 8 columns it holds the pair that starts at `my_col`. x[M][N][4] are its elements of 8·N columns; those of
+// row 8·i are x[i / 2][..][i % 2·2 ..].
 #pragma once
 #include "attention.cuh"
 #include "cores.cuh"
 
-// Row h of a thread's two in 16, of N·8 scores: they become weights, what its output so far is multiplied by is given.
-// The stabiliser is of products that were not scaled yet; the sum is that of this lane's columns.
+// Turns row h of a thread's two in 16, of N·8 scores, into weights. Returns the factor for the row's output
+// so far. The running max is of products that are not scaled yet; the sum is over this lane's columns.
 template <int N>
 __device__ __forceinline__ float online(float (&s)[N][4], int h, float by, float& most, float& sum) {
     float before = most;
@@ -23,7 +23,7 @@ __device__ __forceinline__ float online(float (&s)[N][4], int h, float by, float
     return shrink;
 }
 
-// x ·= by, row by row.
+// Multiplies each row of x by its factor.
 template <int M, int N>
 __device__ __forceinline__ void shrink_by(float (&x)[M][N][4], const float (&by)[2 * M]) {
 #pragma unroll
@@ -32,8 +32,8 @@ __device__ __forceinline__ void shrink_by(float (&x)[M][N][4], const float (&by)
         for (int n = 0; n < N; n++) x[i / 2][n][i % 2 * 2] *= by[i], x[i / 2][n][i % 2 * 2 + 1] *= by[i];
 }
 
-// What a softmax begins with: nothing, or what was carried here; of the columns up to `dim` of a head. A thread's first
-// row is `row`.
+// Sets the initial state of a softmax: empty, or the carried out, max and sum if `carried`. It covers the
+// head's columns up to `dim`; `row` is the thread's first row.
 template <int M, int N>
 __device__ __forceinline__ void begin_softmax(float (&acc)[M][N][4], float (&most)[2 * M], float (&total)[2 * M], bool carried,
                                               u32 row, u32 rows, u32 my_col, u32 head, u32 dim, float scale,
@@ -53,8 +53,9 @@ __device__ __forceinline__ void begin_softmax(float (&acc)[M][N][4], float (&mos
     }
 }
 
-// Scores of queries of a span, `query` the thread's first, with its `n` keys from `block` on become weights; `shrink`
-// is what outputs so far are multiplied by. Rows that are not `first..=last` of the span's queries are of others.
+// Turns scores of a span's queries (`query` is the thread's first) with its `n` keys from `block` on into
+// weights. `shrink` receives the factors for the outputs so far. Unless `whole`, masked pairs get weight 0,
+// and so do rows other than the span's queries `first..=last`, which belong to other spans.
 template <int M, int N>
 __device__ __forceinline__ void weigh(float (&s)[M][N][4], float (&shrink)[2 * M], float (&most)[2 * M], float (&total)[2 * M],
                                       const Attend& a, const Span& span, bool whole, u32 first, u32 last, u32 query,
@@ -79,7 +80,7 @@ __device__ __forceinline__ void weigh(float (&s)[M][N][4], float (&shrink)[2 * M
     }
 }
 
-// Writes what came of it, or what is carried on; rows that were not touched stay.
+// Writes the finished output and lse, or the carried state. Rows that were not touched are left as they are.
 template <int M, int N>
 __device__ __forceinline__ void end_softmax(const float (&acc)[M][N][4], const float (&most)[2 * M], float (&total)[2 * M],
                                             bool carried, u32 touched, u32 row, u32 my_col, u32 head, u32 dim, float scale,
@@ -90,7 +91,7 @@ __device__ __forceinline__ void end_softmax(const float (&acc)[M][N][4], const f
         u32 r = row + 8 * i;
         total[i] += __shfl_xor_sync(~0u, total[i], 1);
         total[i] += __shfl_xor_sync(~0u, total[i], 2);
-        if (!(touched >> i & 1)) continue; // padding, which stays
+        if (!(touched >> i & 1)) continue; // padding: left as is
         float share = carried ? 1 : 1 / total[i];
 #pragma unroll
         for (int n = 0; n < N; n++) {

@@ -2,14 +2,15 @@
 #pragma once
 #include "tensor.cuh"
 
-// Where 8 numbers of a tile of rows of D lie: mixed by the row, so that 8 rows at one column meet no bank twice.
+// Position of 8 elements of a tile whose rows have D elements. It is permuted (swizzled) by the row, so that
+// 8 rows at one column fall in different banks.
 template <int D>
 __device__ __forceinline__ u32 mixed(u32 row, u32 eighth) {
     return row * D + (eighth ^ row % 8) * 8;
 }
 
-// Begins to copy x[row .. row + n, col .. col + cols] to a tile of `ROWS` rows of D; 0 beyond. All threads of the
-// block.
+// Begins to copy x[row .. row + n, col .. col + cols] to a tile of `ROWS` rows of D; 0 beyond. All threads of
+// the block call it.
 template <int D, int ROWS>
 __device__ __forceinline__ void fetch(bf16* tile, const View<bf16>& x, u64 row, u32 n, u32 col, u32 cols) {
     const bf16* from = x.at + row * x.row_stride + col;
@@ -19,13 +20,13 @@ __device__ __forceinline__ void fetch(bf16* tile, const View<bf16>& x, u64 row, 
         tensor::copy_async(tile + mixed<D>(r, c), there ? from + r * x.row_stride + c * 8 : x.at, there ? 16 : 0);
     }
 }
-// Waits for all that this thread began.
+// Waits for all copies that this thread began.
 __device__ __forceinline__ void fetched() {
     tensor::copies_are_a_group();
     tensor::wait_for_copies<0>();
 }
 
-// s[16·M, 8·N] += A[16·M, D]·B[8·N, D]ᵀ of tiles; A from its row on.
+// s[16·M, 8·N] += A[16·M, D]·B[8·N, D]ᵀ of tiles; A's rows start at `row`.
 template <int D, int M, int N>
 __device__ __forceinline__ void times_rows(float (&s)[M][N][4], const bf16* a, u32 row, const bf16* b) {
     u32 lane = threadIdx.x % 32;
@@ -44,7 +45,8 @@ __device__ __forceinline__ void times_rows(float (&s)[M][N][4], const bf16* a, u
         }
     }
 }
-// A thread's numbers of 16 rows and 8·K columns as a left factor: rounded to bf16, four pairs for each 16 columns.
+// Rounds a thread's elements of 16 rows and 8·K columns to bf16 as a left factor: four pairs for each 16
+// columns.
 template <int K>
 __device__ __forceinline__ void to_pairs(u32 (&pairs)[K / 2][4], const float (&p)[K][4]) {
 #pragma unroll

@@ -1,9 +1,11 @@
-// Element by element: sums, copies, activations, dropout, rotations; 16 bytes a thread at once where rows lie so.
+// Elementwise kernels: sums, copies, activations, dropout, rotations. A thread moves 16 bytes at once where
+// rows are aligned.
 #include "dropout.cuh"
 #include "row.cuh"
 
-// y = f(x, row) for so many pieces of N elements beside each other, the first and those every `step`, of which a row has `per`;
-// 0 if all are one row. All are read before any is used, so that memory has them on the way together.
+// y = f(x, row) for PIECES pieces of N adjacent elements: the first, then every `step`-th. A row has `per`
+// pieces; `per` is 0 if everything is one row. All pieces are loaded before any is used, so that the loads
+// overlap.
 template <int N, int PIECES, int OUT, int IN, class T, class F>
 __device__ __forceinline__ void map_pieces(
     const View<T> (&y)[OUT], const View<T> (&x)[IN], u64 first, u64 step, u64 per, F f) {
@@ -28,8 +30,9 @@ __device__ __forceinline__ void map_pieces(
         for (int k = 0; k < OUT; k++) store(&y[k].at[row * y[k].row_stride + col], to[k]);
     }
 }
-// y = f(x, row) element by element, for all rows of the last x; `by_rows`: f asks for the row. A thread takes 16 bytes
-// twice, or one element after the other, a grid's width apart; matrices that lie together are one row.
+// y = f(x, row) element by element, for all rows of the last x. `by_rows`: f needs the row. A thread takes
+// two pieces of 16 bytes, or single elements, a grid's width apart. Contiguous matrices are treated as one
+// row.
 template <int N, int OUT, int IN, class T, class F>
 __device__ __forceinline__ void map_by(const View<T> (&y)[OUT], const View<T> (&x)[IN], bool together, F f) {
     u64 of_row = x[IN - 1].cols / N, all = x[IN - 1].rows * of_row, per = together ? 0 : of_row;
@@ -61,8 +64,9 @@ __device__ void copy(View<T> y, View<T> x) {
 }
 BOTH(copy, PARAMS(View<T> y, View<T> x), y, x)
 
-// y[B,N] = x[B,N] of any strides: squares of 32 by 32, read along x's columns and written along y's, so that a
-// transpose reads and writes whole lines. A block of 256 threads takes one square after the other.
+// y[B,N] = x[B,N] of any strides, by squares of 32 × 32 that are read along x's columns and written along y's
+// rows, so that a transpose reads and writes whole lines. A block of 256 threads takes one square after
+// another.
 template <class T>
 __device__ void gather(View<T> y, View<T> x) {
     __shared__ T square[32][33];
@@ -110,8 +114,8 @@ __device__ void scale_rows(View<T> y, View<float> by) {
 }
 BOTH(scale_rows, PARAMS(View<T> y, View<float> by), y, by)
 
-// sums[p,N] = Σ over the p-th part of x's rows [B,N], added to what is there if `add`: a block for 32 columns and a
-// part, its warps take rows in turn.
+// sums[p,N] = Σ over the p-th part of x's rows [B,N], added to the old sums if `add`. One block per part and
+// 32 columns; its warps take rows in turn.
 template <class T>
 __device__ void add_rows(View<float> sums, View<T> x, u32 add) {
     __shared__ float of_warps[8][32];
@@ -132,7 +136,7 @@ __device__ void add_rows(View<float> sums, View<T> x, u32 add) {
 }
 BOTH(add_rows, PARAMS(View<float> sums, View<T> x, u32 add), sums, x, add)
 
-// Φ(x): below 0 it is e^(−x²/2)·t·p(t) with t = 1/(1 + 0.32·|x|), as `normal_f32` of the tensor crate has it.
+// Φ(x): below 0 it is e^(−x²/2)·t·p(t) with t = 1/(1 + 0.32·|x|), as in `normal_f32` of the tensor crate.
 __device__ __forceinline__ float normal_cdf(float x) {
     const float P[10] = {-0.021623133f, 0.097935215f, -0.15160769f, 0.07046826f, -0.012533999f,
                          0.059799325f,  0.08759353f,  0.11464703f,  0.12765992f, 0.12766154f};
@@ -158,7 +162,8 @@ __device__ void activate(View<T> h, View<T> x, u32 f) {
 }
 BOTH(activate, PARAMS(View<T> h, View<T> x, u32 f), h, x, f)
 
-// dx[B,N] = dh[B,N] · f'(x[B,N]): f' is Φ + x·φ; s + x·s·(1 − s)·a·(1 + 3b·x²) with s the gate; the unit step.
+// dx[B,N] = dh[B,N] · f'(x[B,N]). In the order of the enum, f' is Φ + x·φ; s + x·s·(1 − s)·a·(1 + 3b·x²),
+// where s is the gate; the unit step.
 template <class T>
 __device__ void activate_backward(View<T> dx, View<T> x, View<T> dh, u32 f) {
     auto gelu = [](float* dx, const float* of, u64) {
@@ -196,8 +201,9 @@ BOTH(swiglu_backward,
      PARAMS(View<T> dgate, View<T> dup, View<T> gate, View<T> up, View<T> dh),
      dgate, dup, gate, up, dh)
 
-// x[B,N]: elements whose hash is below `least` become 0, others are scaled: a block a row, whose hash of the token it
-// mixes with every feature. The row is `first` + B's of the whole matrix; padding stays.
+// Dropout of x[B,N]: elements whose hash is below `least` become 0, others are scaled. One block per row; it
+// mixes the hash of the row's token with every feature. Row B is row `first` + B of the whole matrix. Padding
+// is left as is.
 template <int N, class T>
 __device__ __forceinline__ void dropout_row(T* row, u32 cols, u64 token, const Dropout& dropout) {
     along<N, 1>(cols, [&](u32 j) {
@@ -219,8 +225,9 @@ __device__ void dropout(View<T> x, List tokens, u64 first, Dropout dropout) {
 }
 BOTH(dropout, PARAMS(View<T> x, List tokens, u64 first, Dropout terms), x, tokens, first, terms)
 
-// Every head (a, b) of x[B, heads·dim], its halves of an even dim, becomes (a·cos − b·sin, a·sin + b·cos): a block a
-// row; a thread keeps its angles, table[position, cos | sin], for head after head. `back`: the other way round.
+// Rotates every head of x[B, heads·dim]: its halves (a, b) of an even dim become (a·cos − b·sin, a·sin +
+// b·cos). One block per row; a thread keeps its angles, table[position, cos | sin], for head after head.
+// `back` rotates in the opposite direction.
 template <int N, class T>
 __device__ __forceinline__ void rotate_row(T* row, const float* cosines, u32 heads, u32 dim, float sign) {
     u32 half = dim / 2, pieces = half / N, per = min(pieces, blockDim.x), at_once = blockDim.x / per;

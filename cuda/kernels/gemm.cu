@@ -1,16 +1,18 @@
-// C[M,N] (+)= A[M,K]·B[K,N], a ladder: each rung does what the one below it does, and says what makes it faster. A and
-// B have any strides, C's columns lie together; sums are kept in f32 and rounded once, at the end.
+// C[M,N] (+)= A[M,K]·B[K,N], as a ladder: each rung computes the same as the one below it, and says what
+// makes it faster. A and B have any strides; C's columns are contiguous. Sums are kept in f32 and rounded
+// once, at the end.
 //
-// | rung | a number is read from memory | its file |
+// | rung | an element is read from memory | file |
 // |---|---|---|
 // | naive | once for every product that it is in | here |
 // | tiled | once for every tile of C that it is in; multiplied from registers | here |
-// | few | once, as fast as memory gives it: for products of few rows | gemm_few.cu |
-// | tensor | as tiled, while the last ones are multiplied, by tensor cores | gemm_tensor.cu |
-// | hopper | as tensor, but the card copies tiles by itself, and four warps multiply together | gemm_hopper.cu |
+// | few | once, as fast as memory allows: for products of few rows | gemm_few.cu |
+// | tensor | as tiled, while the previous ones are multiplied, by tensor cores | gemm_tensor.cu |
+// | hopper | as tensor, but the card copies tiles by itself; four warps multiply together | gemm_hopper.cu |
 #include "product.cuh"
 
-// Rung 0, the definition: a thread adds up one element of C. Each number of A is read N times and each of B M times.
+// Rung 0, the definition: a thread sums one element of C. Each element of A is read N times and each of B M
+// times.
 template <class T>
 __device__ void gemm_naive(View<T> c, View<T> a, View<T> b, u32 how) {
     each(c.rows, c.cols, [&](u64 i, u64 j) {
@@ -24,14 +26,14 @@ PRODUCTS(gemm_naive, )
 namespace tiled {
 const int THREADS = 256;
 
-// A thread's share of a tile WIDTH·K of a side x[outer, k]: four numbers along whichever of the two lies together. They
-// are in registers on their way from memory to shared memory, while the tile before is multiplied.
+// A thread's part of a WIDTH·K tile of a side x[outer, k]: four elements along whichever dimension is
+// contiguous. They wait in registers between memory and shared memory, while the previous tile is multiplied.
 template <int WIDTH, int K, class T>
 struct Share {
     static_assert(WIDTH * K == 4 * THREADS, "one four of a tile for each thread");
     View<T> x;
-    const T* at;     // its four in the tile that is fetched next
-    u32 first, from; // where they are in x
+    const T* at;     // its four elements in the tile that is fetched next
+    u32 first, from; // their position in x
     bool at_once;
     Lanes<4> four;
 
@@ -45,7 +47,7 @@ struct Share {
         at_once = aligned<4>(along_k() ? x : product::turned(x));
         at = &x(first, from);
     }
-    // Fetches the next tile's.
+    // Fetches the four elements of the next tile.
     __device__ __forceinline__ void fetch() {
         u32 outers = first < x.rows ? min(x.rows - first, 4u) : 0, ks = from < x.cols ? min(x.cols - from, 4u) : 0;
         u32 there = along_k() ? (outers ? ks : 0) : (ks ? outers : 0);
@@ -68,8 +70,8 @@ struct Share {
     }
 };
 
-// A block has a tile of C of 64·HALVES rows and columns, a thread of it 4·4 numbers in each quarter (where HALVES is
-// 2): each number that it reads from shared memory is multiplied 4·HALVES times.
+// A block computes a tile of C of 64·HALVES rows and columns; a thread has 4·4 elements in each quarter of it
+// (if HALVES is 2). Each element that it reads from shared memory is multiplied 4·HALVES times.
 template <int HALVES, class T>
 __device__ __forceinline__ void run(View<T> c, View<T> a, View<T> b, u32 how) {
     const int WIDTH = 64 * HALVES, K = 16 / HALVES;
@@ -82,8 +84,9 @@ __device__ __forceinline__ void run(View<T> c, View<T> a, View<T> b, u32 how) {
     of_a.fetch(), of_b.fetch();
     of_a.put(left[0]), of_b.put(right[0]);
     __syncthreads();
-    // What is multiplied next is on its way from shared memory to registers, and the next tile from memory. It is put
-    // into the half of shared memory that was read in the last step, before its barrier.
+    // The next factors are loaded from shared memory to registers, and the next tile from memory, while the
+    // current factors are multiplied. That tile goes into the half of shared memory that was read in the
+    // previous step, before its barrier.
     Lanes<4> x[2][HALVES], y[2][HALVES];
     auto get = [&](int half, int l) {
 #pragma unroll
@@ -121,14 +124,15 @@ __device__ __forceinline__ void run(View<T> c, View<T> a, View<T> b, u32 how) {
 }
 } // namespace tiled
 
-// Rung 1: tiles of both sides go through shared memory, a thread keeps a tile of C in registers. Source: Volkov,
-// Demmel, "Benchmarking GPUs to tune dense linear algebra", SC 2008.
+// Rung 1: tiles of both sides go through shared memory; a thread keeps a tile of C in registers. Source:
+// Volkov, Demmel, "Benchmarking GPUs to tune dense linear algebra", SC 2008.
 __device__ __forceinline__ void gemm_tiled(View<float> c, View<float> a, View<float> b, u32 how) {
     tiled::run<2>(c, a, b, how);
 }
 PRODUCT(gemm_tiled, f32, float, __launch_bounds__(256, 2))
 
-// The same with tiles of a quarter: where C has too few large ones for all multiprocessors.
+// As `gemm_tiled`, with tiles of a quarter of the size: for a C with too few large tiles for all
+// multiprocessors.
 template <class T>
 __device__ __forceinline__ void gemm_small(View<T> c, View<T> a, View<T> b, u32 how) {
     tiled::run<1>(c, a, b, how);

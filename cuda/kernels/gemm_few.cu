@@ -1,13 +1,13 @@
-// Products of few rows, as in decoding: every number of B is multiplied a few times only, so what counts is how fast it
-// comes from memory. B is read once, 16 bytes a thread; A, which is small, from the caches. For B whose rows or columns
-// are aligned.
+// Products of few rows, as in decoding. Every element of B is multiplied only a few times, so the speed of
+// memory decides. B is read once, 16 bytes per thread; A, which is small, comes from the caches. B's rows or
+// columns must be aligned.
 #include "product.cuh"
 #include "row.cuh"
 
 namespace few {
 template <class T>
 struct Vector {
-    static const int N = 16 / sizeof(T); // numbers of 16 bytes
+    static const int N = 16 / sizeof(T); // elements in 16 bytes
 
     static __device__ __forceinline__ Lanes<N> of(uint4 bytes) {
         const u32 words[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
@@ -20,7 +20,7 @@ struct Vector {
         return x;
     }
 };
-// 16 bytes that are read once: they need no place in the first cache.
+// Reads 16 bytes that are needed once, and does not keep them in the L1 cache.
 __device__ __forceinline__ uint4 read_once(const void* at) {
 #ifdef __CUDACC__
     uint4 x;
@@ -32,7 +32,7 @@ __device__ __forceinline__ uint4 read_once(const void* at) {
 #endif
 }
 
-// B's columns lie together: C[ROWS, N], a block has 4 columns, its threads share out K.
+// For a B with contiguous columns: C[ROWS, N]. A block has 4 columns; its threads split K.
 template <int ROWS, class T>
 __device__ __forceinline__ void by_columns(View<T> c, View<T> a, View<T> b, u32 how) {
     const int COLS = 4, V = Vector<T>::N, WARPS = 4;
@@ -66,8 +66,8 @@ __device__ __forceinline__ void by_columns(View<T> c, View<T> a, View<T> b, u32 
     product::write(c, row, col, Lanes<1>{sum}, how);
 }
 
-// B's rows lie together: a block has 4·16 bytes of columns, a thread 16 bytes of every 128th row, AHEAD of them on
-// their way.
+// For a B with contiguous rows: a block has 4·16 bytes of columns; a thread has 16 bytes of every 128th row,
+// and loads AHEAD of them at a time.
 template <int ROWS, class T>
 __device__ __forceinline__ void by_rows(View<T> c, View<T> a, View<T> b, u32 how) {
     const int ACROSS = 4, V = Vector<T>::N, COLS = ACROSS * V, WARPS = 16, AHEAD = 16 / ROWS;
@@ -113,7 +113,7 @@ __device__ __forceinline__ void by_rows(View<T> c, View<T> a, View<T> b, u32 how
 }
 } // namespace few
 
-// The kernels of products of at most so many rows.
+// Kernels of products of at most `rows` rows.
 #define FEW(rows) \
     template <class T> \
     __device__ __forceinline__ void gemm_by_columns_##rows(View<T> c, View<T> a, View<T> b, u32 how) { \

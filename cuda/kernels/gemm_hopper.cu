@@ -1,13 +1,13 @@
 // Hopper's rung: bf16 on cards of compute capability 9.0. ARCH: sm_90a
 //
-// One block a multiprocessor, for all tiles of C of 128·256 that come to it in turn. One warp has the card copy the
-// parts of A and B (64 of K at a time, boxes of 64·64) to shared memory, as far ahead as there is room; two groups of
-// four warps multiply them, each 64 rows of the tile, with all sums in registers. They meet at two barriers a stage
-// alone: `full`, when the bytes are there, and `empty`, when they have been multiplied. So copies go on while a tile is
-// finished and the next begun.
+// One block per multiprocessor takes tiles of C of 128·256 in turn. One warp starts the card's copies of the
+// parts of A and B (64 of K at a time, boxes of 64·64) to shared memory, as far ahead as there is room. Two
+// groups of four warps multiply them, each 64 rows of the tile, with all sums in registers. The warp and the
+// groups meet only at two barriers per stage: `full`, when the bytes have arrived, and `empty`, when they
+// have been multiplied. So copies continue while a tile is finished and the next one begins.
 //
-// Source: NVIDIA, "CUTLASS", docs "Efficient GEMM in CUDA", "Warp specialization"; for what the primitives do see
-// hopper.cuh.
+// Source: NVIDIA, "CUTLASS", docs "Efficient GEMM in CUDA", "Warp specialization". The primitives are
+// explained in hopper.cuh.
 #include "hopper.cuh"
 #include "product.cuh"
 
@@ -15,7 +15,7 @@ namespace hopper {
 const int ROWS = 128, COLS = 256, STEP = BOX, STAGES = 4;
 const int A_BYTES = ROWS * STEP * 2, STAGE_BYTES = A_BYTES + COLS * STEP * 2;
 
-// The boxes of a side from this place on, one after the other along the dimension that is not K.
+// Copies the boxes of a side from this position on, one after another along the dimension that is not K.
 template <bool ALONG_K>
 __device__ __forceinline__ void fetch(unsigned char* to, const Map& map, u32 boxes, u32 first, u32 k, Barrier* full) {
     for (u32 i = 0; i < boxes; i++) {
@@ -24,7 +24,7 @@ __device__ __forceinline__ void fetch(unsigned char* to, const Map& map, u32 box
     }
 }
 
-// Writes a thread's sums: pairs of columns, which are whole as C's columns are even.
+// Writes a thread's sums as pairs of columns. Pairs are whole, since C's number of columns is even.
 template <class T>
 __device__ __forceinline__ void finish(View<T> c, const float (&sums)[32][4], u32 row, u32 col, bool add) {
     col += threadIdx.x % 4 * 2;
@@ -43,8 +43,9 @@ __device__ __forceinline__ void finish(View<T> c, const float (&sums)[32][4], u3
         }
     }
 }
-// The same of bf16 whose rows are multiples of 16 bytes: four lanes, which have pairs of the same 8 columns, exchange
-// four times as many of them, so that each writes 8 columns at once.
+// As `finish`, for bf16 rows that are multiples of 16 bytes. Four lanes hold pairs of the same 8 columns.
+// They exchange the pairs of four such groups of columns, so that each lane writes the 8 columns of one group
+// at once.
 __device__ __forceinline__ void finish_eights(View<bf16> c, const float (&sums)[32][4], u32 row, u32 col) {
     u32 lane = threadIdx.x % 4;
 #pragma unroll
@@ -55,7 +56,7 @@ __device__ __forceinline__ void finish_eights(View<bf16> c, const float (&sums)[
 #pragma unroll
             for (int j = 0; j < 4; j++) x[j] = pack(sums[i + j][2 * half], sums[i + j][2 * half + 1]);
 #pragma unroll
-            for (u32 apart = 1; apart < 4; apart *= 2) // the transpose of 4 by 4, halves of it by halves
+            for (u32 apart = 1; apart < 4; apart *= 2) // transposes 4 by 4, by halves of halves
 #pragma unroll
                 for (u32 j = 0; j < 4; j++) {
                     if (j & apart) continue;
@@ -79,7 +80,7 @@ __device__ __forceinline__ void run(View<bf16> c, u32 cols, const Map& a, const 
     }
     __syncthreads();
     Turn<STAGES> turn;
-    if (warp >= WARPS) { // copies: the first warp of a group that has given its registers away
+    if (warp >= WARPS) { // copies: the first warp of a group that gives its registers away
         give_registers<40>();
         if (warp > WARPS) return;
         for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -100,7 +101,7 @@ __device__ __forceinline__ void run(View<bf16> c, u32 cols, const Map& a, const 
     for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         product::Place at = product::tile<ROWS, COLS>(c.rows, c.cols, tile);
         float sums[32][4] = {};
-        u32 before = 0; // the stage of the step before
+        u32 before = 0; // the stage of the previous step
         for (u32 k = 0; k < cols; k += STEP, turn.next()) {
             const unsigned char* left = shared + turn.stage * STAGE_BYTES;
             wait(&full[turn.stage], turn.phase);
@@ -110,7 +111,7 @@ __device__ __forceinline__ void run(View<bf16> c, u32 cols, const Map& a, const 
                 multiply<!A_ALONG_K, !B_ALONG_K>(sums, descriptor<!A_ALONG_K>(left + group * BOX_BYTES, part),
                                                  descriptor<!B_ALONG_K>(left + A_BYTES, part));
             products_are_a_group();
-            wait_for_products<1>(); // those of the step before
+            wait_for_products<1>(); // those of the previous step
             if (k > 0 && lane == 0) arrive(&empty[before]);
             before = turn.stage;
         }
@@ -127,7 +128,7 @@ __device__ __forceinline__ void run(View<bf16> c, u32 cols, const Map& a, const 
 }
 } // namespace hopper
 
-// A kernel for each of the ways that A's and B's numbers lie; K is `cols`.
+// One kernel for each layout of A and B: contiguous along K or along the other dimension. K is `cols`.
 #define HOPPER(rung, a_along_k, b_along_k)                                                                          \
     KERNEL __launch_bounds__(384, 1) rung##_bf16(View<bf16> c, u32 cols, const __grid_constant__ hopper::Map a,      \
                                                  const __grid_constant__ hopper::Map b, u32 how) {                  \

@@ -1,27 +1,28 @@
-// The tensor cores' rung: bf16, sums in f32. For A and B of which rows or columns are aligned to 16 bytes.
+// The tensor cores' rung: bf16, sums in f32. A and B must have rows or columns that are aligned to 16 bytes.
 //
-// A block has a tile of C of 128·128 and takes K in steps of 32. Copies of the next steps are under way while one is
-// multiplied, so that a step waits for memory only if three do. Its eight warps stand 2·4, each with 64·32 of C in
-// registers. In shared memory 16 bytes (eight numbers) stay together, and their places in a row are permuted such that
-// the eight rows of a matrix that is loaded lie in different banks.
+// A block computes a tile of C of 128·128 and takes K in steps of 32. The next three steps are copied while
+// one is multiplied, so a step waits only if a copy takes longer than three steps. The block's eight warps
+// are arranged 2·4, each with 64·32 of C in registers. In shared memory each 16 bytes (eight elements) stay
+// together; their positions in a row are permuted so that the eight rows of a loaded matrix lie in different
+// banks.
 //
-// Source: NVIDIA, "CUTLASS", docs "Efficient GEMM in CUDA"; for what the primitives do see tensor.cuh.
+// Source: NVIDIA, "CUTLASS", docs "Efficient GEMM in CUDA". The primitives are explained in tensor.cuh.
 #include "product.cuh"
 #include "tensor.cuh"
 
 namespace tensor {
 const int SIDE = 128, STEP = 32, STAGES = 4, THREADS = 256, BYTES = SIDE * STEP * 2;
-const int PITCH = SIDE + 8; // of a tile of sums: eight rows, two numbers a lane, lie in different banks
+const int PITCH = SIDE + 8; // of a tile of sums: eight rows, two elements per lane, lie in different banks
 
-// A step's part of a side x[outer, k] in shared memory, its numbers along K or along the other dimension.
+// A step's part of a side x[outer, k] in shared memory, contiguous along K or along the other dimension.
 template <bool ALONG_K>
 struct Part {
-    // Where eight numbers are that lie together: of which this is the first.
+    // Byte offset of eight adjacent elements, of which (outer, k) is the first.
     static __device__ __forceinline__ u32 place(u32 outer, u32 k) {
         return ALONG_K ? outer * (STEP * 2) + ((k / 8) ^ (outer / 2 % 4)) * 16
                        : k * (SIDE * 2) + ((outer / 8) ^ (k % 8)) * 16;
     }
-    // Begins to copy it: each thread its share. What is beyond the side is 0.
+    // Begins to copy the part; each thread copies some of it. Elements beyond the side are 0.
     static __device__ __forceinline__ void fetch(unsigned char* to, View<bf16> x, u32 first, u32 first_k) {
 #pragma unroll
         for (u32 at = threadIdx.x; at < BYTES / 16; at += THREADS) {
@@ -32,8 +33,8 @@ struct Part {
             copy_async(to + place(outer, k), there ? &x(o, ks) : x.at, there * 2);
         }
     }
-    // 16 of the outer dimension by 16 of K, as a factor of `multiply` on the left; on the right it is two, of 8 columns
-    // each: numbers 0 and 2, numbers 1 and 3.
+    // Loads 16 of the outer dimension by 16 of K, as a left factor of `multiply`. As right factors these are
+    // two, of 8 columns each: registers 0 and 2, and registers 1 and 3.
     static __device__ __forceinline__ void load(u32 (&to)[4], const unsigned char* from, u32 outer, u32 k) {
         u32 lane = threadIdx.x % 32;
         if (ALONG_K)
@@ -64,7 +65,7 @@ __device__ __forceinline__ void run(View<bf16> c, View<bf16> a, View<bf16> b, u3
     for (u32 step = 0; step < STAGES - 1; step++) fetch(step);
     for (u32 step = 0; step < steps; step++) {
         wait_for_copies<STAGES - 2>();
-        __syncthreads(); // all threads' copies are there, and what is written next has been read
+        __syncthreads(); // all copies have arrived, and the buffer that is written next has been read
         fetch(step + STAGES - 1);
         const unsigned char* left = shared + step % STAGES * 2 * BYTES;
 #pragma unroll
@@ -81,7 +82,8 @@ __device__ __forceinline__ void run(View<bf16> c, View<bf16> a, View<bf16> b, u3
         }
     }
     wait_for_copies<0>();
-    __syncthreads(); // the last parts have been read: what held them takes the sums, which whole rows are written from
+    // The last parts have been read. Their memory now takes the sums, so that whole rows are written.
+    __syncthreads();
     float(*tile)[PITCH] = (float(*)[PITCH])shared;
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -100,7 +102,7 @@ __device__ __forceinline__ void run(View<bf16> c, View<bf16> a, View<bf16> b, u3
 }
 } // namespace tensor
 
-// A kernel for each of the ways that A's and B's numbers lie: along K or along the other dimension.
+// One kernel for each layout of A and B: contiguous along K or along the other dimension.
 #define TENSOR(rung, a_along_k, b_along_k)                                                        \
     __device__ __forceinline__ void rung(View<bf16> c, View<bf16> a, View<bf16> b, u32 how) {     \
         tensor::run<a_along_k, b_along_k>(c, a, b, how);                                          \

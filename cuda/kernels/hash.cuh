@@ -1,4 +1,4 @@
-// The hashes by which elements are taken away or moved while training: those of the tensor crate, number by number.
+// Hashes that select dropped elements and generate noise in training: the same values as the tensor crate's.
 #pragma once
 #include "number.cuh"
 
@@ -11,17 +11,17 @@ __device__ __forceinline__ u64 mix(u64 z) {
     return z ^ z >> 31;
 }
 
-// A hash of a token at a place in the model, which is mixed with each of its features.
+// Hash of a token at one place in the model, to be mixed with each of its features.
 __device__ __forceinline__ u64 token_of(u64 salt, u64 sequence, u64 position) {
     return mix(salt ^ mix(sequence << 32 | position));
 }
 
-// A hash of an element at a place in the model: `element` of tensor/src/dropout.rs.
+// Hash of an element at one place in the model: `element` of tensor/src/dropout.rs.
 __device__ __forceinline__ u64 element(u64 salt, u64 sequence, u64 position, u64 feature) {
     return mix(token_of(salt, sequence, position) ^ feature);
 }
 
-// A standard normal draw by Box and Muller: `normal` of tensor/src/float.rs.
+// A standard normal sample, by Box and Muller: `normal` of tensor/src/float.rs.
 __device__ inline float normal(u64 key) {
     const double TAU = 6.283185307179586;
     double u = ((double)(mix(key ^ 0x55) >> 11) + 0.5) / 9007199254740992.0;

@@ -1,21 +1,22 @@
-// What a Hopper card has beside tensor.cuh: barriers in shared memory that count bytes, tiles that the card copies by
-// itself, and products of four warps together. Each is a primitive of two bodies: PTX, and what it means on the host.
-// Source: NVIDIA, "Parallel Thread Execution ISA", sections "mbarrier", "cp.async.bulk.tensor", "wgmma" and "Matrix
-// descriptor"; the layouts' strides as in CUTLASS's mma_sm90_desc.hpp.
+// Primitives of Hopper cards beyond tensor.cuh: barriers in shared memory that count bytes, tiles copied by
+// the card itself (TMA), and products by four warps together. Each has two bodies: PTX, and its meaning on
+// the host.
+// Source: NVIDIA, "Parallel Thread Execution ISA", sections "mbarrier", "cp.async.bulk.tensor", "wgmma" and
+// "Matrix descriptor"; the layouts' strides as in CUTLASS's mma_sm90_desc.hpp.
 #pragma once
 #include "number.cuh"
 
 namespace hopper {
-// A matrix of which the card copies boxes: CUtensorMap.
+// A matrix whose boxes the card copies: CUtensorMap.
 struct __align__(64) Map {
     u64 words[16];
 };
 typedef u64 Barrier;
 
 const int BOX = 64, BOX_BYTES = BOX * BOX * 2; // a box is 64 rows of 64 bf16, 128 bytes
-const int WARPS = 8;                           // of a block, that multiply; one more has the card copy
+const int WARPS = 8;                           // warps of a block that multiply; one more starts the copies
 
-// Which of so many stages comes next, and the phase of its barriers.
+// Index of the next of STAGES stages, and the phase of its barriers.
 template <int STAGES>
 struct Turn {
     u32 stage = 0, phase = 0;
@@ -27,11 +28,12 @@ struct Turn {
 #ifdef __CUDACC__
 __device__ __forceinline__ u32 address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
 
-// A barrier of phases, 0, 1, 0, …: one ends when so many have arrived, and all bytes have that were told to come.
+// Initializes a barrier whose phases are 0, 1, 0, …. A phase ends when `arrivals` threads and all expected
+// bytes have arrived.
 __device__ __forceinline__ void init(Barrier* barrier, u32 arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(barrier)), "r"(arrivals) : "memory");
 }
-// The barriers that were made are there for all threads after the next __syncthreads, and for the card's copies.
+// Makes initialized barriers visible to the card's copies and, after the next __syncthreads, to all threads.
 __device__ __forceinline__ void publish() {
     asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -42,7 +44,7 @@ __device__ __forceinline__ void arrive_with(Barrier* barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::
                  "r"(address(barrier)), "r"(bytes) : "memory");
 }
-// Waits until the phase has ended; all lanes of a warp call it.
+// Waits until the phase has ended. All lanes of a warp call it.
 __device__ __forceinline__ void wait(Barrier* barrier, u32 phase) {
     u32 ended = 0;
     while (!ended)
@@ -50,15 +52,16 @@ __device__ __forceinline__ void wait(Barrier* barrier, u32 phase) {
                      : "=r"(ended) : "r"(address(barrier)), "r"(phase) : "memory");
 }
 
-// Begins to copy the box of a matrix whose first number is in this row and column: rows of 128 bytes, the 16 bytes of
-// each permuted by its number (8 rows a turn). What is beyond the matrix is 0. The bytes arrive at the barrier.
+// Begins to copy the box of a matrix that starts at this row and column. Its rows have 128 bytes; the pieces
+// of 16 bytes in each are permuted by the row's number (period 8). Elements beyond the matrix are 0. The
+// bytes arrive at the barrier.
 __device__ __forceinline__ void copy_box(void* to, const Map& map, u32 row, u32 col, Barrier* barrier) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%2, %3}], [%4];" ::
                  "r"(address(to)), "l"(&map), "r"(col), "r"(row), "r"(address(barrier)) : "memory");
 }
 
-// The registers of a warp's threads, from now on.
+// Lowers or raises the number of registers of a warp's threads, from now on.
 template <int N>
 __device__ __forceinline__ void give_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
@@ -78,9 +81,10 @@ __device__ __forceinline__ void take_registers() {
               "%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define HOPPER_FOUR(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
 #define HOPPER_FOURS(i) HOPPER_FOUR(i), HOPPER_FOUR(i + 1), HOPPER_FOUR(i + 2), HOPPER_FOUR(i + 3)
-// Begins d[64,256] += a[64,16]·b[16,256], by four warps. Both factors are in shared memory, told by descriptors; a
-// turned one has its numbers along the dimension that is not K. Warp w has rows 16·w and on, and of these a lane, for
-// each i, d[l / 4, 8·i + 2·(l % 4)], the next one, and the two of row l / 4 + 8.
+// Begins d[64,256] += a[64,16]·b[16,256], by four warps. Both factors are in shared memory, given by
+// descriptors; a TURNED (transposed) one is contiguous along the dimension that is not K. Warp w holds rows
+// 16·w and on. Of these, lane l holds, for each i, d[l / 4, 8·i + 2·(l % 4)], the next element, and the same
+// two of row l / 4 + 8.
 template <bool A_TURNED, bool B_TURNED>
 __device__ __forceinline__ void multiply(float (&d)[32][4], u64 a, u64 b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" HOPPER_128 "}, %128, %129, 1, 1, 1, %130, %131;"
@@ -88,7 +92,8 @@ __device__ __forceinline__ void multiply(float (&d)[32][4], u64 a, u64 b) {
                    HOPPER_FOURS(20), HOPPER_FOURS(24), HOPPER_FOURS(28)
                  : "l"(a), "l"(b), "n"((int)A_TURNED), "n"((int)B_TURNED));
 }
-// Begins d[64,N] = a[64,16]·b[16,N], added to d where it is not `fresh`: both along K, told by descriptors.
+// Begins d[64,N] = a[64,16]·b[16,N], added to d unless FRESH. Both factors are contiguous along K, given by
+// descriptors.
 template <bool FRESH>
 __device__ __forceinline__ void multiply_rows(float (&d)[16][4], u64 a, u64 b) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
@@ -103,7 +108,8 @@ __device__ __forceinline__ void multiply_rows(float (&d)[8][4], u64 a, u64 b) {
                  : HOPPER_FOURS(0), HOPPER_FOURS(4)
                  : "l"(a), "l"(b), "n"((int)!FRESH));
 }
-// Begins d[64,N] += a[64,16]·b[16,N]: a is in registers, as pairs that `tensor::multiply` takes, b turned.
+// Begins d[64,N] += a[64,16]·b[16,N]: a is in registers, as pairs in the layout of `tensor::multiply`; b is
+// transposed.
 __device__ __forceinline__ void multiply_kept(float (&d)[16][4], const u32 (&a)[4], u64 b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" HOPPER_64 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
                  : HOPPER_FOURS(0), HOPPER_FOURS(4), HOPPER_FOURS(8), HOPPER_FOURS(12)
@@ -114,23 +120,23 @@ __device__ __forceinline__ void multiply_kept(float (&d)[8][4], const u32 (&a)[4
                  : HOPPER_FOURS(0), HOPPER_FOURS(4)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
-// The products that were waited for are in these registers: nothing that reads them is moved before the wait.
+// Marks that finished products are in these registers: the compiler moves no read of them before the wait.
 template <int N>
 __device__ __forceinline__ void are_there(float (&d)[N][4]) {
 #pragma unroll
     for (int n = 0; n < N; n++) asm volatile("" : HOPPER_FOUR(n)::"memory");
 }
-// Four warps meet; what they wrote to shared memory is there for products.
+// Barrier of four warps. Their writes to shared memory are then visible to products.
 __device__ __forceinline__ void meet_for_products(u32 group) {
     asm volatile("fence.proxy.async.shared::cta;\nbar.sync %0, 128;" ::"r"(group + 1) : "memory");
 }
-// What was written to the registers of sums comes before the products that are begun next.
+// Orders earlier writes to the registers of sums before the products that are begun next.
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-// The products begun since the last call are a group.
+// Closes a group: the products begun since the last call.
 __device__ __forceinline__ void products_are_a_group() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Waits until all groups are done, but for the N last.
+// Waits until all groups but the last N are done.
 template <int N>
 __device__ __forceinline__ void wait_for_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
@@ -157,7 +163,7 @@ inline void arrive_with(Barrier* barrier, u32 bytes) {
 }
 inline void arrive(Barrier* barrier) { arrive_with(barrier, 0); }
 inline void wait(Barrier* barrier, u32 phase) {
-    for (u32 me = twin::block.thread, first = me & ~31u, all = 0; !all;) { // the lanes go on together
+    for (u32 me = twin::block.thread, first = me & ~31u, all = 0; !all;) { // the lanes continue together
         *twin::hand(me, 1) = twin_barrier(barrier).phase != phase;
         twin::meet_warp();
         all = 1;
@@ -166,7 +172,7 @@ inline void wait(Barrier* barrier, u32 phase) {
         else twin::step_aside();
     }
 }
-// Where bytes are whose 16-byte places are permuted by their row of 128.
+// Address of a byte whose piece of 16 bytes is permuted by its row of 128 bytes.
 inline u32 permuted(u32 at) { return at ^ (at >> 7 & 7) << 4; }
 inline void copy_box(void* to, const Map& map, u32 row, u32 col, Barrier* barrier) {
     u64 rows = map.words[2], cols = map.words[1], stride = map.words[3];
@@ -183,7 +189,7 @@ template <int N>
 void give_registers() {}
 template <int N>
 void take_registers() {}
-// Number [i, k] of a factor.
+// Returns element [i, k] of a factor.
 template <bool TURNED>
 float twin_number(u64 descriptor, u32 i, u32 k) {
     auto field = [&](int bit) { return (u32)(descriptor >> bit & 0x3fff) << 4; };
@@ -193,7 +199,7 @@ float twin_number(u64 descriptor, u32 i, u32 k) {
     memcpy(&x, twin::block.shared + permuted(start + at), 2);
     return bits_to_float((u32)x << 16);
 }
-// Two of this thread's rows of a factor.
+// Loads this thread's two rows of a factor.
 template <bool TURNED>
 void twin_rows(float (&left)[2][16], u64 a) {
     u32 row = twin::block.thread / 32 % 4 * 16 + twin::block.thread % 32 / 4;
@@ -244,13 +250,13 @@ inline void products_begin() {}
 inline void products_are_a_group() {}
 template <int N>
 void wait_for_products() {
-    twin::meet_warp(); // all lanes of the warp have come this far
+    twin::meet_warp(); // all lanes of the warp have reached this point
 }
 #endif
 
-// Tells `multiply` where a factor's 64·n by 16 begin: in boxes, one after the other, along the dimension that is not K.
-// Of a turned one the boxes' rows are K's, and a box begins `apart` bytes after the last. Bits 62 and 63: permuted as
-// copy_box does.
+// Descriptor for `multiply` of the boxes of a factor of 64·n by 16. The boxes lie one after another along the
+// dimension that is not K. In a transposed factor the boxes' rows are K's, and each box begins `apart` bytes
+// after the previous one. Bits 62 and 63: permuted as by copy_box.
 template <bool TURNED>
 __device__ __forceinline__ u64 descriptor(const void* boxes, u32 k, u32 apart = BOX_BYTES) {
     u64 start = address(boxes) + (TURNED ? k * 128 : k * 2), lead = TURNED ? apart : 16, stride = 1024;

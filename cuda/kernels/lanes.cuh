@@ -1,4 +1,4 @@
-// A few numbers that lie together, in f32: read and written at once where they are aligned.
+// A few adjacent elements, in f32: loaded and stored at once where they are aligned.
 #pragma once
 #include "number.cuh"
 
@@ -8,7 +8,8 @@ struct Lanes {
     float x[N];
 };
 
-// N numbers from an address that is a multiple of their size; N of f32: 1, 2 or fours; of bf16: 1, 2, 4 or 8.
+// Loads N elements from an address that is a multiple of their size. f32: N is 1, 2 or a multiple of 4; bf16:
+// N is 1, 2, 4 or 8.
 template <int N>
 __device__ __forceinline__ Lanes<N> load(const float* from) {
     Lanes<N> to;
@@ -65,7 +66,7 @@ __device__ __forceinline__ void store(bf16* to, Lanes<N> from) {
     }
 }
 
-// Whether every N numbers of a row, from a multiple of N on, may be read at once.
+// True if every N elements of a row, from a multiple of N on, may be loaded at once.
 template <int N, class T>
 __device__ __forceinline__ bool aligned(View<T> x) {
     return x.col_stride == 1 && x.row_stride % N == 0 && (u64)x.at % (N * sizeof(T)) == 0;

@@ -1,15 +1,15 @@
-// The embedding, the pieces of a vocabulary-parallel cross-entropy, and the mean square.
+// The embedding, the parts of a vocabulary-parallel cross-entropy, and the mean squared error.
 #include "row.cuh"
 
-// A rank's rows of a table: `Slice` of the kernels crate.
+// A rank's vocabulary shard of a table: `Slice` of the kernels crate.
 struct Slice {
     u32 first, len;
-    // Whether an id is here, and which row of the slice it is.
+    // `has`: true if an id is in the shard. `local`: its row there.
     __device__ __forceinline__ bool has(u32 id) const { return id >= first && id - first < len; }
     __device__ __forceinline__ u32 local(u32 id) const { return id - first; }
 };
 
-// y[B,N] = the table's row of each id, or zeros: a block a row.
+// y[B,N] = the table's row of each id, or zeros if the shard lacks it. One block per row.
 template <int N, class T>
 __device__ __forceinline__ void embed_row(T* to, const T* from, u32 cols) {
     along<N>(cols, [&](u32 j) {
@@ -29,15 +29,16 @@ __device__ void embed(View<T> y, View<T> table, List ids, u32 first, u32 len) {
 }
 BOTH(embed, PARAMS(View<T> y, View<T> table, List ids, u32 first, u32 len), y, table, ids, first, len)
 
-const u32 AT_ONCE = 1024, HELD = 2048, WIDTH = 512; // ids a block reads at once; most that it holds; its columns
-// Ids of a block's own, with their rows of dy: as they came, and by id.
+// Ids that a block reads at once; most ids that it holds; columns of a block.
+const u32 AT_ONCE = 1024, HELD = 2048, WIDTH = 512;
+// Ids whose table rows belong to this block, with their rows of dy: in order of arrival, or sorted by id.
 struct Found {
     u32 row[HELD], from[HELD];
 };
 
-// Adds what was found to dtable: sorts it by table row, ids that are equal in the order of their tokens, then adds
-// every run to its row. Each thread adds for its own columns, 8 rows of which are on their way at once. No barrier at
-// its end: the block meets once more before anything found is overwritten.
+// Adds the found rows to dtable. Sorts them by table row, equal ones in the order of their tokens, then adds
+// every run to its row. Each thread adds its own columns, with loads of 8 rows in flight at once. There is no
+// barrier at the end: the block has another barrier before anything found is overwritten.
 template <class T>
 __device__ __forceinline__ void add_found(View<float> dtable, View<T> dy, const Found& found, Found& sorted, u32 held) {
     for (u32 e = threadIdx.x; e < held; e += blockDim.x) {
@@ -70,9 +71,8 @@ __device__ __forceinline__ void add_found(View<float> dtable, View<T> dy, const 
     }
 }
 
-// dtable[V,N] += each row of dy[B,N], at its id's row. The x-th of the blocks is the only one that adds to the table's
-// rows x, x + blocks, ..: it goes over all ids, in their order, and keeps its own. So every sum is taken in the order
-// of the tokens.
+// dtable[V,N] += each row of dy[B,N], at its id's row. Block x alone adds to the table's rows x, x + blocks,
+// …: it reads all ids, in order, and keeps its own. So every sum is in the order of the tokens.
 template <class T>
 __device__ void embed_backward(View<float> dtable, View<T> dy, List ids, u32 first, u32 len) {
     __shared__ Found found, sorted;
@@ -105,7 +105,7 @@ __device__ void embed_backward(View<float> dtable, View<T> dy, List ids, u32 fir
 }
 BOTH(embed_backward, PARAMS(View<float> dtable, View<T> dy, List ids, u32 first, u32 len), dtable, dy, ids, first, len)
 
-// m[B,1] = the largest of each row of logits[B,V]; −∞ of none: a block a row.
+// m[B,1] = the maximum of each row of logits[B,V]; −∞ of an empty row. One block per row.
 template <int N, class T>
 __device__ __forceinline__ float largest(const T* from, u32 cols) {
     float most = -INFINITY;
@@ -125,7 +125,7 @@ __device__ void row_stab(View<float> m, View<T> logits) {
 }
 BOTH(row_stab, PARAMS(View<float> m, View<T> logits), m, logits)
 
-// sums[B,2 or 3] = (Σ exp(x − m), the target's x or 0, Σ x) of each row of logits[B,V]: a block a row.
+// sums[B,2 or 3] = (Σ exp(x − m), the target's x or 0, Σ x) of each row of logits[B,V]. One block per row.
 template <int N, class T>
 __device__ __forceinline__ void sum_row(float (&sums)[2], const T* from, u32 cols, float m) {
     along<N>(cols, [&](u32 j) {
@@ -155,8 +155,8 @@ BOTH(row_sums, PARAMS(View<float> sums, View<T> logits, View<float> m, List targ
 
 const u32 IGNORED = ~0u; // a target that does not count
 
-// m[B,1] += ln sums[B,0], and loss[1,1] = share · Σ(lse − own·sums[B,1] − every·sums[B,2] + z·lse²) over the rows
-// whose target counts: one block, whose threads take rows in turn.
+// m[B,1] += ln sums[B,0], and loss[1,1] = share · Σ(lse − own·sums[B,1] − every·sums[B,2] + z·lse²) over the
+// rows whose target counts. One block; its threads take rows in turn.
 template <class T>
 __device__ void cross_entropy(View<T> loss, View<T> m, View<T> sums, List targets, float share, float own,
                               float every, float z) {
@@ -175,7 +175,8 @@ BOTH(cross_entropy,
      PARAMS(View<T> loss, View<T> m, View<T> sums, List targets, float share, float own, float every, float z),
      loss, m, sums, targets, share, own, every, z)
 
-// logits[B,V] become exp(x − lse)·whole − every, less own at the target; 0 where the target is ignored: a block a row.
+// logits[B,V] become exp(x − lse)·whole − every, less own at the target; 0 where the target is ignored. One
+// block per row.
 template <int N, class T>
 __device__ __forceinline__ void cross_entropy_row(T* row, u32 cols, float lse, float whole, float every, u32 target,
                                                   float own) {
@@ -235,7 +236,7 @@ __device__ void mean_square(View<float> parts, View<T> x, View<T> y, float twice
 }
 BOTH(mean_square, PARAMS(View<float> parts, View<T> x, View<T> y, float twice), parts, x, y, twice)
 
-// loss[1,1] = share · Σ parts[1,N]: one block.
+// loss[1,1] = share · Σ parts[1,N]. One block.
 KERNEL mean_square_total(View<float> loss, View<float> parts, float share) {
     float sum = 0;
     for (u32 i = threadIdx.x; i < parts.cols; i += blockDim.x) sum += parts(0, i);

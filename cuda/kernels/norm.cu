@@ -1,18 +1,20 @@
-// RMSNorm and LayerNorm with their backwards. A block takes a row: its statistics are sums over the block, and its
-// numbers stay in registers, or are read again from the cache that they came through. Backwards, a block takes every so
-// many rows, and adds up its own part of dgain and dbias beside them; the parts are added by `add_rows`, in the order
-// of the blocks. Source: Zhang, Sennrich, arXiv:1910.07467; Ba, Kiros, Hinton, arXiv:1607.06450, §3.1.
+// RMSNorm and LayerNorm with their backwards. A block takes a row: its statistics are sums over the block;
+// its elements stay in registers, or are read again from the cache. In backward, a block takes rows a grid's
+// width apart and sums its own part of dgain and dbias; `add_rows` adds the parts, in the order of the
+// blocks.
+// Source: Zhang, Sennrich, arXiv:1910.07467; Ba, Kiros, Hinton, arXiv:1607.06450, §3.1.
 #include "row.cuh"
 
-// A row that a block goes over more than once. Where a thread has at most 32 of its numbers it is HELD: they are in
-// registers after the first time.
+// A row that a block reads more than once. If a thread has at most 32 of its elements the row is HELD: they
+// are in registers after the first pass.
 template <int N, bool HELD, class T>
 struct Row {
     const T* from;
     u32 cols;
     float held[HELD ? 32 / N : 1][N];
 
-    // Calls f(column, N numbers) for this thread's columns: the first time, with all of them on their way at once.
+    // First pass: calls f(column, N elements) for this thread's columns. The loads of a HELD row are all in
+    // flight at once.
     template <class F>
     __device__ __forceinline__ void first(F f) {
         if constexpr (HELD) each_held([&](u32 j, float(&x)[N]) { load(x, from + j); });
@@ -36,7 +38,7 @@ struct Row {
         }
     }
 };
-// Calls f<N, HELD>, a function of the rows of one block, for rows that are read by lanes or one by one, held or not.
+// Calls f<N, HELD>, a function of one block's rows: by lanes or one by one, HELD or not.
 #define ROWS(lanes, cols, T, f, ...)                                                   \
     if ((cols) <= 32 * blockDim.x) {                                                   \
         if (lanes) f<LANES<T>, true>(__VA_ARGS__);                                     \
@@ -46,7 +48,7 @@ struct Row {
         else f<1, false>(__VA_ARGS__);                                                 \
     }
 
-// y[B,N] = x · r · gain[1,N], r[B,1] = rsqrt(mean(x²) + eps): a block a row.
+// y[B,N] = x · r · gain[1,N], r[B,1] = rsqrt(mean(x²) + eps). One block per row.
 template <int N, bool HELD, class T>
 __device__ __forceinline__ void rms_norm_row(View<T> y, View<float> r, View<T> x, View<T> gain, float count,
                                              float eps) {
@@ -76,8 +78,9 @@ BOTH(rms_norm,
      PARAMS(View<T> y, View<float> r, View<T> x, View<T> gain, float count, float eps),
      y, r, x, gain, count, eps)
 
-// y[B,N] = (x − mean) · r · gain[1,N] + bias[1,N], r = rsqrt(variance + eps), stats[B,2] = (mean, r): a block a row.
-// The variance is of differences from the mean, as a difference of two large sums would be rounded away.
+// y[B,N] = (x − mean) · r · gain[1,N] + bias[1,N], r = rsqrt(variance + eps), stats[B,2] = (mean, r). One
+// block per row. The variance is of differences from the mean: rounding would destroy a difference of two
+// large sums.
 template <int N, bool HELD, class T>
 __device__ __forceinline__ void layer_norm_row(View<T> y, View<float> stats, View<T> x, View<T> gain, View<T> bias,
                                                float count, float eps) {
@@ -113,10 +116,10 @@ __device__ void layer_norm(View<T> y, View<float> stats, View<T> x, View<T> gain
 BOTH(layer_norm, PARAMS(View<T> y, View<float> stats, View<T> x, View<T> gain, View<T> bias, float count, float eps),
      y, stats, x, gain, bias, count, eps)
 
-// What both norms' backwards have: with c = x − mean (x where there is no mean) and g = dy·gain, dx[B,N] = skip + r·(g
-// − Σg/n) − c·r³/n·Σ(g·c), without Σg for RMSNorm; a block takes rows a grid's width apart. parts[blocks, N or 2·N]
-// become its Σ dy·c·r and, beside it, its Σ dy: they are added up in shared memory, if there is `room`, each column by
-// one thread.
+// Backward of both norms. With c = x − mean (x for RMSNorm) and g = dy·gain: dx[B,N] = skip + r·(g − Σg/n) −
+// c·r³/n·Σ(g·c), without Σg for RMSNorm. A block takes rows a grid's width apart. parts[blocks, N or 2·N]
+// receives its Σ dy·c·r and, after it, its Σ dy. If there is `room`, they are summed in shared memory, each
+// column by one thread.
 template <int N, bool MEAN, class T>
 __device__ __forceinline__ void norm_backward_rows(View<T> dx, View<float> parts, View<T> x, View<float> stats,
                                                    View<T> gain, View<T> dy, View<T> skip, float count, float* room) {

@@ -1,4 +1,4 @@
-// Numbers, matrices and lists as every kernel sees them, and what the host's twin stands in for.
+// Dtypes, matrices and lists of all kernels, and the primitives that the host twin replaces.
 #pragma once
 #include <cstdint>
 #ifdef EQUIPART_TWIN
@@ -8,7 +8,7 @@
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// A float of 16 bits, the upper half of an f32. Sums and functions are taken in f32 and rounded once.
+// A float of 16 bits, the upper half of an f32. Sums and functions are computed in f32 and rounded once.
 struct bf16 {
     uint16_t bits;
 };
@@ -32,11 +32,11 @@ __device__ __forceinline__ u32 float_to_bits(float x) {
 #endif
 }
 
-// The value in f32: exact.
+// Converts to f32, exactly.
 __device__ __forceinline__ float wide(float x) { return x; }
 __device__ __forceinline__ float wide(bf16 x) { return bits_to_float((u32)x.bits << 16); }
 
-// The value rounded to the nearest T, ties to even.
+// Rounds to the nearest T, ties to even.
 template <class T>
 __device__ __forceinline__ T narrow(float x);
 template <>
@@ -46,7 +46,7 @@ __device__ __forceinline__ float narrow<float>(float x) {
 template <>
 __device__ __forceinline__ bf16 narrow<bf16>(float x) {
 #ifdef __CUDACC__
-    bf16 y; // one instruction, where the lines below are seven
+    bf16 y; // one instruction; the lines below take seven
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
     return y;
 #else
@@ -56,7 +56,7 @@ __device__ __forceinline__ bf16 narrow<bf16>(float x) {
 #endif
 }
 
-// Two numbers rounded to bf16, the first in the lower half.
+// Rounds two floats to bf16 and packs them, the first in the lower half.
 __device__ __forceinline__ u32 pack(float low, float high) {
 #ifdef __CUDACC__
     u32 x;
@@ -91,7 +91,7 @@ __device__ __forceinline__ float reciprocal(float x) {
 // 1/(1 + e^(−x)).
 __device__ __forceinline__ float sigmoid(float x) { return reciprocal(1.0f + power_of_2(-1.4426950408889634f * x)); }
 
-// A matrix: `Window` of launches.rs. It need not lie together.
+// A matrix, contiguous or not: `Window` of launches.rs.
 template <class T>
 struct View {
     T* at;
@@ -104,7 +104,7 @@ struct View {
     __device__ __forceinline__ bool lies_together() const { return col_stride == 1 && (row_stride == cols || rows <= 1); }
 };
 
-// A list of whole numbers.
+// A list of unsigned integers.
 struct List {
     const u32* at;
     u64 len;
@@ -117,7 +117,7 @@ struct Segment {
 
 #define KERNEL extern "C" __global__ void
 
-// The dynamic shared memory of a block, as so many numbers of a type as it was launched with bytes for.
+// Dynamic shared memory of a block, as an array of `type`. The launch sets its size in bytes.
 #ifdef EQUIPART_TWIN
 #define SHARED(type, name) type* name = (type*)twin::block.shared
 #else
@@ -126,7 +126,8 @@ struct Segment {
     type* name = (type*)shared_bytes
 #endif
 
-// Kernel `name` of both numbers: `name_f32` and `name_bf16`, each calling the template of its name with T its number.
+// Kernel `name` for both dtypes: `name_f32` and `name_bf16` call the template `name` with T = float and T =
+// bf16.
 #define PARAMS(...) (__VA_ARGS__)
 #define BOTH(name, params, ...)                                              \
     namespace in_f32 {                                                       \
@@ -138,7 +139,7 @@ struct Segment {
     KERNEL name##_bf16 params { name<T>(__VA_ARGS__); }                      \
     }
 
-// Calls f(row, col) for every element that is this thread's.
+// Calls f(row, col) for every element of this thread.
 template <class F>
 __device__ __forceinline__ void each(u64 rows, u64 cols, F f) {
     u64 step = (u64)gridDim.x * blockDim.x, n = rows * cols;

@@ -1,4 +1,4 @@
-// Norms of gradients and the optimizers' steps. Matrices that lie together are read and written four numbers at a time.
+// Norms of gradients and optimizer steps. Contiguous matrices are read and written four elements at a time.
 #include "lanes.cuh"
 #include "sum.cuh"
 
@@ -8,8 +8,8 @@ __device__ __forceinline__ bool in_fours(View<T> x) {
     return x.lies_together() && (u64)x.at % (4 * sizeof(T)) == 0;
 }
 
-// Calls f(lanes, row, column) for this thread's share of all elements: where they lie together they are one row, cut in
-// fours and what is left of it; elsewhere each is alone.
+// Calls f(lanes, row, column) for this thread's part of all elements. Contiguous matrices are treated as one
+// row, in fours and a remainder; the elements of other matrices are taken one by one.
 template <class F>
 __device__ __forceinline__ void each_four(u32 rows, u32 cols, bool fours, F f) {
     u64 n = (u64)rows * cols, first = (u64)blockIdx.x * blockDim.x + threadIdx.x, step = (u64)gridDim.x * blockDim.x;
@@ -18,7 +18,8 @@ __device__ __forceinline__ void each_four(u32 rows, u32 cols, bool fours, F f) {
     for (u64 i = 4 * cut + first; i < n; i += step) f(Lanes<1>{}, fours ? 0 : i / cols, fours ? i : i % cols);
 }
 
-// w = f(w, moved): the master's, if there is one, and then w is its value. `moved` gives the lanes of an element.
+// w = f(w, moved). If there is a master copy, it is what f updates, and w becomes its value. `moved` returns
+// the update's lanes at an element.
 template <class T, class M, class F>
 __device__ __forceinline__ void change(View<T> w, View<float> master, bool fours, M moved, F f) {
     bool has = master.at != nullptr;
@@ -33,7 +34,7 @@ __device__ __forceinline__ void change(View<T> w, View<float> master, bool fours
 }
 } // namespace optimizer
 
-// out[1,1] += Σ x²: each thread adds up its share, then sums.cuh's sum of a launch.
+// out[1,1] += Σ x²: each thread sums its part, then sum.cuh sums the launch.
 template <class T>
 __device__ void add_norm2(View<T> out, View<T> x) {
     using namespace optimizer;
@@ -46,7 +47,7 @@ __device__ void add_norm2(View<T> out, View<T> x) {
 }
 BOTH(add_norm2, PARAMS(View<T> out, View<T> x), out, x)
 
-// factor[1,1] = min(1, limit/√norm2): one thread.
+// factor[1,1] = min(1, limit/√norm2). One thread.
 template <class T>
 __device__ void clip_factor(View<T> factor, View<T> norm2, float limit) {
     factor(0, 0) = narrow<T>(fminf(limit / sqrtf(wide(norm2(0, 0))), 1));
@@ -67,12 +68,14 @@ __device__ void sgd(View<T> w, View<float> master, View<float> g, View<float> fa
 }
 BOTH(sgd, PARAMS(View<T> w, View<float> master, View<float> g, View<float> factor, float lr), w, master, g, factor, lr)
 
-// What a step of AdamW takes from its constants: 1 − lr·decay, lr/(1 − β₁^step), 1/(1 − β₂^step).
+// Constants of a step of AdamW. `keep`, `first` and `second` are 1 − lr·decay, lr/(1 − β₁^step), 1/(1 −
+// β₂^step).
 struct AdamW {
     float keep, first, second, beta1, beta2, eps;
 };
 
-// One step of AdamW on factor · g, element by element. Source: Loshchilov, Hutter, Algorithm 2, arXiv:1711.05101.
+// One step of AdamW on factor · g, element by element. Source: Loshchilov, Hutter, Algorithm 2,
+// arXiv:1711.05101.
 template <class T>
 __device__ void adamw(View<T> w, View<float> master, View<float> m, View<float> v, View<float> g, View<float> factor,
                       AdamW by) {

@@ -1,22 +1,23 @@
-// What the rungs of the product's ladder have in common: see gemm.cu.
+// Shared by the rungs of the product's ladder: see gemm.cu.
 #pragma once
 #include "lanes.cuh"
 
-// The kernels of a rung: C (+)= A·B of f32 and of bf16. `how` says whether C is added to, and whether it is in f32
-// whatever its view says; `bounds` are those of a launch.
+// Kernels of a rung: C (+)= A·B of f32 and of bf16. Flags in `how`: ADD adds to C; WIDE means that C is f32,
+// whatever its view's dtype. `bounds` are the launch bounds.
 const u32 ADD = 1, WIDE = 2;
 #define PRODUCT(rung, name, T, bounds) \
     extern "C" __global__ void bounds rung##_##name(View<T> c, View<T> a, View<T> b, u32 how) { rung(c, a, b, how); }
 #define PRODUCTS(rung, bounds) PRODUCT(rung, f32, float, bounds) PRODUCT(rung, bf16, bf16, bounds)
 
 namespace product {
-// The other way round: rows are columns.
+// Transpose of a view.
 template <class T>
 __device__ __forceinline__ View<T> turned(View<T> x) {
     return View<T>{x.at, x.col_stride, x.row_stride, x.cols, x.rows};
 }
 
-// Sums of N columns of a row, from a multiple of N on, to C: what lies beyond it is left away.
+// Writes sums of N columns of a row to C, from a multiple of N on, or adds them if `add`. Columns beyond C
+// are dropped.
 template <int N, class C>
 __device__ __forceinline__ void write_as(View<C> c, u32 row, u32 col, Lanes<N> sums, bool add) {
     if (aligned<N>(c) && col + N <= c.cols) {
@@ -44,14 +45,14 @@ __device__ __forceinline__ void write(View<T> c, u32 row, u32 col, Lanes<N> sums
     write_as(c, row, col, sums, how & ADD);
 }
 
-// How many tiles C has.
+// Number of tiles of C.
 template <int ROWS, int COLS>
 __device__ __forceinline__ u32 tiles(u32 rows, u32 cols) {
     return (rows + ROWS - 1) / ROWS * ((cols + COLS - 1) / COLS);
 }
 
-// Where a tile begins. Tiles are taken eight rows of them at a time, column by column, so that blocks that run
-// together share what they read of A and B, and find it in the cache.
+// First row and column of a tile. Tiles are taken eight tile rows at a time, column by column, so that blocks
+// that run together read the same parts of A and B and find them in the cache.
 struct Place {
     u32 row, col;
 };

@@ -1,14 +1,14 @@
-// The sum, or the stabiliser, of the ranks' windows: what collectives compute where ranks share a card.
+// Sum, or maximum, of the ranks' windows: the arithmetic of collectives whose ranks share a card.
 #include "number.cuh"
 
-// Where each of so many ranks' elements begin.
+// Address of each rank's elements, for `count` ranks.
 struct Ranks {
     u64 at[256];
     u32 count;
 };
 
-// Every target's element i = the sum (`stab`: the largest) of all sources' element i, in rank order, rounded once.
-// A thread an element.
+// Every target's element i = the sum (`stab`: the maximum) of all sources' element i, in rank order, rounded
+// once. One thread per element.
 template <class T>
 __device__ void reduce(const Ranks& sources, const Ranks& targets, u64 len, u32 stab) {
     each(1, len, [&](u64, u64 i) {

@@ -1,5 +1,5 @@
-// A router of experts: which experts a token is handed to, and how much each counts. A warp a row; lane l has the
-// experts l, l + 32, …
+// Router of experts: the experts of each token, and their gates. One warp per row; lane l has the experts l,
+// l + 32, …
 #include "hash.cuh"
 #include "sum.cuh"
 
@@ -9,7 +9,7 @@ struct Terms {
     u32 chosen, sigmoid, normalize, groups, best;
     float scale;
 };
-// What is added to scores; none where there are no tokens.
+// Noise added to scores; none if there are no tokens.
 struct Noise {
     List tokens;
     u64 first, salt;
@@ -25,15 +25,16 @@ __device__ __forceinline__ u64 largest(u64 x) {
     return x;
 }
 
-// The larger, the earlier in the order of choice: the higher score, then the lower number; what is no number is the
-// last.
+// Sort key; experts with larger keys are chosen earlier: those with the higher score, then the lower number.
+// NaN is last.
 __device__ __forceinline__ u64 key(float score, u32 number) {
     u32 bits = score == 0 ? 0 : float_to_bits(score);
     u32 rising = score != score ? 0 : bits & 0x80000000 ? ~bits : bits | 0x80000000;
     return (u64)rising << 32 | (u32)~number;
 }
 
-// Where a token lies: which of the segments it is of, how many there are if of none; and its place there.
+// Returns the index of the segment that holds a token (the number of segments if none does); sets `place` to
+// its position there.
 __device__ __forceinline__ u32 locate(List tokens, u64 token, u64& place) {
     const Segment* segments = (const Segment*)tokens.at;
     u32 i = 0, n = tokens.len / 4;
@@ -42,7 +43,7 @@ __device__ __forceinline__ u32 locate(List tokens, u64 token, u64& place) {
     return i;
 }
 
-// The key of each group's score: its best expert's, or the sum of its two best sigmoids.
+// Key of each group's score: its best expert's score, or the sum of its two best sigmoids.
 __device__ __forceinline__ void of_groups(u64* keys, const float* scores, u32 experts, const Terms& by) {
     u32 each = experts / by.groups;
 #pragma unroll 1
@@ -60,9 +61,9 @@ __device__ __forceinline__ void of_groups(u64* keys, const float* scores, u32 ex
 }
 } // namespace router
 
-// chosen[B·k]: of every row the experts with the highest scores (of the best groups, where there are groups), which are
-// logits[B,E] or their sigmoids, and bias[1,E] and noise added. Shared memory of a warp: a key a group, a score an
-// expert.
+// chosen[B·k]: of every row the experts with the highest scores (of the best groups, if there are groups). A
+// score is logits[B,E] or its sigmoid, plus bias[1,E] and noise. Shared memory of a warp: a key per group, a
+// score per expert.
 template <class T>
 __device__ void choose(List chosen, View<float> logits, View<T> bias, router::Noise noise, router::Terms by) {
     using namespace router;
@@ -123,11 +124,11 @@ struct Row {
     float lse;
     u32 sigmoids;
     __device__ __forceinline__ float softmax(u32 e) const { return expf(wide(logits(row, e)) - lse); }
-    // P, what an expert's gate is made of.
+    // P, from which an expert's gate is computed.
     __device__ __forceinline__ float score(u32 e) const {
         return sigmoids ? sigmoid(wide(logits(row, e))) : softmax(e);
     }
-    // Σ f(e) over all experts; every lane has it.
+    // Σ f(e) over all experts; every lane gets it.
     template <class F>
     __device__ __forceinline__ float all(F f) const {
         float sum = 0;
@@ -135,7 +136,7 @@ struct Row {
         for (u32 e = lane(); e < logits.cols; e += 32) sum += f(e);
         return warp_sum(sum);
     }
-    // Σ P over the chosen experts; every lane has it.
+    // Σ P over the chosen experts; every lane gets it.
     __device__ __forceinline__ float of(const u32* chosen, u32 k) const {
         float sum = 0;
 #pragma unroll 1
@@ -145,7 +146,7 @@ struct Row {
 };
 } // namespace router
 
-// The gates of[B,k] the chosen experts, and lse[B,1] of each row of logits[B,E].
+// of[B,k]: gates of the chosen experts; lse[B,1]: the log-sum-exp of each row of logits[B,E].
 template <class T>
 __device__ void gates(View<T> of, View<T> lse, View<T> logits, List chosen, router::Terms by) {
     using namespace router;
@@ -166,7 +167,8 @@ __device__ void gates(View<T> of, View<T> lse, View<T> logits, List chosen, rout
 }
 BOTH(gates, PARAMS(View<T> of, View<T> lse, View<T> logits, List chosen, router::Terms by), of, lse, logits, chosen, by)
 
-// loss[1,1] = Σ over rows of z·lse² + Σ over experts of P̂ times weights[sequences,E]. Rows of no token count nothing.
+// loss[1,1] = Σ over rows of z·lse² + Σ over experts of P̂ times weights[sequences,E]. Rows without a token
+// contribute nothing.
 template <class T>
 __device__ void router_loss(View<T> loss, View<T> logits, View<T> lse, View<T> weights, List tokens, u64 first,
                             View<T> z, u32 sigmoids) {
@@ -177,7 +179,7 @@ __device__ void router_loss(View<T> loss, View<T> logits, View<T> lse, View<T> w
         u64 at = from + warp(), place;
         u32 sequence = at < logits.rows ? locate(tokens, first + at, place) : tokens.len / 4;
         bool counts = sequence < tokens.len / 4;
-        if (!counts) at = from, sequence = 0; // all warps take as many steps
+        if (!counts) at = from, sequence = 0; // all warps take the same number of steps
         Row<T> row = {logits, at, wide(lse(at, 0)), sigmoids};
         float weighed = row.all([&](u32 e) { return wide(weights(sequence, e)) * row.score(e); });
         float scores = row.all([&](u32 e) { return row.score(e); });
@@ -189,7 +191,8 @@ __device__ void router_loss(View<T> loss, View<T> logits, View<T> lse, View<T> w
 BOTH(router_loss, PARAMS(View<T> loss, View<T> logits, View<T> lse, View<T> weights, List tokens, u64 first, View<T> z,
      u32 sigmoids), loss, logits, lse, weights, tokens, first, z, sigmoids)
 
-// dlogits[B,E] of the gates, and of the loss where there are weights. Shared memory of a warp: dP of every expert.
+// dlogits[B,E] of the gates, and of the loss if there are weights. Shared memory of a warp: dP of every
+// expert.
 template <class T>
 __device__ void router_backward(View<T> dlogits, View<float> logits, View<float> lse, View<float> dgates, List chosen,
                                 View<float> weights, List tokens, u64 first, View<float> z, router::Terms by) {
@@ -207,7 +210,8 @@ __device__ void router_backward(View<T> dlogits, View<float> logits, View<float>
     float share = by.normalize ? 1 / row.of(own, by.chosen) : 1;
 #pragma unroll 1
     for (u32 i = lane(); i < by.chosen; i += 32) {
-        float dg = dgates(at, i), apart = 0; // from differences: what all gates have in common gives exactly nothing
+        // Computed from differences: what all gates have in common contributes exactly 0.
+        float dg = dgates(at, i), apart = 0;
 #pragma unroll 1
         for (u32 j = 0; by.normalize && j < by.chosen; j++) apart += row.score(own[j]) * (dg - dgates(at, j));
         dp[own[i]] += by.scale * (by.normalize ? share * share * apart : dg);

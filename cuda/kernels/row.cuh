@@ -1,13 +1,13 @@
-// Rows of matrices by 16 bytes at a time where they lie so, and sums that a warp or a block takes, always in one order;
-// tokens of rows, and functions of more than one family.
+// Rows of matrices, by 16 bytes at a time where they are aligned; sums over a warp or a block, always in one
+// order; positions of rows' tokens.
 #pragma once
 #include "lanes.cuh"
 
-// How many T are 16 bytes: what a thread moves at once.
+// Number of T in 16 bytes, which a thread moves at once.
 template <class T>
 constexpr int LANES = 16 / sizeof(T);
 
-// Whether every row can be read and written by 16 bytes at a time.
+// True if every row can be read and written by 16 bytes at a time.
 template <class T>
 __device__ __forceinline__ bool by_lanes(const View<T>& x) {
     const u64 n = LANES<T>;
@@ -19,14 +19,16 @@ __device__ __forceinline__ bool by_lanes(const View<T>& x, const More&... more) 
     return by_lanes(x) && by_lanes(more...);
 }
 
-// Numbers that are moved at once lie at an address of 16 bytes: the host's twin stops where a card would.
+// Checks that elements moved at once lie at a multiple of 16 bytes: the host twin aborts where a card would
+// fail.
 template <int N>
 __device__ __forceinline__ void at_16(const void* at) {
 #ifdef EQUIPART_TWIN
     if (N > 1 && (u64)at % 16) abort();
 #endif
 }
-// N numbers from `at` on, in f32; N numbers to `at`, each rounded once: one, or 16 bytes of them.
+// Loads N elements from `at` on, in f32; or stores N elements there, each rounded once. N is 1, or fills 16
+// bytes.
 template <int N, class T>
 __device__ __forceinline__ void load(float (&x)[N], const T* at) {
     at_16<N>(at);
@@ -43,7 +45,7 @@ __device__ __forceinline__ void store(T* at, const float (&x)[N]) {
     store(at, lanes);
 }
 
-// The sum, or the largest, over the 32 threads of a warp: the same for all of them.
+// Sum, or maximum, over the 32 threads of a warp; each thread gets it.
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
     for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
@@ -55,7 +57,7 @@ __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-// The sums of each x over all threads of a block, whole warps of them: the same for all. `room` may be used again at
+// Sums each x over all threads of a block of whole warps; each thread gets the sums. `room` may be reused at
 // once.
 template <int N>
 __device__ __forceinline__ void block_sum(float (&x)[N]) {
@@ -77,7 +79,7 @@ __device__ __forceinline__ float block_sum(float x) {
     return sum[0];
 }
 
-// The largest x of all threads of a block: the same for all.
+// Maximum of x over all threads of a block; each thread gets it.
 __device__ __forceinline__ float block_max(float x) {
     __shared__ float room[32];
     x = warp_max(x);
@@ -88,19 +90,19 @@ __device__ __forceinline__ float block_max(float x) {
     return x;
 }
 
-// Calls f(column) for this thread's columns of a row, N of them beside each other at a time.
+// Calls f(column) for this thread's columns of a row, N adjacent ones at a time.
 template <int N, int UNROLL = N == 1 ? 4 : 2, class F>
 __device__ __forceinline__ void along(u32 cols, F f) {
 #pragma unroll UNROLL
     for (u32 j = threadIdx.x * N; j < cols; j += blockDim.x * N) f(j);
 }
 
-// Where a row's token stands, if it is one and no padding.
+// Position of a row's token; `here` is false for padding.
 struct Place {
     u32 sequence, position;
     bool here;
 };
-// The place of a row, looked for by all threads of a block. Segments need no order.
+// Finds the position of a row's token. All threads of a block call it together. Segments may be in any order.
 __device__ __forceinline__ Place place_of(List tokens, u64 row) {
     __shared__ u32 found[3];
     if (threadIdx.x == 0) found[2] = 0;

@@ -1,8 +1,8 @@
-// Sums over a whole launch: every time in the same order, so that the same numbers give the same bits.
+// Sums over a whole launch, always in the same order, so that equal inputs give equal bits.
 #pragma once
 #include "row.cuh"
 
-// A variable of the card itself. Launches come one after the other, so that one at a time uses it.
+// A variable in the card's memory. Launches run one after another, so only one at a time uses it.
 #ifdef EQUIPART_TWIN
 #define CARDS_OWN static
 #else
@@ -10,19 +10,20 @@
 #endif
 
 namespace sums {
-const u32 MOST = 1024; // blocks of a launch: `MOST_BLOCKS` of launches/optimizer.rs
+const u32 MOST = 1024; // most blocks of a launch: `MOST_BLOCKS` of launches/optimizer.rs
 CARDS_OWN float of_blocks[MOST];
 CARDS_OWN u32 ended;
 
-// Calls use(Σ over the threads of all blocks) in one thread, of whichever block ends last: the sums of the blocks are
-// added in the blocks' order. Source: NVIDIA, "CUDA C++ Programming Guide", "Memory fence functions", the example.
+// Calls use(Σ over the threads of all blocks) in one thread of the block that ends last. The sums of the
+// blocks are added in a fixed order. Source: NVIDIA, "CUDA C++ Programming Guide", "Memory fence functions",
+// the example.
 template <class F>
 __device__ __forceinline__ void launch(float x, F use) {
     __shared__ u32 last;
     x = block_sum(x);
     if (threadIdx.x == 0) {
         of_blocks[blockIdx.x] = x;
-        __threadfence(); // the sum is there before the block counts as ended
+        __threadfence(); // the sum is visible before the block counts as ended
         last = atomicAdd(&ended, 1u) == gridDim.x - 1;
     }
     __syncthreads();

@@ -1,5 +1,6 @@
-// Tensor cores and copies that do not wait, each a primitive of two bodies: PTX, and what it means on the host.
-// Source: NVIDIA, "Parallel Thread Execution ISA", sections "cp.async", "ldmatrix" and "mma.m16n8k16 with .bf16".
+// Tensor cores and asynchronous copies. Each primitive has two bodies: PTX, and its meaning on the host.
+// Source: NVIDIA, "Parallel Thread Execution ISA", sections "cp.async", "ldmatrix" and "mma.m16n8k16 with
+// .bf16".
 #pragma once
 #include "number.cuh"
 
@@ -7,22 +8,22 @@ namespace tensor {
 #ifdef __CUDACC__
 __device__ __forceinline__ u32 shared_address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
 
-// Begins to copy `bytes` of the 16 bytes at `from` to shared memory; the rest become 0. Both addresses are multiples of
-// 16.
+// Begins to copy `bytes` of the 16 bytes at `from` to shared memory; the rest become 0. Both addresses are
+// multiples of 16.
 __device__ __forceinline__ void copy_async(void* to, const void* from, u32 bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::
                  "r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
 }
-// The copies begun since the last call are a group.
+// Closes a group: the copies begun since the last call.
 __device__ __forceinline__ void copies_are_a_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until this thread's groups are done, but for the N last.
+// Waits until all groups of this thread but the last N are done.
 template <int N>
 __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-// Four matrices of 8·8 bf16 to the lanes of a warp: lane l gives the address of row l % 8 of matrix l / 8, and gets, of
-// each, columns 2·(l % 4) and the next of row l / 4; or, turned, of the matrix's transpose.
+// Loads four matrices of 8·8 bf16 into the lanes of a warp. Lane l gives the address of row l % 8 of matrix l
+// / 8. From each matrix it gets columns 2·(l % 4) and the next of row l / 4; if TURNED, from its transpose.
 template <bool TURNED>
 __device__ __forceinline__ void load_matrices(u32 (&to)[4], const void* row) {
     if (TURNED)
@@ -33,9 +34,9 @@ __device__ __forceinline__ void load_matrices(u32 (&to)[4], const void* row) {
                      : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(shared_address(row)) : "memory");
 }
 
-// sums[16,8] += a[16,16]·b[16,8], by a warp. With g = lane / 4 and t = 2·(lane % 4) a lane has, two columns to a
-// number, a[g, t], a[g + 8, t], a[g, t + 8], a[g + 8, t + 8]; two rows to a number, b[t, g], b[t + 8, g]; and, one by
-// one, sums[g, t], sums[g, t + 1], sums[g + 8, t], sums[g + 8, t + 1].
+// sums[16,8] += a[16,16]·b[16,8], by a warp. With g = lane / 4 and t = 2·(lane % 4), a lane holds a[g, t],
+// a[g + 8, t], a[g, t + 8], a[g + 8, t + 8], two columns per register; b[t, g], b[t + 8, g], two rows per
+// register; and sums[g, t], sums[g, t + 1], sums[g + 8, t], sums[g + 8, t + 1], one per register.
 __device__ __forceinline__ void multiply(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
                  "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"

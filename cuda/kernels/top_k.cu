@@ -1,10 +1,11 @@
-// Of every row the numbers that come first, and where they stand. Every number has a key, the smaller the earlier:
-// first come those that are not finite, then the largest; equal ones by column. No two keys of a row are equal, so it
-// does not matter in which order threads find them.
+// The first k elements of every row, and their columns. Every element has a key, smaller for earlier ones:
+// first come those that are not finite, then the largest; equal ones by column. No two keys of a row are
+// equal, so the order in which threads find them does not matter.
 //
-// A block a row: the k-th smallest key is found digit by digit, by counting; what is no larger is gathered where it is
-// wanted, and sorted there. Source: Batcher, "Sorting networks and their applications", AFIPS 1968, whose network is
-// used in the form that sorts any number of keys: what is beyond the last counts as larger than all.
+// One block per row. The k-th smallest key is found digit by digit, by counting. Elements with no larger key
+// are gathered in the result and sorted there. Source: Batcher, "Sorting networks and their applications",
+// AFIPS 1968; the network has the form that sorts any number of keys: those beyond the last count as larger
+// than all.
 #include "number.cuh"
 
 namespace select_first {
@@ -14,17 +15,17 @@ __device__ __forceinline__ u64 key(float x, u32 column) {
     u32 bits = float_to_bits(x);
     if ((bits & 0x7f800000) == 0x7f800000) return column;        // not finite
     if (x == 0) bits = 0;                                         // there is one zero
-    u32 rising = bits & 0x80000000 ? ~bits : bits | 0x80000000;   // rises with the number; never all ones
+    u32 rising = bits & 0x80000000 ? ~bits : bits | 0x80000000;   // rises with x; never all ones
     return (u64)~rising << 32 | column;
 }
 
-// A key that k keys of a row are no larger than, k from 1: the same in every thread. Where the digits looked at so far
-// tell those k from all others, the rest of it is ones.
+// Returns a key that exactly k keys of a row do not exceed (k from 1), the same in every thread. Once the
+// digits so far tell those k from all others, its remaining bits are ones.
 template <class T>
 __device__ u64 kth(View<T> x, u64 row, u32 k) {
     __shared__ u32 count[1 << DIGIT];
     __shared__ u64 found;
-    __shared__ u32 left; // how many of those that begin as it does
+    __shared__ u32 left; // how many keys that begin with `found` are still wanted
     if (threadIdx.x == 0) found = 0, left = k;
     for (int shift = 64 - DIGIT; shift >= 0; shift -= DIGIT) {
         for (u32 i = threadIdx.x; i < 1 << DIGIT; i += blockDim.x) count[i] = 0;
@@ -48,7 +49,7 @@ __device__ u64 kth(View<T> x, u64 row, u32 k) {
     return found;
 }
 
-// Sorts a row of values and columns by key, where it lies.
+// Sorts a row of values and columns by key, in place.
 template <class T>
 __device__ void sort(View<T> values, u32* columns, u64 row) {
     u32 n = values.cols;

@@ -1,7 +1,8 @@
-// Stands in for CUDA's own header where kernels are compiled for the host: one fiber for each thread of a block, blocks
-// one after the other. A fiber runs until it waits for others (`__syncthreads`, a shuffle) or ends; then the next one runs,
-// forwards or backwards, so that a missing barrier, or a sum in the order in which blocks come, gives other numbers in one of
-// both orders. Threads that wait for others which never come are an error of the launch.
+// Replaces CUDA's own header where kernels are compiled for the host: one fiber per thread of a block, blocks
+// one after another. A fiber runs until it waits for others (`__syncthreads`, a shuffle) or ends; then the
+// next one runs. The order is forwards or backwards, so that a missing barrier, or a sum in the order in
+// which blocks arrive, gives other values in one of the two orders. A launch fails if its threads wait for
+// others that never arrive.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -39,23 +40,27 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 namespace twin {
-// What the threads of the block that runs here know of themselves.
+// State of the running block, as its threads see it.
 struct Block {
     dim3 index, threads, blocks;
-    unsigned thread;       // the one that runs
+    unsigned thread;       // the running thread
     unsigned char* shared; // dynamic shared memory
 };
 extern Block block;
-// Waits until all threads of the block, of the warp, or of the group of four warps have come, but those that have ended.
+// Waits until all threads of the block, of the warp, or of the group of four warps have arrived, except those
+// that have ended.
 void meet_block();
 void meet_warp();
 void meet_group();
-// Lets others run: for who waits for memory that another thread writes, as all lanes of its warp do.
+// Lets other threads run: for a thread that waits for memory that another one writes, as all lanes of its
+// warp do.
 void step_aside();
-// 64 bytes in which a thread hands something to others of its warp (kind 0) or group (kind 1), until `handed` after the meeting.
+// 64 bytes in which a thread passes data to others of its warp (kind 0) or group (kind 1), valid until it
+// calls `handed` after the meeting.
 unsigned char* hand(unsigned thread, int kind);
 void handed(int kind);
-// Copies that a thread has begun, in groups. They are done when they are waited for and not before, the last wait included.
+// Copies that a thread has begun, in groups. They are made when they are waited for and not before, the last
+// wait included.
 struct Copies {
     struct Copy {
         void* to;

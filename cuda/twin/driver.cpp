@@ -1,4 +1,4 @@
-// The twin of the CUDA driver: the functions of `driver.rs` with the same names and meanings, on the host. Kernels are
+// Host twin of the CUDA driver: the functions of `driver.rs` with the same names and meanings. Kernels are
 // the same sources, compiled for the host; `kernels.inc` names them, as the committed PTX does.
 #include "../kernels/number.cuh"
 #include <atomic>
@@ -13,7 +13,7 @@
 #include <vector>
 #include "sources.inc"
 
-// Saves where one fiber is, and goes on where another is.
+// Saves the state of one fiber and resumes another.
 #if defined(__x86_64__)
 asm(R"(
 .text
@@ -39,9 +39,10 @@ twin_switch:
 extern "C" void twin_switch(void** from, void** to);
 typedef void* Context;
 static void begin(Context& context, unsigned char* stack, size_t bytes, void (*run)()) {
-    void** top = (void**)(((uintptr_t)stack + bytes) & ~(uintptr_t)15) - 2; // so that `run` finds its stack aligned
+    // `run` then finds its stack aligned
+    void** top = (void**)(((uintptr_t)stack + bytes) & ~(uintptr_t)15) - 2;
     *top = (void*)run;
-    context = top - 6; // the registers that are saved, whatever they are
+    context = top - 6; // the saved registers, with arbitrary values
 }
 static void go(Context& from, Context& to) { twin_switch(&from, &to); }
 #else
@@ -67,7 +68,7 @@ const unsigned MOST = 1024; // threads of a block
 struct Fiber {
     Context here;
     std::vector<unsigned char> stack;
-    unsigned parity[2] = {0, 0}; // of what it hands to others
+    unsigned parity[2] = {0, 0}; // which of two buffers holds the data it passes to others
 };
 // Threads that meet: those of a block, of a warp or of a group of warps.
 struct Meeting {
@@ -75,14 +76,14 @@ struct Meeting {
 };
 struct Threads {
     std::vector<Fiber*> fibers;
-    unsigned at, live;                        // where in the order the warp that runs stands; how many threads have not ended
-    u32 ready[MOST / 32], waiting[MOST / 32]; // which of each warp may run, and which wait for others
+    unsigned at, live;                        // position of the running warp; threads that have not ended
+    u32 ready[MOST / 32], waiting[MOST / 32]; // lanes of each warp that may run, that wait for others
     Meeting meetings[3][MOST / 32];
     std::vector<unsigned char> hands;
     Context scheduler;
     void (*body)(void**);
     void** arguments;
-    u64 aside; // how often threads of a block have stepped aside since it, or a group of its warps, met
+    u64 aside; // how often threads have stepped aside since the block, or a group of its warps, met
     bool stuck;
 } threads;
 std::mutex launching; // one block runs at a time: a card has one stream
@@ -95,8 +96,9 @@ void release(int kind, unsigned thread) {
         threads.ready[warp] |= std::exchange(threads.waiting[warp], 0);
     meeting(kind, thread).came = 0;
 }
-// In which order blocks run, and after each meeting the warps that met, one after the other as far as each comes, and their
-// lanes: forwards or backwards. So of two warps that a missing barrier does not keep apart, each is first in one of both orders.
+// Order in which blocks run. After each meeting it is also the order of the warps that met, each as far as it
+// gets, and of their lanes: forwards or backwards. If a missing barrier does not keep two warps apart, each
+// of them is first in one of the two orders.
 std::atomic<bool> backwards{false};
 u32 bit(unsigned thread) { return 1u << thread % 32; }
 unsigned warps() { return (block.threads.x + 31) / 32; }
@@ -105,8 +107,7 @@ void run(Context& here, unsigned thread) {
     block.thread = thread;
     go(here, threads.fibers[thread]->here);
 }
-// Another lane of this warp that is ready runs, or one of the next warp that has one; if none has, the block is at its end, or
-// stuck.
+// Runs a ready lane of the next warp that has one. If none has, the block has ended or is stuck.
 void next_warp(Context& here, unsigned me) {
     for (unsigned tried = 0; tried < warps(); tried++) {
         threads.at = threads.at + 1 == warps() ? 0 : threads.at + 1;
@@ -124,14 +125,14 @@ void next(Context& here, unsigned me) {
     if (others) run(here, first_of(me / 32, others));
     else next_warp(here, me);
 }
-// What every fiber runs for ever: one thread's kernel after the other.
+// Loop of every fiber, for ever: runs one thread's kernel after another.
 void run_fiber() {
     for (;;) {
         threads.body(threads.arguments);
         unsigned me = block.thread;
         threads.ready[me / 32] &= ~bit(me);
         threads.live--;
-        for (int kind = 0; kind < 3; kind++) { // who has ended is waited for no more
+        for (int kind = 0; kind < 3; kind++) { // threads that have ended are no longer waited for
             Meeting& of = meeting(kind, me);
             if (--of.live > 0 && of.came == of.live) release(kind, me);
         }
@@ -152,7 +153,7 @@ static void meet(int kind) {
             return;
         }
         threads.aside = 0;
-        threads.at = warps() - 1; // the first in the order is next
+        threads.at = warps() - 1; // the first warp in the order is next
         return next_warp(here, me);
     }
     threads.ready[me / 32] &= ~bit(me);
@@ -162,7 +163,7 @@ static void meet(int kind) {
 void meet_block() { meet(0); }
 void meet_warp() { meet(1); }
 void meet_group() { meet(2); }
-// All lanes of a warp step aside before another warp runs, so that they look again at one moment.
+// All lanes of a warp step aside before another warp runs, so that they all look again at the same time.
 void step_aside() {
     unsigned me = block.thread;
     Context& here = threads.fibers[me]->here;
@@ -178,8 +179,8 @@ unsigned char* hand(unsigned thread, int kind) {
 }
 void handed(int kind) { threads.fibers[block.thread]->parity[kind]++; }
 
-// Runs all blocks of a kernel, one after the other; whether each came to its end. Backwards, the odd ones come first: a sum over
-// warps adds up the same pairs from behind.
+// Runs all blocks of a kernel, one after another; true if each ended. Backwards, the odd ones run first: in
+// plain reverse order a sum over warps would add the same pairs.
 bool launch(void (*body)(void**), void** arguments, dim3 blocks, unsigned n, unsigned shared) {
     std::lock_guard<std::mutex> held(launching);
     auto& t = threads;
@@ -200,7 +201,7 @@ bool launch(void (*body)(void**), void** arguments, dim3 blocks, unsigned n, uns
     for (u64 i = 0; i < all; i++) {
         u64 number = !backwards ? i : i < all / 2 ? all / 2 * 2 - 1 - 2 * i : 2 * (all - 1 - i);
         block.index = {unsigned(number % blocks.x), unsigned(number / blocks.x % blocks.y), unsigned(number / blocks.x / blocks.y)};
-        memset(block.shared, 0xff, shared); // what was not written is no number
+        memset(block.shared, 0xff, shared); // what is not written is NaN
         for (int kind = 0; kind < 3; kind++)
             for (unsigned first = 0; first < n; first += WIDTH[kind])
                 t.meetings[kind][first / WIDTH[kind]] = {std::min(WIDTH[kind], n - first), 0};
@@ -211,7 +212,7 @@ bool launch(void (*body)(void**), void** arguments, dim3 blocks, unsigned n, uns
         t.stuck = false;
         t.aside = 0;
         next_warp(t.scheduler, MOST);
-        if (t.stuck) { // fibers that wait are left where they are; a card that has failed runs no more
+        if (t.stuck) { // waiting fibers are abandoned; a card that has failed runs no more
             t.fibers.clear();
             return false;
         }
@@ -265,13 +266,15 @@ Card& card() {
 using namespace twin;
 typedef void* Handle;
 thread_local int passing = -1; // how many more events pass that this thread records; -1: all
-thread_local Handle current = nullptr; // the context that this thread's calls mean; a card's stream is called the same
+// This thread's current context; the handle of a card's stream is the same.
+thread_local Handle current = nullptr;
 enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, BAD_PTX = 218, NOT_FOUND = 500, NOT_READY = 600, STUCK = 719 };
 
 extern "C" {
-// Not the driver's: in which order blocks and threads run from now on.
+// Not a function of the driver: sets the order in which blocks and threads run from now on.
 void twinOrder(int backwards) { twin::backwards = backwards; }
-// Nor this: so many of the events that this thread records from now on pass, and no more; -1: all.
+// Not a function of the driver: sets how many of the events that this thread records from now on pass; -1:
+// all.
 void twinEvents(int many) { passing = many; }
 int cuInit(unsigned) { return OK; }
 int cuDriverGetVersion(int* version) { return *version = 13000, OK; }
@@ -310,7 +313,7 @@ int cuMemFree_v2(u64 at) {
     card().held.erase(found);
     return free((void*)at), OK;
 }
-// What is done on a stream is done where this thread's calls mean to do it.
+// Checks that a stream is that of this thread's current context.
 int on(Handle stream) { return stream && stream == current ? OK : NO_CONTEXT; }
 int cuMemcpyHtoDAsync_v2(u64 to, const void* from, size_t bytes, Handle s) { return memcpy((void*)to, from, bytes), on(s); }
 int cuMemcpyDtoHAsync_v2(void* to, u64 from, size_t bytes, Handle s) { return memcpy(to, (void*)from, bytes), on(s); }
@@ -355,7 +358,8 @@ int cuLaunchKernel(Handle function, unsigned x, unsigned y, unsigned z, unsigned
     if (threads == 0 || threads > 1024 || b != 1 || c != 1 || shared > 227u << 10) return INVALID;
     return twin::launch(((twin::Kernel*)function)->body, arguments, {x, y, z}, threads, shared) ? OK : STUCK;
 }
-// A matrix of 16-bit numbers, as `hopper::Map` of hopper.cuh has it here: where it is, columns, rows, bytes from row to row.
+// A matrix of 16-bit elements, as `hopper::Map` of hopper.cuh holds it here: address, columns, rows, bytes
+// from row to row.
 int cuTensorMapEncodeTiled(u64* map, int type, unsigned rank, void* at, const u64* dims, const u64* strides,
                            const unsigned* box, const unsigned* steps, int interleave, int swizzle, int, int fill) {
     bool known = type == 9 && rank == 2 && interleave == 0 && swizzle == 3 && fill == 0;

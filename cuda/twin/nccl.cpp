@@ -1,8 +1,10 @@
-// The twin of NCCL: the functions of `nccl.rs` with the same names and meanings, for ranks that are threads of one process and
-// communicators that do not block. What ranks do together is done, in rank order, when the last of them has asked for it;
-// until then their communicators are in progress, for ever if one asks for something else, as on cards.
+// Host twin of NCCL: the functions of `nccl.rs` with the same names and meanings, for ranks that are threads
+// of one process and communicators that do not block. A collective runs, in rank order, when the last rank
+// has called it. Until then the ranks' communicators are in progress; for ever if one rank calls something
+// else, as on cards.
 //
-// Faults by size: 13 ranks find no network; a sum of 4001 numbers breaks after it was found under way; one of 4003 never is.
+// Faults by size: with 13 ranks there is no network; a sum of 4001 elements fails, which only the second
+// status query reports; a sum of 4003 never completes.
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,14 +35,14 @@ struct World;
 struct Comm {
     World* world;
     size_t rank;
-    bool broken, told; // a sum broke; the first look has not seen it yet
-    std::deque<std::vector<Op>> groups; // those asked for and not done
+    bool broken, told; // a sum failed; a status query has passed since without reporting it
+    std::deque<std::vector<Op>> groups; // requested and not done
 };
 struct World {
     std::vector<Comm*> ranks;
     size_t came, left;
 };
-std::mutex lock; // of all that is below
+std::mutex lock; // guards everything below
 std::map<uint64_t, World*> worlds;
 uint64_t ids;
 thread_local int depth;
@@ -63,7 +65,7 @@ void write(void* at, size_t i, int type, float x) {
     uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1); // to nearest, ties to even
     ((uint16_t*)at)[i] = x != x ? 0x7fc0 : rounded >> 16;
 }
-// Of a reduction of all ranks' windows, the elements from `at` on.
+// Reduces `count` elements of all ranks' windows, from `at` on.
 void reduce(const std::vector<Op*>& ops, size_t at, size_t count, void* take) {
     int type = ops[0]->type, how = ops[0]->how;
     for (size_t i = 0; i < count; i++) {
@@ -75,7 +77,7 @@ void reduce(const std::vector<Op*>& ops, size_t at, size_t count, void* take) {
         write(take, i, type, sum);
     }
 }
-// Does what all ranks have come to.
+// Performs a collective that all ranks have called.
 void collective(const std::vector<Op*>& ops) {
     Op& first = *ops[0];
     size_t n = ops.size(), bytes = first.count * size_of(first.type), all = first.kind == REDUCE_SCATTER ? n : 1;
@@ -94,7 +96,7 @@ void collective(const std::vector<Op*>& ops) {
         else if (op.kind != REDUCE || (size_t)op.peer == r) memcpy(op.take, result.data(), bytes);
     }
 }
-Op* next(Comm* comm) { // the first of the rank's first group that is not done, if that is no message
+Op* next(Comm* comm) { // the first op of the rank's first group that is not done, unless it is a message
     if (comm->groups.empty()) return nullptr;
     for (Op& op : comm->groups.front())
         if (!op.done) return op.kind < SEND ? &op : nullptr;
@@ -117,7 +119,7 @@ bool messages(World* world) {
         }
     return moved;
 }
-// Does all that can be done.
+// Performs everything that can be done.
 void progress(World* world) {
     if (world->came < world->ranks.size()) return;
     for (bool moved = true; moved;) {
