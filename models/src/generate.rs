@@ -1,6 +1,5 @@
-//! `generate`: continues prompts token by token, with a cache of keys and values. Every tensor rank has all
-//! logits of the next token and chooses by the same draw. Data ranks have different prompts; if ranks share
-//! experts, some may have none.
+//! `generate`: continues prompts token by token, with a cache of keys and values. Every tensor rank has all logits
+//! of the next token and chooses by the same draw. Data ranks have different prompts, or none.
 //!
 //! Only the logits that a choice needs are read to the host: two of a row for the largest, k + 1 for a draw
 //! from k. All are read after the prompt, to be returned, and where any token may be drawn.

@@ -5,10 +5,10 @@
 //! part   = axis "=" n mods | word mods | "order=" axis {"." axis}
 //! mods   = {":" method ["/" n]}            method = [a-z0-9-]+
 //! ```
-//! Axes, words and methods are those of the [lists of strategies](crate::strategies). An axis that is left
-//! out has one rank. A layout names at most one method for each [choice](layers::Choice) of an axis; the
-//! first of the list is the default. A word beside an axis, such as `sp`, needs the ranks of its axis.
-//! `order` lists the split axes in their nesting order, innermost first. [`Layout`] has examples.
+//! Axes, words and methods are those of the [lists of strategies](crate::strategies). An axis that is left out has
+//! one rank. A layout names at most one method for each [choice](layers::Choice) of an axis; the first of the list
+//! is the default. A word beside an axis, such as `sp`, needs the ranks of its axis. `order` lists the split axes,
+//! innermost first. [`Layout`] has examples.
 pub mod covering;
 mod entry;
 mod grammar;
