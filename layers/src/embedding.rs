@@ -44,7 +44,7 @@ pub type Saved<D> = Kept<Read<<D as Device>::Place>>;
 pub type Pending<D> = (Read<<D as Device>::Place>, Stream<D>, Tensor<D>);
 
 /// Invariant: a tied head has returned the table that it borrowed.
-const LENT: &str = "the table is back";
+const LENT: &str = "the tied head has returned the table";
 
 fn draw(width: usize) -> Draw {
     Draw { mean: 0.0, std: 1.0 / (width as f64).sqrt() }
@@ -71,7 +71,7 @@ impl<D: Kernels> Embedding<D> {
     pub fn shard(at: &Builder<D>, ids: &strategy::Embedding) -> Result<Self> {
         let strategy::Embedding { axis, name, sizes: [vocabulary, width], padding, context, rate, .. } = *ids;
         if let Some(id) = padding.filter(|id| *id >= vocabulary) {
-            return Err(Error::size("the id of padding", id, format!("below {vocabulary}")));
+            return Err(Error::size("the padding id", id, format!("below {vocabulary}")));
         }
         let (draw, table) = (draw(width), Some(table(at, axis, name, [vocabulary, width])?));
         let learned = |n: usize| {
@@ -91,7 +91,7 @@ fn places<D: Kernels>(
     context: usize,
 ) -> Result<Ids<D::Place>> {
     if cx.positions() > context {
-        let wanted = format!("at most {context}, as many positions as the model has learned");
+        let wanted = format!("at most {context}, the number of learned positions");
         return Err(Error::size("the length of a sequence", cx.positions(), wanted));
     }
     let all = cx.tokens().iter().flat_map(|t| t.position as u32..(t.position + t.len) as u32);
@@ -308,9 +308,9 @@ mod tests {
         );
         let ids = Ids::new(device.place(), &[1; 4], 4).unwrap();
         let why = table.forward(&Cx::infer([4]), ids).err().unwrap().to_string();
-        let wanted = "at most 3, as many positions as the model has learned";
+        let wanted = "at most 3, the number of learned positions";
         assert_eq!(why, format!("the length of a sequence is 4; it must be {wanted}"));
         let beyond = Table { vocabulary: 4, padding: Some(4), ..PLAIN }.build(&at).err().unwrap();
-        assert_eq!(beyond.to_string(), "the id of padding is 4; it must be below 4");
+        assert_eq!(beyond.to_string(), "the padding id is 4; it must be below 4");
     }
 }

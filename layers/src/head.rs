@@ -55,7 +55,7 @@ enum Weight<D: Kernels> {
 }
 
 /// Invariant: a tied head runs only while it has the table.
-const LENT: &str = "the embedding's table";
+const LENT: &str = "the tied head has borrowed the table";
 
 /// Values that backward needs of a loss.
 pub struct Saved<D: Kernels> {
@@ -140,7 +140,7 @@ impl<D: Kernels> Layer<D> for Head<D> {
     fn forward(&self, cx: &Cx<D>, (x, wanted): Ending<D>) -> Result<(Self::Out, Self::Saved)> {
         let targets = match wanted {
             Some(Wanted::Loss(Targets::Ids(targets))) => targets,
-            Some(Wanted::Loss(Targets::Rows(_))) => panic!("rows as targets of a head; it must be ids"),
+            Some(Wanted::Loss(Targets::Rows(_))) => panic!("a head's targets are rows; they must be ids"),
             _ => return Ok((Some(Output::Logits(self.logits(cx, x)?)), None)),
         };
         let (n, norm) = self.normed(cx, x)?;

@@ -31,10 +31,7 @@ pub type Mlp<D> = (Part<D, Stream<D>, Split<D>>, (FeedForward, Part<D, Split<D>,
 pub fn shard<D: Kernels>(at: &Builder<D>, mlp: &strategy::Mlp) -> Result<Mlp<D>> {
     let strategy::Mlp { axis, name, kind, sizes: [width, hidden], bias, experts } = *mlp;
     if let Some(experts) = experts {
-        return Err(Error::Strategies(format!(
-            "nothing here builds the {} experts of {name}",
-            experts.count
-        )));
+        return Err(Error::Strategies(format!("no strategy builds the {} experts of {name}", experts.count)));
     }
     let (up, sections) = first(kind, hidden);
     let [up, down] = [up, "down"].map(|part| format!("{name}.{part}"));

@@ -180,7 +180,7 @@ pub(crate) fn pool<D: Kernels>(cx: &Cx<D>, device: &D, counts: &[usize]) {
     let count = |e: usize| <D::Wide as Device>::Elem::from_usize(counts[e]);
     let own = Tensor::from_fn(device.wide(), Category::Buffers, 1, counts.len(), count);
     let mut sum = cx.beside();
-    *sum = Some(plus(sum.take().expect("it was begun with the microbatch"), &own));
+    *sum = Some(plus(sum.take().expect("the row starts with the microbatch"), &own));
 }
 
 /// Counts the choices of each sequence's tokens, on all ranks that have some of it: `[sequences · E]`.

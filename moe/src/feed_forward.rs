@@ -346,14 +346,14 @@ fn fits(experts: &Experts, bias: bool) -> Result<()> {
         return Err(Error::size(
             "the number of experts of a token",
             chosen,
-            format!("1 to {count}, of which it chooses"),
+            format!("1 to {count}, the number of experts"),
         ));
     }
     if let Some(why) = experts.cannot_choose() {
         return Err(Error::Cannot(format!("experts that choose tokens {why}")));
     }
     if bias {
-        return Err(Error::Cannot("experts have no biases, and the feed-forward of this model has".into()));
+        return Err(Error::Cannot("experts have no biases, but the feed-forward of this model has".into()));
     }
     Ok(())
 }

@@ -83,7 +83,7 @@ fn mutants_of_what_ranks_exchange_are_rejected() {
             tally.add(mutation, fate, &format!("{scheme}: {}", site.words));
         }
         tally.print(&scheme.to_string());
-        assert!(tally.survivors().is_empty(), "what no proof noticed: {:#?}", tally.survivors());
+        assert!(tally.survivors().is_empty(), "mutants that no proof noticed: {:#?}", tally.survivors());
         assert!(tally.killed() >= 15, "{scheme}: {} killed", tally.killed());
     }
 }

@@ -169,7 +169,7 @@ mod tests {
     /// All numbers are right, and no model could go on with them. Kills: a proof that does not ask whose
     /// tokens they are.
     #[test]
-    #[should_panic(expected = "whose tokens a stream of the layer has")]
+    #[should_panic(expected = "the region of the layer's stream")]
     fn a_stream_of_another_region_is_refused() {
         proves(&OfOtherTokens);
     }

@@ -74,7 +74,7 @@ impl<D: Kernels> Clone for Split<D> {
 /// Checks that two parts are split along the same axes.
 pub(crate) fn same(share: impl Into<Axes>, other: impl Into<Axes>) -> Result<()> {
     let (share, other) = (share.into(), other.into());
-    let why = || format!("a share along axis {share} cannot meet what is split along axis {other}");
+    let why = || format!("a part along axis {share} cannot be used with a part or group along axis {other}");
     if share == other { Ok(()) } else { Err(Error::Cannot(why())) }
 }
 
@@ -157,7 +157,7 @@ impl<D: Kernels> Split<D> {
     pub fn cut(whole: &Tensor<D>, group: &Group<D::Place>) -> Result<Self> {
         let ranks = group.size();
         let Some(axis) = group.axis().single() else {
-            return Err(Error::size("the number of axes that cut a matrix", group.axis(), "one axis"));
+            return Err(Error::size("the axis that cuts a matrix", group.axis(), "a single axis"));
         };
         if !whole.cols().is_multiple_of(ranks) {
             return Err(Error::fit("columns", whole.cols(), (axis, ranks)));
@@ -230,7 +230,7 @@ impl<D: Kernels> Partial<D> {
     /// Returns this rank's partial sum, for a collective of this group.
     pub(super) fn addend(self, group: &Group<D::Place>) -> Result<Tensor<D>> {
         same(self.axis, group.axis())?;
-        assert_eq!(self.reduce, Reduce::Sum, "an addend of a sum");
+        assert_eq!(self.reduce, Reduce::Sum, "the reduction of a partial sum");
         Ok(self.addend)
     }
     /// Applies a linear function to this rank's partial sum: the result is a partial sum of the function of
@@ -271,7 +271,7 @@ impl<D: Kernels> Add<&Partial<D>> for Partial<D> {
     type Output = Self;
     fn add(self, other: &Self) -> Self {
         let alike = self.axis == other.axis && self.reduce == Reduce::Sum && other.reduce == Reduce::Sum;
-        assert!(alike, "only addends of one sum add up");
+        assert!(alike, "partial sums over other axes, or stabilisers, cannot be added");
         Self::sum(plus(self.addend, &other.addend), self.axis)
     }
 }
@@ -287,7 +287,7 @@ mod tests {
         let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
         let matrix = || Tensor::from_fn(&device, Category::Buffers, 2, 2, |i| i as f32);
         let (data, split) = (mesh.group(Axis::Dp), Split::cut(&matrix(), mesh.group(Axis::Tp)).unwrap());
-        let says = "a share along axis tp cannot meet what is split along axis dp";
+        let says = "a part along axis tp cannot be used with a part or group along axis dp";
         assert_eq!(split.all_gather(data).err().unwrap().to_string(), says);
         assert_eq!(split.matmul(&Rows::new(matrix(), Axis::Dp)).err().unwrap().to_string(), says);
         let partial = || split.matmul(&Rows::new(matrix(), Axis::Tp)).unwrap();

@@ -163,7 +163,7 @@ pub fn mean_square<D: Kernels>(
 /// # Panics
 /// If there are fewer columns than k.
 pub fn top_k<D: Selects>(x: &Tensor<D>, k: usize) -> (Tensor<D>, Index<D::Place>) {
-    assert!(k <= x.cols(), "the first {k} of {} columns", x.cols());
+    assert!(k <= x.cols(), "k is {k}; it must be at most the {} columns", x.cols());
     let device = x.device();
     let mut values = Tensor::empty(device, Category::Buffers, x.rows(), k);
     let mut columns = Index::empty(device.place(), values.len());

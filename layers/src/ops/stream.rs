@@ -196,7 +196,10 @@ impl<D: Kernels> Recordable<D> for Stream<D> {
 /// `A + B`, in A's memory if no one else holds it.
 #[must_use]
 pub fn join<D: Kernels>(mut a: Stream<D>, b: &Stream<D>) -> Stream<D> {
-    assert!(a.region == b.region && a.rows == b.rows && a.cols() == b.cols(), "streams that do not fit");
+    assert!(
+        a.region == b.region && a.rows == b.rows && a.cols() == b.cols(),
+        "streams of different regions or shapes"
+    );
     let device = a.device().clone();
     device.add(a.share.view_mut(), b.share.view());
     a
@@ -244,7 +247,7 @@ mod tests {
         let data = mesh.group(Axis::Dp);
         let told = |told: Result<Stream<_>>| told.err().map(|why| why.to_string());
         let says = |share, other| {
-            Some(format!("a share along axis {share} cannot meet what is split along axis {other}"))
+            Some(format!("a part along axis {share} cannot be used with a part or group along axis {other}"))
         };
         let reduce = |axis, group, region| told(Partial::sum(x(), axis).reduce(group, region));
         assert_eq!(told(Stream::cut(&x(), region).gather(data).map(Stream::from)), says("tp", "dp"));

@@ -11,7 +11,7 @@ pub(super) fn product<D: Kernels>(device: &D, c: ViewMut<D>, a: View<D>, b: View
 /// Checks that C = A·B has this shape, and counts its FLOPs.
 pub(super) fn count_product<D: Kernels>(device: &D, c: [usize; 2], a: &View<D>, b: &View<D>) {
     let [a, b] = [[a.rows(), a.cols()], [b.rows(), b.cols()]];
-    assert!([a[0], b[1]] == c && a[1] == b[0], "a product {a:?} · {b:?} is no {c:?}");
+    assert!([a[0], b[1]] == c && a[1] == b[0], "a product {a:?} · {b:?} does not have shape {c:?}");
     device.meter().work(&[2, c[0], c[1], a[1]]);
 }
 
@@ -49,7 +49,7 @@ pub fn filled<D: Kernels>(
 /// `A + B`, in A's memory if no one else holds it.
 #[must_use]
 pub fn plus<D: Kernels>(mut a: Tensor<D>, b: &Tensor<D>) -> Tensor<D> {
-    assert_eq!(a.shape(), b.shape(), "a sum of matrices that do not fit");
+    assert_eq!(a.shape(), b.shape(), "a sum of matrices of different shapes");
     let device = a.device().clone();
     device.add(a.view_mut(), b.view());
     a

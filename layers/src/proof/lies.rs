@@ -88,7 +88,7 @@ impl<D: Kernels> Lies<D> for Stream<D> {
         Ok(Stream::cut(&Tensor::hand(given, dy, features, at)?, at.region))
     }
     fn whole(&self, at: &AtRank<D>) -> Result<Vec<D::Elem>> {
-        assert_eq!(self.region(), at.region, "whose tokens a stream of the layer has");
+        assert_eq!(self.region(), at.region, "the region of the layer's stream");
         Ok(self.gather(at.group)?.read().unwrap_or_default())
     }
 }
@@ -106,7 +106,7 @@ impl<D: Kernels> Lies<D> for Branches<D> {
 /// An input and a memory of the same width. The whole is one after the other.
 impl<D: Kernels> Lies<D> for [Stream<D>; 2] {
     fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
-        assert!(!dy, "a memory goes in and does not come out");
+        assert!(!dy, "a memory is an input, not an output");
         let rows = given.memory_lengths.iter().sum();
         let memory = Tensor::from_fn(at.device, Category::Activations, rows, features, |i| given.memory[i]);
         Ok([Stream::hand(given, dy, features, at)?, Stream::cut(&memory, at.region)])

@@ -18,7 +18,7 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
     let place = if regions { " under sequence parallelism" } else { "" };
     let tally = tally((case, regions), |_| true);
     tally.print(&format!("{}{place}", case.name().replace("::tests", "")));
-    assert!(tally.survivors().is_empty(), "what no proof noticed: {:#?}", tally.survivors());
+    assert!(tally.survivors().is_empty(), "mutants that no proof noticed: {:#?}", tally.survivors());
 }
 
 /// Judges all mutants of a layer, comparing only tensors whose name `compared` accepts.
@@ -75,7 +75,7 @@ impl<C: Erased + ?Sized> Subject<'_, C> {
         let trial = Trial::honest();
         let ran = self.ran(STEPS, &trial).unwrap_or_else(|why| panic!("{why}"));
         let (difference, calls) = &ran[0];
-        assert_eq!(*difference, None, "without a mutant");
+        assert_eq!(*difference, None, "the layer without a mutant differs from the oracle");
         let step = |call| calls.iter().find(|(_, numbers)| numbers.contains(&call)).map(|(step, _)| *step);
         trial.sites(0).into_iter().filter_map(|site| Some((step(site.call)?, site))).collect()
     }

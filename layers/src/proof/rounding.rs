@@ -28,12 +28,12 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
         let truth = oracle(case, &start, &|step| given(step).iter().map(widen).collect());
         for (name, error, size) in errors(&seen.trace, &truth) {
             if ranks == 1 {
-                assert!(error <= FAR * size, "{name} unsplit errs by {error:e}, where values go to {size:e}");
+                assert!(error <= FAR * size, "{name} unsplit: error {error:e}, largest value {size:e}");
                 alone.insert(name, error);
                 continue;
             }
             let bound = TIMES * alone[&name] + 4.0 * f64::from(f32::EPSILON) * size;
-            assert!(error <= bound, "{name} on {ranks} ranks errs by {error:e}, alone by {:e}", alone[&name]);
+            assert!(error <= bound, "{name} on {ranks} ranks: error {error:e}, unsplit {:e}", alone[&name]);
         }
     }
 }

@@ -33,7 +33,7 @@ pub static ABOUT: About = About {
         ),
         (
             "",
-            "what a rank gives is what the other takes; rows that come back are those that went, in their order",
+            "each rank receives what the other sent; the rows that return are those that were sent, in order",
         ),
     ],
     ..About::of(Some(Axis::Ep), Choice::Exchange)

@@ -97,7 +97,7 @@ fn drawn_mutants_under_every_layout_are_rejected() {
         });
         let tally = trials.run(&sites, drawn.take(DRAWN));
         tally.print(&format!("equipart under {layout}"));
-        assert!(tally.survivors().is_empty(), "what no proof noticed: {:#?}", tally.survivors());
+        assert!(tally.survivors().is_empty(), "mutants that no proof noticed: {:#?}", tally.survivors());
         assert!(tally.killed() > DRAWN / 2, "{layout}: {} of {DRAWN} killed", tally.killed());
     }
 }
@@ -116,7 +116,7 @@ fn every_mutant_of_the_trainers_calls_is_rejected() {
         let all = mutants(&sites, own);
         let tally = trials.run(&sites, all);
         tally.print(&format!("the trainer under {layout}"));
-        assert!(tally.survivors().is_empty(), "what no proof noticed: {:#?}", tally.survivors());
+        assert!(tally.survivors().is_empty(), "mutants that no proof noticed: {:#?}", tally.survivors());
         let calls = |name: &str| sites.iter().filter(|site| label(site) == name).count();
         assert_eq!((calls("loss"), calls("norm2") > 0), (2, norms), "{layout}");
         assert!(sites.iter().filter(|site| syncs(site)).count() > 5 * 2, "{layout}");
@@ -137,7 +137,7 @@ fn every_mutant_of_a_balance_of_all_blocks_is_rejected() {
     assert!([&counts as &dyn Fn(&Site) -> bool, &rows].iter().all(|of| sites.iter().any(*of)));
     let tally = trials.run(&sites, mutants(&sites, |site| counts(site) || rows(site)));
     tally.print("a balance of all blocks");
-    assert!(tally.survivors().is_empty(), "what no proof noticed: {:#?}", tally.survivors());
+    assert!(tally.survivors().is_empty(), "mutants that no proof noticed: {:#?}", tally.survivors());
     assert!(tally.killed() > 20, "{}", tally.killed());
 }
 
@@ -157,7 +157,7 @@ fn every_mutant_of_a_model_of_features_is_rejected() {
         let sites = trials.sites();
         let tally = trials.run(&sites, mutants(&sites, |_| true));
         tally.print(&format!("{} under {layout}", trials.subject.model));
-        assert!(tally.survivors().is_empty(), "what no proof noticed: {:#?}", tally.survivors());
+        assert!(tally.survivors().is_empty(), "mutants that no proof noticed: {:#?}", tally.survivors());
         assert!(tally.killed() > 20, "{layout}: {}", tally.killed());
     }
 }

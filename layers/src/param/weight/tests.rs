@@ -148,7 +148,7 @@ fn weights_are_gathered_over_their_own_axis_only() {
     let weight =
         RowWeight::new(&at, Axis::Tp, "w", [2, 2], Pieces::Even, Draw { mean: 0.0, std: 1.0 }).unwrap();
     let why = weight.gathered(mesh.group(Axis::Dp), &[2.into()]).err().unwrap().to_string();
-    assert_eq!(why, "a share along axis tp cannot meet what is split along axis dp");
+    assert_eq!(why, "a part along axis tp cannot be used with a part or group along axis dp");
 }
 
 /// Two experts on two data ranks of four tensor ranks, whole or each on two of them; rank `r` has a gradient
