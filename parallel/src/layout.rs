@@ -99,8 +99,7 @@ impl Layout {
     /// Returns this layout with one more strategy, such as `sp`.
     ///
     /// # Errors
-    /// If the lists have no strategy of this name, its axis has only one rank, or another strategy excludes
-    /// it.
+    /// If no strategy has this name, its axis has only one rank, or another strategy excludes it.
     pub fn with(self, named: &str) -> Result<Self> {
         grammar_of_all().with(self, named)
     }
@@ -178,8 +177,7 @@ impl Layout {
     pub fn shares_experts(&self) -> bool {
         [Axis::Ep, Axis::Etp].iter().any(|axis| self.size(*axis) > 1)
     }
-    /// Returns every axis that a strategy splits along, with its number of ranks, outermost first: the axes
-    /// of a world.
+    /// Returns every split axis with its number of ranks, outermost first: the axes of a world.
     pub fn axes(&self) -> Vec<(Axis, usize)> {
         split_axes().map(|axis| (axis, self.size(axis))).collect()
     }
@@ -252,8 +250,7 @@ impl Layout {
     pub fn chunks(&self) -> usize {
         self.pipeline().plan(self.size(Axis::Pp), 1).all_chunks()
     }
-    /// Returns this layout with `split` of the model's `blocks` blocks in the chunks of the pipeline. Not
-    /// printed.
+    /// Returns this layout with `split` of the model's blocks in the chunks of the pipeline. Not printed.
     ///
     /// # Errors
     /// If there are more or fewer chunks, one is empty, or the sum is not `blocks`.
