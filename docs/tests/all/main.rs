@@ -11,3 +11,4 @@ mod rewrites;
 mod rooms;
 mod tree;
 mod two_commands;
+mod words;
