@@ -65,7 +65,7 @@ impl<P: Place> Group<P> {
             Call { counts: Some(Counts::Columns(n)), ..self.call_of::<D>(Op::AllGather, [rows, cols]) };
         let all = cols.saturating_mul(self.size());
         if n > all || self.size() == 1 && n < all {
-            let why = format!("{n} columns are not the first of {} ranks' {cols} each", self.size());
+            let why = format!("{n} columns are wanted, but {} ranks have {cols} each", self.size());
             return Err(CommError::bad_counts(&call, why));
         }
         self.make(mine, Making { call, category: Category::Buffers, shape: [rows, n], room: 0 })
@@ -140,7 +140,7 @@ impl<P: Place> Group<P> {
         if given != wanted {
             let size =
                 |shape: Option<[usize; 2]>| shape.map_or("nothing".into(), |[r, c]| format!("{r}x{c}"));
-            let why = format!("rank {} brings {}, not {}", self.rank, size(given), size(wanted));
+            let why = format!("rank {} passes {}, but must pass {}", self.rank, size(given), size(wanted));
             return Err(CommError::bad_counts(&call, why));
         }
         if let (1, Some(data)) = (self.size(), data) {
@@ -219,7 +219,7 @@ impl<P: Place> Group<P> {
             Some(counts) => self.total(counts, &call)?,
         };
         if let Some(own) = counts.map(|counts| counts[self.rank]).filter(|&own| own != mine.rows()) {
-            let why = format!("rank {} has {} rows, not {own}", self.rank, mine.rows());
+            let why = format!("rank {} has {} rows, but its count is {own}", self.rank, mine.rows());
             return Err(CommError::bad_counts(&call, why));
         }
         Ok(Making { call, category: Category::Buffers, shape: [rows, mine.cols()], room: 0 })
@@ -254,7 +254,7 @@ impl<P: Place> Group<P> {
         let rows = self.total(take, &call)?;
         let [given, taken] = [give, take].map(|counts| counts[self.rank]);
         if given != taken {
-            let why = format!("rank {} gives itself {given} rows and takes {taken}", self.rank);
+            let why = format!("rank {} gives itself {given} rows, but takes {taken}", self.rank);
             return Err(CommError::bad_counts(&call, why));
         }
         Ok(Making { call, category: Category::Activations, shape: [rows, data.cols()], room: 0 })

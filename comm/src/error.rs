@@ -41,7 +41,7 @@ pub enum CommError {
         reason: String,
     },
     /// A rank finished without an error, and without making this call.
-    #[error("rank {rank} has finished and will not come to {call}")]
+    #[error("rank {rank} has finished and will not enter {call}")]
     Finished {
         /// Rank that finished.
         rank: usize,
@@ -50,7 +50,7 @@ pub enum CommError {
     },
     /// The time limit passed.
     #[error(
-        "{} did not come within {limit:?} to {call}; {} did{}",
+        "{} did not arrive within {limit:?} at {call}; {} did{}",
         named(missing),
         named(arrived),
         links(chain)
@@ -77,7 +77,7 @@ pub enum CommError {
         call: String,
     },
     /// A request was dropped, or its rank ended, before the rank waited for it.
-    #[error("nobody waited for {call}")]
+    #[error("never waited for {call}")]
     Forgotten {
         /// Rank that started the request.
         rank: usize,
@@ -179,8 +179,8 @@ mod tests {
             limit: Duration::from_millis(1500),
             chain: vec![(2, 5, "a".into()), (5, 4, "b".into())],
         };
-        let words = "rank 2 did not come within 1.5s to barrier; ranks 0, 1 and 3 did; rank 2 waits for rank 5 in a; \
-                     rank 5 waits for rank 4 in b";
+        let words = "rank 2 did not arrive within 1.5s at barrier; ranks 0, 1 and 3 did; \
+                     rank 2 waits for rank 5 in a; rank 5 waits for rank 4 in b";
         assert_eq!(late.to_string(), words);
         let waits = vec![(0, "a".to_string()), (1, "b".to_string())];
         assert_eq!(

@@ -42,7 +42,7 @@ impl Grid {
             return bad(format!("the {} axis is given twice", twice[0].0));
         }
         if given.iter().any(|&(axis, _)| axis == Axis::Edp) {
-            return bad("the size of the edp axis is not given: it is dp·cp·tp/(ep·etp)".into());
+            return bad("the size of the edp axis must not be given: it is dp·cp·tp/(ep·etp)".into());
         }
         let dense: Vec<_> = given.iter().filter(|(axis, _)| Axis::DENSE.contains(axis)).collect();
         let product = dense.iter().try_fold(1usize, |ranks, &&(_, size)| ranks.checked_mul(size));
@@ -78,8 +78,8 @@ impl Grid {
             let Some(own) = self.around_stages([size, stride], inside) else {
                 let order = order_name(&dense);
                 return bad(format!(
-                    "{axis}={size} does not nest in the order {order}, where {inside} ranks of a stage lie together: let \
-                     pp be the last"
+                    "{axis}={size} does not nest in the order {order}, where {inside} ranks of a stage are \
+                     consecutive: put pp last"
                 ));
             };
             digits[axis as usize] = own;
@@ -93,14 +93,14 @@ impl Grid {
         let bad = |why: String| bad(format!("the order {} {why}", order_name(order)));
         for (i, axis) in order.iter().enumerate() {
             if [Axis::Edp, Axis::Etp].contains(axis) {
-                return bad(format!("names {axis}, which follows from where dp and tp are"));
+                return bad(format!("names {axis}, whose place is that of dp or tp: leave it out"));
             }
             if order[..i].contains(axis) {
                 return bad(format!("names {axis} twice"));
             }
         }
         if let Some(axis) = Axis::DENSE.iter().find(|&&axis| self.given(axis) > 1 && !order.contains(&axis)) {
-            return bad(format!("lacks {axis}, along which there are {} ranks", self.given(*axis)));
+            return bad(format!("lacks {axis}, which has {} ranks: add it", self.given(*axis)));
         }
         let mut nest = order.to_vec();
         if !nest.contains(&Axis::Tp) {
@@ -176,7 +176,8 @@ impl Grid {
         let of = |factoring: [Axis; 4]| axes.iter().any(|axis| axis != Axis::Pp && factoring.contains(&axis));
         if of(Axis::DENSE) && of(Axis::EXPERT) {
             let why = format!(
-                "no group lies along {axes}: take axes from dp, cp and tp or from edp, ep and etp, and pp with either"
+                "no group has axes {axes}: take axes from dp, cp and tp or from edp, ep and etp; \
+                 pp fits either"
             );
             return Err(CommError::BadArgument { why, at });
         }

@@ -111,7 +111,7 @@ impl<P: Place> Group<P> {
     pub fn blocks(&self, size: usize) -> Result<Group<P>> {
         let ranks = self.size();
         if !ranks.is_multiple_of(size) {
-            let why = format!("{self} has no blocks of {size}: a block's size must be {}", sizes(ranks));
+            let why = format!("{self} has no subgroups of {size}: the size must be {}", sizes(ranks));
             return Err(CommError::bad_argument(why));
         }
         let first = self.rank / size * size;
@@ -157,7 +157,7 @@ impl<P: Place> Group<P> {
         sorted.sort_unstable();
         let twice = sorted.windows(2).find(|pair| pair[0] == pair[1]);
         match (sorted.last(), twice) {
-            (None, _) => Some("a group has one rank or more".to_string()),
+            (None, _) => Some("a group needs 1 rank or more".to_string()),
             (Some(last), _) if *last >= self.size() => Some(format!("there is no rank {last}")),
             (_, Some(twice)) => Some(format!("rank {} is named twice", twice[0])),
             _ if !ranks.contains(&self.rank) => Some(format!("this rank, {}, is not among them", self.rank)),
@@ -242,7 +242,7 @@ impl<P: Place> Group<P> {
             Op::Receive => "receive from",
             Op::Gather => "gather on",
             Op::Scatter => "scatter from",
-            _ => "take a broadcast from",
+            _ => "broadcast from",
         };
         let other = root != self.rank || !matches!(op, Op::Send | Op::Receive);
         let Some(peer) = self.members.get(root).filter(|_| other) else {
@@ -277,10 +277,10 @@ impl<P: Place> Group<P> {
             _ if counts.len() != self.size() => {
                 format!("there are {} counts for {} ranks", counts.len(), self.size())
             }
-            None => format!("the counts {counts:?} add up to more rows than can be counted"),
+            None => format!("the counts {counts:?} add up to more rows than fit in 64 bits"),
             Some(sum) if bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok()) => return Ok(sum),
             Some(sum) => {
-                format!("the counts {counts:?} add up to {sum} rows, more bytes than can be counted")
+                format!("the counts {counts:?} add up to {sum} rows, more bytes than fit in memory")
             }
         };
         Err(CommError::bad_counts(call, why))
@@ -294,7 +294,7 @@ impl<P: Place> Group<P> {
         if sum == rows {
             return Ok(());
         }
-        let why = format!("the counts {counts:?} add up to {sum} rows, not to the tensor's {rows}");
+        let why = format!("the counts {counts:?} add up to {sum} rows, but the tensor has {rows}");
         Err(CommError::bad_counts(call, why))
     }
 }

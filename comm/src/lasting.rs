@@ -19,7 +19,7 @@ pub(crate) fn lasting<'a, D: Deserializer<'a>>(from: D) -> Result<Lasting, D::Er
         return Ok(text);
     }
     if known.len() == MOST || text.len() > MOST {
-        return Err(D::Error::custom("no program has so many names, or such long ones"));
+        return Err(D::Error::custom("more than 256 names, or a name of more than 256 bytes"));
     }
     known.insert(text.clone().leak());
     Ok(known.get(&*text).expect("put there"))

@@ -25,7 +25,7 @@ pub struct Link {
 
 /// Error of a text or a value that is not a link, as one sentence.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{given:?} is no {what}")]
+#[error("{given:?} is not a {what}")]
 pub struct LinkError {
     given: String,
     what: &'static str, // the part wanted, and how to write it
@@ -187,17 +187,17 @@ mod tests {
     fn what_is_no_link_gets_one_sentence() {
         let why = |link: &str| link.parse::<Link>().unwrap_err().to_string();
         for link in ["", "20us", "1GB/s", "20us,1GB/s,2", "20us 1GB/s"] {
-            assert!(why(link).starts_with(&format!("{link:?} is no link; write")), "{}", why(link));
+            assert!(why(link).starts_with(&format!("{link:?} is not a link; write")), "{}", why(link));
         }
         for latency in ["1GB/s", "", "20", "us", "-1us", "nanus", "infs", "1h", "20 us", "9007199254740994ns"]
         {
             let error = why(&format!("{latency},1GB/s"));
-            assert!(error.starts_with(&format!("{latency:?} is no latency")), "{error}");
+            assert!(error.starts_with(&format!("{latency:?} is not a latency")), "{error}");
         }
         for bandwidth in ["", "20us", "1", "0GB/s", "-1GB/s", "nanB/s", "infB/s", "1e308GB/s", "1Gb/s", "1GB"]
         {
             let error = why(&format!("20us,{bandwidth}"));
-            assert!(error.starts_with(&format!("{bandwidth:?} is no bandwidth")), "{error}");
+            assert!(error.starts_with(&format!("{bandwidth:?} is not a bandwidth")), "{error}");
         }
         for bandwidth in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert!(Link::new(Duration::ZERO, bandwidth).is_err());

@@ -58,7 +58,7 @@ pub trait SharedPlace: Place {
     /// # Safety
     /// Windows hold the elements of the call, and no other code accesses them.
     unsafe fn jointly(&self, joint: &Joint) {
-        unreachable!("this place does not join {}", joint.call);
+        unreachable!("this place does not run joint calls: {}", joint.call);
     }
     /// Draws the id by which processes of a group find each other in joint calls; drawn once for the group.
     fn drawn(&self) -> Vec<u8> {
@@ -171,6 +171,6 @@ impl SharedPlace for Host {
     #[inline(always)]
     unsafe fn reduce(&self, Reduction { windows, elem, range, how, place }: &Reduction) {
         // SAFETY: the caller's promise.
-        unsafe { elem.join.expect("numbers")(windows, *place, range.clone(), *how) }
+        unsafe { elem.join.expect("a dtype")(windows, *place, range.clone(), *how) }
     }
 }

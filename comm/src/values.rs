@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use tensor::Place;
 
 fn elem<T: Pod>() -> Elem {
-    const { assert!(size_of::<T>() > 0, "values of no bytes carry nothing") }
+    const { assert!(size_of::<T>() > 0, "values must have 1 byte or more") }
     let mut hasher = DefaultHasher::new(); // the same in every process
     TypeId::of::<T>().hash(&mut hasher);
     Elem { name: type_name::<T>(), size: size_of::<T>(), id: hasher.finish() as usize, join: None }

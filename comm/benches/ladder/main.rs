@@ -33,15 +33,15 @@ enum Way {
 const LADDER: [(&str, Way); 9] = [
     ("a total under a lock", Way::Hand(|ranks, len| Box::new(Locked::new(ranks, len)))),
     (
-        "windows shown, one rank adds",
+        "shared windows, one rank adds",
         Way::Hand(|n, _| Box::new(Shown::new(n, Barrier::new(n), Work::OneAdds))),
     ),
     (
-        "a share each, others' read",
+        "a part each, others' parts read",
         Way::Hand(|n, _| Box::new(Shown::new(n, Barrier::new(n), Work::ShareThenRead))),
     ),
     (
-        "a share each, written to all",
+        "a part each, written to all",
         Way::Hand(|n, _| Box::new(Shown::new(n, Barrier::new(n), Work::ShareToAll))),
     ),
     ("spinning", Way::Hand(|n, _| Box::new(Shown::new(n, Epochs::new(n), Work::ShareToAll)))),
@@ -49,9 +49,9 @@ const LADDER: [(&str, Way); 9] = [
         "by blocks, widest vectors",
         Way::Hand(|n, _| Box::new(Shown::new(n, Epochs::new(n), Work::ShareInBlocks))),
     ),
-    ("the crate's, with its promises", Way::Group { traced: false }),
+    ("the crate's, with its checks", Way::Group { traced: false }),
     ("the crate's, traced", Way::Group { traced: true }),
-    ("what memory allows", Way::Bound),
+    ("memory limit", Way::Bound),
 ];
 
 fn main() -> Result<(), RankError> {
@@ -125,5 +125,5 @@ fn check(way: &Way, x: &Tensor<Cpu<f32>>, ranks: usize) {
     }
     let sum = |i: usize| (0..ranks).map(|rank| (i % 7 + rank) as f32).sum::<f32>();
     let seen = x.read().expect("the host has values");
-    assert!(seen.into_iter().eq((0..x.len()).map(sum)), "another sum than that of all ranks");
+    assert!(seen.into_iter().eq((0..x.len()).map(sum)), "the sum is not that of all ranks");
 }

@@ -91,15 +91,15 @@ impl Algorithm {
     /// [`CommError::BadSchedule`] if `ranks` is 0 or above 1024, or is not a multiple of the node size.
     pub fn schedule(self, ranks: usize) -> Result<CommSchedule> {
         let why = match (ranks, self.node()) {
-            (0, _) => "0 ranks have nothing to reduce: there must be 1 or more".to_string(),
+            (0, _) => "an all-reduce needs 1 rank or more, not 0".to_string(),
             _ if ranks > MOST_RANKS => {
                 format!(
-                    "{ranks} ranks are more than an algorithm lists the messages of: there may be {MOST_RANKS}"
+                    "{ranks} ranks are too many for a schedule: there may be at most {MOST_RANKS}"
                 )
             }
             (_, Some(node)) if !ranks.is_multiple_of(node) => {
                 format!(
-                    "{ranks} ranks are not made of nodes of {node}: a node's size must be {}",
+                    "{ranks} ranks cannot form nodes of {node}: a node's size must be {}",
                     sizes(ranks)
                 )
             }

@@ -130,13 +130,13 @@ fn names_and_nodes_are_checked() {
     for algorithm in Algorithm::all(1) {
         assert_eq!(
             algorithm.schedule(0).unwrap_err().to_string(),
-            "0 ranks have nothing to reduce: there must be 1 or more"
+            "an all-reduce needs 1 rank or more, not 0"
         );
     }
     for node in [0, 5, 24] {
         let why = Algorithm::Hierarchical { node }.schedule(12).unwrap_err().to_string();
         let wanted =
-            format!("12 ranks are not made of nodes of {node}: a node's size must be 1, 2, 3, 4, 6 or 12");
+            format!("12 ranks cannot form nodes of {node}: a node's size must be 1, 2, 3, 4, 6 or 12");
         assert_eq!(why, wanted);
     }
 }

@@ -158,21 +158,21 @@ fn what_is_no_grid_gets_one_sentence() {
     let uneven = "the 6 ranks of a stage (dp=3 cp=1 tp=2) cannot be cut into ep=4 times etp=1: ep·etp must divide them";
     assert_eq!(why(&[(Axis::Ep, 4)]), uneven);
     assert!(why(&[(Axis::Ep, usize::MAX), (Axis::Etp, 2)]).contains("ep=18446744073709551615 times etp=2"));
-    assert_eq!(why(&[(Axis::Edp, 6)]), "the size of the edp axis is not given: it is dp·cp·tp/(ep·etp)");
+    assert_eq!(why(&[(Axis::Edp, 6)]), "the size of the edp axis must not be given: it is dp·cp·tp/(ep·etp)");
     assert_eq!(why(&[(Axis::Ep, 0)]), "the ep axis has no ranks: its size must be 1 or more");
     let order = |order: &[Axis]| of(&[]).unwrap().nested(order).unwrap_err().to_string();
-    assert_eq!(order(&[Axis::Tp, Axis::Pp]), "the order tp.pp lacks dp, along which there are 3 ranks");
+    assert_eq!(order(&[Axis::Tp, Axis::Pp]), "the order tp.pp lacks dp, which has 3 ranks: add it");
     assert_eq!(order(&[Axis::Tp, Axis::Dp, Axis::Tp, Axis::Pp]), "the order tp.dp.tp.pp names tp twice");
-    assert!(order(&[Axis::Etp, Axis::Tp]).starts_with("the order etp.tp names etp, which follows from"));
+    assert!(order(&[Axis::Etp, Axis::Tp]).starts_with("the order etp.tp names etp, whose place is that"));
     let across =
         of(&[(Axis::Ep, 3)]).unwrap().nested(&[Axis::Tp, Axis::Pp, Axis::Dp]).unwrap_err().to_string();
-    let words = "ep=3 does not nest in the order tp.pp.dp.cp, where 2 ranks of a stage lie together: let pp be the last";
+    let words = "ep=3 does not nest in the order tp.pp.dp.cp, where 2 ranks of a stage are consecutive: put pp last";
     assert_eq!(across, words);
     let folded = of(&[(Axis::Ep, 2)]).unwrap();
     let split = |axes: Axes| folded.split(axes, Location::caller());
     let mixed = split(Axis::Dp | Axis::Ep).unwrap_err().to_string();
     assert!(
-        mixed.starts_with("no group lies along dp.ep: take axes from dp, cp and tp or from edp, ep"),
+        mixed.starts_with("no group has axes dp.ep: take axes from dp, cp and tp or from edp, ep"),
         "{mixed}"
     );
     assert!(split(Axis::Cp | Axis::Etp).is_err(), "though there is one rank along each");

@@ -174,7 +174,7 @@ fn every_failure_is_named_in_all_processes() {
         mesh.world().named("a step").barrier()
     });
     let says =
-        "rank 1 did not come within 300ms to barrier over tp for a step at comm/src/processes/tests.rs:";
+        "rank 1 did not arrive within 300ms at barrier over tp for a step at comm/src/processes/tests.rs:";
     assert!(late.0 != 1 && late.1.starts_with(says) && late.1.ends_with("; ranks 0 and 2 did"), "{late:?}");
     let other = fails(2, LIMIT, |device, mesh| {
         mesh.world().named("a loss").all_reduce(&mut ones(&device, 5 + mesh.rank()), Reduce::Sum)
@@ -198,7 +198,7 @@ fn every_failure_is_named_in_all_processes() {
     );
     let finished = fails(2, LIMIT, |_, mesh| if mesh.rank() == 0 { mesh.world().barrier() } else { Ok(()) });
     assert!(
-        finished.0 == 0 && finished.1.starts_with("rank 1 has finished and will not come to barrier"),
+        finished.0 == 0 && finished.1.starts_with("rank 1 has finished and will not enter barrier"),
         "{finished:?}"
     );
     let told = fails(3, LIMIT, |_, mesh| match mesh.rank() {
@@ -220,7 +220,7 @@ fn every_failure_is_named_in_all_processes() {
         sum.wait().map(drop)
     });
     assert!(
-        forgotten.0 == 1 && forgotten.1.starts_with("nobody waited for all_reduce(sum)"),
+        forgotten.0 == 1 && forgotten.1.starts_with("never waited for all_reduce(sum)"),
         "{forgotten:?}"
     );
     for round in 0..16 {
@@ -263,7 +263,7 @@ fn a_process_that_is_gone_is_named() {
     });
     assert!(begun.elapsed() < LIMIT);
     for error in hangs {
-        assert!(error.unwrap_err().reason.starts_with("rank 1 did not come within 200ms to barrier"));
+        assert!(error.unwrap_err().reason.starts_with("rank 1 did not arrive within 200ms at barrier"));
     }
 }
 

@@ -210,7 +210,7 @@ mod tests {
         visit.reason = Some(String::new());
         drop(visit);
         let reason = late.unwrap_err().to_string();
-        assert!(reason.starts_with("rank 1 did not come within"), "{reason}");
+        assert!(reason.starts_with("rank 1 did not arrive within"), "{reason}");
         let expected = Err(CommError::Broken { rank: 0, reason });
         assert_eq!(broken, expected);
         assert_eq!(enter(&place, 1, |_| unreachable!("broken")), expected);

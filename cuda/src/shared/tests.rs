@@ -181,7 +181,7 @@ fn who_disagrees_or_does_not_come_is_named_before_anything_is_launched() {
         0 => sum(&device, &mesh, 5).map(drop),
         _ => Ok(()),
     });
-    assert!(finished.starts_with("rank 1 has finished and will not come to all_reduce(sum)"), "{finished}");
+    assert!(finished.starts_with("rank 1 has finished and will not enter all_reduce(sum)"), "{finished}");
     let ran = crosswise(&World::threads(&[(Axis::Dp, 2), (Axis::Tp, 2)]).unwrap());
     assert!(ran.into_iter().enumerate().all(|(rank, seen)| seen == crosswise_wanted(rank)));
 }

@@ -132,11 +132,11 @@ fn what_does_not_fit_is_refused() {
     refused(&["--algorithm", "butterfly"], "possible values: naive, direct, ring, tree, hierarchical");
     refused(
         &["--link", "20us"],
-        "\"20us\" is no link; write its latency and its bandwidth, such as 20us,1GB/s",
+        "\"20us\" is not a link; write its latency and its bandwidth, such as 20us,1GB/s",
     );
-    refused(&["--link", "1GB/s,20us"], "\"1GB/s\" is no latency");
-    refused(&["--link", "20us,0GB/s"], "\"0GB/s\" is no bandwidth");
-    refused(&["--node", "3"], "8 ranks are not made of nodes of 3: a node's size must be 1, 2, 4 or 8");
+    refused(&["--link", "1GB/s,20us"], "\"1GB/s\" is not a latency");
+    refused(&["--link", "20us,0GB/s"], "\"0GB/s\" is not a bandwidth");
+    refused(&["--node", "3"], "8 ranks cannot form nodes of 3: a node's size must be 1, 2, 4 or 8");
     refused(&["--node", "0"], "not made of nodes of 0");
     for algorithm in ["naive", "direct", "ring", "tree"] {
         let says = format!("--node is for --algorithm hierarchical; {algorithm} has no use for it");

@@ -71,8 +71,8 @@ fn flags_that_make_no_sense_get_one_sentence() {
         &["--link", "xp=20us,1GB/s"],
         &format!("{of_link}\"xp\" is not an axis; the axes are tp, etp, ep, cp, dp, pp"),
     );
-    refused(&["--link", "tp=1GB/s,20us"], &format!("{of_link}\"1GB/s\" is no latency; {latency}"));
-    refused(&["--link", "tp=-1us,1GB/s"], &format!("{of_link}\"-1us\" is no latency; {latency}"));
+    refused(&["--link", "tp=1GB/s,20us"], &format!("{of_link}\"1GB/s\" is not a latency; {latency}"));
+    refused(&["--link", "tp=-1us,1GB/s"], &format!("{of_link}\"-1us\" is not a latency; {latency}"));
     for seconds in ["0", "-1", "nan", "inf", "1e300", "1e-12", "a minute"] {
         refused(&["--timeout", seconds], of_time);
     }

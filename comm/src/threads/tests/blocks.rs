@@ -98,7 +98,7 @@ fn a_block_of_a_block_is_a_block_of_the_group() {
             let told = block.blocks(3).map(drop).unwrap_err().to_string();
             let name = if size == 8 { "tp".to_string() } else { format!("tp[{first}..{}]", first + size) };
             assert!(
-                told.starts_with(&format!("the {name} group of {size} ranks has no blocks of 3: ")),
+                told.starts_with(&format!("the {name} group of {size} ranks has no subgroups of 3: ")),
                 "{told}"
             );
         }
@@ -118,7 +118,7 @@ fn sizes_that_do_not_divide_are_refused_at_once() {
     });
     for (told, size) in told[2].iter().zip([0, 3, 8]) {
         let words = format!(
-            "the tp group of 4 ranks has no blocks of {size}: a block's size must be 1, 2 or 4 (at comm/"
+            "the tp group of 4 ranks has no subgroups of {size}: the size must be 1, 2 or 4 (at comm/"
         );
         assert!(told.starts_with(&words), "{told}");
     }
@@ -126,7 +126,7 @@ fn sizes_that_do_not_divide_are_refused_at_once() {
     assert_eq!(alone.group(Axis::Tp).blocks(1).unwrap().size(), 1);
     let told = alone.group(Axis::Tp).blocks(2).map(drop).unwrap_err().to_string();
     assert!(
-        told.contains("the tp group of 1 ranks has no blocks of 2: a block's size must be 1 ("),
+        told.contains("the tp group of 1 ranks has no subgroups of 2: the size must be 1 ("),
         "{told}"
     );
 }
@@ -261,7 +261,7 @@ fn ranks_that_do_not_come_to_a_block_are_named() {
         });
         let error = told[6].as_ref().unwrap_err().to_string();
         let words =
-            if late { "rank 7 did not come within " } else { "rank 7 has finished and will not come to " };
+            if late { "rank 7 did not arrive within " } else { "rank 7 has finished and will not enter " };
         assert!(error.starts_with(words) && error.contains("barrier over tp[2..4] at "), "{error}");
     }
 }
@@ -321,7 +321,7 @@ fn ranks_that_split_otherwise_get_an_error() {
     });
     let why = error.unwrap_err().reason;
     assert!(
-        why.contains("rank 3 has finished and will not come to barrier over tp[1,3] for 0F1 at "),
+        why.contains("rank 3 has finished and will not enter barrier over tp[1,3] for 0F1 at "),
         "{why}"
     );
 }

@@ -216,7 +216,7 @@ fn late_ranks_are_named() {
         Ok::<_, CommError>(())
     });
     let why = outcome.unwrap_err().to_string();
-    assert!(why.contains("rank 4 did not come within") && why.ends_with("ranks 3 and 5 did"), "{why}");
+    assert!(why.contains("rank 4 did not arrive within") && why.ends_with("ranks 3 and 5 did"), "{why}");
     let late = told.into_inner().unwrap().into_iter().find_map(|told| match told {
         Err(CommError::Late { missing, arrived, call, limit, .. }) => Some((missing, arrived, call, limit)),
         _ => None,
@@ -256,7 +256,7 @@ fn a_rank_that_has_finished_is_not_waited_for() {
         _ => mesh.group(Axis::Tp).barrier(),
     });
     let words =
-        "rank 3 has finished and will not come to barrier over tp at comm/src/threads/tests/failures.rs";
+        "rank 3 has finished and will not enter barrier over tp at comm/src/threads/tests/failures.rs";
     let mut finished = 0;
     for told in &told[..3] {
         let error = told.as_ref().expect_err("one is missing");
@@ -312,7 +312,7 @@ fn the_cause_is_reported_even_if_its_echo_ends_first() {
         }
     });
     let RankError { rank, reason, .. } = error.unwrap_err();
-    assert!(rank < 2 && reason.contains(": rank 2 did not come within"), "rank {rank}: {reason}");
+    assert!(rank < 2 && reason.contains(": rank 2 did not arrive within"), "rank {rank}: {reason}");
     assert!(!reason.contains("left the group early"), "rank {rank}: {reason}");
     assert_eq!(rank == 0, reason.starts_with("in step 7: "), "{reason}");
 }

@@ -64,7 +64,7 @@ fn a_rank_that_fails_or_panics_ends_every_call_with_its_reason() {
 #[test]
 fn a_rank_that_ends_without_coming_is_named_in_every_call() {
     for (name, error) in ends(PATIENT, &|_, _, _| Ok(())) {
-        assert!(error.reason.contains("rank 2 has finished and will not come to "), "{name}: {error}");
+        assert!(error.reason.contains("rank 2 has finished and will not enter "), "{name}: {error}");
         assert!(error.reason.contains("over tp") && error.reason.contains("for 0F1 at "), "{name}: {error}");
     }
 }
@@ -77,7 +77,7 @@ fn a_rank_that_comes_late_is_named_in_every_call() {
         Ok(())
     });
     for (name, error) in runs {
-        let named = ["rank 2 did not come within", "waits for rank 2 in"];
+        let named = ["rank 2 did not arrive within", "waits for rank 2 in"];
         assert!(named.iter().any(|words| error.reason.contains(words)), "{name}: {error}");
     }
 }

@@ -113,7 +113,7 @@ fn who_never_waits_for_a_request_is_named_with_its_call() {
     ];
     for act in acts {
         let (rank, reason) = forgotten(act);
-        let words = "nobody waited for send(to rank 0) over tp of 1x1 f61 as x of 0 for 0F1 at comm/src/threads/tests/requests.rs:";
+        let words = "never waited for send(to rank 0) over tp of 1x1 f61 as x of 0 for 0F1 at comm/src/threads/tests/requests.rs:";
         assert!(rank == 1 && reason.starts_with(words), "rank {rank}: {reason}");
     }
     KEPT.lock().unwrap().clear(); // when its world has long ended

@@ -239,7 +239,7 @@ fn sets_of_both_factorings_are_refused() {
     let (refused, line) = (mesh.over(Axis::Dp | Axis::Ep), line!());
     let why = refused.map(drop).unwrap_err().to_string();
     assert!(
-        why.starts_with("no group lies along dp.ep: ") && why.contains(&format!("sets.rs:{line}:")),
+        why.starts_with("no group has axes dp.ep: ") && why.contains(&format!("sets.rs:{line}:")),
         "{why}"
     );
     assert!(mesh.over(Axis::Pp | Axis::Edp | Axis::Ep).is_ok() && mesh.over(Axis::Pp | Axis::Tp).is_ok());

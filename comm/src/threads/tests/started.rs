@@ -233,7 +233,7 @@ fn who_never_waits_for_a_started_call_is_named() {
             forgotten
         });
         let (error, words) =
-            (error.unwrap_err(), "nobody waited for all_reduce(sum) over tp of 30x40 f32 for head at ");
+            (error.unwrap_err(), "never waited for all_reduce(sum) over tp of 30x40 f32 for head at ");
         assert!(error.rank == first && error.reason.starts_with(words), "{error}");
     }
 }
@@ -252,7 +252,7 @@ fn who_never_waits_for_many_tensors_is_named() {
         Ok(())
     });
     let error = error.unwrap_err();
-    let words = "nobody waited for all_reduce(sum) over tp of 1x240 f32 for gradients of blocks.0 at ";
+    let words = "never waited for all_reduce(sum) over tp of 1x240 f32 for gradients of blocks.0 at ";
     assert!(error.rank == 0 && error.reason.starts_with(words), "{error}");
 }
 
@@ -280,7 +280,7 @@ fn a_post_that_was_taken_back_has_never_come() {
         outcome
     });
     let error = error.unwrap_err();
-    assert!(error.rank == 0 && error.reason.starts_with("nobody waited for all_gather"), "{error}");
+    assert!(error.rank == 0 && error.reason.starts_with("never waited for all_gather"), "{error}");
 }
 
 /// Kills: a rank that waits for ever for one that failed, finished or came too late; another rank's name.
@@ -302,13 +302,13 @@ fn who_does_not_come_to_a_started_call_is_named() {
     let error = run(&|| Err("disk on fire".into()), long);
     assert_eq!((error.rank, error.reason.as_str()), (2, "disk on fire"));
     let error = run(&|| Ok(()), long);
-    assert!(error.reason.starts_with("rank 2 has finished and will not come to all_gather"), "{error}");
+    assert!(error.reason.starts_with("rank 2 has finished and will not enter all_gather"), "{error}");
     let late = || {
         std::thread::sleep(Duration::from_secs(1));
         Ok(())
     };
     let error = run(&late, Duration::from_millis(100));
-    assert!(error.reason.starts_with("rank 2 did not come within 100ms to all_gather"), "{error}");
+    assert!(error.reason.starts_with("rank 2 did not arrive within 100ms at all_gather"), "{error}");
 }
 
 /// Kills: a rank that gave up, and then is named as one that did not come.
@@ -332,7 +332,7 @@ fn who_gave_up_is_not_late() {
     });
     let error = ran.unwrap_err();
     assert!(
-        error.rank == 0 && error.reason.starts_with("rank 2 did not come within 100ms to all_gather"),
+        error.rank == 0 && error.reason.starts_with("rank 2 did not arrive within 100ms at all_gather"),
         "{error}"
     );
 }

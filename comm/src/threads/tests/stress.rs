@@ -138,12 +138,12 @@ fn named(fault: Fault, told: &str, culprit: usize, alone: bool) -> bool {
         _ if told.contains(&format!("rank {culprit} has finished")) => true,
         Fault::Ends => false,
         Fault::Delay => {
-            told.contains(" did not come within ")
+            told.contains(" did not arrive within ")
                 && (told.contains(&format!("waits for rank {culprit} in")) || listed(told, culprit))
         }
         Fault::Poison => told.contains("panicked at"), // in the arithmetic of a peer, or in its check
         // Unless another message is expected of it first.
-        Fault::Forgets => own && told.contains("nobody waited for send(") || met,
+        Fault::Forgets => own && told.contains("never waited for send(") || met,
         // A call that the culprit makes alone is met by nobody; it is its later calls that do not fit.
         Fault::OtherCall | Fault::OtherShape | Fault::OtherAxis | Fault::OtherPart => {
             met || alone && in_a_call(told, culprit)
@@ -158,7 +158,7 @@ fn in_a_call(told: &str, rank: usize) -> bool {
 
 /// True if a rank is among several that are named as missing.
 fn listed(told: &str, rank: usize) -> bool {
-    let missing = told.split(" did not come within ").next().unwrap_or_default();
+    let missing = told.split(" did not arrive within ").next().unwrap_or_default();
     missing.split([' ', ',']).any(|word| word == rank.to_string())
 }
 

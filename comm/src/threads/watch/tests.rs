@@ -52,7 +52,7 @@ fn who_fails_or_finishes_wakes_those_who_wait() {
     let dead = CommError::Dead { rank: 2, reason: "on fire".into() };
     assert_eq!(told(|watch| watch.fail(2, "on fire")), Err(dead));
     let finished = told(|watch| watch.finish(0)).unwrap_err().to_string();
-    assert!(finished.starts_with("rank 0 has finished and will not come to barrier"), "{finished}");
+    assert!(finished.starts_with("rank 0 has finished and will not enter barrier"), "{finished}");
 }
 
 fn announce(watch: &Watch, rank: usize, on: usize, pending: Pending) {

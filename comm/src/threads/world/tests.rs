@@ -52,7 +52,7 @@ fn ranks_that_do_not_end_are_reported() {
     let reports = reports.lock().unwrap().clone();
     let [(early, running)] = &reports[..] else { panic!("{reports:?}") };
     assert_eq!(running, &[1]);
-    let why = ["did not come within", "has finished"];
+    let why = ["did not arrive within", "has finished"];
     assert!(why.iter().any(|text| early.reason.contains(text)), "{early}");
     let table = early.calls.to_string();
     for (rank, end) in [(0, "ended with an error"), (1, "still runs"), (2, "ended")] {

@@ -148,7 +148,7 @@ fn a_process_that_is_stopped_is_named_and_ends_when_it_goes_on() {
         let rank = 1 + round % 2;
         let is_named = |said: &String| {
             // beside ranks that wait for it
-            let (late, _) = said.split_once(" did not come within 5s").unwrap_or_default();
+            let (late, _) = said.split_once(" did not arrive within 5s").unwrap_or_default();
             let late = late.rsplit("rank").next().is_some_and(|ranks| ranks.contains(&rank.to_string()));
             late || said.contains(&format!("waits for rank {rank} in ")) // the last of a chain
         };

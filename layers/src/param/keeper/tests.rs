@@ -357,7 +357,7 @@ fn rests_that_make_no_sense_are_refused() {
             format!("the sharding of value, gradient and optimizer state is {seen}; it must be {wanted}");
         assert_eq!(refused(rests), Err(why));
     }
-    let why = "the dp group of 4 ranks has no blocks of 3: a block's size must be 1, 2 or 4";
+    let why = "the dp group of 4 ranks has no subgroups of 3: the size must be 1, 2 or 4";
     assert!(refused(zero(1, Some(3))).unwrap_err().starts_with(why));
     assert!(refused(zero(1, Some(0))).is_err());
 }
