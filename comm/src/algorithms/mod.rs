@@ -93,15 +93,10 @@ impl Algorithm {
         let why = match (ranks, self.node()) {
             (0, _) => "an all-reduce needs 1 rank or more, not 0".to_string(),
             _ if ranks > MOST_RANKS => {
-                format!(
-                    "{ranks} ranks are too many for a schedule: there may be at most {MOST_RANKS}"
-                )
+                format!("{ranks} ranks are too many for a schedule: there may be at most {MOST_RANKS}")
             }
             (_, Some(node)) if !ranks.is_multiple_of(node) => {
-                format!(
-                    "{ranks} ranks cannot form nodes of {node}: a node's size must be {}",
-                    sizes(ranks)
-                )
+                format!("{ranks} ranks cannot form nodes of {node}: a node's size must be {}", sizes(ranks))
             }
             _ => return Ok(self.planned(ranks)),
         };

@@ -166,7 +166,8 @@ fn what_is_no_grid_gets_one_sentence() {
     assert!(order(&[Axis::Etp, Axis::Tp]).starts_with("the order etp.tp names etp, whose place is that"));
     let across =
         of(&[(Axis::Ep, 3)]).unwrap().nested(&[Axis::Tp, Axis::Pp, Axis::Dp]).unwrap_err().to_string();
-    let words = "ep=3 does not nest in the order tp.pp.dp.cp, where 2 ranks of a stage are consecutive: put pp last";
+    let words =
+        "ep=3 does not nest in the order tp.pp.dp.cp, where 2 ranks of a stage are consecutive: put pp last";
     assert_eq!(across, words);
     let folded = of(&[(Axis::Ep, 2)]).unwrap();
     let split = |axes: Axes| folded.split(axes, Location::caller());

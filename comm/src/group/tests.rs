@@ -43,10 +43,7 @@ fn bad_arguments_are_refused_at_once_with_their_place() {
         (refused!(g.all_gather_v(&four, &[4, 3, 4])), "rank 1 has 4 rows, but its count is 3"),
         (refused!(g.all_gather_columns(&four, 4)), "4 columns are wanted, but 3 ranks have 1 each"),
         (refused!(g.reduce_scatter_v(&four, &[2, 2])), "there are 2 counts for 3 ranks"),
-        (
-            refused!(g.reduce_scatter_v(&four, &[1, 2, 2])),
-            "[1, 2, 2] add up to 5 rows, but the tensor has 4",
-        ),
+        (refused!(g.reduce_scatter_v(&four, &[1, 2, 2])), "[1, 2, 2] add up to 5 rows, but the tensor has 4"),
         (refused!(g.reduce_scatter_v(&four, &[2, usize::MAX, 3])), "more rows than fit in 64 bits"),
         (refused!(g.all_gather_v(&four, &[1, 4, 1 << 62])), "more bytes than fit in memory"),
         (refused!(g.all_gather_v(&four, &[1, 4, usize::MAX])), "more rows than fit in 64 bits"),

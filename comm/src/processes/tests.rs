@@ -219,10 +219,7 @@ fn every_failure_is_named_in_all_processes() {
         }
         sum.wait().map(drop)
     });
-    assert!(
-        forgotten.0 == 1 && forgotten.1.starts_with("never waited for all_reduce(sum)"),
-        "{forgotten:?}"
-    );
+    assert!(forgotten.0 == 1 && forgotten.1.starts_with("never waited for all_reduce(sum)"), "{forgotten:?}");
     for round in 0..16 {
         // By chance a stand-in finds it in every process.
         let ring = fails(3, Duration::from_secs(5), |device, mesh| {

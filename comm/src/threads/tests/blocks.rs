@@ -125,10 +125,7 @@ fn sizes_that_do_not_divide_are_refused_at_once() {
     let alone = Mesh::<tensor::Host>::alone();
     assert_eq!(alone.group(Axis::Tp).blocks(1).unwrap().size(), 1);
     let told = alone.group(Axis::Tp).blocks(2).map(drop).unwrap_err().to_string();
-    assert!(
-        told.contains("the tp group of 1 ranks has no subgroups of 2: the size must be 1 ("),
-        "{told}"
-    );
+    assert!(told.contains("the tp group of 1 ranks has no subgroups of 2: the size must be 1 ("), "{told}");
 }
 
 /// Kills: a failure that stays in the block, a reason lost.
@@ -320,8 +317,5 @@ fn ranks_that_split_otherwise_get_an_error() {
         mesh.group(Axis::Tp).split(|rank| rank % colours)?.named("0F1").barrier()
     });
     let why = error.unwrap_err().reason;
-    assert!(
-        why.contains("rank 3 has finished and will not enter barrier over tp[1,3] for 0F1 at "),
-        "{why}"
-    );
+    assert!(why.contains("rank 3 has finished and will not enter barrier over tp[1,3] for 0F1 at "), "{why}");
 }
