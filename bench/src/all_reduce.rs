@@ -3,7 +3,7 @@ use super::machine::{Bound, Probe, least};
 use super::scale::Scale;
 use comm::{Axis, Group, Reduce, SharedPlace, World};
 use parallel::Result;
-use parallel::number::Runs;
+use parallel::dtype::RunDevice;
 use std::time::Instant;
 use tensor::{Category, Scalar, Tensor};
 
@@ -14,7 +14,7 @@ const CALLS: usize = 3000;
 const BURSTS: usize = 7;
 
 /// Seconds of a call in the best of several bursts; a burst has enough calls to be timed.
-pub(super) fn seconds<D: Runs>(ranks: usize, bytes: usize, scale: &Scale) -> Result<f64> {
+pub(super) fn seconds<D: RunDevice>(ranks: usize, bytes: usize, scale: &Scale) -> Result<f64> {
     let bytes = scale.of(bytes);
     let calls = (BURST / (bytes * ranks)).clamp(1, scale.of(CALLS));
     let world = World::threads(&[(Axis::Tp, ranks)])?;

@@ -7,9 +7,9 @@ use super::scale::Scale;
 use comm::{Axis, Mesh, World};
 use layers::ops::expert_columns;
 use layers::param::weight::ExpertWeight;
-use layers::{Builder, Draw, Even, Experts, Shape};
+use layers::{Builder, Draw, EvenValues, Experts, Shape};
 use parallel::Result;
-use parallel::number::Runs;
+use parallel::dtype::RunDevice;
 use tensor::{Category, Device, Scalar, Tensor};
 
 /// Experts, tokens of each, and features in and out.
@@ -37,13 +37,13 @@ pub(super) fn grouped<H: Hardware>(scale: &Scale) -> Result<f64> {
     let (device, [experts, tokens, features]) = (H::F32::default(), GROUPED.map(|n| scale.of(n)));
     let (x, counts) = (matrix(&device, 1 << 40, experts * tokens, features), vec![tokens; experts]);
     let (mesh, draw) = (Mesh::alone(), Draw { mean: 0.0, std: 1.0 });
-    let at = Builder::new(&device, &mesh, &Even);
+    let at = Builder::new(&device, &mesh, &EvenValues);
     let w = ExpertWeight::new(&at, "experts", [experts, features], &[features.into()], draw)?.matrices()?;
     Ok(fastest::<H>(scale, device.place(), || drop(expert_columns(&x, &counts, &w))))
 }
 
 /// Seconds of an all-to-all in which each of two ranks receives `bytes` bytes, a third of them from itself.
-pub(super) fn all_to_all<D: Runs>(bytes: usize, scale: &Scale) -> Result<f64> {
+pub(super) fn all_to_all<D: RunDevice>(bytes: usize, scale: &Scale) -> Result<f64> {
     let rows = (scale.of(bytes) / 1024).max(3); // of 256 elements
     let calls = (BURST / scale.of(bytes)).clamp(1, scale.of(CALLS));
     let world = World::threads(&[(Axis::Ep, 2), (Axis::Dp, 2)])?;

@@ -8,10 +8,10 @@
 //!
 //! The price is that of calls in sequence without computation: at ratio 1 a step hides nothing. Steps over
 //! the links and without them take turns, and the best of each counts.
-use super::model::{Pass, said, seconds};
+use super::model::{BenchPass, seconds, traffic};
 use super::scale::Scale;
 use comm::{Axes, Link};
-use parallel::number::Runs;
+use parallel::dtype::RunDevice;
 use parallel::{Layout, Network, Result};
 use serde::Serialize;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub struct Exposed {
 }
 
 /// Measures in `turns` turns; `None` over a network without links.
-pub(super) fn of<D: Runs>(
+pub(super) fn of<D: RunDevice>(
     layout: &Layout,
     network: &Network,
     (turns, scale): (usize, &Scale),
@@ -45,7 +45,7 @@ pub(super) fn of<D: Runs>(
     for turn in 1..=turns {
         for ((best, network), what) in best.iter_mut().zip(&two).zip(["over the links", "without"]) {
             watch(&format!("training steps {what}, turn {turn} of {turns}"));
-            *best = best.min(seconds::<D>(network, Pass::Step, layout, scale)?);
+            *best = best.min(seconds::<D>(network, BenchPass::Step, layout, scale)?);
         }
     }
     let ([linked, unlinked], priced) = (best, priced(layout, network, scale)?.as_secs_f64());
@@ -72,7 +72,7 @@ fn priced(layout: &Layout, network: &Network, scale: &Scale) -> Result<Duration>
             let ranks = Axes::iter(axes).map(|axis| layout.size(axis)).product();
             link(network, axes).map(|link| link.time_of(op, ranks, &traffic))
         };
-        most = most.max(said(layout, rank, scale)?.iter().filter_map(time).sum());
+        most = most.max(traffic(layout, rank, scale)?.iter().filter_map(time).sum());
     }
     Ok(most)
 }
@@ -100,8 +100,8 @@ mod tests {
         };
         let price = |links: &[_]| priced(&layout, &over(links), &scale).unwrap();
         let calls = |axis: Axis| -> (usize, usize) {
-            let said = said(&layout, 0, &scale).unwrap();
-            let own = said.iter().filter(|(axes, ..)| *axes == Axes::from(axis));
+            let traffic = traffic(&layout, 0, &scale).unwrap();
+            let own = traffic.iter().filter(|(axes, ..)| *axes == Axes::from(axis));
             own.fold((0, 0), |(calls, bytes), (.., t)| (calls + t.calls, bytes + t.bytes))
         };
         let (calls, bytes) = calls(Axis::Dp);
@@ -123,15 +123,15 @@ mod tests {
         let [linked, unlinked] = linked_and_not(&network.clone().profiling());
         assert_eq!((linked.links, unlinked.links), (network.links.clone(), Vec::new()));
         assert!(linked.trace.is_none() && unlinked.trace.is_none());
-        let (layout, said) = ("dp=2".parse().unwrap(), std::cell::RefCell::new(Vec::new()));
-        let watch = |what: &str| said.borrow_mut().push(what.to_string());
+        let (layout, traffic) = ("dp=2".parse().unwrap(), std::cell::RefCell::new(Vec::new()));
+        let watch = |what: &str| traffic.borrow_mut().push(what.to_string());
         let of = of::<Cpu<f32>>(&layout, &network, (2, &Scale::TINY), &watch).unwrap().unwrap();
         let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
         assert!(of.linked_ms >= 10.0 && near(of.exposed_ms, of.linked_ms - of.unlinked_ms), "{of:?}");
         assert!(near(of.ratio * of.priced_ms, of.exposed_ms), "{of:?}");
-        let said = said.take();
+        let traffic = traffic.take();
         assert_eq!(
-            (said.len(), &*said[0], &*said[3]),
+            (traffic.len(), &*traffic[0], &*traffic[3]),
             (4, "training steps over the links, turn 1 of 2", "training steps without, turn 2 of 2")
         );
     }

@@ -1,11 +1,11 @@
 //! The figures, in the order they are shown.
 use super::machine::{Bound, Hardware, Machine, Probe};
-use super::model::{self, Pass};
-use super::pipeline::Turn;
+use super::model::{self, BenchPass};
+use super::pipeline::BestTimes;
 use super::scale::Scale;
 use super::{all_reduce, experts, pipeline, products, proof};
 use layers::Design;
-use parallel::number::NumberName::{self, Bf16, F32};
+use parallel::dtype::DtypeName::{self, Bf16, F32};
 use parallel::{Layout, Network, Result, bail};
 
 /// Unit of a figure.
@@ -43,7 +43,7 @@ impl FigureUnit {
         if self.is_time() { other / ours } else { ours / other }
     }
     /// Converts seconds for an amount of work (FLOPs, bytes, tokens) to this unit.
-    pub(super) fn told(self, seconds: f64, amount: f64) -> f64 {
+    pub(super) fn reported(self, seconds: f64, amount: f64) -> f64 {
         match self {
             Self::Gflops | Self::Gbps => amount / seconds / 1e9,
             Self::Milliseconds => seconds * 1e3,
@@ -60,24 +60,24 @@ pub struct FigureEntry {
     pub name: &'static str,
     /// Unit of the figure.
     pub unit: FigureUnit,
-    pub(super) work: Work,
+    pub(super) work: MeasuredWork,
 }
 
 /// Work of a figure.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Work {
+pub(super) enum MeasuredWork {
     /// The machine itself, one processor.
     Machine(Probe),
     /// M, N and K of a product in this dtype.
-    Product(NumberName, [usize; 3]),
+    Product(DtypeName, [usize; 3]),
     /// M, N and K of a product by a weight stored as `[N, K]`.
     Linear([usize; 3]),
     /// A pass over the batch, under a layout.
-    Pass(Pass, &'static str),
+    Pass(BenchPass, &'static str),
     /// A step of a pipeline, under a layout, and the part of the model that is split.
     Pipeline(&'static str, pipeline::Of),
     /// A decoded token, in this dtype.
-    Decode(NumberName),
+    Decode(DtypeName),
     /// The products of experts.
     Experts,
     /// A pass over the batch of a model with experts, under a layout.
@@ -92,16 +92,16 @@ pub(super) enum Work {
     Proof,
 }
 
-const fn figure(name: &'static str, unit: FigureUnit, work: Work) -> FigureEntry {
+const fn figure(name: &'static str, unit: FigureUnit, work: MeasuredWork) -> FigureEntry {
     FigureEntry { name, unit, work }
 }
 
 const fn all_reduce(name: &'static str, ranks: usize, bytes: usize) -> FigureEntry {
-    figure(name, FigureUnit::Microseconds, Work::AllReduce(ranks, bytes))
+    figure(name, FigureUnit::Microseconds, MeasuredWork::AllReduce(ranks, bytes))
 }
 
 const fn pipeline(name: &'static str, layout: &'static str) -> FigureEntry {
-    figure(name, FigureUnit::Milliseconds, Work::Pipeline(layout, Design::Blocks))
+    figure(name, FigureUnit::Milliseconds, MeasuredWork::Pipeline(layout, Design::Blocks))
 }
 
 const KIB: usize = 1 << 10;
@@ -109,17 +109,17 @@ const MIB: usize = 1 << 20;
 
 /// All figures.
 pub const FIGURES: [FigureEntry; 34] = [
-    figure("machine_peak_gflops", FigureUnit::Gflops, Work::Machine(Probe::Peak { cores: 1 })),
-    figure("machine_read_gbps", FigureUnit::Gbps, Work::Machine(Probe::Read { cores: 1 })),
-    figure("gemm_gflops_1024", FigureUnit::Gflops, Work::Product(F32, [1024, 1024, 1024])),
-    figure("gemm_gflops_1024_bf16", FigureUnit::Gflops, Work::Product(Bf16, [1024, 1024, 1024])),
-    figure("gemm_gflops_256x4096x4096", FigureUnit::Gflops, Work::Product(F32, [256, 4096, 4096])),
-    figure("linear_gflops_m32", FigureUnit::Gflops, Work::Linear([32, 512, 512])),
-    figure("forward_ms_tp1", FigureUnit::Milliseconds, Work::Pass(Pass::Forward, "none")),
-    figure("train_step_ms_tp1", FigureUnit::Milliseconds, Work::Pass(Pass::Step, "none")),
-    figure("forward_ms_tp2", FigureUnit::Milliseconds, Work::Pass(Pass::Forward, "tp=2")),
-    figure("train_step_ms_tp2", FigureUnit::Milliseconds, Work::Pass(Pass::Step, "tp=2")),
-    figure("train_step_ms_dp2", FigureUnit::Milliseconds, Work::Pass(Pass::Step, "dp=2")),
+    figure("machine_peak_gflops", FigureUnit::Gflops, MeasuredWork::Machine(Probe::Peak { cores: 1 })),
+    figure("machine_read_gbps", FigureUnit::Gbps, MeasuredWork::Machine(Probe::Read { cores: 1 })),
+    figure("gemm_gflops_1024", FigureUnit::Gflops, MeasuredWork::Product(F32, [1024, 1024, 1024])),
+    figure("gemm_gflops_1024_bf16", FigureUnit::Gflops, MeasuredWork::Product(Bf16, [1024, 1024, 1024])),
+    figure("gemm_gflops_256x4096x4096", FigureUnit::Gflops, MeasuredWork::Product(F32, [256, 4096, 4096])),
+    figure("linear_gflops_m32", FigureUnit::Gflops, MeasuredWork::Linear([32, 512, 512])),
+    figure("forward_ms_tp1", FigureUnit::Milliseconds, MeasuredWork::Pass(BenchPass::Forward, "none")),
+    figure("train_step_ms_tp1", FigureUnit::Milliseconds, MeasuredWork::Pass(BenchPass::Step, "none")),
+    figure("forward_ms_tp2", FigureUnit::Milliseconds, MeasuredWork::Pass(BenchPass::Forward, "tp=2")),
+    figure("train_step_ms_tp2", FigureUnit::Milliseconds, MeasuredWork::Pass(BenchPass::Step, "tp=2")),
+    figure("train_step_ms_dp2", FigureUnit::Milliseconds, MeasuredWork::Pass(BenchPass::Step, "dp=2")),
     pipeline("pipeline_gpipe_ms", "pp=2:gpipe"),
     pipeline("pipeline_1f1b_ms", "pp=2:1f1b"),
     pipeline("pipeline_zb_h1_ms", "pp=2:zb-h1"),
@@ -127,17 +127,17 @@ pub const FIGURES: [FigureEntry; 34] = [
     figure(
         "pipeline_whole_1f1b_ms",
         FigureUnit::Milliseconds,
-        Work::Pipeline("pp=2:1f1b", Design::Transformer),
+        MeasuredWork::Pipeline("pp=2:1f1b", Design::Transformer),
     ),
-    figure("decode_tokens_per_s_tp1", FigureUnit::Tokens, Work::Decode(F32)),
-    figure("decode_tokens_per_s_tp1_bf16", FigureUnit::Tokens, Work::Decode(Bf16)),
-    figure("experts_gflops_8x64", FigureUnit::Gflops, Work::Experts),
-    figure("experts_gflops_as_one", FigureUnit::Gflops, Work::Product(F32, [512, 512, 512])),
-    figure("experts_forward_ms_ep1", FigureUnit::Milliseconds, Work::ExpertsPass("none")),
-    figure("experts_forward_ms_ep2", FigureUnit::Milliseconds, Work::ExpertsPass("tp=2,ep=2")),
-    figure("experts_decode_tokens_per_s", FigureUnit::Tokens, Work::ExpertsDecode),
-    figure("all_to_all_us_256KiB", FigureUnit::Microseconds, Work::AllToAll(256 * KIB)),
-    figure("all_to_all_us_4MiB", FigureUnit::Microseconds, Work::AllToAll(4 * MIB)),
+    figure("decode_tokens_per_s_tp1", FigureUnit::Tokens, MeasuredWork::Decode(F32)),
+    figure("decode_tokens_per_s_tp1_bf16", FigureUnit::Tokens, MeasuredWork::Decode(Bf16)),
+    figure("experts_gflops_8x64", FigureUnit::Gflops, MeasuredWork::Experts),
+    figure("experts_gflops_as_one", FigureUnit::Gflops, MeasuredWork::Product(F32, [512, 512, 512])),
+    figure("experts_forward_ms_ep1", FigureUnit::Milliseconds, MeasuredWork::ExpertsPass("none")),
+    figure("experts_forward_ms_ep2", FigureUnit::Milliseconds, MeasuredWork::ExpertsPass("tp=2,ep=2")),
+    figure("experts_decode_tokens_per_s", FigureUnit::Tokens, MeasuredWork::ExpertsDecode),
+    figure("all_to_all_us_256KiB", FigureUnit::Microseconds, MeasuredWork::AllToAll(256 * KIB)),
+    figure("all_to_all_us_4MiB", FigureUnit::Microseconds, MeasuredWork::AllToAll(4 * MIB)),
     all_reduce("all_reduce_us_4KiB", 2, 4 * KIB),
     all_reduce("all_reduce_us_256KiB", 2, 256 * KIB),
     all_reduce("all_reduce_us_4MiB", 2, 4 * MIB),
@@ -146,7 +146,7 @@ pub const FIGURES: [FigureEntry; 34] = [
     all_reduce("all_reduce_us_256KiB_4ranks", 4, 256 * KIB),
     all_reduce("all_reduce_us_4MiB_4ranks", 4, 4 * MIB),
     all_reduce("all_reduce_us_64MiB_4ranks", 4, 64 * MIB),
-    figure("proof_ms_100k", FigureUnit::Milliseconds, Work::Proof),
+    figure("proof_ms_100k", FigureUnit::Milliseconds, MeasuredWork::Proof),
 ];
 
 /// Returns the figures of this hardware that have one of these names, or begin with one; all figures if
@@ -165,7 +165,9 @@ pub fn chosen<H: Hardware>(only: &[String]) -> Result<Vec<&'static FigureEntry>>
     let asked = |entry: &&FigureEntry| only.iter().any(|asked| asks(asked, entry));
     // Proofs need the field, and the cells of a pipeline are read from a trace, which records the time at
     // which a kernel is launched, not the time at which it runs.
-    let here = |entry: &&FigureEntry| H::HOST || !matches!(entry.work, Work::Proof | Work::Pipeline(..));
+    let here = |entry: &&FigureEntry| {
+        H::HOST || !matches!(entry.work, MeasuredWork::Proof | MeasuredWork::Pipeline(..))
+    };
     if let Some(FigureEntry { name, .. }) = FIGURES.iter().find(|entry| asked(entry) && !here(entry)) {
         bail!("--only: {name} is measured on the host only; leave out --device or that figure");
     }
@@ -177,14 +179,14 @@ pub(super) fn names() -> String {
     FIGURES.map(|entry| entry.name).join(", ")
 }
 
-impl Work {
+impl MeasuredWork {
     /// Best seconds of one turn: of the whole work; for the machine and decoding, of each operation, byte or
     /// token; for a pipeline, of all turns, with its references in `best`.
     pub(super) fn seconds<H: Hardware>(
         self,
         on: &H,
         machine: &Machine,
-        best: &mut Option<Turn>,
+        best: &mut Option<BestTimes>,
         scale: &Scale,
     ) -> Result<f64> {
         let pass = |pass, layout: &str, scale: &Scale| {
@@ -200,7 +202,7 @@ impl Work {
             Self::Decode(Bf16) => model::decode::<H::Bf16>(scale),
             Self::Decode(_) => model::decode::<H::F32>(scale),
             Self::Experts => experts::grouped::<H>(scale),
-            Self::ExpertsPass(layout) => pass(Pass::Forward, layout, &experts::scale(scale)),
+            Self::ExpertsPass(layout) => pass(BenchPass::Forward, layout, &experts::scale(scale)),
             Self::ExpertsDecode => model::decode::<H::F32>(&experts::scale(scale)),
             Self::AllToAll(bytes) => experts::all_to_all::<H::F32>(bytes, scale),
             Self::AllReduce(ranks, bytes) => all_reduce::seconds::<H::F32>(ranks, bytes, scale),
@@ -231,7 +233,7 @@ impl Work {
             Self::Pass(which, layout) => pass(which, layout, scale),
             Self::Decode(Bf16) => model::decode_bound::<H::Bf16>(scale),
             Self::Decode(_) => model::decode_bound::<H::F32>(scale),
-            Self::ExpertsPass(layout) => pass(Pass::Forward, layout, &experts::scale(scale)),
+            Self::ExpertsPass(layout) => pass(BenchPass::Forward, layout, &experts::scale(scale)),
             Self::ExpertsDecode => model::decode_bound::<H::F32>(&experts::scale(scale)),
             Self::AllToAll(bytes) => Ok(experts::bound(on.cores(2), bytes, scale)),
             Self::AllReduce(ranks, bytes) => Ok(all_reduce::bound((ranks, on.cores(ranks)), bytes, scale)),

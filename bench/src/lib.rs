@@ -36,11 +36,11 @@ pub use peers::{Peer, Peers};
 pub use pipeline::Pipelined;
 pub use scale::{L, SMALL};
 
-use self::figures::Work;
+use self::figures::MeasuredWork;
 use self::machine::Machine;
-use self::pipeline::Turn;
+use self::pipeline::BestTimes;
 use self::scale::Scale;
-use parallel::number::Runs;
+use parallel::dtype::RunDevice;
 use parallel::{Error, Layout, Network, Result};
 use serde::Serialize;
 
@@ -77,12 +77,12 @@ pub struct Figure {
     pub pipeline: Option<Pipelined>,
     /// The best figure of other programs, if one is known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub peer: Option<Beside>,
+    pub peer: Option<PeerFigure>,
 }
 
 /// Figure of another program for comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Beside {
+pub struct PeerFigure {
     /// Name of the program.
     pub name: String,
     /// Value, in the figure's unit.
@@ -101,7 +101,7 @@ pub fn bench<H: Hardware>(on: &H, plan: &BenchPlan, watch: &dyn Fn(&str)) -> Res
     let mut figures = measure(on, &chosen, plan.turns, Scale::new(plan.small), watch)?;
     for (figure, entry) in figures.iter_mut().zip(&chosen) {
         let best = plan.peers.as_ref().and_then(|peers| peers.best(entry));
-        figure.peer = best.map(|Peer { peer, value, .. }| Beside {
+        figure.peer = best.map(|Peer { peer, value, .. }| PeerFigure {
             ratio: entry.unit.of(*value, figure.value),
             name: peer.clone(),
             value: *value,
@@ -115,7 +115,7 @@ pub fn bench<H: Hardware>(on: &H, plan: &BenchPlan, watch: &dyn Fn(&str)) -> Res
 ///
 /// # Errors
 /// If the layout does not fit the shape, or a rank fails.
-pub fn profiled<D: Runs>(layout: &Layout, network: &Network, small: bool) -> Result<()> {
+pub fn profiled<D: RunDevice>(layout: &Layout, network: &Network, small: bool) -> Result<()> {
     let scale = Scale::new(small);
     layout.fits(scale.shape)?;
     model::profiled::<D>(layout, network, scale)
@@ -126,7 +126,7 @@ pub fn profiled<D: Runs>(layout: &Layout, network: &Network, small: bool) -> Res
 ///
 /// # Errors
 /// If the layout does not fit the shape, the number of turns is 0, or a rank fails.
-pub fn exposed<D: Runs>(
+pub fn exposed<D: RunDevice>(
     layout: &Layout,
     network: &Network,
     (turns, small): (usize, bool),
@@ -178,18 +178,18 @@ fn measure<H: Hardware>(
             best.0 = entry.work.seconds(on, &machine, &mut best.1, scale)?.min(best.0);
         }
     }
-    let figure = |((entry, (seconds, turn)), bound): ((&&FigureEntry, (f64, Option<Turn>)), Vec<_>)| {
+    let figure = |((entry, (seconds, turn)), bound): ((&&FigureEntry, (f64, Option<BestTimes>)), Vec<_>)| {
         let amount = entry.work.amount(scale);
-        let (least, of_machine) = (machine.least(&bound), matches!(entry.work, Work::Machine(_)));
+        let (least, of_machine) = (machine.least(&bound), matches!(entry.work, MeasuredWork::Machine(_)));
         let (seconds, limit) = if of_machine { (least, None) } else { (seconds, Some(least)) };
         Figure {
             name: entry.name,
-            value: entry.unit.told(seconds, amount),
+            value: entry.unit.reported(seconds, amount),
             unit: entry.unit.name(),
-            limit: limit.map(|least| entry.unit.told(least, amount)),
+            limit: limit.map(|least| entry.unit.reported(least, amount)),
             ratio: limit.map(|least| least / seconds),
             processor: on.name(),
-            pipeline: turn.map(|turn| turn.told()),
+            pipeline: turn.map(|turn| turn.reported()),
             peer: None,
         }
     };

@@ -3,7 +3,7 @@ use super::scale::Scale;
 use kernels::{Kernels, Write, machine};
 use layers::counted;
 use parallel::Result;
-use parallel::number::Runs;
+use parallel::dtype::RunDevice;
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::time::Instant;
@@ -12,9 +12,9 @@ use tensor::{Bf16, Category, Cpu, F61, Key, Scalar, Tensor};
 /// Hardware that figures are measured on.
 pub trait Hardware {
     /// Its device type for f32.
-    type F32: Runs;
+    type F32: RunDevice;
     /// Its device type for bf16.
-    type Bf16: Runs;
+    type Bf16: RunDevice;
     /// True for the host; some figures exist only there.
     const HOST: bool;
     /// Number of calls before a wait for the last of them: 1 if a call has finished its work when it returns.
@@ -44,8 +44,8 @@ impl Hardware for Cores {
     /// The processor's name and its number of cores: from /proc/cpuinfo on Linux; elsewhere, the
     /// architecture's name.
     fn name(&self) -> String {
-        let told = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let name = told.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let reported = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let name = reported.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         let name = name.map_or(std::env::consts::ARCH, |(_, name)| name.trim());
         format!("{name}, {}", counted(cores(usize::MAX), "core"))
     }

@@ -9,20 +9,22 @@ use super::scale::Scale;
 use crate::profile::{WARM, is_taken};
 use comm::Ledger;
 use kernels::{Kernels, Meta};
-use layers::{Cx, Even, Kind, Shape};
+use layers::{EvenValues, OptimizerKind, PassContext, Shape};
 use models::config::Architecture;
 use models::generate::{self, Prompts};
 use models::sampling::Sampling;
 use models::{Config, Model};
-use parallel::number::Runs;
-use parallel::{At, Batch, Layout, Network, Result, Sequence, Stages, Trainer, measure, price, session};
+use parallel::dtype::RunDevice;
+use parallel::{
+    Batch, BuildContext, Layout, Network, Result, Sequence, Stages, Trainer, measure, price, session,
+};
 use std::sync::Mutex;
 use std::time::Instant;
-use tensor::{Cpu, Device, Ids, Phase, mix};
+use tensor::{Cpu, Device, Phase, TokenIds, mix};
 
 /// A pass over the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pass {
+pub(super) enum BenchPass {
     /// All logits; nothing is saved for backward.
     Forward,
     /// A training step.
@@ -39,19 +41,24 @@ enum Ready<D: Kernels> {
 }
 
 impl<D: Kernels> Ready<D> {
-    fn new(pass: Pass, at: &At<D>, scale: &Scale) -> Result<Self> {
+    fn new(pass: BenchPass, at: &BuildContext<D>, scale: &Scale) -> Result<Self> {
         Ok(match pass {
-            Pass::Forward => Self::Forward(Stages::new(at, scale.shape)?, at.device.clone()),
-            Pass::Step => Self::Step(Trainer::new(at, scale.shape, (Kind::Sgd, None))?, batch(scale)?),
+            BenchPass::Forward => Self::Forward(Stages::new(at, scale.shape)?, at.device.clone()),
+            BenchPass::Step => {
+                Self::Step(Trainer::new(at, scale.shape, (OptimizerKind::Sgd, None))?, batch(scale)?)
+            }
         })
     }
     fn once(&mut self, scale: &Scale) -> Result<()> {
         match self {
             Self::Forward(model, device) => {
                 let [sequences, tokens] = scale.batch;
-                let ids =
-                    Ids::new(device.place(), &ids(scale, 0, sequences * tokens), scale.shape.vocabulary)?;
-                model.logits(&Cx::infer(vec![tokens; sequences]), ids, true)?;
+                let ids = TokenIds::new(
+                    device.place(),
+                    &ids(scale, 0, sequences * tokens),
+                    scale.shape.vocabulary,
+                )?;
+                model.logits(&PassContext::infer(vec![tokens; sequences]), ids, true)?;
             }
             Self::Step(trainer, batch) => drop(trainer.step(batch, RATE)?),
         }
@@ -70,9 +77,14 @@ fn batch(scale: &Scale) -> Result<Batch> {
 }
 
 /// The best time of a pass under a layout over a network.
-pub(super) fn seconds<D: Runs>(network: &Network, pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
+pub(super) fn seconds<D: RunDevice>(
+    network: &Network,
+    pass: BenchPass,
+    layout: &Layout,
+    scale: &Scale,
+) -> Result<f64> {
     let world = network.world(layout, "a pass of shape L")?;
-    let ranks = session::run((layout, &world), &Even, |at: At<D>| {
+    let ranks = session::run((layout, &world), &EvenValues, |at: BuildContext<D>| {
         let mut ready = Ready::new(pass, &at, scale)?;
         let once = |_| Ok(measure::work(&at, Phase::Step, || ready.once(scale))?.1.seconds);
         (0..=scale.tries).map(once).collect::<Result<Vec<_>>>()
@@ -81,11 +93,11 @@ pub(super) fn seconds<D: Runs>(network: &Network, pass: Pass, layout: &Layout, s
 }
 
 /// Runs training steps under a layout; some are profiled in the network's trace.
-pub(super) fn profiled<D: Runs>(layout: &Layout, network: &Network, scale: &Scale) -> Result<()> {
+pub(super) fn profiled<D: RunDevice>(layout: &Layout, network: &Network, scale: &Scale) -> Result<()> {
     const STEPS: usize = 3;
     let world = network.world(layout, "a training step of shape L")?;
-    session::run((layout, &world), &Even, |at: At<D>| {
-        let mut ready = Ready::new(Pass::Step, &at, scale)?;
+    session::run((layout, &world), &EvenValues, |at: BuildContext<D>| {
+        let mut ready = Ready::new(BenchPass::Step, &at, scale)?;
         for step in 0..WARM + STEPS {
             let _profile = is_taken(step).then(|| at.mesh.profile(at.device.place()));
             measure::work(&at, Phase::Step, || ready.once(scale))?;
@@ -97,31 +109,31 @@ pub(super) fn profiled<D: Runs>(layout: &Layout, network: &Network, scale: &Scal
 
 /// Lower bound: the products and the attention of the pass, as priced, at the peak of this number of
 /// processors.
-pub(super) fn bound(pass: Pass, layout: &Layout, cores: usize, scale: &Scale) -> Result<Bound> {
+pub(super) fn bound(pass: BenchPass, layout: &Layout, cores: usize, scale: &Scale) -> Result<Bound> {
     Ok(vec![(Probe::Peak { cores }, flops(pass, layout, scale)? / cores as f64)])
 }
 
 /// FLOPs of all ranks in a pass, as the meter counts them.
-pub(super) fn flops(pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
-    metered::<Cpu<f32>>(layout, |at: &At<Meta<f32>>| Ready::new(pass, at, scale)?.once(scale))
+pub(super) fn flops(pass: BenchPass, layout: &Layout, scale: &Scale) -> Result<f64> {
+    metered::<Cpu<f32>>(layout, |at: &BuildContext<Meta<f32>>| Ready::new(pass, at, scale)?.once(scale))
 }
 
 /// FLOPs of all ranks, as the meter counts them.
 pub(super) fn metered<D: Kernels>(
     layout: &Layout,
-    work: impl Fn(&At<Meta<D::Elem>>) -> Result<()>,
+    work: impl Fn(&BuildContext<Meta<D::Elem>>) -> Result<()>,
 ) -> Result<f64> {
     let of_rank = |rank| {
-        let counted = |at: At<Meta<D::Elem>>| work(&at).map(|()| at.device.meter().flops() as f64);
+        let counted = |at: BuildContext<Meta<D::Elem>>| work(&at).map(|()| at.device.meter().flops() as f64);
         session::ghost::<D, _>(layout, (rank, None), counted)
     };
     (0..layout.ranks()).map(of_rank).sum()
 }
 
 /// Traffic of a rank in a training step.
-pub(super) fn said(layout: &Layout, rank: usize, scale: &Scale) -> Result<Ledger> {
-    session::ghost::<Cpu<f32>, _>(layout, (rank, None), |at: At<Meta<f32>>| {
-        let mut ready = Ready::new(Pass::Step, &at, scale)?;
+pub(super) fn traffic(layout: &Layout, rank: usize, scale: &Scale) -> Result<Ledger> {
+    session::ghost::<Cpu<f32>, _>(layout, (rank, None), |at: BuildContext<Meta<f32>>| {
+        let mut ready = Ready::new(BenchPass::Step, &at, scale)?;
         let before = at.mesh.ledger();
         ready.once(scale)?;
         Ok(at.mesh.ledger() - &before)
@@ -129,7 +141,7 @@ pub(super) fn said(layout: &Layout, rank: usize, scale: &Scale) -> Result<Ledger
 }
 
 /// Seconds of a token that `generate` adds to a prompt, on one rank: the mean of all added tokens.
-pub(super) fn decode<D: Runs>(scale: &Scale) -> Result<f64> {
+pub(super) fn decode<D: RunDevice>(scale: &Scale) -> Result<f64> {
     let [prompt, new] = scale.decode;
     let (shape, positions) = (scale.shape, prompt + new + 1);
     let config = Config {
@@ -152,12 +164,12 @@ pub(super) fn decode<D: Runs>(scale: &Scale) -> Result<f64> {
 
 /// Lower bound: one processor reads all weights that a token needs: the head's, one row of the embedding's
 /// table, and the experts that the token is dispatched to.
-pub(super) fn decode_bound<D: Runs>(scale: &Scale) -> Result<Bound> {
+pub(super) fn decode_bound<D: RunDevice>(scale: &Scale) -> Result<Bound> {
     Ok(vec![(Probe::Read { cores: 1 }, weights_read::<D>(scale.shape)?)])
 }
 
 /// Bytes of weights that a decoded token reads.
-pub(super) fn weights_read<D: Runs>(shape: Shape) -> Result<f64> {
+pub(super) fn weights_read<D: RunDevice>(shape: Shape) -> Result<f64> {
     let Shape { width, blocks, vocabulary, .. } = shape;
     let idle = shape.experts.map_or(0, |of| (of.count - of.chosen) * 3 * width * of.hidden * blocks);
     let weights = price::parameters(shape)? - vocabulary * width + width - idle;
@@ -183,7 +195,7 @@ impl AtWork {
     ///
     /// # Errors
     /// If a rank fails.
-    pub fn measure<D: Runs>(
+    pub fn measure<D: RunDevice>(
         shape: Shape,
         batch: [usize; 2],
         decode: [usize; 2],
@@ -191,8 +203,8 @@ impl AtWork {
     ) -> Result<Self> {
         let scale = Scale { shape, batch, decode, tries, ..Scale::FULL };
         Ok(Self {
-            step: seconds::<D>(&Network::default(), Pass::Step, &Layout::UNSPLIT, &scale)?,
-            flops: flops(Pass::Step, &Layout::UNSPLIT, &scale)?,
+            step: seconds::<D>(&Network::default(), BenchPass::Step, &Layout::UNSPLIT, &scale)?,
+            flops: flops(BenchPass::Step, &Layout::UNSPLIT, &scale)?,
             token: self::decode::<D>(&scale)?,
             weights: weights_read::<D>(shape)?,
         })

@@ -13,12 +13,14 @@
 use super::machine::{Bound, Probe, cores};
 use super::model::{self, RATE, metered};
 use super::scale::Scale;
-use comm::{Event, Trace, What};
+use comm::{Event, TimeUse, Trace};
 use kernels::{Kernels, Meta};
-use layers::{Design, Even, Kind, Shape};
+use layers::{Design, EvenValues, OptimizerKind, Shape};
 use parallel::step::Plan;
-use parallel::step::simulate::{Times, simulate};
-use parallel::{At, Batch, Error, Layout, Network, Result, STEP, Sequence, Trainer, measure, session};
+use parallel::step::simulate::{CellTimes, simulate};
+use parallel::{
+    Batch, BuildContext, Error, Layout, Network, Result, STEP, Sequence, Trainer, measure, session,
+};
 use serde::Serialize;
 use std::time::Duration;
 use tensor::{Cpu, Phase, mix};
@@ -48,7 +50,7 @@ pub struct Pipelined {
 
 /// The best step and the best time of the same work on one rank, in seconds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turn {
+pub(super) struct BestTimes {
     seconds: f64,
     simulated: f64,
     busiest: f64, // the largest total time of a rank's cells
@@ -57,12 +59,12 @@ pub(super) struct Turn {
     plan: Plan,
 }
 
-impl Turn {
+impl BestTimes {
     fn or(self, other: Self) -> Self {
         let best = if other.seconds < self.seconds { other } else { self };
         Self { unsplit: self.unsplit.min(other.unsplit), ..best }
     }
-    pub(super) fn told(&self) -> Pipelined {
+    pub(super) fn reported(&self) -> Pipelined {
         let (m, k) = (self.plan.microbatches as f64, self.plan.ranks as f64);
         let [ideal, slowest] = [self.unsplit / k, self.busiest].map(|stage| stage * (m + k - 1.0) / m);
         Pipelined {
@@ -83,14 +85,14 @@ pub(super) type Of = fn(Shape) -> Design;
 
 /// Best seconds of a step in a turn. Measures the same work on one rank first; `best` holds the best of all
 /// turns.
-pub(super) fn seconds(layout: &Layout, of: Of, best: &mut Option<Turn>, scale: &Scale) -> Result<f64> {
+pub(super) fn seconds(layout: &Layout, of: Of, best: &mut Option<BestTimes>, scale: &Scale) -> Result<f64> {
     let unsplit = tried(&Layout::default(), of, scale)?.seconds;
-    let turn = Turn { unsplit, ..tried(layout, of, scale)? };
+    let turn = BestTimes { unsplit, ..tried(layout, of, scale)? };
     Ok(best.insert(best.map_or(turn, |best| best.or(turn))).seconds)
 }
 
 /// Builds the model and its training step, and runs it `times` times.
-fn steps<D: Kernels>(at: &At<D>, design: Design, times: usize, scale: &Scale) -> Result<()> {
+fn steps<D: Kernels>(at: &BuildContext<D>, design: Design, times: usize, scale: &Scale) -> Result<()> {
     let [microbatches, tokens] = scale.pipeline;
     let numbers = |salt: u64| {
         let number = |i| mix(mix(salt) ^ i) as f32 / u64::MAX as f32 - 0.5;
@@ -104,31 +106,33 @@ fn steps<D: Kernels>(at: &At<D>, design: Design, times: usize, scale: &Scale) ->
         Sequence::new(read, learnt)
     };
     let batch = Batch::new((0..microbatches as u64).map(sequence).collect(), microbatches)?;
-    let mut trainer = Trainer::new(at, design, (Kind::Sgd, None))?;
+    let mut trainer = Trainer::new(at, design, (OptimizerKind::Sgd, None))?;
     (0..times).try_for_each(|_| measure::work(at, Phase::Step, || trainer.step(&batch, RATE)).map(drop))
 }
 
 /// The best step under a layout, after one that is not counted.
-fn tried(layout: &Layout, of: Of, scale: &Scale) -> Result<Turn> {
+fn tried(layout: &Layout, of: Of, scale: &Scale) -> Result<BestTimes> {
     let trace = Trace::new();
     let network = Network { trace: Some(trace.clone()), ..Network::default() };
     let world = network.world(layout, "a pipeline of shape L")?;
     let design = || of(scale.shape);
-    session::run((layout, &world), &Even, |at: At<Cpu<f32>>| steps(&at, design(), 1 + scale.tries, scale))?;
+    session::run((layout, &world), &EvenValues, |at: BuildContext<Cpu<f32>>| {
+        steps(&at, design(), 1 + scale.tries, scale)
+    })?;
     let (ranks, plan) = (&trace.runs()[0].ranks, layout.pipeline().plan(layout.ranks(), scale.pipeline[0]));
     let all = (1..=scale.tries).map(|warm| step(ranks, 1 + warm, layout, plan));
     all.reduce(|best, step| Ok(best?.or(step?))).expect("a step is tried")
 }
 
 /// Reads a step of a run: its trace has the cells in the order of the table's rows.
-fn step(ranks: &[Vec<Event>], number: usize, layout: &Layout, plan: Plan) -> Result<Turn> {
+fn step(ranks: &[Vec<Event>], number: usize, layout: &Layout, plan: Plan) -> Result<BestTimes> {
     let schedule = layout.pipeline().schedule;
     let (mut from, mut to, mut took) = (Duration::MAX, Duration::ZERO, Vec::new());
     let mut busiest = Duration::ZERO;
     for (rank, events) in ranks.iter().enumerate() {
         let mut events = events.iter();
         let mut next = |name: String| {
-            let found = events.find(|event| matches!(&event.what, What::Span(span) if *span == name));
+            let found = events.find(|event| matches!(&event.what, TimeUse::Span(span) if *span == name));
             found.ok_or_else(|| {
                 Error::new(format!("rank {rank} did not run {name} in the order of its table"))
             })
@@ -143,17 +147,18 @@ fn step(ranks: &[Vec<Event>], number: usize, layout: &Layout, plan: Plan) -> Res
         }
         busiest = busiest.max(busy);
     }
-    let times = Times::measured(&plan, took);
+    let times = CellTimes::measured(&plan, took);
     let cells = times.acts.map(|act| act / (plan.chunks * plan.slices) as f64);
     let simulated = simulate(schedule, &plan, &times, &mut |_, _, _, _| ()).map_err(Error::new)?.makespan;
     let [seconds, busiest] = [to.saturating_sub(from), busiest].map(|time| time.as_secs_f64());
-    Ok(Turn { seconds, simulated, busiest, cells, unsplit: f64::INFINITY, plan })
+    Ok(BestTimes { seconds, simulated, busiest, cells, unsplit: f64::INFINITY, plan })
 }
 
 /// Lower bound: the products and the attention of the step, at the peak of this number of cores.
 pub(super) fn bound(layout: &Layout, of: Of, scale: &Scale) -> Result<Bound> {
     let cores = cores(layout.ranks());
-    let flops = metered::<Cpu<f32>>(layout, |at: &At<Meta<f32>>| steps(at, of(scale.shape), 1, scale))?;
+    let flops =
+        metered::<Cpu<f32>>(layout, |at: &BuildContext<Meta<f32>>| steps(at, of(scale.shape), 1, scale))?;
     Ok(vec![(Probe::Peak { cores }, flops / cores as f64)])
 }
 
@@ -165,7 +170,7 @@ mod tests {
 
     fn event(name: &str, from: u64, to: u64) -> Event {
         let [from, to] = [from, to].map(Duration::from_millis);
-        Event { what: What::Span(name.into()), from, to }
+        Event { what: TimeUse::Span(name.into()), from, to }
     }
 
     /// Two steps of two ranks; the test reads the second, which the second rank begins first.
@@ -186,7 +191,7 @@ mod tests {
     #[test]
     fn a_step_ends_with_its_last_cell_and_its_table_has_the_mean_of_its_cells() {
         let layout = "pp=2:1f1b".parse().unwrap();
-        let Turn { seconds, simulated, busiest, cells, .. } = step(&ranks(), 2, &layout, PLAN).unwrap();
+        let BestTimes { seconds, simulated, busiest, cells, .. } = step(&ranks(), 2, &layout, PLAN).unwrap();
         let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a} for {b}");
         near(seconds, 0.091 - 0.010);
         near(simulated, 0.078);
@@ -202,7 +207,7 @@ mod tests {
     fn the_best_of_both_is_told_beside_the_ideal() {
         let turn = |seconds, unsplit| {
             let (cells, plan) = ([0.5, 0.0, 0.25, 0.125], Plan { microbatches: 8, ..PLAN });
-            Turn { seconds, simulated: 2.0, busiest: 2.0, cells, unsplit, plan }
+            BestTimes { seconds, simulated: 2.0, busiest: 2.0, cells, unsplit, plan }
         };
         for turns in [[turn(3.0, 4.5), turn(5.0, 4.0)], [turn(5.0, 4.0), turn(3.0, 4.5)]] {
             let best = turns[0].or(turns[1]);
@@ -217,7 +222,7 @@ mod tests {
                 over_slowest: 3.0 / 2.25,
                 cells_ms: [500.0, 0.0, 250.0, 125.0],
             };
-            assert_eq!(best.told(), wanted);
+            assert_eq!(best.reported(), wanted);
         }
     }
 }

@@ -2,7 +2,7 @@
 use super::machine::Hardware;
 use super::scale::Scale;
 use kernels::{Kernels, Write};
-use parallel::number::Runs;
+use parallel::dtype::RunDevice;
 use std::time::Instant;
 use tensor::{Category, Device, Place, Scalar, Tensor, mix};
 
@@ -11,13 +11,13 @@ pub(super) fn flops(size: [usize; 3], scale: &Scale) -> f64 {
     size.into_iter().map(|n| scale.of(n) as f64).product::<f64>() * 2.0
 }
 
-pub(super) fn matrix<D: Runs>(device: &D, salt: u64, rows: usize, cols: usize) -> Tensor<D> {
+pub(super) fn matrix<D: RunDevice>(device: &D, salt: u64, rows: usize, cols: usize) -> Tensor<D> {
     let value = |i: usize| D::Elem::from_f64((mix(salt ^ i as u64) % 2001) as f64 / 1000.0 - 1.0);
     Tensor::from_fn(device, Category::Buffers, rows, cols, value)
 }
 
 /// Seconds of C = A·B, all row-major.
-pub(super) fn product<H: Hardware, D: Runs>(size: [usize; 3], scale: &Scale) -> f64 {
+pub(super) fn product<H: Hardware, D: RunDevice>(size: [usize; 3], scale: &Scale) -> f64 {
     let (device, [m, n, k]) = (D::default(), size.map(|n| scale.of(n)));
     let (a, b, mut c) =
         (matrix(&device, 1 << 40, m, k), matrix(&device, 2 << 40, k, n), matrix(&device, 3 << 40, m, n));

@@ -14,7 +14,7 @@ mod tests;
 pub use taken::{MOST, WARM, is_taken};
 
 use crate::Exposed;
-use comm::{Event, Run};
+use comm::{Event, TraceRun};
 use parallel::{Result, bail};
 use serde::Serialize;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use tensor::{Direction, KernelKind};
 
 /// A kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Spent {
+pub enum WorkKind {
     /// Kernels of a kind.
     On(KernelKind),
     /// Collective calls: moving and adding.
@@ -33,33 +33,33 @@ pub enum Spent {
     Other,
 }
 
-impl Spent {
+impl WorkKind {
     /// All kinds, in the order of every report.
-    pub const ALL: [Spent; 9] = [
-        Spent::On(KernelKind::Product),
-        Spent::On(KernelKind::Attention),
-        Spent::On(KernelKind::Norm),
-        Spent::On(KernelKind::ElementWise),
-        Spent::On(KernelKind::EmbeddingAndLoss),
-        Spent::On(KernelKind::Optimizer),
-        Spent::Collective,
-        Spent::Wait,
-        Spent::Other,
+    pub const ALL: [WorkKind; 9] = [
+        WorkKind::On(KernelKind::Product),
+        WorkKind::On(KernelKind::Attention),
+        WorkKind::On(KernelKind::Norm),
+        WorkKind::On(KernelKind::ElementWise),
+        WorkKind::On(KernelKind::EmbeddingAndLoss),
+        WorkKind::On(KernelKind::Optimizer),
+        WorkKind::Collective,
+        WorkKind::Wait,
+        WorkKind::Other,
     ];
     /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
-            Spent::On(kind) => kind.name(),
-            Spent::Collective => "collective",
-            Spent::Wait => "wait",
-            Spent::Other => "other",
+            WorkKind::On(kind) => kind.name(),
+            WorkKind::Collective => "collective",
+            WorkKind::Wait => "wait",
+            WorkKind::Other => "other",
         }
     }
 }
 
 /// Time and amount of work.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Sum {
+pub struct Totals {
     /// Total time.
     pub time: Duration,
     /// Number of kernels, calls and waits of a kind, or of passes through a layer.
@@ -70,8 +70,8 @@ pub struct Sum {
     pub computing: Duration,
 }
 
-impl Sum {
-    fn add(&mut self, other: &Sum) {
+impl Totals {
+    fn add(&mut self, other: &Totals) {
         self.time += other.time;
         self.calls += other.calls;
         self.flops += other.flops;
@@ -94,7 +94,7 @@ pub struct LayerTime {
     /// Direction; `None` outside of layers.
     pub pass: Option<Direction>,
     /// Sum without the layers within.
-    pub sum: Sum,
+    pub sum: Totals,
 }
 
 impl LayerTime {
@@ -110,8 +110,8 @@ pub struct RankProfile {
     pub steps: usize,
     /// Total time of the steps.
     pub time: Duration,
-    /// Sums by kind: all of [`Spent::ALL`].
-    pub kinds: Vec<(Spent, Sum)>,
+    /// Sums by kind: all of [`WorkKind::ALL`].
+    pub kinds: Vec<(WorkKind, Totals)>,
     /// Sums by layer, in program order.
     pub layers: Vec<LayerTime>,
 }
@@ -136,7 +136,7 @@ impl RankProfile {
     }
     /// Returns this rank's sum for the layers of a row, which may be another rank's.
     #[must_use]
-    pub fn layer(&self, row: &LayerTime) -> Option<&Sum> {
+    pub fn layer(&self, row: &LayerTime) -> Option<&Totals> {
         self.layers.iter().find(|own| own.is(row)).map(|own| &own.sum)
     }
     /// Milliseconds a step.
@@ -146,17 +146,17 @@ impl RankProfile {
     }
     /// Converts a sum to values a step, beside this peak if there is one.
     #[must_use]
-    pub fn row(&self, sum: &Sum, peak: Option<f64>) -> Spending {
+    pub fn row(&self, sum: &Totals, peak: Option<f64>) -> RowValues {
         let (ms, gflops) = (sum.time.as_secs_f64() * 1e3 / self.steps as f64, sum.gflops());
         let of_peak = gflops.zip(peak).map(|(gflops, peak)| gflops / peak);
-        Spending { ms, share: ms / self.ms(), calls: sum.calls as f64 / self.steps as f64, gflops, of_peak }
+        RowValues { ms, share: ms / self.ms(), calls: sum.calls as f64 / self.steps as f64, gflops, of_peak }
     }
     /// Builds the profile of a rank's events, in trace order.
     fn of(events: &[Event]) -> Self {
         let mut all = Self {
             steps: 0,
             time: Duration::ZERO,
-            kinds: Spent::ALL.map(|spent| (spent, Sum::default())).to_vec(),
+            kinds: WorkKind::ALL.map(|spent| (spent, Totals::default())).to_vec(),
             layers: Vec::new(),
         };
         let mut layers = steps::Layers::default();
@@ -165,8 +165,9 @@ impl RankProfile {
             all.time += step[0].took();
             steps::spent(step, |owner, spent, sum| {
                 let (_, total) = all.kinds.iter_mut().find(|(kind, _)| *kind == spent).expect("all kinds");
-                let quiet = Sum { calls: 0, ..sum };
-                let is_work = spent != Spent::Other; // other time is of a layer or a part of the step itself
+                let quiet = Totals { calls: 0, ..sum };
+                // other time is of a layer or a part of the step itself
+                let is_work = spent != WorkKind::Other;
                 total.add(if is_work { &sum } else { &quiet });
                 layers.add(owner, if is_work { &quiet } else { &sum });
             });
@@ -199,7 +200,7 @@ pub enum ProfileLine<'a> {
         kind: &'static str,
         /// Values of the kind.
         #[serde(flatten)]
-        row: Spending,
+        row: RowValues,
     },
     /// A layer in one direction, or, outside of layers, a part of the step.
     Layer {
@@ -213,7 +214,7 @@ pub enum ProfileLine<'a> {
         layers: usize,
         /// Values of all these layers.
         #[serde(flatten)]
-        row: Spending,
+        row: RowValues,
     },
     /// Exposed communication time of a step, over all ranks.
     Links(&'a Exposed),
@@ -221,7 +222,7 @@ pub enum ProfileLine<'a> {
 
 /// Values of a row, for one step.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Spending {
+pub struct RowValues {
     /// Milliseconds a step.
     pub ms: f64,
     /// Fraction of the step's time: 1 is all of it.
@@ -238,7 +239,7 @@ pub struct Spending {
 ///
 /// # Errors
 /// If no step of the run was profiled.
-pub fn of(run: &Run) -> Result<Vec<RankProfile>> {
+pub fn of(run: &TraceRun) -> Result<Vec<RankProfile>> {
     let ranks: Vec<_> = run.ranks.iter().map(|events| RankProfile::of(events)).collect();
     if ranks.iter().any(|rank| rank.steps == 0) {
         bail!("{} has no profiled step", run.name);

@@ -3,8 +3,8 @@ use super::machine::{Bound, Probe, cores};
 use super::model;
 use super::scale::Scale;
 use kernels::Meta;
-use parallel::{At, Layout, Result, Trainer, bail};
-use prove::{self, Subject, Truths};
+use parallel::{BuildContext, Layout, Result, Trainer, bail};
+use prove::{self, OracleTraces, Subject};
 use std::time::Instant;
 use tensor::{Cpu, F61, Key};
 
@@ -22,7 +22,7 @@ pub(super) fn seconds(scale: &Scale) -> Result<f64> {
     let mut best = f64::INFINITY;
     for turn in 0..TRIES {
         let start = Instant::now();
-        let verdict = prove::prove(&subject, &layout, &[Key(1 + turn as u64)], &Truths::default())?;
+        let verdict = prove::prove(&subject, &layout, &[Key(1 + turn as u64)], &OracleTraces::default())?;
         let seconds = start.elapsed().as_secs_f64();
         if !verdict.equal {
             bail!("the proof that is timed found a difference: run equipart prove");
@@ -43,7 +43,7 @@ pub(super) fn bound(scale: &Scale) -> Result<Bound> {
 
 /// FLOPs of all ranks.
 fn flops(subject: &Subject, layout: &Layout) -> Result<f64> {
-    model::metered::<Cpu<F61>>(layout, |at: &At<Meta<F61>>| {
+    model::metered::<Cpu<F61>>(layout, |at: &BuildContext<Meta<F61>>| {
         let mut trainer = Trainer::new(at, &subject.model, subject.optimizer)?;
         prove::read(subject, trainer.model(), at.device, None)?;
         subject.steps.iter().try_for_each(|(batch, rate)| trainer.step(batch, *rate).map(drop))

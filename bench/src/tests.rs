@@ -1,8 +1,8 @@
-use super::figures::Work;
+use super::figures::MeasuredWork;
 use super::machine::{cores, least};
-use super::model::{self, Pass};
+use super::model::{self, BenchPass};
 use super::*;
-use parallel::number::NumberName;
+use parallel::dtype::DtypeName;
 
 fn entry(name: &str) -> &'static FigureEntry {
     FIGURES.iter().find(|entry| entry.name == name).unwrap_or_else(|| panic!("{name}"))
@@ -62,7 +62,10 @@ fn figures_are_these_in_this_order() {
     for (name, ranks, bytes) in
         [("all_reduce_us_256KiB", 2, 256 << 10), ("all_reduce_us_64MiB_4ranks", 4, 64 << 20)]
     {
-        assert!(matches!(entry(name).work, Work::AllReduce(r, b) if (r, b) == (ranks, bytes)), "{name}");
+        assert!(
+            matches!(entry(name).work, MeasuredWork::AllReduce(r, b) if (r, b) == (ranks, bytes)),
+            "{name}"
+        );
     }
 }
 
@@ -73,8 +76,8 @@ fn every_figure_runs_beside_its_limit() {
     let (all, said) = (chosen::<Cores>(&[]).unwrap(), std::cell::RefCell::new(Vec::new()));
     let figures =
         measure(&Cores, &all, 2, &Scale::TINY, &|what| said.borrow_mut().push(what.to_string())).unwrap();
-    let told = figures.iter().map(|figure| figure.name).collect::<Vec<_>>();
-    assert_eq!(told, names(&[]));
+    let reported = figures.iter().map(|figure| figure.name).collect::<Vec<_>>();
+    assert_eq!(reported, names(&[]));
     assert_eq!(said.borrow().len(), 2 * all.len());
     assert!(said.borrow()[1].starts_with("machine_read_gbps, turn 1 of 2"), "they take turns");
     for (figure, entry) in figures.iter().zip(&all) {
@@ -124,8 +127,8 @@ impl Hardware for Elsewhere {
 fn elsewhere_figures_have_the_limits_of_that_hardware() {
     let (all, scale) = (chosen::<Elsewhere>(&[]).unwrap(), &Scale::TINY);
     let of_the_host = |name: &str| name.starts_with("pipeline") || name == "proof_ms_100k";
-    let told: Vec<_> = all.iter().map(|entry| entry.name).collect();
-    assert_eq!(told, names(&[]).into_iter().filter(|name| !of_the_host(name)).collect::<Vec<_>>());
+    let reported: Vec<_> = all.iter().map(|entry| entry.name).collect();
+    assert_eq!(reported, names(&[]).into_iter().filter(|name| !of_the_host(name)).collect::<Vec<_>>());
     for only in ["proof_ms_100k", "pipe", "p"] {
         let why = chosen::<Elsewhere>(&["gemm".into(), only.into()]).unwrap_err().to_string();
         let name = if only.starts_with("pr") { "proof_ms_100k" } else { "pipeline_gpipe_ms" };
@@ -141,7 +144,7 @@ fn elsewhere_figures_have_the_limits_of_that_hardware() {
     };
     assert_eq!((limit("machine_peak_gflops"), limit("machine_read_gbps")), (0.5e-9, 0.5e-9));
     assert_eq!((limit("gemm_gflops_1024"), limit("gemm_gflops_1024_bf16")), (0.5e-9, 0.2e-9));
-    let flops = |layout: &str| model::flops(Pass::Step, &layout.parse().unwrap(), scale).unwrap();
+    let flops = |layout: &str| model::flops(BenchPass::Step, &layout.parse().unwrap(), scale).unwrap();
     assert_eq!(limit("train_step_ms_tp1"), 2.0 * flops("none") * 1e3);
     assert_eq!(limit("train_step_ms_tp2"), 3.0 * flops("tp=2") / 2.0 * 1e3);
     let weights = model::weights_read::<tensor::Cpu<tensor::Bf16>>(scale.shape).unwrap();
@@ -175,11 +178,11 @@ fn the_work_of_shape_l_is_what_its_sizes_say() {
     let products: f64 = 2.0 * weights * tokens;
     assert!((products / 1e9 - 77.3).abs() < 0.05, "{products}");
     for (layout, pass, wanted) in [
-        ("none", Pass::Forward, forward),
-        ("tp=2", Pass::Forward, forward),
-        ("none", Pass::Step, step),
-        ("tp=2", Pass::Step, step),
-        ("dp=2", Pass::Step, step),
+        ("none", BenchPass::Forward, forward),
+        ("tp=2", BenchPass::Forward, forward),
+        ("none", BenchPass::Step, step),
+        ("tp=2", BenchPass::Step, step),
+        ("dp=2", BenchPass::Step, step),
     ] {
         let seen = model::flops(pass, &layout.parse().unwrap(), &Scale::FULL).unwrap();
         assert_eq!(seen, wanted, "{pass:?} under {layout}");
@@ -194,9 +197,9 @@ fn the_work_of_shape_l_is_what_its_sizes_say() {
         assert_eq!(entry(name).work.bound(&Cores, &Scale::FULL).unwrap(), bound, "{name}");
     }
     let gains = (2.0 * blocks + 1.0) * width;
-    for (number, bytes) in [(NumberName::F32, 4.0), (NumberName::Bf16, 2.0)] {
+    for (number, bytes) in [(DtypeName::F32, 4.0), (DtypeName::Bf16, 2.0)] {
         let read = vec![(Probe::Read { cores: 1 }, bytes * (weights + gains + width))];
-        assert_eq!(Work::Decode(number).bound(&Cores, &Scale::FULL).unwrap(), read);
+        assert_eq!(MeasuredWork::Decode(number).bound(&Cores, &Scale::FULL).unwrap(), read);
     }
     let parameters = parallel::price::parameters(Scale::FULL.proven).unwrap();
     assert!((100_000..110_000).contains(&parameters), "{parameters} parameters in proof_ms_100k");

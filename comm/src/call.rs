@@ -93,7 +93,7 @@ pub(crate) struct Call {
     /// Tag, if the call is a message.
     pub(crate) tag: Option<Tag>,
     /// Sentence of the call, if a rank of another process made it.
-    pub(crate) told: Option<Arc<str>>,
+    pub(crate) reported: Option<Arc<str>>,
     /// Number of the call on its rank if ranks are processes, else 0.
     pub(crate) number: usize,
 }
@@ -310,7 +310,7 @@ impl Call {
             label: None,
             at,
             tag: None,
-            told: None,
+            reported: None,
             number: 0,
         }
     }
@@ -326,8 +326,8 @@ impl Call {
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(told) = &self.told {
-            return f.write_str(told);
+        if let Some(reported) = &self.reported {
+            return f.write_str(reported);
         }
         f.write_str(self.op.name())?;
         match (self.reduce, self.peer) {

@@ -72,13 +72,13 @@ impl Post {
 }
 
 /// An open post with its call. Dropping it withdraws the post.
-pub(crate) struct Standing<P: Place> {
+pub(crate) struct StandingPost<P: Place> {
     engine: Arc<dyn Engine<P>>,
     post: Option<Post>,
     pub(crate) call: Call,
 }
 
-impl<P: Place> Standing<P> {
+impl<P: Place> StandingPost<P> {
     pub(crate) fn new(engine: &Arc<dyn Engine<P>>, post: Post, call: Call) -> Self {
         Self { engine: engine.clone(), post: Some(post), call }
     }
@@ -88,7 +88,7 @@ impl<P: Place> Standing<P> {
     }
 }
 
-impl<P: Place> Drop for Standing<P> {
+impl<P: Place> Drop for StandingPost<P> {
     fn drop(&mut self) {
         self.post.take().inspect(|&post| self.engine.withdraw(post));
     }

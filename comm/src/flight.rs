@@ -1,5 +1,5 @@
 //! The flight recorder: the last calls of every rank of a failed run, in one table.
-use crate::{Call, Record};
+use crate::{Call, RankRecord};
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -13,13 +13,13 @@ pub struct FlightRecorder(String);
 pub(crate) struct Flight {
     pub(crate) number: usize, // on its rank, from 1
     pub(crate) began: Instant,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: CallOutcome,
     pub(crate) call: Call,
 }
 
 /// Outcome of a call so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum CallOutcome {
     UnderWay,
     Done(Instant),
     Failed(Instant),
@@ -49,10 +49,10 @@ impl Flight {
     /// Formats the outcome for the table.
     fn outcome(&self) -> String {
         match self.outcome {
-            Outcome::UnderWay => "under way".to_string(),
-            Outcome::Forgotten => "never waited for".to_string(),
-            Outcome::Done(at) => format!("done in {}", span(at - self.began)),
-            Outcome::Failed(at) => format!("failed after {}", span(at - self.began)),
+            CallOutcome::UnderWay => "under way".to_string(),
+            CallOutcome::Forgotten => "never waited for".to_string(),
+            CallOutcome::Done(at) => format!("done in {}", span(at - self.began)),
+            CallOutcome::Failed(at) => format!("failed after {}", span(at - self.began)),
         }
     }
 }
@@ -69,7 +69,7 @@ pub(crate) fn span(time: Duration) -> String {
 
 impl FlightRecorder {
     /// Makes the table from every rank's record and state.
-    pub(crate) fn new<'a>(ranks: impl Iterator<Item = (&'a Record, End)>) -> Self {
+    pub(crate) fn new<'a>(ranks: impl Iterator<Item = (&'a RankRecord, End)>) -> Self {
         let mut rows = vec!["rank  call       began  outcome                what".to_string()];
         for (rank, (record, end)) in ranks.enumerate() {
             for flight in record.flights() {
@@ -108,7 +108,7 @@ mod tests {
     /// Kills: calls out of order, the first kept for the last, an outcome on another call.
     #[test]
     fn the_table_lists_the_last_calls_and_what_became_of_them() {
-        let records = [0, 1].map(|rank| Record::new(rank, Instant::now(), Traced::Never));
+        let records = [0, 1].map(|rank| RankRecord::new(rank, Instant::now(), Traced::Never));
         for call in 1..=6 {
             let call = barrier(format!("call {call}"));
             let begun = records[0].begin(&call, 0, false).unwrap();

@@ -3,7 +3,7 @@ use crate::error::sizes;
 use crate::ghost::Ghost;
 use crate::ledger::elements_sent;
 use crate::{
-    Axes, Call, CommError, Elem, Engine, Engines, Ledger, Members, Op, Ranks, Record, Result, Windows,
+    Axes, Call, CommError, Elem, Engine, Engines, Ledger, Members, Op, RankRecord, Ranks, Result, Windows,
 };
 use std::fmt;
 use std::panic::Location;
@@ -36,7 +36,7 @@ pub struct Group<P: Place> {
     size: usize,
     pub(crate) members: Members, // ranks of the world
     label: Option<Arc<str>>,
-    pub(crate) record: Arc<Record>,
+    pub(crate) record: Arc<RankRecord>,
 }
 
 impl<P: Place> Group<P> {
@@ -47,7 +47,7 @@ impl<P: Place> Group<P> {
         axes: Axes,
         rank: usize,
         members: Members,
-        record: Arc<Record>,
+        record: Arc<RankRecord>,
     ) -> Self {
         let (engine, world) = (engine(&**world, &members), world.clone());
         let (over, size) = (Ranks::all(axes), members.len());
@@ -181,7 +181,7 @@ impl<P: Place> Group<P> {
             label: self.label.clone(),
             at: Location::caller(),
             tag: None,
-            told: None,
+            reported: None,
             number: 0,
         }
     }

@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(counts.snapshot().wire_bytes(), most * 8);
         let other = Call { over: Ranks::all(Axis::Dp), ..call(Op::Send, most) };
         let too_many = |work: &mut dyn FnMut()| {
-            let why = count::Uncountable::caught(work).unwrap_err().to_string();
+            let why = count::Overflow::caught(work).unwrap_err().to_string();
             assert!(why.starts_with("the bytes that a rank sends"), "{why}");
         };
         too_many(&mut || counts.add(&call(Op::Send, most + 1), 0));

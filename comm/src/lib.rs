@@ -51,10 +51,10 @@ mod trace;
 mod values;
 
 pub(crate) use call::{Call, Counts, Elem};
-pub(crate) use engine::{Engine, Engines, Post, Standing, Windows};
+pub(crate) use engine::{Engine, Engines, Post, StandingPost, Windows};
 pub(crate) use grid::Grid;
 pub(crate) use members::Members;
-pub(crate) use record::Record;
+pub(crate) use record::RankRecord;
 
 pub use algorithms::Algorithm;
 pub use axis::{Axes, Axis, Ranks};
@@ -68,9 +68,9 @@ pub use mesh::{Mesh, Profiling, TraceSpan};
 pub use processes::{Asked, Launch, Processes, Secret};
 pub use request::Request;
 pub use schedule::{Arrival, CommSchedule, CommStep, Transfer};
-pub use shared::{Joint, Jointly, PieceMoved, Reduction, SharedPlace};
+pub use shared::{JointCall, JointOperation, PieceMoved, Reduction, SharedPlace};
 pub use size::{parse_bytes, readable};
-pub use started::{InPlace, Together};
+pub use started::{BucketRequest, InPlace};
 pub use tag::Tag;
-pub use threads::{RankError, Stuck, Within, World, caught};
-pub use trace::{Event, Run, Trace, What};
+pub use threads::{RankError, StuckReport, Within, World, caught};
+pub use trace::{Event, TimeUse, Trace, TraceRun};

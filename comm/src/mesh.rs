@@ -1,24 +1,24 @@
 //! Groups of a rank: along each axis, along sets of axes, and of any ranks of the world.
 use crate::ghost::Ghosts;
 use crate::trace::Traced;
-use crate::{Axes, Axis, CallRecord, CommError, Engines, Grid, Group, Ledger, Record, Result, What};
+use crate::{Axes, Axis, CallRecord, CommError, Engines, Grid, Group, Ledger, RankRecord, Result, TimeUse};
 use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
-use tensor::{Nowhere, Place, Profile};
+use tensor::{MetaPlace, Place, Profile};
 
 /// A rank's groups. A group along an axis, or several, has the ranks that differ from this one only along
 /// these. Clones are cheap, and share one ledger.
 #[derive(Clone)]
-pub struct Mesh<P: Place>(Arc<Inner<P>>);
+pub struct Mesh<P: Place>(Arc<MeshInner<P>>);
 
-struct Inner<P: Place> {
+struct MeshInner<P: Place> {
     grid: Arc<Grid>,
     engines: Arc<dyn Engines<P>>,
     along: [OnceLock<Box<Group<P>>>; Axes::SETS], // by set, made on first use
     rank: usize,
-    record: Arc<Record>,
+    record: Arc<RankRecord>,
 }
 
 impl<P: Place> Mesh<P> {
@@ -28,17 +28,22 @@ impl<P: Place> Mesh<P> {
         Self::without_peers(Grid::alone(), 0)
     }
     /// Makes the groups of one rank of a world with these engines.
-    pub(crate) fn new(grid: Arc<Grid>, rank: usize, record: Arc<Record>, world: Arc<dyn Engines<P>>) -> Self {
+    pub(crate) fn new(
+        grid: Arc<Grid>,
+        rank: usize,
+        record: Arc<RankRecord>,
+        world: Arc<dyn Engines<P>>,
+    ) -> Self {
         let along = std::array::from_fn(|_| OnceLock::new());
-        Self(Arc::new(Inner { grid, engines: world, along, rank, record }))
+        Self(Arc::new(MeshInner { grid, engines: world, along, rank, record }))
     }
     fn without_peers(grid: Grid, rank: usize) -> Self {
-        let record = Arc::new(Record::new(rank, Instant::now(), Traced::Never));
+        let record = Arc::new(RankRecord::new(rank, Instant::now(), Traced::Never));
         Self::new(Arc::new(grid), rank, record, Arc::new(Ghosts))
     }
     /// Returns the group along axes of one factoring.
     fn along(&self, axes: Axes) -> &Group<P> {
-        let Inner { grid, engines, along, rank, record } = &*self.0;
+        let MeshInner { grid, engines, along, rank, record } = &*self.0;
         along[axes.index()].get_or_init(|| {
             let members = grid.members(axes, *rank);
             let place = members.place(*rank).expect("it lies around this rank");
@@ -151,7 +156,7 @@ impl<P: Place> Mesh<P> {
 
 /// A running profile; dropping it ends the profile.
 #[must_use = "a profile ends when it is dropped"]
-pub struct Profiling<P: Place>(Option<(Arc<Record>, P)>);
+pub struct Profiling<P: Place>(Option<(Arc<RankRecord>, P)>);
 
 impl<P: Place> Drop for Profiling<P> {
     fn drop(&mut self) {
@@ -163,17 +168,17 @@ impl<P: Place> Drop for Profiling<P> {
 
 /// A named stretch of time; dropping it ends the stretch.
 #[must_use = "a span ends when it is dropped"]
-pub struct TraceSpan(Option<(Arc<Record>, Instant, String)>);
+pub struct TraceSpan(Option<(Arc<RankRecord>, Instant, String)>);
 
 impl Drop for TraceSpan {
     fn drop(&mut self) {
         if let Some((record, from, name)) = self.0.take() {
-            record.spent(|| What::Span(name), from);
+            record.spent(|| TimeUse::Span(name), from);
         }
     }
 }
 
-impl Mesh<Nowhere> {
+impl Mesh<MetaPlace> {
     /// Returns one rank of a world of these sizes, without its peers: memory and traffic are counted as with
     /// peers. Axes left out have size 1; the number of ranks is not limited.
     ///

@@ -1,29 +1,29 @@
 //! Record of one rank's calls: counts of all, the last few, open requests, and, if a trace is taken, all
 //! calls with their times.
-use crate::flight::{Flight, Outcome};
+use crate::flight::{CallOutcome, Flight};
 use crate::ledger::Counters;
 use crate::trace::{Did, Stretch, Traced, events};
-use crate::{Call, CallRecord, CommError, Event, Ledger, Op, Result, What};
+use crate::{Call, CallRecord, CommError, Event, Ledger, Op, Result, TimeUse};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use tensor::Worked;
+use tensor::ProfileEntry;
 
 /// Number of calls per rank that a flight recorder shows.
 pub(crate) const KEPT: usize = 4;
 
 /// Record of one rank, in cache lines that no other rank's calls write.
 #[repr(align(128))]
-pub(crate) struct Record {
+pub(crate) struct RankRecord {
     rank: usize,
     start: Instant, // of all times
     when: Traced,
     traced: AtomicBool,
-    log: Mutex<Log>,
+    log: Mutex<RankLog>,
 }
 
 #[derive(Default)]
-struct Log {
+struct RankLog {
     begun: usize,
     counters: Counters,
     last: [Option<Flight>; KEPT], // call i at i mod KEPT
@@ -41,20 +41,20 @@ pub(crate) struct Begun {
     since: Instant,
 }
 
-impl Log {
+impl RankLog {
     /// Sets the outcome of a call. Of requests that failed, only the last is kept.
-    fn close(&mut self, number: usize, outcome: Outcome) {
-        let done = matches!(outcome, Outcome::Done(_));
+    fn close(&mut self, number: usize, outcome: CallOutcome) {
+        let done = matches!(outcome, CallOutcome::Done(_));
         self.open.retain(|flight| {
             let this = flight.number == number;
-            if this { !done } else { done || flight.outcome == Outcome::UnderWay }
+            if this { !done } else { done || flight.outcome == CallOutcome::UnderWay }
         });
         let flights = self.last[number % KEPT].iter_mut().chain(&mut self.open);
         flights.filter(|flight| flight.number == number).for_each(|flight| flight.outcome = outcome);
     }
 }
 
-impl Record {
+impl RankRecord {
     /// Makes an empty record. Times count from `start`.
     pub(crate) fn new(rank: usize, start: Instant, when: Traced) -> Self {
         Self { rank, start, when, traced: (when == Traced::Always).into(), log: Mutex::default() }
@@ -79,10 +79,10 @@ impl Record {
         traced
     }
     /// Ends a profile, and adds its work to the trace.
-    pub(crate) fn profiled(&self, worked: Vec<Worked>) {
+    pub(crate) fn profiled(&self, worked: Vec<ProfileEntry>) {
         self.traced.store(self.when == Traced::Always, Relaxed);
-        let work = |Worked { work, from, to }| Stretch {
-            did: Did::Known(What::work(work)),
+        let work = |ProfileEntry { work, from, to }| Stretch {
+            did: Did::Known(TimeUse::work(work)),
             from: from - self.start,
             to: to - self.start,
         };
@@ -90,7 +90,7 @@ impl Record {
     }
     /// Locks the log, even if poisoned: a count that overflows unwinds under the lock, but leaves the log
     /// whole.
-    fn log(&self) -> MutexGuard<'_, Log> {
+    fn log(&self) -> MutexGuard<'_, RankLog> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
     /// Begins a call that sends `sent` elements. A request stays open until it is waited for.
@@ -101,7 +101,7 @@ impl Record {
         let (mut log, since) = (self.log(), Instant::now());
         self.nothing_forgotten(&log)?;
         log.begun += 1;
-        let (number, outcome) = (log.begun, Outcome::UnderWay);
+        let (number, outcome) = (log.begun, CallOutcome::UnderWay);
         let flight = || Flight { number, began: since, outcome, call: call.clone() };
         log.last[number % KEPT] = Some(flight());
         if request {
@@ -119,7 +119,10 @@ impl Record {
     /// start of the wait.
     pub(crate) fn end<T>(&self, begun: Begun, waited: Option<Instant>, call: &Call, outcome: &Result<T>) {
         let (mut log, now) = (self.log(), Instant::now());
-        log.close(begun.number, if outcome.is_ok() { Outcome::Done(now) } else { Outcome::Failed(now) });
+        log.close(
+            begun.number,
+            if outcome.is_ok() { CallOutcome::Done(now) } else { CallOutcome::Failed(now) },
+        );
         if self.traced() {
             log.calls += 1;
             let did = Did::Call(call.clone());
@@ -136,10 +139,10 @@ impl Record {
     /// Records that a request was dropped before it was waited for.
     pub(crate) fn forget(&self, begun: Begun, call: &Call) {
         let mut log = self.log();
-        log.close(begun.number, Outcome::Forgotten);
+        log.close(begun.number, CallOutcome::Forgotten);
         log.forgotten.get_or_insert_with(|| call.to_string());
     }
-    fn nothing_forgotten(&self, log: &Log) -> Result<()> {
+    fn nothing_forgotten(&self, log: &RankLog) -> Result<()> {
         let forgotten = |call: &String| CommError::Forgotten { rank: self.rank, call: call.clone() };
         log.forgotten.as_ref().map_or(Ok(()), |call| Err(forgotten(call)))
     }
@@ -149,7 +152,7 @@ impl Record {
     /// [`CommError::Forgotten`] if the rank never waited for a request.
     pub(crate) fn nothing_open(&self) -> Result<()> {
         let mut log = self.log();
-        let open = log.open.iter().find(|flight| flight.outcome == Outcome::UnderWay);
+        let open = log.open.iter().find(|flight| flight.outcome == CallOutcome::UnderWay);
         let open = open.map(|flight| flight.call.to_string());
         log.forgotten = log.forgotten.take().or(open);
         self.nothing_forgotten(&log)
@@ -173,10 +176,10 @@ impl Record {
     }
     /// Adds time spent waiting for other ranks, inside a call, to the trace.
     pub(crate) fn waited(&self, from: Instant) {
-        self.spent(|| What::Wait, from);
+        self.spent(|| TimeUse::Wait, from);
     }
     /// Adds time spent on `what` to the trace, if one is taken.
-    pub(crate) fn spent(&self, what: impl FnOnce() -> What, from: Instant) {
+    pub(crate) fn spent(&self, what: impl FnOnce() -> TimeUse, from: Instant) {
         if self.traced() {
             let stretch = self.until_now(Did::Known(what()), from);
             self.log().stretches.push(stretch);
@@ -217,7 +220,7 @@ mod tests {
     /// Kills: another rank named for the one that forgot, a later request for the first.
     #[test]
     fn who_forgets_requests_is_named_with_the_first() {
-        let record = Record::new(2, Instant::now(), Traced::Never);
+        let record = RankRecord::new(2, Instant::now(), Traced::Never);
         let call = |rows| Call { op: Op::Send, rows, ..Call::barrier() };
         let start = |rows| record.begin(&call(rows), 0, true).unwrap();
         let of = |rows| Err(CommError::Forgotten { rank: 2, call: call(rows).to_string() });
@@ -227,7 +230,7 @@ mod tests {
         assert_eq!((record.begin(&call(3), 0, false).map(drop), record.nothing_open()), (of(2), of(2)));
         record.forget(first, &call(1));
         assert_eq!(record.begin(&call(4), 0, false).map(drop), of(2));
-        let kept = Record::new(2, Instant::now(), Traced::Never);
+        let kept = RankRecord::new(2, Instant::now(), Traced::Never);
         kept.begin(&call(1), 0, true).unwrap();
         kept.begin(&call(2), 0, true).unwrap();
         assert_eq!(kept.nothing_open(), of(1), "it was kept to the end");
@@ -237,7 +240,7 @@ mod tests {
     /// length.
     #[test]
     fn lists_are_used_again_when_no_call_has_them() {
-        let record = Record::new(0, Instant::now(), Traced::Never);
+        let record = RankRecord::new(0, Instant::now(), Traced::Never);
         let (first, second) = (record.list(&[1, 2]), record.list(&[3, 4]));
         assert_eq!((&first[..], &second[..]), (&[1, 2][..], &[3, 4][..]));
         let place = first.as_ptr();

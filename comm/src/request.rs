@@ -1,7 +1,7 @@
 //! Messages from one rank of a group to another: blocking, or as requests that are waited for later.
 use crate::ledger::elements_sent;
 use crate::record::Begun;
-use crate::{Call, Group, Op, Post, Record, Result, Standing, Tag};
+use crate::{Call, Group, Op, Post, RankRecord, Result, StandingPost, Tag};
 use std::sync::Arc;
 use std::time::Instant;
 use tensor::{Category, Device, Place, Tensor};
@@ -158,11 +158,11 @@ impl<D: Device, T> Request<D, T> {
 }
 
 /// A posted call until it ends; none in a group of one.
-pub(crate) struct UnderWay<P: Place>(Option<Posted<P>>);
+pub(crate) struct UnderWay<P: Place>(Option<PostedCall<P>>);
 
-struct Posted<P: Place> {
-    standing: Standing<P>,
-    record: Arc<Record>,
+struct PostedCall<P: Place> {
+    standing: StandingPost<P>,
+    record: Arc<RankRecord>,
     begun: Begun,
 }
 
@@ -181,10 +181,10 @@ impl<P: Place> UnderWay<P> {
         } else {
             record.sends(begun, &call);
         }
-        Ok(Self(Some(Posted { standing: Standing::new(&group.engine, post?, call), record, begun })))
+        Ok(Self(Some(PostedCall { standing: StandingPost::new(&group.engine, post?, call), record, begun })))
     }
     pub(crate) fn wait(&mut self) -> Result<()> {
-        let Some(Posted { mut standing, record, begun }) = self.0.take() else { return Ok(()) };
+        let Some(PostedCall { mut standing, record, begun }) = self.0.take() else { return Ok(()) };
         let waited = Instant::now();
         let outcome = standing.finish();
         record.end(begun, Some(waited), &standing.call, &outcome);
@@ -194,7 +194,7 @@ impl<P: Place> UnderWay<P> {
 
 impl<P: Place> Drop for UnderWay<P> {
     fn drop(&mut self) {
-        if let Some(Posted { standing, record, begun }) = self.0.take() {
+        if let Some(PostedCall { standing, record, begun }) = self.0.take() {
             record.forget(begun, &standing.call);
         }
     }

@@ -57,7 +57,7 @@ pub trait SharedPlace: Place {
     ///
     /// # Safety
     /// Windows hold the elements of the call, and no other code accesses them.
-    unsafe fn jointly(&self, joint: &Joint) {
+    unsafe fn jointly(&self, joint: &JointCall) {
         unreachable!("this place does not run joint calls: {}", joint.call);
     }
     /// Draws the id by which processes of a group find each other in joint calls; drawn once for the group.
@@ -68,7 +68,7 @@ pub trait SharedPlace: Place {
 
 /// One call of all ranks, for a place that runs calls as a whole. Ranks count in the group, except in
 /// `members`.
-pub struct Joint<'a> {
+pub struct JointCall<'a> {
     /// Ranks of the group, as ranks of the world.
     pub members: &'a [usize],
     /// Call as a sentence.
@@ -81,14 +81,14 @@ pub struct Joint<'a> {
     /// other. A message has none; those of ranks of other processes are null.
     pub windows: &'a [[*mut u8; 2]],
     /// Work of the call.
-    pub what: Jointly,
+    pub what: JointOperation,
     /// Set if ranks are processes: this process' rank in the world, and the id drawn for the group.
     pub apart: Option<(usize, &'a [u8])>,
 }
 
 /// Work of a joint call; lengths are in elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Jointly {
+pub enum JointOperation {
     /// Every rank takes the reduction over all ranks, of this length.
     Reduced(Reduce, usize),
     /// Every rank takes its block of the sum over all ranks: start and length of each rank's block.

@@ -45,9 +45,9 @@ mod tests {
     #[test]
     fn bytes_are_told_in_the_largest_unit() {
         let all = [0, 999, 1000, 29_360_128, 999_994, 999_996, 466_526_208_032, 1 << 64];
-        let told =
+        let reported =
             ["0 B", "999 B", "1.00 kB", "29.36 MB", "999.99 kB", "1.00 MB", "466.53 GB", "18446744.07 TB"];
-        assert_eq!(all.map(readable), told);
+        assert_eq!(all.map(readable), reported);
     }
 
     /// Kills: a unit read as another, a plain number rounded, a negative one taken for 0, bits for bytes.

@@ -52,7 +52,7 @@ impl<P: Place> Group<P> {
         &self,
         tensors: Vec<Tensor<D>>,
         reduce: Reduce,
-    ) -> Result<Together<D>> {
+    ) -> Result<BucketRequest<D>> {
         self.start_together(InPlace::AllReduce(reduce), tensors)
     }
     /// Starts a collective of many tensors as one call, each in its own memory: ranks meet once for all of
@@ -69,7 +69,7 @@ impl<P: Place> Group<P> {
         &self,
         how: InPlace,
         mut tensors: Vec<Tensor<D>>,
-    ) -> Result<Together<D>> {
+    ) -> Result<BucketRequest<D>> {
         let elements = count::sum("the elements of a call", tensors.iter().map(Tensor::len));
         if self.size() == 1 || tensors.is_empty() {
             return Ok(Request::done(tensors));
@@ -246,4 +246,4 @@ pub enum InPlace {
 /// gradients[0].read();
 /// # Ok::<(), comm::CommError>(())
 /// ```
-pub type Together<D> = Request<D, Vec<Tensor<D>>>;
+pub type BucketRequest<D> = Request<D, Vec<Tensor<D>>>;

@@ -12,12 +12,12 @@ use tensor::{Direction, KernelKind, Work};
 pub struct Trace {
     start: Instant,
     traced: Traced,
-    runs: Arc<Mutex<Vec<Run>>>,
+    runs: Arc<Mutex<Vec<TraceRun>>>,
 }
 
 /// One run of a world.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Run {
+pub struct TraceRun {
     /// Name of the run.
     pub name: String,
     /// Events of each rank. Of two that overlap, one contains the other; of those that begin together, the
@@ -29,7 +29,7 @@ pub struct Run {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Activity of the rank.
-    pub what: What,
+    pub what: TimeUse,
     /// Start of the event.
     pub from: Duration,
     /// End of the event.
@@ -45,7 +45,7 @@ impl Event {
 
 /// Activity of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum TimeUse {
     /// A named span: a step, a microbatch.
     Span(String),
     /// The rank is in no call; not traced while its layers and kernels are.
@@ -95,14 +95,14 @@ impl Trace {
     ///
     /// # Panics
     /// If a thread panicked while it added a run.
-    pub fn runs(&self) -> Vec<Run> {
+    pub fn runs(&self) -> Vec<TraceRun> {
         self.runs.lock().expect("nothing panics under this lock").clone()
     }
     /// Start of the trace's times, and when ranks keep times.
     pub(crate) fn settings(&self) -> (Instant, Traced) {
         (self.start, self.traced)
     }
-    pub(crate) fn add(&self, run: Run) {
+    pub(crate) fn add(&self, run: TraceRun) {
         self.runs.lock().expect("nothing panics under this lock").push(run);
     }
 }
@@ -126,10 +126,10 @@ pub(crate) struct Stretch {
 pub(crate) enum Did {
     Call(Call),
     Start(Call),
-    Known(What),
+    Known(TimeUse),
 }
 
-impl What {
+impl TimeUse {
     /// Converts an entry of a profile.
     pub(crate) fn work(work: Work) -> Self {
         match work {
@@ -144,8 +144,8 @@ impl What {
 pub(crate) fn events(stretches: Vec<Stretch>) -> Vec<Event> {
     let event = |Stretch { did, from, to }| match did {
         Did::Known(what) => Event { what, from, to },
-        Did::Call(call) => Event { what: What::Call((&call).into()), from, to },
-        Did::Start(call) => Event { what: What::Start((&call).into()), from, to },
+        Did::Call(call) => Event { what: TimeUse::Call((&call).into()), from, to },
+        Did::Start(call) => Event { what: TimeUse::Start((&call).into()), from, to },
     };
     let mut events: Vec<_> = stretches.into_iter().map(event).collect();
     events.extend(compute(&events));
@@ -154,25 +154,25 @@ pub(crate) fn events(stretches: Vec<Stretch>) -> Vec<Event> {
 }
 
 /// Nesting depth of stretches that begin and end together.
-fn depth(what: &What) -> usize {
+fn depth(what: &TimeUse) -> usize {
     match what {
-        What::Span(_) => 0,
-        What::Layer { .. } => 1,
-        What::Compute | What::Call(_) | What::Start(_) => 2,
-        What::Wait | What::Kernel { .. } => 3,
+        TimeUse::Span(_) => 0,
+        TimeUse::Layer { .. } => 1,
+        TimeUse::Compute | TimeUse::Call(_) | TimeUse::Start(_) => 2,
+        TimeUse::Wait | TimeUse::Kernel { .. } => 3,
     }
 }
 
 fn compute(events: &[Event]) -> Vec<Event> {
-    let calls = || events.iter().filter(|event| matches!(event.what, What::Call(_) | What::Start(_)));
-    let outer = |e: &&Event| matches!(e.what, What::Span(_) | What::Call(_) | What::Start(_));
+    let calls = || events.iter().filter(|event| matches!(event.what, TimeUse::Call(_) | TimeUse::Start(_)));
+    let outer = |e: &&Event| matches!(e.what, TimeUse::Span(_) | TimeUse::Call(_) | TimeUse::Start(_));
     let mut edges: Vec<_> = events.iter().filter(outer).flat_map(|e| [e.from, e.to]).collect();
     edges.sort();
     edges.dedup();
     let mut calls: Vec<_> = calls().map(|call| (call.from, call.to)).collect();
     calls.sort();
     let mut calls = calls.into_iter().peekable();
-    let work = |e: &&Event| matches!(e.what, What::Layer { .. } | What::Kernel { .. });
+    let work = |e: &&Event| matches!(e.what, TimeUse::Layer { .. } | TimeUse::Kernel { .. });
     let mut work: Vec<_> = events.iter().filter(work).map(|event| (event.from, event.to)).collect();
     work.sort();
     let mut latest = Duration::ZERO;
@@ -189,7 +189,7 @@ fn compute(events: &[Event]) -> Vec<Event> {
         while calls.next_if(|(_, to)| *to <= edge[0]).is_some() {}
         let in_call = calls.peek().is_some_and(|(from, _)| *from < edge[1]);
         if !in_call && !traced(edge[0], edge[1]) {
-            gaps.push(Event { what: What::Compute, from: edge[0], to: edge[1] });
+            gaps.push(Event { what: TimeUse::Compute, from: edge[0], to: edge[1] });
         }
     }
     gaps
@@ -208,31 +208,31 @@ mod tests {
         let call = Call { op, reduce, rows: 2, cols: 3, label, ..Call::barrier() };
         Stretch { did: Did::Call(call), from: ms(from), to: ms(to) }
     }
-    fn known(what: What, from: u64, to: u64) -> Stretch {
+    fn known(what: TimeUse, from: u64, to: u64) -> Stretch {
         Stretch { did: Did::Known(what), from: ms(from), to: ms(to) }
     }
     fn span(name: &str, from: u64, to: u64) -> Stretch {
-        known(What::Span(name.into()), from, to)
+        known(TimeUse::Span(name.into()), from, to)
     }
     /// Name, start and end of each event, in ms.
     fn brief(events: &[Event]) -> Vec<(&str, u128, u128)> {
         events.iter().map(|e| (letter(&e.what), e.from.as_millis(), e.to.as_millis())).collect()
     }
-    fn letter(what: &What) -> &str {
+    fn letter(what: &TimeUse) -> &str {
         match what {
-            What::Span(name) => name,
-            What::Compute => "compute",
-            What::Layer { name, .. } => name,
-            What::Kernel { name, .. } => name,
-            What::Call(call) | What::Start(call) => call.op.name(),
-            What::Wait => "wait",
+            TimeUse::Span(name) => name,
+            TimeUse::Compute => "compute",
+            TimeUse::Layer { name, .. } => name,
+            TimeUse::Kernel { name, .. } => name,
+            TimeUse::Call(call) | TimeUse::Start(call) => call.op.name(),
+            TimeUse::Wait => "wait",
         }
     }
 
     /// Kills: compute that crosses a span's border or a call, a gap left out, a parent after its child.
     #[test]
     fn all_time_of_a_span_is_in_calls_or_computes() {
-        let wait = known(What::Wait, 30, 40);
+        let wait = known(TimeUse::Wait, 30, 40);
         let noted = vec![
             wait,
             call(30, 50),
@@ -256,7 +256,7 @@ mod tests {
             ("compute", 90, 95),
         ];
         assert_eq!(brief(&events), expected);
-        let What::Call(call) = &events[4].what else { panic!("{:?}", events[4]) };
+        let TimeUse::Call(call) = &events[4].what else { panic!("{:?}", events[4]) };
         assert_eq!((call.op, call.shape, call.bytes), (Op::AllReduce, [2, 3], 24));
         assert!(call.is_for("w") && !call.is_for("") && call.over.axes == crate::Axis::Tp, "{call}");
         let words = call.to_string();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     fn work(work: Work, from: u64, to: u64) -> Stretch {
-        known(What::work(work), from, to)
+        known(TimeUse::work(work), from, to)
     }
 
     /// Kills: compute beside the kernels that are traced, or none where none are, or across the end of a
@@ -304,7 +304,7 @@ mod tests {
             ("all_reduce", 86, 92),
         ];
         assert_eq!(brief(&events), expected);
-        let kernel = What::Kernel { name: "product", kind: KernelKind::Product, flops: 7 };
+        let kernel = TimeUse::Kernel { name: "product", kind: KernelKind::Product, flops: 7 };
         assert_eq!(events[4].what, kernel);
     }
 }

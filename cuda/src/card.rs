@@ -6,7 +6,7 @@
 
 mod launch;
 
-pub(crate) use launch::{Argument, Boxes, KernelName, Room, Shape, arguments_of};
+pub(crate) use launch::{Argument, ArgumentSpace, KernelName, LaunchConfig, TensorMap, arguments_of};
 
 use crate::driver::{CudaError, Driver, Handle, OUT_OF_MEMORY, call};
 use crate::ptx::{self, Module};
@@ -26,7 +26,7 @@ pub struct Card {
     modules: Vec<Handle>,
     kernels: HashMap<KernelName, Kernel>,
     /// Properties of the card.
-    pub about: AboutCard,
+    pub about: CardProperties,
 }
 // SAFETY: any thread may use the driver's handles if their context is current, which every call ensures.
 unsafe impl Send for Card {}
@@ -35,7 +35,7 @@ unsafe impl Sync for Card {}
 
 /// Properties of a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AboutCard {
+pub struct CardProperties {
     /// The driver's name for it.
     pub name: String,
     /// Compute capability.
@@ -111,7 +111,7 @@ impl Card {
         }
         let mut device = 0;
         call!(driver, cuDeviceGet(&raw mut device, ordinal as c_int))?;
-        let about = AboutCard::of(driver, device)?;
+        let about = CardProperties::of(driver, device)?;
         if about.capability.0 < 8 {
             return Err(CudaError::TooSmall { name: about.name, capability: about.capability });
         }
@@ -280,7 +280,7 @@ impl Drop for Card {
     }
 }
 
-impl AboutCard {
+impl CardProperties {
     fn of(driver: &Driver, device: c_int) -> Result<Self, CudaError> {
         let mut name = [0u8; 128];
         call!(driver, cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), name.len() as c_int, device))?;

@@ -14,7 +14,7 @@
 use crate::card::{self, Card};
 use crate::driver::{CudaError, Handle};
 use crate::nccl::{self, Communicators, Nccl, UniqueId, nccl};
-use comm::{Joint, Jointly, Reduce};
+use comm::{JointCall, JointOperation, Reduce};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -27,22 +27,22 @@ pub(crate) struct Cards {
     nccl: &'static Nccl,
     by_rank: Vec<Arc<Card>>,
     limit: Duration,
-    state: Mutex<State>,
+    state: Mutex<CardState>,
     failed: OnceLock<String>,
 }
 
-struct State {
+struct CardState {
     groups: BTreeMap<Vec<usize>, Communicators>, // by their members
     scratch: Vec<(u64, usize)>,                  // of each rank: address, bytes
-    under_way: VecDeque<UnderWay>,
+    under_way: VecDeque<LaunchedCall>,
     spare: Vec<Vec<Handle>>, // events of each rank
 }
 // SAFETY: any thread may use the driver's events.
-unsafe impl Send for State {}
+unsafe impl Send for CardState {}
 
-impl State {
+impl CardState {
     /// Returns the events of a call to the spares.
-    fn reuse(&mut self, call: UnderWay) {
+    fn reuse(&mut self, call: LaunchedCall) {
         for (rank, events) in call.members {
             self.spare[rank].extend(events);
         }
@@ -50,7 +50,7 @@ impl State {
 }
 
 /// A call that was launched.
-struct UnderWay {
+struct LaunchedCall {
     call: String,
     members: Vec<(usize, [Handle; 2])>, // each with its events: its card has reached the call; has ended it
     since: Option<Instant>,             // when a card was first found waiting in it
@@ -61,7 +61,7 @@ pub(crate) const EVERY: Duration = Duration::from_millis(100);
 
 /// A rank's side of a call: its rank in the group, its send and receive addresses, its communicator and its
 /// stream.
-struct Side {
+struct CallSide {
     rank: usize,
     give: *mut u8,
     take: *mut u8,
@@ -75,7 +75,7 @@ impl Cards {
         let ranks = by_rank.len();
         let (groups, under_way) = (BTreeMap::new(), VecDeque::new());
         let (scratch, spare) = (vec![(0, 0); ranks], vec![Vec::new(); ranks]);
-        let state = State { groups, scratch, under_way, spare };
+        let state = CardState { groups, scratch, under_way, spare };
         let failed = OnceLock::new();
         let cards = Arc::new(Self { nccl, by_rank, limit, state: Mutex::new(state), failed });
         let watched = Arc::downgrade(&cards);
@@ -86,7 +86,7 @@ impl Cards {
     pub(crate) fn card(&self, rank: usize) -> &Arc<Card> {
         &self.by_rank[rank]
     }
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CardState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
     /// Checks everything that was launched so far.
@@ -126,7 +126,7 @@ impl Cards {
         stuck.map_or(Ok(()), |why| Err(self.abort(&mut state, why)))
     }
     /// Removes calls from the front of the queue while they have ended.
-    fn forget(&self, state: &mut State) -> Result<(), CudaError> {
+    fn forget(&self, state: &mut CardState) -> Result<(), CudaError> {
         while let Some(call) = state.under_way.front() {
             for (rank, [_, ended]) in &call.members {
                 if !self.by_rank[*rank].passed(*ended)? {
@@ -139,7 +139,11 @@ impl Cards {
         Ok(())
     }
     /// Returns these ranks, each with two events.
-    fn events(&self, state: &mut State, members: &[usize]) -> Result<Vec<(usize, [Handle; 2])>, CudaError> {
+    fn events(
+        &self,
+        state: &mut CardState,
+        members: &[usize],
+    ) -> Result<Vec<(usize, [Handle; 2])>, CudaError> {
         self.forget(state)?;
         let one =
             |rank: usize, spare: &mut Vec<Handle>| spare.pop().map_or_else(|| self.by_rank[rank].event(), Ok);
@@ -150,7 +154,7 @@ impl Cards {
         members.iter().map(two).collect()
     }
     /// Aborts all communicators. Returns the reason of the world's first failure.
-    fn abort(&self, state: &mut State, why: String) -> String {
+    fn abort(&self, state: &mut CardState, why: String) -> String {
         std::mem::take(&mut state.groups).values_mut().for_each(Communicators::abort);
         self.failed.get_or_init(|| why).clone()
     }
@@ -168,14 +172,14 @@ impl Cards {
     ///
     /// # Safety
     /// Windows hold what the call says, and only the streams of their ranks touch them.
-    pub(crate) unsafe fn launch(&self, joint: &Joint) -> Result<(), String> {
+    pub(crate) unsafe fn launch(&self, joint: &JointCall) -> Result<(), String> {
         let mut state = self.state();
         if let Some(why) = self.failed.get() {
             return Err(why.clone());
         }
         self.joined(&mut state, joint).map_err(|why| self.abort(&mut state, format!("{}: {why}", joint.call)))
     }
-    fn joined(&self, state: &mut State, joint: &Joint) -> Result<(), String> {
+    fn joined(&self, state: &mut CardState, joint: &JointCall) -> Result<(), String> {
         let is_here = |rank: usize| joint.apart.is_none_or(|(own, _)| own == rank);
         let here: Vec<_> = (0..joint.members.len()).filter(|&rank| is_here(joint.members[rank])).collect();
         let members: Vec<_> = here.iter().map(|&rank| joint.members[rank]).collect();
@@ -190,14 +194,14 @@ impl Cards {
             state.groups.insert(joint.members.to_vec(), new);
         }
         let members = self.events(state, &members).map_err(|error| error.to_string())?;
-        let State { groups, scratch, under_way, .. } = state;
+        let CardState { groups, scratch, under_way, .. } = state;
         let group = &groups[joint.members];
         let side = |(&(rank, of), card): (&(usize, Handle), &&Arc<Card>)| {
             let [give, take] = joint.windows.get(rank).copied().unwrap_or([null_mut(); 2]);
-            Side { rank, give, take, of: [of, card.stream()] }
+            CallSide { rank, give, take, of: [of, card.stream()] }
         };
         let mut sides: Vec<_> = group.of.iter().zip(&cards).map(side).collect();
-        if let Jointly::Columns { rows, cols, .. } = joint.what {
+        if let JointOperation::Columns { rows, cols, .. } = joint.what {
             let bytes = joint.members.len() * rows * cols * joint.size;
             for (side, card) in sides.iter_mut().zip(&cards) {
                 side.take = room(&mut scratch[joint.members[side.rank]], card, bytes)?;
@@ -216,41 +220,45 @@ impl Cards {
         group.settled(self.limit / 2)?; // before the ranks that wait for this one time out
         copied(joint, &cards, &sides).map_err(|error| error.to_string())?;
         record(1)?;
-        under_way.push_back(UnderWay { call: joint.call.to_string(), members, since: None });
+        under_way.push_back(LaunchedCall { call: joint.call.to_string(), members, since: None });
         Ok(())
     }
     /// Makes NCCL's calls, rank by rank.
-    fn calls(&self, joint: &Joint, sides: &[Side]) -> Result<(), String> {
+    fn calls(&self, joint: &JointCall, sides: &[CallSide]) -> Result<(), String> {
         let (nccl, size) = (self.nccl, joint.size);
         let number = if joint.number == "bf16" { nccl::BF16 } else { nccl::F32 };
-        let each = |call: &dyn Fn(&Side) -> Result<(), String>| sides.iter().try_for_each(call);
+        let each = |call: &dyn Fn(&CallSide) -> Result<(), String>| sides.iter().try_for_each(call);
         match &joint.what {
-            &Jointly::Reduced(how, len) => {
+            &JointOperation::Reduced(how, len) => {
                 let how = if how == Reduce::Sum { nccl::SUM } else { nccl::MAX };
-                each(&|&Side { give, take, of: [comm, stream], .. }| {
+                each(&|&CallSide { give, take, of: [comm, stream], .. }| {
                     nccl!(nccl, ncclAllReduce(give.cast(), take.cast(), len, number, how, comm, stream))
                 })
             }
-            Jointly::Scattered(blocks) if blocks.iter().all(|[_, len]| *len == blocks[0][1]) => {
-                each(&|&Side { give, take, of: [comm, stream], .. }| {
+            JointOperation::Scattered(blocks) if blocks.iter().all(|[_, len]| *len == blocks[0][1]) => {
+                each(&|&CallSide { give, take, of: [comm, stream], .. }| {
                     let (give, take, len) = (give.cast(), take.cast(), blocks[0][1]);
                     nccl!(nccl, ncclReduceScatter(give, take, len, number, nccl::SUM, comm, stream))
                 })
             }
-            Jointly::Scattered(blocks) => each(&|&Side { give, take, of: [comm, stream], .. }| {
-                let mut blocks = (0..).zip(blocks).filter(|(_, [_, len])| *len > 0);
-                blocks.try_for_each(|(root, &[at, len])| {
-                    let (give, take) = (give.wrapping_add(at * size).cast(), take.cast());
-                    nccl!(nccl, ncclReduce(give, take, len, number, nccl::SUM, root, comm, stream))
+            JointOperation::Scattered(blocks) => {
+                each(&|&CallSide { give, take, of: [comm, stream], .. }| {
+                    let mut blocks = (0..).zip(blocks).filter(|(_, [_, len])| *len > 0);
+                    blocks.try_for_each(|(root, &[at, len])| {
+                        let (give, take) = (give.wrapping_add(at * size).cast(), take.cast());
+                        nccl!(nccl, ncclReduce(give, take, len, number, nccl::SUM, root, comm, stream))
+                    })
                 })
-            }),
-            &Jointly::Gathered(len) => self.gathered(sides, len * size),
-            &Jointly::Columns { rows, cols, .. } => self.gathered(sides, rows * cols * size),
-            &Jointly::Spread(root, len) => each(&|&Side { give, take, of: [comm, stream], .. }| {
-                let (give, take, bytes) = (give.cast(), take.cast(), len * size);
-                nccl!(nccl, ncclBroadcast(give, take, bytes, nccl::BYTES, root as c_int, comm, stream))
-            }),
-            Jointly::Moved(moves) => {
+            }
+            &JointOperation::Gathered(len) => self.gathered(sides, len * size),
+            &JointOperation::Columns { rows, cols, .. } => self.gathered(sides, rows * cols * size),
+            &JointOperation::Spread(root, len) => {
+                each(&|&CallSide { give, take, of: [comm, stream], .. }| {
+                    let (give, take, bytes) = (give.cast(), take.cast(), len * size);
+                    nccl!(nccl, ncclBroadcast(give, take, bytes, nccl::BYTES, root as c_int, comm, stream))
+                })
+            }
+            JointOperation::Moved(moves) => {
                 moves.iter().filter(|m| m.from != m.to && m.bytes > 0).try_for_each(|m| {
                     let of = |rank| sides.iter().find(|side| side.rank == rank).map(|side| side.of);
                     let (from, to) = (m.from as c_int, m.to as c_int);
@@ -264,16 +272,16 @@ impl Cards {
             }
         }
     }
-    fn gathered(&self, sides: &[Side], bytes: usize) -> Result<(), String> {
+    fn gathered(&self, sides: &[CallSide], bytes: usize) -> Result<(), String> {
         let mut sides = sides.iter();
-        sides.try_for_each(|&Side { give, take, of: [comm, stream], .. }| {
+        sides.try_for_each(|&CallSide { give, take, of: [comm, stream], .. }| {
             nccl!(self.nccl, ncclAllGather(give.cast(), take.cast(), bytes, nccl::BYTES, comm, stream))
         })
     }
 }
 
 /// Returns a message that cards wait in a call for other cards, or for NCCL if all have reached it.
-fn late(call: &UnderWay, came: &[bool], limit: Duration) -> String {
+fn late(call: &LaunchedCall, came: &[bool], limit: Duration) -> String {
     let of = |wanted: bool| {
         let ranks = call.members.iter().zip(came).filter(|(_, came)| **came == wanted);
         let ranks: Vec<_> = ranks.map(|((rank, _), _)| rank.to_string()).collect();
@@ -290,15 +298,15 @@ fn late(call: &UnderWay, came: &[bool], limit: Duration) -> String {
 }
 
 /// Launches each card's own copies: a rank's pieces for itself, and the wanted columns of what was gathered.
-fn copied(joint: &Joint, cards: &[&Arc<Card>], sides: &[Side]) -> Result<(), CudaError> {
+fn copied(joint: &JointCall, cards: &[&Arc<Card>], sides: &[CallSide]) -> Result<(), CudaError> {
     match &joint.what {
-        Jointly::Moved(moves) => {
+        JointOperation::Moved(moves) => {
             let own = |rank| moves.iter().filter(move |m| [m.from, m.to] == [rank; 2] && m.bytes > 0);
             let mut all =
                 sides.iter().zip(cards).flat_map(|(side, card)| own(side.rank).map(move |m| (card, m)));
             all.try_for_each(|(card, m)| card.copy(m.source as u64, m.target as u64, m.bytes))
         }
-        &Jointly::Columns { rows, cols, n } => {
+        &JointOperation::Columns { rows, cols, n } => {
             for (side, card) in sides.iter().zip(cards) {
                 let (gathered, take) = (side.take as usize, joint.windows[side.rank][1] as usize);
                 let peers = 0..joint.members.len();

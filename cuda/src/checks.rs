@@ -13,13 +13,13 @@ mod top_k;
 
 use crate::device::Cuda;
 use crate::gpu::Gpu;
-use kernels::{Indexable, Indexed, Kernels, Selects, every_kernel};
+use kernels::{Indexable, Indexed, Kernels, OrderedKernels, every_kernel};
 use std::collections::VecDeque;
 use tensor::{
     Bf16, Category, Cpu, Device, Index, Place, PlaceError, Real, Scalar, Tensor, View, ViewMut, mix,
 };
 
-type Outcome = Result<(), String>;
+type CheckOutcome = Result<(), String>;
 
 /// A check of the kernels of a kind of card.
 pub struct Check<P> {
@@ -30,15 +30,15 @@ pub struct Check<P> {
     /// Kernels that the check covers.
     pub kernels: &'static [&'static str],
     /// Runs the check; the error says where the card is wrong.
-    pub run: fn(&P) -> Outcome,
+    pub run: fn(&P) -> CheckOutcome,
 }
 
 /// A kind of card that can be checked.
 pub trait Checked: Place {
     /// Kernels of f32 on this kind of card.
-    type Wide: Selects<Place = Self, Elem = f32, Wide = Self::Wide>;
+    type Wide: OrderedKernels<Place = Self, Elem = f32, Wide = Self::Wide>;
     /// Kernels of bf16 on this kind of card.
-    type Narrow: Selects<Place = Self, Elem = Bf16, Wide = Self::Wide>;
+    type Narrow: OrderedKernels<Place = Self, Elem = Bf16, Wide = Self::Wide>;
     /// Checks that only this kind of card has.
     const OWN: &'static [Check<Self>];
 }
@@ -147,28 +147,28 @@ table! {
 
 /// A dtype that cards compute with.
 #[derive(Clone, Copy)]
-pub(crate) struct Number {
+pub(crate) struct CardDtype {
     name: &'static str,
     rounded: fn(f64) -> f64,
     /// Largest error of a rounded result against f64, relative to the result or to 1, whichever is larger.
     pub(crate) tolerance: f64,
     narrow: bool,
 }
-pub(crate) const F32: Number =
-    Number { name: "f32", rounded: |x| f64::from(x as f32), tolerance: 2e-6, narrow: false };
-const BF16: Number =
-    Number { name: "bf16", rounded: |x| Bf16::from_f64(x).to_f64(), tolerance: 1.0 / 256.0, narrow: true };
-const WORDS: Number = Number { name: "integers", rounded: |x| x, tolerance: 0.0, narrow: false };
+pub(crate) const F32: CardDtype =
+    CardDtype { name: "f32", rounded: |x| f64::from(x as f32), tolerance: 2e-6, narrow: false };
+const BF16: CardDtype =
+    CardDtype { name: "bf16", rounded: |x| Bf16::from_f64(x).to_f64(), tolerance: 1.0 / 256.0, narrow: true };
+const WORDS: CardDtype = CardDtype { name: "integers", rounded: |x| x, tolerance: 0.0, narrow: false };
 
 /// Kernels that a side computes with.
-pub(crate) trait On: Selects<Elem: Real, Wide: Kernels<Elem: Real>> {}
-impl<D: Selects<Elem: Real, Wide: Kernels<Elem: Real>>> On for D {}
+pub(crate) trait SideKernels: OrderedKernels<Elem: Real, Wide: Kernels<Elem: Real>> {}
+impl<D: OrderedKernels<Elem: Real, Wide: Kernels<Elem: Real>>> SideKernels for D {}
 
 /// A side of a check: the card, or the host.
-pub(crate) struct Side<D: On> {
+pub(crate) struct Side<D: SideKernels> {
     pub(crate) on: D,
     /// The card's dtype, on both sides.
-    pub(crate) number: Number,
+    pub(crate) number: CardDtype,
     pub(crate) host: bool,
     /// Current case of the check, for messages.
     pub(crate) case: String,
@@ -183,7 +183,12 @@ type Body<D> = fn(&mut Side<D>);
 ///
 /// # Errors
 /// The first place where the card is wrong.
-pub(crate) fn compare<D: On>(place: &D::Place, number: Number, of: Body<D>, host: Body<Cpu<f64>>) -> Outcome {
+pub(crate) fn compare<D: SideKernels>(
+    place: &D::Place,
+    number: CardDtype,
+    of: Body<D>,
+    host: Body<Cpu<f64>>,
+) -> CheckOutcome {
     let (case, given) = (String::new(), VecDeque::new());
     let mut by_host = Side { on: Cpu::default(), number, host: true, case, given };
     host(&mut by_host);
@@ -192,15 +197,15 @@ pub(crate) fn compare<D: On>(place: &D::Place, number: Number, of: Body<D>, host
     PlaceError::caught(|| of(&mut card)).map_err(|PlaceError(why)| why)
 }
 
-impl<D: On> Side<D> {
+impl<D: SideKernels> Side<D> {
     /// Makes a window, given its rows, its columns, the columns of the whole matrix, and its first column
     /// there. Element `i` of the whole matrix is `f(i)`, rounded to the card's dtype.
-    pub(crate) fn of(&self, shape: [usize; 4], f: impl Fn(usize) -> f64) -> Matrix<D> {
-        Matrix::new(self.on.place(), self.number, shape, f)
+    pub(crate) fn of(&self, shape: [usize; 4], f: impl Fn(usize) -> f64) -> SideMatrix<D> {
+        SideMatrix::new(self.on.place(), self.number, shape, f)
     }
     /// Makes the same window in the wide dtype, f32.
-    pub(crate) fn wide(&self, shape: [usize; 4], f: impl Fn(usize) -> f64) -> Matrix<D::Wide> {
-        Matrix::new(self.on.place(), F32, shape, f)
+    pub(crate) fn wide(&self, shape: [usize; 4], f: impl Fn(usize) -> f64) -> SideMatrix<D::Wide> {
+        SideMatrix::new(self.on.place(), F32, shape, f)
     }
     /// Makes a list of integers.
     pub(crate) fn words(&self, list: &[u32]) -> Index<D::Place> {
@@ -224,18 +229,18 @@ impl<D: On> Side<D> {
     }
     /// Checks that the card has the host's values, within `slack` tolerances of its dtype. A slack of 0 wants
     /// the host's values, rounded.
-    pub(crate) fn close(&mut self, what: &str, of: &impl Output, slack: f64) {
+    pub(crate) fn close(&mut self, what: &str, of: &impl ComparedOutput, slack: f64) {
         let wanted = self.of_host(of.output().2);
         self.beside(what, of, &wanted, slack);
     }
     /// Checks that the card has these values, within `slack` tolerances.
-    pub(crate) fn beside(&self, what: &str, of: &impl Output, wanted: &[f64], slack: f64) {
+    pub(crate) fn beside(&self, what: &str, of: &impl ComparedOutput, wanted: &[f64], slack: f64) {
         let (number, cols, seen) = of.output();
         if self.host {
             return;
         }
         #[cfg(test)]
-        tests::saw(seen.iter().map(|x| x.to_bits()));
+        tests::record(seen.iter().map(|x| x.to_bits()));
         if seen.len() != wanted.len() {
             self.wrong(format!("{what}: {} values, wanted {}", seen.len(), wanted.len()));
         }
@@ -256,7 +261,7 @@ impl<D: On> Side<D> {
     }
     /// Checks that the root mean square of all errors is below half a tolerance. For sums of hundreds of
     /// rounded weights: a few of them are off by more than the others.
-    pub(crate) fn near(&mut self, what: &str, of: &impl Output) {
+    pub(crate) fn near(&mut self, what: &str, of: &impl ComparedOutput) {
         let (number, _, seen) = of.output();
         let wanted = self.of_host(seen.clone());
         let off = |(seen, wanted): (&f64, &f64)| ((seen - wanted) / wanted.abs().max(1.0)).powi(2);
@@ -277,14 +282,14 @@ impl<D: On> Side<D> {
 }
 
 /// A window into a matrix of a side.
-pub(crate) struct Matrix<D: Device> {
+pub(crate) struct SideMatrix<D: Device> {
     tensor: Tensor<D>,
-    number: Number,
+    number: CardDtype,
     window: [usize; 4],
 }
 
-impl<D: Device<Elem: Real>> Matrix<D> {
-    fn new(place: &D::Place, number: Number, shape: [usize; 4], f: impl Fn(usize) -> f64) -> Self {
+impl<D: Device<Elem: Real>> SideMatrix<D> {
+    fn new(place: &D::Place, number: CardDtype, shape: [usize; 4], f: impl Fn(usize) -> f64) -> Self {
         let ([rows, cols, whole, at], value) = (shape, |i| D::Elem::from_f64((number.rounded)(f(i))));
         let tensor = Tensor::from_fn(D::on(place), Category::Buffers, rows, whole, value);
         Self { tensor, number, window: [0, at, rows, cols] }
@@ -312,24 +317,24 @@ impl<D: Device<Elem: Real>> Matrix<D> {
 }
 
 /// An output that both sides have and compare.
-pub(crate) trait Output {
+pub(crate) trait ComparedOutput {
     /// Returns the dtype, the number of columns, and the values.
-    fn output(&self) -> (Number, usize, Vec<f64>);
+    fn output(&self) -> (CardDtype, usize, Vec<f64>);
 }
-impl<D: Device<Elem: Real>> Output for Matrix<D> {
-    fn output(&self) -> (Number, usize, Vec<f64>) {
+impl<D: Device<Elem: Real>> ComparedOutput for SideMatrix<D> {
+    fn output(&self) -> (CardDtype, usize, Vec<f64>) {
         (self.number, self.tensor.cols(), self.read())
     }
 }
-impl<P: Place> Output for Index<P> {
-    fn output(&self) -> (Number, usize, Vec<f64>) {
+impl<P: Place> ComparedOutput for Index<P> {
+    fn output(&self) -> (CardDtype, usize, Vec<f64>) {
         let mut words = Vec::new();
         assert!(self.read_into(&mut words), "the tensor has values");
         (WORDS, self.len(), words.into_iter().map(f64::from).collect())
     }
 }
-impl Output for Vec<f64> {
-    fn output(&self) -> (Number, usize, Vec<f64>) {
+impl ComparedOutput for Vec<f64> {
+    fn output(&self) -> (CardDtype, usize, Vec<f64>) {
         (WORDS, self.len(), self.clone())
     }
 }

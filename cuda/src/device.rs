@@ -3,8 +3,8 @@ use crate::gpu::Gpu;
 use crate::launches::{Launches, attention_scratch};
 use bytemuck::TransparentWrapper;
 use kernels::{
-    Activation, AdamW, Attend, Heads, Kernels, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms,
-    Selects, Slice, Softmax, Write, every_kernel,
+    Activation, AdamW, Attend, Heads, Kernels, LossTerms, OrderedKernels, Qkv, RouterBalance, RouterNoise,
+    RouterTerms, RowShard, RunningSoftmax, Write, every_kernel,
 };
 use std::marker::PhantomData;
 use tensor::{
@@ -73,7 +73,7 @@ macro_rules! compute {
                 run(self, ($called, KernelKind::$kind), |launches| launches.$name($($arg),*));
             })*
         }
-        impl Selects for Cuda<$number> {
+        impl OrderedKernels for Cuda<$number> {
             fn top_k(&self, values: ViewMut<Self>, columns: &mut Index<Gpu>, x: View<Self>) {
                 #[cfg(test)]
                 crate::checks::called("top_k");

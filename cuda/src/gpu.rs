@@ -1,5 +1,5 @@
 //! A GPU as a place: one rank's use of a card, with a memory pool, a meter and a profile.
-use crate::card::{Argument, Card, KernelName, Shape};
+use crate::card::{Argument, Card, KernelName, LaunchConfig};
 use crate::cards::Cards;
 use crate::driver::CudaError;
 use bytemuck::AnyBitPattern;
@@ -9,9 +9,9 @@ use tensor::{Meter, Place, PlaceError, Pool, Profile};
 /// One rank's use of a card, shared or its own. Freed memory is kept for reuse, so that a steady state
 /// allocates none from the driver.
 #[derive(Clone)]
-pub struct Gpu(Arc<Rank>);
+pub struct Gpu(Arc<RankMemory>);
 
-struct Rank {
+struct RankMemory {
     meter: Meter,
     profile: Profile,
     pool: Pool<Gpu>,
@@ -44,7 +44,7 @@ impl Gpu {
     }
     /// Returns one rank's use of a card; `cards` holds those of all ranks if each has its own.
     pub(crate) fn at(card: Arc<Card>, cards: Option<Arc<Cards>>) -> Self {
-        Self(Arc::new(Rank {
+        Self(Arc::new(RankMemory {
             meter: Meter::default(),
             profile: Profile::default(),
             pool: Pool::default(),
@@ -63,7 +63,7 @@ impl Gpu {
     ///
     /// # Panics
     /// With [`PlaceError`], if the card has failed.
-    pub(crate) fn launch(&self, kernel: KernelName, shape: Shape, arguments: &[&dyn Argument]) {
+    pub(crate) fn launch(&self, kernel: KernelName, shape: LaunchConfig, arguments: &[&dyn Argument]) {
         well(self.card().launch(kernel, shape, arguments));
     }
 }

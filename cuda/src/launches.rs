@@ -9,7 +9,7 @@ mod router;
 
 pub(crate) use attention::attention_scratch;
 
-use crate::card::{Argument, Boxes, Room, Shape, arguments_of};
+use crate::card::{Argument, ArgumentSpace, LaunchConfig, TensorMap, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::{Gpu, well};
 use std::ffi::c_void;
@@ -19,16 +19,16 @@ use tensor::{Category, Device, Dropout, Index, Scalar, Tensor, View, ViewMut};
 /// A matrix in the kernels' layout: `View<T>` of `number.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Window {
+pub(crate) struct MatrixView {
     at: u64,
     row_stride: u64,
     col_stride: u64,
     rows: u32,
     cols: u32,
 }
-arguments_of!(Window);
+arguments_of!(MatrixView);
 
-impl Window {
+impl MatrixView {
     /// No matrix, for an optional one.
     pub(crate) const NONE: Self = Self { at: 0, row_stride: 0, col_stride: 0, rows: 0, cols: 0 };
 
@@ -40,7 +40,7 @@ impl Window {
 
 macro_rules! window {
     ($of:ident) => {
-        impl<D: Device<Place = Gpu>> From<&$of<'_, D>> for Window {
+        impl<D: Device<Place = Gpu>> From<&$of<'_, D>> for MatrixView {
             fn from(x: &$of<D>) -> Self {
                 let small = |n: usize| u32::try_from(n).expect("less than 2^32 rows or columns");
                 Self {
@@ -54,14 +54,14 @@ macro_rules! window {
         }
         // SAFETY: the window is written to the room.
         unsafe impl<D: Device<Place = Gpu>> Argument for $of<'_, D> {
-            fn bytes(&self, room: &mut Room) -> (*mut c_void, usize) {
-                held(Window::from(self), room)
+            fn bytes(&self, room: &mut ArgumentSpace) -> (*mut c_void, usize) {
+                held(MatrixView::from(self), room)
             }
         }
         // SAFETY: as above.
         unsafe impl<D: Device<Place = Gpu>> Argument for Option<$of<'_, D>> {
-            fn bytes(&self, room: &mut Room) -> (*mut c_void, usize) {
-                held(self.as_ref().map_or(Window::NONE, Window::from), room)
+            fn bytes(&self, room: &mut ArgumentSpace) -> (*mut c_void, usize) {
+                held(self.as_ref().map_or(MatrixView::NONE, MatrixView::from), room)
             }
         }
     };
@@ -70,8 +70,12 @@ window!(View);
 window!(ViewMut);
 
 /// Writes an argument to its room.
-fn held<T: Copy>(argument: T, room: &mut Room) -> (*mut c_void, usize) {
-    const { assert!(size_of::<T>() <= size_of::<Room>() && align_of::<T>() <= align_of::<Room>()) };
+fn held<T: Copy>(argument: T, room: &mut ArgumentSpace) -> (*mut c_void, usize) {
+    const {
+        assert!(
+            size_of::<T>() <= size_of::<ArgumentSpace>() && align_of::<T>() <= align_of::<ArgumentSpace>()
+        );
+    };
     let at = (&raw mut *room).cast::<T>();
     // SAFETY: the room is large enough, and aligned.
     unsafe { at.write(argument) };
@@ -98,7 +102,7 @@ impl From<&Index<Gpu>> for Words {
 
 // SAFETY: the list is written to the room.
 unsafe impl Argument for Index<Gpu> {
-    fn bytes(&self, room: &mut Room) -> (*mut c_void, usize) {
+    fn bytes(&self, room: &mut ArgumentSpace) -> (*mut c_void, usize) {
         held(Words::from(self), room)
     }
 }
@@ -106,14 +110,14 @@ unsafe impl Argument for Index<Gpu> {
 /// Dropout in the kernels' layout: `Dropout` of `dropout.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Dropped {
+pub(crate) struct DropoutArgs {
     salt: u64,
     least: u64,
     scale: f32,
     on: u32,
 }
-arguments_of!(Dropped);
-impl From<Option<&Dropout>> for Dropped {
+arguments_of!(DropoutArgs);
+impl From<Option<&Dropout>> for DropoutArgs {
     fn from(dropout: Option<&Dropout>) -> Self {
         let [salt, least] = dropout.map_or([0; 2], Dropout::terms);
         Self { salt, least, scale: dropout.map_or(1.0, Dropout::scale), on: dropout.is_some().into() }
@@ -124,16 +128,16 @@ impl From<Option<&Dropout>> for Dropped {
 pub(crate) const THREADS: usize = 256;
 
 /// One thread for each of `n` elements; each takes several if there are more than a card runs at once.
-pub(crate) fn each(gpu: &Gpu, n: usize) -> Shape {
+pub(crate) fn each(gpu: &Gpu, n: usize) -> LaunchConfig {
     let most = gpu.card().about.processors * 16;
-    Shape { blocks: [n.div_ceil(THREADS).min(most), 1, 1], threads: THREADS, shared: 0 }
+    LaunchConfig { blocks: [n.div_ceil(THREADS).min(most), 1, 1], threads: THREADS, shared: 0 }
 }
 
 /// One block per row of a matrix, with a thread for every 8 of its columns, up to the limit of a block.
-pub(crate) fn across(of: impl Into<Window>) -> Shape {
+pub(crate) fn across(of: impl Into<MatrixView>) -> LaunchConfig {
     let of = of.into();
     let threads = (of.cols as usize).div_ceil(8).next_multiple_of(32).clamp(32, THREADS);
-    Shape { blocks: [if of.cols == 0 { 0 } else { of.rows as usize }, 1, 1], threads, shared: 0 }
+    LaunchConfig { blocks: [if of.cols == 0 { 0 } else { of.rows as usize }, 1, 1], threads, shared: 0 }
 }
 
 /// Allocates f32 partial sums, not initialized.
@@ -143,15 +147,15 @@ pub(crate) fn scratch(gpu: &Gpu, rows: usize, cols: usize) -> Tensor<Cuda<f32>> 
 
 /// Describes a bf16 matrix for the card's own copies of boxes: by its rows, or by its columns if their
 /// elements are adjacent.
-pub(crate) fn boxes(gpu: &Gpu, x: &Window) -> Boxes {
+pub(crate) fn boxes(gpu: &Gpu, x: &MatrixView) -> TensorMap {
     let (size, stride) = ([u64::from(x.rows), u64::from(x.cols)], x.row_stride.max(x.col_stride));
     let size = if x.col_stride == 1 { size } else { [size[1], size[0]] };
     well(gpu.card().boxes(x.at, size, stride * 2))
 }
 
 /// A matrix that a kernel reads, and one that it writes.
-type In<'a, S> = View<'a, Cuda<S>>;
-type Out<'a, S> = ViewMut<'a, Cuda<S>>;
+type MatrixIn<'a, S> = View<'a, Cuda<S>>;
+type MatrixOut<'a, S> = ViewMut<'a, Cuda<S>>;
 
 /// Launches of a card's kernels of one dtype: each function has the name of its kernel in the list.
 pub(crate) struct Launches<'a, S>(&'a Gpu, PhantomData<S>);
@@ -165,7 +169,7 @@ impl<'a, S: Scalar<Wide = f32>> Launches<'a, S> {
         self.0.card().has((kernel, S::NAME))
     }
     /// Launches the kernel of this dtype: `add_f32`.
-    fn launch(&self, kernel: &'static str, shape: Shape, arguments: &[&dyn Argument]) {
+    fn launch(&self, kernel: &'static str, shape: LaunchConfig, arguments: &[&dyn Argument]) {
         self.0.launch((kernel, S::NAME), shape, arguments);
     }
 }

@@ -29,9 +29,9 @@ mod shared;
 #[cfg(any(test, feature = "twin"))]
 pub mod twin;
 
-pub use card::{AboutCard, Card};
+pub use card::{Card, CardProperties};
 pub use device::Cuda;
 pub use driver::{CudaError, use_driver};
 pub use gpu::{Gpu, GpuBuffer, GpuPtr};
 pub use nccl::Nccl;
-pub use shared::{Engine, MOST_RANKS, take};
+pub use shared::{CardEngine, MOST_RANKS, take};

@@ -33,30 +33,34 @@ impl CardFigure {
 
 /// Size of the measurements: full on a card, small on the host twin, where they only have to run.
 #[derive(Clone, Copy, Debug)]
-pub struct Scale {
+pub struct MeasureSize {
     /// Divisor of every side of a matrix.
     pub sides: usize,
     /// Number of tries of each measurement; the best counts.
     pub tries: usize,
 }
 
-impl Scale {
+impl MeasureSize {
     /// Returns the full scale, or a small one that only shows that everything runs.
     pub fn new(small: bool) -> Self {
         if small { Self { sides: 128, tries: 1 } } else { Self { sides: 1, tries: 10 } }
     }
 }
 
-type Outcome<T> = Result<T, String>;
+type MeasureOutcome<T> = Result<T, String>;
 
 /// Returns the seconds of the best of several tries, after one to warm up.
-fn best(card: &Card, scale: Scale, mut work: impl FnMut()) -> Outcome<f64> {
+fn best(card: &Card, scale: MeasureSize, mut work: impl FnMut()) -> MeasureOutcome<f64> {
     Ok(in_turn(card, scale, [&mut work])?[0])
 }
 
 /// Returns the seconds of the best of several tries of each. They take turns, as a card that has become warm
 /// is slower.
-fn in_turn<const N: usize>(card: &Card, scale: Scale, mut work: [&mut dyn FnMut(); N]) -> Outcome<[f64; N]> {
+fn in_turn<const N: usize>(
+    card: &Card,
+    scale: MeasureSize,
+    mut work: [&mut dyn FnMut(); N],
+) -> MeasureOutcome<[f64; N]> {
     let mut least = [f64::INFINITY; N];
     for work in &mut work {
         work();
@@ -80,7 +84,7 @@ fn draw<D: Device<Place = Gpu>>(gpu: &Gpu, seed: u64, rows: usize, cols: usize) 
 ///
 /// # Errors
 /// The driver's.
-pub fn all(gpu: &Gpu, scale: Scale, tell: &dyn Fn(&CardFigure)) -> Outcome<Vec<CardFigure>> {
+pub fn all(gpu: &Gpu, scale: MeasureSize, tell: &dyn Fn(&CardFigure)) -> MeasureOutcome<Vec<CardFigure>> {
     let mut figures = Vec::new();
     let mut add = |figure: CardFigure| {
         tell(&figure);
@@ -103,7 +107,7 @@ pub fn all(gpu: &Gpu, scale: Scale, tell: &dyn Fn(&CardFigure)) -> Outcome<Vec<C
 }
 
 /// Measures a product that keeps the card busy, in bf16 or f32, beside the library's.
-fn large_product(gpu: &Gpu, scale: Scale, narrow: bool) -> Outcome<CardFigure> {
+fn large_product(gpu: &Gpu, scale: MeasureSize, narrow: bool) -> MeasureOutcome<CardFigure> {
     let library = Cublas::on(gpu.card());
     if narrow {
         return products::<Cuda<Bf16>>(gpu, scale, 8192 / scale.sides, 0.95, &library);
@@ -116,7 +120,7 @@ fn large_product(gpu: &Gpu, scale: Scale, narrow: bool) -> Outcome<CardFigure> {
 ///
 /// # Errors
 /// The driver's.
-pub fn peak(gpu: &Gpu, scale: Scale, narrow: bool) -> Outcome<f64> {
+pub fn peak(gpu: &Gpu, scale: MeasureSize, narrow: bool) -> MeasureOutcome<f64> {
     let CardFigure { rate, beside, .. } = large_product(gpu, scale, narrow)?;
     Ok(beside.map_or(rate, |(theirs, _)| theirs.max(rate)) * 1e12)
 }
@@ -125,7 +129,7 @@ pub fn peak(gpu: &Gpu, scale: Scale, narrow: bool) -> Outcome<f64> {
 ///
 /// # Errors
 /// The driver's.
-pub fn copies(gpu: &Gpu, scale: Scale) -> Outcome<f64> {
+pub fn copies(gpu: &Gpu, scale: MeasureSize) -> MeasureOutcome<f64> {
     let bytes = (1usize << 30) / (scale.sides * scale.sides);
     let [from, to] = [(); 2].map(|()| Tensor::empty(Cuda::<f32>::on(gpu), Category::Buffers, 1, bytes / 4));
     let at = |x: &Tensor<Cuda<f32>>| x.view().ptr().0;
@@ -136,14 +140,14 @@ pub fn copies(gpu: &Gpu, scale: Scale) -> Outcome<f64> {
 }
 
 /// Measures memory-bound kernels, in GB per second that each must read and write.
-fn streams<D: Kernels<Place = Gpu>>(gpu: &Gpu, scale: Scale) -> Outcome<Vec<(String, f64)>> {
+fn streams<D: Kernels<Place = Gpu>>(gpu: &Gpu, scale: MeasureSize) -> MeasureOutcome<Vec<(String, f64)>> {
     let (rows, cols, on) = (16384 / scale.sides, 8192 / scale.sides, D::on(gpu));
     let (x, z, mut y) =
         (draw::<D>(gpu, 1, rows, cols), draw::<D>(gpu, 2, rows, cols), draw::<D>(gpu, 3, rows, cols));
     let (gain, mut r) = (draw::<D>(gpu, 4, 1, cols), draw::<D::Wide>(gpu, 5, rows, 1));
     let bytes = (rows * cols * size_of::<D::Elem>()) as f64;
     let mut figures = Vec::new();
-    let mut measured = |name: &str, passes: f64, work: &mut dyn FnMut()| -> Outcome<()> {
+    let mut measured = |name: &str, passes: f64, work: &mut dyn FnMut()| -> MeasureOutcome<()> {
         let seconds = best(gpu.card(), scale, work)?;
         figures.push((format!("{name}, {}", D::Elem::NAME), passes * bytes / seconds / 1e9));
         Ok(())
@@ -158,11 +162,11 @@ fn streams<D: Kernels<Place = Gpu>>(gpu: &Gpu, scale: Scale) -> Outcome<Vec<(Str
 /// Measures a square product beside the library's.
 fn products<D: Kernels<Place = Gpu>>(
     gpu: &Gpu,
-    scale: Scale,
+    scale: MeasureSize,
     n: usize,
     wanted: f64,
-    library: &Outcome<Cublas>,
-) -> Outcome<CardFigure> {
+    library: &MeasureOutcome<Cublas>,
+) -> MeasureOutcome<CardFigure> {
     let [a, b, mut c] = [1, 2, 3].map(|seed| draw::<D>(gpu, seed, n, n));
     let flops = 2.0 * (n as f64).powi(3);
     let at = [c.view().ptr().0, a.view().ptr().0, b.view().ptr().0];
@@ -188,7 +192,7 @@ fn products<D: Kernels<Place = Gpu>>(
 }
 
 /// Measures the rungs of the ladder of bf16 products, on the same matrices.
-fn ladder(gpu: &Gpu, scale: Scale, add: &mut dyn FnMut(CardFigure)) -> Outcome<()> {
+fn ladder(gpu: &Gpu, scale: MeasureSize, add: &mut dyn FnMut(CardFigure)) -> MeasureOutcome<()> {
     let n = 4096 / scale.sides;
     let [a, b, mut c] = [1, 2, 3].map(|seed| draw::<Cuda<Bf16>>(gpu, seed, n, n));
     for rung in [Rung::Naive, Rung::Small, Rung::Tensor, Rung::Hopper] {
@@ -208,7 +212,7 @@ fn ladder(gpu: &Gpu, scale: Scale, add: &mut dyn FnMut(CardFigure)) -> Outcome<(
 }
 
 /// Measures causal attention forward in bf16: 4 sequences of 4096 tokens, 16 heads of 128 features.
-fn attention(gpu: &Gpu, scale: Scale) -> Outcome<CardFigure> {
+fn attention(gpu: &Gpu, scale: MeasureSize) -> MeasureOutcome<CardFigure> {
     let (len, heads) = (4096 / scale.sides, Heads { queries: 16, keys: 16, dim: 128 });
     let (sequences, width) = (4, heads.queries * heads.dim);
     let segment = |i| Segment { row: i * len, len, position: 0, sequence: i };

@@ -20,7 +20,7 @@ library! {
     Functions {
         fn ncclGetVersion(*mut c_int);
         fn ncclGetUniqueId(*mut UniqueId);
-        fn ncclCommInitRankConfig(*mut Handle, c_int, UniqueId, c_int, *mut Config);
+        fn ncclCommInitRankConfig(*mut Handle, c_int, UniqueId, c_int, *mut NcclConfig);
         fn ncclCommFinalize(Handle);
         fn ncclCommDestroy(Handle);
         fn ncclCommAbort(Handle);
@@ -46,7 +46,7 @@ pub(crate) struct UniqueId(pub(crate) [u8; 128]);
 
 /// `ncclConfig_t` of version 2.18, which later versions accept.
 #[repr(C)]
-pub(crate) struct Config {
+pub(crate) struct NcclConfig {
     size: usize,
     magic: u32,
     version: u32,
@@ -183,8 +183,8 @@ impl Communicators {
         limit: Duration,
     ) -> Result<Self, String> {
         const UNDEFINED: c_int = c_int::MIN;
-        let config = || Config {
-            size: size_of::<Config>(),
+        let config = || NcclConfig {
+            size: size_of::<NcclConfig>(),
             magic: 0xcafe_beef,
             version: LEAST as u32,
             blocking: 0,

@@ -8,7 +8,7 @@ use crate::driver::CudaError;
 use crate::gpu::{Gpu, GpuPtr, well};
 use crate::launches::each;
 use crate::nccl::Nccl;
-use comm::{Joint, Reduce, Reduction, SharedPlace};
+use comm::{JointCall, Reduce, Reduction, SharedPlace};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::env;
@@ -19,15 +19,15 @@ use tensor::PlaceError;
 /// Most ranks in one reduction: a kernel's parameters hold this number of addresses.
 pub const MOST_RANKS: usize = 256;
 
-/// Addresses of the ranks' elements: `Ranks` of `reduce.cu`.
+/// Addresses of the ranks' elements: `RankAddresses` of `reduce.cu`.
 #[repr(C)]
-struct Ranks {
+struct RankAddresses {
     at: [u64; MOST_RANKS],
     count: u32,
 }
-arguments_of!(Ranks);
+arguments_of!(RankAddresses);
 
-impl Ranks {
+impl RankAddresses {
     fn of(addresses: impl Iterator<Item = u64>) -> Self {
         let mut ranks = Self { at: [0; MOST_RANKS], count: 0 };
         for address in addresses {
@@ -40,7 +40,7 @@ impl Ranks {
 
 /// The engine that moves data between ranks on cards.
 #[derive(Clone, Copy)]
-pub enum Engine {
+pub enum CardEngine {
     /// The ranks of this process share one card.
     Card,
     /// NCCL: each rank has a card of its own.
@@ -65,7 +65,7 @@ fn taken() -> Option<usize> {
     TAKEN.get().map(|[card, _]| *card)
 }
 
-impl Engine {
+impl CardEngine {
     /// Returns the name that selects the engine.
     pub fn name(self) -> &'static str {
         match self {
@@ -80,7 +80,7 @@ impl Engine {
     /// # Errors
     /// In one sentence, if there is no card or the selected engine cannot be used.
     pub fn of(ranks: usize) -> Result<(Self, Option<String>), String> {
-        static CHOSEN: Mutex<BTreeMap<usize, Result<(Engine, Option<String>), String>>> =
+        static CHOSEN: Mutex<BTreeMap<usize, Result<(CardEngine, Option<String>), String>>> =
             Mutex::new(BTreeMap::new());
         #[cfg(test)]
         if let Some(nccl) = crate::nccl::tests::PLACED.get() {
@@ -135,9 +135,9 @@ impl SharedPlace for Gpu {
     fn of_world(ranks: usize, limit: Duration) -> Result<Self, String> {
         let open = |rank: usize| Card::open(rank % Card::count()?);
         let card = open(taken().unwrap_or(0)).map_err(|error| error.to_string())?;
-        let cards = match Engine::of(ranks)?.0 {
-            Engine::Card => None,
-            Engine::Nccl(nccl) => {
+        let cards = match CardEngine::of(ranks)?.0 {
+            CardEngine::Card => None,
+            CardEngine::Nccl(nccl) => {
                 let cards: Result<Vec<_>, _> = (0..ranks).map(|rank| open(taken().unwrap_or(rank))).collect();
                 Some(Cards::new(nccl, cards.map_err(|error| error.to_string())?, limit))
             }
@@ -151,8 +151,8 @@ impl SharedPlace for Gpu {
         }
     }
     fn free_beside_the_host(ranks: usize) -> Option<u64> {
-        let cards = match Engine::of(ranks) {
-            Ok((Engine::Nccl(_), _)) => ranks,
+        let cards = match CardEngine::of(ranks) {
+            Ok((CardEngine::Nccl(_), _)) => ranks,
             _ => 1,
         };
         let free = |ordinal| well(Card::open(ordinal).and_then(|card| card.memory()))[0] as u64;
@@ -176,17 +176,17 @@ impl SharedPlace for Gpu {
         let (range, bytes) = (reduction.range.clone(), if reduction.number() == "bf16" { 2 } else { 4 });
         let sources = || reduction.windows().map(|window| window as u64 + (range.start * bytes) as u64);
         let targets = match reduction.place {
-            None => Ranks::of(sources()),
-            Some(to) => Ranks::of(std::iter::once(to as u64)),
+            None => RankAddresses::of(sources()),
+            Some(to) => RankAddresses::of(std::iter::once(to as u64)),
         };
         let (len, stab) = (range.len() as u64, u32::from(reduction.how == Reduce::Stab));
         let kernel = ("reduce", reduction.number());
-        self.launch(kernel, each(self, range.len()), &[&Ranks::of(sources()), &targets, &len, &stab]);
+        self.launch(kernel, each(self, range.len()), &[&RankAddresses::of(sources()), &targets, &len, &stab]);
     }
     fn joins(&self) -> bool {
         self.cards().is_some()
     }
-    unsafe fn jointly(&self, joint: &Joint) {
+    unsafe fn jointly(&self, joint: &JointCall) {
         // SAFETY: the caller promises it.
         let launched = self.cards().map_or(Ok(()), |cards| unsafe { cards.launch(joint) });
         launched.unwrap_or_else(|why| PlaceError(why).unwind());

@@ -57,8 +57,8 @@ fn tell(function: &CStr, number: i32) {
     // SAFETY: the library is loaded, and the function has this signature.
     unsafe {
         let library = libloading::Library::new(path).expect("the host twin is loaded");
-        let told = library.get::<unsafe extern "C" fn(i32)>(function.to_bytes_with_nul());
-        (told.expect("the host twin has this function"))(number);
+        let reported = library.get::<unsafe extern "C" fn(i32)>(function.to_bytes_with_nul());
+        (reported.expect("the host twin has this function"))(number);
     }
 }
 

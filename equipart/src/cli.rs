@@ -32,7 +32,7 @@ pub(crate) trait Run {
 /// Prints an error on one line, with the names in it escaped, and the last calls of the ranks if ranks
 /// failed.
 pub(crate) fn tell(Error { why, calls, .. }: &Error) {
-    out::failure(&format!("error: {}", echo::shown(&escaped(why), &arguments())));
+    out::failure(&format!("error: {}", echo::displayed(&escaped(why), &arguments())));
     if let Some(calls) = calls {
         out::failure(&format!("\n{calls}"));
     }

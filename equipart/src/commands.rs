@@ -9,7 +9,7 @@ use crate::commands::compare::CompareArgs;
 use clap::{Parser, Subcommand};
 use parallel::Result;
 use std::process::ExitCode;
-use tensor::count::Uncountable;
+use tensor::count::Overflow;
 use tensor::quoted::escaped;
 
 /// Help text below the list of commands: hidden commands that few readers need.
@@ -37,14 +37,14 @@ pub fn main() -> ExitCode {
             let program = ["equipart".to_string()].into_iter();
             // quotes no control characters
             let why = Arguments::try_parse_from(program.chain(seen.clone())).err().unwrap_or(why);
-            out::failure(echo::shown(&why.render().to_string(), &seen).trim_end());
+            out::failure(echo::displayed(&why.render().to_string(), &seen).trim_end());
             return ExitCode::from(2);
         }
         Err(asked) => asked.exit(),
     };
     let compare = || CompareArgs { seconds: compare::SECONDS, ..CompareArgs::default() };
     let command = command.unwrap_or_else(|| Command::Compare(compare()));
-    let outcome = Uncountable::caught(|| command.run(json)).unwrap_or_else(|why| Err(why.into()));
+    let outcome = Overflow::caught(|| command.run(json)).unwrap_or_else(|why| Err(why.into()));
     match outcome.and_then(|right| out::finish().map(|()| right)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),

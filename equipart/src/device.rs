@@ -1,7 +1,7 @@
 //! Devices: the host or a GPU. The one place where a device is chosen.
 use crate::cli::{out, processes};
 use clap::ValueEnum;
-use cuda::{Card, Engine};
+use cuda::{Card, CardEngine};
 use parallel::{Error, Result};
 use serde::Serialize;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ impl DeviceName {
     ///
     /// # Errors
     /// If something is missing.
-    pub fn open(self, ranks: usize) -> Result<Option<Engine>> {
+    pub fn open(self, ranks: usize) -> Result<Option<CardEngine>> {
         if self == Self::Cpu {
             return Ok(None);
         }
         first_card()?;
-        let (engine, why) = Engine::of(ranks).map_err(refused)?;
+        let (engine, why) = CardEngine::of(ranks).map_err(refused)?;
         why.inspect(|why| out::note(&format!("note: {why}")));
         Ok(Some(engine))
     }
@@ -54,16 +54,16 @@ fn refused(why: impl std::fmt::Display) -> Error {
 macro_rules! in_device {
     (($device:expr, $number:expr), $d:ident => $work:expr) => {
         match ($device, $number) {
-            ($crate::device::DeviceName::Cpu, number) => parallel::in_number!(number, $d => $work),
-            ($crate::device::DeviceName::Cuda, parallel::number::NumberName::F32) => {
+            ($crate::device::DeviceName::Cpu, number) => parallel::with_dtype!(number, $d => $work),
+            ($crate::device::DeviceName::Cuda, parallel::dtype::DtypeName::F32) => {
                 type $d = cuda::Cuda<f32>;
                 $work
             }
-            ($crate::device::DeviceName::Cuda, parallel::number::NumberName::Bf16) => {
+            ($crate::device::DeviceName::Cuda, parallel::dtype::DtypeName::Bf16) => {
                 type $d = cuda::Cuda<tensor::Bf16>;
                 $work
             }
-            ($crate::device::DeviceName::Cuda, parallel::number::NumberName::F64) => {
+            ($crate::device::DeviceName::Cuda, parallel::dtype::DtypeName::F64) => {
                 Err(parallel::Error::new("--device cuda does not support f64; it supports f32 and bf16"))
             }
         }

@@ -5,12 +5,12 @@ use divan::Bencher;
 use divan::counter::ItemsCount;
 use kernels::bf16::{self, Way};
 use kernels::{
-    Activation, AdamW, Attend, Heads, Indexable, Indexed, Kernels, LossTerms, Mask, Qkv, Segment, Selects,
-    Slice, Span, Write, machine,
+    Activation, AdamW, Attend, Heads, Indexable, Indexed, Kernels, LossTerms, Mask, OrderedKernels, Qkv,
+    RowShard, Segment, Span, Write, machine,
 };
 use std::fmt;
 use std::hint::black_box;
-use tensor::{Bf16, Category, Cpu, Device, Host, Ids, Index, Scalar, Tensor, mix};
+use tensor::{Bf16, Category, Cpu, Device, Host, Index, Scalar, Tensor, TokenIds, mix};
 
 const SEQUENCES: usize = 4;
 const TOKENS: usize = 256;
@@ -33,9 +33,9 @@ fn matrix(rows: usize, cols: usize) -> Matrix {
     Tensor::from_fn(&Cpu::default(), Category::Buffers, rows, cols, value)
 }
 
-fn ids() -> Ids<Host> {
+fn ids() -> TokenIds<Host> {
     let ids: Vec<_> = (0..ROWS as u64).map(|i| (mix(i) % VOCABULARY as u64) as u32).collect();
-    Ids::new(&Host::default(), &ids, VOCABULARY).expect("below the vocabulary")
+    TokenIds::new(&Host::default(), &ids, VOCABULARY).expect("below the vocabulary")
 }
 
 /// Times one call after the other, each of `items` items.
@@ -194,7 +194,7 @@ fn gelu(bencher: Bencher) {
 fn loss(bencher: Bencher) {
     let (logits, targets) = (matrix(ROWS, VOCABULARY), ids());
     let (mut loss, mut m, mut sums) = (matrix(1, 1), matrix(ROWS, 1), matrix(ROWS, 2));
-    let slice = Slice { first: 0, len: VOCABULARY };
+    let slice = RowShard { first: 0, len: VOCABULARY };
     timed(bencher, logits.len(), |cpu| {
         cpu.row_stab(m.view_mut(), logits.view());
         cpu.row_sums(sums.view_mut(), logits.view(), m.view(), targets.index(), slice);
@@ -208,7 +208,7 @@ const TERMS: LossTerms = LossTerms { mean_over: ROWS, smoothing: 0.0, z: 0.0, vo
 fn loss_backward(bencher: Bencher) {
     let (mut logits, targets) = (matrix(ROWS, VOCABULARY), ids());
     let lse = Tensor::from_fn(&Cpu::default(), Category::Buffers, ROWS, 1, |_| 10.0);
-    let slice = Slice { first: 0, len: VOCABULARY };
+    let slice = RowShard { first: 0, len: VOCABULARY };
     timed(bencher, logits.len(), |cpu| {
         cpu.cross_entropy_backward(logits.view_mut(), lse.view(), targets.index(), slice, &TERMS);
     });

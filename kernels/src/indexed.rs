@@ -75,7 +75,7 @@ impl<T: Indexable, P: Place> Indexed<T, P> {
     /// Returns the entries, one after the other, where kernels of this place read them.
     ///
     /// # Panics
-    /// With [`Fault`](tensor::Fault), if there is no memory for them.
+    /// With [`OutOfMemory`](tensor::OutOfMemory), if there is no memory for them.
     pub fn on(&self, place: &P) -> &Index<P> {
         let words = || self.list.iter().flat_map(|entry| entry.words());
         self.index.get_or_init(|| Index::new(place, self.list.len() * T::WORDS, words()))

@@ -1,8 +1,8 @@
 //! Trait generated from the list: every operation of layers, each beside its backward.
 use crate::every_kernel;
 use crate::{
-    Activation, AdamW, Attend, Heads, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Slice,
-    Softmax, Write,
+    Activation, AdamW, Attend, Heads, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, RowShard,
+    RunningSoftmax, Write,
 };
 use tensor::{Device, Dropout, Index, Scalar, Scratch, View, ViewMut};
 
@@ -42,7 +42,7 @@ every_kernel!(declare);
 
 /// Operations, beside [`Kernels`], of a device whose dtype has an order. A field has no order, so it has none
 /// of these.
-pub trait Selects: Kernels {
+pub trait OrderedKernels: Kernels {
     /// Selects the first k elements of every row of `x[B, N]`, in order: the elements go to `values[B, k]`,
     /// their columns to `columns[B·k]`. Elements that are not finite come first, by column, so that none is
     /// missed; then the others, the largest first, ties by column. k is at most N.

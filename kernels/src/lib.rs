@@ -18,11 +18,11 @@ mod terms;
 
 pub use cpu::{CpuScalar, Packed, bf16, machine, widest};
 pub use indexed::{Indexable, Indexed};
-pub use kernels::{Kernels, Selects};
+pub use kernels::{Kernels, OrderedKernels};
 pub use mask::Mask;
 pub use meta::{Meta, meta_of};
 pub use shape::{Activation, Heads};
 pub use terms::{
-    AdamW, Attend, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Segment, Slice, Softmax, Span,
-    Write,
+    AdamW, Attend, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, RowShard, RunningSoftmax,
+    Segment, Span, Write,
 };

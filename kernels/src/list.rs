@@ -81,13 +81,13 @@ macro_rules! every_kernel {
             attention(
                 attend: &Attend, spans: &Index<Self::Place>, qkv: Qkv<Self>, o: ViewMut<Self>, lse: ViewMut<Self::Wide>,
                 scratch: ViewMut<Self::Wide>
-            ) = "attention", Attention => attention::take(attend, spans.words(), &qkv, Rows::Whole(o, lse), scratch);
+            ) = "attention", Attention => attention::take(attend, spans.words(), &qkv, TileRows::Whole(o, lse), scratch);
             /// Adds tiles of keys to a running softmax, for queries whose keys come in several parts.
             attention_block(
-                attend: &Attend, spans: &Index<Self::Place>, qkv: Qkv<Self>, run: Softmax<Self::Wide>, scratch: ViewMut<Self::Wide>
-            ) = "attention", Attention => attention::take(attend, spans.words(), &qkv, Rows::Carried(run), scratch);
+                attend: &Attend, spans: &Index<Self::Place>, qkv: Qkv<Self>, run: RunningSoftmax<Self::Wide>, scratch: ViewMut<Self::Wide>
+            ) = "attention", Attention => attention::take(attend, spans.words(), &qkv, TileRows::Carried(run), scratch);
             /// o = the running softmax's out / sum; its log-sum-exp is written to `max`.
-            attention_finish(heads: Heads, o: ViewMut<Self>, run: Softmax<Self::Wide>)
+            attention_finish(heads: Heads, o: ViewMut<Self>, run: RunningSoftmax<Self::Wide>)
                 = "attention finish", Attention => attention::finish(heads, o, run);
             /// delta\[B, queries\] = Σ o·do per head.
             attention_delta(heads: Heads, delta: ViewMut<Self::Wide>, o: View<Self>, d_o: View<Self>)
@@ -101,10 +101,10 @@ macro_rules! every_kernel {
                 attention_backward::spans(attend, spans.words(), &qkv, saved, d_o, dqkv, scratch);
 
             /// y = the table's row of each id; zero for ids outside the vocabulary shard.
-            embed(y: ViewMut<Self>, table: View<Self>, ids: &Index<Self::Place>, slice: Slice)
+            embed(y: ViewMut<Self>, table: View<Self>, ids: &Index<Self::Place>, slice: RowShard)
                 = "embed", EmbeddingAndLoss => loss::embed(y, table, ids.words(), slice);
             /// Adds each row of dy to its id's row, if that is in the vocabulary shard.
-            embed_backward(dtable: ViewMut<Self::Wide>, dy: View<Self>, ids: &Index<Self::Place>, slice: Slice)
+            embed_backward(dtable: ViewMut<Self::Wide>, dy: View<Self>, ids: &Index<Self::Place>, slice: RowShard)
                 = "embed backward", EmbeddingAndLoss => loss::embed_backward(dtable, dy, ids.words(), slice);
             /// Per row: the stabiliser of this rank's logits.
             row_stab(m: ViewMut<Self::Wide>, logits: View<Self>)
@@ -113,7 +113,7 @@ macro_rules! every_kernel {
             /// `sums` has a third column, Σ logit.
             row_sums(
                 sums: ViewMut<Self::Wide>, logits: View<Self>, m: View<Self::Wide>, targets: &Index<Self::Place>,
-                slice: Slice
+                slice: RowShard
             ) = "loss sums", EmbeddingAndLoss => loss::row_sums(sums, logits, m, targets.words(), slice);
             /// loss = Σ(lse − (1 − ε)·target's logit − ε/V·Σ logit + λ·lse²) / `mean_over`, over the rows
             /// whose target is not ignored; lse is written to `m`. `sums` has a third column if ε is not 0.
@@ -123,7 +123,7 @@ macro_rules! every_kernel {
             /// logits become (softmax·(1 + 2λ·lse) − (1 − ε)·one-hot − ε/V) / `mean_over`; 0 if the target is
             /// ignored.
             cross_entropy_backward(
-                logits: ViewMut<Self>, lse: View<Self::Wide>, targets: &Index<Self::Place>, slice: Slice, terms: &LossTerms
+                logits: ViewMut<Self>, lse: View<Self::Wide>, targets: &Index<Self::Place>, slice: RowShard, terms: &LossTerms
             ) = "loss backward", EmbeddingAndLoss =>
                 loss::cross_entropy_backward(logits, lse, targets.words(), slice, terms);
 

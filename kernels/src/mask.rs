@@ -51,14 +51,14 @@ impl Mask {
     }
     /// Returns the span's keys that its query `i` sees.
     #[inline(always)]
-    pub(crate) fn seen(self, span: &Span, i: usize) -> Seen {
+    pub(crate) fn seen(self, span: &Span, i: usize) -> VisibleKeys {
         let end = span.query.position + i + 1;
         let row = |position: usize| position.saturating_sub(span.key.position).min(span.key.len);
         match self {
-            Mask::All => Seen { sinks: 0, from: 0, to: span.key.len },
-            Mask::Causal => Seen { sinks: 0, from: 0, to: row(end) },
+            Mask::All => VisibleKeys { sinks: 0, from: 0, to: span.key.len },
+            Mask::Causal => VisibleKeys { sinks: 0, from: 0, to: row(end) },
             Mask::Window { size, sinks } => {
-                Seen { sinks: row(sinks), from: row(end.saturating_sub(size)), to: row(end) }.joined()
+                VisibleKeys { sinks: row(sinks), from: row(end.saturating_sub(size)), to: row(end) }.joined()
             }
         }
     }
@@ -72,7 +72,8 @@ impl Mask {
         [most, align]: [usize; 2],
     ) -> impl Iterator<Item = Range<usize>> {
         let (first, last) = (self.seen(span, queries.start), self.seen(span, queries.end - 1));
-        let Seen { sinks, from, to } = Seen { from: first.from / align * align, ..last }.joined();
+        let VisibleKeys { sinks, from, to } =
+            VisibleKeys { from: first.from / align * align, ..last }.joined();
         let cut = move |r: Range<usize>| r.clone().step_by(most).map(move |at| at..r.end.min(at + most));
         cut(0..sinks).chain(cut(from..to))
     }
@@ -93,13 +94,13 @@ fn before(span: &Span, back: usize, first_key: usize) -> usize {
 
 /// Rows of visible keys: `..sinks` and `from..to`; a gap lies between them if `sinks` is not 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct VisibleKeys {
     sinks: usize,
     from: usize,
     to: usize,
 }
 
-impl Seen {
+impl VisibleKeys {
     /// Merges the sinks with the other keys if they touch.
     #[inline(always)]
     fn joined(self) -> Self {

@@ -1,18 +1,18 @@
 //! The meta device: the same program, run for its shapes only, gives its price.
 use crate::every_kernel;
 use crate::{
-    Activation, AdamW, Attend, Heads, Kernels, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms,
-    Selects, Slice, Softmax, Write,
+    Activation, AdamW, Attend, Heads, Kernels, LossTerms, OrderedKernels, Qkv, RouterBalance, RouterNoise,
+    RouterTerms, RowShard, RunningSoftmax, Write,
 };
-use tensor::{Category, Device, Dropout, Index, Nowhere, On, Scalar, Scratch, Tensor, View, ViewMut};
+use tensor::{Category, Device, Dropout, Index, MetaPlace, On, Scalar, Scratch, Tensor, View, ViewMut};
 
 /// Prices a program that would run on dtype `S`: its bytes, without its values.
-pub type Meta<S> = On<Nowhere, S>;
+pub type Meta<S> = On<MetaPlace, S>;
 
 /// Returns a meta device that stands for a device `D`: elements of the same size, and kernels with the same
 /// scratch. It has one type for all devices of a dtype, so that priced code is compiled once for them.
 pub fn meta_of<D: Kernels>() -> Meta<D::Elem> {
-    Meta::on(&Nowhere::with(scratch_of::<D>())).clone()
+    Meta::on(&MetaPlace::with(scratch_of::<D>())).clone()
 }
 
 /// Scratch sizes that the kernels of a device need.
@@ -47,6 +47,6 @@ macro_rules! compute_nothing {
 }
 every_kernel!(compute_nothing);
 
-impl<S: Scalar> Selects for Meta<S> {
-    fn top_k(&self, _: ViewMut<Self>, _: &mut Index<Nowhere>, _: View<Self>) {}
+impl<S: Scalar> OrderedKernels for Meta<S> {
+    fn top_k(&self, _: ViewMut<Self>, _: &mut Index<MetaPlace>, _: View<Self>) {}
 }

@@ -99,14 +99,14 @@ pub struct Segment {
 
 /// A rank's rows of a table that is split by rows, such as a vocabulary shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slice {
+pub struct RowShard {
     /// Index of the first row in the whole table.
     pub first: usize,
     /// Number of rows.
     pub len: usize,
 }
 
-impl Slice {
+impl RowShard {
     /// Returns the index in this shard of a row of the whole table.
     #[inline(always)]
     pub fn local(self, id: u32) -> Option<usize> {
@@ -126,7 +126,7 @@ pub struct Qkv<'a, D: Device> {
 
 /// A running softmax: `out[B, queries·dim]` is not yet divided by `sum[B, queries]`; both are stabilised by
 /// `max[B, queries]`. A row that has seen no key yet has `max` −∞ and `sum` 0.
-pub struct Softmax<'a, D: Device> {
+pub struct RunningSoftmax<'a, D: Device> {
     /// Σ e^(s − max)·v.
     pub out: ViewMut<'a, D>,
     /// The stabiliser.

@@ -19,10 +19,10 @@ pub mod head_norm;
 pub mod rotary;
 
 use crate::model::part::{Part, Ticket};
-use crate::model::strategy::{self, Column, Row, Sharing};
+use crate::model::strategy::{self, Column, DivisionRule, Row};
 use crate::ops::{Split, Stream, rotate};
 use crate::param::placement::{Pieces, Section};
-use crate::{Back, Builder, Cx, Error, HeadNorm, Layer, Params, Result, Rotary};
+use crate::{Builder, Error, HeadNorm, InputHalf, Layer, Params, PassContext, Result, Rotary};
 use comm::Axis;
 use kernels::{Heads, Kernels};
 
@@ -47,7 +47,7 @@ pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Resul
         let what = format!("the number of query heads of {name}");
         return Err(Error::size(what, queries, format!("a multiple of the {keys} KV heads")));
     }
-    if !Sharing::heads(queries, keys, ranks) {
+    if !DivisionRule::heads(queries, keys, ranks) {
         return Err(Error::heads(name, [queries, keys], (axis, ranks)));
     }
     let sections = [
@@ -93,7 +93,7 @@ impl<D: Kernels> Layer<D> for SelfAttention<D> {
     type Saved = Saved<D>;
     type Pending = Ticket;
 
-    fn forward(&self, cx: &Cx<D>, mut qkv: Split<D>) -> Result<(Split<D>, Saved<D>)> {
+    fn forward(&self, cx: &PassContext<D>, mut qkv: Split<D>) -> Result<(Split<D>, Saved<D>)> {
         let mut norm = None;
         if let Some(layer) = &self.norm {
             let (y, saved) = layer.forward(cx, qkv, self.heads)?;
@@ -106,7 +106,12 @@ impl<D: Kernels> Layer<D> for SelfAttention<D> {
         Ok((o, (norm, core)))
     }
 
-    fn backward_input(&mut self, cx: &Cx<D>, (norm, core): Saved<D>, d_o: Split<D>) -> Back<D, Self> {
+    fn backward_input(
+        &mut self,
+        cx: &PassContext<D>,
+        (norm, core): Saved<D>,
+        d_o: Split<D>,
+    ) -> InputHalf<D, Self> {
         let (mut dqkv, pending) = self.core.backward_input(cx, core, d_o)?;
         if let Some(rotary) = &self.rotary {
             rotate(cx, rotary, &mut dqkv, self.heads, true);
@@ -117,7 +122,7 @@ impl<D: Kernels> Layer<D> for SelfAttention<D> {
         Ok((dqkv, pending))
     }
 
-    fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, cx: &PassContext<D>, pending: Self::Pending) -> Result<()> {
         self.core.backward_weight(cx, pending)
     }
 
@@ -132,7 +137,7 @@ impl<D: Kernels> Layer<D> for SelfAttention<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
+    use crate::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
     use crate::{Biases, Positions, Shape};
     use comm::Op;
     use kernels::Mask;
@@ -177,7 +182,7 @@ mod tests {
             let of = strategy::Attention::of(Axis::Tp, "attention", &self.shape, 0, rotary.as_ref());
             shard(at, &strategy::Attention { mask: self.mask, ..of })
         }
-        fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+        fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
             let (heads, tokens) = (self.shape.heads, Tokens::new(&g.lengths));
             let (row, q) = (heads.row(), heads.queries * heads.dim);
             let w = |part: &str| g.weights[&format!("attention.{part}")].as_slice();

@@ -18,11 +18,11 @@ use crate::model::strategy;
 use crate::ops::{Region, Stream, dropout, embed, embed_backward, position_rows, position_rows_backward};
 use crate::param::placement::Pieces;
 use crate::param::weight::{RowWeight, WholeWeight};
-use crate::{Back, Builder, Cx, Draw, Error, Kept, Layer, Params, Result};
+use crate::{Builder, Draw, Error, InputHalf, KeptValue, Layer, Params, PassContext, Result};
 use comm::{Axis, Group};
 use kernels::Kernels;
 use std::ops::Range;
-use tensor::{Device, Ids, Tensor};
+use tensor::{Device, Tensor, TokenIds};
 
 /// A table of `V` rows, split by rows over the ranks of an axis, with or without a table of positions.
 pub struct Embedding<D: Kernels> {
@@ -36,9 +36,9 @@ pub struct Embedding<D: Kernels> {
 }
 
 /// Ids that were looked up, and positions if they are learned.
-type Read<P> = (Ids<P>, Option<Ids<P>>);
+type Read<P> = (TokenIds<P>, Option<TokenIds<P>>);
 /// Values that backward needs.
-pub type Saved<D> = Kept<Read<<D as Device>::Place>>;
+pub type Saved<D> = KeptValue<Read<<D as Device>::Place>>;
 /// Values that the weight half of backward needs: the ids and positions, dY of this rank's tokens, and dY of
 /// all tokens.
 pub type Pending<D> = (Read<<D as Device>::Place>, Stream<D>, Tensor<D>);
@@ -85,26 +85,26 @@ impl<D: Kernels> Embedding<D> {
 
 /// Returns the positions of the tokens `mine` of a call.
 fn places<D: Kernels>(
-    cx: &Cx<D>,
+    cx: &PassContext<D>,
     at: &D::Place,
     mine: &Range<usize>,
     context: usize,
-) -> Result<Ids<D::Place>> {
+) -> Result<TokenIds<D::Place>> {
     if cx.positions() > context {
         let wanted = format!("at most {context}, the number of learned positions");
         return Err(Error::size("the length of a sequence", cx.positions(), wanted));
     }
     let all = cx.tokens().iter().flat_map(|t| t.position as u32..(t.position + t.len) as u32);
-    Ok(Ids::new(at, all.skip(mine.start).take(mine.len()), context)?)
+    Ok(TokenIds::new(at, all.skip(mine.start).take(mine.len()), context)?)
 }
 
 impl<D: Kernels> Layer<D> for Embedding<D> {
-    type In = Ids<D::Place>;
+    type In = TokenIds<D::Place>;
     type Out = Stream<D>; // Y[B,D], the same on every rank, or this rank's tokens
     type Saved = Saved<D>;
     type Pending = Pending<D>;
 
-    fn forward(&self, cx: &Cx<D>, ids: Ids<D::Place>) -> Result<(Stream<D>, Saved<D>)> {
+    fn forward(&self, cx: &PassContext<D>, ids: TokenIds<D::Place>) -> Result<(Stream<D>, Saved<D>)> {
         let rank = self.group.rank();
         let mut y =
             embed(&self.table.as_ref().expect(LENT).rows()?, rank, &ids).reduce(&self.group, self.region)?;
@@ -115,19 +115,23 @@ impl<D: Kernels> Layer<D> for Embedding<D> {
             positions = Some(at);
         }
         y = dropout(cx, y, cx.dropout(self.rate, &self.name).as_ref());
-        cx.saw(&self.name, "out", &y)?;
+        cx.record(&self.name, "out", &y)?;
         Ok((y, cx.keep((ids, positions))))
     }
 
     /// Returns the ids themselves: they have no gradient.
-    fn backward_input(&mut self, cx: &Cx<D>, saved: Saved<D>, dy: Stream<D>) -> Back<D, Self> {
+    fn backward_input(&mut self, cx: &PassContext<D>, saved: Saved<D>, dy: Stream<D>) -> InputHalf<D, Self> {
         let read = saved.open();
         let dy = dropout(cx, dy, cx.dropout(self.rate, &self.name).as_ref());
         let whole = dy.gather(&self.group)?;
         Ok((read.0.clone(), (read, dy, whole)))
     }
 
-    fn backward_weight(&mut self, _: &Cx<D>, ((ids, positions), dy, whole): Pending<D>) -> Result<()> {
+    fn backward_weight(
+        &mut self,
+        _: &PassContext<D>,
+        ((ids, positions), dy, whole): Pending<D>,
+    ) -> Result<()> {
         embed_backward(self.table.as_mut().expect(LENT), self.group.rank(), &ids, self.padding, &whole);
         if let (Some((table, _)), Some(at)) = (&mut self.positions, &positions) {
             position_rows_backward(table, at, &dy);
@@ -147,8 +151,8 @@ impl<D: Kernels> Layer<D> for Embedding<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Random;
-    use crate::proof::{Answer, Case, Given, SEED, proves, proves_in_regions};
+    use crate::RandomValues;
+    use crate::proof::{Answer, Case, LayerInput, SEED, proves, proves_in_regions};
     use comm::{Mesh, Op, World};
     use std::collections::BTreeMap;
     use tensor::{Category, Cpu, Device, Dropout, F61, Key, Scalar};
@@ -175,7 +179,7 @@ mod tests {
                 &strategy::Embedding { axis, name, sizes, padding, context, rate, tied: false },
             )
         }
-        fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+        fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
             let mut y = reference::embed(&g.weights["table"], &g.ids, WIDTH);
             let numbers = (g.first..).take(g.lengths.len()).collect();
             let tokens = reference::Tokens { lengths: g.lengths.clone(), numbers };
@@ -253,7 +257,7 @@ mod tests {
         for ranks in [1, 3] {
             let run = |device: Cpu<F61>, mesh: Mesh<_>| {
                 let (tp, rank) = (mesh.group(Axis::Tp), mesh.group(Axis::Dp).rank());
-                let mut layer = table.build(&Builder::new(&device, &mesh, &Random { seed: 1 }))?;
+                let mut layer = table.build(&Builder::new(&device, &mesh, &RandomValues { seed: 1 }))?;
                 let mut params = crate::Params::new();
                 layer.params(&mut params);
                 let whole = |p: &&mut crate::Param<_>| Ok((p.name().to_string(), p.gather(&mesh)?.unwrap()));
@@ -261,9 +265,11 @@ mod tests {
                 let (first, n) = (rank * 3 / ranks, 3 / ranks);
                 let row: usize = LENGTHS[..first].iter().sum();
                 let rows = row..row + LENGTHS[first..first + n].iter().sum::<usize>();
-                let cx = Cx::train(0, &LENGTHS[first..first + n], 1).numbered_from(first).dropping(SEED, 2);
+                let cx = PassContext::train(0, &LENGTHS[first..first + n], 1)
+                    .numbered_from(first)
+                    .dropping(SEED, 2);
                 drop(params);
-                let (y, saved) = layer.forward(&cx, Ids::new(device.place(), &ids[rows.clone()], 7)?)?;
+                let (y, saved) = layer.forward(&cx, TokenIds::new(device.place(), &ids[rows.clone()], 7)?)?;
                 let number = |i| dy[row * WIDTH + i];
                 let mine = Tensor::from_fn(&device, Category::Activations, rows.len(), WIDTH, number);
                 layer.backward(&cx, saved, mine.into())?;
@@ -274,7 +280,7 @@ mod tests {
                     param.sync()?;
                     gradients.insert(param.name().to_string(), param.gather_gradient(&mesh)?.unwrap());
                 }
-                let given = Given {
+                let given = LayerInput {
                     step: 2,
                     first: 0,
                     lengths: LENGTHS.to_vec(),
@@ -300,14 +306,16 @@ mod tests {
     #[test]
     fn sequences_beyond_the_learned_positions_are_refused() {
         let (device, mesh) = (tensor::Cpu::<f32>::default(), comm::Mesh::alone());
-        let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 });
+        let at = Builder::new(&device, &mesh, &crate::RandomValues { seed: 0 });
         let table = Table { vocabulary: 4, context: Some(3), ..PLAIN }.build(&at).unwrap();
         assert!(
-            table.forward(&Cx::infer([3]), Ids::new(device.place(), &[1; 3], 4).unwrap()).is_ok(),
+            table
+                .forward(&PassContext::infer([3]), TokenIds::new(device.place(), &[1; 3], 4).unwrap())
+                .is_ok(),
             "all of them"
         );
-        let ids = Ids::new(device.place(), &[1; 4], 4).unwrap();
-        let why = table.forward(&Cx::infer([4]), ids).err().unwrap().to_string();
+        let ids = TokenIds::new(device.place(), &[1; 4], 4).unwrap();
+        let why = table.forward(&PassContext::infer([4]), ids).err().unwrap().to_string();
         let wanted = "at most 3, the number of learned positions";
         assert_eq!(why, format!("the length of a sequence is 4; it must be {wanted}"));
         let beyond = Table { vocabulary: 4, padding: Some(4), ..PLAIN }.build(&at).err().unwrap();

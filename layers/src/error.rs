@@ -1,5 +1,5 @@
 //! Errors of building or running a model.
-use crate::model::strategy::sharing::Sharing;
+use crate::model::strategy::sharing::DivisionRule;
 use comm::{Axis, CommError};
 use tensor::IdsError;
 
@@ -37,7 +37,7 @@ impl Error {
     /// and lists the numbers of ranks that fit.
     pub(crate) fn heads(name: &str, [queries, keys]: [usize; 2], (axis, ranks): (Axis, usize)) -> Self {
         let heads = format!("{queries} query heads and {keys} KV heads of {name}");
-        let fits = numbers(queries.min(1024), |n| Sharing::heads(queries, keys, n));
+        let fits = numbers(queries.min(1024), |n| DivisionRule::heads(queries, keys, n));
         Self::Cannot(format!("{axis}={ranks} does not fit the {heads}; {axis} can be {fits}"))
     }
 }

@@ -13,7 +13,7 @@
 //! Source: Shoeybi et al., Megatron-LM, §3 (parallel cross-entropy), arXiv:1909.08053; Szegedy et al., §7,
 //! arXiv:1512.00567 (label smoothing); Chowdhery et al., §5, arXiv:2204.02311 (z-loss). Chapters: 6, 7.
 use crate::model::part::{Part, Ticket};
-use crate::model::stage::{Ending, Output, Targets, Wanted};
+use crate::model::stage::{Ending, Output, StageRequest, Targets};
 use crate::model::strategy;
 use crate::ops::{
     self, Branches, Split, Stream, add_columns, columns_bias_gradient, cross_entropy_backward, matmul,
@@ -21,10 +21,10 @@ use crate::ops::{
 };
 use crate::param::placement::{Pieces, Section};
 use crate::param::weight::{ColumnWeight, RowWeight};
-use crate::{Back, Builder, Cx, Kept, Layer, Objective, Params, Result};
+use crate::{Builder, InputHalf, KeptValue, Layer, Objective, Params, PassContext, Result};
 use comm::{Axes, Group};
 use kernels::{Kernels, LossTerms};
-use tensor::{Ids, Tensor};
+use tensor::{Tensor, TokenIds};
 
 /// Output projection and loss, the vocabulary split over the ranks of an axis: after the final norm of a
 /// transformer or, with a bias, the last layer of a classifier.
@@ -63,7 +63,7 @@ pub struct Saved<D: Kernels> {
     x: Stream<D>,
     logits: Split<D>,
     lse: Tensor<D::Wide>,
-    targets: Ids<D::Place>,
+    targets: TokenIds<D::Place>,
 }
 
 /// Values that the weight half of backward needs: norm(X) of all tokens, and dZ.
@@ -99,7 +99,7 @@ impl<D: Kernels> Head<D> {
         }
     }
     /// Returns `norm(X)` and the values that the norm keeps, if there is a norm.
-    fn normed(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Ticket)> {
+    fn normed(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<(Stream<D>, Ticket)> {
         let Some(norm) = &self.norm else { return Ok((x, None)) };
         let ((n, _), saved) = norm.forward(cx, x)?;
         Ok((n, saved))
@@ -110,21 +110,21 @@ impl<D: Kernels> Head<D> {
         if let Some(bias) = &self.bias { add_columns(logits, &bias.columns()?) } else { Ok(logits) }
     }
     /// Returns all logits `[B,V]` on every rank, for choosing the next token.
-    fn logits(&self, cx: &Cx<D>, x: Stream<D>) -> Result<Tensor<D>> {
+    fn logits(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<Tensor<D>> {
         let n = self.normed(cx, x)?.0.gather(&self.group)?;
-        cx.saw(&self.name, "in", &n)?;
+        cx.record(&self.name, "in", &n)?;
         let logits = self.split(&n)?.all_gather_first(&self.group, self.vocabulary)?;
-        cx.saw(&self.name, "out", &logits)?;
+        cx.record(&self.name, "out", &logits)?;
         Ok(logits)
     }
     /// Returns dZ of this rank's logits, the values that the norm kept, and `norm(X)`.
-    fn back_to_logits(&self, cx: &Cx<D>, saved: Saved<D>) -> Result<(Split<D>, Ticket, Stream<D>)> {
+    fn back_to_logits(&self, cx: &PassContext<D>, saved: Saved<D>) -> Result<(Split<D>, Ticket, Stream<D>)> {
         let Saved { norm, x, logits, lse, targets } = saved;
         let dlogits = cross_entropy_backward(logits, &lse, self.group.rank(), &targets, &self.terms(cx));
-        cx.saw_gradient(&self.name, "out", &(&dlogits, &self.group, self.vocabulary))?;
+        cx.record_gradient(&self.name, "out", &(&dlogits, &self.group, self.vocabulary))?;
         Ok((dlogits, norm, x))
     }
-    fn terms(&self, cx: &Cx<D>) -> LossTerms {
+    fn terms(&self, cx: &PassContext<D>) -> LossTerms {
         let plain = Objective { smoothing: 0.0, z: 0.0 }; // outside training, cross-entropy alone
         let Objective { smoothing, z } = if cx.pass().learns { self.objective } else { plain };
         LossTerms { mean_over: cx.pass().mean_over, smoothing, z, vocabulary: self.vocabulary }
@@ -134,39 +134,51 @@ impl<D: Kernels> Head<D> {
 impl<D: Kernels> Layer<D> for Head<D> {
     type In = Ending<D>;
     type Out = Option<Output<D>>;
-    type Saved = Option<Kept<Saved<D>>>;
+    type Saved = Option<KeptValue<Saved<D>>>;
     type Pending = Pending<D>;
 
-    fn forward(&self, cx: &Cx<D>, (x, wanted): Ending<D>) -> Result<(Self::Out, Self::Saved)> {
+    fn forward(&self, cx: &PassContext<D>, (x, wanted): Ending<D>) -> Result<(Self::Out, Self::Saved)> {
         let targets = match wanted {
-            Some(Wanted::Loss(Targets::Ids(targets))) => targets,
-            Some(Wanted::Loss(Targets::Rows(_))) => panic!("a head's targets are rows; they must be ids"),
+            Some(StageRequest::Loss(Targets::Ids(targets))) => targets,
+            Some(StageRequest::Loss(Targets::Rows(_))) => {
+                panic!("a head's targets are rows; they must be ids")
+            }
             _ => return Ok((Some(Output::Logits(self.logits(cx, x)?)), None)),
         };
         let (n, norm) = self.normed(cx, x)?;
-        cx.saw(&self.name, "in", &n)?;
+        cx.record(&self.name, "in", &n)?;
         let logits = self.split(&n.gather(&self.group)?)?;
-        cx.saw(&self.name, "out", &(&logits, &self.group, self.vocabulary))?;
+        cx.record(&self.name, "out", &(&logits, &self.group, self.vocabulary))?;
         let (loss, lse) = split_cross_entropy(&logits, &self.group, &targets, &self.terms(cx), self.over)?;
         Ok((Some(Output::Loss(loss)), Some(cx.keep(Saved { norm, x: n, logits, lse, targets }))))
     }
 
-    fn backward_input(&mut self, cx: &Cx<D>, saved: Self::Saved, _: Self::Out) -> Back<D, Self> {
+    fn backward_input(
+        &mut self,
+        cx: &PassContext<D>,
+        saved: Self::Saved,
+        _: Self::Out,
+    ) -> InputHalf<D, Self> {
         let (dlogits, norm, x) = self.back_to_logits(cx, saved.expect("forward gave a loss").open())?;
         let mut dx = dlogits.matmul(&self.columns()?.t())?.reduce_as(&self.group, &x)?;
-        cx.saw_gradient(&self.name, "in", &dx)?;
+        cx.record_gradient(&self.name, "in", &dx)?;
         if let Some(layer) = &mut self.norm {
             dx = layer.backward(cx, norm, (dx, None))?;
         }
         Ok(((dx, None), (x.gather(&self.group)?, dlogits)))
     }
 
-    fn backward_first(&mut self, cx: &Cx<D>, saved: Self::Saved, _: Self::Out) -> Result<Pending<D>> {
+    fn backward_first(
+        &mut self,
+        cx: &PassContext<D>,
+        saved: Self::Saved,
+        _: Self::Out,
+    ) -> Result<Pending<D>> {
         let (dlogits, _, x) = self.back_to_logits(cx, saved.expect("forward gave a loss").open())?;
         Ok((x.gather(&self.group)?, dlogits))
     }
 
-    fn backward_weight(&mut self, _: &Cx<D>, (x, dlogits): Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, _: &PassContext<D>, (x, dlogits): Self::Pending) -> Result<()> {
         match &mut self.weight {
             Weight::Own(weight) => ops::columns_gradient(weight, &x, &dlogits),
             Weight::Tied(table) => ops::rows_gradient(table.as_mut().expect(LENT), &dlogits, &x),

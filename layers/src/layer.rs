@@ -1,6 +1,6 @@
 //! The trait of layers: a forward, and a backward in two halves.
 use crate::param::weight::RowWeight;
-use crate::{Cx, Param, Result};
+use crate::{Param, PassContext, Result};
 use kernels::Kernels;
 use smallvec::SmallVec;
 
@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 pub type Params<'a, D> = SmallVec<[&'a mut Param<D>; 64]>;
 
 /// Result of the input half of a backward: dX, and the values that the weight half needs.
-pub type Back<D, L> = Result<(<L as Layer<D>>::In, <L as Layer<D>>::Pending)>;
+pub type InputHalf<D, L> = Result<(<L as Layer<D>>::In, <L as Layer<D>>::Pending)>;
 
 /// A function of activations with a hand-written derivative. A gradient has the type of its activation.
 /// `Saved` moves into `Pending`, and the weight half consumes `Pending`: one backward per forward, its halves
@@ -18,7 +18,7 @@ pub trait Layer<D: Kernels> {
     type In;
     /// Type of the output.
     type Out;
-    /// Values of forward that backward needs, made of [`Kept`](crate::Kept): empty in inference.
+    /// Values of forward that backward needs, made of [`KeptValue`](crate::KeptValue): empty in inference.
     type Saved;
     /// Values of the input half that the weight half needs.
     type Pending;
@@ -27,30 +27,40 @@ pub trait Layer<D: Kernels> {
     ///
     /// # Errors
     /// If a collective fails.
-    fn forward(&self, cx: &Cx<D>, x: Self::In) -> Result<(Self::Out, Self::Saved)>;
+    fn forward(&self, cx: &PassContext<D>, x: Self::In) -> Result<(Self::Out, Self::Saved)>;
     /// Input half of backward: computes dX from dY, now.
     ///
     /// # Errors
     /// If a collective fails.
-    fn backward_input(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Self::Out) -> Back<D, Self>;
+    fn backward_input(
+        &mut self,
+        cx: &PassContext<D>,
+        saved: Self::Saved,
+        dy: Self::Out,
+    ) -> InputHalf<D, Self>;
     /// Input half without dX: returns only the values that the weight half needs. For the first layer after
     /// features that enter the model, whose gradient is not needed.
     ///
     /// # Errors
     /// If a collective fails.
-    fn backward_first(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Self::Out) -> Result<Self::Pending> {
+    fn backward_first(
+        &mut self,
+        cx: &PassContext<D>,
+        saved: Self::Saved,
+        dy: Self::Out,
+    ) -> Result<Self::Pending> {
         Ok(self.backward_input(cx, saved, dy)?.1)
     }
     /// Weight half of backward: adds dW, now or later.
     ///
     /// # Errors
     /// If a collective fails.
-    fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()>;
+    fn backward_weight(&mut self, cx: &PassContext<D>, pending: Self::Pending) -> Result<()>;
     /// Runs both halves.
     ///
     /// # Errors
     /// If a collective fails.
-    fn backward(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Self::Out) -> Result<Self::In> {
+    fn backward(&mut self, cx: &PassContext<D>, saved: Self::Saved, dy: Self::Out) -> Result<Self::In> {
         let (dx, pending) = self.backward_input(cx, saved, dy)?;
         self.backward_weight(cx, pending)?;
         Ok(dx)
@@ -72,30 +82,35 @@ impl<D: Kernels, A: Layer<D>, B: Layer<D, In = A::Out>> Layer<D> for (A, B) {
     type Saved = (A::Saved, B::Saved);
     type Pending = (A::Pending, B::Pending);
 
-    fn forward(&self, cx: &Cx<D>, x: A::In) -> Result<(B::Out, Self::Saved)> {
+    fn forward(&self, cx: &PassContext<D>, x: A::In) -> Result<(B::Out, Self::Saved)> {
         let (y, first) = self.0.forward(cx, x)?;
         let (y, second) = self.1.forward(cx, y)?;
         Ok((y, (first, second)))
     }
-    fn backward_input(&mut self, cx: &Cx<D>, (first, second): Self::Saved, dy: B::Out) -> Back<D, Self> {
+    fn backward_input(
+        &mut self,
+        cx: &PassContext<D>,
+        (first, second): Self::Saved,
+        dy: B::Out,
+    ) -> InputHalf<D, Self> {
         let (dx, second) = self.1.backward_input(cx, second, dy)?;
         let (dx, first) = self.0.backward_input(cx, first, dx)?;
         Ok((dx, (first, second)))
     }
     fn backward_first(
         &mut self,
-        cx: &Cx<D>,
+        cx: &PassContext<D>,
         (first, second): Self::Saved,
         dy: B::Out,
     ) -> Result<Self::Pending> {
         let (dx, second) = self.1.backward_input(cx, second, dy)?;
         Ok((self.0.backward_first(cx, first, dx)?, second))
     }
-    fn backward_weight(&mut self, cx: &Cx<D>, (first, second): Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, cx: &PassContext<D>, (first, second): Self::Pending) -> Result<()> {
         self.1.backward_weight(cx, second)?;
         self.0.backward_weight(cx, first)
     }
-    fn backward(&mut self, cx: &Cx<D>, (first, second): Self::Saved, dy: B::Out) -> Result<A::In> {
+    fn backward(&mut self, cx: &PassContext<D>, (first, second): Self::Saved, dy: B::Out) -> Result<A::In> {
         let dx = self.1.backward(cx, second, dy)?;
         self.0.backward(cx, first, dx)
     }

@@ -27,7 +27,7 @@ pub use attention::rotary::Rotary;
 pub use embedding::Embedding;
 pub use error::{Error, Result};
 pub use head::Head;
-pub use layer::{Back, Layer, Params};
+pub use layer::{InputHalf, Layer, Params};
 pub use linear::column::ColumnLinear;
 pub use linear::row::RowLinear;
 pub use mlp::Mlp;
@@ -35,24 +35,24 @@ pub use model::block::Residual;
 pub use model::build::Builder;
 pub use model::chunk::Chunk;
 pub use model::cx::shards::{Stretches, TokenShards, contiguous, deal};
-pub use model::cx::{Cx, Kept, LayerCounts, Pass};
+pub use model::cx::{KeptValue, LayerCounts, Pass, PassContext};
 pub use model::design::Design;
 pub use model::hooks::Hooks;
 pub use model::part::{Block, Part};
-pub use model::record::{Activations, Record, RecordedActivation, Touched};
+pub use model::record::{Activations, Record, RecordedActivation, RecordedCall};
 pub use model::spec::Spec;
-pub use model::stage::{Ending, Half, Input, Output, Targets, Wanted};
-pub use model::strategy::{About, Choice, Shared, Sharing, Sizes, Strategy, Takes};
-pub use model::uses::Uses;
+pub use model::stage::{Ending, Half, Input, Output, StageRequest, Targets};
+pub use model::strategy::{Choice, DividedSize, DivisionRule, NumberArgument, Sizes, Strategy, StrategyInfo};
+pub use model::uses::ParamHooks;
 
 pub use norm::Norm;
 pub use param::keeper::Keeper;
 pub use param::optimizer::Optimizer;
 pub use param::placement::{Pieces, Placed, Placement, Section};
-pub use param::shards::{Rest, Rests};
-pub use param::values::{Draw, Even, Numbers, Random, Values};
+pub use param::shards::{AtRest, ShardingStrategy};
+pub use param::values::{Draw, EvenValues, ParamValues, RandomValues, ValueSource};
 pub use param::{Param, Wide};
 pub use shape::{
-    Balance, Biases, Blocks, Experts, FeedForward, Groups, Kind, NormKind, Objective, Positions, Rates,
-    Scoring, Shape, SharedExpert, Window, counted,
+    Balance, Biases, Blocks, Experts, FeedForward, Groups, NormKind, Objective, OptimizerKind, Positions,
+    Rates, Scoring, Shape, SharedExpert, Window, counted,
 };

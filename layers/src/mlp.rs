@@ -16,7 +16,7 @@ use crate::model::part::Part;
 use crate::model::strategy::{self, Column, Row};
 use crate::ops::{Split, Stream, activate, activate_backward, swiglu, swiglu_backward};
 use crate::param::placement::Section;
-use crate::{Back, Builder, Cx, Error, FeedForward, Kept, Layer, Params, Result};
+use crate::{Builder, Error, FeedForward, InputHalf, KeptValue, Layer, Params, PassContext, Result};
 use kernels::Kernels;
 
 /// A feed-forward of `F` hidden features, split over the ranks of an axis: `W[D,2F_t]` or `W[D,F_t]`, the
@@ -70,18 +70,18 @@ pub fn apply_backward<D: Kernels>(kind: FeedForward, up: &Split<D>, dh: &Split<D
 impl<D: Kernels> Layer<D> for FeedForward {
     type In = Split<D>; // [G|U] or U
     type Out = Split<D>; // H
-    type Saved = Kept<Split<D>>;
+    type Saved = KeptValue<Split<D>>;
     type Pending = ();
 
-    fn forward(&self, cx: &Cx<D>, up: Split<D>) -> Result<(Split<D>, Self::Saved)> {
+    fn forward(&self, cx: &PassContext<D>, up: Split<D>) -> Result<(Split<D>, Self::Saved)> {
         Ok((apply(*self, &up), cx.keep(up)))
     }
 
-    fn backward_input(&mut self, _: &Cx<D>, up: Self::Saved, dh: Split<D>) -> Back<D, Self> {
+    fn backward_input(&mut self, _: &PassContext<D>, up: Self::Saved, dh: Split<D>) -> InputHalf<D, Self> {
         Ok((apply_backward(*self, &up.open(), &dh), ()))
     }
 
-    fn backward_weight(&mut self, _: &Cx<D>, (): ()) -> Result<()> {
+    fn backward_weight(&mut self, _: &PassContext<D>, (): ()) -> Result<()> {
         Ok(())
     }
 
@@ -91,7 +91,7 @@ impl<D: Kernels> Layer<D> for FeedForward {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
+    use crate::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
     use comm::{Axis, Op};
     use kernels::Activation;
     use reference::{add_bias, bias_gradient, linear, linear_backward};
@@ -129,7 +129,7 @@ mod tests {
             };
             shard(at, &mlp)
         }
-        fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+        fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
             let ([up, up_bias], gated) = (self.names(), self.0 == FeedForward::SwiGlu);
             let (n, wd) = (if gated { 2 * F } else { F }, &g.weights["mlp.down"]);
             let mut u = linear(&g.x, &g.weights[up], [D, n]);

@@ -16,7 +16,7 @@
 use crate::model::strategy;
 use crate::ops::{Branches, Stream, norm, norm_backward};
 use crate::param::weight::{BIAS, WholeWeight};
-use crate::{Back, Builder, Cx, Draw, Kept, Layer, NormKind, Params, Result};
+use crate::{Builder, Draw, InputHalf, KeptValue, Layer, NormKind, Params, PassContext, Result};
 use kernels::Kernels;
 use tensor::Tensor;
 
@@ -32,7 +32,7 @@ pub struct Norm<D: Kernels> {
 pub(crate) const GAIN: Draw = Draw { mean: 1.0, std: 0.02 };
 
 /// X\[B,D\] and each row's statistics.
-pub type Saved<D> = Kept<(Stream<D>, Tensor<<D as Kernels>::Wide>)>;
+pub type Saved<D> = KeptValue<(Stream<D>, Tensor<<D as Kernels>::Wide>)>;
 
 impl<D: Kernels> Norm<D> {
     /// Creates parameters `name` and, for LayerNorm, `name.bias`.
@@ -54,22 +54,27 @@ impl<D: Kernels> Layer<D> for Norm<D> {
     type Saved = Saved<D>;
     type Pending = (); // the pass that computes dX adds to these gradients too
 
-    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Branches<D>, Saved<D>)> {
-        cx.saw(&self.name, "in", &x)?;
+    fn forward(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<(Branches<D>, Saved<D>)> {
+        cx.record(&self.name, "in", &x)?;
         let bias = self.bias.as_ref().map(WholeWeight::whole).transpose()?;
         let (y, stats) = norm(&x, &self.gain.whole()?, bias.as_ref(), self.eps);
-        cx.saw(&self.name, "out", &y)?;
+        cx.record(&self.name, "out", &y)?;
         Ok(((y, Some(x.clone())), cx.keep((x, stats))))
     }
 
-    fn backward_input(&mut self, cx: &Cx<D>, saved: Saved<D>, (dy, around): Branches<D>) -> Back<D, Self> {
+    fn backward_input(
+        &mut self,
+        cx: &PassContext<D>,
+        saved: Saved<D>,
+        (dy, around): Branches<D>,
+    ) -> InputHalf<D, Self> {
         let (x, stats) = saved.open();
         let dx = norm_backward(&mut self.gain, self.bias.as_mut(), (&x, &stats), &dy, around.as_ref())?;
-        cx.saw_gradient(&self.name, "in", &dx)?;
+        cx.record_gradient(&self.name, "in", &dx)?;
         Ok((dx, ()))
     }
 
-    fn backward_weight(&mut self, _: &Cx<D>, (): ()) -> Result<()> {
+    fn backward_weight(&mut self, _: &PassContext<D>, (): ()) -> Result<()> {
         Ok(())
     }
 
@@ -82,7 +87,7 @@ impl<D: Kernels> Layer<D> for Norm<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
+    use crate::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
     use comm::Op;
     use tensor::Scalar;
 
@@ -95,7 +100,7 @@ mod tests {
         fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<Norm<D>> {
             Norm::new(at, &strategy::Norm { kind: self.0, name: "gain", width: 7, eps: 1e-5 })
         }
-        fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+        fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
             let gain = &g.weights["gain"];
             if self.0 == NormKind::Rms {
                 let (dx, dgain) = reference::rms_norm_backward(&g.x, gain, &g.dy, 1e-5);

@@ -13,11 +13,11 @@ pub mod weight;
 pub use origin::Wide;
 
 use crate::ops::filled;
-use crate::param::origin::Origin;
-use crate::param::placement::{Part, Placement};
+use crate::param::origin::ParamOrigin;
+use crate::param::placement::{Band, Placement};
 use crate::param::sharding::Sharding;
-use crate::param::shards::{Resting, matrix, rectangles};
-use crate::{Draw, Error, Numbers, Result};
+use crate::param::shards::{WholeOrShard, matrix, rectangles};
+use crate::{Draw, Error, ParamValues, Result};
 use comm::Group;
 use kernels::{Kernels, Write};
 use std::sync::Arc;
@@ -29,15 +29,15 @@ pub struct Param<D: Kernels> {
     name: Arc<str>,
     shape: [usize; 2],
     sharding: Sharding<D::Place>,
-    value: Resting<D>,
+    value: WholeOrShard<D>,
     stale: bool,                     // in the whole value, only this rank's shard is up to date
     master: Option<Tensor<D::Wide>>, // of a narrow trained parameter: its value before rounding
     moments: Vec<Tensor<D::Wide>>,   // optimizer state, sharded at rest as the state is
-    gradient: Resting<D::Wide>,      // allocated at the first contribution: inference has none
+    gradient: WholeOrShard<D::Wide>, // allocated at the first contribution: inference has none
     written: bool,                   // the whole gradient has contributions of this step
     begun: bool,                     // the gradient's shard has contributions of this step
     lent: Option<(usize, Option<usize>)>, // once complete: its bucket, and the call in the bucket
-    goes_in: [Option<Arc<str>>; 2],  // names of the calls for its gradient and its value
+    call_names: [Option<Arc<str>>; 2], // names of the calls for its gradient and its value
 }
 
 /// Arguments of an optimizer kernel: the value, the master of a narrow one, and `MOMENTS` moments.
@@ -51,7 +51,7 @@ impl<D: Kernels> Param<D> {
     /// If the ranks do not divide the matrix, the values are missing, or the placement's sharding is not
     /// possible.
     pub fn new<'a>(
-        at: impl Into<Origin<'a, D>>,
+        at: impl Into<ParamOrigin<'a, D>>,
         name: impl Into<Arc<str>>,
         shape: [usize; 2],
         placement: Placement,
@@ -63,15 +63,15 @@ impl<D: Kernels> Param<D> {
             name,
             shape,
             sharding,
-            value: Resting { whole: None, shard: None },
+            value: WholeOrShard { whole: None, shard: None },
             stale: false,
             master: None,
             moments: Vec::new(),
-            gradient: Resting { whole: None, shard: None },
+            gradient: WholeOrShard { whole: None, shard: None },
             written: false,
             begun: false,
             lent: None,
-            goes_in: [None, None],
+            call_names: [None, None],
         };
         let numbers = || at.values.of(&param.name, shape, draw);
         let (keeps, at_rest) = (param.sharding.keeps(|rests| rests.value), param.sharding.at_rest());
@@ -90,7 +90,7 @@ impl<D: Kernels> Param<D> {
         Ok(Self { master, ..param })
     }
     /// Sets a tensor to the values of this rank's local part, from element `from` of it on.
-    fn set<E: Device>(&self, to: &mut Tensor<E>, from: usize, numbers: &Numbers<E::Elem>) {
+    fn set<E: Device>(&self, to: &mut Tensor<E>, from: usize, numbers: &ParamValues<E::Elem>) {
         to.write_together(&mut |first, to| {
             drawn::by_cores(from + first, to, &|first, to| self.sharding.cuts.fill(first, to, numbers));
         });
@@ -101,8 +101,8 @@ impl<D: Kernels> Param<D> {
     }
     /// Returns the names of the calls that last summed its gradient and gathered its value: its bucket's
     /// name, or its own.
-    pub fn goes_in(&self) -> [&str; 2] {
-        self.goes_in.each_ref().map(|unit| unit.as_ref().map_or(&*self.name, |unit| unit))
+    pub fn call_names(&self) -> [&str; 2] {
+        self.call_names.each_ref().map(|unit| unit.as_ref().map_or(&*self.name, |unit| unit))
     }
     /// Returns `[rows, columns]` of the whole.
     pub fn shape(&self) -> [usize; 2] {
@@ -170,7 +170,7 @@ impl<D: Kernels> Param<D> {
     }
     /// Declares that these ranks, of other stages, hold the whole parameter too: each of them has a partial
     /// sum of its gradient.
-    pub fn held_with(&mut self, group: &Group<D::Place>) {
+    pub fn tie_with(&mut self, group: &Group<D::Place>) {
         self.sharding.twins = Some(group.named(self.name.clone()));
     }
     /// Adds the squares of the synced gradient's elements to `sum[1, 1]`. Elements that several ranks hold
@@ -192,9 +192,9 @@ impl<D: Kernels> Param<D> {
         for (begin, numbers) in rectangles(gradient.view(), self.sharding.at_rest().1, self.local()) {
             let (begin, len) = (begin[dim], [numbers.rows(), numbers.cols()][dim]);
             let (mut from, end) = (begin, begin + len);
-            for other in others.clone().chain([Part { dim, start: end, len: 0 }]) {
+            for other in others.clone().chain([Band { dim, start: end, len: 0 }]) {
                 let to = other.start.clamp(from, end);
-                let own = Part { dim, start: from - begin, len: to - from };
+                let own = Band { dim, start: from - begin, len: to - from };
                 device.add_norm2(sum.view_mut(), own.of(numbers));
                 from = (other.start + other.len).clamp(to, end);
             }
@@ -235,7 +235,7 @@ impl<D: Kernels> Param<D> {
         let gradient = gradient.view();
         let moments = self.moments.first_chunk_mut::<MOMENTS>().expect("the moments are not allocated");
         for start in (0..n).step_by(together) {
-            let part = Part { dim, start, len: together.min(n - start) };
+            let part = Band { dim, start, len: together.min(n - start) };
             let gradient = part.of(gradient);
             if let Some(sum) = &mut sum {
                 device.wide().add_norm2(sum.view_mut(), gradient);

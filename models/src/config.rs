@@ -18,7 +18,7 @@ use layers::Shape;
 use parallel::Result;
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use tensor::quoted::shown;
+use tensor::quoted::displayed;
 use tensor::safetensors::Dtype;
 
 mod architecture;
@@ -33,7 +33,7 @@ pub use architecture::Architecture;
 pub use experts::MAX_EXPERTS;
 pub(crate) use generation::FILE as GENERATION;
 pub use generation::Generation;
-use keys::{Keys, object, read_text};
+use keys::{ConfigKeys, object, read_text};
 
 /// Largest number of elements of one kind of weight, over all blocks: 2^62. The bytes of more f32 elements do
 /// not fit in 64 bits.
@@ -74,7 +74,7 @@ impl Config {
     /// contradict each other, or an unsupported key might change what the model computes.
     pub fn parse(text: &str, origin: &str) -> Result<Self> {
         let map = object(text, origin, "model")?;
-        let keys = Keys { map: &map, origin, within: "" };
+        let keys = ConfigKeys { map: &map, origin, within: "" };
         let architecture = keys.architecture()?;
         keys.check(architecture)?;
         let config = match architecture {
@@ -91,7 +91,7 @@ impl Config {
         let named: Vec<_> = beyond.map(|(key, id)| format!("{key}_token_id {id}")).collect();
         let vocabulary = self.shape.vocabulary;
         (!named.is_empty()).then(|| {
-            let named = shown(&named.join(", "));
+            let named = displayed(&named.join(", "));
             format!("the vocabulary of {vocabulary} has no {named} of config.json; no text can have it")
         })
     }
@@ -145,7 +145,7 @@ fn torch_name(dtype: Dtype) -> Option<&'static str> {
     }
 }
 
-impl Keys<'_> {
+impl ConfigKeys<'_> {
     /// Checks that 64 bits count the bytes of each kind of weight and of the table of positions, so that
     /// later arithmetic on sizes never wraps.
     fn check_sizes(&self, config: &Config) -> Result<()> {

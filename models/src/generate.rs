@@ -1,20 +1,19 @@
-//! `generate`: continues prompts token by token, with a cache of keys and values. Every tensor rank has all logits
-//! of the next token and chooses by the same draw. Data ranks have different prompts, or none.
+//! `generate`: continues prompts token by token, with a cache of keys and values. Every tensor rank has all
+//! logits of the next token and chooses by the same draw. Data ranks have different prompts, or none.
 //!
-//! Only the logits that a choice needs are read to the host: two of a row for the largest, k + 1 for a draw
-//! from k. All are read after the prompt, to be returned, and where any token may be drawn.
+//! The host reads only the logits that a choice needs: 2 of a row for the largest, k + 1 for a draw from k.
 use crate::Model;
-use crate::sampling::{self, Chosen, Logits, Sampling};
+use crate::sampling::{self, Logits, SampledToken, Sampling};
 use comm::Axis;
-use kernels::{Kernels, Meta, Selects};
-use layers::{Cx, Design, Record, Rest, Shape, TokenShards, ops};
-use parallel::dump::{self, Seen};
-use parallel::measure::{self, PeakBytes, Taken};
-use parallel::number::Runs;
-use parallel::{At, Batch, Layout, Network, Result, Stages, bail, budget, price, session};
+use kernels::{Kernels, Meta, OrderedKernels};
+use layers::{AtRest, Design, PassContext, Record, Shape, TokenShards, ops};
+use parallel::dtype::RunDevice;
+use parallel::dump::{self, Recorded};
+use parallel::measure::{self, PeakBytes, RankMeasurements};
+use parallel::{Batch, BuildContext, Layout, Network, Result, Stages, bail, budget, price, session};
 use serde::Serialize;
 use std::time::Instant;
-use tensor::{Device, Ids, Phase, Real, Scalar, Tensor};
+use tensor::{Device, Phase, Real, Scalar, Tensor, TokenIds};
 
 /// Request: prompts to continue, and how.
 #[derive(Clone, Debug)]
@@ -34,7 +33,7 @@ pub struct Prompts {
 pub struct Text {
     /// Prompt and new ids.
     pub ids: Vec<u32>,
-    /// For each new id, the largest change of the logits that chooses no other id ([`Chosen::margin`]).
+    /// For each new id, the largest change of the logits that chooses no other id ([`SampledToken::margin`]).
     pub margins: Vec<f64>,
     /// The logits after the prompt.
     pub prompt_logits: Vec<f32>,
@@ -46,11 +45,11 @@ pub struct Generated<E: Scalar> {
     /// Texts, in the order of the prompts.
     pub texts: Vec<Text>,
     /// Measurements of each rank.
-    pub taken: Vec<Taken>,
+    pub taken: Vec<RankMeasurements>,
     /// Seconds of that time until every rank had read its prompts.
     pub prefill_seconds: f64,
     /// Activations of each data rank's layers, if recorded.
-    pub seen: Vec<Seen<E>>,
+    pub seen: Vec<Recorded<E>>,
 }
 
 /// Output for scripts: one JSON object per text.
@@ -89,7 +88,7 @@ impl Prompts {
     ///
     /// # Errors
     /// Names the first misfit, in one sentence.
-    pub fn check<D: Runs>(&self, model: &Model, (layout, network): (&Layout, &Network)) -> Result<()> {
+    pub fn check<D: RunDevice>(&self, model: &Model, (layout, network): (&Layout, &Network)) -> Result<()> {
         layout.fits(Design::from(model.config.shape).inferring())?;
         if model.config.shape.experts.is_some_and(|experts| experts.by_experts) {
             bail!(
@@ -123,7 +122,7 @@ impl Prompts {
                     self.max_new
                 );
             }
-            Ids::new(&tensor::Host::default(), prompt, model.config.shape.vocabulary)?;
+            TokenIds::new(&tensor::Host::default(), prompt, model.config.shape.vocabulary)?;
         }
         budget::fits::<D::Place>(
             format_args!("generating under {layout}"),
@@ -145,18 +144,18 @@ impl Prompts {
     ///
     /// # Errors
     /// If the layout does not fit the model, or 64 bits do not count the bytes of a rank.
-    pub fn peak<D: Runs>(&self, model: &Model, layout: &Layout) -> Result<price::Peak> {
+    pub fn peak<D: RunDevice>(&self, model: &Model, layout: &Layout) -> Result<price::Peak> {
         let shape = &model.config.shape;
         let dealt = |tokens: &TokenShards| -> Vec<usize> {
             self.prompts[tokens.sequences(self.prompts.len())].iter().map(Vec::len).collect()
         };
-        let program = |at: At<Meta<D::Elem>>| {
+        let program = |at: BuildContext<Meta<D::Elem>>| {
             let (mut chunk, lengths, tokens) = (Stages::new(&at, shape)?, dealt(&at.tokens), at.tokens);
             let all = (0..tokens.data_ranks()).map(|rank| dealt(&tokens.of_data_rank(rank)));
-            let cx = Cx::infer(&lengths).sharded(tokens).among(all);
+            let cx = PassContext::infer(&lengths).sharded(tokens).among(all);
             // the cache is held while the first logits are computed
             let cx = cx.with_cache(self.positions(&lengths));
-            let ids = Ids::new(at.device.place(), &vec![0; cx.rows()], shape.vocabulary)?;
+            let ids = TokenIds::new(at.device.place(), &vec![0; cx.rows()], shape.vocabulary)?;
             let logits = chunk.logits(&cx, ids, false)?;
             drop(self.first(shape.vocabulary).map(|n| ops::top_k(&logits, n)));
             Ok(())
@@ -170,7 +169,7 @@ impl Prompts {
 ///
 /// # Errors
 /// If the request, the layout and the model do not fit, the machine has too little memory, or a rank fails.
-pub fn generate<D: Runs>(
+pub fn generate<D: RunDevice>(
     model: &Model,
     (layout, network): (&Layout, &Network),
     request: &Prompts,
@@ -183,7 +182,7 @@ pub fn generate<D: Runs>(
 ///
 /// # Errors
 /// As [`generate`].
-pub fn repeated<D: Runs>(
+pub fn repeated<D: RunDevice>(
     model: &Model,
     (layout, network): (&Layout, &Network),
     (request, times): (&Prompts, usize),
@@ -191,16 +190,16 @@ pub fn repeated<D: Runs>(
 ) -> Result<Vec<Generated<D::Elem>>> {
     request.check::<D>(model, (layout, network))?;
     let world = network.world(layout, "inference")?;
-    let ranks = session::run((layout, &world), model.values(), |at: At<D>| {
+    let ranks = session::run((layout, &world), model.values(), |at: BuildContext<D>| {
         let mut chunk = Stages::new(&at, model.config.shape)?;
         network.agrees(at.mesh)?;
         let once = |_| once((model, &mut chunk), request, &at, watch);
         let all = (0..times).map(once).collect::<Result<Vec<_>>>()?;
-        let told = |(texts, took, seen): OfRank<D>| -> Result<_> {
+        let reported = |(texts, took, seen): OfRank<D>| -> Result<_> {
             let texts = texts.iter().map(Text::to_bits).collect::<Vec<_>>();
             Ok((network.of_all(at.mesh, (texts, took))?, seen))
         };
-        all.into_iter().map(told).collect::<Result<Vec<_>>>()
+        all.into_iter().map(reported).collect::<Result<Vec<_>>>()
     })?;
     let new = || Generated { texts: Vec::new(), taken: Vec::new(), prefill_seconds: 0.0, seen: Vec::new() };
     let mut all: Vec<Generated<D::Elem>> = (0..times).map(|_| new()).collect();
@@ -219,12 +218,12 @@ pub fn repeated<D: Runs>(
 
 /// Result of a rank: the texts, if it reports for its data rank; its measurements and the seconds of the
 /// prompts; and its recorded activations, if any.
-type OfRank<D> = (Vec<Text>, (Taken, f64), Option<Seen<<D as Device>::Elem>>);
+type OfRank<D> = (Vec<Text>, (RankMeasurements, f64), Option<Recorded<<D as Device>::Elem>>);
 
-fn once<D: Runs>(
+fn once<D: RunDevice>(
     (model, chunk): (&Model, &mut Stages<D>),
     request: &Prompts,
-    at: &At<D>,
+    at: &BuildContext<D>,
     watch: &(dyn Fn(u32) + Sync),
 ) -> Result<OfRank<D>> {
     let (device, mesh) = (at.device, at.mesh);
@@ -234,7 +233,7 @@ fn once<D: Runs>(
     let speaks = at.tokens.speaks() && mesh.over([Axis::Tp, Axis::Pp])?.rank() == 0;
     let mine = at.tokens.sequences(request.prompts.len());
     // Ranks that hold experts, or values, for each other continue until all have finished.
-    let together = model.config.shape.experts.is_some() || at.rests.value != Rest::Whole;
+    let together = model.config.shape.experts.is_some() || at.rests.value != AtRest::Whole;
     let weights = if request.record { dump::weights(chunk.params(), mesh)? } else { Vec::new() };
     let ((texts, prefill), taken) = measure::work(at, Phase::Inference, || {
         let (from, mut prefill) = (Instant::now(), 0.0);
@@ -244,16 +243,17 @@ fn once<D: Runs>(
         let mut fed: Vec<Vec<u32>> = texts.iter().map(|t| t.ids.clone()).collect();
         let mut lengths: Vec<_> = fed.iter().map(Vec::len).collect();
         let capacity = request.positions(&lengths);
-        let cx = Cx::infer(&lengths).sharded(at.tokens).numbered_from(mine.start).recorded(record.clone());
+        let cx = PassContext::infer(&lengths).sharded(at.tokens).numbered_from(mine.start);
+        let cx = cx.recorded(record.clone());
         let first = request.first(model.config.shape.vocabulary);
-        let (mut cx, mut room) = (cx.with_cache(capacity), Room::default());
+        let (mut cx, mut room) = (cx.with_cache(capacity), LogitsBuffer::default());
         let (mut numbers, mut memory) = (Vec::new(), sampling::SamplingRoom::default());
         for new in 0..request.max_new.max(1) {
             let _span = if new == 0 { mesh.span("prompt") } else { mesh.span(format_args!("token {new}")) };
             if new > 0 {
                 cx.advance(&lengths);
             }
-            let ids = Ids::new(device.place(), cx.own(&fed), model.config.shape.vocabulary)?;
+            let ids = TokenIds::new(device.place(), cx.own(&fed), model.config.shape.vocabulary)?;
             room.read(&chunk.logits(&cx, ids, false)?, &mut numbers, first, new == 0);
             if new == 0 {
                 prefill = from.elapsed().as_secs_f64();
@@ -269,7 +269,7 @@ fn once<D: Runs>(
                     continue;
                 }
                 let (sequence, position) = (mine.start + i, text.ids.len() - 1);
-                let Chosen { id, margin } =
+                let SampledToken { id, margin } =
                     request.sampling.choose_in(&mut memory, room.choices(row), sequence, position)?;
                 text.ids.push(id);
                 text.margins.push(margin);
@@ -290,7 +290,7 @@ fn once<D: Runs>(
         }
         Ok((texts, prefill))
     })?;
-    let seen = |r: Record<_>| Seen { activations: r.take(), gradients: Vec::new(), weights, after: None };
+    let seen = |r: Record<_>| Recorded { activations: r.take(), gradients: Vec::new(), weights, after: None };
     Ok((if speaks { texts } else { Vec::new() }, (taken, prefill), record.map(seen)))
 }
 
@@ -316,7 +316,7 @@ impl Text {
 
 /// Logits of a token that were read to the host, in memory that is reused for the next token.
 #[derive(Default)]
-struct Room {
+struct LogitsBuffer {
     first: usize, // elements of a row in `values` and `ids`; 0: choices use `logits`
     values: Vec<f32>,
     ids: Vec<u32>,
@@ -324,10 +324,10 @@ struct Room {
     logits: Vec<f32>,
 }
 
-impl Room {
+impl LogitsBuffer {
     /// Reads the first `first` logits of each row of `[sequences, V]`. Reads all logits if `first` is `None`
     /// or `all` is true. `numbers` is memory for the device's elements.
-    fn read<D: Selects<Elem: Real>>(
+    fn read<D: OrderedKernels<Elem: Real>>(
         &mut self,
         logits: &Tensor<D>,
         numbers: &mut Vec<D::Elem>,
@@ -369,9 +369,9 @@ fn in_f32<D: Kernels<Elem: Real>>(x: &Tensor<D>, read: &mut Vec<D::Elem>, into: 
 ///
 /// # Errors
 /// If the layout does not fit the model, or a rank fails.
-pub fn all_logits<D: Runs>(model: &Model, layout: &Layout, sequences: &[Vec<u32>]) -> Result<Vec<f64>> {
+pub fn all_logits<D: RunDevice>(model: &Model, layout: &Layout, sequences: &[Vec<u32>]) -> Result<Vec<f64>> {
     layout.fits(Design::from(model.config.shape).inferring())?;
-    let ranks = session::run((layout, &layout.world()?), model.values(), |at: At<D>| {
+    let ranks = session::run((layout, &layout.world()?), model.values(), |at: BuildContext<D>| {
         let logits = whole_logits(&at, &model.config.shape, sequences)?;
         let logits = logits.read().expect("the host has values");
         Ok(logits.into_iter().map(Real::to_f64).collect())
@@ -385,14 +385,14 @@ pub fn all_logits<D: Runs>(model: &Model, layout: &Layout, sequences: &[Vec<u32>
 /// As [`peak_of_all`](price::peak_of_all).
 pub fn all_logits_peak<D: Kernels>(shape: &Shape, layout: &Layout, lengths: &[usize]) -> Result<price::Peak> {
     let sequences: Vec<_> = lengths.iter().map(|n| vec![0; *n]).collect();
-    let program = |at: At<Meta<D::Elem>>| whole_logits(&at, shape, &sequences).map(drop);
+    let program = |at: BuildContext<Meta<D::Elem>>| whole_logits(&at, shape, &sequences).map(drop);
     price::peak_of_all::<D, _>(layout, |_| Ok(()), program)
 }
 
-fn whole_logits<D: Kernels>(at: &At<D>, shape: &Shape, sequences: &[Vec<u32>]) -> Result<Tensor<D>> {
-    let (mut chunk, lengths) = (Stages::new(at, shape)?, sequences.iter().map(Vec::len));
-    let cx = Cx::infer(lengths).sharded(at.tokens);
-    let ids = Ids::new(at.device.place(), cx.own(sequences), shape.vocabulary)?;
+fn whole_logits<D: Kernels>(at: &BuildContext<D>, shape: &Shape, texts: &[Vec<u32>]) -> Result<Tensor<D>> {
+    let (mut chunk, lengths) = (Stages::new(at, shape)?, texts.iter().map(Vec::len));
+    let cx = PassContext::infer(lengths).sharded(at.tokens);
+    let ids = TokenIds::new(at.device.place(), cx.own(texts), shape.vocabulary)?;
     chunk.logits(&cx, ids, true)
 }
 

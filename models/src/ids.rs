@@ -76,8 +76,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ids.json");
         std::fs::write(&path, text).unwrap();
-        let shown = path.display().to_string();
-        read(&path, 10, 3).map_err(|error| error.why.replace(&shown, "ids.json"))
+        let displayed = path.display().to_string();
+        read(&path, 10, 3).map_err(|error| error.why.replace(&displayed, "ids.json"))
     }
 
     /// Kills: targets that are not the next ids, a document's last id followed by the next document's first.

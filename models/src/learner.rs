@@ -8,9 +8,9 @@
 //! model.load_state_dict(safetensors.torch.load_file("model.safetensors"))
 //! ```
 //! The input is `(pixels/255 − 0.1307)/0.3081`, in float32.
-use crate::model::Weights;
+use crate::model::WeightsSource;
 use crate::{Model, names};
-use layers::{Design, Random, Values};
+use layers::{Design, RandomValues, ValueSource};
 use parallel::{Entry, Orientation, Result, Stored};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -30,7 +30,7 @@ pub struct Learner {
     pub origin: String,
     /// The model of text; `None` for a classifier.
     pub text: Option<Model>,
-    weights: Weights,
+    weights: WeightsSource,
 }
 
 impl From<Model> for Learner {
@@ -46,7 +46,7 @@ impl Learner {
     /// between layers, and the classes.
     pub fn classifier(sizes: Vec<usize>, seed: u64) -> Self {
         let (design, origin) = (Design::Classifier { sizes }, format!("fresh weights of seed {seed}"));
-        Self { design, origin, text: None, weights: Weights::Random(Random { seed }) }
+        Self { design, origin, text: None, weights: WeightsSource::Random(RandomValues { seed }) }
     }
     /// Reads a folder.
     ///
@@ -61,7 +61,7 @@ impl Learner {
         let sizes = serde_json::from_value(config["sizes"].clone()).unwrap_or_default();
         let (fresh, shards) = (Self::classifier(sizes, 0), File::open_folder(dir)?);
         let origin = shards.path().to_owned();
-        let weights = Weights::Stored(Arc::new(Stored::new(shards, fresh.entries(), |_| false)?));
+        let weights = WeightsSource::Stored(Arc::new(Stored::new(shards, fresh.entries(), |_| false)?));
         Ok(Self { origin, weights, ..fresh })
     }
     /// Returns the largest number of tokens of a sequence.
@@ -69,7 +69,7 @@ impl Learner {
         self.text.as_ref().map_or(1, |model| model.config.positions)
     }
     /// Returns the weights, as a source for layers.
-    pub fn values<E: Scalar>(&self) -> &(dyn Values<E> + Sync) {
+    pub fn values<E: Scalar>(&self) -> &(dyn ValueSource<E> + Sync) {
         &self.weights
     }
     /// Returns a note from the metadata of the weights' file.

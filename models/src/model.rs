@@ -2,7 +2,7 @@
 use crate::config::Generation;
 use crate::tokenizer::{Tokenizer, TokenizerSource};
 use crate::{Config, embedded, names};
-use layers::{Draw, Even, Numbers, Random, Values};
+use layers::{Draw, EvenValues, ParamValues, RandomValues, ValueSource};
 use parallel::{Result, Stored, bail};
 use std::path::Path;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ pub struct Model {
     pub origin: String,
     /// Source of its tokenizer.
     pub tokens: TokenizerSource,
-    pub(crate) weights: Weights,
+    pub(crate) weights: WeightsSource,
 }
 
 /// Source of weights.
 #[derive(Clone)]
-pub(crate) enum Weights {
-    Random(Random),
+pub(crate) enum WeightsSource {
+    Random(RandomValues),
     Even,
     Stored(Arc<Stored>),
 }
@@ -75,22 +75,23 @@ impl Model {
                 names::HEAD
             );
         }
-        Ok(Self { config, origin, tokens, weights: Weights::Stored(Arc::new(stored)) })
+        Ok(Self { config, origin, tokens, weights: WeightsSource::Stored(Arc::new(stored)) })
     }
     /// Returns a model with untrained weights from a seed. If there are 256 ids, they are bytes.
     pub fn fresh(config: Config, seed: u64) -> Self {
         let origin = format!("fresh weights of seed {seed}");
         let tokens =
             if config.shape.vocabulary == 256 { TokenizerSource::Bytes } else { TokenizerSource::Unknown };
-        Self { config, origin, tokens, weights: Weights::Random(Random { seed }) }
+        Self { config, origin, tokens, weights: WeightsSource::Random(RandomValues { seed }) }
     }
-    /// Returns a model with weights that are made fast, for measuring time: [`Even`]. Its ids have no text.
+    /// Returns a model with weights that are made fast, for measuring time: [`EvenValues`]. Its ids have no
+    /// text.
     pub fn even(config: Config) -> Self {
         let origin = "weights for measuring time".into();
-        Self { config, origin, tokens: TokenizerSource::Unknown, weights: Weights::Even }
+        Self { config, origin, tokens: TokenizerSource::Unknown, weights: WeightsSource::Even }
     }
     /// Returns the weights, as a source for layers.
-    pub fn values<E: Scalar>(&self) -> &(dyn Values<E> + Sync) {
+    pub fn values<E: Scalar>(&self) -> &(dyn ValueSource<E> + Sync) {
         &self.weights
     }
     /// Returns the tensors of its files, if it has any.
@@ -118,21 +119,21 @@ impl Model {
     }
 }
 
-impl Weights {
+impl WeightsSource {
     fn stored(&self) -> Option<&Stored> {
-        if let Weights::Stored(stored) = self { Some(stored) } else { None }
+        if let WeightsSource::Stored(stored) = self { Some(stored) } else { None }
     }
     pub(crate) fn note(&self, key: &str) -> Option<&str> {
         self.stored()?.shards().metadata().get(key).map(String::as_str)
     }
 }
 
-impl<E: Scalar> Values<E> for Weights {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<Numbers<'_, E>> {
+impl<E: Scalar> ValueSource<E> for WeightsSource {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<ParamValues<'_, E>> {
         match self {
-            Weights::Random(random) => random.of(name, shape, draw),
-            Weights::Even => Even.of(name, shape, draw),
-            Weights::Stored(stored) => stored.of(name, shape, draw),
+            WeightsSource::Random(random) => random.of(name, shape, draw),
+            WeightsSource::Even => EvenValues.of(name, shape, draw),
+            WeightsSource::Stored(stored) => stored.of(name, shape, draw),
         }
     }
 }

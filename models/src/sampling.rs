@@ -26,7 +26,7 @@ pub struct Sampling {
 
 /// A chosen token.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Chosen {
+pub struct SampledToken {
     /// Id of the token.
     pub id: u32,
     /// Stability of the choice: no other id is chosen as long as no *difference between two logits* changes
@@ -74,7 +74,7 @@ impl Sampling {
     ///
     /// # Errors
     /// If the settings are not valid, or a logit is not finite.
-    pub fn choose(&self, logits: &[f32], sequence: usize, position: usize) -> Result<Chosen> {
+    pub fn choose(&self, logits: &[f32], sequence: usize, position: usize) -> Result<SampledToken> {
         self.choose_in(&mut SamplingRoom::default(), Logits::All(logits), sequence, position)
     }
     /// Number of a row's first logits that a choice needs: those that may be chosen and the next one, to
@@ -94,7 +94,7 @@ impl Sampling {
         logits: Logits,
         sequence: usize,
         position: usize,
-    ) -> Result<Chosen> {
+    ) -> Result<SampledToken> {
         self.validate()?;
         if let Some((id, seen)) = logits.improper()? {
             bail!(
@@ -105,7 +105,7 @@ impl Sampling {
         let Some(temperature) = self.temperature else {
             let (values, ids, _) = room.first(logits, 2);
             let next = values.get(1).map_or(f64::NEG_INFINITY, |&next| f64::from(next));
-            return Ok(Chosen { id: ids[0], margin: f64::from(values[0]) - next });
+            return Ok(SampledToken { id: ids[0], margin: f64::from(values[0]) - next });
         };
         Ok(Candidates::new(room, logits, temperature, self.top_k, self.top_p)
             .choose(uniform(self.seed, sequence, position)))
@@ -117,8 +117,8 @@ impl Sampling {
 pub enum Logits<'a> {
     /// A logit of every token.
     All(&'a [f32]),
-    /// The first logits of a row, in the order of [`kernels::Selects::top_k`], and the ids of their tokens:
-    /// the number of logits that [`Sampling::needs`] returns.
+    /// The first logits of a row, in the order of [`kernels::OrderedKernels::top_k`], and the ids of their
+    /// tokens: the number of logits that [`Sampling::needs`] returns.
     First(&'a [f32], &'a [u32]),
 }
 
@@ -208,10 +208,10 @@ impl<'a> Candidates<'a> {
         Self { temperature, p, ids, values, sums, kept: kept.min(k) }
     }
     /// Returns the candidate whose interval contains `u`.
-    fn choose(&self, u: f64) -> Chosen {
+    fn choose(&self, u: f64) -> SampledToken {
         let total = self.sums[self.kept - 1];
         let at = self.sums[..self.kept].partition_point(|sum| sum / total <= u).min(self.kept - 1);
-        Chosen { id: self.ids[at], margin: self.margin(at, u) }
+        SampledToken { id: self.ids[at], margin: self.margin(at, u) }
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use tensor::mix;
 
 /// Token ids, and the target of each: the id that follows it.
-pub type Pair = (Vec<u32>, Vec<u32>);
+pub type TokenPair = (Vec<u32>, Vec<u32>);
 
 /// Returns the ids of a part of a text, without special tokens. The part starts at byte `start` of the text;
 /// `name` names the text in messages.
@@ -106,7 +106,7 @@ impl Corpus {
     ///
     /// # Panics
     /// If the training text does not have more than `seq` tokens.
-    pub fn batch(&self, seed: u64, step: usize, batch_size: usize, seq: usize) -> Vec<Pair> {
+    pub fn batch(&self, seed: u64, step: usize, batch_size: usize, seq: usize) -> Vec<TokenPair> {
         assert!(seq < self.train.len(), "sequences of {seq} tokens from {}", self.train.len());
         let starts = (self.train.len() - seq) as u128;
         let start = |b: usize| {
@@ -122,12 +122,12 @@ impl Corpus {
 ///
 /// # Panics
 /// If `seq` is 0.
-pub fn windows(held_out: &[u32], seq: usize) -> Vec<Pair> {
+pub fn windows(held_out: &[u32], seq: usize) -> Vec<TokenPair> {
     let targets = held_out.len().saturating_sub(1);
     (0..targets).step_by(seq).map(|start| pair(held_out, start, seq.min(targets - start))).collect()
 }
 
-fn pair(text: &[u32], start: usize, seq: usize) -> Pair {
+fn pair(text: &[u32], start: usize, seq: usize) -> TokenPair {
     (text[start..start + seq].to_vec(), text[start + 1..=start + seq].to_vec())
 }
 

@@ -60,7 +60,7 @@ impl Tokenizer {
             let why = sentence(&why);
             Error::new(format!("{} is not a readable tokenizer: {why}", path.display()))
         };
-        let mut inner = said(|| tokenizers::Tokenizer::from_bytes(&text)).map_err(unreadable)?;
+        let mut inner = tokenized(|| tokenizers::Tokenizer::from_bytes(&text)).map_err(unreadable)?;
         if inner.get_vocab_size(true) == 256 && bytes::is_of_bytes(&text) {
             return Ok(Self::bytes());
         }
@@ -116,7 +116,7 @@ impl Tokenizer {
     fn encoded(&self, text: &str, around: bool) -> Result<Encoded> {
         let Some(file) = &self.0 else { return Ok(Encoded::of_bytes(text.as_bytes())) };
         let encoding =
-            said(|| file.inner.encode(text, around)).map_err(file.failed("turn this text into ids"))?;
+            tokenized(|| file.inner.encode(text, around)).map_err(file.failed("turn this text into ids"))?;
         let first = encoding.get_offsets().first().map_or(0, |&(_, end)| end);
         Ok(Encoded { ids: encoding.get_ids().to_vec(), first })
     }
@@ -127,7 +127,7 @@ impl Tokenizer {
     /// If the tokenizer cannot decode them.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         let Some(file) = &self.0 else { return Ok(bytes::text(ids)) };
-        said(|| file.inner.decode(ids, true)).map_err(file.failed("turn these ids into text"))
+        tokenized(|| file.inner.decode(ids, true)).map_err(file.failed("turn these ids into text"))
     }
 }
 
@@ -149,7 +149,7 @@ impl OfFile {
 
 /// Returns the library's result, or its error. The library panics on some files that are JSON of an
 /// unexpected shape.
-fn said<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> std::result::Result<T, String> {
+fn tokenized<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> std::result::Result<T, String> {
     match caught(work) {
         Ok(done) => done.map_err(|why| why.to_string()),
         Err(_) => Err("the tokenizers library panicked on this input".to_owned()),

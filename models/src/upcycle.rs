@@ -12,7 +12,7 @@
 use crate::config::Architecture;
 use crate::convert::{Converted, written};
 use crate::{Config, Model};
-use layers::{Balance, Draw, Experts, Numbers, Random, Shape, Values};
+use layers::{Balance, Draw, Experts, ParamValues, RandomValues, Shape, ValueSource};
 use parallel::{Entry, Orientation, Result, Stored, bail};
 use std::path::Path;
 use tensor::safetensors::Dtype;
@@ -108,25 +108,26 @@ struct Upcycled<'a> {
 
 impl<'a> Upcycled<'a> {
     /// Returns the parameter of an entry, by row and column.
-    fn of(&self, to: &Entry) -> Result<Numbers<'a, f64>> {
+    fn of(&self, to: &Entry) -> Result<ParamValues<'a, f64>> {
         let Shape { width, hidden, .. } = *self.shape;
         let Upcycling { experts, slices, .. } = self.by;
         let (f, dense) = (hidden / slices, self.dense);
         let same = |name: &str, shape| dense.of(name, shape, ROUTER);
         if let Some(mlp) = to.param.strip_suffix(".router") {
-            let drawn: Numbers<'_, f64> = Random { seed: 0 }.of(mlp, [width, experts / slices], ROUTER)?;
-            return Ok(Numbers::each(move |[row, e]| drawn.at([row, e / slices])));
+            let drawn: ParamValues<'_, f64> =
+                RandomValues { seed: 0 }.of(mlp, [width, experts / slices], ROUTER)?;
+            return Ok(ParamValues::each(move |[row, e]| drawn.at([row, e / slices])));
         }
         if let Some(mlp) = to.param.strip_suffix(".experts.gate_up") {
             let up = same(&format!("{mlp}.gate_up"), [width, 2 * hidden])?;
-            return Ok(Numbers::each(move |[row, column]| {
+            return Ok(ParamValues::each(move |[row, column]| {
                 let (slice, half) = (row / width % slices, column / f);
                 up.at([row % width, half * hidden + slice * f + column % f])
             }));
         }
         if let Some(mlp) = to.param.strip_suffix(".experts.down") {
             let down = same(&format!("{mlp}.down"), [hidden, width])?;
-            return Ok(Numbers::each(move |[row, column]| {
+            return Ok(ParamValues::each(move |[row, column]| {
                 let slice = row / width % slices;
                 slices as f64 * down.at([slice * f + column, row % width])
             }));

@@ -17,7 +17,7 @@ use crate::routing::{Routing, numbers, tally};
 use comm::{Axes, Axis, Mesh};
 use kernels::Kernels;
 use layers::ops::{RouterLoss, plus, pooled};
-use layers::{Cx, Experts, Hooks, LayerCounts, Param, Pass, Result, Shape, TokenShards};
+use layers::{Experts, Hooks, LayerCounts, Param, Pass, PassContext, Result, Shape, TokenShards};
 use std::ops::Range;
 use tensor::{Category, Device, Scalar, Tensor};
 
@@ -25,7 +25,7 @@ use tensor::{Category, Device, Scalar, Tensor};
 pub(crate) const BIAS: &str = "router.bias";
 
 /// How often experts were chosen, before any copy is dropped.
-pub(crate) struct Counts {
+pub(crate) struct ChoiceCounts {
     /// Number of the microbatch's tokens that chose each expert, on all ranks.
     pub(crate) all: Vec<usize>,
     /// Length of each run of this rank's tokens, and the number of tokens before the run that chose each
@@ -35,11 +35,11 @@ pub(crate) struct Counts {
     pub(crate) tokens: usize,
 }
 
-impl Counts {
+impl ChoiceCounts {
     /// Counts the choices of a microbatch.
     pub(crate) fn of<D: Kernels>(
         mesh: &Mesh<D::Place>,
-        cx: &Cx<D>,
+        cx: &PassContext<D>,
         experts: usize,
         own: &Routing,
     ) -> Result<Self> {
@@ -97,7 +97,7 @@ impl<D: Kernels> Hooks<D> for Balancing<D> {
     }
     /// Returns the weights of scores, from the choices of all ranks: the growth of the loss with each
     /// expert's score, in every row of every block.
-    fn turn(&self, cx: &Cx<D>, own: Tensor<D::Wide>) -> Result<Tensor<D::Wide>> {
+    fn turn(&self, cx: &PassContext<D>, own: Tensor<D::Wide>) -> Result<Tensor<D::Wide>> {
         let Self { experts, blocks, mesh } = self;
         let group = mesh.over(Axes::TOKENS | Axis::Tp)?.named("tokens of experts");
         let Pass { mean_over, tokens: [tokens, step], .. } = cx.pass();
@@ -146,8 +146,8 @@ pub(crate) fn loss<D: Kernels>(
     device: &D,
     mesh: &Mesh<D::Place>,
     experts: &Experts,
-    (own, counts): (&Routing, Option<&Counts>),
-    (cx, first): (&Cx<D>, usize),
+    (own, counts): (&Routing, Option<&ChoiceCounts>),
+    (cx, first): (&PassContext<D>, usize),
     mean_over: usize,
 ) -> Result<Option<RouterLoss<D::Wide>>> {
     let weights = [experts.balance.microbatch, experts.balance.sequence, experts.balance.z];
@@ -176,7 +176,7 @@ pub(crate) fn loss<D: Kernels>(
 }
 
 /// Adds the choices of this rank's tokens in one block to the row beside the stream.
-pub(crate) fn pool<D: Kernels>(cx: &Cx<D>, device: &D, counts: &[usize]) {
+pub(crate) fn pool<D: Kernels>(cx: &PassContext<D>, device: &D, counts: &[usize]) {
     let count = |e: usize| <D::Wide as Device>::Elem::from_usize(counts[e]);
     let own = Tensor::from_fn(device.wide(), Category::Buffers, 1, counts.len(), count);
     let mut sum = cx.beside();
@@ -188,7 +188,7 @@ fn by_sequence<D: Kernels>(
     mesh: &Mesh<D::Place>,
     experts: usize,
     own: &Routing,
-    cx: &Cx<D>,
+    cx: &PassContext<D>,
     first: usize,
 ) -> Result<Vec<usize>> {
     let of_row = cx.tokens().iter().zip(cx.parts_of_tokens());

@@ -10,9 +10,9 @@
 //! Gates multiply the hidden features, before the product that is a partial sum over etp, so that of the
 //! experts' activations only R and U are kept for backward. Source: Megatron-LM, `moe/experts.py`, on the
 //! place of the gates; Qwen Team, "Qwen1.5-MoE", on the gated shared expert.
-use crate::balance::{self, BIAS, Balancing, Counts};
-use crate::exchange::{Carried, Dispatch, Exchange, MostRows};
-use crate::routing::{self, Numbers, Routing};
+use crate::balance::{self, BIAS, Balancing, ChoiceCounts};
+use crate::dispatcher::{Carried, Dispatch, MostRows, TokenDispatcher};
+use crate::routing::{self, Routing, TokenNumbers};
 use crate::shared::SharedFeedForward;
 use comm::{Axes, Axis, Group, Mesh, Request};
 use kernels::{Kernels, RouterNoise, RouterTerms};
@@ -24,8 +24,8 @@ use layers::ops::{
 };
 use layers::param::weight::{ExpertWeight, WholeWeight};
 use layers::{
-    About, Back, Builder, Cx, Design, Draw, Error, Experts, FeedForward, Hooks, Kept, Layer, Params, Part,
-    Placed, Result, Section, Strategy,
+    Builder, Design, Draw, Error, Experts, FeedForward, Hooks, InputHalf, KeptValue, Layer, Params, Part,
+    PassContext, Placed, Result, Section, Strategy, StrategyInfo,
 };
 use std::sync::Arc;
 use tensor::{Device, Index, Tensor};
@@ -34,9 +34,11 @@ use tensor::{Device, Index, Tensor};
 #[derive(Clone, Copy)]
 pub struct WithExperts<X>(pub X);
 
-impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy + 'static> Strategy<D> for WithExperts<X> {
-    fn about(&self) -> &'static About {
-        <X as Exchange<D>>::about(&self.0)
+impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy + 'static> Strategy<D>
+    for WithExperts<X>
+{
+    fn about(&self) -> &'static StrategyInfo {
+        <X as TokenDispatcher<D>>::about(&self.0)
     }
     fn hooks(&self, at: &Builder<D>, design: &Design) -> Option<Box<dyn Hooks<D>>> {
         Some(Box::new(Balancing::of(at.mesh, design.shape()?)?))
@@ -84,7 +86,7 @@ struct Handed<D: Kernels> {
 pub struct Saved<D: Kernels> {
     x: Stream<D>,
     scores: [Tensor<D::Wide>; 2], // logits and their log-sum-exp
-    handed: Handed<D>,
+    dispatched: Handed<D>,
     rows: Tensor<D>,     // R
     up: Split<D>,        // U
     by: Tensor<D::Wide>, // g of each row
@@ -99,7 +101,7 @@ pub struct Pending<D: Kernels> {
     down: (Tensor<D>, Split<D>), // dO and H
 }
 
-impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D, X> {
+impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> ExpertFeedForward<D, X> {
     /// Builds parameters `name.router[D,E]`, `name.router.bias[1,E]` if the choice has a bias,
     /// `name.experts.gate_up[E·D,2F]` or `.up[E·D,F]`, `name.experts.down[E·D,F]`, and those of the shared
     /// expert.
@@ -148,7 +150,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
     /// one, as on the meta device.
     fn choice(
         &self,
-        cx: &Cx<D>,
+        cx: &PassContext<D>,
         (x, first): (&Stream<D>, usize),
         logits: &Tensor<D::Wide>,
     ) -> Result<(Index<D::Place>, Routing, bool)> {
@@ -169,7 +171,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
                 return Ok((chosen, own, false));
             }
         }
-        let numbers = Numbers::of(&self.mesh, cx)?;
+        let numbers = TokenNumbers::of(&self.mesh, cx)?;
         let own = Routing::stated(experts, self.shares.as_deref(), numbers.all());
         let own = own.part(&numbers.of_rank(&self.mesh, self.mesh.rank()));
         let chosen = Index::new(device.place(), own.list.len(), own.list.iter().copied());
@@ -177,7 +179,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         Ok((chosen, own, stated))
     }
     /// Routes this rank's tokens, and plans their dispatch.
-    fn route(&self, cx: &Cx<D>, x: &Stream<D>, logits: &Tensor<D::Wide>) -> Result<Handed<D>> {
+    fn route(&self, cx: &PassContext<D>, x: &Stream<D>, logits: &Tensor<D::Wide>) -> Result<Handed<D>> {
         let (device, experts, k) = (x.device(), &self.experts, self.experts.copies());
         let first = self.region.mine(x.rows()).start;
         let (chosen, mut own, stated) = self.choice(cx, (x, first), logits)?;
@@ -190,13 +192,13 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         }
         let drops = experts.capacity.is_some() && !experts.by_experts;
         let counted = drops || learns && experts.balance.microbatch != 0.0;
-        let counts = counted.then(|| Counts::of(&self.mesh, cx, experts.count, &own)).transpose()?;
+        let counts = counted.then(|| ChoiceCounts::of(&self.mesh, cx, experts.count, &own)).transpose()?;
         let mean_over = if learns { cx.pass().mean_over } else { 0 };
         let loss =
             balance::loss(device, &self.mesh, experts, (&own, counts.as_ref()), (cx, first), mean_over)?;
         let most = |tokens| experts.capacity_of(tokens).filter(|_| drops);
         let stated = stated.then(|| {
-            let of = Numbers::stated(&self.mesh, cx).all();
+            let of = TokenNumbers::stated(&self.mesh, cx).all();
             let mut all = Routing::stated(experts, self.shares.as_deref(), of);
             most(of).inspect(|&most| all.drop_beyond(most, [(of, vec![0; experts.count])]));
             all
@@ -210,13 +212,13 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         let rows = [k, 1].map(|each| all[self.ep.rank()].iter().map(|of| of.list.len() / each).collect());
         let all: Vec<_> = all.iter().map(|of| Routing::together(of)).collect();
         let experts = (experts.count, &self.room);
-        let plan = <X as Exchange<D>>::plan(&self.exchange, &self.ep, &all, experts, device.place());
+        let plan = <X as TokenDispatcher<D>>::plan(&self.exchange, &self.ep, &all, experts, device.place());
         Ok(Handed { chosen, loss, plan, rows })
     }
     /// Adds the loss of this rank's rows to the context's loss.
     fn add_loss(
         &self,
-        cx: &Cx<D>,
+        cx: &PassContext<D>,
         loss: &RouterLoss<D::Wide>,
         scores: (&Tensor<D::Wide>, &Tensor<D::Wide>),
     ) -> Result<()> {
@@ -226,20 +228,20 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         Ok(())
     }
     /// Starts to send a row of every token of this rank and its etp peers to their experts.
-    fn begin(&self, handed: &Handed<D>, x: &Tensor<D>) -> Result<Request<D>> {
-        let x = self.etp.all_gather_v(x, &handed.rows[Carried::Tokens as usize])?;
-        self.exchange.begin(&handed.plan, x, Carried::Tokens)
+    fn begin(&self, dispatched: &Handed<D>, x: &Tensor<D>) -> Result<Request<D>> {
+        let x = self.etp.all_gather_v(x, &dispatched.rows[Carried::Tokens as usize])?;
+        self.exchange.begin(&dispatched.plan, x, Carried::Tokens)
     }
     /// Returns, for each of this rank's tokens, the sum of its experts' results (or gradients of their
     /// inputs).
-    fn back(&self, handed: &Handed<D>, y: Partial<D>) -> Result<Tensor<D>> {
-        let y = y.through(|y| self.exchange.back(&handed.plan, y, Carried::Tokens))?;
-        y.reduce_scatter_v(&self.etp, &handed.rows[Carried::Tokens as usize])
+    fn back(&self, dispatched: &Handed<D>, y: Partial<D>) -> Result<Tensor<D>> {
+        let y = y.through(|y| self.exchange.back(&dispatched.plan, y, Carried::Tokens))?;
+        y.reduce_scatter_v(&self.etp, &dispatched.rows[Carried::Tokens as usize])
     }
     /// Returns the same sum for the gate of each copy.
-    fn back_to_gates(&self, handed: &Handed<D>, by: Partial<D::Wide>) -> Result<Tensor<D::Wide>> {
-        let by = by.through(|by| self.exchange.back(&handed.plan, by, Carried::Copies))?;
-        by.reduce_scatter_v(&self.etp, &handed.rows[Carried::Copies as usize])
+    fn back_to_gates(&self, dispatched: &Handed<D>, by: Partial<D::Wide>) -> Result<Tensor<D::Wide>> {
+        let by = by.through(|by| self.exchange.back(&dispatched.plan, by, Carried::Copies))?;
+        by.reduce_scatter_v(&self.etp, &dispatched.rows[Carried::Copies as usize])
     }
     /// Gathers `y` over the tensor ranks if the stream `x` has all tokens.
     fn like(&self, x: &Stream<D>, y: Stream<D>) -> Result<Stream<D>> {
@@ -247,55 +249,64 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
     }
 }
 
-impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertFeedForward<D, X> {
+impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Layer<D>
+    for ExpertFeedForward<D, X>
+{
     type In = Stream<D>; // X[B,D]
     type Out = Stream<D>; // Y[B,D]
-    type Saved = (Kept<Saved<D>>, Option<<SharedFeedForward<D> as Layer<D>>::Saved>);
+    type Saved = (KeptValue<Saved<D>>, Option<<SharedFeedForward<D> as Layer<D>>::Saved>);
     type Pending = (Pending<D>, Option<<SharedFeedForward<D> as Layer<D>>::Pending>);
 
-    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
+    fn forward(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
         let own = x.clone().in_region(self.region);
-        cx.saw(&self.name, "in", &own)?;
+        cx.record(&self.name, "in", &own)?;
         let logits = logits(own.share(), &self.router.whole()?);
-        let handed = self.route(cx, &x, &logits)?;
-        let (gates, lse) = gates(&logits, &handed.chosen, &self.terms);
-        if let Some(loss) = &handed.loss {
+        let dispatched = self.route(cx, &x, &logits)?;
+        let (gates, lse) = gates(&logits, &dispatched.chosen, &self.terms);
+        if let Some(loss) = &dispatched.loss {
             self.add_loss(cx, loss, (&logits, &lse))?;
         }
-        let rows = self.begin(&handed, own.share())?;
+        let rows = self.begin(&dispatched, own.share())?;
         // Overlaps the dispatch.
         let shared = self.shared.as_ref().map(|layer| layer.forward(cx, x.clone())).transpose()?;
-        let rows = self.exchange.end(&handed.plan, rows.wait()?, Carried::Tokens);
+        let rows = self.exchange.end(&dispatched.plan, rows.wait()?, Carried::Tokens);
         let copies = gates.rows() * self.experts.copies();
-        let by = self.etp.all_gather_v(&gates.reshaped(copies, 1), &handed.rows[Carried::Copies as usize])?;
-        let by = self.exchange.begin(&handed.plan, by, Carried::Copies)?.wait()?;
-        let by = self.exchange.end(&handed.plan, by, Carried::Copies);
-        let up = expert_columns(&rows, &handed.plan.counts, &self.up.matrices()?);
+        let by =
+            self.etp.all_gather_v(&gates.reshaped(copies, 1), &dispatched.rows[Carried::Copies as usize])?;
+        let by = self.exchange.begin(&dispatched.plan, by, Carried::Copies)?.wait()?;
+        let by = self.exchange.end(&dispatched.plan, by, Carried::Copies);
+        let up = expert_columns(&rows, &dispatched.plan.counts, &self.up.matrices()?);
         let hidden = apply(self.kind, &up).scaled(&by);
-        let y = expert_rows(&hidden, &handed.plan.counts, &self.down.matrices()?.t())?;
+        let y = expert_rows(&hidden, &dispatched.plan.counts, &self.down.matrices()?.t())?;
         drop(hidden);
-        let y = own.with(self.back(&handed, y)?);
+        let y = own.with(self.back(&dispatched, y)?);
         let y = self.like(&x, y)?;
         let (other, shared) = shared.unzip();
         let y = other.iter().fold(y, join);
-        let saved = cx.keep(Saved { x: own, scores: [logits, lse], handed, rows, up, by });
+        let saved = cx.keep(Saved { x: own, scores: [logits, lse], dispatched, rows, up, by });
         Ok((y, (saved, shared)))
     }
 
-    fn backward_input(&mut self, cx: &Cx<D>, (saved, shared): Self::Saved, dy: Stream<D>) -> Back<D, Self> {
-        let Saved { x, scores: [logits, lse], mut handed, rows, up, by } = saved.open();
+    fn backward_input(
+        &mut self,
+        cx: &PassContext<D>,
+        (saved, shared): Self::Saved,
+        dy: Stream<D>,
+    ) -> InputHalf<D, Self> {
+        let Saved { x, scores: [logits, lse], mut dispatched, rows, up, by } = saved.open();
         if let Some(weights) = cx.beside().as_ref() {
             let loss = RouterLoss::alike(weights, cx.tokens().len(), x.mine().start);
             self.add_loss(cx, &loss, (&logits, &lse))?;
-            handed.loss = Some(if let Some(own) = handed.loss.take() { own.plus(&loss) } else { loss });
+            dispatched.loss =
+                Some(if let Some(own) = dispatched.loss.take() { own.plus(&loss) } else { loss });
         }
-        let counts = &handed.plan.counts;
+        let counts = &dispatched.plan.counts;
         let own = dy.clone().in_region(self.region);
-        let d_out = self.begin(&handed, own.share())?;
+        let d_out = self.begin(&dispatched, own.share())?;
         let both = self.shared.as_mut().zip(shared);
         // Overlaps the dispatch.
         let shared = both.map(|(layer, saved)| layer.backward_input(cx, saved, dy.clone())).transpose()?;
-        let d_out = self.exchange.end(&handed.plan, d_out.wait()?, Carried::Tokens);
+        let d_out = self.exchange.end(&dispatched.plan, d_out.wait()?, Carried::Tokens);
         let dh = expert_columns(&d_out, counts, &self.down.matrices()?);
         let hidden = apply(self.kind, &up);
         let d_by = dh.dots(&hidden)?;
@@ -303,21 +314,21 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         let dup = apply_backward(self.kind, &up, &dh.scaled(&by));
         drop(up);
         let dx = expert_rows(&dup, counts, &self.up.matrices()?.t())?;
-        let dx = self.back(&handed, dx)?;
-        let dgates = self.back_to_gates(&handed, d_by)?.reshaped(x.share().rows(), self.experts.copies());
+        let dx = self.back(&dispatched, dx)?;
+        let dgates = self.back_to_gates(&dispatched, d_by)?.reshaped(x.share().rows(), self.experts.copies());
         let tokens = cx.tokens_on(dx.device().place());
-        let loss = handed.loss.as_ref().map(|loss| (loss, tokens));
-        let (scores, of) = ((&logits, &lse), (&dgates, &handed.chosen));
+        let loss = dispatched.loss.as_ref().map(|loss| (loss, tokens));
+        let (scores, of) = ((&logits, &lse), (&dgates, &dispatched.chosen));
         let dlogits: Tensor<D> = router_backward(&dx.device().clone(), scores, of, loss, &self.terms);
         let dx = plus(dx, &router_input_gradient(&dlogits, &self.router.whole()?));
         let dx = self.like(&dy, own.with(dx))?;
         let (other, shared) = shared.unzip();
         let dx = other.iter().fold(dx, join);
-        let counts = handed.plan.counts;
+        let counts = dispatched.plan.counts;
         Ok((dx, (Pending { x, dlogits, counts, up: (rows, dup), down: (d_out, hidden) }, shared)))
     }
 
-    fn backward_weight(&mut self, cx: &Cx<D>, (pending, shared): Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, cx: &PassContext<D>, (pending, shared): Self::Pending) -> Result<()> {
         let Pending { x, dlogits, counts, up, down } = pending;
         expert_gradient(&mut self.down, &counts, &down.0, &down.1);
         drop(down);

@@ -1,5 +1,6 @@
 //! Mixture of experts: a block has many feed-forwards in place of one, and each token goes through a few. A
-//! router chooses them; a [token dispatcher](exchange) sends tokens to the ranks of their experts, and back.
+//! router chooses them; a [token dispatcher](dispatcher) sends tokens to the ranks of their experts, and
+//! back.
 //!
 //! ```text
 //! router     G[B,k], E[B,k] = the k highest of X[B,D]·W_r[D,E]   no traffic
@@ -13,28 +14,28 @@
 //!
 //! Source: Shazeer et al., arXiv:1701.06538; Lepikhin et al., `GShard`, arXiv:2006.16668.
 mod balance;
-pub mod exchange;
+pub mod dispatcher;
 mod feed_forward;
 mod routing;
 mod shared;
 pub mod sliced;
 
 pub use balance::Balancing;
-pub use exchange::{Carried, Dispatch, Exchange, MostRows};
+pub use dispatcher::{Carried, Dispatch, MostRows, TokenDispatcher};
 pub use feed_forward::{ExpertFeedForward, WithExperts};
 pub use routing::{NOBODY, Routing};
 
 use kernels::Kernels;
-use layers::{About, Strategy};
+use layers::{Strategy, StrategyInfo};
 
 /// The descriptions of all strategies of experts.
-pub fn abouts() -> Vec<&'static About> {
-    [&[&sliced::ABOUT], exchange::ALL].concat()
+pub fn abouts() -> Vec<&'static StrategyInfo> {
+    [&[&sliced::ABOUT], dispatcher::ALL].concat()
 }
 
 /// The strategies of experts that build layers, on a device.
 pub fn on<D: Kernels>() -> Vec<&'static dyn Strategy<D>> {
-    exchange::on()
+    dispatcher::on()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use comm::{Axes, Axis, Group, Mesh};
 use kernels::{Kernels, RouterTerms};
 use layers::ops::Region;
-use layers::{Cx, Experts, Result, Scoring};
+use layers::{Experts, PassContext, Result, Scoring};
 use std::ops::Range;
 use tensor::{Device, Index, Place, Scalar, Tensor};
 
@@ -79,7 +79,7 @@ impl Routing {
     pub(crate) fn by_experts<D: Kernels, W: Device<Place = D::Place>>(
         mesh: &Mesh<D::Place>,
         experts: &Experts,
-        (p, cx): (&Tensor<W>, &Cx<D>),
+        (p, cx): (&Tensor<W>, &PassContext<D>),
     ) -> Result<Option<Self>> {
         let (group, all) = (mesh.over(Axes::TOKENS | Axis::Tp)?.named("scores of tokens"), experts.count);
         let rows = group.all_gather_values(&[p.rows()])?.concat();
@@ -145,24 +145,24 @@ fn place<P: Place>(mesh: &Mesh<P>, rank: usize) -> Vec<usize> {
 }
 
 /// Numbers of a rank's tokens in the microbatch, in runs of consecutive ones.
-pub(crate) type Runs = Vec<Range<usize>>;
+pub(crate) type RowRuns = Vec<Range<usize>>;
 
 /// Returns the token numbers of each rank's rows, rank by rank of a group over the axes of tokens and of
 /// layers: as the context has them, else consecutive ones in the order of coordinates, where `rows` are the
 /// ranks' numbers of rows.
 pub(crate) fn numbers<D: Kernels>(
     (mesh, group): (&Mesh<D::Place>, &Group<D::Place>),
-    cx: &Cx<D>,
+    cx: &PassContext<D>,
     rows: &[usize],
-) -> Vec<Runs> {
-    let told = cx.numbers_of_ranks();
-    if !told.is_empty() {
-        let all = Numbers(told);
+) -> Vec<RowRuns> {
+    let reported = cx.numbers_of_ranks();
+    if !reported.is_empty() {
+        let all = TokenNumbers(reported);
         return group.ranks().map(|rank| all.of_rank(mesh, rank)).collect();
     }
     let mut order: Vec<_> = group.ranks().map(|rank| place(mesh, rank)).zip(0..rows.len()).collect();
     order.sort();
-    let (mut all, mut first) = (vec![Runs::new(); rows.len()], 0);
+    let (mut all, mut first) = (vec![RowRuns::new(); rows.len()], 0);
     for (_, i) in order {
         all[i].push(first..first + rows[i]);
         first += rows[i];
@@ -171,14 +171,14 @@ pub(crate) fn numbers<D: Kernels>(
 }
 
 /// Numbers of all tokens of a microbatch, by the coordinates of the rank that they are dealt to.
-pub(crate) struct Numbers(Vec<Runs>);
+pub(crate) struct TokenNumbers(Vec<RowRuns>);
 
-impl Numbers {
+impl TokenNumbers {
     /// Takes the numbers of the context. If it has none, gathers each rank's number of rows.
-    pub(crate) fn of<D: Kernels>(mesh: &Mesh<D::Place>, cx: &Cx<D>) -> Result<Self> {
-        let told = cx.numbers_of_ranks();
-        if !told.is_empty() {
-            return Ok(Self(told));
+    pub(crate) fn of<D: Kernels>(mesh: &Mesh<D::Place>, cx: &PassContext<D>) -> Result<Self> {
+        let reported = cx.numbers_of_ranks();
+        if !reported.is_empty() {
+            return Ok(Self(reported));
         }
         let dealers = mesh.over(Axes::TOKENS)?.named("tokens of a microbatch");
         let rows = dealers.all_gather_values(&[cx.rows()])?.concat();
@@ -188,10 +188,10 @@ impl Numbers {
     }
     /// Takes the numbers of the context. If it has none, assumes that every rank has as many rows as this
     /// one.
-    pub(crate) fn stated<D: Kernels>(mesh: &Mesh<D::Place>, cx: &Cx<D>) -> Self {
-        let told = cx.numbers_of_ranks();
-        if !told.is_empty() {
-            return Self(told);
+    pub(crate) fn stated<D: Kernels>(mesh: &Mesh<D::Place>, cx: &PassContext<D>) -> Self {
+        let reported = cx.numbers_of_ranks();
+        if !reported.is_empty() {
+            return Self(reported);
         }
         let dealers = Axes::TOKENS.iter().map(|axis| mesh.group(axis).size()).product();
         Self::consecutive(std::iter::repeat_n(cx.rows(), dealers))
@@ -208,7 +208,7 @@ impl Numbers {
         self.0.iter().flatten().map(Range::len).sum()
     }
     /// Returns the numbers of one rank's tokens: its part of the rows that tensor ranks replicate.
-    pub(crate) fn of_rank<P: Place>(&self, mesh: &Mesh<P>, rank: usize) -> Runs {
+    pub(crate) fn of_rank<P: Place>(&self, mesh: &Mesh<P>, rank: usize) -> RowRuns {
         let dealer = Axes::TOKENS
             .iter()
             .fold(0, |place, axis| place * mesh.group(axis).size() + mesh.coordinate(axis, rank));
@@ -231,7 +231,7 @@ impl Numbers {
 pub(crate) fn of_all<D: Kernels>(
     mesh: &Mesh<D::Place>,
     own: &Routing,
-    (stated, cx): (Option<&Routing>, &Cx<D>),
+    (stated, cx): (Option<&Routing>, &PassContext<D>),
 ) -> Result<Vec<Vec<Routing>>> {
     let group = mesh.over(Axis::Ep | Axis::Etp)?.named("experts of tokens");
     let lists = group.all_gather_values(&own.list)?;
@@ -240,7 +240,7 @@ pub(crate) fn of_all<D: Kernels>(
     for (rank, list) in group.ranks().zip(lists) {
         let [ep, etp] = [Axis::Ep, Axis::Etp].map(|axis| mesh.coordinate(axis, rank));
         all[ep][etp] = match stated {
-            Some(of_all) => of_all.part(&Numbers::stated(mesh, cx).of_rank(mesh, rank)),
+            Some(of_all) => of_all.part(&TokenNumbers::stated(mesh, cx).of_rank(mesh, rank)),
             None => Routing { list, chosen: own.chosen },
         };
     }

@@ -13,7 +13,7 @@ use layers::ops::{
     Stream, dots, gates, join, logits, router_backward, router_gradient, router_input_gradient, scaled,
 };
 use layers::param::weight::WholeWeight;
-use layers::{Back, Builder, Cx, Draw, Kept, Layer, Params, Result, SharedExpert};
+use layers::{Builder, Draw, InputHalf, KeptValue, Layer, Params, PassContext, Result, SharedExpert};
 use tensor::{Index, Tensor};
 
 /// A router of one expert: a gate.
@@ -49,10 +49,10 @@ impl<D: Kernels> SharedFeedForward<D> {
 impl<D: Kernels> Layer<D> for SharedFeedForward<D> {
     type In = Stream<D>;
     type Out = Stream<D>;
-    type Saved = (Ticket, Option<Kept<Gated<D>>>);
+    type Saved = (Ticket, Option<KeptValue<Gated<D>>>);
     type Pending = (Ticket, Option<(Stream<D>, Tensor<D>)>);
 
-    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
+    fn forward(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
         let (y, mlp) = self.mlp.forward(cx, x.clone())?;
         let Some(gate) = &self.gate else { return Ok((y, (mlp, None))) };
         let logits = logits(x.share(), &gate.whole()?);
@@ -63,7 +63,12 @@ impl<D: Kernels> Layer<D> for SharedFeedForward<D> {
         Ok((gated, (mlp, Some(cx.keep(Gated { x, y, scores: [logits, lse, gates], one })))))
     }
 
-    fn backward_input(&mut self, cx: &Cx<D>, (mlp, gated): Self::Saved, dy: Stream<D>) -> Back<D, Self> {
+    fn backward_input(
+        &mut self,
+        cx: &PassContext<D>,
+        (mlp, gated): Self::Saved,
+        dy: Stream<D>,
+    ) -> InputHalf<D, Self> {
         let (Some(gate), Some(gated)) = (&self.gate, gated) else {
             let (dx, pending) = self.mlp.backward_input(cx, mlp, dy)?;
             return Ok((dx, (pending, None)));
@@ -77,7 +82,7 @@ impl<D: Kernels> Layer<D> for SharedFeedForward<D> {
         Ok((join(dx, &x.with(through)), (pending, Some((x, dlogits)))))
     }
 
-    fn backward_weight(&mut self, cx: &Cx<D>, (mlp, gated): Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, cx: &PassContext<D>, (mlp, gated): Self::Pending) -> Result<()> {
         self.mlp.backward_weight(cx, mlp)?;
         if let (Some(gate), Some((x, dlogits))) = (&mut self.gate, gated) {
             router_gradient(gate, x.share(), &dlogits);

@@ -11,10 +11,10 @@
 //! Source: Singh et al., "A hybrid tensor-expert-data parallelism approach", §4, arXiv:2303.06318.
 //! Chapter: 16.
 use comm::Axis;
-use layers::{About, Choice, Design, Shared, Sharing, Sizes};
+use layers::{Choice, Design, DividedSize, DivisionRule, Sizes, StrategyInfo};
 
 /// Its description.
-pub static ABOUT: About = About {
+pub static ABOUT: StrategyInfo = StrategyInfo {
     name: "tensor parallelism of experts",
     word: "etp",
     shares,
@@ -24,16 +24,19 @@ pub static ABOUT: About = About {
         "",
         "a product whose contracted dimension is split is a partial sum, of outputs and of gates' gradients alike",
     )],
-    ..About::of(Some(Axis::Etp), Choice::Layers)
+    ..StrategyInfo::of(Some(Axis::Etp), Choice::Layers)
 };
 
-fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {
+fn shares(design: &Design, sizes: &Sizes) -> Vec<DividedSize> {
     let experts = design.shape().and_then(|shape| shape.experts);
     let over = sizes.along(Axis::Etp);
     vec![match experts {
-        Some(experts) => {
-            Shared { what: "hidden features of an expert", size: experts.hidden, over, by: Sharing::Equally }
-        }
-        None => Shared { what: "experts", size: 0, over, by: Sharing::AtLeastOne },
+        Some(experts) => DividedSize {
+            what: "hidden features of an expert",
+            size: experts.hidden,
+            over,
+            by: DivisionRule::Equally,
+        },
+        None => DividedSize { what: "experts", size: 0, over, by: DivisionRule::AtLeastOne },
     }]
 }

@@ -3,15 +3,15 @@
 mod alone;
 mod by_hand;
 
-use crate::Exchange;
 pub(crate) use crate::ExpertFeedForward;
-use crate::exchange::all_to_all::AllToAll;
+use crate::TokenDispatcher;
+use crate::dispatcher::all_to_all::AllToAll;
 pub(crate) use comm::{Axis, Op};
 use kernels::Activation;
 pub(crate) use kernels::Kernels;
 use layers::model::strategy::Mlp;
 use layers::proof::SEED;
-pub(crate) use layers::proof::{Answer, Case, Given, holds, proves, proves_in_regions};
+pub(crate) use layers::proof::{Answer, Case, LayerInput, holds, proves, proves_in_regions};
 pub(crate) use layers::{Builder, Result};
 use layers::{Experts, FeedForward, Groups, Scoring, SharedExpert};
 use reference::{Mixture, Walk};
@@ -51,7 +51,7 @@ impl Layer {
     fn mixture(&self) -> Mixture {
         Mixture { name: "mlp".into(), width: D, kind: self.1, experts: self.0 }
     }
-    pub(crate) fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+    pub(crate) fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
         let layer = self.mixture();
         let pass =
             reference::Pass { seed: SEED, step: g.step, first_sequence: g.first, mean_over: 1, tokens: 1 };
@@ -65,10 +65,10 @@ impl Layer {
 
 /// Layers whose ranks along dp and tp are split into ep and etp, too.
 macro_rules! worlds {
-    ($($Name:ident: $Exchange:ident, dp $dp:literal, tp $tp:expr, ep $ep:literal, etp $etp:literal;)*) => {$(
+    ($($Name:ident: $TokenDispatcher:ident, dp $dp:literal, tp $tp:expr, ep $ep:literal, etp $etp:literal;)*) => {$(
         struct $Name(Layer);
         impl Case for $Name {
-            type Layer<T: Kernels> = ExpertFeedForward<T, $Exchange>;
+            type Layer<T: Kernels> = ExpertFeedForward<T, $TokenDispatcher>;
             const RANKS: &'static [usize] = $tp;
             const DEALERS: &'static [(Axis, usize)] = if $dp > 1 { &[(Axis::Dp, $dp)] } else { &[] };
             const EXPERTS: &'static [(Axis, usize)] = &[(Axis::Ep, $ep), (Axis::Etp, $etp)];
@@ -77,9 +77,9 @@ macro_rules! worlds {
                 [D, D]
             }
             fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<Self::Layer<T>> {
-                ExpertFeedForward::new(at, &self.0.mlp(), self.0.0, $Exchange)
+                ExpertFeedForward::new(at, &self.0.mlp(), self.0.0, $TokenDispatcher)
             }
-            fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+            fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
                 self.0.oracle(g)
             }
             fn traffic(&self, _: usize, _: usize) -> Vec<(Op, usize)> {
@@ -103,23 +103,23 @@ worlds! {
 /// The proofs of an exchange, for the end of its file. Kills: a row that goes to other experts, or home to
 /// other tokens; copies that are lost, doubled or not dropped; experts that choose, sliced, or among ranks
 /// with other tokens; any call gone wrong.
-macro_rules! proves_exchange {
-    ($Exchange:ident) => {
+macro_rules! proves_dispatcher {
+    ($TokenDispatcher:ident) => {
         mod tests {
-            use super::$Exchange;
+            use super::$TokenDispatcher;
             use $crate::tests::*;
 
             worlds! {
-                Shared: $Exchange, dp 1, tp &[1, 2, 4], ep 2, etp 1;
-                Sliced: $Exchange, dp 2, tp &[1, 2], ep 2, etp 2;
+                DividedSize: $TokenDispatcher, dp 1, tp &[1, 2, 4], ep 2, etp 1;
+                Sliced: $TokenDispatcher, dp 2, tp &[1, 2], ep 2, etp 2;
             }
 
             #[test]
             fn experts_equal_the_oracle_over_ranks() {
-                holds(&Shared(Layer(mixtral(), SWIGLU)));
-                holds(&Shared(Layer(deepseek(), SWIGLU)));
-                proves(&Shared(Layer(qwen(), SWIGLU)));
-                proves_in_regions(&Shared(Layer(qwen(), SWIGLU)));
+                holds(&DividedSize(Layer(mixtral(), SWIGLU)));
+                holds(&DividedSize(Layer(deepseek(), SWIGLU)));
+                proves(&DividedSize(Layer(qwen(), SWIGLU)));
+                proves_in_regions(&DividedSize(Layer(qwen(), SWIGLU)));
             }
 
             #[test]
@@ -131,7 +131,7 @@ macro_rules! proves_exchange {
         }
     };
 }
-pub(crate) use {proves_exchange, worlds};
+pub(crate) use {proves_dispatcher, worlds};
 
 /// Qwen's experts make every call that Mixtral's make, so that mutants are tried with these.
 #[test]

@@ -1,13 +1,13 @@
 //! Checks that the machine can hold a run. The memory of a run is known beforehand (see
 //! [`mod@price`](crate::price)): the peak of its devices, all ranks together. The program itself, its texts
 //! and mapped files are not counted.
-use crate::{At, Error, Result, Scheme, session};
+use crate::{BuildContext, Error, Result, Scheme, session};
 use comm::{SharedPlace, readable};
 use kernels::{Kernels, Meta};
 use std::fmt::Display;
 use std::fs;
 use std::path::Path;
-use tensor::Fault;
+use tensor::OutOfMemory;
 
 /// Returns true if `free` bytes hold `bytes`, or if the number of free bytes is unknown.
 pub fn holds(bytes: u128, free: Option<u64>) -> bool {
@@ -49,11 +49,11 @@ fn fits_in(run: impl Display, [here, ranks]: [usize; 2], bytes: u128, free: Opti
 pub fn within<'a, D: Kernels>(
     scheme: impl Into<Scheme<'a, D>>,
     (rank, peak): (usize, usize),
-    program: impl FnOnce(At<Meta<D::Elem>>) -> Result<()>,
+    program: impl FnOnce(BuildContext<Meta<D::Elem>>) -> Result<()>,
 ) -> Result<()> {
     let scheme = scheme.into();
     let Some(limit) = scheme.layout.memory_limit().filter(|limit| peak > *limit) else { return Ok(()) };
-    match Fault::caught(|| session::ghost(scheme, (rank, Some(limit)), program)) {
+    match OutOfMemory::caught(|| session::ghost(scheme, (rank, Some(limit)), program)) {
         Ok(done) => done,
         Err(fault) => {
             let why = format!(

@@ -4,7 +4,7 @@
 use crate::{Entry, Error, Named, Result, Stored, bail, named, whole};
 use comm::Mesh;
 use kernels::Kernels;
-use layers::{Design, Kind, Optimizer, Param, Values, Wide};
+use layers::{Design, Optimizer, OptimizerKind, Param, ValueSource, Wide};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tensor::quoted::quoted;
@@ -61,8 +61,8 @@ pub fn save_params<D: Kernels<Wide: Device<Elem: Real>>>(
 
 /// Returns entries for the moments of every trained parameter. There are none before the first step, or for
 /// plain descent.
-fn moments(kind: Kind, steps: usize, params: &[Named]) -> Vec<Entry> {
-    if kind == Kind::Sgd || steps == 0 {
+fn moments(kind: OptimizerKind, steps: usize, params: &[Named]) -> Vec<Entry> {
+    if kind == OptimizerKind::Sgd || steps == 0 {
         return Vec::new();
     }
     let entry = |moment: &str, p: &Named| Entry::whole(format!("{moment}.{}", p.name), p.shape);
@@ -124,7 +124,7 @@ pub fn restore_optimizer<D: Kernels>(
     let draw = layers::Draw { mean: 0.0, std: 0.0 };
     optimizer.restore(steps, params, |param, which| {
         let name = format!("{}.{}", MOMENTS[which], param.name());
-        <Stored as Values<Wide<D>>>::of(&stored, &name, param.shape(), draw)
+        <Stored as ValueSource<Wide<D>>>::of(&stored, &name, param.shape(), draw)
     })?;
     Ok(())
 }
@@ -133,11 +133,11 @@ pub fn restore_optimizer<D: Kernels>(
 mod tests {
     use super::*;
     use crate::pipeline::gpipe::GPipe;
-    use crate::{At, Batch, Sequence, Trainer};
+    use crate::{Batch, BuildContext, Sequence, Trainer};
     use crate::{Orientation, Schedule};
     use comm::{Axis, World};
     use kernels::Heads;
-    use layers::{Builder, Random, Shape};
+    use layers::{Builder, RandomValues, Shape};
     use std::fs;
     use tensor::{Cpu, Host};
 
@@ -181,13 +181,20 @@ mod tests {
         save_params(&to, &metadata, &entries(&named(&design, &params, mesh)?), (&design, &params), mesh)?;
         save_optimizer(&state, metadata, optimizer, (&design, &params), mesh)
     }
-    fn at<'a>(device: &'a Float, mesh: &'a Mesh<Host>, values: &'a dyn Values<f32>) -> At<'a, Float> {
-        At { builder: Builder::new(device, mesh, values), pipeline: (&GPipe as &dyn Schedule).into() }
+    fn at<'a>(
+        device: &'a Float,
+        mesh: &'a Mesh<Host>,
+        values: &'a dyn ValueSource<f32>,
+    ) -> BuildContext<'a, Float> {
+        BuildContext {
+            builder: Builder::new(device, mesh, values),
+            pipeline: (&GPipe as &dyn Schedule).into(),
+        }
     }
     /// Another trainer, at the same place, in the state of the files.
-    fn load(folder: &Path, device: &Float, mesh: &Mesh<Host>, kind: Kind) -> Result<Trainer<Float>> {
+    fn load(folder: &Path, device: &Float, mesh: &Mesh<Host>, kind: OptimizerKind) -> Result<Trainer<Float>> {
         let [from, state] = FILES.map(|name| folder.join(name));
-        let fresh = Random { seed: 9 };
+        let fresh = RandomValues { seed: 9 };
         let mut fresh = Trainer::new(&at(device, mesh, &fresh), SHAPE, (kind, None))?;
         let params = entries(&named(&SHAPE.into(), &fresh.model().params(), mesh)?);
         let stored = Stored::new(File::open(&from)?, params, |_| false)?;
@@ -227,8 +234,11 @@ mod tests {
     /// Trains two steps and saves them; the state then, and after another step.
     fn trained(folder: &Path, layout: [usize; 3]) -> [(usize, BTreeMap<String, Vec<u32>>); 2] {
         let run = |device: Float, mesh: Mesh<_>| {
-            let mut trainer =
-                Trainer::new(&at(&device, &mesh, &Random { seed: 2 }), SHAPE, (Kind::ADAMW, None))?;
+            let mut trainer = Trainer::new(
+                &at(&device, &mesh, &RandomValues { seed: 2 }),
+                SHAPE,
+                (OptimizerKind::ADAMW, None),
+            )?;
             for _ in 0..2 {
                 trainer.step(&batch(), 0.1)?;
             }
@@ -256,7 +266,7 @@ mod tests {
             for other in LAYOUTS {
                 let copy = tempfile::tempdir().unwrap();
                 let run = |device: Float, mesh: Mesh<_>| {
-                    let mut trainer = load(folder.path(), &device, &mesh, Kind::ADAMW)?;
+                    let mut trainer = load(folder.path(), &device, &mesh, OptimizerKind::ADAMW)?;
                     save(copy.path(), &mut trainer)?;
                     let read = state(&mut trainer)?;
                     trainer.step(&batch(), 0.1)?;
@@ -279,13 +289,13 @@ mod tests {
     fn a_state_that_is_not_this_optimizers_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         trained(folder.path(), ALONE);
-        let told =
+        let reported =
             |kind| on(ALONE, |device, mesh| load(folder.path(), &device, &mesh, kind).map(drop)).unwrap_err();
-        assert_eq!(told(Kind::Sgd), "state: the optimizer is \"adamw\"; wanted sgd");
+        assert_eq!(reported(OptimizerKind::Sgd), "state: the optimizer is \"adamw\"; wanted sgd");
         let noting = |notes: &[(&str, &str)]| {
             let notes = notes.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
             Writer::create::<&str>(&folder.path().join("optimizer"), &notes, &[]).unwrap().finish().unwrap();
-            told(Kind::ADAMW)
+            reported(OptimizerKind::ADAMW)
         };
         assert_eq!(noting(&[]), "state: the file's metadata has no \"optimizer\"");
         assert_eq!(noting(&[("optimizer", "adamw")]), "state: the file's metadata has no \"steps\"");
@@ -302,7 +312,7 @@ mod tests {
         trained(folder.path(), [1, 1, 2]);
         let before = FILES.map(|name| fs::read(folder.path().join(name)).unwrap());
         let why = on([1, 1, 2], |device, mesh| {
-            let mut trainer = load(folder.path(), &device, &mesh, Kind::ADAMW)?;
+            let mut trainer = load(folder.path(), &device, &mesh, OptimizerKind::ADAMW)?;
             trainer.step(&batch(), f64::INFINITY)?;
             save(folder.path(), &mut trainer)
         });

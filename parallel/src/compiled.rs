@@ -1,10 +1,10 @@
 //! Instances of the trainer with its model, compiled here once for tests, in the dtypes that most tests use.
 //! The trainer is generic, so each crate that trains would compile it again. Crates with `opt-level` 0 share
 //! the instances of a crate below them with `opt-level` 1.
-use crate::{At, Result, Stages, Trainer};
+use crate::{BuildContext, Result, Stages, Trainer};
 use kernels::Kernels;
-use layers::{Cx, Design, Kind};
-use tensor::{Cpu, F61, Ids, Tensor};
+use layers::{Design, OptimizerKind, PassContext};
+use tensor::{Cpu, F61, Tensor, TokenIds};
 
 /// Addresses of the functions from which all others are reached.
 fn of<D: Kernels>() -> [*const (); 4] {
@@ -16,11 +16,15 @@ fn of<D: Kernels>() -> [*const (); 4] {
     ]
 }
 
-fn built<D: Kernels>(at: &At<D>, design: Design) -> Result<Trainer<D>> {
-    Trainer::new(at, design, (Kind::Sgd, None))
+fn built<D: Kernels>(at: &BuildContext<D>, design: Design) -> Result<Trainer<D>> {
+    Trainer::new(at, design, (OptimizerKind::Sgd, None))
 }
 
-fn logits<D: Kernels>(stages: &mut Stages<D>, cx: &Cx<D>, ids: Ids<D::Place>) -> Result<Tensor<D>> {
+fn logits<D: Kernels>(
+    stages: &mut Stages<D>,
+    cx: &PassContext<D>,
+    ids: TokenIds<D::Place>,
+) -> Result<Tensor<D>> {
     stages.logits(cx, ids, true)
 }
 

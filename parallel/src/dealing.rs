@@ -1,12 +1,12 @@
 //! Strategies that deal the tokens of a sequence over context ranks, `cp`.
 use crate::strategies::lists::list;
-use layers::{About, Stretches};
+use layers::{StrategyInfo, Stretches};
 
 /// A way to deal the tokens of a sequence over context ranks.
 #[derive(Debug)]
 pub struct Dealing {
     /// Its description.
-    pub about: About,
+    pub about: StrategyInfo,
     /// Function from a rank to its tokens.
     pub stretches: Stretches,
 }

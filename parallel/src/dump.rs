@@ -16,7 +16,7 @@
 use crate::{Batch, Entry, Error, Report, Result, Trainer};
 use comm::Mesh;
 use kernels::Kernels;
-use layers::{Activations, Kind, Param, Params, Record, Wide};
+use layers::{Activations, OptimizerKind, Param, Params, Record, Wide};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +26,7 @@ use tensor::{Bf16, F61, Scalar, Tensor, files};
 
 /// A dtype that a dump can hold. Files have the run's dtype: f32 as F32, f64 as F64, bf16 as BF16 (gradients,
 /// loss and norm² as F32), elements of the field as U64 (`0 ≤ x < 2^61 − 1`).
-pub trait Number: Scalar {
+pub trait DumpDtype: Scalar {
     /// Its type in a file.
     type Stored: Storable;
     /// Converts a value to its type in a file.
@@ -36,7 +36,7 @@ pub trait Number: Scalar {
 /// `stored!(f32 => f32: |x| x)`: a dtype, its type in a file, and the conversion.
 macro_rules! stored {
     ($($number:ty => $stored:ty: $how:expr),* $(,)?) => {
-        $(impl Number for $number {
+        $(impl DumpDtype for $number {
             type Stored = $stored;
             fn stored(self) -> $stored {
                 let how: fn($number) -> $stored = $how;
@@ -52,7 +52,7 @@ pub type Tensors<E> = Vec<(String, Vec<E>)>;
 
 /// Tensors that one rank recorded.
 #[derive(Clone, Debug)]
-pub struct Seen<E: Scalar> {
+pub struct Recorded<E: Scalar> {
     /// Its local parts of the activations.
     pub activations: Activations<E>,
     /// Synced gradients; empty if nothing was learnt.
@@ -85,7 +85,7 @@ pub struct Provenance {
     /// Index of the step, counted from 0; none if nothing was learnt.
     pub step: Option<usize>,
     /// Optimizer, clip limit and learning rate, if noted.
-    pub optimizer: Option<(Kind, Option<f64>, f64)>,
+    pub optimizer: Option<(OptimizerKind, Option<f64>, f64)>,
 }
 
 /// Gathers the whole parameters.
@@ -115,13 +115,13 @@ pub fn step<D: Kernels>(
     mesh: &Mesh<D::Place>,
     batch: &Batch,
     lr: f64,
-) -> Result<(Report<D>, Seen<D::Elem>)> {
+) -> Result<(Report<D>, Recorded<D::Elem>)> {
     let (record, weights) = (Record::new(mesh), weights(trainer.model().params(), mesh)?);
     trainer.record(Some(record.clone()));
     let report = trainer.step(batch, lr);
     trainer.record(None);
     let (report, gradients) = (report?, gradients(trainer.model().params(), mesh)?);
-    Ok((report, Seen { activations: record.take(), gradients, weights, after: None }))
+    Ok((report, Recorded { activations: record.take(), gradients, weights, after: None }))
 }
 
 /// Reads the results of the step that gave this report, before its weights change again.
@@ -175,19 +175,19 @@ fn clear(dir: &Path) -> Option<(&'static str, std::io::Error)> {
 ///
 /// # Errors
 /// If a file cannot be written; then no file is left.
-pub fn write<E: Number<Wide: Number>>(
+pub fn write<E: DumpDtype<Wide: DumpDtype>>(
     dir: &Path,
     entries: &[Entry],
-    ranks: Vec<Seen<E>>,
+    ranks: Vec<Recorded<E>>,
     about: &Provenance,
 ) -> Result<()> {
     write_all(dir, entries, ranks, about).inspect_err(|_| drop(clear(dir)))
 }
 
-fn write_all<E: Number<Wide: Number>>(
+fn write_all<E: DumpDtype<Wide: DumpDtype>>(
     dir: &Path,
     entries: &[Entry],
-    ranks: Vec<Seen<E>>,
+    ranks: Vec<Recorded<E>>,
     about: &Provenance,
 ) -> Result<()> {
     let (mut activations, mut gradients, mut weights) = (Vec::new(), Vec::new(), Vec::new());
@@ -223,7 +223,7 @@ fn write_all<E: Number<Wide: Number>>(
     }
     if !numbers.is_empty() {
         let one = |(name, x): (String, Vec<E::Wide>)| {
-            (name, vec![x.len()], x.into_iter().map(Number::stored).collect())
+            (name, vec![x.len()], x.into_iter().map(DumpDtype::stored).collect())
         };
         put(&dir.join(STEP), &notes, numbers.into_iter().map(one).collect())?;
     }
@@ -237,7 +237,7 @@ fn write_all<E: Number<Wide: Number>>(
 }
 
 impl Provenance {
-    fn notes<E: Number>(&self) -> BTreeMap<String, String> {
+    fn notes<E: DumpDtype>(&self) -> BTreeMap<String, String> {
         let mut notes: BTreeMap<String, String> =
             [("format".into(), "pt".into()), ("layout".into(), self.layout.clone())].into();
         notes.insert("number".into(), E::NAME.into());
@@ -260,10 +260,10 @@ fn joined<E>(all: &mut Tensors<E>, other: Tensors<E>) {
 }
 
 /// A tensor of a file: its name, shape and values.
-type Stored<T> = (String, Vec<usize>, Vec<T>);
+type DumpTensor<T> = (String, Vec<usize>, Vec<T>);
 
 /// The parameters under the file's names and in its orientation.
-fn theirs<E: Number>(entries: &[Entry], tensors: &Tensors<E>) -> Vec<Stored<E::Stored>> {
+fn theirs<E: DumpDtype>(entries: &[Entry], tensors: &Tensors<E>) -> Vec<DumpTensor<E::Stored>> {
     let of = |entry: &Entry| {
         let whole = tensors.iter().find(|(name, _)| *name == entry.param);
         let (_, whole) = whole.expect("a model has its parameters");
@@ -272,7 +272,11 @@ fn theirs<E: Number>(entries: &[Entry], tensors: &Tensors<E>) -> Vec<Stored<E::S
     entries.iter().map(of).collect()
 }
 
-fn put<T: Storable>(path: &Path, notes: &BTreeMap<String, String>, tensors: Vec<Stored<T>>) -> Result<()> {
+fn put<T: Storable>(
+    path: &Path,
+    notes: &BTreeMap<String, String>,
+    tensors: Vec<DumpTensor<T>>,
+) -> Result<()> {
     let header: Vec<_> =
         tensors.iter().map(|(name, shape, _)| (name.clone(), T::DTYPE, shape.clone())).collect();
     let mut writer = Writer::create(path, notes, &header)?;

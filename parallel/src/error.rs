@@ -54,7 +54,7 @@ sentences!(
     comm::CommError,
     layers::Error,
     tensor::IdsError,
-    tensor::count::Uncountable,
+    tensor::count::Overflow,
     tensor::files::Error,
     tensor::safetensors::Error,
 );

@@ -5,10 +5,9 @@
 //! part   = axis "=" n mods | word mods | "order=" axis {"." axis}
 //! mods   = {":" method ["/" n]}            method = [a-z0-9-]+
 //! ```
-//! Axes, words and methods are those of the [lists of strategies](crate::strategies). An axis that is left out has
-//! one rank. A layout names at most one method for each [choice](layers::Choice) of an axis; the first of the list
-//! is the default. A word beside an axis, such as `sp`, needs the ranks of its axis. `order` lists the split axes,
-//! innermost first. [`Layout`] has examples.
+//! Axes, words and methods are those of the [lists of strategies](crate::strategies). An axis left out has
+//! one rank. A layout names at most one method for each [choice](layers::Choice) of an axis; the first is the
+//! default. A word, such as `sp`, needs the ranks of its axis. `order` lists the split axes, innermost first.
 pub mod covering;
 mod entry;
 mod grammar;
@@ -21,15 +20,15 @@ use crate::dealing::{self, Dealing};
 use crate::pipeline::{self, Pipeline};
 use crate::step::Plan;
 use crate::step::table::Table;
-use crate::{At, Error, Result, Schedule, bail, data, deal, strategies};
+use crate::{BuildContext, Error, Result, Schedule, bail, data, deal, strategies};
 use ::tensor::Cpu;
-use ::tensor::count::Uncountable;
+use ::tensor::count::Overflow;
 use comm::{Axis, CommError, Mesh, World};
 use grammar::Grammar;
 use kernels::Kernels;
 use layers::{
-    About, Builder, Choice, Design, Random, Rests, Shared, Sharing, Sizes, Strategy, TokenShards, Values,
-    Wide, counted,
+    Builder, Choice, Design, DividedSize, DivisionRule, RandomValues, ShardingStrategy, Sizes, Strategy,
+    StrategyInfo, TokenShards, ValueSource, Wide, counted,
 };
 use misfit::misfit;
 use std::fmt;
@@ -61,7 +60,7 @@ pub struct Layout {
     numbers: [u32; Choice::COUNT], // of the named strategy of each choice; 0 if it has none
     order: [Option<Axis>; Axis::NESTED.len()], // split axes, innermost first; none in the default order
     limit: Option<usize>, // bytes that each rank may hold
-    rests: Option<Rests>, // state sharded at rest, if not as strategies say
+    rests: Option<ShardingStrategy>, // state sharded at rest, if not as strategies say
     split: Option<&'static [usize]>, // blocks of each chunk of a pipeline, if they are not dealt evenly
     table: Option<&'static Table>, // the schedule of the stages, if it is none of the lists
 }
@@ -112,12 +111,12 @@ impl Layout {
     }
     /// Returns the descriptions of its strategies: those of split axes, and those that it names; in the
     /// lists' order.
-    pub fn strategies(&self) -> Vec<&'static About> {
+    pub fn strategies(&self) -> Vec<&'static StrategyInfo> {
         let listed = grammar_of_all().taken(self).into_iter().map(|i| strategies::all()[i]);
-        let stays = |about: &&About| about.choice != Choice::Schedule || self.table.is_none();
+        let stays = |about: &&StrategyInfo| about.choice != Choice::Schedule || self.table.is_none();
         listed.filter(stays).chain(self.table.map(Table::about)).collect()
     }
-    fn takes(&self, about: &About) -> bool {
+    fn takes(&self, about: &StrategyInfo) -> bool {
         self.strategies().iter().any(|taken| std::ptr::eq(*taken, about))
     }
     /// Returns the pipeline schedule: when each part of the model runs.
@@ -133,9 +132,9 @@ impl Layout {
         Pipeline { schedule, number: self.number(schedule.about()), split: self.split }
     }
     /// Returns which state of parameters data ranks keep sharded at rest.
-    pub fn rests(&self) -> Rests {
+    pub fn rests(&self) -> ShardingStrategy {
         let taken = data::ALL.iter().filter(|split| self.takes(&split.about));
-        let all = taken.fold(Rests::WHOLE, |rests, split| (split.change)(rests, self.number(&split.about)));
+        let all = taken.fold(ShardingStrategy::WHOLE, |all, of| (of.change)(all, self.number(&of.about)));
         self.rests.unwrap_or(all)
     }
     /// Returns the tokens of the first rank; [`at`](TokenShards::at) a mesh gives those of each rank.
@@ -145,7 +144,7 @@ impl Layout {
         TokenShards::new(sizes, taken.unwrap_or(&dealing::ALL[0]).stretches)
     }
     /// Returns the number that the layout gives a strategy.
-    pub fn number(&self, about: &About) -> Option<usize> {
+    pub fn number(&self, about: &StrategyInfo) -> Option<usize> {
         Some(self.numbers[about.choice as usize] as usize).filter(|number| *number > 0)
     }
     /// Returns the context in which this layout's ranks build a model.
@@ -153,8 +152,8 @@ impl Layout {
         &self,
         device: &'a D,
         mesh: &'a Mesh<D::Place>,
-        values: &'a dyn Values<Wide<D>>,
-    ) -> At<'a, D> {
+        values: &'a dyn ValueSource<Wide<D>>,
+    ) -> BuildContext<'a, D> {
         let mut taken = self.strategies();
         let spare = strategies::all().iter().find(|about| about.choice.is_always_made());
         taken.extend(spare.filter(|spare| taken.iter().all(|about| about.choice != spare.choice)));
@@ -162,7 +161,7 @@ impl Layout {
         let taken = strategies::on().into_iter().filter(is_taken);
         let at = Builder::new(device, mesh, values).with(taken);
         let builder = Builder { rests: self.rests(), tokens: self.tokens().at(mesh), ..at };
-        At { builder, pipeline: self.pipeline() }
+        BuildContext { builder, pipeline: self.pipeline() }
     }
     /// Returns the number of ranks in total.
     pub fn ranks(&self) -> usize {
@@ -202,14 +201,13 @@ impl Layout {
     ///
     /// # Errors
     /// If there is no such rank.
-    pub fn ghost(&self, rank: usize) -> std::result::Result<Mesh<::tensor::Nowhere>, CommError> {
+    pub fn ghost(&self, rank: usize) -> std::result::Result<Mesh<::tensor::MetaPlace>, CommError> {
         match self.order() {
             Some(order) => Mesh::ghost_in_order(&self.axes(), &order, rank),
             None => Mesh::ghost(&self.axes(), rank),
         }
     }
-    /// Returns this layout with `bytes` as the limit of what each rank may hold at once; no limit if none is
-    /// given. Not printed.
+    /// Returns this layout with a limit of bytes that each rank may hold at once. Not printed.
     #[must_use]
     pub fn limited(self, bytes: Option<usize>) -> Self {
         Self { limit: bytes, ..self }
@@ -217,7 +215,7 @@ impl Layout {
     /// Returns this layout with state sharded at rest as `rests` says, on the ranks that sum its gradients,
     /// whatever axes they are along. Not printed.
     #[must_use]
-    pub fn resting(self, rests: Rests) -> Self {
+    pub fn resting(self, rests: ShardingStrategy) -> Self {
         Self { rests: Some(rests), ..self }
     }
     /// Returns this layout with its stages run by a table, which fixes the numbers of chunks and
@@ -293,7 +291,7 @@ impl Layout {
         self.fit_for(&self.strategies(), &design.into())
     }
     /// Checks that the layout fits, if these strategies split the model.
-    pub(crate) fn fit_for(&self, strategies: &[&About], design: &Design) -> Result<()> {
+    pub(crate) fn fit_for(&self, strategies: &[&StrategyInfo], design: &Design) -> Result<()> {
         for (axis, ranks) in self.axes() {
             let shared = |ranks| self.shared(strategies, (axis, ranks), design);
             let bad: Vec<_> = shared(ranks)
@@ -301,25 +299,25 @@ impl Layout {
                 .filter(|s| !s.fits())
                 .map(|s| match (s.size, s.by) {
                     (0, _) => format!("a model without {}", s.what),
-                    (n, Sharing::AtLeastOne) if s.over != ranks => {
+                    (n, DivisionRule::AtLeastOne) if s.over != ranks => {
                         format!("{n} {} in {} chunks", s.what, s.over)
                     }
                     (n, _) => format!("{n} {}", s.what),
                 })
                 .collect();
             if !bad.is_empty() {
-                let alone = |about: &About, number| {
+                let alone = |about: &StrategyInfo, number| {
                     let sizes = Sizes { ranks: self.sizes, number };
-                    (about.shares)(design, &sizes).iter().all(Shared::fits)
+                    (about.shares)(design, &sizes).iter().all(DividedSize::fits)
                 };
-                let is_why = |about: &About| {
+                let is_why = |about: &StrategyInfo| {
                     let is_method = about.axis == Some(axis) && about.choice != Choice::Layers;
                     let is_taken = strategies.iter().any(|taken| std::ptr::eq(*taken, about));
                     is_method && is_taken && !alone(about, self.number(about))
                 };
                 let method = grammar_of_all().named(self).into_iter().find(|(about, _)| is_why(about));
-                let is_other = |other: &About| {
-                    let alike = |of: &About| (other.axis, other.choice) == (of.axis, of.choice);
+                let is_other = |other: &StrategyInfo| {
+                    let alike = |of: &StrategyInfo| (other.axis, other.choice) == (of.axis, of.choice);
                     method.as_ref().is_some_and(|(about, _)| alike(about)) && alone(other, None)
                 };
                 let others: Vec<_> = strategies::all()
@@ -328,7 +326,7 @@ impl Layout {
                     .map(|other| other.word)
                     .collect();
                 let least = if method.is_some() { 2 } else { 1 }; // one rank has no methods
-                let possible = self.possible(axis, |n| n >= least && shared(n).iter().all(Shared::fits));
+                let possible = self.possible(axis, |n| n >= least && shared(n).iter().all(DividedSize::fits));
                 let method = method.as_ref().map(|(_, written)| &**written);
                 return Err(misfit((axis, ranks), (method, &others), &either(&bad, "and"), &possible));
             }
@@ -342,30 +340,34 @@ impl Layout {
             return None; // no strategy but the axis itself
         }
         let (device, values, mesh) =
-            (kernels::meta_of::<Cpu<f32>>(), Random { seed: 0 }, self.ghost(0).ok()?);
+            (kernels::meta_of::<Cpu<f32>>(), RandomValues { seed: 0 }, self.ghost(0).ok()?);
         let (at, mut design) = (self.place(&device, &mesh, &values), design.into());
         if let Design::Transformer(shape) | Design::Blocks(shape) = &mut design {
             shape.blocks = 1; // all are alike
         }
         let run = 0..design.parts();
-        let built = Uncountable::caught(|| design.stage(&at, &[run], None).map(drop)).ok()?;
+        let built = Overflow::caught(|| design.stage(&at, &[run], None).map(drop)).ok()?;
         built.err().filter(|why| matches!(why, layers::Error::Strategies(_))).map(|why| why.to_string())
     }
     /// Returns the number of quantities of a model that the ranks of their axes cannot share, if these
     /// strategies split it.
-    pub(crate) fn misfits_of(&self, strategies: &[&About], design: &Design) -> usize {
+    pub(crate) fn misfits_of(&self, strategies: &[&StrategyInfo], design: &Design) -> usize {
         let of = |of| self.shared(strategies, of, design).iter().filter(|s| !s.fits()).count();
         self.axes().into_iter().map(of).sum()
     }
     /// Returns the quantities of a model that the ranks of an axis share under these strategies, if there are
     /// `ranks` ranks.
-    fn shared(&self, strategies: &[&About], (axis, ranks): (Axis, usize), design: &Design) -> Vec<Shared> {
+    fn shared(
+        &self,
+        strategies: &[&StrategyInfo],
+        (axis, ranks): (Axis, usize),
+        design: &Design,
+    ) -> Vec<DividedSize> {
         let mut sizes = self.sizes;
         sizes[axis as usize] = ranks;
         let along = strategies.iter().filter(|about| about.axis == Some(axis));
-        let shares =
-            |about: &&About| (about.shares)(design, &Sizes { ranks: sizes, number: self.number(about) });
-        along.flat_map(shares).collect()
+        let sizes = |about: &StrategyInfo| Sizes { ranks: sizes, number: self.number(about) };
+        along.flat_map(|about| (about.shares)(design, &sizes(about))).collect()
     }
 }
 

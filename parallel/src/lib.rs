@@ -12,7 +12,7 @@
 //! | `session.rs`, `network.rs` | the one place where a layout's ranks start; links, timeouts, traces |
 //! | `price.rs`, `budget.rs` | peak memory, from shapes alone; whether the machine, or a limit, can hold it |
 //! | `measure.rs`, `dump.rs` | time, memory and traffic of a run; its tensors as files |
-//! | `number.rs`, `error.rs` | the dtypes of a run; errors of one sentence |
+//! | `dtype.rs`, `error.rs` | the dtypes of a run; errors of one sentence |
 pub mod attention;
 mod batch;
 pub mod budget;
@@ -22,12 +22,12 @@ mod checkpoint;
 pub mod compiled;
 pub mod data;
 pub mod dealing;
+pub mod dtype;
 pub mod dump;
 mod error;
 pub mod layout;
 pub mod measure;
 mod network;
-pub mod number;
 pub mod pipeline;
 pub mod price;
 #[cfg(test)]
@@ -45,14 +45,14 @@ mod whole;
 
 pub use batch::{Batch, Sequence};
 pub use checkpoint::{restore_optimizer, save_optimizer, save_params};
-pub use data::replicated::Share;
+pub use data::replicated::LocalBatch;
 pub use error::{Error, Result, Sentence};
 pub use layers::deal;
 pub use layout::Layout;
 pub use network::Network;
 pub use pipeline::{Pipeline, Schedule};
-pub use scheme::{Anywhere, Scheme};
-pub use stages::{At, Stages};
+pub use scheme::{AnyDeviceStrategy, Scheme};
+pub use stages::{BuildContext, Stages};
 pub use stored::{Entry, Orientation, Stacked, Stored};
 pub use trainer::{Report, Trainer, features};
 pub use whole::{Named, named, whole};

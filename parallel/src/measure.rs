@@ -8,7 +8,7 @@ use tensor::{Phase, Place};
 
 /// Measurements of one rank.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Taken {
+pub struct RankMeasurements {
     /// Wall-clock time of the work, without building the model.
     pub seconds: f64,
     /// Peak bytes while the model was built.
@@ -38,7 +38,7 @@ pub fn work<D: Kernels, T>(
     at: &Builder<D>,
     phase: Phase,
     work: impl FnOnce() -> Result<T>,
-) -> Result<(T, Taken)> {
+) -> Result<(T, RankMeasurements)> {
     let (device, mesh) = (at.device, at.mesh);
     mesh.barrier()?;
     device.meter().begin(phase);
@@ -49,12 +49,12 @@ pub fn work<D: Kernels, T>(
     let seconds = start.elapsed().as_secs_f64();
     let wire = (mesh.ledger() - &before).wire_bytes();
     let (load, work) = (device.meter().peaks(Phase::Load).total, device.meter().peaks(phase).total);
-    Ok((result, Taken { seconds, load, work, wire }))
+    Ok((result, RankMeasurements { seconds, load, work, wire }))
 }
 
 impl PeakBytes {
     /// Collects the peaks of all ranks.
-    pub fn of(ranks: &[Taken]) -> Self {
+    pub fn of(ranks: &[RankMeasurements]) -> Self {
         Self {
             load: ranks.iter().map(|t| t.load).collect(),
             inference: ranks.iter().map(|t| t.work).collect(),
@@ -64,11 +64,11 @@ impl PeakBytes {
 }
 
 /// Time until the last rank finished, in seconds.
-pub fn seconds(ranks: &[Taken]) -> f64 {
+pub fn seconds(ranks: &[RankMeasurements]) -> f64 {
     ranks.iter().map(|t| t.seconds).fold(0.0, f64::max)
 }
 
 /// Bytes on the wire, summed over all ranks.
-pub fn wire(ranks: &[Taken]) -> usize {
+pub fn wire(ranks: &[RankMeasurements]) -> usize {
     ranks.iter().map(|t| t.wire).sum()
 }

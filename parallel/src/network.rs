@@ -1,6 +1,6 @@
 //! Connections between the ranks of a run: processes, slow links, timeouts, a trace.
 use crate::{Error, Layout, Result, bail};
-use comm::{Axis, Link, Mesh, Processes, Stuck, Trace, World};
+use comm::{Axis, Link, Mesh, Processes, StuckReport, Trace, World};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub struct Network {
     /// True if the trace also has layers and kernels, for commands with steps to profile.
     pub profile: bool,
     /// Action on ranks that do not exit although their run has failed.
-    pub stuck: Option<Stuck>,
+    pub stuck: Option<StuckReport>,
     /// The processes of the ranks, one each; none if all ranks are threads of this process.
     pub processes: Option<Arc<Processes>>,
 }
@@ -155,11 +155,11 @@ mod tests {
             trace: Some(trace.clone()),
             ..Network::default()
         };
-        let (failed, told) = mpsc::channel();
-        let (failed, told) = (Mutex::new(failed), Mutex::new(told));
+        let (failed, reported) = mpsc::channel();
+        let (failed, reported) = (Mutex::new(failed), Mutex::new(reported));
         let run = |_: Cpu<f32>, mesh: comm::Mesh<_>| {
             if mesh.rank() == 1 {
-                told.lock().unwrap().recv().unwrap(); // comes when nobody waits any more
+                reported.lock().unwrap().recv().unwrap(); // comes when nobody waits any more
                 return Ok(());
             }
             let outcome = mesh.group(Axis::Tp).named("a loss").barrier();

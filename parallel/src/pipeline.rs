@@ -4,12 +4,12 @@
 use crate::deal;
 use crate::step::{Cell, Plan, check};
 use crate::strategies::lists::list;
-use layers::{About, Choice};
+use layers::{Choice, StrategyInfo};
 use std::ops::Range;
 
 list! { dyn Schedule, |schedule| schedule.about();
     one_f_one_b::OneForwardOneBackward,
-    naive::Naive,
+    naive::NaivePipeline,
     gpipe::GPipe,
     interleaved::Interleaved,
     looped_bfs::LoopedBfs,
@@ -69,15 +69,19 @@ impl From<&'static dyn Schedule> for Pipeline {
 /// other.
 pub struct Alone;
 
-static ALONE: About =
-    About { name: "one stage", word: "none", hints: &[("", "")], ..About::of(None, Choice::Schedule) };
+static ALONE: StrategyInfo = StrategyInfo {
+    name: "one stage",
+    word: "none",
+    hints: &[("", "")],
+    ..StrategyInfo::of(None, Choice::Schedule)
+};
 
 impl Schedule for Alone {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ALONE
     }
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
-        naive::Naive.row(rank, plan)
+        naive::NaivePipeline.row(rank, plan)
     }
 }
 

@@ -4,13 +4,13 @@ mod held;
 
 pub use held::HeldBytes;
 
-use crate::{At, Batch, Layout, Result, Scheme, Stages, Trainer, budget, session};
+use crate::{Batch, BuildContext, Layout, Result, Scheme, Stages, Trainer, budget, session};
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta};
-use layers::{Design, Kind, Param, TokenShards};
+use layers::{Design, OptimizerKind, Param, TokenShards};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use tensor::count::{self, Uncountable};
+use tensor::count::{self, Overflow};
 use tensor::{Category, Cpu, Device, Scalar, Tensor};
 
 /// Number of steps that a price runs. From the second step on, everything that a step holds is allocated.
@@ -34,7 +34,7 @@ pub struct Peak {
 pub fn peak_of_all<'a, D: Kernels, K: Ord>(
     scheme: impl Into<Scheme<'a, D>>,
     dealt: impl Fn(TokenShards) -> Result<K>,
-    program: impl Fn(At<Meta<D::Elem>>) -> Result<()>,
+    program: impl Fn(BuildContext<Meta<D::Elem>>) -> Result<()>,
 ) -> Result<Peak> {
     let scheme = scheme.into();
     let (mut kinds, mut total, mut most) = (BTreeMap::new(), 0, (0, 0));
@@ -48,7 +48,7 @@ pub fn peak_of_all<'a, D: Kernels, K: Ord>(
         total += match kinds.entry((alone, others, dealt(tokens)?)) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
-                let held = |at: At<Meta<D::Elem>>| {
+                let held = |at: BuildContext<Meta<D::Elem>>| {
                     let device = at.device;
                     program(at).map(|()| device.meter().peaks_of_all().total)
                 };
@@ -69,15 +69,15 @@ pub fn peak_of_all<'a, D: Kernels, K: Ord>(
 pub fn training<'a, D: Kernels>(
     scheme: impl Into<Scheme<'a, D>>,
     design: impl Into<Design>,
-    optimizer: (Kind, Option<f64>),
+    optimizer: (OptimizerKind, Option<f64>),
     batch: &Batch,
-    after: impl Fn(&mut Trainer<Meta<D::Elem>>, &Mesh<tensor::Nowhere>) -> Result<()>,
+    after: impl Fn(&mut Trainer<Meta<D::Elem>>, &Mesh<tensor::MetaPlace>) -> Result<()>,
 ) -> Result<Peak> {
     let (scheme, design) = (scheme.into(), &design.into());
     peak_of_all(
         scheme,
         |tokens| batch.dealt(&tokens),
-        |at: At<Meta<D::Elem>>| {
+        |at: BuildContext<Meta<D::Elem>>| {
             let mut trainer = Trainer::new(&at, design, optimizer)?;
             (0..STEPS).try_for_each(|_| trainer.step(batch, 0.0).map(drop))?;
             after(&mut trainer, at.mesh)
@@ -90,7 +90,7 @@ pub fn training<'a, D: Kernels>(
 ///
 /// # Errors
 /// If a collective fails.
-pub fn gathering<S: Scalar>(trainer: &mut Trainer<Meta<S>>, mesh: &Mesh<tensor::Nowhere>) -> Result<()> {
+pub fn gathering<S: Scalar>(trainer: &mut Trainer<Meta<S>>, mesh: &Mesh<tensor::MetaPlace>) -> Result<()> {
     let design = trainer.model().design().clone();
     let params = trainer.model().params();
     params.iter().try_for_each(|param| param.gather(mesh).map(drop))?;
@@ -107,7 +107,7 @@ pub fn gathering<S: Scalar>(trainer: &mut Trainer<Meta<S>>, mesh: &Mesh<tensor::
 /// As [`sizes`].
 pub fn parameters(design: impl Into<Design>) -> Result<usize> {
     let sizes = sizes(design)?;
-    Ok(Uncountable::caught(|| count::sum("the parameters of a model", sizes))?)
+    Ok(Overflow::caught(|| count::sum("the parameters of a model", sizes))?)
 }
 
 /// Returns the number of elements of each parameter of a model, in program order.
@@ -116,7 +116,7 @@ pub fn parameters(design: impl Into<Design>) -> Result<usize> {
 /// If the design has an invalid size, or the bytes of all parameters overflow 64 bits.
 pub fn sizes(design: impl Into<Design>) -> Result<Vec<usize>> {
     let design = design.into();
-    session::ghost::<Cpu<f32>, _>(&Layout::UNSPLIT, (0, None), |at: At<Meta<f32>>| {
+    session::ghost::<Cpu<f32>, _>(&Layout::UNSPLIT, (0, None), |at: BuildContext<Meta<f32>>| {
         let size = |param: &mut Param<_>| param.shape().into_iter().product();
         Ok(Stages::new(&at, &design)?.params().into_iter().map(size).collect())
     })

@@ -2,16 +2,19 @@
 //! is worked out.
 use crate::tensor::sequence_parallel::SequenceParallel;
 use crate::{
-    At, Batch, Entry, Error, Result, Sequence, Stages, Stored, Trainer, restore_optimizer, save_optimizer,
-    save_params,
+    Batch, BuildContext, Entry, Error, Result, Sequence, Stages, Stored, Trainer, restore_optimizer,
+    save_optimizer, save_params,
 };
 use comm::{Axis, Ledger, Mesh, World};
 use kernels::{Heads, Kernels};
-use layers::{Biases, Builder, Cx, Kind, Param, Random, Rates, Rest, Rests, Shape, Strategy, Wide};
+use layers::{
+    AtRest, Biases, Builder, OptimizerKind, Param, PassContext, RandomValues, Rates, Shape, ShardingStrategy,
+    Strategy, Wide,
+};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tensor::safetensors::File;
-use tensor::{Bf16, Category, Cpu, Device, F61, Host, Ids, Key, Peaks, Real, Scalar};
+use tensor::{Bf16, Category, Cpu, Device, F61, Host, Key, Peaks, Real, Scalar, TokenIds};
 
 /// KV heads that four ranks share, a vocabulary that no ranks divide, gains and biases of few numbers.
 const SHAPE: Shape = Shape {
@@ -24,12 +27,12 @@ const SHAPE: Shape = Shape {
     bias: Biases { qkv: true, out: false, mlp: false },
     ..Shape::LLAMA
 };
-const ADAMW: Kind = Kind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
+const ADAMW: OptimizerKind = OptimizerKind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
 
 /// So many of value, gradient and state, from the last on, rest as shards: DDP and `ZeRO` 1 to 3.
-fn zero(stage: usize, block: Option<usize>) -> Rests {
-    let rest = |needs| if stage >= needs { Rest::Shard } else { Rest::Whole };
-    Rests { value: rest(3), gradient: rest(2), state: rest(1), block }
+fn zero(stage: usize, block: Option<usize>) -> ShardingStrategy {
+    let rest = |needs| if stage >= needs { AtRest::Shard } else { AtRest::Whole };
+    ShardingStrategy { value: rest(3), gradient: rest(2), state: rest(1), block }
 }
 
 /// Two microbatches, of four and five sequences.
@@ -41,11 +44,11 @@ fn batch() -> Batch {
 /// Runs on every rank of a world, at a place where parameters rest so.
 fn on<D: Kernels<Place = Host> + Default, T: Send>(
     sizes: &[(Axis, usize)],
-    (rests, regions): (Rests, bool),
-    run: impl Fn(&At<D>) -> Result<T> + Sync,
+    (rests, regions): (ShardingStrategy, bool),
+    run: impl Fn(&BuildContext<D>) -> Result<T> + Sync,
 ) -> Vec<T> {
     let ran = World::threads(sizes).unwrap().run(|device: D, mesh: Mesh<Host>| {
-        let at = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 2 }) };
+        let at = Builder { rests, ..Builder::new(&device, &mesh, &RandomValues { seed: 2 }) };
         run(&if regions { at.with([&SequenceParallel as &dyn Strategy<_>]) } else { at }.into())
     });
     ran.unwrap_or_else(|why| panic!("{sizes:?}, {rests:?}: {why}"))
@@ -68,12 +71,13 @@ fn weights<D: Kernels<Place = Host>>(
 #[test]
 fn steps_equal_the_oracle_wherever_parameters_rest() {
     let _key = Key(6).enter();
-    let told = |s: &Sequence| reference::Sequence {
+    let reported = |s: &Sequence| reference::Sequence {
         ids: s.ids.clone(),
         targets: s.targets.clone(),
         ..reference::Sequence::default()
     };
-    let told: Vec<Vec<_>> = batch().microbatches().iter().map(|m| m.iter().map(told).collect()).collect();
+    let reported: Vec<Vec<_>> =
+        batch().microbatches().iter().map(|m| m.iter().map(reported).collect()).collect();
     let (beta1, beta2, eps, decay) = (0.5, 0.75, 0.5, 0.25);
     let theirs = reference::Optimizer::AdamW { beta1, beta2, eps, decay };
     let (dp, tp) = (|n| (Axis::Dp, n), |n| (Axis::Tp, n));
@@ -95,12 +99,12 @@ fn steps_equal_the_oracle_wherever_parameters_rest() {
         let cases = layouts.iter().flat_map(|layout| (0..4).map(move |stage| (layout, stage)));
         for ((sizes, regions, block), stage) in cases {
             let rests = zero(stage, block.filter(|_| stage > 0));
-            on(sizes, (rests, *regions), |at: &At<Cpu<F61>>| {
+            on(sizes, (rests, *regions), |at: &BuildContext<Cpu<F61>>| {
                 let mut trainer = Trainer::new(at, shape, (ADAMW, Some(0.5)))?.seeded(3);
                 let start = weights(&mut trainer, at.mesh)?;
                 let mut truth = reference::Trainer::new(model, theirs, Some(0.5), start).seeded(3);
                 for step in 0..2 {
-                    let (report, wanted) = (trainer.step(&batch(), 0.5)?, truth.step(&told, 0.5));
+                    let (report, wanted) = (trainer.step(&batch(), 0.5)?, truth.step(&reported, 0.5));
                     let at_step = format!("step {step}, zero{stage}, {sizes:?}");
                     let loss = wanted.losses.into_iter().fold(F61::ZERO, |sum, loss| sum + loss);
                     assert_eq!(report.loss.read().unwrap(), [loss], "{at_step}");
@@ -123,8 +127,8 @@ fn steps_equal_the_oracle_wherever_parameters_rest() {
 }
 
 /// Traffic and peaks of two steps and an evaluation on one rank.
-fn cost<D: Kernels>(device: &D, mesh: &Mesh<D::Place>, rests: Rests) -> Result<(Ledger, Peaks)> {
-    let at = Builder { rests, ..Builder::new(device, mesh, &Random { seed: 2 }) }.into();
+fn cost<D: Kernels>(device: &D, mesh: &Mesh<D::Place>, rests: ShardingStrategy) -> Result<(Ledger, Peaks)> {
+    let at = Builder { rests, ..Builder::new(device, mesh, &RandomValues { seed: 2 }) }.into();
     let mut trainer = Trainer::new(&at, Shape { blocks: 8, ..SHAPE }, (ADAMW, Some(0.5)))?;
     for _ in 0..2 {
         trainer.step(&batch(), 0.5)?;
@@ -167,15 +171,15 @@ fn steps_cost_what_their_price_says_wherever_parameters_rest() {
 }
 
 /// Bits of all values, masters and losses after three steps of so many microbatches.
-fn trained<D>(sizes: &[(Axis, usize)], rests: Rests, microbatches: usize) -> Vec<Vec<u32>>
+fn trained<D>(sizes: &[(Axis, usize)], rests: ShardingStrategy, microbatches: usize) -> Vec<Vec<u32>>
 where
     D: Kernels<Place = Host> + Default,
     Wide<D>: Real,
 {
     let bits = |all: Vec<Wide<D>>| all.into_iter().map(|x| (x.to_f64() as f32).to_bits()).collect::<Vec<_>>();
-    let all = on(sizes, (rests, false), |at: &At<D>| {
+    let all = on(sizes, (rests, false), |at: &BuildContext<D>| {
         let batch = Batch::new(batch().microbatches().concat(), microbatches)?;
-        let (mut trainer, mut seen) = (Trainer::new(at, SHAPE, (Kind::ADAMW, None))?, Vec::new());
+        let (mut trainer, mut seen) = (Trainer::new(at, SHAPE, (OptimizerKind::ADAMW, None))?, Vec::new());
         for _ in 0..3 {
             seen.push(bits(trainer.step(&batch, 0.1)?.loss.read().unwrap()));
         }
@@ -203,7 +207,7 @@ fn floats_have_the_same_bits_wherever_parameters_rest() {
     {
         for sizes in [&[(Axis::Dp, 2)][..], &[(Axis::Dp, 3), (Axis::Tp, 2)]] {
             for (microbatches, stages) in [(2, 1..2), (1, 1..4)] {
-                let whole = trained::<D>(sizes, Rests::WHOLE, microbatches);
+                let whole = trained::<D>(sizes, ShardingStrategy::WHOLE, microbatches);
                 for stage in stages {
                     assert!(
                         trained::<D>(sizes, zero(stage, None), microbatches) == whole,
@@ -221,31 +225,31 @@ fn floats_have_the_same_bits_wherever_parameters_rest() {
 #[test]
 fn models_generate_wherever_parameters_rest() {
     let logits = |rests| {
-        on(&[(Axis::Dp, 2), (Axis::Tp, 2)], (rests, false), |at: &At<Cpu<f32>>| {
+        on(&[(Axis::Dp, 2), (Axis::Tp, 2)], (rests, false), |at: &BuildContext<Cpu<f32>>| {
             let mut model = Stages::new(at, Shape { tied: true, ..SHAPE })?;
-            let mut cx = Cx::infer([3]).with_cache(5);
+            let mut cx = PassContext::infer([3]).with_cache(5);
             let mut seen = Vec::new();
             for (n, ids) in [&[1, 2, 3][..], &[7], &[12]].into_iter().enumerate() {
                 (0..n.min(1)).for_each(|_| cx.advance(&[1]));
-                let ids = Ids::new(at.device.place(), ids, SHAPE.vocabulary)?;
+                let ids = TokenIds::new(at.device.place(), ids, SHAPE.vocabulary)?;
                 seen.push(model.logits(&cx, ids, false)?.read().unwrap());
             }
             Ok((seen, at.device.meter().now(Category::Weights)))
         })
     };
-    let (whole, shards) = (logits(Rests::WHOLE), logits(zero(3, None)));
+    let (whole, shards) = (logits(ShardingStrategy::WHOLE), logits(zero(3, None)));
     for ((seen, held), (wanted, all)) in shards.iter().zip(whole) {
         assert!(*seen == wanted && held * 2 < all + all / 10, "{held} of {all}");
     }
 }
 
 /// A trainer after so many steps: fresh, or going on from the files of a folder.
-fn goes_on<D>(at: &At<D>, from: Option<&Path>, steps: usize) -> Result<Trainer<D>>
+fn goes_on<D>(at: &BuildContext<D>, from: Option<&Path>, steps: usize) -> Result<Trainer<D>>
 where
     D: Kernels<Place = Host> + Default,
     Wide<D>: Real,
 {
-    let optimizer = (Kind::ADAMW, None); // a norm is added up in another order where shards are
+    let optimizer = (OptimizerKind::ADAMW, None); // a norm is added up in another order where shards are
     let mut trainer = Trainer::new(at, SHAPE, optimizer)?;
     if let Some(folder) = from {
         let stored = Stored::new(File::open(&folder.join("model"))?, entries(&mut trainer), |_| false)?;
@@ -299,7 +303,7 @@ fn runs_that_resume_equal_runs_that_do_not_stop() {
         let mut first: Option<[Vec<u8>; 2]> = None;
         for stage in 0..4 {
             let [whole, part, again] = [(); 3].map(|()| tempfile::tempdir().unwrap());
-            on(sizes, (zero(stage, None), false), |at: &At<D>| {
+            on(sizes, (zero(stage, None), false), |at: &BuildContext<D>| {
                 let all = files(&mut goes_on(at, None, 3)?, whole.path())?;
                 let some = files(&mut goes_on(at, None, 2)?, part.path())?;
                 let resumed = files(&mut goes_on(at, Some(part.path()), 1)?, again.path())?;
@@ -307,7 +311,7 @@ fn runs_that_resume_equal_runs_that_do_not_stop() {
                 Ok(())
             });
             let other = [(Axis::Dp, 3), (Axis::Tp, 1)];
-            on(&other, (zero(3 - stage, None), false), |at: &At<D>| {
+            on(&other, (zero(3 - stage, None), false), |at: &BuildContext<D>| {
                 let copied = files(&mut goes_on(at, Some(part.path()), 0)?, again.path())?;
                 assert!(copied == files(&mut goes_on(at, Some(again.path()), 0)?, whole.path())?);
                 assert!(

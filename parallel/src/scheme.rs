@@ -1,14 +1,14 @@
 //! How a model is split: a layout, and a strategy or schedule that no list has, such as one of another crate.
-use crate::{At, Layout, Pipeline, Result, Schedule};
+use crate::{BuildContext, Layout, Pipeline, Result, Schedule};
 use kernels::{Kernels, Meta};
-use layers::{About, Choice, Design, Strategy};
+use layers::{Choice, Design, Strategy, StrategyInfo};
 use std::fmt;
 
 /// A strategy that builds its layers on a device, and on the meta device, where they are priced. Every
 /// strategy that is generic over devices is one.
-pub trait Anywhere<D: Kernels>: Strategy<D> + Strategy<Meta<D::Elem>> {}
+pub trait AnyDeviceStrategy<D: Kernels>: Strategy<D> + Strategy<Meta<D::Elem>> {}
 
-impl<D: Kernels, S: Strategy<D> + Strategy<Meta<D::Elem>> + ?Sized> Anywhere<D> for S {}
+impl<D: Kernels, S: Strategy<D> + Strategy<Meta<D::Elem>> + ?Sized> AnyDeviceStrategy<D> for S {}
 
 /// A layout, with strategies and a schedule beyond those that it names. A layout converts into one with
 /// `into()`.
@@ -16,7 +16,7 @@ pub struct Scheme<'a, D: Kernels> {
     /// Layout, with the strategies of the lists that it names.
     pub layout: &'a Layout,
     /// Further strategies that build layers.
-    pub others: &'a [&'a dyn Anywhere<D>],
+    pub others: &'a [&'a dyn AnyDeviceStrategy<D>],
     /// Schedule in place of the layout's schedule of stages.
     pub schedule: Option<Pipeline>,
 }
@@ -36,20 +36,20 @@ impl<'a, D: Kernels> From<&'a Layout> for Scheme<'a, D> {
 
 impl<'a, D: Kernels> Scheme<'a, D> {
     /// The layout with these strategies added.
-    pub fn with(layout: &'a Layout, others: &'a [&'a dyn Anywhere<D>]) -> Self {
+    pub fn with(layout: &'a Layout, others: &'a [&'a dyn AnyDeviceStrategy<D>]) -> Self {
         Self { others, ..layout.into() }
     }
     /// The layout with its stages run under this schedule.
     pub fn scheduled(layout: &'a Layout, schedule: &'static dyn Schedule) -> Self {
         Self { schedule: Some(schedule.into()), ..layout.into() }
     }
-    fn others(&self) -> impl Iterator<Item = &'static About> {
+    fn others(&self) -> impl Iterator<Item = &'static StrategyInfo> {
         let others = self.others.iter().map(|other| Strategy::<D>::about(*other));
         others.chain(self.schedule.map(|of| of.schedule.about()))
     }
     /// Returns the descriptions of its strategies, the layout's first.
-    pub fn strategies(&self) -> Vec<&'static About> {
-        let replaced = |about: &&About| about.choice == Choice::Schedule && self.schedule.is_some();
+    pub fn strategies(&self) -> Vec<&'static StrategyInfo> {
+        let replaced = |about: &&StrategyInfo| about.choice == Choice::Schedule && self.schedule.is_some();
         self.layout.strategies().into_iter().filter(|about| !replaced(about)).chain(self.others()).collect()
     }
     /// Checks that the ranks of every axis can share a model.
@@ -72,10 +72,10 @@ impl<'a, D: Kernels> Scheme<'a, D> {
     /// same device; `of` converts a strategy to one on that device.
     pub(crate) fn place<E: Kernels>(
         &self,
-        at: At<'a, E>,
-        of: impl Fn(&'a dyn Anywhere<D>) -> &'a dyn Strategy<E>,
-    ) -> At<'a, E> {
-        At { pipeline: self.pipeline(), ..at.with(self.others.iter().map(|other| of(*other))) }
+        at: BuildContext<'a, E>,
+        of: impl Fn(&'a dyn AnyDeviceStrategy<D>) -> &'a dyn Strategy<E>,
+    ) -> BuildContext<'a, E> {
+        BuildContext { pipeline: self.pipeline(), ..at.with(self.others.iter().map(|other| of(*other))) }
     }
 }
 

@@ -3,14 +3,14 @@
 //! pricing.
 mod ghost;
 
-use crate::{At, Layout, Result, Scheme};
+use crate::{BuildContext, Layout, Result, Scheme};
 use comm::{Mesh, SharedPlace, World};
 pub use ghost::ghost;
 use kernels::Kernels;
-use layers::{Values, Wide};
+use layers::{ValueSource, Wide};
 
 /// Source of a rank's parameters; all ranks read it at once.
-pub type Source<'a, D> = &'a (dyn Values<Wide<D>> + Sync);
+pub type Source<'a, D> = &'a (dyn ValueSource<Wide<D>> + Sync);
 
 /// Runs a program on every rank of a world of the scheme's layout. Returns the ranks' results, by rank.
 ///
@@ -19,7 +19,7 @@ pub type Source<'a, D> = &'a (dyn Values<Wide<D>> + Sync);
 pub fn run<'a, D: Kernels<Place: SharedPlace>, T: Send>(
     (scheme, world): (impl Into<Scheme<'a, D>>, &World),
     values: Source<D>,
-    program: impl Fn(At<D>) -> Result<T> + Sync,
+    program: impl Fn(BuildContext<D>) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
     let scheme = scheme.into();
     let place =
@@ -33,7 +33,7 @@ pub fn run<'a, D: Kernels<Place: SharedPlace>, T: Send>(
 /// The error of the program.
 pub fn alone<D: Kernels + Default, T>(
     values: Source<D>,
-    program: impl FnOnce(At<D>) -> Result<T>,
+    program: impl FnOnce(BuildContext<D>) -> Result<T>,
 ) -> Result<T> {
     program(Layout::UNSPLIT.place(&D::default(), &Mesh::alone(), values))
 }

@@ -4,12 +4,12 @@
 //! can cost as much as several blocks. Chunks are runs of parts, each of at least one. [`balanced`] makes the
 //! most expensive run as cheap as possible; the cost of a part is its number of [`parameters`], or the
 //! [`seconds`] that it takes on this machine.
-use crate::{At, Error, Layout, Result, deal, session};
+use crate::{BuildContext, Error, Layout, Result, deal, session};
 use kernels::Meta;
-use layers::{Cx, Design, Half, Input, Output, Random, Targets, Wanted};
+use layers::{Design, Half, Input, Output, PassContext, RandomValues, StageRequest, Targets};
 use std::str::FromStr;
 use std::time::Instant;
-use tensor::{Category, Cpu, Device, Ids, Tensor};
+use tensor::{Category, Cpu, Device, Tensor, TokenIds};
 
 /// How blocks are split over chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ pub fn balanced(costs: &[f64], runs: usize) -> Vec<usize> {
 /// If a part cannot be built.
 pub fn parameters(design: &Design) -> Result<Vec<f64>> {
     let of = |part: usize| {
-        session::ghost::<Cpu<f32>, _>(&Layout::UNSPLIT, (0, None), |at: At<Meta<f32>>| {
+        session::ghost::<Cpu<f32>, _>(&Layout::UNSPLIT, (0, None), |at: BuildContext<Meta<f32>>| {
             let run = part..part + 1;
             let mut stage = design.stage(&at, &[run], None)?;
             let sizes = stage.params().into_iter().map(|p| p.shape().into_iter().product::<usize>());
@@ -121,7 +121,9 @@ const TOKENS: usize = 64;
 /// If a part cannot be built.
 pub fn seconds(design: &Design) -> Result<Vec<f64>> {
     let n = design.parts();
-    let of = |part| session::alone(&Random { seed: 0 }, |at: At<Cpu<f32>>| taken(&at, design, part));
+    let of = |part| {
+        session::alone(&RandomValues { seed: 0 }, |at: BuildContext<Cpu<f32>>| taken(&at, design, part))
+    };
     let mut between = None;
     let time = |part| match between {
         Some(time) if part + 1 < n => Ok(time),
@@ -137,7 +139,7 @@ pub fn seconds(design: &Design) -> Result<Vec<f64>> {
 }
 
 /// Returns the shortest of a few measured times of a part.
-fn taken(at: &At<Cpu<f32>>, design: &Design, part: usize) -> Result<f64> {
+fn taken(at: &BuildContext<Cpu<f32>>, design: &Design, part: usize) -> Result<f64> {
     let run = part..part + 1;
     let mut stage = design.stage(&at.learning(), &[run], None)?;
     let (place, outputs) = (at.device.place(), design.outputs());
@@ -147,18 +149,18 @@ fn taken(at: &At<Cpu<f32>>, design: &Design, part: usize) -> Result<f64> {
     };
     let mut least = f64::INFINITY;
     for microbatch in 0..4 {
-        let cx = Cx::train(microbatch, [1; TOKENS], TOKENS);
+        let cx = PassContext::train(microbatch, [1; TOKENS], TOKENS);
         let x = match design.features() {
-            None if part == 0 => Input::Tokens(Ids::new(place, &[0; TOKENS], outputs)?),
+            None if part == 0 => Input::Tokens(TokenIds::new(place, &[0; TOKENS], outputs)?),
             Some(width) if part == 0 => Input::Rows(rows(width)),
             _ => Input::Activation(rows(design.width(part)).into()),
         };
         let y = if design.gives_rows() {
             Targets::Rows(rows(outputs))
         } else {
-            Targets::Ids(Ids::targets(place, &[0; TOKENS], outputs)?)
+            Targets::Ids(TokenIds::targets(place, &[0; TOKENS], outputs)?)
         };
-        let wanted = (part + 1 == design.parts()).then_some(Wanted::Loss(y));
+        let wanted = (part + 1 == design.parts()).then_some(StageRequest::Loss(y));
         let start = Instant::now();
         let dy = match stage.forward(0, &cx, &mut (), x, wanted)? {
             Output::Activation(y) => Some(y),

@@ -5,16 +5,17 @@ mod at;
 mod once;
 mod passed;
 
-pub use at::At;
+pub use at::BuildContext;
 
 use crate::pipeline::Pipeline;
-use crate::step::{Act, Cell, Move, Payload, Plan, Step, Unit, moves};
+use crate::step::{Action, ActionPhase, Cell, PassKind, Payload, Plan, Task, moves};
 use crate::{Error, Result};
 use comm::{Axis, Group, Mesh, Tag};
 use kernels::Kernels;
 use layers::ops::{Region, filled};
 use layers::{
-    Chunk, Cx, Design, Half, Hooks, Input, Keeper, Output, Param, Params, TokenShards, Uses, Wanted,
+    Chunk, Design, Half, Hooks, Input, Keeper, Output, Param, ParamHooks, Params, PassContext, StageRequest,
+    TokenShards,
 };
 use passed::{Passed, Received, Sent};
 use std::rc::Rc;
@@ -34,30 +35,30 @@ pub struct Stages<D: Kernels> {
     design: Rc<Design>,
     made: [Option<Made>; 2],       // of inference, and of training: for the last plan
     hooks: Vec<Box<dyn Hooks<D>>>, // of its strategies
-    held: Vec<((Payload, Unit), Passed<D>)>, // by the task that needs it
-    sent: Vec<((Payload, Unit), Sent<D>)>, // not waited for yet
-    coming: Vec<((Payload, Unit), Received<D>)>, // started, and not needed yet
+    held: Vec<((Payload, Task), Passed<D>)>, // by the task that needs it
+    sent: Vec<((Payload, Task), Sent<D>)>, // not waited for yet
+    coming: Vec<((Payload, Task), Received<D>)>, // started, and not needed yet
     // if requested: the peak before each move, and the bytes held then
-    pub(crate) watched: Option<Vec<(Move, [usize; 2])>>,
+    pub(crate) watched: Option<Vec<(ActionPhase, [usize; 2])>>,
 }
 
 /// The moves of this rank in a step of this plan.
 #[derive(Clone)]
 struct Made {
     plan: Plan,
-    moves: Rc<[Move]>,
+    moves: Rc<[ActionPhase]>,
 }
 
 /// The microbatches of a step, as the executor requests them.
-pub(crate) trait Work<D: Kernels> {
+pub(crate) trait Microbatches<D: Kernels> {
     /// Returns the context of a slice of a microbatch, created on first use.
-    fn cx(&mut self, of: Unit) -> Result<&Cx<D>>;
+    fn cx(&mut self, of: Task) -> Result<&PassContext<D>>;
     /// Returns the input of the model.
-    fn input(&mut self, of: Unit) -> Result<Input<D>>;
+    fn input(&mut self, of: Task) -> Result<Input<D>>;
     /// Returns the kind of output wanted at the model's end.
-    fn wanted(&mut self, of: Unit) -> Result<Wanted<D>>;
+    fn wanted(&mut self, of: Task) -> Result<StageRequest<D>>;
     /// Receives the output of the model.
-    fn ended(&mut self, of: Unit, output: Output<D>);
+    fn ended(&mut self, of: Task, output: Output<D>);
     /// Called when this rank has finished a microbatch.
     fn done(&mut self, _: usize) {}
     /// Called when all microbatches have run backward, before the sums of their gradients are waited for.
@@ -68,7 +69,7 @@ pub(crate) trait Work<D: Kernels> {
     fn update(
         &mut self,
         _: &[Box<dyn Hooks<D>>],
-        _: &mut dyn Uses<D>,
+        _: &mut dyn ParamHooks<D>,
         _: &mut [&mut Param<D>],
     ) -> Result<()> {
         Ok(())
@@ -80,7 +81,7 @@ impl<D: Kernels> Stages<D> {
     ///
     /// # Errors
     /// If the ranks do not fit the design, or its initial values are missing.
-    pub fn new(at: &At<D>, design: impl Into<Design>) -> Result<Self> {
+    pub fn new(at: &BuildContext<D>, design: impl Into<Design>) -> Result<Self> {
         let design = Rc::new(design.into());
         let (stages, layers) = (at.mesh.group(Axis::Pp), at.mesh.group(Axis::Tp));
         let plan = at.pipeline.plan(stages.size(), 1);
@@ -132,8 +133,8 @@ impl<D: Kernels> Stages<D> {
         &mut self,
         microbatches: usize,
         learns: bool,
-        work: &mut dyn Work<D>,
-        uses: &mut dyn Uses<D>,
+        work: &mut dyn Microbatches<D>,
+        uses: &mut dyn ParamHooks<D>,
     ) -> Result<()> {
         let stages = self.mesh.group(Axis::Pp).clone();
         let plan = Plan { slices: self.slices(learns), ..self.pipeline.plan(stages.size(), microbatches) };
@@ -143,14 +144,16 @@ impl<D: Kernels> Stages<D> {
                 watched.push((at, self.device.meter().begin_anew()));
             }
             match at {
-                Move::Begin(Step::Run { cell, last, .. }) => self.cell(cell, last, &plan, work, uses)?,
-                Move::End(Step::Run { cell, .. }) => work.done(cell.of.microbatch as usize),
-                Move::Begin(Step::Receive(payload, unit, from)) => {
+                ActionPhase::Begin(Action::Run { cell, last, .. }) => {
+                    self.cell(cell, last, &plan, work, uses)?;
+                }
+                ActionPhase::End(Action::Run { cell, .. }) => work.done(cell.of.microbatch as usize),
+                ActionPhase::Begin(Action::Receive(payload, unit, from)) => {
                     let rows = work.cx(unit)?.rows();
                     let coming = self.receive((payload, unit, from), (rows, learns), &stages, &plan)?;
                     self.coming.push(((payload, unit), coming));
                 }
-                Move::End(Step::Receive(payload, unit, _)) => {
+                ActionPhase::End(Action::Receive(payload, unit, _)) => {
                     let Passed { x, row } = named(&mut self.coming, (payload, unit)).wait()?;
                     let x = if x.region() == self.regions[0] {
                         x
@@ -159,23 +162,23 @@ impl<D: Kernels> Stages<D> {
                     };
                     self.held.push(((payload, unit), Passed { x, row }));
                 }
-                Move::Begin(Step::Send(payload, unit, to)) => {
+                ActionPhase::Begin(Action::Send(payload, unit, to)) => {
                     let Passed { x, row } = named(&mut self.held, (payload, unit));
                     let passed = Passed { x: x.in_region(self.regions[1]), row };
                     let sent = passed.start_send(&stages, to, tags(payload, unit, &plan))?;
                     self.sent.push(((payload, unit), sent));
                 }
-                Move::End(Step::Send(payload, unit, _)) => {
+                ActionPhase::End(Action::Send(payload, unit, _)) => {
                     named(&mut self.sent, (payload, unit)).wait()?;
                 }
-                Move::Begin(Step::Complete) => {
+                ActionPhase::Begin(Action::Complete) => {
                     work.complete()?;
                     uses.finish(&mut self.stage.params())?;
                 }
-                Move::Begin(Step::Update) => {
+                ActionPhase::Begin(Action::Update) => {
                     work.update(&self.hooks, uses, &mut self.stage.params())?;
                 }
-                Move::End(Step::Complete | Step::Update) => {}
+                ActionPhase::End(Action::Complete | Action::Update) => {}
             }
         }
         Ok(())
@@ -197,7 +200,7 @@ impl<D: Kernels> Stages<D> {
     /// Starts receiving the message that a task needs: `rows` rows, in a step that trains or not.
     fn receive(
         &self,
-        (payload, unit, from): (Payload, Unit, usize),
+        (payload, unit, from): (Payload, Task, usize),
         (rows, learns): (usize, bool),
         stages: &Group<D::Place>,
         plan: &Plan,
@@ -215,24 +218,24 @@ impl<D: Kernels> Stages<D> {
         Cell { act, of }: Cell,
         last: bool,
         plan: &Plan,
-        work: &mut dyn Work<D>,
-        uses: &mut dyn Uses<D>,
+        work: &mut dyn Microbatches<D>,
+        uses: &mut dyn ParamHooks<D>,
     ) -> Result<()> {
         let number = of.chunk as usize;
         let (first, end) = (number == 0, number + 1 == plan.all_chunks());
-        let comes = if act == Act::F { !first } else { !end && act != Act::W };
+        let comes = if act == PassKind::F { !first } else { !end && act != PassKind::W };
         let (came, row) =
             comes.then(|| named(&mut self.held, (act.gives(), of))).map(|p| (p.x, p.row)).unzip();
         let (input, dy) = match act {
-            Act::F => (Some(came.map_or_else(|| work.input(of), |x| Ok(Input::Activation(x)))?), None),
+            PassKind::F => (Some(came.map_or_else(|| work.input(of), |x| Ok(Input::Activation(x)))?), None),
             _ => (None, came),
         };
-        let wanted = if end && act == Act::F { Some(work.wanted(of)?) } else { None };
+        let wanted = if end && act == PassKind::F { Some(work.wanted(of)?) } else { None };
         let cx = work.cx(of)?;
         let beside = self::row(&self.hooks, cx.pass().learns);
         match (row, beside) {
             (Some(row), _) => *cx.beside() = row,
-            (None, Some((_, n))) if act == Act::F => {
+            (None, Some((_, n))) if act == PassKind::F => {
                 let none = <D::Wide as tensor::Device>::Elem::ZERO;
                 *cx.beside() = Some(filled(self.device.wide(), Category::Buffers, [1, n], none));
             }
@@ -242,26 +245,28 @@ impl<D: Kernels> Stages<D> {
         let run = self.chunks.iter().position(|n| *n == number).expect("a chunk of this rank");
         let (stage, mut ended) = (&mut self.stage, None);
         let given = match (act, input) {
-            (Act::F, input) => match stage.forward(run, cx, uses, input.expect("taken above"), wanted)? {
-                Output::Activation(y) => Some(y),
-                output => {
-                    ended = Some(output);
-                    None
+            (PassKind::F, input) => {
+                match stage.forward(run, cx, uses, input.expect("taken above"), wanted)? {
+                    Output::Activation(y) => Some(y),
+                    output => {
+                        ended = Some(output);
+                        None
+                    }
                 }
-            },
-            (Act::B, _) => stage.backward(run, cx, uses, dy, Half::Both, last)?,
-            (Act::I, _) => stage.backward(run, cx, uses, dy, Half::Input, last)?,
-            (Act::W, _) => {
+            }
+            (PassKind::B, _) => stage.backward(run, cx, uses, dy, Half::Both, last)?,
+            (PassKind::I, _) => stage.backward(run, cx, uses, dy, Half::Input, last)?,
+            (PassKind::W, _) => {
                 stage.backward_weight(run, cx, uses, last)?;
                 None
             }
         };
-        if let (Some((hooks, _)), true) = (beside, end && act == Act::F) {
+        if let (Some((hooks, _)), true) = (beside, end && act == PassKind::F) {
             let row = cx.beside().take().expect("the row began with the microbatch");
             *cx.beside() = Some(hooks.turn(cx, row)?);
         }
         drop(span);
-        let row = if end && act == Act::F { None } else { cx.beside().take() };
+        let row = if end && act == PassKind::F { None } else { cx.beside().take() };
         let added = cx.take_loss().map(Output::Loss); // of layers
         ended.into_iter().chain(added).for_each(|output| work.ended(of, output));
         let to = Cell { act, of }.gives(plan);
@@ -276,13 +281,13 @@ fn row<D: Kernels>(hooks: &[Box<dyn Hooks<D>>], learns: bool) -> Option<(&dyn Ho
 }
 
 /// Takes the entry of this name.
-fn named<M>(all: &mut Vec<((Payload, Unit), M)>, name: (Payload, Unit)) -> M {
+fn named<M>(all: &mut Vec<((Payload, Task), M)>, name: (Payload, Task)) -> M {
     let at = all.iter().position(|(of, _)| *of == name);
     all.remove(at.expect("the data of a task has arrived")).1
 }
 
 /// Tags of a message and of the row beside it, unique within the step.
-fn tags(payload: Payload, of: Unit, plan: &Plan) -> (Tag, Tag) {
+fn tags(payload: Payload, of: Task, plan: &Plan) -> (Tag, Tag) {
     let microbatch = of.microbatch as usize + plan.microbatches * of.chunk.saturating_sub(1) as usize;
     let number = microbatch * plan.slices + of.slice as usize;
     let row = if payload == Payload::Activation { "row beside" } else { "row back" };

@@ -1,4 +1,4 @@
-//! Pipeline steps as data: the cells of a schedule ([`Cell`]), and the actions of every rank ([`Step`]).
+//! Pipeline steps as data: the cells of a schedule ([`Cell`]), and the actions of every rank ([`Action`]).
 //!
 //! A schedule lists when each chunk of the model runs, forward and backward, for each microbatch. Sends,
 //! receives, the wait for gradients and the update are derived from it.
@@ -19,14 +19,14 @@ mod moves;
 pub mod simulate;
 pub mod table;
 
-pub use cell::{Act, Cell, Payload, Plan, Step, Unit};
+pub use cell::{Action, Cell, PassKind, Payload, Plan, Task};
 #[cfg(test)]
 pub(crate) use check::meet::meet;
-pub use check::{Needs, check};
-pub use moves::{Move, moves};
+pub use check::{PeakNeeds, check};
+pub use moves::{ActionPhase, moves};
 
 use crate::Schedule;
-use simulate::{Times, simulate};
+use simulate::{CellTimes, simulate};
 use std::mem::replace;
 
 /// Lowers a schedule to the actions of each rank in a training step, or in its forwards alone if not
@@ -39,44 +39,44 @@ use std::mem::replace;
 ///
 /// # Errors
 /// If ranks wait for each other, or a rank waits for something that it does later.
-pub fn lowered(schedule: &dyn Schedule, plan: &Plan, learns: bool) -> Result<Vec<Vec<Step>>, String> {
+pub fn lowered(schedule: &dyn Schedule, plan: &Plan, learns: bool) -> Result<Vec<Vec<Action>>, String> {
     let mut cells = Vec::new();
     let mut see = |rank, cell: Cell, tick: f64, _| {
-        if learns || cell.act == Act::F {
+        if learns || cell.act == PassKind::F {
             cells.push((tick as usize, rank, cell));
         }
     };
-    simulate(schedule, plan, &Times::ticks(plan), &mut see)?;
+    simulate(schedule, plan, &CellTimes::ticks(plan), &mut see)?;
     cells.sort_unstable_by_key(|(tick, rank, _)| (*tick, *rank));
     let mut rows = vec![Vec::new(); plan.ranks];
     for tick in cells.chunk_by(|one, other| one.0 == other.0) {
         let mut messages = Vec::new();
         for &(_, rank, cell) in tick {
-            rows[rank].push(Step::Run { cell, last: false, done: false });
+            rows[rank].push(Action::Run { cell, last: false, done: false });
             let given = cell
                 .gives(plan)
                 .map(|(what, of)| (rank, what, of, schedule.rank_of(of.chunk as usize, plan)));
             messages.extend(given.filter(|(from, .., to)| from != to));
         }
-        let sends = messages.iter().map(|&(from, what, of, to)| (from, Step::Send(what, of, to)));
-        let receives = messages.iter().map(|&(from, what, of, to)| (to, Step::Receive(what, of, from)));
+        let sends = messages.iter().map(|&(from, what, of, to)| (from, Action::Send(what, of, to)));
+        let receives = messages.iter().map(|&(from, what, of, to)| (to, Action::Receive(what, of, from)));
         for (rank, step) in sends.chain(receives) {
             rows[rank].push(step);
         }
     }
     for row in &mut rows {
         mark(row, plan);
-        row.extend([Step::Complete, Step::Update].iter().filter(|_| learns));
+        row.extend([Action::Complete, Action::Update].iter().filter(|_| learns));
     }
     Ok(rows)
 }
 
 /// Marks the cells of a row after which nothing is added to the gradients of their chunk, or a microbatch is
 /// finished.
-fn mark(row: &mut [Step], plan: &Plan) {
+fn mark(row: &mut [Action], plan: &Plan) {
     let (mut ended, mut there) = (vec![false; plan.all_chunks()], vec![false; plan.microbatches]);
     for step in row.iter_mut().rev() {
-        if let Step::Run { cell: Cell { act, of }, last, done } = step {
+        if let Action::Run { cell: Cell { act, of }, last, done } = step {
             *last = act.adds() && !replace(&mut ended[of.chunk as usize], true);
             *done = !replace(&mut there[of.microbatch as usize], true);
         }
@@ -90,13 +90,13 @@ mod tests {
 
     const PLAN: Plan = Plan { ranks: 3, chunks: 1, slices: 1, microbatches: 2 };
 
-    fn written(steps: &[Step]) -> String {
-        let word = |step: &Step| match step {
-            Step::Run { cell, last, done } => {
+    fn written(steps: &[Action]) -> String {
+        let word = |step: &Action| match step {
+            Action::Run { cell, last, done } => {
                 format!("{cell}{}{}", if *last { " last" } else { "" }, if *done { " done" } else { "" })
             }
-            Step::Receive(payload, of, from) => format!("{} {} from {from}", payload.name(), of.microbatch),
-            Step::Send(payload, of, to) => {
+            Action::Receive(payload, of, from) => format!("{} {} from {from}", payload.name(), of.microbatch),
+            Action::Send(payload, of, to) => {
                 format!("{} {} for {} to {to}", payload.name(), of.microbatch, of.chunk)
             }
             end => end.to_string(),
@@ -140,15 +140,22 @@ mod tests {
     fn what_stays_on_a_rank_is_not_sent() {
         struct Folded;
         impl Schedule for Folded {
-            fn about(&self) -> &'static layers::About {
+            fn about(&self) -> &'static layers::StrategyInfo {
                 GPipe.about()
             }
             fn rank_of(&self, _: usize, _: &Plan) -> usize {
                 0
             }
             fn row(&self, _: usize, _: &Plan) -> Box<dyn Iterator<Item = Cell>> {
-                let cell = |(act, chunk)| Cell { act, of: Unit::new(chunk, 0) };
-                let cells = [(Act::F, 0), (Act::F, 1), (Act::I, 1), (Act::I, 0), (Act::W, 1), (Act::W, 0)];
+                let cell = |(act, chunk)| Cell { act, of: Task::new(chunk, 0) };
+                let cells = [
+                    (PassKind::F, 0),
+                    (PassKind::F, 1),
+                    (PassKind::I, 1),
+                    (PassKind::I, 0),
+                    (PassKind::W, 1),
+                    (PassKind::W, 0),
+                ];
                 Box::new(cells.map(cell).into_iter())
             }
         }

@@ -1,7 +1,7 @@
 //! Parameters in safetensors files: which tensor of a file is which part of which parameter. A rank that
 //! builds its local part from files reads only the bytes of that part.
 use crate::{Result, bail};
-use layers::{Draw, Numbers, Values};
+use layers::{Draw, ParamValues, ValueSource};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use tensor::Scalar;
@@ -128,8 +128,8 @@ fn matrix<'a>(shards: &'a File, entry: &Entry) -> Result<Matrix<'a>> {
     Ok(shards.matrix(&entry.name, if shape.len() == 1 { [1, shape[0]] } else { [shape[0], shape[1]] })?)
 }
 
-impl<E: Scalar> Values<E> for Stored {
-    fn of(&self, name: &str, shape: [usize; 2], _: Draw) -> layers::Result<Numbers<'_, E>> {
+impl<E: Scalar> ValueSource<E> for Stored {
+    fn of(&self, name: &str, shape: [usize; 2], _: Draw) -> layers::Result<ParamValues<'_, E>> {
         let fail = layers::Error::Cannot;
         let unlike = || fail(format!("the parts of {name} in the file do not make up {shape:?}"));
         let mut parts = Vec::new();
@@ -147,7 +147,7 @@ impl<E: Scalar> Values<E> for Stored {
         if covered != shape[1] || band.end != shape[0] {
             return Err(unlike());
         }
-        Ok(Numbers::together(move |[row, mut column], mut to: &mut [E]| {
+        Ok(ParamValues::together(move |[row, mut column], mut to: &mut [E]| {
             while !to.is_empty() {
                 let is_before = |part: &Entry| {
                     part.rows.end <= row || part.rows.start <= row && part.columns.end <= column
@@ -235,7 +235,7 @@ mod tests {
             for columns in [&[0, 3][..], &[0, 1, 3], &[0, 1, 2, 3]] {
                 let (_folder, stored) = stored(parts([rows, columns]));
                 let draw = Draw { mean: 0.0, std: 0.0 };
-                let numbers = Values::<f64>::of(&stored, "ours", [5, 3], draw).unwrap();
+                let numbers = ValueSource::<f64>::of(&stored, "ours", [5, 3], draw).unwrap();
                 for (first, end) in [(0, 3), (0, 1), (1, 3), (1, 2), (2, 3), (1, 1)] {
                     for row in 0..5 {
                         let mut some = vec![-1.0; end - first];
@@ -255,7 +255,7 @@ mod tests {
             let entry = Entry { orientation, ..Entry::whole("ours".into(), [2, 1300]) };
             let (_folder, stored) = stored(vec![entry]);
             let numbers =
-                Values::<f64>::of(&stored, "ours", [2, 1300], Draw { mean: 0.0, std: 0.0 }).unwrap();
+                ValueSource::<f64>::of(&stored, "ours", [2, 1300], Draw { mean: 0.0, std: 0.0 }).unwrap();
             let mut row = vec![0.0; 1299];
             numbers.set([1, 1], &mut row);
             assert!(row.into_iter().eq((1301..2600).map(f64::from)), "{orientation:?}");
@@ -269,7 +269,8 @@ mod tests {
             let mut entries = whole();
             change(&mut entries);
             let (_folder, stored) = stored(entries);
-            let why = Values::<f64>::of(&stored, "ours", [5, 3], Draw { mean: 0.0, std: 0.0 }).err().unwrap();
+            let why =
+                ValueSource::<f64>::of(&stored, "ours", [5, 3], Draw { mean: 0.0, std: 0.0 }).err().unwrap();
             assert_eq!(why.to_string(), "the parts of ours in the file do not make up [5, 3]");
         };
         for i in 0..4 {

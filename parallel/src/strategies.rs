@@ -5,7 +5,7 @@
 //! | family | a file gives | list |
 //! |---|---|---|
 //! | layers | layers in place of the usual ones, or around a block ([`Strategy`]) | [`tensor`] |
-//! | token dispatchers | dispatch to experts and combine ([`Exchange`](moe::Exchange)) | [`moe::exchange`] |
+//! | token dispatchers | dispatch to experts and combine ([`moe::TokenDispatcher`]) | [`moe::dispatcher`] |
 //! | dealing of a sequence's tokens | tokens of a rank ([`Dealing`](crate::dealing::Dealing)) | [`dealing`] |
 //! | attention's core over dealt tokens | a layer in its place ([`Strategy`]) | [`attention`] |
 //! | sharding of parameters at rest | state to shard ([`StateSplit`](crate::data::StateSplit)) | [`data`] |
@@ -16,15 +16,15 @@ pub(crate) mod lists;
 
 use crate::{attention, data, dealing, pipeline, tensor};
 use kernels::Kernels;
-use layers::{About, Strategy};
+use layers::{Strategy, StrategyInfo};
 use std::sync::LazyLock;
 
 macro_rules! families {
     ($($family:ident),*) => {
         /// Returns the descriptions of all strategies of all families, the axis whose ranks communicate most
         /// first.
-        pub fn all() -> &'static [&'static About] {
-            static ALL: LazyLock<Vec<&About>> = LazyLock::new(|| [$($family::abouts()),*].concat());
+        pub fn all() -> &'static [&'static StrategyInfo] {
+            static ALL: LazyLock<Vec<&StrategyInfo>> = LazyLock::new(|| [$($family::abouts()),*].concat());
             &ALL
         }
         /// Returns the strategies of all families that build layers, on a device.

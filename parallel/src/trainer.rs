@@ -16,13 +16,13 @@
 mod dealt;
 mod share;
 
-use crate::stages::{At, Stages};
+use crate::stages::{BuildContext, Stages};
 use crate::{Batch, Result, STEP};
 use comm::{Axes, Group, Mesh, Reduce, Request};
-use dealt::{Cut, Dealt, Largest, Sums};
-use kernels::{Kernels, Selects};
+use dealt::{BatchCut, Dealt, Largest, MicrobatchSums};
+use kernels::{Kernels, OrderedKernels};
 use layers::ops::{Partial, top_k};
-use layers::{Cx, Design, Keeper, Kind, LayerCounts, Optimizer, Pass, Record, Wide};
+use layers::{Design, Keeper, LayerCounts, Optimizer, OptimizerKind, Pass, PassContext, Record, Wide};
 pub use share::features;
 use tensor::{Category, Real, Scalar, Tensor};
 
@@ -30,20 +30,20 @@ use tensor::{Category, Real, Scalar, Tensor};
 pub struct Trainer<D: Kernels> {
     model: Stages<D>,
     keeper: Keeper<D>,
-    rank: Rank<D>,
+    rank: StepState<D>,
     seed: u64,
 }
 
 /// State that steps need besides the model.
-struct Rank<D: Kernels> {
+struct StepState<D: Kernels> {
     device: D,
     mesh: Mesh<D::Place>,
     loss: Group<D::Place>, // the ranks that have parts of the loss
     optimizer: Optimizer<D>,
     record: Option<Record<D>>,
-    cxs: Vec<Option<Cx<D>>>, // of the microbatches in flight, by microbatch and slice
-    spare: Vec<Cx<D>>,       // of finished microbatches, whose memory the next one reuses
-    counts: LayerCounts,     // of all microbatches so far
+    cxs: Vec<Option<PassContext<D>>>, // of the microbatches in flight, by microbatch and slice
+    spare: Vec<PassContext<D>>,       // of finished microbatches, whose memory the next one reuses
+    counts: LayerCounts,              // of all microbatches so far
 }
 
 /// Result of a step, still on the device; the same on every rank.
@@ -59,19 +59,27 @@ impl<D: Kernels> Trainer<D> {
     ///
     /// # Errors
     /// If the ranks do not fit the design, or its initial values are missing.
-    pub fn new(at: &At<D>, design: impl Into<Design>, optimizer: (Kind, Option<f64>)) -> Result<Self> {
-        let learning = At { builder: at.learning(), pipeline: at.pipeline };
+    pub fn new(
+        at: &BuildContext<D>,
+        design: impl Into<Design>,
+        optimizer: (OptimizerKind, Option<f64>),
+    ) -> Result<Self> {
+        let learning = BuildContext { builder: at.learning(), pipeline: at.pipeline };
         Self::of(&learning, design, optimizer)
     }
     /// Builds this rank's part of a model that is only evaluated: its parameters have no masters.
     ///
     /// # Errors
     /// If the ranks do not fit the design, or its initial values are missing.
-    pub fn evaluator(at: &At<D>, design: impl Into<Design>) -> Result<Self> {
-        Self::of(at, design, (Kind::Sgd, None))
+    pub fn evaluator(at: &BuildContext<D>, design: impl Into<Design>) -> Result<Self> {
+        Self::of(at, design, (OptimizerKind::Sgd, None))
     }
-    fn of(at: &At<D>, design: impl Into<Design>, optimizer: (Kind, Option<f64>)) -> Result<Self> {
-        let rank = Rank {
+    fn of(
+        at: &BuildContext<D>,
+        design: impl Into<Design>,
+        optimizer: (OptimizerKind, Option<f64>),
+    ) -> Result<Self> {
+        let rank = StepState {
             device: at.device.clone(),
             mesh: at.mesh.clone(),
             loss: at.mesh.over(Axes::LOSS)?.named("loss"),
@@ -122,7 +130,7 @@ impl<D: Kernels> Trainer<D> {
     /// fails.
     pub fn correct(&mut self, batch: &Batch, done: &dyn Fn(usize)) -> Result<usize>
     where
-        D: Selects,
+        D: OrderedKernels,
         Wide<D>: Real,
     {
         let _span = self.rank.mesh.span("evaluate");
@@ -141,14 +149,20 @@ impl<D: Kernels> Trainer<D> {
         (pass, lr): (Pass, f64),
         done: &dyn Fn(usize),
         largest: Option<Largest<D>>,
-    ) -> Result<Sums<D>> {
+    ) -> Result<MicrobatchSums<D>> {
         let Self { model, keeper, rank, .. } = self;
         let design = model.design().clone();
         let rows_out = if design.gives_rows() { design.outputs() } else { 0 };
         batch.has_features([design.features().unwrap_or(0), rows_out])?;
         let pass = Pass { mean_over: batch.counted(), ..pass };
-        let cut = Cut { batch, design, tokens: model.tokens(), slices: model.slices(pass.learns) };
-        let sums = Sums { loss: None, right: 0, total: None, report: None, counts: LayerCounts::default() };
+        let cut = BatchCut { batch, design, tokens: model.tokens(), slices: model.slices(pass.learns) };
+        let sums = MicrobatchSums {
+            loss: None,
+            right: 0,
+            total: None,
+            report: None,
+            counts: LayerCounts::default(),
+        };
         let mut dealt = Dealt { rank, cut, pass, lr, largest, done, sums };
         model.run(batch.microbatches().len(), pass.learns, &mut dealt, keeper)?;
         let Dealt { rank, mut sums, .. } = dealt;
@@ -170,7 +184,7 @@ impl<D: Kernels> Trainer<D> {
     }
 }
 
-impl<D: Kernels> Rank<D> {
+impl<D: Kernels> StepState<D> {
     /// Starts the all-reduce of the loss over all ranks that have a part of it.
     fn total(&self, loss: Option<Partial<D::Wide>>) -> Result<Request<D::Wide>> {
         let loss = loss.unwrap_or_else(|| Partial::nothing(self.device.wide(), [1, 1], &self.loss));

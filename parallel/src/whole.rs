@@ -2,7 +2,7 @@
 use crate::{Layout, Result, Stages};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
-use layers::{Design, Param, Random};
+use layers::{Design, Param, RandomValues};
 use std::collections::BTreeMap;
 use tensor::{Category, Cpu, Device, Tensor};
 
@@ -38,15 +38,15 @@ pub fn named<D: Kernels>(
     };
     let mine: String = params.iter().map(line).collect();
     let all = stages.named("names of parameters").all_gather_values(mine.as_bytes())?;
-    let mut told: Vec<Named> = Vec::new();
+    let mut reported: Vec<Named> = Vec::new();
     for (stage, lines) in all.iter().enumerate() {
         for (index, line) in std::str::from_utf8(lines).expect("names are text").lines().enumerate() {
             let mut words = line.splitn(4, ' ');
             let mut size = || words.next().and_then(|n| n.parse().ok()).expect("a size");
             let (shape, trained) = ([size(), size()], size() == 1);
             let name = words.next().expect("a name").to_string();
-            if told.iter().all(|other| other.name != name) {
-                told.push(Named { stage, index, name, shape, trained });
+            if reported.iter().all(|other| other.name != name) {
+                reported.push(Named { stage, index, name, shape, trained });
             }
         }
     }
@@ -54,15 +54,15 @@ pub fn named<D: Kernels>(
         // A rank may have chunks from both ends of the model: stage order is not program order.
         let names = in_order(design)?;
         let places: BTreeMap<_, _> = names.iter().zip(0..).collect();
-        told.sort_by_key(|of| places.get(&of.name).copied().unwrap_or(names.len()));
+        reported.sort_by_key(|of| places.get(&of.name).copied().unwrap_or(names.len()));
     }
-    Ok(told)
+    Ok(reported)
 }
 
 /// The canonical names of a model's parameters, in the order of the unsplit program.
 fn in_order(design: &Design) -> Result<Vec<String>> {
     let (device, mesh) = (kernels::meta_of::<Cpu<f32>>(), Layout::UNSPLIT.ghost(0)?);
-    let at = Layout::UNSPLIT.place(&device, &mesh, &Random { seed: 0 });
+    let at = Layout::UNSPLIT.place(&device, &mesh, &RandomValues { seed: 0 });
     Ok(Stages::new(&at, design)?.params().into_iter().map(|param| param.name().to_string()).collect())
 }
 

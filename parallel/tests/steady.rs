@@ -9,11 +9,14 @@ mod counting;
 use comm::{Axis, Mesh, World};
 use counting::taken;
 use kernels::Heads;
-use layers::{Builder, Cx, Design, Kind, Random, Rates, Rest, Rests, Shape, Strategy};
+use layers::{
+    AtRest, Builder, Design, OptimizerKind, PassContext, RandomValues, Rates, Shape, ShardingStrategy,
+    Strategy,
+};
 use parallel::pipeline::gpipe::GPipe;
 use parallel::tensor::sequence_parallel::SequenceParallel;
-use parallel::{At, Batch, Error, Schedule, Sequence, Stages, Trainer};
-use tensor::{Cpu, Dual, F61, Ids, Key};
+use parallel::{Batch, BuildContext, Error, Schedule, Sequence, Stages, Trainer};
+use tensor::{Cpu, Dual, F61, Key, TokenIds};
 
 type Device = Cpu<Dual<F61>>;
 
@@ -43,7 +46,7 @@ fn each(mut work: impl FnMut() -> Result<(), Error>) -> Result<[usize; 12], Erro
 
 /// Runs `work` under every layout, and sees to it that it takes nothing. Where ranks wait for each other a
 /// long wait is announced, which takes some memory: then there are times without.
-fn takes_nothing(work: impl Fn(&At<Device>) -> Result<[usize; 12], Error> + Sync) {
+fn takes_nothing(work: impl Fn(&BuildContext<Device>) -> Result<[usize; 12], Error> + Sync) {
     let (pp, dp, tp) = (|n| (Axis::Pp, n), |n| (Axis::Dp, n), |n| (Axis::Tp, n));
     let _key = Key(1).enter();
     let layouts: [(&[_], bool); 7] = [
@@ -57,9 +60,9 @@ fn takes_nothing(work: impl Fn(&At<Device>) -> Result<[usize; 12], Error> + Sync
     ];
     for (sizes, regions) in layouts {
         let ran = World::threads(sizes).unwrap().run(|device: Device, mesh: Mesh<tensor::Host>| {
-            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+            let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
             let builder = if regions { at.with([&SequenceParallel as &dyn Strategy<_>]) } else { at };
-            work(&At { builder, pipeline: (&GPipe as &dyn Schedule).into() })
+            work(&BuildContext { builder, pipeline: (&GPipe as &dyn Schedule).into() })
         });
         for (rank, each) in ran.unwrap().into_iter().enumerate() {
             let fewest = each.into_iter().min().unwrap();
@@ -69,7 +72,8 @@ fn takes_nothing(work: impl Fn(&At<Device>) -> Result<[usize; 12], Error> + Sync
     }
 }
 
-const OPTIMIZERS: [(Kind, Option<f64>); 2] = [(Kind::Sgd, None), (Kind::ADAMW, Some(1.0))];
+const OPTIMIZERS: [(OptimizerKind, Option<f64>); 2] =
+    [(OptimizerKind::Sgd, None), (OptimizerKind::ADAMW, Some(1.0))];
 
 /// Kills: an owner count, a list, a label or a context made at each step; ids, cuts or groups of replicas
 /// made anew; what microbatches in flight keep, put where there is no room from the step before.
@@ -94,15 +98,15 @@ fn a_step_of_shards_takes_no_memory() {
     let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).collect());
     let batch = Batch::new([5, 9, 3, 8, 2, 7].map(sequence).to_vec(), 2).unwrap();
     for stage in 1..=3 {
-        let rest = |needs| if stage >= needs { Rest::Shard } else { Rest::Whole };
-        let rests = Rests { value: rest(3), gradient: rest(2), state: rest(1), block: None };
+        let rest = |needs| if stage >= needs { AtRest::Shard } else { AtRest::Whole };
+        let rests = ShardingStrategy { value: rest(3), gradient: rest(2), state: rest(1), block: None };
         takes_nothing(|at| {
             if at.mesh.group(Axis::Dp).size() == 1 {
                 return Ok([0; 12]); // that is the test before
             }
             let (strategies, built) = (at.strategies.clone(), at.built.clone());
             let builder = Builder { rests, strategies, built, ..**at };
-            let at = At { builder, pipeline: at.pipeline };
+            let at = BuildContext { builder, pipeline: at.pipeline };
             let mut trainer = Trainer::new(&at, llama(), OPTIMIZERS[1])?;
             each(|| trainer.step(&batch, 0.01).map(drop))
         });
@@ -135,18 +139,18 @@ fn a_decoded_token_takes_no_memory() {
     for shape in [llama(), gpt2()] {
         takes_nothing(|at| {
             let mut model = Stages::new(at, shape)?;
-            let mut cx = Cx::infer([40, 3]).with_cache(90);
+            let mut cx = PassContext::infer([40, 3]).with_cache(90);
             let mut logits = Vec::new();
             let prompt: [u32; 43] = std::array::from_fn(|i| i as u32 % 37);
             drop(model.logits(
                 &cx,
-                Ids::new(tensor::Device::place(at.device), prompt, shape.vocabulary)?,
+                TokenIds::new(tensor::Device::place(at.device), prompt, shape.vocabulary)?,
                 false,
             )?);
             each(|| {
                 (0..3).try_for_each(|_| {
                     cx.advance(&[1, 1]);
-                    let ids = Ids::new(tensor::Device::place(at.device), [5, 6], shape.vocabulary)?;
+                    let ids = TokenIds::new(tensor::Device::place(at.device), [5, 6], shape.vocabulary)?;
                     assert!(model.logits(&cx, ids, false)?.read_into(&mut logits));
                     Ok(())
                 })

@@ -39,7 +39,7 @@ fn log2_per_key(subject: &Subject) -> f64 {
     let model = oracle::design(&subject.model);
     let random = || variables(model.shapes());
     let mut trainer = subject.oracle(random());
-    let logits = model.logits_seen(trainer.weights(), &subject.oracle_texts(), &mut |_, _| {});
+    let logits = model.logits_recorded(trainer.weights(), &subject.oracle_texts(), &mut |_, _| {});
     let mut output = logits.into_iter().map(Degree::cleared).fold(0.0, f64::max);
     for (batch, lr) in subject.oracle_steps() {
         let step = trainer.step(&batch, lr);

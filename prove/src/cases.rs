@@ -21,7 +21,7 @@ mod shrunk;
 mod words;
 
 pub use campaign::{Campaign, Failure, judge};
-pub use case::{Case, CaseStep};
+pub use case::{CaseStep, ProofCase};
 pub use document::Document;
 pub use drawn::draw;
 pub use fitted::fitted;

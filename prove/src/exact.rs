@@ -4,13 +4,13 @@
 //! Two microbatches go through a column layer and a row layer as the layout's strategies build them, forward
 //! and backward. Gradients are summed and kept at rest as the layout requires. Then the ranks of each axis
 //! run every collective.
-use crate::{Watch, proof};
+use crate::{ProofProgress, proof};
 use comm::{Axes, Axis, Group, Reduce, Tag};
 use layers::model::strategy::{Column, Row};
 use layers::ops::Stream;
-use layers::{Cx, Draw, Keeper, Layer, Numbers, Uses, Values};
-use parallel::number::Runs;
-use parallel::{At, Layout, Result, bail, deal, session};
+use layers::{Draw, Keeper, Layer, ParamHooks, ParamValues, PassContext, ValueSource};
+use parallel::dtype::RunDevice;
+use parallel::{BuildContext, Layout, Result, bail, deal, session};
 use reference::{add_bias, bias_gradient, linear, linear_backward};
 use tensor::{Category, F61, Real, Scalar, Tensor, mix};
 
@@ -34,7 +34,7 @@ const SHARED: usize = 24;
 ///
 /// # Errors
 /// If the device's dtype cannot hold the sums of this number of ranks exactly, or a rank fails.
-pub fn exact<D: Runs>(layout: &Layout, watch: &Watch) -> Result<[Exact; 2]> {
+pub fn exact<D: RunDevice>(layout: &Layout, watch: &ProofProgress) -> Result<[Exact; 2]> {
     let shared = SHARED.next_multiple_of(layout.size(Axis::Tp));
     let (holds, most) = (if D::Elem::NARROW { 1 << 8 } else { 1 << 24 }, shared * (WIDTH + 1) + 1);
     if most.max(layout.ranks()) > holds {
@@ -45,7 +45,7 @@ pub fn exact<D: Runs>(layout: &Layout, watch: &Watch) -> Result<[Exact; 2]> {
         );
     }
     watch(&format!("proving {layout} in {}", D::Elem::NAME));
-    let ranks = session::run((layout, &proof::world(layout)?), &Whole, |at: At<D>| {
+    let ranks = session::run((layout, &proof::world(layout)?), &Whole, |at: BuildContext<D>| {
         let mut seen = [Exact::default(), Exact::default()];
         linear_layers(&at, shared, &mut seen[0])?;
         for (_, group) in at.mesh.axes().filter(|(_, group)| group.size() > 1) {
@@ -72,9 +72,9 @@ impl Exact {
         });
         if let (Some(i), None) = (differs, &self.first_difference) {
             let [seen, wanted] = [seen.get(i).map(|x| x.to_f64()), wanted.get(i).map(|x| number(*x))];
-            let told = |x: Option<f64>| x.map_or_else(|| "none".into(), |x| x.to_string());
+            let reported = |x: Option<f64>| x.map_or_else(|| "none".into(), |x| x.to_string());
             self.first_difference =
-                Some(format!("{what}: element {i} is {}, wanted {}", told(seen), told(wanted)));
+                Some(format!("{what}: element {i} is {}, wanted {}", reported(seen), reported(wanted)));
         }
     }
 }
@@ -93,10 +93,10 @@ fn whole<E: Scalar>(salt: u64, i: usize) -> E {
 /// Parameters whose elements are −1, 0 or 1.
 struct Whole;
 
-impl<E: Scalar> Values<E> for Whole {
-    fn of(&self, name: &str, [_, columns]: [usize; 2], _: Draw) -> layers::Result<Numbers<'_, E>> {
+impl<E: Scalar> ValueSource<E> for Whole {
+    fn of(&self, name: &str, [_, columns]: [usize; 2], _: Draw) -> layers::Result<ParamValues<'_, E>> {
         let salt = salt(name);
-        Ok(Numbers::each(move |[row, column]| whole(salt, row * columns + column)))
+        Ok(ParamValues::each(move |[row, column]| whole(salt, row * columns + column)))
     }
 }
 
@@ -106,7 +106,7 @@ fn salt(name: &str) -> u64 {
 
 /// Compares a column layer and a row layer, on this rank's tokens of two microbatches; and their gradients,
 /// over all tokens.
-fn linear_layers<D: Runs>(at: &At<D>, shared: usize, to: &mut Exact) -> Result<()> {
+fn linear_layers<D: RunDevice>(at: &BuildContext<D>, shared: usize, to: &mut Exact) -> Result<()> {
     let (mesh, axis, [up, down]) = (at.mesh, Axis::Tp, [[WIDTH, shared], [shared, WIDTH]]);
     let tokens = mesh.over(Axes::TOKENS)?;
     let rows = 2 * tokens.size() + 3; // of a microbatch: two or more for each rank
@@ -135,7 +135,7 @@ fn linear_layers<D: Runs>(at: &At<D>, shared: usize, to: &mut Exact) -> Result<(
         layer.params(&mut params);
         keeper.before(&mut params)?;
         drop(params);
-        let cx = Cx::train(microbatch, [mine.len()], 1);
+        let cx = PassContext::train(microbatch, [mine.len()], 1);
         let (seen_y, saved) = layer.forward(&cx, given("x"))?;
         let seen_dx = layer.backward(&cx, saved, given("dy"))?;
         for (what, seen, wanted) in [("Y", seen_y, &y), ("dX", seen_dx, &dx)] {
@@ -159,7 +159,7 @@ fn linear_layers<D: Runs>(at: &At<D>, shared: usize, to: &mut Exact) -> Result<(
 }
 
 /// Compares every collective of a group, on different values for each rank.
-fn collectives<D: Runs>(device: &D, group: &Group<D::Place>, to: &mut Exact) -> Result<()> {
+fn collectives<D: RunDevice>(device: &D, group: &Group<D::Place>, to: &mut Exact) -> Result<()> {
     let ranks: Vec<_> = group.ranks().map(|rank| rank as u64).collect();
     let (n, me) = (group.size(), group.rank());
     let mine = |rows: usize| Tensor::from_fn(device, Category::Buffers, rows, 3, |i| whole(ranks[me], i));

@@ -32,9 +32,9 @@ pub use exact::{Exact, exact};
 pub use keys::{KEYS, Keys, SURE};
 pub use locate::{locate, locate_in};
 pub use program::read;
-pub use proof::{Truths, bytes, certify, check, dump, prove, prove_in};
+pub use proof::{OracleTraces, bytes, certify, check, dump, prove, prove_in};
 pub use subject::Subject;
 pub use verdict::Verdict;
 
 /// Callback that receives a description of each activity.
-pub type Watch<'a> = dyn Fn(&str) + Sync + 'a;
+pub type ProofProgress<'a> = dyn Fn(&str) + Sync + 'a;

@@ -4,11 +4,11 @@
 use crate::program::program;
 use crate::proof::world;
 use crate::subject::START;
-use crate::timeline::{Expected, Moment, Place, expected};
+use crate::timeline::{ElementPlace, Expected, Moment, expected};
 use crate::{Difference, Subject};
 use comm::{CallRecord, Trace, World};
-use layers::About;
-use parallel::{At, Result, Scheme, session};
+use layers::StrategyInfo;
+use parallel::{BuildContext, Result, Scheme, session};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use tensor::{Cpu, F61, Key};
@@ -47,7 +47,7 @@ pub fn locate_in<'a>(
     scheme.fits(&subject.model)?;
     let (trace, truth) = (Trace::new(), expected(subject, subject.start()?));
     let world = world.traced(&trace, "prove");
-    let ranks = session::run((scheme, &world), &START, |at: At<Cpu<F61>>| {
+    let ranks = session::run((scheme, &world), &START, |at: BuildContext<Cpu<F61>>| {
         let mut judged = BTreeMap::new();
         let mut see = |moment| judged.extend([Judged::of(moment, &truth)]);
         let built = program(subject, &at, (&mut |_, _| (), Some(&mut see)), &|_| ())?;
@@ -61,19 +61,20 @@ pub fn locate_in<'a>(
 struct Judged {
     differ: usize,
     of: usize,
-    partial: bool,            // has addends, which are not compared
-    lacks: BTreeSet<Place>,   // elements of the oracle's that the rank lacks
-    touched: Vec<CallRecord>, // in the first part that differs
+    partial: bool,                 // has addends, which are not compared
+    lacks: BTreeSet<ElementPlace>, // elements of the oracle's that the rank lacks
+    touched: Vec<CallRecord>,      // in the first part that differs
 }
 
 impl Judged {
     fn of(moment: Moment<F61>, truth: &Expected) -> (String, Self) {
         let Moment { name, elements, touched } = moment;
         let (partial, elements) = (elements.is_none(), elements.unwrap_or_default());
-        let is_bad = |(place, x): &&(Place, F61)| truth.wanted(&name, place) != Some(*x);
+        let is_bad = |(place, x): &&(ElementPlace, F61)| truth.wanted(&name, place) != Some(*x);
         let bad: Vec<_> = elements.iter().filter(is_bad).map(|(place, _)| *place).collect();
         let within = |tokens: &[(usize, Range<usize>)]| {
-            let here = |(s, p, _): &Place| tokens.iter().any(|(of, range)| of == s && range.contains(p));
+            let here =
+                |(s, p, _): &ElementPlace| tokens.iter().any(|(of, range)| of == s && range.contains(p));
             tokens.is_empty() || bad.iter().any(here)
         };
         let first = touched.into_iter().find(|(tokens, _)| within(tokens));
@@ -92,7 +93,7 @@ impl Judged {
 fn first(
     ranks: &[BTreeMap<String, Judged>],
     truth: &Expected,
-    strategies: &[&'static About],
+    strategies: &[&'static StrategyInfo],
     built: &[(String, &'static str)],
 ) -> Option<Difference> {
     let unknown = ranks.iter().flat_map(BTreeMap::keys).filter(|name| !truth.order.contains(name));
@@ -132,17 +133,18 @@ fn first(
 pub(super) fn hint(
     name: &str,
     touched: &[CallRecord],
-    strategies: &[&'static About],
+    strategies: &[&'static StrategyInfo],
     built: &[(String, &'static str)],
 ) -> Option<String> {
     let is_of =
         |layer: &str| name.split(' ').any(|word| word == layer || word.starts_with(&format!("{layer}.")));
     let maker = built.iter().filter(|(layer, _)| is_of(layer)).max_by_key(|(layer, _)| layer.len());
     let last = touched.last().map(|call| call.over.axes).unwrap_or_default();
-    let near = |about: &About| about.axis.is_some_and(|axis| last.contains(axis));
-    let word = |about: &About| about.is_named();
-    let says =
-        |about: &'static About| Some((about, about.hints.iter().find(|(part, _)| name.contains(part))?));
+    let near = |about: &StrategyInfo| about.axis.is_some_and(|axis| last.contains(axis));
+    let word = |about: &StrategyInfo| about.is_named();
+    let says = |about: &'static StrategyInfo| {
+        Some((about, about.hints.iter().find(|(part, _)| name.contains(part))?))
+    };
     let mut all: Vec<_> = strategies.iter().copied().filter_map(says).collect();
     all.sort_by_key(|(about, (part, _))| {
         (maker.is_none_or(|(_, by)| *by != about.name), !near(about), part.is_empty(), !word(about))
@@ -158,7 +160,7 @@ mod tests {
     use comm::Axis;
     use layers::ops::{Split, columns_gradient, filled, matmul};
     use layers::param::weight::ColumnWeight;
-    use layers::{Activations, Builder, Choice, Pieces, Random, Section, Takes};
+    use layers::{Activations, Builder, Choice, NumberArgument, Pieces, RandomValues, Section};
     use parallel::Layout;
     use parallel::Report;
     use tensor::{Category, Scalar};
@@ -170,9 +172,9 @@ mod tests {
     fn a_gradient_of_padding_is_told_as_one() {
         let _key = Key(1).enter();
         let (layout, sections) = ("tp=2,sp".parse::<Layout>().unwrap(), [Section::new(5, Pieces::Padded)]);
-        let told = |wrong: bool| {
+        let reported = |wrong: bool| {
             let ranks = layout.world().unwrap().run(|device: Cpu<F61>, mesh| {
-                let at = Builder::new(&device, &mesh, &Random { seed: 0 });
+                let at = Builder::new(&device, &mesh, &RandomValues { seed: 0 });
                 let mut head = ColumnWeight::new(&at, Axis::Tp, "head", 2, &sections)?;
                 let ones = |rows, cols| filled(&device, Category::Buffers, [rows, cols], F61::ONE);
                 // What is X·W has no padding; what is cut from the whole has six real columns.
@@ -184,9 +186,11 @@ mod tests {
                 columns_gradient(&mut head, &ones(1, 2), &dy);
                 let report = Report { loss: ones(1, 1), norm2: ones(1, 1) };
                 let seen = Activations::default();
-                let shown = Shown { prefix: "step 0: ".into(), seen, report: Some(&report), calls: 0 };
+                let displayed = Shown { prefix: "step 0: ".into(), seen, report: Some(&report), calls: 0 };
                 let mut all = Vec::new();
-                moments(shown, [head.param()].into_iter().collect(), &mesh, &mut |moment| all.push(moment));
+                moments(displayed, [head.param()].into_iter().collect(), &mesh, &mut |moment| {
+                    all.push(moment);
+                });
                 Ok::<_, layers::Error>(all)
             });
             let ranks = ranks.unwrap();
@@ -202,8 +206,8 @@ mod tests {
             let judged: Vec<BTreeMap<_, _>> = ranks.into_iter().map(judge).collect();
             first(&judged, &truth, &layout.strategies(), &[])
         };
-        assert_eq!(told(false), None);
-        let d = told(true).unwrap();
+        assert_eq!(reported(false), None);
+        let d = reported(true).unwrap();
         assert_eq!(
             (d.name.as_str(), d.rank, d.differ, d.of),
             ("step 0: padding of head's gradient", 1, 2, 2),
@@ -212,12 +216,12 @@ mod tests {
         assert!(d.hint.as_deref().unwrap().contains("no gradient reaches their rows"), "{d}");
     }
 
-    static NEW: About = About {
+    static NEW: StrategyInfo = StrategyInfo {
         name: "new",
         axis: Some(Axis::Tp),
         choice: Choice::Layers,
         word: "new",
-        takes: Takes::Nothing,
+        takes: NumberArgument::Nothing,
         shares: |_, _| vec![],
         paper: "",
         chapter: None,
@@ -229,7 +233,7 @@ mod tests {
     #[test]
     fn who_built_the_layer_is_asked_first() {
         let layout: Layout = "tp=2,sp,dp=2".parse().unwrap();
-        let all: Vec<&'static About> = layout.strategies().into_iter().chain([&NEW]).collect();
+        let all: Vec<&'static StrategyInfo> = layout.strategies().into_iter().chain([&NEW]).collect();
         let built = [("blocks.1.mlp.down".to_string(), "new")];
         let says = |name: &str, axis: Axis| {
             let call = CallRecord {

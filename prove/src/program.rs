@@ -9,23 +9,23 @@
 //! After a step a fresh random value is added to every weight, so that degrees, and with them the bound, do
 //! not compound.
 use crate::timeline::{self, Moment, Shown};
-use crate::{Subject, Watch, trace};
+use crate::{ProofProgress, Subject, trace};
 use kernels::Kernels;
-use layers::{Cx, Input, Record, TokenShards};
-use parallel::{At, Result, Stages, Trainer, features};
+use layers::{Input, PassContext, Record, TokenShards};
+use parallel::{BuildContext, Result, Stages, Trainer, features};
 use std::ops::Range;
-use tensor::Ids;
+use tensor::TokenIds;
 
 /// Callbacks of a running program: the first receives the compared tensors, whole and in program order; the
 /// second, if any, receives everything on this rank. The rank keeps nothing of it.
-pub(crate) type Look<'a, E> = (&'a mut dyn FnMut(String, Vec<E>), Option<&'a mut dyn FnMut(Moment<E>)>);
+pub(crate) type Observers<'a, E> = (&'a mut dyn FnMut(String, Vec<E>), Option<&'a mut dyn FnMut(Moment<E>)>);
 
 /// Runs the program on one rank, on any device. Returns the layers that were built, with their strategies.
 pub(crate) fn program<D: Kernels<Wide = D>>(
     subject: &Subject,
-    at: &At<D>,
-    (results, mut everything): Look<D::Elem>,
-    watch: &Watch,
+    at: &BuildContext<D>,
+    (results, mut everything): Observers<D::Elem>,
+    watch: &ProofProgress,
 ) -> Result<Vec<(String, &'static str)>> {
     let (device, mesh) = (at.device, at.mesh);
     let mut trainer = Trainer::new(at, &subject.model, subject.optimizer)?;
@@ -42,8 +42,8 @@ pub(crate) fn program<D: Kernels<Wide = D>>(
     let logits = read(subject, trainer.model(), device, of_texts.clone())?;
     results("logits".into(), logits);
     if let Some(see) = &mut everything {
-        let shown = Shown { prefix: "texts: ".into(), seen: taken(of_texts), report: None, calls: 0 };
-        timeline::moments::<D>(shown, layers::Params::new(), mesh, see);
+        let displayed = Shown { prefix: "texts: ".into(), seen: taken(of_texts), report: None, calls: 0 };
+        timeline::moments::<D>(displayed, layers::Params::new(), mesh, see);
     }
     for (n, (batch, lr)) in subject.steps.iter().enumerate() {
         watch(&format!("step {n}"));
@@ -51,9 +51,9 @@ pub(crate) fn program<D: Kernels<Wide = D>>(
         trainer.record(of_step.clone());
         let report = trainer.step(batch, *lr)?;
         if let Some(see) = &mut everything {
-            let shown =
+            let displayed =
                 Shown { prefix: format!("step {n}: "), seen: taken(of_step), report: Some(&report), calls };
-            timeline::moments(shown, trainer.model().params(), mesh, see);
+            timeline::moments(displayed, trainer.model().params(), mesh, see);
         }
         trace::seen(results, n, &report, trainer.model().params(), device, mesh)?;
     }
@@ -77,7 +77,7 @@ pub fn read<D: Kernels>(
         let mine = tokens.sequences(all.len());
         let first = all[..mine.start].iter().map(|s| s.documents.len()).sum();
         let lengths = all[mine.clone()].iter().flat_map(|s| &s.documents);
-        let cx = Cx::infer(lengths).sharded(tokens).numbered_from(first).recorded(record);
+        let cx = PassContext::infer(lengths).sharded(tokens).numbered_from(first).recorded(record);
         let x = Input::Rows(features(device, width, &all[mine], &tokens));
         return Ok(model.logits(&cx, x, true)?.read().unwrap_or_default());
     }
@@ -85,7 +85,7 @@ pub fn read<D: Kernels>(
     let texts = &subject.texts[mine.clone()];
     let capacity = texts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
     let mut lengths: Vec<_> = texts.iter().map(|(_, prompt)| *prompt).collect();
-    let cx = Cx::infer(&lengths).sharded(tokens).numbered_from(mine.start).recorded(record);
+    let cx = PassContext::infer(&lengths).sharded(tokens).numbered_from(mine.start).recorded(record);
     let mut cx = cx.with_cache(capacity);
     let (mut done, mut rows) = (vec![0; texts.len()], vec![Vec::new(); texts.len()]);
     // As many rounds as the text with the most tokens needs: ranks that share experts meet in every round,
@@ -93,7 +93,7 @@ pub fn read<D: Kernels>(
     for _ in 0..subject.rows_read().into_iter().max().unwrap_or(0) {
         let fed =
             texts.iter().zip(&done).zip(&lengths).map(|(((ids, _), &from), n)| ids[from..from + n].to_vec());
-        let ids = Ids::new(device.place(), cx.own(&fed.collect::<Vec<_>>()), vocabulary)?;
+        let ids = TokenIds::new(device.place(), cx.own(&fed.collect::<Vec<_>>()), vocabulary)?;
         let logits = model.logits(&cx, ids, false)?.read().unwrap_or_default();
         let fed = rows.iter_mut().zip(&lengths).filter(|(_, n)| **n > 0);
         fed.zip(logits.chunks(vocabulary)).for_each(|((rows, _), row)| rows.extend_from_slice(row));

@@ -2,12 +2,12 @@
 //! and bounds the probability of an error.
 use crate::program::{logits_of, program};
 use crate::subject::START;
-use crate::trace::{Compared, Judge, Trace, uncovered};
-use crate::{Keys, Subject, Verdict, Watch, locate};
+use crate::trace::{Compared, Judge, TensorTrace, uncovered};
+use crate::{Keys, ProofProgress, Subject, Verdict, locate};
 use comm::{Axis, World};
 use kernels::Meta;
 use parallel::dump::{self, Provenance};
-use parallel::{At, Entry, Error, Layout, Result, Scheme, Trainer, budget, price, session};
+use parallel::{BuildContext, Entry, Error, Layout, Result, Scheme, Trainer, budget, price, session};
 use std::cell::LazyCell;
 use std::fmt::Display;
 use std::path::Path;
@@ -17,18 +17,18 @@ use tensor::{Cpu, F61, Key};
 
 /// Oracle traces of each subject under each key, computed once and used for every layout.
 #[derive(Default)]
-pub struct Truths {
-    all: Mutex<Vec<(Subject, Key, Arc<OnceLock<Trace>>)>>,
+pub struct OracleTraces {
+    all: Mutex<Vec<(Subject, Key, Arc<OnceLock<TensorTrace>>)>>,
     only: Option<Subject>, // if any, its truth is used for every program
 }
 
-impl Truths {
+impl OracleTraces {
     /// Uses the truth of this subject for every program: shows what a proof tells apart.
     pub fn only(subject: Subject) -> Self {
         Self { only: Some(subject), ..Self::default() }
     }
     /// Returns the trace under `key`, which must be the key in force.
-    fn of(&self, key: Key, subject: &Subject, watch: &Watch) -> Result<Arc<OnceLock<Trace>>> {
+    fn of(&self, key: Key, subject: &Subject, watch: &ProofProgress) -> Result<Arc<OnceLock<TensorTrace>>> {
         let subject = self.only.as_ref().unwrap_or(subject);
         let place = {
             let mut all = self.all.lock().expect("nothing panics under this lock");
@@ -55,7 +55,7 @@ pub fn certify<'a>(
     subject: &Subject,
     scheme: impl Into<Scheme<'a, Cpu<F61>>>,
     keys: impl Into<Keys<'a>>,
-    watch: &Watch,
+    watch: &ProofProgress,
 ) -> Result<Verdict> {
     let scheme = scheme.into();
     check(subject, scheme)?;
@@ -72,9 +72,10 @@ pub(crate) fn bounded(
     subject: &Subject,
     scheme: Scheme<Cpu<F61>>,
     (keys, one): (&[Key], &dyn Fn() -> Option<f64>),
-    watch: &Watch,
+    watch: &ProofProgress,
 ) -> Result<Verdict> {
-    let mut verdict = prove_in(&world(scheme.layout)?, subject, scheme, keys, &Truths::default(), watch)?;
+    let mut verdict =
+        prove_in(&world(scheme.layout)?, subject, scheme, keys, &OracleTraces::default(), watch)?;
     if let Some(seen) = verdict.first_difference.take() {
         watch("locating the difference");
         verdict.first_difference = Some(locate::locate(subject, scheme, keys)?.unwrap_or(seen));
@@ -109,7 +110,7 @@ pub fn bytes<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> 
     let scheme = scheme.into();
     let dealt =
         |tokens| -> Result<Vec<_>> { subject.steps.iter().map(|(batch, _)| batch.dealt(&tokens)).collect() };
-    let ranks = price::peak_of_all(scheme, dealt, |at: At<Meta<F61>>| {
+    let ranks = price::peak_of_all(scheme, dealt, |at: BuildContext<Meta<F61>>| {
         program(subject, &at, (&mut |_, _| (), None), &|_| ()).map(drop)
     })?;
     let rows: usize = subject.rows_read().iter().sum();
@@ -139,7 +140,7 @@ pub fn prove<'a>(
     subject: &Subject,
     scheme: impl Into<Scheme<'a, Cpu<F61>>>,
     keys: &[Key],
-    truths: &Truths,
+    truths: &OracleTraces,
 ) -> Result<Verdict> {
     let scheme = scheme.into();
     prove_in(&world(scheme.layout)?, subject, scheme, keys, truths, &|_| ())
@@ -155,8 +156,8 @@ pub fn prove_in<'a>(
     subject: &Subject,
     scheme: impl Into<Scheme<'a, Cpu<F61>>>,
     keys: &[Key],
-    truths: &Truths,
-    watch: &Watch,
+    truths: &OracleTraces,
+    watch: &ProofProgress,
 ) -> Result<Verdict> {
     let scheme = scheme.into();
     fits(subject, scheme)?;
@@ -165,7 +166,7 @@ pub fn prove_in<'a>(
         let watch = |what: &str| watch(&format!("proving {scheme} under {key}: {what}"));
         let truth = truths.of(key, subject, &watch)?;
         let truth = truth.get().expect("just computed");
-        let mut ranks = session::run((scheme, world), &START, |at: At<Cpu<F61>>| {
+        let mut ranks = session::run((scheme, world), &START, |at: BuildContext<Cpu<F61>>| {
             let mut judge = Judge::new(truth, logits_of(subject, &at.tokens), at.mesh.rank());
             let mut results = |name: String, whole: Vec<_>| judge.sees(&name, &whole);
             program(subject, &at, (&mut results, None), &watch)?;
@@ -223,12 +224,12 @@ fn under_keys(
 pub fn dump(subject: &Subject, layout: &Layout, key: Key, dir: &Path, entries: &[Entry]) -> Result<()> {
     fits(subject, layout.into())?;
     let _key = key.enter();
-    let ranks = session::run((layout, &world(layout)?), &START, |at: At<Cpu<F61>>| {
+    let ranks = session::run((layout, &world(layout)?), &START, |at: BuildContext<Cpu<F61>>| {
         let Some((batch, lr)) = subject.steps.first() else { return Ok(None) };
         let mut trainer = Trainer::new(&at, &subject.model, subject.optimizer)?;
         let (report, all) = dump::step(&mut trainer, at.mesh, batch, *lr)?;
         let after = dump::after(&report, trainer.model().params(), at.mesh)?;
-        Ok(Some(dump::Seen { after: Some(after), ..all }))
+        Ok(Some(dump::Recorded { after: Some(after), ..all }))
     })?;
     let ((kind, clip), lr) = (subject.optimizer, subject.steps.first().map(|(_, lr)| *lr));
     let optimizer = lr.map(|lr| (kind, clip, lr));

@@ -1,15 +1,15 @@
 //! Subject of a proof: a model, texts to read, steps to train; and the oracle's results for them.
-use super::trace::{Trace, disturbed, told};
-use crate::cases::{Case, CaseStep, Document};
-use crate::{Watch, oracle};
-use layers::{Design, Kind, Random, Shape, Window, counted};
-use parallel::{At, Batch, Layout, Result, Sequence, Stages, dump, session};
+use super::trace::{TensorTrace, disturbed, reported};
+use crate::cases::{CaseStep, Document, ProofCase};
+use crate::{ProofProgress, oracle};
+use layers::{Design, OptimizerKind, RandomValues, Shape, Window, counted};
+use parallel::{Batch, BuildContext, Layout, Result, Sequence, Stages, dump, session};
 use reference::Weights;
 use std::fmt;
 use tensor::{Cpu, F61, Key, Scalar, mix};
 
 /// Initial weights of a program: the same under every layout.
-pub(crate) const START: Random = Random { seed: 0 };
+pub(crate) const START: RandomValues = RandomValues { seed: 0 };
 
 /// Least number of data ranks that a small subject is dealt to.
 const DEALT: usize = 8;
@@ -37,7 +37,7 @@ pub struct Subject {
     /// Batch and learning rate of each step.
     pub steps: Vec<(Batch, f64)>,
     /// The optimizer and the clip limit.
-    pub optimizer: (Kind, Option<f64>),
+    pub optimizer: (OptimizerKind, Option<f64>),
     /// Size of the window, if the model's was narrowed.
     pub narrowed: Option<usize>,
 }
@@ -87,7 +87,13 @@ impl Subject {
             Ok((Batch::new(sequences, microbatches)?, 1.0))
         };
         let steps = (0..2).map(batch).collect::<Result<_>>()?;
-        Ok(Self { model, texts: Vec::new(), steps, optimizer: (Kind::Sgd, Some(0.5)), narrowed: None })
+        Ok(Self {
+            model,
+            texts: Vec::new(),
+            steps,
+            optimizer: (OptimizerKind::Sgd, Some(0.5)),
+            narrowed: None,
+        })
     }
     fn of_ids(shape: Shape, data: usize, [first, second]: [usize; 2]) -> Result<Self> {
         let window = shape.window.map(|w| Window { size: w.size.min(2), sinks: w.sinks.min(1), ..w });
@@ -107,8 +113,8 @@ impl Subject {
         let text = |tokens: usize| (tokens, tokens.div_ceil(2));
         let texts = (0..data.max(4)).map(|b| text(tokens(b).min(longest)));
         let texts = texts.filter(|_| reads_alone(&shape)).collect();
-        let (optimizer, lr, clip, layout) = (Kind::Sgd, 1.0, Some(0.5), Layout::UNSPLIT);
-        let case = Case { key: Key(0), layout, shape, optimizer, lr, clip, steps, texts };
+        let (optimizer, lr, clip, layout) = (OptimizerKind::Sgd, 1.0, Some(0.5), Layout::UNSPLIT);
+        let case = ProofCase { key: Key(0), layout, shape, optimizer, lr, clip, steps, texts };
         Ok(Self { narrowed, ..case.subject()? })
     }
     /// Returns the sequences of features whose outputs are compared.
@@ -150,27 +156,34 @@ impl Subject {
     /// Returns the initial weights of every layout's program, under the key in force, as the unsplit model
     /// has them.
     pub(super) fn start(&self) -> Result<Weights<F61>> {
-        session::alone(&START, |at: At<Cpu<F61>>| {
+        session::alone(&START, |at: BuildContext<Cpu<F61>>| {
             let mut model = Stages::new(&at, &self.model)?;
             Ok(dump::weights(model.params(), at.mesh)?.into_iter().collect())
         })
     }
     /// Returns the oracle's results from these weights, under the key in force. Calls `see` with everything
     /// that it computes.
-    pub(super) fn truth(&self, weights: Weights<F61>, watch: &Watch, see: &mut See) -> Trace {
-        let (model, mut trace, texts) = (oracle::design(&self.model), Trace::new(), self.oracle_texts());
+    pub(super) fn truth(
+        &self,
+        weights: Weights<F61>,
+        watch: &ProofProgress,
+        see: &mut OracleObserver,
+    ) -> TensorTrace {
+        let (model, mut trace, texts) =
+            (oracle::design(&self.model), TensorTrace::new(), self.oracle_texts());
         let (shapes, rows) = (model.shapes(), tokens(&model, &texts, 0));
         watch("the oracle, the texts");
-        let logits = model.logits_seen(&weights, &texts, &mut |name, x| see(0, &name.to_string(), &rows, x));
+        let logits =
+            model.logits_recorded(&weights, &texts, &mut |name, x| see(0, &name.to_string(), &rows, x));
         trace.push(("logits".into(), self.read(logits)));
         let mut trainer = self.oracle(weights);
         for (n, (batch, lr)) in self.oracle_steps().iter().enumerate() {
             watch(&format!("the oracle, step {n}"));
-            let step = trainer.step_seen(batch, *lr, &mut |m, name, x| {
+            let step = trainer.step_recorded(batch, *lr, &mut |m, name, x| {
                 let rows = tokens(&model, &batch[m], batch[..m].iter().map(Vec::len).sum());
                 see(n + 1, &name.to_string(), &rows, x);
             });
-            told(&mut trace, n, step, (&shapes, trainer.weights()));
+            reported(&mut trace, n, step, (&shapes, trainer.weights()));
             trainer.replace(disturbed(shapes.clone(), n, trainer.weights()));
         }
         trace
@@ -179,7 +192,7 @@ impl Subject {
 
 /// Callback for the oracle's values: the texts (0) or the step (from 1), the name, the (sequence, position)
 /// of each row, and the rows.
-pub(super) type See<'a> = dyn FnMut(usize, &str, &[(usize, usize)], &[F61]) + 'a;
+pub(super) type OracleObserver<'a> = dyn FnMut(usize, &str, &[(usize, usize)], &[F61]) + 'a;
 
 /// Returns the (sequence, position) of every token, with sequences numbered from `first`.
 fn tokens(model: &reference::Design, sequences: &[reference::Sequence], first: usize) -> Vec<(usize, usize)> {
@@ -208,10 +221,10 @@ impl Subject {
 }
 
 /// Describes an optimizer, in words.
-pub(crate) fn optimizer(kind: Kind) -> String {
+pub(crate) fn optimizer(kind: OptimizerKind) -> String {
     match kind {
-        Kind::Sgd => "SGD".into(),
-        Kind::AdamW { beta1, beta2, eps, decay } => {
+        OptimizerKind::Sgd => "SGD".into(),
+        OptimizerKind::AdamW { beta1, beta2, eps, decay } => {
             format!("AdamW, β {beta1} and {beta2}, ε {eps}, decay {decay}")
         }
     }

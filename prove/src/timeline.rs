@@ -4,7 +4,7 @@ use super::Subject;
 use crate::oracle;
 use comm::{CallRecord, Mesh};
 use kernels::Kernels;
-use layers::{Activations, Params, RecordedActivation, Touched};
+use layers::{Activations, Params, RecordedActivation, RecordedCall};
 use parallel::Report;
 use reference::Weights;
 use std::collections::BTreeMap;
@@ -13,19 +13,19 @@ use tensor::{F61, Scalar, Tensor};
 
 /// Place of an element: (sequence, position) of its row and its column; or (0, 0) and its index in the whole
 /// tensor.
-pub(super) type Place = (usize, usize, usize);
+pub(super) type ElementPlace = (usize, usize, usize);
 
 /// One tensor of a rank's run.
 pub(super) struct Moment<E> {
     pub(super) name: String,
     /// Elements on this rank; `None` if ranks have addends, which are not compared.
-    pub(super) elements: Option<Vec<(Place, E)>>,
+    pub(super) elements: Option<Vec<(ElementPlace, E)>>,
     /// Parts (microbatches) that computed it, and the rank's calls that may have touched it there.
-    pub(super) touched: Vec<Part>,
+    pub(super) touched: Vec<TokenPart>,
 }
 
 /// Tokens of a part (for each sequence, a range of positions; empty: all tokens), and calls.
-pub(super) type Part = (Vec<(usize, Range<usize>)>, Vec<CallRecord>);
+pub(super) type TokenPart = (Vec<(usize, Range<usize>)>, Vec<CallRecord>);
 
 /// Everything recorded of one step on one rank, at its end.
 pub(super) struct Shown<'a, D: Kernels<Wide = D>> {
@@ -38,12 +38,12 @@ pub(super) struct Shown<'a, D: Kernels<Wide = D>> {
 
 /// Reports every moment of one step on this rank, in program order.
 pub(super) fn moments<D: Kernels<Wide = D>>(
-    shown: Shown<D>,
+    displayed: Shown<D>,
     mut params: Params<D>,
     mesh: &Mesh<D::Place>,
     see: &mut dyn FnMut(Moment<D::Elem>),
 ) {
-    let Shown { prefix, seen, report, calls: began } = shown;
+    let Shown { prefix, seen, report, calls: began } = displayed;
     let calls = mesh.calls();
     let (back, forth): (Vec<_>, Vec<_>) = seen.0.into_iter().partition(|a| is_of_backward(&a.name));
     let first_back = back.iter().find(|a| !a.addends);
@@ -51,7 +51,7 @@ pub(super) fn moments<D: Kernels<Wide = D>>(
     let mut see =
         |name: &str, elements, touched| see(Moment { name: format!("{prefix}{name}"), elements, touched });
     let activation = |a: RecordedActivation<D::Elem>,
-                      see: &mut dyn FnMut(&str, Option<Vec<_>>, Vec<Part>)| {
+                      see: &mut dyn FnMut(&str, Option<Vec<_>>, Vec<TokenPart>)| {
         let touched = parts(&a, &calls);
         let row = |((sequence, position), row): ((usize, usize), Vec<D::Elem>)| {
             let at = a.columns.iter().map(move |&column| (sequence, position, column));
@@ -75,7 +75,7 @@ pub(super) fn moments<D: Kernels<Wide = D>>(
         activation(a, &mut see);
     }
     for param in params.iter().rev() {
-        let summed = of_step(param.goes_in()[0]);
+        let summed = of_step(param.call_names()[0]);
         see(&format!("gradient of {}", param.name()), flat(param.gradient_elements()), all_of(summed));
         let padding: Vec<_> = param.gradient_padding().into_iter().enumerate().collect();
         if !padding.is_empty() {
@@ -84,7 +84,7 @@ pub(super) fn moments<D: Kernels<Wide = D>>(
     }
     see("norm²", number(&report.norm2), all_of(of_step("norm2")));
     for param in &mut params {
-        let gathered = of_step(param.goes_in()[1]);
+        let gathered = of_step(param.call_names()[1]);
         see(&format!("new {}", param.name()), flat(param.elements()), all_of(gathered));
     }
 }
@@ -100,8 +100,8 @@ fn padding_of(name: &str) -> String {
 }
 
 /// Returns the calls between the previous activation and this one, part by part.
-fn parts<E>(a: &RecordedActivation<E>, calls: &[CallRecord]) -> Vec<Part> {
-    let of = |touched: &Touched| {
+fn parts<E>(a: &RecordedActivation<E>, calls: &[CallRecord]) -> Vec<TokenPart> {
+    let of = |touched: &RecordedCall| {
         let made = touched.calls.start.min(calls.len())..touched.calls.end.min(calls.len());
         (touched.tokens.clone(), calls[made].to_vec())
     };
@@ -112,12 +112,12 @@ fn parts<E>(a: &RecordedActivation<E>, calls: &[CallRecord]) -> Vec<Part> {
 #[derive(Default)]
 pub(super) struct Expected {
     pub(super) order: Vec<String>,
-    tensors: BTreeMap<String, BTreeMap<Place, F61>>,
+    tensors: BTreeMap<String, BTreeMap<ElementPlace, F61>>,
 }
 
 impl Expected {
     /// Adds elements of a tensor; a new tensor is the last.
-    pub(super) fn add(&mut self, name: &str, elements: impl IntoIterator<Item = (Place, F61)>) {
+    pub(super) fn add(&mut self, name: &str, elements: impl IntoIterator<Item = (ElementPlace, F61)>) {
         if !self.tensors.contains_key(name) {
             self.order.push(name.to_string());
         }
@@ -133,11 +133,11 @@ impl Expected {
         self.order.push(format!("{prefix}{}", padding_of(parameter)));
     }
     /// Returns the tensor of this name; `None` for padding.
-    pub(super) fn tensor(&self, name: &str) -> Option<&BTreeMap<Place, F61>> {
+    pub(super) fn tensor(&self, name: &str) -> Option<&BTreeMap<ElementPlace, F61>> {
         self.tensors.get(name)
     }
     /// Returns the oracle's value of one element, if there is one.
-    pub(super) fn wanted(&self, name: &str, place: &Place) -> Option<F61> {
+    pub(super) fn wanted(&self, name: &str, place: &ElementPlace) -> Option<F61> {
         match self.tensor(name) {
             Some(tensor) => tensor.get(place).copied(),
             None => self.order.iter().any(|padding| padding == name).then_some(F61::ZERO),
@@ -183,7 +183,7 @@ mod tests {
     use crate::program::program;
     use crate::subject::START;
     use layers::Shape;
-    use parallel::{At, Layout, session};
+    use parallel::{BuildContext, Layout, session};
     use tensor::{Cpu, Key};
 
     /// Kills: gradients of parameters in another order than backward's, or before those of activations; a
@@ -192,15 +192,15 @@ mod tests {
     fn moments_stand_in_the_order_of_the_program() {
         let (layout, _key) = (Layout::UNSPLIT, Key(1).enter());
         let subject = &Subject::small(Shape::LLAMA, &layout).unwrap();
-        let names = session::alone(&START, |at: At<Cpu<F61>>| {
+        let names = session::alone(&START, |at: BuildContext<Cpu<F61>>| {
             let mut names = Vec::new();
             let mut see = |moment: Moment<_>| names.push(moment.name);
             program(subject, &at, (&mut |_, _| (), Some(&mut see)), &|_| ()).map(|_| names)
         });
         let names = names.unwrap();
         let truth = expected(subject, subject.start().unwrap());
-        let told: Vec<_> = truth.order.iter().filter(|name| truth.tensor(name).is_some()).collect();
-        assert_eq!(names.iter().collect::<Vec<_>>(), told);
+        let reported: Vec<_> = truth.order.iter().filter(|name| truth.tensor(name).is_some()).collect();
+        assert_eq!(names.iter().collect::<Vec<_>>(), reported);
         let order = [
             "texts: embedding.out",
             "texts: head.out",

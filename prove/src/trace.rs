@@ -3,19 +3,19 @@
 use super::Difference;
 use comm::Mesh;
 use kernels::Kernels;
-use layers::{Builder, Draw, Params, Random, Values};
+use layers::{Builder, Draw, Params, RandomValues, ValueSource};
 use parallel::Report;
 use reference::Weights;
 use std::ops::Range;
 use tensor::{F61, Scalar};
 
 /// Named whole tensors, in program order.
-pub(super) type Trace = Vec<(String, Vec<F61>)>;
+pub(super) type TensorTrace = Vec<(String, Vec<F61>)>;
 
 /// Noise that is added to every weight after a step, so that each step is tested at independent random
 /// weights.
-fn noise(step: usize) -> Random {
-    Random { seed: step as u64 + 1 }
+fn noise(step: usize) -> RandomValues {
+    RandomValues { seed: step as u64 + 1 }
 }
 const NOISE: Draw = Draw { mean: 0.0, std: 1.0 };
 
@@ -46,8 +46,8 @@ pub(super) fn seen<D: Kernels<Wide = D>>(
 
 /// Appends the results of a step of the oracle: the loss and the norm², the gradients, and the weights of
 /// these shapes.
-pub(super) fn told(
-    trace: &mut Trace,
+pub(super) fn reported(
+    trace: &mut TensorTrace,
     n: usize,
     step: reference::Step<F61>,
     (shapes, weights): (&[(String, [usize; 2])], &Weights<F61>),
@@ -71,7 +71,7 @@ pub(super) fn disturbed(
 ) -> Weights<F61> {
     let (mut disturbed, noise) = (weights.clone(), noise(step));
     for (name, shape) in shapes {
-        let noise = Values::<F61>::of(&noise, &name, shape, NOISE).expect("drawn, not read");
+        let noise = ValueSource::<F61>::of(&noise, &name, shape, NOISE).expect("drawn, not read");
         for (i, w) in disturbed.get_mut(&name).expect("the model's weights").iter_mut().enumerate() {
             *w += noise.at([i / shape[1], i % shape[1]]);
         }
@@ -91,14 +91,14 @@ pub(super) struct Compared {
 
 /// Compares a rank's tensors, as they are computed, with the oracle's trace, which all ranks share.
 pub(super) struct Judge<'a> {
-    truth: &'a Trace,
+    truth: &'a TensorTrace,
     read: Range<usize>, // part of the truth's first tensor, the logits, on this rank
     rank: usize,
     pub(super) compared: Compared,
 }
 
 impl<'a> Judge<'a> {
-    pub(super) fn new(truth: &'a Trace, read: Range<usize>, rank: usize) -> Self {
+    pub(super) fn new(truth: &'a TensorTrace, read: Range<usize>, rank: usize) -> Self {
         let compared = Compared { seen: vec![false; truth.len()], elements: 0, first: None };
         Self { truth, read, rank, compared }
     }
@@ -129,7 +129,7 @@ impl<'a> Judge<'a> {
 }
 
 /// Returns the first of the oracle's tensors that no rank has.
-pub(super) fn uncovered(truth: &Trace, ranks: &[Compared]) -> Option<(usize, Difference)> {
+pub(super) fn uncovered(truth: &TensorTrace, ranks: &[Compared]) -> Option<(usize, Difference)> {
     let at = (0..truth.len()).find(|at| !ranks.iter().any(|rank| rank.seen[*at]))?;
     let (name, x) = &truth[at];
     Some((at, Difference::of(format!("{name} (no rank has it)"), 0, x.len(), x.len())))

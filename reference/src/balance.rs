@@ -24,21 +24,21 @@ use tensor::Scalar;
 
 /// Sums over the rows of all blocks of a microbatch.
 #[derive(Clone, Debug)]
-pub(crate) struct Pool<S> {
+pub(crate) struct BalanceSums<S> {
     blocks: usize,      // L
     rows: usize,        // R
     counts: Vec<usize>, // Σ n
     p: Vec<S>,          // Σ P̂
 }
 
-impl<S> Pool<S> {
+impl<S> BalanceSums<S> {
     /// Sums over no rows.
     pub(crate) const EMPTY: Self = Self { blocks: 0, rows: 0, counts: Vec::new(), p: Vec::new() };
 }
 
 impl Router {
     /// Adds a block's rows to the sums over all blocks.
-    pub(crate) fn pool<S: Scalar>(&self, routing: &Routing<S>, pool: &mut Pool<S>) {
+    pub(crate) fn pool<S: Scalar>(&self, routing: &Routing<S>, pool: &mut BalanceSums<S>) {
         pool.blocks += 1;
         pool.rows += routing.chosen.len();
         pool.counts.resize(self.count, 0);
@@ -51,7 +51,7 @@ impl Router {
     }
 
     /// Returns the derivatives of the pooled balance by each expert's P̂, in any row of any block.
-    pub(crate) fn pooled_slopes<S: Scalar>(&self, pool: &Pool<S>, pass: Pass) -> Vec<S> {
+    pub(crate) fn pooled_slopes<S: Scalar>(&self, pool: &BalanceSums<S>, pass: Pass) -> Vec<S> {
         let Pass { tokens, mean_over, .. } = pass;
         if self.balance.pooled == 0.0 || pool.rows == 0 || tokens == 0 || mean_over == 0 {
             return vec![S::ZERO; self.count];

@@ -58,8 +58,8 @@ impl Model {
     ) -> (Vec<S>, BlockSaved<S>) {
         let w = walk.w;
         let (of, [scores, attended, fed]) = (self.maps(i), self.drops(i, walk.pass));
-        let norm1 = of.norm1.forward_seen(walk, &x);
-        let projected = of.qkv.forward_seen(walk, &norm1);
+        let norm1 = of.norm1.forward_recorded(walk, &x);
+        let projected = of.qkv.forward_recorded(walk, &norm1);
         let mut qkv = projected.clone();
         if let Some([q, k]) = &of.head_gains {
             head_norm(&mut qkv, self.heads, &w[q], &w[k], self.eps);
@@ -68,11 +68,11 @@ impl Model {
             rotary(&mut qkv, self.heads, &tokens.positions(), rope, false);
         }
         let o = attention(&qkv, self.heads, self.mask(i), tokens, scores.as_ref());
-        let added = self.dropped(of.out.forward_seen(walk, &o), tokens, attended.as_ref());
+        let added = self.dropped(of.out.forward_recorded(walk, &o), tokens, attended.as_ref());
         walk.show(format_args!("blocks.{i}.attention.added"), &added);
         let mut x1 = x.clone();
         add(&mut x1, added);
-        let norm2 = of.norm2.forward_seen(walk, &x1);
+        let norm2 = of.norm2.forward_recorded(walk, &x1);
         let (added, fed_saved) = match &of.fed {
             Fed::Dense(layer) => {
                 let (y, saved) = layer.forward(walk, norm2);
@@ -112,7 +112,7 @@ impl Model {
         add(&mut dx, of.norm2.backward(walk.w, &saved.x1, &dn, &mut g)); // dX₁
         walk.show(format_args!("gradient of {}.in", of.norm2.name), &dx);
         let d_branch = self.dropped(dx.clone(), tokens, attended.as_ref());
-        let d_o = of.out.backward_seen(walk, &saved.o, &d_branch, &mut g);
+        let d_o = of.out.backward_recorded(walk, &saved.o, &d_branch, &mut g);
         let (heads, mask) = (self.heads, self.mask(i));
         let mut d_qkv = attention_backward(&saved.qkv, &d_o, heads, mask, tokens, scores.as_ref());
         if let Positions::Rotary(rope) = &self.positions {
@@ -122,7 +122,7 @@ impl Model {
             let gains = head_norm_backward(&saved.projected, &mut d_qkv, heads, &w[q], &w[k], self.eps);
             g.extend([(q.clone(), gains.0), (k.clone(), gains.1)]);
         }
-        let dn = of.qkv.backward_seen(walk, &saved.norm1, &d_qkv, &mut g);
+        let dn = of.qkv.backward_recorded(walk, &saved.norm1, &d_qkv, &mut g);
         add(&mut dx, of.norm1.backward(walk.w, &saved.x, &dn, &mut g));
         walk.show(format_args!("gradient of {}.in", of.norm1.name), &dx);
         (dx, g)

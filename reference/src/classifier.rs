@@ -37,7 +37,7 @@ impl Classifier {
     ///
     /// # Panics
     /// As [`logits`](Self::logits), and as [`cross_entropy`].
-    pub fn gradients_seen<S: Scalar>(
+    pub fn gradients_recorded<S: Scalar>(
         &self,
         x: &[S],
         labels: &[u32],
@@ -56,7 +56,7 @@ impl Classifier {
                 layer.backward(walk.w, &x, &dy, &mut g); // the gradient of the input is not needed
                 break;
             }
-            dy = layer.backward_seen(walk, &x, &dy, &mut g);
+            dy = layer.backward_recorded(walk, &x, &dy, &mut g);
             dy = activate_backward(&inputs[i], &dy, Activation::Relu);
         }
         (loss, g)
@@ -67,7 +67,7 @@ impl Classifier {
         assert!(self.sizes.len() > 1, "a classifier needs at least two sizes, not {:?}", self.sizes);
         let (mut inputs, mut x) = (Vec::new(), x.to_vec());
         for (i, layer) in self.layers().iter().enumerate() {
-            let y = layer.forward_seen(walk, &gated(i, &x));
+            let y = layer.forward_recorded(walk, &gated(i, &x));
             inputs.push(x);
             x = y;
         }

@@ -10,7 +10,7 @@ use tensor::{Dual, F61, Scalar};
 fn of<S: Scalar>() -> [*const (); 6] {
     [
         Trainer::<S>::step as *const (),
-        Design::logits_seen::<S> as *const (),
+        Design::logits_recorded::<S> as *const (),
         attention::<S> as *const (),
         attention_backward::<S> as *const (),
         cross_attention::<S> as *const (),

@@ -34,10 +34,15 @@ impl Design {
     /// Computes a row for each token of all sequences: logits, or features.
     ///
     /// # Panics
-    /// As [`Model::logits_seen`].
-    pub fn logits_seen<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence], see: &mut See<S>) -> Vec<S> {
+    /// As [`Model::logits_recorded`].
+    pub fn logits_recorded<S: Scalar>(
+        &self,
+        w: &Weights<S>,
+        sequences: &[Sequence],
+        see: &mut See<S>,
+    ) -> Vec<S> {
         match self {
-            Self::Transformer(model) => model.logits_seen(w, sequences, see),
+            Self::Transformer(model) => model.logits_recorded(w, sequences, see),
             Self::Classifier(classifier) => {
                 let x: Vec<S> = features(sequences, |s| &s.x);
                 classifier.forward(&x, &mut Walk::new(w, None, see)).1
@@ -70,17 +75,17 @@ impl Design {
     }
 
     /// Computes a microbatch's addend of the mean loss, and the addend's gradient for every parameter.
-    pub(crate) fn gradients_seen<S: Scalar>(
+    pub(crate) fn gradients_recorded<S: Scalar>(
         &self,
         microbatch: &[Sequence],
         mean_over: usize,
         walk: &mut Walk<S>,
     ) -> (S, Weights<S>) {
         match self {
-            Self::Transformer(model) => model.gradients_seen(microbatch, mean_over, walk),
+            Self::Transformer(model) => model.gradients_recorded(microbatch, mean_over, walk),
             Self::Classifier(classifier) => {
                 let labels: Vec<u32> = microbatch.iter().flat_map(|s| s.targets.iter().copied()).collect();
-                classifier.gradients_seen(&features(microbatch, |s| &s.x), &labels, mean_over, walk)
+                classifier.gradients_recorded(&features(microbatch, |s| &s.x), &labels, mean_over, walk)
             }
         }
     }
@@ -112,7 +117,7 @@ mod tests {
         numbered.map(|((name, [rows, cols]), seed)| (name, draw(seed, rows * cols))).collect()
     }
     fn seen<S: Scalar>(design: &Design, w: &Weights<S>, batch: &[Sequence]) -> (S, Weights<S>) {
-        design.gradients_seen(batch, 9, &mut Walk::unseen(w, Some(PASS)))
+        design.gradients_recorded(batch, 9, &mut Walk::unseen(w, Some(PASS)))
     }
     const PASS: Pass = Pass { seed: 1, step: 2, first_sequence: 3, mean_over: 0, tokens: 9 };
 
@@ -138,7 +143,7 @@ mod tests {
                     bare: true,
                 });
                 let y: Vec<F61> = features(&batch, |s| &s.y);
-                let given = plain.logits_seen(&still, &batch, &mut |_, _| {});
+                let given = plain.logits_recorded(&still, &batch, &mut |_, _| {});
                 let (loss, _) = seen(&plain, &still, &batch);
                 assert_eq!(loss, mean_square(&given, &y, 9 * width));
             }

@@ -99,7 +99,7 @@ impl Mixture {
         assert_eq!(x.len(), lengths.iter().sum::<usize>() * self.width, "each token needs one row of X");
         let (w, [router, gate], experts) = (walk.w, self.maps(), Router(self.experts));
         let mut y = vec![S::ZERO; x.len()];
-        let logits = router.forward_seen(walk, &x);
+        let logits = router.forward_recorded(walk, &x);
         let routing = experts.route(
             logits,
             experts.bias.map(|_| &w[&self.part("router.bias")]),
@@ -122,7 +122,7 @@ impl Mixture {
         }
         let shared = self.shared().map(|shared| {
             let (of, saved) = shared.forward(walk, x.clone());
-            let logits = if self.gated() { gate.forward_seen(walk, &x) } else { Vec::new() };
+            let logits = if self.gated() { gate.forward_recorded(walk, &x) } else { Vec::new() };
             for (t, of) in of.chunks(self.width).enumerate() {
                 let gate = logits.get(t).map_or(S::ONE, |l| l.sigmoid());
                 add(self.row(&mut y, t), of.iter().map(|&y| gate * y));
@@ -169,7 +169,7 @@ impl Mixture {
         add(&mut dp, of_p);
         let mut dl = experts.scores_backward(routing, &dp);
         add(&mut dl, of_l);
-        add(&mut dx, router.backward_seen(walk, &saved.x, &dl, g));
+        add(&mut dx, router.backward_recorded(walk, &saved.x, &dl, g));
         dx
     }
 
@@ -226,7 +226,7 @@ impl Mixture {
             d_own.extend(dy.iter().map(|&dy| s * dy));
             dl.push(dot(dy, y) * s * (S::ONE - s));
         }
-        let mut dx = gate.backward_seen(walk, &saved.x, &dl, g);
+        let mut dx = gate.backward_recorded(walk, &saved.x, &dl, g);
         add(&mut dx, shared.backward(walk, (of, &d_own), g));
         dx
     }

@@ -37,9 +37,9 @@ impl Pair {
     }
     /// `X[B,D]` → `Y[B,D]`.
     pub(crate) fn forward<S: Scalar>(&self, walk: &mut Walk<S>, x: Vec<S>) -> (Vec<S>, FeedForwardSaved<S>) {
-        let up = self.up.forward_seen(walk, &x);
+        let up = self.up.forward_recorded(walk, &x);
         let h = of_rows(self.kind, &up, self.hidden);
-        (self.down.forward_seen(walk, &h), FeedForwardSaved { x, up, h })
+        (self.down.forward_recorded(walk, &h), FeedForwardSaved { x, up, h })
     }
     /// `dY[B,D]` → `dX[B,D]`; puts the gradients of the parameters into `g`.
     pub(crate) fn backward<S: Scalar>(
@@ -48,9 +48,9 @@ impl Pair {
         (saved, dy): (&FeedForwardSaved<S>, &[S]),
         g: &mut Weights<S>,
     ) -> Vec<S> {
-        let dh = self.down.backward_seen(walk, &saved.h, dy, g);
+        let dh = self.down.backward_recorded(walk, &saved.h, dy, g);
         let d_up = of_rows_backward(self.kind, &saved.up, &dh, self.hidden);
-        self.up.backward_seen(walk, &saved.x, &d_up, g)
+        self.up.backward_recorded(walk, &saved.x, &d_up, g)
     }
 }
 

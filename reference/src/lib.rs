@@ -71,7 +71,7 @@ pub use parameters::Weights;
 pub use pass::Sequence;
 pub use rotary::rotary;
 pub use see::{See, Walk};
-pub use shape::Kind as Optimizer;
+pub use shape::OptimizerKind as Optimizer;
 pub use swiglu::{swiglu, swiglu_backward};
 pub use train::{Step, Trainer};
 pub use update::Updates;

@@ -55,14 +55,19 @@ impl Model {
     /// # Panics
     /// If a weight is missing or of another shape, an id lies outside the vocabulary, or a sequence is longer
     /// than the learned positions.
-    pub fn logits_seen<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence], see: &mut See<S>) -> Vec<S> {
+    pub fn logits_recorded<S: Scalar>(
+        &self,
+        w: &Weights<S>,
+        sequences: &[Sequence],
+        see: &mut See<S>,
+    ) -> Vec<S> {
         self.forward(sequences, &mut Walk::new(w, None, see)).logits
     }
 
     /// Computes this microbatch's addend of the mean loss (nats), with the losses that experts add, and its
     /// gradient for every parameter; shows the values. `mean_over`: number of targets that the loss is a mean
     /// over, see [`cross_entropy`].
-    pub(crate) fn gradients_seen<S: Scalar>(
+    pub(crate) fn gradients_recorded<S: Scalar>(
         &self,
         microbatch: &[Sequence],
         mean_over: usize,
@@ -112,7 +117,7 @@ impl Model {
             let logits = x.clone();
             return Tape { ids, tokens, blocks, x, normed: Vec::new(), head: Vec::new(), logits };
         }
-        let normed = self.normed("norm".to_owned()).forward_seen(walk, &x);
+        let normed = self.normed("norm".to_owned()).forward_recorded(walk, &x);
         let head = if self.tied { transpose(&w["embedding"], [v, d]) } else { w["head"].clone() };
         let logits = linear(&normed, &head, [d, v]);
         walk.show(format_args!("head.in"), &normed);

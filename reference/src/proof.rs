@@ -36,7 +36,7 @@ const EVERY_BIAS: Biases = Biases { qkv: true, out: true, mlp: true };
 impl Model {
     /// Logits, without an observer.
     pub(crate) fn logits<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence]) -> Vec<S> {
-        self.logits_seen(w, sequences, &mut |_, _| {})
+        self.logits_recorded(w, sequences, &mut |_, _| {})
     }
     /// Gradients of a model without dropout, where the pass does not matter.
     pub(crate) fn gradients<S: Scalar>(&self, w: &Weights<S>, of: &[Sequence], n: usize) -> (S, Weights<S>) {
@@ -51,7 +51,7 @@ impl Model {
         n: usize,
         pass: &Pass,
     ) -> (S, Weights<S>) {
-        self.gradients_seen(of, n, &mut Walk::unseen(w, Some(*pass)))
+        self.gradients_recorded(of, n, &mut Walk::unseen(w, Some(*pass)))
     }
 }
 
@@ -64,7 +64,7 @@ impl Classifier {
         labels: &[u32],
         n: usize,
     ) -> (S, Weights<S>) {
-        self.gradients_seen(x, labels, n, &mut Walk::unseen(w, None))
+        self.gradients_recorded(x, labels, n, &mut Walk::unseen(w, None))
     }
 }
 

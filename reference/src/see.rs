@@ -6,7 +6,7 @@
 //! head.in, .out
 //! gradient of head.out, head.in, norm.in, blocks.1.mlp.down.out, .in, …
 //! ```
-use crate::balance::Pool;
+use crate::balance::BalanceSums;
 use crate::dropout::Pass;
 use crate::parameters::{Map, Weights};
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ pub struct Walk<'a, S> {
     /// Times that each expert was chosen in training, by the name of the router's bias.
     pub(crate) chosen: Chosen,
     /// Sums for the pooled balance of all blocks, complete after all blocks have run.
-    pub(crate) pool: Pool<S>,
+    pub(crate) pool: BalanceSums<S>,
 }
 
 /// Times that each expert was chosen, by the name of the router's bias.
@@ -36,7 +36,7 @@ pub(crate) type Chosen = BTreeMap<String, Vec<usize>>;
 impl<'a, S> Walk<'a, S> {
     /// Starts with empty counts.
     pub fn new(w: &'a Weights<S>, pass: Option<Pass>, see: &'a mut See<'a, S>) -> Self {
-        Self { w, pass, see, chosen: Chosen::new(), pool: Pool::EMPTY }
+        Self { w, pass, see, chosen: Chosen::new(), pool: BalanceSums::EMPTY }
     }
     /// Starts a walk without an observer.
     pub fn unseen(w: &'a Weights<S>, pass: Option<Pass>) -> Self {
@@ -49,14 +49,14 @@ impl<'a, S> Walk<'a, S> {
 
 impl Map {
     /// Computes Y from X, and shows both.
-    pub(crate) fn forward_seen<S: Scalar>(&self, walk: &mut Walk<S>, x: &[S]) -> Vec<S> {
+    pub(crate) fn forward_recorded<S: Scalar>(&self, walk: &mut Walk<S>, x: &[S]) -> Vec<S> {
         let y = self.forward(walk.w, x);
         walk.show(format_args!("{}.in", self.name), x);
         walk.show(format_args!("{}.out", self.name), &y);
         y
     }
     /// Computes dX from dY, and shows both.
-    pub(crate) fn backward_seen<S: Scalar>(
+    pub(crate) fn backward_recorded<S: Scalar>(
         &self,
         walk: &mut Walk<S>,
         x: &[S],

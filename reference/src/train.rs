@@ -14,7 +14,7 @@ use crate::parameters::{Weights, trained};
 use crate::pass::Sequence;
 use crate::see::{Chosen, Walk};
 use crate::update::{Updates, zeros};
-use shape::Kind;
+use shape::OptimizerKind;
 use std::fmt::Arguments;
 use tensor::Scalar;
 
@@ -43,7 +43,12 @@ impl<S: Scalar> Trainer<S> {
     /// # Panics
     /// If the weights are not those of [`Design::shapes`].
     #[must_use]
-    pub fn new(model: impl Into<Design>, optimizer: Kind, clip: Option<f64>, weights: Weights<S>) -> Self {
+    pub fn new(
+        model: impl Into<Design>,
+        optimizer: OptimizerKind,
+        clip: Option<f64>,
+        weights: Weights<S>,
+    ) -> Self {
         let model = model.into();
         let updates = Updates::new(model.shapes(), optimizer, clip, weights);
         Self { model, updates, seed: 0 }
@@ -72,10 +77,10 @@ impl<S: Scalar> Trainer<S> {
     /// microbatches that are not [`IGNORED`](tensor::IGNORED). Sequences are numbered across microbatches.
     ///
     /// # Panics
-    /// As [`Model::logits_seen`](crate::Model::logits_seen), and if a sequence does not have one target for
-    /// each id.
+    /// As [`Model::logits_recorded`](crate::Model::logits_recorded), and if a sequence does not have one
+    /// target for each id.
     pub fn step(&mut self, microbatches: &[Vec<Sequence>], lr: f64) -> Step<S> {
-        self.step_seen(microbatches, lr, &mut |_, _, _| {})
+        self.step_recorded(microbatches, lr, &mut |_, _, _| {})
     }
 
     /// Does one training step, and shows the values of each microbatch ([`See`](crate::See)) with the
@@ -83,7 +88,7 @@ impl<S: Scalar> Trainer<S> {
     ///
     /// # Panics
     /// As [`step`](Self::step).
-    pub fn step_seen(
+    pub fn step_recorded(
         &mut self,
         microbatches: &[Vec<Sequence>],
         lr: f64,
@@ -99,7 +104,7 @@ impl<S: Scalar> Trainer<S> {
             let mut see = |name: Arguments, x: &[S]| see(m, name, x);
             let walk = Walk::new(self.updates.weights(), Some(pass), &mut see);
             let mut walk = Walk { chosen, ..walk };
-            let (loss, g) = self.model.gradients_seen(microbatch, mean_over, &mut walk);
+            let (loss, g) = self.model.gradients_recorded(microbatch, mean_over, &mut walk);
             losses.push(loss);
             chosen = walk.chosen;
             for (name, g) in g {
@@ -128,7 +133,7 @@ mod tests {
     };
     use tensor::{F61, IGNORED};
 
-    const ADAM: Kind = Kind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
+    const ADAM: OptimizerKind = OptimizerKind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
 
     /// Two microbatches of unequal token counts.
     fn microbatches() -> Vec<Vec<Sequence>> {
@@ -185,7 +190,7 @@ mod tests {
     fn sgd_without_clipping_subtracts_the_gradients() {
         let (model, batches) = (small(true), microbatches());
         let before: Weights<f64> = random_weights(&model, 2);
-        let mut trainer = Trainer::new(model, Kind::Sgd, None, before.clone());
+        let mut trainer = Trainer::new(model, OptimizerKind::Sgd, None, before.clone());
         let step = trainer.step(&batches, 0.5);
         for (name, w) in trainer.weights() {
             let wanted: Vec<f64> =
@@ -198,7 +203,7 @@ mod tests {
     #[test]
     fn steps_in_microbatches_equal_steps_in_one_exactly() {
         under_two_keys(|| {
-            for (optimizer, clip) in [(ADAM, Some(0.1)), (ADAM, None), (Kind::Sgd, Some(2.0))] {
+            for (optimizer, clip) in [(ADAM, Some(0.1)), (ADAM, None), (OptimizerKind::Sgd, Some(2.0))] {
                 for model in [small(true), everything()] {
                     let w: Weights<F61> = random_weights(&model, 3);
                     let mut cut = Trainer::new(model, optimizer, clip, w.clone()).seeded(4);
@@ -249,7 +254,7 @@ mod tests {
             for step in 0..3 {
                 let (bias, mut counts, mut tokens) = (trainer.weights()[name].clone(), vec![0; of.count], 0);
                 let batch = [ragged(), ragged()[..2].to_vec()];
-                trainer.step_seen(&batch, 0.5, &mut |_, name, x| {
+                trainer.step_recorded(&batch, 0.5, &mut |_, name, x| {
                     if name.to_string() == "blocks.1.mlp.router.out" {
                         for logits in x.chunks(of.count) {
                             let s: Vec<F61> =
@@ -284,7 +289,7 @@ mod tests {
                 let experts = model.shape.experts.as_mut().expect("a Mixtral");
                 (experts.count, experts.forced, experts.balance.microbatch) = (4, true, microbatch);
                 let w = random_weights::<F61>(&model, 3);
-                Trainer::new(model, Kind::Sgd, None, w).step(&batch, 0.5).losses
+                Trainer::new(model, OptimizerKind::Sgd, None, w).step(&batch, 0.5).losses
             };
             for ((some, none), tokens) in losses(0.5).into_iter().zip(losses(0.0)).zip([4, 8]) {
                 assert_eq!(some - none, F61::from_usize(tokens) * F61::from_usize(9).inv());
@@ -316,7 +321,7 @@ mod tests {
         under_two_keys(|| {
             let (model, batch) = (everything(), [ragged(), ragged()[..2].to_vec()]);
             let mut w: Weights<F61> = random_weights(&model, 7);
-            let mut trainer = Trainer::new(model, Kind::Sgd, None, w.clone()).seeded(9);
+            let mut trainer = Trainer::new(model, OptimizerKind::Sgd, None, w.clone()).seeded(9);
             for step in 0..2 {
                 let pass = |first_sequence| Pass { seed: 9, step, first_sequence, ..Pass::default() };
                 let (first, mut g) = model.gradients_with(&w, &batch[0], 9, &pass(0));
@@ -344,7 +349,7 @@ mod tests {
                 sequence.targets.fill(IGNORED);
             }
             let w: Weights<F61> = random_weights(&model, 8);
-            let mut trainer = Trainer::new(model, Kind::Sgd, None, w.clone());
+            let mut trainer = Trainer::new(model, OptimizerKind::Sgd, None, w.clone());
             let step = trainer.step(&[batch], 1.0);
             assert_eq!((step.losses, step.norm2, trainer.weights()), (vec![F61::ZERO], F61::ZERO, &w));
         });
@@ -365,6 +370,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "the weights are not those of the model")]
     fn weights_of_another_model_panic() {
-        let _ = Trainer::new(small(false), Kind::Sgd, None, random_weights::<f64>(&small(true), 5));
+        let _ = Trainer::new(small(false), OptimizerKind::Sgd, None, random_weights::<f64>(&small(true), 5));
     }
 }

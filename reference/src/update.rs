@@ -14,14 +14,14 @@
 //! arXiv:1211.5063.
 use crate::linear::{add, dot};
 use crate::parameters::{Shapes, Weights, trained};
-use shape::Kind;
+use shape::OptimizerKind;
 use tensor::Scalar;
 
 /// Weights in training, and the state of their optimizer.
 #[derive(Clone, Debug)]
 pub struct Updates<S> {
     shapes: Shapes, // of the trained parameters
-    optimizer: Kind,
+    optimizer: OptimizerKind,
     clip: Option<f64>,
     weights: Weights<S>,
     first: Weights<S>,  // moments m
@@ -38,7 +38,7 @@ impl<S: Scalar> Updates<S> {
     #[must_use]
     pub fn new(
         shapes: Vec<(String, [usize; 2])>,
-        optimizer: Kind,
+        optimizer: OptimizerKind,
         clip: Option<f64>,
         weights: Weights<S>,
     ) -> Self {
@@ -92,10 +92,18 @@ impl<S: Scalar> Updates<S> {
 }
 
 /// Updates one parameter in step `t`. λ applies if `decays`.
-fn update<S: Scalar>(of: Kind, w: &mut [S], g: &[S], [m, v]: [&mut [S]; 2], lr: S, t: usize, decays: bool) {
+fn update<S: Scalar>(
+    of: OptimizerKind,
+    w: &mut [S],
+    g: &[S],
+    [m, v]: [&mut [S]; 2],
+    lr: S,
+    t: usize,
+    decays: bool,
+) {
     match of {
-        Kind::Sgd => add(w, g.iter().map(|&g| -(lr * g))),
-        Kind::AdamW { beta1, beta2, eps, decay } => {
+        OptimizerKind::Sgd => add(w, g.iter().map(|&g| -(lr * g))),
+        OptimizerKind::AdamW { beta1, beta2, eps, decay } => {
             let [beta1, beta2] = [beta1, beta2].map(S::from_f64);
             let [correct1, correct2] = [beta1, beta2].map(|beta| (S::ONE - beta.pow(t)).inv());
             let decay = if decays { lr * S::from_f64(decay) } else { S::ZERO };
@@ -125,13 +133,13 @@ mod tests {
     use crate::proof::{assert_close, under_two_keys};
     use tensor::F61;
 
-    const ADAM: Kind = Kind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
+    const ADAM: OptimizerKind = OptimizerKind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
 
     /// Kills: a sign, a factor, weight decay where there is none.
     #[test]
     fn sgd_equals_a_step_worked_out_by_hand() {
         let mut w = [1.0, -2.0];
-        update(Kind::Sgd, &mut w, &[0.5, 4.0], [&mut [], &mut []], 0.1, 1, true);
+        update(OptimizerKind::Sgd, &mut w, &[0.5, 4.0], [&mut [], &mut []], 0.1, 1, true);
         assert_close(&w, &[0.95, -2.4], 1e-15);
     }
 
@@ -155,7 +163,7 @@ mod tests {
     #[test]
     fn adamw_is_unbiased_exactly() {
         under_two_keys(|| {
-            let adam = Kind::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, decay: 0.1 };
+            let adam = OptimizerKind::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, decay: 0.1 };
             let (start, g, lr) = (F61::sample(1, 1.0), F61::sample(2, 1.0), F61::sample(3, 1.0));
             let (mut w, mut m, mut v, mut wanted) = ([start], [F61::ZERO], [F61::ZERO], start);
             for t in 1..5 {
@@ -169,7 +177,7 @@ mod tests {
     fn two(a: f64, b: f64) -> Weights<f64> {
         [("a", vec![a, a]), ("b", vec![b])].map(|(name, w)| (name.to_owned(), w)).into()
     }
-    fn updates(optimizer: Kind, clip: Option<f64>) -> Updates<f64> {
+    fn updates(optimizer: OptimizerKind, clip: Option<f64>) -> Updates<f64> {
         let shapes = [("a", [2, 1]), ("b", [1, 1])].map(|(name, shape)| (name.to_owned(), shape));
         Updates::new(shapes.to_vec(), optimizer, clip, two(1.0, 2.0))
     }
@@ -177,7 +185,7 @@ mod tests {
     /// Kills: clipping by one parameter's norm, or of what is reported; decay of a row.
     #[test]
     fn updates_clip_by_the_norm_of_all_parameters() {
-        let mut sgd = updates(Kind::Sgd, Some(2.5));
+        let mut sgd = updates(OptimizerKind::Sgd, Some(2.5));
         assert_close(&[sgd.apply(&two(2.0, 17f64.sqrt()), 0.5)], &[25.0], 1e-14); // so by half
         let wanted = two(0.5, 2.0 - 0.25 * 17f64.sqrt());
         for (name, w) in &wanted {

@@ -14,7 +14,7 @@ mod words;
 
 pub use experts::{Balance, Blocks, Experts, Groups, Scoring, SharedExpert};
 pub use features::{ConfigField, FEATURES, Feature};
-pub use optimizer::Kind;
+pub use optimizer::OptimizerKind;
 pub use words::counted;
 
 use serde::{Deserialize, Serialize};

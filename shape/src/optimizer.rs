@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 /// An optimizer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum OptimizerKind {
     /// Plain gradient descent.
     Sgd,
     /// Adam with decoupled weight decay (on matrices only).
@@ -20,21 +20,21 @@ pub enum Kind {
     },
 }
 
-impl Kind {
+impl OptimizerKind {
     /// Returns the optimizer's name in files.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Sgd => "sgd",
-            Kind::AdamW { .. } => "adamw",
+            OptimizerKind::Sgd => "sgd",
+            OptimizerKind::AdamW { .. } => "adamw",
         }
     }
     /// Returns the number of moments kept per parameter.
     pub fn moments(self) -> usize {
         match self {
-            Kind::Sgd => 0,
-            Kind::AdamW { .. } => 2,
+            OptimizerKind::Sgd => 0,
+            OptimizerKind::AdamW { .. } => 2,
         }
     }
     /// `AdamW` with the constants usual for transformers.
-    pub const ADAMW: Kind = Kind::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1 };
+    pub const ADAMW: OptimizerKind = OptimizerKind::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1 };
 }

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
     use crate::{Balance, Blocks, Experts, Groups, Scoring, SharedExpert};
 
-    fn said(experts: Experts) -> String {
+    fn in_words(experts: Experts) -> String {
         let shape = Shape { experts: Some(experts), ..Shape::LLAMA };
         shape.to_string().strip_prefix(&format!("{}, ", Shape::LLAMA)).unwrap().to_string()
     }
@@ -40,7 +40,7 @@ mod tests {
     #[test]
     fn experts_are_said_with_all_that_sets_them_apart() {
         let mixtral = Experts { count: 8, chosen: 2, hidden: 14336, ..Experts::MIXTRAL };
-        assert_eq!(said(mixtral), "8 experts of 14336 hidden, 2 chosen, by softmax, gates of sum 1");
+        assert_eq!(in_words(mixtral), "8 experts of 14336 hidden, 2 chosen, by softmax, gates of sum 1");
         let everything = Experts {
             scoring: Scoring::Sigmoid,
             normalize: false,
@@ -57,7 +57,7 @@ mod tests {
             ..mixtral
         };
         assert_eq!(
-            said(everything),
+            in_words(everything),
             "8 experts of 14336 hidden, 2 chosen, by sigmoids with a bias of the choice that moves by 0.125, from 2 of 4 groups, \
              gates × 2.5, capacity 1.25, a shared expert of 32 hidden with a gate, balance of microbatches 0.5, \
              balance of sequences 0.25, balance of all blocks together 0.75, z-loss of the router 0.125, noise of the router 0.0625, no experts in block 0 and 3, experts choose tokens, \

@@ -2,12 +2,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// A count that overflows 64 bits. The code that counts unwinds with this value, up to
-/// [`Uncountable::caught`] or to the end of the rank.
+/// [`Overflow::caught`] or to the end of the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} overflow 64 bits")]
-pub struct Uncountable(&'static str);
+pub struct Overflow(&'static str);
 
-impl Uncountable {
+impl Overflow {
     /// Runs `work` and returns its result, unless one of its counts overflows.
     ///
     /// # Errors
@@ -28,7 +28,7 @@ pub(crate) fn caught<T, E: 'static>(work: impl FnOnce() -> T) -> Result<T, E> {
 /// Product of sizes. `what` names the counted things in the plural: "the bytes of a matrix".
 ///
 /// # Panics
-/// With [`Uncountable`], without a message on standard error, if the product overflows 64 bits.
+/// With [`Overflow`], without a message on standard error, if the product overflows 64 bits.
 #[inline]
 pub fn product(what: &'static str, factors: &[usize]) -> usize {
     counted(what, factors.iter().try_fold(1usize, |product, factor| product.checked_mul(*factor)))
@@ -45,7 +45,7 @@ pub fn sum(what: &'static str, addends: impl IntoIterator<Item = usize>) -> usiz
 
 #[inline]
 fn counted(what: &'static str, count: Option<usize>) -> usize {
-    count.unwrap_or_else(|| resume_unwind(Box::new(Uncountable(what))))
+    count.unwrap_or_else(|| resume_unwind(Box::new(Overflow(what))))
 }
 
 #[cfg(test)]
@@ -54,7 +54,7 @@ mod tests {
     use crate::{Category, Cpu, Device, Meter, Tensor};
 
     fn uncountable<T: std::fmt::Debug>(work: impl FnOnce() -> T) -> String {
-        Uncountable::caught(work).unwrap_err().to_string()
+        Overflow::caught(work).unwrap_err().to_string()
     }
 
     /// Kills: a product or a sum that wraps or saturates, another panic taken for a count.

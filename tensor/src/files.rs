@@ -312,9 +312,10 @@ mod tests {
         assert!(why(folder.path()).ends_with(" is a directory where a file should be"));
         assert_eq!(why(Path::new("..")), ".. is a directory where a file should be");
         let none = folder.path().join("none/a");
-        let told = why(&none);
-        assert!(told.starts_with(&format!("cannot write beside {}: ", none.display())), "{told}");
-        assert!(told.ends_with("(os error 2)") && !told.contains(".a."), "{told}"); // whose name nobody gave
+        let reported = why(&none);
+        assert!(reported.starts_with(&format!("cannot write beside {}: ", none.display())), "{reported}");
+        // whose name nobody gave
+        assert!(reported.ends_with("(os error 2)") && !reported.contains(".a."), "{reported}");
         assert_eq!(names(folder.path()), Vec::<String>::new());
     }
 }

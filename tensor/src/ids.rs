@@ -20,7 +20,7 @@ impl<P: Place> Index<P> {
     /// Creates an index of `len` integers.
     ///
     /// # Panics
-    /// With [`Fault`](crate::Fault), if there is no memory for them.
+    /// With [`OutOfMemory`](crate::OutOfMemory), if there is no memory for them.
     pub fn new(place: &P, len: usize, numbers: impl IntoIterator<Item = u32>) -> Self {
         Self::with_room(place, [len, len], numbers)
     }
@@ -28,7 +28,7 @@ impl<P: Place> Index<P> {
     /// former count as held: for lists whose length varies.
     ///
     /// # Panics
-    /// With [`Fault`](crate::Fault), if there is no memory for them.
+    /// With [`OutOfMemory`](crate::OutOfMemory), if there is no memory for them.
     pub fn with_room(place: &P, sizes: [usize; 2], numbers: impl IntoIterator<Item = u32>) -> Self {
         let mut index = Self::fresh(place, sizes);
         index.put(numbers);
@@ -37,7 +37,7 @@ impl<P: Place> Index<P> {
     /// Creates an index of `len` integers of unspecified value, for kernels that write all of them.
     ///
     /// # Panics
-    /// With [`Fault`](crate::Fault), if there is no memory for them.
+    /// With [`OutOfMemory`](crate::OutOfMemory), if there is no memory for them.
     pub fn empty(place: &P, len: usize) -> Self {
         let mut index = Self::fresh(place, [len, len]);
         if cfg!(debug_assertions) {
@@ -101,7 +101,7 @@ impl Index<Host> {
 
 /// Token ids at a place, each below the vocabulary they were checked against. Clones share memory.
 #[derive(Clone)]
-pub struct Ids<P: Place> {
+pub struct TokenIds<P: Place> {
     index: Index<P>,
     vocabulary: usize,
 }
@@ -118,7 +118,7 @@ pub struct IdsError {
     pub vocabulary: usize,
 }
 
-impl<P: Place> Ids<P> {
+impl<P: Place> TokenIds<P> {
     /// Copies ids to a place.
     ///
     /// # Errors
@@ -178,7 +178,7 @@ impl<P: Place> Ids<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Cpu, Device, Nowhere};
+    use crate::{Cpu, Device, MetaPlace};
 
     /// Kills: memory that is not metered, a read of more or fewer words than there are, or that is not
     /// counted.
@@ -190,7 +190,7 @@ mod tests {
         assert!(index.read_into(&mut words));
         assert_eq!((&words[..], index.words()), (&[5, 0, u32::MAX][..], &words[..]));
         assert_eq!((cpu.meter().now(Category::Buffers), cpu.meter().brought()), (12, 12));
-        let nowhere = Nowhere::default();
+        let nowhere = MetaPlace::default();
         let index = Index::empty(&nowhere, 3);
         assert!(!index.read_into(&mut words) && words.is_empty());
         assert_eq!(nowhere.meter().now(Category::Buffers), 12);
@@ -208,18 +208,18 @@ mod tests {
     #[test]
     fn ids_outside_the_vocabulary_are_refused() {
         let cpu = Cpu::<f32>::default();
-        let why = Ids::new(cpu.place(), &[0, 9, 10], 10).err().unwrap().to_string();
+        let why = TokenIds::new(cpu.place(), &[0, 9, 10], 10).err().unwrap().to_string();
         assert_eq!(why, "token id 10 at position 2 is not in the vocabulary of 10 (ids go from 0 to 9)");
-        let ids = Ids::new(cpu.place(), &[0, 9], 10).unwrap();
+        let ids = TokenIds::new(cpu.place(), &[0, 9], 10).unwrap();
         assert_eq!((ids.len(), ids.index().words(), cpu.meter().now(Category::Buffers)), (2, &[0, 9][..], 8));
         drop(ids);
         assert_eq!(cpu.meter().now(Category::Buffers), 0);
-        let why = Ids::targets(cpu.place(), &[9, 10], 10).err().unwrap().to_string();
+        let why = TokenIds::targets(cpu.place(), &[9, 10], 10).err().unwrap().to_string();
         assert_eq!(why, "token id 10 at position 1 is not in the vocabulary of 10 (ids go from 0 to 9)");
         assert!(
-            Ids::new(cpu.place(), &[IGNORED], 10).is_err()
-                && Ids::targets(cpu.place(), &[IGNORED - 1], 10).is_err()
+            TokenIds::new(cpu.place(), &[IGNORED], 10).is_err()
+                && TokenIds::targets(cpu.place(), &[IGNORED - 1], 10).is_err()
         );
-        assert_eq!(Ids::targets(cpu.place(), &[3, IGNORED], 10).unwrap().len(), 2);
+        assert_eq!(TokenIds::targets(cpu.place(), &[3, IGNORED], 10).unwrap().len(), 2);
     }
 }

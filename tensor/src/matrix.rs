@@ -16,8 +16,8 @@ impl<D: Device> Tensor<D> {
     /// Creates a matrix of unspecified but initialised values, for results that are written whole.
     ///
     /// # Panics
-    /// With [`Uncountable`](count::Uncountable), if its size in bytes overflows 64 bits, and with
-    /// [`Fault`](crate::Fault), if there is no memory for it.
+    /// With [`Overflow`](count::Overflow), if its size in bytes overflows 64 bits, and with
+    /// [`OutOfMemory`](crate::OutOfMemory), if there is no memory for it.
     pub fn empty(device: &D, category: Category, rows: usize, cols: usize) -> Self {
         Self::with_room(device, category, [rows, rows], cols)
     }

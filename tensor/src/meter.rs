@@ -1,6 +1,6 @@
 //! Meter of the memory that a rank holds and of the work that it does. One writer (the rank's thread), any
 //! number of readers.
-use crate::{Fault, count};
+use crate::{OutOfMemory, count};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 listed! {
@@ -81,12 +81,12 @@ impl Meter {
     /// Counts bytes as held. Returns the bytes held before, over all categories.
     ///
     /// # Panics
-    /// With [`Fault`], if these bytes exceed the limit.
+    /// With [`OutOfMemory`], if these bytes exceed the limit.
     pub(crate) fn hold(&self, category: Category, bytes: usize) -> usize {
         let (held, limit) = (self.now[CATEGORIES].load(Relaxed), usize::MAX - self.spared.load(Relaxed));
         let level = count::sum("the bytes of a rank", [held, bytes]);
         if level > limit {
-            Fault { category, asked: bytes, held, limit: Some(limit) }.unwind();
+            OutOfMemory { category, asked: bytes, held, limit: Some(limit) }.unwind();
         }
         let peak = &self.peak[self.phase.load(Relaxed)];
         for i in [category as usize, CATEGORIES] {

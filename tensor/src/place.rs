@@ -42,10 +42,10 @@ pub trait Place: Clone + Send + Sync + 'static {
 }
 
 /// Memory that could not be allocated. The code that requests it unwinds with this value, up to
-/// [`Fault::caught`] or to the end of the rank.
+/// [`OutOfMemory::caught`] or to the end of the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{asked} more bytes of {} do not fit beside the {held} held: {}", category.name(), Self::bound(*limit))]
-pub struct Fault {
+pub struct OutOfMemory {
     /// Category of the request.
     pub category: Category,
     /// Bytes requested.
@@ -56,7 +56,7 @@ pub struct Fault {
     pub limit: Option<usize>,
 }
 
-impl Fault {
+impl OutOfMemory {
     fn bound(limit: Option<usize>) -> String {
         limit.map_or_else(|| "the system has no more".into(), |limit| format!("the limit is {limit}"))
     }
@@ -95,7 +95,7 @@ impl PlaceError {
 
 /// The meta device: memory is metered, but not allocated.
 #[derive(Clone, Default)]
-pub struct Nowhere(Arc<(Meter, Pool<Nowhere>, Option<Scratch>)>);
+pub struct MetaPlace(Arc<(Meter, Pool<MetaPlace>, Option<Scratch>)>);
 
 /// Sizes of scratch memory that the kernels of a device need, in elements.
 #[derive(Clone, Copy)]
@@ -107,7 +107,7 @@ pub struct Scratch {
     pub attention: fn([usize; 3], usize) -> usize,
 }
 
-impl Nowhere {
+impl MetaPlace {
     /// Creates the meta device of a rank, in place of a device whose kernels need this scratch.
     pub fn with(scratch: Scratch) -> Self {
         Self(Arc::new((Meter::default(), Pool::default(), Some(scratch))))
@@ -121,7 +121,7 @@ impl Nowhere {
     }
 }
 
-impl Place for Nowhere {
+impl Place for MetaPlace {
     type Ptr = ();
     type Buffer = ();
     fn alloc(&self, _: usize) -> Option<()> {

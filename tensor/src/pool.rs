@@ -3,7 +3,7 @@
 //!
 //! A place owns its pool, and memory in use owns its place. Free memory owns no place: pool and place would
 //! keep each other alive.
-use crate::{Category, Fault, Place};
+use crate::{Category, OutOfMemory, Place};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -112,7 +112,7 @@ impl<P: Place> Owner<P> {
     /// becomes its only owner. The memory is metered from now on, as `bytes` bytes.
     ///
     /// # Panics
-    /// With [`Fault`], if the meter's limit or the system allows no more.
+    /// With [`OutOfMemory`], if the meter's limit or the system allows no more.
     pub(crate) fn new(place: &P, category: Category, [bytes, most]: [usize; 2]) -> Self {
         let held = place.meter().hold(category, bytes);
         let rooms @ [size, _] = room(most.max(bytes));
@@ -130,7 +130,7 @@ impl<P: Place> Owner<P> {
             });
             let Some(raw) = fresh else {
                 meter.release(category, bytes);
-                Fault { category, asked: bytes, held, limit: None }.unwind()
+                OutOfMemory { category, asked: bytes, held, limit: None }.unwind()
             };
             meter.reserve(size);
             Arc::new(Memory { raw, size, metered: bytes, category, place: None })
@@ -171,7 +171,7 @@ impl<P: Place> Drop for Owner<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Cpu, Device, Ids, Index, Tensor};
+    use crate::{Cpu, Device, Index, Tensor, TokenIds};
 
     fn number(cpu: &Cpu<f32>, x: f32) -> Tensor<Cpu<f32>> {
         Tensor::from_fn(cpu, Category::Weights, 1, 20, |_| x)
@@ -198,13 +198,13 @@ mod tests {
     fn memory_is_metered_as_what_it_is_used_for() {
         let cpu = Cpu::<f32>::default();
         drop(Tensor::empty(&cpu, Category::Weights, 1, 17));
-        let ids = Ids::new(cpu.place(), &[1, 2, 3], 4).unwrap();
+        let ids = TokenIds::new(cpu.place(), &[1, 2, 3], 4).unwrap();
         let scratch = Tensor::empty(&cpu, Category::Buffers, 1, 18);
         let now = |category| cpu.meter().now(category);
         assert_eq!((now(Category::Weights), now(Category::Buffers)), (0, 3 * 4 + 18 * 4));
         drop((ids, scratch));
         assert_eq!((now(Category::Weights), now(Category::Buffers)), (0, 0));
-        let ids = Ids::new(cpu.place(), &[3], 4).unwrap();
+        let ids = TokenIds::new(cpu.place(), &[3], 4).unwrap();
         assert_eq!((ids.len(), ids.index().words(), now(Category::Buffers)), (1, &[3][..], 4));
     }
 
@@ -333,8 +333,9 @@ mod tests {
         let cpu = Cpu::<f32>::default();
         cpu.meter().limit(100);
         let held = number(&cpu, 1.0);
-        let fault = Fault::caught(|| Tensor::empty(&cpu, Category::Activations, 1, 6).len()).unwrap_err();
-        let wanted = Fault { category: Category::Activations, asked: 24, held: 80, limit: Some(100) };
+        let fault =
+            OutOfMemory::caught(|| Tensor::empty(&cpu, Category::Activations, 1, 6).len()).unwrap_err();
+        let wanted = OutOfMemory { category: Category::Activations, asked: 24, held: 80, limit: Some(100) };
         assert_eq!((fault, cpu.meter().now(Category::Activations)), (wanted, 0));
         assert_eq!(
             fault.to_string(),
@@ -342,8 +343,8 @@ mod tests {
         );
         assert_eq!(Tensor::empty(&cpu, Category::Activations, 1, 5).len(), 5);
         for &category in Category::ALL {
-            let fault = Fault::caught(|| Tensor::empty(&cpu, category, 1, 7).len()).unwrap_err();
-            assert_eq!(fault, Fault { category, asked: 28, ..wanted });
+            let fault = OutOfMemory::caught(|| Tensor::empty(&cpu, category, 1, 7).len()).unwrap_err();
+            assert_eq!(fault, OutOfMemory { category, asked: 28, ..wanted });
             let words = format!(
                 "28 more bytes of {} do not fit beside the 80 held: the limit is 100",
                 category.name()
@@ -351,8 +352,9 @@ mod tests {
             assert_eq!(fault.to_string(), words);
         }
         drop(held);
-        let huge =
-            Fault::caught(|| Tensor::empty(&Cpu::<f32>::default(), Category::Weights, 1 << 30, 1 << 28));
+        let huge = OutOfMemory::caught(|| {
+            Tensor::empty(&Cpu::<f32>::default(), Category::Weights, 1 << 30, 1 << 28)
+        });
         assert!(huge.err().unwrap().to_string().ends_with("the system has no more"));
     }
 }

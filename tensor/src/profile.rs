@@ -56,7 +56,7 @@ pub enum Work {
 
 /// Recorded work with its times.
 #[derive(Clone, Debug)]
-pub struct Worked {
+pub struct ProfileEntry {
     /// The work.
     pub work: Work,
     /// Start time.
@@ -74,7 +74,7 @@ pub struct Profile {
 
 #[derive(Debug, Default)]
 struct Log {
-    worked: Vec<Worked>,
+    worked: Vec<ProfileEntry>,
     names: BTreeSet<Arc<str>>, // names of layers, each stored once
     flops: u64,                // the meter's count when the last kernel ended
 }
@@ -91,7 +91,7 @@ impl Profile {
         self.on.store(true, Relaxed);
     }
     /// Stops recording and returns the recorded work, in the order in which it ended.
-    pub fn end(&self) -> Vec<Worked> {
+    pub fn end(&self) -> Vec<ProfileEntry> {
         self.on.store(false, Relaxed);
         std::mem::take(&mut self.log().worked)
     }
@@ -109,7 +109,7 @@ impl Profile {
         let to = Instant::now();
         let mut log = self.log();
         let before = std::mem::replace(&mut log.flops, flops);
-        log.worked.push(Worked { work: Work::Kernel { name, kind, flops: flops - before }, from, to });
+        log.worked.push(ProfileEntry { work: Work::Kernel { name, kind, flops: flops - before }, from, to });
     }
     /// Starts a layer, which ends when the span drops; `None` if no work is recorded.
     #[inline]
@@ -142,7 +142,8 @@ impl Drop for LayerSpan<'_> {
         let (work, to) = (Work::Layer { name: self.name.clone(), pass: self.pass }, Instant::now());
         let mut log = self.profile.log();
         if self.profile.on.load(Relaxed) {
-            log.worked.push(Worked { work, from: self.from, to }); // the whole span lies within the profile
+            // the whole span lies within the profile
+            log.worked.push(ProfileEntry { work, from: self.from, to });
         }
     }
 }
@@ -174,8 +175,8 @@ mod tests {
         let worked = profile.end();
         let layer = Work::Layer { name: "blocks.0.up".into(), pass: Direction::Backward };
         let kernel = |flops| Work::Kernel { name: "product", kind: KernelKind::Product, flops };
-        let told: Vec<_> = worked.iter().map(|w| w.work.clone()).collect();
-        assert_eq!(told, [kernel(5), layer.clone(), kernel(6), layer]);
+        let reported: Vec<_> = worked.iter().map(|w| w.work.clone()).collect();
+        assert_eq!(reported, [kernel(5), layer.clone(), kernel(6), layer]);
         for pair in worked.chunks(2) {
             assert!(pair[1].from <= pair[0].from && pair[0].from <= pair[0].to && pair[0].to <= pair[1].to);
         }

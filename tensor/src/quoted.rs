@@ -13,7 +13,7 @@ pub fn quoted(name: &str) -> String {
 }
 
 /// Returns a name or a value without quotes, for places where it is recognisable without them.
-pub fn shown(name: &str) -> String {
+pub fn displayed(name: &str) -> String {
     let (begin, rest) = cut(name, NAME);
     escaped(begin) + rest
 }
@@ -53,15 +53,15 @@ mod tests {
     fn what_is_shown_of_a_file_is_seen_short_and_on_one_line() {
         let hostile = "a\u{1b}[31m\nb\u{9b}2J\u{202e}\u{200b}\"ü\\";
         assert_eq!(quoted(hostile), r#""a\u{1b}[31m\nb\u{9b}2J\u{202e}\u{200b}\"ü\\""#);
-        assert_eq!(shown(hostile), r#"a\u{1b}[31m\nb\u{9b}2J\u{202e}\u{200b}"ü\"#);
-        assert_eq!(escaped(hostile), shown(hostile));
+        assert_eq!(displayed(hostile), r#"a\u{1b}[31m\nb\u{9b}2J\u{202e}\u{200b}"ü\"#);
+        assert_eq!(escaped(hostile), displayed(hostile));
         assert_eq!(sentence(&format!("{hostile} \n\t c")), r#"a\u{1b}[31m b\u{9b}2J\u{202e}\u{200b}"ü\ c"#);
         let long = "é".repeat(1000);
         assert_eq!(quoted(&long), format!("\"{}\"…", "é".repeat(NAME)));
-        assert_eq!(shown(&long), format!("{}…", "é".repeat(NAME)));
+        assert_eq!(displayed(&long), format!("{}…", "é".repeat(NAME)));
         assert_eq!(sentence(&long), format!("{}…", "é".repeat(SENTENCE)));
         assert_eq!(
-            (quoted("lm_head.weight"), shown(&long[..200])),
+            (quoted("lm_head.weight"), displayed(&long[..200])),
             (r#""lm_head.weight""#.into(), "é".repeat(100))
         );
     }

@@ -25,7 +25,7 @@ mod shards;
 mod writer;
 
 pub use dtype::{Dtype, Storable};
-pub use error::{Error, Flaw};
+pub use error::{Error, FormatError};
 pub use file::File;
 pub use header::Info;
 pub use matrix::Matrix;

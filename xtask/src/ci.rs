@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{Done, cargo, code, ptx, readme, root, times};
+use crate::{TaskResult, cargo, code, ptx, readme, root, times};
 
 /// One command of the run. All but the tests are quiet, so that the tests' last lines stay in sight.
-struct Step {
+struct CiStep {
     environment: Option<(&'static str, &'static str)>,
     command: Vec<String>,
 }
@@ -19,7 +19,7 @@ struct Step {
 const EDITED_LAYER: &str = "one edited layer";
 
 /// Runs every step from the repository's root.
-pub(crate) fn run() -> Done {
+pub(crate) fn run() -> TaskResult {
     let has_mdbook = has_mdbook();
     let steps = steps(has_mdbook).map_err(|why| format!("ci cannot start: {why}."))?;
     let (mut done, mut all) = (Vec::new(), Duration::ZERO);
@@ -66,32 +66,33 @@ fn skipped(said: &str) -> Vec<String> {
     all.into_iter().collect()
 }
 
-fn steps(with_book: bool) -> Result<Vec<Step>, String> {
+fn steps(with_book: bool) -> Result<Vec<CiStep>, String> {
     let readme = fs::read_to_string(root().join("README.md"))
         .map_err(|why| format!("README.md cannot be read ({why})"))?;
     let tests = readme::test_command(&readme)?;
     let build = tests.iter().cloned().chain(["--no-run".into()]).collect();
     let mut steps = vec![
-        Step { environment: None, command: build },
-        Step { environment: None, command: tests },
-        Step::new(EDITED_LAYER),
-        Step::new("cargo run --quiet --package xtask -- mutants"), // built already; for its table
-        Step {
+        CiStep { environment: None, command: build },
+        CiStep { environment: None, command: tests },
+        CiStep::new(EDITED_LAYER),
+        CiStep::new("cargo run --quiet --package xtask -- mutants"), // built already; for its table
+        CiStep {
             environment: Some(("RUSTFLAGS", "--cfg loom")),
-            ..Step::new("cargo test --quiet --profile models --package comm --lib models::")
+            ..CiStep::new("cargo test --quiet --profile models --package comm --lib models::")
         },
-        Step::new("cargo test --quiet --package xtask"),
-        Step::new("cargo xtask museum"),
-        Step::new("cargo fmt --check --all"),
-        Step::new(&listed_files()?),
-        Step::new("cargo clippy --quiet --workspace --all-targets -- -D warnings"),
-        Step {
+        CiStep::new("cargo test --quiet --package xtask"),
+        CiStep::new("cargo xtask museum"),
+        CiStep::new("cargo fmt --check --all"),
+        CiStep::new(&listed_files()?),
+        CiStep::new("cargo clippy --quiet --workspace --all-targets -- -D warnings"),
+        CiStep {
             environment: Some(("RUSTDOCFLAGS", "-D warnings")),
-            ..Step::new("cargo doc --quiet --workspace --no-deps --features comm/mutants,layers/proof")
+            ..CiStep::new("cargo doc --quiet --workspace --no-deps --features comm/mutants,layers/proof")
         },
     ];
-    steps.extend(ptx::has_compiler().then(|| Step::new("cargo run --quiet --package xtask -- ptx --check")));
-    steps.extend(with_book.then(|| Step::new("mdbook build docs")));
+    steps
+        .extend(ptx::has_compiler().then(|| CiStep::new("cargo run --quiet --package xtask -- ptx --check")));
+    steps.extend(with_book.then(|| CiStep::new("mdbook build docs")));
     Ok(steps)
 }
 
@@ -117,7 +118,7 @@ fn has_mdbook() -> bool {
     !matches!(found, Err(why) if why.kind() == ErrorKind::NotFound)
 }
 
-impl Step {
+impl CiStep {
     fn new(command: &str) -> Self {
         Self { environment: None, command: command.split(' ').map(str::to_owned).collect() }
     }
@@ -133,7 +134,7 @@ impl Step {
     }
 }
 
-impl std::fmt::Display for Step {
+impl std::fmt::Display for CiStep {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let Some((name, value)) = self.environment {
             write!(to, "{name}=\"{value}\" ")?;
@@ -156,7 +157,7 @@ mod tests {
     fn what_steps_skip_is_listed_once() {
         let skips = env::temp_dir().join(format!("equipart-skipped-test-{}", std::process::id()));
         let say = "for i in b a b; do echo \"skipped: $i: no compiler\" >> \"$EQUIPART_SKIPPED\"; done";
-        let step = Step { environment: None, command: ["sh", "-c", say].map(str::to_owned).into() };
+        let step = CiStep { environment: None, command: ["sh", "-c", say].map(str::to_owned).into() };
         assert!(step.status(&skips).unwrap().success());
         let said = fs::read_to_string(&skips).unwrap();
         fs::remove_file(skips).unwrap();

@@ -1,5 +1,5 @@
 //! `cargo xtask gpu`: builds the stripped program for machines with GPUs, and starts its `gpu-check`.
-use crate::{Done, cargo, code, root};
+use crate::{TaskResult, cargo, code, root};
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 /// Most bytes that the program may have, with its kernels, its models and their text.
 const MOST: u64 = 40 << 20;
 
-pub(crate) fn run(arguments: &[&str]) -> Done {
+pub(crate) fn run(arguments: &[&str]) -> TaskResult {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let program = target.join("release/equipart");
     // Options of the last link alone: strip symbols; with rustc's own linker, also keep one of equal

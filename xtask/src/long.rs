@@ -1,5 +1,5 @@
 //! Runs tests as a whole of which `cargo test` runs a part: `cargo xtask paths`, `frames` and `stops`.
-use crate::{Done, cargo, code, root};
+use crate::{TaskResult, cargo, code, root};
 use std::process::{Command, ExitCode};
 
 /// A task: its test, the variable that says how much the test does, and the variable's value by default.
@@ -34,7 +34,7 @@ pub(crate) const ALL: [Long; 3] = [
 
 impl Long {
     /// Runs the task from the repository's root, all of it or the part `only`; fails if its test fails.
-    pub(crate) fn run(&self, only: Option<&str>) -> Done {
+    pub(crate) fn run(&self, only: Option<&str>) -> TaskResult {
         let mut command = cargo();
         command.args(self.test.split(' ')).env(self.variable, only.unwrap_or(self.whole));
         let cannot = |why| format!("{} cannot start `cargo {}`: {why}.", self.task, self.test);

@@ -8,11 +8,11 @@ mod loss;
 mod run;
 mod scratch;
 
-use crate::{Done, root};
-use build::Built;
+use crate::{TaskResult, root};
+use build::ExhibitPrograms;
 use header::{Exercise, Killer, Label};
 use loss::Loss;
-use run::Verdict;
+use run::ProofVerdict;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -26,18 +26,18 @@ const LIMIT: Duration = Duration::from_mins(2);
 const FOLDER: &str = "museum";
 
 /// Runs the museum and the exercises, or one exhibit by its number, or one exercise by its name.
-pub(crate) fn run(only: Option<&str>) -> Done {
+pub(crate) fn run(only: Option<&str>) -> TaskResult {
     tour(only).map_err(|why| format!("The museum cannot run: {why}."))
 }
 
 /// One exhibit, and its results.
-struct Seen<'a> {
+struct ExhibitResult<'a> {
     label: &'a Label,
-    verdict: Verdict,
+    verdict: ProofVerdict,
     loss: String,
 }
 
-fn tour(only: Option<&str>) -> Done {
+fn tour(only: Option<&str>) -> TaskResult {
     let start = Instant::now();
     let files = scratch::tracked(root())?;
     let (labels, exercises) = (read::<Label>(&files, FOLDER)?, read::<Exercise>(&files, exercises::FOLDER)?);
@@ -45,9 +45,10 @@ fn tour(only: Option<&str>) -> Done {
     if !wrong.is_empty() {
         return Err(wrong.join("; "));
     }
-    let shown: Vec<&Label> = labels.iter().filter(|label| only.is_none_or(|n| n == label.exhibit)).collect();
+    let displayed: Vec<&Label> =
+        labels.iter().filter(|label| only.is_none_or(|n| n == label.exhibit)).collect();
     let done: Vec<&Exercise> = exercises.iter().filter(|e| only.is_none_or(|name| name == e.name)).collect();
-    if shown.is_empty() && done.is_empty() {
+    if displayed.is_empty() && done.is_empty() {
         let (only, last) = (only.unwrap_or_default(), labels.len());
         return Err(format!(
             "{only:?} is neither an exhibit, 1 to {last}, nor an exercise in {}",
@@ -62,29 +63,29 @@ fn tour(only: Option<&str>) -> Done {
     let target = target()?;
     let code = labels.iter().filter(|l| by_compiler(l)).map(|l| (build::example(l), l.path.as_ref()));
     let tree = scratch::make(files, &target.join("museum"), &patches, &code.collect::<Vec<_>>())?;
-    let scratch = Scratch { tree, target };
-    let killers = || shown.iter().map(|l| &l.killed_by).chain(done.iter().map(|e| &e.killed_by));
+    let scratch = ScratchCopy { tree, target };
+    let killers = || displayed.iter().map(|l| &l.killed_by).chain(done.iter().map(|e| &e.killed_by));
     let built = build::build(&scratch, killers())?;
     eprintln!("{} patches apply, alone and together; built after {}", patches.len(), seconds(start));
     let jobs: BTreeSet<&Killer> = killers().filter(|k| matches!(k, Killer::Test { .. })).collect();
     let jobs: Vec<&Killer> = jobs.into_iter().collect();
     for (killer, verdict) in jobs.iter().zip(each(&jobs, |killer| judge(&scratch, &built, killer, ""))) {
         let why = match verdict? {
-            Verdict::Passed => continue,
-            Verdict::Killed => "fails".into(),
-            Verdict::Broken(why) => format!("is inconclusive: {why}"),
+            ProofVerdict::Passed => continue,
+            ProofVerdict::Killed => "fails".into(),
+            ProofVerdict::Broken(why) => format!("is inconclusive: {why}"),
         };
         return Err(format!("without any exhibit, {killer} {why}"));
     }
     let rounding =
         compare(&scratch, &built, "")?.ok_or("without any exhibit, the example prints no losses")?;
-    let code = || shown.iter().copied().filter(|label| by_compiler(label));
+    let code = || displayed.iter().copied().filter(|label| by_compiler(label));
     let refusals = build::refusals(&scratch, code())?;
-    let seen = each(&shown, |label| see(&scratch, &built, label, &rounding, &refusals));
-    let seen: Vec<Seen> = seen.into_iter().collect::<Result<_, _>>()?;
+    let seen = each(&displayed, |label| see(&scratch, &built, label, &rounding, &refusals));
+    let seen: Vec<ExhibitResult> = seen.into_iter().collect::<Result<_, _>>()?;
     let toured = Instant::now();
     let wrong = exercises::wrong(&scratch, &built, &done)?;
-    let all_killed = shown.is_empty() || report(&seen, start);
+    let all_killed = displayed.is_empty() || report(&seen, start);
     for why in &wrong {
         println!("{why}");
     }
@@ -118,7 +119,7 @@ fn target() -> Result<PathBuf, String> {
 }
 
 /// The scratch copy, and its target folder: the workspace's, where third-party crates are built already.
-struct Scratch {
+struct ScratchCopy {
     tree: PathBuf,
     target: PathBuf,
 }
@@ -136,13 +137,23 @@ fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> 
 }
 
 /// Runs one check with these exhibits on.
-fn judge(scratch: &Scratch, built: &Built, killer: &Killer, on: &str) -> Result<Verdict, String> {
-    let Killer::Test { test, .. } = killer else { return Ok(Verdict::Passed) };
+fn judge(
+    scratch: &ScratchCopy,
+    built: &ExhibitPrograms,
+    killer: &Killer,
+    on: &str,
+) -> Result<ProofVerdict, String> {
+    let Killer::Test { test, .. } = killer else { return Ok(ProofVerdict::Passed) };
     Ok(run::verdict(&scratch.tree, test, &ran(scratch, built, killer, on)?))
 }
 
 /// Runs one test, and returns how it ended.
-fn ran(scratch: &Scratch, built: &Built, killer: &Killer, on: &str) -> Result<run::Ended, String> {
+fn ran(
+    scratch: &ScratchCopy,
+    built: &ExhibitPrograms,
+    killer: &Killer,
+    on: &str,
+) -> Result<run::Ended, String> {
     let Killer::Test { krate, target, test } = killer else {
         return Err("the compiler is not a test".into());
     };
@@ -152,50 +163,50 @@ fn ran(scratch: &Scratch, built: &Built, killer: &Killer, on: &str) -> Result<ru
 }
 
 /// Compares losses; `None` if the run does not get to its end.
-fn compare(scratch: &Scratch, built: &Built, on: &str) -> Result<Option<Loss>, String> {
+fn compare(scratch: &ScratchCopy, built: &ExhibitPrograms, on: &str) -> Result<Option<Loss>, String> {
     let ended = run::run(build::program(built.losses(), &scratch.tree, on), LIMIT)?;
-    Ok(Loss::read(&ended.said))
+    Ok(Loss::read(&ended.output))
 }
 
 fn see<'a>(
-    scratch: &Scratch,
-    built: &Built,
+    scratch: &ScratchCopy,
+    built: &ExhibitPrograms,
     label: &'a Label,
     rounding: &Loss,
     refusals: &BTreeMap<String, String>,
-) -> Result<Seen<'a>, String> {
+) -> Result<ExhibitResult<'a>, String> {
     if let Killer::Compiler { says } = &label.killed_by {
         let verdict = match refusals.get(&build::example(label)) {
-            None => Verdict::Passed,
-            Some(refusal) if refusal.contains(says) => Verdict::Killed,
-            Some(refusal) => Verdict::Broken(format!("the compiler reports other errors:\n{refusal}")),
+            None => ProofVerdict::Passed,
+            Some(refusal) if refusal.contains(says) => ProofVerdict::Killed,
+            Some(refusal) => ProofVerdict::Broken(format!("the compiler reports other errors:\n{refusal}")),
         };
-        return Ok(Seen { label, verdict, loss: label.f32_loss.clone() });
+        return Ok(ExhibitResult { label, verdict, loss: label.f32_loss.clone() });
     }
     let on = &label.exhibit;
     let verdict = judge(scratch, built, &label.killed_by, on)?;
     let loss = compare(scratch, built, on)?;
     let loss = loss.map_or_else(|| "no loss: the run fails".into(), |loss| loss.beside(rounding));
-    Ok(Seen { label, verdict, loss })
+    Ok(ExhibitResult { label, verdict, loss })
 }
 
 /// Prints the table, the survivors and the totals; returns true if there is no survivor.
-fn report(seen: &[Seen], start: Instant) -> bool {
+fn report(seen: &[ExhibitResult], start: Instant) -> bool {
     let mut rows = vec![["", "exhibit", "source", "killed by", "f32 loss"].map(str::to_owned)];
-    rows.extend(seen.iter().map(|Seen { label, loss, .. }| {
+    rows.extend(seen.iter().map(|ExhibitResult { label, loss, .. }| {
         let Label { exhibit, title, source, killed_by, .. } = label;
         [exhibit.clone(), title.clone(), source.name.clone(), killed_by.to_string(), loss.clone()]
     }));
     println!("{}", aligned(&rows));
     let mut right = true;
-    for Seen { label, verdict, loss } in seen {
+    for ExhibitResult { label, verdict, loss } in seen {
         let why = match verdict {
-            Verdict::Killed if loss::agrees(&label.f32_loss, loss) => continue,
-            Verdict::Killed => {
+            ProofVerdict::Killed if loss::agrees(&label.f32_loss, loss) => continue,
+            ProofVerdict::Killed => {
                 format!("its label gives the f32 loss as {:?}, the run as {loss:?}", label.f32_loss)
             }
-            Verdict::Passed => format!("{} passes with it", label.killed_by),
-            Verdict::Broken(why) => format!("{} is inconclusive: {why}", label.killed_by),
+            ProofVerdict::Passed => format!("{} passes with it", label.killed_by),
+            ProofVerdict::Broken(why) => format!("{} is inconclusive: {why}", label.killed_by),
         };
         println!("exhibit {} ({}): {why}", label.exhibit, label.path);
         right = false;
@@ -203,7 +214,7 @@ fn report(seen: &[Seen], start: Instant) -> bool {
     let killed = |compiler: bool| {
         let of = seen.iter().filter(|seen| by_compiler(seen.label) == compiler);
         let (all, killed): (Vec<_>, Vec<_>) =
-            of.map(|seen| (1, usize::from(seen.verdict == Verdict::Killed))).unzip();
+            of.map(|seen| (1, usize::from(seen.verdict == ProofVerdict::Killed))).unzip();
         (killed.iter().sum::<usize>(), all.len())
     };
     let ((by_proofs, patches), (by_compiler, code_files)) = (killed(false), killed(true));

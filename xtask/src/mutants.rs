@@ -1,6 +1,6 @@
 //! `cargo xtask mutants`: runs the proofs under mutants of communication, and prints a table of the results.
 //! The tests print a line for each subject, mutation and end: `mutants | subject | mutation | end | number`.
-use crate::{Done, cargo};
+use crate::{TaskResult, cargo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::process::ExitCode;
@@ -19,8 +19,8 @@ const BY_AN_ERROR: &str = "killed by an error";
 const SURVIVED: &str = "survived";
 
 /// Runs the tests from the repository's root; fails if they fail, or a mutant survived.
-pub(crate) fn run() -> Done {
-    let mut table = Table::default();
+pub(crate) fn run() -> TaskResult {
+    let mut table = PrintedTable::default();
     for tests in TESTS {
         println!("cargo {tests}");
         // A mutant may make a rank panic; the backtrace is of no interest.
@@ -41,9 +41,9 @@ pub(crate) fn run() -> Done {
 
 /// Printed numbers of mutants, by subject, mutation and end.
 #[derive(Default)]
-struct Table(BTreeMap<(String, String, String), usize>);
+struct PrintedTable(BTreeMap<(String, String, String), usize>);
 
-impl Table {
+impl PrintedTable {
     /// Adds all marked lines of a test's output, also those that begin behind other output.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Table {
 
 /// Prints a row for each subject: killed mutants of each mutation, equivalent and surviving ones of all; then
 /// the reasons why some are equivalent.
-impl fmt::Display for Table {
+impl fmt::Display for PrintedTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let subjects: BTreeSet<_> = self.0.keys().map(|(subject, ..)| subject).collect();
         let mutations: BTreeSet<_> = self.0.keys().map(|(_, mutation, _)| mutation).collect();
@@ -124,7 +124,7 @@ mod tests {
     /// Kills: a line behind other output that is lost, a number that is overwritten.
     #[test]
     fn what_tests_printed_is_added_up() {
-        let mut table = Table::default();
+        let mut table = PrintedTable::default();
         table.read(PRINTED).unwrap();
         assert_eq!(table.verdict(), "\n2 equivalent; 1 ended their run with an error\n8 of 8 killed");
         assert!(table.whole());
@@ -139,7 +139,7 @@ mod tests {
     /// Kills: a survivor that passes, a run without mutants that does, a line that is read halfway.
     #[test]
     fn a_survivor_fails_and_so_does_nothing() {
-        let mut table = Table::default();
+        let mut table = PrintedTable::default();
         assert!(!table.whole());
         table.read(PRINTED).unwrap();
         table.read("mutants | row | tail | survived | 1").unwrap();

@@ -1,7 +1,7 @@
 //! `cargo xtask ptx`: compiles the kernels of `cuda/kernels` to the PTX of `cuda/ptx`, and records the
 //! digests of both: a test of `cuda` fails if they do not belong together. The PTX depends neither on the
 //! folder nor on the user.
-use crate::{Done, refuse, root};
+use crate::{TaskResult, refuse, root};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::env;
@@ -30,7 +30,7 @@ pub(crate) fn has_compiler() -> bool {
 }
 
 /// Compiles every kernel and writes the files that changed; with `check`, reports them instead.
-pub(crate) fn run(check: bool) -> Done {
+pub(crate) fn run(check: bool) -> TaskResult {
     if !has_compiler() {
         return Ok(refuse(&format!("nvcc is not installed ({INSTALL})")));
     }

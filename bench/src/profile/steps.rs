@@ -1,24 +1,24 @@
 //! Steps of a trace, and the event of each of their nanoseconds.
-use super::{LayerTime, Spent, Sum};
-use comm::{Event, What};
+use super::{LayerTime, Totals, WorkKind};
+use comm::{Event, TimeUse};
 use std::collections::{BTreeMap, BTreeSet};
 use tensor::Direction;
 
 /// The profiled steps, each with all events within it, in trace order.
 pub(super) fn steps(events: &[Event]) -> impl Iterator<Item = &[Event]> {
     let step = |(at, event): (usize, &Event)| {
-        let What::Span(name) = &event.what else { return None };
+        let TimeUse::Span(name) = &event.what else { return None };
         let inside = |other: &&Event| other.from >= event.from && other.to <= event.to;
         let all = &events[at..at + events[at..].iter().take_while(inside).count()];
-        let told = all.iter().any(|event| matches!(event.what, What::Kernel { .. }));
-        (name.starts_with(parallel::STEP) && told).then_some(all)
+        let reported = all.iter().any(|event| matches!(event.what, TimeUse::Kernel { .. }));
+        (name.starts_with(parallel::STEP) && reported).then_some(all)
     };
     events.iter().enumerate().filter_map(step)
 }
 
 /// Owner of a time: the innermost layer, or, outside of layers, a part of the step.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Owner<'a> {
+pub(super) struct TimeOwner<'a> {
     name: &'a str,
     pass: Option<Direction>,
 }
@@ -26,32 +26,33 @@ pub(super) struct Owner<'a> {
 /// An event that has not ended yet.
 struct Open<'a> {
     event: &'a Event,
-    owner: Owner<'a>,
-    own: Sum, // its own so far, without the events within it
+    owner: TimeOwner<'a>,
+    own: Totals, // its own so far, without the events within it
 }
 
 /// Reports the owner, the kind and the own time of every event of a step. Time of a layer or of a part of the
 /// step outside of kernels and calls is `Other`.
-pub(super) fn spent<'a>(step: &'a [Event], mut tell: impl FnMut(Owner<'a>, Spent, Sum)) {
+pub(super) fn spent<'a>(step: &'a [Event], mut tell: impl FnMut(TimeOwner<'a>, WorkKind, Totals)) {
     let mut open: Vec<Open> = Vec::new();
     for event in step {
         while let Some(done) = open.pop_if(|last| last.event.to < event.to) {
             tell(done.owner, kind(&done.event.what), done.own);
         }
-        let counts = !matches!(event.what, What::Compute | What::Start(_));
+        let counts = !matches!(event.what, TimeUse::Compute | TimeUse::Start(_));
         let (time, calls) = (event.took(), usize::from(counts));
-        let mut own = Sum { time, calls, ..Sum::default() };
-        if let What::Kernel { flops, .. } = event.what
+        let mut own = Totals { time, calls, ..Totals::default() };
+        if let TimeUse::Kernel { flops, .. } = event.what
             && flops > 0
         {
             (own.flops, own.computing) = (flops, time);
         }
         let owner = match (&event.what, open.last_mut()) {
-            (What::Layer { name, pass }, _) => Owner { name, pass: Some(*pass) },
-            (What::Span(name), _) => Owner { name, pass: None },
+            (TimeUse::Layer { name, pass }, _) => TimeOwner { name, pass: Some(*pass) },
+            (TimeUse::Span(name), _) => TimeOwner { name, pass: None },
             (_, within) => within.expect("a step contains all").owner,
         };
-        tell(owner, Spent::Other, Sum::default()); // so owners are reported in the order of their beginnings
+        // so owners are reported in the order of their beginnings
+        tell(owner, WorkKind::Other, Totals::default());
         if let Some(within) = open.last_mut() {
             within.own.time -= time;
         }
@@ -62,12 +63,12 @@ pub(super) fn spent<'a>(step: &'a [Event], mut tell: impl FnMut(Owner<'a>, Spent
     }
 }
 
-fn kind(what: &What) -> Spent {
+fn kind(what: &TimeUse) -> WorkKind {
     match what {
-        What::Kernel { kind, .. } => Spent::On(*kind),
-        What::Call(_) | What::Start(_) => Spent::Collective,
-        What::Wait => Spent::Wait,
-        What::Layer { .. } | What::Span(_) | What::Compute => Spent::Other,
+        TimeUse::Kernel { kind, .. } => WorkKind::On(*kind),
+        TimeUse::Call(_) | TimeUse::Start(_) => WorkKind::Collective,
+        TimeUse::Wait => WorkKind::Wait,
+        TimeUse::Layer { .. } | TimeUse::Span(_) | TimeUse::Compute => WorkKind::Other,
     }
 }
 
@@ -79,12 +80,12 @@ pub(super) struct Layers<'a> {
 }
 
 impl<'a> Layers<'a> {
-    pub(super) fn add(&mut self, Owner { name, pass }: Owner<'a>, sum: &Sum) {
+    pub(super) fn add(&mut self, TimeOwner { name, pass }: TimeOwner<'a>, sum: &Totals) {
         let rows = &mut self.rows;
         let at = *self.at.entry((name, pass)).or_insert_with(|| {
             let name = folded(name);
             rows.iter().position(|(row, _)| (&row.name, row.pass) == (&name, pass)).unwrap_or_else(|| {
-                rows.push((LayerTime { name, layers: 0, pass, sum: Sum::default() }, BTreeSet::new()));
+                rows.push((LayerTime { name, layers: 0, pass, sum: Totals::default() }, BTreeSet::new()));
                 rows.len() - 1
             })
         });

@@ -1,18 +1,18 @@
 //! Profiles of traces that are written here by hand.
 use super::*;
-use comm::What;
+use comm::TimeUse;
 
-fn at(what: What, from: u64, to: u64) -> Event {
+fn at(what: TimeUse, from: u64, to: u64) -> Event {
     Event { what, from: Duration::from_nanos(from), to: Duration::from_nanos(to) }
 }
 fn span(name: &str, from: u64, to: u64) -> Event {
-    at(What::Span(name.into()), from, to)
+    at(TimeUse::Span(name.into()), from, to)
 }
 fn layer(name: &str, pass: Direction, from: u64, to: u64) -> Event {
-    at(What::Layer { name: name.into(), pass }, from, to)
+    at(TimeUse::Layer { name: name.into(), pass }, from, to)
 }
 fn kernel(kind: KernelKind, flops: u64, from: u64, to: u64) -> Event {
-    at(What::Kernel { name: "any", kind, flops }, from, to)
+    at(TimeUse::Kernel { name: "any", kind, flops }, from, to)
 }
 fn call(from: u64, to: u64) -> Event {
     let (over, place) =
@@ -20,12 +20,12 @@ fn call(from: u64, to: u64) -> Event {
     let (op, words) = (comm::Op::AllReduce, String::new());
     let call =
         comm::CallRecord { op, over, shape: [1, 1], bytes: 4, label: None, message: None, at: place, words };
-    at(What::Call(call), from, to)
+    at(TimeUse::Call(call), from, to)
 }
 
 /// A step that was not looked into, two that were, and what lies between.
 fn events() -> Vec<Event> {
-    let mut all = vec![span("rank 0", 0, 900), span("step 1", 10, 90), at(What::Compute, 10, 90)];
+    let mut all = vec![span("rank 0", 0, 900), span("step 1", 10, 90), at(TimeUse::Compute, 10, 90)];
     for begin in [100, 300] {
         let step = [
             span(&format!("step {}", begin / 100), 0, 150),
@@ -34,7 +34,7 @@ fn events() -> Vec<Event> {
             layer("blocks.0.up", Direction::Forward, 5, 20),
             kernel(KernelKind::Product, 40, 5, 15),
             call(15, 20),
-            at(What::Wait, 16, 19),
+            at(TimeUse::Wait, 16, 19),
             kernel(KernelKind::ElementWise, 0, 22, 25),
             layer("blocks.1.up", Direction::Forward, 30, 50),
             kernel(KernelKind::Product, 20, 30, 40),
@@ -44,7 +44,7 @@ fn events() -> Vec<Event> {
             kernel(KernelKind::Product, 60, 70, 90),
             span("optimizer", 100, 140),
             kernel(KernelKind::Optimizer, 0, 100, 140),
-            at(What::Compute, 140, 150),
+            at(TimeUse::Compute, 140, 150),
         ];
         let by = Duration::from_nanos(begin);
         all.extend(step.into_iter().map(|e| Event { from: e.from + by, to: e.to + by, ..e }));
@@ -63,7 +63,7 @@ fn profile() -> RankProfile {
 fn each_nanosecond_of_a_step_is_of_one_kind() {
     let all = profile();
     assert_eq!((all.steps, all.time.as_nanos()), (2, 300));
-    let told: Vec<_> =
+    let reported: Vec<_> =
         all.kinds.iter().map(|(kind, sum)| (kind.name(), sum.time.as_nanos(), sum.calls)).collect();
     let expected = [
         ("product", 80, 6),
@@ -76,7 +76,7 @@ fn each_nanosecond_of_a_step_is_of_one_kind() {
         ("wait", 6, 2),
         ("other", 124, 0),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     assert_eq!(all.kinds.iter().map(|(_, sum)| sum.time).sum::<Duration>(), all.time);
     assert_eq!(all.kinds[0].1.gflops(), Some(3.0)); // 120 operations in 40 ns, in each step
     assert_eq!(all.kinds[3].1.gflops(), None);
@@ -87,7 +87,7 @@ fn each_nanosecond_of_a_step_is_of_one_kind() {
 #[test]
 fn each_nanosecond_of_a_step_is_of_one_layer() {
     let all = profile();
-    let told: Vec<_> = all
+    let reported: Vec<_> = all
         .layers
         .iter()
         .map(|row| (&*row.name, row.pass, row.layers, row.sum.time.as_nanos(), row.sum.calls))
@@ -102,7 +102,7 @@ fn each_nanosecond_of_a_step_is_of_one_layer() {
         ("backward *", None, 0, 0, 2),
         ("optimizer", None, 0, 80, 2),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     assert_eq!(all.layers.iter().map(|row| row.sum.time).sum::<Duration>(), all.time);
     assert_eq!(all.layers[1].sum.gflops(), Some(3.0)); // 60 operations in 20 ns
 }
@@ -126,6 +126,6 @@ fn together_ranks_have_the_mean() {
 
 #[test]
 fn a_run_without_profiles_is_told() {
-    let run = Run { name: "training under none".into(), ranks: vec![events()[..3].to_vec()] };
+    let run = TraceRun { name: "training under none".into(), ranks: vec![events()[..3].to_vec()] };
     assert_eq!(of(&run).unwrap_err().why, "training under none has no profiled step");
 }

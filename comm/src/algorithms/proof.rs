@@ -6,16 +6,16 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// `[rank][chunk][contributor]`: how often.
-type Held = Vec<Vec<Vec<usize>>>;
+type Contributions = Vec<Vec<Vec<usize>>>;
 
 /// Everyone's own data.
-fn at_first(schedule: &CommSchedule) -> Held {
+fn at_first(schedule: &CommSchedule) -> Contributions {
     let own = |rank| (0..schedule.ranks()).map(|contributor| usize::from(contributor == rank)).collect();
     (0..schedule.ranks()).map(|rank| vec![own(rank); schedule.chunks()]).collect()
 }
 
 /// A message arrives, with what its sender had.
-fn arrive(transfer: &Transfer, had: &Held, held: &mut Held) {
+fn arrive(transfer: &Transfer, had: &Contributions, held: &mut Contributions) {
     for chunk in transfer.chunks.clone() {
         let (sent, own) = (&had[transfer.from][chunk], &mut held[transfer.to][chunk]);
         match transfer.how {

@@ -7,7 +7,7 @@ use tensor::{Category, Tensor};
 
 type Priced = Meta<f32>;
 
-fn group(sizes: &[(Axis, usize)], rank: usize) -> Group<tensor::Nowhere> {
+fn group(sizes: &[(Axis, usize)], rank: usize) -> Group<tensor::MetaPlace> {
     Mesh::ghost(sizes, rank).unwrap().group(Axis::Tp).clone()
 }
 fn zeros(rows: usize, cols: usize) -> Tensor<Priced> {
@@ -63,9 +63,9 @@ fn bad_arguments_are_refused_at_once_with_their_place() {
         (refused!(g.subgroup(&[0, 1, 3])), "there is no rank 3"),
         (refused!(g.subgroup(&[1, 0, 1])), "rank 1 is named twice"),
     ];
-    for ((told, line), words) in cases {
-        assert!(told.contains(words), "{told}");
-        assert!(told.contains(&format!("at comm/src/group/tests.rs:{line}")), "line {line}: {told}");
+    for ((reported, line), words) in cases {
+        assert!(reported.contains(words), "{reported}");
+        assert!(reported.contains(&format!("at comm/src/group/tests.rs:{line}")), "line {line}: {reported}");
     }
     assert_eq!(g.ledger(), Ledger::default());
     assert_eq!(d.meter().peaks_of_all().total, 0);
@@ -91,7 +91,7 @@ fn groups_are_split_by_colour_and_into_any_lists() {
         let tp = group(&[(Axis::Dp, 2), (Axis::Tp, 6)], 6 + rank);
         let odd = tp.split(|rank| rank % 2).unwrap();
         let ends = odd.split(|rank| rank / 2).unwrap();
-        let of = |g: &Group<tensor::Nowhere>| (g.over.to_string(), g.rank(), g.size());
+        let of = |g: &Group<tensor::MetaPlace>| (g.over.to_string(), g.rank(), g.size());
         (of(&odd), of(&ends))
     };
     assert_eq!(names(1), (("tp[1,3,5]".into(), 0, 3), ("tp[1,3]".into(), 0, 2)));

@@ -1,14 +1,14 @@
 //! An engine that does what another engine does, except in the mutant's call.
 use super::answer::{Has, Scene, values};
 use super::trial::{Effect, Trial};
-use super::{Mutation, Outlook, Site};
+use super::{CallSite, ExpectedResult, Mutation};
 use crate::axis::Axis;
 use crate::call::{Call, Counts, Elem, Op, Reduce};
 use crate::engine::{Calls, Engine, Engines, Post, Windows};
 use crate::error::Result;
 use crate::grid::Grid;
 use crate::members::Members;
-use crate::record::Record;
+use crate::record::RankRecord;
 use crate::threads::reduction::nth_of;
 use std::collections::HashMap;
 use std::iter::once;
@@ -17,34 +17,34 @@ use std::sync::{Arc, Mutex};
 use tensor::{Category, Cpu, Host, HostPtr, Scalar, Tensor};
 
 /// Engine of the ranks along another axis, and this rank's place among them.
-struct Way {
+struct AxisEngine {
     engine: Arc<dyn Engine<Host>>,
     rank: usize,
 }
 
 /// One rank's engines in a world on trial.
-pub(crate) struct OnTrial<S: Scalar>(Arc<Own<S>>);
+pub(crate) struct OnTrial<S: Scalar>(Arc<RankEngineState<S>>);
 
 /// Engine of one group in a world on trial.
 struct Mutated<S: Scalar> {
     inner: Arc<dyn Engine<Host>>,
     members: Arc<[usize]>,
-    own: Arc<Own<S>>,
+    own: Arc<RankEngineState<S>>,
 }
 
 /// State that all groups of one rank share.
-struct Own<S: Scalar> {
+struct RankEngineState<S: Scalar> {
     trial: Trial,
-    record: Arc<Record>,
+    record: Arc<RankRecord>,
     rank: usize, // in the world
     grid: Arc<Grid>,
     world: Arc<dyn Engines<Host>>,
-    memory: Mutex<Memory<S>>,
+    memory: Mutex<EarlierResults<S>>,
     device: Cpu<S>, // holds tensors that are not charged to the program
 }
 
 /// Results of earlier calls: the last one of each operation and shape.
-struct Memory<S: Scalar> {
+struct EarlierResults<S: Scalar> {
     results: HashMap<(Op, Option<Reduce>, usize, usize), Vec<S>>,
     values: HashMap<(Op, Vec<usize>), Vec<Vec<u8>>>,
     sent: Vec<(Post, Tensor<Cpu<S>>)>, // tensors sent in place of messages, kept until their posts end
@@ -55,14 +55,14 @@ impl<S: Scalar> OnTrial<S> {
     pub(crate) fn new(
         trial: &Trial,
         rank: usize,
-        record: &Arc<Record>,
+        record: &Arc<RankRecord>,
         grid: &Arc<Grid>,
         world: &Arc<dyn Engines<Host>>,
     ) -> Self {
-        let memory = Memory { results: HashMap::new(), values: HashMap::new(), sent: Vec::new() };
+        let memory = EarlierResults { results: HashMap::new(), values: HashMap::new(), sent: Vec::new() };
         let (trial, record, memory) = (trial.clone(), record.clone(), Mutex::new(memory));
         let (grid, world) = (grid.clone(), world.clone());
-        Self(Arc::new(Own { trial, record, rank, grid, world, memory, device: Cpu::default() }))
+        Self(Arc::new(RankEngineState { trial, record, rank, grid, world, memory, device: Cpu::default() }))
     }
 }
 
@@ -82,14 +82,15 @@ impl<S: Scalar> Mutated<S> {
         if other && call.op != Op::Barrier {
             return None; // its dtype is not the world's
         }
-        let site = || Site::new(number, call, &self.members, self.ways(call));
+        let site = || CallSite::new(number, call, &self.members, self.ways(call));
         let Some(mutant) = own.trial.mutant() else {
             own.trial.observe(own.rank, site());
             return None;
         };
         let there = || {
             let site = site();
-            Site { other: own.trial.axis(site.other), ..site }.outlook(mutant.mutation) != Outlook::None
+            CallSite { other: own.trial.axis(site.other), ..site }.outlook(mutant.mutation)
+                != ExpectedResult::None
         };
         (own.trial.is_at(own.rank, number) && there()).then_some(mutant.mutation)
     }
@@ -103,17 +104,17 @@ impl<S: Scalar> Mutated<S> {
         others.map(|axis| (axis, grid.members(axis, self.own.rank).iter().collect())).collect()
     }
     /// Returns the engine of the ranks along the other axis, if the mutation is [`Mutation::Axis`].
-    fn way(&self, call: &Call, mutation: Mutation) -> Option<Way> {
+    fn way(&self, call: &Call, mutation: Mutation) -> Option<AxisEngine> {
         let first = || self.ways(call).first().map(|(axis, _)| *axis);
         let axis = (mutation == Mutation::Axis).then(|| self.own.trial.axis(first())).flatten()?;
         let members = self.own.grid.members(axis, self.own.rank);
         let rank = members.place(self.own.rank).expect("it lies around this rank");
-        Some(Way { engine: self.own.world.of(&members), rank })
+        Some(AxisEngine { engine: self.own.world.of(&members), rank })
     }
     fn remembers(&self) -> bool {
         self.own.trial.mutant().is_some_and(|mutant| mutant.mutation == Mutation::Stale)
     }
-    fn memory<T>(&self, with: impl FnOnce(&mut Memory<S>) -> T) -> T {
+    fn memory<T>(&self, with: impl FnOnce(&mut EarlierResults<S>) -> T) -> T {
         with(&mut self.own.memory.lock().expect("nothing panics under this lock"))
     }
     /// Runs `honest`, which fills `take`, or makes the call go wrong.
@@ -223,7 +224,7 @@ impl<S: Scalar> Mutated<S> {
         self.memory(|memory| memory.sent.push((post, wrong)));
         Ok(post)
     }
-    fn gone(&self, post: Post) {
+    fn exited(&self, post: Post) {
         self.memory(|memory| memory.sent.retain(|(of, _)| *of != post));
     }
 }
@@ -268,21 +269,24 @@ fn exchange<S: Scalar>(
         Some(Counts::Between(give, _)) => &give[..],
         _ => &[],
     };
-    let said =
+    let call_copy =
         Call { op: Op::AllGather, reduce: None, peer: None, root: 0, counts: None, cols: 1, ..call.clone() };
     let sizes: Vec<usize> = once(mine.len()).chain(give.iter().copied()).collect();
-    let sizes =
-        engine.values(rank, bytemuck::cast_slice(&sizes), &Call { rows: 1, elem: SIZES, ..said.clone() })?;
+    let sizes = engine.values(
+        rank,
+        bytemuck::cast_slice(&sizes),
+        &Call { rows: 1, elem: SIZES, ..call_copy.clone() },
+    )?;
     let sizes: Vec<Vec<usize>> =
         sizes.iter().map(|bytes| bytemuck::allocation::pod_collect_to_vec(bytes)).collect();
     let counts: Arc<[usize]> = sizes.iter().map(|sizes| sizes[0]).collect();
     let all: usize = counts.iter().sum();
     let given = Tensor::from_fn(device, Category::Buffers, mine.len(), 1, |i| mine[i]);
     let mut came = Tensor::empty(device, Category::Buffers, all, 1);
-    let said = Call { rows: mine.len(), counts: Some(Counts::Of(counts)), ..said };
+    let call_copy = Call { rows: mine.len(), counts: Some(Counts::Of(counts)), ..call_copy };
     let windows = Windows { give: Some(given.view().ptr()), take: Some(came.view_mut().ptr()) };
     // SAFETY: the windows have the counted elements and are borrowed until this returns.
-    unsafe { engine.now(rank, windows, &said) }?;
+    unsafe { engine.now(rank, windows, &call_copy) }?;
     let mut came = came.read().expect("the host has values").into_iter();
     let has =
         |sizes: Vec<usize>| Has { data: came.by_ref().take(sizes[0]).collect(), give: sizes[1..].to_vec() };
@@ -345,7 +349,7 @@ impl<S: Scalar> Engine<Host> for Mutated<S> {
             return Ok(());
         }
         let outcome = self.inner.finish(post, call);
-        self.gone(post);
+        self.exited(post);
         outcome
     }
     fn withdraw(&self, post: Post) {
@@ -353,7 +357,7 @@ impl<S: Scalar> Engine<Host> for Mutated<S> {
             return;
         }
         self.inner.withdraw(post);
-        self.gone(post);
+        self.exited(post);
     }
 }
 

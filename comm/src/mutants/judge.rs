@@ -1,5 +1,5 @@
 //! Fates of the mutants of a run, and a tally of them.
-use super::{Fate, Mutation, NeverCame, Outcome, Outlook, Site, Trial};
+use super::{CallSite, ExpectedResult, Fate, Mutation, NotReached, Outcome, Trial};
 use std::collections::BTreeMap;
 
 /// Reason that a mutant may survive once: dropout dropped what it changes, or the target does not count.
@@ -15,19 +15,19 @@ pub(super) const NEEDLESS: &str = " (all compared results are equal without this
 /// changed only elements that nothing reads.
 ///
 /// # Errors
-/// [`NeverCame`] if no rank reached a mutant's call.
+/// [`NotReached`] if no rank reached a mutant's call.
 pub fn judge(
     mutation: Mutation,
-    site: &Site,
-    sites: &[Site],
-    mut run: impl FnMut(&Site, &Trial) -> Outcome,
-) -> Result<Option<Fate>, NeverCame> {
+    site: &CallSite,
+    sites: &[CallSite],
+    mut run: impl FnMut(&CallSite, &Trial) -> Outcome,
+) -> Result<Option<Fate>, NotReached> {
     match site.outlook(mutation) {
-        Outlook::None => return Ok(None),
-        Outlook::Same(reason) => return Ok(Some(Fate::Equivalent(reason))),
-        Outlook::Open => {}
+        ExpectedResult::None => return Ok(None),
+        ExpectedResult::Same(reason) => return Ok(Some(Fate::Equivalent(reason))),
+        ExpectedResult::Open => {}
     }
-    let mut end = |site: &Site| {
+    let mut end = |site: &CallSite| {
         let trial = Trial::at(site, mutation);
         let outcome = run(site, &trial);
         trial.fate(outcome)
@@ -35,7 +35,7 @@ pub fn judge(
     let fate = end(site)?;
     if fate == Fate::Survived {
         let same =
-            |other: &&Site| (other.at, &other.label) == (site.at, &site.label) && other.call != site.call;
+            |other: &&CallSite| (other.at, &other.label) == (site.at, &site.label) && other.call != site.call;
         for other in sites.iter().filter(same) {
             if matches!(end(other)?, Fate::Killed | Fate::Failed) {
                 return Ok(Some(Fate::Equivalent(UNREAD)));
@@ -47,12 +47,12 @@ pub fn judge(
 
 /// Numbers of mutants by fate.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub struct MutantTally {
     ends: BTreeMap<(Mutation, &'static str), usize>,
     survivors: Vec<String>,
 }
 
-impl Tally {
+impl MutantTally {
     /// Counts a mutant, if there is one; `words` describe its call.
     pub fn add(&mut self, mutation: Mutation, fate: Option<Fate>, words: &str) {
         let end = match fate {

@@ -20,6 +20,6 @@ mod tests;
 mod trial;
 
 pub(crate) use engine::OnTrial;
-pub use judge::{Tally, judge};
-pub use site::{Mutant, Mutation, Outlook, Site};
-pub use trial::{Fate, NeverCame, Outcome, Trial};
+pub use judge::{MutantTally, judge};
+pub use site::{CallSite, ExpectedResult, Mutant, Mutation};
+pub use trial::{Fate, NotReached, Outcome, Trial};

@@ -52,7 +52,7 @@ impl fmt::Display for Mutant {
 
 /// A call that a run made.
 #[derive(Clone, Debug)]
-pub struct Site {
+pub struct CallSite {
     /// Its number on its rank, from 1.
     pub call: usize,
     /// The operation.
@@ -84,7 +84,7 @@ pub struct Site {
 
 /// Expected result of a mutation of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outlook {
+pub enum ExpectedResult {
     /// There is no such mutant.
     None,
     /// The mutant gives the right result for any data, for this reason.
@@ -98,7 +98,7 @@ const COPY: &str = "a copy made twice is the same copy";
 /// Reason that an addend from a neighbour is equivalent.
 const ADDEND: &str = "a reduction does not depend on which rank gave which addend";
 
-impl Site {
+impl CallSite {
     pub(super) fn new(
         number: usize,
         call: &Call,
@@ -129,9 +129,9 @@ impl Site {
         matches!(self.op, Op::Send | Op::Receive)
     }
     /// Returns the expected result of a mutation of this call.
-    pub fn outlook(&self, mutation: Mutation) -> Outlook {
+    pub fn outlook(&self, mutation: Mutation) -> ExpectedResult {
+        use ExpectedResult::{None, Open, Same};
         use Mutation::{Average, Axis, Neighbour, Part, Repeat, Skip, Stale, Sum, Tail};
-        use Outlook::{None, Open, Same};
         let sums = self.reduce == Some(Reduce::Sum);
         let there = match (self.op, mutation) {
             (Op::Barrier | Op::Receive, _) => false, // carries nothing; the sender goes wrong

@@ -27,7 +27,7 @@ fn three(device: &Cpu<f64>, group: &Group<tensor::Host>) -> Tensor<Cpu<f64>> {
 }
 
 /// Result of each of three ranks in its only call, and the fate of the call's mutant.
-fn with(mutation: Mutation, act: Act) -> (Vec<Numbers>, std::result::Result<Fate, NeverCame>) {
+fn with(mutation: Mutation, act: Act) -> (Vec<Numbers>, std::result::Result<Fate, NotReached>) {
     let honest = World::threads(&[(crate::Axis::Tp, 3)]).unwrap();
     let trial = Trial::of(Mutant { call: 1, mutation });
     let run = |device: Cpu<f64>, mesh: Mesh<_>| act(&device, mesh.group(crate::Axis::Tp));
@@ -213,14 +213,14 @@ fn another_axis_gives_what_its_ranks_have() {
         });
         (trial.effects(), ran.unwrap())
     };
-    let (told, got) = run(Mutation::Axis, ALL_GATHER, false);
+    let (reported, got) = run(Mutation::Axis, ALL_GATHER, false);
     let sums: Vec<f64> = got.iter().map(|x| x[0]).collect();
-    assert_eq!((told, sums), (4, vec![4.0, 6.0, 4.0, 6.0]));
+    assert_eq!((reported, sums), (4, vec![4.0, 6.0, 4.0, 6.0]));
     assert_eq!(got[0][1..], [4.0, 6.0], "the next call is as it should be");
-    let (told, got) = run(Mutation::Axis, ALL_GATHER, true); // along dp stands the same rank of the block
-    assert_eq!((told, &got[5][..]), (8, &[2.0, 20.0, 2.0, 20.0][..]));
-    let (told, got) = run(Mutation::Skip, ALL_REDUCE, true);
-    assert_eq!((told, &got[3][..]), (8, &[2.0, 20.0][..]));
+    let (reported, got) = run(Mutation::Axis, ALL_GATHER, true); // along dp stands the same rank of the block
+    assert_eq!((reported, &got[5][..]), (8, &[2.0, 20.0, 2.0, 20.0][..]));
+    let (reported, got) = run(Mutation::Skip, ALL_REDUCE, true);
+    assert_eq!((reported, &got[3][..]), (8, &[2.0, 20.0][..]));
 }
 
 /// Kills: old data of another shape or operation, of the first call like it instead of the last.
@@ -279,13 +279,13 @@ fn what_is_called_equivalent_is() {
         for &mutation in Mutation::ALL {
             let fate = with(mutation, act).1;
             match site.outlook(mutation) {
-                Outlook::None => assert!(fate.is_err(), "{mutation}: {}", site.words),
-                Outlook::Same(_) => {
+                ExpectedResult::None => assert!(fate.is_err(), "{mutation}: {}", site.words),
+                ExpectedResult::Same(_) => {
                     assert_eq!(fate, Ok(Fate::Equivalent(trial::UNCHANGED)), "{}", site.words);
                 }
-                Outlook::Open => assert!(fate.is_ok(), "{mutation}: {}", site.words),
+                ExpectedResult::Open => assert!(fate.is_ok(), "{mutation}: {}", site.words),
             }
-            counted += usize::from(matches!(site.outlook(mutation), Outlook::Same(_)));
+            counted += usize::from(matches!(site.outlook(mutation), ExpectedResult::Same(_)));
         }
     }
     assert_eq!(counted, 6);
@@ -358,7 +358,7 @@ fn ranks_that_go_wrong_alone_get_an_error_that_they_disagree() {
 /// A tally counts what came and keeps the words of survivors.
 #[test]
 fn a_tally_counts_ends_and_names_survivors() {
-    let mut tally = Tally::default();
+    let mut tally = MutantTally::default();
     let fates = [Fate::Killed, Fate::Failed, Fate::Equivalent("it is"), Fate::Survived].map(Some);
     fates.into_iter().chain([None]).for_each(|fate| tally.add(Mutation::Tail, fate, "a sum"));
     assert_eq!((tally.killed(), tally.survivors()), (2, &["tail: a sum".to_string()][..]));
@@ -389,7 +389,7 @@ fn what_is_not_read_once_must_be_read_elsewhere() {
         let trial = Trial::honest();
         let should = run(&trial, read_on, second);
         let sites = trial.sites(0);
-        let outcome = |_: &Site, trial: &Trial| compared(run(trial, read_on, second) == should);
+        let outcome = |_: &CallSite, trial: &Trial| compared(run(trial, read_on, second) == should);
         assert_eq!(judge(Mutation::Tail, &sites[0], &sites, outcome), Ok(Some(fate)), "{second}");
     }
 }

@@ -1,5 +1,5 @@
 //! One run under a mutant, and the fate of the mutant.
-use super::{Mutant, Mutation, Site};
+use super::{CallSite, Mutant, Mutation};
 use crate::axis::Axis;
 use crate::call::Reduce;
 use std::collections::{BTreeMap, HashMap};
@@ -34,7 +34,7 @@ pub struct Trial {
 
 #[derive(Debug, Default)]
 struct Observed {
-    sites: Vec<(usize, Site)>, // with the rank that made the call
+    sites: Vec<(usize, CallSite)>, // with the rank that made the call
     effects: Vec<Effect>,
 }
 
@@ -76,7 +76,7 @@ pub enum Fate {
 /// Error: no rank reached the mutant's call, or none could go wrong in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} was never reached: the run makes no such call")]
-pub struct NeverCame(pub String);
+pub struct NotReached(pub String);
 
 /// Reasons that a mutant need not be noticed.
 pub(super) const UNCHANGED: &str = "every rank got the right result, bit for bit";
@@ -96,7 +96,7 @@ impl Trial {
     /// Returns a trial of a mutant of a call that an honest run listed. The call goes wrong on all ranks that
     /// make it together, and on those of other groups that run the same program.
     #[must_use]
-    pub fn at(site: &Site, mutation: Mutation) -> Self {
+    pub fn at(site: &CallSite, mutation: Mutation) -> Self {
         let place = Some((site.calls.clone(), site.other));
         Self { place, ..Self::of(Mutant { call: site.call, mutation }) }
     }
@@ -118,14 +118,14 @@ impl Trial {
     fn observed(&self) -> MutexGuard<'_, Observed> {
         self.observed.lock().expect("nothing panics under this lock")
     }
-    pub(crate) fn observe(&self, rank: usize, site: Site) {
+    pub(crate) fn observe(&self, rank: usize, site: CallSite) {
         self.observed().sites.push((rank, site));
     }
     pub(crate) fn did(&self, effect: Effect) {
         self.observed().effects.push(effect);
     }
     /// Returns the calls that a rank of the world made in an honest run, in the rank's order.
-    pub fn sites(&self, rank: usize) -> Vec<Site> {
+    pub fn sites(&self, rank: usize) -> Vec<CallSite> {
         let programs = Programs::of(&self.observed().sites);
         programs
             .by_rank
@@ -134,7 +134,7 @@ impl Trial {
     }
     /// Returns the calls of all ranks in an honest run. A call that several ranks make, together or in the
     /// same program, is listed once.
-    pub fn meetings(&self) -> Vec<Site> {
+    pub fn meetings(&self) -> Vec<CallSite> {
         let programs = Programs::of(&self.observed().sites);
         let all = programs.by_rank.iter().flat_map(|(rank, all)| all.iter().map(move |site| (*rank, site)));
         let placed = all.map(|(rank, site)| (rank, programs.placed(rank, site)));
@@ -148,12 +148,12 @@ impl Trial {
     /// Returns the fate of the mutant, given the outcome of its run.
     ///
     /// # Errors
-    /// [`NeverCame`], for any outcome, if no rank went wrong: then nothing was tried.
-    pub fn fate(&self, outcome: Outcome) -> Result<Fate, NeverCame> {
+    /// [`NotReached`], for any outcome, if no rank went wrong: then nothing was tried.
+    pub fn fate(&self, outcome: Outcome) -> Result<Fate, NotReached> {
         let observed = self.observed();
         if observed.effects.is_empty() {
             let words = self.mutant.map_or("a mutant of an honest run".to_string(), |m| m.to_string());
-            return Err(NeverCame(words));
+            return Err(NotReached(words));
         }
         let stab = |e: &Effect| e.reduce == Some(Reduce::Stab) && e.alike;
         Ok(match outcome {
@@ -168,13 +168,13 @@ impl Trial {
 
 /// Calls of all ranks, in the order of each rank.
 struct Programs {
-    by_rank: BTreeMap<usize, Vec<Site>>,
+    by_rank: BTreeMap<usize, Vec<CallSite>>,
     // numbers of a rank's calls over a group, without messages
     together: HashMap<(usize, Arc<[usize]>), Vec<usize>>,
 }
 
 impl Programs {
-    fn of(sites: &[(usize, Site)]) -> Self {
+    fn of(sites: &[(usize, CallSite)]) -> Self {
         let mut all = Self { by_rank: BTreeMap::new(), together: HashMap::new() };
         for (rank, site) in sites {
             all.by_rank.entry(*rank).or_default().push(site.clone());
@@ -191,11 +191,11 @@ impl Programs {
             |rank| self.by_rank[&rank].iter().map(|site| (site.call, site.op, site.at, &site.label));
         a == b || program(a).eq(program(b))
     }
-    fn site(&self, rank: usize, number: usize) -> Option<&Site> {
+    fn site(&self, rank: usize, number: usize) -> Option<&CallSite> {
         self.by_rank[&rank].iter().find(|site| site.call == number)
     }
     /// Returns a rank's call, with all ranks that go wrong with it.
-    fn placed(&self, rank: usize, site: &Site) -> Site {
+    fn placed(&self, rank: usize, site: &CallSite) -> CallSite {
         let alike: Vec<_> = self.by_rank.keys().copied().filter(|other| self.alike(rank, *other)).collect();
         let mut calls: BTreeMap<usize, usize> = alike.iter().map(|other| (*other, site.call)).collect();
         for other in alike.into_iter().filter(|_| !site.is_message()) {
@@ -217,6 +217,6 @@ impl Programs {
             })
         };
         let other = site.ways.iter().map(|(axis, _)| *axis).find(|axis| all_along(*axis));
-        Site { calls: Arc::new(calls), other, ..site.clone() }
+        CallSite { calls: Arc::new(calls), other, ..site.clone() }
     }
 }

@@ -1,7 +1,7 @@
 //! Arguments and files that all ranks of a run must have in common.
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tensor::quoted::{quoted, shown};
+use tensor::quoted::{displayed, quoted};
 
 /// Arguments of a process, and the files that it has read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ fn parted(a: &str, b: &str) -> [String; 2] {
     let same = a.char_indices().zip(b.chars()).take_while(|((_, a), b)| a == b);
     let word = same.filter(|((_, c), _)| *c == ' ').last().map_or(0, |((at, _), _)| at + 1);
     let from = if a.len().max(b.len()) > LONG { word } else { 0 };
-    [a, b].map(|text| if from > 0 { format!("… {}", shown(&text[from..])) } else { shown(text) })
+    [a, b].map(|text| if from > 0 { format!("… {}", displayed(&text[from..])) } else { displayed(text) })
 }
 
 #[cfg(test)]

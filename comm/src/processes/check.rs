@@ -1,7 +1,7 @@
 //! Checks of reports from another process, before they are used: a rank, a place in a group, a length, a
 //! list, a range. A report that passes cannot lead a kernel, copy or sum out of bounds. Its meaning is
 //! compared with the call of this process' rank, as among threads.
-use super::frame::{Way, no_frame};
+use super::frame::{EngineFunction, no_frame};
 use crate::{Call, Counts, Op};
 use std::io;
 use tensor::quoted::sentence;
@@ -24,7 +24,12 @@ pub(super) fn place(members: &[usize], rank: usize, ranks: usize) -> io::Result<
 
 /// Checks a call that the rank at `place` of `members` ranks reports, in a world of `ranks`; shortens its
 /// sentence.
-pub(super) fn call(call: &mut Call, way: Way, place: usize, [members, ranks]: [usize; 2]) -> io::Result<()> {
+pub(super) fn call(
+    call: &mut Call,
+    way: EngineFunction,
+    place: usize,
+    [members, ranks]: [usize; 2],
+) -> io::Result<()> {
     let size = |factors: &[usize]| {
         let all = factors.iter().try_fold(1usize, |all, factor| all.checked_mul(*factor));
         all.filter(|all| isize::try_from(*all).is_ok())
@@ -35,9 +40,11 @@ pub(super) fn call(call: &mut Call, way: Way, place: usize, [members, ranks]: [u
     holds(call.peer.is_none_or(|peer| peer < ranks))?;
     let reduces = matches!(call.op, Op::AllReduce | Op::ReduceScatter);
     match way {
-        Way::Values => holds(call.elem.join.is_none() && matches!(call.op, Op::AllGather | Op::AllReduce))?,
-        Way::Post => holds(call.elem.join.is_some() && call.is_message() && call.root != place)?,
-        Way::Now | Way::Start => {
+        EngineFunction::Values => {
+            holds(call.elem.join.is_none() && matches!(call.op, Op::AllGather | Op::AllReduce))?;
+        }
+        EngineFunction::Post => holds(call.elem.join.is_some() && call.is_message() && call.root != place)?,
+        EngineFunction::Now | EngineFunction::Start => {
             holds(call.elem.join.is_some() && !call.is_message() && reduces == call.reduce.is_some())?;
         }
     }
@@ -69,7 +76,7 @@ pub(super) fn call(call: &mut Call, way: Way, place: usize, [members, ranks]: [u
             )?;
         }
     }
-    call.told = call.told.take().map(|told| sentence(&told).into());
+    call.reported = call.reported.take().map(|reported| sentence(&reported).into());
     Ok(())
 }
 
@@ -78,18 +85,18 @@ pub(super) fn call(call: &mut Call, way: Way, place: usize, [members, ranks]: [u
 /// (`joins`).
 pub(super) fn carried(
     call: &Call,
-    way: Way,
+    way: EngineFunction,
     [at, len]: [usize; 2],
     (members, from, to): (usize, usize, Option<usize>),
     joins: bool,
 ) -> io::Result<()> {
-    let range = match to.filter(|_| way == Way::Values || !joins) {
+    let range = match to.filter(|_| way == EngineFunction::Values || !joins) {
         None => 0..0,
-        Some(_) if way == Way::Values => 0..call.elements(),
+        Some(_) if way == EngineFunction::Values => 0..call.elements(),
         Some(to) => call.wanted(members, from, to),
     };
     let [first, bytes] = [range.start, range.len()].map(|elements| elements * call.elem.size);
-    holds(len == bytes && (at == first || way == Way::Values))
+    holds(len == bytes && (at == first || way == EngineFunction::Values))
 }
 
 #[cfg(test)]
@@ -108,8 +115,8 @@ mod tests {
         counts.into()
     }
     /// True if a call passes that the second of three ranks reports.
-    fn passes(told: &Call, way: Way) -> bool {
-        call(&mut told.clone(), way, 1, GROUP).is_ok()
+    fn passes(reported: &Call, way: EngineFunction) -> bool {
+        call(&mut reported.clone(), way, 1, GROUP).is_ok()
     }
 
     /// Kills: a group with a rank that is not there, is there twice, or without the one who tells.
@@ -140,14 +147,14 @@ mod tests {
             ..gather(Some(Counts::Between(list(give), list(take))))
         };
         let right = [
-            (sum(2, 3), Way::Now),
-            (sum(0, 3), Way::Start),
-            (values.clone(), Way::Values),
-            (send.clone(), Way::Post),
-            (scatter(&[1, 0, 2], 3), Way::Now),
-            (of(&[1, 4, 0]), Way::Start),
-            (gather(Some(Counts::Columns(6))), Way::Now),
-            (all_to_all(&[1, 3, 0], &[0, 9, 1]), Way::Now),
+            (sum(2, 3), EngineFunction::Now),
+            (sum(0, 3), EngineFunction::Start),
+            (values.clone(), EngineFunction::Values),
+            (send.clone(), EngineFunction::Post),
+            (scatter(&[1, 0, 2], 3), EngineFunction::Now),
+            (of(&[1, 4, 0]), EngineFunction::Start),
+            (gather(Some(Counts::Columns(6))), EngineFunction::Now),
+            (all_to_all(&[1, 3, 0], &[0, 9, 1]), EngineFunction::Now),
         ];
         for (call, way) in &right {
             assert!(passes(call, *way), "{call} {way:?}");
@@ -155,52 +162,61 @@ mod tests {
         let max = usize::MAX;
         let sized = |size| Call { elem: Elem { size, ..sum(2, 2).elem }, ..sum(2, 2) };
         let wrong = [
-            (sum(max, 2), Way::Now),
-            (sum(1 << 40, 1 << 22), Way::Now),
-            (sized(0), Way::Now),
-            (sized(LARGEST + 1), Way::Now),
-            (Call { root: 3, ..sum(2, 2) }, Way::Now),
-            (Call { peer: Some(8), ..sum(2, 2) }, Way::Now),
-            (Call { reduce: None, ..sum(2, 2) }, Way::Now),
-            (Call { op: Op::AllGather, ..sum(2, 2) }, Way::Now),
-            (sum(2, 2), Way::Values), // its window would be read as a list
-            (values, Way::Now),
-            (send.clone(), Way::Now),
-            (Call { root: 1, ..send }, Way::Post),
-            (sum(2, 2), Way::Post),
-            (scatter(&[1, 2], 3), Way::Now),
-            (scatter(&[1, 1, 2], 3), Way::Now),
-            (scatter(&[max, 2, 2], 3), Way::Now),
-            (of(&[1, 3, 0]), Way::Now),
-            (of(&[1 << 62, 4, 0]), Way::Now),
-            (gather(Some(Counts::Columns(7))), Way::Now),
-            (Call { counts: Some(Counts::Columns(1)), ..sum(2, 2) }, Way::Now),
-            (all_to_all(&[1, 2, 0], &[0, 9, 1]), Way::Now),
-            (all_to_all(&[1, 3, 0], &[0, 9]), Way::Now),
-            (all_to_all(&[1, 3, 0], &[0, 1 << 60, 1]), Way::Now),
+            (sum(max, 2), EngineFunction::Now),
+            (sum(1 << 40, 1 << 22), EngineFunction::Now),
+            (sized(0), EngineFunction::Now),
+            (sized(LARGEST + 1), EngineFunction::Now),
+            (Call { root: 3, ..sum(2, 2) }, EngineFunction::Now),
+            (Call { peer: Some(8), ..sum(2, 2) }, EngineFunction::Now),
+            (Call { reduce: None, ..sum(2, 2) }, EngineFunction::Now),
+            (Call { op: Op::AllGather, ..sum(2, 2) }, EngineFunction::Now),
+            (sum(2, 2), EngineFunction::Values), // its window would be read as a list
+            (values, EngineFunction::Now),
+            (send.clone(), EngineFunction::Now),
+            (Call { root: 1, ..send }, EngineFunction::Post),
+            (sum(2, 2), EngineFunction::Post),
+            (scatter(&[1, 2], 3), EngineFunction::Now),
+            (scatter(&[1, 1, 2], 3), EngineFunction::Now),
+            (scatter(&[max, 2, 2], 3), EngineFunction::Now),
+            (of(&[1, 3, 0]), EngineFunction::Now),
+            (of(&[1 << 62, 4, 0]), EngineFunction::Now),
+            (gather(Some(Counts::Columns(7))), EngineFunction::Now),
+            (Call { counts: Some(Counts::Columns(1)), ..sum(2, 2) }, EngineFunction::Now),
+            (all_to_all(&[1, 2, 0], &[0, 9, 1]), EngineFunction::Now),
+            (all_to_all(&[1, 3, 0], &[0, 9]), EngineFunction::Now),
+            (all_to_all(&[1, 3, 0], &[0, 1 << 60, 1]), EngineFunction::Now),
         ];
         for (call, way) in &wrong {
             assert!(!passes(call, *way), "{call} {way:?}");
         }
-        let told = Some(format!("\u{1b}[31m{}", "x".repeat(9999)).into());
-        let mut long = Call { told, ..sum(2, 2) };
-        call(&mut long, Way::Now, 1, GROUP).unwrap();
-        let told = long.told.unwrap();
-        assert!(told.starts_with("\\u{1b}[31mxx") && told.len() < 400, "{told}");
+        let reported = Some(format!("\u{1b}[31m{}", "x".repeat(9999)).into());
+        let mut long = Call { reported, ..sum(2, 2) };
+        call(&mut long, EngineFunction::Now, 1, GROUP).unwrap();
+        let reported = long.reported.unwrap();
+        assert!(reported.starts_with("\\u{1b}[31mxx") && reported.len() < 400, "{reported}");
     }
 
     /// Kills: an offset or a length that the sending rank may choose.
     #[test]
     fn what_comes_with_a_call_follows_from_it() {
         let scatter = Call { op: Op::ReduceScatter, ..sum(6, 5) };
-        let came = |range, way, to, joins| carried(&scatter, way, range, (3, 1, to), joins).is_ok();
+        let arrived = |range, way, to, joins| carried(&scatter, way, range, (3, 1, to), joins).is_ok();
         let own = [2 * 10 * 4, 10 * 4]; // the third rank's block of ten elements
-        assert!(came(own, Way::Now, Some(2), false) && came([0, 0], Way::Now, None, false));
-        assert!(came([0, 0], Way::Now, Some(2), true));
+        assert!(
+            arrived(own, EngineFunction::Now, Some(2), false)
+                && arrived([0, 0], EngineFunction::Now, None, false)
+        );
+        assert!(arrived([0, 0], EngineFunction::Now, Some(2), true));
         for range in [[0, 40], [80, 44], [80, usize::MAX], [usize::MAX, 40], [80, 0]] {
-            assert!(!came(range, Way::Now, Some(2), false), "{range:?}");
+            assert!(!arrived(range, EngineFunction::Now, Some(2), false), "{range:?}");
         }
-        assert!(!came(own, Way::Now, None, false) && !came(own, Way::Now, Some(2), true));
-        assert!(came([0, 120], Way::Values, Some(2), true) && !came([0, 119], Way::Values, Some(2), true));
+        assert!(
+            !arrived(own, EngineFunction::Now, None, false)
+                && !arrived(own, EngineFunction::Now, Some(2), true)
+        );
+        assert!(
+            arrived([0, 120], EngineFunction::Values, Some(2), true)
+                && !arrived([0, 119], EngineFunction::Values, Some(2), true)
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! Listener of a process while ranks meet. Each connection is served by a thread of its own, which ends in
 //! time: a silent or slow stranger holds up no other process.
-use super::frame::{Timed, receive};
-use super::greeting::{Event, Greeting};
-use super::secret::{End, Secret};
+use super::frame::{TimedConnection, receive};
+use super::greeting::{Greeting, MeetingEvent};
+use super::secret::{ConnectionEnd, Secret};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -33,7 +33,11 @@ pub(super) struct Door {
 
 impl Door {
     /// Accepts processes that know the secret. Each arrives as an event, with its greeting.
-    pub(super) fn open(listener: TcpListener, secret: &Secret, to: &Sender<Event>) -> io::Result<Self> {
+    pub(super) fn open(
+        listener: TcpListener,
+        secret: &Secret,
+        to: &Sender<MeetingEvent>,
+    ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let door = Self { open: Arc::new(AtomicBool::new(true)), strangers: Arc::default() };
         let (open, strangers, secret) = (door.open.clone(), door.strangers.clone(), secret.clone());
@@ -52,7 +56,7 @@ impl Door {
                 let (at_once, strangers) = (at_once.clone(), strangers.clone());
                 spawn(move || {
                     match greeted(&stream, &secret) {
-                        Ok(greeting) => drop(to.send(Event::Came(stream, greeting))),
+                        Ok(greeting) => drop(to.send(MeetingEvent::Came(stream, greeting))),
                         Err(_) => drop(strangers.fetch_add(1, SeqCst)),
                     }
                     at_once.fetch_sub(1, SeqCst);
@@ -79,8 +83,8 @@ impl Drop for Door {
 
 fn greeted(stream: &TcpStream, secret: &Secret) -> io::Result<Greeting> {
     stream.set_nonblocking(false)?;
-    let timed = &mut Timed::new(stream, Instant::now() + PROMPT);
-    secret.shown(timed, End::Listens)?;
+    let timed = &mut TimedConnection::new(stream, Instant::now() + PROMPT);
+    secret.displayed(timed, ConnectionEnd::Listens)?;
     receive(timed, LONGEST)
 }
 
@@ -121,7 +125,10 @@ pub(super) fn reached(
         let reach = |at: &SocketAddr| {
             let stream = TcpStream::connect_timeout(at, left)?;
             stream.set_nodelay(true)?;
-            secret.shown(&mut Timed::new(&stream, Instant::now() + PROMPT), End::Connects)?;
+            secret.displayed(
+                &mut TimedConnection::new(&stream, Instant::now() + PROMPT),
+                ConnectionEnd::Connects,
+            )?;
             Ok(stream)
         };
         let mut why = io::Error::new(io::ErrorKind::NotFound, "no such host");

@@ -15,10 +15,10 @@ pub(super) const LONGEST: usize = 1 << 26;
 
 /// Report of a rank.
 #[derive(Serialize, Deserialize)]
-pub(super) enum Told {
+pub(super) enum ProcessReport {
     /// Calls in a group of these members, each with a range of its elements: where they begin and how many
     /// bytes follow.
-    Calls(Way, Arc<[usize]>, Vec<(Call, [usize; 2])>),
+    Calls(EngineFunction, Arc<[usize]>, Vec<(Call, [usize; 2])>),
     /// The rank waits for a post.
     Finish(Arc<[usize]>, Post),
     /// The rank drops a post.
@@ -29,7 +29,7 @@ pub(super) enum Told {
 
 /// The engine function that calls are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Way {
+pub(super) enum EngineFunction {
     Now,
     Values,
     Start,
@@ -74,17 +74,17 @@ pub(super) fn receive<T: DeserializeOwned>(from: &mut impl Read, most: usize) ->
 pub(super) fn come(from: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
     const SMALL: usize = 1 << 16;
     let mut bytes = Vec::with_capacity(len.min(SMALL));
-    let came = from.take(len as u64).read_to_end(&mut bytes)?;
-    if came < len { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes) }
+    let arrived = from.take(len as u64).read_to_end(&mut bytes)?;
+    if arrived < len { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes) }
 }
 
 /// A connection on which all reads and writes must end by a moment, however slow they are.
-pub(super) struct Timed<'a> {
+pub(super) struct TimedConnection<'a> {
     stream: &'a TcpStream,
     until: Instant,
 }
 
-impl<'a> Timed<'a> {
+impl<'a> TimedConnection<'a> {
     pub(super) fn new(stream: &'a TcpStream, until: Instant) -> Self {
         Self { stream, until }
     }
@@ -94,14 +94,14 @@ impl<'a> Timed<'a> {
     }
 }
 
-impl Read for Timed<'_> {
+impl Read for TimedConnection<'_> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(self.left()?)?;
         (&mut &*self.stream).read(to)
     }
 }
 
-impl Write for Timed<'_> {
+impl Write for TimedConnection<'_> {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(self.left()?)?;
         (&mut &*self.stream).write(from)

@@ -19,7 +19,7 @@ pub(super) enum Greeting {
 /// Answer of rank 0 to a connected rank: why they do not meet, or the meeting's number and the ranks'
 /// addresses.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Answer {
+pub(super) struct MeetingReply {
     pub(super) why: Option<String>,
     pub(super) meeting: u64,
     pub(super) at: Vec<SocketAddr>, // addresses where ranks listen, from rank 1 on
@@ -28,16 +28,16 @@ pub(super) struct Answer {
 /// Report to rank 0: the other ranks that a rank is not joined with.
 pub(super) type Missing = Vec<usize>;
 /// Last message of rank 0: why they do not meet, if they do not.
-pub(super) type Verdict = Option<String>;
+pub(super) type MeetingVerdict = Option<String>;
 
 /// An event that a meeting waits for.
-pub(super) enum Event {
+pub(super) enum MeetingEvent {
     Came(TcpStream, Greeting),
     /// This process has connected to a rank, or failed to.
     Reached(usize, io::Result<TcpStream>),
     /// A rank has reported its missing ranks to rank 0, or its connection has ended.
     Stands(usize, io::Result<Missing>),
-    Verdict(io::Result<Verdict>),
+    Verdict(io::Result<MeetingVerdict>),
 }
 
 /// Connections by rank.
@@ -47,6 +47,6 @@ pub(super) type Streams = BTreeMap<usize, TcpStream>;
 pub(super) const VERSION: &str = concat!("equipart ", env!("CARGO_PKG_VERSION"));
 
 /// Returns the next event, or `None` if there is none until `until`.
-pub(super) fn next(events: &Receiver<Event>, until: Instant) -> Option<Event> {
+pub(super) fn next(events: &Receiver<MeetingEvent>, until: Instant) -> Option<MeetingEvent> {
     events.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
 }

@@ -1,8 +1,8 @@
 //! The meeting, on every rank but 0.
 use super::asked::Asked;
 use super::door::{Door, FAR, PROMPT, reached, resolved, settling};
-use super::frame::{LONGEST, Timed, receive, send};
-use super::greeting::{Answer, Event, Greeting, Missing, Streams, VERSION, next};
+use super::frame::{LONGEST, TimedConnection, receive, send};
+use super::greeting::{Greeting, MeetingEvent, MeetingReply, Missing, Streams, VERSION, next};
 use super::launch::Launch;
 use std::collections::BTreeSet;
 use std::io;
@@ -41,21 +41,23 @@ impl Guest<'_> {
             let at = listener.local_addr()?;
             let door = Door::open(listener, secret, &to)?;
             let (version, rank, ranks, asked) = (VERSION.into(), *rank, *ranks, asked.clone());
-            let timed = Timed::new(&zero, Instant::now() + PROMPT);
+            let timed = TimedConnection::new(&zero, Instant::now() + PROMPT);
             send(timed, &Greeting::Hello { version, rank, ranks, asked, at }, &[])?;
-            let answer = receive(&mut Timed::new(&zero, Instant::now() + limit + PROMPT), LONGEST)?;
+            let answer = receive(&mut TimedConnection::new(&zero, Instant::now() + limit + PROMPT), LONGEST)?;
             Ok((door, zero.peer_addr()?, answer))
         };
-        let (_door, at_zero, Answer { why, meeting, at }): (Door, _, Answer) = meet().map_err(lost)?;
+        let (_door, at_zero, MeetingReply { why, meeting, at }): (Door, _, MeetingReply) =
+            meet().map_err(lost)?;
         why.map_or(Ok(()), |why| Err(sentence(&why)))?;
         let until = Instant::now() + settling;
         let reach = |other: usize, at: SocketAddr| {
             let (to, secret, rank) = (to.clone(), secret.clone(), *rank);
             spawn(move || {
                 let stream = reached(|| Ok(vec![at]), &secret, until).and_then(|stream| {
-                    send(Timed::new(&stream, until), &Greeting::Own { meeting, rank }, &[]).map(|()| stream)
+                    send(TimedConnection::new(&stream, until), &Greeting::Own { meeting, rank }, &[])
+                        .map(|()| stream)
                 });
-                drop(to.send(Event::Reached(other, stream)));
+                drop(to.send(MeetingEvent::Reached(other, stream)));
             });
         };
         reach(0, at_zero);
@@ -63,30 +65,30 @@ impl Guest<'_> {
         let verdict = zero.try_clone();
         spawn(move || {
             let until = Instant::now() + settling + PROMPT;
-            let told = verdict.and_then(|zero| receive(&mut Timed::new(&zero, until), LONGEST));
-            drop(to.send(Event::Verdict(told)));
+            let reported = verdict.and_then(|zero| receive(&mut TimedConnection::new(&zero, until), LONGEST));
+            drop(to.send(MeetingEvent::Verdict(reported)));
         });
         let (mut orders, mut streams) = (Streams::new(), Streams::new());
         let mut missing: BTreeSet<_> = (0..*ranks).filter(|other| other != rank).collect();
-        let mut told = false;
+        let mut reported = false;
         loop {
-            if !told && (missing.is_empty() || Instant::now() >= until) {
+            if !reported && (missing.is_empty() || Instant::now() >= until) {
                 let missing: Missing = missing.iter().copied().collect();
-                send(Timed::new(&zero, Instant::now() + PROMPT), &missing, &[]).map_err(lost)?;
-                told = true;
+                send(TimedConnection::new(&zero, Instant::now() + PROMPT), &missing, &[]).map_err(lost)?;
+                reported = true;
             }
             let far = until + 2 * PROMPT; // the verdict comes before
-            match next(&events, if told { far } else { until }) {
-                Some(Event::Came(stream, Greeting::Own { meeting: theirs, rank: other }))
+            match next(&events, if reported { far } else { until }) {
+                Some(MeetingEvent::Came(stream, Greeting::Own { meeting: theirs, rank: other }))
                     if theirs == meeting && other > *rank && missing.remove(&other) =>
                 {
                     streams.insert(other, stream);
                 }
-                Some(Event::Reached(other, Ok(stream))) => {
+                Some(MeetingEvent::Reached(other, Ok(stream))) => {
                     missing.remove(&other);
                     if other == 0 { &mut orders } else { &mut streams }.insert(other, stream);
                 }
-                Some(Event::Verdict(verdict)) => {
+                Some(MeetingEvent::Verdict(verdict)) => {
                     verdict.map_err(lost)?.map_or(Ok(()), |why| Err(sentence(&why)))?;
                     if missing.is_empty() {
                         streams.insert(0, zero);
@@ -96,7 +98,7 @@ impl Guest<'_> {
                         "rank {rank} was not connected with all other ranks within {settling:?}"
                     ));
                 }
-                None if told => return Err(lost(io::ErrorKind::TimedOut.into())),
+                None if reported => return Err(lost(io::ErrorKind::TimedOut.into())),
                 Some(_) | None => {} // another event, or time to report the missing ranks
             }
         }

@@ -7,11 +7,13 @@
 //! no late, slow or exited process and no stranger keeps the others from being heard.
 use super::asked::Asked;
 use super::door::{Door, FAR, PROMPT, resolved, settling};
-use super::frame::{LONGEST, Timed, Told, receive, send};
-use super::greeting::{Answer, Event, Greeting, Missing, Streams, VERSION, Verdict, next};
+use super::frame::{LONGEST, ProcessReport, TimedConnection, receive, send};
+use super::greeting::{
+    Greeting, MeetingEvent, MeetingReply, MeetingVerdict, Missing, Streams, VERSION, next,
+};
 use super::guest::Guest;
 use super::launch::Launch;
-use super::order::Said;
+use super::order::CallMessage;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -52,7 +54,7 @@ impl Processes {
     pub fn meet(launch: &Launch, asked: &Asked, limit: Duration) -> Result<Arc<Self>, String> {
         let until = Instant::now() + limit;
         let [streams, orders] = match launch.rank {
-            0 => Host { launch, asked, limit }.meets(until)?,
+            0 => MeetingHost { launch, asked, limit }.meets(until)?,
             _ => Guest { launch, limit }.meets(asked, until)?,
         };
         let set = |stream: &TcpStream| {
@@ -99,13 +101,13 @@ impl Processes {
         hear(&mut self.others[&rank].reader.lock().unwrap_or_else(PoisonError::into_inner))
     }
     /// Sends the next call in the order to the ranks that `to` selects; only rank 0's process sends.
-    pub(super) fn say(&self, said: &Said, to: impl Fn(usize) -> bool) {
+    pub(super) fn say(&self, message: &CallMessage, to: impl Fn(usize) -> bool) {
         let others = self.orders.iter().filter(|(rank, _)| self.rank == 0 && to(**rank));
         // a failed process is reported by its stand-in
-        others.for_each(|(_, stream)| drop(send(stream, said, &[])));
+        others.for_each(|(_, stream)| drop(send(stream, message, &[])));
     }
     /// Receives the next call in rank 0's order; `None` if there are no more.
-    pub(super) fn said(&self) -> Said {
+    pub(super) fn message(&self) -> CallMessage {
         receive(&mut self.orders.get(&0)?, LONGEST).ok()?
     }
     /// Begins a run: a process that receives nothing for `limit` is late.
@@ -117,7 +119,7 @@ impl Processes {
     }
     /// Reports to all processes that this rank has ended, and the failure of a rank if it ended by one.
     pub(crate) fn end(&self, failure: Option<&(usize, String)>) {
-        let ended = Told::Ended(failure.cloned());
+        let ended = ProcessReport::Ended(failure.cloned());
         for (_, stream) in self.others() {
             if failure.is_some() {
                 // the receiver may be the process that stopped
@@ -138,13 +140,13 @@ fn plural(ranks: &[usize]) -> String {
 }
 
 /// Rank 0 in the meeting.
-struct Host<'a> {
+struct MeetingHost<'a> {
     launch: &'a Launch,
     asked: &'a Asked,
     limit: Duration,
 }
 
-impl Host<'_> {
+impl MeetingHost<'_> {
     /// Returns the connections with all other ranks, and those for the order, by rank.
     fn meets(&self, until: Instant) -> Result<[Streams; 2], String> {
         let Launch { host, port, secret, .. } = self.launch;
@@ -163,13 +165,14 @@ impl Host<'_> {
         if let Err(error) = getrandom::fill(&mut meeting) {
             why = why.or_else(|| Some(format!("rank 0 cannot draw a number for the meeting: {error}")));
         }
-        let answer = Answer { why, meeting: u64::from_le_bytes(meeting), at: at.into_values().collect() };
+        let answer =
+            MeetingReply { why, meeting: u64::from_le_bytes(meeting), at: at.into_values().collect() };
         for stream in streams.values().chain(&refused) {
             tell(stream, &answer); // an exited process is reported below
         }
         answer.why.map_or(Ok(()), Err)?;
         let joined = self.join(&events, answer.meeting);
-        let verdict: Verdict = joined.as_ref().err().cloned();
+        let verdict: MeetingVerdict = joined.as_ref().err().cloned();
         for stream in streams.values() {
             tell(stream, &verdict);
         }
@@ -178,7 +181,7 @@ impl Host<'_> {
     /// Waits until all other ranks have connected.
     fn gather(
         &self,
-        (events, to): (&Receiver<Event>, &Sender<Event>),
+        (events, to): (&Receiver<MeetingEvent>, &Sender<MeetingEvent>),
         door: &Door,
         until: Instant,
         streams: &mut Streams,
@@ -188,14 +191,14 @@ impl Host<'_> {
         let Launch { ranks, host, port, .. } = self.launch;
         while streams.len() + 1 < *ranks {
             match next(events, until) {
-                Some(Event::Came(
+                Some(MeetingEvent::Came(
                     stream,
                     Greeting::Hello { version, rank, ranks: theirs, asked, at: listens },
                 )) => {
                     if version != VERSION {
                         let why =
                             format!("rank 0 runs {VERSION}, and this process runs {}", sentence(&version));
-                        tell(&stream, &Answer { why: Some(why), meeting: 0, at: Vec::new() });
+                        tell(&stream, &MeetingReply { why: Some(why), meeting: 0, at: Vec::new() });
                         continue; // it is no rank of this run
                     }
                     let why = if theirs != *ranks {
@@ -215,7 +218,7 @@ impl Host<'_> {
                     streams.insert(rank, stream);
                     at.insert(rank, listens);
                 }
-                Some(Event::Stands(rank, _)) => return Err(gone(rank)),
+                Some(MeetingEvent::Stands(rank, _)) => return Err(exited(rank)),
                 Some(_) => {} // of another meeting
                 None => {
                     let missing: Vec<_> = (1..*ranks).filter(|rank| !streams.contains_key(rank)).collect();
@@ -229,20 +232,20 @@ impl Host<'_> {
         Ok(())
     }
     /// Waits until every rank is joined with all others; returns the connections for the order.
-    fn join(&self, events: &Receiver<Event>, meeting: u64) -> Result<Streams, String> {
+    fn join(&self, events: &Receiver<MeetingEvent>, meeting: u64) -> Result<Streams, String> {
         const MORE: Duration = Duration::from_secs(1); // so that a rank that misses others has reported them
         let settling = settling(self.limit);
         let (until, others) = (Instant::now() + settling + MORE, 1..self.launch.ranks);
         let (mut orders, mut stand) = (Streams::new(), BTreeMap::<usize, Missing>::new());
         while orders.len() < others.len() || stand.len() < others.len() {
             match next(events, until) {
-                Some(Event::Came(stream, Greeting::Own { meeting: theirs, rank })) => {
+                Some(MeetingEvent::Came(stream, Greeting::Own { meeting: theirs, rank })) => {
                     if theirs == meeting && others.contains(&rank) {
                         orders.entry(rank).or_insert(stream);
                     }
                 }
-                Some(Event::Stands(rank, missing)) => {
-                    let missing = missing.map_err(|_| gone(rank))?;
+                Some(MeetingEvent::Stands(rank, missing)) => {
+                    let missing = missing.map_err(|_| exited(rank))?;
                     stand.insert(rank, missing);
                 }
                 Some(_) => {} // too late, or of another meeting
@@ -268,23 +271,23 @@ impl Host<'_> {
     }
 }
 
-fn gone(rank: usize) -> String {
+fn exited(rank: usize) -> String {
     format!("rank {rank} connected, and exited before all ranks had met, or its connection broke")
 }
 
 /// Sends a message, and ignores a failure to send it.
 fn tell(stream: &TcpStream, what: &impl Serialize) {
-    drop(send(Timed::new(stream, Instant::now() + PROMPT), what, &[]));
+    drop(send(TimedConnection::new(stream, Instant::now() + PROMPT), what, &[]));
 }
 
 /// Waits, in a thread of its own, for a rank's report of its missing ranks.
-fn stands(rank: usize, stream: &TcpStream, to: &Sender<Event>) {
+fn stands(rank: usize, stream: &TcpStream, to: &Sender<MeetingEvent>) {
     let (stream, to) = (stream.try_clone(), to.clone());
     spawn(move || {
-        let told = stream.and_then(|stream| {
+        let reported = stream.and_then(|stream| {
             stream.set_read_timeout(None)?;
             receive(&mut &stream, LONGEST)
         });
-        drop(to.send(Event::Stands(rank, told)));
+        drop(to.send(MeetingEvent::Stands(rank, reported)));
     });
 }

@@ -20,7 +20,7 @@ pub(crate) struct Order {
     processes: Arc<Processes>,
     alive: Box<dyn Fn() -> Result<()> + Send + Sync>,
     limit: Duration,
-    state: Mutex<State>,
+    state: Mutex<OrderState>,
     changed: Condvar,
 }
 
@@ -29,13 +29,13 @@ pub(crate) struct Order {
 pub(crate) type Name = [usize; 2];
 /// Message of rank 0's process: the name of a call, and the bytes drawn for its group if the group is new;
 /// `None` if there are no more.
-pub(super) type Said = Option<(Name, Vec<u8>)>;
+pub(super) type CallMessage = Option<(Name, Vec<u8>)>;
 /// Does this process' part of a call, given the bytes that rank 0's place drew for the group.
-pub(crate) type Part = Box<dyn FnOnce(&[u8]) + Send>;
+pub(crate) type CallPart = Box<dyn FnOnce(&[u8]) + Send>;
 
 #[derive(Default)]
-struct State {
-    waiting: BTreeMap<Name, (Arc<[usize]>, Part)>, // all ranks have entered; it is not their turn
+struct OrderState {
+    waiting: BTreeMap<Name, (Arc<[usize]>, CallPart)>, // all ranks have entered; it is not their turn
     runs: bool,
     over: bool, // this process' rank has ended or failed: no more parts are done
     drawn: BTreeMap<Arc<[usize]>, Vec<u8>>,
@@ -56,21 +56,21 @@ impl Order {
     pub(crate) fn own(&self) -> usize {
         self.processes.rank()
     }
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, OrderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait<'a>(&self, state: MutexGuard<'a, OrderState>) -> MutexGuard<'a, OrderState> {
         self.changed.wait_timeout(state, EVERY).unwrap_or_else(PoisonError::into_inner).0
     }
     /// Records that all these ranks have entered a call. Rank 0's process sends its name to the others and
     /// does its own part now, if it has one; the others do their parts when it is their turn. A group that
     /// meets for the first time gets the bytes that `draws` draws.
-    pub(crate) fn came(
+    pub(crate) fn arrived(
         &self,
         name: Name,
         members: &Arc<[usize]>,
         draws: impl FnOnce() -> Vec<u8>,
-        part: Part,
+        part: CallPart,
     ) {
         let (own, mut state) = (self.own(), self.state());
         if own > 0 {
@@ -86,8 +86,8 @@ impl Order {
         let done = caught(|| {
             let new = !state.drawn.contains_key(members);
             let drawn = state.drawn.entry(members.clone()).or_insert_with(draws);
-            let said = (name, if new { drawn.clone() } else { Vec::new() });
-            self.processes.say(&Some(said), |rank| members.contains(&rank));
+            let message = (name, if new { drawn.clone() } else { Vec::new() });
+            self.processes.say(&Some(message), |rank| members.contains(&rank));
             if members.contains(&own) {
                 part(drawn);
             }
@@ -132,7 +132,7 @@ impl Order {
     pub(crate) fn end(&self) {
         self.ends(self.state());
     }
-    fn ends(&self, mut state: MutexGuard<'_, State>) {
+    fn ends(&self, mut state: MutexGuard<'_, OrderState>) {
         state.over = true;
         state.waiting.clear();
         self.changed.notify_all();
@@ -147,7 +147,7 @@ impl Order {
     /// Does this process' parts in the order that rank 0's process sends, until that process sends no more or
     /// has exited.
     pub(crate) fn follow(&self) {
-        while let Some((name, drawn)) = self.processes.said() {
+        while let Some((name, drawn)) = self.processes.message() {
             let mut state = self.state();
             let (members, part) = loop {
                 if state.over {

@@ -10,7 +10,7 @@
 //! So neither end reveals anything to a stranger, and a recording of another connection proves nothing. Later
 //! bytes are neither encrypted nor signed: the network between the machines must be trusted, or tunnelled.
 //! Source: Krawczyk, Bellare, Canetti, "HMAC: Keyed-Hashing for Message Authentication", RFC 2104.
-use super::frame::Timed;
+use super::frame::TimedConnection;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::fmt;
@@ -34,7 +34,7 @@ impl fmt::Debug for Secret {
 
 /// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ConnectionEnd {
     Connects,
     Listens,
 }
@@ -62,10 +62,10 @@ impl Secret {
     pub fn is_none(&self) -> bool {
         self.0.is_none()
     }
-    fn proof(&self, by: End, nonces: [&[u8; LEN]; 2]) -> Hmac<Sha256> {
+    fn proof(&self, by: ConnectionEnd, nonces: [&[u8; LEN]; 2]) -> Hmac<Sha256> {
         let key = self.0.as_deref().unwrap_or_default();
         let mut proof = Hmac::<Sha256>::new_from_slice(key).expect("a key of any length");
-        proof.update(if by == End::Connects { b"connects" } else { b"listens" });
+        proof.update(if by == ConnectionEnd::Connects { b"connects" } else { b"listens" });
         for nonce in nonces {
             proof.update(nonce);
         }
@@ -77,20 +77,20 @@ impl Secret {
     /// # Errors
     /// Errors of the connection; [`io::ErrorKind::PermissionDenied`] if the other end does not know the
     /// secret.
-    pub(super) fn shown(&self, on: &mut Timed, by: End) -> io::Result<()> {
+    pub(super) fn displayed(&self, on: &mut TimedConnection, by: ConnectionEnd) -> io::Result<()> {
         let (mut own, mut theirs, mut proof) = ([0; LEN], [0; LEN], [0; LEN]);
         getrandom::fill(&mut own).map_err(|why| io::Error::other(format!("cannot draw a nonce: {why}")))?;
         let denied = || io::Error::new(io::ErrorKind::PermissionDenied, "it does not know the secret");
         match by {
-            End::Connects => {
+            ConnectionEnd::Connects => {
                 on.write_all(&[&MAGIC[..], &own].concat())?;
                 on.read_exact(&mut theirs)?;
                 on.read_exact(&mut proof)?;
                 let nonces = [&own, &theirs];
-                self.proof(End::Listens, nonces).verify_slice(&proof).map_err(|_| denied())?;
+                self.proof(ConnectionEnd::Listens, nonces).verify_slice(&proof).map_err(|_| denied())?;
                 on.write_all(&self.proof(by, nonces).finalize().into_bytes())
             }
-            End::Listens => {
+            ConnectionEnd::Listens => {
                 let mut magic = [0; MAGIC.len()];
                 on.read_exact(&mut magic)?;
                 if magic != *MAGIC {
@@ -101,7 +101,7 @@ impl Secret {
                 let answer = [&own[..], &self.proof(by, nonces).finalize().into_bytes()].concat();
                 on.write_all(&answer)?;
                 on.read_exact(&mut proof)?;
-                self.proof(End::Connects, nonces).verify_slice(&proof).map_err(|_| denied())
+                self.proof(ConnectionEnd::Connects, nonces).verify_slice(&proof).map_err(|_| denied())
             }
         }
     }

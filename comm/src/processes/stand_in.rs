@@ -1,11 +1,11 @@
 //! Stand-in for a rank of another process: makes the calls that the rank reports, in its order.
 use super::check;
-use super::frame::{LONGEST, Told, Way, come, no_frame, receive};
+use super::frame::{EngineFunction, LONGEST, ProcessReport, come, no_frame, receive};
 use super::meeting::Processes;
-use crate::engine::Standing;
+use crate::engine::StandingPost;
 use crate::record::Begun;
 use crate::shared::SharedPlace;
-use crate::{Call, CommError, Engines, Members, Post, Record, Windows};
+use crate::{Call, CommError, Engines, Members, Post, RankRecord, Windows};
 use bytemuck::cast_slice_mut;
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) struct StandIn<'a, P: SharedPlace> {
     rank: usize,
     place: &'a P,
     world: &'a dyn Engines<P>,
-    record: &'a Record,
+    record: &'a RankRecord,
     found: &'a dyn Fn(&str), // called when ranks are found to wait for each other
     standing: Vec<Stands<P>>,
     spare: Vec<(usize, P::Buffer)>,
@@ -30,13 +30,13 @@ pub(crate) struct StandIn<'a, P: SharedPlace> {
 struct Stands<P: SharedPlace> {
     members: Arc<[usize]>,
     post: Post,
-    standing: Standing<P>,
+    standing: StandingPost<P>,
     begun: Option<Begun>,
-    carried: Vec<Carried<P>>,
+    carried: Vec<CallElements<P>>,
 }
 
 /// Elements that a call carries, and the pointer to give for them.
-struct Carried<P: SharedPlace> {
+struct CallElements<P: SharedPlace> {
     give: Option<P::Ptr>,
     buffer: Option<(usize, P::Buffer)>,
 }
@@ -46,7 +46,7 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
     pub(crate) fn new(
         rank: usize,
         (place, world): (&'a P, &'a dyn Engines<P>),
-        record: &'a Record,
+        record: &'a RankRecord,
         found: &'a dyn Fn(&str),
     ) -> Self {
         Self { rank, place, world, record, found, standing: Vec::new(), spare: Vec::new() }
@@ -57,23 +57,23 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
     /// # Errors
     /// If the rank's process ended without a report, or sent an invalid one.
     pub(crate) fn run(mut self, processes: &Processes) -> Result<Option<(usize, String)>, String> {
-        let gone = |why: io::Error| match why.kind() {
+        let exited = |why: io::Error| match why.kind() {
             io::ErrorKind::InvalidData => format!("its process sent an invalid report: {why}"),
             _ => format!("its process exited without a report, or its connection broke ({why})"),
         };
         processes.told_by(self.rank, |from| {
             loop {
-                match receive(from, LONGEST).map_err(gone)? {
-                    Told::Ended(None) => return Ok(None),
-                    Told::Ended(Some((rank, _))) if rank >= processes.ranks() => {
-                        return Err(gone(no_frame()));
+                match receive(from, LONGEST).map_err(exited)? {
+                    ProcessReport::Ended(None) => return Ok(None),
+                    ProcessReport::Ended(Some((rank, _))) if rank >= processes.ranks() => {
+                        return Err(exited(no_frame()));
                     }
-                    Told::Ended(Some((rank, why))) => return Ok(Some((rank, sentence(&why)))),
-                    Told::Finish(members, post) => self.leaves(&members, post, true),
-                    Told::Withdraw(members, post) => self.leaves(&members, post, false),
-                    Told::Calls(way, members, calls) => {
+                    ProcessReport::Ended(Some((rank, why))) => return Ok(Some((rank, sentence(&why)))),
+                    ProcessReport::Finish(members, post) => self.leaves(&members, post, true),
+                    ProcessReport::Withdraw(members, post) => self.leaves(&members, post, false),
+                    ProcessReport::Calls(way, members, calls) => {
                         let ranks = [processes.ranks(), processes.rank()];
-                        self.makes(way, members, calls, (from, ranks)).map_err(gone)?;
+                        self.makes(way, members, calls, (from, ranks)).map_err(exited)?;
                     }
                 }
             }
@@ -82,14 +82,14 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
     /// Makes calls, with the elements that they carry.
     fn makes(
         &mut self,
-        way: Way,
+        way: EngineFunction,
         members: Arc<[usize]>,
         mut calls: Vec<(Call, [usize; 2])>,
         (from, [ranks, own]): (&mut impl Read, [usize; 2]),
     ) -> io::Result<()> {
         let rank = check::place(&members, self.rank, ranks)?;
         let to = members.iter().position(|&member| member == own);
-        if way != Way::Start && calls.len() != 1 {
+        if way != EngineFunction::Start && calls.len() != 1 {
             return Err(no_frame());
         }
         for (call, range) in &mut calls {
@@ -98,7 +98,7 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
         }
         let engine = &self.world.of(&Members::List(members.clone()));
         let (first, [_, len]) = calls.first().cloned().ok_or_else(no_frame)?;
-        if way == Way::Values {
+        if way == EngineFunction::Values {
             let values = come(from, len)?;
             let begun = self.record.begin(&first, 0, false).ok();
             let outcome = engine.values(rank, &values, &first);
@@ -107,12 +107,12 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
         }
         let carried = calls.iter().map(|(_, [at, len])| self.carried(*at, *len, from));
         let carried = carried.collect::<io::Result<Vec<_>>>()?;
-        let windows = |carried: &Carried<P>| Windows { give: carried.give, take: None };
-        let begun = self.record.begin(&first, 0, way != Way::Now).ok();
+        let windows = |carried: &CallElements<P>| Windows { give: carried.give, take: None };
+        let begun = self.record.begin(&first, 0, way != EngineFunction::Now).ok();
         // SAFETY: the window holds the bytes that this process' rank takes, as was checked above. No other
         // code touches them, they are kept until the call or its post has ended, and nothing is taken.
         let post = unsafe {
-            if way == Way::Now {
+            if way == EngineFunction::Now {
                 engine.now(rank, windows(&carried[0]), &first).map(|()| None)
             } else {
                 let mut calls = carried.iter().map(windows).zip(calls.into_iter().map(|(call, _)| call));
@@ -120,7 +120,7 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
             }
         };
         if let Ok(Some(post)) = post {
-            let standing = Standing::new(engine, post, first);
+            let standing = StandingPost::new(engine, post, first);
             self.standing.push(Stands { members, post, standing, begun, carried });
         } else {
             self.ended(begun, None, &first, &post);
@@ -154,15 +154,15 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
         }
     }
     /// Keeps free buffers for later calls.
-    fn keep(&mut self, carried: Vec<Carried<P>>) {
+    fn keep(&mut self, carried: Vec<CallElements<P>>) {
         const MOST: usize = 32;
         self.spare.extend(carried.into_iter().filter_map(|carried| carried.buffer));
         self.spare.drain(..self.spare.len().saturating_sub(MOST));
     }
     /// Reads `len` bytes into a buffer; they lie `at` bytes behind the start of the window.
-    fn carried(&mut self, at: usize, len: usize, from: &mut impl Read) -> io::Result<Carried<P>> {
+    fn carried(&mut self, at: usize, len: usize, from: &mut impl Read) -> io::Result<CallElements<P>> {
         if len == 0 {
-            return Ok(Carried { give: None, buffer: None });
+            return Ok(CallElements { give: None, buffer: None });
         }
         let (words, mut read) = (len.div_ceil(8), Ok(()));
         let spare = self.spare.iter().position(|(room, _)| *room == words);
@@ -179,6 +179,6 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
         });
         read?;
         let give = P::offset(P::ptr(&buffer.1), at.wrapping_neg());
-        Ok(Carried { give: Some(give), buffer: Some(buffer) })
+        Ok(CallElements { give: Some(give), buffer: Some(buffer) })
     }
 }

@@ -1,6 +1,6 @@
 //! Engine of a process' own rank: reports each call to all other processes, then makes it among their
 //! stand-ins.
-use super::frame::{Told, Way, send};
+use super::frame::{EngineFunction, ProcessReport, send};
 use super::meeting::Processes;
 use super::order::Order;
 use crate::engine::Calls;
@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// The engines of a process' own rank.
-pub(crate) struct Telling<P>(Arc<Own<P>>);
+pub(crate) struct Telling<P>(Arc<EngineState<P>>);
 
 /// State that all engines of the rank share.
-struct Own<P> {
+struct EngineState<P> {
     place: P,
     world: Arc<dyn Engines<P>>,
     processes: Arc<Processes>,
@@ -38,7 +38,7 @@ impl<P: SharedPlace> Telling<P> {
     ) -> Arc<dyn Engines<P>> {
         let (place, world) = (place.clone(), world.clone());
         let (processes, order, calls) = (processes.clone(), order.clone(), AtomicUsize::new(0));
-        Arc::new(Self(Arc::new(Own { place, world, processes, order, limit, calls })))
+        Arc::new(Self(Arc::new(EngineState { place, world, processes, order, limit, calls })))
     }
 }
 
@@ -46,7 +46,7 @@ impl<P: SharedPlace> Telling<P> {
 struct Teller<P: SharedPlace> {
     among: Arc<dyn Engine<P>>,
     members: Arc<[usize]>,
-    own: Arc<Own<P>>,
+    own: Arc<EngineState<P>>,
 }
 
 impl<P: SharedPlace> Engines<P> for Telling<P> {
@@ -60,7 +60,7 @@ impl<P: SharedPlace> Teller<P> {
     /// Returns the call with its number and its sentence, by which other processes know it.
     fn numbered(&self, call: &Call) -> Call {
         let number = self.own.calls.fetch_add(1, Relaxed) + 1;
-        Call { number, told: Some(call.to_string().into()), ..call.clone() }
+        Call { number, reported: Some(call.to_string().into()), ..call.clone() }
     }
     /// Returns the outcome of a call once this process has done its part in all calls.
     fn settled<T>(&self, outcome: Result<T>) -> Result<T> {
@@ -76,14 +76,14 @@ impl<P: SharedPlace> Teller<P> {
     fn tell<'a>(
         &self,
         call: &dyn Display,
-        of: impl Fn(Option<usize>) -> (Told, Vec<Cow<'a, [u8]>>),
+        of: impl Fn(Option<usize>) -> (ProcessReport, Vec<Cow<'a, [u8]>>),
     ) -> Result<()> {
         let place = |peer| self.members.iter().position(|&member| member == peer);
         let others = || self.own.processes.others().map(|(peer, connection)| (peer, connection, place(peer)));
         let members = others().filter(|(_, _, place)| place.is_some());
         for (peer, connection, place) in members.chain(others().filter(|(_, _, place)| place.is_none())) {
-            let (told, elements) = of(place);
-            let sent = send(connection, &told, &elements);
+            let (reported, elements) = of(place);
+            let sent = send(connection, &reported, &elements);
             if sent.is_err_and(|why| matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)) {
                 let _ = connection.shutdown(Shutdown::Write); // half a frame was sent
                 let (missing, arrived) = (vec![peer], vec![self.own.processes.rank()]);
@@ -97,7 +97,12 @@ impl<P: SharedPlace> Teller<P> {
     ///
     /// # Safety
     /// Windows hold the elements that their calls give, and no code writes them.
-    unsafe fn tell_calls(&self, way: Way, rank: usize, calls: &[(Option<P::Ptr>, &Call)]) -> Result<()> {
+    unsafe fn tell_calls(
+        &self,
+        way: EngineFunction,
+        rank: usize,
+        calls: &[(Option<P::Ptr>, &Call)],
+    ) -> Result<()> {
         self.tell(calls[0].1, |peer| {
             let carried = calls.iter().map(|&(give, call)| {
                 let peer = peer.filter(|_| !self.own.place.joins());
@@ -111,7 +116,7 @@ impl<P: SharedPlace> Teller<P> {
                 ((call.clone(), [from, len]), elements)
             });
             let (calls, elements) = carried.unzip();
-            (Told::Calls(way, self.members.clone(), calls), elements)
+            (ProcessReport::Calls(way, self.members.clone(), calls), elements)
         })
     }
 }
@@ -121,7 +126,7 @@ impl<P: SharedPlace> Engine<P> for Teller<P> {
         let call = &self.numbered(call);
         // SAFETY: the caller's promise.
         let outcome = unsafe {
-            self.tell_calls(Way::Now, rank, &[(windows.give, call)])?;
+            self.tell_calls(EngineFunction::Now, rank, &[(windows.give, call)])?;
             self.among.now(rank, windows, call)
         };
         self.settled(outcome)
@@ -131,27 +136,27 @@ impl<P: SharedPlace> Engine<P> for Teller<P> {
         self.tell(call, |peer| {
             let mine = if peer.is_some() { mine } else { &[] };
             let calls = vec![(call.clone(), [0, mine.len()])];
-            (Told::Calls(Way::Values, self.members.clone(), calls), vec![mine.into()])
+            (ProcessReport::Calls(EngineFunction::Values, self.members.clone(), calls), vec![mine.into()])
         })?;
         self.among.values(rank, mine, call)
     }
     unsafe fn start(&self, rank: usize, calls: Calls<P::Ptr>) -> Result<Post> {
         let calls: Vec<_> = calls.map(|(windows, call)| (windows, self.numbered(&call))).collect();
-        let told: Vec<_> = calls.iter().map(|(windows, call)| (windows.give, call)).collect();
-        let way = if told[0].1.is_message() { Way::Post } else { Way::Start };
+        let reported: Vec<_> = calls.iter().map(|(windows, call)| (windows.give, call)).collect();
+        let way = if reported[0].1.is_message() { EngineFunction::Post } else { EngineFunction::Start };
         // SAFETY: the caller's promise.
         unsafe {
-            self.tell_calls(way, rank, &told)?;
+            self.tell_calls(way, rank, &reported)?;
             self.among.start(rank, &mut calls.into_iter())
         }
     }
     fn finish(&self, post: Post, call: &Call) -> Result<()> {
-        let told = self.tell(call, |_| (Told::Finish(self.members.clone(), post), Vec::new()));
-        told.inspect_err(|_| self.among.withdraw(post))?;
+        let reported = self.tell(call, |_| (ProcessReport::Finish(self.members.clone(), post), Vec::new()));
+        reported.inspect_err(|_| self.among.withdraw(post))?;
         self.settled(self.among.finish(post, call))
     }
     fn withdraw(&self, post: Post) {
-        let withdrawn = |_| (Told::Withdraw(self.members.clone(), post), Vec::new());
+        let withdrawn = |_| (ProcessReport::Withdraw(self.members.clone(), post), Vec::new());
         // the next call reports a process that receives nothing
         let _ = self.tell(&"a request that is dropped", withdrawn);
         self.among.withdraw(post);

@@ -201,11 +201,11 @@ fn every_failure_is_named_in_all_processes() {
         finished.0 == 0 && finished.1.starts_with("rank 1 has finished and will not enter barrier"),
         "{finished:?}"
     );
-    let told = fails(3, LIMIT, |_, mesh| match mesh.rank() {
+    let reported = fails(3, LIMIT, |_, mesh| match mesh.rank() {
         2 => Err(CommError::BadWorld("no more paper".into())),
         _ => mesh.world().barrier(),
     });
-    assert_eq!(told, (2, "no more paper".into()));
+    assert_eq!(reported, (2, "no more paper".into()));
     let panics = fails(3, LIMIT, |_, mesh| {
         assert!(mesh.rank() != 1, "it is one");
         mesh.world().barrier()
@@ -234,14 +234,14 @@ fn every_failure_is_named_in_all_processes() {
 /// with it.
 #[test]
 fn a_process_that_is_gone_is_named() {
-    let gone = each(3, |processes| {
+    let exited = each(3, |processes| {
         if processes.rank() == 1 {
             return None; // its connections close
         }
         let world = World::threads(&[(Axis::Tp, 3)]).unwrap().limit(LIMIT).over(&processes).unwrap();
         Some(world.run(|_: Cpu<f32>, mesh| mesh.world().barrier()).unwrap_err())
     });
-    for error in gone.into_iter().flatten() {
+    for error in exited.into_iter().flatten() {
         let says = "its process exited without a report, or its connection broke (";
         assert!(error.rank == 1 && error.reason.starts_with(says), "{error}");
     }

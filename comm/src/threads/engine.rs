@@ -8,7 +8,7 @@ use super::watch::Watch;
 use super::windows::AllWindows;
 use crate::engine::Calls;
 use crate::processes::Order;
-use crate::shared::{Joint, Jointly, PieceMoved, Reduction, SharedPlace};
+use crate::shared::{JointCall, JointOperation, PieceMoved, Reduction, SharedPlace};
 use crate::{Call, Counts, Engine, Op, Post, Result, Windows};
 use std::ptr::{from_ref, null_mut};
 use std::sync::Arc;
@@ -134,8 +134,13 @@ impl<P: SharedPlace> Threads<P> {
         let bytes = call.elements() * call.elem.size;
         let copy = |source: *const u8, target, sender: &Call| {
             if self.place.joins() {
-                let what =
-                    Jointly::Moved(vec![PieceMoved { from: way[0], to: way[1], source, target, bytes }]);
+                let what = JointOperation::Moved(vec![PieceMoved {
+                    from: way[0],
+                    to: way[1],
+                    source,
+                    target,
+                    bytes,
+                }]);
                 // SAFETY: the caller's promise, of both sides.
                 unsafe { self.join((way[0], sender), Vec::new(), what) }
             } else if !(source.is_null() || target.is_null()) {
@@ -155,15 +160,15 @@ impl<P: SharedPlace> Threads<P> {
         let both: Vec<_> = (0..n).map(|rank| windows.both(rank).map(<*mut ()>::cast::<u8>)).collect();
         let what = match (call.op, &call.counts) {
             (Op::Barrier, _) => return,
-            (Op::AllReduce, _) => Jointly::Reduced(call.reduce.expect("a reduction"), elements),
-            (Op::ReduceScatter, _) => {
-                Jointly::Scattered((0..n).map(|to| call.block(call.one_list(), n, to, elements)).collect())
-            }
-            (Op::AllGather, None) => Jointly::Gathered(elements),
+            (Op::AllReduce, _) => JointOperation::Reduced(call.reduce.expect("a reduction"), elements),
+            (Op::ReduceScatter, _) => JointOperation::Scattered(
+                (0..n).map(|to| call.block(call.one_list(), n, to, elements)).collect(),
+            ),
+            (Op::AllGather, None) => JointOperation::Gathered(elements),
             (Op::AllGather, &Some(Counts::Columns(n))) => {
-                Jointly::Columns { rows: call.rows, cols: call.cols, n }
+                JointOperation::Columns { rows: call.rows, cols: call.cols, n }
             }
-            (Op::Broadcast, _) => Jointly::Spread(call.root, elements),
+            (Op::Broadcast, _) => JointOperation::Spread(call.root, elements),
             _ => {
                 let mut moves = Vec::new();
                 for to in 0..n {
@@ -174,7 +179,7 @@ impl<P: SharedPlace> Threads<P> {
                         moves.push(PieceMoved { from, to, source, target, bytes: len * size });
                     });
                 }
-                Jointly::Moved(moves)
+                JointOperation::Moved(moves)
             }
         };
         // SAFETY: the caller's promise.
@@ -185,31 +190,31 @@ impl<P: SharedPlace> Threads<P> {
     ///
     /// # Safety
     /// Same as [`SharedPlace::jointly`]; if ranks are processes, until [`Order::settled`] returns.
-    unsafe fn join(&self, (rank, call): (usize, &Call), windows: Vec<[*mut u8; 2]>, what: Jointly) {
+    unsafe fn join(&self, (rank, call): (usize, &Call), windows: Vec<[*mut u8; 2]>, what: JointOperation) {
         let (members, number, size) = (&self.members, call.elem.name, call.elem.size);
         let Some(order) = &self.apart else {
-            let joint = Joint { members, call, number, size, windows: &windows, what, apart: None };
+            let joint = JointCall { members, call, number, size, windows: &windows, what, apart: None };
             // SAFETY: the caller's promise.
             return unsafe { self.place.jointly(&joint) };
         };
         let (own, name) = (order.own(), [members[rank], call.number]);
         let (place, members, call, rest) =
-            (self.place.clone(), members.clone(), call.to_string(), Sent((windows, what)));
+            (self.place.clone(), members.clone(), call.to_string(), SentWindows((windows, what)));
         let part = move |drawn: &[u8]| {
             let (windows, what) = rest.get();
             let (members, windows, apart) = (&*members, &windows[..], Some((own, drawn)));
             // SAFETY: the caller's promise.
-            unsafe { place.jointly(&Joint { members, call: &call, number, size, windows, what, apart }) }
+            unsafe { place.jointly(&JointCall { members, call: &call, number, size, windows, what, apart }) }
         };
-        order.came(name, &self.members, || self.place.drawn(), Box::new(part));
+        order.arrived(name, &self.members, || self.place.drawn(), Box::new(part));
     }
 }
 
 /// Windows that go to another thread; ranks leave them alone until that thread is done with them.
-struct Sent<T>(T);
+struct SentWindows<T>(T);
 // SAFETY: as above.
-unsafe impl<T> Send for Sent<T> {}
-impl<T> Sent<T> {
+unsafe impl<T> Send for SentWindows<T> {}
+impl<T> SentWindows<T> {
     fn get(self) -> T {
         self.0
     }

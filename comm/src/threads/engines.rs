@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tensor::Host;
 
 /// All engines of a run.
-pub(super) struct World<P> {
+pub(super) struct AllEngines<P> {
     place: P,
     apart: Option<Arc<Order>>, // set if this process has only one of the ranks
     grid: Arc<Grid>,
@@ -22,7 +22,7 @@ pub(super) struct World<P> {
     known: Mutex<BTreeMap<Arc<[usize]>, Arc<Threads<P>>>>, // by their members
 }
 
-impl<P: SharedPlace> World<P> {
+impl<P: SharedPlace> AllEngines<P> {
     /// Makes the engines of ranks with these links along axes; each group's is created on first use.
     pub(super) fn new(
         (place, apart): (P, Option<Arc<Order>>),
@@ -42,11 +42,12 @@ impl<P: SharedPlace> World<P> {
     /// Erases the type of these engines. Those of the host are compiled once, in this crate, instead of in
     /// every crate that starts a world.
     pub(super) fn shared(self) -> Arc<dyn Engines<P>> {
-        fn of_host(world: World<Host>) -> Arc<dyn Engines<Host>> {
+        fn of_host(world: AllEngines<Host>) -> Arc<dyn Engines<Host>> {
             Arc::new(world)
         }
         let mut world = Some(self);
-        let host = (&mut world as &mut dyn Any).downcast_mut::<Option<World<Host>>>().and_then(Option::take);
+        let host =
+            (&mut world as &mut dyn Any).downcast_mut::<Option<AllEngines<Host>>>().and_then(Option::take);
         match host.map(of_host) {
             Some(host) => (&host as &dyn Any).downcast_ref().cloned().expect("the host is the place"),
             None => Arc::new(world.expect("not taken")),
@@ -54,7 +55,7 @@ impl<P: SharedPlace> World<P> {
     }
 }
 
-impl<P: SharedPlace> Engines<P> for World<P> {
+impl<P: SharedPlace> Engines<P> for AllEngines<P> {
     fn of(&self, members: &Members) -> Arc<dyn Engine<P>> {
         let members: Arc<[usize]> = members.iter().collect();
         let slow = |link| Arc::new(Slow::new(link, members.clone(), self.queues.clone()));
@@ -86,7 +87,7 @@ mod tests {
         let links = [(Axis::Dp, dp), (Axis::Tp, tp), (Axis::Edp, ep)];
         let watch = Arc::new(Watch::alone(8, Duration::from_secs(1)));
         let of = |links: &[_], members: &[usize]| {
-            World::new((Host::default(), None), &grid, links, &watch).link(members)
+            AllEngines::new((Host::default(), None), &grid, links, &watch).link(members)
         };
         assert_eq!(
             [of(&links[..2], &[0, 4]), of(&links, &[2, 3]), of(&links, &[0, 2])],

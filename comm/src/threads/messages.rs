@@ -6,7 +6,7 @@
 //! that a rank takes back is not being copied. A waiting rank reads the count of ended posts without the
 //! lock. It takes the lock once before it goes on, so the count need not order any memory accesses.
 use super::slow::{Slow, pause};
-use super::watch::{Pending, Wait, Watch};
+use super::watch::{PendingCalls, Wait, Watch};
 use crate::sync::atomic::{
     AtomicUsize,
     Ordering::{Relaxed, SeqCst},
@@ -31,36 +31,36 @@ type Receivers = BTreeMap<(usize, &'static str), Arc<Channel>>;
 #[derive(Default)]
 struct Channel {
     /// At most one of the two sides has standing posts. The index is `Post::sends`: receiver, sender.
-    sides: Mutex<[Side; 2]>,
+    sides: Mutex<[PostSide; 2]>,
     ended: [AtomicUsize; 2], // number of ended posts of each side; changed under the lock
 }
 
 #[derive(Default)]
-struct Side {
+struct PostSide {
     posted: usize,
-    standing: VecDeque<Standing>, // the first of these is the first that has not ended
-    ends: VecDeque<(usize, End)>, // outcomes that the ranks of ended posts have not read yet
+    standing: VecDeque<WaitingPost>, // the first of these is the first that has not ended
+    ends: VecDeque<(usize, PostEnd)>, // outcomes that the ranks of ended posts have not read yet
 }
 
 /// A post that waits for its counterpart.
-struct Standing {
-    window: Window,
+struct WaitingPost {
+    window: PostWindow,
     call: Option<Call>, // `None` if the post was withdrawn; the first post never is
     since: Instant,
 }
-struct Window(*mut ());
+struct PostWindow(*mut ());
 // SAFETY: a window is touched only under the lock, while its rank leaves it alone.
-unsafe impl Send for Window {}
+unsafe impl Send for PostWindow {}
 
 /// Outcome of an ended post, if there is more to it than its end.
-enum End {
+enum PostEnd {
     Refused(String), // the other's call
     Arrives(Instant),
 }
 
-impl Side {
+impl PostSide {
     /// Takes the first standing post and the withdrawn ones behind it; returns the first, and their number.
-    fn next(&mut self) -> Option<(Standing, usize)> {
+    fn next(&mut self) -> Option<(WaitingPost, usize)> {
         let first = self.standing.pop_front()?;
         let mut ended = 1;
         while self.standing.front().is_some_and(|next| next.call.is_none()) {
@@ -103,7 +103,8 @@ impl Messages {
         sides[me].posted += 1;
         let post = Post { from, to, sends, lane, number };
         let Some((other, others_ended)) = sides[1 - me].next() else {
-            let standing = Standing { window: Window(window.cast()), call: Some(call.clone()), since: now };
+            let standing =
+                WaitingPost { window: PostWindow(window.cast()), call: Some(call.clone()), since: now };
             sides[me].standing.push_back(standing);
             return Ok(post);
         };
@@ -117,12 +118,12 @@ impl Messages {
             if let Some(slow) = &self.slow {
                 let sent = if sends { now } else { other.since };
                 let at = slow.message([from, to], sent, call.elements() * call.elem.size);
-                sides[me].ends.push_back((number, End::Arrives(at)));
-                sides[1 - me].ends.push_back((others_number, End::Arrives(at)));
+                sides[me].ends.push_back((number, PostEnd::Arrives(at)));
+                sides[1 - me].ends.push_back((others_number, PostEnd::Arrives(at)));
             }
         } else {
-            sides[me].ends.push_back((number, End::Refused(theirs.to_string())));
-            sides[1 - me].ends.push_back((others_number, End::Refused(call.to_string())));
+            sides[me].ends.push_back((number, PostEnd::Refused(theirs.to_string())));
+            sides[1 - me].ends.push_back((others_number, PostEnd::Refused(call.to_string())));
         }
         channel.ended[me].store(number + 1, Relaxed);
         channel.ended[1 - me].store(others_number + others_ended, Relaxed);
@@ -138,17 +139,17 @@ impl Messages {
     /// # Errors
     /// Those of every call of a group.
     pub(super) fn finish(&self, post: Post, call: &Call) -> Result<()> {
-        let wait = Exchange { place: self, channel: self.channel(post.from, post.to, post.lane), post, call };
+        let wait = PostPair { place: self, channel: self.channel(post.from, post.to, post.lane), post, call };
         let me = wait.mine();
         let outcome = self.watch.wait(me, &wait);
         let outcome = match wait.channel.end(post) {
-            Ended::Withdrawn => outcome,
-            Ended::Done(None) => Ok(()),
-            Ended::Done(Some(End::Arrives(at))) => {
+            PostState::Withdrawn => outcome,
+            PostState::Done(None) => Ok(()),
+            PostState::Done(Some(PostEnd::Arrives(at))) => {
                 pause(&self.watch, me, at);
                 Ok(())
             }
-            Ended::Done(Some(End::Refused(theirs))) => {
+            PostState::Done(Some(PostEnd::Refused(theirs))) => {
                 let peer = wait.peer();
                 Err(CommError::Mismatch { rank: me, mine: call.to_string(), peer, theirs })
             }
@@ -165,8 +166,8 @@ impl Messages {
 }
 
 /// State of a post when it is ended.
-enum Ended {
-    Done(Option<End>),
+enum PostState {
+    Done(Option<PostEnd>),
     Withdrawn,
 }
 
@@ -175,12 +176,12 @@ impl Channel {
         self.ended[usize::from(post.sends)].load(Relaxed) > post.number
     }
     /// Ends a post, done or not; after this its window is its rank's own again.
-    fn end(&self, post: Post) -> Ended {
+    fn end(&self, post: Post) -> PostState {
         let me = usize::from(post.sends);
         let side = &mut lock(&self.sides)[me];
         if self.has_ended(post) {
             let end = side.ends.iter().position(|(number, _)| *number == post.number);
-            return Ended::Done(end.and_then(|at| side.ends.remove(at)).map(|(_, end)| end));
+            return PostState::Done(end.and_then(|at| side.ends.remove(at)).map(|(_, end)| end));
         }
         let ended = self.ended[me].load(Relaxed);
         side.standing[post.number - ended].call = None;
@@ -188,18 +189,18 @@ impl Channel {
             let (_, more) = side.next().expect("this one");
             self.ended[me].store(ended + more, Relaxed);
         }
-        Ended::Withdrawn
+        PostState::Withdrawn
     }
 }
 
 /// Wait of one side for the other.
-struct Exchange<'a> {
+struct PostPair<'a> {
     place: &'a Messages,
     channel: Arc<Channel>,
     post: Post,
     call: &'a Call,
 }
-impl Exchange<'_> {
+impl PostPair<'_> {
     fn mine(&self) -> usize {
         self.place.ranks[if self.post.sends { self.post.from } else { self.post.to }]
     }
@@ -207,14 +208,14 @@ impl Exchange<'_> {
         self.place.ranks[if self.post.sends { self.post.to } else { self.post.from }]
     }
 }
-impl Drop for Exchange<'_> {
+impl Drop for PostPair<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.channel.end(self.post);
         }
     }
 }
-impl Wait for Exchange<'_> {
+impl Wait for PostPair<'_> {
     #[inline(always)]
     fn missing(&self) -> impl Iterator<Item = usize> {
         (!self.channel.has_ended(self.post)).then(|| self.peer()).into_iter()
@@ -225,7 +226,7 @@ impl Wait for Exchange<'_> {
     fn members(&self) -> Vec<usize> {
         vec![self.place.ranks[self.post.from], self.place.ranks[self.post.to]]
     }
-    fn pending(&self, _: usize) -> Pending {
+    fn pending(&self, _: usize) -> PendingCalls {
         let (channel, post) = (self.channel.clone(), self.post);
         Box::new(move || !channel.has_ended(post))
     }

@@ -25,4 +25,4 @@ mod world;
 pub use panics::{Within, caught};
 pub(crate) use reduction::{Join, join_of, joined, joins};
 pub(crate) use windows::AllWindows;
-pub use world::{RankError, Stuck, World};
+pub use world::{RankError, StuckReport, World};

@@ -44,12 +44,12 @@ fn explore(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'static)
 }
 
 /// Memory that a rank shows to its peers.
-struct Window(UnsafeCell<usize>);
+struct ShownWindow(UnsafeCell<usize>);
 // SAFETY: loom ends the model where two ranks touch it and one of them writes.
-unsafe impl Send for Window {}
+unsafe impl Send for ShownWindow {}
 // SAFETY: as above.
-unsafe impl Sync for Window {}
-impl Window {
+unsafe impl Sync for ShownWindow {}
+impl ShownWindow {
     fn new() -> Self {
         Self(UnsafeCell::new(0))
     }
@@ -67,17 +67,17 @@ impl Window {
 }
 
 /// Ranks, their windows, and their meeting place.
-struct Ranks {
+struct ModelRanks {
     watch: Arc<Watch>,
     place: Rendezvous,
-    windows: Vec<Window>,
+    windows: Vec<ShownWindow>,
 }
-impl Ranks {
+impl ModelRanks {
     /// Makes a world of `world` ranks, of which the first `members` form a group.
     fn new(members: usize, world: usize) -> Arc<Self> {
         let watch = Arc::new(Watch::alone(world, PATIENT));
         let place = Rendezvous::new((0..members).collect(), watch.clone(), None);
-        Arc::new(Self { watch, place, windows: (0..members).map(|_| Window::new()).collect() })
+        Arc::new(Self { watch, place, windows: (0..members).map(|_| ShownWindow::new()).collect() })
     }
     /// Makes one collective of this rank: writes `value`, meets the others, reads theirs, and may write
     /// again.
@@ -88,7 +88,7 @@ impl Ranks {
             self.place.collective(rank, (&raw const *mine).cast_mut(), call, |windows: &AllWindows| {
                 // SAFETY: all ranks show such windows, and the world outlives its ranks.
                 seen = (0..self.windows.len())
-                    .map(|peer| unsafe { &*windows.of::<Window>(peer) }.read())
+                    .map(|peer| unsafe { &*windows.of::<ShownWindow>(peer) }.read())
                     .collect();
             });
         mine.write(usize::MAX);

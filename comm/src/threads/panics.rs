@@ -5,8 +5,8 @@ use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::Path;
 use std::sync::Once;
-use tensor::count::Uncountable;
-use tensor::{Fault, PlaceError};
+use tensor::count::Overflow;
+use tensor::{OutOfMemory, PlaceError};
 
 thread_local! {
     static CATCHES: Cell<bool> = const { Cell::new(false) };
@@ -71,8 +71,8 @@ fn erased(body: &mut dyn FnMut()) -> Result<(), Panic> {
     let anew = || Panic { message: "panicked again, without a source location".to_string(), trace: None };
     outcome.map_err(|payload| {
         let expected = None
-            .or_else(|| Some(payload.downcast_ref::<Uncountable>()?.to_string()))
-            .or_else(|| Some(payload.downcast_ref::<Fault>()?.to_string()))
+            .or_else(|| Some(payload.downcast_ref::<Overflow>()?.to_string()))
+            .or_else(|| Some(payload.downcast_ref::<OutOfMemory>()?.to_string()))
             .or_else(|| Some(payload.downcast_ref::<PlaceError>()?.to_string()));
         if let Some(message) = expected {
             return Panic { message, trace: None }; // no bug: a size that is too large, or a place that failed

@@ -21,19 +21,19 @@ pub(super) struct Started {
     ranks: Arc<[usize]>, // of the world
     watch: Arc<Watch>,
     slow: Option<Arc<Slow>>,
-    counts: Arc<Counts>,
+    counts: Arc<WaitCounts>,
     flow: Mutex<Flow>,
     broken: Broken,
 }
 
 /// Counts that waiting ranks read without the lock.
-struct Counts {
+struct WaitCounts {
     posted: Box<[AtomicUsize]>, // by rank: number of posts
     // by rank: the number of the first withdrawn post, plus one; 0 if there is none
     withdrawn: Box<[AtomicUsize]>,
 }
 
-impl Comings for Counts {
+impl Comings for WaitCounts {
     /// True if a rank has not made the post of this number, or has withdrawn a post up to it.
     #[inline(always)]
     fn misses(&self, rank: usize, number: usize) -> bool {
@@ -46,13 +46,13 @@ impl Comings for Counts {
 #[derive(Default)]
 struct Flow {
     first: usize, // the number of the first place
-    places: VecDeque<Arc<Place>>,
-    spare: Vec<Arc<Place>>,
+    places: VecDeque<Arc<MeetingPlace>>,
+    spare: Vec<Arc<MeetingPlace>>,
 }
 
 /// Meeting place of the posts of one number.
 #[derive(Default)]
-struct Place {
+struct MeetingPlace {
     posts: UnsafeCell<Posts>,
     came: AtomicUsize, // ranks whose posts stand; changed under the lock
     next: AtomicUsize, // first share that no rank has claimed
@@ -61,9 +61,9 @@ struct Place {
 }
 // SAFETY: posts are written under the lock of the flow, until all ranks have posted, and only read from then
 // on.
-unsafe impl Send for Place {}
+unsafe impl Send for MeetingPlace {}
 // SAFETY: as above.
-unsafe impl Sync for Place {}
+unsafe impl Sync for MeetingPlace {}
 
 /// Posts of all ranks. The post of call `c` and rank `r` is at `c·ranks + r`.
 #[derive(Default)]
@@ -74,12 +74,12 @@ struct Posts {
 }
 
 /// Does one rank's share of a call; gets the rank, the target of its result, all windows, and the call.
-pub(super) type Work<'a> = &'a dyn Fn(usize, *mut (), &AllWindows, &Call);
+pub(super) type RankWork<'a> = &'a dyn Fn(usize, *mut (), &AllWindows, &Call);
 
 impl Started {
     pub(super) fn new(ranks: Arc<[usize]>, watch: Arc<Watch>, slow: Option<Arc<Slow>>) -> Self {
         let counts = || ranks.iter().map(|_| AtomicUsize::new(0)).collect();
-        let counts = Arc::new(Counts { posted: counts(), withdrawn: counts() });
+        let counts = Arc::new(WaitCounts { posted: counts(), withdrawn: counts() });
         Self { counts, ranks, watch, slow, flow: Mutex::default(), broken: Broken::default() }
     }
     /// Posts the windows of some calls, which meet together: for each call where the rank gives, and where it
@@ -129,7 +129,7 @@ impl Started {
     ///
     /// # Errors
     /// Those of every call of a group.
-    pub(super) fn finish(&self, post: Post, call: &Call, work: Work) -> Result<()> {
+    pub(super) fn finish(&self, post: Post, call: &Call, work: RankWork) -> Result<()> {
         let me = self.ranks[post.from];
         let (number, vain) = (post.number, &|| self.watch.unbroken(&self.broken));
         let arrival = Arrival { ranks: &self.ranks, comings: &self.counts, number, vain, call };
@@ -156,7 +156,7 @@ impl Started {
         Ok(())
     }
     /// Withdraws a post; if all ranks have posted, completes it instead.
-    pub(super) fn withdraw(&self, post: Post, work: Work) {
+    pub(super) fn withdraw(&self, post: Post, work: RankWork) {
         let flow = lock(&self.flow);
         let place = &flow.places[post.number - flow.first];
         if place.came.load(Relaxed) < self.ranks.len() {
@@ -172,7 +172,7 @@ impl Started {
     }
     /// Completes a post that all ranks have made, and leaves it. Returns a rank that disagrees and its call,
     /// if there is one, and when a slow link has carried the post.
-    fn complete(&self, post: Post, work: Work) -> (Option<(usize, String)>, Option<Instant>) {
+    fn complete(&self, post: Post, work: RankWork) -> (Option<(usize, String)>, Option<Instant>) {
         let flow = lock(&self.flow);
         let place = flow.places[post.number - flow.first].clone();
         drop(flow);
@@ -206,9 +206,9 @@ impl Started {
     }
 }
 
-impl Place {
+impl MeetingPlace {
     /// Does the shares that are left, and waits for those that other ranks do.
-    fn complete(&self, posts: &Posts, n: usize, work: Work) {
+    fn complete(&self, posts: &Posts, n: usize, work: RankWork) {
         let shares = posts.all.len();
         loop {
             let share = self.next.fetch_add(1, Relaxed);

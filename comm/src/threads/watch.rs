@@ -2,11 +2,10 @@
 //!
 //! A waiting rank spins, then yields, then sleeps until the rank it waits for wakes it. Before it sleeps, it
 //! records that rank. A rank that changes something looks for such sleepers after the change, so no rank
-//! sleeps through one. A long sleep is announced, and the announcing rank looks for a cycle of ranks that
-//! wait for each other.
+//! sleeps through one. A long sleep is announced, and the announcing rank looks for a cycle of waiting ranks.
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use crate::sync::{Instant, Mutex, OnceLock, Thread, fence, lock, park_timeout, thread, yield_now};
-use crate::{Call, CommError, Record, Result};
+use crate::{Call, CommError, RankRecord, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,11 +30,11 @@ pub(super) trait Wait {
     /// Ranks that must arrive, the waiting rank among them.
     fn members(&self) -> Vec<usize>;
     /// Returns a check for later, on any thread: true if rank `on` is still missing and can still arrive.
-    fn pending(&self, on: usize) -> Pending;
+    fn pending(&self, on: usize) -> PendingCalls;
     /// The call that the rank is in.
     fn call(&self) -> &Call;
 }
-pub(super) type Pending = Box<dyn Fn() -> bool + Send>;
+pub(super) type PendingCalls = Box<dyn Fn() -> bool + Send>;
 
 /// Arrivals of the ranks of a group.
 pub(super) trait Comings: Send + Sync + 'static {
@@ -64,7 +63,7 @@ impl<C: Comings + ?Sized> Wait for Arrival<'_, C> {
     fn members(&self) -> Vec<usize> {
         self.ranks.to_vec()
     }
-    fn pending(&self, on: usize) -> Pending {
+    fn pending(&self, on: usize) -> PendingCalls {
         let (comings, number) = (self.comings.clone(), self.number);
         let place = self.ranks.iter().position(|&rank| rank == on).expect("a member");
         Box::new(move || comings.misses(place, number))
@@ -76,8 +75,8 @@ impl<C: Comings + ?Sized> Wait for Arrival<'_, C> {
 
 /// The ranks of one world.
 pub(super) struct Watch {
-    ranks: Box<[Rank]>,
-    records: Vec<Arc<Record>>,
+    ranks: Box<[WatchedRank]>,
+    records: Vec<Arc<RankRecord>>,
     failed: OnceLock<(usize, String)>, // the first, and its reason
     limit: Duration,
     spins: usize,
@@ -89,7 +88,7 @@ pub(super) struct Broken(OnceLock<(usize, String)>);
 
 #[repr(align(128))]
 #[derive(Default)]
-struct Rank {
+struct WatchedRank {
     asleep_on: AtomicUsize, // the rank waited for, plus one; 0 if awake
     finished: AtomicBool,
     thread: Mutex<Option<Thread>>,
@@ -101,16 +100,16 @@ struct Rank {
 struct Waits {
     on: usize,
     call: String,
-    pending: Pending,
+    pending: PendingCalls,
     over: bool, // the rank has given up: ranks that wait for it can name why it does not arrive
 }
 
 impl Watch {
     /// Makes a watch of ranks with these records; a wait ends after `limit`.
-    pub(super) fn new(records: Vec<Arc<Record>>, limit: Duration) -> Self {
+    pub(super) fn new(records: Vec<Arc<RankRecord>>, limit: Duration) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spins = if records.len() <= cores { SPINS } else { SPINS_ON_SHARED_CORES };
-        let ranks = records.iter().map(|_| Rank::default()).collect();
+        let ranks = records.iter().map(|_| WatchedRank::default()).collect();
         Self { ranks, records, failed: OnceLock::new(), limit, spins }
     }
     /// Makes a watch of ranks that share their cores with other worlds: no rank spins for long.
@@ -118,7 +117,7 @@ impl Watch {
         Self { spins: SPINS_ON_SHARED_CORES, ..self }
     }
     /// Returns the record of a rank's calls.
-    pub(super) fn record(&self, rank: usize) -> &Arc<Record> {
+    pub(super) fn record(&self, rank: usize) -> &Arc<RankRecord> {
         &self.records[rank]
     }
     /// # Errors
@@ -337,10 +336,10 @@ impl Watch {
 }
 
 /// Registration of the thread to wake for a rank; the rank may be asleep while this lives.
-struct Awake<'a>(&'a Rank);
+struct Awake<'a>(&'a WatchedRank);
 impl<'a> Awake<'a> {
     /// Registers this thread as the one to wake for the rank; `None` if another one is registered.
-    fn next(rank: &'a Rank) -> Option<Self> {
+    fn next(rank: &'a WatchedRank) -> Option<Self> {
         let mut thread = lock(&rank.thread);
         if thread.is_some() {
             return None;
@@ -365,7 +364,9 @@ impl Watch {
     pub(super) fn alone(ranks: usize, limit: Duration) -> Self {
         let start = std::time::Instant::now();
         Self::new(
-            (0..ranks).map(|rank| Arc::new(Record::new(rank, start, crate::trace::Traced::Never))).collect(),
+            (0..ranks)
+                .map(|rank| Arc::new(RankRecord::new(rank, start, crate::trace::Traced::Never)))
+                .collect(),
             limit,
         )
     }

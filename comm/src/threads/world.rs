@@ -9,7 +9,9 @@ use crate::processes::{Order, Processes, StandIn, Telling};
 use crate::shared::SharedPlace;
 use crate::sync::{Mutex, lock};
 use crate::trace::Traced;
-use crate::{Axis, CommError, Engines, FlightRecorder, Grid, Link, Mesh, Record, Result, Run, Trace, What};
+use crate::{
+    Axis, CommError, Engines, FlightRecorder, Grid, Link, Mesh, RankRecord, Result, TimeUse, Trace, TraceRun,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 use std::panic::resume_unwind;
@@ -31,7 +33,7 @@ pub struct World {
     limit: Duration,
     links: Vec<(Axis, Link)>,
     trace: Option<(Trace, String)>,
-    stuck: Option<Stuck>,
+    stuck: Option<StuckReport>,
     #[cfg(any(test, feature = "mutants"))]
     trial: Option<Trial>,
     memory: Option<usize>,             // bytes that each rank may hold
@@ -40,17 +42,17 @@ pub struct World {
 
 /// Report on ranks that do not end ([`World::when_stuck`]).
 #[derive(Clone)]
-pub struct Stuck(Arc<Report>);
-type Report = dyn Fn(&RankError, &[usize]) + Send + Sync;
+pub struct StuckReport(Arc<RankReport>);
+type RankReport = dyn Fn(&RankError, &[usize]) + Send + Sync;
 
-impl Stuck {
+impl StuckReport {
     /// Makes a report that calls this function with the failure and the ranks that still run.
     pub fn new(report: impl Fn(&RankError, &[usize]) + Send + Sync + 'static) -> Self {
         Self(Arc::new(report))
     }
 }
 
-impl fmt::Debug for Stuck {
+impl fmt::Debug for StuckReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Stuck")
     }
@@ -145,7 +147,7 @@ impl World {
     /// has ended. The report is called once, ten seconds after the failure, or after the limit if that is
     /// shorter. It reports, or ends the process.
     #[must_use]
-    pub fn when_stuck(self, stuck: Stuck) -> Self {
+    pub fn when_stuck(self, stuck: StuckReport) -> Self {
         Self { stuck: Some(stuck), ..self }
     }
     /// Makes these processes the ranks, one each: [`World::run`] runs this process' rank.
@@ -200,20 +202,21 @@ impl World {
             Order::new(processes, self.limit, move || watch.alive())
         });
         let order = order.as_ref();
-        let world = engines::World::new((place.clone(), order.cloned()), &self.grid, &self.links, &watch);
+        let world =
+            engines::AllEngines::new((place.clone(), order.cloned()), &self.grid, &self.links, &watch);
         let world = world.shared();
         let key = Key::current();
         let (ends, ended) = channel();
-        let told = Mutex::new(BTreeMap::new()); // by process, the failure it has ended with
+        let reported = Mutex::new(BTreeMap::new()); // by process, the failure it has ended with
         processes.inspect(|processes| processes.begin(self.limit));
         let body = |rank: usize, ends: Sender<usize>| {
-            let (_key, _end) = (key.map(Key::enter), Ends(rank, ends));
+            let (_key, _end) = (key.map(Key::enter), EndReport(rank, ends));
             if let Some(processes) = processes.filter(|processes| processes.rank() != rank) {
                 let found = |reason: &str| watch.fail(rank, reason);
                 let stand_in = StandIn::new(rank, (&place, &*world), watch.record(rank), &found);
                 return on_rank(&watch, rank, || {
                     let Some((of, reason)) = stand_in.run(processes)? else { return Ok(None) };
-                    lock(&told).insert(rank, (of, reason.clone()));
+                    lock(&reported).insert(rank, (of, reason.clone()));
                     watch.blame(rank, &CommError::Dead { rank: of, reason: reason.clone() });
                     Err(reason)
                 });
@@ -226,7 +229,7 @@ impl World {
             order.inspect(|order| order.end());
             if let Some(processes) = processes {
                 let failure = watch.failure();
-                failure.inspect(|&failure| drop(lock(&told).insert(rank, failure.clone())));
+                failure.inspect(|&failure| drop(lock(&reported).insert(rank, failure.clone())));
                 processes.end(failure);
             }
             outcome
@@ -252,9 +255,9 @@ impl World {
             order.inspect(|order| order.ended());
             ended
         });
-        let told = lock(&told).pop_first().map(|(_, failure)| failure); // the same in all processes
-        if let Some((rank, reason)) = told.as_ref().or(watch.failure()) {
-            let own = outcomes[*rank].as_ref().err().filter(|_| told.is_none()).unwrap_or(reason);
+        let reported = lock(&reported).pop_first().map(|(_, failure)| failure); // the same in all processes
+        if let Some((rank, reason)) = reported.as_ref().or(watch.failure()) {
+            let own = outcomes[*rank].as_ref().err().filter(|_| reported.is_none()).unwrap_or(reason);
             return Err(self.failure(&watch, *rank, own, &BTreeSet::new()));
         }
         self.trace(&watch);
@@ -277,7 +280,7 @@ impl World {
                 running.remove(&rank);
             } else if let Some(processes) = processes.take_if(|own| !running.contains(&own.rank())) {
                 processes.leave(); // the other processes report their own failures
-            } else if let Some(Stuck(report)) = stuck.take() {
+            } else if let Some(StuckReport(report)) = stuck.take() {
                 let error = self.failure(watch, *failed, reason, &running);
                 report(&error, &running.iter().copied().collect::<Vec<_>>());
             }
@@ -297,12 +300,12 @@ impl World {
     fn trace(&self, watch: &Watch) {
         let Some((trace, name)) = &self.trace else { return };
         let ranks = (0..self.size()).map(|rank| watch.record(rank).take_events()).collect();
-        trace.add(Run { name: name.clone(), ranks });
+        trace.add(TraceRun { name: name.clone(), ranks });
     }
-    fn records(&self) -> Vec<Arc<Record>> {
+    fn records(&self) -> Vec<Arc<RankRecord>> {
         let settings = self.trace.as_ref().map(|(trace, _)| trace.settings());
         let (start, traced) = settings.unwrap_or_else(|| (Instant::now(), Traced::Never));
-        (0..self.size()).map(|rank| Arc::new(Record::new(rank, start, traced))).collect()
+        (0..self.size()).map(|rank| Arc::new(RankRecord::new(rank, start, traced))).collect()
     }
     fn mesh<D: Device<Place: SharedPlace>>(
         &self,
@@ -330,7 +333,7 @@ impl World {
 fn on_trial<D: Device<Place: SharedPlace>>(
     trial: &Trial,
     rank: usize,
-    record: &Arc<Record>,
+    record: &Arc<RankRecord>,
     grid: &Arc<Grid>,
     world: &Arc<dyn Engines<D::Place>>,
 ) -> Arc<dyn Engines<D::Place>> {
@@ -342,8 +345,8 @@ fn on_trial<D: Device<Place: SharedPlace>>(
 }
 
 /// Reports that a rank's thread has ended, however it ends; the thread that started it waits until all have.
-struct Ends(usize, Sender<usize>);
-impl Drop for Ends {
+struct EndReport(usize, Sender<usize>);
+impl Drop for EndReport {
     fn drop(&mut self) {
         let _ = self.1.send(self.0);
     }
@@ -356,7 +359,7 @@ fn on_rank<T, E: Display>(watch: &Watch, rank: usize, f: impl FnOnce() -> Result
         let returned = f().map_err(|error| error.to_string())?;
         record.nothing_open().map(|()| returned).map_err(|error| error.to_string())
     });
-    record.spent(|| What::Span(format!("rank {rank}")), begun);
+    record.spent(|| TimeUse::Span(format!("rank {rank}")), begun);
     let outcome = ended.as_ref().map_or_else(|panic| Some(&panic.message), |outcome| outcome.as_ref().err());
     match outcome {
         None => watch.finish(rank),

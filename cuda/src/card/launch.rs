@@ -24,14 +24,14 @@ unsafe impl Send for Loaded {}
 
 /// Launch configuration: blocks, threads per block, and bytes of dynamic shared memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct LaunchConfig {
     pub(crate) blocks: [usize; 3],
     pub(crate) threads: usize,
     pub(crate) shared: usize,
 }
 
 /// Space for the C form of an argument that is not `repr(C)` itself.
-pub(crate) type Room = [u64; 4];
+pub(crate) type ArgumentSpace = [u64; 4];
 // Most arguments of a kernel.
 const MOST: usize = 16;
 
@@ -41,13 +41,13 @@ const MOST: usize = 16;
 /// The bytes at the address are `repr(C)` and mean the same on the card as here.
 pub(crate) unsafe trait Argument {
     /// Returns the argument's address, which may be in `room`, and its bytes.
-    fn bytes(&self, room: &mut Room) -> (*mut c_void, usize);
+    fn bytes(&self, room: &mut ArgumentSpace) -> (*mut c_void, usize);
 }
 macro_rules! arguments_of {
     ($($of:ty),*) => {$(
         // SAFETY: scalars, and `repr(C)` structs of them, are the same on both sides.
         unsafe impl $crate::card::Argument for $of {
-            fn bytes(&self, _: &mut $crate::card::Room) -> (*mut std::ffi::c_void, usize) {
+            fn bytes(&self, _: &mut $crate::card::ArgumentSpace) -> (*mut std::ffi::c_void, usize) {
                 ((&raw const *self).cast_mut().cast(), size_of::<Self>())
             }
         }
@@ -58,8 +58,8 @@ arguments_of!(f32, f64, u32, u64);
 
 /// A matrix whose tiles (boxes) the card copies itself, by TMA: `CUtensorMap`.
 #[repr(C, align(64))]
-pub(crate) struct Boxes([u64; 16]);
-arguments_of!(Boxes);
+pub(crate) struct TensorMap([u64; 16]);
+arguments_of!(TensorMap);
 
 const DYNAMIC_SHARED: c_int = 8;
 
@@ -127,12 +127,12 @@ impl Card {
     ///
     /// # Errors
     /// The driver's, unless the address and `bytes` are multiples of 16 and the matrix is not empty.
-    pub(crate) fn boxes(&self, at: u64, [rows, cols]: [u64; 2], bytes: u64) -> Result<Boxes, CudaError> {
+    pub(crate) fn boxes(&self, at: u64, [rows, cols]: [u64; 2], bytes: u64) -> Result<TensorMap, CudaError> {
         const BF16: u32 = 9;
         const RANK: u32 = 2;
         const PERMUTED_128: u32 = 3;
         const CACHED_256: u32 = 3;
-        let (mut boxes, dims, strides) = (Boxes([0; 16]), [cols, rows], [bytes]);
+        let (mut boxes, dims, strides) = (TensorMap([0; 16]), [cols, rows], [bytes]);
         let (sizes, steps, map) = ([64; 2], [1; 2], &raw mut boxes.0);
         let [dims, strides] = [dims.as_ptr(), strides.as_ptr()];
         let [sizes, steps]: [*const u32; 2] = [sizes.as_ptr(), steps.as_ptr()];
@@ -165,12 +165,12 @@ impl Card {
     pub(crate) fn launch(
         &self,
         kernel: KernelName,
-        shape: Shape,
+        shape: LaunchConfig,
         arguments: &[&dyn Argument],
     ) -> Result<(), CudaError> {
         let Kernel { function, sizes } =
             self.kernels.get(&kernel).unwrap_or_else(|| panic!("kernel {kernel:?} is not loaded"));
-        let (mut rooms, mut at) = ([Room::default(); MOST], [null_mut(); MOST]);
+        let (mut rooms, mut at) = ([ArgumentSpace::default(); MOST], [null_mut(); MOST]);
         let given = arguments.iter().zip(&mut rooms).zip(&mut at).map(|((argument, room), at)| {
             let (from, bytes) = argument.bytes(room);
             *at = from;
@@ -234,7 +234,7 @@ mod tests {
         elsewhere();
         assert!(set());
         for given in [&[&1u32 as &dyn Argument, &2u32][..], &[&1u64, &2u64, &3u64]] {
-            let shape = Shape { blocks: [0; 3], threads: 1, shared: 0 };
+            let shape = LaunchConfig { blocks: [0; 3], threads: 1, shared: 0 };
             let launched = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 one.launch(("add", "f32"), shape, given)
             }));

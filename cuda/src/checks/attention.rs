@@ -1,7 +1,7 @@
 //! Checks of `attention.cu` and `attention_backward.cu`. Lengths cross tiles of 64 rows; rows of windows are
 //! not adjacent.
-use super::{F32, Matrix, On, Side, check, draw};
-use kernels::{Attend, Heads, Mask, Qkv, Segment, Softmax, Span};
+use super::{F32, Side, SideKernels, SideMatrix, check, draw};
+use kernels::{Attend, Heads, Mask, Qkv, RunningSoftmax, Segment, Span};
 use tensor::{Device, Dropout, Real};
 
 /// Tolerances for scores of up to 256 products and outputs of some hundred terms, each rounded.
@@ -11,7 +11,7 @@ const SLACK: f64 = 4.0;
 const BEYOND: usize = 2;
 
 /// Queries and keys of several sequences, in calls one after the other; rows outside the spans are padding.
-struct Case {
+struct AttentionCase {
     attend: Attend,
     calls: Vec<Vec<Span>>,
     /// True if spans of a call share queries.
@@ -20,10 +20,10 @@ struct Case {
     edge: usize,
 }
 
-fn case<const N: usize>(heads: [usize; 3], mask: Mask, spans: [Span; N]) -> Case {
+fn case<const N: usize>(heads: [usize; 3], mask: Mask, spans: [Span; N]) -> AttentionCase {
     let [queries, keys, dim] = heads;
     let attend = Attend { heads: Heads { queries, keys, dim }, first: 6, mask, dropout: None };
-    Case { attend, calls: vec![spans.to_vec()], shared: false, edge: 3 }
+    AttentionCase { attend, calls: vec![spans.to_vec()], shared: false, edge: 3 }
 }
 
 fn tokens(row: usize, len: usize, position: usize, sequence: usize) -> Segment {
@@ -35,7 +35,7 @@ fn itself(row: usize, len: usize, sequence: usize) -> Span {
     Span { query: t, key: t }
 }
 
-impl Case {
+impl AttentionCase {
     fn with(self, edge: usize, dropout: impl Into<Option<Dropout>>) -> Self {
         Self { attend: Attend { dropout: dropout.into(), ..self.attend }, edge, ..self }
     }
@@ -52,13 +52,13 @@ fn drawn(seed: u64, [rows, _, whole, _]: [usize; 4]) -> impl Fn(usize) -> f64 {
 }
 
 /// Makes a running softmax.
-fn running<D: Device<Elem: Real>>([out, max, sum]: [&mut Matrix<D>; 3]) -> Softmax<'_, D> {
-    Softmax { out: out.to(), max: max.to(), sum: sum.to() }
+fn running<D: Device<Elem: Real>>([out, max, sum]: [&mut SideMatrix<D>; 3]) -> RunningSoftmax<'_, D> {
+    RunningSoftmax { out: out.to(), max: max.to(), sum: sum.to() }
 }
 
 /// Checks the forward pass if all keys of each query are in one span, then the same with a running softmax;
 /// then the gradients, if every query sees a key (`seen`).
-fn each<D: On>(c: &mut Side<D>, case: &Case, seen: bool) {
+fn each<D: SideKernels>(c: &mut Side<D>, case: &AttentionCase, seen: bool) {
     let (attend, heads @ Heads { queries, keys, dim }) = (&case.attend, case.attend.heads);
     c.case = format!("{attend:?}");
     let (query, key) = (case.shape(|s| s.query, queries * dim), case.shape(|s| s.key, keys * dim));
@@ -110,7 +110,7 @@ fn each<D: On>(c: &mut Side<D>, case: &Case, seen: bool) {
     }
 }
 
-fn several<D: On>(c: &mut Side<D>, cases: impl IntoIterator<Item = Case>) {
+fn several<D: SideKernels>(c: &mut Side<D>, cases: impl IntoIterator<Item = AttentionCase>) {
     cases.into_iter().for_each(|case| each(c, &case, true));
 }
 
@@ -119,7 +119,7 @@ fn dropout() -> Dropout {
 }
 
 /// Checks texts of several lengths with padding between them.
-pub(crate) fn texts<D: On>(c: &mut Side<D>) {
+pub(crate) fn texts<D: SideKernels>(c: &mut Side<D>) {
     let texts = || [itself(0, 70, 3), itself(72, 1, 0), itself(73, 130, 9)];
     let causal = |dim| case([4, 2, dim], Mask::Causal, texts());
     several(c, [causal(16), causal(33).with(3, dropout()), causal(64).with(8, dropout())]);
@@ -128,13 +128,13 @@ pub(crate) fn texts<D: On>(c: &mut Side<D>) {
 }
 
 /// Checks heads of one feature to 256, in windows that are aligned and not.
-pub(crate) fn dimensions<D: On>(c: &mut Side<D>) {
+pub(crate) fn dimensions<D: SideKernels>(c: &mut Side<D>) {
     let of = |dim, edge| case([2, 1, dim], Mask::Causal, [itself(0, 66, 3)]).with(edge, None);
     several(c, [of(1, 0), of(63, 1), of(64, 0), of(65, 0), of(128, 8), of(128, 3), of(200, 4), of(256, 0)]);
 }
 
 /// Checks single tokens after many, so that keys are split; also in two calls, and through a window.
-pub(crate) fn single<D: On>(c: &mut Side<D>) {
+pub(crate) fn single<D: SideKernels>(c: &mut Side<D>) {
     let at = |row: usize, position, sequence| tokens(row, 1, position, sequence);
     let of = |row: usize, position| Span { query: at(row, position, 7), key: tokens(row * 530, 530, 0, row) };
     let window = Mask::Window { size: 400, sinks: 5 };
@@ -145,12 +145,13 @@ pub(crate) fn single<D: On>(c: &mut Side<D>) {
     }
     let part = |from: usize| Span { query: at(1, 300, 1), key: tokens(from, 150, from, 1) };
     let calls = || vec![vec![part(150)], vec![part(0)]];
-    let of = |calls, shared| Case { calls, shared, ..case([4, 2, 64], Mask::Causal, []).with(8, None) };
+    let of =
+        |calls, shared| AttentionCase { calls, shared, ..case([4, 2, 64], Mask::Causal, []).with(8, None) };
     several(c, [of(calls(), false), of(vec![calls().concat()], true)]);
 }
 
 /// Checks a cache: keys lie in slots of 160 rows.
-pub(crate) fn cached<D: On>(c: &mut Side<D>) {
+pub(crate) fn cached<D: SideKernels>(c: &mut Side<D>) {
     let of = |(row, n, past), slot: usize, sequence| Span {
         query: tokens(row, n, past, sequence),
         key: tokens(slot * 160, past + n, 0, sequence),
@@ -166,7 +167,7 @@ pub(crate) fn cached<D: On>(c: &mut Side<D>) {
     several(c, prefill.into_iter().chain(decode).chain(edges));
 }
 
-pub(crate) fn windows<D: On>(c: &mut Side<D>) {
+pub(crate) fn windows<D: SideKernels>(c: &mut Side<D>) {
     let windows = [(1, 0), (3, 2), (40, 3), (64, 70), (500, 1)];
     let windows = windows.map(|(size, sinks)| Mask::Window { size, sinks });
     let of = |(i, mask)| {
@@ -177,7 +178,7 @@ pub(crate) fn windows<D: On>(c: &mut Side<D>) {
 }
 
 /// Checks queries that see all keys, of which there are more or fewer than queries.
-pub(crate) fn memory<D: On>(c: &mut Side<D>) {
+pub(crate) fn memory<D: SideKernels>(c: &mut Side<D>) {
     let of = |heads| {
         let first = Span { query: tokens(0, 4, 0, 1), key: tokens(0, 90, 0, 1) };
         let second = Span { query: tokens(4, 75, 0, 2), key: tokens(90, 2, 0, 2) };
@@ -191,11 +192,11 @@ pub(crate) fn memory<D: On>(c: &mut Side<D>) {
 
 /// Checks the two ends of a text, whose keys come in three calls, or in one call of several spans on the same
 /// queries.
-pub(crate) fn parts<D: On>(c: &mut Side<D>) {
+pub(crate) fn parts<D: SideKernels>(c: &mut Side<D>) {
     let ends = [tokens(0, 80, 0, 6), tokens(80, 50, 150, 6)];
     let keys = [tokens(100, 70, 130, 6), tokens(0, 80, 0, 6), tokens(170, 50, 80, 6)]; // of 200
     for (heads, dropout) in [([2, 1, 12], None), ([2, 1, 64], Some(dropout()))] {
-        let of = |calls: Vec<_>| Case {
+        let of = |calls: Vec<_>| AttentionCase {
             shared: calls.len() == 1,
             calls,
             ..case(heads, Mask::Causal, []).with(8, dropout)
@@ -206,7 +207,7 @@ pub(crate) fn parts<D: On>(c: &mut Side<D>) {
 }
 
 /// Checks rows that see no key: their running softmax stays as at its start, their output is NaN.
-pub(crate) fn nothing<D: On>(c: &mut Side<D>) {
+pub(crate) fn nothing<D: SideKernels>(c: &mut Side<D>) {
     let spans = || {
         let early = Span { query: tokens(0, 6, 0, 1), key: tokens(0, 5, 3, 1) };
         [early, Span { query: tokens(6, 2, 0, 1), key: tokens(5, 0, 0, 1) }]

@@ -1,5 +1,5 @@
 //! Checks of `elementwise.cu`.
-use super::{On, Side, check, draw, whole};
+use super::{Side, SideKernels, check, draw, whole};
 use kernels::{Activation, Segment, Write};
 use tensor::{Dropout, Scalar};
 
@@ -20,7 +20,7 @@ const SHAPES: [[usize; 4]; 9] = [
 ];
 
 /// Checks windows whose surroundings must stay.
-pub(crate) fn sums<D: On>(c: &mut Side<D>) {
+pub(crate) fn sums<D: SideKernels>(c: &mut Side<D>) {
     for shape @ [rows, cols, wide, at] in SHAPES {
         let (mut y, row) = (c.of(shape, whole(1)), c.of([1, cols, wide, at], whole(3)));
         let a = c.of([rows, cols, wide + 8, at], whole(2)); // its layout differs from y's
@@ -35,7 +35,7 @@ pub(crate) fn sums<D: On>(c: &mut Side<D>) {
 }
 
 /// Checks windows into windows, as factors are packed. Kills: a tile's edge that is cut off or overrun.
-pub(crate) fn transposes<D: On>(c: &mut Side<D>) {
+pub(crate) fn transposes<D: SideKernels>(c: &mut Side<D>) {
     for [rows, cols] in [[32, 64], [33, 31], [70, 5], [1, 40], [129, 97]] {
         let (x, mut y) =
             (c.of([cols, rows, rows + 3, 2], whole(1)), c.of([rows, cols, cols + 5, 3], whole(2)));
@@ -50,7 +50,7 @@ pub(crate) fn transposes<D: On>(c: &mut Side<D>) {
 }
 
 /// Checks few rows, and many, in parts.
-pub(crate) fn sums_of_rows<D: On>(c: &mut Side<D>) {
+pub(crate) fn sums_of_rows<D: SideKernels>(c: &mut Side<D>) {
     for [rows, cols] in [[1, 1], [7, 64], [30, 33], [256, 3], [257, 70], [1000, 5], [17_000, 2]] {
         let x = c.of([rows, cols, cols + 2, 2], whole(1));
         let mut sum = c.wide([1, cols, cols + 1, 1], whole(2));
@@ -60,7 +60,7 @@ pub(crate) fn sums_of_rows<D: On>(c: &mut Side<D>) {
 
 /// Checks activations where they bend, and far from there; h may have more rows. The functions are within
 /// about 2 units of f32 of f64's, and the derivatives within 4.
-pub(crate) fn activations<D: On>(c: &mut Side<D>) {
+pub(crate) fn activations<D: SideKernels>(c: &mut Side<D>) {
     for f in [Activation::Gelu, Activation::GeluTanh, Activation::Relu] {
         c.case = format!("{f:?}");
         for shape @ [rows, cols, wide, at] in SHAPES {
@@ -77,7 +77,7 @@ pub(crate) fn activations<D: On>(c: &mut Side<D>) {
     }
 }
 
-pub(crate) fn swiglu<D: On>(c: &mut Side<D>) {
+pub(crate) fn swiglu<D: SideKernels>(c: &mut Side<D>) {
     for shape in SHAPES {
         let of = |seed: u64| c.of(shape, |i| 3.0 * f64::sample(seed << 32 | i as u64, 1.0));
         let ([gate, up, dh], [mut h, mut dgate, mut dup]) = ([1, 2, 3].map(of), [4, 5, 6].map(of));
@@ -97,7 +97,7 @@ fn tokens() -> Vec<Segment> {
 
 /// Checks masks bit for bit. Kills: a row taken for a position, a sequence without its number, a feature
 /// counted from elsewhere, hashes of 32 bits, padding that is touched.
-pub(crate) fn dropout<D: On>(c: &mut Side<D>) {
+pub(crate) fn dropout<D: SideKernels>(c: &mut Side<D>) {
     let tokens = c.index(&tokens());
     for (rate, [first, rows]) in
         [(0.0, [0, 100]), (0.5, [0, 100]), (0.1, [33, 60]), (0.9, [89, 5]), (0.3, [95, 9])]
@@ -107,15 +107,15 @@ pub(crate) fn dropout<D: On>(c: &mut Side<D>) {
             let dropout = Dropout::new(rate, 3, 2, "blocks.0.mlp");
             let mut x = c.of([rows, cols, wide, at], |i| 1.0 + (i % 9) as f64);
             check!(c.dropout(x.to(), &tokens, first, &dropout) => x 1.0);
-            let gone: Vec<f64> = x.read().into_iter().map(|x| f64::from(x == 0.0)).collect();
-            c.close("which elements dropout drops", &gone, 0.0);
+            let exited: Vec<f64> = x.read().into_iter().map(|x| f64::from(x == 0.0)).collect();
+            c.close("which elements dropout drops", &exited, 0.0);
         }
     }
 }
 
 /// Checks even and odd dims, heads whose halves can be read by 16 bytes and others, more heads than a block
 /// takes at once.
-pub(crate) fn rotations<D: On>(c: &mut Side<D>) {
+pub(crate) fn rotations<D: SideKernels>(c: &mut Side<D>) {
     let part = |(row, len, position, sequence)| Segment { row, len, position, sequence };
     let tokens = c.index(&[(0, 3, 4, 7), (3, 0, 0, 8), (3, 4, 0, 2)].map(part));
     for [dim, heads] in [[128, 3], [32, 40], [16, 1], [2, 9], [7, 3], [1, 4], [24, 5], [1040, 2]] {
@@ -130,7 +130,7 @@ pub(crate) fn rotations<D: On>(c: &mut Side<D>) {
 }
 
 /// Checks matrices without elements, as a rank without a local part has: a card changes nothing.
-pub(crate) fn nothing<D: On>(c: &mut Side<D>) {
+pub(crate) fn nothing<D: SideKernels>(c: &mut Side<D>) {
     let tokens = c.index::<Segment>(&[]);
     for [rows, cols] in [[0, 4], [3, 0]] {
         let ([mut y, x], at) =

@@ -1,21 +1,21 @@
 //! Checks of products: integers, so that every sum is exact.
-use super::{BF16, F32, Matrix, On, Side, check, compare, whole};
+use super::{BF16, F32, Side, SideKernels, SideMatrix, check, compare, whole};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use crate::launches::gemm::Rung;
-use crate::launches::{Launches, Window};
+use crate::launches::{Launches, MatrixView};
 use kernels::{Kernels, Write};
 use tensor::{Bf16, Cpu, Device, Scalar, View};
 
 /// The factors of a product of this size in a layout (bit 0: A is transposed, bit 1: B is).
 struct Factors<D: Device> {
-    a: Matrix<D>,
-    b: Matrix<D>,
+    a: SideMatrix<D>,
+    b: SideMatrix<D>,
     size: [usize; 3],
     layout: usize,
 }
 
-impl<D: On> Factors<D> {
+impl<D: SideKernels> Factors<D> {
     /// Makes factors in windows that begin in column `first`; if that is a multiple of 8, rows are aligned.
     fn new(c: &mut Side<D>, seed: usize, size @ [m, n, k]: [usize; 3], layout: usize, first: usize) -> Self {
         c.case = format!("{size:?}, layout {layout}, from column {first}");
@@ -33,7 +33,7 @@ impl<D: On> Factors<D> {
     }
     /// Makes the outputs, narrow and wide, and how they are written. Their windows are aligned where the rows
     /// are.
-    fn to(&self, c: &Side<D>) -> (Matrix<D>, Matrix<D::Wide>, Write) {
+    fn to(&self, c: &Side<D>) -> (SideMatrix<D>, SideMatrix<D::Wide>, Write) {
         let ([m, n, _], write) =
             (self.size, if self.layout.is_multiple_of(3) { Write::Add } else { Write::Set });
         (c.of([m, n, n + 24, 8], whole(7)), c.wide([m, n, n + 24, 8], whole(7)), write)
@@ -42,7 +42,7 @@ impl<D: On> Factors<D> {
 
 /// Checks windows of all four layouts, set and added to; narrow, wide and packed. Sizes are no multiples of
 /// anything.
-pub(crate) fn products<D: On>(c: &mut Side<D>) {
+pub(crate) fn products<D: SideKernels>(c: &mut Side<D>) {
     for (at, size) in [[37, 29, 45], [1, 70, 33], [5, 3, 0], [0, 4, 4], [4, 0, 4]].into_iter().enumerate() {
         for layout in 0..4 {
             let ([m, n, _], factors) = (size, Factors::new(c, at, size, layout, 1));
@@ -66,7 +66,7 @@ pub(crate) fn by_every_rung(gpu: &Gpu) -> Result<(), String> {
 
 /// Runs `each` on aligned windows and others, partial tiles, several tiles each way, few steps and many, few
 /// rows.
-fn sizes<D: On>(c: &mut Side<D>, mut each: impl FnMut(&mut Side<D>, &Factors<D>)) {
+fn sizes<D: SideKernels>(c: &mut Side<D>, mut each: impl FnMut(&mut Side<D>, &Factors<D>)) {
     let sizes = [[130, 264, 200], [20, 70, 33], [9, 64, 0], [4, 72, 264], [1, 40, 1032], [7, 33, 24]];
     for (at, size) in sizes.into_iter().enumerate() {
         for (layout, first) in (0..4).flat_map(|layout| [(layout, 8), (layout, 1)]) {
@@ -85,7 +85,7 @@ fn by_host(c: &mut Side<Cpu<f64>>, factors: &Factors<Cpu<f64>>) {
 }
 
 /// Checks every rung that can compute such windows.
-fn rungs<D: On<Place = Gpu, Elem: Scalar<Wide = f32>>>(c: &mut Side<D>) {
+fn rungs<D: SideKernels<Place = Gpu, Elem: Scalar<Wide = f32>>>(c: &mut Side<D>) {
     let mut tried = [false; Rung::ALL.len()];
     sizes(c, |c, factors| {
         // Other rungs take long on one row, and would show nothing new.
@@ -101,17 +101,17 @@ fn rungs<D: On<Place = Gpu, Elem: Scalar<Wide = f32>>>(c: &mut Side<D>) {
 }
 
 /// Computes C (+)= A·B by each of these rungs that can; returns which did.
-fn by_rungs<D: On<Place = Gpu, Elem: Scalar<Wide = f32>>>(
+fn by_rungs<D: SideKernels<Place = Gpu, Elem: Scalar<Wide = f32>>>(
     c: &mut Side<D>,
     factors: &Factors<D>,
     suits: impl Fn(&Rung) -> bool,
 ) -> [bool; Rung::ALL.len()] {
     let [of_own, of_wide] = [(); 2].map(|()| c.of_host(Vec::new()));
-    let [a, b] = factors.of().map(|x| Window::from(&x));
+    let [a, b] = factors.of().map(|x| MatrixView::from(&x));
     Rung::ALL.map(|rung| {
         let (mut own, mut wide, write) = factors.to(c);
         let gpu = c.on.place().clone();
-        let by = |to: Window, wide| {
+        let by = |to: MatrixView, wide| {
             suits(&rung) && Launches::<D::Elem>::on(&gpu).product(Some(rung), [to, a, b], wide, write)
         };
         let done = [by((&own.to()).into(), false), by((&wide.to()).into(), true)];
@@ -128,7 +128,7 @@ fn by_rungs<D: On<Place = Gpu, Elem: Scalar<Wide = f32>>>(
 /// Checks one product of Hopper's own.
 #[cfg(test)]
 pub(super) fn on_hopper(gpu: &Gpu) -> Result<(), String> {
-    fn factors<D: On>(c: &mut Side<D>) -> Factors<D> {
+    fn factors<D: SideKernels>(c: &mut Side<D>) -> Factors<D> {
         Factors::new(c, 1, [130, 264, 40], 0, 8)
     }
     let on_card = |c: &mut Side<Cuda<Bf16>>| {

@@ -1,6 +1,6 @@
 //! Checks of `loss.cu`.
-use super::{On, Side, check, draw, whole};
-use kernels::{LossTerms, Slice};
+use super::{Side, SideKernels, check, draw, whole};
+use kernels::{LossTerms, RowShard};
 use tensor::{IGNORED, mix};
 
 /// Draws `n` ids below `most`; some are ignored.
@@ -19,9 +19,9 @@ fn sliced(elsewhere: usize) -> impl Iterator<Item = ([usize; 3], usize)> {
 
 /// Checks ids of other vocabulary shards, on both sides, and ignored ones: they give zeros. y has one row
 /// more.
-pub(crate) fn embed<D: On>(c: &mut Side<D>) {
+pub(crate) fn embed<D: SideKernels>(c: &mut Side<D>) {
     for ([cols, wide, at], first) in sliced(7) {
-        let (all, slice) = (c.words(&drawn(50, 30)), Slice { first, len: 13 });
+        let (all, slice) = (c.words(&drawn(50, 30)), RowShard { first, len: 13 });
         let [table, mut y] = [(1, 13), (2, 51)].map(|(seed, rows)| c.of([rows, cols, wide, at], whole(seed)));
         check!(c.embed(y.to(), table.of(), &all, slice) => y 0.0);
     }
@@ -29,7 +29,7 @@ pub(crate) fn embed<D: On>(c: &mut Side<D>) {
 
 /// Checks sums bit for bit as f32 gives them in the order of the tokens. Ids occur once, often, more often
 /// than a block holds, and not at all; the table has more rows than there are blocks.
-pub(crate) fn embed_backward<D: On>(c: &mut Side<D>) {
+pub(crate) fn embed_backward<D: SideKernels>(c: &mut Side<D>) {
     let often: Vec<u32> = (0..5000).map(|i| if i % 5 > 0 { 2 } else { i }).collect();
     let lists = [
         (drawn(50, 30), [7, 13]),
@@ -50,16 +50,16 @@ pub(crate) fn embed_backward<D: On>(c: &mut Side<D>) {
                     *sum = f64::from(*sum as f32 + d[i * wide + at + j] as f32);
                 }
             }
-            check!(c.embed_backward(dtable.to(), dy.of(), &c.words(&list), Slice { first, len }));
+            check!(c.embed_backward(dtable.to(), dy.of(), &c.words(&list), RowShard { first, len }));
             c.bits("the embedding's gradient", &if c.host { wanted } else { dtable.read() });
         }
     }
 }
 
 /// Checks vocabulary shards at odd places, and one without columns; targets here, elsewhere, and ignored.
-pub(crate) fn sums<D: On>(c: &mut Side<D>) {
+pub(crate) fn sums<D: SideKernels>(c: &mut Side<D>) {
     for ([cols, wide, at], first) in sliced(9).chain([([0, 3, 1], 0), ([0, 3, 1], 9)]) {
-        let (targets, slice) = (c.words(&drawn(40, cols + 20)), Slice { first, len: cols });
+        let (targets, slice) = (c.words(&drawn(40, cols + 20)), RowShard { first, len: cols });
         let logits = c.of([40, cols, wide, at], draw(1));
         let [mut m, mut two, mut three] = [1, 2, 3].map(|n| c.wide([40, n, n + 1, 1], draw(n as u64 + 1)));
         check!(c.row_stab(m.to(), logits.of()) => m 0.0);
@@ -81,7 +81,7 @@ const TERMS: [LossTerms; 5] = [
 ];
 
 /// Checks fewer rows than threads, and more, and none.
-pub(crate) fn cross_entropy<D: On>(c: &mut Side<D>) {
+pub(crate) fn cross_entropy<D: SideKernels>(c: &mut Side<D>) {
     for (terms, rows) in TERMS.iter().flat_map(|terms| [0, 1, 40, 1500].map(|rows| (terms, rows))) {
         let targets = c.words(&drawn(rows, 70));
         let terms = LossTerms { mean_over: terms.mean_over * rows / 40, ..*terms };
@@ -93,11 +93,11 @@ pub(crate) fn cross_entropy<D: On>(c: &mut Side<D>) {
     }
 }
 
-pub(crate) fn cross_entropy_backward<D: On>(c: &mut Side<D>) {
+pub(crate) fn cross_entropy_backward<D: SideKernels>(c: &mut Side<D>) {
     for (terms, ([cols, wide, at], first)) in
         TERMS.iter().flat_map(|terms| sliced(9).map(move |shape| (terms, shape)))
     {
-        let (targets, slice) = (c.words(&drawn(40, cols + 20)), Slice { first, len: cols });
+        let (targets, slice) = (c.words(&drawn(40, cols + 20)), RowShard { first, len: cols });
         let mut logits = c.of([40, cols, wide, at], draw(1));
         let lse = c.wide([40, 1, 2, 1], |i| (i % 9) as f64 / 4.0);
         let terms = LossTerms { mean_over: terms.mean_over / 8, ..*terms };
@@ -106,7 +106,7 @@ pub(crate) fn cross_entropy_backward<D: On>(c: &mut Side<D>) {
 }
 
 /// Checks means over more elements than are here, and over none. Integers over a power of two are exact.
-pub(crate) fn mean_square<D: On>(c: &mut Side<D>) {
+pub(crate) fn mean_square<D: SideKernels>(c: &mut Side<D>) {
     let shapes = SHAPES.into_iter().flat_map(|shape| [9, 200, 0].map(|rows| (rows, shape)));
     for ((rows, [cols, wide, at]), numbers) in shapes.flat_map(|shape| [0, 32, 4096].map(|n| (shape, n))) {
         let [mut x, y] = [1, 2].map(|seed| c.of([rows, cols, wide, at], whole(seed)));

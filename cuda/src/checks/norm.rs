@@ -1,5 +1,5 @@
 //! Checks of `norm.cu`.
-use super::{F32, Matrix, On, Side, check, compare, draw};
+use super::{F32, Side, SideKernels, SideMatrix, check, compare, draw};
 use crate::card::KernelName;
 use crate::device::Cuda;
 use crate::gpu::Gpu;
@@ -21,11 +21,14 @@ const SHAPES: [[usize; 4]; 9] = [
 ];
 const EPS: f64 = 0.01;
 
-pub(crate) fn rms<D: On>(c: &mut Side<D>) {
+pub(crate) fn rms<D: SideKernels>(c: &mut Side<D>) {
     rms_by(c, |on, y, r, x, gain| on.rms_norm(y, r, x, gain, EPS));
 }
 
-fn rms_by<D: On>(c: &mut Side<D>, compute: impl Fn(&D, ViewMut<D>, ViewMut<D::Wide>, View<D>, View<D>)) {
+fn rms_by<D: SideKernels>(
+    c: &mut Side<D>,
+    compute: impl Fn(&D, ViewMut<D>, ViewMut<D::Wide>, View<D>, View<D>),
+) {
     for [rows, cols, whole, at] in SHAPES {
         let of = |seed, rows| c.of([rows, cols, whole, at], draw(seed));
         let (x, gain, mut y, mut r) = (of(1, rows), of(2, 1), of(3, rows), c.wide([rows, 1, 3, 1], draw(4)));
@@ -63,18 +66,18 @@ fn skips() -> impl Iterator<Item = ([usize; 4], Option<[usize; 4]>)> {
     })
 }
 
-pub(crate) fn rms_backward<D: On>(c: &mut Side<D>) {
+pub(crate) fn rms_backward<D: SideKernels>(c: &mut Side<D>) {
     for (shape @ [rows, cols, whole, at], skip) in skips() {
         let (x, gain) = (c.of(shape, draw(1)), c.of([1, cols, whole, at], draw(2)));
         let (dy, mut dx, skip) = (c.of(shape, draw(3)), c.of(shape, draw(5)), skip.map(|s| c.of(s, draw(4))));
         let stats = c.wide([rows, 1, 3, 1], |i| 0.5 + (i % 7) as f64 / 8.0);
-        let (mut dgain, skip) = (c.wide([1, cols, cols + 1, 1], draw(6)), skip.as_ref().map(Matrix::of));
+        let (mut dgain, skip) = (c.wide([1, cols, cols + 1, 1], draw(6)), skip.as_ref().map(SideMatrix::of));
         check!(c.rms_norm_backward(dx.to(), dgain.to(), x.of(), stats.of(), gain.of(), dy.of(), skip)
             => dx 3.0, dgain sums(rows));
     }
 }
 
-pub(crate) fn layer<D: On>(c: &mut Side<D>) {
+pub(crate) fn layer<D: SideKernels>(c: &mut Side<D>) {
     for shape @ [rows, cols, whole, at] in SHAPES {
         let [gain, bias] = [2, 3].map(|seed| c.of([1, cols, whole, at], draw(seed)));
         let (x, mut y, mut stats) =
@@ -83,13 +86,13 @@ pub(crate) fn layer<D: On>(c: &mut Side<D>) {
     }
 }
 
-pub(crate) fn layer_backward<D: On>(c: &mut Side<D>) {
+pub(crate) fn layer_backward<D: SideKernels>(c: &mut Side<D>) {
     for (shape @ [rows, cols, whole, at], skip) in skips() {
         let (x, gain) = (c.of(shape, far), c.of([1, cols, whole, at], draw(2)));
         let (dy, mut dx, skip) = (c.of(shape, draw(3)), c.of(shape, draw(5)), skip.map(|s| c.of(s, draw(4))));
         let stats = c.wide([rows, 2, 4, 1], |i| if i % 4 == 1 { 10.0 } else { 0.5 + (i % 7) as f64 / 8.0 });
         let [mut dgain, mut dbias] = [6, 7].map(|seed| c.wide([1, cols, cols + 1, 1], draw(seed)));
-        let (sides, skip) = ([dgain.to(), dbias.to()], skip.as_ref().map(Matrix::of));
+        let (sides, skip) = ([dgain.to(), dbias.to()], skip.as_ref().map(SideMatrix::of));
         check!(c.layer_norm_backward(dx.to(), sides, x.of(), stats.of(), gain.of(), dy.of(), skip)
             => dx 6.0, dgain sums(rows), dbias sums(rows));
     }

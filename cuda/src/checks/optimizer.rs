@@ -1,10 +1,10 @@
 //! Checks of `optimizer.cu`.
-use super::{On, Side, check, draw, whole};
+use super::{Side, SideKernels, check, draw, whole};
 use kernels::AdamW;
 
 /// Checks integers: contiguous, in a window, one row, a few, none. The kernel adds to the value already
 /// there.
-pub(crate) fn norms<D: On>(c: &mut Side<D>) {
+pub(crate) fn norms<D: SideKernels>(c: &mut Side<D>) {
     let mut sum = c.of([2, 3, 3, 0], |i| i as f64);
     for (rows, cols, first, take) in
         [(3, 3, 0, 3), (40, 13, 0, 13), (40, 13, 2, 9), (1, 50, 3, 46), (0, 8, 0, 8), (1, 2, 0, 2)]
@@ -17,7 +17,7 @@ pub(crate) fn norms<D: On>(c: &mut Side<D>) {
 }
 
 /// Checks a sum of more elements than all threads take at once, twice over.
-pub(crate) fn many_blocks<D: On>(c: &mut Side<D>) {
+pub(crate) fn many_blocks<D: SideKernels>(c: &mut Side<D>) {
     let x = c.of([301, 1031, 1031, 0], draw(1));
     let [first, second] = [(); 2].map(|()| {
         let mut sum = c.of([1, 1, 1, 0], |_| 0.5);
@@ -28,7 +28,7 @@ pub(crate) fn many_blocks<D: On>(c: &mut Side<D>) {
 }
 
 /// Checks norms above the limit, below it, zero, and NaN.
-pub(crate) fn clips<D: On>(c: &mut Side<D>) {
+pub(crate) fn clips<D: SideKernels>(c: &mut Side<D>) {
     let norms = c.of([1, 5, 5, 0], |i| [4.0, 0.25, 0.0, 3.0, f64::NAN][i]);
     let mut factors = c.of([1, 5, 5, 0], |_| 9.0);
     for at in (0..5).map(|i| [0, i, 1, 1]) {
@@ -41,7 +41,7 @@ const ALL: [usize; 4] = [7, 13, 13, 0];
 /// Windows of these: first row and column, rows and columns of 7·13. The first is contiguous.
 const WINDOWS: [[usize; 4]; 3] = [[0, 0, 7, 13], [1, 3, 5, 9], [0, 1, 7, 12]];
 
-pub(crate) fn steps_of_sgd<D: On>(c: &mut Side<D>) {
+pub(crate) fn steps_of_sgd<D: SideKernels>(c: &mut Side<D>) {
     let (g, factor) = (c.wide(ALL, whole(2)), c.wide([1, 1, 1, 0], |_| 0.5));
     for (at, with_master) in WINDOWS.into_iter().flat_map(|at| [(at, false), (at, true)]) {
         let (mut w, mut master) = (c.of(ALL, whole(1)), c.wide(ALL, whole(1)));
@@ -52,7 +52,7 @@ pub(crate) fn steps_of_sgd<D: On>(c: &mut Side<D>) {
 }
 
 /// Checks three steps. The constants are exact in f32, so only the rounding of each operation differs.
-pub(crate) fn steps_of_adamw<D: On>(c: &mut Side<D>) {
+pub(crate) fn steps_of_adamw<D: SideKernels>(c: &mut Side<D>) {
     let factor = c.wide([1, 1, 1, 0], |_| 0.5);
     for (at, with_master) in WINDOWS.into_iter().flat_map(|at| [(at, false), (at, true)]) {
         let mut w = c.of(ALL, draw(1));

@@ -1,5 +1,5 @@
 //! Checks of `router.cu`.
-use super::{On, Side, check, draw};
+use super::{Side, SideKernels, check, draw};
 use kernels::{RouterBalance, RouterNoise, RouterTerms, Segment};
 use tensor::{Index, Noise, mix};
 
@@ -25,7 +25,7 @@ const TOKENS: [Segment; 4] = {
 
 /// Checks choices with and without bias, noise and groups, of fewer experts than a warp has lanes, and of
 /// more.
-pub(crate) fn choices<D: On>(c: &mut Side<D>) {
+pub(crate) fn choices<D: SideKernels>(c: &mut Side<D>) {
     let (tokens, noise) = (c.index(&TOKENS), Noise::new(0.5, 1, 2, "here"));
     let sizes = [
         (5, 1, None),
@@ -50,7 +50,7 @@ pub(crate) fn choices<D: On>(c: &mut Side<D>) {
 }
 
 /// Checks few distinct scores, among them both zeros, infinities and NaN.
-pub(crate) fn ties<D: On>(c: &mut Side<D>) {
+pub(crate) fn ties<D: SideKernels>(c: &mut Side<D>) {
     let few = [0.0, -0.0, 1.0, f64::NAN, f64::NEG_INFINITY, f64::INFINITY, -1.0];
     for special in [3, 7] {
         let logits = c.wide([6, 40, 40, 0], |i| few[mix(i as u64) as usize % special]);
@@ -62,7 +62,7 @@ pub(crate) fn ties<D: On>(c: &mut Side<D>) {
 }
 
 /// Makes lists of `k` distinct experts for every row.
-fn some_experts<D: On>(c: &Side<D>, [rows, experts, k]: [usize; 3]) -> Index<D::Place> {
+fn some_experts<D: SideKernels>(c: &Side<D>, [rows, experts, k]: [usize; 3]) -> Index<D::Place> {
     let list: Vec<u32> = (0..rows * k).map(|i| ((i / k * 5 + i % k * 3) % experts) as u32).collect();
     c.words(&list)
 }
@@ -70,7 +70,7 @@ fn some_experts<D: On>(c: &Side<D>, [rows, experts, k]: [usize; 3]) -> Index<D::
 /// Rows, experts, and experts chosen per row.
 const SIZES: [[usize; 3]; 5] = [[9, 7, 2], [6, 70, 8], [1, 40, 33], [0, 4, 1], [5, 6, 1]];
 
-pub(crate) fn gates<D: On>(c: &mut Side<D>) {
+pub(crate) fn gates<D: SideKernels>(c: &mut Side<D>) {
     for size @ [rows, experts, k] in SIZES {
         let chosen = some_experts(c, size);
         for terms in terms(k, None) {
@@ -82,7 +82,7 @@ pub(crate) fn gates<D: On>(c: &mut Side<D>) {
 }
 
 /// Checks rows from the middle of the tokens, more rows than tokens, and none.
-pub(crate) fn losses<D: On>(c: &mut Side<D>) {
+pub(crate) fn losses<D: SideKernels>(c: &mut Side<D>) {
     let (tokens, weights) = (c.index(&TOKENS), c.of([4, 39, 41, 1], draw(1)));
     let z = c.of([1, 1, 2, 1], |i| 0.25 * i as f64);
     for (rows, first, sigmoid) in [(13, 0, false), (6, 4, true), (11, 4, false), (11, 4, true), (0, 0, false)]
@@ -95,7 +95,7 @@ pub(crate) fn losses<D: On>(c: &mut Side<D>) {
 }
 
 /// Checks gradients with and without a loss. A single normalized gate is constant, so its gradient is exact.
-pub(crate) fn gradients<D: On>(c: &mut Side<D>) {
+pub(crate) fn gradients<D: SideKernels>(c: &mut Side<D>) {
     let (tokens, z) = (c.index(&TOKENS), c.wide([1, 1, 1, 0], |_| 0.125));
     for size @ [rows, experts, k] in SIZES {
         let (chosen, weights) = (some_experts(c, size), c.wide([4, experts, experts + 1, 1], draw(1)));

@@ -21,7 +21,7 @@ thread_local! {
 }
 
 /// Adds what was read of a card to the digest.
-pub(super) fn saw(bits: impl IntoIterator<Item = u64>) {
+pub(super) fn record(bits: impl IntoIterator<Item = u64>) {
     bits.into_iter().for_each(|bits| BITS.set(mix(BITS.get() ^ bits)));
 }
 

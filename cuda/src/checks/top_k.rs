@@ -1,5 +1,5 @@
 //! Checks of `top_k.cu`.
-use super::{On, Side, check};
+use super::{Side, SideKernels, check};
 use tensor::mix;
 
 const SPECIAL: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
@@ -22,7 +22,7 @@ fn number(kind: u64, i: usize, j: usize) -> f64 {
 }
 
 /// Checks values bit for bit and columns, in windows of rows of all kinds and many lengths.
-pub(crate) fn first_of_rows<D: On>(c: &mut Side<D>) {
+pub(crate) fn first_of_rows<D: SideKernels>(c: &mut Side<D>) {
     let lengths = [(1, 1), (2, 1), (7, 3), (33, 33), (130, 64), (300, 7), (1100, 50), (1500, 1500)];
     for (kind, (cols, k)) in (0..7).flat_map(|kind| lengths.map(|length| (kind, length))) {
         c.case = format!("{k} of {cols}, kind {kind}");

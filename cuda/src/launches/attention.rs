@@ -1,16 +1,16 @@
 //! Launches of `attention.cu` and `attention_backward.cu`.
-use super::{Dropped, In, Launches, Out, THREADS, Window, boxes};
-use crate::card::{Argument, Shape, arguments_of};
+use super::{DropoutArgs, Launches, MatrixIn, MatrixOut, MatrixView, THREADS, boxes};
+use crate::card::{Argument, LaunchConfig, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
-use kernels::{Attend, Heads, Mask, Qkv, Softmax};
+use kernels::{Attend, Heads, Mask, Qkv, RunningSoftmax};
 use tensor::{Index, Scalar};
 
 /// The attention's parameters in the kernels' layout: `Attend` of `attention.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-struct Attended {
-    dropout: Dropped,
+struct AttendArgs {
+    dropout: DropoutArgs,
     queries: u32,
     keys: u32,
     dim: u32,
@@ -20,9 +20,9 @@ struct Attended {
     sinks: u32,
     scale: f32,
 }
-arguments_of!(Attended);
+arguments_of!(AttendArgs);
 
-impl From<&Attend> for Attended {
+impl From<&Attend> for AttendArgs {
     fn from(attend: &Attend) -> Self {
         let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX); // positions are below that
         let Heads { queries, keys, dim } = attend.heads;
@@ -50,8 +50,8 @@ impl From<&Attend> for Attended {
 const TILE: usize = 64;
 
 /// One block per tile of rows and head.
-fn tiles(rows: usize, heads: usize) -> Shape {
-    Shape { blocks: [rows.div_ceil(TILE), heads, 1], threads: 256, shared: 3 * TILE * (TILE + 4) * 4 }
+fn tiles(rows: usize, heads: usize) -> LaunchConfig {
+    LaunchConfig { blocks: [rows.div_ceil(TILE), heads, 1], threads: 256, shared: 3 * TILE * (TILE + 4) * 4 }
 }
 
 /// Widths of kernels: the largest number of features of a head that each takes.
@@ -68,19 +68,19 @@ macro_rules! by_width {
 }
 
 /// Blocks of eight warps that multiply, and four more, one of which starts the card's copies for them.
-fn block_on_hopper(blocks: [usize; 2], shared: usize) -> Shape {
+fn block_on_hopper(blocks: [usize; 2], shared: usize) -> LaunchConfig {
     let [x, y] = blocks;
-    Shape { blocks: [x, y, 1], threads: 384, shared }
+    LaunchConfig { blocks: [x, y, 1], threads: 384, shared }
 }
 
 /// One warp per row and head.
-fn warps(gpu: &Gpu, n: usize) -> Shape {
+fn warps(gpu: &Gpu, n: usize) -> LaunchConfig {
     let most = gpu.card().about.processors * 64;
-    Shape { blocks: [(n * 32).div_ceil(THREADS).min(most), 1, 1], threads: THREADS, shared: 0 }
+    LaunchConfig { blocks: [(n * 32).div_ceil(THREADS).min(most), 1, 1], threads: THREADS, shared: 0 }
 }
 
 /// Outputs of a softmax: (o, out, max, sum).
-type Results = [Window; 4];
+type Results = [MatrixView; 4];
 
 /// Query heads per block in kernels of single rows.
 const TOGETHER: usize = 4;
@@ -88,20 +88,20 @@ const TOGETHER: usize = 4;
 const BUSY: usize = 512;
 
 /// One block per row, up to four heads, and part of the keys; a span has about `keys` keys.
-fn by_rows(heads: Heads, rows: usize, keys: usize, scratch: usize) -> (usize, Shape) {
+fn by_rows(heads: Heads, rows: usize, keys: usize, scratch: usize) -> (usize, LaunchConfig) {
     let across = heads.keys * (heads.queries / heads.keys).div_ceil(TOGETHER);
     let fit = scratch / (rows * heads.queries * (heads.dim + 2)).max(1);
     let splits = (BUSY / (rows * across).max(1)).min(keys / 256).min(fit).max(1);
     let shared = 8 * TOGETHER * (heads.dim + 2) * 4;
-    (splits, Shape { blocks: [rows * splits, across, 1], threads: 128, shared })
+    (splits, LaunchConfig { blocks: [rows * splits, across, 1], threads: 128, shared })
 }
 
 /// One block per 128 rows. Shared memory holds two tiles of them, and two stages of two tiles of 32 rows of
 /// the other side, with two values per row.
-fn backward_on_cores(rows: usize, heads: usize, dim: usize) -> Shape {
+fn backward_on_cores(rows: usize, heads: usize, dim: usize) -> LaunchConfig {
     let (width, threads) = if dim <= 64 { (64, 128) } else { (128, 256) };
     let shared = (2 * 128 + 4 * 32) * width * 2 + 4 * 32 * 4;
-    Shape { blocks: [rows.div_ceil(128), heads, 1], threads, shared }
+    LaunchConfig { blocks: [rows.div_ceil(128), heads, 1], threads, shared }
 }
 
 /// Returns the scratch elements of attention: a running softmax for each part of the keys, if single rows
@@ -125,10 +125,10 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         &self,
         kernel: [&'static str; 3],
         dim: usize,
-        from: &[Window],
-        to: &[(Window, u64)],
+        from: &[MatrixView],
+        to: &[(MatrixView, u64)],
     ) -> Option<&'static str> {
-        let aligned = |w: &Window, bytes: u64, size: u64| {
+        let aligned = |w: &MatrixView, bytes: u64, size: u64| {
             w.at.is_multiple_of(bytes) && (w.row_stride * size).is_multiple_of(bytes)
         };
         let name = kernel[usize::from(dim > 64)];
@@ -146,10 +146,10 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         (attend, spans): (&Attend, &Index<Gpu>),
         qkv: &Qkv<Cuda<S>>,
         to: Results,
-        scratch: Window,
+        scratch: MatrixView,
     ) {
-        let (a, Heads { queries, dim, .. }) = (Attended::from(attend), attend.heads);
-        let [q, k, v] = [&qkv.q, &qkv.k, &qkv.v].map(Window::from);
+        let (a, Heads { queries, dim, .. }) = (AttendArgs::from(attend), attend.heads);
+        let [q, k, v] = [&qkv.q, &qkv.k, &qkv.v].map(MatrixView::from);
         let [o, out, max, sum] = to;
         let (rows, count) = (qkv.q.rows(), spans.len() / 8);
         if count > 0 && rows <= 4 * count {
@@ -177,7 +177,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         let (kernel, shape) = match on_cores(by_width!("attention_cores")) {
             Some(name) => {
                 let (width, blocks) = (if dim <= 64 { 64 } else { 128 }, [rows.div_ceil(128), queries, 1]);
-                (name, Shape { blocks, threads: 128, shared: (128 * width + 2 * 4096) * 2 })
+                (name, LaunchConfig { blocks, threads: 128, shared: (128 * width + 2 * 4096) * 2 })
             }
             None => (self.wide_enough(by_width!("attention"), dim), tiles(rows, queries)),
         };
@@ -189,12 +189,12 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         attend: &Attend,
         spans: &Index<Gpu>,
         qkv: Qkv<Cuda<S>>,
-        o: Out<S>,
-        lse: Out<f32>,
-        scratch: Out<f32>,
+        o: MatrixOut<S>,
+        lse: MatrixOut<f32>,
+        scratch: MatrixOut<f32>,
     ) {
-        let to = [Window::from(&o), Window::NONE, Window::from(&lse), Window::NONE];
-        self.forward((attend, spans), &qkv, to, Window::from(&scratch));
+        let to = [MatrixView::from(&o), MatrixView::NONE, MatrixView::from(&lse), MatrixView::NONE];
+        self.forward((attend, spans), &qkv, to, MatrixView::from(&scratch));
     }
 
     pub(crate) fn attention_block(
@@ -202,21 +202,27 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         attend: &Attend,
         spans: &Index<Gpu>,
         qkv: Qkv<Cuda<S>>,
-        run: Softmax<Cuda<f32>>,
-        scratch: Out<f32>,
+        run: RunningSoftmax<Cuda<f32>>,
+        scratch: MatrixOut<f32>,
     ) {
-        let [out, max, sum] = [&run.out, &run.max, &run.sum].map(Window::from);
-        self.forward((attend, spans), &qkv, [Window::NONE, out, max, sum], Window::from(&scratch));
+        let [out, max, sum] = [&run.out, &run.max, &run.sum].map(MatrixView::from);
+        self.forward((attend, spans), &qkv, [MatrixView::NONE, out, max, sum], MatrixView::from(&scratch));
     }
 
-    pub(crate) fn attention_finish(&self, heads: Heads, o: Out<S>, run: Softmax<Cuda<f32>>) {
-        let shape = warps(self.0, Window::from(&run.max).len());
+    pub(crate) fn attention_finish(&self, heads: Heads, o: MatrixOut<S>, run: RunningSoftmax<Cuda<f32>>) {
+        let shape = warps(self.0, MatrixView::from(&run.max).len());
         let arguments: [&dyn Argument; 5] = [&o, &run.out, &run.max, &run.sum, &(heads.dim as u32)];
         self.launch("attention_finish", shape, &arguments);
     }
 
-    pub(crate) fn attention_delta(&self, heads: Heads, delta: Out<f32>, o: In<S>, d_o: In<S>) {
-        let shape = warps(self.0, Window::from(&delta).len());
+    pub(crate) fn attention_delta(
+        &self,
+        heads: Heads,
+        delta: MatrixOut<f32>,
+        o: MatrixIn<S>,
+        d_o: MatrixIn<S>,
+    ) {
+        let shape = warps(self.0, MatrixView::from(&delta).len());
         self.launch("attention_delta", shape, &[&delta, &o, &d_o, &(heads.dim as u32)]);
     }
 
@@ -227,14 +233,14 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         attend: &Attend,
         spans: &Index<Gpu>,
         qkv: Qkv<Cuda<S>>,
-        (lse, delta): (In<f32>, In<f32>),
-        d_o: In<S>,
-        dqkv: [Out<S>; 3],
-        _: Out<f32>,
+        (lse, delta): (MatrixIn<f32>, MatrixIn<f32>),
+        d_o: MatrixIn<S>,
+        dqkv: [MatrixOut<S>; 3],
+        _: MatrixOut<f32>,
     ) {
-        let (a, Heads { queries, keys, dim }) = (Attended::from(attend), attend.heads);
-        let [q, k, v, d_o] = [&qkv.q, &qkv.k, &qkv.v, &d_o].map(Window::from);
-        let [dq, dk, dv] = dqkv.each_ref().map(Window::from);
+        let (a, Heads { queries, keys, dim }) = (AttendArgs::from(attend), attend.heads);
+        let [q, k, v, d_o] = [&qkv.q, &qkv.k, &qkv.v, &d_o].map(MatrixView::from);
+        let [dq, dk, dv] = dqkv.each_ref().map(MatrixView::from);
         let (from, outputs) = ([q, k, v, d_o], [dq, dk, dv].map(|to| (to, size_of::<S>() as u64)));
         let on_cores = |kernel| self.on_cores(kernel, dim, &from, &outputs);
         let on_hopper = |kernel| TILED_ON_HOPPER.contains(&dim).then(|| on_cores(kernel)).flatten();

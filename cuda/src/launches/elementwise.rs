@@ -1,5 +1,5 @@
 //! Launches of `elementwise.cu`.
-use super::{Dropped, In, Launches, Out, Shape, Window, across, each, scratch};
+use super::{DropoutArgs, LaunchConfig, Launches, MatrixIn, MatrixOut, MatrixView, across, each, scratch};
 use crate::card::Argument;
 use crate::gpu::Gpu;
 use kernels::Activation;
@@ -7,14 +7,14 @@ use tensor::{Dropout, Index, Scalar};
 
 impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     /// Copies y = x, for any strides.
-    pub(crate) fn gather(&self, y: Out<S>, x: In<S>) {
+    pub(crate) fn gather(&self, y: MatrixOut<S>, x: MatrixIn<S>) {
         if x.col_stride() == 1 {
             return self.copy(y, x);
         }
-        self.launch("gather", each(self.0, Window::from(&y).len()), &[&y, &x]);
+        self.launch("gather", each(self.0, MatrixView::from(&y).len()), &[&y, &x]);
     }
 
-    pub(crate) fn copy(&self, y: Out<S>, x: In<S>) {
+    pub(crate) fn copy(&self, y: MatrixOut<S>, x: MatrixIn<S>) {
         if x.col_stride() != 1 {
             return self.gather(y, x);
         }
@@ -23,35 +23,36 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
 
     /// Launches a kernel over the elements of a matrix: each thread has several, at least 16 bytes of them if
     /// the layout of rows allows.
-    fn map(&self, kernel: &'static str, over: impl Into<Window>, arguments: &[&dyn Argument]) {
+    fn map(&self, kernel: &'static str, over: impl Into<MatrixView>, arguments: &[&dyn Argument]) {
         self.launch(kernel, each(self.0, over.into().len().div_ceil(4)), arguments);
     }
 
-    pub(crate) fn fill(&self, y: Out<S>, value: S) {
+    pub(crate) fn fill(&self, y: MatrixOut<S>, value: S) {
         self.map("fill", &y, &[&y, &value.widen()]);
     }
 
-    pub(crate) fn add(&self, y: Out<S>, a: In<S>) {
+    pub(crate) fn add(&self, y: MatrixOut<S>, a: MatrixIn<S>) {
         self.map("add", &a, &[&y, &a]);
     }
 
-    pub(crate) fn stab(&self, y: Out<S>, a: In<S>) {
+    pub(crate) fn stab(&self, y: MatrixOut<S>, a: MatrixIn<S>) {
         self.map("stab", &a, &[&y, &a]);
     }
 
-    pub(crate) fn add_row(&self, y: Out<S>, row: In<S>) {
+    pub(crate) fn add_row(&self, y: MatrixOut<S>, row: MatrixIn<S>) {
         self.map("add_row", &y, &[&y, &row]);
     }
 
-    pub(crate) fn scale_rows(&self, y: Out<S>, by: In<f32>) {
+    pub(crate) fn scale_rows(&self, y: MatrixOut<S>, by: MatrixIn<f32>) {
         self.map("scale_rows", &y, &[&y, &by]);
     }
 
     /// Sums in parts if there are many rows; the parts' sums go to scratch memory and are added last.
-    pub(crate) fn add_rows(&self, sum: Out<f32>, x: In<S>) {
+    pub(crate) fn add_rows(&self, sum: MatrixOut<f32>, x: MatrixIn<S>) {
         const TOGETHER: usize = 256; // rows of a part, at least
         let parts = x.rows().div_ceil(TOGETHER).min(64);
-        let shape = |parts| Shape { blocks: [x.cols().div_ceil(32), parts, 1], threads: 256, shared: 0 };
+        let shape =
+            |parts| LaunchConfig { blocks: [x.cols().div_ceil(32), parts, 1], threads: 256, shared: 0 };
         if parts < 2 {
             return self.launch("add_rows", shape(parts), &[&sum, &x, &1u32]);
         }
@@ -60,30 +61,45 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         self.0.launch(("add_rows", "f32"), shape(1), &[&sum, &of_parts.view(), &1u32]);
     }
 
-    pub(crate) fn dropout(&self, x: Out<S>, tokens: &Index<Gpu>, first_row: usize, dropout: &Dropout) {
-        let arguments: [&dyn Argument; 4] = [&x, tokens, &(first_row as u64), &Dropped::from(Some(dropout))];
+    pub(crate) fn dropout(&self, x: MatrixOut<S>, tokens: &Index<Gpu>, first_row: usize, dropout: &Dropout) {
+        let arguments: [&dyn Argument; 4] =
+            [&x, tokens, &(first_row as u64), &DropoutArgs::from(Some(dropout))];
         self.launch("dropout", across(&x), &arguments);
     }
 
-    pub(crate) fn rotate(&self, x: Out<S>, table: In<f32>, tokens: &Index<Gpu>, dim: usize, back: bool) {
+    pub(crate) fn rotate(
+        &self,
+        x: MatrixOut<S>,
+        table: MatrixIn<f32>,
+        tokens: &Index<Gpu>,
+        dim: usize,
+        back: bool,
+    ) {
         let arguments: [&dyn Argument; 5] = [&x, &table, tokens, &(dim as u32), &u32::from(back)];
         self.launch("rotate", across(&x), &arguments);
     }
 
     /// Passes the activation as its number in the `enum` of `elementwise.cu`, which has the same order.
-    pub(crate) fn activate(&self, h: Out<S>, x: In<S>, f: Activation) {
+    pub(crate) fn activate(&self, h: MatrixOut<S>, x: MatrixIn<S>, f: Activation) {
         self.map("activate", &x, &[&h, &x, &(f as u32)]);
     }
 
-    pub(crate) fn activate_backward(&self, dx: Out<S>, x: In<S>, dh: In<S>, f: Activation) {
+    pub(crate) fn activate_backward(&self, dx: MatrixOut<S>, x: MatrixIn<S>, dh: MatrixIn<S>, f: Activation) {
         self.map("activate_backward", &x, &[&dx, &x, &dh, &(f as u32)]);
     }
 
-    pub(crate) fn swiglu(&self, h: Out<S>, gate: In<S>, up: In<S>) {
+    pub(crate) fn swiglu(&self, h: MatrixOut<S>, gate: MatrixIn<S>, up: MatrixIn<S>) {
         self.map("swiglu", &h, &[&h, &gate, &up]);
     }
 
-    pub(crate) fn swiglu_backward(&self, dgate: Out<S>, dup: Out<S>, gate: In<S>, up: In<S>, dh: In<S>) {
+    pub(crate) fn swiglu_backward(
+        &self,
+        dgate: MatrixOut<S>,
+        dup: MatrixOut<S>,
+        gate: MatrixIn<S>,
+        up: MatrixIn<S>,
+        dh: MatrixIn<S>,
+    ) {
         self.map("swiglu_backward", &dh, &[&dgate, &dup, &gate, &up, &dh]);
     }
 }

@@ -1,6 +1,6 @@
 //! Launches of products: the fastest of the card's kernels that fits.
-use super::{In, Launches, Out, Window, boxes, each};
-use crate::card::Shape;
+use super::{Launches, MatrixIn, MatrixOut, MatrixView, boxes, each};
+use crate::card::LaunchConfig;
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::Write;
@@ -43,9 +43,9 @@ const WIDE: u32 = 2;
 
 /// A product: the windows of C and its factors, the size of a factor's elements, and how C is written.
 struct Product {
-    c: Window,
-    a: Window,
-    b: Window,
+    c: MatrixView,
+    a: MatrixView,
+    b: MatrixView,
     /// Bytes of a factor's element.
     bytes: u64,
     how: u32,
@@ -54,7 +54,7 @@ struct Product {
 impl Product {
     /// Returns true if the elements of a factor's rows are adjacent, false if those of its columns are;
     /// `None` unless each row (or column) begins on a multiple of 16 bytes.
-    fn by_rows(&self, x: &Window) -> Option<bool> {
+    fn by_rows(&self, x: &MatrixView) -> Option<bool> {
         let rows = x.col_stride == 1;
         let stride = if rows { x.row_stride } else { x.col_stride };
         let aligned = x.at.is_multiple_of(16) && (stride * self.bytes).is_multiple_of(16);
@@ -82,9 +82,9 @@ impl Rung {
 
     /// Returns the kernel without its dtype suffix, and its launch; `None` if the rung cannot compute this
     /// product.
-    fn launch(self, gpu: &Gpu, of: &Product) -> Option<(&'static str, Shape)> {
+    fn launch(self, gpu: &Gpu, of: &Product) -> Option<(&'static str, LaunchConfig)> {
         let (c, blocks) =
-            (&of.c, |blocks, threads, shared| Shape { blocks: [blocks, 1, 1], threads, shared });
+            (&of.c, |blocks, threads, shared| LaunchConfig { blocks: [blocks, 1, 1], threads, shared });
         Some(match self {
             Self::Few => {
                 let ((_, [by_rows, by_columns]), v) =
@@ -121,28 +121,34 @@ impl Rung {
 }
 
 impl<S: Scalar<Wide = f32>> Launches<'_, S> {
-    pub(crate) fn gemm(&self, c: Out<S>, a: In<S>, b: In<S>, write: Write) {
+    pub(crate) fn gemm(&self, c: MatrixOut<S>, a: MatrixIn<S>, b: MatrixIn<S>, write: Write) {
         self.product(None, [(&c).into(), (&a).into(), (&b).into()], false, write);
     }
 
-    pub(crate) fn gemm_wide(&self, c: Out<f32>, a: In<S>, b: In<S>, write: Write) {
+    pub(crate) fn gemm_wide(&self, c: MatrixOut<f32>, a: MatrixIn<S>, b: MatrixIn<S>, write: Write) {
         let of = [(&c).into(), (&a).into(), (&b).into()];
         self.product(None, of, true, write);
     }
 
-    pub(crate) fn gemm_packed(&self, c: Out<S>, a: In<S>, b: &Tensor<Cuda<S>>, write: Write) {
+    pub(crate) fn gemm_packed(&self, c: MatrixOut<S>, a: MatrixIn<S>, b: &Tensor<Cuda<S>>, write: Write) {
         self.product(None, [(&c).into(), (&a).into(), (&b.view()).into()], false, write);
     }
 
     /// Computes C (+)= A·B, by the given rung or the best one; returns whether it did. C has the factors'
     /// dtype S, or is wide.
-    pub(crate) fn product(&self, by: Option<Rung>, [c, a, b]: [Window; 3], wide: bool, write: Write) -> bool {
+    pub(crate) fn product(
+        &self,
+        by: Option<Rung>,
+        [c, a, b]: [MatrixView; 3],
+        wide: bool,
+        write: Write,
+    ) -> bool {
         let fit = c.rows == a.rows && a.cols == b.rows && b.cols == c.cols;
         assert!(fit && c.col_stride == 1, "the shapes of C, A and B must fit, and C must be row-major");
         let add = if write == Write::Add { ADD } else { 0 };
         let how = add | if wide && S::NARROW { WIDE } else { 0 };
         let of = Product { c, a, b, bytes: size_of::<S>() as u64, how };
-        let launch = |rung: Rung| -> Option<(Rung, &'static str, Shape)> {
+        let launch = |rung: Rung| -> Option<(Rung, &'static str, LaunchConfig)> {
             let (kernel, shape) = rung.launch(self.0, &of)?;
             self.has(kernel).then_some((rung, kernel, shape))
         };

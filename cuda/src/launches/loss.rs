@@ -1,17 +1,17 @@
 //! Launches of `loss.cu`.
-use super::{In, Launches, Out, Shape, Window, across, each, scratch};
+use super::{LaunchConfig, Launches, MatrixIn, MatrixOut, MatrixView, across, each, scratch};
 use crate::card::Argument;
 use crate::gpu::Gpu;
-use kernels::{LossTerms, Slice};
+use kernels::{LossTerms, RowShard};
 use tensor::{Index, Scalar};
 
 /// One block per row, also if rows have no columns.
-fn rows<S: Scalar>(of: &In<S>) -> Shape {
-    Shape { blocks: [of.rows(), 1, 1], ..across(of) }
+fn rows<S: Scalar>(of: &MatrixIn<S>) -> LaunchConfig {
+    LaunchConfig { blocks: [of.rows(), 1, 1], ..across(of) }
 }
 
 /// Returns a vocabulary shard's first row and length.
-fn ends(slice: Slice) -> [u32; 2] {
+fn ends(slice: RowShard) -> [u32; 2] {
     [slice.first, slice.len].map(|n| u32::try_from(n).expect("ids are below 2^32"))
 }
 
@@ -27,32 +27,39 @@ fn constants(terms: &LossTerms) -> [f32; 4] {
 }
 
 impl<S: Scalar<Wide = f32>> Launches<'_, S> {
-    pub(crate) fn embed(&self, y: Out<S>, table: In<S>, ids: &Index<Gpu>, slice: Slice) {
-        let (blocks, [first, len]) = (if Window::from(&y).len() == 0 { 0 } else { ids.len() }, ends(slice));
-        let shape = Shape { blocks: [blocks, 1, 1], ..across(&y) };
+    pub(crate) fn embed(&self, y: MatrixOut<S>, table: MatrixIn<S>, ids: &Index<Gpu>, slice: RowShard) {
+        let (blocks, [first, len]) =
+            (if MatrixView::from(&y).len() == 0 { 0 } else { ids.len() }, ends(slice));
+        let shape = LaunchConfig { blocks: [blocks, 1, 1], ..across(&y) };
         self.launch("embed", shape, &[&y, &table, ids, &first, &len]);
     }
 
-    pub(crate) fn embed_backward(&self, dtable: Out<f32>, dy: In<S>, ids: &Index<Gpu>, slice: Slice) {
+    pub(crate) fn embed_backward(
+        &self,
+        dtable: MatrixOut<f32>,
+        dy: MatrixIn<S>,
+        ids: &Index<Gpu>,
+        slice: RowShard,
+    ) {
         const OWNERS: usize = 256; // of the table's rows
         const WIDTH: usize = 512; // columns of a block
         let [first, len] = ends(slice);
         let blocks = [OWNERS.min(slice.len), dy.cols().div_ceil(WIDTH), 1];
-        let shape = Shape { blocks, threads: 256, shared: 0 };
+        let shape = LaunchConfig { blocks, threads: 256, shared: 0 };
         self.launch("embed_backward", shape, &[&dtable, &dy, ids, &first, &len]);
     }
 
-    pub(crate) fn row_stab(&self, m: Out<f32>, logits: In<S>) {
+    pub(crate) fn row_stab(&self, m: MatrixOut<f32>, logits: MatrixIn<S>) {
         self.launch("row_stab", rows(&logits), &[&m, &logits]);
     }
 
     pub(crate) fn row_sums(
         &self,
-        sums: Out<f32>,
-        logits: In<S>,
-        m: In<f32>,
+        sums: MatrixOut<f32>,
+        logits: MatrixIn<S>,
+        m: MatrixIn<f32>,
         targets: &Index<Gpu>,
-        slice: Slice,
+        slice: RowShard,
     ) {
         let [first, len] = ends(slice);
         let arguments: [&dyn Argument; 6] = [&sums, &logits, &m, targets, &first, &len];
@@ -61,24 +68,24 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
 
     pub(crate) fn cross_entropy(
         &self,
-        loss: Out<S>,
-        m: Out<S>,
-        sums: In<S>,
+        loss: MatrixOut<S>,
+        m: MatrixOut<S>,
+        sums: MatrixIn<S>,
         targets: &Index<Gpu>,
         terms: &LossTerms,
     ) {
         let [share, own, every, z] = constants(terms);
         let arguments: [&dyn Argument; 8] = [&loss, &m, &sums, targets, &share, &own, &every, &z];
-        let shape = Shape { blocks: [1; 3], threads: 1024, shared: 0 };
+        let shape = LaunchConfig { blocks: [1; 3], threads: 1024, shared: 0 };
         self.launch("cross_entropy", shape, &arguments);
     }
 
     pub(crate) fn cross_entropy_backward(
         &self,
-        logits: Out<S>,
-        lse: In<f32>,
+        logits: MatrixOut<S>,
+        lse: MatrixIn<f32>,
         targets: &Index<Gpu>,
-        slice: Slice,
+        slice: RowShard,
         terms: &LossTerms,
     ) {
         let ([first, len], [share, own, every, z]) = (ends(slice), constants(terms));
@@ -87,14 +94,14 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     }
 
     /// Sums each block, then the blocks' sums.
-    pub(crate) fn mean_square(&self, loss: Out<f32>, x: Out<S>, y: In<S>, numbers: usize) {
-        let (shape, share) = (each(self.0, Window::from(&y).len().div_ceil(4)), inverse(numbers));
+    pub(crate) fn mean_square(&self, loss: MatrixOut<f32>, x: MatrixOut<S>, y: MatrixIn<S>, numbers: usize) {
+        let (shape, share) = (each(self.0, MatrixView::from(&y).len().div_ceil(4)), inverse(numbers));
         let mut parts = scratch(self.0, 1, shape.blocks[0]);
         self.launch("mean_square", shape, &[&parts.view_mut(), &x, &y, &((2.0 * share) as f32)]);
-        let one = Shape { blocks: [1; 3], ..shape };
+        let one = LaunchConfig { blocks: [1; 3], ..shape };
         self.0.launch(("mean_square_total", ""), one, &[&loss, &parts.view(), &(share as f32)]);
     }
-    pub(crate) fn top_k(&self, values: Out<S>, columns: &mut Index<Gpu>, x: In<S>) {
+    pub(crate) fn top_k(&self, values: MatrixOut<S>, columns: &mut Index<Gpu>, x: MatrixIn<S>) {
         assert!(
             values.cols() <= x.cols() && columns.len() == values.rows() * values.cols(),
             "top_k of {} among {} values per row",
@@ -103,7 +110,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         );
         if values.cols() > 0 {
             let threads = if x.cols() < 1024 { 128 } else { 1024 };
-            let shape = Shape { blocks: [x.rows(), 1, 1], threads, shared: 0 };
+            let shape = LaunchConfig { blocks: [x.rows(), 1, 1], threads, shared: 0 };
             self.launch("top_k", shape, &[&values, columns, &x]);
         }
     }

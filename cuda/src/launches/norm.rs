@@ -1,37 +1,44 @@
 //! Launches of `norm.cu`.
-use super::{In, Launches, Out, Shape, across, scratch};
+use super::{LaunchConfig, Launches, MatrixIn, MatrixOut, across, scratch};
 use crate::card::{Argument, KernelName};
 use tensor::Scalar;
 
 /// Returns 1/n for n columns.
-fn share<S: Scalar>(of: In<S>) -> f32 {
+fn share<S: Scalar>(of: MatrixIn<S>) -> f32 {
     1.0 / of.cols() as f32
 }
 
 #[allow(clippy::too_many_arguments)] // as the kernels
 impl<S: Scalar<Wide = f32>> Launches<'_, S> {
-    pub(crate) fn rms_norm(&self, y: Out<S>, r: Out<f32>, x: In<S>, gain: In<S>, eps: f64) {
+    pub(crate) fn rms_norm(
+        &self,
+        y: MatrixOut<S>,
+        r: MatrixOut<f32>,
+        x: MatrixIn<S>,
+        gain: MatrixIn<S>,
+        eps: f64,
+    ) {
         self.rms_norm_as(("rms_norm", S::NAME), y, r, x, gain, eps);
     }
     /// Launches the kernel of this name: the compiled one, or the one written by hand.
     pub(crate) fn rms_norm_as(
         &self,
         kernel: KernelName,
-        y: Out<S>,
-        r: Out<f32>,
-        x: In<S>,
-        gain: In<S>,
+        y: MatrixOut<S>,
+        r: MatrixOut<f32>,
+        x: MatrixIn<S>,
+        gain: MatrixIn<S>,
         eps: f64,
     ) {
         self.0.launch(kernel, across(&x), &[&y, &r, &x, &gain, &share(x), &(eps as f32)]);
     }
     pub(crate) fn layer_norm(
         &self,
-        y: Out<S>,
-        stats: Out<f32>,
-        x: In<S>,
-        gain: In<S>,
-        bias: In<S>,
+        y: MatrixOut<S>,
+        stats: MatrixOut<f32>,
+        x: MatrixIn<S>,
+        gain: MatrixIn<S>,
+        bias: MatrixIn<S>,
         eps: f64,
     ) {
         let arguments: [&dyn Argument; 7] = [&y, &stats, &x, &gain, &bias, &share(x), &(eps as f32)];
@@ -39,25 +46,25 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     }
     pub(crate) fn rms_norm_backward(
         &self,
-        dx: Out<S>,
-        dgain: Out<f32>,
-        x: In<S>,
-        r: In<f32>,
-        gain: In<S>,
-        dy: In<S>,
-        skip: Option<In<S>>,
+        dx: MatrixOut<S>,
+        dgain: MatrixOut<f32>,
+        x: MatrixIn<S>,
+        r: MatrixIn<f32>,
+        gain: MatrixIn<S>,
+        dy: MatrixIn<S>,
+        skip: Option<MatrixIn<S>>,
     ) {
         self.backward("rms_norm_backward", dx, [dgain], x, r, gain, dy, skip);
     }
     pub(crate) fn layer_norm_backward(
         &self,
-        dx: Out<S>,
-        dgain_dbias: [Out<f32>; 2],
-        x: In<S>,
-        stats: In<f32>,
-        gain: In<S>,
-        dy: In<S>,
-        skip: Option<In<S>>,
+        dx: MatrixOut<S>,
+        dgain_dbias: [MatrixOut<f32>; 2],
+        x: MatrixIn<S>,
+        stats: MatrixIn<f32>,
+        gain: MatrixIn<S>,
+        dy: MatrixIn<S>,
+        skip: Option<MatrixIn<S>>,
     ) {
         self.backward("layer_norm_backward", dx, dgain_dbias, x, stats, gain, dy, skip);
     }
@@ -66,16 +73,16 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     fn backward<const N: usize>(
         &self,
         kernel: &'static str,
-        dx: Out<S>,
-        gradients: [Out<f32>; N],
-        x: In<S>,
-        stats: In<f32>,
-        gain: In<S>,
-        dy: In<S>,
-        skip: Option<In<S>>,
+        dx: MatrixOut<S>,
+        gradients: [MatrixOut<f32>; N],
+        x: MatrixIn<S>,
+        stats: MatrixIn<f32>,
+        gain: MatrixIn<S>,
+        dy: MatrixIn<S>,
+        skip: Option<MatrixIn<S>>,
     ) {
         const ROOM: usize = 96 << 10; // bytes of shared memory, so that two blocks fit on a processor
-        let (Shape { threads, .. }, cols) = (across(&x), x.cols());
+        let (LaunchConfig { threads, .. }, cols) = (across(&x), x.cols());
         let most = self.0.card().about.processors * 1024 / threads;
         let blocks = x.rows().div_ceil(8).min(most);
         if blocks == 0 || cols == 0 {
@@ -84,7 +91,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         let bytes = N * cols * size_of::<f32>();
         let shared = if bytes <= ROOM { bytes } else { 0 };
         let mut parts = scratch(self.0, blocks, N * cols);
-        let shape = Shape { blocks: [blocks, 1, 1], threads, shared };
+        let shape = LaunchConfig { blocks: [blocks, 1, 1], threads, shared };
         let (to, share, shared) = (parts.view_mut(), share(x), shared as u32);
         self.launch(kernel, shape, &[&dx, &to, &x, &stats, &gain, &dy, &skip, &share, &shared]);
         for (i, gradient) in gradients.into_iter().enumerate() {

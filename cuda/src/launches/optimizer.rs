@@ -1,6 +1,6 @@
 //! Launches of `optimizer.cu`.
-use super::{In, Launches, Out, Window, each};
-use crate::card::{Argument, Shape, arguments_of};
+use super::{Launches, MatrixIn, MatrixOut, MatrixView, each};
+use crate::card::{Argument, LaunchConfig, arguments_of};
 use crate::gpu::Gpu;
 use kernels::AdamW;
 use tensor::Scalar;
@@ -9,14 +9,14 @@ use tensor::Scalar;
 const MOST_BLOCKS: usize = 1024;
 
 /// Blocks for a sum of one term per thread, `terms` in all; at least one block, which writes the result.
-pub(crate) fn summing(gpu: &Gpu, terms: usize) -> Shape {
+pub(crate) fn summing(gpu: &Gpu, terms: usize) -> LaunchConfig {
     let shape = each(gpu, terms);
-    Shape { blocks: [shape.blocks[0].clamp(1, MOST_BLOCKS), 1, 1], ..shape }
+    LaunchConfig { blocks: [shape.blocks[0].clamp(1, MOST_BLOCKS), 1, 1], ..shape }
 }
 
 /// Constants of an optimizer step: `AdamW` of `optimizer.cu`.
 #[repr(C)]
-struct Step {
+struct OptimizerArgs {
     keep: f32,
     first: f32,
     second: f32,
@@ -24,9 +24,9 @@ struct Step {
     beta2: f32,
     eps: f32,
 }
-arguments_of!(Step);
+arguments_of!(OptimizerArgs);
 
-impl From<AdamW> for Step {
+impl From<AdamW> for OptimizerArgs {
     /// Uses the arithmetic of the host's kernel.
     fn from(AdamW { lr, beta1, beta2, eps, decay, step }: AdamW) -> Self {
         let [lr, beta1, beta2, eps, decay] = [lr, beta1, beta2, eps, decay].map(|x| x as f32);
@@ -42,32 +42,40 @@ impl From<AdamW> for Step {
 }
 
 impl<S: Scalar<Wide = f32>> Launches<'_, S> {
-    pub(crate) fn add_norm2(&self, out: Out<S>, x: In<S>) {
-        let shape = summing(self.0, Window::from(&x).len().div_ceil(4));
+    pub(crate) fn add_norm2(&self, out: MatrixOut<S>, x: MatrixIn<S>) {
+        let shape = summing(self.0, MatrixView::from(&x).len().div_ceil(4));
         self.launch("add_norm2", shape, &[&out, &x]);
     }
 
-    pub(crate) fn clip_factor(&self, factor: Out<S>, norm2: In<S>, limit: f64) {
-        let one = Shape { blocks: [1; 3], threads: 1, shared: 0 };
+    pub(crate) fn clip_factor(&self, factor: MatrixOut<S>, norm2: MatrixIn<S>, limit: f64) {
+        let one = LaunchConfig { blocks: [1; 3], threads: 1, shared: 0 };
         self.launch("clip_factor", one, &[&factor, &norm2, &(limit as f32)]);
     }
 
-    pub(crate) fn sgd(&self, w: Out<S>, master: Option<Out<f32>>, g: In<f32>, factor: In<f32>, lr: f64) {
-        let shape = each(self.0, Window::from(&g).len().div_ceil(4));
+    pub(crate) fn sgd(
+        &self,
+        w: MatrixOut<S>,
+        master: Option<MatrixOut<f32>>,
+        g: MatrixIn<f32>,
+        factor: MatrixIn<f32>,
+        lr: f64,
+    ) {
+        let shape = each(self.0, MatrixView::from(&g).len().div_ceil(4));
         self.launch("sgd", shape, &[&w, &master, &g, &factor, &(lr as f32)]);
     }
 
     pub(crate) fn adamw(
         &self,
-        w: Out<S>,
-        master: Option<Out<f32>>,
-        (m, v): (Out<f32>, Out<f32>),
-        g: In<f32>,
-        factor: In<f32>,
+        w: MatrixOut<S>,
+        master: Option<MatrixOut<f32>>,
+        (m, v): (MatrixOut<f32>, MatrixOut<f32>),
+        g: MatrixIn<f32>,
+        factor: MatrixIn<f32>,
         constants: AdamW,
     ) {
-        let shape = each(self.0, Window::from(&g).len().div_ceil(4));
-        let arguments: [&dyn Argument; 7] = [&w, &master, &m, &v, &g, &factor, &Step::from(constants)];
+        let shape = each(self.0, MatrixView::from(&g).len().div_ceil(4));
+        let arguments: [&dyn Argument; 7] =
+            [&w, &master, &m, &v, &g, &factor, &OptimizerArgs::from(constants)];
         self.launch("adamw", shape, &arguments);
     }
 }

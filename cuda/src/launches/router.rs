@@ -1,6 +1,6 @@
 //! Launches of `router.cu`.
-use super::{In, Launches, Out, Words, optimizer::summing};
-use crate::card::{Argument, Shape, arguments_of};
+use super::{Launches, MatrixIn, MatrixOut, Words, optimizer::summing};
+use crate::card::{Argument, LaunchConfig, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::{RouterBalance, RouterNoise, RouterTerms};
@@ -19,15 +19,15 @@ struct Terms {
     best: u32,
     scale: f32,
 }
-/// `Noise` of `router.cu`.
+/// `NoiseArgs` of `router.cu`.
 #[repr(C)]
-struct Noise {
+struct NoiseArgs {
     tokens: Words,
     first: u64,
     salt: u64,
     std: f32,
 }
-arguments_of!(Terms, Noise);
+arguments_of!(Terms, NoiseArgs);
 
 impl From<&RouterTerms> for Terms {
     fn from(terms: &RouterTerms) -> Self {
@@ -44,25 +44,25 @@ impl From<&RouterTerms> for Terms {
 }
 
 /// One warp per row, each with `shared` bytes of shared memory.
-fn warps(rows: usize, shared: usize) -> Shape {
-    Shape { blocks: [rows.div_ceil(WARPS), 1, 1], threads: WARPS * 32, shared: WARPS * shared }
+fn warps(rows: usize, shared: usize) -> LaunchConfig {
+    LaunchConfig { blocks: [rows.div_ceil(WARPS), 1, 1], threads: WARPS * 32, shared: WARPS * shared }
 }
 
 impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     pub(crate) fn choose(
         &self,
         chosen: &mut Index<Gpu>,
-        logits: In<f32>,
-        bias: Option<In<S>>,
+        logits: MatrixIn<f32>,
+        bias: Option<MatrixIn<S>>,
         noise: Option<RouterNoise<Gpu>>,
         router: &RouterTerms,
     ) {
         let terms = Terms::from(router);
         let noise = match noise {
-            None => Noise { tokens: Words::NONE, first: 0, salt: 0, std: 0.0 },
+            None => NoiseArgs { tokens: Words::NONE, first: 0, salt: 0, std: 0.0 },
             Some(RouterNoise { noise, tokens, first }) => {
                 let (std, salt) = noise.parts();
-                Noise { tokens: tokens.into(), first: first as u64, salt, std: std as f32 }
+                NoiseArgs { tokens: tokens.into(), first: first as u64, salt, std: std as f32 }
             }
         };
         let shared = 8 * (terms.groups as usize + logits.cols().div_ceil(2));
@@ -72,9 +72,9 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
 
     pub(crate) fn gates(
         &self,
-        gates: Out<S>,
-        lse: Out<S>,
-        logits: In<S>,
+        gates: MatrixOut<S>,
+        lse: MatrixOut<S>,
+        logits: MatrixIn<S>,
         chosen: &Index<Gpu>,
         router: &RouterTerms,
     ) {
@@ -84,9 +84,9 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
 
     pub(crate) fn router_loss(
         &self,
-        loss: Out<S>,
-        logits: In<S>,
-        lse: In<S>,
+        loss: MatrixOut<S>,
+        logits: MatrixIn<S>,
+        lse: MatrixIn<S>,
         of: RouterBalance<Cuda<S>>,
         sigmoid: bool,
     ) {
@@ -100,10 +100,10 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn router_backward(
         &self,
-        dlogits: Out<S>,
-        logits: In<f32>,
-        lse: In<f32>,
-        dgates: In<f32>,
+        dlogits: MatrixOut<S>,
+        logits: MatrixIn<f32>,
+        lse: MatrixIn<f32>,
+        dgates: MatrixIn<f32>,
         chosen: &Index<Gpu>,
         of: Option<RouterBalance<Cuda<f32>>>,
         router: &RouterTerms,

@@ -256,7 +256,7 @@ fn what_fails_in_one_process_ends_all_with_its_sentence() {
     );
     assert!(never.contains(": NCCL's rank ") && never.ends_with(" was not ready within 1s"), "{never}");
     for fails_at in [0, 2] {
-        let told = if fails_at == 0 {
+        let reported = if fails_at == 0 {
             fails(|device, mesh| match mesh.rank() {
                 0 => Err(CommError::BadWorld("no more paper".into())),
                 _ => sum(&device, &mesh, 7).map(drop),
@@ -267,7 +267,7 @@ fn what_fails_in_one_process_ends_all_with_its_sentence() {
                 _ => sum(&device, &mesh, 7).map(drop),
             })
         };
-        assert_eq!(told.unwrap(), "no more paper", "of rank {fails_at}");
+        assert_eq!(reported.unwrap(), "no more paper", "of rank {fails_at}");
     }
     // Rank 0's process has no part in what fails.
     let others = processes(&[(Axis::Dp, 2), (Axis::Tp, 2)], |world| {

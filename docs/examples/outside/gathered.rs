@@ -16,18 +16,19 @@ use layers::model::strategy::Column;
 use layers::ops::{Split, Stream, add_columns, columns_bias_gradient, gathered_gradient, matmul};
 use layers::param::weight::{ColumnWeight, RowWeight};
 use layers::{
-    About, Builder, Choice, Cx, Draw, Kept, Layer, Params, Part, Pieces, Result, Section, Strategy, Takes,
+    Builder, Choice, Draw, KeptValue, Layer, NumberArgument, Params, Part, PassContext, Pieces, Result,
+    Section, Strategy, StrategyInfo,
 };
 
 /// Builds column layers whose weights are gathered just in time.
 pub struct JustInTime;
 
-static ABOUT: About = About {
+static ABOUT: StrategyInfo = StrategyInfo {
     name: "weights just in time",
     axis: Some(Axis::Tp),
     choice: Choice::Layers,
     word: "just-in-time",
-    takes: Takes::Nothing,
+    takes: NumberArgument::Nothing,
     shares: |_, _| vec![],
     paper: "Rajbhandari et al., arXiv:1910.02054",
     chapter: None,
@@ -38,7 +39,7 @@ static ABOUT: About = About {
 };
 
 impl<D: Kernels> Strategy<D> for JustInTime {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn column(&self, at: &Builder<D>, column: &Column) -> Result<Option<Part<D, Stream<D>, Split<D>>>> {
@@ -67,10 +68,10 @@ impl<D: Kernels> Gathered<D> {
 impl<D: Kernels> Layer<D> for Gathered<D> {
     type In = Stream<D>; // X[B,I]
     type Out = Split<D>; // Y[B,O_t]
-    type Saved = Kept<Stream<D>>;
+    type Saved = KeptValue<Stream<D>>;
     type Pending = (Stream<D>, Split<D>);
 
-    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Split<D>, Self::Saved)> {
+    fn forward(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<(Split<D>, Self::Saved)> {
         let columns = self.weight.gathered(&self.group, &self.sections)?;
         let y = matmul(&x.gather(&self.group)?, &columns);
         let y = match &self.bias {
@@ -82,7 +83,7 @@ impl<D: Kernels> Layer<D> for Gathered<D> {
 
     fn backward_input(
         &mut self,
-        _: &Cx<D>,
+        _: &PassContext<D>,
         x: Self::Saved,
         dy: Split<D>,
     ) -> Result<(Stream<D>, Self::Pending)> {
@@ -91,7 +92,7 @@ impl<D: Kernels> Layer<D> for Gathered<D> {
         Ok((dx, (x, dy)))
     }
 
-    fn backward_weight(&mut self, _: &Cx<D>, (x, dy): Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, _: &PassContext<D>, (x, dy): Self::Pending) -> Result<()> {
         let x = x.gather(&self.group)?;
         gathered_gradient(&mut self.weight, &self.group, &self.sections, (&x, &dy))?;
         if let Some(bias) = &mut self.bias {
@@ -110,7 +111,7 @@ impl<D: Kernels> Layer<D> for Gathered<D> {
 mod tests {
     use super::*;
     use comm::Op;
-    use layers::proof::{Answer, Case, Given, proves, proves_in_regions};
+    use layers::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
     use tensor::Scalar;
 
     const SIZES: [usize; 2] = [5, 24];
@@ -125,7 +126,7 @@ mod tests {
             let sections = &[SIZES[1].into()];
             Gathered::shard(at, &Column { axis: Axis::Tp, name: "w", inputs: SIZES[0], sections, bias: true })
         }
-        fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+        fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
             let (dx, dw) = reference::linear_backward(&g.x, &g.weights["w"], &g.dy, SIZES);
             let mut y = reference::linear(&g.x, &g.weights["w"], SIZES);
             reference::add_bias(&mut y, &g.weights["w.bias"]);

@@ -14,7 +14,7 @@
 //! Source: Huang et al., "`GPipe`", §2.2, arXiv:1811.06965, applied to parts of a batch, as gradients are
 //! accumulated.
 use comm::Axis;
-use layers::{About, Choice, Shared, Sharing, Takes};
+use layers::{Choice, DividedSize, DivisionRule, NumberArgument, StrategyInfo};
 use parallel::Schedule;
 use parallel::pipeline::phases::{B, F, in_order, phases};
 use parallel::step::{Cell, Plan};
@@ -38,15 +38,15 @@ use parallel::step::{Cell, Plan};
 /// ```
 pub struct InRounds;
 
-static ABOUT: About = About {
+static ABOUT: StrategyInfo = StrategyInfo {
     name: "GPipe in rounds",
     axis: Some(Axis::Pp),
     choice: Choice::Schedule,
     word: "rounds",
-    takes: Takes::Nothing,
+    takes: NumberArgument::Nothing,
     shares: |design, sizes| {
         let over = sizes.along(Axis::Pp);
-        vec![Shared { what: "blocks", size: design.parts(), over, by: Sharing::AtLeastOne }]
+        vec![DividedSize { what: "blocks", size: design.parts(), over, by: DivisionRule::AtLeastOne }]
     },
     paper: "Huang et al., arXiv:1811.06965",
     chapter: None,
@@ -54,7 +54,7 @@ static ABOUT: About = About {
 };
 
 impl Schedule for InRounds {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {

@@ -10,7 +10,10 @@ use kernels::Kernels;
 use layers::model::strategy::Row;
 use layers::ops::{Region, Split, Stream, add_bias, bias_gradient, matmul, rows_gradient};
 use layers::param::weight::{RowWeight, WholeWeight};
-use layers::{About, Builder, Choice, Cx, Draw, Kept, Layer, Params, Part, Pieces, Result, Strategy, Takes};
+use layers::{
+    Builder, Choice, Draw, KeptValue, Layer, NumberArgument, Params, Part, PassContext, Pieces, Result,
+    Strategy, StrategyInfo,
+};
 
 /// Builds its own row-parallel layers.
 ///
@@ -39,12 +42,12 @@ use layers::{About, Builder, Choice, Cx, Draw, Kept, Layer, Params, Part, Pieces
 /// ```
 pub struct OwnRows;
 
-static ABOUT: About = About {
+static ABOUT: StrategyInfo = StrategyInfo {
     name: "own rows",
     axis: Some(Axis::Tp),
     choice: Choice::Layers,
     word: "own-rows",
-    takes: Takes::Nothing,
+    takes: NumberArgument::Nothing,
     shares: |_, _| vec![], // no conditions beyond those of tp
     paper: "Shoeybi et al., arXiv:1909.08053",
     chapter: None,
@@ -52,7 +55,7 @@ static ABOUT: About = About {
 };
 
 impl<D: Kernels> Strategy<D> for OwnRows {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn row(&self, at: &Builder<D>, row: &Row) -> Result<Option<Part<D, Split<D>, Stream<D>>>> {
@@ -82,32 +85,32 @@ impl<D: Kernels> Rows<D> {
 impl<D: Kernels> Layer<D> for Rows<D> {
     type In = Split<D>; // X[B,I_t]
     type Out = Stream<D>; // Y[B,O]
-    type Saved = Kept<Split<D>>;
+    type Saved = KeptValue<Split<D>>;
     type Pending = (Split<D>, Stream<D>);
 
-    fn forward(&self, cx: &Cx<D>, x: Split<D>) -> Result<(Stream<D>, Self::Saved)> {
+    fn forward(&self, cx: &PassContext<D>, x: Split<D>) -> Result<(Stream<D>, Self::Saved)> {
         let inputs = x.shape()[1] * self.group.size();
-        cx.saw(&self.name, "in", &(&x, &self.group, inputs))?;
+        cx.record(&self.name, "in", &(&x, &self.group, inputs))?;
         let mut y = x.matmul(&self.weight.rows()?)?.reduce(&self.group, self.region)?;
         if let Some(bias) = &self.bias {
             y = add_bias(y, &bias.whole()?);
         }
-        cx.saw(&self.name, "out", &y)?;
+        cx.record(&self.name, "out", &y)?;
         Ok((y, cx.keep(x)))
     }
 
     fn backward_input(
         &mut self,
-        cx: &Cx<D>,
+        cx: &PassContext<D>,
         x: Self::Saved,
         dy: Stream<D>,
     ) -> Result<(Split<D>, Self::Pending)> {
-        cx.saw_gradient(&self.name, "out", &dy)?;
+        cx.record_gradient(&self.name, "out", &dy)?;
         let dx = matmul(&dy.gather(&self.group)?, &self.weight.rows()?.t());
         Ok((dx, (x.open(), dy)))
     }
 
-    fn backward_weight(&mut self, _: &Cx<D>, (x, dy): Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, _: &PassContext<D>, (x, dy): Self::Pending) -> Result<()> {
         rows_gradient(&mut self.weight, &x, &dy.gather(&self.group)?);
         if let Some(bias) = &mut self.bias {
             bias_gradient(bias, &dy);
@@ -125,7 +128,7 @@ impl<D: Kernels> Layer<D> for Rows<D> {
 mod tests {
     use super::*;
     use comm::Op;
-    use layers::proof::{Answer, Case, Given, proves, proves_in_regions};
+    use layers::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
     use tensor::Scalar;
 
     const SIZES: [usize; 2] = [24, 5];
@@ -139,7 +142,7 @@ mod tests {
         fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<Rows<D>> {
             Rows::shard(at, &Row { axis: Axis::Tp, name: "w", sizes: SIZES, bias: true })
         }
-        fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+        fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
             let (dx, dw) = reference::linear_backward(&g.x, &g.weights["w"], &g.dy, SIZES);
             let mut y = reference::linear(&g.x, &g.weights["w"], SIZES);
             reference::add_bias(&mut y, &g.weights["w.bias"]);

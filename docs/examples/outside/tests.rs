@@ -2,16 +2,19 @@
 //! call between ranks gone wrong (`comm::mutants`), memory (`parallel::price`). Nothing here depends on what
 //! a strategy computes.
 use crate::{InRounds, JustInTime, OwnRows};
-use comm::mutants::{Mutation, Outcome, Site, Tally, Trial, judge};
+use comm::mutants::{CallSite, MutantTally, Mutation, Outcome, Trial, judge};
 use comm::{Axis, Reduce};
 use kernels::{Heads, Kernels};
 use layers::model::strategy::Norm;
 use layers::ops::{Branches, Stream};
-use layers::{About, Builder, Cx, Kind, Layer, Params, Part, Random, Result, Shape, Strategy};
-use parallel::step::{Cell, Needs, Plan, check};
-use parallel::{At, Batch, Layout, Schedule, Scheme, Sequence, Trainer, price, session};
+use layers::{
+    Builder, Layer, OptimizerKind, Params, Part, PassContext, RandomValues, Result, Shape, Strategy,
+    StrategyInfo,
+};
+use parallel::step::{Cell, PeakNeeds, Plan, check};
+use parallel::{Batch, BuildContext, Layout, Schedule, Scheme, Sequence, Trainer, price, session};
 use prove::cases::certify_panel;
-use prove::{Subject, Truths, prove, prove_in};
+use prove::{OracleTraces, Subject, prove, prove_in};
 use tensor::{Cpu, Device, F61, Key, mix};
 
 const SHAPE: Shape = Shape {
@@ -59,7 +62,7 @@ fn mutants_of_what_ranks_exchange_are_rejected() {
     for scheme in [both(&tensor), Scheme::scheduled(&stages, &InRounds)] {
         let mut subject = Subject::small(SHAPE, scheme.layout).unwrap();
         subject.texts.iter_mut().for_each(|(ids, prompt)| (ids.truncate(2), *prompt = 1).1);
-        let truths = Truths::default();
+        let truths = OracleTraces::default();
         let outcome = |trial: &Trial| {
             let world = scheme.layout.world().unwrap().on_trial(trial);
             match prove_in(&world, &subject, scheme, &[Key(1)], &truths, &|_| ()) {
@@ -70,14 +73,14 @@ fn mutants_of_what_ranks_exchange_are_rejected() {
         };
         let honest = Trial::honest();
         assert_eq!(outcome(&honest), Outcome::Equal);
-        let looks = |site: &Site| site.at.file().ends_with("layers/src/param/placement.rs");
+        let looks = |site: &CallSite| site.at.file().ends_with("layers/src/param/placement.rs");
         let sites: Vec<_> = honest.sites(0).into_iter().filter(|site| !looks(site)).collect();
         let all = sites.iter().flat_map(|site| Mutation::ALL.iter().map(move |mutation| (site, *mutation)));
         let mut all: Vec<_> = all.collect();
         all.sort_by_key(
             |(site, mutation)| mix((site.call * Mutation::ALL.len() + *mutation as usize) as u64),
         );
-        let mut tally = Tally::default();
+        let mut tally = MutantTally::default();
         for (site, mutation) in all.into_iter().take(60) {
             let fate = judge(mutation, site, &sites, |_, trial| outcome(trial)).unwrap();
             tally.add(mutation, fate, &format!("{scheme}: {}", site.words));
@@ -92,7 +95,7 @@ fn mutants_of_what_ranks_exchange_are_rejected() {
 struct Changed(Plan, Vec<Vec<Cell>>);
 
 impl Schedule for Changed {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         InRounds.about()
     }
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
@@ -108,8 +111,8 @@ impl Schedule for Changed {
 #[test]
 fn mutants_of_the_table_are_refused_or_equal() {
     let (layout, plan) = (layout("pp=2"), Plan::whole(2, 2));
-    let (subject, truths) = (Subject::small(SHAPE, &layout).unwrap(), Truths::default());
-    let least = Needs { saved: vec![2, 2], waiting: vec![1, 1] };
+    let (subject, truths) = (Subject::small(SHAPE, &layout).unwrap(), OracleTraces::default());
+    let least = PeakNeeds { saved: vec![2, 2], waiting: vec![1, 1] };
     assert_eq!([2, 4, 5].map(|m| check(&InRounds, &Plan::whole(2, m))), [2, 4, 5].map(|_| Ok(least.clone())));
     let row = |rank| InRounds.row(rank, &plan).collect::<Vec<_>>();
     let (mut refused, mut equal) = (0, 0);
@@ -146,7 +149,7 @@ fn batch(microbatches: usize) -> Batch {
 /// Kills: a price of the layout alone, a price that no run has.
 #[test]
 fn what_is_priced_is_what_is_held() {
-    let (tensor, stages, sgd, batch) = (layout(TP), layout("pp=2"), (Kind::Sgd, None), batch(4));
+    let (tensor, stages, sgd, batch) = (layout(TP), layout("pp=2"), (OptimizerKind::Sgd, None), batch(4));
     let (rows, on_time) = (Scheme::with(&tensor, &[&OwnRows]), Scheme::with(&tensor, &[&JustInTime]));
     let gpipe = layout("pp=2:gpipe");
     let rounds = Scheme::scheduled(&stages, &InRounds);
@@ -155,8 +158,8 @@ fn what_is_priced_is_what_is_held() {
     for scheme in [rows, on_time, rounds] {
         let held = session::run(
             (scheme, &scheme.layout.world().unwrap()),
-            &Random { seed: 0 },
-            |at: At<Cpu<f32>>| {
+            &RandomValues { seed: 0 },
+            |at: BuildContext<Cpu<f32>>| {
                 let mut trainer = Trainer::new(&at, SHAPE, sgd)?;
                 (0..price::STEPS).try_for_each(|_| trainer.step(&batch, 1.0).map(drop))?;
                 Ok(at.device.meter().peaks_of_all().total)
@@ -181,7 +184,7 @@ struct Hasty;
 struct InPlace<D: Kernels>(layers::Norm<D>, comm::Group<D::Place>);
 
 impl<D: Kernels> Strategy<D> for Hasty {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         Strategy::<D>::about(&OwnRows)
     }
     fn norm(&self, at: &Builder<D>, norm: &Norm) -> Result<Option<Part<D, Stream<D>, Branches<D>>>> {
@@ -196,20 +199,20 @@ impl<D: Kernels> Layer<D> for InPlace<D> {
     type Saved = <layers::Norm<D> as Layer<D>>::Saved;
     type Pending = <layers::Norm<D> as Layer<D>>::Pending;
 
-    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Branches<D>, Self::Saved)> {
+    fn forward(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<(Branches<D>, Self::Saved)> {
         let mut whole = x.gather(&self.1)?; // where all tokens are here already, another owner of X
         self.1.all_reduce(&mut whole, Reduce::Sum)?;
         self.0.forward(cx, x)
     }
     fn backward_input(
         &mut self,
-        cx: &Cx<D>,
+        cx: &PassContext<D>,
         saved: Self::Saved,
         dy: Branches<D>,
     ) -> Result<(Stream<D>, Self::Pending)> {
         self.0.backward_input(cx, saved, dy)
     }
-    fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, cx: &PassContext<D>, pending: Self::Pending) -> Result<()> {
         self.0.backward_weight(cx, pending)
     }
     fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
@@ -224,7 +227,7 @@ fn a_tensor_with_two_owners_names_layer_collective_and_cure() {
     let layout = layout(TP);
     let subject = Subject::small(SHAPE, &layout).unwrap();
     let scheme = Scheme::with(&layout, &[&Hasty]);
-    let why = prove(&subject, scheme, &[Key(1)], &Truths::default()).unwrap_err().why;
+    let why = prove(&subject, scheme, &[Key(1)], &OracleTraces::default()).unwrap_err().why;
     let parts = [
         "all_reduce(sum) over tp of ",
         " for blocks.0.norm1 at ",

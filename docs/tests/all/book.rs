@@ -114,9 +114,9 @@ fn every_file_that_a_chapter_shows_is_the_file() {
 
 #[test]
 fn a_planted_file_that_changed_is_seen() {
-    let shown =
+    let displayed =
         |what: &str| File::new("docs/src/a.md", format!("x\n{WHOLE}../b.rs -->\n```rs\n{what}```\ny\n"));
-    let seen = |what: &str| other_files(&[shown(what), File::new("docs/b.rs", "one\ntwo\n")]);
+    let seen = |what: &str| other_files(&[displayed(what), File::new("docs/b.rs", "one\ntwo\n")]);
     let wrong = ["docs/src/a.md: the block shown as ../b.rs differs from that file"];
     assert_eq!(seen("one\ntwo\n"), [""; 0]);
     assert_eq!(

@@ -143,13 +143,14 @@ fn wrong_circles(krate: &str, files: &[File], left: &[(&str, &str, usize, &str)]
         left.iter().find(|(of, file, ..)| *of == krate && circle.contains(file)).map_or(0, |(_, _, n, _)| *n)
     };
     let new = circles.iter().filter(|circle| circle.len() > entry(circle));
-    let told = new.map(|circle| format!("{krate}: a circle of {} files: {}", circle.len(), circle.join(" ")));
+    let reported =
+        new.map(|circle| format!("{krate}: a circle of {} files: {}", circle.len(), circle.join(" ")));
     let stale = left.iter().filter(|(of, file, n, _)| {
         *of == krate && !circles.iter().any(|circle| circle.contains(file) && circle.len() == *n)
     });
     let stale = stale
         .map(|(_, file, n, _)| format!("{krate}: {file} is in no circle of {n} files: correct the list"));
-    told.chain(stale).collect()
+    reported.chain(stale).collect()
 }
 
 #[test]

@@ -4,7 +4,7 @@
 pub(crate) mod header;
 
 use crate::tree::{File, files, none, root};
-use header::{Killer, Label, Source, disorder};
+use header::{Killer, Label, ReportSource, disorder};
 use std::fs;
 
 const PAGE: &str = "docs/src/museum.md";
@@ -28,14 +28,14 @@ fn table(labels: &[Label]) -> String {
     let head = "| | exhibit | what it breaks | source | killed by | f32 loss |\n|---|---|---|---|---|---|\n";
     let row = |label: &Label| {
         let Label { exhibit, title, breaks, killed_by, f32_loss, path, .. } = label;
-        let Source { name, address, told } = &label.source;
+        let ReportSource { name, address, reported } = &label.source;
         let source = address.as_ref().map_or(name.clone(), |address| format!("[{name}]({address})"));
         let killer = match killed_by {
             Killer::Compiler { .. } => killed_by.to_string(),
             Killer::Test { .. } => format!("`{killed_by}`"),
         };
         format!(
-            "| {exhibit} | [{title}](../../{path}) | {breaks} | {source}: {told} | {killer} | {f32_loss} |\n"
+            "| {exhibit} | [{title}](../../{path}) | {breaks} | {source}: {reported} | {killer} | {f32_loss} |\n"
         )
     };
     head.to_owned() + &labels.iter().map(row).collect::<Vec<_>>().concat()

@@ -1,14 +1,14 @@
-//! One word, one idea: no two types of the workspace have one name, whether public or private. The first half of the
-//! file holds the check, which returns its violations, one line each; the second half plants some.
+//! One word, one idea: no two types of the workspace have one name, whether public or private. The first half
+//! of the file holds the check, which returns its violations, one line each; the second half plants some.
 
 use std::collections::BTreeMap;
 
 use crate::tree::code::{code, without_tests};
 use crate::tree::{File, files, none};
 
-/// Names that have two meanings, each with the reason. The oracle is written without a look at the crates that it
-/// judges, but in the field's words.
-const TWICE: [(&str, &str); 16] = [
+/// Names that have two meanings, each with the reason. The oracle is written without a look at the crates
+/// that it judges, but in the field's words.
+const TWICE: [(&str, &str); 17] = [
     ("Attention", "`strategy::Attention` is built into the layer of this name"),
     ("Design", "the model to build, and the oracle's"),
     ("Embedding", "`strategy::Embedding` is built into the layer of this name"),
@@ -24,13 +24,15 @@ const TWICE: [(&str, &str); 16] = [
     ("Routing", "the experts of tokens, and the oracle's"),
     ("Saved", "the values that a layer keeps for backward: `Layer::Saved`"),
     ("Sequence", "a training sequence, and the oracle's"),
+    ("Tokens", "the tokens of a pass, and the oracle's"),
     ("Trainer", "a model in training, and the oracle's"),
 ];
 
 /// Files that are no part of the program.
 const ASIDE: [&str; 3] = ["docs/", "museum/", "peers/"];
 
-/// The types of a file's code, in the order in which they are declared. Associated types belong to their trait.
+/// The types of a file's code, in the order in which they are declared. Associated types belong to their
+/// trait.
 fn types(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| {
         let (line, indented) = (line.trim_start(), line.starts_with(' '));

@@ -135,7 +135,7 @@ fn a_strategy_is_read_with_twenty_types() {
         .chain(ops.iter().map(|s| &**s))
         .collect();
     let met = met(path, &code(&column.text), &files, &from);
-    assert!(met.contains("Stream") && met.contains("Partial") && met.contains("Given"), "{met:?}");
+    assert!(met.contains("Stream") && met.contains("Partial") && met.contains("LayerInput"), "{met:?}");
     assert!(met.len() <= 20, "{} types: {met:?}", met.len());
 }
 

@@ -74,7 +74,7 @@ const PARALLEL: &[Room] = &[
     ("checkpoint", &["checkpoint"], &[]),
     ("compiled", &["compiled"], &["trainer"]),
     ("dump", &["dump"], &["trainer"]),
-    ("number", &["number"], &["dump"]),
+    ("dtype", &["dtype"], &["dump"]),
     ("network", &["network"], &[]),
     ("session", &["session"], &[]),
     ("measure", &["measure"], &[]),

@@ -1,5 +1,6 @@
-//! Plain words: doc comments open with the item's noun or verb, comments and headers are short. The first half of the file
-//! holds the checks, which return their violations, one line each; the second half plants some.
+//! Plain words: doc comments open with the item's noun or verb, comments and headers are short. The first
+//! half of the file holds the checks, which return their violations, one line each; the second half plants
+//! some.
 
 use crate::tree::{File, files, none};
 
@@ -57,8 +58,9 @@ fn comments_and_headers_are_short() {
 fn planted_words_are_seen() {
     let text = "//! Fine.\n\n/// Which one.\n/// Of these.\nfn a() {}\n/// Whatever fits.\n// What is not checked.\n";
     assert_eq!(openings(&File::new("a.rs", text)), ["a.rs:3: a doc comment opens with `Which`"]);
-    let text = format!("{0}// {1}\n    {0}\nlet x = 1; // {1}\n", "//! a\n".repeat(15), "é".repeat(108));
-    let wrong = ["b.rs:16: more than 110 columns", "b.rs:18: more than 110 columns"];
+    let (header, long) = ("//! a\n".repeat(16), "é".repeat(108));
+    let text = format!("{header}// {long}\n// {}\nlet x = 1; // {long}\n", &long[2..]);
+    let wrong = ["b.rs:17: more than 110 columns", "b.rs:19: more than 110 columns"];
     assert_eq!(
         long_comments(&File::new("b.rs", text)),
         [&wrong[..], &["b.rs: a header of 16 lines"]].concat()

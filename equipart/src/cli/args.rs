@@ -9,7 +9,7 @@ pub(crate) use ranks::{RanksArgs, TableArgs, microbatches, note, note_inference,
 use crate::device::DeviceName;
 use clap::Args;
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
-use parallel::number::NumberName;
+use parallel::dtype::DtypeName;
 use std::ffi::OsString;
 use std::path::{PathBuf, is_separator};
 
@@ -17,8 +17,8 @@ use std::path::{PathBuf, is_separator};
 pub(crate) const SEQ: usize = 256;
 
 /// Parser of dtype names.
-pub(crate) fn dtype() -> impl TypedValueParser<Value = NumberName> {
-    named(NumberName::ALL.map(|(number, about)| (number.name(), about, number)))
+pub(crate) fn dtype() -> impl TypedValueParser<Value = DtypeName> {
+    named(DtypeName::ALL.map(|(number, about)| (number.name(), about, number)))
 }
 
 /// The help of `--device`.
@@ -27,10 +27,10 @@ pub(crate) const DEVICE: &str = "Device of the run: cpu, or cuda: one GPU a rank
 
 /// Flags of dtype and device.
 #[derive(Args, Debug, Default)]
-pub(crate) struct NumberArgs {
+pub(crate) struct DtypeArgs {
     /// Dtype of the run: f32, bf16 with sums in f32, or f64
     #[arg(long = "dtype", alias = "number", default_value_t, value_name = "DTYPE", value_parser = dtype())]
-    pub(crate) name: NumberName,
+    pub(crate) name: DtypeName,
     #[arg(long, default_value_t, value_name = "DEVICE", value_enum, help = DEVICE)]
     pub(crate) device: DeviceName,
 }

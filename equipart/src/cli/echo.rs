@@ -6,7 +6,7 @@ const MOST: usize = 100;
 
 /// Returns a message that may quote parts of these arguments, raw or escaped, with long quotes cut. Invisible
 /// characters are escaped, except line ends.
-pub(crate) fn shown(message: &str, arguments: &[String]) -> String {
+pub(crate) fn displayed(message: &str, arguments: &[String]) -> String {
     let lines: Vec<_> = message.split('\n').map(escaped).collect();
     let long = arguments.iter().filter(|argument| argument.chars().count() > MOST);
     let long: Vec<_> =
@@ -50,14 +50,18 @@ mod tests {
         let arguments = ["prove".to_string(), long.clone()];
         let begin = &long[..MOST];
         for quoted in [escaped(&long), format!("{long:?}").trim_matches('"').to_string()] {
-            let told = shown(&format!("invalid value '{quoted}': it is no layout\n\nsee help"), &arguments);
-            assert!(told.contains(begin) && told.ends_with("…': it is no layout\n\nsee help"), "{told}");
-            assert!(told.chars().count() < 2 * MOST + 60 && told.lines().count() == 3, "{told}");
+            let reported =
+                displayed(&format!("invalid value '{quoted}': it is no layout\n\nsee help"), &arguments);
+            assert!(
+                reported.contains(begin) && reported.ends_with("…': it is no layout\n\nsee help"),
+                "{reported}"
+            );
+            assert!(reported.chars().count() < 2 * MOST + 60 && reported.lines().count() == 3, "{reported}");
         }
         let part = format!("axis {:?} is none", &long[1000..3000]);
-        assert_eq!(shown(&part, &arguments), format!("axis \"{}…\" is none", "x".repeat(MOST)));
+        assert_eq!(displayed(&part, &arguments), format!("axis \"{}…\" is none", "x".repeat(MOST)));
         let other = "y".repeat(5000);
-        assert_eq!(shown(&other, &arguments), other);
-        assert_eq!(shown("a\u{202e}\u{1b}[31m", &["a".into()]), "a\\u{202e}\\u{1b}[31m");
+        assert_eq!(displayed(&other, &arguments), other);
+        assert_eq!(displayed("a\u{202e}\u{1b}[31m", &["a".into()]), "a\\u{202e}\\u{1b}[31m");
     }
 }

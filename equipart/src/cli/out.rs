@@ -46,10 +46,10 @@ pub(crate) fn failure(text: &str) {
 /// Returns whether results may be in colour (the output is a terminal and the user does not object,
 /// no-color.org) and the number of columns: the terminal's, else `COLUMNS`, else 100.
 pub(crate) fn terminal() -> (bool, usize) {
-    let said = |name| std::env::var(name).unwrap_or_default();
-    let colour = stdout().is_terminal() && said("NO_COLOR").is_empty() && said("TERM") != "dumb";
+    let variable = |name| std::env::var(name).unwrap_or_default();
+    let colour = stdout().is_terminal() && variable("NO_COLOR").is_empty() && variable("TERM") != "dumb";
     let columns = comfy_table::Table::new().width().map(usize::from);
-    let columns = columns.or_else(|| said("COLUMNS").parse().ok()).filter(|columns| *columns > 0);
+    let columns = columns.or_else(|| variable("COLUMNS").parse().ok()).filter(|columns| *columns > 0);
     (colour, columns.unwrap_or(100))
 }
 

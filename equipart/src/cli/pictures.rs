@@ -46,7 +46,7 @@ impl PicturesArgs {
 
 /// Models that are named instead of read from files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Plain {
+pub(crate) enum NamedModel {
     /// Multilayer perceptron.
     Mlp,
     /// The embedded default model with experts.

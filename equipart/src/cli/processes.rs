@@ -2,7 +2,7 @@
 use super::out;
 use clap::Args;
 use comm::{Asked, Launch, Processes, Secret, World};
-use cuda::Engine;
+use cuda::CardEngine;
 use parallel::layout::either;
 use parallel::split::BlockSplit;
 use parallel::{Error, Layout, Network, Result, bail};
@@ -10,12 +10,14 @@ use std::env;
 use std::path::PathBuf;
 use tensor::files::{self, seen};
 
+/// The help of `--secret`.
+const SECRET: &str = "With ranks as processes: a file with a secret of 16 bytes or more, the same for all ranks [default: \
+    EQUIPART_SECRET; without a secret, all ranks must be on this machine]";
+
 /// Flags of the commands that run with one process a rank.
 #[derive(Args, Debug, Default)]
 pub(crate) struct ProcessesArgs {
-    /// With ranks as processes: a file with a secret of 16 bytes or more, the same for all ranks [default:
-    /// EQUIPART_SECRET; without a secret, all ranks must be on this machine]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help = SECRET)]
     secret: Option<PathBuf>,
 }
 
@@ -68,7 +70,7 @@ impl ProcessesArgs {
     pub(crate) fn join(
         &self,
         network: Network,
-        (layout, engine): (&Layout, Option<Engine>),
+        (layout, engine): (&Layout, Option<CardEngine>),
         split: Option<&BlockSplit>,
         only: &[(&str, bool)],
     ) -> Result<Network> {

@@ -9,7 +9,7 @@ use layers::LayerCounts;
 use layers::counted;
 use models::generate::Generated;
 use models::tokenizer::Tokenizer;
-use parallel::number::NumberName;
+use parallel::dtype::DtypeName;
 use parallel::{Result, measure};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -50,11 +50,11 @@ pub(crate) fn fitted(mut table: Table) -> Table {
     table
 }
 
-pub(crate) fn comparison(origin: &str, number: NumberName, rows: &[LayoutRow]) {
+pub(crate) fn comparison(origin: &str, number: DtypeName, rows: &[LayoutRow]) {
     let step = rows.iter().find_map(|row| row.microbatches).map(|n| counted(n, "microbatch"));
     let step = step.map_or_else(String::new, |n| format!("\nA training step has {n}."));
     line(&format!("The model is {origin}, the run in {number}.{step}"));
-    let other = if number == NumberName::Bf16 { NumberName::F32 } else { NumberName::Bf16 };
+    let other = if number == DtypeName::Bf16 { DtypeName::F32 } else { DtypeName::Bf16 };
     for (workload, title, per) in [
         (Workload::Inference, "Generating text", "a token"),
         (Workload::Training, "One training step", "a step"),
@@ -99,7 +99,7 @@ pub(crate) fn comparison(origin: &str, number: NumberName, rows: &[LayoutRow]) {
     for text in FOOTNOTES {
         line(text);
     }
-    if number == NumberName::F64 {
+    if number == DtypeName::F64 {
         line("In f64 the unsplit run's error is 0; there the unit is one rounding of the largest value.");
     }
     let never: BTreeSet<_> = rows.iter().flat_map(|row| &row.never_ran).collect();

@@ -10,12 +10,12 @@ use tensor::Key;
 /// Progress bar in 80 columns, with the message of a training step.
 const BAR: &str = "{bar:14} {pos}/{len} {msg}, {eta} left";
 
-pub(crate) struct Watch {
+pub(crate) struct ProgressWatch {
     bar: ProgressBar,
     terminal: bool,
 }
 
-impl Watch {
+impl ProgressWatch {
     /// Returns a bar for `steps` steps; with 0, nothing is shown until the number is known.
     pub(crate) fn bar(steps: usize) -> Self {
         let watch = Self::new(ProgressBar::new(steps as u64), ProgressStyle::with_template(BAR));
@@ -62,8 +62,8 @@ impl Watch {
         let memory = readable(memory);
         let says = format!("loss {:.4}, {:.0} token/s, {memory}", line.loss, line.tokens_per_second);
         self.bar.set_position(line.step as u64);
-        let shown = !self.terminal && !quiet && (line.step.is_multiple_of(10) || line.step == 1);
-        if shown {
+        let displayed = !self.terminal && !quiet && (line.step.is_multiple_of(10) || line.step == 1);
+        if displayed {
             out::note(&format!("step {}: {says}", line.step));
         }
         self.bar.set_message(says);
@@ -141,7 +141,7 @@ mod tests {
     /// Kills: a full bar of 0 steps, a bar of two lines, an unclear message.
     #[test]
     fn a_bar_begins_with_its_steps_and_fits_80_columns() {
-        let (paper, mut watch) = (Paper::default(), Watch::bar(0));
+        let (paper, mut watch) = (Paper::default(), ProgressWatch::bar(0));
         watch.bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(paper.clone())));
         watch.terminal = true;
         assert_eq!(*paper.0.lock().unwrap(), "");

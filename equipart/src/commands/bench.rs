@@ -2,18 +2,18 @@
 use super::Run;
 use super::gpu_check::guarded;
 use super::profile::{self, ProfileArgs};
-use crate::cli::watch::Watch;
+use crate::cli::watch::ProgressWatch;
 use crate::cli::{args, out, show};
 use crate::device::{DeviceName, first_card};
-use bench::{self, BenchPlan, Beside, Cores, Figure, Hardware, Peers, Probe};
+use bench::{self, BenchPlan, Cores, Figure, Hardware, PeerFigure, Peers, Probe};
 use clap::Args;
-use cuda::measure::{self, Scale};
-use cuda::{Card, Cuda, Engine, Gpu};
+use cuda::measure::{self, MeasureSize};
+use cuda::{Card, CardEngine, Cuda, Gpu};
 use parallel::{Error, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tensor::Bf16;
-use tensor::quoted::{escaped, shown};
+use tensor::quoted::{displayed, escaped};
 
 /// Help on the columns and on JSON.
 pub(crate) const HELP: &str = "limit: the best that this machine can do, measured beside the figure. of limit: 1 is all of it, \
@@ -56,10 +56,10 @@ impl Run for BenchArgs {
         let peers = a.peers.as_deref().map(Peers::read).transpose()?;
         let plan = BenchPlan { only: a.only, turns: a.turns, small: a.small, peers };
         a.device.open(1)?;
-        let watch = Watch::spinner();
+        let watch = ProgressWatch::spinner();
         let figures = match a.device {
             DeviceName::Cpu => bench::bench(&Cores, &plan, &|what| watch.say(what)),
-            DeviceName::Cuda => bench::bench(&Cards(first_card()?), &plan, &|what| watch.say(what)),
+            DeviceName::Cuda => bench::bench(&BenchCards(first_card()?), &plan, &|what| watch.say(what)),
         }?;
         watch.done();
         show::all(json, &figures, || table(&figures, plan.peers.is_some()));
@@ -82,8 +82,12 @@ fn table(figures: &[Figure], peers: bool) {
             or_dash(f.ratio.map(|ratio| format!("{ratio:.2}"))),
         ];
         if peers {
-            let of = |what: fn(&Beside) -> String| or_dash(f.peer.as_ref().map(what));
-            row.extend([of(|p| shown(&p.name)), of(|p| digits(p.value)), of(|p| format!("x{:.2}", p.ratio))]);
+            let of = |what: fn(&PeerFigure) -> String| or_dash(f.peer.as_ref().map(what));
+            row.extend([
+                of(|p| displayed(&p.name)),
+                of(|p| digits(p.value)),
+                of(|p| format!("x{:.2}", p.ratio)),
+            ]);
         }
         row
     };
@@ -134,9 +138,9 @@ fn digits(x: f64) -> String {
 
 /// The first card, shared by all ranks, or one like it for each rank. Its limits are those that `gpu-check`
 /// measures.
-struct Cards(Arc<Card>);
+struct BenchCards(Arc<Card>);
 
-impl Hardware for Cards {
+impl Hardware for BenchCards {
     type F32 = Cuda<f32>;
     type Bf16 = Cuda<Bf16>;
     const HOST: bool = false;
@@ -146,11 +150,11 @@ impl Hardware for Cards {
         self.0.about.name.clone()
     }
     fn cores(&self, ranks: usize) -> usize {
-        if let Ok((Engine::Nccl(_), _)) = Engine::of(ranks) { ranks } else { 1 }
+        if let Ok((CardEngine::Nccl(_), _)) = CardEngine::of(ranks) { ranks } else { 1 }
     }
     /// Threads synchronize on the host, so `Meet` is measured there, as is `Field`.
     fn seconds(&self, probe: Probe, smaller: usize) -> Result<f64> {
-        let (scale, gpu) = (Scale::new(smaller > 1), Gpu::of(&self.0));
+        let (scale, gpu) = (MeasureSize::new(smaller > 1), Gpu::of(&self.0));
         let copied = |bytes: usize| measure::copies(&gpu, scale).map(|rate| bytes as f64 / (rate * 1e9));
         let seconds = guarded(|| match probe {
             Probe::Peak { .. } => Ok(1.0 / measure::peak(&gpu, scale, false)?),

@@ -13,24 +13,24 @@ pub use partitioning::Partitioning;
 pub use row::{LayoutRow, Tie, Workload};
 
 use super::Run;
-use crate::cli::watch::Watch;
+use crate::cli::watch::ProgressWatch;
 use crate::cli::{self, any_ids, learner, pictures, show};
 use crate::commands::train::settings::sequences;
 use crate::device::in_device;
-use layers::Kind;
+use layers::OptimizerKind;
 use layers::counted;
 use models::digits::Digits;
 use models::generate::{Generated, Prompts, Text, all_logits};
 use models::sampling::Sampling;
 use models::text::Corpus;
 use models::{Learner, Model};
-use parallel::measure::{self, PeakBytes, Taken};
-use parallel::number::Runs;
-use parallel::{At, Batch, Layout, Network, Result, Trainer, bail, budget, price, session};
+use parallel::dtype::RunDevice;
+use parallel::measure::{self, PeakBytes, RankMeasurements};
+use parallel::{Batch, BuildContext, Layout, Network, Result, Trainer, bail, budget, price, session};
 use prove::cases::never_ran;
-use prove::{Subject, Truths, prove};
+use prove::{OracleTraces, Subject, prove};
 use tensor::{Bf16, Cpu, Key, Real, Scalar};
-use timed::Timed;
+use timed::RowTimes;
 
 /// Sizes of the work.
 const PROMPTS: usize = 4;
@@ -45,7 +45,7 @@ const TOKENS: usize = 256;
 const SEQ: [usize; 2] = [16, 64];
 /// The longest time that a row may be measured: an hour, in seconds.
 const LONGEST: f64 = 3600.0;
-const OPTIMIZER: (Kind, Option<f64>) = (Kind::Sgd, Some(1.0));
+const OPTIMIZER: (OptimizerKind, Option<f64>) = (OptimizerKind::Sgd, Some(1.0));
 const LR: f64 = 0.1;
 /// Models with more parameters give the field one short sequence instead of the whole batch.
 const LARGE: usize = 20_000_000;
@@ -119,7 +119,7 @@ impl Run for CompareArgs {
         let (ways, experiment) = partitioning::asked(&a, &model.design)?;
         let most = ways.iter().map(|way| way.layout.ranks()).max().unwrap_or(1);
         a.number.device.open(most)?;
-        let watch = Watch::spinner();
+        let watch = ProgressWatch::spinner();
         let network = a.network.network(None)?;
         let microbatches = a.microbatches.unwrap_or_else(|| usual_microbatches(&ways));
         let work = Comparison {
@@ -148,7 +148,7 @@ impl Run for CompareArgs {
 ///
 /// # Errors
 /// If a layout does not fit the model or the work, memory is too small, or a rank fails.
-pub fn compare<D: Runs>(work: &Comparison, watch: &dyn Fn(&str)) -> Result<Vec<LayoutRow>> {
+pub fn compare<D: RunDevice>(work: &Comparison, watch: &dyn Fn(&str)) -> Result<Vec<LayoutRow>> {
     let mut ways: Vec<Partitioning> = Vec::new();
     let first = work.ways.iter().all(|way| way.layout.ranks() > 1).then(|| Layout::default().into());
     for way in first.into_iter().chain(work.ways.iter().copied()) {
@@ -167,19 +167,19 @@ pub fn compare<D: Runs>(work: &Comparison, watch: &dyn Fn(&str)) -> Result<Vec<L
     for (layout, bytes) in layouts.iter().zip(held) {
         budget::fits::<D::Place>(format_args!("comparing {layout}"), [layout.ranks(); 2], bytes)?;
     }
-    let (mut said, mut rows) = (Vec::new(), Vec::new());
+    let (mut judged, mut rows) = (Vec::new(), Vec::new());
     if let (Some((model, _)), Some(request)) = (text, &request) {
         let generated = timed::generating::<D>((work, model), &ways, request, watch)?;
-        said = verdicts(work, &layouts, texts(&generated[0].0), watch)?;
+        judged = verdicts(work, &layouts, texts(&generated[0].0), watch)?;
         rows = inference::<D>(model, &ways, request, &generated)?;
     } else {
-        said.extend(verdicts(work, &layouts, Vec::new(), watch)?);
+        judged.extend(verdicts(work, &layouts, Vec::new(), watch)?);
     }
     if work.learns {
         rows.extend(training::<D>(work, &layouts, watch)?);
     }
-    for (row, said) in rows.iter_mut().zip(said) {
-        (row.equal, row.note, row.never_ran) = said;
+    for (row, judged) in rows.iter_mut().zip(judged) {
+        (row.equal, row.note, row.never_ran) = judged;
     }
     Ok(rows)
 }
@@ -236,7 +236,7 @@ fn subject(
 }
 
 /// Verdict of the field on a row: whether all is equal, a note on the subject, and the parts that never ran.
-type Said = (bool, Option<String>, Vec<&'static str>);
+type FieldVerdict = (bool, Option<String>, Vec<&'static str>);
 
 /// The generated texts, each with the length of its prompt.
 fn texts<E: Scalar>(generated: &Generated<E>) -> Vec<(Vec<u32>, usize)> {
@@ -250,10 +250,10 @@ fn verdicts(
     layouts: &[Layout],
     texts: Vec<(Vec<u32>, usize)>,
     watch: &dyn Fn(&str),
-) -> Result<Vec<Said>> {
+) -> Result<Vec<FieldVerdict>> {
     let key = Key(tensor::mix(u64::from(std::process::id()) ^ 0x636f_6d70));
-    let (keys, mut said) = ([key, key.next()], [Vec::new(), Vec::new()]);
-    let truths = Truths::default();
+    let (keys, mut judged) = ([key, key.next()], [Vec::new(), Vec::new()]);
+    let truths = OracleTraces::default();
     for layout in layouts {
         watch(&format!("proving {layout}"));
         let (subject, note) = subject(work, layout, texts.clone())?;
@@ -265,11 +265,11 @@ fn verdicts(
         ];
         let halves =
             &halves[usize::from(matches!(work.data, Data::Digits(_)))..if work.learns { 2 } else { 1 }];
-        for (half, said) in halves.iter().zip(&mut said) {
-            said.push((prove(half, layout, &keys, &truths)?.equal, note.clone(), never.clone()));
+        for (half, judged) in halves.iter().zip(&mut judged) {
+            judged.push((prove(half, layout, &keys, &truths)?.equal, note.clone(), never.clone()));
         }
     }
-    Ok(said.concat())
+    Ok(judged.concat())
 }
 
 /// Returns a row for `tokens` tokens; the verdict is set later. `bytes`: of the rank that holds the most, in
@@ -277,11 +277,11 @@ fn verdicts(
 fn row(
     workload: Workload,
     way: &Partitioning,
-    (taken, timed, tokens): (&[Taken], Timed, usize),
+    (taken, timed, tokens): (&[RankMeasurements], RowTimes, usize),
     bytes: [usize; 2],
     error_ratio: f64,
 ) -> LayoutRow {
-    let Timed { median: seconds, spread, runs } = timed;
+    let RowTimes { median: seconds, spread, runs } = timed;
     LayoutRow {
         workload,
         name: way.label(),
@@ -305,11 +305,11 @@ fn row(
 }
 
 /// One row for each layout.
-fn inference<D: Runs>(
+fn inference<D: RunDevice>(
     model: &Model,
     ways: &[Partitioning],
     request: &Prompts,
-    generated: &[(Generated<D::Elem>, Timed)],
+    generated: &[(Generated<D::Elem>, RowTimes)],
 ) -> Result<Vec<LayoutRow>> {
     let alone = &generated[0].0.texts;
     let texts: Vec<_> = alone.iter().map(|text| text.ids.clone()).collect();
@@ -347,7 +347,11 @@ fn parts(texts: &[Text], alone: &[Text], bound: f64) -> Option<Tie> {
 }
 
 /// One row for each layout.
-fn training<D: Runs>(work: &Comparison, layouts: &[Layout], watch: &dyn Fn(&str)) -> Result<Vec<LayoutRow>> {
+fn training<D: RunDevice>(
+    work: &Comparison,
+    layouts: &[Layout],
+    watch: &dyn Fn(&str),
+) -> Result<Vec<LayoutRow>> {
     let batch = batch(work)?;
     let truth = new_weights::<Cpu<f64>>(work, &Layout::default(), &batch)?;
     let (mut rows, mut own) = (Vec::new(), 0.0);
@@ -366,13 +370,13 @@ fn training<D: Runs>(work: &Comparison, layouts: &[Layout], watch: &dyn Fn(&str)
     Ok(rows)
 }
 
-fn trainer<D: Runs>(work: &Comparison, at: &At<D>) -> Result<Trainer<D>> {
+fn trainer<D: RunDevice>(work: &Comparison, at: &BuildContext<D>) -> Result<Trainer<D>> {
     Trainer::new(at, &work.model.design, OPTIMIZER)
 }
 
 /// All weights after one step. Gathering needs memory of its own, so this is a separate run.
-fn new_weights<D: Runs>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<Vec<f64>> {
-    let mut ranks = session::run((layout, &layout.world()?), work.model.values(), |at: At<D>| {
+fn new_weights<D: RunDevice>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<Vec<f64>> {
+    let mut ranks = session::run((layout, &layout.world()?), work.model.values(), |at: BuildContext<D>| {
         let (mut trainer, mut weights) = (trainer(work, &at)?, Vec::new());
         trainer.step(batch, LR)?;
         let params = trainer.model().params();

@@ -2,7 +2,7 @@
 use super::Run;
 use crate::cli::{out, show};
 use clap::Args;
-use cuda::{AboutCard, Card, Nccl};
+use cuda::{Card, CardProperties, Nccl};
 use serde::Serialize;
 use std::thread::available_parallelism;
 
@@ -48,7 +48,7 @@ fn card(ordinal: usize) -> Found {
     match Card::open(ordinal) {
         Err(error) => Found::Missing(error.to_string()),
         Ok(card) => {
-            let AboutCard { name, capability: (major, minor), processors, cuda, library, memory } =
+            let CardProperties { name, capability: (major, minor), processors, cuda, library, memory } =
                 &card.about;
             let [free, total] = memory.map(|bytes| comm::readable(bytes as u128));
             let (version, point) = cuda;

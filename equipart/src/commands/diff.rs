@@ -12,7 +12,7 @@ mod report;
 mod source;
 
 pub use judge::{FLOOR, Finding, OUTLIER, TIMES, far};
-pub use measure::{Apart, Compared, Error as OwnError, Worst, unit};
+pub use measure::{Error as OwnError, RunDistance, TensorDiff, Worst, unit};
 pub use report::{DiffReport, diff, dimensions};
 pub use source::Unmatched;
 
@@ -23,7 +23,7 @@ use clap::Args;
 use parallel::Result;
 use serde::Serialize;
 use std::path::PathBuf;
-use tensor::quoted::shown;
+use tensor::quoted::displayed;
 
 /// Help text below the flags.
 pub(crate) const CODES: &str = "\
@@ -84,7 +84,7 @@ impl Run for DiffArgs {
 
 /// Number of tensors of each kind.
 #[derive(Serialize)]
-struct Counts {
+struct TensorCounts {
     tensors: usize,
     equal: usize,
     rounding: usize,
@@ -94,25 +94,25 @@ struct Counts {
 }
 
 /// Counts the tensors of a file, or of all files.
-fn counts(report: &DiffReport, file: Option<&str>) -> Counts {
+fn counts(report: &DiffReport, file: Option<&str>) -> TensorCounts {
     let asked = |of: &str| file.is_none_or(|file| of == file);
     let findings: Vec<_> = report.tensors.iter().filter(|t| asked(&t.file)).map(|t| t.verdict).collect();
     let of = |finding| findings.iter().filter(|seen| **seen == finding).count();
     let (equal, rounding, unjudged) = (of(Some(Finding::Equal)), of(Some(Finding::Rounding)), of(None));
     let unmatched = report.unmatched.iter().filter(|u| asked(&u.file)).count();
     let bugs = findings.len() - equal - rounding - unjudged;
-    Counts { tensors: findings.len(), equal, rounding, bugs, unjudged, unmatched }
+    TensorCounts { tensors: findings.len(), equal, rounding, bugs, unjudged, unmatched }
 }
 
 /// A line of `--json`.
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
-enum Object<'a> {
-    Tensor(&'a Compared),
+enum JsonLine<'a> {
+    Tensor(&'a TensorDiff),
     Unmatched(&'a Unmatched),
     Summary {
         #[serde(flatten)]
-        counts: Counts,
+        counts: TensorCounts,
         judged: bool,
         fine: bool,
         first_bug: Option<&'a str>,
@@ -121,10 +121,10 @@ enum Object<'a> {
 }
 
 fn objects(report: &DiffReport) {
-    report.tensors.iter().for_each(|t| show::json(&Object::Tensor(t)));
-    report.unmatched.iter().for_each(|u| show::json(&Object::Unmatched(u)));
+    report.tensors.iter().for_each(|t| show::json(&JsonLine::Tensor(t)));
+    report.unmatched.iter().for_each(|u| show::json(&JsonLine::Unmatched(u)));
     let bug = report.first_bug();
-    show::json(&Object::Summary {
+    show::json(&JsonLine::Summary {
         counts: counts(report, None),
         judged: report.judged,
         fine: report.is_fine(),
@@ -142,13 +142,13 @@ fn summary(report: &DiffReport) {
         }
     }
     let row = |file: &&str| {
-        let Counts { tensors, equal, rounding, bugs, unjudged, unmatched } = counts(report, Some(file));
+        let TensorCounts { tensors, equal, rounding, bugs, unjudged, unmatched } = counts(report, Some(file));
         let counts = if report.judged {
             vec![tensors, equal, rounding, bugs, unmatched]
         } else {
             vec![tensors, equal, bugs + unjudged, unmatched]
         };
-        std::iter::once(shown(file)).chain(counts.iter().map(usize::to_string)).collect()
+        std::iter::once(displayed(file)).chain(counts.iter().map(usize::to_string)).collect()
     };
     let head: &[&str] = if report.judged {
         &["File", "tensors", "equal", "rounding", "bug", "not compared"]
@@ -166,9 +166,10 @@ fn head(judged: bool) -> Vec<&'static str> {
     head
 }
 
-fn cells(t: &Compared, judged: bool) -> Vec<String> {
+fn cells(t: &TensorDiff, judged: bool) -> Vec<String> {
     let number = |x: Option<f64>| x.map_or("-".into(), |x| format!("{x:.1e}"));
-    let mut cells = vec![shown(&t.name), shown(&t.file), t.apart.differ.to_string(), t.apart.of.to_string()];
+    let mut cells =
+        vec![displayed(&t.name), displayed(&t.file), t.apart.differ.to_string(), t.apart.of.to_string()];
     cells.extend([number(t.apart.largest), number(t.apart.relative)]);
     if judged {
         cells.extend([number(t.a.map(|e| e.mean)), number(t.b.map(|e| e.mean))]);
@@ -192,8 +193,8 @@ fn words(verdict: Finding) -> [&'static str; 2] {
     }
 }
 
-fn named(t: &Compared) -> String {
-    format!("{} {} of {}", shown(&t.name), dimensions(&t.shape), shown(&t.file))
+fn named(t: &TensorDiff) -> String {
+    format!("{} {} of {}", displayed(&t.name), dimensions(&t.shape), displayed(&t.file))
 }
 
 fn error(of: &str, e: Option<OwnError>) -> String {
@@ -201,11 +202,11 @@ fn error(of: &str, e: Option<OwnError>) -> String {
 }
 
 /// Prints the first bug.
-fn first(bug: &Compared, before: Option<&Compared>) {
-    let errors = |t: &Compared| error("A", t.a) + &error("B", t.b);
+fn first(bug: &TensorDiff, before: Option<&TensorDiff>) {
+    let errors = |t: &TensorDiff| error("A", t.a) + &error("B", t.b);
     let verdict = bug.verdict.expect("a bug was found");
     line(&format!("\nThe first bug, in program order, is in {}.\n{}", named(bug), words(verdict)[1]));
-    let Apart { differ, of, .. } = bug.apart;
+    let RunDistance { differ, of, .. } = bug.apart;
     line(&format!("  {differ} of {of} elements differ\n{}{}", errors(bug), place(bug)));
     if let Some(before) = before {
         let verdict = before.verdict.map_or("not judged", |finding| words(finding)[0]);
@@ -217,7 +218,7 @@ fn first(bug: &Compared, before: Option<&Compared>) {
 }
 
 /// Describes the element that is furthest off.
-fn place(t: &Compared) -> String {
+fn place(t: &TensorDiff) -> String {
     let Some(worst) = &t.worst else { return String::new() };
     let token = worst.token.map_or(String::new(), |[s, p]| format!(" (sequence {s}, position {p})"));
     let truth = worst.truth.map_or(String::new(), |x| format!(", truth {x:e}"));
@@ -233,9 +234,9 @@ fn sizes(report: &DiffReport) {
         "All compared tensors are equal."
     };
     let Some(first) = different().next() else { return line(&format!("\n{equal}")) };
-    let relative = |t: &Compared| t.apart.relative.unwrap_or(0.0);
+    let relative = |t: &TensorDiff| t.apart.relative.unwrap_or(0.0);
     let worst = different().max_by(|x, y| relative(x).total_cmp(&relative(y))).unwrap_or(first);
-    let tell = |what: &str, t: &Compared| {
+    let tell = |what: &str, t: &TensorDiff| {
         let size = t.apart.largest.map_or(String::new(), |largest| {
             format!(", the largest difference is {largest:.1e}, relative {:.1e}", relative(t))
         });
@@ -263,6 +264,6 @@ fn missing(unmatched: &[Unmatched]) {
     }
     line("\nNot compared:");
     for Unmatched { file, name, why } in unmatched {
-        line(&format!("  {} of {}: {why}", shown(name), shown(file)));
+        line(&format!("  {} of {}: {why}", displayed(name), displayed(file)));
     }
 }

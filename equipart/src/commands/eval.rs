@@ -1,10 +1,10 @@
 //! `eval`: mean loss and perplexity of a model on a text or on given ids; loss and accuracy of a classifier
 //! on pictures.
 use super::Run;
-use crate::cli::args::{self, ModelName, NumberArgs, RanksArgs, patience};
+use crate::cli::args::{self, DtypeArgs, ModelName, RanksArgs, patience};
 use crate::cli::pictures::{PicturesArgs, digits, only_text};
 use crate::cli::processes::ProcessesArgs;
-use crate::cli::watch::Watch;
+use crate::cli::watch::ProgressWatch;
 use crate::cli::{corpus, learner, processes, show};
 use crate::commands::train::settings::sequences;
 use crate::device::in_device;
@@ -12,8 +12,10 @@ use clap::Args;
 use kernels::Meta;
 use layers::LayerCounts;
 use models::{Learner, Model, ids, text};
-use parallel::number::Runs;
-use parallel::{At, Batch, Layout, Network, Result, Sequence, Trainer, bail, budget, price, session};
+use parallel::dtype::RunDevice;
+use parallel::{
+    Batch, BuildContext, Layout, Network, Result, Sequence, Trainer, bail, budget, price, session,
+};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -42,7 +44,7 @@ pub(crate) struct EvalArgs {
     #[arg(long, default_value_t, help = parallel::layout::grammar())]
     pub(crate) layout: Layout,
     #[command(flatten)]
-    pub(crate) number: NumberArgs,
+    pub(crate) number: DtypeArgs,
     /// Seconds that a rank waits for the others in one call before the run fails [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = patience)]
     pub(crate) timeout: Option<Duration>,
@@ -81,7 +83,7 @@ const TOGETHER: [usize; 2] = [8, 1000];
 /// # Errors
 /// If the layout does not fit the model, there are fewer sequences than data ranks and no experts for the
 /// ranks without a sequence, memory is too small, or a rank fails.
-pub fn evaluate<D: Runs>(
+pub fn evaluate<D: RunDevice>(
     model: &Learner,
     (layout, network): (&Layout, &Network),
     sequences: Vec<Sequence>,
@@ -97,15 +99,19 @@ pub fn evaluate<D: Runs>(
     let peak = price::peak_of_all::<D, _>(
         layout,
         |tokens| largest.dealt(&tokens),
-        |at: At<Meta<D::Elem>>| Trainer::evaluator(&at, design)?.evaluate(&largest, &|_| ()).map(drop),
+        |at: BuildContext<Meta<D::Elem>>| {
+            Trainer::evaluator(&at, design)?.evaluate(&largest, &|_| ()).map(drop)
+        },
     )?;
     budget::fits::<D::Place>(
         format_args!("evaluating under {layout}"),
         [network.here(layout), layout.ranks()],
         peak.all,
     )?;
-    let ranks =
-        session::run((layout, &network.world(layout, "evaluation")?), model.values(), |at: At<D>| {
+    let ranks = session::run(
+        (layout, &network.world(layout, "evaluation")?),
+        model.values(),
+        |at: BuildContext<D>| {
             let done = |n| {
                 if at.mesh.rank() == 0 {
                     watch(n, microbatches);
@@ -117,7 +123,8 @@ pub fn evaluate<D: Runs>(
             let experts: LayerCounts = network.of_all(at.mesh, trainer.take_counts())?.into_iter().collect();
             let right = pictures.then(|| trainer.correct(&batch, &|_| ())).transpose()?;
             Ok((loss.read().expect("the host has values")[0].to_f64(), right, experts))
-        })?;
+        },
+    )?;
     let ((loss, right), tokens) = ((ranks[0].0, ranks[0].1), batch.counted());
     let experts = ranks.into_iter().map(|(.., experts)| experts).collect();
     if !loss.is_finite() {
@@ -172,7 +179,7 @@ impl Run for EvalArgs {
         }
         let model = learner(a.model.as_ref(), &a.pictures)?;
         let all = model.text.as_ref().map_or_else(|| pictures(&a), |model| sequences_of(&a, model))?;
-        let watch = Watch::bar(0);
+        let watch = ProgressWatch::bar(0);
         let layout = a.on_ranks.of(a.layout, &model.design.clone().inferring())?;
         args::note_inference(&layout);
         let watching = |done, of| watch.part("evaluated", done, of);

@@ -1,8 +1,8 @@
 //! `generate`: continues prompts.
 use super::Run;
-use crate::cli::args::{ModelName, NetworkArgs, NumberArgs, RanksArgs, note_inference};
+use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, RanksArgs, note_inference};
 use crate::cli::processes::ProcessesArgs;
-use crate::cli::watch::Watch;
+use crate::cli::watch::ProgressWatch;
 use crate::cli::{model, out, processes, show};
 use crate::device::in_device;
 use clap::Args;
@@ -11,8 +11,8 @@ use models::generate::{Prompts, generate};
 use models::sampling::{Sampling, no_temperature};
 use models::tokenizer::Tokenizer;
 use models::{Model, names};
+use parallel::dtype::RunDevice;
 use parallel::dump::{self, Provenance};
-use parallel::number::Runs;
 use parallel::{Layout, Network, Result, bail};
 use std::path::PathBuf;
 
@@ -53,7 +53,7 @@ pub(crate) struct GenerateArgs {
     #[arg(long, default_value_t)]
     pub(crate) layout: Layout,
     #[command(flatten)]
-    pub(crate) number: NumberArgs,
+    pub(crate) number: DtypeArgs,
     #[command(flatten)]
     pub(crate) on_ranks: RanksArgs,
     /// Folder for activations and weights, as safetensors
@@ -116,7 +116,7 @@ impl Run for GenerateArgs {
 }
 
 /// Continues the prompts in the dtype of `D`, and prints them.
-fn continued<D: Runs>(
+fn continued<D: RunDevice>(
     a: &GenerateArgs,
     (model, layout, network): (&Model, &Layout, &Network),
     request: &Prompts,
@@ -125,7 +125,7 @@ fn continued<D: Runs>(
 ) -> Result<bool> {
     request.check::<D>(model, (layout, network))?;
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
-    let watch = Watch::bar(request.max_new);
+    let watch = ProgressWatch::bar(request.max_new);
     let generated = generate::<D>(model, (layout, network), request, &|_| watch.tick());
     let generated = a.network.keep_trace(network, generated)?;
     watch.done();

@@ -2,13 +2,13 @@
 //! layouts on one card, products beside NVIDIA's library, a model at work. It needs the program and nothing
 //! else.
 use super::Run;
-use crate::cli::watch::Watch;
+use crate::cli::watch::ProgressWatch;
 use crate::cli::{self, out, show};
 use crate::commands::compare::{Comparison, Data, Partitioning, compare};
 use bench::{AtWork, SMALL};
 use clap::{Args, ValueEnum};
-use cuda::measure::{self, CardFigure, Scale};
-use cuda::{AboutCard, Card, Cuda, Gpu, checks};
+use cuda::measure::{self, CardFigure, MeasureSize};
+use cuda::{Card, CardProperties, Cuda, Gpu, checks};
 use kernels::Heads;
 use layers::Shape;
 use models::Model;
@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-use tensor::{Bf16, Fault, PlaceError};
+use tensor::{Bf16, OutOfMemory, PlaceError};
 
 /// Compare every kernel of a GPU with the host, check layouts on it, and measure its speed
 #[derive(Args, Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct GpuCheckArgs {
     pub(crate) out: PathBuf,
     /// Run only this part; may be repeated
     #[arg(long, value_name = "PART", value_enum)]
-    pub(crate) only: Vec<Part>,
+    pub(crate) only: Vec<CheckPart>,
     /// Measure small sizes, to test that all figures run
     #[arg(long)]
     pub(crate) small: bool,
@@ -51,14 +51,14 @@ const LAYOUTS: [&str; 7] =
 
 /// One line of the table.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Line {
+pub(crate) struct TableLine {
     pub(crate) what: String,
     pub(crate) outcome: String,
     /// True if the outcome is as wanted; `None` if nothing is wanted.
     pub(crate) well: Option<bool>,
 }
 
-impl Line {
+impl TableLine {
     pub(crate) const HEAD: [&str; 3] = ["what", "outcome", "as wanted"];
 
     pub(crate) fn cells(&self) -> Vec<String> {
@@ -69,16 +69,16 @@ impl Line {
 
 /// Report of all checks.
 #[derive(Debug, Serialize)]
-struct Report {
+struct CheckReport {
     card: String,
     cuda: String,
     seconds: f64,
-    lines: Vec<Line>,
+    lines: Vec<TableLine>,
 }
 
 /// Part of the checks; the doc of each variant is its help text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Part {
+pub(crate) enum CheckPart {
     /// every kernel, compared with the host's
     Kernels,
     /// layouts with all ranks on the card, compared with one rank
@@ -91,22 +91,22 @@ impl Run for GpuCheckArgs {
     fn run(self, json: bool) -> Result<bool> {
         let a = self;
         let (begin, card) = (Instant::now(), Card::open(0).map_err(|error| Error::new(error.to_string()))?);
-        let (watch, asked) = (Watch::spinner(), |part| a.only.is_empty() || a.only.contains(&part));
+        let (watch, asked) = (ProgressWatch::spinner(), |part| a.only.is_empty() || a.only.contains(&part));
         let mut lines = Vec::new();
-        if asked(Part::Kernels) {
+        if asked(CheckPart::Kernels) {
             lines.extend(kernels(&card, &watch));
         }
-        if asked(Part::Layouts) {
+        if asked(CheckPart::Layouts) {
             watch.say("comparing layouts");
             lines.extend(layouts()?);
         }
         let right = lines.iter().all(|line| line.well == Some(true));
-        if asked(Part::Figures) {
+        if asked(CheckPart::Figures) {
             lines.extend(figures(&card, a.small, &watch)?);
         }
         watch.done();
-        let AboutCard { name, cuda: (major, minor), .. } = &card.about;
-        let report = Report {
+        let CardProperties { name, cuda: (major, minor), .. } = &card.about;
+        let report = CheckReport {
             card: name.clone(),
             cuda: format!("{major}.{minor}"),
             seconds: begin.elapsed().as_secs_f64(),
@@ -118,31 +118,36 @@ impl Run for GpuCheckArgs {
             show::json(&report);
             return Ok(right);
         }
-        let Report { card, cuda, seconds, lines } = &report;
-        out::line(&show::table(&Line::HEAD, lines.iter().map(Line::cells)).to_string());
+        let CheckReport { card, cuda, seconds, lines } = &report;
+        out::line(&show::table(&TableLine::HEAD, lines.iter().map(TableLine::cells)).to_string());
         out::line(&format!("{card}, CUDA {cuda}, {seconds:.0} s; also in {}", a.out.display()));
         Ok(right)
     }
 }
 
 /// Compares every kernel with the host's in f64.
-pub(crate) fn kernels(card: &Arc<Card>, watch: &Watch) -> Vec<Line> {
+pub(crate) fn kernels(card: &Arc<Card>, watch: &ProgressWatch) -> Vec<TableLine> {
     let line = |check: &checks::Check<Gpu>| {
         watch.say(&format!("checking {}", check.name));
         let outcome = guarded(|| (check.run)(&Gpu::of(card)));
         let well = Some(outcome.is_ok());
-        Line { what: check.name.into(), outcome: outcome.err().unwrap_or_else(|| "as the host".into()), well }
+        TableLine {
+            what: check.name.into(),
+            outcome: outcome.err().unwrap_or_else(|| "as the host".into()),
+            well,
+        }
     };
     checks::all().map(line).collect()
 }
 
 /// Measures kernels, and a model at work.
-fn figures(card: &Arc<Card>, small: bool, watch: &Watch) -> Result<Vec<Line>> {
+fn figures(card: &Arc<Card>, small: bool, watch: &ProgressWatch) -> Result<Vec<TableLine>> {
     let tell = |figure: &CardFigure| {
-        let Line { what, outcome, .. } = line(figure);
+        let TableLine { what, outcome, .. } = line(figure);
         watch.say(&format!("{what}: {outcome}"));
     };
-    let figures = guarded(|| measure::all(&Gpu::of(card), Scale::new(small), &tell)).map_err(Error::new)?;
+    let figures =
+        guarded(|| measure::all(&Gpu::of(card), MeasureSize::new(small), &tell)).map_err(Error::new)?;
     watch.say("a model at work");
     let at_work = at_work(&card.about, figures[0].rate, small)?;
     Ok(figures.iter().chain(&at_work).map(line).collect())
@@ -152,12 +157,12 @@ fn figures(card: &Arc<Card>, small: bool, watch: &Watch) -> Result<Vec<Line>> {
 pub(crate) fn guarded<T>(
     work: impl FnOnce() -> std::result::Result<T, String>,
 ) -> std::result::Result<T, String> {
-    let failed = PlaceError::caught(|| Fault::caught(work));
+    let failed = PlaceError::caught(|| OutOfMemory::caught(work));
     failed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?
 }
 
 /// Compares each layout, with all ranks on one card, with one rank.
-fn layouts() -> Result<Vec<Line>> {
+fn layouts() -> Result<Vec<TableLine>> {
     let model = Model::embedded()?;
     let corpus = cli::corpus(None, model.config.positions.min(64), &model.tokenizer()?)?;
     let ways = LAYOUTS.iter().map(|layout| Ok(Partitioning::from(layout.parse::<Layout>()?)));
@@ -179,13 +184,13 @@ fn layouts() -> Result<Vec<Line>> {
         let well = !own.is_empty() && tokens && worst <= 4.0 && own.iter().all(|row| row.equal);
         let tokens = if tokens { "tokens equal" } else { "other tokens" };
         let outcome = format!("{tokens}, error x{worst:.2} of one rank's");
-        Line { what: format!("{layout} on one card"), outcome, well: Some(well) }
+        TableLine { what: format!("{layout} on one card"), outcome, well: Some(well) }
     };
     Ok(LAYOUTS.iter().map(of).collect())
 }
 
 /// Measures a model of a billion parameters in bf16: a training step, and decoding of single tokens.
-fn at_work(about: &AboutCard, copy: f64, small: bool) -> Result<[CardFigure; 2]> {
+fn at_work(about: &CardProperties, copy: f64, small: bool) -> Result<[CardFigure; 2]> {
     let of = AtWork::measure::<Cuda<Bf16>>;
     let AtWork { step, flops, token, weights } =
         if small { of(SMALL, [2, 16], [4, 4], 1)? } else { of(LLAMA_1B, [4, 2048], [32, 64], 3)? };
@@ -208,14 +213,14 @@ fn at_work(about: &AboutCard, copy: f64, small: bool) -> Result<[CardFigure; 2]>
     ])
 }
 
-fn line(figure: &CardFigure) -> Line {
+fn line(figure: &CardFigure) -> TableLine {
     let CardFigure { name, rate, unit, beside, wanted } = figure;
     let part = figure.part();
     let beside = match (beside, part) {
         (Some((_, what)), Some(part)) => format!(", {part:.2} of {what} ({wanted:.2} wanted)"),
         _ => String::new(),
     };
-    Line {
+    TableLine {
         what: name.clone(),
         outcome: format!("{rate:.1} {unit}{beside}"),
         well: part.map(|part| part >= *wanted),

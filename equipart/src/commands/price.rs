@@ -3,9 +3,9 @@
 mod routing;
 
 use super::Run;
-use crate::cli::args::{NumberArgs, RanksArgs, SEQ, TableArgs, microbatches};
+use crate::cli::args::{DtypeArgs, RanksArgs, SEQ, TableArgs, microbatches};
 use crate::cli::out::line;
-use crate::cli::pictures::{PicturesArgs, Plain};
+use crate::cli::pictures::{NamedModel, PicturesArgs};
 use crate::cli::{config, show};
 use crate::commands::train::flags::DropoutRate;
 use crate::commands::train::settings::{OptimizerName, Settings, tenth};
@@ -15,13 +15,13 @@ use comm::{Ledger, readable};
 use kernels::{Kernels, Meta};
 use layers::{Builder, Design, LayerCounts, counted};
 use models::{Config, Model};
-use parallel::number::{NumberName, Runs};
+use parallel::dtype::{DtypeName, RunDevice};
 use parallel::price::STEPS;
-use parallel::{At, Batch, Layout, Result, Sequence, Trainer, budget, layout, measure, session};
+use parallel::{Batch, BuildContext, Layout, Result, Sequence, Trainer, budget, layout, measure, session};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use tensor::count::Uncountable;
+use tensor::count::Overflow;
 use tensor::{Category, Peaks, Phase};
 
 /// Compute a layout's peak memory, operations and traffic without running it
@@ -34,13 +34,13 @@ pub(crate) struct PriceArgs {
     /// moe: the embedded model with experts; mlp: a plain classifier of 784 pixels and 10 classes [default:
     /// the model of --config]
     #[arg(long, conflicts_with = "config")]
-    pub(crate) model: Option<Plain>,
+    pub(crate) model: Option<NamedModel>,
     #[command(flatten)]
     pub(crate) pictures: PicturesArgs,
     #[arg(long, default_value_t, help = layout::grammar())]
     pub(crate) layout: Layout,
     #[command(flatten)]
-    pub(crate) number: NumberArgs,
+    pub(crate) number: DtypeArgs,
     #[command(flatten)]
     pub(crate) on_ranks: RanksArgs,
     #[command(flatten)]
@@ -106,7 +106,7 @@ pub struct Price {
     /// The layout.
     pub layout: String,
     /// The dtype.
-    pub number: NumberName,
+    pub number: DtypeName,
     /// The rank.
     pub rank: usize,
     /// Microbatches of the step.
@@ -118,12 +118,12 @@ pub struct Price {
     /// Bytes this rank sends in a step, as if the ranks of each axis formed a ring.
     pub traffic_bytes: usize,
     /// Its traffic in a step, by axis and operation.
-    pub traffic: Vec<Said>,
+    pub traffic: Vec<RankTraffic>,
 }
 
 /// Traffic of one rank along one axis in one operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Said {
+pub struct RankTraffic {
     /// The axis.
     pub axis: &'static str,
     /// The operation.
@@ -136,15 +136,15 @@ pub struct Said {
     pub wire_bytes: usize,
 }
 
-fn said(ledger: &Ledger) -> Vec<Said> {
-    let said = |(axes, op, t): (comm::Axes, comm::Op, comm::Traffic)| Said {
+fn rank_traffic(ledger: &Ledger) -> Vec<RankTraffic> {
+    let rank_traffic = |(axes, op, t): (comm::Axes, comm::Op, comm::Traffic)| RankTraffic {
         axis: axes.name(),
         operation: op.name(),
         calls: t.calls,
         payload_bytes: t.payload,
         wire_bytes: t.bytes,
     };
-    ledger.iter().map(said).collect()
+    ledger.iter().map(rank_traffic).collect()
 }
 
 /// Runs the program that is priced, on any device. Returns peaks over all phases, and operations and traffic
@@ -153,7 +153,7 @@ fn said(ledger: &Ledger) -> Vec<Said> {
 /// # Errors
 /// If the batch does not fit, or ranks fail to communicate.
 pub fn program<D: Kernels>(
-    at: &At<D>,
+    at: &BuildContext<D>,
     design: impl Into<Design>,
     settings: &Settings,
 ) -> Result<(Peaks, u64, Ledger)> {
@@ -167,14 +167,14 @@ pub fn program<D: Kernels>(
     let mut trainer = Trainer::new(at, design, settings.optimizer())?;
     let mut last = (0, Ledger::default());
     for _ in 0..STEPS {
-        let (flops, mut said) = (meter.flops(), Ledger::default());
+        let (flops, mut rank_traffic) = (meter.flops(), Ledger::default());
         measure::work(at, Phase::Step, || {
             let before = at.mesh.ledger();
             let report = trainer.step(&batch, settings.lr);
-            said = at.mesh.ledger() - &before;
+            rank_traffic = at.mesh.ledger() - &before;
             report
         })?;
-        last = (meter.flops() - flops, said);
+        last = (meter.flops() - flops, rank_traffic);
     }
     Ok((meter.peaks_of_all(), last.0, last.1))
 }
@@ -191,21 +191,21 @@ pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Ve
 }
 
 /// Returns the price of a design with this expert load, or with an even load.
-fn price_in<D: Runs>(
+fn price_in<D: RunDevice>(
     (design, counts): (&Design, Option<&LayerCounts>),
     settings: &Settings,
     layout: &Layout,
 ) -> Result<Vec<Price>> {
     layout.fits(design)?;
-    let run = |at: At<Meta<D::Elem>>| {
-        program(&At { builder: Builder { counts, ..at.builder }, ..at }, design, settings)
+    let run = |at: BuildContext<Meta<D::Elem>>| {
+        program(&BuildContext { builder: Builder { counts, ..at.builder }, ..at }, design, settings)
     };
     let on_rank = |rank| {
         let (peaks, flops, ledger) = session::ghost::<D, _>(layout, (rank, None), run)?;
         let mut peak_bytes: BTreeMap<_, _> =
             Category::ALL.iter().map(|c| (c.name(), peaks.category[*c as usize])).collect();
         peak_bytes.insert("total", peaks.total);
-        let (traffic_bytes, traffic) = (Uncountable::caught(|| ledger.wire_bytes())?, said(&ledger));
+        let (traffic_bytes, traffic) = (Overflow::caught(|| ledger.wire_bytes())?, rank_traffic(&ledger));
         let (layout, number) = (layout.to_string(), settings.number);
         let microbatches = settings.microbatches;
         Ok(Price { layout, number, rank, microbatches, peak_bytes, flops, traffic_bytes, traffic })
@@ -224,7 +224,7 @@ impl Run for PriceArgs {
         a.layout = a.table.on(a.layout)?;
         a.microbatches = microbatches(&a.layout, a.microbatches)?;
         let settings: Settings = a.settings();
-        let (design, positions) = if a.model == Some(Plain::Mlp) {
+        let (design, positions) = if a.model == Some(NamedModel::Mlp) {
             (a.pictures.fresh(None, 0).design, settings.seq)
         } else {
             a.pictures.unused()?;
@@ -238,13 +238,13 @@ impl Run for PriceArgs {
         let (layout, of) = (a.on_ranks.of(a.layout, &design)?, (&design, routing.as_ref()));
         let prices =
             in_device!((settings.device, settings.number), D => price_in::<D>(of, &settings, &layout))?;
-        show::all(json, &prices, || told(&prices, &settings));
+        show::all(json, &prices, || reported(&prices, &settings));
         Ok(true)
     }
 }
 
 /// Prints prices for people.
-fn told(prices: &[Price], of: &Settings) {
+fn reported(prices: &[Price], of: &Settings) {
     let held = |name: &&str| *name == "total" || prices.iter().any(|p| p.peak_bytes[name] > 0);
     let names: Vec<_> = Category::ALL.iter().map(|c| c.name()).chain(["total"]).filter(held).collect();
     let head = [&["rank"], &names[..], &["GFLOP", "sends"]].concat();
@@ -264,19 +264,23 @@ fn told(prices: &[Price], of: &Settings) {
         counted(of.microbatches, "microbatch"),
     ));
     line(&format!("{}", show::table(&head, prices.iter().map(cells))));
-    let mut said: Vec<(&Said, [u128; 3])> = Vec::new(); // summed over ranks, counts may overflow 64 bits
+    // summed over ranks, counts may overflow 64 bits
+    let mut rank_traffic: Vec<(&RankTraffic, [u128; 3])> = Vec::new();
     for more in prices.iter().flat_map(|p| &p.traffic) {
         let counts = [more.calls, more.payload_bytes, more.wire_bytes].map(|n| n as u128);
-        match said.iter_mut().find(|(s, _)| (s.axis, s.operation) == (more.axis, more.operation)) {
-            None => said.push((more, counts)),
+        match rank_traffic.iter_mut().find(|(s, _)| (s.axis, s.operation) == (more.axis, more.operation)) {
+            None => rank_traffic.push((more, counts)),
             Some((_, all)) => all.iter_mut().zip(counts).for_each(|(all, more)| *all += more),
         }
     }
-    if !said.is_empty() {
-        let cells = |(s, [calls, given, sent]): &(&Said, [u128; 3])| {
+    if !rank_traffic.is_empty() {
+        let cells = |(s, [calls, given, sent]): &(&RankTraffic, [u128; 3])| {
             vec![format!("{} {}", s.axis, s.operation), calls.to_string(), readable(*given), readable(*sent)]
         };
         line("\nTraffic of all ranks:\n");
-        line(&format!("{}", show::table(&["call", "calls", "given", "sent"], said.iter().map(cells))));
+        line(&format!(
+            "{}",
+            show::table(&["call", "calls", "given", "sent"], rank_traffic.iter().map(cells))
+        ));
     }
 }

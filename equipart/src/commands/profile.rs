@@ -1,12 +1,12 @@
 //! Profiles: `bench --profile`, and the tables that `train --profile` prints, too.
 use crate::cli::args::NetworkArgs;
-use crate::cli::watch::Watch;
+use crate::cli::watch::ProgressWatch;
 use crate::cli::{out, show};
 use crate::device::{DeviceName, in_device};
-use bench::profile::{self, LayerTime, ProfileLine, RankProfile, Sum};
+use bench::profile::{self, LayerTime, ProfileLine, RankProfile, Totals};
 use bench::{self, Exposed};
 use clap::Args;
-use parallel::number::{NumberName, Runs};
+use parallel::dtype::{DtypeName, RunDevice};
 use parallel::{Error, Layout, Network, Result, layout};
 
 /// Legend of the tables.
@@ -44,10 +44,10 @@ impl ProfileArgs {
 pub(crate) fn run(a: &ProfileArgs, device: DeviceName, size: (usize, bool), json: bool) -> Result<bool> {
     device.open(a.layout.ranks())?;
     let peak = (device == DeviceName::Cpu).then(|| bench::peak_gflops(a.layout.ranks()));
-    in_device!((device, NumberName::F32), D => of::<D>(a, peak, size, json))
+    in_device!((device, DtypeName::F32), D => of::<D>(a, peak, size, json))
 }
 
-fn of<D: Runs>(
+fn of<D: RunDevice>(
     a: &ProfileArgs,
     peak: Option<f64>,
     (turns, small): (usize, bool),
@@ -55,7 +55,7 @@ fn of<D: Runs>(
 ) -> Result<bool> {
     let network = a.network.network(None)?.profiling();
     network.fits(&[a.layout])?;
-    let watch = Watch::spinner();
+    let watch = ProgressWatch::spinner();
     watch.say(&format!("training steps of shape L under {}", a.layout));
     a.network.keep_trace(&network, bench::profiled::<D>(&a.layout, &network, small))?;
     let exposed = bench::exposed::<D>(&a.layout, &network, (turns, small), &|what| watch.say(what))?;
@@ -113,7 +113,7 @@ fn tables(name: &str, ranks: &[RankProfile], peak: Option<f64>) {
     let (of, ms) =
         (if steps == 1 { "one step".into() } else { format!("mean of {steps} steps") }, together.ms());
     out::line(&format!("{name}: {ms:.1} ms a step ({of}){peak_told}.\n"));
-    let cells = |sum: &Sum, each: &[&Sum]| cells(&together, ranks, sum, each, peak);
+    let cells = |sum: &Totals, each: &[&Totals]| cells(&together, ranks, sum, each, peak);
     let mut head = vec!["ms", "share"];
     head.extend(if many { &["least", "most"][..] } else { &[] });
     head.extend(["calls", "GFLOP/s", "of peak"]);
@@ -149,19 +149,19 @@ fn beyond(of: &RankProfile, peak: Option<f64>) -> Option<&'static str> {
 fn cells(
     together: &RankProfile,
     ranks: &[RankProfile],
-    sum: &Sum,
-    each: &[&Sum],
+    sum: &Totals,
+    each: &[&Totals],
     peak: Option<f64>,
 ) -> Vec<String> {
     let share = together.row(sum, peak);
-    let or_dash = |told: Option<String>| told.unwrap_or_else(|| "-".into());
+    let or_dash = |reported: Option<String>| reported.unwrap_or_else(|| "-".into());
     let mut row = vec![format!("{:.2}", share.ms), format!("{:.1} %", 100.0 * share.share)];
     if ranks.len() > 1 {
         let mut each: Vec<_> =
             each.iter().zip(ranks).map(|(sum, of)| of.row(sum, None).ms).zip(0..).collect();
         each.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let told = |at: Option<&(f64, usize)>| or_dash(at.map(|(ms, rank)| format!("{ms:.2} ({rank})")));
-        row.extend([told(each.first()), told(each.last())]);
+        let reported = |at: Option<&(f64, usize)>| or_dash(at.map(|(ms, rank)| format!("{ms:.2} ({rank})")));
+        row.extend([reported(each.first()), reported(each.last())]);
     }
     let calls = if sum.calls == 0 { "-".into() } else { format!("{:.0}", share.calls) };
     let gflops = or_dash(share.gflops.map(|gflops| format!("{gflops:.0}")));
@@ -172,7 +172,7 @@ fn cells(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bench::profile::Spent;
+    use bench::profile::WorkKind;
     use std::time::Duration;
     use tensor::KernelKind;
 
@@ -180,8 +180,8 @@ mod tests {
     #[test]
     fn more_than_the_peak_is_explained() {
         let time = Duration::from_secs(1);
-        let sum = Sum { time, calls: 1, flops: 4_250_000_000, computing: time };
-        let kinds = vec![(Spent::On(KernelKind::Product), sum)];
+        let sum = Totals { time, calls: 1, flops: 4_250_000_000, computing: time };
+        let kinds = vec![(WorkKind::On(KernelKind::Product), sum)];
         let of = RankProfile { steps: 1, time, kinds, layers: vec![] };
         assert!(beyond(&of, Some(1.0)).unwrap().starts_with("More than 100 % of peak: "));
         assert!(beyond(&of, Some(4.2)).is_none() && beyond(&of, None).is_none());

@@ -4,16 +4,16 @@ pub(crate) mod cases;
 
 use super::Run;
 use crate::cli::args::{RanksArgs, TableArgs, dtype, note};
-use crate::cli::pictures::{PicturesArgs, Plain, refuse};
-use crate::cli::watch::Watch;
+use crate::cli::pictures::{NamedModel, PicturesArgs, refuse};
+use crate::cli::watch::ProgressWatch;
 use crate::cli::{out, show};
-use crate::commands::gpu_check::{Line, kernels};
+use crate::commands::gpu_check::{TableLine, kernels};
 use crate::device::{DeviceName, first_card, in_device};
 use cases::CasesArgs;
 use clap::Args;
 use layers::Shape;
 use models::{Config, Model, names};
-use parallel::number::NumberName;
+use parallel::dtype::DtypeName;
 use parallel::{Layout, Result, bail, budget, dump};
 use prove::cases::{certify_panel, image, never_ran};
 use prove::{Exact, KEYS, Keys, Subject, Verdict, certify, exact};
@@ -29,7 +29,7 @@ pub(crate) struct ProveArgs {
     /// With --device cuda: only this dtype, f32 or bf16 [default: both]; without it, a proof runs in a finite
     /// field
     #[arg(long = "dtype", alias = "number", value_name = "DTYPE", value_parser = dtype())]
-    pub(crate) number: Option<NumberName>,
+    pub(crate) number: Option<DtypeName>,
     /// Device of the proof: cpu, in the field; or cuda: linear layers and collectives of the layout on whole
     /// numbers, which a card adds exactly, and every kernel compared with the host's
     #[arg(long, default_value_t, value_name = "DEVICE", value_enum)]
@@ -58,7 +58,7 @@ pub(crate) struct ProveArgs {
     /// moe: the embedded model with experts; mlp: a plain classifier of 784 pixels and 10 classes [default:
     /// the model of --config]
     #[arg(long, conflicts_with_all = ["config", "dump"])]
-    pub(crate) model: Option<Plain>,
+    pub(crate) model: Option<NamedModel>,
     #[command(flatten)]
     pub(crate) pictures: PicturesArgs,
 }
@@ -84,22 +84,22 @@ impl Run for ProveArgs {
             return Ok(equal);
         }
         let layout = a.table.on(a.layout.unwrap_or_default())?.limited(a.on_ranks.limit);
-        let watch = Watch::spinner();
+        let watch = ProgressWatch::spinner();
         let key = a.key.unwrap_or_else(fresh_key);
         let keys = Keys::Sure(key, a.keys.unwrap_or(*KEYS.start()));
         if let Some(keys) = a.keys.filter(|keys| !(1..=*KEYS.end()).contains(keys)) {
             bail!("--keys is {keys}; it must be 1 to {}", KEYS.end());
         }
-        if a.model != Some(Plain::Mlp) {
+        if a.model != Some(NamedModel::Mlp) {
             a.pictures.unused()?;
         }
         let of_text = |config: &Config| (config.shape.into(), names::entries(config));
         let (model, entries) = match (&a.model, &a.config) {
-            (Some(Plain::Mlp), _) => {
+            (Some(NamedModel::Mlp), _) => {
                 let model = a.pictures.fresh(None, 0);
                 (model.design.clone(), model.entries())
             }
-            (Some(Plain::Moe), _) => of_text(&Model::moe()?.config),
+            (Some(NamedModel::Moe), _) => of_text(&Model::moe()?.config),
             (None, Some(file)) => of_text(&Config::read(file)?),
             (None, None) => {
                 if a.on_ranks.split.is_some() {
@@ -174,14 +174,14 @@ fn on_device(a: &ProveArgs, json: bool) -> Result<bool> {
     ];
     refuse(&of_a_model, "proofs in the field; --device cuda")?;
     a.device.open(layout.ranks())?;
-    let (card, watch, mut lines) = (first_card()?, Watch::spinner(), Vec::new());
-    for number in a.number.map_or(vec![NumberName::Bf16, NumberName::F32], |number| vec![number]) {
+    let (card, watch, mut lines) = (first_card()?, ProgressWatch::spinner(), Vec::new());
+    for number in a.number.map_or(vec![DtypeName::Bf16, DtypeName::F32], |number| vec![number]) {
         let both = in_device!((a.device, number), D => exact::<D>(&layout, &|what| watch.say(what)))?;
         let line = |(what, seen): (&str, Exact)| {
             let Exact { tensors, elements, first_difference } = seen;
             let well = Some(first_difference.is_none());
             let equal = || format!("{tensors} tensors, {elements} elements equal the oracle's bit for bit");
-            Line {
+            TableLine {
                 what: format!("{what} of {layout}, {number}"),
                 outcome: first_difference.unwrap_or_else(equal),
                 well,
@@ -193,7 +193,7 @@ fn on_device(a: &ProveArgs, json: bool) -> Result<bool> {
     lines.extend(kernels(&card, &watch));
     watch.done();
     show::all(json, &lines, || {
-        out::line(&show::table(&Line::HEAD, lines.iter().map(Line::cells)).to_string());
+        out::line(&show::table(&TableLine::HEAD, lines.iter().map(TableLine::cells)).to_string());
         out::line(STATEMENT);
     });
     Ok(lines.iter().all(|line| line.well == Some(true)))

@@ -1,15 +1,15 @@
 //! `schedule`: draws and measures a pipeline's schedule before anything runs.
 use super::Run;
-use crate::cli::args::{self, ModelName, NumberArgs, SEQ};
+use crate::cli::args::{self, DtypeArgs, ModelName, SEQ};
 use crate::cli::{config, out, show};
 use crate::device::in_device;
 use crate::draw::pipeline::{MOST_RANKS, Ran, Timeline, svg};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use layers::{Design, Kind, Takes};
+use layers::{Design, NumberArgument, OptimizerKind};
 use models::Model;
 use parallel::price::HeldBytes;
-use parallel::step::simulate::{Times, simulate};
+use parallel::step::simulate::{CellTimes, simulate};
 use parallel::step::table::{self, Table};
 use parallel::step::{Plan, check};
 use parallel::{Batch, Error, Layout, Pipeline, Result, Schedule, Scheme, Sequence, bail, pipeline};
@@ -57,11 +57,11 @@ pub(crate) struct ScheduleArgs {
     /// Times of a microbatch in a rank's whole part of the model: forward, input half of the backward, weight
     /// half
     #[arg(long, value_name = "F,B,W", default_value = "1,1,1", allow_hyphen_values = true)]
-    times: Numbers<3>,
+    times: NumberList<3>,
     /// Latency of a message between ranks, and the time that the message of a whole microbatch occupies its
     /// link
     #[arg(long, value_name = "LATENCY,TIME", default_value = "0,0", allow_hyphen_values = true)]
-    link: Numbers<2>,
+    link: NumberList<2>,
     /// A table of your own in place of a kind: CSV or JSON, a row for each rank, cells such as 0F0, 0B0, 0I0,
     /// 0W0; also in the format of `_dump_csv` of torch.distributed.pipelining, whose sends and receives are
     /// compared with those that follow from the cells
@@ -79,9 +79,9 @@ pub(crate) struct ScheduleArgs {
 
 /// Numbers from 0 up, separated by commas.
 #[derive(Clone, Copy, Debug)]
-struct Numbers<const N: usize>([f64; N]);
+struct NumberList<const N: usize>([f64; N]);
 
-impl<const N: usize> FromStr for Numbers<N> {
+impl<const N: usize> FromStr for NumberList<N> {
     type Err = String;
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let number = |part: &str| part.trim().parse().ok().filter(|x| (0.0..=1e9).contains(x));
@@ -108,7 +108,7 @@ impl ScheduleArgs {
             }
         }
         let sizes = |number| schedule.plan(stages, microbatches, number);
-        let takes = schedule.about().takes != Takes::Nothing;
+        let takes = schedule.about().takes != NumberArgument::Nothing;
         for (flag, value, takes) in [
             ("chunks", self.chunks, takes && sizes(Some(2)).chunks != sizes(Some(3)).chunks),
             ("slices", self.slices, takes && sizes(Some(2)).slices != sizes(Some(3)).slices),
@@ -150,10 +150,10 @@ impl Run for ScheduleArgs {
             KEPT
         };
         let [latency, message] = a.link.0;
-        let times = Times { latency, message, ..Times::new(f, i, w) };
-        let shown = if a.svg.is_some() { plan.ranks } else { plan.ranks.min(MOST_RANKS) };
+        let times = CellTimes { latency, message, ..CellTimes::new(f, i, w) };
+        let displayed = if a.svg.is_some() { plan.ranks } else { plan.ranks.min(MOST_RANKS) };
         // the first and the last cells of each rank
-        let mut ends = vec![(Vec::new(), VecDeque::new()); shown];
+        let mut ends = vec![(Vec::new(), VecDeque::new()); displayed];
         let mut see = |rank: usize, cell, start, end| {
             let Some((first, last)) = ends.get_mut(rank) else { return };
             let ran = Ran { cell, start, end };
@@ -234,7 +234,7 @@ struct HeldArgs {
     #[arg(long, requires = "model")]
     seq: Option<usize>,
     #[command(flatten)]
-    number: NumberArgs,
+    number: DtypeArgs,
 }
 
 impl HeldArgs {
@@ -269,7 +269,7 @@ impl HeldArgs {
         in_device!((self.number.device, self.number.name), D => {
             let scheme = Scheme::<D> { schedule: Some(pipeline), ..(&layout).into() };
             scheme.fits(&design)?;
-            let held = |rank| HeldBytes::new(scheme, rank, &design, (Kind::ADAMW, Some(1.0)), &batch);
+            let held = |rank| HeldBytes::new(scheme, rank, &design, (OptimizerKind::ADAMW, Some(1.0)), &batch);
             (0..plan.ranks).map(|rank| held(rank)?.peak(pipeline.schedule, plan)).collect::<Result<_>>().map(Some)
         })
     }

@@ -16,10 +16,10 @@ use self::state::State;
 use super::Run;
 use crate::cli::args;
 use crate::cli::show;
-use crate::cli::watch::Watch;
+use crate::cli::watch::ProgressWatch;
 use crate::commands::profile;
 use crate::device::DeviceName;
-use parallel::number::NumberName;
+use parallel::dtype::DtypeName;
 use parallel::{Result, bail, dump};
 use std::sync::Mutex;
 
@@ -30,12 +30,12 @@ impl Run for TrainArgs {
         let mut a = self;
         a.layout = a.table.on(a.layout)?;
         a.microbatches = args::microbatches(&a.layout, a.microbatches)?;
-        if a.number == Some(NumberName::F64) && (a.out.is_some() || a.resume.is_some()) {
+        if a.number == Some(DtypeName::F64) && (a.out.is_some() || a.resume.is_some()) {
             bail!("--dtype f64 {NO_CHECKPOINTS}");
         }
         let resume = a.resume.as_deref().map(State::read).transpose()?;
         let (model, learnt) = a.begin_with(resume.as_ref())?;
-        let (watch, epochs) = (Watch::bar(0), Mutex::new(Vec::new()));
+        let (watch, epochs) = (ProgressWatch::bar(0), Mutex::new(Vec::new()));
         let settings = match (&resume, &learnt) {
             (Some(state), _) => a.again(state, &learnt)?,
             (None, TrainData::Text(_)) => a.settings(learnt.hash()),
@@ -69,8 +69,8 @@ impl Run for TrainArgs {
         run.ready()?; // now the number of ranks on this machine is known
         a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
         let lock = |dir| state::prepare(dir, a.resume.as_deref(), &run.model);
-        let told = run.network.processes.as_ref().is_none_or(|processes| processes.rank() == 0);
-        let _lock = out.as_deref().filter(|_| told).map(lock).transpose()?;
+        let reported = run.network.processes.as_ref().is_none_or(|processes| processes.rank() == 0);
+        let _lock = out.as_deref().filter(|_| reported).map(lock).transpose()?;
         watch.of(run.settings.steps);
         let step = |line: &StepLine| {
             watch.step(line, json || pictures.is_some());
@@ -100,7 +100,7 @@ impl Run for TrainArgs {
         show::loads(json, &finished.experts);
         if a.profile {
             // the dtype of the measured peak
-            let own = (run.settings.device, run.settings.number) == (DeviceName::Cpu, NumberName::F32);
+            let own = (run.settings.device, run.settings.number) == (DeviceName::Cpu, DtypeName::F32);
             let peak = own.then(|| bench::peak_gflops(a.layout.ranks()));
             profile::tell(&run.network, peak, json)?;
         }

@@ -40,23 +40,23 @@ const LETTER: f64 = 6.2;
 const BLUE: &str = "#0969da";
 
 /// Left, upper, right and lower edge.
-type Room = [f64; 4];
+type Edges = [f64; 4];
 
 /// Places a name outside the taken rooms: beside its point, or as near above or below as there is room. The
 /// returned position is the start of the name, or its end on the left.
-fn place([x, y]: [f64; 2], name: &str, taken: &[Room]) -> ([f64; 2], &'static str, Room) {
+fn place([x, y]: [f64; 2], name: &str, taken: &[Edges]) -> ([f64; 2], &'static str, Edges) {
     let width = LETTER * name.chars().count() as f64;
     let beside = |n: i32| {
         let y = y + 4.0 + f64::from((n + 1) / 2 * if n % 2 == 0 { 6 } else { -6 });
         let room = |left: f64| [left, y - 10.0, left + width, y + 3.0];
         [([x + 9.0, y], "start", room(x + 9.0)), ([x - 9.0, y], "end", room(x - 9.0 - width))]
     };
-    let inside = |[left, top, right, low]: Room| {
+    let inside = |[left, top, right, low]: Edges| {
         left > LEFT && right < LEFT + SIDE[0] + RIGHT && top > TOP && low < TOP + SIDE[1]
     };
-    let apart = |a: &Room, b: &Room| a[2] < b[0] || b[2] < a[0] || a[3] < b[1] || b[3] < a[1];
+    let apart = |a: &Edges, b: &Edges| a[2] < b[0] || b[2] < a[0] || a[3] < b[1] || b[3] < a[1];
     let free =
-        |(.., room): &([f64; 2], &str, Room)| inside(*room) && taken.iter().all(|other| apart(room, other));
+        |(.., room): &([f64; 2], &str, Edges)| inside(*room) && taken.iter().all(|other| apart(room, other));
     (0..150).flat_map(beside).find(free).unwrap_or(beside(0)[0])
 }
 
@@ -83,7 +83,7 @@ pub fn draw(points: &[Point], by: &str, title: &str, lines: &[String]) -> String
     let way: Vec<_> = front.iter().map(|p| format!("{:.1} {:.1}", x(p.memory), y(p.speed))).collect();
     picture.line(&way.join("L"), BLUE, r#" stroke-dasharray="4 3""#);
     let spots: Vec<_> = points.iter().map(|p| [x(p.memory), y(p.speed)]).collect();
-    let mut taken: Vec<Room> = spots.iter().map(|[x, y]| [x - 6.0, y - 6.0, x + 6.0, y + 6.0]).collect();
+    let mut taken: Vec<Edges> = spots.iter().map(|[x, y]| [x - 6.0, y - 6.0, x + 6.0, y + 6.0]).collect();
     for (point, [x, y]) in points.iter().zip(spots) {
         let fill = match (point.ours, front.contains(point)) {
             (false, _) => "none",
@@ -137,7 +137,7 @@ mod tests {
         let points: Vec<_> =
             names.into_iter().zip(at).map(|(name, (m, s))| Point { name, ..point(m, s) }).collect();
         let spots = [[600.0, 300.0], [600.0, 300.0], [606.0, 302.0], [560.0, 300.0], [660.0, 300.0]];
-        let mut taken: Vec<Room> = spots.iter().map(|[x, y]| [x - 6.0, y - 6.0, x + 6.0, y + 6.0]).collect();
+        let mut taken: Vec<Edges> = spots.iter().map(|[x, y]| [x - 6.0, y - 6.0, x + 6.0, y + 6.0]).collect();
         for (spot, name) in spots.iter().zip(names) {
             let (_, anchor, room) = place(*spot, name, &taken);
             let right = if anchor == "start" { room[0] - 9.0 } else { room[2] + 9.0 };
@@ -145,7 +145,7 @@ mod tests {
                 (right - spot[0]).abs() < 1e-9 && room[2] - room[0] > 6.0 * name.len() as f64 - 20.0,
                 "{name}"
             );
-            let meets = |other: &&Room| {
+            let meets = |other: &&Edges| {
                 room[0] <= other[2] && other[0] <= room[2] && room[1] <= other[3] && other[1] <= room[3]
             };
             assert_eq!(taken.iter().find(meets), None, "{name}");

@@ -13,7 +13,7 @@ pub mod svg;
 use super::picture::rgb;
 use layers::counted;
 use parallel::step::simulate::Simulated;
-use parallel::step::{Act, Cell, Plan};
+use parallel::step::{Cell, PassKind, Plan};
 use std::ops::Range;
 
 /// A simulated step.
@@ -41,11 +41,11 @@ pub struct Ran {
 }
 
 /// The acts, in the order of the legend: meaning, hue.
-const ACTS: [(Act, &str, f64); 4] = [
-    (Act::F, "forward", 0.6),
-    (Act::B, "backward", 0.38),
-    (Act::I, "input half of backward", 0.75),
-    (Act::W, "weight half of backward", 0.12),
+const ACTS: [(PassKind, &str, f64); 4] = [
+    (PassKind::F, "forward", 0.6),
+    (PassKind::B, "backward", 0.38),
+    (PassKind::I, "input half of backward", 0.75),
+    (PassKind::W, "weight half of backward", 0.12),
 ];
 
 /// Ranks that are shown in a terminal.
@@ -87,7 +87,7 @@ impl Timeline {
         ]
     }
     /// Acts that occur.
-    fn acts(&self) -> impl Iterator<Item = &(Act, &'static str, f64)> {
+    fn acts(&self) -> impl Iterator<Item = &(PassKind, &'static str, f64)> {
         let has = |act| self.rows.iter().flatten().any(|ran| ran.cell.act == act);
         ACTS.iter().filter(move |(act, ..)| has(*act))
     }
@@ -173,8 +173,8 @@ impl Timeline {
         line + &wait(band.end - at)
     }
     fn legend(&self, tick: f64, colour: bool) -> [String; 2] {
-        let first = self.lightness(Cell { act: Act::F, of: parallel::step::Unit::new(0, 0) });
-        let word = |(act, means, _): &(Act, &str, f64)| {
+        let first = self.lightness(Cell { act: PassKind::F, of: parallel::step::Task::new(0, 0) });
+        let word = |(act, means, _): &(PassKind, &str, f64)| {
             let sample = if colour { ground(*act, first, "  ") } else { format!("{act:?}") };
             format!("{sample} {means}")
         };
@@ -222,12 +222,12 @@ fn label(cell: Cell, chunks: usize, colour: bool) -> String {
     whole[from..].to_string()
 }
 
-fn hue(act: Act) -> f64 {
+fn hue(act: PassKind) -> f64 {
     ACTS.iter().find(|(of, ..)| *of == act).map_or(0.0, |(.., hue)| *hue)
 }
 
 /// Words on the background of an act, in the nearest of a terminal's 6³ colours.
-fn ground(act: Act, lightness: f64, words: &str) -> String {
+fn ground(act: PassKind, lightness: f64, words: &str) -> String {
     let [red, green, blue] = rgb(hue(act), lightness).map(|part| (u16::from(part) + 25) / 51);
     let ink = if lightness > 0.6 { 16 } else { 231 };
     format!("\x1b[48;5;{};38;5;{ink}m{words}\x1b[0m", 16 + 36 * red + 6 * green + blue)

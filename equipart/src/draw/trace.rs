@@ -7,7 +7,7 @@
 //! `src/trace_processor/importers/json`.
 mod plan;
 
-use comm::{CallRecord, Event, Op, Run, Trace, What};
+use comm::{CallRecord, Event, Op, TimeUse, Trace, TraceRun};
 use parallel::Result;
 use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
@@ -50,7 +50,7 @@ pub fn write(path: &Path, trace: &Trace) -> Result<()> {
 /// arrows: from the enclosing event (`s`) to the next one that begins (`f`). Perfetto draws an arrow to the
 /// start of an event, and a receive may start before its message is sent.
 fn entries(
-    run: &Run,
+    run: &TraceRun,
     pid: usize,
     arrow: &mut usize,
     say: &mut impl FnMut(Value) -> std::io::Result<()>,
@@ -80,16 +80,16 @@ fn entries(
 }
 
 /// Send and receive of each message: rank and time. In a failed run, some messages are not received.
-fn arrows(run: &Run) -> Vec<[(usize, Duration); 2]> {
+fn arrows(run: &TraceRun) -> Vec<[(usize, Duration); 2]> {
     let (mut sent, mut arrows) = (HashMap::<_, VecDeque<Duration>>::new(), Vec::new());
     let all = || run.ranks.iter().enumerate().flat_map(|(rank, all)| all.iter().map(move |e| (rank, e)));
     for (rank, event) in all() {
-        if let What::Start(CallRecord { message: Some((to, tag)), .. }) = &event.what {
+        if let TimeUse::Start(CallRecord { message: Some((to, tag)), .. }) = &event.what {
             sent.entry((rank, *to, *tag)).or_default().push_back(event.from);
         }
     }
     for (rank, event) in all() {
-        if let What::Call(CallRecord { op: Op::Receive, message: Some((from, tag)), .. }) = &event.what
+        if let TimeUse::Call(CallRecord { op: Op::Receive, message: Some((from, tag)), .. }) = &event.what
             && let Some(at) = sent.get_mut(&(*from, rank, *tag)).and_then(VecDeque::pop_front)
         {
             arrows.push([(*from, at), (rank, event.to)]);
@@ -125,18 +125,18 @@ fn stretch([name, kind]: [&str; 2], [from, to]: [Duration; 2], [pid, tid]: [usiz
 /// Entry of an event of a rank.
 fn ran(event: &Event, place: [usize; 2]) -> Value {
     let (name, kind, args) = match &event.what {
-        What::Span(name) => (name.as_str(), "span", Value::Null),
-        What::Compute => ("compute", "compute", Value::Null),
-        What::Wait => ("wait", "wait", Value::Null),
-        What::Layer { name, pass } => (&**name, "layer", json!({ "pass": pass.name() })),
-        What::Kernel { name, kind, flops: 0 } => (*name, kind.name(), Value::Null),
-        What::Kernel { name, kind, flops } => (*name, kind.name(), json!({ "flops": flops })),
-        What::Call(call) | What::Start(call) => {
+        TimeUse::Span(name) => (name.as_str(), "span", Value::Null),
+        TimeUse::Compute => ("compute", "compute", Value::Null),
+        TimeUse::Wait => ("wait", "wait", Value::Null),
+        TimeUse::Layer { name, pass } => (&**name, "layer", json!({ "pass": pass.name() })),
+        TimeUse::Kernel { name, kind, flops: 0 } => (*name, kind.name(), Value::Null),
+        TimeUse::Kernel { name, kind, flops } => (*name, kind.name(), json!({ "flops": flops })),
+        TimeUse::Call(call) | TimeUse::Start(call) => {
             let mut args = json!({ "call": call.words, "bytes": call.bytes });
             if let Some(label) = call.label.as_deref().filter(|label| !label.is_empty()) {
                 args["label"] = label.into();
             }
-            let kind = if matches!(event.what, What::Start(_)) { "message" } else { "collective" };
+            let kind = if matches!(event.what, TimeUse::Start(_)) { "message" } else { "collective" };
             (call.op.name(), kind, args)
         }
     };

@@ -15,7 +15,7 @@ fn json(args: &[&str]) -> Vec<Value> {
 /// that turn or hide others, or begin a line of their own.
 #[test]
 fn what_a_message_quotes_is_short_and_seen() {
-    let told = |args: &[&str]| {
+    let reported = |args: &[&str]| {
         let output = equipart(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         String::from_utf8(output.stderr).unwrap()
@@ -31,16 +31,16 @@ fn what_a_message_quotes_is_short_and_seen() {
         &["schedule", "--kind", &long],
         &[&long],
     ] {
-        let told = told(args);
-        assert!(told.starts_with("error: ") && told.contains('…'), "{told}");
-        assert!(told.chars().count() < 2500, "{} characters of {:?}", told.chars().count(), args[0]);
+        let reported = reported(args);
+        assert!(reported.starts_with("error: ") && reported.contains('…'), "{reported}");
+        assert!(reported.chars().count() < 2500, "{} characters of {:?}", reported.chars().count(), args[0]);
     }
     let hostile = "tp=\u{202e}2\nerror: all is well\u{1b}[31m";
     for args in [&["price", "--layout", hostile][..], &["price", "--config", hostile], &[hostile]] {
-        let told = told(args);
+        let reported = reported(args);
         let hidden = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
-        assert!(!told.contains(hidden), "{told:?}");
-        assert_eq!(told.lines().filter(|line| line.starts_with("error: ")).count(), 1, "{told}");
+        assert!(!reported.contains(hidden), "{reported:?}");
+        assert_eq!(reported.lines().filter(|line| line.starts_with("error: ")).count(), 1, "{reported}");
     }
     assert!(equipart(&["price", "--help"]).status.success(), "help is no failure");
 }

@@ -5,11 +5,11 @@ use equipart::commands::diff::unit;
 use equipart::commands::price::{price, program};
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use kernels::Heads;
-use layers::Random;
+use layers::RandomValues;
 use layers::Shape;
-use parallel::At;
+use parallel::BuildContext;
 use parallel::Layout;
-use parallel::number::NumberName;
+use parallel::dtype::DtypeName;
 use parallel::session;
 use serde_json::Value;
 use std::fs;
@@ -68,7 +68,7 @@ fn bytes_are_two_for_a_parameter_and_four_for_all_that_sums() {
                 let settings = Settings { optimizer, number, ..settings(8, 2) };
                 price(&config, &settings, &layout).unwrap().swap_remove(0).peak_bytes
             };
-            let (wide, narrow) = (of(NumberName::F32), of(NumberName::Bf16));
+            let (wide, narrow) = (of(DtypeName::F32), of(DtypeName::Bf16));
             let parameters = wide["weights"] / 4;
             let seen =
                 ["weights", "gradients", "optimizer"].map(|category| [wide[category], narrow[category]]);
@@ -87,12 +87,13 @@ fn the_price_of_narrow_numbers_is_what_is_measured() {
     let shape = Shape { width: 16, heads, hidden: 12, vocabulary: 11, head_norm: true, ..Shape::LLAMA };
     for layout in ["none", "tp=2", "tp=4,sp", "tp=2,dp=2"] {
         let (layout, settings): (Layout, _) = (layout.parse().unwrap(), settings(8, 2));
-        let priced = |at: At<kernels::Meta<Bf16>>| program(&at, shape, &settings);
+        let priced = |at: BuildContext<kernels::Meta<Bf16>>| program(&at, shape, &settings);
         let run = |rank| session::ghost::<Cpu<Bf16>, _>(&layout, (rank, None), priced).unwrap();
         let world = layout.world().unwrap();
-        let measured = session::run((&layout, &world), &Random { seed: 0 }, |at: At<Cpu<Bf16>>| {
-            program(&at, shape, &settings)
-        });
+        let measured =
+            session::run((&layout, &world), &RandomValues { seed: 0 }, |at: BuildContext<Cpu<Bf16>>| {
+                program(&at, shape, &settings)
+            });
         for (rank, (peaks, flops, ledger)) in measured.unwrap().into_iter().enumerate() {
             let priced = run(rank);
             let seen = (peaks.category, peaks.total, flops, ledger);

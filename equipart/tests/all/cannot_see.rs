@@ -7,16 +7,16 @@ use kernels::{Heads, Kernels};
 use layers::model::strategy::{Column, Row};
 use layers::ops::Stream;
 use layers::{
-    Builder, ColumnLinear, Cx, Design, Draw, Kind, Layer, Numbers, Objective, Positions, Random, Rates,
-    RowLinear, Shape, Values, Window,
+    Builder, ColumnLinear, Design, Draw, Layer, Objective, OptimizerKind, ParamValues, PassContext,
+    Positions, RandomValues, Rates, RowLinear, Shape, ValueSource, Window,
 };
 use models::embedded;
 use models::sampling::Sampling;
 use models::text::Corpus;
 use parallel::Stages;
 use parallel::{Batch, Layout, Trainer};
-use prove::{Subject, Truths, prove};
-use tensor::{Category, Cpu, Device, Ids, Key, Real, Rope, Scalar, Scaling, Tensor};
+use prove::{OracleTraces, Subject, prove};
+use tensor::{Category, Cpu, Device, Key, Real, Rope, Scalar, Scaling, Tensor, TokenIds};
 
 fn layout(text: &str) -> Layout {
     text.parse().unwrap()
@@ -42,8 +42,8 @@ type Change = (&'static str, fn(&mut Subject));
 
 /// Each constant, changed in the program and not in the oracle.
 fn changes() -> Vec<Change> {
-    const fn adamw(beta1: f64, beta2: f64, eps: f64, decay: f64) -> Kind {
-        Kind::AdamW { beta1, beta2, eps, decay }
+    const fn adamw(beta1: f64, beta2: f64, eps: f64, decay: f64) -> OptimizerKind {
+        OptimizerKind::AdamW { beta1, beta2, eps, decay }
     }
     vec![
         ("ε of the norms", |s| shape(s).eps = 1.1e-5),
@@ -84,9 +84,10 @@ fn shape(subject: &mut Subject) -> &mut Shape {
 #[test]
 fn every_constant_that_is_changed_is_seen() {
     let (none, key) = (layout("none"), [Key(11)]);
-    let subject = Subject { optimizer: (Kind::ADAMW, Some(0.5)), ..Subject::small(ALIVE, &none).unwrap() };
+    let subject =
+        Subject { optimizer: (OptimizerKind::ADAMW, Some(0.5)), ..Subject::small(ALIVE, &none).unwrap() };
     assert_eq!(subject.model, ALIVE.into(), "nothing was narrowed");
-    let truths = Truths::only(subject.clone());
+    let truths = OracleTraces::only(subject.clone());
     assert!(prove(&subject, &none, &key, &truths).unwrap().equal);
     for (what, change) in changes() {
         let mut changed = subject.clone();
@@ -96,7 +97,7 @@ fn every_constant_that_is_changed_is_seen() {
     let mut wide = ALIVE;
     wide.window = Some(Window { size: 1000, sinks: 1, from: 1 });
     let wide = Subject { model: wide.into(), ..subject };
-    let truths = Truths::only(wide.clone());
+    let truths = OracleTraces::only(wide.clone());
     assert!(prove(&wide, &none, &key, &truths).unwrap().equal);
     let mut wider = wide.clone();
     shape(&mut wider).window = Some(Window { size: 1001, sinks: 1, from: 1 });
@@ -109,15 +110,15 @@ fn every_constant_that_is_changed_is_seen() {
 /// Weights of few values: each row of the embedding has one feature, blocks add nothing, the head's columns
 /// repeat. So a logit is one product, exact in any order, and many are the same.
 struct Tied;
-impl<S: Scalar> Values<S> for Tied {
-    fn of(&self, name: &str, _: [usize; 2], _: Draw) -> layers::Result<Numbers<'_, S>> {
+impl<S: Scalar> ValueSource<S> for Tied {
+    fn of(&self, name: &str, _: [usize; 2], _: Draw) -> layers::Result<ParamValues<'_, S>> {
         let number = match name {
             "embedding" => |[row, column]: [usize; 2]| f64::from(u8::from(row % 8 == column)),
             "head" => |[row, column]: [usize; 2]| [1.0, -1.0, 3.0, 0.0, 3.0][(row + column) % 5],
             name if name.ends_with("attention.out") || name.ends_with("mlp.down") => |_| 0.0,
             _ => |_| 1.0,
         };
-        Ok(Numbers::each(move |at| S::from_f64(number(at))))
+        Ok(ParamValues::each(move |at| S::from_f64(number(at))))
     }
 }
 
@@ -133,8 +134,8 @@ fn ties_go_to_the_lower_id_under_every_layout() {
         let world = World::threads(&layout.axes()).unwrap();
         let run = |device: Cpu<f32>, mesh: Mesh<_>| {
             let mut chunk = Stages::new(&layout.place(&device, &mesh, &Tied), shape)?;
-            let ids = Ids::new(device.place(), &ids, shape.vocabulary)?;
-            Ok::<_, parallel::Error>(chunk.logits(&Cx::infer([10, 9]), ids, true)?.read().unwrap())
+            let ids = TokenIds::new(device.place(), &ids, shape.vocabulary)?;
+            Ok::<_, parallel::Error>(chunk.logits(&PassContext::infer([10, 9]), ids, true)?.read().unwrap())
         };
         world.run(run).unwrap().swap_remove(0)
     };
@@ -167,7 +168,7 @@ where
     let batch = Batch::new(sequences(corpus.batch(1, 0, 8, 16)), 1).unwrap();
     let run = |device: Cpu<S>, mesh: Mesh<_>| {
         let at = layout.place(&device, &mesh, &Rounded);
-        let mut trainer = Trainer::new(&at, shape, (Kind::Sgd, None))?;
+        let mut trainer = Trainer::new(&at, shape, (OptimizerKind::Sgd, None))?;
         trainer.step(&batch, 0.0)?;
         let mut all = Vec::new();
         for param in trainer.model().params() {
@@ -180,10 +181,10 @@ where
 
 /// Random weights as f32 holds them, in any number.
 struct Rounded;
-impl<S: Scalar> Values<S> for Rounded {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<Numbers<'_, S>> {
-        static RANDOM: Random = Random { seed: 2 };
-        let numbers: Numbers<f32> = RANDOM.of(name, shape, draw)?;
+impl<S: Scalar> ValueSource<S> for Rounded {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<ParamValues<'_, S>> {
+        static RANDOM: RandomValues = RandomValues { seed: 2 };
+        let numbers: ParamValues<f32> = RANDOM.of(name, shape, draw)?;
         Ok(numbers.map(|_, x| S::from_f64(f64::from(x))))
     }
 }
@@ -207,10 +208,10 @@ fn errors_do_not_grow_with_the_ranks() {
 
 /// Small whole numbers by hash of a name and an index.
 struct Whole;
-impl<S: Scalar> Values<S> for Whole {
-    fn of(&self, name: &str, _: [usize; 2], _: Draw) -> layers::Result<Numbers<'_, S>> {
+impl<S: Scalar> ValueSource<S> for Whole {
+    fn of(&self, name: &str, _: [usize; 2], _: Draw) -> layers::Result<ParamValues<'_, S>> {
         let salt = name.bytes().map(u64::from).sum::<u64>();
-        Ok(Numbers::each(move |[row, column]| whole(salt, row * 1000 + column)))
+        Ok(ParamValues::each(move |[row, column]| whole(salt, row * 1000 + column)))
     }
 }
 
@@ -234,7 +235,7 @@ where
             RowLinear::shard(&at, &Row { axis: Axis::Tp, name: "row", sizes: [40, 20], bias: true })?;
         let matrix = |salt| Tensor::from_fn(&device, Category::Activations, 7, 20, |i| whole(salt, i));
         let (x, dy) = (Stream::cut(&matrix(1), at.region), Stream::cut(&matrix(2), at.region));
-        let (cx, tp) = (Cx::train(0, [7], 1), mesh.group(Axis::Tp));
+        let (cx, tp) = (PassContext::train(0, [7], 1), mesh.group(Axis::Tp));
         let (h, kept) = column.forward(&cx, x)?;
         let (y, kept_h) = row.forward(&cx, h)?;
         let (dh, pending) = row.backward_input(&cx, kept_h, dy)?;

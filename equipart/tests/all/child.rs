@@ -48,9 +48,9 @@ impl Watched {
     /// The same with another limit.
     pub(crate) fn within(limit: Duration, command: &mut Command) -> Self {
         let process = command.spawn().unwrap_or_else(|why| panic!("{command:?}: {why}"));
-        let ((ended, told), id) = (channel::<()>(), process.id().to_string());
+        let ((ended, reported), id) = (channel::<()>(), process.id().to_string());
         let watch = spawn(move || {
-            let is_late = told.recv_timeout(limit).is_err();
+            let is_late = reported.recv_timeout(limit).is_err();
             if is_late {
                 let _ = Command::new("kill").args(["-KILL", &id]).status(); // which no child can ignore
             }

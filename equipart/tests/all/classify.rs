@@ -7,10 +7,10 @@ use equipart::commands::train::epochs::EpochLine;
 use equipart::commands::train::run::{StepLine, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use equipart::device::DeviceName;
-use layers::{Draw, Random, Values};
+use layers::{Draw, RandomValues, ValueSource};
 use models::Learner;
 use models::digits::{Digits, Set, order};
-use parallel::number::NumberName;
+use parallel::dtype::DtypeName;
 use parallel::{Layout, Network};
 use reference::{Classifier, Optimizer, Updates, Weights};
 use serde_json::Value;
@@ -55,7 +55,7 @@ fn lesson(hidden: &[usize], optimizer: OptimizerName, lr: f64, clip: Option<f64>
         dropout: None,
         label_smoothing: 0.0,
         z_loss: 0.0,
-        number: NumberName::F32,
+        number: DtypeName::F32,
     };
     Lesson { hidden: hidden.to_vec(), epochs, settings }
 }
@@ -78,11 +78,11 @@ fn train(digits: &Digits, lesson: &Lesson, under: &str) -> Vec<EpochLine> {
         stop_after: None,
         dump: None,
     };
-    let told = |line: &StepLine| {
+    let reported = |line: &StepLine| {
         steps.fetch_add(1, Ordering::Relaxed);
         lines.lock().unwrap().extend(line.epoch.clone());
     };
-    run.train(&told, &|_, _| ()).unwrap();
+    run.train(&reported, &|_, _| ()).unwrap();
     assert_eq!(steps.into_inner(), settings.steps, "told once, on rank 0");
     lines.into_inner().unwrap()
 }
@@ -109,10 +109,10 @@ fn accuracy(model: &Classifier, weights: &Weights<f64>, set: &Set) -> f64 {
 /// Losses and accuracies of the same training in plain f64.
 fn oracle(digits: &Digits, Lesson { hidden, epochs, settings: s }: &Lesson) -> Vec<[f64; 2]> {
     let model = Classifier { sizes: [&[digits.pixels()], &hidden[..], &[digits.classes]].concat() };
-    let (mut weights, random) = (Weights::new(), Random { seed: s.seed });
+    let (mut weights, random) = (Weights::new(), RandomValues { seed: s.seed });
     for (name, shape @ [rows, cols]) in model.shapes() {
         let std = if rows == 1 { 0.02 } else { 1.0 / (rows as f64).sqrt() };
-        let numbers = Values::<f32>::of(&random, &name, shape, Draw { mean: 0.0, std }).unwrap();
+        let numbers = ValueSource::<f32>::of(&random, &name, shape, Draw { mean: 0.0, std }).unwrap();
         let all = (0..rows * cols).map(|i| f64::from(numbers.at([i / cols, i % cols]))).collect();
         weights.insert(name, all);
     }
@@ -128,7 +128,7 @@ fn oracle(digits: &Digits, Lesson { hidden, epochs, settings: s }: &Lesson) -> V
         for batch in order(s.seed, epoch, n).chunks(s.batch_size) {
             let (x, labels) = pictures(&digits.train, batch);
             let mut walk = reference::Walk::unseen(updates.weights(), None);
-            let (loss, g) = model.gradients_seen(&x, &labels, batch.len(), &mut walk);
+            let (loss, g) = model.gradients_recorded(&x, &labels, batch.len(), &mut walk);
             sum += loss * batch.len() as f64;
             updates.apply(&g, schedule.at(updates.steps()));
         }
@@ -247,7 +247,7 @@ fn what_is_saved_is_what_was_judged() {
     let table = String::from_utf8(equipart(&plain).stdout).unwrap();
     let ends = format!("the model is in {}\n", other.display());
     assert!(
-        table.contains("accuracy") && table.contains("of 50 test pictures") && table.ends_with(&ends),
+        table.contains("accuracy") && table.contains("on 50 test pictures") && table.ends_with(&ends),
         "{table}"
     );
     let eval =

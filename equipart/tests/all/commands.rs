@@ -162,9 +162,9 @@ fn generate_continues_and_prove_states_and_price_prices() {
     }
     crate::drawings::is_quoted("commands.md", "Randomised proof: under tp=2,", &said);
 
-    let told = lines(&equipart(&["eval", "--model", &model, "--layout", "dp=2", "--json"]));
+    let reported = lines(&equipart(&["eval", "--model", &model, "--layout", "dp=2", "--json"]));
     assert_eq!(
-        told[0]["tokens"],
+        reported[0]["tokens"],
         models::embedded::CORPUS.len() / 10 - 1,
         "without a text, what is held out of ours"
     );
@@ -338,8 +338,8 @@ fn special_tokens_that_the_vocabulary_lacks_are_noted_once() {
         "bos_token_id":50256,"eos_token_id":50256}"#;
     std::fs::write(dir.path().join("config.json"), config).unwrap();
     let output = equipart(&["price", "--config", &path(&dir, "config.json"), "--seq", "8"]);
-    let told = "note: the vocabulary of 97 has no bos_token_id 50256, eos_token_id 50256 of config.json; no text can have it\n";
-    assert_eq!((String::from_utf8(output.stderr).unwrap(), output.status.code()), (told.into(), Some(0)));
+    let reported = "note: the vocabulary of 97 has no bos_token_id 50256, eos_token_id 50256 of config.json; no text can have it\n";
+    assert_eq!((String::from_utf8(output.stderr).unwrap(), output.status.code()), (reported.into(), Some(0)));
 }
 
 /// Kills: a name that is mistyped and taken for a folder, the embedded model that has no name, one of
@@ -353,8 +353,9 @@ fn models_have_names() {
     refused(&[&prompt[..], &["--model", "./mlp"]].concat(), "./mlp does not exist");
     refused(&[&prompt[..], &["--model", "./moe"]].concat(), "./moe does not exist");
     refused(&[&prompt[..], &["--model", "mlp"]].concat(), "mlp is a classifier of pictures");
-    let told = |model: &[&str]| lines(&equipart(&[&prompt[..], &["--json"], model].concat())).swap_remove(0);
-    let (named, default) = (told(&["--model", "embedded"]), told(&[]));
+    let reported =
+        |model: &[&str]| lines(&equipart(&[&prompt[..], &["--json"], model].concat())).swap_remove(0);
+    let (named, default) = (reported(&["--model", "embedded"]), reported(&[]));
     assert_eq!(
         ["ids", "prompt_logits"].map(|key| &named[key]),
         ["ids", "prompt_logits"].map(|key| &default[key])

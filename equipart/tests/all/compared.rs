@@ -20,7 +20,7 @@ pub(crate) fn printed_as_told(tables: &str, row: &Value) {
         .map(|ranks| ranks.as_array().unwrap().iter().filter_map(Value::as_f64).fold(0.0, f64::max));
     let of_numbers = row["peak_bytes_by_number"].as_object().unwrap().values();
     let more = of_numbers.chain([&row["traffic_bytes"]]).filter_map(Value::as_f64);
-    let told: Vec<_> = of_phases.chain(more).collect();
-    let near = |seen: &f64| told.iter().any(|told| (seen - told).abs() <= 0.005 * told);
-    assert!(seen.len() >= 2 && seen.iter().all(near), "{line}: {seen:?}, told {told:?}");
+    let reported: Vec<_> = of_phases.chain(more).collect();
+    let near = |seen: &f64| reported.iter().any(|reported| (seen - reported).abs() <= 0.005 * reported);
+    assert!(seen.len() >= 2 && seen.iter().all(near), "{line}: {seen:?}, told {reported:?}");
 }

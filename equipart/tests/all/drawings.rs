@@ -20,10 +20,10 @@ fn said(line: &str) -> String {
 
 /// The ranks' rows, and the figures.
 fn drawing(line: &str) -> String {
-    let shown = |line: &&str| {
+    let displayed = |line: &&str| {
         ["rank ", "ticks ", "it takes ", "a rank has "].iter().any(|word| line.starts_with(word))
     };
-    said(line).lines().filter(shown).flat_map(|line| [line, "\n"]).collect()
+    said(line).lines().filter(displayed).flat_map(|line| [line, "\n"]).collect()
 }
 
 /// A row for each kind.

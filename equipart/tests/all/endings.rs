@@ -30,9 +30,9 @@ fn a_child_that_does_not_end_is_killed_and_named() {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = Watched::within(Duration::from_millis(100), &mut command);
     let _open = child.process.stdin.take();
-    let told = catch_unwind(AssertUnwindSafe(|| child.output())).unwrap_err();
-    let told = told.downcast_ref::<String>().unwrap();
-    assert!(told.contains(r#""sh" "-c""#) && told.contains("did not end within 100ms"), "{told}");
+    let reported = catch_unwind(AssertUnwindSafe(|| child.output())).unwrap_err();
+    let reported = reported.downcast_ref::<String>().unwrap();
+    assert!(reported.contains(r#""sh" "-c""#) && reported.contains("did not end within 100ms"), "{reported}");
 }
 
 /// A run that is killed leaves the last checkpoint whole, and goes on from it.
@@ -103,8 +103,8 @@ fn a_save_that_fails_leaves_nothing_and_the_next_one_works() {
         let output = on_a_full_disk(args);
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
-        let told = error.lines().find(|line| line.starts_with("error: ")).expect("a sentence");
-        assert!(told.ends_with("(os error 27)") && !error.contains("/.model."), "{error}");
+        let reported = error.lines().find(|line| line.starts_with("error: ")).expect("a sentence");
+        assert!(reported.ends_with("(os error 27)") && !error.contains("/.model."), "{error}");
     };
     fails(&train);
     let names = |files: Vec<(String, Vec<u8>)>| files.into_iter().map(|(name, _)| name).collect::<Vec<_>>();

@@ -8,7 +8,7 @@ use equipart::device::DeviceName;
 use models::generate::{Prompts, all_logits, generate};
 use models::sampling::Sampling;
 use models::{Config, Model, ids};
-use parallel::number::NumberName;
+use parallel::dtype::DtypeName;
 use parallel::{Layout, Network, Sequence, dump};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -99,7 +99,7 @@ fn step_on(sequences: Vec<Sequence>, model: &Model, layout: Layout, dir: &Path) 
         dropout: Some(0.0),
         label_smoothing: 0.0,
         z_loss: 0.0,
-        number: NumberName::F32,
+        number: DtypeName::F32,
     };
     let run = TrainRun {
         model: model.clone().into(),
@@ -207,8 +207,8 @@ fn the_balance_of_experts_is_that_of_transformers() {
     for name in OF_EXPERTS_MODELS {
         let dir = folder(name);
         let text = std::fs::read(dir.join("balance.json")).unwrap();
-        let told: Balanced = serde_json::from_slice(&text).unwrap();
-        let ((golden, file), model) = (golden(&dir), balanced(&dir, told.coefficient, true));
+        let reported: Balanced = serde_json::from_slice(&text).unwrap();
+        let ((golden, file), model) = (golden(&dir), balanced(&dir, reported.coefficient, true));
         for layout in ["none", "pp=2", "tp=2,sp,dp=2", "dp=2,ep=2", "tp=2,pp=2:zb-v"] {
             let layout: Layout = layout.parse().unwrap();
             if layout.fits(model.config.shape).is_err() {
@@ -217,21 +217,25 @@ fn the_balance_of_experts_is_that_of_transformers() {
             let out = tempfile::tempdir().unwrap();
             let sequence = |ids: &Vec<u32>| Sequence::new(ids.clone(), [&ids[1..], &[IGNORED]].concat());
             let loss = step_on(golden.batch.iter().map(sequence).collect(), &model, layout, out.path());
-            assert!((loss - told.loss).abs() < NEAR, "{name}, {layout}: loss {loss} for {}", told.loss);
+            assert!(
+                (loss - reported.loss).abs() < NEAR,
+                "{name}, {layout}: loss {loss} for {}",
+                reported.loss
+            );
             let seen = File::open(&out.path().join("gradients.safetensors")).unwrap();
-            for (router, wanted) in &told.gradients {
+            for (router, wanted) in &reported.gradients {
                 let (off, size) = (far(&tensor(&seen, router), wanted), largest(wanted.iter().copied()));
                 assert!(off < NEAR * size, "{name}, {layout}: {router} is off by {off:.1e} of {size:.1e}");
             }
             let norm = seen.names().flat_map(|name| tensor(&seen, name)).map(|g| g * g).sum::<f64>().sqrt();
-            assert!((norm / told.grad_norm - 1.0).abs() < NEAR, "{name}, {layout}: norm {norm}");
+            assert!((norm / reported.grad_norm - 1.0).abs() < NEAR, "{name}, {layout}: norm {norm}");
         }
         let out = tempfile::tempdir().unwrap();
-        let without = balanced(&dir, told.coefficient, false);
+        let without = balanced(&dir, reported.coefficient, false);
         let loss = step(&without, Layout::UNSPLIT, &golden, out.path());
         assert!((loss - golden.loss).abs() < NEAR, "{name}: loss {loss} for {}", golden.loss);
         gradients(&file, out.path(), name);
-        assert!((told.loss - golden.loss).abs() > 0.1, "{name}: a balance that is seen");
+        assert!((reported.loss - golden.loss).abs() > 0.1, "{name}: a balance that is seen");
     }
 }
 

@@ -5,16 +5,16 @@ use equipart::commands::price::{Price, price, program};
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use equipart::device::DeviceName;
 use kernels::Heads;
-use layers::Random;
+use layers::RandomValues;
 use layers::{Positions, Shape};
 use models::Config;
 use models::config::Architecture;
-use parallel::At;
+use parallel::BuildContext;
 use parallel::Layout;
-use parallel::number::NumberName;
+use parallel::dtype::DtypeName;
 use parallel::price::peak_of_all;
 use parallel::session;
-use prove::{Subject, Truths, prove};
+use prove::{OracleTraces, Subject, prove};
 use serde_json::Value;
 use std::path::Path;
 use tensor::{Category, Cpu, Device, Key};
@@ -51,7 +51,7 @@ pub(crate) fn settings(seq: usize, batch_size: usize) -> Settings {
         dropout: None,
         label_smoothing: 0.0,
         z_loss: 0.0,
-        number: NumberName::F32,
+        number: DtypeName::F32,
     }
 }
 
@@ -70,7 +70,7 @@ fn what_is_split_takes_its_share() {
     for (text, tp) in [("none", 1), ("tp=2", 2), ("tp=4", 4), ("tp=4,sp", 4)] {
         let (layout, priced): (Layout, _) = (text.parse().unwrap(), prices(&config, &settings, text));
         let world = layout.world().unwrap();
-        let run = session::run((&layout, &world), &Random { seed: 0 }, |at: At<Cpu<f32>>| {
+        let run = session::run((&layout, &world), &RandomValues { seed: 0 }, |at: BuildContext<Cpu<f32>>| {
             program(&at, config.shape, &settings).map(|(peaks, ..)| peaks)
         });
         for (rank, (peaks, priced)) in run.unwrap().into_iter().zip(priced).enumerate() {
@@ -121,7 +121,7 @@ fn child(what: &str) {
 fn step(layout: &Layout) -> [usize; 2] {
     let (config, settings) = (config(768, 4, 16384), settings(64, layout.tokens().data_ranks()));
     let world = layout.world().unwrap();
-    let run = session::run((layout, &world), &Random { seed: 0 }, |at: At<Cpu<f32>>| {
+    let run = session::run((layout, &world), &RandomValues { seed: 0 }, |at: BuildContext<Cpu<f32>>| {
         let (peaks, ..) = program(&at, config.shape, &settings)?;
         Ok([peaks.total, at.device.meter().reserved()])
     });
@@ -133,7 +133,7 @@ fn step(layout: &Layout) -> [usize; 2] {
 fn proof(layout: &Layout) -> [usize; 2] {
     let shape = Shape { width: 32, vocabulary: 32, positions: Positions::Learned(30_000), ..Shape::LLAMA };
     let subject = Subject::small(shape, layout).unwrap();
-    let verdict = prove(&subject, layout, &[Key(1)], &Truths::default()).unwrap();
+    let verdict = prove(&subject, layout, &[Key(1)], &OracleTraces::default()).unwrap();
     assert!(verdict.equal && verdict.elements > layout.ranks() * 3_000_000, "{verdict:?}");
     [prove::bytes(&subject, layout).unwrap() as usize; 2]
 }
@@ -184,7 +184,7 @@ fn ranks_of_a_kind_are_priced_once_and_all_are_counted() {
             prices(&config, &settings, &layout.to_string()).iter().map(|p| p.peak_bytes["total"]).sum();
         let priced = std::cell::Cell::new(0);
         let dealt = |tokens: layers::TokenShards| Ok(tokens.sequences(batch_size).len());
-        let bytes = peak_of_all::<Cpu<f32>, _>(&layout, dealt, |at: At<kernels::Meta<f32>>| {
+        let bytes = peak_of_all::<Cpu<f32>, _>(&layout, dealt, |at: BuildContext<kernels::Meta<f32>>| {
             priced.set(priced.get() + 1);
             program(&at, config.shape, &settings).map(drop)
         });
@@ -351,21 +351,22 @@ fn hollow(dir: &tempfile::TempDir, hidden: u64) -> String {
 #[test]
 fn long_work_says_how_far_it_is() {
     let (_dir, model, text) = trained();
-    let [told, result] = said(&["eval", "--model", &model, "--data", &text, "--seq", "1"]);
-    let parts: Vec<_> = told.lines().filter(|line| line.starts_with("evaluated ")).collect();
-    assert!(parts.len() == 10 && parts[9] == "evaluated 200 of 200", "{told}");
+    let [reported, result] = said(&["eval", "--model", &model, "--data", &text, "--seq", "1"]);
+    let parts: Vec<_> = reported.lines().filter(|line| line.starts_with("evaluated ")).collect();
+    assert!(parts.len() == 10 && parts[9] == "evaluated 200 of 200", "{reported}");
     assert_eq!(result.lines().count(), 1, "{result}");
     let config = Path::new(&model).join("config.json").display().to_string();
     let train = ["train", "--config", &config, "--data", &text, "--steps", "1", "--seq", "2"];
-    let [told, _] = said(&train);
-    let parts: Vec<_> = told.lines().filter(|line| line.starts_with("held-out text: evaluated ")).collect();
-    assert!(parts.len() == 10 && parts[9] == "held-out text: evaluated 10 of 10", "{told}");
-    let [told, _] = said(&[&train[..], &["--json"]].concat());
-    assert!(!told.contains("evaluated"), "{told}");
-    let [told, result] = said(&["prove", "--config", &config, "--key", "1"]);
+    let [reported, _] = said(&train);
+    let parts: Vec<_> =
+        reported.lines().filter(|line| line.starts_with("held-out text: evaluated ")).collect();
+    assert!(parts.len() == 10 && parts[9] == "held-out text: evaluated 10 of 10", "{reported}");
+    let [reported, _] = said(&[&train[..], &["--json"]].concat());
+    assert!(!reported.contains("evaluated"), "{reported}");
+    let [reported, result] = said(&["prove", "--config", &config, "--key", "1"]);
     for part in ["the oracle, the texts", "the oracle, step 1", "the texts", "step 0", "step 1"] {
         let line = format!("proving none under 0x0000000000000001: {part}");
-        assert!(told.lines().any(|told| told == line), "{line} is not in\n{told}");
+        assert!(reported.lines().any(|reported| reported == line), "{line} is not in\n{reported}");
     }
-    assert!(told.contains("bounding") && result.starts_with("Randomised proof: "), "{told}{result}");
+    assert!(reported.contains("bounding") && result.starts_with("Randomised proof: "), "{reported}{result}");
 }

@@ -3,9 +3,9 @@ use crate::child::{equipart, refused};
 use equipart::commands::price::program;
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use kernels::Heads;
-use layers::Random;
+use layers::RandomValues;
 use layers::Shape;
-use parallel::At;
+use parallel::BuildContext;
 use parallel::Layout;
 use parallel::session;
 use tensor::{Category, Cpu};
@@ -128,7 +128,7 @@ fn a_rank_that_asks_for_more_fails_with_what_it_asked_for() {
     let shape = Shape { width: 16, heads, hidden: 12, vocabulary: 11, ..Shape::LLAMA };
     let run = |bytes| {
         let world = layout.limited(Some(bytes)).world().unwrap();
-        session::run((&layout, &world), &Random { seed: 0 }, |at: At<Cpu<f32>>| {
+        session::run((&layout, &world), &RandomValues { seed: 0 }, |at: BuildContext<Cpu<f32>>| {
             program(&at, shape, &settings).map(|(peaks, ..)| peaks.total)
         })
     };
@@ -146,12 +146,12 @@ fn a_limit_is_a_number_of_bytes() {
         "\"2gb\" is not a number of bytes; write one with or without a unit",
     );
     let under = |limit: &str| equipart(&["price", "--json", "--memory-limit", limit]);
-    let told = |limit: &str| String::from_utf8(under(limit).stderr).unwrap();
+    let reported = |limit: &str| String::from_utf8(under(limit).stderr).unwrap();
     assert!(under("2GB").status.success() && under("2GiB").status.success());
-    assert_eq!(told("2kB"), told("2000"), "a unit of 1000");
+    assert_eq!(reported("2kB"), reported("2000"), "a unit of 1000");
     assert!(
-        told("2KiB").contains("the limit is 2048; ")
-            && told("2KiB").ends_with(" MB) are the smallest limit that works\n")
+        reported("2KiB").contains("the limit is 2048; ")
+            && reported("2KiB").ends_with(" MB) are the smallest limit that works\n")
     );
     refused(&["prove", "--cases", "1", "--memory-limit", "5"], "cannot be used with");
     refused(&["train", "--memory-limit", "0", "--steps", "1"], "beside the 0 held: the limit is 0; ");

@@ -4,9 +4,9 @@ use crate::child::{equipart, refused};
 use crate::memory::settings;
 use equipart::commands::price::program;
 use equipart::commands::train::settings::Settings;
-use layers::{Builder, Experts, LayerCounts, Random, Shape};
+use layers::{Builder, Experts, LayerCounts, RandomValues, Shape};
 use models::Config;
-use parallel::{At, Batch, Layout, Sequence, price, session};
+use parallel::{Batch, BuildContext, Layout, Sequence, price, session};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -65,10 +65,10 @@ fn texts_go_on_as_the_folder_says() {
         fs::write(model.join("generation_config.json"), file).unwrap();
         let args = ["generate", "--model", text(&model), "--prompt-ids", "1,2,3", "--json"];
         let output = equipart(&[&args, flags].concat());
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success(), "{told}");
+        let reported = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{reported}");
         let line: Value = serde_json::from_slice(&output.stdout).unwrap();
-        (serde_json::from_value::<Vec<u32>>(line["ids"].clone()).unwrap(), told)
+        (serde_json::from_value::<Vec<u32>>(line["ids"].clone()).unwrap(), reported)
     };
     let ids = |file: &str, flags: &[&str]| said(file, flags).0;
     let whole = ids("{}", &["--max-new", "8"]);
@@ -84,11 +84,13 @@ fn texts_go_on_as_the_folder_says() {
     assert_eq!(ids(drawn, &["--seed", "4"]), by_flags(&["--temperature", "9", "--seed", "4"]));
     assert_eq!(ids(drawn, &["--temperature", "2"]), by_flags(&["--temperature", "2"]));
     assert!(ids(drawn, &[]) != whole && ids(drawn, &["--greedy"]) == whole);
-    let (same, told) = said(r#"{"repetition_penalty":1.5,"max_length":9}"#, &["--max-new", "8"]);
-    assert_eq!((same, told.matches("note: ").count()), (whole, 1), "{told}");
+    let (same, reported) = said(r#"{"repetition_penalty":1.5,"max_length":9}"#, &["--max-new", "8"]);
+    assert_eq!((same, reported.matches("note: ").count()), (whole, 1), "{reported}");
     assert!(
-        told.contains("generation_config.json asks for repetition_penalty 1.5; this is not followed"),
-        "{told}"
+        reported.contains(
+            "generation_config.json asks for repetition_penalty 1.5; equipart does not support this"
+        ),
+        "{reported}"
     );
     fs::write(model.join("generation_config.json"), r#"{"do_sample":true,"temperature":-1}"#).unwrap();
     let wrong = "generation_config.json: temperature is -1; it must be a number above 0";
@@ -121,13 +123,13 @@ fn a_model_is_given_experts() {
         |model: &Path| answer(&["eval", "--model", text(model), "--batch", &ids])["loss"].as_f64().unwrap();
     assert!((loss(&out) - loss(&from)).abs() < 1e-6);
     let output = equipart(&["eval", "--model", text(&out), "--batch", &ids]);
-    let told = String::from_utf8(output.stdout).unwrap();
+    let reported = String::from_utf8(output.stdout).unwrap();
     assert!(
-        told.contains("\nexperts of blocks.")
-            && told.contains(", the least even of 2 layers, each received "),
-        "{told}"
+        reported.contains("\nexperts of blocks.")
+            && reported.contains(", the least even of 2 layers, each received "),
+        "{reported}"
     );
-    assert!(told.contains(" % of the token copies (16.7 % is even)\n"), "{told}");
+    assert!(reported.contains(" % of the token copies (16.7 % is even)\n"), "{reported}");
 }
 
 /// `price` reads the expert load that `eval` prints for a text, and prices a step as one takes whose tokens
@@ -137,8 +139,8 @@ fn a_model_is_given_experts() {
 fn a_routing_from_a_file_is_priced_as_it_is_measured() {
     let dir = tempfile::tempdir().unwrap();
     let ((ids, _), model, file) = (batch(&dir, "qwen2-moe"), golden("qwen2-moe"), dir.path().join("r.json"));
-    let told = answer(&["eval", "--model", text(&model), "--batch", &ids]);
-    let counts = told["experts"]["blocks.1.mlp"].as_array().unwrap();
+    let reported = answer(&["eval", "--model", text(&model), "--batch", &ids]);
+    let counts = reported["experts"]["blocks.1.mlp"].as_array().unwrap();
     assert_eq!(counts.iter().map(|n| n.as_u64().unwrap()).sum::<u64>(), 2 * (20 + 12));
     let config = Config::read(&model.join("config.json")).unwrap();
     let shape = config.shape;
@@ -147,15 +149,16 @@ fn a_routing_from_a_file_is_priced_as_it_is_measured() {
     let settings = Settings { microbatches: 2, ..settings(16, 7) };
     let shape = settings.shape(&Config { shape: Shape { experts: Some(experts), ..shape }, ..config });
     let mut prices = Vec::new();
-    for told in [told["experts"].clone(), json!({"blocks.1.mlp": [1, 0, 3, 3, 1]}), Value::Null] {
-        let routing: Option<LayerCounts> = serde_json::from_value(told.clone()).unwrap();
-        fs::write(&file, json!({ "experts": told }).to_string()).unwrap();
+    for reported in [reported["experts"].clone(), json!({"blocks.1.mlp": [1, 0, 3, 3, 1]}), Value::Null] {
+        let routing: Option<LayerCounts> = serde_json::from_value(reported.clone()).unwrap();
+        fs::write(&file, json!({ "experts": reported }).to_string()).unwrap();
         for layout in ["none", "ep=2", "ep=2:all-gather", "dp=3,ep=3"] {
             let config = model.join("config.json");
             let own = ["price", "--config", text(&config), "--layout", layout, "--seq", "16", "--json"];
             let step = ["--microbatches", "2", "--batch-size", "7"];
             let from = ["--routing", text(&file)];
-            let output = equipart(&[&own[..], &step, &from[..if told.is_null() { 0 } else { 2 }]].concat());
+            let output =
+                equipart(&[&own[..], &step, &from[..if reported.is_null() { 0 } else { 2 }]].concat());
             let seen: Vec<Value> = String::from_utf8(output.stdout)
                 .unwrap()
                 .lines()
@@ -163,12 +166,13 @@ fn a_routing_from_a_file_is_priced_as_it_is_measured() {
                 .collect();
             let layout: Layout = layout.parse().unwrap();
             let world = layout.world().unwrap();
-            let measured = session::run((&layout, &world), &Random { seed: 1 }, |at: At<Cpu<f32>>| {
-                let builder = Builder { counts: routing.as_ref(), ..at.builder };
-                program(&At { builder, ..at }, shape, &settings)
-            });
+            let measured =
+                session::run((&layout, &world), &RandomValues { seed: 1 }, |at: BuildContext<Cpu<f32>>| {
+                    let builder = Builder { counts: routing.as_ref(), ..at.builder };
+                    program(&BuildContext { builder, ..at }, shape, &settings)
+                });
             let measured = measured.unwrap();
-            if told.is_null() {
+            if reported.is_null() {
                 let batch = Batch::new(vec![Sequence::new(vec![0; 16], vec![0; 16]); 7], 2).unwrap();
                 let all =
                     price::training::<Cpu<f32>>(&layout, shape, settings.optimizer(), &batch, |_, _| Ok(()));
@@ -178,12 +182,12 @@ fn a_routing_from_a_file_is_priced_as_it_is_measured() {
             for (seen, (peaks, flops, ledger)) in seen.iter().zip(measured) {
                 let wanted = [peaks.total as u64, flops, ledger.wire_bytes() as u64];
                 let seen = [&seen["peak_bytes"]["total"], &seen["flops"], &seen["traffic_bytes"]];
-                assert_eq!(seen.map(|n| n.as_u64().unwrap()), wanted, "{told} under {layout}");
+                assert_eq!(seen.map(|n| n.as_u64().unwrap()), wanted, "{reported} under {layout}");
                 prices.push(wanted);
             }
         }
     }
-    let of_ep = |told: usize| prices[8 * told + 1].to_vec();
+    let of_ep = |reported: usize| prices[8 * reported + 1].to_vec();
     assert!(of_ep(0) != of_ep(1) && of_ep(1) != of_ep(2), "other counts, other prices: {prices:?}");
 }
 
@@ -192,8 +196,8 @@ fn a_routing_from_a_file_is_priced_as_it_is_measured() {
 fn routings_that_no_tokens_can_have_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (file, config) = (dir.path().join("r.json"), golden("qwen2-moe").join("config.json"));
-    let price = |told: &str, says: &str| {
-        fs::write(&file, told).unwrap();
+    let price = |reported: &str, says: &str| {
+        fs::write(&file, reported).unwrap();
         refused(&["price", "--config", text(&config), "--seq", "16", "--routing", text(&file)], says);
     };
     let of = |counts: &str| format!(r#"{{"experts": {{"blocks.1.mlp": {counts}}}}}"#);

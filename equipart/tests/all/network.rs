@@ -12,7 +12,7 @@ use models::generate::{Prompts, generate};
 use models::sampling::Sampling;
 use models::text::Corpus;
 use models::{Config, Model};
-use parallel::number::NumberName;
+use parallel::dtype::DtypeName;
 use parallel::{Layout, Network};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -90,12 +90,12 @@ fn flags_that_make_no_sense_get_one_sentence() {
             .map(str::to_string)
     };
     for command in [&train[..], &["generate", "--prompt", "a"]] {
-        let told = says(equipart(&[command, &link].concat())).unwrap();
-        assert_eq!(told, format!("error: --link dp=20us,1GB/s: the layout tp=2 has no dp ranks; {rest}"));
+        let reported = says(equipart(&[command, &link].concat())).unwrap();
+        assert_eq!(reported, format!("error: --link dp=20us,1GB/s: the layout tp=2 has no dp ranks; {rest}"));
     }
-    let told = says(equipart(&[&["compare"], &link[..]].concat())).unwrap();
+    let reported = says(equipart(&[&["compare"], &link[..]].concat())).unwrap();
     assert_eq!(
-        told,
+        reported,
         format!("error: --link dp=20us,1GB/s: none of the compared layouts has dp ranks; {rest}")
     );
     let twice = [&train[..], &link, &["--link", "tp=1s,1B/s", "--link", "dp=1us,2GB/s"]].concat();
@@ -291,7 +291,7 @@ fn slow_links_take_their_time_and_change_nothing() {
         dropout: None,
         label_smoothing: 0.0,
         z_loss: 0.0,
-        number: NumberName::F32,
+        number: DtypeName::F32,
     };
     let links = [comm::Axis::Tp, comm::Axis::Dp].map(|axis| (axis, "10us,2MB/s".parse().unwrap()));
     let slow = Network { links: links.to_vec(), ..Network::default() };
@@ -346,12 +346,12 @@ fn a_failure_of_ranks_is_told_with_their_last_calls_and_keeps_its_trace() {
     let flags = ["--layout", "tp=2", "--trace", file.to_str().unwrap(), "--json"];
     let output = equipart(&[&train[..], &flags].concat());
     assert_eq!(output.status.code(), Some(2));
-    let told = String::from_utf8(output.stderr).unwrap();
-    let lines: Vec<_> = told.lines().collect();
+    let reported = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<_> = reported.lines().collect();
     let at = lines.iter().position(|line| line.starts_with("error: ")).expect("a sentence");
     assert!(
         lines[at].starts_with("error: rank ") && lines[at].ends_with("a smaller --lr may help"),
-        "{told}"
+        "{reported}"
     );
     assert_eq!(lines[at + 1], "");
     let head: Vec<_> = lines[at + 2].split_whitespace().collect();
@@ -359,7 +359,7 @@ fn a_failure_of_ranks_is_told_with_their_last_calls_and_keeps_its_trace() {
     for rank in ["0", "1"] {
         let row = |line: &&&str| line.trim_start().starts_with(&format!("{rank} "));
         let of_rank: Vec<_> = lines[at + 3..].iter().filter(row).collect();
-        assert!(of_rank.len() > 2 && of_rank.iter().any(|line| line.contains(" over tp")), "{told}");
+        assert!(of_rank.len() > 2 && of_rank.iter().any(|line| line.contains(" over tp")), "{reported}");
     }
     let rows = rows(&file);
     assert_eq!(rows.len(), 2);

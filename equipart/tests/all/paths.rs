@@ -10,9 +10,9 @@ use case::Case;
 use equipart::commands::train::settings::OptimizerName;
 use kind::{Kind, Models};
 use parallel::Layout;
+use parallel::dtype::DtypeName;
 use parallel::layout::StrategyEntry;
 use parallel::layout::covering::covering;
-use parallel::number::NumberName;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -60,7 +60,7 @@ fn all(models: &Models) -> Vec<Case<'_>> {
     let mut cases = Vec::new();
     for layout in layouts() {
         for kind in Kind::ALL {
-            for (number, _) in NumberName::ALL {
+            for (number, _) in DtypeName::ALL {
                 let case = |optimizer| Case { models, layout, kind, number, optimizer };
                 cases.extend(OPTIMIZERS.map(case));
             }
@@ -74,7 +74,7 @@ fn all(models: &Models) -> Vec<Case<'_>> {
 fn drawn(models: &Models) -> Vec<Case<'_>> {
     let of = |(i, layout): (usize, Layout)| {
         let kind = Kind::ALL[i % Kind::ALL.len()];
-        let number = NumberName::ALL[(i + i / Kind::ALL.len()) % NumberName::ALL.len()].0;
+        let number = DtypeName::ALL[(i + i / Kind::ALL.len()) % DtypeName::ALL.len()].0;
         Case { models, layout, kind, number, optimizer: OPTIMIZERS[i / 2 % OPTIMIZERS.len()] }
     };
     layouts().into_iter().enumerate().map(of).take(1 + StrategyEntry::all().len()).collect()

@@ -35,7 +35,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 /// Output of rank 0 of processes that all end with success; the others print nothing.
-fn shown(ranks: usize, args: &[&str], prepared: &dyn Fn(&mut Command)) -> String {
+fn displayed(ranks: usize, args: &[&str], prepared: &dyn Fn(&mut Command)) -> String {
     let outputs = all(ranks, args, prepared);
     for (rank, output) in outputs.iter().enumerate() {
         assert!(output.status.success(), "rank {rank}: {}", text(&output.stderr));
@@ -108,7 +108,7 @@ fn processes_train_generate_and_evaluate_as_threads_do() {
         let of_processes: Vec<_> = of_processes.iter().map(String::as_str).collect();
         let wanted = output(binary().args(&of_threads));
         assert!(wanted.status.success(), "{}", text(&wanted.stderr));
-        let seen = shown(ranks, &of_processes, &|_| ());
+        let seen = displayed(ranks, &of_processes, &|_| ());
         assert!(losses(&seen).len() == 3 && losses(&seen) == losses(&text(&wanted.stdout)), "{seen}");
         same_files(&threads, &processes);
         let model = threads.display().to_string();
@@ -122,9 +122,9 @@ fn processes_train_generate_and_evaluate_as_threads_do() {
                 .collect::<Vec<_>>()
         };
         let wanted = seconds(&text(&output(binary().args(&generate)).stdout));
-        assert!(wanted.len() == 2 && wanted == seconds(&shown(ranks, &generate, &|_| ())), "{wanted:?}");
+        assert!(wanted.len() == 2 && wanted == seconds(&displayed(ranks, &generate, &|_| ())), "{wanted:?}");
         let eval = ["eval", "--json", "--model", &model, "--batch", &batch, "--layout", layout];
-        assert_eq!(shown(ranks, &eval, &|_| ()), text(&output(binary().args(eval)).stdout));
+        assert_eq!(displayed(ranks, &eval, &|_| ()), text(&output(binary().args(eval)).stdout));
     }
 }
 

@@ -1,8 +1,8 @@
 //! Profiles of whole runs: what is in them, that their tables add up, what lies within what, and what is
 //! refused.
 use crate::child::equipart;
-use bench::profile::{self, RankProfile, Spent};
-use comm::{Event, Run as Traced, Trace, What};
+use bench::profile::{self, RankProfile, WorkKind};
+use comm::{Event, TimeUse, Trace, TraceRun as Traced};
 use equipart::commands::price::price;
 use equipart::commands::train::data::TrainData;
 use equipart::commands::train::run::TrainRun;
@@ -10,7 +10,7 @@ use equipart::commands::train::settings::{OptimizerName, Settings, hash};
 use equipart::device::DeviceName;
 use models::text::Corpus;
 use models::{Config, Model};
-use parallel::number::NumberName;
+use parallel::dtype::DtypeName;
 use parallel::{Layout, Network};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -42,7 +42,7 @@ fn settings(corpus: &Corpus) -> Settings {
         dropout: Some(0.25),
         label_smoothing: 0.0,
         z_loss: 0.0,
-        number: NumberName::F32,
+        number: DtypeName::F32,
     }
 }
 
@@ -68,7 +68,7 @@ fn trained(layout: &str, network: &Network) -> (Traced, Vec<u64>) {
 }
 
 fn is_work(event: &Event) -> bool {
-    matches!(event.what, What::Kernel { .. } | What::Layer { .. })
+    matches!(event.what, TimeUse::Kernel { .. } | TimeUse::Layer { .. })
 }
 
 /// Names of all layers of the model, a star for each block.
@@ -112,7 +112,7 @@ fn both_tables_of_every_rank_add_up_to_its_steps() {
         for ((rank, events), flops) in ranks.iter().zip(&run.ranks).zip(flops) {
             let steps: Vec<_> = events
                 .iter()
-                .filter(|e| matches!(&e.what, What::Span(n) if n.starts_with("step ")))
+                .filter(|e| matches!(&e.what, TimeUse::Span(n) if n.starts_with("step ")))
                 .collect();
             assert_eq!((rank.steps, steps.len()), (STEPS - profile::WARM, STEPS - profile::WARM));
             assert_eq!(rank.time, steps.iter().map(|step| step.took()).sum());
@@ -122,14 +122,14 @@ fn both_tables_of_every_rank_add_up_to_its_steps() {
             let counted: u64 = rank.kinds.iter().map(|(_, sum)| sum.flops).sum();
             assert_eq!(counted, flops * rank.steps as u64, "{layout}");
             assert!(
-                sum(Spent::On(KernelKind::Product)).flops > 0
-                    && sum(Spent::On(KernelKind::Attention)).flops > 0
+                sum(WorkKind::On(KernelKind::Product)).flops > 0
+                    && sum(WorkKind::On(KernelKind::Attention)).flops > 0
             );
-            assert_eq!(sum(Spent::Collective).calls > 0, layout != "none");
-            assert_eq!(sum(Spent::Wait).time > Duration::ZERO, layout != "none");
+            assert_eq!(sum(WorkKind::Collective).calls > 0, layout != "none");
+            assert_eq!(sum(WorkKind::Wait).time > Duration::ZERO, layout != "none");
             assert!(rank.kinds.iter().all(|(kind, sum)| sum.calls > 0
-                || *kind == Spent::Other
-                || layout == "none" && matches!(kind, Spent::Collective | Spent::Wait)));
+                || *kind == WorkKind::Other
+                || layout == "none" && matches!(kind, WorkKind::Collective | WorkKind::Wait)));
             layers_are_all_there(rank);
         }
     }
@@ -147,7 +147,7 @@ fn what_a_rank_does_lies_within_its_step() {
     for (network, warm) in [(whole, true), (Network::default().profiling(), false)] {
         let (run, _) = trained("tp=2", &network);
         for events in &run.ranks {
-            let begins = |name: &str| events.iter().any(|e| matches!(&e.what, What::Span(n) if n == name));
+            let begins = |name: &str| events.iter().any(|e| matches!(&e.what, TimeUse::Span(n) if n == name));
             assert_eq!((begins("step 1"), begins("rank 0") || begins("rank 1")), (warm, warm));
             assert!(begins("step 3"));
             let mut open: Vec<&Event> = Vec::new();
@@ -158,20 +158,21 @@ fn what_a_rank_does_lies_within_its_step() {
                     "{event:?} in {:?}",
                     open.last()
                 );
-                let step = |e: &&Event| matches!(&e.what, What::Span(n) if n.starts_with("step "));
-                let within = open.iter().rev().find(|e| matches!(e.what, What::Layer { .. } | What::Span(_)));
+                let step = |e: &&Event| matches!(&e.what, TimeUse::Span(n) if n.starts_with("step "));
+                let within =
+                    open.iter().rev().find(|e| matches!(e.what, TimeUse::Layer { .. } | TimeUse::Span(_)));
                 if is_work(event) {
-                    let What::Span(name) = &open.iter().copied().find(step).unwrap().what else {
+                    let TimeUse::Span(name) = &open.iter().copied().find(step).unwrap().what else {
                         unreachable!()
                     };
                     assert!(!["step 1", "step 2"].contains(&&**name), "{event:?} in {name}");
                 }
-                if let (What::Layer { name: layer, pass }, Some(within)) = (&event.what, within) {
+                if let (TimeUse::Layer { name: layer, pass }, Some(within)) = (&event.what, within) {
                     let right = match &within.what {
                         // The head's backward follows its forward at once: its logits are large.
-                        What::Span(name) if &**layer == "head" => name.starts_with("forward"),
-                        What::Span(name) => name.starts_with(pass.name()),
-                        What::Layer { pass: outer, .. } => outer == pass,
+                        TimeUse::Span(name) if &**layer == "head" => name.starts_with("forward"),
+                        TimeUse::Span(name) => name.starts_with(pass.name()),
+                        TimeUse::Layer { pass: outer, .. } => outer == pass,
                         _ => false,
                     };
                     assert!(right, "{event:?} in {within:?}");
@@ -193,12 +194,12 @@ fn train_tells_its_profile_and_keeps_its_trace() {
     std::fs::write(&text, "all work and no play makes a dull text. ".repeat(40)).unwrap();
     let train =
         ["train", "--config", &config, "--data", &text, "--seq", "32", "--layout", "tp=2", "--profile"];
-    let told = |flags: &[&str]| {
+    let reported = |flags: &[&str]| {
         let output = equipart(&[&train[..], flags].concat());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    let tables = told(&["--steps", "4", "--trace", &trace]);
+    let tables = reported(&["--steps", "4", "--trace", &trace]);
     for words in ["training under tp=2: ", "mean of 2 steps", " By kind", " By layer", "blocks.*.mlp.down x2"]
     {
         assert!(tables.contains(words), "{words} in {tables}");
@@ -208,15 +209,15 @@ fn train_tells_its_profile_and_keeps_its_trace() {
     for (cat, name) in [("layer", "blocks.1.mlp.down"), ("product", "product"), ("optimizer", "adamw")] {
         assert!(events.iter().any(|e| e["cat"] == cat && e["name"] == name), "{name}");
     }
-    let lines = told(&["--steps", "3", "--json", "--dtype", "f64"]);
+    let lines = reported(&["--steps", "3", "--json", "--dtype", "f64"]);
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     for rank in 0..2 {
         let of = |what: &str| {
             lines.iter().filter(|l| l["profile"] == what && l["rank"] == rank).collect::<Vec<_>>()
         };
         let (steps, kinds, layers) = (of("steps"), of("kind"), of("layer"));
-        assert_eq!((steps.len(), kinds.len(), layers.len()), (1, Spent::ALL.len(), 2 * names().len() + 5));
-        let names = Spent::ALL.map(Spent::name);
+        assert_eq!((steps.len(), kinds.len(), layers.len()), (1, WorkKind::ALL.len(), 2 * names().len() + 5));
+        let names = WorkKind::ALL.map(WorkKind::name);
         assert!(kinds.iter().zip(names).all(|(line, name)| line["kind"] == name));
         assert!(
             steps[0]["steps"] == 1 && steps[0]["peak_gflops"].is_null(),
@@ -239,9 +240,12 @@ fn flags_that_make_no_sense_are_refused() {
     let trace = dir.path().join("t.json").display().to_string();
     let refused = |args: &[&str], says: &str| {
         let output = equipart(args);
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {told}");
-        assert!(told.contains(says) && output.stdout.is_empty(), "{args:?} says {told}, wanted {says}");
+        let reported = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {reported}");
+        assert!(
+            reported.contains(says) && output.stdout.is_empty(),
+            "{args:?} says {reported}, wanted {says}"
+        );
     };
     let of_bench = |flag| format!("error: --{flag} is for bench --profile; the figures have no use for it");
     refused(&["bench", "--trace", &trace], &of_bench("trace"));

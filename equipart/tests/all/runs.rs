@@ -9,14 +9,14 @@ use equipart::commands::train::settings::{OptimizerName, Settings, hash};
 use equipart::commands::train::state::{self, State};
 use equipart::device::DeviceName;
 use kernels::Heads;
-use layers::{Experts, Random, Scoring, Shape};
+use layers::{Experts, RandomValues, Scoring, Shape};
 use models::config::Architecture;
 use models::generate::{Prompts, all_logits, generate};
 use models::sampling::Sampling;
 use models::text::Corpus;
 use models::{Config, Model};
-use parallel::At;
-use parallel::number::NumberName;
+use parallel::BuildContext;
+use parallel::dtype::DtypeName;
 use parallel::session;
 use parallel::{Layout, Network};
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ fn settings(corpus: &Corpus, optimizer: OptimizerName) -> Settings {
         dropout: Some(0.125),
         label_smoothing: 0.125,
         z_loss: 1e-3,
-        number: NumberName::F32,
+        number: DtypeName::F32,
     }
 }
 
@@ -282,14 +282,14 @@ fn texts_end_where_they_end() {
         ending.config.eos = eos;
         let request =
             Prompts { prompts: prompts.clone(), max_new: 10, sampling: Sampling::default(), record: false };
-        let told = Mutex::new(Vec::new());
+        let reported = Mutex::new(Vec::new());
         let texts = generate::<Cpu<f32>>(&ending, (&layout(split), &Network::default()), &request, &|id| {
-            told.lock().unwrap().push(id);
+            reported.lock().unwrap().push(id);
         })
         .unwrap()
         .texts;
         assert_eq!(
-            told.into_inner().unwrap(),
+            reported.into_inner().unwrap(),
             texts[0].ids[3..],
             "told of every new token of the first text"
         );
@@ -348,9 +348,10 @@ fn the_price_is_what_is_measured() {
         let config = model(false).config;
         let (prices, shape) = (price(&config, &settings, &layout).unwrap(), settings.shape(&config));
         let world = comm::World::threads(&layout.axes()).unwrap();
-        let measured = session::run((&layout, &world), &Random { seed: 0 }, |at: At<Cpu<f32>>| {
-            program(&at, shape, &settings)
-        });
+        let measured =
+            session::run((&layout, &world), &RandomValues { seed: 0 }, |at: BuildContext<Cpu<f32>>| {
+                program(&at, shape, &settings)
+            });
         let measured = measured.unwrap();
         assert_eq!(prices.len(), measured.len());
         for (p, (peaks, flops, ledger)) in prices.iter().zip(measured) {

@@ -90,9 +90,9 @@ fn bytes_are_those_of_the_price() {
         let prices = serde_json::Deserializer::from_slice(&price.stdout).into_iter::<Value>();
         let totals: Vec<_> = prices.map(|price| price.unwrap()["peak_bytes"]["total"].clone()).collect();
         assert_eq!(listed["peak_bytes"], json!(totals), "{layout}");
-        let told = said(&[&args[..], &chunks, &of, &["--csv", &csv]].concat());
+        let reported = said(&[&args[..], &chunks, &of, &["--csv", &csv]].concat());
         let sizes = [0, 1].map(|rank| comm::readable(totals[rank].as_u64().unwrap().into()));
-        assert!(told.contains(&format!("; by rank: {}, {}\n", sizes[0], sizes[1])), "{told}");
+        assert!(reported.contains(&format!("; by rank: {}, {}\n", sizes[0], sizes[1])), "{reported}");
         assert_eq!(object(&[&["--file", &csv], &of[..]].concat())["peak_bytes"], json!(totals), "{layout}");
     }
     assert!(object(&[]).get("peak_bytes").is_none());
@@ -120,8 +120,8 @@ fn diagrams_and_tables_are_written_and_read() {
     }
     let messages = "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n";
     std::fs::write(&csv, messages).unwrap();
-    let told = "\nits 4 sends and receives match its cells\n";
-    assert!(said(&["--file", &csv]).contains(told) && object(&["--file", &csv])["messages"] == 4);
+    let reported = "\nits 4 sends and receives match its cells\n";
+    assert!(said(&["--file", &csv]).contains(reported) && object(&["--file", &csv])["messages"] == 4);
     std::fs::write(&csv, messages.replace("1SEND_B0", "")).unwrap();
     refused(
         &["schedule", "--file", &csv],

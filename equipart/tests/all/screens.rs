@@ -10,9 +10,9 @@ use serde_json::Value;
 /// Both outputs of a command that succeeds.
 fn said(args: &[&str]) -> [String; 2] {
     let output = equipart(args);
-    let [out, told] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-    assert!(output.status.success(), "{args:?}: {told}");
-    [out, told]
+    let [out, reported] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(output.status.success(), "{args:?}: {reported}");
+    [out, reported]
 }
 
 fn lines(args: &[&str]) -> Vec<Value> {
@@ -125,7 +125,10 @@ fn what_a_layout_does_not_say_is_noted() {
         "{ranks}"
     );
     let uneven = notes(&["--layout", "pp=3"]);
-    assert!(uneven.contains("note: the stages of pp=3 have 1,1,2 of 4 blocks; --split deals"), "{uneven}");
+    assert!(
+        uneven.contains("note: the stages of pp=3 have 1,1,2 of 4 blocks; --split changes that"),
+        "{uneven}"
+    );
     assert_eq!(notes(&["--layout", "pp=3", "--split", "2,1,1"]), "");
     assert_eq!(notes(&["--layout", "pp=2,dp=2"]), "");
     let [one, _] = said(&["schedule", "--kind", "gpipe", "--stages", "2", "--microbatches", "1"]);
@@ -138,11 +141,11 @@ fn what_a_layout_does_not_say_is_noted() {
 fn a_model_that_is_too_large_is_proven_by_its_image() {
     let (_dir, config) = crate::memory::sized("4294967308", "256", "512");
     let prove = |config: &str| said(&["prove", "--config", config, "--layout", "tp=2", "--key", "1"]);
-    let [statement, told] = prove(&config);
-    let words = told.lines().find_map(|line| line.strip_prefix("note: ")).unwrap();
+    let [statement, reported] = prove(&config);
+    let words = reported.lines().find_map(|line| line.strip_prefix("note: ")).unwrap();
     assert!(words.starts_with("proving tp=2 needs ") && words.contains(" of memory are free; "), "{words}");
     let named = " Its small image is proven instead, with all of its parts: features of a head 4 to 3, hidden features 4294967308 to 8, vocabulary 256 to 13.";
-    assert!(words.ends_with(named) && statement.contains(words), "{statement}{told}");
+    assert!(words.ends_with(named) && statement.contains(words), "{statement}{reported}");
     assert!(statement.starts_with("Randomised proof: under tp=2, "), "{statement}");
     let (_dir, small) = crate::memory::sized("8", "32", "48");
     assert!(!prove(&small).concat().contains("small image"));

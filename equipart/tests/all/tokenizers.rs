@@ -1,7 +1,7 @@
 //! Text through a model's own tokenizer.json: in every command, and one sentence where it cannot be.
 use crate::child::{equipart, refused};
 use equipart::commands::train::data::held_out;
-use layers::Kind;
+use layers::OptimizerKind;
 use models::config::Config;
 use models::generate::all_logits;
 use models::text::{Corpus, windows};
@@ -92,8 +92,8 @@ fn text_is_read_and_written_in_the_models_own_tokens() {
     let of_ids = ["generate", "--model", &model, "--prompt-ids", "258,111,259", "--max-new", "0"];
     assert_eq!(said(&of_ids), " theo\n");
 
-    let told = lines(&["eval", "--model", &model, "--data", &text, "--seq", "16"]);
-    assert_eq!(told[0]["tokens"], 100 * 5 - 1);
+    let reported = lines(&["eval", "--model", &model, "--data", &text, "--seq", "16"]);
+    assert_eq!(reported[0]["tokens"], 100 * 5 - 1);
     let rest = lines(&["eval", "--model", &model, "--seq", "48"]);
     let tokenizer = Tokenizer::read(&dir.path("tokenizer.json")).unwrap();
     let embedded = Corpus::tokenized(embedded::CORPUS, "the embedded text", 48, &tokenizer).unwrap();
@@ -220,11 +220,11 @@ fn bits_a_byte_are_those_of_all_tokens_over_all_bytes() {
     let text = " the other".repeat(40); // of 400 bytes the last 40
     let corpus = Corpus::tokenized(text.as_bytes(), "a text", 8, &tokenizer).unwrap();
     assert_eq!(corpus.held_out, [258, 32, 111, 257, 114].repeat(4));
-    let told = windows(&corpus.held_out, 8);
-    assert_eq!(told.iter().map(|(ids, _)| ids.len()).collect::<Vec<_>>(), [8, 8, 3]);
-    let ids: Vec<_> = told.iter().map(|(ids, _)| ids.clone()).collect();
+    let reported = windows(&corpus.held_out, 8);
+    assert_eq!(reported.iter().map(|(ids, _)| ids.len()).collect::<Vec<_>>(), [8, 8, 3]);
+    let ids: Vec<_> = reported.iter().map(|(ids, _)| ids.clone()).collect();
     let logits = all_logits::<Cpu<f64>>(&model, &Layout::default(), &ids).unwrap();
-    let targets = told.iter().flat_map(|(_, targets)| targets);
+    let targets = reported.iter().flat_map(|(_, targets)| targets);
     let cost = |(row, target): (&[f64], &u32)| {
         row.iter().map(|x| x.exp()).sum::<f64>().ln() - row[*target as usize] // nats
     };
@@ -235,7 +235,7 @@ fn bits_a_byte_are_those_of_all_tokens_over_all_bytes() {
         let world = comm::World::threads(&layout.axes()).unwrap();
         let ranks = world.run(|device: Cpu<f32>, mesh| {
             let at = layout.place(&device, &mesh, model.values());
-            let mut trainer = Trainer::new(&at, model.config.shape, (Kind::Sgd, None))?;
+            let mut trainer = Trainer::new(&at, model.config.shape, (OptimizerKind::Sgd, None))?;
             held_out(&mut trainer, (corpus, 8), &|_, _| ())
         });
         ranks.unwrap()[0].unwrap()

@@ -9,26 +9,26 @@ use super::panels::{Panels, Right};
 use super::scalar::CpuScalar;
 use super::simd::{fetch, stab, sum};
 use crate::indexed::entries;
-use crate::mask::Seen;
-use crate::{Attend, Heads, Qkv, Softmax, Span, Write};
+use crate::mask::VisibleKeys;
+use crate::{Attend, Heads, Qkv, RunningSoftmax, Span, Write};
 use tensor::{Cpu, Scalar};
 
 /// Rows of tiles: where results are written, and where a running softmax is read.
-pub(super) enum Rows<'a, S: Scalar> {
+pub(super) enum TileRows<'a, S: Scalar> {
     /// All keys of a query are given: its output, and its log-sum-exp.
     Whole(Out<'a, S>, Out<'a, S::Wide>),
     /// Other keys came before or will come.
-    Carried(Softmax<'a, Cpu<S::Wide>>),
+    Carried(RunningSoftmax<'a, Cpu<S::Wide>>),
 }
 
-impl<S: Scalar> Rows<'_, S> {
+impl<S: Scalar> TileRows<'_, S> {
     /// Reads the state of row `i` of the tile: copies its output to `acc`, and returns its stabiliser and
     /// sum.
     #[inline(always)]
     fn begin(&mut self, tile: &Tile, i: usize, acc: &mut [S::Wide]) -> [S::Wide; 2] {
         let (row, head, d) = (tile.row + i, tile.head, acc.len());
         match self {
-            Rows::Carried(run) if run.max.read().at(row, head) != S::Wide::NEG_INF => {
+            TileRows::Carried(run) if run.max.read().at(row, head) != S::Wide::NEG_INF => {
                 acc.copy_from_slice(&run.out.row(row)[head * d..(head + 1) * d]);
                 [run.max.row(row)[head], run.sum.row(row)[head]]
             }
@@ -43,11 +43,11 @@ impl<S: Scalar> Rows<'_, S> {
     fn end(&mut self, tile: &Tile, i: usize, acc: &[S::Wide], [m, l]: [S::Wide; 2]) {
         let (row, head, d) = (tile.row + i, tile.head, acc.len());
         match self {
-            Rows::Carried(run) => {
+            TileRows::Carried(run) => {
                 run.out.row(row)[head * d..(head + 1) * d].copy_from_slice(acc);
                 (run.max.row(row)[head], run.sum.row(row)[head]) = (m, l);
             }
-            Rows::Whole(o, lse) => {
+            TileRows::Whole(o, lse) => {
                 divide(&mut o.row(row)[head * d..(head + 1) * d], acc, l);
                 lse.row(row)[head] = S::Wide::lse(m, l);
             }
@@ -70,7 +70,7 @@ pub(super) fn take<S: CpuScalar<Wide: CpuScalar>>(
     attend: &Attend,
     spans: &[u32],
     qkv: &Qkv<Cpu<S>>,
-    rows: Rows<S>,
+    rows: TileRows<S>,
     scratch: Out<S::Wide>,
 ) {
     super::wide_for::<S>(
@@ -85,7 +85,7 @@ fn take_body<S: CpuScalar<Wide: CpuScalar>>(
     attend: &Attend,
     spans: &[u32],
     qkv: &Qkv<Cpu<S>>,
-    mut rows: Rows<S>,
+    mut rows: TileRows<S>,
     scratch: Out<S::Wide>,
 ) {
     let (d, [tile_q, tile_k], mut carve) = (attend.heads.dim, S::Wide::TILE, Carve::new(scratch));
@@ -143,7 +143,7 @@ fn weigh<S: Scalar<Wide = S>>(
     p: &mut [S],
     [m, l]: [&mut S; 2],
     acc: &mut [S],
-    seen: Seen,
+    seen: VisibleKeys,
     factors: Option<impl Fn(usize) -> S>,
 ) {
     if seen.is_empty() {
@@ -174,7 +174,7 @@ fn online<S: Scalar<Wide = S>>(p: &mut [S], m: &mut S, l: &mut S, acc: &mut [S])
 }
 
 #[inline(always)]
-pub(super) fn finish<S: CpuScalar>(heads: Heads, mut o: Out<S>, mut run: Softmax<Cpu<S::Wide>>) {
+pub(super) fn finish<S: CpuScalar>(heads: Heads, mut o: Out<S>, mut run: RunningSoftmax<Cpu<S::Wide>>) {
     for i in 0..o.rows() {
         for h in 0..heads.queries {
             let cols = h * heads.dim..(h + 1) * heads.dim;

@@ -44,7 +44,7 @@ pub(super) fn spans<S: CpuScalar<Wide: CpuScalar>>(
     let [mut of_keys, mut of_turned, mut of_values] =
         [(most, d), (d, most), (d, most)].map(|(k, n)| carve.take(1, Panels::<S::Wide>::len(k, n)));
     let [mut keys, mut values] = [(); 2].map(|()| Widened::<S>::new(&mut carve, most, d));
-    let mut work = Work::new(carve, most, d);
+    let mut work = TileScratch::new(carve, most, d);
     for (span, h) in entries(spans).flat_map(|s| (0..attend.heads.keys).map(move |h| (s, h))) {
         let span: &Span = &span;
         let (k, v) = (keys.of(keys_of(qkv.k, span, h, d)), values.of(keys_of(qkv.v, span, h, d)));
@@ -71,7 +71,7 @@ pub(super) fn spans<S: CpuScalar<Wide: CpuScalar>>(
 }
 
 /// Scratch for one KV head's gradients and for one tile.
-struct Work<'a, S: CpuScalar> {
+struct TileScratch<'a, S: CpuScalar> {
     dks: Out<'a, S>,
     dvs: Out<'a, S>,
     /// Scaled queries.
@@ -85,7 +85,7 @@ struct Work<'a, S: CpuScalar> {
     dp: Out<'a, S>,
 }
 
-impl<'a, S: CpuScalar> Work<'a, S> {
+impl<'a, S: CpuScalar> TileScratch<'a, S> {
     fn new(mut carve: Carve<'a, S>, keys: usize, d: usize) -> Self {
         let [tile_q, tile_k] = S::TILE;
         let [dks, dvs] = [(); 2].map(|()| carve.take(keys, d));

@@ -4,7 +4,7 @@ use super::matrices::{In, Out};
 use super::panels::Panels;
 use super::scalar::CpuScalar;
 use crate::indexed::entries;
-use crate::mask::Seen;
+use crate::mask::VisibleKeys;
 use crate::{Attend, Heads, Span};
 use std::ops::Range;
 use tensor::{Dropout, Scalar, count};
@@ -118,7 +118,7 @@ impl Tile<'_> {
     }
     /// Returns the keys of a tile that query `i` of this tile sees.
     #[inline(always)]
-    pub(super) fn seen(&self, i: usize, block: &Range<usize>) -> Seen {
+    pub(super) fn seen(&self, i: usize, block: &Range<usize>) -> VisibleKeys {
         self.attend.mask.seen(self.span, self.first + i).within(block)
     }
     /// Returns dropout's factors of the probabilities of query `i`, if there is dropout: for the `j`th key of

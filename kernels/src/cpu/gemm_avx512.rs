@@ -25,14 +25,14 @@ thread_local! { static MEMORY: RefCell<(Vec<f32>, Vec<f32>)> = const { RefCell::
 
 /// Right factor of a product.
 #[derive(Clone, Copy)]
-pub(super) enum Right {
+pub(super) enum RightFactor {
     /// Unpacked: blocks are packed one by one.
     Strided(Factor<f32>),
     /// In panels of `NR` columns: address of the first panel's rows, and elements from one panel to the next.
     Panels { first: *const f32, apart: usize },
 }
 
-impl Right {
+impl RightFactor {
     /// True if products of `m` rows are faster without packing: few tiles of rows would read a packed block.
     /// With 16, 32 and 64 rows and a matrix of 512 x 512 they are 1.5, 1.2 and 1.1 times as fast; rows of B
     /// that are farther apart fall into few sets of a cache.
@@ -49,12 +49,12 @@ impl Right {
 /// # Safety
 /// The windows are valid, C overlaps neither factor, and the CPU has AVX-512F.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn product([m, n, k]: [usize; 3], c: Sums<f32>, a: Factor<f32>, b: Right) {
+pub(super) unsafe fn product([m, n, k]: [usize; 3], c: Sums<f32>, a: Factor<f32>, b: RightFactor) {
     MEMORY.with_borrow_mut(|(pa, pb)| {
         let direct = a.col == 1;
         let ([most_k, most_n], few) = (if direct { DIRECT } else { PACKED }, direct && m < FEW);
         let as_it_lies = direct && b.is_read_as_it_lies(m, n);
-        let packs_b = matches!(b, Right::Strided(_)) && !as_it_lies;
+        let packs_b = matches!(b, RightFactor::Strided(_)) && !as_it_lies;
         let pa = aligned(pa, if direct { 0 } else { m.min(MC).next_multiple_of(MR) * most_k.min(k) });
         let pb = aligned(pb, if packs_b { most_n * most_k.min(k) } else { 0 });
         // SAFETY: the memory is as large as all blocks; the caller's promise covers the rest.
@@ -65,7 +65,7 @@ pub(super) unsafe fn product([m, n, k]: [usize; 3], c: Sums<f32>, a: Factor<f32>
                 for (p, j) in blocks {
                     let (kc, nc) = (most_k.min(k - p), most_n.min(n - j));
                     let (pb, apart, mut next) = match b {
-                        Right::Strided(b) => {
+                        RightFactor::Strided(b) => {
                             let (next_p, next_j) =
                                 if j + most_n < n { (p, j + most_n) } else { (p + most_k, 0) };
                             let size = [most_k.min(k.saturating_sub(next_p)), most_n.min(n - next_j)];
@@ -77,7 +77,7 @@ pub(super) unsafe fn product([m, n, k]: [usize; 3], c: Sums<f32>, a: Factor<f32>
                                 (pb.cast_const(), kc * NR, next)
                             }
                         }
-                        Right::Panels { first, apart } => {
+                        RightFactor::Panels { first, apart } => {
                             (first.add(j / NR * apart + p * NR), apart, Ahead::none())
                         }
                     };

@@ -8,8 +8,8 @@ use tensor::Field;
 const TOGETHER: usize = 60;
 
 /// Both factors by rows, as canonical words: one memory for every field.
-type Packed = (Vec<u64>, Vec<u64>);
-thread_local! { static PACKED: RefCell<Packed> = const { RefCell::new((Vec::new(), Vec::new())) }; }
+type PackedWords = (Vec<u64>, Vec<u64>);
+thread_local! { static PACKED: RefCell<PackedWords> = const { RefCell::new((Vec::new(), Vec::new())) }; }
 
 pub(super) fn product<const BITS: u32>(
     mut c: Out<Field<BITS>>,

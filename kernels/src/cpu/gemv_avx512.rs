@@ -18,12 +18,12 @@ const LANES: usize = 16;
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn product(size: [usize; 3], c: Sums<f32>, a: Factor<f32>, b: Factor<f32>) {
     // SAFETY: the caller's.
-    unsafe { by_rows::<f32, Avx512>(size, c, a, b) };
+    unsafe { by_rows::<f32, GemvAvx512>(size, c, a, b) };
 }
 
-struct Avx512;
+struct GemvAvx512;
 
-impl AddRows<f32> for Avx512 {
+impl AddRows<f32> for GemvAvx512 {
     #[target_feature(enable = "avx512f")]
     #[inline]
     unsafe fn add_rows<const N: usize>(y: *mut f32, x: [f32; N], rows: [*const f32; N], n: usize) {

@@ -1,7 +1,7 @@
 //! Parts of a vocabulary-parallel cross-entropy, and the embedding.
 use super::matrices::{In, Out};
 use super::simd::{stab, sum};
-use crate::{LossTerms, Slice};
+use crate::{LossTerms, RowShard};
 use tensor::{IGNORED, Scalar};
 
 #[inline(always)]
@@ -18,7 +18,7 @@ pub(super) fn row_sums<S: Scalar>(
     logits: In<S>,
     m: In<S::Wide>,
     targets: &[u32],
-    slice: Slice,
+    slice: RowShard,
 ) {
     for i in 0..logits.rows() {
         let (x, m) = (logits.row(i), m.row(i)[0]);
@@ -90,7 +90,7 @@ pub(super) fn cross_entropy_backward<S: Scalar>(
     mut logits: Out<S>,
     lse: In<S::Wide>,
     targets: &[u32],
-    slice: Slice,
+    slice: RowShard,
     terms: &LossTerms,
 ) {
     let Constants { share, own, every, z } = Constants::<S::Wide>::of(terms);
@@ -128,7 +128,7 @@ pub(super) fn mean_square<S: Scalar>(mut loss: Out<S::Wide>, mut x: Out<S>, y: I
 }
 
 #[inline(always)]
-pub(super) fn embed<S: Scalar>(mut y: Out<S>, table: In<S>, ids: &[u32], slice: Slice) {
+pub(super) fn embed<S: Scalar>(mut y: Out<S>, table: In<S>, ids: &[u32], slice: RowShard) {
     for (i, &id) in ids.iter().enumerate() {
         match slice.local(id) {
             Some(j) => y.row(i).copy_from_slice(table.row(j)),
@@ -138,7 +138,7 @@ pub(super) fn embed<S: Scalar>(mut y: Out<S>, table: In<S>, ids: &[u32], slice: 
 }
 
 #[inline(always)]
-pub(super) fn embed_backward<S: Scalar>(mut dtable: Out<S::Wide>, dy: In<S>, ids: &[u32], slice: Slice) {
+pub(super) fn embed_backward<S: Scalar>(mut dtable: Out<S::Wide>, dy: In<S>, ids: &[u32], slice: RowShard) {
     for (i, &id) in ids.iter().enumerate() {
         if let Some(j) = slice.local(id) {
             for (d, &g) in dtable.row(j).iter_mut().zip(dy.row(i)) {

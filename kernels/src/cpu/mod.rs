@@ -35,10 +35,10 @@ pub use simd::widest;
 
 use crate::every_kernel;
 use crate::{
-    Activation, AdamW, Attend, Heads, Kernels, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms,
-    Selects, Slice, Softmax, Write,
+    Activation, AdamW, Attend, Heads, Kernels, LossTerms, OrderedKernels, Qkv, RouterBalance, RouterNoise,
+    RouterTerms, RowShard, RunningSoftmax, Write,
 };
-use attention::Rows;
+use attention::TileRows;
 use tensor::{
     Bf16, Cpu, Device, Dropout, Dual, F61, Host, Index, KernelKind, Profile, Scalar, View, ViewMut,
 };
@@ -91,7 +91,7 @@ macro_rules! compute {
 /// Implements the kernels of dtypes with an order.
 macro_rules! selects {
     ($($number:ty)*) => {$(
-        impl Selects for Cpu<$number> {
+        impl OrderedKernels for Cpu<$number> {
             fn top_k(&self, values: ViewMut<Self>, columns: &mut Index<Host>, x: View<Self>) {
                 let called = ("top k", KernelKind::EmbeddingAndLoss);
                 run(self, called, #[inline(always)] || top_k::top_k(values, columns.words_mut(), x));

@@ -50,7 +50,7 @@ impl CpuScalar for f32 {
             }
             #[cfg(target_arch = "x86_64")]
             if size[2] > 0 && has_avx512() {
-                return gemm_avx512::product(size, to, a, gemm_avx512::Right::Strided(b));
+                return gemm_avx512::product(size, to, a, gemm_avx512::RightFactor::Strided(b));
             }
             gemm::f32_by_library(size, to, a, b);
         }
@@ -78,7 +78,7 @@ impl CpuScalar for f32 {
         if let Some((first, apart)) = b.first().filter(|_| has_avx512() && a.cols() > 0) {
             assert!([a.cols(), c.cols()] == b.size() && c.rows() == a.rows() && c.col_stride() == 1);
             let size = [c.rows(), c.cols(), a.cols()];
-            let b = gemm_avx512::Right::Panels { first: first.raw(), apart };
+            let b = gemm_avx512::RightFactor::Panels { first: first.raw(), apart };
             // SAFETY: valid windows of fitting sizes; `c` is borrowed mutably, so it overlaps neither factor.
             return unsafe { gemm_avx512::product(size, sums(&c, write), factor(&a), b) };
         }

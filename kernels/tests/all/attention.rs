@@ -3,7 +3,7 @@
 use crate::proof::{
     Matrix, assert_close, assert_derivative, draw, filled, index, less, matrix, read, under_two_keys,
 };
-use kernels::{Attend, CpuScalar, Heads, Kernels, Mask, Qkv, Segment, Softmax, Span};
+use kernels::{Attend, CpuScalar, Heads, Kernels, Mask, Qkv, RunningSoftmax, Segment, Span};
 use tensor::{Cpu, Dropout, Dual, F61, Host, Scalar};
 
 const MASKS: [Mask; 7] = [
@@ -55,11 +55,11 @@ where
     for spans in calls.iter().map(|spans| index(spans.clone())) {
         let spans = &spans;
         let qkv = Qkv { q: q.view(), k: k.view(), v: v.view() };
-        let run = Softmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
+        let run = RunningSoftmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
         cpu.attention_block(attend, spans, qkv, run, case.scratch().view_mut());
     }
     let mut o = filled(rows, q.cols(), S::NEG_INF);
-    let run = Softmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
+    let run = RunningSoftmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
     cpu.attention_finish(attend.heads, o.view_mut(), run);
     if let [spans] = &calls[..] {
         let spans = &index(spans.clone());

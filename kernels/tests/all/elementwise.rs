@@ -109,8 +109,8 @@ fn dropout_asks_by_sequence_position_and_feature() {
         }
     }
     assert_eq!(seen, wanted);
-    let gone = seen.iter().filter(|&&x| x == F61::ZERO).count();
-    assert!((1..20).contains(&gone), "{gone} of 35 are gone");
+    let exited = seen.iter().filter(|&&x| x == F61::ZERO).count();
+    assert!((1..20).contains(&exited), "{exited} of 35 are gone");
 }
 
 /// Sequence parallelism's shards. Kills: a first row that moves the mask along, bounds off by one.

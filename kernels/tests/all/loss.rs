@@ -1,6 +1,6 @@
 //! Embedding, loss and logits: values and gradients against definitions.
 use crate::proof::{Matrix, assert_close, assert_derivative, draw, filled, matrix, read, under_two_keys};
-use kernels::{CpuScalar, Kernels, LossTerms, Slice};
+use kernels::{CpuScalar, Kernels, LossTerms, RowShard};
 use tensor::{Cpu, Dual, F61, Host, IGNORED, Index, Key, Scalar};
 
 const V: usize = 7;
@@ -30,10 +30,10 @@ where
     let (cpu, rows, mut first) = (Cpu::<S>::default(), logits.rows(), 0);
     let slice = |&len: &usize| {
         first += len;
-        Slice { first: first - len, len }
+        RowShard { first: first - len, len }
     };
-    let slices: Vec<Slice> = lens.iter().map(slice).collect();
-    let share = |s: Slice| logits.view().take_cols(s.first, s.len);
+    let slices: Vec<RowShard> = lens.iter().map(slice).collect();
+    let share = |s: RowShard| logits.view().take_cols(s.first, s.len);
     let (mut m, wide) = (filled(rows, 1, S::NEG_INF), if terms.smoothing == 0.0 { 2 } else { 3 });
     for &s in &slices {
         let mut own = filled(rows, 1, S::ZERO);
@@ -64,7 +64,7 @@ where
 fn embedding_takes_and_gives_the_rows_of_its_slice() {
     let _key = Key(1).enter();
     let (ids, here, cpu) =
-        (vec![2, 5, 4, 1, 4, IGNORED, 2], Slice { first: 2, len: 3 }, Cpu::<F61>::default());
+        (vec![2, 5, 4, 1, 4, IGNORED, 2], RowShard { first: 2, len: 3 }, Cpu::<F61>::default());
     let (table, dy) = (draw::<F61>(1, 3, 5), draw::<F61>(2, 7, 5));
     let (mut y, mut dtable) = (draw::<F61>(3, 7, 5), draw::<F61>(4, 3, 5));
     let mut wanted = [vec![F61::ZERO; 7 * 5], read(&dtable)];

@@ -4,8 +4,8 @@
 //! judge them.
 use crate::proof::{Matrix, draw, filled, index, matrix, read};
 use kernels::{
-    Activation, AdamW, Attend, Heads, Kernels, LossTerms, Mask, Qkv, Segment, Selects, Slice, Softmax, Span,
-    Write,
+    Activation, AdamW, Attend, Heads, Kernels, LossTerms, Mask, OrderedKernels, Qkv, RowShard,
+    RunningSoftmax, Segment, Span, Write,
 };
 use tensor::{Bf16, Cpu, Dropout, Host, IGNORED, Index, Rope, Scalar};
 
@@ -184,9 +184,9 @@ fn attention_rounds_once() {
         equal(&o, &wo, "attention");
         same(&lse, &wlse, "log-sum-exp");
         let (mut max, mut out) = (filled(len + 1, 4, f32::NEG_INFINITY), filled(len + 1, 24, 0.0f32));
-        let run = Softmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
+        let run = RunningSoftmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
         cpu.attention_block(&attend, &spans, qkv(), run, room.view_mut());
-        let run = Softmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
+        let run = RunningSoftmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
         cpu.attention_finish(heads, dq.view_mut(), run);
         assert_eq!((read(&dq), read(&max)), (read(&o), read(&lse)), "carried and at once");
         cpu.fill(dq.view_mut(), Bf16::ZERO);
@@ -210,7 +210,7 @@ fn attention_rounds_once() {
 fn loss_and_embedding_round_once() {
     let (cpu, f32s) = CPU();
     let ids = |ids: &[u32]| Index::<Host>::new(&Host::default(), ids.len(), ids.iter().copied());
-    let (targets, slice) = (ids(&[3, IGNORED, 0, 69, 12, 5, 3]), Slice { first: 0, len: COLS });
+    let (targets, slice) = (ids(&[3, IGNORED, 0, 69, 12, 5, 3]), RowShard { first: 0, len: COLS });
     let ([x, dy], [wx, wdy]) = inputs::<2>(ROWS, COLS);
     for smoothing in [0.0, 0.25] {
         let terms = LossTerms { mean_over: 6, smoothing, z: 0.01, vocabulary: COLS };
@@ -235,7 +235,7 @@ fn loss_and_embedding_round_once() {
     equal(&d, &wd, "its gradient");
     let (mut y, mut wy) = (filled(ROWS, COLS, Bf16::ZERO), filled(ROWS, COLS, 0.0));
     let (table, ids) = (draw::<Bf16>(7, 20, COLS), ids(&[3, 19, 0, 4, 3, 5, 3]));
-    let slice = Slice { first: 2, len: 17 };
+    let slice = RowShard { first: 2, len: 17 };
     cpu.embed(y.view_mut(), table.view(), &ids, slice);
     f32s.embed(wy.view_mut(), wide(&table).view(), &ids, slice);
     equal(&y, &wy, "embed");

@@ -1,6 +1,6 @@
 //! The numbers that come first of a row.
 use crate::proof::{Matrix, filled, matrix, read};
-use kernels::Selects;
+use kernels::OrderedKernels;
 use std::cmp::Ordering;
 use tensor::{Category, Cpu, Device, Host, Index, Real, Tensor, mix};
 
@@ -8,7 +8,7 @@ const SPECIAL: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
 
 fn top<S: Real>(x: &Matrix<S>, k: usize) -> Vec<(S, u32)>
 where
-    Cpu<S>: Selects<Elem = S, Place = Host>,
+    Cpu<S>: OrderedKernels<Elem = S, Place = Host>,
 {
     let cpu = Cpu::<S>::default();
     let (mut values, mut columns) = (filled(x.rows(), k, S::ONE), Index::empty(cpu.place(), x.rows() * k));

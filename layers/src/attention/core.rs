@@ -9,7 +9,7 @@
 //! `FlashAttention`, arXiv:2205.14135.
 use crate::model::strategy;
 use crate::ops::{Split, attention, attention_backward, gather_keys};
-use crate::{Back, Cx, Kept, Layer, Params, Result};
+use crate::{InputHalf, KeptValue, Layer, Params, PassContext, Result};
 use comm::Group;
 use kernels::{Attend, Heads, Kernels, Mask};
 use std::marker::PhantomData;
@@ -27,7 +27,7 @@ pub struct AttentionCore<D: Kernels> {
 }
 
 /// Values that backward needs: `[Q|K|V]`, the gathered `[K|V]`, `O` and the log-sum-exp.
-pub type Saved<D> = Kept<(Split<D>, Option<Split<D>>, Split<D>, Split<<D as Kernels>::Wide>)>;
+pub type Saved<D> = KeptValue<(Split<D>, Option<Split<D>>, Split<D>, Split<<D as Kernels>::Wide>)>;
 
 impl<D: Kernels> AttentionCore<D> {
     /// Creates the core of one block's attention. If `sharers` is given, its keys and values are gathered.
@@ -36,7 +36,7 @@ impl<D: Kernels> AttentionCore<D> {
         let strategy::Core { name, block, heads, first, mask, rate } = *core;
         Self { block, heads, first, mask, rate, scores: name.into(), sharers, device: PhantomData }
     }
-    fn attend(&self, cx: &Cx<D>) -> Attend {
+    fn attend(&self, cx: &PassContext<D>) -> Attend {
         let dropout = cx.dropout(self.rate, &self.scores);
         Attend { heads: self.heads, first: self.first, mask: self.mask, dropout }
     }
@@ -48,7 +48,7 @@ impl<D: Kernels> Layer<D> for AttentionCore<D> {
     type Saved = Saved<D>;
     type Pending = ();
 
-    fn forward(&self, cx: &Cx<D>, qkv: Split<D>) -> Result<(Split<D>, Saved<D>)> {
+    fn forward(&self, cx: &PassContext<D>, qkv: Split<D>) -> Result<(Split<D>, Saved<D>)> {
         let gather = |group: &Group<D::Place>| gather_keys(cx, &qkv, self.heads, group);
         let kv = self.sharers.as_ref().map(gather).transpose()?;
         let (o, lse) = attention(cx, self.block, &qkv, kv.as_ref(), &self.attend(cx));
@@ -56,13 +56,13 @@ impl<D: Kernels> Layer<D> for AttentionCore<D> {
         Ok((o, kept))
     }
 
-    fn backward_input(&mut self, cx: &Cx<D>, saved: Saved<D>, d_o: Split<D>) -> Back<D, Self> {
+    fn backward_input(&mut self, cx: &PassContext<D>, saved: Saved<D>, d_o: Split<D>) -> InputHalf<D, Self> {
         let (qkv, kv, o, lse) = saved.open();
         let (kv, given) = (kv.as_ref().zip(self.sharers.as_ref()), (&o, &lse, &d_o));
         Ok((attention_backward(cx, self.block, &qkv, kv, &self.attend(cx), given)?, ()))
     }
 
-    fn backward_weight(&mut self, _: &Cx<D>, (): ()) -> Result<()> {
+    fn backward_weight(&mut self, _: &PassContext<D>, (): ()) -> Result<()> {
         Ok(())
     }
 

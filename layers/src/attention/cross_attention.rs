@@ -16,7 +16,7 @@ use crate::attention::share;
 use crate::model::part::{Part, Ticket};
 use crate::model::strategy::{Column, Row};
 use crate::ops::{Split, Stream, cross_attention, cross_attention_backward};
-use crate::{Back, Biases, Builder, Cx, Kept, Layer, Params, Result};
+use crate::{Biases, Builder, InputHalf, KeptValue, Layer, Params, PassContext, Result};
 use comm::Axis;
 use kernels::{Attend, Heads, Kernels, Mask};
 
@@ -31,10 +31,10 @@ pub struct CrossAttention<D: Kernels> {
 /// Values that backward needs.
 pub struct Saved<D: Kernels> {
     inputs: [Ticket; 2],
-    q: Kept<Split<D>>,
-    kv: Kept<Split<D>>,
-    lse: Kept<Split<D::Wide>>,
-    o: Kept<Split<D>>,
+    q: KeptValue<Split<D>>,
+    kv: KeptValue<Split<D>>,
+    lse: KeptValue<Split<D::Wide>>,
+    o: KeptValue<Split<D>>,
     out: Ticket,
 }
 
@@ -75,7 +75,7 @@ impl<D: Kernels> Layer<D> for CrossAttention<D> {
     type Saved = Saved<D>;
     type Pending = ([Ticket; 2], Ticket);
 
-    fn forward(&self, cx: &Cx<D>, [x, z]: [Stream<D>; 2]) -> Result<(Stream<D>, Saved<D>)> {
+    fn forward(&self, cx: &PassContext<D>, [x, z]: [Stream<D>; 2]) -> Result<(Stream<D>, Saved<D>)> {
         let (q, x) = self.q.forward(cx, x)?;
         let (kv, z) = self.kv.forward(cx, z)?;
         let (o, lse) = cross_attention(cx, &q, &kv, &self.attend)?;
@@ -85,7 +85,7 @@ impl<D: Kernels> Layer<D> for CrossAttention<D> {
         Ok((y, Saved { inputs: [x, z], q, kv, lse, o: kept, out }))
     }
 
-    fn backward_input(&mut self, cx: &Cx<D>, s: Saved<D>, dy: Stream<D>) -> Back<D, Self> {
+    fn backward_input(&mut self, cx: &PassContext<D>, s: Saved<D>, dy: Stream<D>) -> InputHalf<D, Self> {
         let (d_o, out) = self.out.backward_input(cx, s.out, dy)?;
         let (q, kv, o, lse) = (s.q.open(), s.kv.open(), s.o.open(), s.lse.open());
         let [dq, dkv] = cross_attention_backward(cx, (&q, &kv), &self.attend, (&o, &lse), &d_o)?;
@@ -96,7 +96,7 @@ impl<D: Kernels> Layer<D> for CrossAttention<D> {
         Ok(([dx, dz], ([q, kv], out)))
     }
 
-    fn backward_weight(&mut self, cx: &Cx<D>, ([q, kv], out): Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, cx: &PassContext<D>, ([q, kv], out): Self::Pending) -> Result<()> {
         self.q.backward_weight(cx, q)?;
         self.kv.backward_weight(cx, kv)?;
         self.out.backward_weight(cx, out)
@@ -112,7 +112,7 @@ impl<D: Kernels> Layer<D> for CrossAttention<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
+    use crate::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
     use comm::Op;
     use reference::{add_bias, bias_gradient, linear, linear_backward};
     use std::collections::BTreeMap;
@@ -133,7 +133,7 @@ mod tests {
             let bias = Biases { qkv: true, out: true, mlp: false };
             CrossAttention::shard(at, Axis::Tp, "cross", D, HEADS, bias)
         }
-        fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+        fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
             let Heads { queries, keys, dim } = HEADS;
             let n = [queries * dim, 2 * keys * dim];
             let w = |part: &str| g.weights[&format!("cross.{part}")].as_slice();

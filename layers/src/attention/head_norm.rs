@@ -13,7 +13,7 @@
 use crate::norm::GAIN;
 use crate::ops::{Split, norm_heads, norm_heads_backward};
 use crate::param::weight::WholeWeight;
-use crate::{Builder, Cx, Kept, Params, Placed, Result};
+use crate::{Builder, KeptValue, Params, PassContext, Placed, Result};
 use comm::Axis;
 use kernels::{Heads, Kernels};
 
@@ -25,7 +25,7 @@ pub struct HeadNorm<D: Kernels> {
 }
 
 /// `[Q | K | V]` before the norm, and each head's 1/rms.
-pub type Saved<D> = Kept<(Split<D>, Split<<D as Kernels>::Wide>)>;
+pub type Saved<D> = KeptValue<(Split<D>, Split<<D as Kernels>::Wide>)>;
 
 impl<D: Kernels> HeadNorm<D> {
     /// Creates parameters `name.q_norm` and `name.k_norm`, for heads that are split over the ranks of `axis`.
@@ -41,7 +41,7 @@ impl<D: Kernels> HeadNorm<D> {
     ///
     /// # Errors
     /// If a collective fails.
-    pub fn forward(&self, cx: &Cx<D>, qkv: Split<D>, heads: Heads) -> Result<(Split<D>, Saved<D>)> {
+    pub fn forward(&self, cx: &PassContext<D>, qkv: Split<D>, heads: Heads) -> Result<(Split<D>, Saved<D>)> {
         let (y, r) = norm_heads(&qkv, heads, [&self.q.whole()?, &self.k.whole()?], self.eps);
         Ok((y, cx.keep((qkv, r))))
     }

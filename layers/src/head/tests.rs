@@ -1,12 +1,14 @@
 use super::*;
 use crate::ops::Partial;
-use crate::{Draw, Error, Numbers, Pass, Random, Shape, Values};
+use crate::{Draw, Error, ParamValues, Pass, RandomValues, Shape, ValueSource};
 use comm::{Axis, Mesh, Op, World};
 use tensor::{Category, Cpu, Device, Dual, F61, IGNORED, Key, Real, Scalar};
 
 /// The logits of a head.
-fn logits<D: Kernels>(head: &Head<D>, cx: &Cx<D>, x: Stream<D>) -> Result<Tensor<D>> {
-    let (Some(Output::Logits(logits)), _) = head.forward(cx, (x, Some(Wanted::Logits { all: true })))? else {
+fn logits<D: Kernels>(head: &Head<D>, cx: &PassContext<D>, x: Stream<D>) -> Result<Tensor<D>> {
+    let (Some(Output::Logits(logits)), _) =
+        head.forward(cx, (x, Some(StageRequest::Logits { all: true })))?
+    else {
         panic!("logits are wanted")
     };
     Ok(logits)
@@ -15,8 +17,13 @@ fn logits<D: Kernels>(head: &Head<D>, cx: &Cx<D>, x: Stream<D>) -> Result<Tensor
 /// Its loss, and what it keeps.
 type Lost<D> = (Partial<<D as Kernels>::Wide>, <Head<D> as Layer<D>>::Saved);
 
-fn loss<D: Kernels>(head: &Head<D>, cx: &Cx<D>, x: Stream<D>, targets: Targets<D>) -> Result<Lost<D>> {
-    let (Some(Output::Loss(loss)), saved) = head.forward(cx, (x, Some(Wanted::Loss(targets))))? else {
+fn loss<D: Kernels>(
+    head: &Head<D>,
+    cx: &PassContext<D>,
+    x: Stream<D>,
+    targets: Targets<D>,
+) -> Result<Lost<D>> {
+    let (Some(Output::Loss(loss)), saved) = head.forward(cx, (x, Some(StageRequest::Loss(targets))))? else {
         panic!("a loss is wanted")
     };
     Ok((loss, saved))
@@ -68,7 +75,7 @@ where
     Cpu<S>: Kernels<Elem = S, Place = tensor::Host, Wide = Cpu<S>>,
 {
     let Case { tied, vocabulary, loss, targets, regions } = case;
-    let at = Builder::new(device, mesh, &Random { seed: 3 });
+    let at = Builder::new(device, mesh, &RandomValues { seed: 3 });
     let at = if regions { at.in_regions() } else { at };
     let tp = mesh.group(Axis::Tp);
     let shape = Shape { width: D, vocabulary, tied, loss, ..Shape::LLAMA };
@@ -80,13 +87,13 @@ where
     let whole = |t: &Tensor<Cpu<S>>| t.read().expect("the host has values");
     let before = mesh.ledger();
     for microbatch in 0..2u64 {
-        let cx = Cx::train(microbatch as usize, [3, 1], MEAN_OVER);
+        let cx = PassContext::train(microbatch as usize, [3, 1], MEAN_OVER);
         let draw = |i: usize| S::sample(microbatch * 100 + i as u64, 1.0);
         let x = Tensor::from_fn(device, Category::Activations, 4, D, draw);
         trace.push(("X", whole(&x)));
         let x = Stream::cut(&x, at.region);
         trace.push(("logits", whole(&logits(&head, &cx, x.clone())?)));
-        let targets = Targets::Ids(Ids::targets(device.place(), &targets, vocabulary)?);
+        let targets = Targets::Ids(TokenIds::targets(device.place(), &targets, vocabulary)?);
         let (loss, saved) = self::loss(&head, &cx, x, targets)?;
         trace.push(("loss", whole(&loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?)));
         let (dx, _) = head.backward(&cx, saved, None)?;
@@ -186,7 +193,7 @@ fn head_backward_is_the_derivative_exactly() {
 /// 104.
 fn padded_bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>, tied: bool) -> Result<()> {
     let (device, shape) = (D::default(), Shape { width: 5, vocabulary: 13, tied, ..Shape::LLAMA });
-    let values = Random { seed: 3 };
+    let values = RandomValues { seed: 3 };
     let at = Builder::new(&device, mesh, &values);
     let mut head = Head::shard(&at, &strategy::Head::of(Axis::Tp, &shape))?;
     let draw = Draw { mean: 0.0, std: 1.0 };
@@ -196,7 +203,7 @@ fn padded_bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place
     assert_eq!(device.meter().now(Category::Weights), 80 + 20);
     let x = Tensor::from_fn(&device, Category::Weights, 2, 5, |i| i as f32);
     let before = mesh.ledger();
-    let logits = logits(&head, &Cx::infer([2]), x.into())?;
+    let logits = logits(&head, &PassContext::infer([2]), x.into())?;
     let peaks = device.meter().peaks_of_all().category;
     assert_eq!((logits.shape(), peaks[Category::Buffers as usize]), ([2, 13], 104));
     let said = (mesh.ledger() - &before).get(Axis::Tp, Op::AllGather);
@@ -223,32 +230,32 @@ fn a_padded_vocabulary_takes_the_bytes_that_are_worked_out_by_hand() {
 #[test]
 fn without_a_backward_to_follow_the_loss_is_cross_entropy_alone() {
     let (device, mesh) = (Cpu::<f64>::default(), Mesh::alone());
-    let at = Builder::new(&device, &mesh, &Random { seed: 3 });
-    let loss = |loss, cx: Cx<Cpu<f64>>| {
+    let at = Builder::new(&device, &mesh, &RandomValues { seed: 3 });
+    let loss = |loss, cx: PassContext<Cpu<f64>>| {
         let shape = Shape { width: D, vocabulary: V, loss, ..Shape::LLAMA };
         let head = Head::shard(&at, &strategy::Head::of(Axis::Tp, &shape))?;
         let x = Tensor::from_fn(&device, Category::Activations, 4, D, |i| f64::sample(i as u64, 1.0));
-        let targets = Targets::Ids(Ids::targets(device.place(), &TARGETS, V)?);
+        let targets = Targets::Ids(TokenIds::targets(device.place(), &TARGETS, V)?);
         let (loss, _) = self::loss(&head, &cx, x.into(), targets)?;
         Ok::<_, Error>(loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?.read().unwrap()[0])
     };
-    let judges = || Cx::default().then(Pass { mean_over: 4, ..Pass::default() }, [4]);
+    let judges = || PassContext::default().then(Pass { mean_over: 4, ..Pass::default() }, [4]);
     let more = Objective { smoothing: 0.1, z: 0.1 };
     let [plain, judged] = [PLAIN.loss, more].map(|objective| loss(objective, judges()).unwrap());
-    assert_eq!((plain, loss(PLAIN.loss, Cx::train(0, [4], 4)).unwrap()), (judged, plain));
-    assert_ne!(loss(more, Cx::train(0, [4], 4)).unwrap(), plain);
+    assert_eq!((plain, loss(PLAIN.loss, PassContext::train(0, [4], 4)).unwrap()), (judged, plain));
+    assert_ne!(loss(more, PassContext::train(0, [4], 4)).unwrap(), plain);
 }
 
 /// Kills: 0/0 where no target counts.
 #[test]
 fn all_ignored_is_no_loss_and_no_gradient() {
     let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
-    let at = Builder::new(&device, &mesh, &Random { seed: 3 });
+    let at = Builder::new(&device, &mesh, &RandomValues { seed: 3 });
     let shape = Shape { width: D, vocabulary: V, loss: Objective { smoothing: 0.1, z: 0.1 }, ..Shape::LLAMA };
     let mut head = Head::shard(&at, &strategy::Head::of(Axis::Tp, &shape)).unwrap();
     let x = Tensor::from_fn(&device, Category::Activations, 2, D, |i| i as f32);
-    let targets = Targets::Ids(Ids::targets(device.place(), &[IGNORED; 2], V).unwrap());
-    let cx = Cx::train(0, [2], 0);
+    let targets = Targets::Ids(TokenIds::targets(device.place(), &[IGNORED; 2], V).unwrap());
+    let cx = PassContext::train(0, [2], 0);
     let (loss, saved) = self::loss(&head, &cx, x.into(), targets).unwrap();
     assert_eq!(loss.all_reduce(&mesh.over(comm::Axes::LOSS).unwrap()).unwrap().read().unwrap(), [0.0]);
     let ((dx, _), _) = head.backward_input(&cx, saved, None).unwrap();
@@ -257,10 +264,10 @@ fn all_ignored_is_no_loss_and_no_gradient() {
 
 /// Weights as f32 holds them; the head's are so large that logits reach beyond ±200.
 struct Loud;
-impl<S: Scalar> Values<S> for Loud {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Numbers<'_, S>> {
-        static RANDOM: Random = Random { seed: 3 };
-        let (numbers, by): (Numbers<f32>, _) =
+impl<S: Scalar> ValueSource<S> for Loud {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<ParamValues<'_, S>> {
+        static RANDOM: RandomValues = RandomValues { seed: 3 };
+        let (numbers, by): (ParamValues<f32>, _) =
             (RANDOM.of(name, shape, draw)?, if name == "head" { 200.0 } else { 1.0 });
         Ok(numbers.map(move |_, x| S::from_f64(f64::from(by * x))))
     }
@@ -278,9 +285,9 @@ where
             Head::shard(&Builder::new(&device, &mesh, &Loud), &strategy::Head::of(Axis::Tp, &shape))?;
         let draw = |i: usize| S::from_f64(f64::from(f32::sample(i as u64, 1.0)));
         let x = || Tensor::from_fn(&device, Category::Activations, 4, D, draw).into();
-        let cx = Cx::train(0, [4], 4);
+        let cx = PassContext::train(0, [4], 4);
         let logits = logits(&head, &cx, x())?.read();
-        let targets = Targets::Ids(Ids::targets(device.place(), &TARGETS, 13)?);
+        let targets = Targets::Ids(TokenIds::targets(device.place(), &TARGETS, 13)?);
         let (loss, saved) = loss(&head, &cx, x(), targets)?;
         let (dx, _) = head.backward(&cx, saved, None)?;
         let mut params = crate::Params::new();

@@ -16,7 +16,7 @@
 use crate::model::strategy::Column;
 use crate::ops::{Split, Stream, add_columns, columns_bias_gradient, columns_gradient, matmul};
 use crate::param::weight::ColumnWeight;
-use crate::{Builder, Cx, Kept, Layer, Params, Result};
+use crate::{Builder, KeptValue, Layer, Params, PassContext, Result};
 use comm::Group;
 use kernels::Kernels;
 use std::sync::Arc;
@@ -51,38 +51,38 @@ impl<D: Kernels> ColumnLinear<D> {
 impl<D: Kernels> Layer<D> for ColumnLinear<D> {
     type In = Stream<D>; // X[B,I], the same on every rank, or this rank's tokens
     type Out = Split<D>; // Y[B,O_t]
-    type Saved = Kept<Stream<D>>;
+    type Saved = KeptValue<Stream<D>>;
     type Pending = (Stream<D>, Split<D>);
 
-    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Split<D>, Self::Saved)> {
-        cx.saw(&self.name, "in", &x)?;
+    fn forward(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<(Split<D>, Self::Saved)> {
+        cx.record(&self.name, "in", &x)?;
         let mut y = matmul(&x.gather(&self.group)?, &self.weight.columns()?);
         if let Some(bias) = &self.bias {
             y = add_columns(y, &bias.columns()?)?;
         }
-        cx.saw(&self.name, "out", &(&y, &self.weight))?;
+        cx.record(&self.name, "out", &(&y, &self.weight))?;
         Ok((y, cx.keep(x)))
     }
 
     fn backward_input(
         &mut self,
-        cx: &Cx<D>,
+        cx: &PassContext<D>,
         x: Self::Saved,
         dy: Split<D>,
     ) -> Result<(Stream<D>, Self::Pending)> {
         let x = x.open();
-        cx.saw_gradient(&self.name, "out", &(&dy, &self.weight))?;
+        cx.record_gradient(&self.name, "out", &(&dy, &self.weight))?;
         let dx = dy.matmul(&self.weight.columns()?.t())?.reduce_as(&self.group, &x)?;
-        cx.saw_gradient(&self.name, "in", &dx)?;
+        cx.record_gradient(&self.name, "in", &dx)?;
         Ok((dx, (x, dy)))
     }
 
-    fn backward_first(&mut self, cx: &Cx<D>, x: Self::Saved, dy: Split<D>) -> Result<Self::Pending> {
-        cx.saw_gradient(&self.name, "out", &(&dy, &self.weight))?;
+    fn backward_first(&mut self, cx: &PassContext<D>, x: Self::Saved, dy: Split<D>) -> Result<Self::Pending> {
+        cx.record_gradient(&self.name, "out", &(&dy, &self.weight))?;
         Ok((x.open(), dy))
     }
 
-    fn backward_weight(&mut self, _: &Cx<D>, (x, dy): Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, _: &PassContext<D>, (x, dy): Self::Pending) -> Result<()> {
         columns_gradient(&mut self.weight, &x.gather(&self.group)?, &dy);
         if let Some(bias) = &mut self.bias {
             columns_bias_gradient(bias, &dy);
@@ -99,7 +99,7 @@ impl<D: Kernels> Layer<D> for ColumnLinear<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
+    use crate::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
     use comm::Op;
     use tensor::Scalar;
 
@@ -115,7 +115,7 @@ mod tests {
             let (axis, sections) = (Self::AXIS, &[24.into()]);
             ColumnLinear::shard(at, &Column { axis, name: "w", inputs: 5, sections, bias: self.bias })
         }
-        fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+        fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
             let (dx, dw) = reference::linear_backward(&g.x, &g.weights["w"], &g.dy, [5, 24]);
             let mut y = reference::linear(&g.x, &g.weights["w"], [5, 24]);
             let mut answer = Answer { y: vec![], dx, gradients: [("w".into(), dw)].into() };

@@ -17,7 +17,7 @@ use crate::model::strategy::Row;
 use crate::ops::{Region, Split, Stream, add_bias, bias_gradient, matmul, rows_gradient};
 use crate::param::placement::Pieces;
 use crate::param::weight::{BIAS, RowWeight, WholeWeight};
-use crate::{Back, Builder, Cx, Draw, Kept, Layer, Params, Result};
+use crate::{Builder, Draw, InputHalf, KeptValue, Layer, Params, PassContext, Result};
 use comm::Group;
 use kernels::Kernels;
 use std::sync::Arc;
@@ -56,28 +56,28 @@ impl<D: Kernels> RowLinear<D> {
 impl<D: Kernels> Layer<D> for RowLinear<D> {
     type In = Split<D>; // X[B,I_t]
     type Out = Stream<D>; // Y[B,O], the same on every rank, or this rank's tokens
-    type Saved = Kept<Split<D>>;
+    type Saved = KeptValue<Split<D>>;
     type Pending = (Split<D>, Tensor<D>, Stream<D>);
 
-    fn forward(&self, cx: &Cx<D>, x: Split<D>) -> Result<(Stream<D>, Self::Saved)> {
-        cx.saw(&self.name, "in", &(&x, &self.group, x.shape()[1] * self.group.size()))?;
+    fn forward(&self, cx: &PassContext<D>, x: Split<D>) -> Result<(Stream<D>, Self::Saved)> {
+        cx.record(&self.name, "in", &(&x, &self.group, x.shape()[1] * self.group.size()))?;
         let mut y = x.matmul(&self.weight.rows()?)?.reduce(&self.group, self.region)?;
         if let Some(bias) = &self.bias {
             y = add_bias(y, &bias.whole()?);
         }
-        cx.saw(&self.name, "out", &y)?;
+        cx.record(&self.name, "out", &y)?;
         Ok((y, cx.keep(x)))
     }
 
-    fn backward_input(&mut self, cx: &Cx<D>, x: Self::Saved, dy: Stream<D>) -> Back<D, Self> {
-        cx.saw_gradient(&self.name, "out", &dy)?;
+    fn backward_input(&mut self, cx: &PassContext<D>, x: Self::Saved, dy: Stream<D>) -> InputHalf<D, Self> {
+        cx.record_gradient(&self.name, "out", &dy)?;
         let whole = dy.gather(&self.group)?;
         let dx = matmul(&whole, &self.weight.rows()?.t());
-        cx.saw_gradient(&self.name, "in", &(&dx, &self.group, dx.shape()[1] * self.group.size()))?;
+        cx.record_gradient(&self.name, "in", &(&dx, &self.group, dx.shape()[1] * self.group.size()))?;
         Ok((dx, (x.open(), whole, dy)))
     }
 
-    fn backward_weight(&mut self, _: &Cx<D>, (x, whole, dy): Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, _: &PassContext<D>, (x, whole, dy): Self::Pending) -> Result<()> {
         rows_gradient(&mut self.weight, &x, &whole);
         if let Some(bias) = &mut self.bias {
             bias_gradient(bias, &dy);
@@ -94,7 +94,7 @@ impl<D: Kernels> Layer<D> for RowLinear<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
+    use crate::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
     use comm::{Axis, Op};
     use tensor::Scalar;
 
@@ -109,7 +109,7 @@ mod tests {
         fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<RowLinear<D>> {
             RowLinear::shard(at, &Row { axis: Axis::Tp, name: "w", sizes: [24, 5], bias: self.bias })
         }
-        fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+        fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
             let (dx, dw) = reference::linear_backward(&g.x, &g.weights["w"], &g.dy, [24, 5]);
             let mut y = reference::linear(&g.x, &g.weights["w"], [24, 5]);
             let mut answer = Answer { y: vec![], dx, gradients: [("w".into(), dw)].into() };
@@ -156,7 +156,7 @@ mod tests {
             let regions = Builder::new(at.device, at.mesh, at.values).in_regions();
             RowLinear::shard(&regions, &Row { axis: Axis::Tp, name: "w", sizes: [4, 3], bias: false })
         }
-        fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+        fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
             let (dx, dw) = reference::linear_backward(&g.x, &g.weights["w"], &g.dy, [4, 3]);
             let y = reference::linear(&g.x, &g.weights["w"], [4, 3]);
             Answer { y, dx, gradients: [("w".into(), dw)].into() }

@@ -8,7 +8,7 @@ mod shard;
 
 use crate::model::part::{Part, Ticket};
 use crate::ops::{Branches, Stream, dropout, join};
-use crate::{Back, Cx, Layer, Params, Result};
+use crate::{InputHalf, Layer, Params, PassContext, Result};
 use kernels::Kernels;
 pub use shard::shard;
 use tensor::Direction;
@@ -40,16 +40,21 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
     type Saved = (Ticket, F::Saved);
     type Pending = F::Pending;
 
-    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
+    fn forward(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
         let _layer = cx.layer(&self.name, Direction::Forward);
         let ((n, x), norm) = self.norm.forward(cx, x)?;
         let (y, inner) = self.inner.forward(cx, n)?;
         let y = dropout(cx, y, cx.dropout(self.rate, &self.name).as_ref());
-        cx.saw(&self.name, "added", &y)?;
+        cx.record(&self.name, "added", &y)?;
         Ok((join(y, &x.expect("a norm returns its input for the residual")), (norm, inner)))
     }
 
-    fn backward_input(&mut self, cx: &Cx<D>, (norm, inner): Self::Saved, dy: Stream<D>) -> Back<D, Self> {
+    fn backward_input(
+        &mut self,
+        cx: &PassContext<D>,
+        (norm, inner): Self::Saved,
+        dy: Stream<D>,
+    ) -> InputHalf<D, Self> {
         let _layer = cx.layer(&self.name, Direction::Backward);
         let dropped = dropout(cx, dy.clone(), cx.dropout(self.rate, &self.name).as_ref());
         let (dn, pending) = self.inner.backward_input(cx, inner, dropped)?;
@@ -57,14 +62,19 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
     }
 
     /// Runs the weight half at once, which frees what `inner` saved before the norm's backward.
-    fn backward(&mut self, cx: &Cx<D>, (norm, inner): Self::Saved, dy: Stream<D>) -> Result<Stream<D>> {
+    fn backward(
+        &mut self,
+        cx: &PassContext<D>,
+        (norm, inner): Self::Saved,
+        dy: Stream<D>,
+    ) -> Result<Stream<D>> {
         let _layer = cx.layer(&self.name, Direction::Backward);
         let dropped = dropout(cx, dy.clone(), cx.dropout(self.rate, &self.name).as_ref());
         let dn = self.inner.backward(cx, inner, dropped)?;
         self.norm.backward(cx, norm, (dn, Some(dy)))
     }
 
-    fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, cx: &PassContext<D>, pending: Self::Pending) -> Result<()> {
         let _layer = cx.layer(&self.name, Direction::Backward);
         self.inner.backward_weight(cx, pending)
     }
@@ -79,7 +89,7 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
 mod tests {
     use super::*;
     use crate::model::part::Block;
-    use crate::proof::{Answer, Case, Given, SEED, proves, proves_in_regions};
+    use crate::proof::{Answer, Case, LayerInput, SEED, proves, proves_in_regions};
     use crate::{Builder, Rotary, Shape};
     use comm::Axis;
     use comm::Op;
@@ -112,7 +122,7 @@ mod tests {
             let rotary = self.0.context().is_none().then(|| Rotary::new(2, 100.0));
             shard(at, Axis::Tp, &self.0.shape, 0, rotary)
         }
-        fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+        fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
             let numbers = (g.first..).take(g.lengths.len()).collect();
             let tokens = Tokens { lengths: g.lengths.clone(), numbers };
             let pass = Pass { seed: SEED, step: g.step, first_sequence: g.first, ..Pass::default() };

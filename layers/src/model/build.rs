@@ -1,7 +1,9 @@
 //! The builder of layers: a device, a mesh, and the source of the initial values.
 use crate::ops::Region;
-use crate::param::origin::{Origin, Wide};
-use crate::{Error, LayerCounts, Placed, Placement, Rests, Result, Strategy, TokenShards, Values};
+use crate::param::origin::{ParamOrigin, Wide};
+use crate::{
+    Error, LayerCounts, Placed, Placement, Result, ShardingStrategy, Strategy, TokenShards, ValueSource,
+};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use std::cell::RefCell;
@@ -14,11 +16,11 @@ pub struct Builder<'a, D: Kernels> {
     /// This rank's groups.
     pub mesh: &'a Mesh<D::Place>,
     /// The parameters' initial values.
-    pub values: &'a dyn Values<Wide<D>>,
+    pub values: &'a dyn ValueSource<Wide<D>>,
     /// True if parameters are trained: narrow ones then have a master, their value before rounding.
     pub learns: bool,
     /// How parameters are sharded at rest over the ranks that sum their gradients.
-    pub rests: Rests,
+    pub rests: ShardingStrategy,
     /// This rank's tokens of the residual stream.
     pub region: Region,
     /// This rank's tokens of the sequences.
@@ -36,14 +38,14 @@ pub type Built = Rc<RefCell<Vec<(String, &'static str)>>>;
 
 impl<'a, D: Kernels> Builder<'a, D> {
     /// A builder where every rank of the tensor axis has all tokens of the residual stream.
-    pub fn new(device: &'a D, mesh: &'a Mesh<D::Place>, values: &'a dyn Values<Wide<D>>) -> Self {
+    pub fn new(device: &'a D, mesh: &'a Mesh<D::Place>, values: &'a dyn ValueSource<Wide<D>>) -> Self {
         let (region, strategies, built) = (Region::Whole, Vec::new(), Rc::default());
         Self {
             device,
             mesh,
             values,
             learns: false,
-            rests: Rests::WHOLE,
+            rests: ShardingStrategy::WHOLE,
             region,
             tokens: TokenShards::WHOLE.at(mesh),
             counts: None,
@@ -80,7 +82,7 @@ impl<'a, D: Kernels> Builder<'a, D> {
     }
 }
 
-impl<'a, D: Kernels> From<&'a Builder<'_, D>> for Origin<'a, D> {
+impl<'a, D: Kernels> From<&'a Builder<'_, D>> for ParamOrigin<'a, D> {
     fn from(at: &'a Builder<D>) -> Self {
         let Builder { device, mesh, values, learns, rests, .. } = *at;
         Self { device, mesh, values, learns, rests, placement: at.placement() }
@@ -99,7 +101,7 @@ pub(crate) fn positive(what: &str, seen: usize) -> Result<usize> {
 mod tests {
     use super::*;
     use crate::{Biases, NormKind, Positions};
-    use crate::{Chunk, Random, Shape};
+    use crate::{Chunk, RandomValues, Shape};
     use comm::World;
     use kernels::Heads;
     use tensor::Cpu;
@@ -107,7 +109,7 @@ mod tests {
     /// Bits of the first two values and of the last of every parameter.
     fn some(shape: &Shape, [dp, tp]: [usize; 2]) -> Vec<(String, [u32; 3])> {
         let run = |device: Cpu<f32>, mesh: Mesh<_>| {
-            let values = Random { seed: 7 };
+            let values = RandomValues { seed: 7 };
             let mut model = Chunk::whole(&Builder::new(&device, &mesh, &values), shape)?;
             let some = |p: &&mut crate::Param<_>| {
                 let whole = p.gather(&mesh)?.expect("the host has values");

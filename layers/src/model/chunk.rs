@@ -4,26 +4,26 @@ pub(crate) mod build;
 mod ends;
 
 use crate::model::part::{Block, Ticket};
-use crate::model::stage::{Half, Input, Output, Wanted, complete, listed, using};
+use crate::model::stage::{Half, Input, Output, StageRequest, complete, listed, using};
 use crate::ops::Stream;
-use crate::{Cx, Layer, Params, Result, Uses};
+use crate::{Layer, ParamHooks, Params, PassContext, Result};
 use ends::Ends;
 use kernels::Kernels;
 use std::collections::BTreeMap;
 use tensor::Direction;
 
 /// A rank's part of a model: runs of consecutive blocks, numbered from 0 in the model's order. Any number of
-/// microbatches can be in flight; their [`Cx`] identifies them.
+/// microbatches can be in flight; their [`PassContext`] identifies them.
 pub struct Chunk<D: Kernels> {
     ends: Ends<D>,
     runs: Vec<Vec<Block<D>>>, // of consecutive blocks
     saved: Vec<Saved<D>>,     // of the passes in flight
     room: Vec<Vec<Ticket>>,   // emptied lists of finished microbatches, for reuse
-    pending: BTreeMap<Flight, Pending>,
+    pending: BTreeMap<PassKey, Pending>,
 }
 
 /// A pass in flight: run of blocks, microbatch, slice.
-type Flight = (usize, usize, usize);
+type PassKey = (usize, usize, usize);
 
 /// Name of the embedding in a profile and in the model.
 const EMBEDDING: &str = "embedding";
@@ -31,7 +31,7 @@ const EMBEDDING: &str = "embedding";
 const WANTED: &str = "a later layer returned no gradient";
 
 struct Saved<D: Kernels> {
-    of: Flight,
+    of: PassKey,
     ids: Option<Ticket>,
     blocks: Vec<Ticket>,
     dx: Option<Stream<D>>, // of the last block's output, if the end is in this chunk
@@ -49,8 +49,8 @@ impl<D: Kernels> Chunk<D> {
     fn through(
         &mut self,
         run: usize,
-        cx: &Cx<D>,
-        uses: &mut dyn Uses<D>,
+        cx: &PassContext<D>,
+        uses: &mut dyn ParamHooks<D>,
         x: Input<D>,
         kept: &mut Vec<Ticket>,
     ) -> Result<(Stream<D>, Option<Ticket>)> {
@@ -90,10 +90,10 @@ impl<D: Kernels> Chunk<D> {
     /// backward at once, so that only dX is kept for each microbatch in flight.
     fn end(
         &mut self,
-        cx: &Cx<D>,
-        uses: &mut dyn Uses<D>,
+        cx: &PassContext<D>,
+        uses: &mut dyn ParamHooks<D>,
         x: Stream<D>,
-        wanted: Option<Wanted<D>>,
+        wanted: Option<StageRequest<D>>,
     ) -> Result<(Output<D>, Option<Stream<D>>)> {
         let first = self.ends.rows.is_some() && self.runs.iter().all(Vec::is_empty);
         let Self { ends, .. } = self;
@@ -141,10 +141,10 @@ impl<D: Kernels> Chunk<D> {
     pub fn forward(
         &mut self,
         run: usize,
-        cx: &Cx<D>,
-        uses: &mut dyn Uses<D>,
+        cx: &PassContext<D>,
+        uses: &mut dyn ParamHooks<D>,
         x: Input<D>,
-        wanted: Option<Wanted<D>>,
+        wanted: Option<StageRequest<D>>,
     ) -> Result<Output<D>> {
         let of = flight(run, cx);
         assert!(self.saved.iter().all(|s| s.of != of), "microbatch {} is in flight", cx.pass().microbatch);
@@ -171,8 +171,8 @@ impl<D: Kernels> Chunk<D> {
     pub fn backward(
         &mut self,
         run: usize,
-        cx: &Cx<D>,
-        uses: &mut dyn Uses<D>,
+        cx: &PassContext<D>,
+        uses: &mut dyn ParamHooks<D>,
         dy: Option<Stream<D>>,
         half: Half,
         last: bool,
@@ -220,8 +220,8 @@ impl<D: Kernels> Chunk<D> {
     pub fn backward_weight(
         &mut self,
         run: usize,
-        cx: &Cx<D>,
-        uses: &mut dyn Uses<D>,
+        cx: &PassContext<D>,
+        uses: &mut dyn ParamHooks<D>,
         last: bool,
     ) -> Result<()> {
         let pending = self.pending.remove(&flight(run, cx));
@@ -247,7 +247,7 @@ impl<D: Kernels> Chunk<D> {
 /// `later`.
 fn back<D: Kernels>(
     block: &mut Block<D>,
-    cx: &Cx<D>,
+    cx: &PassContext<D>,
     saved: Ticket,
     dy: Stream<D>,
     wanted: bool,
@@ -269,7 +269,7 @@ fn back<D: Kernels>(
 }
 
 /// Returns the key of a pass in flight.
-fn flight<D: Kernels>(run: usize, cx: &Cx<D>) -> Flight {
+fn flight<D: Kernels>(run: usize, cx: &PassContext<D>) -> PassKey {
     (run, cx.pass().microbatch, cx.pass().slice)
 }
 

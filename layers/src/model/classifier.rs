@@ -19,7 +19,9 @@ use crate::model::design::{parts, start};
 use crate::model::part::{Block, Part};
 use crate::model::strategy::{self, Column, Row};
 use crate::ops::{Region, Split, Stream, activate_stream, activate_stream_backward};
-use crate::{Back, Builder, Chunk, Cx, FeedForward, Kept, Layer, Objective, Params, Result};
+use crate::{
+    Builder, Chunk, FeedForward, InputHalf, KeptValue, Layer, Objective, Params, PassContext, Result,
+};
 use comm::{Axis, Group};
 use kernels::{Activation, Activation::Relu, Kernels};
 use std::ops::Range;
@@ -34,7 +36,7 @@ pub fn hidden<D: Kernels>(at: &Builder<D>, axis: Axis, first: usize, sizes: &[us
     let sections = &[sizes[1].into()];
     let up = at.build(&Column { axis, name: &name, inputs: sizes[0], sections, bias: true })?;
     let Some(&outputs) = sizes.get(2) else {
-        let gathered = Gathered { group: at.mesh.group(axis).named(name), region: at.region };
+        let gathered = GatherColumns { group: at.mesh.group(axis).named(name), region: at.region };
         return Ok(Part::new(((up, gathered), Relu)));
     };
     let down = at.build(&Row { axis, name: &next, sizes: [sizes[1], outputs], bias: true })?;
@@ -42,26 +44,26 @@ pub fn hidden<D: Kernels>(at: &Builder<D>, axis: Axis, first: usize, sizes: &[us
 }
 
 /// Gathers all ranks' columns into a stream.
-struct Gathered<D: Kernels> {
+struct GatherColumns<D: Kernels> {
     group: Group<D::Place>,
     region: Region, // of the result
 }
 
-impl<D: Kernels> Layer<D> for Gathered<D> {
+impl<D: Kernels> Layer<D> for GatherColumns<D> {
     type In = Split<D>;
     type Out = Stream<D>;
     type Saved = ();
     type Pending = ();
 
-    fn forward(&self, _: &Cx<D>, x: Split<D>) -> Result<(Stream<D>, ())> {
+    fn forward(&self, _: &PassContext<D>, x: Split<D>) -> Result<(Stream<D>, ())> {
         Ok((Stream::cut(&x.all_gather(&self.group)?, self.region), ()))
     }
 
-    fn backward_input(&mut self, _: &Cx<D>, (): (), dy: Stream<D>) -> Back<D, Self> {
+    fn backward_input(&mut self, _: &PassContext<D>, (): (), dy: Stream<D>) -> InputHalf<D, Self> {
         Ok((Split::cut(&dy.gather(&self.group)?, &self.group)?, ()))
     }
 
-    fn backward_weight(&mut self, _: &Cx<D>, (): ()) -> Result<()> {
+    fn backward_weight(&mut self, _: &PassContext<D>, (): ()) -> Result<()> {
         Ok(())
     }
 
@@ -71,18 +73,18 @@ impl<D: Kernels> Layer<D> for Gathered<D> {
 impl<D: Kernels> Layer<D> for Activation {
     type In = Stream<D>;
     type Out = Stream<D>;
-    type Saved = Kept<Stream<D>>;
+    type Saved = KeptValue<Stream<D>>;
     type Pending = ();
 
-    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
+    fn forward(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
         Ok((activate_stream(&x, *self), cx.keep(x)))
     }
 
-    fn backward_input(&mut self, _: &Cx<D>, x: Self::Saved, dy: Stream<D>) -> Back<D, Self> {
+    fn backward_input(&mut self, _: &PassContext<D>, x: Self::Saved, dy: Stream<D>) -> InputHalf<D, Self> {
         Ok((activate_stream_backward(&x.open(), &dy, *self), ()))
     }
 
-    fn backward_weight(&mut self, _: &Cx<D>, (): ()) -> Result<()> {
+    fn backward_weight(&mut self, _: &PassContext<D>, (): ()) -> Result<()> {
         Ok(())
     }
 

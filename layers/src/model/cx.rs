@@ -43,7 +43,7 @@ pub struct Pass {
 
 /// Context of one microbatch: the same object for its forward and both halves of its backward. Rows are
 /// tokens, one sequence after the other; sequences may differ in length.
-pub struct Cx<D: Kernels> {
+pub struct PassContext<D: Kernels> {
     pass: Pass,
     tokens: Tokens<D::Place>,
     past: Option<Rc<RefCell<Past<D>>>>,
@@ -56,7 +56,7 @@ pub struct Cx<D: Kernels> {
     second: Cell<bool>, // layers run forward again, for their backward
 }
 
-impl<D: Kernels> Default for Cx<D> {
+impl<D: Kernels> Default for PassContext<D> {
     /// Inference on no sequences.
     fn default() -> Self {
         let (pass, tokens) = (Pass::default(), Tokens::default());
@@ -66,7 +66,7 @@ impl<D: Kernels> Default for Cx<D> {
     }
 }
 
-impl<D: Kernels> Cx<D> {
+impl<D: Kernels> PassContext<D> {
     /// Training on sequences of these lengths. The loss is a mean over `mean_over` tokens (all tokens of the
     /// step, on all ranks and in all microbatches), so each microbatch returns its part of the mean.
     pub fn train(
@@ -131,7 +131,7 @@ impl<D: Kernels> Cx<D> {
     /// Lets attention see the tokens of earlier calls too, up to `capacity` of each sequence.
     ///
     /// # Panics
-    /// With [`Uncountable`](tensor::count::Uncountable), if the number of these tokens overflows 64 bits.
+    /// With [`Overflow`](tensor::count::Overflow), if the number of these tokens overflows 64 bits.
     #[must_use]
     pub fn with_cache(mut self, capacity: usize) -> Self {
         self.past = Some(Rc::new(RefCell::new(Past::new(self.tokens.parts.len(), capacity))));
@@ -229,19 +229,24 @@ impl<D: Kernels> Cx<D> {
     ///
     /// # Errors
     /// If the part's position in the whole is not known.
-    pub fn saw(&self, name: &str, end: &str, x: &impl Recordable<D>) -> Result<()> {
-        self.seen(x, false, || format!("{name}.{end}"))
+    pub fn record(&self, name: &str, end: &str, x: &impl Recordable<D>) -> Result<()> {
+        self.local_part(x, false, || format!("{name}.{end}"))
     }
     /// Adds this rank's part of an activation's gradient to the record, if there is one.
     ///
     /// # Errors
     /// If the part's position in the whole is not known.
-    pub fn saw_gradient(&self, name: &str, end: &str, dx: &impl Recordable<D>) -> Result<()> {
-        self.seen(dx, true, || format!("gradient of {name}.{end}"))
+    pub fn record_gradient(&self, name: &str, end: &str, dx: &impl Recordable<D>) -> Result<()> {
+        self.local_part(dx, true, || format!("gradient of {name}.{end}"))
     }
-    fn seen(&self, x: &impl Recordable<D>, is_gradient: bool, name: impl FnOnce() -> String) -> Result<()> {
+    fn local_part(
+        &self,
+        x: &impl Recordable<D>,
+        is_gradient: bool,
+        name: impl FnOnce() -> String,
+    ) -> Result<()> {
         if let Some(record) = self.record.as_ref().filter(|_| self.recording()) {
-            record.add(name(), self.tokens(), x.seen(&record.mesh, is_gradient)?);
+            record.add(name(), self.tokens(), x.local_part(&record.mesh, is_gradient)?);
         }
         Ok(())
     }
@@ -269,8 +274,8 @@ impl<D: Kernels> Cx<D> {
         self.beside.borrow_mut()
     }
     /// Keeps a value for backward, if there will be one.
-    pub fn keep<T>(&self, x: T) -> Kept<T> {
-        Kept(self.keeps().then_some(x))
+    pub fn keep<T>(&self, x: T) -> KeptValue<T> {
+        KeptValue(self.keeps().then_some(x))
     }
 }
 
@@ -295,9 +300,9 @@ impl fmt::Display for Through<'_> {
 
 /// A value that forward keeps for backward; empty in a pass that keeps nothing.
 #[derive(Clone)]
-pub struct Kept<T>(Option<T>);
+pub struct KeptValue<T>(Option<T>);
 
-impl<T> Kept<T> {
+impl<T> KeptValue<T> {
     /// Returns the kept value.
     ///
     /// # Panics
@@ -315,7 +320,7 @@ mod tests {
     /// Kills: positions that restart, rows that overlap, a cache whose sequences share rows.
     #[test]
     fn sequences_go_on_where_they_were() {
-        let mut cx = Cx::<Cpu<f32>>::infer([3, 1]).numbered_from(7).with_cache(5);
+        let mut cx = PassContext::<Cpu<f32>>::infer([3, 1]).numbered_from(7).with_cache(5);
         cx.advance(&[0, 2]);
         assert_eq!(
             cx.tokens(),
@@ -327,10 +332,11 @@ mod tests {
         let key = Segment { row: 5, len: 3, position: 0, sequence: 8 };
         assert_eq!(cx.spans().list(), [Span { query: cx.tokens()[1], key }]);
         assert_eq!((cx.rows(), cx.positions()), (2, 3));
-        let mut other = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4, 2]).with_cache(5).numbered_from(7);
+        let mut other =
+            PassContext::<Cpu<f32>>::infer([3, 1]).with_memory(&[4, 2]).with_cache(5).numbered_from(7);
         other.advance(&[0, 2]);
         let key = Segment { row: 4, len: 2, position: 0, sequence: 8 };
-        let fresh = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4, 2]).numbered_from(7);
+        let fresh = PassContext::<Cpu<f32>>::infer([3, 1]).with_memory(&[4, 2]).numbered_from(7);
         let numbers = |span: &Span| (span.query.sequence, span.key.sequence);
         assert_eq!(fresh.memory().list().iter().map(numbers).collect::<Vec<_>>(), [(7, 7), (8, 8)]);
         assert_eq!(
@@ -345,30 +351,30 @@ mod tests {
     #[test]
     #[should_panic(expected = "a memory needs one length per sequence")]
     fn another_number_of_memories_panics() {
-        let _ = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4]);
+        let _ = PassContext::<Cpu<f32>>::infer([3, 1]).with_memory(&[4]);
     }
 
     #[test]
     #[should_panic(expected = "a memory has no tokens")]
     fn a_memory_without_tokens_panics() {
-        let _ = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4, 0]);
+        let _ = PassContext::<Cpu<f32>>::infer([3, 1]).with_memory(&[4, 0]);
     }
 
     #[test]
     #[should_panic(expected = "a call needs one length per sequence")]
     fn another_number_of_sequences_panics() {
-        Cx::<Cpu<f32>>::infer([3, 1]).advance(&[1]);
+        PassContext::<Cpu<f32>>::infer([3, 1]).advance(&[1]);
     }
 
     #[test]
     #[should_panic(expected = "6 tokens do not fit a cache of 5")]
     fn more_tokens_than_a_cache_has_room_for_panic() {
-        Cx::<Cpu<f32>>::infer([3, 1]).with_cache(5).advance(&[3, 0]);
+        PassContext::<Cpu<f32>>::infer([3, 1]).with_cache(5).advance(&[3, 0]);
     }
 
     #[test]
     #[should_panic(expected = "kept nothing")]
     fn inference_keeps_nothing() {
-        Cx::<Cpu<f32>>::infer([1]).keep(1).open();
+        PassContext::<Cpu<f32>>::infer([1]).keep(1).open();
     }
 }

@@ -1,13 +1,13 @@
 //! A strategy's work outside layers: a row that passes through the whole model beside the stream, and work
 //! after an update of weights.
-use crate::{Cx, LayerCounts, Param, Result};
+use crate::{LayerCounts, Param, PassContext, Result};
 use kernels::Kernels;
 use tensor::Tensor;
 
 /// A strategy's work in training besides the layers that it builds. By default, every method does nothing.
 pub trait Hooks<D: Kernels> {
-    /// Number of elements of a row [beside the stream](Cx::beside). The row is zero when a microbatch enters
-    /// the model, and blocks add to it. It travels with activations from stage to stage;
+    /// Number of elements of a row [beside the stream](PassContext::beside). The row is zero when a
+    /// microbatch enters the model, and blocks add to it. It travels with activations from stage to stage;
     /// [`turn`](Hooks::turn) maps it at the end, and the result travels back with the gradients. A model has
     /// at most one.
     fn row(&self) -> Option<usize> {
@@ -17,7 +17,7 @@ pub trait Hooks<D: Kernels> {
     ///
     /// # Errors
     /// If ranks do not meet.
-    fn turn(&self, _: &Cx<D>, row: Tensor<D::Wide>) -> Result<Tensor<D::Wide>> {
+    fn turn(&self, _: &PassContext<D>, row: Tensor<D::Wide>) -> Result<Tensor<D::Wide>> {
         Ok(row)
     }
     /// Runs after an update of these parameters, all of this rank's, with its layers' counts of the step.

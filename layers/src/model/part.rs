@@ -4,7 +4,7 @@
 //! layer stores what it keeps for backward, typed, in buffers that are reused; the model holds a ticket.
 use crate::ops::Stream;
 use crate::param::weight::RowWeight;
-use crate::{Back, Cx, Layer, Params, Result};
+use crate::{InputHalf, Layer, Params, PassContext, Result};
 use kernels::Kernels;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -72,34 +72,34 @@ impl<T: 'static> Slots<T> {
 }
 
 /// A layer, and storage for what it keeps.
-struct Own<L, S, P> {
+struct OwnLayer<L, S, P> {
     layer: L,
     saved: Rc<Slots<S>>,
     pending: Rc<Slots<P>>,
 }
 
-impl<D: Kernels, L: Layer<D> + 'static> Layer<D> for Own<L, L::Saved, L::Pending> {
+impl<D: Kernels, L: Layer<D> + 'static> Layer<D> for OwnLayer<L, L::Saved, L::Pending> {
     type In = L::In;
     type Out = L::Out;
     type Saved = Ticket;
     type Pending = Ticket;
 
-    fn forward(&self, cx: &Cx<D>, x: L::In) -> Result<(L::Out, Ticket)> {
+    fn forward(&self, cx: &PassContext<D>, x: L::In) -> Result<(L::Out, Ticket)> {
         let (y, saved) = self.layer.forward(cx, x)?;
         Ok((y, cx.keeps().then(|| self.saved.keep(saved))))
     }
-    fn backward_input(&mut self, cx: &Cx<D>, saved: Ticket, dy: L::Out) -> Back<D, Self> {
+    fn backward_input(&mut self, cx: &PassContext<D>, saved: Ticket, dy: L::Out) -> InputHalf<D, Self> {
         let (dx, pending) = self.layer.backward_input(cx, self.saved.take(saved), dy)?;
         Ok((dx, Some(self.pending.keep(pending))))
     }
-    fn backward_first(&mut self, cx: &Cx<D>, saved: Ticket, dy: L::Out) -> Result<Ticket> {
+    fn backward_first(&mut self, cx: &PassContext<D>, saved: Ticket, dy: L::Out) -> Result<Ticket> {
         let pending = self.layer.backward_first(cx, self.saved.take(saved), dy)?;
         Ok(Some(self.pending.keep(pending)))
     }
-    fn backward_weight(&mut self, cx: &Cx<D>, pending: Ticket) -> Result<()> {
+    fn backward_weight(&mut self, cx: &PassContext<D>, pending: Ticket) -> Result<()> {
         self.layer.backward_weight(cx, self.pending.take(pending))
     }
-    fn backward(&mut self, cx: &Cx<D>, saved: Ticket, dy: L::Out) -> Result<L::In> {
+    fn backward(&mut self, cx: &PassContext<D>, saved: Ticket, dy: L::Out) -> Result<L::In> {
         self.layer.backward(cx, self.saved.take(saved), dy)
     }
     fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
@@ -114,7 +114,7 @@ impl<D: Kernels, X: 'static, Y: 'static> Part<D, X, Y> {
     /// Creates a part from this layer; a profile gets its name from the layer itself, or from the layer
     /// around it.
     pub fn new(layer: impl Layer<D, In = X, Out = Y> + 'static) -> Self {
-        let layer = Own { layer, saved: Rc::default(), pending: Rc::default() };
+        let layer = OwnLayer { layer, saved: Rc::default(), pending: Rc::default() };
         Self { name: None, layer: Box::new(layer) }
     }
     /// Returns the part with this name in a profile.
@@ -129,23 +129,23 @@ impl<D: Kernels, X: 'static, Y: 'static> Layer<D> for Part<D, X, Y> {
     type Saved = Ticket;
     type Pending = Ticket;
 
-    fn forward(&self, cx: &Cx<D>, x: X) -> Result<(Y, Ticket)> {
+    fn forward(&self, cx: &PassContext<D>, x: X) -> Result<(Y, Ticket)> {
         let _layer = self.name.as_deref().map(|name| cx.layer(name, Direction::Forward));
         self.layer.forward(cx, x)
     }
-    fn backward_input(&mut self, cx: &Cx<D>, saved: Ticket, dy: Y) -> Result<(X, Ticket)> {
+    fn backward_input(&mut self, cx: &PassContext<D>, saved: Ticket, dy: Y) -> Result<(X, Ticket)> {
         let _layer = self.name.as_deref().map(|name| cx.layer(name, Direction::Backward));
         self.layer.backward_input(cx, saved, dy)
     }
-    fn backward_first(&mut self, cx: &Cx<D>, saved: Ticket, dy: Y) -> Result<Ticket> {
+    fn backward_first(&mut self, cx: &PassContext<D>, saved: Ticket, dy: Y) -> Result<Ticket> {
         let _layer = self.name.as_deref().map(|name| cx.layer(name, Direction::Backward));
         self.layer.backward_first(cx, saved, dy)
     }
-    fn backward_weight(&mut self, cx: &Cx<D>, pending: Ticket) -> Result<()> {
+    fn backward_weight(&mut self, cx: &PassContext<D>, pending: Ticket) -> Result<()> {
         let _layer = self.name.as_deref().map(|name| cx.layer(name, Direction::Backward));
         self.layer.backward_weight(cx, pending)
     }
-    fn backward(&mut self, cx: &Cx<D>, saved: Ticket, dy: Y) -> Result<X> {
+    fn backward(&mut self, cx: &PassContext<D>, saved: Ticket, dy: Y) -> Result<X> {
         let _layer = self.name.as_deref().map(|name| cx.layer(name, Direction::Backward));
         self.layer.backward(cx, saved, dy)
     }

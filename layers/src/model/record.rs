@@ -15,7 +15,7 @@ pub type TokenRows<E> = BTreeMap<(usize, usize), Vec<E>>;
 
 /// This rank's part of a matrix that has a row for every token of a call, for a record. A
 /// [`Stream`](crate::ops::Stream) or a [`Split`](crate::ops::Split) returns it.
-pub struct SeenShare<E> {
+pub struct RecordedPart<E> {
     /// Row-major; `None` on the meta device.
     pub(crate) values: Option<Vec<E>>,
     /// The call's tokens that it has.
@@ -42,12 +42,12 @@ pub struct RecordedActivation<E> {
     /// This rank's columns of its tokens.
     pub rows: TokenRows<E>,
     /// For each call in which it was recorded, the communication that may have produced it.
-    pub touched: Vec<Touched>,
+    pub touched: Vec<RecordedCall>,
 }
 
 /// One call of layers in which an activation was recorded.
 #[derive(Clone, Debug)]
-pub struct Touched {
+pub struct RecordedCall {
     /// Its tokens: for each sequence, a range of positions.
     pub tokens: Vec<(usize, Range<usize>)>,
     /// The rank's collective calls between the previous recorded activation and this one ([`Mesh::calls`]).
@@ -57,11 +57,11 @@ pub struct Touched {
 /// A record in progress. Clones add to the same record.
 pub struct Record<D: Kernels> {
     pub(crate) mesh: Mesh<D::Place>,
-    log: Rc<RefCell<Log<<D as Device>::Elem>>>,
+    log: Rc<RefCell<RecordLog<<D as Device>::Elem>>>,
 }
 
-struct Log<E> {
-    seen: Activations<E>,
+struct RecordLog<E> {
+    local_part: Activations<E>,
     calls: usize, // made when the last activation was recorded
 }
 
@@ -84,31 +84,31 @@ impl<D: Kernels> Clone for Record<D> {
 impl<D: Kernels> Record<D> {
     /// Creates an empty record of this rank's runs.
     pub fn new(mesh: &Mesh<D::Place>) -> Self {
-        let log = Log { seen: Activations::default(), calls: mesh.calls_made() };
+        let log = RecordLog { local_part: Activations::default(), calls: mesh.calls_made() };
         Self { mesh: mesh.clone(), log: Rc::new(RefCell::new(log)) }
     }
     /// Takes everything recorded so far; the record is empty afterwards.
     #[must_use]
     pub fn take(&self) -> Activations<D::Elem> {
-        std::mem::take(&mut self.log.borrow_mut().seen)
+        std::mem::take(&mut self.log.borrow_mut().local_part)
     }
     /// Adds this rank's part of a matrix; does nothing on the meta device.
-    pub(crate) fn add(&self, name: String, tokens: &[Segment], share: SeenShare<D::Elem>) {
+    pub(crate) fn add(&self, name: String, tokens: &[Segment], share: RecordedPart<D::Elem>) {
         let Some(values) = &share.values else { return };
         let mut log = self.log.borrow_mut();
         let calls = self.mesh.calls_made();
         // Partial sums are never compared alone: the calls before them are recorded with the next activation.
         let before = if share.addends { calls } else { std::mem::replace(&mut log.calls, calls) };
         let of = tokens.iter().map(|t| (t.sequence, t.position..t.position + t.len)).collect();
-        let seen = log.seen.at(name, &share);
-        seen.touched.push(Touched { tokens: of, calls: before..calls });
+        let local_part = log.local_part.at(name, &share);
+        local_part.touched.push(RecordedCall { tokens: of, calls: before..calls });
         let rows = tokens.iter().flat_map(|t| (0..t.len).map(|i| (t.sequence, t.position + i)));
         let mine = rows.skip(share.rows.start).take(share.rows.len());
         let real = |row: &[D::Elem]| {
             let here = row.iter().zip(&share.columns).filter(|(_, column)| column.is_some());
             here.map(|(x, _)| *x).collect()
         };
-        seen.rows.extend(mine.zip(values.chunks(share.columns.len().max(1)).map(real)));
+        local_part.rows.extend(mine.zip(values.chunks(share.columns.len().max(1)).map(real)));
     }
 }
 
@@ -119,21 +119,21 @@ pub trait Recordable<D: Kernels> {
     ///
     /// # Errors
     /// If the position is not known.
-    fn seen(&self, mesh: &Mesh<D::Place>, is_gradient: bool) -> Result<SeenShare<D::Elem>>;
+    fn local_part(&self, mesh: &Mesh<D::Place>, is_gradient: bool) -> Result<RecordedPart<D::Elem>>;
 }
 
 /// A tensor that is whole on every rank.
 impl<D: Kernels> Recordable<D> for Tensor<D> {
-    fn seen(&self, _: &Mesh<D::Place>, _: bool) -> Result<SeenShare<D::Elem>> {
+    fn local_part(&self, _: &Mesh<D::Place>, _: bool) -> Result<RecordedPart<D::Elem>> {
         let [rows, width] = self.shape();
         let columns = (0..width).map(Some).collect();
-        Ok(SeenShare { values: self.read(), rows: 0..rows, columns, width, addends: false })
+        Ok(RecordedPart { values: self.read(), rows: 0..rows, columns, width, addends: false })
     }
 }
 
 impl<E: Scalar> Activations<E> {
-    fn at(&mut self, name: String, share: &SeenShare<E>) -> &mut RecordedActivation<E> {
-        let at = self.0.iter().position(|seen| seen.name == name).unwrap_or_else(|| {
+    fn at(&mut self, name: String, share: &RecordedPart<E>) -> &mut RecordedActivation<E> {
+        let at = self.0.iter().position(|local_part| local_part.name == name).unwrap_or_else(|| {
             let (width, addends) = (share.width, share.addends);
             let columns = share.columns.iter().flatten().copied().collect();
             let (rows, touched) = (TokenRows::new(), Vec::new());
@@ -146,15 +146,15 @@ impl<E: Scalar> Activations<E> {
     #[must_use]
     pub fn whole(ranks: Vec<Self>) -> Vec<(String, TokenRows<E>)> {
         let mut all: Vec<(String, TokenRows<E>)> = Vec::new();
-        for seen in ranks.into_iter().flat_map(|rank| rank.0) {
-            let at = all.iter().position(|(name, _)| *name == seen.name).unwrap_or_else(|| {
-                all.push((seen.name, TokenRows::new()));
+        for local_part in ranks.into_iter().flat_map(|rank| rank.0) {
+            let at = all.iter().position(|(name, _)| *name == local_part.name).unwrap_or_else(|| {
+                all.push((local_part.name, TokenRows::new()));
                 all.len() - 1
             });
-            for (token, values) in seen.rows {
-                let row = all[at].1.entry(token).or_insert_with(|| vec![E::ZERO; seen.width]);
-                for (&column, x) in seen.columns.iter().zip(values) {
-                    row[column] = if seen.addends { row[column] + x } else { x };
+            for (token, values) in local_part.rows {
+                let row = all[at].1.entry(token).or_insert_with(|| vec![E::ZERO; local_part.width]);
+                for (&column, x) in local_part.columns.iter().zip(values) {
+                    row[column] = if local_part.addends { row[column] + x } else { x };
                 }
             }
         }

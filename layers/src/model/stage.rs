@@ -1,22 +1,22 @@
 //! Inputs and outputs of a part of a model that a schedule drives, and the hooks around the use of its
 //! modules.
 use crate::ops::{Partial, Stream};
-use crate::{Params, Result, Uses};
+use crate::{ParamHooks, Params, Result};
 use kernels::Kernels;
-use tensor::{Ids, Tensor};
+use tensor::{Tensor, TokenIds};
 
 /// Input of a stage: tokens or rows of features for the first, activations for the others.
 pub enum Input<D: Kernels> {
     /// Token ids `[B]`.
-    Tokens(Ids<D::Place>),
+    Tokens(TokenIds<D::Place>),
     /// Features `[B,F]`, whole on every tensor rank.
     Rows(Tensor<D>),
     /// `X[B,D]` from the stage before.
     Activation(Stream<D>),
 }
 
-impl<D: Kernels> From<Ids<D::Place>> for Input<D> {
-    fn from(ids: Ids<D::Place>) -> Self {
+impl<D: Kernels> From<TokenIds<D::Place>> for Input<D> {
+    fn from(ids: TokenIds<D::Place>) -> Self {
         Self::Tokens(ids)
     }
 }
@@ -24,13 +24,13 @@ impl<D: Kernels> From<Ids<D::Place>> for Input<D> {
 /// Target of each token's row.
 pub enum Targets<D: Kernels> {
     /// The next token, or a class, `[B]`.
-    Ids(Ids<D::Place>),
+    Ids(TokenIds<D::Place>),
     /// A row `[B,D]`, whole on every tensor rank.
     Rows(Tensor<D>),
 }
 
 /// Request to the last stage: loss or logits.
-pub enum Wanted<D: Kernels> {
+pub enum StageRequest<D: Kernels> {
     /// The loss against these targets.
     Loss(Targets<D>),
     /// Logits of the last token of every sequence that has one, or of every token.
@@ -54,7 +54,7 @@ pub enum Output<D: Kernels> {
 /// Input of the end of a model (a head or another layer after the last block): `X[B,D]` and the request. The
 /// end's backward returns dX, and `None` for the request. It receives no dY for the loss, whose gradient is
 /// 1.
-pub type Ending<D> = (Stream<D>, Option<Wanted<D>>);
+pub type Ending<D> = (Stream<D>, Option<StageRequest<D>>);
 
 /// Amount of a backward that runs at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub(crate) fn listed<D: Kernels, U>((unit, list): (&mut U, Lists<D, U>)) -> Para
 /// Runs a module between its `before` and `after` hooks; calls `complete` if this is the `last` use that adds
 /// to its gradients.
 pub(crate) fn using<D: Kernels, U, T>(
-    uses: &mut dyn Uses<D>,
+    uses: &mut dyn ParamHooks<D>,
     (unit, list): (&mut U, Lists<D, U>),
     last: bool,
     run: impl FnOnce(&mut U) -> Result<T>,
@@ -98,7 +98,10 @@ pub(crate) fn using<D: Kernels, U, T>(
 }
 
 /// Reports that the gradients of a module's parameters are complete.
-pub(crate) fn complete<D: Kernels, U>(uses: &mut dyn Uses<D>, unit: (&mut U, Lists<D, U>)) -> Result<()> {
+pub(crate) fn complete<D: Kernels, U>(
+    uses: &mut dyn ParamHooks<D>,
+    unit: (&mut U, Lists<D, U>),
+) -> Result<()> {
     let mut params = listed(unit);
     if params.is_empty() { Ok(()) } else { uses.complete(&mut params) }
 }

@@ -1,6 +1,6 @@
 //! A strategy: one way of splitting a model, as an entry of a list (`parallel::strategies`).
 //!
-//! Every entry states its name, its word in a layout, the sizes it fits and its source ([`About`]). A
+//! Every entry states its name, its word in a layout, the sizes it fits and its source ([`StrategyInfo`]). A
 //! strategy that splits layers also states what it builds ([`Strategy`]): the builder's settings, and its own
 //! layers in place of the default ones. The syntax of layouts, the random layouts of property tests, the
 //! commands and the book's table are all derived from the lists.
@@ -9,7 +9,7 @@ pub mod sharing;
 
 pub use descriptors::{Attention, Column, Core, Embedding, Head, Mlp, Norm, Row};
 
-pub use sharing::{Shared, Sharing};
+pub use sharing::{DividedSize, DivisionRule};
 
 use crate::model::part::{Block, Part};
 use crate::model::stage::{Ending, Output};
@@ -17,7 +17,7 @@ use crate::ops::{Branches, Split, Stream};
 use crate::{Builder, Design, Hooks, Result};
 use comm::Axis;
 use kernels::Kernels;
-use tensor::Ids;
+use tensor::TokenIds;
 
 /// Kind of choice that an entry of the lists makes. A layout makes each choice once, but may have several of
 /// [`Choice::Layers`].
@@ -36,7 +36,7 @@ pub enum Choice {
     /// The order in which the parts of the model run.
     Schedule,
     /// The token dispatcher: sends tokens to the ranks of their experts, and back.
-    Exchange,
+    Dispatcher,
     /// Activations that are recomputed for backward instead of kept.
     Recompute,
 }
@@ -50,7 +50,7 @@ impl Choice {
     /// True if the first entry of this choice builds its layers even if the layout names none, on one rank
     /// too: a model's experts.
     pub fn is_always_made(self) -> bool {
-        self == Choice::Exchange
+        self == Choice::Dispatcher
     }
     /// True if the first entry of this choice is the default where its axis is split and the layout names no
     /// other.
@@ -61,7 +61,7 @@ impl Choice {
 
 /// A method's number, as in `interleaved/2`: none, optional or required, with its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Takes {
+pub enum NumberArgument {
     /// No number.
     Nothing,
     /// An optional number.
@@ -88,7 +88,7 @@ impl Sizes {
 
 /// Description of a strategy: all that other code knows about it.
 #[derive(Clone, Copy, Debug)]
-pub struct About {
+pub struct StrategyInfo {
     /// Its name in the literature.
     pub name: &'static str,
     /// The mesh axis it applies to.
@@ -98,9 +98,9 @@ pub struct About {
     /// Its word in a layout: `sp`, `zero1`; the axis' own name for the default meaning of an axis.
     pub word: &'static str,
     /// The number after the word: none, optional or required.
-    pub takes: Takes,
+    pub takes: NumberArgument,
     /// The sizes of a model that ranks must divide. Empty: any number of ranks fits.
-    pub shares: fn(&Design, &Sizes) -> Vec<Shared>,
+    pub shares: fn(&Design, &Sizes) -> Vec<DividedSize>,
     /// Its source.
     pub paper: &'static str,
     /// File of the book's chapter about it, if any.
@@ -112,12 +112,12 @@ pub struct About {
     pub hints: &'static [(&'static str, &'static str)],
 }
 
-impl About {
+impl StrategyInfo {
     /// Returns a default description: the strategy takes no number, fits any number of ranks and has no
     /// chapter.
     #[must_use]
     pub const fn of(axis: Option<Axis>, choice: Choice) -> Self {
-        let (takes, shares): (_, fn(&Design, &Sizes) -> _) = (Takes::Nothing, |_, _| vec![]);
+        let (takes, shares): (_, fn(&Design, &Sizes) -> _) = (NumberArgument::Nothing, |_, _| vec![]);
         Self { name: "", axis, choice, word: "", takes, shares, paper: "", chapter: None, hints: &[] }
     }
     /// Returns whether its word is only the axis' name, or for an entry without axis the word of its choice.
@@ -130,7 +130,7 @@ impl About {
     }
     /// Returns the word with the smallest number that it needs: `zero1`, `interleaved/2`.
     pub fn method(&self) -> String {
-        let number = if let Takes::Required(_) = self.takes { "/2" } else { "" };
+        let number = if let NumberArgument::Required(_) = self.takes { "/2" } else { "" };
         format!("{}{number}", self.word)
     }
     /// Returns a layout that names it, with this number of ranks along its axis.
@@ -147,7 +147,7 @@ impl About {
 /// Layers that a strategy of kind [`Choice::Layers`] builds. By default, every method changes nothing.
 pub trait Strategy<D: Kernels>: Sync {
     /// Its description.
-    fn about(&self) -> &'static About;
+    fn about(&self) -> &'static StrategyInfo;
     /// Changes the builder's settings.
     fn place<'a>(&self, at: Builder<'a, D>) -> Builder<'a, D> {
         at
@@ -209,7 +209,11 @@ pub trait Strategy<D: Kernels>: Sync {
     ///
     /// # Errors
     /// If the number of ranks does not fit.
-    fn embedding(&self, _: &Builder<D>, _: &Embedding) -> Result<Option<Part<D, Ids<D::Place>, Stream<D>>>> {
+    fn embedding(
+        &self,
+        _: &Builder<D>,
+        _: &Embedding,
+    ) -> Result<Option<Part<D, TokenIds<D::Place>, Stream<D>>>> {
         Ok(None)
     }
     /// Replaces the [`Head`](crate::Head) and the norm before it: `X[B,D]` of the stream to the loss or

@@ -5,7 +5,7 @@ use kernels::Kernels;
 /// Callbacks of a model about the parameters of its modules, made while a microbatch passes through them.
 /// `before` and `after` run once per module in a forward and once in a backward (twice, where a backward runs
 /// in two halves).
-pub trait Uses<D: Kernels> {
+pub trait ParamHooks<D: Kernels> {
     /// True if parameters are sharded at rest and must be gathered before use, so that `before` and `after`
     /// have work to do. If false, a model need not call them.
     fn moves(&self) -> bool {
@@ -72,4 +72,4 @@ pub trait Uses<D: Kernels> {
 }
 
 /// No hooks: for passes without training whose parameters are kept whole.
-impl<D: Kernels> Uses<D> for () {}
+impl<D: Kernels> ParamHooks<D> for () {}

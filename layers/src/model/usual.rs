@@ -8,7 +8,7 @@ use crate::model::strategy::{Attention, Column, Core, Embedding, Head, Mlp, Norm
 use crate::ops::{Branches, Split, Stream};
 use crate::{Builder, ColumnLinear, Result, RowLinear, Strategy, attention, mlp};
 use kernels::Kernels;
-use tensor::{Device, Ids};
+use tensor::{Device, TokenIds};
 
 /// `description: input => output; the strategy's method, the default constructor, true if it has its own line
 /// in a profile`.
@@ -39,6 +39,6 @@ usual! {
     Attention<'_, D>: Stream<D> => Stream<D>; attention, attention::shard, false
     Core<'_>: Split<D> => Split<D>; core, |_, core| Ok(AttentionCore::new(core, None)), false
     Mlp<'_>: Stream<D> => Stream<D>; feed_forward, mlp::shard, false
-    Embedding<'_>: Ids<<D as Device>::Place> => Stream<D>; embedding, crate::Embedding::shard, false
+    Embedding<'_>: TokenIds<<D as Device>::Place> => Stream<D>; embedding, crate::Embedding::shard, false
     Head<'_>: Ending<D> => Option<Output<D>>; head, crate::Head::shard, false
 }

@@ -1,7 +1,7 @@
 //! Attention on this rank's heads. Each rank has whole heads, so the axis of heads needs no communication.
 use super::handles::same;
 use super::{Split, filled, scatter_tokens, wide_along};
-use crate::{Cx, Result, Rotary};
+use crate::{PassContext, Result, Rotary};
 use comm::Group;
 use kernels::{Attend, Heads, Indexed, Kernels, Qkv, Span};
 use tensor::{Category, Place, Scalar, Tensor, View, ViewMut};
@@ -34,7 +34,13 @@ fn pairs<P: Place>(attend: &Attend, spans: &Indexed<Span, P>) -> usize {
 
 /// Applies the rotary embedding to the queries and keys of `[Q | K | V]` by their positions, in place; with
 /// `back`, to their gradients.
-pub fn rotate<D: Kernels>(cx: &Cx<D>, rotary: &Rotary<D>, qkv: &mut Split<D>, heads: Heads, back: bool) {
+pub fn rotate<D: Kernels>(
+    cx: &PassContext<D>,
+    rotary: &Rotary<D>,
+    qkv: &mut Split<D>,
+    heads: Heads,
+    back: bool,
+) {
     let device = qkv.device().clone();
     let table = rotary.table(&device, cx.reach());
     assert_eq!(cx.rows(), qkv.shape()[0], "a position for every token");
@@ -65,7 +71,7 @@ fn softmax<D: Kernels>(
 /// ([`gather_keys`](super::gather_keys)).
 #[must_use]
 pub fn attention<D: Kernels>(
-    cx: &Cx<D>,
+    cx: &PassContext<D>,
     block: usize,
     qkv: &Split<D>,
     kv: Option<&Split<D>>,
@@ -99,7 +105,7 @@ pub fn attention<D: Kernels>(
 /// # Errors
 /// If the two are split along different axes.
 pub fn cross_attention<D: Kernels>(
-    cx: &Cx<D>,
+    cx: &PassContext<D>,
     q: &Split<D>,
     kv: &Split<D>,
     attend: &Attend,
@@ -145,7 +151,7 @@ fn softmax_backward<D: Kernels>(
 /// # Errors
 /// If a collective fails.
 pub fn attention_backward<D: Kernels>(
-    cx: &Cx<D>,
+    cx: &PassContext<D>,
     block: usize,
     qkv: &Split<D>,
     kv: Option<(&Split<D>, &Group<D::Place>)>,
@@ -169,7 +175,7 @@ pub fn attention_backward<D: Kernels>(
 
 /// Adds to `dQ[B, Hq·d]` and `[dK | dV][B_all, 2·Hk·d]`.
 fn backward_to<D: Kernels>(
-    cx: &Cx<D>,
+    cx: &PassContext<D>,
     block: usize,
     qkv: Qkv<D>,
     attend: &Attend,
@@ -204,7 +210,7 @@ fn backward_to<D: Kernels>(
 /// # Errors
 /// If they are split along different axes.
 pub fn cross_attention_backward<D: Kernels>(
-    cx: &Cx<D>,
+    cx: &PassContext<D>,
     (q, kv): (&Split<D>, &Split<D>),
     attend: &Attend,
     (o, lse): (&Split<D>, &Split<D::Wide>),
@@ -242,12 +248,12 @@ mod tests {
             let number = |i: usize| F61::sample((rows[i / 8] * 8 + i % 8) as u64, 1.0);
             Split::new(Tensor::from_fn(&device, Category::Activations, rows.len(), 8, number), Axis::Tp)
         };
-        let run = |cx: &Cx<_>, rows: &[usize]| {
+        let run = |cx: &PassContext<_>, rows: &[usize]| {
             let (o, _) = attention(cx, 0, &qkv(rows), None, &ATTEND);
             o.share().read().unwrap().chunks(4).map(<[_]>::to_vec).collect::<Vec<_>>()
         };
-        let whole = run(&Cx::infer([3, 2]), &[0, 1, 2, 3, 4]);
-        let mut cx = Cx::infer([2, 1]).with_cache(4);
+        let whole = run(&PassContext::infer([3, 2]), &[0, 1, 2, 3, 4]);
+        let mut cx = PassContext::infer([2, 1]).with_cache(4);
         assert_eq!(run(&cx, &[0, 1, 3]), [0, 1, 3].map(|row| whole[row].clone()));
         cx.advance(&[1, 1]);
         assert_eq!(run(&cx, &[2, 4]), [2, 4].map(|row| whole[row].clone()));
@@ -263,17 +269,17 @@ mod tests {
             let number = |i: usize| F61::sample((salt + rows[i / cols] * cols + i % cols) as u64, 1.0);
             Split::new(Tensor::from_fn(&device, Category::Activations, rows.len(), cols, number), Axis::Tp)
         };
-        let back = |cx: &Cx<_>, rows: &[usize], (o, lse): (Split<_>, Split<_>)| {
+        let back = |cx: &PassContext<_>, rows: &[usize], (o, lse): (Split<_>, Split<_>)| {
             let (qkv, d_o) = (given(rows, 8, 0), given(rows, 4, 900));
             let of = attention_backward(cx, 1, &qkv, None, &ATTEND, (&o, &lse, &d_o)).unwrap();
             of.share().read().unwrap().chunks(8).map(<[_]>::to_vec).collect::<Vec<_>>()
         };
-        let ahead = |cx: &Cx<_>, rows: &[usize]| attention(cx, 1, &given(rows, 8, 0), None, &ATTEND);
-        let (all, cx): (Vec<_>, _) = ((0..9).collect(), Cx::train(0, [5, 1, 3], 1));
+        let ahead = |cx: &PassContext<_>, rows: &[usize]| attention(cx, 1, &given(rows, 8, 0), None, &ATTEND);
+        let (all, cx): (Vec<_>, _) = ((0..9).collect(), PassContext::train(0, [5, 1, 3], 1));
         let whole = back(&cx, &all, ahead(&cx, &all));
         let part = |(position, len, sequence)| Segment { row: 0, len, position, sequence };
         let slice = |slice, parts: [_; 3]| {
-            let cx = Cx::default().then(Pass { slice, keeps: true, ..Pass::default() }, [0usize; 0]);
+            let cx = PassContext::default().then(Pass { slice, keeps: true, ..Pass::default() }, [0usize; 0]);
             cx.dealt(parts.map(part))
         };
         let first = slice(0, [(0, 2, 0), (0, 0, 1), (0, 1, 2)]).with_cache(5);

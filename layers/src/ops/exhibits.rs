@@ -1,7 +1,7 @@
 //! Twins of the museum's exhibits that do not compile: each does what its exhibit should, and compiles.
 use super::{Columns, Region, Rows, Split, Stream, add_bias, join, norm};
 use crate::param::weight::{ColumnWeight, RowWeight};
-use crate::{Builder, Draw, Pieces, Random, Result};
+use crate::{Builder, Draw, Pieces, RandomValues, Result};
 use comm::{Axis, Group, Mesh};
 use kernels::Kernels;
 use tensor::{Category, Cpu, Tensor};
@@ -44,7 +44,7 @@ fn normed<D: Kernels>(
 #[test]
 fn twins_compile_and_are_right() {
     let (device, mesh) = (Cpu::<f64>::default(), Mesh::alone());
-    let (at, group) = (Builder::new(&device, &mesh, &Random { seed: 1 }), mesh.group(Axis::Tp));
+    let (at, group) = (Builder::new(&device, &mesh, &RandomValues { seed: 1 }), mesh.group(Axis::Tp));
     let two = Draw { mean: 2.0, std: 0.0 };
     let matrix = |values: [f64; 2]| Tensor::from_fn(&device, Category::Buffers, 1, 2, |i| values[i]);
     let rows = RowWeight::new(&at, Axis::Tp, "w", [2, 2], Pieces::Even, two).unwrap().rows().unwrap();

@@ -5,7 +5,7 @@ use super::{Partial, Split, count_product, product, wide_along};
 use crate::Result;
 use crate::param::weight::ExpertWeight;
 use comm::Group;
-use kernels::{Heads, Kernels, Slice, Write};
+use kernels::{Heads, Kernels, RowShard, Write};
 use std::ops::Range;
 use tensor::{Category, Device, Index, Scalar, Tensor, View};
 
@@ -94,7 +94,7 @@ pub fn expert_gradient<D: Kernels>(w: &mut ExpertWeight<D>, counts: &[usize], x:
 #[must_use]
 pub fn rows_of<D: Kernels>(x: &Tensor<D>, rows: &Index<D::Place>) -> Tensor<D> {
     let mut y = Tensor::with_room(x.device(), Category::Activations, [rows.len(), rows.room()], x.cols());
-    x.device().embed(y.view_mut(), x.view(), rows, Slice { first: 0, len: x.rows() });
+    x.device().embed(y.view_mut(), x.view(), rows, RowShard { first: 0, len: x.rows() });
     y
 }
 

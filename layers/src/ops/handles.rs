@@ -4,7 +4,7 @@
 //! forgotten all-reduce does not compile. Each part knows the axis it is split along, and refuses a group of
 //! another axis.
 use super::{filled, plus, product};
-use crate::model::record::{Recordable, SeenShare};
+use crate::model::record::{Recordable, RecordedPart};
 use crate::{Error, Placement, Result};
 use comm::{Axes, Axis, Group, Mesh, Reduce, Request};
 use kernels::{Kernels, Write};
@@ -175,18 +175,18 @@ impl<D: Kernels> Split<D> {
         mesh: &Mesh<D::Place>,
         placement: &Placement,
         is_gradient: bool,
-    ) -> Result<SeenShare<D::Elem>> {
+    ) -> Result<RecordedPart<D::Elem>> {
         let width = placement.size_along(self.axis);
         let cuts = placement.cuts(mesh, "an activation", [1, width])?;
         let column = |c| cuts.whole_index([0, c]).map(|[_, c]| c);
         let columns = (0..self.share.cols()).map(column).collect();
-        Ok(SeenShare {
+        Ok(RecordedPart {
             addends: is_gradient && placement.may_be_shared(self.axis),
             ..self.seen_at(columns, width)
         })
     }
-    fn seen_at(&self, columns: Vec<Option<usize>>, width: usize) -> SeenShare<D::Elem> {
-        SeenShare { values: self.share.read(), rows: 0..self.share.rows(), columns, width, addends: false }
+    fn seen_at(&self, columns: Vec<Option<usize>>, width: usize) -> RecordedPart<D::Elem> {
+        RecordedPart { values: self.share.read(), rows: 0..self.share.rows(), columns, width, addends: false }
     }
     /// Gathers all columns, in rank order: the same on every rank.
     ///
@@ -209,7 +209,7 @@ impl<D: Kernels> Split<D> {
 
 /// Columns in rank order, `n` in all; the last ranks' columns may be padded.
 impl<D: Kernels> Recordable<D> for (&Split<D>, &Group<D::Place>, usize) {
-    fn seen(&self, _: &Mesh<D::Place>, _: bool) -> Result<SeenShare<D::Elem>> {
+    fn local_part(&self, _: &Mesh<D::Place>, _: bool) -> Result<RecordedPart<D::Elem>> {
         let (split, group, n) = *self;
         let cols = split.share.cols();
         let column = |c| Some(group.rank() * cols + c).filter(|&c| c < n);

@@ -3,18 +3,18 @@ use super::{Partial, Region, Rows, Split, Stream, sum_of, wide_along};
 use crate::Result;
 use crate::param::weight::{RowWeight, WholeWeight};
 use comm::{Axes, Group};
-use kernels::{Kernels, LossTerms, Selects, Slice};
-use tensor::{Category, Ids, Index, Scalar, Tensor, View};
+use kernels::{Kernels, LossTerms, OrderedKernels, RowShard};
+use tensor::{Category, Index, Scalar, Tensor, TokenIds, View};
 
 /// Returns this rank's rows of a table cut by rows. In a padded table the last ranks have fewer rows, or
 /// none.
-fn slice(rank: usize, share: usize, whole: usize) -> Slice {
+fn slice(rank: usize, share: usize, whole: usize) -> RowShard {
     let first = rank * share;
-    Slice { first, len: share.min(whole.saturating_sub(first)) }
+    RowShard { first, len: share.min(whole.saturating_sub(first)) }
 }
 
 /// Looks up the table's row of each id; zero where another rank has the row, so a partial sum.
-pub fn embed<D: Kernels>(table: &Rows<D>, rank: usize, ids: &Ids<D::Place>) -> Partial<D> {
+pub fn embed<D: Kernels>(table: &Rows<D>, rank: usize, ids: &TokenIds<D::Place>) -> Partial<D> {
     let (table, axis) = table.share();
     let mut y = table.beside(ids.len(), table.cols());
     let slice = slice(rank, table.rows(), ids.vocabulary());
@@ -26,7 +26,7 @@ pub fn embed<D: Kernels>(table: &Rows<D>, rank: usize, ids: &Ids<D::Place>) -> P
 pub fn embed_backward<D: Kernels>(
     table: &mut RowWeight<D>,
     rank: usize,
-    ids: &Ids<D::Place>,
+    ids: &TokenIds<D::Place>,
     padding: Option<usize>,
     dy: &Tensor<D>,
 ) {
@@ -42,10 +42,10 @@ pub fn embed_backward<D: Kernels>(
 }
 
 /// Parts of a vocabulary shard before and after a row; all of the shard if the row is not in it.
-fn without(slice: Slice, row: Option<usize>) -> impl Iterator<Item = Slice> {
+fn without(slice: RowShard, row: Option<usize>) -> impl Iterator<Item = RowShard> {
     let at = row.and_then(|row| slice.local(row as u32));
-    let after = at.map(|at| Slice { first: slice.first + at + 1, len: slice.len - at - 1 });
-    [Some(Slice { len: at.unwrap_or(slice.len), ..slice }), after].into_iter().flatten()
+    let after = at.map(|at| RowShard { first: slice.first + at + 1, len: slice.len - at - 1 });
+    [Some(RowShard { len: at.unwrap_or(slice.len), ..slice }), after].into_iter().flatten()
 }
 
 /// Adds the table's row of each token's position to X, for this rank's tokens.
@@ -53,7 +53,7 @@ fn without(slice: Slice, row: Option<usize>) -> impl Iterator<Item = Slice> {
 pub fn position_rows<D: Kernels>(
     mut x: Stream<D>,
     table: &Tensor<D>,
-    positions: &Ids<D::Place>,
+    positions: &TokenIds<D::Place>,
 ) -> Stream<D> {
     assert_eq!(positions.len(), x.share().rows(), "a position for every token");
     let mut rows = x.share().beside(positions.len(), table.cols());
@@ -66,7 +66,7 @@ pub fn position_rows<D: Kernels>(
 /// The gradient of [`position_rows`] with respect to the table.
 pub fn position_rows_backward<D: Kernels>(
     table: &mut WholeWeight<D>,
-    positions: &Ids<D::Place>,
+    positions: &TokenIds<D::Place>,
     dy: &Stream<D>,
 ) {
     table.param().accumulate(|device, gradient, write| {
@@ -76,7 +76,7 @@ pub fn position_rows_backward<D: Kernels>(
 }
 
 /// Returns this rank's logits without the padding columns, and the range of the vocabulary that they cover.
-fn own<D: Kernels>(logits: &Split<D>, rank: usize, vocabulary: usize) -> (View<'_, D>, Slice) {
+fn own<D: Kernels>(logits: &Split<D>, rank: usize, vocabulary: usize) -> (View<'_, D>, RowShard) {
     let x = logits.share();
     let slice = slice(rank, x.cols(), vocabulary);
     (x.view().take_cols(0, slice.len), slice)
@@ -95,7 +95,7 @@ type Losses<D> = (Partial<<D as Kernels>::Wide>, Tensor<<D as Kernels>::Wide>);
 pub fn split_cross_entropy<D: Kernels>(
     logits: &Split<D>,
     group: &Group<D::Place>,
-    targets: &Ids<D::Place>,
+    targets: &TokenIds<D::Place>,
     terms: &LossTerms,
     over: Axes,
 ) -> Result<Losses<D>> {
@@ -121,7 +121,7 @@ pub fn cross_entropy_backward<D: Kernels>(
     mut logits: Split<D>,
     lse: &Tensor<D::Wide>,
     rank: usize,
-    targets: &Ids<D::Place>,
+    targets: &TokenIds<D::Place>,
     terms: &LossTerms,
 ) -> Split<D> {
     let (device, share) = (logits.device().clone(), logits.shape()[1]);
@@ -158,11 +158,11 @@ pub fn mean_square<D: Kernels>(
     Ok((Partial::sum(loss, over), x))
 }
 
-/// Returns the first k elements of every row of `X[B, V]`, and their columns: see [`Selects::top_k`].
+/// Returns the first k elements of every row of `X[B, V]`, and their columns: see [`OrderedKernels::top_k`].
 ///
 /// # Panics
 /// If there are fewer columns than k.
-pub fn top_k<D: Selects>(x: &Tensor<D>, k: usize) -> (Tensor<D>, Index<D::Place>) {
+pub fn top_k<D: OrderedKernels>(x: &Tensor<D>, k: usize) -> (Tensor<D>, Index<D::Place>) {
     assert!(k <= x.cols(), "k is {k}; it must be at most the {} columns", x.cols());
     let device = x.device();
     let mut values = Tensor::empty(device, Category::Buffers, x.rows(), k);
@@ -183,7 +183,7 @@ mod tests {
     fn padding_adds_nothing_to_the_loss_and_has_no_gradient() {
         let (device, mesh) = (Cpu::<f64>::default(), comm::Mesh::alone());
         let terms = LossTerms { mean_over: 1, smoothing: 0.0, z: 0.5, vocabulary: 1 };
-        let targets = Ids::targets(device.place(), &[0], 1).unwrap();
+        let targets = TokenIds::targets(device.place(), &[0], 1).unwrap();
         let logits = Tensor::from_fn(&device, Category::Activations, 1, 2, |i| [3.0, 7.0][i]);
         let logits = Split::new(logits, Axis::Tp);
         let (loss, lse) =

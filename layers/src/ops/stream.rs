@@ -16,7 +16,7 @@
 use super::handles::same;
 use super::{Partial, filled};
 use crate::Result;
-use crate::model::record::{Recordable, SeenShare};
+use crate::model::record::{Recordable, RecordedPart};
 use comm::{Axes, Group, Mesh};
 use kernels::Kernels;
 use std::ops::Range;
@@ -188,8 +188,8 @@ impl<D: Kernels> Partial<D> {
 }
 
 impl<D: Kernels> Recordable<D> for Stream<D> {
-    fn seen(&self, mesh: &Mesh<D::Place>, is_gradient: bool) -> Result<SeenShare<D::Elem>> {
-        Ok(SeenShare { rows: self.mine(), ..self.share.seen(mesh, is_gradient)? })
+    fn local_part(&self, mesh: &Mesh<D::Place>, is_gradient: bool) -> Result<RecordedPart<D::Elem>> {
+        Ok(RecordedPart { rows: self.mine(), ..self.share.local_part(mesh, is_gradient)? })
     }
 }
 
@@ -245,12 +245,12 @@ mod tests {
         let x = || Tensor::from_fn(&device, Category::Activations, 2, 2, |i| i as f32);
         let region = Region::tokens(mesh.group(Axis::Tp));
         let data = mesh.group(Axis::Dp);
-        let told = |told: Result<Stream<_>>| told.err().map(|why| why.to_string());
+        let reported = |reported: Result<Stream<_>>| reported.err().map(|why| why.to_string());
         let says = |share, other| {
             Some(format!("a part along axis {share} cannot be used with a part or group along axis {other}"))
         };
-        let reduce = |axis, group, region| told(Partial::sum(x(), axis).reduce(group, region));
-        assert_eq!(told(Stream::cut(&x(), region).gather(data).map(Stream::from)), says("tp", "dp"));
+        let reduce = |axis, group, region| reported(Partial::sum(x(), axis).reduce(group, region));
+        assert_eq!(reported(Stream::cut(&x(), region).gather(data).map(Stream::from)), says("tp", "dp"));
         assert_eq!(reduce(Axis::Tp, data, region), says("tp", "dp"));
         assert_eq!(reduce(Axis::Dp, data, region), says("tp", "dp"), "tokens cut over another axis");
         assert_eq!(reduce(Axis::Dp, mesh.group(Axis::Tp), region), says("dp", "tp"));

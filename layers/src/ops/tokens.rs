@@ -1,23 +1,26 @@
 //! Gathers and scatters rows of tokens among the ranks of a group that share the tokens of sequences. Rows
 //! are gathered in the sequences' order; sums are scattered to the ranks that own the tokens.
 use super::Split;
-use crate::{Cx, Result};
+use crate::{PassContext, Result};
 use comm::Group;
 use kernels::{Heads, Kernels};
 use std::ops::Range;
 use tensor::Tensor;
 
 /// Rows of each rank, as ranges in the order of the whole.
-type Order = Vec<Vec<Range<usize>>>;
+type RowOrder = Vec<Vec<Range<usize>>>;
 
-fn order<R: Iterator<Item = Range<usize>>>(ranks: usize, rows: impl Fn(usize) -> R) -> (Order, Vec<usize>) {
-    let order: Order = (0..ranks).map(|rank| rows(rank).filter(|of| !of.is_empty()).collect()).collect();
+fn order<R: Iterator<Item = Range<usize>>>(
+    ranks: usize,
+    rows: impl Fn(usize) -> R,
+) -> (RowOrder, Vec<usize>) {
+    let order: RowOrder = (0..ranks).map(|rank| rows(rank).filter(|of| !of.is_empty()).collect()).collect();
     let counts = order.iter().map(|of| of.iter().map(Range::len).sum()).collect();
     (order, counts)
 }
 
 /// Moves rows from rank order to the order of the whole, or back.
-fn moved<D: Kernels>(x: Tensor<D>, order: &Order, back: bool) -> Tensor<D> {
+fn moved<D: Kernels>(x: Tensor<D>, order: &RowOrder, back: bool) -> Tensor<D> {
     let in_order = |end: &mut usize, of: &Range<usize>| {
         let follows = of.start == *end;
         *end = of.end;
@@ -40,7 +43,11 @@ fn moved<D: Kernels>(x: Tensor<D>, order: &Order, back: bool) -> Tensor<D> {
 ///
 /// # Errors
 /// If a collective fails.
-pub fn gather_tokens<D: Kernels>(cx: &Cx<D>, x: Tensor<D>, group: &Group<D::Place>) -> Result<Tensor<D>> {
+pub fn gather_tokens<D: Kernels>(
+    cx: &PassContext<D>,
+    x: Tensor<D>,
+    group: &Group<D::Place>,
+) -> Result<Tensor<D>> {
     if group.size() == 1 {
         return Ok(x);
     }
@@ -53,7 +60,11 @@ pub fn gather_tokens<D: Kernels>(cx: &Cx<D>, x: Tensor<D>, group: &Group<D::Plac
 ///
 /// # Errors
 /// If a collective fails.
-pub fn gather_last<D: Kernels>(cx: &Cx<D>, x: Tensor<D>, group: &Group<D::Place>) -> Result<Tensor<D>> {
+pub fn gather_last<D: Kernels>(
+    cx: &PassContext<D>,
+    x: Tensor<D>,
+    group: &Group<D::Place>,
+) -> Result<Tensor<D>> {
     if group.size() == 1 {
         return Ok(x);
     }
@@ -63,7 +74,7 @@ pub fn gather_last<D: Kernels>(cx: &Cx<D>, x: Tensor<D>, group: &Group<D::Place>
 
 /// Sums `X[B,F]`, a partial sum on every rank, and returns the rows of this rank's tokens, `X[B_r,F]`.
 pub(super) fn scatter_tokens<D: Kernels>(
-    cx: &Cx<D>,
+    cx: &PassContext<D>,
     x: Tensor<D>,
     group: &Group<D::Place>,
 ) -> Result<Tensor<D>> {
@@ -77,7 +88,7 @@ pub(super) fn scatter_tokens<D: Kernels>(
 /// # Errors
 /// If a collective fails.
 pub fn gather_keys<D: Kernels>(
-    cx: &Cx<D>,
+    cx: &PassContext<D>,
     qkv: &Split<D>,
     heads: Heads,
     group: &Group<D::Place>,
@@ -91,7 +102,7 @@ pub fn gather_keys<D: Kernels>(
 
 /// Returns the last token's row of every sequence that ends on this rank: `X[B_r,F]` to `[k_r,F]`.
 #[must_use]
-pub fn last_rows<D: Kernels>(cx: &Cx<D>, x: &Tensor<D>) -> Tensor<D> {
+pub fn last_rows<D: Kernels>(cx: &PassContext<D>, x: &Tensor<D>) -> Tensor<D> {
     assert_eq!(cx.rows(), x.rows(), "a row for every token");
     let own = cx.tokens().iter().zip(cx.parts_of_tokens());
     let ends = own.filter(|(own, part)| {
@@ -117,7 +128,7 @@ mod tests {
     #[test]
     fn last_rows_are_those_of_sequences_that_have_tokens() {
         let x = Tensor::from_fn(&Cpu::<f32>::default(), Category::Activations, 6, 2, |i| i as f32);
-        let last = last_rows(&Cx::infer([2, 0, 3, 1]), &x);
+        let last = last_rows(&PassContext::infer([2, 0, 3, 1]), &x);
         assert_eq!((last.shape(), last.read().unwrap()), ([3, 2], vec![2.0, 3.0, 8.0, 9.0, 10.0, 11.0]));
     }
 
@@ -133,7 +144,7 @@ mod tests {
         let run = |device: Cpu<f32>, mesh: Mesh<_>| {
             let group = TokenShards::sharers(&mesh);
             let shards = TokenShards::new([1, 2], third).at(&mesh);
-            let cx = Cx::<Cpu<f32>>::infer([5, 2]).sharded(shards);
+            let cx = PassContext::<Cpu<f32>>::infer([5, 2]).sharded(shards);
             let of = |sequence: usize, position: usize| (10 * sequence + position) as f32;
             let own: Vec<_> =
                 cx.tokens().iter().flat_map(|t| (0..t.len).map(|i| of(t.sequence, t.position + i))).collect();

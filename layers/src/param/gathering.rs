@@ -1,6 +1,6 @@
 //! A parameter as a whole matrix: assembled from all ranks, or one rank's elements of it, whole or sharded at
 //! rest.
-use super::origin::Origin;
+use super::origin::ParamOrigin;
 use super::{Param, Wide};
 use crate::{Draw, Result};
 use comm::Mesh;
@@ -95,7 +95,7 @@ impl<D: Kernels> Param<D> {
     ///
     /// # Errors
     /// If the values are missing.
-    pub fn disturb<'a>(&mut self, at: impl Into<Origin<'a, D>>, draw: Draw) -> Result<()> {
+    pub fn disturb<'a>(&mut self, at: impl Into<ParamOrigin<'a, D>>, draw: Draw) -> Result<()> {
         assert!(self.master.is_none(), "proofs need a dtype that is its own wide dtype");
         let values = at.into().values.of(&self.name, self.shape, draw)?;
         let from = if self.value.shard.is_some() { self.sharding.at_rest().1 } else { 0 };

@@ -1,5 +1,5 @@
 //! The keeper of parameters: gathers values for their uses, sums gradients, and shards both at rest.
-//! It interprets [`Rests`], and so implements DDP, `ZeRO` and HSDP.
+//! It interprets [`ShardingStrategy`], and so implements DDP, `ZeRO` and HSDP.
 //!
 //! ```text
 //!              gradient of a bucket, L elements on b ranks           value
@@ -15,8 +15,8 @@
 use crate::ops::filled;
 use crate::param::placement::Replica;
 use crate::param::shards::matrix;
-use crate::{Param, Rest, Rests, Result, Uses, Wide};
-use comm::{Axes, Group, InPlace, Reduce, Together};
+use crate::{AtRest, Param, ParamHooks, Result, ShardingStrategy, Wide};
+use comm::{Axes, BucketRequest, Group, InPlace, Reduce};
 use kernels::Kernels;
 use std::sync::Arc;
 use tensor::{Category, Scalar, Tensor};
@@ -28,15 +28,15 @@ impl<D: Kernels> Param<D> {
     /// # Errors
     /// If ranks do not meet.
     pub fn sync(&mut self) -> Result<()> {
-        Uses::finish(&mut Keeper::new(Rests::WHOLE), &mut [self])
+        ParamHooks::finish(&mut Keeper::new(ShardingStrategy::WHOLE), &mut [self])
     }
 }
 
 /// The keeper of a model's parameters on one rank. Its buffers are reused from step to step.
 pub struct Keeper<D: Kernels> {
-    rests: Rests,
-    units: Vec<Unit<D>>, // in the order of their first use
-    model: Unit<D>,      // all parameters, for calls that overlap no computation
+    rests: ShardingStrategy,
+    units: Vec<Bucket<D>>, // in the order of their first use
+    model: Bucket<D>,      // all parameters, for calls that overlap no computation
 }
 
 /// A bucket: parameters that are used, and completed by backward, at one time: the head, a block, the
@@ -45,53 +45,53 @@ pub struct Keeper<D: Kernels> {
 /// Its tensors share one call for each group of ranks. A call for each parameter would pay the latency for
 /// each; one call for the whole model could not start before backward ends. Each element is summed in rank
 /// order in any case, so the bits are the same.
-struct Unit<D: Kernels> {
+struct Bucket<D: Kernels> {
     first: Arc<str>, // name of the first parameter, identifies the bucket
-    gradients: Calls<D::Wide>,
-    values: Calls<D>,
+    gradients: BucketCalls<D::Wide>,
+    values: BucketCalls<D>,
 }
 
 /// The calls for a bucket's tensors, one for each group of ranks.
-struct Calls<D: Kernels> {
+struct BucketCalls<D: Kernels> {
     label: Arc<str>,
-    all: Vec<Call<D>>,
+    all: Vec<BucketCall<D>>,
     lent: Vec<(usize, usize)>, // (parameter, call) of each tensor in a call
 }
 
 /// Tensors that share a call over a group of ranks.
-struct Call<D: Kernels> {
-    key: Key,
+struct BucketCall<D: Kernels> {
+    key: CallKey,
     group: Group<D::Place>,
     tensors: Vec<Tensor<D>>, // last parameter first; empty between steps
-    under_way: Option<Together<D>>,
+    under_way: Option<BucketRequest<D>>,
 }
 
 /// Key of a bucket's call: parameters share it if the same ranks sum their gradients and their sharding is
 /// the same.
-type Key = (InPlace, Axes, Rests);
+type CallKey = (InPlace, Axes, ShardingStrategy);
 
 const SUM: InPlace = InPlace::AllReduce(Reduce::Sum);
 
 impl<D: Kernels> Keeper<D> {
     /// Creates the keeper of parameters with this sharding at rest. It acts on parameters that are trained
     /// and whose gradients several ranks sum.
-    pub fn new(rests: Rests) -> Self {
-        Self { rests, units: Vec::new(), model: Unit::of(Arc::default(), "the model") }
+    pub fn new(rests: ShardingStrategy) -> Self {
+        Self { rests, units: Vec::new(), model: Bucket::of(Arc::default(), "the model") }
     }
     /// Returns the bucket of these parameters, and its index.
-    fn unit(&mut self, params: &[&mut Param<D>]) -> (usize, &mut Unit<D>) {
+    fn unit(&mut self, params: &[&mut Param<D>]) -> (usize, &mut Bucket<D>) {
         let first = params.first().map_or_else(Arc::default, |param| param.name.clone());
         let number = self.units.iter().position(|unit| unit.first == first).unwrap_or_else(|| {
-            self.units.push(Unit::of(first, &name(params)));
+            self.units.push(Bucket::of(first, &name(params)));
             self.units.len() - 1
         });
         (number, &mut self.units[number])
     }
 }
 
-impl<D: Kernels> Uses<D> for Keeper<D> {
+impl<D: Kernels> ParamHooks<D> for Keeper<D> {
     fn moves(&self) -> bool {
-        self.rests.gradient != Rest::Whole
+        self.rests.gradient != AtRest::Whole
     }
     fn before(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
         self.unit(params).1.gather(params, |_| true)
@@ -103,7 +103,7 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
     /// Requires that all ranks have added to the gradients of the same parameters.
     fn after(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
         for param in params.iter_mut() {
-            if param.sharding.placement.rests.value == Rest::Gathered && param.value.whole.is_some() {
+            if param.sharding.placement.rests.value == AtRest::Gathered && param.value.whole.is_some() {
                 param.value.shard = None;
             }
             param.value.whole.take_if(|_| param.value.shard.is_some());
@@ -134,7 +134,7 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
                     .map_or((SUM, &param.sharding.sum), |of| (InPlace::ReduceScatter, &of.group));
                 let (key, whole) = (param.key(how), param.gradient.whole.take_if(|_| group.size() > 1));
                 call = whole.map(|whole| unit.gradients.lend(key, group, whole));
-                param.goes_in[0] = Some(unit.gradients.label.clone());
+                param.call_names[0] = Some(unit.gradients.label.clone());
             }
             param.lent = Some((number, call));
         }
@@ -166,7 +166,7 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
 
 impl<D: Kernels> Param<D> {
     /// Returns the key of the call of this kind for one of its tensors.
-    fn key(&self, how: InPlace) -> Key {
+    fn key(&self, how: InPlace) -> CallKey {
         (how, self.sharding.placement.summed(), self.sharding.placement.rests)
     }
     /// The ranks that have one shard each.
@@ -237,10 +237,10 @@ impl<D: Kernels> Param<D> {
     }
 }
 
-impl<D: Kernels> Unit<D> {
+impl<D: Kernels> Bucket<D> {
     fn of(first: Arc<str>, name: &str) -> Self {
         let [gradients, values] = ["gradients of ", "values of "].map(|of| format!("{of}{name}").into());
-        Self { first, gradients: Calls::of(gradients), values: Calls::of(values) }
+        Self { first, gradients: BucketCalls::of(gradients), values: BucketCalls::of(values) }
     }
     /// Gathers the `wanted` values of which only shards are here, unless that was started before.
     fn gather(&mut self, params: &mut [&mut Param<D>], wanted: impl Fn(&Param<D>) -> bool) -> Result<()> {
@@ -260,15 +260,15 @@ impl<D: Kernels> Unit<D> {
     }
 }
 
-impl<D: Kernels> Calls<D> {
+impl<D: Kernels> BucketCalls<D> {
     fn of(label: Arc<str>) -> Self {
         Self { label, all: Vec::new(), lent: Vec::new() }
     }
     /// Adds a tensor to the next call with this key; returns the index of the call.
-    fn lend(&mut self, key: Key, group: &Group<D::Place>, tensor: Tensor<D>) -> usize {
+    fn lend(&mut self, key: CallKey, group: &Group<D::Place>, tensor: Tensor<D>) -> usize {
         let at = self.all.iter().position(|call| call.key == key).unwrap_or_else(|| {
             let group = group.named(self.label.clone());
-            self.all.push(Call { key, group, tensors: Vec::new(), under_way: None });
+            self.all.push(BucketCall { key, group, tensors: Vec::new(), under_way: None });
             self.all.len() - 1
         });
         self.all[at].tensors.push(tensor);
@@ -310,8 +310,8 @@ impl<D: Kernels> Calls<D> {
             if let (Some(tensor), Some(group)) = (lend(param)?, group(param)) {
                 let call = self.lend(param.key(how), group, tensor);
                 self.lent.push((i, call));
-                let goes_in = &mut param.goes_in[usize::from(how == InPlace::AllGather)];
-                goes_in.get_or_insert_with(|| self.label.clone());
+                let call_names = &mut param.call_names[usize::from(how == InPlace::AllGather)];
+                call_names.get_or_insert_with(|| self.label.clone());
             }
         }
         self.start()

@@ -15,7 +15,7 @@
 //! Source: Pascanu et al., arXiv:1211.5063 (clipping); Loshchilov, Hutter, arXiv:1711.05101 (`AdamW`).
 use crate::ops::{filled, plus};
 use crate::param::Wide;
-use crate::{Kind, Numbers, Param, Result, Uses};
+use crate::{OptimizerKind, Param, ParamHooks, ParamValues, Result};
 use comm::{Axes, Axis, Mesh, Reduce};
 use kernels::{AdamW, Kernels};
 use std::sync::Arc;
@@ -23,20 +23,20 @@ use tensor::{Category, Scalar, Tensor};
 
 /// An optimizer. Its state lies beside this rank's local parts, whole or sharded at rest.
 pub struct Optimizer<D: Kernels> {
-    kind: Kind,
+    kind: OptimizerKind,
     clip: Option<f64>,
     steps: usize,
-    sums: Sums<D::Wide>,
+    sums: SquareSums<D::Wide>,
     label: Arc<str>, // of the norm's calls
 }
 
 impl<D: Kernels> Optimizer<D> {
     /// Creates an optimizer at step 0. `clip`: the largest global norm of the gradient.
-    pub fn new(kind: Kind, clip: Option<f64>) -> Self {
-        Self { kind, clip, steps: 0, sums: Sums(Vec::new()), label: "norm2".into() }
+    pub fn new(kind: OptimizerKind, clip: Option<f64>) -> Self {
+        Self { kind, clip, steps: 0, sums: SquareSums(Vec::new()), label: "norm2".into() }
     }
     /// Returns the kind of optimizer.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> OptimizerKind {
         self.kind
     }
     /// Returns the number of finished steps.
@@ -53,7 +53,7 @@ impl<D: Kernels> Optimizer<D> {
         params: &mut [&mut Param<D>],
         mesh: &Mesh<D::Place>,
         lr: f64,
-        uses: &mut dyn Uses<D>,
+        uses: &mut dyn ParamHooks<D>,
     ) -> Result<Tensor<D::Wide>> {
         let device = params.first().expect("the model has no parameters").device().wide().clone();
         let mut factor = filled(&device, Category::Buffers, [1, 1], Wide::<D>::ONE);
@@ -76,17 +76,17 @@ impl<D: Kernels> Optimizer<D> {
         params: &mut [&mut Param<D>],
         (factor, lr): (&Tensor<D::Wide>, f64),
         sums: bool,
-        uses: &mut dyn Uses<D>,
+        uses: &mut dyn ParamHooks<D>,
     ) -> Result<()> {
         for param in params.iter_mut().filter(|param| param.placement().trained) {
             param.take_moments(self.kind.moments());
             uses.before_update(std::slice::from_mut(param))?;
             let sum = if sums { Some(self.sums.of(param)) } else { None };
             match self.kind {
-                Kind::Sgd => param.update(sum, |device, (w, master, []), g| {
+                OptimizerKind::Sgd => param.update(sum, |device, (w, master, []), g| {
                     device.sgd(w, master, g, factor.view(), lr);
                 }),
-                Kind::AdamW { beta1, beta2, eps, decay } => {
+                OptimizerKind::AdamW { beta1, beta2, eps, decay } => {
                     let decay = if param.decays() { decay } else { 0.0 };
                     let constants = AdamW { lr, beta1, beta2, eps, decay, step: self.steps };
                     param.update(sum, |device, (w, master, [m, v]), g| {
@@ -121,7 +121,7 @@ impl<D: Kernels> Optimizer<D> {
         &mut self,
         steps: usize,
         params: &mut [&mut Param<D>],
-        numbers: impl Fn(&Param<D>, usize) -> Result<Numbers<'a, Wide<D>>>,
+        numbers: impl Fn(&Param<D>, usize) -> Result<ParamValues<'a, Wide<D>>>,
     ) -> Result<()> {
         self.steps = steps;
         if steps == 0 {
@@ -141,9 +141,9 @@ impl<D: Kernels> Optimizer<D> {
 
 /// Σ of squares of gradients on this rank, by the axes along which ranks have different elements; `None`
 /// between steps.
-struct Sums<D: Kernels>(Vec<(Axes, Option<Tensor<D>>)>);
+struct SquareSums<D: Kernels>(Vec<(Axes, Option<Tensor<D>>)>);
 
-impl<D: Kernels> Sums<D> {
+impl<D: Kernels> SquareSums<D> {
     fn zero(device: &D) -> Tensor<D> {
         filled(device, Category::Buffers, [1, 1], D::Elem::ZERO)
     }
@@ -179,7 +179,7 @@ impl<D: Kernels> Sums<D> {
 mod tests {
     use super::*;
     use crate::{Biases, NormKind, Positions};
-    use crate::{Builder, Chunk, Draw, Placement, Random, Shape};
+    use crate::{Builder, Chunk, Draw, Placement, RandomValues, Shape};
     use comm::World;
     use tensor::{Cpu, F61, Key};
 
@@ -193,14 +193,14 @@ mod tests {
             let positions = Positions::Learned(3);
             let shape =
                 Shape { width: 4, hidden: 4, vocabulary: 5, heads, norm, bias, positions, ..Shape::LLAMA };
-            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+            let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
             let mut model = Chunk::whole(&at, &Shape { head_norm: true, ..shape })?;
             let mut params = model.params();
             for param in &mut params {
                 param.sync()?;
             }
             let before = params.iter().map(|p| p.elements()).collect::<Vec<_>>();
-            let decay = Kind::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.5 };
+            let decay = OptimizerKind::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.5 };
             Optimizer::new(decay, None).step(&mut params, &mesh, 0.5, &mut ())?;
             let mut decayed = Vec::new();
             for (param, before) in params.iter().zip(before) {
@@ -232,7 +232,7 @@ mod tests {
     fn every_update_is_told_before_and_after() {
         #[derive(Default)]
         struct Told(Vec<(String, usize)>);
-        impl Uses<Cpu<f32>> for Told {
+        impl ParamHooks<Cpu<f32>> for Told {
             fn before_update(&mut self, params: &mut [&mut Param<Cpu<f32>>]) -> Result<()> {
                 self.0.extend(params.iter().map(|p| (format!("before {}", p.name()), p.moments.len())));
                 Ok(())
@@ -243,20 +243,20 @@ mod tests {
             }
         }
         let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
-        let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+        let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
         let draw = Draw { mean: 0.0, std: 1.0 };
         let param = |name: &str, placement| Param::new(&at, name, [2, 3], placement, draw).unwrap();
         let still = param("still", Placement::default().untrained());
         let mut all = [param("a", Placement::default()), still, param("b", Placement::default())];
         let mut params: Vec<_> = all.iter_mut().collect();
-        for (kind, moments) in [(Kind::Sgd, 0), (Kind::ADAMW, 2)] {
-            let mut told = Told::default();
+        for (kind, moments) in [(OptimizerKind::Sgd, 0), (OptimizerKind::ADAMW, 2)] {
+            let mut reported = Told::default();
             for param in params.iter_mut().filter(|param| param.placement().trained) {
                 param.sync().unwrap();
             }
-            Optimizer::new(kind, None).step(&mut params, &mesh, 0.5, &mut told).unwrap();
+            Optimizer::new(kind, None).step(&mut params, &mesh, 0.5, &mut reported).unwrap();
             let wanted = ["before a", "after a", "before b", "after b"];
-            assert_eq!(told.0, wanted.map(|what| (what.to_string(), moments)));
+            assert_eq!(reported.0, wanted.map(|what| (what.to_string(), moments)));
         }
     }
 
@@ -264,12 +264,12 @@ mod tests {
     #[test]
     fn moments_that_were_gathered_are_restored() {
         let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
-        let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+        let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
         let draw = Draw { mean: 0.0, std: 1.0 };
         let mut param = Param::new(&at, "w", [2, 3], Placement::default(), draw).unwrap();
         let gradient = Tensor::from_fn(&device, Category::Buffers, 2, 3, |i| 1.0 + i as f32);
         param.accumulate(|device, to, _| device.copy(to, gradient.view()));
-        let mut optimizer = Optimizer::new(Kind::ADAMW, None);
+        let mut optimizer = Optimizer::new(OptimizerKind::ADAMW, None);
         optimizer.step(&mut [&mut param], &mesh, 0.5, &mut ()).unwrap();
         let moments = |optimizer: &Optimizer<_>, param: &mut Param<_>| {
             [0, 1].map(|which| optimizer.gather(&[param], 0, which, &mesh).unwrap().unwrap())
@@ -278,9 +278,9 @@ mod tests {
         assert!(saved[0] != saved[1], "{saved:?}");
         let element = |_: &Param<_>, which: usize| {
             let moment = &saved[which];
-            Ok(Numbers::each(|[row, column]| moment[row * 3 + column]))
+            Ok(ParamValues::each(|[row, column]| moment[row * 3 + column]))
         };
-        let mut other = Optimizer::new(Kind::ADAMW, None);
+        let mut other = Optimizer::new(OptimizerKind::ADAMW, None);
         other.restore(7, &mut [&mut param], element).unwrap();
         assert_eq!((other.steps(), moments(&other, &mut param)), (7, saved.clone()));
     }
@@ -292,11 +292,13 @@ mod tests {
         const SIZE: [usize; 2] = [300, 301];
         let _key = Key(5).enter();
         let (device, mesh) = (Cpu::<F61>::default(), Mesh::alone());
-        let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+        let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
         let tensor = |value: &dyn Fn(usize) -> F61| {
             Tensor::from_fn(&device, Category::Buffers, SIZE[0], SIZE[1], value)
         };
-        let kinds = [Kind::Sgd, Kind::ADAMW].into_iter().flat_map(|kind| [(kind, None), (kind, Some(0.5))]);
+        let kinds = [OptimizerKind::Sgd, OptimizerKind::ADAMW]
+            .into_iter()
+            .flat_map(|kind| [(kind, None), (kind, Some(0.5))]);
         for (kind, clip) in kinds {
             let draw = Draw { mean: 0.0, std: 1.0 };
             let mut param = Param::new(&at, "w", SIZE, Placement::default(), draw).unwrap();
@@ -306,16 +308,16 @@ mod tests {
             for step in 1..=2 {
                 let gradient = tensor(&|i| F61::sample((i * 2 + step) as u64, 1.0));
                 param.accumulate(|device, to, _| device.copy(to, gradient.view()));
-                let told = optimizer.step(&mut [&mut param], &mesh, 0.5, &mut ()).unwrap();
-                let mut norm2 = Sums::zero(&device);
+                let reported = optimizer.step(&mut [&mut param], &mesh, 0.5, &mut ()).unwrap();
+                let mut norm2 = SquareSums::zero(&device);
                 device.add_norm2(norm2.view_mut(), gradient.view());
-                assert_eq!(told.read(), norm2.read(), "{kind:?} {clip:?} step {step}");
+                assert_eq!(reported.read(), norm2.read(), "{kind:?} {clip:?} step {step}");
                 let factor = clip.map_or(F61::ONE, |limit| F61::clip_factor(norm2.read().unwrap()[0], limit));
                 let factor = filled(&device, Category::Buffers, [1, 1], factor);
                 let ([w, m, v], g) = (whole.each_mut().map(Tensor::view_mut), gradient.view());
                 match kind {
-                    Kind::Sgd => device.sgd(w, None, g, factor.view(), 0.5),
-                    Kind::AdamW { beta1, beta2, eps, decay } => {
+                    OptimizerKind::Sgd => device.sgd(w, None, g, factor.view(), 0.5),
+                    OptimizerKind::AdamW { beta1, beta2, eps, decay } => {
                         let constants = AdamW { lr: 0.5, beta1, beta2, eps, decay, step };
                         device.adamw(w, None, (m, v), g, factor.view(), constants);
                     }

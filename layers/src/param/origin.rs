@@ -1,5 +1,5 @@
 //! Origin of parameters: the part of a [`Builder`](crate::Builder) that they need.
-use crate::{Placement, Rests, Values};
+use crate::{Placement, ShardingStrategy, ValueSource};
 use comm::Mesh;
 use kernels::Kernels;
 use tensor::Device;
@@ -8,11 +8,11 @@ use tensor::Device;
 pub type Wide<D> = <<D as Kernels>::Wide as Device>::Elem;
 
 /// Everything that a parameter is created from.
-pub struct Origin<'a, D: Kernels> {
+pub struct ParamOrigin<'a, D: Kernels> {
     pub(crate) device: &'a D,
     pub(crate) mesh: &'a Mesh<D::Place>,
-    pub(crate) values: &'a dyn Values<Wide<D>>,
+    pub(crate) values: &'a dyn ValueSource<Wide<D>>,
     pub(crate) learns: bool,
-    pub(crate) rests: Rests,
+    pub(crate) rests: ShardingStrategy,
     pub(crate) placement: Placement,
 }

@@ -8,8 +8,8 @@
 //! rank 2    | q2 | k1 | v1 |                     and put after the pieces before it: `at` in the local part
 //! rank 3    | q3 | k1 | v1 |                     k1 and v1 have two `holders`, each with a partial sum of dW
 //! ```
-use crate::param::shards::Rests;
-use crate::{Error, Numbers, Result};
+use crate::param::shards::ShardingStrategy;
+use crate::{Error, ParamValues, Result};
 use comm::{Axes, Axis, Group, Mesh};
 use kernels::Kernels;
 use std::iter::from_fn;
@@ -99,7 +99,7 @@ pub struct Placement {
     pub(crate) cuts: Vec<(Axis, Placed)>, // `Shard`s, the outermost first
     pub(crate) summed: Axes,
     /// Sharding at rest over the ranks that sum its gradient.
-    pub rests: Rests,
+    pub rests: ShardingStrategy,
     /// True if it has a gradient. A parameter without one, such as a router's bias, is placed, gathered,
     /// saved and loaded as others.
     pub trained: bool,
@@ -109,14 +109,14 @@ impl Default for Placement {
     /// The placement common to all parameters: ranks with different tokens each have a partial sum of the
     /// gradient.
     fn default() -> Self {
-        Self { cuts: Vec::new(), summed: Axes::TOKENS, rests: Rests::WHOLE, trained: true }
+        Self { cuts: Vec::new(), summed: Axes::TOKENS, rests: ShardingStrategy::WHOLE, trained: true }
     }
 }
 
 impl Placement {
     /// Sets the sharding at rest.
     #[must_use]
-    pub fn resting(self, rests: Rests) -> Self {
+    pub fn resting(self, rests: ShardingStrategy) -> Self {
         Self { rests, ..self }
     }
     /// Marks the parameter as untrained: it has no gradient.
@@ -213,7 +213,7 @@ pub(crate) struct Cuts {
 
 /// Some rows (`dim` 0) or columns of a matrix.
 #[derive(Clone, Copy)]
-pub(crate) struct Part {
+pub(crate) struct Band {
     pub(crate) dim: usize,
     pub(crate) start: usize,
     pub(crate) len: usize,
@@ -222,14 +222,14 @@ pub(crate) struct Part {
 /// A part of the local part that several consecutive ranks of an axis hold.
 pub(crate) struct Replica {
     pub(crate) axis: Axis,
-    pub(crate) part: Part,
+    pub(crate) part: Band,
     /// Number of ranks that hold it.
     pub(crate) holders: usize,
     /// True if this rank is the first of them.
     pub(crate) first: bool,
 }
 
-impl Part {
+impl Band {
     /// Returns these rows or columns of `x`.
     pub(crate) fn of<D: Kernels>(self, x: View<D>) -> View<D> {
         if self.dim == 0 { x.take_rows(self.start, self.len) } else { x.take_cols(self.start, self.len) }
@@ -282,11 +282,11 @@ impl Cuts {
     }
     /// Returns the stretches of the local part that are contiguous before the cut, each with its start there,
     /// for each cut. Padding is left out.
-    pub(crate) fn stretches(&self) -> impl Iterator<Item = (Part, usize)> {
+    pub(crate) fn stretches(&self) -> impl Iterator<Item = (Band, usize)> {
         let of = |cut: &Cut, piece: &Piece| {
             let at = (cut.rank / piece.holders * piece.share).min(piece.size);
             let len = piece.share.min(piece.size - at);
-            (Part { dim: cut.dim, start: piece.at, len }, piece.from + at)
+            (Band { dim: cut.dim, start: piece.at, len }, piece.from + at)
         };
         self.cuts.iter().flat_map(move |cut| cut.pieces.iter().map(move |piece| of(cut, piece)))
     }
@@ -321,7 +321,7 @@ impl Cuts {
         })
     }
     /// Sets elements of this rank's local part, counted row by row, from `first` on; padding is set to zero.
-    pub(crate) fn fill<E: Scalar>(&self, first: usize, mut to: &mut [E], numbers: &Numbers<E>) {
+    pub(crate) fn fill<E: Scalar>(&self, first: usize, mut to: &mut [E], numbers: &ParamValues<E>) {
         for (index, len) in self.runs(first..first + to.len()) {
             let (some, rest) = to.split_at_mut(len);
             match index {
@@ -335,7 +335,7 @@ impl Cuts {
     /// ranks.
     pub(crate) fn replicas(&self) -> Vec<Replica> {
         let of = |cut: &Cut, piece: &Piece| {
-            let part = Part { dim: cut.dim, start: piece.at, len: piece.share };
+            let part = Band { dim: cut.dim, start: piece.at, len: piece.share };
             let (axis, holders, first) = (cut.axis, piece.holders, cut.rank.is_multiple_of(piece.holders));
             (holders > 1).then_some(Replica { axis, part, holders, first })
         };

@@ -2,7 +2,7 @@
 //! and the ranks that sum their gradient. Fixed once the model is built.
 use crate::param::placement::{Cuts, Placement, Replica};
 use crate::param::shards::Shards;
-use crate::{Rest, Rests, Result};
+use crate::{AtRest, Result, ShardingStrategy};
 use comm::{Axes, Group, Mesh};
 use std::sync::Arc;
 use tensor::{Place, count};
@@ -56,8 +56,8 @@ impl<P: Place> Sharding<P> {
     }
     /// Returns whether this rank keeps only its shard of the picked tensor: false if the rank is alone or the
     /// parameter is not trained.
-    pub(crate) fn keeps(&self, pick: impl Fn(Rests) -> Rest) -> bool {
-        pick(self.placement.rests) != Rest::Whole && self.shards.is_some()
+    pub(crate) fn keeps(&self, pick: impl Fn(ShardingStrategy) -> AtRest) -> bool {
+        pick(self.placement.rests) != AtRest::Whole && self.shards.is_some()
     }
     /// Returns whether elements count on this rank: elements that several ranks hold (of other stages, or of
     /// other subgroups of shards) count on the first of these ranks.

@@ -17,7 +17,7 @@ use tensor::{Place, Tensor, View, ViewMut};
 
 /// Part of a tensor that a rank keeps at rest, between its uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Rest {
+pub enum AtRest {
     /// The whole.
     Whole,
     /// One shard per rank: `⌈n/ranks⌉` consecutive elements of the parameter's `n`.
@@ -30,25 +30,25 @@ pub enum Rest {
 /// gradient. DDP, `ZeRO` 1 to 3 and HSDP are values of this type. If a field is sharded, the fields after it
 /// (value, gradient, state) must be sharded too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Rests {
+pub struct ShardingStrategy {
     /// The value.
-    pub value: Rest,
+    pub value: AtRest,
     /// The gradient.
-    pub gradient: Rest,
+    pub gradient: AtRest,
     /// Moments and master.
-    pub state: Rest,
+    pub state: AtRest,
     /// Shards are spread over subgroups of this number of consecutive ranks; `None`: over all ranks.
     pub block: Option<usize>,
 }
 
-impl Rests {
+impl ShardingStrategy {
     /// Every rank keeps everything whole.
     pub const WHOLE: Self =
-        Self { value: Rest::Whole, gradient: Rest::Whole, state: Rest::Whole, block: None };
+        Self { value: AtRest::Whole, gradient: AtRest::Whole, state: AtRest::Whole, block: None };
 
     /// Returns an error if this sharding is not supported.
     fn check(self) -> Result<()> {
-        let rests = [self.value, self.gradient, self.state].map(|rest| rest != Rest::Whole);
+        let rests = [self.value, self.gradient, self.state].map(|rest| rest != AtRest::Whole);
         if rests.is_sorted() && (rests[2] || self.block.is_none()) {
             return Ok(());
         }
@@ -75,9 +75,9 @@ impl<P: Place> Shards<P> {
     ///
     /// # Errors
     /// If the sharding is not supported, or the ranks do not form subgroups of this size.
-    pub(crate) fn of(sum: &Group<P>, rests: Rests, n: usize) -> Result<Option<Self>> {
+    pub(crate) fn of(sum: &Group<P>, rests: ShardingStrategy, n: usize) -> Result<Option<Self>> {
         rests.check()?;
-        let block = if rests.state == Rest::Whole { 1 } else { rests.block.unwrap_or(sum.size()) };
+        let block = if rests.state == AtRest::Whole { 1 } else { rests.block.unwrap_or(sum.size()) };
         let ranks = block.min(sum.size());
         let (group, peers) = (sum.blocks(ranks)?, sum.split(|rank| rank % ranks)?);
         Ok((ranks > 1).then_some(Self { group, peers, len: n.div_ceil(ranks) }))
@@ -95,12 +95,12 @@ impl<P: Place> Shards<P> {
 
 /// A tensor of a parameter (value or gradient): whole, this rank's shard, or both. The whole has room for all
 /// shards, one per row.
-pub(crate) struct Resting<D: Kernels> {
+pub(crate) struct WholeOrShard<D: Kernels> {
     pub(crate) whole: Option<Tensor<D>>,
     pub(crate) shard: Option<Tensor<D>>,
 }
 
-impl<D: Kernels> Resting<D> {
+impl<D: Kernels> WholeOrShard<D> {
     /// Returns the part kept at rest, if any: the shard, or the whole.
     pub(crate) fn rest(&self) -> Option<&Tensor<D>> {
         self.shard.as_ref().or(self.whole.as_ref())

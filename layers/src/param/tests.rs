@@ -4,21 +4,24 @@ use crate::Builder;
 use crate::Placed;
 use crate::model::strategy;
 use crate::param::placement::{Pieces, Section};
-use crate::{Cx, Embedding, Error, Head, Kind, Layer, Objective, Optimizer, Random, Shape, Targets, Wanted};
+use crate::{
+    Embedding, Error, Head, Layer, Objective, Optimizer, OptimizerKind, PassContext, RandomValues, Shape,
+    StageRequest, Targets,
+};
 use comm::{Axis, Mesh, Op, World};
-use tensor::{Cpu, Ids};
+use tensor::{Cpu, TokenIds};
 
 /// A matrix of 13 rows of 5 numbers over 4 ranks: 4 rows on each, 80 bytes, of which the last rank's are
 /// padding but for one. Values, gradients and each of two moments take as much; to put them together takes
 /// 4·80 bytes, and then, when these are gone, 13·5·4 = 260.
 fn padded_bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>) -> Result<()> {
-    let (device, values) = (D::default(), Random { seed: 1 });
+    let (device, values) = (D::default(), RandomValues { seed: 1 });
     let at = Builder::new(&device, mesh, &values);
     let sections = vec![Section::new(13, Pieces::Padded)];
     let placement = Placement::default().on(Axis::Tp, Placed::Shard { dim: 0, sections });
     let mut param = Param::new(&at, "w", [13, 5], placement, Draw { mean: 0.0, std: 1.0 })?;
     param.accumulate(|device, gradient, _| device.wide().fill(gradient, 0.5));
-    Optimizer::new(Kind::ADAMW, None).step(&mut [&mut param], mesh, 1.0, &mut ())?;
+    Optimizer::new(OptimizerKind::ADAMW, None).step(&mut [&mut param], mesh, 1.0, &mut ())?;
     let buffers = || device.meter().peaks_of_all().category[Category::Buffers as usize];
     assert_eq!(buffers(), 4 + 4, "the norm and the factor of clipping");
     let before = mesh.ledger();
@@ -48,13 +51,14 @@ fn numbers_that_several_ranks_hold_count_once_in_the_norm() {
     let sections = vec![8.into(), Section::new(4, Pieces::Shared(2))];
     let placement = Placement::default().on(Axis::Tp, Placed::Shard { dim: 1, sections });
     let run = |device: Cpu<f32>, mesh: Mesh<_>| {
-        let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+        let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
         let draw = Draw { mean: 0.0, std: 1.0 };
         for clip in [None, Some(100.0)] {
             let mut param = Param::new(&at, "w", [1, 12], placement.clone(), draw)?;
             param.accumulate(|device, gradient, _| device.wide().fill(gradient, 0.5));
             param.sync()?;
-            let norm2 = Optimizer::new(Kind::Sgd, clip).step(&mut [&mut param], &mesh, 1.0, &mut ())?;
+            let norm2 =
+                Optimizer::new(OptimizerKind::Sgd, clip).step(&mut [&mut param], &mesh, 1.0, &mut ())?;
             assert_eq!(norm2.read().unwrap(), [6.0]);
         }
         Ok::<_, Error>(())
@@ -75,24 +79,25 @@ fn padding(param: &Param<Cpu<f32>>) -> Vec<[f32; 2]> {
 #[test]
 fn padding_has_no_gradient_and_stays_zero_while_its_neighbours_learn() {
     let run = |device: Cpu<f32>, mesh: Mesh<_>, tied| {
-        let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+        let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
         let loss = Objective { smoothing: 0.1, z: 0.01 };
         let shape = Shape { width: 5, vocabulary: 13, tied, loss, ..Shape::LLAMA };
         let (axis, name, sizes) = (Axis::Tp, "table", [13, 5]);
         let ids = strategy::Embedding { axis, name, sizes, padding: None, context: None, rate: 0.0, tied };
         let mut embedding = Embedding::shard(&at, &ids)?;
         let mut head = Head::shard(&at, &strategy::Head::of(axis, &shape))?;
-        let (mut optimizer, cx) = (Optimizer::new(Kind::ADAMW, Some(0.5)), Cx::train(0, [4], 4));
+        let (mut optimizer, cx) =
+            (Optimizer::new(OptimizerKind::ADAMW, Some(0.5)), PassContext::train(0, [4], 4));
         for step in 0..3 {
-            let targets = Targets::Ids(Ids::targets(device.place(), &[12, 1, 3, 12], 13)?);
-            let (x, kept) = embedding.forward(&cx, Ids::new(device.place(), &[0, 12, 5, 11], 13)?)?;
+            let targets = Targets::Ids(TokenIds::targets(device.place(), &[12, 1, 3, 12], 13)?);
+            let (x, kept) = embedding.forward(&cx, TokenIds::new(device.place(), &[0, 12, 5, 11], 13)?)?;
             let lend = |head: &mut Head<_>, embedding: &mut Embedding<_>| {
                 if let Some(table) = head.table() {
                     std::mem::swap(table, embedding.table().unwrap());
                 }
             };
             lend(&mut head, &mut embedding);
-            let (_, saved) = head.forward(&cx, (x, Some(Wanted::Loss(targets))))?;
+            let (_, saved) = head.forward(&cx, (x, Some(StageRequest::Loss(targets))))?;
             let (dx, _) = head.backward(&cx, saved, None)?;
             lend(&mut head, &mut embedding);
             embedding.backward(&cx, kept, dx)?;
@@ -123,9 +128,9 @@ fn padding_has_no_gradient_and_stays_zero_while_its_neighbours_learn() {
 #[test]
 fn no_contribution_is_a_zero_contribution() {
     let (device, mesh) = (Cpu::<f64>::default(), Mesh::alone());
-    let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+    let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
     let mut param = Param::new(&at, "w", [2, 2], Placement::default(), Draw { mean: 0.0, std: 1.0 }).unwrap();
-    let mut optimizer = Optimizer::new(Kind::Sgd, None);
+    let mut optimizer = Optimizer::new(OptimizerKind::Sgd, None);
     let start = param.gather(&mesh).unwrap().unwrap();
     param.accumulate(|device, gradient, _| device.wide().fill(gradient, 0.5));
     for (step, gradient) in [0.5, 0.0].into_iter().enumerate() {

@@ -12,20 +12,20 @@ pub struct Draw {
 }
 
 /// A source of initial values. Each rank asks only for the elements of its local part.
-pub trait Values<E> {
+pub trait ValueSource<E> {
     /// The values of the parameter `name` of this whole shape.
     /// Returns the values of the parameter `name` of this whole shape.
     ///
     /// # Errors
     /// If the values are missing or have another shape.
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Numbers<'_, E>>;
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<ParamValues<'_, E>>;
 }
 
 /// The values of a whole parameter, computed on demand.
-pub struct Numbers<'a, E>(Box<SetAll<'a, E>>);
+pub struct ParamValues<'a, E>(Box<SetAll<'a, E>>);
 type SetAll<'a, E> = dyn Fn([usize; 2], &mut [E]) + Sync + 'a;
 
-impl<'a, E: Scalar> Numbers<'a, E> {
+impl<'a, E: Scalar> ParamValues<'a, E> {
     /// Creates values from a function that sets consecutive ones of a row, from `[row, column]` on.
     pub fn together(set: impl Fn([usize; 2], &mut [E]) + Sync + 'a) -> Self {
         Self(Box::new(set))
@@ -38,9 +38,9 @@ impl<'a, E: Scalar> Numbers<'a, E> {
     }
     /// Maps each value with a function that also gets its `[row, column]`.
     #[must_use]
-    pub fn map<F: Scalar>(self, f: impl Fn([usize; 2], E) -> F + Sync + 'a) -> Numbers<'a, F> {
+    pub fn map<F: Scalar>(self, f: impl Fn([usize; 2], E) -> F + Sync + 'a) -> ParamValues<'a, F> {
         const ROOM: usize = 256;
-        Numbers::together(move |[row, column], to: &mut [F]| {
+        ParamValues::together(move |[row, column], to: &mut [F]| {
             let mut room = [E::ZERO; ROOM];
             for (to, column) in to.chunks_mut(ROOM).zip((column..).step_by(ROOM)) {
                 self.set([row, column], &mut room[..to.len()]);
@@ -63,16 +63,16 @@ impl<'a, E: Scalar> Numbers<'a, E> {
 
 /// Values from a hash of (seed, name, global index), independent of the layout.
 #[derive(Clone, Copy, Debug)]
-pub struct Random {
+pub struct RandomValues {
     /// The seed.
     pub seed: u64,
 }
 
-impl<E: Scalar> Values<E> for Random {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Numbers<'_, E>> {
+impl<E: Scalar> ValueSource<E> for RandomValues {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<ParamValues<'_, E>> {
         let seed = name.bytes().fold(mix(self.seed), |hash, byte| mix(hash ^ u64::from(byte)));
         let mean = E::from_f64(draw.mean);
-        Ok(Numbers::each(move |[row, column]| {
+        Ok(ParamValues::each(move |[row, column]| {
             let index = (row * shape[1] + column) as u64;
             mean + E::sample(mix(seed ^ index), draw.std)
         }))
@@ -82,12 +82,12 @@ impl<E: Scalar> Values<E> for Random {
 /// Values spread evenly about a draw's mean, with its standard deviation: for timings. A pass takes as long
 /// as with normal values, and these are computed much faster.
 #[derive(Clone, Copy, Debug)]
-pub struct Even;
+pub struct EvenValues;
 
-impl<E: Scalar> Values<E> for Even {
-    fn of(&self, _: &str, [_, columns]: [usize; 2], draw: Draw) -> Result<Numbers<'_, E>> {
+impl<E: Scalar> ValueSource<E> for EvenValues {
+    fn of(&self, _: &str, [_, columns]: [usize; 2], draw: Draw) -> Result<ParamValues<'_, E>> {
         let width = draw.std * 12_f64.sqrt();
-        Ok(Numbers::each(move |[row, column]| {
+        Ok(ParamValues::each(move |[row, column]| {
             let part = mix((row * columns + column) as u64) as f64 / 2_f64.powi(64);
             E::from_f64(draw.mean + width * (part - 0.5))
         }))
@@ -104,7 +104,7 @@ mod tests {
     fn numbers_together_are_each_of_them() {
         let number = |[row, column]: [usize; 2]| (1000 * row + column) as f64;
         let twice = |[row, column]: [usize; 2], x: f64| x + (7 * row + 2 * column) as f64;
-        let all = Numbers::each(number).map(twice);
+        let all = ParamValues::each(number).map(twice);
         for (first, len) in [(0, 700), (3, 0), (5, 1), (1, 256), (1, 257), (9, 512)] {
             let mut some = vec![0.0; len];
             all.set([3, first], &mut some);

@@ -1,8 +1,8 @@
 //! Parameters as layers use them: whole, cut by columns, cut by rows. The weight's constructor states the cut
 //! once; the placement and the type that layers receive follow from it.
-use crate::model::record::{Recordable, SeenShare};
+use crate::model::record::{Recordable, RecordedPart};
 use crate::ops::{Columns, Matrices, Rows, Split, same};
-use crate::param::origin::Origin;
+use crate::param::origin::ParamOrigin;
 use crate::param::placement::{Cuts, Pieces, Section};
 use crate::{Draw, Param, Placed, Placement, Result};
 use comm::{Axes, Axis, Group, Mesh};
@@ -27,7 +27,7 @@ impl<D: Kernels> WholeWeight<D> {
     /// # Errors
     /// If the values are missing.
     pub fn new<'a>(
-        at: impl Into<Origin<'a, D>>,
+        at: impl Into<ParamOrigin<'a, D>>,
         name: impl Into<Arc<str>>,
         shape: [usize; 2],
         placement: Placement,
@@ -55,7 +55,7 @@ impl<D: Kernels> ColumnWeight<D> {
     /// # Errors
     /// If the ranks of `axis` do not divide a section, or the values are missing.
     pub fn new<'a>(
-        at: impl Into<Origin<'a, D>>,
+        at: impl Into<ParamOrigin<'a, D>>,
         axis: Axis,
         name: impl Into<Arc<str>>,
         inputs: usize,
@@ -69,7 +69,7 @@ impl<D: Kernels> ColumnWeight<D> {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn bias<'a>(
-        at: impl Into<Origin<'a, D>>,
+        at: impl Into<ParamOrigin<'a, D>>,
         axis: Axis,
         name: &str,
         sections: &[Section],
@@ -77,7 +77,7 @@ impl<D: Kernels> ColumnWeight<D> {
         Self::drawn(at, axis, format!("{name}.bias").into(), 1, sections, BIAS)
     }
     pub(crate) fn drawn<'a>(
-        at: impl Into<Origin<'a, D>>,
+        at: impl Into<ParamOrigin<'a, D>>,
         axis: Axis,
         name: Arc<str>,
         inputs: usize,
@@ -104,7 +104,7 @@ impl<D: Kernels> ColumnWeight<D> {
 
 /// Columns that are placed like those of this weight.
 impl<D: Kernels> Recordable<D> for (&Split<D>, &ColumnWeight<D>) {
-    fn seen(&self, mesh: &Mesh<D::Place>, is_gradient: bool) -> Result<SeenShare<D::Elem>> {
+    fn local_part(&self, mesh: &Mesh<D::Place>, is_gradient: bool) -> Result<RecordedPart<D::Elem>> {
         self.0.seen_as(mesh, self.1.0.placement(), is_gradient)
     }
 }
@@ -115,7 +115,7 @@ impl<D: Kernels> RowWeight<D> {
     /// # Errors
     /// If the ranks of `axis` do not divide the rows, or the values are missing.
     pub fn new<'a>(
-        at: impl Into<Origin<'a, D>>,
+        at: impl Into<ParamOrigin<'a, D>>,
         axis: Axis,
         name: impl Into<Arc<str>>,
         shape: [usize; 2],
@@ -176,7 +176,7 @@ impl<D: Kernels> ExpertWeight<D> {
     /// # Errors
     /// If the ranks do not divide a section, or the values are missing.
     pub fn new<'a>(
-        at: impl Into<Origin<'a, D>>,
+        at: impl Into<ParamOrigin<'a, D>>,
         name: impl Into<Arc<str>>,
         [experts, width]: [usize; 2],
         sections: &[Section],

@@ -1,6 +1,6 @@
 //! A layer under proof: its construction, the oracle's answer, its traffic, and its inputs.
-use super::Lies;
-use crate::{Builder, Cx, Layer, Result, Stretches, TokenShards, Values};
+use super::ActivationLayout;
+use crate::{Builder, Layer, PassContext, Result, Stretches, TokenShards, ValueSource};
 use comm::{Axis, Mesh, Op};
 use kernels::{Kernels, Segment};
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use tensor::{Scalar, mix};
 /// A layer under proof.
 pub trait Case: Sync {
     /// The layer, on any device.
-    type Layer<D: Kernels>: Layer<D, In: Lies<D>, Out: Lies<D>> + 'static;
+    type Layer<D: Kernels>: Layer<D, In: ActivationLayout<D>, Out: ActivationLayout<D>> + 'static;
     /// The axis that features are split along.
     const AXIS: Axis = Axis::Tp;
     /// Numbers of ranks along this axis on which the layer is proven.
@@ -60,7 +60,7 @@ pub trait Case: Sync {
     /// If the ranks do not fit.
     fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<Self::Layer<D>>;
     /// Returns the unsplit layer's answer for one microbatch.
-    fn oracle<S: Scalar>(&self, given: &Given<S>) -> Answer<S>;
+    fn oracle<S: Scalar>(&self, given: &LayerInput<S>) -> Answer<S>;
     /// Elements that each of `ranks` ranks (two or more) gives to each operation, forward and backward, in
     /// any order, for `tokens` tokens: those of all microbatches of a step. A message is `Send` on one rank
     /// and `Receive` on the other.
@@ -105,7 +105,7 @@ pub const SEED: u64 = 17;
 
 /// One microbatch, whole: the layer's input on every rank.
 #[derive(Clone, Debug)]
-pub struct Given<S> {
+pub struct LayerInput<S> {
     /// Number of the step.
     pub step: usize,
     /// Number of its first sequence in the step.
@@ -141,10 +141,10 @@ pub struct Answer<S> {
     pub gradients: BTreeMap<String, Vec<S>>,
 }
 
-impl<S: Scalar> Given<S> {
+impl<S: Scalar> LayerInput<S> {
     /// Draws two microbatches of different sizes, the first with two sequences of different lengths. They
     /// have 13 tokens in all and 11 in the first, which no number of ranks divides.
-    pub(super) fn draw([inputs, outputs]: [usize; 2], step: usize) -> Vec<Given<S>> {
+    pub(super) fn draw([inputs, outputs]: [usize; 2], step: usize) -> Vec<LayerInput<S>> {
         [vec![7, 4], vec![2]]
             .into_iter()
             .enumerate()
@@ -159,7 +159,7 @@ impl<S: Scalar> Given<S> {
                 let draw =
                     |salt: u64, n: usize| (0..n as u64).map(|i| S::sample(mix(salt ^ i), 1.0)).collect();
                 let memory_lengths: Vec<usize> = lengths.iter().map(|n| n + 1).collect();
-                Given {
+                LayerInput {
                     step,
                     first,
                     tokens: segments,
@@ -193,8 +193,8 @@ impl<S: Scalar> Given<S> {
         Self { x: cut(&self.x, inputs), dy: cut(&self.dy, outputs), ids, tokens, shards, ..self.clone() }
     }
     /// Returns the context of a call on it, with a memory if all tokens are here.
-    pub(super) fn cx<D: Kernels>(&self, microbatch: usize) -> Cx<D> {
-        let cx = Cx::train(microbatch, &self.lengths, 1);
+    pub(super) fn cx<D: Kernels>(&self, microbatch: usize) -> PassContext<D> {
+        let cx = PassContext::train(microbatch, &self.lengths, 1);
         if let Some((shards, all)) = &self.shards {
             return cx.sharded(*shards).dealt(all.iter().copied()).dropping(SEED, self.step);
         }
@@ -209,7 +209,7 @@ impl<S: Scalar> Given<S> {
 pub(super) fn place<'a, D: Kernels<Wide = D>>(
     device: &'a D,
     mesh: &'a Mesh<D::Place>,
-    values: &'a dyn Values<D::Elem>,
+    values: &'a dyn ValueSource<D::Elem>,
     regions: bool,
 ) -> Builder<'a, D> {
     let at = Builder::new(device, mesh, values);

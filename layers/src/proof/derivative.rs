@@ -1,32 +1,32 @@
 //! The hand-written backward is exactly the derivative of the forward: for random directions Ẋ and Ẇ,
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ + Σ ⟨dW, Ẇ⟩ in the field, where Ẏ comes from running the forward on dual numbers.
 use super::case::place;
-use super::erased::{Erased, On};
+use super::erased::{Erased, OnDevice};
 use super::lies::AtRank;
 use super::run::weights;
-use super::{Given, Lies};
-use crate::{Draw, Error, Numbers, Random, Result, Values};
+use super::{ActivationLayout, LayerInput};
+use crate::{Draw, Error, ParamValues, RandomValues, Result, ValueSource};
 use comm::{Axes, World};
 use tensor::{Cpu, Dual, F61, Key, Scalar};
 
-type Number = Dual<F61>;
+type DualNumber = Dual<F61>;
 
 pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
     let _key = Key(2).enter();
     for &ranks in case.ranks().iter().filter(|&&n| n <= 2) {
         World::threads(&case.world(ranks))
             .expect("a world")
-            .run(|device: Cpu<Number>, mesh| {
+            .run(|device: Cpu<DualNumber>, mesh| {
                 let (group, features) = (mesh.group(case.axis()), case.features());
                 let values = Moving(case);
                 let at = place(&device, &mesh, &values, regions);
-                let mut layer = On::<Cpu<Number>>::build(case, &at)?;
+                let mut layer = OnDevice::<Cpu<DualNumber>>::build(case, &at)?;
                 let axes: Axes = case.dealers().iter().map(|(axis, _)| *axis).collect();
                 let at = AtRank { device: &device, group, region: at.region, dealers: &mesh.over(axes)? };
-                let given = Given::<Number>::draw(features, 0).swap_remove(0);
+                let given = LayerInput::<DualNumber>::draw(features, 0).swap_remove(0);
                 let deal = |place| case.deal(&given.tokens, place);
                 let mine = given.of(deal(at.place()), features, case.shards(at.place()));
-                let whole = |x: &dyn Lies<_>, features| at.together(x, (features, &deal));
+                let whole = |x: &dyn ActivationLayout<_>, features| at.together(x, (features, &deal));
                 let start = whole(&*layer.input(&mine, features[0], &at)?, features[0])?;
                 let (_, [y, dx]) = layer.there_and_back(vec![mine], features, &at)?.swap_remove(0);
                 let moved = whole(&*y, features[1])?;
@@ -48,18 +48,18 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
 /// Values that move in a random direction, except those of rows that are still.
 struct Moving<'a, C: ?Sized>(&'a C);
 
-impl<C: Erased + ?Sized> Values<Number> for Moving<'_, C> {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Numbers<'_, Number>> {
-        let (all, name) = (Random { seed: 7 }.of(name, shape, draw)?, name.to_owned());
+impl<C: Erased + ?Sized> ValueSource<DualNumber> for Moving<'_, C> {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<ParamValues<'_, DualNumber>> {
+        let (all, name) = (RandomValues { seed: 7 }.of(name, shape, draw)?, name.to_owned());
         Ok(all.map(
-            move |[row, _], x: Number| {
-                if self.0.is_still(&name, row) { Number::constant(x.value) } else { x }
+            move |[row, _], x: DualNumber| {
+                if self.0.is_still(&name, row) { DualNumber::constant(x.value) } else { x }
             },
         ))
     }
 }
 
 /// ⟨values of the gradient, tangents⟩.
-fn along(gradient: &[Number], moving: &[Number]) -> F61 {
+fn along(gradient: &[DualNumber], moving: &[DualNumber]) -> F61 {
     gradient.iter().zip(moving).fold(F61::ZERO, |sum, (g, m)| sum + g.value * m.tangent)
 }

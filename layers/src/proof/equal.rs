@@ -1,8 +1,8 @@
 //! Split equals unsplit, bit for bit, in the field; and the traffic is what the layer's header says.
-use super::Given;
+use super::LayerInput;
 use super::erased::Erased;
-use super::run::{STEPS, Trace, oracle, run};
-use crate::Random;
+use super::run::{NamedTensors, STEPS, oracle, run};
+use crate::RandomValues;
 use comm::{Op, World};
 use kernels::Segment;
 use tensor::{Cpu, F61, Key};
@@ -17,13 +17,13 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
 }
 
 fn one((case, regions): (&(impl Erased + ?Sized), bool), key: Key, ranks: usize) {
-    let given = |step: usize| Given::draw(case.features(), step);
-    let microbatches: Vec<_> = given(0).into_iter().map(|given: Given<F61>| given.tokens).collect();
+    let given = |step: usize| LayerInput::draw(case.features(), step);
+    let microbatches: Vec<_> = given(0).into_iter().map(|given: LayerInput<F61>| given.tokens).collect();
     let expected = std::sync::OnceLock::new();
     World::threads(&case.world(ranks))
         .expect("a world")
         .run(|device: Cpu<F61>, mesh| {
-            let seen = run((case, regions), &device, &mesh, &Random { seed: 7 }, &given, STEPS)?;
+            let seen = run((case, regions), &device, &mesh, &RandomValues { seed: 7 }, &given, STEPS)?;
             let truth = expected.get_or_init(|| oracle(case, &seen.start, &given));
             let at = format!("rank {} of {}, key {:#x}", mesh.rank(), mesh.size(), key.0);
             compare(&seen.trace, truth, &at);
@@ -70,7 +70,7 @@ fn sorted(mut all: Vec<(Op, usize)>) -> Vec<(Op, usize)> {
 }
 
 /// Asserts that every tensor of the oracle is there and equal; names the first that is not.
-fn compare(mine: &Trace<F61>, truth: &Trace<F61>, at: &str) {
+fn compare(mine: &NamedTensors<F61>, truth: &NamedTensors<F61>, at: &str) {
     let first = difference(mine, truth);
     assert!(first.is_none(), "{}, {at}", first.unwrap_or_default());
     assert_eq!(mine.len(), truth.len(), "tensors of {STEPS} steps, {at}");
@@ -78,7 +78,7 @@ fn compare(mine: &Trace<F61>, truth: &Trace<F61>, at: &str) {
 
 /// Describes the first tensor of the oracle that is missing or not equal.
 pub(super) fn difference<'a>(
-    mine: &Trace<F61>,
+    mine: &NamedTensors<F61>,
     truth: impl IntoIterator<Item = &'a (String, Vec<F61>)>,
 ) -> Option<String> {
     truth.into_iter().find_map(|(name, want)| {

@@ -1,6 +1,6 @@
 //! Cases with their layer's type erased: the harness is compiled once for each dtype, and not again for each
 //! layer.
-use super::{Answer, Case, Given, Lies};
+use super::{ActivationLayout, Answer, Case, LayerInput};
 use crate::proof::lies::AtRank;
 use crate::{Builder, Layer, Params, Result, TokenShards};
 use comm::{Axis, Op};
@@ -10,13 +10,19 @@ use tensor::{Cpu, Dual, F61, Scalar};
 /// Everything that a proof needs of a case, on every device that it runs on. The harness takes it as `dyn`,
 /// but by a type parameter, so it is compiled with the proofs and not with the layers.
 pub(crate) trait Erased:
-    Spec + On<Cpu<F61>> + On<Cpu<Dual<F61>>> + On<Cpu<f32>> + On<Meta<f32>> + Unsplit<F61> + Unsplit<f64>
+    ErasedSpec
+    + OnDevice<Cpu<F61>>
+    + OnDevice<Cpu<Dual<F61>>>
+    + OnDevice<Cpu<f32>>
+    + OnDevice<Meta<f32>>
+    + Unsplit<F61>
+    + Unsplit<f64>
 {
 }
 impl<C: Case> Erased for C {}
 
 /// Parts of a case that are the same on every device.
-pub(crate) trait Spec: Sync {
+pub(crate) trait ErasedSpec: Sync {
     /// Name of the case's type.
     fn name(&self) -> &'static str;
     /// As [`Case::RANKS`].
@@ -50,7 +56,7 @@ pub(crate) trait Spec: Sync {
     fn synced(&self, ranks: usize, regions: bool) -> usize;
 }
 
-impl<C: Case> Spec for C {
+impl<C: Case> ErasedSpec for C {
     fn name(&self) -> &'static str {
         std::any::type_name::<C>()
     }
@@ -93,46 +99,51 @@ impl<C: Case> Spec for C {
 }
 
 /// A case on one device.
-pub(crate) trait On<D: Kernels>: Spec {
+pub(crate) trait OnDevice<D: Kernels>: ErasedSpec {
     /// As [`Case::build`].
-    fn build(&self, at: &Builder<D>) -> Result<Box<dyn Proven<D>>>;
+    fn build(&self, at: &Builder<D>) -> Result<Box<dyn ErasedCase<D>>>;
 }
 
-impl<C: Case, D: Kernels> On<D> for C {
-    fn build(&self, at: &Builder<D>) -> Result<Box<dyn Proven<D>>> {
+impl<C: Case, D: Kernels> OnDevice<D> for C {
+    fn build(&self, at: &Builder<D>) -> Result<Box<dyn ErasedCase<D>>> {
         Ok(Box::new(Case::build(self, at)?))
     }
 }
 
 /// The unsplit layer, in one dtype.
-pub(crate) trait Unsplit<S: Scalar>: Spec {
+pub(crate) trait Unsplit<S: Scalar>: ErasedSpec {
     /// As [`Case::oracle`].
-    fn oracle(&self, given: &Given<S>) -> Answer<S>;
+    fn oracle(&self, given: &LayerInput<S>) -> Answer<S>;
 }
 
 impl<C: Case, S: Scalar> Unsplit<S> for C {
-    fn oracle(&self, given: &Given<S>) -> Answer<S> {
+    fn oracle(&self, given: &LayerInput<S>) -> Answer<S> {
         Case::oracle(self, given)
     }
 }
 
 /// Y and dX of every microbatch.
-pub(crate) type Gone<D> = Vec<(usize, [Box<dyn Lies<D>>; 2])>;
+pub(crate) type Gone<D> = Vec<(usize, [Box<dyn ActivationLayout<D>>; 2])>;
 
 /// A layer under proof.
-pub(crate) trait Proven<D: Kernels> {
+pub(crate) trait ErasedCase<D: Kernels> {
     /// Returns the layer's input for a microbatch.
     ///
     /// # Errors
     /// If the ranks do not divide its features.
-    fn input(&self, given: &Given<D::Elem>, features: usize, at: &AtRank<D>) -> Result<Box<dyn Lies<D>>>;
+    fn input(
+        &self,
+        given: &LayerInput<D::Elem>,
+        features: usize,
+        at: &AtRank<D>,
+    ) -> Result<Box<dyn ActivationLayout<D>>>;
     /// Runs all microbatches forward, then all backward.
     ///
     /// # Errors
     /// If a collective fails.
     fn there_and_back(
         &mut self,
-        microbatches: Vec<Given<D::Elem>>,
+        microbatches: Vec<LayerInput<D::Elem>>,
         features: [usize; 2],
         at: &AtRank<D>,
     ) -> Result<Gone<D>>;
@@ -140,13 +151,18 @@ pub(crate) trait Proven<D: Kernels> {
     fn params(&mut self) -> Params<'_, D>;
 }
 
-impl<D: Kernels, L: Layer<D, In: Lies<D>, Out: Lies<D>>> Proven<D> for L {
-    fn input(&self, given: &Given<D::Elem>, features: usize, at: &AtRank<D>) -> Result<Box<dyn Lies<D>>> {
+impl<D: Kernels, L: Layer<D, In: ActivationLayout<D>, Out: ActivationLayout<D>>> ErasedCase<D> for L {
+    fn input(
+        &self,
+        given: &LayerInput<D::Elem>,
+        features: usize,
+        at: &AtRank<D>,
+    ) -> Result<Box<dyn ActivationLayout<D>>> {
         Ok(Box::new(L::In::hand(given, false, features, at)?))
     }
     fn there_and_back(
         &mut self,
-        microbatches: Vec<Given<D::Elem>>,
+        microbatches: Vec<LayerInput<D::Elem>>,
         [inputs, outputs]: [usize; 2],
         at: &AtRank<D>,
     ) -> Result<Gone<D>> {
@@ -157,13 +173,13 @@ impl<D: Kernels, L: Layer<D, In: Lies<D>, Out: Lies<D>>> Proven<D> for L {
             let (y, saved) = self.forward(&cx, x)?;
             forward.push((cx, given, y, saved));
         }
-        let mut gone = Gone::new();
+        let mut exited = Gone::new();
         for (cx, given, y, saved) in forward {
             let dy = L::Out::hand(&given, true, outputs, at)?;
             let dx = self.backward(&cx, saved, dy)?;
-            gone.push((cx.pass().microbatch, [Box::new(y), Box::new(dx)]));
+            exited.push((cx.pass().microbatch, [Box::new(y), Box::new(dx)]));
         }
-        Ok(gone)
+        Ok(exited)
     }
     fn params(&mut self) -> Params<'_, D> {
         let mut params = Params::new();

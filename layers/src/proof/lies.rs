@@ -1,10 +1,10 @@
 //! Cuts a proof's activations into the ranks' parts, and puts these together again.
-use super::Given;
+use super::LayerInput;
 use crate::Result;
 use crate::ops::{Branches, Region, Split, Stream};
 use comm::Group;
 use kernels::{Kernels, Segment};
-use tensor::{Category, Ids, Scalar, Tensor};
+use tensor::{Category, Scalar, Tensor, TokenIds};
 
 /// The rank that activations are given to.
 pub struct AtRank<'a, D: Kernels> {
@@ -30,7 +30,7 @@ impl<D: Kernels> AtRank<'_, D> {
     /// If a collective fails.
     pub(super) fn together(
         &self,
-        x: &dyn Lies<D>,
+        x: &dyn ActivationLayout<D>,
         (cols, deal): (usize, &dyn Fn((usize, usize)) -> Vec<Segment>),
     ) -> Result<Vec<D::Elem>> {
         let (mine, ranks) = (x.whole(self)?, self.dealers.size());
@@ -50,13 +50,13 @@ impl<D: Kernels> AtRank<'_, D> {
 }
 
 /// An activation, by its layout over the ranks of a group.
-pub trait Lies<D: Kernels>: 'static {
+pub trait ActivationLayout<D: Kernels>: 'static {
     /// Returns this rank's part of the input (or, with `dy`, of the output's gradient), which has `features`
     /// features.
     ///
     /// # Errors
     /// If the ranks do not divide the features.
-    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self>
+    fn hand(given: &LayerInput<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self>
     where
         Self: Sized;
     /// Returns the whole, row-major, on every rank; empty for ids and on the meta device.
@@ -73,8 +73,8 @@ pub trait Lies<D: Kernels>: 'static {
     }
 }
 
-impl<D: Kernels> Lies<D> for Tensor<D> {
-    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
+impl<D: Kernels> ActivationLayout<D> for Tensor<D> {
+    fn hand(given: &LayerInput<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
         let from = if dy { &given.dy } else { &given.x };
         Ok(Tensor::from_fn(at.device, Category::Activations, given.tokens(), features, |i| from[i]))
     }
@@ -83,8 +83,8 @@ impl<D: Kernels> Lies<D> for Tensor<D> {
     }
 }
 
-impl<D: Kernels> Lies<D> for Stream<D> {
-    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
+impl<D: Kernels> ActivationLayout<D> for Stream<D> {
+    fn hand(given: &LayerInput<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
         Ok(Stream::cut(&Tensor::hand(given, dy, features, at)?, at.region))
     }
     fn whole(&self, at: &AtRank<D>) -> Result<Vec<D::Elem>> {
@@ -94,8 +94,8 @@ impl<D: Kernels> Lies<D> for Stream<D> {
 }
 
 /// A norm's output, without the residual branch.
-impl<D: Kernels> Lies<D> for Branches<D> {
-    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
+impl<D: Kernels> ActivationLayout<D> for Branches<D> {
+    fn hand(given: &LayerInput<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
         Ok((Stream::hand(given, dy, features, at)?, None))
     }
     fn whole(&self, at: &AtRank<D>) -> Result<Vec<D::Elem>> {
@@ -104,8 +104,8 @@ impl<D: Kernels> Lies<D> for Branches<D> {
 }
 
 /// An input and a memory of the same width. The whole is one after the other.
-impl<D: Kernels> Lies<D> for [Stream<D>; 2] {
-    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
+impl<D: Kernels> ActivationLayout<D> for [Stream<D>; 2] {
+    fn hand(given: &LayerInput<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
         assert!(!dy, "a memory is an input, not an output");
         let rows = given.memory_lengths.iter().sum();
         let memory = Tensor::from_fn(at.device, Category::Activations, rows, features, |i| given.memory[i]);
@@ -116,8 +116,8 @@ impl<D: Kernels> Lies<D> for [Stream<D>; 2] {
     }
 }
 
-impl<D: Kernels> Lies<D> for Split<D> {
-    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
+impl<D: Kernels> ActivationLayout<D> for Split<D> {
+    fn hand(given: &LayerInput<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
         Split::cut(&Tensor::hand(given, dy, features, at)?, at.group)
     }
     fn whole(&self, at: &AtRank<D>) -> Result<Vec<D::Elem>> {
@@ -125,9 +125,9 @@ impl<D: Kernels> Lies<D> for Split<D> {
     }
 }
 
-impl<D: Kernels> Lies<D> for Ids<D::Place> {
-    fn hand(given: &Given<D::Elem>, _: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
-        Ok(Ids::new(at.device.place(), &given.ids, features)?)
+impl<D: Kernels> ActivationLayout<D> for TokenIds<D::Place> {
+    fn hand(given: &LayerInput<D::Elem>, _: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
+        Ok(TokenIds::new(at.device.place(), &given.ids, features)?)
     }
     fn whole(&self, _: &AtRank<D>) -> Result<Vec<D::Elem>> {
         Ok(Vec::new())

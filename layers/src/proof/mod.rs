@@ -23,9 +23,9 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-pub use case::{Answer, Case, Given, SEED};
+pub use case::{Answer, Case, LayerInput, SEED};
 use erased::Erased;
-pub use lies::Lies;
+pub use lies::ActivationLayout;
 
 /// Proves a layer, all five ways.
 ///
@@ -55,7 +55,7 @@ pub fn proves_in_regions(case: &impl Case) {
 
 /// Judges all mutants of a layer, comparing only tensors whose name `compared` accepts.
 #[cfg(test)]
-pub(crate) fn blind(case: &impl Case, compared: fn(&str) -> bool) -> comm::mutants::Tally {
+pub(crate) fn blind(case: &impl Case, compared: fn(&str) -> bool) -> comm::mutants::MutantTally {
     mutants::tally::<dyn Erased>((case, false), compared)
 }
 

@@ -1,13 +1,13 @@
 //! The proof is sharp: if any one of the layer's calls to other ranks goes wrong, in any of the ways there
 //! are, the layer no longer equals the oracle. A mutant that goes unnoticed must be equivalent, for a reason
 //! that its run has shown.
-use super::Given;
+use super::LayerInput;
 use super::equal::difference;
 use super::erased::Erased;
-use super::run::{Calls, STEPS, Trace, oracle, run};
-use crate::Random;
+use super::run::{NamedTensors, STEPS, StepCalls, oracle, run};
+use crate::RandomValues;
 use comm::World;
-use comm::mutants::{Mutation, Outcome, Site, Tally, Trial, judge};
+use comm::mutants::{CallSite, MutantTally, Mutation, Outcome, Trial, judge};
 use std::sync::OnceLock;
 use tensor::{Cpu, F61, Key};
 
@@ -22,14 +22,17 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
 }
 
 /// Judges all mutants of a layer, comparing only tensors whose name `compared` accepts.
-pub(super) fn tally<C: Erased + ?Sized>((case, regions): (&C, bool), compared: fn(&str) -> bool) -> Tally {
+pub(super) fn tally<C: Erased + ?Sized>(
+    (case, regions): (&C, bool),
+    compared: fn(&str) -> bool,
+) -> MutantTally {
     let _key = Key(3).enter();
-    let mut tally = Tally::default();
+    let mut tally = MutantTally::default();
     for &ranks in case.ranks().iter().filter(|&&n| n > 1).take(WORLDS) {
-        let subject = Subject { case, regions, ranks, compared, truth: OnceLock::new() };
+        let subject = LayerOnRanks { case, regions, ranks, compared, truth: OnceLock::new() };
         let sites = subject.sites();
         let all: Vec<_> = sites.iter().map(|(_, site)| site.clone()).collect();
-        let run = |site: &Site, trial: &Trial| {
+        let run = |site: &CallSite, trial: &Trial| {
             let (step, _) = sites.iter().find(|(_, other)| other.call == site.call).expect("one of them");
             subject.outcome(*step, trial)
         };
@@ -47,22 +50,23 @@ pub(super) fn tally<C: Erased + ?Sized>((case, regions): (&C, bool), compared: f
 }
 
 /// One layer on a number of ranks.
-struct Subject<'a, C: ?Sized> {
+struct LayerOnRanks<'a, C: ?Sized> {
     case: &'a C,
     regions: bool,
     ranks: usize,
     compared: fn(&str) -> bool,
-    truth: OnceLock<Trace<F61>>,
+    truth: OnceLock<NamedTensors<F61>>,
 }
 
-impl<C: Erased + ?Sized> Subject<'_, C> {
+impl<C: Erased + ?Sized> LayerOnRanks<'_, C> {
     /// Runs a trial. Returns each rank's first difference, if any, and its calls; or the reason why a rank
     /// failed.
-    fn ran(&self, steps: usize, trial: &Trial) -> Result<Vec<(Option<String>, Calls)>, String> {
+    fn ran(&self, steps: usize, trial: &Trial) -> Result<Vec<(Option<String>, StepCalls)>, String> {
         let world = World::threads(&self.case.world(self.ranks)).expect("a world").on_trial(trial);
-        let given = |step| Given::draw(self.case.features(), step);
+        let given = |step| LayerInput::draw(self.case.features(), step);
         let ran = world.run(|device: Cpu<F61>, mesh| {
-            let seen = run((self.case, self.regions), &device, &mesh, &Random { seed: 7 }, &given, steps)?;
+            let seen =
+                run((self.case, self.regions), &device, &mesh, &RandomValues { seed: 7 }, &given, steps)?;
             let truth = self.truth.get_or_init(|| oracle(self.case, &seen.start, &given));
             let later = |name: &str| (steps..STEPS).any(|n| name.starts_with(&format!("step {n}")));
             let truth = truth.iter().filter(|(name, _)| !later(name) && (self.compared)(name));
@@ -71,7 +75,7 @@ impl<C: Erased + ?Sized> Subject<'_, C> {
         ran.map_err(|why| why.to_string())
     }
     /// Returns the layer's calls, each with its step.
-    fn sites(&self) -> Vec<(usize, Site)> {
+    fn sites(&self) -> Vec<(usize, CallSite)> {
         let trial = Trial::honest();
         let ran = self.ran(STEPS, &trial).unwrap_or_else(|why| panic!("{why}"));
         let (difference, calls) = &ran[0];

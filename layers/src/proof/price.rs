@@ -1,14 +1,15 @@
 //! `Meta` predicts the price of a layer: the bytes by category, FLOPs and traffic that are measured when it
 //! runs.
-use super::Given;
+use super::LayerInput;
 use super::erased::Erased;
 use super::run::{STEPS, run};
-use crate::{Error, Random};
+use crate::{Error, RandomValues};
 use comm::{Mesh, World};
 use tensor::{Cpu, Device};
 
 pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
-    let (given, values) = (|step: usize| Given::<f32>::draw(case.features(), step), Random { seed: 7 });
+    let (given, values) =
+        (|step: usize| LayerInput::<f32>::draw(case.features(), step), RandomValues { seed: 7 });
     for &ranks in case.ranks() {
         let axes = case.world(ranks);
         let measured = World::threads(&axes)

@@ -1,9 +1,9 @@
 //! In f32 the split layer's error is bounded by the unsplit one's, both against the oracle in f64, on the
 //! same values.
-use super::Given;
+use super::LayerInput;
 use super::erased::Erased;
-use super::run::{STEPS, Trace, oracle, run};
-use crate::{Error, Random};
+use super::run::{NamedTensors, STEPS, oracle, run};
+use crate::{Error, RandomValues};
 use comm::World;
 use std::collections::BTreeMap;
 use tensor::{Cpu, Real};
@@ -17,12 +17,13 @@ const FIRST: &str = "step 0";
 const FAR: f64 = 1e-4;
 
 pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
-    let given = |step: usize| Given::<f32>::draw(case.features(), step);
+    let given = |step: usize| LayerInput::<f32>::draw(case.features(), step);
     let mut alone = BTreeMap::new();
     for &ranks in case.ranks() {
         let world = World::threads(&case.world(ranks)).expect("a world");
-        let run =
-            |device: Cpu<f32>, mesh| run((case, regions), &device, &mesh, &Random { seed: 7 }, &given, STEPS);
+        let run = |device: Cpu<f32>, mesh| {
+            run((case, regions), &device, &mesh, &RandomValues { seed: 7 }, &given, STEPS)
+        };
         let seen = world.run::<_, _, Error>(run).unwrap_or_else(|why| panic!("{why}")).swap_remove(0);
         let start = seen.start.iter().map(|(name, w)| (name.clone(), wide(w))).collect();
         let truth = oracle(case, &start, &|step| given(step).iter().map(widen).collect());
@@ -42,8 +43,8 @@ fn wide(x: &[f32]) -> Vec<f64> {
     x.iter().map(|x| x.to_f64()).collect()
 }
 
-fn widen(g: &Given<f32>) -> Given<f64> {
-    Given {
+fn widen(g: &LayerInput<f32>) -> LayerInput<f64> {
+    LayerInput {
         step: g.step,
         first: g.first,
         lengths: g.lengths.clone(),
@@ -59,7 +60,7 @@ fn widen(g: &Given<f32>) -> Given<f64> {
 }
 
 /// Returns, for each tensor, the largest error and the largest value.
-fn errors(mine: &Trace<f32>, truth: &Trace<f64>) -> Vec<(String, f64, f64)> {
+fn errors(mine: &NamedTensors<f32>, truth: &NamedTensors<f64>) -> Vec<(String, f64, f64)> {
     let of = |(name, want): &(String, Vec<f64>)| {
         let (_, got) = mine.iter().find(|(n, _)| n == name).expect("the same tensors");
         assert_eq!(got.len(), want.len(), "{name}");

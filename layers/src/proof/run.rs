@@ -1,9 +1,9 @@
 //! One run of a layer under proof on one rank, on any device: its whole results, and its traffic.
-use super::Given;
+use super::LayerInput;
 use super::case::place;
-use super::erased::{On, Proven, Unsplit};
+use super::erased::{ErasedCase, OnDevice, Unsplit};
 use super::lies::AtRank;
-use crate::{Kind, Optimizer, Param, Result, Values};
+use crate::{Optimizer, OptimizerKind, Param, Result, ValueSource};
 use comm::{Axes, Ledger, Mesh};
 use kernels::Kernels;
 use std::collections::BTreeMap;
@@ -11,17 +11,17 @@ use std::ops::Range;
 use tensor::{Device, Place, Scalar};
 
 /// Named whole tensors, in program order.
-pub(super) type Trace<S> = Vec<(String, Vec<S>)>;
+pub(super) type NamedTensors<S> = Vec<(String, Vec<S>)>;
 
 /// Steps, each with the numbers of the calls made in it.
-pub(super) type Calls = Vec<(usize, Range<usize>)>;
+pub(super) type StepCalls = Vec<(usize, Range<usize>)>;
 
 /// Results of one rank.
-pub(super) struct Seen<S> {
+pub(super) struct RankRun<S> {
     /// The parameters before the first step.
     pub(super) start: BTreeMap<String, Vec<S>>,
     /// Outputs and gradients of every microbatch, then gradients and new weights of every step.
-    pub(super) trace: Trace<S>,
+    pub(super) trace: NamedTensors<S>,
     /// Traffic of the first step's forward and backward, without the gathering for the trace.
     pub(super) traffic: Ledger,
     /// Traffic of summing the gradients in one step.
@@ -31,32 +31,32 @@ pub(super) struct Seen<S> {
     /// Number of gradient elements on this rank, padding included.
     pub(super) parameters: usize,
     /// Steps and numbers of the layer's calls: forward and backward, and the sums of its gradients.
-    pub(super) calls: Calls,
+    pub(super) calls: StepCalls,
 }
 
 /// Number of steps of a proof. They are plain SGD with rate 1, so that no scale hides.
 pub(super) const STEPS: usize = 2;
 
 pub(super) fn run<D: Kernels<Wide = D>>(
-    (case, regions): (&(impl On<D> + ?Sized), bool),
+    (case, regions): (&(impl OnDevice<D> + ?Sized), bool),
     device: &D,
     mesh: &Mesh<D::Place>,
-    values: &dyn Values<D::Elem>,
-    given: &dyn Fn(usize) -> Vec<Given<D::Elem>>,
+    values: &dyn ValueSource<D::Elem>,
+    given: &dyn Fn(usize) -> Vec<LayerInput<D::Elem>>,
     steps: usize,
-) -> Result<Seen<D::Elem>> {
+) -> Result<RankRun<D::Elem>> {
     let group = mesh.group(case.axis());
     let at = place(device, mesh, values, regions);
     let mut layer = case.build(&at)?;
     let axes: Axes = case.dealers().iter().map(|(axis, _)| *axis).collect();
     let at = AtRank { device, group, region: at.region, dealers: &mesh.over(axes)? };
-    let mut optimizer = Optimizer::new(Kind::Sgd, None);
-    let (mut trace, mut traffic, mut synced) = (Trace::new(), Ledger::default(), Ledger::default());
+    let mut optimizer = Optimizer::new(OptimizerKind::Sgd, None);
+    let (mut trace, mut traffic, mut synced) = (NamedTensors::new(), Ledger::default(), Ledger::default());
     let (start, mut calls, mut parameters) = (weights(&mut *layer, mesh)?, Vec::new(), 0);
     for step in 0..steps {
         let before = mesh.ledger();
         let whole = given(step);
-        let mine = |given: &Given<_>| {
+        let mine = |given: &LayerInput<_>| {
             given.of(case.deal(&given.tokens, at.place()), case.features(), case.shards(at.place()))
         };
         let backward = layer.there_and_back(whole.iter().map(mine).collect(), case.features(), &at)?;
@@ -94,7 +94,7 @@ pub(super) fn run<D: Kernels<Wide = D>>(
             trace.push((format!("step {step}: new {name}"), value));
         }
     }
-    Ok(Seen { start, trace, traffic, synced, place: at.place(), parameters, calls })
+    Ok(RankRun { start, trace, traffic, synced, place: at.place(), parameters, calls })
 }
 
 /// Returns the numbers of this rank's calls since `before`.
@@ -105,7 +105,7 @@ fn since<P: Place>(before: &Ledger, mesh: &Mesh<P>) -> Range<usize> {
 
 /// Returns the whole parameters by name.
 pub(super) fn weights<D: Kernels>(
-    layer: &mut dyn Proven<D>,
+    layer: &mut dyn ErasedCase<D>,
     mesh: &Mesh<D::Place>,
 ) -> Result<BTreeMap<String, Vec<<D as Device>::Elem>>> {
     let whole = |p: &Param<D>| Ok((p.name().to_string(), p.gather(mesh)?.unwrap_or_default()));
@@ -116,9 +116,9 @@ pub(super) fn weights<D: Kernels>(
 pub(super) fn oracle<S: Scalar>(
     case: &(impl Unsplit<S> + ?Sized),
     start: &BTreeMap<String, Vec<S>>,
-    given: &dyn Fn(usize) -> Vec<Given<S>>,
-) -> Trace<S> {
-    let (mut trace, mut weights) = (Trace::new(), start.clone());
+    given: &dyn Fn(usize) -> Vec<LayerInput<S>>,
+) -> NamedTensors<S> {
+    let (mut trace, mut weights) = (NamedTensors::new(), start.clone());
     for step in 0..STEPS {
         let mut sums: BTreeMap<String, Vec<S>> = BTreeMap::new();
         for (microbatch, mut given) in given(step).into_iter().enumerate() {

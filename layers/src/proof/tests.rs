@@ -36,7 +36,7 @@ impl<const BY_HALVES: bool> Case for Dealt<BY_HALVES> {
         let sections = &[6.into()];
         ColumnLinear::shard(at, &Column { axis: Axis::Tp, name: "w", inputs: 5, sections, bias: false })
     }
-    fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+    fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
         let (mut dx, dw) = reference::linear_backward(&g.x, &g.weights["w"], &g.dy, [5, 6]);
         if !self.trusted {
             dx.rotate_left(5); // another token's

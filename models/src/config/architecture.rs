@@ -1,6 +1,6 @@
 //! Supported architectures, by their names in `transformers`: the keys of a configuration that each reads,
 //! the keys that must have one value, and the keys that do not matter.
-use super::{Keys, experts, generation};
+use super::{ConfigKeys, experts, generation};
 use parallel::Result;
 use serde_json::{Value, json};
 
@@ -23,8 +23,9 @@ pub enum Architecture {
     Qwen3,
     /// Qwen3 with experts, none of them shared, and without a window. Source: arXiv:2505.09388.
     Qwen3Moe,
-    /// Llama's attention with the experts of DeepSeek-V3 (without its latent attention). Keys have DeepSeek's
-    /// names, but `transformers` has no such model. Source of the experts: DeepSeek-AI, arXiv:2412.19437.
+    /// Llama's attention with the experts of DeepSeek-V3 (without its latent attention). The keys are those
+    /// of DeepSeek-V3, but `transformers` has no such model. Source of the experts: DeepSeek-AI,
+    /// arXiv:2412.19437.
     EquipartMoe,
     /// Layer norms, a table of positions, a plain feed-forward, biases everywhere. Source: Radford et al.,
     /// "Language models are unsupervised multitask learners", 2019.
@@ -147,7 +148,7 @@ impl Architecture {
     }
 }
 
-impl Keys<'_> {
+impl ConfigKeys<'_> {
     /// Returns the architecture of this configuration.
     pub(super) fn architecture(&self) -> Result<Architecture> {
         let latent =

@@ -13,7 +13,7 @@
 //! families its own balance all the same. It is the default of `equipart_moe`, whose other value is
 //! `"pooled"`.
 use super::Architecture;
-use super::keys::{Keys, whole};
+use super::keys::{ConfigKeys, whole};
 use layers::{Balance, Blocks, Experts, Groups, Scoring, Shape, SharedExpert};
 use parallel::Result;
 use serde::Deserialize;
@@ -59,7 +59,7 @@ impl Architecture {
     }
 }
 
-impl Keys<'_> {
+impl ConfigKeys<'_> {
     /// Returns the experts of a model with this number of blocks, if its architecture has experts.
     pub(super) fn experts(&self, architecture: Architecture, blocks: usize) -> Result<Option<Experts>> {
         let Some([count, hidden, shared]) = architecture.expert_keys() else { return Ok(None) };

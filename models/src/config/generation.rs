@@ -9,12 +9,12 @@
 //! | `temperature`, `top_k`, `top_p` | as in [`Sampling`]; defaults 1, 50, 1; a `top_k` of 0: all tokens |
 //! | `max_new_tokens` | number of tokens to add, if the model has positions for them |
 //! | others that change the tokens | not supported, which is noted |
-use super::keys::{Keys, object, read_text, same, whole};
+use super::keys::{ConfigKeys, object, read_text, same, whole};
 use crate::sampling::Sampling;
 use parallel::Result;
 use serde_json::{Map, Value};
 use std::path::Path;
-use tensor::quoted::shown;
+use tensor::quoted::displayed;
 
 /// Name of the file.
 pub(crate) const FILE: &str = "generation_config.json";
@@ -70,7 +70,7 @@ impl Generation {
         let path = if own.exists() { own } else { folder.join("config.json") };
         let (text, origin) = read_text(&path, "generation")?;
         let map = object(&text, &origin, "generation")?;
-        Keys { map: &map, origin: &origin, within: "" }.generation(draws)
+        ConfigKeys { map: &map, origin: &origin, within: "" }.generation(draws)
     }
     /// Returns settings that choose the likeliest token, until one of these ids.
     pub fn greedy(eos: Vec<u32>) -> Self {
@@ -82,7 +82,7 @@ impl Generation {
         let sized = sized || self.max_new.is_some();
         let others = self.others.iter().filter(|(key, _)| *key != "max_length" || !sized);
         let named: Vec<_> =
-            others.map(|(key, value)| format!("{key} {}", shown(&value.to_string()))).collect();
+            others.map(|(key, value)| format!("{key} {}", displayed(&value.to_string()))).collect();
         let (origin, named) = (&self.origin, named.join(", "));
         (!named.is_empty()).then(|| {
             format!(
@@ -103,7 +103,7 @@ impl Generation {
     }
 }
 
-impl Keys<'_> {
+impl ConfigKeys<'_> {
     fn generation(&self, draws: Option<bool>) -> Result<Generation> {
         let own = self.flag("do_sample", false)?;
         let (heats, draws) = (draws.is_none() && own, draws.unwrap_or(own));

@@ -1,5 +1,5 @@
 //! GPT-2, whose configuration has its own keys.
-use super::{Architecture, Config, Keys};
+use super::{Architecture, Config, ConfigKeys};
 use kernels::{Activation, Heads};
 use layers::{FeedForward, Positions, Rates, Shape};
 use parallel::Result;
@@ -14,7 +14,7 @@ const ACTIVATIONS: [(&str, Activation); 4] = [
     ("relu", Activation::Relu),
 ];
 
-impl Keys<'_> {
+impl ConfigKeys<'_> {
     pub(super) fn gpt2(&self) -> Result<Config> {
         let (width, heads) = (self.size("n_embd", None)?, self.size("n_head", None)?);
         if !width.is_multiple_of(heads) {

@@ -3,18 +3,18 @@
 use parallel::{Error, Result, bail};
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use tensor::quoted::{sentence, shown};
+use tensor::quoted::{displayed, sentence};
 
 const POSITIVE: &str = "a number above 0";
 
 /// Keys of a JSON object, and its origin for messages.
-pub(super) struct Keys<'a> {
+pub(super) struct ConfigKeys<'a> {
     pub(super) map: &'a Map<String, Value>,
     pub(super) origin: &'a str,
     pub(super) within: &'a str, // "" or the path of an inner object, with its dot
 }
 
-impl Keys<'_> {
+impl ConfigKeys<'_> {
     /// Checks that every key is free, or is fixed and has one of its allowed values.
     pub(super) fn check_against(&self, fixed: &[&str], free: impl Fn(&str) -> bool) -> Result<()> {
         for (key, value) in self.map {
@@ -24,7 +24,8 @@ impl Keys<'_> {
             let mut words =
                 fixed.iter().flat_map(|list| list.split(' ')).filter_map(|word| word.split_once('='));
             let Some((_, wanted)) = words.find(|(name, _)| name == key) else {
-                let (Self { origin, within, .. }, key, seen) = (self, shown(key), shown(&value.to_string()));
+                let (Self { origin, within, .. }, key, seen) =
+                    (self, displayed(key), displayed(&value.to_string()));
                 let advice = "remove it if the model computes the same without it";
                 bail!("{origin}: {within}{key} is {seen}, but this key is not supported; {advice}");
             };
@@ -106,7 +107,7 @@ impl Keys<'_> {
     }
     /// Returns the error for a value that is not wanted.
     pub(super) fn wrong(&self, key: &str, seen: &Value, wanted: &str) -> Error {
-        self.not_this(key, &shown(&seen.to_string()), wanted)
+        self.not_this(key, &displayed(&seen.to_string()), wanted)
     }
     /// Returns the same error, with the value seen in words.
     pub(super) fn not_this(&self, key: &str, seen: &str, wanted: &str) -> Error {

@@ -1,6 +1,6 @@
 //! Llama, Mistral, Qwen2, Qwen3 and their variants with experts: one decoder with different biases, norms and
 //! windows.
-use super::{Architecture, Config, Keys, experts, rope};
+use super::{Architecture, Config, ConfigKeys, experts, rope};
 use kernels::Heads;
 use layers::{Biases, FeedForward, NormKind, Positions, Rates, Shape, Window};
 use parallel::{Error, Result};
@@ -40,7 +40,7 @@ impl Defaults {
     }
 }
 
-impl Keys<'_> {
+impl ConfigKeys<'_> {
     /// Reads a model with rotary positions.
     pub(super) fn llama(&self, architecture: Architecture) -> Result<Config> {
         let defaults = Defaults::of(architecture);

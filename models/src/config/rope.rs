@@ -1,29 +1,29 @@
 //! Rotary frequencies: `rope_theta` with `rope_scaling` (version 4 of `transformers`) or `rope_parameters`
 //! (version 5). If a file has both, version 5 uses `rope_scaling` instead of `rope_parameters`, and does not
 //! read the latter's base. Here both must agree.
-use super::Keys;
+use super::ConfigKeys;
 use parallel::Result;
 use serde_json::{Value, json};
-use tensor::quoted::shown;
+use tensor::quoted::displayed;
 use tensor::{Rope, Scaling};
 
 const FIXED: &str = "partial_rotary_factor=1";
 const TYPES: &str = r#""default" or "linear" or "llama3", or left out"#;
 
 /// Contents of one of the two objects.
-struct Said {
+struct RopeObject {
     base: Option<f64>,
     scaling: Scaling,
 }
 
-impl Keys<'_> {
+impl ConfigKeys<'_> {
     /// Returns the frequencies of a model with this number of positions; `default` is the base if none is
     /// given.
     pub(super) fn rope(&self, positions: usize, default: f64) -> Result<Rope> {
         let top = self.positive("rope_theta")?;
         let [new, old] = ["rope_parameters", "rope_scaling"].map(|key| self.rope_of(key, top, positions));
         let (new, old) = (new?, old?);
-        let base = |said: &Said| said.base.or(top).unwrap_or(default);
+        let base = |said: &RopeObject| said.base.or(top).unwrap_or(default);
         if let (Some(new), Some(old)) = (&new, &old) {
             if new.scaling != old.scaling {
                 let seen = &self.map["rope_scaling"];
@@ -34,17 +34,17 @@ impl Keys<'_> {
                 return Err(self.wrong("rope_parameters.rope_theta", &json!(seen), &wanted));
             }
         }
-        let said = old.or(new).unwrap_or(Said { base: None, scaling: Scaling::None });
+        let said = old.or(new).unwrap_or(RopeObject { base: None, scaling: Scaling::None });
         Ok(Rope { base: base(&said), scaling: said.scaling })
     }
     /// Reads the object under a key, if it is there and not empty. Its base must equal the top-level
     /// `rope_theta`, if both are given.
-    fn rope_of(&self, key: &str, top: Option<f64>, positions: usize) -> Result<Option<Said>> {
+    fn rope_of(&self, key: &str, top: Option<f64>, positions: usize) -> Result<Option<RopeObject>> {
         let Some(value) = self.given(key).filter(|value| **value != json!({})) else { return Ok(None) };
         let Value::Object(map) = value else {
             return Err(self.wrong(key, value, "an object in braces"));
         };
-        let inner = Keys { map, origin: self.origin, within: &format!("{key}.") };
+        let inner = ConfigKeys { map, origin: self.origin, within: &format!("{key}.") };
         let scaling = inner.scaling(positions)?;
         let base = inner.positive("rope_theta")?;
         if let (Some(base), Some(top)) = (base, top)
@@ -52,7 +52,7 @@ impl Keys<'_> {
         {
             return Err(inner.wrong("rope_theta", &json!(base), &format!("{top}, as rope_theta is")));
         }
-        Ok(Some(Said { base, scaling }))
+        Ok(Some(RopeObject { base, scaling }))
     }
     /// Returns the scaling that an object describes. Keys of another scaling are refused.
     fn scaling(&self, positions: usize) -> Result<Scaling> {
@@ -60,7 +60,11 @@ impl Keys<'_> {
         if let (Some(new), Some(old)) = (new, old)
             && new != old
         {
-            return Err(self.wrong("type", old, &format!("{}, as rope_type is", shown(&new.to_string()))));
+            return Err(self.wrong(
+                "type",
+                old,
+                &format!("{}, as rope_type is", displayed(&new.to_string())),
+            ));
         }
         let own: &[&str] = match new.or(old).map(Value::as_str) {
             None | Some(Some("default")) => &[],

@@ -104,12 +104,12 @@ fn what_config_json_says_of_generation_goes_along() {
     fs::write(&path, config.to_string()).unwrap();
     let (out, converted) = to(source.path(), None);
     assert_eq!(converted.along, ["config.json", "generation_config.json"]);
-    let told = |dir: &Path| {
+    let reported = |dir: &Path| {
         let generation = Model::read(dir).unwrap().generation(None).unwrap();
         let note = generation.note(false).unwrap().split_once(" asks for ").unwrap().1.to_owned();
         (generation.sampling, generation.eos, note)
     };
-    assert_eq!(told(out.path()), told(source.path()));
+    assert_eq!(reported(out.path()), reported(source.path()));
     let text = fs::read_to_string(out.path().join("generation_config.json")).unwrap();
     let kept: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&kept["length_penalty"], &kept["hidden_size"]), (&2.0.into(), &serde_json::Value::Null));

@@ -10,7 +10,7 @@ pub(super) const CLASSES: usize = GLYPHS.len();
 /// Rows and columns of an image, in pixels.
 const SIDE: usize = 28;
 
-type Point = (f64, f64);
+type DrawnPoint = (f64, f64);
 
 /// Draws `count` images: set `which` of this seed.
 pub(super) fn set(seed: u64, which: u64, count: usize) -> Set {
@@ -39,7 +39,7 @@ fn draw(label: u8, mut chance: Chance) -> Vec<u8> {
     let (nib, ink) = (chance.between(1.2, 2.2), chance.between(200.0, 255.0));
     let mut sheet = [0.0; SIDE * SIDE];
     for stroke in glyph {
-        let points: Vec<Point> = stroke.iter().map(|point| hand.place(*point)).collect();
+        let points: Vec<DrawnPoint> = stroke.iter().map(|point| hand.place(*point)).collect();
         for line in smooth(&smooth(&points)).windows(2) {
             ink_line(&mut sheet, line[0], line[1], nib);
         }
@@ -55,7 +55,7 @@ struct Hand {
     high: f64,
     slant: f64,
     rise: f64,
-    shift: Point,
+    shift: DrawnPoint,
 }
 
 impl Hand {
@@ -66,7 +66,7 @@ impl Hand {
         Self { key: chance.next(), wide, high, slant, rise, shift }
     }
     /// Returns the place of a glyph's point, in pixels. Points that coincide stay together.
-    fn place(&self, (x, y): (i8, i8)) -> Point {
+    fn place(&self, (x, y): (i8, i8)) -> DrawnPoint {
         let mut chance = Chance::new(self.key ^ (i64::from(x) * 64 + i64::from(y)) as u64);
         let x = (f64::from(x) - 6.0 + chance.between(-0.6, 0.6)) * self.wide;
         let y = (f64::from(y) - 10.0 + chance.between(-0.6, 0.6)) * self.high;
@@ -77,15 +77,15 @@ impl Hand {
 
 /// Cuts the corners of a stroke; its ends stay. Source: Chaikin, "An algorithm for high-speed curve
 /// generation", Computer Graphics and Image Processing 3, 1974.
-fn smooth(points: &[Point]) -> Vec<Point> {
-    let on = |a: Point, b: Point, part: f64| (a.0 + (b.0 - a.0) * part, a.1 + (b.1 - a.1) * part);
-    let cut = |line: &[Point]| [on(line[0], line[1], 0.25), on(line[0], line[1], 0.75)];
+fn smooth(points: &[DrawnPoint]) -> Vec<DrawnPoint> {
+    let on = |a: DrawnPoint, b: DrawnPoint, part: f64| (a.0 + (b.0 - a.0) * part, a.1 + (b.1 - a.1) * part);
+    let cut = |line: &[DrawnPoint]| [on(line[0], line[1], 0.25), on(line[0], line[1], 0.75)];
     let (first, last) = (points[..1].iter(), points[points.len() - 1..].iter());
     first.copied().chain(points.windows(2).flat_map(cut)).chain(last.copied()).collect()
 }
 
 /// Inks the pixels within `nib` of the line from `a` to `b`, fading over the last pixel.
-fn ink_line(sheet: &mut [f64; SIDE * SIDE], a: Point, b: Point, nib: f64) {
+fn ink_line(sheet: &mut [f64; SIDE * SIDE], a: DrawnPoint, b: DrawnPoint, nib: f64) {
     let reach = nib + 0.5;
     // Casts saturate: points beyond the sheet end at its edges.
     let near = |a: f64, b: f64| (a.min(b) - reach) as usize..((a.max(b) + reach + 1.0) as usize).min(SIDE);

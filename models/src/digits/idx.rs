@@ -31,12 +31,12 @@ impl<const D: usize> Idx<D> {
                 Err(files::Error::Missing(_)) => continue,
                 opened => opened?,
             };
-            return Self::parse(Source::new(path, file, packed, bytes));
+            return Self::parse(IdxFile::new(path, file, packed, bytes));
         }
         Err(Error::new(format!("{} contains neither {name} nor {name}.gz", dir.display())))
     }
 
-    fn parse(mut source: Source) -> Result<Self> {
+    fn parse(mut source: IdxFile) -> Result<Self> {
         let size = Self::size(&mut source)?;
         let (text, count) = (size.map(|n| n.to_string()).join("×"), size.map(u128::from).iter().product());
         if count == 0 {
@@ -58,7 +58,7 @@ impl<const D: usize> Idx<D> {
     }
 
     /// Reads the sizes from the header.
-    fn size(source: &mut Source) -> Result<[u32; D]> {
+    fn size(source: &mut IdxFile) -> Result<[u32; D]> {
         let head = source.next(Self::HEADER as u64)?;
         let path = source.path.display();
         match head[..] {
@@ -83,14 +83,14 @@ impl<const D: usize> Idx<D> {
 }
 
 /// A file being read.
-struct Source {
+struct IdxFile {
     path: PathBuf,
     input: Box<dyn Read>,
     packed: bool,
     bytes: u64,
 }
 
-impl Source {
+impl IdxFile {
     fn new(path: PathBuf, file: impl Read + 'static, packed: bool, bytes: u64) -> Self {
         let input: Box<dyn Read> = if packed { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
         Self { path, input, packed, bytes }
@@ -134,7 +134,7 @@ mod tests {
 
     /// Reads what never was a file, as if it came out of a packed one.
     fn unpacked<const D: usize>(input: impl Read + 'static) -> std::result::Result<Idx<D>, String> {
-        let source = Source { path: "a.gz".into(), input: Box::new(input), packed: true, bytes: 9 };
+        let source = IdxFile { path: "a.gz".into(), input: Box::new(input), packed: true, bytes: 9 };
         Idx::parse(source).map_err(|why| why.to_string())
     }
     fn header(size: &[u32]) -> Cursor<Vec<u8>> {
@@ -176,7 +176,7 @@ mod tests {
     fn what_is_cut_or_damaged_anywhere_is_refused_or_whole() {
         let read = |bytes: &[u8], packed: bool| {
             let file = Cursor::new(bytes.to_vec());
-            Idx::<3>::parse(Source::new("a".into(), file, packed, bytes.len() as u64))
+            Idx::<3>::parse(IdxFile::new("a".into(), file, packed, bytes.len() as u64))
         };
         let elements: Vec<u8> = (0..30).collect();
         let plain = [header(&[2, 3, 5]).into_inner(), elements.clone()].concat();

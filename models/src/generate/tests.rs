@@ -4,7 +4,7 @@ use crate::Config;
 use crate::config::Architecture;
 use kernels::Heads;
 use layers::{Balance, Experts, Shape};
-use parallel::At;
+use parallel::BuildContext;
 use tensor::Cpu;
 
 const V: usize = 300;
@@ -29,7 +29,7 @@ fn brought(layout: &str, sampling: Sampling) -> Vec<u64> {
     let (layout, model) = (layout.parse::<Layout>().unwrap(), model(Vec::new()));
     let of = |max_new| {
         let request = request(sampling, max_new, vec![vec![1, 2, 3], vec![4]]);
-        let run = |at: At<Cpu<f32>>| {
+        let run = |at: BuildContext<Cpu<f32>>| {
             once((&model, &mut Stages::new(&at, model.config.shape)?), &request, &at, &|_| ())?;
             Ok(at.device.meter().brought())
         };

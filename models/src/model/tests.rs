@@ -57,7 +57,7 @@ fn said(dir: &Path) -> String {
     why.replace(&format!("{}/", dir.display()), "").replace(&dir.display().to_string(), "DIR")
 }
 fn read(model: &Model, name: &str, shape: [usize; 2]) -> Vec<f64> {
-    let numbers = Values::<f64>::of(&model.weights, name, shape, Draw { mean: 0.0, std: 0.0 }).unwrap();
+    let numbers = ValueSource::<f64>::of(&model.weights, name, shape, Draw { mean: 0.0, std: 0.0 }).unwrap();
     (0..shape[0] * shape[1]).map(|i| numbers.at([i / shape[1], i % shape[1]])).collect()
 }
 fn transposed(x: &[f64], [rows, cols]: [usize; 2]) -> Vec<f64> {

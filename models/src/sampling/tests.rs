@@ -60,13 +60,13 @@ fn probabilities(s: &Sampling, logits: &[f32]) -> Vec<f64> {
 #[test]
 fn greedy_takes_the_largest_and_of_equals_the_first() {
     let greedy = |logits: &[f32]| Sampling::default().choose(logits, 3, 5).unwrap();
-    assert_eq!(greedy(&[1.0, 3.5, 3.0, -2.0]), Chosen { id: 1, margin: 0.5 });
-    assert_eq!(greedy(&[3.0, 3.5, 9.0]), Chosen { id: 2, margin: 5.5 });
-    assert_eq!(greedy(&[9.0, 3.5, 4.0]), Chosen { id: 0, margin: 5.0 });
-    assert_eq!(greedy(&[2.0, 4.0, 4.0]), Chosen { id: 1, margin: 0.0 });
-    assert_eq!(greedy(&[-0.0, 0.0]), Chosen { id: 0, margin: 0.0 });
-    assert_eq!(greedy(&[f32::MIN, f32::MAX]), Chosen { id: 1, margin: 2.0 * f64::from(f32::MAX) });
-    assert_eq!(greedy(&[-4.0]), Chosen { id: 0, margin: f64::INFINITY });
+    assert_eq!(greedy(&[1.0, 3.5, 3.0, -2.0]), SampledToken { id: 1, margin: 0.5 });
+    assert_eq!(greedy(&[3.0, 3.5, 9.0]), SampledToken { id: 2, margin: 5.5 });
+    assert_eq!(greedy(&[9.0, 3.5, 4.0]), SampledToken { id: 0, margin: 5.0 });
+    assert_eq!(greedy(&[2.0, 4.0, 4.0]), SampledToken { id: 1, margin: 0.0 });
+    assert_eq!(greedy(&[-0.0, 0.0]), SampledToken { id: 0, margin: 0.0 });
+    assert_eq!(greedy(&[f32::MIN, f32::MAX]), SampledToken { id: 1, margin: 2.0 * f64::from(f32::MAX) });
+    assert_eq!(greedy(&[-4.0]), SampledToken { id: 0, margin: f64::INFINITY });
 }
 
 /// Kills: a cut one too early or too late, shares of all instead of those kept, a temperature that
@@ -250,7 +250,7 @@ fn bad_settings_and_logits_are_said_in_one_sentence() {
 }
 
 /// Choice from the logits that the kernel selects of a row.
-fn of_first(s: &Sampling, logits: &[f32], sequence: usize, position: usize) -> Result<Chosen> {
+fn of_first(s: &Sampling, logits: &[f32], sequence: usize, position: usize) -> Result<SampledToken> {
     let Some(n) = s.needs(logits.len()) else { return s.choose(logits, sequence, position) };
     let place = Cpu::<f32>::default();
     let x = Tensor::from_fn(&place, Category::Activations, 1, logits.len(), |i| logits[i]);
@@ -277,7 +277,8 @@ fn the_first_logits_choose_what_the_whole_row_chooses() {
         }
         selected += usize::from(s.needs(logits.len()).is_some());
         let (whole, first) = (s.choose(&logits, case % 3, case), of_first(&s, &logits, case % 3, case));
-        let bits = |c: Result<Chosen>| c.map(|c| (c.id, c.margin.to_bits())).map_err(|why| why.to_string());
+        let bits =
+            |c: Result<SampledToken>| c.map(|c| (c.id, c.margin.to_bits())).map_err(|why| why.to_string());
         assert_eq!(bits(first), bits(whole), "{s:?} {logits:?}");
     }
     assert!(selected > 10_000, "{selected}");

@@ -1,19 +1,19 @@
 //! Models with experts made of ones without: they compute the same, and what cannot be made is said.
 use super::*;
 use crate::model::tests::golden;
-use layers::{Cx, Design};
+use layers::{Design, PassContext};
 use parallel::{Stages, session};
 use std::path::PathBuf;
-use tensor::{Cpu, F61, Ids, Key};
+use tensor::{Cpu, F61, Key, TokenIds};
 
 /// The logits of every token of two texts, in the field.
 fn logits(model: &Model) -> Vec<F61> {
-    session::alone(model.values(), |at: parallel::At<Cpu<F61>>| {
+    session::alone(model.values(), |at: parallel::BuildContext<Cpu<F61>>| {
         let shape = model.config.shape;
         let mut stages = Stages::new(&at, Design::from(shape))?;
         let ids = (0..12).map(|i| i * i % shape.vocabulary as u32);
-        let ids = Ids::new(tensor::Device::place(at.device), ids, shape.vocabulary)?;
-        let logits = stages.logits(&Cx::infer([7, 5]), ids, true)?;
+        let ids = TokenIds::new(tensor::Device::place(at.device), ids, shape.vocabulary)?;
+        let logits = stages.logits(&PassContext::infer([7, 5]), ids, true)?;
         Ok(logits.read().expect("the host has values"))
     })
     .unwrap()

@@ -2,12 +2,13 @@
 //! routing, memory in use.
 use super::*;
 use crate::Balancing;
-use crate::exchange::all_gather::AllGather;
+use crate::dispatcher::all_gather::AllGather;
 use comm::{Axes, Ledger, Mesh, World};
 use kernels::Meta;
 use layers::ops::{Region, Stream, filled};
 use layers::{
-    Balance, Cx, Draw, Error, Hooks as _, Layer as _, LayerCounts, Numbers, Pass, Random, Shape, Values,
+    Balance, Draw, Error, Hooks as _, Layer as _, LayerCounts, ParamValues, Pass, PassContext, RandomValues,
+    Shape, ValueSource,
 };
 use std::collections::BTreeMap;
 use tensor::{Category, Cpu, Device, Dual, F61, Key, Tensor, mix};
@@ -33,7 +34,7 @@ fn drawn<S: Scalar>(salt: u64, tokens: usize) -> Vec<S> {
 }
 
 /// One microbatch of these lengths there and back, drawn by this number.
-fn ran<T: Kernels<Wide = T>, X: super::Exchange<T> + Copy>(
+fn ran<T: Kernels<Wide = T>, X: super::TokenDispatcher<T> + Copy>(
     (device, mesh): (&T, &Mesh<T::Place>),
     layer: &mut ExpertFeedForward<T, X>,
     (lengths, salt): (&[usize], u64),
@@ -42,8 +43,8 @@ fn ran<T: Kernels<Wide = T>, X: super::Exchange<T> + Copy>(
     let whole = |x: Vec<T::Elem>| {
         Stream::cut(&Tensor::from_fn(device, Category::Activations, tokens, D, |i| x[i]), Region::Whole)
     };
-    let pass = Cx::<T>::train(0, lengths, MEAN_OVER).pass();
-    let cx = Cx::default().then(Pass { tokens: [tokens, STEP], ..pass }, lengths);
+    let pass = PassContext::<T>::train(0, lengths, MEAN_OVER).pass();
+    let cx = PassContext::default().then(Pass { tokens: [tokens, STEP], ..pass }, lengths);
     let shape = Shape { blocks: 1, experts: Some(layer.experts), ..Shape::LLAMA };
     let hooks = Balancing::<T>::of(mesh, &shape).expect("it has experts");
     if let Some(n) = hooks.row() {
@@ -71,9 +72,9 @@ fn ran<T: Kernels<Wide = T>, X: super::Exchange<T> + Copy>(
     Ok(Ran { weights, y: read(y)?, dx: read(dx)?, gradients, loss })
 }
 
-fn built<T: Kernels<Wide = T>, X: super::Exchange<T> + Copy>(
+fn built<T: Kernels<Wide = T>, X: super::TokenDispatcher<T> + Copy>(
     at: (&T, &Mesh<T::Place>),
-    values: &dyn Values<T::Elem>,
+    values: &dyn ValueSource<T::Elem>,
     (experts, exchange): (Experts, X),
 ) -> Result<ExpertFeedForward<T, X>> {
     ExpertFeedForward::new(
@@ -87,13 +88,13 @@ fn built<T: Kernels<Wide = T>, X: super::Exchange<T> + Copy>(
 /// Results of ranks split this way, by rank.
 fn world<T, X>(
     axes: &[Axis1],
-    values: &(dyn Values<T::Elem> + Sync),
+    values: &(dyn ValueSource<T::Elem> + Sync),
     (experts, exchange): (Experts, X),
     lengths: &[usize],
 ) -> Vec<Ran<T::Elem>>
 where
     T: Kernels<Wide = T> + Device<Place = tensor::Host> + Default,
-    X: super::Exchange<T> + Copy,
+    X: super::TokenDispatcher<T> + Copy,
 {
     let run = |device: T, mesh: Mesh<_>| {
         let mut layer = built((&device, &mesh), values, (experts, exchange))?;
@@ -118,11 +119,11 @@ fn few_tokens_equal_the_oracle_whoever_has_none() {
     for experts in [mixtral(), deepseek(), qwen()] {
         for lengths in [&[1][..], &[2], &[1, 1]] {
             for axes in WORLDS {
-                let values = Random { seed: 7 };
+                let values = RandomValues { seed: 7 };
                 let all = world::<Cpu<F61>, _>(axes, &values, (experts, AllToAll), lengths);
                 let gathered = world::<Cpu<F61>, _>(axes, &values, (experts, AllGather), lengths);
                 let n = lengths.iter().sum();
-                let given = Given {
+                let given = LayerInput {
                     step: 0,
                     first: 0,
                     lengths: lengths.to_vec(),
@@ -151,12 +152,12 @@ fn few_tokens_equal_the_oracle_whoever_has_none() {
 
 /// A router of zeros: no token prefers an expert.
 struct Indifferent;
-impl<S: Scalar> Values<S> for Indifferent {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Numbers<'_, S>> {
+impl<S: Scalar> ValueSource<S> for Indifferent {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<ParamValues<'_, S>> {
         if name.contains("router") {
-            return Ok(Numbers::each(|_| S::ZERO));
+            return Ok(ParamValues::each(|_| S::ZERO));
         }
-        let all: Numbers<'_, S> = Random { seed: 7 }.of(name, shape, draw)?;
+        let all: ParamValues<'_, S> = RandomValues { seed: 7 }.of(name, shape, draw)?;
         Ok(all)
     }
 }
@@ -182,9 +183,9 @@ fn of_tied_scores_the_lower_index_wins_in_every_layout() {
 
 /// Weights that move in a random direction; the input does not.
 struct Moving;
-impl Values<Dual<F61>> for Moving {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Numbers<'_, Dual<F61>>> {
-        let all: Numbers<'_, Dual<F61>> = Random { seed: 7 }.of(name, shape, draw)?;
+impl ValueSource<Dual<F61>> for Moving {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<ParamValues<'_, Dual<F61>>> {
+        let all: ParamValues<'_, Dual<F61>> = RandomValues { seed: 7 }.of(name, shape, draw)?;
         let still = name.ends_with("router.bias");
         Ok(all.map(move |_, x| if still { Dual::constant(x.value) } else { x }))
     }
@@ -238,19 +239,19 @@ const SHARES: [usize; 2] = [6, 5];
 #[test]
 fn a_stated_routing_sends_what_it_should_and_is_priced() {
     const AXES: &[Axis1] = &[(Axis::Tp, 2), (Axis::Ep, 2)];
-    fn seen<T: Kernels<Wide = T>, X: super::Exchange<T> + Copy>(
+    fn seen<T: Kernels<Wide = T>, X: super::TokenDispatcher<T> + Copy>(
         (device, mesh): (&T, &Mesh<T::Place>),
         (experts, exchange, routing): (Experts, X, Option<&LayerCounts>),
     ) -> Result<(Ledger, impl PartialEq + std::fmt::Debug + use<T, X>)> {
-        let at = Builder { counts: routing, ..Builder::new(device, mesh, &Random { seed: 7 }) };
+        let at = Builder { counts: routing, ..Builder::new(device, mesh, &RandomValues { seed: 7 }) };
         let mut layer = ExpertFeedForward::new(&at, &Layer(experts, SWIGLU).mlp(), experts, exchange)?;
-        let cx = Cx::train(0, [7usize, 4], 1);
+        let cx = PassContext::train(0, [7usize, 4], 1);
         let x = || Tensor::from_fn(device, Category::Activations, 11, D, |i| T::Elem::from_usize(i % 3));
         let (y, saved) = layer.forward(&cx, Stream::cut(&x(), Region::Whole))?;
         drop((layer.backward(&cx, saved, Stream::cut(&x(), Region::Whole))?, y));
         Ok((mesh.ledger(), (device.meter().peaks_of_all(), device.meter().flops())))
     }
-    fn both<X: super::Exchange<Cpu<f32>> + super::Exchange<Meta<f32>> + Copy>(
+    fn both<X: super::TokenDispatcher<Cpu<f32>> + super::TokenDispatcher<Meta<f32>> + Copy>(
         of: (Experts, X, Option<&LayerCounts>),
     ) -> Vec<Ledger> {
         let run = |device: Cpu<f32>, mesh: Mesh<_>| seen((&device, &mesh), of);
@@ -295,9 +296,9 @@ fn a_stated_routing_sends_what_it_should_and_is_priced() {
 /// a direction, a list or an exchange; a piece that is not given back.
 #[test]
 fn no_memory_is_taken_in_a_steady_state_though_counts_vary() {
-    fn varied<X: super::Exchange<Cpu<f32>> + Copy>(of: (Experts, X)) {
+    fn varied<X: super::TokenDispatcher<Cpu<f32>> + Copy>(of: (Experts, X)) {
         let run = |device: Cpu<f32>, mesh: Mesh<_>| {
-            let mut layer = built((&device, &mesh), &Random { seed: 7 }, of)?;
+            let mut layer = built((&device, &mesh), &RandomValues { seed: 7 }, of)?;
             let mut seen = Vec::new();
             for salt in 0..64 {
                 let held = device.meter().now(Category::Activations);

@@ -1,8 +1,8 @@
 //! Lists of experts, worked out by hand.
-use crate::balance::{Counts, move_biases};
+use crate::balance::{ChoiceCounts, move_biases};
 use crate::routing::{NOBODY, Routing};
 use comm::{Axis, Mesh, World};
-use layers::{Builder, Cx, Draw, Error, Experts, LayerCounts, Param, Placed, Random};
+use layers::{Builder, Draw, Error, Experts, LayerCounts, Param, PassContext, Placed, RandomValues};
 use tensor::{Bf16, Cpu};
 
 fn routing(list: &[u32], chosen: usize) -> Routing {
@@ -78,7 +78,7 @@ fn shares_of_copies_are_those_that_are_told() {
 fn biases_rise_for_experts_that_few_tokens_of_all_ranks_chose() {
     let world = World::threads(&[(Axis::Pp, 2), (Axis::Dp, 2), (Axis::Tp, 2)]).unwrap();
     let run = |device: Cpu<Bf16>, mesh: Mesh<_>| {
-        let at = Builder::new(&device, &mesh, &Random { seed: 1 }).learning();
+        let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 }).learning();
         let bias = |name: &str| {
             let placement = at.placement().on(Axis::Tp, Placed::Partial).untrained();
             Param::new(&at, name, [1, 3], placement, Draw { mean: 64.0, std: 0.0 })
@@ -109,7 +109,7 @@ fn capacity_is_used_up_in_the_order_of_tokens() {
         let run = |_: Cpu<f32>, mesh: Mesh<_>| {
             let token = mesh.coordinate(Axis::Dp, mesh.rank()) * 3 + mesh.coordinate(Axis::Tp, mesh.rank());
             let mut own = routing(&[&[0][..], &vec![1; token]].concat(), 1);
-            let counts = Counts::of(&mesh, &Cx::<Cpu<f32>>::default(), 2, &own)?;
+            let counts = ChoiceCounts::of(&mesh, &PassContext::<Cpu<f32>>::default(), 2, &own)?;
             assert_eq!(counts.all, [6, 15]);
             assert_eq!(counts.before, [(token + 1, vec![token, token * token.saturating_sub(1) / 2])]);
             assert_eq!(counts.tokens, 21);

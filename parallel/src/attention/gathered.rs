@@ -14,12 +14,12 @@ use kernels::Kernels;
 use layers::attention::core::AttentionCore;
 use layers::model::strategy::{Core, Strategy};
 use layers::ops::Split;
-use layers::{About, Builder, Choice, Part, Result, TokenShards};
+use layers::{Builder, Choice, Part, Result, StrategyInfo, TokenShards};
 
 /// Gathered keys and values.
 pub struct Gathered;
 
-static ABOUT: About = About {
+static ABOUT: StrategyInfo = StrategyInfo {
     name: "context parallelism with gathered keys and values",
     word: "gathered",
     paper: "Llama Team, arXiv:2407.21783",
@@ -27,11 +27,11 @@ static ABOUT: About = About {
         ("gradient of", "a key's gradient is a sum over the queries of all ranks: reduce-scattered"),
         ("", "keys and values are put in the order of their positions before queries attend to them"),
     ],
-    ..About::of(Some(Axis::Cp), Choice::Core)
+    ..StrategyInfo::of(Some(Axis::Cp), Choice::Core)
 };
 
 impl<D: Kernels> Strategy<D> for Gathered {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn core(&self, at: &Builder<D>, core: &Core) -> Result<Option<Part<D, Split<D>, Split<D>>>> {
@@ -46,7 +46,7 @@ mod tests {
     use comm::Op;
     use kernels::{Heads, Mask, Segment};
     use layers::model::strategy::Attention;
-    use layers::proof::{Answer, Case, Given, SEED, proves};
+    use layers::proof::{Answer, Case, LayerInput, SEED, proves};
     use layers::{Biases, Positions, Rates, Shape, Stretches};
     use reference::{Tokens, linear, linear_backward};
     use std::ops::Range;
@@ -84,7 +84,7 @@ mod tests {
             let of = Attention::of(Axis::Tp, "attention", &shape(), 0, None);
             layers::attention::shard(&at, &Attention { mask: self.0, ..of })
         }
-        fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+        fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
             let heads = shape().heads;
             let mask = match self.0 {
                 Mask::All => reference::Mask::All,

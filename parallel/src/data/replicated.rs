@@ -13,11 +13,11 @@
 use super::StateSplit;
 use crate::{Batch, Result, Sequence, bail};
 use comm::Axis;
-use layers::{About, Choice, TokenShards, counted};
+use layers::{Choice, StrategyInfo, TokenShards, counted};
 
 /// Data parallelism.
 pub static REPLICATED: StateSplit = StateSplit {
-    about: About {
+    about: StrategyInfo {
         name: "data parallelism",
         word: "dp",
         paper: "Li et al., arXiv:2006.15704",
@@ -28,21 +28,21 @@ pub static REPLICATED: StateSplit = StateSplit {
             ("norm²", "the norm is that of the summed gradient, the same on every data rank"),
             ("", "microbatches are cut first and each is dealt over data ranks: its sequences stay the same"),
         ],
-        ..About::of(Some(Axis::Dp), Choice::State)
+        ..StrategyInfo::of(Some(Axis::Dp), Choice::State)
     },
     change: |rests, _| rests,
 };
 
 /// A data rank's local batch: its part of a microbatch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Share<'a> {
+pub struct LocalBatch<'a> {
     /// Its sequences.
     pub sequences: &'a [Sequence],
     /// Number of documents of the step before them: the index of the first.
     pub first: usize,
 }
 
-impl Share<'_> {
+impl LocalBatch<'_> {
     /// Number of tokens of each document.
     pub fn lengths(&self) -> impl Iterator<Item = usize> {
         self.sequences.iter().flat_map(|s| s.documents.iter().copied())
@@ -59,7 +59,7 @@ impl Batch {
     ///
     /// # Errors
     /// If there are fewer sequences of ids than ranks, and no rank may [idle](Self::idling).
-    pub fn share(&self, microbatch: usize, tokens: &TokenShards) -> Result<Share<'_>> {
+    pub fn share(&self, microbatch: usize, tokens: &TokenShards) -> Result<LocalBatch<'_>> {
         let (all, ranks) = (&self.microbatches()[microbatch], tokens.data_ranks());
         if all.len() < ranks && !self.idle && all.iter().all(|s| s.x.is_empty()) {
             let few = all.len();
@@ -71,7 +71,7 @@ impl Batch {
         let before = &all[..tokens.sequences(all.len()).start];
         let before = self.microbatches()[..microbatch].iter().flatten().chain(before);
         let first = before.map(|s| s.documents.len()).sum();
-        Ok(Share { sequences: self.part(microbatch, tokens), first })
+        Ok(LocalBatch { sequences: self.part(microbatch, tokens), first })
     }
     /// Checks that every rank is dealt tokens of each microbatch, unless ranks may [idle](Self::idling).
     ///
@@ -113,9 +113,9 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{At, Layout, Trainer, price, session};
+    use crate::{BuildContext, Layout, Trainer, price, session};
     use kernels::{Heads, Kernels, Meta};
-    use layers::{Experts, Random, Shape};
+    use layers::{Experts, RandomValues, Shape};
     use tensor::{Cpu, Device, F61, Key, Tensor};
 
     fn ranks_of(data: usize) -> TokenShards {
@@ -143,7 +143,11 @@ mod tests {
     /// leaves the others waiting; a mean over ranks.
     #[test]
     fn ranks_without_a_sequence_tell_the_loss_with_the_others() {
-        fn told<D: Kernels>(at: &At<D>, shape: &Shape, batch: &Batch) -> Result<Tensor<D::Wide>> {
+        fn reported<D: Kernels>(
+            at: &BuildContext<D>,
+            shape: &Shape,
+            batch: &Batch,
+        ) -> Result<Tensor<D::Wide>> {
             Trainer::evaluator(at, shape)?.evaluate(batch, &|_| ())
         }
         let _key = Key(6).enter();
@@ -164,9 +168,9 @@ mod tests {
         };
         let loss = |layout: &str| {
             let layout: Layout = layout.parse().unwrap();
-            let ranks = session::run((&layout, &layout.world().unwrap()), &Random { seed: 2 }, |at| {
-                let at: At<Cpu<F61>> = at;
-                let loss = told(&at, &shape, &batch)?.read().unwrap()[0];
+            let ranks = session::run((&layout, &layout.world().unwrap()), &RandomValues { seed: 2 }, |at| {
+                let at: BuildContext<Cpu<F61>> = at;
+                let loss = reported(&at, &shape, &batch)?.read().unwrap()[0];
                 Ok((loss, at.device.meter().peaks_of_all().total))
             });
             let (losses, held): (Vec<_>, Vec<_>) = ranks.unwrap().into_iter().unzip();
@@ -175,7 +179,7 @@ mod tests {
             let priced = price::peak_of_all::<Cpu<F61>, _>(
                 &layout,
                 |tokens| largest.dealt(&tokens),
-                |at: At<Meta<F61>>| told(&at, &shape, &largest).map(drop),
+                |at: BuildContext<Meta<F61>>| reported(&at, &shape, &largest).map(drop),
             );
             assert_eq!(priced.unwrap().all, held.into_iter().sum::<usize>() as u128, "{layout}");
             losses[0]

@@ -11,11 +11,11 @@
 //! [`replicated`](super::replicated).
 use super::StateSplit;
 use comm::Axis;
-use layers::{About, Choice, Rest, Rests};
+use layers::{AtRest, Choice, ShardingStrategy, StrategyInfo};
 
 /// `ZeRO`, stage 1.
 pub static ZERO1: StateSplit = StateSplit {
-    about: About {
+    about: StrategyInfo {
         name: "ZeRO, stage 1",
         word: "zero1",
         paper: "Rajbhandari et al., arXiv:1910.02054",
@@ -27,7 +27,7 @@ pub static ZERO1: StateSplit = StateSplit {
                 "a rank updates only the values of its shard, and all ranks gather them before they are used",
             ),
         ],
-        ..About::of(Some(Axis::Dp), Choice::State)
+        ..StrategyInfo::of(Some(Axis::Dp), Choice::State)
     },
-    change: |rests, block| Rests { state: Rest::Shard, block, ..rests },
+    change: |rests, block| ShardingStrategy { state: AtRest::Shard, block, ..rests },
 };

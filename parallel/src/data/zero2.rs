@@ -11,11 +11,11 @@
 //! [`zero3`](super::zero3).
 use super::StateSplit;
 use comm::Axis;
-use layers::{About, Choice, Rest, Rests};
+use layers::{AtRest, Choice, ShardingStrategy, StrategyInfo};
 
 /// `ZeRO`, stage 2.
 pub static ZERO2: StateSplit = StateSplit {
-    about: About {
+    about: StrategyInfo {
         name: "ZeRO, stage 2",
         word: "zero2",
         paper: "Rajbhandari et al., arXiv:1910.02054",
@@ -30,7 +30,7 @@ pub static ZERO2: StateSplit = StateSplit {
                 "a rank updates only the values of its shard, and all ranks gather them before they are used",
             ),
         ],
-        ..About::of(Some(Axis::Dp), Choice::State)
+        ..StrategyInfo::of(Some(Axis::Dp), Choice::State)
     },
-    change: |rests, block| Rests { gradient: Rest::Shard, state: Rest::Shard, block, ..rests },
+    change: |rests, block| ShardingStrategy { gradient: AtRest::Shard, state: AtRest::Shard, block, ..rests },
 };

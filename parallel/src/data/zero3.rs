@@ -12,11 +12,11 @@
 //! Neighbour: [`zero2`](super::zero2).
 use super::StateSplit;
 use comm::Axis;
-use layers::{About, Choice, Rest, Rests};
+use layers::{AtRest, Choice, ShardingStrategy, StrategyInfo};
 
 /// `ZeRO`, stage 3.
 pub static ZERO3: StateSplit = StateSplit {
-    about: About {
+    about: StrategyInfo {
         name: "ZeRO, stage 3",
         word: "zero3",
         paper: "Rajbhandari et al., arXiv:1910.02054",
@@ -28,7 +28,12 @@ pub static ZERO3: StateSplit = StateSplit {
             ),
             ("", "a gathered value is valid for one step: after the update it is gathered again"),
         ],
-        ..About::of(Some(Axis::Dp), Choice::State)
+        ..StrategyInfo::of(Some(Axis::Dp), Choice::State)
     },
-    change: |_, block| Rests { value: Rest::Shard, gradient: Rest::Shard, state: Rest::Shard, block },
+    change: |_, block| ShardingStrategy {
+        value: AtRest::Shard,
+        gradient: AtRest::Shard,
+        state: AtRest::Shard,
+        block,
+    },
 };

@@ -4,11 +4,11 @@
 //! Source: Li et al., "Sequence parallelism", §3.2, arXiv:2105.13120.
 use super::Dealing;
 use comm::Axis;
-use layers::{About, Choice, Design, Shared, Sharing, Sizes, contiguous};
+use layers::{Choice, Design, DividedSize, DivisionRule, Sizes, StrategyInfo, contiguous};
 
 /// Contiguous tokens.
 pub static CONTIGUOUS: Dealing = Dealing {
-    about: About {
+    about: StrategyInfo {
         name: "context parallelism with contiguous tokens",
         word: "contiguous",
         shares: tokens,
@@ -25,15 +25,19 @@ pub static CONTIGUOUS: Dealing = Dealing {
             ),
             ("", "every token is on exactly one rank, and keeps its position"),
         ],
-        ..About::of(Some(Axis::Cp), Choice::Dealing)
+        ..StrategyInfo::of(Some(Axis::Cp), Choice::Dealing)
     },
     stretches: contiguous,
 };
 
 /// An example of a classifier is one token, which ranks cannot share.
-fn tokens(design: &Design, sizes: &Sizes) -> Vec<Shared> {
+fn tokens(design: &Design, sizes: &Sizes) -> Vec<DividedSize> {
     let one = matches!(design, Design::Classifier { .. });
-    let shared =
-        Shared { what: "token of an example", size: 1, over: sizes.along(Axis::Cp), by: Sharing::Equally };
+    let shared = DividedSize {
+        what: "token of an example",
+        size: 1,
+        over: sizes.along(Axis::Cp),
+        by: DivisionRule::Equally,
+    };
     one.then_some(shared).into_iter().collect()
 }

@@ -4,7 +4,7 @@ use ::tensor::Cpu;
 use comm::Axis;
 use kernels::Heads;
 use layers::ops::Region;
-use layers::{About, Chunk, Experts, Random, Rest, Shape, Sharing, Sizes, TokenShards};
+use layers::{AtRest, Chunk, DivisionRule, Experts, RandomValues, Shape, Sizes, StrategyInfo, TokenShards};
 use serde::Serialize;
 
 /// One strategy, in words.
@@ -32,10 +32,10 @@ impl StrategyEntry {
     pub fn all() -> Vec<StrategyEntry> {
         crate::strategies::all().iter().map(|about| StrategyEntry::of(about)).collect()
     }
-    fn of(about: &About) -> StrategyEntry {
+    fn of(about: &StrategyInfo) -> StrategyEntry {
         let shared =
             (about.shares)(&Shape::LLAMA.into(), &Sizes { ranks: Layout::UNSPLIT.sizes, number: None });
-        let what = |by| if by == Sharing::OrCopies { " (or copies)" } else { "" };
+        let what = |by| if by == DivisionRule::OrCopies { " (or copies)" } else { "" };
         let fits: Vec<_> = shared.iter().map(|s| format!("{}{}", s.what, what(s.by))).collect();
         let layout: Layout = about.written(2).parse().expect("what an entry is written as");
         StrategyEntry {
@@ -69,7 +69,7 @@ fn shards(layout: &Layout) -> Vec<&'static str> {
     let experts = layout.shares_experts().then_some(Experts { hidden: 8, ..Experts::MIXTRAL });
     let shape = Shape { width: 8, hidden: 8, vocabulary: 8, heads, experts, ..Shape::LLAMA };
     let (device, values, mesh) =
-        (kernels::meta_of::<Cpu<f32>>(), Random { seed: 0 }, layout.ghost(0).expect("a first rank"));
+        (kernels::meta_of::<Cpu<f32>>(), RandomValues { seed: 0 }, layout.ghost(0).expect("a first rank"));
     let at = layout.place(&device, &mesh, &values);
     let mut model = Chunk::whole(&at, &shape).expect("a shape that two ranks can share");
     let cut = model.params().iter().any(|p| p.local() != p.shape());
@@ -80,9 +80,9 @@ fn shards(layout: &Layout) -> Vec<&'static str> {
         ("batch", split(&TokenShards::SEQUENCES)),
         ("sequence", at.region != Region::Whole || tokens()),
         ("hidden", cut),
-        ("weights", apart || at.rests.value == Rest::Shard),
-        ("gradients", apart || at.rests.gradient == Rest::Shard),
-        ("optimizer", apart || at.rests.state == Rest::Shard),
+        ("weights", apart || at.rests.value == AtRest::Shard),
+        ("gradients", apart || at.rests.gradient == AtRest::Shard),
+        ("optimizer", apart || at.rests.state == AtRest::Shard),
     ];
     parts.into_iter().filter_map(|(part, has)| has.then_some(part)).collect()
 }

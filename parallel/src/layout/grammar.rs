@@ -3,15 +3,15 @@
 use super::{AXES, Layout, MAX_RANKS, either};
 use crate::{Error, Result, bail};
 use comm::Axis;
-use layers::{About, Choice, Takes, TokenShards};
+use layers::{Choice, NumberArgument, StrategyInfo, TokenShards};
 use std::iter::once;
 
 /// The strategies that layouts can name.
 #[derive(Clone, Copy)]
-pub(super) struct Grammar<'a>(pub(super) &'a [&'static About]);
+pub(super) struct Grammar<'a>(pub(super) &'a [&'static StrategyInfo]);
 
 /// Strategies by their index in the list, each with its number; 0 if it has none.
-type Named = Vec<(usize, u32)>;
+type NamedStrategies = Vec<(usize, u32)>;
 
 impl Grammar<'_> {
     /// Returns the axes that some strategy splits along, in the list's order.
@@ -52,7 +52,7 @@ impl Grammar<'_> {
                 None => Ok(Layout::UNSPLIT),
             };
         }
-        let (mut sizes, mut named, mut order) = (Vec::new(), Named::new(), None);
+        let (mut sizes, mut named, mut order) = (Vec::new(), NamedStrategies::new(), None);
         for part in parts {
             let mut methods = part.split(':').map(str::trim).peekable();
             let head = methods.next().unwrap_or_default();
@@ -103,7 +103,7 @@ impl Grammar<'_> {
     }
     /// Parses a word that stands beside axes.
     fn word(self, word: &str) -> Result<usize> {
-        let alone = |about: &About| about.choice == Choice::Layers || about.axis.is_none();
+        let alone = |about: &StrategyInfo| about.choice == Choice::Layers || about.axis.is_none();
         let found = self.0.iter().position(|about| about.word == word && alone(about));
         match found.filter(|&i| self.0[i].axis.is_none() || !self.0[i].is_plain()) {
             Some(i) => Ok(i),
@@ -120,7 +120,7 @@ impl Grammar<'_> {
         let (word, number) =
             text.split_once('/').map_or((text, None), |(word, n)| (word.trim(), Some(n.trim())));
         let of = axis.map_or(Choice::RECOMPUTE, Axis::name);
-        let is_method = |about: &About| about.choice != Choice::Layers && !about.is_plain();
+        let is_method = |about: &StrategyInfo| about.choice != Choice::Layers && !about.is_plain();
         let Some(i) = self.0.iter().position(|about| about.word == word && is_method(about)) else {
             let own = self.0.iter().filter(|about| about.axis == axis && is_method(about));
             let own: Vec<_> = own.map(|about| about.word).collect();
@@ -137,14 +137,14 @@ impl Grammar<'_> {
         Ok((i, self.number(i, number)?))
     }
     fn number(self, i: usize, number: Option<&str>) -> Result<u32> {
-        let About { word, takes, .. } = *self.0[i];
+        let StrategyInfo { word, takes, .. } = *self.0[i];
         match (takes, number) {
-            (Takes::Nothing, Some(n)) => bail!("{word}/{n}: {word} takes no number; write {word}"),
-            (Takes::Required(what), None) => {
+            (NumberArgument::Nothing, Some(n)) => bail!("{word}/{n}: {word} takes no number; write {word}"),
+            (NumberArgument::Required(what), None) => {
                 bail!("{word} needs a number, its {what}; write {word}/2")
             }
             (_, None) => Ok(0),
-            (Takes::Optional(what) | Takes::Required(what), Some(n)) => {
+            (NumberArgument::Optional(what) | NumberArgument::Required(what), Some(n)) => {
                 let digits = n.bytes().all(|byte| byte.is_ascii_digit());
                 let number = n.parse().ok().filter(|number| digits && *number > 0);
                 number.ok_or_else(|| {
@@ -156,9 +156,9 @@ impl Grammar<'_> {
         }
     }
     /// Returns the layout of these ranks that names these strategies.
-    fn naming(self, mut layout: Layout, named: Named) -> Result<Layout> {
+    fn naming(self, mut layout: Layout, named: NamedStrategies) -> Result<Layout> {
         for (n, &(i, number)) in named.iter().enumerate() {
-            let About { name, word, axis, choice, .. } = *self.0[i];
+            let StrategyInfo { name, word, axis, choice, .. } = *self.0[i];
             let mut before = named[..n].iter().map(|(j, _)| *j);
             match before.rfind(|&j| j == i || choice != Choice::Layers && self.alike(i, j)) {
                 Some(j) if j == i => bail!("{word} is written twice; write it once"),
@@ -195,7 +195,7 @@ impl Grammar<'_> {
     }
     /// Returns the strategies that a layout names and its axes do not imply, each as it is written: `sp`,
     /// `ulysses/4`.
-    pub(super) fn named(self, layout: &Layout) -> Vec<(&'static About, String)> {
+    pub(super) fn named(self, layout: &Layout) -> Vec<(&'static StrategyInfo, String)> {
         let of = |i: usize| {
             let number = layout.numbers[self.0[i].choice as usize];
             let number = if number > 0 { format!("/{number}") } else { String::new() };
@@ -251,8 +251,9 @@ impl Grammar<'_> {
     }
     /// Returns the words that may stand beside axes.
     fn words(self, last: &str) -> String {
-        let beside =
-            |about: &&&About| about.choice == Choice::Layers && !about.is_plain() || about.axis.is_none();
+        let beside = |about: &&&StrategyInfo| {
+            about.choice == Choice::Layers && !about.is_plain() || about.axis.is_none()
+        };
         let words: Vec<_> = self.0.iter().filter(beside).map(|about| about.word).collect();
         if words.is_empty() { String::new() } else { format!(", and beside them {}", either(&words, last)) }
     }

@@ -260,10 +260,12 @@ fn every_strategy_of_the_list_has_a_key_of_its_own() {
 fn every_two_strategies_meet_in_few_layouts() {
     let all = covering::covering(8);
     assert!(all.iter().all(|layout| layout.ranks() <= 8 && read(&layout.to_string()) == Ok(*layout)));
-    let meets = |a: &About, b: &About| all.iter().any(|layout| layout.takes(a) && layout.takes(b));
+    let meets =
+        |a: &StrategyInfo, b: &StrategyInfo| all.iter().any(|layout| layout.takes(a) && layout.takes(b));
     let (mut apart, mut exclude, list) = (Vec::new(), Vec::new(), strategies::all());
-    let one_of =
-        |a: &About, b: &About| (a.choice, a.axis) == (b.choice, b.axis) && a.choice != Choice::Layers;
+    let one_of = |a: &StrategyInfo, b: &StrategyInfo| {
+        (a.choice, a.axis) == (b.choice, b.axis) && a.choice != Choice::Layers
+    };
     for (i, a) in list.iter().enumerate() {
         assert!(meets(a, a), "{}", a.name);
         apart.extend(list[..i].iter().filter(|b| !meets(a, b)).map(|b| (b.word, a.word)));
@@ -279,11 +281,11 @@ fn every_two_strategies_meet_in_few_layouts() {
 #[test]
 fn a_layout_knows_its_schedule_and_where_parameters_rest() {
     let of = |text: &str| read(text).unwrap();
-    assert_eq!([of("none").rests(), of("dp=2").rests()], [Rests::WHOLE; 2]);
-    let zero1 = Rests { state: layers::Rest::Shard, ..Rests::WHOLE };
+    assert_eq!([of("none").rests(), of("dp=2").rests()], [ShardingStrategy::WHOLE; 2]);
+    let zero1 = ShardingStrategy { state: layers::AtRest::Shard, ..ShardingStrategy::WHOLE };
     assert_eq!(of("tp=2,dp=2:zero1").rests(), zero1);
     let (device, values, mesh) =
-        (kernels::meta_of::<Cpu<f32>>(), Random { seed: 0 }, of("dp=2").ghost(1).unwrap());
+        (kernels::meta_of::<Cpu<f32>>(), RandomValues { seed: 0 }, of("dp=2").ghost(1).unwrap());
     assert_eq!(of("dp=2:zero1").place(&device, &mesh, &values).rests, zero1);
     assert_eq!(["none", "pp=2"].map(|text| of(text).pipeline().schedule.about().word), ["none", "1f1b"]);
 }

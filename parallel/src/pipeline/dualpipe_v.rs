@@ -16,18 +16,18 @@
 use super::phases::{B, B2, F, F2, I, I2, W, W2, about, blocks, on_v, phases, rank_on_v};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
-use layers::About;
+use layers::StrategyInfo;
 
 /// `DualPipeV`.
 pub struct DualPipeV;
 
-static ABOUT: About = About {
+static ABOUT: StrategyInfo = StrategyInfo {
     shares: blocks::<2>,
     ..about(["DualPipeV", "dualpipe-v", "DeepSeek-AI, arXiv:2412.19437", "zero-bubble.md"])
 };
 
 impl Schedule for DualPipeV {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn plan(&self, ranks: usize, microbatches: usize, _: Option<usize>) -> Plan {

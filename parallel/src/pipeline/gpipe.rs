@@ -15,15 +15,15 @@
 use super::phases::{B, F, about, in_order, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
-use layers::About;
+use layers::StrategyInfo;
 
 /// `GPipe`.
 pub struct GPipe;
 
-static ABOUT: About = about(["GPipe", "gpipe", "Huang et al., arXiv:1811.06965", "schedules.md"]);
+static ABOUT: StrategyInfo = about(["GPipe", "gpipe", "Huang et al., arXiv:1811.06965", "schedules.md"]);
 
 impl Schedule for GPipe {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {

@@ -16,19 +16,19 @@
 use super::phases::{B, F, USUAL, about, chunks, in_rounds, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
-use layers::{About, Takes};
+use layers::{NumberArgument, StrategyInfo};
 
 /// Interleaved 1F1B.
 pub struct Interleaved;
 
-static ABOUT: About = About {
-    takes: Takes::Optional("chunks of each rank"),
+static ABOUT: StrategyInfo = StrategyInfo {
+    takes: NumberArgument::Optional("chunks of each rank"),
     shares: chunks,
     ..about(["interleaved 1F1B", "interleaved", "Narayanan et al., arXiv:2104.04473", "schedules.md"])
 };
 
 impl Schedule for Interleaved {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn plan(&self, ranks: usize, microbatches: usize, number: Option<usize>) -> Plan {

@@ -16,19 +16,19 @@
 use super::phases::{B, F, USUAL, about, chunks, in_rounds, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
-use layers::{About, Takes};
+use layers::{NumberArgument, StrategyInfo};
 
 /// Looped breadth-first.
 pub struct LoopedBfs;
 
-static ABOUT: About = About {
-    takes: Takes::Optional("chunks of each rank"),
+static ABOUT: StrategyInfo = StrategyInfo {
+    takes: NumberArgument::Optional("chunks of each rank"),
     shares: chunks,
     ..about(["looped breadth-first", "looped-bfs", "Lamy-Poirier, arXiv:2211.05953", "schedules.md"])
 };
 
 impl Schedule for LoopedBfs {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn plan(&self, ranks: usize, microbatches: usize, number: Option<usize>) -> Plan {

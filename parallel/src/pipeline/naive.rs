@@ -13,16 +13,16 @@
 use super::phases::{B, F, about, in_order, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
-use layers::About;
+use layers::StrategyInfo;
 
 /// Naive model parallelism.
-pub struct Naive;
+pub struct NaivePipeline;
 
-static ABOUT: About =
+static ABOUT: StrategyInfo =
     about(["naive model parallelism", "naive", "Huang et al., arXiv:1811.06965", "schedules.md"]);
 
-impl Schedule for Naive {
-    fn about(&self) -> &'static About {
+impl Schedule for NaivePipeline {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {

@@ -14,15 +14,15 @@
 use super::phases::{B, F, about, in_order, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
-use layers::About;
+use layers::StrategyInfo;
 
 /// 1F1B.
 pub struct OneForwardOneBackward;
 
-static ABOUT: About = about(["1F1B", "1f1b", "Narayanan et al., arXiv:2006.09503", "schedules.md"]);
+static ABOUT: StrategyInfo = about(["1F1B", "1f1b", "Narayanan et al., arXiv:2006.09503", "schedules.md"]);
 
 impl Schedule for OneForwardOneBackward {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {

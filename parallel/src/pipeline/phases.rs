@@ -1,27 +1,27 @@
 //! Shared parts of schedules: rows in phases, as in papers; the V of two chunks per rank; descriptions.
-use crate::step::{Act, Cell, Plan, Unit};
+use crate::step::{Cell, PassKind, Plan, Task};
 use comm::Axis;
-use layers::{About, Choice, Design, Shared, Sharing, Sizes};
+use layers::{Choice, Design, DividedSize, DivisionRule, Sizes, StrategyInfo};
 
 /// An act on the first or on the second chunk of a rank.
-pub type Turn = (Act, usize);
+pub type ChunkPass = (PassKind, usize);
 
 /// Forward through the first chunk, or through a rank's only one. Rows are made of these turns.
-pub const F: Turn = (Act::F, 0);
+pub const F: ChunkPass = (PassKind::F, 0);
 /// The whole backward of the first chunk.
-pub const B: Turn = (Act::B, 0);
+pub const B: ChunkPass = (PassKind::B, 0);
 /// The input half of the backward of the first chunk.
-pub const I: Turn = (Act::I, 0);
+pub const I: ChunkPass = (PassKind::I, 0);
 /// The weight half of the backward of the first chunk.
-pub const W: Turn = (Act::W, 0);
+pub const W: ChunkPass = (PassKind::W, 0);
 /// Forward through the second chunk.
-pub const F2: Turn = (Act::F, 1);
+pub const F2: ChunkPass = (PassKind::F, 1);
 /// The whole backward of the second chunk.
-pub const B2: Turn = (Act::B, 1);
+pub const B2: ChunkPass = (PassKind::B, 1);
 /// The input half of the backward of the second chunk.
-pub const I2: Turn = (Act::I, 1);
+pub const I2: ChunkPass = (PassKind::I, 1);
 /// The weight half of the backward of the second chunk.
-pub const W2: Turn = (Act::W, 1);
+pub const W2: ChunkPass = (PassKind::W, 1);
 
 /// Returns a row in phases: the turns of each phase, repeated its number of times. The n-th forward, input
 /// half or weight half of a chunk is of the task that `of` returns; a whole backward counts as both halves.
@@ -29,17 +29,17 @@ pub const W2: Turn = (Act::W, 1);
 /// takes nothing from a table that other cells need.
 pub fn phases<const N: usize>(
     plan: &Plan,
-    phases: [(usize, &'static [Turn]); N],
-    of: impl Fn(Turn, usize) -> Unit + 'static,
+    phases: [(usize, &'static [ChunkPass]); N],
+    of: impl Fn(ChunkPass, usize) -> Task + 'static,
 ) -> Box<dyn Iterator<Item = Cell>> {
     let (mut so_far, microbatches) = ([[0; 3]; 2], plan.microbatches as u32);
     let turns = phases.into_iter().flat_map(|(times, turns)| (0..times).flat_map(move |_| turns));
-    let cell = move |&(act, chunk): &Turn| {
+    let cell = move |&(act, chunk): &ChunkPass| {
         let counts = match act {
-            Act::F => 0..1,
-            Act::B => 1..3,
-            Act::I => 1..2,
-            Act::W => 2..3,
+            PassKind::F => 0..1,
+            PassKind::B => 1..3,
+            PassKind::I => 1..2,
+            PassKind::W => 2..3,
         };
         let n = so_far[chunk][counts.start];
         so_far[chunk][counts].iter_mut().for_each(|n| *n += 1);
@@ -56,24 +56,24 @@ pub fn one_after_the_other(plan: &Plan, times: [f64; 3]) -> f64 {
 }
 
 /// Microbatches in order, each through one chunk of the model: for a rank with one chunk.
-pub fn in_order(chunk: usize) -> impl Fn(Turn, usize) -> Unit {
-    move |_, n| Unit::new(chunk, n as u32)
+pub fn in_order(chunk: usize) -> impl Fn(ChunkPass, usize) -> Task {
+    move |_, n| Task::new(chunk, n as u32)
 }
 
 /// Microbatches in order, through the two chunks that a rank has on a V.
-pub fn on_v(rank: usize, plan: &Plan) -> impl Fn(Turn, usize) -> Unit + use<> {
+pub fn on_v(rank: usize, plan: &Plan) -> impl Fn(ChunkPass, usize) -> Task + use<> {
     let chunks = [rank, 2 * plan.ranks - 1 - rank];
-    move |(_, chunk), n| Unit::new(chunks[chunk], n as u32)
+    move |(_, chunk), n| Task::new(chunks[chunk], n as u32)
 }
 
 /// Microbatches in rounds of `round`, each round through all chunks of a rank, forward in order and backward
 /// in reverse.
-pub fn in_rounds(rank: usize, plan: &Plan, round: usize) -> impl Fn(Turn, usize) -> Unit + use<> {
+pub fn in_rounds(rank: usize, plan: &Plan, round: usize) -> impl Fn(ChunkPass, usize) -> Task + use<> {
     let Plan { ranks, chunks, .. } = *plan;
     move |(act, _), n| {
         let forth = n / round % chunks;
-        let chunk = if act == Act::F { forth } else { chunks - 1 - forth };
-        Unit::new(chunk * ranks + rank, (n / (round * chunks) * round + n % round) as u32)
+        let chunk = if act == PassKind::F { forth } else { chunks - 1 - forth };
+        Task::new(chunk * ranks + rank, (n / (round * chunks) * round + n % round) as u32)
     }
 }
 
@@ -85,9 +85,9 @@ pub fn rank_on_v(chunk: usize, plan: &Plan) -> usize {
 
 /// Describes a schedule that splits a model into stages of blocks, one chunk per rank: name, word, paper,
 /// file of its chapter.
-pub(crate) const fn about([name, word, paper, chapter]: [&'static str; 4]) -> About {
-    let of = About::of(Some(Axis::Pp), Choice::Schedule);
-    About { name, word, shares: blocks::<1>, paper, chapter: Some(chapter), hints: HINTS, ..of }
+pub(crate) const fn about([name, word, paper, chapter]: [&'static str; 4]) -> StrategyInfo {
+    let of = StrategyInfo::of(Some(Axis::Pp), Choice::Schedule);
+    StrategyInfo { name, word, shares: blocks::<1>, paper, chapter: Some(chapter), hints: HINTS, ..of }
 }
 
 const HINTS: &[(&str, &str)] = &[
@@ -97,26 +97,27 @@ const HINTS: &[(&str, &str)] = &[
 ];
 
 /// Blocks, with `CHUNKS` chunks of them on each rank.
-pub(super) fn blocks<const CHUNKS: usize>(design: &Design, sizes: &Sizes) -> Vec<Shared> {
+pub(super) fn blocks<const CHUNKS: usize>(design: &Design, sizes: &Sizes) -> Vec<DividedSize> {
     let what = if design.shape().is_some() { "blocks" } else { "parts" };
     let over = CHUNKS * sizes.along(Axis::Pp);
-    vec![Shared { what, size: design.parts(), over, by: Sharing::AtLeastOne }]
+    vec![DividedSize { what, size: design.parts(), over, by: DivisionRule::AtLeastOne }]
 }
 
 /// Default number of chunks per rank, or of slices per sequence.
 pub(super) const USUAL: usize = 2;
 
 /// Blocks, with the layout's number of chunks of them on each rank.
-pub(crate) fn chunks(design: &Design, sizes: &Sizes) -> Vec<Shared> {
-    let more = |shared: Shared| Shared { over: sizes.number.unwrap_or(USUAL) * shared.over, ..shared };
+pub(crate) fn chunks(design: &Design, sizes: &Sizes) -> Vec<DividedSize> {
+    let more =
+        |shared: DividedSize| DividedSize { over: sizes.number.unwrap_or(USUAL) * shared.over, ..shared };
     blocks::<1>(design, sizes).into_iter().map(more).collect()
 }
 
 /// Quantities that experts compute over a whole microbatch, if any. Each of `over` slices sees only a part of
 /// the microbatch, so slices cannot share them.
-pub(crate) fn of_whole_microbatches(design: &Design, over: usize) -> Option<Shared> {
+pub(crate) fn of_whole_microbatches(design: &Design, over: usize) -> Option<DividedSize> {
     let together =
         design.shape().and_then(|shape| shape.experts).is_some_and(|experts| experts.are_of_microbatches());
     let what = "capacity or balance of experts over a whole microbatch, of which a slice sees only a part";
-    together.then_some(Shared { what, size: 1, over, by: Sharing::Equally })
+    together.then_some(DividedSize { what, size: 1, over, by: DivisionRule::Equally })
 }

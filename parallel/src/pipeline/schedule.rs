@@ -1,11 +1,11 @@
 //! The trait of schedules, and the claims of their papers.
 use crate::step::{Cell, Plan};
-use layers::About;
+use layers::StrategyInfo;
 
 /// Order in which ranks run the chunks of a model, as a table.
 pub trait Schedule: Sync {
     /// Its description.
-    fn about(&self) -> &'static About;
+    fn about(&self) -> &'static StrategyInfo;
     /// Sizes of its table for this number of ranks and of microbatches. `_number` is the one that a layout
     /// gives it, such as 2 in `interleaved/2`.
     fn plan(&self, ranks: usize, microbatches: usize, _number: Option<usize>) -> Plan {

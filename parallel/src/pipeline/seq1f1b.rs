@@ -14,26 +14,26 @@
 //! Source: Sun et al., "Seq1F1B", §3.2, arXiv:2406.03488. Chapter: 14.
 use super::phases::{B, F, USUAL, about, blocks, of_whole_microbatches, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
-use crate::step::{Act, Cell, Plan, Unit};
-use layers::{About, Design, Shared, Sizes, Takes};
+use crate::step::{Cell, PassKind, Plan, Task};
+use layers::{Design, DividedSize, NumberArgument, Sizes, StrategyInfo};
 
 /// Seq1F1B.
 pub struct Seq1F1B;
 
-static ABOUT: About = About {
-    takes: Takes::Optional("slices of each sequence"),
+static ABOUT: StrategyInfo = StrategyInfo {
+    takes: NumberArgument::Optional("slices of each sequence"),
     shares,
     ..about(["Seq1F1B", "seq1f1b", "Sun et al., arXiv:2406.03488", "schedules.md"])
 };
 
 /// Blocks, and quantities that experts compute over a whole microbatch, which slices cannot share.
-fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {
+fn shares(design: &Design, sizes: &Sizes) -> Vec<DividedSize> {
     let alone = of_whole_microbatches(design, sizes.number.unwrap_or(USUAL));
     blocks::<1>(design, sizes).into_iter().chain(alone).collect()
 }
 
 impl Schedule for Seq1F1B {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn plan(&self, ranks: usize, microbatches: usize, number: Option<usize>) -> Plan {
@@ -46,8 +46,8 @@ impl Schedule for Seq1F1B {
         // first backward.
         let all = slices * microbatches.max((ranks + slices - 1).div_ceil(slices));
         let of = move |(act, _), n: usize| {
-            let slice = if act == Act::F { n % slices } else { slices - 1 - n % slices };
-            Unit { slice: slice as u16, ..Unit::new(rank, (n / slices) as u32) }
+            let slice = if act == PassKind::F { n % slices } else { slices - 1 - n % slices };
+            Task { slice: slice as u16, ..Task::new(rank, (n / slices) as u32) }
         };
         phases(plan, [(ahead, &[F]), (all - ahead, &[F, B]), (ahead, &[B])], of)
     }

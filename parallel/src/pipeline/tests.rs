@@ -4,9 +4,9 @@
 mod rewrites;
 
 use super::{ALL, Claims, Pipeline, Schedule, Waiting};
-use crate::step::simulate::{Times, simulate};
-use crate::step::{Cell, Needs, Plan, Step, check, lowered, meet};
-use layers::Takes;
+use crate::step::simulate::{CellTimes, simulate};
+use crate::step::{Action, Cell, PeakNeeds, Plan, check, lowered, meet};
+use layers::NumberArgument;
 use std::collections::BTreeMap;
 
 fn rows(schedule: &dyn Schedule, plan: &Plan) -> Vec<Vec<Cell>> {
@@ -16,7 +16,7 @@ fn rows(schedule: &dyn Schedule, plan: &Plan) -> Vec<Vec<Cell>> {
 /// The numbers that a layout may give a schedule, as far as is tried here.
 fn numbers(schedule: &dyn Schedule) -> Vec<Option<usize>> {
     match schedule.about().takes {
-        Takes::Nothing => vec![None],
+        NumberArgument::Nothing => vec![None],
         _ => (1..5).map(Some).collect(),
     }
 }
@@ -54,7 +54,7 @@ fn every_schedule_has_a_table_for_all_sizes() {
                 let claims = schedule.claims().unwrap_or_else(|| panic!("{word} does not say what it needs"));
                 let of_ranks: Vec<_> = (0..ranks).map(|rank| needs(&claims, rank, &plan)).collect();
                 let [saved, waiting] = [0, 1].map(|n| of_ranks.iter().map(|(needs, _)| needs[n]).collect());
-                let (most, exact) = (Needs { saved, waiting }, of_ranks[0].1);
+                let (most, exact) = (PeakNeeds { saved, waiting }, of_ranks[0].1);
                 if m >= 2 * ranks {
                     assert_eq!(found.saved, most.saved, "{word}, {plan:?}");
                 }
@@ -83,10 +83,10 @@ fn messages_of_a_kind_keep_their_order() {
                 for (rank, step) in rows.flat_map(|(rank, row)| row.into_iter().map(move |step| (rank, step)))
                 {
                     match step {
-                        Step::Send(what, of, to) => {
+                        Action::Send(what, of, to) => {
                             ways.entry((rank, to, what as usize)).or_default()[0].push(of);
                         }
-                        Step::Receive(what, of, from) => {
+                        Action::Receive(what, of, from) => {
                             ways.entry((from, rank, what as usize)).or_default()[1].push(of);
                         }
                         _ => {}
@@ -122,7 +122,7 @@ fn every_block_is_of_one_chunk() {
 /// messages take none.
 fn waits(schedule: &dyn Schedule, plan: &Plan, times: [usize; 3]) -> usize {
     let [f, i, w] = times.map(|time| (time * plan.chunks * plan.slices) as f64);
-    simulate(schedule, plan, &Times::new(f, i, w), &mut |_, _, _, _| {}).unwrap().bubble_time as usize
+    simulate(schedule, plan, &CellTimes::new(f, i, w), &mut |_, _, _, _| {}).unwrap().bubble_time as usize
 }
 
 /// The closed forms of the papers, where they hold. Times are those of a chunk or slice, which is the part of

@@ -15,15 +15,15 @@
 use super::phases::{F, I, W, about, in_order, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
-use layers::About;
+use layers::StrategyInfo;
 
 /// ZB-H1.
 pub struct ZbH1;
 
-static ABOUT: About = about(["ZB-H1", "zb-h1", "Qi et al., arXiv:2401.10241", "zero-bubble.md"]);
+static ABOUT: StrategyInfo = about(["ZB-H1", "zb-h1", "Qi et al., arXiv:2401.10241", "zero-bubble.md"]);
 
 impl Schedule for ZbH1 {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {

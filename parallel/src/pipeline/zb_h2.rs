@@ -16,15 +16,15 @@
 use super::phases::about;
 use super::{Claims, Schedule, Waiting, zb_h1};
 use crate::step::{Cell, Plan};
-use layers::About;
+use layers::StrategyInfo;
 
 /// ZB-H2.
 pub struct ZbH2;
 
-static ABOUT: About = about(["ZB-H2", "zb-h2", "Qi et al., arXiv:2401.10241", "zero-bubble.md"]);
+static ABOUT: StrategyInfo = about(["ZB-H2", "zb-h2", "Qi et al., arXiv:2401.10241", "zero-bubble.md"]);
 
 impl Schedule for ZbH2 {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {

@@ -15,16 +15,18 @@
 use super::phases::{F, F2, I, I2, W, W2, about, blocks, on_v, phases, rank_on_v};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
-use layers::About;
+use layers::StrategyInfo;
 
 /// ZB-V.
 pub struct ZbV;
 
-static ABOUT: About =
-    About { shares: blocks::<2>, ..about(["ZB-V", "zb-v", "Qi et al., arXiv:2401.10241", "zero-bubble.md"]) };
+static ABOUT: StrategyInfo = StrategyInfo {
+    shares: blocks::<2>,
+    ..about(["ZB-V", "zb-v", "Qi et al., arXiv:2401.10241", "zero-bubble.md"])
+};
 
 impl Schedule for ZbV {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn plan(&self, ranks: usize, microbatches: usize, _: Option<usize>) -> Plan {

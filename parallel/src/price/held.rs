@@ -9,11 +9,11 @@
 //! starts the sum of losses. A chunk's last backward is a kind of its own: it starts the sums of gradients.
 //! So a step of few microbatches shows what a step of many holds.
 use crate::step::simulate::{Adds, peak};
-use crate::step::{Act, Cell, Move, Plan, Step, Unit, moves};
-use crate::{At, Batch, Error, Result, Schedule, Scheme, Trainer, bail, session};
+use crate::step::{Action, ActionPhase, Cell, PassKind, Plan, Task, moves};
+use crate::{Batch, BuildContext, Error, Result, Schedule, Scheme, Trainer, bail, session};
 use comm::Axis;
 use kernels::{Kernels, Meta};
-use layers::{Design, Kind};
+use layers::{Design, OptimizerKind};
 use std::collections::{HashMap, HashSet};
 use std::iter::zip;
 use tensor::Device;
@@ -24,11 +24,11 @@ pub struct HeldBytes {
     stage: usize,
     built: usize, // peak before the first step
     rests: usize, // held between steps
-    seen: HashMap<Key, Adds>,
+    seen: HashMap<MoveKey, Adds>,
 }
 
 /// A kind of move, and whether this is its first move of the step.
-type Key = (Move, bool);
+type MoveKey = (ActionPhase, bool);
 
 impl HeldBytes {
     /// Measures a rank that trains on this batch, which must have three or more equal microbatches.
@@ -39,10 +39,10 @@ impl HeldBytes {
         scheme: impl Into<Scheme<'a, D>>,
         rank: usize,
         design: impl Into<Design>,
-        optimizer: (Kind, Option<f64>),
+        optimizer: (OptimizerKind, Option<f64>),
         batch: &Batch,
     ) -> Result<Self> {
-        session::ghost(scheme, (rank, None), |at: At<Meta<D::Elem>>| {
+        session::ghost(scheme, (rank, None), |at: BuildContext<Meta<D::Elem>>| {
             let (mut trainer, meter) = (Trainer::new(&at, design, optimizer)?, at.device.meter());
             let built = meter.peaks_of_all().total;
             trainer.step(batch, 0.0)?; // from the second step on, everything that a step holds is allocated
@@ -74,26 +74,26 @@ impl HeldBytes {
     /// If there is no such table, or it has a kind of cell that was not measured.
     pub fn peak(&self, schedule: &dyn Schedule, plan: &Plan) -> Result<usize> {
         let moves = moves(schedule, plan, self.stage, true).map_err(Error::new)?;
-        let adds = |key: Key| self.seen.get(&key).copied().ok_or_else(|| unseen(key));
+        let adds = |key: MoveKey| self.seen.get(&key).copied().ok_or_else(|| unseen(key));
         let adds = keys(moves.into_iter()).map(adds).collect::<Result<Vec<_>>>()?;
         Ok(self.built.max(self.rests + peak(adds)))
     }
     /// Returns the bytes that a cell adds to those held between the moves of a step, for a microbatch that is
     /// neither the first nor the last.
-    pub fn adds(&self, act: Act, chunk: usize) -> Option<isize> {
-        let cell = Cell { act, of: Unit::new(chunk, 0) };
-        let run = Step::Run { cell, last: false, done: false };
-        self.seen.get(&(Move::Begin(run), false)).map(|adds| adds.adds)
+    pub fn adds(&self, act: PassKind, chunk: usize) -> Option<isize> {
+        let cell = Cell { act, of: Task::new(chunk, 0) };
+        let run = Action::Run { cell, last: false, done: false };
+        self.seen.get(&(ActionPhase::Begin(run), false)).map(|adds| adds.adds)
     }
 }
 
-fn unseen((at, _): Key) -> Error {
-    let (Move::Begin(step) | Move::End(step)) = at;
+fn unseen((at, _): MoveKey) -> Error {
+    let (ActionPhase::Begin(step) | ActionPhase::End(step)) = at;
     Error::new(format!("the memory to {step} is not known; measure a step with more microbatches"))
 }
 
 /// The kind of each of these moves of a step.
-fn keys(moves: impl Iterator<Item = Move>) -> impl Iterator<Item = Key> {
+fn keys(moves: impl Iterator<Item = ActionPhase>) -> impl Iterator<Item = MoveKey> {
     let mut before = HashSet::new();
     moves.map(move |at| {
         let kind = kind(at);
@@ -102,24 +102,24 @@ fn keys(moves: impl Iterator<Item = Move>) -> impl Iterator<Item = Key> {
 }
 
 /// The kind of a move: the same move for the first microbatch.
-fn kind(at: Move) -> Move {
-    let any = |of: Unit| Unit { microbatch: 0, ..of };
+fn kind(at: ActionPhase) -> ActionPhase {
+    let any = |of: Task| Task { microbatch: 0, ..of };
     let step = |step| match step {
-        Step::Run { cell, last, .. } => {
-            Step::Run { cell: Cell { of: any(cell.of), ..cell }, last, done: false }
+        Action::Run { cell, last, .. } => {
+            Action::Run { cell: Cell { of: any(cell.of), ..cell }, last, done: false }
         }
-        Step::Receive(what, of, from) => Step::Receive(what, any(of), from),
-        Step::Send(what, of, to) => Step::Send(what, any(of), to),
-        Step::Complete | Step::Update => step,
+        Action::Receive(what, of, from) => Action::Receive(what, any(of), from),
+        Action::Send(what, of, to) => Action::Send(what, any(of), to),
+        Action::Complete | Action::Update => step,
     };
     match at {
-        Move::Begin(of) => Move::Begin(step(of)),
-        Move::End(Step::Run { .. }) => {
+        ActionPhase::Begin(of) => ActionPhase::Begin(step(of)),
+        ActionPhase::End(Action::Run { .. }) => {
             // any cell can be the last of its microbatch
-            let cell = Cell { act: Act::F, of: Unit::new(0, 0) };
-            Move::End(Step::Run { cell, last: false, done: true })
+            let cell = Cell { act: PassKind::F, of: Task::new(0, 0) };
+            ActionPhase::End(Action::Run { cell, last: false, done: true })
         }
-        Move::End(of) => Move::End(step(of)),
+        ActionPhase::End(of) => ActionPhase::End(step(of)),
     }
 }
 

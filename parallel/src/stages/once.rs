@@ -1,9 +1,9 @@
 //! One forward of a batch through the model, for its logits.
-use super::{Stages, Work};
+use super::{Microbatches, Stages};
 use crate::Result;
-use crate::step::Unit;
+use crate::step::Task;
 use kernels::Kernels;
-use layers::{Cx, Input, Output, Wanted};
+use layers::{Input, Output, PassContext, StageRequest};
 use tensor::{Category, Tensor};
 
 impl<D: Kernels> Stages<D> {
@@ -13,7 +13,12 @@ impl<D: Kernels> Stages<D> {
     ///
     /// # Errors
     /// If a collective fails.
-    pub fn logits(&mut self, cx: &Cx<D>, input: impl Into<Input<D>>, all: bool) -> Result<Tensor<D>> {
+    pub fn logits(
+        &mut self,
+        cx: &PassContext<D>,
+        input: impl Into<Input<D>>,
+        all: bool,
+    ) -> Result<Tensor<D>> {
         let mut once = Once { cx, input: Some(input.into()), all, logits: None };
         let mut keeper = self.keeper.take().expect("put back below");
         let outcome = self.run(1, false, &mut once, &mut keeper);
@@ -32,23 +37,23 @@ impl<D: Kernels> Stages<D> {
 
 /// Work of one call for logits.
 struct Once<'a, D: Kernels> {
-    cx: &'a Cx<D>,
+    cx: &'a PassContext<D>,
     input: Option<Input<D>>,
     all: bool,
     logits: Option<Tensor<D>>,
 }
 
-impl<D: Kernels> Work<D> for Once<'_, D> {
-    fn cx(&mut self, _: Unit) -> Result<&Cx<D>> {
+impl<D: Kernels> Microbatches<D> for Once<'_, D> {
+    fn cx(&mut self, _: Task) -> Result<&PassContext<D>> {
         Ok(self.cx)
     }
-    fn input(&mut self, _: Unit) -> Result<Input<D>> {
+    fn input(&mut self, _: Task) -> Result<Input<D>> {
         Ok(self.input.take().expect("one microbatch"))
     }
-    fn wanted(&mut self, _: Unit) -> Result<Wanted<D>> {
-        Ok(Wanted::Logits { all: self.all })
+    fn wanted(&mut self, _: Task) -> Result<StageRequest<D>> {
+        Ok(StageRequest::Logits { all: self.all })
     }
-    fn ended(&mut self, _: Unit, output: Output<D>) {
+    fn ended(&mut self, _: Task, output: Output<D>) {
         let Output::Logits(logits) = output else { unreachable!("logits are wanted") };
         self.logits = Some(logits);
     }

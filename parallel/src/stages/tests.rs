@@ -5,9 +5,9 @@ use crate::step::{check, lowered};
 use crate::{Batch, Schedule, Sequence, Trainer};
 use comm::{CallRecord, Op, Trace, World};
 use kernels::Heads;
-use layers::{Builder, Kind, Random, Shape};
+use layers::{Builder, OptimizerKind, RandomValues, Shape};
 use std::collections::BTreeMap;
-use tensor::{Cpu, Device, F61, Ids, Key};
+use tensor::{Cpu, Device, F61, Key, TokenIds};
 
 const SHAPE: Shape = Shape {
     width: 4,
@@ -31,17 +31,18 @@ fn batch(microbatches: usize) -> Batch {
 /// Logits of a text's last token and of all, and the loss of a batch, before and after a step.
 type Told = ([Vec<F61>; 2], [Vec<F61>; 2]);
 
-fn told(pipeline: Pipeline, pp: usize) -> Vec<Told> {
+fn reported(pipeline: Pipeline, pp: usize) -> Vec<Told> {
     let _key = Key(8).enter();
     let run = |device: Cpu<F61>, mesh: Mesh<_>| {
-        let builder = Builder::new(&device, &mesh, &Random { seed: 4 });
-        let mut trainer = Trainer::new(&At { builder, pipeline }, SHAPE, (Kind::Sgd, None))?;
+        let builder = Builder::new(&device, &mesh, &RandomValues { seed: 4 });
+        let mut trainer =
+            Trainer::new(&BuildContext { builder, pipeline }, SHAPE, (OptimizerKind::Sgd, None))?;
         let before = trainer.evaluate(&batch(3), &|_| ())?.read().unwrap();
         trainer.step(&batch(3), 0.5)?;
         let after = trainer.evaluate(&batch(3), &|_| ())?.read().unwrap();
         let mut logits = |all| {
-            let ids = Ids::new(device.place(), &[1, 2, 3, 4, 5], 8)?;
-            let cx = Cx::infer([2, 3]);
+            let ids = TokenIds::new(device.place(), &[1, 2, 3, 4, 5], 8)?;
+            let cx = PassContext::infer([2, 3]);
             Ok::<_, Error>(trainer.model().logits(&cx, ids, all)?.read().unwrap())
         };
         Ok::<_, Error>(([logits(false)?, logits(true)?], [before, after]))
@@ -53,10 +54,10 @@ fn told(pipeline: Pipeline, pp: usize) -> Vec<Told> {
 /// where nothing is learnt, a loss that stages add up or do not get.
 #[test]
 fn every_rank_is_told_what_a_model_in_one_stage_says() {
-    let whole = told(Pipeline::ALONE, 1).remove(0);
+    let whole = reported(Pipeline::ALONE, 1).remove(0);
     for schedule in ALL {
-        for (rank, told) in told((*schedule).into(), 2).into_iter().enumerate() {
-            assert!(told == whole, "rank {rank} under {}", schedule.about().word);
+        for (rank, reported) in reported((*schedule).into(), 2).into_iter().enumerate() {
+            assert!(reported == whole, "rank {rank} under {}", schedule.about().word);
         }
     }
 }
@@ -70,9 +71,9 @@ fn calls(
     let trace = Trace::new();
     let world = World::threads(sizes).unwrap().traced(&trace, "a step");
     let run = |device: Cpu<f32>, mesh: Mesh<_>| {
-        let builder = Builder::new(&device, &mesh, &Random { seed: 4 });
-        let at = At { builder, pipeline: schedule.into() };
-        Trainer::new(&at, SHAPE, (Kind::Sgd, None))?.step(&batch(microbatches), 0.5)?;
+        let builder = Builder::new(&device, &mesh, &RandomValues { seed: 4 });
+        let at = BuildContext { builder, pipeline: schedule.into() };
+        Trainer::new(&at, SHAPE, (OptimizerKind::Sgd, None))?.step(&batch(microbatches), 0.5)?;
         Ok::<_, Error>(mesh.calls())
     };
     world.run(run).unwrap()
@@ -109,7 +110,7 @@ fn messages_of_a_kind_are_told_apart() {
             let mut seen = BTreeMap::new();
             let rows = lowered(*schedule, &plan, true).unwrap().into_iter().enumerate();
             for (rank, step) in rows.flat_map(|(rank, row)| row.into_iter().map(move |step| (rank, step))) {
-                if let Step::Send(payload, unit, to) = step {
+                if let Action::Send(payload, unit, to) = step {
                     let (tag, _) = tags(payload, unit, &plan);
                     let before = seen.insert((rank, to, tag.what, tag.unit), unit);
                     assert_eq!(before, None, "{}, {plan}: {step}", schedule.about().word);

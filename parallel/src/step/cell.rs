@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A task: a chunk of the model, for a slice of the tokens of a microbatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Unit {
+pub struct Task {
     /// Index of the chunk, counted from the embedding.
     pub chunk: u16,
     /// Index of the slice of each sequence.
@@ -13,7 +13,7 @@ pub struct Unit {
     pub microbatch: u32,
 }
 
-impl Unit {
+impl Task {
     /// The task of a chunk for whole sequences of a microbatch.
     pub fn new(chunk: usize, microbatch: u32) -> Self {
         Self { chunk: chunk as u16, slice: 0, microbatch }
@@ -22,7 +22,7 @@ impl Unit {
 
 /// Pass through a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Act {
+pub enum PassKind {
     /// Forward.
     F,
     /// Backward, both halves.
@@ -37,25 +37,25 @@ pub enum Act {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Cell {
     /// Pass of the cell.
-    pub act: Act,
+    pub act: PassKind,
     /// Task of the cell.
-    pub of: Unit,
+    pub of: Task,
 }
 
 impl Cell {
     /// Returns its output for another chunk, and the task that needs it.
-    pub fn gives(self, plan: &Plan) -> Option<(Payload, Unit)> {
+    pub fn gives(self, plan: &Plan) -> Option<(Payload, Task)> {
         let Self { act, of } = self;
         let what = act.gives();
         let next = if what == Payload::Activation { Some(of.chunk + 1) } else { of.chunk.checked_sub(1) };
-        let chunk = next.filter(|next| act != Act::W && (*next as usize) < plan.all_chunks())?;
-        Some((what, Unit { chunk, ..of }))
+        let chunk = next.filter(|next| act != PassKind::W && (*next as usize) < plan.all_chunks())?;
+        Some((what, Task { chunk, ..of }))
     }
     /// Returns its name in a trace: "forward 3"; if the plan has several chunks or slices, "input half 3 of
     /// chunk 1, slice 0".
     pub fn within(self, plan: &Plan) -> impl fmt::Display {
         let act = self.act.name();
-        let Unit { chunk, slice, microbatch } = self.of;
+        let Task { chunk, slice, microbatch } = self.of;
         let chunks = plan.chunks > 1;
         let slices = plan.slices > 1;
         fmt::from_fn(move |f| {
@@ -114,29 +114,29 @@ impl Payload {
     }
 }
 
-impl Act {
+impl PassKind {
     /// Start of a cell's name in a trace.
     pub fn name(self) -> &'static str {
         match self {
-            Act::F => "forward",
-            Act::B => "backward",
-            Act::I => "input half",
-            Act::W => "weight half",
+            PassKind::F => "forward",
+            PassKind::B => "backward",
+            PassKind::I => "input half",
+            PassKind::W => "weight half",
         }
     }
     /// Returns the data that such a cell needs from one neighbouring chunk, and gives to the other.
     pub fn gives(self) -> Payload {
-        if self == Act::F { Payload::Activation } else { Payload::Gradient }
+        if self == PassKind::F { Payload::Activation } else { Payload::Gradient }
     }
     /// Returns true if it adds to the gradients of weights.
     pub(super) fn adds(self) -> bool {
-        matches!(self, Act::B | Act::W)
+        matches!(self, PassKind::B | PassKind::W)
     }
 }
 
 /// Action of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
+pub enum Action {
     /// Runs a cell.
     Run {
         /// The cell.
@@ -147,19 +147,19 @@ pub enum Step {
         done: bool,
     },
     /// Waits for the data that a task needs, from this rank.
-    Receive(Payload, Unit, usize),
+    Receive(Payload, Task, usize),
     /// Starts sending the data that a task needs, to this rank.
-    Send(Payload, Unit, usize),
+    Send(Payload, Task, usize),
     /// Waits for the sums of this rank's gradients. Nothing more is added to them in this step.
     Complete,
     /// Changes the weights of this rank's chunks.
     Update,
 }
 
-impl Step {
+impl Action {
     /// Returns true if it receives the data that this cell needs.
     pub(super) fn is_for(&self, Cell { act, of }: Cell) -> bool {
-        matches!(self, Step::Receive(what, unit, _) if (*what, *unit) == (act.gives(), of))
+        matches!(self, Action::Receive(what, unit, _) if (*what, *unit) == (act.gives(), of))
     }
 }
 
@@ -167,22 +167,22 @@ impl Step {
 /// chunk.
 pub(super) fn needed(Cell { act, of }: Cell, plan: &Plan) -> impl Iterator<Item = (Cell, Option<Payload>)> {
     let at = |act, chunk: Option<u16>, slice: Option<u16>| {
-        let of = Unit { chunk: chunk?, slice: slice?, ..of };
+        let of = Task { chunk: chunk?, slice: slice?, ..of };
         plan.has(of).then_some(Cell { act, of })
     };
     let (chunk, slice) = (Some(of.chunk), Some(of.slice));
     let all = match act {
-        Act::F => [
-            (at(Act::F, of.chunk.checked_sub(1), slice), Some(Payload::Activation)),
-            (at(Act::F, chunk, of.slice.checked_sub(1)), None),
+        PassKind::F => [
+            (at(PassKind::F, of.chunk.checked_sub(1), slice), Some(Payload::Activation)),
+            (at(PassKind::F, chunk, of.slice.checked_sub(1)), None),
             (None, None),
         ],
-        Act::B | Act::I => [
-            (at(Act::F, chunk, slice), None),
-            (at(Act::B, of.chunk.checked_add(1), slice), Some(Payload::Gradient)),
-            (at(Act::B, chunk, of.slice.checked_add(1)), None),
+        PassKind::B | PassKind::I => [
+            (at(PassKind::F, chunk, slice), None),
+            (at(PassKind::B, of.chunk.checked_add(1), slice), Some(Payload::Gradient)),
+            (at(PassKind::B, chunk, of.slice.checked_add(1)), None),
         ],
-        Act::W => [(at(Act::I, chunk, slice), None), (None, None), (None, None)],
+        PassKind::W => [(at(PassKind::I, chunk, slice), None), (None, None), (None, None)],
     };
     all.into_iter().filter_map(|(cell, by)| Some((cell?, by)))
 }
@@ -190,7 +190,7 @@ pub(super) fn needed(Cell { act, of }: Cell, plan: &Plan) -> impl Iterator<Item 
 impl fmt::Display for Cell {
     /// Written as in `torch.distributed.pipelining`: chunk, letter, microbatch; `.1` is the second slice.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Unit { chunk, slice, microbatch } = self.of;
+        let Task { chunk, slice, microbatch } = self.of;
         write!(f, "{chunk}{:?}{microbatch}", self.act)?;
         if slice > 0 { write!(f, ".{slice}") } else { Ok(()) }
     }
@@ -203,14 +203,14 @@ impl fmt::Display for Plan {
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (verb, what, of, rank) = match self {
-            Step::Run { cell, .. } => return write!(f, "run {cell}"),
-            Step::Complete => return f.write_str("complete"),
-            Step::Update => return f.write_str("update"),
-            Step::Receive(what, of, from) => ("receive", what, of, format!("from rank {from}")),
-            Step::Send(what, of, to) => ("send", what, of, format!("to rank {to}")),
+            Action::Run { cell, .. } => return write!(f, "run {cell}"),
+            Action::Complete => return f.write_str("complete"),
+            Action::Update => return f.write_str("update"),
+            Action::Receive(what, of, from) => ("receive", what, of, format!("from rank {from}")),
+            Action::Send(what, of, to) => ("send", what, of, format!("to rank {to}")),
         };
         write!(f, "{verb} {} of {} {rank} for chunk {}", what.name(), of.microbatch, of.chunk)
     }

@@ -8,13 +8,13 @@
 pub(super) mod meet;
 
 use super::cell::needed;
-use super::{Act, Cell, Payload, Plan, Step, Unit, lowered};
+use super::{Action, Cell, PassKind, Payload, Plan, Task, lowered};
 use crate::Schedule;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Peak needs of each rank that runs a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Needs {
+pub struct PeakNeeds {
     /// Tasks that ran forward and whose backward is not complete.
     pub saved: Vec<usize>,
     /// Messages that were received for later cells.
@@ -26,13 +26,13 @@ pub struct Needs {
 ///
 /// # Errors
 /// One sentence on what is wrong: the cells, or the shortest cycle of ranks that wait for each other.
-pub fn check(schedule: &dyn Schedule, plan: &Plan) -> Result<Needs, String> {
+pub fn check(schedule: &dyn Schedule, plan: &Plan) -> Result<PeakNeeds, String> {
     schedule.fits(plan)?;
     checked(schedule, plan).map(|(needs, _)| needs)
 }
 
 /// Does the same as [`check`], and also returns the actions of each rank in a training step.
-pub(super) fn checked(schedule: &dyn Schedule, plan: &Plan) -> Result<(Needs, Vec<Vec<Step>>), String> {
+pub(super) fn checked(schedule: &dyn Schedule, plan: &Plan) -> Result<(PeakNeeds, Vec<Vec<Action>>), String> {
     let rank_of = |chunk: u16| schedule.rank_of(chunk as usize, plan);
     let cells: Vec<Vec<Cell>> = (0..plan.ranks).map(|rank| schedule.row(rank, plan).collect()).collect();
     let checked = complete(plan, rank_of, &cells).and_then(|()| {
@@ -43,12 +43,12 @@ pub(super) fn checked(schedule: &dyn Schedule, plan: &Plan) -> Result<(Needs, Ve
 }
 
 /// Checks that ranks can run these actions, and returns their needs.
-fn steps(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Step>]) -> Result<Needs, String> {
-    let mut walk = Walk { plan, rank_of, rows, did: vec![[false; 4]; plan.units()] };
+fn steps(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Action>]) -> Result<PeakNeeds, String> {
+    let mut walk = RowWalk { plan, rank_of, rows, did: vec![[false; 4]; plan.units()] };
     let needs = (0..rows.len()).map(|rank| walk.row(rank)).collect::<Result<Vec<_>, _>>()?;
     meet::meet(rows)?;
     let (saved, waiting) = needs.into_iter().unzip();
-    Ok(Needs { saved, waiting })
+    Ok(PeakNeeds { saved, waiting })
 }
 
 impl Plan {
@@ -56,10 +56,10 @@ impl Plan {
         self.all_chunks() * self.slices * self.microbatches
     }
     /// Index of a task of this step.
-    pub(super) fn number(&self, of: Unit) -> usize {
+    pub(super) fn number(&self, of: Task) -> usize {
         (of.chunk as usize * self.slices + of.slice as usize) * self.microbatches + of.microbatch as usize
     }
-    pub(super) fn has(&self, Unit { chunk, slice, microbatch }: Unit) -> bool {
+    pub(super) fn has(&self, Task { chunk, slice, microbatch }: Task) -> bool {
         let (chunk, slice, microbatch) = (chunk as usize, slice as usize, microbatch as usize);
         chunk < self.all_chunks() && slice < self.slices && microbatch < self.microbatches
     }
@@ -83,8 +83,8 @@ fn complete(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Cell>]) -> 
     let wrong = |[f, b, i, w]: &[u32; 4]| *f != 1 || !matches!([b, i, w], [1, 0, 0] | [0, 1, 1]);
     let Some(number) = times.iter().position(wrong) else { return Ok(()) };
     let (rest, microbatch) = (number / plan.microbatches, (number % plan.microbatches) as u32);
-    let of = Unit { slice: (rest % plan.slices) as u16, ..Unit::new(rest / plan.slices, microbatch) };
-    let [f, b, i, w] = [Act::F, Act::B, Act::I, Act::W]
+    let of = Task { slice: (rest % plan.slices) as u16, ..Task::new(rest / plan.slices, microbatch) };
+    let [f, b, i, w] = [PassKind::F, PassKind::B, PassKind::I, PassKind::W]
         .map(|act| format!("{} {}", Cell { act, of }, times[number][act as usize]));
     Err(format!(
         "the numbers of cells of a task are {f}, {b}, {i} and {w}; it must have one forward, and one \
@@ -93,17 +93,17 @@ fn complete(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Cell>]) -> 
 }
 
 /// A walk through all rows, one after the other, each in its own order.
-struct Walk<'a, R> {
+struct RowWalk<'a, R> {
     plan: &'a Plan,
     rank_of: R,
-    rows: &'a [Vec<Step>],
+    rows: &'a [Vec<Action>],
     did: Vec<[bool; 4]>, // by task and act
 }
 
 /// Messages that wait on a rank, in the order in which they arrived, by kind and sender.
-type Came = BTreeMap<(usize, usize), VecDeque<Unit>>;
+type Came = BTreeMap<(usize, usize), VecDeque<Task>>;
 
-impl<R: Fn(u16) -> usize> Walk<'_, R> {
+impl<R: Fn(u16) -> usize> RowWalk<'_, R> {
     /// Walks through a row. Checks that each cell is after what it needs, each message after the cell that
     /// gives it, and a chunk's gradients complete with their last contribution. Returns the peak numbers of
     /// saved tasks and of waiting messages.
@@ -114,25 +114,25 @@ impl<R: Fn(u16) -> usize> Walk<'_, R> {
         let (mut saved, mut waiting, mut peaks) = (0_usize, 0_usize, (0, 0));
         for step in &self.rows[rank] {
             match *step {
-                Step::Run { cell, last, .. } => {
+                Action::Run { cell, last, .. } => {
                     waiting -= self.takes(rank, cell, &mut came)?;
                     self.did[self.plan.number(cell.of)][cell.act as usize] = true;
                     ends(cell, last, &mut left[cell.of.chunk as usize])?;
                     given.extend(cell.gives(self.plan).filter(|(_, of)| (self.rank_of)(of.chunk) != rank));
-                    saved += usize::from(cell.act == Act::F);
+                    saved += usize::from(cell.act == PassKind::F);
                     peaks.0 = saved.max(peaks.0);
                     saved -= usize::from(cell.act.adds());
                 }
-                Step::Receive(what, of, from) => {
+                Action::Receive(what, of, from) => {
                     came.entry((what as usize, from)).or_default().push_back(of);
                     waiting += 1;
                     peaks.1 = waiting.max(peaks.1);
                 }
-                Step::Send(what, of, _) => match given.iter().position(|one| *one == (what, of)) {
+                Action::Send(what, of, _) => match given.iter().position(|one| *one == (what, of)) {
                     Some(at) => drop(given.swap_remove(at)),
                     None => return Err(format!("rank {rank} is to {step} before the cell that gives it")),
                 },
-                Step::Complete | Step::Update => {}
+                Action::Complete | Action::Update => {}
             }
         }
         if waiting > 0 {
@@ -149,7 +149,7 @@ impl<R: Fn(u16) -> usize> Walk<'_, R> {
             let from = (self.rank_of)(before.of.chunk);
             let Some(what) = by.filter(|_| from != rank) else {
                 let did = self.did[self.plan.number(before.of)];
-                if did[before.act as usize] || before.act == Act::B && did[Act::I as usize] {
+                if did[before.act as usize] || before.act == PassKind::B && did[PassKind::I as usize] {
                     continue;
                 }
                 return Err(format!("rank {rank} has {cell} before {before}"));
@@ -163,15 +163,15 @@ impl<R: Fn(u16) -> usize> Walk<'_, R> {
         Ok(taken)
     }
     /// Returns the error that a rank's cell needs another message than the one that is sent first.
-    fn crossed(&self, (what, from, of): (Payload, usize, Unit), (rank, cell): (usize, Cell)) -> String {
-        let gives = |step: &Step| match step {
-            Step::Run { cell, .. } if cell.gives(self.plan) == Some((what, of)) => {
+    fn crossed(&self, (what, from, of): (Payload, usize, Task), (rank, cell): (usize, Cell)) -> String {
+        let gives = |step: &Action| match step {
+            Action::Run { cell, .. } if cell.gives(self.plan) == Some((what, of)) => {
                 Some(format!(", at {cell}"))
             }
             _ => None,
         };
         let giver = self.rows[from].iter().find_map(gives).unwrap_or_default();
-        let [send, receive] = [Step::Send(what, of, rank), Step::Receive(what, cell.of, from)];
+        let [send, receive] = [Action::Send(what, of, rank), Action::Receive(what, cell.of, from)];
         format!("rank {from} is first to {send}{giver}, but rank {rank} is first to {receive}, at {cell}")
     }
 }

@@ -7,17 +7,17 @@
 //! moves   ... begin to receive 2, F1, end the send of 0, begin that of 1, end to receive 2, ...
 //! ```
 use super::check::checked;
-use super::{Plan, Step, lowered};
+use super::{Action, Plan, lowered};
 use crate::Schedule;
 
 /// Beginning or end of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Move {
+pub enum ActionPhase {
     /// Begins: allocates memory for a receive, runs a chunk, starts a send, waits for gradients, or changes
     /// weights.
-    Begin(Step),
+    Begin(Action),
     /// Ends: a receive has arrived, a send is complete, or a microbatch is released.
-    End(Step),
+    End(Action),
 }
 
 /// Returns the moves of a rank in a training step, or in its forwards alone if not `learns`. The whole table
@@ -25,7 +25,12 @@ pub enum Move {
 ///
 /// # Errors
 /// One sentence on what is wrong with the table.
-pub fn moves(schedule: &dyn Schedule, plan: &Plan, rank: usize, learns: bool) -> Result<Vec<Move>, String> {
+pub fn moves(
+    schedule: &dyn Schedule,
+    plan: &Plan,
+    rank: usize,
+    learns: bool,
+) -> Result<Vec<ActionPhase>, String> {
     if learns {
         schedule.fits(plan)?;
     }
@@ -35,45 +40,45 @@ pub fn moves(schedule: &dyn Schedule, plan: &Plan, rank: usize, learns: bool) ->
 }
 
 /// Returns the moves of these actions of a rank.
-fn in_turn(steps: &[Step]) -> Vec<Move> {
-    let (mut moves, mut sent, mut coming) = (Vec::new(), Vec::<Step>::new(), Vec::<Step>::new());
+fn in_turn(steps: &[Action]) -> Vec<ActionPhase> {
+    let (mut moves, mut sent, mut coming) = (Vec::new(), Vec::<Action>::new(), Vec::<Action>::new());
     for (at, &step) in steps.iter().enumerate() {
         match step {
-            Step::Run { cell, done, .. } => {
+            Action::Run { cell, done, .. } => {
                 let came = coming.iter().position(|receive| receive.is_for(cell));
-                moves.extend(came.map(|at| Move::End(coming.remove(at))));
+                moves.extend(came.map(|at| ActionPhase::End(coming.remove(at))));
                 let rest = &steps[at + 1..];
                 let next = rest
                     .iter()
-                    .find_map(|step| if let Step::Run { cell, .. } = step { Some(*cell) } else { None });
-                let before_next = rest.iter().take_while(|step| !matches!(step, Step::Run { .. }));
+                    .find_map(|step| if let Action::Run { cell, .. } = step { Some(*cell) } else { None });
+                let before_next = rest.iter().take_while(|step| !matches!(step, Action::Run { .. }));
                 let early = before_next.copied().find(|step| next.is_some_and(|next| step.is_for(next)));
-                moves.extend(early.map(Move::Begin));
+                moves.extend(early.map(ActionPhase::Begin));
                 coming.extend(early);
-                moves.push(Move::Begin(step));
-                moves.extend(done.then_some(Move::End(step)));
+                moves.push(ActionPhase::Begin(step));
+                moves.extend(done.then_some(ActionPhase::End(step)));
             }
-            Step::Receive(..) if coming.contains(&step) => {}
-            Step::Receive(..) => {
-                moves.push(Move::Begin(step));
+            Action::Receive(..) if coming.contains(&step) => {}
+            Action::Receive(..) => {
+                moves.push(ActionPhase::Begin(step));
                 coming.push(step);
             }
-            Step::Send(what, _, to) => {
+            Action::Send(what, _, to) => {
                 let same =
-                    |step: &Step| matches!(step, Step::Send(of, _, rank) if (*of, *rank) == (what, to));
+                    |step: &Action| matches!(step, Action::Send(of, _, rank) if (*of, *rank) == (what, to));
                 let before = sent.iter().position(same);
-                moves.extend(before.map(|at| Move::End(sent.remove(at))));
-                moves.push(Move::Begin(step));
+                moves.extend(before.map(|at| ActionPhase::End(sent.remove(at))));
+                moves.push(ActionPhase::Begin(step));
                 sent.push(step);
             }
-            Step::Complete => {
-                moves.extend(sent.drain(..).map(Move::End));
-                moves.push(Move::Begin(step));
+            Action::Complete => {
+                moves.extend(sent.drain(..).map(ActionPhase::End));
+                moves.push(ActionPhase::Begin(step));
             }
-            Step::Update => moves.push(Move::Begin(step)),
+            Action::Update => moves.push(ActionPhase::Begin(step)),
         }
     }
-    moves.extend(sent.into_iter().map(Move::End));
+    moves.extend(sent.into_iter().map(ActionPhase::End));
     moves
 }
 
@@ -87,10 +92,12 @@ mod tests {
     /// another's message; a microbatch that is not put away.
     #[test]
     fn receives_begin_early_and_sends_end_late() {
-        let word = |at: &Move| match at {
-            Move::Begin(step @ (Step::Run { .. } | Step::Complete | Step::Update)) => step.to_string(),
-            Move::Begin(step) => format!("begin to {step}"),
-            Move::End(step) => format!("end to {step}"),
+        let word = |at: &ActionPhase| match at {
+            ActionPhase::Begin(step @ (Action::Run { .. } | Action::Complete | Action::Update)) => {
+                step.to_string()
+            }
+            ActionPhase::Begin(step) => format!("begin to {step}"),
+            ActionPhase::End(step) => format!("end to {step}"),
         };
         let of = |schedule: &dyn Schedule, microbatches, rank: usize| {
             let rows = lowered(schedule, &Plan::whole(2, microbatches), true).unwrap();

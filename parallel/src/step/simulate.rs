@@ -14,15 +14,15 @@
 //! Source: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241 (the bubble, as
 //! `cost − M (F + B + W)` with the cost of the stage that takes longest).
 use super::cell::needed;
-use super::{Act, Cell, Plan, Step};
+use super::{Action, Cell, PassKind, Plan};
 use crate::Schedule;
 use std::iter::{Peekable, successors};
 
 /// Times of cells and messages, in any one unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Times {
-    /// Times of a rank's whole part of the model for a whole microbatch, by `Act as usize`. A cell takes a
-    /// fraction: one divided by chunks times slices.
+pub struct CellTimes {
+    /// Times of a rank's whole part of the model for a whole microbatch, by `PassKind as usize`. A cell takes
+    /// a fraction: one divided by chunks times slices.
     pub acts: [f64; 4],
     /// Time that a message is under way after the link is free for the next one.
     pub latency: f64,
@@ -32,7 +32,7 @@ pub struct Times {
     pub freed: f64,
 }
 
-impl Times {
+impl CellTimes {
     /// Creates the times of a forward, the input half of its backward and the weight half; the whole backward
     /// takes the sum of both halves. Messages take no time, and the input half frees nothing.
     pub fn new(f: f64, i: f64, w: f64) -> Self {
@@ -44,7 +44,7 @@ impl Times {
         Self { acts: [tick; 4], ..Self::new(tick, tick, tick) }
     }
     /// Returns the mean of the measured times of each act's cells; 0 for an act without cells.
-    pub fn measured(plan: &Plan, took: impl IntoIterator<Item = (Act, f64)>) -> Self {
+    pub fn measured(plan: &Plan, took: impl IntoIterator<Item = (PassKind, f64)>) -> Self {
         let mut sums = [(0.0, 0.0); 4];
         for (act, took) in took {
             let (sum, cells) = &mut sums[act as usize];
@@ -54,12 +54,12 @@ impl Times {
         Self { acts: sums.map(|(sum, cells)| sum / f64::max(cells, 1.0) * parts), ..Self::new(0.0, 0.0, 0.0) }
     }
     /// Returns what a cell adds to the saved activations, in units of what its forward saved.
-    fn saves(&self, act: Act) -> f64 {
+    fn saves(&self, act: PassKind) -> f64 {
         match act {
-            Act::F => 1.0,
-            Act::B => -1.0,
-            Act::I => -self.freed,
-            Act::W => self.freed - 1.0,
+            PassKind::F => 1.0,
+            PassKind::B => -1.0,
+            PassKind::I => -self.freed,
+            PassKind::W => self.freed - 1.0,
         }
     }
 }
@@ -99,10 +99,10 @@ pub struct Simulated {
 pub fn simulate(
     schedule: &dyn Schedule,
     plan: &Plan,
-    times: &Times,
+    times: &CellTimes,
     see: &mut dyn FnMut(usize, Cell, f64, f64),
 ) -> Result<Simulated, String> {
-    let mut all = Walk::new(schedule, plan, times);
+    let mut all = Simulation::new(schedule, plan, times);
     while let Some(rank) = all.can_go.pop() {
         all.go(rank, times, see);
     }
@@ -129,7 +129,7 @@ pub fn peak(row: impl IntoIterator<Item = Adds>) -> usize {
 }
 
 /// Progress of a rank through its row.
-struct Rank {
+struct RankProgress {
     row: Peekable<Box<dyn Iterator<Item = Cell>>>,
     waits: bool,
     begun: Option<f64>,
@@ -141,10 +141,10 @@ struct Rank {
 
 /// Progress of all ranks. Times are multiplied by the number of chunks and slices, so that whole numbers stay
 /// whole.
-struct Walk {
+struct Simulation {
     plan: Plan,
     rank_of: Vec<usize>,
-    ranks: Vec<Rank>,
+    ranks: Vec<RankProgress>,
     can_go: Vec<usize>,
     /// Times at which a chunk's output arrives where it is needed, by payload, chunk, slice and microbatch;
     /// NaN before.
@@ -153,10 +153,10 @@ struct Walk {
     links: Vec<f64>,
 }
 
-impl Walk {
-    fn new(schedule: &dyn Schedule, plan: &Plan, times: &Times) -> Self {
+impl Simulation {
+    fn new(schedule: &dyn Schedule, plan: &Plan, times: &CellTimes) -> Self {
         let row = |rank| schedule.row(rank, plan).peekable();
-        let rank = |rank| Rank {
+        let rank = |rank| RankProgress {
             row: row(rank),
             waits: false,
             begun: None,
@@ -188,7 +188,7 @@ impl Walk {
         })
     }
     /// Runs a rank until it must wait.
-    fn go(&mut self, rank: usize, times: &Times, see: &mut dyn FnMut(usize, Cell, f64, f64)) {
+    fn go(&mut self, rank: usize, times: &CellTimes, see: &mut dyn FnMut(usize, Cell, f64, f64)) {
         let parts = (self.plan.chunks * self.plan.slices) as f64;
         while let Some(&cell) = self.ranks[rank].row.peek() {
             let ready = self.ready(cell);
@@ -204,7 +204,7 @@ impl Walk {
             at.peak = at.peak.max(at.saved);
             let end = at.free;
             see(rank, cell, start / parts, end / parts);
-            if cell.act != Act::W {
+            if cell.act != PassKind::W {
                 self.give(rank, cell, end, times);
             }
         }
@@ -231,7 +231,7 @@ impl Walk {
         };
         let waits = |&rank: &usize| {
             let (cell, _, what, from) = lacks(rank)?;
-            Some(format!("rank {rank} waits to {}, to run {cell}", Step::Receive(what?, cell.of, from)))
+            Some(format!("rank {rank} waits to {}, to run {cell}", Action::Receive(what?, cell.of, from)))
         };
         all.clone()
             .find_map(early)
@@ -245,7 +245,7 @@ impl Walk {
             })
     }
     /// Passes on a cell's output at its end.
-    fn give(&mut self, rank: usize, cell: Cell, end: f64, times: &Times) {
+    fn give(&mut self, rank: usize, cell: Cell, end: f64, times: &CellTimes) {
         let to = cell.gives(&self.plan).map_or(rank, |(_, of)| self.rank_of[of.chunk as usize]);
         let slot = self.slot(cell);
         self.arrivals[slot] = end;
@@ -264,7 +264,7 @@ impl Walk {
     fn simulated(&self) -> Simulated {
         let parts = (self.plan.chunks * self.plan.slices) as f64;
         let longest = self.ranks.iter().max_by(|a, b| a.waited.total_cmp(&b.waited));
-        let span = |at: &Rank| at.free - at.begun.unwrap_or(at.free);
+        let span = |at: &RankProgress| at.free - at.begun.unwrap_or(at.free);
         Simulated {
             makespan: self.ranks.iter().map(|at| at.free).fold(0.0, f64::max) / parts,
             bubbles: self.ranks.iter().map(|at| at.waited / parts).collect(),

@@ -13,12 +13,12 @@
 //! so the named ones are compared with the derived ones.
 mod entry;
 
-use super::simulate::{Times, simulate};
-use super::{Act, Cell, Plan, Unit, check, lowered};
+use super::simulate::{CellTimes, simulate};
+use super::{Cell, PassKind, Plan, Task, check, lowered};
 use crate::Schedule;
 use crate::pipeline::phases::{about, chunks, of_whole_microbatches};
-use entry::{Entry, agree, cell, entries};
-use layers::{About, Design, Shared, Sizes, counted};
+use entry::{TableEntry, agree, cell, entries};
+use layers::{Design, DividedSize, Sizes, StrategyInfo, counted};
 use std::collections::HashMap;
 use tensor::mix;
 use tensor::quoted::{quoted, sentence};
@@ -35,18 +35,18 @@ pub struct Table {
 const NAMES: [&str; 4] = ["from a file", "table", "", "schedules.md"];
 
 /// Describes a table for whole sequences. A layout with a table has the table's chunks as its number.
-static ABOUT: About = About { shares: chunks, ..about(NAMES) };
+static ABOUT: StrategyInfo = StrategyInfo { shares: chunks, ..about(NAMES) };
 
 /// Describes a table for slices of sequences.
-static SLICED: About = About {
-    shares: |design: &Design, sizes: &Sizes| -> Vec<Shared> {
+static SLICED: StrategyInfo = StrategyInfo {
+    shares: |design: &Design, sizes: &Sizes| -> Vec<DividedSize> {
         chunks(design, sizes).into_iter().chain(of_whole_microbatches(design, 2)).collect()
     },
     ..about(NAMES)
 };
 
 impl Schedule for Table {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         if self.plan.slices > 1 { &SLICED } else { &ABOUT }
     }
     fn plan(&self, _: usize, microbatches: usize, _: Option<usize>) -> Plan {
@@ -73,18 +73,18 @@ impl Schedule for Table {
         for (microbatch, slice) in
             (0..plan.microbatches).flat_map(|m| (0..plan.slices).map(move |slice| (m, slice)))
         {
-            let of = |chunk: &usize| Unit { slice: slice as u16, ..Unit::new(*chunk, microbatch as u32) };
+            let of = |chunk: &usize| Task { slice: slice as u16, ..Task::new(*chunk, microbatch as u32) };
             units.extend(own.iter().map(of));
         }
-        let back = units.clone().into_iter().rev().map(|of| Cell { act: Act::B, of });
-        Box::new(units.into_iter().map(|of| Cell { act: Act::F, of }).chain(back))
+        let back = units.clone().into_iter().rev().map(|of| Cell { act: PassKind::B, of });
+        Box::new(units.into_iter().map(|of| Cell { act: PassKind::F, of }).chain(back))
     }
 }
 
 /// Row and column, from 0.
-type Place = (usize, usize);
+type TablePlace = (usize, usize);
 
-fn named((row, column): Place) -> String {
+fn named((row, column): TablePlace) -> String {
     format!("row {}, column {}", row + 1, column + 1)
 }
 
@@ -96,8 +96,8 @@ impl Table {
     pub fn read(text: &str) -> Result<Self, String> {
         let texts = fields(text)?;
         let (entries, places) = placed(&texts)?;
-        let cell_of = |(_, entry): &(Place, Entry)| match entry {
-            Entry::Cell(cell) => Some(*cell),
+        let cell_of = |(_, entry): &(TablePlace, TableEntry)| match entry {
+            TableEntry::Cell(cell) => Some(*cell),
             _ => None,
         };
         let rows: Vec<Vec<Cell>> =
@@ -128,7 +128,7 @@ impl Table {
     /// mistakes, and is no signature.
     pub fn digest(&self) -> u64 {
         let numbers = |cell: &Cell| {
-            let Unit { chunk, slice, microbatch } = cell.of;
+            let Task { chunk, slice, microbatch } = cell.of;
             [(cell.act as u64) << 32 | u64::from(microbatch), u64::from(chunk) << 16 | u64::from(slice)]
         };
         let row = |row: &Vec<Cell>| row.iter().flat_map(numbers).chain([u64::MAX]).collect::<Vec<_>>();
@@ -148,9 +148,9 @@ fn fields(text: &str) -> Result<Vec<Vec<String>>, String> {
 }
 
 /// The entries of each row, each with its place, and the places of the cells.
-type Placed = (Vec<Vec<(Place, Entry)>>, HashMap<Cell, Place>);
+type PlacedEntries = (Vec<Vec<(TablePlace, TableEntry)>>, HashMap<Cell, TablePlace>);
 
-fn placed(rows: &[Vec<String>]) -> Result<Placed, String> {
+fn placed(rows: &[Vec<String>]) -> Result<PlacedEntries, String> {
     let (mut places, mut table) = (HashMap::new(), vec![vec![]; rows.len()]);
     for (row, texts) in rows.iter().enumerate() {
         for (column, text) in texts.iter().enumerate().filter(|(_, text)| !text.is_empty()) {
@@ -160,7 +160,7 @@ fn placed(rows: &[Vec<String>]) -> Result<Placed, String> {
             let all =
                 entries(text).ok_or_else(|| format!("{} is {}; {wanted}", named(place), quoted(text)))?;
             for entry in all {
-                if let Entry::Cell(cell) = entry
+                if let TableEntry::Cell(cell) = entry
                     && let Some(first) = places.insert(cell, place)
                 {
                     let (place, first) = (named(place), named(first));
@@ -174,7 +174,7 @@ fn placed(rows: &[Vec<String>]) -> Result<Placed, String> {
 }
 
 /// Returns the table's sizes and the rank of each chunk, as the cells imply them.
-fn sizes(table: &[Vec<Cell>], places: &HashMap<Cell, Place>) -> Result<(Plan, Vec<usize>), String> {
+fn sizes(table: &[Vec<Cell>], places: &HashMap<Cell, TablePlace>) -> Result<(Plan, Vec<usize>), String> {
     let cells = || table.iter().flatten().map(|cell| cell.of);
     let Some(last) = cells().map(|of| of.chunk).max() else {
         return Err("it has no cells; wanted a row of cells for each rank, such as 0F0,0B0".into());
@@ -215,12 +215,13 @@ fn sizes(table: &[Vec<Cell>], places: &HashMap<Cell, Place>) -> Result<(Plan, Ve
 }
 
 /// Checks that each chunk has each slice of each microbatch, forward and backward.
-fn complete(plan: &Plan, rank_of: &[usize], places: &HashMap<Cell, Place>) -> Result<(), String> {
+fn complete(plan: &Plan, rank_of: &[usize], places: &HashMap<Cell, TablePlace>) -> Result<(), String> {
     let all = (0..plan.all_chunks()).flat_map(|chunk| (0..plan.slices).map(move |slice| (chunk, slice)));
     let all = all.flat_map(|of| (0..plan.microbatches).map(move |microbatch| (of, microbatch)));
     for ((chunk, slice), microbatch) in all {
-        let of = Unit { slice: slice as u16, ..Unit::new(chunk, microbatch as u32) };
-        let all @ [f, b, i, w] = [Act::F, Act::B, Act::I, Act::W].map(|act| Cell { act, of });
+        let of = Task { slice: slice as u16, ..Task::new(chunk, microbatch as u32) };
+        let all @ [f, b, i, w] =
+            [PassKind::F, PassKind::B, PassKind::I, PassKind::W].map(|act| Cell { act, of });
         let at = |cell: &Cell| named(places[cell]);
         let lacks = |missing: String, other: &Cell| {
             let (row, place) = (rank_of[chunk] + 1, at(other));
@@ -253,7 +254,7 @@ fn complete(plan: &Plan, rank_of: &[usize], places: &HashMap<Cell, Place>) -> Re
 /// If a rank waits for ever.
 pub fn csv(schedule: &dyn Schedule, plan: &Plan) -> Result<String, String> {
     let mut lines = vec![(String::new(), 0); plan.ranks];
-    let ticks = simulate(schedule, plan, &Times::ticks(plan), &mut |rank, cell, start, _| {
+    let ticks = simulate(schedule, plan, &CellTimes::ticks(plan), &mut |rank, cell, start, _| {
         let (line, columns) = &mut lines[rank];
         let waits = start as usize + 1 - *columns; // the first cell has no comma before it
         line.extend(std::iter::repeat_n(',', waits - usize::from(*columns == 0)));

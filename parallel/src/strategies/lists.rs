@@ -8,8 +8,8 @@ macro_rules! list {
         /// All strategies of the family; the first is the default of a layout that names none.
         pub static ALL: &[&$Of] = &[$(&$file::$ITEM),*];
 
-        pub(crate) fn abouts() -> Vec<&'static layers::About> {
-            let about: fn(&'static $Of) -> &'static layers::About = $about;
+        pub(crate) fn abouts() -> Vec<&'static layers::StrategyInfo> {
+            let about: fn(&'static $Of) -> &'static layers::StrategyInfo = $about;
             ALL.iter().copied().map(about).collect()
         }
         pub(crate) fn on<D: kernels::Kernels>() -> Vec<&'static dyn layers::Strategy<D>> {
@@ -24,7 +24,7 @@ macro_rules! builders {
     ($($file:ident :: $Strategy:ident),* $(,)?) => {
         $(pub mod $file;)*
 
-        pub(crate) fn abouts() -> Vec<&'static layers::About> {
+        pub(crate) fn abouts() -> Vec<&'static layers::StrategyInfo> {
             on::<::tensor::Cpu<f32>>().into_iter().map(layers::Strategy::about).collect()
         }
         pub(crate) fn on<D: kernels::Kernels>() -> Vec<&'static dyn layers::Strategy<D>> {

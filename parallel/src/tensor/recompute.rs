@@ -13,12 +13,12 @@
 use kernels::Kernels;
 use layers::model::part::{Block, Part, Ticket};
 use layers::ops::Stream;
-use layers::{About, Back, Choice, Cx, Kept, Layer, Params, Result, Strategy};
+use layers::{Choice, InputHalf, KeptValue, Layer, Params, PassContext, Result, Strategy, StrategyInfo};
 
 /// Recomputation of every block.
 pub struct Recompute;
 
-static ABOUT: About = About {
+static ABOUT: StrategyInfo = StrategyInfo {
     name: "activation recomputation",
     word: Choice::RECOMPUTE,
     paper: "Chen et al., arXiv:1604.06174",
@@ -26,11 +26,11 @@ static ABOUT: About = About {
         "",
         "a block's second forward repeats the first: the same dropout, experts and keys of the past",
     )],
-    ..About::of(None, Choice::Recompute)
+    ..StrategyInfo::of(None, Choice::Recompute)
 };
 
 impl<D: Kernels> Strategy<D> for Recompute {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn block(&self, _: usize, block: Block<D>) -> Block<D> {
@@ -43,7 +43,7 @@ struct Again<D: Kernels>(Block<D>);
 
 impl<D: Kernels> Again<D> {
     /// Runs the forward again, for what the block saves.
-    fn saved(&self, cx: &Cx<D>, x: Kept<Stream<D>>) -> Result<Ticket> {
+    fn saved(&self, cx: &PassContext<D>, x: KeptValue<Stream<D>>) -> Result<Ticket> {
         cx.again(|| self.0.forward(cx, x.open())).map(|(_, saved)| saved)
     }
 }
@@ -51,26 +51,26 @@ impl<D: Kernels> Again<D> {
 impl<D: Kernels> Layer<D> for Again<D> {
     type In = Stream<D>;
     type Out = Stream<D>;
-    type Saved = Kept<Stream<D>>;
+    type Saved = KeptValue<Stream<D>>;
     type Pending = Ticket;
 
-    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
+    fn forward(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
         let kept = cx.keep(x.clone());
         let (y, _) = cx.keeping_nothing(|| self.0.forward(cx, x))?;
         Ok((y, kept))
     }
-    fn backward_input(&mut self, cx: &Cx<D>, x: Self::Saved, dy: Stream<D>) -> Back<D, Self> {
+    fn backward_input(&mut self, cx: &PassContext<D>, x: Self::Saved, dy: Stream<D>) -> InputHalf<D, Self> {
         let saved = self.saved(cx, x)?;
         self.0.backward_input(cx, saved, dy)
     }
-    fn backward_first(&mut self, cx: &Cx<D>, x: Self::Saved, dy: Stream<D>) -> Result<Ticket> {
+    fn backward_first(&mut self, cx: &PassContext<D>, x: Self::Saved, dy: Stream<D>) -> Result<Ticket> {
         let saved = self.saved(cx, x)?;
         self.0.backward_first(cx, saved, dy)
     }
-    fn backward_weight(&mut self, cx: &Cx<D>, pending: Ticket) -> Result<()> {
+    fn backward_weight(&mut self, cx: &PassContext<D>, pending: Ticket) -> Result<()> {
         self.0.backward_weight(cx, pending)
     }
-    fn backward(&mut self, cx: &Cx<D>, x: Self::Saved, dy: Stream<D>) -> Result<Stream<D>> {
+    fn backward(&mut self, cx: &PassContext<D>, x: Self::Saved, dy: Stream<D>) -> Result<Stream<D>> {
         let saved = self.saved(cx, x)?;
         self.0.backward(cx, saved, dy)
     }
@@ -84,8 +84,8 @@ mod tests {
     use super::*;
     use comm::Mesh;
     use kernels::Heads;
-    use layers::{Builder, Chunk, Half, Input, Random, Record, Shape, Targets, Wanted};
-    use tensor::{Category, Cpu, Device, F61, Ids, Key, Scalar, Work};
+    use layers::{Builder, Chunk, Half, Input, RandomValues, Record, Shape, StageRequest, Targets};
+    use tensor::{Category, Cpu, Device, F61, Key, Scalar, TokenIds, Work};
 
     type Seen = (Vec<Vec<(usize, F61)>>, String);
 
@@ -105,17 +105,17 @@ mod tests {
     fn gone_through(again: bool, blocks: usize, half: Half) -> (Seen, usize, [usize; 2]) {
         let (_key, device, mesh) = (Key(3).enter(), Cpu::<F61>::default(), Mesh::alone());
         let strategies = again.then_some(&Recompute as &dyn Strategy<_>);
-        let at = Builder::new(&device, &mesh, &Random { seed: 1 }).with(strategies);
+        let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 }).with(strategies);
         let mut model = Chunk::whole(&at, &Shape { blocks, ..SHAPE }).unwrap();
-        let cx = Cx::train(0, [TOKENS], TOKENS).dropping(9, 2).profiled(&device);
+        let cx = PassContext::train(0, [TOKENS], TOKENS).dropping(9, 2).profiled(&device);
         let record = Record::new(&mesh);
         let cx = cx.recorded(Some(record.clone()));
-        let ids = |salt| Ids::new(device.place(), &[1, 2, 3, 4, salt], SHAPE.vocabulary).unwrap();
+        let ids = |salt| TokenIds::new(device.place(), &[1, 2, 3, 4, salt], SHAPE.vocabulary).unwrap();
         let held = || device.meter().now(Category::Activations);
         let profile = device.profile().expect("the host has one");
         profile.begin(0);
         let before = held();
-        let loss = Some(Wanted::Loss(Targets::Ids(ids(6))));
+        let loss = Some(StageRequest::Loss(Targets::Ids(ids(6))));
         drop(model.forward(0, &cx, &mut (), Input::Tokens(ids(0)), loss).unwrap());
         let kept = held() - before;
         model.backward(0, &cx, &mut (), None, half, true).unwrap();

@@ -14,12 +14,12 @@
 //! arXiv:2205.05198. Chapter: 7.
 use comm::Axis;
 use kernels::Kernels;
-use layers::{About, Builder, Choice, Strategy};
+use layers::{Builder, Choice, Strategy, StrategyInfo};
 
 /// Sequence parallelism over the tensor ranks.
 pub struct SequenceParallel;
 
-static ABOUT: About = About {
+static ABOUT: StrategyInfo = StrategyInfo {
     name: "sequence parallelism",
     word: "sp",
     paper: "Korthikanti et al., arXiv:2205.05198",
@@ -32,11 +32,11 @@ static ABOUT: About = About {
         ("norm²", "a gradient that is a partial sum is summed before it is squared, and counted once"),
         ("", "a sum is scattered over tokens, gathered before the next product; padding goes no further"),
     ],
-    ..About::of(Some(Axis::Tp), Choice::Layers)
+    ..StrategyInfo::of(Some(Axis::Tp), Choice::Layers)
 };
 
 impl<D: Kernels> Strategy<D> for SequenceParallel {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn place<'a>(&self, at: Builder<'a, D>) -> Builder<'a, D> {

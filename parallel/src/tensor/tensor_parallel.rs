@@ -12,12 +12,12 @@
 //! Source: Shoeybi et al., "Megatron-LM", §3, arXiv:1909.08053. Chapters: 3 to 6.
 use comm::Axis;
 use kernels::Kernels;
-use layers::{About, Choice, Design, Shared, Sharing, Sizes, Strategy};
+use layers::{Choice, Design, DividedSize, DivisionRule, Sizes, Strategy, StrategyInfo};
 
 /// Tensor parallelism.
 pub struct TensorParallel;
 
-static ABOUT: About = About {
+static ABOUT: StrategyInfo = StrategyInfo {
     name: "tensor parallelism",
     word: "tp",
     shares,
@@ -35,28 +35,28 @@ static ABOUT: About = About {
         ("dx", "dX of a column layer is a sum over ranks; of a row layer it is this rank's columns"),
         ("", "a product over a split dimension is a partial sum: it needs exactly one all-reduce"),
     ],
-    ..About::of(Some(Axis::Tp), Choice::Layers)
+    ..StrategyInfo::of(Some(Axis::Tp), Choice::Layers)
 };
 
-fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {
-    let one = |what, size, by| Shared { what, size, over: sizes.along(Axis::Tp), by };
+fn shares(design: &Design, sizes: &Sizes) -> Vec<DividedSize> {
+    let one = |what, size, by| DividedSize { what, size, over: sizes.along(Axis::Tp), by };
     let Some(shape) = design.shape() else {
-        let hidden = |size| one("hidden features", size, Sharing::Equally);
+        let hidden = |size| one("hidden features", size, DivisionRule::Equally);
         return design.shared().into_iter().map(hidden).collect();
     };
     let of_all = shape.experts.and_then(|experts| experts.shared);
-    let of_all = of_all.map(|e| one("hidden features of the shared expert", e.hidden, Sharing::Equally));
+    let of_all = of_all.map(|e| one("hidden features of the shared expert", e.hidden, DivisionRule::Equally));
     let heads = [
-        one("query heads", shape.heads.queries, Sharing::Equally),
-        one("KV heads", shape.heads.keys, Sharing::OrCopies),
+        one("query heads", shape.heads.queries, DivisionRule::Equally),
+        one("KV heads", shape.heads.keys, DivisionRule::OrCopies),
     ];
     let dense = (0..shape.blocks).any(|block| shape.experts(block).is_none());
-    let hidden = dense.then(|| one("hidden features", shape.hidden, Sharing::Equally));
+    let hidden = dense.then(|| one("hidden features", shape.hidden, DivisionRule::Equally));
     heads.into_iter().chain(hidden).chain(of_all).collect()
 }
 
 impl<D: Kernels> Strategy<D> for TensorParallel {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
 }

@@ -1,24 +1,25 @@
 //! A step's microbatches on a data rank: the model's inputs, the outputs wanted of it, and the results.
 use super::share::rows;
-use super::{Rank, Report};
-use crate::stages::Work;
-use crate::step::Unit;
-use crate::{Batch, Result, Sequence, Share};
+use super::{Report, StepState};
+use crate::stages::Microbatches;
+use crate::step::Task;
+use crate::{Batch, LocalBatch, Result, Sequence};
 use comm::{Request, TraceSpan};
 use kernels::Kernels;
 use layers::ops::Partial;
 use layers::{
-    Cx, Design, Hooks, Input, LayerCounts, Output, Param, Pass, Targets, TokenShards, Uses, Wanted,
+    Design, Hooks, Input, LayerCounts, Output, Param, ParamHooks, Pass, PassContext, StageRequest, Targets,
+    TokenShards,
 };
 use std::ops::Range;
 use std::rc::Rc;
-use tensor::{Device, Ids, Index, Tensor};
+use tensor::{Device, Index, Tensor, TokenIds};
 
 /// Function that returns the index of the largest logit of every row.
 pub(super) type Largest<D> = fn(&Tensor<D>) -> Index<<D as Device>::Place>;
 
 /// Sums over the microbatches of this rank.
-pub(super) struct Sums<D: Kernels> {
+pub(super) struct MicrobatchSums<D: Kernels> {
     pub(super) loss: Option<Partial<D::Wide>>,
     pub(super) right: usize,
     pub(super) total: Option<(Request<D::Wide>, TraceSpan)>, // of the loss, while its all-reduce is under way
@@ -27,7 +28,7 @@ pub(super) struct Sums<D: Kernels> {
 }
 
 /// A batch, and how a model of this design and its schedule cut it.
-pub(super) struct Cut<'a> {
+pub(super) struct BatchCut<'a> {
     pub(super) batch: &'a Batch,
     pub(super) design: Rc<Design>,
     pub(super) tokens: TokenShards,
@@ -36,31 +37,31 @@ pub(super) struct Cut<'a> {
 
 /// A step's microbatches on this data rank.
 pub(super) struct Dealt<'a, D: Kernels> {
-    pub(super) rank: &'a mut Rank<D>,
-    pub(super) cut: Cut<'a>,
+    pub(super) rank: &'a mut StepState<D>,
+    pub(super) cut: BatchCut<'a>,
     pub(super) pass: Pass,
     pub(super) lr: f64,
     pub(super) largest: Option<Largest<D>>,
     pub(super) done: &'a dyn Fn(usize),
-    pub(super) sums: Sums<D>,
+    pub(super) sums: MicrobatchSums<D>,
 }
 
 impl<'a, D: Kernels> Dealt<'a, D> {
-    fn share(&self, microbatch: usize) -> Result<Share<'a>> {
+    fn share(&self, microbatch: usize) -> Result<LocalBatch<'a>> {
         self.cut.batch.share(microbatch, &self.cut.tokens)
     }
     /// Returns this rank's tokens of a slice of each of its documents: the sequence, and the range of its
     /// tokens.
     fn slice(
         &self,
-        of: Unit,
+        of: Task,
     ) -> Result<impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone + use<'a, D>> {
         let tokens = if self.largest.is_some() { self.cut.tokens.whole() } else { self.cut.tokens };
         Ok(self.share(of.microbatch as usize)?.slice(of.slice as usize, self.cut.slices, &tokens))
     }
     /// Creates the context of a task, reusing a finished context's buffers. Slices of a microbatch share the
     /// keys and values that attention sees.
-    fn made(&mut self, of: Unit) -> Result<Cx<D>> {
+    fn made(&mut self, of: Task) -> Result<PassContext<D>> {
         let (share, slice) = (self.share(of.microbatch as usize)?, of.slice as usize);
         let pass = Pass { microbatch: of.microbatch as usize, slice, ..self.pass };
         let first = of.microbatch as usize * self.cut.slices;
@@ -68,7 +69,7 @@ impl<'a, D: Kernels> Dealt<'a, D> {
         let spare = self.rank.spare.pop().unwrap_or_default();
         let lengths = |rank| {
             let sequences = self.cut.batch.part(pass.microbatch, &self.cut.tokens.of_data_rank(rank));
-            Share { sequences, first: 0 }.segments(slice, self.cut.slices).map(|s| s.len)
+            LocalBatch { sequences, first: 0 }.segments(slice, self.cut.slices).map(|s| s.len)
         };
         let own = self.cut.batch.microbatches()[pass.microbatch].iter().map(Sequence::tokens).sum();
         let pass = Pass { tokens: [own, self.cut.batch.tokens()], ..pass };
@@ -87,8 +88,8 @@ impl<'a, D: Kernels> Dealt<'a, D> {
     }
 }
 
-impl<D: Kernels> Work<D> for Dealt<'_, D> {
-    fn cx(&mut self, of: Unit) -> Result<&Cx<D>> {
+impl<D: Kernels> Microbatches<D> for Dealt<'_, D> {
+    fn cx(&mut self, of: Task) -> Result<&PassContext<D>> {
         let at = of.microbatch as usize * self.cut.slices + of.slice as usize;
         if self.rank.cxs.len() < (of.microbatch as usize + 1) * self.cut.slices {
             self.rank.cxs.resize_with((of.microbatch as usize + 1) * self.cut.slices, || None);
@@ -98,26 +99,26 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
         }
         Ok(self.rank.cxs[at].as_ref().expect("just made"))
     }
-    fn input(&mut self, of: Unit) -> Result<Input<D>> {
+    fn input(&mut self, of: Task) -> Result<Input<D>> {
         let slice = self.slice(of)?;
         if let Some(width) = self.cut.design.features() {
             return Ok(Input::Rows(rows(&self.rank.device, width, slice, |s| &s.x)));
         }
         let ids = slice.flat_map(|(s, tokens)| &s.ids[tokens]);
-        Ok(Input::Tokens(Ids::new(self.rank.device.place(), ids, self.cut.design.outputs())?))
+        Ok(Input::Tokens(TokenIds::new(self.rank.device.place(), ids, self.cut.design.outputs())?))
     }
-    fn wanted(&mut self, of: Unit) -> Result<Wanted<D>> {
+    fn wanted(&mut self, of: Task) -> Result<StageRequest<D>> {
         let (slice, outputs) = (self.slice(of)?, self.cut.design.outputs());
         if self.largest.is_some() {
-            return Ok(Wanted::Logits { all: true });
+            return Ok(StageRequest::Logits { all: true });
         }
         if self.cut.design.gives_rows() {
-            return Ok(Wanted::Loss(Targets::Rows(rows(&self.rank.device, outputs, slice, |s| &s.y))));
+            return Ok(StageRequest::Loss(Targets::Rows(rows(&self.rank.device, outputs, slice, |s| &s.y))));
         }
         let targets = slice.flat_map(|(s, tokens)| &s.targets[tokens]);
-        Ok(Wanted::Loss(Targets::Ids(Ids::targets(self.rank.device.place(), targets, outputs)?)))
+        Ok(StageRequest::Loss(Targets::Ids(TokenIds::targets(self.rank.device.place(), targets, outputs)?)))
     }
-    fn ended(&mut self, of: Unit, output: Output<D>) {
+    fn ended(&mut self, of: Task, output: Output<D>) {
         let (slice, sums) = (self.slice(of), &mut self.sums);
         match (output, self.largest) {
             (Output::Loss(part), _) => {
@@ -138,7 +139,7 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
     }
     /// An idle context keeps its lists, but no memory of the device.
     fn done(&mut self, microbatch: usize) {
-        let (Rank { cxs, spare, .. }, counts) = (&mut *self.rank, &mut self.sums.counts);
+        let (StepState { cxs, spare, .. }, counts) = (&mut *self.rank, &mut self.sums.counts);
         let done = cxs[microbatch * self.cut.slices..(microbatch + 1) * self.cut.slices]
             .iter_mut()
             .map(Option::take);
@@ -155,13 +156,13 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
     fn update(
         &mut self,
         hooks: &[Box<dyn Hooks<D>>],
-        uses: &mut dyn Uses<D>,
+        uses: &mut dyn ParamHooks<D>,
         params: &mut [&mut Param<D>],
     ) -> Result<()> {
         let (loss, span) = self.sums.total.take().expect("all chunks are complete");
         let loss = loss.wait()?;
         drop(span);
-        let Rank { mesh, optimizer, .. } = &mut *self.rank;
+        let StepState { mesh, optimizer, .. } = &mut *self.rank;
         let _span = mesh.span("optimizer");
         let norm2 = optimizer.step(params, mesh, self.lr, uses)?;
         for hooks in hooks {

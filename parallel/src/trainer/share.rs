@@ -1,11 +1,11 @@
 //! A data rank's local batch, slice by slice: the tokens of each sequence, and their features.
-use crate::{Sequence, Share, deal};
+use crate::{LocalBatch, Sequence, deal};
 use kernels::{Kernels, Segment};
 use layers::TokenShards;
 use std::ops::Range;
 use tensor::{Category, Scalar, Tensor};
 
-impl<'a> Share<'a> {
+impl<'a> LocalBatch<'a> {
     /// Returns this rank's tokens of the `slice`th of `slices` nearly equal slices of each document: the
     /// sequence, and the range of its tokens.
     pub fn slice(
@@ -47,7 +47,7 @@ pub fn features<D: Kernels>(
     sequences: &[Sequence],
     tokens: &TokenShards,
 ) -> Tensor<D> {
-    rows(device, width, Share { sequences, first: 0 }.slice(0, 1, tokens), |s| &s.x)
+    rows(device, width, LocalBatch { sequences, first: 0 }.slice(0, 1, tokens), |s| &s.x)
 }
 
 /// Returns the features of these tokens of sequences, a row of `width` for each token.

@@ -4,7 +4,7 @@ use crate::pipeline::gpipe::GPipe;
 use crate::pipeline::{Pipeline, Schedule};
 use comm::{Axis, World};
 use kernels::Heads;
-use layers::{Builder, Random, Rest, Rests, Shape, Takes};
+use layers::{AtRest, Builder, NumberArgument, RandomValues, Shape, ShardingStrategy};
 use tensor::{Cpu, F61, IGNORED, Key, Scalar};
 
 const SHAPE: Shape = Shape {
@@ -54,25 +54,29 @@ fn scheduled(
     layouts: &[[usize; 4]],
 ) {
     let _key = Key(6).enter();
-    let told = |s: &Sequence| {
+    let reported = |s: &Sequence| {
         let Sequence { ids, targets, x, y, .. } = s.clone();
         reference::Sequence { ids, targets, x, y }
     };
-    let told: Vec<Vec<_>> = batch.microbatches().iter().map(|m| m.iter().map(told).collect()).collect();
+    let reported: Vec<Vec<_>> =
+        batch.microbatches().iter().map(|m| m.iter().map(reported).collect()).collect();
     let (beta1, beta2, eps, decay) = (0.5, 0.75, 0.5, 0.25);
-    let kind = Kind::AdamW { beta1, beta2, eps, decay };
+    let kind = OptimizerKind::AdamW { beta1, beta2, eps, decay };
     let adamw = reference::Optimizer::AdamW { beta1, beta2, eps, decay };
     let zero = [0, 1, 2, 3].map(|stage: usize| {
-        let rest = |from: usize| if stage >= from { Rest::Shard } else { Rest::Whole };
-        Rests { value: rest(3), gradient: rest(2), state: rest(1), block: None }
+        let rest = |from: usize| if stage >= from { AtRest::Shard } else { AtRest::Whole };
+        ShardingStrategy { value: rest(3), gradient: rest(2), state: rest(1), block: None }
     });
     let all = layouts.iter().flat_map(|layout| zero.map(|rests| (*layout, rests)));
-    for ([pp, dp, tp, sp], rests) in all.filter(|([_, dp, ..], rests)| *dp > 1 || *rests == Rests::WHOLE) {
+    for ([pp, dp, tp, sp], rests) in
+        all.filter(|([_, dp, ..], rests)| *dp > 1 || *rests == ShardingStrategy::WHOLE)
+    {
         let run = |device: Cpu<F61>, mesh: Mesh<_>| {
-            let builder = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 2 }) };
+            let builder = Builder { rests, ..Builder::new(&device, &mesh, &RandomValues { seed: 2 }) };
             let builder = if sp > 0 { builder.in_regions() } else { builder };
             let pipeline = if pp > 1 { pipeline } else { Pipeline::ALONE };
-            let mut trainer = Trainer::new(&At { builder, pipeline }, ours, (kind, Some(0.5)))?.seeded(3);
+            let mut trainer =
+                Trainer::new(&BuildContext { builder, pipeline }, ours, (kind, Some(0.5)))?.seeded(3);
             let weights = |trainer: &mut Trainer<_>| {
                 let (mut all, design) = (std::collections::BTreeMap::new(), trainer.model().design().clone());
                 let params = trainer.model().params();
@@ -85,7 +89,7 @@ fn scheduled(
             let start = weights(&mut trainer)?;
             let mut truth = reference::Trainer::new(theirs.clone(), adamw, Some(0.5), start).seeded(3);
             for step in 0..2 {
-                let (report, wanted) = (trainer.step(batch, 0.5)?, truth.step(&told, 0.5));
+                let (report, wanted) = (trainer.step(batch, 0.5)?, truth.step(&reported, 0.5));
                 let word = pipeline.schedule.about().word;
                 let at = format!("{ours}, step {step}, pp={pp}:{word}, dp={dp}, tp={tp}, sp={sp}, {rests:?}");
                 let loss = wanted.losses.into_iter().fold(F61::ZERO, |sum, loss| sum + loss);
@@ -124,8 +128,11 @@ fn steps_equal_the_oracle_under_every_schedule() {
     let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).collect());
     let batch = |m| Batch::new([5, 2, 3, 1, 4, 6].map(sequence).to_vec(), m).unwrap();
     for schedule in crate::pipeline::ALL {
-        let numbers =
-            if schedule.about().takes == Takes::Nothing { vec![None] } else { vec![Some(1), None, Some(3)] };
+        let numbers = if schedule.about().takes == NumberArgument::Nothing {
+            vec![None]
+        } else {
+            vec![Some(1), None, Some(3)]
+        };
         for (i, number) in numbers.into_iter().enumerate() {
             let pipeline = Pipeline { schedule: *schedule, number, split: None };
             for (m, layout) in [(1, [2, 1, 1, 0]), (2, [2, 1, 2, 1]), (5, [3, 1, 1, 0])] {
@@ -209,17 +216,17 @@ fn correct_counts_every_token_once() {
     let logits_and_correct = |all: &[Sequence], [pp, dp, tp]: [usize; 3]| {
         let batch = Batch::new(all.to_vec(), 3).unwrap();
         let run = |device: Cpu<f32>, mesh: Mesh<_>| {
-            let builder = Builder::new(&device, &mesh, &Random { seed: 4 });
+            let builder = Builder::new(&device, &mesh, &RandomValues { seed: 4 });
             let pipeline = if pp > 1 { (&GPipe as &dyn Schedule).into() } else { Pipeline::ALONE };
             let design = Design::Classifier { sizes: SIZES.to_vec() };
-            let mut trainer = Trainer::evaluator(&At { builder, pipeline }, design)?;
-            let (x, told) = (all.iter().flat_map(|s| &s.x), std::cell::RefCell::new(Vec::new()));
+            let mut trainer = Trainer::evaluator(&BuildContext { builder, pipeline }, design)?;
+            let (x, reported) = (all.iter().flat_map(|s| &s.x), std::cell::RefCell::new(Vec::new()));
             let x: Vec<f32> = x.copied().collect();
             let x = Tensor::from_fn(&device, Category::Activations, all.len(), 3, |i| x[i]);
-            let cx = layers::Cx::infer(vec![1; all.len()]);
+            let cx = layers::PassContext::infer(vec![1; all.len()]);
             let logits = trainer.model().logits(&cx, layers::Input::Rows(x), true)?.read().unwrap();
-            let right = trainer.correct(&batch, &|n| told.borrow_mut().push(n))?;
-            assert_eq!(told.take(), [1, 2, 3]);
+            let right = trainer.correct(&batch, &|n| reported.borrow_mut().push(n))?;
+            assert_eq!(reported.take(), [1, 2, 3]);
             Ok::<_, crate::Error>((logits, right))
         };
         World::threads(&[(Axis::Pp, pp), (Axis::Dp, dp), (Axis::Tp, tp)]).unwrap().run(run).unwrap()
@@ -241,8 +248,8 @@ fn correct_counts_every_token_once() {
 fn batches_that_a_model_does_not_take_are_refused() {
     let why = |design: Design, sequence: Sequence| {
         let run = |device: Cpu<f32>, mesh: Mesh<_>| {
-            let at = At::from(Builder::new(&device, &mesh, &Random { seed: 4 }));
-            let mut trainer = Trainer::new(&at, &design, (Kind::Sgd, None))?;
+            let at = BuildContext::from(Builder::new(&device, &mesh, &RandomValues { seed: 4 }));
+            let mut trainer = Trainer::new(&at, &design, (OptimizerKind::Sgd, None))?;
             trainer.step(&Batch::new(vec![sequence.clone()], 1)?, 1.0).map(drop)
         };
         World::threads(&[]).unwrap().run(run).unwrap_err().reason
@@ -270,8 +277,8 @@ fn a_step_sums_the_gradients_of_each_unit_in_one_call() {
     let trace = comm::Trace::new();
     let world = World::threads(&[(Axis::Dp, 2)]).unwrap().traced(&trace, "a step");
     let calls = world.run(|device: Cpu<f32>, mesh| {
-        let at = At::from(Builder::new(&device, &mesh, &Random { seed: 2 }));
-        let mut trainer = Trainer::new(&at, Shape { blocks: 2, ..SHAPE }, (Kind::Sgd, None))?;
+        let at = BuildContext::from(Builder::new(&device, &mesh, &RandomValues { seed: 2 }));
+        let mut trainer = Trainer::new(&at, Shape { blocks: 2, ..SHAPE }, (OptimizerKind::Sgd, None))?;
         trainer.step(&batch, 1.0)?;
         Ok::<_, crate::Error>(mesh.calls())
     });
@@ -293,8 +300,8 @@ fn evaluating_gives_the_loss_that_the_step_begins_with() {
     let batch = Batch::new([5, 2, 3, 1, 4].map(sequence).to_vec(), 2).unwrap();
     for ranks in [1, 2] {
         let losses = World::threads(&[(Axis::Dp, ranks)]).unwrap().run(|device: Cpu<F61>, mesh| {
-            let kind = (Kind::Sgd, None);
-            let at = At::from(Builder::new(&device, &mesh, &Random { seed: 2 }));
+            let kind = (OptimizerKind::Sgd, None);
+            let at = BuildContext::from(Builder::new(&device, &mesh, &RandomValues { seed: 2 }));
             let mut trainer = Trainer::new(&at, SHAPE, kind)?;
             let parts = std::cell::RefCell::new(Vec::new());
             let mut evaluate = || trainer.evaluate(&batch, &|n| parts.borrow_mut().push(n));
@@ -316,10 +323,10 @@ fn evaluating_is_cross_entropy_alone() {
     let batch = Batch::new(vec![Sequence::new(vec![1, 2, 3], vec![2, 3, 4])], 1).unwrap();
     let (device, mesh) = (Cpu::<F61>::default(), Mesh::alone());
     let loss = |shape: &Shape| {
-        let at = At::from(Builder::new(&device, &mesh, &Random { seed: 2 }));
-        let mut trainer = Trainer::new(&at, shape, (Kind::Sgd, None)).unwrap();
-        let told = trainer.evaluate(&batch, &|_| ()).unwrap().read();
-        (told, trainer.step(&batch, 1.0).unwrap().loss.read())
+        let at = BuildContext::from(Builder::new(&device, &mesh, &RandomValues { seed: 2 }));
+        let mut trainer = Trainer::new(&at, shape, (OptimizerKind::Sgd, None)).unwrap();
+        let reported = trainer.evaluate(&batch, &|_| ()).unwrap().read();
+        (reported, trainer.step(&batch, 1.0).unwrap().loss.read())
     };
     let added = layers::Objective { smoothing: 0.25, z: 0.5 };
     let dropout = layers::Rates { embedding: 0.5, attention: 0.5, residual: 0.5 };
@@ -338,16 +345,17 @@ fn loads_are_those_of_every_token_once() {
     let loads = |experts: Option<layers::Experts>, layout: &str, learns: bool| {
         let layout: crate::Layout = layout.parse().unwrap();
         let shape = Shape { blocks: 2, experts, ..SHAPE };
-        let ranks = crate::session::run((&layout, &layout.world().unwrap()), &Random { seed: 2 }, |at| {
-            let at: At<Cpu<F61>> = at;
-            let mut trainer = Trainer::new(&at, shape, (Kind::Sgd, None))?;
-            trainer.evaluate(&batch, &|_| ())?;
-            if learns {
-                drop(trainer.take_counts());
-                trainer.step(&batch, 0.0)?;
-            }
-            Ok(trainer.take_counts())
-        });
+        let ranks =
+            crate::session::run((&layout, &layout.world().unwrap()), &RandomValues { seed: 2 }, |at| {
+                let at: BuildContext<Cpu<F61>> = at;
+                let mut trainer = Trainer::new(&at, shape, (OptimizerKind::Sgd, None))?;
+                trainer.evaluate(&batch, &|_| ())?;
+                if learns {
+                    drop(trainer.take_counts());
+                    trainer.step(&batch, 0.0)?;
+                }
+                Ok(trainer.take_counts())
+            });
         let sum: LayerCounts = ranks.unwrap().into_iter().collect();
         sum.iter().map(|(layer, counts)| (layer.to_owned(), counts.to_vec())).collect::<Vec<_>>()
     };

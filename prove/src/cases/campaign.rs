@@ -6,8 +6,8 @@
 //! depends on the key and on the number of cases, not on the number and speed of the cores.
 use super::report::CampaignReport;
 use super::shrunk::shrunk;
-use super::{Case, draw};
-use crate::{Difference, Truths, Verdict, locate, prove};
+use super::{ProofCase, draw};
+use crate::{Difference, OracleTraces, Verdict, locate, prove};
 use comm::caught;
 use parallel::{Error, Layout, Result};
 use serde::Serialize;
@@ -19,8 +19,8 @@ use std::time::Instant;
 use tensor::Key;
 
 /// Proves a case under its key. An error or a panic is a verdict too, since every case should run to its end.
-pub fn judge(case: &Case) -> Verdict {
-    let proof = || prove(&case.subject()?, &case.layout, &[case.key], &Truths::default());
+pub fn judge(case: &ProofCase) -> Verdict {
+    let proof = || prove(&case.subject()?, &case.layout, &[case.key], &OracleTraces::default());
     let failed = |why| Verdict { error: Some(why), ..Verdict::default() };
     match caught(proof) {
         Ok(Ok(verdict)) => verdict,
@@ -47,7 +47,7 @@ pub struct Failure {
     #[serde(with = "super::case::written")]
     pub number: Key,
     /// The shrunk case.
-    pub case: Case,
+    pub case: ProofCase,
     /// First difference of the shrunk case; `None` if it fails otherwise.
     pub first_difference: Option<Difference>,
     /// Error of the shrunk case; `None` if there is a difference.
@@ -65,22 +65,22 @@ pub struct Campaign<'a> {
     /// Layout of all cases; `None` if layouts are drawn.
     pub layout: Option<Layout>,
     /// Function that judges a case.
-    pub judge: &'a (dyn Fn(&Case) -> Verdict + Sync),
+    pub judge: &'a (dyn Fn(&ProofCase) -> Verdict + Sync),
 }
 
 /// A judged case: its place, its number, the case, and its verdict.
-type Judged = (usize, Key, Case, Verdict);
+type JudgedCase = (usize, Key, ProofCase, Verdict);
 
 /// The place and the number of the next case.
 type Next = Mutex<(usize, Key)>;
 
 impl Campaign<'_> {
-    /// Judges case by case, on as many threads as there are cores. After each case, calls `told` with the
+    /// Judges case by case, on as many threads as there are cores. After each case, calls `reported` with the
     /// number of equal cases so far and the key to continue with.
     ///
     /// # Errors
     /// If no small model fits the layout.
-    pub fn run(&self, told: &dyn Fn(usize, Key)) -> Result<CampaignReport> {
+    pub fn run(&self, reported: &dyn Fn(usize, Key)) -> Result<CampaignReport> {
         if let Some(layout) = self.layout {
             super::fitted::fitted(layers::Shape::LLAMA, &(&layout).into()).ok_or_else(|| {
                 Error::new(format!("no case can have the layout {layout}: no small model fits it"))
@@ -105,7 +105,7 @@ impl Campaign<'_> {
                         return Some((number, outcome));
                     }
                     report.add(&case, &outcome, number.next());
-                    told(report.cases, number.next());
+                    reported(report.cases, number.next());
                 }
             }
             None
@@ -117,7 +117,7 @@ impl Campaign<'_> {
         Ok(report)
     }
     /// Work of one thread: judges the next case, until there is none.
-    fn work(&self, next: &Next, stop: &AtomicBool, sender: Sender<Judged>) {
+    fn work(&self, next: &Next, stop: &AtomicBool, sender: Sender<JudgedCase>) {
         while let Some((place, number)) = self.take(next, stop) {
             let case = draw(number.0, self.layout);
             let outcome = (self.judge)(&case);

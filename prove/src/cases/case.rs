@@ -3,7 +3,7 @@ use super::document::Document;
 use crate::Subject;
 use crate::subject::reads_alone;
 use kernels::Heads;
-use layers::{Design, Experts, Kind, Shape};
+use layers::{Design, Experts, OptimizerKind, Shape};
 use parallel::{Batch, Error, Layout, Result, Sequence, bail};
 use serde::{Deserialize, Serialize};
 use tensor::quoted::sentence;
@@ -12,7 +12,7 @@ use tensor::{IGNORED, Key, mix};
 /// Whole input of a proof.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Case {
+pub struct ProofCase {
     /// Key of the field, of ids and of targets; in hexadecimal.
     #[serde(with = "written")]
     pub key: Key,
@@ -22,7 +22,7 @@ pub struct Case {
     /// The model.
     pub shape: Shape,
     /// The optimizer.
-    pub optimizer: Kind,
+    pub optimizer: OptimizerKind,
     /// The learning rate.
     pub lr: f64,
     /// Limit of the gradient norm.
@@ -46,7 +46,7 @@ pub struct CaseStep {
     pub sequences: Vec<Vec<Document>>,
 }
 
-impl Case {
+impl ProofCase {
     /// Parses a case from its line of JSON.
     ///
     /// # Errors

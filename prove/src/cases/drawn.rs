@@ -4,11 +4,11 @@
 //! features to none. The shape is then fitted to the ranks of the layout, so that no draw is wasted, and a
 //! shrunk case always fits.
 use super::fitted::{fitted, sound};
-use super::{Case, CaseStep, Document};
+use super::{CaseStep, Document, ProofCase};
 use crate::subject::reads_alone;
 use comm::Axis;
 use kernels::Heads;
-use layers::{About, Choice, Kind};
+use layers::{Choice, OptimizerKind, StrategyInfo};
 use parallel::layout::split_axes;
 use parallel::{Layout, strategies};
 use proptest::collection::vec;
@@ -27,7 +27,7 @@ const TOKENS: usize = 5;
 
 /// Draws the case of this number. If a layout is given, every case has it, and shapes are fitted to it; if no
 /// small shape fits, the model stays unsplit.
-pub fn draw(number: u64, layout: Option<Layout>) -> Case {
+pub fn draw(number: u64, layout: Option<Layout>) -> ProofCase {
     wishes(number, layout).current().case(number)
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Wish {
     shape: Shape,
     steps: (StepWish, Option<StepWish>),
     texts: Vec<(usize, usize)>,
-    optimizer: (Kind, f64),
+    optimizer: (OptimizerKind, f64),
     clip: Option<f64>,
     layout: Layout,
 }
@@ -75,7 +75,7 @@ impl Wish {
         Self { layout, ..self }
     }
     /// Returns a fitting case, whose key is derived from this number.
-    pub(super) fn case(self, number: u64) -> Case {
+    pub(super) fn case(self, number: u64) -> ProofCase {
         let (layout, shape) = together(self.layout, self.shape);
         let longest = shape.context().unwrap_or(TOKENS);
         let steps = [Some(self.steps.0), self.steps.1].into_iter().flatten();
@@ -83,7 +83,7 @@ impl Wish {
         let text = |(tokens, prompt): (usize, usize)| (tokens.min(longest), prompt.min(tokens.min(longest)));
         let texts = self.texts.into_iter().filter(|_| reads_alone(&shape)).map(text).collect();
         let ((optimizer, lr), clip, key) = (self.optimizer, self.clip, FieldKey(number).next());
-        Case { key, layout, shape, optimizer, lr, clip, steps, texts }
+        ProofCase { key, layout, shape, optimizer, lr, clip, steps, texts }
     }
 }
 
@@ -116,10 +116,11 @@ fn reversed(layout: Layout) -> Layout {
 fn layouts() -> impl Strategy<Value = Layout> {
     let axes: Vec<_> = split_axes().rev().collect();
     // methods of each choice; each strategy of layers is its own choice
-    let mut choices: Vec<(&About, Vec<String>)> = Vec::new();
+    let mut choices: Vec<(&StrategyInfo, Vec<String>)> = Vec::new();
     for about in strategies::all() {
-        let same =
-            |of: &&About| of.choice != Choice::Layers && (of.axis, of.choice) == (about.axis, about.choice);
+        let same = |of: &&StrategyInfo| {
+            of.choice != Choice::Layers && (of.axis, of.choice) == (about.axis, about.choice)
+        };
         let at = choices.iter().position(|(of, _)| same(of)).unwrap_or(choices.len());
         if at == choices.len() {
             choices.push((about, Vec::new()));
@@ -175,11 +176,12 @@ fn shapes() -> impl Strategy<Value = Shape> {
 }
 
 /// Draws plain SGD at rate 1, or `AdamW` with an ε and a decay that matter.
-fn optimizers() -> impl Strategy<Value = (Kind, f64)> {
+fn optimizers() -> impl Strategy<Value = (OptimizerKind, f64)> {
     let adamw =
         (select(vec![(0.9, 0.95), (0.5, 0.25)]), select(vec![1e-8, 0.25]), select(vec![0.0, 0.1, 0.5]));
-    let adamw = adamw.prop_map(|((beta1, beta2), eps, decay)| Kind::AdamW { beta1, beta2, eps, decay });
-    prop_oneof![Just((Kind::Sgd, 1.0)), (adamw, select(vec![1.0, 0.125])),]
+    let adamw =
+        adamw.prop_map(|((beta1, beta2), eps, decay)| OptimizerKind::AdamW { beta1, beta2, eps, decay });
+    prop_oneof![Just((OptimizerKind::Sgd, 1.0)), (adamw, select(vec![1.0, 0.125])),]
 }
 
 /// Wish for a step, independent of the layout.

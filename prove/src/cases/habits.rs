@@ -1,13 +1,13 @@
 //! Habits: properties that drawn cases must often have, because bugs hide in what cases do not cover.
-use super::{Case, CaseStep, Document};
+use super::{CaseStep, Document, ProofCase};
 use comm::Axis;
-use layers::Kind;
+use layers::OptimizerKind;
 use parallel::deal;
 use shape::{Experts, FEATURES, Shape, Window};
 use std::sync::LazyLock;
 
 /// Name of a property of cases, and a test for it.
-pub type Habit = (&'static str, Box<dyn Fn(&Case) -> bool + Send + Sync>);
+pub type Habit = (&'static str, Box<dyn Fn(&ProofCase) -> bool + Send + Sync>);
 
 /// All habits: optional features of models ([`FEATURES`]), and other properties of cases. Each occurs in at
 /// least one of fifty drawn cases.
@@ -18,7 +18,7 @@ pub static HABITS: LazyLock<Vec<Habit>> = LazyLock::new(|| {
 });
 
 /// Properties that do not depend on a feature of the model alone.
-const OF_CASES: &[(&str, fn(&Case) -> bool)] = &[
+const OF_CASES: &[(&str, fn(&ProofCase) -> bool)] = &[
     ("two steps or more", |c| c.steps.len() > 1),
     ("two microbatches or more", |c| c.steps.iter().any(|step| step.microbatches > 1)),
     ("sequences of unequal length", |c| c.steps.iter().any(unequal)),
@@ -40,22 +40,25 @@ const OF_CASES: &[(&str, fn(&Case) -> bool)] = &[
     ("a window that hides tokens, with sinks", |c| hides(c, |window| window.sinks > 0)),
     ("a window that only later blocks have", |c| c.shape.window.is_some_and(|window| window.from > 0)),
     ("experts that drop tokens", drops),
-    ("plain descent at rate 1", |c| c.optimizer == Kind::Sgd && c.lr == 1.0),
-    ("AdamW with decay", |c| matches!(c.optimizer, Kind::AdamW { decay, .. } if decay > 0.0)),
-    ("AdamW with an ε that matters", |c| matches!(c.optimizer, Kind::AdamW { eps, .. } if eps > 0.1)),
+    ("plain descent at rate 1", |c| c.optimizer == OptimizerKind::Sgd && c.lr == 1.0),
+    ("AdamW with decay", |c| matches!(c.optimizer, OptimizerKind::AdamW { decay, .. } if decay > 0.0)),
+    (
+        "AdamW with an ε that matters",
+        |c| matches!(c.optimizer, OptimizerKind::AdamW { eps, .. } if eps > 0.1),
+    ),
     ("a limit of the norm", |c| c.clip.is_some()),
     ("no limit of the norm", |c| c.clip.is_none()),
 ];
 
 /// Returns the shape that ran: without experts if no block has them.
-fn ran(case: &Case) -> Shape {
+fn ran(case: &ProofCase) -> Shape {
     let shape = case.shape;
     let some = (0..shape.blocks).any(|i| shape.experts(i).is_some());
     Shape { experts: shape.experts.filter(|_| some), ..shape }
 }
 
 /// Returns true if experts accept fewer tokens of some microbatch than choose them, whatever the choices.
-fn drops(case: &Case) -> bool {
+fn drops(case: &ProofCase) -> bool {
     let rooms = |step: &CaseStep, of: Experts| {
         (0..step.microbatches).any(|m| {
             let tokens = tokens(&step.sequences[deal(step.sequences.len(), m, step.microbatches)]);
@@ -66,7 +69,7 @@ fn drops(case: &Case) -> bool {
     of.is_some_and(|of| case.steps.iter().any(|step| rooms(step, of)))
 }
 
-fn documents(case: &Case) -> impl Iterator<Item = &Document> {
+fn documents(case: &ProofCase) -> impl Iterator<Item = &Document> {
     case.steps.iter().flat_map(|step| step.sequences.iter().flatten())
 }
 
@@ -85,7 +88,7 @@ fn unequal(step: &CaseStep) -> bool {
 }
 
 /// Returns the local batch of each data rank, microbatch by microbatch.
-fn shares(case: &Case) -> impl Iterator<Item = &[Vec<Document>]> {
+fn shares(case: &ProofCase) -> impl Iterator<Item = &[Vec<Document>]> {
     let ranks = case.layout.tokens().data_ranks();
     case.steps.iter().flat_map(move |step| {
         let microbatch = move |m| &step.sequences[deal(step.sequences.len(), m, step.microbatches)];
@@ -94,17 +97,17 @@ fn shares(case: &Case) -> impl Iterator<Item = &[Vec<Document>]> {
     })
 }
 
-fn silent_rank(case: &Case) -> bool {
+fn silent_rank(case: &ProofCase) -> bool {
     case.layout.tokens().data_ranks() > 1 && shares(case).any(|share| counted(share) == 0)
 }
 
-fn empty_region(case: &Case) -> bool {
+fn empty_region(case: &ProofCase) -> bool {
     let regions = case.layout.strategies().iter().any(|about| about.word == "sp");
     regions && shares(case).any(|share| tokens(share) < case.layout.size(Axis::Tp))
 }
 
 /// Returns true if such a window hides a token from the last token of some document.
-fn hides(case: &Case, such: fn(&Window) -> bool) -> bool {
+fn hides(case: &ProofCase, such: fn(&Window) -> bool) -> bool {
     let window = case.shape.window.filter(such);
     window.is_some_and(|window| documents(case).any(|d| d.tokens() > window.size + window.sinks))
 }

@@ -6,12 +6,12 @@ mod certificate;
 pub use certificate::{Certificate, Proven, certify_panel};
 
 use super::fitted::fitted;
-use super::{Case, HABITS};
+use super::{HABITS, ProofCase};
 use crate::Subject;
 use kernels::{Activation, Heads};
 use layers::{
-    Balance, Biases, Blocks, Experts, FeedForward, Groups, Kind, NormKind, Objective, Positions, Rates,
-    Scoring, Shape, SharedExpert, Window,
+    Balance, Biases, Blocks, Experts, FeedForward, Groups, NormKind, Objective, OptimizerKind, Positions,
+    Rates, Scoring, Shape, SharedExpert, Window,
 };
 use parallel::{Error, Layout, Result, Scheme};
 use shape::{FEATURES, Feature};
@@ -26,11 +26,11 @@ pub struct Member {
     /// The model.
     pub shape: Shape,
     /// The optimizer and the clip limit.
-    pub optimizer: (Kind, Option<f64>),
+    pub optimizer: (OptimizerKind, Option<f64>),
 }
 
-const SGD: (Kind, Option<f64>) = (Kind::Sgd, Some(0.5));
-const ADAMW: (Kind, Option<f64>) = (Kind::ADAMW, Some(0.5));
+const SGD: (OptimizerKind, Option<f64>) = (OptimizerKind::Sgd, Some(0.5));
+const ADAMW: (OptimizerKind, Option<f64>) = (OptimizerKind::ADAMW, Some(0.5));
 const EVERY_BIAS: Biases = Biases { qkv: true, out: true, mlp: true };
 
 const fn heads(keys: usize) -> Heads {
@@ -149,7 +149,7 @@ const NAMED: &[Member] = &[
     Member {
         name: "biased Llama",
         shape: BIASED,
-        optimizer: (Kind::AdamW { beta1: 0.5, beta2: 0.25, eps: 0.25, decay: 0.5 }, None),
+        optimizer: (OptimizerKind::AdamW { beta1: 0.5, beta2: 0.25, eps: 0.25, decay: 0.5 }, None),
     },
     Member {
         name: "Mistral",
@@ -176,7 +176,7 @@ const NAMED: &[Member] = &[
             bias: Biases { qkv: false, out: false, mlp: false },
             ..GPT2
         },
-        optimizer: (Kind::Sgd, None),
+        optimizer: (OptimizerKind::Sgd, None),
     },
     Member { name: "experts that choose", shape: Shape { experts: Some(CHOOSING), ..LLAMA }, optimizer: SGD },
     Member { name: "Mixtral", shape: Shape { experts: Some(MIXTRAL), ..LLAMA }, optimizer: ADAMW },
@@ -218,9 +218,9 @@ impl Member {
 /// small model fits the layout.
 #[must_use]
 pub fn never_ran(subject: &Subject, layout: &Layout) -> Vec<&'static str> {
-    let Some(mine) = Case::of(subject, *layout) else { return Vec::new() };
+    let Some(mine) = ProofCase::of(subject, *layout) else { return Vec::new() };
     let panel = PANEL.iter().filter_map(|member| member.subject(layout).ok());
-    let panel: Vec<_> = panel.filter_map(|subject| Case::of(&subject, *layout)).collect();
+    let panel: Vec<_> = panel.filter_map(|subject| ProofCase::of(&subject, *layout)).collect();
     let lacks = HABITS.iter().filter(|(_, has)| !has(&mine) && panel.iter().any(has));
     lacks.map(|(what, _)| *what).collect()
 }

@@ -1,6 +1,6 @@
 //! Report of a campaign: the same bytes for the same key and the same number of cases.
 use super::campaign::Failure;
-use super::{Case, HABITS};
+use super::{HABITS, ProofCase};
 use crate::Verdict;
 use parallel::{Layout, strategies};
 use serde::Serialize;
@@ -9,7 +9,7 @@ use tensor::Key;
 
 /// Number of cases with some property.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Count {
+pub struct CaseCount {
     /// Name of the property.
     pub what: String,
     /// Number of cases.
@@ -36,9 +36,9 @@ pub struct CampaignReport {
     /// Number of cases of each layout.
     pub layouts: BTreeMap<String, usize>,
     /// Number of cases of each strategy.
-    pub strategies: Vec<Count>,
+    pub strategies: Vec<CaseCount>,
     /// Number of cases of each habit.
-    pub habits: Vec<Count>,
+    pub habits: Vec<CaseCount>,
     /// The first case that was not equal, shrunk.
     pub failure: Option<Failure>,
 }
@@ -46,14 +46,14 @@ pub struct CampaignReport {
 impl CampaignReport {
     /// Creates a report without cases.
     pub(super) fn new(key: Key, layout: Option<Layout>) -> Self {
-        let none = |what: &str| Count { what: what.into(), cases: 0 };
+        let none = |what: &str| CaseCount { what: what.into(), cases: 0 };
         let (key, layout) = (key.to_string(), layout.map(|layout| layout.to_string()));
         let strategies = strategies::all().iter().map(|about| none(about.name)).collect();
         let habits = HABITS.iter().map(|(what, _)| none(what)).collect();
         Self { equal: true, layout, next_key: key.clone(), key, strategies, habits, ..Self::default() }
     }
     /// Adds an equal case with its verdict; `next` is the number of the next case.
-    pub(super) fn add(&mut self, case: &Case, verdict: &Verdict, next: Key) {
+    pub(super) fn add(&mut self, case: &ProofCase, verdict: &Verdict, next: Key) {
         self.cases += 1;
         self.tensors += verdict.tensors;
         self.elements += verdict.elements;
@@ -87,7 +87,7 @@ impl CampaignReport {
         ];
         for (by, counts) in [("strategy", &self.strategies), ("habit", &self.habits)] {
             says.push(format!("\nCases by {by}"));
-            says.extend(counts.iter().map(|Count { what, cases }| format!("{cases:>9}  {what}")));
+            says.extend(counts.iter().map(|CaseCount { what, cases }| format!("{cases:>9}  {what}")));
         }
         says.push("\nCases by layout".into());
         says.extend(self.layouts.iter().map(|(layout, cases)| format!("{cases:>9}  {layout}")));

@@ -2,7 +2,7 @@
 //! Then the layouts of fewer ranks and strategies are tried one by one, since a failure on eight ranks and on
 //! two may not occur on three.
 use super::drawn::{Wish, wishes};
-use super::{Case, Failure};
+use super::{Failure, ProofCase};
 use crate::Verdict;
 use comm::Axis;
 use parallel::Layout;
@@ -19,9 +19,9 @@ const SLOW: Duration = Duration::from_secs(20);
 struct Smallest<'a> {
     number: u64,
     wish: Wish,
-    case: Case,
+    case: ProofCase,
     outcome: Verdict,
-    judge: &'a dyn Fn(&Case) -> Verdict,
+    judge: &'a dyn Fn(&ProofCase) -> Verdict,
     slow: bool,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn shrunk(
     (after, Key(number)): (usize, Key),
     layout: Option<Layout>,
     outcome: Verdict,
-    judge: &dyn Fn(&Case) -> Verdict,
+    judge: &dyn Fn(&ProofCase) -> Verdict,
 ) -> Failure {
     let mut tree = wishes(number, layout);
     let wish = tree.current();

@@ -1,7 +1,7 @@
 //! Tests that cases are drawn as they must be, and that a failure is found and made small.
 use super::*;
 use crate::{Difference, Verdict};
-use layers::{FeedForward, Kind, NormKind, Scoring, Shape};
+use layers::{FeedForward, NormKind, OptimizerKind, Scoring, Shape};
 use parallel::{Layout, strategies};
 use std::collections::BTreeSet;
 use std::iter::successors;
@@ -11,7 +11,7 @@ fn numbers(from: u64) -> impl Iterator<Item = Key> {
     successors(Some(Key(from)), |key| Some(key.next()))
 }
 
-fn drawn(n: usize) -> Vec<Case> {
+fn drawn(n: usize) -> Vec<ProofCase> {
     numbers(5).take(n).map(|key| draw(key.0, None)).collect()
 }
 
@@ -26,7 +26,7 @@ fn every_habit_and_every_strategy_is_drawn_often() {
         assert!(seen * 50 >= cases.len(), "{what}: {seen} of {}", cases.len());
     }
     for about in strategies::all() {
-        let with = |case: &&Case| case.layout.strategies().iter().any(|a| a.name == about.name);
+        let with = |case: &&ProofCase| case.layout.strategies().iter().any(|a| a.name == about.name);
         let seen = cases.iter().filter(with).count();
         let others = strategies::all().iter().filter(|of| (of.axis, of.choice) == (about.axis, about.choice));
         assert!(seen * 10 * others.count() >= cases.len(), "{}: {seen} of {}", about.name, cases.len());
@@ -80,7 +80,7 @@ fn experts_are_drawn_of_every_kind_and_can_be() {
 /// Norms with feed-forwards and all sets of biases. Kills: two choices that hang together.
 #[test]
 fn every_combination_of_norm_feed_forward_and_biases_is_drawn() {
-    let of = |case: Case| {
+    let of = |case: ProofCase| {
         let Shape { norm, feed_forward, bias, .. } = case.shape;
         (norm == NormKind::Rms, feed_forward, bias)
     };
@@ -100,7 +100,7 @@ fn every_combination_of_norm_feed_forward_and_biases_is_drawn() {
 fn every_case_fits_and_survives_as_json() {
     for case in drawn(400) {
         assert!(case.layout.fits(case.shape).is_ok() && case.layout.ranks() <= 8, "{case}");
-        let again = Case::parse(&case.line()).unwrap();
+        let again = ProofCase::parse(&case.line()).unwrap();
         assert_eq!(again, case);
         let (subject, tokens) = (case.subject().unwrap(), case.layout.tokens());
         let last = tokens.of_data_rank(tokens.data_ranks() - 1);
@@ -128,12 +128,12 @@ fn lines_read_with_what_they_leave_out() {
         )
     };
     let step = r#"{"microbatches":1,"sequences":[["..x","."]]}"#;
-    let case = Case::parse(&line(r#"{"width":3}"#, step)).unwrap();
+    let case = ProofCase::parse(&line(r#"{"width":3}"#, step)).unwrap();
     assert_eq!(case.shape, Shape { width: 3, ..Shape::LLAMA });
     assert_eq!((case.texts.len(), case.clip, case.layout.ranks()), (0, None, 1));
     let subject = case.subject().unwrap();
     assert_eq!((subject.steps[0].0.tokens(), subject.steps[0].0.counted()), (4, 3));
-    let why = |line: String| Case::parse(&line).unwrap_err().why;
+    let why = |line: String| ProofCase::parse(&line).unwrap_err().why;
     assert!(why(line(r#"{"widht":3}"#, step)).contains("unknown field `widht`"));
     assert!(why(line(r#"{"width":0}"#, step)).contains("shape.width is 0; it must be 1 to 4096"));
     let padding = r#"{"vocabulary":3,"padding":3}"#;
@@ -156,7 +156,7 @@ fn fails(why: &str) -> Verdict {
     Verdict { error: Some(why.into()), ..Verdict::default() }
 }
 
-fn never(case: &Case, differs: bool) -> Verdict {
+fn never(case: &ProofCase, differs: bool) -> Verdict {
     let difference = || Difference {
         name: "planted".into(),
         rank: 0,
@@ -176,11 +176,11 @@ fn never(case: &Case, differs: bool) -> Verdict {
 
 fn campaign(
     key: u64,
-    judge: &(dyn Fn(&Case) -> Verdict + Sync),
-    told: &dyn Fn(usize, Key),
+    judge: &(dyn Fn(&ProofCase) -> Verdict + Sync),
+    reported: &dyn Fn(usize, Key),
 ) -> CampaignReport {
     let cases = Some(200);
-    Campaign { key: Key(key), cases, until: None, layout: None, judge }.run(told).unwrap()
+    Campaign { key: Key(key), cases, until: None, layout: None, judge }.run(reported).unwrap()
 }
 
 /// A bug of sequence parallelism with more ranks than KV heads, where a bias is: it is found, and shrunk to
@@ -188,7 +188,7 @@ fn campaign(
 /// the failure, that takes an equal case, or one that fails otherwise.
 #[test]
 fn a_planted_bug_is_found_and_shrunk_to_what_it_needs() {
-    let planted = |case: &Case| {
+    let planted = |case: &ProofCase| {
         let regions = case.layout.to_string().contains("sp");
         if case.layout.ranks() == 1 && case.shape.bias.mlp {
             return fails("something else");
@@ -198,7 +198,7 @@ fn a_planted_bug_is_found_and_shrunk_to_what_it_needs() {
             regions && case.shape.bias.out && case.layout.size(comm::Axis::Tp) > case.shape.heads.keys,
         )
     };
-    let bug = |case: &Case| match planted(case) {
+    let bug = |case: &ProofCase| match planted(case) {
         // the other bug is seen while shrinking only
         outcome if outcome.error.is_some() => never(case, false),
         outcome => outcome,
@@ -207,7 +207,7 @@ fn a_planted_bug_is_found_and_shrunk_to_what_it_needs() {
         let found = campaign(key, &bug, &|_, _| ());
         let failure = found.failure.unwrap();
         assert!(!found.equal && failure.first_difference.is_some() && failure.error.is_none());
-        let Case { layout, shape, steps, texts, optimizer, clip, .. } = &failure.case;
+        let ProofCase { layout, shape, steps, texts, optimizer, clip, .. } = &failure.case;
         assert_eq!(layout.to_string(), "tp=2,sp", "{}", failure.case);
         let plainest = Shape {
             bias: shape.bias,
@@ -222,7 +222,7 @@ fn a_planted_bug_is_found_and_shrunk_to_what_it_needs() {
         assert_eq!((shape.heads.queries, shape.heads.keys, shape.heads.dim), (2, 1, 1), "{}", failure.case);
         let step = CaseStep { microbatches: 1, sequences: vec![vec![Document::new([true])]] };
         assert_eq!((steps, texts.len()), (&vec![step], 0), "{}", failure.case);
-        assert_eq!((*optimizer, *clip), (Kind::Sgd, None));
+        assert_eq!((*optimizer, *clip), (OptimizerKind::Sgd, None));
         assert!(
             failure.statement().contains(&failure.case.line()) && failure.statement().contains("\"planted\"")
         );
@@ -233,7 +233,7 @@ fn a_planted_bug_is_found_and_shrunk_to_what_it_needs() {
 /// smallest that takes what holds on three ranks to hold on two.
 #[test]
 fn a_bug_of_some_numbers_of_ranks_is_shrunk_to_the_fewest() {
-    let judge = |case: &Case| never(case, [2, 8].contains(&case.layout.size(comm::Axis::Tp)));
+    let judge = |case: &ProofCase| never(case, [2, 8].contains(&case.layout.size(comm::Axis::Tp)));
     for key in 0..8 {
         let failure = campaign(key, &judge, &|_, _| ()).failure.unwrap();
         assert_eq!(failure.case.layout.to_string(), "tp=2", "{}", failure.case);
@@ -244,7 +244,7 @@ fn a_bug_of_some_numbers_of_ranks_is_shrunk_to_the_fewest() {
 /// first.
 #[test]
 fn what_fails_is_shrunk_to_what_fails_alike() {
-    let judge = |case: &Case| match case.shape.window {
+    let judge = |case: &ProofCase| match case.shape.window {
         Some(_) if case.layout.ranks() > 1 => fails("a window"),
         _ => never(case, case.layout.ranks() > 1 && case.shape.blocks == 1),
     };
@@ -268,20 +268,20 @@ fn what_ranks_say_is_told_of_any_rank() {
         .find(|case| case.layout.to_string().starts_with("dp=8"))
         .expect("one of them");
     let heads = kernels::Heads { queries: 3, keys: 2, dim: 1 };
-    let odd = Case { shape: Shape { heads, ..case.shape }, ..case };
+    let odd = ProofCase { shape: Shape { heads, ..case.shape }, ..case };
     let Some(why) = judge(&odd).error else { panic!("{odd} is no model") };
     assert!(why.starts_with("the number of query heads") && judge(&odd).error == Some(why));
-    for (told, wanted) in [("rank 3: is late: 7", "a rank: is late: 7"), ("rank x: 7", "rank x: 7")] {
-        assert_eq!(campaign::of_any_rank(told.into()), wanted);
+    for (reported, wanted) in [("rank 3: is late: 7", "a rank: is late: 7"), ("rank x: 7", "rank x: 7")] {
+        assert_eq!(campaign::of_any_rank(reported.into()), wanted);
     }
-    assert!(Case::parse(&odd.line()).unwrap_err().why.contains("3 query heads cannot share 2 KV heads"));
+    assert!(ProofCase::parse(&odd.line()).unwrap_err().why.contains("3 query heads cannot share 2 KV heads"));
 }
 
 /// Kills: a report that depends on which thread was first, a key to go on with that skips or repeats a case,
 /// a failure told that is not the first.
 #[test]
 fn campaigns_tell_the_same_in_order_and_go_on() {
-    let fine = |case: &Case| {
+    let fine = |case: &ProofCase| {
         // late ones overtake early ones
         std::thread::sleep(std::time::Duration::from_micros(case.key.0 % 300));
         never(case, false)
@@ -311,7 +311,7 @@ fn campaigns_tell_the_same_in_order_and_go_on() {
     };
     assert_eq!(late.run(&|_, _| ()).unwrap().cases, 1, "a case at least");
     let bad: Vec<Key> = [chain[49].1, chain[50].1].to_vec();
-    let two = |case: &Case| never(case, bad.iter().any(|key| key.next() == case.key));
+    let two = |case: &ProofCase| never(case, bad.iter().any(|key| key.next() == case.key));
     let failure = campaign(7, &two, &|_, _| ()).failure.unwrap();
     assert_eq!((failure.after, failure.number), (50, bad[0]));
 }
@@ -325,7 +325,7 @@ fn a_given_layout_is_that_of_every_case() {
         let case = draw(key.0, Some(layout));
         assert!(case.layout == layout && layout.fits(case.shape).is_ok(), "{case}");
     }
-    let judge: &(dyn Fn(&Case) -> Verdict + Sync) = &|case| never(case, false);
+    let judge: &(dyn Fn(&ProofCase) -> Verdict + Sync) = &|case| never(case, false);
     let run = |layout: &str| {
         let layout = Some(layout.parse().unwrap());
         Campaign { key: Key(1), cases: Some(5), until: None, layout, judge }.run(&|_, _| ())

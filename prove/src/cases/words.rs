@@ -1,9 +1,9 @@
 //! A case in words: its layout, model, steps, texts and optimizer.
-use super::Case;
+use super::ProofCase;
 use layers::counted;
 use std::fmt;
 
-impl fmt::Display for Case {
+impl fmt::Display for ProofCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, layout, shape, optimizer, lr, clip, steps, texts } = self;
         let ranks = counted(layout.ranks(), "rank");

@@ -1,6 +1,6 @@
 //! Drawn cases: those that failed once, some of a fixed key, some of a key that no run had before. What fails
 //! is shrunk, told, and added to `regressions.jsonl`, where it stays.
-use prove::cases::{Campaign, Case, Failure, judge};
+use prove::cases::{Campaign, Failure, ProofCase, judge};
 use std::fs::OpenOptions;
 use std::io::Write;
 use tensor::{Key, mix};
@@ -11,11 +11,11 @@ const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/regressions.jsonl
 fn keep(failure: Failure) -> ! {
     let kept = OpenOptions::new().append(true).open(KEPT);
     let kept = kept.and_then(|mut file| writeln!(file, "{}", failure.case.line()));
-    let told = match kept {
+    let reported = match kept {
         Ok(()) => "the case has been added to prove/tests/regressions.jsonl".to_string(),
         Err(why) => format!("{KEPT} could not be written: {why}"),
     };
-    panic!("{}\n{told}", failure.located().statement());
+    panic!("{}\n{reported}", failure.located().statement());
 }
 
 fn campaign(key: Key, cases: usize) {
@@ -34,7 +34,7 @@ fn what_failed_once_does_not_fail_again() {
     let kept = std::fs::read_to_string(KEPT).unwrap();
     assert!(!kept.is_empty());
     for line in kept.lines() {
-        let case = Case::parse(line).unwrap();
+        let case = ProofCase::parse(line).unwrap();
         let verdict = judge(&case);
         assert!(verdict.equal, "{case}\n{verdict:?}");
     }

@@ -1,11 +1,11 @@
 //! A program that is not equal is told where: the first tensor in program order, its rank, the collective, a
 //! hint.
-use comm::mutants::{Mutation, Site, Trial};
+use comm::mutants::{CallSite, Mutation, Trial};
 use comm::{CallRecord, Op};
 use kernels::Heads;
 use layers::{Biases, NormKind, Shape};
 use parallel::Layout;
-use prove::{Difference, Subject, Truths, locate, locate_in, prove, prove_in};
+use prove::{Difference, OracleTraces, Subject, locate, locate_in, prove, prove_in};
 use tensor::Key;
 
 const SHAPE: Shape = Shape {
@@ -28,26 +28,26 @@ fn subject(layout: &str) -> (Subject, Layout) {
 const VALUES: &str = "values of the model";
 
 /// The calls of all ranks, each once.
-fn calls(subject: &Subject, layout: &Layout) -> Vec<Site> {
+fn calls(subject: &Subject, layout: &Layout) -> Vec<CallSite> {
     let honest = Trial::honest();
     let world = layout.world().unwrap().on_trial(&honest);
-    assert!(prove_in(&world, subject, layout, &[Key(5)], &Truths::default(), &|_| ()).unwrap().equal);
+    assert!(prove_in(&world, subject, layout, &[Key(5)], &OracleTraces::default(), &|_| ()).unwrap().equal);
     honest.meetings()
 }
 
 /// The difference that this mutant of the last call in training of this label makes.
-fn after(layout: &str, mutation: Mutation, pick: impl Fn(&[Site]) -> Site) -> Difference {
+fn after(layout: &str, mutation: Mutation, pick: impl Fn(&[CallSite]) -> CallSite) -> Difference {
     let (subject, layout) = subject(layout);
     let world = layout.world().unwrap().on_trial(&Trial::at(&pick(&calls(&subject, &layout)), mutation));
     locate_in(world, &subject, &layout, Key(5)).unwrap().expect("a difference")
 }
 
-fn label(site: &Site) -> &str {
+fn label(site: &CallSite) -> &str {
     site.label.as_deref().unwrap_or_default()
 }
 
 /// The `n`th call of a label.
-fn nth(of: &'static str, n: usize) -> impl Fn(&[Site]) -> Site {
+fn nth(of: &'static str, n: usize) -> impl Fn(&[CallSite]) -> CallSite {
     move |sites| sites.iter().filter(|s| label(s) == of).nth(n).expect("so many calls").clone()
 }
 
@@ -105,7 +105,7 @@ fn what_happens_once_a_step_is_told_apart() {
 #[test]
 fn what_only_a_stage_has_is_located() {
     let message = |of: &'static str| {
-        move |sites: &[Site]| {
+        move |sites: &[CallSite]| {
             let mut sends = sites.iter().filter(|s| s.op == Op::Send && s.words.contains(of));
             sends.next().expect("such a message").clone()
         }
@@ -130,7 +130,7 @@ fn what_only_a_stage_has_is_located() {
     // ranks.
     let d = after(zero, Mutation::Skip, nth(VALUES, 0));
     of_stage(&d, "step 0: new embedding", Op::AllGather, &[0, 1, 2, 3]);
-    let of_second_stage = |sites: &[Site]| {
+    let of_second_stage = |sites: &[CallSite]| {
         let of: Vec<_> = sites.iter().filter(|site| label(site) == VALUES).collect();
         let first = of.windows(2).find(|two| two[1].call < two[0].call).expect("calls of two stages");
         first[1].clone()
@@ -149,7 +149,7 @@ fn what_no_rank_has_is_missed() {
         let (whole, layout) = subject(layout);
         let mut part = whole.clone();
         part.steps.truncate(1);
-        let verdict = prove(&part, &layout, &[Key(7)], &Truths::only(whole)).unwrap();
+        let verdict = prove(&part, &layout, &[Key(7)], &OracleTraces::only(whole)).unwrap();
         let first = verdict.first_difference.as_ref().map(|d| (d.name.as_str(), d.differ));
         assert_eq!((verdict.equal, first), (false, Some(("step 1: loss (no rank has it)", 1))), "{layout}");
     }
@@ -163,7 +163,7 @@ fn what_is_equal_is_nowhere_different() {
         assert_eq!(locate(&subject, &layout, &[Key(7)]).unwrap(), None, "{layout}");
     }
     let (subject, layout) = subject("tp=2");
-    let verdict = prove(&subject, &layout, &[Key(7)], &Truths::default()).unwrap();
+    let verdict = prove(&subject, &layout, &[Key(7)], &OracleTraces::default()).unwrap();
     let says = verdict.statement();
     assert!(says.contains("What ran: 2 blocks, width 6, 4 query heads of 2 features, 2 KV heads"), "{says}");
     let says = after("tp=2,dp=2", Mutation::Skip, nth("blocks.0.mlp.down", 0)).to_string();

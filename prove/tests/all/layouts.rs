@@ -2,12 +2,12 @@
 //! every gradient, every new weight, over two clipped steps of two ragged microbatches.
 use comm::Axis;
 use kernels::Heads;
-use layers::{About, Biases, Choice, Design, Kind, Positions, Shape, Window};
+use layers::{Biases, Choice, Design, OptimizerKind, Positions, Shape, StrategyInfo, Window};
 use parallel::layout::covering::covering;
 use parallel::step::table::Table;
 use parallel::{Layout, strategies};
-use prove::cases::{Case, HABITS, Member, PANEL, certify_panel, never_ran};
-use prove::{Subject, Truths, oracle, prove};
+use prove::cases::{HABITS, Member, PANEL, ProofCase, certify_panel, never_ran};
+use prove::{OracleTraces, Subject, oracle, prove};
 use tensor::{Key, Rope, Scaling, mix};
 
 const SHAPE: Shape = Shape {
@@ -51,11 +51,11 @@ fn equal(who: impl Fn(&Member) -> bool) {
     let layouts: Vec<Layout> = covering(8).into_iter().chain(written).collect();
     for member in PANEL.iter().filter(|member| who(member)) {
         // of two numbers of blocks: some layouts have more chunks
-        let mut subjects: Vec<(Subject, Truths)> = Vec::new();
+        let mut subjects: Vec<(Subject, OracleTraces)> = Vec::new();
         for layout in &layouts {
             let subject = member.subject(layout).unwrap();
             let at = subjects.iter().position(|(other, _)| *other == subject).unwrap_or_else(|| {
-                subjects.push((subject, Truths::default()));
+                subjects.push((subject, OracleTraces::default()));
                 subjects.len() - 1
             });
             let (subject, truths) = &subjects[at];
@@ -87,7 +87,7 @@ fn every_pair_of_entries_meets_among_the_layouts_that_are_proven() {
     for (i, one) in listed.iter().enumerate() {
         for other in &listed[i..] {
             let meet = all.iter().any(|layout| layout.contains(&one.name) && layout.contains(&other.name));
-            let layers = |about: &About| about.choice == Choice::Layers;
+            let layers = |about: &StrategyInfo| about.choice == Choice::Layers;
             let alternatives = one.name != other.name && one.choice == other.choice && !layers(one);
             assert_eq!(meet, !alternatives, "{} and {} in {all:?}", one.name, other.name);
         }
@@ -96,12 +96,12 @@ fn every_pair_of_entries_meets_among_the_layouts_that_are_proven() {
 
 #[test]
 fn plain_descent_equals_the_oracle_under_every_layout() {
-    equal(|member| member.optimizer.0 == Kind::Sgd);
+    equal(|member| member.optimizer.0 == OptimizerKind::Sgd);
 }
 
 #[test]
 fn adamw_equals_the_oracle_under_every_layout() {
-    equal(|member| member.optimizer.0 != Kind::Sgd);
+    equal(|member| member.optimizer.0 != OptimizerKind::Sgd);
 }
 
 /// Habits that the panel cannot have: no target of a step or a rank counts, so that there is nothing to prove
@@ -116,7 +116,7 @@ fn the_panel_has_every_habit_and_gives_way_to_layouts() {
         let layout: Layout = layout.parse().unwrap();
         PANEL
             .iter()
-            .map(move |member| Case::of(&member.subject(&layout).unwrap(), layout).unwrap())
+            .map(move |member| ProofCase::of(&member.subject(&layout).unwrap(), layout).unwrap())
             .collect::<Vec<_>>()
     };
     let four = cases("tp=8,sp,dp=2");
@@ -178,8 +178,8 @@ fn what_a_model_has_no_use_for_is_told_as_never_run() {
     }
     assert!(!plain.contains(&"SwiGLU") && !plain.contains(&"packed documents"), "{plain:?}");
     let biased = never(Shape { bias: Biases { out: true, ..SHAPE.bias }, ..SHAPE });
-    let gone: Vec<_> = plain.iter().filter(|what| !biased.contains(what)).collect();
-    assert_eq!(gone, [&"bias of attention's output"]);
+    let exited: Vec<_> = plain.iter().filter(|what| !biased.contains(what)).collect();
+    assert_eq!(exited, [&"bias of attention's output"]);
     let of_data = never_ran(&Subject::small(SHAPE, &layout).unwrap(), &"dp=2".parse().unwrap());
     assert!(!of_data.contains(&"more tensor ranks than KV heads"), "{of_data:?}");
 }
@@ -202,12 +202,12 @@ fn a_small_subject_packs_documents_and_ignores_targets() {
 #[test]
 fn models_of_features_are_proven_under_every_layout() {
     let classifier = |sizes: &[usize]| Design::Classifier { sizes: sizes.to_vec() };
-    let models: [(Design, Kind, Option<f64>, &[&str]); 5] = [
-        (classifier(&[6, 8, 4, 5]), Kind::Sgd, Some(0.5), &["pp=2", "pp=2,tp=2,sp,dp=2"]),
-        (classifier(&[6, 8, 10]), Kind::ADAMW, None, &["pp=2,tp=2", "dp=2:zero1"]),
-        (classifier(&[6, 8, 4, 7, 5]), Kind::ADAMW, Some(0.5), &["pp=3", "pp=2,tp=2,sp"]),
-        (classifier(&[3, 10]), Kind::Sgd, None, &["dp=4"]),
-        (Design::Blocks(SHAPE), Kind::ADAMW, Some(0.5), &["dp=2:zero1", "dp=4"]),
+    let models: [(Design, OptimizerKind, Option<f64>, &[&str]); 5] = [
+        (classifier(&[6, 8, 4, 5]), OptimizerKind::Sgd, Some(0.5), &["pp=2", "pp=2,tp=2,sp,dp=2"]),
+        (classifier(&[6, 8, 10]), OptimizerKind::ADAMW, None, &["pp=2,tp=2", "dp=2:zero1"]),
+        (classifier(&[6, 8, 4, 7, 5]), OptimizerKind::ADAMW, Some(0.5), &["pp=3", "pp=2,tp=2,sp"]),
+        (classifier(&[3, 10]), OptimizerKind::Sgd, None, &["dp=4"]),
+        (Design::Blocks(SHAPE), OptimizerKind::ADAMW, Some(0.5), &["dp=2:zero1", "dp=4"]),
     ];
     for (model, kind, clip, more) in models {
         let parameters = oracle::design(&model).shapes().len();
@@ -215,7 +215,7 @@ fn models_of_features_are_proven_under_every_layout() {
             let layout: Layout = layout.parse().unwrap();
             let subject =
                 Subject { optimizer: (kind, clip), ..Subject::small(model.clone(), &layout).unwrap() };
-            let verdict = prove(&subject, &layout, &keys(), &Truths::default()).unwrap();
+            let verdict = prove(&subject, &layout, &keys(), &OracleTraces::default()).unwrap();
             assert!(verdict.equal, "{}", verdict.statement());
             if layout.size(comm::Axis::Pp) == 1 {
                 let a_rank = 1 + 2 * (2 + 2 * parameters); // what is read; loss, norm², gradients, weights
@@ -245,7 +245,7 @@ fn the_bound_of_a_classifier_is_small_and_grows_with_its_sizes() {
 fn texts_are_read_as_a_generation_reads_them() {
     let read = Subject { steps: Vec::new(), ..Subject::small(SHAPE, &"dp=2".parse().unwrap()).unwrap() };
     let rows: usize = read.texts.iter().map(|(ids, prompt)| ids.len() - prompt + 1).sum();
-    let truths = Truths::default();
+    let truths = OracleTraces::default();
     for (layout, times) in [("none", 1), ("tp=2,sp", 2), ("dp=2", 1), ("tp=2,dp=2", 2)] {
         let verdict = prove(&read, &layout.parse().unwrap(), &[Key(1)], &truths).unwrap();
         let wanted = (times * rows * SHAPE.vocabulary, true);
@@ -262,13 +262,14 @@ fn a_subject_shows_its_window_and_keeps_to_its_positions() {
     let wide = Subject::small(Shape { window: window(4096), ..SHAPE }, &layout).unwrap();
     assert_eq!((wide.model.shape().unwrap().window, wide.narrowed), (window(2), Some(2)));
     assert!(wide.texts.iter().any(|(ids, _)| ids.len() > 2), "a token beyond the window");
-    let says = prove(&wide, &layout, &[Key(1)], &Truths::default()).unwrap().statement();
+    let says = prove(&wide, &layout, &[Key(1)], &OracleTraces::default()).unwrap().statement();
     assert!(says.contains("narrowed to 2 tokens"), "{says}");
     let narrow = Subject::small(Shape { window: window(2), ..SHAPE }, &layout).unwrap();
     assert_eq!(narrow.narrowed, None);
     for n in [1, 2, 3] {
         let shape = Shape { positions: Positions::Learned(n), ..SHAPE };
-        let verdict = prove(&Subject::small(shape, &layout).unwrap(), &layout, &[Key(1)], &Truths::default());
+        let verdict =
+            prove(&Subject::small(shape, &layout).unwrap(), &layout, &[Key(1)], &OracleTraces::default());
         assert!(verdict.unwrap().equal, "{n} positions");
     }
 }
@@ -280,7 +281,7 @@ fn another_model_is_rejected_by_name() {
     let subject = Subject::small(SHAPE, &layout).unwrap();
     let mut other = subject.clone();
     other.steps[0].1 = 0.5; // half the learning rate
-    let truths = Truths::only(other.clone());
+    let truths = OracleTraces::only(other.clone());
     assert!(prove(&other, &layout, &[Key(1)], &truths).unwrap().equal);
     let verdict = prove(&subject, &layout, &[Key(1)], &truths).unwrap();
     let first = verdict.first_difference.clone().unwrap();
@@ -308,7 +309,7 @@ fn the_bound_is_small_and_grows_with_the_shapes() {
 fn layouts_that_do_not_fit_are_refused_before_anything_runs() {
     let why = |layout: &str| {
         let layout: Layout = layout.parse().unwrap();
-        prove(&Subject::small(SHAPE, &layout).unwrap(), &layout, &[Key(1)], &Truths::default())
+        prove(&Subject::small(SHAPE, &layout).unwrap(), &layout, &[Key(1)], &OracleTraces::default())
             .unwrap_err()
             .why
     };
@@ -334,13 +335,13 @@ fn tables_of_users_equal_the_oracle() {
         let subject = Subject::smallest(Shape { blocks: 4, ..SHAPE }, &layout).unwrap();
         let microbatches = subject.steps.iter().map(|(batch, _)| batch.microbatches().len());
         assert!(microbatches.eq([table.sizes().microbatches; 2]), "{layout}");
-        let verdict = prove(&subject, &layout, &[Key(3)], &Truths::default()).unwrap();
+        let verdict = prove(&subject, &layout, &[Key(3)], &OracleTraces::default()).unwrap();
         assert!(verdict.equal, "{layout}: {:?}", verdict.first_difference);
     }
     let table = Box::leak(Box::new(Table::read(v).unwrap()));
     let layout = "pp=2".parse::<Layout>().unwrap().scheduled(table).unwrap();
     let few = Subject::small(Shape { blocks: 4, ..SHAPE }, &Layout::UNSPLIT).unwrap();
-    let why = prove(&few, &layout, &[Key(1)], &Truths::default()).unwrap_err().to_string();
+    let why = prove(&few, &layout, &[Key(1)], &OracleTraces::default()).unwrap_err().to_string();
     assert_eq!(why, "the table has 3 microbatches, but the step has 2");
     let sliced = Box::leak(Box::new(Table::read(slices).unwrap()));
     let layout = "pp=2".parse::<Layout>().unwrap().scheduled(sliced).unwrap();

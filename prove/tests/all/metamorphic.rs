@@ -3,12 +3,12 @@
 //! every layout.
 use comm::World;
 use kernels::{Heads, Kernels};
-use layers::{Cx, Draw, Numbers, Shape, Values};
+use layers::{Draw, ParamValues, PassContext, Shape, ValueSource};
 use models::Model;
 use parallel::Layout;
 use parallel::Stages;
 use std::path::Path;
-use tensor::{Cpu, Device, F61, Ids, Key, Scalar};
+use tensor::{Cpu, Device, F61, Key, Scalar, TokenIds};
 
 const LAYOUTS: [&str; 5] = ["none", "tp=2", "tp=2,sp", "tp=4", "tp=4,sp"];
 
@@ -23,14 +23,14 @@ struct Rewritten<'a> {
     rewrite: &'a Rewrite,
 }
 
-impl<E: Scalar> Values<E> for Rewritten<'_> {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<Numbers<'_, E>> {
+impl<E: Scalar> ValueSource<E> for Rewritten<'_> {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<ParamValues<'_, E>> {
         let (block, part) = name.split_at(name.find(".attention.").map_or(0, |at| at + ".attention.".len()));
         match (self.rewrite)(part, shape) {
             None => self.model.values().of(name, shape, draw),
             Some((source, shape, index)) => {
                 let numbers = self.model.values::<E>().of(&format!("{block}{source}"), shape, draw)?;
-                Ok(Numbers::each(move |at| numbers.at(index(at))))
+                Ok(ParamValues::each(move |at| numbers.at(index(at))))
             }
         }
     }
@@ -47,8 +47,8 @@ where
     let mut ranks = world
         .run(|device: Cpu<S>, mesh| {
             let mut chunk = Stages::new(&layout.place(&device, &mesh, values), shape)?;
-            let ids = Ids::new(device.place(), &ids, shape.vocabulary)?;
-            Ok::<_, parallel::Error>(chunk.logits(&Cx::infer([9, 5]), ids, true)?.read().unwrap())
+            let ids = TokenIds::new(device.place(), &ids, shape.vocabulary)?;
+            Ok::<_, parallel::Error>(chunk.logits(&PassContext::infer([9, 5]), ids, true)?.read().unwrap())
         })
         .unwrap();
     ranks.swap_remove(0)

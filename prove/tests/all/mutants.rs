@@ -2,12 +2,12 @@
 //! training no longer equals the oracle. Drawn are a call and a mutation; those of the trainer's own calls
 //! are all tried.
 use comm::Axis;
-use comm::mutants::{Mutation, Outcome, Outlook, Site, Tally, Trial, judge};
+use comm::mutants::{CallSite, ExpectedResult, MutantTally, Mutation, Outcome, Trial, judge};
 use kernels::Heads;
 use layers::{Balance, Design, Experts, Rates, Shape};
 use parallel::Layout;
 use prove::cases::fitted;
-use prove::{Subject, Truths, prove_in};
+use prove::{OracleTraces, Subject, prove_in};
 use tensor::{Key, mix};
 
 /// More ranks than KV heads, a vocabulary that no ranks divide, dropout.
@@ -29,7 +29,7 @@ const DRAWN: usize = 40;
 struct Trials {
     layout: Layout,
     subject: Subject,
-    truths: Truths,
+    truths: OracleTraces,
 }
 
 impl Trials {
@@ -39,7 +39,7 @@ impl Trials {
         // A mutant is known by its call's number, and data ranks have as many calls if their texts are as
         // long.
         subject.texts.iter_mut().for_each(|(ids, prompt)| (ids.truncate(2), *prompt = 1).1);
-        Self { layout, subject, truths: Truths::default() }
+        Self { layout, subject, truths: OracleTraces::default() }
     }
     /// How the run under a trial comes out.
     fn outcome(&self, trial: &Trial) -> Outcome {
@@ -51,16 +51,17 @@ impl Trials {
         }
     }
     /// The calls of the program; not those by which the proof puts shares together to look at them.
-    fn sites(&self) -> Vec<Site> {
+    fn sites(&self) -> Vec<CallSite> {
         let trial = Trial::honest();
         assert_eq!(self.outcome(&trial), Outcome::Equal, "{} without a mutant", self.layout);
-        let looks =
-            |site: &Site| ["placement.rs", "gathering.rs"].iter().any(|file| site.at.file().ends_with(file));
+        let looks = |site: &CallSite| {
+            ["placement.rs", "gathering.rs"].iter().any(|file| site.at.file().ends_with(file))
+        };
         trial.meetings().into_iter().filter(|site| !looks(site)).collect()
     }
     /// Tries these mutants of these calls.
-    fn run(&self, sites: &[Site], mutants: impl IntoIterator<Item = (usize, Mutation)>) -> Tally {
-        let mut tally = Tally::default();
+    fn run(&self, sites: &[CallSite], mutants: impl IntoIterator<Item = (usize, Mutation)>) -> MutantTally {
+        let mut tally = MutantTally::default();
         for (n, mutation) in mutants {
             let fate = judge(mutation, &sites[n], sites, |_, trial| self.outcome(trial)).unwrap();
             tally.add(mutation, fate, &format!("{}: {}", self.layout, sites[n].words));
@@ -70,8 +71,8 @@ impl Trials {
 }
 
 /// All mutants that there are of these calls.
-fn mutants(sites: &[Site], of: impl Fn(&Site) -> bool) -> Vec<(usize, Mutation)> {
-    let there = |site: &Site, m: Mutation| of(site) && site.outlook(m) != Outlook::None;
+fn mutants(sites: &[CallSite], of: impl Fn(&CallSite) -> bool) -> Vec<(usize, Mutation)> {
+    let there = |site: &CallSite, m: Mutation| of(site) && site.outlook(m) != ExpectedResult::None;
     let of_site = |(n, site)| Mutation::ALL.iter().filter(move |m| there(site, **m)).map(move |&m| (n, m));
     sites.iter().enumerate().flat_map(of_site).collect()
 }
@@ -110,9 +111,10 @@ fn every_mutant_of_the_trainers_calls_is_rejected() {
         let stages = layout.parse::<Layout>().unwrap().size(Axis::Pp);
         let trials = Trials::of(Shape { blocks: stages, ..SHAPE }, layout);
         let sites = trials.sites();
-        let label = |site: &Site| site.label.as_deref().unwrap_or_default().to_string();
-        let syncs = |site: &Site| ["param.rs", "keeper.rs"].iter().any(|file| site.at.file().ends_with(file));
-        let own = |site: &Site| ["loss", "norm2"].contains(&&*label(site)) || syncs(site);
+        let label = |site: &CallSite| site.label.as_deref().unwrap_or_default().to_string();
+        let syncs =
+            |site: &CallSite| ["param.rs", "keeper.rs"].iter().any(|file| site.at.file().ends_with(file));
+        let own = |site: &CallSite| ["loss", "norm2"].contains(&&*label(site)) || syncs(site);
         let all = mutants(&sites, own);
         let tally = trials.run(&sites, all);
         tally.print(&format!("the trainer under {layout}"));
@@ -132,9 +134,9 @@ fn every_mutant_of_a_balance_of_all_blocks_is_rejected() {
     let shape = Shape { blocks: 2, experts: Some(experts), dropout: Rates::default(), ..SHAPE };
     let trials = Trials::of(shape, "dp=2,pp=2");
     let sites = trials.sites();
-    let counts = |site: &Site| site.at.file().ends_with("ops/router.rs");
-    let rows = |site: &Site| site.at.file().ends_with("passed.rs") && site.elements == 3;
-    assert!([&counts as &dyn Fn(&Site) -> bool, &rows].iter().all(|of| sites.iter().any(*of)));
+    let counts = |site: &CallSite| site.at.file().ends_with("ops/router.rs");
+    let rows = |site: &CallSite| site.at.file().ends_with("passed.rs") && site.elements == 3;
+    assert!([&counts as &dyn Fn(&CallSite) -> bool, &rows].iter().all(|of| sites.iter().any(*of)));
     let tally = trials.run(&sites, mutants(&sites, |site| counts(site) || rows(site)));
     tally.print("a balance of all blocks");
     assert!(tally.survivors().is_empty(), "mutants that no proof noticed: {:#?}", tally.survivors());

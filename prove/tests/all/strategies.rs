@@ -5,7 +5,8 @@ use layers::model::strategy::Row;
 use layers::ops::{Split, Stream, add_bias, bias_gradient};
 use layers::param::weight::WholeWeight;
 use layers::{
-    About, Biases, Builder, Choice, Cx, Draw, Layer, Params, Part, Result, RowLinear, Shape, Strategy, Takes,
+    Biases, Builder, Choice, Draw, Layer, NumberArgument, Params, Part, PassContext, Result, RowLinear,
+    Shape, Strategy, StrategyInfo,
 };
 use parallel::layout::StrategyEntry;
 use parallel::{Layout, Scheme, strategies};
@@ -70,12 +71,12 @@ enum Adds {
 /// A strategy of another crate, with row layers of its own.
 struct Newcomer(Adds);
 
-static ABOUT: About = About {
+static ABOUT: StrategyInfo = StrategyInfo {
     name: "my rows",
     axis: Some(Axis::Tp),
     choice: Choice::Layers,
     word: "mine",
-    takes: Takes::Nothing,
+    takes: NumberArgument::Nothing,
     shares: |_, _| vec![],
     paper: "",
     chapter: None,
@@ -83,7 +84,7 @@ static ABOUT: About = About {
 };
 
 impl<D: Kernels> Strategy<D> for Newcomer {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn row(&self, at: &Builder<D>, row: &Row) -> Result<Option<Part<D, Split<D>, Stream<D>>>> {
@@ -111,7 +112,7 @@ impl<D: Kernels> Layer<D> for Rows<D> {
     type Saved = <RowLinear<D> as Layer<D>>::Saved;
     type Pending = (<RowLinear<D> as Layer<D>>::Pending, Stream<D>);
 
-    fn forward(&self, cx: &Cx<D>, x: Split<D>) -> Result<(Stream<D>, Self::Saved)> {
+    fn forward(&self, cx: &PassContext<D>, x: Split<D>) -> Result<(Stream<D>, Self::Saved)> {
         let (mut y, saved) = self.sum.forward(cx, x)?;
         for _ in 0..self.times {
             if let Some(bias) = &self.bias {
@@ -126,14 +127,14 @@ impl<D: Kernels> Layer<D> for Rows<D> {
     }
     fn backward_input(
         &mut self,
-        cx: &Cx<D>,
+        cx: &PassContext<D>,
         saved: Self::Saved,
         dy: Stream<D>,
     ) -> Result<(Split<D>, Self::Pending)> {
         let (dx, pending) = self.sum.backward_input(cx, saved, dy.clone())?;
         Ok((dx, (pending, dy)))
     }
-    fn backward_weight(&mut self, cx: &Cx<D>, (pending, dy): Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, cx: &PassContext<D>, (pending, dy): Self::Pending) -> Result<()> {
         if let Some(bias) = &mut self.bias {
             bias_gradient(bias, &dy);
         }

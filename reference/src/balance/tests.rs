@@ -43,7 +43,7 @@ fn the_balance_of_all_blocks_is_that_of_their_rows_together() {
     let l = 3f64.ln();
     let experts = of(Scoring::Softmax, Balance { pooled: 0.5, ..Balance::default() });
     let blocks = [vec![l, 0.0, 0.0, 0.0, 0.0, l], vec![0.0, l, 0.0, l, 0.0, l]];
-    let mut pool = Pool::EMPTY;
+    let mut pool = BalanceSums::EMPTY;
     for logits in blocks {
         Router(experts).pool(&Router(experts).route(logits, None, None), &mut pool);
     }
@@ -56,7 +56,7 @@ fn the_balance_of_all_blocks_is_that_of_their_rows_together() {
     for silent in [None, Some(Pass { mean_over: 0, ..pass }), Some(Pass { tokens: 0, ..pass })] {
         assert_close(&[pooled(pool.clone(), silent)], &[0.0], 0.0);
     }
-    assert_close(&[pooled(Pool::EMPTY, Some(pass))], &[0.0], 0.0);
+    assert_close(&[pooled(BalanceSums::EMPTY, Some(pass))], &[0.0], 0.0);
 }
 
 /// Kills: sigmoids that are not divided by their sum, capacity that changes what is counted.

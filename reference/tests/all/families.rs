@@ -27,7 +27,7 @@ fn train_as_pytorch(model: Shape, wanted: &Seen) {
     let model = Model::from(model);
     let batches = BATCHES.map(|batch| batch.iter().map(sequence).collect::<Vec<_>>());
     let weights = weights(&model);
-    let logits = model.logits_seen(&weights, &batches[1], &mut |_, _| {});
+    let logits = model.logits_recorded(&weights, &batches[1], &mut |_, _| {});
     for (at, &logit) in wanted.logits.iter().enumerate() {
         close("logit", logits[5 * 11 + at], logit);
     }

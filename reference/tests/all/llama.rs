@@ -44,7 +44,7 @@ fn close(what: &str, seen: f64, wanted: f64) {
 fn train_as_pytorch(model: Model, wanted: &Seen) {
     let batches = BATCHES.map(|batch| batch.iter().map(sequence).collect::<Vec<_>>());
     let weights = weights(&model);
-    let logits = model.logits_seen(&weights, &batches[0], &mut |_, _| {});
+    let logits = model.logits_recorded(&weights, &batches[0], &mut |_, _| {});
     for (at, &logit) in wanted.logits.iter().enumerate() {
         close("logit", logits[11 + at], logit);
     }

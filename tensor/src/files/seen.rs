@@ -12,27 +12,27 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Largest size in bytes of a mapped file that is digested whole, which takes a few milliseconds.
 const SMALL: usize = 1 << 24;
 
-static LOG: Mutex<Option<Log>> = Mutex::new(None);
+static LOG: Mutex<Option<ReadLog>> = Mutex::new(None);
 
-struct Log {
+struct ReadLog {
     all: bool,
     files: BTreeMap<String, [u64; 2]>,
     mapped: Vec<(String, Arc<Tallies>)>,
 }
 
 /// Tallies of the tensors of a mapped file, by name.
-pub(crate) type Tallies = BTreeMap<String, Tally>;
+pub(crate) type Tallies = BTreeMap<String, ReadTally>;
 
 /// Tally of the elements read from a tensor: their number, the sum of their indices, and a sum that depends
 /// on all values and indices but not on the order of reading.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct ReadTally {
     numbers: AtomicU64,
     places: AtomicU64,
     sum: AtomicU64,
 }
 
-impl Tally {
+impl ReadTally {
     /// Counts elements that lie `apart` apart, from element `first` of the tensor on.
     pub(crate) fn count(&self, first: usize, apart: usize, numbers: &[f64]) {
         const ANY: u64 = 0x9e37_79b9_7f4a_7c15; // each index has a key of its own, so zeros and orders count
@@ -50,14 +50,14 @@ impl Tally {
     }
 }
 
-fn log() -> MutexGuard<'static, Option<Log>> {
+fn log() -> MutexGuard<'static, Option<ReadLog>> {
     LOG.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Starts the log. If `all`, mapped files are digested whole; otherwise only small ones, and the headers of
 /// the others.
 pub fn note(all: bool) {
-    *log() = Some(Log { all, files: BTreeMap::new(), mapped: Vec::new() });
+    *log() = Some(ReadLog { all, files: BTreeMap::new(), mapped: Vec::new() });
 }
 
 /// Records a file that was read whole.
@@ -79,7 +79,7 @@ pub(crate) fn mapped<'a>(
     let log = log.as_mut()?;
     let whole = log.all || bytes.len() <= SMALL;
     log.files.insert(path.to_owned(), digest(bytes.len(), if whole { bytes } else { &bytes[..header] }));
-    let tallies = Arc::new(tensors.map(|name| (name.clone(), Tally::default())).collect());
+    let tallies = Arc::new(tensors.map(|name| (name.clone(), ReadTally::default())).collect());
     log.mapped.push((path.to_owned(), Arc::clone(&tallies)));
     Some(tallies)
 }
@@ -109,12 +109,12 @@ pub fn tensors() -> Vec<(String, [u64; 3])> {
     let log = log();
     let all = log.iter().flat_map(|log| &log.mapped);
     let of = |(path, tallies): &(String, Arc<Tallies>)| -> Vec<_> {
-        let told = |(name, tally): (&String, &Tally)| {
-            let Tally { numbers, places, sum } = tally;
-            let told = [numbers, places, sum].map(|count| count.load(Relaxed));
-            (told[0] > 0).then(|| (format!("{name} of {path}"), told))
+        let reported = |(name, tally): (&String, &ReadTally)| {
+            let ReadTally { numbers, places, sum } = tally;
+            let reported = [numbers, places, sum].map(|count| count.load(Relaxed));
+            (reported[0] > 0).then(|| (format!("{name} of {path}"), reported))
         };
-        tallies.iter().filter_map(told).collect()
+        tallies.iter().filter_map(reported).collect()
     };
     all.flat_map(of).collect()
 }
@@ -126,20 +126,20 @@ mod tests {
     /// Kills: a number or a place that does not count, one counted twice, an order that counts.
     #[test]
     fn a_tally_knows_numbers_and_places_in_whatever_order() {
-        let told = |parts: &[(usize, usize, &[f64])]| {
-            let tally = Tally::default();
+        let reported = |parts: &[(usize, usize, &[f64])]| {
+            let tally = ReadTally::default();
             for (first, apart, numbers) in parts {
                 tally.count(*first, *apart, numbers);
             }
             [&tally.numbers, &tally.places, &tally.sum].map(|count| count.load(Relaxed))
         };
-        let all = told(&[(0, 1, &[1.0, 2.0, 0.0, 4.0])]);
-        assert_eq!(all, told(&[(2, 1, &[0.0, 4.0]), (0, 1, &[1.0, 2.0])]));
-        assert_eq!(all, told(&[(1, 2, &[2.0, 4.0]), (0, 2, &[1.0, 0.0])]));
+        let all = reported(&[(0, 1, &[1.0, 2.0, 0.0, 4.0])]);
+        assert_eq!(all, reported(&[(2, 1, &[0.0, 4.0]), (0, 1, &[1.0, 2.0])]));
+        assert_eq!(all, reported(&[(1, 2, &[2.0, 4.0]), (0, 2, &[1.0, 0.0])]));
         for other in [[1.0, 2.0, 0.0, 4.5], [2.0, 1.0, 0.0, 4.0], [1.0, 2.0, -0.0, 4.0]] {
-            let other = told(&[(0, 1, &other)]);
+            let other = reported(&[(0, 1, &other)]);
             assert!(other[..2] == all[..2] && other[2] != all[2]);
         }
-        assert_ne!(all[..2], told(&[(1, 1, &[1.0, 2.0, 0.0, 4.0])])[..2], "other places");
+        assert_ne!(all[..2], reported(&[(1, 1, &[1.0, 2.0, 0.0, 4.0])])[..2], "other places");
     }
 }

@@ -1,7 +1,7 @@
 //! Files that somebody made to deceive, or that something broke: each is refused with a reason, and none does
 //! harm.
 use super::dtype::KINDS;
-use super::{Error, File, Flaw};
+use super::{Error, File, FormatError};
 use crate::mix;
 use ::safetensors::SafeTensors;
 
@@ -10,7 +10,7 @@ pub(super) fn assemble(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
 }
 
-fn fault(bytes: Vec<u8>) -> Flaw {
+fn fault(bytes: Vec<u8>) -> FormatError {
     match File::from_memory(bytes) {
         Err(Error::Fault { fault, .. }) => fault,
         Err(Error::File(error)) => panic!("{error}"),
@@ -41,10 +41,10 @@ fn read_all(file: &File) {
 }
 
 /// The format's own crate accepts a name that comes twice, and numbers of half a byte.
-fn is_stricter(fault: &Flaw) -> bool {
+fn is_stricter(fault: &FormatError) -> bool {
     match fault {
-        Flaw::Twice { .. } => true,
-        Flaw::UnknownDtype { seen, .. } => seen == "F4",
+        FormatError::Twice { .. } => true,
+        FormatError::UnknownDtype { seen, .. } => seen == "F4",
         _ => false,
     }
 }
@@ -135,7 +135,7 @@ fn headers_that_are_not_the_formats_json_are_refused() {
         assert!(seen.starts_with(wanted) && seen.contains(why), "{header}: {seen}");
     }
     let deep = format!(r#"{{"a":{}{}}}"#, "[".repeat(1 << 20), "]".repeat(1 << 20));
-    assert!(matches!(fault(assemble(&deep, &[])), Flaw::Json { .. }));
+    assert!(matches!(fault(assemble(&deep, &[])), FormatError::Json { .. }));
     for (header, sentence) in [
         (format!(r#"{{"a":{tensor},"a":{tensor}}}"#), r#"tensor "a" appears twice, wanted once"#),
         (format!(r#"{{"a":{tensor},"\u0061":{tensor}}}"#), r#"tensor "a" appears twice, wanted once"#),
@@ -235,7 +235,10 @@ fn sizes_whose_sum_overflows_are_refused() {
         .collect();
     for n in 1..=9 {
         let header = format!("{{{}}}", tensors[..n].join(","));
-        assert!(matches!(fault(assemble(&header, &[0; 4])), Flaw::Outside { .. } | Flaw::Reversed { .. }));
+        assert!(matches!(
+            fault(assemble(&header, &[0; 4])),
+            FormatError::Outside { .. } | FormatError::Reversed { .. }
+        ));
     }
 }
 
@@ -318,7 +321,7 @@ fn numbers_that_lie_do_no_harm() {
 fn numbers_of_less_than_a_byte_are_refused() {
     for name in ["F4", "F6_E2M3", "F6_E3M2"] {
         let header = format!(r#"{{"a":{{"dtype":"{name}","shape":[4],"data_offsets":[0,2]}}}}"#);
-        assert!(matches!(fault(assemble(&header, &[0; 2])), Flaw::UnknownDtype { .. }));
+        assert!(matches!(fault(assemble(&header, &[0; 2])), FormatError::UnknownDtype { .. }));
     }
     assert_eq!(KINDS.split(", ").count(), 19);
 }

@@ -2,7 +2,7 @@
 use super::dtype::{Dtype, KINDS};
 use super::header::MAX_HEADER;
 use crate::files;
-use crate::quoted::{quoted, sentence, shown};
+use crate::quoted::{displayed, quoted, sentence};
 
 /// Error of reading or writing a safetensors file.
 #[derive(Debug, thiserror::Error)]
@@ -16,14 +16,14 @@ pub enum Error {
         /// Path of the file.
         path: String,
         /// The flaw.
-        fault: Flaw,
+        fault: FormatError,
     },
 }
 
 /// Flaw in a file's contents, or in a request to it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[allow(missing_docs)] // the sentences say what the fields are
-pub enum Flaw {
+pub enum FormatError {
     /// A file too short for the header's length.
     #[error("the file has {seen} bytes, wanted at least 8 for the length of its header")]
     Short { seen: usize },
@@ -138,12 +138,12 @@ pub enum Flaw {
 
 /// Formats dimensions, of which a file may list any number.
 fn list(dimensions: &[usize]) -> String {
-    shown(&format!("{dimensions:?}"))
+    displayed(&format!("{dimensions:?}"))
 }
 
-impl Flaw {
+impl FormatError {
     /// Returns a function that adds the file's path to a flaw.
-    pub(super) fn of(path: &str) -> impl Fn(Flaw) -> Error + use<> {
+    pub(super) fn of(path: &str) -> impl Fn(FormatError) -> Error + use<> {
         let path = path.to_owned();
         move |fault| Error::Fault { path: path.clone(), fault }
     }
@@ -154,7 +154,7 @@ impl Flaw {
         among: impl ExactSizeIterator<Item = &'a String>,
     ) -> Error {
         let count = among.len();
-        let mut some = among.take(4).map(|name| shown(name)).collect::<Vec<_>>().join(", ");
+        let mut some = among.take(4).map(|name| displayed(name)).collect::<Vec<_>>().join(", ");
         some += if count > 4 { ", …" } else { "" };
         Self::of(path)(Self::Missing { name: name.to_owned(), count, some })
     }

@@ -2,7 +2,7 @@
 //! read.
 use super::dtype::{Dtype, is_float, size};
 use super::header::{self, Header};
-use super::{Error, Flaw, Info, Matrix, Storable};
+use super::{Error, FormatError, Info, Matrix, Storable};
 use crate::files;
 use crate::files::seen::{self, Tallies};
 use memmap2::Mmap;
@@ -13,27 +13,27 @@ use std::sync::Arc;
 /// Tensors of one safetensors file, of bytes in memory, or of several files ([`File::open_folder`]). Clones
 /// share them.
 #[derive(Clone)]
-pub struct File(pub(super) Arc<Indexed>);
+pub struct File(pub(super) Arc<TensorFiles>);
 
 /// The files, and the file of each tensor.
-pub(super) struct Indexed {
+pub(super) struct TensorFiles {
     pub(super) path: String, // of the one file, or of the index of several
-    pub(super) files: Vec<Part>,
+    pub(super) files: Vec<SafetensorsFile>,
     pub(super) place: BTreeMap<String, usize>,
 }
 
 /// Bytes of a file, mapped or in memory.
-type Bytes = Box<dyn AsRef<[u8]> + Send + Sync>;
+type FileBytes = Box<dyn AsRef<[u8]> + Send + Sync>;
 
 /// One checked file.
-pub(super) struct Part {
-    bytes: Bytes,
+pub(super) struct SafetensorsFile {
+    bytes: FileBytes,
     pub(super) header: Header,
     path: String,
     seen: Option<Arc<Tallies>>,
 }
 
-impl Part {
+impl SafetensorsFile {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let (file, _) = files::open(path)?;
         // SAFETY: changing a mapped file in place breaks the contract of `File::open`; our own code replaces
@@ -41,9 +41,9 @@ impl Part {
         let map = unsafe { Mmap::map(&file) }.map_err(files::Error::system("map", path))?;
         Self::check(Box::new(map), path.display().to_string(), true)
     }
-    fn check(bytes: Bytes, path: String, is_mapped: bool) -> Result<Self, Error> {
+    fn check(bytes: FileBytes, path: String, is_mapped: bool) -> Result<Self, Error> {
         let all = (*bytes).as_ref();
-        let header = header::parse(all).map_err(Flaw::of(&path))?;
+        let header = header::parse(all).map_err(FormatError::of(&path))?;
         let see = || seen::mapped(&path, all, header.end, header.tensors.keys());
         let seen = is_mapped.then(see).flatten();
         Ok(Self { bytes, header, path, seen })
@@ -54,14 +54,14 @@ impl Part {
     }
     fn wrong_dtype(&self, name: &str, info: &Info, wanted: &str) -> Error {
         let (name, wanted) = (name.to_owned(), wanted.to_owned());
-        Flaw::of(&self.path)(Flaw::WrongDtype { name, seen: info.dtype, wanted })
+        FormatError::of(&self.path)(FormatError::WrongDtype { name, seen: info.dtype, wanted })
     }
 }
 
-impl From<Part> for File {
-    fn from(part: Part) -> Self {
+impl From<SafetensorsFile> for File {
+    fn from(part: SafetensorsFile) -> Self {
         let place = part.header.tensors.keys().map(|name| (name.clone(), 0)).collect();
-        Self(Arc::new(Indexed { path: part.path.clone(), files: vec![part], place }))
+        Self(Arc::new(TensorFiles { path: part.path.clone(), files: vec![part], place }))
     }
 }
 
@@ -74,14 +74,14 @@ impl File {
     /// # Errors
     /// If there is no such file, or it is incomplete or inconsistent.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        Part::open(path).map(Self::from)
+        SafetensorsFile::open(path).map(Self::from)
     }
     /// Checks a file that is part of the program; `name` stands for the path in messages.
     ///
     /// # Errors
     /// If it is incomplete or inconsistent.
     pub fn from_static(bytes: &'static [u8], name: &str) -> Result<Self, Error> {
-        Part::check(Box::new(bytes), name.to_owned(), false).map(Self::from)
+        SafetensorsFile::check(Box::new(bytes), name.to_owned(), false).map(Self::from)
     }
 
     /// Path of the one file, or of the index of several: for messages.
@@ -102,7 +102,7 @@ impl File {
     pub fn info(&self, name: &str) -> Option<&Info> {
         self.held(name).map(|(_, info)| info)
     }
-    fn held(&self, name: &str) -> Option<(&Part, &Info)> {
+    fn held(&self, name: &str) -> Option<(&SafetensorsFile, &Info)> {
         let part = &self.0.files[*self.0.place.get(name)?];
         Some((part, &part.header.tensors[name]))
     }
@@ -176,13 +176,13 @@ impl File {
         name: &str,
         wanted: &[usize],
         fits: impl Fn(&[usize]) -> bool,
-    ) -> Result<(&Part, &Info), Error> {
+    ) -> Result<(&SafetensorsFile, &Info), Error> {
         let Some((part, info)) = self.held(name) else {
-            return Err(Flaw::missing(&self.0.path, name, self.0.place.keys()));
+            return Err(FormatError::missing(&self.0.path, name, self.0.place.keys()));
         };
         if !fits(&info.shape) {
             let (name, seen, wanted) = (name.to_owned(), info.shape.clone(), wanted.to_owned());
-            return Err(Flaw::of(&part.path)(Flaw::Shape { name, seen, wanted }));
+            return Err(FormatError::of(&part.path)(FormatError::Shape { name, seen, wanted }));
         }
         Ok((part, info))
     }
@@ -191,7 +191,7 @@ impl File {
 #[cfg(test)]
 impl File {
     pub(super) fn from_memory(bytes: Vec<u8>) -> Result<Self, Error> {
-        Part::check(Box::new(bytes), "memory".to_owned(), false).map(Self::from)
+        SafetensorsFile::check(Box::new(bytes), "memory".to_owned(), false).map(Self::from)
     }
     pub(super) fn begin(&self) -> usize {
         self.0.files[0].header.end

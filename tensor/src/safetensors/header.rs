@@ -1,7 +1,7 @@
 //! The header: parsed and checked completely, and written.
 //!
 //! Allocations are proportional to the bytes that the header really has.
-use super::Flaw;
+use super::FormatError;
 use super::dtype::{Dtype, named, size};
 use crate::quoted::quoted;
 pub use ::safetensors::tensor::TensorInfo as Info;
@@ -43,20 +43,21 @@ pub(super) fn size_of(dtype: Dtype, shape: &[usize]) -> Option<usize> {
 }
 
 /// Reads the header of a whole file and checks it against the file.
-pub(super) fn parse(file: &[u8]) -> Result<Header, Flaw> {
-    let (length, rest) = file.split_first_chunk().ok_or(Flaw::Short { seen: file.len() })?;
+pub(super) fn parse(file: &[u8]) -> Result<Header, FormatError> {
+    let (length, rest) = file.split_first_chunk().ok_or(FormatError::Short { seen: file.len() })?;
     let length = u64::from_le_bytes(*length);
     if !(2..=MAX_HEADER).contains(&length) {
-        return Err(Flaw::HeaderLength { seen: length });
+        return Err(FormatError::HeaderLength { seen: length });
     }
-    let truncated = Flaw::HeaderTruncated { seen: length, left: rest.len() };
+    let truncated = FormatError::HeaderTruncated { seen: length, left: rest.len() };
     let (header, data) = rest.split_at_checked(length as usize).ok_or(truncated)?;
-    let header = str::from_utf8(header).map_err(|e| Flaw::NotUtf8 { at: e.valid_up_to() })?;
-    let held: Object<Held> = serde_json::from_str(header).map_err(|e| Flaw::Json { why: e.to_string() })?;
+    let header = str::from_utf8(header).map_err(|e| FormatError::NotUtf8 { at: e.valid_up_to() })?;
+    let held: Object<Held> =
+        serde_json::from_str(header).map_err(|e| FormatError::Json { why: e.to_string() })?;
     let (mut tensors, mut metadata) = (BTreeMap::new(), BTreeMap::new());
     let twice = |flaw| match flaw {
-        Flaw::Twice { name, .. } if name == METADATA => {
-            Flaw::Json { why: format!("{name:?}: appears twice, wanted once") }
+        FormatError::Twice { name, .. } if name == METADATA => {
+            FormatError::Json { why: format!("{name:?}: appears twice, wanted once") }
         }
         other => other,
     };
@@ -75,40 +76,45 @@ pub(super) fn parse(file: &[u8]) -> Result<Header, Flaw> {
 
 impl Described<'_> {
     /// Checks what can be checked of a tensor alone.
-    fn check(self, name: &str, len: usize) -> Result<Info, Flaw> {
+    fn check(self, name: &str, len: usize) -> Result<Info, FormatError> {
         let (name, shape, [begin, end]) = (name.to_owned(), self.shape, self.data_offsets);
         let Some(dtype) = named(&self.dtype) else {
-            return Err(Flaw::UnknownDtype { name, seen: self.dtype.into_owned() });
+            return Err(FormatError::UnknownDtype { name, seen: self.dtype.into_owned() });
         };
         let Some(wanted) = size_of(dtype, &shape) else {
-            return Err(Flaw::Overflow { name, shape, dtype });
+            return Err(FormatError::Overflow { name, shape, dtype });
         };
         match end.checked_sub(begin) {
-            None => Err(Flaw::Reversed { name, begin, end }),
-            Some(seen) if seen != wanted => Err(Flaw::Size { name, shape, dtype, seen, wanted }),
-            Some(_) if end > len => Err(Flaw::Outside { name, end, len }),
+            None => Err(FormatError::Reversed { name, begin, end }),
+            Some(seen) if seen != wanted => Err(FormatError::Size { name, shape, dtype, seen, wanted }),
+            Some(_) if end > len => Err(FormatError::Outside { name, end, len }),
             Some(_) => Ok(Info { dtype, shape, data_offsets: (begin, end) }),
         }
     }
 }
 
 /// Checks that each tensor begins where the previous one ends, and that the last one ends with the data.
-fn check_cover(tensors: &BTreeMap<String, Info>, len: usize) -> Result<(), Flaw> {
+fn check_cover(tensors: &BTreeMap<String, Info>, len: usize) -> Result<(), FormatError> {
     let mut in_order: Vec<_> = tensors.iter().collect();
     in_order.sort_by_key(|(_, info)| info.data_offsets);
     let (mut wanted, mut before) = (0, "");
     for (name, info) in in_order {
         let (begin, end) = info.data_offsets;
         if begin < wanted {
-            return Err(Flaw::Overlap { name: name.clone(), before: before.to_owned(), begin, wanted });
+            return Err(FormatError::Overlap {
+                name: name.clone(),
+                before: before.to_owned(),
+                begin,
+                wanted,
+            });
         }
         if begin > wanted {
-            return Err(Flaw::Hole { name: name.clone(), begin, wanted });
+            return Err(FormatError::Hole { name: name.clone(), begin, wanted });
         }
         (wanted, before) = (end, name);
     }
     if wanted != len {
-        return Err(Flaw::Trailing { seen: len, wanted });
+        return Err(FormatError::Trailing { seen: len, wanted });
     }
     Ok(())
 }
@@ -118,11 +124,11 @@ pub(super) struct Object<V>(Vec<(String, V)>);
 
 impl<V> Object<V> {
     /// Returns the values by key, if no key repeats.
-    pub(super) fn once(self, what: &'static str) -> Result<Vec<(String, V)>, Flaw> {
+    pub(super) fn once(self, what: &'static str) -> Result<Vec<(String, V)>, FormatError> {
         let mut keys = BTreeSet::new();
         match self.0.iter().find(|(key, _)| !keys.insert(key)).map(|(key, _)| key.clone()) {
             None => Ok(self.0),
-            Some(name) => Err(Flaw::Twice { what, name }),
+            Some(name) => Err(FormatError::Twice { what, name }),
         }
     }
 }
@@ -137,12 +143,12 @@ pub(super) trait Value<'de>: Sized {
 
 impl<'de, V: Value<'de>> Deserialize<'de> for Object<V> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_map(Keys(PhantomData))
+        from.deserialize_map(HeaderKeys(PhantomData))
     }
 }
 
-struct Keys<V>(PhantomData<V>);
-impl<'de, V: Value<'de>> Visitor<'de> for Keys<V> {
+struct HeaderKeys<V>(PhantomData<V>);
+impl<'de, V: Value<'de>> Visitor<'de> for HeaderKeys<V> {
     type Value = Object<V>;
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(V::OBJECT)
@@ -189,24 +195,24 @@ pub(super) type Places = Vec<(String, Info)>;
 pub(super) fn render<N: AsRef<str>>(
     metadata: &BTreeMap<String, String>,
     tensors: &[(N, Dtype, Vec<usize>)],
-) -> Result<(Vec<u8>, Places), Flaw> {
+) -> Result<(Vec<u8>, Places), FormatError> {
     let (mut places, mut end) = (Places::new(), 0usize);
     for (name, dtype, shape) in tensors {
         let (name, dtype, shape, begin) = (name.as_ref().to_owned(), *dtype, shape.clone(), end);
         if name == METADATA {
-            return Err(Flaw::Reserved { name });
+            return Err(FormatError::Reserved { name });
         }
         let Some(after) = size_of(dtype, &shape).and_then(|bytes| begin.checked_add(bytes)) else {
-            return Err(Flaw::Overflow { name, shape, dtype });
+            return Err(FormatError::Overflow { name, shape, dtype });
         };
         end = after;
         places.push((name, Info { dtype, shape, data_offsets: (begin, end) }));
     }
     let places = Object(places).once("tensor")?;
-    let header = described(metadata, &places).map_err(|e| Flaw::Json { why: e.to_string() })?;
+    let header = described(metadata, &places).map_err(|e| FormatError::Json { why: e.to_string() })?;
     let length = header.len().next_multiple_of(ALIGN);
     if length as u64 > MAX_HEADER {
-        return Err(Flaw::HeaderLength { seen: length as u64 });
+        return Err(FormatError::HeaderLength { seen: length as u64 });
     }
     let mut bytes = [&(length as u64).to_le_bytes(), header.as_bytes()].concat();
     bytes.resize(LENGTH + length, b' ');

@@ -1,6 +1,6 @@
 //! A matrix in a file: elements read from where they lie, one by one or as part of a row or a column.
 use super::dtype::{Dtype, f16, size};
-use crate::files::seen::Tally;
+use crate::files::seen::ReadTally;
 use crate::{Bf16, Scalar};
 use bytemuck::{AnyBitPattern, pod_read_unaligned};
 use std::ops::Range;
@@ -12,7 +12,8 @@ pub struct Matrix<'a> {
     dtype: Dtype,
     rows: usize,
     cols: usize,
-    tally: Option<(&'a Tally, usize)>, // tally of its tensor, and index in the tensor of its first element
+    // tally of its tensor, and index in the tensor of its first element
+    tally: Option<(&'a ReadTally, usize)>,
 }
 
 impl<'a> Matrix<'a> {
@@ -21,7 +22,7 @@ impl<'a> Matrix<'a> {
         bytes: &'a [u8],
         dtype: Dtype,
         [rows, cols]: [usize; 2],
-        tally: Option<&'a Tally>,
+        tally: Option<&'a ReadTally>,
     ) -> Self {
         Self { bytes, dtype, rows, cols, tally: tally.map(|tally| (tally, 0)) }
     }

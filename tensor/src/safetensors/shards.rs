@@ -7,9 +7,9 @@
 //! ```
 //! Each file is checked when it is opened, and the index against the files: every tensor lies in the file
 //! that the index names, and in no other.
-use super::file::{Indexed, Part};
+use super::file::{SafetensorsFile, TensorFiles};
 use super::header::Object;
-use super::{Error, File, Flaw};
+use super::{Error, File, FormatError};
 use crate::files;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ const PICKLED: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"]
 /// Index as it is in its file.
 #[derive(Deserialize)]
 #[serde(expecting = "an object with a weight_map")]
-struct Index {
+struct IndexFile {
     weight_map: Object<String>,
 }
 
@@ -40,25 +40,25 @@ impl File {
         }
         let pickled = PICKLED.into_iter().find(|name| folder.join(name).exists());
         if let Some(seen) = pickled.filter(|_| !whole.exists()) {
-            return Err(Flaw::of(&folder.display().to_string())(Flaw::Pickled { seen }));
+            return Err(FormatError::of(&folder.display().to_string())(FormatError::Pickled { seen }));
         }
         Self::open(&whole)
     }
     fn indexed(folder: &Path, index: &Path) -> Result<Self, Error> {
         let path = index.display().to_string();
-        let fail = Flaw::of(&path);
-        let listed: Index = serde_json::from_slice(&files::read(index)?)
-            .map_err(|why| fail(Flaw::Index { why: why.to_string() }))?;
+        let fail = FormatError::of(&path);
+        let listed: IndexFile = serde_json::from_slice(&files::read(index)?)
+            .map_err(|why| fail(FormatError::Index { why: why.to_string() }))?;
         let (mut numbers, mut place) = (BTreeMap::new(), BTreeMap::new());
-        let mut opened: Vec<(String, Part)> = Vec::new();
+        let mut opened: Vec<(String, SafetensorsFile)> = Vec::new();
         for (name, file) in listed.weight_map.once("tensor").map_err(&fail)? {
             if !numbers.contains_key(&file) {
                 if !is_plain(&file) {
-                    return Err(fail(Flaw::NoPlainName { name, file }));
+                    return Err(fail(FormatError::NoPlainName { name, file }));
                 }
-                let shard = Part::open(&folder.join(&file)).map_err(|why| match why {
+                let shard = SafetensorsFile::open(&folder.join(&file)).map_err(|why| match why {
                     Error::File(files::Error::Missing(_)) => {
-                        fail(Flaw::NoShard { name: name.clone(), file: file.clone() })
+                        fail(FormatError::NoShard { name: name.clone(), file: file.clone() })
                     }
                     other => other,
                 })?;
@@ -68,7 +68,11 @@ impl File {
             place.insert(name, numbers[&file]);
         }
         check(&opened, &place).map_err(&fail)?;
-        Ok(Self(Arc::new(Indexed { path, files: opened.into_iter().map(|(_, part)| part).collect(), place })))
+        Ok(Self(Arc::new(TensorFiles {
+            path,
+            files: opened.into_iter().map(|(_, part)| part).collect(),
+            place,
+        })))
     }
 }
 
@@ -78,20 +82,24 @@ fn is_plain(file: &str) -> bool {
 }
 
 /// Checks that every tensor is in the file that the index names, and in no other.
-fn check(opened: &[(String, Part)], place: &BTreeMap<String, usize>) -> Result<(), Flaw> {
+fn check(opened: &[(String, SafetensorsFile)], place: &BTreeMap<String, usize>) -> Result<(), FormatError> {
     for (name, at) in place {
         let (file, shard) = &opened[*at];
         if !shard.header.tensors.contains_key(name) {
-            return Err(Flaw::NotInShard { name: name.clone(), file: file.clone() });
+            return Err(FormatError::NotInShard { name: name.clone(), file: file.clone() });
         }
     }
     for (at, (file, shard)) in opened.iter().enumerate() {
         for name in shard.header.tensors.keys() {
             let (name_of, file) = (|| name.clone(), file.clone());
             match place.get(name) {
-                None => return Err(Flaw::Unlisted { name: name_of(), file }),
+                None => return Err(FormatError::Unlisted { name: name_of(), file }),
                 Some(other) if *other != at => {
-                    return Err(Flaw::InTwo { name: name_of(), file, other: opened[*other].0.clone() });
+                    return Err(FormatError::InTwo {
+                        name: name_of(),
+                        file,
+                        other: opened[*other].0.clone(),
+                    });
                 }
                 Some(_) => {}
             }

@@ -1,7 +1,7 @@
 //! A file to write: announced whole, written tensor by tensor, then moved to the old file's place.
 use super::dtype::{Dtype, is_float};
 use super::header::{self, Places};
-use super::{Error, Flaw, Matrix, Storable, rounding};
+use super::{Error, FormatError, Matrix, Storable, rounding};
 use crate::files::{self, Replacement};
 use crate::quoted::quoted;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ impl Writer {
         tensors: &[(N, Dtype, Vec<usize>)],
     ) -> Result<Self, Error> {
         let (header, places) =
-            header::render(metadata, tensors).map_err(Flaw::of(&path.display().to_string()))?;
+            header::render(metadata, tensors).map_err(FormatError::of(&path.display().to_string()))?;
         let out = Some(BufWriter::new(Replacement::beside(path)?));
         let mut writer = Self { path: path.to_owned(), places, written: 0, out };
         writer.append(&header)?;
@@ -83,7 +83,7 @@ impl Writer {
             for &mut value in some {
                 if !rounding::append(value, dtype, &mut bytes) {
                     self.out = None;
-                    return Err(self.fault()(Flaw::TooLarge { name: name.to_owned(), value, dtype }));
+                    return Err(self.fault()(FormatError::TooLarge { name: name.to_owned(), value, dtype }));
                 }
             }
             self.append(&bytes)?;
@@ -97,11 +97,11 @@ impl Writer {
     /// If tensors are missing, an earlier write failed, or the system refuses.
     pub fn finish(mut self) -> Result<(), Error> {
         let Some(out) = self.out.take() else {
-            return Err(self.fault()(Flaw::Broken));
+            return Err(self.fault()(FormatError::Broken));
         };
         if let Some((next, _)) = self.places.get(self.written) {
             let (written, wanted, next) = (self.written, self.places.len(), next.clone());
-            return Err(self.fault()(Flaw::Unfinished { written, wanted, next }));
+            return Err(self.fault()(FormatError::Unfinished { written, wanted, next }));
         }
         let refused =
             |why: std::io::IntoInnerError<_>| files::Error::system("write", &self.path)(why.into_error());
@@ -116,30 +116,30 @@ impl Writer {
         seen: usize,
         kind: Dtype,
         fits: impl Fn(Dtype) -> bool,
-    ) -> Result<Dtype, Flaw> {
+    ) -> Result<Dtype, FormatError> {
         let Some((wanted, info)) = self.places.get(self.written).filter(|(wanted, _)| wanted == name) else {
             let next = self.places.get(self.written).map(|(next, _)| quoted(next));
             let wanted = next.unwrap_or_else(|| "the end".into());
-            return Err(Flaw::Order { seen: name.to_owned(), wanted });
+            return Err(FormatError::Order { seen: name.to_owned(), wanted });
         };
         let name = wanted.clone();
         if !fits(info.dtype) {
-            return Err(Flaw::WrongDtype { name, seen: kind, wanted: info.dtype.to_string() });
+            return Err(FormatError::WrongDtype { name, seen: kind, wanted: info.dtype.to_string() });
         }
         let wanted = info.shape.iter().product();
         if seen != wanted {
-            return Err(Flaw::Count { name, seen, wanted });
+            return Err(FormatError::Count { name, seen, wanted });
         }
         Ok(info.dtype)
     }
     fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let mut out = self.out.take().ok_or_else(|| self.fault()(Flaw::Broken))?;
+        let mut out = self.out.take().ok_or_else(|| self.fault()(FormatError::Broken))?;
         out.write_all(bytes).map_err(files::Error::system("write", &self.path))?;
         self.out = Some(out);
         Ok(())
     }
-    fn fault(&self) -> impl Fn(Flaw) -> Error + use<> {
-        Flaw::of(&self.path.display().to_string())
+    fn fault(&self) -> impl Fn(FormatError) -> Error + use<> {
+        FormatError::of(&self.path.display().to_string())
     }
 }
 

@@ -1,5 +1,5 @@
 //! Builds the scratch copy once: the tests that the labels name, and the example that compares losses.
-use super::Scratch;
+use super::ScratchCopy;
 use super::header::{Killer, Label};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,9 +14,9 @@ const LOSSES: [&str; 2] = ["parallel", "losses"];
 const PACKAGES: [&str; 8] = ["tensor", "kernels", "comm", "reference", "layers", "moe", "parallel", "prove"];
 
 /// Programs by crate and target: `lib`, a file of tests, or an example.
-pub(super) struct Built(BTreeMap<(String, String), PathBuf>);
+pub(super) struct ExhibitPrograms(BTreeMap<(String, String), PathBuf>);
 
-impl Built {
+impl ExhibitPrograms {
     /// Returns the test program of a check.
     pub(super) fn of(&self, krate: &str, target: &str) -> Result<&Path, String> {
         let program = self.0.get(&(krate.to_owned(), target.to_owned()));
@@ -35,9 +35,9 @@ impl Built {
 /// # Errors
 /// If cargo cannot be started, or does not build them.
 pub(super) fn build<'a>(
-    scratch: &Scratch,
+    scratch: &ScratchCopy,
     killers: impl Iterator<Item = &'a Killer>,
-) -> Result<Built, String> {
+) -> Result<ExhibitPrograms, String> {
     let (mut targets, mut built) = (BTreeSet::new(), BTreeMap::new());
     for killer in killers {
         if let Killer::Test { target, .. } = killer {
@@ -65,7 +65,7 @@ pub(super) fn build<'a>(
             }
         }
     }
-    Ok(Built(built))
+    Ok(ExhibitPrograms(built))
 }
 
 /// Name of the example that an exhibit's code becomes in the copy.
@@ -78,7 +78,7 @@ pub(super) fn example(label: &Label) -> String {
 /// # Errors
 /// If cargo cannot be started.
 pub(super) fn refusals<'a>(
-    scratch: &Scratch,
+    scratch: &ScratchCopy,
     code: impl Iterator<Item = &'a Label>,
 ) -> Result<BTreeMap<String, String>, String> {
     let (names, mut refusals) = (code.map(example).collect::<Vec<_>>(), BTreeMap::<String, String>::new());
@@ -105,7 +105,7 @@ fn text(value: &Value) -> String {
 ///
 /// # Errors
 /// If cargo cannot be started.
-pub(super) fn checked(scratch: &Scratch) -> Result<String, String> {
+pub(super) fn checked(scratch: &ScratchCopy) -> Result<String, String> {
     let (_, messages) = cargo(scratch, &["check"])?;
     Ok(messages.iter().filter_map(error).collect())
 }
@@ -117,7 +117,7 @@ fn error(message: &Value) -> Option<String> {
 
 /// Runs cargo in the copy, in the target folder with the third-party crates. Returns true if it built
 /// everything, and its messages.
-fn cargo(scratch: &Scratch, arguments: &[&str]) -> Result<(bool, Vec<Value>), String> {
+fn cargo(scratch: &ScratchCopy, arguments: &[&str]) -> Result<(bool, Vec<Value>), String> {
     let mut cargo = crate::cargo();
     cargo.current_dir(&scratch.tree).env_remove("EXHIBIT").env("CARGO_TARGET_DIR", &scratch.target);
     cargo.args(arguments).args(["--quiet", "--locked", "--message-format=json"]);

@@ -1,10 +1,10 @@
 //! Exercises of the book: edits that a chapter asks its reader to make, each a patch in `docs/break/`. A
 //! label names the check that fails and quotes its output; `docs/tests/all/exercises.rs` checks that the
 //! chapter says the same.
-use super::build::{self, Built};
+use super::build::{self, ExhibitPrograms};
 use super::header::{Exercise, Killer};
 use super::run::Ended;
-use super::{Scratch, each, ran, scratch};
+use super::{ScratchCopy, each, ran, scratch};
 use std::fs::{self, File};
 
 /// The folder of the patches.
@@ -20,7 +20,11 @@ pub(super) fn switched(exercise: &Exercise) -> Option<&String> {
 ///
 /// # Errors
 /// If a program cannot be started, or a file not written.
-pub(super) fn wrong(scratch: &Scratch, built: &Built, all: &[&Exercise]) -> Result<Vec<String>, String> {
+pub(super) fn wrong(
+    scratch: &ScratchCopy,
+    built: &ExhibitPrograms,
+    all: &[&Exercise],
+) -> Result<Vec<String>, String> {
     let (tests, refused): (Vec<&Exercise>, Vec<_>) =
         all.iter().partition(|exercise| matches!(exercise.killed_by, Killer::Test { .. }));
     let judged = each(&tests, |exercise| {
@@ -36,7 +40,7 @@ pub(super) fn wrong(scratch: &Scratch, built: &Built, all: &[&Exercise]) -> Resu
 }
 
 /// Returns why the end of a test is not what the label says, or `None` if it is.
-fn missing(exercise: &Exercise, Ended { status, said }: &Ended) -> Option<String> {
+fn missing(exercise: &Exercise, Ended { status, output }: &Ended) -> Option<String> {
     let Exercise { path, killed_by: killer, .. } = exercise;
     if status.is_none_or(|status| status.success()) {
         return Some(format!(
@@ -44,10 +48,10 @@ fn missing(exercise: &Exercise, Ended { status, said }: &Ended) -> Option<String
             if status.is_none() { "does not end" } else { "passes" }
         ));
     }
-    let mut rest = &said[..];
+    let mut rest = &output[..];
     for part in exercise.parts() {
         let Some((_, after)) = rest.split_once(part) else {
-            let last: Vec<_> = said.lines().rev().filter(|line| !line.trim().is_empty()).take(12).collect();
+            let last: Vec<_> = output.lines().rev().filter(|line| !line.trim().is_empty()).take(12).collect();
             let last: Vec<_> = last.into_iter().rev().collect();
             return Some(format!("{path}: {killer} does not print {part:?}, but:\n{}", last.join("\n")));
         };
@@ -59,7 +63,7 @@ fn missing(exercise: &Exercise, Ended { status, said }: &Ended) -> Option<String
 /// Returns why the compiler does not refuse what it should, or `None` if it does. Restores the copy, its
 /// files' times too.
 fn accepted(
-    scratch: &Scratch,
+    scratch: &ScratchCopy,
     Exercise { path, killed_by, .. }: &Exercise,
 ) -> Result<Option<String>, String> {
     let Killer::Compiler { says } = killed_by else { return Ok(None) };
@@ -72,12 +76,12 @@ fn accepted(
     let (before, time) = (fs::read(&at).map_err(cannot)?, fs::metadata(&at).and_then(|of| of.modified()));
     fs::copy(crate::root().join(file), &at).map_err(cannot)?; // without other patches
     scratch::apply(&scratch.tree, &patch, false)?;
-    let said = build::checked(scratch);
+    let output = build::checked(scratch);
     fs::write(&at, before).map_err(cannot)?;
     File::options().write(true).open(&at).and_then(|at| at.set_modified(time?)).map_err(cannot)?;
-    let said = said?;
-    let right = said.contains(says) && said.contains(&format!("--> {file}:"));
-    Ok((!right).then(|| format!("{path}: the compiler does not report {says} in {file}, but:\n{said}")))
+    let output = output?;
+    let right = output.contains(says) && output.contains(&format!("--> {file}:"));
+    Ok((!right).then(|| format!("{path}: the compiler does not report {says} in {file}, but:\n{output}")))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub(crate) struct Label {
     /// The bug, in a few words.
     pub(crate) title: String,
     /// Report of the bug in the system that shipped it.
-    pub(crate) source: Source,
+    pub(crate) source: ReportSource,
     /// Effect of the bug.
     pub(crate) breaks: String,
     /// Check that rejects the exhibit.
@@ -29,13 +29,13 @@ pub(crate) struct Label {
 /// A public report, or textbook knowledge.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub(crate) struct Source {
+pub(crate) struct ReportSource {
     /// `owner/repository#number`, of an issue or a pull request, or `textbook`.
     pub(crate) name: String,
     /// Address of the report.
     pub(crate) address: Option<String>,
     /// Content of the report, or the textbook origin of the bug.
-    pub(crate) told: String,
+    pub(crate) reported: String,
 }
 
 /// An edit that a chapter of the book asks its reader to make, and the output that follows.
@@ -121,25 +121,25 @@ pub(crate) fn disorder(labels: &[Label]) -> Vec<String> {
 }
 
 /// Parses `owner/repository#7 (issue): content`, or `textbook: origin`.
-impl TryFrom<String> for Source {
+impl TryFrom<String> for ReportSource {
     type Error = String;
     fn try_from(text: String) -> Result<Self, String> {
         let read = || {
-            let (from, told) = text.split_once(": ")?;
+            let (from, reported) = text.split_once(": ")?;
             let (name, kind) = from.split_once(' ').unwrap_or((from, ""));
             let folder = match kind {
                 "(issue)" => "issues",
                 "(pull request)" => "pull",
-                _ => return (from == "textbook").then_some((from, None, told)),
+                _ => return (from == "textbook").then_some((from, None, reported)),
             };
             let (repository, number) = name.split_once('#')?;
             let is_right = repository.split('/').count() == 2 && number.parse::<u32>().is_ok();
             let address = format!("https://github.com/{repository}/{folder}/{number}");
-            is_right.then_some((name, Some(address), told))
+            is_right.then_some((name, Some(address), reported))
         };
         let wanted = "`owner/repository#7 (issue): ..` or `textbook: ..`";
-        let (name, address, told) = read().ok_or_else(|| format!("{text:?} is not a source {wanted}"))?;
-        Ok(Self { name: name.into(), address, told: told.into() })
+        let (name, address, reported) = read().ok_or_else(|| format!("{text:?} is not a source {wanted}"))?;
+        Ok(Self { name: name.into(), address, reported: reported.into() })
     }
 }
 
@@ -170,8 +170,8 @@ mod tests {
     #[test]
     fn labels_say_what_is_written() {
         let label: Label = read("museum/07.patch", PATCH).unwrap();
-        let Source { name, address, told } = label.source;
-        assert_eq!((&*label.exhibit, &*told, &*label.breaks), ("7", "says so and so", "all: everything"));
+        let ReportSource { name, address, reported } = label.source;
+        assert_eq!((&*label.exhibit, &*reported, &*label.breaks), ("7", "says so and so", "all: everything"));
         assert_eq!((&*name, &*address.unwrap()), ("a/b#12", "https://github.com/a/b/pull/12"));
         assert_eq!(label.killed_by.to_string(), "layers::row::tests::x");
         assert_eq!(label.f32_loss, "as much as rounding");

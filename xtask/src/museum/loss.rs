@@ -16,8 +16,8 @@ const ROUNDING: &str = "as much as rounding";
 
 impl Loss {
     /// Reads `largest: 1.2e-3 at step 3 under tp=2`, or `largest: 0`.
-    pub(super) fn read(said: &str) -> Option<Self> {
-        let line = said.lines().find_map(|line| line.strip_prefix("largest: "))?;
+    pub(super) fn read(output: &str) -> Option<Self> {
+        let line = output.lines().find_map(|line| line.strip_prefix("largest: "))?;
         let (number, place) = line.split_at(line.find(' ').unwrap_or(line.len()));
         Some(Self { difference: number.parse().ok()?, place: place.into() })
     }

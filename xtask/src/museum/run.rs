@@ -10,7 +10,7 @@ pub(super) struct Ended {
     /// Exit status; `None` if the program did not end in time.
     pub(super) status: Option<ExitStatus>,
     /// Output on both streams.
-    pub(super) said: String,
+    pub(super) output: String,
 }
 
 /// Runs a program until it ends or the limit is over.
@@ -24,9 +24,9 @@ pub(super) fn run(mut command: Command, limit: Duration) -> Result<Ended, String
     command.stdout(writer.try_clone().map_err(cannot)?).stderr(writer);
     let mut child = command.spawn().map_err(cannot)?;
     drop(command); // also our ends of the pipe, so that reading ends with the program
-    let said = std::thread::spawn(move || {
-        let mut said = Vec::new();
-        reader.read_to_end(&mut said).map(|_| said)
+    let output = std::thread::spawn(move || {
+        let mut output = Vec::new();
+        reader.read_to_end(&mut output).map(|_| output)
     });
     let start = Instant::now();
     let status = loop {
@@ -41,16 +41,16 @@ pub(super) fn run(mut command: Command, limit: Duration) -> Result<Ended, String
         }
     };
     // Children of a killed program may live on and hold the pipe, so do not wait for its end.
-    let said = match status {
-        Some(_) => said.join().expect("reading does not panic").map_err(cannot)?,
+    let output = match status {
+        Some(_) => output.join().expect("reading does not panic").map_err(cannot)?,
         None => Vec::new(),
     };
-    Ok(Ended { status, said: String::from_utf8_lossy(&said).into_owned() })
+    Ok(Ended { status, output: String::from_utf8_lossy(&output).into_owned() })
 }
 
 /// Verdict of a proof on the tree in front of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum ProofVerdict {
     /// The proof passed.
     Passed,
     /// An assertion failed.
@@ -61,28 +61,30 @@ pub(super) enum Verdict {
 
 /// Interprets the end of a test program that was asked for one test. The failure is an assertion's if the
 /// panic's line in the tree asserts something.
-pub(super) fn verdict(tree: &Path, test: &str, ended: &Ended) -> Verdict {
-    let Ended { status, said } = ended;
-    let last = || said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+pub(super) fn verdict(tree: &Path, test: &str, ended: &Ended) -> ProofVerdict {
+    let Ended { status, output } = ended;
+    let last = || output.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
     match status.map(|status| status.code()) {
-        None => Verdict::Broken("it did not end in time".into()),
-        Some(_) if said.contains("running 0 tests") => Verdict::Broken(format!("there is no test `{test}`")),
-        Some(Some(0)) => Verdict::Passed,
-        Some(Some(101)) => match panicked(said) {
-            Some((file, line)) if asserts(&tree.join(file), line) => Verdict::Killed,
+        None => ProofVerdict::Broken("it did not end in time".into()),
+        Some(_) if output.contains("running 0 tests") => {
+            ProofVerdict::Broken(format!("there is no test `{test}`"))
+        }
+        Some(Some(0)) => ProofVerdict::Passed,
+        Some(Some(101)) => match panicked(output) {
+            Some((file, line)) if asserts(&tree.join(file), line) => ProofVerdict::Killed,
             Some((file, line)) => {
-                Verdict::Broken(format!("it fails at {file}:{line}, which is no assertion"))
+                ProofVerdict::Broken(format!("it fails at {file}:{line}, which is no assertion"))
             }
-            None => Verdict::Broken(format!("it fails without a panic: {}", last())),
+            None => ProofVerdict::Broken(format!("it fails without a panic: {}", last())),
         },
-        _ => Verdict::Broken(format!("it crashed: {}", last())),
+        _ => ProofVerdict::Broken(format!("it crashed: {}", last())),
     }
 }
 
 /// Returns the place of the last panic in an output, `panicked at layers/src/linear/row.rs:12:3:`. A test
 /// that panics with the message of a rank's panic prints both.
-fn panicked(said: &str) -> Option<(&str, usize)> {
-    let (_, place) = said.rsplit_once("panicked at ")?;
+fn panicked(output: &str) -> Option<(&str, usize)> {
+    let (_, place) = output.rsplit_once("panicked at ")?;
     let (file, rest) = place.split_once(':')?;
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     Some((file, rest[..digits].parse().ok()?))
@@ -110,16 +112,19 @@ mod tests {
         let tree = tempfile::tempdir().unwrap();
         fs::write(tree.path().join("x.rs"), "let x = 1;\nassert_eq!(\nx[3]\n").unwrap();
         let of = |script: &str| verdict(tree.path(), "a::b", &shell(script, Duration::from_secs(20)));
-        assert_eq!(of("echo running 1 test"), Verdict::Passed);
+        assert_eq!(of("echo running 1 test"), ProofVerdict::Passed);
         let panics = |at: &str| of(&format!("echo \"rank 0: panicked at {at} of 3 differ\"; exit 101"));
-        assert_eq!((panics("x.rs:2:1:\n2"), panics("x.rs:2: 2")), (Verdict::Killed, Verdict::Killed));
-        assert_eq!(panics("x.rs:1:1:\nrank 1: panicked at x.rs:2: 2"), Verdict::Killed);
-        let broken = |verdict| matches!(verdict, Verdict::Broken(_));
+        assert_eq!(
+            (panics("x.rs:2:1:\n2"), panics("x.rs:2: 2")),
+            (ProofVerdict::Killed, ProofVerdict::Killed)
+        );
+        assert_eq!(panics("x.rs:1:1:\nrank 1: panicked at x.rs:2: 2"), ProofVerdict::Killed);
+        let broken = |verdict| matches!(verdict, ProofVerdict::Broken(_));
         assert!(
             ["x.rs:3:1:", "x.rs:9:1:", "x.rs:0:1:", "y.rs:2:1:", "x.rs"].map(panics).into_iter().all(broken)
         );
         assert!(["echo running 0 tests", "exit 101", "kill -9 $$", "exit 1"].map(of).into_iter().all(broken));
         let stuck = verdict(tree.path(), "a", &shell("sleep 60", Duration::from_millis(50)));
-        assert_eq!(stuck, Verdict::Broken("it did not end in time".into()));
+        assert_eq!(stuck, ProofVerdict::Broken("it did not end in time".into()));
     }
 }

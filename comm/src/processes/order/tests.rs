@@ -49,9 +49,9 @@ fn parts_are_done_as_rank_0_says_with_what_was_drawn_once_for_their_group() {
                     std::thread::sleep(Duration::from_millis(5));
                     seen.lock().unwrap().push((name, drawn.to_vec()));
                 };
-                order.came(name, &members, draws, Box::new(part));
+                order.arrived(name, &members, draws, Box::new(part));
             }
-            order.came(
+            order.arrived(
                 [rank, 9],
                 &(Arc::new([1 - rank]) as Arc<[usize]>),
                 Vec::new,
@@ -80,7 +80,7 @@ fn a_part_that_fails_ends_its_rank() {
                         PlaceError("a broken card".into()).unwind();
                     }
                 };
-                order.came([0, 1], &both(), Vec::new, Box::new(part));
+                order.arrived([0, 1], &both(), Vec::new, Box::new(part));
                 PlaceError::caught(|| order.settled().unwrap())
             },
         );
@@ -101,10 +101,10 @@ fn nothing_is_done_for_a_rank_that_no_longer_waits() {
             let part = Box::new(|_: &[u8]| assert_eq!(done.fetch_add(1, SeqCst), 0));
             if rank == 0 {
                 met.wait();
-                order.came([0, 1], &both(), Vec::new, part);
+                order.arrived([0, 1], &both(), Vec::new, part);
                 return None;
             }
-            order.came([0, 1], &both(), Vec::new, part);
+            order.arrived([0, 1], &both(), Vec::new, part);
             let outcome = waits.then(|| PlaceError::caught(|| order.settled()));
             order.end();
             met.wait();

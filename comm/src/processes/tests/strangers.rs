@@ -1,8 +1,8 @@
 //! Others that connect: strangers, ranks that go or stop, and ranks that tell what none would.
 use super::super::door::reached;
-use super::super::frame::{LONGEST, Timed, Told, receive, send};
-use super::super::greeting::{Answer, Greeting, VERSION};
-use super::super::secret::End;
+use super::super::frame::{LONGEST, ProcessReport, TimedConnection, receive, send};
+use super::super::greeting::{Greeting, MeetingReply, VERSION};
+use super::super::secret::ConnectionEnd;
 use super::*;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -123,8 +123,12 @@ fn the_secret_is_shown_by_both_sides() {
         .map(|_| {
             let (near, far) = ends();
             let listens = own.clone();
-            let far =
-                spawn(move || listens.shown(&mut Timed::new(&far, Instant::now() + LIMIT), End::Listens));
+            let far = spawn(move || {
+                listens.displayed(
+                    &mut TimedConnection::new(&far, Instant::now() + LIMIT),
+                    ConnectionEnd::Listens,
+                )
+            });
             let mut said = b"equipart".to_vec();
             said.extend([7; 32]);
             (&near).write_all(&said).unwrap();
@@ -160,7 +164,7 @@ fn who_leaves_the_meeting_is_named() {
                 }
                 Some(stays) => {
                     let two = rank(2);
-                    let _: Answer = receive(&mut &one, LONGEST).unwrap();
+                    let _: MeetingReply = receive(&mut &one, LONGEST).unwrap();
                     let _ = stays.then(|| sleep(2 * limit + Duration::from_millis(1500)));
                     drop(one);
                     Some(two)
@@ -182,7 +186,7 @@ fn who_comes_again_says_of_which_meeting() {
         let zero = threads.spawn(move || met(&launch(0, 2, port), "a test", limit));
         let one = known(port, &Secret::default());
         send(&one, &hello(1, 2), &[]).unwrap();
-        let Answer { meeting, .. } = receive(&mut &one, LONGEST).unwrap();
+        let MeetingReply { meeting, .. } = receive(&mut &one, LONGEST).unwrap();
         let order = known(port, &Secret::default());
         send(&order, &Greeting::Own { meeting: meeting ^ 1, rank: 1 }, &[]).unwrap();
         send(&one, &Vec::<usize>::new(), &[]).unwrap();
@@ -248,7 +252,7 @@ fn run_with(said: Vec<u8>, limit: Duration) -> Result<Vec<f32>, RankError> {
         threads.spawn(move || {
             let one = known(port, &Secret::default());
             send(&one, &hello(1, 2), &[]).unwrap();
-            let Answer { meeting, .. } = receive(&mut &one, LONGEST).unwrap();
+            let MeetingReply { meeting, .. } = receive(&mut &one, LONGEST).unwrap();
             let order = known(port, &Secret::default());
             send(&order, &Greeting::Own { meeting, rank: 1 }, &[]).unwrap();
             send(&one, &Vec::<usize>::new(), &[]).unwrap();
@@ -307,7 +311,7 @@ fn what_a_rank_tells_is_checked() {
     assert_eq!(run_with(said.clone(), LIMIT).unwrap(), right, "as it was said");
     for rank in [2, 77, usize::MAX] {
         let mut ended = Vec::new();
-        send(&mut ended, &Told::Ended(Some((rank, "why".into()))), &[]).unwrap();
+        send(&mut ended, &ProcessReport::Ended(Some((rank, "why".into()))), &[]).unwrap();
         let error = run_with(ended, LIMIT).unwrap_err();
         assert!(error.rank == 1 && error.reason.contains("sent an invalid report"), "{rank}: {error}");
     }

@@ -67,8 +67,8 @@ fn who_sleeps_until_a_message_goes_or_comes_is_woken() {
         let talk = |rank: usize| {
             until(|| rank == sleeper || messages.watch.sleeps(sleeper));
             let mut x = one(rank as f32);
-            let told = if rank == 0 { send(&messages, &x) } else { receive(&messages, &mut x) };
-            told.map(|()| x.read().unwrap())
+            let reported = if rank == 0 { send(&messages, &x) } else { receive(&messages, &mut x) };
+            reported.map(|()| x.read().unwrap())
         };
         std::thread::scope(|threads| {
             let sender = threads.spawn(|| talk(0));

@@ -1,5 +1,5 @@
 //! Ranks that leave early, so that their memory goes while peers are on their way to it.
-use super::{Ranks, explore, run};
+use super::{ModelRanks, explore, run};
 use crate::call::{Call, Counts, Op};
 use crate::error::CommError;
 
@@ -19,18 +19,18 @@ fn exchange(rank: usize, [has, asks]: [usize; 2]) -> Call {
 fn one_rank_leaves_while_the_other_reads() {
     explore(Some(3), || {
         run(
-            &Ranks::new(2, 2),
+            &ModelRanks::new(2, 2),
             &[
                 |ranks| {
-                    let told = ranks.collective(0, 1, &exchange(0, [1, 2]));
+                    let reported = ranks.collective(0, 1, &exchange(0, [1, 2]));
                     assert!(matches!(
-                        told,
+                        reported,
                         Err(CommError::Mismatch { .. } | CommError::Broken { rank: 1, .. })
                     ));
                 },
                 |ranks| {
-                    let told = ranks.collective(1, 2, &exchange(1, [1, 1]));
-                    assert!(matches!(told, Err(CommError::Broken { rank: 0, .. })));
+                    let reported = ranks.collective(1, 2, &exchange(1, [1, 1]));
+                    assert!(matches!(reported, Err(CommError::Broken { rank: 0, .. })));
                 },
             ],
         );
@@ -40,11 +40,13 @@ fn one_rank_leaves_while_the_other_reads() {
 /// Kills: one of two left waiting for the other, which has been told.
 #[test]
 fn both_ranks_leave_who_mean_different_things() {
-    fn told(ranks: &Ranks, rank: usize) {
-        let told = ranks.collective(rank, 1, &Call { rows: rank, ..Call::barrier() });
-        assert!(matches!(told, Err(CommError::Mismatch { .. } | CommError::Broken { .. })));
+    fn reported(ranks: &ModelRanks, rank: usize) {
+        let reported = ranks.collective(rank, 1, &Call { rows: rank, ..Call::barrier() });
+        assert!(matches!(reported, Err(CommError::Mismatch { .. } | CommError::Broken { .. })));
     }
-    explore(Some(3), || run(&Ranks::new(2, 2), &[|ranks| told(ranks, 0), |ranks| told(ranks, 1)]));
+    explore(Some(3), || {
+        run(&ModelRanks::new(2, 2), &[|ranks| reported(ranks, 0), |ranks| reported(ranks, 1)])
+    });
 }
 
 /// Two meet while a third, which is none of theirs, fails: each goes on or leaves, wherever it is.
@@ -53,15 +55,17 @@ fn both_ranks_leave_who_mean_different_things() {
 /// asleep.
 #[test]
 fn two_ranks_meet_while_a_third_fails() {
-    fn meet(ranks: &Ranks, rank: usize) {
+    fn meet(ranks: &ModelRanks, rank: usize) {
         match ranks.collective(rank, rank, &Call::barrier()) {
             Ok(seen) => assert_eq!(seen, [0, 1]),
-            Err(told) => assert!(matches!(told, CommError::Dead { rank: 2, .. } | CommError::Broken { .. })),
+            Err(reported) => {
+                assert!(matches!(reported, CommError::Dead { rank: 2, .. } | CommError::Broken { .. }))
+            }
         }
     }
     explore(Some(3), || {
         run(
-            &Ranks::new(2, 3),
+            &ModelRanks::new(2, 3),
             &[|ranks| ranks.watch.fail(2, "on fire"), |ranks| meet(ranks, 0), |ranks| meet(ranks, 1)],
         );
     });
@@ -72,12 +76,12 @@ fn two_ranks_meet_while_a_third_fails() {
 fn one_rank_fails_and_never_comes() {
     explore(None, || {
         run(
-            &Ranks::new(2, 2),
+            &ModelRanks::new(2, 2),
             &[
                 |ranks| ranks.watch.fail(1, "on fire"),
                 |ranks| {
-                    let told = ranks.collective(0, 1, &Call::barrier());
-                    assert_eq!(told, Err(CommError::Dead { rank: 1, reason: "on fire".into() }));
+                    let reported = ranks.collective(0, 1, &Call::barrier());
+                    assert_eq!(reported, Err(CommError::Dead { rank: 1, reason: "on fire".into() }));
                 },
             ],
         );
@@ -89,12 +93,12 @@ fn one_rank_fails_and_never_comes() {
 fn one_rank_finishes_and_never_comes() {
     explore(None, || {
         run(
-            &Ranks::new(2, 2),
+            &ModelRanks::new(2, 2),
             &[
                 |ranks| ranks.watch.finish(1),
                 |ranks| {
-                    let told = ranks.collective(0, 1, &Call::barrier());
-                    assert!(matches!(told, Err(CommError::Finished { rank: 1, .. })));
+                    let reported = ranks.collective(0, 1, &Call::barrier());
+                    assert!(matches!(reported, Err(CommError::Finished { rank: 1, .. })));
                 },
             ],
         );
@@ -106,7 +110,7 @@ fn one_rank_finishes_and_never_comes() {
 fn one_rank_comes_and_then_finishes() {
     explore(Some(3), || {
         run(
-            &Ranks::new(2, 2),
+            &ModelRanks::new(2, 2),
             &[
                 |ranks| {
                     assert!(ranks.collective(1, 1, &Call::barrier()).is_ok());
@@ -123,18 +127,19 @@ fn one_rank_comes_and_then_finishes() {
 fn one_rank_comes_and_then_fails() {
     explore(Some(3), || {
         run(
-            &Ranks::new(2, 2),
+            &ModelRanks::new(2, 2),
             &[
                 |ranks| {
-                    let told = ranks.collective(1, 1, &Call::barrier());
+                    let reported = ranks.collective(1, 1, &Call::barrier());
                     assert!(
-                        told.is_ok() || told == Err(CommError::Broken { rank: 0, reason: String::new() })
+                        reported.is_ok()
+                            || reported == Err(CommError::Broken { rank: 0, reason: String::new() })
                     );
                     ranks.watch.fail(1, "on fire");
                 },
                 |ranks| match ranks.collective(0, 0, &Call::barrier()) {
                     Ok(seen) => assert_eq!(seen, [0, 1]),
-                    Err(told) => assert!(matches!(told, CommError::Dead { rank: 1, .. })),
+                    Err(reported) => assert!(matches!(reported, CommError::Dead { rank: 1, .. })),
                 },
             ],
         );

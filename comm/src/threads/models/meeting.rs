@@ -1,5 +1,5 @@
 //! Ranks that meet and part.
-use super::{AllWindows, Ranks, explore, run};
+use super::{AllWindows, ModelRanks, explore, run};
 use crate::call::Call;
 use crate::error::CommError;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -7,11 +7,11 @@ use crate::sync::yield_now;
 use loom::thread::spawn;
 use std::sync::Arc;
 
-fn round(ranks: &Ranks, rank: usize, round: usize) {
+fn round(ranks: &ModelRanks, rank: usize, round: usize) {
     let all: Vec<_> = (0..ranks.windows.len()).map(|rank| 10 * round + rank).collect();
     assert_eq!(ranks.collective(rank, all[rank], &Call::barrier()), Ok(all));
 }
-fn rounds(ranks: &Ranks, rank: usize) {
+fn rounds(ranks: &ModelRanks, rank: usize) {
     (1..=2).for_each(|number| round(ranks, rank, number));
 }
 
@@ -19,7 +19,7 @@ fn rounds(ranks: &Ranks, rank: usize) {
 /// round taken for one of the first; one left asleep.
 #[test]
 fn two_ranks_meet_twice() {
-    explore(Some(3), || run(&Ranks::new(2, 2), &[|ranks| rounds(ranks, 0), |ranks| rounds(ranks, 1)]));
+    explore(Some(3), || run(&ModelRanks::new(2, 2), &[|ranks| rounds(ranks, 0), |ranks| rounds(ranks, 1)]));
 }
 
 /// Kills: what is seen of a peer by way of a third only; a rank woken by the first of two.
@@ -27,7 +27,7 @@ fn two_ranks_meet_twice() {
 fn three_ranks_meet() {
     explore(Some(2), || {
         run(
-            &Ranks::new(3, 3),
+            &ModelRanks::new(3, 3),
             &[|ranks| round(ranks, 0, 1), |ranks| round(ranks, 1, 1), |ranks| round(ranks, 2, 1)],
         );
     });
@@ -40,15 +40,15 @@ fn three_ranks_meet() {
 #[test]
 fn two_threads_of_a_rank_take_turns() {
     explore(Some(2), || {
-        let (ranks, first) = (Ranks::new(2, 2), Arc::new(AtomicBool::new(false)));
-        let call = |ranks: &Ranks, rank: usize| {
+        let (ranks, first) = (ModelRanks::new(2, 2), Arc::new(AtomicBool::new(false)));
+        let call = |ranks: &ModelRanks, rank: usize| {
             let work = |_: &AllWindows| ranks.windows[rank].write(1);
             let outcome = ranks.place.collective(rank, std::ptr::null_mut::<()>(), &Call::barrier(), work);
             assert_eq!(outcome, Ok(()));
         };
-        let (others, told) = (ranks.clone(), first.clone());
+        let (others, reported) = (ranks.clone(), first.clone());
         let second = spawn(move || {
-            while !told.load(Relaxed) {
+            while !reported.load(Relaxed) {
                 yield_now();
             }
             call(&others, 0);
@@ -65,10 +65,10 @@ fn two_threads_of_a_rank_take_turns() {
 /// Kills: a rank that is in two calls at once.
 #[test]
 fn two_threads_of_a_rank_are_not_in_one_call() {
-    fn call(ranks: &Ranks) {
+    fn call(ranks: &ModelRanks) {
         let work = |_: &AllWindows| ranks.windows[0].write(1);
         let outcome = ranks.place.collective(0, std::ptr::null_mut::<()>(), &Call::barrier(), work);
         assert!(matches!(outcome, Ok(()) | Err(CommError::Busy { rank: 0, .. })));
     }
-    explore(None, || run(&Ranks::new(1, 1), &[call, call]));
+    explore(None, || run(&ModelRanks::new(1, 1), &[call, call]));
 }

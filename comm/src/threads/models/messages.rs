@@ -1,5 +1,5 @@
 //! Messages, whose windows are copied by whoever comes second.
-use super::{Window, explore, run};
+use super::{ShownWindow, explore, run};
 use crate::call::{Call, Op};
 use crate::engine::Post;
 use crate::error::{CommError, Result};
@@ -9,18 +9,18 @@ use crate::threads::watch::{PATIENT, Watch};
 use std::sync::Arc;
 
 /// Rank 0 sends to rank 1; each has two windows.
-struct Pair {
+struct TwoRanks {
     watch: Arc<Watch>,
     messages: Messages,
     elements: [[Tracked; 2]; 2], // what is posted for the windows
-    windows: Box<[[Window; 2]; 2]>,
+    windows: Box<[[ShownWindow; 2]; 2]>,
 }
-impl Pair {
+impl TwoRanks {
     fn new() -> Arc<Self> {
         let watch = Arc::new(Watch::alone(2, PATIENT));
         let messages = Messages::new([0, 1].into(), watch.clone(), None);
-        let windows = Box::new([(); 2].map(|()| [(); 2].map(|()| Window::new())));
-        let elements = windows.each_ref().map(|windows| windows.each_ref().map(Window::tracked));
+        let windows = Box::new([(); 2].map(|()| [(); 2].map(|()| ShownWindow::new())));
+        let elements = windows.each_ref().map(|windows| windows.each_ref().map(ShownWindow::tracked));
         Arc::new(Self { watch, messages, elements, windows })
     }
     /// Writes a window and posts it.
@@ -67,20 +67,20 @@ fn call(rank: usize, rows: usize) -> Call {
 /// sender or receiver left asleep.
 #[test]
 fn one_message_arrives_whoever_comes_first() {
-    explore(None, || run(&Pair::new(), &[|pair| pair.send(0, 7), |pair| assert_eq!(pair.receive(0), 7)]));
+    explore(None, || run(&TwoRanks::new(), &[|pair| pair.send(0, 7), |pair| assert_eq!(pair.receive(0), 7)]));
 }
 
 /// Kills: a message overtaken; an end told to another post.
 #[test]
 fn two_messages_arrive_in_order() {
-    fn both(pair: &Pair, rank: usize, values: [usize; 2]) {
+    fn both(pair: &TwoRanks, rank: usize, values: [usize; 2]) {
         let post = |window: usize| pair.post(rank, window, values[window], 1).expect("nobody fails");
         let posts = [post(0), post(1)];
         for window in [1, 0] {
             assert_eq!(pair.finish(rank, window, posts[window]), Ok([7, 8][window]));
         }
     }
-    explore(Some(3), || run(&Pair::new(), &[|pair| both(pair, 0, [7, 8]), |pair| both(pair, 1, [0, 0])]));
+    explore(Some(3), || run(&TwoRanks::new(), &[|pair| both(pair, 0, [7, 8]), |pair| both(pair, 1, [0, 0])]));
 }
 
 /// Both take back what they offered; the message has gone before, or does not go.
@@ -88,11 +88,11 @@ fn two_messages_arrive_in_order() {
 /// Kills: a window touched once it was taken back.
 #[test]
 fn who_withdraws_has_its_memory() {
-    fn offer(pair: &Pair, rank: usize) {
+    fn offer(pair: &TwoRanks, rank: usize) {
         let post = pair.post(rank, 0, 7 * (1 - rank), 1).expect("nobody fails");
         assert!([0, 7].contains(&pair.withdraw(rank, 0, post)));
     }
-    explore(None, || run(&Pair::new(), &[|pair| offer(pair, 0), |pair| offer(pair, 1)]));
+    explore(None, || run(&TwoRanks::new(), &[|pair| offer(pair, 0), |pair| offer(pair, 1)]));
 }
 
 /// The sender takes back two messages, the later one first, unless they have gone, and sends a third; the
@@ -103,7 +103,7 @@ fn who_withdraws_has_its_memory() {
 fn what_comes_behind_a_withdrawn_message_arrives() {
     explore(Some(3), || {
         run(
-            &Pair::new(),
+            &TwoRanks::new(),
             &[
                 |pair| {
                     let posts = [7, 8].map(|value| pair.post(0, value - 7, value, 1).expect("nobody fails"));
@@ -127,11 +127,11 @@ fn what_comes_behind_a_withdrawn_message_arrives() {
 /// Kills: a window of another shape copied; one of two who is not told.
 #[test]
 fn what_does_not_fit_is_refused_to_both() {
-    fn refused(pair: &Pair, rank: usize) {
+    fn refused(pair: &TwoRanks, rank: usize) {
         let post = pair.post(rank, 0, 7, 1 + rank).expect("nobody fails");
         assert!(matches!(pair.finish(rank, 0, post), Err(CommError::Mismatch { .. })));
     }
-    explore(None, || run(&Pair::new(), &[|pair| refused(pair, 0), |pair| refused(pair, 1)]));
+    explore(None, || run(&TwoRanks::new(), &[|pair| refused(pair, 0), |pair| refused(pair, 1)]));
 }
 
 /// The receiver posts and fails, at once or with what it got; the sender goes on or is told.
@@ -141,11 +141,11 @@ fn what_does_not_fit_is_refused_to_both() {
 fn a_message_whose_receiver_fails_goes_or_does_not() {
     explore(Some(4), || {
         run(
-            &Pair::new(),
+            &TwoRanks::new(),
             &[
                 |pair| match pair.post(0, 0, 7, 1).and_then(|post| pair.finish(0, 0, post)) {
                     Ok(sent) => assert_eq!(sent, 7),
-                    Err(told) => assert!(matches!(told, CommError::Dead { rank: 1, .. })),
+                    Err(reported) => assert!(matches!(reported, CommError::Dead { rank: 1, .. })),
                 },
                 |pair| {
                     let post = pair.post(1, 0, 0, 1).expect("nobody has failed");
@@ -162,7 +162,7 @@ fn a_message_whose_receiver_fails_goes_or_does_not() {
 fn a_sender_that_finishes_has_sent() {
     explore(Some(3), || {
         run(
-            &Pair::new(),
+            &TwoRanks::new(),
             &[
                 |pair| {
                     pair.send(0, 7);

@@ -7,17 +7,17 @@ use crate::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 use crate::sync::fence;
-use crate::threads::watch::{PATIENT, Pending, Wait, Watch};
+use crate::threads::watch::{PATIENT, PendingCalls, Wait, Watch};
 use std::sync::Arc;
 
 /// Rank 0 waits until the others have come.
-struct Waiting {
+struct WaitingRank {
     watch: Watch,
     came: Vec<AtomicBool>, // by rank; the first is not looked at
     vain: AtomicBool,
     call: Call,
 }
-impl Waiting {
+impl WaitingRank {
     fn new(ranks: usize) -> Arc<Self> {
         let came = (0..ranks).map(|_| AtomicBool::new(false)).collect();
         let watch = Watch::alone(ranks, PATIENT);
@@ -32,7 +32,7 @@ impl Waiting {
         self.watch.wake(0, rank);
     }
 }
-impl Wait for Waiting {
+impl Wait for WaitingRank {
     fn missing(&self) -> impl Iterator<Item = usize> {
         (1..self.came.len()).filter(|&rank| !self.came[rank].load(Acquire))
     }
@@ -44,7 +44,7 @@ impl Wait for Waiting {
     fn members(&self) -> Vec<usize> {
         (0..self.came.len()).collect()
     }
-    fn pending(&self, _: usize) -> Pending {
+    fn pending(&self, _: usize) -> PendingCalls {
         unreachable!("nobody is late in a model")
     }
     fn call(&self) -> &Call {
@@ -55,14 +55,14 @@ impl Wait for Waiting {
 /// Kills: a sleeper that did not say so before its last look, or is looked for before the change.
 #[test]
 fn who_comes_wakes_who_sleeps_for_it() {
-    explore(None, || run(&Waiting::new(2), &[|w| assert_eq!(w.wait(), Ok(())), |w| w.come(1)]));
+    explore(None, || run(&WaitingRank::new(2), &[|w| assert_eq!(w.wait(), Ok(())), |w| w.come(1)]));
 }
 
 /// Kills: one that sleeps on for a rank that has come, having been woken for another.
 #[test]
 fn who_waits_for_two_is_woken_by_both() {
     explore(Some(3), || {
-        run(&Waiting::new(3), &[|w| assert_eq!(w.wait(), Ok(())), |w| w.come(1), |w| w.come(2)]);
+        run(&WaitingRank::new(3), &[|w| assert_eq!(w.wait(), Ok(())), |w| w.come(1), |w| w.come(2)]);
     });
 }
 
@@ -70,8 +70,8 @@ fn who_waits_for_two_is_woken_by_both() {
 #[test]
 fn who_fails_wakes_all_who_sleep() {
     explore(None, || {
-        let dead = |w: &Waiting| assert!(matches!(w.wait(), Err(CommError::Dead { rank: 2, .. })));
-        run(&Waiting::new(3), &[dead, |w| w.watch.fail(2, "on fire")]);
+        let dead = |w: &WaitingRank| assert!(matches!(w.wait(), Err(CommError::Dead { rank: 2, .. })));
+        run(&WaitingRank::new(3), &[dead, |w| w.watch.fail(2, "on fire")]);
     });
 }
 
@@ -79,8 +79,9 @@ fn who_fails_wakes_all_who_sleep() {
 #[test]
 fn who_finishes_wakes_who_waits_for_it() {
     explore(None, || {
-        let told = |w: &Waiting| assert!(matches!(w.wait(), Err(CommError::Finished { rank: 2, .. })));
-        run(&Waiting::new(3), &[told, |w| w.watch.finish(2)]);
+        let reported =
+            |w: &WaitingRank| assert!(matches!(w.wait(), Err(CommError::Finished { rank: 2, .. })));
+        run(&WaitingRank::new(3), &[reported, |w| w.watch.finish(2)]);
     });
 }
 
@@ -88,11 +89,11 @@ fn who_finishes_wakes_who_waits_for_it() {
 #[test]
 fn who_came_before_it_finished_has_come() {
     explore(None, || {
-        let come = |w: &Waiting| {
+        let come = |w: &WaitingRank| {
             w.come(1);
             w.watch.finish(1);
         };
-        run(&Waiting::new(2), &[|w| assert_eq!(w.wait(), Ok(())), come]);
+        run(&WaitingRank::new(2), &[|w| assert_eq!(w.wait(), Ok(())), come]);
     });
 }
 
@@ -100,12 +101,12 @@ fn who_came_before_it_finished_has_come() {
 #[test]
 fn who_breaks_a_group_rouses_all_who_wait() {
     explore(None, || {
-        let broken = |w: &Waiting| assert!(matches!(w.wait(), Err(CommError::Broken { .. })));
-        let leave = |w: &Waiting| {
+        let broken = |w: &WaitingRank| assert!(matches!(w.wait(), Err(CommError::Broken { .. })));
+        let leave = |w: &WaitingRank| {
             w.vain.store(true, Relaxed);
             fence(SeqCst); // as all who call `rouse`
             w.watch.rouse(0);
         };
-        run(&Waiting::new(2), &[broken, leave]);
+        run(&WaitingRank::new(2), &[broken, leave]);
     });
 }

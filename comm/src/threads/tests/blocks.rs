@@ -95,11 +95,11 @@ fn a_block_of_a_block_is_a_block_of_the_group() {
             };
             let first = mesh.rank() / size * size;
             calls(&device, &block, &(first..first + size).collect::<Vec<_>>())?;
-            let told = block.blocks(3).map(drop).unwrap_err().to_string();
+            let reported = block.blocks(3).map(drop).unwrap_err().to_string();
             let name = if size == 8 { "tp".to_string() } else { format!("tp[{first}..{}]", first + size) };
             assert!(
-                told.starts_with(&format!("the {name} group of {size} ranks has no subgroups of 3: ")),
-                "{told}"
+                reported.starts_with(&format!("the {name} group of {size} ranks has no subgroups of 3: ")),
+                "{reported}"
             );
         }
         Ok::<_, CommError>(())
@@ -110,29 +110,32 @@ fn a_block_of_a_block_is_a_block_of_the_group() {
 /// Kills: a size refused only once all have come, or counted though nothing is said.
 #[test]
 fn sizes_that_do_not_divide_are_refused_at_once() {
-    let told = each(&world(4), |mesh| match mesh.rank() {
+    let reported = each(&world(4), |mesh| match mesh.rank() {
         2 => [0, 3, 8]
             .map(|size| mesh.group(Axis::Tp).blocks(size).map(drop).unwrap_err().to_string())
             .to_vec(),
         _ => Vec::new(),
     });
-    for (told, size) in told[2].iter().zip([0, 3, 8]) {
+    for (reported, size) in reported[2].iter().zip([0, 3, 8]) {
         let words = format!(
             "the tp group of 4 ranks has no subgroups of {size}: the size must be 1, 2 or 4 (at comm/"
         );
-        assert!(told.starts_with(&words), "{told}");
+        assert!(reported.starts_with(&words), "{reported}");
     }
     let alone = Mesh::<tensor::Host>::alone();
     assert_eq!(alone.group(Axis::Tp).blocks(1).unwrap().size(), 1);
-    let told = alone.group(Axis::Tp).blocks(2).map(drop).unwrap_err().to_string();
-    assert!(told.contains("the tp group of 1 ranks has no subgroups of 2: the size must be 1 ("), "{told}");
+    let reported = alone.group(Axis::Tp).blocks(2).map(drop).unwrap_err().to_string();
+    assert!(
+        reported.contains("the tp group of 1 ranks has no subgroups of 2: the size must be 1 ("),
+        "{reported}"
+    );
 }
 
 /// Kills: a failure that stays in the block, a reason lost.
 #[test]
 fn a_rank_that_fails_in_a_block_ends_all_at_once_with_its_reason() {
     for panics in [false, true] {
-        let told = Mutex::new(Vec::new());
+        let reported = Mutex::new(Vec::new());
         let error = world(4).run(|device: Cpu<F61>, mesh| {
             let group = mesh.group(Axis::Tp);
             let block = group.blocks(2).unwrap();
@@ -145,15 +148,15 @@ fn a_rank_that_fails_in_a_block_ends_all_at_once_with_its_reason() {
             let mut x = Tensor::from_fn(&device, Category::Buffers, 1, 40, value);
             let waited =
                 if mesh.rank() < 2 { group.barrier() } else { block.all_reduce(&mut x, Reduce::Sum) };
-            told.lock().unwrap().push(waited.clone());
+            reported.lock().unwrap().push(waited.clone());
             waited.map_err(|error| error.to_string())
         });
-        let (error, told) = (error.unwrap_err(), told.into_inner().unwrap());
+        let (error, reported) = (error.unwrap_err(), reported.into_inner().unwrap());
         let words = if panics { "arithmetic on the sentinel" } else { "disk on fire" };
         assert!(error.rank == 3 && error.reason.contains(words), "{error}");
-        assert_eq!(told.len(), 3);
-        for told in told {
-            match told.unwrap_err() {
+        assert_eq!(reported.len(), 3);
+        for reported in reported {
+            match reported.unwrap_err() {
                 CommError::Dead { rank: 3, reason } if reason == error.reason => {}
                 CommError::Dead { rank: 3, reason } | CommError::Broken { rank: 3, reason } if panics => {
                     assert_eq!(reason, "it panicked"); // an echo of the one who shared the block
@@ -194,13 +197,13 @@ fn ranks_that_wait_in_a_block_and_in_its_group_both_get_an_error() {
             3 => three,
             _ => others,
         };
-        let told = each(&world(8), |mesh| by(mesh.rank()).0(mesh.group(Axis::Tp)));
-        assert!(told[2].is_err() && told[3].is_err(), "{told:?}");
-        let mut rings = told.iter().filter_map(|told| match told {
+        let reported = each(&world(8), |mesh| by(mesh.rank()).0(mesh.group(Axis::Tp)));
+        assert!(reported[2].is_err() && reported[3].is_err(), "{reported:?}");
+        let mut rings = reported.iter().filter_map(|reported| match reported {
             Err(CommError::Deadlock { waits }) => Some(waits),
             _ => None,
         });
-        let ring = rings.next().unwrap_or_else(|| panic!("{told:?}"));
+        let ring = rings.next().unwrap_or_else(|| panic!("{reported:?}"));
         let named = ring.iter().all(|(rank, call)| call.starts_with(by(*rank).1));
         assert!(named && ring.len() == 2, "{ring:?}");
     }
@@ -210,7 +213,7 @@ fn ranks_that_wait_in_a_block_and_in_its_group_both_get_an_error() {
 /// neighbours.
 #[test]
 fn a_block_that_was_left_early_stays_so_and_others_go_on() {
-    let told = each(&world(4), |mesh| {
+    let reported = each(&world(4), |mesh| {
         let group = mesh.group(Axis::Tp);
         let first = if mesh.rank() == 3 {
             group.blocks(2)?.all_gather(&zeros(1, 1)).map(drop)
@@ -220,9 +223,9 @@ fn a_block_that_was_left_early_stays_so_and_others_go_on() {
         group.barrier()?;
         Ok::<_, CommError>((first, group.blocks(2)?.barrier()))
     });
-    let told: Vec<_> = told.into_iter().map(Result::unwrap).collect();
-    assert_eq!(told[..2], [(Ok(()), Ok(())), (Ok(()), Ok(()))]);
-    for (first, second) in &told[2..] {
+    let reported: Vec<_> = reported.into_iter().map(Result::unwrap).collect();
+    assert_eq!(reported[..2], [(Ok(()), Ok(())), (Ok(()), Ok(()))]);
+    for (first, second) in &reported[2..] {
         let first = first.as_ref().unwrap_err().to_string();
         assert!(
             first.contains("all_gather over tp[2..4] of 1x1 f61 at comm/src/threads/tests/blocks.rs:"),
@@ -242,21 +245,21 @@ fn a_block_that_was_left_early_stays_so_and_others_go_on() {
 fn ranks_that_do_not_come_to_a_block_are_named() {
     for late in [false, true] {
         let limit = if late { Duration::from_millis(30) } else { PATIENT };
-        let gone = AtomicBool::new(!late);
+        let exited = AtomicBool::new(!late);
         let world = World::threads(&[(Axis::Dp, 2), (Axis::Tp, 4)]).unwrap().limit(limit);
-        let told = each(&world, |mesh| {
-            let told = match mesh.rank() {
+        let reported = each(&world, |mesh| {
+            let reported = match mesh.rank() {
                 6 => mesh.group(Axis::Tp).blocks(2)?.barrier(),
                 7 => {
-                    until(|| gone.load(SeqCst));
+                    until(|| exited.load(SeqCst));
                     Ok(())
                 }
                 _ => Ok(()),
             };
-            gone.fetch_or(mesh.rank() == 6, SeqCst);
-            told
+            exited.fetch_or(mesh.rank() == 6, SeqCst);
+            reported
         });
-        let error = told[6].as_ref().unwrap_err().to_string();
+        let error = reported[6].as_ref().unwrap_err().to_string();
         let words =
             if late { "rank 7 did not arrive within " } else { "rank 7 has finished and will not enter " };
         assert!(error.starts_with(words) && error.contains("barrier over tp[2..4] at "), "{error}");

@@ -56,20 +56,20 @@ fn ranks_in_different_calls_both_get_an_error() {
         (|g| g.all_gather(&zeros(0, 2)).map(drop), |g| g.all_gather(&zeros(0, 3)).map(drop), "0x2", "0x3"),
     ];
     for (zero, one, zeros_words, ones_words) in cases {
-        let told = each(&world(2), |mesh| {
+        let reported = each(&world(2), |mesh| {
             let group = mesh.group(Axis::Tp);
             if mesh.rank() == 0 { zero(group) } else { one(group) }
         });
-        let mismatches: Vec<_> = told.iter().filter_map(|t| t.as_ref().err()).collect();
-        assert_eq!(mismatches.len(), 2, "{told:?}");
+        let mismatches: Vec<_> = reported.iter().filter_map(|t| t.as_ref().err()).collect();
+        assert_eq!(mismatches.len(), 2, "{reported:?}");
         let Some(CommError::Mismatch { rank, mine, peer, theirs }) =
             mismatches.iter().find(|error| matches!(error, CommError::Mismatch { .. }))
         else {
-            panic!("{told:?}")
+            panic!("{reported:?}")
         };
         let (zeros_call, ones_call) = if *rank == 0 { (mine, theirs) } else { (theirs, mine) };
         assert_eq!(*rank + *peer, 1);
-        assert!(zeros_call.contains(zeros_words) && ones_call.contains(ones_words), "{told:?}");
+        assert!(zeros_call.contains(zeros_words) && ones_call.contains(ones_words), "{reported:?}");
     }
 }
 
@@ -95,31 +95,31 @@ fn both_calls_are_named_by_file_line_and_label() {
 /// Kills: labels or places in the comparison.
 #[test]
 fn labels_and_places_may_differ() {
-    let told = each(&world(2), |mesh| {
+    let reported = each(&world(2), |mesh| {
         let group = mesh.group(Axis::Tp);
         match mesh.rank() {
             0 => group.named("here").barrier(),
             _ => group.named("there").barrier(),
         }
     });
-    assert_eq!(told, [Ok(()), Ok(())]);
+    assert_eq!(reported, [Ok(()), Ok(())]);
 }
 
 /// Every rank of two times two waits along the axis along which the next one does not.
 #[test]
 fn groups_entered_in_a_ring_get_the_whole_ring() {
     let world = World::threads(&[(Axis::Dp, 2), (Axis::Tp, 2)]).unwrap();
-    let told = each(&world, |mesh| {
+    let reported = each(&world, |mesh| {
         let data_first = [0, 3].contains(&mesh.rank());
         let order = if data_first { [Axis::Dp, Axis::Tp] } else { [Axis::Tp, Axis::Dp] };
         order.into_iter().try_for_each(|axis| mesh.group(axis).barrier())
     });
-    let rings = told.iter().filter_map(|told| match told {
+    let rings = reported.iter().filter_map(|reported| match reported {
         Err(CommError::Deadlock { waits }) => Some(waits),
         _ => None,
     });
     let rings: Vec<_> = rings.collect();
-    assert!(!rings.is_empty() && told.iter().all(Result::is_err), "{told:?}");
+    assert!(!rings.is_empty() && reported.iter().all(Result::is_err), "{reported:?}");
     for ring in rings {
         assert_eq!(ring.len(), 4);
         for ((rank, call), (next, _)) in ring.iter().zip(ring.iter().cycle().skip(1)) {
@@ -138,15 +138,15 @@ fn ranks_that_wait_for_each_others_messages_get_an_error() {
         (|g, _| g.barrier(), "barrier"),
     ];
     for (zero, one) in [(0, 0), (1, 1), (0, 2), (2, 1)] {
-        let told = each(&world(2), |mesh| {
+        let reported = each(&world(2), |mesh| {
             let (act, _) = acts[if mesh.rank() == 0 { zero } else { one }];
             act(mesh.group(Axis::Tp), 1 - mesh.rank())
         });
-        let ring = told.iter().find_map(|told| match told {
+        let ring = reported.iter().find_map(|reported| match reported {
             Err(CommError::Deadlock { waits }) => Some(waits),
             _ => None,
         });
-        let ring = ring.unwrap_or_else(|| panic!("{told:?}"));
+        let ring = ring.unwrap_or_else(|| panic!("{reported:?}"));
         for (rank, call) in ring {
             assert!(call.starts_with(acts[if *rank == 0 { zero } else { one }].1), "{ring:?}");
         }
@@ -157,7 +157,7 @@ fn ranks_that_wait_for_each_others_messages_get_an_error() {
 #[test]
 fn a_rank_that_fails_ends_all_at_once_with_its_reason() {
     for panics in [false, true] {
-        let told = Mutex::new(Vec::new());
+        let reported = Mutex::new(Vec::new());
         let error = world(4).run(|_: Cpu<F61>, mesh| {
             if mesh.rank() == 2 {
                 sleep(Duration::from_millis(2)); // most likely the others sleep by now
@@ -170,7 +170,7 @@ fn a_rank_that_fails_ends_all_at_once_with_its_reason() {
                 1 => group.receive(&Cpu::<F61>::default(), 2, 1, 1, TAG).map(drop),
                 _ => group.send(2, &zeros(1, 1), TAG),
             };
-            told.lock().unwrap().push(waited.clone());
+            reported.lock().unwrap().push(waited.clone());
             waited.map_err(|error| error.to_string())
         });
         let error = error.unwrap_err();
@@ -181,7 +181,7 @@ fn a_rank_that_fails_ends_all_at_once_with_its_reason() {
             assert_eq!(error.to_string(), "rank 2: disk on fire");
         }
         let dead = CommError::Dead { rank: 2, reason: error.reason };
-        assert_eq!(told.into_inner().unwrap(), [Err(dead.clone()), Err(dead.clone()), Err(dead)]);
+        assert_eq!(reported.into_inner().unwrap(), [Err(dead.clone()), Err(dead.clone()), Err(dead)]);
     }
 }
 
@@ -203,21 +203,21 @@ fn a_panic_in_the_middle_of_a_collective_is_the_reason_reported() {
 /// Kills: the wrong ranks named as missing, a limit that is not kept.
 #[test]
 fn late_ranks_are_named() {
-    let told = Mutex::new(Vec::new());
+    let reported = Mutex::new(Vec::new());
     let world = World::threads(&[(Axis::Dp, 2), (Axis::Tp, 3)]).unwrap().limit(SHORT);
     let outcome = world.run(|_: Cpu<F61>, mesh| {
         if mesh.rank() == 4 {
-            until(|| told.lock().unwrap().len() == 2);
+            until(|| reported.lock().unwrap().len() == 2);
         } else if mesh.rank() > 2 {
             let waited = mesh.group(Axis::Tp).barrier();
-            told.lock().unwrap().push(waited.clone());
+            reported.lock().unwrap().push(waited.clone());
             waited?;
         }
         Ok::<_, CommError>(())
     });
     let why = outcome.unwrap_err().to_string();
     assert!(why.contains("rank 4 did not arrive within") && why.ends_with("ranks 3 and 5 did"), "{why}");
-    let late = told.into_inner().unwrap().into_iter().find_map(|told| match told {
+    let late = reported.into_inner().unwrap().into_iter().find_map(|reported| match reported {
         Err(CommError::Late { missing, arrived, call, limit, .. }) => Some((missing, arrived, call, limit)),
         _ => None,
     });
@@ -230,9 +230,9 @@ fn late_ranks_are_named() {
 fn late_senders_and_receivers_are_named() {
     for sends in [true, false] {
         let done = AtomicBool::new(false);
-        let told = each(&world(3).limit(SHORT), |mesh| {
+        let reported = each(&world(3).limit(SHORT), |mesh| {
             let group = mesh.group(Axis::Tp);
-            let told = match mesh.rank() {
+            let reported = match mesh.rank() {
                 1 if sends => group.send(2, &zeros(1, 1), TAG),
                 1 => group.receive(&Cpu::<F61>::default(), 2, 1, 1, TAG).map(drop),
                 _ => {
@@ -241,9 +241,9 @@ fn late_senders_and_receivers_are_named() {
                 }
             };
             done.store(true, SeqCst);
-            told
+            reported
         });
-        let Err(CommError::Late { missing, arrived, .. }) = &told[1] else { panic!("{told:?}") };
+        let Err(CommError::Late { missing, arrived, .. }) = &reported[1] else { panic!("{reported:?}") };
         assert_eq!((&missing[..], &arrived[..]), (&[2][..], &[1][..]));
     }
 }
@@ -251,15 +251,15 @@ fn late_senders_and_receivers_are_named() {
 /// Kills: a rank that has ended waited for until the limit.
 #[test]
 fn a_rank_that_has_finished_is_not_waited_for() {
-    let told = each(&world(4), |mesh| match mesh.rank() {
+    let reported = each(&world(4), |mesh| match mesh.rank() {
         3 => Ok(()),
         _ => mesh.group(Axis::Tp).barrier(),
     });
     let words =
         "rank 3 has finished and will not enter barrier over tp at comm/src/threads/tests/failures.rs";
     let mut finished = 0;
-    for told in &told[..3] {
-        let error = told.as_ref().expect_err("one is missing");
+    for reported in &reported[..3] {
+        let error = reported.as_ref().expect_err("one is missing");
         finished += usize::from(matches!(error, CommError::Finished { rank: 3, .. }));
         // the first who sees it, or who leaves for that reason
         assert!(error.to_string().contains(words), "{error}");
@@ -270,12 +270,12 @@ fn a_rank_that_has_finished_is_not_waited_for() {
 #[test]
 fn messages_with_a_rank_that_has_finished_are_not_waited_for() {
     for sends in [true, false] {
-        let told = each(&world(2), |mesh| match mesh.rank() {
+        let reported = each(&world(2), |mesh| match mesh.rank() {
             1 => Ok(()),
             _ if sends => mesh.group(Axis::Tp).send(1, &zeros(1, 1), TAG),
             _ => mesh.group(Axis::Tp).receive(&Cpu::<F61>::default(), 1, 1, 1, TAG).map(drop),
         });
-        assert!(matches!(told[0], Err(CommError::Finished { rank: 1, .. })), "{told:?}");
+        assert!(matches!(reported[0], Err(CommError::Finished { rank: 1, .. })), "{reported:?}");
     }
 }
 
@@ -319,16 +319,16 @@ fn the_cause_is_reported_even_if_its_echo_ends_first() {
 
 #[test]
 fn two_threads_of_one_rank_are_refused() {
-    let told = AtomicBool::new(false);
+    let reported = AtomicBool::new(false);
     let outcome = world(2).run(|_: Cpu<F61>, mesh| {
         let group = mesh.group(Axis::Tp);
         if mesh.rank() == 1 {
-            until(|| told.load(SeqCst));
+            until(|| reported.load(SeqCst));
             return group.barrier();
         }
         let enter = || {
             let outcome = group.barrier();
-            told.fetch_or(matches!(outcome, Err(CommError::Busy { rank: 0, .. })), SeqCst);
+            reported.fetch_or(matches!(outcome, Err(CommError::Busy { rank: 0, .. })), SeqCst);
             outcome
         };
         let both = std::thread::scope(|threads| {
@@ -344,12 +344,14 @@ fn two_threads_of_one_rank_are_refused() {
 /// Kills: a message with another shape taken for what it is not.
 #[test]
 fn messages_of_another_shape_are_reported_on_both_sides() {
-    let told = each(&world(2), |mesh| match mesh.rank() {
+    let reported = each(&world(2), |mesh| match mesh.rank() {
         0 => mesh.group(Axis::Tp).named("0F1").send(1, &zeros(2, 3), TAG),
         _ => mesh.group(Axis::Tp).named("1F1").receive(&Cpu::<F61>::default(), 0, 3, 2, TAG).map(drop),
     });
-    for (rank, told) in told.into_iter().enumerate() {
-        let Err(CommError::Mismatch { rank: me, mine, peer, theirs }) = told else { panic!("{told:?}") };
+    for (rank, reported) in reported.into_iter().enumerate() {
+        let Err(CommError::Mismatch { rank: me, mine, peer, theirs }) = reported else {
+            panic!("{reported:?}")
+        };
         assert_eq!((me, peer), (rank, 1 - rank));
         let calls = if rank == 0 { [mine, theirs] } else { [theirs, mine] };
         assert!(
@@ -365,7 +367,7 @@ fn messages_of_another_shape_are_reported_on_both_sides() {
 
 #[test]
 fn after_a_refused_message_the_next_one_comes() {
-    let told = each(&world(2), |mesh| {
+    let reported = each(&world(2), |mesh| {
         let group = mesh.group(Axis::Tp);
         if mesh.rank() == 0 {
             [group.send(1, &zeros(1, 1), TAG), group.send(1, &zeros(2, 2), TAG)].map(|sent| sent.is_ok())
@@ -374,5 +376,5 @@ fn after_a_refused_message_the_next_one_comes() {
             [receive().is_ok(), receive().is_ok()]
         }
     });
-    assert_eq!(told, [[false, true]; 2]);
+    assert_eq!(reported, [[false, true]; 2]);
 }

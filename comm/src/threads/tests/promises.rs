@@ -20,19 +20,19 @@ fn ends(limit: Duration, instead: Instead) -> Vec<(&'static str, RankError)> {
         let sizes = [(Axis::Dp, 2), (Axis::Tp, RANKS)];
         let world = World::threads(&sizes).unwrap().limit(limit);
         let others = AtomicUsize::new(0);
-        let told = world.run(|device: Field, mesh| {
+        let reported = world.run(|device: Field, mesh| {
             let group = mesh.group(Axis::Tp).named("0F1");
             let bring = Bring { device: &device, group: &group, rows: 2, root: 0, value: F61::ONE };
-            let told = |told: crate::Result<()>| told.map_err(|error| error.to_string());
-            told(act(&bring))?;
+            let reported = |reported: crate::Result<()>| reported.map_err(|error| error.to_string());
+            reported(act(&bring))?;
             if mesh.rank() == CULPRIT {
                 return instead(&mesh, &bring, &others);
             }
             let outcome = act(&bring);
             others.fetch_add(usize::from(outcome.is_err()), SeqCst);
-            told(outcome)
+            reported(outcome)
         });
-        let error = told.expect_err(name);
+        let error = reported.expect_err(name);
         // Whatever happened, the table has the first act of every rank that began it, and its words.
         let table = error.calls.to_string();
         for rank in 0..2 * RANKS {
@@ -114,14 +114,15 @@ fn a_rank_that_makes_another_call_is_named_in_every_call_with_both() {
 #[test]
 fn a_rank_with_another_shape_is_named_in_every_call_that_has_one() {
     for (name, act) in ACTS.iter().filter(|(name, _)| !["barrier", "u32"].contains(name)) {
-        let told = World::threads(&[(Axis::Tp, RANKS)]).unwrap().limit(PATIENT).run(|device: Field, mesh| {
-            let label = if mesh.rank() == CULPRIT { "the culprit" } else { "0F1" };
-            let (group, rows) = (mesh.group(Axis::Tp).named(label), 2 + 3 * (mesh.rank() / CULPRIT));
-            let bring = Bring { device: &device, group: &group, rows, root: 0, value: F61::ONE };
-            act(&bring)?;
-            Ok::<_, CommError>(())
-        });
-        let Err(error) = told else { panic!("{name} of another shape passed") };
+        let reported =
+            World::threads(&[(Axis::Tp, RANKS)]).unwrap().limit(PATIENT).run(|device: Field, mesh| {
+                let label = if mesh.rank() == CULPRIT { "the culprit" } else { "0F1" };
+                let (group, rows) = (mesh.group(Axis::Tp).named(label), 2 + 3 * (mesh.rank() / CULPRIT));
+                let bring = Bring { device: &device, group: &group, rows, root: 0, value: F61::ONE };
+                act(&bring)?;
+                Ok::<_, CommError>(())
+            });
+        let Err(error) = reported else { panic!("{name} of another shape passed") };
         let both = ["for the culprit at ", "for 0F1 at "].map(|words| error.reason.contains(words));
         assert_eq!(both, [true; 2], "{name}: {error}");
     }

@@ -79,8 +79,8 @@ fn forgotten(
             let request = group.start_send(0, number(&device, 1), TAG).unwrap();
             return act(&group, request);
         }
-        let told = group.barrier().and_then(|()| group.barrier());
-        told.map_err(|error| error.to_string())
+        let reported = group.barrier().and_then(|()| group.barrier());
+        reported.map_err(|error| error.to_string())
     });
     let error = error.unwrap_err();
     (error.rank, error.reason)
@@ -123,7 +123,7 @@ fn who_never_waits_for_a_request_is_named_with_its_call() {
 #[test]
 fn a_request_that_is_dropped_takes_its_post_back() {
     for sends in [true, false] {
-        let (dropped, told) = (AtomicBool::new(false), Mutex::new(None));
+        let (dropped, reported) = (AtomicBool::new(false), Mutex::new(None));
         let error = world(2).run(|device: One, mesh| {
             let group = mesh.group(Axis::Tp);
             if mesh.rank() == 0 {
@@ -140,12 +140,12 @@ fn a_request_that_is_dropped_takes_its_post_back() {
             until(|| dropped.load(SeqCst));
             let receive = || group.receive(&device, 0, 1, 1, TAG).map(drop);
             let outcome = if sends { receive() } else { group.send(0, &number(&device, 2), TAG) };
-            *told.lock().unwrap() = Some(outcome.clone());
+            *reported.lock().unwrap() = Some(outcome.clone());
             outcome
         });
         assert_eq!(error.unwrap_err().rank, 0);
-        let told = told.into_inner().unwrap().unwrap();
-        assert!(matches!(&told, Err(CommError::Dead { rank: 0, .. })), "{told:?}");
+        let reported = reported.into_inner().unwrap().unwrap();
+        assert!(matches!(&reported, Err(CommError::Dead { rank: 0, .. })), "{reported:?}");
     }
 }
 
@@ -164,7 +164,7 @@ fn an_error_comes_before_the_requests_that_it_leaves_behind() {
 /// Kills: a refused request that is said again at the end, a post that stands on.
 #[test]
 fn a_request_of_another_shape_is_reported_on_both_sides_and_the_next_one_goes() {
-    let told = each(&world(2), |mesh| {
+    let reported = each(&world(2), |mesh| {
         let (group, device) = (mesh.group(Axis::Tp), Cpu::default());
         let started = match mesh.rank() {
             0 => [group.start_send(1, zeros(2, 3), TAG)?, group.start_send(1, number(&device, 5), TAG)?],
@@ -174,27 +174,27 @@ fn a_request_of_another_shape_is_reported_on_both_sides_and_the_next_one_goes() 
         assert_eq!(value(&second?), 5);
         Ok::<_, CommError>(first.map(drop).unwrap_err().to_string())
     });
-    for (rank, told) in told.into_iter().enumerate() {
-        let told = told.unwrap();
-        assert!(told.starts_with(&format!("ranks disagree: rank {rank} is in ")), "{told}");
-        assert!(told.contains("send(to rank 1) over tp of 2x3 f61 as x of 0 at "), "{told}");
-        assert!(told.contains("receive(from rank 0) over tp of 3x2 f61 as x of 0 at "), "{told}");
+    for (rank, reported) in reported.into_iter().enumerate() {
+        let reported = reported.unwrap();
+        assert!(reported.starts_with(&format!("ranks disagree: rank {rank} is in ")), "{reported}");
+        assert!(reported.contains("send(to rank 1) over tp of 2x3 f61 as x of 0 at "), "{reported}");
+        assert!(reported.contains("receive(from rank 0) over tp of 3x2 f61 as x of 0 at "), "{reported}");
     }
 }
 
 /// Kills: two threads of one rank that sleep in one place, of which one is never woken.
 #[test]
 fn two_threads_of_one_rank_that_wait_for_messages_are_refused() {
-    let told = AtomicBool::new(false);
+    let reported = AtomicBool::new(false);
     let got = each(&world(2), |mesh| {
         let (group, device) = (mesh.group(Axis::Tp), Cpu::default());
         if mesh.rank() == 1 {
-            until(|| told.load(SeqCst));
+            until(|| reported.load(SeqCst));
             return group.send(0, &number(&device, 5), TAG).map(|()| 1);
         }
         let receive = || {
             let got = group.receive(&device, 1, 1, 1, TAG);
-            told.fetch_or(matches!(got, Err(CommError::Busy { rank: 0, .. })), SeqCst);
+            reported.fetch_or(matches!(got, Err(CommError::Busy { rank: 0, .. })), SeqCst);
             got
         };
         let both = std::thread::scope(|threads| {

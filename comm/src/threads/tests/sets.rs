@@ -31,7 +31,7 @@ fn groups_over_sets_hold_the_ranks_that_differ_along_them() {
                 })
             })
             .collect();
-        let told = each(&world, |mesh| {
+        let reported = each(&world, |mesh| {
             let ghost = Mesh::ghost_in_order(&SIZES, &order, mesh.rank()).unwrap();
             assert_eq!((mesh.coordinates(), mesh.size()), (ghost.coordinates(), ghost.size()));
             let of = |&axes: &Axes| {
@@ -45,7 +45,7 @@ fn groups_over_sets_hold_the_ranks_that_differ_along_them() {
             let places: Vec<_> = Axis::ALL.iter().map(|&axis| mesh.group(axis).rank()).collect();
             (all.iter().map(of).collect::<Vec<_>>(), places)
         });
-        for (rank, (groups, mine)) in told.iter().enumerate() {
+        for (rank, (groups, mine)) in reported.iter().enumerate() {
             for (axes, group) in all.iter().zip(groups) {
                 let factoring = if axes.iter().all(|axis| Axis::DENSE.contains(&axis)) {
                     Axis::DENSE
@@ -57,7 +57,7 @@ fn groups_over_sets_hold_the_ranks_that_differ_along_them() {
                         |&axis: &Axis| axes.contains(axis) || other[axis as usize] == mine[axis as usize];
                     factoring.iter().all(same)
                 };
-                let wanted: Vec<_> = (0..8).filter(|&other| alike(&told[other].1)).collect();
+                let wanted: Vec<_> = (0..8).filter(|&other| alike(&reported[other].1)).collect();
                 assert_eq!(*group, wanted, "rank {rank} over {axes}");
             }
         }
@@ -97,7 +97,7 @@ fn ranks_meet_in_a_group_by_whatever_way_they_came() {
 /// Kills: channels shared by groups that have two ranks in common.
 #[test]
 fn messages_through_one_group_are_not_those_through_another() {
-    let told = each(&World::threads(&SIZES).unwrap().limit(PATIENT), |mesh| {
+    let reported = each(&World::threads(&SIZES).unwrap().limit(PATIENT), |mesh| {
         let device = Cpu::<F61>::default();
         let (pair, more) = (mesh.group(Axis::Tp).clone(), mesh.over(Axis::Dp | Axis::Tp).unwrap());
         if mesh.rank() == 0 {
@@ -113,7 +113,7 @@ fn messages_through_one_group_are_not_those_through_another() {
         }
         mesh.ledger().get(Axis::Dp | Axis::Tp, Op::Send).calls
     });
-    assert_eq!(told, [1, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(reported, [1, 0, 0, 0, 0, 0, 0, 0]);
 }
 
 /// Three stages of one, two and three ranks; the first of each passes on a sum. Kills: places taken for
@@ -137,8 +137,8 @@ fn stages_may_have_different_numbers_of_ranks() {
             }
         }
         group.all_reduce(&mut x, Reduce::Sum)?;
-        let told = group.subgroup(&[9]).map(drop).unwrap_err().to_string();
-        Ok::<_, CommError>((x.read().unwrap()[0], told))
+        let reported = group.subgroup(&[9]).map(drop).unwrap_err().to_string();
+        Ok::<_, CommError>((x.read().unwrap()[0], reported))
     });
     let ran = ran.unwrap();
     let sums: Vec<_> = ran.iter().map(|(sum, _)| *sum).collect();
@@ -153,7 +153,7 @@ fn stages_may_have_different_numbers_of_ranks() {
 /// Kills: a set counted under one of its axes, a part under its own, axes of one rank in a name.
 #[test]
 fn sets_count_by_themselves_and_go_by_the_axes_that_are_split() {
-    let told = each(&World::threads(&SIZES).unwrap().limit(PATIENT), |mesh| {
+    let reported = each(&World::threads(&SIZES).unwrap().limit(PATIENT), |mesh| {
         let both = mesh.over(Axis::Dp | Axis::Cp).unwrap();
         both.all_reduce(&mut zeros(3, 5), Reduce::Sum).unwrap();
         both.blocks(2).unwrap().barrier().unwrap();
@@ -164,7 +164,7 @@ fn sets_count_by_themselves_and_go_by_the_axes_that_are_split() {
             mesh.ledger().iter().map(|(axes, op, t)| format!("{axes} {op} {}", t.calls)).collect();
         said.join(", ")
     });
-    assert_eq!(told, ["dp barrier 1, dp.cp all_reduce 1, dp.cp barrier 1"; 8]);
+    assert_eq!(reported, ["dp barrier 1, dp.cp all_reduce 1, dp.cp barrier 1"; 8]);
     let sums = |sizes: &[(Axis, usize)], axes: Axes| {
         each(&World::threads(sizes).unwrap(), |mesh| {
             mesh.over(axes).unwrap().all_reduce(&mut zeros(3, 5), Reduce::Sum).unwrap();
@@ -205,7 +205,7 @@ fn crossed_messages_are_reported_on_both_sides_by_their_tags() {
     let sent = Tag::new("activation", 3);
     {
         let (wanted, name) = (Tag { unit: 4, ..sent }, "activation of 4");
-        let told = each(&world, |mesh| {
+        let reported = each(&world, |mesh| {
             let (group, device) = (mesh.group(Axis::Pp).named("1F1B"), Cpu::default());
             let first = match mesh.rank() {
                 0 => group.send(1, &zeros(2, 3), sent),
@@ -218,8 +218,10 @@ fn crossed_messages_are_reported_on_both_sides_by_their_tags() {
             then.unwrap();
             first
         });
-        for (rank, told) in told.into_iter().enumerate() {
-            let Err(CommError::Mismatch { rank: me, mine, peer, theirs }) = told else { panic!("{told:?}") };
+        for (rank, reported) in reported.into_iter().enumerate() {
+            let Err(CommError::Mismatch { rank: me, mine, peer, theirs }) = reported else {
+                panic!("{reported:?}")
+            };
             assert_eq!((me, peer), (rank, 1 - rank));
             let [send, receive] = if rank == 0 { [mine, theirs] } else { [theirs, mine] };
             let here = "comm/src/threads/tests/sets.rs:";
@@ -247,8 +249,11 @@ fn sets_of_both_factorings_are_refused() {
     assert_eq!((none.size(), none.rank(), none.axis().name()), (1, 0, "none"));
     let some = mesh.subgroup(&[7, 5]).unwrap();
     assert_eq!((some.rank(), some.size(), some.axis()), (1, 2, Axis::Dp | Axis::Cp | Axis::Tp));
-    let told = mesh.subgroup(&[0, 1]).map(drop).unwrap_err().to_string();
-    assert!(told.contains("within the dp.cp.tp group of 8 ranks: this rank, 5, is not among them"), "{told}");
+    let reported = mesh.subgroup(&[0, 1]).map(drop).unwrap_err().to_string();
+    assert!(
+        reported.contains("within the dp.cp.tp group of 8 ranks: this rank, 5, is not among them"),
+        "{reported}"
+    );
 }
 
 /// Kills: lists of members made for groups of which nobody asks them.

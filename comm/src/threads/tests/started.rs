@@ -96,13 +96,13 @@ fn started_calls_give_what_calls_give_bit_for_bit() {
 /// Kills: a rank that needs the others' help once they have posted, so that nothing overlaps.
 #[test]
 fn who_waits_works_while_others_compute() {
-    let (done, told) = std::sync::mpsc::channel();
-    let (done, told) = (Mutex::new(done), Mutex::new(told));
+    let (done, reported) = std::sync::mpsc::channel();
+    let (done, reported) = (Mutex::new(done), Mutex::new(reported));
     let sums = world(3).run(|device: One, mesh| {
         let group = mesh.group(Axis::Tp);
         let request = group.start_all_reduce(tensor(&device, mesh.rank(), [64, 100]), Reduce::Sum)?;
         if mesh.rank() != 1 {
-            told.lock().unwrap().recv().unwrap(); // computes until rank 1 has its sum
+            reported.lock().unwrap().recv().unwrap(); // computes until rank 1 has its sum
             return Ok(values(&request.wait()?));
         }
         let sum = values(&request.wait()?);
@@ -171,16 +171,16 @@ fn many_tensors_are_gathered_and_scattered_in_place() {
 }
 
 /// Errors of ranks 0 and 1 that start these.
-fn told(acts: [Start; 2]) -> [String; 2] {
-    let told = [const { Mutex::new(String::new()) }; 2];
+fn reported(acts: [Start; 2]) -> [String; 2] {
+    let reported = [const { Mutex::new(String::new()) }; 2];
     let ran = world(2).run(|device: One, mesh| {
         let request = acts[mesh.rank()](mesh.group(Axis::Tp), &device)?;
         let error = request.wait().err().expect("they differ");
-        *told[mesh.rank()].lock().unwrap() = error.to_string();
+        *reported[mesh.rank()].lock().unwrap() = error.to_string();
         Err::<(), _>(error)
     });
     assert!(ran.unwrap_err().reason.starts_with("ranks disagree"));
-    told.map(|told| told.into_inner().unwrap())
+    reported.map(|reported| reported.into_inner().unwrap())
 }
 
 /// Kills: started calls that are taken for each other: of other shapes, operations, reductions or numbers of
@@ -198,7 +198,7 @@ fn ranks_that_start_different_calls_both_get_an_error() {
         (|g, d| g.start_all_gather(tensor(d, 0, [2, 3])), "all_gather over tp of 2x3 f32"),
     ];
     for (other, words) in others {
-        let [zero, first] = told([one, other]);
+        let [zero, first] = reported([one, other]);
         let mine = format!("all_reduce(sum) over tp of 2x3 f32 at {here}");
         assert!(zero.contains(&format!("rank 0 is in {mine}")) && zero.contains(words), "{zero}");
         assert!(

@@ -67,7 +67,13 @@ impl Run {
         part(&mesh, axis, cut).size()
     }
     /// One call of a rank, over the group that it draws, unless it differs; named if it does.
-    fn act(&self, device: &Field, mesh: &Mesh<tensor::Host>, call: u64, fault: Fault) -> Result<(), String> {
+    fn act(
+        &self,
+        device: &Field,
+        mesh: &Mesh<tensor::Host>,
+        call: u64,
+        fault: Fault,
+    ) -> Result<(), String> {
         let (axis, cut) = self.over(call, fault);
         let (mut group, act) = (part(mesh, axis, cut), self.draw(300 + call, ACTS.len()));
         if fault != Fault::None {
@@ -99,7 +105,7 @@ fn run(seed: u64) -> Fault {
     let outcome = world.run(|device: Field, mesh| {
         for call in 0..CALLS {
             let here = (mesh.rank(), call) == (culprit, at);
-            let told = match fault {
+            let reported = match fault {
                 Fault::Error if here => return Err("the culprit".into()),
                 Fault::Panic if here => panic!("the culprit"),
                 Fault::Ends if here => return Ok(()),
@@ -109,56 +115,58 @@ fn run(seed: u64) -> Fault {
                 }
                 fault => run.act(&device, &mesh, call, if here { fault } else { Fault::None }),
             };
-            if told.is_err() {
+            if reported.is_err() {
                 others.fetch_add(1, SeqCst);
-                return told;
+                return reported;
             }
         }
         others.fetch_add(usize::from(mesh.rank() != culprit), SeqCst);
         Ok(())
     });
-    let told = outcome.as_ref().map_or_else(ToString::to_string, |_| "nothing".to_string());
+    let reported = outcome.as_ref().map_or_else(ToString::to_string, |_| "nothing".to_string());
     let alone = run.group([dp, tp], culprit, at, fault) == 1;
     let good = outcome.is_ok() && ![Fault::Error, Fault::Panic].contains(&fault)
-        || named(fault, &told, culprit, alone);
-    let what = format!("seed {seed}, dp={dp} tp={tp}, {fault:?} of rank {culprit} at call {at}: {told}");
+        || named(fault, &reported, culprit, alone);
+    let what = format!("seed {seed}, dp={dp} tp={tp}, {fault:?} of rank {culprit} at call {at}: {reported}");
     assert!(good, "{what}\n{}", outcome.err().map(|error| error.calls.to_string()).unwrap_or_default());
     fault
 }
 
 /// True if the end of a run tells of its fault and names the culprit, who may have been alone in its group.
-fn named(fault: Fault, told: &str, culprit: usize, alone: bool) -> bool {
-    let own = told.starts_with(&format!("rank {culprit}: "));
-    let met = told.contains("for the culprit at");
+fn named(fault: Fault, reported: &str, culprit: usize, alone: bool) -> bool {
+    let own = reported.starts_with(&format!("rank {culprit}: "));
+    let met = reported.contains("for the culprit at");
     match fault {
         Fault::None => false,
-        Fault::Error => told == format!("rank {culprit}: the culprit"),
-        Fault::Panic => own && told.ends_with(": the culprit"),
+        Fault::Error => reported == format!("rank {culprit}: the culprit"),
+        Fault::Panic => own && reported.ends_with(": the culprit"),
         // Where the culprit's last call is made alone, it is its end that is seen.
-        _ if told.contains(&format!("rank {culprit} has finished")) => true,
+        _ if reported.contains(&format!("rank {culprit} has finished")) => true,
         Fault::Ends => false,
         Fault::Delay => {
-            told.contains(" did not arrive within ")
-                && (told.contains(&format!("waits for rank {culprit} in")) || listed(told, culprit))
+            reported.contains(" did not arrive within ")
+                && (reported.contains(&format!("waits for rank {culprit} in")) || listed(reported, culprit))
         }
-        Fault::Poison => told.contains("panicked at"), // in the arithmetic of a peer, or in its check
+        // in the arithmetic of a peer, or in its check
+        Fault::Poison => reported.contains("panicked at"),
         // Unless another message is expected of it first.
-        Fault::Forgets => own && told.contains("never waited for send(") || met,
+        Fault::Forgets => own && reported.contains("never waited for send(") || met,
         // A call that the culprit makes alone is met by nobody; it is its later calls that do not fit.
-        Fault::OtherCall | Fault::OtherShape | Fault::OtherAxis | Fault::OtherPart => {
-            met || alone && in_a_call(told, culprit)
-        }
+        Fault::OtherCall
+        | Fault::OtherShape
+        | Fault::OtherAxis
+        | Fault::OtherPart => met || alone && in_a_call(reported, culprit),
     }
 }
 
 /// True if a rank is told to be in a call that does not fit.
-fn in_a_call(told: &str, rank: usize) -> bool {
-    ["in", "is in"].iter().any(|words| told.contains(&format!("rank {rank} {words} ")))
+fn in_a_call(reported: &str, rank: usize) -> bool {
+    ["in", "is in"].iter().any(|words| reported.contains(&format!("rank {rank} {words} ")))
 }
 
 /// True if a rank is among several that are named as missing.
-fn listed(told: &str, rank: usize) -> bool {
-    let missing = told.split(" did not arrive within ").next().unwrap_or_default();
+fn listed(reported: &str, rank: usize) -> bool {
+    let missing = reported.split(" did not arrive within ").next().unwrap_or_default();
     missing.split([' ', ',']).any(|word| word == rank.to_string())
 }
 
@@ -171,7 +179,8 @@ fn every_run_ends_and_names_the_culprit() {
     let mut seen = BTreeMap::new();
     for seed in 0.. {
         *seen.entry(run(seed)).or_insert(0) += 1;
-        let faults: usize = seen.iter().filter(|(fault, _)| **fault != Fault::None).map(|(_, n)| n).sum();
+        let faults: usize =
+            seen.iter().filter(|(fault, _)| **fault != Fault::None).map(|(_, n)| n).sum();
         if wanted.map_or(started.elapsed() > Duration::from_millis(800), |wanted: usize| faults >= wanted) {
             break;
         }

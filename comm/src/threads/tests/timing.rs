@@ -2,7 +2,7 @@
 use super::acts::{ACTS, Bring, Field};
 use crate::tag::TAG;
 use crate::threads::watch::PATIENT;
-use crate::{Axis, CommError, Event, Link, Reduce, Result, Trace, What, World};
+use crate::{Axis, CommError, Event, Link, Reduce, Result, TimeUse, Trace, World};
 use std::time::{Duration, Instant};
 use tensor::{Category, F61, Scalar, Tensor};
 
@@ -62,7 +62,7 @@ fn a_failure_ends_a_pause() {
 
 fn calls(events: &[Event]) -> Vec<(&'static str, &str)> {
     let calls = events.iter().filter_map(|event| match &event.what {
-        What::Call(call) => Some((call.op.name(), call.label.as_deref().unwrap_or_default())),
+        TimeUse::Call(call) => Some((call.op.name(), call.label.as_deref().unwrap_or_default())),
         _ => None,
     });
     calls.collect()
@@ -92,9 +92,9 @@ fn a_trace_shows_what_every_rank_did_when() {
         [("good", 3), ("bad", 3)]
     );
     for (rank, events) in runs.iter().flat_map(|run| run.ranks.iter().enumerate()) {
-        let spans = events.iter().filter(|event| matches!(event.what, What::Span(_)));
+        let spans = events.iter().filter(|event| matches!(event.what, TimeUse::Span(_)));
         let names = spans.map(|event| match &event.what {
-            What::Span(name) => name.clone(),
+            TimeUse::Span(name) => name.clone(),
             _ => unreachable!(),
         });
         let steps = (0..ACTS.len()).map(|step| format!("step {step}"));
@@ -102,8 +102,8 @@ fn a_trace_shows_what_every_rank_did_when() {
         for (step, (name, _)) in ACTS.iter().enumerate() {
             let label = format!("act {step}");
             let mut made = calls(events).into_iter().filter(|(_, of)| *of == label);
-            let told = made.next().unwrap();
-            assert!(name.starts_with(told.0) || ["u32", "send"].contains(name), "{name}: {told:?}");
+            let reported = made.next().unwrap();
+            assert!(name.starts_with(reported.0) || ["u32", "send"].contains(name), "{name}: {reported:?}");
         }
         nested(events);
     }
@@ -119,9 +119,9 @@ fn nested(events: &[Event]) {
             open.pop();
         }
         assert!(open.last().is_none_or(|outer| event.to <= outer.to), "{open:?} {event:?}");
-        let in_call = open.iter().any(|outer| matches!(outer.what, What::Call(_)));
-        assert_eq!(in_call, event.what == What::Wait, "{open:?} {event:?}");
-        if matches!(event.what, What::Call(_) | What::Start(_) | What::Compute) {
+        let in_call = open.iter().any(|outer| matches!(outer.what, TimeUse::Call(_)));
+        assert_eq!(in_call, event.what == TimeUse::Wait, "{open:?} {event:?}");
+        if matches!(event.what, TimeUse::Call(_) | TimeUse::Start(_) | TimeUse::Compute) {
             spent += event.to.abs_diff(event.from);
         }
         open.push(event);

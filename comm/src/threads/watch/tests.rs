@@ -28,7 +28,7 @@ impl Wait for Looks<'_> {
     fn members(&self) -> Vec<usize> {
         vec![0, 1]
     }
-    fn pending(&self, _: usize) -> Pending {
+    fn pending(&self, _: usize) -> PendingCalls {
         Box::new(|| true)
     }
     fn call(&self) -> &Call {
@@ -36,7 +36,7 @@ impl Wait for Looks<'_> {
     }
 }
 /// Error of rank 1, asleep in favour of rank 0, after `change`.
-fn told(change: impl FnOnce(&Watch)) -> Result<()> {
+fn reported(change: impl FnOnce(&Watch)) -> Result<()> {
     let watch = watch(3);
     std::thread::scope(|threads| {
         let sleeper = threads.spawn(|| watch.wait(1, &Looks::new(&watch, usize::MAX)));
@@ -50,12 +50,12 @@ fn told(change: impl FnOnce(&Watch)) -> Result<()> {
 #[test]
 fn who_fails_or_finishes_wakes_those_who_wait() {
     let dead = CommError::Dead { rank: 2, reason: "on fire".into() };
-    assert_eq!(told(|watch| watch.fail(2, "on fire")), Err(dead));
-    let finished = told(|watch| watch.finish(0)).unwrap_err().to_string();
+    assert_eq!(reported(|watch| watch.fail(2, "on fire")), Err(dead));
+    let finished = reported(|watch| watch.finish(0)).unwrap_err().to_string();
     assert!(finished.starts_with("rank 0 has finished and will not enter barrier"), "{finished}");
 }
 
-fn announce(watch: &Watch, rank: usize, on: usize, pending: Pending) {
+fn announce(watch: &Watch, rank: usize, on: usize, pending: PendingCalls) {
     *lock(&watch.ranks[rank].waits) = Some(Waits { on, call: format!("call {rank}"), pending, over: false });
 }
 
@@ -63,9 +63,9 @@ fn announce(watch: &Watch, rank: usize, on: usize, pending: Pending) {
 fn who_comes_at_the_last_moment_has_come() {
     let watch = watch(2);
     assert_eq!(watch.late(&Looks::new(&watch, 0)), Ok(()));
-    let told = watch.late(&Looks::new(&watch, 1));
+    let reported = watch.late(&Looks::new(&watch, 1));
     assert!(
-        matches!(told, Err(CommError::Late { missing, arrived, .. }) if (&missing[..], &arrived[..]) == (&[0], &[1]))
+        matches!(reported, Err(CommError::Late { missing, arrived, .. }) if (&missing[..], &arrived[..]) == (&[0], &[1]))
     );
 }
 
@@ -89,7 +89,7 @@ fn who_waits_for_a_late_rank_is_followed_to_the_one_that_does_not() {
     announce(&watch, 3, 4, Box::new(|| true));
     let chain = || match watch.late(&Looks::new(&watch, 1)) {
         Err(CommError::Late { chain, .. }) => chain.into_iter().map(|(rank, on, _)| [rank, on]).collect(),
-        told => panic!("{told:?}"),
+        reported => panic!("{reported:?}"),
     };
     let seen: Vec<_> = chain();
     assert_eq!(seen, [[0, 3], [3, 4]]);

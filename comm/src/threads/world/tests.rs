@@ -41,7 +41,7 @@ fn errors_of_any_kind_come_with_their_rank() {
 fn ranks_that_do_not_end_are_reported() {
     let reports = Arc::new(Mutex::new(Vec::new()));
     let (hears, trace) = (reports.clone(), Trace::new());
-    let stuck = Stuck::new(move |error: &RankError, running: &[usize]| {
+    let stuck = StuckReport::new(move |error: &RankError, running: &[usize]| {
         hears.lock().unwrap().push((error.clone(), running.to_vec()));
     });
     let world = World::threads(&[(Axis::Tp, 3)]).unwrap().limit(Duration::from_millis(20));

@@ -2,7 +2,7 @@
 use crate::cli::tell;
 use crate::draw::trace;
 use clap::Args;
-use comm::{Axis, Link, RankError, Stuck, Trace};
+use comm::{Axis, Link, RankError, StuckReport, Trace};
 use parallel::layout::split_axes;
 use parallel::{Error, Network, bail};
 use std::path::{Path, PathBuf, absolute};
@@ -80,8 +80,8 @@ impl NetworkArgs {
 
 /// Returns the handler for ranks that do not end: it writes the trace, prints the error, and ends the
 /// process.
-fn stuck(file: Option<PathBuf>, trace: Option<Trace>) -> Stuck {
-    Stuck::new(move |error, running| {
+fn stuck(file: Option<PathBuf>, trace: Option<Trace>) -> StuckReport {
+    StuckReport::new(move |error, running| {
         let words = words(error, running);
         let mut error = Error::from(error.clone());
         error.why = words;
@@ -155,9 +155,9 @@ mod tests {
     fn a_trace_in_the_folder_of_the_run_is_refused() {
         let args = |trace: &str| NetworkArgs { trace: Some(trace.into()), ..NetworkArgs::default() };
         for trace in ["run/config.json", "./run/deep/t.json"] {
-            let told = args(trace).network(Some(Path::new("run"))).unwrap_err().why;
+            let reported = args(trace).network(Some(Path::new("run"))).unwrap_err().why;
             assert_eq!(
-                told,
+                reported,
                 format!("--trace {trace} is inside run, the folder of the run; choose a file outside of it")
             );
         }

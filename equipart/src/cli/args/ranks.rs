@@ -8,7 +8,7 @@ use parallel::step::table::Table;
 use parallel::{Error, Layout, Result, bail, deal};
 use std::path::{Path, PathBuf};
 use tensor::files;
-use tensor::quoted::shown;
+use tensor::quoted::displayed;
 
 #[derive(Args, Debug, Default)]
 pub(crate) struct RanksArgs {
@@ -115,7 +115,7 @@ impl TableArgs {
 /// # Errors
 /// If the file is missing or is not a table.
 pub(crate) fn table(file: &Path) -> Result<&'static Table> {
-    let name = shown(&file.display().to_string());
+    let name = displayed(&file.display().to_string());
     let text = String::from_utf8(files::read(file)?);
     let text = text.map_err(|why| Error::new(format!("{name} is not valid UTF-8: {why}")))?;
     let table = Table::read(&text).map_err(|why| Error::new(format!("{name}: {why}")))?;

@@ -1,5 +1,5 @@
 //! The flags of `compare`.
-use crate::cli::args::{ModelName, NetworkArgs, NumberArgs, RanksArgs};
+use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, RanksArgs};
 use crate::cli::pictures::PicturesArgs;
 use clap::Args;
 use parallel::Layout;
@@ -16,7 +16,7 @@ pub(crate) struct CompareArgs {
     #[arg(long)]
     pub(crate) layout: Vec<Layout>,
     #[command(flatten)]
-    pub(crate) number: NumberArgs,
+    pub(crate) number: DtypeArgs,
     #[command(flatten)]
     pub(crate) on_ranks: RanksArgs,
     /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]

@@ -3,7 +3,7 @@ use super::{Comparison, Data, OPTIMIZER, batch, subject};
 use comm::Mesh;
 use kernels::Kernels;
 use models::generate::{Prompts, all_logits_peak};
-use parallel::number::Runs;
+use parallel::dtype::RunDevice;
 use parallel::price::{self, Peak};
 use parallel::{Batch, Layout, Result, Trainer, budget};
 use tensor::Cpu;
@@ -12,7 +12,11 @@ use tensor::Cpu;
 ///
 /// # Errors
 /// If a part needs more than a rank may hold; reports the part that needs the most.
-pub(super) fn bytes<D: Runs>(work: &Comparison, layout: &Layout, request: Option<&Prompts>) -> Result<u128> {
+pub(super) fn bytes<D: RunDevice>(
+    work: &Comparison,
+    layout: &Layout,
+    request: Option<&Prompts>,
+) -> Result<u128> {
     let new = |prompt: &Vec<u32>| prompt.len() + request.map_or(0, |request| request.max_new);
     let prompts = request.map_or(&[][..], |request| &request.prompts);
     let texts = prompts.iter().map(|prompt| (vec![0; new(prompt)], prompt.len())).collect();

@@ -16,12 +16,12 @@ use super::CompareArgs;
 use super::{LayoutRow, Workload};
 use crate::cli::args::note;
 use crate::draw::front::{self, Point};
-use layers::{Design, Rest, Rests};
+use layers::{AtRest, Design, ShardingStrategy};
 use models::Model;
 use models::generate::{Generated, Prompts, repeated};
 use parallel::data::zero3::ZERO3;
-use parallel::measure::Taken;
-use parallel::number::Runs;
+use parallel::dtype::RunDevice;
+use parallel::measure::RankMeasurements;
 use parallel::{Layout, Network, Result, bail};
 
 /// One way of splitting.
@@ -55,7 +55,7 @@ impl Partitioning {
     ///
     /// # Errors
     /// Those of [`repeated`].
-    pub(super) fn generate<D: Runs>(
+    pub(super) fn generate<D: RunDevice>(
         &self,
         (model, network): (&Model, &Network),
         (request, times): (&Prompts, usize),
@@ -72,7 +72,9 @@ impl Partitioning {
             for (sum, one) in sums.iter_mut().zip(more) {
                 sum.texts.extend(one.texts);
                 sum.prefill_seconds += one.prefill_seconds;
-                for (sum, Taken { seconds, load, work, wire }) in sum.taken.iter_mut().zip(one.taken) {
+                for (sum, RankMeasurements { seconds, load, work, wire }) in
+                    sum.taken.iter_mut().zip(one.taken)
+                {
                     (sum.seconds, sum.wire) = (sum.seconds + seconds, sum.wire + wire);
                     (sum.load, sum.work) = (sum.load.max(load), sum.work.max(work));
                 }
@@ -83,8 +85,8 @@ impl Partitioning {
     /// Partitionings of the experiment, on two ranks; the unsplit model comes first.
     #[must_use]
     pub fn of_experiment() -> Vec<Self> {
-        let shards = (ZERO3.change)(Rests::WHOLE, None);
-        let kept = Rests { value: Rest::Gathered, ..shards };
+        let shards = (ZERO3.change)(ShardingStrategy::WHOLE, None);
+        let kept = ShardingStrategy { value: AtRest::Gathered, ..shards };
         let way = |name, layout: &str| {
             let layout = layout.parse().expect("a layout");
             Self { name: Some(name), layout, one_by_one: false }

@@ -4,9 +4,9 @@
 use super::{Comparison, LR, Partitioning, trainer};
 use models::Model;
 use models::generate::{Generated, Prompts};
-use parallel::measure::{self, Taken};
-use parallel::number::Runs;
-use parallel::{At, Batch, Layout, Network, Result, session};
+use parallel::dtype::RunDevice;
+use parallel::measure::{self, RankMeasurements};
+use parallel::{Batch, BuildContext, Layout, Network, Result, session};
 use tensor::Phase;
 
 /// The fewest runs of a row that have a spread.
@@ -16,7 +16,7 @@ const RUNS: usize = 8;
 
 /// Times of one row's runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Timed {
+pub(super) struct RowTimes {
     /// The median, in seconds.
     pub(super) median: f64,
     /// Half of the distance between the quartiles, as a fraction of the median; `None` for fewer than three
@@ -26,7 +26,7 @@ pub(super) struct Timed {
     pub(super) runs: usize,
 }
 
-impl Timed {
+impl RowTimes {
     pub(super) fn of(mut seconds: Vec<f64>) -> Self {
         seconds.sort_by(f64::total_cmp);
         let (runs, last) = (seconds.len(), seconds.len() - 1);
@@ -43,7 +43,7 @@ pub(super) fn in_turn<T>(
     rows: usize,
     seconds: f64,
     mut turn: impl FnMut(usize, usize) -> Result<(T, Vec<f64>)>,
-) -> Result<Vec<(T, Timed)>> {
+) -> Result<Vec<(T, RowTimes)>> {
     let runs = if seconds > 0.0 { RUNS } else { 1 };
     let mut all: Vec<_> = (0..rows).map(|row| turn(row, runs)).collect::<Result<_>>()?;
     let lacks = |times: &[f64]| {
@@ -58,16 +58,16 @@ pub(super) fn in_turn<T>(
             times.extend(more);
         }
     }
-    Ok(all.into_iter().map(|(made, times)| (made, Timed::of(times))).collect())
+    Ok(all.into_iter().map(|(made, times)| (made, RowTimes::of(times))).collect())
 }
 
 /// Generates each way and measures it. With a trace, each way has one more run, which is traced.
-pub(super) fn generating<D: Runs>(
+pub(super) fn generating<D: RunDevice>(
     (work, model): (&Comparison, &Model),
     ways: &[Partitioning],
     request: &Prompts,
     watch: &dyn Fn(&str),
-) -> Result<Vec<(Generated<D::Elem>, Timed)>> {
+) -> Result<Vec<(Generated<D::Elem>, RowTimes)>> {
     let untraced = work.network.untraced();
     watch("generating, rows in turn");
     let timed = in_turn(ways.len(), work.seconds, |row, runs| {
@@ -83,25 +83,26 @@ pub(super) fn generating<D: Runs>(
 
 /// Runs training steps under each layout and measures them on each rank, except the first step of a turn,
 /// which allocates the memory. With a trace, each layout has one more turn, which is traced.
-pub(super) fn steps<D: Runs>(
+pub(super) fn steps<D: RunDevice>(
     work: &Comparison,
     layouts: &[Layout],
     batch: &Batch,
     watch: &dyn Fn(&str),
-) -> Result<Vec<(Vec<Taken>, Timed)>> {
+) -> Result<Vec<(Vec<RankMeasurements>, RowTimes)>> {
     let untraced = work.network.untraced();
-    let turn = |layout: &Layout, network: &Network, counted: usize| -> Result<(Vec<Taken>, Vec<f64>)> {
-        let world = network.world(layout, "training")?;
-        let ranks = session::run((layout, &world), work.model.values(), |at: At<D>| {
-            let mut trainer = trainer(work, &at)?;
-            let step =
-                |_| measure::work(&at, Phase::Step, || trainer.step(batch, LR)).map(|(_, taken)| taken);
-            (0..=counted).map(step).collect::<Result<Vec<_>>>()
-        })?;
-        let seconds = |step: usize| ranks.iter().map(|steps| steps[step].seconds).fold(0.0, f64::max);
-        let last = ranks.iter().map(|steps: &Vec<Taken>| steps[counted]).collect();
-        Ok((last, (1..=counted).map(seconds).collect()))
-    };
+    let turn =
+        |layout: &Layout, network: &Network, counted: usize| -> Result<(Vec<RankMeasurements>, Vec<f64>)> {
+            let world = network.world(layout, "training")?;
+            let ranks = session::run((layout, &world), work.model.values(), |at: BuildContext<D>| {
+                let mut trainer = trainer(work, &at)?;
+                let step =
+                    |_| measure::work(&at, Phase::Step, || trainer.step(batch, LR)).map(|(_, taken)| taken);
+                (0..=counted).map(step).collect::<Result<Vec<_>>>()
+            })?;
+            let seconds = |step: usize| ranks.iter().map(|steps| steps[step].seconds).fold(0.0, f64::max);
+            let last = ranks.iter().map(|steps: &Vec<RankMeasurements>| steps[counted]).collect();
+            Ok((last, (1..=counted).map(seconds).collect()))
+        };
     watch("training, rows in turn");
     let timed = in_turn(layouts.len(), work.seconds, |row, runs| turn(&layouts[row], &untraced, runs))?;
     if work.network.trace.is_some() {
@@ -117,10 +118,10 @@ mod tests {
     /// Kills: a mean, the fastest run, the whole range, a spread of two runs.
     #[test]
     fn median_and_quartiles_are_told() {
-        let of = |seconds: &[f64]| Timed::of(seconds.to_vec());
-        assert_eq!(of(&[9.0]), Timed { median: 9.0, spread: None, runs: 1 });
-        assert_eq!(of(&[3.0, 1.0]), Timed { median: 2.0, spread: None, runs: 2 });
-        assert_eq!(of(&[4.0, 5.0, 90.0, 1.0, 3.0]), Timed { median: 4.0, spread: Some(0.25), runs: 5 });
+        let of = |seconds: &[f64]| RowTimes::of(seconds.to_vec());
+        assert_eq!(of(&[9.0]), RowTimes { median: 9.0, spread: None, runs: 1 });
+        assert_eq!(of(&[3.0, 1.0]), RowTimes { median: 2.0, spread: None, runs: 2 });
+        assert_eq!(of(&[4.0, 5.0, 90.0, 1.0, 3.0]), RowTimes { median: 4.0, spread: Some(0.25), runs: 5 });
     }
 
     /// Kills: rows measured one after the other, a row that continues after its seconds, fewer than three

@@ -13,7 +13,7 @@
 //! predicts that of the other, and a small tensor with a tiny error in one run is judged by the other
 //! tensors. Means, not mean squares: an optimizer that divides by a root makes a few elements with tiny
 //! gradients err a thousandfold.
-use super::measure::{Compared, Error};
+use super::measure::{Error, TensorDiff};
 use serde::Serialize;
 
 /// Allowed ratio of a mean error to the other run's, as in every proof of rounding here.
@@ -56,10 +56,10 @@ impl Finding {
 }
 
 /// Judges every tensor that is equal, that does not round, or that has a truth.
-pub(super) fn all(tensors: &mut [Compared]) {
+pub(super) fn all(tensors: &mut [TensorDiff]) {
     let files: Vec<String> = tensors.iter().map(|t| t.file.clone()).collect();
     for file in files.chunk_by(|a, b| a == b).map(|same| &same[0]) {
-        let both = |t: &Compared| t.a.zip(t.b).filter(|_| t.file == *file);
+        let both = |t: &TensorDiff| t.a.zip(t.b).filter(|_| t.file == *file);
         let of_file: Vec<_> = tensors.iter().filter_map(both).collect();
         let usual = middle(of_file.iter().map(|(a, b)| relative(a).min(relative(b))));
         let size = middle(of_file.iter().map(|(a, _)| a.mean_size));
@@ -81,7 +81,7 @@ fn middle(values: impl Iterator<Item = f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-fn verdict(tensor: &Compared, usual: f64, size: f64) -> Option<Finding> {
+fn verdict(tensor: &TensorDiff, usual: f64, size: f64) -> Option<Finding> {
     let broken = tensor.a.zip(tensor.b).is_some_and(|(a, b)| a.largest.min(b.largest).is_infinite());
     if tensor.apart.differ == 0 && !broken {
         return Some(Finding::Equal);
@@ -112,14 +112,14 @@ fn departs(e: &Error, other: &Error, usual: f64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Apart;
+    use super::super::RunDistance;
     use super::*;
 
     const F32: f64 = 1.0 / (1u64 << 24) as f64;
     const BF16: f64 = 1.0 / 256.0;
 
     /// A tensor of mean size 1 and largest 10 that differs, with these errors (mean, largest, unit).
-    fn tensor(a: (f64, f64, f64), b: (f64, f64, f64)) -> Compared {
+    fn tensor(a: (f64, f64, f64), b: (f64, f64, f64)) -> TensorDiff {
         let own = |(mean, largest, unit)| {
             Some(Error {
                 mean: mean * unit,
@@ -129,9 +129,9 @@ mod tests {
                 unit,
             })
         };
-        let apart = Apart { differ: 1, of: 9, largest: Some(1.0), relative: Some(1.0) };
+        let apart = RunDistance { differ: 1, of: 9, largest: Some(1.0), relative: Some(1.0) };
         let (file, name) = ("weights".to_owned(), "w".to_owned());
-        Compared { file, name, shape: vec![9], verdict: None, apart, a: own(a), b: own(b), worst: None }
+        TensorDiff { file, name, shape: vec![9], verdict: None, apart, a: own(a), b: own(b), worst: None }
     }
 
     /// Errors in units of roundoff. Kills: a floor that is missing or too high, other tensors that are
@@ -168,7 +168,7 @@ mod tests {
     /// Kills: an infinity in both that is reported as equal, a difference without a truth that is judged.
     #[test]
     fn what_is_equal_is_so_unless_both_are_broken() {
-        let equal = |t: Compared| Compared { apart: Apart { differ: 0, ..t.apart }, ..t };
+        let equal = |t: TensorDiff| TensorDiff { apart: RunDistance { differ: 0, ..t.apart }, ..t };
         let inf = f64::INFINITY;
         assert_eq!(verdict(&equal(tensor((3e5, 1e6, F32), (3e5, 1e6, F32))), 0.0, 0.0), Some(Finding::Equal));
         assert_eq!(
@@ -176,7 +176,7 @@ mod tests {
             Some(Finding::BugInBoth)
         );
         assert_eq!(verdict(&tensor((1.0, 1.0, F32), (inf, inf, F32)), 0.0, 0.0), Some(Finding::BugInB));
-        let untold = Compared { a: None, b: None, ..tensor((1.0, 1.0, F32), (1.0, 1.0, F32)) };
+        let untold = TensorDiff { a: None, b: None, ..tensor((1.0, 1.0, F32), (1.0, 1.0, F32)) };
         assert_eq!(verdict(&untold, 0.0, 0.0), None);
     }
 }

@@ -1,6 +1,6 @@
 //! Distance between two runs of one tensor, and of each from the truth.
 use super::judge::Finding;
-use super::source::Section;
+use super::source::FileSet;
 use parallel::{Error as Failure, Result};
 use serde::Serialize;
 use tensor::quoted::quoted;
@@ -8,7 +8,7 @@ use tensor::safetensors::{Dtype, Matrix};
 
 /// Distance between two runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Apart {
+pub struct RunDistance {
     /// Number of elements that differ.
     pub differ: usize,
     /// Number of elements.
@@ -54,7 +54,7 @@ pub struct Worst {
 
 /// A tensor that both runs have, in one shape.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Compared {
+pub struct TensorDiff {
     /// Name of its file without `.safetensors`.
     pub file: String,
     /// Its name.
@@ -64,7 +64,7 @@ pub struct Compared {
     /// Verdict; `None` if there is no truth of it.
     pub verdict: Option<Finding>,
     /// Distance between A and B.
-    pub apart: Apart,
+    pub apart: RunDistance,
     /// The error of A against the truth.
     pub a: Option<Error>,
     /// The error of B against the truth.
@@ -89,9 +89,9 @@ pub fn unit(dtype: Dtype) -> f64 {
 const FINER: f64 = 1.0 / 256.0;
 
 /// Measures one tensor that both runs have in one shape; the truth, if given, has the same shape.
-pub(super) fn tensor(name: &str, a: &Section, b: &Section, truth: Option<&Section>) -> Result<Compared> {
+pub(super) fn tensor(name: &str, a: &FileSet, b: &FileSet, truth: Option<&FileSet>) -> Result<TensorDiff> {
     let (file, shape) = (a.name.clone(), a.shape(name).to_vec());
-    let mut compared = Compared { file, name: name.to_owned(), shape, ..Compared::default() };
+    let mut compared = TensorDiff { file, name: name.to_owned(), shape, ..TensorDiff::default() };
     let (Some(x), Some(y)) = (a.tensors.flat(name), b.tensors.flat(name)) else {
         compared.apart = exact(name, a, b);
         return Ok(compared);
@@ -118,7 +118,7 @@ pub(super) fn tensor(name: &str, a: &Section, b: &Section, truth: Option<&Sectio
 }
 
 /// Returns the truth of a tensor, if it is precise enough.
-fn finer<'a>(name: &str, runs: [&Matrix<'_>; 2], truth: &'a Section) -> Result<Matrix<'a>> {
+fn finer<'a>(name: &str, runs: [&Matrix<'_>; 2], truth: &'a FileSet) -> Result<Matrix<'a>> {
     let dtype = truth.info(name).expect("it is there").dtype;
     let finest = if unit(runs[0].dtype()) < unit(runs[1].dtype()) { runs[0] } else { runs[1] }.dtype();
     let matrix = truth.tensors.flat(name).filter(|t| unit(t.dtype()) <= FINER * unit(finest));
@@ -132,8 +132,8 @@ fn finer<'a>(name: &str, runs: [&Matrix<'_>; 2], truth: &'a Section) -> Result<M
 }
 
 /// Compares tensors that are not of floats: bytes are equal or not.
-fn exact(name: &str, a: &Section, b: &Section) -> Apart {
-    let whole = |section: &Section| {
+fn exact(name: &str, a: &FileSet, b: &FileSet) -> RunDistance {
+    let whole = |section: &FileSet| {
         let (dtype, _, bytes) = section.tensors.whole(name).expect("it is there");
         (dtype, bytes.to_vec())
     };
@@ -141,7 +141,7 @@ fn exact(name: &str, a: &Section, b: &Section) -> Apart {
     let size = kind.bitsize() / 8;
     let (of, pairs) = (x.len() / size, x.chunks(size).zip(y.chunks(size)));
     let differ = if kind == other { pairs.filter(|(x, y)| x != y).count() } else { of };
-    Apart { differ, of, largest: None, relative: None }
+    RunDistance { differ, of, largest: None, relative: None }
 }
 
 /// Distance between two values; 0 for two NaNs and for equal infinities.
@@ -167,7 +167,7 @@ fn both(x: &Matrix<'_>, y: &Matrix<'_>) -> impl Iterator<Item = (f64, f64)> {
 }
 
 /// Distance between A and B, and the index of the element at which they are furthest apart.
-fn apart(a: &Matrix<'_>, b: &Matrix<'_>) -> (Apart, Option<usize>) {
+fn apart(a: &Matrix<'_>, b: &Matrix<'_>) -> (RunDistance, Option<usize>) {
     let (mut differ, mut squares, mut size) = (0, 0.0, 0.0);
     let mut most = Most::default();
     for (i, (x, y)) in both(a, b).enumerate() {
@@ -178,11 +178,11 @@ fn apart(a: &Matrix<'_>, b: &Matrix<'_>) -> (Apart, Option<usize>) {
         most.see(i, apart);
     }
     let relative = if squares == 0.0 { 0.0 } else { (squares / size).sqrt() };
-    (Apart { differ, of: a.cols(), largest: Some(most.value), relative: Some(relative) }, most.at)
+    (RunDistance { differ, of: a.cols(), largest: Some(most.value), relative: Some(relative) }, most.at)
 }
 
 /// Error of a run against the truth, and the index of the element with the largest error.
-fn own(section: &Section, run: &Matrix<'_>, truth: &Matrix<'_>) -> (Error, Option<usize>) {
+fn own(section: &FileSet, run: &Matrix<'_>, truth: &Matrix<'_>) -> (Error, Option<usize>) {
     let (mut sum, mut size) = (0.0, 0.0);
     let (mut most, mut largest) = (Most::default(), Most::default());
     for (i, (x, t)) in both(run, truth).enumerate() {

@@ -5,17 +5,17 @@
 //! one. The *truth*, the same run in f64, shows the rounding error of each run in each tensor, and one run's
 //! error predicts the other's. `judge.rs` has the rule.
 use super::judge::{self, Finding};
-use super::measure::{self, Compared};
-use super::source::{Section, Source, Unmatched};
+use super::measure::{self, TensorDiff};
+use super::source::{FileSet, RunFiles, Unmatched};
 use parallel::{Result, bail};
 use std::path::Path;
-use tensor::quoted::shown;
+use tensor::quoted::displayed;
 
 /// Comparison of all tensors of two runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DiffReport {
     /// Tensors of both runs, in program order.
-    pub tensors: Vec<Compared>,
+    pub tensors: Vec<TensorDiff>,
     /// Tensors that only one run has, that have two shapes, or that have no truth.
     pub unmatched: Vec<Unmatched>,
     /// True if there was a truth.
@@ -25,11 +25,11 @@ pub struct DiffReport {
 impl DiffReport {
     /// Returns true if all tensors are matched, and each is equal or, with a truth, within rounding.
     pub fn is_fine(&self) -> bool {
-        let fine = |t: &Compared| t.verdict.map_or(t.apart.differ == 0, Finding::is_fine);
+        let fine = |t: &TensorDiff| t.verdict.map_or(t.apart.differ == 0, Finding::is_fine);
         self.unmatched.is_empty() && self.tensors.iter().all(fine)
     }
     /// Returns the first tensor with a bug, in program order, and the tensor before it.
-    pub fn first_bug(&self) -> Option<(&Compared, Option<&Compared>)> {
+    pub fn first_bug(&self) -> Option<(&TensorDiff, Option<&TensorDiff>)> {
         let at = self.tensors.iter().position(|t| t.verdict.is_some_and(|v| !v.is_fine()))?;
         Some((&self.tensors[at], at.checked_sub(1).map(|before| &self.tensors[before])))
     }
@@ -42,8 +42,8 @@ impl DiffReport {
 /// precise than the runs.
 pub fn diff(a: &Path, b: &Path, truth: Option<&Path>) -> Result<DiffReport> {
     let (a_path, b_path) = (a, b);
-    let (a, b) = (Source::open(a)?, Source::open(b)?);
-    let truth = truth.map(Source::open).transpose()?;
+    let (a, b) = (RunFiles::open(a)?, RunFiles::open(b)?);
+    let truth = truth.map(RunFiles::open).transpose()?;
     let mut report = DiffReport { tensors: Vec::new(), unmatched: Vec::new(), judged: truth.is_some() };
     for one in &a.sections {
         let (name, sections) = (&one.name, a.sections.len());
@@ -70,7 +70,7 @@ pub fn diff(a: &Path, b: &Path, truth: Option<&Path>) -> Result<DiffReport> {
 }
 
 /// Compares the tensors of one file of each run.
-fn compare(a: &Section, b: Option<&Section>, truth: Option<&Section>, report: &mut DiffReport) -> Result<()> {
+fn compare(a: &FileSet, b: Option<&FileSet>, truth: Option<&FileSet>, report: &mut DiffReport) -> Result<()> {
     for name in a.names() {
         let Some(b) = b.filter(|b| b.info(name).is_some()) else {
             report.unmatched.push(a.lacks(name, "B lacks it"));
@@ -97,5 +97,5 @@ fn compare(a: &Section, b: Option<&Section>, truth: Option<&Section>, report: &m
 
 /// Formats a shape for a message, cut to a length: a file may have any number of dimensions.
 pub fn dimensions(shape: &[usize]) -> String {
-    shown(&format!("{shape:?}"))
+    displayed(&format!("{shape:?}"))
 }

@@ -29,7 +29,7 @@ pub struct Unmatched {
 }
 
 /// One file, or one model in several files.
-pub(super) struct Section {
+pub(super) struct FileSet {
     /// Name of the file without `.safetensors`.
     pub(super) name: String,
     pub(super) tensors: File,
@@ -41,15 +41,15 @@ pub(super) struct Section {
 }
 
 /// All sections of one run.
-pub(super) struct Source {
-    pub(super) sections: Vec<Section>,
+pub(super) struct RunFiles {
+    pub(super) sections: Vec<FileSet>,
 }
 
-impl Source {
+impl RunFiles {
     /// Opens a folder or a file.
     pub(super) fn open(path: &Path) -> Result<Self> {
         if !path.is_dir() {
-            return Ok(Self { sections: vec![Section::read(path)?] });
+            return Ok(Self { sections: vec![FileSet::read(path)?] });
         }
         let files = files(path)?;
         if files.is_empty() {
@@ -59,15 +59,15 @@ impl Source {
         let is_model = |name: &str| name == "model.safetensors" || name == "model.safetensors.index.json";
         let is_dump = files.iter().any(|file| PROGRAM.contains(&stem(file).as_str()));
         let sections = if !is_dump && names(path)?.iter().any(|name| is_model(name)) {
-            vec![Section::of("model", File::open_folder(path)?)]
+            vec![FileSet::of("model", File::open_folder(path)?)]
         } else {
-            files.iter().map(|file| Section::read(file)).collect::<Result<_>>()?
+            files.iter().map(|file| FileSet::read(file)).collect::<Result<_>>()?
         };
         Ok(Self { sections })
     }
     /// Returns the section of this name for a run of `sections` sections; two single sections match in any
     /// case.
-    pub(super) fn like(&self, name: &str, sections: usize) -> Option<&Section> {
+    pub(super) fn like(&self, name: &str, sections: usize) -> Option<&FileSet> {
         match self.sections.as_slice() {
             [only] if sections == 1 => Some(only),
             all => all.iter().find(|section| section.name == name),
@@ -75,7 +75,7 @@ impl Source {
     }
 }
 
-impl Section {
+impl FileSet {
     fn read(file: &Path) -> Result<Self> {
         Ok(Self::of(&stem(file), File::open(file)?))
     }

@@ -9,7 +9,7 @@ use tensor::{files, quoted::sentence};
 
 /// Required part of the file; all other output of `eval` is ignored.
 #[derive(Deserialize)]
-struct Told {
+struct EvalFile {
     experts: LayerCounts,
 }
 
@@ -29,7 +29,7 @@ pub(super) fn read(path: &Path, shape: &Shape) -> Result<LayerCounts> {
         Some(_) => {}
     }
     let name = path.display();
-    let Told { experts: routing } = serde_json::from_slice(&files::read(path)?).map_err(|why| {
+    let EvalFile { experts: routing } = serde_json::from_slice(&files::read(path)?).map_err(|why| {
         let why = sentence(&why.to_string());
         Error::new(format!("{name} is not a JSON object whose \"experts\" are counts by layer: {why}"))
     })?;

@@ -2,12 +2,12 @@
 use super::ProveArgs;
 use super::{fresh_key, tell};
 use crate::cli::show;
-use crate::cli::watch::Watch;
+use crate::cli::watch::ProgressWatch;
 use crate::commands::train::settings::at_least_1;
 use clap::Args;
 use comm::caught;
 use parallel::{Error, Result, bail};
-use prove::cases::{Campaign, Case, Failure, judge};
+use prove::cases::{Campaign, Failure, ProofCase, judge};
 use prove::{Verdict, certify};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ fn draw(a: &ProveArgs, cases: Option<usize>, minutes: Option<f64>, json: bool) -
     }
     let until = minutes.map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes));
     let key = a.key.unwrap_or_else(fresh_key);
-    let watch = cases.map_or_else(Watch::spinner, Watch::bar);
+    let watch = cases.map_or_else(ProgressWatch::spinner, ProgressWatch::bar);
     watch.say(&format!("proving drawn cases from --key {key}"));
     let campaign = Campaign { key, cases, until, layout: a.layout, judge: &judge };
     let mut report = campaign.run(&|done, next| watch.case(done, next))?;
@@ -92,7 +92,7 @@ fn all_of(input: impl Read, most: u64) -> Result<Vec<u8>> {
 }
 
 /// Reads the cases of a file; one invalid case refuses the file.
-fn read(file: &Path) -> Result<Vec<Case>> {
+fn read(file: &Path) -> Result<Vec<ProofCase>> {
     let (name, bytes) = if file == Path::new(STDIN) {
         ("standard input".to_string(), all_of(std::io::stdin().lock(), MOST)?)
     } else {
@@ -103,7 +103,8 @@ fn read(file: &Path) -> Result<Vec<Case>> {
     })?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let case = |(i, line)| {
-        Case::parse(line).map_err(|Error { why, .. }| Error::new(format!("{name}, line {}: {why}", i + 1)))
+        ProofCase::parse(line)
+            .map_err(|Error { why, .. }| Error::new(format!("{name}, line {}: {why}", i + 1)))
     };
     let cases: Vec<_> = lines.map(case).collect::<Result<_>>()?;
     if cases.is_empty() {

@@ -8,7 +8,7 @@ use crate::device::in_device;
 use bench::profile;
 use kernels::Kernels;
 use layers::Wide;
-use parallel::number::Runs;
+use parallel::dtype::RunDevice;
 use parallel::{Result, bail, budget, price};
 use tensor::Scalar;
 
@@ -62,7 +62,7 @@ impl TrainRun<'_> {
     pub fn ready(&self) -> Result<()> {
         in_device!((self.settings.device, self.settings.number), D => self.ready_in::<D>())
     }
-    pub(super) fn ready_in<D: Runs>(&self) -> Result<()> {
+    pub(super) fn ready_in<D: RunDevice>(&self) -> Result<()> {
         self.check()?;
         if (self.out.is_some() || self.resume.is_some()) && Wide::<D>::NAME != f32::NAME {
             bail!("a run in {} {NO_CHECKPOINTS}", D::Elem::NAME);

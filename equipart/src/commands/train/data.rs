@@ -5,7 +5,7 @@ use super::settings::{self, Settings, sequences};
 use models::digits::Digits;
 use models::ids;
 use models::text::{self, Corpus};
-use parallel::number::Runs;
+use parallel::dtype::RunDevice;
 use parallel::{Batch, Result, Sequence, Trainer, bail};
 use tensor::Real;
 
@@ -39,23 +39,24 @@ impl TrainData {
 }
 
 /// Returns bits a byte on the held-out text, in windows of `seq`: the loss of all tokens but the first, over
-/// the bytes they stand for. `None` if there are fewer windows than data ranks. `told` receives the number of
-/// finished parts and of all parts.
+/// the bytes they stand for. `None` if there are fewer windows than data ranks. `reported` receives the
+/// number of finished parts and of all parts.
 ///
 /// # Errors
 /// If ranks fail to communicate, or the loss is not finite.
-pub fn held_out<D: Runs>(
+pub fn held_out<D: RunDevice>(
     trainer: &mut Trainer<D>,
     (corpus, seq): (&Corpus, usize),
-    told: &dyn Fn(usize, usize),
+    reported: &dyn Fn(usize, usize),
 ) -> Result<Option<f64>> {
     let Some(batch) = held_out_batch(corpus, seq, trainer.model().tokens().data_ranks())? else {
         return Ok(None);
     };
     let targets = corpus.held_out.len() - 1;
     let parts = batch.microbatches().len();
-    let nats =
-        trainer.evaluate(&batch, &|done| told(done, parts))?.read().expect("the host has values")[0].to_f64();
+    let nats = trainer.evaluate(&batch, &|done| reported(done, parts))?.read().expect("the host has values")
+        [0]
+    .to_f64();
     if !nats.is_finite() {
         bail!("the loss on the held-out text is {nats}; a smaller --lr may help");
     }

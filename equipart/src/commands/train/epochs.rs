@@ -9,7 +9,7 @@
 //! times that rate, in the third.
 use super::settings::Settings;
 use models::digits::{Digits, Set, order};
-use parallel::number::Runs;
+use parallel::dtype::RunDevice;
 use parallel::{Batch, Result, Trainer};
 use serde::Serialize;
 use std::fmt;
@@ -90,7 +90,7 @@ impl Epoch {
         self.learnt += batch.tokens();
     }
     /// Evaluates the test pictures at the end of the epoch.
-    pub(crate) fn judged<D: Runs>(&self, test: &Set, trainer: &mut Trainer<D>) -> Result<EpochLine> {
+    pub(crate) fn judged<D: RunDevice>(&self, test: &Set, trainer: &mut Trainer<D>) -> Result<EpochLine> {
         let (seconds, learnt) = (self.clock.elapsed().as_secs_f64(), self.learnt as f64);
         let mut right = 0;
         for first in (0..test.len()).step_by(TOGETHER) {

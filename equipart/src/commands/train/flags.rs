@@ -12,7 +12,7 @@ use clap::Args;
 use models::digits::Digits;
 use models::tokenizer::TokenizerSource;
 use models::{Config, Learner, Model, ids};
-use parallel::number::NumberName;
+use parallel::dtype::DtypeName;
 use parallel::step::table::Table;
 use parallel::{Error, Layout, Result, Sequence, bail, layout};
 use std::fmt;
@@ -62,7 +62,7 @@ pub(crate) struct TrainArgs {
     /// Dtype of the run: f32, bf16 with gradients, masters and sums in f32, or f64, the truth for `diff`,
     /// which keeps no checkpoints [default: f32]
     #[arg(long = "dtype", alias = "number", value_name = "DTYPE", value_parser = args::dtype())]
-    pub(crate) number: Option<NumberName>,
+    pub(crate) number: Option<DtypeName>,
     #[arg(long, default_value_t, value_name = "DEVICE", value_enum, help = args::DEVICE)]
     pub(crate) device: DeviceName,
     #[arg(long, default_value_t, help = layout::grammar())]
@@ -228,13 +228,13 @@ impl TrainArgs {
         let begun = &state.settings;
         let table = self.layout.table().map(Table::digest);
         if table != begun.table {
-            let said = |table: Option<u64>| {
+            let in_words = |table: Option<u64>| {
                 table.map_or("no table".into(), |digest| format!("the table {digest:016x}"))
             };
-            let [given, begun] = [table, begun.table].map(said);
+            let [given, begun] = [table, begun.table].map(in_words);
             bail!("--schedule gives {given}, but the run to resume began with {begun}; give the same");
         }
-        let told = [
+        let reported = [
             differs("seq", self.seq, begun.seq),
             differs("batch-size", self.batch_size, begun.batch_size),
             differs("microbatches", self.microbatches, begun.microbatches),
@@ -248,7 +248,7 @@ impl TrainArgs {
             differs("z-loss", self.z_loss, begun.z_loss),
             differs("dtype", self.number, begun.number),
         ];
-        if let Some(why) = told.into_iter().flatten().next() {
+        if let Some(why) = reported.into_iter().flatten().next() {
             return Err(Error::new(why));
         }
         if learnt.hash() != begun.text {

@@ -7,10 +7,10 @@ use crate::device::in_device;
 use bench::profile;
 use layers::LayerCounts;
 use models::Learner;
-use parallel::dump::{self, Provenance, Seen};
+use parallel::dtype::RunDevice;
+use parallel::dump::{self, Provenance, Recorded};
 use parallel::measure;
-use parallel::number::Runs;
-use parallel::{At, Layout, Network, Result, Trainer, bail, session};
+use parallel::{BuildContext, Layout, Network, Result, Trainer, bail, session};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -86,12 +86,12 @@ impl TrainRun<'_> {
     ) -> Result<Finished> {
         in_device!((self.settings.device, self.settings.number), D => self.train_in::<D>((step, evaluated)))
     }
-    fn train_in<D: Runs>(&self, watches: Watches) -> Result<Finished> {
+    fn train_in<D: RunDevice>(&self, watches: Watches) -> Result<Finished> {
         self.ready_in::<D>()?;
         let world = self.network.world(&self.layout, "training")?;
         let (design, optimizer) = (self.settings.design(&self.model), self.settings.optimizer());
         let values = state::InF32(self.model.values());
-        let ranks = session::run((&self.layout, &world), &values, |at: At<D>| {
+        let ranks = session::run((&self.layout, &world), &values, |at: BuildContext<D>| {
             let mut trainer = Trainer::new(&at, &design, optimizer)?.seeded(self.settings.seed);
             if let Some(state) = &self.resume {
                 state.restore(&mut trainer)?;
@@ -111,12 +111,12 @@ impl TrainRun<'_> {
         }
         Ok(finished)
     }
-    fn on_rank<D: Runs>(
+    fn on_rank<D: RunDevice>(
         &self,
-        at: &At<D>,
+        at: &BuildContext<D>,
         trainer: &mut Trainer<D>,
         (watch, evaluated): Watches,
-    ) -> Result<(Finished, Option<Seen<D::Elem>>)> {
+    ) -> Result<(Finished, Option<Recorded<D::Elem>>)> {
         let (device, mesh, mut seen) = (at.device, at.mesh, None);
         let (schedule, done) = (self.settings.schedule(), self.resume.as_ref().map_or(0, State::steps));
         let until = self.stop_after.map_or(usize::MAX, |n| done.saturating_add(n)).min(self.settings.steps);
@@ -159,12 +159,12 @@ impl TrainRun<'_> {
         let experts = self.network.of_all(mesh, trainer.take_counts())?.into_iter().collect();
         let held_out_bits_per_byte = match self.source {
             TrainData::Text(corpus) => {
-                let told = |done, of| {
+                let reported = |done, of| {
                     if mesh.rank() == 0 {
                         evaluated(done, of);
                     }
                 };
-                held_out(trainer, (corpus, self.settings.seq), &told)?
+                held_out(trainer, (corpus, self.settings.seq), &reported)?
             }
             TrainData::Ids(_) | TrainData::Digits(_) => None,
         };

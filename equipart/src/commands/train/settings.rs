@@ -1,10 +1,10 @@
 //! Settings of a training run; a resumed run keeps them.
 use super::schedule::Warmup;
 use crate::device::DeviceName;
-use layers::{Design, Kind, Objective, Rates, Shape};
-use models::text::{Corpus, Pair};
+use layers::{Design, Objective, OptimizerKind, Rates, Shape};
+use models::text::{Corpus, TokenPair};
 use models::{Config, Learner};
-use parallel::number::NumberName;
+use parallel::dtype::DtypeName;
 use parallel::{Batch, Error, Result, Sequence, bail};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -72,7 +72,7 @@ pub struct Settings {
     pub z_loss: f64,
     /// Dtype of the run.
     #[serde(default)]
-    pub number: NumberName,
+    pub number: DtypeName,
     /// Device of the run. A resumed run may use another device.
     #[serde(skip)]
     pub device: DeviceName,
@@ -80,10 +80,10 @@ pub struct Settings {
 
 impl Settings {
     /// The optimizer and the clip limit.
-    pub fn optimizer(&self) -> (Kind, Option<f64>) {
+    pub fn optimizer(&self) -> (OptimizerKind, Option<f64>) {
         let kind = match self.optimizer {
-            OptimizerName::Sgd => Kind::Sgd,
-            OptimizerName::Adamw => Kind::ADAMW,
+            OptimizerName::Sgd => OptimizerKind::Sgd,
+            OptimizerName::Adamw => OptimizerKind::ADAMW,
         };
         (kind, self.clip)
     }
@@ -160,7 +160,7 @@ pub(crate) fn at_least_1(flags: &[(&str, usize)]) -> Result<()> {
 }
 
 /// Pairs of ids and targets as sequences.
-pub fn sequences(pairs: Vec<Pair>) -> Vec<Sequence> {
+pub fn sequences(pairs: Vec<TokenPair>) -> Vec<Sequence> {
     pairs.into_iter().map(|(ids, targets)| Sequence::new(ids, targets)).collect()
 }
 

@@ -4,9 +4,9 @@
 //! it replaces the checkpoint. Optimizer files of other steps are removed last, even if a save fails. The
 //! folder holds one whole checkpoint at every moment.
 use super::settings::Settings;
-use layers::{Draw, Numbers, Values};
+use layers::{Draw, ParamValues, ValueSource};
 use models::{Learner, tokenizer};
-use parallel::number::Runs;
+use parallel::dtype::RunDevice;
 use parallel::{Error, Result, Trainer, bail};
 use std::collections::BTreeMap;
 use std::fs;
@@ -89,7 +89,7 @@ fn write_about(dir: &Path, model: &Learner) -> Result<()> {
 ///
 /// # Errors
 /// If a file cannot be written: the checkpoint before it is still whole, and no other file is left.
-pub fn save<D: Runs>(
+pub fn save<D: RunDevice>(
     dir: &Path,
     settings: &Settings,
     model: &Learner,
@@ -172,7 +172,7 @@ impl State {
     ///
     /// # Errors
     /// If the file holds another optimizer's state.
-    pub fn restore<D: Runs>(&self, trainer: &mut Trainer<D>) -> Result<()> {
+    pub fn restore<D: RunDevice>(&self, trainer: &mut Trainer<D>) -> Result<()> {
         let (model, optimizer, mesh) = trainer.parts();
         let origin = self.path.display().to_string();
         let design = model.design().clone();
@@ -181,10 +181,10 @@ impl State {
 }
 
 /// The weights of an f32 run, in any dtype: the draws of fresh weights are rounded to f32, too.
-pub(super) struct InF32<'a>(pub(super) &'a (dyn Values<f32> + Sync));
+pub(super) struct InF32<'a>(pub(super) &'a (dyn ValueSource<f32> + Sync));
 
-impl<S: Scalar> Values<S> for InF32<'_> {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<Numbers<'_, S>> {
+impl<S: Scalar> ValueSource<S> for InF32<'_> {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<ParamValues<'_, S>> {
         Ok(self.0.of(name, shape, draw)?.map(|_, x| S::from_f64(f64::from(x))))
     }
 }

@@ -3,7 +3,7 @@
 //! below each other.
 use super::{Ran, Timeline, hue, label, short};
 use crate::draw::picture::{FAINT, INK, MUTED, Picture, round_numbers, shade};
-use parallel::step::{Act, Cell, Plan, Unit};
+use parallel::step::{Cell, PassKind, Plan, Task};
 
 /// Sizes, in user units.
 const ROW: f64 = 32.0;
@@ -130,13 +130,13 @@ fn legend(picture: &mut Picture, timeline: &Timeline, y: f64) {
     let (mut x, Plan { ranks, chunks, slices, .. }) = (LEFT, timeline.plan);
     for (act, means, hue) in timeline.acts() {
         for chunk in 0..chunks {
-            let cell = Cell { act: *act, of: Unit::new(chunk * ranks, 0) };
+            let cell = Cell { act: *act, of: Task::new(chunk * ranks, 0) };
             picture.rect([x, y - 12.0, 16.0, 16.0], &shade(*hue, timeline.lightness(cell)));
             x += 17.0;
         }
         let number = match (act, slices) {
-            (Act::F, 1) => " (number: microbatch)",
-            (Act::F, _) => " (number: microbatch.slice)",
+            (PassKind::F, 1) => " (number: microbatch)",
+            (PassKind::F, _) => " (number: microbatch.slice)",
             _ => "",
         };
         let what = format!("{means}{number}");
@@ -155,18 +155,18 @@ mod tests {
     use super::super::tests::timeline;
     use super::*;
     use crate::draw::svg::tests::texts;
-    use parallel::step::simulate::Times;
+    use parallel::step::simulate::CellTimes;
 
     /// Kills: a tag left open, a cell that is missing or misplaced, one that ends before the next begins, a
     /// wait outside of a rank's time, a number of another microbatch.
     #[test]
     fn every_cell_has_its_box() {
         for (word, sizes, times) in [
-            ("gpipe", [3, 4], Times::new(1.0, 1.0, 1.0)),
-            ("zb-v", [4, 12], Times::new(1.0, 2.0, 0.5)),
-            ("seq1f1b", [2, 3], Times { latency: 3e-3, ..Times::new(1e-3, 1e-3, 1e-3) }),
-            ("1f1b", [1, 1], Times::new(1.0, 1000.0, 0.0)),
-            ("interleaved", [3, 30], Times::new(1.0, 1.0, 1.0)),
+            ("gpipe", [3, 4], CellTimes::new(1.0, 1.0, 1.0)),
+            ("zb-v", [4, 12], CellTimes::new(1.0, 2.0, 0.5)),
+            ("seq1f1b", [2, 3], CellTimes { latency: 3e-3, ..CellTimes::new(1e-3, 1e-3, 1e-3) }),
+            ("1f1b", [1, 1], CellTimes::new(1.0, 1000.0, 0.0)),
+            ("interleaved", [3, 30], CellTimes::new(1.0, 1.0, 1.0)),
         ] {
             let timeline = timeline(word, sizes, &times);
             let xml = draw(&timeline);
@@ -213,12 +213,12 @@ mod tests {
     /// Kills: a diagram as wide as its longest cell requires, an axis without round numbers.
     #[test]
     fn diagrams_are_no_wider_than_they_may_be() {
-        let xml = draw(&timeline("1f1b", [2, 50], &Times::new(1.0, 1e6, 1.0)));
+        let xml = draw(&timeline("1f1b", [2, 50], &CellTimes::new(1.0, 1e6, 1.0)));
         let size =
             |xml: &str| -> [f64; 2] { [3, 5].map(|n| xml.split('"').nth(n).unwrap().parse().unwrap()) };
         let [width, height] = size(&xml);
         assert!(width <= BAND + LEFT + RIGHT + 1.0 && height > 16.0 * 2.0 * ROW, "{width} × {height}");
-        let [width, _] = size(&draw(&timeline("zb-v", [16, 64], &Times::new(1.0, 1.0, 1.0))));
+        let [width, _] = size(&draw(&timeline("zb-v", [16, 64], &CellTimes::new(1.0, 1.0, 1.0))));
         assert!(width <= 1500.0, "{width}");
         let fold = Fold { scale: 20.0, each: 33.0, bands: 2, height: 100.0 };
         let said = |span, band| {

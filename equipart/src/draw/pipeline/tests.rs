@@ -1,12 +1,12 @@
 //! Steps as lines of a terminal.
 use super::*;
 use parallel::pipeline;
-use parallel::step::simulate::{Times, simulate};
+use parallel::step::simulate::{CellTimes, simulate};
 use std::collections::BTreeMap;
 use std::iter::once;
 
 /// A schedule of the list, gone through.
-pub(super) fn timeline(word: &str, sizes: [usize; 2], times: &Times) -> Timeline {
+pub(super) fn timeline(word: &str, sizes: [usize; 2], times: &CellTimes) -> Timeline {
     let schedule = *pipeline::ALL.iter().find(|schedule| schedule.about().word == word).unwrap();
     let plan = schedule.plan(sizes[0], sizes[1], None);
     let mut rows = vec![vec![]; plan.ranks];
@@ -15,7 +15,7 @@ pub(super) fn timeline(word: &str, sizes: [usize; 2], times: &Times) -> Timeline
     Timeline { name: schedule.about().name, plan, of, rows }
 }
 
-fn plain(word: &str, sizes: [usize; 2], times: &Times, width: usize) -> String {
+fn plain(word: &str, sizes: [usize; 2], times: &CellTimes, width: usize) -> String {
     timeline(word, sizes, times).lines(width, false).join("\n")
 }
 
@@ -28,15 +28,15 @@ rank 1  ·  F0 F1 F2 B0─── B1─── B2─── ·  ·
 
 F forward, B backward
 The number is the microbatch; · waits; a column is 1 of time.";
-    assert_eq!(format!("\n{}", plain("gpipe", [2, 3], &Times::new(1.0, 1.0, 1.0), 80)), wanted);
+    assert_eq!(format!("\n{}", plain("gpipe", [2, 3], &CellTimes::new(1.0, 1.0, 1.0), 80)), wanted);
     let wanted = "
 rank 0  0F0 0F1 ·   3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 ·   0I1 0W1
 rank 1  ·   1F0 2F0 1F1 2F1 2I0 2W0 1I0 1W0 2I1 2W1 1I1 1W1 ·
 
 F forward, I input half of backward, W weight half of backward
 The number is the microbatch; before the letter, the chunk; · waits; a column is 1 of time.";
-    assert_eq!(format!("\n{}", plain("zb-v", [2, 2], &Times::new(2.0, 2.0, 2.0), 80)), wanted);
-    let sliced = plain("seq1f1b", [1, 1], &Times::new(2.0, 2.0, 2.0), 80);
+    assert_eq!(format!("\n{}", plain("zb-v", [2, 2], &CellTimes::new(2.0, 2.0, 2.0), 80)), wanted);
+    let sliced = plain("seq1f1b", [1, 1], &CellTimes::new(2.0, 2.0, 2.0), 80);
     let wanted = "
 rank 0  F0── F0.1 B0.1───── B0───────
 
@@ -46,7 +46,7 @@ The number is the microbatch, behind a point the slice; · waits; a column is 1 
     let wanted = "
 rank 0  F0─ · · · · · · · B0───
 rank 1  · · · F0─ B0─── · · · ·";
-    let slow = Times { latency: 0.5, ..Times::new(1.0, 1.0, 0.5) };
+    let slow = CellTimes { latency: 0.5, ..CellTimes::new(1.0, 1.0, 0.5) };
     let drawn = plain("1f1b", [2, 1], &slow, 80);
     assert!(
         format!("\n{drawn}").starts_with(wanted) && drawn.ends_with("a column is 0.5 of time."),
@@ -58,7 +58,7 @@ rank 1  · · · F0─ B0─── · · · ·";
 /// not shown, a cell that loses its label or gets two at the end of a band.
 #[test]
 fn wide_steps_are_folded_into_bands() {
-    let times = Times::new(1.0, 1.0, 1.0);
+    let times = CellTimes::new(1.0, 1.0, 1.0);
     let wanted = "ticks 0 to 5 of 12
 rank 0  F0 F1 F2 ·  ·  ·
 rank 1  ·  F0 F1 F2 B0───
@@ -90,13 +90,13 @@ rank 1  B0─── B1───
         let timeline = timeline(word, [4, 8], &times);
         let lines = timeline.lines(width, colour);
         let drawn: Vec<_> = lines.iter().filter(|line| line.starts_with("rank ")).collect();
-        let shown = |line: &str| {
+        let displayed = |line: &str| {
             line.split("\x1b[")
                 .map(|part| part.split_once('m').map_or(part, |(_, words)| words))
                 .collect::<String>()
         };
         let wide =
-            |line: &&String| if colour { shown(line) } else { (*line).clone() }.chars().count() > width;
+            |line: &&String| if colour { displayed(line) } else { (*line).clone() }.chars().count() > width;
         assert!(drawn.len() >= 4 && !drawn.iter().any(wide), "{word}: {drawn:?}");
         let last = |line: &&String| format!("{line} ").matches("F7 ").count();
         let labels = drawn.iter().map(last).sum::<usize>();
@@ -111,7 +111,7 @@ rank 1  B0─── B1───
 /// Kills: a cut that is not told, or told of other ticks or ranks; a long step whose end is not shown.
 #[test]
 fn what_is_left_out_of_very_long_steps_is_said() {
-    let times = Times::new(1.0, 1.0, 1.0);
+    let times = CellTimes::new(1.0, 1.0, 1.0);
     let drawn = plain("1f1b", [2, 99], &times, 27);
     assert!(
         drawn.contains(
@@ -134,7 +134,7 @@ fn what_is_left_out_of_very_long_steps_is_said() {
 /// Kills: acts or chunks of one colour, a colour that goes on behind its cell, a microbatch that is not said.
 #[test]
 fn colours_say_act_and_chunk() {
-    let drawn = timeline("zb-v", [1, 1], &Times::new(1.0, 1.0, 1.0)).lines(80, true);
+    let drawn = timeline("zb-v", [1, 1], &CellTimes::new(1.0, 1.0, 1.0)).lines(80, true);
     let grounds = |line: &str| -> BTreeMap<String, String> {
         let parts = line.split("\x1b[").filter(|part| part.starts_with("48"));
         parts
@@ -145,7 +145,7 @@ fn colours_say_act_and_chunk() {
     let all = grounds(&drawn[0]);
     assert!(all.len() == 6 && all.values().all(|words| words == "0 "), "{drawn:?}");
     assert_eq!(drawn[0].matches("\x1b[0m").count(), 6, "{drawn:?}");
-    let all = timeline("dualpipe-v", [2, 5], &Times::new(1.0, 1.0, 1.0)).lines(80, true);
+    let all = timeline("dualpipe-v", [2, 5], &CellTimes::new(1.0, 1.0, 1.0)).lines(80, true);
     assert_eq!(grounds(&all[0]).len(), 8, "four acts of two chunks: {all:?}");
     assert!(drawn[3].contains("the darker, the later the chunk"), "{drawn:?}");
 }
@@ -153,7 +153,7 @@ fn colours_say_act_and_chunk() {
 /// Kills: figures of another schedule, a wait of nothing that is told as one.
 #[test]
 fn figures_read_as_sentences() {
-    let of = |word| timeline(word, [3, 5], &Times::new(0.1, 0.1, 0.1));
+    let of = |word| timeline(word, [3, 5], &CellTimes::new(0.1, 0.1, 0.1));
     assert_eq!(of("zb-v").title(), "ZB-V: 3 ranks, 5 microbatches, 2 chunks of each rank");
     assert_eq!(of("seq1f1b").title(), "Seq1F1B: 3 ranks, 5 microbatches, 2 slices of each sequence");
     let none = [

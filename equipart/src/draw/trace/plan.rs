@@ -1,16 +1,16 @@
 //! Plan of a run's steps beside the measured events: the simulator places the cells, with the average time of
 //! each kind of cell in that step. A step's plan begins with its first cell.
-use comm::{Axis, Event, Run, What};
+use comm::{Axis, Event, TimeUse, TraceRun};
 use parallel::Layout;
-use parallel::step::simulate::{Times, simulate};
-use parallel::step::{Act, Cell, Plan};
+use parallel::step::simulate::{CellTimes, simulate};
+use parallel::step::{Cell, PassKind, Plan};
 use std::time::Duration;
 
 /// A cell of a plan: name, start, end.
 type Planned = (String, Duration, Duration);
 
 /// Returns the plan of each rank; `None` if the run is not a pipeline. Steps that did not end have no plan.
-pub(super) fn plans(run: &Run) -> Option<Vec<Vec<Planned>>> {
+pub(super) fn plans(run: &TraceRun) -> Option<Vec<Vec<Planned>>> {
     let layout: Layout = run.name.rsplit_once(" under ")?.1.parse().ok()?;
     let (pipeline, ranks) = (layout.pipeline(), layout.size(Axis::Pp));
     if ranks == 1 {
@@ -22,7 +22,7 @@ pub(super) fn plans(run: &Run) -> Option<Vec<Vec<Planned>>> {
     let (mut plans, mut free) = (vec![Vec::new(); stages.len()], Duration::ZERO);
     for step in 0..steps.iter().map(Vec::len).min()? {
         let cells: Vec<&[&Event]> = steps.iter().map(|steps| &steps[step][..]).collect();
-        let forwards = cells[0].iter().filter(|cell| name(cell).starts_with(Act::F.name())).count();
+        let forwards = cells[0].iter().filter(|cell| name(cell).starts_with(PassKind::F.name())).count();
         let one = pipeline.plan(ranks, 1);
         let plan = pipeline.plan(ranks, (forwards / (one.chunks * one.slices)).max(1));
         let Some((times, begun)) =
@@ -46,7 +46,11 @@ pub(super) fn plans(run: &Run) -> Option<Vec<Vec<Planned>>> {
 
 /// Average times of the cells in nanoseconds, and the start of the first; `None` if ranks ran other cells
 /// than those of their rows.
-fn measured(plan: &Plan, cells: &[&[&Event]], row: impl Fn(usize) -> Vec<Cell>) -> Option<(Times, Duration)> {
+fn measured(
+    plan: &Plan,
+    cells: &[&[&Event]],
+    row: impl Fn(usize) -> Vec<Cell>,
+) -> Option<(CellTimes, Duration)> {
     let mut took = Vec::new();
     for (rank, cells) in cells.iter().enumerate() {
         let row = row(rank);
@@ -57,17 +61,17 @@ fn measured(plan: &Plan, cells: &[&[&Event]], row: impl Fn(usize) -> Vec<Cell>) 
         took.extend(row.iter().zip(*cells).map(|(cell, event)| (cell.act, event.took().as_nanos() as f64)));
     }
     let begun = cells.iter().filter_map(|cells| Some(cells.first()?.from)).min()?;
-    Some((Times::measured(plan, took), begun))
+    Some((CellTimes::measured(plan, took), begun))
 }
 
 fn name(event: &Event) -> &str {
-    if let What::Span(name) = &event.what { name } else { "" }
+    if let TimeUse::Span(name) = &event.what { name } else { "" }
 }
 
 /// Cells of each step.
 fn steps(events: &[Event]) -> Vec<Vec<&Event>> {
-    let spans: Vec<_> = events.iter().filter(|event| matches!(event.what, What::Span(_))).collect();
-    let acts = [Act::F, Act::B, Act::I, Act::W].map(Act::name);
+    let spans: Vec<_> = events.iter().filter(|event| matches!(event.what, TimeUse::Span(_))).collect();
+    let acts = [PassKind::F, PassKind::B, PassKind::I, PassKind::W].map(PassKind::name);
     let cell = |event: &&Event| acts.iter().any(|act| name(event).starts_with(act));
     let steps = spans.split(|event| name(event).starts_with(parallel::STEP)).skip(1);
     steps.map(|step| step.iter().copied().filter(cell).collect()).collect()

@@ -4,7 +4,7 @@ use super::kind::{Kind, Models};
 use crate::child::{binary, output};
 use equipart::commands::train::settings::OptimizerName;
 use parallel::Layout;
-use parallel::number::NumberName;
+use parallel::dtype::DtypeName;
 use std::fmt;
 use std::path::PathBuf;
 use std::process::Output;
@@ -15,7 +15,7 @@ pub(crate) struct Case<'a> {
     pub(crate) models: &'a Models,
     pub(crate) layout: Layout,
     pub(crate) kind: Kind,
-    pub(crate) number: NumberName,
+    pub(crate) number: DtypeName,
     pub(crate) optimizer: OptimizerName,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for Case<'_> {
 
 impl Case<'_> {
     /// This case under another layout and in another dtype.
-    pub(crate) fn unsplit(&self, number: NumberName) -> Self {
+    pub(crate) fn unsplit(&self, number: DtypeName) -> Self {
         Self { layout: Layout::UNSPLIT, number, ..*self }
     }
     /// A path of its own.
@@ -51,16 +51,16 @@ impl Case<'_> {
     /// not fit.
     pub(crate) fn ran(
         &self,
-        told: (&Table, &'static str),
+        reported: (&Table, &'static str),
         args: &[String],
         refused: Option<&str>,
     ) -> Option<String> {
         let ended = output(binary().args(args));
-        let trains = !["eval", "generate"].contains(&told.1);
+        let trains = !["eval", "generate"].contains(&reported.1);
         match refused.or(self.misfit(trains).as_deref()) {
-            None => Some(self.succeeded(told, (args, &ended))),
+            None => Some(self.succeeded(reported, (args, &ended))),
             Some(why) => {
-                self.refused(told, (args, &ended), why);
+                self.refused(reported, (args, &ended), why);
                 None
             }
         }

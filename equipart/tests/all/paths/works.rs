@@ -4,11 +4,11 @@ use super::case::Case;
 use super::kind::{Kind, files, words};
 use crate::child::{Watched, binary, output};
 use crate::processes;
-use equipart::commands::diff::{Compared, FLOOR, TIMES, diff, unit};
+use equipart::commands::diff::{FLOOR, TIMES, TensorDiff, diff, unit};
 use equipart::commands::train::settings::OptimizerName;
 use parallel::Layout;
-use parallel::in_number;
-use parallel::number::NumberName;
+use parallel::dtype::DtypeName;
+use parallel::with_dtype;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ use tensor::Device;
 use tensor::safetensors::Storable;
 
 /// Unit roundoff.
-fn roundoff(number: NumberName) -> f64 {
-    in_number!(number, D => unit(<<D as Device>::Elem as Storable>::DTYPE))
+fn roundoff(number: DtypeName) -> f64 {
+    with_dtype!(number, D => unit(<<D as Device>::Elem as Storable>::DTYPE))
 }
 
 /// Steps of a run; with classifiers two an epoch.
@@ -51,7 +51,7 @@ fn ids(said: &str) -> Vec<Value> {
 }
 
 impl Case<'_> {
-    fn of_unsplit(&self, number: NumberName) -> Arc<OnceLock<Unsplit>> {
+    fn of_unsplit(&self, number: DtypeName) -> Arc<OnceLock<Unsplit>> {
         let case = self.unsplit(number);
         self.models.unsplit(&case.to_string(), || {
             let table = &Table::default();
@@ -62,11 +62,11 @@ impl Case<'_> {
     }
     /// Returns true if a run in this dtype keeps checkpoints.
     fn saves(&self) -> bool {
-        self.number != NumberName::F64
+        self.number != DtypeName::F64
     }
     /// Returns true if rounding changes no choice of experts.
     fn is_smooth(&self) -> bool {
-        (self.kind, self.number) != (Kind::Experts, NumberName::Bf16)
+        (self.kind, self.number) != (Kind::Experts, DtypeName::Bf16)
     }
     fn refused_to_save(&self) -> Option<&'static str> {
         (!self.saves()).then_some("keeps no checkpoints")
@@ -79,7 +79,7 @@ impl Case<'_> {
         self.evaluates(table);
         self.generates(table);
         self.is_priced(table);
-        let is_first = self.number == NumberName::F32 && self.optimizer == OptimizerName::Adamw;
+        let is_first = self.number == DtypeName::F32 && self.optimizer == OptimizerName::Adamw;
         if !is_full || is_first {
             self.is_proven(table); // in the field, with both optimizers
         }
@@ -124,7 +124,7 @@ impl Case<'_> {
             let [saved, dumped] = [saved.join("model.safetensors"), dump.join("weights.safetensors")];
             let report = diff(&saved, &dumped, None).unwrap();
             // A checkpoint of bf16 has the masters.
-            let most = if self.number == NumberName::F32 { 0.0 } else { roundoff(self.number) };
+            let most = if self.number == DtypeName::F32 { 0.0 } else { roundoff(self.number) };
             let off = report.tensors.iter().find(|t| t.apart.relative.is_none_or(|apart| apart > most));
             assert!(off.is_none() && report.unmatched.is_empty(), "{self} saved another {off:?}");
         }
@@ -132,11 +132,11 @@ impl Case<'_> {
     /// Sees that a dump differs from the unsplit run's by rounding: as `diff` judges, or in f64, of which
     /// there is no better truth, in the second half of the digits.
     fn is_rounding(&self, dump: &Path, unsplit: &Unsplit) {
-        let truth = self.saves().then(|| self.of_unsplit(NumberName::F64));
+        let truth = self.saves().then(|| self.of_unsplit(DtypeName::F64));
         let truth = truth.as_ref().map(|truth| truth.get().unwrap().dump.as_path());
         let report = diff(dump, &unsplit.dump, truth).unwrap();
         let half = roundoff(self.number).sqrt();
-        let differs = |t: &&Compared| match t.verdict {
+        let differs = |t: &&TensorDiff| match t.verdict {
             Some(finding) => !finding.is_fine(),
             None => t.apart.differ > 0 && t.apart.relative.is_none_or(|apart| apart > half),
         };
@@ -182,9 +182,9 @@ impl Case<'_> {
         let mut run = Watched::start(
             binary().args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()),
         );
-        let told = BufReader::new(run.process.stdout.take().unwrap());
+        let reported = BufReader::new(run.process.stdout.take().unwrap());
         let wanted = if self.kind.reads_text() { 3 } else { 1 };
-        assert_eq!(told.lines().map_while(Result::ok).take(wanted).count(), wanted, "{self} ended early");
+        assert_eq!(reported.lines().map_while(Result::ok).take(wanted).count(), wanted, "{self} ended early");
         let _ = run.process.kill(); // it may have ended
         run.output();
     }
@@ -217,7 +217,7 @@ impl Case<'_> {
     /// Its error is no more than what the unsplit run's predicts, as `diff` judges.
     fn evaluates(&self, table: &Table) {
         let Some(loss) = self.evaluated(table) else { return };
-        let [unsplit, truth] = [self.number, NumberName::F64].map(|number| self.of_unsplit(number));
+        let [unsplit, truth] = [self.number, DtypeName::F64].map(|number| self.of_unsplit(number));
         let [unsplit, truth] = [&unsplit, &truth].map(|of| of.get().unwrap().loss);
         let most = TIMES * (unsplit - truth).abs().max(FLOOR * roundoff(self.number) * truth.abs());
         assert!(

@@ -47,7 +47,7 @@ fn ranks_that_read_different_files_are_told_so() {
     let generate =
         ["generate", "--model", "model", "--prompt-ids", "1,2", "--layout", "tp=2", "--max-new", "1"];
     let both = |args: &[&str]| apart([&folders[0], &folders[1]], args);
-    let told = |args: &[&str], says: &str| {
+    let reported = |args: &[&str], says: &str| {
         for output in both(args) {
             let said = sentence(&output);
             assert!(said.contains(says), "{args:?}: {said}");
@@ -71,7 +71,7 @@ fn ranks_that_read_different_files_are_told_so() {
             bytes
         };
         changed(name, if name.ends_with("json") { &newer } else { &flipped });
-        told(args, &format!("ranks read different files as \"{name}\": rank 1 has a file of "));
+        reported(args, &format!("ranks read different files as \"{name}\": rank 1 has a file of "));
         files(&folders[1]);
     }
     // Of a large file only what both read is compared, unless all is asked for: here a number of the head's
@@ -82,12 +82,12 @@ fn ranks_that_read_different_files_are_told_so() {
         bytes
     });
     let large = ["eval", "--json", "--model", "large", "--batch", "ids.json", "--layout"];
-    told(
+    reported(
         &[&large[..], &["dp=2"]].concat(),
         "ranks 0 and 1 read different values of the tensor \"lm_head.weight of large/model.safetensors\"",
     );
     assert!(both(&[&large[..], &["tp=2"]].concat())[0].status.success(), "that row is rank 1's alone");
-    told(
+    reported(
         &[&large[..], &["tp=2", "--verify"]].concat(),
         "ranks read different files as \"large/model.safetensors\": rank 1 has",
     );

@@ -32,8 +32,8 @@ pub(super) trait Inner {
 }
 
 /// A's block, B's block, and incomplete sums.
-type Memory = [Vec<f32>; 3];
-thread_local! { static MEMORY: RefCell<Memory> = const { RefCell::new([Vec::new(), Vec::new(), Vec::new()]) }; }
+type BlockMemory = [Vec<f32>; 3];
+thread_local! { static MEMORY: RefCell<BlockMemory> = const { RefCell::new([Vec::new(), Vec::new(), Vec::new()]) }; }
 
 /// C\[m,n\] (+)= A\[m,k\]·B\[k,n\], k at least 1.
 ///

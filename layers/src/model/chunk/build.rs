@@ -1,5 +1,5 @@
 //! Builds a chunk: its blocks, its ends, and the table that ties the ends.
-use super::ends::{End, Ends, MeanSquare};
+use super::ends::{Ends, LastLayer, MeanSquare};
 use super::{Chunk, EMBEDDING};
 use crate::model::block;
 use crate::model::build::positive;
@@ -12,7 +12,7 @@ use comm::{Axes, Axis, Group};
 use kernels::Kernels;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use tensor::Ids;
+use tensor::TokenIds;
 
 impl<D: Kernels> Chunk<D> {
     /// Builds the whole model, its features split over the tensor axis.
@@ -52,7 +52,7 @@ impl<D: Kernels> Chunk<D> {
                 (of_ids, _) => of_ids.and_then(Option::as_mut),
             };
             if let (Some(table), Some(ends)) = (table, ends) {
-                table.param().held_with(ends);
+                table.param().tie_with(ends);
             }
         }
         Ok(Self::new(at, (embedding, None), runs, end.map(|end| (head.name, end)), tied))
@@ -74,9 +74,9 @@ impl<D: Kernels> Chunk<D> {
     /// If rows of features enter, whole on every rank, they are cut to this region.
     pub(crate) fn new(
         at: &Builder<D>,
-        (embedding, rows): (Option<Part<D, Ids<D::Place>, Stream<D>>>, Option<Region>),
+        (embedding, rows): (Option<Part<D, TokenIds<D::Place>, Stream<D>>>, Option<Region>),
         runs: Vec<Vec<Block<D>>>,
-        end: Option<(&str, End<D>)>,
+        end: Option<(&str, LastLayer<D>)>,
         tied: bool,
     ) -> Self {
         let (name, end) = end.unzip();

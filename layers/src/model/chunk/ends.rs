@@ -1,21 +1,21 @@
 //! The layers before and after the blocks of a chunk.
 use crate::model::part::{Part, Ticket};
-use crate::model::stage::{Ending, Output, Targets, Wanted};
+use crate::model::stage::{Ending, Output, StageRequest, Targets};
 use crate::ops::{Region, Stream, gather_last, gather_tokens, last_rows, mean_square};
-use crate::{Back, Cx, Kept, Layer, Params, Result};
+use crate::{InputHalf, KeptValue, Layer, Params, PassContext, Result};
 use comm::{Axes, Group};
 use kernels::Kernels;
 use std::sync::Arc;
-use tensor::Ids;
+use tensor::TokenIds;
 
 /// A head, or another layer after the last block.
-pub(crate) type End<D> = Part<D, Ending<D>, Option<Output<D>>>;
+pub(crate) type LastLayer<D> = Part<D, Ending<D>, Option<Output<D>>>;
 
 /// The ends of a chunk; all `None` for a chunk in the middle of a model.
 pub(crate) struct Ends<D: Kernels> {
-    pub(crate) embedding: Option<Part<D, Ids<D::Place>, Stream<D>>>,
+    pub(crate) embedding: Option<Part<D, TokenIds<D::Place>, Stream<D>>>,
     pub(crate) rows: Option<Region>, // of features, if they enter here
-    pub(crate) end: Option<End<D>>,
+    pub(crate) end: Option<LastLayer<D>>,
     pub(crate) name: Arc<str>, // of the end, in a profile
     pub(crate) tied: bool,     // the ends, to each other
     pub(crate) group: Group<D::Place>,
@@ -31,13 +31,13 @@ pub(crate) struct MeanSquare<D: Kernels> {
 impl<D: Kernels> Layer<D> for MeanSquare<D> {
     type In = Ending<D>;
     type Out = Option<Output<D>>;
-    type Saved = Option<Kept<Stream<D>>>;
+    type Saved = Option<KeptValue<Stream<D>>>;
     type Pending = ();
 
-    fn forward(&self, cx: &Cx<D>, (x, wanted): Ending<D>) -> Result<(Self::Out, Self::Saved)> {
+    fn forward(&self, cx: &PassContext<D>, (x, wanted): Ending<D>) -> Result<(Self::Out, Self::Saved)> {
         let y = match wanted {
-            Some(Wanted::Loss(Targets::Rows(y))) => y,
-            Some(Wanted::Loss(Targets::Ids(_))) => {
+            Some(StageRequest::Loss(Targets::Rows(y))) => y,
+            Some(StageRequest::Loss(Targets::Ids(_))) => {
                 panic!("the targets of bare blocks are ids; they must be rows")
             }
             _ => return Ok((Some(Output::Logits(x.gather(&self.group)?)), None)),
@@ -45,10 +45,10 @@ impl<D: Kernels> Layer<D> for MeanSquare<D> {
         let (loss, dx) = mean_square(x, &y, cx.pass().mean_over, &self.group, self.over)?;
         Ok((Some(Output::Loss(loss)), Some(cx.keep(dx))))
     }
-    fn backward_input(&mut self, _: &Cx<D>, dx: Self::Saved, _: Self::Out) -> Back<D, Self> {
+    fn backward_input(&mut self, _: &PassContext<D>, dx: Self::Saved, _: Self::Out) -> InputHalf<D, Self> {
         Ok(((dx.expect("forward computed no loss").open(), None), ()))
     }
-    fn backward_weight(&mut self, _: &Cx<D>, (): Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, _: &PassContext<D>, (): Self::Pending) -> Result<()> {
         Ok(())
     }
     fn params<'a>(&'a mut self, _: &mut Params<'a, D>) {}
@@ -61,10 +61,10 @@ impl<D: Kernels> Ends<D> {
     pub(crate) fn of_head<'a>(&'a mut self, all: &mut Params<'a, D>) {
         self.end.iter_mut().for_each(|end| end.params(all));
     }
-    pub(crate) fn embedding(&mut self) -> &mut Part<D, Ids<D::Place>, Stream<D>> {
+    pub(crate) fn embedding(&mut self) -> &mut Part<D, TokenIds<D::Place>, Stream<D>> {
         self.embedding.as_mut().expect("the chunk has no embedding")
     }
-    fn head(&mut self) -> &mut End<D> {
+    fn head(&mut self) -> &mut LastLayer<D> {
         self.end.as_mut().expect("the chunk has no end")
     }
     /// Lends the embedding's table to a tied head, or takes it back.
@@ -77,11 +77,11 @@ impl<D: Kernels> Ends<D> {
     /// Computes the loss or logits from the last block's output.
     pub(crate) fn forward(
         &mut self,
-        cx: &Cx<D>,
+        cx: &PassContext<D>,
         x: Stream<D>,
-        wanted: Wanted<D>,
+        wanted: StageRequest<D>,
     ) -> Result<(Option<Output<D>>, Ticket)> {
-        let Wanted::Logits { all } = wanted else { return self.head().forward(cx, (x, Some(wanted))) };
+        let StageRequest::Logits { all } = wanted else { return self.head().forward(cx, (x, Some(wanted))) };
         let few = !all && !cx.recording(); // a record has a row for every token
         let x = if few { last_rows(cx, &x.gather(&self.group)?).into() } else { x };
         let (Some(Output::Logits(y)), _) = self.head().forward(cx, (x, Some(wanted)))? else {
@@ -95,7 +95,12 @@ impl<D: Kernels> Ends<D> {
     }
     /// Runs the whole backward of a loss. Returns the gradient of the last block's output, `None` for the
     /// `first` layer of a model.
-    pub(crate) fn back(&mut self, cx: &Cx<D>, saved: Ticket, first: bool) -> Result<Option<Stream<D>>> {
+    pub(crate) fn back(
+        &mut self,
+        cx: &PassContext<D>,
+        saved: Ticket,
+        first: bool,
+    ) -> Result<Option<Stream<D>>> {
         let (dx, pending) = if first {
             (None, self.head().backward_first(cx, saved, None)?)
         } else {

@@ -3,13 +3,13 @@
 mod bare;
 
 use crate::{
-    Builder, Chunk, Cx, Error, Half, Input, Keeper, Output, Positions, Random, Rates, Rest, Rests, Shape,
-    Targets, Uses, Wanted,
+    AtRest, Builder, Chunk, Error, Half, Input, Keeper, Output, ParamHooks, PassContext, Positions,
+    RandomValues, Rates, Shape, ShardingStrategy, StageRequest, Targets,
 };
 use comm::{Axis, Mesh, Op, World};
 use kernels::{Heads, Kernels};
 use std::collections::BTreeSet;
-use tensor::{Category, Cpu, Device, F61, Host, Ids, Key, Phase, Rope, Scaling, Tensor};
+use tensor::{Category, Cpu, Device, F61, Host, Key, Phase, Rope, Scaling, Tensor, TokenIds};
 
 const SHAPE: Shape = Shape {
     width: 12,
@@ -29,19 +29,19 @@ pub(crate) fn one_run(cuts: &[usize]) -> [std::ops::Range<usize>; 1] {
     [run]
 }
 
-fn ids(device: &D, n: usize, salt: usize) -> Ids<Host> {
+fn ids(device: &D, n: usize, salt: usize) -> TokenIds<Host> {
     let ids: Vec<_> = (0..n).map(|i| ((i * 37 + salt * 11) % SHAPE.vocabulary) as u32).collect();
-    Ids::new(device.place(), &ids, SHAPE.vocabulary).unwrap()
+    TokenIds::new(device.place(), &ids, SHAPE.vocabulary).unwrap()
 }
 
 /// Logits of a model in one piece.
 fn logits<D: Kernels>(
     model: &mut Chunk<D>,
-    cx: &Cx<D>,
-    ids: Ids<D::Place>,
+    cx: &PassContext<D>,
+    ids: TokenIds<D::Place>,
     all: bool,
 ) -> Result<Tensor<D>, Error> {
-    match model.forward(0, cx, &mut (), Input::Tokens(ids), Some(Wanted::Logits { all }))? {
+    match model.forward(0, cx, &mut (), Input::Tokens(ids), Some(StageRequest::Logits { all }))? {
         Output::Logits(logits) => Ok(logits),
         _ => unreachable!("a whole model has a head"),
     }
@@ -55,12 +55,13 @@ fn gradients(
     cuts: &[usize],
     later: bool,
 ) -> Result<Vec<Vec<F61>>, Error> {
-    let at = Builder::new(device, mesh, &Random { seed: 1 });
+    let at = Builder::new(device, mesh, &RandomValues { seed: 1 });
     let mut parts =
         cuts.windows(2).map(|c| Chunk::part(&at, shape, &one_run(c), None)).collect::<Result<Vec<_>, _>>()?;
     let mut trace = Vec::new();
     let tokens = LENGTHS.concat().iter().sum();
-    let all: Vec<_> = LENGTHS.iter().enumerate().map(|(m, lengths)| Cx::train(m, *lengths, tokens)).collect();
+    let all: Vec<_> =
+        LENGTHS.iter().enumerate().map(|(m, lengths)| PassContext::train(m, *lengths, tokens)).collect();
     for cx in &all {
         let mut x = Some(Input::Tokens(ids(device, cx.rows(), cx.pass().microbatch)));
         for part in &mut parts {
@@ -70,7 +71,7 @@ fn gradients(
                 cx,
                 &mut (),
                 x.take().expect("one output an input"),
-                Some(Wanted::Loss(Targets::Ids(targets))),
+                Some(StageRequest::Loss(Targets::Ids(targets))),
             )? {
                 Output::Activation(y) => x = Some(Input::Activation(y)),
                 Output::Logits(_) => unreachable!("a loss is wanted"),
@@ -132,22 +133,22 @@ fn a_tied_table_of_both_ends_is_summed_when_both_have_added() {
     let alone = World::threads(&[]).unwrap();
     let whole = alone.run(|device, mesh| gradients(&device, &mesh, &shape, &[0, 3], false));
     let whole = whole.unwrap().remove(0).split_off(LENGTHS.len());
-    let [all, shard] = [Rest::Whole, Rest::Shard];
+    let [all, shard] = [AtRest::Whole, AtRest::Shard];
     let rests = [[all, all, all], [all, all, shard], [all, shard, shard], [shard, shard, shard]];
     for ([value, gradient, state], later) in
         rests.into_iter().flat_map(|rests| [(rests, false), (rests, true)])
     {
         let run = |device: D, mesh: Mesh<Host>| {
-            let rests = Rests { value, gradient, state, block: None };
-            let at = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 1 }) };
+            let rests = ShardingStrategy { value, gradient, state, block: None };
+            let at = Builder { rests, ..Builder::new(&device, &mesh, &RandomValues { seed: 1 }) };
             let (mut v, mut keeper) = (Chunk::part(&at, &shape, &[0..1, 1..3], None)?, Keeper::new(rests));
-            let cx = Cx::train(mesh.rank(), LENGTHS[mesh.rank()], LENGTHS.concat().iter().sum());
+            let cx = PassContext::train(mesh.rank(), LENGTHS[mesh.rank()], LENGTHS.concat().iter().sum());
             let [given, targets] = [0, 7].map(|salt| ids(&device, cx.rows(), cx.pass().microbatch + salt));
             let x = match v.forward(0, &cx, &mut keeper, Input::Tokens(given), None)? {
                 Output::Activation(x) => Input::Activation(x),
                 _ => unreachable!("the end is another run's"),
             };
-            v.forward(1, &cx, &mut keeper, x, Some(Wanted::Loss(Targets::Ids(targets))))?;
+            v.forward(1, &cx, &mut keeper, x, Some(StageRequest::Loss(Targets::Ids(targets))))?;
             let half = if later { Half::Input } else { Half::Both };
             let dy = v.backward(1, &cx, &mut keeper, None, half, true)?;
             v.backward(0, &cx, &mut keeper, dy, half, true)?;
@@ -171,16 +172,16 @@ fn a_microbatch_in_flight_is_not_overwritten() {
         .unwrap()
         .run(|device: D, mesh| {
             let _key = Key(1).enter();
-            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+            let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
             let mut model = Chunk::whole(&at, &SHAPE)?;
             for _ in 0..2 {
-                let cx = Cx::train(4, [2], 2);
+                let cx = PassContext::train(4, [2], 2);
                 model.forward(
                     0,
                     &cx,
                     &mut (),
                     Input::Tokens(ids(&device, 2, 0)),
-                    Some(Wanted::Loss(Targets::Ids(ids(&device, 2, 1)))),
+                    Some(StageRequest::Loss(Targets::Ids(ids(&device, 2, 1)))),
                 )?;
             }
             Ok::<_, Error>(())
@@ -203,12 +204,12 @@ fn decoding_equals_the_whole_forward_bit_for_bit() {
     for ranks in [1, 2, 4] {
         let world = World::threads(&[(Axis::Tp, ranks)]).unwrap();
         let all = world.run(|device: D, mesh| {
-            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+            let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
             let mut model = Chunk::whole(&at, &SHAPE)?;
-            let feed = |ids: Vec<u32>| Ids::new(device.place(), &ids, v).unwrap();
+            let feed = |ids: Vec<u32>| TokenIds::new(device.place(), &ids, v).unwrap();
             let whole = feed([text(0, lengths[0]), text(1, lengths[1])].concat());
-            let whole = logits(&mut model, &Cx::infer(lengths), whole, true)?.read().unwrap();
-            let (mut cx, mut done) = (Cx::infer(steps[0]).with_cache(7), [0, 0]);
+            let whole = logits(&mut model, &PassContext::infer(lengths), whole, true)?.read().unwrap();
+            let (mut cx, mut done) = (PassContext::infer(steps[0]).with_cache(7), [0, 0]);
             for (i, step) in steps.iter().enumerate() {
                 if i > 0 {
                     cx.advance(step);
@@ -239,16 +240,17 @@ fn the_ledger_shows_two_all_reduces_a_block_each_way() {
     let calls = |shape: &Shape| {
         let world = World::threads(&[(Axis::Tp, 2)]).unwrap();
         let all = world.run(|device: Cpu<f32>, mesh| {
-            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+            let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
             let mut model = Chunk::whole(&at, shape)?;
-            let (cx, ids) = (Cx::train(0, [3], 3), Ids::new(device.place(), &[1, 2, 3], shape.vocabulary)?);
+            let (cx, ids) =
+                (PassContext::train(0, [3], 3), TokenIds::new(device.place(), &[1, 2, 3], shape.vocabulary)?);
             let forward = mesh.ledger();
             model.forward(
                 0,
                 &cx,
                 &mut (),
                 Input::Tokens(ids.clone()),
-                Some(Wanted::Loss(Targets::Ids(ids))),
+                Some(StageRequest::Loss(Targets::Ids(ids))),
             )?;
             let backward = mesh.ledger();
             model.backward(0, &cx, &mut (), None, Half::Both, false)?;
@@ -269,12 +271,12 @@ fn the_ledger_shows_two_all_reduces_a_block_each_way() {
 fn inference_keeps_nothing() {
     let peaks = |blocks, cached: bool| {
         let (device, mesh) = (kernels::meta_of::<Cpu<f32>>(), Mesh::ghost(&[(Axis::Tp, 2)], 1).unwrap());
-        let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+        let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
         let mut model = Chunk::whole(&at, &Shape { blocks, ..SHAPE }).unwrap();
         device.meter().begin(Phase::Inference);
-        let cx = Cx::infer([3, 4]);
+        let cx = PassContext::infer([3, 4]);
         let cx = if cached { cx.with_cache(16) } else { cx };
-        let ids = Ids::new(device.place(), &[0; 7], SHAPE.vocabulary).unwrap();
+        let ids = TokenIds::new(device.place(), &[0; 7], SHAPE.vocabulary).unwrap();
         logits(&mut model, &cx, ids, true).unwrap();
         let peaks = device.meter().peaks(Phase::Inference);
         move |c: Category| peaks.category[c as usize]
@@ -291,11 +293,12 @@ fn inference_keeps_nothing() {
 #[test]
 fn operations_are_those_of_the_equations() {
     let (device, mesh) = (kernels::meta_of::<Cpu<f32>>(), Mesh::alone());
-    let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+    let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
     let mut model = Chunk::whole(&at, &SHAPE).unwrap();
-    let (cx, ids) = (Cx::train(0, [3, 2], 5), Ids::new(device.place(), &[0; 5], SHAPE.vocabulary).unwrap());
+    let (cx, ids) =
+        (PassContext::train(0, [3, 2], 5), TokenIds::new(device.place(), &[0; 5], SHAPE.vocabulary).unwrap());
     model
-        .forward(0, &cx, &mut (), Input::Tokens(ids.clone()), Some(Wanted::Loss(Targets::Ids(ids))))
+        .forward(0, &cx, &mut (), Input::Tokens(ids.clone()), Some(StageRequest::Loss(Targets::Ids(ids))))
         .unwrap();
     let forward = device.meter().flops();
     model.backward(0, &cx, &mut (), None, Half::Both, false).unwrap();
@@ -315,7 +318,7 @@ fn operations_are_those_of_the_equations() {
 fn fresh_weights_have_the_deviation_of_their_inputs() {
     let shape = Shape { width: 64, hidden: 96, vocabulary: 128, ..SHAPE };
     let (device, mesh) = (Cpu::<f64>::default(), Mesh::alone());
-    let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+    let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
     let mut model = Chunk::whole(&at, &shape).unwrap();
     for param in model.params() {
         let values = param.gather(&mesh).unwrap().unwrap();
@@ -343,15 +346,15 @@ fn sequence_parallelism_keeps_less_and_sends_the_same_forward() {
     let tokens = 64;
     let run = |regions: bool| {
         let (device, mesh) = (kernels::meta_of::<Cpu<f32>>(), Mesh::ghost(&[(Axis::Tp, RANKS)], 1).unwrap());
-        let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+        let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
         let at = if regions { at.in_regions() } else { at };
         let mut model = Chunk::whole(&at, &SHAPE).unwrap();
         device.meter().begin(Phase::Step);
-        let cx = Cx::train(0, [tokens], tokens);
-        let ids = Ids::new(device.place(), &vec![0; tokens], SHAPE.vocabulary).unwrap();
+        let cx = PassContext::train(0, [tokens], tokens);
+        let ids = TokenIds::new(device.place(), &vec![0; tokens], SHAPE.vocabulary).unwrap();
         let before = device.meter().now(Category::Activations);
         model
-            .forward(0, &cx, &mut (), Input::Tokens(ids.clone()), Some(Wanted::Loss(Targets::Ids(ids))))
+            .forward(0, &cx, &mut (), Input::Tokens(ids.clone()), Some(StageRequest::Loss(Targets::Ids(ids))))
             .unwrap();
         let (kept, forward) = (device.meter().now(Category::Activations) - before, mesh.ledger());
         model.backward(0, &cx, &mut (), None, Half::Both, false).unwrap();

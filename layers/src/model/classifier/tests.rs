@@ -3,11 +3,11 @@ mod stages;
 
 use super::*;
 use crate::model::design::shared;
-use crate::{Draw, Error, Half, Kind, Numbers, Optimizer, Pass, Random, Values};
+use crate::{Draw, Error, Half, Optimizer, OptimizerKind, ParamValues, Pass, RandomValues, ValueSource};
 use comm::{Ledger, Mesh, Op, World};
 use stages::Model;
 use std::collections::BTreeMap;
-use tensor::{Category, Cpu, Device, Dual, F61, Ids, Key, Phase, Real, Scalar, Tensor, mix};
+use tensor::{Category, Cpu, Device, Dual, F61, Key, Phase, Real, Scalar, Tensor, TokenIds, mix};
 
 /// One, two, three and four layers. Features that must be shared are divided by every number of ranks here;
 /// those that need not be are not, nor are the classes: of 13 and 10, some of eight ranks have none.
@@ -57,10 +57,10 @@ fn run_cut<D: Kernels<Wide = D>>(
     (cuts, half): (&[usize], Half),
     given: &dyn Fn(usize) -> Given<D::Elem>,
 ) -> Result<Seen<D::Elem>> {
-    let at = Builder::new(device, mesh, &Random { seed: 9 });
+    let at = Builder::new(device, mesh, &RandomValues { seed: 9 });
     let at = if regions { at.in_regions() } else { at };
     let mut model = Model::cut(&at, sizes, cuts)?;
-    let mut optimizer = Optimizer::new(Kind::Sgd, None);
+    let mut optimizer = Optimizer::new(OptimizerKind::Sgd, None);
     let whole = |x: Option<Vec<_>>| x.unwrap_or_default();
     let (mut start, mut trace, mut traffic) = (Trace::new(), Trace::new(), Ledger::default());
     for param in model.params() {
@@ -72,13 +72,14 @@ fn run_cut<D: Kernels<Wide = D>>(
             Tensor::from_fn(device, Category::Activations, x.len() / sizes[0], sizes[0], |i| x[i])
         };
         let all = given(step);
-        let contexts: Vec<_> =
-            (0..all.len()).map(|m| Cx::train(m, vec![1; all[m].1.len()], ROWS.iter().sum())).collect();
+        let contexts: Vec<_> = (0..all.len())
+            .map(|m| PassContext::train(m, vec![1; all[m].1.len()], ROWS.iter().sum()))
+            .collect();
         for (cx, (x, labels)) in contexts.iter().zip(&all) {
             seen.push(model.forward(
                 cx,
                 put(x),
-                Ids::new(device.place(), labels, sizes[sizes.len() - 1])?,
+                TokenIds::new(device.place(), labels, sizes[sizes.len() - 1])?,
             )?);
         }
         contexts.iter().try_for_each(|cx| model.backward(cx, half))?;
@@ -94,7 +95,7 @@ fn run_cut<D: Kernels<Wide = D>>(
         for (m, loss) in seen.into_iter().enumerate() {
             let loss = loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?;
             trace.insert(format!("step {step}: loss {m}"), whole(loss.read()));
-            let cx = Cx::infer(vec![1; all[m].1.len()]);
+            let cx = PassContext::infer(vec![1; all[m].1.len()]);
             trace
                 .insert(format!("step {step}: logits {m}"), whole(model.logits(&cx, put(&all[m].0))?.read()));
         }
@@ -124,7 +125,7 @@ fn truth<S: Scalar>(sizes: &[usize], start: &Trace<S>, given: &dyn Fn(usize) -> 
         for (m, (x, labels)) in given(step).iter().enumerate() {
             trace.insert(format!("step {step}: logits {m}"), oracle.logits(updates.weights(), x));
             let mut walk = reference::Walk::unseen(updates.weights(), None);
-            let (loss, g) = oracle.gradients_seen(x, labels, ROWS.iter().sum(), &mut walk);
+            let (loss, g) = oracle.gradients_recorded(x, labels, ROWS.iter().sum(), &mut walk);
             trace.insert(format!("step {step}: loss {m}"), vec![loss]);
             match &mut sums {
                 None => sums = Some(g),
@@ -263,10 +264,10 @@ fn split_classifiers_round_no_worse_than_whole_ones() {
 }
 
 /// Weights by hash, and biases that make every logit about −200.
-struct Low(Random);
-impl Values<f32> for Low {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Numbers<'_, f32>> {
-        let numbers: Numbers<f32> = self.0.of(name, shape, draw)?;
+struct Low(RandomValues);
+impl ValueSource<f32> for Low {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<ParamValues<'_, f32>> {
+        let numbers: ParamValues<f32> = self.0.of(name, shape, draw)?;
         let low = if shape[0] == 1 { -200.0 } else { 0.0 }; // a bias
         Ok(numbers.map(move |_, x| low + x))
     }
@@ -276,12 +277,12 @@ impl Values<f32> for Low {
 /// others.
 #[test]
 fn padding_is_no_class_however_low_the_logits_are() {
-    let ((x, labels), low) = (given::<f32>(SIZES[0], 0).swap_remove(0), Low(Random { seed: 9 }));
+    let ((x, labels), low) = (given::<f32>(SIZES[0], 0).swap_remove(0), Low(RandomValues { seed: 9 }));
     let loss = |device: Cpu<f32>, mesh: Mesh<_>| {
         let mut model = Model::whole(&Builder::new(&device, &mesh, &low), SIZES[0])?;
         let x = Tensor::from_fn(&device, Category::Activations, 5, 5, |i| x[i]);
-        let cx = Cx::default().then(Pass { mean_over: 5, ..Pass::default() }, [1; 5]);
-        let loss = model.forward(&cx, x, Ids::new(device.place(), &labels, 13)?)?;
+        let cx = PassContext::default().then(Pass { mean_over: 5, ..Pass::default() }, [1; 5]);
+        let loss = model.forward(&cx, x, TokenIds::new(device.place(), &labels, 13)?)?;
         Ok::<_, Error>(loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?.read().unwrap()[0])
     };
     let losses = [1, 2, 8].map(|ranks| World::threads(&[(Axis::Tp, ranks)]).unwrap().run(loss).unwrap()[0]);
@@ -324,18 +325,18 @@ fn classifiers_cost_what_is_priced() {
 #[test]
 fn inference_keeps_nothing_and_gives_the_same_loss() {
     let (device, mesh) = (Cpu::<f64>::default(), Mesh::alone());
-    let mut model = Model::whole(&Builder::new(&device, &mesh, &Random { seed: 1 }), SIZES[3]).unwrap();
-    let mut loss = |cx: Cx<_>| {
+    let mut model = Model::whole(&Builder::new(&device, &mesh, &RandomValues { seed: 1 }), SIZES[3]).unwrap();
+    let mut loss = |cx: PassContext<_>| {
         let (x, labels) = given::<f64>(SIZES[3], 0).swap_remove(0);
         let x = Tensor::from_fn(&device, Category::Activations, 5, 5, |i| x[i]);
-        let loss = model.forward(&cx, x, Ids::new(device.place(), &labels, 11).unwrap()).unwrap();
+        let loss = model.forward(&cx, x, TokenIds::new(device.place(), &labels, 11).unwrap()).unwrap();
         loss.all_reduce(&mesh.over(comm::Axes::LOSS).unwrap()).unwrap().read().unwrap()
     };
     device.meter().begin(Phase::Inference);
     let inferred =
-        [(); 2].map(|()| loss(Cx::default().then(Pass { mean_over: 7, ..Pass::default() }, [1; 5])));
+        [(); 2].map(|()| loss(PassContext::default().then(Pass { mean_over: 7, ..Pass::default() }, [1; 5])));
     assert_eq!(device.meter().now(Category::Activations), 0);
-    assert_eq!(inferred, [loss(Cx::train(0, [1; 5], 7)), loss(Cx::train(1, [1; 5], 7))]);
+    assert_eq!(inferred, [loss(PassContext::train(0, [1; 5], 7)), loss(PassContext::train(1, [1; 5], 7))]);
     assert!(device.meter().now(Category::Activations) > 0);
 }
 
@@ -343,7 +344,7 @@ fn inference_keeps_nothing_and_gives_the_same_loss() {
 fn sizes_that_cannot_be_are_refused_in_one_sentence() {
     let why = |sizes: &[usize], ranks| {
         let build = |device: Cpu<f32>, mesh: Mesh<_>| {
-            let values = &Random { seed: 1 };
+            let values = &RandomValues { seed: 1 };
             Model::whole(&Builder::new(&device, &mesh, values), sizes).map(drop)
         };
         World::threads(&[(Axis::Tp, ranks)]).unwrap().run(build).unwrap_err().reason

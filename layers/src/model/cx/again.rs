@@ -1,11 +1,11 @@
 //! Forwards for activation recomputation.
-use super::Cx;
+use super::PassContext;
 use crate::ops::filled;
 use kernels::Kernels;
 use tensor::{Category, Scalar, Tensor};
 
-impl<D: Kernels> Cx<D> {
-    /// Runs a forward that keeps nothing for backward and will run [again](Cx::again).
+impl<D: Kernels> PassContext<D> {
+    /// Runs a forward that keeps nothing for backward and will run [again](PassContext::again).
     pub fn keeping_nothing<T>(&self, forward: impl FnOnce() -> T) -> T {
         let before = self.drops.replace(true);
         let y = forward();

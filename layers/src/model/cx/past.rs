@@ -8,16 +8,16 @@ pub(crate) struct Past<D: Kernels> {
     /// Number of tokens of one sequence.
     pub(crate) capacity: usize,
     sequences: usize,
-    slots: Vec<Option<Slot<D>>>, // by block
+    slots: Vec<Option<BlockPast<D>>>, // by block
 }
 
 /// Keys and values of a block.
-pub(crate) struct Slot<D: Kernels> {
+pub(crate) struct BlockPast<D: Kernels> {
     pub(crate) stored: [Tensor<D>; 2],
     gradients: Option<[Tensor<D>; 2]>,
 }
 
-impl<D: Kernels> Slot<D> {
+impl<D: Kernels> BlockPast<D> {
     /// Returns keys and values, and the sums of their gradients from later tokens.
     pub(crate) fn with_gradients(&mut self) -> (&[Tensor<D>; 2], &mut [Tensor<D>; 2]) {
         let Self { stored, gradients } = self;
@@ -33,13 +33,13 @@ impl<D: Kernels> Past<D> {
         Self { capacity, sequences, slots: Vec::new() }
     }
     /// Returns the keys and values of a block, of `cols` columns each.
-    pub(crate) fn slot(&mut self, block: usize, device: &D, cols: usize) -> &mut Slot<D> {
+    pub(crate) fn slot(&mut self, block: usize, device: &D, cols: usize) -> &mut BlockPast<D> {
         let rows = self.sequences * self.capacity;
         if self.slots.len() <= block {
             self.slots.resize_with(block + 1, || None);
         }
         let empty = |()| Tensor::empty(device, Category::KvCache, rows, cols);
-        let fresh = || Slot { stored: [(); 2].map(empty), gradients: None };
+        let fresh = || BlockPast { stored: [(); 2].map(empty), gradients: None };
         self.slots[block].get_or_insert_with(fresh)
     }
     /// Frees the keys and values of a block.

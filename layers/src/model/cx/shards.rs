@@ -1,6 +1,6 @@
 //! The tokens of each rank: sequences are split over the data axis, and the tokens of each sequence over the
 //! context axis. Created by a layout; used by all code that reads batches, caches, counts or prices tokens.
-use crate::Cx;
+use crate::PassContext;
 use comm::{Axis, Group, Mesh};
 use kernels::{Kernels, Segment};
 use std::ops::Range;
@@ -140,7 +140,7 @@ impl TokenShards {
     }
 }
 
-impl<D: Kernels> Cx<D> {
+impl<D: Kernels> PassContext<D> {
     /// Shards the sequences: this rank has the tokens that `shards` gives it.
     #[must_use]
     pub fn sharded(mut self, shards: TokenShards) -> Self {
@@ -149,7 +149,7 @@ impl<D: Kernels> Cx<D> {
         self
     }
     /// Sets the lengths of each data rank's sequences in this call, for
-    /// [`numbers_of_ranks`](Cx::numbers_of_ranks). Supplied by the caller: a shape-only run cannot
+    /// [`numbers_of_ranks`](PassContext::numbers_of_ranks). Supplied by the caller: a shape-only run cannot
     /// communicate.
     #[must_use]
     pub fn among<L: IntoIterator<Item = usize>>(mut self, lengths: impl IntoIterator<Item = L>) -> Self {
@@ -157,7 +157,7 @@ impl<D: Kernels> Cx<D> {
         self
     }
     /// Returns the numbers in this call of the tokens of each data and context rank
-    /// ([`TokenShards::numbers`]), if their lengths were [set](Cx::among); else an empty list.
+    /// ([`TokenShards::numbers`]), if their lengths were [set](PassContext::among); else an empty list.
     pub fn numbers_of_ranks(&self) -> Vec<Vec<Range<usize>>> {
         let mut lengths = self.tokens.of_ranks.iter().copied();
         let mut of_rank = |&parts: &usize| lengths.by_ref().take(parts).collect::<Vec<_>>();
@@ -168,7 +168,7 @@ impl<D: Kernels> Cx<D> {
     pub fn parts(&self) -> &[Segment] {
         &self.tokens.parts
     }
-    /// Returns the index of the part of each of this rank's segments ([`Cx::tokens`]).
+    /// Returns the index of the part of each of this rank's segments ([`PassContext::tokens`]).
     pub fn parts_of_tokens(&self) -> &[usize] {
         &self.tokens.of
     }

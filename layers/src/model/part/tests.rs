@@ -1,32 +1,32 @@
 use super::*;
 use crate::Params;
-use crate::model::strategy::{self, About, Choice, Column, Row, Takes};
+use crate::model::strategy::{self, Choice, Column, NumberArgument, Row, StrategyInfo};
 use crate::ops::{Branches, Split};
-use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
+use crate::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
 use crate::{
     Activations, Builder, Chunk, ColumnLinear, Embedding, Ending, Error, FeedForward, Half, Head, Mlp, Norm,
-    NormKind, Objective, Output, Record, Residual, RowLinear, Shape, Strategy, Targets, Wanted, mlp,
+    NormKind, Objective, Output, Record, Residual, RowLinear, Shape, StageRequest, Strategy, Targets, mlp,
 };
 use comm::{Axes, Axis, Mesh, Op, World};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use tensor::{Category, Cpu, Device, F61, Ids, Key, Scalar, Tensor, Work};
+use tensor::{Category, Cpu, Device, F61, Key, Scalar, Tensor, TokenIds, Work};
 
 /// The usual layers, from behind a pointer.
 struct Own;
-static ABOUT: About = About {
+static ABOUT: StrategyInfo = StrategyInfo {
     name: "own",
     axis: Some(Axis::Tp),
     choice: Choice::Layers,
     word: "own",
-    takes: Takes::Nothing,
+    takes: NumberArgument::Nothing,
     shares: |_, _| vec![],
     paper: "",
     chapter: None,
     hints: &[("", "")],
 };
 impl<D: Kernels> Strategy<D> for Own {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn column(&self, at: &Builder<D>, c: &Column) -> Result<Option<Part<D, Stream<D>, Split<D>>>> {
@@ -63,7 +63,7 @@ impl Case for Feed {
         let mlp = mlp::shard(&own, &MLP)?;
         Ok(Residual::around("mlp", own.build(&norm)?, mlp, 0.0))
     }
-    fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+    fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
         let w = |name: &str| g.weights[name].as_slice();
         let n = reference::rms_norm(&g.x, w("gain"), 0.5);
         let mut u = reference::linear(&n, w("mlp.gate_up"), [D, 2 * F]);
@@ -108,12 +108,12 @@ fn layers_behind_a_pointer_are_recorded_as_the_usual_ones() {
     let _key = tensor::Key(1).enter();
     let seen = |strategies: Vec<&'static dyn Strategy<Cpu<F61>>>| {
         let (device, mesh) = (Cpu::default(), Mesh::alone());
-        let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 }).with(strategies);
+        let at = Builder::new(&device, &mesh, &crate::RandomValues { seed: 0 }).with(strategies);
         let norm = strategy::Norm { kind: NormKind::Layer, name: "gain", width: D, eps: 0.5 };
         let mlp = mlp::shard(&at, &MLP).unwrap();
         let mut layer = Residual::around("mlp", at.build(&norm).unwrap(), mlp, 0.0);
         let record = Record::new(&mesh);
-        let cx = Cx::train(0, [3], 1).recorded(Some(record.clone())).profiled(&device);
+        let cx = PassContext::train(0, [3], 1).recorded(Some(record.clone())).profiled(&device);
         let profile = tensor::Device::profile(&device).unwrap();
         profile.begin(0);
         let x = |from: u64| {
@@ -139,13 +139,13 @@ fn layers_behind_a_pointer_are_recorded_as_the_usual_ones() {
 #[test]
 fn two_strategies_that_build_one_layer_are_refused() {
     let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
-    let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 }).with([&Own as _, &Own as _]);
+    let at = Builder::new(&device, &mesh, &crate::RandomValues { seed: 0 }).with([&Own as _, &Own as _]);
     let row = Row { axis: Axis::Tp, name: "w", sizes: [2, 2], bias: false };
     let why = at.build(&row).err().unwrap().to_string();
     assert_eq!(why, "own and own both build w; a layout can have one of them");
     let ends = Ends::default();
     let shape = Shape { width: 2, vocabulary: 3, ..Shape::LLAMA };
-    let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 }).with([&ends as _, &ends as _]);
+    let at = Builder::new(&device, &mesh, &crate::RandomValues { seed: 0 }).with([&ends as _, &ends as _]);
     let why = at.build(&strategy::Head::of(Axis::Tp, &shape)).err().unwrap().to_string();
     assert_eq!(why, "own and own both build head; a layout can have one of them");
 }
@@ -161,14 +161,14 @@ struct Ends {
 struct Counted<L>(L, Arc<[AtomicUsize; 2]>);
 
 impl<D: Kernels> Strategy<D> for Ends {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn embedding(
         &self,
         at: &Builder<D>,
         ids: &strategy::Embedding,
-    ) -> Result<Option<Part<D, Ids<D::Place>, Stream<D>>>> {
+    ) -> Result<Option<Part<D, TokenIds<D::Place>, Stream<D>>>> {
         let padding = if self.wrong == Some(ids.name) { Some(1) } else { ids.padding };
         let usual = Embedding::shard(at, &strategy::Embedding { padding, ..*ids })?;
         Ok((!ids.tied || self.at_any_rate).then(|| Part::new(Counted(usual, self.calls.clone()))))
@@ -186,20 +186,25 @@ impl<D: Kernels> Strategy<D> for Ends {
 }
 
 impl<D: Kernels> Layer<D> for Counted<Embedding<D>> {
-    type In = Ids<D::Place>;
+    type In = TokenIds<D::Place>;
     type Out = Stream<D>;
     type Saved = <Embedding<D> as Layer<D>>::Saved;
     type Pending = <Embedding<D> as Layer<D>>::Pending;
 
-    fn forward(&self, cx: &Cx<D>, ids: Ids<D::Place>) -> Result<(Stream<D>, Self::Saved)> {
+    fn forward(&self, cx: &PassContext<D>, ids: TokenIds<D::Place>) -> Result<(Stream<D>, Self::Saved)> {
         self.1[0].fetch_add(1, Relaxed);
         self.0.forward(cx, ids)
     }
-    fn backward_input(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Stream<D>) -> Back<D, Self> {
+    fn backward_input(
+        &mut self,
+        cx: &PassContext<D>,
+        saved: Self::Saved,
+        dy: Stream<D>,
+    ) -> InputHalf<D, Self> {
         self.1[0].fetch_add(10, Relaxed);
         self.0.backward_input(cx, saved, dy)
     }
-    fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, cx: &PassContext<D>, pending: Self::Pending) -> Result<()> {
         self.1[0].fetch_add(100, Relaxed);
         self.0.backward_weight(cx, pending)
     }
@@ -214,16 +219,21 @@ impl<D: Kernels> Layer<D> for Counted<Head<D>> {
     type Saved = <Head<D> as Layer<D>>::Saved;
     type Pending = <Head<D> as Layer<D>>::Pending;
 
-    fn forward(&self, cx: &Cx<D>, (x, wanted): Ending<D>) -> Result<(Self::Out, Self::Saved)> {
-        let calls = if let Some(Wanted::Logits { .. }) = wanted { 1000 } else { 1 };
+    fn forward(&self, cx: &PassContext<D>, (x, wanted): Ending<D>) -> Result<(Self::Out, Self::Saved)> {
+        let calls = if let Some(StageRequest::Logits { .. }) = wanted { 1000 } else { 1 };
         self.1[1].fetch_add(calls, Relaxed);
         self.0.forward(cx, (x, wanted))
     }
-    fn backward_input(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Self::Out) -> Back<D, Self> {
+    fn backward_input(
+        &mut self,
+        cx: &PassContext<D>,
+        saved: Self::Saved,
+        dy: Self::Out,
+    ) -> InputHalf<D, Self> {
         self.1[1].fetch_add(10, Relaxed);
         self.0.backward_input(cx, saved, dy)
     }
-    fn backward_weight(&mut self, cx: &Cx<D>, kept: Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, cx: &PassContext<D>, kept: Self::Pending) -> Result<()> {
         self.1[1].fetch_add(100, Relaxed);
         self.0.backward_weight(cx, kept)
     }
@@ -244,19 +254,21 @@ fn small(tied: bool, later: bool, ends: Option<&Ends>) -> std::result::Result<Se
     let run = |device: Cpu<F61>, mesh: Mesh<_>| {
         let heads = kernels::Heads { queries: 2, keys: 2, dim: 2 };
         let shape = Shape { width: 4, heads, hidden: 6, blocks: 1, vocabulary: 7, tied, ..Shape::LLAMA };
-        let at = Builder::new(&device, &mesh, &crate::Random { seed: 4 });
+        let at = Builder::new(&device, &mesh, &crate::RandomValues { seed: 4 });
         let at = at.with(ends.map(|ends| ends as &dyn Strategy<_>));
         let mut model = Chunk::whole(&at, &shape)?;
-        let ids = |salt| Ids::new(device.place(), &[salt, 1, 6, 1], 7);
-        let (cxs, mut seen) = ([0, 1].map(|m| Cx::train(m, [3, 1], 8)), Vec::new());
-        let logits = Some(Wanted::Logits { all: true });
-        if let Output::Logits(y) = model.forward(0, &Cx::infer([3, 1]), &mut (), ids(2)?.into(), logits)? {
+        let ids = |salt| TokenIds::new(device.place(), &[salt, 1, 6, 1], 7);
+        let (cxs, mut seen) = ([0, 1].map(|m| PassContext::train(m, [3, 1], 8)), Vec::new());
+        let logits = Some(StageRequest::Logits { all: true });
+        if let Output::Logits(y) =
+            model.forward(0, &PassContext::infer([3, 1]), &mut (), ids(2)?.into(), logits)?
+        {
             seen.extend(y.read());
         }
         for cx in &cxs {
             let (x, targets) = (ids(cx.pass().microbatch as u32)?, Targets::Ids(ids(5)?));
             if let Output::Loss(loss) =
-                model.forward(0, cx, &mut (), x.into(), Some(Wanted::Loss(targets)))?
+                model.forward(0, cx, &mut (), x.into(), Some(StageRequest::Loss(targets)))?
             {
                 seen.extend(loss.all_reduce(&mesh.over(Axes::LOSS)?)?.read());
             }

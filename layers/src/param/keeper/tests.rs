@@ -1,7 +1,7 @@
 //! Sums of units in one call.
 use super::*;
 use crate::param::shards::Shards;
-use crate::{Builder, Draw, Error, Kind, Optimizer, Placed, Placement, Random, Values};
+use crate::{Builder, Draw, Error, Optimizer, OptimizerKind, Placed, Placement, RandomValues, ValueSource};
 use comm::{Axis, Mesh, Op, World};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tensor::{Category, Cpu, F61, Host, Key, Scalar};
@@ -21,7 +21,7 @@ fn param(at: &Builder<Cpu<f32>>, name: &str, placement: &Placement, salt: usize)
 #[test]
 fn units_are_summed_in_one_call_for_each_group() {
     let run = |device: Cpu<f32>, mesh: Mesh<_>| {
-        let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+        let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
         let data = Placement::default();
         let [both, tensor] = [&data, &data.clone().on(Axis::Dp, Placed::Replicate)]
             .map(|placement| placement.clone().on(Axis::Tp, Placed::Partial));
@@ -39,7 +39,7 @@ fn units_are_summed_in_one_call_for_each_group() {
             ("norm", &data, over_dp),
             ("head", &both, over_both),
         ];
-        let mut sums = Keeper::new(Rests::WHOLE);
+        let mut sums = Keeper::new(ShardingStrategy::WHOLE);
         for _ in 0..2 {
             let new = |(salt, (name, placement, _)): (_, &(&str, &_, _))| param(&at, name, placement, salt);
             let mut made = params.iter().enumerate().map(new).collect::<Result<Vec<_>>>()?;
@@ -70,14 +70,14 @@ fn units_are_summed_in_one_call_for_each_group() {
 #[test]
 fn calls_of_the_same_ranks_start_in_one_order() {
     let run = |device: Cpu<f32>, mesh: Mesh<_>| {
-        let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+        let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
         let dense = Placement::default();
         let alike = Axes::TOKENS.iter().fold(dense.clone(), |all, axis| all.on(axis, Placed::Replicate));
         let expert = alike.on(Axis::Edp, Placed::Partial);
         let placements = [("dense", &dense), ("experts", &expert)];
         let new = |(salt, (name, placement)): (usize, (&str, &_))| param(&at, name, placement, salt);
         let mut made = placements.into_iter().enumerate().map(new).collect::<Result<Vec<_>>>()?;
-        Keeper::new(Rests::WHOLE).finish(&mut made.iter_mut().collect::<Vec<_>>())?;
+        Keeper::new(ShardingStrategy::WHOLE).finish(&mut made.iter_mut().collect::<Vec<_>>())?;
         for (salt, param) in made.iter().enumerate() {
             let gradient: Vec<_> = param.gradient_elements().into_iter().map(|(_, g)| g).collect();
             assert_eq!(gradient, [((1 + salt) * 3) as f32; 6], "{} on {}", param.name(), mesh.rank());
@@ -97,14 +97,15 @@ fn what_is_gathered_after_an_update_is_the_new_value() {
     {
         let run = |device: Cpu<F61>, mesh: Mesh<Host>| {
             let rests = zero(stage.min(3), block);
-            let rests = if stage == 4 { Rests { value: Rest::Gathered, ..rests } } else { rests };
-            let at = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 1 }) };
+            let rests =
+                if stage == 4 { ShardingStrategy { value: AtRest::Gathered, ..rests } } else { rests };
+            let at = Builder { rests, ..Builder::new(&device, &mesh, &RandomValues { seed: 1 }) };
             let draw = Draw { mean: 0.0, std: 1.0 };
             let mut param = Param::new(&at, "w", [13, 5], at.placement(), draw)?;
-            let (mut keeper, mut optimizer) = (Keeper::new(rests), Optimizer::new(Kind::Sgd, None));
+            let (mut keeper, mut optimizer) = (Keeper::new(rests), Optimizer::new(OptimizerKind::Sgd, None));
             let number = |rank: usize| F61::sample(rank as u64, 1.0);
             let sum = (0..4).fold(F61::ZERO, |sum, rank| sum + number(rank));
-            let drawn = Values::<F61>::of(&Random { seed: 1 }, "w", [13, 5], draw)?;
+            let drawn = ValueSource::<F61>::of(&RandomValues { seed: 1 }, "w", [13, 5], draw)?;
             let mut wanted: Vec<_> = (0..65).map(|i| drawn.at([i / 5, i % 5])).collect();
             for step in 0..3 {
                 keeper.ahead(&mut [&mut param])?;
@@ -132,7 +133,7 @@ fn what_is_gathered_after_an_update_is_the_new_value() {
 #[test]
 fn a_unit_is_called_what_its_parameters_share() {
     let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
-    let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+    let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
     let name = |names: &[&str]| {
         let new = |name: &&str| param(&at, name, &Placement::default(), 0).unwrap();
         let mut params: Vec<_> = names.iter().map(new).collect();
@@ -145,15 +146,15 @@ fn a_unit_is_called_what_its_parameters_share() {
     assert_eq!(name(&["norm", "head", "normal"]), "gradients of norm, head, normal");
     let new = |name: &&str| param(&at, name, &Placement::default(), 0).unwrap();
     let mut params: Vec<_> = blocks.iter().map(new).collect();
-    assert_eq!(params[0].goes_in(), ["blocks.1.norm1"; 2], "nothing was summed");
-    Keeper::new(Rests::WHOLE).complete(&mut params.iter_mut().collect::<Vec<_>>()).unwrap();
-    assert!(params.iter().all(|param| param.goes_in() == ["gradients of blocks.1", &**param.name()]));
+    assert_eq!(params[0].call_names(), ["blocks.1.norm1"; 2], "nothing was summed");
+    Keeper::new(ShardingStrategy::WHOLE).complete(&mut params.iter_mut().collect::<Vec<_>>()).unwrap();
+    assert!(params.iter().all(|param| param.call_names() == ["gradients of blocks.1", &**param.name()]));
 }
 
 /// So many of value, gradient and state, from the last on, rest as shards: DDP and `ZeRO` 1 to 3.
-fn zero(stage: usize, block: Option<usize>) -> Rests {
-    let rest = |needs| if stage >= needs { Rest::Shard } else { Rest::Whole };
-    Rests { value: rest(3), gradient: rest(2), state: rest(1), block }
+fn zero(stage: usize, block: Option<usize>) -> ShardingStrategy {
+    let rest = |needs| if stage >= needs { AtRest::Shard } else { AtRest::Whole };
+    ShardingStrategy { value: rest(3), gradient: rest(2), state: rest(1), block }
 }
 
 /// 65 numbers over 4 ranks, or blocks of 2: 17 or 33 on each, in 68 or 66 of room, of 4 bytes each. Two
@@ -171,9 +172,10 @@ fn bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>) -> R
         (3, Some(2), [half, half, 2 * half], half, 66 * 4 + half, [33, 2 * 66, 4 * 33]),
     ] {
         let (device, rests) = (D::default(), zero(stage, block));
-        let at = Builder { rests, ..Builder::new(&device, mesh, &Random { seed: 1 }) };
+        let at = Builder { rests, ..Builder::new(&device, mesh, &RandomValues { seed: 1 }) };
         let mut param = Param::new(&at, "w", [13, 5], at.placement(), Draw { mean: 0.0, std: 1.0 })?;
-        let (mut keeper, mut optimizer) = (Keeper::new(rests), Optimizer::new(Kind::ADAMW, Some(1.0)));
+        let (mut keeper, mut optimizer) =
+            (Keeper::new(rests), Optimizer::new(OptimizerKind::ADAMW, Some(1.0)));
         let now = |category| device.meter().now(category);
         let before = mesh.ledger();
         for last in [false, true] {
@@ -236,21 +238,21 @@ fn a_parameter_of_two_stages_is_one() {
     for (stage, clip) in (0..4).flat_map(|stage| [(stage, None), (stage, Some(0.5))]) {
         let run = |device: Cpu<F61>, mesh: Mesh<Host>| {
             let rests = zero(stage, None);
-            let at = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 1 }) };
+            let at = Builder { rests, ..Builder::new(&device, &mesh, &RandomValues { seed: 1 }) };
             let (pp, dp) = (mesh.group(Axis::Pp), mesh.group(Axis::Dp).rank());
             let draw = Draw { mean: 0.0, std: 1.0 };
             let mut own = Param::new(&at, format!("own.{}", pp.rank()), [1, 3], at.placement(), draw)?;
             let mut table = Param::new(&at, "table", [2, 5], at.placement(), draw)?;
             let mut params = vec![&mut own];
             if pp.rank() != 1 {
-                table.held_with(&pp.subgroup(&[0, 2])?);
+                table.tie_with(&pp.subgroup(&[0, 2])?);
                 params.push(&mut table);
             }
             if pp.rank() == 2 {
                 params.reverse(); // another order than the first stage's
             }
             let start: Vec<_> = params.iter().map(|p| p.gather(&mesh)).collect::<Result<_>>()?;
-            let (mut keeper, mut optimizer) = (Keeper::new(rests), Optimizer::new(Kind::Sgd, clip));
+            let (mut keeper, mut optimizer) = (Keeper::new(rests), Optimizer::new(OptimizerKind::Sgd, clip));
             keeper.before(&mut params)?;
             for param in &mut params {
                 let addend = number(1 + mesh.rank());
@@ -285,7 +287,7 @@ fn what_is_not_trained_stays_and_is_gathered() {
     for stage in 0..4 {
         let run = |device: Cpu<f32>, mesh: Mesh<Host>| {
             let rests = zero(stage, None);
-            let at = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 1 }).learning() };
+            let at = Builder { rests, ..Builder::new(&device, &mesh, &RandomValues { seed: 1 }).learning() };
             let draw = Draw { mean: 0.0, std: 1.0 };
             let placement = at.placement().on(Axis::Tp, Placed::Shard { dim: 1, sections: vec![6.into()] });
             let buffer = Placement { trained: false, ..placement.clone() };
@@ -294,7 +296,8 @@ fn what_is_not_trained_stays_and_is_gathered() {
             let before = bias.gather(&mesh)?;
             bias.change(|device, mut bias, _| device.add(bias.again(), weight_of(&mesh, device).view()));
             let wanted: Vec<_> = before.unwrap().into_iter().map(|x| x + 1.0).collect();
-            let (mut keeper, mut optimizer) = (Keeper::new(rests), Optimizer::new(Kind::ADAMW, Some(1.0)));
+            let (mut keeper, mut optimizer) =
+                (Keeper::new(rests), Optimizer::new(OptimizerKind::ADAMW, Some(1.0)));
             let mut params = [&mut bias, &mut weight];
             for _ in 0..2 {
                 keeper.before(&mut params)?;
@@ -335,20 +338,24 @@ fn shards_that_do_not_hold_all_are_named() {
 /// Kills: rests that nobody keeps, taken for others; blocks that ranks do not make up.
 #[test]
 fn rests_that_make_no_sense_are_refused() {
-    let refused = |rests: Rests| {
+    let refused = |rests: ShardingStrategy| {
         let run = |device: Cpu<f32>, mesh: Mesh<Host>| {
-            let at = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 1 }) };
+            let at = Builder { rests, ..Builder::new(&device, &mesh, &RandomValues { seed: 1 }) };
             Param::new(&at, "w", [3, 6], at.placement(), Draw { mean: 0.0, std: 1.0 }).map(drop)
         };
         World::threads(&[(Axis::Dp, 4)]).unwrap().run(run).map_err(|why| why.reason)
     };
     for [value, gradient, state] in (0..8).map(|n| [n / 4, n / 2 % 2, n % 2]) {
-        let rest = |n| if n == 1 { Rest::Shard } else { Rest::Whole };
-        let told =
-            refused(Rests { value: rest(value), gradient: rest(gradient), state: rest(state), block: None });
-        assert_eq!(told.is_ok(), value <= gradient && gradient <= state, "{told:?}");
+        let rest = |n| if n == 1 { AtRest::Shard } else { AtRest::Whole };
+        let reported = refused(ShardingStrategy {
+            value: rest(value),
+            gradient: rest(gradient),
+            state: rest(state),
+            block: None,
+        });
+        assert_eq!(reported.is_ok(), value <= gradient && gradient <= state, "{reported:?}");
     }
-    let strange = Rests { gradient: Rest::Whole, ..zero(3, None) };
+    let strange = ShardingStrategy { gradient: AtRest::Whole, ..zero(3, None) };
     let wanted = "whole for the first ones and shard for the others, and only shards can be in subgroups";
     for (rests, seen) in
         [(strange, "shard, whole, shard"), (zero(0, Some(2)), "whole, whole, whole in subgroups of 2")]

@@ -131,7 +131,7 @@ fn padded_and_shared_sections_are_gathered_whole() {
             let all = [row(0), row(1), vec![(None, 6)]].concat(); // of which six lie beyond the share
             assert_eq!(cuts.runs(0..20).collect::<Vec<_>>(), all);
             for (first, end) in (0..20).flat_map(|first| (first..=20).map(move |end| (first, end))) {
-                let (mut some, numbers) = (vec![9.0; end - first], Numbers::each(|at| 1.0 + number(at)));
+                let (mut some, numbers) = (vec![9.0; end - first], ParamValues::each(|at| 1.0 + number(at)));
                 cuts.fill(first, &mut some, &numbers);
                 let at = |i: usize| (i < 14).then(|| at(i)).flatten();
                 assert!(some.into_iter().eq((first..end).map(|i| at(i).map_or(0.0, |at| 1.0 + number(at)))));

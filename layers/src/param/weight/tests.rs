@@ -1,8 +1,8 @@
 //! A column layer whose weight rests cut by rows, written with what a strategy of another crate may use.
 use super::*;
 use crate::ops::{Split, Stream, gathered_gradient, matmul};
-use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
-use crate::{Builder, Cx, Error, Kept, Layer, Params, Random};
+use crate::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
+use crate::{Builder, Error, KeptValue, Layer, Params, PassContext, RandomValues};
 use comm::{Mesh, Op, World};
 use tensor::{Cpu, F61, Host, Key};
 
@@ -21,16 +21,16 @@ struct JustInTime<D: Kernels> {
 impl<D: Kernels> Layer<D> for JustInTime<D> {
     type In = Stream<D>;
     type Out = Split<D>;
-    type Saved = Kept<Stream<D>>;
+    type Saved = KeptValue<Stream<D>>;
     type Pending = (Stream<D>, Split<D>);
 
-    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Split<D>, Self::Saved)> {
+    fn forward(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<(Split<D>, Self::Saved)> {
         let y = matmul(&x.gather(&self.group)?, &self.weight.gathered(&self.group, &sections())?);
         Ok((y, cx.keep(x)))
     }
     fn backward_input(
         &mut self,
-        _: &Cx<D>,
+        _: &PassContext<D>,
         x: Self::Saved,
         dy: Split<D>,
     ) -> Result<(Stream<D>, Self::Pending)> {
@@ -38,7 +38,7 @@ impl<D: Kernels> Layer<D> for JustInTime<D> {
         let dx = dy.matmul(&columns.t())?.reduce(&self.group, x.region())?;
         Ok((dx, (x, dy)))
     }
-    fn backward_weight(&mut self, _: &Cx<D>, (x, dy): Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, _: &PassContext<D>, (x, dy): Self::Pending) -> Result<()> {
         let x = x.gather(&self.group)?;
         gathered_gradient(&mut self.weight, &self.group, &sections(), (&x, &dy))
     }
@@ -58,7 +58,7 @@ impl Case for Gathered {
         let weight = RowWeight::new(at, Axis::Tp, "w", SIZES, Pieces::Padded, draw)?;
         Ok(JustInTime { weight, group: at.mesh.group(Axis::Tp).named("w") })
     }
-    fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+    fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
         let (dx, dw) = reference::linear_backward(&g.x, &g.weights["w"], &g.dy, SIZES);
         let y = reference::linear(&g.x, &g.weights["w"], SIZES);
         Answer { y, dx, gradients: [("w".into(), dw)].into() }
@@ -92,7 +92,7 @@ fn fused_weights_are_gathered_section_by_section() {
     for ranks in [2, 3] {
         let sections = [6.into(), Section::new(4, Pieces::Padded), Section::new(2, Pieces::Shared(1))];
         let run = |device: Cpu<F61>, mesh: Mesh<Host>| {
-            let (at, group) = (Builder::new(&device, &mesh, &Random { seed: 1 }), mesh.group(Axis::Tp));
+            let (at, group) = (Builder::new(&device, &mesh, &RandomValues { seed: 1 }), mesh.group(Axis::Tp));
             let draw = Draw { mean: 0.0, std: 1.0 };
             let mut weight = RowWeight::new(&at, Axis::Tp, "w", [5, 12], Pieces::Padded, draw)?;
             let whole = weight.param().gather(&mesh)?.unwrap();
@@ -144,7 +144,7 @@ fn fused_weights_are_gathered_section_by_section() {
 #[test]
 fn weights_are_gathered_over_their_own_axis_only() {
     let (device, mesh) = (tensor::Cpu::<f32>::default(), comm::Mesh::alone());
-    let at = Builder::new(&device, &mesh, &crate::Random { seed: 1 });
+    let at = Builder::new(&device, &mesh, &crate::RandomValues { seed: 1 });
     let weight =
         RowWeight::new(&at, Axis::Tp, "w", [2, 2], Pieces::Even, Draw { mean: 0.0, std: 1.0 }).unwrap();
     let why = weight.gathered(mesh.group(Axis::Dp), &[2.into()]).err().unwrap().to_string();
@@ -158,7 +158,7 @@ fn weights_are_gathered_over_their_own_axis_only() {
 fn experts_are_summed_over_the_ranks_that_have_the_same() {
     for (slices, apart) in [(1, 2), (2, 4)] {
         let run = |device: Cpu<f32>, mesh: Mesh<Host>| {
-            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+            let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
             let draw = Draw { mean: 0.0, std: 1.0 };
             let mut experts = ExpertWeight::new(&at, "experts", [2, 3], &[4.into()], draw)?;
             let own = |rank: usize| (1 << rank) as f32;

@@ -2,46 +2,59 @@
 use super::super::covering;
 use super::super::grammar::Grammar;
 use super::*;
-use layers::{Sharing, Takes};
+use layers::{DivisionRule, NumberArgument};
 
-const NOTHING: About = About {
+const NOTHING: StrategyInfo = StrategyInfo {
     name: "made up",
     axis: None,
     choice: Choice::Recompute,
     word: Choice::RECOMPUTE,
-    takes: Takes::Nothing,
+    takes: NumberArgument::Nothing,
     shares: |_, _| vec![],
     paper: "",
     chapter: None,
     hints: &[],
 };
-const fn of(axis: Axis, choice: Choice, word: &'static str) -> About {
-    About { axis: Some(axis), choice, word, ..NOTHING }
+const fn of(axis: Axis, choice: Choice, word: &'static str) -> StrategyInfo {
+    StrategyInfo { axis: Some(axis), choice, word, ..NOTHING }
 }
-const BLOCK: Takes = Takes::Optional("ranks of a block");
-static LIST: [&About; 22] = [
+const BLOCK: NumberArgument = NumberArgument::Optional("ranks of a block");
+static LIST: [&StrategyInfo; 22] = [
     &of(Axis::Tp, Choice::Layers, "tp"),
     &of(Axis::Tp, Choice::Layers, "sp"),
     &of(Axis::Cp, Choice::Dealing, "consecutive"),
     &of(Axis::Cp, Choice::Dealing, "zigzag"),
     &of(Axis::Cp, Choice::Core, "ring"),
-    &About { takes: Takes::Required("ranks that share heads"), ..of(Axis::Cp, Choice::Core, "ulysses") },
+    &StrategyInfo {
+        takes: NumberArgument::Required("ranks that share heads"),
+        ..of(Axis::Cp, Choice::Core, "ulysses")
+    },
     &of(Axis::Dp, Choice::State, "dp"),
     &of(Axis::Dp, Choice::State, "classic"),
     &of(Axis::Dp, Choice::State, "zero1"),
-    &About { takes: BLOCK, ..of(Axis::Dp, Choice::State, "zero3") },
+    &StrategyInfo { takes: BLOCK, ..of(Axis::Dp, Choice::State, "zero3") },
     &of(Axis::Dp, Choice::Offload, "offload-file"),
-    &About { takes: BLOCK, ..of(Axis::Pp, Choice::Schedule, "gpipe") },
+    &StrategyInfo { takes: BLOCK, ..of(Axis::Pp, Choice::Schedule, "gpipe") },
     &of(Axis::Pp, Choice::Schedule, "naive"),
-    &About { takes: Takes::Required("chunks of a rank"), ..of(Axis::Pp, Choice::Schedule, "interleaved") },
-    &About { takes: Takes::Required("slices of a sequence"), ..of(Axis::Pp, Choice::Schedule, "seq1f1b") },
-    &of(Axis::Ep, Choice::Exchange, "ep"),
-    &of(Axis::Ep, Choice::Exchange, "by-hand"),
+    &StrategyInfo {
+        takes: NumberArgument::Required("chunks of a rank"),
+        ..of(Axis::Pp, Choice::Schedule, "interleaved")
+    },
+    &StrategyInfo {
+        takes: NumberArgument::Required("slices of a sequence"),
+        ..of(Axis::Pp, Choice::Schedule, "seq1f1b")
+    },
+    &of(Axis::Ep, Choice::Dispatcher, "ep"),
+    &of(Axis::Ep, Choice::Dispatcher, "by-hand"),
     &of(Axis::Etp, Choice::Layers, "etp"),
     &NOTHING,
-    &About { word: "selective", ..NOTHING },
-    &About { word: "full", takes: Takes::Optional("blocks between two that are kept"), ..NOTHING },
-    &About { word: "twice", shares: |_, _| vec![], ..of(Axis::Tp, Choice::Layers, "twice") },
+    &StrategyInfo { word: "selective", ..NOTHING },
+    &StrategyInfo {
+        word: "full",
+        takes: NumberArgument::Optional("blocks between two that are kept"),
+        ..NOTHING
+    },
+    &StrategyInfo { word: "twice", shares: |_, _| vec![], ..of(Axis::Tp, Choice::Layers, "twice") },
 ];
 
 fn made(text: &str) -> Result<Layout> {
@@ -200,14 +213,14 @@ fn what_does_not_fit_is_said_in_one_sentence() {
 /// ones.
 #[test]
 fn a_strategy_is_asked_with_all_sizes() {
-    static HEADS: About = About {
+    static HEADS: StrategyInfo = StrategyInfo {
         shares: |design, sizes| {
             let over = sizes.along(Axis::Tp) * sizes.number.unwrap_or(1);
-            vec![Shared {
+            vec![DividedSize {
                 what: "heads",
                 size: design.shape().unwrap().heads.queries,
                 over,
-                by: Sharing::Equally,
+                by: DivisionRule::Equally,
             }]
         },
         ..NOTHING
@@ -216,7 +229,7 @@ fn a_strategy_is_asked_with_all_sizes() {
     let fits = |tp: usize, number| {
         let mut ranks = Layout::UNSPLIT.sizes;
         ranks[Axis::Tp as usize] = tp;
-        (HEADS.shares)(&shape.into(), &Sizes { ranks, number }).iter().all(Shared::fits)
+        (HEADS.shares)(&shape.into(), &Sizes { ranks, number }).iter().all(DividedSize::fits)
     };
     assert_eq!(
         [fits(2, Some(3)), fits(2, Some(4)), fits(4, None), fits(5, None)],

@@ -2,7 +2,7 @@ use super::*;
 use crate::price::{STEPS, training};
 use crate::{Layout, Sequence};
 use kernels::Heads;
-use layers::{Random, Shape};
+use layers::{RandomValues, Shape};
 use tensor::Cpu;
 
 type Float = Cpu<f32>;
@@ -18,7 +18,7 @@ const SHAPE: Shape = Shape {
 
 const TIED: Shape = Shape { tied: true, ..SHAPE };
 
-const OPTIMIZER: (Kind, Option<f64>) = (Kind::ADAMW, Some(1.0));
+const OPTIMIZER: (OptimizerKind, Option<f64>) = (OptimizerKind::ADAMW, Some(1.0));
 
 /// So many microbatches of two sequences of six tokens.
 fn equal(microbatches: usize) -> Batch {
@@ -27,12 +27,12 @@ fn equal(microbatches: usize) -> Batch {
 
 /// The peak of every rank, by its meter, after steps on numbers.
 fn measured(layout: &Layout, design: &Design, batch: &Batch) -> Vec<usize> {
-    let program = |at: At<Float>| {
+    let program = |at: BuildContext<Float>| {
         let mut trainer = Trainer::new(&at, design, OPTIMIZER)?;
         (0..STEPS).try_for_each(|_| trainer.step(batch, 0.5).map(drop))?;
         Ok(at.device.meter().peaks_of_all().total)
     };
-    session::run((layout, &layout.world().unwrap()), &Random { seed: 1 }, program).unwrap()
+    session::run((layout, &layout.world().unwrap()), &RandomValues { seed: 1 }, program).unwrap()
 }
 
 /// A step of few microbatches shows what one of many holds: as the price has it, and as the meter of a run.
@@ -82,11 +82,11 @@ fn what_was_not_seen_is_told_and_what_was_is_asked_for() {
         of("gpipe")[0].peak(&crate::pipeline::gpipe::GPipe, &plan).unwrap()
     );
     let adds = |held: &HeldBytes, act, chunk| held.adds(act, chunk).unwrap();
-    let [f, b] = [Act::F, Act::B].map(|act| adds(&whole, act, 0));
+    let [f, b] = [PassKind::F, PassKind::B].map(|act| adds(&whole, act, 0));
     let indices = 2 * 4 * (4 + 8); // a sequence's place, and what it sees: freed with the microbatch
     assert!(f > 12 * 8 * 4 + indices && f + b == indices, "{f} {b}");
-    let [i, w] = [Act::I, Act::W].map(|act| adds(&halves, act, 0));
-    assert_eq!((i + w, adds(&halves, Act::F, 0)), (b, f));
-    assert_eq!((whole.adds(Act::I, 0), whole.adds(Act::F, 1)), (None, None));
-    assert!(adds(&last, Act::F, 1) > 0 && one.schedule.about().word == "1f1b");
+    let [i, w] = [PassKind::I, PassKind::W].map(|act| adds(&halves, act, 0));
+    assert_eq!((i + w, adds(&halves, PassKind::F, 0)), (b, f));
+    assert_eq!((whole.adds(PassKind::I, 0), whole.adds(PassKind::F, 1)), (None, None));
+    assert!(adds(&last, PassKind::F, 1) > 0 && one.schedule.about().word == "1f1b");
 }

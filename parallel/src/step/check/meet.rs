@@ -10,7 +10,7 @@
 //! ranks. After the last of them a rank posts the sends of that cell's tick, and receives of ticks before t.
 //! Their other sides are all posted, too, after cells of ticks before t. So each rank with a cell in tick t
 //! reaches it.
-use super::{Step, Unit};
+use super::{Action, Task};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Runs all rows at once, each rank until it must wait.
@@ -18,15 +18,15 @@ use std::collections::{BTreeMap, VecDeque};
 /// # Errors
 /// The first messages of a channel that do not match; if ranks wait for ever, the first of them and its last
 /// posted message.
-pub(crate) fn meet(rows: &[Vec<Step>]) -> Result<(), String> {
-    let mut ways = BTreeMap::<_, [VecDeque<(Unit, Step)>; 2]>::new(); // posted on this side only
+pub(crate) fn meet(rows: &[Vec<Action>]) -> Result<(), String> {
+    let mut ways = BTreeMap::<_, [VecDeque<(Task, Action)>; 2]>::new(); // posted on this side only
     let (mut at, mut waits) = (vec![0; rows.len()], vec![0_usize; rows.len()]);
     let mut ready: Vec<_> = (0..rows.len()).collect();
     while let Some(rank) = ready.pop() {
         while let Some(step) = rows[rank].get(at[rank]) {
             let (way, side, of, peer) = match *step {
-                Step::Send(what, of, to) => ((rank, to, what as usize), 0, of, to),
-                Step::Receive(what, of, from) => ((from, rank, what as usize), 1, of, from),
+                Action::Send(what, of, to) => ((rank, to, what as usize), 0, of, to),
+                Action::Receive(what, of, from) => ((from, rank, what as usize), 1, of, from),
                 _ if waits[rank] > 0 => break,
                 _ => {
                     at[rank] += 1;

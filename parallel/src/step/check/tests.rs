@@ -1,12 +1,12 @@
 use super::*;
 use crate::pipeline::{ALL, gpipe::GPipe, looped_bfs::LoopedBfs};
-use layers::About;
+use layers::StrategyInfo;
 
 /// A schedule whose table something was done to.
 struct Changed(&'static dyn Schedule, Vec<Vec<Cell>>);
 
 impl Schedule for Changed {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static StrategyInfo {
         self.0.about()
     }
     fn rank_of(&self, chunk: usize, plan: &Plan) -> usize {
@@ -25,7 +25,7 @@ fn changed(
     schedule: &'static dyn Schedule,
     plan: &Plan,
     change: impl FnOnce(&mut Vec<Vec<Cell>>),
-) -> Result<Needs, String> {
+) -> Result<PeakNeeds, String> {
     let mut rows = rows(schedule, plan);
     change(&mut rows);
     check(&Changed(schedule, rows), plan)
@@ -36,7 +36,7 @@ fn changed(
 fn goes(schedule: &dyn Schedule, rows: &[Vec<Cell>], plan: &Plan) -> bool {
     let (mut at, mut did, mut given) = (vec![0; rows.len()], Vec::new(), Vec::<(Cell, usize)>::new());
     let has = |did: &[Cell], cell: Cell| {
-        did.contains(&cell) || cell.act == Act::B && did.contains(&Cell { act: Act::I, ..cell })
+        did.contains(&cell) || cell.act == PassKind::B && did.contains(&Cell { act: PassKind::I, ..cell })
     };
     let on = |cell: Cell| schedule.rank_of(cell.of.chunk as usize, plan);
     loop {
@@ -47,14 +47,15 @@ fn goes(schedule: &dyn Schedule, rows: &[Vec<Cell>], plan: &Plan) -> bool {
         let Some(rank) = next else { break };
         let cell = rows[rank][at[rank]];
         for (before, _) in needed(cell, plan).filter(|(before, by)| by.is_some() && on(*before) != rank) {
-            let way = |cell: &Cell, to: usize| (on(*cell), to, cell.act == Act::F);
+            let way = |cell: &Cell, to: usize| (on(*cell), to, cell.act == PassKind::F);
             let first = given.iter().position(|(cell, to)| way(cell, *to) == way(&before, rank)).unwrap();
             if given.remove(first).0.of != before.of {
                 return false;
             }
         }
-        let chunk = if cell.act == Act::F { Some(cell.of.chunk + 1) } else { cell.of.chunk.checked_sub(1) };
-        let to = chunk.filter(|chunk| (*chunk as usize) < plan.all_chunks() && cell.act != Act::W);
+        let chunk =
+            if cell.act == PassKind::F { Some(cell.of.chunk + 1) } else { cell.of.chunk.checked_sub(1) };
+        let to = chunk.filter(|chunk| (*chunk as usize) < plan.all_chunks() && cell.act != PassKind::W);
         given.extend(to.map(|to| (cell, schedule.rank_of(to as usize, plan))).filter(|(_, to)| *to != rank));
         did.push(cell);
         at[rank] += 1;
@@ -115,13 +116,14 @@ fn what_is_wrong_with_cells_is_said() {
     assert!(beyond.ends_with("0F7 is outside of the step"), "{beyond}");
     let early = says(|rows| rows[1].swap(0, 1));
     assert!(early.ends_with(": rank 1 has 1B0 before 1F0"), "{early}");
-    let halves =
-        says(|rows| rows[1] = vec![(Act::W, 0), (Act::F, 0), (Act::I, 0)].into_iter().map(cell).collect());
+    let halves = says(|rows| {
+        rows[1] = vec![(PassKind::W, 0), (PassKind::F, 0), (PassKind::I, 0)].into_iter().map(cell).collect();
+    });
     assert!(halves.ends_with(": rank 1 has 1W0 before 1I0"), "{halves}");
 }
 
-fn cell((act, microbatch): (Act, u32)) -> Cell {
-    Cell { act, of: Unit::new(1, microbatch) }
+fn cell((act, microbatch): (PassKind, u32)) -> Cell {
+    Cell { act, of: Task::new(1, microbatch) }
 }
 
 /// Deadlocks made by hand, of two ranks and of three, one beside ranks that wait for them and are not part of
@@ -144,7 +146,7 @@ fn a_deadlock_is_a_cycle_of_ranks() {
     let other_way = says(&GPipe, &plan, |rows| rows.iter_mut().for_each(|row| row[2..].reverse()));
     assert_eq!(
         other_way,
-        Ok(Needs { saved: vec![2; 4], waiting: vec![1; 4] }),
+        Ok(PeakNeeds { saved: vec![2; 4], waiting: vec![1; 4] }),
         "the last microbatch back first"
     );
     let crossed = says(&GPipe, &Plan::whole(2, 2), |rows| rows[1].swap(0, 1)).unwrap_err();
@@ -158,11 +160,15 @@ fn a_deadlock_is_a_cycle_of_ranks() {
 /// goes beyond the next cell, a message that is taken for another.
 #[test]
 fn a_batch_is_posted_together_and_waited_for() {
-    let (forth, back) = (Unit::new(1, 0), Unit::new(0, 0));
-    let run =
-        |chunk| Step::Run { cell: Cell { act: Act::W, of: Unit::new(chunk, 0) }, last: false, done: false };
-    let sends = [Step::Send(Payload::Activation, forth, 1), Step::Send(Payload::Gradient, back, 0)];
-    let receives = [Step::Receive(Payload::Gradient, back, 1), Step::Receive(Payload::Activation, forth, 0)];
+    let (forth, back) = (Task::new(1, 0), Task::new(0, 0));
+    let run = |chunk| Action::Run {
+        cell: Cell { act: PassKind::W, of: Task::new(chunk, 0) },
+        last: false,
+        done: false,
+    };
+    let sends = [Action::Send(Payload::Activation, forth, 1), Action::Send(Payload::Gradient, back, 0)];
+    let receives =
+        [Action::Receive(Payload::Gradient, back, 1), Action::Receive(Payload::Activation, forth, 0)];
     let together = [0, 1].map(|rank| vec![run(rank), sends[rank], receives[rank], run(rank)]);
     assert_eq!(meet::meet(&together), Ok(()));
     let other_way = [0, 1].map(|rank| vec![receives[rank], sends[rank]]);
@@ -172,7 +178,7 @@ fn a_batch_is_posted_together_and_waited_for() {
     assert_eq!(meet::meet(&apart), Err(why.into()));
     let nobody = [vec![sends[0]], vec![run(1)]];
     assert_eq!(meet::meet(&nobody), Err(why.into()));
-    let other = [vec![sends[0]], vec![Step::Receive(Payload::Activation, Unit::new(1, 7), 0)]];
+    let other = [vec![sends[0]], vec![Action::Receive(Payload::Activation, Task::new(1, 7), 0)]];
     let why = "rank 0 is to send activation of 0 to rank 1 for chunk 1, but rank 1 is to receive activation \
                of 7 from rank 0 for chunk 1";
     assert_eq!(meet::meet(&other), Err(why.into()));
@@ -187,9 +193,10 @@ fn tables_that_run_ahead_need_receives_in_the_tick_of_their_sends() {
         let mut rows = lowered(**schedule, &plan, true).unwrap();
         assert_eq!(meet::meet(&rows), Ok(()));
         for row in &mut rows {
-            let receives: Vec<_> = row.extract_if(.., |step| matches!(step, Step::Receive(..))).collect();
+            let receives: Vec<_> = row.extract_if(.., |step| matches!(step, Action::Receive(..))).collect();
             for receive in receives {
-                let is_for = |step: &Step| matches!(step, Step::Run { cell, .. } if receive.is_for(*cell));
+                let is_for =
+                    |step: &Action| matches!(step, Action::Run { cell, .. } if receive.is_for(*cell));
                 let at = row.iter().position(is_for).unwrap();
                 row.insert(at, receive);
             }
@@ -212,28 +219,28 @@ fn tables_that_run_ahead_need_receives_in_the_tick_of_their_sends() {
 fn steps_are_checked_and_not_believed() {
     let plan = Plan::whole(2, 2);
     let rank_of = |chunk: u16| chunk as usize;
-    let says = |change: &dyn Fn(&mut Vec<Vec<Step>>)| {
+    let says = |change: &dyn Fn(&mut Vec<Vec<Action>>)| {
         let mut rows = lowered(&GPipe, &plan, true).unwrap();
         change(&mut rows);
         steps(&plan, rank_of, &rows)
     };
-    assert_eq!(says(&|_| ()), Ok(Needs { saved: vec![2, 2], waiting: vec![1, 1] }));
+    assert_eq!(says(&|_| ()), Ok(PeakNeeds { saved: vec![2, 2], waiting: vec![1, 1] }));
     for (rank, n) in (0..2).flat_map(|rank| (0..8).map(move |n| (rank, n))) {
         let step = lowered(&GPipe, &plan, true).unwrap()[rank][n];
-        let gone = says(&|rows| _ = rows[rank].remove(n));
-        assert!(gone.is_err() || matches!(step, Step::Run { .. }), "{step}");
+        let exited = says(&|rows| _ = rows[rank].remove(n));
+        assert!(exited.is_err() || matches!(step, Action::Run { .. }), "{step}");
         let flagged = says(&|rows| {
-            if let Step::Run { last, .. } = &mut rows[rank][n] {
+            if let Action::Run { last, .. } = &mut rows[rank][n] {
                 *last = !*last;
             }
         });
-        assert!(flagged.is_err() || !matches!(step, Step::Run { .. }), "{step}");
+        assert!(flagged.is_err() || !matches!(step, Action::Run { .. }), "{step}");
         let elsewhere = says(&|rows| {
-            if let Step::Send(_, _, peer) | Step::Receive(_, _, peer) = &mut rows[rank][n] {
+            if let Action::Send(_, _, peer) | Action::Receive(_, _, peer) = &mut rows[rank][n] {
                 *peer = rank;
             }
         });
-        assert!(elsewhere.is_err() || matches!(step, Step::Run { .. }), "{step}");
+        assert!(elsewhere.is_err() || matches!(step, Action::Run { .. }), "{step}");
     }
     let early = says(&|rows| rows[0].swap(0, 1));
     assert_eq!(
@@ -241,14 +248,14 @@ fn steps_are_checked_and_not_believed() {
         Err("rank 0 is to send activation of 0 to rank 1 for chunk 1 before the cell that gives it".into())
     );
     let twice = says(&|rows| {
-        let of = Unit::new(1, 0);
-        rows[0].insert(2, Step::Send(Payload::Activation, of, 1));
-        rows[1].insert(0, Step::Receive(Payload::Activation, of, 0));
+        let of = Task::new(1, 0);
+        rows[0].insert(2, Action::Send(Payload::Activation, of, 1));
+        rows[1].insert(0, Action::Receive(Payload::Activation, of, 0));
     });
     assert_eq!(
         twice,
         Err("rank 0 is to send activation of 0 to rank 1 for chunk 1 before the cell that gives it".into())
     );
-    let more = says(&|rows| rows[1].insert(0, Step::Receive(Payload::Gradient, Unit::new(0, 0), 0)));
+    let more = says(&|rows| rows[1].insert(0, Action::Receive(Payload::Gradient, Task::new(0, 0), 0)));
     assert_eq!(more, Err("rank 1 receives 1 messages more than its cells need".into()));
 }

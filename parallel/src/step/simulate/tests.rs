@@ -1,8 +1,8 @@
 use super::*;
 use crate::pipeline::{ALL, gpipe::GPipe};
-use crate::step::Unit;
+use crate::step::Task;
 
-fn simulated(schedule: &dyn Schedule, plan: &Plan, times: &Times) -> Simulated {
+fn simulated(schedule: &dyn Schedule, plan: &Plan, times: &CellTimes) -> Simulated {
     simulate(schedule, plan, times, &mut |_, _, _, _| {}).unwrap()
 }
 
@@ -20,7 +20,7 @@ fn bubbles_are_the_closed_forms_exactly() {
                 (1..=3).flat_map(|v| times.into_iter().flatten().flatten().map(move |t| (v, t)))
             {
                 let plan = schedule.plan(k, m, Some(number));
-                let of = simulated(*schedule, &plan, &Times::new(f, i, w));
+                let of = simulated(*schedule, &plan, &CellTimes::new(f, i, w));
                 let work = m as f64 * (f + i + w);
                 assert!(of.makespan >= work + of.bubble_time, "{word}, {plan}");
                 if let Some(bubble) = closed.and_then(|closed| closed(&plan, [f, i, w])) {
@@ -48,7 +48,7 @@ fn what_is_saved_is_freed_with_the_last_half() {
     let of = |word: &str, freed: f64| {
         let schedule = ALL.iter().find(|schedule| schedule.about().word == word).unwrap();
         let plan = schedule.plan(3, 8, Some(2));
-        simulated(*schedule, &plan, &Times { freed, ..Times::new(1.0, 1.0, 1.0) }).peak_saved
+        simulated(*schedule, &plan, &CellTimes { freed, ..CellTimes::new(1.0, 1.0, 1.0) }).peak_saved
     };
     assert_eq!(of("gpipe", 0.0), [8.0; 3]);
     assert_eq!(of("1f1b", 0.0), [3.0, 2.0, 1.0]);
@@ -57,7 +57,7 @@ fn what_is_saved_is_freed_with_the_last_half() {
     assert_eq!(of("zb-h2", 0.0), [5.0; 3]);
     assert_eq!(of("zb-v", 0.0), [3.0; 3]);
     let bytes = |cell: Cell| match (cell.act, cell.of.microbatch as isize) {
-        (Act::F, m) => Adds { adds: 100 + m, needs: 110 },
+        (PassKind::F, m) => Adds { adds: 100 + m, needs: 110 },
         (_, m) => Adds { adds: -100 - m, needs: 5 },
     };
     assert_eq!(peak(GPipe.row(1, &Plan::whole(2, 3)).map(bytes)), 201 + 110);
@@ -74,10 +74,10 @@ fn both_halves_free_what_the_forward_saved() {
     {
         let plan = schedule.plan(3, 8, Some(2));
         let adds = |cell: Cell| match cell.act {
-            Act::F => 1.0,
-            Act::B => -1.0,
-            Act::I => -freed,
-            Act::W => freed - 1.0,
+            PassKind::F => 1.0,
+            PassKind::B => -1.0,
+            PassKind::I => -freed,
+            PassKind::W => freed - 1.0,
         };
         let parts = (plan.chunks * plan.slices) as f64;
         let most = |rank| {
@@ -89,7 +89,7 @@ fn both_halves_free_what_the_forward_saved() {
             most / parts
         };
         let wanted: Vec<f64> = (0..3).map(most).collect();
-        let of = simulated(schedule, &plan, &Times { freed, ..Times::new(1.0, 1.0, 1.0) });
+        let of = simulated(schedule, &plan, &CellTimes { freed, ..CellTimes::new(1.0, 1.0, 1.0) });
         assert_eq!(of.peak_saved, wanted, "{} frees {freed}", schedule.about().word);
     }
 }
@@ -98,7 +98,7 @@ fn both_halves_free_what_the_forward_saved() {
 /// no time back, one of a rank to itself.
 #[test]
 fn messages_take_their_time_one_after_the_other() {
-    let times = Times { latency: 0.5, message: 3.0, ..Times::new(1.0, 1.0, 1.0) };
+    let times = CellTimes { latency: 0.5, message: 3.0, ..CellTimes::new(1.0, 1.0, 1.0) };
     let mut seen = vec![vec![]; 2];
     let mut see = |rank: usize, cell: Cell, start, end| seen[rank].push((cell.to_string(), start, end));
     let of = simulate(&GPipe, &Plan::whole(2, 2), &times, &mut see).unwrap();
@@ -132,7 +132,7 @@ fn cells_wait_for_what_they_need_and_slower_links_help_nobody() {
             },
         );
         for latency in [0.0, 0.5, 2.0, 2.5, 40.0] {
-            let times = Times { latency, ..Times::new(2.0, 3.0, 1.0) };
+            let times = CellTimes { latency, ..CellTimes::new(2.0, 3.0, 1.0) };
             let mut ends = std::collections::HashMap::new();
             let mut cells = vec![];
             let of = simulate(schedule, &plan, &times, &mut |rank, cell, start, end| {
@@ -141,14 +141,14 @@ fn cells_wait_for_what_they_need_and_slower_links_help_nobody() {
             })
             .unwrap();
             for (rank, cell, start) in cells {
-                let other = |act, chunk| ends.get(&Cell { act, of: Unit { chunk, ..cell.of } });
+                let other = |act, chunk| ends.get(&Cell { act, of: Task { chunk, ..cell.of } });
                 let chunk = cell.of.chunk;
                 let needs = match cell.act {
-                    Act::F => chunk.checked_sub(1).and_then(|chunk| other(Act::F, chunk)),
-                    Act::B | Act::I => {
-                        other(Act::B, chunk + 1).or(other(Act::I, chunk + 1)).or(other(Act::F, chunk))
-                    }
-                    Act::W => other(Act::I, chunk),
+                    PassKind::F => chunk.checked_sub(1).and_then(|chunk| other(PassKind::F, chunk)),
+                    PassKind::B | PassKind::I => other(PassKind::B, chunk + 1)
+                        .or(other(PassKind::I, chunk + 1))
+                        .or(other(PassKind::F, chunk)),
+                    PassKind::W => other(PassKind::I, chunk),
                 };
                 let there = |(at, end): &(usize, f64)| end + if *at == rank { 0.0 } else { latency };
                 assert!(start >= needs.map_or(0.0, there), "{}, {plan}: {cell}", schedule.about().name);
@@ -169,6 +169,6 @@ fn cells_wait_for_what_they_need_and_slower_links_help_nobody() {
 #[test]
 fn large_tables_are_gone_through() {
     let (plan, mut cells) = (Plan::whole(256, 1024), 0);
-    let of = simulate(ALL[0], &plan, &Times::new(1.0, 1.0, 1.0), &mut |_, _, _, _| cells += 1).unwrap();
+    let of = simulate(ALL[0], &plan, &CellTimes::new(1.0, 1.0, 1.0), &mut |_, _, _, _| cells += 1).unwrap();
     assert_eq!((cells, of.bubble_time), (2 * 256 * 1024, 765.0));
 }

@@ -9,32 +9,35 @@
 //!
 //! `UNSHARD`, `RESHARD`, `REDUCE_GRAD` and waits are read and ignored: a schedule does not decide where
 //! parameters are sharded at rest, and waits are [moves](super::super::moves()).
-use super::{Place, Table, named};
-use crate::step::{Act, Cell, Payload, Step, Unit};
+use super::{Table, TablePlace, named};
+use crate::step::{Action, Cell, PassKind, Payload, Task};
 
 /// One item that a table names.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Entry {
+pub(super) enum TableEntry {
     /// A cell.
     Cell(Cell),
     /// A message, and the task that needs it; true if it is sent, false if it is received.
-    Message(bool, Payload, Unit),
+    Message(bool, Payload, Task),
     /// Anything that has no counterpart here.
     Other,
 }
 
 /// Parses the items that a cell's text names; none if it is no such text.
-pub(super) fn entries(text: &str) -> Option<Vec<Entry>> {
+pub(super) fn entries(text: &str) -> Option<Vec<TableEntry>> {
     let Some(both) = text.strip_prefix('(') else { return Some(vec![entry(text)?]) };
-    both.strip_suffix(")OVERLAP_F_B")?.split(';').map(|part| cell(part.trim()).map(Entry::Cell)).collect()
+    both.strip_suffix(")OVERLAP_F_B")?
+        .split(';')
+        .map(|part| cell(part.trim()).map(TableEntry::Cell))
+        .collect()
 }
 
 /// Parses a cell.
 pub(super) fn cell(text: &str) -> Option<Cell> {
-    if let Entry::Cell(cell) = entry(text)? { Some(cell) } else { None }
+    if let TableEntry::Cell(cell) = entry(text)? { Some(cell) } else { None }
 }
 
-fn entry(text: &str) -> Option<Entry> {
+fn entry(text: &str) -> Option<TableEntry> {
     let digit = |c: char| c.is_ascii_digit();
     let (chunk, rest) = text.split_at(text.find(|c| !digit(c))?);
     let (word, number) = rest.split_at(rest.find(digit).unwrap_or(rest.len()));
@@ -42,23 +45,23 @@ fn entry(text: &str) -> Option<Entry> {
     let unit = |chunk: Option<u16>| {
         let (microbatch, slice) = number.split_once('.').unwrap_or((number, "0"));
         let plain = !number.contains('+'); // Rust's numbers may begin with it
-        let unit = Unit { chunk: chunk?, slice: slice.parse().ok()?, microbatch: microbatch.parse().ok()? };
+        let unit = Task { chunk: chunk?, slice: slice.parse().ok()?, microbatch: microbatch.parse().ok()? };
         Some(unit).filter(|_| plain)
     };
     let own = Some(chunk);
-    let cell = |act| Some(Entry::Cell(Cell { act, of: unit(own)? }));
+    let cell = |act| Some(TableEntry::Cell(Cell { act, of: unit(own)? }));
     match word {
-        "F" => cell(Act::F),
-        "B" => cell(Act::B),
-        "I" => cell(Act::I),
-        "W" => cell(Act::W),
-        "SEND_F" => Some(Entry::Message(true, Payload::Activation, unit(chunk.checked_add(1))?)),
-        "SEND_B" => Some(Entry::Message(true, Payload::Gradient, unit(chunk.checked_sub(1))?)),
-        "RECV_F" => Some(Entry::Message(false, Payload::Activation, unit(own)?)),
-        "RECV_B" => Some(Entry::Message(false, Payload::Gradient, unit(own)?)),
-        "WAIT_SEND_F" | "WAIT_SEND_B" => unit(own).map(|_| Entry::Other),
+        "F" => cell(PassKind::F),
+        "B" => cell(PassKind::B),
+        "I" => cell(PassKind::I),
+        "W" => cell(PassKind::W),
+        "SEND_F" => Some(TableEntry::Message(true, Payload::Activation, unit(chunk.checked_add(1))?)),
+        "SEND_B" => Some(TableEntry::Message(true, Payload::Gradient, unit(chunk.checked_sub(1))?)),
+        "RECV_F" => Some(TableEntry::Message(false, Payload::Activation, unit(own)?)),
+        "RECV_B" => Some(TableEntry::Message(false, Payload::Gradient, unit(own)?)),
+        "WAIT_SEND_F" | "WAIT_SEND_B" => unit(own).map(|_| TableEntry::Other),
         "UNSHARD" | "RESHARD" | "REDUCE_GRAD" | "WAIT_REDUCE_GRAD" => {
-            number.is_empty().then_some(Entry::Other)
+            number.is_empty().then_some(TableEntry::Other)
         }
         _ => None,
     }
@@ -72,15 +75,15 @@ fn entry(text: &str) -> Option<Entry> {
 /// One sentence with the first message that differs, seen and wanted.
 pub(super) fn agree(
     table: &Table,
-    (texts, rows): (&[Vec<String>], &[Vec<(Place, Entry)>]),
-    steps: &[Vec<Step>],
+    (texts, rows): (&[Vec<String>], &[Vec<(TablePlace, TableEntry)>]),
+    steps: &[Vec<Action>],
 ) -> Result<usize, String> {
-    if !rows.iter().flatten().any(|(_, entry)| matches!(entry, Entry::Message(..))) {
+    if !rows.iter().flatten().any(|(_, entry)| matches!(entry, TableEntry::Message(..))) {
         return Ok(0);
     }
     let mut all = 0;
     for (rank, (row, steps)) in rows.iter().zip(steps).enumerate() {
-        let mut wanted: Vec<Step> = steps.iter().copied().filter(|step| end(*step).is_some()).collect();
+        let mut wanted: Vec<Action> = steps.iter().copied().filter(|step| end(*step).is_some()).collect();
         all += wanted.len();
         let mut given = Vec::new();
         for &(place, entry) in row {
@@ -88,11 +91,11 @@ pub(super) fn agree(
             let wrong =
                 |what: String| Err(format!("rank {rank} ({}) has {text}; wanted {what}", named(place)));
             match entry {
-                Entry::Cell(cell) => match wanted.iter().find(|step| step.is_for(cell)) {
+                TableEntry::Cell(cell) => match wanted.iter().find(|step| step.is_for(cell)) {
                     Some(lacks) => return wrong(format!("to {lacks} before it")),
                     None => given.extend(cell.gives(&table.plan)),
                 },
-                Entry::Message(sends, what, of) => {
+                TableEntry::Message(sends, what, of) => {
                     let seen = step(table, sends, what, of);
                     let Some(next) = wanted.iter().position(|step| seen.and_then(end) == end(*step)) else {
                         return wrong("no such message here".into());
@@ -105,7 +108,7 @@ pub(super) fn agree(
                     }
                     wanted.remove(next);
                 }
-                Entry::Other => {}
+                TableEntry::Other => {}
             }
         }
         if let Some(step) = wanted.first() {
@@ -116,18 +119,18 @@ pub(super) fn agree(
 }
 
 /// Returns the action of a message, if there are ranks at both of its ends.
-fn step(table: &Table, sends: bool, what: Payload, of: Unit) -> Option<Step> {
+fn step(table: &Table, sends: bool, what: Payload, of: Task) -> Option<Action> {
     let giver = if what == Payload::Activation { of.chunk.checked_sub(1) } else { of.chunk.checked_add(1) };
     let rank = |chunk: u16| table.rank_of.get(usize::from(chunk)).copied();
     let (to, from) = (rank(of.chunk)?, rank(giver?)?);
-    Some(if sends { Step::Send(what, of, to) } else { Step::Receive(what, of, from) })
+    Some(if sends { Action::Send(what, of, to) } else { Action::Receive(what, of, from) })
 }
 
 /// Returns the kind of a message, and the rank at its other end.
-fn end(step: Step) -> Option<(bool, Payload, usize)> {
+fn end(step: Action) -> Option<(bool, Payload, usize)> {
     match step {
-        Step::Send(what, _, to) => Some((true, what, to)),
-        Step::Receive(what, _, from) => Some((false, what, from)),
+        Action::Send(what, _, to) => Some((true, what, to)),
+        Action::Receive(what, _, from) => Some((false, what, from)),
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! Tables that are read, and those that are refused.
 use super::*;
 use crate::pipeline;
-use crate::step::{Move, Payload, Step, moves};
+use crate::step::{Action, ActionPhase, Payload, moves};
 
 /// Kills: a cell that is written or read as another one, a column too many or too few, sizes that are not the
 /// table's.
@@ -118,17 +118,17 @@ fn what_is_wrong_is_said_with_row_and_column() {
 
 /// A table with its messages, as `_dump_csv` writes it.
 fn with_messages(schedule: &dyn Schedule, plan: &Plan) -> Vec<Vec<String>> {
-    let other = |of: Unit, forth| if forth { of.chunk + 1 } else { of.chunk - 1 };
-    let word = |step: &Step| match *step {
-        Step::Run { cell, .. } => Some(cell.to_string()),
-        Step::Send(Payload::Activation, of, _) => {
+    let other = |of: Task, forth| if forth { of.chunk + 1 } else { of.chunk - 1 };
+    let word = |step: &Action| match *step {
+        Action::Run { cell, .. } => Some(cell.to_string()),
+        Action::Send(Payload::Activation, of, _) => {
             Some(format!("{}SEND_F{}", other(of, false), of.microbatch))
         }
-        Step::Send(Payload::Gradient, of, _) => Some(format!("{}SEND_B{}", other(of, true), of.microbatch)),
-        Step::Receive(Payload::Activation, of, _) => Some(format!("{}RECV_F{}", of.chunk, of.microbatch)),
-        Step::Receive(Payload::Gradient, of, _) => Some(format!("{}RECV_B{}", of.chunk, of.microbatch)),
-        Step::Complete => Some("0REDUCE_GRAD".into()),
-        Step::Update => None,
+        Action::Send(Payload::Gradient, of, _) => Some(format!("{}SEND_B{}", other(of, true), of.microbatch)),
+        Action::Receive(Payload::Activation, of, _) => Some(format!("{}RECV_F{}", of.chunk, of.microbatch)),
+        Action::Receive(Payload::Gradient, of, _) => Some(format!("{}RECV_B{}", of.chunk, of.microbatch)),
+        Action::Complete => Some("0REDUCE_GRAD".into()),
+        Action::Update => None,
     };
     lowered(schedule, plan, true).unwrap().iter().map(|row| row.iter().filter_map(word).collect()).collect()
 }
@@ -183,11 +183,11 @@ fn messages_are_those_that_follow_from_the_cells() {
         for (rank, at) in (0..ranks).flat_map(|rank| (0..rows[rank].len()).map(move |at| (rank, at))) {
             if rows[rank][at].contains('_') && !rows[rank][at].ends_with("_GRAD") {
                 let mut less = rows.clone();
-                let gone = less[rank].remove(at);
+                let exited = less[rank].remove(at);
                 let why = Table::read(&joined(&less)).err().unwrap_or_default();
                 assert!(
                     why.contains(&format!("rank {rank} (row {}", rank + 1)) && why.contains("wanted to "),
-                    "{gone}: {why}"
+                    "{exited}: {why}"
                 );
             }
         }
@@ -252,7 +252,10 @@ fn a_table_is_known_again_and_is_of_its_microbatches() {
     );
     let forwards = |microbatches, rank| moves(&table, &plan(microbatches), rank, false).unwrap();
     let cells = |microbatches, rank| {
-        forwards(microbatches, rank).iter().filter(|at| matches!(at, Move::Begin(Step::Run { .. }))).count()
+        forwards(microbatches, rank)
+            .iter()
+            .filter(|at| matches!(at, ActionPhase::Begin(Action::Run { .. })))
+            .count()
     };
     assert_eq!([cells(1, 0), cells(1, 1), cells(2, 0), cells(5, 1)], [1, 1, 2, 5]);
     let sliced = of("0F0,0F0.1,3F0,3F0.1,3B0.1,3B0,0B0.1,0B0\n1F0,1F0.1,2F0,2F0.1,2B0.1,2B0,1B0.1,1B0\n");

@@ -30,14 +30,14 @@ pub struct Proven {
     pub bound_log2: Option<f64>,
 }
 
-/// Proves a layout on every model of the panel, until one is not equal. Calls `told` with each activity.
+/// Proves a layout on every model of the panel, until one is not equal. Calls `reported` with each activity.
 ///
 /// # Errors
 /// If no small model fits the layout, or a rank fails.
 pub fn certify_panel<'a>(
     scheme: impl Into<Scheme<'a, Cpu<F61>>>,
     keys: impl Into<Keys<'a>>,
-    told: &dyn Fn(&str),
+    reported: &dyn Fn(&str),
 ) -> Result<Certificate> {
     let scheme = scheme.into();
     let fits = |member: &Member| {
@@ -45,14 +45,14 @@ pub fn certify_panel<'a>(
         check(&subject, scheme).map(|()| subject)
     };
     let subjects = budget::all(PANEL.iter().map(fits))?; // before the first proof
-    told("bounding the probability of an error");
+    reported("bounding the probability of an error");
     let bounds: Vec<_> = subjects.iter().map(|subject| subject.bound_log2(1)).collect();
     let keys = &*keys.into().all(|| bounds.clone());
     let verdict = Verdict::of((&scheme, &"small models"), keys);
     let verdict = Verdict { bound_log2: Some(f64::NEG_INFINITY), ..verdict };
     let mut all = Certificate { verdict, work: String::new(), models: Vec::new() };
     for ((member, subject), bound) in PANEL.iter().zip(subjects).zip(bounds) {
-        told(member.name);
+        reported(member.name);
         let one = bounded(&subject, scheme, (keys, &|| bound), &|_| ())?;
         let model = format!("{}; {}", subject.model, subject.learner());
         all.models.push(Proven { name: member.name, model, bound_log2: one.bound_log2 });

@@ -1,7 +1,7 @@
 //! One training step of a small model, with attention and loss over two ranks, against the oracle at a small
 //! prime.
 use kernels::{Heads, Kernels};
-use layers::{Kind, Random, Shape};
+use layers::{OptimizerKind, RandomValues, Shape};
 use parallel::{Batch, Layout, Sequence, Trainer, dump};
 use prove::oracle;
 use reference::Degree;
@@ -60,8 +60,8 @@ where
     for n in 0..keys {
         let _key = Key(mix(n)).enter();
         let ranks = layout.world().expect("two ranks").run(|device: Cpu<Field<BITS>>, mesh| {
-            let at = layout.place(&device, &mesh, &Random { seed: 0 });
-            let mut trainer = Trainer::new(&at, SHAPE, (Kind::Sgd, CLIP))?;
+            let at = layout.place(&device, &mesh, &RandomValues { seed: 0 });
+            let mut trainer = Trainer::new(&at, SHAPE, (OptimizerKind::Sgd, CLIP))?;
             let start = dump::weights(trainer.model().params(), &mesh)?;
             let report = trainer.step(&batch(), RATE)?;
             let new: Weights<_> = dump::weights(trainer.model().params(), &mesh)?.into_iter().collect();

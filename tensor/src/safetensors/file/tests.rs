@@ -55,8 +55,12 @@ fn what_a_header_says_is_told_in_short_and_on_one_line() {
         let offsets = if more.is_empty() { "data_offsets" } else { more };
         let header = format!(r#"{{"{name}":{{"dtype":"{dtype}","shape":[{shape}],"{offsets}":[0,4]}}}}"#);
         let file = File::from_memory(assemble(&header, &[0; 4]));
-        let told = file.and_then(|file| file.matrix("x", [1, 1]).map(|_| ())).unwrap_err().to_string();
-        assert!(told.len() < 1000 && !told.contains(['\u{1b}', '\n']), "{}", &told[..told.len().min(2000)]);
+        let reported = file.and_then(|file| file.matrix("x", [1, 1]).map(|_| ())).unwrap_err().to_string();
+        assert!(
+            reported.len() < 1000 && !reported.contains(['\u{1b}', '\n']),
+            "{}",
+            &reported[..reported.len().min(2000)]
+        );
     }
 }
 
@@ -71,12 +75,12 @@ fn files_say_their_path_and_are_shared_between_threads() {
     );
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
-    let shown = path.display();
-    assert_eq!(why(File::open(&path)), format!("{shown}: there is no such file"));
+    let displayed = path.display();
+    assert_eq!(why(File::open(&path)), format!("{displayed}: there is no such file"));
     files::replace_file(&path, &EMPTY[..7]).unwrap();
     assert_eq!(
         why(File::open(&path)),
-        format!("{shown}: the file has 7 bytes, wanted at least 8 for the length of its header")
+        format!("{displayed}: the file has 7 bytes, wanted at least 8 for the length of its header")
     );
     assert!(why(File::open(folder.path())).ends_with(" is a directory where a file should be"));
 }

@@ -140,7 +140,7 @@ fn values_of_any_type_and_number_are_gathered_and_joined() {
 }
 
 /// Errors of two ranks.
-fn told(
+fn reported(
     zero: impl Fn(&Group<tensor::Host>) -> Result<()> + Sync,
     one: impl Fn(&Group<tensor::Host>) -> Result<()> + Sync,
 ) -> [Result<()>; 2] {
@@ -158,37 +158,40 @@ fn ones(rows: usize) -> Tensor<Cpu<F61>> {
 #[test]
 fn what_ranks_give_and_do_not_take_is_reported_on_both() {
     let cases = [
-        told(
+        reported(
             |g| g.all_to_all_v(&ones(3), &[1, 2], &[1, 5]).map(drop),
             |g| g.all_to_all_v(&ones(5), &[4, 1], &[2, 1]).map(drop),
         ),
-        told(
+        reported(
             |g| g.all_gather_v(&ones(1), &[1, 2]).map(drop),
             |g| g.all_gather_v(&ones(3), &[1, 3]).map(drop),
         ),
-        told(
+        reported(
             |g| g.reduce_scatter_v(&ones(3), &[1, 2]).map(drop),
             |g| g.reduce_scatter_v(&ones(3), &[2, 1]).map(drop),
         ),
-        told(
+        reported(
             |g| g.start_all_to_all_v(ones(3), [&[1, 2], &[1, 5]], 0)?.wait().map(drop),
             |g| g.start_all_to_all_v(ones(5), [&[4, 1], &[2, 1]], 0)?.wait().map(drop),
         ),
-        told(
+        reported(
             |g| g.start_all_gather_v(ones(1), &[1, 2])?.wait().map(drop),
             |g| g.start_all_gather_v(ones(3), &[1, 3])?.wait().map(drop),
         ),
-        told(
+        reported(
             |g| g.start_reduce_scatter_v(ones(3), &[1, 2])?.wait().map(drop),
             |g| g.start_reduce_scatter_v(ones(3), &[2, 1])?.wait().map(drop),
         ),
-        told(|g| g.all_gather_values(&[1u64]).map(drop), |g| g.all_gather_values(&[1i64]).map(drop)),
-        told(|g| g.all_gather_values(&[1u64]).map(drop), |g| g.all_gather(&ones(1)).map(drop)),
-        told(|g| g.all_reduce_values(&mut [1u8], u8::max), |g| g.all_reduce_values(&mut [1u8, 2], u8::max)),
+        reported(|g| g.all_gather_values(&[1u64]).map(drop), |g| g.all_gather_values(&[1i64]).map(drop)),
+        reported(|g| g.all_gather_values(&[1u64]).map(drop), |g| g.all_gather(&ones(1)).map(drop)),
+        reported(
+            |g| g.all_reduce_values(&mut [1u8], u8::max),
+            |g| g.all_reduce_values(&mut [1u8, 2], u8::max),
+        ),
     ];
-    for (case, told) in cases.into_iter().enumerate() {
-        assert!(told.iter().all(Result::is_err), "case {case}: {told:?}");
-        let named = |told: &Result<()>| matches!(told, Err(CommError::Mismatch { .. }));
-        assert!(told.iter().any(named), "case {case}: {told:?}");
+    for (case, reported) in cases.into_iter().enumerate() {
+        assert!(reported.iter().all(Result::is_err), "case {case}: {reported:?}");
+        let named = |reported: &Result<()>| matches!(reported, Err(CommError::Mismatch { .. }));
+        assert!(reported.iter().any(named), "case {case}: {reported:?}");
     }
 }

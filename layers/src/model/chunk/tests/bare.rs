@@ -1,6 +1,9 @@
 //! Blocks alone, without embedding and head: rows of features, judged by the mean square.
 use super::{LENGTHS, SHAPE, one_run};
-use crate::{Builder, Chunk, Cx, Error, Half, Input, Output, Random, Rates, Shape, Targets, Wanted};
+use crate::{
+    Builder, Chunk, Error, Half, Input, Output, PassContext, RandomValues, Rates, Shape, StageRequest,
+    Targets,
+};
 use comm::{Axis, Mesh, World};
 use kernels::Kernels;
 use std::collections::BTreeMap;
@@ -23,9 +26,9 @@ fn rows<D: Kernels>(device: &D, n: usize, salt: usize) -> Tensor<D> {
 /// One microbatch through these parts.
 fn through<D: Kernels>(
     parts: &mut [Chunk<D>],
-    cx: &Cx<D>,
+    cx: &PassContext<D>,
     x: Tensor<D>,
-    wanted: Wanted<D>,
+    wanted: StageRequest<D>,
 ) -> Result<Output<D>, Error> {
     let (mut x, mut wanted, last) = (Input::Rows(x), Some(wanted), parts.len() - 1);
     for (i, part) in parts.iter_mut().enumerate() {
@@ -49,19 +52,20 @@ fn of_blocks<D: Kernels<Wide = D>>(
     let (tokens, mut first) = (LENGTHS.concat().iter().sum(), 0);
     let mut all = Vec::new();
     for (m, lengths) in LENGTHS.iter().enumerate() {
-        all.push(Cx::train(m, *lengths, tokens).numbered_from(first).dropping(3, 0));
+        all.push(PassContext::train(m, *lengths, tokens).numbered_from(first).dropping(3, 0));
         first += lengths.len();
     }
     let mut trace = Vec::new();
     for every in [true, false] {
         let x = rows(at.device, LENGTHS[0].iter().sum(), 0);
-        let output = through(&mut parts, &Cx::infer(LENGTHS[0]), x, Wanted::Logits { all: every })?;
+        let output =
+            through(&mut parts, &PassContext::infer(LENGTHS[0]), x, StageRequest::Logits { all: every })?;
         let Output::Logits(y) = output else { unreachable!() };
         trace.push((format!("rows, all: {every}"), y.read().unwrap_or_default()));
     }
     for cx in &all {
         let [x, y] = [0, 7].map(|salt| rows(at.device, cx.rows(), cx.pass().microbatch + salt));
-        let output = through(&mut parts, cx, x, Wanted::Loss(Targets::Rows(y)))?;
+        let output = through(&mut parts, cx, x, StageRequest::Loss(Targets::Rows(y)))?;
         let Output::Loss(loss) = output else { unreachable!() };
         let loss = loss.all_reduce(&at.mesh.over(comm::Axes::LOSS)?)?;
         trace.push((format!("loss {}", cx.pass().microbatch), loss.read().unwrap_or_default()));
@@ -99,7 +103,7 @@ where
     let world = World::threads(&[(Axis::Tp, ranks)]).unwrap();
     world
         .run(|device: Cpu<T>, mesh: Mesh<_>| {
-            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+            let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
             run(&if regions { at.in_regions() } else { at })
         })
         .unwrap()
@@ -127,7 +131,7 @@ fn blocks_equal_the_oracle_bit_for_bit() {
         model.params().into_iter().map(whole).collect()
     });
     let start: BTreeMap<_, _> = start.concat().into_iter().collect();
-    let rows = design.logits_seen(&start, &sequences(0), &mut |_, _| {});
+    let rows = design.logits_recorded(&start, &sequences(0), &mut |_, _| {});
     let mut oracle = reference::Trainer::new(design, reference::Optimizer::Sgd, None, start).seeded(3);
     let step = oracle.step(&[0, 1, 2].map(sequences), 1.0);
     for place in [(1, false), (2, false), (4, false), (2, true), (4, true)] {
@@ -179,13 +183,13 @@ fn blocks_cost_what_is_priced() {
     for (ranks, regions) in [(1, false), (2, false), (2, true)] {
         let axes = [(Axis::Tp, ranks)];
         let measure = |device: Cpu<f32>, mesh: Mesh<_>| {
-            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+            let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
             of_blocks(&if regions { at.in_regions() } else { at }, &DROPPING, WHOLE)?;
             Ok::<_, Error>((device.meter().peaks_of_all(), device.meter().flops(), mesh.ledger()))
         };
         for (rank, measured) in World::threads(&axes).unwrap().run(measure).unwrap().into_iter().enumerate() {
             let (device, mesh) = (kernels::meta_of::<Cpu<f32>>(), Mesh::ghost(&axes, rank).unwrap());
-            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+            let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
             of_blocks(&if regions { at.in_regions() } else { at }, &DROPPING, WHOLE).unwrap();
             let priced = (device.meter().peaks_of_all(), device.meter().flops(), mesh.ledger());
             assert_eq!(priced, measured, "rank {rank} of {ranks}, regions {regions}");

@@ -1,7 +1,7 @@
 //! The layers between two bars, as one layer.
 use super::super::hidden;
 use crate::model::part::Block;
-use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
+use crate::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
 use crate::{Builder, Result};
 use comm::{Axis, Op};
 use kernels::Kernels;
@@ -23,7 +23,7 @@ impl Case for Between {
     fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<Block<D>> {
         hidden(at, Axis::Tp, 3, self.0)
     }
-    fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+    fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
         let (relu, mut before, mut gradients) =
             (kernels::Activation::Relu, vec![g.x.clone()], BTreeMap::new());
         let name = |i: usize| format!("layers.{}", 3 + i);

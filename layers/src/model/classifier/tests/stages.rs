@@ -2,10 +2,10 @@
 use super::{SIZES, given, parts, run_cut, truth};
 use crate::model::chunk::tests::one_run;
 use crate::ops::Partial;
-use crate::{Builder, Chunk, Cx, Half, Input, Output, Param, Result, Targets, Wanted};
+use crate::{Builder, Chunk, Half, Input, Output, Param, PassContext, Result, StageRequest, Targets};
 use comm::{Axis, World};
 use kernels::Kernels;
-use tensor::{Cpu, F61, Ids, Key, Tensor};
+use tensor::{Cpu, F61, Key, Tensor, TokenIds};
 
 /// A classifier in stages, one after the other.
 pub(super) struct Model<D: Kernels>(pub(super) Vec<Chunk<D>>);
@@ -22,7 +22,12 @@ impl<D: Kernels> Model<D> {
     pub(super) fn params(&mut self) -> Vec<&mut Param<D>> {
         self.0.iter_mut().flat_map(Chunk::params).collect()
     }
-    pub(super) fn run(&mut self, cx: &Cx<D>, x: Tensor<D>, wanted: Wanted<D>) -> Result<Output<D>> {
+    pub(super) fn run(
+        &mut self,
+        cx: &PassContext<D>,
+        x: Tensor<D>,
+        wanted: StageRequest<D>,
+    ) -> Result<Output<D>> {
         let (mut input, mut wanted) = (Input::Rows(x), Some(wanted));
         let last = self.0.len() - 1;
         for (i, stage) in self.0.iter_mut().enumerate() {
@@ -33,20 +38,24 @@ impl<D: Kernels> Model<D> {
         }
         unreachable!("the last stage gives what is wanted")
     }
-    pub(super) fn logits(&mut self, cx: &Cx<D>, x: Tensor<D>) -> Result<Tensor<D>> {
-        let Output::Logits(logits) = self.run(cx, x, Wanted::Logits { all: true })? else { unreachable!() };
+    pub(super) fn logits(&mut self, cx: &PassContext<D>, x: Tensor<D>) -> Result<Tensor<D>> {
+        let Output::Logits(logits) = self.run(cx, x, StageRequest::Logits { all: true })? else {
+            unreachable!()
+        };
         Ok(logits)
     }
     pub(super) fn forward(
         &mut self,
-        cx: &Cx<D>,
+        cx: &PassContext<D>,
         x: Tensor<D>,
-        labels: Ids<D::Place>,
+        labels: TokenIds<D::Place>,
     ) -> Result<Partial<D::Wide>> {
-        let Output::Loss(loss) = self.run(cx, x, Wanted::Loss(Targets::Ids(labels)))? else { unreachable!() };
+        let Output::Loss(loss) = self.run(cx, x, StageRequest::Loss(Targets::Ids(labels)))? else {
+            unreachable!()
+        };
         Ok(loss)
     }
-    pub(super) fn backward(&mut self, cx: &Cx<D>, half: Half) -> Result<()> {
+    pub(super) fn backward(&mut self, cx: &PassContext<D>, half: Half) -> Result<()> {
         let mut dy = None;
         for stage in self.0.iter_mut().rev() {
             dy = stage.backward(0, cx, &mut (), dy, half, false)?;

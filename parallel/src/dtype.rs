@@ -1,25 +1,27 @@
 //! The dtypes that a run can have, as flags name them and as programs are generic over them.
-use crate::dump::Number;
+use crate::dump::DumpDtype;
 use comm::SharedPlace;
-use kernels::Selects;
+use kernels::OrderedKernels;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use tensor::{Device, Real};
 
 /// A device whose ranks are threads of this process, with a floating-point dtype that programs run on.
-pub trait Runs:
-    Selects<Place: SharedPlace, Elem: Real + Number, Wide: Device<Elem: Real + Number>> + Default
+pub trait RunDevice:
+    OrderedKernels<Place: SharedPlace, Elem: Real + DumpDtype, Wide: Device<Elem: Real + DumpDtype>> + Default
 {
 }
-impl<D: Selects<Place: SharedPlace, Elem: Real + Number, Wide: Device<Elem: Real + Number>> + Default> Runs
-    for D
+impl<
+    D: OrderedKernels<Place: SharedPlace, Elem: Real + DumpDtype, Wide: Device<Elem: Real + DumpDtype>>
+        + Default,
+> RunDevice for D
 {
 }
 
 /// The dtype of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum NumberName {
+pub enum DtypeName {
     /// 32 bits.
     #[default]
     F32,
@@ -29,7 +31,7 @@ pub enum NumberName {
     F64,
 }
 
-impl NumberName {
+impl DtypeName {
     /// Every dtype, with its description.
     pub const ALL: [(Self, &str); 3] = [
         (Self::F32, "32 bits"),
@@ -46,26 +48,26 @@ impl NumberName {
     }
 }
 
-impl fmt::Display for NumberName {
+impl fmt::Display for DtypeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// `in_number!(name, D => work)`: evaluates `work` with `D` as the host's device of the dtype of that name.
+/// `with_dtype!(name, D => work)`: evaluates `work` with `D` as the host's device of the dtype of that name.
 #[macro_export]
-macro_rules! in_number {
+macro_rules! with_dtype {
     ($number:expr, $device:ident => $work:expr) => {
         match $number {
-            $crate::number::NumberName::F32 => {
+            $crate::dtype::DtypeName::F32 => {
                 type $device = tensor::Cpu<f32>;
                 $work
             }
-            $crate::number::NumberName::Bf16 => {
+            $crate::dtype::DtypeName::Bf16 => {
                 type $device = tensor::Cpu<tensor::Bf16>;
                 $work
             }
-            $crate::number::NumberName::F64 => {
+            $crate::dtype::DtypeName::F64 => {
                 type $device = tensor::Cpu<f64>;
                 $work
             }

@@ -3,7 +3,7 @@ use crate::routing::{NOBODY, Routing};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
 use layers::ops::{plus, rows_of};
-use layers::{About, Design, Result, Shared, Sharing, Sizes};
+use layers::{Design, DividedSize, DivisionRule, Result, Sizes, StrategyInfo};
 use std::cell::Cell;
 use tensor::{Index, Place, Tensor};
 
@@ -17,9 +17,9 @@ pub enum Carried {
 }
 
 /// A token dispatcher.
-pub trait Exchange<D: Kernels>: Sync {
+pub trait TokenDispatcher<D: Kernels>: Sync {
     /// Its description.
-    fn about(&self) -> &'static About;
+    fn about(&self) -> &'static StrategyInfo;
     /// Plans the rows that ranks send to each other. `all[i]` is the routing of the tokens of rank `i` of the
     /// group, and every rank has the same number of the experts.
     fn plan(
@@ -105,9 +105,9 @@ impl<P: Place> Dispatch<P> {
 }
 
 /// The part of a model that the ranks of a dispatcher divide: its experts.
-pub(crate) fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {
+pub(crate) fn shares(design: &Design, sizes: &Sizes) -> Vec<DividedSize> {
     let size = design.shape().and_then(|shape| shape.experts).map_or(0, |experts| experts.count);
-    vec![Shared { what: "experts", size, over: sizes.along(Axis::Ep), by: Sharing::AtLeastOne }]
+    vec![DividedSize { what: "experts", size, over: sizes.along(Axis::Ep), by: DivisionRule::AtLeastOne }]
 }
 
 /// A copy of a token, routed to one expert.
@@ -119,10 +119,10 @@ pub(crate) struct Copy {
 }
 
 /// Copies of one rank's tokens that are routed to these experts, in order.
-pub(crate) fn handed(of: &Routing, rank: usize, experts: std::ops::Range<usize>) -> Vec<Copy> {
-    let handed =
+pub(crate) fn dispatched(of: &Routing, rank: usize, experts: std::ops::Range<usize>) -> Vec<Copy> {
+    let dispatched =
         of.list.iter().enumerate().filter(|(_, e)| **e != NOBODY && experts.contains(&(**e as usize)));
-    let mut all: Vec<_> = handed.map(|(at, &e)| Copy { expert: e as usize, rank, at }).collect();
+    let mut all: Vec<_> = dispatched.map(|(at, &e)| Copy { expert: e as usize, rank, at }).collect();
     all.sort_unstable();
     all
 }

@@ -9,12 +9,12 @@
 //! Less traffic than an all-to-all if a token goes to more experts than there are ranks.
 //!
 //! Source: Megatron-LM, `MoEAllGatherTokenDispatcher`. Neighbour: [`all_to_all`](super::all_to_all).
-use super::dispatch::{self, Carried, Dispatch, Exchange, MostRows, added, handed};
+use super::dispatch::{self, Carried, Dispatch, TokenDispatcher, MostRows, added, dispatched};
 use crate::routing::{Routing, tally};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
 use layers::ops::rows_of;
-use layers::{About, Choice, Result};
+use layers::{StrategyInfo, Choice, Result};
 use tensor::Tensor;
 
 /// All-gather of tokens, reduce-scatter of results.
@@ -22,7 +22,7 @@ use tensor::Tensor;
 pub struct AllGather;
 
 /// Its description.
-pub static ABOUT: About = About {
+pub static ABOUT: StrategyInfo = StrategyInfo {
     name: "expert parallelism by all-gather",
     word: "all-gather",
     shares: dispatch::shares,
@@ -35,11 +35,11 @@ pub static ABOUT: About = About {
         ),
         ("", "every rank adds up what its own experts give for all tokens: a partial sum, scattered once"),
     ],
-    ..About::of(Some(Axis::Ep), Choice::Exchange)
+    ..StrategyInfo::of(Some(Axis::Ep), Choice::Dispatcher)
 };
 
-impl<D: Kernels> Exchange<D> for AllGather {
-    fn about(&self) -> &'static About {
+impl<D: Kernels> TokenDispatcher<D> for AllGather {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn plan(
@@ -51,7 +51,7 @@ impl<D: Kernels> Exchange<D> for AllGather {
     ) -> Dispatch<D::Place> {
         let here = experts.div_ceil(ep.size());
         let together = Routing::together(all);
-        let taken = handed(&together, 0, ep.rank() * here..(ep.rank() + 1) * here);
+        let taken = dispatched(&together, 0, ep.rank() * here..(ep.rank() + 1) * here);
         let counts = tally(here, taken.iter().map(|c| c.expert % here));
         let copies: Vec<_> = all.iter().map(|of| of.list.len()).collect();
         let tokens = copies.iter().map(|copies| copies / together.chosen).collect();
@@ -71,4 +71,4 @@ impl<D: Kernels> Exchange<D> for AllGather {
 }
 
 #[cfg(test)]
-crate::tests::proves_exchange!(AllGather);
+crate::tests::proves_dispatcher!(AllGather);

@@ -7,12 +7,12 @@
 //! ```
 //!
 //! Source: Lepikhin et al., `GShard`, §3.2, arXiv:2006.16668. Chapter: 16.
-use super::dispatch::{self, Carried, Dispatch, Exchange, MostRows, added, handed, index};
+use super::dispatch::{self, Carried, Dispatch, TokenDispatcher, MostRows, added, dispatched, index};
 use crate::routing::{Routing, tally};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
 use layers::ops::rows_of;
-use layers::{About, Choice, Result};
+use layers::{StrategyInfo, Choice, Result};
 use tensor::Tensor;
 
 /// All-to-all with uneven counts.
@@ -20,7 +20,7 @@ use tensor::Tensor;
 pub struct AllToAll;
 
 /// Its description.
-pub static ABOUT: About = About {
+pub static ABOUT: StrategyInfo = StrategyInfo {
     name: "expert parallelism",
     word: "ep",
     shares: dispatch::shares,
@@ -36,11 +36,11 @@ pub static ABOUT: About = About {
             "each rank receives what the other sent; the rows that return are those that were sent, in order",
         ),
     ],
-    ..About::of(Some(Axis::Ep), Choice::Exchange)
+    ..StrategyInfo::of(Some(Axis::Ep), Choice::Dispatcher)
 };
 
-impl<D: Kernels> Exchange<D> for AllToAll {
-    fn about(&self) -> &'static About {
+impl<D: Kernels> TokenDispatcher<D> for AllToAll {
+    fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
     fn plan(
@@ -52,9 +52,9 @@ impl<D: Kernels> Exchange<D> for AllToAll {
     ) -> Dispatch<D::Place> {
         let (me, here) = (ep.rank(), experts.div_ceil(ep.size()));
         let own = me * here..(me + 1) * here;
-        let given = handed(&all[me], me, 0..experts);
+        let given = dispatched(&all[me], me, 0..experts);
         let came: Vec<_> =
-            all.iter().enumerate().flat_map(|(rank, of)| handed(of, rank, own.clone())).collect();
+            all.iter().enumerate().flat_map(|(rank, of)| dispatched(of, rank, own.clone())).collect();
         let give = tally(ep.size(), given.iter().map(|c| c.expert / here));
         let take = tally(ep.size(), came.iter().map(|c| c.rank));
         let counts = tally(here, came.iter().map(|c| c.expert % here));
@@ -90,4 +90,4 @@ impl<D: Kernels> Exchange<D> for AllToAll {
 }
 
 #[cfg(test)]
-crate::tests::proves_exchange!(AllToAll);
+crate::tests::proves_dispatcher!(AllToAll);
