@@ -137,7 +137,7 @@ fn what_does_not_fit_is_refused() {
     refused(&["--link", "1GB/s,20us"], "\"1GB/s\" is not a latency");
     refused(&["--link", "20us,0GB/s"], "\"0GB/s\" is not a bandwidth");
     refused(&["--node", "3"], "8 ranks cannot form nodes of 3: a node's size must be 1, 2, 4 or 8");
-    refused(&["--node", "0"], "not made of nodes of 0");
+    refused(&["--node", "0"], "8 ranks cannot form nodes of 0");
     for algorithm in ["naive", "direct", "ring", "tree"] {
         let says = format!("--node is for --algorithm hierarchical; {algorithm} has no use for it");
         refused(&["--algorithm", algorithm, "--node", "2"], &says);

@@ -21,7 +21,7 @@ fn said(line: &str) -> String {
 /// The ranks' rows, and the figures.
 fn drawing(line: &str) -> String {
     let displayed = |line: &&str| {
-        ["rank ", "ticks ", "it takes ", "a rank has "].iter().any(|word| line.starts_with(word))
+        ["rank ", "ticks ", "it takes ", "a rank saves "].iter().any(|word| line.starts_with(word))
     };
     said(line).lines().filter(displayed).flat_map(|line| [line, "\n"]).collect()
 }

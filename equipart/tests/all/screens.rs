@@ -132,7 +132,7 @@ fn what_a_layout_does_not_say_is_noted() {
     assert_eq!(notes(&["--layout", "pp=3", "--split", "2,1,1"]), "");
     assert_eq!(notes(&["--layout", "pp=2,dp=2"]), "");
     let [one, _] = said(&["schedule", "--kind", "gpipe", "--stages", "2", "--microbatches", "1"]);
-    assert!(one.contains("at most what 1 microbatch needs; "), "{one}");
+    assert!(one.contains("at most the activations of 1 microbatch; "), "{one}");
 }
 
 /// Kills: a proof of another model in silence, one of an image where the model itself fits.
