@@ -213,7 +213,7 @@ mod tests {
             ("step 0: padding of head's gradient", 1, 2, 2),
             "{d}"
         );
-        assert!(d.hint.as_deref().unwrap().contains("no gradient reaches their rows"), "{d}");
+        assert!(d.hint.as_deref().unwrap().contains("no gradient, and not counted"), "{d}");
     }
 
     static NEW: StrategyInfo = StrategyInfo {

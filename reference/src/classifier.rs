@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "at least one layer")]
+    #[should_panic(expected = "at least two sizes")]
     fn no_layer_panics() {
         let _ = Classifier { sizes: vec![3] }.logits(&Weights::<f64>::new(), &[]);
     }

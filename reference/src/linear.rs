@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "for [2, 3]")]
+    #[should_panic(expected = "do not fit [2, 3]")]
     fn a_weight_of_another_shape_panics() {
         let _ = linear(&[1.0, 2.0], &[1.0; 8], [2, 3]);
     }
