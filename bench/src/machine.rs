@@ -24,11 +24,11 @@ pub trait Hardware {
     fn name(&self) -> String;
     /// Number of processors for this number of ranks.
     fn cores(&self, ranks: usize) -> usize;
-    /// Best seconds of a probe; sizes may be smaller by the factor `smaller`.
+    /// Best seconds of a probe; sizes may be smaller by the factor `divisor`.
     ///
     /// # Errors
     /// If the probe fails.
-    fn seconds(&self, probe: Probe, smaller: usize) -> Result<f64>;
+    fn seconds(&self, probe: Probe, divisor: usize) -> Result<f64>;
 }
 
 /// The cores of this machine.
@@ -52,8 +52,8 @@ impl Hardware for Cores {
     fn cores(&self, ranks: usize) -> usize {
         cores(ranks)
     }
-    fn seconds(&self, probe: Probe, smaller: usize) -> Result<f64> {
-        Ok(probe.seconds(&Scale { smaller, ..Scale::FULL }))
+    fn seconds(&self, probe: Probe, divisor: usize) -> Result<f64> {
+        Ok(probe.seconds(&Scale { divisor, ..Scale::FULL }))
     }
 }
 
@@ -130,7 +130,7 @@ impl Machine {
     pub(super) fn probe(&mut self, on: &impl Hardware, bound: &Bound, scale: &Scale) -> Result<()> {
         for (probe, _) in bound {
             let best = self.0.entry(*probe).or_insert(f64::INFINITY);
-            *best = best.min(on.seconds(*probe, scale.smaller)?);
+            *best = best.min(on.seconds(*probe, scale.divisor)?);
         }
         Ok(())
     }

@@ -36,7 +36,7 @@ pub(super) struct Scale {
     /// The model whose proof is timed.
     pub proven: Shape,
     /// Divisor of the sizes of products, all-reduces and probes.
-    pub smaller: usize,
+    pub divisor: usize,
     /// Number of timed tries of a model's work in a turn, after one warm-up.
     pub tries: usize,
     /// Seconds that a turn of a product lasts.
@@ -51,7 +51,7 @@ impl Scale {
         pipeline: [8, 128],
         decode: [32, 64],
         proven: SMALL,
-        smaller: 1,
+        divisor: 1,
         tries: 2,
         seconds: 0.15,
     };
@@ -74,7 +74,7 @@ impl Scale {
             heads: Heads { queries: 2, keys: 2, dim: 2 },
             ..Shape::LLAMA
         },
-        smaller: 1024,
+        divisor: 1024,
         tries: 1,
         seconds: 0.0,
     };
@@ -82,8 +82,8 @@ impl Scale {
     pub(super) fn new(small: bool) -> &'static Self {
         if small { &Self::TINY } else { &Self::FULL }
     }
-    /// Divides a size by [`smaller`](Self::smaller).
+    /// Divides a size by [`divisor`](Self::smaller).
     pub(super) fn of(&self, size: usize) -> usize {
-        size.div_ceil(self.smaller)
+        size.div_ceil(self.divisor)
     }
 }

@@ -107,8 +107,8 @@ impl Hardware for Elsewhere {
     fn cores(&self, ranks: usize) -> usize {
         ranks.min(2)
     }
-    fn seconds(&self, probe: Probe, smaller: usize) -> Result<f64> {
-        assert_eq!(smaller, Scale::TINY.smaller);
+    fn seconds(&self, probe: Probe, divisor: usize) -> Result<f64> {
+        assert_eq!(divisor, Scale::TINY.divisor);
         Ok(match probe {
             Probe::Peak { cores: 1 } | Probe::Read { .. } => 2.0,
             Probe::Peak { cores: 2 } => 3.0,

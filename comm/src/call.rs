@@ -1,5 +1,5 @@
 //! One call of a rank; it displays as a sentence with the place in the code.
-use crate::lasting::{Lasting, lasting};
+use crate::lasting::{StaticName, lasting};
 use crate::threads::{Join, join_of, joined, joins};
 use crate::{Axes, Ranks, Tag};
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,7 @@ pub(crate) struct Call {
     pub(crate) counts: Option<Counts>,
     pub(crate) elem: Elem,
     /// Group of the call.
-    #[serde(skip, default = "unsaid")]
+    #[serde(skip, default = "unknown_group")]
     pub(crate) over: Ranks,
     #[serde(skip)]
     pub(crate) label: Option<Arc<str>>,
@@ -99,7 +99,7 @@ pub(crate) struct Call {
 }
 
 /// Placeholder for the group of another process' call, whose sentence names the group.
-fn unsaid() -> Ranks {
+fn unknown_group() -> Ranks {
     Ranks::all(Axes::default())
 }
 
@@ -151,7 +151,7 @@ impl From<&Call> for CallRecord {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Elem {
     #[serde(deserialize_with = "lasting")]
-    pub(crate) name: Lasting,
+    pub(crate) name: StaticName,
     /// Bytes per element.
     pub(crate) size: usize,
     /// Id of the type, to detect ranks whose types differ.
@@ -202,7 +202,7 @@ impl Call {
         }
     }
     /// Returns the counts if they are one list, equal on all ranks.
-    pub(crate) fn one_list(&self) -> Option<&Arc<[usize]>> {
+    pub(crate) fn common_counts(&self) -> Option<&Arc<[usize]>> {
         match &self.counts {
             Some(Counts::Of(counts)) => Some(counts),
             _ => None,
@@ -249,7 +249,7 @@ impl Call {
         let wants = match (self.op, &self.counts) {
             (Op::AllGather, Some(Counts::Of(counts))) => return 0..counts[from] * self.cols,
             (Op::AllToAll, Some(Counts::Between(give, _))) => return block(Some(give)),
-            (Op::AllToAll | Op::ReduceScatter, _) => return block(self.one_list()),
+            (Op::AllToAll | Op::ReduceScatter, _) => return block(self.common_counts()),
             (Op::Scatter, _) if from == self.root => return to * elements..(to + 1) * elements,
             (Op::Send | Op::Gather, _) => to == self.root,
             (Op::Broadcast, _) => from == self.root,

@@ -68,7 +68,7 @@ impl<P: Place> Group<P> {
             let why = format!("{n} columns are wanted, but {} ranks have {cols} each", self.size());
             return Err(CommError::bad_counts(&call, why));
         }
-        self.make(mine, Making { call, category: Category::Buffers, shape: [rows, n], room: 0 })
+        self.make(mine, NewTensorCall { call, category: Category::Buffers, shape: [rows, n], room: 0 })
     }
     /// Sums `data[R,C]` over ranks, in rank order, and returns this rank's block of rows: `[R/ranks, C]`, an
     /// activation. In a group of one, returns another owner of `data`.
@@ -192,7 +192,7 @@ impl<P: Place> Group<P> {
 }
 
 /// A call whose result is a new tensor: its category, its shape, and the rows that it has room for.
-pub(crate) struct Making {
+pub(crate) struct NewTensorCall {
     pub(crate) call: Call,
     pub(crate) category: Category,
     pub(crate) shape: [usize; 2],
@@ -211,7 +211,11 @@ impl<P: Place> Group<P> {
     }
     /// Makes the call of an all-gather of `mine`; `counts` lists the rows of each rank if they differ.
     #[track_caller]
-    pub(crate) fn gathering<D: Device>(&self, mine: &Tensor<D>, counts: Option<&[usize]>) -> Result<Making> {
+    pub(crate) fn gathering<D: Device>(
+        &self,
+        mine: &Tensor<D>,
+        counts: Option<&[usize]>,
+    ) -> Result<NewTensorCall> {
         let list = counts.map(|counts| Counts::Of(self.record.list(counts)));
         let call = Call { counts: list, ..self.call_of::<D>(Op::AllGather, mine.shape()) };
         let rows = match counts {
@@ -222,19 +226,23 @@ impl<P: Place> Group<P> {
             let why = format!("rank {} has {} rows, but its count is {own}", self.rank, mine.rows());
             return Err(CommError::bad_counts(&call, why));
         }
-        Ok(Making { call, category: Category::Buffers, shape: [rows, mine.cols()], room: 0 })
+        Ok(NewTensorCall { call, category: Category::Buffers, shape: [rows, mine.cols()], room: 0 })
     }
     /// Makes the call of a reduce-scatter of `data`; `counts` lists the rows that each rank gets if they
     /// differ.
     #[track_caller]
-    pub(crate) fn scattering<D: Device>(&self, data: &Tensor<D>, counts: Option<&[usize]>) -> Result<Making> {
+    pub(crate) fn scattering<D: Device>(
+        &self,
+        data: &Tensor<D>,
+        counts: Option<&[usize]>,
+    ) -> Result<NewTensorCall> {
         let (reduce, list) = (Some(Reduce::Sum), counts.map(|counts| Counts::Of(self.record.list(counts))));
         let call = Call { reduce, counts: list, ..self.call_of::<D>(Op::ReduceScatter, data.shape()) };
         let rows = match counts {
             None => self.divides(data.rows())?,
             Some(counts) => self.adds_up(counts, &call).map(|()| counts[self.rank])?,
         };
-        Ok(Making { call, category: Category::Activations, shape: [rows, data.cols()], room: 0 })
+        Ok(NewTensorCall { call, category: Category::Activations, shape: [rows, data.cols()], room: 0 })
     }
     /// Makes the call of an all-to-all of `data`; `counts` lists the rows given and taken if they differ.
     #[track_caller]
@@ -242,13 +250,13 @@ impl<P: Place> Group<P> {
         &self,
         data: &Tensor<D>,
         counts: Option<[&[usize]; 2]>,
-    ) -> Result<Making> {
+    ) -> Result<NewTensorCall> {
         let list = counts.map(|counts| counts.map(|counts| self.record.list(counts)));
         let list = list.map(|[give, take]| Counts::Between(give, take));
         let call = Call { counts: list, ..self.call_of::<D>(Op::AllToAll, data.shape()) };
         let Some([give, take]) = counts else {
             self.divides(data.rows())?;
-            return Ok(Making { call, category: Category::Activations, shape: data.shape(), room: 0 });
+            return Ok(NewTensorCall { call, category: Category::Activations, shape: data.shape(), room: 0 });
         };
         self.adds_up(give, &call)?;
         let rows = self.total(take, &call)?;
@@ -257,18 +265,18 @@ impl<P: Place> Group<P> {
             let why = format!("rank {} gives itself {given} rows, but takes {taken}", self.rank);
             return Err(CommError::bad_counts(&call, why));
         }
-        Ok(Making { call, category: Category::Activations, shape: [rows, data.cols()], room: 0 })
+        Ok(NewTensorCall { call, category: Category::Activations, shape: [rows, data.cols()], room: 0 })
     }
     /// Number of rows of all ranks, if each has `rows`.
     fn rows_of_all(&self, rows: usize) -> usize {
         count::product("the rows of all ranks", &[rows, self.size()])
     }
     /// Runs such a call and returns its result.
-    fn make<D: Device<Place = P>>(&self, given: &Tensor<D>, making: Making) -> Result<Tensor<D>> {
+    fn make<D: Device<Place = P>>(&self, given: &Tensor<D>, making: NewTensorCall) -> Result<Tensor<D>> {
         if self.size() == 1 {
             return Ok(given.clone());
         }
-        let Making { call, category, shape: [rows, cols], .. } = making;
+        let NewTensorCall { call, category, shape: [rows, cols], .. } = making;
         let mut out = Tensor::empty(given.device(), category, rows, cols);
         self.together(&call, Some(given), Some(&mut out))?;
         Ok(out)

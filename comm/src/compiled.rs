@@ -18,7 +18,7 @@ fn tensors<D: Kernels<Place = Host>>() -> Vec<*const ()> {
     vec![
         Tensor::<D>::with_room as *const (),
         Tensor::<D>::write as *const (),
-        Tensor::<D>::write_together as *const (),
+        Tensor::<D>::write_slices as *const (),
         Tensor::<D>::read_into as *const (),
         Group::<Host>::all_reduce::<D> as *const (),
         Group::<Host>::all_gather::<D> as *const (),

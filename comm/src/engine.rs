@@ -1,5 +1,5 @@
 //! Engines carry the bytes between ranks: by threads, by connections of processes, or not at all.
-use crate::lasting::{Lasting, lasting};
+use crate::lasting::{StaticName, lasting};
 use crate::{Call, Members, Result};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub(crate) struct Post {
     pub(crate) sends: bool,
     /// Queue of the message; each queue is counted on its own.
     #[serde(deserialize_with = "lasting")]
-    pub(crate) lane: Lasting,
+    pub(crate) lane: StaticName,
     pub(crate) number: usize,
 }
 

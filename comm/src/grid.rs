@@ -62,7 +62,7 @@ impl Grid {
     /// [`CommError::BadWorld`] if the order names an axis twice, names edp or etp, or lacks an axis that is
     /// split; or if ep·etp does not divide the ranks of a stage, or pp cuts experts apart.
     pub(crate) fn nested(&self, order: &[Axis]) -> Result<Self> {
-        let nest = self.whole_order(order)?;
+        let nest = self.complete_order(order)?;
         let (mut digits, mut stride): ([Vec<Digit>; AXES], _) = (Default::default(), 1);
         let dense: Vec<_> = nest.iter().copied().filter(|axis| Axis::DENSE.contains(axis)).collect();
         for &axis in &dense {
@@ -75,7 +75,7 @@ impl Grid {
         let [mut stride, edp] = [1, self.edp()?];
         for axis in nest.iter().filter_map(|&axis| expert(axis)) {
             let size = if axis == Axis::Edp { edp } else { self.given(axis) };
-            let Some(own) = self.around_stages([size, stride], inside) else {
+            let Some(own) = self.stage_digit_to_world([size, stride], inside) else {
                 let order = order_name(&dense);
                 return bad(format!(
                     "{axis}={size} does not nest in the order {order}, where {inside} ranks of a stage are \
@@ -89,7 +89,7 @@ impl Grid {
     }
     /// Completes an order to name every axis. ep goes next to tp, outside it. Other missing axes are not
     /// split: tp goes innermost, because etp takes its place, and the rest outermost.
-    fn whole_order(&self, order: &[Axis]) -> Result<Vec<Axis>> {
+    fn complete_order(&self, order: &[Axis]) -> Result<Vec<Axis>> {
         let bad = |why: String| bad(format!("the order {} {why}", order_name(order)));
         for (i, axis) in order.iter().enumerate() {
             if [Axis::Edp, Axis::Etp].contains(axis) {
@@ -128,7 +128,7 @@ impl Grid {
     }
     /// Converts a digit of a stage's ranks to digits of the world's ranks, in which a stage has runs of
     /// `inside` consecutive ranks with other stages' ranks between. `None` if pp cuts the digit apart.
-    fn around_stages(&self, [size, stride]: [usize; 2], inside: usize) -> Option<Vec<Digit>> {
+    fn stage_digit_to_world(&self, [size, stride]: [usize; 2], inside: usize) -> Option<Vec<Digit>> {
         let stages = self.given(Axis::Pp);
         match inside / stride {
             _ if size == 1 => Some(vec![]),

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use tensor::{Device, Place, Tensor};
 
 /// A rank's membership of a group, which has the ranks along one axis or several
-/// ([`Mesh::over`](crate::Mesh::over)), or some of these ([`Group::blocks`]). Clones are cheap, and members
-/// of the same group. Groups with the same members are one group, however each rank obtained it.
+/// ([`Mesh::over`](crate::Mesh::over)), or some of these ([`Group::consecutive`]). Clones are cheap, and
+/// members of the same group. Groups with the same members are one group, however each rank obtained it.
 ///
 /// All ranks of a group make the same calls in the same order. If they do not, each gets an error that names
 /// both calls by place and label. A group and its calls belong to the rank's own thread. So a rank that has
@@ -108,7 +108,7 @@ impl<P: Place> Group<P> {
     /// # Errors
     /// [`CommError::BadArgument`] if `size` does not divide the number of ranks.
     #[track_caller]
-    pub fn blocks(&self, size: usize) -> Result<Group<P>> {
+    pub fn consecutive(&self, size: usize) -> Result<Group<P>> {
         let ranks = self.size();
         if !ranks.is_multiple_of(size) {
             let why = format!("{self} has no subgroups of {size}: the size must be {}", sizes(ranks));

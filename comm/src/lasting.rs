@@ -6,12 +6,12 @@ use std::sync::{Mutex, PoisonError};
 
 /// A name with static lifetime. The alias hides the reference from serde, which would otherwise borrow the
 /// name from its input.
-pub(crate) type Lasting = &'static str;
+pub(crate) type StaticName = &'static str;
 
 /// Reads the name of a message kind or of a dtype, and keeps it. A program has few names; more than 256, or
 /// one longer than 256 bytes, is an invalid frame.
-pub(crate) fn lasting<'a, D: Deserializer<'a>>(from: D) -> Result<Lasting, D::Error> {
-    static KNOWN: Mutex<BTreeSet<Lasting>> = Mutex::new(BTreeSet::new());
+pub(crate) fn lasting<'a, D: Deserializer<'a>>(from: D) -> Result<StaticName, D::Error> {
+    static KNOWN: Mutex<BTreeSet<StaticName>> = Mutex::new(BTreeSet::new());
     const MOST: usize = 256;
     let (text, mut known) =
         (String::deserialize(from)?, KNOWN.lock().unwrap_or_else(PoisonError::into_inner));

@@ -222,11 +222,11 @@ mod tests {
         let sets = [Axis::Dp | Axis::Tp, Axis::Ep.into(), Axis::Edp | Axis::Ep].map(|axes| mesh.over(axes));
         let groups =
             mesh.axes().map(|(_, group)| Ok(group.clone())).chain(sets).collect::<Result<Vec<_>>>()?;
-        let blocks = |group: &Group<D::Place>| {
+        let consecutive = |group: &Group<D::Place>| {
             let odd = [group.split(|rank| rank % 2)];
-            [1, 2, 4].map(|size| group.blocks(size.min(group.size()))).into_iter().chain(odd)
+            [1, 2, 4].map(|size| group.consecutive(size.min(group.size()))).into_iter().chain(odd)
         };
-        for group in groups.iter().flat_map(blocks) {
+        for group in groups.iter().flat_map(consecutive) {
             let group = group?;
             let (next, n) = ((group.rank() + 1) % group.size(), group.size());
             for (rows, cols) in [(5, 7), (0, 3), (1, 1)] {

@@ -42,7 +42,7 @@ pub struct Transfer {
 
 /// One round: messages that may all be in flight at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CommStep {
+pub struct CommRound {
     /// Phase of the algorithm that the round belongs to, such as `reduce-scatter`.
     pub phase: &'static str,
     /// Messages of the round; none depends on another.
@@ -54,12 +54,12 @@ pub struct CommStep {
 pub struct CommSchedule {
     ranks: usize,
     chunks: usize,
-    steps: Vec<CommStep>,
+    steps: Vec<CommRound>,
 }
 
 impl CommSchedule {
     /// Makes a schedule of `ranks` ranks on data in `chunks` chunks, at least one.
-    pub(crate) fn new(ranks: usize, chunks: usize, steps: Vec<CommStep>) -> Self {
+    pub(crate) fn new(ranks: usize, chunks: usize, steps: Vec<CommRound>) -> Self {
         Self { ranks, chunks, steps }
     }
     /// Number of ranks.
@@ -71,7 +71,7 @@ impl CommSchedule {
         self.chunks
     }
     /// Rounds in order.
-    pub fn steps(&self) -> &[CommStep] {
+    pub fn steps(&self) -> &[CommRound] {
         &self.steps
     }
     /// Range of these chunks' elements, among `elements` in all.
@@ -91,7 +91,13 @@ impl CommSchedule {
         let steps = self.steps.iter().map(|step| self.step_time(step, link, bytes_per_element, elements));
         steps.fold(Duration::ZERO, Duration::saturating_add)
     }
-    fn step_time(&self, step: &CommStep, link: &Link, bytes_per_element: usize, elements: usize) -> Duration {
+    fn step_time(
+        &self,
+        step: &CommRound,
+        link: &Link,
+        bytes_per_element: usize,
+        elements: usize,
+    ) -> Duration {
         let mut busy = vec![[Duration::ZERO; 2]; self.ranks]; // sending, receiving
         for transfer in &step.transfers {
             let elements = self.elements(transfer.chunks.clone(), elements).len();
@@ -112,7 +118,7 @@ mod tests {
         Transfer { from, to, chunks, how: Arrival::Add }
     }
     fn schedule(steps: Vec<Vec<Transfer>>) -> CommSchedule {
-        let steps = steps.into_iter().map(|transfers| CommStep { phase: "test", transfers }).collect();
+        let steps = steps.into_iter().map(|transfers| CommRound { phase: "test", transfers }).collect();
         CommSchedule::new(4, 3, steps)
     }
 

@@ -23,7 +23,7 @@ pub trait SharedPlace: Place {
     fn of_rank(&self, rank: usize) -> Self;
     /// Bytes that `ranks` ranks of this process can still allocate there, all together. None if the place is
     /// host memory.
-    fn free_beside_the_host(ranks: usize) -> Option<u64> {
+    fn free_device_bytes(ranks: usize) -> Option<u64> {
         let _ = ranks;
         None
     }

@@ -2,7 +2,7 @@
 //!
 //! All ranks of a group start the same calls in the same order, and each waits for its own in any order. A
 //! waiting rank does the rest of the work. Results equal those of the calls without `start_`, bit for bit.
-use crate::collectives::Making;
+use crate::collectives::NewTensorCall;
 use crate::request::UnderWay;
 use crate::{Call, Group, Op, Reduce, Request, Result, Windows};
 use tensor::{Device, Place, Tensor, count};
@@ -163,15 +163,19 @@ impl<P: Place> Group<P> {
         [give, take]: [&[usize]; 2],
         room: usize,
     ) -> Result<Request<D>> {
-        self.start_making(Making { room, ..self.exchanging(&data, Some([give, take]))? }, data)
+        self.start_making(NewTensorCall { room, ..self.exchanging(&data, Some([give, take]))? }, data)
     }
 
     /// Starts a call whose result is a new tensor.
-    fn start_making<D: Device<Place = P>>(&self, making: Making, given: Tensor<D>) -> Result<Request<D>> {
+    fn start_making<D: Device<Place = P>>(
+        &self,
+        making: NewTensorCall,
+        given: Tensor<D>,
+    ) -> Result<Request<D>> {
         if self.size() == 1 {
             return Ok(Request::done(given));
         }
-        let Making { call, category, shape: [rows, cols], room } = making;
+        let NewTensorCall { call, category, shape: [rows, cols], room } = making;
         let result = Tensor::with_room(given.device(), category, [rows, room], cols);
         self.start(call, given, Some(result))
     }

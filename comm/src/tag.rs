@@ -1,5 +1,5 @@
 //! Tags name what messages carry, so that one is not taken for another of the same shape.
-use crate::lasting::{Lasting, lasting};
+use crate::lasting::{StaticName, lasting};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -11,7 +11,7 @@ use std::fmt;
 pub struct Tag {
     /// Kind: `activation`, `gradient`.
     #[serde(deserialize_with = "lasting")]
-    pub what: Lasting,
+    pub what: StaticName,
     /// Index of the unit: a microbatch, a block of keys.
     pub unit: usize,
 }

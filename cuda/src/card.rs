@@ -62,7 +62,7 @@ const PROCESSORS: c_int = 16;
 static MEMORY: RwLock<()> = RwLock::new(());
 
 /// Keeps memory of cards from being allocated or freed until the guard is dropped.
-pub(crate) fn nobody_allocates() -> RwLockWriteGuard<'static, ()> {
+pub(crate) fn lock_allocations() -> RwLockWriteGuard<'static, ()> {
     MEMORY.write().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -72,7 +72,7 @@ thread_local! {
 }
 
 /// Forgets this thread's current context: a call of another library may have changed it.
-pub(crate) fn elsewhere() {
+pub(crate) fn forget_current_context() {
     CURRENT.set(null_mut());
 }
 
@@ -276,7 +276,7 @@ impl Drop for Card {
         }
         let _ = call!(self.driver, cuStreamDestroy_v2(self.stream));
         let _ = call!(self.driver, cuDevicePrimaryCtxRelease_v2(self.ordinal));
-        elsewhere();
+        forget_current_context();
     }
 }
 

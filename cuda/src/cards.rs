@@ -208,7 +208,7 @@ impl Cards {
             }
         }
         // one card alone has no other part to wait for
-        let _whole = joint.apart.is_none().then(card::nobody_allocates);
+        let _whole = joint.apart.is_none().then(card::lock_allocations);
         let record = |which: usize| {
             let mut cards = cards.iter().zip(&members);
             cards

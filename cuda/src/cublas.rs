@@ -1,5 +1,5 @@
 //! cuBLAS, if it is found: the baseline of measured products. No computation uses it.
-use crate::card::{Card, elsewhere};
+use crate::card::{Card, forget_current_context};
 use crate::driver::Handle;
 use crate::library::{library, open};
 use std::ffi::{c_int, c_void};
@@ -62,7 +62,7 @@ impl Cublas {
                 (functions.cublasSetStream_v2)(handle, card.stream()),
             ]
         };
-        elsewhere();
+        forget_current_context();
         if statuses == [0, 0] {
             Ok(Self { functions, handle })
         } else {
@@ -110,7 +110,7 @@ impl Cublas {
                 -1,
             )
         };
-        elsewhere();
+        forget_current_context();
         if status == 0 { Ok(()) } else { Err(format!("cublasGemmEx: status {status}")) }
     }
 }

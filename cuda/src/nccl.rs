@@ -4,7 +4,7 @@
 //! Communicators are non-blocking: calls return at once, and are done when the communicator reports it. So a
 //! wait for them has a limit, and they can be aborted from outside. Source: NVIDIA, "NCCL", the pages of the
 //! functions and "Fault tolerance"; 2.18 is the oldest supported version.
-use crate::card::{Card, elsewhere};
+use crate::card::{Card, forget_current_context};
 use crate::cublas::among_pythons_packages;
 use crate::driver::Handle;
 use crate::library::{library, open};
@@ -129,7 +129,7 @@ impl Nccl {
     /// # Errors
     /// The function and NCCL's text.
     pub(crate) fn check(&self, call: &str, status: c_int) -> Result<(), String> {
-        elsewhere();
+        forget_current_context();
         if matches!(status, OK | IN_PROGRESS) {
             return Ok(());
         }

@@ -150,7 +150,7 @@ impl SharedPlace for Gpu {
             Some(cards) => Self::at(cards.card(rank).clone(), Some(cards.clone())),
         }
     }
-    fn free_beside_the_host(ranks: usize) -> Option<u64> {
+    fn free_device_bytes(ranks: usize) -> Option<u64> {
         let cards = match CardEngine::of(ranks) {
             Ok((CardEngine::Nccl(_), _)) => ranks,
             _ => 1,

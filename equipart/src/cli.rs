@@ -10,7 +10,7 @@ pub(crate) mod watch;
 use args::ModelName;
 use models::text::Corpus;
 use models::tokenizer::Tokenizer;
-use models::{Config, Learner, Model, embedded};
+use models::{Config, Model, TrainableModel, embedded};
 use parallel::{Error, Result, bail};
 use pictures::PicturesArgs;
 use std::path::Path;
@@ -56,14 +56,14 @@ pub(crate) fn model(name: Option<&ModelName>) -> Result<Model> {
 }
 
 /// Loads a text model or a classifier.
-pub(crate) fn learner(name: Option<&ModelName>, pictures: &PicturesArgs) -> Result<Learner> {
+pub(crate) fn learner(name: Option<&ModelName>, pictures: &PicturesArgs) -> Result<TrainableModel> {
     if name == Some(&ModelName::Mlp) {
         return Ok(pictures.fresh(None, 0));
     }
     pictures.unused()?;
     match name {
         Some(ModelName::Folder(folder)) => {
-            let learner = Learner::read(folder)?;
+            let learner = TrainableModel::read(folder)?;
             learner.text.iter().for_each(|model| note(&model.config));
             Ok(learner)
         }

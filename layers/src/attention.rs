@@ -18,7 +18,7 @@ pub mod cross_attention;
 pub mod head_norm;
 pub mod rotary;
 
-use crate::model::part::{Part, Ticket};
+use crate::model::part::{BoxedLayer, Ticket};
 use crate::model::strategy::{self, Column, DivisionRule, Row};
 use crate::ops::{Split, Stream, rotate};
 use crate::param::placement::{Pieces, Section};
@@ -27,14 +27,15 @@ use comm::Axis;
 use kernels::{Heads, Kernels};
 
 /// Attention, its heads split over the ranks of an axis: `W[D,(H_t+2K_t)·d]`, the heads, and `W[H_t·d,D]`.
-pub type Attention<D> = (Part<D, Stream<D>, Split<D>>, (SelfAttention<D>, Part<D, Split<D>, Stream<D>>));
+pub type Attention<D> =
+    (BoxedLayer<D, Stream<D>, Split<D>>, (SelfAttention<D>, BoxedLayer<D, Split<D>, Stream<D>>));
 
 /// Layers between the two products: norm and rotation of the heads, and the core.
 pub struct SelfAttention<D: Kernels> {
     norm: Option<HeadNorm<D>>,
     rotary: Option<Rotary<D>>,
     heads: Heads, // this rank's
-    core: Part<D, Split<D>, Split<D>>,
+    core: BoxedLayer<D, Split<D>, Split<D>>,
 }
 
 /// Values that backward needs: those of the norm, and those of the core.
@@ -51,8 +52,8 @@ pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Resul
         return Err(Error::heads(name, [queries, keys], (axis, ranks)));
     }
     let sections = [
-        Section { size: queries * dim, pieces: Pieces::Even, unit: dim },
-        Section { size: keys * dim, pieces: Pieces::Shared(keys), unit: dim },
+        Section { size: queries * dim, pieces: Pieces::Even, grain: dim },
+        Section { size: keys * dim, pieces: Pieces::Shared(keys), grain: dim },
     ];
     Ok((Heads { queries: queries / ranks, keys: keys.div_ceil(ranks), dim }, sections))
 }

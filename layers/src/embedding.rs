@@ -206,7 +206,7 @@ mod tests {
         fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
             vec![(Op::AllGather, share * WIDTH), (Op::ReduceScatter, ranks * share * WIDTH)] // dY; Y
         }
-        fn is_still(&self, name: &str, row: usize) -> bool {
+        fn has_no_gradient(&self, name: &str, row: usize) -> bool {
             name == "table" && Some(row) == self.padding
         }
         fn synced(&self, _: usize, regions: bool) -> usize {

@@ -12,7 +12,7 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (parallel cross-entropy), arXiv:1909.08053; Szegedy et al., §7,
 //! arXiv:1512.00567 (label smoothing); Chowdhery et al., §5, arXiv:2204.02311 (z-loss). Chapters: 6, 7.
-use crate::model::part::{Part, Ticket};
+use crate::model::part::{BoxedLayer, Ticket};
 use crate::model::stage::{Ending, Output, StageRequest, Targets};
 use crate::model::strategy;
 use crate::ops::{
@@ -39,7 +39,7 @@ use tensor::{Tensor, TokenIds};
 /// scattered.
 pub struct Head<D: Kernels> {
     name: String,
-    norm: Option<Part<D, Stream<D>, Branches<D>>>,
+    norm: Option<BoxedLayer<D, Stream<D>, Branches<D>>>,
     weight: Weight<D>,
     bias: Option<ColumnWeight<D>>, // b[V_t]
     vocabulary: usize,
@@ -168,7 +168,7 @@ impl<D: Kernels> Layer<D> for Head<D> {
         Ok(((dx, None), (x.gather(&self.group)?, dlogits)))
     }
 
-    fn backward_first(
+    fn backward_without_dx(
         &mut self,
         cx: &PassContext<D>,
         saved: Self::Saved,

@@ -43,7 +43,7 @@ pub trait Layer<D: Kernels> {
     ///
     /// # Errors
     /// If a collective fails.
-    fn backward_first(
+    fn backward_without_dx(
         &mut self,
         cx: &PassContext<D>,
         saved: Self::Saved,
@@ -97,14 +97,14 @@ impl<D: Kernels, A: Layer<D>, B: Layer<D, In = A::Out>> Layer<D> for (A, B) {
         let (dx, first) = self.0.backward_input(cx, first, dx)?;
         Ok((dx, (first, second)))
     }
-    fn backward_first(
+    fn backward_without_dx(
         &mut self,
         cx: &PassContext<D>,
         (first, second): Self::Saved,
         dy: B::Out,
     ) -> Result<Self::Pending> {
         let (dx, second) = self.1.backward_input(cx, second, dy)?;
-        Ok((self.0.backward_first(cx, first, dx)?, second))
+        Ok((self.0.backward_without_dx(cx, first, dx)?, second))
     }
     fn backward_weight(&mut self, cx: &PassContext<D>, (first, second): Self::Pending) -> Result<()> {
         self.1.backward_weight(cx, second)?;

@@ -38,7 +38,7 @@ pub use model::cx::shards::{Stretches, TokenShards, contiguous, deal};
 pub use model::cx::{KeptValue, LayerCounts, Pass, PassContext};
 pub use model::design::Design;
 pub use model::hooks::Hooks;
-pub use model::part::{Block, Part};
+pub use model::part::{Block, BoxedLayer};
 pub use model::record::{Activations, Record, RecordedActivation, RecordedCall};
 pub use model::spec::Spec;
 pub use model::stage::{Ending, Half, Input, Output, StageRequest, Targets};

@@ -12,7 +12,7 @@
 //!
 //! Source: Shazeer, "GLU variants improve transformer", arXiv:2002.05202; split as Megatron-LM §3. Chapter:
 //! 3.
-use crate::model::part::Part;
+use crate::model::part::BoxedLayer;
 use crate::model::strategy::{self, Column, Row};
 use crate::ops::{Split, Stream, activate, activate_backward, swiglu, swiglu_backward};
 use crate::param::placement::Section;
@@ -21,7 +21,7 @@ use kernels::Kernels;
 
 /// A feed-forward of `F` hidden features, split over the ranks of an axis: `W[D,2F_t]` or `W[D,F_t]`, the
 /// elementwise function, and `W[F_t,D]`.
-pub type Mlp<D> = (Part<D, Stream<D>, Split<D>>, (FeedForward, Part<D, Split<D>, Stream<D>>));
+pub type Mlp<D> = (BoxedLayer<D, Stream<D>, Split<D>>, (FeedForward, BoxedLayer<D, Split<D>, Stream<D>>));
 
 /// Builds parameters `name.gate_up` (SwiGLU) or `name.up`, and `name.down`, each with a `.bias` if `mlp` has
 /// biases.

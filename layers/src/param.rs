@@ -91,7 +91,7 @@ impl<D: Kernels> Param<D> {
     }
     /// Sets a tensor to the values of this rank's local part, from element `from` of it on.
     fn set<E: Device>(&self, to: &mut Tensor<E>, from: usize, numbers: &ParamValues<E::Elem>) {
-        to.write_together(&mut |first, to| {
+        to.write_slices(&mut |first, to| {
             drawn::by_cores(from + first, to, &|first, to| self.sharding.cuts.fill(first, to, numbers));
         });
     }

@@ -159,7 +159,7 @@ impl ConfigKeys<'_> {
                 let keys: Vec<_> = product.iter().map(|(key, _)| *key).collect();
                 let sizes: Vec<_> = product.iter().map(|(_, size)| size.to_string()).collect();
                 let wanted = format!("at most {MAX_ELEMENTS} elements");
-                return Err(self.not_this(&keys.join(" × "), &sizes.join(" × "), &wanted));
+                return Err(self.value_error_in_words(&keys.join(" × "), &sizes.join(" × "), &wanted));
             }
         }
         if config.shape.blocks > MAX_BLOCKS {

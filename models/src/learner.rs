@@ -23,7 +23,7 @@ const MODEL_TYPE: &str = "mlp";
 
 /// A model and the source of its weights. Cheap to clone; each rank reads its local part.
 #[derive(Clone)]
-pub struct Learner {
+pub struct TrainableModel {
     /// Design of the model.
     pub design: Design,
     /// Origin of the model, for messages.
@@ -33,7 +33,7 @@ pub struct Learner {
     weights: WeightsSource,
 }
 
-impl From<Model> for Learner {
+impl From<Model> for TrainableModel {
     fn from(model: Model) -> Self {
         let (design, origin, weights) =
             (model.config.shape.into(), model.origin.clone(), model.weights.clone());
@@ -41,7 +41,7 @@ impl From<Model> for Learner {
     }
 }
 
-impl Learner {
+impl TrainableModel {
     /// Returns a classifier with untrained weights from a seed. Its sizes are the pixels, the features
     /// between layers, and the classes.
     pub fn classifier(sizes: Vec<usize>, seed: u64) -> Self {

@@ -27,5 +27,5 @@ pub mod tokenizer;
 pub mod upcycle;
 
 pub use config::Config;
-pub use learner::Learner;
+pub use learner::TrainableModel;
 pub use model::Model;

@@ -85,7 +85,7 @@ pub fn embedding(entries: &[Entry]) -> &str {
 /// Returns true if a file may hold this tensor besides the parameters: masks and frequencies, which older
 /// versions of `transformers` wrote and no version reads, and the head of a model that uses the embedding's
 /// table.
-pub fn is_passed_over(shape: &Shape, name: &str) -> bool {
+pub fn is_ignored(shape: &Shape, name: &str) -> bool {
     if name == HEAD {
         return shape.tied;
     }

@@ -28,10 +28,10 @@ use tokenizers::models::ModelWrapper;
 
 /// Converts text to token ids and back. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Tokenizer(Option<Arc<OfFile>>);
+pub struct Tokenizer(Option<Arc<FileTokenizer>>);
 
 #[derive(Debug)]
-struct OfFile {
+struct FileTokenizer {
     path: PathBuf,
     inner: tokenizers::Tokenizer,
 }
@@ -72,7 +72,7 @@ impl Tokenizer {
             model.dropout = None;
             inner.with_model(model);
         }
-        Ok(Self(Some(Arc::new(OfFile { path: path.to_owned(), inner }))))
+        Ok(Self(Some(Arc::new(FileTokenizer { path: path.to_owned(), inner }))))
     }
     /// Returns true if the id of each byte is its value.
     pub fn is_of_bytes(&self) -> bool {
@@ -138,7 +138,7 @@ impl Encoded {
     }
 }
 
-impl OfFile {
+impl FileTokenizer {
     fn failed(&self, what: &'static str) -> impl Fn(String) -> Error + '_ {
         move |why| {
             let (path, why) = (self.path.display(), sentence(&why));

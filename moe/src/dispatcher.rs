@@ -5,7 +5,7 @@
 //! it; [`TokenDispatcher::back`] adds up, for each token, the rows of its copies.
 mod dispatch;
 
-pub use dispatch::{Carried, Dispatch, MostRows, TokenDispatcher};
+pub use dispatch::{Dispatch, RowCapacity, RowKind, TokenDispatcher};
 
 use crate::feed_forward::WithExperts;
 use kernels::Kernels;

@@ -11,7 +11,7 @@
 //! experts' activations only R and U are kept for backward. Source: Megatron-LM, `moe/experts.py`, on the
 //! place of the gates; Qwen Team, "Qwen1.5-MoE", on the gated shared expert.
 use crate::balance::{self, BIAS, Balancing, ChoiceCounts};
-use crate::dispatcher::{Carried, Dispatch, MostRows, TokenDispatcher};
+use crate::dispatcher::{Dispatch, RowCapacity, RowKind, TokenDispatcher};
 use crate::routing::{self, Routing, TokenNumbers};
 use crate::shared::SharedFeedForward;
 use comm::{Axes, Axis, Group, Mesh, Request};
@@ -24,8 +24,8 @@ use layers::ops::{
 };
 use layers::param::weight::{ExpertWeight, WholeWeight};
 use layers::{
-    Builder, Design, Draw, Error, Experts, FeedForward, Hooks, InputHalf, KeptValue, Layer, Params, Part,
-    PassContext, Placed, Result, Section, Strategy, StrategyInfo,
+    BoxedLayer, Builder, Design, Draw, Error, Experts, FeedForward, Hooks, InputHalf, KeptValue, Layer,
+    Params, PassContext, Placed, Result, Section, Strategy, StrategyInfo,
 };
 use std::sync::Arc;
 use tensor::{Device, Index, Tensor};
@@ -47,9 +47,9 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy + 'stat
         &self,
         at: &Builder<D>,
         mlp: &strategy::Mlp,
-    ) -> Result<Option<Part<D, Stream<D>, Stream<D>>>> {
+    ) -> Result<Option<BoxedLayer<D, Stream<D>, Stream<D>>>> {
         let Some(experts) = mlp.experts else { return Ok(None) };
-        Ok(Some(Part::new(ExpertFeedForward::new(at, mlp, experts, self.0)?)))
+        Ok(Some(BoxedLayer::new(ExpertFeedForward::new(at, mlp, experts, self.0)?)))
     }
 }
 
@@ -65,7 +65,7 @@ pub struct ExpertFeedForward<D: Kernels, X> {
     down: ExpertWeight<D>,        // W[E·D,F_t]
     shared: Option<SharedFeedForward<D>>,
     exchange: X,
-    pub(crate) room: MostRows,
+    pub(crate) room: RowCapacity,
     shares: Option<Vec<usize>>, // each expert's share of the copies in a stated routing
     region: Region,             // the tokens of this rank
     mesh: Mesh<D::Place>,
@@ -75,7 +75,7 @@ pub struct ExpertFeedForward<D: Kernels, X> {
 }
 
 /// Routing of this rank's tokens, and the plan of their dispatch.
-struct Handed<D: Kernels> {
+struct Routed<D: Kernels> {
     chosen: Index<D::Place>,
     loss: Option<RouterLoss<D::Wide>>,
     plan: Dispatch<D::Place>,
@@ -86,7 +86,7 @@ struct Handed<D: Kernels> {
 pub struct Saved<D: Kernels> {
     x: Stream<D>,
     scores: [Tensor<D::Wide>; 2], // logits and their log-sum-exp
-    dispatched: Handed<D>,
+    dispatched: Routed<D>,
     rows: Tensor<D>,     // R
     up: Split<D>,        // U
     by: Tensor<D::Wide>, // g of each row
@@ -136,7 +136,7 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Expert
             shared: experts.shared.map(|shared| SharedFeedForward::new(at, mlp, shared)).transpose()?,
             experts,
             exchange,
-            room: MostRows::default(),
+            room: RowCapacity::default(),
             shares: at.counts.and_then(|counts| counts.of(name)).map(<[_]>::to_vec),
             region,
             mesh: at.mesh.clone(),
@@ -179,7 +179,7 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Expert
         Ok((chosen, own, stated))
     }
     /// Routes this rank's tokens, and plans their dispatch.
-    fn route(&self, cx: &PassContext<D>, x: &Stream<D>, logits: &Tensor<D::Wide>) -> Result<Handed<D>> {
+    fn route(&self, cx: &PassContext<D>, x: &Stream<D>, logits: &Tensor<D::Wide>) -> Result<Routed<D>> {
         let (device, experts, k) = (x.device(), &self.experts, self.experts.copies());
         let first = self.region.mine(x.rows()).start;
         let (chosen, mut own, stated) = self.choice(cx, (x, first), logits)?;
@@ -213,7 +213,7 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Expert
         let all: Vec<_> = all.iter().map(|of| Routing::together(of)).collect();
         let experts = (experts.count, &self.room);
         let plan = <X as TokenDispatcher<D>>::plan(&self.exchange, &self.ep, &all, experts, device.place());
-        Ok(Handed { chosen, loss, plan, rows })
+        Ok(Routed { chosen, loss, plan, rows })
     }
     /// Adds the loss of this rank's rows to the context's loss.
     fn add_loss(
@@ -228,20 +228,20 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Expert
         Ok(())
     }
     /// Starts to send a row of every token of this rank and its etp peers to their experts.
-    fn begin(&self, dispatched: &Handed<D>, x: &Tensor<D>) -> Result<Request<D>> {
-        let x = self.etp.all_gather_v(x, &dispatched.rows[Carried::Tokens as usize])?;
-        self.exchange.begin(&dispatched.plan, x, Carried::Tokens)
+    fn begin(&self, dispatched: &Routed<D>, x: &Tensor<D>) -> Result<Request<D>> {
+        let x = self.etp.all_gather_v(x, &dispatched.rows[RowKind::Tokens as usize])?;
+        self.exchange.begin(&dispatched.plan, x, RowKind::Tokens)
     }
     /// Returns, for each of this rank's tokens, the sum of its experts' results (or gradients of their
     /// inputs).
-    fn back(&self, dispatched: &Handed<D>, y: Partial<D>) -> Result<Tensor<D>> {
-        let y = y.through(|y| self.exchange.back(&dispatched.plan, y, Carried::Tokens))?;
-        y.reduce_scatter_v(&self.etp, &dispatched.rows[Carried::Tokens as usize])
+    fn back(&self, dispatched: &Routed<D>, y: Partial<D>) -> Result<Tensor<D>> {
+        let y = y.through(|y| self.exchange.back(&dispatched.plan, y, RowKind::Tokens))?;
+        y.reduce_scatter_v(&self.etp, &dispatched.rows[RowKind::Tokens as usize])
     }
     /// Returns the same sum for the gate of each copy.
-    fn back_to_gates(&self, dispatched: &Handed<D>, by: Partial<D::Wide>) -> Result<Tensor<D::Wide>> {
-        let by = by.through(|by| self.exchange.back(&dispatched.plan, by, Carried::Copies))?;
-        by.reduce_scatter_v(&self.etp, &dispatched.rows[Carried::Copies as usize])
+    fn back_to_gates(&self, dispatched: &Routed<D>, by: Partial<D::Wide>) -> Result<Tensor<D::Wide>> {
+        let by = by.through(|by| self.exchange.back(&dispatched.plan, by, RowKind::Copies))?;
+        by.reduce_scatter_v(&self.etp, &dispatched.rows[RowKind::Copies as usize])
     }
     /// Gathers `y` over the tensor ranks if the stream `x` has all tokens.
     fn like(&self, x: &Stream<D>, y: Stream<D>) -> Result<Stream<D>> {
@@ -269,12 +269,12 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Layer<
         let rows = self.begin(&dispatched, own.share())?;
         // Overlaps the dispatch.
         let shared = self.shared.as_ref().map(|layer| layer.forward(cx, x.clone())).transpose()?;
-        let rows = self.exchange.end(&dispatched.plan, rows.wait()?, Carried::Tokens);
+        let rows = self.exchange.end(&dispatched.plan, rows.wait()?, RowKind::Tokens);
         let copies = gates.rows() * self.experts.copies();
         let by =
-            self.etp.all_gather_v(&gates.reshaped(copies, 1), &dispatched.rows[Carried::Copies as usize])?;
-        let by = self.exchange.begin(&dispatched.plan, by, Carried::Copies)?.wait()?;
-        let by = self.exchange.end(&dispatched.plan, by, Carried::Copies);
+            self.etp.all_gather_v(&gates.reshaped(copies, 1), &dispatched.rows[RowKind::Copies as usize])?;
+        let by = self.exchange.begin(&dispatched.plan, by, RowKind::Copies)?.wait()?;
+        let by = self.exchange.end(&dispatched.plan, by, RowKind::Copies);
         let up = expert_columns(&rows, &dispatched.plan.counts, &self.up.matrices()?);
         let hidden = apply(self.kind, &up).scaled(&by);
         let y = expert_rows(&hidden, &dispatched.plan.counts, &self.down.matrices()?.t())?;
@@ -306,7 +306,7 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Layer<
         let both = self.shared.as_mut().zip(shared);
         // Overlaps the dispatch.
         let shared = both.map(|(layer, saved)| layer.backward_input(cx, saved, dy.clone())).transpose()?;
-        let d_out = self.exchange.end(&dispatched.plan, d_out.wait()?, Carried::Tokens);
+        let d_out = self.exchange.end(&dispatched.plan, d_out.wait()?, RowKind::Tokens);
         let dh = expert_columns(&d_out, counts, &self.down.matrices()?);
         let hidden = apply(self.kind, &up);
         let d_by = dh.dots(&hidden)?;
@@ -360,7 +360,7 @@ fn fits(experts: &Experts, bias: bool) -> Result<()> {
             format!("1 to {count}, the number of experts"),
         ));
     }
-    if let Some(why) = experts.cannot_choose() {
+    if let Some(why) = experts.expert_choice_conflict() {
         return Err(Error::Cannot(format!("experts that choose tokens {why}")));
     }
     if bias {

@@ -21,9 +21,9 @@ mod shared;
 pub mod sliced;
 
 pub use balance::Balancing;
-pub use dispatcher::{Carried, Dispatch, MostRows, TokenDispatcher};
+pub use dispatcher::{Dispatch, RowCapacity, RowKind, TokenDispatcher};
 pub use feed_forward::{ExpertFeedForward, WithExperts};
-pub use routing::{NOBODY, Routing};
+pub use routing::{DROPPED, Routing};
 
 use kernels::Kernels;
 use layers::{Strategy, StrategyInfo};

@@ -8,7 +8,7 @@ use std::ops::Range;
 use tensor::{Device, Index, Place, Scalar, Tensor};
 
 /// Takes the place of an expert if the copy was dropped.
-pub const NOBODY: u32 = u32::MAX;
+pub const DROPPED: u32 = u32::MAX;
 
 /// Returns the parameters of a router's kernels.
 pub(crate) fn terms(experts: &Experts) -> RouterTerms {
@@ -24,7 +24,7 @@ pub(crate) fn terms(experts: &Experts) -> RouterTerms {
 /// The experts of tokens, `k` each, token after token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Routing {
-    /// The expert of each copy, or [`NOBODY`].
+    /// The expert of each copy, or [`DROPPED`].
     pub list: Vec<u32>,
     /// `k`.
     pub chosen: usize,
@@ -70,7 +70,7 @@ impl Routing {
         takes: impl Fn(usize, usize) -> bool,
     ) -> Self {
         let of = |t: usize| (0..experts).map(move |e| (t, e));
-        let list = tokens.flat_map(of).map(|(t, e)| if takes(t, e) { e as u32 } else { NOBODY }).collect();
+        let list = tokens.flat_map(of).map(|(t, e)| if takes(t, e) { e as u32 } else { DROPPED }).collect();
         Self { list, chosen: experts }
     }
     /// Returns the experts' choice for a microbatch, from the scores `P` of all ranks, in rank order: each
@@ -102,7 +102,7 @@ impl Routing {
     /// Returns the number of copies of each expert.
     #[must_use]
     pub fn counts(&self, experts: usize) -> Vec<usize> {
-        tally(experts, self.list.iter().filter(|&&e| e != NOBODY).map(|&e| e as usize))
+        tally(experts, self.list.iter().filter(|&&e| e != DROPPED).map(|&e| e as usize))
     }
     /// Concatenates these routings, in this order.
     pub(crate) fn together(all: &[Self]) -> Self {
@@ -117,7 +117,7 @@ impl Routing {
                 let taken = &mut before[*expert as usize];
                 *taken += 1;
                 if *taken > most {
-                    *expert = NOBODY;
+                    *expert = DROPPED;
                 }
             }
         }

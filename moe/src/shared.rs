@@ -7,7 +7,7 @@
 //! The gate is a router of one expert. Source: Qwen Team, "Qwen1.5-MoE", 2024; Dai et al., `DeepSeekMoE`,
 //! §3.2, arXiv:2401.06066, without a gate.
 use kernels::{Kernels, RouterTerms};
-use layers::model::part::{Part, Ticket};
+use layers::model::part::{BoxedLayer, Ticket};
 use layers::model::strategy;
 use layers::ops::{
     Stream, dots, gates, join, logits, router_backward, router_gradient, router_input_gradient, scaled,
@@ -22,7 +22,7 @@ const GATE: RouterTerms =
 
 /// A feed-forward with or without a gate.
 pub struct SharedFeedForward<D: Kernels> {
-    mlp: Part<D, Stream<D>, Stream<D>>,
+    mlp: BoxedLayer<D, Stream<D>, Stream<D>>,
     gate: Option<WholeWeight<D>>,
 }
 

@@ -85,7 +85,7 @@ macro_rules! worlds {
             fn traffic(&self, _: usize, _: usize) -> Vec<(Op, usize)> {
                 vec![]
             }
-            fn is_still(&self, parameter: &str, _: usize) -> bool {
+            fn has_no_gradient(&self, parameter: &str, _: usize) -> bool {
                 parameter.ends_with("router.bias")
             }
         }

@@ -10,7 +10,7 @@ use std::path::Path;
 use tensor::OutOfMemory;
 
 /// Returns true if `free` bytes hold `bytes`, or if the number of free bytes is unknown.
-pub fn holds(bytes: u128, free: Option<u64>) -> bool {
+pub fn fits_in_free(bytes: u128, free: Option<u64>) -> bool {
     free.is_none_or(|free| bytes <= u128::from(free))
 }
 
@@ -20,13 +20,13 @@ pub fn holds(bytes: u128, free: Option<u64>) -> bool {
 /// # Errors
 /// One sentence with both numbers.
 pub fn fits<P: SharedPlace>(run: impl Display, [here, ranks]: [usize; 2], bytes: u128) -> Result<()> {
-    fits_in(run, [here, ranks], bytes, P::free_beside_the_host(here).or_else(free))
+    fits_in(run, [here, ranks], bytes, P::free_device_bytes(here).or_else(free))
 }
 
 fn fits_in(run: impl Display, [here, ranks]: [usize; 2], bytes: u128, free: Option<u64>) -> Result<()> {
     let bytes =
         if here == ranks { bytes } else { bytes.div_ceil(ranks as u128).saturating_mul(here as u128) };
-    if holds(bytes, free) {
+    if fits_in_free(bytes, free) {
         return Ok(());
     }
     Err(Error::new(format!(
@@ -46,7 +46,7 @@ fn fits_in(run: impl Display, [here, ranks]: [usize; 2], bytes: u128, free: Opti
 ///
 /// # Errors
 /// One sentence: the request, what was held beside it, the limit, and the smallest limit that works.
-pub fn within<'a, D: Kernels>(
+pub fn check_limit<'a, D: Kernels>(
     scheme: impl Into<Scheme<'a, D>>,
     (rank, peak): (usize, usize),
     program: impl FnOnce(BuildContext<Meta<D::Elem>>) -> Result<()>,

@@ -2,7 +2,7 @@
 //! world can have any size.
 mod held;
 
-pub use held::HeldBytes;
+pub use held::MemoryBytes;
 
 use crate::{Batch, BuildContext, Layout, Result, Scheme, Stages, Trainer, budget, session};
 use comm::{Axis, Mesh};
@@ -58,7 +58,7 @@ pub fn peak_of_all<'a, D: Kernels, K: Ord>(
             }
         };
     }
-    budget::within(scheme, most, program)?;
+    budget::check_limit(scheme, most, program)?;
     Ok(Peak { all: total, largest: most.1 })
 }
 

@@ -30,9 +30,9 @@ const SHAPE: Shape = Shape {
 const ADAMW: OptimizerKind = OptimizerKind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
 
 /// So many of value, gradient and state, from the last on, rest as shards: DDP and `ZeRO` 1 to 3.
-fn zero(stage: usize, block: Option<usize>) -> ShardingStrategy {
+fn zero(stage: usize, subgroup: Option<usize>) -> ShardingStrategy {
     let rest = |needs| if stage >= needs { AtRest::Shard } else { AtRest::Whole };
-    ShardingStrategy { value: rest(3), gradient: rest(2), state: rest(1), block }
+    ShardingStrategy { value: rest(3), gradient: rest(2), state: rest(1), subgroup }
 }
 
 /// Two microbatches, of four and five sequences.
@@ -97,8 +97,8 @@ fn steps_equal_the_oracle_wherever_parameters_rest() {
         let shape = Shape { dropout, tied, ..SHAPE };
         let model = reference::Model::from(shape);
         let cases = layouts.iter().flat_map(|layout| (0..4).map(move |stage| (layout, stage)));
-        for ((sizes, regions, block), stage) in cases {
-            let rests = zero(stage, block.filter(|_| stage > 0));
+        for ((sizes, regions, subgroup), stage) in cases {
+            let rests = zero(stage, subgroup.filter(|_| stage > 0));
             on(sizes, (rests, *regions), |at: &BuildContext<Cpu<F61>>| {
                 let mut trainer = Trainer::new(at, shape, (ADAMW, Some(0.5)))?.seeded(3);
                 let start = weights(&mut trainer, at.mesh)?;
@@ -141,12 +141,12 @@ fn cost<D: Kernels>(device: &D, mesh: &Mesh<D::Place>, rests: ShardingStrategy) 
 #[test]
 fn steps_cost_what_their_price_says_wherever_parameters_rest() {
     fn both<D: Kernels<Place = Host>>() {
-        for (sizes, block) in
+        for (sizes, subgroup) in
             [(&[(Axis::Dp, 2), (Axis::Tp, 2)], None), (&[(Axis::Dp, 4), (Axis::Tp, 1)], Some(2))]
         {
             let mut parts = Vec::new();
             for stage in 0..4 {
-                let rests = zero(stage, block.filter(|_| stage > 0));
+                let rests = zero(stage, subgroup.filter(|_| stage > 0));
                 let ran = World::threads(sizes)
                     .unwrap()
                     .run(|device: D, mesh| cost(&device, &mesh, rests))

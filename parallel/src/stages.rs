@@ -141,35 +141,35 @@ impl<D: Kernels> Stages<D> {
         let Made { moves, .. } = self.table(plan, learns)?;
         for &at in moves.iter() {
             if let Some(watched) = &mut self.watched {
-                watched.push((at, self.device.meter().begin_anew()));
+                watched.push((at, self.device.meter().restart_phase()));
             }
             match at {
                 ActionPhase::Begin(Action::Run { cell, last, .. }) => {
                     self.cell(cell, last, &plan, work, uses)?;
                 }
                 ActionPhase::End(Action::Run { cell, .. }) => work.done(cell.of.microbatch as usize),
-                ActionPhase::Begin(Action::Receive(payload, unit, from)) => {
-                    let rows = work.cx(unit)?.rows();
-                    let coming = self.receive((payload, unit, from), (rows, learns), &stages, &plan)?;
-                    self.coming.push(((payload, unit), coming));
+                ActionPhase::Begin(Action::Receive(payload, task, from)) => {
+                    let rows = work.cx(task)?.rows();
+                    let coming = self.receive((payload, task, from), (rows, learns), &stages, &plan)?;
+                    self.coming.push(((payload, task), coming));
                 }
-                ActionPhase::End(Action::Receive(payload, unit, _)) => {
-                    let Passed { x, row } = named(&mut self.coming, (payload, unit)).wait()?;
+                ActionPhase::End(Action::Receive(payload, task, _)) => {
+                    let Passed { x, row } = named(&mut self.coming, (payload, task)).wait()?;
                     let x = if x.region() == self.regions[0] {
                         x
                     } else {
                         x.gather(self.mesh.group(Axis::Tp))?.into()
                     };
-                    self.held.push(((payload, unit), Passed { x, row }));
+                    self.held.push(((payload, task), Passed { x, row }));
                 }
-                ActionPhase::Begin(Action::Send(payload, unit, to)) => {
-                    let Passed { x, row } = named(&mut self.held, (payload, unit));
+                ActionPhase::Begin(Action::Send(payload, task, to)) => {
+                    let Passed { x, row } = named(&mut self.held, (payload, task));
                     let passed = Passed { x: x.in_region(self.regions[1]), row };
-                    let sent = passed.start_send(&stages, to, tags(payload, unit, &plan))?;
-                    self.sent.push(((payload, unit), sent));
+                    let sent = passed.start_send(&stages, to, tags(payload, task, &plan))?;
+                    self.sent.push(((payload, task), sent));
                 }
-                ActionPhase::End(Action::Send(payload, unit, _)) => {
-                    named(&mut self.sent, (payload, unit)).wait()?;
+                ActionPhase::End(Action::Send(payload, task, _)) => {
+                    named(&mut self.sent, (payload, task)).wait()?;
                 }
                 ActionPhase::Begin(Action::Complete) => {
                     work.complete()?;
@@ -200,15 +200,15 @@ impl<D: Kernels> Stages<D> {
     /// Starts receiving the message that a task needs: `rows` rows, in a step that trains or not.
     fn receive(
         &self,
-        (payload, unit, from): (Payload, Task, usize),
+        (payload, task, from): (Payload, Task, usize),
         (rows, learns): (usize, bool),
         stages: &Group<D::Place>,
         plan: &Plan,
     ) -> Result<Received<D>> {
-        let behind = unit.chunk as usize + usize::from(payload == Payload::Gradient);
+        let behind = task.chunk as usize + usize::from(payload == Payload::Gradient);
         let width =
             self.design.width(self.pipeline.blocks(self.design.parts(), behind, plan.all_chunks()).start);
-        let from = (stages, from, tags(payload, unit, plan));
+        let from = (stages, from, tags(payload, task, plan));
         let row = row(&self.hooks, learns).map(|(_, n)| n);
         Passed::start_receive(&self.device, from, ([rows, width], self.regions[1]), row)
     }

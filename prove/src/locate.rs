@@ -4,7 +4,7 @@
 use crate::program::program;
 use crate::proof::world;
 use crate::subject::START;
-use crate::timeline::{ElementPlace, Expected, Moment, expected};
+use crate::timeline::{ElementPlace, Expected, TimelineEntry, expected};
 use crate::{Difference, Subject};
 use comm::{CallRecord, Trace, World};
 use layers::StrategyInfo;
@@ -67,8 +67,8 @@ struct Judged {
 }
 
 impl Judged {
-    fn of(moment: Moment<F61>, truth: &Expected) -> (String, Self) {
-        let Moment { name, elements, touched } = moment;
+    fn of(moment: TimelineEntry<F61>, truth: &Expected) -> (String, Self) {
+        let TimelineEntry { name, elements, touched } = moment;
         let (partial, elements) = (elements.is_none(), elements.unwrap_or_default());
         let is_bad = |(place, x): &&(ElementPlace, F61)| truth.wanted(&name, place) != Some(*x);
         let bad: Vec<_> = elements.iter().filter(is_bad).map(|(place, _)| *place).collect();
@@ -156,7 +156,7 @@ pub(super) fn hint(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timeline::{Shown, moments};
+    use crate::timeline::{StepRecords, moments};
     use comm::Axis;
     use layers::ops::{Split, columns_gradient, filled, matmul};
     use layers::param::weight::ColumnWeight;
@@ -186,7 +186,8 @@ mod tests {
                 columns_gradient(&mut head, &ones(1, 2), &dy);
                 let report = Report { loss: ones(1, 1), norm2: ones(1, 1) };
                 let seen = Activations::default();
-                let displayed = Shown { prefix: "step 0: ".into(), seen, report: Some(&report), calls: 0 };
+                let displayed =
+                    StepRecords { prefix: "step 0: ".into(), seen, report: Some(&report), calls: 0 };
                 let mut all = Vec::new();
                 moments(displayed, [head.param()].into_iter().collect(), &mesh, &mut |moment| {
                     all.push(moment);

@@ -8,7 +8,7 @@
 //!
 //! After a step a fresh random value is added to every weight, so that degrees, and with them the bound, do
 //! not compound.
-use crate::timeline::{self, Moment, Shown};
+use crate::timeline::{self, StepRecords, TimelineEntry};
 use crate::{ProofProgress, Subject, trace};
 use kernels::Kernels;
 use layers::{Input, PassContext, Record, TokenShards};
@@ -18,7 +18,8 @@ use tensor::TokenIds;
 
 /// Callbacks of a running program: the first receives the compared tensors, whole and in program order; the
 /// second, if any, receives everything on this rank. The rank keeps nothing of it.
-pub(crate) type Observers<'a, E> = (&'a mut dyn FnMut(String, Vec<E>), Option<&'a mut dyn FnMut(Moment<E>)>);
+pub(crate) type Observers<'a, E> =
+    (&'a mut dyn FnMut(String, Vec<E>), Option<&'a mut dyn FnMut(TimelineEntry<E>)>);
 
 /// Runs the program on one rank, on any device. Returns the layers that were built, with their strategies.
 pub(crate) fn program<D: Kernels<Wide = D>>(
@@ -42,7 +43,8 @@ pub(crate) fn program<D: Kernels<Wide = D>>(
     let logits = read(subject, trainer.model(), device, of_texts.clone())?;
     results("logits".into(), logits);
     if let Some(see) = &mut everything {
-        let displayed = Shown { prefix: "texts: ".into(), seen: taken(of_texts), report: None, calls: 0 };
+        let displayed =
+            StepRecords { prefix: "texts: ".into(), seen: taken(of_texts), report: None, calls: 0 };
         timeline::moments::<D>(displayed, layers::Params::new(), mesh, see);
     }
     for (n, (batch, lr)) in subject.steps.iter().enumerate() {
@@ -51,8 +53,12 @@ pub(crate) fn program<D: Kernels<Wide = D>>(
         trainer.record(of_step.clone());
         let report = trainer.step(batch, *lr)?;
         if let Some(see) = &mut everything {
-            let displayed =
-                Shown { prefix: format!("step {n}: "), seen: taken(of_step), report: Some(&report), calls };
+            let displayed = StepRecords {
+                prefix: format!("step {n}: "),
+                seen: taken(of_step),
+                report: Some(&report),
+                calls,
+            };
             timeline::moments(displayed, trainer.model().params(), mesh, see);
         }
         trace::seen(results, n, &report, trainer.model().params(), device, mesh)?;

@@ -196,7 +196,7 @@ fn under_keys(
     bytes: impl FnOnce() -> Result<u128>,
     one: &(dyn Fn(Key) -> Result<Vec<Compared>> + Sync),
 ) -> Result<Verdict> {
-    let together = if keys.len() > 1 && budget::holds(bytes()? * 2, budget::free()) { 2 } else { 1 };
+    let together = if keys.len() > 1 && budget::fits_in_free(bytes()? * 2, budget::free()) { 2 } else { 1 };
     let mut verdict = Verdict::of((scheme, subject), keys);
     for keys in keys.chunks(together) {
         let under_all: Vec<Result<_>> = std::thread::scope(|scope| {

@@ -16,7 +16,7 @@ use tensor::{F61, Scalar, Tensor};
 pub(super) type ElementPlace = (usize, usize, usize);
 
 /// One tensor of a rank's run.
-pub(super) struct Moment<E> {
+pub(super) struct TimelineEntry<E> {
     pub(super) name: String,
     /// Elements on this rank; `None` if ranks have addends, which are not compared.
     pub(super) elements: Option<Vec<(ElementPlace, E)>>,
@@ -28,7 +28,7 @@ pub(super) struct Moment<E> {
 pub(super) type TokenPart = (Vec<(usize, Range<usize>)>, Vec<CallRecord>);
 
 /// Everything recorded of one step on one rank, at its end.
-pub(super) struct Shown<'a, D: Kernels<Wide = D>> {
+pub(super) struct StepRecords<'a, D: Kernels<Wide = D>> {
     pub(super) prefix: String,
     pub(super) seen: Activations<D::Elem>,
     pub(super) report: Option<&'a Report<D>>,
@@ -38,18 +38,19 @@ pub(super) struct Shown<'a, D: Kernels<Wide = D>> {
 
 /// Reports every moment of one step on this rank, in program order.
 pub(super) fn moments<D: Kernels<Wide = D>>(
-    displayed: Shown<D>,
+    displayed: StepRecords<D>,
     mut params: Params<D>,
     mesh: &Mesh<D::Place>,
-    see: &mut dyn FnMut(Moment<D::Elem>),
+    see: &mut dyn FnMut(TimelineEntry<D::Elem>),
 ) {
-    let Shown { prefix, seen, report, calls: began } = displayed;
+    let StepRecords { prefix, seen, report, calls: began } = displayed;
     let calls = mesh.calls();
     let (back, forth): (Vec<_>, Vec<_>) = seen.0.into_iter().partition(|a| is_of_backward(&a.name));
-    let first_back = back.iter().find(|a| !a.addends);
+    let first_back = back.iter().find(|a| !a.is_partial);
     let between = first_back.into_iter().flat_map(|a| parts(a, &calls)).flat_map(|(_, calls)| calls);
-    let mut see =
-        |name: &str, elements, touched| see(Moment { name: format!("{prefix}{name}"), elements, touched });
+    let mut see = |name: &str, elements, touched| {
+        see(TimelineEntry { name: format!("{prefix}{name}"), elements, touched });
+    };
     let activation = |a: RecordedActivation<D::Elem>,
                       see: &mut dyn FnMut(&str, Option<Vec<_>>, Vec<TokenPart>)| {
         let touched = parts(&a, &calls);
@@ -58,7 +59,7 @@ pub(super) fn moments<D: Kernels<Wide = D>>(
             at.zip(row).collect::<Vec<_>>()
         };
         let elements = a.rows.into_iter().flat_map(row).collect();
-        see(&a.name, (!a.addends).then_some(elements), touched);
+        see(&a.name, (!a.is_partial).then_some(elements), touched);
     };
     for a in forth {
         activation(a, &mut see);
@@ -194,7 +195,7 @@ mod tests {
         let subject = &Subject::small(Shape::LLAMA, &layout).unwrap();
         let names = session::alone(&START, |at: BuildContext<Cpu<F61>>| {
             let mut names = Vec::new();
-            let mut see = |moment: Moment<_>| names.push(moment.name);
+            let mut see = |moment: TimelineEntry<_>| names.push(moment.name);
             program(subject, &at, (&mut |_, _| (), Some(&mut see)), &|_| ()).map(|_| names)
         });
         let names = names.unwrap();

@@ -15,7 +15,7 @@ use crate::feed_forward::FeedForwardSaved;
 use crate::head_norm::{head_norm, head_norm_backward};
 use crate::linear::add;
 use crate::mask::Tokens;
-use crate::model::{Fed, Model};
+use crate::model::{Model, SecondBranch};
 use crate::parameters::Weights;
 use crate::rotary::rotary;
 use crate::see::Walk;
@@ -30,11 +30,11 @@ pub struct BlockSaved<S> {
     qkv: Vec<S>,       // the same rows, normed and rotated
     o: Vec<S>,         // output of attention
     x1: Vec<S>,        // X₁
-    fed: FedSaved<S>,
+    fed: SecondBranchSaved<S>,
 }
 
 /// Tensors that the second branch saves for its backward.
-enum FedSaved<S> {
+enum SecondBranchSaved<S> {
     Dense(FeedForwardSaved<S>),
     Experts(Box<MixtureSaved<S>>),
 }
@@ -42,7 +42,7 @@ enum FedSaved<S> {
 impl<S: Scalar> BlockSaved<S> {
     /// Returns the loss that the block's experts add to the microbatch's; 0 without experts.
     pub fn loss(&self) -> S {
-        if let FedSaved::Experts(saved) = &self.fed { saved.loss() } else { S::ZERO }
+        if let SecondBranchSaved::Experts(saved) = &self.fed { saved.loss() } else { S::ZERO }
     }
 }
 
@@ -74,13 +74,13 @@ impl Model {
         add(&mut x1, added);
         let norm2 = of.norm2.forward_recorded(walk, &x1);
         let (added, fed_saved) = match &of.fed {
-            Fed::Dense(layer) => {
+            SecondBranch::Dense(layer) => {
                 let (y, saved) = layer.forward(walk, norm2);
-                (y, FedSaved::Dense(saved))
+                (y, SecondBranchSaved::Dense(saved))
             }
-            Fed::Experts(layer) => {
+            SecondBranch::Experts(layer) => {
                 let (y, saved) = layer.forward(norm2, &tokens.lengths, walk);
-                (y, FedSaved::Experts(saved.into()))
+                (y, SecondBranchSaved::Experts(saved.into()))
             }
         };
         let added = self.dropped(added, tokens, fed.as_ref());
@@ -103,8 +103,10 @@ impl Model {
         let (of, [scores, attended, fed], mut g) = (self.maps(i), self.drops(i, walk.pass), Weights::new());
         let d_branch = self.dropped(dx.clone(), tokens, fed.as_ref());
         let dn = match (&of.fed, &saved.fed) {
-            (Fed::Dense(layer), FedSaved::Dense(saved)) => layer.backward(walk, (saved, &d_branch), &mut g),
-            (Fed::Experts(layer), FedSaved::Experts(saved)) => {
+            (SecondBranch::Dense(layer), SecondBranchSaved::Dense(saved)) => {
+                layer.backward(walk, (saved, &d_branch), &mut g)
+            }
+            (SecondBranch::Experts(layer), SecondBranchSaved::Experts(saved)) => {
                 layer.backward((saved, &d_branch), walk, &mut g)
             }
             _ => panic!("the saved tensors are those of another kind of block than block {i}"),

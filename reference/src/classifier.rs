@@ -5,7 +5,7 @@
 //! ```
 use crate::activation::{activate, activate_backward};
 use crate::loss::{cross_entropy, cross_entropy_backward};
-use crate::parameters::{Does, Map, Weights};
+use crate::parameters::{Map, MapKind, Weights};
 use crate::see::Walk;
 use shape::{Activation, Objective};
 use tensor::Scalar;
@@ -77,7 +77,7 @@ impl Classifier {
     fn layers(&self) -> Vec<Map> {
         let layer = |(i, size): (usize, &[usize])| {
             let (name, shape) = (format!("layers.{i}"), [size[0], size[1]]);
-            Map { name, shape, bias: true, does: Does::Affine }
+            Map { name, shape, bias: true, does: MapKind::Affine }
         };
         self.sizes.windows(2).enumerate().map(layer).collect()
     }

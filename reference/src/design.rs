@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use crate::linear::add;
     use crate::proof::{assert_derivative, draw, everything, small, under_two_keys, values};
-    use crate::{Optimizer, Pass, Trainer, Updates, mean_square};
+    use crate::{Optimizer, Pass, Trainer, Updates, mean_squared_error};
     use shape::{Rates, Shape};
     use tensor::{Dual, F61};
 
@@ -145,7 +145,7 @@ mod tests {
                 let y: Vec<F61> = features(&batch, |s| &s.y);
                 let given = plain.logits_recorded(&still, &batch, &mut |_, _| {});
                 let (loss, _) = seen(&plain, &still, &batch);
-                assert_eq!(loss, mean_square(&given, &y, 9 * width));
+                assert_eq!(loss, mean_squared_error(&given, &y, 9 * width));
             }
         });
     }

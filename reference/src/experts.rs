@@ -14,10 +14,10 @@
 //! Source: Shazeer et al., arXiv:1701.06538; Fedus et al., Switch, arXiv:2101.03961 (capacity); Zhou et al.,
 //! arXiv:2202.09368 (experts that choose).
 use crate::dropout::Pass;
-use crate::feed_forward::{FeedForwardSaved, Pair, first, of_rows, of_rows_backward};
+use crate::feed_forward::{FeedForwardSaved, Pair, activate_rows, activate_rows_backward, first};
 use crate::linear::{add, dot, linear, linear_backward, transpose};
 use crate::mask::Tokens;
-use crate::parameters::{Does, Map, Weights};
+use crate::parameters::{Map, MapKind, Weights};
 use crate::router::{Router, Routing};
 use crate::see::Walk;
 use shape::{Experts, FeedForward, SharedExpert};
@@ -179,7 +179,7 @@ impl Mixture {
         let x: Vec<S> =
             copies.iter().flat_map(|(t, _)| &x[t * self.width..][..self.width]).copied().collect();
         let up = linear(&x, first, [self.width, self.first().1]);
-        let h = of_rows(self.kind, &up, f);
+        let h = activate_rows(self.kind, &up, f);
         let y = linear(&h, &transpose(down, [self.width, f]), [f, self.width]);
         Taken { copies, x, up, h, y }
     }
@@ -204,7 +204,7 @@ impl Mixture {
     ) -> (Vec<S>, Vec<S>, Vec<S>) {
         let ([first, down], f) = (self.matrices(e, w), self.experts.hidden);
         let (dh, d_down) = linear_backward(&taken.h, &transpose(down, [self.width, f]), dy, [f, self.width]);
-        let d_up = of_rows_backward(self.kind, &taken.up, &dh, f);
+        let d_up = activate_rows_backward(self.kind, &taken.up, &dh, f);
         let (dx, d_first) = linear_backward(&taken.x, first, &d_up, [self.width, self.first().1]);
         (dx, d_first, transpose(&d_down, [f, self.width]))
     }
@@ -235,7 +235,7 @@ impl Mixture {
     fn maps(&self) -> [Map; 2] {
         [("router", self.experts.count), ("shared.gate", 1)].map(|(part, columns)| {
             let shape = [self.width, columns];
-            Map { name: self.part(part), shape, bias: false, does: Does::Affine }
+            Map { name: self.part(part), shape, bias: false, does: MapKind::Affine }
         })
     }
     fn shared(&self) -> Option<Pair> {

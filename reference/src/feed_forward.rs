@@ -4,7 +4,7 @@
 //! Y[B,D] = activation(X[B,D]·W_up + b)·W_down + b
 //! ```
 use crate::activation::{activate, activate_backward};
-use crate::parameters::{Does, Map, Shapes, Weights};
+use crate::parameters::{Map, MapKind, Shapes, Weights};
 use crate::see::Walk;
 use crate::swiglu::{swiglu, swiglu_backward};
 use shape::FeedForward;
@@ -28,7 +28,7 @@ pub(crate) struct FeedForwardSaved<S> {
 impl Pair {
     /// Creates the layer with parameters `{name}.gate_up` or `.up`, and `.down`.
     pub(crate) fn new(name: &str, kind: FeedForward, [width, hidden]: [usize; 2], bias: bool) -> Self {
-        let map = |part, shape| Map { name: format!("{name}.{part}"), shape, bias, does: Does::Affine };
+        let map = |part, shape| Map { name: format!("{name}.{part}"), shape, bias, does: MapKind::Affine };
         let (first, columns) = first(kind, hidden);
         Self { up: map(first, [width, columns]), down: map("down", [hidden, width]), kind, hidden }
     }
@@ -38,7 +38,7 @@ impl Pair {
     /// `X[B,D]` → `Y[B,D]`.
     pub(crate) fn forward<S: Scalar>(&self, walk: &mut Walk<S>, x: Vec<S>) -> (Vec<S>, FeedForwardSaved<S>) {
         let up = self.up.forward_recorded(walk, &x);
-        let h = of_rows(self.kind, &up, self.hidden);
+        let h = activate_rows(self.kind, &up, self.hidden);
         (self.down.forward_recorded(walk, &h), FeedForwardSaved { x, up, h })
     }
     /// `dY[B,D]` → `dX[B,D]`; puts the gradients of the parameters into `g`.
@@ -49,7 +49,7 @@ impl Pair {
         g: &mut Weights<S>,
     ) -> Vec<S> {
         let dh = self.down.backward_recorded(walk, &saved.h, dy, g);
-        let d_up = of_rows_backward(self.kind, &saved.up, &dh, self.hidden);
+        let d_up = activate_rows_backward(self.kind, &saved.up, &dh, self.hidden);
         self.up.backward_recorded(walk, &saved.x, &d_up, g)
     }
 }
@@ -63,15 +63,20 @@ pub(crate) fn first(kind: FeedForward, hidden: usize) -> (&'static str, usize) {
 }
 
 /// Applies the activation to rows as wide as the first matrix; returns rows of `hidden`.
-pub(crate) fn of_rows<S: Scalar>(kind: FeedForward, x: &[S], hidden: usize) -> Vec<S> {
+pub(crate) fn activate_rows<S: Scalar>(kind: FeedForward, x: &[S], hidden: usize) -> Vec<S> {
     match kind {
         FeedForward::SwiGlu => swiglu(x, hidden),
         FeedForward::Plain(f) => activate(x, f),
     }
 }
 
-/// Computes the backward of [`of_rows`].
-pub(crate) fn of_rows_backward<S: Scalar>(kind: FeedForward, x: &[S], dh: &[S], hidden: usize) -> Vec<S> {
+/// Computes the backward of [`activate_rows`].
+pub(crate) fn activate_rows_backward<S: Scalar>(
+    kind: FeedForward,
+    x: &[S],
+    dh: &[S],
+    hidden: usize,
+) -> Vec<S> {
     match kind {
         FeedForward::SwiGlu => swiglu_backward(x, dh, hidden),
         FeedForward::Plain(f) => activate_backward(x, dh, f),

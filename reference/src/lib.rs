@@ -62,7 +62,7 @@ pub use head_norm::{head_norm, head_norm_backward};
 pub use layer_norm::{layer_norm, layer_norm_backward};
 pub use linear::{linear, linear_backward};
 pub use loss::{
-    cross_entropy, cross_entropy_backward, embed, embed_backward, mean_square, mean_square_backward,
+    cross_entropy, cross_entropy_backward, embed, embed_backward, mean_square_backward, mean_squared_error,
 };
 pub use mask::{Mask, Tokens};
 pub use model::Model;

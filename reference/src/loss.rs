@@ -102,12 +102,12 @@ pub fn cross_entropy_backward<S: Scalar>(
 /// # Panics
 /// If the lengths differ.
 #[must_use]
-pub fn mean_square<S: Scalar>(x: &[S], y: &[S], numbers: usize) -> S {
+pub fn mean_squared_error<S: Scalar>(x: &[S], y: &[S], numbers: usize) -> S {
     assert_eq!(x.len(), y.len(), "X and Y must have the same length");
     x.iter().zip(y).fold(S::ZERO, |sum, (&x, &y)| sum + (x - y) * (x - y)) * share(numbers)
 }
 
-/// `X`, `Y` → `dX` of [`mean_square`].
+/// `X`, `Y` → `dX` of [`mean_squared_error`].
 ///
 /// # Panics
 /// If the lengths differ.

@@ -11,7 +11,7 @@
 use crate::experts::Mixture;
 use crate::feed_forward::Pair;
 use crate::mask::Mask;
-use crate::parameters::{Does, Map, Shapes};
+use crate::parameters::{Map, MapKind, Shapes};
 use shape::{Experts, NormKind, Positions, Shape, Window};
 use std::ops::Deref;
 
@@ -44,11 +44,11 @@ pub(crate) struct BlockMaps {
     pub(crate) head_gains: Option<[String; 2]>, // of queries and keys
     pub(crate) out: Map,
     pub(crate) norm2: Map,
-    pub(crate) fed: Fed,
+    pub(crate) fed: SecondBranch,
 }
 
 /// The second branch of a block.
-pub(crate) enum Fed {
+pub(crate) enum SecondBranch {
     Dense(Pair),
     Experts(Mixture),
 }
@@ -77,8 +77,8 @@ impl Model {
         let of = self.maps(i);
         let gains = of.head_gains.iter().flatten().map(|name| (name.clone(), [1, self.heads.dim])).collect();
         let fed = match of.fed {
-            Fed::Dense(layer) => layer.shapes(),
-            Fed::Experts(layer) => layer.shapes(),
+            SecondBranch::Dense(layer) => layer.shapes(),
+            SecondBranch::Experts(layer) => layer.shapes(),
         };
         [of.norm1.shapes(), of.qkv.shapes(), gains, of.out.shapes(), of.norm2.shapes(), fed].concat()
     }
@@ -86,13 +86,13 @@ impl Model {
     /// The maps of block `i`.
     pub(crate) fn maps(&self, i: usize) -> BlockMaps {
         let part = |part: &str| format!("blocks.{i}.{part}");
-        let affine = |name, shape, bias| Map { name: part(name), shape, bias, does: Does::Affine };
+        let affine = |name, shape, bias| Map { name: part(name), shape, bias, does: MapKind::Affine };
         let (d, heads, mlp) = (self.width, self.heads, part("mlp"));
         let with_experts = |experts: &Experts| experts.dense.iter().all(|dense| dense != i);
         let fed = if let Some(experts) = self.shape.experts.filter(with_experts) {
-            Fed::Experts(Mixture { name: mlp, width: d, kind: self.feed_forward, experts })
+            SecondBranch::Experts(Mixture { name: mlp, width: d, kind: self.feed_forward, experts })
         } else {
-            Fed::Dense(Pair::new(&mlp, self.feed_forward, [d, self.hidden], self.bias.mlp))
+            SecondBranch::Dense(Pair::new(&mlp, self.feed_forward, [d, self.hidden], self.bias.mlp))
         };
         BlockMaps {
             norm1: self.normed(part("norm1")),
@@ -106,7 +106,7 @@ impl Model {
 
     pub(crate) fn normed(&self, name: String) -> Map {
         let (shape, bias) = ([1, self.width], self.norm == NormKind::Layer);
-        Map { name, shape, bias, does: Does::Norm(self.eps) }
+        Map { name, shape, bias, does: MapKind::Norm(self.eps) }
     }
 
     /// Returns the mask of the tokens of block `i`.

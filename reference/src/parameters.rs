@@ -25,11 +25,11 @@ pub(crate) struct Map {
     pub(crate) name: String,
     pub(crate) shape: [usize; 2],
     pub(crate) bias: bool,
-    pub(crate) does: Does,
+    pub(crate) does: MapKind,
 }
 
 /// The function of a map.
-pub(crate) enum Does {
+pub(crate) enum MapKind {
     /// `Y[B,O] = X[B,I]·W[I,O]`, plus the bias if there is one.
     Affine,
     /// `Y[B,D] = norm(X[B,D])` with this ε: layer norm with a bias, root-mean-square norm without.
@@ -51,9 +51,9 @@ impl Map {
     pub(crate) fn forward<S: Scalar>(&self, w: &Weights<S>, x: &[S]) -> Vec<S> {
         let own = &w[&self.name];
         let mut y = match self.does {
-            Does::Affine => linear(x, own, self.shape),
-            Does::Norm(eps) if self.bias => return layer_norm(x, own, &w[&self.bias()], eps),
-            Does::Norm(eps) => rms_norm(x, own, eps),
+            MapKind::Affine => linear(x, own, self.shape),
+            MapKind::Norm(eps) if self.bias => return layer_norm(x, own, &w[&self.bias()], eps),
+            MapKind::Norm(eps) => rms_norm(x, own, eps),
         };
         if self.bias {
             add_bias(&mut y, &w[&self.bias()]);
@@ -70,12 +70,12 @@ impl Map {
     ) -> Vec<S> {
         let own = &w[&self.name];
         let (dx, d_own) = match self.does {
-            Does::Affine => linear_backward(x, own, dy, self.shape),
-            Does::Norm(eps) if self.bias => {
+            MapKind::Affine => linear_backward(x, own, dy, self.shape),
+            MapKind::Norm(eps) if self.bias => {
                 let (dx, dgain, _) = layer_norm_backward(x, own, dy, eps);
                 (dx, dgain)
             }
-            Does::Norm(eps) => rms_norm_backward(x, own, dy, eps),
+            MapKind::Norm(eps) => rms_norm_backward(x, own, dy, eps),
         };
         g.insert(self.name.clone(), d_own);
         if self.bias {

@@ -9,7 +9,7 @@ use crate::block::BlockSaved;
 use crate::dropout::{Pass, dropout_at};
 use crate::linear::{add, linear, linear_backward, transpose};
 use crate::loss::{
-    cross_entropy, cross_entropy_backward, embed, embed_backward, mean_square, mean_square_backward,
+    cross_entropy, cross_entropy_backward, embed, embed_backward, mean_square_backward, mean_squared_error,
 };
 use crate::mask::Tokens;
 use crate::model::Model;
@@ -79,7 +79,7 @@ impl Model {
         let added = tape.blocks.iter().fold(pooled, |sum, block| sum + block.loss());
         if self.bare {
             let (n, y) = (mean_over * self.width, features(microbatch, |s| &s.y));
-            let (loss, dy) = (mean_square(&tape.x, &y, n), mean_square_backward(&tape.x, &y, n));
+            let (loss, dy) = (mean_squared_error(&tape.x, &y, n), mean_square_backward(&tape.x, &y, n));
             let mut g = Weights::new();
             self.back(&tape, dy, &mut g, walk);
             return (loss + added, g);

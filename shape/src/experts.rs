@@ -172,7 +172,7 @@ impl Experts {
     /// Returns in words the first option that contradicts experts that choose tokens, or `None` if there is
     /// none.
     #[must_use]
-    pub fn cannot_choose(&self) -> Option<&'static str> {
+    pub fn expert_choice_conflict(&self) -> Option<&'static str> {
         let balanced = self.balance != Balance::default();
         let all = [
             (self.capacity.is_none(), "need a capacity: it sets how many each takes"),
@@ -188,7 +188,7 @@ impl Experts {
     }
     /// Returns true if a token's output, or the auxiliary loss, depends on other tokens of the microbatch.
     #[must_use]
-    pub fn are_of_microbatches(&self) -> bool {
+    pub fn depends_on_microbatch(&self) -> bool {
         let Balance { microbatch, sequence, pooled, .. } = self.balance;
         self.capacity.is_some() || self.forced || [microbatch, sequence, pooled] != [0.0; 3]
     }

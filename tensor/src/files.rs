@@ -81,7 +81,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
 
 /// Makes a write beyond the file size limit (`ulimit -f`) an error, in this process and those that it starts.
 /// By default a signal would end the process and leave half a file.
-pub fn limits_are_errors() {
+pub fn ignore_file_size_signal() {
     #[cfg(unix)]
     // SAFETY: this only ignores a signal; it installs no handler that would run in it.
     unsafe {

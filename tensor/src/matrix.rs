@@ -33,7 +33,7 @@ impl<D: Device> Tensor<D> {
         });
         let mut t = Self { memory: Owner::new(device.place(), category, bytes), rows, cols, room };
         if cfg!(debug_assertions) {
-            t.write_together(&mut |_, to| to.fill(D::Elem::NEG_INF)); // exposes a read before the write
+            t.write_slices(&mut |_, to| to.fill(D::Elem::NEG_INF)); // exposes a read before the write
         }
         t
     }
@@ -69,7 +69,7 @@ impl<D: Device> Tensor<D> {
     /// If the memory is shared.
     #[track_caller]
     pub fn write(&mut self, f: &mut dyn FnMut(usize) -> D::Elem) {
-        self.write_together(&mut |from, to| to.iter_mut().zip(from..).for_each(|(to, i)| *to = f(i)));
+        self.write_slices(&mut |from, to| to.iter_mut().zip(from..).for_each(|(to, i)| *to = f(i)));
     }
     /// Lets `f` set all elements, many at a time: its first argument is the index (row-major) of the first
     /// one.
@@ -77,7 +77,7 @@ impl<D: Device> Tensor<D> {
     /// # Panics
     /// If the memory is shared.
     #[track_caller]
-    pub fn write_together(&mut self, f: &mut dyn FnMut(usize, &mut [D::Elem])) {
+    pub fn write_slices(&mut self, f: &mut dyn FnMut(usize, &mut [D::Elem])) {
         let len = self.len();
         D::Place::put(self.buffer_mut(), len, f);
     }

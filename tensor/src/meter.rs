@@ -66,7 +66,7 @@ impl Meter {
     }
     /// Restarts the phase: its peaks start from the bytes held now. Returns the phase's peak so far and the
     /// bytes held now, both over all categories.
-    pub fn begin_anew(&self) -> [usize; 2] {
+    pub fn restart_phase(&self) -> [usize; 2] {
         let peak = &self.peak[self.phase.load(Relaxed)];
         let before = peak[CATEGORIES].load(Relaxed);
         for (now, peak) in self.now.iter().zip(peak) {
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!((m.now(Category::Weights), m.now(Category::Buffers)), (10, 0));
         m.hold(Category::Activations, 4);
         m.release(Category::Activations, 9);
-        assert_eq!((m.begin_anew(), m.begin_anew()), ([19, 10], [10, 10]));
+        assert_eq!((m.restart_phase(), m.restart_phase()), ([19, 10], [10, 10]));
         assert_eq!((m.peaks(Phase::Step).category, m.peaks(Phase::Load).total), ([10, 0, 0, 0, 0, 0], 40));
     }
 }

@@ -47,7 +47,7 @@ impl<P: Place> Pool<P> {
     }
     /// Gives a free piece that is up to an eighth smaller than `size` bytes back to the system: the new piece
     /// of `size` bytes will be found in its place. Returns the bytes given back.
-    fn give_way(&self, size: usize) -> usize {
+    fn release_smaller(&self, size: usize) -> usize {
         let least = if size >= LARGE { size - size / 8 } else { size };
         let smaller = self.shelves().range_mut(least..size).rev().find_map(|(_, pieces)| pieces.pop());
         smaller.map_or(0, |memory| memory.size)
@@ -118,7 +118,7 @@ impl<P: Place> Owner<P> {
         let rooms @ [size, _] = room(most.max(bytes));
         let mut memory = place.pool().take(rooms).unwrap_or_else(|| {
             let meter = place.meter();
-            meter.unreserve(place.pool().give_way(size));
+            meter.unreserve(place.pool().release_smaller(size));
             if !P::SLOW_TO_ALLOCATE {
                 let held = meter.peaks_of_all().total;
                 let most = held + held / SPARE;

@@ -24,7 +24,7 @@ Tasks:
                      layer, whose cost it prints, the table of mutants, models of how ranks meet, the museum,
                      formatting, lints, API documentation, the PTX and the book. Stops at the first step that
                      fails, with that step's exit code; ends with a list of skipped steps and the reasons
-  mutants            runs the proofs with one call between ranks exited wrong, in every layer and in drawn layouts;
+  mutants            runs the proofs with one call between ranks gone wrong, in every layer and in drawn layouts;
                      prints a table of the calls that were noticed; fails if one was not
   paths [--only T]   runs every command with every layout, kind of model, dtype and optimizer; takes most of an
                      hour; prints a table of what ran and what was refused; fails if a result is wrong

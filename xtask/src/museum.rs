@@ -27,7 +27,7 @@ const FOLDER: &str = "museum";
 
 /// Runs the museum and the exercises, or one exhibit by its number, or one exercise by its name.
 pub(crate) fn run(only: Option<&str>) -> TaskResult {
-    tour(only).map_err(|why| format!("The museum cannot run: {why}."))
+    run_museum(only).map_err(|why| format!("The museum cannot run: {why}."))
 }
 
 /// One exhibit, and its results.
@@ -37,7 +37,7 @@ struct ExhibitResult<'a> {
     loss: String,
 }
 
-fn tour(only: Option<&str>) -> TaskResult {
+fn run_museum(only: Option<&str>) -> TaskResult {
     let start = Instant::now();
     let files = scratch::tracked(root())?;
     let (labels, exercises) = (read::<Label>(&files, FOLDER)?, read::<Exercise>(&files, exercises::FOLDER)?);

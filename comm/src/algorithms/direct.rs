@@ -14,14 +14,14 @@
 //! Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", §4.2
 //! (pairwise exchange), 2005. Compare: `ring.rs`, same traffic and time, between neighbours; another order.
 use super::CommSchedule;
-use crate::{Arrival, CommStep, Transfer};
+use crate::{Arrival, CommRound, Transfer};
 
 /// Schedule of one chunk per rank, with one round for each half.
 pub(super) fn schedule(ranks: usize) -> CommSchedule {
     let pairs = || (0..ranks).flat_map(move |from| (0..ranks).map(move |to| (from, to)));
     let step = |phase, how, chunk: fn(usize, usize) -> usize| {
         let transfer = |(from, to)| Transfer { from, to, chunks: chunk(from, to)..chunk(from, to) + 1, how };
-        CommStep { phase, transfers: pairs().filter(|(from, to)| from != to).map(transfer).collect() }
+        CommRound { phase, transfers: pairs().filter(|(from, to)| from != to).map(transfer).collect() }
     };
     let steps = vec![
         step("reduce-scatter", Arrival::Add, |_, to| to),

@@ -15,7 +15,7 @@
 //! all-reduce), arXiv:1811.05233. Compare: `ring.rs`, which provides both halves.
 use super::CommSchedule;
 use super::ring::Ring;
-use crate::CommStep;
+use crate::CommRound;
 use std::ops::Range;
 
 /// Schedule of one chunk per rank. `node` divides `ranks`.
@@ -50,8 +50,8 @@ fn one_by_one(chunks: Range<usize>) -> Vec<Range<usize>> {
 }
 
 /// Merges the rounds of rings without common ranks, which have the same number of rounds, into one sequence.
-fn at_once(rings: impl Iterator<Item = Vec<CommStep>>) -> Vec<CommStep> {
-    let join = |mut all: Vec<CommStep>, ring: Vec<CommStep>| {
+fn at_once(rings: impl Iterator<Item = Vec<CommRound>>) -> Vec<CommRound> {
+    let join = |mut all: Vec<CommRound>, ring: Vec<CommRound>| {
         all.iter_mut().zip(ring).for_each(|(step, of_ring)| step.transfers.extend(of_ring.transfers));
         all
     };

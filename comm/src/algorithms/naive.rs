@@ -14,12 +14,12 @@
 //! Source: MPI 4.1, §6.4 and §6.9: the loops of messages that define broadcast and reduce.
 //! Compare: `ring.rs`, the same traffic over all ranks, divided equally.
 use super::CommSchedule;
-use crate::{Arrival, CommStep, Transfer};
+use crate::{Arrival, CommRound, Transfer};
 
 /// Schedule of one chunk, with one message per round.
 pub(super) fn schedule(ranks: usize) -> CommSchedule {
     let step =
-        |phase, from, to, how| CommStep { phase, transfers: vec![Transfer { from, to, chunks: 0..1, how }] };
+        |phase, from, to, how| CommRound { phase, transfers: vec![Transfer { from, to, chunks: 0..1, how }] };
     let reduce = (1..ranks).map(|rank| step("reduce", rank, 0, Arrival::Add));
     let broadcast = (1..ranks).map(|rank| step("broadcast", 0, rank, Arrival::Replace));
     CommSchedule::new(ranks, 1, reduce.chain(broadcast).collect())

@@ -14,7 +14,7 @@
 //! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 //! Compare: `tree.rs`, the same traffic in fewer rounds, between distant ranks.
 use super::CommSchedule;
-use crate::{Arrival, CommStep, Transfer};
+use crate::{Arrival, CommRound, Transfer};
 use std::ops::Range;
 
 /// Schedule of one chunk per rank.
@@ -33,11 +33,11 @@ pub(super) struct Ring {
 
 impl Ring {
     /// Sums every piece; each rank ends with the sum of the piece that [`Ring::owned`] returns.
-    pub(super) fn reduce_scatter(&self, phase: &'static str) -> Vec<CommStep> {
+    pub(super) fn reduce_scatter(&self, phase: &'static str) -> Vec<CommRound> {
         self.around(phase, 0, Arrival::Add)
     }
     /// Copies every piece to every rank; each rank starts with the piece that [`Ring::owned`] returns.
-    pub(super) fn all_gather(&self, phase: &'static str) -> Vec<CommStep> {
+    pub(super) fn all_gather(&self, phase: &'static str) -> Vec<CommRound> {
         self.around(phase, 1, Arrival::Replace)
     }
     /// Piece whose sum the rank at `place` of the ring has between the two halves.
@@ -46,7 +46,7 @@ impl Ring {
     }
     /// Passes every piece around the ring once; each rank starts with the piece `first` places to the right
     /// of its own.
-    fn around(&self, phase: &'static str, first: usize, how: Arrival) -> Vec<CommStep> {
+    fn around(&self, phase: &'static str, first: usize, how: Arrival) -> Vec<CommRound> {
         let n = self.ranks.len();
         let transfer = |place: usize, step: usize| Transfer {
             from: self.ranks[place],
@@ -55,7 +55,7 @@ impl Ring {
             how,
         };
         let transfers = |step| (0..n).map(|place| transfer(place, step)).collect();
-        (0..n - 1).map(|step| CommStep { phase, transfers: transfers(step) }).collect()
+        (0..n - 1).map(|step| CommRound { phase, transfers: transfers(step) }).collect()
     }
 }
 

@@ -14,7 +14,7 @@
 //! Gropp, "Optimization of collective communication operations in MPICH", §4, 2005. Here the last ranks fold.
 //! Compare: `ring.rs`, in which only neighbours talk.
 use super::CommSchedule;
-use crate::{Arrival, CommStep, Transfer};
+use crate::{Arrival, CommRound, Transfer};
 use std::ops::Range;
 
 /// Schedule of one chunk per rank that takes part.
@@ -32,13 +32,13 @@ pub(super) fn schedule(ranks: usize) -> CommSchedule {
 }
 
 /// Sums chunk `r` on rank `r`; `ranks` is a power of two.
-fn reduce_scatter(ranks: usize) -> Vec<CommStep> {
+fn reduce_scatter(ranks: usize) -> Vec<CommRound> {
     let distances = (0..ranks.ilog2()).rev().map(|k| 1 << k);
     distances.map(|d| exchange("reduce-scatter", ranks, d, Arrival::Add, |_, to| block(to, d))).collect()
 }
 
 /// Copies every chunk to every rank; rank `r` starts with chunk `r`.
-fn all_gather(ranks: usize) -> Vec<CommStep> {
+fn all_gather(ranks: usize) -> Vec<CommRound> {
     let distances = (0..ranks.ilog2()).map(|k| 1 << k);
     distances.map(|d| exchange("all-gather", ranks, d, Arrival::Replace, |from, _| block(from, d))).collect()
 }
@@ -56,12 +56,12 @@ fn exchange(
     distance: usize,
     how: Arrival,
     chunks: impl Fn(usize, usize) -> Range<usize>,
-) -> CommStep {
+) -> CommRound {
     let transfer = |from| {
         let to = from ^ distance;
         Transfer { from, to, chunks: chunks(from, to), how }
     };
-    CommStep { phase, transfers: (0..ranks).map(transfer).collect() }
+    CommRound { phase, transfers: (0..ranks).map(transfer).collect() }
 }
 
 /// Round in which each pair sends all chunks at once; none if there are no pairs.
@@ -70,9 +70,9 @@ fn whole(
     chunks: usize,
     pairs: impl Iterator<Item = (usize, usize)>,
     how: Arrival,
-) -> Option<CommStep> {
+) -> Option<CommRound> {
     let transfers: Vec<_> = pairs.map(|(from, to)| Transfer { from, to, chunks: 0..chunks, how }).collect();
-    (!transfers.is_empty()).then_some(CommStep { phase, transfers })
+    (!transfers.is_empty()).then_some(CommRound { phase, transfers })
 }
 
 #[cfg(test)]

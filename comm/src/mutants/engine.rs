@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::grid::Grid;
 use crate::members::Members;
 use crate::record::RankRecord;
-use crate::threads::reduction::nth_of;
+use crate::threads::reduction::chunk_range;
 use std::collections::HashMap;
 use std::iter::once;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
@@ -248,7 +248,7 @@ fn columns(call: &Call) -> Option<usize> {
 fn side_by_side<S: Scalar>(below: &[S], [rows, cols, n]: [usize; 3], ranks: usize) -> Vec<S> {
     let row = |row: usize| {
         (0..ranks).flat_map(move |rank| {
-            let its = nth_of(rank, cols, n);
+            let its = chunk_range(rank, cols, n);
             &below[(rank * rows + row) * cols..][..its.len()]
         })
     };

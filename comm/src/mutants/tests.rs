@@ -205,7 +205,7 @@ fn another_axis_gives_what_its_ranks_have() {
         let ran = World::threads(&sizes).unwrap().on_trial(&trial).run(|device: Cpu<f64>, mesh| {
             let group = mesh.group(crate::Axis::Tp);
             if on_block {
-                return act(&device, &group.blocks(2)?);
+                return act(&device, &group.consecutive(2)?);
             }
             let mut x = tensor(&device, 1, &[(mesh.rank() + 1) as f64]);
             group.all_reduce(&mut x, Reduce::Sum)?;

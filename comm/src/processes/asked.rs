@@ -5,14 +5,14 @@ use tensor::quoted::{displayed, quoted};
 
 /// Arguments of a process, and the files that it has read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct RunInputs {
     /// Its arguments.
     pub words: String,
     /// Files by name: the number of bytes of each, and a digest of them.
     pub files: BTreeMap<String, [u64; 2]>,
 }
 
-impl Asked {
+impl RunInputs {
     /// Returns the first difference between rank 0, which is this process, and another rank, in one sentence.
     pub(super) fn differs(&self, theirs: &Self, rank: usize) -> Option<String> {
         if self.words != theirs.words {
@@ -45,9 +45,9 @@ fn parted(a: &str, b: &str) -> [String; 2] {
 mod tests {
     use super::*;
 
-    fn asked(words: &str, files: &[(&str, [u64; 2])]) -> Asked {
+    fn asked(words: &str, files: &[(&str, [u64; 2])]) -> RunInputs {
         let files = files.iter().map(|(name, seen)| ((*name).to_owned(), *seen)).collect();
-        Asked { words: words.into(), files }
+        RunInputs { words: words.into(), files }
     }
 
     /// Kills: a file that one rank alone has, or has with other bytes, and goes unnoticed; a difference far

@@ -28,7 +28,7 @@ const LONGEST: usize = 1 << 20;
 /// A listener, closed when it is dropped.
 pub(super) struct Door {
     open: Arc<AtomicBool>,
-    strangers: Arc<AtomicUsize>,
+    rejected: Arc<AtomicUsize>,
 }
 
 impl Door {
@@ -39,8 +39,8 @@ impl Door {
         to: &Sender<MeetingEvent>,
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        let door = Self { open: Arc::new(AtomicBool::new(true)), strangers: Arc::default() };
-        let (open, strangers, secret) = (door.open.clone(), door.strangers.clone(), secret.clone());
+        let door = Self { open: Arc::new(AtomicBool::new(true)), rejected: Arc::default() };
+        let (open, rejected, secret) = (door.open.clone(), door.rejected.clone(), secret.clone());
         let (at_once, to) = (Arc::new(AtomicUsize::new(0)), to.clone());
         spawn(move || {
             while open.load(SeqCst) {
@@ -53,11 +53,11 @@ impl Door {
                     continue;
                 }
                 let (secret, to) = (secret.clone(), to.clone());
-                let (at_once, strangers) = (at_once.clone(), strangers.clone());
+                let (at_once, rejected) = (at_once.clone(), rejected.clone());
                 spawn(move || {
                     match greeted(&stream, &secret) {
                         Ok(greeting) => drop(to.send(MeetingEvent::Came(stream, greeting))),
-                        Err(_) => drop(strangers.fetch_add(1, SeqCst)),
+                        Err(_) => drop(rejected.fetch_add(1, SeqCst)),
                     }
                     at_once.fetch_sub(1, SeqCst);
                 });
@@ -67,8 +67,8 @@ impl Door {
     }
     /// Number of connections that did not prove that they know the secret or did not greet, in words; empty
     /// if none.
-    pub(super) fn strangers(&self) -> String {
-        match self.strangers.load(SeqCst) {
+    pub(super) fn rejected(&self) -> String {
+        match self.rejected.load(SeqCst) {
             0 => String::new(),
             n => format!("; connections refused for no or another secret, or no greeting: {n}"),
         }

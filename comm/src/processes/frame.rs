@@ -63,7 +63,7 @@ pub(super) fn receive<T: DeserializeOwned>(from: &mut impl Read, most: usize) ->
     let mut len = [0; 8];
     from.read_exact(&mut len)?;
     let len = usize::try_from(u64::from_le_bytes(len)).ok().filter(|len| *len <= most);
-    let head = come(from, len.ok_or_else(no_frame)?)?;
+    let head = read_bytes(from, len.ok_or_else(no_frame)?)?;
     serde_json::from_slice(&head).map_err(|_| no_frame())
 }
 
@@ -71,7 +71,7 @@ pub(super) fn receive<T: DeserializeOwned>(from: &mut impl Read, most: usize) ->
 ///
 /// # Errors
 /// Errors of the connection, and an error if it ends before.
-pub(super) fn come(from: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
+pub(super) fn read_bytes(from: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
     const SMALL: usize = 1 << 16;
     let mut bytes = Vec::with_capacity(len.min(SMALL));
     let arrived = from.take(len as u64).read_to_end(&mut bytes)?;

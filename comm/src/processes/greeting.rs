@@ -1,5 +1,5 @@
 //! Messages while processes meet, and the events that a meeting waits for.
-use super::asked::Asked;
+use super::asked::RunInputs;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +11,7 @@ use std::time::Instant;
 #[derive(Serialize, Deserialize)]
 pub(super) enum Greeting {
     /// To rank 0, from a rank that connects.
-    Hello { version: String, rank: usize, ranks: usize, asked: Asked, at: SocketAddr },
+    Hello { version: String, rank: usize, ranks: usize, asked: RunInputs, at: SocketAddr },
     /// To a rank, from one of a greater number that belongs to this meeting.
     Own { meeting: u64, rank: usize },
 }

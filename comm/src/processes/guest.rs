@@ -1,5 +1,5 @@
 //! The meeting, on every rank but 0.
-use super::asked::Asked;
+use super::asked::RunInputs;
 use super::door::{Door, FAR, PROMPT, reached, resolved, settling};
 use super::frame::{LONGEST, TimedConnection, receive, send};
 use super::greeting::{Greeting, MeetingEvent, MeetingReply, Missing, Streams, VERSION, next};
@@ -20,7 +20,7 @@ pub(super) struct Guest<'a> {
 
 impl Guest<'_> {
     /// Returns the connections with all other ranks, and the connection with rank 0 for the order.
-    pub(super) fn meets(&self, asked: &Asked, until: Instant) -> Result<[Streams; 2], String> {
+    pub(super) fn meets(&self, asked: &RunInputs, until: Instant) -> Result<[Streams; 2], String> {
         let Launch { rank, ranks, host, port, secret, .. } = self.launch;
         let (limit, settling) = (self.limit, settling(self.limit));
         let zero =

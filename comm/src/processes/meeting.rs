@@ -5,7 +5,7 @@
 //!
 //! Everything that the meeting waits for arrives as an event, from a thread that waits for nothing else. So
 //! no late, slow or exited process and no stranger keeps the others from being heard.
-use super::asked::Asked;
+use super::asked::RunInputs;
 use super::door::{Door, FAR, PROMPT, resolved, settling};
 use super::frame::{LONGEST, ProcessReport, TimedConnection, receive, send};
 use super::greeting::{
@@ -51,7 +51,7 @@ impl Processes {
     /// # Errors
     /// In one sentence: rank 0 cannot listen; some ranks did not arrive in time, exited or stopped; ranks
     /// disagree, or do not know the secret. All ranks that arrived return the same error.
-    pub fn meet(launch: &Launch, asked: &Asked, limit: Duration) -> Result<Arc<Self>, String> {
+    pub fn meet(launch: &Launch, asked: &RunInputs, limit: Duration) -> Result<Arc<Self>, String> {
         let until = Instant::now() + limit;
         let [streams, orders] = match launch.rank {
             0 => MeetingHost { launch, asked, limit }.meets(until)?,
@@ -97,7 +97,7 @@ impl Processes {
         self.others.iter().map(|(rank, connection)| (*rank, &connection.stream))
     }
     /// Runs `hear` on the connection that a rank's reports arrive on; for the rank's stand-in.
-    pub(super) fn told_by<T>(&self, rank: usize, hear: impl FnOnce(&mut BufReader<TcpStream>) -> T) -> T {
+    pub(super) fn with_reader<T>(&self, rank: usize, hear: impl FnOnce(&mut BufReader<TcpStream>) -> T) -> T {
         hear(&mut self.others[&rank].reader.lock().unwrap_or_else(PoisonError::into_inner))
     }
     /// Sends the next call in the order to the ranks that `to` selects; only rank 0's process sends.
@@ -142,7 +142,7 @@ fn plural(ranks: &[usize]) -> String {
 /// Rank 0 in the meeting.
 struct MeetingHost<'a> {
     launch: &'a Launch,
-    asked: &'a Asked,
+    asked: &'a RunInputs,
     limit: Duration,
 }
 
@@ -222,9 +222,9 @@ impl MeetingHost<'_> {
                 Some(_) => {} // of another meeting
                 None => {
                     let missing: Vec<_> = (1..*ranks).filter(|rank| !streams.contains_key(rank)).collect();
-                    let (missing, limit, strangers) = (plural(&missing), self.limit, door.strangers());
+                    let (missing, limit, rejected) = (plural(&missing), self.limit, door.rejected());
                     return Err(format!(
-                        "{missing} did not connect to {host}:{port} within {limit:?}{strangers}"
+                        "{missing} did not connect to {host}:{port} within {limit:?}{rejected}"
                     ));
                 }
             }

@@ -26,10 +26,10 @@ mod telling;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use asked::Asked;
+pub use asked::RunInputs;
 pub use launch::Launch;
 pub use meeting::Processes;
 pub(crate) use order::Order;
 pub use secret::Secret;
 pub(crate) use stand_in::StandIn;
-pub(crate) use telling::Telling;
+pub(crate) use telling::ReportingEngines;

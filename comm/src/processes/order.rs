@@ -101,11 +101,11 @@ impl Order {
     ///
     /// # Panics
     /// With [`PlaceError`], if a part failed, or rank 0's process did not send the order in time.
-    pub(crate) fn settled(&self) -> Result<()> {
+    pub(crate) fn finish_parts(&self) -> Result<()> {
         self.quiet()?.map_or(Ok(()), |why| PlaceError(why).unwind())
     }
-    /// Waits as [`Order::settled`] does; returns why a part failed, if one did. No part is left to be done
-    /// later.
+    /// Waits as [`Order::finish_parts`] does; returns why a part failed, if one did. No part is left to be
+    /// done later.
     ///
     /// # Errors
     /// If a rank has failed.

@@ -1,6 +1,6 @@
 //! Stand-in for a rank of another process: makes the calls that the rank reports, in its order.
 use super::check;
-use super::frame::{EngineFunction, LONGEST, ProcessReport, come, no_frame, receive};
+use super::frame::{EngineFunction, LONGEST, ProcessReport, no_frame, read_bytes, receive};
 use super::meeting::Processes;
 use crate::engine::StandingPost;
 use crate::record::Begun;
@@ -61,7 +61,7 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
             io::ErrorKind::InvalidData => format!("its process sent an invalid report: {why}"),
             _ => format!("its process exited without a report, or its connection broke ({why})"),
         };
-        processes.told_by(self.rank, |from| {
+        processes.with_reader(self.rank, |from| {
             loop {
                 match receive(from, LONGEST).map_err(exited)? {
                     ProcessReport::Ended(None) => return Ok(None),
@@ -99,7 +99,7 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
         let engine = &self.world.of(&Members::List(members.clone()));
         let (first, [_, len]) = calls.first().cloned().ok_or_else(no_frame)?;
         if way == EngineFunction::Values {
-            let values = come(from, len)?;
+            let values = read_bytes(from, len)?;
             let begun = self.record.begin(&first, 0, false).ok();
             let outcome = engine.values(rank, &values, &first);
             self.ended(begun, None, &first, &outcome);
@@ -166,7 +166,7 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
         }
         let (words, mut read) = (len.div_ceil(8), Ok(()));
         let spare = self.spare.iter().position(|(room, _)| *room == words);
-        let before = if spare.is_none() && len > AT_ONCE { come(from, len)? } else { Vec::new() };
+        let before = if spare.is_none() && len > AT_ONCE { read_bytes(from, len)? } else { Vec::new() };
         let from = &mut before.chain(from);
         let new = || Some((words, self.place.alloc(8 * words)?));
         let buffer = spare.map(|at| self.spare.swap_remove(at)).or_else(new);

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// The engines of a process' own rank.
-pub(crate) struct Telling<P>(Arc<EngineState<P>>);
+pub(crate) struct ReportingEngines<P>(Arc<EngineState<P>>);
 
 /// State that all engines of the rank share.
 struct EngineState<P> {
@@ -27,7 +27,7 @@ struct EngineState<P> {
     calls: AtomicUsize, // that were reported
 }
 
-impl<P: SharedPlace> Telling<P> {
+impl<P: SharedPlace> ReportingEngines<P> {
     /// Returns engines that report to these processes the calls they make on `world`. A process that receives
     /// nothing for `limit` is late.
     pub(crate) fn engines(
@@ -43,29 +43,29 @@ impl<P: SharedPlace> Telling<P> {
 }
 
 /// The engine of one group.
-struct Teller<P: SharedPlace> {
+struct ReportingEngine<P: SharedPlace> {
     among: Arc<dyn Engine<P>>,
     members: Arc<[usize]>,
     own: Arc<EngineState<P>>,
 }
 
-impl<P: SharedPlace> Engines<P> for Telling<P> {
+impl<P: SharedPlace> Engines<P> for ReportingEngines<P> {
     fn of(&self, members: &Members) -> Arc<dyn Engine<P>> {
         let (among, own) = (self.0.world.of(members), self.0.clone());
-        Arc::new(Teller { among, members: members.iter().collect(), own })
+        Arc::new(ReportingEngine { among, members: members.iter().collect(), own })
     }
 }
 
-impl<P: SharedPlace> Teller<P> {
+impl<P: SharedPlace> ReportingEngine<P> {
     /// Returns the call with its number and its sentence, by which other processes know it.
     fn numbered(&self, call: &Call) -> Call {
         let number = self.own.calls.fetch_add(1, Relaxed) + 1;
         Call { number, reported: Some(call.to_string().into()), ..call.clone() }
     }
     /// Returns the outcome of a call once this process has done its part in all calls.
-    fn settled<T>(&self, outcome: Result<T>) -> Result<T> {
+    fn finish_parts<T>(&self, outcome: Result<T>) -> Result<T> {
         let outcome = outcome.inspect_err(|_| drop(self.own.order.quiet()))?;
-        self.own.order.settled().map(|()| outcome)
+        self.own.order.finish_parts().map(|()| outcome)
     }
     /// Sends all other processes the report that `of` makes for their place in the group, or for no place.
     /// Members come first: if this process is stopped half way, no process outside of the group takes a call
@@ -121,7 +121,7 @@ impl<P: SharedPlace> Teller<P> {
     }
 }
 
-impl<P: SharedPlace> Engine<P> for Teller<P> {
+impl<P: SharedPlace> Engine<P> for ReportingEngine<P> {
     unsafe fn now(&self, rank: usize, windows: Windows<P::Ptr>, call: &Call) -> Result<()> {
         let call = &self.numbered(call);
         // SAFETY: the caller's promise.
@@ -129,7 +129,7 @@ impl<P: SharedPlace> Engine<P> for Teller<P> {
             self.tell_calls(EngineFunction::Now, rank, &[(windows.give, call)])?;
             self.among.now(rank, windows, call)
         };
-        self.settled(outcome)
+        self.finish_parts(outcome)
     }
     fn values(&self, rank: usize, mine: &[u8], call: &Call) -> Result<Vec<Vec<u8>>> {
         let call = &self.numbered(call);
@@ -153,7 +153,7 @@ impl<P: SharedPlace> Engine<P> for Teller<P> {
     fn finish(&self, post: Post, call: &Call) -> Result<()> {
         let reported = self.tell(call, |_| (ProcessReport::Finish(self.members.clone(), post), Vec::new()));
         reported.inspect_err(|_| self.among.withdraw(post))?;
-        self.settled(self.among.finish(post, call))
+        self.finish_parts(self.among.finish(post, call))
     }
     fn withdraw(&self, post: Post) {
         let withdrawn = |_| (ProcessReport::Withdraw(self.members.clone(), post), Vec::new());

@@ -1,7 +1,7 @@
 //! Each process of these tests is a thread with its own connections and its own world.
 mod strangers;
 
-use super::{Asked, Launch, Processes, Secret};
+use super::{Launch, Processes, RunInputs, Secret};
 use crate::{Axis, CommError, Group, InPlace, Mesh, RankError, Reduce, Tag, World};
 use kernels::Kernels;
 use std::net::TcpListener;
@@ -22,8 +22,8 @@ fn launch(rank: usize, ranks: usize, port: u16) -> Launch {
     let (host, secret) = ("127.0.0.1".into(), Secret::default());
     Launch { rank, ranks, local: rank, host, port, here: None, secret }
 }
-fn asked(words: &str) -> Asked {
-    Asked { words: words.into(), ..Asked::default() }
+fn asked(words: &str) -> RunInputs {
+    RunInputs { words: words.into(), ..RunInputs::default() }
 }
 /// Meets, and goes again.
 fn met(launch: &Launch, words: &str, limit: Duration) -> Result<(), String> {

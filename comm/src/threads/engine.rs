@@ -1,6 +1,6 @@
 //! Collectives of one group of threads, on the peers' memory.
 use super::messages::Messages;
-use super::reduction::{nth_of, share};
+use super::reduction::{chunk_range, share};
 use super::rendezvous::Rendezvous;
 use super::slow::Slow;
 use super::started::Started;
@@ -106,7 +106,7 @@ impl<P: SharedPlace> Threads<P> {
     ) {
         if let Some(Counts::Columns(n)) = &call.counts {
             for peer in 0..self.ranks {
-                let its = nth_of(peer, call.cols, *n);
+                let its = chunk_range(peer, call.cols, *n);
                 for row in 0..call.rows {
                     copy(peer, row * call.cols, row * n + its.start, its.len());
                 }
@@ -162,7 +162,7 @@ impl<P: SharedPlace> Threads<P> {
             (Op::Barrier, _) => return,
             (Op::AllReduce, _) => JointOperation::Reduced(call.reduce.expect("a reduction"), elements),
             (Op::ReduceScatter, _) => JointOperation::Scattered(
-                (0..n).map(|to| call.block(call.one_list(), n, to, elements)).collect(),
+                (0..n).map(|to| call.block(call.common_counts(), n, to, elements)).collect(),
             ),
             (Op::AllGather, None) => JointOperation::Gathered(elements),
             (Op::AllGather, &Some(Counts::Columns(n))) => {
@@ -189,7 +189,7 @@ impl<P: SharedPlace> Threads<P> {
     /// names it.
     ///
     /// # Safety
-    /// Same as [`SharedPlace::jointly`]; if ranks are processes, until [`Order::settled`] returns.
+    /// Same as [`SharedPlace::jointly`]; if ranks are processes, until [`Order::finish_parts`] returns.
     unsafe fn join(&self, (rank, call): (usize, &Call), windows: Vec<[*mut u8; 2]>, what: JointOperation) {
         let (members, number, size) = (&self.members, call.elem.name, call.elem.size);
         let Some(order) = &self.apart else {

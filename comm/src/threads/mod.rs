@@ -22,7 +22,7 @@ mod watch;
 mod windows;
 mod world;
 
-pub use panics::{Within, caught};
+pub use panics::{PanicContext, caught};
 pub(crate) use reduction::{Join, join_of, joined, joins};
 pub(crate) use windows::AllWindows;
 pub use world::{RankError, StuckReport, World};

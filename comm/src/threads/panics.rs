@@ -16,9 +16,9 @@ thread_local! {
 
 /// Names the work until this is dropped: a panic that ends the work is reported with the innermost name. The
 /// name is formatted only then.
-pub struct Within<T: Display>(pub T);
+pub struct PanicContext<T: Display>(pub T);
 
-impl<T: Display> Drop for Within<T> {
+impl<T: Display> Drop for PanicContext<T> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             LEFT.with_borrow_mut(|left| left.get_or_insert_with(|| self.0.to_string()).len());

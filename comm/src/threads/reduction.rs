@@ -77,14 +77,14 @@ const LINE: usize = 16;
 
 /// Returns a rank's range of `n` elements if each rank has `each` of them; the last ranks have fewer, or
 /// none.
-pub(crate) fn nth_of(rank: usize, each: usize, n: usize) -> Range<usize> {
+pub(crate) fn chunk_range(rank: usize, each: usize, n: usize) -> Range<usize> {
     (rank * each).min(n)..((rank + 1) * each).min(n)
 }
 
 /// Returns the part of `len` elements that one of `n` ranks reduces.
 pub(super) fn share(rank: usize, n: usize, len: usize) -> Range<usize> {
     let chunk = len.div_ceil(n).next_multiple_of(LINE);
-    nth_of(rank, chunk, len)
+    chunk_range(rank, chunk, len)
 }
 
 /// Writes to every target the reduction of all sources, element by element of the range.

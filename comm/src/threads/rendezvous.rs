@@ -1,6 +1,6 @@
 //! Meeting of the ranks of a group: each rank has a seat, shows its window and its call there, and waits.
 use super::slow::{Slow, pause};
-use super::watch::{Arrival, Broken, Comings, Watch};
+use super::watch::{Arrival, Arrivals, Broken, Watch};
 use super::windows::{AllWindows, Seat};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -106,9 +106,9 @@ impl Rendezvous {
     }
 }
 
-impl Comings for [Seat] {
+impl Arrivals for [Seat] {
     #[inline(always)]
-    fn misses(&self, place: usize, epoch: usize) -> bool {
+    fn not_arrived(&self, place: usize, epoch: usize) -> bool {
         self[place].epoch.load(Acquire) < epoch
     }
 }

@@ -6,7 +6,7 @@
 //! by a count. A rank that has waited until all shares are done may touch its windows again: no other rank
 //! touches them any more.
 use super::slow::{Slow, pause};
-use super::watch::{Arrival, Broken, Comings, Watch};
+use super::watch::{Arrival, Arrivals, Broken, Watch};
 use super::windows::{AllWindows, Posted};
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -33,10 +33,10 @@ struct WaitCounts {
     withdrawn: Box<[AtomicUsize]>,
 }
 
-impl Comings for WaitCounts {
+impl Arrivals for WaitCounts {
     /// True if a rank has not made the post of this number, or has withdrawn a post up to it.
     #[inline(always)]
-    fn misses(&self, rank: usize, number: usize) -> bool {
+    fn not_arrived(&self, rank: usize, number: usize) -> bool {
         let withdrawn = self.withdrawn[rank].load(Acquire);
         self.posted[rank].load(Acquire) <= number || (1..=number + 1).contains(&withdrawn)
     }

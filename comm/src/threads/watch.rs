@@ -37,9 +37,9 @@ pub(super) trait Wait {
 pub(super) type PendingCalls = Box<dyn Fn() -> bool + Send>;
 
 /// Arrivals of the ranks of a group.
-pub(super) trait Comings: Send + Sync + 'static {
+pub(super) trait Arrivals: Send + Sync + 'static {
     /// True if the rank at `place` has not arrived at meeting `number`.
-    fn misses(&self, place: usize, number: usize) -> bool;
+    fn not_arrived(&self, place: usize, number: usize) -> bool;
 }
 
 /// Wait for all ranks of a group at one meeting.
@@ -51,11 +51,11 @@ pub(super) struct Arrival<'a, C: ?Sized> {
     pub(super) call: &'a Call,
 }
 
-impl<C: Comings + ?Sized> Wait for Arrival<'_, C> {
+impl<C: Arrivals + ?Sized> Wait for Arrival<'_, C> {
     #[inline(always)]
     fn missing(&self) -> impl Iterator<Item = usize> {
         let ranks = self.ranks.iter().enumerate();
-        ranks.filter(|(place, _)| self.comings.misses(*place, self.number)).map(|(_, rank)| *rank)
+        ranks.filter(|(place, _)| self.comings.not_arrived(*place, self.number)).map(|(_, rank)| *rank)
     }
     fn in_vain(&self) -> Result<()> {
         (self.vain)()
@@ -66,7 +66,7 @@ impl<C: Comings + ?Sized> Wait for Arrival<'_, C> {
     fn pending(&self, on: usize) -> PendingCalls {
         let (comings, number) = (self.comings.clone(), self.number);
         let place = self.ranks.iter().position(|&rank| rank == on).expect("a member");
-        Box::new(move || comings.misses(place, number))
+        Box::new(move || comings.not_arrived(place, number))
     }
     fn call(&self) -> &Call {
         self.call
@@ -140,7 +140,7 @@ impl Watch {
         let _ = group.0.set((rank, reason));
         fence(SeqCst); // a rank that goes inside or sleeps sees the break, or is found here
         for &rank in ranks {
-            self.rouse(rank);
+            self.wake_any(rank);
         }
     }
     /// Returns the first failure of all.
@@ -176,14 +176,14 @@ impl Watch {
         }
     }
     /// Wakes a rank, whatever it waits for. Call this like `wake`.
-    pub(super) fn rouse(&self, sleeper: usize) {
+    pub(super) fn wake_any(&self, sleeper: usize) {
         if self.ranks[sleeper].asleep_on.load(SeqCst) != 0 {
             self.unpark(sleeper);
         }
     }
     fn wake_all(&self) {
         fence(SeqCst); // a sleeper sees the change, or is found asleep here
-        (0..self.ranks.len()).for_each(|rank| self.rouse(rank));
+        (0..self.ranks.len()).for_each(|rank| self.wake_any(rank));
     }
     #[cold]
     fn unpark(&self, rank: usize) {
@@ -232,7 +232,7 @@ impl Watch {
     #[cold]
     fn sleep(&self, rank: usize, wait: &impl Wait) -> Result<()> {
         let (me, started) = (&self.ranks[rank], Instant::now());
-        let Some(_awake) = Awake::next(me) else {
+        let Some(_awake) = SleeperRegistration::next(me) else {
             return Err(CommError::Busy { rank, call: wait.call().to_string() });
         };
         let mut announced = None;
@@ -336,8 +336,8 @@ impl Watch {
 }
 
 /// Registration of the thread to wake for a rank; the rank may be asleep while this lives.
-struct Awake<'a>(&'a WatchedRank);
-impl<'a> Awake<'a> {
+struct SleeperRegistration<'a>(&'a WatchedRank);
+impl<'a> SleeperRegistration<'a> {
     /// Registers this thread as the one to wake for the rank; `None` if another one is registered.
     fn next(rank: &'a WatchedRank) -> Option<Self> {
         let mut thread = lock(&rank.thread);
@@ -348,7 +348,7 @@ impl<'a> Awake<'a> {
         Some(Self(rank))
     }
 }
-impl Drop for Awake<'_> {
+impl Drop for SleeperRegistration<'_> {
     fn drop(&mut self) {
         self.0.asleep_on.store(0, SeqCst);
         if let Some(waits) = &mut *lock(&self.0.waits) {

@@ -5,7 +5,7 @@ use super::watch::Watch;
 use crate::flight::End;
 #[cfg(any(test, feature = "mutants"))]
 use crate::mutants::{OnTrial, Trial};
-use crate::processes::{Order, Processes, StandIn, Telling};
+use crate::processes::{Order, Processes, ReportingEngines, StandIn};
 use crate::shared::SharedPlace;
 use crate::sync::{Mutex, lock};
 use crate::trace::Traced;
@@ -317,7 +317,7 @@ impl World {
         let record = watch.record(rank).clone();
         let engines = match self.processes.as_ref().zip(order) {
             None => world.clone(),
-            Some(processes) => Telling::engines(place, world, processes, self.limit),
+            Some(processes) => ReportingEngines::engines(place, world, processes, self.limit),
         };
         #[cfg(any(test, feature = "mutants"))]
         let engines = match &self.trial {

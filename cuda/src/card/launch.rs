@@ -193,7 +193,7 @@ impl Card {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::card::elsewhere;
+    use crate::card::forget_current_context;
     use crate::twin;
     use std::sync::OnceLock;
 
@@ -231,7 +231,7 @@ mod tests {
         assert!(set() && std::thread::scope(|scope| scope.spawn(set).join().unwrap()));
         call!(one.driver, cuCtxSetCurrent((&raw const at).cast_mut().cast())).unwrap();
         assert!(!set(), "a thread's context is set once");
-        elsewhere();
+        forget_current_context();
         assert!(set());
         for given in [&[&1u32 as &dyn Argument, &2u32][..], &[&1u64, &2u64, &3u64]] {
             let shape = LaunchConfig { blocks: [0; 3], threads: 1, shared: 0 };

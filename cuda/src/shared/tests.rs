@@ -2,7 +2,7 @@
 use super::*;
 use crate::nccl::tests::{PLACED, placed};
 use crate::{Cuda, twin};
-use comm::{Asked, Axis, CommError, InPlace, Launch, Mesh, Op, Processes, Secret, Tag, World};
+use comm::{Axis, CommError, InPlace, Launch, Mesh, Op, Processes, RunInputs, Secret, Tag, World};
 use std::net::TcpListener;
 use tensor::{Bf16, Category, Cpu, Device, Scalar, Tensor};
 
@@ -80,7 +80,7 @@ fn processes<T: Send>(sizes: &[(Axis, usize)], process: impl Fn(World) -> T + Sy
         PLACED.set(Some(nccl));
         let (ranks, host, secret) = (world.size(), "127.0.0.1".into(), Secret::default());
         let launch = Launch { rank, ranks, local: rank, host, port, here: None, secret };
-        let met = Processes::meet(&launch, &Asked::default(), Duration::from_secs(20)).unwrap();
+        let met = Processes::meet(&launch, &RunInputs::default(), Duration::from_secs(20)).unwrap();
         process(world.clone().over(&met).unwrap())
     };
     Some(std::thread::scope(|threads| {

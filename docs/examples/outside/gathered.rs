@@ -16,7 +16,7 @@ use layers::model::strategy::Column;
 use layers::ops::{Split, Stream, add_columns, columns_bias_gradient, gathered_gradient, matmul};
 use layers::param::weight::{ColumnWeight, RowWeight};
 use layers::{
-    Builder, Choice, Draw, KeptValue, Layer, NumberArgument, Params, Part, PassContext, Pieces, Result,
+    BoxedLayer, Builder, Choice, Draw, KeptValue, Layer, NumberArgument, Params, PassContext, Pieces, Result,
     Section, Strategy, StrategyInfo,
 };
 
@@ -42,8 +42,8 @@ impl<D: Kernels> Strategy<D> for JustInTime {
     fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
-    fn column(&self, at: &Builder<D>, column: &Column) -> Result<Option<Part<D, Stream<D>, Split<D>>>> {
-        Ok(Some(Part::new(Gathered::shard(at, column)?)))
+    fn column(&self, at: &Builder<D>, column: &Column) -> Result<Option<BoxedLayer<D, Stream<D>, Split<D>>>> {
+        Ok(Some(BoxedLayer::new(Gathered::shard(at, column)?)))
     }
 }
 

@@ -11,7 +11,7 @@ use layers::model::strategy::Row;
 use layers::ops::{Region, Split, Stream, add_bias, bias_gradient, matmul, rows_gradient};
 use layers::param::weight::{RowWeight, WholeWeight};
 use layers::{
-    Builder, Choice, Draw, KeptValue, Layer, NumberArgument, Params, Part, PassContext, Pieces, Result,
+    BoxedLayer, Builder, Choice, Draw, KeptValue, Layer, NumberArgument, Params, PassContext, Pieces, Result,
     Strategy, StrategyInfo,
 };
 
@@ -58,8 +58,8 @@ impl<D: Kernels> Strategy<D> for OwnRows {
     fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
-    fn row(&self, at: &Builder<D>, row: &Row) -> Result<Option<Part<D, Split<D>, Stream<D>>>> {
-        Ok(Some(Part::new(Rows::shard(at, row)?)))
+    fn row(&self, at: &Builder<D>, row: &Row) -> Result<Option<BoxedLayer<D, Split<D>, Stream<D>>>> {
+        Ok(Some(BoxedLayer::new(Rows::shard(at, row)?)))
     }
 }
 

@@ -8,7 +8,7 @@ use kernels::{Heads, Kernels};
 use layers::model::strategy::Norm;
 use layers::ops::{Branches, Stream};
 use layers::{
-    Builder, Layer, OptimizerKind, Params, Part, PassContext, RandomValues, Result, Shape, Strategy,
+    BoxedLayer, Builder, Layer, OptimizerKind, Params, PassContext, RandomValues, Result, Shape, Strategy,
     StrategyInfo,
 };
 use parallel::step::{Cell, PeakNeeds, Plan, check};
@@ -187,9 +187,9 @@ impl<D: Kernels> Strategy<D> for Hasty {
     fn about(&self) -> &'static StrategyInfo {
         Strategy::<D>::about(&OwnRows)
     }
-    fn norm(&self, at: &Builder<D>, norm: &Norm) -> Result<Option<Part<D, Stream<D>, Branches<D>>>> {
+    fn norm(&self, at: &Builder<D>, norm: &Norm) -> Result<Option<BoxedLayer<D, Stream<D>, Branches<D>>>> {
         let usual = layers::Norm::new(at, norm)?;
-        Ok(Some(Part::new(InPlace(usual, at.mesh.group(Axis::Tp).named(norm.name)))))
+        Ok(Some(BoxedLayer::new(InPlace(usual, at.mesh.group(Axis::Tp).named(norm.name)))))
     }
 }
 

@@ -12,7 +12,7 @@ type Room = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 /// The ground of `layers` is what every layer is made of, built with and called with: handles and operators,
 /// parameters, the place where layers are built, the descriptions of parts and their builders. It names no
-/// layer: `model/usual.rs` has the usual layer for each description, and no file names that one.
+/// layer: `model/default_layers.rs` has the usual layer for each description, and no file names that one.
 const LAYERS: &[Room] = &[
     (
         "ground",

@@ -11,18 +11,18 @@ static FAILED: OnceLock<(ErrorKind, String)> = OnceLock::new();
 static HUSHED: AtomicBool = AtomicBool::new(false);
 
 /// Silences this process: from now on it prints failures only.
-pub(crate) fn hush() {
+pub(crate) fn silence() {
     HUSHED.store(true, Relaxed);
 }
 
 /// Returns true if this process prints failures only.
-pub(crate) fn hushed() -> bool {
+pub(crate) fn is_silent() -> bool {
     HUSHED.load(Relaxed)
 }
 
 /// Writes a line of results.
 pub(crate) fn line(text: &str) {
-    if FAILED.get().is_some() || hushed() {
+    if FAILED.get().is_some() || is_silent() {
         return;
     }
     let mut out = stdout().lock();
@@ -33,7 +33,7 @@ pub(crate) fn line(text: &str) {
 
 /// Writes a line for people to standard error. Write errors are ignored.
 pub(crate) fn note(text: &str) {
-    if !hushed() {
+    if !is_silent() {
         failure(text);
     }
 }

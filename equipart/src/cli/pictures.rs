@@ -1,6 +1,6 @@
 //! Flags of models of pictures: `--model mlp`, and the other flags that it refuses.
 use clap::{Args, ValueEnum};
-use models::Learner;
+use models::TrainableModel;
 use models::digits::Digits;
 use parallel::{Error, Result};
 use std::path::Path;
@@ -33,10 +33,10 @@ pub(crate) struct PicturesArgs {
 impl PicturesArgs {
     /// Returns a classifier with fresh weights for these pictures, or, without pictures, for generated
     /// digits.
-    pub(crate) fn fresh(&self, digits: Option<&Digits>, seed: u64) -> Learner {
+    pub(crate) fn fresh(&self, digits: Option<&Digits>, seed: u64) -> TrainableModel {
         let (pixels, classes) = digits.map_or((784, 10), |digits| (digits.pixels(), digits.classes));
         let hidden = self.hidden.as_deref().unwrap_or(&[512, 512]);
-        Learner::classifier([&[pixels], hidden, &[classes]].concat(), seed)
+        TrainableModel::classifier([&[pixels], hidden, &[classes]].concat(), seed)
     }
     /// Refuses `--hidden` for a text model.
     pub(crate) fn unused(&self) -> Result<()> {

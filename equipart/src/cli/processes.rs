@@ -1,7 +1,7 @@
 //! Runs with one process a rank, as torchrun starts them. Only rank 0 prints results and writes files.
 use super::out;
 use clap::Args;
-use comm::{Asked, Launch, Processes, Secret, World};
+use comm::{Launch, Processes, RunInputs, Secret, World};
 use cuda::CardEngine;
 use parallel::layout::either;
 use parallel::split::BlockSplit;
@@ -49,7 +49,7 @@ pub(crate) fn begin(is_by_processes: bool, all: &[&str]) -> Result<()> {
     }
     seen::note(false);
     if rank > 0 {
-        out::hush();
+        out::silence();
     }
     Ok(())
 }
@@ -97,7 +97,7 @@ impl ProcessesArgs {
         // each process reads its own file
         let table = layout.table().map(|table| format!("[table {:016x}]", table.digest()));
         let about = env::args().skip(1).chain(engine).chain(table).collect::<Vec<_>>().join(" ");
-        let mut asked = Asked { words: about, files: seen::files() }; // before the secret is read
+        let mut asked = RunInputs { words: about, files: seen::files() }; // before the secret is read
         asked.files.extend(seen::program().map(|program| ("the program".into(), program)));
         if let Some(file) = &self.secret {
             launch.secret =

@@ -42,7 +42,7 @@ impl ProgressWatch {
         }
     }
     fn new(bar: ProgressBar, style: Result<ProgressStyle, indicatif::style::TemplateError>) -> Self {
-        let terminal = std::io::stderr().is_terminal() && !out::hushed();
+        let terminal = std::io::stderr().is_terminal() && !out::is_silent();
         bar.set_style(style.expect("a template that was tried"));
         if !terminal {
             bar.set_draw_target(ProgressDrawTarget::hidden());

@@ -23,7 +23,7 @@ use models::digits::Digits;
 use models::generate::{Generated, Prompts, Text, all_logits};
 use models::sampling::Sampling;
 use models::text::Corpus;
-use models::{Learner, Model};
+use models::{Model, TrainableModel};
 use parallel::dtype::RunDevice;
 use parallel::measure::{self, PeakBytes, RankMeasurements};
 use parallel::{Batch, BuildContext, Layout, Network, Result, Trainer, bail, budget, price, session};
@@ -54,7 +54,7 @@ const LARGE_TOKENS: usize = 16;
 /// A comparison to run.
 pub struct Comparison<'a> {
     /// The model.
-    pub model: &'a Learner,
+    pub model: &'a TrainableModel,
     /// Source of prompts and sequences; for a classifier, which does not generate text, its pictures.
     pub data: Data<'a>,
     /// Partitionings besides the unsplit one, which always comes first.
@@ -360,8 +360,8 @@ fn training<D: RunDevice>(
         let error = error::largest(&new_weights::<D>(work, layout, &batch)?, &truth);
         own = if n == 0 { error::own::<D::Elem>(error, &truth) } else { own };
         let numbers = [
-            held::by_a_step::<Cpu<f32>>(work, layout, &batch)?,
-            held::by_a_step::<Cpu<Bf16>>(work, layout, &batch)?,
+            held::step_peak::<Cpu<f32>>(work, layout, &batch)?,
+            held::step_peak::<Cpu<Bf16>>(work, layout, &batch)?,
         ];
         let tokens = (&taken[..], timed, batch.tokens());
         let row = row(Workload::Training, &(*layout).into(), tokens, numbers, error::ratio(error, own));

@@ -11,7 +11,7 @@ use crate::device::in_device;
 use clap::Args;
 use kernels::Meta;
 use layers::LayerCounts;
-use models::{Learner, Model, ids, text};
+use models::{Model, TrainableModel, ids, text};
 use parallel::dtype::RunDevice;
 use parallel::{
     Batch, BuildContext, Layout, Network, Result, Sequence, Trainer, bail, budget, price, session,
@@ -84,7 +84,7 @@ const TOGETHER: [usize; 2] = [8, 1000];
 /// If the layout does not fit the model, there are fewer sequences than data ranks and no experts for the
 /// ranks without a sequence, memory is too small, or a rank fails.
 pub fn evaluate<D: RunDevice>(
-    model: &Learner,
+    model: &TrainableModel,
     (layout, network): (&Layout, &Network),
     sequences: Vec<Sequence>,
     watch: &(dyn Fn(usize, usize) + Sync),

@@ -213,7 +213,7 @@ fn price_in<D: RunDevice>(
     let prices = (0..layout.ranks()).map(on_rank).collect::<Result<Vec<_>>>()?;
     let most = prices.iter().map(|price| (price.rank, price.peak_bytes["total"]));
     if let Some(most) = most.max_by_key(|(_, bytes)| *bytes) {
-        budget::within::<D>(layout, most, |at| run(at).map(drop))?;
+        budget::check_limit::<D>(layout, most, |at| run(at).map(drop))?;
     }
     Ok(prices)
 }

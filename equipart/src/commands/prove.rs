@@ -140,7 +140,7 @@ fn image_of(a: &ProveArgs, subject: &Subject, layout: &Layout) -> Option<(Shape,
     let whole = a.config.is_none() || a.dump.is_some() || a.on_ranks.split.is_some();
     let shape = subject.model.shape().filter(|_| !whole)?;
     let bytes = prove::bytes(subject, layout).ok()?;
-    (!budget::holds(bytes, budget::free())).then(|| image(*shape, layout))?
+    (!budget::fits_in_free(bytes, budget::free())).then(|| image(*shape, layout))?
 }
 
 /// Prints a verdict. Returns true if all was equal.

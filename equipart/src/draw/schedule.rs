@@ -6,7 +6,7 @@
 //!    1  c0 +→1  c1 +→2  c2 +→0
 //! ```
 use crate::commands::collectives::{AllReducePlan, chunk_names};
-use comm::{Arrival, CommStep};
+use comm::{Arrival, CommRound};
 
 /// Legend for algorithms in which a rank sends one message in a round.
 const LEGEND: &str =
@@ -16,7 +16,7 @@ const LEGEND_OF_ALL: &str = "ci +→i: sends chunk i to every other rank i, whic
 
 /// Returns the legend of a drawing.
 pub fn legend(plan: &AllReducePlan) -> &'static str {
-    let several = |step: &CommStep| step.transfers.iter().filter(|t| t.from == 0).count() > 1;
+    let several = |step: &CommRound| step.transfers.iter().filter(|t| t.from == 0).count() > 1;
     if plan.schedule.steps().iter().any(several) { LEGEND_OF_ALL } else { LEGEND }
 }
 
@@ -49,7 +49,7 @@ pub fn draw(plan: &AllReducePlan, columns: usize) -> String {
 }
 
 /// Messages of a rank in a round: one message, or one to every other rank.
-fn cell(step: &CommStep, rank: usize) -> String {
+fn cell(step: &CommRound, rank: usize) -> String {
     let sent: Vec<_> = step.transfers.iter().filter(|t| t.from == rank).collect();
     let Some(first) = sent.first() else { return String::new() };
     let mark = if first.how == Arrival::Add { "+" } else { "" };

@@ -3,7 +3,7 @@
 //! start of its arrow.
 use super::picture::{FAINT, INK, MUTED, Picture, shade};
 use crate::commands::collectives::{AllReducePlan, chunk_names};
-use comm::{Arrival, CommStep, Transfer};
+use comm::{Arrival, CommRound, Transfer};
 
 /// Sizes, in user units.
 const ROW: f64 = 40.0;
@@ -64,7 +64,7 @@ pub fn draw(plan: &AllReducePlan) -> String {
 }
 
 /// Draws one background for all rounds of a phase, under its name.
-fn phases(picture: &mut Picture, steps: &[CommStep], bottom: f64) {
+fn phases(picture: &mut Picture, steps: &[CommRound], bottom: f64) {
     let mut first = 0;
     for (number, of_phase) in steps.chunk_by(|a, b| a.phase == b.phase).enumerate() {
         let heads = if first + of_phase.len() == steps.len() { 10.0 } else { 0.0 }; // of the last arrows

@@ -8,7 +8,7 @@ use equipart::commands::train::run::{StepLine, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use equipart::device::DeviceName;
 use layers::{Draw, RandomValues, ValueSource};
-use models::Learner;
+use models::TrainableModel;
 use models::digits::{Digits, Set, order};
 use parallel::dtype::DtypeName;
 use parallel::{Layout, Network};
@@ -64,7 +64,7 @@ fn train(digits: &Digits, lesson: &Lesson, under: &str) -> Vec<EpochLine> {
     let (lines, steps) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
     let Lesson { hidden, settings, .. } = lesson;
     let run = TrainRun {
-        model: Learner::classifier(
+        model: TrainableModel::classifier(
             [&[digits.pixels()], &hidden[..], &[digits.classes]].concat(),
             settings.seed,
         ),

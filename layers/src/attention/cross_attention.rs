@@ -13,7 +13,7 @@
 //!
 //! Source: Vaswani et al., §3.2.3, arXiv:1706.03762; split as Megatron-LM, §3. Chapter: 5.
 use crate::attention::share;
-use crate::model::part::{Part, Ticket};
+use crate::model::part::{BoxedLayer, Ticket};
 use crate::model::strategy::{Column, Row};
 use crate::ops::{Split, Stream, cross_attention, cross_attention_backward};
 use crate::{Biases, Builder, InputHalf, KeptValue, Layer, Params, PassContext, Result};
@@ -22,9 +22,9 @@ use kernels::{Attend, Heads, Kernels, Mask};
 
 /// Attention to a memory, its heads split over the ranks of an axis.
 pub struct CrossAttention<D: Kernels> {
-    q: Part<D, Stream<D>, Split<D>>,   // W[D,H_t·d]
-    kv: Part<D, Stream<D>, Split<D>>,  // W[D,2K_t·d]
-    out: Part<D, Split<D>, Stream<D>>, // W[H_t·d,D]
+    q: BoxedLayer<D, Stream<D>, Split<D>>,   // W[D,H_t·d]
+    kv: BoxedLayer<D, Stream<D>, Split<D>>,  // W[D,2K_t·d]
+    out: BoxedLayer<D, Split<D>, Stream<D>>, // W[H_t·d,D]
     attend: Attend,
 }
 

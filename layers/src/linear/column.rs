@@ -77,7 +77,12 @@ impl<D: Kernels> Layer<D> for ColumnLinear<D> {
         Ok((dx, (x, dy)))
     }
 
-    fn backward_first(&mut self, cx: &PassContext<D>, x: Self::Saved, dy: Split<D>) -> Result<Self::Pending> {
+    fn backward_without_dx(
+        &mut self,
+        cx: &PassContext<D>,
+        x: Self::Saved,
+        dy: Split<D>,
+    ) -> Result<Self::Pending> {
         cx.record_gradient(&self.name, "out", &(&dy, &self.weight))?;
         Ok((x.open(), dy))
     }

@@ -6,7 +6,7 @@
 //! arXiv:2002.04745. Chapter: 3.
 mod shard;
 
-use crate::model::part::{Part, Ticket};
+use crate::model::part::{BoxedLayer, Ticket};
 use crate::ops::{Branches, Stream, dropout, join};
 use crate::{InputHalf, Layer, Params, PassContext, Result};
 use kernels::Kernels;
@@ -16,7 +16,7 @@ use tensor::Direction;
 /// Y = X + dropout(F(norm(X))).
 pub struct Residual<D: Kernels, F> {
     name: String,
-    norm: Part<D, Stream<D>, Branches<D>>,
+    norm: BoxedLayer<D, Stream<D>, Branches<D>>,
     inner: F,
     rate: f64,
 }
@@ -26,7 +26,7 @@ impl<D: Kernels, F> Residual<D, F> {
     /// added.
     pub fn around(
         name: impl Into<String>,
-        norm: Part<D, Stream<D>, Branches<D>>,
+        norm: BoxedLayer<D, Stream<D>, Branches<D>>,
         inner: F,
         rate: f64,
     ) -> Self {

@@ -254,7 +254,7 @@ fn back<D: Kernels>(
     later: Option<&mut Vec<Ticket>>,
 ) -> Result<Option<Stream<D>>> {
     let (dx, pending) = if !wanted {
-        (None, block.backward_first(cx, saved, dy)?)
+        (None, block.backward_without_dx(cx, saved, dy)?)
     } else if later.is_none() {
         return block.backward(cx, saved, dy).map(Some);
     } else {

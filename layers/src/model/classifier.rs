@@ -16,7 +16,7 @@
 use crate::model::build::positive;
 use crate::model::chunk::build::at_ends;
 use crate::model::design::{parts, start};
-use crate::model::part::{Block, Part};
+use crate::model::part::{Block, BoxedLayer};
 use crate::model::strategy::{self, Column, Row};
 use crate::ops::{Region, Split, Stream, activate_stream, activate_stream_backward};
 use crate::{
@@ -37,10 +37,10 @@ pub fn hidden<D: Kernels>(at: &Builder<D>, axis: Axis, first: usize, sizes: &[us
     let up = at.build(&Column { axis, name: &name, inputs: sizes[0], sections, bias: true })?;
     let Some(&outputs) = sizes.get(2) else {
         let gathered = GatherColumns { group: at.mesh.group(axis).named(name), region: at.region };
-        return Ok(Part::new(((up, gathered), Relu)));
+        return Ok(BoxedLayer::new(((up, gathered), Relu)));
     };
     let down = at.build(&Row { axis, name: &next, sizes: [sizes[1], outputs], bias: true })?;
-    Ok(Part::new(((up, (FeedForward::Plain(Relu), down)), Relu)))
+    Ok(BoxedLayer::new(((up, (FeedForward::Plain(Relu), down)), Relu)))
 }
 
 /// Gathers all ranks' columns into a stream.

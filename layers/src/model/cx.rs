@@ -219,7 +219,7 @@ impl<D: Kernels> PassContext<D> {
         let pass = if self.second.get() { tensor::Direction::Backward } else { pass };
         let profile = self.profiled.as_ref().and_then(D::profile);
         let span = profile.and_then(|profile: &Profile| profile.layer(name, pass));
-        InLayer { _named: comm::Within(Through { name, pass }), _span: span }
+        InLayer { _named: comm::PanicContext(Through { name, pass }), _span: span }
     }
     /// Returns whether the inputs and outputs of layers are recorded.
     pub(crate) fn recording(&self) -> bool {
@@ -282,7 +282,7 @@ impl<D: Kernels> PassContext<D> {
 /// A running layer; it ends when this is dropped.
 #[must_use = "a layer ends when this is dropped"]
 pub struct InLayer<'a> {
-    _named: comm::Within<Through<'a>>,
+    _named: comm::PanicContext<Through<'a>>,
     _span: Option<LayerSpan<'a>>,
 }
 

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use tensor::Direction;
 
 /// A layer of any type from `X` to `Y`, with its own name for profiles, if it has one.
-pub struct Part<D: Kernels, X, Y> {
+pub struct BoxedLayer<D: Kernels, X, Y> {
     name: Option<Arc<str>>,
     layer: Box<dyn Layer<D, In = X, Out = Y, Saved = Ticket, Pending = Ticket>>,
 }
 
 /// A block of a transformer, or any part from rows of the stream to the same number of rows.
-pub type Block<D> = Part<D, Stream<D>, Stream<D>>;
+pub type Block<D> = BoxedLayer<D, Stream<D>, Stream<D>>;
 
 /// A claim to what a layer kept, which the layer stores; `None` if it kept nothing.
 pub type Ticket = Option<Slot>;
@@ -92,8 +92,8 @@ impl<D: Kernels, L: Layer<D> + 'static> Layer<D> for OwnLayer<L, L::Saved, L::Pe
         let (dx, pending) = self.layer.backward_input(cx, self.saved.take(saved), dy)?;
         Ok((dx, Some(self.pending.keep(pending))))
     }
-    fn backward_first(&mut self, cx: &PassContext<D>, saved: Ticket, dy: L::Out) -> Result<Ticket> {
-        let pending = self.layer.backward_first(cx, self.saved.take(saved), dy)?;
+    fn backward_without_dx(&mut self, cx: &PassContext<D>, saved: Ticket, dy: L::Out) -> Result<Ticket> {
+        let pending = self.layer.backward_without_dx(cx, self.saved.take(saved), dy)?;
         Ok(Some(self.pending.keep(pending)))
     }
     fn backward_weight(&mut self, cx: &PassContext<D>, pending: Ticket) -> Result<()> {
@@ -110,7 +110,7 @@ impl<D: Kernels, L: Layer<D> + 'static> Layer<D> for OwnLayer<L, L::Saved, L::Pe
     }
 }
 
-impl<D: Kernels, X: 'static, Y: 'static> Part<D, X, Y> {
+impl<D: Kernels, X: 'static, Y: 'static> BoxedLayer<D, X, Y> {
     /// Creates a part from this layer; a profile gets its name from the layer itself, or from the layer
     /// around it.
     pub fn new(layer: impl Layer<D, In = X, Out = Y> + 'static) -> Self {
@@ -123,7 +123,7 @@ impl<D: Kernels, X: 'static, Y: 'static> Part<D, X, Y> {
     }
 }
 
-impl<D: Kernels, X: 'static, Y: 'static> Layer<D> for Part<D, X, Y> {
+impl<D: Kernels, X: 'static, Y: 'static> Layer<D> for BoxedLayer<D, X, Y> {
     type In = X;
     type Out = Y;
     type Saved = Ticket;
@@ -137,9 +137,9 @@ impl<D: Kernels, X: 'static, Y: 'static> Layer<D> for Part<D, X, Y> {
         let _layer = self.name.as_deref().map(|name| cx.layer(name, Direction::Backward));
         self.layer.backward_input(cx, saved, dy)
     }
-    fn backward_first(&mut self, cx: &PassContext<D>, saved: Ticket, dy: Y) -> Result<Ticket> {
+    fn backward_without_dx(&mut self, cx: &PassContext<D>, saved: Ticket, dy: Y) -> Result<Ticket> {
         let _layer = self.name.as_deref().map(|name| cx.layer(name, Direction::Backward));
-        self.layer.backward_first(cx, saved, dy)
+        self.layer.backward_without_dx(cx, saved, dy)
     }
     fn backward_weight(&mut self, cx: &PassContext<D>, pending: Ticket) -> Result<()> {
         let _layer = self.name.as_deref().map(|name| cx.layer(name, Direction::Backward));

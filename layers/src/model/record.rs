@@ -25,7 +25,7 @@ pub struct RecordedPart<E> {
     /// Number of columns of the whole.
     pub(crate) width: usize,
     /// True if ranks that have the same column each have a partial sum of it.
-    pub(crate) addends: bool,
+    pub(crate) is_partial: bool,
 }
 
 /// One rank's record of an activation, or of its gradient.
@@ -38,7 +38,7 @@ pub struct RecordedActivation<E> {
     /// Indices of the columns that this rank has.
     pub columns: Vec<usize>,
     /// True if this rank's columns are partial sums, to be summed over the ranks that have the same column.
-    pub addends: bool,
+    pub is_partial: bool,
     /// This rank's columns of its tokens.
     pub rows: TokenRows<E>,
     /// For each call in which it was recorded, the communication that may have produced it.
@@ -98,7 +98,7 @@ impl<D: Kernels> Record<D> {
         let mut log = self.log.borrow_mut();
         let calls = self.mesh.calls_made();
         // Partial sums are never compared alone: the calls before them are recorded with the next activation.
-        let before = if share.addends { calls } else { std::mem::replace(&mut log.calls, calls) };
+        let before = if share.is_partial { calls } else { std::mem::replace(&mut log.calls, calls) };
         let of = tokens.iter().map(|t| (t.sequence, t.position..t.position + t.len)).collect();
         let local_part = log.local_part.at(name, &share);
         local_part.touched.push(RecordedCall { tokens: of, calls: before..calls });
@@ -127,17 +127,17 @@ impl<D: Kernels> Recordable<D> for Tensor<D> {
     fn local_part(&self, _: &Mesh<D::Place>, _: bool) -> Result<RecordedPart<D::Elem>> {
         let [rows, width] = self.shape();
         let columns = (0..width).map(Some).collect();
-        Ok(RecordedPart { values: self.read(), rows: 0..rows, columns, width, addends: false })
+        Ok(RecordedPart { values: self.read(), rows: 0..rows, columns, width, is_partial: false })
     }
 }
 
 impl<E: Scalar> Activations<E> {
     fn at(&mut self, name: String, share: &RecordedPart<E>) -> &mut RecordedActivation<E> {
         let at = self.0.iter().position(|local_part| local_part.name == name).unwrap_or_else(|| {
-            let (width, addends) = (share.width, share.addends);
+            let (width, is_partial) = (share.width, share.is_partial);
             let columns = share.columns.iter().flatten().copied().collect();
             let (rows, touched) = (TokenRows::new(), Vec::new());
-            self.0.push(RecordedActivation { name, width, columns, addends, rows, touched });
+            self.0.push(RecordedActivation { name, width, columns, is_partial, rows, touched });
             self.0.len() - 1
         });
         &mut self.0[at]
@@ -154,7 +154,7 @@ impl<E: Scalar> Activations<E> {
             for (token, values) in local_part.rows {
                 let row = all[at].1.entry(token).or_insert_with(|| vec![E::ZERO; local_part.width]);
                 for (&column, x) in local_part.columns.iter().zip(values) {
-                    row[column] = if local_part.addends { row[column] + x } else { x };
+                    row[column] = if local_part.is_partial { row[column] + x } else { x };
                 }
             }
         }

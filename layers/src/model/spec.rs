@@ -1,6 +1,6 @@
 //! Builds a part of a model from its description: by a strategy, or the default layer if no strategy builds
 //! it.
-use crate::model::part::Part;
+use crate::model::part::BoxedLayer;
 use crate::{Builder, Error, Result, Strategy};
 use kernels::Kernels;
 
@@ -23,12 +23,12 @@ pub trait Spec<D: Kernels> {
         &self,
         at: &Builder<D>,
         strategy: &dyn Strategy<D>,
-    ) -> Result<Option<Part<D, Self::In, Self::Out>>>;
+    ) -> Result<Option<BoxedLayer<D, Self::In, Self::Out>>>;
     /// Returns the default layer, for when no strategy builds another.
     ///
     /// # Errors
     /// If the number of ranks does not fit.
-    fn usual(&self, at: &Builder<D>) -> Result<Part<D, Self::In, Self::Out>>;
+    fn default_layer(&self, at: &Builder<D>) -> Result<BoxedLayer<D, Self::In, Self::Out>>;
 }
 
 impl<D: Kernels> Builder<'_, D> {
@@ -36,7 +36,7 @@ impl<D: Kernels> Builder<'_, D> {
     ///
     /// # Errors
     /// If the number of ranks does not fit, or two strategies would build it.
-    pub fn build<S: Spec<D>>(&self, spec: &S) -> Result<Part<D, S::In, S::Out>> {
+    pub fn build<S: Spec<D>>(&self, spec: &S) -> Result<BoxedLayer<D, S::In, S::Out>> {
         let (name, mut own) = (spec.name(), None);
         for strategy in &self.strategies {
             let Some(part) = spec.own(self, *strategy)? else { continue };
@@ -48,7 +48,7 @@ impl<D: Kernels> Builder<'_, D> {
             own = Some((part, by));
         }
         let part = match own {
-            None => spec.usual(self)?,
+            None => spec.default_layer(self)?,
             Some((part, by)) => {
                 self.built.borrow_mut().push((name.to_string(), by));
                 part

@@ -11,7 +11,7 @@ pub use descriptors::{Attention, Column, Core, Embedding, Head, Mlp, Norm, Row};
 
 pub use sharing::{DividedSize, DivisionRule};
 
-use crate::model::part::{Block, Part};
+use crate::model::part::{Block, BoxedLayer};
 use crate::model::stage::{Ending, Output};
 use crate::ops::{Branches, Split, Stream};
 use crate::{Builder, Design, Hooks, Result};
@@ -165,14 +165,14 @@ pub trait Strategy<D: Kernels>: Sync {
     ///
     /// # Errors
     /// If the number of ranks does not fit.
-    fn column(&self, _: &Builder<D>, _: &Column) -> Result<Option<Part<D, Stream<D>, Split<D>>>> {
+    fn column(&self, _: &Builder<D>, _: &Column) -> Result<Option<BoxedLayer<D, Stream<D>, Split<D>>>> {
         Ok(None)
     }
     /// Replaces a [`RowLinear`](crate::RowLinear): `X[B,I_t]` to `Y[B,O]` of the stream.
     ///
     /// # Errors
     /// If the number of ranks does not fit.
-    fn row(&self, _: &Builder<D>, _: &Row) -> Result<Option<Part<D, Split<D>, Stream<D>>>> {
+    fn row(&self, _: &Builder<D>, _: &Row) -> Result<Option<BoxedLayer<D, Split<D>, Stream<D>>>> {
         Ok(None)
     }
     /// Replaces a [`Norm`](crate::Norm), the final one included: `X[B,D]` of the stream to `Y[B,D]`, and X
@@ -180,14 +180,18 @@ pub trait Strategy<D: Kernels>: Sync {
     ///
     /// # Errors
     /// If the number of ranks does not fit.
-    fn norm(&self, _: &Builder<D>, _: &Norm) -> Result<Option<Part<D, Stream<D>, Branches<D>>>> {
+    fn norm(&self, _: &Builder<D>, _: &Norm) -> Result<Option<BoxedLayer<D, Stream<D>, Branches<D>>>> {
         Ok(None)
     }
     /// Replaces a block's [`Attention`](crate::Attention): `X[B,D]` of the stream to `Y[B,D]`.
     ///
     /// # Errors
     /// If the number of ranks does not fit.
-    fn attention(&self, _: &Builder<D>, _: &Attention<D>) -> Result<Option<Part<D, Stream<D>, Stream<D>>>> {
+    fn attention(
+        &self,
+        _: &Builder<D>,
+        _: &Attention<D>,
+    ) -> Result<Option<BoxedLayer<D, Stream<D>, Stream<D>>>> {
         Ok(None)
     }
     /// Replaces the [core](crate::attention::core) of an attention: `[Q|K|V][B,(H_t+2K_t)·d]`, rotated, to
@@ -195,14 +199,14 @@ pub trait Strategy<D: Kernels>: Sync {
     ///
     /// # Errors
     /// If the number of ranks does not fit.
-    fn core(&self, _: &Builder<D>, _: &Core) -> Result<Option<Part<D, Split<D>, Split<D>>>> {
+    fn core(&self, _: &Builder<D>, _: &Core) -> Result<Option<BoxedLayer<D, Split<D>, Split<D>>>> {
         Ok(None)
     }
     /// Replaces a block's [`Mlp`](crate::Mlp): `X[B,D]` of the stream to `Y[B,D]`.
     ///
     /// # Errors
     /// If the number of ranks does not fit.
-    fn feed_forward(&self, _: &Builder<D>, _: &Mlp) -> Result<Option<Part<D, Stream<D>, Stream<D>>>> {
+    fn feed_forward(&self, _: &Builder<D>, _: &Mlp) -> Result<Option<BoxedLayer<D, Stream<D>, Stream<D>>>> {
         Ok(None)
     }
     /// Replaces the [`Embedding`](crate::Embedding): ids `[B]` to `Y[B,D]` of the stream.
@@ -213,7 +217,7 @@ pub trait Strategy<D: Kernels>: Sync {
         &self,
         _: &Builder<D>,
         _: &Embedding,
-    ) -> Result<Option<Part<D, TokenIds<D::Place>, Stream<D>>>> {
+    ) -> Result<Option<BoxedLayer<D, TokenIds<D::Place>, Stream<D>>>> {
         Ok(None)
     }
     /// Replaces the [`Head`](crate::Head) and the norm before it: `X[B,D]` of the stream to the loss or
@@ -221,7 +225,7 @@ pub trait Strategy<D: Kernels>: Sync {
     ///
     /// # Errors
     /// If the number of ranks does not fit.
-    fn head(&self, _: &Builder<D>, _: &Head) -> Result<Option<Part<D, Ending<D>, Option<Output<D>>>>> {
+    fn head(&self, _: &Builder<D>, _: &Head) -> Result<Option<BoxedLayer<D, Ending<D>, Option<Output<D>>>>> {
         Ok(None)
     }
 }

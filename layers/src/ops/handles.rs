@@ -181,12 +181,18 @@ impl<D: Kernels> Split<D> {
         let column = |c| cuts.whole_index([0, c]).map(|[_, c]| c);
         let columns = (0..self.share.cols()).map(column).collect();
         Ok(RecordedPart {
-            addends: is_gradient && placement.may_be_shared(self.axis),
+            is_partial: is_gradient && placement.may_be_shared(self.axis),
             ..self.seen_at(columns, width)
         })
     }
     fn seen_at(&self, columns: Vec<Option<usize>>, width: usize) -> RecordedPart<D::Elem> {
-        RecordedPart { values: self.share.read(), rows: 0..self.share.rows(), columns, width, addends: false }
+        RecordedPart {
+            values: self.share.read(),
+            rows: 0..self.share.rows(),
+            columns,
+            width,
+            is_partial: false,
+        }
     }
     /// Gathers all columns, in rank order: the same on every rank.
     ///

@@ -102,7 +102,7 @@ impl<D: Kernels> Param<D> {
         let value = self.value.rest_mut().expect("the parameter has no value");
         let before = value.read().unwrap_or_default();
         let noise = values.map(|_, wide| D::Elem::narrow(wide));
-        value.write_together(&mut |first, to| {
+        value.write_slices(&mut |first, to| {
             self.sharding.cuts.fill(from + first, to, &noise);
             to.iter_mut().zip(&before[first..]).for_each(|(to, &x)| *to = x + *to);
         });

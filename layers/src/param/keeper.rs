@@ -35,8 +35,8 @@ impl<D: Kernels> Param<D> {
 /// The keeper of a model's parameters on one rank. Its buffers are reused from step to step.
 pub struct Keeper<D: Kernels> {
     rests: ShardingStrategy,
-    units: Vec<Bucket<D>>, // in the order of their first use
-    model: Bucket<D>,      // all parameters, for calls that overlap no computation
+    buckets: Vec<Bucket<D>>, // in the order of their first use
+    model: Bucket<D>,        // all parameters, for calls that overlap no computation
 }
 
 /// A bucket: parameters that are used, and completed by backward, at one time: the head, a block, the
@@ -76,16 +76,16 @@ impl<D: Kernels> Keeper<D> {
     /// Creates the keeper of parameters with this sharding at rest. It acts on parameters that are trained
     /// and whose gradients several ranks sum.
     pub fn new(rests: ShardingStrategy) -> Self {
-        Self { rests, units: Vec::new(), model: Bucket::of(Arc::default(), "the model") }
+        Self { rests, buckets: Vec::new(), model: Bucket::of(Arc::default(), "the model") }
     }
     /// Returns the bucket of these parameters, and its index.
-    fn unit(&mut self, params: &[&mut Param<D>]) -> (usize, &mut Bucket<D>) {
+    fn bucket(&mut self, params: &[&mut Param<D>]) -> (usize, &mut Bucket<D>) {
         let first = params.first().map_or_else(Arc::default, |param| param.name.clone());
-        let number = self.units.iter().position(|unit| unit.first == first).unwrap_or_else(|| {
-            self.units.push(Bucket::of(first, &name(params)));
-            self.units.len() - 1
+        let number = self.buckets.iter().position(|bucket| bucket.first == first).unwrap_or_else(|| {
+            self.buckets.push(Bucket::of(first, &name(params)));
+            self.buckets.len() - 1
         });
-        (number, &mut self.units[number])
+        (number, &mut self.buckets[number])
     }
 }
 
@@ -94,11 +94,11 @@ impl<D: Kernels> ParamHooks<D> for Keeper<D> {
         self.rests.gradient != AtRest::Whole
     }
     fn before(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
-        self.unit(params).1.gather(params, |_| true)
+        self.bucket(params).1.gather(params, |_| true)
     }
     fn ahead(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
-        let unit = self.unit(params).1;
-        if unit.values.lent.is_empty() { unit.begin_to_gather(params, |_| true) } else { Ok(()) }
+        let bucket = self.bucket(params).1;
+        if bucket.values.lent.is_empty() { bucket.begin_to_gather(params, |_| true) } else { Ok(()) }
     }
     /// Requires that all ranks have added to the gradients of the same parameters.
     fn after(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
@@ -113,14 +113,14 @@ impl<D: Kernels> ParamHooks<D> for Keeper<D> {
                 param.written && param.lent.is_none() && param.sharding.keeps(|rests| rests.gradient);
             if written { param.begin_sum().map(|()| param.gradient.whole.take()) } else { Ok(None) }
         };
-        let unit = self.unit(params).1;
-        unit.gradients.begin(InPlace::ReduceScatter, params, Param::ranks, lend)?;
-        unit.gradients.end(params, Param::take_sum)
+        let bucket = self.bucket(params).1;
+        bucket.gradients.begin(InPlace::ReduceScatter, params, Param::ranks, lend)?;
+        bucket.gradients.end(params, Param::take_sum)
     }
     /// Requires that all ranks complete the same buckets in the same order.
     fn complete(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
         self.after(params)?;
-        let (number, unit) = self.unit(params);
+        let (number, bucket) = self.bucket(params);
         for param in params.iter_mut().rev().filter(|param| param.lent.is_none()) {
             let mut call = None;
             if param.sharding.keeps(|rests| rests.gradient) {
@@ -133,12 +133,12 @@ impl<D: Kernels> ParamHooks<D> for Keeper<D> {
                     .as_ref()
                     .map_or((SUM, &param.sharding.sum), |of| (InPlace::ReduceScatter, &of.group));
                 let (key, whole) = (param.key(how), param.gradient.whole.take_if(|_| group.size() > 1));
-                call = whole.map(|whole| unit.gradients.lend(key, group, whole));
-                param.call_names[0] = Some(unit.gradients.label.clone());
+                call = whole.map(|whole| bucket.gradients.lend(key, group, whole));
+                param.call_names[0] = Some(bucket.gradients.label.clone());
             }
             param.lent = Some((number, call));
         }
-        unit.gradients.start()
+        bucket.gradients.start()
     }
     /// Waits for the sums and returns the gradients to the parameters. The parameters of a bucket must come
     /// in the bucket's order. Starts the sums of parameters that were not completed, as one bucket.
@@ -146,10 +146,10 @@ impl<D: Kernels> ParamHooks<D> for Keeper<D> {
         if params.iter().any(|param| param.lent.is_none()) {
             self.complete(params)?;
         }
-        self.units.iter_mut().try_for_each(|unit| unit.gradients.wait())?;
+        self.buckets.iter_mut().try_for_each(|bucket| bucket.gradients.wait())?;
         for param in params.iter_mut() {
-            if let (unit, Some(call)) = param.lent.take().expect("completed above") {
-                param.take_sum(self.units[unit].gradients.give_back(call));
+            if let (bucket, Some(call)) = param.lent.take().expect("completed above") {
+                param.take_sum(self.buckets[bucket].gradients.give_back(call));
             }
         }
         let give = |param: &mut Param<D>, shard| param.gradient.shard = Some(shard);

@@ -42,7 +42,7 @@ pub struct Section {
     pub pieces: Pieces,
     /// Grain: rows or columns that no cut separates, such as a head, an expert, a quantization block; usually
     /// 1.
-    pub unit: usize,
+    pub grain: usize,
 }
 
 /// Number of pieces that a section is cut into.
@@ -62,26 +62,26 @@ impl Section {
     /// Creates a section with a grain of one row or column.
     #[must_use]
     pub fn new(size: usize, pieces: Pieces) -> Self {
-        Self { size, pieces, unit: 1 }
+        Self { size, pieces, grain: 1 }
     }
     /// Returns the piece on each rank when `ranks` cut the `size` rows or columns that outer axes left of the
     /// section.
     fn piece(self, size: usize, what: &str, (axis, ranks): (Axis, usize)) -> Result<Piece> {
-        let Self { pieces, unit, .. } = self;
-        if !size.is_multiple_of(unit) {
-            let wanted = format!("a multiple of the grain, {unit}");
+        let Self { pieces, grain, .. } = self;
+        if !size.is_multiple_of(grain) {
+            let wanted = format!("a multiple of the grain, {grain}");
             return Err(Error::size(format!("the number of {what}"), size, wanted));
         }
-        let units = size / unit;
+        let units = size / grain;
         let holders = match pieces {
             Pieces::Shared(pieces) if ranks.is_multiple_of(pieces) => ranks / pieces,
             _ => 1,
         };
         if pieces != Pieces::Padded && !units.is_multiple_of(ranks / holders) {
-            let what = if unit == 1 { what.to_string() } else { format!("grains of {unit} {what}") };
+            let what = if grain == 1 { what.to_string() } else { format!("grains of {grain} {what}") };
             return Err(Error::fit(&what, units, (axis, ranks)));
         }
-        Ok(Piece { size, share: units.div_ceil(ranks / holders) * unit, holders, from: 0, at: 0 })
+        Ok(Piece { size, share: units.div_ceil(ranks / holders) * grain, holders, from: 0, at: 0 })
     }
 }
 
@@ -364,7 +364,7 @@ impl Cuts {
             }
             drop(all);
             part = Tensor::empty(share.device(), Category::Buffers, shape[0], shape[1]);
-            part.write_together(&mut |first, some| some.copy_from_slice(&to[first..][..some.len()]));
+            part.write_slices(&mut |first, some| some.copy_from_slice(&to[first..][..some.len()]));
         }
         Ok(part.read())
     }

@@ -34,7 +34,7 @@ impl<P: Place> Sharding<P> {
     ) -> Result<Self> {
         let cuts = placement.cuts(mesh, name, shape)?;
         let held = |replica: Replica| {
-            let holders = mesh.group(replica.axis).blocks(replica.holders)?.named(name.clone());
+            let holders = mesh.group(replica.axis).consecutive(replica.holders)?.named(name.clone());
             Ok((replica, holders))
         };
         let replicas = cuts.replicas().into_iter().map(held).collect::<Result<_>>()?;

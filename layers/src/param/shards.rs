@@ -38,24 +38,25 @@ pub struct ShardingStrategy {
     /// Moments and master.
     pub state: AtRest,
     /// Shards are spread over subgroups of this number of consecutive ranks; `None`: over all ranks.
-    pub block: Option<usize>,
+    pub subgroup: Option<usize>,
 }
 
 impl ShardingStrategy {
     /// Every rank keeps everything whole.
     pub const WHOLE: Self =
-        Self { value: AtRest::Whole, gradient: AtRest::Whole, state: AtRest::Whole, block: None };
+        Self { value: AtRest::Whole, gradient: AtRest::Whole, state: AtRest::Whole, subgroup: None };
 
     /// Returns an error if this sharding is not supported.
     fn check(self) -> Result<()> {
         let rests = [self.value, self.gradient, self.state].map(|rest| rest != AtRest::Whole);
-        if rests.is_sorted() && (rests[2] || self.block.is_none()) {
+        if rests.is_sorted() && (rests[2] || self.subgroup.is_none()) {
             return Ok(());
         }
         let words = rests.map(|shard| if shard { "shard" } else { "whole" }).join(", ");
-        let blocks = self.block.map_or_else(String::new, |block| format!(" in subgroups of {block}"));
+        let consecutive =
+            self.subgroup.map_or_else(String::new, |subgroup| format!(" in subgroups of {subgroup}"));
         let wanted = "whole for the first ones and shard for the others, and only shards can be in subgroups";
-        Err(Error::size("the sharding of value, gradient and optimizer state", words + &blocks, wanted))
+        Err(Error::size("the sharding of value, gradient and optimizer state", words + &consecutive, wanted))
     }
 }
 
@@ -77,9 +78,9 @@ impl<P: Place> Shards<P> {
     /// If the sharding is not supported, or the ranks do not form subgroups of this size.
     pub(crate) fn of(sum: &Group<P>, rests: ShardingStrategy, n: usize) -> Result<Option<Self>> {
         rests.check()?;
-        let block = if rests.state == AtRest::Whole { 1 } else { rests.block.unwrap_or(sum.size()) };
-        let ranks = block.min(sum.size());
-        let (group, peers) = (sum.blocks(ranks)?, sum.split(|rank| rank % ranks)?);
+        let subgroup = if rests.state == AtRest::Whole { 1 } else { rests.subgroup.unwrap_or(sum.size()) };
+        let ranks = subgroup.min(sum.size());
+        let (group, peers) = (sum.consecutive(ranks)?, sum.split(|rank| rank % ranks)?);
         Ok((ranks > 1).then_some(Self { group, peers, len: n.div_ceil(ranks) }))
     }
     /// Asserts that all shards together hold a parameter's `n` elements.

@@ -22,8 +22,8 @@ pub trait ValueSource<E> {
 }
 
 /// The values of a whole parameter, computed on demand.
-pub struct ParamValues<'a, E>(Box<SetAll<'a, E>>);
-type SetAll<'a, E> = dyn Fn([usize; 2], &mut [E]) + Sync + 'a;
+pub struct ParamValues<'a, E>(Box<FillRow<'a, E>>);
+type FillRow<'a, E> = dyn Fn([usize; 2], &mut [E]) + Sync + 'a;
 
 impl<'a, E: Scalar> ParamValues<'a, E> {
     /// Creates values from a function that sets consecutive ones of a row, from `[row, column]` on.

@@ -184,7 +184,7 @@ impl<D: Kernels> ExpertWeight<D> {
     ) -> Result<Self> {
         let at = at.into();
         let (rows, columns) = (experts * width, sections.iter().map(|s| s.size).sum());
-        let rows_cut = vec![Section { size: rows, pieces: Pieces::Padded, unit: width }];
+        let rows_cut = vec![Section { size: rows, pieces: Pieces::Padded, grain: width }];
         let whole = Axes::TOKENS.iter().fold(Placement::default(), |p, axis| p.on(axis, Placed::Replicate));
         let placed = whole
             .resting(at.rests)

@@ -89,7 +89,7 @@ pub trait Case: Sync {
     }
     /// Returns true if a row of a parameter gets no gradient although the output depends on it. Such a row
     /// stays constant when the backward is compared with the derivative.
-    fn is_still(&self, _parameter: &str, _row: usize) -> bool {
+    fn has_no_gradient(&self, _parameter: &str, _row: usize) -> bool {
         false
     }
     /// Elements that each of `ranks` ranks gives to the sums of its gradients, once a step. These are the

@@ -28,7 +28,7 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
                 let mine = given.of(deal(at.place()), features, case.shards(at.place()));
                 let whole = |x: &dyn ActivationLayout<_>, features| at.together(x, (features, &deal));
                 let start = whole(&*layer.input(&mine, features[0], &at)?, features[0])?;
-                let (_, [y, dx]) = layer.there_and_back(vec![mine], features, &at)?.swap_remove(0);
+                let (_, [y, dx]) = layer.forward_backward(vec![mine], features, &at)?.swap_remove(0);
                 let moved = whole(&*y, features[1])?;
                 let mut sum = along(&whole(&*dx, features[0])?, &start);
                 let values = weights(&mut *layer, &mesh)?;
@@ -53,7 +53,7 @@ impl<C: Erased + ?Sized> ValueSource<DualNumber> for Moving<'_, C> {
         let (all, name) = (RandomValues { seed: 7 }.of(name, shape, draw)?, name.to_owned());
         Ok(all.map(
             move |[row, _], x: DualNumber| {
-                if self.0.is_still(&name, row) { DualNumber::constant(x.value) } else { x }
+                if self.0.has_no_gradient(&name, row) { DualNumber::constant(x.value) } else { x }
             },
         ))
     }

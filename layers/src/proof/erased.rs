@@ -50,8 +50,8 @@ pub(crate) trait ErasedSpec: Sync {
     fn features(&self) -> [usize; 2];
     /// As [`Case::traffic_on`].
     fn traffic_on(&self, rank: (usize, usize), microbatches: &[usize], regions: bool) -> Vec<(Op, usize)>;
-    /// As [`Case::is_still`].
-    fn is_still(&self, parameter: &str, row: usize) -> bool;
+    /// As [`Case::has_no_gradient`].
+    fn has_no_gradient(&self, parameter: &str, row: usize) -> bool;
     /// As [`Case::synced`].
     fn synced(&self, ranks: usize, regions: bool) -> usize;
 }
@@ -90,8 +90,8 @@ impl<C: Case> ErasedSpec for C {
     fn traffic_on(&self, rank: (usize, usize), microbatches: &[usize], regions: bool) -> Vec<(Op, usize)> {
         Case::traffic_on(self, rank, microbatches, regions)
     }
-    fn is_still(&self, parameter: &str, row: usize) -> bool {
-        Case::is_still(self, parameter, row)
+    fn has_no_gradient(&self, parameter: &str, row: usize) -> bool {
+        Case::has_no_gradient(self, parameter, row)
     }
     fn synced(&self, ranks: usize, regions: bool) -> usize {
         Case::synced(self, ranks, regions)
@@ -141,7 +141,7 @@ pub(crate) trait ErasedCase<D: Kernels> {
     ///
     /// # Errors
     /// If a collective fails.
-    fn there_and_back(
+    fn forward_backward(
         &mut self,
         microbatches: Vec<LayerInput<D::Elem>>,
         features: [usize; 2],
@@ -160,7 +160,7 @@ impl<D: Kernels, L: Layer<D, In: ActivationLayout<D>, Out: ActivationLayout<D>>>
     ) -> Result<Box<dyn ActivationLayout<D>>> {
         Ok(Box::new(L::In::hand(given, false, features, at)?))
     }
-    fn there_and_back(
+    fn forward_backward(
         &mut self,
         microbatches: Vec<LayerInput<D::Elem>>,
         [inputs, outputs]: [usize; 2],

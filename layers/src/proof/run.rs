@@ -59,7 +59,7 @@ pub(super) fn run<D: Kernels<Wide = D>>(
         let mine = |given: &LayerInput<_>| {
             given.of(case.deal(&given.tokens, at.place()), case.features(), case.shards(at.place()))
         };
-        let backward = layer.there_and_back(whole.iter().map(mine).collect(), case.features(), &at)?;
+        let backward = layer.forward_backward(whole.iter().map(mine).collect(), case.features(), &at)?;
         if step == 0 {
             traffic = mesh.ledger() - &before;
         }

@@ -89,7 +89,7 @@ impl ConfigKeys<'_> {
             let wanted = format!("at most {allowed}, the experts that a token chooses from");
             return Err(self.wrong(CHOSEN, &json!(chosen), &wanted));
         }
-        if let Some(why) = experts.cannot_choose() {
+        if let Some(why) = experts.expert_choice_conflict() {
             let wanted = format!("false, or left out, because experts that choose tokens {why}");
             return Err(self.wrong("expert_choice", &json!(true), &wanted));
         }

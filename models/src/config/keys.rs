@@ -107,10 +107,10 @@ impl ConfigKeys<'_> {
     }
     /// Returns the error for a value that is not wanted.
     pub(super) fn wrong(&self, key: &str, seen: &Value, wanted: &str) -> Error {
-        self.not_this(key, &displayed(&seen.to_string()), wanted)
+        self.value_error_in_words(key, &displayed(&seen.to_string()), wanted)
     }
     /// Returns the same error, with the value seen in words.
-    pub(super) fn not_this(&self, key: &str, seen: &str, wanted: &str) -> Error {
+    pub(super) fn value_error_in_words(&self, key: &str, seen: &str, wanted: &str) -> Error {
         let Self { origin, within, .. } = self;
         Error::new(format!("{origin}: {within}{key} is {seen}; it must be {wanted}"))
     }

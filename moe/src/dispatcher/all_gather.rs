@@ -9,7 +9,7 @@
 //! Less traffic than an all-to-all if a token goes to more experts than there are ranks.
 //!
 //! Source: Megatron-LM, `MoEAllGatherTokenDispatcher`. Neighbour: [`all_to_all`](super::all_to_all).
-use super::dispatch::{self, Carried, Dispatch, TokenDispatcher, MostRows, added, dispatched};
+use super::dispatch::{self, RowKind, Dispatch, TokenDispatcher, RowCapacity, added, dispatched};
 use crate::routing::{Routing, tally};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
@@ -46,7 +46,7 @@ impl<D: Kernels> TokenDispatcher<D> for AllGather {
         &self,
         ep: &Group<D::Place>,
         all: &[Routing],
-        (experts, room): (usize, &MostRows),
+        (experts, room): (usize, &RowCapacity),
         place: &D::Place,
     ) -> Dispatch<D::Place> {
         let here = experts.div_ceil(ep.size());
@@ -58,13 +58,13 @@ impl<D: Kernels> TokenDispatcher<D> for AllGather {
         let room = room.with(taken.len(), all, here);
         Dispatch::new((ep, place), (&together, &taken, room), (counts, room), [tokens, copies])
     }
-    fn begin(&self, plan: &Dispatch<D::Place>, x: Tensor<D>, what: Carried) -> Result<Request<D>> {
+    fn begin(&self, plan: &Dispatch<D::Place>, x: Tensor<D>, what: RowKind) -> Result<Request<D>> {
         Ok(plan.ep.start_all_gather_v(x, &plan.rows[what as usize])?)
     }
-    fn end(&self, plan: &Dispatch<D::Place>, came: Tensor<D>, what: Carried) -> Tensor<D> {
+    fn end(&self, plan: &Dispatch<D::Place>, came: Tensor<D>, what: RowKind) -> Tensor<D> {
         rows_of(&came, &plan.picks[what as usize])
     }
-    fn back(&self, plan: &Dispatch<D::Place>, y: Tensor<D>, what: Carried) -> Result<Tensor<D>> {
+    fn back(&self, plan: &Dispatch<D::Place>, y: Tensor<D>, what: RowKind) -> Result<Tensor<D>> {
         let what = what as usize;
         Ok(plan.ep.reduce_scatter_v(&added(&y, &plan.homes[what]), &plan.rows[what])?)
     }

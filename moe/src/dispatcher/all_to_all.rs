@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Source: Lepikhin et al., `GShard`, §3.2, arXiv:2006.16668. Chapter: 16.
-use super::dispatch::{self, Carried, Dispatch, TokenDispatcher, MostRows, added, dispatched, index};
+use super::dispatch::{self, RowKind, Dispatch, TokenDispatcher, RowCapacity, added, dispatched, index};
 use crate::routing::{Routing, tally};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
@@ -47,7 +47,7 @@ impl<D: Kernels> TokenDispatcher<D> for AllToAll {
         &self,
         ep: &Group<D::Place>,
         all: &[Routing],
-        (experts, room): (usize, &MostRows),
+        (experts, room): (usize, &RowCapacity),
         place: &D::Place,
     ) -> Dispatch<D::Place> {
         let (me, here) = (ep.rank(), experts.div_ceil(ep.size()));
@@ -69,17 +69,17 @@ impl<D: Kernels> TokenDispatcher<D> for AllToAll {
         sort.iter().zip(0..).for_each(|(&from, to)| back[from as usize] = to);
         Dispatch { sorts: Some([sort, back].map(|numbers| index(place, numbers.into_iter(), room))), ..plan }
     }
-    fn begin(&self, plan: &Dispatch<D::Place>, x: Tensor<D>, what: Carried) -> Result<Request<D>> {
+    fn begin(&self, plan: &Dispatch<D::Place>, x: Tensor<D>, what: RowKind) -> Result<Request<D>> {
         let [give, take] = &plan.rows;
         Ok(plan.ep.start_all_to_all_v(rows_of(&x, &plan.picks[what as usize]), [give, take], plan.room)?)
     }
-    fn end(&self, plan: &Dispatch<D::Place>, came: Tensor<D>, _: Carried) -> Tensor<D> {
+    fn end(&self, plan: &Dispatch<D::Place>, came: Tensor<D>, _: RowKind) -> Tensor<D> {
         match &plan.sorts {
             Some([sort, _]) => rows_of(&came, sort),
             None => came,
         }
     }
-    fn back(&self, plan: &Dispatch<D::Place>, mut y: Tensor<D>, what: Carried) -> Result<Tensor<D>> {
+    fn back(&self, plan: &Dispatch<D::Place>, mut y: Tensor<D>, what: RowKind) -> Result<Tensor<D>> {
         if let Some([_, back]) = &plan.sorts {
             let [give, take] = &plan.rows;
             let home = plan.picks[what as usize].room();

@@ -1,5 +1,5 @@
 //! The trait of token dispatchers, and the plan of one dispatch.
-use crate::routing::{NOBODY, Routing};
+use crate::routing::{DROPPED, Routing};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
 use layers::ops::{plus, rows_of};
@@ -9,7 +9,7 @@ use tensor::{Index, Place, Tensor};
 
 /// Owner of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carried {
+pub enum RowKind {
     /// A token: all its copies get the same row.
     Tokens,
     /// A copy of a token: a gate.
@@ -26,31 +26,31 @@ pub trait TokenDispatcher<D: Kernels>: Sync {
         &self,
         ep: &Group<D::Place>,
         all: &[Routing],
-        experts: (usize, &MostRows),
+        experts: (usize, &RowCapacity),
         place: &D::Place,
     ) -> Dispatch<D::Place>;
     /// Starts to send a row of each token, or copy, to the experts that take it.
     ///
     /// # Errors
     /// If a collective fails.
-    fn begin(&self, plan: &Dispatch<D::Place>, x: Tensor<D>, what: Carried) -> Result<Request<D>>;
+    fn begin(&self, plan: &Dispatch<D::Place>, x: Tensor<D>, what: RowKind) -> Result<Request<D>>;
     /// Returns the received rows: one for each copy that this rank's experts take, by expert, then rank, then
     /// token.
-    fn end(&self, plan: &Dispatch<D::Place>, came: Tensor<D>, what: Carried) -> Tensor<D>;
+    fn end(&self, plan: &Dispatch<D::Place>, came: Tensor<D>, what: RowKind) -> Tensor<D>;
     /// Returns the sum of the rows of each of this rank's tokens (or copies); 0 if its copies were dropped.
     ///
     /// # Errors
     /// If a collective fails.
-    fn back(&self, plan: &Dispatch<D::Place>, y: Tensor<D>, what: Carried) -> Result<Tensor<D>>;
+    fn back(&self, plan: &Dispatch<D::Place>, y: Tensor<D>, what: RowKind) -> Result<Tensor<D>>;
 }
 
 /// Largest number of rows that this rank's experts have taken at a time, rounded up to a 16th of the largest
 /// number possible. Buffers of experts' rows have room for this number, whatever the experts take next. It
 /// grows 16 times at most.
 #[derive(Default)]
-pub struct MostRows(Cell<usize>);
+pub struct RowCapacity(Cell<usize>);
 
-impl MostRows {
+impl RowCapacity {
     /// Number of rows that there is room for now.
     pub(crate) fn rows(&self) -> usize {
         self.0.get()
@@ -95,7 +95,7 @@ impl<P: Place> Dispatch<P> {
         rows: [Vec<usize>; 2],
     ) -> Self {
         let k = tokens.chosen;
-        let mut at = vec![NOBODY; tokens.list.len()];
+        let mut at = vec![DROPPED; tokens.list.len()];
         copies.iter().zip(0..).for_each(|(c, row)| at[c.at] = row);
         let pick = |each: usize| index(place, copies.iter().map(|c| (c.at / each) as u32), most);
         let home = |first: usize, each: usize| index(place, at.iter().skip(first).step_by(each).copied(), 0);
@@ -121,7 +121,7 @@ pub(crate) struct Copy {
 /// Copies of one rank's tokens that are routed to these experts, in order.
 pub(crate) fn dispatched(of: &Routing, rank: usize, experts: std::ops::Range<usize>) -> Vec<Copy> {
     let dispatched =
-        of.list.iter().enumerate().filter(|(_, e)| **e != NOBODY && experts.contains(&(**e as usize)));
+        of.list.iter().enumerate().filter(|(_, e)| **e != DROPPED && experts.contains(&(**e as usize)));
     let mut all: Vec<_> = dispatched.map(|(at, &e)| Copy { expert: e as usize, rank, at }).collect();
     all.sort_unstable();
     all

@@ -1,6 +1,6 @@
 //! Lists of experts, worked out by hand.
 use crate::balance::{ChoiceCounts, move_biases};
-use crate::routing::{NOBODY, Routing};
+use crate::routing::{DROPPED, Routing};
 use comm::{Axis, Mesh, World};
 use layers::{Builder, Draw, Error, Experts, LayerCounts, Param, PassContext, Placed, RandomValues};
 use tensor::{Bf16, Cpu};
@@ -19,16 +19,16 @@ fn beyond_its_capacity_an_expert_takes_no_copy() {
         own.list
     };
     assert_eq!(dropped(3, &[0, 0, 0]), [0, 1, 0, 2, 0, 1]);
-    assert_eq!(dropped(2, &[0, 0, 0]), [0, 1, 0, 2, NOBODY, 1]);
-    assert_eq!(dropped(2, &[1, 2, 0]), [0, NOBODY, NOBODY, 2, NOBODY, NOBODY]);
-    assert_eq!(dropped(1, &[7, 0, 1]), [NOBODY, 1, NOBODY, NOBODY, NOBODY, NOBODY]);
-    assert_eq!(dropped(0, &[0, 0, 0]), [NOBODY; 6]);
+    assert_eq!(dropped(2, &[0, 0, 0]), [0, 1, 0, 2, DROPPED, 1]);
+    assert_eq!(dropped(2, &[1, 2, 0]), [0, DROPPED, DROPPED, 2, DROPPED, DROPPED]);
+    assert_eq!(dropped(1, &[7, 0, 1]), [DROPPED, 1, DROPPED, DROPPED, DROPPED, DROPPED]);
+    assert_eq!(dropped(0, &[0, 0, 0]), [DROPPED; 6]);
     let mut some = routing(&[0, 1, 0, 2, 0, 1], 2);
     some.drop_beyond(1, [(3, vec![0, 1, 0])]);
     assert_eq!(some.counts(3), [1, 0, 1], "what was dropped is counted nowhere");
     let mut runs = routing(&[0, 1, 0, 2, 0, 1], 2); // others' tokens lie between the first two and the last
     runs.drop_beyond(2, [(2, vec![0; 3]), (1, vec![1, 2, 0])]);
-    assert_eq!(runs.list, [0, 1, 0, 2, 0, NOBODY]);
+    assert_eq!(runs.list, [0, 1, 0, 2, 0, DROPPED]);
 }
 
 /// Kills: tokens that are counted anew on each rank, experts that are never in turn.

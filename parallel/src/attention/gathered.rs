@@ -14,7 +14,7 @@ use kernels::Kernels;
 use layers::attention::core::AttentionCore;
 use layers::model::strategy::{Core, Strategy};
 use layers::ops::Split;
-use layers::{Builder, Choice, Part, Result, StrategyInfo, TokenShards};
+use layers::{BoxedLayer, Builder, Choice, Result, StrategyInfo, TokenShards};
 
 /// Gathered keys and values.
 pub struct Gathered;
@@ -34,9 +34,9 @@ impl<D: Kernels> Strategy<D> for Gathered {
     fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
-    fn core(&self, at: &Builder<D>, core: &Core) -> Result<Option<Part<D, Split<D>, Split<D>>>> {
+    fn core(&self, at: &Builder<D>, core: &Core) -> Result<Option<BoxedLayer<D, Split<D>, Split<D>>>> {
         let group = TokenShards::sharers(at.mesh).named(core.name);
-        Ok(Some(Part::new(AttentionCore::new(core, Some(group)))))
+        Ok(Some(BoxedLayer::new(AttentionCore::new(core, Some(group)))))
     }
 }
 

@@ -29,5 +29,5 @@ pub static ZERO1: StateSplit = StateSplit {
         ],
         ..StrategyInfo::of(Some(Axis::Dp), Choice::State)
     },
-    change: |rests, block| ShardingStrategy { state: AtRest::Shard, block, ..rests },
+    change: |rests, subgroup| ShardingStrategy { state: AtRest::Shard, subgroup, ..rests },
 };

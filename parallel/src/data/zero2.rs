@@ -32,5 +32,10 @@ pub static ZERO2: StateSplit = StateSplit {
         ],
         ..StrategyInfo::of(Some(Axis::Dp), Choice::State)
     },
-    change: |rests, block| ShardingStrategy { gradient: AtRest::Shard, state: AtRest::Shard, block, ..rests },
+    change: |rests, subgroup| ShardingStrategy {
+        gradient: AtRest::Shard,
+        state: AtRest::Shard,
+        subgroup,
+        ..rests
+    },
 };

@@ -30,10 +30,10 @@ pub static ZERO3: StateSplit = StateSplit {
         ],
         ..StrategyInfo::of(Some(Axis::Dp), Choice::State)
     },
-    change: |_, block| ShardingStrategy {
+    change: |_, subgroup| ShardingStrategy {
         value: AtRest::Shard,
         gradient: AtRest::Shard,
         state: AtRest::Shard,
-        block,
+        subgroup,
     },
 };

@@ -117,7 +117,7 @@ pub(crate) fn chunks(design: &Design, sizes: &Sizes) -> Vec<DividedSize> {
 /// the microbatch, so slices cannot share them.
 pub(crate) fn of_whole_microbatches(design: &Design, over: usize) -> Option<DividedSize> {
     let together =
-        design.shape().and_then(|shape| shape.experts).is_some_and(|experts| experts.are_of_microbatches());
+        design.shape().and_then(|shape| shape.experts).is_some_and(|experts| experts.depends_on_microbatch());
     let what = "capacity or balance of experts over a whole microbatch, of which a slice sees only a part";
     together.then_some(DividedSize { what, size: 1, over, by: DivisionRule::Equally })
 }

@@ -8,7 +8,7 @@
 //! Moves of a kind, such as the input half of chunk 3, add the same for all microbatches but the first, which
 //! starts the sum of losses. A chunk's last backward is a kind of its own: it starts the sums of gradients.
 //! So a step of few microbatches shows what a step of many holds.
-use crate::step::simulate::{Adds, peak};
+use crate::step::simulate::{MemoryChange, peak};
 use crate::step::{Action, ActionPhase, Cell, PassKind, Plan, Task, moves};
 use crate::{Batch, BuildContext, Error, Result, Schedule, Scheme, Trainer, bail, session};
 use comm::Axis;
@@ -20,17 +20,17 @@ use tensor::Device;
 
 /// Measured memory of one rank.
 #[derive(Clone, Debug)]
-pub struct HeldBytes {
+pub struct MemoryBytes {
     stage: usize,
     built: usize, // peak before the first step
     rests: usize, // held between steps
-    seen: HashMap<MoveKey, Adds>,
+    seen: HashMap<MoveKey, MemoryChange>,
 }
 
 /// A kind of move, and whether this is its first move of the step.
 type MoveKey = (ActionPhase, bool);
 
-impl HeldBytes {
+impl MemoryBytes {
     /// Measures a rank that trains on this batch, which must have three or more equal microbatches.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl HeldBytes {
             trainer.step(batch, 0.0)?; // from the second step on, everything that a step holds is allocated
             trainer.model().watched = Some(Vec::new());
             let report = trainer.step(batch, 0.0)?;
-            let end = meter.begin_anew();
+            let end = meter.restart_phase();
             drop(report);
             let watched = trainer.model().watched.take().expect("put there above");
             let (stage, rests) = (at.mesh.group(Axis::Pp).rank(), watched[0].1[1]);
@@ -56,7 +56,7 @@ impl HeldBytes {
             let ends = watched[1..].iter().map(|(_, end)| *end).chain([end]);
             let moves = watched.iter().map(|(at, _)| *at);
             for ((key, (_, [_, before])), [most, after]) in zip(zip(keys(moves), &watched), ends) {
-                let adds = Adds { adds: after as isize - *before as isize, needs: most - before };
+                let adds = MemoryChange { adds: after as isize - *before as isize, needs: most - before };
                 let known = *held.seen.entry(key).or_insert(adds);
                 if known != adds {
                     bail!(

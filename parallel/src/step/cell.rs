@@ -159,7 +159,7 @@ pub enum Action {
 impl Action {
     /// Returns true if it receives the data that this cell needs.
     pub(super) fn is_for(&self, Cell { act, of }: Cell) -> bool {
-        matches!(self, Action::Receive(what, unit, _) if (*what, *unit) == (act.gives(), of))
+        matches!(self, Action::Receive(what, task, _) if (*what, *task) == (act.gives(), of))
     }
 }
 

@@ -111,7 +111,7 @@ pub fn simulate(
 
 /// Change of a rank's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Adds {
+pub struct MemoryChange {
     /// Bytes that stay held; below 0, bytes that are freed.
     pub adds: isize,
     /// Peak bytes needed meanwhile, beyond those held before.
@@ -119,8 +119,8 @@ pub struct Adds {
 }
 
 /// Returns the peak bytes over these changes, one after the other.
-pub fn peak(row: impl IntoIterator<Item = Adds>) -> usize {
-    let most = row.into_iter().scan(0, |held, Adds { adds, needs }| {
+pub fn peak(row: impl IntoIterator<Item = MemoryChange>) -> usize {
+    let most = row.into_iter().scan(0, |held, MemoryChange { adds, needs }| {
         let most = *held + needs as isize;
         *held += adds;
         Some(most)

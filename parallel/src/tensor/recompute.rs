@@ -11,7 +11,7 @@
 //!
 //! Source: Chen et al., "Training deep nets with sublinear memory cost", §4, arXiv:1604.06174.
 use kernels::Kernels;
-use layers::model::part::{Block, Part, Ticket};
+use layers::model::part::{Block, BoxedLayer, Ticket};
 use layers::ops::Stream;
 use layers::{Choice, InputHalf, KeptValue, Layer, Params, PassContext, Result, Strategy, StrategyInfo};
 
@@ -34,7 +34,7 @@ impl<D: Kernels> Strategy<D> for Recompute {
         &ABOUT
     }
     fn block(&self, _: usize, block: Block<D>) -> Block<D> {
-        Part::new(Again(block))
+        BoxedLayer::new(Again(block))
     }
 }
 
@@ -63,9 +63,9 @@ impl<D: Kernels> Layer<D> for Again<D> {
         let saved = self.saved(cx, x)?;
         self.0.backward_input(cx, saved, dy)
     }
-    fn backward_first(&mut self, cx: &PassContext<D>, x: Self::Saved, dy: Stream<D>) -> Result<Ticket> {
+    fn backward_without_dx(&mut self, cx: &PassContext<D>, x: Self::Saved, dy: Stream<D>) -> Result<Ticket> {
         let saved = self.saved(cx, x)?;
-        self.0.backward_first(cx, saved, dy)
+        self.0.backward_without_dx(cx, saved, dy)
     }
     fn backward_weight(&mut self, cx: &PassContext<D>, pending: Ticket) -> Result<()> {
         self.0.backward_weight(cx, pending)

@@ -98,7 +98,7 @@ impl ProofCase {
         if let Some((what, seen, _, wanted)) = all.into_iter().find(|(_, _, holds, _)| !holds) {
             bail!("invalid case: {what} is {seen}; it must be {wanted}");
         }
-        if let Some(why) = self.shape.experts.and_then(|of| of.cannot_choose()) {
+        if let Some(why) = self.shape.experts.and_then(|of| of.expert_choice_conflict()) {
             bail!("invalid case: experts that choose tokens {why}");
         }
         let Heads { queries, keys, .. } = heads;

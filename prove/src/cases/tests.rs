@@ -62,7 +62,7 @@ fn experts_are_drawn_of_every_kind_and_can_be() {
         let (groups, from) = of.groups.map_or((1, 1), |groups| (groups.count, groups.chosen));
         assert!(of.count.is_multiple_of(groups) && (1..=groups).contains(&from), "{case}");
         assert!((1..=of.count / groups * from).contains(&of.chosen) && !of.forced, "{case}");
-        assert!(of.cannot_choose().is_none(), "{case}");
+        assert!(of.expert_choice_conflict().is_none(), "{case}");
         assert!(!case.shape.bias.mlp && (case.texts.is_empty() || of.capacity.is_none()), "{case}");
         kinds.insert((
             of.scoring == Scoring::Softmax,

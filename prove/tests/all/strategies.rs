@@ -5,7 +5,7 @@ use layers::model::strategy::Row;
 use layers::ops::{Split, Stream, add_bias, bias_gradient};
 use layers::param::weight::WholeWeight;
 use layers::{
-    Biases, Builder, Choice, Draw, Layer, NumberArgument, Params, Part, PassContext, Result, RowLinear,
+    Biases, BoxedLayer, Builder, Choice, Draw, Layer, NumberArgument, Params, PassContext, Result, RowLinear,
     Shape, Strategy, StrategyInfo,
 };
 use parallel::layout::StrategyEntry;
@@ -87,10 +87,10 @@ impl<D: Kernels> Strategy<D> for Newcomer {
     fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
-    fn row(&self, at: &Builder<D>, row: &Row) -> Result<Option<Part<D, Split<D>, Stream<D>>>> {
+    fn row(&self, at: &Builder<D>, row: &Row) -> Result<Option<BoxedLayer<D, Split<D>, Stream<D>>>> {
         let (draw, shape) = (Draw { mean: 0.0, std: 1.0 }, [1, row.sizes[1]]);
         let bias = || WholeWeight::new(at, format!("{}.bias", row.name), shape, at.placement(), draw);
-        Ok(Some(Part::new(Rows {
+        Ok(Some(BoxedLayer::new(Rows {
             sum: RowLinear::shard(at, &Row { bias: false, ..*row })?,
             bias: row.bias.then(bias).transpose()?,
             times: if self.0 == Adds::OnEveryRank { at.mesh.group(row.axis).size() } else { 1 },

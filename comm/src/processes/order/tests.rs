@@ -57,7 +57,7 @@ fn parts_are_done_as_rank_0_says_with_what_was_drawn_once_for_their_group() {
                 Vec::new,
                 Box::new(|_| panic!("another's")),
             );
-            order.settled().unwrap();
+            order.finish_parts().unwrap();
             met.wait();
             seen.lock().unwrap().clone()
         },
@@ -81,7 +81,7 @@ fn a_part_that_fails_ends_its_rank() {
                     }
                 };
                 order.arrived([0, 1], &both(), Vec::new, Box::new(part));
-                PlaceError::caught(|| order.settled().unwrap())
+                PlaceError::caught(|| order.finish_parts().unwrap())
             },
         );
         assert_eq!(ended[fails], Err(PlaceError("a broken card".into())));
@@ -105,7 +105,7 @@ fn nothing_is_done_for_a_rank_that_no_longer_waits() {
                 return None;
             }
             order.arrived([0, 1], &both(), Vec::new, part);
-            let outcome = waits.then(|| PlaceError::caught(|| order.settled()));
+            let outcome = waits.then(|| PlaceError::caught(|| order.finish_parts()));
             order.end();
             met.wait();
             std::thread::sleep(short);

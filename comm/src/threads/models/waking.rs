@@ -104,8 +104,8 @@ fn who_breaks_a_group_rouses_all_who_wait() {
         let broken = |w: &WaitingRank| assert!(matches!(w.wait(), Err(CommError::Broken { .. })));
         let leave = |w: &WaitingRank| {
             w.vain.store(true, Relaxed);
-            fence(SeqCst); // as all who call `rouse`
-            w.watch.rouse(0);
+            fence(SeqCst); // as all who call `wake_any`
+            w.watch.wake_any(0);
         };
         run(&WaitingRank::new(2), &[broken, leave]);
     });

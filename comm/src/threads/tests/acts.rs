@@ -139,6 +139,6 @@ pub(super) fn part<P: Place>(mesh: &Mesh<P>, axis: Axis, draw: usize) -> Group<P
     let sizes: Vec<_> = (1..=group.size()).filter(|&size| group.size().is_multiple_of(size)).collect();
     match draw % (2 * sizes.len()) {
         colours if colours >= sizes.len() => group.split(|rank| rank % (colours - sizes.len() + 1)).unwrap(),
-        size => group.blocks(sizes[size]).unwrap(),
+        size => group.consecutive(sizes[size]).unwrap(),
     }
 }

@@ -62,7 +62,7 @@ where
                     (0..group.size()).map(|i| mesh.rank() + i * stride - group.rank() * stride).collect();
                 for size in divisors(group.size()) {
                     for _ in 0..3 {
-                        let block = group.blocks(size)?;
+                        let block = group.consecutive(size)?;
                         assert_eq!((block.axis(), block.rank()), (axis.into(), group.rank() % size));
                         calls(&device, &block, &all[group.rank() / size * size..][..size])?;
                         calls(&device, group, &all)?;
@@ -89,13 +89,13 @@ fn a_block_of_a_block_is_a_block_of_the_group() {
         let group = mesh.group(Axis::Tp);
         for size in [2, 1, 4, 8] {
             let block = match group.rank() % 3 {
-                0 => group.blocks(size)?,
-                1 => group.blocks(8)?.blocks(4.max(size))?.blocks(size)?.blocks(size)?,
-                _ => group.blocks(4.max(size))?.blocks(size.max(2))?.blocks(size)?,
+                0 => group.consecutive(size)?,
+                1 => group.consecutive(8)?.consecutive(4.max(size))?.consecutive(size)?.consecutive(size)?,
+                _ => group.consecutive(4.max(size))?.consecutive(size.max(2))?.consecutive(size)?,
             };
             let first = mesh.rank() / size * size;
             calls(&device, &block, &(first..first + size).collect::<Vec<_>>())?;
-            let reported = block.blocks(3).map(drop).unwrap_err().to_string();
+            let reported = block.consecutive(3).map(drop).unwrap_err().to_string();
             let name = if size == 8 { "tp".to_string() } else { format!("tp[{first}..{}]", first + size) };
             assert!(
                 reported.starts_with(&format!("the {name} group of {size} ranks has no subgroups of 3: ")),
@@ -112,7 +112,7 @@ fn a_block_of_a_block_is_a_block_of_the_group() {
 fn sizes_that_do_not_divide_are_refused_at_once() {
     let reported = each(&world(4), |mesh| match mesh.rank() {
         2 => [0, 3, 8]
-            .map(|size| mesh.group(Axis::Tp).blocks(size).map(drop).unwrap_err().to_string())
+            .map(|size| mesh.group(Axis::Tp).consecutive(size).map(drop).unwrap_err().to_string())
             .to_vec(),
         _ => Vec::new(),
     });
@@ -123,8 +123,8 @@ fn sizes_that_do_not_divide_are_refused_at_once() {
         assert!(reported.starts_with(&words), "{reported}");
     }
     let alone = Mesh::<tensor::Host>::alone();
-    assert_eq!(alone.group(Axis::Tp).blocks(1).unwrap().size(), 1);
-    let reported = alone.group(Axis::Tp).blocks(2).map(drop).unwrap_err().to_string();
+    assert_eq!(alone.group(Axis::Tp).consecutive(1).unwrap().size(), 1);
+    let reported = alone.group(Axis::Tp).consecutive(2).map(drop).unwrap_err().to_string();
     assert!(
         reported.contains("the tp group of 1 ranks has no subgroups of 2: the size must be 1 ("),
         "{reported}"
@@ -138,7 +138,7 @@ fn a_rank_that_fails_in_a_block_ends_all_at_once_with_its_reason() {
         let reported = Mutex::new(Vec::new());
         let error = world(4).run(|device: Cpu<F61>, mesh| {
             let group = mesh.group(Axis::Tp);
-            let block = group.blocks(2).unwrap();
+            let block = group.consecutive(2).unwrap();
             if mesh.rank() == 3 && !panics {
                 std::thread::sleep(Duration::from_millis(2)); // most likely the others sleep by now
                 return Err("disk on fire".to_string());
@@ -174,10 +174,10 @@ type Act = fn(&Group<tensor::Host>) -> Result<()>;
 #[test]
 fn ranks_that_wait_in_a_block_and_in_its_group_both_get_an_error() {
     let group: (Act, &str) = (|g| g.barrier(), "barrier over tp at ");
-    let twos: (Act, &str) = (|g| g.blocks(2)?.barrier(), "barrier over tp[2..4] at ");
-    let fours: (Act, &str) = (|g| g.blocks(4)?.barrier(), "barrier over tp[0..4] at ");
+    let twos: (Act, &str) = (|g| g.consecutive(2)?.barrier(), "barrier over tp[2..4] at ");
+    let fours: (Act, &str) = (|g| g.consecutive(4)?.barrier(), "barrier over tp[0..4] at ");
     let send: (Act, &str) =
-        (|g| g.blocks(2)?.send(1, &zeros(1, 1), TAG), "send(to rank 3) over tp[2..4] of 1x1 ");
+        (|g| g.consecutive(2)?.send(1, &zeros(1, 1), TAG), "send(to rank 3) over tp[2..4] of 1x1 ");
     let receive: (Act, &str) = (
         |g| g.receive(&Cpu::<F61>::default(), 2, 1, 1, TAG).map(drop),
         "receive(from rank 2) over tp of 1x1 ",
@@ -216,12 +216,12 @@ fn a_block_that_was_left_early_stays_so_and_others_go_on() {
     let reported = each(&world(4), |mesh| {
         let group = mesh.group(Axis::Tp);
         let first = if mesh.rank() == 3 {
-            group.blocks(2)?.all_gather(&zeros(1, 1)).map(drop)
+            group.consecutive(2)?.all_gather(&zeros(1, 1)).map(drop)
         } else {
-            group.blocks(2)?.named("step 1").barrier()
+            group.consecutive(2)?.named("step 1").barrier()
         };
         group.barrier()?;
-        Ok::<_, CommError>((first, group.blocks(2)?.barrier()))
+        Ok::<_, CommError>((first, group.consecutive(2)?.barrier()))
     });
     let reported: Vec<_> = reported.into_iter().map(Result::unwrap).collect();
     assert_eq!(reported[..2], [(Ok(()), Ok(())), (Ok(()), Ok(()))]);
@@ -249,7 +249,7 @@ fn ranks_that_do_not_come_to_a_block_are_named() {
         let world = World::threads(&[(Axis::Dp, 2), (Axis::Tp, 4)]).unwrap().limit(limit);
         let reported = each(&world, |mesh| {
             let reported = match mesh.rank() {
-                6 => mesh.group(Axis::Tp).blocks(2)?.barrier(),
+                6 => mesh.group(Axis::Tp).consecutive(2)?.barrier(),
                 7 => {
                     until(|| exited.load(SeqCst));
                     Ok(())
@@ -273,7 +273,7 @@ fn a_block_counts_what_an_axis_of_its_size_would() {
         let ledgers = |ranks: usize| {
             let world = World::threads(&[(Axis::Dp, 8 / ranks), (Axis::Tp, ranks)]).unwrap();
             each(&world, |mesh: &Mesh<tensor::Host>| {
-                let block = mesh.group(Axis::Tp).blocks(size)?;
+                let block = mesh.group(Axis::Tp).consecutive(size)?;
                 let first = mesh.rank() / size * size;
                 calls(&Cpu::<F61>::default(), &block, &(first..first + size).collect::<Vec<_>>())?;
                 assert_eq!(block.ledger(), mesh.ledger());

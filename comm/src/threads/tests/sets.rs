@@ -156,7 +156,7 @@ fn sets_count_by_themselves_and_go_by_the_axes_that_are_split() {
     let reported = each(&World::threads(&SIZES).unwrap().limit(PATIENT), |mesh| {
         let both = mesh.over(Axis::Dp | Axis::Cp).unwrap();
         both.all_reduce(&mut zeros(3, 5), Reduce::Sum).unwrap();
-        both.blocks(2).unwrap().barrier().unwrap();
+        both.consecutive(2).unwrap().barrier().unwrap();
         mesh.over([Axis::Pp, Axis::Dp]).unwrap().barrier().unwrap();
         mesh.over([Axis::Pp]).unwrap().barrier().unwrap();
         mesh.over([]).unwrap().barrier().unwrap();
@@ -269,7 +269,7 @@ fn groups_of_huge_worlds_are_not_listed() {
         (experts.size(), experts.rank(), mesh.group(Axis::Edp).size()),
         (1 << 30, (1 << 30) - 3, 1 << 10)
     );
-    let block = experts.blocks(4).unwrap();
+    let block = experts.consecutive(4).unwrap();
     assert_eq!((block.size(), block.rank()), (4, 1));
     let mut x = Tensor::from_fn(&kernels::meta_of::<Cpu<F61>>(), Category::Buffers, 1, 1, |_| F61::ONE);
     block.all_reduce(&mut x, Reduce::Sum).unwrap();

@@ -10,7 +10,7 @@ fn calls_take_no_memory() {
     let world = World::threads(&[(Axis::Tp, 4)]).unwrap();
     let ran = world.run(|device: Cpu<f32>, mesh| {
         let group = mesh.group(Axis::Tp).named("blocks.0");
-        let block = group.blocks(2)?;
+        let block = group.consecutive(2)?;
         let mut x = Tensor::from_fn(&device, Category::Buffers, 10, 100, |_| 0.0);
         let mut fewest = usize::MAX;
         for _ in 0..100 {

@@ -67,13 +67,7 @@ impl Run {
         part(&mesh, axis, cut).size()
     }
     /// One call of a rank, over the group that it draws, unless it differs; named if it does.
-    fn act(
-        &self,
-        device: &Field,
-        mesh: &Mesh<tensor::Host>,
-        call: u64,
-        fault: Fault,
-    ) -> Result<(), String> {
+    fn act(&self, device: &Field, mesh: &Mesh<tensor::Host>, call: u64, fault: Fault) -> Result<(), String> {
         let (axis, cut) = self.over(call, fault);
         let (mut group, act) = (part(mesh, axis, cut), self.draw(300 + call, ACTS.len()));
         if fault != Fault::None {
@@ -152,10 +146,9 @@ fn named(fault: Fault, reported: &str, culprit: usize, alone: bool) -> bool {
         // Unless another message is expected of it first.
         Fault::Forgets => own && reported.contains("never waited for send(") || met,
         // A call that the culprit makes alone is met by nobody; it is its later calls that do not fit.
-        Fault::OtherCall
-        | Fault::OtherShape
-        | Fault::OtherAxis
-        | Fault::OtherPart => met || alone && in_a_call(reported, culprit),
+        Fault::OtherCall | Fault::OtherShape | Fault::OtherAxis | Fault::OtherPart => {
+            met || alone && in_a_call(reported, culprit)
+        }
     }
 }
 
@@ -179,8 +172,7 @@ fn every_run_ends_and_names_the_culprit() {
     let mut seen = BTreeMap::new();
     for seed in 0.. {
         *seen.entry(run(seed)).or_insert(0) += 1;
-        let faults: usize =
-            seen.iter().filter(|(fault, _)| **fault != Fault::None).map(|(_, n)| n).sum();
+        let faults: usize = seen.iter().filter(|(fault, _)| **fault != Fault::None).map(|(_, n)| n).sum();
         if wanted.map_or(started.elapsed() > Duration::from_millis(800), |wanted: usize| faults >= wanted) {
             break;
         }

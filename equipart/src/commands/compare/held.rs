@@ -23,9 +23,9 @@ pub(super) fn bytes<D: RunDevice>(
     let (subject, _) = subject(work, layout, texts)?;
     let (lengths, batch) = (prompts.iter().map(new).collect::<Vec<_>>(), batch(work)?);
     let all = |peak: Result<Peak>| peak.map(|peak| peak.all);
-    let mut parts = vec![prove::bytes(&subject, layout), all(learnt::<D>(work, layout, &batch))];
+    let mut parts = vec![prove::bytes(&subject, layout), all(training_peak::<D>(work, layout, &batch))];
     if layout.ranks() == 1 {
-        parts.push(all(learnt::<Cpu<f64>>(work, layout, &batch)));
+        parts.push(all(training_peak::<Cpu<f64>>(work, layout, &batch)));
     }
     if let (Data::Text(model, _), Some(request)) = (work.data, request) {
         let shape = &model.config.shape;
@@ -39,7 +39,7 @@ pub(super) fn bytes<D: RunDevice>(
 }
 
 /// Peak of a step and of gathering the new weights.
-fn learnt<D: Kernels>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<Peak> {
+fn training_peak<D: Kernels>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<Peak> {
     let gather = |trainer: &mut Trainer<_>, mesh: &Mesh<_>| price::gathering(trainer, mesh);
     price::training::<D>(layout, &work.model.design, OPTIMIZER, batch, gather)
 }
@@ -48,7 +48,7 @@ fn learnt<D: Kernels>(work: &Comparison, layout: &Layout, batch: &Batch) -> Resu
 ///
 /// # Errors
 /// If the number of bytes overflows 64 bits.
-pub(super) fn by_a_step<D: Kernels>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<usize> {
+pub(super) fn step_peak<D: Kernels>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<usize> {
     Ok(price::training::<D>(&layout.limited(None), &work.model.design, OPTIMIZER, batch, |_, _| Ok(()))?
         .largest)
 }

@@ -11,7 +11,7 @@ use crate::device::DeviceName;
 use clap::Args;
 use models::digits::Digits;
 use models::tokenizer::TokenizerSource;
-use models::{Config, Learner, Model, ids};
+use models::{Config, Model, TrainableModel, ids};
 use parallel::dtype::DtypeName;
 use parallel::step::table::Table;
 use parallel::{Error, Layout, Result, Sequence, bail, layout};
@@ -118,7 +118,7 @@ pub(crate) struct TrainArgs {
 
 impl TrainArgs {
     /// Returns the initial model of the run and its training data.
-    pub(crate) fn begin_with(&self, resume: Option<&State>) -> Result<(Learner, TrainData)> {
+    pub(crate) fn begin_with(&self, resume: Option<&State>) -> Result<(TrainableModel, TrainData)> {
         if resume.is_some() && (self.model.is_some() || self.config.is_some()) {
             bail!("--resume continues with its own model; leave out --model and --config");
         }
@@ -133,7 +133,7 @@ impl TrainArgs {
         }
         let seq = resume.map(|s| s.settings.seq).or(self.seq).unwrap_or(args::SEQ);
         let model = match (begun, &self.model, &self.config) {
-            (Some(Learner { text: Some(begun), .. }), ..) => noted(begun),
+            (Some(TrainableModel { text: Some(begun), .. }), ..) => noted(begun),
             (_, Some(_), _) => model(self.model.as_ref())?,
             (_, None, file) => {
                 let mut model = Model::fresh(config(file.as_deref())?, self.seed.unwrap_or(0));

@@ -6,7 +6,7 @@ use super::state::{self, State};
 use crate::device::in_device;
 use bench::profile;
 use layers::LayerCounts;
-use models::Learner;
+use models::TrainableModel;
 use parallel::dtype::RunDevice;
 use parallel::dump::{self, Provenance, Recorded};
 use parallel::measure;
@@ -19,7 +19,7 @@ use tensor::{Phase, Real};
 /// A training run.
 pub struct TrainRun<'a> {
     /// Initial weights, and the model's sizes.
-    pub model: Learner,
+    pub model: TrainableModel,
     /// Training data.
     pub source: &'a TrainData,
     /// Settings of the run.

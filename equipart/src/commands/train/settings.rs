@@ -3,7 +3,7 @@ use super::schedule::Warmup;
 use crate::device::DeviceName;
 use layers::{Design, Objective, OptimizerKind, Rates, Shape};
 use models::text::{Corpus, TokenPair};
-use models::{Config, Learner};
+use models::{Config, TrainableModel};
 use parallel::dtype::DtypeName;
 use parallel::{Batch, Error, Result, Sequence, bail};
 use serde::{Deserialize, Serialize};
@@ -128,7 +128,7 @@ impl Settings {
         Shape { dropout, loss, ..config.shape }
     }
     /// Returns the design of the model with this loss and dropout.
-    pub fn design(&self, model: &Learner) -> Design {
+    pub fn design(&self, model: &TrainableModel) -> Design {
         model.text.as_ref().map_or_else(|| model.design.clone(), |text| self.shape(&text.config).into())
     }
     /// Schedule of the learning rate.

@@ -5,7 +5,7 @@
 //! folder holds one whole checkpoint at every moment.
 use super::settings::Settings;
 use layers::{Draw, ParamValues, ValueSource};
-use models::{Learner, tokenizer};
+use models::{TrainableModel, tokenizer};
 use parallel::dtype::RunDevice;
 use parallel::{Error, Result, Trainer, bail};
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ pub struct Lock(#[allow(dead_code)] Option<fs::File>); // held, not read
 ///
 /// # Errors
 /// If the folder already holds another model, another run uses it, it is a file, or it cannot be written to.
-pub fn prepare(dir: &Path, from: Option<&Path>, model: &Learner) -> Result<Lock> {
+pub fn prepare(dir: &Path, from: Option<&Path>, model: &TrainableModel) -> Result<Lock> {
     let (lock, name, path) = (lock(dir)?, dir.display(), dir.join("config.json"));
     let is_weights = |file: &&String| file.ends_with(".safetensors") && step_of(file).is_none();
     let is_another = |config: Vec<u8>| config != model.to_json().as_bytes();
@@ -68,7 +68,7 @@ fn files_of(dir: &Path) -> Vec<String> {
 
 /// Writes the description of a model: config.json, and its tokenizer files. Removes unfinished files of a
 /// killed run.
-fn write_about(dir: &Path, model: &Learner) -> Result<()> {
+fn write_about(dir: &Path, model: &TrainableModel) -> Result<()> {
     let ours = ["model.", "optimizer-", "config."].into_iter().chain(tokenizer::ALONG);
     let half_written = |f: &str| {
         f.strip_prefix('.')
@@ -92,7 +92,7 @@ fn write_about(dir: &Path, model: &Learner) -> Result<()> {
 pub fn save<D: RunDevice>(
     dir: &Path,
     settings: &Settings,
-    model: &Learner,
+    model: &TrainableModel,
     trainer: &mut Trainer<D>,
 ) -> Result<()> {
     let entries = model.entries();
@@ -133,7 +133,7 @@ fn remove_others(dir: &Path) {
 /// A checkpoint to resume from.
 pub struct State {
     /// The weights.
-    pub model: Learner,
+    pub model: TrainableModel,
     /// Settings of the run.
     pub settings: Settings,
     steps: usize,
@@ -147,7 +147,7 @@ impl State {
     /// # Errors
     /// If it holds no such checkpoint.
     pub fn read(dir: &Path) -> Result<Self> {
-        let model = Learner::read(dir)?;
+        let model = TrainableModel::read(dir)?;
         let Some(steps) = model.note("step").and_then(|s| s.parse().ok()) else {
             let dir = dir.display();
             bail!("{dir} holds a model but no checkpoint of a training run to resume");

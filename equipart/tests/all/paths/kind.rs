@@ -3,7 +3,7 @@ use super::works::Unsplit;
 use crate::child::{binary, output};
 use crate::classify::written;
 use layers::Design;
-use models::{Config, Learner};
+use models::{Config, TrainableModel};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -56,7 +56,7 @@ impl Kind {
     /// Its design, as a layout is fitted to it.
     pub(crate) fn design(self) -> Design {
         match self {
-            Self::Classifier => Learner::classifier([&[784], &HIDDEN[..], &[10]].concat(), 0).design,
+            Self::Classifier => TrainableModel::classifier([&[784], &HIDDEN[..], &[10]].concat(), 0).design,
             _ => Config::parse(&self.config(), "the test's").unwrap().shape.into(),
         }
     }

@@ -1,6 +1,6 @@
 //! Builds a block of a transformer.
 use super::Residual;
-use crate::model::part::{Block, Part};
+use crate::model::part::{Block, BoxedLayer};
 use crate::model::strategy;
 use crate::{Builder, Result, Rotary, Shape};
 use comm::Axis;
@@ -30,6 +30,6 @@ pub fn shard<D: Kernels>(
         at.build(&strategy::Mlp { axis, name: &names[1], kind, sizes, bias, experts: shape.experts(i) })?;
     let [name, other] = names;
     let attention = Residual::around(name, norm(1)?, attention, rate);
-    let block = Part::new((attention, Residual::around(other, norm(2)?, mlp, rate)));
+    let block = BoxedLayer::new((attention, Residual::around(other, norm(2)?, mlp, rate)));
     Ok(at.strategies.iter().fold(block, |block, strategy| strategy.block(i, block)))
 }

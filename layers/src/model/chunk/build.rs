@@ -3,7 +3,7 @@ use super::ends::{Ends, LastLayer, MeanSquare};
 use super::{Chunk, EMBEDDING};
 use crate::model::block;
 use crate::model::build::positive;
-use crate::model::part::{Block, Part};
+use crate::model::part::{Block, BoxedLayer};
 use crate::model::strategy;
 use crate::ops::{Region, Stream};
 use crate::param::weight::RowWeight;
@@ -67,14 +67,14 @@ impl<D: Kernels> Chunk<D> {
         let runs = transformer(at, shape, runs)?;
         let (over, group) = (at.mesh.over(Axes::LOSS)?.axis(), at.mesh.group(Axis::Tp).named("last tokens"));
         let front = (None, first.then_some(at.region));
-        let end = last.then(|| ("loss", Part::new(MeanSquare { over, group })));
+        let end = last.then(|| ("loss", BoxedLayer::new(MeanSquare { over, group })));
         Ok(Self::new(at, front, runs, end, false))
     }
     /// Assembles these runs of blocks between these ends, the last with its name, tied to each other or not.
     /// If rows of features enter, whole on every rank, they are cut to this region.
     pub(crate) fn new(
         at: &Builder<D>,
-        (embedding, rows): (Option<Part<D, TokenIds<D::Place>, Stream<D>>>, Option<Region>),
+        (embedding, rows): (Option<BoxedLayer<D, TokenIds<D::Place>, Stream<D>>>, Option<Region>),
         runs: Vec<Vec<Block<D>>>,
         end: Option<(&str, LastLayer<D>)>,
         tied: bool,
@@ -97,7 +97,7 @@ impl<D: Kernels> Chunk<D> {
 fn table_of<'a, D: Kernels, X: 'static, Y: 'static>(
     at: &Builder<D>,
     name: &str,
-    part: &'a mut Part<D, X, Y>,
+    part: &'a mut BoxedLayer<D, X, Y>,
 ) -> Result<&'a mut Option<RowWeight<D>>> {
     part.table().ok_or_else(|| {
         let built = at.built.borrow();

@@ -1,5 +1,5 @@
 //! The layers before and after the blocks of a chunk.
-use crate::model::part::{Part, Ticket};
+use crate::model::part::{BoxedLayer, Ticket};
 use crate::model::stage::{Ending, Output, StageRequest, Targets};
 use crate::ops::{Region, Stream, gather_last, gather_tokens, last_rows, mean_square};
 use crate::{InputHalf, KeptValue, Layer, Params, PassContext, Result};
@@ -9,11 +9,11 @@ use std::sync::Arc;
 use tensor::TokenIds;
 
 /// A head, or another layer after the last block.
-pub(crate) type LastLayer<D> = Part<D, Ending<D>, Option<Output<D>>>;
+pub(crate) type LastLayer<D> = BoxedLayer<D, Ending<D>, Option<Output<D>>>;
 
 /// The ends of a chunk; all `None` for a chunk in the middle of a model.
 pub(crate) struct Ends<D: Kernels> {
-    pub(crate) embedding: Option<Part<D, TokenIds<D::Place>, Stream<D>>>,
+    pub(crate) embedding: Option<BoxedLayer<D, TokenIds<D::Place>, Stream<D>>>,
     pub(crate) rows: Option<Region>, // of features, if they enter here
     pub(crate) end: Option<LastLayer<D>>,
     pub(crate) name: Arc<str>, // of the end, in a profile
@@ -61,7 +61,7 @@ impl<D: Kernels> Ends<D> {
     pub(crate) fn of_head<'a>(&'a mut self, all: &mut Params<'a, D>) {
         self.end.iter_mut().for_each(|end| end.params(all));
     }
-    pub(crate) fn embedding(&mut self) -> &mut Part<D, TokenIds<D::Place>, Stream<D>> {
+    pub(crate) fn embedding(&mut self) -> &mut BoxedLayer<D, TokenIds<D::Place>, Stream<D>> {
         self.embedding.as_mut().expect("the chunk has no embedding")
     }
     fn head(&mut self) -> &mut LastLayer<D> {
@@ -102,7 +102,7 @@ impl<D: Kernels> Ends<D> {
         first: bool,
     ) -> Result<Option<Stream<D>>> {
         let (dx, pending) = if first {
-            (None, self.head().backward_first(cx, saved, None)?)
+            (None, self.head().backward_without_dx(cx, saved, None)?)
         } else {
             let ((dx, _), pending) = self.head().backward_input(cx, saved, None)?;
             (Some(dx), pending)

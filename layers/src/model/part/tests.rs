@@ -29,14 +29,18 @@ impl<D: Kernels> Strategy<D> for Own {
     fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
-    fn column(&self, at: &Builder<D>, c: &Column) -> Result<Option<Part<D, Stream<D>, Split<D>>>> {
-        Ok(Some(Part::new(ColumnLinear::shard(at, c)?)))
+    fn column(&self, at: &Builder<D>, c: &Column) -> Result<Option<BoxedLayer<D, Stream<D>, Split<D>>>> {
+        Ok(Some(BoxedLayer::new(ColumnLinear::shard(at, c)?)))
     }
-    fn row(&self, at: &Builder<D>, r: &Row) -> Result<Option<Part<D, Split<D>, Stream<D>>>> {
-        Ok(Some(Part::new(RowLinear::shard(at, r)?)))
+    fn row(&self, at: &Builder<D>, r: &Row) -> Result<Option<BoxedLayer<D, Split<D>, Stream<D>>>> {
+        Ok(Some(BoxedLayer::new(RowLinear::shard(at, r)?)))
     }
-    fn norm(&self, at: &Builder<D>, n: &strategy::Norm) -> Result<Option<Part<D, Stream<D>, Branches<D>>>> {
-        Ok(Some(Part::new(Norm::new(at, n)?)))
+    fn norm(
+        &self,
+        at: &Builder<D>,
+        n: &strategy::Norm,
+    ) -> Result<Option<BoxedLayer<D, Stream<D>, Branches<D>>>> {
+        Ok(Some(BoxedLayer::new(Norm::new(at, n)?)))
     }
 }
 
@@ -168,20 +172,20 @@ impl<D: Kernels> Strategy<D> for Ends {
         &self,
         at: &Builder<D>,
         ids: &strategy::Embedding,
-    ) -> Result<Option<Part<D, TokenIds<D::Place>, Stream<D>>>> {
+    ) -> Result<Option<BoxedLayer<D, TokenIds<D::Place>, Stream<D>>>> {
         let padding = if self.wrong == Some(ids.name) { Some(1) } else { ids.padding };
         let usual = Embedding::shard(at, &strategy::Embedding { padding, ..*ids })?;
-        Ok((!ids.tied || self.at_any_rate).then(|| Part::new(Counted(usual, self.calls.clone()))))
+        Ok((!ids.tied || self.at_any_rate).then(|| BoxedLayer::new(Counted(usual, self.calls.clone()))))
     }
     fn head(
         &self,
         at: &Builder<D>,
         head: &strategy::Head,
-    ) -> Result<Option<Part<D, Ending<D>, Option<Output<D>>>>> {
+    ) -> Result<Option<BoxedLayer<D, Ending<D>, Option<Output<D>>>>> {
         let wrong = Objective { smoothing: 0.5, z: 0.0 };
         let objective = if self.wrong == Some(head.name) { wrong } else { head.objective };
         let usual = Head::shard(at, &strategy::Head { objective, ..*head })?;
-        Ok(Some(Part::new(Counted(usual, self.calls.clone()))))
+        Ok(Some(BoxedLayer::new(Counted(usual, self.calls.clone()))))
     }
 }
 

@@ -51,7 +51,7 @@ fn units_are_summed_in_one_call_for_each_group() {
             let begun = mesh.ledger() - &before;
             assert_eq!(sets.map(|axes| begun.get(axes, Op::AllReduce).calls), [1, 1, 2]);
             sums.finish(&mut all)?;
-            assert_eq!(sums.units.len(), 3, "a step's units are the next one's");
+            assert_eq!(sums.buckets.len(), 3, "a step's units are the next one's");
             let said = mesh.ledger() - &before;
             let said = sets.map(|axes| said.get(axes, Op::AllReduce)).map(|said| (said.calls, said.elements));
             assert_eq!(said, [(2, 2 * 6), (1, 6), (2, 3 * 6)]);
@@ -93,10 +93,11 @@ fn calls_of_the_same_ranks_start_in_one_order() {
 #[test]
 fn what_is_gathered_after_an_update_is_the_new_value() {
     let _key = Key(5).enter();
-    for (stage, block) in [(0, None), (1, None), (2, None), (3, None), (4, None), (1, Some(2)), (3, Some(2))]
+    for (stage, subgroup) in
+        [(0, None), (1, None), (2, None), (3, None), (4, None), (1, Some(2)), (3, Some(2))]
     {
         let run = |device: Cpu<F61>, mesh: Mesh<Host>| {
-            let rests = zero(stage.min(3), block);
+            let rests = zero(stage.min(3), subgroup);
             let rests =
                 if stage == 4 { ShardingStrategy { value: AtRest::Gathered, ..rests } } else { rests };
             let at = Builder { rests, ..Builder::new(&device, &mesh, &RandomValues { seed: 1 }) };
@@ -111,7 +112,7 @@ fn what_is_gathered_after_an_update_is_the_new_value() {
                 keeper.ahead(&mut [&mut param])?;
                 keeper.before(&mut [&mut param])?;
                 let seen = param.value().read().unwrap();
-                assert!(seen == wanted, "step {step} of zero{stage} in {block:?}, rank {}", mesh.rank());
+                assert!(seen == wanted, "step {step} of zero{stage} in {subgroup:?}, rank {}", mesh.rank());
                 param.accumulate(|device, gradient, _| device.fill(gradient, number(mesh.rank())));
                 keeper.after(&mut [&mut param])?;
                 keeper.complete(&mut [&mut param])?;
@@ -152,9 +153,9 @@ fn a_unit_is_called_what_its_parameters_share() {
 }
 
 /// So many of value, gradient and state, from the last on, rest as shards: DDP and `ZeRO` 1 to 3.
-fn zero(stage: usize, block: Option<usize>) -> ShardingStrategy {
+fn zero(stage: usize, subgroup: Option<usize>) -> ShardingStrategy {
     let rest = |needs| if stage >= needs { AtRest::Shard } else { AtRest::Whole };
-    ShardingStrategy { value: rest(3), gradient: rest(2), state: rest(1), block }
+    ShardingStrategy { value: rest(3), gradient: rest(2), state: rest(1), subgroup }
 }
 
 /// 65 numbers over 4 ranks, or blocks of 2: 17 or 33 on each, in 68 or 66 of room, of 4 bytes each. Two
@@ -163,7 +164,7 @@ fn zero(stage: usize, block: Option<usize>) -> ShardingStrategy {
 /// of (all-reduce, reduce-scatter, all-gather), less 3 numbers of the norm.
 fn bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>) -> Result<()> {
     let (whole, room, quarter, half) = (65 * 4, 68 * 4, 17 * 4, 33 * 4);
-    for (stage, block, resting, between, peak, said) in [
+    for (stage, subgroup, resting, between, peak, said) in [
         (0, None, [whole, whole, 2 * whole], whole, whole, [65, 0, 0]),
         (1, None, [room, quarter, 2 * quarter], room, room + quarter, [0, 68, 17]),
         (2, None, [room, quarter, 2 * quarter], quarter, room + quarter, [0, 2 * 68, 17]),
@@ -171,7 +172,7 @@ fn bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>) -> R
         (1, Some(2), [66 * 4, half, 2 * half], 66 * 4, 66 * 4 + half, [33, 66, 33]),
         (3, Some(2), [half, half, 2 * half], half, 66 * 4 + half, [33, 2 * 66, 4 * 33]),
     ] {
-        let (device, rests) = (D::default(), zero(stage, block));
+        let (device, rests) = (D::default(), zero(stage, subgroup));
         let at = Builder { rests, ..Builder::new(&device, mesh, &RandomValues { seed: 1 }) };
         let mut param = Param::new(&at, "w", [13, 5], at.placement(), Draw { mean: 0.0, std: 1.0 })?;
         let (mut keeper, mut optimizer) =
@@ -182,7 +183,7 @@ fn bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>) -> R
             keeper.before(&mut [&mut param])?;
             assert_eq!(param.value().len(), 65);
             let here = if stage == 3 { peak } else { resting[0] }; // as gradients: all of it beside the shard
-            assert_eq!((stage, block, now(Category::Weights)), (stage, block, here));
+            assert_eq!((stage, subgroup, now(Category::Weights)), (stage, subgroup, here));
             keeper.after(&mut [&mut param])?;
             keeper.before(&mut [&mut param])?;
             param.accumulate(|device, gradient, write| {
@@ -202,15 +203,15 @@ fn bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>) -> R
         );
         keeper.share(&mut [&mut param])?;
         let names = [Category::Weights, Category::Gradients, Category::Optimizer];
-        assert_eq!((stage, block, names.map(now)), (stage, block, resting));
+        assert_eq!((stage, subgroup, names.map(now)), (stage, subgroup, resting));
         let gradients = device.meter().peaks_of_all().category[Category::Gradients as usize];
-        assert_eq!((stage, block, gradients), (stage, block, peak));
+        assert_eq!((stage, subgroup, gradients), (stage, subgroup, peak));
         let traffic = mesh.ledger() - &before;
         let ops = [Op::AllReduce, Op::ReduceScatter, Op::AllGather];
         let seen =
             ops.map(|op| traffic.iter().filter(|(_, of, _)| *of == op).map(|(_, _, t)| t.elements).sum());
         let norm = usize::from(stage != 0);
-        assert_eq!((stage, block, seen), (stage, block, [said[0] + norm, said[1], said[2]]));
+        assert_eq!((stage, subgroup, seen), (stage, subgroup, [said[0] + norm, said[1], said[2]]));
     }
     Ok(())
 }
@@ -351,7 +352,7 @@ fn rests_that_make_no_sense_are_refused() {
             value: rest(value),
             gradient: rest(gradient),
             state: rest(state),
-            block: None,
+            subgroup: None,
         });
         assert_eq!(reported.is_ok(), value <= gradient && gradient <= state, "{reported:?}");
     }

@@ -76,7 +76,7 @@ fn ranks_that_do_not_divide_are_refused_with_those_that_would() {
 /// Kills: a piece that ends within a unit, padded ones too; ranks counted against rows where units are meant.
 #[test]
 fn pieces_fall_on_whole_units() {
-    let of = |size, pieces, unit| cut(Section { size, pieces, unit });
+    let of = |size, pieces, grain| cut(Section { size, pieces, grain });
     assert_eq!(of(24, Pieces::Even, 3), Ok(vec![0, 6, 12, 18]));
     assert_eq!(of(24, Pieces::Shared(2), 12), Ok(vec![0, 0, 12, 12]));
     assert_eq!(of(15, Pieces::Padded, 3), Ok(vec![0, 6, 12, 15]), "two units each, the last has none");

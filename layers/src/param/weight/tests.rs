@@ -104,8 +104,8 @@ fn fused_weights_are_gathered_section_by_section() {
             };
             // The first rows of the unit matrix are the first rows of the weight.
             let one = |i: usize| if i / 5 == i % 5 { F61::ONE } else { F61::ZERO };
-            let unit = Tensor::from_fn(&device, Category::Buffers, 5, 5, one);
-            let y = matmul(&unit, &weight.gathered(group, &sections)?);
+            let grain = Tensor::from_fn(&device, Category::Buffers, 5, 5, one);
+            let y = matmul(&grain, &weight.gathered(group, &sections)?);
             let mine = y.all_gather(group)?.read().unwrap();
             let first = group.rank() * width;
             for (i, j) in (0..5).flat_map(|i| (0..width).map(move |j| (i, j))) {

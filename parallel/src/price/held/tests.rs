@@ -48,7 +48,8 @@ fn few_microbatches_tell_what_many_hold_to_the_byte() {
         for (ranks, rest, shape) in [(2, "", SHAPE), (3, "", TIED)].iter().chain(more) {
             let layout = format!("pp={ranks}:{word}{rest}").parse::<Layout>().unwrap();
             let (design, few) = ((*shape).into(), if word == "dualpipe-v" { 2 * ranks + 1 } else { 3 });
-            let of = |rank| HeldBytes::new::<Float>(&layout, rank, &design, OPTIMIZER, &equal(few)).unwrap();
+            let of =
+                |rank| MemoryBytes::new::<Float>(&layout, rank, &design, OPTIMIZER, &equal(few)).unwrap();
             let held: Vec<_> = (0..layout.ranks()).map(of).collect();
             for many in [if few > 3 { few } else { 1 }, few + 1, 11] {
                 let plan = layout.pipeline().plan(*ranks, many);
@@ -69,7 +70,7 @@ fn few_microbatches_tell_what_many_hold_to_the_byte() {
 fn what_was_not_seen_is_told_and_what_was_is_asked_for() {
     let of = |word: &str| {
         let layout = format!("pp=2:{word}").parse::<Layout>().unwrap();
-        let held = |rank| HeldBytes::new::<Float>(&layout, rank, SHAPE, OPTIMIZER, &equal(3)).unwrap();
+        let held = |rank| MemoryBytes::new::<Float>(&layout, rank, SHAPE, OPTIMIZER, &equal(3)).unwrap();
         [held(0), held(1)]
     };
     let ([whole, last], [halves, _], plan) = (of("1f1b"), of("zb-h1"), Plan::whole(2, 9));
@@ -81,7 +82,7 @@ fn what_was_not_seen_is_told_and_what_was_is_asked_for() {
         whole.peak(&crate::pipeline::gpipe::GPipe, &plan).unwrap(),
         of("gpipe")[0].peak(&crate::pipeline::gpipe::GPipe, &plan).unwrap()
     );
-    let adds = |held: &HeldBytes, act, chunk| held.adds(act, chunk).unwrap();
+    let adds = |held: &MemoryBytes, act, chunk| held.adds(act, chunk).unwrap();
     let [f, b] = [PassKind::F, PassKind::B].map(|act| adds(&whole, act, 0));
     let indices = 2 * 4 * (4 + 8); // a sequence's place, and what it sees: freed with the microbatch
     assert!(f > 12 * 8 * 4 + indices && f + b == indices, "{f} {b}");

@@ -57,11 +57,11 @@ fn what_is_saved_is_freed_with_the_last_half() {
     assert_eq!(of("zb-h2", 0.0), [5.0; 3]);
     assert_eq!(of("zb-v", 0.0), [3.0; 3]);
     let bytes = |cell: Cell| match (cell.act, cell.of.microbatch as isize) {
-        (PassKind::F, m) => Adds { adds: 100 + m, needs: 110 },
-        (_, m) => Adds { adds: -100 - m, needs: 5 },
+        (PassKind::F, m) => MemoryChange { adds: 100 + m, needs: 110 },
+        (_, m) => MemoryChange { adds: -100 - m, needs: 5 },
     };
     assert_eq!(peak(GPipe.row(1, &Plan::whole(2, 3)).map(bytes)), 201 + 110);
-    let back = |cell: Cell| Adds { needs: 120, ..bytes(cell) };
+    let back = |cell: Cell| MemoryChange { needs: 120, ..bytes(cell) };
     assert_eq!(peak(GPipe.row(1, &Plan::whole(2, 3)).map(back)), 303 + 120);
 }
 

@@ -42,24 +42,24 @@ fn entry(text: &str) -> Option<TableEntry> {
     let (chunk, rest) = text.split_at(text.find(|c| !digit(c))?);
     let (word, number) = rest.split_at(rest.find(digit).unwrap_or(rest.len()));
     let chunk: u16 = chunk.parse().ok()?;
-    let unit = |chunk: Option<u16>| {
+    let task = |chunk: Option<u16>| {
         let (microbatch, slice) = number.split_once('.').unwrap_or((number, "0"));
         let plain = !number.contains('+'); // Rust's numbers may begin with it
-        let unit = Task { chunk: chunk?, slice: slice.parse().ok()?, microbatch: microbatch.parse().ok()? };
-        Some(unit).filter(|_| plain)
+        let task = Task { chunk: chunk?, slice: slice.parse().ok()?, microbatch: microbatch.parse().ok()? };
+        Some(task).filter(|_| plain)
     };
     let own = Some(chunk);
-    let cell = |act| Some(TableEntry::Cell(Cell { act, of: unit(own)? }));
+    let cell = |act| Some(TableEntry::Cell(Cell { act, of: task(own)? }));
     match word {
         "F" => cell(PassKind::F),
         "B" => cell(PassKind::B),
         "I" => cell(PassKind::I),
         "W" => cell(PassKind::W),
-        "SEND_F" => Some(TableEntry::Message(true, Payload::Activation, unit(chunk.checked_add(1))?)),
-        "SEND_B" => Some(TableEntry::Message(true, Payload::Gradient, unit(chunk.checked_sub(1))?)),
-        "RECV_F" => Some(TableEntry::Message(false, Payload::Activation, unit(own)?)),
-        "RECV_B" => Some(TableEntry::Message(false, Payload::Gradient, unit(own)?)),
-        "WAIT_SEND_F" | "WAIT_SEND_B" => unit(own).map(|_| TableEntry::Other),
+        "SEND_F" => Some(TableEntry::Message(true, Payload::Activation, task(chunk.checked_add(1))?)),
+        "SEND_B" => Some(TableEntry::Message(true, Payload::Gradient, task(chunk.checked_sub(1))?)),
+        "RECV_F" => Some(TableEntry::Message(false, Payload::Activation, task(own)?)),
+        "RECV_B" => Some(TableEntry::Message(false, Payload::Gradient, task(own)?)),
+        "WAIT_SEND_F" | "WAIT_SEND_B" => task(own).map(|_| TableEntry::Other),
         "UNSHARD" | "RESHARD" | "REDUCE_GRAD" | "WAIT_REDUCE_GRAD" => {
             number.is_empty().then_some(TableEntry::Other)
         }

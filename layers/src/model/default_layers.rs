@@ -1,7 +1,7 @@
 //! The default layer of each description, used where no strategy builds another. Only this file names all
 //! layers.
 use crate::attention::core::AttentionCore;
-use crate::model::part::Part;
+use crate::model::part::BoxedLayer;
 use crate::model::spec::Spec;
 use crate::model::stage::{Ending, Output};
 use crate::model::strategy::{Attention, Column, Core, Embedding, Head, Mlp, Norm, Row};
@@ -12,7 +12,7 @@ use tensor::{Device, TokenIds};
 
 /// `description: input => output; the strategy's method, the default constructor, true if it has its own line
 /// in a profile`.
-macro_rules! usual {
+macro_rules! default_layers {
     ($($spec:ty: $x:ty => $y:ty; $own:ident, $usual:expr, $profiled:literal)*) => {$(
         impl<D: Kernels> Spec<D> for $spec {
             type In = $x;
@@ -22,17 +22,17 @@ macro_rules! usual {
             fn name(&self) -> &str {
                 self.name
             }
-            fn own(&self, at: &Builder<D>, strategy: &dyn Strategy<D>) -> Result<Option<Part<D, $x, $y>>> {
+            fn own(&self, at: &Builder<D>, strategy: &dyn Strategy<D>) -> Result<Option<BoxedLayer<D, $x, $y>>> {
                 strategy.$own(at, self)
             }
-            fn usual(&self, at: &Builder<D>) -> Result<Part<D, $x, $y>> {
-                $usual(at, self).map(Part::new)
+            fn default_layer(&self, at: &Builder<D>) -> Result<BoxedLayer<D, $x, $y>> {
+                $usual(at, self).map(BoxedLayer::new)
             }
         }
     )*};
 }
 
-usual! {
+default_layers! {
     Column<'_>: Stream<D> => Split<D>; column, ColumnLinear::shard, true
     Row<'_>: Split<D> => Stream<D>; row, RowLinear::shard, true
     Norm<'_>: Stream<D> => Branches<D>; norm, crate::Norm::new, true
