@@ -38,7 +38,7 @@ tensor::listed! {
 impl Op {
     /// Number of latencies paid in this operation among `n` ranks: the messages that follow each other in the
     /// algorithm with the least traffic.
-    pub(crate) fn steps(self, n: usize) -> usize {
+    pub(crate) fn latencies(self, n: usize) -> usize {
         match self {
             Op::AllReduce => 2 * (n - 1),
             Op::Barrier => n.next_power_of_two().ilog2() as usize,

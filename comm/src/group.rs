@@ -96,7 +96,7 @@ impl<P: Place> Group<P> {
     /// # use tensor::{Category, Cpu, Tensor};
     /// // Four ranks, two KV heads: ranks 0 and 1 hold one of them, ranks 2 and 3 the other.
     /// let gradients = World::threads(&[(Axis::Tp, 4)])?.run(|device: Cpu<f32>, mesh| {
-    ///     let replicas = mesh.group(Axis::Tp).blocks(2)?.named("key");
+    ///     let replicas = mesh.group(Axis::Tp).consecutive(2)?.named("key");
     ///     let mut dk = Tensor::from_fn(&device, Category::Gradients, 1, 1, |_| mesh.rank() as f32);
     ///     replicas.all_reduce(&mut dk, Reduce::Sum)?;
     ///     Ok::<_, CommError>(dk.read().expect("the host has values")[0])

@@ -42,7 +42,7 @@ impl Link {
     /// with the least traffic, as in a world over such [links](crate::World::link). A message counts where it
     /// is sent.
     pub fn time_of(&self, op: Op, ranks: usize, traffic: &Traffic) -> Duration {
-        let latencies = op.steps(ranks).saturating_mul(traffic.calls);
+        let latencies = op.latencies(ranks).saturating_mul(traffic.calls);
         let waiting = self.latency().saturating_mul(latencies.try_into().unwrap_or(u32::MAX));
         waiting.saturating_add(self.moving(traffic.bytes))
     }

@@ -54,13 +54,13 @@ pub struct CommRound {
 pub struct CommSchedule {
     ranks: usize,
     chunks: usize,
-    steps: Vec<CommRound>,
+    rounds: Vec<CommRound>,
 }
 
 impl CommSchedule {
     /// Makes a schedule of `ranks` ranks on data in `chunks` chunks, at least one.
-    pub(crate) fn new(ranks: usize, chunks: usize, steps: Vec<CommRound>) -> Self {
-        Self { ranks, chunks, steps }
+    pub(crate) fn new(ranks: usize, chunks: usize, rounds: Vec<CommRound>) -> Self {
+        Self { ranks, chunks, rounds }
     }
     /// Number of ranks.
     pub fn ranks(&self) -> usize {
@@ -71,8 +71,8 @@ impl CommSchedule {
         self.chunks
     }
     /// Rounds in order.
-    pub fn steps(&self) -> &[CommRound] {
-        &self.steps
+    pub fn rounds(&self) -> &[CommRound] {
+        &self.rounds
     }
     /// Range of these chunks' elements, among `elements` in all.
     pub fn elements(&self, chunks: Range<usize>, elements: usize) -> Range<usize> {
@@ -82,24 +82,25 @@ impl CommSchedule {
     }
     /// Number of elements that `rank` sends over all rounds, if each rank has `elements`.
     pub fn sent(&self, rank: usize, elements: usize) -> usize {
-        let all = self.steps.iter().flat_map(|step| &step.transfers);
+        let all = self.rounds.iter().flat_map(|round| &round.transfers);
         all.filter(|t| t.from == rank).map(|t| self.elements(t.chunks.clone(), elements).len()).sum()
     }
     /// Time of all rounds, over links of this kind between all ranks, if each rank has `elements` elements of
     /// `bytes_per_element` bytes.
     pub fn time(&self, link: &Link, bytes_per_element: usize, elements: usize) -> Duration {
-        let steps = self.steps.iter().map(|step| self.step_time(step, link, bytes_per_element, elements));
-        steps.fold(Duration::ZERO, Duration::saturating_add)
+        let rounds =
+            self.rounds.iter().map(|round| self.round_time(round, link, bytes_per_element, elements));
+        rounds.fold(Duration::ZERO, Duration::saturating_add)
     }
-    fn step_time(
+    fn round_time(
         &self,
-        step: &CommRound,
+        round: &CommRound,
         link: &Link,
         bytes_per_element: usize,
         elements: usize,
     ) -> Duration {
         let mut busy = vec![[Duration::ZERO; 2]; self.ranks]; // sending, receiving
-        for transfer in &step.transfers {
+        for transfer in &round.transfers {
             let elements = self.elements(transfer.chunks.clone(), elements).len();
             let taken = link.time(elements.saturating_mul(bytes_per_element));
             for (rank, way) in [(transfer.from, 0), (transfer.to, 1)] {
@@ -117,9 +118,9 @@ mod tests {
     fn transfer(from: usize, to: usize, chunks: Range<usize>) -> Transfer {
         Transfer { from, to, chunks, how: Arrival::Add }
     }
-    fn schedule(steps: Vec<Vec<Transfer>>) -> CommSchedule {
-        let steps = steps.into_iter().map(|transfers| CommRound { phase: "test", transfers }).collect();
-        CommSchedule::new(4, 3, steps)
+    fn schedule(rounds: Vec<Vec<Transfer>>) -> CommSchedule {
+        let rounds = rounds.into_iter().map(|transfers| CommRound { phase: "test", transfers }).collect();
+        CommSchedule::new(4, 3, rounds)
     }
 
     /// Kills: chunks that overlap, leave elements out, or are larger at the end.
@@ -149,7 +150,7 @@ mod tests {
     #[test]
     fn a_step_lasts_as_long_as_its_busiest_rank() {
         let link = "1us,1GB/s".parse().unwrap();
-        let time = |steps, elements| schedule(steps).time(&link, 4, elements).as_nanos();
+        let time = |rounds, elements| schedule(rounds).time(&link, 4, elements).as_nanos();
         let one = || transfer(0, 1, 0..1);
         assert_eq!(time(vec![vec![one()]], 750), 2000);
         assert_eq!(time(vec![vec![one()], vec![one()]], 750), 4000);

@@ -40,7 +40,7 @@ mod tests {
         let link = "3us,1GB/s".parse().unwrap();
         for n in 1..=17 {
             let schedule = schedule(n);
-            assert_eq!((schedule.steps().len(), schedule.chunks()), (if n == 1 { 0 } else { 2 }, n));
+            assert_eq!((schedule.rounds().len(), schedule.chunks()), (if n == 1 { 0 } else { 2 }, n));
             for elements in [0, 25 * n, 1009] {
                 let chunk = |rank| schedule.elements(rank..rank + 1, elements).len();
                 let sent = |rank: usize| elements - chunk(rank) + (n - 1) * chunk(rank);
@@ -49,7 +49,7 @@ mod tests {
             let nanoseconds = 2 * (n - 1) * (3000 + 4 * 25);
             assert_eq!(schedule.time(&link, 4, 25 * n).as_nanos(), nanoseconds as u128);
             let addends =
-                |to| schedule.steps().iter().flat_map(|step| &step.transfers).filter(move |t| t.to == to);
+                |to| schedule.rounds().iter().flat_map(|step| &step.transfers).filter(move |t| t.to == to);
             for rank in 0..n {
                 let from =
                     addends(rank).filter(|t| t.how == Arrival::Add).map(|t| (t.from, t.chunks.clone()));

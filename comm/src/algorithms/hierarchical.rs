@@ -70,11 +70,11 @@ mod tests {
         for (m, k) in (1..=8).flat_map(|m| (1..=8).map(move |k| (m, k))) {
             let (n, elements) = (m * k, 25 * m * k);
             let schedule = schedule(n, k);
-            assert_eq!((schedule.steps().len(), schedule.chunks()), (2 * (k - 1) + 2 * (m - 1), n));
+            assert_eq!((schedule.rounds().len(), schedule.chunks()), (2 * (k - 1) + 2 * (m - 1), n));
             assert!((0..n).all(|rank| schedule.sent(rank, elements) == 2 * (n - 1) * 25));
             let nanoseconds = 2 * (k - 1) * (3000 + 4 * 25 * m) + 2 * (m - 1) * (3000 + 4 * 25);
             assert_eq!(schedule.time(&link, 4, elements).as_nanos(), nanoseconds as u128);
-            let all = schedule.steps().iter().flat_map(|step| &step.transfers);
+            let all = schedule.rounds().iter().flat_map(|step| &step.transfers);
             let crossing = all.filter(|t| t.from / k != t.to / k);
             let crossing: usize = crossing.map(|t| schedule.elements(t.chunks.clone(), elements).len()).sum();
             assert_eq!(crossing, 2 * (m - 1) * elements);
@@ -86,7 +86,7 @@ mod tests {
     fn one_node_and_nodes_of_one_rank_are_the_plain_ring() {
         for n in 1..=17 {
             let plain = |schedule: CommSchedule| -> Vec<_> {
-                schedule.steps().iter().map(|step| step.transfers.clone()).collect()
+                schedule.rounds().iter().map(|step| step.transfers.clone()).collect()
             };
             let ring = plain(super::super::ring::schedule(n));
             assert_eq!(plain(schedule(n, n)), ring);

@@ -6,7 +6,7 @@
 //! use comm::{Algorithm, Arrival};
 //!
 //! let schedule = Algorithm::Ring.schedule(4)?;
-//! let first = &schedule.steps()[0].transfers[3];
+//! let first = &schedule.rounds()[0].transfers[3];
 //! assert_eq!((first.from, first.to, first.chunks.clone(), first.how), (3, 0, 3..4, Arrival::Add));
 //! assert_eq!(schedule.time(&"1us,1GB/s".parse()?, 4, 1000).as_micros(), 6 * (1 + 1)); // 2(n−1)·(α + N/n·β)
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -35,7 +35,7 @@ mod tests {
         let link = "3us,1GB/s".parse().unwrap();
         for n in 1..=17 {
             let schedule = schedule(n);
-            assert_eq!(schedule.steps().len(), 2 * (n - 1));
+            assert_eq!(schedule.rounds().len(), 2 * (n - 1));
             for elements in [0, 1, 1000] {
                 assert_eq!(schedule.sent(0, elements), (n - 1) * elements);
                 assert!((1..n).all(|rank| schedule.sent(rank, elements) == elements));

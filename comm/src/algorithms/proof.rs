@@ -38,7 +38,7 @@ fn all() -> impl Iterator<Item = (Algorithm, CommSchedule)> {
 fn every_rank_ends_with_every_contribution_once() {
     for (algorithm, schedule) in all() {
         let (mut at_once, mut in_turn) = (at_first(&schedule), at_first(&schedule));
-        for step in schedule.steps() {
+        for step in schedule.rounds() {
             let before = at_once.clone();
             step.transfers.iter().for_each(|transfer| arrive(transfer, &before, &mut at_once));
             step.transfers.iter().rev().for_each(|transfer| arrive(transfer, &in_turn.clone(), &mut in_turn));
@@ -55,7 +55,7 @@ fn every_rank_ends_with_every_contribution_once() {
 fn transfers_of_a_step_do_not_meet() {
     for (algorithm, schedule) in all() {
         let (ranks, chunks) = (schedule.ranks(), schedule.chunks());
-        for step in schedule.steps() {
+        for step in schedule.rounds() {
             let (mut sent, mut written) = (HashSet::new(), HashMap::<_, &Transfer>::new());
             for t in &step.transfers {
                 assert!(t.from < ranks && t.to < ranks && t.from != t.to, "{algorithm:?} of {ranks}: {t:?}");
@@ -101,7 +101,7 @@ fn nothing_beats_the_bound_and_free_latency_reaches_it() {
             assert_eq!(sent, 2 * (ranks - 1) * elements, "{algorithm:?} of {ranks}");
             for link in &links {
                 let (taken, least) = (schedule.time(link, 4, elements), bound(ranks, link, 4, elements));
-                let rounding = Duration::from_nanos(schedule.steps().len() as u64 + 1);
+                let rounding = Duration::from_nanos(schedule.rounds().len() as u64 + 1);
                 assert!(taken + rounding >= least, "{algorithm:?} of {ranks}: {taken:?} of {least:?}");
                 let reaches = algorithm == Algorithm::Ring && elements.is_multiple_of(ranks);
                 assert!(!reaches || link.latency() > Duration::ZERO || taken <= least + rounding);

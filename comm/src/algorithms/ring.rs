@@ -72,7 +72,7 @@ mod tests {
         let link = "3us,1GB/s".parse().unwrap();
         for n in 1..=17 {
             let schedule = schedule(n);
-            assert_eq!((schedule.steps().len(), schedule.chunks()), (2 * (n - 1), n));
+            assert_eq!((schedule.rounds().len(), schedule.chunks()), (2 * (n - 1), n));
             for elements in [0, 1, n - 1, n + 1, 23 * n, 1009] {
                 for rank in 0..n {
                     let call = Call { op: Op::AllReduce, rows: elements, cols: 1, ..Call::barrier() };
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn messages_go_to_the_right_neighbour_only() {
         for n in 2..=17 {
-            for step in schedule(n).steps() {
+            for step in schedule(n).rounds() {
                 assert_eq!(step.transfers.len(), n);
                 assert!(step.transfers.iter().all(|t| t.to == (t.from + 1) % n && t.chunks.len() == 1));
             }

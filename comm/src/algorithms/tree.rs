@@ -87,7 +87,7 @@ mod tests {
             let (p, extra) = (1 << n.ilog2(), !n.is_power_of_two());
             let schedule = schedule(n);
             let rounds = 2 * n.ilog2() as usize;
-            assert_eq!((schedule.steps().len(), schedule.chunks()), (rounds + 2 * usize::from(extra), p));
+            assert_eq!((schedule.rounds().len(), schedule.chunks()), (rounds + 2 * usize::from(extra), p));
             for elements in [0, 1, 23, 25 * p, 1009] {
                 assert_eq!((0..n).map(|r| schedule.sent(r, elements)).sum::<usize>(), 2 * (n - 1) * elements);
                 assert!((p..n).all(|r| schedule.sent(r, elements) == elements));
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn partners_are_far_while_halves_are_large() {
         let schedule = schedule(8);
-        let of_rank_5 = schedule.steps().iter().map(|s| s.transfers.iter().find(|t| t.from == 5).unwrap());
+        let of_rank_5 = schedule.rounds().iter().map(|s| s.transfers.iter().find(|t| t.from == 5).unwrap());
         let sent: Vec<_> = of_rank_5.map(|t| (t.to, t.chunks.clone())).collect();
         assert_eq!(sent, [(1, 0..4), (7, 6..8), (4, 4..5), (4, 5..6), (7, 4..6), (1, 4..8)]);
     }

@@ -30,7 +30,7 @@ fn after(start: Instant, time: Duration) -> Instant {
 /// move.
 fn collective_parts(link: &Link, call: &Call, n: usize) -> (Duration, Duration) {
     let moving = link.moving(busiest(call, n) * call.elem.size);
-    (link.latency().saturating_mul(call.op.steps(n) as u32), moving)
+    (link.latency().saturating_mul(call.op.latencies(n) as u32), moving)
 }
 
 /// Elements that the busiest rank sends or gets, as far as this rank knows.

@@ -135,7 +135,7 @@ impl AllReducePlan {
             elements: self.elements,
             chunks: self.schedule.chunks(),
             link: self.link.to_string(),
-            steps: self.schedule.steps().len(),
+            steps: self.schedule.rounds().len(),
             busiest_bytes: sent().max().unwrap_or(0),
             total_bytes: sent().sum(),
             seconds: self.time().as_secs_f64(),
@@ -152,7 +152,7 @@ impl AllReducePlan {
             elements: ends(self.schedule.elements(t.chunks.clone(), self.elements)),
             how: t.how.name(),
         };
-        self.schedule.steps().iter().zip(1..).map(move |(step, number)| CommStepLine {
+        self.schedule.rounds().iter().zip(1..).map(move |(step, number)| CommStepLine {
             step: number,
             phase: step.phase,
             transfers: step.transfers.iter().map(transfer).collect(),
@@ -165,7 +165,7 @@ impl AllReducePlan {
         let (time, link, bound) = (self.time(), self.link, self.bound());
         let times = self.of_bound().map_or(String::new(), |times| format!(" (x{times:.2})"));
         [
-            format!("{steps} steps; the busiest rank sends {busiest}, all together {total}"),
+            format!("{steps} rounds; the busiest rank sends {busiest}, all together {total}"),
             format!("{time:.2?} on links of {link}; no all-reduce takes less than {bound:.2?}{times}"),
         ]
     }
@@ -291,7 +291,7 @@ fn compare(plans: &[AllReducePlan]) {
         "An all-reduce of {elements} f32 elements on each of {ranks} ranks, links of {}.\n",
         any.link
     ));
-    let head = ["algorithm", "steps", "busiest rank sends", "all send", "time", "of the bound"];
+    let head = ["algorithm", "rounds", "busiest rank sends", "all send", "time", "of the bound"];
     out::line(&show::table(&head, plans.iter().map(cells)).to_string());
     out::line(&format!(
         "\nbound: {:.2?}, the least time of any all-reduce. --algorithm NAME draws one algorithm.",
@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(
             ring.figures(),
             [
-                "6 steps; the busiest rank sends 6.00 kB, all together 24.00 kB",
+                "6 rounds; the busiest rank sends 6.00 kB, all together 24.00 kB",
                 "30.24µs on links of 5us,25GB/s; no all-reduce takes less than 10.00µs (x3.02)"
             ]
         );

@@ -17,7 +17,7 @@ const LEGEND_OF_ALL: &str = "ci +→i: sends chunk i to every other rank i, whic
 /// Returns the legend of a drawing.
 pub fn legend(plan: &AllReducePlan) -> &'static str {
     let several = |step: &CommRound| step.transfers.iter().filter(|t| t.from == 0).count() > 1;
-    if plan.schedule.steps().iter().any(several) { LEGEND_OF_ALL } else { LEGEND }
+    if plan.schedule.rounds().iter().any(several) { LEGEND_OF_ALL } else { LEGEND }
 }
 
 /// Returns the table, without a line break at its end: as many ranks side by side as fit into `columns`, the
@@ -25,16 +25,16 @@ pub fn legend(plan: &AllReducePlan) -> &'static str {
 pub fn draw(plan: &AllReducePlan, columns: usize) -> String {
     let ranks: Vec<_> = (0..plan.schedule.ranks()).collect();
     let cells = |step| ranks.iter().map(move |rank| cell(step, *rank).chars().count());
-    let widest = plan.schedule.steps().iter().flat_map(cells).max().unwrap_or(0);
+    let widest = plan.schedule.rounds().iter().flat_map(cells).max().unwrap_or(0);
     let width = widest.max(format!("rank {}", ranks.len() - 1).len());
     let part = |ranks: &[usize]| {
         let row = |first: &str, cell: &dyn Fn(usize) -> String| {
             let next = |row: String, rank: &usize| row + &format!("  {:<width$}", cell(*rank));
-            ranks.iter().fold(format!("{first:>4}"), next).trim_end().to_string()
+            ranks.iter().fold(format!("{first:>5}"), next).trim_end().to_string()
         };
-        let mut lines = vec![row("step", &|rank| format!("rank {rank}"))];
+        let mut lines = vec![row("round", &|rank| format!("rank {rank}"))];
         let mut phase = "";
-        for (step, number) in plan.schedule.steps().iter().zip(1..) {
+        for (step, number) in plan.schedule.rounds().iter().zip(1..) {
             if step.phase != phase {
                 phase = step.phase;
                 lines.push(phase.into());
@@ -43,7 +43,7 @@ pub fn draw(plan: &AllReducePlan, columns: usize) -> String {
         }
         lines.join("\n")
     };
-    let fit = (columns.saturating_sub("step".len()) / (width + 2)).max(1);
+    let fit = (columns.saturating_sub("round".len()) / (width + 2)).max(1);
     let each = ranks.len().div_ceil(ranks.len().div_ceil(fit));
     ranks.chunks(each).map(part).collect::<Vec<_>>().join("\n\n")
 }
@@ -74,57 +74,57 @@ mod tests {
     #[test]
     fn cells_say_what_is_sent_and_what_becomes_of_it() {
         let wanted = "
-step  rank 0  rank 1  rank 2  rank 3
+round  rank 0  rank 1  rank 2  rank 3
 reduce-scatter
-   1  c0 +→1  c1 +→2  c2 +→3  c3 +→0
-   2  c3 +→1  c0 +→2  c1 +→3  c2 +→0
-   3  c2 +→1  c3 +→2  c0 +→3  c1 +→0
+    1  c0 +→1  c1 +→2  c2 +→3  c3 +→0
+    2  c3 +→1  c0 +→2  c1 +→3  c2 +→0
+    3  c2 +→1  c3 +→2  c0 +→3  c1 +→0
 all-gather
-   4  c1 →1   c2 →2   c3 →3   c0 →0
-   5  c0 →1   c1 →2   c2 →3   c3 →0
-   6  c3 →1   c0 →2   c1 →3   c2 →0";
+    4  c1 →1   c2 →2   c3 →3   c0 →0
+    5  c0 →1   c1 →2   c2 →3   c3 →0
+    6  c3 →1   c0 →2   c1 →3   c2 →0";
         assert_eq!(format!("\n{}", drawn(4)[2]), wanted);
         let wanted = "
-step  rank 0    rank 1    rank 2
+round  rank 0    rank 1    rank 2
 fold
-   1                      c0-1 +→0
+    1                      c0-1 +→0
 reduce-scatter
-   2  c1 +→1    c0 +→0
+    2  c1 +→1    c0 +→0
 all-gather
-   3  c0 →1     c1 →0
+    3  c0 →1     c1 →0
 unfold
-   4  c0-1 →2";
+    4  c0-1 →2";
         assert_eq!(format!("\n{}", drawn(3)[3]), wanted);
         let wanted = "
-step  rank 0   rank 1   rank 2
+round  rank 0   rank 1   rank 2
 reduce-scatter
-   1  ci +→i   ci +→i   ci +→i
+    1  ci +→i   ci +→i   ci +→i
 all-gather
-   2  c0 →all  c1 →all  c2 →all";
+    2  c0 →all  c1 →all  c2 →all";
         assert_eq!(format!("\n{}", drawn(3)[1]), wanted);
     }
 
     /// Kills: columns too wide for a terminal, a rank missing from the table, rounds if there is one rank.
     #[test]
-    fn eight_ranks_fit_a_terminal_and_one_rank_has_no_steps() {
+    fn eight_ranks_fit_a_terminal_and_one_rank_has_no_rounds() {
         for text in drawn(8) {
             assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
         }
-        assert_eq!(drawn(1), ["step  rank 0"; 5]);
+        assert_eq!(drawn(1), ["round  rank 0"; 5]);
         let plan = &AllReducePlan::all(3, None, 100, "5us,25GB/s".parse().unwrap()).unwrap()[1];
         let wanted = "
-step  rank 0   rank 1
+round  rank 0   rank 1
 reduce-scatter
-   1  ci +→i   ci +→i
+    1  ci +→i   ci +→i
 all-gather
-   2  c0 →all  c1 →all
+    2  c0 →all  c1 →all
 
-step  rank 2
+round  rank 2
 reduce-scatter
-   1  ci +→i
+    1  ci +→i
 all-gather
-   2  c2 →all";
-        assert_eq!(format!("\n{}", draw(plan, 22)), wanted);
-        assert_eq!(draw(plan, 21).matches("step").count(), 3);
+    2  c2 →all";
+        assert_eq!(format!("\n{}", draw(plan, 23)), wanted);
+        assert_eq!(draw(plan, 22).matches("round").count(), 3);
     }
 }

@@ -29,7 +29,7 @@ fn y_of(rank: usize) -> f64 {
 
 /// Returns the diagram as the text of an SVG file.
 pub fn draw(plan: &AllReducePlan) -> String {
-    let (ranks, steps) = (plan.schedule.ranks(), plan.schedule.steps());
+    let (ranks, steps) = (plan.schedule.ranks(), plan.schedule.rounds());
     let (bottom, end) = (TOP + ranks as f64 * ROW, x_of(steps.len()));
     let [steps_line, time] = plan.figures();
     let size = [(end + 24.0).max(NARROWEST), bottom + LEGEND];
@@ -112,7 +112,7 @@ fn arrow(picture: &mut Picture, [x0, y0]: [f64; 2], [x, y]: [f64; 2], how: Arriv
 }
 
 fn legend(picture: &mut Picture, bottom: f64) {
-    let sent = "the rank sends chunks 0 to 3 in this step; arrows have the colour of the first";
+    let sent = "the rank sends chunks 0 to 3 in this round; arrows have the colour of the first";
     for (y, how, words) in [
         (bottom + 28.0, None, sent),
         (bottom + 54.0, Some(Arrival::Add), "the receiver adds it to its own"),
@@ -160,7 +160,7 @@ pub(super) mod tests {
         for plan in [1, 2, 6, 8, 64].into_iter().flat_map(plans) {
             let xml = draw(&plan);
             let texts = texts(&xml);
-            let all = || plan.schedule.steps().iter().flat_map(|step| &step.transfers);
+            let all = || plan.schedule.rounds().iter().flat_map(|step| &step.transfers);
             for chunk in 0..plan.schedule.chunks() {
                 let name = chunk_names(&(chunk..chunk + 1));
                 let sent = all().filter(|t| chunk_names(&t.chunks) == name).count();
@@ -182,7 +182,7 @@ pub(super) mod tests {
     fn arrows_go_from_the_sender_to_the_receiver() {
         for plan in plans(6) {
             let xml = draw(&plan);
-            for (column, step) in plan.schedule.steps().iter().enumerate() {
+            for (column, step) in plan.schedule.rounds().iter().enumerate() {
                 for t in &step.transfers {
                     let begins = format!("<path d=\"M{:.1} {:.1}L", x_of(column) + PILL.0, y_of(t.from));
                     let ends = format!("M{:.1} {:.1}L", x_of(column + 1) - 3.0, y_of(t.to));

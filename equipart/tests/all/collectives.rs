@@ -67,7 +67,7 @@ fn without_an_algorithm_all_are_compared() {
 
 /// Kills: steps of another algorithm, chunks that are not elements, a drawing as JSON or JSON as a drawing.
 #[test]
-fn with_an_algorithm_its_steps_are_told() {
+fn with_an_algorithm_its_rounds_are_reported() {
     let all = lines(&["--algorithm", "ring", "--ranks", "3", "--elements", "7"]);
     assert_eq!((all.len(), &all[0]["steps"], &all[0]["link"]), (5, &4.into(), &"5us,25GB/s".into()));
     let step = r#"{"step":2,"phase":"reduce-scatter","transfers":[
@@ -91,12 +91,12 @@ fn with_an_algorithm_its_steps_are_told() {
     assert!(nodes.starts_with("hierarchical all-reduce in nodes of 2: "), "{nodes}");
     let direct = said(&["--algorithm", "direct", "--ranks", "3"]);
     assert!(
-        direct.contains("   2  c0 →all  c1 →all  c2 →all")
+        direct.contains("    2  c0 →all  c1 →all  c2 →all")
             && direct.contains("ci +→i: sends chunk i to every"),
         "{direct}"
     );
     let alone = said(&["--algorithm", "ring", "--ranks", "1", "--elements", "0"]);
-    assert!(alone.contains("0 steps"), "{alone}");
+    assert!(alone.contains("0 rounds"), "{alone}");
 }
 
 /// Kills: a diagram that is not written, or of which half may be seen; a limit that is none.
