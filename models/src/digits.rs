@@ -167,12 +167,12 @@ mod tests {
     fn pixels(n: u8) -> Vec<u8> {
         (0..n).map(|at| at.wrapping_mul(97)).collect()
     }
-    /// Three images of 2×5 pixels to learn from and two to be judged by.
+    /// Three training images and two test images of 2×5 pixels.
     fn four() -> [Vec<u8>; 4] {
         let (train, test) = (idx(&[3, 2, 5], &pixels(30)), idx(&[2, 2, 5], &pixels(20)));
         [train, idx(&[3], &[4, 0, 2]), test, idx(&[2], &[6, 2])]
     }
-    /// The four files in a directory, `with` others written there instead of those of the same name.
+    /// Reads a folder with the four files; the files `with` replace those of the same name.
     fn read(with: &[(&str, &[u8])]) -> std::result::Result<Digits, String> {
         let folder = tempfile::tempdir().unwrap();
         for (name, bytes) in NAMES.iter().zip(&four()) {
@@ -193,7 +193,7 @@ mod tests {
         format!("{name}.gz")
     }
 
-    /// Kills: a picture shown twice or never, an order that is the same in every epoch or for every seed.
+    /// Kills: an image shown twice or never, an order that is the same in every epoch or for every seed.
     #[test]
     fn every_epoch_shows_every_picture_once_in_another_order() {
         let orders = [(0, 0), (0, 1), (1, 0)].map(|(seed, epoch)| order(seed, epoch, 100));
@@ -207,8 +207,8 @@ mod tests {
         assert_eq!((orders[0].clone(), order(3, 4, 0)), (order(0, 0, 100), vec![]));
     }
 
-    /// Kills: pixels in another order or of another scale, another picture's label; a hash that does not see
-    /// them.
+    /// Kills: pixels in another order or of another scale, another image's label, a hash that ignores any of
+    /// these.
     #[test]
     fn pictures_become_examples() {
         let set = Digits::generated(1, 3, 0).train;
@@ -222,8 +222,8 @@ mod tests {
         assert!(hash(1, 3) == hash(1, 3) && hash(1, 3) != hash(2, 3) && hash(1, 3) != hash(1, 4));
     }
 
-    /// Kills: images that begin a byte early or late, rows for columns, labels of the other set, classes of
-    /// one set alone.
+    /// Kills: images that begin a byte early or late, rows exchanged with columns, labels of the other set,
+    /// classes counted in one set only.
     #[test]
     fn what_was_written_is_read_image_by_image() {
         let digits = read(&[]).unwrap();
@@ -241,8 +241,8 @@ mod tests {
         assert_eq!(largest.classes, 256);
     }
 
-    /// Kills: a packed file that is not found or hides a plain one, all but the first part of one packed in
-    /// parts.
+    /// Kills: a packed file not found, a packed file that hides a plain one, a file packed in several parts
+    /// read only to the end of the first.
     #[test]
     fn each_file_may_be_packed() {
         let (digits, files) = (read(&[]).unwrap(), four());
@@ -307,12 +307,12 @@ mod tests {
         assert_eq!(why(&[(TRAIN.0, &four()[1])]), labels);
     }
 
-    /// Kills: a checksum that is not looked at, bytes after the end that are passed over.
+    /// Kills: a checksum not verified, bytes after the end ignored.
     #[test]
     fn what_is_no_sound_gzip_file_is_said_in_one_sentence() {
         let whole = packed(&four()[3]);
         let (mut wrong, mut longer) = (whole.clone(), whole.clone());
-        *wrong.iter_mut().nth_back(5).unwrap() ^= 1; // of the checksum
+        *wrong.iter_mut().nth_back(5).unwrap() ^= 1; // in the checksum
         longer.push(0);
         for bytes in [&b"<html>"[..], &wrong, &longer, &whole[..whole.len() - 1]] {
             let why = why(&[(&gz(TEST.1), bytes)]);

@@ -1,5 +1,5 @@
-//! Generated tokens take nothing from the system once the first ones are there. A test of its own, because it
-//! counts through the allocator.
+//! Generated tokens allocate no memory after the first ones. A separate test binary, because it counts
+//! allocations in the global allocator.
 #[path = "../../comm/src/counting.rs"]
 mod counting;
 #[path = "../../cuda/src/twin/skipped.rs"]
@@ -15,7 +15,7 @@ use parallel::Network;
 use skipped::skipped;
 use std::sync::Mutex;
 
-/// Number of allocations of each token, as counted by the rank that reports it.
+/// Number of allocations for each token, counted by the reporting rank.
 fn each_token(layout: &str, sampling: Sampling) -> Vec<usize> {
     let heads = Heads { queries: 4, keys: 2, dim: 8 };
     let shape = Shape { width: 32, blocks: 2, heads, hidden: 64, vocabulary: 256, ..Shape::LLAMA };
@@ -33,8 +33,8 @@ fn each_token(layout: &str, sampling: Sampling) -> Vec<usize> {
     seen.into_inner().unwrap().windows(2).map(|pair| pair[1] - pair[0]).skip(2).collect()
 }
 
-/// Kills: a list of ids, lengths or logits for each token; candidates sorted in fresh memory; a text that
-/// grows; a cache, a table or scratch that grows with the tokens.
+/// Kills: a list of ids, lengths or logits allocated for each token, candidates sorted in fresh memory, a
+/// text buffer that grows, a cache, a table or scratch memory that grows with the tokens.
 #[test]
 fn a_generated_token_takes_no_memory() {
     if !own_products() {
@@ -45,7 +45,7 @@ fn a_generated_token_takes_no_memory() {
         let alone = each_token("none", sampling);
         assert!(alone.len() > 50 && alone.iter().all(|&taken| taken == 0), "{alone:?}");
         for layout in ["tp=2", "tp=2,sp", "dp=2"] {
-            let each = each_token(layout, sampling); // a long wait is announced, which takes some
+            let each = each_token(layout, sampling); // a long wait prints a message, which allocates
             assert!(each.iter().filter(|&&taken| taken == 0).count() > each.len() / 2, "{layout}: {each:?}");
         }
     }

@@ -103,8 +103,8 @@ mod tests {
         })
     }
 
-    /// Kills: a bound for the choice of the first experts, under which nothing comes of the others and most
-    /// is dropped.
+    /// Kills: a bound that fixes the choice to the first experts, so that the others contribute nothing and
+    /// most tokens are dropped.
     #[test]
     fn the_bound_is_that_of_any_choice() {
         let grouped = Groups { count: 2, chosen: 1 };

@@ -201,8 +201,9 @@ mod tests {
     use super::*;
     use tensor::{Bf16, Cpu};
 
-    /// Kills: a layer, a gradient's sum, a place where it rests, or a collective of any axis that gives other
-    /// numbers, on tokens or ranks of any of these; one that is not compared.
+    /// Kills: wrong values from a layer, from the sum of a gradient, from where parameters are kept at rest
+    /// or from a collective of any axis, over the tokens or ranks of any of these layouts; a tensor that is
+    /// not compared.
     #[test]
     fn linear_layers_and_collectives_equal_the_field_under_every_kind_of_layout() {
         let layouts = [
@@ -226,7 +227,7 @@ mod tests {
         }
     }
 
-    /// Kills: numbers that a float rounds, and that are compared all the same.
+    /// Kills: values compared although a float rounds them.
     #[test]
     fn sums_that_are_not_exact_are_refused() {
         let layout: Layout = "tp=64".parse().unwrap();
@@ -237,8 +238,8 @@ mod tests {
         );
     }
 
-    /// Kills: a difference that goes unseen, or has another place or number; a fraction that rounds to the
-    /// right number; a tensor that is too short, or is not there.
+    /// Kills: a difference not noticed, a difference reported at another index or with another value, a
+    /// fraction that rounds to the right value, a tensor too short, a missing tensor.
     #[test]
     fn what_differs_first_is_told() {
         let wanted = [1.0, -2.0, 0.0].map(F61::from_f64);

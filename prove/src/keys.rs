@@ -47,8 +47,8 @@ fn drawn(first: Key, least: usize, bounds: &[Option<f64>]) -> Vec<Key> {
 mod tests {
     use super::*;
 
-    /// Kills: a key too few, or one more than is asked for; keys without end; the least asked for passed
-    /// over.
+    /// Kills: a key too few, a key more than requested, an endless number of keys, the requested minimum
+    /// ignored.
     #[test]
     fn keys_are_drawn_until_the_proof_is_sure() {
         let of = |one, least| drawn(Key(5), least, &[Some(-40.0), Some(one)]).len();

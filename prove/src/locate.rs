@@ -165,9 +165,9 @@ mod tests {
     use parallel::Report;
     use tensor::{Category, Scalar};
 
-    /// Padding of a vocabulary of 5 over two ranks, to which a gradient came. Kills: one that is noticed in
-    /// the norm only, whose hint is about replicas; padding that a proof holds for a difference where it is
-    /// 0.
+    /// Reports a gradient at the padding of a vocabulary of 5 over two ranks. Kills: a padding gradient
+    /// noticed in the norm only, where the hint is about replicas; a difference reported for padding whose
+    /// gradient is 0.
     #[test]
     fn a_gradient_of_padding_is_told_as_one() {
         let _key = Key(1).enter();
@@ -177,7 +177,7 @@ mod tests {
                 let at = Builder::new(&device, &mesh, &RandomValues { seed: 0 });
                 let mut head = ColumnWeight::new(&at, Axis::Tp, "head", 2, &sections)?;
                 let ones = |rows, cols| filled(&device, Category::Buffers, [rows, cols], F61::ONE);
-                // What is X·W has no padding; what is cut from the whole has six real columns.
+                // X·W has no gradient in the padding; a dY cut from the whole has six real columns.
                 let dy = if wrong {
                     Split::cut(&ones(1, 6), mesh.group(Axis::Tp))?
                 } else {
@@ -229,8 +229,8 @@ mod tests {
         hints: &[("bias", "its bias"), ("", "its layer")],
     };
 
-    /// Kills: a hint of another strategy than that which built the layer; of one along another axis than the
-    /// call's; a layer that is taken for another whose name begins alike.
+    /// Kills: a hint of another strategy than the one that built the layer, a hint of a strategy along
+    /// another axis than that of the call, a layer taken for another whose name has the same beginning.
     #[test]
     fn who_built_the_layer_is_asked_first() {
         let layout: Layout = "tp=2,sp,dp=2".parse().unwrap();

@@ -187,8 +187,8 @@ mod tests {
     use parallel::{BuildContext, Layout, session};
     use tensor::{Cpu, Key};
 
-    /// Kills: gradients of parameters in another order than backward's, or before those of activations; a
-    /// norm before what it is of; something that a run shows and the oracle does not.
+    /// Kills: gradients of parameters in another order than backward's, gradients of parameters before those
+    /// of activations, a norm before its terms, a tensor that the run reports and the oracle does not.
     #[test]
     fn moments_stand_in_the_order_of_the_program() {
         let (layout, _key) = (Layout::UNSPLIT, Key(1).enter());

@@ -139,8 +139,8 @@ pub(super) fn uncovered(truth: &TensorTrace, ranks: &[Compared]) -> Option<(usiz
 mod tests {
     use super::*;
 
-    /// Kills: a later difference in place of the first, a tensor too many or too few that nobody misses, an
-    /// element too many, another tensor of the same numbers.
+    /// Kills: a later difference reported in place of the first, a tensor too many or too few not noticed, an
+    /// element too many, another tensor of equal values accepted.
     #[test]
     fn the_first_difference_is_kept_and_no_tensor_is_missed() {
         let tensor = |name: &str, numbers: &[u64]| {

@@ -70,18 +70,18 @@ mod tests {
         assert_close(&activate(&X, Activation::Relu), &X.map(|x| x.max(0.0)), 0.0);
     }
 
-    /// Kills: a rule that is wrong alike in duals and here.
+    /// Kills: a formula that is equally wrong in duals and in the backward.
     #[test]
     fn activate_backward_equals_central_differences() {
         for (f, h) in PLAIN.into_iter().zip([1e-5; 3]) {
-            let x = X.map(|x| x + 0.01); // beside the corner of ReLU
+            let x = X.map(|x| x + 0.01); // away from the corner of ReLU
             let [above, below] = [h, -h].map(|h| activate(&x.map(|x| x + h), f));
             let slopes: Vec<f64> = above.iter().zip(below).map(|(a, b)| (a - b) / (2.0 * h)).collect();
             assert_close(&activate_backward(&x, &[1.0; 7], f), &slopes, 1e-9);
         }
     }
 
-    /// Kills: a term of a slope lost, a square or the factor 3 of the inner slope.
+    /// Kills: a term of a derivative lost, a square or the factor 3 of the inner derivative lost.
     #[test]
     fn activate_backward_equals_the_derivative_exactly() {
         under_two_keys(|| {

@@ -91,7 +91,7 @@ mod tests {
         assert_close(&causal(&[first, second].concat(), heads, &[2]), &wanted, 1e-14);
     }
 
-    /// Kills: a scale computed as a float, of another count, or applied to the keys twice.
+    /// Kills: a scale computed as a float, a scale of another dimension, a scale applied twice.
     #[test]
     fn attention_equals_two_tokens_in_the_field_exactly() {
         under_two_keys(|| {
@@ -103,7 +103,7 @@ mod tests {
         });
     }
 
-    /// Kills: query heads that read the wrong group's keys or values, heads in the wrong place of the output.
+    /// Kills: query heads that read the wrong group's keys or values, heads at the wrong place of the output.
     #[test]
     fn attention_of_groups_equals_each_head_by_itself() {
         under_two_keys(|| {
@@ -122,8 +122,9 @@ mod tests {
         });
     }
 
-    /// Kills: a mask by row instead of sequence, key instead of query, or group instead of head; a softmax
-    /// over what dropout left; sinks of another sequence; a mask that is not scaled.
+    /// Kills: a mask by row instead of sequence, by key instead of query, or by group instead of head; a
+    /// softmax over the scores that dropout left, sinks of another sequence, a dropout mask that is not
+    /// scaled.
     #[test]
     fn attention_equals_the_formula_in_std_floats() {
         let (row, tokens) = (GROUPED.row(), Tokens { lengths: vec![4, 0, 3], numbers: vec![5, 1, 3] });
@@ -153,7 +154,7 @@ mod tests {
         }
     }
 
-    /// Kills: a look into the sequence before or after, a sequence dropped.
+    /// Kills: attention to the sequence before or after, a missing sequence.
     #[test]
     fn attention_of_packed_sequences_equals_each_sequence_by_itself() {
         under_two_keys(|| {
@@ -173,8 +174,8 @@ mod tests {
         });
     }
 
-    /// Kills: a scale lost backward, a softmax without its mean, `=` for `+=` where query heads share a key,
-    /// a mask lost or applied twice on the way back, other keys than the forward's.
+    /// Kills: a scale lost in the backward, a softmax without its mean, `=` for `+=` where query heads share
+    /// a key, a mask lost or applied twice in the backward, other keys than the forward's.
     #[test]
     fn attention_backward_equals_the_derivative_exactly() {
         under_two_keys(|| {

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
     use crate::proof::{assert_close, assert_derivative, draw, under_two_keys};
 
-    /// Kills: a bias of the first row only, rows for columns.
+    /// Kills: a bias added to the first row only, rows exchanged with columns.
     #[test]
     fn bias_equals_sums_worked_out_by_hand() {
         let mut y = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
@@ -53,7 +53,7 @@ mod tests {
         });
     }
 
-    /// A share of the batch may be empty.
+    /// Checks a rank whose local batch is empty.
     #[test]
     fn no_row_no_gradient() {
         assert_close(&bias_gradient(&[], 2), &[0.0, 0.0], 0.0);

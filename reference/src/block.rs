@@ -154,9 +154,9 @@ mod tests {
     use crate::{Mask, add_bias, layer_norm, linear, swiglu};
     use tensor::F61;
 
-    /// Kills: parts in another order, such as dropout before the bias or rotary before the norm of heads;
-    /// dropout at another site, at a site of another block, with another rate or after the sum; a norm behind
-    /// its branch.
+    /// Kills: parts in another order, such as dropout before the bias or rotary before the head norm; dropout
+    /// at another site, at a site of another block, with another rate or after the sum; a norm after its
+    /// branch.
     #[test]
     fn a_block_with_everything_equals_its_parts_in_order_exactly() {
         under_two_keys(|| {

@@ -118,8 +118,8 @@ mod tests {
         assert_eq!(classifier().shapes(), wanted.map(|(name, shape)| (name.to_owned(), shape)));
     }
 
-    /// Kills: a gate in front of the first layer or behind the last, a bias behind the gate, a mean over the
-    /// rows.
+    /// Kills: an activation before the first layer, an activation after the last layer, a bias added after
+    /// the activation, a mean over the rows.
     #[test]
     fn logits_and_loss_equal_the_formula_in_std_floats() {
         let (w, x) = (weights::<f64>(1), draw::<f64>(2, 4 * 3));
@@ -141,7 +141,8 @@ mod tests {
         assert_close(&[classifier().gradients(&w, &x, &LABELS, 7).0], &[loss], 1e-13);
     }
 
-    /// Kills: a gate of the wrong layer, a gate lost or by what came out, `=` for `+=` anywhere.
+    /// Kills: an activation's gradient at the wrong layer, a missing one, one computed from the activation's
+    /// output, `=` for `+=` anywhere.
     #[test]
     fn gradients_equal_the_derivative_of_the_loss_exactly() {
         under_two_keys(|| {
@@ -157,7 +158,7 @@ mod tests {
         });
     }
 
-    /// Kills: updates that know models only; a loss that steps against its gradient do not lower.
+    /// Kills: updates that support transformers only, a loss that steps along its gradient do not lower.
     #[test]
     fn updates_train_a_classifier() {
         let (x, adam) = (draw(5, 4 * 3), Optimizer::AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-8, decay: 0.0 });

@@ -49,11 +49,11 @@ mod tests {
 
     const HEADS: Heads = Heads { queries: 4, keys: 2, dim: 3 };
 
-    /// Kills: a causal mask, a memory of another sequence, keys and values exchanged, a wrong group.
+    /// Kills: a causal mask, the memory of another sequence, keys and values exchanged, a wrong group.
     #[test]
     fn cross_attention_equals_the_formula_in_std_floats() {
         let (q, kv): (Vec<f64>, Vec<f64>) = (draw(1, 4 * 12), draw(2, 7 * 12));
-        // rows of each token's memory, which is empty for the sequence without tokens
+        // rows of each sequence's memory, empty for the sequence without tokens
         let memories = [0..5, 5..7, 5..7, 5..7];
         let mut wanted = Vec::new();
         for (q, memory) in q.chunks(12).zip(memories) {
@@ -68,7 +68,7 @@ mod tests {
         assert_close(&cross_attention(&q, &kv, HEADS, [&[1, 0, 3], &[5, 0, 2]]), &wanted, 1e-14);
     }
 
-    /// Kills: any difference between looking at oneself and at a memory that is oneself.
+    /// Kills: any difference between self-attention and cross-attention to the same sequence.
     #[test]
     fn cross_attention_to_oneself_equals_attention_exactly() {
         under_two_keys(|| {
@@ -81,7 +81,7 @@ mod tests {
         });
     }
 
-    /// Kills: a memory's gradient of the last token only, or in the wrong rows.
+    /// Kills: a gradient of the memory from the last token only, a gradient of the memory in the wrong rows.
     #[test]
     fn cross_attention_backward_equals_the_derivative_exactly() {
         under_two_keys(|| {

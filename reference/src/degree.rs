@@ -214,7 +214,7 @@ impl Scalar for Degree {
 mod tests {
     use super::*;
 
-    /// Kills: degrees that add under sums, an inverse counted twice, a denominator not cleared.
+    /// Kills: degrees that add under sums, an inverse counted twice, a denominator that is not cleared.
     #[test]
     fn degrees_add_under_products_and_restart_at_opaque_functions() {
         let _ = Degree::take_tally();
@@ -234,7 +234,8 @@ mod tests {
         assert_eq!(Degree::take_tally(), Tally::default());
     }
 
-    /// e^(a−b) is E(a)/E(b): a product of two variables, one of them an inverse; ln takes l·E(m).
+    /// Checks that e^(a−b) is E(a)/E(b), a product of two variables, one of them an inverse, and that the
+    /// argument of ln is l·E(m).
     #[test]
     fn exponentials_count_their_denominators() {
         let _ = Degree::take_tally();
@@ -244,8 +245,8 @@ mod tests {
         let _ = Degree::exp_sub(a, b * b * b);
         let _ = Degree::lse(a, b * b);
         let tally = Degree::take_tally();
-        // Arguments: a², b³ and again b³ (another product), a; then a once more for the logarithm, whose own
-        // argument is b²·E(a).
+        // Arguments: a², b³ twice (in another product), a; then a again for the logarithm, whose own argument
+        // is b²·E(a).
         assert_eq!(tally.opaque[Function::Exp as usize], (5.0, 2.0 + 3.0 + 3.0 + 1.0 + 3.0, 3.0));
         assert_eq!(tally.inverted, 2.0);
     }

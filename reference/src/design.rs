@@ -121,9 +121,8 @@ mod tests {
     }
     const PASS: Pass = Pass { seed: 1, step: 2, first_sequence: 3, mean_over: 0, tokens: 9 };
 
-    /// Kills: a gradient that is not the mean square's, positions or masks of one long sequence, a mean over
-    /// tokens; a parameter that bare blocks do not have.
-    /// parameter that bare blocks do not have.
+    /// Kills: a gradient of another loss than the mean squared error, positions or masks of one long
+    /// sequence, a mean over tokens, a parameter that bare blocks lack.
     #[test]
     fn gradients_of_blocks_equal_the_derivative_exactly() {
         under_two_keys(|| {
@@ -150,7 +149,7 @@ mod tests {
         });
     }
 
-    /// Kills: a mean of means, tokens counted as sequences or by their ids.
+    /// Kills: a mean of means, sequences counted as tokens, ids counted as tokens.
     #[test]
     fn steps_of_blocks_in_microbatches_equal_steps_in_one_exactly() {
         under_two_keys(|| {

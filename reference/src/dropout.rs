@@ -52,7 +52,8 @@ mod tests {
         Tokens { lengths: vec![3, 0, 2], numbers: vec![6, 7, 2] }
     }
 
-    /// Kills: a mask by row instead of sequence and position, a share that stays instead of goes, no scale.
+    /// Kills: a mask by row instead of sequence and position, the keep rate taken for the drop rate, no
+    /// scale.
     #[test]
     fn dropout_takes_what_the_mask_says() {
         let (d, x): (_, Vec<f64>) = (Dropout::new(0.4, 1, 2, "here"), draw(1, 5 * 4));
@@ -68,7 +69,7 @@ mod tests {
         assert!((1..20).contains(&y.iter().filter(|y| **y == 0.0).count()), "some go, some stay");
     }
 
-    /// Kills: a mask of the backward that is not the forward's.
+    /// Kills: a mask in the backward that is not the forward's.
     #[test]
     fn dropout_is_its_own_backward_exactly() {
         under_two_keys(|| {
@@ -80,7 +81,7 @@ mod tests {
         });
     }
 
-    /// Kills: dropout outside training, a pass that forgets its seed or step.
+    /// Kills: dropout outside training, a pass that ignores its seed or its step.
     #[test]
     fn a_pass_has_dropout_where_there_is_a_rate() {
         let pass = Pass { seed: 3, step: 5, first_sequence: 9, mean_over: 4, tokens: 4 };

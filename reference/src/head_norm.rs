@@ -66,7 +66,7 @@ mod tests {
 
     const HEADS: Heads = Heads { queries: 4, keys: 2, dim: 3 };
 
-    /// Kills: a norm over all heads, gains exchanged or by head, normed values, ε forgotten.
+    /// Kills: a norm over all heads, gains exchanged, gains per head, normalized values, ε forgotten.
     #[test]
     fn head_norm_equals_the_formula_in_std_floats() {
         let (mut x, gains, eps): (Vec<f64>, _, _) =
@@ -85,7 +85,8 @@ mod tests {
         assert_close(&x, &wanted, 1e-14);
     }
 
-    /// Kills: gains' gradients of one head or token only, or exchanged; gradients of values that change.
+    /// Kills: gradients of gains from one head or token only, gradients of gains exchanged, changed gradients
+    /// of values.
     #[test]
     fn head_norm_backward_equals_the_derivative_exactly() {
         under_two_keys(|| {

@@ -50,7 +50,8 @@ mod tests {
     use crate::proof::{assert_close, assert_derivative, draw, under_two_keys, values};
     use tensor::F61;
 
-    /// Kills: the root mean square for the deviation, a variance over D − 1, ε outside the root, a lost bias.
+    /// Kills: the root mean square instead of the deviation, a variance over D − 1, ε outside the root, a
+    /// lost bias.
     #[test]
     fn layer_norm_equals_the_formula_in_std_floats() {
         let (x, gain, bias, eps) =
@@ -64,7 +65,7 @@ mod tests {
         assert_close(&layer_norm(&x, &gain, &bias, eps), &wanted, 1e-14);
     }
 
-    /// Kills: a mean by a rounded `1/D`, which the field tells from the inverse.
+    /// Kills: a mean by a rounded `1/D`, which differs from the inverse in the field.
     #[test]
     fn layer_norm_of_equal_features_equals_its_bias_exactly() {
         under_two_keys(|| {
@@ -73,7 +74,8 @@ mod tests {
         });
     }
 
-    /// Kills: the mean taken for a constant, a mean before or after the wrong factor, a gradient exchanged.
+    /// Kills: the mean taken for a constant, a mean taken before or after the wrong factor, gradients
+    /// exchanged.
     #[test]
     fn layer_norm_backward_equals_the_derivative_exactly() {
         under_two_keys(|| {

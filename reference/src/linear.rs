@@ -73,7 +73,7 @@ mod tests {
     use super::*;
     use crate::proof::{assert_close, assert_derivative, draw, under_two_keys, values};
 
-    /// Kills: a transposed weight, a sum over the wrong letter.
+    /// Kills: a transposed weight, a sum over the wrong dimension.
     #[test]
     fn linear_equals_a_product_worked_out_by_hand() {
         let y = linear(&[1.0, 2.0, 3.0, 4.0], &[5.0, 6.0, 7.0, 8.0, 9.0, 10.0], [2, 3]);
@@ -85,7 +85,7 @@ mod tests {
         );
     }
 
-    /// Kills: a weight not transposed backward, `=` for `+=` on dW, dX and dW exchanged.
+    /// Kills: a weight not transposed in the backward, `=` for `+=` on dW, dX and dW exchanged.
     #[test]
     fn linear_backward_equals_the_derivative_exactly() {
         under_two_keys(|| {

@@ -158,14 +158,14 @@ mod tests {
 
     const IDS: [u32; 5] = [3, 0, 3, 5, 0];
 
-    /// Kills: rows by position, columns for rows.
+    /// Kills: rows selected by position, columns exchanged with rows.
     #[test]
     fn embed_equals_rows_of_the_table() {
         let table = [0.0, 0.1, 1.0, 1.1, 2.0, 2.1];
         assert_close(&embed(&table, &[2, 0, 2], 2), &[2.0, 2.1, 0.0, 0.1, 2.0, 2.1], 0.0);
     }
 
-    /// Kills: `=` for `+=` where a token comes twice.
+    /// Kills: `=` for `+=` where a token occurs twice.
     #[test]
     fn embed_backward_equals_the_derivative_exactly() {
         under_two_keys(|| {
@@ -175,7 +175,7 @@ mod tests {
         });
     }
 
-    /// Kills: another row without a gradient, or none.
+    /// Kills: another row without a gradient, padding with a gradient.
     #[test]
     fn padding_has_no_gradient_and_all_others_have_theirs() {
         under_two_keys(|| {
@@ -195,8 +195,8 @@ mod tests {
         Objective { smoothing: 0.3, z: 0.7 },
     ];
 
-    /// Kills: a mean over the rows at hand, the wrong target, a missing stabiliser; smoothing that leaves out
-    /// the target or shares by V − 1, a z-loss without its square, an ignored row that counts.
+    /// Kills: a mean over the rows of this call, the wrong target, a missing stabiliser, smoothing that
+    /// leaves out the target, smoothing by V − 1, a z-loss without its square, an ignored row that counts.
     #[test]
     fn cross_entropy_equals_the_formula_in_std_floats() {
         let logits: [f64; 12] = [0.2, -1.0, 3.0, 0.7, 9.0, 9.0, 9.0, 9.0, 1.5, 2.5, -0.5, 0.0];
@@ -214,21 +214,21 @@ mod tests {
         assert_close(&[cross_entropy(&[1000.0, 0.0], &[1], 2, 1, &PLAIN)], &[1000.0], 1e-12);
     }
 
-    /// Kills: a share `1/N` or `ε/V` rounded as a float, which the field tells from the inverse.
+    /// Kills: a factor `1/N` or `ε/V` rounded as a float, which differs from the inverse in the field.
     #[test]
     fn shares_of_a_loss_are_those_of_the_field_exactly() {
         under_two_keys(|| {
             let logits: Vec<F61> = draw(4, 5 * 7);
             let [whole, third] = [1, 3].map(|n| cross_entropy(&logits, &IDS, 7, n, &ALL[3]));
             assert_eq!(whole, third + third + third);
-            // of three equal logits x: lse = x + ln 3, so nothing remains of smoothing
+            // three equal logits x: lse = x + ln 3, so smoothing cancels
             let even = [logits[0]; 3];
             assert_eq!(cross_entropy(&even, &[1], 3, 1, &ALL[1]), cross_entropy(&even, &[1], 3, 1, &PLAIN));
         });
     }
 
-    /// Kills: a missing one-hot, the sign, another mean than the forward's, a term of the objective forgotten
-    /// or without its factor, a gradient of an ignored row.
+    /// Kills: a missing one-hot, a wrong sign, another mean than the forward's, a term of the loss forgotten,
+    /// a term without its factor, a gradient of an ignored row.
     #[test]
     fn cross_entropy_backward_equals_the_derivative_exactly() {
         under_two_keys(|| {
@@ -242,7 +242,7 @@ mod tests {
         });
     }
 
-    /// Kills: 0/0 where a microbatch holds no token, or a step none that counts.
+    /// Kills: 0/0 in a microbatch without tokens, 0/0 in a step without counted targets.
     #[test]
     fn no_token_no_loss() {
         assert_eq!(cross_entropy::<F61>(&[], &[], 4, 0, &PLAIN), F61::ZERO);

@@ -73,7 +73,8 @@ impl Tokens {
 mod tests {
     use super::*;
 
-    /// Kills: a window one too wide or narrow, sinks that look ahead, a window without its sinks.
+    /// Kills: a window one token too wide or too narrow, sinks ahead of the query, a window without its
+    /// sinks.
     #[test]
     fn sight_equals_the_picture_drawn_by_hand() {
         let picture = |mask: Mask| {
@@ -90,7 +91,7 @@ mod tests {
         assert_eq!((window(6, 0).as_str(), window(1, 6).as_str()), (causal, causal));
     }
 
-    /// Kills: positions that run on, numbers by place.
+    /// Kills: positions that continue into the next sequence, sequences numbered by their place in the batch.
     #[test]
     fn tokens_know_their_sequence_and_place() {
         let tokens = Tokens { lengths: vec![2, 0, 3], numbers: vec![7, 8, 4] };

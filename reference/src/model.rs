@@ -124,7 +124,7 @@ mod tests {
     use crate::proof::{deepseek, everything, gpt2, mixtral, qwen3, small, windowed};
     use shape::{Activation, FeedForward};
 
-    /// The names and shapes in front of, in and behind the blocks of a model with two.
+    /// Asserts the names and shapes before, in and after the blocks of a model with two.
     fn assert_shapes(model: &Model, front: &str, block: &str, behind: &str) {
         let blocks =
             (0..2).map(|i| block.split_whitespace().map(|p| format!("blocks.{i}.{p}")).collect::<Vec<_>>());
@@ -143,7 +143,8 @@ mod tests {
         assert_shapes(&small(true), "embedding[7,4]", block, "norm[1,4]");
     }
 
-    /// Kills: the same of the other families, a bias that belongs to another matrix.
+    /// Kills: a renamed, reordered, transposed or forgotten parameter of the other families, a bias of
+    /// another matrix.
     #[test]
     fn shapes_of_other_families_are_canonical_and_in_program_order() {
         let block = "norm1[1,4] norm1.bias[1,4] attention.qkv[4,18] attention.qkv.bias[1,18]
@@ -162,8 +163,8 @@ mod tests {
         assert_shapes(&everything(), "embedding[7,4]", block, "norm[1,4] norm.bias[1,4]");
     }
 
-    /// Kills: a parameter of experts that is renamed, elsewhere, of another shape or of a block that has
-    /// none.
+    /// Kills: a parameter of experts that is renamed, misplaced, of another shape, or in a block without
+    /// experts.
     #[test]
     fn shapes_of_experts_are_canonical_and_in_program_order() {
         let front = "norm1[1,4] attention.qkv[4,12] attention.out[6,4] norm2[1,4]";
@@ -184,7 +185,7 @@ mod tests {
         assert_eq!(seen.filter(|name| name.starts_with("blocks")).collect::<Vec<_>>(), wanted);
     }
 
-    /// Kills: a window one block early or late, or in a model that has none.
+    /// Kills: a window that begins one block early or late, a window in a model without windows.
     #[test]
     fn windows_begin_at_their_block() {
         let masks = |model: Model| [0, 1, 2].map(|i| model.mask(i));

@@ -60,7 +60,7 @@ mod tests {
     use crate::proof::{assert_close, assert_derivative, draw, under_two_keys, values};
     use tensor::F61;
 
-    /// Kills: a sum for the mean, ε outside the root or left out, the mean taken over the batch, a forgotten
+    /// Kills: a sum instead of the mean, ε outside the root, ε left out, a mean over the batch, a forgotten
     /// gain.
     #[test]
     fn rms_norm_equals_the_formula_in_std_floats() {
@@ -74,7 +74,7 @@ mod tests {
         assert_close(&rms_norm(&[2.0, 2.0], &[1.0, 3.0], 0.0), &[1.0, 3.0], 1e-14);
     }
 
-    /// Kills: a mean by a rounded `1/D`, which the field tells from the inverse.
+    /// Kills: a mean by a rounded `1/D`, which differs from the inverse in the field.
     #[test]
     fn rms_norm_of_equal_features_equals_that_of_one_exactly() {
         under_two_keys(|| {
@@ -84,7 +84,8 @@ mod tests {
         });
     }
 
-    /// Kills: the mean square taken for a constant, a power of `r` or the `1/D` lost, `=` for `+=` on dgain.
+    /// Kills: the mean square taken for a constant, a power of `r` lost, the `1/D` lost, `=` for `+=` on
+    /// dgain.
     #[test]
     fn rms_norm_backward_equals_the_derivative_exactly() {
         under_two_keys(|| {

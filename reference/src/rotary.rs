@@ -41,7 +41,7 @@ mod tests {
 
     const ODD: Heads = Heads { queries: 2, keys: 1, dim: 5 };
 
-    /// Kills: pairs of neighbours for pairs of halves, turned values, the other direction, a wrong angle.
+    /// Kills: pairs of neighbours instead of halves, rotated values, the opposite direction, a wrong angle.
     #[test]
     fn rotary_equals_explicit_sines_and_cosines() {
         let (positions, base) = ([0, 3, 1], 100.0_f64);
@@ -63,7 +63,7 @@ mod tests {
         }
     }
 
-    /// Kills: a factor that is no rotation, an odd last feature that moves, a way back that is not the
+    /// Kills: a factor that is not a rotation, a last odd feature that changes, a backward that is not the
     /// inverse.
     #[test]
     fn rotary_preserves_norms_and_returns() {
@@ -74,12 +74,12 @@ mod tests {
         assert!((y[0] - x[0]).abs() > 1e-3 && (y[10] - x[10]).abs() > 1e-3, "queries and keys move");
         assert_close(&norms(&y), &norms(&x), 1e-13);
         assert_close(&[y[4], y[9], y[14]], &[x[4], x[9], x[14]], 0.0);
-        assert_close(&y[15..20], &x[15..20], 0.0); // a value
+        assert_close(&y[15..20], &x[15..20], 0.0); // values, not rotated
         rotary(&mut y, ODD, &[7, 2], &10_000.0.into(), true);
         assert_close(&y, &x, 1e-14);
     }
 
-    /// Kills: scores that depend on more than the distance of query and key.
+    /// Kills: scores that depend on more than the distance between query and key.
     #[test]
     fn rotary_scores_depend_on_distance_only() {
         let score = |q: usize, k: usize| {
@@ -91,7 +91,7 @@ mod tests {
         assert!((score(4, 1) - score(4, 2)).abs() > 1e-3);
     }
 
-    /// Kills: a base taken for the whole rope.
+    /// Kills: a rope of which only the base is used.
     #[test]
     fn rotary_turns_as_far_as_the_rope_says() {
         let (x, plain): (Vec<f64>, Rope) = (draw(6, ODD.row()), 50.0.into());
@@ -114,7 +114,7 @@ mod tests {
         });
     }
 
-    /// Kills: a way back that is the inverse but not the transpose (the field tells them apart).
+    /// Kills: a backward that is the inverse but not the transpose (they differ in the field).
     #[test]
     fn rotary_back_equals_the_derivative_exactly() {
         under_two_keys(|| {

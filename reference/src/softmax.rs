@@ -47,7 +47,7 @@ mod tests {
         assert_close(&softmax(&[-9000.0, -900.0, -900.0]), &[0.0, 0.5, 0.5], 0.0);
     }
 
-    /// Kills: a stabiliser that does not cancel. In the field every shift but the right one shows.
+    /// Kills: a stabiliser that does not cancel: the field detects every wrong shift.
     #[test]
     fn softmax_sums_to_one_and_ignores_order_exactly() {
         under_two_keys(|| {

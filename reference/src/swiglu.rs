@@ -49,7 +49,7 @@ mod tests {
     use super::*;
     use crate::proof::{assert_close, assert_derivative, draw, under_two_keys, values};
 
-    /// Kills: gate and up exchanged or interleaved, sigmoid without its argument.
+    /// Kills: gate and up exchanged, gate and up interleaved, a sigmoid not multiplied by its argument.
     #[test]
     fn swiglu_equals_the_formula_in_std_floats() {
         let rows = [0.5, -2.0, 3.0, 4.0, 1.5, 0.0, -1.0, 7.0];
@@ -58,7 +58,7 @@ mod tests {
         assert_close(&swiglu(&rows, 2), &wanted, 1e-15);
     }
 
-    /// Kills: the derivative of sigmoid alone, dgate and dup exchanged.
+    /// Kills: the derivative of sigmoid only, dgate and dup exchanged.
     #[test]
     fn swiglu_backward_equals_the_derivative_exactly() {
         under_two_keys(|| {

@@ -145,8 +145,8 @@ mod tests {
         vec![vec![sequence(&[1, 4, 1]), sequence(&[6])], vec![sequence(&[3, 3, 0, 5, 2])]]
     }
 
-    /// Kills: clipping forgotten or applied to what is reported, a mean over one microbatch, moments of
-    /// another parameter, a norm's gain that decays.
+    /// Kills: clipping forgotten, clipped gradients reported, a mean over one microbatch, moments of another
+    /// parameter, weight decay of a norm's gain.
     #[test]
     fn adamw_steps_equal_the_formula_in_std_floats() {
         let (model, batches, lr, limit) = (small(false), microbatches(), 0.2, 0.1);
@@ -185,7 +185,7 @@ mod tests {
         }
     }
 
-    /// Kills: clipping without a limit, a learning rate that is not the one given.
+    /// Kills: clipping without a limit, another learning rate than the given one.
     #[test]
     fn sgd_without_clipping_subtracts_the_gradients() {
         let (model, batches) = (small(true), microbatches());
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// Kills: anything that depends on how a step is cut into microbatches, in any state, over three steps.
+    /// Kills: a dependence of any state on the split into microbatches, over three steps.
     #[test]
     fn steps_in_microbatches_equal_steps_in_one_exactly() {
         under_two_keys(|| {
@@ -221,7 +221,7 @@ mod tests {
         });
     }
 
-    /// Kills: a bias of the choice that has a gradient, a part in the norm, or decays; a balance that is in
+    /// Kills: a router bias with a gradient, a part in the norm or weight decay; a balance loss that is in
     /// the gradients and not in the loss.
     #[test]
     fn the_bias_of_a_router_stays_as_it_is() {
@@ -240,9 +240,9 @@ mod tests {
         });
     }
 
-    /// In three steps of two microbatches. Kills: choices of one microbatch, or of the step before; the sign
-    /// turned, a bias that moves by the difference, that choices are not made by, or that moves where all are
-    /// chosen alike.
+    /// Checks three steps of two microbatches. Kills: choices of one microbatch, choices of the previous
+    /// step, a wrong sign, a bias moved by the difference of counts, a bias that choices ignore, a bias that
+    /// moves where all experts are chosen equally often.
     #[test]
     fn the_bias_of_a_router_moves_towards_experts_that_few_tokens_chose() {
         under_two_keys(|| {
@@ -277,9 +277,9 @@ mod tests {
         });
     }
 
-    /// If all experts have the same number of copies, a balance of weight α is α for each token of the
-    /// microbatch, in each block. Kills: a balance of one block, of the step instead of its microbatches, a
-    /// mean over other tokens than those that count.
+    /// Checks that, if all experts have the same number of copies, a balance loss of weight α is α for each
+    /// token of the microbatch in each block. Kills: a balance loss of one block, a balance loss of the step
+    /// instead of its microbatches, a mean over all tokens instead of the counted ones.
     #[test]
     fn balances_are_those_of_each_block_and_microbatch() {
         under_two_keys(|| {
@@ -297,8 +297,7 @@ mod tests {
         });
     }
 
-    /// Kills: a look at the value of a number, which degrees do not have; numbers beyond the range of one's
-    /// bound.
+    /// Kills: code that branches on a value, which degrees lack; values beyond the range of their bound.
     #[test]
     fn steps_on_degrees_bound_the_proof() {
         for (kind, model) in kinds() {
@@ -315,7 +314,7 @@ mod tests {
     }
 
     /// Kills: a seed that is not passed on, steps counted from 1, sequences numbered by microbatch, a mean
-    /// over targets that are ignored.
+    /// that includes ignored targets.
     #[test]
     fn steps_equal_their_passes_exactly() {
         under_two_keys(|| {
@@ -340,7 +339,7 @@ mod tests {
         });
     }
 
-    /// Kills: 1/0 in a step all of whose targets are ignored.
+    /// Kills: 1/0 in a step whose targets are all ignored.
     #[test]
     fn a_step_without_targets_changes_nothing() {
         under_two_keys(|| {
@@ -355,7 +354,7 @@ mod tests {
         });
     }
 
-    /// The run goes on from other weights.
+    /// Checks that training continues from the new weights.
     #[test]
     fn replaced_weights_are_trained_on() {
         let [start, other] = [5, 6].map(|seed| random_weights::<f64>(&small(false), seed));

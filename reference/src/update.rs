@@ -135,7 +135,7 @@ mod tests {
 
     const ADAM: OptimizerKind = OptimizerKind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
 
-    /// Kills: a sign, a factor, weight decay where there is none.
+    /// Kills: a wrong sign, a wrong factor, weight decay where there is none.
     #[test]
     fn sgd_equals_a_step_worked_out_by_hand() {
         let mut w = [1.0, -2.0];
@@ -143,8 +143,8 @@ mod tests {
         assert_close(&w, &[0.95, -2.4], 1e-15);
     }
 
-    /// Kills: a missing or wrong correction, ε inside the root, decay after the step or of what must not
-    /// decay, moments that are not kept.
+    /// Kills: a missing or wrong bias correction, ε inside the root, decay after the step, decay of an
+    /// excluded parameter, moments that are not kept.
     #[test]
     fn adamw_equals_two_steps_worked_out_by_hand() {
         for (decays, first, second) in [(true, 0.79, 0.7505), (false, 0.84, 0.84)] {
@@ -158,8 +158,8 @@ mod tests {
         }
     }
 
-    /// Kills: `βᵗ` or a correction rounded as a float: under a constant gradient, corrected moments are `g`,
-    /// `g²`.
+    /// Kills: `βᵗ` or a bias correction rounded as a float. Under a constant gradient the corrected moments
+    /// are `g` and `g²`.
     #[test]
     fn adamw_is_unbiased_exactly() {
         under_two_keys(|| {
@@ -182,11 +182,12 @@ mod tests {
         Updates::new(shapes.to_vec(), optimizer, clip, two(1.0, 2.0))
     }
 
-    /// Kills: clipping by one parameter's norm, or of what is reported; decay of a row.
+    /// Kills: clipping by the norm of one parameter, clipped gradients in the reported norm, weight decay of
+    /// a row.
     #[test]
     fn updates_clip_by_the_norm_of_all_parameters() {
         let mut sgd = updates(OptimizerKind::Sgd, Some(2.5));
-        assert_close(&[sgd.apply(&two(2.0, 17f64.sqrt()), 0.5)], &[25.0], 1e-14); // so by half
+        assert_close(&[sgd.apply(&two(2.0, 17f64.sqrt()), 0.5)], &[25.0], 1e-14); // clips by a half
         let wanted = two(0.5, 2.0 - 0.25 * 17f64.sqrt());
         for (name, w) in &wanted {
             assert_close(&sgd.weights()[name], w, 1e-15);
@@ -196,7 +197,7 @@ mod tests {
         assert_eq!((adam.weights(), adam.steps()), (&two(0.875, 2.0), 1));
     }
 
-    /// Other weights are trained on, and the moments stay those of the run.
+    /// Checks that training continues from other weights with the moments of the run.
     #[test]
     fn replaced_weights_keep_the_optimizers_state() {
         let mut run = updates(ADAM, None);

@@ -151,8 +151,8 @@ fn seconds(time: Duration) -> String {
 mod tests {
     use super::*;
 
-    /// A step whose test is skipped twice. Kills: a skip that is not listed, one listed as often as it is
-    /// reported, a step without the file to report it in.
+    /// Runs a step whose test is skipped twice. Kills: a skip that is not listed, a skip listed once for each
+    /// report, a step without the file to report it in.
     #[test]
     fn what_steps_skip_is_listed_once() {
         let skips = env::temp_dir().join(format!("equipart-skipped-test-{}", std::process::id()));

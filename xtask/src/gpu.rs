@@ -48,7 +48,7 @@ fn light(bytes: u64) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    /// Kills: a program that grows past the limit without an error; a limit of another size.
+    /// Kills: a program over the limit without an error, a limit of another size.
     #[test]
     fn a_program_of_more_than_40_mib_is_refused() {
         assert_eq!(light(40 << 20), Ok("40.0 MiB".into()));

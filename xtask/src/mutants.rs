@@ -121,7 +121,7 @@ mod tests {
         mutants | column | repeat | a copy is a copy | 2\n\
         .mutants | row | skip | killed | 4\nmutants | row | skip | killed by an error | 1\ntest result: ok\n";
 
-    /// Kills: a line behind other output that is lost, a number that is overwritten.
+    /// Kills: a lost line that follows other output, a number overwritten instead of added.
     #[test]
     fn what_tests_printed_is_added_up() {
         let mut table = PrintedTable::default();
@@ -136,7 +136,7 @@ mod tests {
         assert!(text.ends_with("equivalent, since\n     2 repeat    a copy is a copy\n"), "{text}");
     }
 
-    /// Kills: a survivor that passes, a run without mutants that does, a line that is read halfway.
+    /// Kills: a survivor that passes, a run without mutants that passes, a malformed line that is read.
     #[test]
     fn a_survivor_fails_and_so_does_nothing() {
         let mut table = PrintedTable::default();

@@ -50,7 +50,8 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// Kills: a time of this program itself, of one kind only, or in other units.
+    /// Kills: the time of this program itself, a time of one kind (user or system) only, a time in other
+    /// units.
     #[test]
     fn what_children_took_is_counted() {
         let Some(before) = children() else { return };

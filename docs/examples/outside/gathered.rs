@@ -134,7 +134,7 @@ mod tests {
             Answer { y, dx, gradients: [("w".into(), dw), ("w.bias".into(), db)].into() }
         }
         fn traffic(&self, tokens: usize, ranks: usize) -> Vec<(Op, usize)> {
-            let weight = 2 * SIZES[0].div_ceil(ranks) * SIZES[1]; // of two microbatches
+            let weight = 2 * SIZES[0].div_ceil(ranks) * SIZES[1]; // for two microbatches
             vec![
                 (Op::AllGather, 2 * weight),
                 (Op::AllReduce, tokens * SIZES[0]),
@@ -147,8 +147,8 @@ mod tests {
         }
     }
 
-    /// Kills: a weight that is used without being gathered, a gradient of this rank's columns alone; and all
-    /// mutants of its calls.
+    /// Kills: a weight used without a gather, a gradient of this rank's columns only, and all mutants of its
+    /// calls.
     #[test]
     fn gathered_weights_equal_linear_bit_for_bit() {
         proves(&Proof);

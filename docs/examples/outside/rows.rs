@@ -154,15 +154,15 @@ mod tests {
         }
         fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
             let y = share * SIZES[1];
-            vec![(Op::ReduceScatter, ranks * y), (Op::AllGather, 2 * y)] // Y; dY twice: it is not kept whole
+            vec![(Op::ReduceScatter, ranks * y), (Op::AllGather, 2 * y)] // Y; dY twice: the whole is not kept
         }
         fn synced(&self, _: usize, regions: bool) -> usize {
             if regions { SIZES[1] } else { 0 } // the bias
         }
     }
 
-    /// Kills: a sum that is not taken, or twice; a bias that counts once per rank; another rank's rows; and
-    /// all mutants of its calls.
+    /// Kills: a missing sum, a sum taken twice, a bias counted once per rank, another rank's rows, and all
+    /// mutants of its calls.
     #[test]
     fn own_rows_equal_linear_bit_for_bit() {
         proves(&Proof);

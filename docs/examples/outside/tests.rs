@@ -1,6 +1,6 @@
-//! Whole models with the strategies of this crate: proofs (`prove::cases::certify_panel(scheme, …)`), each
-//! call between ranks gone wrong (`comm::mutants`), memory (`parallel::price`). Nothing here depends on what
-//! a strategy computes.
+//! Tests of whole models with the strategies of this crate: proofs
+//! (`prove::cases::certify_panel(scheme, …)`), mutants of each call between ranks (`comm::mutants`), memory
+//! (`parallel::price`). No test depends on what a strategy computes.
 use crate::{InRounds, JustInTime, OwnRows};
 use comm::mutants::{CallSite, MutantTally, Mutation, Outcome, Trial, judge};
 use comm::{Axis, Reduce};
@@ -35,8 +35,8 @@ fn both(layout: &Layout) -> Scheme<'_, Cpu<F61>> {
     Scheme::with(layout, &[&OwnRows, &JustInTime])
 }
 
-/// Kills: a strategy that is right alone, and wrong in a model of some family, under sequence parallelism or
-/// beside data ranks.
+/// Kills: a strategy that is right alone but wrong in a model of some family, a strategy that is wrong under
+/// sequence parallelism, a strategy that is wrong with data ranks.
 #[test]
 fn the_panel_is_equal_under_all_three() {
     for text in [TP, "tp=4", "tp=2,sp,dp=2"] {
@@ -54,8 +54,8 @@ fn the_panel_is_equal_under_all_three() {
     );
 }
 
-/// Kills: a call of a strategy's layers, or a message of a schedule, whose result no proof of a model looks
-/// at.
+/// Kills: a call of a strategy's layers, or a message of a schedule, whose result no proof of a model
+/// compares.
 #[test]
 fn mutants_of_what_ranks_exchange_are_rejected() {
     let (tensor, stages) = (layout(TP), layout("pp=2"));
@@ -91,7 +91,7 @@ fn mutants_of_what_ranks_exchange_are_rejected() {
     }
 }
 
-/// `GPipe` in rounds, with another table for one plan.
+/// `GPipe` in rounds, with these rows instead of its own for one plan.
 struct Changed(Plan, Vec<Vec<Cell>>);
 
 impl Schedule for Changed {
@@ -106,8 +106,8 @@ impl Schedule for Changed {
     }
 }
 
-/// Every cell deleted, doubled, or swapped with another of its row. Kills: a table that is not refused, and
-/// gives something else.
+/// Deletes, doubles or swaps with another cell of its row every cell of the table. Kills: a wrong table that
+/// is accepted.
 #[test]
 fn mutants_of_the_table_are_refused_or_equal() {
     let (layout, plan) = (layout("pp=2"), Plan::whole(2, 2));
@@ -146,7 +146,7 @@ fn batch(microbatches: usize) -> Batch {
     Batch::new((0..microbatches).map(|_| sequence()).collect(), microbatches).unwrap()
 }
 
-/// Kills: a price of the layout alone, a price that no run has.
+/// Kills: a price computed from the layout alone, a price that differs from the measured memory.
 #[test]
 fn what_is_priced_is_what_is_held() {
     let (tensor, stages, sgd, batch) = (layout(TP), layout("pp=2"), (OptimizerKind::Sgd, None), batch(4));
@@ -178,7 +178,7 @@ fn what_is_priced_is_what_is_held() {
     assert!(turns.all < rounds.all, "by the last stage one, not two: {turns:?}, {rounds:?}");
 }
 
-/// A strategy whose norms sum over ranks what they were given, in its own memory.
+/// Strategy whose norms sum their input over ranks in place.
 struct Hasty;
 
 struct InPlace<D: Kernels>(layers::Norm<D>, comm::Group<D::Place>);
@@ -200,7 +200,7 @@ impl<D: Kernels> Layer<D> for InPlace<D> {
     type Pending = <layers::Norm<D> as Layer<D>>::Pending;
 
     fn forward(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<(Branches<D>, Self::Saved)> {
-        let mut whole = x.gather(&self.1)?; // where all tokens are here already, another owner of X
+        let mut whole = x.gather(&self.1)?; // all tokens are here already: a second owner of X
         self.1.all_reduce(&mut whole, Reduce::Sum)?;
         self.0.forward(cx, x)
     }
@@ -220,8 +220,8 @@ impl<D: Kernels> Layer<D> for InPlace<D> {
     }
 }
 
-/// Kills: a collective that writes what others see; one that refuses and does not say which, where and what
-/// helps.
+/// Kills: a collective that overwrites memory with another owner, an error that does not name the call, the
+/// layer and the fix.
 #[test]
 fn a_tensor_with_two_owners_names_layer_collective_and_cure() {
     let layout = layout(TP);

@@ -175,7 +175,7 @@ fn a_planted_circle_is_seen() {
         File::new("x/src/a/d.rs", "#[cfg(test)]\nmod tests { use super::A; }\npub struct D;"),
     ];
     assert_eq!(wrong_circles("x", &files, &[]), [""; 0]);
-    // Over what `a` itself holds: `B`, which it only hands on, is named where it lies.
+    // `B`, which `a` only re-exports, is attributed to the file that declares it.
     files[4] = File::new("x/src/a/d.rs", "use super::B;\npub struct D;");
     files[3] = File::new("x/src/a/c.rs", "use super::d::D;\npub struct C;");
     assert_eq!(wrong_circles("x", &files, &[]), [""; 0], "of three files");

@@ -53,7 +53,7 @@ fn changed<'a>(files: &'a [File], exercise: &Exercise) -> Vec<&'a str> {
     patches.flat_map(|file| file.text.lines().filter_map(|line| line.strip_prefix("+++ b/"))).collect()
 }
 
-/// Lists what a chapter does not say of an exercise.
+/// Lists the parts of an exercise that its chapter does not state.
 fn untold(files: &[File], exercise: &Exercise) -> Vec<String> {
     let says = |why: String| format!("{}: {why}", exercise.path);
     let item = place(exercise).and_then(|(chapter, number)| {
@@ -84,7 +84,7 @@ fn untold(files: &[File], exercise: &Exercise) -> Vec<String> {
     wrong.into_iter().map(|part| says(format!("the item does not name {part:?}"))).collect()
 }
 
-/// Lists items of chapters without a patch that are not known to be untried, and known ones that need not be.
+/// Lists items of chapters without a patch that are not in `allowed`, and stale entries of `allowed`.
 fn untried(files: &[File], exercises: &[Exercise], allowed: &[(&str, &[usize], &str)]) -> Vec<String> {
     let tried: BTreeSet<_> = exercises.iter().filter_map(place).collect();
     let chapters = files.iter().filter_map(|file| {
@@ -114,7 +114,7 @@ fn unknown(files: &[File]) -> Vec<String> {
     let mut wrong = Vec::new();
     for file in files.iter().filter(|file| file.path.starts_with("docs/src/")) {
         for item in items(&file.text) {
-            let mut place = None; // the file that was named last, and nothing since
+            let mut place = None; // the last named file, until another word in backticks follows
             for (at, part) in item.split('`').enumerate() {
                 if at % 2 == 0 {
                     place = place.filter(|_| part == ", ");
@@ -149,8 +149,7 @@ fn exercises(files: &[File]) -> Vec<Exercise> {
     patches.map(|file| read(&file.path, &file.text).unwrap_or_else(|why| panic!("{why}"))).collect()
 }
 
-/// Kills: a file that moved, a name that was changed, a test that is another, an output that no patch is
-/// tried for.
+/// Kills: a moved file, a renamed item, another test named, an output without a patch that prints it.
 #[test]
 fn what_chapters_tell_to_break_is_there_and_tried() {
     let files = files();

@@ -1,4 +1,4 @@
-//! The house, the book and the museum are in order.
+//! Checks of the repository, the book and the museum.
 mod arrows;
 mod book;
 mod circles;

@@ -1,5 +1,5 @@
-//! The museum's page says what the labels of its exhibits say. `EQUIPART_REWRITE=1 cargo test -p docs museum`
-//! writes its table anew.
+//! The museum's page agrees with the labels of its exhibits. `EQUIPART_REWRITE=1 cargo test -p docs museum`
+//! rewrites its table.
 #[path = "../../../xtask/src/museum/header.rs"]
 pub(crate) mod header;
 
@@ -8,9 +8,9 @@ use header::{Killer, Label, ReportSource, disorder};
 use std::fs;
 
 const PAGE: &str = "docs/src/museum.md";
-/// Line after which the table stands.
+/// Line before the table.
 const BEGIN: &str = "<!-- exhibits -->\n";
-/// Line before which the table ends.
+/// Line after the table.
 const END: &str = "<!-- end of exhibits -->\n";
 
 /// Every exhibit, by number.
@@ -41,7 +41,7 @@ fn table(labels: &[Label]) -> String {
     head.to_owned() + &labels.iter().map(row).collect::<Vec<_>>().concat()
 }
 
-/// Kills: a page that tells of other exhibits than there are.
+/// Kills: a page whose exhibits differ from those of the museum.
 #[test]
 fn the_page_says_what_the_labels_say() {
     let (labels, path) = (labels(&files()), root().join(PAGE));
@@ -60,7 +60,7 @@ fn the_page_says_what_the_labels_say() {
     }
 }
 
-/// Kills: rows out of order, links to another place than the source, a test that is told of in another form.
+/// Kills: rows out of order, links to another address than the source, a test named in another form.
 #[test]
 fn tables_are_made_of_labels() {
     let exhibit = |number: usize, name: &str, source: &str| {

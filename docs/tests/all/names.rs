@@ -1,13 +1,14 @@
-//! One word, one idea: no two types of the workspace have one name, whether public or private. The first half
-//! of the file holds the check, which returns its violations, one line each; the second half plants some.
+//! One name, one type: no two types of the workspace have the same name, whether public or private. The first
+//! half of the file holds the check, which returns its violations, one line each; the second half plants
+//! some.
 
 use std::collections::BTreeMap;
 
 use crate::tree::code::{code, without_tests};
 use crate::tree::{File, files, none};
 
-/// Names that have two meanings, each with the reason. The oracle is written without a look at the crates
-/// that it judges, but in the field's words.
+/// Names of two types, each with the reason. The oracle is written independently of the crates that it
+/// judges, but in the same field's terms.
 const TWICE: [(&str, &str); 17] = [
     ("Attention", "`strategy::Attention` is built into the layer of this name"),
     ("Design", "the model to build, and the oracle's"),
@@ -47,7 +48,7 @@ fn types(text: &str) -> impl Iterator<Item = &str> {
         let (kind, rest) = after.split_once(' ')?;
         let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()?;
         let is_type = ["struct", "enum", "trait", "union"].contains(&kind) || kind == "type" && !indented;
-        // In a macro a name may be a parameter, which the reading leaves empty.
+        // In a macro a name may be a parameter, which yields an empty name here.
         (!name.is_empty() && is_type).then_some(name)
     })
 }

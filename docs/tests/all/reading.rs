@@ -8,8 +8,8 @@ use crate::circles::arrows;
 use crate::tree::code::{code, without_tests};
 use crate::tree::{File, files, none};
 
-/// The arrows that run back up: without them no file of `layers` would name a file that names it, over any
-/// number of files between. At most three are allowed.
+/// Known arrows up: without them no file of `layers` would name a file that names it, directly or through
+/// others. At most three are allowed.
 const UP: &[(&str, &str, &str)] = &[
     (
         "model/build",
@@ -30,7 +30,7 @@ fn circles(arrows: &BTreeMap<String, BTreeSet<String>>, up: &[(&str, &str, &str)
     let stale = up.iter().filter(|(from, to, _)| !arrows.get(*from).is_some_and(|all| all.contains(*to)));
     let mut wrong: Vec<_> =
         stale.map(|(from, to, _)| format!("{from} does not name {to}: remove it from the list")).collect();
-    // Files that name none of those left are taken away until there is none, or a circle.
+    // Removes files that name none of those left, until no file is left or a circle remains.
     let mut left: BTreeSet<&str> = arrows.keys().map(String::as_str).collect();
     loop {
         let names =
@@ -113,7 +113,7 @@ fn met(path: &str, text: &str, files: &[File], from: &[&str]) -> BTreeSet<String
     for associated in
         ["In", "Out", "Saved", "Pending", "Self", "Place", "Elem", "Wide", "Item", "Copy", "From", "Into"]
     {
-        all.remove(associated); // of a trait that is named itself, or of the prelude
+        all.remove(associated); // of a trait named itself, or of the prelude
     }
     all
 }
@@ -124,7 +124,7 @@ fn files_of_layers_name_each_other_one_way() {
     assert!(UP.len() <= 3, "{} arrows run back up", UP.len());
 }
 
-/// The whole file, with its proof.
+/// Counts the types of the whole file, its proof included.
 #[test]
 fn a_strategy_is_read_with_twenty_types() {
     let (path, files) = ("layers/src/linear/column.rs", files());
@@ -139,7 +139,7 @@ fn a_strategy_is_read_with_twenty_types() {
     assert!(met.len() <= 20, "{} types: {met:?}", met.len());
 }
 
-/// The files that a batch passes on its way from the command to a strategy.
+/// Files that a batch passes through from the command to a strategy.
 const WAY: [&str; 11] = [
     "equipart/src/commands/train.rs",
     "equipart/src/commands/train/run.rs",
@@ -154,7 +154,8 @@ const WAY: [&str; 11] = [
     "layers/src/linear/column.rs",
 ];
 
-/// Counts the types of others that these files name. Code that builds a model, reads data or prices it lies
+/// Counts the types of other files that these files name. Code that builds a model, reads data or prices it
+/// is not included.
 /// beside the way.
 #[test]
 fn the_way_from_train_to_a_strategy_is_read_with_a_hundred_types() {
@@ -171,8 +172,8 @@ fn the_way_from_train_to_a_strategy_is_read_with_a_hundred_types() {
 mod tests {
     use super::*;
 
-    /// Kills: a circle of three that is not told, one through a name that is handed on, a known arrow that is
-    /// gone.
+    /// Kills: a circle of three files not reported, a circle through a re-exported name not reported, a stale
+    /// entry of the known arrows.
     #[test]
     fn a_circle_is_told() {
         let files = [
@@ -190,7 +191,7 @@ mod tests {
         );
     }
 
-    /// Kills: types of the file itself counted, those that a call gives forgotten.
+    /// Kills: types of the file itself counted, types returned by called functions not counted.
     #[test]
     fn types_that_are_met_are_those_named_and_given() {
         let files = [

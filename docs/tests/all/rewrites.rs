@@ -1,10 +1,10 @@
-//! Files that tests compare with what is made now: with `EQUIPART_REWRITE=1` they are written anew, but never
-//! if `CI` is set.
+//! Files that tests compare with generated text: with `EQUIPART_REWRITE=1` they are rewritten, but never if
+//! `CI` is set.
 
-/// Returns true if files are to be written anew.
+/// Returns true if files are to be rewritten.
 ///
 /// # Panics
-/// If they should be written although `CI` is set: in CI they are only compared.
+/// If `EQUIPART_REWRITE` and `CI` are both set: in CI files are only compared.
 pub(crate) fn rewrites() -> bool {
     wanted(|name| std::env::var_os(name).is_some())
 }
@@ -18,7 +18,7 @@ fn wanted(is_set: impl Fn(&str) -> bool) -> bool {
     rewrites
 }
 
-/// Kills: files that CI writes as they are made, so that any are right.
+/// Kills: files rewritten in CI, where every comparison would then pass.
 #[test]
 fn nothing_is_written_anew_where_ci_is() {
     let of = |set: &'static [&str]| std::panic::catch_unwind(|| wanted(|name| set.contains(&name))).ok();

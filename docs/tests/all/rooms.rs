@@ -10,9 +10,10 @@ use crate::tree::{File, files, none};
 /// A room: its name, its files and folders, and the rooms besides the ground that it may name.
 type Room = (&'static str, &'static [&'static str], &'static [&'static str]);
 
-/// The ground of `layers` is what every layer is made of, built with and called with: handles and operators,
-/// parameters, the place where layers are built, the descriptions of parts and their builders. It names no
-/// layer: `model/default_layers.rs` has the usual layer for each description, and no file names that one.
+/// The ground of `layers`: everything that layers are made of, built with and called with: handles and
+/// operators, parameters, the place where layers are built, the descriptions of parts and their builders. It
+/// names no layer: `model/default_layers.rs` has the default layer for each description, and no file names
+/// that one.
 const LAYERS: &[Room] = &[
     (
         "ground",
@@ -46,8 +47,8 @@ const LAYERS: &[Room] = &[
     ("proof", &["proof"], &[]),
 ];
 
-/// The ground of `parallel` is what a run is given: strategies, layout and steps, the stages of a model, its
-/// batches, the files of its parameters.
+/// The ground of `parallel`: everything that a run is given: strategies, layout and steps, the stages of a
+/// model, its batches, the files of its parameters.
 const PARALLEL: &[Room] = &[
     (
         "ground",
@@ -116,7 +117,8 @@ fn wrong_doors(krate: &str, rooms: &[Room], files: &[File]) -> Vec<String> {
         for (at, line) in text.match_indices("crate::").map(|(at, word)| (at, &text[at + word.len()..])) {
             for named in use_paths(line) {
                 let lies = handed_on.get(&named[0]).cloned().unwrap_or_else(|| named.join("/"));
-                let to = room_of(rooms, &lies).map_or("ground", |(to, ..)| *to); // a name of lib.rs itself
+                // a name declared in lib.rs itself
+                let to = room_of(rooms, &lies).map_or("ground", |(to, ..)| *to);
                 if to != "ground" && to != *room && !allowed.contains(&to) {
                     let line = text[..at].lines().count().max(1);
                     let named = named.join("::");
@@ -136,7 +138,7 @@ fn room_of<'a>(rooms: &'a [Room], path: &str) -> Option<&'a Room> {
     rooms.iter().filter(|room| longest(room).is_some()).max_by_key(|room| longest(room))
 }
 
-/// Returns the paths of a `use` tree that begins here: `a::{b, c::d}` is `a::b` and `a::c::d`.
+/// Returns the paths of the `use` tree at the start of `text`: `a::{b, c::d}` gives `a::b` and `a::c::d`.
 pub(crate) fn use_paths(text: &str) -> Vec<Vec<String>> {
     let word: String = text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
     let rest = &text[word.len()..];

@@ -1,3 +1,3 @@
-//! `cargo test` leaves xtask out, so its reader of the README is tested here.
+//! Includes xtask's reader of the README, because `cargo test` leaves xtask out.
 #[path = "../../../xtask/src/readme.rs"]
 mod readme;

@@ -1,4 +1,4 @@
-//! Configurations: what is read, what is written, what is refused. Here what all families share, on Llama.
+//! Reading, writing and refusing configurations: the parts that all families share, tested on Llama.
 use super::*;
 use kernels::{Activation, Heads};
 use layers::{Biases, FeedForward, NormKind, Positions, Rates, Window};
@@ -13,7 +13,7 @@ mod real;
 mod rope;
 mod windows;
 
-/// Llama 2 7B, without what `transformers` would fill in.
+/// Llama 2 7B, without the keys that `transformers` fills in.
 const SHORT: &str = r#"{ "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
     "num_attention_heads": 32, "num_hidden_layers": 32, "vocab_size": 32000 }"#;
 
@@ -42,7 +42,7 @@ fn small() -> Config {
 fn rotary(base: f64) -> Positions {
     Positions::Rotary(base.into())
 }
-/// A configuration with these keys set to these JSON values.
+/// Configuration `text` with these keys set to these JSON values.
 fn changed(text: &str, keys: &[(&str, &str)]) -> Result<Config> {
     let mut text: Value = serde_json::from_str(text).unwrap();
     for (key, value) in keys {
@@ -50,7 +50,7 @@ fn changed(text: &str, keys: &[(&str, &str)]) -> Result<Config> {
     }
     Config::parse(&text.to_string(), "a.json")
 }
-/// `SHORT` with a key set to this JSON.
+/// `SHORT` with a key set to this JSON value.
 fn with(key: &str, value: &str) -> Result<Config> {
     changed(SHORT, &[(key, value)])
 }
@@ -66,7 +66,7 @@ fn why_without(key: &str) -> String {
     without(SHORT, key).unwrap_err().to_string()
 }
 
-/// Kills: a key written and not read, read as another, or lost on the way.
+/// Kills: a key written and not read, a key read as another, a key lost on the way.
 #[test]
 fn what_is_written_reads_back_as_itself() {
     let mut all = vec![small()];
@@ -83,7 +83,7 @@ fn what_is_written_reads_back_as_itself() {
     assert!(text.starts_with("{\n  \"architectures\": [") && text.ends_with("}\n"), "{text}");
 }
 
-/// The keys by their names. Kills: two keys exchanged in both directions.
+/// Checks the meaning of each key by its name. Kills: two keys exchanged in both reading and writing.
 #[test]
 fn keys_mean_what_transformers_means() {
     let text: Value = serde_json::from_str(&small().to_json()).unwrap();
@@ -100,8 +100,8 @@ fn keys_mean_what_transformers_means() {
         ("rope_theta", json!(5e5)),
         ("rope_parameters", json!({ "rope_type": "default", "rope_theta": 5e5 })),
         ("tie_word_embeddings", json!(true)),
-        ("bos_token_id", Value::Null), // left out, it would be 1
-        ("eos_token_id", Value::Null), // left out, it would be 2
+        ("bos_token_id", Value::Null), // left out, it defaults to 1
+        ("eos_token_id", Value::Null), // left out, it defaults to 2
         ("architectures", json!(["LlamaForCausalLM"])),
         ("torch_dtype", json!("float32")),
         ("dtype", json!("float32")),
@@ -143,11 +143,11 @@ fn keys_left_out_are_what_transformers_makes_them() {
     assert_eq!(with("bos_token_id", "null").unwrap().bos, None);
     assert!(with("eos_token_id", "null").unwrap().eos.is_empty());
     assert_eq!(with("eos_token_id", "[8, 9]").unwrap().eos, [8, 9]);
-    assert!(with("vocab_size", "2").unwrap().eos.is_empty()); // there is no token 2
+    assert!(with("vocab_size", "2").unwrap().eos.is_empty()); // the vocabulary has no token 2
     assert_eq!(with("head_dim", "5").unwrap().shape.heads.dim, 5);
 }
 
-/// Kills: a key that changes what is computed, passed over.
+/// Kills: a key that changes the function the model computes, silently ignored.
 #[test]
 fn another_function_is_refused_by_the_key_that_makes_it_one() {
     for (key, value, wanted) in [
@@ -239,7 +239,7 @@ fn sizes_that_no_model_has_are_refused_by_name() {
     assert_eq!(why("hidden_size", "4097"), format!("a.json: hidden_size is 4097; it must be {odd}"));
 }
 
-/// Kills: biases of the wrong layers, a rate of the wrong place.
+/// Kills: biases of the wrong layers, a dropout rate of the wrong site.
 #[test]
 fn biases_and_dropout_are_read_and_written() {
     let all = [("attention_bias", "true"), ("mlp_bias", "true"), ("attention_dropout", "0.25")];
@@ -256,8 +256,8 @@ fn biases_and_dropout_are_read_and_written() {
     assert_eq!(dropout, Rates { attention: 0.25, ..none });
 }
 
-/// Kills: padding that is passed over or lost in writing, one that counts from the wrong end, or that GPT-2
-/// would have.
+/// Kills: padding ignored, padding lost in writing, padding counted from the wrong end, padding accepted for
+/// GPT-2.
 #[test]
 fn padding_is_read_and_written_where_the_embedding_knows_it() {
     for (id, wanted) in [("0", 0), ("31999", 31999), ("-1", 31999), ("-32000", 0)] {
@@ -276,7 +276,7 @@ fn padding_is_read_and_written_where_the_embedding_knows_it() {
     }
 }
 
-/// Kills: an allocation or an overflow by a file that lies.
+/// Kills: a huge allocation or an overflow caused by sizes in the file.
 #[test]
 fn sizes_that_no_machine_holds_are_refused() {
     let limit = "it must be at most 4611686018427387904 elements";
@@ -303,7 +303,7 @@ fn sizes_that_no_machine_holds_are_refused() {
     assert!(with("head_dim", "1099511627776").is_ok());
 }
 
-/// Kills: whatever panics when a byte of a configuration is lost or changed.
+/// Kills: a panic on a configuration with a lost or changed byte.
 #[test]
 fn broken_configurations_do_no_harm() {
     for text in real::ALL {

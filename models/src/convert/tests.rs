@@ -1,4 +1,5 @@
-//! Models written again: the same numbers where they can be, rounded where not, and never half a model.
+//! Converted models: equal values where the dtype can represent them, rounded values elsewhere, and never
+//! half a model.
 use super::*;
 use crate::model::tests::{GOLDEN, folder, fused, golden, tensors, write};
 use crate::names::tests::OWN;
@@ -31,8 +32,8 @@ fn files(dir: &Path) -> Vec<String> {
     all
 }
 
-/// Every golden folder, there and back. Kills: a tensor under another's name, another's shape, a kind of
-/// number that is not the one asked for, a configuration that changes on the way.
+/// Converts every golden folder to another dtype and back. Kills: a tensor under another tensor's name, a
+/// tensor of another shape, a dtype that was not asked for, a configuration changed on the way.
 #[test]
 fn there_and_back_is_the_identity_where_numbers_are_exact() {
     for name in GOLDEN {
@@ -59,7 +60,7 @@ fn there_and_back_is_the_identity_where_numbers_are_exact() {
     }
 }
 
-/// Kills: a bias of the choice, or an expert that all share, under another name in the file that is written.
+/// Kills: a router's bias or a shared expert written under another name.
 #[test]
 fn experts_of_our_own_are_written_again() {
     let source = tempfile::tempdir().unwrap();
@@ -77,7 +78,7 @@ fn experts_of_our_own_are_written_again() {
     assert_eq!(Model::read(out.path()).unwrap().config, config);
 }
 
-/// Kills: a fused tensor written for each of its parts, a kind of number that is not that of fused experts.
+/// Kills: a fused tensor written once for each of its parts, a dtype that is not that of the fused experts.
 #[test]
 fn fused_experts_are_written_one_by_one() {
     for name in ["mixtral", "qwen2-moe", "qwen3-moe"] {
@@ -88,7 +89,7 @@ fn fused_experts_are_written_one_by_one() {
     }
 }
 
-/// Kills: a setting of generation that is lost on the way, one that is made where there was none.
+/// Kills: a generation setting lost on the way, a generation setting invented.
 #[test]
 fn what_config_json_says_of_generation_goes_along() {
     let source = tempfile::tempdir().unwrap();
@@ -115,7 +116,8 @@ fn what_config_json_says_of_generation_goes_along() {
     assert_eq!((&kept["length_penalty"], &kept["hidden_size"]), (&2.0.into(), &serde_json::Value::Null));
 }
 
-/// Against another way to round: on the bits of f32. Kills: truncation, a kind that passes through another.
+/// Compares with a second implementation of rounding, on the bits of f32. Kills: truncation, rounding by way
+/// of another dtype.
 #[test]
 fn numbers_are_rounded_to_the_nearest() {
     for name in ["llama", "qwen3", "gpt2-erf"] {
@@ -149,7 +151,7 @@ fn names_become_those_that_save_pretrained_writes() {
     assert_eq!(file.metadata()["format"], "pt");
 }
 
-/// Kills: a kind of number made up where the model has one, or one of several taken for all.
+/// Kills: a dtype invented where the model has one, one of several dtypes taken for all.
 #[test]
 fn the_kind_of_number_is_the_models_own_unless_it_has_several() {
     for (name, wanted) in [("llama", Dtype::F32), ("mistral", Dtype::F16), ("qwen2", Dtype::BF16)] {
@@ -173,7 +175,7 @@ fn the_kind_of_number_is_the_models_own_unless_it_has_several() {
     assert_eq!(to(folder.path(), None).1.dtype, Dtype::F32);
 }
 
-/// Kills: infinity written for a large number, a folder that looks like a model after that.
+/// Kills: infinity written for a value out of range, a folder that looks like a model after the error.
 #[test]
 fn a_number_too_large_is_named_and_leaves_no_model() {
     let mut all = tensors(&golden("linear"));
@@ -185,14 +187,14 @@ fn a_number_too_large_is_named_and_leaves_no_model() {
     assert_eq!(why(&model, out.path(), Some(Dtype::F16)), format!("OUT/model.safetensors: {large}"));
     assert!(files(out.path()).is_empty());
     assert!(convert(&model, out.path(), Some(Dtype::BF16)).is_ok());
-    all[5].2[7] = f64::NEG_INFINITY; // no number to lose
+    all[5].2[7] = f64::NEG_INFINITY; // an infinity loses nothing
     write(folder.path(), &all);
     let (out, _) = to(folder.path(), Some(Dtype::F16));
     assert_eq!(tensors(out.path())[5].2[7], f64::NEG_INFINITY);
 }
 
-/// Kills: a model that is there before what goes along is, a part of that which stays. A process's memory is
-/// a file, and not to be read.
+/// Writes a model with a companion file that cannot be read: a process's memory. Kills: a model written
+/// before its companion files, companion files left behind after an error.
 #[test]
 #[cfg(target_os = "linux")]
 fn the_model_comes_last() {

@@ -135,7 +135,7 @@ mod tests {
     fn squared(a: &[u8], b: &[f64]) -> f64 {
         a.iter().zip(b).map(|(a, b)| (f64::from(*a) - b) * (f64::from(*a) - b)).sum()
     }
-    /// Number of images of `test` that the nearest of these pictures names correctly.
+    /// Number of images of `test` for which the nearest of these pictures has the right label.
     fn named(pictures: &[(Vec<f64>, u8)], test: &Set) -> usize {
         let nearest = |i: usize| {
             let off = |picture: &(Vec<f64>, u8)| squared(test.image(i), &picture.0);
@@ -147,7 +147,7 @@ mod tests {
         set.image(i).iter().copied().map(f64::from).collect()
     }
 
-    /// Kills: arithmetic that differs between machines, a draw changed by accident.
+    /// Kills: arithmetic that differs between machines, a random draw changed by accident.
     #[test]
     fn what_was_drawn_once_is_drawn_for_ever() {
         let set = set(1, 0, 100);
@@ -156,8 +156,7 @@ mod tests {
         assert_eq!(hash, 13_556_547_861_600_470_802);
     }
 
-    /// Kills: a digit that depends on those before it or on how many there are; a seed or a set without
-    /// effect.
+    /// Kills: an image that depends on those before it or on their number, a seed or a set without effect.
     #[test]
     fn an_image_is_a_function_of_seed_set_and_place() {
         let all = set(1, 0, 57);
@@ -177,7 +176,7 @@ mod tests {
         assert_eq!(different.len(), 3 * 57);
     }
 
-    /// Kills: a digit left out, one drawn twice as often; digits that always come in the same order.
+    /// Kills: a digit left out, a digit drawn twice as often, digits that always come in the same order.
     #[test]
     fn ten_in_a_row_are_ten_digits_in_changing_order() {
         let set = set(3, 1, 1000);
@@ -193,7 +192,7 @@ mod tests {
         }
     }
 
-    /// Kills: pens that miss the sheet, ink that is paper, noise that hides the digit.
+    /// Kills: strokes off the sheet, ink and paper exchanged, noise that hides the digit.
     #[test]
     fn digits_are_ink_on_paper() {
         let set = set(4, 0, 500);
@@ -204,8 +203,9 @@ mod tests {
         }
     }
 
-    /// The mean of a class is the best a rule without hidden units could remember of it. Kills: digits so
-    /// alike that a linear classifier names them, so different that no one learns them, or labelled wrongly.
+    /// Classifies by the nearest class mean, the best that a rule without hidden units can learn. Kills:
+    /// digits so alike that a linear classifier suffices, digits so different that no classifier learns them,
+    /// wrong labels.
     #[test]
     fn the_nearest_image_names_a_digit_and_the_nearest_mean_often_does_not() {
         let (train, test) = (set(5, 0, 2000), set(5, 1, 300));
@@ -222,7 +222,7 @@ mod tests {
         assert!(by_image >= 270 && (90..225).contains(&by_mean), "{by_image} and {by_mean} of 300");
     }
 
-    /// Kills: corners that are not cut, ends that are lost, a join that comes apart.
+    /// Kills: corners not rounded, ends lost, strokes that separate at a join.
     #[test]
     fn strokes_are_smooth_keep_their_ends_and_stay_joined() {
         let cut = smooth(&[(0.0, 0.0), (4.0, 0.0), (4.0, 8.0)]);
@@ -232,8 +232,8 @@ mod tests {
         assert_ne!(hand.place((6, 9)), Hand::new(&mut Chance::new(8)).place((6, 9)));
     }
 
-    /// By hand. Kills: a nib of another width, an edge without a transition, a line that is endless or a
-    /// point without ink; a pen that leaves the sheet and panics.
+    /// Compares a line's ink with values computed by hand. Kills: a pen of another width, an edge without a
+    /// transition, a line without an end, a point without ink, a panic where the pen leaves the sheet.
     #[test]
     fn a_line_is_inked_as_wide_as_the_nib() {
         let mut sheet = [0.0; SIDE * SIDE];
@@ -243,7 +243,7 @@ mod tests {
         let along: Vec<f64> = (2..13).map(|x| sheet[10 * SIDE + x]).collect();
         assert_eq!(along, [0.0, 0.0, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.0, 0.0]);
         let before: f64 = sheet.iter().sum();
-        ink_line(&mut sheet, (6.0, 10.0), (6.0, 10.0), 1.25); // inked already
+        ink_line(&mut sheet, (6.0, 10.0), (6.0, 10.0), 1.25); // already inked: no change
         for (x, y) in [(-9.0, 10.0), (40.0, 10.0), (10.0, -9.0), (10.0, 40.0)] {
             ink_line(&mut sheet, (x, y), (x, y), 1.25);
         }

@@ -124,7 +124,7 @@ mod tests {
     use flate2::{Compression, write::GzEncoder};
     use std::io::{self, Cursor, Write};
 
-    /// A disk that gives up.
+    /// Reader that fails with this error.
     struct Fails(ErrorKind);
     impl Read for Fails {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
@@ -132,7 +132,7 @@ mod tests {
         }
     }
 
-    /// Reads what never was a file, as if it came out of a packed one.
+    /// Parses `input` as the unpacked contents of a packed file.
     fn unpacked<const D: usize>(input: impl Read + 'static) -> std::result::Result<Idx<D>, String> {
         let source = IdxFile { path: "a.gz".into(), input: Box::new(input), packed: true, bytes: 9 };
         Idx::parse(source).map_err(|why| why.to_string())
@@ -142,7 +142,7 @@ mod tests {
         Cursor::new([0, 0, 8, size.len() as u8].into_iter().chain(sizes).collect())
     }
 
-    /// Kills: memory taken for a promise, a product that wraps.
+    /// Kills: memory allocated for the size in a header, a product that overflows.
     #[test]
     fn a_header_that_lies_costs_nothing() {
         let why = |size: &[u32]| unpacked::<3>(header(size)).err().unwrap();
@@ -160,7 +160,7 @@ mod tests {
         );
     }
 
-    /// Whoever reads on fails. Kills: unpacking more than the header promises and one byte.
+    /// The reader fails if it is read further. Kills: unpacking more than the header's size and one byte.
     #[test]
     fn no_more_is_unpacked_than_was_promised() {
         let one_more = io::repeat(7).take(31).chain(Fails(ErrorKind::Other));
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!((whole.size, whole.elements), ([300], vec![7; 300]));
     }
 
-    /// Kills: an index beyond what came, an end that is not noticed, a checksum that is not looked at.
+    /// Kills: an index out of range, an early end not noticed, a checksum not verified.
     #[test]
     fn what_is_cut_or_damaged_anywhere_is_refused_or_whole() {
         let read = |bytes: &[u8], packed: bool| {
@@ -191,7 +191,7 @@ mod tests {
                 let mut damaged = whole.clone();
                 damaged[bit / 8] ^= 1 << (bit % 8);
                 match read(&damaged, packed) {
-                    // gzip's time and system are of no use
+                    // gzip's time and system fields have no effect
                     Ok(idx) if packed => assert_eq!(idx.elements, elements),
                     seen => assert_eq!(seen.is_ok(), !packed && bit >= 8 * 16, "bit {bit}"),
                 }
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// Kills: a disk that fails taken for a file that is no gzip.
+    /// Kills: a read error reported as an invalid gzip file.
     #[test]
     fn a_disk_that_fails_is_said() {
         let why = |kind| unpacked::<1>(header(&[1]).chain(Fails(kind))).err().unwrap();

@@ -1,4 +1,4 @@
-//! Logits that a generation reads, and the memory that it holds meanwhile.
+//! The logits that a generation reads, and the memory that it holds.
 use super::*;
 use crate::Config;
 use crate::config::Architecture;
@@ -24,7 +24,7 @@ fn request(sampling: Sampling, max_new: usize, prompts: Vec<Vec<u32>>) -> Prompt
 const GREEDY: Sampling = Sampling { temperature: None, top_k: None, top_p: None, seed: 3 };
 const WARM: Sampling = Sampling { temperature: Some(0.8), ..GREEDY };
 
-/// Bytes that each rank read from the device's memory, but for those of the first new token.
+/// Bytes that each rank read from the device's memory, without those of the first new token.
 fn brought(layout: &str, sampling: Sampling) -> Vec<u64> {
     let (layout, model) = (layout.parse::<Layout>().unwrap(), model(Vec::new()));
     let of = |max_new| {
@@ -38,9 +38,9 @@ fn brought(layout: &str, sampling: Sampling) -> Vec<u64> {
     of(NEW).iter().zip(of(1)).map(|(all, first)| all - first).collect()
 }
 
-/// A number of 4 bytes and a column of 4 for each that may be chosen and the one behind; rows where any may
-/// be. Kills: rows read for greedy choices or for the first k, logits read twice, columns of more than is
-/// needed.
+/// Counts a value and a column index of 4 bytes each for every candidate and the next one behind; whole rows
+/// where any token may be chosen. Kills: rows read for greedy or top-k choices, logits read twice, more
+/// columns read than needed.
 #[test]
 fn a_token_reads_what_its_choice_needs() {
     let first = |k: u64| 2 * (NEW as u64 - 1) * (k + 1) * (4 + 4);
@@ -59,9 +59,9 @@ fn a_token_reads_what_its_choice_needs() {
     }
 }
 
-/// The same ids and margins as a choice from the whole row of logits that a text without a cache has; where a
-/// text ends early, rows are fewer than texts. Kills: a row of another sequence, a position off by one,
-/// another draw.
+/// Checks that ids and margins equal those chosen from whole rows of logits, computed without a cache. Where
+/// a text ends early, there are fewer rows than texts. Kills: a row of another sequence, a position off by
+/// one, another random draw.
 #[test]
 fn texts_are_those_chosen_from_whole_rows() {
     let (layout, prompts) = (Layout::default(), vec![vec![1, 2, 3], vec![4], vec![9, 8]]);
@@ -90,9 +90,9 @@ fn texts_are_those_chosen_from_whole_rows() {
     }
 }
 
-/// A model and prompts so small that the choice is the peak, again and again. Kills: a price without the
-/// first logits or their columns, or with those of a choice that needs them all; a second time that finds
-/// something of the first.
+/// Compares the price with the measured peak, in a model so small that sampling is the peak, in three
+/// successive runs. Kills: a price without the first logits or their columns, columns priced for a choice
+/// from whole rows, memory of one run left over in the next.
 #[test]
 fn the_price_of_a_generation_is_what_is_measured_to_the_byte() {
     let model = model(Vec::new());
@@ -116,14 +116,15 @@ fn the_price_of_a_generation_is_what_is_measured_to_the_byte() {
     assert_eq!(priced(None), priced(Some(V)));
 }
 
-/// A model of two blocks with four experts, which tokens choose or are dealt to in turn.
+/// Model of two blocks with four experts; tokens choose their experts, or are dealt to them in turn if
+/// `forced`.
 fn with_experts(forced: bool, balance: Balance) -> Model {
     let experts = Experts { count: 4, chosen: 2, hidden: 4, forced, balance, ..Experts::MIXTRAL };
     let model = model(Vec::new());
     let shape = Shape { blocks: 2, experts: Some(experts), ..model.config.shape };
     Model::fresh(Config { shape, architecture: Architecture::Mixtral, ..model.config }, 5)
 }
-/// The new texts, and the bytes that all ranks held at most.
+/// The new texts, and the total of the peak bytes of all ranks.
 fn continued(model: &Model, layout: &str, request: &Prompts) -> (Vec<Vec<u32>>, u128) {
     let layout = layout.parse().unwrap();
     let all = generate::<Cpu<f32>>(model, (&layout, &Network::default()), request, &|_| ())
@@ -132,9 +133,9 @@ fn continued(model: &Model, layout: &str, request: &Prompts) -> (Vec<Vec<u32>>, 
     (all.texts.into_iter().map(|text| text.ids).collect(), held as u128)
 }
 
-/// The same texts as of one rank, and the price to the byte where tokens are dealt in turn. Kills: a rank
-/// that ends before those whose experts it has, a refusal of what nobody wrote, a cache or logits where there
-/// is no sequence.
+/// Checks that the texts equal those of one rank, and that the price is exact where tokens are dealt in turn.
+/// Kills: a rank that exits before the ranks that need its experts, an error about an empty prompt that the
+/// user did not give, a cache or logits on a rank without a sequence.
 #[test]
 fn ranks_without_a_prompt_compute_for_those_with_one() {
     let prompts = [vec![1, 2, 3], vec![4], vec![9, 8]];
@@ -174,7 +175,7 @@ fn ranks_without_a_prompt_compute_for_those_with_one() {
     assert_eq!(why(&prompts[..1], "dp=2"), format!("1 prompts cannot be dealt over dp=2: {least}"));
 }
 
-/// Kills: a schedule of slices refused for what only learning adds up.
+/// Kills: a schedule of slices refused because of a loss term that only training adds.
 #[test]
 fn a_balance_of_microbatches_is_nothing_to_generation() {
     let balance = Balance { microbatch: 0.5, sequence: 0.25, ..Balance::default() };

@@ -1,4 +1,4 @@
-//! Folders as models: what is read from the golden ones, which `transformers` wrote, and what is refused.
+//! Model folders: reading the golden folders, which `transformers` wrote, and refusing invalid ones.
 use super::*;
 use crate::generate::all_logits;
 use crate::tokenizer;
@@ -12,7 +12,7 @@ use tensor::safetensors::{Dtype, Writer};
 
 pub(crate) const GOLDEN: [&str; 10] =
     ["llama", "linear", "mistral", "qwen2", "qwen3", "mixtral", "qwen2-moe", "qwen3-moe", "gpt2", "gpt2-erf"];
-/// Name, shape, numbers.
+/// Name, shape and elements.
 pub(crate) type Tensor = (String, Vec<usize>, Vec<f64>);
 
 pub(crate) fn golden(name: &str) -> PathBuf {
@@ -30,7 +30,7 @@ pub(crate) fn tensors(dir: &Path) -> Vec<Tensor> {
     });
     all.collect()
 }
-/// A folder with the configuration of a golden one and these tensors, in f64.
+/// Folder with the configuration of a golden folder and these tensors, in f64.
 pub(crate) fn folder(name: &str, tensors: &[Tensor]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::copy(golden(name).join("config.json"), folder.path().join("config.json")).unwrap();
@@ -45,7 +45,7 @@ pub(crate) fn write(dir: &Path, tensors: &[Tensor]) {
     }
     writer.finish().unwrap();
 }
-/// Error of a golden folder whose tensors were changed, without the path.
+/// Error of reading a golden folder with changed tensors, without the path.
 fn why(name: &str, change: impl Fn(&mut Vec<Tensor>)) -> String {
     let mut all = tensors(&golden(name));
     change(&mut all);
@@ -63,7 +63,7 @@ fn read(model: &Model, name: &str, shape: [usize; 2]) -> Vec<f64> {
 fn transposed(x: &[f64], [rows, cols]: [usize; 2]) -> Vec<f64> {
     (0..rows * cols).map(|i| x[i % rows * cols + i / rows]).collect()
 }
-/// These matrices of `rows` rows, side by side.
+/// Concatenates matrices of `rows` rows side by side.
 fn beside(rows: usize, parts: &[Vec<f64>]) -> Vec<f64> {
     (0..rows)
         .flat_map(|row| {
@@ -72,7 +72,7 @@ fn beside(rows: usize, parts: &[Vec<f64>]) -> Vec<f64> {
         .collect()
 }
 
-/// Kills: Q, K and V, or gate and up, exchanged; a transpose forgotten, or made where there is none.
+/// Kills: Q, K and V exchanged, gate and up exchanged, a transpose forgotten, a needless transpose.
 #[test]
 fn parameters_are_the_tensors_that_their_names_say() {
     let model = Model::read(&golden("llama")).unwrap();
@@ -110,7 +110,7 @@ fn parameters_are_the_tensors_that_their_names_say() {
     assert_eq!(read(&model, "blocks.0.attention.k_norm", [1, 6]), k_norm.unwrap().2);
 }
 
-/// Kills: experts out of order, gate and up exchanged, a matrix turned that is not, or not turned that is.
+/// Kills: experts out of order, gate and up exchanged, a transpose forgotten, a needless transpose.
 #[test]
 fn parameters_of_experts_are_the_tensors_that_their_names_say() {
     const D: usize = 16;
@@ -143,8 +143,8 @@ fn parameters_of_experts_are_the_tensors_that_their_names_say() {
     }
 }
 
-/// The tensors of a model with experts as version 5 of `transformers` holds them: all of a block's experts in
-/// two.
+/// The tensors of a model with experts in the format of version 5 of `transformers`: two fused tensors hold
+/// all experts of a block.
 pub(crate) fn fused(all: &[Tensor]) -> Vec<Tensor> {
     let (mut fused, mut experts) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
     for (name, shape, numbers) in all {
@@ -170,9 +170,9 @@ pub(crate) fn fused(all: &[Tensor]) -> Vec<Tensor> {
     fused
 }
 
-/// Fused and in single tensors, experts are the same, bit by bit, whole and as a rank has its part of them.
-/// Kills: gates and ups in turn or exchanged, an expert's neighbour, a router under its old name, a stack of
-/// other shape that is read.
+/// Checks that experts read from fused and from single tensors are equal bit by bit, whole and as a rank's
+/// local part. Kills: gate and up interleaved or exchanged, a neighbouring expert, a router under its old
+/// name, a fused tensor of another shape accepted.
 #[test]
 fn fused_experts_are_those_of_single_tensors() {
     for (name, split) in [("mixtral", "tp=2,ep=2"), ("qwen2-moe", "ep=2"), ("qwen3-moe", "etp=2")] {
@@ -207,9 +207,9 @@ fn fused_experts_are_those_of_single_tensors() {
     assert!(missing.contains("there is no tensor \"model.layers.0.mlp.experts.down_proj\""), "{missing}");
 }
 
-/// Built from the file, gathered from one rank and from two, and written again: the same bytes, but for the
-/// kind of number. Kills: a bias cut or put together in other columns than its weight, an order that is not
-/// the program's.
+/// Builds a model from a file, gathers it from one rank and from two, and writes it again: the bytes are
+/// equal, except for the dtype. Kills: a bias sharded or gathered in other columns than its weight, an order
+/// that is not the program's.
 #[test]
 fn what_layers_are_built_from_they_write_again() {
     for name in GOLDEN {
@@ -270,7 +270,7 @@ fn tensors_that_are_missing_too_many_or_of_another_shape_are_named() {
     );
 }
 
-/// Kills: a head that is passed over although it is another.
+/// Kills: a head ignored although it differs from the table.
 #[test]
 fn a_tied_model_may_repeat_its_table_as_its_head() {
     for (name, table) in [("qwen3", "model.embed_tokens.weight"), ("gpt2", "transformer.wte.weight")] {
@@ -338,7 +338,7 @@ fn folders_that_are_no_models_are_said_in_one_sentence() {
     );
 }
 
-/// Kills: ids of a tokenizer taken for bytes, or bytes for ids of a model that has fewer.
+/// Kills: a tokenizer's ids taken for bytes, bytes taken for the ids of a model with a smaller vocabulary.
 #[test]
 fn text_is_read_with_the_tokenizer_of_the_folder() {
     let instead = "give token ids with --prompt-ids or --batch";

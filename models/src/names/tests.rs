@@ -1,4 +1,5 @@
-//! Names against the golden folders, which `transformers` wrote, and what a file may hold besides.
+//! Names of tensors, compared with the golden folders, which `transformers` wrote; and other tensors that a
+//! file may hold.
 use super::*;
 use crate::Config;
 use crate::model::tests::{self as model, GOLDEN};
@@ -10,14 +11,14 @@ fn golden(name: &str) -> (Config, File) {
     (Config::read(&dir.join("config.json")).unwrap(), File::open_folder(&dir).unwrap())
 }
 
-/// A dense block, and one with four experts of three features and two more that all tokens share.
+/// A dense block, and a block with four experts of three features and two shared experts.
 pub(crate) const OWN: &str = r#"{ "model_type": "equipart_moe", "hidden_size": 8, "num_attention_heads": 2,
     "intermediate_size": 5, "num_hidden_layers": 2, "vocab_size": 7, "first_k_dense_replace": 1, "n_group": 2,
     "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 3, "n_shared_experts": 2,
     "scoring_func": "sigmoid", "topk_method": "noaux_tc", "topk_group": 1 }"#;
 
-/// Every tensor of every golden folder, its name and its shape. Kills: a tensor that one family has and
-/// another has not, sizes exchanged, a matrix taken for its transpose.
+/// Compares the name and shape of every tensor of every golden folder. Kills: a tensor that one family has
+/// and another lacks, sizes exchanged, a matrix taken for its transpose.
 #[test]
 fn names_and_shapes_are_those_that_transformers_writes() {
     for name in GOLDEN {
@@ -28,7 +29,7 @@ fn names_and_shapes_are_those_that_transformers_writes() {
     }
 }
 
-/// Kills: a part left out, put twice, or beside its place; a bias that is no row.
+/// Kills: a part left out, a part placed twice, a part at the wrong place, a bias that is not a row.
 #[test]
 fn the_parts_of_a_parameter_are_all_of_it_in_order() {
     for name in GOLDEN {
@@ -94,8 +95,8 @@ fn ours_are_the_canonical_names() {
     assert_eq!(in_block("qwen3-moe", 1), format!("{attention} mlp.gate_up mlp.down norm"));
 }
 
-/// The names of DeepSeek-V3, and one of its blocks before the experts. Kills: a bias that is left out or has
-/// the rows of a weight, a shared expert under Qwen's name.
+/// Checks the names of DeepSeek-V3, with a dense block before the experts. Kills: a bias left out, a bias
+/// with the rows of a weight, a shared expert under Qwen's name.
 #[test]
 fn experts_of_our_own_are_named_as_deepseeks() {
     let config = Config::parse(OWN, "a.json").unwrap();
@@ -124,7 +125,7 @@ fn experts_of_our_own_are_named_as_deepseeks() {
     assert_eq!(dense.iter().map(|entry| entry.shape()).collect::<Vec<_>>(), [[5, 8], [5, 8], [8, 5]]);
 }
 
-/// Kills: a prefix that is wanted where there is none, or taken off the head.
+/// Kills: a required prefix where a file has none, a prefix removed from the head.
 #[test]
 fn gpt2s_names_are_found_with_and_without_their_prefix() {
     let (config, shards) = golden("gpt2-erf");
@@ -138,7 +139,7 @@ fn gpt2s_names_are_found_with_and_without_their_prefix() {
     assert_eq!(entries_in(&llama, std::iter::empty()), entries(&llama));
 }
 
-/// Kills: a parameter passed over, a buffer of one family passed over in another.
+/// Kills: a parameter ignored, a buffer of one family ignored in another.
 #[test]
 fn only_what_is_no_parameter_is_passed_over() {
     for (name, others) in [

@@ -1,10 +1,10 @@
-//! Choices: what is drawn, how often, and that nothing else is drawn within the margin.
+//! Sampling: which tokens are drawn and how often, and that the margin guarantees the draw.
 use super::*;
 use tensor::{Category, Cpu, Tensor};
 
 const SAMPLE: Sampling = Sampling { temperature: Some(1.0), top_k: None, top_p: None, seed: 7 };
 
-/// Random numbers for the tests themselves.
+/// Random numbers for these tests.
 struct Dice(u64);
 impl Dice {
     fn below(&mut self, n: usize) -> usize {
@@ -17,7 +17,7 @@ impl Dice {
     fn pick<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }
-    /// Rows of every character: spread out, close together, with ties, far below the largest.
+    /// Rows of every kind: spread out, close together, with ties, far below the largest.
     fn logits(&mut self) -> Vec<f32> {
         let (n, spread, step) =
             (1 + self.below(40), self.pick(&[0.1, 3.0, 30.0]), self.pick(&[0.0, 0.0, 0.5]));
@@ -40,7 +40,7 @@ impl Dice {
     }
 }
 
-/// The same rule, written out plainly: probabilities by id.
+/// A plain second implementation: the probabilities by id.
 fn probabilities(s: &Sampling, logits: &[f32]) -> Vec<f64> {
     let t = s.temperature.unwrap();
     let mut ids: Vec<usize> = (0..logits.len()).collect();
@@ -69,8 +69,8 @@ fn greedy_takes_the_largest_and_of_equals_the_first() {
     assert_eq!(greedy(&[-4.0]), SampledToken { id: 0, margin: f64::INFINITY });
 }
 
-/// Kills: a cut one too early or too late, shares of all instead of those kept, a temperature that
-/// multiplies, an order that is not by logit.
+/// Kills: a cut one token early or late, probabilities of all tokens instead of those kept, multiplication by
+/// the temperature, an order that is not by logit.
 #[test]
 fn draws_are_distributed_as_the_probabilities_say() {
     const DRAWS: usize = 20_000;
@@ -93,7 +93,8 @@ fn draws_are_distributed_as_the_probabilities_say() {
     }
 }
 
-/// The definition, by hand. Kills: intervals in another order, `u` on the wrong side of a border.
+/// Compares with the definition, computed by hand. Kills: intervals in another order, `u` on the wrong side
+/// of a border.
 #[test]
 fn a_draw_is_the_candidate_on_whose_interval_u_falls() {
     let logits = [0.25f32, 0.5, 0.125, 0.125].map(f32::ln);
@@ -126,21 +127,21 @@ fn seeds_sequences_and_positions_give_draws_of_their_own() {
     ids.dedup();
     assert_eq!(ids.len(), 7);
     assert_eq!(id(5, 6, 7), id(5, 6, 7));
-    assert_eq!([id(0, 0, 0), id(1, 2, 3)], [138, 814]); // what was drawn once is drawn for ever
+    assert_eq!([id(0, 0, 0), id(1, 2, 3)], [138, 814]); // fixed: these draws must never change
 }
 
-/// The largest change of a difference between two logits.
+/// Largest change of the difference of two logits.
 fn spread(a: &[f32], b: &[f32]) -> f64 {
     let changes = a.iter().zip(b).map(|(a, b)| f64::from(*b) - f64::from(*a));
     let (least, most) = changes.fold((f64::MAX, f64::MIN), |(l, m), c| (l.min(c), m.max(c)));
     most - least
 }
 
-/// How many ways there are to change logits.
+/// Number of ways to change logits.
 const PATTERNS: usize = 9;
 
-/// Logits that change within an interval of this length: those before `id`, behind it, beside it, above
-/// others; or any.
+/// Changes logits within an interval of this length: those above that of `id`, those below it, itself, all
+/// others, those on one side of another logit, or any.
 fn changed(logits: &[f32], id: usize, pattern: usize, length: f64, dice: &mut Dice) -> Vec<f32> {
     let (mine, pivot, shift) = (logits[id], logits[dice.below(logits.len())], dice.uniform() - 1.0);
     let change = |(at, &logit): (usize, &f32)| {
@@ -160,7 +161,7 @@ fn changed(logits: &[f32], id: usize, pattern: usize, length: f64, dice: &mut Di
     logits.iter().enumerate().map(change).collect()
 }
 
-/// Kills: any condition of the margin left out, a factor of two.
+/// Kills: any condition of the margin left out, a margin twice as large.
 #[test]
 fn nothing_else_is_drawn_within_the_margin() {
     let (mut dice, mut tried) = (Dice(2), 0);
@@ -181,8 +182,7 @@ fn nothing_else_is_drawn_within_the_margin() {
     assert!(tried > 140_000, "{tried}");
 }
 
-/// The bound is not only safe: without `top_p` it is all but exact. Kills: a needless condition, a factor too
-/// small.
+/// Checks that the margin is almost exact without `top_p`. Kills: a needless condition, a factor too small.
 #[test]
 fn something_else_is_drawn_just_outside_the_margin() {
     let (mut dice, mut changes, mut all) = (Dice(3), 0, 0);
@@ -249,7 +249,7 @@ fn bad_settings_and_logits_are_said_in_one_sentence() {
     }
 }
 
-/// Choice from the logits that the kernel selects of a row.
+/// Chooses from the logits that the kernel selects from a row.
 fn of_first(s: &Sampling, logits: &[f32], sequence: usize, position: usize) -> Result<SampledToken> {
     let Some(n) = s.needs(logits.len()) else { return s.choose(logits, sequence, position) };
     let place = Cpu::<f32>::default();
@@ -259,9 +259,10 @@ fn of_first(s: &Sampling, logits: &[f32], sequence: usize, position: usize) -> R
     s.choose_in(&mut SamplingRoom::default(), Logits::First(&values, ids), sequence, position)
 }
 
-/// Ids and margins, to the bit; rows with many ties, longer than a block of the kernel, and such that have no
-/// choice. Kills: a sum over other candidates or in another order, ties in another order, the candidate
-/// behind the last kept left out of the margin, another sentence for a row that is not finite.
+/// Compares ids, margins and errors with those of the whole row, bit by bit: rows with many ties, rows longer
+/// than a block of the kernel, rows without a choice. Kills: a sum over other candidates or in another order,
+/// ties in another order, the candidate behind the last kept left out of the margin, another error for a row
+/// that is not finite.
 #[test]
 fn the_first_logits_choose_what_the_whole_row_chooses() {
     let (mut dice, mut selected) = (Dice(5), 0);
@@ -284,7 +285,8 @@ fn the_first_logits_choose_what_the_whole_row_chooses() {
     assert!(selected > 10_000, "{selected}");
 }
 
-/// By hand. Kills: a choice among all from some of them, one more or less than the margin needs.
+/// Compares with numbers computed by hand. Kills: a choice among all tokens made from some of them, one
+/// candidate more or less than the margin needs.
 #[test]
 fn a_choice_needs_its_candidates_and_the_one_behind() {
     let needs = |top_k, top_p| Sampling { top_k, top_p, ..SAMPLE }.needs(50);

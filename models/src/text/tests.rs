@@ -1,4 +1,4 @@
-//! Corpora of bytes and of tokens, their batches and windows.
+//! Corpora of bytes and of tokens, their batches and their windows.
 use super::*;
 use crate::tokenizer::tests as tokenizer;
 use std::collections::BTreeSet;
@@ -7,14 +7,14 @@ fn ids(n: usize) -> Vec<u8> {
     (0..n).map(|at| at as u8).collect()
 }
 
-/// A tokenizer of this text, in a file that is gone.
+/// Tokenizer of this JSON, read from a file that is then deleted.
 fn read(value: &serde_json::Value) -> Tokenizer {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a"), value.to_string()).unwrap();
     Tokenizer::read(&folder.path().join("a")).unwrap()
 }
 
-/// Kills: held-out bytes that were trained on, bytes that are in neither part.
+/// Kills: held-out bytes used in training, bytes that are in neither part.
 #[test]
 fn the_last_tenth_is_held_out() {
     for (n, cut) in [(20, 18), (29, 27), (30, 27), (256, 231)] {
@@ -53,12 +53,12 @@ fn what_is_no_corpus_is_said_in_one_sentence() {
     assert!(why("short").starts_with("/short has 49 bytes, and its last tenth is held out"));
 }
 
-/// Kills: a cut inside a character or after the text was made tokens, a first token that counts among the
-/// told bytes.
+/// Kills: a split inside a character, a split after tokenization, a first token counted among the predicted
+/// bytes.
 #[test]
 fn a_text_is_cut_before_it_becomes_tokens() {
     let merges = read(&tokenizer::merges());
-    // 118 bytes, the eleventh last is one of 🦀
+    // 118 bytes; the eleventh byte from the end is inside 🦀
     let text = "the other the é".repeat(6) + "the crab🦀 other the";
     let corpus = Corpus::tokenized(text.as_bytes(), "a", 2, &merges).unwrap();
     assert_eq!((&corpus.held_out[..], corpus.held_out_bytes), (&[32, 111, 257, 114, 258][..], 9));
@@ -91,8 +91,8 @@ fn what_is_no_text_of_tokens_is_said_in_one_sentence() {
     assert_eq!(why(&[0x80; 40]), no_text(0, "0x80"));
 }
 
-/// Kills: targets that are the ids, or two steps ahead; a start beyond the text, a first or last one never
-/// taken.
+/// Kills: targets equal to the ids, targets two positions ahead, a start beyond the text, a first or last
+/// start never drawn.
 #[test]
 fn batches_are_pieces_of_the_text_from_its_beginning_to_its_end() {
     let corpus = Corpus::new(&ids(60), "a", 3).unwrap();
@@ -105,11 +105,11 @@ fn batches_are_pieces_of_the_text_from_its_beginning_to_its_end() {
             starts.insert(ids[0]);
         }
     }
-    assert_eq!(starts, (0..=50).collect()); // 51 + 3 = 54 bytes to learn from
-    assert_eq!(corpus.batch(1, 0, 1, 53)[0].1[52], 53); // the longest there is
+    assert_eq!(starts, (0..=50).collect()); // 51 + 3 = 54 bytes of training text
+    assert_eq!(corpus.batch(1, 0, 1, 53)[0].1[52], 53); // the longest possible sequence
 }
 
-/// Kills: a draw that depends on what was drawn before, on the batch size, or on nothing.
+/// Kills: a draw that depends on earlier draws or on the batch size, a draw that depends on nothing.
 #[test]
 fn a_sequence_is_the_same_in_whatever_batch_it_comes() {
     let corpus = Corpus::new(&ids(250).repeat(9), "a", 8).unwrap();
@@ -121,10 +121,10 @@ fn a_sequence_is_the_same_in_whatever_batch_it_comes() {
     assert_ne!(corpus.batch(6, 0, 64, 8), all);
     assert!(all.iter().collect::<BTreeSet<_>>().len() > 50);
     let starts: Vec<u32> = all[..6].iter().map(|(ids, _)| ids[0]).collect();
-    assert_eq!(starts, [226, 26, 35, 68, 52, 18]); // what was drawn once is drawn for ever
+    assert_eq!(starts, [226, 26, 35, 68, 52, 18]); // fixed: these draws must never change
 }
 
-/// Kills: a token predicted twice or never, a short end left out.
+/// Kills: a token predicted twice or never, a short last window left out.
 #[test]
 fn windows_predict_every_token_once_but_the_first() {
     for n in 0..20 {

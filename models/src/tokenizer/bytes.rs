@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Kills: two bytes with one letter, a space that does not become Ġ.
+    /// Kills: two bytes with one letter, a space not written as Ġ.
     #[test]
     fn every_byte_has_a_letter_of_its_own() {
         assert_eq!((0..=u8::MAX).map(letter).collect::<BTreeSet<_>>().len(), 256);
@@ -86,7 +86,8 @@ mod tests {
         assert_eq!(text["model"]["vocab"]["Ġ"], json!(32));
     }
 
-    /// Kills: a file taken for ours whose ids are others, or not taken for ours for what changes none.
+    /// Kills: a file of other ids taken for ours, a file not taken for ours because of a difference that
+    /// changes no id.
     #[test]
     fn a_tokenizer_of_bytes_is_known_by_what_makes_its_ids() {
         let with = |part: &str, value: Value| {

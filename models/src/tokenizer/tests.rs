@@ -1,4 +1,4 @@
-//! Exact ids of small tokenizers, and one sentence for each file that is none.
+//! Exact ids of small tokenizers, and one error message for each invalid file.
 use super::*;
 use serde_json::{Value, json};
 use std::fs;
@@ -9,7 +9,7 @@ fn special(id: u32, content: &str) -> Value {
             "normalized": false, "special": true })
 }
 
-/// Words, with a token before each prompt and one behind it.
+/// Tokenizer of words, with a special token before each prompt and one after it.
 pub(crate) fn words() -> Value {
     json!({
         "version": "1.0", "truncation": null, "padding": null,
@@ -37,7 +37,7 @@ pub(crate) fn words() -> Value {
     })
 }
 
-/// Bytes, and three merges; texts are cut before them by GPT-2's expression.
+/// Tokenizer of bytes with three merges; GPT-2's expression splits texts before merging.
 pub(crate) fn merges() -> Value {
     let mut whole: Value = serde_json::from_str(&super::json()).unwrap();
     whole["pre_tokenizer"]["use_regex"] = json!(true);
@@ -62,7 +62,7 @@ fn put(text: &[u8]) -> (TempDir, Result<Tokenizer>) {
     (folder, tokenizer)
 }
 
-/// Error of a file, without its path.
+/// Error of reading a file, without its path.
 fn why(text: &[u8]) -> String {
     let (folder, tokenizer) = put(text);
     let why =
@@ -86,7 +86,7 @@ fn bytes_are_ids() {
     assert!(ours.unwrap().is_of_bytes() && !read(&merges()).is_of_bytes());
 }
 
-/// Kills: special tokens in a text that is learnt, none in a prompt, or any in what is shown.
+/// Kills: special tokens in a training text, none in a prompt, any in decoded text.
 #[test]
 fn prompts_get_special_tokens_and_texts_get_none() {
     let words = read(&words());
@@ -100,14 +100,14 @@ fn prompts_get_special_tokens_and_texts_get_none() {
     assert_eq!(words.decode(&[1, 3, 4, 0, 5, 2]).unwrap(), "to be or");
 }
 
-/// Kills: merges out of order, an expression that cuts elsewhere, characters torn apart in decoding.
+/// Kills: merges out of order, an expression that splits elsewhere, characters torn apart in decoding.
 #[test]
 fn merged_bytes_have_the_ids_of_their_merges() {
     let merges = read(&merges());
     for (text, ids) in [
         ("the other the", vec![257, 32, 111, 257, 114, 258]),
         ("then  the\n\nthe", vec![257, 110, 32, 258, 10, 10, 257]),
-        // it, 't, he
+        // here " it'the" is split into it, 't and he
         ("Thé🦀 it'the", vec![84, 104, 195, 169, 240, 159, 166, 128, 32, 105, 116, 39, 116, 104, 101]),
         ("a<|end|> the", vec![97, 259, 258]),
         ("", vec![]),
@@ -121,7 +121,7 @@ fn merged_bytes_have_the_ids_of_their_merges() {
     assert_eq!(merges.decode(&[195, 257]).unwrap(), "\u{FFFD}the");
 }
 
-/// Kills: a text cut or padded as the file says, merges dropped at random.
+/// Kills: a text truncated or padded as the file says, merges dropped at random.
 #[test]
 fn equal_texts_have_equal_ids_whatever_the_file_says() {
     let mut other = merges();
@@ -194,8 +194,7 @@ fn texts_without_tokens_are_said_in_one_sentence() {
     assert!(why.starts_with(said) && why.contains("Missing [UNK] token"), "{why}");
 }
 
-/// Kills: an id of the vocabulary, of an added token, or of what is put around a prompt that is not looked
-/// at.
+/// Kills: an unchecked id of the vocabulary, of an added token or of a special token around a prompt.
 #[test]
 fn ids_are_below_the_vocabulary() {
     let fits = |value: &Value, vocabulary: usize| {
@@ -219,7 +218,7 @@ fn ids_are_below_the_vocabulary() {
     assert_eq!(Err(bytes), says("text that is read as bytes", 255, 255) as std::result::Result<(), _>);
 }
 
-/// Tokenizers are read from a folder and written to another. Kills: a tokenizer that stays behind.
+/// Copies tokenizers from one folder to another. Kills: a tokenizer that is not copied.
 #[test]
 fn tokenizers_go_along() {
     let instead = "has no tokenizer.json to read text with; give token ids with --prompt-ids or --batch";

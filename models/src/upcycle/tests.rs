@@ -1,4 +1,4 @@
-//! Models with experts made of ones without: they compute the same, and what cannot be made is said.
+//! Models with experts made from dense models: both compute the same, and impossible requests are refused.
 use super::*;
 use crate::model::tests::golden;
 use layers::{Design, PassContext};
@@ -6,7 +6,7 @@ use parallel::{Stages, session};
 use std::path::PathBuf;
 use tensor::{Cpu, F61, Key, TokenIds};
 
-/// The logits of every token of two texts, in the field.
+/// Logits of every token of two texts, in the field.
 fn logits(model: &Model) -> Vec<F61> {
     session::alone(model.values(), |at: parallel::BuildContext<Cpu<F61>>| {
         let shape = model.config.shape;
@@ -24,9 +24,9 @@ fn why(from: &Model, by: [usize; 3], out: &Path) -> String {
     upcycle(from, Upcycling { experts, chosen, slices }, out, None).unwrap_err().to_string()
 }
 
-/// In the field, where nothing rounds, bit for bit: copies, slices, several copies to a token. Kills: a slice
-/// of another expert, gate for up, a slice that is not scaled or twice, copies of which a token gets only
-/// some slices, a tensor of the rest of the model that is left out.
+/// Compares logits bit for bit in the field, where nothing is rounded: copies, slices, several copies for a
+/// token. Kills: a slice of another expert, gate exchanged with up, a slice not scaled, a slice scaled twice,
+/// copies of which a token gets only some slices, a tensor of the rest of the model left out.
 #[test]
 fn a_model_with_experts_equals_the_one_it_is_made_of_bit_for_bit() {
     let _key = Key(5).enter();
@@ -47,8 +47,7 @@ fn a_model_with_experts_equals_the_one_it_is_made_of_bit_for_bit() {
     }
 }
 
-/// Kills: a division by no slices, experts that are left over, biases that are lost, half a model in a
-/// folder.
+/// Kills: a division by zero slices, left-over experts, lost biases, half a model left in a folder.
 #[test]
 fn experts_that_cannot_be_are_refused() {
     let read = |name: &str| Model::read(&golden(name)).unwrap();

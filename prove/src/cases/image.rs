@@ -80,8 +80,8 @@ mod tests {
     use super::*;
     use crate::Subject;
 
-    /// Every model of the panel, a thousand times as large. Kills: a part that the image lacks, a size that
-    /// the layout cannot share, one that is not named.
+    /// Shrinks every model of the panel after enlarging it a thousand times. Kills: a part missing from the
+    /// small model, a size that the layout cannot split, a size not named in the message.
     #[test]
     fn an_image_has_all_parts_and_fits() {
         for layout in ["none", "tp=2", "pp=3", "tp=4,dp=2"] {

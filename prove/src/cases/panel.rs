@@ -229,7 +229,7 @@ pub fn never_ran(subject: &Subject, layout: &Layout) -> Vec<&'static str> {
 mod tests {
     use super::*;
 
-    /// Kills: a feature that no model of the panel has, a member more for one that some has.
+    /// Kills: a feature that no model of the panel has, an added model for a feature that one already has.
     #[test]
     fn a_feature_that_nobody_has_gets_a_member() {
         assert_eq!(PANEL.len(), NAMED.len());

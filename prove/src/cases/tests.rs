@@ -1,4 +1,4 @@
-//! Tests that cases are drawn as they must be, and that a failure is found and made small.
+//! Random cases: each kind is drawn often enough, and a failing case is found and shrunk.
 use super::*;
 use crate::{Difference, Verdict};
 use layers::{FeedForward, NormKind, OptimizerKind, Scoring, Shape};
@@ -15,9 +15,9 @@ fn drawn(n: usize) -> Vec<ProofCase> {
     numbers(5).take(n).map(|key| draw(key.0, None)).collect()
 }
 
-/// Each habit in at least one of fifty cases, each choice of the lists in at least a tenth of them and each
-/// strategy in its part of these, every layout of one strategy, and whole models too. Kills: a drawing that
-/// loses a habit, a newcomer to the list that is never drawn.
+/// Checks that each habit is in at least one of fifty cases, that each kind of choice is in at least a tenth
+/// of them with its strategies equally often, and that every layout of one strategy and whole models are
+/// drawn. Kills: a habit that is never drawn, a new strategy of the list that is never drawn.
 #[test]
 fn every_habit_and_every_strategy_is_drawn_often() {
     let cases = drawn(5000);
@@ -51,8 +51,8 @@ fn every_habit_and_every_strategy_is_drawn_often() {
     assert!(layouts.iter().any(|layout| layout.contains(",order=pp.")), "{layouts:?}");
 }
 
-/// Kills: experts that no oracle has, such as more chosen than there are, groups of unequal size, or biases
-/// besides; a setting that is drawn with one other only; texts where tokens compete.
+/// Kills: experts that the oracle does not support (more chosen than there are, groups of unequal size,
+/// biases besides), a setting drawn only together with one other, texts where tokens compete.
 #[test]
 fn experts_are_drawn_of_every_kind_and_can_be() {
     let cases: Vec<_> = drawn(1000).into_iter().filter(|case| case.shape.experts.is_some()).collect();
@@ -77,7 +77,7 @@ fn experts_are_drawn_of_every_kind_and_can_be() {
     assert!(odd.count() * 5 > cases.len(), "experts that ranks do not divide");
 }
 
-/// Norms with feed-forwards and all sets of biases. Kills: two choices that hang together.
+/// Draws all combinations of norm, feed-forward and biases. Kills: two settings that depend on each other.
 #[test]
 fn every_combination_of_norm_feed_forward_and_biases_is_drawn() {
     let of = |case: ProofCase| {
@@ -94,8 +94,8 @@ fn every_combination_of_norm_feed_forward_and_biases_is_drawn() {
     assert!(seen.iter().any(|(_, feed_forward, _)| *feed_forward == FeedForward::SwiGlu));
 }
 
-/// Kills: a layout that its model does not fit, batches that cannot be dealt, documents longer than the
-/// positions, a key or an id lost in JSON.
+/// Kills: a layout that the model does not fit, batches that cannot be split over the ranks, documents longer
+/// than the positions, a key or an id lost in JSON.
 #[test]
 fn every_case_fits_and_survives_as_json() {
     for case in drawn(400) {
@@ -111,7 +111,7 @@ fn every_case_fits_and_survives_as_json() {
     }
 }
 
-/// Kills: a case that depends on what was drawn before it, or on a clock.
+/// Kills: a case that depends on earlier draws or on a clock.
 #[test]
 fn a_case_is_a_function_of_its_number() {
     let twice = || numbers(9).take(20).map(|key| draw(key.0, None)).collect::<Vec<_>>();
@@ -119,7 +119,8 @@ fn a_case_is_a_function_of_its_number() {
     assert_ne!(draw(1, None), draw(2, None));
 }
 
-/// A line written before a field of the shape was added reads on; what is no case is said in one sentence.
+/// Checks that a line written before a field of the shape was added can still be read, and that an invalid
+/// line gives one error message.
 #[test]
 fn lines_read_with_what_they_leave_out() {
     let line = |shape: &str, step: &str| {
@@ -183,9 +184,10 @@ fn campaign(
     Campaign { key: Key(key), cases, until: None, layout: None, judge }.run(reported).unwrap()
 }
 
-/// A bug of sequence parallelism with more ranks than KV heads, where a bias is: it is found, and shrunk to
-/// two ranks, one head, one token, one step and nothing else. Kills: shrinking that keeps what is no part of
-/// the failure, that takes an equal case, or one that fails otherwise.
+/// Plants a bug of sequence parallelism (more ranks than KV heads, with a bias): the campaign finds it and
+/// shrinks it to two ranks, one head, one token, one step and nothing else. Kills: shrinking that keeps a
+/// part irrelevant to the failure, shrinking that accepts a case without a difference, shrinking that accepts
+/// another failure.
 #[test]
 fn a_planted_bug_is_found_and_shrunk_to_what_it_needs() {
     let planted = |case: &ProofCase| {
@@ -199,7 +201,7 @@ fn a_planted_bug_is_found_and_shrunk_to_what_it_needs() {
         )
     };
     let bug = |case: &ProofCase| match planted(case) {
-        // the other bug is seen while shrinking only
+        // the other bug occurs only while shrinking
         outcome if outcome.error.is_some() => never(case, false),
         outcome => outcome,
     };
@@ -229,8 +231,8 @@ fn a_planted_bug_is_found_and_shrunk_to_what_it_needs() {
     }
 }
 
-/// A failure on two ranks and on eight, but on no other number, is shrunk to two. Kills: a search for the
-/// smallest that takes what holds on three ranks to hold on two.
+/// Plants a failure that occurs on two and on eight ranks only: the case is shrunk to two. Kills: a search
+/// that infers from three passing ranks that two pass as well.
 #[test]
 fn a_bug_of_some_numbers_of_ranks_is_shrunk_to_the_fewest() {
     let judge = |case: &ProofCase| never(case, [2, 8].contains(&case.layout.size(comm::Axis::Tp)));
@@ -240,8 +242,8 @@ fn a_bug_of_some_numbers_of_ranks_is_shrunk_to_the_fewest() {
     }
 }
 
-/// A panic is a failure too, and is shrunk as one. Kills: a shrunk case that fails in another way than the
-/// first.
+/// Checks that a panic is a failure, and is shrunk as one. Kills: a shrunk case that fails in another way
+/// than the first.
 #[test]
 fn what_fails_is_shrunk_to_what_fails_alike() {
     let judge = |case: &ProofCase| match case.shape.window {
@@ -259,8 +261,8 @@ fn what_fails_is_shrunk_to_what_fails_alike() {
     assert_eq!(kinds.len(), 2, "both kinds were seen first");
 }
 
-/// An error is a failure, and is reported without the number of the rank that was first. Kills: words that
-/// depend on time, an error that ends the campaign.
+/// Checks that an error is a failure, and is reported without the number of the rank that failed first.
+/// Kills: a message that depends on timing, an error that ends the campaign.
 #[test]
 fn what_ranks_say_is_told_of_any_rank() {
     let case = drawn(1000)
@@ -277,12 +279,12 @@ fn what_ranks_say_is_told_of_any_rank() {
     assert!(ProofCase::parse(&odd.line()).unwrap_err().why.contains("3 query heads cannot share 2 KV heads"));
 }
 
-/// Kills: a report that depends on which thread was first, a key to go on with that skips or repeats a case,
-/// a failure told that is not the first.
+/// Kills: a report that depends on the order of threads, a key to resume with that skips or repeats a case, a
+/// reported failure that is not the first.
 #[test]
 fn campaigns_tell_the_same_in_order_and_go_on() {
     let fine = |case: &ProofCase| {
-        // late ones overtake early ones
+        // late cases overtake early ones
         std::thread::sleep(std::time::Duration::from_micros(case.key.0 % 300));
         never(case, false)
     };
@@ -316,8 +318,8 @@ fn campaigns_tell_the_same_in_order_and_go_on() {
     assert_eq!((failure.after, failure.number), (50, bad[0]));
 }
 
-/// Kills: a given layout that is drawn over, shapes that do not fit it, one that fits nothing and is taken
-/// all the same.
+/// Kills: a given layout replaced by a random one, shapes that do not fit the layout, a layout accepted
+/// although no shape fits it.
 #[test]
 fn a_given_layout_is_that_of_every_case() {
     let layout: Layout = "tp=4,sp,dp=2".parse().unwrap();

@@ -1,5 +1,5 @@
-//! Drawn cases: those that failed once, some of a fixed key, some of a key that no run had before. What fails
-//! is shrunk, told, and added to `regressions.jsonl`, where it stays.
+//! Random cases: those that failed once, some of a fixed key, and some of a fresh key. A failing case is
+//! shrunk, reported and added to `regressions.jsonl`, where it stays.
 use prove::cases::{Campaign, Failure, ProofCase, judge};
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -7,7 +7,7 @@ use tensor::{Key, mix};
 
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/regressions.jsonl");
 
-/// Adds a shrunk case to those that are kept, and says all that is known of it.
+/// Appends a shrunk case to the regressions and panics with its report.
 fn keep(failure: Failure) -> ! {
     let kept = OpenOptions::new().append(true).open(KEPT);
     let kept = kept.and_then(|mut file| writeln!(file, "{}", failure.case.line()));
@@ -28,7 +28,7 @@ fn campaign(key: Key, cases: usize) {
     assert!(report.tensors > 20 * cases && report.elements > 1000 * cases, "{}", report.statement());
 }
 
-/// Kills: a bug that came back.
+/// Kills: a bug that returned.
 #[test]
 fn what_failed_once_does_not_fail_again() {
     let kept = std::fs::read_to_string(KEPT).unwrap();
@@ -40,7 +40,7 @@ fn what_failed_once_does_not_fail_again() {
     }
 }
 
-/// Kills: what two choices break together that no other test makes at once.
+/// Kills: two settings that break only together, in a combination that no other test runs.
 #[test]
 fn drawn_cases_equal_the_oracle() {
     campaign(Key(1), 100);

@@ -1,5 +1,5 @@
-//! A program that is not equal is told where: the first tensor in program order, its rank, the collective, a
-//! hint.
+//! The report of a program that differs from the oracle: the first differing tensor in program order, its
+//! rank, the collective, a hint.
 use comm::mutants::{CallSite, Mutation, Trial};
 use comm::{CallRecord, Op};
 use kernels::Heads;
@@ -24,10 +24,10 @@ fn subject(layout: &str) -> (Subject, Layout) {
     (Subject::small(SHAPE, &layout).unwrap(), layout)
 }
 
-/// The label of the calls in which new values are gathered.
+/// Label of the calls that gather new parameter values.
 const VALUES: &str = "values of the model";
 
-/// The calls of all ranks, each once.
+/// The calls of all ranks, each listed once.
 fn calls(subject: &Subject, layout: &Layout) -> Vec<CallSite> {
     let honest = Trial::honest();
     let world = layout.world().unwrap().on_trial(&honest);
@@ -35,7 +35,7 @@ fn calls(subject: &Subject, layout: &Layout) -> Vec<CallSite> {
     honest.meetings()
 }
 
-/// The difference that this mutant of the last call in training of this label makes.
+/// The difference caused by a mutant of the training call that `pick` selects.
 fn after(layout: &str, mutation: Mutation, pick: impl Fn(&[CallSite]) -> CallSite) -> Difference {
     let (subject, layout) = subject(layout);
     let world = layout.world().unwrap().on_trial(&Trial::at(&pick(&calls(&subject, &layout)), mutation));
@@ -46,15 +46,16 @@ fn label(site: &CallSite) -> &str {
     site.label.as_deref().unwrap_or_default()
 }
 
-/// The `n`th call of a label.
+/// Selects the `n`th call with this label.
 fn nth(of: &'static str, n: usize) -> impl Fn(&[CallSite]) -> CallSite {
     move |sites| sites.iter().filter(|s| label(s) == of).nth(n).expect("so many calls").clone()
 }
 
-/// Kills: an echo named before its cause, a rank that is right, a collective that did not touch it.
+/// Kills: a consequence named before its cause, a rank without a difference named, a collective named that
+/// did not touch the tensor.
 #[test]
 fn the_first_tensor_that_differs_is_named_with_what_touched_it() {
-    // Forward, while the texts are read.
+    // Forward, while reading the texts.
     let d = after("tp=2", Mutation::Skip, nth("blocks.1.attention.out", 0));
     assert_eq!(d.name, "texts: blocks.1.attention.out.out", "{d}");
     assert_eq!(d.after.as_deref(), Some("texts: blocks.1.attention.out.in"), "{d}");
@@ -63,7 +64,7 @@ fn the_first_tensor_that_differs_is_named_with_what_touched_it() {
     assert_eq!((d.ranks.as_slice(), d.collectives.len()), (&[0, 1][..], 1), "{d}");
     assert!(d.collectives.iter().all(is_it), "{d}");
     assert!(d.hint.as_deref().unwrap().starts_with("tensor parallelism: "), "{d}");
-    // Backward, in the sum of dX of the first step's second microbatch.
+    // Backward, in the sum of dX for the second microbatch of the first step.
     let d = after("tp=2", Mutation::Tail, nth("blocks.0.mlp.gate_up", 1));
     assert_eq!(d.name, "step 0: gradient of blocks.0.mlp.gate_up.in", "{d}");
     assert_eq!(d.after.as_deref(), Some("step 0: gradient of blocks.0.mlp.gate_up.out"), "{d}");
@@ -71,7 +72,7 @@ fn the_first_tensor_that_differs_is_named_with_what_touched_it() {
     let [call] = &d.collectives[..] else { panic!("{d}") };
     assert!(d.differ == 1 && call.is_for("blocks.0.mlp.gate_up"), "{d}");
     assert_eq!(call.shape, [tokens, 6], "the second microbatch's: {d}");
-    // Under sequence parallelism a bias's gradient is a partial sum, and its strategy is asked first.
+    // Under sequence parallelism a bias's gradient is a partial sum: the hint is that of its strategy.
     let d = after("tp=2,sp", Mutation::Skip, nth("gradients of blocks.0", 0));
     assert_eq!((d.name.as_str(), d.differ), ("step 0: gradient of blocks.0.mlp.down.bias", 6), "{d}");
     assert!(
@@ -83,8 +84,8 @@ fn the_first_tensor_that_differs_is_named_with_what_touched_it() {
     );
 }
 
-/// Kills: gradients that are compared before they are summed; the sum over data ranks, which is one for a
-/// block, not told; the norm blamed on gradients.
+/// Kills: gradients compared before they are summed, the sum over data ranks (one call for a block) not
+/// named, the norm's bug blamed on gradients.
 #[test]
 fn what_happens_once_a_step_is_told_apart() {
     let d = after("dp=2", Mutation::Average, nth("gradients of blocks.1", 0));
@@ -99,9 +100,10 @@ fn what_happens_once_a_step_is_told_apart() {
     assert_eq!(d.collectives.len(), 1, "{d}");
 }
 
-/// Messages between stages, and what only a stage's ranks have. Kills: a first difference in the order of one
-/// rank, which has not all tensors; a rank named that has not the tensor, an echo in one stage before its
-/// cause in another; a sharded update that is told without the call that gathers it.
+/// Locates wrong messages between stages, and tensors that only one stage's ranks have. Kills: a first
+/// difference in the order of a rank that lacks some tensors, a rank named that lacks the tensor, a
+/// consequence in one stage named before its cause in another, a sharded update reported without the call
+/// that gathers it.
 #[test]
 fn what_only_a_stage_has_is_located() {
     let message = |of: &'static str| {
@@ -126,8 +128,7 @@ fn what_only_a_stage_has_is_located() {
     of_stage(&d, "step 0: gradient of blocks.1.mlp.down.bias", Op::ReduceScatter, &[4, 5, 6, 7]);
     assert_eq!(d.after.as_deref(), Some("step 0: gradient of norm"), "{d}");
     assert!(d.hint.as_deref().unwrap().starts_with("ZeRO, stage 1: a rank's shard"), "{d}");
-    // New values go in one call for all that a stage has; numbers of calls begin anew on the second stage's
-    // ranks.
+    // One call gathers the new values of a whole stage; call numbers start again on the second stage's ranks.
     let d = after(zero, Mutation::Skip, nth(VALUES, 0));
     of_stage(&d, "step 0: new embedding", Op::AllGather, &[0, 1, 2, 3]);
     let of_second_stage = |sites: &[CallSite]| {
@@ -141,8 +142,8 @@ fn what_only_a_stage_has_is_located() {
     of_stage(&d, "step 0: loss", Op::AllReduce, &[0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
-/// The program learns one step of two, and all that it shows is right. Kills: a proof that does not ask for
-/// what no rank has.
+/// The program trains one step instead of two, and all tensors it reports are right. Kills: a proof that
+/// ignores tensors missing on every rank.
 #[test]
 fn what_no_rank_has_is_missed() {
     for layout in ["none", "tp=2", "dp=2:zero1,pp=2"] {
@@ -155,7 +156,7 @@ fn what_no_rank_has_is_missed() {
     }
 }
 
-/// Kills: a difference where there is none; a statement that leaves something out.
+/// Kills: a difference reported where there is none, an incomplete statement.
 #[test]
 fn what_is_equal_is_nowhere_different() {
     for layout in ["none", "tp=2", "tp=4,sp", "dp=2", "tp=2,sp,dp=2", "pp=2", "tp=2,sp,dp=2:zero1,pp=2"] {

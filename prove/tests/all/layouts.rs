@@ -1,5 +1,5 @@
 //! The whole model under every layout equals the oracle, bit for bit in the field: logits, losses, norms,
-//! every gradient, every new weight, over two clipped steps of two ragged microbatches.
+//! every gradient and every new weight, over two clipped steps of two ragged microbatches.
 use comm::Axis;
 use kernels::Heads;
 use layers::{Biases, Choice, Design, OptimizerKind, Positions, Shape, StrategyInfo, Window};
@@ -34,7 +34,7 @@ const LAYOUTS: [&str; 12] = [
     "tp=2,dp=2:zero1,pp=2",
 ];
 
-/// A fixed key, and one that no run had before.
+/// A fixed key and a fresh key.
 fn keys() -> [Key; 2] {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let fresh = Key(mix(now.as_nanos() as u64));
@@ -42,15 +42,16 @@ fn keys() -> [Key; 2] {
     [Key(2), fresh]
 }
 
-/// Kills, beyond what layers' own proofs do: unequal microbatches averaged, gradients of data ranks not
-/// summed or averaged, a norm that counts replicas, decay of gains, moments mixed up, accumulation
-/// overwritten or kept on; a mask of dropout that depends on the layout or the microbatch, documents that see
-/// each other, ignored targets that count, positions by row, texts read by the wrong data rank.
+/// Kills, beyond the proofs of single layers: unequal microbatches averaged, gradients of data ranks not
+/// summed, gradients of data ranks averaged, a norm that counts replicas, weight decay of gains, moments
+/// mixed up, accumulation overwritten, accumulation not reset; a dropout mask that depends on the layout or
+/// the microbatch, documents that attend to each other, ignored targets that count, positions by row, texts
+/// read by the wrong data rank.
 fn equal(who: impl Fn(&Member) -> bool) {
     let (keys, written) = (keys(), LAYOUTS.map(|layout| layout.parse().unwrap()));
     let layouts: Vec<Layout> = covering(8).into_iter().chain(written).collect();
     for member in PANEL.iter().filter(|member| who(member)) {
-        // of two numbers of blocks: some layouts have more chunks
+        // models of two depths: some layouts have more chunks
         let mut subjects: Vec<(Subject, OracleTraces)> = Vec::new();
         for layout in &layouts {
             let subject = member.subject(layout).unwrap();
@@ -66,7 +67,7 @@ fn equal(who: impl Fn(&Member) -> bool) {
             let plan = layout.pipeline().plan(stages, 1);
             let [first, last] =
                 [0, plan.all_chunks() - 1].map(|chunk| layout.pipeline().schedule.rank_of(chunk, &plan));
-            let twice = usize::from(member.shape.tied && first != last); // the table
+            let twice = usize::from(member.shape.tied && first != last); // the embedding table
             // logits; loss, norm²; the rest
             let a_key = ranks * (1 + 2 * 2) + ranks / stages * (params + twice) * 2 * 2;
             assert_eq!(verdict.tensors, a_key * keys.len(), "{}, {layout}", member.name);
@@ -78,7 +79,7 @@ fn equal(who: impl Fn(&Member) -> bool) {
     }
 }
 
-/// Kills: two entries of the lists that break something together, and no proof has both.
+/// Kills: two strategies that break only together, in a pair that no proof has.
 #[test]
 fn every_pair_of_entries_meets_among_the_layouts_that_are_proven() {
     let has = |layout: &Layout| layout.strategies().iter().map(|about| about.name).collect::<Vec<_>>();
@@ -104,12 +105,12 @@ fn adamw_equals_the_oracle_under_every_layout() {
     equal(|member| member.optimizer.0 != OptimizerKind::Sgd);
 }
 
-/// Habits that the panel cannot have: no target of a step or a rank counts, so that there is nothing to prove
-/// of its gradients.
+/// Habits that the panel cannot have: no target of a step or of a rank counts, so that its gradients prove
+/// nothing.
 const NOTHING: [&str; 2] = ["a step of which no target counts", "a data rank of which no target counts"];
 
-/// Kills: a panel that leaves out what cases are drawn with; a shape that does not give way to the layout;
-/// one that gives way where it need not.
+/// Kills: a habit of random cases missing from the panel, a shape not adapted to the layout, a shape changed
+/// needlessly.
 #[test]
 fn the_panel_has_every_habit_and_gives_way_to_layouts() {
     let cases = |layout: &str| {
@@ -148,7 +149,7 @@ fn the_panel_has_every_habit_and_gives_way_to_layouts() {
     assert_eq!(why, "no small model fits tp=17; prove a model that does, with --config");
 }
 
-/// Kills: a certificate that leaves a model out, or is surer than its least sure one.
+/// Kills: a certificate that leaves a model out, a certificate with a smaller bound than its worst model's.
 #[test]
 fn a_panel_is_proven_under_layouts_that_few_models_fit() {
     for layout in ["tp=3", "tp=3,sp,dp=2"] {
@@ -165,8 +166,7 @@ fn a_panel_is_proven_under_layouts_that_few_models_fit() {
     }
 }
 
-/// Kills: a proof of one model that is silent about what that model has no use for; one that tells of what
-/// did run.
+/// Kills: a proof of one model that does not list the features it never ran, a listed feature that did run.
 #[test]
 fn what_a_model_has_no_use_for_is_told_as_never_run() {
     let layout: Layout = "tp=2".parse().unwrap();
@@ -184,7 +184,8 @@ fn what_a_model_has_no_use_for_is_told_as_never_run() {
     assert!(!of_data.contains(&"more tensor ranks than KV heads"), "{of_data:?}");
 }
 
-/// The subject of a proof has what hides nothing. Kills: a drawing that loses one of its habits.
+/// Checks that the subject of a proof has documents and ignored targets. Kills: a subject that lost one of
+/// its habits.
 #[test]
 fn a_small_subject_packs_documents_and_ignores_targets() {
     for data in [1, 3, 8] {
@@ -196,9 +197,9 @@ fn a_small_subject_packs_documents_and_ignores_targets() {
     }
 }
 
-/// Classifiers of one layer to four, and blocks without embedding and head. Kills: noise or a clip that the
-/// two sides do not share, examples of another step, logits of another data rank's examples; a proof that no
-/// rank's tensors are part of.
+/// Proves classifiers of one to four layers, and blocks without embedding and head. Kills: noise or clipping
+/// that program and oracle do not share, examples of another step, logits of another data rank's examples, a
+/// proof that compares the tensors of no rank.
 #[test]
 fn models_of_features_are_proven_under_every_layout() {
     let classifier = |sizes: &[usize]| Design::Classifier { sizes: sizes.to_vec() };
@@ -218,7 +219,7 @@ fn models_of_features_are_proven_under_every_layout() {
             let verdict = prove(&subject, &layout, &keys(), &OracleTraces::default()).unwrap();
             assert!(verdict.equal, "{}", verdict.statement());
             if layout.size(comm::Axis::Pp) == 1 {
-                let a_rank = 1 + 2 * (2 + 2 * parameters); // what is read; loss, norm², gradients, weights
+                let a_rank = 1 + 2 * (2 + 2 * parameters); // texts; loss, norm², gradients, weights
                 assert_eq!(verdict.tensors, a_rank * keys().len() * layout.ranks(), "{layout}");
             }
             let whole = prove::locate(&subject, &layout, &keys()[..1]).unwrap();
@@ -227,7 +228,7 @@ fn models_of_features_are_proven_under_every_layout() {
     }
 }
 
-/// Kills: a bound that does not count what comes of features.
+/// Kills: a bound that does not count the terms of features.
 #[test]
 fn the_bound_of_a_classifier_is_small_and_grows_with_its_sizes() {
     let bound = |hidden: &[usize]| {
@@ -239,8 +240,9 @@ fn the_bound_of_a_classifier_is_small_and_grows_with_its_sizes() {
     assert!(one < two && two < -70.0, "{one} {two}");
 }
 
-/// Data ranks read their own texts, and have logits of each prompt's last token and of every one after it.
-/// Kills: a reading that no generation does, such as all texts on every rank, or all logits of a prompt.
+/// Checks that data ranks read their own texts, and have logits of each prompt's last token and of every
+/// later token. Kills: a way of reading that no generation uses: all texts on every rank, all logits of a
+/// prompt.
 #[test]
 fn texts_are_read_as_a_generation_reads_them() {
     let read = Subject { steps: Vec::new(), ..Subject::small(SHAPE, &"dp=2".parse().unwrap()).unwrap() };
@@ -253,8 +255,8 @@ fn texts_are_read_as_a_generation_reads_them() {
     }
 }
 
-/// A window that short texts would not show is narrowed, and that is said; few positions make short
-/// documents. Kills: a proof that never looks through the window it was asked about.
+/// Checks that a window too wide for the short texts is narrowed and reported, and that few positions give
+/// short documents. Kills: a proof that never reaches the edge of its window.
 #[test]
 fn a_subject_shows_its_window_and_keeps_to_its_positions() {
     let window = |size| Some(Window { size, sinks: 0, from: 0 });
@@ -274,13 +276,14 @@ fn a_subject_shows_its_window_and_keeps_to_its_positions() {
     }
 }
 
-/// Another oracle is told apart: what differs first is named, with the rank and how many elements.
+/// Checks that another oracle is rejected: the report names the first difference, its rank and the number of
+/// elements.
 #[test]
 fn another_model_is_rejected_by_name() {
     let layout: Layout = "tp=2".parse().unwrap();
     let subject = Subject::small(SHAPE, &layout).unwrap();
     let mut other = subject.clone();
-    other.steps[0].1 = 0.5; // half the learning rate
+    other.steps[0].1 = 0.5; // half the oracle's learning rate
     let truths = OracleTraces::only(other.clone());
     assert!(prove(&other, &layout, &[Key(1)], &truths).unwrap().equal);
     let verdict = prove(&subject, &layout, &[Key(1)], &truths).unwrap();
@@ -320,9 +323,9 @@ fn layouts_that_do_not_fit_are_refused_before_anything_runs() {
     assert!(why("tp=3").ends_with("tp can be 1, 2, 4 or 8"), "{}", why("tp=3"));
 }
 
-/// Kills: a table of a user's that is not gone by as the lists' schedules are, chunks that go to other ranks
-/// than their rows, texts that are read while the table has more microbatches; a proof of other microbatches
-/// than the table's.
+/// Kills: a user's table not followed as the built-in schedules are, chunks placed on other ranks than their
+/// rows, texts read wrongly where the table has more microbatches, a proof with another number of
+/// microbatches than the table's.
 #[test]
 fn tables_of_users_equal_the_oracle() {
     let v = "0F0,0F1,3F0,3B0,3F1,3I1,3W1,0F2,0B0,3F2,3B2,0B1,0B2\n1F0,2F0,1F1,2F1,2B0,2B1,1B0,1F2,2F2,1B1,2I2,1I2,2W2,1W2\n";

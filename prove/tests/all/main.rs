@@ -1,4 +1,5 @@
-//! Every proof of the crate as its users see it, in one program: the models are built for each number once.
+//! All proofs of the crate through its public API, in one test binary: the models are compiled once for each
+//! dtype.
 mod cases;
 mod divergence;
 mod layouts;

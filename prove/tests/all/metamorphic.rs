@@ -1,6 +1,6 @@
-//! Models that are written differently and are the same: heads permuted together with their weights, grouped
-//! heads written out as full ones, an untied copy of a tied head. Bit-equal in the field, close in f32, under
-//! every layout.
+//! Pairs of equal models: heads permuted together with their weights, grouped heads replicated to full ones,
+//! an untied copy of a tied head. Their logits are bit-equal in the field and close in f32, under every
+//! layout.
 use comm::World;
 use kernels::{Heads, Kernels};
 use layers::{Draw, ParamValues, PassContext, Shape, ValueSource};
@@ -12,12 +12,13 @@ use tensor::{Cpu, Device, F61, Key, Scalar, TokenIds};
 
 const LAYOUTS: [&str; 5] = ["none", "tp=2", "tp=2,sp", "tp=4", "tp=4,sp"];
 
-/// Source of an element of a rewritten parameter: a parameter of this name and shape, at this index.
+/// Source of an element of a rewritten parameter: the name and shape of a parameter, and a function to its
+/// index.
 type Source = (&'static str, [usize; 2], Box<dyn Fn([usize; 2]) -> [usize; 2] + Sync>);
-/// By the last part of a parameter's name and its new shape.
+/// Source of a rewritten parameter, by the last part of its name and its new shape.
 type Rewrite = dyn Fn(&str, [usize; 2]) -> Option<Source> + Sync;
 
-/// A model's weights, some of them rewritten.
+/// Weights of a model, some of them rewritten.
 struct Rewritten<'a> {
     model: &'a Model,
     rewrite: &'a Rewrite,
@@ -36,7 +37,7 @@ impl<E: Scalar> ValueSource<E> for Rewritten<'_> {
     }
 }
 
-/// Every token's logits of two sequences.
+/// Logits of every token of two sequences.
 fn logits<S: Scalar>(values: &Rewritten, shape: &Shape, layout: &str) -> Vec<S>
 where
     Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
@@ -54,7 +55,7 @@ where
     ranks.swap_remove(0)
 }
 
-/// Asserts that a model of this shape, rewritten so, is the same.
+/// Asserts that the model rewritten by `rewrite` computes the same logits.
 fn same(name: &str, shape: &Shape, rewrite: &Rewrite) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/golden").join(name);
     let model = Model::read(&dir).unwrap();
@@ -79,7 +80,7 @@ fn shape(name: &str) -> Shape {
         .shape
 }
 
-/// Another order of KV heads, and of the query heads of each group. Kills: a head that is told by its number.
+/// Permutes the KV heads, and the query heads of each group. Kills: a head whose result depends on its index.
 #[test]
 fn permuted_heads_give_the_same_logits() {
     for name in ["llama", "qwen3", "mistral"] {
@@ -105,7 +106,7 @@ fn permuted_heads_give_the_same_logits() {
     }
 }
 
-/// A copy of its KV head for every query head. Kills: a group that takes another's keys.
+/// Gives every query head a copy of its KV head. Kills: a group that reads another group's keys.
 #[test]
 fn grouped_heads_written_out_give_the_same_logits() {
     for name in ["llama", "qwen3", "mistral", "qwen2"] {
@@ -128,7 +129,7 @@ fn grouped_heads_written_out_give_the_same_logits() {
     }
 }
 
-/// Kills: a tied table that is turned or cut otherwise than a head of its own.
+/// Kills: a tied table transposed or sharded otherwise than an untied head.
 #[test]
 fn an_untied_copy_of_a_tied_head_gives_the_same_logits() {
     for name in ["linear", "qwen2", "qwen3", "gpt2"] {

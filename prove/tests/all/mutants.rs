@@ -1,5 +1,5 @@
-//! A whole model's proof is sharp: under layouts of every kind, with one call between ranks gone wrong,
-//! training no longer equals the oracle. Drawn are a call and a mutation; those of the trainer's own calls
+//! Sensitivity of a whole model's proof: under layouts of every kind, with one wrong call between ranks,
+//! training no longer equals the oracle. A call and a mutation are drawn at random; the trainer's own calls
 //! are all tried.
 use comm::Axis;
 use comm::mutants::{CallSite, ExpectedResult, MutantTally, Mutation, Outcome, Trial, judge};
@@ -10,7 +10,7 @@ use prove::cases::fitted;
 use prove::{OracleTraces, Subject, prove_in};
 use tensor::{Key, mix};
 
-/// More ranks than KV heads, a vocabulary that no ranks divide, dropout.
+/// More ranks than KV heads, a vocabulary that the ranks do not divide, dropout.
 const SHAPE: Shape = Shape {
     width: 6,
     blocks: 1,
@@ -25,7 +25,7 @@ const LAYOUTS: [&str; 7] =
 /// Mutants drawn for each layout.
 const DRAWN: usize = 40;
 
-/// A program under a layout.
+/// A program under a layout, tried with mutants.
 struct Trials {
     layout: Layout,
     subject: Subject,
@@ -36,12 +36,12 @@ impl Trials {
     fn of(model: impl Into<Design>, layout: &str) -> Self {
         let layout: Layout = layout.parse().unwrap();
         let mut subject = Subject::small(model, &layout).unwrap();
-        // A mutant is known by its call's number, and data ranks have as many calls if their texts are as
-        // long.
+        // The index of its call identifies a mutant; data ranks make equally many calls if their texts have
+        // equal lengths.
         subject.texts.iter_mut().for_each(|(ids, prompt)| (ids.truncate(2), *prompt = 1).1);
         Self { layout, subject, truths: OracleTraces::default() }
     }
-    /// How the run under a trial comes out.
+    /// Runs the proof under a trial and returns its outcome.
     fn outcome(&self, trial: &Trial) -> Outcome {
         let world = self.layout.world().unwrap().on_trial(trial);
         match prove_in(&world, &self.subject, &self.layout, &[Key(1)], &self.truths, &|_| ()) {
@@ -50,7 +50,7 @@ impl Trials {
             Ok(_) => Outcome::Differs,
         }
     }
-    /// The calls of the program; not those by which the proof puts shares together to look at them.
+    /// Calls of the program, without the calls that gather shards for the proof.
     fn sites(&self) -> Vec<CallSite> {
         let trial = Trial::honest();
         assert_eq!(self.outcome(&trial), Outcome::Equal, "{} without a mutant", self.layout);
@@ -70,19 +70,19 @@ impl Trials {
     }
 }
 
-/// All mutants that there are of these calls.
+/// All possible mutants of these calls.
 fn mutants(sites: &[CallSite], of: impl Fn(&CallSite) -> bool) -> Vec<(usize, Mutation)> {
     let there = |site: &CallSite, m: Mutation| of(site) && site.outlook(m) != ExpectedResult::None;
     let of_site = |(n, site)| Mutation::ALL.iter().filter(move |m| there(site, **m)).map(move |&m| (n, m));
     sites.iter().enumerate().flat_map(of_site).collect()
 }
 
-/// Kills: a call whose result no proof of a whole model looks at.
+/// Kills: a call whose result no proof of a whole model compares.
 #[test]
 fn drawn_mutants_under_every_layout_are_rejected() {
     let listed = parallel::strategies::all().iter().map(|about| match about.axis {
         Some(_) => about.written(2),
-        None => format!("tp=2,{}", about.written(1)), // alone it has no call
+        None => format!("tp=2,{}", about.written(1)), // alone it makes no calls
     });
     for (n, layout) in LAYOUTS.into_iter().map(str::to_string).chain(listed).enumerate() {
         let parsed: Layout = layout.parse().unwrap();
@@ -103,8 +103,8 @@ fn drawn_mutants_under_every_layout_are_rejected() {
     }
 }
 
-/// The loss, the norm and the sums of gradients over data ranks, in both steps. Kills: a loss, norm or
-/// gradient that is compared on one rank or in one step only.
+/// Tries the loss, the norm and the sums of gradients over data ranks, in both steps. Kills: a loss, norm or
+/// gradient compared on one rank or in one step only.
 #[test]
 fn every_mutant_of_the_trainers_calls_is_rejected() {
     for (layout, norms) in [("dp=2", false), ("tp=2,sp,dp=2", true), ("dp=2:zero1,pp=2", true)] {
@@ -125,8 +125,9 @@ fn every_mutant_of_the_trainers_calls_is_rejected() {
     }
 }
 
-/// The rows beside activations and gradients, and the sum of choices in between. Kills: a balance whose row
-/// comes from another microbatch, stage or rank, or whose counts are a rank's own.
+/// Tries the rows sent along with activations and gradients, and the sum of choices in between. Kills: a
+/// balance loss whose row comes from another microbatch, stage or rank, a balance loss that counts one rank's
+/// tokens only.
 #[test]
 fn every_mutant_of_a_balance_of_all_blocks_is_rejected() {
     let balance = Balance { pooled: 0.5, ..Balance::default() };
@@ -143,8 +144,8 @@ fn every_mutant_of_a_balance_of_all_blocks_is_rejected() {
     assert!(tally.killed() > 20, "{}", tally.killed());
 }
 
-/// The calls of models of features, all of them. Kills: a collective of the gathered layer, of pairs, of the
-/// loss over classes or of the mean square over tokens, whose result no proof looks at.
+/// Tries all calls of models of features. Kills: a collective of the gathered layer, of pairs, of the loss
+/// over classes or of the mean square over tokens whose result no proof compares.
 #[test]
 fn every_mutant_of_a_model_of_features_is_rejected() {
     let classifier = |sizes: &[usize]| Design::Classifier { sizes: sizes.to_vec() };

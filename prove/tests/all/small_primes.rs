@@ -1,5 +1,5 @@
-//! The bound, measured: at small primes wrong programs pass often enough to be counted, and right ones never
-//! fail. The code is the same as at 2^61 − 1 but for a constant.
+//! Measures the bound: at small primes wrong programs pass often enough to be counted, and right ones never
+//! fail. The code is the same as at 2^61 − 1 except for one constant.
 mod feed_forward;
 mod whole_model;
 
@@ -8,31 +8,30 @@ use prove::bound;
 use reference::Degree;
 use tensor::Field;
 
-/// The proof's bound at this prime: how often a wrong feed-forward passes, at most.
+/// The proof's bound at this prime: the highest probability that a wrong feed-forward passes.
 fn bound(prime: u64) -> f64 {
     let _ = Degree::take_tally();
     let output = unsplit(&variables()).cleared();
     bound::log2_in(prime, output, 1).exp2()
 }
 
-/// ln of what `count` of `trials` has as a probability at most, if each counts with probability `rate`
-/// (Chernoff).
+/// ln of an upper bound (Chernoff) on the probability of `count` in `trials`, each with probability `rate`.
 fn likely(count: u64, trials: u64, rate: f64) -> f64 {
     let seen = count as f64 / trials as f64;
     let part = |a: f64, b: f64| if a == 0.0 { 0.0 } else { a * (a / b).ln() };
     -(trials as f64) * (part(seen, rate) + part(1.0 - seen, 1.0 - rate))
 }
 
-/// An event of once in e⁸ = 3000 times is not taken for chance. (Keys are fixed: a program that passes once
-/// passes always.)
+/// Events rarer than once in e⁸ = 3000 times are not accepted as chance. (Keys are fixed: a program that
+/// passes once always passes.)
 const CHANCE: f64 = -8.0;
 
-/// How often a mistake passes, times p, but for terms of 1/p²: the factors of the difference, any of which
-/// may be 0.
+/// Probability that a mistake passes, times p, up to terms of 1/p²: the number of factors of the difference,
+/// any of which may be 0.
 fn ways(mistake: Mistake) -> f64 {
     match mistake {
         Mistake::ForgottenAddend => 4.0, // gate₁·sigmoid·up₁·w₁
-        // x₀ = 0 or x₁ = 0: one addend is then the sum; else a sum of products
+        // x₀ = 0 or x₁ = 0: one addend equals the sum; otherwise a sum of products
         Mistake::OpaqueOfPartialSum => 3.0,
         Mistake::NeighboursShare => 2.0, // (h₀ − h₁)·(w₀ − w₁)
         _ => 1.0,                        // b; a sum of products; y
@@ -43,7 +42,7 @@ fn check(prime: u64, counts: &Counts) {
     let Counts { trials, right, wrong, .. } = counts;
     let bound = bound(prime);
     assert_eq!(right, trials, "right programs fail at p = {prime}");
-    // By hand: two sigmoids of degree 2 in the oracle, as many in the program, 4·8 for all pairs; outputs of
+    // By hand: two sigmoids of degree 2 in the oracle and two in the program, 4·8 for all pairs; outputs of
     // degree 6.
     assert!((bound - 44.0 / prime as f64).abs() < 1e-12, "at p = {prime} the bound is {bound}");
     for (mistake, &passed) in MISTAKES.iter().zip(wrong) {
@@ -61,8 +60,8 @@ fn check(prime: u64, counts: &Counts) {
     }
 }
 
-/// Kills: a bound that is too small, or forgets the prime; opaque functions that are not random; a field in
-/// which sums depend on their order.
+/// Kills: a bound that is too small, a bound independent of the prime, opaque functions that are not random,
+/// a field in which sums depend on their order.
 #[test]
 fn wrong_programs_pass_as_often_as_degrees_over_p_say_and_right_ones_always() {
     let small = measured::<7>(200 * Field::<7>::P);
@@ -79,9 +78,9 @@ fn wrong_programs_pass_as_often_as_degrees_over_p_say_and_right_ones_always() {
     }
 }
 
-/// A zero that is divided by ends a run without a verdict; all others are right. Kills: an inverse of zero
-/// that is some number, as stabilisers, and so zeros, differ between splits; a kernel that has its own idea
-/// of a small prime.
+/// Checks that a right run is never refused; a division by zero ends it without a verdict. Kills: an inverse
+/// of zero with some value (stabilisers, and so zeros, differ between layouts), a kernel that uses another
+/// prime.
 #[test]
 fn a_whole_model_that_is_right_is_never_refused() {
     let zeros = whole_model::inverted();

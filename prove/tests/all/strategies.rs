@@ -1,4 +1,4 @@
-//! The list of strategies is what the book shows, and each of them fits some model and is proven.
+//! The book shows the list of strategies, and each strategy fits some model and is proven.
 use comm::Axis;
 use kernels::{Heads, Kernels};
 use layers::model::strategy::Row;
@@ -17,7 +17,7 @@ use tensor::{Category, Key, Tensor};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/src/strategies.md");
 
-/// Writes the table anew where it differs, and fails then. Kills: a strategy that the book does not know.
+/// Rewrites the book's table where it differs, and then fails. Kills: a strategy missing from the book.
 #[test]
 fn the_book_has_the_list() {
     let page = std::fs::read_to_string(PAGE).unwrap();
@@ -31,7 +31,7 @@ fn the_book_has_the_list() {
     }
 }
 
-/// Kills: a strategy that is listed and not proven, or fits no model.
+/// Kills: a listed strategy that is not proven, a listed strategy that fits no model.
 #[test]
 fn every_strategy_of_the_list_is_proven() {
     let heads = Heads { queries: 4, keys: 2, dim: 2 };
@@ -48,7 +48,7 @@ fn every_strategy_of_the_list_is_proven() {
     }
 }
 
-/// Kills: a chapter that is not there.
+/// Kills: a missing chapter.
 #[test]
 fn chapters_of_strategies_exist() {
     for about in strategies::all() {
@@ -57,18 +57,18 @@ fn chapters_of_strategies_exist() {
     }
 }
 
-/// Terms that a newcomer adds to the finished sum of its row layers.
+/// Terms that the test strategy adds to the finished sum of its row layers.
 #[derive(Clone, Copy, PartialEq)]
 enum Adds {
     /// The bias.
     Once,
-    /// The bias, as often as there are ranks: each adds it to its partial sum.
+    /// The bias, once for each rank: each rank adds it to its partial sum.
     OnEveryRank,
-    /// Memory that nobody has written.
+    /// Uninitialized memory.
     Fresh,
 }
 
-/// A strategy of another crate, with row layers of its own.
+/// Strategy of another crate, with row layers of its own.
 struct Newcomer(Adds);
 
 static ABOUT: StrategyInfo = StrategyInfo {
@@ -146,8 +146,8 @@ impl<D: Kernels> Layer<D> for Rows<D> {
     }
 }
 
-/// Kills: a proof of a layout that never ran the strategy's wrong code, as its model has no biases; one that
-/// says nothing of what never ran; a newcomer that no proof sees.
+/// Kills: a proof of a layout that never ran the strategy's wrong code because its model has no biases, a
+/// proof that does not list what never ran, a user's strategy left out of the proof.
 #[test]
 fn a_bias_added_on_every_rank_is_refused_without_a_model() {
     let layout: Layout = "tp=2".parse().unwrap();
@@ -164,7 +164,7 @@ fn a_bias_added_on_every_rank_is_refused_without_a_model() {
     assert!(says.contains("of biased Llama") && says.contains("texts: blocks.0.attention.out"), "{says}");
     assert!(says.contains("Look first at my rows: where my bias is added."), "{says}");
     assert!(panel(&right).verdict.equal, "{}", panel(&right).statement());
-    // A model without biases cannot tell, and its proof says so.
+    // A model without biases cannot detect the bug, and its proof lists the feature as never run.
     let subject =
         Subject::small(Shape { heads: Heads { queries: 2, keys: 2, dim: 2 }, ..Shape::LLAMA }, &layout);
     let subject = subject.unwrap();
@@ -172,7 +172,7 @@ fn a_bias_added_on_every_rank_is_refused_without_a_model() {
     assert!(never_ran(&subject, &layout).contains(&"bias of attention's output"));
 }
 
-/// Kills: a panic of which nobody knows the layer.
+/// Kills: a panic that does not name its layer.
 #[test]
 #[cfg(debug_assertions)]
 fn arithmetic_on_the_sentinel_names_its_layer() {

@@ -9,9 +9,10 @@ fn of(scoring: Scoring, balance: Balance) -> Experts {
 const MICROBATCH: Balance = Balance { microbatch: 0.5, sequence: 0.0, pooled: 0.0, z: 0.0 };
 const SEQUENCE: Balance = Balance { microbatch: 0.0, sequence: 0.5, pooled: 0.0, z: 0.0 };
 
-/// Two experts, three tokens of two sequences, whose P are (¾, ¼), (½, ½), (¼, ¾) by logits of ln 3: the
-/// first two choose expert 0, the third expert 1. Kills: counts of dropped or of all copies, a mean over
-/// tokens twice or not at all, another microbatch's tokens, sequences taken together, E or k left out.
+/// Compares with sums by hand for two experts and three tokens of two sequences, whose P are (¾, ¼), (½, ½),
+/// (¼, ¾) by logits of ln 3: the first two tokens choose expert 0, the third expert 1. Kills: counts that
+/// include dropped copies, counts of all copies, a mean over tokens taken twice or not at all, another
+/// microbatch's tokens, sequences merged, E or k left out.
 #[test]
 fn balances_equal_sums_worked_out_by_hand() {
     let l = 3f64.ln();
@@ -35,9 +36,10 @@ fn balances_equal_sums_worked_out_by_hand() {
     assert_close(&[loss(Balance::default(), &[3])], &[0.0], 0.0);
 }
 
-/// The rows of two blocks, of which the first is the one above and the other has P of (¼, ¾) three times: of
-/// 6 rows 2 chose expert 0, and its mean P is 2.25/6. Kills: means of one block, a sum of blocks' balances, a
-/// share of targets and not of tokens, the square of the rows taken once.
+/// Compares with sums by hand over the rows of two blocks: the first block is the one above, and in the other
+/// P is (¼, ¾) three times: 2 of 6 rows chose expert 0, and its mean P is 2.25/6. Kills: means of one block
+/// only, a sum of the blocks' balance losses, a fraction of targets instead of tokens, the square of the rows
+/// taken once.
 #[test]
 fn the_balance_of_all_blocks_is_that_of_their_rows_together() {
     let l = 3f64.ln();
@@ -48,7 +50,7 @@ fn the_balance_of_all_blocks_is_that_of_their_rows_together() {
         Router(experts).pool(&Router(experts).route(logits, None, None), &mut pool);
     }
     let pass = Pass { mean_over: 2, tokens: 4, ..Pass::default() };
-    // ½·2·(2/6·2.25/6 + 4/6·3.75/6), 3 of the step's 4 tokens
+    // ½·2·(2/6·2.25/6 + 4/6·3.75/6), for 3 of the step's 4 tokens
     assert_close(&Router(experts).pooled_slopes(&pool, pass), &[0.75 * 2.0 / 36.0, 0.75 * 4.0 / 36.0], 1e-15);
     let w = crate::Weights::new();
     let pooled = |pool, pass| Router(experts).pooled(&Walk { pool, ..Walk::unseen(&w, pass) });
@@ -59,18 +61,18 @@ fn the_balance_of_all_blocks_is_that_of_their_rows_together() {
     assert_close(&[pooled(BalanceSums::EMPTY, Some(pass))], &[0.0], 0.0);
 }
 
-/// Kills: sigmoids that are not divided by their sum, capacity that changes what is counted.
+/// Kills: sigmoids not divided by their sum, a capacity that changes the counts.
 #[test]
 fn sigmoids_are_balanced_as_shares() {
-    let l = 3f64.ln(); // its sigmoid is ¾, that of −l ¼, that of 0 ½
+    let l = 3f64.ln(); // sigmoid(l) = ¾, sigmoid(−l) = ¼, sigmoid(0) = ½
     let experts = Experts { capacity: Some(0.1), ..of(Scoring::Sigmoid, MICROBATCH) };
     let routing = Router(experts).route(vec![l, -l, l, l, 0.0, l], None, None);
     // P̂ = (¾, ¼), (½, ½), (0.4, 0.6); n = (2, 1): ½·2/3·(2·1.65 + 1.35) / 3
     assert_close(&[Router(experts).auxiliary(&routing, &[3], 3)], &[4.65 / 9.0], 1e-15);
 }
 
-/// Each balance equals its weight, whatever the scores, if tokens are spread evenly over experts. Kills: k
-/// left out.
+/// Checks that each balance loss equals its weight, whatever the scores, if the tokens are spread evenly over
+/// the experts. Kills: k left out.
 #[test]
 fn an_even_spread_costs_its_weight() {
     under_two_keys(|| {
@@ -82,7 +84,7 @@ fn an_even_spread_costs_its_weight() {
     });
 }
 
-/// Kills: 1/0 of a microbatch or a sequence without tokens, or of a step in which none counts.
+/// Kills: 1/0 in a microbatch or a sequence without tokens, 1/0 in a step without counted targets.
 #[test]
 fn no_token_no_loss() {
     let _held = tensor::Key(1).enter();

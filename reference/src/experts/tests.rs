@@ -22,7 +22,7 @@ fn forward<S: Scalar>(layer: &Mixture, w: &Weights<S>, x: Vec<S>, learns: bool) 
     layer.forward(x, &LENGTHS, &mut Walk::unseen(w, pass(learns)))
 }
 
-/// Every router, with and without all that it may have.
+/// Every router, with and without each of its options.
 fn every() -> Vec<Experts> {
     let mut all = Vec::new();
     for (normalize, scale) in [(true, 1.0), (true, 2.5), (false, 1.0), (false, 0.5)] {
@@ -49,9 +49,10 @@ fn every() -> Vec<Experts> {
     .concat()
 }
 
-/// Kills: any wrong, missing or doubled term of any gradient: a router without one, or from the choice; gates
-/// twice or not at all in dY; a dropped copy that has a gradient or takes one from the others; a bias that
-/// learns; a balance whose gradient flows through counts.
+/// Kills: any wrong, missing or doubled term of any gradient: a router without a gradient, a router's
+/// gradient through the choice, gates applied twice or not at all in dY, a dropped copy with a gradient, a
+/// dropped copy that changes the gradient of others, a bias that learns, a balance loss whose gradient flows
+/// through counts.
 #[test]
 fn experts_backward_equals_the_derivative_exactly() {
     under_two_keys(|| {
@@ -78,9 +79,9 @@ fn experts_backward_equals_the_derivative_exactly() {
     });
 }
 
-/// Token by token and expert by expert, in the contract's words. Kills: rows of another expert, `W_down` not
-/// transposed, a gate of another token or choice, experts that have dropped a token and count it all the
-/// same, a shared expert that is routed, gated twice, or by another token.
+/// Computes the output token by token and expert by expert, from the definition. Kills: rows of another
+/// expert, `W_down` not transposed, a gate of another token or choice, a dropped token that an expert
+/// computes, a shared expert that is routed, gated twice or gated by another token.
 #[test]
 fn experts_equal_the_sum_over_those_chosen_exactly() {
     under_two_keys(|| {
@@ -123,7 +124,7 @@ fn experts_equal_the_sum_over_those_chosen_exactly() {
     });
 }
 
-/// Kills: a balance that counts where nothing is learnt.
+/// Kills: a balance loss outside training.
 #[test]
 fn what_is_not_learnt_from_adds_nothing_to_the_loss() {
     let layer = layer(grouped());
@@ -140,8 +141,8 @@ fn what_is_not_learnt_from_adds_nothing_to_the_loss() {
     assert!(of(&read, false).iter().all(|dx| *dx == 0.0) && of(&learnt, true).iter().any(|dx| *dx != 0.0));
 }
 
-/// Each projection that has a name shows its rows and their gradients; experts' rows, which lie elsewhere in
-/// each layout, do not. Kills: a name lost or shown twice.
+/// Checks that each named projection reports its rows and their gradients; the experts' rows, whose order
+/// depends on the layout, are not reported. Kills: a name lost, a name reported twice.
 #[test]
 fn routers_and_shared_experts_are_shown() {
     let _held = tensor::Key(1).enter();
@@ -163,8 +164,8 @@ fn routers_and_shared_experts_are_shown() {
     assert_eq!(back, parts.map(|part| ["out", "in"].map(|end| gradient(part, end))).concat());
 }
 
-/// Kills: noise outside of learning, of another step, sequence or layer, in gates, or added to logits where
-/// scores choose.
+/// Kills: noise outside training, noise of another step, sequence or layer, noise in gates, noise added to
+/// logits where scores choose.
 #[test]
 fn noise_moves_the_choice_alone() {
     let _held = tensor::Key(1).enter();

@@ -9,8 +9,8 @@ use tensor::{Dual, F61, IGNORED};
 
 const PASS: Pass = Pass { seed: 1, step: 2, first_sequence: 3, mean_over: 0, tokens: 8 };
 
-/// Kills: any wrong, missing or doubled term of any gradient; a tied weight that forgets one of its uses; a
-/// mask of the way back that is not the forward's.
+/// Kills: any wrong, missing or doubled term of any gradient, a tied weight that lacks one of its uses, a
+/// mask in the backward that is not the forward's.
 #[test]
 fn gradients_equal_the_derivative_of_the_loss_exactly() {
     under_two_keys(|| {
@@ -27,9 +27,9 @@ fn gradients_equal_the_derivative_of_the_loss_exactly() {
     });
 }
 
-/// Tries softmax, and sigmoids whose first block is dense. Kills: a block's counts in place of all blocks', a
-/// gradient that flows through counts or stops at the block that is last, a balance that is reported and not
-/// learnt.
+/// Tests softmax, and sigmoids with a dense first block. Kills: one block's counts instead of all blocks', a
+/// gradient that flows through counts, a gradient that stops at the last block, a balance loss that is
+/// reported and not trained.
 #[test]
 fn gradients_of_a_balance_of_all_blocks_equal_the_derivative_exactly() {
     under_two_keys(|| {
@@ -49,12 +49,12 @@ fn gradients_of_a_balance_of_all_blocks_equal_the_derivative_exactly() {
     });
 }
 
-/// Kills: what the field cannot see, such as a rule that is wrong alike in duals and in the backward.
+/// Kills: bugs invisible in the field, such as a formula that is equally wrong in duals and in the backward.
 #[test]
 fn gradients_equal_central_differences() {
     for (kind, model) in kinds() {
         let (mut w, batch, h) = (random_weights::<f64>(&model, 4), ragged(), 1e-5);
-        w.values_mut().flatten().for_each(|w| *w *= 0.5); // less curved
+        w.values_mut().flatten().for_each(|w| *w *= 0.5); // less curvature
         let (_, g) = model.gradients_with(&w, &batch, 8, &PASS);
         for (name, g) in &g {
             for (at, &g) in g.iter().enumerate() {
@@ -71,8 +71,8 @@ fn gradients_equal_central_differences() {
     }
 }
 
-/// Kills: a token that sees the next, positions that run on, sequences that see each other, a window in which
-/// two blocks do not reach on.
+/// Kills: a token that attends to the next, positions that continue into the next sequence, sequences that
+/// attend to each other, two blocks whose windows do not reach further than one.
 #[test]
 fn logits_depend_on_earlier_tokens_of_the_same_sequence_only() {
     under_two_keys(|| {
@@ -85,7 +85,7 @@ fn logits_depend_on_earlier_tokens_of_the_same_sequence_only() {
             let alone: Vec<_> = batch.iter().flat_map(|s| rows(std::slice::from_ref(s))).collect();
             assert_eq!(before, alone, "{kind}");
             batch[2].ids[1] = 2; // row 5 of 8
-            batch[2].targets.clear(); // not looked at
+            batch[2].targets.clear(); // targets are not read
             let after = rows(&batch);
             let changed: Vec<_> = (0..8).filter(|&r| before[r] != after[r]).collect();
             assert_eq!(changed, [5, 6, 7], "{kind}");
@@ -93,8 +93,8 @@ fn logits_depend_on_earlier_tokens_of_the_same_sequence_only() {
     });
 }
 
-/// Kills: an embedding that is dropped before its positions are added, at another site or by other numbers;
-/// positions by row; a loss without the model's objective.
+/// Kills: dropout of the embedding before its positions are added, dropout at another site or with another
+/// mask, positions by row, a loss without the model's objective.
 #[test]
 fn embedding_equals_table_plus_positions_then_dropout_exactly() {
     under_two_keys(|| {
@@ -117,7 +117,8 @@ fn embedding_equals_table_plus_positions_then_dropout_exactly() {
     });
 }
 
-/// Kills: padding that learns from being read, a head that does not teach it, another row that goes without.
+/// Kills: padding that learns from being read, padding that the head does not train, another row without a
+/// gradient.
 #[test]
 fn padding_learns_from_a_tied_head_alone() {
     under_two_keys(|| {
@@ -156,7 +157,7 @@ fn logits_drop_nothing() {
 }
 
 /// Kills: a mean over the microbatch instead of the step, a gradient that is not a sum over sequences, masks
-/// by the place in the microbatch.
+/// by the position in the microbatch.
 #[test]
 fn gradients_of_microbatches_sum_to_those_of_the_whole_exactly() {
     under_two_keys(|| {
@@ -172,7 +173,7 @@ fn gradients_of_microbatches_sum_to_those_of_the_whole_exactly() {
     });
 }
 
-/// Kills: a model that does not run without tokens, as a rank with an empty share of the batch must.
+/// Kills: a failure of a model without tokens, as on a rank with an empty local batch.
 #[test]
 fn no_token_no_gradient() {
     for (kind, model) in kinds() {
@@ -186,7 +187,7 @@ fn no_token_no_gradient() {
     }
 }
 
-/// Kills: a constant that only floats of 64 bits hold.
+/// Kills: a constant that only f64 can represent.
 #[test]
 fn gradients_on_f32_are_those_on_f64_rounded() {
     for (kind, model) in kinds() {

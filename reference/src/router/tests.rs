@@ -6,8 +6,8 @@ fn choose(experts: &Experts, s: &[f64]) -> Vec<usize> {
     Router(*experts).choose(0, s)
 }
 
-/// Kills: the higher index of two alike, an order by index, one that takes −0 for less than 0, fewer than are
-/// asked for.
+/// Kills: the higher index chosen in a tie, an order by index, −0 ranked below 0, fewer indices than
+/// requested.
 #[test]
 fn the_lower_index_of_two_alike_is_chosen() {
     let three = Experts { chosen: 3, ..few() };
@@ -19,9 +19,9 @@ fn the_lower_index_of_two_alike_is_chosen() {
     assert_eq!(Router(three).choose(0, &field), [3, 1, 2]);
 }
 
-/// Groups [0, 1], [2, 3], [4, 5], the best of which are chosen. Kills: a sum where the highest counts or the
-/// other way round, experts outside of the groups, a group of a higher index of two alike, groups chosen by
-/// where they are and not by score.
+/// Chooses the best of the groups [0, 1], [2, 3], [4, 5]. Kills: a sum where the maximum counts, a maximum
+/// where the sum counts, experts outside the chosen groups, the group of the higher index in a tie, groups
+/// chosen by position instead of score.
 #[test]
 fn groups_are_chosen_by_their_highest_or_by_the_sum_of_two() {
     let of = |scoring, groups: usize, chosen| Experts {
@@ -40,7 +40,7 @@ fn groups_are_chosen_by_their_highest_or_by_the_sum_of_two() {
     assert_eq!(choose(&single, &[0.5, 0.5, 0.75]), [2], "a group of one has no second");
 }
 
-/// Kills: tokens counted from 1, or handed on by 1 instead of k.
+/// Kills: tokens counted from 1, the next token dealt 1 expert further instead of k.
 #[test]
 fn forced_tokens_are_dealt_in_turn() {
     let forced = Experts { forced: true, ..few() };
@@ -48,8 +48,8 @@ fn forced_tokens_are_dealt_in_turn() {
     assert_eq!(dealt, [[0, 1], [2, 3], [4, 0], [1, 2]]);
 }
 
-/// Kills: gates from logits or from biased scores, a softmax over the chosen only where it is over all, a sum
-/// over all, a scale that is lost in the sum, a bias of the gates.
+/// Kills: gates from logits or from biased scores, a softmax over the chosen experts where it is over all, a
+/// sum over all experts, a scale lost in the sum, gates with a bias.
 #[test]
 fn gates_equal_the_formula_in_std_floats() {
     let logits: Vec<f64> = vec![0.5, -1.0, 2.0, 0.25, 1.0, -0.5, 3.0, 0.0, 1.5, 0.75];
@@ -75,8 +75,9 @@ fn gates_equal_the_formula_in_std_floats() {
     }
 }
 
-/// Five tokens hand ten copies to five experts, two each on average. Kills: a capacity rounded down, of one
-/// expert for all, of tokens without k; tokens dropped from the front, and dropped copies that take room.
+/// Routes ten copies of five tokens to five experts, two each on average. Kills: a capacity rounded down, one
+/// capacity for all experts, a capacity without k, tokens dropped from the front, dropped copies that use up
+/// capacity.
 #[test]
 fn experts_take_their_first_tokens_up_to_their_capacity() {
     let chosen = [[0, 1], [0, 2], [1, 0], [0, 1], [4, 1]].map(Vec::from);
@@ -103,9 +104,9 @@ fn experts_take_their_first_tokens_up_to_their_capacity() {
     assert_eq!(Router(Experts { capacity: Some(1.0), ..few() }).taken(&[]), vec![vec![]; 5]);
 }
 
-/// Six tokens, of which each of five experts takes ⌈0.5·2·6/5⌉ = 2. Kills: a choice of each token, by logits
-/// where P has another order, the higher number of two alike, a token that needs an expert or has one at
-/// most, gates that are divided by their sum, copies in the order of scores.
+/// Tests six tokens, of which each of five experts takes ⌈0.5·2·6/5⌉ = 2. Kills: a choice by each token, a
+/// choice by logits where P has another order, the token of the higher index in a tie, at least one expert
+/// for each token, at most one expert for each token, gates divided by their sum, copies ordered by score.
 #[test]
 fn experts_choose_the_tokens_of_their_highest_p() {
     let of = Experts { capacity: Some(0.5), ..choosing() };
@@ -121,7 +122,7 @@ fn experts_choose_the_tokens_of_their_highest_p() {
     let chosen = Router(of).choose_tokens(&p.concat());
     assert_eq!(chosen, wanted);
     assert_eq!(Router(of).taken(&chosen)[4], [(2, 2), (5, 2)]);
-    // none alike, which rounding would part
+    // distinct values: rounding would break ties
     (p[3], p[4]) = ([0.3, 0.15, 0.2, 0.19, 0.16], [0.39, 0.31, 0.1, 0.1, 0.1]);
     let row = |(p, by): (&[f64; 5], f64)| p.map(|p| f64::ln(p + 1e-9) + by);
     let logits = p.iter().zip([40.0, 0.0, 9.0, 7.0, 3.0, 1.0]).flat_map(row).collect();
@@ -133,7 +134,7 @@ fn experts_choose_the_tokens_of_their_highest_p() {
     assert_eq!(Router(all).choose_tokens::<f64>(&[]), [[0; 0]; 0]);
 }
 
-/// Kills: a choice by the sigmoid where it is by the softmax's logits, which in the field have another order.
+/// Kills: a choice by sigmoid where it is by the softmax's logits, which have another order in the field.
 #[test]
 fn the_field_chooses_by_canonical_integers() {
     under_two_keys(|| {

@@ -1,7 +1,7 @@
-//! The other families against the world outside: Hugging Face's GPT-2, Mistral, Qwen2 and Qwen3 (transformers
-//! 5.23) trained by `PyTorch` 2.15 in float64, three steps of `AdamW` with clipping over two microbatches of
-//! unequal, ragged sequences, two targets of which are ignored. `families.py` beside this file prints the
-//! numbers; nothing of it is needed to run these tests.
+//! Compares the other families with independent implementations: Hugging Face's GPT-2, Mistral, Qwen2 and
+//! Qwen3 (transformers 5.23) trained by `PyTorch` 2.15 in float64, three steps of `AdamW` with clipping over
+//! two microbatches of unequal, ragged sequences, two targets of which are ignored. `families.py` beside this
+//! file prints the numbers; these tests need only the numbers.
 use crate::llama::{BATCHES, weights};
 use reference::{Model, Optimizer, Sequence, Trainer};
 use shape::{Activation, Biases, FeedForward, Heads, NormKind, Objective, Positions, Shape, Window};
@@ -47,8 +47,9 @@ fn llama() -> Shape {
     *crate::llama::model(false)
 }
 
-/// Kills: places of norms, order of Q, K and V, another `GeLU`, positions, biases; smoothing, z-loss and
-/// ignored targets that are not `PyTorch`'s; decay of biases, none of positions.
+/// Kills: other places of norms, another order of Q, K and V, another `GeLU`, other positions or biases;
+/// smoothing, z-loss or ignored targets that differ from `PyTorch`'s; weight decay of biases, no weight decay
+/// of positions.
 #[test]
 fn gpt2_training_equals_hugging_face_and_pytorch() {
     let model = Shape {
@@ -85,7 +86,7 @@ fn gpt2_training_equals_hugging_face_and_pytorch() {
     train_as_pytorch(model, &seen);
 }
 
-/// Kills: a window one too wide or narrow.
+/// Kills: a window one token too wide or too narrow.
 #[test]
 fn mistral_training_equals_hugging_face_and_pytorch() {
     let model = Shape { window: Some(Window { size: 3, sinks: 0, from: 0 }), ..llama() };
@@ -142,7 +143,7 @@ fn qwen2_training_equals_hugging_face_and_pytorch() {
     train_as_pytorch(model, &seen);
 }
 
-/// Kills: a norm of heads after rotary, over all heads, or of values.
+/// Kills: a head norm after rotary, a head norm over all heads, a norm of values.
 #[test]
 fn qwen3_training_equals_hugging_face_and_pytorch() {
     let model = Shape { head_norm: true, ..llama() };

@@ -1,6 +1,7 @@
-//! The oracle against the world outside: Hugging Face's `LlamaForCausalLM` (transformers 5.23) trained by
-//! `PyTorch` 2.15 in float64, three steps of `AdamW` with clipping over two microbatches of unequal, ragged
-//! sequences. `llama.py` beside this file prints the numbers; nothing of it is needed to run this test.
+//! Compares the oracle with an independent implementation: Hugging Face's `LlamaForCausalLM` (transformers
+//! 5.23) trained by `PyTorch` 2.15 in float64, three steps of `AdamW` with clipping over two microbatches of
+//! unequal, ragged sequences. `llama.py` beside this file prints the numbers; this test needs only the
+//! numbers.
 use reference::{Model, Optimizer, Sequence, Trainer, Weights};
 use shape::{Heads, Positions, Shape};
 
@@ -60,8 +61,8 @@ fn train_as_pytorch(model: Model, wanted: &Seen) {
     close("Σ w²", trainer.weights().values().flatten().map(|w| w * w).sum(), wanted.squares);
 }
 
-/// Kills: whatever is not the Llama of everyone else: pairs of rotary, groups of heads, places of norms,
-/// order of gate and up, causal mask, mean of the loss, corrections and decay of `AdamW`.
+/// Kills: any difference from the usual Llama: pairs of rotary, groups of heads, places of norms, order of
+/// gate and up, causal mask, mean of the loss, bias corrections and weight decay of `AdamW`.
 #[test]
 fn training_equals_hugging_face_and_pytorch() {
     let seen = Seen {
@@ -88,7 +89,7 @@ fn training_equals_hugging_face_and_pytorch() {
     train_as_pytorch(model(false), &seen);
 }
 
-/// Kills: a tied weight that is updated twice, or by the gradient of one of its uses.
+/// Kills: a tied weight updated twice, a tied weight updated by the gradient of one use only.
 #[test]
 fn tied_training_equals_hugging_face_and_pytorch() {
     let seen = Seen {

@@ -1,3 +1,3 @@
-//! Training as PyTorch and transformers do it, step by step.
+//! Training agrees with PyTorch and transformers, step by step.
 mod families;
 mod llama;

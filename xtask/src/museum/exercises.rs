@@ -92,7 +92,8 @@ mod tests {
     use std::process::Command;
     use std::time::Duration;
 
-    /// Kills: an exercise that nothing notices, an output that is told in another order or by another test.
+    /// Kills: an exercise that no test detects, an output printed in another order, an output printed by
+    /// another test.
     #[test]
     fn what_an_exercise_does_not_print_is_said() {
         let text = "Killed by: layers lib x\nSays: Y … 3 of 4 differ\n";

@@ -166,7 +166,7 @@ mod tests {
         Breaks: all: everything\nKilled by: layers lib row::tests::x\nF32 loss: as much as rounding\n\n\
         diff --git a/x b/x\nBreaks: no label\n";
 
-    /// Kills: a label that ends too early or too late, a line that is lost, an address of the wrong kind.
+    /// Kills: a label that ends too early or too late, a lost line, an address of the wrong kind.
     #[test]
     fn labels_say_what_is_written() {
         let label: Label = read("museum/07.patch", PATCH).unwrap();
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!((&*label.source.name, label.source.address), ("textbook", None));
     }
 
-    /// Kills: a line that is taken for another, a label with two titles or none.
+    /// Kills: a line taken for another, a label with two titles or none.
     #[test]
     fn what_is_no_label_is_said() {
         let why = |from: &str, to: &str| read::<Label>("p", &PATCH.replace(from, to)).unwrap_err();
@@ -203,7 +203,7 @@ mod tests {
         assert!(why("layers lib row::tests::x", "some test or other").contains("names no check"));
     }
 
-    /// Kills: an exercise of another chapter, a line that nobody reads, an output that is read as one.
+    /// Kills: an exercise of another chapter, a line that is not read, an output of two parts read as one.
     #[test]
     fn labels_of_exercises_say_what_is_written() {
         let text = "Same as: 7\nKilled by: layers lib row::tests::x\nSays: Y … 3 of 4\n  differ\n";
@@ -216,7 +216,7 @@ mod tests {
         assert!(read("Says: Y\n").unwrap_err().contains("missing field `killed_by`"));
     }
 
-    /// Kills: numbers that leave a gap, a file under another's number, a museum of textbooks.
+    /// Kills: a gap in the numbers, a file under another number, a museum of textbook bugs.
     #[test]
     fn planted_disorder_is_seen() {
         let exhibit = |number: usize, path: String, source: bool| {

@@ -46,7 +46,8 @@ pub(super) fn agrees(label: &str, measured: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Kills: rounding told as a difference, a difference as rounding, a label that says anything.
+    /// Kills: rounding reported as a difference, a difference reported as rounding, a label that agrees with
+    /// any measurement.
     #[test]
     fn losses_are_told_in_words_and_labels_agree() {
         let read = |line: &str| Loss::read(&format!("x\nlargest: {line}\n")).unwrap();

@@ -106,7 +106,7 @@ mod tests {
         run(command, limit).unwrap()
     }
 
-    /// Kills: a survivor, a crash, a stuck proof or a test that is not there taken for a kill.
+    /// Kills: a survivor, a crash, a stuck proof or a missing test counted as a kill.
     #[test]
     fn only_an_assertion_kills() {
         let tree = tempfile::tempdir().unwrap();

@@ -158,8 +158,8 @@ mod tests {
     const PATCH: &str =
         "Title: x\n\ndiff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n one\n-two\n+TWO\n";
 
-    /// Kills: a copy whose builds cargo takes for the tree's, one whose lock has other versions of
-    /// third-party crates.
+    /// Kills: a copy whose builds cargo takes for the working tree's, a copy whose lock file has other
+    /// versions of third-party crates.
     #[test]
     fn our_packages_alone_have_another_version() {
         let version = env!("CARGO_PKG_VERSION");
@@ -172,8 +172,8 @@ mod tests {
         assert_eq!(of_another_version(&lock(version)), lock(&format!("{version}-museum")));
     }
 
-    /// Inside of a checkout, as the scratch copy is. Kills: a patch that is skipped and said to apply, one
-    /// that does not apply and is not named, a check that changes the tree.
+    /// Applies patches inside a checkout, where the scratch copy also is. Kills: a skipped patch reported as
+    /// applied, a patch that does not apply and is not named, a check that changes the tree.
     #[test]
     fn patches_apply_or_are_named() {
         let folder = tempfile::tempdir().unwrap();
@@ -191,7 +191,7 @@ mod tests {
         assert!(why.starts_with("1-x.patch: error: patch failed: f:1"), "{why}");
     }
 
-    /// Kills: a file that stays though it is gone, a file that is written though it is the same.
+    /// Kills: a deleted file that stays, an unchanged file that is rewritten.
     #[test]
     fn renewing_touches_only_what_differs() {
         let folder = tempfile::tempdir().unwrap();

@@ -19,8 +19,8 @@ pub(crate) fn links(markdown: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Returns the names that may follow the file's path as `#name`: its headings, spelt as browsers of Markdown
-/// and of the book spell them.
+/// Returns the anchors of the headings, which may follow the file's path as `#name`, spelt as Markdown
+/// viewers and the book spell them.
 pub(crate) fn anchors(markdown: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
     for (_, line) in prose(markdown) {

@@ -32,7 +32,7 @@ pub(crate) fn root() -> &'static Path {
 /// Reads every text file that git tracks or would track; without git, every one outside the build folders.
 pub(crate) fn files() -> Vec<File> {
     let paths = tracked().unwrap_or_else(|| walked(root()));
-    let text = |path: &PathBuf| fs::read_to_string(root().join(path)).ok(); // none: deleted, or no text
+    let text = |path: &PathBuf| fs::read_to_string(root().join(path)).ok(); // none: deleted, or not text
     let name = |path: PathBuf| path.to_string_lossy().replace('\\', "/");
     let files: Vec<File> = paths
         .into_iter()

@@ -1,10 +1,10 @@
-//! Balances of experts: which one a configuration asks for, and how much it weighs.
+//! Load-balancing losses of experts: the one a configuration asks for, and its weight.
 use super::experts::{MIXTRAL, OWN, QWEN2_MOE, QWEN3_MOE, why_of};
 use super::*;
 use layers::Balance;
 
-/// Kills: a balance that transformers does not add or one of another kind, a weight without k, a coefficient
-/// that is lost while nothing is multiplied by it, two balances at once.
+/// Kills: a balance loss that transformers does not add, a balance loss of another kind, a weight without the
+/// factor k, a coefficient lost where no loss uses it, two balance losses at once.
 #[test]
 fn balances_are_those_that_transformers_or_the_own_key_ask_for() {
     let balance = |text: &str, keys: &[(&str, &str)]| {
@@ -35,7 +35,7 @@ fn balances_are_those_that_transformers_or_the_own_key_ask_for() {
     assert_eq!(why, "a.json: equipart_balance is 1; it must be \"block\" or \"pooled\"");
 }
 
-/// Kills: a product or a quotient that rounding moves by its last digit, there or back.
+/// Kills: a product or a quotient whose last digit rounding changes, in reading or in writing.
 #[test]
 fn weights_of_the_balance_are_written_as_they_were_read() {
     for chosen in 1..=60 {

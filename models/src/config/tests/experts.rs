@@ -1,4 +1,4 @@
-//! Experts: models as they are found, what is read and written, what is refused.
+//! Mixture-of-experts configurations: published models, keys read and written, keys refused.
 use super::*;
 use crate::names;
 use layers::{Balance, Experts, Groups, Scoring, SharedExpert};
@@ -29,7 +29,7 @@ pub(super) const QWEN3_MOE: &str = r#"{ "architectures": ["Qwen3MoeForCausalLM"]
     "router_aux_loss_coef": 0.001, "sliding_window": null, "tie_word_embeddings": false,
     "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false,
     "vocab_size": 151936 }"#;
-/// DeepSeek-V3's experts with all that ours has besides.
+/// DeepSeek-V3's experts with every setting that this crate adds.
 pub(super) const OWN: &str = r#"{ "architectures": ["EquipartMoeForCausalLM"], "attention_bias": false,
     "attention_dropout": 0.0, "balance_loss_coef": 0.01, "bos_token_id": 0, "capacity_factor": 1.25,
     "eos_token_id": 1, "expert_choice": false, "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 7168,
@@ -51,8 +51,9 @@ pub(super) fn why_of(text: &str, keys: &[(&str, &str)]) -> String {
     changed(text, keys).unwrap_err().to_string()
 }
 
-/// Every size and setting by hand, and the parameters as they are published. Kills: two keys exchanged, one
-/// that is read and forgotten, a balance where `output_router_logits` is false.
+/// Compares every size and setting of published models, and their number of parameters, with values written
+/// by hand. Kills: two keys exchanged, a key read and forgotten, a balance loss where `output_router_logits`
+/// is false.
 #[test]
 fn models_as_they_are_found_have_the_experts_they_are_known_for() {
     let of = |text: &str| {
@@ -151,7 +152,8 @@ fn keys_left_out_are_what_transformers_makes_them_with_experts() {
     assert_eq!(own.shape.experts, Some(wanted));
 }
 
-/// Kills: a step counted from block 0, a listed block with experts, a list that writing shortens.
+/// Kills: `decoder_sparse_step` counted from block 0, a listed dense block with experts, a list shortened in
+/// writing.
 #[test]
 fn blocks_without_experts_are_those_that_are_said() {
     let dense = |text: &str, keys: &[(&str, &str)]| {
@@ -179,7 +181,7 @@ fn blocks_without_experts_are_those_that_are_said() {
     }
 }
 
-/// Kills: a key of version 5 that version 4 would not have, taken for none.
+/// Kills: the key of version 5, which version 4 lacks, ignored.
 #[test]
 fn qwen3s_experts_are_counted_under_either_key() {
     let eight = ("num_local_experts", "8");
@@ -190,7 +192,7 @@ fn qwen3s_experts_are_counted_under_either_key() {
     assert!(why_of(QWEN2_MOE, &[eight]).contains("num_local_experts is 8, but this key is not supported"));
 }
 
-/// Kills: a bias without sigmoids, groups that a method does not have.
+/// Kills: a bias without sigmoids, groups that the method does not have.
 #[test]
 fn ways_to_choose_are_read_together() {
     let method = |scoring: &str, groups: &str, method: &str| {
@@ -235,7 +237,7 @@ fn ways_to_choose_are_read_together() {
     );
 }
 
-/// Kills: a choice by experts that is lost in reading or writing, or read with what it cannot have.
+/// Kills: expert choice lost in reading or in writing, expert choice read with settings that it cannot have.
 #[test]
 fn experts_that_choose_tokens_have_what_they_need_alone() {
     let words = r#"expert_choice true scoring_func "softmax" norm_topk_prob false n_group 1 topk_group 1
@@ -336,7 +338,7 @@ fn experts_that_no_model_has_are_refused() {
     assert!(deep.ends_with("it must be [\"EquipartMoeForCausalLM\"], or left out"), "{deep}");
 }
 
-/// Kills: experts left out of the sizes that are checked.
+/// Kills: expert sizes left out of the size checks.
 #[test]
 fn experts_that_no_machine_holds_are_refused() {
     let limit = "it must be at most 4611686018427387904 elements";
@@ -353,7 +355,7 @@ fn experts_that_no_machine_holds_are_refused() {
     assert!(shared.contains("n_shared_experts × moe_intermediate_size is "), "{shared}");
 }
 
-/// Kills: a window of Mixtral's that is there where the key is not, one of Qwen's that is passed over.
+/// Kills: a window in Mixtral without its key, a window of Qwen ignored.
 #[test]
 fn windows_of_models_with_experts() {
     let window = |text: &str, keys: &[(&str, &str)]| {

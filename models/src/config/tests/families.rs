@@ -38,8 +38,8 @@ fn keys_left_out_are_what_transformers_makes_them_in_each_family() {
     assert!(bare(&GPT2.replace("50257", "50256"), &["n_embd", "n_head", "n_layer"]).eos.is_empty());
 }
 
-/// Kills: a small model of GPT-2 refused as `transformers` writes it, an id that is lost when it is written
-/// again, a note that nobody needs.
+/// Kills: a refusal of a small GPT-2 that `transformers` wrote, an id lost when the configuration is written
+/// again, a needless note.
 #[test]
 fn special_tokens_that_the_vocabulary_lacks_are_taken_and_noted() {
     let small = changed(GPT2, &[("vocab_size", "97")]).unwrap();
@@ -114,7 +114,7 @@ fn another_function_is_refused_in_each_family() {
     }
 }
 
-/// Kills: two activations exchanged, one written that is not read.
+/// Kills: two activations exchanged, an activation that is written but cannot be read.
 #[test]
 fn gpt2s_settings_are_read_and_written() {
     let parse = |keys: &[(&str, &str)]| {

@@ -1,5 +1,5 @@
-//! How texts go on: which file counts, what its keys say, what is noted and what refused. The values are
-//! those that version 5 of `transformers` takes from the same files.
+//! Generation settings: which file counts, what its keys mean, which settings are noted and which refused.
+//! The values are those that version 5 of `transformers` takes from the same files.
 use super::*;
 use crate::sampling::Sampling;
 use parallel::Error;
@@ -23,8 +23,8 @@ fn sampling(text: &str) -> Sampling {
     own(text).sampling
 }
 
-/// Kills: keys of both files mixed, a list of ids of which one counts, an id of the architecture where no
-/// file says one.
+/// Kills: keys of both files mixed, a list of ids reduced to one, the architecture's default id where no file
+/// gives one.
 #[test]
 fn one_file_counts() {
     let eos = |files| says(files, None).unwrap().eos;
@@ -38,8 +38,8 @@ fn one_file_counts() {
     assert_eq!((other.max_new, other.sampling), (None, Sampling::default()));
 }
 
-/// Kills: a temperature that draws by itself, draws from all where `transformers` draws from 50, a 0 or a 1
-/// that is not all.
+/// Kills: a temperature that turns on sampling by itself, sampling from all tokens where `transformers`
+/// samples from 50, a `top_k` of 0 or a `top_p` of 1 that restricts the choice.
 #[test]
 fn sampling_is_that_of_the_file() {
     let likeliest = Sampling::default();
@@ -76,8 +76,8 @@ fn sampling_is_that_of_the_file() {
     assert!((0..20).all(|n| first.choose(&logits, n, 0).unwrap().id == 1));
 }
 
-/// Kills: a key that is passed over in silence, one that changes nothing and is named, a length that a flag
-/// replaces.
+/// Kills: a key ignored in silence, a note about a key that changes nothing, a note about a length that a
+/// flag replaces.
 #[test]
 fn what_is_not_followed_is_noted() {
     let note = |text: &str, sized: bool| {

@@ -1,4 +1,4 @@
-//! Configurations as they are found, and the shapes that they mean.
+//! Published configurations, and the shapes they mean.
 use super::experts::{MIXTRAL, OWN, QWEN2_MOE, QWEN3_MOE};
 use super::*;
 
@@ -45,7 +45,8 @@ fn ids(bos: u32, eos: u32) -> (Option<u32>, Vec<u32>) {
     (Some(bos), vec![eos])
 }
 
-/// Every size and setting by hand. Kills: two keys exchanged, one that is read and forgotten.
+/// Compares every size and setting with values written by hand. Kills: two keys exchanged, a key read and
+/// forgotten.
 #[test]
 fn models_as_they_are_found_have_the_shapes_they_are_known_for() {
     let llama3 = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8192.0 };
@@ -104,12 +105,12 @@ fn models_as_they_are_found_have_the_shapes_they_are_known_for() {
     for (text, (architecture, shape, positions, (bos, eos), parameters)) in ALL.into_iter().zip(wanted) {
         let config = Config::parse(text, "a.json").unwrap();
         assert_eq!(config, Config { architecture, shape, positions, bos, eos, spare_coefficient: 0.0 });
-        // as they are published
+        // the published numbers of parameters
         assert_eq!(parallel::price::parameters(shape).unwrap(), parameters, "{architecture:?}");
     }
 }
 
-/// Kills: a key written and not read, or read as another, of any family.
+/// Kills: a key of any family written and not read, a key read as another.
 #[test]
 fn what_is_written_of_any_family_reads_back_as_itself() {
     for text in ALL {
@@ -121,8 +122,8 @@ fn what_is_written_of_any_family_reads_back_as_itself() {
     }
 }
 
-/// Each key that is written, changed alone, is another model or none: no setting is written and never read.
-/// Kills: a key that is passed over though it has a value.
+/// Changes each written key alone: the result is another model or an error, so no setting is written and
+/// never read. Kills: a key with a value ignored.
 #[test]
 fn every_key_that_is_written_is_read() {
     const FREE: [&str; 4] = ["initializer_range", "use_cache", "max_window_layers", "use_sliding_window"];
@@ -144,8 +145,8 @@ fn every_key_that_is_written_is_read() {
     }
 }
 
-/// Everything that a model as it is found says of what it computes is written again. Kills: a setting that
-/// writing forgets.
+/// Checks that every setting of a published model that affects the computation is written again. Kills: a
+/// setting lost in writing.
 #[test]
 fn every_key_of_a_model_as_it_is_found_is_written_again() {
     for text in ALL {

@@ -1,4 +1,4 @@
-//! Rotary frequencies, as both versions say them.
+//! Rotary frequencies, in the format of both versions of `transformers`.
 use super::*;
 
 fn rope_of(config: Config) -> Rope {
@@ -14,7 +14,7 @@ const LLAMA3: &str = r#"{ "rope_type": "llama3", "factor": 8.0, "low_freq_factor
     "original_max_position_embeddings": 1024 }"#;
 const EIGHT: Scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 1024.0 };
 
-/// Kills: a base out of `rope_parameters` where `rope_scaling` takes its place.
+/// Kills: the base of `rope_parameters` used where `rope_scaling` replaces it.
 #[test]
 fn the_rotary_base_is_read_where_either_version_has_it() {
     let in_new = |text: &str| rope(&[("rope_parameters", text)]).map(|rope| rope.base);
@@ -49,7 +49,7 @@ fn the_rotary_base_is_read_where_either_version_has_it() {
     assert_eq!(rope(&[two[0], ("rope_scaling", "{}")]), Ok(7.0.into()), "an empty object is none");
 }
 
-/// Kills: a scaling read from one place only, its numbers exchanged.
+/// Kills: a scaling read from one key only, its values exchanged.
 #[test]
 fn scalings_are_read_where_either_version_has_them() {
     let linear = r#"{ "type": "linear", "factor": 2.5 }"#;
@@ -132,7 +132,7 @@ fn other_frequencies_are_refused() {
             .into())
     );
     assert_eq!(
-        why("original_max_position_embeddings", "4096"), // of Phi, and read by version 5
+        why("original_max_position_embeddings", "4096"), // a key of Phi, which version 5 reads
         format!("a.json: original_max_position_embeddings is 4096, {unknown}")
     );
 }

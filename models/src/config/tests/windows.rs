@@ -1,4 +1,4 @@
-//! Windows of Mistral and Qwen.
+//! Sliding windows of Mistral and Qwen.
 use super::real::{MISTRAL, QWEN2, QWEN3};
 use super::*;
 
@@ -9,7 +9,7 @@ fn window(text: &str, keys: &[(&str, &str)]) -> std::result::Result<Option<(usiz
     Ok(config.shape.window.map(|w| (w.size, w.from)))
 }
 
-/// Kills: null taken for a key that is left out.
+/// Kills: null read as a missing key.
 #[test]
 fn mistrals_window_is_in_every_block_unless_it_is_null() {
     assert_eq!(window(MISTRAL, &[("sliding_window", "5")]), Ok(Some((5, 0))));
@@ -23,7 +23,7 @@ fn mistrals_window_is_in_every_block_unless_it_is_null() {
     }
 }
 
-/// Kills: a window that is there and not used, one that begins a block early or late.
+/// Kills: a window that is given and not used, a window that begins one block early or late.
 #[test]
 fn qwens_window_is_in_the_later_blocks_if_it_is_used() {
     for text in [QWEN2, QWEN3] {
@@ -32,7 +32,7 @@ fn qwens_window_is_in_the_later_blocks_if_it_is_used() {
         };
         let used = ("use_sliding_window", "true");
         assert_eq!(four(&[]), Ok(None));
-        assert_eq!(four(&[used]), Ok(None)); // from the 24th or the 28th block on
+        assert_eq!(four(&[used]), Ok(None)); // windows begin at block 24 or 28
         assert_eq!(four(&[used, ("max_window_layers", "3")]), Ok(Some((9, 3))));
         assert_eq!(four(&[used, ("max_window_layers", "0")]), Ok(Some((9, 0))));
         assert_eq!(four(&[used, ("max_window_layers", "4")]), Ok(None));
@@ -47,7 +47,7 @@ fn qwens_window_is_in_the_later_blocks_if_it_is_used() {
     }
 }
 
-/// Kills: `layer_types` passed over, or taken for something else than what it lists.
+/// Kills: `layer_types` ignored, `layer_types` read as something else than its list.
 #[test]
 fn layer_types_are_full_attention_first_and_windows_then() {
     let (full, sliding) = ("\"full_attention\"", "\"sliding_attention\"");
@@ -64,7 +64,7 @@ fn layer_types_are_full_attention_first_and_windows_then() {
             ("num_hidden_layers", "3"),
             ("use_sliding_window", "true"),
             ("sliding_window", "9"),
-            ("max_window_layers", "28"), // what the list says goes before this
+            ("max_window_layers", "28"), // the list takes precedence over this key
             ("layer_types", &types(kinds)),
         ];
         window(QWEN2, &[&usual, keys].concat())

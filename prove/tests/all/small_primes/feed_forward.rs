@@ -1,5 +1,5 @@
-//! A gated feed-forward over two ranks, by hand on matrices and collectives, right and with mistakes: one
-//! output of a random model for every key.
+//! A gated feed-forward over two ranks, written with plain matrices and collectives, right and with mistakes:
+//! one output of a random model for each key.
 //!
 //! ```text
 //! Z[1,2F] = Σ_t X[1,I_t]·V[I_t,2F]     all-reduce
@@ -14,11 +14,11 @@ use tensor::{Category, Cpu, Field, Host, Key, Scalar, Tensor, mix};
 type Matrix<S> = Tensor<Cpu<S>>;
 type Result<T> = std::result::Result<T, CommError>;
 
-/// Input and hidden features: one for each rank.
+/// Input features and hidden features: one of each on every rank.
 const RANKS: usize = 2;
-/// Models whose outputs travel together.
+/// Number of models computed in one batch.
 const TOGETHER: u64 = 500;
-/// Numbers of x, V, W and b.
+/// Number of elements of x, V, W and b.
 const SIZES: [usize; 4] = [RANKS, RANKS * 2 * RANKS, RANKS, 1];
 
 /// Deviation of the program from the oracle.
@@ -26,15 +26,15 @@ const SIZES: [usize; 4] = [RANKS, RANKS * 2 * RANKS, RANKS, 1];
 pub(crate) enum Mistake {
     /// Every rank adds the bias to its partial sum.
     BiasTwice,
-    /// Up is gated by gate's place.
+    /// Gate and up are exchanged.
     GateAndUpExchanged,
-    /// Rank 1 adds nothing to the output.
+    /// Rank 1 does not add its partial sum to the output.
     ForgottenAddend,
-    /// A rank multiplies by the weights of the other.
+    /// A rank multiplies by the other rank's weights.
     NeighboursShare,
-    /// The gate is computed of each rank's partial sum.
+    /// The gate is computed from each rank's partial sum.
     OpaqueOfPartialSum,
-    /// The output is the partial sums' mean.
+    /// The output is the mean of the partial sums.
     MeanForSum,
 }
 
@@ -47,25 +47,25 @@ pub(crate) const MISTAKES: [Mistake; 6] = [
     Mistake::MeanForSum,
 ];
 
-/// How often the right program and those with mistakes equalled the oracle.
+/// Number of times that the right program and the wrong ones equalled the oracle.
 #[derive(Default)]
 pub(crate) struct Counts {
-    /// Models that were run, each under a key of its own.
+    /// Number of models run, each under its own key.
     pub(crate) trials: u64,
     pub(crate) right: u64,
-    /// In the order of `MISTAKES`.
+    /// Wrong programs that passed, in the order of `MISTAKES`.
     pub(crate) wrong: [u64; 6],
-    /// Under two keys, one after the other.
+    /// Wrong programs that passed under two consecutive keys.
     pub(crate) wrong_twice: [u64; 6],
 }
 
-/// x, V, W, b of the model of the key in force.
+/// x, V, W and b of the model of the current key.
 fn model<S: Scalar>() -> [Vec<S>; 4] {
     let numbers = |part: usize| (0..SIZES[part]).map(|i| S::sample((part * 100 + i) as u64, 1.0)).collect();
     [0, 1, 2, 3].map(numbers)
 }
 
-/// The same, each number independent.
+/// x, V, W and b, each element an independent variable.
 pub(crate) fn variables() -> [Vec<Degree>; 4] {
     SIZES.map(|n| (0..n).map(|_| Degree::variable()).collect())
 }
@@ -78,8 +78,7 @@ pub(crate) fn unsplit<S: Scalar>([x, v, w, b]: &[Vec<S>; 4]) -> S {
     y[0]
 }
 
-/// This rank's part of many models, one below the other: `X[B,I_t], V[B,2F], b[B,1]`, and the
-/// whole of `W[B,F]`.
+/// This rank's shard of many models, stacked by rows: `X[B,I_t], V[B,2F], b[B,1]`, and the whole of `W[B,F]`.
 struct Shares<S: Scalar> {
     keys: Vec<Key>,
     x: Matrix<S>,
@@ -154,7 +153,7 @@ where
     }
 }
 
-/// Runs the right program and all mistakes on so many models, each under its own key.
+/// Runs the right program and all mistakes on `trials` models, each under its own key.
 pub(crate) fn measured<const BITS: u32>(trials: u64) -> Counts
 where
     Cpu<Field<BITS>>: Kernels<Place = Host, Elem = Field<BITS>>,

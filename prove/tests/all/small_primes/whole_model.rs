@@ -1,5 +1,5 @@
-//! One training step of a small model, with attention and loss over two ranks, against the oracle at a small
-//! prime.
+//! One training step of a small model, with attention and loss over two ranks, compared with the oracle at a
+//! small prime.
 use kernels::{Heads, Kernels};
 use layers::{OptimizerKind, RandomValues, Shape};
 use parallel::{Batch, Layout, Sequence, Trainer, dump};
@@ -17,23 +17,23 @@ const SHAPE: Shape = Shape {
 const CLIP: Option<f64> = Some(0.5);
 const RATE: f64 = 1.0;
 
-/// How runs under so many keys ended.
+/// Number of runs with each outcome.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
     pub(crate) equal: usize,
     pub(crate) refused: usize,
-    /// Divided by zero on one side at least: no verdict.
+    /// No verdict: the program or the oracle divided by zero.
     pub(crate) nothing: usize,
 }
 
-/// Two sequences, in a microbatch each.
+/// Two sequences, each a microbatch.
 fn batch() -> Batch {
     let sequence = |ids: &[u32], targets: &[u32]| Sequence::new(ids.to_vec(), targets.to_vec());
     let sequences = vec![sequence(&[0, 3, 1], &[3, 1, 2]), sequence(&[2, 1], &[1, 1])];
     Batch::new(sequences, 2).expect("two microbatches")
 }
 
-/// The loss, the norm² and the new weights, by the oracle from these weights.
+/// Loss, norm² and new weights that the oracle computes from these weights.
 fn unsplit<S: Scalar>(weights: Weights<S>) -> ([S; 2], Weights<S>) {
     let mut trainer = reference::Trainer::new(reference::Model::from(SHAPE), Optimizer::Sgd, CLIP, weights);
     let step = trainer.step(&oracle::microbatches(&batch()), RATE);
@@ -41,7 +41,7 @@ fn unsplit<S: Scalar>(weights: Weights<S>) -> ([S; 2], Weights<S>) {
     ([loss, step.norm2], trainer.weights().clone())
 }
 
-/// Σ of the degrees of all that the oracle inverts: over p, it bounds how often it meets a zero.
+/// Σ of the degrees of all values that the oracle inverts; divided by p, it bounds the probability of a zero.
 pub(crate) fn inverted() -> f64 {
     let _ = Degree::take_tally();
     let numbers = |n: usize| (0..n).map(|_| Degree::variable()).collect();
@@ -50,7 +50,7 @@ pub(crate) fn inverted() -> f64 {
     Degree::take_tally().inverted
 }
 
-/// Runs the step under `tp=2` in the field of 2^BITS − 1 under so many keys.
+/// Runs the step under `tp=2` in the field of 2^BITS − 1, under this number of keys.
 pub(crate) fn ends<const BITS: u32>(keys: u64) -> Ends
 where
     Cpu<Field<BITS>>: Kernels<Place = Host, Elem = Field<BITS>>,
