@@ -82,7 +82,7 @@ impl Scale {
     pub(super) fn new(small: bool) -> &'static Self {
         if small { &Self::TINY } else { &Self::FULL }
     }
-    /// Divides a size by [`divisor`](Self::smaller).
+    /// Divides a size by [`divisor`](Self::divisor).
     pub(super) fn of(&self, size: usize) -> usize {
         size.div_ceil(self.divisor)
     }

@@ -213,8 +213,8 @@ impl<D: Kernels> PassContext<D> {
         (learns && std != 0.0).then(|| Noise::new(std, seed, step, site))
     }
     /// Starts a layer, which ends when the result is dropped. A profile counts what runs within, and a panic
-    /// is reported with the layer's name. [Parts](crate::Part) of a model call this themselves; a layer that
-    /// is not a part calls it in each of its passes.
+    /// is reported with the layer's name. [Parts](crate::BoxedLayer) of a model call this themselves; a layer
+    /// that is not a part calls it in each of its passes.
     pub fn layer<'a>(&'a self, name: &'a str, pass: tensor::Direction) -> InLayer<'a> {
         let pass = if self.second.get() { tensor::Direction::Backward } else { pass };
         let profile = self.profiled.as_ref().and_then(D::profile);
