@@ -237,8 +237,8 @@ mod tests {
         }
     }
 
-    /// Kills: a mask or tile off by one, attention across sequences, heads of the wrong group, a stabiliser
-    /// that does not cancel, a gradient rotated forward, a scale forgotten or doubled.
+    /// Kills: a mask or tile off by one, sequences that see each other, heads of the wrong group, a
+    /// stabiliser that does not cancel, a gradient turned forward, a scale forgotten or doubled.
     #[test]
     fn attention_equals_attention_bit_for_bit() {
         proves(&grouped::<4>(8, 4, 3));
@@ -255,7 +255,7 @@ mod tests {
         proves(&case);
     }
 
-    /// Kills: a window off by one, ignored sinks, rotation where positions are learned.
+    /// Kills: a window off by one, sinks that are not seen, positions turned where they are learned.
     #[test]
     fn attention_equals_attention_through_windows() {
         for (size, sinks) in [(1, 0), (2, 0), (2, 1), (3, 2)] {

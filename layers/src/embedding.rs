@@ -214,9 +214,9 @@ mod tests {
         }
     }
 
-    /// Kills: a mask off by one, nonzero rows of other ranks, a repeated id counted once, padding treated as
-    /// part of the table, positions by row, ranks without any row; dropout before positions are added, or in
-    /// only one direction.
+    /// Kills: a mask off by one, rows of other ranks not zero, an id that comes twice counted once, padding
+    /// that is part of the table, positions by row, ranks without any row; dropout before positions are
+    /// added, or of one of the two ways only.
     #[test]
     fn embedding_equals_embedding_bit_for_bit() {
         proves(&PLAIN);

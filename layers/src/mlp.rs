@@ -165,8 +165,8 @@ mod tests {
         }
     }
 
-    /// Kills: `[gate | up]` split as one section, gate and up exchanged, a wrong derivative, one GeLU in
-    /// place of the other, a bias dropped or counted once per rank.
+    /// Kills: `[gate | up]` cut as one section, gate and up exchanged, a wrong derivative, one GeLU for the
+    /// other, a bias dropped or counted once per rank.
     #[test]
     fn mlp_equals_its_formula_bit_for_bit() {
         proves(&Feed(FeedForward::SwiGlu, false));

@@ -100,9 +100,9 @@ worlds! {
     SlicedAndDealt: AllToAll, dp 2, tp &[1, 2], ep 2, etp 2;
 }
 
-/// The proofs of a token dispatcher, for the end of its file. Kills: a row sent to the wrong experts, or
-/// returned to the wrong tokens; copies lost, doubled or not dropped; experts that choose, sliced, or among
-/// ranks with other tokens; any faulty call.
+/// The proofs of an exchange, for the end of its file. Kills: a row that goes to other experts, or home to
+/// other tokens; copies that are lost, doubled or not dropped; experts that choose, sliced, or among ranks
+/// with other tokens; any call gone wrong.
 macro_rules! proves_dispatcher {
     ($TokenDispatcher:ident) => {
         mod tests {
@@ -168,8 +168,8 @@ fn experts_that_choose_tokens_equal_the_oracle() {
     proves_in_regions(&SlicedAndDealt(Layer(choosing(), SWIGLU)));
 }
 
-/// Kills: noise by a token's place on its rank instead of in its sequence, noise that changes gates, noise of
-/// another layer's name.
+/// Kills: noise by a token's place on its rank and not in its sequence, one that moves gates, one of another
+/// layer's name.
 #[test]
 fn experts_chosen_with_noise_equal_the_oracle() {
     for experts in [mixtral(), deepseek()] {

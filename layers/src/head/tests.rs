@@ -14,7 +14,7 @@ fn logits<D: Kernels>(head: &Head<D>, cx: &PassContext<D>, x: Stream<D>) -> Resu
     Ok(logits)
 }
 
-/// The loss of a head, and the values saved for backward.
+/// Its loss, and what it keeps.
 type Lost<D> = (Partial<<D as Kernels>::Wide>, <Head<D> as Layer<D>>::Saved);
 
 fn loss<D: Kernels>(
@@ -226,7 +226,7 @@ fn a_padded_vocabulary_takes_the_bytes_that_are_worked_out_by_hand() {
     }
 }
 
-/// Kills: an evaluated text judged by the terms that training adds to the loss.
+/// Kills: a text judged by what training adds to its loss.
 #[test]
 fn without_a_backward_to_follow_the_loss_is_cross_entropy_alone() {
     let (device, mesh) = (Cpu::<f64>::default(), Mesh::alone());

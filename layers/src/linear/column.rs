@@ -153,8 +153,8 @@ mod tests {
         proves_in_regions(&ColumnCase { bias: true });
     }
 
-    /// A proof that did not compare dX would miss every fault of its all-reduce. Kills: mutants that are not
-    /// reported, or are excused; a survivor that is not named.
+    /// A proof that did not compare dX would let its all-reduce go wrong in every way. Kills: mutants that
+    /// are not told, or excused; a survivor that is not named.
     #[test]
     fn what_is_not_compared_goes_wrong_unseen() {
         let tally = |compared| crate::proof::blind(&ColumnCase { bias: false }, compared);

@@ -139,7 +139,7 @@ mod tests {
         }
     }
 
-    /// Kills: dY of only this rank's tokens where all are needed, a bias gradient that is not summed.
+    /// Kills: dY of this rank's tokens where all are wanted, a bias' gradient that is not summed.
     #[test]
     fn row_equals_linear_under_sequence_parallelism() {
         proves_in_regions(&RowCase { bias: true });

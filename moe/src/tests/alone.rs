@@ -33,7 +33,7 @@ fn drawn<S: Scalar>(salt: u64, tokens: usize) -> Vec<S> {
     (0..(tokens * D) as u64).map(|i| S::sample(mix(mix(salt) ^ i), 1.0)).collect()
 }
 
-/// Runs one microbatch of these lengths forward and backward, drawn by this number.
+/// One microbatch of these lengths there and back, drawn by this number.
 fn ran<T: Kernels<Wide = T>, X: super::TokenDispatcher<T> + Copy>(
     (device, mesh): (&T, &Mesh<T::Place>),
     layer: &mut ExpertFeedForward<T, X>,
@@ -162,8 +162,8 @@ impl<S: Scalar> ValueSource<S> for Indifferent {
     }
 }
 
-/// In f32, with all scores equal, the lowest experts (of the lowest groups) are chosen, on all ranks of every
-/// layout. Kills: ties broken by rank, by place in memory, or to the last.
+/// In f32, where every score is the same number, the lowest experts (of the lowest groups) are chosen, on all
+/// ranks of every layout. Kills: ties that go by rank, by place in memory, or to the last.
 #[test]
 fn of_tied_scores_the_lower_index_wins_in_every_layout() {
     for experts in [mixtral(), deepseek(), qwen()] {

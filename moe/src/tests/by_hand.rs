@@ -9,8 +9,8 @@ fn routing(list: &[u32], chosen: usize) -> Routing {
     Routing { list: list.to_vec(), chosen }
 }
 
-/// Kills: a copy too many or too few, the last copies kept, one expert's copies counted for another, copies
-/// of earlier ranks forgotten.
+/// Kills: a copy too many or too few, the last ones kept, one expert's copies counted for another, those of
+/// ranks before forgotten.
 #[test]
 fn beyond_its_capacity_an_expert_takes_no_copy() {
     let dropped = |most, before: &[usize]| {
@@ -31,7 +31,7 @@ fn beyond_its_capacity_an_expert_takes_no_copy() {
     assert_eq!(runs.list, [0, 1, 0, 2, 0, DROPPED]);
 }
 
-/// Kills: tokens counted anew on each rank, experts that never get a turn.
+/// Kills: tokens that are counted anew on each rank, experts that are never in turn.
 #[test]
 fn tokens_go_to_experts_in_turn_by_their_number_in_the_microbatch() {
     let experts = Experts { count: 5, chosen: 2, ..Experts::MIXTRAL };

@@ -139,7 +139,7 @@ fn layers_behind_a_pointer_are_recorded_as_the_usual_ones() {
     assert_eq!((name.as_str(), rows.values().flatten().copied().collect()), ("gradient of gain.in", dx));
 }
 
-/// Kills: one of two strategies silently ignored.
+/// Kills: one of two that is silently passed over.
 #[test]
 fn two_strategies_that_build_one_layer_are_refused() {
     let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
@@ -313,7 +313,7 @@ fn an_own_embedding_and_head_are_the_models() {
     }
 }
 
-/// Kills: an own embedding or head whose result the model does not use.
+/// Kills: an own embedding or head whose result is not what the model goes on with.
 #[test]
 fn a_wrong_embedding_or_head_is_seen() {
     let _key = Key(6).enter();
@@ -326,7 +326,7 @@ fn a_wrong_embedding_or_head_is_seen() {
     assert_eq!(differ(wrong(Some("head"))), all, "a smoothed loss: all but logits");
 }
 
-/// Kills: a head tied to a table that no layer owns.
+/// Kills: a head that is tied to a table which is nobody's.
 #[test]
 fn an_own_embedding_of_a_tied_model_is_refused() {
     let _key = Key(6).enter();
