@@ -261,7 +261,7 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Layer<
         let own = x.clone().in_region(self.region);
         cx.record(&self.name, "in", &own)?;
         let logits = logits(own.share(), &self.router.whole()?);
-        let dispatched = self.route(cx, &x, &logits)?;
+        let dispatched = cx.take_choice(&self.name).map_or_else(|| self.route(cx, &x, &logits), Ok)?;
         let (gates, lse) = gates(&logits, &dispatched.chosen, &self.terms);
         if let Some(loss) = &dispatched.loss {
             self.add_loss(cx, loss, (&logits, &lse))?;
@@ -283,6 +283,10 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Layer<
         let y = self.like(&x, y)?;
         let (other, shared) = shared.unzip();
         let y = other.iter().fold(y, join);
+        if !cx.keeps() {
+            cx.keep_choice(&self.name, dispatched);
+            return Ok((y, (KeptValue::default(), shared)));
+        }
         let saved = cx.keep(Saved { x: own, scores: [logits, lse], dispatched, rows, up, by });
         Ok((y, (saved, shared)))
     }

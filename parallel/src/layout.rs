@@ -159,7 +159,7 @@ impl Layout {
         taken.extend(spare.filter(|spare| taken.iter().all(|about| about.choice != spare.choice)));
         let is_taken = |of: &&dyn Strategy<D>| taken.iter().any(|about| std::ptr::eq(*about, of.about()));
         let taken = strategies::on().into_iter().filter(is_taken);
-        let at = Builder::new(device, mesh, values).with(taken);
+        let at = Builder { numbers: self.numbers, ..Builder::new(device, mesh, values) }.with(taken);
         let builder = Builder { rests: self.rests(), tokens: self.tokens().at(mesh), ..at };
         BuildContext { builder, pipeline: self.pipeline() }
     }

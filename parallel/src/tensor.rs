@@ -5,4 +5,6 @@ builders! {
     tensor_parallel::TensorParallel,
     sequence_parallel::SequenceParallel,
     recompute::Recompute,
+    recompute_every::RecomputeEvery,
+    recompute_selective::RecomputeSelective,
 }

@@ -2,7 +2,7 @@
 use crate::ops::Region;
 use crate::param::origin::{ParamOrigin, Wide};
 use crate::{
-    Error, LayerCounts, Placed, Placement, Result, ShardingStrategy, Strategy, TokenShards, ValueSource,
+    Choice, Error, LayerCounts, Placed, Placement, Result, ShardingStrategy, Strategy, TokenShards, ValueSource,
 };
 use comm::{Axis, Mesh};
 use kernels::Kernels;
@@ -25,6 +25,8 @@ pub struct Builder<'a, D: Kernels> {
     pub region: Region,
     /// This rank's tokens of the sequences.
     pub tokens: TokenShards,
+    /// The number that the layout gives the strategy of each choice, by `Choice as usize`; 0 if none.
+    pub numbers: [u32; Choice::COUNT],
     /// Counts that layers reported in a run, for shape-only runs. `None`: all equally often.
     pub counts: Option<&'a LayerCounts>,
     /// The layout's strategies.
@@ -48,6 +50,7 @@ impl<'a, D: Kernels> Builder<'a, D> {
             rests: ShardingStrategy::WHOLE,
             region,
             tokens: TokenShards::WHOLE.at(mesh),
+            numbers: [0; Choice::COUNT],
             counts: None,
             strategies,
             built,

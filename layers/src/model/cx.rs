@@ -13,10 +13,12 @@ use super::record::Recordable;
 use crate::ops::Partial;
 use crate::{Record, Result};
 use kernels::{Indexed, Kernels, Segment, Span};
+use std::any::Any;
 use std::borrow::Borrow;
 use std::cell::{Cell, RefCell, RefMut};
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 use tensor::{Dropout, Index, LayerSpan, Noise, Profile, Tensor};
 use tokens::Tokens;
 
@@ -54,6 +56,7 @@ pub struct PassContext<D: Kernels> {
     beside: RefCell<Option<Tensor<D::Wide>>>,
     drops: Cell<bool>,  // forward keeps nothing now, to be recomputed
     second: Cell<bool>, // layers run forward again, for their backward
+    choices: RefCell<Vec<(Arc<str>, Box<dyn Any>)>>, // for the second forward
 }
 
 impl<D: Kernels> Default for PassContext<D> {
@@ -61,8 +64,9 @@ impl<D: Kernels> Default for PassContext<D> {
     fn default() -> Self {
         let (pass, tokens) = (Pass::default(), Tokens::default());
         let (added, counts, beside) = (RefCell::new(None), RefCell::default(), RefCell::new(None));
-        let (drops, second) = (Cell::new(false), Cell::new(false));
-        Self { pass, tokens, past: None, record: None, profiled: None, added, counts, beside, drops, second }
+        let (drops, second, choices) = (Cell::new(false), Cell::new(false), RefCell::default());
+        let (past, record, profiled) = (None, None, None);
+        Self { pass, tokens, past, record, profiled, added, counts, beside, drops, second, choices }
     }
 }
 
@@ -301,6 +305,12 @@ impl fmt::Display for Through<'_> {
 /// A value that forward keeps for backward; empty in a pass that keeps nothing.
 #[derive(Clone)]
 pub struct KeptValue<T>(Option<T>);
+
+impl<T> Default for KeptValue<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
 
 impl<T> KeptValue<T> {
     /// Returns the kept value.

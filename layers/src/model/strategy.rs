@@ -153,8 +153,12 @@ pub trait Strategy<D: Kernels>: Sync {
         at
     }
     /// Wraps block `number` of the model, `X[B,D]` of the stream to `Y[B,D]`, or returns the block unchanged.
-    fn block(&self, _number: usize, block: Block<D>) -> Block<D> {
+    fn block(&self, _: &Builder<D>, _number: usize, block: Block<D>) -> Block<D> {
         block
+    }
+    /// Wraps the attention of a block, whichever strategy built it, or returns it unchanged.
+    fn around_attention(&self, attention: Block<D>) -> Block<D> {
+        attention
     }
     /// Returns its additional work in training, on every rank of a model of this design, whichever layers the
     /// rank has.

@@ -9,9 +9,8 @@
 //!
 //! Source: Rajbhandari et al., "`ZeRO`", §5.1, arXiv:1910.02054. Neighbour:
 //! [`replicated`](super::replicated).
-use super::StateSplit;
-use comm::Axis;
-use layers::{AtRest, Choice, ShardingStrategy, StrategyInfo};
+use super::state_split::{SHARDED, StateSplit};
+use layers::{AtRest, ShardingStrategy, StrategyInfo};
 
 /// `ZeRO`, stage 1.
 pub static ZERO1: StateSplit = StateSplit {
@@ -27,7 +26,7 @@ pub static ZERO1: StateSplit = StateSplit {
                 "a rank updates only the values of its shard, and all ranks gather them before they are used",
             ),
         ],
-        ..StrategyInfo::of(Some(Axis::Dp), Choice::State)
+        ..SHARDED
     },
     change: |rests, subgroup| ShardingStrategy { state: AtRest::Shard, subgroup, ..rests },
 };

@@ -9,9 +9,8 @@
 //!
 //! Source: Rajbhandari et al., "`ZeRO`", §5.2, arXiv:1910.02054. Neighbours: [`zero1`](super::zero1),
 //! [`zero3`](super::zero3).
-use super::StateSplit;
-use comm::Axis;
-use layers::{AtRest, Choice, ShardingStrategy, StrategyInfo};
+use super::state_split::{SHARDED, StateSplit};
+use layers::{AtRest, ShardingStrategy, StrategyInfo};
 
 /// `ZeRO`, stage 2.
 pub static ZERO2: StateSplit = StateSplit {
@@ -30,7 +29,7 @@ pub static ZERO2: StateSplit = StateSplit {
                 "a rank updates only the values of its shard, and all ranks gather them before they are used",
             ),
         ],
-        ..StrategyInfo::of(Some(Axis::Dp), Choice::State)
+        ..SHARDED
     },
     change: |rests, subgroup| ShardingStrategy {
         gradient: AtRest::Shard,

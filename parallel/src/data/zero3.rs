@@ -10,9 +10,8 @@
 //!
 //! Source: Rajbhandari et al., "`ZeRO`", §5.3, arXiv:1910.02054; Zhao et al., "FSDP", §3, arXiv:2304.11277.
 //! Neighbour: [`zero2`](super::zero2).
-use super::StateSplit;
-use comm::Axis;
-use layers::{AtRest, Choice, ShardingStrategy, StrategyInfo};
+use super::state_split::{SHARDED, StateSplit};
+use layers::{AtRest, ShardingStrategy, StrategyInfo};
 
 /// `ZeRO`, stage 3.
 pub static ZERO3: StateSplit = StateSplit {
@@ -28,7 +27,7 @@ pub static ZERO3: StateSplit = StateSplit {
             ),
             ("", "a gathered value is valid for one step: after the update it is gathered again"),
         ],
-        ..StrategyInfo::of(Some(Axis::Dp), Choice::State)
+        ..SHARDED
     },
     change: |_, subgroup| ShardingStrategy {
         value: AtRest::Shard,

@@ -3,6 +3,9 @@ use crate::Error;
 use comm::Axis;
 use std::fmt;
 
+/// The most sizes that an error lists.
+const MOST: usize = 12;
+
 /// An axis size that does not divide `things` of the model, such as "4 KV heads"; lists the `possible` sizes
 /// that do. If a method of the axis is the reason, the error names the method, and the `others` that fit this
 /// size.
@@ -15,7 +18,11 @@ pub(super) fn misfit(
     let named = |before: &str| method.map_or(String::new(), |method| format!("{before}{method}"));
     let fits = match possible {
         [] => format!("no number of {axis} ranks does"),
-        _ => format!("{axis} can be {}{}", either(possible, "or"), named(" with ")),
+        _ => {
+            let mut some: Vec<_> = possible.iter().take(MOST).map(usize::to_string).collect();
+            some.extend((possible.len() > MOST).then(|| "another multiple".into()));
+            format!("{axis} can be {}{}", either(&some, "or"), named(" with "))
+        }
     };
     let others = match others {
         [] => String::new(),

@@ -25,11 +25,12 @@ pub fn shard<D: Kernels>(
     let (rate, sizes) = (shape.dropout.residual, [shape.width, shape.hidden]);
     let names = ["attention", "mlp"].map(|part| format!("blocks.{i}.{part}"));
     let attention = at.build(&strategy::Attention::of(axis, &names[0], shape, i, rotary.as_ref()))?;
+    let attention = at.strategies.iter().fold(attention, |inner, strategy| strategy.around_attention(inner));
     let (kind, bias) = (shape.feed_forward, shape.bias.mlp);
     let mlp =
         at.build(&strategy::Mlp { axis, name: &names[1], kind, sizes, bias, experts: shape.experts(i) })?;
     let [name, other] = names;
     let attention = Residual::around(name, norm(1)?, attention, rate);
     let block = BoxedLayer::new((attention, Residual::around(other, norm(2)?, mlp, rate)));
-    Ok(at.strategies.iter().fold(block, |block, strategy| strategy.block(i, block)))
+    Ok(at.strategies.iter().fold(block, |block, strategy| strategy.block(at, i, block)))
 }

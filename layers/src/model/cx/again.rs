@@ -2,6 +2,7 @@
 use super::PassContext;
 use crate::ops::filled;
 use kernels::Kernels;
+use std::sync::Arc;
 use tensor::{Category, Scalar, Tensor};
 
 impl<D: Kernels> PassContext<D> {
@@ -26,5 +27,18 @@ impl<D: Kernels> PassContext<D> {
         self.counts.replace(before.1);
         self.beside.replace(before.2);
         y
+    }
+    /// Keeps what a layer chose in a forward that keeps nothing else, such as the experts of tokens, for the
+    /// second forward.
+    pub fn keep_choice<T: 'static>(&self, layer: &Arc<str>, choice: T) {
+        if self.pass.keeps {
+            self.choices.borrow_mut().push((layer.clone(), Box::new(choice)));
+        }
+    }
+    /// Takes what a layer chose in the first forward, if this is the second one.
+    pub fn take_choice<T: 'static>(&self, layer: &str) -> Option<T> {
+        let mut all = self.choices.borrow_mut();
+        let at = all.iter().position(|(of, _)| self.second.get() && **of == *layer)?;
+        all.swap_remove(at).1.downcast().ok().map(|choice| *choice)
     }
 }
