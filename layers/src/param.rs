@@ -2,6 +2,7 @@
 mod drawn;
 mod gathering;
 pub mod keeper;
+mod kept;
 pub mod optimizer;
 pub mod origin;
 pub mod placement;
@@ -12,7 +13,7 @@ pub mod weight;
 
 pub use origin::Wide;
 
-use crate::ops::filled;
+use crate::param::kept::Kept;
 use crate::param::origin::ParamOrigin;
 use crate::param::placement::{Band, Placement};
 use crate::param::sharding::Sharding;
@@ -21,7 +22,7 @@ use crate::{Draw, Error, ParamValues, Result};
 use comm::Group;
 use kernels::{Kernels, Write};
 use std::sync::Arc;
-use tensor::{Category, Device, Scalar, Tensor, View, ViewMut};
+use tensor::{Category, Device, Scalar, Store, Tensor, View, ViewMut};
 
 /// This rank's local part of a parameter. Layers read it through the weights of [`weight`], which may gather
 /// or load it, and add to its gradient through `accumulate`. No other code accesses it.
@@ -30,9 +31,11 @@ pub struct Param<D: Kernels> {
     shape: [usize; 2],
     sharding: Sharding<D::Place>,
     value: WholeOrShard<D>,
-    stale: bool,                     // in the whole value, only this rank's shard is up to date
-    master: Option<Tensor<D::Wide>>, // of a narrow trained parameter: its value before rounding
-    moments: Vec<Tensor<D::Wide>>,   // optimizer state, sharded at rest as the state is
+    stale: bool,                   // in the whole value, only this rank's shard is up to date
+    master: Option<Kept<D::Wide>>, // of a narrow trained parameter: its value before rounding
+    moments: Vec<Kept<D::Wide>>,   // optimizer state, sharded at rest as the state is
+    store: Option<Store>,          // of its state, if that is kept off the device
+    device: D,
     gradient: WholeOrShard<D::Wide>, // allocated at the first contribution: inference has none
     written: bool,                   // the whole gradient has contributions of this step
     begun: bool,                     // the gradient's shard has contributions of this step
@@ -58,6 +61,7 @@ impl<D: Kernels> Param<D> {
         draw: Draw,
     ) -> Result<Self> {
         let (at, name) = (at.into(), name.into());
+        let trained = placement.trained;
         let sharding = Sharding::new(at.mesh, &name, shape, placement)?;
         let mut param = Self {
             name,
@@ -67,6 +71,8 @@ impl<D: Kernels> Param<D> {
             stale: false,
             master: None,
             moments: Vec::new(),
+            store: at.store.filter(|_| at.learns && trained).cloned(),
+            device: at.device.clone(),
             gradient: WholeOrShard { whole: None, shard: None },
             written: false,
             begun: false,
@@ -77,22 +83,29 @@ impl<D: Kernels> Param<D> {
         let (keeps, at_rest) = (param.sharding.keeps(|rests| rests.value), param.sharding.at_rest());
         let ([rows, cols], from) = if keeps { at_rest } else { (param.sharding.room(), 0) };
         let narrow = numbers()?.map(|_, wide| D::Elem::narrow(wide));
-        let mut value = Tensor::empty(at.device, Category::Weights, rows, cols);
+        let away = |here| if param.store.is_some() { Category::InFlight } else { here };
+        let of_value = if keeps { away(Category::Weights) } else { Category::Weights };
+        let mut value = Tensor::empty(at.device, of_value, rows, cols);
         param.set(&mut value, from, &narrow);
-        let (([rows, cols], from), value) = (at_rest, Some(value));
+        let ([rows, cols], from) = at_rest;
         let master = || {
-            let mut master = Tensor::empty(at.device.wide(), Category::Optimizer, rows, cols);
+            let mut master = Tensor::empty(at.device.wide(), away(Category::Optimizer), rows, cols);
             param.set(&mut master, from, &numbers()?);
-            Ok::<_, Error>(master)
+            Ok::<_, Error>(Kept::new(param.store.as_ref(), master))
         };
         let master = (at.learns && D::Elem::NARROW).then(master).transpose()?;
-        *(if keeps { &mut param.value.shard } else { &mut param.value.whole }) = value;
+        if keeps {
+            param.value.shard = Some(Kept::new(param.store.as_ref(), value));
+        } else {
+            param.value.whole = Some(value);
+        }
         Ok(Self { master, ..param })
     }
     /// Sets a tensor to the values of this rank's local part, from element `from` of it on.
     fn set<E: Device>(&self, to: &mut Tensor<E>, from: usize, numbers: &ParamValues<E::Elem>) {
+        let cuts = &self.sharding.cuts;
         to.write_slices(&mut |first, to| {
-            drawn::by_cores(from + first, to, &|first, to| self.sharding.cuts.fill(first, to, numbers));
+            drawn::by_cores(from + first, to, &|first, to| cuts.fill(first, to, numbers));
         });
     }
     /// Returns its canonical name: `blocks.0.attention.qkv`.
@@ -122,7 +135,7 @@ impl<D: Kernels> Param<D> {
     }
     /// Returns its device.
     pub fn device(&self) -> &D {
-        self.value.rest().expect("the parameter has no value").device()
+        &self.device
     }
     /// Returns the local value.
     ///
@@ -147,7 +160,7 @@ impl<D: Kernels> Param<D> {
         );
         let device = self.device().clone();
         let value = self.value.whole.as_mut().expect("the value is not whole").view_mut();
-        kernel(&device, value, self.master.as_mut().map(Tensor::view_mut));
+        kernel(&device, value, self.master.as_mut().map(|master| master.here().view_mut()));
     }
     /// Lets `kernel` write the gradient if this is the first contribution of the step, else add to it.
     pub(crate) fn accumulate(&mut self, kernel: impl FnOnce(&D, ViewMut<D::Wide>, Write)) {
@@ -202,9 +215,9 @@ impl<D: Kernels> Param<D> {
     }
     /// Allocates `n` moments, all zero, if there are none yet.
     pub(crate) fn take_moments(&mut self, n: usize) {
-        let shape = self.sharding.at_rest().0;
-        let wide = self.device().wide().clone();
-        self.moments.resize_with(n, || filled(&wide, Category::Optimizer, shape, Wide::<D>::ZERO));
+        while self.moments.len() < n {
+            self.moments.push(self.zero_moment());
+        }
     }
     /// Runs an optimizer's kernel on the value, its master and its moments with the synced gradient, on the
     /// parts kept at rest, some rows (or elements of a shard) at a time. Ends the step: the next contribution
@@ -240,8 +253,8 @@ impl<D: Kernels> Param<D> {
             if let Some(sum) = &mut sum {
                 device.wide().add_norm2(sum.view_mut(), gradient);
             }
-            let master = self.master.as_mut().map(|x| part.of_mut(x.view_mut()));
-            let moments = moments.each_mut().map(|x| part.of_mut(x.view_mut()));
+            let master = self.master.as_mut().map(|x| part.of_mut(x.here().view_mut()));
+            let moments = moments.each_mut().map(|x| part.of_mut(x.here().view_mut()));
             kernel(&device, (part.of_mut(value.again()), master, moments), gradient);
         }
         (self.written, self.begun) = (false, false);

@@ -20,18 +20,16 @@ use crate::dealing::{self, Dealing};
 use crate::pipeline::{self, Pipeline};
 use crate::step::Plan;
 use crate::step::table::Table;
-use crate::{BuildContext, Error, Result, Schedule, bail, data, deal, strategies};
-use ::tensor::Cpu;
-use ::tensor::count::Overflow;
+use crate::{BuildContext, Error, Result, Schedule, bail, data, deal, offload, strategies};
+use ::tensor::Store;
 use comm::{Axis, CommError, Mesh, World};
 use grammar::Grammar;
 use kernels::Kernels;
 use layers::{
-    Builder, Choice, Design, DividedSize, DivisionRule, RandomValues, ShardingStrategy, Sizes, Strategy,
-    StrategyInfo, TokenShards, ValueSource, Wide, counted,
+    Builder, Choice, ShardingStrategy, Strategy, StrategyInfo, TokenShards, ValueSource, Wide, counted,
 };
-use misfit::misfit;
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 /// The most ranks a layout may have.
@@ -60,6 +58,7 @@ pub struct Layout {
     numbers: [u32; Choice::COUNT], // of the named strategy of each choice; 0 if it has none
     order: [Option<Axis>; Axis::NESTED.len()], // split axes, innermost first; none in the default order
     limit: Option<usize>, // bytes that each rank may hold
+    folder: Option<&'static Path>, // of files of offloaded state
     rests: Option<ShardingStrategy>, // state sharded at rest, if not as strategies say
     split: Option<&'static [usize]>, // blocks of each chunk of a pipeline, if they are not dealt evenly
     table: Option<&'static Table>, // the schedule of the stages, if it is none of the lists
@@ -83,6 +82,7 @@ impl Layout {
         numbers: [0; Choice::COUNT],
         order: [None; Axis::NESTED.len()],
         limit: None,
+        folder: None,
         rests: None,
         split: None,
         table: None,
@@ -137,6 +137,11 @@ impl Layout {
         let all = taken.fold(ShardingStrategy::WHOLE, |all, of| (of.change)(all, self.number(&of.about)));
         self.rests.unwrap_or(all)
     }
+    /// Opens a rank's store of offloaded state, if the layout has one.
+    fn store(&self) -> Option<Store> {
+        let taken = offload::ALL.iter().find(|offload| self.takes(&offload.about))?;
+        Some((taken.open)(self.folder.map_or_else(std::env::temp_dir, Path::to_owned)))
+    }
     /// Returns the tokens of the first rank; [`at`](TokenShards::at) a mesh gives those of each rank.
     pub fn tokens(&self) -> TokenShards {
         let taken: Option<&&Dealing> = dealing::ALL.iter().find(|dealing| self.takes(&dealing.about));
@@ -160,7 +165,8 @@ impl Layout {
         let is_taken = |of: &&dyn Strategy<D>| taken.iter().any(|about| std::ptr::eq(*about, of.about()));
         let taken = strategies::on().into_iter().filter(is_taken);
         let at = Builder { numbers: self.numbers, ..Builder::new(device, mesh, values) }.with(taken);
-        let builder = Builder { rests: self.rests(), tokens: self.tokens().at(mesh), ..at };
+        let builder =
+            Builder { rests: self.rests(), store: self.store(), tokens: self.tokens().at(mesh), ..at };
         BuildContext { builder, pipeline: self.pipeline() }
     }
     /// Returns the number of ranks in total.
@@ -211,6 +217,12 @@ impl Layout {
     #[must_use]
     pub fn limited(self, bytes: Option<usize>) -> Self {
         Self { limit: bytes, ..self }
+    }
+    /// Returns this layout with files of offloaded state in this folder; without it, in the system's folder for
+    /// temporary files. Not printed.
+    #[must_use]
+    pub fn offloading_to(self, folder: Option<&'static Path>) -> Self {
+        Self { folder, ..self }
     }
     /// Returns this layout with state sharded at rest as `rests` says, on the ranks that sum its gradients,
     /// whatever axes they are along. Not printed.
@@ -281,93 +293,6 @@ impl Layout {
     pub fn possible(&self, axis: Axis, fit: impl Fn(usize) -> bool) -> Vec<usize> {
         let limit = MAX_RANKS / (self.ranks() / self.size(axis));
         (1..=limit).filter(|n| fit(*n)).collect()
-    }
-    /// Checks that the ranks of every axis can share a model.
-    ///
-    /// # Errors
-    /// If the ranks of an axis do not divide what they share, with the numbers of ranks that do; if two
-    /// strategies would build the same layer.
-    pub fn fits(&self, design: impl Into<Design>) -> Result<()> {
-        self.fit_for(&self.strategies(), &design.into())
-    }
-    /// Checks that the layout fits, if these strategies split the model.
-    pub(crate) fn fit_for(&self, strategies: &[&StrategyInfo], design: &Design) -> Result<()> {
-        for (axis, ranks) in self.axes() {
-            let shared = |ranks| self.shared(strategies, (axis, ranks), design);
-            let bad: Vec<_> = shared(ranks)
-                .iter()
-                .filter(|s| !s.fits())
-                .map(|s| match (s.size, s.by) {
-                    (0, _) => format!("a model without {}", s.what),
-                    (n, DivisionRule::AtLeastOne) if s.over != ranks => {
-                        format!("{n} {} in {} chunks", s.what, s.over)
-                    }
-                    (n, _) => format!("{n} {}", s.what),
-                })
-                .collect();
-            if !bad.is_empty() {
-                let alone = |about: &StrategyInfo, number| {
-                    let sizes = Sizes { ranks: self.sizes, number };
-                    (about.shares)(design, &sizes).iter().all(DividedSize::fits)
-                };
-                let is_why = |about: &StrategyInfo| {
-                    let is_method = about.axis == Some(axis) && about.choice != Choice::Layers;
-                    let is_taken = strategies.iter().any(|taken| std::ptr::eq(*taken, about));
-                    is_method && is_taken && !alone(about, self.number(about))
-                };
-                let method = grammar_of_all().named(self).into_iter().find(|(about, _)| is_why(about));
-                let is_other = |other: &StrategyInfo| {
-                    let alike = |of: &StrategyInfo| (other.axis, other.choice) == (of.axis, of.choice);
-                    method.as_ref().is_some_and(|(about, _)| alike(about)) && alone(other, None)
-                };
-                let others: Vec<_> = strategies::all()
-                    .iter()
-                    .filter(|other| is_other(other))
-                    .map(|other| other.word)
-                    .collect();
-                let least = if method.is_some() { 2 } else { 1 }; // one rank has no methods
-                let possible = self.possible(axis, |n| n >= least && shared(n).iter().all(DividedSize::fits));
-                let method = method.as_ref().map(|(_, written)| &**written);
-                return Err(misfit((axis, ranks), (method, &others), &either(&bad, "and"), &possible));
-            }
-        }
-        self.conflict(design).map_or(Ok(()), |why| Err(Error::new(why)))
-    }
-    /// Returns the reason why its strategies cannot build such a model, if there is one: two would build the
-    /// same layer, or one would build a tied table.
-    pub fn conflict(&self, design: impl Into<Design>) -> Option<String> {
-        if self.strategies().iter().filter(|about| about.choice == Choice::Layers).count() < 2 {
-            return None; // no strategy but the axis itself
-        }
-        let (device, values, mesh) =
-            (kernels::meta_of::<Cpu<f32>>(), RandomValues { seed: 0 }, self.ghost(0).ok()?);
-        let (at, mut design) = (self.place(&device, &mesh, &values), design.into());
-        if let Design::Transformer(shape) | Design::Blocks(shape) = &mut design {
-            shape.blocks = 1; // all are alike
-        }
-        let run = 0..design.parts();
-        let built = Overflow::caught(|| design.stage(&at, &[run], None).map(drop)).ok()?;
-        built.err().filter(|why| matches!(why, layers::Error::Strategies(_))).map(|why| why.to_string())
-    }
-    /// Returns the number of quantities of a model that the ranks of their axes cannot share, if these
-    /// strategies split it.
-    pub(crate) fn misfits_of(&self, strategies: &[&StrategyInfo], design: &Design) -> usize {
-        let of = |of| self.shared(strategies, of, design).iter().filter(|s| !s.fits()).count();
-        self.axes().into_iter().map(of).sum()
-    }
-    /// Returns the quantities of a model that the ranks of an axis share under these strategies, if there are
-    /// `ranks` ranks.
-    fn shared(
-        &self,
-        strategies: &[&StrategyInfo],
-        (axis, ranks): (Axis, usize),
-        design: &Design,
-    ) -> Vec<DividedSize> {
-        let mut sizes = self.sizes;
-        sizes[axis as usize] = ranks;
-        let along = strategies.iter().filter(|about| about.axis == Some(axis));
-        let sizes = |about: &StrategyInfo| Sizes { ranks: sizes, number: self.number(about) };
-        along.flat_map(|about| (about.shares)(design, &sizes(about))).collect()
     }
 }
 

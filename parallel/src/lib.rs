@@ -28,6 +28,7 @@ mod error;
 pub mod layout;
 pub mod measure;
 mod network;
+pub mod offload;
 pub mod pipeline;
 pub mod price;
 #[cfg(test)]

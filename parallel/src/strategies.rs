@@ -9,12 +9,11 @@
 //! | dealing of a sequence's tokens | tokens of a rank ([`Dealing`](crate::dealing::Dealing)) | [`dealing`] |
 //! | attention's core over dealt tokens | a layer in its place ([`Strategy`]) | [`attention`] |
 //! | sharding of parameters at rest | state to shard ([`StateSplit`](crate::data::StateSplit)) | [`data`] |
+//! | state off the device | the store ([`Offload`](crate::offload::Offload)) | [`offload`] |
 //! | pipeline schedules | which rank runs what when ([`Schedule`](crate::Schedule)) | [`pipeline`] |
-//!
-//! Other families ([`Choice`](layers::Choice) has them all) have no strategy yet.
 pub(crate) mod lists;
 
-use crate::{attention, data, dealing, pipeline, tensor};
+use crate::{attention, data, dealing, offload, pipeline, tensor};
 use kernels::Kernels;
 use layers::{Strategy, StrategyInfo};
 use std::sync::LazyLock;
@@ -33,4 +32,4 @@ macro_rules! families {
         }
     };
 }
-families! { tensor, moe, dealing, attention, data, pipeline }
+families! { tensor, moe, dealing, attention, data, offload, pipeline }

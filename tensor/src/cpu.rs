@@ -1,6 +1,7 @@
 //! The host as a place, and dtypes on it: one rank's part, with a memory pool, a meter and a profile.
 use crate::{Bytes, Meter, On, Place, Pool, Profile, Scalar, Strided, View, ViewMut};
 use bytemuck::AnyBitPattern;
+use std::io;
 use std::sync::Arc;
 
 /// One rank's part of the host. Freed memory is kept for reuse: small pieces always, large ones as long as
@@ -49,6 +50,9 @@ impl Place for Host {
     fn get<S: AnyBitPattern>(buffer: &Bytes, len: usize, numbers: &mut Vec<S>) -> bool {
         numbers.extend_from_slice(slice(buffer, len));
         true
+    }
+    fn bytes(buffer: &Bytes, bytes: usize, read: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        read(slice(buffer, bytes))
     }
     fn pool(&self) -> &Pool<Self> {
         &self.0.pool

@@ -9,12 +9,14 @@
 //! | `place.rs`, `device.rs`, `cpu.rs`, `pages.rs` | places with memory, and dtypes on them |
 //! | `view.rs`, `matrix.rs`, `ids.rs` | windows into memory; matrices and token ids that own it |
 //! | `pool.rs` | free memory, kept for reuse: one pool per rank |
+//! | `away.rs` | matrices kept off their device, in a file a rank |
 //! | `meter.rs`, `profile.rs` | bytes by category and phase, FLOPs; times of kernels and layers |
 //! | `count.rs`, `listed.rs`, `quoted.rs` | sizes that never wrap; enums with names; names in messages |
 //! | `files.rs` | files opened with clear errors, replaced whole or not at all |
 //! | `safetensors.rs` | weights in files: mapped for reading, replaced atomically in writing |
 #[macro_use]
 mod listed;
+mod away;
 mod bf16;
 pub mod count;
 mod cpu;
@@ -39,6 +41,7 @@ pub mod safetensors;
 mod scalar;
 mod view;
 
+pub use away::{Away, Moving, Store};
 pub use bf16::Bf16;
 pub use cpu::{Cpu, Host, HostPtr};
 pub use device::{Buffer, Device, On, Ptr};

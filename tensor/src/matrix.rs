@@ -141,8 +141,12 @@ impl<D: Device> Tensor<D> {
         let (rows, cols) = (self.rows, self.cols);
         ViewMut::whole(D::Place::ptr(self.buffer_mut()), rows, cols)
     }
+    /// Its memory.
+    pub(crate) fn buffer(&self) -> &Buffer<D> {
+        self.memory.raw()
+    }
     #[track_caller]
-    fn buffer_mut(&mut self) -> &mut Buffer<D> {
+    pub(crate) fn buffer_mut(&mut self) -> &mut Buffer<D> {
         self.memory
             .raw_mut()
             .expect("cannot write a tensor with two owners; drop the other first, or write a copy")

@@ -18,6 +18,8 @@ listed! {
         KvCache = "kv-cache",
         /// Scratch, tables, token ids, gathered buckets.
         Buffers = "buffers",
+        /// Copies of offloaded state: in use, and on their way.
+        InFlight = "in-flight",
     }
 }
 
@@ -53,6 +55,8 @@ pub struct Meter {
     flops: AtomicU64,
     brought: AtomicU64,
     reserved: AtomicUsize,
+    away: AtomicUsize,
+    moved: AtomicU64,
     spared: AtomicUsize, // usize::MAX minus the limit of the sum: 0 means no limit
 }
 
@@ -117,6 +121,23 @@ impl Meter {
     pub(crate) fn came(&self, bytes: usize) {
         self.brought.fetch_add(bytes as u64, Relaxed);
     }
+    pub(crate) fn keep_away(&self, bytes: usize) {
+        self.away.fetch_add(bytes, Relaxed);
+    }
+    pub(crate) fn forget_away(&self, bytes: usize) {
+        self.away.fetch_sub(bytes, Relaxed);
+    }
+    pub(crate) fn moves(&self, bytes: usize) {
+        self.moved.fetch_add(bytes as u64, Relaxed);
+    }
+    /// Bytes of the rank's state that are kept off the device; no category counts them.
+    pub fn away(&self) -> usize {
+        self.away.load(Relaxed)
+    }
+    /// Bytes moved so far between the device and the state that is kept off it, in both directions.
+    pub fn moved(&self) -> u64 {
+        self.moved.load(Relaxed)
+    }
     /// Bytes of a category held now.
     pub fn now(&self, category: Category) -> usize {
         self.now[category as usize].load(Relaxed)
@@ -164,14 +185,14 @@ mod tests {
         m.begin(Phase::Step);
         m.hold(Category::Activations, 5);
         let (load, step) = (m.peaks(Phase::Load), m.peaks(Phase::Step));
-        assert_eq!((load.category, load.total), ([10, 0, 0, 0, 0, 30], 40));
-        assert_eq!((step.category, step.total), ([10, 0, 0, 5, 0, 0], 15));
-        assert_eq!(m.peaks_of_all(), Peaks { category: [10, 0, 0, 5, 0, 30], total: 40 });
+        assert_eq!((load.category, load.total), ([10, 0, 0, 0, 0, 30, 0], 40));
+        assert_eq!((step.category, step.total), ([10, 0, 0, 5, 0, 0, 0], 15));
+        assert_eq!(m.peaks_of_all(), Peaks { category: [10, 0, 0, 5, 0, 30, 0], total: 40 });
         assert_eq!(m.peaks(Phase::Inference), Peaks::default());
         assert_eq!((m.now(Category::Weights), m.now(Category::Buffers)), (10, 0));
         m.hold(Category::Activations, 4);
         m.release(Category::Activations, 9);
         assert_eq!((m.restart_phase(), m.restart_phase()), ([19, 10], [10, 10]));
-        assert_eq!((m.peaks(Phase::Step).category, m.peaks(Phase::Load).total), ([10, 0, 0, 0, 0, 0], 40));
+        assert_eq!((m.peaks(Phase::Step).category, m.peaks(Phase::Load).total), ([10, 0, 0, 0, 0, 0, 0], 40));
     }
 }

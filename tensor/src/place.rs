@@ -3,6 +3,7 @@
 use crate::count::caught;
 use crate::{Category, Meter, Pool, Profile};
 use bytemuck::AnyBitPattern;
+use std::io;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
@@ -16,6 +17,8 @@ pub trait Place: Clone + Send + Sync + 'static {
 
     /// True if allocation is so slow that the pool keeps free pieces until the system has no more memory.
     const SLOW_TO_ALLOCATE: bool = false;
+    /// True if memory holds values.
+    const HOLDS: bool = true;
 
     /// Allocates `bytes` bytes, all of them zero; `None` if there is no more memory.
     fn alloc(&self, bytes: usize) -> Option<Self::Buffer>;
@@ -29,6 +32,19 @@ pub trait Place: Clone + Send + Sync + 'static {
     fn put<S: AnyBitPattern>(buffer: &mut Self::Buffer, len: usize, numbers: impl FnMut(usize, &mut [S]));
     /// Appends the first `len` elements of a piece to `numbers`; returns `false` on the meta device.
     fn get<S: AnyBitPattern>(buffer: &Self::Buffer, len: usize, numbers: &mut Vec<S>) -> bool;
+    /// Lets `read` see the first `bytes` bytes of a piece, in order, some at a time. On the meta device it is
+    /// not called.
+    ///
+    /// # Errors
+    /// The first error of `read`.
+    fn bytes(
+        buffer: &Self::Buffer,
+        bytes: usize,
+        read: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut all = Vec::new();
+        if Self::get::<u8>(buffer, bytes, &mut all) { read(&all) } else { Ok(()) }
+    }
     /// Pool of free memory.
     fn pool(&self) -> &Pool<Self>;
     /// Meter of the memory that this rank holds and of the work that it does.
@@ -124,6 +140,7 @@ impl MetaPlace {
 impl Place for MetaPlace {
     type Ptr = ();
     type Buffer = ();
+    const HOLDS: bool = false;
     fn alloc(&self, _: usize) -> Option<()> {
         Some(())
     }

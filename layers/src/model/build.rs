@@ -2,14 +2,17 @@
 use crate::ops::Region;
 use crate::param::origin::{ParamOrigin, Wide};
 use crate::{
-    Choice, Error, LayerCounts, Placed, Placement, Result, ShardingStrategy, Strategy, TokenShards, ValueSource,
+    Choice, Error, LayerCounts, Placed, Placement, Result, ShardingStrategy, Strategy, TokenShards,
+    ValueSource,
 };
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use std::cell::RefCell;
 use std::rc::Rc;
+use tensor::Store;
 
 /// Builder of layers: this rank's device, its mesh, and the initial values.
+#[derive(Clone)]
 pub struct Builder<'a, D: Kernels> {
     /// This rank's memory.
     pub device: &'a D,
@@ -21,6 +24,9 @@ pub struct Builder<'a, D: Kernels> {
     pub learns: bool,
     /// How parameters are sharded at rest over the ranks that sum their gradients.
     pub rests: ShardingStrategy,
+    /// Store of the state of trained parameters, if it is kept off the device: moments, masters, and values
+    /// that are sharded at rest.
+    pub store: Option<Store>,
     /// This rank's tokens of the residual stream.
     pub region: Region,
     /// This rank's tokens of the sequences.
@@ -48,6 +54,7 @@ impl<'a, D: Kernels> Builder<'a, D> {
             values,
             learns: false,
             rests: ShardingStrategy::WHOLE,
+            store: None,
             region,
             tokens: TokenShards::WHOLE.at(mesh),
             numbers: [0; Choice::COUNT],
@@ -75,8 +82,7 @@ impl<'a, D: Kernels> Builder<'a, D> {
     /// Returns this builder for parameters that are trained.
     #[must_use]
     pub fn learning(&self) -> Self {
-        let (strategies, built) = (self.strategies.clone(), self.built.clone());
-        Self { learns: true, strategies, built, ..*self }
+        Self { learns: true, ..self.clone() }
     }
     /// Returns this builder with the tokens split over the tensor axis (sequence parallelism).
     #[must_use]
@@ -88,7 +94,8 @@ impl<'a, D: Kernels> Builder<'a, D> {
 impl<'a, D: Kernels> From<&'a Builder<'_, D>> for ParamOrigin<'a, D> {
     fn from(at: &'a Builder<D>) -> Self {
         let Builder { device, mesh, values, learns, rests, .. } = *at;
-        Self { device, mesh, values, learns, rests, placement: at.placement() }
+        let store = at.store.as_ref();
+        Self { device, mesh, values, learns, rests, store, placement: at.placement() }
     }
 }
 

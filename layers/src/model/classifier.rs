@@ -110,8 +110,7 @@ impl<D: Kernels> Chunk<D> {
         }
         // Examples are whole on every rank, under sequence parallelism too. So is the gathered output of the
         // first layer, unless it is passed to another stage of a pipeline.
-        let (strategies, built) = (at.strategies.clone(), at.built.clone());
-        let everywhere = Builder { region: Region::Whole, strategies, built, ..*at };
+        let everywhere = Builder { region: Region::Whole, ..at.clone() };
         let (all, last) = (self::parts(sizes), layers - 1);
         let between = |run: &Range<usize>, part| {
             let (first, next) = (start(sizes, part), start(sizes, part + 1));

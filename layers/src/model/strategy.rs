@@ -124,6 +124,12 @@ impl StrategyInfo {
     pub fn is_plain(&self) -> bool {
         self.word == self.axis.map_or(Choice::RECOMPUTE, Axis::name)
     }
+    /// Returns whether its word may stand beside axes: that of layers, of a store, which needs no ranks, or of
+    /// a choice without axis.
+    pub fn stands_alone(&self) -> bool {
+        let beside = matches!(self.choice, Choice::Layers | Choice::Offload);
+        self.is_plain() == self.axis.is_none() && (beside || self.axis.is_none())
+    }
     /// Returns whether it must be named in a layout: it is not its axis' default.
     pub fn is_named(&self) -> bool {
         self.axis.is_none() || !self.is_plain()

@@ -47,6 +47,13 @@ pub trait ParamHooks<D: Kernels> {
     fn finish(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
         Ok(())
     }
+    /// An optimizer changes these parameters after the next one: loading their state may start.
+    ///
+    /// # Errors
+    /// If the state cannot be loaded.
+    fn ahead_of_update(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
+        Ok(())
+    }
     /// An optimizer changes these parameters next: the parts kept at rest and their optimizer state must be
     /// loaded.
     ///

@@ -1,5 +1,6 @@
 //! A parameter as a whole matrix: assembled from all ranks, or one rank's elements of it, whole or sharded at
 //! rest.
+use super::kept;
 use super::origin::ParamOrigin;
 use super::{Param, Wide};
 use crate::{Draw, Result};
@@ -33,7 +34,7 @@ impl<D: Kernels> Param<D> {
     /// If ranks do not meet.
     pub fn gather(&self, mesh: &Mesh<D::Place>) -> Result<Option<Vec<D::Elem>>> {
         match &self.value.shard {
-            Some(shard) => self.gather_at_rest(mesh, shard),
+            Some(shard) => self.gather_at_rest(mesh, &shard.read()),
             None => self.sharding.cuts.gather(mesh, &self.value()),
         }
     }
@@ -47,7 +48,7 @@ impl<D: Kernels> Param<D> {
             let widened = |values: Vec<D::Elem>| values.into_iter().map(Scalar::widen).collect();
             return Ok(self.gather(mesh)?.map(widened));
         };
-        self.gather_at_rest(mesh, master)
+        self.gather_at_rest(mesh, &master.read())
     }
     /// Returns the whole gradient on the host, the same on every rank that it was synced over; `None` on the
     /// meta device or before the first contribution.
@@ -55,22 +56,22 @@ impl<D: Kernels> Param<D> {
     /// # Errors
     /// If ranks do not meet.
     pub fn gather_gradient(&self, mesh: &Mesh<D::Place>) -> Result<Option<Vec<Wide<D>>>> {
-        self.gradient.rest().map_or(Ok(None), |gradient| self.gather_at_rest(mesh, gradient))
+        self.gradient.rest().map_or(Ok(None), |gradient| self.gather_at_rest(mesh, &gradient))
     }
     /// Returns this rank's elements, each with its row-major index in the whole; of a value that is sharded
     /// at rest, those of its shard. Empty on the meta device.
     pub fn elements(&self) -> Vec<(usize, D::Elem)> {
-        self.placed(self.value.rest()).0
+        self.placed(self.value.rest().as_ref()).0
     }
     /// Returns this rank's elements of the gradient as kept at rest, each with its index in the whole; empty
     /// before the first contribution.
     pub fn gradient_elements(&self) -> Vec<(usize, Wide<D>)> {
-        self.placed(self.gradient.rest()).0
+        self.placed(self.gradient.rest().as_ref()).0
     }
     /// Returns this rank's padding of the gradient: elements outside the whole matrix, which no gradient
     /// reaches.
     pub fn gradient_padding(&self) -> Vec<Wide<D>> {
-        self.placed(self.gradient.rest()).1
+        self.placed(self.gradient.rest().as_ref()).1
     }
     /// Returns the elements of a tensor, each with its index in the whole, and its padding.
     fn placed<E: Device>(&self, rest: Option<&Tensor<E>>) -> (Vec<(usize, E::Elem)>, Vec<E::Elem>) {
@@ -99,6 +100,7 @@ impl<D: Kernels> Param<D> {
         assert!(self.master.is_none(), "proofs need a dtype that is its own wide dtype");
         let values = at.into().values.of(&self.name, self.shape, draw)?;
         let from = if self.value.shard.is_some() { self.sharding.at_rest().1 } else { 0 };
+        self.load_state();
         let value = self.value.rest_mut().expect("the parameter has no value");
         let before = value.read().unwrap_or_default();
         let noise = values.map(|_, wide| D::Elem::narrow(wide));
@@ -106,6 +108,7 @@ impl<D: Kernels> Param<D> {
             self.sharding.cuts.fill(from + first, to, &noise);
             to.iter_mut().zip(&before[first..]).for_each(|(to, &x)| *to = x + *to);
         });
+        kept::wait(self.begin_store_state());
         Ok(())
     }
 }

@@ -13,6 +13,7 @@
 //! Source: Li et al., "PyTorch distributed", §3.2.3 (buckets, and sums beside backward), arXiv:2006.15704;
 //! Rajbhandari et al., "`ZeRO`", §5 and §7, arXiv:1910.02054.
 use crate::ops::filled;
+use crate::param::kept::{self, Kept, Leaving};
 use crate::param::placement::Replica;
 use crate::param::shards::matrix;
 use crate::{AtRest, Param, ParamHooks, Result, ShardingStrategy, Wide};
@@ -35,8 +36,9 @@ impl<D: Kernels> Param<D> {
 /// The keeper of a model's parameters on one rank. Its buffers are reused from step to step.
 pub struct Keeper<D: Kernels> {
     rests: ShardingStrategy,
-    buckets: Vec<Bucket<D>>, // in the order of their first use
-    model: Bucket<D>,        // all parameters, for calls that overlap no computation
+    buckets: Vec<Bucket<D>>,  // in the order of their first use
+    model: Bucket<D>,         // all parameters, for calls that overlap no computation
+    leaving: Vec<Leaving<D>>, // state on its way off the device
 }
 
 /// A bucket: parameters that are used, and completed by backward, at one time: the head, a block, the
@@ -76,7 +78,8 @@ impl<D: Kernels> Keeper<D> {
     /// Creates the keeper of parameters with this sharding at rest. It acts on parameters that are trained
     /// and whose gradients several ranks sum.
     pub fn new(rests: ShardingStrategy) -> Self {
-        Self { rests, buckets: Vec::new(), model: Bucket::of(Arc::default(), "the model") }
+        let model = Bucket::of(Arc::default(), "the model");
+        Self { rests, buckets: Vec::new(), model, leaving: Vec::new() }
     }
     /// Returns the bucket of these parameters, and its index.
     fn bucket(&mut self, params: &[&mut Param<D>]) -> (usize, &mut Bucket<D>) {
@@ -96,9 +99,13 @@ impl<D: Kernels> ParamHooks<D> for Keeper<D> {
     fn before(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
         self.bucket(params).1.gather(params, |_| true)
     }
+    /// Begins to gather the values or, if their shards are off the device, to load these.
     fn ahead(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
         let bucket = self.bucket(params).1;
-        if bucket.values.lent.is_empty() { bucket.begin_to_gather(params, |_| true) } else { Ok(()) }
+        let begun = !bucket.values.lent.is_empty();
+        let away = params.iter_mut().filter(|_| !begun).filter_map(|param| param.value.shard.as_mut());
+        let away = away.fold(false, |any, shard| shard.begin_load() || any);
+        if begun || away { Ok(()) } else { bucket.begin_to_gather(params, |_| true) }
     }
     /// Requires that all ranks have added to the gradients of the same parameters.
     fn after(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
@@ -152,14 +159,29 @@ impl<D: Kernels> ParamHooks<D> for Keeper<D> {
                 param.take_sum(self.buckets[bucket].gradients.give_back(call));
             }
         }
-        let give = |param: &mut Param<D>, shard| param.gradient.shard = Some(shard);
-        let lend = |param: &mut Param<D>| Ok(param.gradient.shard.take());
+        let give = |param: &mut Param<D>, shard| param.gradient.shard = Some(Kept::Here(shard));
+        let lend = |param: &mut Param<D>| Ok(param.gradient.shard.take().map(|shard| shard.read()));
         self.model.gradients.begin(SUM, params, Param::peers, lend)?;
         self.model.gradients.end(params, give)?;
         params.iter_mut().try_for_each(|param| param.end_sum())
     }
+    fn ahead_of_update(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
+        params.iter_mut().for_each(|param| param.begin_load_state());
+        Ok(())
+    }
+    fn before_update(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
+        params.iter_mut().for_each(|param| param.load_state());
+        Ok(())
+    }
+    /// Begins to store the state, while that of the parameter before it has left.
+    fn after_update(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
+        self.leaving.drain(..).for_each(kept::wait);
+        self.leaving.extend(params.iter_mut().map(|param| param.begin_store_state()));
+        Ok(())
+    }
     /// Gathers the values that are kept whole at rest.
     fn share(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
+        self.leaving.drain(..).for_each(kept::wait);
         self.model.gather(params, |param| param.value.shard.is_none())
     }
 }
@@ -180,11 +202,14 @@ impl<D: Kernels> Param<D> {
     /// Takes the value for an all-gather, with only this rank's shard filled in; `None` if the value is
     /// gathered.
     fn lend_value(&mut self) -> Option<Tensor<D>> {
-        if let (Some(shards), Some(shard), None) =
-            (&self.sharding.shards, &self.value.shard, &self.value.whole)
+        if let (Some(shards), Some(kept), None) =
+            (&self.sharding.shards, &mut self.value.shard, &self.value.whole)
         {
-            let mut whole = Tensor::empty(shard.device(), Category::Weights, shards.group.size(), shards.len);
-            shard.device().copy(whole.view_mut().take_rows(shards.group.rank(), 1), shard.view());
+            let device = &self.device;
+            let mut whole = Tensor::empty(device, Category::Weights, shards.group.size(), shards.len);
+            kept.load();
+            device.copy(whole.view_mut().take_rows(shards.group.rank(), 1), kept.here().view());
+            kept.free();
             (self.value.whole, self.stale) = (Some(whole), true);
         }
         self.value.whole.take_if(|_| self.stale)
@@ -213,8 +238,8 @@ impl<D: Kernels> Param<D> {
             return;
         };
         let (device, own) = (whole.device(), whole.view().take_rows(shards.group.rank(), 1));
-        let fresh = || Tensor::empty(device, Category::Gradients, 1, own.cols());
-        let shard = self.gradient.shard.get_or_insert_with(fresh).view_mut();
+        let fresh = || Kept::Here(Tensor::empty(device, Category::Gradients, 1, own.cols()));
+        let shard = self.gradient.shard.get_or_insert_with(fresh).here().view_mut();
         if self.begun {
             device.add(shard, own);
         } else {
@@ -226,7 +251,8 @@ impl<D: Kernels> Param<D> {
     fn close(&mut self) {
         let Some(shards) = self.sharding.shards.as_ref().filter(|_| !self.begun) else { return };
         let device = self.device().wide();
-        self.gradient.shard = Some(filled(device, Category::Gradients, [1, shards.len], Wide::<D>::ZERO));
+        let zeros = filled(device, Category::Gradients, [1, shards.len], Wide::<D>::ZERO);
+        self.gradient.shard = Some(Kept::Here(zeros));
     }
     /// Sums the gradient over ranks of other stages, after the sum over ranks of the same stage.
     fn end_sum(&mut self) -> Result<()> {

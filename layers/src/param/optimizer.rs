@@ -19,7 +19,7 @@ use crate::{OptimizerKind, Param, ParamHooks, ParamValues, Result};
 use comm::{Axes, Axis, Mesh, Reduce};
 use kernels::{AdamW, Kernels};
 use std::sync::Arc;
-use tensor::{Category, Scalar, Tensor};
+use tensor::{Category, Moving, Scalar, Tensor};
 
 /// An optimizer. Its state lies beside this rank's local parts, whole or sharded at rest.
 pub struct Optimizer<D: Kernels> {
@@ -78,9 +78,16 @@ impl<D: Kernels> Optimizer<D> {
         sums: bool,
         uses: &mut dyn ParamHooks<D>,
     ) -> Result<()> {
-        for param in params.iter_mut().filter(|param| param.placement().trained) {
-            param.take_moments(self.kind.moments());
-            uses.before_update(std::slice::from_mut(param))?;
+        let mut trained: Vec<_> = params.iter_mut().filter(|param| param.placement().trained).collect();
+        for i in 0..trained.len() {
+            for param in trained[i..].iter_mut().take(2) {
+                param.take_moments(self.kind.moments());
+            }
+            uses.before_update(std::slice::from_mut(trained[i]))?;
+            if let Some(next) = trained.get_mut(i + 1) {
+                uses.ahead_of_update(std::slice::from_mut(*next))?;
+            }
+            let param = &mut *trained[i];
             let sum = if sums { Some(self.sums.of(param)) } else { None };
             match self.kind {
                 OptimizerKind::Sgd => param.update(sum, |device, (w, master, []), g| {
@@ -111,7 +118,7 @@ impl<D: Kernels> Optimizer<D> {
         mesh: &Mesh<D::Place>,
     ) -> Result<Option<Vec<Wide<D>>>> {
         let moment = params[i].moments.get(which);
-        moment.map_or(Ok(None), |moment| params[i].gather_at_rest(mesh, moment))
+        moment.map_or(Ok(None), |moment| params[i].gather_at_rest(mesh, &moment.read()))
     }
     /// Restores a saved state: the number of finished steps, and the values of each parameter's moments.
     ///
@@ -131,7 +138,9 @@ impl<D: Kernels> Optimizer<D> {
             param.take_moments(self.kind.moments());
             let (mut moments, (_, from)) = (std::mem::take(&mut param.moments), param.sharding.at_rest());
             for (which, moment) in moments.iter_mut().enumerate() {
-                param.set(moment, from, &numbers(param, which)?);
+                moment.load();
+                param.set(moment.here(), from, &numbers(param, which)?);
+                drop(moment.begin_store().map(Moving::wait));
             }
             param.moments = moments;
         }

@@ -2,7 +2,7 @@
 use crate::{Placement, ShardingStrategy, ValueSource};
 use comm::Mesh;
 use kernels::Kernels;
-use tensor::Device;
+use tensor::{Device, Store};
 
 /// A device's wide dtype.
 pub type Wide<D> = <<D as Kernels>::Wide as Device>::Elem;
@@ -14,5 +14,6 @@ pub struct ParamOrigin<'a, D: Kernels> {
     pub(crate) values: &'a dyn ValueSource<Wide<D>>,
     pub(crate) learns: bool,
     pub(crate) rests: ShardingStrategy,
+    pub(crate) store: Option<&'a Store>,
     pub(crate) placement: Placement,
 }

@@ -10,6 +10,7 @@
 //!
 //! Source: Rajbhandari et al., "`ZeRO`", §5, arXiv:1910.02054; Zhao et al., "FSDP", §3.2 (subgroups),
 //! arXiv:2304.11277.
+use crate::param::kept::Kept;
 use crate::{Error, Result};
 use comm::Group;
 use kernels::Kernels;
@@ -98,19 +99,19 @@ impl<P: Place> Shards<P> {
 /// shards, one per row.
 pub(crate) struct WholeOrShard<D: Kernels> {
     pub(crate) whole: Option<Tensor<D>>,
-    pub(crate) shard: Option<Tensor<D>>,
+    pub(crate) shard: Option<Kept<D>>,
 }
 
 impl<D: Kernels> WholeOrShard<D> {
     /// Returns the part kept at rest, if any: the shard, or the whole.
-    pub(crate) fn rest(&self) -> Option<&Tensor<D>> {
-        self.shard.as_ref().or(self.whole.as_ref())
+    pub(crate) fn rest(&self) -> Option<Tensor<D>> {
+        self.shard.as_ref().map(Kept::read).or_else(|| self.whole.clone())
     }
     /// Returns this rank's part for writing: its shard (a row of the whole if it has no tensor of its own),
     /// or the whole if there are no shards.
     pub(crate) fn own(&mut self, shards: Option<&Shards<D::Place>>) -> ViewMut<'_, D> {
         if let Some(shard) = &mut self.shard {
-            return shard.view_mut();
+            return shard.here().view_mut();
         }
         let whole = self.whole.as_mut().expect("the tensor is not whole").view_mut();
         match shards {
@@ -120,7 +121,7 @@ impl<D: Kernels> WholeOrShard<D> {
     }
     /// Returns the same tensor as `rest`, for writing.
     pub(crate) fn rest_mut(&mut self) -> Option<&mut Tensor<D>> {
-        self.shard.as_mut().or(self.whole.as_mut())
+        self.shard.as_mut().map(Kept::here).or(self.whole.as_mut())
     }
 }
 

@@ -80,7 +80,7 @@ mod tests {
         }
         fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<layers::Attention<T>> {
             let strategies: Vec<&dyn Strategy<T>> = vec![&Gathered];
-            let at = Builder { strategies, built: at.built.clone(), ..*at };
+            let at = Builder { strategies, ..at.clone() };
             let of = Attention::of(Axis::Tp, "attention", &shape(), 0, None);
             layers::attention::shard(&at, &Attention { mask: self.0, ..of })
         }

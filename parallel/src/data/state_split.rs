@@ -1,6 +1,8 @@
 //! Type of the strategies of data ranks.
 use comm::Axis;
-use layers::{Choice, Design, DividedSize, DivisionRule, NumberArgument, ShardingStrategy, Sizes, StrategyInfo};
+use layers::{
+    Choice, Design, DividedSize, DivisionRule, NumberArgument, ShardingStrategy, Sizes, StrategyInfo,
+};
 
 /// A strategy of data ranks: which state of a parameter is kept sharded at rest.
 #[derive(Debug)]

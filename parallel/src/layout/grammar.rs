@@ -103,9 +103,7 @@ impl Grammar<'_> {
     }
     /// Parses a word that stands beside axes.
     fn word(self, word: &str) -> Result<usize> {
-        let alone = |about: &StrategyInfo| about.choice == Choice::Layers || about.axis.is_none();
-        let found = self.0.iter().position(|about| about.word == word && alone(about));
-        match found.filter(|&i| self.0[i].axis.is_none() || !self.0[i].is_plain()) {
+        match self.0.iter().position(|about| about.word == word && about.stands_alone()) {
             Some(i) => Ok(i),
             None => bail!(
                 "{word:?} is not part of a layout; write axis=ranks, such as {}{}",
@@ -167,7 +165,7 @@ impl Grammar<'_> {
                 }
                 None => {}
             }
-            if let Some(axis) = axis.filter(|axis| layout.size(*axis) == 1) {
+            if let Some(axis) = axis.filter(|axis| layout.size(*axis) == 1 && choice != Choice::Offload) {
                 let written = self.0[i].written(2);
                 bail!("{word} ({name}) needs {axis} ranks, 2 or more: write {written}");
             }
@@ -216,8 +214,10 @@ impl Grammar<'_> {
             );
             parts.extend(beside.into_iter().map(|(_, word)| word.clone()));
         }
-        parts.extend(named.iter().filter(|(about, _)| about.axis.is_none()).map(|(about, written)| {
-            if about.is_plain() { written.clone() } else { format!("{}:{written}", Choice::RECOMPUTE) }
+        let alone = |about: &StrategyInfo| about.axis.is_none_or(|axis| layout.size(axis) == 1);
+        parts.extend(named.iter().filter(|(about, _)| alone(about)).map(|(about, written)| {
+            let alone = about.is_plain() || about.axis.is_some();
+            if alone { written.clone() } else { format!("{}:{written}", Choice::RECOMPUTE) }
         }));
         let order: Vec<_> = layout.order.iter().flatten().map(|axis| axis.name()).collect();
         if !order.is_empty() {
@@ -251,10 +251,8 @@ impl Grammar<'_> {
     }
     /// Returns the words that may stand beside axes.
     fn words(self, last: &str) -> String {
-        let beside = |about: &&&StrategyInfo| {
-            about.choice == Choice::Layers && !about.is_plain() || about.axis.is_none()
-        };
-        let words: Vec<_> = self.0.iter().filter(beside).map(|about| about.word).collect();
+        let words: Vec<_> =
+            self.0.iter().filter(|about| about.stands_alone()).map(|about| about.word).collect();
         if words.is_empty() { String::new() } else { format!(", and beside them {}", either(&words, last)) }
     }
 }

@@ -1,8 +1,9 @@
 mod grammar;
 
 use super::*;
+use ::tensor::Cpu;
 use kernels::Heads;
-use layers::Shape;
+use layers::{RandomValues, Shape};
 
 fn read(text: &str) -> Result<Layout> {
     text.parse()

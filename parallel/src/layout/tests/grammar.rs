@@ -1,8 +1,9 @@
 //! The grammar with a list of strategies that do not exist, of every choice.
 use super::super::covering;
 use super::super::grammar::Grammar;
+use super::super::misfit::misfit;
 use super::*;
-use layers::{DivisionRule, NumberArgument};
+use layers::{DividedSize, DivisionRule, NumberArgument, Sizes};
 
 const NOTHING: StrategyInfo = StrategyInfo {
     name: "made up",
@@ -80,6 +81,8 @@ fn layouts_of_every_choice_read_back() {
         "pp=2:seq1f1b/2",
         "dp=8:zero3/4",
         "dp=2:zero1:offload-file",
+        "offload-file",
+        "tp=2,pp=2,offload-file,recompute:selective",
         "dp=2:classic",
         "recompute",
         "recompute:selective",
@@ -97,6 +100,7 @@ fn layouts_of_every_choice_read_back() {
 fn what_is_taken_anyway_is_not_printed() {
     for (text, wanted) in [
         ("pp=2:gpipe", "pp=2"),
+        ("offload-file,dp=2,recompute", "dp=2:offload-file,recompute"),
         ("cp=2:ring:consecutive", "cp=2"),
         ("cp=2:ulysses/2:zigzag", "cp=2:zigzag:ulysses/2"),
         ("tp=2,dp=2,pp=2,order=tp.dp.pp", "tp=2,dp=2,pp=2"),

@@ -1,0 +1,27 @@
+//! Stores of state off the device: between updates a rank keeps its moments and masters there, and under ZeRO-3
+//! its shards of values.
+//!
+//! ```text
+//! update of parameter i    its state is here; that of i+1 comes, that of i−1 leaves
+//! use of bucket i (ZeRO-3) its value is gathered; the shards of i+1 come
+//! ```
+//!
+//! So the state of at most three parameters is on the device. Each rank keeps its own shards, whichever axes
+//! split them. `layers::param` carries it out.
+use crate::strategies::lists::list;
+use ::tensor::Store;
+use layers::StrategyInfo;
+use std::path::PathBuf;
+
+list! { Offload, |offload| &offload.about;
+    file::FILE,
+}
+
+/// A store of state off the device.
+#[derive(Debug)]
+pub struct Offload {
+    /// Its description.
+    pub about: StrategyInfo,
+    /// Opens a rank's store; files lie in this folder.
+    pub open: fn(PathBuf) -> Store,
+}
