@@ -89,6 +89,15 @@ pub fn ignore_file_size_signal() {
     }
 }
 
+/// Checks that unnamed files can be written in a folder.
+///
+/// # Errors
+/// The system's reason.
+pub fn takes_files(folder: &Path) -> io::Result<()> {
+    let bare = |why: io::Error| io::Error::new(why.kind(), without_path(&why));
+    tempfile::tempfile_in(folder).and_then(|mut file| file.write_all(&[0])).map_err(bare)
+}
+
 /// Replaces the file at `path`, which need not exist, with `bytes`: whole, or not at all.
 ///
 /// # Errors
@@ -162,9 +171,13 @@ impl Write for Replacement {
 
 /// Error for a temporary file that could not be created beside a target, without the temporary file's name.
 fn beside(target: &Path, why: &io::Error) -> Error {
+    Error::system("write beside", target)(io::Error::new(why.kind(), without_path(why)))
+}
+
+/// The reason without the path of a temporary file.
+fn without_path(why: &io::Error) -> String {
     let said = why.to_string();
-    let said = said.rsplit_once(" at path ").map_or(&*said, |(said, _)| said);
-    Error::system("write beside", target)(io::Error::new(why.kind(), said.to_owned()))
+    said.rsplit_once(" at path ").map_or(said.clone(), |(said, _)| said.to_owned())
 }
 
 fn folder(target: &Path) -> &Path {

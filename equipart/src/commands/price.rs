@@ -113,6 +113,10 @@ pub struct Price {
     pub microbatches: usize,
     /// Peak bytes by category, each at its own time, and of all together (`total`).
     pub peak_bytes: BTreeMap<&'static str, usize>,
+    /// Bytes of offloaded state, off the device; no category has them.
+    pub away_bytes: usize,
+    /// Bytes that a step moves between the device and the offloaded state, in both directions.
+    pub moved_bytes: u64,
     /// Floating point operations of a step: products and attention.
     pub flops: u64,
     /// Bytes this rank sends in a step, as if the ranks of each axis formed a ring.
@@ -147,8 +151,20 @@ fn rank_traffic(ledger: &Ledger) -> Vec<RankTraffic> {
     ledger.iter().map(rank_traffic).collect()
 }
 
-/// Runs the program that is priced, on any device. Returns peaks over all phases, and operations and traffic
-/// of the last step.
+/// Cost of the program that is priced.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cost {
+    /// Peaks over all phases.
+    pub peaks: Peaks,
+    /// Operations of the last step.
+    pub flops: u64,
+    /// Traffic of the last step.
+    pub traffic: Ledger,
+    /// Bytes of offloaded state, and bytes that the last step moves between it and the device.
+    pub offloaded: (usize, u64),
+}
+
+/// Runs the program that is priced, on any device.
 ///
 /// # Errors
 /// If the batch does not fit, or ranks fail to communicate.
@@ -156,7 +172,7 @@ pub fn program<D: Kernels>(
     at: &BuildContext<D>,
     design: impl Into<Design>,
     settings: &Settings,
-) -> Result<(Peaks, u64, Ledger)> {
+) -> Result<Cost> {
     let (meter, design) = (at.device.meter(), design.into());
     let sequence = match design.features() {
         Some(features) => Sequence::example(vec![0.0; features], 0),
@@ -165,18 +181,19 @@ pub fn program<D: Kernels>(
     let batch = Batch::new(vec![sequence; settings.batch_size], settings.microbatches)?;
     batch.deals(&at.tokens)?;
     let mut trainer = Trainer::new(at, design, settings.optimizer())?;
-    let mut last = (0, Ledger::default());
+    let mut last = (0, 0, Ledger::default());
     for _ in 0..STEPS {
-        let (flops, mut rank_traffic) = (meter.flops(), Ledger::default());
+        let (flops, moved, mut rank_traffic) = (meter.flops(), meter.moved(), Ledger::default());
         measure::work(at, Phase::Step, || {
             let before = at.mesh.ledger();
             let report = trainer.step(&batch, settings.lr);
             rank_traffic = at.mesh.ledger() - &before;
             report
         })?;
-        last = (meter.flops() - flops, rank_traffic);
+        last = (meter.flops() - flops, meter.moved() - moved, rank_traffic);
     }
-    Ok((meter.peaks_of_all(), last.0, last.1))
+    let (flops, moved, traffic) = last;
+    Ok(Cost { peaks: meter.peaks_of_all(), flops, traffic, offloaded: (meter.away(), moved) })
 }
 
 /// Returns the price of every rank, in the settings' dtype.
@@ -201,14 +218,26 @@ fn price_in<D: RunDevice>(
         program(&BuildContext { builder: Builder { counts, ..at.builder }, ..at }, design, settings)
     };
     let on_rank = |rank| {
-        let (peaks, flops, ledger) = session::ghost::<D, _>(layout, (rank, None), run)?;
+        let Cost { peaks, flops, traffic: ledger, offloaded } =
+            session::ghost::<D, _>(layout, (rank, None), run)?;
         let mut peak_bytes: BTreeMap<_, _> =
             Category::ALL.iter().map(|c| (c.name(), peaks.category[*c as usize])).collect();
         peak_bytes.insert("total", peaks.total);
         let (traffic_bytes, traffic) = (Overflow::caught(|| ledger.wire_bytes())?, rank_traffic(&ledger));
         let (layout, number) = (layout.to_string(), settings.number);
-        let microbatches = settings.microbatches;
-        Ok(Price { layout, number, rank, microbatches, peak_bytes, flops, traffic_bytes, traffic })
+        let (microbatches, (away_bytes, moved_bytes)) = (settings.microbatches, offloaded);
+        Ok(Price {
+            layout,
+            number,
+            rank,
+            microbatches,
+            peak_bytes,
+            away_bytes,
+            moved_bytes,
+            flops,
+            traffic_bytes,
+            traffic,
+        })
     };
     let prices = (0..layout.ranks()).map(on_rank).collect::<Result<Vec<_>>>()?;
     let most = prices.iter().map(|price| (price.rank, price.peak_bytes["total"]));
@@ -247,10 +276,15 @@ impl Run for PriceArgs {
 fn reported(prices: &[Price], of: &Settings) {
     let held = |name: &&str| *name == "total" || prices.iter().any(|p| p.peak_bytes[name] > 0);
     let names: Vec<_> = Category::ALL.iter().map(|c| c.name()).chain(["total"]).filter(held).collect();
-    let head = [&["rank"], &names[..], &["GFLOP", "sends"]].concat();
+    let away = prices.iter().any(|p| p.away_bytes > 0);
+    let offloaded = if away { &["off device", "moves"][..] } else { &[] };
+    let head = [&["rank"], &names[..], offloaded, &["GFLOP", "sends"]].concat();
     let cells = |p: &Price| {
         let mut row = vec![p.rank.to_string()];
         row.extend(names.iter().map(|n| readable(p.peak_bytes[n] as u128)));
+        if away {
+            row.extend([p.away_bytes as u128, p.moved_bytes.into()].map(readable));
+        }
         row.extend([format!("{:.2}", p.flops as f64 / 1e9), readable(p.traffic_bytes as u128)]);
         row
     };

@@ -71,7 +71,7 @@ fn what_is_split_takes_its_share() {
         let (layout, priced): (Layout, _) = (text.parse().unwrap(), prices(&config, &settings, text));
         let world = layout.world().unwrap();
         let run = session::run((&layout, &world), &RandomValues { seed: 0 }, |at: BuildContext<Cpu<f32>>| {
-            program(&at, config.shape, &settings).map(|(peaks, ..)| peaks)
+            program(&at, config.shape, &settings).map(|cost| cost.peaks)
         });
         for (rank, (peaks, priced)) in run.unwrap().into_iter().zip(priced).enumerate() {
             for category in split {
@@ -122,8 +122,8 @@ fn step(layout: &Layout) -> [usize; 2] {
     let (config, settings) = (config(768, 4, 16384), settings(64, layout.tokens().data_ranks()));
     let world = layout.world().unwrap();
     let run = session::run((layout, &world), &RandomValues { seed: 0 }, |at: BuildContext<Cpu<f32>>| {
-        let (peaks, ..) = program(&at, config.shape, &settings)?;
-        Ok([peaks.total, at.device.meter().reserved()])
+        let cost = program(&at, config.shape, &settings)?;
+        Ok([cost.peaks.total, at.device.meter().reserved()])
     });
     run.unwrap().into_iter().fold([0; 2], |[a, b], [x, y]| [a + x, b + y])
 }

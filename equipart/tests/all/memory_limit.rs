@@ -129,7 +129,7 @@ fn a_rank_that_asks_for_more_fails_with_what_it_asked_for() {
     let run = |bytes| {
         let world = layout.limited(Some(bytes)).world().unwrap();
         session::run((&layout, &world), &RandomValues { seed: 0 }, |at: BuildContext<Cpu<f32>>| {
-            program(&at, shape, &settings).map(|(peaks, ..)| peaks.total)
+            program(&at, shape, &settings).map(|cost| cost.peaks.total)
         })
     };
     let most = run(usize::MAX).unwrap().into_iter().max().unwrap();

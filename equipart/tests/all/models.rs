@@ -176,11 +176,11 @@ fn a_routing_from_a_file_is_priced_as_it_is_measured() {
                 let batch = Batch::new(vec![Sequence::new(vec![0; 16], vec![0; 16]); 7], 2).unwrap();
                 let all =
                     price::training::<Cpu<f32>>(&layout, shape, settings.optimizer(), &batch, |_, _| Ok(()));
-                let held: usize = measured.iter().map(|(peaks, ..)| peaks.total).sum();
+                let held: usize = measured.iter().map(|cost| cost.peaks.total).sum();
                 assert_eq!(all.unwrap().all, held as u128, "of all ranks under {layout}");
             }
-            for (seen, (peaks, flops, ledger)) in seen.iter().zip(measured) {
-                let wanted = [peaks.total as u64, flops, ledger.wire_bytes() as u64];
+            for (seen, cost) in seen.iter().zip(measured) {
+                let wanted = [cost.peaks.total as u64, cost.flops, cost.traffic.wire_bytes() as u64];
                 let seen = [&seen["peak_bytes"]["total"], &seen["flops"], &seen["traffic_bytes"]];
                 assert_eq!(seen.map(|n| n.as_u64().unwrap()), wanted, "{reported} under {layout}");
                 prices.push(wanted);

@@ -2,7 +2,7 @@
 //! is read under any layout, the price is what is measured, f32 stays near f64.
 mod schedules;
 
-use equipart::commands::price::{price, program};
+use equipart::commands::price::{Cost, price, program};
 use equipart::commands::train::data::TrainData;
 use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::settings::{OptimizerName, Settings, hash};
@@ -343,6 +343,9 @@ fn the_price_is_what_is_measured() {
         (OptimizerName::Sgd, "dp=2"),
         (OptimizerName::Adamw, "tp=4,dp=2"),
         (OptimizerName::Adamw, "tp=4,sp"),
+        (OptimizerName::Adamw, "tp=2,pp=2,offload-file,recompute:selective"),
+        (OptimizerName::Adamw, "dp=4:zero3/2:offload-file,recompute:full/2"),
+        (OptimizerName::Sgd, "dp=2:zero3:offload-file"),
     ] {
         let (settings, layout) = (settings(&corpus, optimizer), layout(split));
         let config = model(false).config;
@@ -354,7 +357,9 @@ fn the_price_is_what_is_measured() {
             });
         let measured = measured.unwrap();
         assert_eq!(prices.len(), measured.len());
-        for (p, (peaks, flops, ledger)) in prices.iter().zip(measured) {
+        for (p, cost) in prices.iter().zip(measured) {
+            let Cost { peaks, flops, traffic: ledger, offloaded } = cost;
+            assert_eq!((p.away_bytes, p.moved_bytes), offloaded, "{split}, rank {}", p.rank);
             let of = |c: &Category| (c.name(), peaks.category[*c as usize]);
             let mut bytes: BTreeMap<_, _> = Category::ALL.iter().map(of).collect();
             bytes.insert("total", peaks.total);

@@ -14,7 +14,9 @@
 use kernels::Kernels;
 use layers::model::part::{Block, BoxedLayer, Ticket};
 use layers::ops::Stream;
-use layers::{Builder, Choice, InputHalf, KeptValue, Layer, Params, PassContext, Result, Strategy, StrategyInfo};
+use layers::{
+    Builder, Choice, InputHalf, KeptValue, Layer, Params, PassContext, Result, Strategy, StrategyInfo,
+};
 
 /// Recomputation of every block.
 pub struct Recompute;

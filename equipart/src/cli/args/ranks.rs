@@ -46,9 +46,14 @@ pub(crate) fn note(layouts: &[Layout], design: Option<&Design>) {
 
 /// Prints a note for each strategy that has no effect without training.
 pub(crate) fn note_inference(layout: &Layout) {
-    for about in layout.strategies().iter().filter(|about| about.choice == Choice::Recompute) {
+    for about in layout.strategies() {
+        let of = match about.choice {
+            Choice::Recompute => "backward",
+            Choice::Offload => "state of an optimizer",
+            _ => continue,
+        };
         out::note(&format!(
-            "note: {} has no effect here: it applies to backward, and this command has none",
+            "note: {} has no effect here: it applies to {of}, and this command has none",
             about.name
         ));
     }
@@ -89,6 +94,51 @@ impl RanksArgs {
         let all = self.all(vec![layout], design)?;
         note(&all, Some(design).filter(|_| self.split.is_none()));
         Ok(all[0])
+    }
+}
+
+#[derive(Args, Debug, Default)]
+pub(crate) struct OffloadArgs {
+    /// Folder for the files of a layout with offload-file; each has no name, and goes with its rank [default:
+    /// the system's folder for temporary files]
+    #[arg(long = "offload-dir", value_name = "DIR")]
+    folder: Option<PathBuf>,
+}
+
+impl OffloadArgs {
+    /// Returns these layouts with their files of offloaded state in the folder.
+    ///
+    /// # Errors
+    /// If there is a folder and none of them has such files, or the folder takes no file.
+    pub(crate) fn all(&self, layouts: Vec<Layout>) -> Result<Vec<Layout>> {
+        let offloads =
+            |layout: &Layout| layout.strategies().iter().any(|about| about.choice == Choice::Offload);
+        let folder = match &self.folder {
+            Some(_) if !layouts.iter().any(offloads) => {
+                bail!(
+                    "--offload-dir needs a layout with files of offloaded state; write one, such as offload-file"
+                )
+            }
+            Some(folder) => folder.clone(),
+            None => std::env::temp_dir(),
+        };
+        if layouts.iter().any(offloads) {
+            let named = displayed(&folder.display().to_string());
+            files::takes_files(&folder).map_err(|why| {
+                Error::new(format!(
+                    "{named} takes no file of offloaded state: {why}; give a folder with --offload-dir"
+                ))
+            })?;
+        }
+        let folder = self.folder.clone().map(|folder| &*Box::leak(folder.into_boxed_path()));
+        Ok(layouts.into_iter().map(|layout| layout.offloading_to(folder)).collect())
+    }
+    /// Returns this layout with its file of offloaded state in the folder.
+    ///
+    /// # Errors
+    /// As [`all`](Self::all).
+    pub(crate) fn of(&self, layout: Layout) -> Result<Layout> {
+        Ok(self.all(vec![layout])?[0])
     }
 }
 

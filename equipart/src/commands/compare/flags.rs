@@ -1,5 +1,5 @@
 //! The flags of `compare`.
-use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, RanksArgs};
+use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, OffloadArgs, RanksArgs};
 use crate::cli::pictures::PicturesArgs;
 use clap::Args;
 use parallel::Layout;
@@ -19,6 +19,8 @@ pub(crate) struct CompareArgs {
     pub(crate) number: DtypeArgs,
     #[command(flatten)]
     pub(crate) on_ranks: RanksArgs,
+    #[command(flatten)]
+    pub(crate) offload: OffloadArgs,
     /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
     pub(crate) model: Option<ModelName>,

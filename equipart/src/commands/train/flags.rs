@@ -1,5 +1,5 @@
 //! Flags of train: the initial model and data, the settings of a new run, and the checks of a resumed run.
-use crate::cli::args::{self, ModelName, NetworkArgs, RanksArgs, SEQ, TableArgs};
+use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RanksArgs, SEQ, TableArgs};
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::cli::processes::{self, ProcessesArgs};
 use crate::cli::{config, corpus, model, noted, out, pictures};
@@ -69,6 +69,8 @@ pub(crate) struct TrainArgs {
     pub(crate) layout: Layout,
     #[command(flatten)]
     pub(crate) on_ranks: RanksArgs,
+    #[command(flatten)]
+    pub(crate) offload: OffloadArgs,
     #[command(flatten)]
     pub(crate) table: TableArgs,
     /// Text to learn; its last tenth is held out [default: the embedded text]; with --model mlp, a folder

@@ -175,7 +175,7 @@ fn what_does_not_fit_is_said_in_one_sentence() {
         (
             "zp=2",
             "\"zp\" is not an axis of a layout; the axes are tp, cp, dp, pp, ep and etp, and beside them sp, \
-             recompute, selective, full and twice",
+             offload-file, recompute and twice",
         ),
         ("zero1=2", "zero1=2: zero1 has no ranks of its own; write dp=2:zero1"),
         ("tp=2,ep=3", "tp=2,ep=3: 3 ranks of experts do not divide the 2 ranks of a stage; add dp=3"),

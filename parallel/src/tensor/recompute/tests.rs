@@ -86,9 +86,8 @@ fn a_block_keeps_its_input_and_has_the_gradients_of_one_that_keeps_all() {
             assert_eq!(again.2[0], usual.2[0], "one forward, {layout}");
             assert!(again.1 < usual.1, "{layout}");
         }
-        let more = |layout, blocks| {
-            gone_through(layout, blocks, half).1 - gone_through(layout, blocks - 1, half).1
-        };
+        let more =
+            |layout, blocks| gone_through(layout, blocks, half).1 - gone_through(layout, blocks - 1, half).1;
         let usual = more("none", 4);
         assert_eq!(more("recompute", 4), input);
         assert_eq!([3, 4, 5].map(|blocks| more("recompute:full/2", blocks)), [input, usual, input]);
@@ -121,7 +120,10 @@ fn gradients_through_recomputation_are_derivatives() {
         let mut sum = F61::ZERO;
         for param in model.params() {
             let (gradient, values) = (param.gradient_elements(), param.elements());
-            sum += gradient.iter().zip(values).fold(F61::ZERO, |sum, ((_, g), (_, w))| sum + g.value * w.tangent);
+            sum += gradient
+                .iter()
+                .zip(values)
+                .fold(F61::ZERO, |sum, ((_, g), (_, w))| sum + g.value * w.tangent);
         }
         assert_eq!(loss[0].tangent, sum, "{layout}");
         assert_ne!(sum, F61::ZERO, "{layout}");
@@ -137,14 +139,15 @@ fn steps_in_bf16_are_the_same_bit_for_bit() {
     let trained = |layout: &str| {
         let layout: Layout = layout.parse().unwrap();
         let values = RandomValues { seed: 2 };
-        let ranks = session::run((&layout, &layout.world().unwrap()), &values, |at: BuildContext<Cpu<Bf16>>| {
-            let shape = Shape { blocks: 3, ..SHAPE };
-            let mut trainer = Trainer::new(&at, shape, (OptimizerKind::ADAMW, Some(0.5)))?.seeded(3);
-            let losses = [0, 1].map(|_| trainer.step(&batch, 0.5).map(|report| report.loss.read()));
-            let weights: Vec<_> = trainer.model().params().iter().map(|param| param.elements()).collect();
-            let [first, second] = losses;
-            Ok((first?, second?, weights))
-        });
+        let ranks =
+            session::run((&layout, &layout.world().unwrap()), &values, |at: BuildContext<Cpu<Bf16>>| {
+                let shape = Shape { blocks: 3, ..SHAPE };
+                let mut trainer = Trainer::new(&at, shape, (OptimizerKind::ADAMW, Some(0.5)))?.seeded(3);
+                let losses = [0, 1].map(|_| trainer.step(&batch, 0.5).map(|report| report.loss.read()));
+                let weights: Vec<_> = trainer.model().params().iter().map(|param| param.elements()).collect();
+                let [first, second] = losses;
+                Ok((first?, second?, weights))
+            });
         ranks.unwrap().swap_remove(0)
     };
     let usual = trained("none");
