@@ -23,6 +23,7 @@ pub struct Card {
     ordinal: c_int,
     context: Handle,
     stream: Handle,
+    copies: Handle, // stream of copies that run beside kernels
     modules: Vec<Handle>,
     kernels: HashMap<KernelName, Kernel>,
     /// Properties of the card.
@@ -122,12 +123,15 @@ impl Card {
             ordinal: device,
             context,
             stream: null_mut(),
+            copies: null_mut(),
             modules: Vec::new(),
             kernels: HashMap::new(),
             about,
         };
         card.enter()?;
-        call!(driver, cuStreamCreate(&raw mut card.stream, 1))?; // 1: it does not wait for the default stream
+        for stream in [&mut card.stream, &mut card.copies] {
+            call!(driver, cuStreamCreate(stream, 1))?; // 1: it does not wait for the default stream
+        }
         card.about.memory = card.memory()?;
         let by_hand: &[Module] = if card.about.name == TWIN { &[] } else { &ptx::BY_HAND };
         let (modules, capability) = (ptx::MODULES.iter().chain(by_hand), card.about.capability);
@@ -198,6 +202,51 @@ impl Card {
     /// The driver's.
     pub(crate) fn copy(&self, from: u64, to: u64, bytes: usize) -> Result<(), CudaError> {
         call!(self.enter()?, cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream))
+    }
+    /// Allocates pinned memory of the host; `None` if there is no more.
+    ///
+    /// # Errors
+    /// Any other failure.
+    pub(crate) fn pin(&self, bytes: usize) -> Result<Option<*mut u8>, CudaError> {
+        let _whole = MEMORY.read();
+        self.enter()?;
+        let mut at = null_mut();
+        // SAFETY: the driver writes the address to `at`.
+        let status = unsafe { (self.driver.functions.cuMemHostAlloc)(&raw mut at, bytes.max(1), 0) };
+        if status == OUT_OF_MEMORY {
+            return Ok(None);
+        }
+        self.driver.check("cuMemHostAlloc", status).map(|()| Some(at.cast()))
+    }
+    /// Frees pinned memory.
+    pub(crate) fn unpin(&self, at: *mut u8) {
+        let _whole = MEMORY.read();
+        let _ = self.enter().and_then(|driver| call!(driver, cuMemFreeHost(at.cast())));
+    }
+    /// Copies bytes between pinned memory and the card, beside kernels that are launched later, and waits for
+    /// the copy.
+    ///
+    /// # Errors
+    /// The driver's, including those of kernels that were launched before.
+    pub(crate) fn copy_beside(
+        &self,
+        bytes: usize,
+        host: *mut u8,
+        at: u64,
+        to_card: bool,
+    ) -> Result<(), CudaError> {
+        let (event, driver) = (self.event()?, self.enter()?);
+        let copied = self.record(event).and_then(|()| {
+            call!(driver, cuStreamWaitEvent(self.copies, event, 0))?;
+            if to_card {
+                call!(driver, cuMemcpyHtoDAsync_v2(at, host.cast_const().cast(), bytes, self.copies))?;
+            } else {
+                call!(driver, cuMemcpyDtoHAsync_v2(host.cast(), at, bytes, self.copies))?;
+            }
+            call!(driver, cuStreamSynchronize(self.copies))
+        });
+        self.forget(event);
+        copied
     }
     /// Waits until the card has done all that was launched.
     ///
@@ -274,7 +323,9 @@ impl Drop for Card {
         for module in self.modules.drain(..) {
             let _ = call!(self.driver, cuModuleUnload(module));
         }
-        let _ = call!(self.driver, cuStreamDestroy_v2(self.stream));
+        for stream in [self.stream, self.copies] {
+            let _ = call!(self.driver, cuStreamDestroy_v2(stream));
+        }
         let _ = call!(self.driver, cuDevicePrimaryCtxRelease_v2(self.ordinal));
         forget_current_context();
     }

@@ -25,6 +25,8 @@ library! {
         fn cuMemGetInfo_v2(*mut usize, *mut usize);
         fn cuMemAlloc_v2(*mut u64, usize);
         fn cuMemFree_v2(u64);
+        fn cuMemHostAlloc(*mut Handle, usize, c_uint);
+        fn cuMemFreeHost(Handle);
         fn cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, Handle);
         fn cuMemcpyDtoHAsync_v2(*mut c_void, u64, usize, Handle);
         fn cuMemcpyDtoDAsync_v2(u64, u64, usize, Handle);
@@ -32,6 +34,7 @@ library! {
         fn cuStreamCreate(*mut Handle, c_uint);
         fn cuStreamDestroy_v2(Handle);
         fn cuStreamSynchronize(Handle);
+        fn cuStreamWaitEvent(Handle, Handle, c_uint);
         fn cuEventCreate(*mut Handle, c_uint);
         fn cuEventRecord(Handle, Handle);
         fn cuEventSynchronize(Handle);

@@ -94,6 +94,20 @@ pub struct GpuBuffer {
     home: Arc<Home>,
 }
 
+/// Pinned memory of the host.
+pub struct PinnedMemory {
+    at: *mut u8,
+    home: Arc<Home>,
+}
+// SAFETY: it owns its memory as a Vec would.
+unsafe impl Send for PinnedMemory {}
+
+impl Drop for PinnedMemory {
+    fn drop(&mut self) {
+        self.home.card.unpin(self.at);
+    }
+}
+
 impl Drop for GpuBuffer {
     fn drop(&mut self) {
         self.home.card.free(self.at);
@@ -103,6 +117,7 @@ impl Drop for GpuBuffer {
 impl Place for Gpu {
     type Ptr = GpuPtr;
     type Buffer = GpuBuffer;
+    type Pinned = PinnedMemory;
     const SLOW_TO_ALLOCATE: bool = true; // freeing memory waits for the card
     fn alloc(&self, bytes: usize) -> Option<GpuBuffer> {
         let home = self.0.home.clone();
@@ -136,6 +151,16 @@ impl Place for Gpu {
         well(buffer.home.card.get(buffer.at, bytes));
         buffer.home.well();
         true
+    }
+    fn pin(&self, bytes: usize) -> Option<PinnedMemory> {
+        let home = self.0.home.clone();
+        well(home.card.pin(bytes)).map(|at| PinnedMemory { at, home })
+    }
+    fn copy_out(from: &GpuBuffer, to: &mut PinnedMemory, bytes: usize) {
+        well(from.home.card.copy_beside(bytes, to.at, from.at, false));
+    }
+    fn copy_in(from: &PinnedMemory, to: &mut GpuBuffer, bytes: usize) {
+        well(to.home.card.copy_beside(bytes, from.at, to.at, true));
     }
     fn pool(&self) -> &Pool<Self> {
         &self.0.pool

@@ -322,6 +322,9 @@ int cuMemsetD8Async(u64 at, unsigned char byte, size_t bytes, Handle s) { return
 int cuStreamCreate(Handle* stream, unsigned) { return *stream = current, current ? OK : NO_CONTEXT; }
 int cuStreamDestroy_v2(Handle) { return OK; }
 int cuStreamSynchronize(Handle stream) { return on(stream); }
+int cuStreamWaitEvent(Handle stream, Handle, unsigned) { return on(stream); }
+int cuMemHostAlloc(Handle* at, size_t bytes, unsigned) { return (*at = malloc(bytes)) ? OK : NO_MEMORY; }
+int cuMemFreeHost(Handle at) { return free(at), OK; }
 int cuEventCreate(Handle* event, unsigned) { return *event = new timespec{}, OK; }
 int cuEventRecord(Handle event, Handle stream) {
     clock_gettime(CLOCK_MONOTONIC, (timespec*)event);

@@ -20,8 +20,7 @@ use crate::dealing::{self, Dealing};
 use crate::pipeline::{self, Pipeline};
 use crate::step::Plan;
 use crate::step::table::Table;
-use crate::{BuildContext, Error, Result, Schedule, bail, data, deal, offload, strategies};
-use ::tensor::Store;
+use crate::{BuildContext, Error, Result, Schedule, bail, data, deal, strategies};
 use comm::{Axis, CommError, Mesh, World};
 use grammar::Grammar;
 use kernels::Kernels;
@@ -58,7 +57,7 @@ pub struct Layout {
     numbers: [u32; Choice::COUNT], // of the named strategy of each choice; 0 if it has none
     order: [Option<Axis>; Axis::NESTED.len()], // split axes, innermost first; none in the default order
     limit: Option<usize>, // bytes that each rank may hold
-    folder: Option<&'static Path>, // of files of offloaded state
+    pub(crate) folder: Option<&'static Path>, // of files of offloaded state
     rests: Option<ShardingStrategy>, // state sharded at rest, if not as strategies say
     split: Option<&'static [usize]>, // blocks of each chunk of a pipeline, if they are not dealt evenly
     table: Option<&'static Table>, // the schedule of the stages, if it is none of the lists
@@ -116,7 +115,7 @@ impl Layout {
         let stays = |about: &&StrategyInfo| about.choice != Choice::Schedule || self.table.is_none();
         listed.filter(stays).chain(self.table.map(Table::about)).collect()
     }
-    fn takes(&self, about: &StrategyInfo) -> bool {
+    pub(crate) fn takes(&self, about: &StrategyInfo) -> bool {
         self.strategies().iter().any(|taken| std::ptr::eq(*taken, about))
     }
     /// Returns the pipeline schedule: when each part of the model runs.
@@ -136,11 +135,6 @@ impl Layout {
         let taken = data::ALL.iter().filter(|split| self.takes(&split.about));
         let all = taken.fold(ShardingStrategy::WHOLE, |all, of| (of.change)(all, self.number(&of.about)));
         self.rests.unwrap_or(all)
-    }
-    /// Opens a rank's store of offloaded state, if the layout has one.
-    fn store(&self) -> Option<Store> {
-        let taken = offload::ALL.iter().find(|offload| self.takes(&offload.about))?;
-        Some((taken.open)(self.folder.map_or_else(std::env::temp_dir, Path::to_owned)))
     }
     /// Returns the tokens of the first rank; [`at`](TokenShards::at) a mesh gives those of each rank.
     pub fn tokens(&self) -> TokenShards {

@@ -23,6 +23,8 @@ pub struct Peak {
     pub all: u128,
     /// Bytes of the rank that holds the most.
     pub largest: usize,
+    /// Bytes of offloaded state of all ranks, off their devices.
+    pub away: u128,
 }
 
 /// Returns the peak bytes of the ranks if every rank runs this program. Ranks with the same coordinates on
@@ -37,7 +39,7 @@ pub fn peak_of_all<'a, D: Kernels, K: Ord>(
     program: impl Fn(BuildContext<Meta<D::Elem>>) -> Result<()>,
 ) -> Result<Peak> {
     let scheme = scheme.into();
-    let (mut kinds, mut total, mut most) = (BTreeMap::new(), 0, (0, 0));
+    let (mut kinds, mut total, mut away, mut most) = (BTreeMap::new(), 0, 0, (0, 0));
     let layout = scheme.layout;
     for rank in 0..layout.ranks() {
         let mesh = layout.ghost(rank)?;
@@ -45,21 +47,22 @@ pub fn peak_of_all<'a, D: Kernels, K: Ord>(
         let mut others = mesh.coordinates();
         others.retain(|(axis, _)| *axis != TokenShards::SEQUENCES);
         let alone = (mesh.group(Axis::Ep).size() > 1).then_some(rank);
-        total += match kinds.entry((alone, others, dealt(tokens)?)) {
+        let (held, kept_away) = match kinds.entry((alone, others, dealt(tokens)?)) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
                 let held = |at: BuildContext<Meta<D::Elem>>| {
                     let device = at.device;
-                    program(at).map(|()| device.meter().peaks_of_all().total)
+                    program(at).map(|()| (device.meter().peaks_of_all().total, device.meter().away()))
                 };
-                let peak = session::ghost(scheme, (rank, None), held)?;
+                let (peak, kept_away) = session::ghost(scheme, (rank, None), held)?;
                 most = if peak > most.1 { (rank, peak) } else { most };
-                *new.insert(peak as u128)
+                *new.insert((peak as u128, kept_away as u128))
             }
         };
+        (total, away) = (total + held, away + kept_away);
     }
     budget::check_limit(scheme, most, program)?;
-    Ok(Peak { all: total, largest: most.1 })
+    Ok(Peak { all: total, largest: most.1, away })
 }
 
 /// Returns the peak bytes of ranks that train on such batches and then run `after` with the trainer.

@@ -37,7 +37,7 @@ const WHOLE: Rest = Rest(ShardingStrategy::WHOLE, false);
 
 impl Rest {
     fn builder<'a, D: Kernels>(self, at: Builder<'a, D>) -> Builder<'a, D> {
-        Builder { rests: self.0, store: self.1.then(|| Store::new(std::env::temp_dir())), ..at }
+        Builder { rests: self.0, store: self.1.then(|| Store::file(std::env::temp_dir())), ..at }
     }
 }
 

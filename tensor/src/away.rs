@@ -1,56 +1,70 @@
-//! Matrices that are kept off their device between uses, in one unnamed file a rank. A thread moves them, in
-//! the order in which moves are begun, while the rank computes.
+//! Matrices that are kept off their device between uses: in one unnamed file a rank, or in the host's pinned
+//! memory. A thread moves them, in the order in which moves are begun, while the rank computes.
 //!
 //! The file is read and written, not mapped: an error of the disk is then a sentence, where a mapping would end
 //! the process. It has no name, so nothing is left of it however the process ends.
-use crate::{Category, Device, Place, PlaceError, Tensor};
+use crate::{Category, Device, Place, PlaceError, Tensor, count, files};
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{Read, Result, Seek, SeekFrom, Write};
+use std::mem::replace;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 
-/// A rank's store off its device. Its file is opened when the first room is reserved. Clones are one store.
+/// A rank's store off its device. Its file, if it has one, is opened when the first room is reserved. Clones are
+/// one store.
 #[derive(Clone)]
 pub struct Store(Arc<Rank>);
 
 struct Rank {
-    folder: PathBuf,
-    end: AtomicU64, // bytes reserved
+    folder: Option<PathBuf>, // of the file
+    end: AtomicU64,          // bytes reserved
     opened: OnceLock<Sender<Move>>,
 }
 
 /// Work of the thread that moves.
-type Move = Box<dyn FnOnce(&mut File) + Send>;
+type Move = Box<dyn FnOnce(&mut Option<File>) + Send>;
 
 impl Store {
     /// Creates a rank's store, in a file of this folder.
-    pub fn new(folder: PathBuf) -> Self {
+    pub fn file(folder: PathBuf) -> Self {
+        Self::of(Some(folder))
+    }
+    /// Creates a rank's store, in pinned memory of the host.
+    pub fn host() -> Self {
+        Self::of(None)
+    }
+    fn of(folder: Option<PathBuf>) -> Self {
         Self(Arc::new(Rank { folder, end: AtomicU64::new(0), opened: OnceLock::new() }))
     }
-    /// Ends the rank with a sentence on its file.
+    /// Ends the rank with a sentence on its store.
     fn fail(&self, why: impl Display) -> ! {
-        let folder = self.0.folder.display();
-        PlaceError(format!(
-            "the file of offloaded state in {folder} fails: {why}; --offload-dir gives another folder"
-        ))
-        .unwind()
+        let said = match &self.0.folder {
+            None => format!("offloaded state in the host's memory fails: {why}"),
+            Some(folder) => {
+                let folder = folder.display();
+                format!(
+                    "the file of offloaded state in {folder} fails: {why}; --offload-dir gives another folder"
+                )
+            }
+        };
+        PlaceError(said).unwind()
     }
     /// Lets the thread run `work` after all earlier work; returns where its outcome arrives.
     fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut File) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&mut Option<File>) -> Result<T> + Send + 'static,
     ) -> Receiver<std::result::Result<T, String>> {
         let (done, outcome) = channel();
-        let work = move |file: &mut File| {
+        let work = move |file: &mut Option<File>| {
             let worked = PlaceError::caught(|| work(file).map_err(|why| why.to_string()));
             let _ = done.send(worked.unwrap_or_else(|error| Err(error.0))); // nobody waits after a failure
         };
         let opened = self.0.opened.get_or_init(|| {
-            let opened = tempfile::tempfile_in(&self.0.folder);
+            let opened = self.0.folder.as_ref().map(tempfile::tempfile_in).transpose();
             let mut file = opened.unwrap_or_else(|why| self.fail(why));
             let (moves, coming) = channel::<Move>();
             thread::spawn(move || coming.iter().for_each(|work| work(&mut file)));
@@ -69,30 +83,88 @@ impl Store {
 pub struct Away<D: Device> {
     device: D,
     store: Store,
-    at: u64,
+    room: Room<D::Place>,
     shape: [usize; 2],
     written: bool,
     coming: Option<Moving<D>>,
+}
+
+/// The place of a matrix in its store: the position in the file, or memory of its own.
+enum Room<P: Place> {
+    File(u64),
+    Host(Arc<Mutex<P::Pinned>>),
+}
+
+impl<P: Place> Clone for Room<P> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::File(at) => Self::File(*at),
+            Self::Host(memory) => Self::Host(memory.clone()),
+        }
+    }
+}
+
+impl<P: Place> Room<P> {
+    /// Takes this many bytes of a store.
+    fn new(store: &Store, place: &P, bytes: usize) -> Self {
+        if store.0.folder.is_none() {
+            let memory = place.pin(bytes).unwrap_or_else(|| store.fail("the system has no more"));
+            return Self::Host(Arc::new(Mutex::new(memory)));
+        }
+        let at = store.0.end.fetch_add(bytes as u64, Relaxed);
+        if P::HOLDS {
+            store.wait(&store.run(move |file| files::grow(opened(file), at, bytes as u64)));
+        }
+        Self::File(at)
+    }
+    /// Fills a piece of the device's memory.
+    fn read(&self, file: &mut Option<File>, to: &mut P::Buffer, bytes: usize) -> Result<()> {
+        let (at, file) = match self {
+            Self::File(at) => (*at, opened(file)),
+            Self::Host(memory) => {
+                P::copy_in(&memory.lock().expect("nothing panics under this lock"), to, bytes);
+                return Ok(());
+            }
+        };
+        let mut failed = file.seek(SeekFrom::Start(at)).map(|_| ());
+        P::put::<u8>(to, bytes, |_, to| {
+            failed = replace(&mut failed, Ok(())).and_then(|()| file.read_exact(to));
+        });
+        failed
+    }
+    /// Takes over a piece of the device's memory.
+    fn write(&self, file: &mut Option<File>, from: &P::Buffer, bytes: usize) -> Result<()> {
+        match self {
+            Self::File(at) => {
+                let file = opened(file);
+                file.seek(SeekFrom::Start(*at))?;
+                P::bytes(from, bytes, &mut |some| file.write_all(some))
+            }
+            Self::Host(memory) => {
+                P::copy_out(from, &mut memory.lock().expect("nothing panics under this lock"), bytes);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn opened(file: &mut Option<File>) -> &mut File {
+    file.as_mut().expect("a store of files opens one")
 }
 
 impl<D: Device> Away<D> {
     /// Reserves room for a matrix of this shape.
     ///
     /// # Panics
-    /// With [`PlaceError`], if the file cannot be opened or has no room.
+    /// With [`PlaceError`], if the file cannot be opened, or there is no room.
     pub fn new(store: &Store, device: &D, shape: [usize; 2]) -> Self {
-        let (device, store) = (device.clone(), store.clone());
-        let mut away = Self { device, store, at: 0, shape, written: false, coming: None };
-        away.at = away.store.0.end.fetch_add(away.bytes() as u64, Relaxed);
-        away.device.meter().keep_away(away.bytes());
-        if D::Place::HOLDS {
-            let (at, bytes) = (away.at, away.bytes() as u64);
-            away.store.wait(&away.store.run(move |file| grow(file, at, bytes)));
-        }
-        away
+        let bytes = bytes_of::<D>(shape);
+        let (room, device, store) = (Room::new(store, device.place(), bytes), device.clone(), store.clone());
+        device.meter().keep_away(bytes);
+        Self { device, store, room, shape, written: false, coming: None }
     }
     fn bytes(&self) -> usize {
-        self.shape[0] * self.shape[1] * size_of::<D::Elem>()
+        bytes_of::<D>(self.shape)
     }
     /// Begins to bring the matrix to the device, unless that has begun.
     ///
@@ -124,14 +196,8 @@ impl<D: Device> Away<D> {
             return Moving::Done(here);
         }
         self.device.meter().moves(self.bytes());
-        let (at, bytes) = (self.at, self.bytes());
-        self.moving(here, move |file, here| {
-            let mut failed = file.seek(SeekFrom::Start(at)).map(|_| ());
-            D::Place::put::<u8>(here.buffer_mut(), bytes, |_, to| {
-                failed = std::mem::replace(&mut failed, Ok(())).and_then(|()| file.read_exact(to));
-            });
-            failed
-        })
+        let (room, bytes) = (self.room.clone(), self.bytes());
+        self.moving(here, move |file, here| room.read(file, here.buffer_mut(), bytes))
     }
     /// Begins to write the matrix to its room. The result keeps its memory until it is waited for.
     ///
@@ -141,21 +207,18 @@ impl<D: Device> Away<D> {
         assert_eq!(matrix.shape(), self.shape, "a matrix of another shape");
         self.written = true;
         self.device.meter().moves(self.bytes());
-        let (at, bytes) = (self.at, self.bytes());
-        self.moving(matrix, move |file, matrix| {
-            file.seek(SeekFrom::Start(at))?;
-            D::Place::bytes(matrix.buffer(), bytes, &mut |some| file.write_all(some))
-        })
+        let (room, bytes) = (self.room.clone(), self.bytes());
+        self.moving(matrix, move |file, matrix| room.write(file, matrix.buffer(), bytes))
     }
     fn moving(
         &self,
         mut matrix: Tensor<D>,
-        work: impl FnOnce(&mut File, &mut Tensor<D>) -> Result<()> + Send + 'static,
+        work: impl FnOnce(&mut Option<File>, &mut Tensor<D>) -> Result<()> + Send + 'static,
     ) -> Moving<D> {
         if !D::Place::HOLDS {
             return Moving::Done(matrix);
         }
-        let work = move |file: &mut File| work(file, &mut matrix).map(|()| matrix);
+        let work = move |file: &mut Option<File>| work(file, &mut matrix).map(|()| matrix);
         Moving::UnderWay(self.store.clone(), self.store.run(work))
     }
 }
@@ -188,19 +251,8 @@ impl<D: Device> Moving<D> {
     }
 }
 
-/// Takes these bytes of the disk for the file, so that no later write finds the disk full.
-fn grow(file: &File, at: u64, bytes: u64) -> Result<()> {
-    #[cfg(target_os = "linux")]
-    {
-        use std::os::fd::AsRawFd;
-        // SAFETY: an open file, and numbers.
-        let taken = unsafe { libc::fallocate(file.as_raw_fd(), 0, at as i64, bytes.max(1) as i64) };
-        let why = std::io::Error::last_os_error();
-        if taken == 0 || why.raw_os_error() != Some(libc::EOPNOTSUPP) {
-            return if taken == 0 { Ok(()) } else { Err(why) };
-        }
-    }
-    file.set_len(at + bytes)
+fn bytes_of<D: Device>([rows, cols]: [usize; 2]) -> usize {
+    count::product("the bytes of offloaded state", &[rows, cols, size_of::<D::Elem>()])
 }
 
 #[cfg(test)]
@@ -208,18 +260,21 @@ mod tests {
     use super::*;
     use crate::{Cpu, MetaPlace, On, OutOfMemory};
 
-    fn store<D: Device<Place: Default>>() -> (D::Place, Store) {
-        (D::Place::default(), Store::new(std::env::temp_dir()))
+    fn stores() -> [Store; 2] {
+        [Store::file(std::env::temp_dir()), Store::host()]
     }
 
     /// Kills: a matrix in another's room, one read before it was written or begun, moves out of order, a
     /// matrix that begins with other values than zeros.
     #[test]
     fn matrices_come_back_as_they_left() {
-        let (host, store) = store::<Cpu<f32>>();
+        stores().iter().for_each(come_back);
+    }
+    fn come_back(store: &Store) {
+        let host = crate::Host::default();
         let (f32s, bytes) = (Cpu::<f32>::on(&host), Cpu::<f64>::on(&host));
-        let mut narrow: Vec<_> = (0..9).map(|n| Away::new(&store, f32s, [n, 7])).collect();
-        let mut wide = Away::new(&store, bytes, [1, 1000]);
+        let mut narrow: Vec<_> = (0..9).map(|n| Away::new(store, f32s, [n, 7])).collect();
+        let mut wide = Away::new(store, bytes, [1, 1000]);
         assert_eq!(wide.load().read().unwrap(), [0.0; 1000]);
         let of = |n: usize, round: usize| {
             Tensor::from_fn(f32s, Category::Optimizer, n, 7, |i| (i + n + 10 * round) as f32)
@@ -241,10 +296,10 @@ mod tests {
     /// price that differs from what is held; bytes that stay counted.
     #[test]
     fn a_meter_counts_what_is_away_what_moves_and_what_is_here() {
-        fn counted<D: Device<Place: Default>>() -> Vec<(usize, usize, u64)> {
-            let (place, store) = store::<D>();
+        fn counted<D: Device<Place: Default>>(store: &Store) -> Vec<(usize, usize, u64)> {
+            let place = D::Place::default();
             let device = D::on(&place);
-            let mut away = Away::new(&store, device, [3, 5]);
+            let mut away = Away::new(store, device, [3, 5]);
             let now = || {
                 let meter = device.meter();
                 (meter.away(), meter.now(Category::InFlight), meter.moved())
@@ -260,27 +315,30 @@ mod tests {
             away.begin_load();
             seen.push(now());
             drop(away);
+            drop(Away::new(store, device, [2, 5]));
             seen.push(now());
             seen
         }
         let wanted = [(60, 0, 0), (60, 60, 0), (60, 60, 60), (60, 0, 60), (60, 60, 120)];
-        let host = counted::<Cpu<f32>>();
-        assert_eq!((&host[..5], host[5].0), (&wanted[..], 0));
-        assert_eq!(counted::<On<MetaPlace, f32>>()[..5], wanted);
+        for store in stores() {
+            let host = counted::<Cpu<f32>>(&store);
+            assert_eq!((&host[..5], host[5].0), (&wanted[..], 60));
+            assert_eq!(counted::<On<MetaPlace, f32>>(&store)[..5], wanted);
+        }
     }
 
     /// Kills: a panic or a silence in the place of a sentence.
     #[test]
     fn a_folder_that_takes_no_file_is_named() {
         let folder = tempfile::tempdir().unwrap().path().join("none");
-        let store = Store::new(folder);
+        let store = Store::file(folder);
         let why = PlaceError::caught(|| drop(Away::new(&store, &Cpu::<f32>::default(), [1, 1]))).unwrap_err();
         assert!(
             why.0.starts_with("the file of offloaded state in ") && why.0.contains("none fails: "),
             "{why}"
         );
         let huge = || {
-            let store = Store::new(std::env::temp_dir());
+            let store = Store::file(std::env::temp_dir());
             drop(Away::new(&store, &Cpu::<f32>::default(), [1 << 31, 1 << 28]));
         };
         assert!(OutOfMemory::caught(|| PlaceError::caught(huge)).unwrap().is_err());

@@ -34,6 +34,7 @@ impl HostPtr {
 impl Place for Host {
     type Ptr = HostPtr;
     type Buffer = Bytes;
+    type Pinned = Bytes;
     fn alloc(&self, bytes: usize) -> Option<Bytes> {
         Bytes::zeros(bytes)
     }
@@ -53,6 +54,15 @@ impl Place for Host {
     }
     fn bytes(buffer: &Bytes, bytes: usize, read: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         read(slice(buffer, bytes))
+    }
+    fn pin(&self, bytes: usize) -> Option<Bytes> {
+        Bytes::zeros(bytes)
+    }
+    fn copy_out(from: &Bytes, to: &mut Bytes, bytes: usize) {
+        slice_mut::<u8>(to, bytes).copy_from_slice(slice(from, bytes));
+    }
+    fn copy_in(from: &Bytes, to: &mut Bytes, bytes: usize) {
+        Self::copy_out(from, to, bytes);
     }
     fn pool(&self) -> &Pool<Self> {
         &self.0.pool

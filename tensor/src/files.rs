@@ -89,13 +89,28 @@ pub fn ignore_file_size_signal() {
     }
 }
 
-/// Checks that unnamed files can be written in a folder.
+/// Checks that an unnamed file of this many bytes has room in a folder.
 ///
 /// # Errors
 /// The system's reason.
-pub fn takes_files(folder: &Path) -> io::Result<()> {
+pub fn has_room(folder: &Path, bytes: u64) -> io::Result<()> {
     let bare = |why: io::Error| io::Error::new(why.kind(), without_path(&why));
-    tempfile::tempfile_in(folder).and_then(|mut file| file.write_all(&[0])).map_err(bare)
+    tempfile::tempfile_in(folder).and_then(|file| grow(&file, 0, bytes)).map_err(bare)
+}
+
+/// Takes these bytes of the disk for the file, so that no later write finds the disk full.
+pub(crate) fn grow(file: &fs::File, at: u64, bytes: u64) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+        // SAFETY: an open file, and numbers.
+        let taken = unsafe { libc::fallocate(file.as_raw_fd(), 0, at as i64, bytes.max(1) as i64) };
+        let why = io::Error::last_os_error();
+        if taken == 0 || why.raw_os_error() != Some(libc::EOPNOTSUPP) {
+            return if taken == 0 { Ok(()) } else { Err(why) };
+        }
+    }
+    file.set_len(at + bytes)
 }
 
 /// Replaces the file at `path`, which need not exist, with `bytes`: whole, or not at all.

@@ -55,7 +55,7 @@ pub struct Meter {
     flops: AtomicU64,
     brought: AtomicU64,
     reserved: AtomicUsize,
-    away: AtomicUsize,
+    away: [AtomicUsize; 2], // now, and at most
     moved: AtomicU64,
     spared: AtomicUsize, // usize::MAX minus the limit of the sum: 0 means no limit
 }
@@ -122,17 +122,18 @@ impl Meter {
         self.brought.fetch_add(bytes as u64, Relaxed);
     }
     pub(crate) fn keep_away(&self, bytes: usize) {
-        self.away.fetch_add(bytes, Relaxed);
+        let level = self.away[0].fetch_add(bytes, Relaxed) + bytes;
+        self.away[1].fetch_max(level, Relaxed);
     }
     pub(crate) fn forget_away(&self, bytes: usize) {
-        self.away.fetch_sub(bytes, Relaxed);
+        self.away[0].fetch_sub(bytes, Relaxed);
     }
     pub(crate) fn moves(&self, bytes: usize) {
         self.moved.fetch_add(bytes as u64, Relaxed);
     }
-    /// Bytes of the rank's state that are kept off the device; no category counts them.
+    /// Largest bytes of the rank's state kept off the device at once; no category counts them.
     pub fn away(&self) -> usize {
-        self.away.load(Relaxed)
+        self.away[1].load(Relaxed)
     }
     /// Bytes moved so far between the device and the state that is kept off it, in both directions.
     pub fn moved(&self) -> u64 {

@@ -14,6 +14,8 @@ pub trait Place: Clone + Send + Sync + 'static {
     type Ptr: Copy + Send + Sync;
     /// Piece of memory.
     type Buffer: Send + Sync;
+    /// Memory of the host that the device copies from and to directly.
+    type Pinned: Send + 'static;
 
     /// True if allocation is so slow that the pool keeps free pieces until the system has no more memory.
     const SLOW_TO_ALLOCATE: bool = false;
@@ -45,6 +47,12 @@ pub trait Place: Clone + Send + Sync + 'static {
         let mut all = Vec::new();
         if Self::get::<u8>(buffer, bytes, &mut all) { read(&all) } else { Ok(()) }
     }
+    /// Allocates memory of the host that the device copies from and to directly; `None` if there is no more.
+    fn pin(&self, bytes: usize) -> Option<Self::Pinned>;
+    /// Copies the first bytes of a piece to pinned memory, after all work submitted before.
+    fn copy_out(from: &Self::Buffer, to: &mut Self::Pinned, bytes: usize);
+    /// Copies pinned memory to the first bytes of a piece, after all work submitted before.
+    fn copy_in(from: &Self::Pinned, to: &mut Self::Buffer, bytes: usize);
     /// Pool of free memory.
     fn pool(&self) -> &Pool<Self>;
     /// Meter of the memory that this rank holds and of the work that it does.
@@ -140,6 +148,7 @@ impl MetaPlace {
 impl Place for MetaPlace {
     type Ptr = ();
     type Buffer = ();
+    type Pinned = ();
     const HOLDS: bool = false;
     fn alloc(&self, _: usize) -> Option<()> {
         Some(())
@@ -150,6 +159,11 @@ impl Place for MetaPlace {
     fn get<S: AnyBitPattern>((): &(), _: usize, _: &mut Vec<S>) -> bool {
         false
     }
+    fn pin(&self, _: usize) -> Option<()> {
+        Some(())
+    }
+    fn copy_out((): &(), (): &mut (), _: usize) {}
+    fn copy_in((): &(), (): &mut (), _: usize) {}
     fn pool(&self) -> &Pool<Self> {
         &self.0.1
     }

@@ -4,7 +4,9 @@ mod ranks;
 
 pub(crate) use network::NetworkArgs;
 pub(crate) use network::patience;
-pub(crate) use ranks::{OffloadArgs, RanksArgs, TableArgs, microbatches, note, note_inference, table};
+pub(crate) use ranks::{
+    OffloadArgs, RanksArgs, TableArgs, microbatches, note, note_inference, offloads_on, table,
+};
 
 use crate::device::DeviceName;
 use clap::Args;

@@ -3,7 +3,7 @@
 mod routing;
 
 use super::Run;
-use crate::cli::args::{DtypeArgs, RanksArgs, SEQ, TableArgs, microbatches};
+use crate::cli::args::{DtypeArgs, RanksArgs, SEQ, TableArgs, microbatches, offloads_on};
 use crate::cli::out::line;
 use crate::cli::pictures::{NamedModel, PicturesArgs};
 use crate::cli::{config, show};
@@ -264,6 +264,7 @@ impl Run for PriceArgs {
         settings.check(positions)?;
         let shape = *design.shape().unwrap_or(&layers::Shape::LLAMA);
         let routing = a.routing.as_deref().map(|file| routing::read(file, &shape)).transpose()?;
+        offloads_on(settings.device, &[a.layout])?;
         let (layout, of) = (a.on_ranks.of(a.layout, &design)?, (&design, routing.as_ref()));
         let prices =
             in_device!((settings.device, settings.number), D => price_in::<D>(of, &settings, &layout))?;

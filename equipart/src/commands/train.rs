@@ -49,7 +49,7 @@ impl Run for TrainArgs {
         let mut run = TrainRun {
             source: &learnt,
             settings,
-            layout: a.offload.of(a.on_ranks.of(a.layout, &model.design)?)?,
+            layout: a.offload.of(a.on_ranks.of(a.layout, &model.design)?, a.device)?,
             model,
             network: if a.profile { network.profiling() } else { network },
             out: out.clone(),

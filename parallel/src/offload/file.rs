@@ -8,7 +8,6 @@
 //!
 //! Source: Rajbhandari et al., "`ZeRO`-Infinity", §5, arXiv:2104.07857. Neighbour: [`zero3`](crate::data::zero3).
 use super::Offload;
-use ::tensor::Store;
 use comm::Axis;
 use layers::{Choice, StrategyInfo};
 
@@ -21,5 +20,5 @@ pub static FILE: Offload = Offload {
         hints: &[("", "state that is loaded is that of the same parameter, after its last update")],
         ..StrategyInfo::of(Some(Axis::Dp), Choice::Offload)
     },
-    open: Store::new,
+    pinned: false,
 };

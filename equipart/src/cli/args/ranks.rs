@@ -1,5 +1,6 @@
 //! Flags of each rank: memory limit, number of blocks, schedule.
 use crate::cli::out;
+use crate::device::DeviceName;
 use clap::Args;
 use comm::Axis;
 use layers::{Choice, Design};
@@ -109,36 +110,43 @@ impl OffloadArgs {
     /// Returns these layouts with their files of offloaded state in the folder.
     ///
     /// # Errors
-    /// If there is a folder and none of them has such files, or the folder takes no file.
-    pub(crate) fn all(&self, layouts: Vec<Layout>) -> Result<Vec<Layout>> {
-        let offloads =
-            |layout: &Layout| layout.strategies().iter().any(|about| about.choice == Choice::Offload);
-        let folder = match &self.folder {
-            Some(_) if !layouts.iter().any(offloads) => {
-                bail!(
-                    "--offload-dir needs a layout with files of offloaded state; write one, such as offload-file"
-                )
-            }
-            Some(folder) => folder.clone(),
-            None => std::env::temp_dir(),
-        };
-        if layouts.iter().any(offloads) {
-            let named = displayed(&folder.display().to_string());
-            files::takes_files(&folder).map_err(|why| {
-                Error::new(format!(
-                    "{named} takes no file of offloaded state: {why}; give a folder with --offload-dir"
-                ))
-            })?;
-        }
+    /// If there is a folder and none of them has such files, the folder takes no file, or a store has nothing to
+    /// offer on the device.
+    pub(crate) fn all(&self, layouts: Vec<Layout>, device: DeviceName) -> Result<Vec<Layout>> {
         let folder = self.folder.clone().map(|folder| &*Box::leak(folder.into_boxed_path()));
-        Ok(layouts.into_iter().map(|layout| layout.offloading_to(folder)).collect())
+        let has_file = |layout: &Layout| layout.offload().is_some_and(|offload| !offload.pinned);
+        if folder.is_some() && !layouts.iter().any(has_file) {
+            bail!(
+                "--offload-dir needs a layout with files of offloaded state; write one, such as offload-file"
+            );
+        }
+        offloads_on(device, &layouts)?;
+        let layouts: Vec<_> = layouts.into_iter().map(|layout| layout.offloading_to(folder)).collect();
+        layouts.iter().try_for_each(|layout| layout.has_room(1))?;
+        Ok(layouts)
     }
     /// Returns this layout with its file of offloaded state in the folder.
     ///
     /// # Errors
     /// As [`all`](Self::all).
-    pub(crate) fn of(&self, layout: Layout) -> Result<Layout> {
-        Ok(self.all(vec![layout])?[0])
+    pub(crate) fn of(&self, layout: Layout, device: DeviceName) -> Result<Layout> {
+        Ok(self.all(vec![layout], device)?[0])
+    }
+}
+
+/// Checks that offload saves memory of the device.
+///
+/// # Errors
+/// If state would be kept in the memory of the device itself.
+pub(crate) fn offloads_on(device: DeviceName, layouts: &[Layout]) -> Result<()> {
+    let pinned = layouts.iter().filter_map(Layout::offload).find(|offload| offload.pinned);
+    match pinned.filter(|_| device == DeviceName::Cpu) {
+        Some(offload) => bail!(
+            "{} keeps state in the host's memory, where --device cpu has it already; write offload-file, or \
+             --device cuda",
+            offload.about.word
+        ),
+        None => Ok(()),
     }
 }
 

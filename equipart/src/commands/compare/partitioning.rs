@@ -131,7 +131,7 @@ pub(super) fn asked(a: &CompareArgs, design: &Design) -> Result<(Vec<Partitionin
         ways.retain(|way| way.layout.fits(design).is_ok());
     }
     let layouts = a.on_ranks.all(ways.iter().map(|way| way.layout).collect(), design)?;
-    let layouts = a.offload.all(layouts)?;
+    let layouts = a.offload.all(layouts, a.number.device)?;
     if !a.layout.is_empty() {
         note(&layouts, Some(design).filter(|_| a.on_ranks.split.is_none()));
     }

@@ -67,12 +67,10 @@ impl TrainRun<'_> {
         if (self.out.is_some() || self.resume.is_some()) && Wide::<D>::NAME != f32::NAME {
             bail!("a run in {} {NO_CHECKPOINTS}", D::Elem::NAME);
         }
-        let (layout, all) = (self.layout, self.peak::<D>()?.all);
-        budget::fits::<D::Place>(
-            format_args!("training under {layout}"),
-            [self.network.here(&layout), layout.ranks()],
-            all,
-        )
+        let (layout, peak) = (self.layout, self.peak::<D>()?);
+        let (here, ranks) = (self.network.here(&layout), layout.ranks());
+        budget::fits::<D::Place>(format_args!("training under {layout}"), [here, ranks], peak.all)?;
+        layout.has_room((peak.away / ranks as u128) as u64 * here as u64)
     }
     /// Peak of the ranks: in steps, while the held-out text is evaluated, and while a checkpoint is gathered.
     fn peak<D: Kernels>(&self) -> Result<price::Peak> {
