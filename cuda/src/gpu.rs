@@ -176,3 +176,33 @@ impl Place for Gpu {
         Some(&self.0.profile)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Cuda, twin};
+    use tensor::{Away, Category, Device, Store, Tensor};
+
+    /// Kills: a copy between the card and its host that goes the other way or copies other bytes, pinned memory
+    /// that two matrices share.
+    #[test]
+    fn state_off_a_card_comes_back_as_it_left() {
+        if let Err(reason) = twin::install() {
+            return twin::skipped(&reason);
+        }
+        let device = Cuda::<f32>::default();
+        for store in [Store::host(), Store::file(std::env::temp_dir())] {
+            let mut all = [[3, 5], [2, 7]].map(|shape| Away::new(&store, &device, shape));
+            let of = |n: usize, [rows, cols]: [usize; 2]| {
+                Tensor::from_fn(&device, Category::Optimizer, rows, cols, |i| (100 * n + i) as f32)
+            };
+            assert_eq!(all[0].load().read().unwrap(), [0.0; 15]);
+            let [a, b] = &mut all;
+            let leaving = [a.begin_store(of(1, [3, 5])), b.begin_store(of(2, [2, 7]))];
+            drop(leaving.map(tensor::Moving::wait));
+            b.begin_load();
+            assert_eq!(a.load().read(), of(1, [3, 5]).read());
+            assert_eq!(b.load().read(), of(2, [2, 7]).read());
+            assert_eq!(device.meter().away(), 4 * 29);
+        }
+    }
+}
