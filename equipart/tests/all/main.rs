@@ -23,6 +23,7 @@ mod memory;
 mod memory_limit;
 mod models;
 mod network;
+mod offload;
 mod order3;
 mod paths;
 mod processes;
