@@ -52,8 +52,8 @@ pub(crate) struct PriceArgs {
     /// Sequences of a step [default: 8, or more if the microbatches need them]
     #[arg(long)]
     batch_size: Option<usize>,
-    /// Print the largest batch size instead: as many sequences as fit, in these microbatches, in
-    /// --memory-limit, or else in the free memory of this machine
+    /// Print the largest batch size instead: the most sequences whose step, in as many microbatches, fits in
+    /// --memory-limit, or without one in the free memory of this machine
     #[arg(long, conflicts_with = "batch_size")]
     largest_batch: bool,
     /// Microbatches of a step [default: 2 for each stage of a pipeline, if there are enough sequences; with

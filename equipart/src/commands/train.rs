@@ -17,11 +17,12 @@ use self::run::{StepLine, TrainRun};
 use self::settings::Settings;
 use self::state::State;
 use super::Run;
-use crate::cli::{args, out, show};
 use crate::cli::watch::ProgressWatch;
+use crate::cli::{args, out, show};
 use crate::commands::profile;
 use crate::device::DeviceName;
 use parallel::dtype::DtypeName;
+use parallel::price::largest::Unknown;
 use parallel::{Result, bail, dump};
 use std::sync::Mutex;
 
@@ -80,7 +81,8 @@ impl Run for TrainArgs {
             (a.batch_size, a.microbatches) = (Some(batch_size), Some(microbatches));
             run.settings = a.settings_for(&learnt)?;
             run.checkpoint_every = a.checkpoint_every.unwrap_or_else(|| every(run.settings.batch_size));
-            out::note(&format!("note: --{} auto takes {found}", unknown.flag()));
+            let flag = if unknown == Unknown::BatchSize { "batch-size" } else { "microbatches" };
+            out::note(&format!("note: --{flag} auto takes {found}"));
             if json {
                 show::json(&serde_json::json!({ "largest_batch": found }));
             }
@@ -91,12 +93,11 @@ impl Run for TrainArgs {
         let reported = run.network.processes.as_ref().is_none_or(|processes| processes.rank() == 0);
         let _lock = out.as_deref().filter(|_| reported).map(lock).transpose()?;
         watch.of(run.settings.steps);
+        let priced = largest.map_or(usize::MAX, |found| found.peak_bytes);
         let step = |line: &StepLine| {
             // the second step is the first that holds everything
-            let held = line.peak_bytes.iter().copied().max().unwrap_or(0);
-            if let Some(found) = largest.as_ref().filter(|found| line.step == 2 && held > found.peak_bytes) {
-                let priced = found.peak_bytes;
-                out::note(&format!("note: a rank holds {held} bytes, above its price of {priced}"));
+            for held in line.peak_bytes.iter().filter(|held| line.step == 2 && **held > priced) {
+                out::note(&format!("note: a rank holds {held} bytes, more than its price, {priced}"));
             }
             watch.step(line, json || pictures.is_some());
             match &line.epoch {

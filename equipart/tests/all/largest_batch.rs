@@ -103,7 +103,7 @@ fn a_price_tells_the_largest_batch() {
         let rank = &prices[found[0]["rank"].as_u64().unwrap() as usize]["peak_bytes"];
         assert_eq!(rank["total"], found[0]["peak_bytes"], "{layout}");
         assert_eq!(rank[found[0]["category"].as_str().unwrap()], found[0]["category_bytes"], "{layout}");
-        assert!(found[0]["frees"].as_array().is_some_and(|frees| !frees.is_empty()), "{found:?}");
+        assert!(found[0]["frees"].as_object().is_some_and(|frees| !frees.is_empty()), "{found:?}");
         refused(&of(&more), "are the smallest limit that works");
     }
     let people = equipart(&["price", "--largest-batch", "--memory-limit", "100MB"]);
@@ -144,7 +144,7 @@ fn a_batch_of_pictures_is_at_most_all_of_them() {
 #[test]
 fn auto_is_refused_where_it_means_nothing() {
     let auto = ["--batch-size", "auto"];
-    refused(&[&["train", "--microbatches", "auto"][..], &auto].concat(), "are both auto; give one of them");
+    refused(&[&["train", "--microbatches", "auto"][..], &auto].concat(), "are both auto; give one a number");
     refused(&[&["train", "--batch", "ids"][..], &auto].concat(), "cannot be used with");
     refused(&["price", "--largest-batch", "--batch-size", "8"], "cannot be used with");
     refused(&["train", "--batch-size", "many"], "\"many\" is not a number of 1 or more; write one, or auto");
@@ -153,5 +153,5 @@ fn auto_is_refused_where_it_means_nothing() {
     let table = path(&dir, "table.csv");
     std::fs::write(&table, "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n").unwrap();
     let scheduled = ["train", "--layout", "pp=2", "--schedule", &table, "--microbatches", "auto"];
-    refused(&scheduled, "the table of --schedule has 2; leave --microbatches out");
+    refused(&scheduled, "the table of --schedule has the number; leave it out");
 }

@@ -9,7 +9,7 @@
 //! answer fits in any case, and one microbatch fewer does not.
 mod report;
 
-pub use report::{Report, Saving};
+pub use report::Report;
 
 use super::Peak;
 use crate::{Layout, Result};
@@ -25,11 +25,6 @@ pub enum Unknown {
 }
 
 impl Unknown {
-    /// Its name, as flags write it.
-    #[must_use]
-    pub fn flag(self) -> &'static str {
-        ["batch-size", "microbatches"][self as usize]
-    }
     /// Returns the number that has room everywhere, of the numbers that have room on each machine.
     pub fn of_all(self, numbers: impl IntoIterator<Item = usize>) -> Option<usize> {
         match self {

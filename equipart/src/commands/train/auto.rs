@@ -32,8 +32,9 @@ impl FromStr for Amount {
         if text == "auto" {
             return Ok(Self::Auto);
         }
-        let number = text.parse().map(Self::Number);
-        number.map_err(|_| format!("{text:?} is not a number of 1 or more; write one, or auto"))
+        text.parse()
+            .map(Self::Number)
+            .map_err(|_| format!("{text:?} is not a number of 1 or more; write one, or auto"))
     }
 }
 
@@ -43,19 +44,14 @@ impl TrainArgs {
     /// # Errors
     /// If both flags are auto, or a table has the number.
     pub(crate) fn unknown(&self) -> Result<Option<Unknown>> {
-        let is_auto = |amount| amount == Some(Amount::Auto);
-        match (is_auto(self.batch_size), is_auto(self.microbatches), self.layout.table()) {
-            (true, true, _) => {
-                bail!("--batch-size and --microbatches are both auto; give one of them a number")
+        let autos = [self.batch_size, self.microbatches].map(|amount| amount == Some(Amount::Auto));
+        match (autos, self.layout.table()) {
+            ([true, true], _) => bail!("--batch-size and --microbatches are both auto; give one a number"),
+            ([_, true], Some(_)) => {
+                bail!("--microbatches is auto, but the table of --schedule has the number; leave it out")
             }
-            (_, true, Some(table)) => {
-                let has = table.sizes().microbatches;
-                bail!(
-                    "--microbatches is auto, but the table of --schedule has {has}; leave --microbatches out"
-                )
-            }
-            (true, ..) => Ok(Some(Unknown::BatchSize)),
-            (_, true, _) => Ok(Some(Unknown::Microbatches)),
+            ([true, _], _) => Ok(Some(Unknown::BatchSize)),
+            ([_, true], _) => Ok(Some(Unknown::Microbatches)),
             _ => Ok(None),
         }
     }

@@ -30,12 +30,12 @@ pub(crate) struct TrainArgs {
     /// Tokens of a sequence [default: 256]
     #[arg(long, conflicts_with = "batch")]
     pub(crate) seq: Option<usize>,
-    /// Sequences of a step, over all data ranks and microbatches; or auto, as many as fit in --memory-limit
-    /// and in the free memory; with --resume, auto is as before [default: 8; pictures with --model mlp: 32]
+    /// Sequences of a step, over all data ranks and microbatches; auto: as many as fit in --memory-limit and
+    /// in the free memory, or the number of the run to resume [default: 8; pictures with --model mlp: 32]
     #[arg(long, value_name = "N|auto", conflicts_with = "batch")]
     pub(crate) batch_size: Option<Amount>,
-    /// Microbatches of a step; or auto, as few as fit in --memory-limit and in the free memory; with
-    /// --resume, auto is as before [default: 1; with --schedule, those of its table]
+    /// Microbatches of a step; auto: as few as fit in --memory-limit and in the free memory, or the number of
+    /// the run to resume [default: 1; with --schedule, those of its table]
     #[arg(long, value_name = "N|auto")]
     pub(crate) microbatches: Option<Amount>,
     /// Largest learning rate [default: 0.001; with --batch, a constant 1; with --model mlp and sgd, 0.025]

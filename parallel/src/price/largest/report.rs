@@ -4,6 +4,7 @@ use crate::{Layout, Result, strategies};
 use comm::readable;
 use layers::{Design, StrategyInfo, counted};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt;
 use tensor::Category;
 
@@ -24,17 +25,9 @@ pub struct Report {
     pub category: &'static str,
     /// Peak bytes of that category.
     pub category_bytes: usize,
-    /// Layouts with one strategy more that saves memory.
-    pub frees: Vec<Saving>,
-}
-
-/// A layout, and the number of bytes less that the largest rank would hold under it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Saving {
-    /// The layout.
-    pub layout: String,
-    /// Bytes less at peak; 0 if it holds as much or more.
-    pub bytes: usize,
+    /// Layouts with one more strategy that saves memory, each with the bytes less that the largest rank would
+    /// hold; 0 if it holds as much or more.
+    pub frees: BTreeMap<String, usize>,
 }
 
 impl Search<'_> {
@@ -50,15 +43,13 @@ impl Search<'_> {
         let category = Category::ALL.iter().copied().max_by_key(of).unwrap_or(Category::Buffers);
         let taken = self.layout.strategies();
         let is_other = |about: &&StrategyInfo| {
-            about.choice.is_of_memory()
-                && about.is_named()
-                && !taken.iter().any(|other| std::ptr::eq(*other, *about))
+            about.choice.is_of_memory() && !taken.iter().any(|other| std::ptr::eq(*other, *about))
         };
         let others = strategies::all().iter().copied().filter(is_other);
         let others = others.filter_map(|about| self.layout.with_instead(about).ok());
         let frees = others.filter(|other| other.fits(design).is_ok()).map(|other| {
             let bytes = largest.total.saturating_sub(peak(&other)?.largest.total);
-            Ok(Saving { layout: other.to_string(), bytes })
+            Ok((other.to_string(), bytes))
         });
         Ok(Report {
             layout: self.layout.to_string(),
@@ -79,7 +70,7 @@ impl fmt::Display for Report {
         let [peak, most] = [peak_bytes, category_bytes].map(|bytes| readable(*bytes as u128));
         write!(f, "{} in {}: ", counted(*batch_size, "sequence"), counted(*microbatches, "microbatch"))?;
         write!(f, "rank {rank} holds the most, {peak}; its largest category is {category}, {most}")?;
-        for Saving { layout, bytes } in frees.iter().filter(|saving| saving.bytes > 0) {
+        for (layout, bytes) in frees.iter().filter(|(_, bytes)| **bytes > 0) {
             write!(f, "\n  {layout} would free {} of it", readable(*bytes as u128))?;
         }
         Ok(())
