@@ -16,7 +16,7 @@ use kernels::{Kernels, Meta};
 use layers::{Builder, Design, LayerCounts, counted};
 use models::{Config, Model};
 use parallel::dtype::{DtypeName, RunDevice};
-use parallel::price::largest::{Report, Search, Unknown};
+use parallel::price::largest::{LargestBatch, Search, Unknown};
 use parallel::price::{STEPS, peak_of_all};
 use parallel::{Batch, BuildContext, Layout, Result, Sequence, Trainer, budget, layout, measure, session};
 use serde::Serialize;
@@ -201,18 +201,18 @@ pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Ve
 }
 
 /// A design, and its expert load if that is not even.
-type Loaded<'a> = (&'a Design, Option<&'a LayerCounts>);
+type LoadedDesign<'a> = (&'a Design, Option<&'a LayerCounts>);
 
 fn run<S: Scalar>(
     at: BuildContext<Meta<S>>,
-    (design, counts): Loaded,
+    (design, counts): LoadedDesign,
     settings: &Settings,
 ) -> Result<(Peaks, u64, Ledger)> {
     program(&BuildContext { builder: Builder { counts, ..at.builder }, ..at }, design, settings)
 }
 
 /// Returns the price of a design.
-fn price_in<D: RunDevice>(of: Loaded, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
+fn price_in<D: RunDevice>(of: LoadedDesign, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
     layout.fits(of.0)?;
     let run = |at: BuildContext<Meta<D::Elem>>| run(at, of, settings);
     let on_rank = |rank| {
@@ -234,7 +234,7 @@ fn price_in<D: RunDevice>(of: Loaded, settings: &Settings, layout: &Layout) -> R
 }
 
 /// Returns a report on the largest batch of a design in the settings' number of microbatches.
-fn largest_in<D: RunDevice>(of: Loaded, settings: &Settings, layout: &Layout) -> Result<Report> {
+fn largest_in<D: RunDevice>(of: LoadedDesign, settings: &Settings, layout: &Layout) -> Result<LargestBatch> {
     layout.fits(of.0)?;
     let peak = |layout: &Layout, [batch_size, microbatches]: [usize; 2]| {
         let settings = Settings { batch_size, microbatches, ..settings.clone() };

@@ -9,7 +9,7 @@
 //! answer fits in any case, and one microbatch fewer does not.
 mod report;
 
-pub use report::Report;
+pub use report::LargestBatch;
 
 use super::Peak;
 use crate::{Layout, Result};

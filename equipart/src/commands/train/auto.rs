@@ -5,7 +5,7 @@ use super::run::TrainRun;
 use super::settings::Settings;
 use crate::device::in_device;
 use parallel::dtype::RunDevice;
-use parallel::price::largest::{Report, Search, Unknown};
+use parallel::price::largest::{LargestBatch, Search, Unknown};
 use parallel::{Layout, Result, bail, budget};
 use std::str::FromStr;
 use tensor::Cpu;
@@ -63,10 +63,10 @@ impl TrainRun<'_> {
     ///
     /// # Errors
     /// If not even the smallest batch is within the memory limit: the smallest limit that works.
-    pub(crate) fn largest(&self, unknown: Unknown) -> Result<Report> {
+    pub(crate) fn largest(&self, unknown: Unknown) -> Result<LargestBatch> {
         in_device!((self.settings.device, self.settings.number), D => self.largest_in::<D>(unknown))
     }
-    fn largest_in<D: RunDevice>(&self, unknown: Unknown) -> Result<Report> {
+    fn largest_in<D: RunDevice>(&self, unknown: Unknown) -> Result<LargestBatch> {
         let (layout, &Settings { batch_size, microbatches, .. }) = (&self.layout, &self.settings);
         let peak = |layout: &Layout, [batch_size, microbatches]: [usize; 2]| {
             self.peak::<D>(layout, &Settings { batch_size, microbatches, ..self.settings.clone() })

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use tensor::Category;
 
-/// Report on a step.
+/// Report on the largest batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct LargestBatch {
     /// The layout.
     pub layout: String,
     /// Sequences of the step.
@@ -35,7 +35,7 @@ impl Search<'_> {
     ///
     /// # Errors
     /// If a price fails.
-    pub fn report(&self, n: usize, design: &Design) -> Result<Report> {
+    pub fn report(&self, n: usize, design: &Design) -> Result<LargestBatch> {
         let numbers @ [batch_size, microbatches] = self.unknown.with(n, self.numbers);
         let peak = |layout: &Layout| (self.peak)(&layout.limited(None), numbers);
         let Peak { rank, largest, .. } = peak(self.layout)?;
@@ -51,7 +51,7 @@ impl Search<'_> {
             let bytes = largest.total.saturating_sub(peak(&other)?.largest.total);
             Ok((other.to_string(), bytes))
         });
-        Ok(Report {
+        Ok(LargestBatch {
             layout: self.layout.to_string(),
             batch_size,
             microbatches,
@@ -64,7 +64,7 @@ impl Search<'_> {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for LargestBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { batch_size, microbatches, rank, peak_bytes, category, category_bytes, frees, .. } = self;
         let [peak, most] = [peak_bytes, category_bytes].map(|bytes| readable(*bytes as u128));

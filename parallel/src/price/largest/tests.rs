@@ -51,9 +51,7 @@ fn the_largest_batch_fits_and_one_sequence_more_is_refused() {
         let data = layout.tokens().data_ranks();
         let (least, prices) = (3 * data, Cell::new(0));
         let all: Vec<_> = (least..=MOST).map(|n| each(&layout, [n, 3])).collect();
-        let scan = |fits: &dyn Fn(&Vec<usize>) -> bool| {
-            all.iter().rposition(|peaks| fits(peaks)).map(|at| least + at)
-        };
+        let scan = |fits: &dyn Fn(&Vec<usize>) -> bool| all.iter().rposition(fits).map(|at| least + at);
         let counted = |layout: &Layout, numbers| {
             prices.set(prices.get() + 1);
             peak(layout, numbers)
@@ -107,7 +105,7 @@ fn the_fewest_microbatches_fit_and_one_less_is_refused() {
     }
 }
 
-/// Where sums of gradients need more than one microbatch less saves. Kills: a limit that works and is not the
+/// Sums of gradients may need more than smaller microbatches save. Kills: a limit that works and is not the
 /// smallest, as it is that of the most microbatches.
 #[test]
 fn the_smallest_limit_may_be_that_of_one_microbatch() {
