@@ -323,8 +323,8 @@ fn inference<D: RunDevice>(
         let tie = parts(&generated.texts, alone, 4.0 * (own + error));
         let (taken, tokens) = (&generated.taken, generated.new_tokens());
         let numbers = [
-            request.peak::<Cpu<f32>>(model, &layout.limited(None))?.largest,
-            request.peak::<Cpu<Bf16>>(model, &layout.limited(None))?.largest,
+            request.peak::<Cpu<f32>>(model, &layout.limited(None))?.largest.total,
+            request.peak::<Cpu<Bf16>>(model, &layout.limited(None))?.largest.total,
         ];
         rows.push(LayoutRow {
             prefill_seconds: Some(generated.prefill_seconds),

@@ -19,6 +19,7 @@ mod embedded;
 mod endings;
 mod goldens;
 mod help;
+mod largest_batch;
 mod memory;
 mod memory_limit;
 mod models;

@@ -56,9 +56,8 @@ fn folders_and_stores_that_do_not_work_are_refused_in_one_sentence() {
 #[test]
 fn a_full_disk_is_found_before_anything_runs() {
     let (dir, script) = (tempfile::tempdir().unwrap(), "ulimit -f 4000; exec \"$0\" \"$@\"");
-    let out = at(&dir, "out");
-    let args =
-        [&SMALL[..], &["--layout", "offload-file", "--offload-dir", &at(&dir, ""), "--out", &out]].concat();
+    let (folder, out) = (at(&dir, ""), at(&dir, "out"));
+    let args = [&SMALL[..], &["--layout", "offload-file", "--offload-dir", &folder, "--out", &out]].concat();
     let run = Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_equipart")]).args(args).output();
     let said = refused(&run.unwrap());
     assert!(said.contains("does not take a file of 6.82 MB of offloaded state: File too large"), "{said}");

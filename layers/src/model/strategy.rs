@@ -52,6 +52,10 @@ impl Choice {
     pub fn is_always_made(self) -> bool {
         self == Choice::Dispatcher
     }
+    /// True if the choice changes the memory of a run and not the split of its work.
+    pub fn is_of_memory(self) -> bool {
+        matches!(self, Choice::State | Choice::Offload | Choice::Recompute)
+    }
     /// True if the first entry of this choice is the default where its axis is split and the layout names no
     /// other.
     pub fn has_default(self) -> bool {

@@ -257,6 +257,19 @@ impl Grammar<'_> {
     }
 }
 
+impl Layout {
+    /// Returns this layout with one more strategy, in place of another of its choice.
+    ///
+    /// # Errors
+    /// If its axis has only one rank, or its number does not fit.
+    pub fn with_instead(self, about: &StrategyInfo) -> Result<Self> {
+        let all = super::grammar_of_all();
+        let is_other = |of: &StrategyInfo| (of.choice, of.axis) == (about.choice, about.axis);
+        let others = (0..all.0.len()).filter(|&i| is_other(all.0[i])).fold(0, |bits, i| bits | 1 << i);
+        all.with(Layout { named: self.named & !others, ..self }, &about.method())
+    }
+}
+
 /// Returns the layout of these ranks along axes, in any order.
 pub(super) fn sized(sizes: &[(Axis, usize)]) -> Result<Layout> {
     let mut given = [None; AXES];

@@ -262,3 +262,23 @@ fn every_two_that_can_meet_do_so_in_a_longer_list() {
         }
     }
 }
+
+/// Kills: two methods of one choice, a number that stays, a method of another choice that is lost, an axis
+/// without ranks.
+#[test]
+fn a_strategy_replaces_the_other_of_its_choice() {
+    let about = |word: &str| *strategies::all().iter().find(|about| about.word == word).unwrap();
+    let with = |text: &str, word: &str| {
+        let layout: Layout = text.parse().unwrap();
+        layout.with_instead(about(word)).map(|layout| layout.to_string())
+    };
+    let seen = |text: &str, word: &str| with(text, word).unwrap();
+    assert_eq!(seen("dp=4:zero3,tp=2,sp,recompute", "zero1"), "tp=2,sp,dp=4:zero1,recompute");
+    assert_eq!(seen("pp=2:interleaved/3,recompute", "zb-h1"), "pp=2:zb-h1,recompute");
+    assert_eq!(seen("dp=2,pp=2:interleaved/3", "zero3"), "dp=2:zero3,pp=2:interleaved/3");
+    assert_eq!(seen("dp=2:zero2", "recompute"), "dp=2:zero2,recompute");
+    assert_eq!(seen("recompute", "recompute"), "recompute");
+    assert!(with("tp=2", "zero1").unwrap_err().why.contains("needs dp ranks"));
+    let limited: Layout = "dp=2".parse().unwrap();
+    assert_eq!(limited.limited(Some(7)).with_instead(about("zero1")).unwrap().memory_limit(), Some(7));
+}
