@@ -7,6 +7,7 @@ pub mod origin;
 pub mod placement;
 mod sharding;
 pub mod shards;
+pub(crate) mod tiles;
 pub mod values;
 pub mod weight;
 
@@ -17,6 +18,7 @@ use crate::param::origin::ParamOrigin;
 use crate::param::placement::{Band, Placement};
 use crate::param::sharding::Sharding;
 use crate::param::shards::{WholeOrShard, matrix, rectangles};
+use crate::param::tiles::Tiles;
 use crate::{Draw, Error, ParamValues, Result};
 use comm::Group;
 use kernels::{Kernels, Write};
@@ -30,14 +32,15 @@ pub struct Param<D: Kernels> {
     shape: [usize; 2],
     sharding: Sharding<D::Place>,
     value: WholeOrShard<D>,
-    stale: bool,                     // in the whole value, only this rank's shard is up to date
-    master: Option<Tensor<D::Wide>>, // of a narrow trained parameter: its value before rounding
-    moments: Vec<Tensor<D::Wide>>,   // optimizer state, sharded at rest as the state is
-    gradient: WholeOrShard<D::Wide>, // allocated at the first contribution: inference has none
-    written: bool,                   // the whole gradient has contributions of this step
-    begun: bool,                     // the gradient's shard has contributions of this step
+    tiles: Option<Arc<Tiles<D::Place>>>, // if products gather the value tile by tile
+    stale: bool,                         // in the whole value, only this rank's shard is up to date
+    master: Option<Tensor<D::Wide>>,     // of a narrow trained parameter: its value before rounding
+    moments: Vec<Tensor<D::Wide>>,       // optimizer state, sharded at rest as the state is
+    gradient: WholeOrShard<D::Wide>,     // allocated at the first contribution: inference has none
+    written: bool,                       // the whole gradient has contributions of this step
+    begun: bool,                         // the gradient's shard has contributions of this step
     lent: Option<(usize, Option<usize>)>, // once complete: its bucket, and the call in the bucket
-    call_names: [Option<Arc<str>>; 2], // names of the calls for its gradient and its value
+    call_names: [Option<Arc<str>>; 2],   // names of the calls for its gradient and its value
 }
 
 /// Arguments of an optimizer kernel: the value, the master of a narrow one, and `MOMENTS` moments.
@@ -64,6 +67,7 @@ impl<D: Kernels> Param<D> {
             shape,
             sharding,
             value: WholeOrShard { whole: None, shard: None },
+            tiles: None,
             stale: false,
             master: None,
             moments: Vec::new(),
@@ -189,13 +193,13 @@ impl<D: Kernels> Param<D> {
             .iter()
             .filter(|(replica, _)| !replica.first)
             .map(|(replica, _)| replica.part);
-        for (begin, numbers) in rectangles(gradient.view(), self.sharding.at_rest().1, self.local()) {
-            let (begin, len) = (begin[dim], [numbers.rows(), numbers.cols()][dim]);
+        for rectangle in rectangles(gradient.len(), self.sharding.at_rest().1, self.local()) {
+            let (begin, len) = (rectangle.begin[dim], rectangle.shape[dim]);
             let (mut from, end) = (begin, begin + len);
             for other in others.clone().chain([Band { dim, start: end, len: 0 }]) {
                 let to = other.start.clamp(from, end);
                 let own = Band { dim, start: from - begin, len: to - from };
-                device.add_norm2(sum.view_mut(), own.of(numbers));
+                device.add_norm2(sum.view_mut(), own.of(rectangle.of(gradient.view())));
                 from = (other.start + other.len).clamp(to, end);
             }
         }

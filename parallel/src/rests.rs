@@ -32,7 +32,7 @@ const ADAMW: OptimizerKind = OptimizerKind::AdamW { beta1: 0.5, beta2: 0.75, eps
 /// So many of value, gradient and state, from the last on, rest as shards: DDP and `ZeRO` 1 to 3.
 fn zero(stage: usize, subgroup: Option<usize>) -> ShardingStrategy {
     let rest = |needs| if stage >= needs { AtRest::Shard } else { AtRest::Whole };
-    ShardingStrategy { value: rest(3), gradient: rest(2), state: rest(1), subgroup }
+    ShardingStrategy { value: rest(3), gradient: rest(2), state: rest(1), subgroup, tiles: 1 }
 }
 
 /// Two microbatches, of four and five sequences.

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Source: Rajbhandari et al., "`ZeRO`", §5.3, arXiv:1910.02054; Zhao et al., "FSDP", §3, arXiv:2304.11277.
-//! Neighbour: [`zero2`](super::zero2).
+//! Neighbours: [`zero2`](super::zero2), [`tile`](super::tile).
 use super::StateSplit;
 use comm::Axis;
 use layers::{AtRest, Choice, ShardingStrategy, StrategyInfo};
@@ -30,10 +30,11 @@ pub static ZERO3: StateSplit = StateSplit {
         ],
         ..StrategyInfo::of(Some(Axis::Dp), Choice::State)
     },
-    change: |_, subgroup| ShardingStrategy {
+    change: |rests, subgroup| ShardingStrategy {
         value: AtRest::Shard,
         gradient: AtRest::Shard,
         state: AtRest::Shard,
         subgroup,
+        ..rests
     },
 };

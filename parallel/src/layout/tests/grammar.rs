@@ -10,6 +10,7 @@ const NOTHING: StrategyInfo = StrategyInfo {
     choice: Choice::Recompute,
     word: Choice::RECOMPUTE,
     takes: NumberArgument::Nothing,
+    needs: None,
     shares: |_, _| vec![],
     paper: "",
     chapter: None,

@@ -1,0 +1,194 @@
+//! Tiles of a weight that is sharded at rest: columns of its local part `W[I,O_t]`, gathered tile after tile. So
+//! neither the whole value nor the whole gradient is ever on a rank.
+//!
+//! ```text
+//! tile     W[I,O_j]    = the ranks' elements of it     all-gather, I·O_j elements, before each product
+//!          dW_d[I,O_j] = Σ_d X[B,I]ᵀ · dY[B,O_j]       reduce-scatter, I·O_j elements
+//! ```
+//!
+//! A shard is consecutive elements of the local part, row by row, so its elements of a tile are consecutive in
+//! the tile, too: in rank order, the parts that ranks give are the tile itself. Tiles of rows would need no
+//! copy, but each would lie on one rank or two, which would send all of it.
+//!
+//! Source: Rajbhandari et al., "`ZeRO-Infinity`", §5.1.3, arXiv:2104.07857.
+use crate::param::placement::Band;
+use crate::param::shards::{Rectangle, Shards, rectangles};
+use crate::{Param, Result};
+use comm::Group;
+use kernels::Kernels;
+use std::mem::replace;
+use std::sync::Arc;
+use tensor::{Category, Place, Scalar, Tensor, ViewMut};
+
+/// The tiles of a weight, from this rank's point of view.
+pub(crate) struct Tiles<P: Place> {
+    group: Group<P>,
+    from: usize, // index of the shard's first element in the local part
+    /// Shape of the local part.
+    pub(crate) local: [usize; 2],
+    /// The tiles; together they are all columns.
+    pub(crate) all: Vec<Tile>,
+}
+
+/// Some columns of a weight.
+pub(crate) struct Tile {
+    /// The columns.
+    pub(crate) columns: Band,
+    counts: Vec<usize>, // elements of it in each rank's shard
+}
+
+impl<P: Place> Tiles<P> {
+    /// Cuts the columns of a local part into `n` tiles, or into as many as there are columns.
+    fn new(shards: &Shards<P>, local: [usize; 2], n: usize, name: &str) -> Self {
+        let [rows, cols] = local;
+        let n = n.min(cols);
+        let tile = |i: usize| {
+            let (each, more) = (cols / n, cols % n);
+            let [start, len] = [each * i + more.min(i), each + usize::from(i < more)];
+            let before = |element: usize| {
+                let [row, column] = [element / cols, element % cols];
+                row * len + column.clamp(start, start + len) - start
+            };
+            let ends: Vec<_> =
+                (0..=shards.group.size()).map(|rank| (rank * shards.len).min(rows * cols)).collect();
+            let counts = ends.windows(2).map(|ends| before(ends[1]) - before(ends[0])).collect();
+            Tile { columns: Band { dim: 1, start, len }, counts }
+        };
+        let (group, all) = (shards.group.named(name), (0..n).map(tile).collect());
+        Self { group, from: shards.from(), local, all }
+    }
+    /// Splits this rank's elements of a tile into rectangles of its shard: each with its columns in the tile,
+    /// counted from the rectangle's first, and the number of elements before it.
+    fn parts(&self, tile: &Tile, shard: usize) -> impl Iterator<Item = (Rectangle, Band, usize)> {
+        let (columns, mut end) = (tile.columns, 0);
+        rectangles(shard, self.from, self.local).filter_map(move |of| {
+            let own = columns.within(Band { dim: 1, start: of.begin[1], len: of.shape[1] })?;
+            let first = end;
+            end += of.shape[0] * own.len;
+            Some((of, own, first))
+        })
+    }
+    /// Gathers a tile from the ranks' shards: `W[I,O_j]`, freed with the result.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    pub(crate) fn gather<D: Kernels<Place = P>>(&self, shard: &Tensor<D>, tile: &Tile) -> Result<Tensor<D>> {
+        let device = shard.device();
+        let mut own = Tensor::empty(device, Category::Buffers, tile.counts[self.group.rank()], 1);
+        for (rectangle, columns, first) in self.parts(tile, shard.len()) {
+            let part = columns.of(rectangle.of(shard.view()));
+            let [rows, cols] = [part.rows(), part.cols()];
+            device.copy(own.view_mut().take_rows(first, rows * cols).reshape(rows, cols), part);
+        }
+        let all = self.group.all_gather_v(&own, &tile.counts)?;
+        Ok(all.reshaped(self.local[0], tile.columns.len))
+    }
+    /// Sums a tile's gradient over the ranks, and adds this rank's elements to its shard.
+    fn scatter<D: Kernels<Place = P>>(
+        &self,
+        dw: Tensor<D>,
+        tile: &Tile,
+        mut shard: ViewMut<D>,
+    ) -> Result<()> {
+        let (numbers, room) = (dw.len(), shard.cols());
+        let own = self.group.reduce_scatter_v(&dw.reshaped(numbers, 1), &tile.counts)?;
+        for (rectangle, columns, first) in self.parts(tile, room) {
+            let part = columns.of_mut(rectangle.of(shard.again()));
+            let [rows, cols] = [part.rows(), part.cols()];
+            own.device().add(part, own.view().take_rows(first, rows * cols).reshape(rows, cols));
+        }
+        Ok(())
+    }
+}
+
+impl<D: Kernels> Param<D> {
+    /// Lets products use the value tile by tile, as many tiles as its sharding says, if it is sharded at rest.
+    pub(crate) fn tiled(self) -> Self {
+        let tiles = match (&self.sharding.shards, self.placement().rests.tiles) {
+            (Some(shards), n) if n > 1 => Some(Arc::new(Tiles::new(shards, self.local(), n, &self.name))),
+            _ => None,
+        };
+        Self { tiles, ..self }
+    }
+    /// Returns its tiles, if products gather the value tile by tile.
+    pub(crate) fn tiles(&self) -> Option<&Arc<Tiles<D::Place>>> {
+        self.tiles.as_ref()
+    }
+    /// Returns the local value; or this rank's shard, and the tiles to gather from the shards.
+    pub(crate) fn lend(&self) -> (Tensor<D>, Option<Arc<Tiles<D::Place>>>) {
+        let shard = || self.value.shard.clone().expect("the value of a tiled weight is sharded");
+        let tiles = self.tiles.clone();
+        (if tiles.is_some() { shard() } else { self.value() }, tiles)
+    }
+    /// Adds a tile's contribution to the gradient: summed over the ranks, to the shard.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    pub(crate) fn add_tile(
+        &mut self,
+        tiles: &Tiles<D::Place>,
+        tile: &Tile,
+        mut dw: Tensor<D::Wide>,
+    ) -> Result<()> {
+        let (wide, [rows, cols]) = (dw.device().clone(), self.sharding.at_rest().0);
+        self.sharding.sum_held(&wide, dw.view_mut(), tile.columns)?;
+        let fresh = || Tensor::empty(&wide, Category::Gradients, rows, cols);
+        let shard = self.gradient.shard.get_or_insert_with(fresh);
+        if !replace(&mut self.begun, true) {
+            wide.fill(shard.view_mut(), crate::Wide::<D>::ZERO);
+        }
+        tiles.scatter(dw, tile, shard.view_mut())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AtRest, Builder, Draw, Error, RandomValues, ShardingStrategy};
+    use comm::{Axis, Mesh, World};
+    use tensor::{Cpu, F61, Host, Key};
+
+    /// Shapes that neither ranks nor tiles divide, shards of less than a row and of nothing, more tiles than
+    /// columns. Kills: a tail that is lost, elements of another rank, row or column; a gradient that is set
+    /// where it should be added, or in another order than the value.
+    #[test]
+    fn tiles_are_the_columns_of_the_whole() {
+        let _key = Key(4).enter();
+        let number = |i: usize| F61::sample(i as u64, 1.0);
+        for (ranks, [rows, cols], n) in
+            [(2, [5, 7], 3), (3, [4, 8], 5), (3, [7, 3], 2), (4, [1, 6], 9), (4, [2, 3], 2), (2, [3, 4], 4)]
+        {
+            let run = |device: Cpu<F61>, mesh: Mesh<Host>| {
+                let [value, gradient, state] = [AtRest::Shard; 3];
+                let rests = ShardingStrategy { value, gradient, state, subgroup: None, tiles: n };
+                let at = Builder { rests, ..Builder::new(&device, &mesh, &RandomValues { seed: 1 }) };
+                let draw = Draw { mean: 0.0, std: 1.0 };
+                let mut param = Param::new(&at, "w", [rows, cols], at.placement(), draw)?.tiled();
+                let whole = param.gather(&mesh)?.unwrap();
+                let (shard, tiles) = param.lend();
+                let (tiles, mut end) = (tiles.expect("sharded"), 0);
+                for tile in &tiles.all {
+                    let Band { start, len, .. } = tile.columns;
+                    assert_eq!((start, tiles.all.len()), (end, n.min(cols)));
+                    let wanted = (0..rows * len).map(|i| whole[i / len * cols + start + i % len]);
+                    let seen = tiles.gather(&shard, tile)?.read().unwrap();
+                    assert!(seen.into_iter().eq(wanted), "{ranks} ranks, {rows}x{cols} in {n} tiles");
+                    end = start + len;
+                }
+                assert_eq!(end, cols);
+                for tile in tiles.all.iter().chain(&tiles.all) {
+                    let Band { start, len, .. } = tile.columns;
+                    let own = |i: usize| number(i / len * cols + start + i % len + 100 * mesh.rank());
+                    let dw = Tensor::from_fn(&device, Category::Buffers, rows, len, own);
+                    param.add_tile(&tiles, tile, dw)?;
+                }
+                let sum = |i| (0..ranks).fold(F61::ZERO, |sum, rank| sum + number(i + 100 * rank));
+                let wanted = (0..rows * cols).map(|i| sum(i) + sum(i));
+                assert!(param.gather_gradient(&mesh)?.unwrap().into_iter().eq(wanted), "{ranks} ranks");
+                assert!(param.gradient_padding().into_iter().all(|padding| padding == F61::ZERO));
+                Ok::<_, Error>(())
+            };
+            World::threads(&[(Axis::Dp, ranks)]).unwrap().run(run).unwrap();
+        }
+    }
+}
