@@ -18,7 +18,7 @@ use comm::Group;
 use kernels::Kernels;
 use std::mem::replace;
 use std::sync::Arc;
-use tensor::{Category, Place, Scalar, Tensor, ViewMut};
+use tensor::{Category, Place, Scalar, Tensor};
 
 /// The tiles of a weight, from this rank's point of view.
 pub(crate) struct Tiles<P: Place> {
@@ -45,13 +45,11 @@ impl<P: Place> Tiles<P> {
         let tile = |i: usize| {
             let (each, more) = (cols / n, cols % n);
             let [start, len] = [each * i + more.min(i), each + usize::from(i < more)];
-            let before = |element: usize| {
-                let [row, column] = [element / cols, element % cols];
-                row * len + column.clamp(start, start + len) - start
+            let before = |rank: usize| {
+                let element = (rank * shards.len).min(rows * cols);
+                element / cols * len + (element % cols).clamp(start, start + len) - start
             };
-            let ends: Vec<_> =
-                (0..=shards.group.size()).map(|rank| (rank * shards.len).min(rows * cols)).collect();
-            let counts = ends.windows(2).map(|ends| before(ends[1]) - before(ends[0])).collect();
+            let counts = (0..shards.group.size()).map(|rank| before(rank + 1) - before(rank)).collect();
             Tile { columns: Band { dim: 1, start, len }, counts }
         };
         let (group, all) = (shards.group.named(name), (0..n).map(tile).collect());
@@ -83,32 +81,14 @@ impl<P: Place> Tiles<P> {
         let all = self.group.all_gather_v(&own, &tile.counts)?;
         Ok(all.reshaped(self.local[0], tile.columns.len))
     }
-    /// Sums a tile's gradient over the ranks, and adds this rank's elements to its shard.
-    fn scatter<D: Kernels<Place = P>>(
-        &self,
-        dw: Tensor<D>,
-        tile: &Tile,
-        mut shard: ViewMut<D>,
-    ) -> Result<()> {
-        let (numbers, room) = (dw.len(), shard.cols());
-        let own = self.group.reduce_scatter_v(&dw.reshaped(numbers, 1), &tile.counts)?;
-        for (rectangle, columns, first) in self.parts(tile, room) {
-            let part = columns.of_mut(rectangle.of(shard.again()));
-            let [rows, cols] = [part.rows(), part.cols()];
-            own.device().add(part, own.view().take_rows(first, rows * cols).reshape(rows, cols));
-        }
-        Ok(())
-    }
 }
 
 impl<D: Kernels> Param<D> {
     /// Lets products use the value tile by tile, as many tiles as its sharding says, if it is sharded at rest.
     pub(crate) fn tiled(self) -> Self {
-        let tiles = match (&self.sharding.shards, self.placement().rests.tiles) {
-            (Some(shards), n) if n > 1 => Some(Arc::new(Tiles::new(shards, self.local(), n, &self.name))),
-            _ => None,
-        };
-        Self { tiles, ..self }
+        let (n, local) = (self.placement().rests.tiles, self.local());
+        let shards = self.sharding.shards.as_ref().filter(|_| n > 1);
+        Self { tiles: shards.map(|shards| Arc::new(Tiles::new(shards, local, n, &self.name))), ..self }
     }
     /// Returns its tiles, if products gather the value tile by tile.
     pub(crate) fn tiles(&self) -> Option<&Arc<Tiles<D::Place>>> {
@@ -130,14 +110,20 @@ impl<D: Kernels> Param<D> {
         tile: &Tile,
         mut dw: Tensor<D::Wide>,
     ) -> Result<()> {
-        let (wide, [rows, cols]) = (dw.device().clone(), self.sharding.at_rest().0);
+        let (wide, numbers, [_, room]) = (dw.device().clone(), dw.len(), self.sharding.at_rest().0);
         self.sharding.sum_held(&wide, dw.view_mut(), tile.columns)?;
-        let fresh = || Tensor::empty(&wide, Category::Gradients, rows, cols);
-        let shard = self.gradient.shard.get_or_insert_with(fresh);
+        let own = tiles.group.reduce_scatter_v(&dw.reshaped(numbers, 1), &tile.counts)?;
+        let fresh = || Tensor::empty(&wide, Category::Gradients, 1, room);
+        let mut shard = self.gradient.shard.get_or_insert_with(fresh).view_mut();
         if !replace(&mut self.begun, true) {
-            wide.fill(shard.view_mut(), crate::Wide::<D>::ZERO);
+            wide.fill(shard.again(), crate::Wide::<D>::ZERO);
         }
-        tiles.scatter(dw, tile, shard.view_mut())
+        for (rectangle, columns, first) in tiles.parts(tile, room) {
+            let part = columns.of_mut(rectangle.of(shard.again()));
+            let [rows, cols] = [part.rows(), part.cols()];
+            wide.add(part, own.view().take_rows(first, rows * cols).reshape(rows, cols));
+        }
+        Ok(())
     }
 }
 
