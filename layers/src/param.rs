@@ -18,7 +18,7 @@ use crate::param::origin::ParamOrigin;
 use crate::param::placement::{Band, Placement};
 use crate::param::sharding::Sharding;
 use crate::param::shards::{WholeOrShard, matrix, rectangles};
-use crate::param::tiles::Tiles;
+use crate::param::tiles::{WeightTile, WeightTiles};
 use crate::{Draw, Error, ParamValues, Result};
 use comm::Group;
 use kernels::{Kernels, Write};
@@ -32,15 +32,15 @@ pub struct Param<D: Kernels> {
     shape: [usize; 2],
     sharding: Sharding<D::Place>,
     value: WholeOrShard<D>,
-    tiles: Option<Arc<Tiles<D::Place>>>, // if products gather the value tile by tile
-    stale: bool,                         // in the whole value, only this rank's shard is up to date
-    master: Option<Tensor<D::Wide>>,     // of a narrow trained parameter: its value before rounding
-    moments: Vec<Tensor<D::Wide>>,       // optimizer state, sharded at rest as the state is
-    gradient: WholeOrShard<D::Wide>,     // allocated at the first contribution: inference has none
-    written: bool,                       // the whole gradient has contributions of this step
-    begun: bool,                         // the gradient's shard has contributions of this step
-    lent: Option<(usize, Option<usize>)>, // once complete: its bucket, and the call in the bucket
-    call_names: [Option<Arc<str>>; 2],   // names of the calls for its gradient and its value
+    tiles: Option<Arc<WeightTiles<D::Place>>>, // if products gather the value tile by tile
+    stale: bool,                               // in the whole value, only this rank's shard is up to date
+    master: Option<Tensor<D::Wide>>,           // of a narrow trained parameter: its value before rounding
+    moments: Vec<Tensor<D::Wide>>,             // optimizer state, sharded at rest as the state is
+    gradient: WholeOrShard<D::Wide>,           // allocated at the first contribution: inference has none
+    written: bool,                             // the whole gradient has contributions of this step
+    begun: bool,                               // the gradient's shard has contributions of this step
+    lent: Option<(usize, Option<usize>)>,      // once complete: its bucket, and the call in the bucket
+    call_names: [Option<Arc<str>>; 2],         // names of the calls for its gradient and its value
 }
 
 /// Arguments of an optimizer kernel: the value, the master of a narrow one, and `MOMENTS` moments.
@@ -171,6 +171,47 @@ impl<D: Kernels> Param<D> {
             fresh
         });
         kernel(&device, matrix(gradient.view_mut(), local), write);
+    }
+    /// Lets products gather a value that is sharded at rest tile by tile, as many tiles as its sharding says.
+    pub(crate) fn tiled(self) -> Self {
+        let (n, local) = (self.placement().rests.tiles, self.local());
+        let shards = self.sharding.shards.as_ref().filter(|_| n > 1);
+        Self { tiles: shards.map(|shards| Arc::new(WeightTiles::new(shards, local, n, &self.name))), ..self }
+    }
+    /// Returns its tiles, if products gather the value tile by tile.
+    pub(crate) fn tiles(&self) -> Option<&Arc<WeightTiles<D::Place>>> {
+        self.tiles.as_ref()
+    }
+    /// Returns the local value; or this rank's shard, and the tiles to gather from the shards.
+    pub(crate) fn lend(&self) -> (Tensor<D>, Option<Arc<WeightTiles<D::Place>>>) {
+        let shard = || self.value.shard.clone().expect("the value of a tiled weight is sharded");
+        let tiles = self.tiles.clone();
+        (if tiles.is_some() { shard() } else { self.value() }, tiles)
+    }
+    /// Adds a tile's contribution to the gradient: summed over the ranks, to the shard.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    pub(crate) fn add_tile(
+        &mut self,
+        tiles: &WeightTiles<D::Place>,
+        tile: &WeightTile,
+        mut dw: Tensor<D::Wide>,
+    ) -> Result<()> {
+        let (wide, numbers, [_, room]) = (dw.device().clone(), dw.len(), self.sharding.at_rest().0);
+        self.sharding.sum_held(&wide, dw.view_mut(), tile.columns)?;
+        let own = tiles.group.reduce_scatter_v(&dw.reshaped(numbers, 1), &tile.counts)?;
+        let fresh = || Tensor::empty(&wide, Category::Gradients, 1, room);
+        let mut shard = self.gradient.shard.get_or_insert_with(fresh).view_mut();
+        if !std::mem::replace(&mut self.begun, true) {
+            wide.fill(shard.again(), Wide::<D>::ZERO);
+        }
+        for (rectangle, columns, first) in tiles.parts(tile) {
+            let part = columns.of_mut(rectangle.of(shard.again()));
+            let [rows, cols] = [part.rows(), part.cols()];
+            wide.add(part, own.view().take_rows(first, rows * cols).reshape(rows, cols));
+        }
+        Ok(())
     }
     /// Declares that these ranks, of other stages, hold the whole parameter too: each of them has a partial
     /// sum of its gradient.

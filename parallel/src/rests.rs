@@ -29,8 +29,8 @@ const SHAPE: Shape = Shape {
 };
 const ADAMW: OptimizerKind = OptimizerKind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
 
-/// So many of value, gradient and state, from the last on, rest as shards: DDP and `ZeRO` 1 to 3; then `ZeRO` 3
-/// in two and in five tiles.
+/// So many of value, gradient and state, from the last on, rest as shards: DDP and `ZeRO` 1 to 3; then `ZeRO`
+/// 3 in two and in five tiles.
 fn zero(stage: usize, subgroup: Option<usize>) -> ShardingStrategy {
     let rest = |needs| if stage >= needs { AtRest::Shard } else { AtRest::Whole };
     ShardingStrategy {
@@ -74,8 +74,8 @@ fn weights<D: Kernels<Place = Host>>(
 /// another rank, one left out or taken twice; padding that counts or moves; a gradient that is summed in one
 /// microbatch only, twice, or not over all blocks; a norm that counts copies, or this rank's shards alone;
 /// moments beside other numbers; a value that was not gathered, or is the last step's; what ranks share of KV
-/// heads, or learn of their own tokens, under any of it; a tile that is lost or at other columns, its bias taken twice, what
-/// ranks share of the heads of a tile.
+/// heads, or learn of their own tokens, under any of it; a tile that is lost or at other columns, its bias
+/// taken twice, what ranks share of the heads of a tile.
 #[test]
 fn steps_equal_the_oracle_wherever_parameters_rest() {
     let _key = Key(6).enter();

@@ -34,8 +34,8 @@ fn of_tiles(numbers: usize, (rank, ranks): (usize, usize)) -> Vec<(Op, usize)> {
 }
 
 /// `W[5,24]` in five tiles of its `24/TENSOR` columns on a tensor rank, over `DATA` data ranks.
-struct Columns<const TENSOR: usize, const DATA: usize>;
-impl<const TENSOR: usize, const DATA: usize> Case for Columns<TENSOR, DATA> {
+struct ColumnTiles<const TENSOR: usize, const DATA: usize>;
+impl<const TENSOR: usize, const DATA: usize> Case for ColumnTiles<TENSOR, DATA> {
     type Layer<D: Kernels> = ColumnLinear<D>;
     const RANKS: &'static [usize] = &[1, TENSOR];
     const PREDICTED: bool = TENSOR == 1;
@@ -63,8 +63,8 @@ impl<const TENSOR: usize, const DATA: usize> Case for Columns<TENSOR, DATA> {
 }
 
 /// `W[24,5]` in three tiles, of two, two and one columns.
-struct Rows<const TENSOR: usize, const DATA: usize>;
-impl<const TENSOR: usize, const DATA: usize> Case for Rows<TENSOR, DATA> {
+struct RowTiles<const TENSOR: usize, const DATA: usize>;
+impl<const TENSOR: usize, const DATA: usize> Case for RowTiles<TENSOR, DATA> {
     type Layer<D: Kernels> = RowLinear<D>;
     const RANKS: &'static [usize] = &[1, TENSOR];
     const PREDICTED: bool = TENSOR == 1;
@@ -94,21 +94,21 @@ impl<const TENSOR: usize, const DATA: usize> Case for Rows<TENSOR, DATA> {
 /// reduced for each; dW of one microbatch, of one data rank, or of another tile.
 #[test]
 fn linear_layers_in_tiles_equal_linear_bit_for_bit() {
-    proves(&Columns::<1, 2>);
-    proves(&Columns::<2, 3>);
-    proves(&Rows::<1, 3>);
-    proves(&Rows::<2, 2>);
+    proves(&ColumnTiles::<1, 2>);
+    proves(&ColumnTiles::<2, 3>);
+    proves(&RowTiles::<1, 3>);
+    proves(&RowTiles::<2, 2>);
 }
 
 /// Kills: tokens that are gathered for each tile, a sum that is scattered for each.
 #[test]
 fn linear_layers_in_tiles_equal_linear_under_sequence_parallelism() {
-    proves_in_regions(&Columns::<2, 2>);
-    proves_in_regions(&Rows::<2, 2>);
+    proves_in_regions(&ColumnTiles::<2, 2>);
+    proves_in_regions(&RowTiles::<2, 2>);
 }
 
-/// `W[12,80]` and `W[80,10]`, half of each on a tensor rank: 480 and 400 elements, in eight tiles of five columns
-/// and in five tiles of two, over two data ranks.
+/// `W[12,80]` and `W[80,10]`, half of each on a tensor rank: 480 and 400 elements, in eight tiles of five
+/// columns and in five tiles of two, over two data ranks.
 fn costs<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>) -> Result<()> {
     let (axis, sections, name) = (Axis::Tp, &[80.into()], "w");
     for (tiles, shard, tile) in [(8, 240, 12 * 5), (5, 200, 40 * 2)] {

@@ -6,7 +6,7 @@
 use super::{filled, plus, product};
 use crate::model::record::{Recordable, RecordedPart};
 use crate::param::placement::Band;
-use crate::param::tiles::Tiles;
+use crate::param::tiles::WeightTiles;
 use crate::{Error, Param, Placement, Result};
 use comm::{Axes, Axis, Group, Mesh, Reduce, Request};
 use kernels::{Kernels, Write};
@@ -62,7 +62,7 @@ pub struct Partial<D: Kernels> {
 /// product with a weight of [tiles](crate::ShardingStrategy::tiles) gathers and frees one tile after another.
 pub struct Columns<D: Kernels> {
     share: Tensor<D>, // this rank's shard, if there are tiles
-    tiles: Option<Arc<Tiles<D::Place>>>,
+    tiles: Option<Arc<WeightTiles<D::Place>>>,
     turned: bool,
     axis: Axis,
 }

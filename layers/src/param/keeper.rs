@@ -7,7 +7,7 @@
 //! state        complete: reduce-scatter, (b−1)/b·L                   after the update: all-gather, (b−1)/b·L
 //! gradient     after every backward: reduce-scatter, (b−1)/b·L       after the update: all-gather, (b−1)/b·L
 //! value        after every backward: reduce-scatter, (b−1)/b·L       before every use: all-gather, (b−1)/b·L
-//! in tiles     in a layer's backward: as `tiles.rs` says              in a layer's passes: as `tiles.rs` says
+//! in tiles     in a layer's backward, see `tiles.rs`                 in a layer's passes, see `tiles.rs`
 //! in subgroups and at the end of the step: an all-reduce of L/b elements sums the shards over the subgroups
 //! ```
 //!

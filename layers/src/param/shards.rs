@@ -39,8 +39,8 @@ pub struct ShardingStrategy {
     pub state: AtRest,
     /// Shards are spread over subgroups of this number of consecutive ranks; `None`: over all ranks.
     pub subgroup: Option<usize>,
-    /// Number of tiles of a linear layer's outputs, whose sharded value is gathered tile after tile; 1: all at
-    /// once, before the layer's bucket is used.
+    /// Number of tiles of a linear layer's outputs, whose sharded value is gathered tile after tile; 1: all
+    /// at once, before the layer's bucket is used.
     pub tiles: usize,
 }
 

@@ -1,45 +1,45 @@
-//! Tiles of a weight that is sharded at rest: columns of its local part `W[I,O_t]`, gathered tile after tile. So
-//! neither the whole value nor the whole gradient is ever on a rank.
+//! Tiles of a weight that is sharded at rest: columns of its local part `W[I,O_t]`, gathered tile after tile.
+//! So neither the whole value nor the whole gradient is ever on a rank.
 //!
 //! ```text
 //! tile     W[I,O_j]    = the ranks' elements of it     all-gather, I·O_j elements, before each product
 //!          dW_d[I,O_j] = Σ_d X[B,I]ᵀ · dY[B,O_j]       reduce-scatter, I·O_j elements
 //! ```
 //!
-//! A shard is consecutive elements of the local part, row by row, so its elements of a tile are consecutive in
-//! the tile, too: in rank order, the parts that ranks give are the tile itself. Tiles of rows would need no
-//! copy, but each would lie on one rank or two, which would send all of it.
+//! A shard is consecutive elements of the local part, row by row, so its elements of a tile are consecutive
+//! in the tile, too: in rank order, the parts that ranks give are the tile itself. Tiles of rows would need
+//! no copy, but each would lie on one rank or two, which would send all of it.
 //!
 //! Source: Rajbhandari et al., "`ZeRO-Infinity`", §5.1.3, arXiv:2104.07857.
+use crate::Result;
 use crate::param::placement::Band;
 use crate::param::shards::{Rectangle, Shards, rectangles};
-use crate::{Param, Result};
 use comm::Group;
 use kernels::Kernels;
-use std::mem::replace;
-use std::sync::Arc;
-use tensor::{Category, Place, Scalar, Tensor};
+use tensor::{Category, Place, Tensor};
 
 /// The tiles of a weight, from this rank's point of view.
-pub(crate) struct Tiles<P: Place> {
-    group: Group<P>,
-    from: usize, // index of the shard's first element in the local part
+pub(crate) struct WeightTiles<P: Place> {
+    /// The ranks that have one shard each.
+    pub(crate) group: Group<P>,
+    shard: [usize; 2], // length of a shard, and the index of this rank's first element in the local part
     /// Shape of the local part.
     pub(crate) local: [usize; 2],
     /// The tiles; together they are all columns.
-    pub(crate) all: Vec<Tile>,
+    pub(crate) all: Vec<WeightTile>,
 }
 
 /// Some columns of a weight.
-pub(crate) struct Tile {
+pub(crate) struct WeightTile {
     /// The columns.
     pub(crate) columns: Band,
-    counts: Vec<usize>, // elements of it in each rank's shard
+    /// Number of its elements in each rank's shard.
+    pub(crate) counts: Vec<usize>,
 }
 
-impl<P: Place> Tiles<P> {
+impl<P: Place> WeightTiles<P> {
     /// Cuts the columns of a local part into `n` tiles, or into as many as there are columns.
-    fn new(shards: &Shards<P>, local: [usize; 2], n: usize, name: &str) -> Self {
+    pub(crate) fn new(shards: &Shards<P>, local: [usize; 2], n: usize, name: &str) -> Self {
         let [rows, cols] = local;
         let n = n.min(cols);
         let tile = |i: usize| {
@@ -50,16 +50,16 @@ impl<P: Place> Tiles<P> {
                 element / cols * len + (element % cols).clamp(start, start + len) - start
             };
             let counts = (0..shards.group.size()).map(|rank| before(rank + 1) - before(rank)).collect();
-            Tile { columns: Band { dim: 1, start, len }, counts }
+            WeightTile { columns: Band { dim: 1, start, len }, counts }
         };
         let (group, all) = (shards.group.named(name), (0..n).map(tile).collect());
-        Self { group, from: shards.from(), local, all }
+        Self { group, shard: [shards.len, shards.from()], local, all }
     }
     /// Splits this rank's elements of a tile into rectangles of its shard: each with its columns in the tile,
     /// counted from the rectangle's first, and the number of elements before it.
-    fn parts(&self, tile: &Tile, shard: usize) -> impl Iterator<Item = (Rectangle, Band, usize)> {
-        let (columns, mut end) = (tile.columns, 0);
-        rectangles(shard, self.from, self.local).filter_map(move |of| {
+    pub(crate) fn parts(&self, tile: &WeightTile) -> impl Iterator<Item = (Rectangle, Band, usize)> {
+        let (columns, mut end, [len, from]) = (tile.columns, 0, self.shard);
+        rectangles(len, from, self.local).filter_map(move |of| {
             let own = columns.within(Band { dim: 1, start: of.begin[1], len: of.shape[1] })?;
             let first = end;
             end += of.shape[0] * own.len;
@@ -70,10 +70,14 @@ impl<P: Place> Tiles<P> {
     ///
     /// # Errors
     /// If ranks do not meet.
-    pub(crate) fn gather<D: Kernels<Place = P>>(&self, shard: &Tensor<D>, tile: &Tile) -> Result<Tensor<D>> {
+    pub(crate) fn gather<D: Kernels<Place = P>>(
+        &self,
+        shard: &Tensor<D>,
+        tile: &WeightTile,
+    ) -> Result<Tensor<D>> {
         let device = shard.device();
         let mut own = Tensor::empty(device, Category::Buffers, tile.counts[self.group.rank()], 1);
-        for (rectangle, columns, first) in self.parts(tile, shard.len()) {
+        for (rectangle, columns, first) in self.parts(tile) {
             let part = columns.of(rectangle.of(shard.view()));
             let [rows, cols] = [part.rows(), part.cols()];
             device.copy(own.view_mut().take_rows(first, rows * cols).reshape(rows, cols), part);
@@ -83,56 +87,12 @@ impl<P: Place> Tiles<P> {
     }
 }
 
-impl<D: Kernels> Param<D> {
-    /// Lets products use the value tile by tile, as many tiles as its sharding says, if it is sharded at rest.
-    pub(crate) fn tiled(self) -> Self {
-        let (n, local) = (self.placement().rests.tiles, self.local());
-        let shards = self.sharding.shards.as_ref().filter(|_| n > 1);
-        Self { tiles: shards.map(|shards| Arc::new(Tiles::new(shards, local, n, &self.name))), ..self }
-    }
-    /// Returns its tiles, if products gather the value tile by tile.
-    pub(crate) fn tiles(&self) -> Option<&Arc<Tiles<D::Place>>> {
-        self.tiles.as_ref()
-    }
-    /// Returns the local value; or this rank's shard, and the tiles to gather from the shards.
-    pub(crate) fn lend(&self) -> (Tensor<D>, Option<Arc<Tiles<D::Place>>>) {
-        let shard = || self.value.shard.clone().expect("the value of a tiled weight is sharded");
-        let tiles = self.tiles.clone();
-        (if tiles.is_some() { shard() } else { self.value() }, tiles)
-    }
-    /// Adds a tile's contribution to the gradient: summed over the ranks, to the shard.
-    ///
-    /// # Errors
-    /// If ranks do not meet.
-    pub(crate) fn add_tile(
-        &mut self,
-        tiles: &Tiles<D::Place>,
-        tile: &Tile,
-        mut dw: Tensor<D::Wide>,
-    ) -> Result<()> {
-        let (wide, numbers, [_, room]) = (dw.device().clone(), dw.len(), self.sharding.at_rest().0);
-        self.sharding.sum_held(&wide, dw.view_mut(), tile.columns)?;
-        let own = tiles.group.reduce_scatter_v(&dw.reshaped(numbers, 1), &tile.counts)?;
-        let fresh = || Tensor::empty(&wide, Category::Gradients, 1, room);
-        let mut shard = self.gradient.shard.get_or_insert_with(fresh).view_mut();
-        if !replace(&mut self.begun, true) {
-            wide.fill(shard.again(), crate::Wide::<D>::ZERO);
-        }
-        for (rectangle, columns, first) in tiles.parts(tile, room) {
-            let part = columns.of_mut(rectangle.of(shard.again()));
-            let [rows, cols] = [part.rows(), part.cols()];
-            wide.add(part, own.view().take_rows(first, rows * cols).reshape(rows, cols));
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AtRest, Builder, Draw, Error, RandomValues, ShardingStrategy};
+    use crate::{AtRest, Builder, Draw, Error, Param, RandomValues, ShardingStrategy};
     use comm::{Axis, Mesh, World};
-    use tensor::{Cpu, F61, Host, Key};
+    use tensor::{Cpu, F61, Host, Key, Scalar};
 
     /// Shapes that neither ranks nor tiles divide, shards of less than a row and of nothing, more tiles than
     /// columns. Kills: a tail that is lost, elements of another rank, row or column; a gradient that is set

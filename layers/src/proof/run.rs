@@ -28,8 +28,8 @@ pub(super) struct RankRun<S> {
     pub(super) synced: Ledger,
     /// Number of this rank among those that tokens are dealt to, and their number.
     pub(super) place: (usize, usize),
-    /// Number of gradient elements on this rank, padding included, that are summed after backward: not those of
-    /// tiles.
+    /// Number of gradient elements on this rank, padding included, that are summed after backward: not those
+    /// of tiles.
     pub(super) parameters: usize,
     /// Steps and numbers of the layer's calls: forward and backward, and the sums of its gradients.
     pub(super) calls: StepCalls,
