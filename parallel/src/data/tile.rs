@@ -25,8 +25,14 @@ pub static TILE: StateSplit = StateSplit {
         needs: Some("zero3"),
         paper: "Rajbhandari et al., arXiv:2104.07857",
         hints: &[
-            ("gradient of", "a tile's gradient is summed over data ranks and added to the tile's own columns"),
-            ("", "a tile is columns of the weight: each product reads the columns of its own tile, dX sums all"),
+            (
+                "gradient of",
+                "a tile's gradient is summed over data ranks and added to the tile's own columns",
+            ),
+            (
+                "",
+                "a tile is columns of the weight: each product reads the columns of its own tile, dX sums all",
+            ),
         ],
         ..StrategyInfo::of(Some(Axis::Dp), Choice::Tiling)
     },
