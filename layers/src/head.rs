@@ -78,7 +78,7 @@ impl<D: Kernels> Head<D> {
         let strategy::Head { axis, name, sizes: [inputs, vocabulary], norm, tied, bias, objective } = *head;
         let norm = norm.map(|norm| at.build(&norm)).transpose()?;
         let columns = [Section::new(vocabulary, Pieces::Padded)];
-        let own = || ColumnWeight::new(at, axis, name, inputs, &columns);
+        let own = || ColumnWeight::new(at, axis, name, inputs, &columns).map(ColumnWeight::tiled);
         let weight = if tied { Weight::Tied(None) } else { Weight::Own(own()?) };
         let bias = bias.then(|| ColumnWeight::bias(at, axis, name, &columns));
         Ok(Self {
@@ -106,7 +106,7 @@ impl<D: Kernels> Head<D> {
     }
     /// Returns this rank's logits of `norm(X)`.
     fn split(&self, n: &Tensor<D>) -> Result<Split<D>> {
-        let logits = matmul(n, &self.columns()?);
+        let logits = matmul(n, &self.columns()?)?;
         if let Some(bias) = &self.bias { add_columns(logits, &bias.columns()?) } else { Ok(logits) }
     }
     /// Returns all logits `[B,V]` on every rank, for choosing the next token.
@@ -180,8 +180,8 @@ impl<D: Kernels> Layer<D> for Head<D> {
 
     fn backward_weight(&mut self, _: &PassContext<D>, (x, dlogits): Self::Pending) -> Result<()> {
         match &mut self.weight {
-            Weight::Own(weight) => ops::columns_gradient(weight, &x, &dlogits),
-            Weight::Tied(table) => ops::rows_gradient(table.as_mut().expect(LENT), &dlogits, &x),
+            Weight::Own(weight) => ops::columns_gradient(weight, &x, &dlogits)?,
+            Weight::Tied(table) => ops::rows_gradient(table.as_mut().expect(LENT), &dlogits, &x)?,
         }
         if let Some(bias) = &mut self.bias {
             columns_bias_gradient(bias, &dlogits);

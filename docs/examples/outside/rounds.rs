@@ -44,6 +44,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     choice: Choice::Schedule,
     word: "rounds",
     takes: NumberArgument::Nothing,
+    needs: None,
     shares: |design, sizes| {
         let over = sizes.along(Axis::Pp);
         vec![DividedSize { what: "blocks", size: design.parts(), over, by: DivisionRule::AtLeastOne }]

@@ -14,7 +14,7 @@ use crate::param::kept::Kept;
 use crate::{Error, Result};
 use comm::Group;
 use kernels::Kernels;
-use tensor::{Place, Tensor, View, ViewMut};
+use tensor::{Device, Place, Strided, Tensor, ViewMut};
 
 /// Part of a tensor that a rank keeps at rest, between its uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,15 +40,30 @@ pub struct ShardingStrategy {
     pub state: AtRest,
     /// Shards are spread over subgroups of this number of consecutive ranks; `None`: over all ranks.
     pub subgroup: Option<usize>,
+    /// Number of tiles of a linear layer's outputs, whose sharded value is gathered tile after tile; 1: all
+    /// at once, before the layer's bucket is used.
+    pub tiles: usize,
 }
 
 impl ShardingStrategy {
     /// Every rank keeps everything whole.
-    pub const WHOLE: Self =
-        Self { value: AtRest::Whole, gradient: AtRest::Whole, state: AtRest::Whole, subgroup: None };
+    pub const WHOLE: Self = Self {
+        value: AtRest::Whole,
+        gradient: AtRest::Whole,
+        state: AtRest::Whole,
+        subgroup: None,
+        tiles: 1,
+    };
 
     /// Returns an error if this sharding is not supported.
     fn check(self) -> Result<()> {
+        if self.tiles > 1 && self.value != AtRest::Shard {
+            return Err(Error::size(
+                "the number of tiles of a value that is not sharded at rest",
+                self.tiles,
+                "1",
+            ));
+        }
         let rests = [self.value, self.gradient, self.state].map(|rest| rest != AtRest::Whole);
         if rests.is_sorted() && (rests[2] || self.subgroup.is_none()) {
             return Ok(());
@@ -131,19 +146,35 @@ pub(crate) fn matrix<D: Kernels>(x: ViewMut<D>, [rows, cols]: [usize; 2]) -> Vie
     x.reshape(1, room).take_cols(0, rows * cols).reshape(rows, cols)
 }
 
-/// Splits consecutive elements of a matrix, row by row, into rectangles: the end of a row, whole rows, the
-/// beginning of a row. Returns each rectangle's first row and column, and its elements.
-pub(crate) fn rectangles<D: Kernels>(
-    numbers: View<'_, D>,
+/// A rectangle of a matrix whose elements are some of a list of consecutive elements.
+pub(crate) struct Rectangle {
+    /// Its first row and column in the matrix.
+    pub(crate) begin: [usize; 2],
+    /// Number of rows and columns.
+    pub(crate) shape: [usize; 2],
+    from: usize, // index of its first element in the list
+}
+
+impl Rectangle {
+    /// Returns its elements of the list.
+    pub(crate) fn of<D: Device, B>(&self, list: Strided<D, B>) -> Strided<D, B> {
+        let (room, [rows, cols]) = (list.rows() * list.cols(), self.shape);
+        list.reshape(1, room).take_cols(self.from, rows * cols).reshape(rows, cols)
+    }
+}
+
+/// Splits `numbers` consecutive elements of a matrix, row by row from element `from` on, into rectangles: the
+/// end of a row, whole rows, the beginning of a row.
+pub(crate) fn rectangles(
+    numbers: usize,
     from: usize,
     [rows, cols]: [usize; 2],
-) -> impl Iterator<Item = ([usize; 2], View<'_, D>)> {
-    let room = numbers.rows() * numbers.cols();
-    let (numbers, end) = (numbers.reshape(1, room), (from + room).min(rows * cols).max(from));
+) -> impl Iterator<Item = Rectangle> {
+    let end = (from + numbers).min(rows * cols).max(from);
     let first = from.next_multiple_of(cols).min(end);
     let last = (end / cols * cols).max(first);
     [[from, first], [first, last], [last, end]].into_iter().filter(|[a, b]| a < b).map(move |[a, b]| {
         let wide = (b - a).min(cols);
-        ([a / cols, a % cols], numbers.take_cols(a - from, b - a).reshape((b - a) / wide, wide))
+        Rectangle { begin: [a / cols, a % cols], shape: [(b - a) / wide, wide], from: a - from }
     })
 }

@@ -169,6 +169,10 @@ impl Grammar<'_> {
                 let written = self.0[i].written(2);
                 bail!("{word} ({name}) needs {axis} ranks, 2 or more: write {written}");
             }
+            if let Some(needs) = self.needs(i).filter(|&j| named.iter().all(|(named, _)| *named != j)) {
+                let (needs, written) = (self.0[needs].word, self.0[i].written(2));
+                bail!("{word} ({name}) needs {needs}: write {written}");
+            }
             if number > 0 || !self.is_default(i) {
                 layout.named |= 1 << i;
                 layout.numbers[choice as usize] = number;
@@ -176,7 +180,12 @@ impl Grammar<'_> {
         }
         Ok(layout)
     }
-    /// Returns the layout with one more strategy: `sp`, `ulysses/4`.
+    /// Returns the strategy that another cannot be without, if there is one.
+    fn needs(self, i: usize) -> Option<usize> {
+        let StrategyInfo { axis, needs, .. } = *self.0[i];
+        self.0.iter().position(|about| about.axis == axis && Some(about.word) == needs)
+    }
+    /// Returns the layout with one more strategy, `sp` or `ulysses/4`, and the one that it needs.
     pub(super) fn with(self, layout: Layout, written: &str) -> Result<Layout> {
         let word = written.split('/').next().unwrap_or(written);
         let found = self.0.iter().find(|about| about.word == word).copied();
@@ -188,8 +197,9 @@ impl Grammar<'_> {
         };
         let before = (0..self.0.len()).filter(|&i| layout.names(i));
         let before = before.map(|i| (i, layout.numbers[self.0[i].choice as usize]));
+        let needed = self.needs(one.0).filter(|&i| !layout.names(i)).map(|i| (i, 0));
         let bare = Layout { named: 0, ..layout };
-        self.naming(bare, before.chain(once(one)).collect())
+        self.naming(bare, before.chain(needed).chain(once(one)).collect())
     }
     /// Returns the strategies that a layout names and its axes do not imply, each as it is written: `sp`,
     /// `ulysses/4`.

@@ -111,6 +111,13 @@ fn reversed(layout: Layout) -> Layout {
     format!("{layout},order={}", split.join(".")).parse().unwrap_or(layout)
 }
 
+/// Returns the axis and the choice that a strategy is drawn with: its own, or those of the one that it needs.
+pub(super) fn drawn_with(about: &StrategyInfo) -> (Option<Axis>, Choice) {
+    let needed = |of: &&&StrategyInfo| of.axis == about.axis && Some(of.word) == about.needs;
+    let choice = strategies::all().iter().find(needed).map_or(about.choice, |of| of.choice);
+    (about.axis, choice)
+}
+
 /// Draws the ranks along the axes, and the strategies. The first axis and the first strategy get their wish,
 /// the others the rest; expert axes get a size that divides the ranks of a stage.
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -118,9 +125,7 @@ fn layouts() -> impl Strategy<Value = Layout> {
     // methods of each choice; each strategy of layers is its own choice
     let mut choices: Vec<(&StrategyInfo, Vec<String>)> = Vec::new();
     for about in strategies::all() {
-        let same = |of: &&StrategyInfo| {
-            of.choice != Choice::Layers && (of.axis, of.choice) == (about.axis, about.choice)
-        };
+        let same = |of: &&StrategyInfo| of.choice != Choice::Layers && drawn_with(of) == drawn_with(about);
         let at = choices.iter().position(|(of, _)| same(of)).unwrap_or(choices.len());
         if at == choices.len() {
             choices.push((about, Vec::new()));

@@ -77,6 +77,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     choice: Choice::Layers,
     word: "mine",
     takes: NumberArgument::Nothing,
+    needs: None,
     shares: |_, _| vec![],
     paper: "",
     chapter: None,

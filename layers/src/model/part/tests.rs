@@ -20,6 +20,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     choice: Choice::Layers,
     word: "own",
     takes: NumberArgument::Nothing,
+    needs: None,
     shares: |_, _| vec![],
     paper: "",
     chapter: None,

@@ -11,6 +11,7 @@ const NOTHING: StrategyInfo = StrategyInfo {
     choice: Choice::Recompute,
     word: Choice::RECOMPUTE,
     takes: NumberArgument::Nothing,
+    needs: None,
     shares: |_, _| vec![],
     paper: "",
     chapter: None,
@@ -20,7 +21,7 @@ const fn of(axis: Axis, choice: Choice, word: &'static str) -> StrategyInfo {
     StrategyInfo { axis: Some(axis), choice, word, ..NOTHING }
 }
 const BLOCK: NumberArgument = NumberArgument::Optional("ranks of a block");
-static LIST: [&StrategyInfo; 22] = [
+static LIST: [&StrategyInfo; 23] = [
     &of(Axis::Tp, Choice::Layers, "tp"),
     &of(Axis::Tp, Choice::Layers, "sp"),
     &of(Axis::Cp, Choice::Dealing, "consecutive"),
@@ -35,6 +36,11 @@ static LIST: [&StrategyInfo; 22] = [
     &of(Axis::Dp, Choice::State, "zero1"),
     &StrategyInfo { takes: BLOCK, ..of(Axis::Dp, Choice::State, "zero3") },
     &of(Axis::Dp, Choice::Offload, "offload-file"),
+    &StrategyInfo {
+        takes: NumberArgument::Required("pieces of a layer"),
+        needs: Some("zero3"),
+        ..of(Axis::Dp, Choice::Tiling, "tile")
+    },
     &StrategyInfo { takes: BLOCK, ..of(Axis::Pp, Choice::Schedule, "gpipe") },
     &of(Axis::Pp, Choice::Schedule, "naive"),
     &StrategyInfo {
@@ -83,6 +89,7 @@ fn layouts_of_every_choice_read_back() {
         "dp=2:zero1:offload-file",
         "offload-file",
         "tp=2,pp=2,offload-file,recompute:selective",
+        "dp=8:zero3/4:offload-file:tile/2",
         "dp=2:classic",
         "recompute",
         "recompute:selective",
@@ -143,6 +150,10 @@ fn of_each_choice_one_strategy_is_taken() {
         with("dp=2:zero1", "zero3").unwrap_err(),
         "zero1 and zero3 exclude each other; write one of them"
     );
+    assert_eq!(with("tp=2,dp=2", "tile/3").unwrap(), "tp=2,dp=2:zero3:tile/3");
+    assert_eq!(with("dp=4:zero3/2", "tile/3").unwrap(), "dp=4:zero3/2:tile/3");
+    let excluded = "zero1 and zero3 exclude each other; write one of them";
+    assert_eq!(with("dp=2:zero1", "tile/3").unwrap_err(), excluded);
     assert!(with("dp=2", "dp").is_err() && with("dp=2", "sp").is_err() && with("dp=2", "new").is_err());
 }
 
@@ -160,8 +171,12 @@ fn what_does_not_fit_is_said_in_one_sentence() {
         ("dp=2:full", "full (made up) goes with recompute, not with dp: write recompute:full"),
         ("tp=2:new", "\"new\" is not a method of tp; it has none"),
         ("tp=2:sp", "\"sp\" is not a method of tp; it has none"),
-        ("dp=2:dp", "\"dp\" is not a method of dp; write classic, zero1, zero3 or offload-file"),
+        ("dp=2:dp", "\"dp\" is not a method of dp; write classic, zero1, zero3, offload-file or tile"),
         ("cp=2:", "\"\" is not a method of cp; write consecutive, zigzag, ring or ulysses"),
+        ("dp=2:tile/4", "tile (made up) needs zero3: write dp=2:zero3:tile/2"),
+        ("dp=2:zero1:tile/4", "tile (made up) needs zero3: write dp=2:zero3:tile/2"),
+        ("tp=2:tile/4", "tile (made up) goes with dp, not with tp: write dp=2:zero3:tile/2"),
+        ("dp=2:zero3:tile", "tile needs a number, its pieces of a layer; write tile/2"),
         ("dp=1:zero1", "zero1 (made up) needs dp ranks, 2 or more: write dp=2:zero1"),
         ("pp=1:gpipe", "gpipe (made up) needs pp ranks, 2 or more: write pp=2:gpipe"),
         ("dp=2:zero1/2", "zero1/2: zero1 takes no number; write zero1"),
@@ -250,14 +265,17 @@ fn every_two_that_can_meet_do_so_in_a_longer_list() {
     let fits = |layout: &Layout| !(list.print(layout).contains("sp,twice"));
     let all: Vec<_> =
         covering::of(list, 8, &fits).iter().map(|layout| (list.taken(layout), layout.ranks())).collect();
-    assert!(all.iter().all(|(_, ranks)| *ranks <= 8) && all.len() <= 24, "{}", all.len());
+    assert!(all.iter().all(|(_, ranks)| *ranks <= 8) && all.len() <= 25, "{}", all.len());
     let words = |word: &str| LIST.iter().position(|about| about.word == word).unwrap();
     let meet = |a: usize, b: usize| all.iter().any(|(taken, _)| taken.contains(&a) && taken.contains(&b));
     for i in 0..LIST.len() {
         for j in 0..i {
             let (a, b) = (LIST[i], LIST[j]);
             let alike = (a.axis, a.choice) == (b.axis, b.choice) && a.choice != Choice::Layers;
-            let apart = alike || [i, j] == [words("twice"), words("sp")];
+            let without = |a: &StrategyInfo, b: &StrategyInfo| {
+                a.needs.is_some_and(|needs| b.choice == Choice::State && b.word != needs)
+            };
+            let apart = alike || without(a, b) || [i, j] == [words("twice"), words("sp")];
             assert_eq!(meet(i, j), !apart, "{} and {}", a.word, b.word);
         }
     }
