@@ -5,6 +5,7 @@ pub mod keeper;
 pub mod optimizer;
 pub mod origin;
 pub mod placement;
+mod root;
 mod sharding;
 pub mod shards;
 pub mod values;
@@ -30,7 +31,7 @@ pub struct Param<D: Kernels> {
     shape: [usize; 2],
     sharding: Sharding<D::Place>,
     value: WholeOrShard<D>,
-    stale: bool,                     // in the whole value, only this rank's shard is up to date
+    stale: bool,                     // in the whole value, only what this rank keeps is up to date
     master: Option<Tensor<D::Wide>>, // of a narrow trained parameter: its value before rounding
     moments: Vec<Tensor<D::Wide>>,   // optimizer state, sharded at rest as the state is
     gradient: WholeOrShard<D::Wide>, // allocated at the first contribution: inference has none
@@ -78,7 +79,10 @@ impl<D: Kernels> Param<D> {
         let ([rows, cols], from) = if keeps { at_rest } else { (param.sharding.room(), 0) };
         let narrow = numbers()?.map(|_, wide| D::Elem::narrow(wide));
         let mut value = Tensor::empty(at.device, Category::Weights, rows, cols);
-        param.set(&mut value, from, &narrow);
+        param.stale = param.sharding.is_away();
+        if !param.stale {
+            param.set(&mut value, from, &narrow);
+        }
         let (([rows, cols], from), value) = (at_rest, Some(value));
         let master = || {
             let mut master = Tensor::empty(at.device.wide(), Category::Optimizer, rows, cols);

@@ -11,4 +11,5 @@ list! { StateSplit, |split| &split.about;
     zero1::ZERO1,
     zero2::ZERO2,
     zero3::ZERO3,
+    classic::CLASSIC,
 }

@@ -16,6 +16,7 @@
 mod dealt;
 mod share;
 
+use crate::data::classic;
 use crate::stages::{BuildContext, Stages};
 use crate::{Batch, Result, STEP};
 use comm::{Axes, Group, Mesh, Reduce, Request};
@@ -38,7 +39,8 @@ pub struct Trainer<D: Kernels> {
 struct StepState<D: Kernels> {
     device: D,
     mesh: Mesh<D::Place>,
-    loss: Group<D::Place>, // the ranks that have parts of the loss
+    loss: Group<D::Place>,         // the ranks that have parts of the loss
+    root: Option<Group<D::Place>>, // the data ranks, if only the first of them keeps the model
     optimizer: Optimizer<D>,
     record: Option<Record<D>>,
     cxs: Vec<Option<PassContext<D>>>, // of the microbatches in flight, by microbatch and slice
@@ -83,6 +85,7 @@ impl<D: Kernels> Trainer<D> {
             device: at.device.clone(),
             mesh: at.mesh.clone(),
             loss: at.mesh.over(Axes::LOSS)?.named("loss"),
+            root: classic::group(at),
             optimizer: Optimizer::new(optimizer.0, optimizer.1),
             record: None,
             cxs: Vec::new(),

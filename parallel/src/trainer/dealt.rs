@@ -1,6 +1,7 @@
 //! A step's microbatches on a data rank: the model's inputs, the outputs wanted of it, and the results.
 use super::share::rows;
 use super::{Report, StepState};
+use crate::data::classic;
 use crate::stages::Microbatches;
 use crate::step::Task;
 use crate::{Batch, LocalBatch, Result, Sequence};
@@ -56,8 +57,28 @@ impl<'a, D: Kernels> Dealt<'a, D> {
         &self,
         of: Task,
     ) -> Result<impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone + use<'a, D>> {
-        let tokens = if self.largest.is_some() { self.cut.tokens.whole() } else { self.cut.tokens };
-        Ok(self.share(of.microbatch as usize)?.slice(of.slice as usize, self.cut.slices, &tokens))
+        self.slice_of(of, if self.largest.is_some() { self.cut.tokens.whole() } else { self.cut.tokens })
+    }
+    /// Returns the tokens that these shards give a rank.
+    fn slice_of(
+        &self,
+        of: Task,
+        tokens: TokenShards,
+    ) -> Result<impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone + use<'a, D>> {
+        let share = self.cut.batch.share(of.microbatch as usize, &tokens)?;
+        Ok(share.slice(of.slice as usize, self.cut.slices, &tokens))
+    }
+    /// Returns the tokens whose loss this rank computes: its own; if there is a root, all of the microbatch
+    /// there, and none on others.
+    fn judged(
+        &self,
+        of: Task,
+    ) -> Result<impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone + use<'a, D>> {
+        let (tokens, most) = match &self.rank.root {
+            None => (self.cut.tokens, usize::MAX),
+            Some(root) => (TokenShards::WHOLE, if root.rank() == 0 { usize::MAX } else { 0 }),
+        };
+        Ok(self.slice_of(of, tokens)?.take(most))
     }
     /// Creates the context of a task, reusing a finished context's buffers. Slices of a microbatch share the
     /// keys and values that attention sees.
@@ -100,15 +121,25 @@ impl<D: Kernels> Microbatches<D> for Dealt<'_, D> {
         Ok(self.rank.cxs[at].as_ref().expect("just made"))
     }
     fn input(&mut self, of: Task) -> Result<Input<D>> {
-        let slice = self.slice(of)?;
+        let (device, own, vocabulary) = (&self.rank.device, self.slice(of)?, self.cut.design.outputs());
+        let root = self.rank.root.as_ref().map(|root| (root, of.microbatch as usize));
+        let of_rank = |rank| self.slice_of(of, self.cut.tokens.of_data_rank(rank));
+        let n = || own.clone().map(|(_, tokens)| tokens.len()).sum();
         if let Some(width) = self.cut.design.features() {
-            return Ok(Input::Rows(rows(&self.rank.device, width, slice, |s| &s.x)));
+            let Some(root) = root else { return Ok(Input::Rows(rows(device, width, own, |s| &s.x))) };
+            let of_rank = |rank| Ok(rows(device, width, of_rank(rank)?, |s| &s.x));
+            return Ok(Input::Rows(classic::scatter(root, device, [n(), width], of_rank)?));
         }
-        let ids = slice.flat_map(|(s, tokens)| &s.ids[tokens]);
-        Ok(Input::Tokens(TokenIds::new(self.rank.device.place(), ids, self.cut.design.outputs())?))
+        let Some(root) = root else {
+            let ids = own.flat_map(|(s, tokens)| &s.ids[tokens]);
+            return Ok(Input::Tokens(TokenIds::new(device.place(), ids, vocabulary)?));
+        };
+        let of_rank = |rank| Ok(of_rank(rank)?.flat_map(|(s, tokens)| &s.ids[tokens]).copied().collect());
+        let ids = classic::scatter_ids(root, device.wide(), n(), of_rank)?;
+        Ok(Input::Tokens(TokenIds::new(device.place(), &ids, vocabulary)?))
     }
     fn wanted(&mut self, of: Task) -> Result<StageRequest<D>> {
-        let (slice, outputs) = (self.slice(of)?, self.cut.design.outputs());
+        let (slice, outputs) = (self.judged(of)?, self.cut.design.outputs());
         if self.largest.is_some() {
             return Ok(StageRequest::Logits { all: true });
         }

@@ -89,7 +89,10 @@ fn every_pair_of_entries_meets_among_the_layouts_that_are_proven() {
         for other in &listed[i..] {
             let meet = all.iter().any(|layout| layout.contains(&one.name) && layout.contains(&other.name));
             let layers = |about: &StrategyInfo| about.choice == Choice::Layers;
-            let alternatives = one.name != other.name && one.choice == other.choice && !layers(one);
+            let recomputes = |about: &StrategyInfo| about.choice == Choice::Recompute;
+            let alone = (one.alone || other.alone) && !recomputes(one) && !recomputes(other);
+            let alternatives =
+                one.name != other.name && (alone || one.choice == other.choice && !layers(one));
             assert_eq!(meet, !alternatives, "{} and {} in {all:?}", one.name, other.name);
         }
     }

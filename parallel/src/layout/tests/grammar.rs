@@ -11,6 +11,7 @@ const NOTHING: StrategyInfo = StrategyInfo {
     word: Choice::RECOMPUTE,
     takes: NumberArgument::Nothing,
     shares: |_, _| vec![],
+    alone: false,
     paper: "",
     chapter: None,
     hints: &[],
