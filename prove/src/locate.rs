@@ -224,6 +224,7 @@ mod tests {
         word: "new",
         takes: NumberArgument::Nothing,
         shares: |_, _| vec![],
+        alone: false,
         paper: "",
         chapter: None,
         hints: &[("bias", "its bias"), ("", "its layer")],

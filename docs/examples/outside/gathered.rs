@@ -30,6 +30,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     word: "just-in-time",
     takes: NumberArgument::Nothing,
     shares: |_, _| vec![],
+    alone: false,
     paper: "Rajbhandari et al., arXiv:1910.02054",
     chapter: None,
     hints: &[(

@@ -254,7 +254,11 @@ fn verdicts(
     let key = Key(tensor::mix(u64::from(std::process::id()) ^ 0x636f_6d70));
     let (keys, mut judged) = ([key, key.next()], [Vec::new(), Vec::new()]);
     let truths = OracleTraces::default();
-    for layout in layouts {
+    for (n, layout) in layouts.iter().enumerate() {
+        if let Some(known) = layouts[..n].iter().position(|before| before == layout) {
+            judged.iter_mut().filter(|all| !all.is_empty()).for_each(|all| all.push(all[known].clone()));
+            continue;
+        }
         watch(&format!("proving {layout}"));
         let (subject, note) = subject(work, layout, texts.clone())?;
         let never = never_ran(&subject, layout);

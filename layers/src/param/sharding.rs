@@ -75,10 +75,10 @@ impl<P: Place> Sharding<P> {
         pick(self.placement.rests) != AtRest::Whole && self.shards.is_some()
     }
     /// Returns whether elements count on this rank: elements that several ranks hold (of other stages, or of
-    /// other subgroups of shards) count on the first of these ranks.
+    /// other subgroups of shards) count on the first of these ranks, those of a root on the root.
     pub(crate) fn counts(&self) -> bool {
         let peers = self.shards.as_ref().map(|shards| &shards.peers);
-        self.twins.iter().chain(peers).all(|holders| holders.rank() == 0)
+        !self.is_away() && self.twins.iter().chain(peers).all(|holders| holders.rank() == 0)
     }
     /// The axes along which ranks have different elements that count.
     pub(crate) fn different(&self) -> Axes {

@@ -29,8 +29,8 @@ pub enum AtRest {
 }
 
 /// Sharding at rest of a parameter's value, gradient and optimizer state over the ranks that sum its
-/// gradient. DDP, `ZeRO` 1 to 3, HSDP and DP are values of this type. If a field is sharded, the fields after it
-/// (value, gradient, state) must be sharded too; either all of them rest on the root, or none.
+/// gradient. DDP, `ZeRO` 1 to 3, HSDP and DP are values of this type. If a field is sharded, the fields after
+/// it (value, gradient, state) must be sharded too; either all of them rest on the root, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardingStrategy {
     /// The value.

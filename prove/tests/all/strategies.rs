@@ -78,6 +78,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     word: "mine",
     takes: NumberArgument::Nothing,
     shares: |_, _| vec![],
+    alone: false,
     paper: "",
     chapter: None,
     hints: &[("", "where my bias is added")],

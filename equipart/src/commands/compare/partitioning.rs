@@ -153,7 +153,8 @@ pub(super) fn asked(a: &CompareArgs, design: &Design) -> Result<(Vec<Partitionin
         let split: Vec<_> = ways.iter().filter(|way| way.layout.size(axis) > 1).copied().collect();
         if split.is_empty() {
             bail!(
-                "--slow-link {axis}={link}: none of the compared layouts has {axis} ranks; split that axis, or leave it out"
+                "--slow-link {axis}={link}: none of the compared layouts has {axis} ranks; split that axis, \
+                 or leave the link out"
             );
         }
         ways.extend(split.into_iter().map(|way| Partitioning { slow: a.slow_link, ..way }));

@@ -90,22 +90,19 @@ pub(super) fn steps<D: RunDevice>(
     watch: &dyn Fn(&str),
 ) -> Result<Vec<(Vec<RankMeasurements>, RowTimes)>> {
     let untraced = work.network.untraced();
-    let turn = |way: &Partitioning,
-                network: &Network,
-                counted: usize|
-     -> Result<(Vec<RankMeasurements>, Vec<f64>)> {
-        let (layout, network) = (&way.layout, way.over(network));
-        let world = network.world(layout, "training")?;
-        let ranks = session::run((layout, &world), work.model.values(), |at: BuildContext<D>| {
-            let mut trainer = trainer(work, &at)?;
-            let step =
-                |_| measure::work(&at, Phase::Step, || trainer.step(batch, LR)).map(|(_, taken)| taken);
-            (0..=counted).map(step).collect::<Result<Vec<_>>>()
-        })?;
-        let seconds = |step: usize| ranks.iter().map(|steps| steps[step].seconds).fold(0.0, f64::max);
-        let last = ranks.iter().map(|steps: &Vec<RankMeasurements>| steps[counted]).collect();
-        Ok((last, (1..=counted).map(seconds).collect()))
-    };
+    let turn =
+        |way: &Partitioning, over: &Network, counted: usize| -> Result<(Vec<RankMeasurements>, Vec<f64>)> {
+            let world = way.over(over).world(&way.layout, "training")?;
+            let ranks = session::run((&way.layout, &world), work.model.values(), |at: BuildContext<D>| {
+                let mut trainer = trainer(work, &at)?;
+                let step =
+                    |_| measure::work(&at, Phase::Step, || trainer.step(batch, LR)).map(|(_, taken)| taken);
+                (0..=counted).map(step).collect::<Result<Vec<_>>>()
+            })?;
+            let seconds = |step: usize| ranks.iter().map(|steps| steps[step].seconds).fold(0.0, f64::max);
+            let last = ranks.iter().map(|steps: &Vec<RankMeasurements>| steps[counted]).collect();
+            Ok((last, (1..=counted).map(seconds).collect()))
+        };
     watch("training, rows in turn");
     let timed = in_turn(ways.len(), work.seconds, |row, runs| turn(&ways[row], &untraced, runs))?;
     if work.network.trace.is_some() {

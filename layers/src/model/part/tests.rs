@@ -21,6 +21,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     word: "own",
     takes: NumberArgument::Nothing,
     shares: |_, _| vec![],
+    alone: false,
     paper: "",
     chapter: None,
     hints: &[("", "")],
