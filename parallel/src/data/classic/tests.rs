@@ -144,27 +144,28 @@ fn features_and_rows_are_exchanged_too() {
 }
 
 /// Traffic and peaks of two steps and an evaluation on one rank.
-fn cost<D: Kernels>(at: &BuildContext<D>) -> Result<(Ledger, Peaks)> {
+fn cost<D: Kernels>(at: &BuildContext<D>, batch: &Batch) -> Result<(Ledger, Peaks)> {
     let mut trainer = Trainer::new(at, SHAPE, (ADAMW, Some(0.5)))?;
     for _ in 0..2 {
-        trainer.step(&batch(), 0.5)?;
+        trainer.step(batch, 0.5)?;
     }
-    trainer.evaluate(&batch(), &|_| ())?;
+    trainer.evaluate(batch, &|_| ())?;
     Ok((at.mesh.ledger(), at.device.meter().peaks_of_all()))
 }
 
-/// Kills: a price that differs from a run, of one rank or of all; optimizer state on another rank than the
+/// Kills: a price that differs from a run, of one rank or of all, also where ranks have equal sequences; optimizer state on another rank than the
 /// root; logits that all ranks hold; traffic that is not that of the five exchanges.
 #[test]
 fn the_root_holds_and_receives_what_is_worked_out() {
     fn of<D: Kernels<Place = Host>>() {
-        for ranks in [2, 3] {
+        let even = Batch::new(vec![Sequence::new(vec![1; 3], vec![2; 3]); 6], 1).unwrap();
+        for (ranks, batch) in [(2, batch()), (3, batch()), (2, even.clone()), (3, even)] {
             let layout: Layout = format!("dp={ranks}:classic").parse().unwrap();
-            let ran = on(&layout.to_string(), cost::<D>);
+            let ran = on(&layout.to_string(), |at: &BuildContext<D>| cost(at, &batch));
             for (rank, ran) in ran.iter().enumerate() {
                 let priced =
                     session::ghost::<D, _>(&layout, (rank, None), |at: BuildContext<Meta<D::Elem>>| {
-                        cost(&at)
+                        cost(&at, &batch)
                     });
                 assert!(priced.unwrap() == *ran, "rank {rank}");
             }
@@ -172,14 +173,14 @@ fn the_root_holds_and_receives_what_is_worked_out() {
             assert!(held(0, Category::Optimizer) > 0);
             assert!((1..ranks).all(|rank| held(rank, Category::Optimizer) == 0), "only the root updates");
             assert!((1..ranks).all(|rank| held(rank, Category::Weights) == held(0, Category::Weights)));
-            let dealt = |tokens| batch().dealt(&tokens);
-            let all = price::peak_of_all::<D, _>(&layout, dealt, |at| cost(&at).map(drop)).unwrap();
+            let dealt = |tokens| batch.dealt(&tokens);
+            let all = price::peak_of_all::<D, _>(&layout, dealt, |at| cost(&at, &batch).map(drop)).unwrap();
             assert_eq!(all.all, ran.iter().map(|(_, peaks)| peaks.total as u128).sum::<u128>());
         }
     }
     of::<Cpu<f32>>();
     of::<Cpu<Bf16>>();
-    let ran = on("dp=2:classic", cost::<Cpu<f32>>);
+    let ran = on("dp=2:classic", |at: &BuildContext<Cpu<f32>>| cost(at, &batch()));
     let parameters = price::parameters(SHAPE).unwrap();
     let traffic = |rank: usize, op| ran[rank].0.get(Axis::Dp, op).elements;
     // Two steps of two microbatches, and an evaluation of two.
