@@ -130,9 +130,6 @@ impl<D: Kernels> Split<D> {
     pub(super) fn share_mut(&mut self) -> &mut Tensor<D> {
         &mut self.share
     }
-    pub(super) fn into_share(self) -> Tensor<D> {
-        self.share
-    }
     /// The axis whose ranks have the other columns.
     pub fn axis(&self) -> Axis {
         self.axis

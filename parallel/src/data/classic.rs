@@ -15,12 +15,13 @@
 //! Source: Paszke et al., "PyTorch", arXiv:1912.01703 (`torch.nn.DataParallel`). Neighbour:
 //! [`replicated`](super::replicated). Chapter: 8.
 use super::StateSplit;
-use crate::{BuildContext, Result};
-use comm::{Axis, Group, Tag};
+use crate::Result;
+use comm::Axis;
 use kernels::Kernels;
-use layers::{Choice, ShardingStrategy, StrategyInfo, TokenShards};
+use layers::ops::RootExchange;
+use layers::{Choice, PassContext, ShardingStrategy, StrategyInfo, Wide};
 use std::cmp::Ordering;
-use tensor::{Category, Device, Scalar, Tensor};
+use tensor::{Category, Scalar, Tensor};
 
 /// Data parallelism with a root.
 pub static CLASSIC: StateSplit = StateSplit {
@@ -42,50 +43,17 @@ pub static CLASSIC: StateSplit = StateSplit {
     change: |_, _| ShardingStrategy::ROOT,
 };
 
-/// Returns the data ranks, if the first of them is the root of a model that is built here.
-pub(crate) fn group<D: Kernels>(at: &BuildContext<D>) -> Option<Group<D::Place>> {
-    (at.rests == ShardingStrategy::ROOT).then(|| at.mesh.group(TokenShards::SEQUENCES).named("inputs"))
-}
-
-/// Returns this rank's rows of the root's batch, `[rows, cols]`. Only the root calls `of_rank`, which returns
-/// the rows of a rank.
-pub(crate) fn scatter<D: Device>(
-    (root, microbatch): (&Group<D::Place>, usize),
-    device: &D,
-    [rows, cols]: [usize; 2],
-    of_rank: impl Fn(usize) -> Result<Tensor<D>>,
-) -> Result<Tensor<D>> {
-    let tag = Tag::new("inputs", microbatch);
-    match root.rank() {
-        0 => {
-            for rank in 1..root.size() {
-                let theirs = of_rank(rank)?;
-                if theirs.rows() > 0 {
-                    root.send(rank, &theirs, tag)?;
-                }
-            }
-            of_rank(0)
-        }
-        _ if rows == 0 => Ok(Tensor::empty(device, Category::Activations, 0, cols)),
-        _ => Ok(root.receive(device, 0, rows, cols, tag)?),
-    }
-}
-
-/// Returns this rank's `n` ids of the root's batch; zeros on the meta device. They travel as numbers, exact
-/// below 2^24 in f32.
-pub(crate) fn scatter_ids<D: Device>(
-    root: (&Group<D::Place>, usize),
-    device: &D,
-    n: usize,
-    of_rank: impl Fn(usize) -> Result<Vec<u32>>,
+/// Returns this rank's ids of those that the root has; zeros on the meta device. They travel as numbers, which
+/// are exact below 2^24 in f32.
+pub(crate) fn scatter_ids<D: Kernels>(
+    (root, device): (&RootExchange<D::Place>, &D),
+    cx: &PassContext<D>,
+    ids: &[u32],
 ) -> Result<Vec<u32>> {
-    let numbers = |rank| -> Result<_> {
-        let ids = of_rank(rank)?;
-        let number = |i: usize| D::Elem::from_usize(ids[i] as usize);
-        Ok(Tensor::from_fn(device, Category::Activations, ids.len(), 1, number))
-    };
-    let own = scatter(root, device, [n, 1], numbers)?;
-    Ok(own.read().map_or_else(|| vec![0; n], |own| own.into_iter().map(id).collect()))
+    let number = |i: usize| Wide::<D>::from_usize(ids[i] as usize);
+    let all = Tensor::from_fn(device.wide(), Category::Activations, ids.len(), 1, number);
+    let own = root.scatter(cx, &all)?.and_then(|own| own.read());
+    Ok(own.map_or_else(|| vec![0; cx.rows()], |own| own.into_iter().map(id).collect()))
 }
 
 /// Returns the id that is this number.

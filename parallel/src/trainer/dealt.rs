@@ -57,28 +57,20 @@ impl<'a, D: Kernels> Dealt<'a, D> {
         &self,
         of: Task,
     ) -> Result<impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone + use<'a, D>> {
-        self.slice_of(of, if self.largest.is_some() { self.cut.tokens.whole() } else { self.cut.tokens })
+        let tokens = if self.largest.is_some() { self.cut.tokens.whole() } else { self.cut.tokens };
+        Ok(self.share(of.microbatch as usize)?.slice(of.slice as usize, self.cut.slices, &tokens))
     }
-    /// Returns the tokens that these shards give a rank.
-    fn slice_of(
-        &self,
-        of: Task,
-        tokens: TokenShards,
-    ) -> Result<impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone + use<'a, D>> {
-        let share = self.cut.batch.share(of.microbatch as usize, &tokens)?;
-        Ok(share.slice(of.slice as usize, self.cut.slices, &tokens))
-    }
-    /// Returns the tokens whose loss this rank computes: its own; if there is a root, all of the microbatch
-    /// there, and none on others.
-    fn judged(
+    /// Returns the tokens that this rank has before inputs are scattered, and whose loss it computes: its
+    /// own; if there is a root, all of the microbatch there, and none on others.
+    fn given(
         &self,
         of: Task,
     ) -> Result<impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone + use<'a, D>> {
-        let (tokens, most) = match &self.rank.root {
-            None => (self.cut.tokens, usize::MAX),
-            Some(root) => (TokenShards::WHOLE, if root.rank() == 0 { usize::MAX } else { 0 }),
-        };
-        Ok(self.slice_of(of, tokens)?.take(most))
+        let all = &self.cut.batch.microbatches()[of.microbatch as usize][..];
+        let given = self.rank.root.is_root().map(|root| if root { all } else { &[] });
+        let given = given.map(|sequences| LocalBatch { sequences, first: 0 }.slice(0, 1, &self.cut.tokens));
+        let own = if given.is_none() { Some(self.slice(of)?) } else { None };
+        Ok(given.into_iter().flatten().chain(own.into_iter().flatten()))
     }
     /// Creates the context of a task, reusing a finished context's buffers. Slices of a microbatch share the
     /// keys and values that attention sees.
@@ -121,25 +113,23 @@ impl<D: Kernels> Microbatches<D> for Dealt<'_, D> {
         Ok(self.rank.cxs[at].as_ref().expect("just made"))
     }
     fn input(&mut self, of: Task) -> Result<Input<D>> {
-        let (device, own, vocabulary) = (&self.rank.device, self.slice(of)?, self.cut.design.outputs());
-        let root = self.rank.root.as_ref().map(|root| (root, of.microbatch as usize));
-        let of_rank = |rank| self.slice_of(of, self.cut.tokens.of_data_rank(rank));
-        let n = || own.clone().map(|(_, tokens)| tokens.len()).sum();
+        self.cx(of)?; // made, if it was not
+        let (device, given, vocabulary) = (&self.rank.device, self.given(of)?, self.cut.design.outputs());
+        let cx = self.rank.cxs[of.microbatch as usize * self.cut.slices + of.slice as usize].as_ref();
+        let (cx, root) = (cx.expect("made above"), &self.rank.root);
         if let Some(width) = self.cut.design.features() {
-            let Some(root) = root else { return Ok(Input::Rows(rows(device, width, own, |s| &s.x))) };
-            let of_rank = |rank| Ok(rows(device, width, of_rank(rank)?, |s| &s.x));
-            return Ok(Input::Rows(classic::scatter(root, device, [n(), width], of_rank)?));
+            let x = rows(device, width, given, |s| &s.x);
+            return Ok(Input::Rows(root.scatter(cx, &x)?.unwrap_or(x)));
         }
-        let Some(root) = root else {
-            let ids = own.flat_map(|(s, tokens)| &s.ids[tokens]);
+        let ids = given.flat_map(|(s, tokens)| &s.ids[tokens]);
+        if root.is_root().is_none() {
             return Ok(Input::Tokens(TokenIds::new(device.place(), ids, vocabulary)?));
-        };
-        let of_rank = |rank| Ok(of_rank(rank)?.flat_map(|(s, tokens)| &s.ids[tokens]).copied().collect());
-        let ids = classic::scatter_ids(root, device.wide(), n(), of_rank)?;
+        }
+        let ids = classic::scatter_ids((root, device), cx, &ids.copied().collect::<Vec<_>>())?;
         Ok(Input::Tokens(TokenIds::new(device.place(), &ids, vocabulary)?))
     }
     fn wanted(&mut self, of: Task) -> Result<StageRequest<D>> {
-        let (slice, outputs) = (self.judged(of)?, self.cut.design.outputs());
+        let (slice, outputs) = (self.given(of)?, self.cut.design.outputs());
         if self.largest.is_some() {
             return Ok(StageRequest::Logits { all: true });
         }

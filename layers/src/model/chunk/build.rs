@@ -67,7 +67,7 @@ impl<D: Kernels> Chunk<D> {
         let runs = transformer(at, shape, runs)?;
         let (over, group) = (at.mesh.over(Axes::LOSS)?.axis(), at.mesh.group(Axis::Tp).named("last tokens"));
         let front = (None, first.then_some(at.region));
-        let root = RootExchange::new(at);
+        let root = RootExchange::new(at, "outputs");
         let end = last.then(|| ("loss", BoxedLayer::new(MeanSquare { over, group, root })));
         Ok(Self::new(at, front, runs, end, false))
     }

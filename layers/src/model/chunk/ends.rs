@@ -26,7 +26,7 @@ pub(crate) struct Ends<D: Kernels> {
 pub(crate) struct MeanSquare<D: Kernels> {
     pub(crate) over: Axes, // along which each rank has a part of the loss
     pub(crate) group: Group<D::Place>,
-    pub(crate) root: RootExchange<D>,
+    pub(crate) root: RootExchange<D::Place>,
 }
 
 impl<D: Kernels> Layer<D> for MeanSquare<D> {
@@ -43,11 +43,10 @@ impl<D: Kernels> Layer<D> for MeanSquare<D> {
             }
             _ => return Ok((Some(Output::Logits(x.gather(&self.group)?)), None)),
         };
-        let x = self.root.on_stream(x, |x| self.root.gather(cx, x))?;
+        let x = self.root.gather(cx, x.share())?.map_or(x, Stream::from);
         let (loss, dx) = mean_square(x, &y, cx.pass().mean_over, &self.group, self.over)?;
-        let back = |dx| if cx.keeps() { self.root.scatter(cx, dx) } else { Ok(dx) };
-        let dx = self.root.on_stream(dx, back)?;
-        Ok((Some(Output::Loss(loss)), Some(cx.keep(dx))))
+        let own = if cx.keeps() { self.root.scatter(cx, dx.share())? } else { None };
+        Ok((Some(Output::Loss(loss)), Some(cx.keep(own.map_or(dx, Stream::from)))))
     }
     fn backward_input(&mut self, _: &PassContext<D>, dx: Self::Saved, _: Self::Out) -> InputHalf<D, Self> {
         Ok(((dx.expect("forward computed no loss").open(), None), ()))

@@ -188,9 +188,12 @@ fn the_root_holds_and_receives_what_is_worked_out() {
     assert_eq!([0, 1].map(|rank| traffic(rank, Op::ReduceScatter)), [4 * parameters; 2]);
     let others: usize = [3, 1, 2, 6, 3].iter().sum(); // tokens of the second rank
     let v = SHAPE.vocabulary;
-    assert_eq!(traffic(0, Op::Send), (3 + 2 * v) * others);
-    assert_eq!(traffic(1, Op::Send), 3 * v * others);
     let bytes = |op| [0, 1].map(|rank| ran[rank].0.get(Axis::Dp, op).bytes);
+    assert_eq!(
+        bytes(Op::AllToAll),
+        [(3 + 2 * v) * others * 4, 3 * v * others * 4],
+        "inputs, losses; outputs"
+    );
     assert_eq!(bytes(Op::Broadcast), [6 * parameters * 4, 0], "from the root");
     assert_eq!(bytes(Op::ReduceScatter), [0, 4 * parameters * 4], "to the root");
 }
