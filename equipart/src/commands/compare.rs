@@ -256,7 +256,9 @@ fn verdicts(
     let truths = OracleTraces::default();
     for (n, layout) in layouts.iter().enumerate() {
         if let Some(known) = layouts[..n].iter().position(|before| before == layout) {
-            judged.iter_mut().filter(|all| !all.is_empty()).for_each(|all| all.push(all[known].clone()));
+            for all in judged.iter_mut().filter(|all: &&mut Vec<FieldVerdict>| !all.is_empty()) {
+                all.push(all[known].clone());
+            }
             continue;
         }
         watch(&format!("proving {layout}"));

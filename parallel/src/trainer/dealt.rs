@@ -57,8 +57,11 @@ impl<'a, D: Kernels> Dealt<'a, D> {
         &self,
         of: Task,
     ) -> Result<impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone + use<'a, D>> {
-        let tokens = if self.largest.is_some() { self.cut.tokens.whole() } else { self.cut.tokens };
-        Ok(self.share(of.microbatch as usize)?.slice(of.slice as usize, self.cut.slices, &tokens))
+        let share = self.share(of.microbatch as usize)?;
+        Ok(share.slice(of.slice as usize, self.cut.slices, &self.tokens()))
+    }
+    fn tokens(&self) -> TokenShards {
+        if self.largest.is_some() { self.cut.tokens.whole() } else { self.cut.tokens }
     }
     /// Returns the tokens that this rank has before inputs are scattered, and whose loss it computes: its
     /// own; if there is a root, all of the microbatch there, and none on others.
@@ -66,11 +69,14 @@ impl<'a, D: Kernels> Dealt<'a, D> {
         &self,
         of: Task,
     ) -> Result<impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone + use<'a, D>> {
-        let all = &self.cut.batch.microbatches()[of.microbatch as usize][..];
-        let given = self.rank.root.is_root().map(|root| if root { all } else { &[] });
-        let given = given.map(|sequences| LocalBatch { sequences, first: 0 }.slice(0, 1, &self.cut.tokens));
-        let own = if given.is_none() { Some(self.slice(of)?) } else { None };
-        Ok(given.into_iter().flatten().chain(own.into_iter().flatten()))
+        let share = self.share(of.microbatch as usize)?;
+        let sequences = match self.rank.root.is_root() {
+            None => share.sequences,
+            Some(true) => &self.cut.batch.microbatches()[of.microbatch as usize],
+            Some(false) => &[],
+        };
+        let given = LocalBatch { sequences, ..share };
+        Ok(given.slice(of.slice as usize, self.cut.slices, &self.tokens()))
     }
     /// Creates the context of a task, reusing a finished context's buffers. Slices of a microbatch share the
     /// keys and values that attention sees.
