@@ -1,19 +1,18 @@
-//! `DataParallel` of 2017, `dp=N:classic`: one rank, the root, has the batch, the loss, the gradient's sum and
-//! the optimizer; the others are lent the model for each microbatch of `B` tokens. `V` logits, `P` parameters.
+//! `DataParallel` of 2017, `dp=N:classic`: one rank, the root, has the batch, the loss, the sum of gradients
+//! and the optimizer, and lends the others the model for each microbatch of `B` tokens.
 //!
 //! ```text
 //! 1 inputs      ids of the root's batch     scatter, B·(N−1)/N ids, from the root
 //! 2 model       W of the root               broadcast, P elements to each of the others
-//! 3 outputs     Z[B,V] on the root          gather, B·V·(N−1)/N elements, to the root: the loss is there
+//! 3 outputs     Z[B,V] on the root          gather, B·V·(N−1)/N elements: the loss is there
 //! 4 losses      dZ_d[B_d,V] of the root's   scatter, B·V·(N−1)/N elements, from the root
-//! 5 gradients   dW = Σ_d dW_d on the root   reduce, P elements from each of the others; then it updates W
+//! 5 gradients   dW = Σ_d dW_d on the root   reduce, P elements from each of the others
 //! ```
 //!
-//! An evaluation has 1 to 3, and a text that is generated 2 alone. In a step of one microbatch, dp=N moves 2·P
-//! too, but around a ring, beside backward. The scalars of a report are told to all ranks.
+//! An evaluation has 1 to 3, a text that is generated 2 alone. A step of `dp=N` moves 2·P, too, but around a
+//! ring, and beside backward.
 //!
-//! Source: Paszke et al., "PyTorch", arXiv:1912.01703 (`torch.nn.DataParallel`). Neighbour:
-//! [`replicated`](super::replicated). Chapter: 8.
+//! Source: Paszke et al., "PyTorch", arXiv:1912.01703. Neighbour: [`replicated`](super::replicated).
 use super::StateSplit;
 use crate::Result;
 use comm::Axis;
@@ -43,8 +42,8 @@ pub static CLASSIC: StateSplit = StateSplit {
     change: |_, _| ShardingStrategy::ROOT,
 };
 
-/// Returns this rank's ids of those that the root has; zeros on the meta device. They travel as numbers, which
-/// are exact below 2^24 in f32.
+/// Returns this rank's ids of those that the root has; zeros on the meta device. They travel as numbers,
+/// which are exact below 2^24 in f32.
 pub(crate) fn scatter_ids<D: Kernels>(
     (root, device): (&RootExchange<D::Place>, &D),
     cx: &PassContext<D>,

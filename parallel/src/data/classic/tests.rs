@@ -153,8 +153,9 @@ fn cost<D: Kernels>(at: &BuildContext<D>, batch: &Batch) -> Result<(Ledger, Peak
     Ok((at.mesh.ledger(), at.device.meter().peaks_of_all()))
 }
 
-/// Kills: a price that differs from a run, of one rank or of all, also where ranks have equal sequences; optimizer state on another rank than the
-/// root; logits that all ranks hold; traffic that is not that of the five exchanges.
+/// Kills: a price that differs from a run, of one rank or of all, also where ranks have equal sequences;
+/// optimizer state on another rank than the root; logits that all ranks hold; traffic that is not that of the
+/// five exchanges.
 #[test]
 fn the_root_holds_and_receives_what_is_worked_out() {
     fn of<D: Kernels<Place = Host>>() {
