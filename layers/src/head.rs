@@ -16,8 +16,8 @@ use crate::model::part::{BoxedLayer, Ticket};
 use crate::model::stage::{Ending, Output, StageRequest, Targets};
 use crate::model::strategy;
 use crate::ops::{
-    self, Branches, Split, Stream, add_columns, columns_bias_gradient, cross_entropy_backward, matmul,
-    split_cross_entropy,
+    self, Branches, RootExchange, Split, Stream, add_columns, columns_bias_gradient, cross_entropy_backward,
+    matmul, split_cross_entropy,
 };
 use crate::param::placement::{Pieces, Section};
 use crate::param::weight::{ColumnWeight, RowWeight};
@@ -46,6 +46,7 @@ pub struct Head<D: Kernels> {
     objective: Objective,
     group: Group<D::Place>,
     over: Axes, // axes over which the loss is a partial sum
+    root: RootExchange<D::Place>,
 }
 
 /// `W[D,V_t]`.
@@ -90,6 +91,7 @@ impl<D: Kernels> Head<D> {
             objective,
             group: at.mesh.group(axis).named(name),
             over: at.mesh.over(Axes::LOSS)?.axis(),
+            root: RootExchange::new(at, "outputs"),
         })
     }
     fn columns(&self) -> Result<ops::Columns<D>> {
@@ -121,6 +123,7 @@ impl<D: Kernels> Head<D> {
     fn back_to_logits(&self, cx: &PassContext<D>, saved: Saved<D>) -> Result<(Split<D>, Ticket, Stream<D>)> {
         let Saved { norm, x, logits, lse, targets } = saved;
         let dlogits = cross_entropy_backward(logits, &lse, self.group.rank(), &targets, &self.terms(cx));
+        let dlogits = dlogits.exchanged(|dlogits| self.root.scatter(cx, dlogits))?;
         cx.record_gradient(&self.name, "out", &(&dlogits, &self.group, self.vocabulary))?;
         Ok((dlogits, norm, x))
     }
@@ -149,6 +152,7 @@ impl<D: Kernels> Layer<D> for Head<D> {
         cx.record(&self.name, "in", &n)?;
         let logits = self.split(&n.gather(&self.group)?)?;
         cx.record(&self.name, "out", &(&logits, &self.group, self.vocabulary))?;
+        let logits = logits.exchanged(|logits| self.root.gather(cx, logits))?;
         let (loss, lse) = split_cross_entropy(&logits, &self.group, &targets, &self.terms(cx), self.over)?;
         Ok((Some(Output::Loss(loss)), Some(cx.keep(Saved { norm, x: n, logits, lse, targets }))))
     }

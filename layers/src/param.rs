@@ -6,6 +6,7 @@ mod kept;
 pub mod optimizer;
 pub mod origin;
 pub mod placement;
+mod root;
 mod sharding;
 pub mod shards;
 pub(crate) mod tiles;
@@ -34,7 +35,7 @@ pub struct Param<D: Kernels> {
     sharding: Sharding<D::Place>,
     value: WholeOrShard<D>,
     tiles: Option<Arc<WeightTiles<D::Place>>>, // if products gather the value tile by tile
-    stale: bool,                               // in the whole value, only this rank's shard is up to date
+    stale: bool,                               // in the whole value, only what this rank keeps is up to date
     master: Option<Kept<D::Wide>>,             // of a narrow trained parameter: its value before rounding
     moments: Vec<Kept<D::Wide>>,               // optimizer state, sharded at rest as the state is
     store: Option<Store>,                      // of its state, if that is kept off the device
@@ -90,7 +91,10 @@ impl<D: Kernels> Param<D> {
         let away = |here| if param.store.is_some() { Category::InFlight } else { here };
         let of_value = if keeps { away(Category::Weights) } else { Category::Weights };
         let mut value = Tensor::empty(at.device, of_value, rows, cols);
-        param.set(&mut value, from, &narrow);
+        param.stale = param.sharding.is_elsewhere();
+        if !param.stale {
+            param.set(&mut value, from, &narrow);
+        }
         let ([rows, cols], from) = at_rest;
         let master = || {
             let mut master = Tensor::empty(at.device.wide(), away(Category::Optimizer), rows, cols);

@@ -13,4 +13,5 @@ list! { StateSplit, |split| &split.about;
     zero2::ZERO2,
     zero3::ZERO3,
     tile::TILE,
+    classic::CLASSIC,
 }

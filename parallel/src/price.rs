@@ -8,7 +8,7 @@ pub use held::MemoryBytes;
 use crate::{Batch, BuildContext, Layout, Result, Scheme, Stages, Trainer, budget, session};
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta};
-use layers::{Design, OptimizerKind, Param, TokenShards};
+use layers::{Design, OptimizerKind, Param, ShardingStrategy, TokenShards};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use tensor::count::{self, Overflow};
@@ -32,7 +32,8 @@ pub struct Peak {
 
 /// Returns the peak bytes of the ranks if every rank runs this program. Ranks with the same coordinates on
 /// all axes but that of sequences, and the same `dealt`, are priced once. If ranks have experts for each
-/// other, every rank is priced, since it also holds tokens that other ranks are dealt.
+/// other, every rank is priced, since it also holds tokens that other ranks are dealt; and so it is if only
+/// the first one keeps the model.
 ///
 /// # Errors
 /// The error of the program, or if the bytes of a rank overflow 64 bits, or a rank exceeds its memory limit.
@@ -49,7 +50,8 @@ pub fn peak_of_all<'a, D: Kernels, K: Ord>(
         let tokens = layout.tokens().at(&mesh);
         let mut others = mesh.coordinates();
         others.retain(|(axis, _)| *axis != TokenShards::SEQUENCES);
-        let alone = (mesh.group(Axis::Ep).size() > 1).then_some(rank);
+        let rooted = layout.rests() == ShardingStrategy::ROOT;
+        let alone = (rooted || mesh.group(Axis::Ep).size() > 1).then_some(rank);
         let (held, away) = match kinds.entry((alone, others, dealt(tokens)?)) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {

@@ -225,6 +225,7 @@ mod tests {
         takes: NumberArgument::Nothing,
         needs: None,
         shares: |_, _| vec![],
+        alone: false,
         paper: "",
         chapter: None,
         hints: &[("bias", "its bias"), ("", "its layer")],

@@ -31,6 +31,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     takes: NumberArgument::Nothing,
     needs: None,
     shares: |_, _| vec![],
+    alone: false,
     paper: "Rajbhandari et al., arXiv:1910.02054",
     chapter: None,
     hints: &[(

@@ -50,6 +50,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     takes: NumberArgument::Nothing,
     needs: None,
     shares: |_, _| vec![], // no conditions beyond those of tp
+    alone: false,
     paper: "Shoeybi et al., arXiv:1909.08053",
     chapter: None,
     hints: &[("", "Y is a sum over ranks; the bias is added once, to the finished sum")],

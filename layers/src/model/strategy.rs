@@ -109,6 +109,8 @@ pub struct StrategyInfo {
     pub needs: Option<&'static str>,
     /// The sizes of a model that ranks must divide. Empty: any number of ranks fits.
     pub shares: fn(&Design, &Sizes) -> Vec<DividedSize>,
+    /// True if a layout that names it has nothing else, but for recomputation.
+    pub alone: bool,
     /// Its source.
     pub paper: &'static str,
     /// File of the book's chapter about it, if any.
@@ -127,7 +129,19 @@ impl StrategyInfo {
     pub const fn of(axis: Option<Axis>, choice: Choice) -> Self {
         let (takes, shares): (_, fn(&Design, &Sizes) -> _) = (NumberArgument::Nothing, |_, _| vec![]);
         let (name, word, paper) = ("", "", "");
-        Self { name, axis, choice, word, takes, needs: None, shares, paper, chapter: None, hints: &[] }
+        Self {
+            name,
+            axis,
+            choice,
+            word,
+            takes,
+            needs: None,
+            shares,
+            alone: false,
+            paper,
+            chapter: None,
+            hints: &[],
+        }
     }
     /// Returns whether its word is only the axis' name, or for an entry without axis the word of its choice.
     pub fn is_plain(&self) -> bool {

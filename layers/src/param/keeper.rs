@@ -96,7 +96,7 @@ impl<D: Kernels> Keeper<D> {
 
 impl<D: Kernels> ParamHooks<D> for Keeper<D> {
     fn moves(&self) -> bool {
-        self.rests.gradient != AtRest::Whole
+        self.rests.gradient == AtRest::Shard
     }
     fn before(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
         for shard in
@@ -140,7 +140,7 @@ impl<D: Kernels> ParamHooks<D> for Keeper<D> {
             let mut call = None;
             if param.sharding.keeps(|rests| rests.gradient) {
                 param.close();
-            } else if param.sharding.placement.trained {
+            } else if param.sharding.placement.trained && !param.sharding.rooted {
                 param.begin_sum()?;
                 let (how, group) = param
                     .sharding
@@ -224,7 +224,7 @@ impl<D: Kernels> Param<D> {
     }
     /// Prepares a whole gradient for its sum: fills it with zeros if there is no contribution, and sums parts
     /// that several ranks hold over their holders.
-    fn begin_sum(&mut self) -> Result<()> {
+    pub(super) fn begin_sum(&mut self) -> Result<()> {
         if !self.written {
             self.accumulate(|device, gradient, _| device.wide().fill(gradient, Wide::<D>::ZERO));
         }

@@ -25,11 +25,13 @@ pub enum AtRest {
     Shard,
     /// One shard per rank until the first use, the whole from then on: for values that are not trained.
     Gathered,
+    /// The whole on the first of these ranks, the root, which lends others the value for each microbatch.
+    Root,
 }
 
 /// Sharding at rest of a parameter's value, gradient and optimizer state over the ranks that sum its
-/// gradient. DDP, `ZeRO` 1 to 3 and HSDP are values of this type. If a field is sharded, the fields after it
-/// (value, gradient, state) must be sharded too.
+/// gradient. DDP, `ZeRO` 1 to 3, HSDP and DP are values of this type. If a field is sharded, the fields after
+/// it (value, gradient, state) must be sharded too; either all of them rest on the root, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardingStrategy {
     /// The value.
@@ -54,6 +56,9 @@ impl ShardingStrategy {
         subgroup: None,
         tiles: 1,
     };
+    /// Only the root keeps anything.
+    pub const ROOT: Self =
+        Self { value: AtRest::Root, gradient: AtRest::Root, state: AtRest::Root, ..Self::WHOLE };
 
     /// Returns an error if this sharding is not supported.
     fn check(self) -> Result<()> {
@@ -64,8 +69,11 @@ impl ShardingStrategy {
                 "1",
             ));
         }
-        let rests = [self.value, self.gradient, self.state].map(|rest| rest != AtRest::Whole);
-        if rests.is_sorted() && (rests[2] || self.subgroup.is_none()) {
+        let all = [self.value, self.gradient, self.state];
+        let rests = all.map(|rest| rest != AtRest::Whole);
+        if self == Self::ROOT
+            || !all.contains(&AtRest::Root) && rests.is_sorted() && (rests[2] || self.subgroup.is_none())
+        {
             return Ok(());
         }
         let words = rests.map(|shard| if shard { "shard" } else { "whole" }).join(", ");
@@ -94,7 +102,7 @@ impl<P: Place> Shards<P> {
     /// If the sharding is not supported, or the ranks do not form subgroups of this size.
     pub(crate) fn of(sum: &Group<P>, rests: ShardingStrategy, n: usize) -> Result<Option<Self>> {
         rests.check()?;
-        let subgroup = if rests.state == AtRest::Whole { 1 } else { rests.subgroup.unwrap_or(sum.size()) };
+        let subgroup = if rests.state == AtRest::Shard { rests.subgroup.unwrap_or(sum.size()) } else { 1 };
         let ranks = subgroup.min(sum.size());
         let (group, peers) = (sum.consecutive(ranks)?, sum.split(|rank| rank % ranks)?);
         Ok((ranks > 1).then_some(Self { group, peers, len: n.div_ceil(ranks) }))

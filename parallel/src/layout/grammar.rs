@@ -178,7 +178,22 @@ impl Grammar<'_> {
                 layout.numbers[choice as usize] = number;
             }
         }
-        Ok(layout)
+        self.apart(&layout).map_or(Ok(layout), |why| Err(Error::new(why)))
+    }
+    /// Returns the reason why a strategy that stands alone cannot be in a layout, if there is one.
+    fn apart(self, layout: &Layout) -> Option<String> {
+        let (alone, word) = self.named(layout).into_iter().find(|(about, _)| about.alone)?;
+        let mut axes = self.axes().into_iter().filter(|axis| layout.size(*axis) > 1);
+        let axis =
+            axes.find(|axis| Some(*axis) != alone.axis).map(|axis| format!("{axis}={}", layout.size(axis)));
+        let other = |about: &StrategyInfo| about.choice != Choice::Recompute && about.word != alone.word;
+        let method = || Some(self.named(layout).into_iter().find(|(about, _)| other(about))?.1);
+        let (with, own) = (axis.or_else(method)?, alone.axis?);
+        let written = alone.written(layout.size(own));
+        Some(format!(
+            "{word} stands alone: it is combined with {with}; write {written}, with {} at most",
+            Choice::RECOMPUTE
+        ))
     }
     /// Returns the strategy that another cannot be without, if there is one.
     fn needs(self, i: usize) -> Option<usize> {

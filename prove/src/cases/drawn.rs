@@ -98,8 +98,11 @@ fn together(layout: Layout, wish: Shape) -> (Layout, Shape) {
 }
 
 /// Adds a strategy to the layout, unless the strategy's axis is not split, or another of the layout's
-/// strategies excludes it.
+/// strategies excludes it. A strategy that stands alone takes the place of what was drawn before.
 fn with(layout: Layout, named: &str) -> Layout {
+    let alone = strategies::all().iter().find(|about| about.alone && about.method() == named);
+    let axis = alone.and_then(|about| about.axis).filter(|axis| layout.size(*axis) > 1);
+    let layout = axis.map_or(layout, |axis| Layout::new(&[(axis, layout.size(axis))]).expect("one axis"));
     let (with, n) = (layout.with(named).unwrap_or(layout), layout.ranks());
     let shape = Shape { heads: Heads { queries: n, keys: n, dim: 2 }, hidden: n, ..Shape::LLAMA };
     if with.conflict(shape).is_some() { layout } else { with }

@@ -79,6 +79,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     takes: NumberArgument::Nothing,
     needs: None,
     shares: |_, _| vec![],
+    alone: false,
     paper: "",
     chapter: None,
     hints: &[("", "where my bias is added")],

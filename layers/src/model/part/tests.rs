@@ -22,6 +22,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     takes: NumberArgument::Nothing,
     needs: None,
     shares: |_, _| vec![],
+    alone: false,
     paper: "",
     chapter: None,
     hints: &[("", "")],

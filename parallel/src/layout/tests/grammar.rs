@@ -13,6 +13,7 @@ const NOTHING: StrategyInfo = StrategyInfo {
     takes: NumberArgument::Nothing,
     needs: None,
     shares: |_, _| vec![],
+    alone: false,
     paper: "",
     chapter: None,
     hints: &[],
