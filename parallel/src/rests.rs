@@ -238,7 +238,7 @@ fn floats_have_the_same_bits_wherever_parameters_rest() {
         Wide<D>: Real,
     {
         for sizes in [&[(Axis::Dp, 2)][..], &[(Axis::Dp, 3), (Axis::Tp, 2)]] {
-            for (microbatches, stages) in [(2, &[1, 4, 5][..]), (1, &[1, 2, 3, 7, 8, 10])] {
+            for (microbatches, stages) in [(2, &[1, 4, 5][..]), (1, &[1, 2, 3, 7])] {
                 let whole = trained::<D>(sizes, WHOLE, microbatches);
                 for &stage in stages {
                     assert!(
