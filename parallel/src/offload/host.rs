@@ -1,5 +1,5 @@
-//! Offload to the host's memory, `dp=N:zero1:offload-host`, or `offload-host` without data ranks: state of a GPU
-//! lies in pinned memory of the host, which the GPU copies directly, beside its kernels.
+//! Offload to the host's memory, `dp=N:zero1:offload-host`, or `offload-host` without data ranks: state of a
+//! GPU lies in pinned memory of the host, which the GPU copies directly, beside its kernels.
 //!
 //! Same state and moves as [`file`](super::file). On the host as a device there is nothing to gain: the state
 //! would stay in the same memory.
