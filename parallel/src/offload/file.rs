@@ -1,12 +1,13 @@
-//! Offload to a file, `dp=N:zero1:offload-file`, or `offload-file` without data ranks: state lies in one file a
-//! rank, which has no name and goes with the rank.
+//! Offload to a file, `dp=N:zero1:offload-file`, or `offload-file` without data ranks: state lies in one file
+//! a rank, which has no name and goes with the rank.
 //!
 //! ```text
 //! dp=N:zero1    moments, masters      read and written once a step
 //! dp=N:zero3    values, too           read before every use, written once a step
 //! ```
 //!
-//! Source: Rajbhandari et al., "`ZeRO`-Infinity", §5, arXiv:2104.07857. Neighbour: [`zero3`](crate::data::zero3).
+//! Source: Rajbhandari et al., "`ZeRO`-Infinity", §5, arXiv:2104.07857. Chapter: 19.
+//! Neighbour: [`zero3`](crate::data::zero3).
 use super::Offload;
 use comm::Axis;
 use layers::{Choice, StrategyInfo};
@@ -17,6 +18,7 @@ pub static FILE: Offload = Offload {
         name: "offload to a file",
         word: "offload-file",
         paper: "Rajbhandari et al., arXiv:2104.07857",
+        chapter: Some("fitting-a-model.md"),
         hints: &[("", "state that is loaded is that of the same parameter, after its last update")],
         ..StrategyInfo::of(Some(Axis::Dp), Choice::Offload)
     },
