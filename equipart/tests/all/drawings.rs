@@ -135,6 +135,21 @@ fn the_book_shows_who_sends_what_to_whom() {
     }
 }
 
+/// Kills: a refusal or a largest batch in the book that is not the program's.
+#[test]
+fn the_book_shows_what_a_limit_allows() {
+    let limit = ["--layout", "dp=2", "--seq", "64", "--memory-limit", "18MB"];
+    let refused = equipart(&[&["train"], &limit[..]].concat());
+    assert_eq!(refused.status.code(), Some(2));
+    let largest = equipart(&[&["price", "--largest-batch"], &limit[..]].concat());
+    for (begins, said) in [
+        ("error: rank 0 under dp=2", refused.stderr),
+        ("The largest batch in f32 under dp=2", largest.stdout),
+    ] {
+        is_quoted("fitting-a-model.md", begins, std::str::from_utf8(&said).unwrap());
+    }
+}
+
 /// Kills: a drawing, a figure or a price of another program than the one that runs.
 #[test]
 fn the_book_shows_what_the_command_draws() {
