@@ -1,6 +1,7 @@
 //! The figures, in the order they are shown.
 use super::machine::{Bound, Hardware, Machine, Probe};
-use super::model::{self, BenchPass};
+use super::model;
+use super::model::BenchPass::{self, AdamStep, Step};
 use super::pipeline::BestTimes;
 use super::scale::Scale;
 use super::{all_reduce, experts, pipeline, products, proof};
@@ -74,6 +75,9 @@ pub(super) enum MeasuredWork {
     Linear([usize; 3]),
     /// A pass over the batch, under a layout.
     Pass(BenchPass, &'static str),
+    /// A training step under a layout, beside some passes under others, each with the part of its time that
+    /// is a lower bound.
+    Beside(BenchPass, &'static str, &'static [(BenchPass, &'static str, f64)]),
     /// A step of a pipeline, under a layout, and the part of the model that is split.
     Pipeline(&'static str, pipeline::Of),
     /// A decoded token, in this dtype.
@@ -104,11 +108,20 @@ const fn pipeline(name: &'static str, layout: &'static str) -> FigureEntry {
     figure(name, FigureUnit::Milliseconds, MeasuredWork::Pipeline(layout, Design::Blocks))
 }
 
+/// A training step whose limit follows from other passes.
+const fn beside(
+    name: &'static str,
+    (step, layout): (BenchPass, &'static str),
+    others: &'static [(BenchPass, &'static str, f64)],
+) -> FigureEntry {
+    figure(name, FigureUnit::Milliseconds, MeasuredWork::Beside(step, layout, others))
+}
+
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
 /// All figures.
-pub const FIGURES: [FigureEntry; 34] = [
+pub const FIGURES: [FigureEntry; 38] = [
     figure("machine_peak_gflops", FigureUnit::Gflops, MeasuredWork::Machine(Probe::Peak { cores: 1 })),
     figure("machine_read_gbps", FigureUnit::Gbps, MeasuredWork::Machine(Probe::Read { cores: 1 })),
     figure("gemm_gflops_1024", FigureUnit::Gflops, MeasuredWork::Product(F32, [1024, 1024, 1024])),
@@ -116,10 +129,18 @@ pub const FIGURES: [FigureEntry; 34] = [
     figure("gemm_gflops_256x4096x4096", FigureUnit::Gflops, MeasuredWork::Product(F32, [256, 4096, 4096])),
     figure("linear_gflops_m32", FigureUnit::Gflops, MeasuredWork::Linear([32, 512, 512])),
     figure("forward_ms_tp1", FigureUnit::Milliseconds, MeasuredWork::Pass(BenchPass::Forward, "none")),
-    figure("train_step_ms_tp1", FigureUnit::Milliseconds, MeasuredWork::Pass(BenchPass::Step, "none")),
+    figure("train_step_ms_tp1", FigureUnit::Milliseconds, MeasuredWork::Pass(Step, "none")),
     figure("forward_ms_tp2", FigureUnit::Milliseconds, MeasuredWork::Pass(BenchPass::Forward, "tp=2")),
-    figure("train_step_ms_tp2", FigureUnit::Milliseconds, MeasuredWork::Pass(BenchPass::Step, "tp=2")),
-    figure("train_step_ms_dp2", FigureUnit::Milliseconds, MeasuredWork::Pass(BenchPass::Step, "dp=2")),
+    figure("train_step_ms_tp2", FigureUnit::Milliseconds, MeasuredWork::Pass(Step, "tp=2")),
+    figure("train_step_ms_dp2", FigureUnit::Milliseconds, MeasuredWork::Pass(Step, "dp=2")),
+    beside("step_ms_two_ranks", (Step, "dp=2"), &[(Step, "none", 0.5)]),
+    beside("step_ms_zero3", (Step, "dp=2:zero3"), &[(Step, "dp=2", 1.0)]),
+    beside("step_ms_recompute", (Step, "dp=2,recompute"), &[(Step, "dp=2", 4.0 / 3.0)]),
+    beside(
+        "step_ms_offload",
+        (AdamStep, "dp=2:zero1:offload-file"),
+        &[(AdamStep, "dp=2:zero1", 1.0), (BenchPass::Moves, "dp=2:zero1:offload-file", 1.0)],
+    ),
     pipeline("pipeline_gpipe_ms", "pp=2:gpipe"),
     pipeline("pipeline_1f1b_ms", "pp=2:1f1b"),
     pipeline("pipeline_zb_h1_ms", "pp=2:zb-h1"),
@@ -198,7 +219,7 @@ impl MeasuredWork {
             Self::Product(_, size) => Ok(products::product::<H, H::F32>(size, scale)),
             Self::Linear(size) => Ok(products::linear::<H>(size, scale)),
             Self::Pipeline(layout, of) => pipeline::seconds(&layout.parse()?, of, best, scale),
-            Self::Pass(which, layout) => pass(which, layout, scale),
+            Self::Pass(which, layout) | Self::Beside(which, layout, _) => pass(which, layout, scale),
             Self::Decode(Bf16) => model::decode::<H::Bf16>(scale),
             Self::Decode(_) => model::decode::<H::F32>(scale),
             Self::Experts => experts::grouped::<H>(scale),
@@ -231,6 +252,9 @@ impl MeasuredWork {
             }
             Self::Pipeline(layout, of) => pipeline::bound(&layout.parse()?, of, scale),
             Self::Pass(which, layout) => pass(which, layout, scale),
+            Self::Beside(_, _, others) => {
+                Ok(others.iter().map(|&(pass, layout, part)| (Probe::Pass { pass, layout }, part)).collect())
+            }
             Self::Decode(Bf16) => model::decode_bound::<H::Bf16>(scale),
             Self::Decode(_) => model::decode_bound::<H::F32>(scale),
             Self::ExpertsPass(layout) => pass(BenchPass::Forward, layout, &experts::scale(scale)),

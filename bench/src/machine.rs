@@ -1,9 +1,10 @@
 //! Hardware that figures are measured on, and its limits, measured beside the figures.
+use super::model::{self, BenchPass};
 use super::scale::Scale;
 use kernels::{Kernels, Write, machine};
 use layers::counted;
-use parallel::Result;
 use parallel::dtype::RunDevice;
+use parallel::{Network, Result};
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::time::Instant;
@@ -96,6 +97,13 @@ pub enum Probe {
         /// Bytes of each processor.
         bytes: usize,
     },
+    /// A pass over the batch under a layout, in f32: the limit of the same pass under another layout.
+    Pass {
+        /// The pass.
+        pass: BenchPass,
+        /// The layout.
+        layout: &'static str,
+    },
     /// A synchronization: each thread writes a cache line, and reads those of the others.
     Meet {
         /// Number of threads.
@@ -127,10 +135,16 @@ pub(super) fn cores(ranks: usize) -> usize {
 
 impl Machine {
     /// Measures each of these probes once.
-    pub(super) fn probe(&mut self, on: &impl Hardware, bound: &Bound, scale: &Scale) -> Result<()> {
+    pub(super) fn probe<H: Hardware>(&mut self, on: &H, bound: &Bound, scale: &Scale) -> Result<()> {
         for (probe, _) in bound {
+            let seconds = match *probe {
+                Probe::Pass { pass, layout } => {
+                    model::seconds::<H::F32>(&Network::default(), pass, &layout.parse()?, scale)?
+                }
+                probe => on.seconds(probe, scale.divisor)?,
+            };
             let best = self.0.entry(*probe).or_insert(f64::INFINITY);
-            *best = best.min(on.seconds(*probe, scale.divisor)?);
+            *best = best.min(seconds);
         }
         Ok(())
     }
@@ -151,6 +165,7 @@ impl Probe {
             Self::Rewrite { cores, bytes } => rewrite(cores, bytes, scale),
             Self::Copy { cores, bytes } => copy(cores, bytes, scale),
             Self::Meet { threads } => meet(threads, scale),
+            Self::Pass { .. } => unreachable!("a pass is measured as the figures are"),
         }
     }
 }

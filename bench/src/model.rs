@@ -9,7 +9,7 @@ use super::scale::Scale;
 use crate::profile::{WARM, is_taken};
 use comm::Ledger;
 use kernels::{Kernels, Meta};
-use layers::{EvenValues, OptimizerKind, PassContext, Shape};
+use layers::{EvenValues, Keeper, OptimizerKind, ParamHooks, PassContext, Shape};
 use models::config::Architecture;
 use models::generate::{self, Prompts};
 use models::sampling::Sampling;
@@ -23,12 +23,16 @@ use std::time::Instant;
 use tensor::{Cpu, Device, Phase, TokenIds, mix};
 
 /// A pass over the batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BenchPass {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BenchPass {
     /// All logits; nothing is saved for backward.
     Forward,
-    /// A training step.
+    /// A training step of plain gradient descent.
     Step,
+    /// A training step of AdamW.
+    AdamStep,
+    /// The moves of offloaded state in a training step of AdamW, without the step.
+    Moves,
 }
 
 pub(super) const RATE: f64 = 1e-4;
@@ -38,6 +42,7 @@ pub(super) const RATE: f64 = 1e-4;
 enum Ready<D: Kernels> {
     Forward(Stages<D>, D),
     Step(Trainer<D>, Batch),
+    Moves(Trainer<D>, Keeper<D>),
 }
 
 impl<D: Kernels> Ready<D> {
@@ -46,6 +51,14 @@ impl<D: Kernels> Ready<D> {
             BenchPass::Forward => Self::Forward(Stages::new(at, scale.shape)?, at.device.clone()),
             BenchPass::Step => {
                 Self::Step(Trainer::new(at, scale.shape, (OptimizerKind::Sgd, None))?, batch(scale)?)
+            }
+            BenchPass::AdamStep => {
+                Self::Step(Trainer::new(at, scale.shape, (OptimizerKind::ADAMW, None))?, batch(scale)?)
+            }
+            BenchPass::Moves => {
+                let mut trainer = Trainer::new(at, scale.shape, (OptimizerKind::ADAMW, None))?;
+                trainer.step(&batch(scale)?, RATE)?; // now there are moments
+                Self::Moves(trainer, Keeper::new(at.rests))
             }
         })
     }
@@ -61,6 +74,17 @@ impl<D: Kernels> Ready<D> {
                 model.logits(&PassContext::infer(vec![tokens; sequences]), ids, true)?;
             }
             Self::Step(trainer, batch) => drop(trainer.step(batch, RATE)?),
+            Self::Moves(trainer, keeper) => {
+                let mut params = trainer.model().params();
+                for i in 0..params.len() {
+                    keeper.before_update(&mut params[i..=i])?;
+                    if let Some(next) = params.get_mut(i + 1..i + 2) {
+                        keeper.ahead_of_update(next)?;
+                    }
+                    keeper.after_update(&mut params[i..=i])?;
+                }
+                keeper.share(&mut params)?;
+            }
         }
         Ok(())
     }

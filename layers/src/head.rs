@@ -16,8 +16,8 @@ use crate::model::part::{BoxedLayer, Ticket};
 use crate::model::stage::{Ending, Output, StageRequest, Targets};
 use crate::model::strategy;
 use crate::ops::{
-    self, Branches, Split, Stream, add_columns, columns_bias_gradient, cross_entropy_backward, matmul,
-    split_cross_entropy,
+    self, Branches, RootExchange, Split, Stream, add_columns, columns_bias_gradient, cross_entropy_backward,
+    matmul, split_cross_entropy,
 };
 use crate::param::placement::{Pieces, Section};
 use crate::param::weight::{ColumnWeight, RowWeight};
@@ -46,6 +46,7 @@ pub struct Head<D: Kernels> {
     objective: Objective,
     group: Group<D::Place>,
     over: Axes, // axes over which the loss is a partial sum
+    root: RootExchange<D::Place>,
 }
 
 /// `W[D,V_t]`.
@@ -78,7 +79,7 @@ impl<D: Kernels> Head<D> {
         let strategy::Head { axis, name, sizes: [inputs, vocabulary], norm, tied, bias, objective } = *head;
         let norm = norm.map(|norm| at.build(&norm)).transpose()?;
         let columns = [Section::new(vocabulary, Pieces::Padded)];
-        let own = || ColumnWeight::new(at, axis, name, inputs, &columns);
+        let own = || ColumnWeight::new(at, axis, name, inputs, &columns).map(ColumnWeight::tiled);
         let weight = if tied { Weight::Tied(None) } else { Weight::Own(own()?) };
         let bias = bias.then(|| ColumnWeight::bias(at, axis, name, &columns));
         Ok(Self {
@@ -90,6 +91,7 @@ impl<D: Kernels> Head<D> {
             objective,
             group: at.mesh.group(axis).named(name),
             over: at.mesh.over(Axes::LOSS)?.axis(),
+            root: RootExchange::new(at, "outputs"),
         })
     }
     fn columns(&self) -> Result<ops::Columns<D>> {
@@ -106,7 +108,7 @@ impl<D: Kernels> Head<D> {
     }
     /// Returns this rank's logits of `norm(X)`.
     fn split(&self, n: &Tensor<D>) -> Result<Split<D>> {
-        let logits = matmul(n, &self.columns()?);
+        let logits = matmul(n, &self.columns()?)?;
         if let Some(bias) = &self.bias { add_columns(logits, &bias.columns()?) } else { Ok(logits) }
     }
     /// Returns all logits `[B,V]` on every rank, for choosing the next token.
@@ -121,6 +123,7 @@ impl<D: Kernels> Head<D> {
     fn back_to_logits(&self, cx: &PassContext<D>, saved: Saved<D>) -> Result<(Split<D>, Ticket, Stream<D>)> {
         let Saved { norm, x, logits, lse, targets } = saved;
         let dlogits = cross_entropy_backward(logits, &lse, self.group.rank(), &targets, &self.terms(cx));
+        let dlogits = dlogits.exchanged(|dlogits| self.root.scatter(cx, dlogits))?;
         cx.record_gradient(&self.name, "out", &(&dlogits, &self.group, self.vocabulary))?;
         Ok((dlogits, norm, x))
     }
@@ -149,6 +152,7 @@ impl<D: Kernels> Layer<D> for Head<D> {
         cx.record(&self.name, "in", &n)?;
         let logits = self.split(&n.gather(&self.group)?)?;
         cx.record(&self.name, "out", &(&logits, &self.group, self.vocabulary))?;
+        let logits = logits.exchanged(|logits| self.root.gather(cx, logits))?;
         let (loss, lse) = split_cross_entropy(&logits, &self.group, &targets, &self.terms(cx), self.over)?;
         Ok((Some(Output::Loss(loss)), Some(cx.keep(Saved { norm, x: n, logits, lse, targets }))))
     }
@@ -180,8 +184,8 @@ impl<D: Kernels> Layer<D> for Head<D> {
 
     fn backward_weight(&mut self, _: &PassContext<D>, (x, dlogits): Self::Pending) -> Result<()> {
         match &mut self.weight {
-            Weight::Own(weight) => ops::columns_gradient(weight, &x, &dlogits),
-            Weight::Tied(table) => ops::rows_gradient(table.as_mut().expect(LENT), &dlogits, &x),
+            Weight::Own(weight) => ops::columns_gradient(weight, &x, &dlogits)?,
+            Weight::Tied(table) => ops::rows_gradient(table.as_mut().expect(LENT), &dlogits, &x)?,
         }
         if let Some(bias) = &mut self.bias {
             columns_bias_gradient(bias, &dlogits);

@@ -6,8 +6,10 @@ mod kept;
 pub mod optimizer;
 pub mod origin;
 pub mod placement;
+mod root;
 mod sharding;
 pub mod shards;
+pub(crate) mod tiles;
 pub mod values;
 pub mod weight;
 
@@ -18,6 +20,7 @@ use crate::param::origin::ParamOrigin;
 use crate::param::placement::{Band, Placement};
 use crate::param::sharding::Sharding;
 use crate::param::shards::{WholeOrShard, matrix, rectangles};
+use crate::param::tiles::{WeightTile, WeightTiles};
 use crate::{Draw, Error, ParamValues, Result};
 use comm::Group;
 use kernels::{Kernels, Write};
@@ -31,10 +34,11 @@ pub struct Param<D: Kernels> {
     shape: [usize; 2],
     sharding: Sharding<D::Place>,
     value: WholeOrShard<D>,
-    stale: bool,                   // in the whole value, only this rank's shard is up to date
-    master: Option<Kept<D::Wide>>, // of a narrow trained parameter: its value before rounding
-    moments: Vec<Kept<D::Wide>>,   // optimizer state, sharded at rest as the state is
-    store: Option<Store>,          // of its state, if that is kept off the device
+    tiles: Option<Arc<WeightTiles<D::Place>>>, // if products gather the value tile by tile
+    stale: bool,                               // in the whole value, only what this rank keeps is up to date
+    master: Option<Kept<D::Wide>>,             // of a narrow trained parameter: its value before rounding
+    moments: Vec<Kept<D::Wide>>,               // optimizer state, sharded at rest as the state is
+    store: Option<Store>,                      // of its state, if that is kept off the device
     device: D,
     gradient: WholeOrShard<D::Wide>, // allocated at the first contribution: inference has none
     written: bool,                   // the whole gradient has contributions of this step
@@ -68,6 +72,7 @@ impl<D: Kernels> Param<D> {
             shape,
             sharding,
             value: WholeOrShard { whole: None, shard: None },
+            tiles: None,
             stale: false,
             master: None,
             moments: Vec::new(),
@@ -86,7 +91,10 @@ impl<D: Kernels> Param<D> {
         let away = |here| if param.store.is_some() { Category::InFlight } else { here };
         let of_value = if keeps { away(Category::Weights) } else { Category::Weights };
         let mut value = Tensor::empty(at.device, of_value, rows, cols);
-        param.set(&mut value, from, &narrow);
+        param.stale = param.sharding.is_elsewhere();
+        if !param.stale {
+            param.set(&mut value, from, &narrow);
+        }
         let ([rows, cols], from) = at_rest;
         let master = || {
             let mut master = Tensor::empty(at.device.wide(), away(Category::Optimizer), rows, cols);
@@ -181,6 +189,47 @@ impl<D: Kernels> Param<D> {
         });
         kernel(&device, matrix(gradient.view_mut(), local), write);
     }
+    /// Lets products gather a value that is sharded at rest tile by tile, as many tiles as its sharding says.
+    pub(crate) fn tiled(self) -> Self {
+        let (n, local) = (self.placement().rests.tiles, self.local());
+        let shards = self.sharding.shards.as_ref().filter(|_| n > 1);
+        Self { tiles: shards.map(|shards| Arc::new(WeightTiles::new(shards, local, n, &self.name))), ..self }
+    }
+    /// Returns its tiles, if products gather the value tile by tile.
+    pub(crate) fn tiles(&self) -> Option<&Arc<WeightTiles<D::Place>>> {
+        self.tiles.as_ref()
+    }
+    /// Returns the local value; or this rank's shard, and the tiles to gather from the shards.
+    pub(crate) fn lend(&self) -> (Tensor<D>, Option<Arc<WeightTiles<D::Place>>>) {
+        let shard = || self.value.shard.as_ref().expect("the value of a tiled weight is sharded").read();
+        let tiles = self.tiles.clone();
+        (if tiles.is_some() { shard() } else { self.value() }, tiles)
+    }
+    /// Adds a tile's contribution to the gradient: summed over the ranks, to the shard.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    pub(crate) fn add_tile(
+        &mut self,
+        tiles: &WeightTiles<D::Place>,
+        tile: &WeightTile,
+        mut dw: Tensor<D::Wide>,
+    ) -> Result<()> {
+        let (wide, numbers, [_, room]) = (dw.device().clone(), dw.len(), self.sharding.at_rest().0);
+        self.sharding.sum_held(&wide, dw.view_mut(), tile.columns)?;
+        let own = tiles.group.reduce_scatter_v(&dw.reshaped(numbers, 1), &tile.counts)?;
+        let fresh = || Kept::Here(Tensor::empty(&wide, Category::Gradients, 1, room));
+        let mut shard = self.gradient.shard.get_or_insert_with(fresh).here().view_mut();
+        if !std::mem::replace(&mut self.begun, true) {
+            wide.fill(shard.again(), Wide::<D>::ZERO);
+        }
+        for (rectangle, columns, first) in tiles.parts(tile) {
+            let part = columns.of_mut(rectangle.of(shard.again()));
+            let [rows, cols] = [part.rows(), part.cols()];
+            wide.add(part, own.view().take_rows(first, rows * cols).reshape(rows, cols));
+        }
+        Ok(())
+    }
     /// Declares that these ranks, of other stages, hold the whole parameter too: each of them has a partial
     /// sum of its gradient.
     pub fn tie_with(&mut self, group: &Group<D::Place>) {
@@ -202,13 +251,13 @@ impl<D: Kernels> Param<D> {
             .iter()
             .filter(|(replica, _)| !replica.first)
             .map(|(replica, _)| replica.part);
-        for (begin, numbers) in rectangles(gradient.view(), self.sharding.at_rest().1, self.local()) {
-            let (begin, len) = (begin[dim], [numbers.rows(), numbers.cols()][dim]);
+        for rectangle in rectangles(gradient.len(), self.sharding.at_rest().1, self.local()) {
+            let (begin, len) = (rectangle.begin[dim], rectangle.shape[dim]);
             let (mut from, end) = (begin, begin + len);
             for other in others.clone().chain([Band { dim, start: end, len: 0 }]) {
                 let to = other.start.clamp(from, end);
                 let own = Band { dim, start: from - begin, len: to - from };
-                device.add_norm2(sum.view_mut(), own.of(numbers));
+                device.add_norm2(sum.view_mut(), own.of(rectangle.of(gradient.view())));
                 from = (other.start + other.len).clamp(to, end);
             }
         }

@@ -141,13 +141,16 @@ impl Batch {
         }
         Ok(())
     }
-    /// A batch that takes as much memory as this one: the microbatch with the most tokens, twice if there are
-    /// others, since each microbatch is computed beside the sum of losses that earlier ones leave.
+    /// A batch whose evaluation takes as much memory as that of this one, or more: the microbatch with the
+    /// most tokens. Without stages, it is there twice if there are others, since each microbatch is computed
+    /// beside the sum of losses that earlier ones leave. With `stages` of a pipeline, it is there as often as
+    /// there are microbatches, as some schedules begin all of them before they finish one.
     #[must_use]
-    pub fn largest(&self) -> Self {
+    pub fn largest(&self, stages: usize) -> Self {
         let tokens = |m: &&Vec<Sequence>| m.iter().map(Sequence::tokens).sum::<usize>();
         let largest = self.microbatches.iter().max_by_key(tokens).into_iter();
-        let times = self.microbatches.len().min(2);
+        let all = self.microbatches.len();
+        let times = if stages > 1 { all } else { all.min(2) };
         let microbatches = largest.flat_map(|m| std::iter::repeat_n(m.clone(), times)).collect();
         Self { microbatches, idle: self.idle }
     }
@@ -248,7 +251,9 @@ mod tests {
         assert_eq!(batch.dealt(&over(2).of_data_rank(1)).unwrap(), [vec![1], vec![1, 1]]);
         assert!(batch.dealt(&over(3)).is_err());
         let largest = &batch.microbatches()[1];
-        assert_eq!(batch.largest().microbatches(), [largest.clone(), largest.clone()]);
+        assert_eq!(batch.largest(1).microbatches(), [largest.clone(), largest.clone()]);
+        let singles = Batch::new(sequences(7), 7).unwrap();
+        assert_eq!([1, 2].map(|stages| singles.largest(stages).microbatches().len()), [2, 7]);
         assert_eq!(firsts(2), [(0, vec![1]), (1, vec![1]), (2, vec![2, 3]), (4, vec![1, 1])]);
         let mut torn = Sequence::new(vec![1, 2], vec![3, 4]);
         torn.documents = vec![1, 0, 1];

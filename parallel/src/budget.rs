@@ -23,6 +23,17 @@ pub fn fits<P: SharedPlace>(run: impl Display, [here, ranks]: [usize; 2], bytes:
     fits_in(run, [here, ranks], bytes, P::free_device_bytes(here).or_else(free))
 }
 
+/// Returns the bytes that a run may hold over all its ranks, if `here` of its `ranks` ranks are on this
+/// machine: eight ninths of what is free, as the pool's buffers may be an eighth larger than requested. None
+/// if the number of free bytes is unknown.
+pub fn room<P: SharedPlace>([here, ranks]: [usize; 2]) -> Option<u128> {
+    P::free_device_bytes(here).or_else(free).map(|free| room_in([here, ranks], free))
+}
+
+fn room_in([here, ranks]: [usize; 2], free: u64) -> u128 {
+    u128::from(free) / here.max(1) as u128 * ranks as u128 / 9 * 8
+}
+
 fn fits_in(run: impl Display, [here, ranks]: [usize; 2], bytes: u128, free: Option<u64>) -> Result<()> {
     let bytes =
         if here == ranks { bytes } else { bytes.div_ceil(ranks as u128).saturating_mul(here as u128) };
@@ -189,6 +200,14 @@ mod tests {
         let wanted = "training under tp=2 needs 8 B over all ranks, but 7 B of memory are free; ";
         assert!(why(8).starts_with(wanted), "{}", why(8));
         assert!(why(466_526_208_032).contains("needs 466.53 GB over all"), "{}", why(466_526_208_032));
+    }
+
+    /// Kills: ranks of other machines that share this one's memory, no bytes to spare for the pool, numbers
+    /// beyond 64 bits.
+    #[test]
+    fn the_room_is_of_all_ranks_and_leaves_a_ninth() {
+        assert_eq!((room_in([2, 2], 90), room_in([1, 4], 90)), (80, 320));
+        assert_eq!(room_in([1, 1024], u64::MAX), u128::from(u64::MAX) * 1024 / 9 * 8);
     }
 
     /// Kills: a limit that works for the first program and not for the next, another refusal in the place of

@@ -1,5 +1,6 @@
 //! Strategies of data ranks: whether value, gradient and optimizer state of a parameter are kept whole or
-//! sharded at rest. `layers::param` carries them out.
+//! sharded at rest, and whether a sharded value is gathered at once or in tiles. `layers::param` carries them
+//! out.
 mod state_split;
 
 pub use state_split::StateSplit;
@@ -11,4 +12,6 @@ list! { StateSplit, |split| &split.about;
     zero1::ZERO1,
     zero2::ZERO2,
     zero3::ZERO3,
+    tile::TILE,
+    classic::CLASSIC,
 }

@@ -94,7 +94,7 @@ impl Layout {
     pub fn new(sizes: &[(Axis, usize)]) -> Result<Self> {
         grammar::sized(sizes)
     }
-    /// Returns this layout with one more strategy, such as `sp`.
+    /// Returns this layout with one more strategy, such as `sp`, and the one that it needs.
     ///
     /// # Errors
     /// If no strategy has this name, its axis has only one rank, or another strategy excludes it.

@@ -1,17 +1,18 @@
 //! Peak memory of ranks, from shapes alone: runs the program on the meta device, one rank at a time, so the
 //! world can have any size.
 mod held;
+pub mod largest;
 
 pub use held::MemoryBytes;
 
 use crate::{Batch, BuildContext, Layout, Result, Scheme, Stages, Trainer, budget, session};
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta};
-use layers::{Design, OptimizerKind, Param, TokenShards};
+use layers::{Design, OptimizerKind, Param, ShardingStrategy, TokenShards};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use tensor::count::{self, Overflow};
-use tensor::{Category, Cpu, Device, Scalar, Tensor};
+use tensor::{Category, Cpu, Device, Peaks, Scalar, Tensor};
 
 /// Number of steps that a price runs. From the second step on, everything that a step holds is allocated.
 pub const STEPS: usize = 2;
@@ -21,15 +22,18 @@ pub const STEPS: usize = 2;
 pub struct Peak {
     /// Sum over all ranks, in bytes.
     pub all: u128,
-    /// Bytes of the rank that holds the most.
-    pub largest: usize,
+    /// Rank that holds the most.
+    pub rank: usize,
+    /// Peaks of that rank.
+    pub largest: Peaks,
     /// Bytes of offloaded state of all ranks, off their devices.
     pub away: u128,
 }
 
 /// Returns the peak bytes of the ranks if every rank runs this program. Ranks with the same coordinates on
 /// all axes but that of sequences, and the same `dealt`, are priced once. If ranks have experts for each
-/// other, every rank is priced, since it also holds tokens that other ranks are dealt.
+/// other, every rank is priced, since it also holds tokens that other ranks are dealt; and so it is if only
+/// the first one keeps the model.
 ///
 /// # Errors
 /// The error of the program, or if the bytes of a rank overflow 64 bits, or a rank exceeds its memory limit.
@@ -39,30 +43,33 @@ pub fn peak_of_all<'a, D: Kernels, K: Ord>(
     program: impl Fn(BuildContext<Meta<D::Elem>>) -> Result<()>,
 ) -> Result<Peak> {
     let scheme = scheme.into();
-    let (mut kinds, mut total, mut away, mut most) = (BTreeMap::new(), 0, 0, (0, 0));
+    let (mut kinds, mut peak) = (BTreeMap::new(), Peak::default());
     let layout = scheme.layout;
     for rank in 0..layout.ranks() {
         let mesh = layout.ghost(rank)?;
         let tokens = layout.tokens().at(&mesh);
         let mut others = mesh.coordinates();
         others.retain(|(axis, _)| *axis != TokenShards::SEQUENCES);
-        let alone = (mesh.group(Axis::Ep).size() > 1).then_some(rank);
-        let (held, kept_away) = match kinds.entry((alone, others, dealt(tokens)?)) {
+        let rooted = layout.rests() == ShardingStrategy::ROOT;
+        let alone = (rooted || mesh.group(Axis::Ep).size() > 1).then_some(rank);
+        let (held, away) = match kinds.entry((alone, others, dealt(tokens)?)) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
                 let held = |at: BuildContext<Meta<D::Elem>>| {
                     let device = at.device;
-                    program(at).map(|()| (device.meter().peaks_of_all().total, device.meter().away()))
+                    program(at).map(|()| (device.meter().peaks_of_all(), device.meter().away()))
                 };
-                let (peak, kept_away) = session::ghost(scheme, (rank, None), held)?;
-                most = if peak > most.1 { (rank, peak) } else { most };
-                *new.insert((peak as u128, kept_away as u128))
+                let (held, away) = session::ghost(scheme, (rank, None), held)?;
+                if held.total > peak.largest.total {
+                    (peak.rank, peak.largest) = (rank, held);
+                }
+                *new.insert((held.total as u128, away as u128))
             }
         };
-        (total, away) = (total + held, away + kept_away);
+        (peak.all, peak.away) = (peak.all + held, peak.away + away);
     }
-    budget::check_limit(scheme, most, program)?;
-    Ok(Peak { all: total, largest: most.1, away })
+    budget::check_limit(scheme, (peak.rank, peak.largest.total), program)?;
+    Ok(peak)
 }
 
 /// Returns the peak bytes of ranks that train on such batches and then run `after` with the trainer.

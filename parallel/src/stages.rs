@@ -14,8 +14,8 @@ use comm::{Axis, Group, Mesh, Tag};
 use kernels::Kernels;
 use layers::ops::{Region, filled};
 use layers::{
-    Chunk, Design, Half, Hooks, Input, Keeper, Output, Param, ParamHooks, Params, PassContext, StageRequest,
-    TokenShards,
+    Chunk, Design, Half, Hooks, Input, Keeper, Output, Param, ParamHooks, Params, PassContext,
+    ShardingStrategy, StageRequest, TokenShards,
 };
 use passed::{Passed, Received, Sent};
 use std::rc::Rc;
@@ -32,6 +32,7 @@ pub struct Stages<D: Kernels> {
     keeper: Option<Keeper<D>>, // of values that are used for logits
     logits: Group<D::Place>,   // the stages, in the messages of logits
     regions: [Region; 2],      // of the stream within a stage, and between stages
+    rooted: bool,              // only the first data rank keeps the parameters
     design: Rc<Design>,
     made: [Option<Made>; 2],       // of inference, and of training: for the last plan
     hooks: Vec<Box<dyn Hooks<D>>>, // of its strategies
@@ -106,6 +107,7 @@ impl<D: Kernels> Stages<D> {
             keeper: Some(Keeper::new(at.rests)),
             logits: stages.named("logits"),
             regions: [at.region, between],
+            rooted: at.rests == ShardingStrategy::ROOT,
             hooks: at.strategies.iter().filter_map(|strategy| strategy.hooks(at, &design)).collect(),
             design,
             made: [None, None],
@@ -242,6 +244,9 @@ impl<D: Kernels> Stages<D> {
             _ => {}
         }
         let span = cx.pass().learns.then(|| self.mesh.span(Cell { act, of }.within(plan)));
+        if self.rooted && act == PassKind::F {
+            self.stage.params().into_iter().try_for_each(Param::replicate)?;
+        }
         let run = self.chunks.iter().position(|n| *n == number).expect("a chunk of this rank");
         let (stage, mut ended) = (&mut self.stage, None);
         let given = match (act, input) {
@@ -261,6 +266,9 @@ impl<D: Kernels> Stages<D> {
                 None
             }
         };
+        if self.rooted && act == PassKind::B {
+            self.stage.params().into_iter().try_for_each(Param::reduce)?;
+        }
         if let (Some((hooks, _)), true) = (beside, end && act == PassKind::F) {
             let row = cx.beside().take().expect("the row began with the microbatch");
             *cx.beside() = Some(hooks.turn(cx, row)?);

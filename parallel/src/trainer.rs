@@ -21,7 +21,7 @@ use crate::{Batch, Result, STEP};
 use comm::{Axes, Group, Mesh, Reduce, Request};
 use dealt::{BatchCut, Dealt, Largest, MicrobatchSums};
 use kernels::{Kernels, OrderedKernels};
-use layers::ops::{Partial, top_k};
+use layers::ops::{Partial, RootExchange, top_k};
 use layers::{Design, Keeper, LayerCounts, Optimizer, OptimizerKind, Pass, PassContext, Record, Wide};
 pub use share::features;
 use tensor::{Category, Real, Scalar, Tensor};
@@ -38,7 +38,8 @@ pub struct Trainer<D: Kernels> {
 struct StepState<D: Kernels> {
     device: D,
     mesh: Mesh<D::Place>,
-    loss: Group<D::Place>, // the ranks that have parts of the loss
+    loss: Group<D::Place>,        // the ranks that have parts of the loss
+    root: RootExchange<D::Place>, // of inputs
     optimizer: Optimizer<D>,
     record: Option<Record<D>>,
     cxs: Vec<Option<PassContext<D>>>, // of the microbatches in flight, by microbatch and slice
@@ -83,6 +84,7 @@ impl<D: Kernels> Trainer<D> {
             device: at.device.clone(),
             mesh: at.mesh.clone(),
             loss: at.mesh.over(Axes::LOSS)?.named("loss"),
+            root: RootExchange::new(at, "inputs"),
             optimizer: Optimizer::new(optimizer.0, optimizer.1),
             record: None,
             cxs: Vec::new(),

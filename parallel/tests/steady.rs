@@ -99,7 +99,8 @@ fn a_step_of_shards_takes_no_memory() {
     let batch = Batch::new([5, 9, 3, 8, 2, 7].map(sequence).to_vec(), 2).unwrap();
     for stage in 1..=3 {
         let rest = |needs| if stage >= needs { AtRest::Shard } else { AtRest::Whole };
-        let rests = ShardingStrategy { value: rest(3), gradient: rest(2), state: rest(1), subgroup: None };
+        let rests =
+            ShardingStrategy { value: rest(3), gradient: rest(2), state: rest(1), ..ShardingStrategy::WHOLE };
         takes_nothing(|at| {
             if at.mesh.group(Axis::Dp).size() == 1 {
                 return Ok([0; 12]); // that is the test before

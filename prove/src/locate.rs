@@ -181,9 +181,9 @@ mod tests {
                 let dy = if wrong {
                     Split::cut(&ones(1, 6), mesh.group(Axis::Tp))?
                 } else {
-                    matmul(&ones(1, 2), &head.columns()?)
+                    matmul(&ones(1, 2), &head.columns()?)?
                 };
-                columns_gradient(&mut head, &ones(1, 2), &dy);
+                columns_gradient(&mut head, &ones(1, 2), &dy)?;
                 let report = Report { loss: ones(1, 1), norm2: ones(1, 1) };
                 let seen = Activations::default();
                 let displayed =
@@ -223,7 +223,9 @@ mod tests {
         choice: Choice::Layers,
         word: "new",
         takes: NumberArgument::Nothing,
+        needs: None,
         shares: |_, _| vec![],
+        alone: false,
         paper: "",
         chapter: None,
         hints: &[("bias", "its bias"), ("", "its layer")],

@@ -29,7 +29,9 @@ static ABOUT: StrategyInfo = StrategyInfo {
     choice: Choice::Layers,
     word: "just-in-time",
     takes: NumberArgument::Nothing,
+    needs: None,
     shares: |_, _| vec![],
+    alone: false,
     paper: "Rajbhandari et al., arXiv:1910.02054",
     chapter: None,
     hints: &[(
@@ -73,7 +75,7 @@ impl<D: Kernels> Layer<D> for Gathered<D> {
 
     fn forward(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<(Split<D>, Self::Saved)> {
         let columns = self.weight.gathered(&self.group, &self.sections)?;
-        let y = matmul(&x.gather(&self.group)?, &columns);
+        let y = matmul(&x.gather(&self.group)?, &columns)?;
         let y = match &self.bias {
             Some(bias) => add_columns(y, &bias.columns()?)?,
             None => y,

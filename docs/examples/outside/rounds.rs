@@ -44,10 +44,12 @@ static ABOUT: StrategyInfo = StrategyInfo {
     choice: Choice::Schedule,
     word: "rounds",
     takes: NumberArgument::Nothing,
+    needs: None,
     shares: |design, sizes| {
         let over = sizes.along(Axis::Pp);
         vec![DividedSize { what: "blocks", size: design.parts(), over, by: DivisionRule::AtLeastOne }]
     },
+    alone: false,
     paper: "Huang et al., arXiv:1811.06965",
     chapter: None,
     hints: &[("", "a round begins after the backwards of the one before: check which activations it finds")],

@@ -48,7 +48,9 @@ static ABOUT: StrategyInfo = StrategyInfo {
     choice: Choice::Layers,
     word: "own-rows",
     takes: NumberArgument::Nothing,
+    needs: None,
     shares: |_, _| vec![], // no conditions beyond those of tp
+    alone: false,
     paper: "Shoeybi et al., arXiv:1909.08053",
     chapter: None,
     hints: &[("", "Y is a sum over ranks; the bias is added once, to the finished sum")],
@@ -106,12 +108,12 @@ impl<D: Kernels> Layer<D> for Rows<D> {
         dy: Stream<D>,
     ) -> Result<(Split<D>, Self::Pending)> {
         cx.record_gradient(&self.name, "out", &dy)?;
-        let dx = matmul(&dy.gather(&self.group)?, &self.weight.rows()?.t());
+        let dx = matmul(&dy.gather(&self.group)?, &self.weight.rows()?.t())?;
         Ok((dx, (x.open(), dy)))
     }
 
     fn backward_weight(&mut self, _: &PassContext<D>, (x, dy): Self::Pending) -> Result<()> {
-        rows_gradient(&mut self.weight, &x, &dy.gather(&self.group)?);
+        rows_gradient(&mut self.weight, &x, &dy.gather(&self.group)?)?;
         if let Some(bias) = &mut self.bias {
             bias_gradient(bias, &dy);
         }

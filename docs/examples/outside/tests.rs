@@ -168,7 +168,7 @@ fn what_is_priced_is_what_is_held() {
         let held = held.unwrap();
         let price = priced(scheme);
         assert_eq!(price.all, held.iter().map(|bytes| *bytes as u128).sum::<u128>(), "{scheme}: {held:?}");
-        assert_eq!(Some(&price.largest), held.iter().max(), "{scheme}");
+        assert_eq!(Some(&price.largest.total), held.iter().max(), "{scheme}");
     }
     let [usual, turns, gpipe] = [&tensor, &stages, &gpipe].map(|layout| priced(layout.into()));
     assert_eq!(priced(rows), usual);

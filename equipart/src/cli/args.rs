@@ -3,7 +3,7 @@ mod network;
 mod ranks;
 
 pub(crate) use network::NetworkArgs;
-pub(crate) use network::patience;
+pub(crate) use network::{link, patience};
 pub(crate) use ranks::{
     OffloadArgs, RanksArgs, TableArgs, microbatches, note, note_inference, offloads_on, table,
 };

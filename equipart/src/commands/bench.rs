@@ -161,7 +161,7 @@ impl Hardware for BenchCards {
             Probe::PeakBf16 { .. } => Ok(1.0 / measure::peak(&gpu, scale, true)?),
             Probe::Read { .. } => copied(1),
             Probe::Rewrite { bytes, .. } | Probe::Copy { bytes, .. } => copied(2 * bytes),
-            Probe::Field { .. } | Probe::Meet { .. } => {
+            Probe::Field { .. } | Probe::Meet { .. } | Probe::Pass { .. } => {
                 Cores.seconds(probe, smaller).map_err(|error| error.to_string())
             }
         });

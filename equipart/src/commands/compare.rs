@@ -176,7 +176,7 @@ pub fn compare<D: RunDevice>(work: &Comparison, watch: &dyn Fn(&str)) -> Result<
         judged.extend(verdicts(work, &layouts, Vec::new(), watch)?);
     }
     if work.learns {
-        rows.extend(training::<D>(work, &layouts, watch)?);
+        rows.extend(training::<D>(work, &ways, watch)?);
     }
     for (row, judged) in rows.iter_mut().zip(judged) {
         (row.equal, row.note, row.never_ran) = judged;
@@ -254,7 +254,13 @@ fn verdicts(
     let key = Key(tensor::mix(u64::from(std::process::id()) ^ 0x636f_6d70));
     let (keys, mut judged) = ([key, key.next()], [Vec::new(), Vec::new()]);
     let truths = OracleTraces::default();
-    for layout in layouts {
+    for (n, layout) in layouts.iter().enumerate() {
+        if let Some(known) = layouts[..n].iter().position(|before| before == layout) {
+            for all in judged.iter_mut().filter(|all: &&mut Vec<FieldVerdict>| !all.is_empty()) {
+                all.push(all[known].clone());
+            }
+            continue;
+        }
         watch(&format!("proving {layout}"));
         let (subject, note) = subject(work, layout, texts.clone())?;
         let never = never_ran(&subject, layout);
@@ -323,8 +329,8 @@ fn inference<D: RunDevice>(
         let tie = parts(&generated.texts, alone, 4.0 * (own + error));
         let (taken, tokens) = (&generated.taken, generated.new_tokens());
         let numbers = [
-            request.peak::<Cpu<f32>>(model, &layout.limited(None))?.largest,
-            request.peak::<Cpu<Bf16>>(model, &layout.limited(None))?.largest,
+            request.peak::<Cpu<f32>>(model, &layout.limited(None))?.largest.total,
+            request.peak::<Cpu<Bf16>>(model, &layout.limited(None))?.largest.total,
         ];
         rows.push(LayoutRow {
             prefill_seconds: Some(generated.prefill_seconds),
@@ -346,17 +352,18 @@ fn parts(texts: &[Text], alone: &[Text], bound: f64) -> Option<Tie> {
     })
 }
 
-/// One row for each layout.
+/// One row for each way.
 fn training<D: RunDevice>(
     work: &Comparison,
-    layouts: &[Layout],
+    ways: &[Partitioning],
     watch: &dyn Fn(&str),
 ) -> Result<Vec<LayoutRow>> {
     let batch = batch(work)?;
     let truth = new_weights::<Cpu<f64>>(work, &Layout::default(), &batch)?;
     let (mut rows, mut own) = (Vec::new(), 0.0);
-    let steps = timed::steps::<D>(work, layouts, &batch, watch)?;
-    for (n, (layout, (taken, timed))) in layouts.iter().zip(steps).enumerate() {
+    let steps = timed::steps::<D>(work, ways, &batch, watch)?;
+    for (n, (way, (taken, timed))) in ways.iter().zip(steps).enumerate() {
+        let layout = &way.layout;
         let error = error::largest(&new_weights::<D>(work, layout, &batch)?, &truth);
         own = if n == 0 { error::own::<D::Elem>(error, &truth) } else { own };
         let numbers = [
@@ -364,7 +371,7 @@ fn training<D: RunDevice>(
             held::step_peak::<Cpu<Bf16>>(work, layout, &batch)?,
         ];
         let tokens = (&taken[..], timed, batch.tokens());
-        let row = row(Workload::Training, &(*layout).into(), tokens, numbers, error::ratio(error, own));
+        let row = row(Workload::Training, way, tokens, numbers, error::ratio(error, own));
         rows.push(LayoutRow { microbatches: Some(work.microbatches), ..row });
     }
     Ok(rows)

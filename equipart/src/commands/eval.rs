@@ -9,6 +9,7 @@ use crate::cli::{corpus, learner, processes, show};
 use crate::commands::train::settings::sequences;
 use crate::device::in_device;
 use clap::Args;
+use comm::Axis;
 use kernels::Meta;
 use layers::LayerCounts;
 use models::{Model, TrainableModel, ids, text};
@@ -95,7 +96,7 @@ pub fn evaluate<D: RunDevice>(
     let microbatches = sequences.len().div_ceil(together * data).min(sequences.len() / data).max(1);
     let batch = Batch::new(sequences, microbatches)?.idling(layout.shares_experts());
     batch.deals(&layout.tokens())?;
-    let largest = batch.largest();
+    let largest = batch.largest(layout.size(Axis::Pp));
     let peak = price::peak_of_all::<D, _>(
         layout,
         |tokens| largest.dealt(&tokens),

@@ -16,13 +16,14 @@ use kernels::{Kernels, Meta};
 use layers::{Builder, Design, LayerCounts, counted};
 use models::{Config, Model};
 use parallel::dtype::{DtypeName, RunDevice};
-use parallel::price::STEPS;
+use parallel::price::largest::{LargestBatch, Search, Unknown};
+use parallel::price::{STEPS, peak_of_all};
 use parallel::{Batch, BuildContext, Layout, Result, Sequence, Trainer, budget, layout, measure, session};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use tensor::count::Overflow;
-use tensor::{Category, Peaks, Phase};
+use tensor::{Category, Peaks, Phase, Scalar};
 
 /// Compute a layout's peak memory, operations and traffic without running it
 #[derive(Args, Debug)]
@@ -51,6 +52,10 @@ pub(crate) struct PriceArgs {
     /// Sequences of a step [default: 8, or more if the microbatches need them]
     #[arg(long)]
     batch_size: Option<usize>,
+    /// Print the largest batch size instead: the most sequences whose step, in as many microbatches, fits in
+    /// --memory-limit, or without one in the free memory of this machine
+    #[arg(long, conflicts_with = "batch_size")]
+    largest_batch: bool,
     /// Microbatches of a step [default: 2 for each stage of a pipeline, if there are enough sequences; with
     /// --schedule, those of its table]
     #[arg(long)]
@@ -151,6 +156,15 @@ fn rank_traffic(ledger: &Ledger) -> Vec<RankTraffic> {
     ledger.iter().map(rank_traffic).collect()
 }
 
+/// A batch of a step with these settings.
+fn batch(design: &Design, settings: &Settings) -> Result<Batch> {
+    let sequence = match design.features() {
+        Some(features) => Sequence::example(vec![0.0; features], 0),
+        None => Sequence::new(vec![0; settings.seq], vec![0; settings.seq]),
+    };
+    Batch::new(vec![sequence; settings.batch_size], settings.microbatches)
+}
+
 /// Cost of the program that is priced.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cost {
@@ -174,11 +188,7 @@ pub fn program<D: Kernels>(
     settings: &Settings,
 ) -> Result<Cost> {
     let (meter, design) = (at.device.meter(), design.into());
-    let sequence = match design.features() {
-        Some(features) => Sequence::example(vec![0.0; features], 0),
-        None => Sequence::new(vec![0; settings.seq], vec![0; settings.seq]),
-    };
-    let batch = Batch::new(vec![sequence; settings.batch_size], settings.microbatches)?;
+    let batch = batch(&design, settings)?;
     batch.deals(&at.tokens)?;
     let mut trainer = Trainer::new(at, design, settings.optimizer())?;
     let mut last = (0, 0, Ledger::default());
@@ -207,16 +217,21 @@ pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Ve
     in_device!((settings.device, settings.number), D => price_in::<D>((&design, None), settings, layout))
 }
 
-/// Returns the price of a design with this expert load, or with an even load.
-fn price_in<D: RunDevice>(
-    (design, counts): (&Design, Option<&LayerCounts>),
+/// A design, and its expert load if that is not even.
+type LoadedDesign<'a> = (&'a Design, Option<&'a LayerCounts>);
+
+fn run<S: Scalar>(
+    at: BuildContext<Meta<S>>,
+    (design, counts): LoadedDesign,
     settings: &Settings,
-    layout: &Layout,
-) -> Result<Vec<Price>> {
-    layout.fits(design)?;
-    let run = |at: BuildContext<Meta<D::Elem>>| {
-        program(&BuildContext { builder: Builder { counts, ..at.builder }, ..at }, design, settings)
-    };
+) -> Result<Cost> {
+    program(&BuildContext { builder: Builder { counts, ..at.builder }, ..at }, design, settings)
+}
+
+/// Returns the price of a design.
+fn price_in<D: RunDevice>(of: LoadedDesign, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
+    layout.fits(of.0)?;
+    let run = |at: BuildContext<Meta<D::Elem>>| run(at, of, settings);
     let on_rank = |rank| {
         let Cost { peaks, flops, traffic: ledger, offloaded } =
             session::ghost::<D, _>(layout, (rank, None), run)?;
@@ -247,6 +262,26 @@ fn price_in<D: RunDevice>(
     Ok(prices)
 }
 
+/// Returns a report on the largest batch of a design in the settings' number of microbatches.
+fn largest_in<D: RunDevice>(of: LoadedDesign, settings: &Settings, layout: &Layout) -> Result<LargestBatch> {
+    layout.fits(of.0)?;
+    let peak = |layout: &Layout, [batch_size, microbatches]: [usize; 2]| {
+        let settings = Settings { batch_size, microbatches, ..settings.clone() };
+        let batch = batch(of.0, &settings)?;
+        peak_of_all::<D, _>(layout, |tokens| batch.dealt(&tokens), |at| run(at, of, &settings).map(drop))
+    };
+    let (ranks, numbers) = ([layout.ranks(); 2], [settings.most_sequences(), settings.microbatches]);
+    let mut search = Search { layout, room: None, unknown: Unknown::BatchSize, numbers, peak: &peak };
+    if layout.memory_limit().is_none() {
+        settings.device.open(layout.ranks())?;
+        search.room = budget::room::<D::Place>(ranks);
+        let least = settings.microbatches * layout.tokens().data_ranks();
+        let all = peak(layout, [least, settings.microbatches])?.all;
+        budget::fits::<D::Place>(format_args!("a training step under {layout}"), ranks, all)?;
+    }
+    search.report(search.find()?, of.0)
+}
+
 impl Run for PriceArgs {
     fn run(self, json: bool) -> Result<bool> {
         let mut a = self;
@@ -266,6 +301,14 @@ impl Run for PriceArgs {
         let routing = a.routing.as_deref().map(|file| routing::read(file, &shape)).transpose()?;
         offloads_on(settings.device, &[a.layout])?;
         let (layout, of) = (a.on_ranks.of(a.layout, &design)?, (&design, routing.as_ref()));
+        if a.largest_batch {
+            let found =
+                in_device!((settings.device, settings.number), D => largest_in::<D>(of, &settings, &layout))?;
+            show::one(json, &found, || {
+                format!("The largest batch in {} under {layout} has {found}", settings.number)
+            });
+            return Ok(true);
+        }
         let prices =
             in_device!((settings.device, settings.number), D => price_in::<D>(of, &settings, &layout))?;
         show::all(json, &prices, || reported(&prices, &settings));

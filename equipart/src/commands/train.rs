@@ -1,4 +1,5 @@
 //! `train`: trains on text, or on given ids, with checkpoints.
+mod auto;
 mod check;
 pub mod data;
 pub mod epochs;
@@ -8,18 +9,20 @@ pub mod schedule;
 pub mod settings;
 pub mod state;
 
+use self::auto::Amount;
 use self::check::NO_CHECKPOINTS;
 use self::data::TrainData;
 pub(crate) use self::flags::TrainArgs;
 use self::run::{StepLine, TrainRun};
+use self::settings::Settings;
 use self::state::State;
 use super::Run;
-use crate::cli::args;
-use crate::cli::show;
 use crate::cli::watch::ProgressWatch;
+use crate::cli::{args, out, show};
 use crate::commands::profile;
 use crate::device::DeviceName;
 use parallel::dtype::DtypeName;
+use parallel::price::largest::Unknown;
 use parallel::{Result, bail, dump};
 use std::sync::Mutex;
 
@@ -29,32 +32,38 @@ impl Run for TrainArgs {
     fn run(self, json: bool) -> Result<bool> {
         let mut a = self;
         a.layout = a.table.on(a.layout)?;
-        a.microbatches = args::microbatches(&a.layout, a.microbatches)?;
+        let mut unknown = a.unknown()?;
+        let microbatches = args::microbatches(&a.layout, a.microbatches.and_then(Amount::number))?;
+        a.microbatches = microbatches.map(Amount::Number).or(a.microbatches);
         if a.number == Some(DtypeName::F64) && (a.out.is_some() || a.resume.is_some()) {
             bail!("--dtype f64 {NO_CHECKPOINTS}");
         }
         let resume = a.resume.as_deref().map(State::read).transpose()?;
         let (model, learnt) = a.begin_with(resume.as_ref())?;
         let (watch, epochs) = (ProgressWatch::bar(0), Mutex::new(Vec::new()));
-        let settings = match (&resume, &learnt) {
-            (Some(state), _) => a.again(state, &learnt)?,
-            (None, TrainData::Text(_)) => a.settings(learnt.hash()),
-            (None, TrainData::Ids(ids)) => a.settings_of_ids(ids),
-            (None, TrainData::Digits(digits)) => a.settings_of_pictures(digits)?,
+        let settings = match &resume {
+            Some(state) => a.again(state, &learnt)?,
+            None => a.settings_for(&learnt)?,
         };
+        if resume.is_some() && unknown.take().is_some() {
+            let Settings { batch_size, microbatches, .. } = settings;
+            out::note(&format!(
+                "note: the resumed run keeps its batch size, {batch_size}, and microbatches, {microbatches}"
+            ));
+        }
         let pictures = if let TrainData::Digits(digits) = &learnt { Some(digits) } else { None };
-        let every = pictures.map_or(100, |digits| epochs::steps(digits, settings.batch_size));
+        let every = |batch_size| pictures.map_or(100, |digits| epochs::steps(digits, batch_size));
         let out = a.out.clone().or_else(|| a.resume.clone());
         let network = a.network.network(out.as_deref())?;
         let mut run = TrainRun {
             source: &learnt,
+            checkpoint_every: a.checkpoint_every.unwrap_or_else(|| every(settings.batch_size)),
             settings,
             layout: a.offload.of(a.on_ranks.of(a.layout, &model.design)?, a.device)?,
             model,
             network: if a.profile { network.profiling() } else { network },
             out: out.clone(),
             resume,
-            checkpoint_every: a.checkpoint_every.unwrap_or(every),
             stop_after: a.stop_after,
             dump: a.dump.clone(),
         };
@@ -66,13 +75,30 @@ impl Run for TrainArgs {
         let only = [("dump", a.dump.is_some()), ("profile", a.profile)];
         run.network =
             a.processes.join(run.network, (&run.layout, engine), a.on_ranks.split.as_ref(), &only)?;
+        let largest = unknown.map(|unknown| run.largest(unknown)).transpose()?;
+        if let (Some(unknown), Some(found)) = (unknown, &largest) {
+            let [batch_size, microbatches] = [found.batch_size, found.microbatches].map(Amount::Number);
+            (a.batch_size, a.microbatches) = (Some(batch_size), Some(microbatches));
+            run.settings = a.settings_for(&learnt)?;
+            run.checkpoint_every = a.checkpoint_every.unwrap_or_else(|| every(run.settings.batch_size));
+            let flag = if unknown == Unknown::BatchSize { "batch-size" } else { "microbatches" };
+            out::note(&format!("note: --{flag} auto takes {found}"));
+            if json {
+                show::json(&serde_json::json!({ "largest_batch": found }));
+            }
+        }
         run.ready()?; // now the number of ranks on this machine is known
         a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
         let lock = |dir| state::prepare(dir, a.resume.as_deref(), &run.model);
         let reported = run.network.processes.as_ref().is_none_or(|processes| processes.rank() == 0);
         let _lock = out.as_deref().filter(|_| reported).map(lock).transpose()?;
         watch.of(run.settings.steps);
+        let priced = largest.map_or(usize::MAX, |found| found.peak_bytes);
         let step = |line: &StepLine| {
+            // the second step is the first that holds everything
+            for held in line.peak_bytes.iter().filter(|held| line.step == 2 && **held > priced) {
+                out::note(&format!("note: a rank holds {held} bytes, more than its price, {priced}"));
+            }
             watch.step(line, json || pictures.is_some());
             match &line.epoch {
                 Some(epoch) if json => show::json(epoch),

@@ -52,7 +52,10 @@ fn the_smallest_limit_that_works_does() {
         "2",
     ];
     let panel = ["prove", "--layout", "tp=2"];
-    for args in [&train[..], &generate, &price, &eval, &prove, &compare, &panel] {
+    let largest = ["price", "--largest-batch", "--seq", "16", "--microbatches", "3", "--layout", "dp=2"];
+    let auto = ["train", "--steps", "1", "--seq", "16", "--batch-size", "auto", "--layout", "dp=2"];
+    let parts = ["train", "--steps", "1", "--seq", "16", "--batch-size", "5", "--microbatches", "auto"];
+    for args in [&largest[..], &auto, &parts, &train, &generate, &price, &eval, &prove, &compare, &panel] {
         let (_, works) = words(args, 5000);
         let limited = |bytes: usize| {
             let bytes = bytes.to_string();

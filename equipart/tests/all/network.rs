@@ -1,6 +1,7 @@
 //! Links, patience and traces from the command line: what is refused, what a timeline tells, that slow links
 //! change no result, and what is printed where ranks fail.
 mod pipelines;
+mod slow_link;
 
 use crate::child::equipart;
 use equipart::commands::price::price;
@@ -97,6 +98,11 @@ fn flags_that_make_no_sense_get_one_sentence() {
     assert_eq!(
         reported,
         format!("error: --link dp=20us,1GB/s: none of the compared layouts has dp ranks; {rest}")
+    );
+    let slow = says(equipart(&["compare", "--layout", "tp=2", "--slow-link", "dp=20us,1GB/s"])).unwrap();
+    assert_eq!(
+        slow,
+        format!("error: --slow-link dp=20us,1GB/s: none of the compared layouts has dp ranks; {rest}")
     );
     let twice = [&train[..], &link, &["--link", "tp=1s,1B/s", "--link", "dp=1us,2GB/s"]].concat();
     let twice: Vec<_> = twice.iter().map(|flag| if *flag == "tp=2" { "tp=2,dp=2" } else { flag }).collect();

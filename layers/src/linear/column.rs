@@ -42,7 +42,7 @@ impl<D: Kernels> ColumnLinear<D> {
     /// If the ranks do not divide a section.
     pub fn shard(at: &Builder<D>, column: &Column) -> Result<Self> {
         let Column { axis, name, inputs, sections, bias } = *column;
-        let weight = ColumnWeight::new(at, axis, name, inputs, sections)?;
+        let weight = ColumnWeight::new(at, axis, name, inputs, sections)?.tiled();
         let bias = bias.then(|| ColumnWeight::bias(at, axis, name, sections)).transpose()?;
         Ok(Self { name: name.into(), weight, bias, group: at.mesh.group(axis).named(name) })
     }
@@ -56,7 +56,7 @@ impl<D: Kernels> Layer<D> for ColumnLinear<D> {
 
     fn forward(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<(Split<D>, Self::Saved)> {
         cx.record(&self.name, "in", &x)?;
-        let mut y = matmul(&x.gather(&self.group)?, &self.weight.columns()?);
+        let mut y = matmul(&x.gather(&self.group)?, &self.weight.columns()?)?;
         if let Some(bias) = &self.bias {
             y = add_columns(y, &bias.columns()?)?;
         }
@@ -88,7 +88,7 @@ impl<D: Kernels> Layer<D> for ColumnLinear<D> {
     }
 
     fn backward_weight(&mut self, _: &PassContext<D>, (x, dy): Self::Pending) -> Result<()> {
-        columns_gradient(&mut self.weight, &x.gather(&self.group)?, &dy);
+        columns_gradient(&mut self.weight, &x.gather(&self.group)?, &dy)?;
         if let Some(bias) = &mut self.bias {
             columns_bias_gradient(bias, &dy);
         }

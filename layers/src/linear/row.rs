@@ -45,7 +45,7 @@ impl<D: Kernels> RowLinear<D> {
     pub fn shard(at: &Builder<D>, row: &Row) -> Result<Self> {
         let Row { axis, name, sizes: [inputs, outputs], bias } = *row;
         let draw = Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
-        let weight = RowWeight::new(at, axis, name, [inputs, outputs], Pieces::Even, draw)?;
+        let weight = RowWeight::new(at, axis, name, [inputs, outputs], Pieces::Even, draw)?.tiled();
         let placement = at.placement();
         let row = || WholeWeight::new(at, format!("{name}.bias"), [1, outputs], placement, BIAS);
         let (bias, group) = (bias.then(row).transpose()?, at.mesh.group(axis).named(name));
@@ -72,13 +72,13 @@ impl<D: Kernels> Layer<D> for RowLinear<D> {
     fn backward_input(&mut self, cx: &PassContext<D>, x: Self::Saved, dy: Stream<D>) -> InputHalf<D, Self> {
         cx.record_gradient(&self.name, "out", &dy)?;
         let whole = dy.gather(&self.group)?;
-        let dx = matmul(&whole, &self.weight.rows()?.t());
+        let dx = matmul(&whole, &self.weight.rows()?.t())?;
         cx.record_gradient(&self.name, "in", &(&dx, &self.group, dx.shape()[1] * self.group.size()))?;
         Ok((dx, (x.open(), whole, dy)))
     }
 
     fn backward_weight(&mut self, _: &PassContext<D>, (x, whole, dy): Self::Pending) -> Result<()> {
-        rows_gradient(&mut self.weight, &x, &whole);
+        rows_gradient(&mut self.weight, &x, &whole)?;
         if let Some(bias) = &mut self.bias {
             bias_gradient(bias, &dy);
         }

@@ -33,6 +33,8 @@ pub enum Choice {
     State,
     /// State that is kept off the device at rest.
     Offload,
+    /// Gathering of a linear layer's sharded weight in tiles of its outputs.
+    Tiling,
     /// The order in which the parts of the model run.
     Schedule,
     /// The token dispatcher: sends tokens to the ranks of their experts, and back.
@@ -52,10 +54,14 @@ impl Choice {
     pub fn is_always_made(self) -> bool {
         self == Choice::Dispatcher
     }
+    /// True if the choice changes the memory of a run and not the split of its work.
+    pub fn is_of_memory(self) -> bool {
+        matches!(self, Choice::State | Choice::Tiling | Choice::Offload | Choice::Recompute)
+    }
     /// True if the first entry of this choice is the default where its axis is split and the layout names no
     /// other.
     pub fn has_default(self) -> bool {
-        !matches!(self, Choice::Offload | Choice::Recompute)
+        !matches!(self, Choice::Offload | Choice::Tiling | Choice::Recompute)
     }
 }
 
@@ -99,8 +105,12 @@ pub struct StrategyInfo {
     pub word: &'static str,
     /// The number after the word: none, optional or required.
     pub takes: NumberArgument,
+    /// The word of a strategy of the same axis, without which it cannot be.
+    pub needs: Option<&'static str>,
     /// The sizes of a model that ranks must divide. Empty: any number of ranks fits.
     pub shares: fn(&Design, &Sizes) -> Vec<DividedSize>,
+    /// True if a layout that names it has nothing else, but for recomputation.
+    pub alone: bool,
     /// Its source.
     pub paper: &'static str,
     /// File of the book's chapter about it, if any.
@@ -118,7 +128,20 @@ impl StrategyInfo {
     #[must_use]
     pub const fn of(axis: Option<Axis>, choice: Choice) -> Self {
         let (takes, shares): (_, fn(&Design, &Sizes) -> _) = (NumberArgument::Nothing, |_, _| vec![]);
-        Self { name: "", axis, choice, word: "", takes, shares, paper: "", chapter: None, hints: &[] }
+        let (name, word, paper) = ("", "", "");
+        Self {
+            name,
+            axis,
+            choice,
+            word,
+            takes,
+            needs: None,
+            shares,
+            alone: false,
+            paper,
+            chapter: None,
+            hints: &[],
+        }
     }
     /// Returns whether its word is only the axis' name, or for an entry without axis the word of its choice.
     pub fn is_plain(&self) -> bool {
@@ -145,7 +168,10 @@ impl StrategyInfo {
         match self.choice {
             _ if self.is_plain() => axis,
             Choice::Layers => format!("{axis},{}", self.word),
-            _ => format!("{axis}:{}", self.method()),
+            _ => {
+                let needs = self.needs.map_or_else(String::new, |word| format!("{word}:"));
+                format!("{axis}:{needs}{}", self.method())
+            }
         }
     }
 }

@@ -6,16 +6,22 @@ use crate::param::weight::{ColumnWeight, RowWeight};
 use crate::{Param, Result};
 use comm::Group;
 use kernels::{Kernels, Write};
-use tensor::{Category, Device, Scalar, Tensor, View};
+use tensor::{Category, Device, Scalar, Tensor, View, ViewMut};
 
 /// `dW[I,O_t] += X[B,I]ᵀ · dY[B,O_t]`.
-pub fn columns_gradient<D: Kernels>(w: &mut ColumnWeight<D>, x: &Tensor<D>, dy: &Split<D>) {
-    weight_gradient(w.param(), x.view(), dy.share().view());
+///
+/// # Errors
+/// If `W` has tiles and ranks do not meet.
+pub fn columns_gradient<D: Kernels>(w: &mut ColumnWeight<D>, x: &Tensor<D>, dy: &Split<D>) -> Result<()> {
+    linear_gradient(w.param(), x.view(), dy.share().view())
 }
 
 /// `dW[I_t,O] += X[B,I_t]ᵀ · dY[B,O]`.
-pub fn rows_gradient<D: Kernels>(w: &mut RowWeight<D>, x: &Split<D>, dy: &Tensor<D>) {
-    weight_gradient(w.param(), x.share().view(), dy.view());
+///
+/// # Errors
+/// If `W` has tiles and ranks do not meet.
+pub fn rows_gradient<D: Kernels>(w: &mut RowWeight<D>, x: &Split<D>, dy: &Tensor<D>) -> Result<()> {
+    linear_gradient(w.param(), x.share().view(), dy.view())
 }
 
 /// `dW[I_t,O] += Σ_t X[B,I]ᵀ · dY[B,O_t]`, each term at its own columns: the gradient of
@@ -39,9 +45,7 @@ pub fn gathered_gradient<D: Kernels>(
     let mut all = filled(wide, Category::Buffers, [group.size() * rows, outputs], zero);
     for (columns, from) in cuts.stretches() {
         let dw = all.view_mut().take_rows(0, inputs).take_cols(from, columns.len);
-        let (x, dy) = (x.view().t(), columns.of(dy.share().view()));
-        count_product(device, [dw.rows(), dw.cols()], &x, &dy);
-        device.gemm_wide(dw, x, dy, Write::Set);
+        product_gradient(device, dw, x.view(), columns.of(dy.share().view()), Write::Set);
     }
     let own = group.reduce_scatter(&all)?;
     param.accumulate(|device, dw, write| match write {
@@ -53,8 +57,26 @@ pub fn gathered_gradient<D: Kernels>(
 
 /// dW += Xᵀ · dY, in the orientation of the parameter.
 pub(super) fn weight_gradient<D: Kernels>(w: &mut Param<D>, x: View<D>, dy: View<D>) {
-    w.accumulate(|device, dw, write| {
-        count_product(device, [dw.rows(), dw.cols()], &x.t(), &dy);
-        device.gemm_wide(dw, x.t(), dy, write);
-    });
+    w.accumulate(|device, dw, write| product_gradient(device, dw, x, dy, write));
+}
+
+/// dW += Xᵀ · dY, tile by tile if products gather W so.
+fn linear_gradient<D: Kernels>(w: &mut Param<D>, x: View<D>, dy: View<D>) -> Result<()> {
+    let Some(tiles) = w.tiles().cloned() else {
+        weight_gradient(w, x, dy);
+        return Ok(());
+    };
+    let device = w.device().clone();
+    for tile in &tiles.all {
+        let mut dw = Tensor::empty(device.wide(), Category::Buffers, tiles.local[0], tile.columns.len);
+        product_gradient(&device, dw.view_mut(), x, tile.columns.of(dy), Write::Set);
+        w.add_tile(&tiles, tile, dw)?;
+    }
+    Ok(())
+}
+
+/// dW (+)= Xᵀ · dY.
+fn product_gradient<D: Kernels>(device: &D, dw: ViewMut<D::Wide>, x: View<D>, dy: View<D>, write: Write) {
+    count_product(device, [dw.rows(), dw.cols()], &x.t(), &dy);
+    device.gemm_wide(dw, x.t(), dy, write);
 }

@@ -5,10 +5,13 @@
 //! another axis.
 use super::{filled, plus, product};
 use crate::model::record::{Recordable, RecordedPart};
-use crate::{Error, Placement, Result};
+use crate::param::placement::Band;
+use crate::param::tiles::WeightTiles;
+use crate::{Error, Param, Placement, Result};
 use comm::{Axes, Axis, Group, Mesh, Reduce, Request};
 use kernels::{Kernels, Write};
 use std::ops::Add;
+use std::sync::Arc;
 use tensor::{Category, Scalar, Tensor};
 
 /// `X[B,F_t]`: each rank has its own features.
@@ -55,9 +58,11 @@ pub struct Partial<D: Kernels> {
     axis: Axes,
 }
 
-/// `W[I,O_t]`: a weight cut by columns. It owns its tensor, so a gathered weight is freed when it drops.
+/// `W[I,O_t]`: a weight cut by columns. It owns its tensor, so a gathered weight is freed when it drops. A
+/// product with a weight of [tiles](crate::ShardingStrategy::tiles) gathers and frees one tile after another.
 pub struct Columns<D: Kernels> {
-    share: Tensor<D>,
+    share: Tensor<D>, // this rank's shard, if there are tiles
+    tiles: Option<Arc<WeightTiles<D::Place>>>,
     turned: bool,
     axis: Axis,
 }
@@ -80,7 +85,12 @@ pub(crate) fn same(share: impl Into<Axes>, other: impl Into<Axes>) -> Result<()>
 
 impl<D: Kernels> Columns<D> {
     pub(crate) fn new(share: Tensor<D>, axis: Axis) -> Self {
-        Self { share, turned: false, axis }
+        Self { share, tiles: None, turned: false, axis }
+    }
+    /// Returns the columns of a parameter that is cut along `axis`.
+    pub(crate) fn lent(param: &Param<D>, axis: Axis) -> Self {
+        let (share, tiles) = param.lend();
+        Self { share, tiles, turned: false, axis }
     }
     /// `Wᵀ[O_t,I]`.
     #[must_use]
@@ -90,19 +100,39 @@ impl<D: Kernels> Columns<D> {
     /// Returns the local part of a bias, to add to a matrix split along `axis`.
     pub(super) fn row(&self, axis: Axis) -> Result<&Tensor<D>> {
         same(axis, self.axis)?;
-        Ok(&self.share)
+        Ok(self.whole())
     }
-    fn times(&self, x: &Tensor<D>) -> Tensor<D> {
-        let w = if self.turned { self.share.view().t() } else { self.share.view() };
-        let mut y = x.along(w.cols());
-        product(x.device(), y.view_mut(), x.view(), w, Write::Set);
-        y
+    fn whole(&self) -> &Tensor<D> {
+        assert!(self.tiles.is_none(), "a weight of tiles is only used in products");
+        &self.share
+    }
+    fn times(&self, x: &Tensor<D>) -> Result<Tensor<D>> {
+        let [inputs, outputs] = self.tiles.as_ref().map_or(self.share.shape(), |tiles| tiles.local);
+        let mut y = x.along(if self.turned { inputs } else { outputs });
+        let mut add = |columns: Band, w: &Tensor<D>| {
+            let write = if self.turned && columns.start > 0 { Write::Add } else { Write::Set };
+            if self.turned {
+                product(x.device(), y.view_mut(), columns.of(x.view()), w.view().t(), write);
+            } else {
+                product(x.device(), columns.of_mut(y.view_mut()), x.view(), w.view(), write);
+            }
+        };
+        match &self.tiles {
+            None => add(Band { dim: 1, start: 0, len: outputs }, &self.share),
+            Some(tiles) => {
+                for tile in &tiles.all {
+                    add(tile.columns, &tiles.gather(&self.share, tile)?);
+                }
+            }
+        }
+        Ok(y)
     }
 }
 
 impl<D: Kernels> Rows<D> {
-    pub(crate) fn new(share: Tensor<D>, axis: Axis) -> Self {
-        Self(Columns::new(share, axis))
+    /// Returns the rows of a parameter that is cut along `axis`.
+    pub(crate) fn lent(param: &Param<D>, axis: Axis) -> Self {
+        Self(Columns::lent(param, axis))
     }
     /// `Wᵀ[O,I_t]`.
     #[must_use]
@@ -110,14 +140,16 @@ impl<D: Kernels> Rows<D> {
         Columns { turned: !self.0.turned, ..self.0 }
     }
     pub(super) fn share(&self) -> (&Tensor<D>, Axis) {
-        (&self.0.share, self.0.axis)
+        (self.0.whole(), self.0.axis)
     }
 }
 
-/// `X[B,I] · W[I,O_t] = Y[B,O_t]`: no communication.
-#[must_use]
-pub fn matmul<D: Kernels>(x: &Tensor<D>, w: &Columns<D>) -> Split<D> {
-    Split { share: w.times(x), axis: w.axis }
+/// `X[B,I] · W[I,O_t] = Y[B,O_t]`: no communication but for the tiles of `W`.
+///
+/// # Errors
+/// If `W` has tiles and ranks do not meet.
+pub fn matmul<D: Kernels>(x: &Tensor<D>, w: &Columns<D>) -> Result<Split<D>> {
+    Ok(Split { share: w.times(x)?, axis: w.axis })
 }
 
 impl<D: Kernels> Split<D> {
@@ -145,10 +177,10 @@ impl<D: Kernels> Split<D> {
     /// `X[B,I_t] · W[I_t,O]`: the contracted dimension is split, so this is a partial sum.
     ///
     /// # Errors
-    /// If the two are split along different axes.
+    /// If the two are split along different axes, or `W` has tiles and ranks do not meet.
     pub fn matmul(&self, w: &Rows<D>) -> Result<Partial<D>> {
         same(self.axis, w.0.axis)?;
-        Ok(Partial::sum(w.0.times(&self.share), self.axis))
+        Ok(Partial::sum(w.0.times(&self.share)?, self.axis))
     }
     /// Cuts this rank's consecutive columns from a matrix that every rank holds whole.
     ///
@@ -295,8 +327,8 @@ mod tests {
         let (data, split) = (mesh.group(Axis::Dp), Split::cut(&matrix(), mesh.group(Axis::Tp)).unwrap());
         let says = "a part along axis tp cannot be used with a part or group along axis dp";
         assert_eq!(split.all_gather(data).err().unwrap().to_string(), says);
-        assert_eq!(split.matmul(&Rows::new(matrix(), Axis::Dp)).err().unwrap().to_string(), says);
-        let partial = || split.matmul(&Rows::new(matrix(), Axis::Tp)).unwrap();
+        assert_eq!(split.matmul(&Columns::new(matrix(), Axis::Dp).t()).err().unwrap().to_string(), says);
+        let partial = || split.matmul(&Columns::new(matrix(), Axis::Tp).t()).unwrap();
         assert_eq!(partial().all_reduce(data).err().unwrap().to_string(), says);
         assert!(
             partial().all_reduce(mesh.group(Axis::Tp)).is_ok()

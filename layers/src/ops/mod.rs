@@ -13,6 +13,7 @@ mod handles;
 mod heads;
 mod loss;
 mod norm;
+mod root;
 mod router;
 mod stream;
 mod tensors;
@@ -35,6 +36,7 @@ pub use loss::{
     split_cross_entropy, top_k,
 };
 pub use norm::{norm, norm_backward};
+pub use root::RootExchange;
 pub use router::{
     RouterLoss, choose, gates, logits, pooled, router_backward, router_gradient, router_input_gradient,
 };

@@ -6,7 +6,7 @@ use super::{Param, Wide};
 use crate::{Draw, Result};
 use comm::Mesh;
 use kernels::Kernels;
-use tensor::{Device, Scalar, Tensor};
+use tensor::{Category, Device, Scalar, Tensor};
 
 impl<D: Kernels> Param<D> {
     /// Returns the whole matrix on the host, assembled from the parts that all ranks keep at rest; `None` on
@@ -25,6 +25,10 @@ impl<D: Kernels> Param<D> {
                 let whole = shards.group.named(self.name.clone()).all_gather(rest)?;
                 self.sharding.cuts.gather(mesh, &whole.reshaped(rows, cols))
             }
+            None if let Some(counts) = self.sharding.rows_at_root() => {
+                let whole = self.sharding.sum.named(self.name.clone()).all_gather_v(rest, &counts)?;
+                self.sharding.cuts.gather(mesh, &whole)
+            }
             _ => self.sharding.cuts.gather(mesh, &rest.clone().reshaped(rows, cols)),
         }
     }
@@ -35,6 +39,11 @@ impl<D: Kernels> Param<D> {
     pub fn gather(&self, mesh: &Mesh<D::Place>) -> Result<Option<Vec<D::Elem>>> {
         match &self.value.shard {
             Some(shard) => self.gather_at_rest(mesh, &shard.read()),
+            None if self.sharding.is_elsewhere() => {
+                let none = Tensor::empty(self.device(), Category::Buffers, 0, self.local()[1]);
+                self.gather_at_rest(mesh, &none)
+            }
+            None if self.sharding.rooted => self.gather_at_rest(mesh, &self.value()),
             None => self.sharding.cuts.gather(mesh, &self.value()),
         }
     }
@@ -59,9 +68,9 @@ impl<D: Kernels> Param<D> {
         self.gradient.rest().map_or(Ok(None), |gradient| self.gather_at_rest(mesh, &gradient))
     }
     /// Returns this rank's elements, each with its row-major index in the whole; of a value that is sharded
-    /// at rest, those of its shard. Empty on the meta device.
+    /// at rest, those of its shard, if any. Empty on the meta device.
     pub fn elements(&self) -> Vec<(usize, D::Elem)> {
-        self.placed(self.value.rest().as_ref()).0
+        self.placed(self.value.rest().filter(|_| !self.sharding.is_elsewhere()).as_ref()).0
     }
     /// Returns this rank's elements of the gradient as kept at rest, each with its index in the whole; empty
     /// before the first contribution.
@@ -99,6 +108,9 @@ impl<D: Kernels> Param<D> {
     pub fn disturb<'a>(&mut self, at: impl Into<ParamOrigin<'a, D>>, draw: Draw) -> Result<()> {
         assert!(self.master.is_none(), "proofs need a dtype that is its own wide dtype");
         let values = at.into().values.of(&self.name, self.shape, draw)?;
+        if self.sharding.is_elsewhere() {
+            return Ok(());
+        }
         let from = if self.value.shard.is_some() { self.sharding.at_rest().1 } else { 0 };
         self.load_state();
         let value = self.value.rest_mut().expect("the parameter has no value");

@@ -7,6 +7,7 @@
 //! state        complete: reduce-scatter, (b−1)/b·L                   after the update: all-gather, (b−1)/b·L
 //! gradient     after every backward: reduce-scatter, (b−1)/b·L       after the update: all-gather, (b−1)/b·L
 //! value        after every backward: reduce-scatter, (b−1)/b·L       before every use: all-gather, (b−1)/b·L
+//! in tiles     in a layer's backward, see `tiles.rs`                 in a layer's passes, see `tiles.rs`
 //! in subgroups and at the end of the step: an all-reduce of L/b elements sums the shards over the subgroups
 //! ```
 //!
@@ -14,13 +15,14 @@
 //! Rajbhandari et al., "`ZeRO`", §5 and §7, arXiv:1910.02054.
 use crate::ops::filled;
 use crate::param::kept::{self, Kept, Leaving};
-use crate::param::placement::Replica;
+use crate::param::placement::{Band, Replica};
+use crate::param::sharding::Sharding;
 use crate::param::shards::matrix;
 use crate::{AtRest, Param, ParamHooks, Result, ShardingStrategy, Wide};
 use comm::{Axes, BucketRequest, Group, InPlace, Reduce};
 use kernels::Kernels;
 use std::sync::Arc;
-use tensor::{Category, Scalar, Tensor};
+use tensor::{Category, Place, Scalar, Tensor, ViewMut};
 
 impl<D: Kernels> Param<D> {
     /// Sums the gradient over every axis along which ranks have partial sums of it. A rank without
@@ -94,9 +96,14 @@ impl<D: Kernels> Keeper<D> {
 
 impl<D: Kernels> ParamHooks<D> for Keeper<D> {
     fn moves(&self) -> bool {
-        self.rests.gradient != AtRest::Whole
+        self.rests.gradient == AtRest::Shard
     }
     fn before(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
+        for shard in
+            params.iter_mut().filter(|param| param.tiles.is_some()).filter_map(|p| p.value.shard.as_mut())
+        {
+            shard.load();
+        }
         self.bucket(params).1.gather(params, |_| true)
     }
     /// Begins to gather the values or, if their shards are off the device, to load these.
@@ -114,6 +121,7 @@ impl<D: Kernels> ParamHooks<D> for Keeper<D> {
                 param.value.shard = None;
             }
             param.value.whole.take_if(|_| param.value.shard.is_some());
+            param.value.shard.iter_mut().for_each(Kept::free);
         }
         let lend = |param: &mut Param<D>| {
             let written =
@@ -132,7 +140,7 @@ impl<D: Kernels> ParamHooks<D> for Keeper<D> {
             let mut call = None;
             if param.sharding.keeps(|rests| rests.gradient) {
                 param.close();
-            } else if param.sharding.placement.trained {
+            } else if param.sharding.placement.trained && !param.sharding.rooted {
                 param.begin_sum()?;
                 let (how, group) = param
                     .sharding
@@ -200,10 +208,10 @@ impl<D: Kernels> Param<D> {
         self.sharding.shards.as_ref().map(|shards| &shards.peers)
     }
     /// Takes the value for an all-gather, with only this rank's shard filled in; `None` if the value is
-    /// gathered.
+    /// gathered, or if products gather it tile by tile.
     fn lend_value(&mut self) -> Option<Tensor<D>> {
-        if let (Some(shards), Some(kept), None) =
-            (&self.sharding.shards, &mut self.value.shard, &self.value.whole)
+        if let (Some(shards), Some(kept), None, None) =
+            (&self.sharding.shards, &mut self.value.shard, &self.value.whole, &self.tiles)
         {
             let device = &self.device;
             let mut whole = Tensor::empty(device, Category::Weights, shards.group.size(), shards.len);
@@ -216,20 +224,14 @@ impl<D: Kernels> Param<D> {
     }
     /// Prepares a whole gradient for its sum: fills it with zeros if there is no contribution, and sums parts
     /// that several ranks hold over their holders.
-    fn begin_sum(&mut self) -> Result<()> {
+    pub(super) fn begin_sum(&mut self) -> Result<()> {
         if !self.written {
             self.accumulate(|device, gradient, _| device.wide().fill(gradient, Wide::<D>::ZERO));
         }
         let (local, Some(gradient)) = (self.local(), &mut self.gradient.whole) else { return Ok(()) };
         let device = gradient.device().clone();
-        for (Replica { part, .. }, holders) in &self.sharding.replicas {
-            let held = part.of_mut(matrix(gradient.view_mut(), local));
-            let mut sum = Tensor::empty(&device, Category::Buffers, held.rows(), held.cols());
-            device.copy(sum.view_mut(), held.read());
-            holders.all_reduce(&mut sum, Reduce::Sum)?;
-            device.copy(part.of_mut(matrix(gradient.view_mut(), local)), sum.view());
-        }
-        Ok(())
+        let all = Band { dim: 1, start: 0, len: local[1] };
+        self.sharding.sum_held(&device, matrix(gradient.view_mut(), local), all)
     }
     /// Takes a summed gradient; if it is sharded, adds this rank's shard of it to the shard kept at rest.
     fn take_sum(&mut self, whole: Tensor<D::Wide>) {
@@ -258,6 +260,26 @@ impl<D: Kernels> Param<D> {
     fn end_sum(&mut self) -> Result<()> {
         if let (Some(twins), Some(gradient)) = (&self.sharding.twins, self.gradient.rest_mut()) {
             twins.all_reduce(gradient, Reduce::Sum)?;
+        }
+        Ok(())
+    }
+}
+
+impl<P: Place> Sharding<P> {
+    /// Sums parts of these columns of a gradient that several ranks hold over their holders.
+    pub(crate) fn sum_held<W: Kernels<Place = P>>(
+        &self,
+        device: &W,
+        mut gradient: ViewMut<W>,
+        columns: Band,
+    ) -> Result<()> {
+        for (Replica { part, .. }, holders) in &self.replicas {
+            let Some(part) = part.within(columns) else { continue };
+            let held = part.of_mut(gradient.again());
+            let mut sum = Tensor::empty(device, Category::Buffers, held.rows(), held.cols());
+            device.copy(sum.view_mut(), held.read());
+            holders.all_reduce(&mut sum, Reduce::Sum)?;
+            device.copy(part.of_mut(gradient.again()), sum.view());
         }
         Ok(())
     }

@@ -230,6 +230,15 @@ pub(crate) struct Replica {
 }
 
 impl Band {
+    /// Returns the part of it in these columns, counted from the first of them; `None` if there is none.
+    pub(crate) fn within(self, columns: Band) -> Option<Self> {
+        if self.dim == 0 {
+            return Some(self);
+        }
+        let start = self.start.max(columns.start);
+        let end = (self.start + self.len).min(columns.start + columns.len);
+        (start < end).then(|| Band { dim: 1, start: start - columns.start, len: end - start })
+    }
     /// Returns these rows or columns of `x`.
     pub(crate) fn of<D: Kernels>(self, x: View<D>) -> View<D> {
         if self.dim == 0 { x.take_rows(self.start, self.len) } else { x.take_cols(self.start, self.len) }

@@ -19,6 +19,8 @@ pub(crate) struct Sharding<P: Place> {
     pub(crate) sum: Group<P>,
     /// This rank's shard, if the parameter is sharded at rest.
     pub(crate) shards: Option<Shards<P>>,
+    /// True if several ranks sum the gradient, and only the first of them, the root, keeps the parameter.
+    pub(crate) rooted: bool,
 }
 
 impl<P: Place> Sharding<P> {
@@ -44,7 +46,8 @@ impl<P: Place> Sharding<P> {
         if let Some(shards) = &shards {
             shards.hold(name, numbers);
         }
-        Ok(Self { placement, cuts, replicas, twins: None, sum, shards })
+        let rooted = placement.rests == ShardingStrategy::ROOT && placement.trained && sum.size() > 1;
+        Ok(Self { placement, cuts, replicas, twins: None, sum, shards, rooted })
     }
     /// Shape of a buffer for all shards, one per row; the shape of the local part if there are no shards.
     pub(crate) fn room(&self) -> [usize; 2] {
@@ -52,7 +55,19 @@ impl<P: Place> Sharding<P> {
     }
     /// Shape of optimizer state at rest on this rank, and the index of its first element in the local part.
     pub(crate) fn at_rest(&self) -> ([usize; 2], usize) {
+        if self.is_elsewhere() {
+            return ([0, self.cuts.local[1]], 0);
+        }
         self.shards.as_ref().map_or((self.cuts.local, 0), |shards| ([1, shards.len], shards.from()))
+    }
+    /// Returns whether the parameter rests on the root, and this is another rank.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.rooted && self.sum.rank() > 0
+    }
+    /// Returns the number of rows at rest on each rank, if the parameter rests on the root.
+    pub(crate) fn rows_at_root(&self) -> Option<Vec<usize>> {
+        let rows = |rank| if rank == 0 { self.cuts.local[0] } else { 0 };
+        self.rooted.then(|| (0..self.sum.size()).map(rows).collect())
     }
     /// Returns whether this rank keeps only its shard of the picked tensor: false if the rank is alone or the
     /// parameter is not trained.
@@ -60,14 +75,14 @@ impl<P: Place> Sharding<P> {
         pick(self.placement.rests) != AtRest::Whole && self.shards.is_some()
     }
     /// Returns whether elements count on this rank: elements that several ranks hold (of other stages, or of
-    /// other subgroups of shards) count on the first of these ranks.
+    /// other subgroups of shards) count on the first of these ranks, those of a root on the root.
     pub(crate) fn counts(&self) -> bool {
         let peers = self.shards.as_ref().map(|shards| &shards.peers);
-        self.twins.iter().chain(peers).all(|holders| holders.rank() == 0)
+        !self.is_elsewhere() && self.twins.iter().chain(peers).all(|holders| holders.rank() == 0)
     }
     /// The axes along which ranks have different elements that count.
     pub(crate) fn different(&self) -> Axes {
-        let shards = self.shards.as_ref().map_or(Axes::default(), |_| self.placement.summed());
-        self.placement.different() | shards
+        let apart = self.shards.is_some() || self.rooted;
+        self.placement.different() | if apart { self.placement.summed() } else { Axes::default() }
     }
 }

@@ -14,7 +14,7 @@ use crate::param::kept::Kept;
 use crate::{Error, Result};
 use comm::Group;
 use kernels::Kernels;
-use tensor::{Place, Tensor, View, ViewMut};
+use tensor::{Device, Place, Strided, Tensor, ViewMut};
 
 /// Part of a tensor that a rank keeps at rest, between its uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,11 +25,13 @@ pub enum AtRest {
     Shard,
     /// One shard per rank until the first use, the whole from then on: for values that are not trained.
     Gathered,
+    /// The whole on the first of these ranks, the root, which lends others the value for each microbatch.
+    Root,
 }
 
 /// Sharding at rest of a parameter's value, gradient and optimizer state over the ranks that sum its
-/// gradient. DDP, `ZeRO` 1 to 3 and HSDP are values of this type. If a field is sharded, the fields after it
-/// (value, gradient, state) must be sharded too.
+/// gradient. DDP, `ZeRO` 1 to 3, HSDP and DP are values of this type. If a field is sharded, the fields after
+/// it (value, gradient, state) must be sharded too; either all of them rest on the root, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardingStrategy {
     /// The value.
@@ -40,17 +42,38 @@ pub struct ShardingStrategy {
     pub state: AtRest,
     /// Shards are spread over subgroups of this number of consecutive ranks; `None`: over all ranks.
     pub subgroup: Option<usize>,
+    /// Number of tiles of a linear layer's outputs, whose sharded value is gathered tile after tile; 1: all
+    /// at once, before the layer's bucket is used.
+    pub tiles: usize,
 }
 
 impl ShardingStrategy {
     /// Every rank keeps everything whole.
-    pub const WHOLE: Self =
-        Self { value: AtRest::Whole, gradient: AtRest::Whole, state: AtRest::Whole, subgroup: None };
+    pub const WHOLE: Self = Self {
+        value: AtRest::Whole,
+        gradient: AtRest::Whole,
+        state: AtRest::Whole,
+        subgroup: None,
+        tiles: 1,
+    };
+    /// Only the root keeps anything.
+    pub const ROOT: Self =
+        Self { value: AtRest::Root, gradient: AtRest::Root, state: AtRest::Root, ..Self::WHOLE };
 
     /// Returns an error if this sharding is not supported.
     fn check(self) -> Result<()> {
-        let rests = [self.value, self.gradient, self.state].map(|rest| rest != AtRest::Whole);
-        if rests.is_sorted() && (rests[2] || self.subgroup.is_none()) {
+        if self.tiles > 1 && self.value != AtRest::Shard {
+            return Err(Error::size(
+                "the number of tiles of a value that is not sharded at rest",
+                self.tiles,
+                "1",
+            ));
+        }
+        let all = [self.value, self.gradient, self.state];
+        let rests = all.map(|rest| rest != AtRest::Whole);
+        if self == Self::ROOT
+            || !all.contains(&AtRest::Root) && rests.is_sorted() && (rests[2] || self.subgroup.is_none())
+        {
             return Ok(());
         }
         let words = rests.map(|shard| if shard { "shard" } else { "whole" }).join(", ");
@@ -79,7 +102,7 @@ impl<P: Place> Shards<P> {
     /// If the sharding is not supported, or the ranks do not form subgroups of this size.
     pub(crate) fn of(sum: &Group<P>, rests: ShardingStrategy, n: usize) -> Result<Option<Self>> {
         rests.check()?;
-        let subgroup = if rests.state == AtRest::Whole { 1 } else { rests.subgroup.unwrap_or(sum.size()) };
+        let subgroup = if rests.state == AtRest::Shard { rests.subgroup.unwrap_or(sum.size()) } else { 1 };
         let ranks = subgroup.min(sum.size());
         let (group, peers) = (sum.consecutive(ranks)?, sum.split(|rank| rank % ranks)?);
         Ok((ranks > 1).then_some(Self { group, peers, len: n.div_ceil(ranks) }))
@@ -131,19 +154,35 @@ pub(crate) fn matrix<D: Kernels>(x: ViewMut<D>, [rows, cols]: [usize; 2]) -> Vie
     x.reshape(1, room).take_cols(0, rows * cols).reshape(rows, cols)
 }
 
-/// Splits consecutive elements of a matrix, row by row, into rectangles: the end of a row, whole rows, the
-/// beginning of a row. Returns each rectangle's first row and column, and its elements.
-pub(crate) fn rectangles<D: Kernels>(
-    numbers: View<'_, D>,
+/// A rectangle of a matrix whose elements are some of a list of consecutive elements.
+pub(crate) struct Rectangle {
+    /// Its first row and column in the matrix.
+    pub(crate) begin: [usize; 2],
+    /// Number of rows and columns.
+    pub(crate) shape: [usize; 2],
+    from: usize, // index of its first element in the list
+}
+
+impl Rectangle {
+    /// Returns its elements of the list.
+    pub(crate) fn of<D: Device, B>(&self, list: Strided<D, B>) -> Strided<D, B> {
+        let (room, [rows, cols]) = (list.rows() * list.cols(), self.shape);
+        list.reshape(1, room).take_cols(self.from, rows * cols).reshape(rows, cols)
+    }
+}
+
+/// Splits `numbers` consecutive elements of a matrix, row by row from element `from` on, into rectangles: the
+/// end of a row, whole rows, the beginning of a row.
+pub(crate) fn rectangles(
+    numbers: usize,
     from: usize,
     [rows, cols]: [usize; 2],
-) -> impl Iterator<Item = ([usize; 2], View<'_, D>)> {
-    let room = numbers.rows() * numbers.cols();
-    let (numbers, end) = (numbers.reshape(1, room), (from + room).min(rows * cols).max(from));
+) -> impl Iterator<Item = Rectangle> {
+    let end = (from + numbers).min(rows * cols).max(from);
     let first = from.next_multiple_of(cols).min(end);
     let last = (end / cols * cols).max(first);
     [[from, first], [first, last], [last, end]].into_iter().filter(|[a, b]| a < b).map(move |[a, b]| {
         let wide = (b - a).min(cols);
-        ([a / cols, a % cols], numbers.take_cols(a - from, b - a).reshape((b - a) / wide, wide))
+        Rectangle { begin: [a / cols, a % cols], shape: [(b - a) / wide, wide], from: a - from }
     })
 }

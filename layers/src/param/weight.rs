@@ -89,12 +89,17 @@ impl<D: Kernels> ColumnWeight<D> {
         let placed = at.placement.clone().on(axis, Placed::Shard { dim: 1, sections: sections.to_vec() });
         Ok(Self(Param::new(at, name, [inputs, outputs], placed, draw)?, axis))
     }
+    /// Lets products gather a value that is sharded at rest tile by tile, as the sharding says.
+    #[must_use]
+    pub fn tiled(self) -> Self {
+        Self(self.0.tiled(), self.1)
+    }
     /// Returns this rank's columns.
     ///
     /// # Errors
     /// If ranks do not meet.
     pub fn columns(&self) -> Result<Columns<D>> {
-        Ok(Columns::new(self.0.value(), self.1))
+        Ok(Columns::lent(&self.0, self.1))
     }
     /// Returns the underlying parameter.
     pub fn param(&mut self) -> &mut Param<D> {
@@ -126,12 +131,17 @@ impl<D: Kernels> RowWeight<D> {
         let placed = at.placement.clone().on(axis, Placed::Shard { dim: 0, sections });
         Ok(Self(Param::new(at, name, shape, placed, draw)?, axis))
     }
+    /// Lets products gather a value that is sharded at rest tile by tile, as the sharding says.
+    #[must_use]
+    pub fn tiled(self) -> Self {
+        Self(self.0.tiled(), self.1)
+    }
     /// Returns this rank's rows.
     ///
     /// # Errors
     /// If ranks do not meet.
     pub fn rows(&self) -> Result<Rows<D>> {
-        Ok(Rows::new(self.0.value(), self.1))
+        Ok(Rows::lent(&self.0, self.1))
     }
     /// Gathers all rows and returns this rank's columns of them, section by section: `W[I,O_t]`, freed with
     /// the result. An all-gather of `I_t·O` elements; its gradient is

@@ -28,7 +28,8 @@ pub(super) struct RankRun<S> {
     pub(super) synced: Ledger,
     /// Number of this rank among those that tokens are dealt to, and their number.
     pub(super) place: (usize, usize),
-    /// Number of gradient elements on this rank, padding included.
+    /// Number of gradient elements on this rank, padding included, that are summed after backward: not those
+    /// of tiles.
     pub(super) parameters: usize,
     /// Steps and numbers of the layer's calls: forward and backward, and the sums of its gradients.
     pub(super) calls: StepCalls,
@@ -81,7 +82,7 @@ pub(super) fn run<D: Kernels<Wide = D>>(
         calls.push((step, since(&before, mesh)));
         let numbers =
             |param: &&mut Param<D>| param.gradient_elements().len() + param.gradient_padding().len();
-        parameters = params.iter().map(numbers).sum();
+        parameters = params.iter().filter(|param| param.tiles().is_none()).map(numbers).sum();
         for param in params.iter().filter(|param| param.placement().trained) {
             let gradient = param.gather_gradient(mesh)?.unwrap_or_default();
             trace.push((format!("step {step}: gradient of {}", param.name()), gradient));

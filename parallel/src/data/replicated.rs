@@ -175,7 +175,7 @@ mod tests {
             });
             let (losses, held): (Vec<_>, Vec<_>) = ranks.unwrap().into_iter().unzip();
             assert!(losses.iter().all(|loss| *loss == losses[0]), "{layout}");
-            let largest = batch.largest();
+            let largest = batch.largest(layout.size(Axis::Pp));
             let priced = price::peak_of_all::<Cpu<F61>, _>(
                 &layout,
                 |tokens| largest.dealt(&tokens),

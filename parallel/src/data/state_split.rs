@@ -10,7 +10,7 @@ pub struct StateSplit {
     /// Its description.
     pub about: StrategyInfo,
     /// Changes which state is kept sharded at rest. All strategies that a layout names are applied, in the
-    /// list's order. A number that the layout gives is the number of ranks in a subgroup.
+    /// list's order. The number is the one that the layout gives: of ranks in a subgroup, or of tiles.
     pub change: fn(ShardingStrategy, Option<usize>) -> ShardingStrategy,
 }
 

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Source: Rajbhandari et al., "`ZeRO`", §5.3, arXiv:1910.02054; Zhao et al., "FSDP", §3, arXiv:2304.11277.
-//! Neighbour: [`zero2`](super::zero2). Chapter: 18.
+//! Neighbours: [`zero2`](super::zero2), [`tile`](super::tile). Chapter: 18.
 use super::state_split::{SHARDED, StateSplit};
 use layers::{AtRest, ShardingStrategy, StrategyInfo};
 
@@ -29,10 +29,11 @@ pub static ZERO3: StateSplit = StateSplit {
         ],
         ..SHARDED
     },
-    change: |_, subgroup| ShardingStrategy {
+    change: |rests, subgroup| ShardingStrategy {
         value: AtRest::Shard,
         gradient: AtRest::Shard,
         state: AtRest::Shard,
         subgroup,
+        ..rests
     },
 };

@@ -169,14 +169,38 @@ impl Grammar<'_> {
                 let written = self.0[i].written(2);
                 bail!("{word} ({name}) needs {axis} ranks, 2 or more: write {written}");
             }
+            if let Some(needs) = self.needs(i).filter(|&j| named.iter().all(|(named, _)| *named != j)) {
+                let (needs, written) = (self.0[needs].word, self.0[i].written(2));
+                bail!("{word} ({name}) needs {needs}: write {written}");
+            }
             if number > 0 || !self.is_default(i) {
                 layout.named |= 1 << i;
                 layout.numbers[choice as usize] = number;
             }
         }
-        Ok(layout)
+        self.apart(&layout).map_or(Ok(layout), |why| Err(Error::new(why)))
     }
-    /// Returns the layout with one more strategy: `sp`, `ulysses/4`.
+    /// Returns the reason why a strategy that stands alone cannot be in a layout, if there is one.
+    fn apart(self, layout: &Layout) -> Option<String> {
+        let (alone, word) = self.named(layout).into_iter().find(|(about, _)| about.alone)?;
+        let mut axes = self.axes().into_iter().filter(|axis| layout.size(*axis) > 1);
+        let axis =
+            axes.find(|axis| Some(*axis) != alone.axis).map(|axis| format!("{axis}={}", layout.size(axis)));
+        let other = |about: &StrategyInfo| about.choice != Choice::Recompute && about.word != alone.word;
+        let method = || Some(self.named(layout).into_iter().find(|(about, _)| other(about))?.1);
+        let (with, own) = (axis.or_else(method)?, alone.axis?);
+        let written = alone.written(layout.size(own));
+        Some(format!(
+            "{word} stands alone: it is combined with {with}; write {written}, with {} at most",
+            Choice::RECOMPUTE
+        ))
+    }
+    /// Returns the strategy that another cannot be without, if there is one.
+    fn needs(self, i: usize) -> Option<usize> {
+        let StrategyInfo { axis, needs, .. } = *self.0[i];
+        self.0.iter().position(|about| about.axis == axis && Some(about.word) == needs)
+    }
+    /// Returns the layout with one more strategy, `sp` or `ulysses/4`, and the one that it needs.
     pub(super) fn with(self, layout: Layout, written: &str) -> Result<Layout> {
         let word = written.split('/').next().unwrap_or(written);
         let found = self.0.iter().find(|about| about.word == word).copied();
@@ -188,8 +212,9 @@ impl Grammar<'_> {
         };
         let before = (0..self.0.len()).filter(|&i| layout.names(i));
         let before = before.map(|i| (i, layout.numbers[self.0[i].choice as usize]));
+        let needed = self.needs(one.0).filter(|&i| !layout.names(i)).map(|i| (i, 0));
         let bare = Layout { named: 0, ..layout };
-        self.naming(bare, before.chain(once(one)).collect())
+        self.naming(bare, before.chain(needed).chain(once(one)).collect())
     }
     /// Returns the strategies that a layout names and its axes do not imply, each as it is written: `sp`,
     /// `ulysses/4`.
@@ -254,6 +279,19 @@ impl Grammar<'_> {
         let words: Vec<_> =
             self.0.iter().filter(|about| about.stands_alone()).map(|about| about.word).collect();
         if words.is_empty() { String::new() } else { format!(", and beside them {}", either(&words, last)) }
+    }
+}
+
+impl Layout {
+    /// Returns this layout with one more strategy, in place of another of its choice.
+    ///
+    /// # Errors
+    /// If its axis has only one rank, or its number does not fit.
+    pub fn with_instead(self, about: &StrategyInfo) -> Result<Self> {
+        let all = super::grammar_of_all();
+        let is_other = |of: &StrategyInfo| (of.choice, of.axis) == (about.choice, about.axis);
+        let others = (0..all.0.len()).filter(|&i| is_other(all.0[i])).fold(0, |bits, i| bits | 1 << i);
+        all.with(Layout { named: self.named & !others, ..self }, &about.method())
     }
 }
 

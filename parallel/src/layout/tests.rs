@@ -265,7 +265,10 @@ fn every_two_strategies_meet_in_few_layouts() {
         |a: &StrategyInfo, b: &StrategyInfo| all.iter().any(|layout| layout.takes(a) && layout.takes(b));
     let (mut apart, mut exclude, list) = (Vec::new(), Vec::new(), strategies::all());
     let one_of = |a: &StrategyInfo, b: &StrategyInfo| {
-        (a.choice, a.axis) == (b.choice, b.axis) && a.choice != Choice::Layers
+        let alike = |c: &StrategyInfo| (c.choice, c.axis) == (b.choice, b.axis) && c.choice != Choice::Layers;
+        let needed = list.iter().find(|c| c.axis == a.axis && Some(c.word) == a.needs);
+        let alone = (a.alone || b.alone) && ![a, b].iter().any(|about| about.choice == Choice::Recompute);
+        alone || alike(a) || needed.is_some_and(|c| alike(c) && c.word != b.word)
     };
     for (i, a) in list.iter().enumerate() {
         assert!(meets(a, a), "{}", a.name);
@@ -276,6 +279,39 @@ fn every_two_strategies_meet_in_few_layouts() {
     assert!(apart.contains(&("dp", "zero1")) && apart.contains(&("1f1b", "gpipe")), "{apart:?}");
     let (states, schedules) = (data::ALL.len(), pipeline::ALL.len());
     assert!(all.len() <= states * schedules + list.len(), "{} for {states} × {schedules}", all.len());
+}
+
+/// Kills: a root beside ranks or methods that split its model, a root that forbids recomputation, a refusal
+/// that depends on the order.
+#[test]
+fn a_root_stands_alone() {
+    for (text, with) in [
+        ("dp=2:classic,tp=2", "tp=2"),
+        ("tp=2,sp,dp=3:classic", "tp=2"),
+        ("pp=2,dp=2:classic", "pp=2"),
+        ("dp=2:classic,pp=2:gpipe", "pp=2"),
+        ("cp=2,dp=2:classic", "cp=2"),
+        ("ep=2,dp=2:classic", "ep=2"),
+    ] {
+        let ranks = if text.contains("dp=3") { 3 } else { 2 };
+        let wanted = format!(
+            "classic stands alone: it is combined with {with}; write dp={ranks}:classic, with recompute at most"
+        );
+        assert_eq!(why(text), wanted, "{text}");
+    }
+    let exclude = "classic and zero1 exclude each other; write one of them";
+    assert_eq!(why("dp=2:classic:zero1"), exclude);
+    assert_eq!(
+        why("dp=1:classic"),
+        "classic (DataParallel, with a root) needs dp ranks, 2 or more: write dp=2:classic"
+    );
+    assert_eq!(why("dp=2:classic/2"), "classic/2: classic takes no number; write classic");
+    assert!(read("tp=2,dp=2").unwrap().with("classic").is_err());
+    for text in ["dp=2:classic", "dp=4:classic,recompute"] {
+        assert_eq!(read(text).unwrap().to_string(), text);
+        assert_eq!(read(text).unwrap().rests(), ShardingStrategy::ROOT);
+    }
+    assert_eq!(read("dp=2,recompute").unwrap().with("classic"), read("recompute,dp=2:classic"));
 }
 
 /// Kills: a state split or a schedule that a layout names and nobody asks for.

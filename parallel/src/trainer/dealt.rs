@@ -1,6 +1,7 @@
 //! A step's microbatches on a data rank: the model's inputs, the outputs wanted of it, and the results.
 use super::share::rows;
 use super::{Report, StepState};
+use crate::data::classic;
 use crate::stages::Microbatches;
 use crate::step::Task;
 use crate::{Batch, LocalBatch, Result, Sequence};
@@ -56,8 +57,26 @@ impl<'a, D: Kernels> Dealt<'a, D> {
         &self,
         of: Task,
     ) -> Result<impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone + use<'a, D>> {
-        let tokens = if self.largest.is_some() { self.cut.tokens.whole() } else { self.cut.tokens };
-        Ok(self.share(of.microbatch as usize)?.slice(of.slice as usize, self.cut.slices, &tokens))
+        let share = self.share(of.microbatch as usize)?;
+        Ok(share.slice(of.slice as usize, self.cut.slices, &self.tokens()))
+    }
+    fn tokens(&self) -> TokenShards {
+        if self.largest.is_some() { self.cut.tokens.whole() } else { self.cut.tokens }
+    }
+    /// Returns the tokens that this rank has before inputs are scattered, and whose loss it computes: its
+    /// own; if there is a root, all of the microbatch there, and none on others.
+    fn given(
+        &self,
+        of: Task,
+    ) -> Result<impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone + use<'a, D>> {
+        let share = self.share(of.microbatch as usize)?;
+        let sequences = match self.rank.root.is_root() {
+            None => share.sequences,
+            Some(true) => &self.cut.batch.microbatches()[of.microbatch as usize],
+            Some(false) => &[],
+        };
+        let given = LocalBatch { sequences, ..share };
+        Ok(given.slice(of.slice as usize, self.cut.slices, &self.tokens()))
     }
     /// Creates the context of a task, reusing a finished context's buffers. Slices of a microbatch share the
     /// keys and values that attention sees.
@@ -100,15 +119,23 @@ impl<D: Kernels> Microbatches<D> for Dealt<'_, D> {
         Ok(self.rank.cxs[at].as_ref().expect("just made"))
     }
     fn input(&mut self, of: Task) -> Result<Input<D>> {
-        let slice = self.slice(of)?;
+        self.cx(of)?; // made, if it was not
+        let (device, given, vocabulary) = (&self.rank.device, self.given(of)?, self.cut.design.outputs());
+        let cx = self.rank.cxs[of.microbatch as usize * self.cut.slices + of.slice as usize].as_ref();
+        let (cx, root) = (cx.expect("made above"), &self.rank.root);
         if let Some(width) = self.cut.design.features() {
-            return Ok(Input::Rows(rows(&self.rank.device, width, slice, |s| &s.x)));
+            let x = rows(device, width, given, |s| &s.x);
+            return Ok(Input::Rows(root.scatter(cx, &x)?.unwrap_or(x)));
         }
-        let ids = slice.flat_map(|(s, tokens)| &s.ids[tokens]);
-        Ok(Input::Tokens(TokenIds::new(self.rank.device.place(), ids, self.cut.design.outputs())?))
+        let ids = given.flat_map(|(s, tokens)| &s.ids[tokens]);
+        if root.is_root().is_none() {
+            return Ok(Input::Tokens(TokenIds::new(device.place(), ids, vocabulary)?));
+        }
+        let ids = classic::scatter_ids((root, device), cx, &ids.copied().collect::<Vec<_>>())?;
+        Ok(Input::Tokens(TokenIds::new(device.place(), &ids, vocabulary)?))
     }
     fn wanted(&mut self, of: Task) -> Result<StageRequest<D>> {
-        let (slice, outputs) = (self.slice(of)?, self.cut.design.outputs());
+        let (slice, outputs) = (self.given(of)?, self.cut.design.outputs());
         if self.largest.is_some() {
             return Ok(StageRequest::Logits { all: true });
         }

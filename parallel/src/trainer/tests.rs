@@ -65,7 +65,7 @@ fn scheduled(
     let adamw = reference::Optimizer::AdamW { beta1, beta2, eps, decay };
     let zero = [0, 1, 2, 3].map(|stage: usize| {
         let rest = |from: usize| if stage >= from { AtRest::Shard } else { AtRest::Whole };
-        ShardingStrategy { value: rest(3), gradient: rest(2), state: rest(1), subgroup: None }
+        ShardingStrategy { value: rest(3), gradient: rest(2), state: rest(1), ..ShardingStrategy::WHOLE }
     });
     let all = layouts.iter().flat_map(|layout| zero.map(|rests| (*layout, rests)));
     for ([pp, dp, tp, sp], rests) in

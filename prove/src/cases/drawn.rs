@@ -98,8 +98,11 @@ fn together(layout: Layout, wish: Shape) -> (Layout, Shape) {
 }
 
 /// Adds a strategy to the layout, unless the strategy's axis is not split, or another of the layout's
-/// strategies excludes it.
+/// strategies excludes it. A strategy that stands alone takes the place of what was drawn before.
 fn with(layout: Layout, named: &str) -> Layout {
+    let alone = strategies::all().iter().find(|about| about.alone && about.method() == named);
+    let axis = alone.and_then(|about| about.axis).filter(|axis| layout.size(*axis) > 1);
+    let layout = axis.map_or(layout, |axis| Layout::new(&[(axis, layout.size(axis))]).expect("one axis"));
     let (with, n) = (layout.with(named).unwrap_or(layout), layout.ranks());
     let shape = Shape { heads: Heads { queries: n, keys: n, dim: 2 }, hidden: n, ..Shape::LLAMA };
     if with.conflict(shape).is_some() { layout } else { with }
@@ -111,6 +114,13 @@ fn reversed(layout: Layout) -> Layout {
     format!("{layout},order={}", split.join(".")).parse().unwrap_or(layout)
 }
 
+/// Returns the axis and the choice that a strategy is drawn with: its own, or those of the one that it needs.
+pub(super) fn drawn_with(about: &StrategyInfo) -> (Option<Axis>, Choice) {
+    let needed = |of: &&&StrategyInfo| of.axis == about.axis && Some(of.word) == about.needs;
+    let choice = strategies::all().iter().find(needed).map_or(about.choice, |of| of.choice);
+    (about.axis, choice)
+}
+
 /// Draws the ranks along the axes, and the strategies. The first axis and the first strategy get their wish,
 /// the others the rest; expert axes get a size that divides the ranks of a stage.
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -118,9 +128,7 @@ fn layouts() -> impl Strategy<Value = Layout> {
     // methods of each choice; each strategy of layers is its own choice
     let mut choices: Vec<(&StrategyInfo, Vec<String>)> = Vec::new();
     for about in strategies::all() {
-        let same = |of: &&StrategyInfo| {
-            of.choice != Choice::Layers && (of.axis, of.choice) == (about.axis, about.choice)
-        };
+        let same = |of: &&StrategyInfo| of.choice != Choice::Layers && drawn_with(of) == drawn_with(about);
         let at = choices.iter().position(|(of, _)| same(of)).unwrap_or(choices.len());
         if at == choices.len() {
             choices.push((about, Vec::new()));

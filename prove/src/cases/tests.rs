@@ -1,4 +1,5 @@
 //! Random cases: each kind is drawn often enough, and a failing case is found and shrunk.
+use super::drawn::drawn_with;
 use super::*;
 use crate::{Difference, Verdict};
 use layers::{FeedForward, NormKind, OptimizerKind, Scoring, Shape};
@@ -28,7 +29,7 @@ fn every_habit_and_every_strategy_is_drawn_often() {
     for about in strategies::all() {
         let with = |case: &&ProofCase| case.layout.strategies().iter().any(|a| a.name == about.name);
         let seen = cases.iter().filter(with).count();
-        let others = strategies::all().iter().filter(|of| (of.axis, of.choice) == (about.axis, about.choice));
+        let others = strategies::all().iter().filter(|of| drawn_with(of) == drawn_with(about));
         assert!(seen * 10 * others.count() >= cases.len(), "{}: {seen} of {}", about.name, cases.len());
     }
     let layouts: BTreeSet<String> = cases.iter().map(|case| case.layout.to_string()).collect();

@@ -89,7 +89,13 @@ fn every_pair_of_entries_meets_among_the_layouts_that_are_proven() {
         for other in &listed[i..] {
             let meet = all.iter().any(|layout| layout.contains(&one.name) && layout.contains(&other.name));
             let layers = |about: &StrategyInfo| about.choice == Choice::Layers;
-            let alternatives = one.name != other.name && one.choice == other.choice && !layers(one);
+            let instead =
+                |a: &StrategyInfo, b: &StrategyInfo| a.name != b.name && a.choice == b.choice && !layers(a);
+            let needed = |of: &&StrategyInfo| other.needs == Some(of.word);
+            let without = listed.iter().find(|of| needed(of)).is_some_and(|of| instead(of, one));
+            let recomputes = |about: &StrategyInfo| about.choice == Choice::Recompute;
+            let alone = (one.alone || other.alone) && !recomputes(one) && !recomputes(other);
+            let alternatives = without || instead(one, other) || alone && one.name != other.name;
             assert_eq!(meet, !alternatives, "{} and {} in {all:?}", one.name, other.name);
         }
     }

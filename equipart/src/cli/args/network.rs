@@ -100,7 +100,7 @@ fn words(error: &RankError, running: &[usize]) -> String {
 }
 
 /// Parses a link along an axis.
-fn link(text: &str) -> Result<(Axis, Link), String> {
+pub(crate) fn link(text: &str) -> Result<(Axis, Link), String> {
     let axes: Vec<_> = split_axes().rev().map(Axis::name).collect();
     let (name, link) = text.split_once('=').ok_or_else(|| {
         format!("{text:?} is not a link of an axis; write axis=latency,bandwidth, such as tp=20us,1GB/s")

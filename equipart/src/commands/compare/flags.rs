@@ -1,7 +1,8 @@
 //! The flags of `compare`.
-use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, OffloadArgs, RanksArgs};
+use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, OffloadArgs, RanksArgs, link};
 use crate::cli::pictures::PicturesArgs;
 use clap::Args;
+use comm::{Axis, Link};
 use parallel::Layout;
 use std::path::PathBuf;
 
@@ -43,4 +44,7 @@ pub(crate) struct CompareArgs {
     pub(crate) pictures: PicturesArgs,
     #[command(flatten)]
     pub(crate) network: NetworkArgs,
+    /// Repeat the rows of layouts with ranks along this axis over a slow link, such as dp=20us,1GB/s
+    #[arg(long, value_name = "AXIS=LATENCY,BANDWIDTH", value_parser = link)]
+    pub(crate) slow_link: Option<(Axis, Link)>,
 }

@@ -50,5 +50,6 @@ fn training_peak<D: Kernels>(work: &Comparison, layout: &Layout, batch: &Batch) 
 /// If the number of bytes overflows 64 bits.
 pub(super) fn step_peak<D: Kernels>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<usize> {
     Ok(price::training::<D>(&layout.limited(None), &work.model.design, OPTIMIZER, batch, |_, _| Ok(()))?
-        .largest)
+        .largest
+        .total)
 }

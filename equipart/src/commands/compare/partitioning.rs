@@ -16,6 +16,7 @@ use super::CompareArgs;
 use super::{LayoutRow, Workload};
 use crate::cli::args::note;
 use crate::draw::front::{self, Point};
+use comm::{Axis, Link};
 use layers::{AtRest, Design, ShardingStrategy};
 use models::Model;
 use models::generate::{Generated, Prompts, repeated};
@@ -33,11 +34,13 @@ pub struct Partitioning {
     pub layout: Layout,
     /// True if requests are answered one after the other instead of all at once.
     pub one_by_one: bool,
+    /// Link along an axis, in place of the network's, if this row has one of its own.
+    pub slow: Option<(Axis, Link)>,
 }
 
 impl From<Layout> for Partitioning {
     fn from(layout: Layout) -> Self {
-        Self { name: None, layout, one_by_one: false }
+        Self { name: None, layout, one_by_one: false, slow: None }
     }
 }
 
@@ -45,11 +48,21 @@ impl Partitioning {
     /// Label of the row.
     #[must_use]
     pub fn label(&self) -> String {
-        match (self.name, self.layout.ranks()) {
+        let label = match (self.name, self.layout.ranks()) {
             (Some(name), _) => name.into(),
             (None, 1) => "unsplit, 1 rank".into(),
             (None, n) => format!("{}, {n} ranks", self.layout),
+        };
+        label + &self.slow.map_or(String::new(), |(axis, link)| format!(" over {axis}={link}"))
+    }
+    /// Returns the network of this row.
+    pub(super) fn over(&self, network: &Network) -> Network {
+        let mut network = network.clone();
+        if let Some(slow) = self.slow {
+            network.links.retain(|(axis, _)| *axis != slow.0);
+            network.links.push(slow);
         }
+        network
     }
     /// Continues the prompts this way `times` times.
     ///
@@ -60,6 +73,7 @@ impl Partitioning {
         (model, network): (&Model, &Network),
         (request, times): (&Prompts, usize),
     ) -> Result<Vec<Generated<D::Elem>>> {
+        let network = &self.over(network);
         let run =
             |request: &Prompts| repeated::<D>(model, (&self.layout, network), (request, times), &|_| ());
         if !self.one_by_one {
@@ -88,8 +102,8 @@ impl Partitioning {
         let shards = (ZERO3.change)(ShardingStrategy::WHOLE, None);
         let kept = ShardingStrategy { value: AtRest::Gathered, ..shards };
         let way = |name, layout: &str| {
-            let layout = layout.parse().expect("a layout");
-            Self { name: Some(name), layout, one_by_one: false }
+            let layout: Layout = layout.parse().expect("a layout");
+            Self { name: Some(name), ..Self::from(layout) }
         };
         let resting = |way: Self, rests| Self { layout: way.layout.resting(rests), ..way };
         vec![
@@ -136,6 +150,16 @@ pub(super) fn asked(a: &CompareArgs, design: &Design) -> Result<(Vec<Partitionin
         note(&layouts, Some(design).filter(|_| a.on_ranks.split.is_none()));
     }
     ways.iter_mut().zip(layouts).for_each(|(way, layout)| way.layout = layout);
+    if let Some((axis, link)) = a.slow_link {
+        let split: Vec<_> = ways.iter().filter(|way| way.layout.size(axis) > 1).copied().collect();
+        if split.is_empty() {
+            bail!(
+                "--slow-link {axis}={link}: none of the compared layouts has {axis} ranks; split that axis, \
+                 or leave the link out"
+            );
+        }
+        ways.extend(split.into_iter().map(|way| Partitioning { slow: a.slow_link, ..way }));
+    }
     Ok((ways, experiment))
 }
 

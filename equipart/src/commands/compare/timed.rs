@@ -6,7 +6,7 @@ use models::Model;
 use models::generate::{Generated, Prompts};
 use parallel::dtype::RunDevice;
 use parallel::measure::{self, RankMeasurements};
-use parallel::{Batch, BuildContext, Layout, Network, Result, session};
+use parallel::{Batch, BuildContext, Network, Result, session};
 use tensor::Phase;
 
 /// The fewest runs of a row that have a spread.
@@ -81,19 +81,19 @@ pub(super) fn generating<D: RunDevice>(
     Ok(timed)
 }
 
-/// Runs training steps under each layout and measures them on each rank, except the first step of a turn,
-/// which allocates the memory. With a trace, each layout has one more turn, which is traced.
+/// Runs training steps each way and measures them on each rank, except the first step of a turn,
+/// which allocates the memory. With a trace, each way has one more turn, which is traced.
 pub(super) fn steps<D: RunDevice>(
     work: &Comparison,
-    layouts: &[Layout],
+    ways: &[Partitioning],
     batch: &Batch,
     watch: &dyn Fn(&str),
 ) -> Result<Vec<(Vec<RankMeasurements>, RowTimes)>> {
     let untraced = work.network.untraced();
     let turn =
-        |layout: &Layout, network: &Network, counted: usize| -> Result<(Vec<RankMeasurements>, Vec<f64>)> {
-            let world = network.world(layout, "training")?;
-            let ranks = session::run((layout, &world), work.model.values(), |at: BuildContext<D>| {
+        |way: &Partitioning, over: &Network, counted: usize| -> Result<(Vec<RankMeasurements>, Vec<f64>)> {
+            let world = way.over(over).world(&way.layout, "training")?;
+            let ranks = session::run((&way.layout, &world), work.model.values(), |at: BuildContext<D>| {
                 let mut trainer = trainer(work, &at)?;
                 let step =
                     |_| measure::work(&at, Phase::Step, || trainer.step(batch, LR)).map(|(_, taken)| taken);
@@ -104,9 +104,9 @@ pub(super) fn steps<D: RunDevice>(
             Ok((last, (1..=counted).map(seconds).collect()))
         };
     watch("training, rows in turn");
-    let timed = in_turn(layouts.len(), work.seconds, |row, runs| turn(&layouts[row], &untraced, runs))?;
+    let timed = in_turn(ways.len(), work.seconds, |row, runs| turn(&ways[row], &untraced, runs))?;
     if work.network.trace.is_some() {
-        layouts.iter().try_for_each(|layout| turn(layout, &work.network, 1).map(drop))?;
+        ways.iter().try_for_each(|way| turn(way, &work.network, 1).map(drop))?;
     }
     Ok(timed)
 }

@@ -6,10 +6,11 @@ use super::settings::{Settings, at_least_1};
 use super::state::State;
 use crate::device::in_device;
 use bench::profile;
+use comm::Axis;
 use kernels::Kernels;
 use layers::Wide;
 use parallel::dtype::RunDevice;
-use parallel::{Result, bail, budget, price};
+use parallel::{Layout, Result, bail, budget, price};
 use tensor::Scalar;
 
 /// Reason why f64 has no checkpoints; printed after the dtype.
@@ -67,24 +68,22 @@ impl TrainRun<'_> {
         if (self.out.is_some() || self.resume.is_some()) && Wide::<D>::NAME != f32::NAME {
             bail!("a run in {} {NO_CHECKPOINTS}", D::Elem::NAME);
         }
-        let (layout, peak) = (self.layout, self.peak::<D>()?);
+        let (layout, peak) = (self.layout, self.peak::<D>(&self.layout, &self.settings)?);
         let (here, ranks) = (self.network.here(&layout), layout.ranks());
         budget::fits::<D::Place>(format_args!("training under {layout}"), [here, ranks], peak.all)?;
         layout.has_room((peak.away / ranks as u128) as u64 * here as u64)
     }
-    /// Peak of the ranks: in steps, while the held-out text is evaluated, and while a checkpoint is gathered.
-    fn peak<D: Kernels>(&self) -> Result<price::Peak> {
-        let (design, batch) =
-            (self.settings.design(&self.model), self.source.batch(&self.settings, 0, &mut None)?);
+    /// Peak of a layout's ranks with these settings: in steps, while the held-out text is evaluated, and
+    /// while a checkpoint is gathered.
+    pub(super) fn peak<D: Kernels>(&self, layout: &Layout, settings: &Settings) -> Result<price::Peak> {
+        let (design, batch) = (settings.design(&self.model), self.source.batch(settings, 0, &mut None)?);
         let held_out = match self.source {
-            TrainData::Text(corpus) => {
-                held_out_batch(corpus, self.settings.seq, self.layout.tokens().data_ranks())?
-            }
+            TrainData::Text(corpus) => held_out_batch(corpus, settings.seq, layout.tokens().data_ranks())?,
             TrainData::Digits(digits) if !digits.test.is_empty() => Some(epochs::judged(&digits.test, 0)?),
             TrainData::Ids(_) | TrainData::Digits(_) => None,
         };
-        let largest = held_out.map(|batch| batch.largest());
-        price::training::<D>(&self.layout, design, self.settings.optimizer(), &batch, |trainer, mesh| {
+        let largest = held_out.map(|batch| batch.largest(layout.size(Axis::Pp)));
+        price::training::<D>(layout, design, settings.optimizer(), &batch, |trainer, mesh| {
             largest.as_ref().map_or(Ok(()), |batch| trainer.evaluate(batch, &|_| ()).map(drop))?;
             if self.out.is_some() { price::gathering(trainer, mesh) } else { Ok(()) }
         })

@@ -3,6 +3,7 @@ use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RanksArgs, SEQ
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::cli::processes::{self, ProcessesArgs};
 use crate::cli::{config, corpus, model, noted, out, pictures};
+use crate::commands::train::auto::Amount;
 use crate::commands::train::data::TrainData;
 use crate::commands::train::epochs;
 use crate::commands::train::settings::{OptimizerName, Settings, at_least_1, tenth};
@@ -29,12 +30,14 @@ pub(crate) struct TrainArgs {
     /// Tokens of a sequence [default: 256]
     #[arg(long, conflicts_with = "batch")]
     pub(crate) seq: Option<usize>,
-    /// Sequences of a step, over all data ranks and microbatches [default: 8; pictures with --model mlp: 32]
-    #[arg(long, conflicts_with = "batch")]
-    pub(crate) batch_size: Option<usize>,
-    /// Microbatches of a step [default: 1; with --schedule, those of its table]
-    #[arg(long)]
-    pub(crate) microbatches: Option<usize>,
+    /// Sequences of a step, over all data ranks and microbatches; auto: as many as fit in --memory-limit and
+    /// in the free memory, or the number of the run to resume [default: 8; pictures with --model mlp: 32]
+    #[arg(long, value_name = "N|auto", conflicts_with = "batch")]
+    pub(crate) batch_size: Option<Amount>,
+    /// Microbatches of a step; auto: as few as fit in --memory-limit and in the free memory, or the number of
+    /// the run to resume [default: 1; with --schedule, those of its table]
+    #[arg(long, value_name = "N|auto")]
+    pub(crate) microbatches: Option<Amount>,
     /// Largest learning rate [default: 0.001; with --batch, a constant 1; with --model mlp and sgd, 0.025]
     #[arg(long)]
     pub(crate) lr: Option<f64>,
@@ -153,14 +156,33 @@ impl TrainArgs {
         };
         Ok((model.into(), learnt))
     }
+    /// Settings of a new run on this data. A number that is auto has its smallest value.
+    pub(crate) fn settings_for(&self, learnt: &TrainData) -> Result<Settings> {
+        match learnt {
+            TrainData::Text(_) => Ok(self.settings(learnt.hash())),
+            TrainData::Ids(ids) => Ok(self.settings_of_ids(ids)),
+            TrainData::Digits(digits) => self.settings_of_pictures(digits),
+        }
+    }
+    /// Sequences of a step, if the usual number is this one.
+    fn sequences(&self, usual: usize) -> usize {
+        match self.batch_size {
+            Some(Amount::Auto) => self.parts().max(1).saturating_mul(self.layout.tokens().data_ranks()),
+            given => given.and_then(Amount::number).unwrap_or(usual),
+        }
+    }
+    /// Microbatches of a step.
+    fn parts(&self) -> usize {
+        self.microbatches.and_then(Amount::number).unwrap_or(1)
+    }
     /// Settings of a new run on a text of this hash.
-    pub(crate) fn settings(&self, text: u64) -> Settings {
+    fn settings(&self, text: u64) -> Settings {
         let steps = self.steps.unwrap_or(200);
         Settings {
             steps,
             seq: self.seq.unwrap_or(SEQ),
-            batch_size: self.batch_size.unwrap_or(8),
-            microbatches: self.microbatches.unwrap_or(1),
+            batch_size: self.sequences(8),
+            microbatches: self.parts(),
             table: self.layout.table().map(Table::digest),
             lr: self.lr.unwrap_or(1e-3),
             warmup: self.warmup.unwrap_or(steps / 10),
@@ -178,7 +200,7 @@ impl TrainArgs {
         }
     }
     /// Settings of a new run on given ids: plain gradient descent at a constant rate, unless flags change it.
-    pub(crate) fn settings_of_ids(&self, ids: &[Sequence]) -> Settings {
+    fn settings_of_ids(&self, ids: &[Sequence]) -> Settings {
         Settings {
             steps: self.steps.unwrap_or(1),
             seq: ids.iter().flat_map(|s| s.documents.iter().copied()).max().unwrap_or(0),
@@ -192,8 +214,8 @@ impl TrainArgs {
         }
     }
     /// Settings of a new run on pictures: plain gradient descent, unless flags change it.
-    pub(crate) fn settings_of_pictures(&self, digits: &Digits) -> Result<Settings> {
-        let (epochs, batch_size) = (self.epochs.unwrap_or(3), self.batch_size.unwrap_or(32));
+    fn settings_of_pictures(&self, digits: &Digits) -> Result<Settings> {
+        let (epochs, batch_size) = (self.epochs.unwrap_or(3), self.sequences(32));
         at_least_1(&[("epochs", epochs), ("batch-size", batch_size)])?;
         let batch_size = batch_size.min(digits.train.len());
         let optimizer = self.optimizer.unwrap_or(OptimizerName::Sgd);
@@ -236,10 +258,11 @@ impl TrainArgs {
             let [given, begun] = [table, begun.table].map(in_words);
             bail!("--schedule gives {given}, but the run to resume began with {begun}; give the same");
         }
+        let number = |amount: Option<Amount>| amount.and_then(Amount::number);
         let reported = [
             differs("seq", self.seq, begun.seq),
-            differs("batch-size", self.batch_size, begun.batch_size),
-            differs("microbatches", self.microbatches, begun.microbatches),
+            differs("batch-size", number(self.batch_size), begun.batch_size),
+            differs("microbatches", number(self.microbatches), begun.microbatches),
             differs("lr", self.lr, begun.lr),
             differs("warmup", self.warmup, begun.warmup),
             differs("optimizer", self.optimizer, begun.optimizer),

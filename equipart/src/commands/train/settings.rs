@@ -120,6 +120,10 @@ impl Settings {
         }
         Ok(())
     }
+    /// Returns the most sequences that a step may have.
+    pub fn most_sequences(&self) -> usize {
+        (MAX_TOKENS / self.seq.max(1) as u128) as usize
+    }
     /// Returns the model's shape with this loss and dropout.
     pub fn shape(&self, config: &Config) -> Shape {
         let everywhere = |rate| Rates { embedding: rate, attention: rate, residual: rate };

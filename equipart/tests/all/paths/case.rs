@@ -33,7 +33,7 @@ impl Case<'_> {
     }
     /// A path of its own.
     pub(crate) fn path(&self, what: &str) -> PathBuf {
-        self.models.path(&format!("{self} {what}").replace([' ', ','], "_"))
+        self.models.path(&format!("{self} {what}").replace([' ', ',', '/'], "_"))
     }
     /// Why its layout cannot split its model, as it trains or only goes forward.
     pub(crate) fn misfit(&self, trains: bool) -> Option<String> {

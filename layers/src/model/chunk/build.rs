@@ -5,7 +5,7 @@ use crate::model::block;
 use crate::model::build::positive;
 use crate::model::part::{Block, BoxedLayer};
 use crate::model::strategy;
-use crate::ops::{Region, Stream};
+use crate::ops::{Region, RootExchange, Stream};
 use crate::param::weight::RowWeight;
 use crate::{Builder, Design, Error, Layer, Positions, Result, Rotary, Shape, TokenShards, embedding};
 use comm::{Axes, Axis, Group};
@@ -67,7 +67,8 @@ impl<D: Kernels> Chunk<D> {
         let runs = transformer(at, shape, runs)?;
         let (over, group) = (at.mesh.over(Axes::LOSS)?.axis(), at.mesh.group(Axis::Tp).named("last tokens"));
         let front = (None, first.then_some(at.region));
-        let end = last.then(|| ("loss", BoxedLayer::new(MeanSquare { over, group })));
+        let root = RootExchange::new(at, "outputs");
+        let end = last.then(|| ("loss", BoxedLayer::new(MeanSquare { over, group, root })));
         Ok(Self::new(at, front, runs, end, false))
     }
     /// Assembles these runs of blocks between these ends, the last with its name, tied to each other or not.

@@ -1,7 +1,7 @@
 //! The layers before and after the blocks of a chunk.
 use crate::model::part::{BoxedLayer, Ticket};
 use crate::model::stage::{Ending, Output, StageRequest, Targets};
-use crate::ops::{Region, Stream, gather_last, gather_tokens, last_rows, mean_square};
+use crate::ops::{Region, RootExchange, Stream, gather_last, gather_tokens, last_rows, mean_square};
 use crate::{InputHalf, KeptValue, Layer, Params, PassContext, Result};
 use comm::{Axes, Group};
 use kernels::Kernels;
@@ -26,6 +26,7 @@ pub(crate) struct Ends<D: Kernels> {
 pub(crate) struct MeanSquare<D: Kernels> {
     pub(crate) over: Axes, // along which each rank has a part of the loss
     pub(crate) group: Group<D::Place>,
+    pub(crate) root: RootExchange<D::Place>,
 }
 
 impl<D: Kernels> Layer<D> for MeanSquare<D> {
@@ -42,8 +43,10 @@ impl<D: Kernels> Layer<D> for MeanSquare<D> {
             }
             _ => return Ok((Some(Output::Logits(x.gather(&self.group)?)), None)),
         };
+        let x = self.root.gather(cx, x.share())?.map_or(x, Stream::from);
         let (loss, dx) = mean_square(x, &y, cx.pass().mean_over, &self.group, self.over)?;
-        Ok((Some(Output::Loss(loss)), Some(cx.keep(dx))))
+        let own = if cx.keeps() { self.root.scatter(cx, dx.share())? } else { None };
+        Ok((Some(Output::Loss(loss)), Some(cx.keep(own.map_or(dx, Stream::from)))))
     }
     fn backward_input(&mut self, _: &PassContext<D>, dx: Self::Saved, _: Self::Out) -> InputHalf<D, Self> {
         Ok(((dx.expect("forward computed no loss").open(), None), ()))

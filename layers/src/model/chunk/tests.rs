@@ -139,7 +139,7 @@ fn a_tied_table_of_both_ends_is_summed_when_both_have_added() {
         rests.into_iter().flat_map(|rests| [(rests, false), (rests, true)])
     {
         let run = |device: D, mesh: Mesh<Host>| {
-            let rests = ShardingStrategy { value, gradient, state, subgroup: None };
+            let rests = ShardingStrategy { value, gradient, state, ..ShardingStrategy::WHOLE };
             let at = Builder { rests, ..Builder::new(&device, &mesh, &RandomValues { seed: 1 }) };
             let (mut v, mut keeper) = (Chunk::part(&at, &shape, &[0..1, 1..3], None)?, Keeper::new(rests));
             let cx = PassContext::train(mesh.rank(), LENGTHS[mesh.rank()], LENGTHS.concat().iter().sum());

@@ -155,7 +155,7 @@ fn a_unit_is_called_what_its_parameters_share() {
 /// So many of value, gradient and state, from the last on, rest as shards: DDP and `ZeRO` 1 to 3.
 fn zero(stage: usize, subgroup: Option<usize>) -> ShardingStrategy {
     let rest = |needs| if stage >= needs { AtRest::Shard } else { AtRest::Whole };
-    ShardingStrategy { value: rest(3), gradient: rest(2), state: rest(1), subgroup }
+    ShardingStrategy { value: rest(3), gradient: rest(2), state: rest(1), subgroup, tiles: 1 }
 }
 
 /// 65 numbers over 4 ranks, or blocks of 2: 17 or 33 on each, in 68 or 66 of room, of 4 bytes each. Two
@@ -352,7 +352,7 @@ fn rests_that_make_no_sense_are_refused() {
             value: rest(value),
             gradient: rest(gradient),
             state: rest(state),
-            subgroup: None,
+            ..ShardingStrategy::WHOLE
         });
         assert_eq!(reported.is_ok(), value <= gradient && gradient <= state, "{reported:?}");
     }

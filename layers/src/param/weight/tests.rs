@@ -25,7 +25,7 @@ impl<D: Kernels> Layer<D> for JustInTime<D> {
     type Pending = (Stream<D>, Split<D>);
 
     fn forward(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<(Split<D>, Self::Saved)> {
-        let y = matmul(&x.gather(&self.group)?, &self.weight.gathered(&self.group, &sections())?);
+        let y = matmul(&x.gather(&self.group)?, &self.weight.gathered(&self.group, &sections())?)?;
         Ok((y, cx.keep(x)))
     }
     fn backward_input(
@@ -105,7 +105,7 @@ fn fused_weights_are_gathered_section_by_section() {
             // The first rows of the unit matrix are the first rows of the weight.
             let one = |i: usize| if i / 5 == i % 5 { F61::ONE } else { F61::ZERO };
             let grain = Tensor::from_fn(&device, Category::Buffers, 5, 5, one);
-            let y = matmul(&grain, &weight.gathered(group, &sections)?);
+            let y = matmul(&grain, &weight.gathered(group, &sections)?)?;
             let mine = y.all_gather(group)?.read().unwrap();
             let first = group.rank() * width;
             for (i, j) in (0..5).flat_map(|i| (0..width).map(move |j| (i, j))) {

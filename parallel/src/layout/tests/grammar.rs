@@ -11,7 +11,9 @@ const NOTHING: StrategyInfo = StrategyInfo {
     choice: Choice::Recompute,
     word: Choice::RECOMPUTE,
     takes: NumberArgument::Nothing,
+    needs: None,
     shares: |_, _| vec![],
+    alone: false,
     paper: "",
     chapter: None,
     hints: &[],
@@ -20,7 +22,7 @@ const fn of(axis: Axis, choice: Choice, word: &'static str) -> StrategyInfo {
     StrategyInfo { axis: Some(axis), choice, word, ..NOTHING }
 }
 const BLOCK: NumberArgument = NumberArgument::Optional("ranks of a block");
-static LIST: [&StrategyInfo; 22] = [
+static LIST: [&StrategyInfo; 23] = [
     &of(Axis::Tp, Choice::Layers, "tp"),
     &of(Axis::Tp, Choice::Layers, "sp"),
     &of(Axis::Cp, Choice::Dealing, "consecutive"),
@@ -35,6 +37,11 @@ static LIST: [&StrategyInfo; 22] = [
     &of(Axis::Dp, Choice::State, "zero1"),
     &StrategyInfo { takes: BLOCK, ..of(Axis::Dp, Choice::State, "zero3") },
     &of(Axis::Dp, Choice::Offload, "offload-file"),
+    &StrategyInfo {
+        takes: NumberArgument::Required("pieces of a layer"),
+        needs: Some("zero3"),
+        ..of(Axis::Dp, Choice::Tiling, "tile")
+    },
     &StrategyInfo { takes: BLOCK, ..of(Axis::Pp, Choice::Schedule, "gpipe") },
     &of(Axis::Pp, Choice::Schedule, "naive"),
     &StrategyInfo {
@@ -83,6 +90,7 @@ fn layouts_of_every_choice_read_back() {
         "dp=2:zero1:offload-file",
         "offload-file",
         "tp=2,pp=2,offload-file,recompute:selective",
+        "dp=8:zero3/4:offload-file:tile/2",
         "dp=2:classic",
         "recompute",
         "recompute:selective",
@@ -143,6 +151,10 @@ fn of_each_choice_one_strategy_is_taken() {
         with("dp=2:zero1", "zero3").unwrap_err(),
         "zero1 and zero3 exclude each other; write one of them"
     );
+    assert_eq!(with("tp=2,dp=2", "tile/3").unwrap(), "tp=2,dp=2:zero3:tile/3");
+    assert_eq!(with("dp=4:zero3/2", "tile/3").unwrap(), "dp=4:zero3/2:tile/3");
+    let excluded = "zero1 and zero3 exclude each other; write one of them";
+    assert_eq!(with("dp=2:zero1", "tile/3").unwrap_err(), excluded);
     assert!(with("dp=2", "dp").is_err() && with("dp=2", "sp").is_err() && with("dp=2", "new").is_err());
 }
 
@@ -160,8 +172,12 @@ fn what_does_not_fit_is_said_in_one_sentence() {
         ("dp=2:full", "full (made up) goes with recompute, not with dp: write recompute:full"),
         ("tp=2:new", "\"new\" is not a method of tp; it has none"),
         ("tp=2:sp", "\"sp\" is not a method of tp; it has none"),
-        ("dp=2:dp", "\"dp\" is not a method of dp; write classic, zero1, zero3 or offload-file"),
+        ("dp=2:dp", "\"dp\" is not a method of dp; write classic, zero1, zero3, offload-file or tile"),
         ("cp=2:", "\"\" is not a method of cp; write consecutive, zigzag, ring or ulysses"),
+        ("dp=2:tile/4", "tile (made up) needs zero3: write dp=2:zero3:tile/2"),
+        ("dp=2:zero1:tile/4", "tile (made up) needs zero3: write dp=2:zero3:tile/2"),
+        ("tp=2:tile/4", "tile (made up) goes with dp, not with tp: write dp=2:zero3:tile/2"),
+        ("dp=2:zero3:tile", "tile needs a number, its pieces of a layer; write tile/2"),
         ("dp=1:zero1", "zero1 (made up) needs dp ranks, 2 or more: write dp=2:zero1"),
         ("pp=1:gpipe", "gpipe (made up) needs pp ranks, 2 or more: write pp=2:gpipe"),
         ("dp=2:zero1/2", "zero1/2: zero1 takes no number; write zero1"),
@@ -250,15 +266,38 @@ fn every_two_that_can_meet_do_so_in_a_longer_list() {
     let fits = |layout: &Layout| !(list.print(layout).contains("sp,twice"));
     let all: Vec<_> =
         covering::of(list, 8, &fits).iter().map(|layout| (list.taken(layout), layout.ranks())).collect();
-    assert!(all.iter().all(|(_, ranks)| *ranks <= 8) && all.len() <= 24, "{}", all.len());
+    assert!(all.iter().all(|(_, ranks)| *ranks <= 8) && all.len() <= 25, "{}", all.len());
     let words = |word: &str| LIST.iter().position(|about| about.word == word).unwrap();
     let meet = |a: usize, b: usize| all.iter().any(|(taken, _)| taken.contains(&a) && taken.contains(&b));
     for i in 0..LIST.len() {
         for j in 0..i {
             let (a, b) = (LIST[i], LIST[j]);
             let alike = (a.axis, a.choice) == (b.axis, b.choice) && a.choice != Choice::Layers;
-            let apart = alike || [i, j] == [words("twice"), words("sp")];
+            let without = |a: &StrategyInfo, b: &StrategyInfo| {
+                a.needs.is_some_and(|needs| b.choice == Choice::State && b.word != needs)
+            };
+            let apart = alike || without(a, b) || [i, j] == [words("twice"), words("sp")];
             assert_eq!(meet(i, j), !apart, "{} and {}", a.word, b.word);
         }
     }
+}
+
+/// Kills: two methods of one choice, a number that stays, a method of another choice that is lost, an axis
+/// without ranks.
+#[test]
+fn a_strategy_replaces_the_other_of_its_choice() {
+    let about = |word: &str| *strategies::all().iter().find(|about| about.word == word).unwrap();
+    let with = |text: &str, word: &str| {
+        let layout: Layout = text.parse().unwrap();
+        layout.with_instead(about(word)).map(|layout| layout.to_string())
+    };
+    let seen = |text: &str, word: &str| with(text, word).unwrap();
+    assert_eq!(seen("dp=4:zero3,tp=2,sp,recompute", "zero1"), "tp=2,sp,dp=4:zero1,recompute");
+    assert_eq!(seen("pp=2:interleaved/3,recompute", "zb-h1"), "pp=2:zb-h1,recompute");
+    assert_eq!(seen("dp=2,pp=2:interleaved/3", "zero3"), "dp=2:zero3,pp=2:interleaved/3");
+    assert_eq!(seen("dp=2:zero2", "recompute"), "dp=2:zero2,recompute");
+    assert_eq!(seen("recompute", "recompute"), "recompute");
+    assert!(with("tp=2", "zero1").unwrap_err().why.contains("needs dp ranks"));
+    let limited: Layout = "dp=2".parse().unwrap();
+    assert_eq!(limited.limited(Some(7)).with_instead(about("zero1")).unwrap().memory_limit(), Some(7));
 }

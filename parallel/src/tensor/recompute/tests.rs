@@ -3,8 +3,8 @@ use crate::{Batch, BuildContext, Layout, Sequence, Trainer, session};
 use comm::Mesh;
 use kernels::{Heads, Kernels};
 use layers::{
-    Chunk, Draw, Half, Input, OptimizerKind, Output, ParamValues, PassContext, RandomValues, Record, Shape,
-    StageRequest, Targets, ValueSource, Wide,
+    Balance, Chunk, Draw, Experts, Half, Input, OptimizerKind, Output, ParamValues, PassContext,
+    RandomValues, Record, Shape, StageRequest, Targets, ValueSource, Wide,
 };
 use tensor::{Bf16, Category, Cpu, Device, Dual, F61, Host, Key, Scalar, TokenIds, Work};
 
@@ -153,5 +153,44 @@ fn steps_in_bf16_are_the_same_bit_for_bit() {
     let usual = trained("none");
     for layout in ALL {
         assert!(trained(layout) == usual, "{layout}");
+    }
+}
+
+/// Two steps of a model with experts, with every balance loss and a bias that moves. Kills: experts that are
+/// chosen anew in a second forward, or from other scores; a load, a loss or a pooled row that is counted twice.
+#[test]
+fn experts_are_chosen_and_counted_once() {
+    let _key = Key(6).enter();
+    let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).collect());
+    let batch = Batch::new([5, 2, 6, 3].map(sequence).to_vec(), 2).unwrap();
+    let balance = Balance { microbatch: 0.5, sequence: 0.25, pooled: 0.5, z: 0.125 };
+    let experts =
+        Experts { count: 4, chosen: 2, hidden: 4, bias: Some(0.25), balance, noise: 0.5, ..Experts::MIXTRAL };
+    let shape = Shape { experts: Some(experts), ..SHAPE };
+    let seen = |layout: &str| {
+        let (layout, values): (Layout, _) = (layout.parse().unwrap(), RandomValues { seed: 2 });
+        let ranks =
+            session::run((&layout, &layout.world().unwrap()), &values, |at: BuildContext<Cpu<F61>>| {
+                let mut trainer = Trainer::new(&at, shape, (OptimizerKind::ADAMW, Some(0.5)))?.seeded(3);
+                let mut seen = Vec::new();
+                for _ in 0..2 {
+                    let report = trainer.step(&batch, 0.5)?;
+                    seen.push((
+                        report.loss.read(),
+                        report.norm2.read(),
+                        format!("{:?}", trainer.take_counts()),
+                    ));
+                }
+                let weights: Vec<_> = trainer.model().params().iter().map(|param| param.elements()).collect();
+                Ok((seen, weights))
+            });
+        ranks.unwrap()
+    };
+    for split in ["none", "ep=2", "pp=2:zb-h1"] {
+        let usual = seen(split);
+        for means in ALL {
+            let layout = if split == "none" { means.into() } else { format!("{split},{means}") };
+            assert!(seen(&layout) == usual, "{layout}");
+        }
     }
 }
