@@ -96,3 +96,11 @@ mod experts {}
 #[cfg(doctest)]
 #[doc = include_str!("gpu.md")]
 mod gpu {}
+
+#[cfg(doctest)]
+#[doc = include_str!("data-parallelism.md")]
+mod data_parallelism {}
+
+#[cfg(doctest)]
+#[doc = include_str!("fitting-a-model.md")]
+mod fitting_a_model {}

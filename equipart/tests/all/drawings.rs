@@ -1,5 +1,6 @@
-//! The book's drawings of schedules, and its figures of all of them, are what `equipart schedule` says.
-//! `EQUIPART_REWRITE=1 cargo test -p equipart drawings` writes them anew.
+//! The book's drawings of schedules, and its figures of all of them, are what `equipart schedule` says; its
+//! tables of prices are what `equipart price` says. `EQUIPART_REWRITE=1 cargo test -p equipart drawings`
+//! writes them anew.
 use crate::child::equipart;
 use parallel::pipeline;
 use serde_json::Value;
@@ -10,10 +11,12 @@ const BOOK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/src");
 const DRAWN: &str = "```text\n$ equipart schedule ";
 /// How a table of figures begins; the arguments of all its rows follow, and the table after the mark's end.
 const FIGURES: &str = "<!-- figures: equipart schedule ";
+/// How a table of prices begins: the arguments of all its rows, a colon, and the rows, with semicolons
+/// between them. A row is a layout and its own arguments.
+const PRICES: &str = "<!-- prices: equipart price";
 
 fn said(line: &str) -> String {
-    let args: Vec<_> = ["schedule"].into_iter().chain(line.split_whitespace()).collect();
-    let output = equipart(&args);
+    let output = equipart(&line.split_whitespace().collect::<Vec<_>>());
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
@@ -23,13 +26,14 @@ fn drawing(line: &str) -> String {
     let displayed = |line: &&str| {
         ["rank ", "ticks ", "it takes ", "a rank saves "].iter().any(|word| line.starts_with(word))
     };
-    said(line).lines().filter(displayed).flat_map(|line| [line, "\n"]).collect()
+    said(&format!("schedule {line}")).lines().filter(displayed).flat_map(|line| [line, "\n"]).collect()
 }
 
 /// A row for each kind.
 fn figures(line: &str) -> String {
     let row = |word: &str| {
-        let of: Value = serde_json::from_str(&said(&format!("--kind {word} {line} --json"))).unwrap();
+        let of: Value =
+            serde_json::from_str(&said(&format!("schedule --kind {word} {line} --json"))).unwrap();
         let number = |key: &str| of[key].as_f64().unwrap();
         let peaks =
             of["peak_saved"].as_array().unwrap().iter().map(|peak| peak.as_f64().unwrap().to_string());
@@ -43,6 +47,41 @@ fn figures(line: &str) -> String {
     let head = "\n| kind | the step | bubble | its share | saved at most, by rank |\n|---|---|---|---|---|\n";
     let rows: String = pipeline::ALL.iter().map(|schedule| row(schedule.about().word)).collect();
     format!("{head}{rows}\n")
+}
+
+/// A row for each layout: bytes and operations of its fullest rank, and the most bytes that a rank sends.
+/// Columns of zeros are left out.
+fn prices(line: &str) -> String {
+    let categories = ["weights", "gradients", "optimizer", "activations", "total"];
+    let others = [("off device", "away_bytes"), ("moved", "moved_bytes"), ("GFLOP", "flops")];
+    let names = || categories.into_iter().chain(others.map(|(name, _)| name)).chain(["sent"]);
+    let (args, rows) = line.split_once(": ").unwrap();
+    let row = |row: &str| {
+        let json = said(&format!("price {args} --json --layout {row}"));
+        let ranks: Vec<Value> = json.lines().map(|rank| serde_json::from_str(rank).unwrap()).collect();
+        let total = |rank: &&Value| rank["peak_bytes"]["total"].as_u64();
+        let fullest = ranks.iter().max_by_key(total).unwrap();
+        let sent = ranks.iter().filter_map(|rank| rank["traffic_bytes"].as_u64()).max();
+        let held = categories.map(|category| fullest["peak_bytes"][category].as_u64());
+        let others = others.map(|(_, key)| fullest[key].as_u64());
+        let all = held.into_iter().chain(others).chain([sent]);
+        all.map(|n| n.unwrap_or(0) as f64).collect::<Vec<_>>()
+    };
+    let rows: Vec<_> = rows.split("; ").map(|of| (of, row(of))).collect();
+    let shown = |i: &usize| rows.iter().any(|(_, row)| row[*i] > 0.0);
+    let columns: Vec<_> = names().enumerate().filter(|(i, _)| shown(i)).collect();
+    let line = |first: &str, cell: &dyn Fn(usize, &str) -> String| {
+        let cells = columns.iter().map(|(i, name)| format!(" {} |", cell(*i, name)));
+        format!("| {first} |{}\n", cells.collect::<String>())
+    };
+    let head = line("layout", &|_, name| name.into()) + &line("---", &|_, _| "---".into()).replace(' ', "");
+    let number = |n: f64, name: &str| match name {
+        _ if n == 0.0 => "0".into(),
+        "GFLOP" => format!("{:.2}", n / 1e9),
+        _ => format!("{:.2} MB", n / 1e6),
+    };
+    let rows = rows.iter().map(|(of, row)| line(&format!("`{of}`"), &|i, name| number(row[i], name)));
+    format!("\n{head}{}\n", rows.collect::<String>())
 }
 
 /// The page with what `made` says of the rest of each line that begins so, up to where `ends` is; and how
@@ -96,10 +135,25 @@ fn the_book_shows_who_sends_what_to_whom() {
     }
 }
 
-/// Kills: a drawing or a figure of another table than the one that runs.
+/// Kills: a refusal or a largest batch in the book that is not the program's.
+#[test]
+fn the_book_shows_what_a_limit_allows() {
+    let limit = ["--layout", "dp=2", "--seq", "64", "--memory-limit", "18MB"];
+    let refused = equipart(&[&["train"], &limit[..]].concat());
+    assert_eq!(refused.status.code(), Some(2));
+    let largest = equipart(&[&["price", "--largest-batch"], &limit[..]].concat());
+    for (begins, said) in [
+        ("error: rank 0 under dp=2", refused.stderr),
+        ("The largest batch in f32 under dp=2", largest.stdout),
+    ] {
+        is_quoted("fitting-a-model.md", begins, std::str::from_utf8(&said).unwrap());
+    }
+}
+
+/// Kills: a drawing, a figure or a price of another program than the one that runs.
 #[test]
 fn the_book_shows_what_the_command_draws() {
-    let (mut drawings, mut tables) = (0, 0);
+    let (mut drawings, mut tables, mut priced) = (0, 0, 0);
     for entry in std::fs::read_dir(BOOK).unwrap() {
         let path = entry.unwrap().path();
         if path.extension() != Some("md".as_ref()) {
@@ -108,7 +162,8 @@ fn the_book_shows_what_the_command_draws() {
         let page = std::fs::read_to_string(&path).unwrap();
         let (new, n) = renewed(&page, DRAWN, "", "```", drawing);
         let (new, m) = renewed(&new, FIGURES, " -->", "<!-- end of figures -->", figures);
-        (drawings, tables) = (drawings + n, tables + m);
+        let (new, k) = renewed(&new, PRICES, " -->", "<!-- end of prices -->", prices);
+        (drawings, tables, priced) = (drawings + n, tables + m, priced + k);
         if crate::rewrites::rewrites() {
             std::fs::write(&path, &new).unwrap();
         }
@@ -119,5 +174,6 @@ fn the_book_shows_what_the_command_draws() {
             "{name:?} is not what the command says, first in {wrong:?}; EQUIPART_REWRITE=1 writes it anew"
         );
     }
-    assert!(drawings >= 8 && tables >= 1, "{drawings} drawings, {tables} tables");
+    let all = drawings >= 8 && tables >= 1 && priced >= 6;
+    assert!(all, "{drawings} drawings, {tables} tables, {priced} tables of prices");
 }

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! An evaluation has 1 to 3, a text that is generated 2 alone. A step of `dp=N` moves 2·P, too, but around a
-//! ring, and beside backward.
+//! ring, and beside backward. Neighbour: [`replicated`](super::replicated).
 //!
-//! Source: Paszke et al., "PyTorch", arXiv:1912.01703. Neighbour: [`replicated`](super::replicated).
+//! Source: Paszke et al., "PyTorch", arXiv:1912.01703. Chapter: 18.
 use super::StateSplit;
 use crate::Result;
 use comm::Axis;
@@ -29,6 +29,7 @@ pub static CLASSIC: StateSplit = StateSplit {
         word: "classic",
         alone: true,
         paper: "Paszke et al., arXiv:1912.01703",
+        chapter: Some("data-parallelism.md"),
         hints: &[
             ("loss", "the root computes the loss of all ranks' rows, in the order of ranks"),
             (

@@ -9,7 +9,7 @@
 //! does not depend on the layout. A parameter's gradient is summed over all ranks that have other tokens
 //! (`Axes::TOKENS`), unless its placement says otherwise, and is kept whole, so there is nothing to build.
 //!
-//! Source: Li et al., "PyTorch Distributed", §2, arXiv:2006.15704. Chapter: 8.
+//! Source: Li et al., "PyTorch Distributed", §2, arXiv:2006.15704. Chapter: 18.
 use super::StateSplit;
 use crate::{Batch, Result, Sequence, bail};
 use comm::Axis;
@@ -21,7 +21,7 @@ pub static REPLICATED: StateSplit = StateSplit {
         name: "data parallelism",
         word: "dp",
         paper: "Li et al., arXiv:2006.15704",
-        chapter: Some("ranks-and-collectives.md"),
+        chapter: Some("data-parallelism.md"),
         hints: &[
             ("loss", "the loss is a mean over the targets of the whole step: each rank gives a partial sum"),
             ("gradient of", "gradients are partial sums over data ranks: no mean of means, and once a step"),

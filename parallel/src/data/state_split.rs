@@ -21,6 +21,7 @@ pub struct StateSplit {
 pub(super) const SHARDED: StrategyInfo = StrategyInfo {
     takes: NumberArgument::Optional("ranks of a subgroup"),
     shares: subgroups,
+    chapter: Some("data-parallelism.md"),
     ..StrategyInfo::of(Some(Axis::Dp), Choice::State)
 };
 

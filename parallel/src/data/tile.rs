@@ -11,7 +11,7 @@
 //! to the embedding, which reads rows. Values of other parameters are gathered as under
 //! [`zero3`](super::zero3). In a narrow dtype dX is rounded after each tile.
 //!
-//! Source: Rajbhandari et al., "`ZeRO-Infinity`", §5.1.3, arXiv:2104.07857.
+//! Source: Rajbhandari et al., "`ZeRO-Infinity`", §5.1.3, arXiv:2104.07857. Chapter: 19.
 use super::StateSplit;
 use comm::Axis;
 use layers::{Choice, NumberArgument, ShardingStrategy, StrategyInfo};
@@ -24,6 +24,7 @@ pub static TILE: StateSplit = StateSplit {
         takes: NumberArgument::Required("tiles of a linear layer"),
         needs: Some("zero3"),
         paper: "Rajbhandari et al., arXiv:2104.07857",
+        chapter: Some("fitting-a-model.md"),
         hints: &[
             (
                 "gradient of",

@@ -6,8 +6,8 @@
 //! dp=N:zero3    values, too           read before every use, written once a step
 //! ```
 //!
-//! Source: Rajbhandari et al., "`ZeRO`-Infinity", §5, arXiv:2104.07857. Neighbour:
-//! [`zero3`](crate::data::zero3).
+//! Source: Rajbhandari et al., "`ZeRO`-Infinity", §5, arXiv:2104.07857. Chapter: 19.
+//! Neighbour: [`zero3`](crate::data::zero3).
 use super::Offload;
 use layers::{Choice, StrategyInfo, TokenShards};
 
@@ -17,6 +17,7 @@ pub static FILE: Offload = Offload {
         name: "offload to a file",
         word: "offload-file",
         paper: "Rajbhandari et al., arXiv:2104.07857",
+        chapter: Some("fitting-a-model.md"),
         hints: &[("", "state that is loaded is that of the same parameter, after its last update")],
         ..StrategyInfo::of(Some(TokenShards::SEQUENCES), Choice::Offload)
     },

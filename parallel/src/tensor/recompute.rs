@@ -11,6 +11,7 @@
 //! dispatch.
 //!
 //! Source: Chen et al., "Training deep nets with sublinear memory cost", §4, arXiv:1604.06174.
+//! Chapter: 19.
 use kernels::Kernels;
 use layers::model::part::{Block, BoxedLayer, Ticket};
 use layers::ops::Stream;
@@ -25,6 +26,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     name: "activation recomputation",
     word: Choice::RECOMPUTE,
     paper: "Chen et al., arXiv:1604.06174",
+    chapter: Some("fitting-a-model.md"),
     hints: &[(
         "",
         "a block's second forward repeats the first: the same dropout, experts and keys of the past",

@@ -9,6 +9,7 @@
 //! A block's number is that in the whole model, so the choice does not depend on the stages of a pipeline.
 //!
 //! Source: Chen et al., "Training deep nets with sublinear memory cost", §4, arXiv:1604.06174.
+//! Chapter: 19.
 use super::recompute::again;
 use kernels::Kernels;
 use layers::model::part::Block;
@@ -22,6 +23,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     word: "full",
     takes: NumberArgument::Required("distance between recomputed blocks"),
     paper: "Chen et al., arXiv:1604.06174",
+    chapter: Some("fitting-a-model.md"),
     hints: &[("", "a block is recomputed if its number in the whole model is a multiple of N")],
     ..StrategyInfo::of(None, Choice::Recompute)
 };

@@ -10,7 +10,7 @@
 //! paper recomputes the core alone, since it assumes one that stores all scores.
 //!
 //! Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", §5,
-//! arXiv:2205.05198. Neighbour: [`recompute`](super::recompute).
+//! arXiv:2205.05198. Neighbour: [`recompute`](super::recompute). Chapter: 19.
 use super::recompute::again;
 use kernels::Kernels;
 use layers::model::part::Block;
@@ -23,6 +23,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     name: "selective recomputation",
     word: "selective",
     paper: "Korthikanti et al., arXiv:2205.05198",
+    chapter: Some("fitting-a-model.md"),
     hints: &[("", "an attention's second forward repeats the first: the same dropout and keys of the past")],
     ..StrategyInfo::of(None, Choice::Recompute)
 };
