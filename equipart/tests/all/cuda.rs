@@ -260,7 +260,7 @@ fn figures_of_a_card_stand_beside_what_a_card_does() {
     };
     let Some(output) = bench(&[], &[]) else { return };
     let figures = lines(&output);
-    assert_eq!(figures.len(), 28);
+    assert_eq!(figures.len(), 32);
     for figure in &figures {
         let name = figure["name"].as_str().unwrap();
         assert_eq!(figure["processor"], "the CPU's twin of a GPU", "{name}");

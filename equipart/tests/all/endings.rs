@@ -12,7 +12,7 @@ fn path(dir: &tempfile::TempDir, name: &str) -> String {
 }
 
 /// A model small enough to be trained in no time, and a text.
-fn small() -> (tempfile::TempDir, String, String) {
+pub(crate) fn small() -> (tempfile::TempDir, String, String) {
     let dir = tempfile::tempdir().unwrap();
     let config = r#"{"model_type":"llama","hidden_size":16,"intermediate_size":24,"num_hidden_layers":1,
         "num_attention_heads":4,"vocab_size":256,"max_position_embeddings":48}"#;

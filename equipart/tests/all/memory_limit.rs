@@ -32,6 +32,8 @@ fn words(args: &[&str], limit: usize) -> (String, usize) {
 #[test]
 fn the_smallest_limit_that_works_does() {
     let train = ["train", "--steps", "1", "--seq", "16", "--batch-size", "2", "--layout", "tp=2"];
+    let offload = [&price[..], &["--layout", "offload-file"]].concat();
+    seen.extend((80..100).map(|share| named(&offload, share)));
     let generate = ["generate", "--prompt", "a b", "--max-new", "4", "--layout", "tp=2,sp"];
     let price = ["price", "--seq", "16", "--batch-size", "3", "--layout", "dp=2"];
     let eval = ["eval", "--seq", "64", "--layout", "dp=2"];

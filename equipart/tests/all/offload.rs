@@ -1,5 +1,6 @@
 //! State off the device, as a user sees it: flags, folders without room, files that are left, checkpoints.
 use crate::child::{binary, equipart, output};
+use crate::endings::small;
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
@@ -64,16 +65,19 @@ fn a_full_disk_is_found_before_anything_runs() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is begun, and nothing left");
 }
 
-/// Kills: a file of state that has a name while a run goes on, or after it.
+/// Kills: a file of state that has a name while a run goes on, or after it; a store that is passed over where
+/// nothing is trained.
 #[test]
 fn files_of_state_have_no_name() {
-    let dir = tempfile::tempdir().unwrap();
-    let folder = at(&dir, "");
-    let run =
-        train(&["--layout", "pp=2,offload-file", "--microbatches", "2", "--offload-dir", &folder, "--json"]);
+    let ((dir, config, text), empty) = (small(), tempfile::tempdir().unwrap());
+    let (folder, out) = (at(&empty, ""), at(&dir, "model"));
+    let layout = ["--layout", "pp=1,tp=2,offload-file", "--offload-dir", &folder, "--out", &out];
+    let fresh = ["train", "--config", &config, "--data", &text, "--seq", "16", "--steps", "2"];
+    let run = equipart(&[&fresh[..], &layout].concat());
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-    let said = output(binary().args(["eval", "--layout", "offload-file", "--json"]));
+    assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0);
+    let said =
+        output(binary().args(["eval", "--model", &out, "--data", &text, "--seq", "16"]).args(&layout[..2]));
     let note = String::from_utf8_lossy(&said.stderr);
     assert!(
         note.contains("offload to a file has no effect here: it applies to state of an optimizer"),
@@ -85,23 +89,30 @@ fn files_of_state_have_no_name() {
 /// or state that is not restored there; losses that depend on the means.
 #[test]
 fn checkpoints_go_into_and_out_of_every_means() {
-    let dir = tempfile::tempdir().unwrap();
+    let (dir, config, text) = small();
     let read = |folder: &str| {
         let (model, moments) = ("model.safetensors", "optimizer-2.safetensors");
         [model, moments].map(|file| std::fs::read(dir.path().join(folder).join(file)).unwrap())
     };
-    let run = |out: &str, more: &[&str]| {
-        let done = train(&[&["--out", &at(&dir, out)], more].concat());
-        assert!(done.status.success(), "{out}: {}", String::from_utf8_lossy(&done.stderr));
+    let run = |args: &[&str]| {
+        let done = equipart(&[&["train", "--data", &text], args].concat());
+        assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
     };
-    let means = ["none", "offload-file", "recompute:selective", "recompute:full/2"];
-    run("whole", &[]);
+    let fresh = ["--config", &config, "--seq", "16", "--batch-size", "4", "--steps", "2"];
+    let whole = at(&dir, "whole");
+    run(&[&fresh[..], &["--out", &whole, "--layout", "dp=2"]].concat());
+    let means = [
+        "dp=2",
+        "dp=2:offload-file",
+        "dp=2,recompute:selective",
+        "dp=2:zero1:offload-file",
+        "dp=2:zero3:tile/3:offload-file,recompute",
+    ];
     for (i, first) in means.iter().enumerate() {
-        let (part, second) = (format!("part{i}"), means[(i + 1) % means.len()]);
-        run(&part, &["--layout", first, "--stop-after", "1"]);
-        let resumed = ["train", "--resume", &at(&dir, &part), "--layout", second];
-        let done = equipart(&resumed);
-        assert!(done.status.success(), "{first}: {}", String::from_utf8_lossy(&done.stderr));
-        assert!(read(&part) == read("whole"), "{first}, then {second}");
+        let (folder, second) = (format!("part{i}"), means[(i + 1) % means.len()]);
+        let part = at(&dir, &folder);
+        run(&[&fresh[..], &["--out", &part, "--layout", first, "--stop-after", "1"]].concat());
+        run(&["--resume", &part, "--layout", second]);
+        assert!(read(&folder) == read("whole"), "{first}, then {second}");
     }
 }

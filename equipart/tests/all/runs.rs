@@ -344,7 +344,7 @@ fn the_price_is_what_is_measured() {
         (OptimizerName::Adamw, "tp=4,dp=2"),
         (OptimizerName::Adamw, "tp=4,sp"),
         (OptimizerName::Adamw, "tp=2,pp=2,offload-file,recompute:selective"),
-        (OptimizerName::Adamw, "dp=4:zero3/2:offload-file,recompute:full/2"),
+        (OptimizerName::Adamw, "dp=2:zero2:offload-file,recompute:full/2"),
         (OptimizerName::Sgd, "dp=2:zero3:offload-file"),
     ] {
         let (settings, layout) = (settings(&corpus, optimizer), layout(split));
