@@ -182,8 +182,8 @@ mod tests {
     use crate::{Cuda, twin};
     use tensor::{Away, Category, Device, Store, Tensor};
 
-    /// Kills: a copy between the card and its host that goes the other way or copies other bytes, pinned memory
-    /// that two matrices share.
+    /// Kills: a copy between the card and its host that goes the other way or copies other bytes, pinned
+    /// memory that two matrices share.
     #[test]
     fn state_off_a_card_comes_back_as_it_left() {
         if let Err(reason) = twin::install() {
@@ -198,7 +198,7 @@ mod tests {
             assert_eq!(all[0].load().read().unwrap(), [0.0; 15]);
             let [a, b] = &mut all;
             let leaving = [a.begin_store(of(1, [3, 5])), b.begin_store(of(2, [2, 7]))];
-            drop(leaving.map(tensor::Moving::wait));
+            drop(leaving.map(tensor::Move::wait));
             b.begin_load();
             assert_eq!(a.load().read(), of(1, [3, 5]).read());
             assert_eq!(b.load().read(), of(2, [2, 7]).read());

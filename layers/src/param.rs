@@ -15,6 +15,7 @@ pub mod weight;
 
 pub use origin::Wide;
 
+use crate::ops::filled;
 use crate::param::kept::Kept;
 use crate::param::origin::ParamOrigin;
 use crate::param::placement::{Band, Placement};
@@ -25,7 +26,7 @@ use crate::{Draw, Error, ParamValues, Result};
 use comm::Group;
 use kernels::{Kernels, Write};
 use std::sync::Arc;
-use tensor::{Category, Device, Scalar, Store, Tensor, View, ViewMut};
+use tensor::{Away, Category, Device, Scalar, Store, Tensor, View, ViewMut};
 
 /// This rank's local part of a parameter. Layers read it through the weights of [`weight`], which may gather
 /// or load it, and add to its gradient through `accumulate`. No other code accesses it.
@@ -260,6 +261,14 @@ impl<D: Kernels> Param<D> {
                 device.add_norm2(sum.view_mut(), own.of(rectangle.of(gradient.view())));
                 from = (other.start + other.len).clamp(to, end);
             }
+        }
+    }
+    /// Keeps a moment that is zero.
+    fn zero_moment(&self) -> Kept<D::Wide> {
+        let (wide, shape) = (self.device.wide(), self.sharding.at_rest().0);
+        match &self.store {
+            Some(store) => Kept::Away { away: Away::new(store, wide, shape), here: None },
+            None => Kept::Here(filled(wide, Category::Optimizer, shape, Wide::<D>::ZERO)),
         }
     }
     /// Allocates `n` moments, all zero, if there are none yet.

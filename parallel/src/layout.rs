@@ -20,15 +20,17 @@ use crate::dealing::{self, Dealing};
 use crate::pipeline::{self, Pipeline};
 use crate::step::Plan;
 use crate::step::table::Table;
-use crate::{BuildContext, Error, Result, Schedule, bail, data, deal, strategies};
-use comm::{Axis, CommError, Mesh, World};
+use crate::{BuildContext, Error, Result, Schedule, bail, data, deal, offload, strategies};
+use ::tensor::quoted::displayed;
+use ::tensor::{Store, files};
+use comm::{Axis, CommError, Mesh, World, readable};
 use grammar::Grammar;
 use kernels::Kernels;
 use layers::{
     Builder, Choice, ShardingStrategy, Strategy, StrategyInfo, TokenShards, ValueSource, Wide, counted,
 };
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// The most ranks a layout may have.
@@ -57,7 +59,7 @@ pub struct Layout {
     numbers: [u32; Choice::COUNT], // of the named strategy of each choice; 0 if it has none
     order: [Option<Axis>; Axis::NESTED.len()], // split axes, innermost first; none in the default order
     limit: Option<usize>, // bytes that each rank may hold
-    pub(crate) folder: Option<&'static Path>, // of files of offloaded state
+    folder: Option<&'static Path>, // of files of offloaded state
     rests: Option<ShardingStrategy>, // state sharded at rest, if not as strategies say
     split: Option<&'static [usize]>, // blocks of each chunk of a pipeline, if they are not dealt evenly
     table: Option<&'static Table>, // the schedule of the stages, if it is none of the lists
@@ -115,7 +117,7 @@ impl Layout {
         let stays = |about: &&StrategyInfo| about.choice != Choice::Schedule || self.table.is_none();
         listed.filter(stays).chain(self.table.map(Table::about)).collect()
     }
-    pub(crate) fn takes(&self, about: &StrategyInfo) -> bool {
+    fn takes(&self, about: &StrategyInfo) -> bool {
         self.strategies().iter().any(|taken| std::ptr::eq(*taken, about))
     }
     /// Returns the pipeline schedule: when each part of the model runs.
@@ -135,6 +137,33 @@ impl Layout {
         let taken = data::ALL.iter().filter(|split| self.takes(&split.about));
         let all = taken.fold(ShardingStrategy::WHOLE, |all, of| (of.change)(all, self.number(&of.about)));
         self.rests.unwrap_or(all)
+    }
+    /// Returns the store of offloaded state that it names, if any.
+    pub fn offload(&self) -> Option<&'static offload::Offload> {
+        offload::ALL.iter().copied().find(|offload| self.takes(&offload.about))
+    }
+    /// The folder of the files of offloaded state, if it names such files.
+    fn folder(&self) -> Option<PathBuf> {
+        let is_file = self.offload().is_some_and(|offload| !offload.pinned);
+        is_file.then(|| self.folder.map_or_else(std::env::temp_dir, Path::to_owned))
+    }
+    /// Creates a rank's store of offloaded state, if it names one.
+    fn store(&self) -> Option<Store> {
+        self.offload().map(|_| self.folder().map_or_else(Store::host, Store::file))
+    }
+    /// Checks that files of offloaded state have room for this many bytes.
+    ///
+    /// # Errors
+    /// If there is a file and its folder does not take it.
+    pub fn has_room(&self, bytes: u64) -> Result<()> {
+        let Some(folder) = self.folder() else { return Ok(()) };
+        files::has_room(&folder, bytes).map_err(|why| {
+            let (folder, bytes) = (displayed(&folder.display().to_string()), readable(bytes.into()));
+            Error::new(format!(
+                "{folder} does not take a file of {bytes} of offloaded state: {why}; give another folder with \
+                 --offload-dir"
+            ))
+        })
     }
     /// Returns the tokens of the first rank; [`at`](TokenShards::at) a mesh gives those of each rank.
     pub fn tokens(&self) -> TokenShards {
@@ -212,8 +241,8 @@ impl Layout {
     pub fn limited(self, bytes: Option<usize>) -> Self {
         Self { limit: bytes, ..self }
     }
-    /// Returns this layout with files of offloaded state in this folder; without it, in the system's folder for
-    /// temporary files. Not printed.
+    /// Returns this layout with files of offloaded state in this folder; without it, in the system's folder
+    /// for temporary files. Not printed.
     #[must_use]
     pub fn offloading_to(self, folder: Option<&'static Path>) -> Self {
         Self { folder, ..self }

@@ -1,8 +1,8 @@
 //! Matrices that are kept off their device between uses: in one unnamed file a rank, or in the host's pinned
 //! memory. A thread moves them, in the order in which moves are begun, while the rank computes.
 //!
-//! The file is read and written, not mapped: an error of the disk is then a sentence, where a mapping would end
-//! the process. It has no name, so nothing is left of it however the process ends.
+//! The file is read and written, not mapped: an error of the disk is then a sentence, where a mapping would
+//! end the process. It has no name, so nothing is left of it however the process ends.
 use crate::{Category, Device, Place, PlaceError, Tensor, count, files};
 use std::fmt::Display;
 use std::fs::File;
@@ -14,19 +14,19 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 
-/// A rank's store off its device. Its file, if it has one, is opened when the first room is reserved. Clones are
-/// one store.
+/// A rank's store off its device. Its file, if it has one, is opened when the first room is reserved. Clones
+/// are one store.
 #[derive(Clone)]
-pub struct Store(Arc<Rank>);
+pub struct Store(Arc<Opened>);
 
-struct Rank {
-    folder: Option<PathBuf>, // of the file
-    end: AtomicU64,          // bytes reserved
-    opened: OnceLock<Sender<Move>>,
+struct Opened {
+    folder: Option<PathBuf>,      // of the file
+    end: AtomicU64,               // bytes reserved
+    moves: OnceLock<Sender<Job>>, // once it is opened
 }
 
 /// Work of the thread that moves.
-type Move = Box<dyn FnOnce(&mut Option<File>) + Send>;
+type Job = Box<dyn FnOnce(&mut Option<File>) + Send>;
 
 impl Store {
     /// Creates a rank's store, in a file of this folder.
@@ -38,7 +38,7 @@ impl Store {
         Self::of(None)
     }
     fn of(folder: Option<PathBuf>) -> Self {
-        Self(Arc::new(Rank { folder, end: AtomicU64::new(0), opened: OnceLock::new() }))
+        Self(Arc::new(Opened { folder, end: AtomicU64::new(0), moves: OnceLock::new() }))
     }
     /// Ends the rank with a sentence on its store.
     fn fail(&self, why: impl Display) -> ! {
@@ -63,10 +63,10 @@ impl Store {
             let worked = PlaceError::caught(|| work(file).map_err(|why| why.to_string()));
             let _ = done.send(worked.unwrap_or_else(|error| Err(error.0))); // nobody waits after a failure
         };
-        let opened = self.0.opened.get_or_init(|| {
+        let opened = self.0.moves.get_or_init(|| {
             let opened = self.0.folder.as_ref().map(tempfile::tempfile_in).transpose();
             let mut file = opened.unwrap_or_else(|why| self.fail(why));
-            let (moves, coming) = channel::<Move>();
+            let (moves, coming) = channel::<Job>();
             thread::spawn(move || coming.iter().for_each(|work| work(&mut file)));
             moves
         });
@@ -86,7 +86,7 @@ pub struct Away<D: Device> {
     room: Room<D::Place>,
     shape: [usize; 2],
     written: bool,
-    coming: Option<Moving<D>>,
+    coming: Option<Move<D>>,
 }
 
 /// The place of a matrix in its store: the position in the file, or memory of its own.
@@ -188,12 +188,12 @@ impl<D: Device> Away<D> {
     pub fn read(&self) -> Tensor<D> {
         self.moved_here().wait()
     }
-    fn moved_here(&self) -> Moving<D> {
+    fn moved_here(&self) -> Move<D> {
         let [rows, cols] = self.shape;
         let mut here = Tensor::empty(&self.device, Category::InFlight, rows, cols);
         if !self.written {
             here.write(&mut |_| crate::Scalar::ZERO);
-            return Moving::Done(here);
+            return Move::Done(here);
         }
         self.device.meter().moves(self.bytes());
         let (room, bytes) = (self.room.clone(), self.bytes());
@@ -203,7 +203,7 @@ impl<D: Device> Away<D> {
     ///
     /// # Panics
     /// If the matrix has another shape.
-    pub fn begin_store(&mut self, matrix: Tensor<D>) -> Moving<D> {
+    pub fn begin_store(&mut self, matrix: Tensor<D>) -> Move<D> {
         assert_eq!(matrix.shape(), self.shape, "a matrix of another shape");
         self.written = true;
         self.device.meter().moves(self.bytes());
@@ -214,12 +214,12 @@ impl<D: Device> Away<D> {
         &self,
         mut matrix: Tensor<D>,
         work: impl FnOnce(&mut Option<File>, &mut Tensor<D>) -> Result<()> + Send + 'static,
-    ) -> Moving<D> {
+    ) -> Move<D> {
         if !D::Place::HOLDS {
-            return Moving::Done(matrix);
+            return Move::Done(matrix);
         }
         let work = move |file: &mut Option<File>| work(file, &mut matrix).map(|()| matrix);
-        Moving::UnderWay(self.store.clone(), self.store.run(work))
+        Move::UnderWay(self.store.clone(), self.store.run(work))
     }
 }
 
@@ -231,14 +231,14 @@ impl<D: Device> Drop for Away<D> {
 
 /// A matrix that is on its way to its device or from it.
 #[must_use = "the matrix is on its way until it is waited for"]
-pub enum Moving<D: Device> {
-    /// It has arrived.
+pub enum Move<D: Device> {
+    /// Finished.
     Done(Tensor<D>),
-    /// It is on its way.
+    /// Under way.
     UnderWay(Store, Receiver<std::result::Result<Tensor<D>, String>>),
 }
 
-impl<D: Device> Moving<D> {
+impl<D: Device> Move<D> {
     /// Waits for the move, and returns the matrix.
     ///
     /// # Panics
@@ -287,7 +287,7 @@ mod tests {
             narrow.iter_mut().for_each(Away::begin_load);
             let loaded: Vec<_> = narrow.iter_mut().map(|n| n.load().read().unwrap()).collect();
             assert_eq!(loaded, (0..9).map(|n| of(n, round).read().unwrap()).collect::<Vec<_>>());
-            drop((stored.into_iter().map(Moving::wait).collect::<Vec<_>>(), all.wait()));
+            drop((stored.into_iter().map(Move::wait).collect::<Vec<_>>(), all.wait()));
             assert_eq!(wide.read().read().unwrap()[999], (999 + round) as f64);
         }
     }

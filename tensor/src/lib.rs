@@ -9,8 +9,7 @@
 //! | `place.rs`, `device.rs`, `cpu.rs`, `pages.rs` | places with memory, and dtypes on them |
 //! | `view.rs`, `matrix.rs`, `ids.rs` | windows into memory; matrices and token ids that own it |
 //! | `pool.rs` | free memory, kept for reuse: one pool per rank |
-//! | `away.rs` | matrices kept off their device, in a file a rank |
-//! | `meter.rs`, `profile.rs` | bytes by category and phase, FLOPs; times of kernels and layers |
+//! | `away.rs`, `meter.rs`, `profile.rs` | matrices off the device; bytes and FLOPs; times of kernels |
 //! | `count.rs`, `listed.rs`, `quoted.rs` | sizes that never wrap; enums with names; names in messages |
 //! | `files.rs` | files opened with clear errors, replaced whole or not at all |
 //! | `safetensors.rs` | weights in files: mapped for reading, replaced atomically in writing |
@@ -41,7 +40,7 @@ pub mod safetensors;
 mod scalar;
 mod view;
 
-pub use away::{Away, Moving, Store};
+pub use away::{Away, Move, Store};
 pub use bf16::Bf16;
 pub use cpu::{Cpu, Host, HostPtr};
 pub use device::{Buffer, Device, On, Ptr};

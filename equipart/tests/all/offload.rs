@@ -18,8 +18,8 @@ fn at<'a>(dir: &'a TempDir, name: &str) -> String {
     dir.path().join(name).display().to_string()
 }
 
-/// Kills: a folder that takes no file and is found in the middle of a run, a flag that is passed over, a store
-/// that saves nothing, the smallest room for a file not named.
+/// Kills: a folder that takes no file and is found in the middle of a run, a flag that is passed over, a
+/// store that saves nothing.
 #[test]
 fn folders_and_stores_that_do_not_work_are_refused_in_one_sentence() {
     let dir = tempfile::tempdir().unwrap();
@@ -51,8 +51,8 @@ fn folders_and_stores_that_do_not_work_are_refused_in_one_sentence() {
     assert!(twice.contains("offload-file and offload-host exclude each other; write one of them"), "{twice}");
 }
 
-/// A limit on the size of files stands for a full disk. Kills: a full disk that is found after work was done, a
-/// signal that ends the process, a file that is left.
+/// A limit on the size of files stands for a full disk. Kills: a full disk that is found after work was done,
+/// a signal that ends the process, a file that is left.
 #[test]
 fn a_full_disk_is_found_before_anything_runs() {
     let (dir, script) = (tempfile::tempdir().unwrap(), "ulimit -f 4000; exec \"$0\" \"$@\"");
@@ -81,8 +81,8 @@ fn files_of_state_have_no_name() {
     );
 }
 
-/// A run that changes its means at a checkpoint. Kills: a checkpoint that lacks state that is off the device, or
-/// state that is not restored there; losses that depend on the means.
+/// A run that changes its means at a checkpoint. Kills: a checkpoint that lacks state that is off the device,
+/// or state that is not restored there; losses that depend on the means.
 #[test]
 fn checkpoints_go_into_and_out_of_every_means() {
     let dir = tempfile::tempdir().unwrap();

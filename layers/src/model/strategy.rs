@@ -147,8 +147,8 @@ impl StrategyInfo {
     pub fn is_plain(&self) -> bool {
         self.word == self.axis.map_or(Choice::RECOMPUTE, Axis::name)
     }
-    /// Returns whether its word may stand beside axes: that of layers, of a store, which needs no ranks, or of
-    /// a choice without axis.
+    /// Returns whether its word may stand beside axes: that of layers, of a store, which needs no ranks, or
+    /// of a choice without axis.
     pub fn stands_alone(&self) -> bool {
         let beside = matches!(self.choice, Choice::Layers | Choice::Offload);
         self.is_plain() == self.axis.is_none() && (beside || self.axis.is_none())

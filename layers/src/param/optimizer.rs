@@ -19,7 +19,7 @@ use crate::{OptimizerKind, Param, ParamHooks, ParamValues, Result};
 use comm::{Axes, Axis, Mesh, Reduce};
 use kernels::{AdamW, Kernels};
 use std::sync::Arc;
-use tensor::{Category, Moving, Scalar, Tensor};
+use tensor::{Category, Move, Scalar, Tensor};
 
 /// An optimizer. Its state lies beside this rank's local parts, whole or sharded at rest.
 pub struct Optimizer<D: Kernels> {
@@ -140,7 +140,7 @@ impl<D: Kernels> Optimizer<D> {
             for (which, moment) in moments.iter_mut().enumerate() {
                 moment.load();
                 param.set(moment.here(), from, &numbers(param, which)?);
-                drop(moment.begin_store().map(Moving::wait));
+                drop(moment.begin_store().map(Move::wait));
             }
             param.moments = moments;
         }

@@ -9,8 +9,7 @@
 //! Source: Rajbhandari et al., "`ZeRO`-Infinity", §5, arXiv:2104.07857. Chapter: 19.
 //! Neighbour: [`zero3`](crate::data::zero3).
 use super::Offload;
-use comm::Axis;
-use layers::{Choice, StrategyInfo};
+use layers::{Choice, StrategyInfo, TokenShards};
 
 /// Offload to a file.
 pub static FILE: Offload = Offload {
@@ -20,7 +19,7 @@ pub static FILE: Offload = Offload {
         paper: "Rajbhandari et al., arXiv:2104.07857",
         chapter: Some("fitting-a-model.md"),
         hints: &[("", "state that is loaded is that of the same parameter, after its last update")],
-        ..StrategyInfo::of(Some(Axis::Dp), Choice::Offload)
+        ..StrategyInfo::of(Some(TokenShards::SEQUENCES), Choice::Offload)
     },
     pinned: false,
 };

@@ -110,8 +110,8 @@ impl OffloadArgs {
     /// Returns these layouts with their files of offloaded state in the folder.
     ///
     /// # Errors
-    /// If there is a folder and none of them has such files, the folder takes no file, or a store has nothing to
-    /// offer on the device.
+    /// If there is a folder and none of them has such files, the folder takes no file, or a store has nothing
+    /// to offer on the device.
     pub(crate) fn all(&self, layouts: Vec<Layout>, device: DeviceName) -> Result<Vec<Layout>> {
         let folder = self.folder.clone().map(|folder| &*Box::leak(folder.into_boxed_path()));
         let has_file = |layout: &Layout| layout.offload().is_some_and(|offload| !offload.pinned);

@@ -92,7 +92,8 @@ fn a_block_keeps_its_input_and_has_the_gradients_of_one_that_keeps_all() {
         assert_eq!(more("recompute", 4), input);
         assert_eq!([3, 4, 5].map(|blocks| more("recompute:full/2", blocks)), [input, usual, input]);
         let Heads { queries, keys, dim } = SHAPE.heads;
-        let kept = (queries + 2 * keys) * dim + queries * dim + queries; // Q, K and V, the core's output, sums
+        // Q, K and V, the core's output and its sums
+        let kept = (queries + 2 * keys) * dim + queries * dim + queries;
         assert_eq!(usual - more("recompute:selective", 4), TOKENS * kept * size_of::<F61>());
     }
 }
@@ -157,7 +158,8 @@ fn steps_in_bf16_are_the_same_bit_for_bit() {
 }
 
 /// Two steps of a model with experts, with every balance loss and a bias that moves. Kills: experts that are
-/// chosen anew in a second forward, or from other scores; a load, a loss or a pooled row that is counted twice.
+/// chosen anew in a second forward, or from other scores; a load, a loss or a pooled row that is counted
+/// twice.
 #[test]
 fn experts_are_chosen_and_counted_once() {
     let _key = Key(6).enter();
