@@ -78,16 +78,18 @@ impl<D: Kernels> Optimizer<D> {
         sums: bool,
         uses: &mut dyn ParamHooks<D>,
     ) -> Result<()> {
-        let mut trained: Vec<_> = params.iter_mut().filter(|param| param.placement().trained).collect();
-        for i in 0..trained.len() {
-            for param in trained[i..].iter_mut().take(2) {
-                param.take_moments(self.kind.moments());
+        let mut left = params;
+        while let Some((param, rest)) = left.split_first_mut() {
+            left = rest;
+            if !param.placement().trained {
+                continue;
             }
-            uses.before_update(std::slice::from_mut(trained[i]))?;
-            if let Some(next) = trained.get_mut(i + 1) {
-                uses.ahead_of_update(std::slice::from_mut(*next))?;
+            param.take_moments(self.kind.moments());
+            uses.before_update(std::slice::from_mut(param))?;
+            if let Some(next) = left.iter_mut().find(|param| param.placement().trained) {
+                next.take_moments(self.kind.moments());
+                uses.ahead_of_update(std::slice::from_mut(next))?;
             }
-            let param = &mut *trained[i];
             let sum = if sums { Some(self.sums.of(param)) } else { None };
             match self.kind {
                 OptimizerKind::Sgd => param.update(sum, |device, (w, master, []), g| {
