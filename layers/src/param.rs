@@ -9,13 +9,13 @@ pub mod placement;
 mod root;
 mod sharding;
 pub mod shards;
+mod state;
 pub(crate) mod tiles;
 pub mod values;
 pub mod weight;
 
 pub use origin::Wide;
 
-use crate::ops::filled;
 use crate::param::kept::Kept;
 use crate::param::origin::ParamOrigin;
 use crate::param::placement::{Band, Placement};
@@ -26,7 +26,7 @@ use crate::{Draw, Error, ParamValues, Result};
 use comm::Group;
 use kernels::{Kernels, Write};
 use std::sync::Arc;
-use tensor::{Away, Category, Device, Scalar, Store, Tensor, View, ViewMut};
+use tensor::{Category, Device, Scalar, Store, Tensor, View, ViewMut};
 
 /// This rank's local part of a parameter. Layers read it through the weights of [`weight`], which may gather
 /// or load it, and add to its gradient through `accumulate`. No other code accesses it.
@@ -261,20 +261,6 @@ impl<D: Kernels> Param<D> {
                 device.add_norm2(sum.view_mut(), own.of(rectangle.of(gradient.view())));
                 from = (other.start + other.len).clamp(to, end);
             }
-        }
-    }
-    /// Keeps a moment that is zero.
-    fn zero_moment(&self) -> Kept<D::Wide> {
-        let (wide, shape) = (self.device.wide(), self.sharding.at_rest().0);
-        match &self.store {
-            Some(store) => Kept::Away { away: Away::new(store, wide, shape), here: None },
-            None => Kept::Here(filled(wide, Category::Optimizer, shape, Wide::<D>::ZERO)),
-        }
-    }
-    /// Allocates `n` moments, all zero, if there are none yet.
-    pub(crate) fn take_moments(&mut self, n: usize) {
-        while self.moments.len() < n {
-            self.moments.push(self.zero_moment());
         }
     }
     /// Runs an optimizer's kernel on the value, its master and its moments with the synced gradient, on the

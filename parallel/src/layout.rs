@@ -10,6 +10,7 @@
 //! default. A word, such as `sp`, needs the ranks of its axis. `order` lists the split axes, innermost first.
 pub mod covering;
 mod entry;
+mod fits;
 mod grammar;
 mod misfit;
 

@@ -60,6 +60,7 @@ const PARALLEL: &[Room] = &[
             "error",
             "layout",
             "lib",
+            "offload",
             "pipeline",
             "scheme",
             "stages",

@@ -285,32 +285,6 @@ impl<P: Place> Sharding<P> {
     }
 }
 
-impl<D: Kernels> Param<D> {
-    fn wide_state(&mut self) -> impl Iterator<Item = &mut Kept<D::Wide>> {
-        self.master.iter_mut().chain(&mut self.moments)
-    }
-    /// Begins to load all that an update changes.
-    pub(super) fn begin_load_state(&mut self) {
-        if let Some(shard) = &mut self.value.shard {
-            shard.begin_load();
-        }
-        for state in self.wide_state() {
-            state.begin_load();
-        }
-    }
-    /// Loads all that an update changes.
-    pub(super) fn load_state(&mut self) {
-        self.begin_load_state();
-        self.value.shard.iter_mut().for_each(Kept::load);
-        self.wide_state().for_each(Kept::load);
-    }
-    /// Begins to store all that an update has changed.
-    pub(super) fn begin_store_state(&mut self) -> Leaving<D> {
-        let value = self.value.shard.as_mut().and_then(Kept::begin_store);
-        (value, self.wide_state().filter_map(Kept::begin_store).collect())
-    }
-}
-
 impl<D: Kernels> Bucket<D> {
     fn of(first: Arc<str>, name: &str) -> Self {
         let [gradients, values] = ["gradients of ", "values of "].map(|of| format!("{of}{name}").into());
