@@ -194,6 +194,7 @@ fn layouts_and_sizes_that_do_not_fit_are_refused() {
         "cp=2 does not fit 1 token of an example: cp can be 1",
     );
     refused(&["train", "--layout", "recompute,recompute"], "recompute is written twice; write it once");
+    refused(&["price", "--layout", "dp=2:zero1/3"], "does not fit 2 data ranks: dp can be 3, 6, 9, ");
     refused(&["prove", "--layout", "tp=2,tp=2"], "tp");
     refused(&["prove", "--layout", "tp=99999999999999999999999"], "99999999999999999999999");
     refused(&["prove", "--layout", "dp=1048577"], "1048577");
@@ -203,7 +204,6 @@ fn layouts_and_sizes_that_do_not_fit_are_refused() {
         ("dp=2:zero1:zero1", "zero1 is written twice; write it once"),
         ("tp=2:zero1", "goes with dp, not with tp: write dp=2:zero1"),
         ("dp=1:zero1", "needs dp ranks, 2 or more: write dp=2:zero1"),
-        ("dp=2:zero1/3", "dp=2:zero1/3 does not fit 2 data ranks: dp can be 3, 6, 9, "),
         ("dp=2:offload-file/2", "offload-file takes no number; write offload-file"),
         ("recompute:full/0", "distance between recomputed blocks must be a whole number, 1 or more"),
         ("recompute:selective:full/2", "selective and full exclude each other; write one of them"),

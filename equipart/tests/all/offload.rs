@@ -106,7 +106,7 @@ fn checkpoints_go_into_and_out_of_every_means() {
         "dp=2:offload-file",
         "dp=2,recompute:selective",
         "dp=2:zero1:offload-file",
-        "dp=2:zero3:tile/3:offload-file,recompute",
+        "dp=2:zero3:offload-file,recompute",
     ];
     for (i, first) in means.iter().enumerate() {
         let (folder, second) = (format!("part{i}"), means[(i + 1) % means.len()]);
