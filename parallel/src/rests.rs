@@ -36,7 +36,7 @@ struct Rest(ShardingStrategy, bool);
 const WHOLE: Rest = Rest(ShardingStrategy::WHOLE, false);
 
 impl Rest {
-    fn builder<'a, D: Kernels>(self, at: Builder<'a, D>) -> Builder<'a, D> {
+    fn builder<D: Kernels>(self, at: Builder<'_, D>) -> Builder<'_, D> {
         Builder { rests: self.0, store: self.1.then(|| Store::file(std::env::temp_dir())), ..at }
     }
 }

@@ -100,8 +100,8 @@ fn steps(with_book: bool) -> Result<Vec<CiStep>, String> {
 /// them.
 fn listed_files() -> Result<String, String> {
     let mut files = Vec::new();
-    let families =
-        ["tensor", "dealing", "attention", "data", "pipeline"].map(|of| format!("parallel/src/{of}"));
+    let families = ["tensor", "dealing", "attention", "data", "offload", "pipeline"]
+        .map(|of| format!("parallel/src/{of}"));
     for folder in families.into_iter().chain(["equipart/src/commands".to_owned()]) {
         let entries =
             fs::read_dir(root().join(&folder)).map_err(|why| format!("{folder} cannot be read ({why})"))?;

@@ -15,7 +15,7 @@ fn refused(output: &Output) -> String {
     let reported = error.lines().find_map(|line| line.strip_prefix("error: "));
     reported.unwrap_or_else(|| panic!("no sentence in {error}")).to_string()
 }
-fn at<'a>(dir: &'a TempDir, name: &str) -> String {
+fn at(dir: &TempDir, name: &str) -> String {
     dir.path().join(name).display().to_string()
 }
 

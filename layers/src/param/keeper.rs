@@ -110,8 +110,8 @@ impl<D: Kernels> ParamHooks<D> for Keeper<D> {
     fn ahead(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
         let bucket = self.bucket(params).1;
         let begun = !bucket.values.lent.is_empty();
-        let away = params.iter_mut().filter(|_| !begun).filter_map(|param| param.value.shard.as_mut());
-        let away = away.fold(false, |any, shard| shard.begin_load() || any);
+        let shards = params.iter_mut().filter(|_| !begun).filter_map(|param| param.value.shard.as_mut());
+        let away = shards.map(Kept::begin_load).max() == Some(true);
         if begun || away { Ok(()) } else { bucket.begin_to_gather(params, |_| true) }
     }
     /// Requires that all ranks have added to the gradients of the same parameters.
@@ -174,11 +174,15 @@ impl<D: Kernels> ParamHooks<D> for Keeper<D> {
         params.iter_mut().try_for_each(|param| param.end_sum())
     }
     fn ahead_of_update(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
-        params.iter_mut().for_each(|param| param.begin_load_state());
+        for param in params {
+            param.begin_load_state();
+        }
         Ok(())
     }
     fn before_update(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
-        params.iter_mut().for_each(|param| param.load_state());
+        for param in params {
+            param.load_state();
+        }
         Ok(())
     }
     /// Begins to store the state, while that of the parameter before it has left.

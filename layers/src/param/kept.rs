@@ -64,5 +64,7 @@ pub(crate) type Leaving<D> = (Option<Move<D>>, Vec<Move<<D as Kernels>::Wide>>);
 /// Waits for state that is on its way off the device, and frees its copies.
 pub(crate) fn wait<D: Kernels>((value, wide): Leaving<D>) {
     drop(value.map(Move::wait));
-    wide.into_iter().for_each(|state| drop(state.wait()));
+    for state in wide {
+        drop(state.wait());
+    }
 }

@@ -16,13 +16,12 @@ pub(super) fn misfit(
     possible: &[usize],
 ) -> Error {
     let named = |before: &str| method.map_or(String::new(), |method| format!("{before}{method}"));
-    let fits = match possible {
-        [] => format!("no number of {axis} ranks does"),
-        _ => {
-            let mut some: Vec<_> = possible.iter().take(MOST).map(usize::to_string).collect();
-            some.extend((possible.len() > MOST).then(|| "another multiple".into()));
-            format!("{axis} can be {}{}", either(&some, "or"), named(" with "))
-        }
+    let mut some: Vec<_> = possible.iter().take(MOST).map(usize::to_string).collect();
+    some.extend((possible.len() > MOST).then(|| "another multiple".into()));
+    let fits = if possible.is_empty() {
+        format!("no number of {axis} ranks does")
+    } else {
+        format!("{axis} can be {}{}", either(&some, "or"), named(" with "))
     };
     let others = match others {
         [] => String::new(),
