@@ -47,16 +47,13 @@ enum Ready<D: Kernels> {
 
 impl<D: Kernels> Ready<D> {
     fn new(pass: BenchPass, at: &BuildContext<D>, scale: &Scale) -> Result<Self> {
+        let trainer = |kind| Trainer::new(at, scale.shape, (kind, None));
         Ok(match pass {
             BenchPass::Forward => Self::Forward(Stages::new(at, scale.shape)?, at.device.clone()),
-            BenchPass::Step => {
-                Self::Step(Trainer::new(at, scale.shape, (OptimizerKind::Sgd, None))?, batch(scale)?)
-            }
-            BenchPass::AdamStep => {
-                Self::Step(Trainer::new(at, scale.shape, (OptimizerKind::ADAMW, None))?, batch(scale)?)
-            }
+            BenchPass::Step => Self::Step(trainer(OptimizerKind::Sgd)?, batch(scale)?),
+            BenchPass::AdamStep => Self::Step(trainer(OptimizerKind::ADAMW)?, batch(scale)?),
             BenchPass::Moves => {
-                let mut trainer = Trainer::new(at, scale.shape, (OptimizerKind::ADAMW, None))?;
+                let mut trainer = trainer(OptimizerKind::ADAMW)?;
                 trainer.step(&batch(scale)?, RATE)?; // now there are moments
                 Self::Moves(trainer, Keeper::new(at.rests))
             }

@@ -165,12 +165,18 @@ impl Card {
         let mut at = 0;
         // SAFETY: the driver writes the address to `at`.
         let status = unsafe { (self.driver.functions.cuMemAlloc_v2)(&raw mut at, bytes.max(1)) };
-        if status == OUT_OF_MEMORY {
+        if !self.has_memory("cuMemAlloc", status)? {
             return Ok(None);
         }
-        self.driver.check("cuMemAlloc", status)?;
         call!(self.driver, cuMemsetD8Async(at, 0, bytes, self.stream))?;
         Ok(Some(at))
+    }
+    /// Returns false if an allocation ended with this status because there is no more memory.
+    ///
+    /// # Errors
+    /// Any other failure.
+    fn has_memory(&self, call: &'static str, status: c_int) -> Result<bool, CudaError> {
+        if status == OUT_OF_MEMORY { Ok(false) } else { self.driver.check(call, status).map(|()| true) }
     }
     /// Frees memory.
     pub(crate) fn free(&self, at: u64) {
@@ -213,10 +219,7 @@ impl Card {
         let mut at = null_mut();
         // SAFETY: the driver writes the address to `at`.
         let status = unsafe { (self.driver.functions.cuMemHostAlloc)(&raw mut at, bytes.max(1), 0) };
-        if status == OUT_OF_MEMORY {
-            return Ok(None);
-        }
-        self.driver.check("cuMemHostAlloc", status).map(|()| Some(at.cast()))
+        Ok(self.has_memory("cuMemHostAlloc", status)?.then(|| at.cast()))
     }
     /// Frees pinned memory.
     pub(crate) fn unpin(&self, at: *mut u8) {

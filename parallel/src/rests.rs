@@ -2,7 +2,7 @@
 //! is worked out.
 use crate::tensor::sequence_parallel::SequenceParallel;
 use crate::{
-    Batch, BuildContext, Entry, Error, Result, Sequence, Stages, Stored, Trainer, restore_optimizer,
+    Batch, BuildContext, Entry, Error, Result, Sequence, Stages, Stored, Trainer, named, restore_optimizer,
     save_optimizer, save_params,
 };
 use comm::{Axis, Ledger, Mesh, World};
@@ -277,28 +277,29 @@ fn models_generate_wherever_parameters_rest() {
     }
 }
 
-/// A trainer after so many steps: fresh, or going on from the files of a folder.
-fn goes_on<D>(at: &BuildContext<D>, from: Option<&Path>, steps: usize) -> Result<Trainer<D>>
+/// A trainer after so many steps on all sequences of a batch as one microbatch: fresh, or going on from the
+/// files of a folder.
+pub(crate) fn goes_on<D>(
+    at: &BuildContext<D>,
+    (shape, batch): (Shape, &Batch),
+    from: Option<&Path>,
+    steps: usize,
+) -> Result<Trainer<D>>
 where
-    D: Kernels<Place = Host> + Default,
+    D: Kernels<Place = Host>,
     Wide<D>: Real,
 {
     let optimizer = (OptimizerKind::ADAMW, None); // a norm is added up in another order where shards are
-    let mut trainer = Trainer::new(at, SHAPE, optimizer)?;
+    let mut trainer = Trainer::new(at, shape, optimizer)?;
     if let Some(folder) = from {
         let stored = Stored::new(File::open(&folder.join("model"))?, entries(&mut trainer), |_| false)?;
         let builder = Builder { values: &stored, ..at.builder.clone() };
-        trainer = Trainer::new(&builder.into(), SHAPE, optimizer)?;
+        trainer = Trainer::new(&builder.into(), shape, optimizer)?;
         let (model, optimizer, mesh) = trainer.parts();
-        restore_optimizer(
-            "state",
-            &File::open(&folder.join("state"))?,
-            optimizer,
-            (&SHAPE.into(), &mut model.params()),
-            mesh,
-        )?;
+        let state = File::open(&folder.join("state"))?;
+        restore_optimizer("state", &state, optimizer, (&shape.into(), &mut model.params()), mesh)?;
     }
-    let batch = Batch::new(batch().microbatches().concat(), 1)?;
+    let batch = Batch::new(batch.microbatches().concat(), 1)?;
     (0..steps).try_for_each(|_| trainer.step(&batch, 0.1).map(drop))?;
     Ok(trainer)
 }
@@ -309,16 +310,17 @@ fn entries<D: Kernels>(trainer: &mut Trainer<D>) -> Vec<Entry> {
 }
 
 /// The bytes of model and state as they are saved.
-fn files<D>(trainer: &mut Trainer<D>, folder: &Path) -> Result<[Vec<u8>; 2]>
+pub(crate) fn files<D>(trainer: &mut Trainer<D>, folder: &Path) -> Result<[Vec<u8>; 2]>
 where
     D: Kernels<Place = Host>,
     Wide<D>: Real,
 {
-    let entries = entries(trainer);
+    let (entries, design) = (entries(trainer), trainer.model().design().clone());
     let (model, optimizer, mesh) = trainer.parts();
     let (params, paths) = (model.params(), ["model", "state"].map(|name| folder.join(name)));
-    save_params(&paths[0], &BTreeMap::new(), &entries, (&SHAPE.into(), &params), mesh)?;
-    save_optimizer(&paths[1], BTreeMap::new(), optimizer, (&SHAPE.into(), &params), mesh)?;
+    assert_eq!(named(&design, &params, mesh)?.len(), params.len());
+    save_params(&paths[0], &BTreeMap::new(), &entries, (&design, &params), mesh)?;
+    save_optimizer(&paths[1], BTreeMap::new(), optimizer, (&design, &params), mesh)?;
     mesh.barrier()?;
     Ok(paths.map(|path| std::fs::read(path).unwrap()))
 }
@@ -332,21 +334,21 @@ fn runs_that_resume_equal_runs_that_do_not_stop() {
         D: Kernels<Place = Host> + Default,
         Wide<D>: Real,
     {
-        let sizes = &[(Axis::Dp, 2), (Axis::Tp, 2)];
+        let (sizes, of) = (&[(Axis::Dp, 2), (Axis::Tp, 2)], (SHAPE, &batch()));
         let mut first: Option<[Vec<u8>; 2]> = None;
         for stage in STAGES {
             let [whole, part, again] = [(); 3].map(|()| tempfile::tempdir().unwrap());
             on(sizes, (zero(stage, None), false), |at: &BuildContext<D>| {
-                let all = files(&mut goes_on(at, None, 3)?, whole.path())?;
-                let some = files(&mut goes_on(at, None, 2)?, part.path())?;
-                let resumed = files(&mut goes_on(at, Some(part.path()), 1)?, again.path())?;
+                let all = files(&mut goes_on(at, of, None, 3)?, whole.path())?;
+                let some = files(&mut goes_on(at, of, None, 2)?, part.path())?;
+                let resumed = files(&mut goes_on(at, of, Some(part.path()), 1)?, again.path())?;
                 assert!(resumed == all && some != all, "zero{stage}");
                 Ok(())
             });
             let other = [(Axis::Dp, 3), (Axis::Tp, 1)];
             on(&other, (zero((stage + 3) % 11, None), false), |at: &BuildContext<D>| {
-                let copied = files(&mut goes_on(at, Some(part.path()), 0)?, again.path())?;
-                assert!(copied == files(&mut goes_on(at, Some(again.path()), 0)?, whole.path())?);
+                let copied = files(&mut goes_on(at, of, Some(part.path()), 0)?, again.path())?;
+                assert!(copied == files(&mut goes_on(at, of, Some(again.path()), 0)?, whole.path())?);
                 assert!(
                     copied == ["model", "state"].map(|name| std::fs::read(part.path().join(name)).unwrap())
                 );

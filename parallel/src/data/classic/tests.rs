@@ -1,17 +1,13 @@
 //! Steps with a root: the numbers of the unsplit model, in the memory and for the traffic that is worked out.
+use crate::rests::{files, goes_on};
 use crate::{
-    Batch, BuildContext, Layout, Result, Sequence, Stages, Stored, Trainer, named, price, restore_optimizer,
-    save_optimizer, save_params, session,
+    Batch, BuildContext, Layout, Network, Result, Sequence, Stages, Trainer, price, session,
 };
-use crate::{Entry, Network};
 use comm::{Axis, Ledger, Op};
 use kernels::{Heads, Kernels, Meta};
 use layers::{
     Biases, Design, Experts, Objective, OptimizerKind, PassContext, RandomValues, Rates, Shape, Wide,
 };
-use std::collections::BTreeMap;
-use std::path::Path;
-use tensor::safetensors::File;
 use tensor::{Bf16, Category, Cpu, Device, F61, Host, Key, Peaks, Real, TokenIds};
 
 const SHAPE: Shape = Shape {
@@ -219,47 +215,6 @@ fn models_generate_with_the_roots_values() {
     assert!(logits("dp=2:classic").iter().all(|seen| *seen == alone));
 }
 
-/// A trainer after so many steps of one microbatch: fresh, or going on from the files of a folder.
-fn goes_on<D>(at: &BuildContext<D>, from: Option<&Path>, steps: usize) -> Result<Trainer<D>>
-where
-    D: Kernels<Place = Host>,
-    Wide<D>: Real,
-{
-    let optimizer = (OptimizerKind::ADAMW, None);
-    let mut trainer = Trainer::new(at, SHAPE, optimizer)?;
-    if let Some(folder) = from {
-        let stored = Stored::new(File::open(&folder.join("model"))?, entries(&mut trainer), |_| false)?;
-        let builder = layers::Builder { values: &stored, ..at.builder.clone() };
-        trainer = Trainer::new(&builder.into(), SHAPE, optimizer)?;
-        let (model, optimizer, mesh) = trainer.parts();
-        let state = File::open(&folder.join("state"))?;
-        restore_optimizer("state", &state, optimizer, (&SHAPE.into(), &mut model.params()), mesh)?;
-    }
-    let batch = Batch::new(batch().microbatches().concat(), 1)?;
-    (0..steps).try_for_each(|_| trainer.step(&batch, 0.1).map(drop))?;
-    Ok(trainer)
-}
-
-fn entries<D: Kernels>(trainer: &mut Trainer<D>) -> Vec<Entry> {
-    trainer.model().params().into_iter().map(|p| Entry::whole(p.name().to_string(), p.shape())).collect()
-}
-
-/// The bytes of model and state as they are saved.
-fn files<D>(trainer: &mut Trainer<D>, folder: &Path) -> Result<[Vec<u8>; 2]>
-where
-    D: Kernels<Place = Host>,
-    Wide<D>: Real,
-{
-    let entries = entries(trainer);
-    let (model, optimizer, mesh) = trainer.parts();
-    let (params, paths) = (model.params(), ["model", "state"].map(|name| folder.join(name)));
-    assert_eq!(named(&SHAPE.into(), &params, mesh)?.len(), params.len());
-    save_params(&paths[0], &BTreeMap::new(), &entries, (&SHAPE.into(), &params), mesh)?;
-    save_optimizer(&paths[1], BTreeMap::new(), optimizer, (&SHAPE.into(), &params), mesh)?;
-    mesh.barrier()?;
-    Ok(paths.map(|path| std::fs::read(path).unwrap()))
-}
-
 /// Into the layout with a root and out of it. Kills: a master or moment that the root lacks or another rank
 /// is asked for; files that depend on the root; a run that goes on from other values than those of the files.
 #[test]
@@ -269,6 +224,7 @@ fn runs_resume_into_and_out_of_a_layout_with_a_root() {
         D: Kernels<Place = Host>,
         Wide<D>: Real,
     {
+        let of = (SHAPE, &batch());
         let [from, copy] = [(); 2].map(|()| tempfile::tempdir().unwrap());
         for (first, second) in [
             ("dp=2:classic", "dp=2:classic"),
@@ -278,11 +234,11 @@ fn runs_resume_into_and_out_of_a_layout_with_a_root() {
             ("none", "dp=2:classic"),
             ("dp=2:zero3", "dp=4:classic"),
         ] {
-            let saved = on(first, |at: &BuildContext<D>| files(&mut goes_on(at, None, 2)?, from.path()));
+            let saved = on(first, |at: &BuildContext<D>| files(&mut goes_on(at, of, None, 2)?, from.path()));
             let next = on(second, |at: &BuildContext<D>| {
-                let same = files(&mut goes_on(at, Some(from.path()), 0)?, copy.path())?;
+                let same = files(&mut goes_on(at, of, Some(from.path()), 0)?, copy.path())?;
                 at.mesh.barrier()?;
-                let next = files(&mut goes_on(at, Some(from.path()), 1)?, copy.path())?;
+                let next = files(&mut goes_on(at, of, Some(from.path()), 1)?, copy.path())?;
                 Ok((same, next))
             });
             assert!(
@@ -291,7 +247,7 @@ fn runs_resume_into_and_out_of_a_layout_with_a_root() {
             );
             if first == second {
                 let went_on =
-                    on(first, |at: &BuildContext<D>| files(&mut goes_on(at, None, 3)?, copy.path()));
+                    on(first, |at: &BuildContext<D>| files(&mut goes_on(at, of, None, 3)?, copy.path()));
                 assert!(went_on[0] == next[0].1, "{first}");
             }
         }
