@@ -1,8 +1,6 @@
 //! Steps with a root: the numbers of the unsplit model, in the memory and for the traffic that is worked out.
 use crate::rests::{files, goes_on};
-use crate::{
-    Batch, BuildContext, Layout, Network, Result, Sequence, Stages, Trainer, price, session,
-};
+use crate::{Batch, BuildContext, Layout, Network, Result, Sequence, Stages, Trainer, price, session};
 use comm::{Axis, Ledger, Op};
 use kernels::{Heads, Kernels, Meta};
 use layers::{
