@@ -23,6 +23,9 @@ macro_rules! every_kernel {
             fill(y: ViewMut<Self>, value: Self::Elem) = "fill", ElementWise => elementwise::fill(y, value);
             /// y = x.
             copy(y: ViewMut<Self>, x: View<Self>) = "copy", ElementWise => elementwise::copy(y, x);
+            /// y = x, rounded to this dtype.
+            narrow(y: ViewMut<Self>, x: View<Self::Wide>)
+                = "narrow", ElementWise => elementwise::each(y, x, |y, x| *y = Scalar::narrow(x));
             /// y += a.
             add(y: ViewMut<Self>, a: View<Self>) = "add", ElementWise => elementwise::add(y, a);
             /// y = the stabiliser of y and a ([`tensor::Scalar::stab`]), element by element.
@@ -86,6 +89,11 @@ macro_rules! every_kernel {
             attention_block(
                 attend: &Attend, spans: &Index<Self::Place>, qkv: Qkv<Self>, run: RunningSoftmax<Self::Wide>, scratch: ViewMut<Self::Wide>
             ) = "attention", Attention => attention::take(attend, spans.words(), &qkv, TileRows::Carried(run), scratch);
+            /// Merges a running softmax of other keys, (out, max, sum), into one of the same queries. One that
+            /// has seen no key changes nothing.
+            attention_merge(
+                heads: Heads, run: RunningSoftmax<Self>, other: (View<Self>, View<Self>, View<Self>)
+            ) = "attention merge", Attention => attention::merge(heads, run, other);
             /// o = the running softmax's out / sum; its log-sum-exp is written to `max`.
             attention_finish(heads: Heads, o: ViewMut<Self>, run: RunningSoftmax<Self::Wide>)
                 = "attention finish", Attention => attention::finish(heads, o, run);
@@ -97,6 +105,13 @@ macro_rules! every_kernel {
             attention_backward(
                 attend: &Attend, spans: &Index<Self::Place>, qkv: Qkv<Self>, saved: (View<Self::Wide>, View<Self::Wide>),
                 d_o: View<Self>, dqkv: [ViewMut<Self>; 3], scratch: ViewMut<Self::Wide>
+            ) = "attention backward", Attention =>
+                attention_backward::spans(attend, spans.words(), &qkv, saved, d_o, dqkv, scratch);
+
+            /// As `attention_backward`, for gradients that are summed over calls or ranks: in the wide dtype.
+            attention_block_backward(
+                attend: &Attend, spans: &Index<Self::Place>, qkv: Qkv<Self>, saved: (View<Self::Wide>, View<Self::Wide>),
+                d_o: View<Self>, dqkv: [ViewMut<Self::Wide>; 3], scratch: ViewMut<Self::Wide>
             ) = "attention backward", Attention =>
                 attention_backward::spans(attend, spans.words(), &qkv, saved, d_o, dqkv, scratch);
 

@@ -49,6 +49,12 @@ impl Mask {
             }
         }
     }
+    /// Returns the ranges of the span's keys that at least one of its queries sees.
+    pub fn visible(self, span: &Span) -> impl Iterator<Item = Range<usize>> + use<> {
+        let blocks =
+            (span.query.len > 0).then(|| self.blocks(span, 0..span.query.len, [span.key.len.max(1), 1]));
+        blocks.into_iter().flatten()
+    }
     /// Returns the span's keys that its query `i` sees.
     #[inline(always)]
     pub(crate) fn seen(self, span: &Span, i: usize) -> VisibleKeys {
@@ -70,7 +76,7 @@ impl Mask {
         span: &Span,
         queries: Range<usize>,
         [most, align]: [usize; 2],
-    ) -> impl Iterator<Item = Range<usize>> {
+    ) -> impl Iterator<Item = Range<usize>> + use<> {
         let (first, last) = (self.seen(span, queries.start), self.seen(span, queries.end - 1));
         let VisibleKeys { sinks, from, to } =
             VisibleKeys { from: first.from / align * align, ..last }.joined();

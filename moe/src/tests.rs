@@ -70,9 +70,11 @@ macro_rules! worlds {
         impl Case for $Name {
             type Layer<T: Kernels> = ExpertFeedForward<T, $TokenDispatcher>;
             const RANKS: &'static [usize] = $tp;
-            const DEALERS: &'static [(Axis, usize)] = if $dp > 1 { &[(Axis::Dp, $dp)] } else { &[] };
             const EXPERTS: &'static [(Axis, usize)] = &[(Axis::Ep, $ep), (Axis::Etp, $etp)];
             const PREDICTED: bool = false;
+            fn dealers(&self) -> Vec<(Axis, usize)> {
+                ($dp > 1).then_some((Axis::Dp, $dp)).into_iter().collect()
+            }
             fn features(&self) -> [usize; 2] {
                 [D, D]
             }

@@ -2,5 +2,10 @@
 use crate::strategies::lists::builders;
 
 builders! {
+    ring::Ring,
+    ulysses::Ulysses,
     gathered::Gathered,
 }
+
+#[cfg(test)]
+mod tests;

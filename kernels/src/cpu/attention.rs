@@ -4,7 +4,7 @@
 //! Source: Dao et al., "FlashAttention", Algorithm 1, arXiv:2205.14135; Milakov, Gimelshein, "Online
 //! normalizer calculation for softmax", arXiv:1805.02867.
 use super::attention_tile::{Carve, Tile, Widened, keys_of, most_keys, pack, serves_many, tiles};
-use super::matrices::Out;
+use super::matrices::{In, Out};
 use super::panels::{Panels, Right};
 use super::scalar::CpuScalar;
 use super::simd::{fetch, stab, sum};
@@ -170,6 +170,30 @@ fn online<S: Scalar<Wide = S>>(p: &mut [S], m: &mut S, l: &mut S, acc: &mut [S])
     *m = to;
     for a in acc {
         *a = *a * shrink;
+    }
+}
+
+/// Merges the running softmax of other keys, `(out, max, sum)`, into one of the same queries.
+#[inline(always)]
+pub(super) fn merge<S: CpuScalar>(
+    heads: Heads,
+    mut run: RunningSoftmax<Cpu<S>>,
+    (out, max, sum): (In<S>, In<S>, In<S>),
+) {
+    for (i, h) in (0..out.rows()).flat_map(|i| (0..heads.queries).map(move |h| (i, h))) {
+        let cols = h * heads.dim..(h + 1) * heads.dim;
+        let (own, other) = (run.max.row(i)[h], max.row(i)[h]);
+        if other == S::NEG_INF {
+            continue;
+        }
+        let to = if own == S::NEG_INF { other } else { S::stab(own, other) };
+        let [keep, add] = [own, other].map(|m| S::exp_sub(m, to));
+        for (o, &x) in run.out.row(i)[cols.clone()].iter_mut().zip(&out.row(i)[cols]) {
+            *o = if own == S::NEG_INF { x } else { *o * keep + x * add };
+        }
+        let l = &mut run.sum.row(i)[h];
+        *l = if own == S::NEG_INF { sum.row(i)[h] } else { *l * keep + sum.row(i)[h] * add };
+        run.max.row(i)[h] = to;
     }
 }
 

@@ -28,15 +28,16 @@ pub(super) fn delta<S: CpuScalar>(heads: Heads, mut delta: Out<S::Wide>, o: In<S
 /// Log-sum-exp and δ of each query.
 type Saved<'a, S> = (In<'a, <S as Scalar>::Wide>, In<'a, <S as Scalar>::Wide>);
 
+/// Adds to gradients of dtype `T`: that of the queries, or the wide one.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // as the kernel
-pub(super) fn spans<S: CpuScalar<Wide: CpuScalar>>(
+pub(super) fn spans<S: CpuScalar<Wide: CpuScalar>, T: Scalar<Wide = S::Wide>>(
     attend: &Attend,
     spans: &[u32],
     qkv: &Qkv<Cpu<S>>,
     (lse, delta): Saved<S>,
     d_o: In<S>,
-    [mut dq, mut dk, mut dv]: [Out<S>; 3],
+    [mut dq, mut dk, mut dv]: [Out<T>; 3],
     scratch: Out<S::Wide>,
 ) {
     let (d, scale) = (attend.heads.dim, S::Wide::inv_sqrt(attend.heads.dim));

@@ -14,14 +14,35 @@ use comm::Group;
 use kernels::{Attend, Heads, Kernels, Mask};
 use std::marker::PhantomData;
 
-/// Attention of this rank's heads, to this rank's keys or to those of all ranks that share the sequences.
-pub struct AttentionCore<D: Kernels> {
-    block: usize, // number in the model: the cache stores keys and values under it
+/// Settings of one block's attention, which its core keeps.
+pub struct CoreSettings {
+    /// Number of the block in the model: the cache stores keys and values under it.
+    pub block: usize,
     heads: Heads, // this rank's
     first: usize, // number of its first query head in the model
     mask: Mask,
     rate: f64,
-    scores: String,                   // name of the scores, which dropout hashes
+    scores: String, // name of the scores, which dropout hashes
+}
+
+impl From<&strategy::Core<'_>> for CoreSettings {
+    fn from(core: &strategy::Core) -> Self {
+        let strategy::Core { name, block, heads, first, mask, rate } = *core;
+        Self { block, heads, first, mask, rate, scores: name.into() }
+    }
+}
+
+impl CoreSettings {
+    /// Returns the settings of the kernels in a pass.
+    pub fn attend<D: Kernels>(&self, cx: &PassContext<D>) -> Attend {
+        let dropout = cx.dropout(self.rate, &self.scores);
+        Attend { heads: self.heads, first: self.first, mask: self.mask, dropout }
+    }
+}
+
+/// Attention of this rank's heads, to this rank's keys or to those of all ranks that share the sequences.
+pub struct AttentionCore<D: Kernels> {
+    settings: CoreSettings,
     sharers: Option<Group<D::Place>>, // ranks of the same sequences, whose keys and values are gathered
     device: PhantomData<D>,
 }
@@ -33,12 +54,7 @@ impl<D: Kernels> AttentionCore<D> {
     /// Creates the core of one block's attention. If `sharers` is given, its keys and values are gathered.
     #[must_use]
     pub fn new(core: &strategy::Core, sharers: Option<Group<D::Place>>) -> Self {
-        let strategy::Core { name, block, heads, first, mask, rate } = *core;
-        Self { block, heads, first, mask, rate, scores: name.into(), sharers, device: PhantomData }
-    }
-    fn attend(&self, cx: &PassContext<D>) -> Attend {
-        let dropout = cx.dropout(self.rate, &self.scores);
-        Attend { heads: self.heads, first: self.first, mask: self.mask, dropout }
+        Self { settings: core.into(), sharers, device: PhantomData }
     }
 }
 
@@ -49,9 +65,10 @@ impl<D: Kernels> Layer<D> for AttentionCore<D> {
     type Pending = ();
 
     fn forward(&self, cx: &PassContext<D>, qkv: Split<D>) -> Result<(Split<D>, Saved<D>)> {
-        let gather = |group: &Group<D::Place>| gather_keys(cx, &qkv, self.heads, group);
+        let (block, attend) = (self.settings.block, self.settings.attend(cx));
+        let gather = |group: &Group<D::Place>| gather_keys(cx, &qkv, attend.heads, group);
         let kv = self.sharers.as_ref().map(gather).transpose()?;
-        let (o, lse) = attention(cx, self.block, &qkv, kv.as_ref(), &self.attend(cx));
+        let (o, lse) = attention(cx, block, &qkv, kv.as_ref(), &attend);
         let kept = cx.keep((qkv, kv, o.clone(), lse));
         Ok((o, kept))
     }
@@ -59,7 +76,8 @@ impl<D: Kernels> Layer<D> for AttentionCore<D> {
     fn backward_input(&mut self, cx: &PassContext<D>, saved: Saved<D>, d_o: Split<D>) -> InputHalf<D, Self> {
         let (qkv, kv, o, lse) = saved.open();
         let (kv, given) = (kv.as_ref().zip(self.sharers.as_ref()), (&o, &lse, &d_o));
-        Ok((attention_backward(cx, self.block, &qkv, kv, &self.attend(cx), given)?, ()))
+        let (block, attend) = (self.settings.block, self.settings.attend(cx));
+        Ok((attention_backward(cx, block, &qkv, kv, &attend, given)?, ()))
     }
 
     fn backward_weight(&mut self, _: &PassContext<D>, (): ()) -> Result<()> {

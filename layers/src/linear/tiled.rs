@@ -39,7 +39,9 @@ impl<const TENSOR: usize, const DATA: usize> Case for ColumnTiles<TENSOR, DATA> 
     type Layer<D: Kernels> = ColumnLinear<D>;
     const RANKS: &'static [usize] = &[1, TENSOR];
     const PREDICTED: bool = TENSOR == 1;
-    const DEALERS: &'static [(Axis, usize)] = &[(Axis::Dp, DATA)];
+    fn dealers(&self) -> Vec<(Axis, usize)> {
+        vec![(Axis::Dp, DATA)]
+    }
     fn features(&self) -> [usize; 2] {
         [5, 24]
     }
@@ -68,7 +70,9 @@ impl<const TENSOR: usize, const DATA: usize> Case for RowTiles<TENSOR, DATA> {
     type Layer<D: Kernels> = RowLinear<D>;
     const RANKS: &'static [usize] = &[1, TENSOR];
     const PREDICTED: bool = TENSOR == 1;
-    const DEALERS: &'static [(Axis, usize)] = &[(Axis::Dp, DATA)];
+    fn dealers(&self) -> Vec<(Axis, usize)> {
+        vec![(Axis::Dp, DATA)]
+    }
     fn features(&self) -> [usize; 2] {
         [24, 5]
     }

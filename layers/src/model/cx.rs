@@ -2,6 +2,7 @@
 //! microbatch, its tokens, the cache of earlier tokens, and the observers (record, profile).
 mod again;
 mod counts;
+pub mod hops;
 mod past;
 pub mod shards;
 mod tokens;
@@ -137,12 +138,34 @@ impl<D: Kernels> PassContext<D> {
     /// # Panics
     /// With [`Overflow`](tensor::count::Overflow), if the number of these tokens overflows 64 bits.
     #[must_use]
-    pub fn with_cache(mut self, capacity: usize) -> Self {
-        self.past = Some(Rc::new(RefCell::new(Past::new(self.tokens.parts.len(), capacity))));
+    pub fn with_cache(self, capacity: usize) -> Self {
+        let rooms = self.tokens.rooms(capacity);
+        self.cached(capacity, rooms)
+    }
+    /// As [`with_cache`](Self::with_cache), for training on slices: `slices` lists each slice's part of every
+    /// sequence.
+    #[must_use]
+    pub fn with_slices<L: IntoIterator<Item = Segment>>(self, slices: impl Iterator<Item = L>) -> Self {
+        let ranks = self.tokens.shards.context_ranks();
+        let (mut held, mut capacity) = (vec![0; self.tokens.parts.len() * ranks], 0);
+        for slice in slices {
+            for (held, part) in held.chunks_mut(ranks).zip(slice) {
+                capacity = capacity.max(part.position + part.len);
+                for (rank, held) in held.iter_mut().enumerate() {
+                    *held +=
+                        self.tokens.shards.stretches_of(rank, part.len).map(|of| of.len()).sum::<usize>();
+                }
+            }
+        }
+        let most = |rank| held.iter().skip(rank).step_by(ranks).copied().max().unwrap_or(0);
+        self.cached(capacity, (0..ranks).map(most).collect())
+    }
+    fn cached(mut self, capacity: usize, rooms: Vec<usize>) -> Self {
+        self.past = Some(Rc::new(RefCell::new(Past::new(self.tokens.parts.len(), capacity, rooms))));
         self.tokens.place(Some(capacity));
         self
     }
-    /// Lets attention see the tokens of the slices before this one too: `other` is the context of one of
+    /// Lets attention see the tokens of the slices before this one too: `other` is the context of the last of
     /// them.
     ///
     /// # Panics
@@ -155,6 +178,7 @@ impl<D: Kernels> PassContext<D> {
             other.tokens.parts.len(),
             "slices differ in their number of sequences"
         );
+        self.tokens.hold(Some(&other.tokens));
         self.tokens.place(Some(RefCell::borrow(&past).capacity));
         self.past = Some(past);
         self
@@ -198,6 +222,11 @@ impl<D: Kernels> PassContext<D> {
     /// Returns the spans of attention: the keys that each query sees.
     pub(crate) fn spans(&self) -> &Indexed<Span, D::Place> {
         &self.tokens.spans
+    }
+    /// Returns the rows that a member of `block` context ranks has room for in its cache, for each sequence.
+    pub(crate) fn cached_rows(&self, block: usize, member: usize) -> Option<usize> {
+        let past = self.past.as_ref().map(|past| RefCell::borrow(past));
+        past.map(|past| past.rooms[member * block..(member + 1) * block].iter().sum())
     }
     pub(crate) fn past(&self) -> Option<RefMut<'_, Past<D>>> {
         self.past.as_ref().map(|past| past.borrow_mut())

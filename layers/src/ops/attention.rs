@@ -4,17 +4,17 @@ use super::{Split, filled, scatter_tokens, wide_along};
 use crate::{PassContext, Result, Rotary};
 use comm::Group;
 use kernels::{Attend, Heads, Indexed, Kernels, Qkv, Span};
-use tensor::{Category, Place, Scalar, Tensor, View, ViewMut};
+use tensor::{Category, Device, Place, Scalar, Tensor, View, ViewMut};
 
 /// The parts of a fused `[Q | K | V]`.
-fn parts<D: Kernels>(qkv: View<D>, heads: Heads) -> Qkv<D> {
+pub(super) fn parts<D: Kernels>(qkv: View<D>, heads: Heads) -> Qkv<D> {
     let (q, kv) = (heads.queries * heads.dim, heads.keys * heads.dim);
     assert_eq!(qkv.cols(), q + 2 * kv, "columns of [Q | K | V] for {heads:?}");
     Qkv { q: qkv.take_cols(0, q), k: qkv.take_cols(q, kv), v: qkv.take_cols(q + kv, kv) }
 }
 
 /// Scratch for spans of at most `keys` keys.
-fn scratch<D: Kernels>(device: &D, heads: Heads, keys: usize) -> Tensor<D::Wide> {
+pub(super) fn scratch<D: Kernels>(device: &D, heads: Heads, keys: usize) -> Tensor<D::Wide> {
     Tensor::empty(
         device.wide(),
         Category::Buffers,
@@ -28,7 +28,7 @@ fn most_keys<P: Place>(spans: &Indexed<Span, P>) -> usize {
 }
 
 /// Number of query-key pairs that the mask lets through, over all spans.
-fn pairs<P: Place>(attend: &Attend, spans: &Indexed<Span, P>) -> usize {
+pub(super) fn pairs<P: Place>(attend: &Attend, spans: &Indexed<Span, P>) -> usize {
     spans.list().iter().map(|span| attend.mask.pairs(span)).sum()
 }
 
@@ -50,7 +50,7 @@ pub fn rotate<D: Kernels>(
 
 /// Softmax of the scores times the values, over all spans: `O[B, Hq·d]` and the log-sum-exp `[B, Hq]`. `keys`
 /// is the largest number of keys of any span, now or later, so scratch has the same size from token to token.
-fn softmax<D: Kernels>(
+pub(super) fn softmax<D: Kernels>(
     device: &D,
     attend: &Attend,
     (spans, keys): (&Indexed<Span, D::Place>, usize),
@@ -86,7 +86,7 @@ pub fn attention<D: Kernels>(
     let (mut past, mut most) = (cx.past(), most_keys(cx.spans()));
     if let Some(past) = &mut past {
         let capacity = past.capacity;
-        let [keys, values] = &mut past.slot(block, device, k.cols()).stored;
+        let [keys, values] = &mut past.slot(block, device, [capacity, k.cols()]).stored;
         for (b, t) in cx.parts().iter().enumerate() {
             for (store, new) in [(&mut *keys, k), (&mut *values, v)] {
                 let to = store.view_mut().take_rows(b * capacity + t.position, t.len);
@@ -132,21 +132,43 @@ fn softmax_backward<D: Kernels>(
     (o, lse, d_o): (&Tensor<D>, &Tensor<D::Wide>, &Tensor<D>),
     dqkv: [ViewMut<D>; 3],
 ) {
-    let heads = attend.heads;
-    let mut delta = wide_along(o, heads.queries);
-    device.attention_delta(heads, delta.view_mut(), o.view(), d_o.view());
-    let mut scratch = scratch(device, heads, most_keys(spans));
-    device.meter().work(&[10, pairs(attend, spans), qkv.q.cols()]); // five products
+    let (delta, mut scratch) = before_backward(device, (attend, spans), qkv.q.cols(), (o, d_o));
     let (spans, saved) = (spans.on(device.place()), (lse.view(), delta.view()));
     device.attention_backward(attend, spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());
+}
+
+/// As [`softmax_backward`], for gradients that are summed over calls or ranks: in the wide dtype.
+fn softmax_backward_wide<D: Kernels>(
+    device: &D,
+    (attend, spans): (&Attend, &Indexed<Span, D::Place>),
+    qkv: Qkv<D>,
+    (o, lse, d_o): (&Tensor<D>, &Tensor<D::Wide>, &Tensor<D>),
+    dqkv: [ViewMut<D::Wide>; 3],
+) {
+    let (delta, mut scratch) = before_backward(device, (attend, spans), qkv.q.cols(), (o, d_o));
+    let (spans, saved) = (spans.on(device.place()), (lse.view(), delta.view()));
+    device.attention_block_backward(attend, spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());
+}
+
+/// Returns Σ o·do of each query, and scratch; counts the work of the backward.
+fn before_backward<D: Kernels>(
+    device: &D,
+    (attend, spans): (&Attend, &Indexed<Span, D::Place>),
+    cols: usize,
+    (o, d_o): (&Tensor<D>, &Tensor<D>),
+) -> (Tensor<D::Wide>, Tensor<D::Wide>) {
+    let mut delta = wide_along(o, attend.heads.queries);
+    device.attention_delta(attend.heads, delta.view_mut(), o.view(), d_o.view());
+    device.meter().work(&[10, pairs(attend, spans), cols]); // five products
+    (delta, scratch(device, attend.heads, most_keys(spans)))
 }
 
 /// The gradient of [`attention`], `dQKV[B, (Hq+2Hk)·d]`. With a cache, the slices of a sequence run backward
 /// last slice first: later slices have already added their part to the gradients of a slice's keys and
 /// values. After the first slice the cache is freed.
 ///
-/// With `kv`, the gradients of keys and values are summed over the ranks of the group: a reduce-scatter of
-/// `B_all·2·Hk·d` elements.
+/// With `kv`, the gradients of keys and values are summed over the ranks of the group, in the wide dtype: a
+/// reduce-scatter of `B_all·2·Hk·d` elements.
 ///
 /// # Errors
 /// If a collective fails.
@@ -158,51 +180,55 @@ pub fn attention_backward<D: Kernels>(
     attend: &Attend,
     given: (&Split<D>, &Split<D::Wide>, &Split<D>),
 ) -> Result<Split<D>> {
-    let (device, parts) = (qkv.device(), parts(qkv.share().view(), attend.heads));
-    let zero = |shape| filled(device, Category::Activations, shape, D::Elem::ZERO);
-    let mut dqkv = zero(qkv.shape());
-    let (dq, own) = dqkv.view_mut().split_cols(parts.q.cols());
-    match kv {
-        None => backward_to(cx, block, parts, attend, given, (dq, own)),
-        Some((kv, group)) => {
-            let ((k, v), mut dkv) = (memory(kv, attend.heads), zero(kv.shape()));
-            backward_to(cx, block, Qkv { q: parts.q, k, v }, attend, given, (dq, dkv.view_mut()));
-            device.copy(own, scatter_tokens(cx, dkv, group)?.view());
-        }
+    let (device, of) = (qkv.device(), parts(qkv.share().view(), attend.heads));
+    let given = (given.0.share(), given.1.share(), given.2.share());
+    let (cols, of_keys) = (of.q.cols(), of.k.cols());
+    let mut past = cx.past();
+    if kv.is_none() && past.is_none() {
+        let mut dqkv = filled(device, Category::Activations, qkv.shape(), D::Elem::ZERO);
+        let (dq, dkv) = dqkv.view_mut().split_cols(cols);
+        let (dk, dv) = dkv.split_cols(of_keys);
+        softmax_backward(device, (attend, cx.spans()), of, given, [dq, dk, dv]);
+        return Ok(Split::new(dqkv, qkv.axis()));
     }
-    Ok(Split::new(dqkv, qkv.axis()))
-}
-
-/// Adds to `dQ[B, Hq·d]` and `[dK | dV][B_all, 2·Hk·d]`.
-fn backward_to<D: Kernels>(
-    cx: &PassContext<D>,
-    block: usize,
-    qkv: Qkv<D>,
-    attend: &Attend,
-    (o, lse, d_o): (&Split<D>, &Split<D::Wide>, &Split<D>),
-    (dq, mut dkv): (ViewMut<D>, ViewMut<D>),
-) {
-    let (device, cols) = (o.device(), qkv.k.cols());
-    let given = (o.share(), lse.share(), d_o.share());
-    if let Some(mut past) = cx.past() {
+    let wide = device.wide();
+    let zero = |shape| filled(wide, Category::Activations, shape, <D::Wide as Device>::Elem::ZERO);
+    let mut dq = zero([qkv.shape()[0], cols]);
+    let mut dkv = zero([cx.rows_of_parts(), 2 * of_keys]);
+    let (k, v) = kv.map_or((of.k, of.v), |(kv, _)| memory(kv, attend.heads));
+    if let Some(past) = &mut past {
         let capacity = past.capacity;
-        let ([k, v], sums) = past.slot(block, device, cols).with_gradients();
-        let all = Qkv { q: qkv.q, k: k.view(), v: v.view() };
-        let [of_keys, of_values] = sums.each_mut().map(Tensor::view_mut);
-        softmax_backward(device, (attend, cx.spans()), all, given, [dq, of_keys, of_values]);
+        let ([k, v], sums) = past.slot(block, device, [capacity, of_keys]).with_gradients();
+        let all = Qkv { q: of.q, k: k.view(), v: v.view() };
+        let [dk, dv] = sums.each_mut().map(Tensor::view_mut);
+        softmax_backward_wide(device, (attend, cx.spans()), all, given, [dq.view_mut(), dk, dv]);
         for (b, t) in cx.parts().iter().enumerate() {
-            for (first, sum) in [(0, &sums[0]), (cols, &sums[1])] {
-                let to = dkv.again().take_rows(t.row, t.len).take_cols(first, cols);
-                device.copy(to, sum.view().take_rows(b * capacity + t.position, t.len));
+            for (first, sum) in [(0, &sums[0]), (of_keys, &sums[1])] {
+                let to = dkv.view_mut().take_rows(t.row, t.len).take_cols(first, of_keys);
+                wide.copy(to, sum.view().take_rows(b * capacity + t.position, t.len));
             }
         }
         if cx.pass().slice == 0 {
             past.free(block);
         }
     } else {
-        let (dk, dv) = dkv.split_cols(cols);
-        softmax_backward(device, (attend, cx.spans()), qkv, given, [dq, dk, dv]);
+        let (dk, dv) = dkv.view_mut().split_cols(of_keys);
+        softmax_backward_wide(
+            device,
+            (attend, cx.spans()),
+            Qkv { q: of.q, k, v },
+            given,
+            [dq.view_mut(), dk, dv],
+        );
     }
+    if let Some((_, group)) = kv {
+        dkv = scatter_tokens(cx, dkv, group)?;
+    }
+    let mut dqkv = Tensor::empty(device, Category::Activations, qkv.shape()[0], qkv.shape()[1]);
+    let (of_queries, rest) = dqkv.view_mut().split_cols(cols);
+    device.narrow(of_queries, dq.view());
+    device.narrow(rest, dkv.view());
+    Ok(Split::new(dqkv, qkv.axis()))
 }
 
 /// The gradients of [`cross_attention`]: of the queries, and of the memory's `[K | V]`.

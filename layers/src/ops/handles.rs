@@ -159,6 +159,9 @@ impl<D: Kernels> Split<D> {
     pub(super) fn share(&self) -> &Tensor<D> {
         &self.share
     }
+    pub(super) fn into_share(self) -> Tensor<D> {
+        self.share
+    }
     pub(super) fn share_mut(&mut self) -> &mut Tensor<D> {
         &mut self.share
     }

@@ -5,6 +5,7 @@ mod activation;
 mod attention;
 mod bias;
 mod dropout;
+mod exchange;
 #[cfg(test)]
 mod exhibits;
 mod experts;
@@ -13,6 +14,7 @@ mod handles;
 mod heads;
 mod loss;
 mod norm;
+mod ring;
 mod root;
 mod router;
 mod stream;
@@ -25,6 +27,7 @@ pub use activation::{
 pub use attention::{attention, attention_backward, cross_attention, cross_attention_backward, rotate};
 pub use bias::{add_bias, add_columns, bias_gradient, columns_bias_gradient};
 pub use dropout::dropout;
+pub use exchange::HeadExchange;
 pub use experts::{Matrices, dots, expert_columns, expert_gradient, expert_rows, rows_of, scaled};
 use gradients::weight_gradient;
 pub use gradients::{columns_gradient, gathered_gradient, rows_gradient};
@@ -36,6 +39,7 @@ pub use loss::{
     split_cross_entropy, top_k,
 };
 pub use norm::{norm, norm_backward};
+pub use ring::Ring;
 pub use root::RootExchange;
 pub use router::{
     RouterLoss, choose, gates, logits, pooled, router_backward, router_gradient, router_input_gradient,

@@ -8,9 +8,9 @@ use std::ops::Range;
 use tensor::Tensor;
 
 /// Rows of each rank, as ranges in the order of the whole.
-type RowOrder = Vec<Vec<Range<usize>>>;
+pub(super) type RowOrder = Vec<Vec<Range<usize>>>;
 
-fn order<R: Iterator<Item = Range<usize>>>(
+pub(super) fn order<R: Iterator<Item = Range<usize>>>(
     ranks: usize,
     rows: impl Fn(usize) -> R,
 ) -> (RowOrder, Vec<usize>) {
@@ -20,7 +20,7 @@ fn order<R: Iterator<Item = Range<usize>>>(
 }
 
 /// Moves rows from rank order to the order of the whole, or back.
-fn moved<D: Kernels>(x: Tensor<D>, order: &RowOrder, back: bool) -> Tensor<D> {
+pub(super) fn moved<D: Kernels>(x: Tensor<D>, order: &RowOrder, back: bool) -> Tensor<D> {
     let in_order = |end: &mut usize, of: &Range<usize>| {
         let follows = of.start == *end;
         *end = of.end;
@@ -73,11 +73,11 @@ pub fn gather_last<D: Kernels>(
 }
 
 /// Sums `X[B,F]`, a partial sum on every rank, and returns the rows of this rank's tokens, `X[B_r,F]`.
-pub(super) fn scatter_tokens<D: Kernels>(
+pub(super) fn scatter_tokens<D: Kernels, E: Kernels<Place = D::Place>>(
     cx: &PassContext<D>,
-    x: Tensor<D>,
+    x: Tensor<E>,
     group: &Group<D::Place>,
-) -> Result<Tensor<D>> {
+) -> Result<Tensor<E>> {
     let (order, rows) = order(group.size(), |rank| cx.rows_of_rank(rank));
     Ok(group.reduce_scatter_v(&moved(x, &order, true), &rows)?)
 }

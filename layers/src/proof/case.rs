@@ -15,22 +15,26 @@ pub trait Case: Sync {
     const AXIS: Axis = Axis::Tp;
     /// Numbers of ranks along this axis on which the layer is proven.
     const RANKS: &'static [usize] = &[1, 2, 3, 4, 8];
-    /// Further axes of the case's worlds, with their sizes; each rank along them has its own tokens.
-    const DEALERS: &'static [(Axis, usize)] = &[];
     /// Expert axes, with their sizes: the same ranks are split into these if there are two or more along
     /// [`AXIS`](Self::AXIS).
     const EXPERTS: &'static [(Axis, usize)] = &[];
     /// True if the rows of each rank follow from sizes alone, as they do unless a router chooses. If false,
     /// neither traffic nor price can be predicted, and neither is checked.
     const PREDICTED: bool = true;
+    /// Further axes of the case's worlds, with their sizes; each rank along them has its own tokens.
+    fn dealers(&self) -> Vec<(Axis, usize)> {
+        vec![]
+    }
     /// Division of each sequence's tokens over the ranks along the further axes, if contexts must know it:
     /// for layers in which tokens attend to others.
-    const DEALING: Option<Stretches> = None;
+    fn dealing(&self) -> Option<Stretches> {
+        None
+    }
     /// Returns the tokens of a microbatch, a segment for each sequence, that rank `rank` of `ranks` along the
-    /// further axes has. By default [`DEALING`](Self::DEALING) decides, or each rank has whole sequences, in
+    /// further axes has. By default [`dealing`](Self::dealing) decides, or each rank has whole sequences, in
     /// order.
     fn deal(&self, tokens: &[Segment], (rank, ranks): (usize, usize)) -> Vec<Segment> {
-        if let Some(dealing) = Self::DEALING {
+        if let Some(dealing) = self.dealing() {
             let own = |t: &Segment| {
                 let t = *t;
                 let part = move |of: Range<usize>| Segment {

@@ -30,7 +30,7 @@ pub(crate) trait ErasedSpec: Sync {
     /// As [`Case::AXIS`].
     fn axis(&self) -> Axis;
     /// As [`Case::DEALERS`].
-    fn dealers(&self) -> &'static [(Axis, usize)];
+    fn dealers(&self) -> Vec<(Axis, usize)>;
     /// As [`Case::EXPERTS`].
     fn experts(&self) -> &'static [(Axis, usize)];
     /// As [`Case::PREDICTED`].
@@ -44,7 +44,7 @@ pub(crate) trait ErasedSpec: Sync {
     /// Axes of a world with `ranks` ranks along the axis of features; with one rank, experts are not split.
     fn world(&self, ranks: usize) -> Vec<(Axis, usize)> {
         let experts = if ranks > 1 { self.experts() } else { &[] };
-        [self.dealers(), &[(self.axis(), ranks)], experts].concat()
+        [&self.dealers()[..], &[(self.axis(), ranks)], experts].concat()
     }
     /// As [`Case::features`].
     fn features(&self) -> [usize; 2];
@@ -66,8 +66,8 @@ impl<C: Case> ErasedSpec for C {
     fn axis(&self) -> Axis {
         C::AXIS
     }
-    fn dealers(&self) -> &'static [(Axis, usize)] {
-        C::DEALERS
+    fn dealers(&self) -> Vec<(Axis, usize)> {
+        Case::dealers(self)
     }
     fn experts(&self) -> &'static [(Axis, usize)] {
         C::EXPERTS
@@ -76,7 +76,7 @@ impl<C: Case> ErasedSpec for C {
         C::PREDICTED
     }
     fn shards(&self, (rank, ranks): (usize, usize)) -> Option<TokenShards> {
-        C::DEALING.map(|dealing| TokenShards::new([1, ranks], dealing).of_context_rank(rank))
+        Case::dealing(self).map(|dealing| TokenShards::new([1, ranks], dealing).of_context_rank(rank))
     }
     fn deal(&self, tokens: &[Segment], place: (usize, usize)) -> Vec<Segment> {
         Case::deal(self, tokens, place)

@@ -17,8 +17,10 @@ struct Dealt<const BY_HALVES: bool> {
 impl<const BY_HALVES: bool> Case for Dealt<BY_HALVES> {
     type Layer<D: Kernels> = ColumnLinear<D>;
     const RANKS: &'static [usize] = &[1, 2];
-    const DEALERS: &'static [(Axis, usize)] =
-        if BY_HALVES { &[(Axis::Cp, 2)] } else { &[(Axis::Dp, 2), (Axis::Cp, 2)] };
+    fn dealers(&self) -> Vec<(Axis, usize)> {
+        let data = (!BY_HALVES).then_some((Axis::Dp, 2));
+        data.into_iter().chain([(Axis::Cp, 2)]).collect()
+    }
     fn deal(&self, tokens: &[Segment], (rank, ranks): (usize, usize)) -> Vec<Segment> {
         let part = |t: &Segment| {
             let from = if BY_HALVES { t.len * rank / ranks } else { rank % 2 * t.len };

@@ -84,7 +84,7 @@ impl<'a, D: Kernels> Dealt<'a, D> {
         let (share, slice) = (self.share(of.microbatch as usize)?, of.slice as usize);
         let pass = Pass { microbatch: of.microbatch as usize, slice, ..self.pass };
         let first = of.microbatch as usize * self.cut.slices;
-        let other = self.rank.cxs[first..first + self.cut.slices].iter().flatten().next();
+        let other = self.rank.cxs[first..first + slice].iter().flatten().last();
         let spare = self.rank.spare.pop().unwrap_or_default();
         let lengths = |rank| {
             let sequences = self.cut.batch.part(pass.microbatch, &self.cut.tokens.of_data_rank(rank));
@@ -100,7 +100,7 @@ impl<'a, D: Kernels> Dealt<'a, D> {
         let cx = match other {
             _ if self.cut.slices == 1 => cx,
             Some(other) => cx.after(other),
-            None => cx.with_cache(share.lengths().max().unwrap_or(0)),
+            None => cx.with_slices((0..self.cut.slices).map(|slice| share.segments(slice, self.cut.slices))),
         };
         let record = self.rank.record.as_ref().filter(|_| self.pass.learns).cloned();
         Ok(cx.numbered_from(share.first).profiled(&self.rank.device).recorded(record))

@@ -1,40 +1,47 @@
-//! KV cache of the tokens so far, by block; for training on slices of sequences, with its gradients.
+//! KV cache of the tokens so far, by block; for training on slices of sequences, with its gradients, which are
+//! summed in the wide dtype.
 use crate::ops::filled;
 use kernels::Kernels;
-use tensor::{Category, Scalar, Tensor, count};
+use tensor::{Category, Device, Scalar, Tensor, count};
 
-/// The cache of all blocks. Sequence `b` has the rows from `b · capacity` on.
+/// The cache of all blocks. Sequence `b` has the rows from `b · room` on: room for all its tokens, or for those
+/// of the context ranks that keep their keys here.
 pub(crate) struct Past<D: Kernels> {
     /// Number of tokens of one sequence.
     pub(crate) capacity: usize,
     sequences: usize,
+    /// Number of tokens of one sequence that each context rank has room for.
+    pub(crate) rooms: Vec<usize>,
     slots: Vec<Option<BlockPast<D>>>, // by block
 }
 
 /// Keys and values of a block.
 pub(crate) struct BlockPast<D: Kernels> {
     pub(crate) stored: [Tensor<D>; 2],
-    gradients: Option<[Tensor<D>; 2]>,
+    gradients: Option<[Tensor<D::Wide>; 2]>,
 }
 
 impl<D: Kernels> BlockPast<D> {
     /// Returns keys and values, and the sums of their gradients from later tokens.
-    pub(crate) fn with_gradients(&mut self) -> (&[Tensor<D>; 2], &mut [Tensor<D>; 2]) {
+    pub(crate) fn with_gradients(&mut self) -> (&[Tensor<D>; 2], &mut [Tensor<D::Wide>; 2]) {
         let Self { stored, gradients } = self;
-        let zero = |of: &Tensor<D>| filled(of.device(), Category::Activations, of.shape(), D::Elem::ZERO);
+        let zero = |of: &Tensor<D>| {
+            let zero = <D::Wide as Device>::Elem::ZERO;
+            filled(of.device().wide(), Category::Activations, of.shape(), zero)
+        };
         (stored, gradients.get_or_insert_with(|| stored.each_ref().map(zero)))
     }
 }
 
 impl<D: Kernels> Past<D> {
     /// Creates an empty cache.
-    pub(crate) fn new(sequences: usize, capacity: usize) -> Self {
+    pub(crate) fn new(sequences: usize, capacity: usize, rooms: Vec<usize>) -> Self {
         count::product("the tokens of a cache", &[sequences, capacity]);
-        Self { capacity, sequences, slots: Vec::new() }
+        Self { capacity, sequences, rooms, slots: Vec::new() }
     }
-    /// Returns the keys and values of a block, of `cols` columns each.
-    pub(crate) fn slot(&mut self, block: usize, device: &D, cols: usize) -> &mut BlockPast<D> {
-        let rows = self.sequences * self.capacity;
+    /// Returns the keys and values of a block: `room` rows of each sequence, of `cols` columns.
+    pub(crate) fn slot(&mut self, block: usize, device: &D, [room, cols]: [usize; 2]) -> &mut BlockPast<D> {
+        let rows = self.sequences * room;
         if self.slots.len() <= block {
             self.slots.resize_with(block + 1, || None);
         }

@@ -77,6 +77,10 @@ impl TokenShards {
     pub fn context_ranks(&self) -> usize {
         self.context.1
     }
+    /// This rank's number among them.
+    pub(crate) fn context_rank(&self) -> usize {
+        self.context.0
+    }
     /// True on the first of the ranks that split the same sequences: counts that all of them know are taken
     /// from this rank.
     pub fn speaks(&self) -> bool {
@@ -99,18 +103,6 @@ impl TokenShards {
         let shared = self.context.1 > 1;
         let dealt = shared.then(|| (self.dealing)(tokens, rank, self.context.1));
         (!shared).then_some(0..tokens).into_iter().chain(dealt.into_iter().flatten())
-    }
-    /// Returns this rank's segments of a part of a sequence.
-    pub(crate) fn segments(&self, part: Segment) -> impl Iterator<Item = Segment> + use<> {
-        let own =
-            move |of: Range<usize>| Segment { len: of.len(), position: part.position + of.start, ..part };
-        self.stretches(part.len).map(own)
-    }
-    /// Returns the context rank that has the last of `tokens` tokens.
-    pub(crate) fn has_last(&self, tokens: usize) -> usize {
-        let has =
-            |rank: &usize| self.stretches_of(*rank, tokens).any(|of| !of.is_empty() && of.end == tokens);
-        (0..self.context.1).find(has).expect("each token is on a rank")
     }
     /// Returns the token numbers of each rank (context ranks within data ranks), as runs of consecutive
     /// numbers in order. `lengths` has one list of sequence lengths per data rank; tokens are numbered from
@@ -187,19 +179,18 @@ impl<D: Kernels> PassContext<D> {
     }
     /// Returns the rows of a context rank's tokens, counted over all ranks that split the sequences.
     pub(crate) fn rows_of_rank(&self, rank: usize) -> impl Iterator<Item = Range<usize>> {
-        let shards = self.tokens.shards;
-        let of = move |part: &Segment| {
-            let first = part.row;
-            shards.stretches_of(rank, part.len).map(move |of| first + of.start..first + of.end)
-        };
-        self.parts().iter().flat_map(of)
+        let own = self.tokens.dealt.iter().filter(move |of| of.rank == rank);
+        own.map(|of| {
+            let part = self.parts()[of.part];
+            let first = part.row + of.position - part.position;
+            first..first + of.len
+        })
     }
     /// Returns which sequences with tokens in this call end on a context rank, by their number among these
     /// sequences.
     pub(crate) fn ends_of_rank(&self, rank: usize) -> impl Iterator<Item = Range<usize>> {
-        let shards = self.tokens.shards;
-        let open = self.parts().iter().filter(|part| part.len > 0).enumerate();
-        open.filter(move |(_, part)| shards.has_last(part.len) == rank).map(|(i, _)| i..i + 1)
+        let open = self.tokens.dealt.chunk_by(|a, b| a.part == b.part).enumerate();
+        open.filter(move |(_, of)| of.last().is_some_and(|of| of.rank == rank)).map(|(i, _)| i..i + 1)
     }
 }
 
@@ -217,11 +208,9 @@ mod tests {
         assert_eq!(written(numbers), "[[0..2, 4..5], [2..4, 5..7], [7..8], [8..9]]");
         let whole = TokenShards::new([2, 1], contiguous).numbers([vec![4, 0, 3], vec![2]]);
         assert_eq!(written(whole), "[[0..7], [7..9]]");
-        assert_eq!((shards.has_last(4), shards.has_last(1)), (1, 1));
         let striped = TokenShards::new([1, 3], |n, rank, ranks| {
             (rank..n).step_by(ranks).map(|token| token..token + 1).collect()
         });
-        assert_eq!([1, 2, 3, 4, 5].map(|n| striped.has_last(n)), [0, 1, 2, 0, 1]);
         assert_eq!(written(striped.numbers([vec![4, 2]])), "[[0..1, 3..5], [1..2, 5..6], [2..3]]");
         assert_eq!((shards.of_data_rank(1).sequences(5), shards.sequences(5)), (2..5, 0..2));
     }

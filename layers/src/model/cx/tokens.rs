@@ -1,7 +1,10 @@
 //! The tokens of a call: the rows and positions of each sequence, and the keys that its queries see. Kernels
 //! read these as device indices, made once per microbatch.
+use super::hops::{Hops, Stretch};
 use super::shards::TokenShards;
-use kernels::{Indexed, Segment, Span};
+use kernels::{Indexed, Mask, Segment, Span};
+use std::cell::RefCell;
+use std::rc::Rc;
 use tensor::Place;
 
 /// Tokens, one sequence after the other.
@@ -10,7 +13,12 @@ pub(crate) struct Tokens<P: Place> {
     pub(super) shards: TokenShards,
     // this call's part of each sequence on all ranks; rows counted over all ranks
     pub(super) parts: Vec<Segment>,
-    pub(super) of: Vec<usize>, // index of the part, for each segment of queries
+    pub(super) dealt: Vec<Stretch>, // of all context ranks, by part and position
+    pub(super) held: Vec<Stretch>,  // of earlier calls, if context ranks share a cache
+    holders: Vec<usize>,            // tokens in these caches, by part and context rank
+    continued: bool,                // the call goes on where the last one ended
+    pub(super) hops: RefCell<Vec<((usize, Mask), Rc<Hops<P>>)>>, // made on first use
+    pub(super) of: Vec<usize>,      // index of the part, for each segment of queries
     pub(super) queries: Indexed<Segment, P>, // this rank's
     pub(super) spans: Indexed<Span, P>,
     pub(super) memory: Indexed<Span, P>,
@@ -24,7 +32,24 @@ impl<P: Place> Default for Tokens<P> {
         let (queries, spans, memory) = (Indexed::default(), Indexed::default(), Indexed::default());
         let (shards, parts, of) = (TokenShards::WHOLE, Vec::new(), Vec::new());
         let (memory_lengths, of_ranks, parts_of) = (Vec::new(), Vec::new(), Vec::new());
-        Self { first: 0, shards, parts, of, queries, spans, memory, memory_lengths, of_ranks, parts_of }
+        let (dealt, held, holders, hops) = (Vec::new(), Vec::new(), Vec::new(), RefCell::default());
+        Self {
+            first: 0,
+            shards,
+            parts,
+            dealt,
+            held,
+            holders,
+            continued: false,
+            hops,
+            of,
+            queries,
+            spans,
+            memory,
+            memory_lengths,
+            of_ranks,
+            parts_of,
+        }
     }
 }
 
@@ -41,6 +66,9 @@ impl<P: Place> Tokens<P> {
         self.first = 0;
         self.memory_lengths.clear();
         self.parts_of.clear();
+        self.held.clear();
+        self.holders.clear();
+        self.continued = false;
         self.place(None);
     }
     /// Sets the lengths of the parts of each data rank.
@@ -57,6 +85,7 @@ impl<P: Place> Tokens<P> {
     pub(crate) fn number_from(&mut self, first: usize) {
         let by = first as isize - self.first as isize;
         self.first = first;
+        self.hops.get_mut().clear();
         let spans = self.spans.change().iter_mut().chain(self.memory.change());
         let spans = spans.flat_map(|s| [&mut s.query, &mut s.key]);
         let all = spans.chain(self.queries.change()).chain(&mut self.parts);
@@ -90,15 +119,82 @@ impl<P: Place> Tokens<P> {
     pub(crate) fn advance(&mut self, lengths: &[usize], capacity: Option<usize>) {
         assert_eq!(lengths.len(), self.parts.len(), "a call needs one length per sequence");
         self.parts_of.clear();
+        self.hold(None);
+        self.continued = true;
         for (part, &len) in self.parts.iter_mut().zip(lengths) {
             (part.position, part.len) = (part.position + part.len, len);
         }
         self.place(capacity);
     }
+    /// Counts the tokens of the last call, of these contexts or of `others`, as held in the ranks' caches.
+    pub(crate) fn hold(&mut self, others: Option<&Self>) {
+        let ranks = self.shards.context_ranks();
+        if ranks == 1 {
+            return;
+        }
+        if let Some(others) = others {
+            self.held.clone_from(&others.held);
+        }
+        self.held.extend(&others.unwrap_or(self).dealt.clone());
+        self.holders.clear();
+        self.holders.resize(self.parts.len() * ranks, 0);
+        self.held.iter().for_each(|of| self.holders[of.part * ranks + of.rank] += of.len);
+    }
+    /// True if the call goes on where the last one ended.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.continued
+    }
+    /// Returns the rows that each context rank needs for one sequence in its cache, if sequences grow to
+    /// `capacity` tokens.
+    pub(crate) fn rooms(&self, capacity: usize) -> Vec<usize> {
+        let ranks = self.shards.context_ranks();
+        let mut rooms = vec![capacity.div_ceil(ranks); ranks];
+        for of in self.dealt.chunk_by(|a, b| a.part == b.part) {
+            for (rank, room) in rooms.iter_mut().enumerate() {
+                *room = (*room).max(of.iter().filter(|of| of.rank == rank).map(|of| of.len).sum());
+            }
+        }
+        rooms
+    }
+    /// Deals this call's tokens over the context ranks. Tokens that go on go to the ranks that hold the fewest
+    /// of their sequence, so that no cache needs more rows than another; ranks that hold as many take turns,
+    /// sequence by sequence.
+    fn share_out(&mut self) {
+        let ranks = self.shards.context_ranks();
+        self.dealt.clear();
+        self.hops.get_mut().clear();
+        for (part, of) in self.parts.iter().enumerate() {
+            let (from, mut position) = (self.dealt.len(), of.position);
+            if ranks > 1 && self.continued {
+                let held = &self.holders[part * ranks..(part + 1) * ranks];
+                let level = (held.iter().sum::<usize>() + of.len).div_ceil(ranks);
+                let mut order: Vec<usize> = (0..ranks).collect();
+                order.sort_unstable_by_key(|rank| (held[*rank], (rank + ranks - part % ranks) % ranks));
+                for rank in order {
+                    let len = level.saturating_sub(held[rank]).min(of.position + of.len - position);
+                    self.dealt.extend((len > 0).then_some(Stretch { part, rank, position, len }));
+                    position += len;
+                }
+                continue;
+            }
+            for rank in 0..ranks {
+                let own = self.shards.stretches_of(rank, of.len).filter(|own| !own.is_empty());
+                let first = of.position;
+                self.dealt.extend(own.map(|own| Stretch {
+                    part,
+                    rank,
+                    position: first + own.start,
+                    len: own.len(),
+                }));
+            }
+            self.dealt[from..].sort_unstable_by_key(|of| of.position);
+        }
+    }
     /// Assigns rows to each sequence's tokens, and the keys that they see: the keys of all ranks in the order
     /// of the parts, or those of a cache with `capacity` rows for each sequence.
     pub(crate) fn place(&mut self, capacity: Option<usize>) {
-        let (mut row, mut of_all) = (0, 0);
+        self.share_out();
+        let (mut row, mut of_all, mut dealt) = (0, 0, self.dealt.iter().peekable());
         let (queries, spans) = (self.queries.change(), self.spans.change());
         queries.clear();
         spans.clear();
@@ -114,15 +210,19 @@ impl<P: Place> Tokens<P> {
                     Segment { row: b * capacity, len, position: 0, sequence: part.sequence }
                 }
             };
-            for own in self.shards.segments(*part) {
-                let query = Segment { row, ..own };
-                row += query.len;
-                queries.push(query);
-                self.of.push(b);
-                if query.len > 0 {
+            let first = queries.len();
+            while let Some(own) = dealt.next_if(|of| of.part == b) {
+                if own.rank == self.shards.context_rank() {
+                    let query = Segment { row, len: own.len, position: own.position, ..*part };
+                    row += query.len;
+                    queries.push(query);
                     spans.push(Span { query, key });
                 }
             }
+            if queries.len() == first {
+                queries.push(Segment { row, len: 0, ..*part });
+            }
+            self.of.resize(queries.len(), b);
         }
         self.place_memory();
     }

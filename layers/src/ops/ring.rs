@@ -1,0 +1,292 @@
+//! Attention among the members of a ring: queries stay, and keys and values travel; their gradients return,
+//! in the wide dtype. With one new token for each sequence queries travel instead.
+//!
+//! ```text
+//! hop h     [K|V] of member r−h arrives;  (o, m, l) of this member's queries takes it in
+//! backward  [K|V] of member r−h arrives;  its d[K|V] goes back to r−h, which sums it
+//! decoding  O[i] = Σ_r e^(m_r − m)·o_r / Σ_r e^(m_r − m)·l_r      o_r of the keys on member r
+//! ```
+//! Source: Liu et al., "Ring attention", §3, arXiv:2310.01889; Li et al., "DistFlashAttn", §3, arXiv:2310.03294.
+use super::attention::{pairs, parts, scratch, softmax};
+use super::{Split, filled, wide_along};
+use crate::model::cx::hops::Hop;
+use crate::{PassContext, Result};
+use comm::{Group, Request, Tag};
+use kernels::{Attend, Indexed, Kernels, Qkv, RunningSoftmax, Span};
+use std::ops::Range;
+use tensor::{Category, Device, Scalar, Tensor, View};
+
+/// A ring of members, each of `block` consecutive context ranks, which have each other's tokens.
+pub struct Ring<D: Kernels> {
+    group: Group<D::Place>, // the ranks of all members that have the same heads
+    block: usize,
+}
+
+/// Keys and values on their way: those that go, and those that come.
+struct Travelling<D: Kernels> {
+    sent: Option<Request<D>>,
+    coming: Option<Request<D>>,
+}
+
+impl<D: Kernels> Travelling<D> {
+    /// Waits until all have arrived, and returns those that came.
+    fn arrive(self) -> Result<Option<Tensor<D>>> {
+        let arrived = self.coming.map(Request::wait).transpose()?;
+        self.sent.map(Request::wait).transpose()?;
+        Ok(arrived)
+    }
+}
+
+/// A running softmax of every query: `[o | max | sum]`.
+struct Running<D: Kernels>(Tensor<D::Wide>);
+
+impl<D: Kernels> Running<D> {
+    fn new(device: &D, rows: usize, attend: &Attend) -> Self {
+        let (heads, cols) = (attend.heads.queries, attend.heads.queries * attend.heads.dim);
+        let (wide, zero) = (device.wide(), <D::Wide as Device>::Elem::ZERO);
+        let mut all = filled(wide, Category::Activations, [rows, cols + 2 * heads], zero);
+        wide.fill(all.view_mut().take_cols(cols, heads), <D::Wide as Device>::Elem::NEG_INF);
+        Self(all)
+    }
+    fn view(&mut self, attend: &Attend) -> RunningSoftmax<'_, D::Wide> {
+        let (heads, cols) = (attend.heads.queries, attend.heads.queries * attend.heads.dim);
+        let (out, rest) = self.0.view_mut().split_cols(cols);
+        let (max, sum) = rest.split_cols(heads);
+        RunningSoftmax { out, max, sum }
+    }
+}
+
+/// Number of keys of the longest span.
+fn longest(spans: &[Span]) -> usize {
+    spans.iter().map(|span| span.key.len).max().unwrap_or(0)
+}
+
+/// Takes the keys of these spans into the running softmax.
+fn take_in<D: Kernels>(
+    device: &D,
+    attend: &Attend,
+    spans: &Indexed<Span, D::Place>,
+    qkv: Qkv<D>,
+    run: &mut Running<D>,
+) {
+    if spans.list().is_empty() {
+        return;
+    }
+    let mut scratch = scratch(device, attend.heads, longest(spans.list()));
+    device.meter().work(&[4, pairs(attend, spans), qkv.q.cols()]); // two products
+    device.attention_block(attend, spans.on(device.place()), qkv, run.view(attend), scratch.view_mut());
+}
+
+impl<D: Kernels> Ring<D> {
+    /// Makes the ring of a group of context ranks: members of `block` consecutive ranks.
+    ///
+    /// # Errors
+    /// If `block` does not divide the number of ranks.
+    pub fn new(ranks: &Group<D::Place>, block: usize) -> Result<Self> {
+        ranks.consecutive(block)?;
+        Ok(Self { group: ranks.split(|rank| rank % block)?, block })
+    }
+    /// Starts to send the keys and values that a hop gives, and to receive those that it takes.
+    fn start(
+        &self,
+        [k, v]: [View<D>; 2],
+        device: &D,
+        hop: &Hop<D::Place>,
+        h: usize,
+    ) -> Result<Travelling<D>> {
+        let (n, tag) = (k.cols(), Tag::new("keys", h));
+        let rows = hop.give.iter().map(Range::len).sum();
+        let send = || {
+            let (mut all, mut row) = (Tensor::empty(device, Category::Activations, rows, 2 * n), 0);
+            for of in &hop.give {
+                for (first, from) in [(0, k), (n, v)] {
+                    let to = all.view_mut().take_rows(row, of.len()).take_cols(first, n);
+                    device.copy(to, from.take_rows(of.start, of.len()));
+                }
+                row += of.len();
+            }
+            self.group.start_send(hop.to, all, tag)
+        };
+        let coming = || self.group.start_receive(device, hop.from, hop.take, 2 * n, tag);
+        let sent = (rows > 0).then(send).transpose()?;
+        Ok(Travelling { sent, coming: (hop.take > 0).then(coming).transpose()? })
+    }
+    /// Self-attention of this member's queries, `QKV[B_r, (Hq+2Hk)·d]` to `O[B_r, Hq·d]` and the log-sum-exp
+    /// `[B_r, Hq]`. With a cache, each member stores the keys and values of its own tokens under `slot`.
+    ///
+    /// # Errors
+    /// If a call fails.
+    pub fn attention(
+        &self,
+        cx: &PassContext<D>,
+        slot: usize,
+        qkv: &Split<D>,
+        attend: &Attend,
+    ) -> Result<(Split<D>, Split<D::Wide>)> {
+        let (axis, device, hops) = (qkv.axis(), qkv.device(), cx.hops(self.block, attend.mask));
+        let Qkv { q, mut k, mut v } = parts(qkv.share().view(), attend.heads);
+        let mut past = cx.past();
+        if let (Some(past), Some(room)) = (&mut past, cx.cached_rows(self.block, self.group.rank())) {
+            let [keys, values] = &mut past.slot(slot, device, [room, k.cols()]).stored;
+            for (from, to) in &hops.stored {
+                for (store, new) in [(&mut *keys, k), (&mut *values, v)] {
+                    let new = new.take_rows(from.start, from.len());
+                    device.copy(store.view_mut().take_rows(*to, from.len()), new);
+                }
+            }
+            (k, v) = (keys.view(), values.view());
+        }
+        let mut run = if cx.decodes() {
+            let queries = self.group.all_gather_v(&copied(device, q), &hops.queries)?;
+            let mut run = Running::new(device, queries.rows(), attend);
+            take_in(device, attend, &hops.shared, Qkv { q: queries.view(), k, v }, &mut run);
+            self.merged(&hops.queries, run, attend)?
+        } else if let [own] = &hops.list[..] {
+            let spans = (&own.spans, longest(own.spans.list()));
+            let (o, lse) = softmax(device, attend, spans, Qkv { q, k, v });
+            return Ok((Split::new(o, axis), Split::new(lse, axis)));
+        } else {
+            let (mut run, mut coming) = (Running::new(device, q.rows(), attend), None);
+            for (h, hop) in hops.list.iter().enumerate() {
+                let arrived = coming.take().map_or(Ok(None), Travelling::arrive)?;
+                coming =
+                    hops.list.get(h + 1).map(|hop| self.start([k, v], device, hop, h + 1)).transpose()?;
+                let [k, v] = arrived.as_ref().map_or([k, v], halves);
+                take_in(device, attend, &hop.spans, Qkv { q, k, v }, &mut run);
+            }
+            run
+        };
+        let mut o = Tensor::empty(device, Category::Activations, q.rows(), q.cols());
+        let mut lse = wide_along(&o, attend.heads.queries);
+        device.attention_finish(attend.heads, o.view_mut(), run.view(attend));
+        device.wide().copy(lse.view_mut(), run.0.view().take_cols(q.cols(), attend.heads.queries));
+        Ok((Split::new(o, axis), Split::new(lse, axis)))
+    }
+    /// Returns the running softmax of this member's queries over the keys of all members, from theirs of all
+    /// queries: an all-to-all of `B·Hq·(d+2)` elements.
+    fn merged(&self, queries: &[usize], run: Running<D>, attend: &Attend) -> Result<Running<D>> {
+        let (own, heads) = (queries[self.group.rank()], attend.heads);
+        let take = vec![own; queries.len()];
+        let all = self.group.all_to_all_v(&run.0, queries, &take)?;
+        let wide = all.device().clone();
+        let mut run = Running(Tensor::empty(&wide, Category::Activations, own, all.cols()));
+        wide.copy(run.0.view_mut(), all.view().take_rows(0, own));
+        for member in 1..queries.len() {
+            let other = all.view().take_rows(member * own, own);
+            let (out, of_heads) = (heads.queries * heads.dim, heads.queries);
+            let of = [(0, out), (out, of_heads), (out + of_heads, of_heads)];
+            let [out, max, sum] = of.map(|(first, n)| other.take_cols(first, n));
+            wide.attention_merge(heads, run.view(attend), (out, max, sum));
+        }
+        Ok(run)
+    }
+    /// The gradient of [`attention`](Self::attention), `dQKV[B_r, (Hq+2Hk)·d]` in the wide dtype. With a cache,
+    /// slices run backward last slice first, as in [`attention_backward`](super::attention_backward).
+    ///
+    /// # Errors
+    /// If a call fails.
+    pub fn attention_backward(
+        &self,
+        cx: &PassContext<D>,
+        slot: usize,
+        qkv: &Split<D>,
+        attend: &Attend,
+        (o, lse, d_o): (&Split<D>, &Split<D::Wide>, &Split<D>),
+    ) -> Result<Split<D::Wide>> {
+        let (device, hops) = (qkv.device(), cx.hops(self.block, attend.mask));
+        let (wide, zero) = (device.wide(), <D::Wide as Device>::Elem::ZERO);
+        let Qkv { q, mut k, mut v } = parts(qkv.share().view(), attend.heads);
+        let cols = k.cols();
+        let mut dqkv = filled(wide, Category::Activations, qkv.shape(), zero);
+        let mut delta = wide_along(o.share(), attend.heads.queries);
+        device.attention_delta(attend.heads, delta.view_mut(), o.share().view(), d_o.share().view());
+        let saved = (lse.share().view(), delta.view());
+        let mut past = cx.past();
+        let (dq, own) = dqkv.view_mut().split_cols(q.cols());
+        let (mut dq, mut own) = (dq, own);
+        let mut cached = None;
+        if let (Some(past), Some(room)) = (&mut past, cx.cached_rows(self.block, self.group.rank())) {
+            let (stored, sums) = past.slot(slot, device, [room, cols]).with_gradients();
+            [k, v] = stored.each_ref().map(Tensor::view);
+            cached = Some(sums);
+        }
+        let (mut coming, mut returning): (Option<Travelling<D>>, Option<(usize, Travelling<D::Wide>)>) =
+            (None, None);
+        for (h, hop) in hops.list.iter().enumerate() {
+            let arrived = coming.take().map_or(Ok(None), Travelling::arrive)?;
+            coming = hops.list.get(h + 1).map(|hop| self.start([k, v], device, hop, h + 1)).transpose()?;
+            let mut of_arrived =
+                arrived.as_ref().map(|kv| filled(wide, Category::Activations, kv.shape(), zero));
+            let [k, v] = arrived.as_ref().map_or([k, v], halves);
+            let [dk, dv] = match (&mut of_arrived, &mut cached) {
+                (Some(d), _) => d.view_mut().split_cols(cols).into(),
+                (None, Some(sums)) => sums.each_mut().map(Tensor::view_mut),
+                (None, None) => own.again().split_cols(cols).into(),
+            };
+            if !hop.spans.list().is_empty() {
+                let mut scratch = scratch(device, attend.heads, longest(hop.spans.list()));
+                device.meter().work(&[10, pairs(attend, &hop.spans), q.cols()]); // five products
+                let (spans, qkv) = (hop.spans.on(device.place()), Qkv { q, k, v });
+                let d = [dq.again(), dk, dv];
+                device.attention_block_backward(
+                    attend,
+                    spans,
+                    qkv,
+                    saved,
+                    d_o.share().view(),
+                    d,
+                    scratch.view_mut(),
+                );
+            }
+            let mut sum = |(h, back): (usize, Travelling<D::Wide>)| -> Result<()> {
+                let (Some(back), mut row) = (back.arrive()?, 0) else { return Ok(()) };
+                for of in &hops.list[h].give {
+                    for (i, from) in halves(&back).into_iter().enumerate() {
+                        let to = match &mut cached {
+                            Some(sums) => sums[i].view_mut(),
+                            None => own.again().take_cols(i * cols, cols),
+                        };
+                        wide.add(to.take_rows(of.start, of.len()), from.take_rows(row, of.len()));
+                    }
+                    row += of.len();
+                }
+                Ok(())
+            };
+            returning.take().map_or(Ok(()), &mut sum)?;
+            if h > 0 {
+                let (rows, tag) = (hop.give.iter().map(Range::len).sum(), Tag::new("gradients of keys", h));
+                let sent = of_arrived.map(|d| self.group.start_send(hop.from, d, tag)).transpose()?;
+                let receive = || self.group.start_receive(wide, hop.to, rows, 2 * cols, tag);
+                returning = Some((h, Travelling { sent, coming: (rows > 0).then(receive).transpose()? }));
+            }
+            if h + 1 == hops.list.len() {
+                returning.take().map_or(Ok(()), &mut sum)?;
+            }
+        }
+        if let Some(sums) = cached {
+            for (rows, from) in &hops.stored {
+                for (i, sum) in sums.iter().enumerate() {
+                    let to = own.again().take_rows(rows.start, rows.len()).take_cols(i * cols, cols);
+                    wide.copy(to, sum.view().take_rows(*from, rows.len()));
+                }
+            }
+        }
+        if let Some(mut past) = past.filter(|_| cx.pass().slice == 0) {
+            past.free(slot);
+        }
+        Ok(Split::new(dqkv, qkv.axis()))
+    }
+}
+
+/// Keys and values of a tensor `[K | V]`.
+fn halves<D: Kernels>(kv: &Tensor<D>) -> [View<'_, D>; 2] {
+    let n = kv.cols() / 2;
+    [0, n].map(|first| kv.view().take_cols(first, n))
+}
+
+/// Returns a copy without gaps between its rows.
+fn copied<D: Kernels>(device: &D, x: View<D>) -> Tensor<D> {
+    let mut y = Tensor::empty(device, Category::Activations, x.rows(), x.cols());
+    device.copy(y.view_mut(), x);
+    y
+}
