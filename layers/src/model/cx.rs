@@ -223,11 +223,6 @@ impl<D: Kernels> PassContext<D> {
     pub(crate) fn spans(&self) -> &Indexed<Span, D::Place> {
         &self.tokens.spans
     }
-    /// Returns the rows that a member of `block` context ranks has room for in its cache, for each sequence.
-    pub(crate) fn cached_rows(&self, block: usize, member: usize) -> Option<usize> {
-        let past = self.past.as_ref().map(|past| RefCell::borrow(past));
-        past.map(|past| past.rooms[member * block..(member + 1) * block].iter().sum())
-    }
     pub(crate) fn past(&self) -> Option<RefMut<'_, Past<D>>> {
         self.past.as_ref().map(|past| past.borrow_mut())
     }

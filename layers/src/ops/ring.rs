@@ -126,7 +126,8 @@ impl<D: Kernels> Ring<D> {
         let (axis, device, hops) = (qkv.axis(), qkv.device(), cx.hops(self.block, attend.mask));
         let Qkv { q, mut k, mut v } = parts(qkv.share().view(), attend.heads);
         let mut past = cx.past();
-        if let (Some(past), Some(room)) = (&mut past, cx.cached_rows(self.block, self.group.rank())) {
+        if let Some(past) = &mut past {
+            let room = past.room_of(self.block, self.group.rank());
             let [keys, values] = &mut past.slot(slot, device, [room, k.cols()]).stored;
             for (from, to) in &hops.stored {
                 for (store, new) in [(&mut *keys, k), (&mut *values, v)] {
@@ -205,7 +206,8 @@ impl<D: Kernels> Ring<D> {
         let (dq, own) = dqkv.view_mut().split_cols(q.cols());
         let (mut dq, mut own) = (dq, own);
         let mut cached = None;
-        if let (Some(past), Some(room)) = (&mut past, cx.cached_rows(self.block, self.group.rank())) {
+        if let Some(past) = &mut past {
+            let room = past.room_of(self.block, self.group.rank());
             let (stored, sums) = past.slot(slot, device, [room, cols]).with_gradients();
             [k, v] = stored.each_ref().map(Tensor::view);
             cached = Some(sums);

@@ -148,7 +148,7 @@ impl<D: Kernels> PassContext<D> {
     }
     /// Returns the keys of a member, by part and position: those of its queries, or all in its cache.
     fn keys_of(&self, block: usize, member: usize) -> Vec<Segment> {
-        let Some(rows) = self.cached_rows(block, member) else {
+        let Some(rows) = self.past().map(|past| past.room_of(block, member)) else {
             return self.queries_of(block, member);
         };
         let all = self.tokens.held.iter().chain(&self.tokens.dealt);
@@ -164,7 +164,7 @@ impl<D: Kernels> PassContext<D> {
     }
     /// Returns the rows of a member's new keys in the call and in its cache.
     fn stored(&self, block: usize, member: usize) -> Vec<(Range<usize>, usize)> {
-        let Some(rows) = self.cached_rows(block, member) else {
+        let Some(rows) = self.past().map(|past| past.room_of(block, member)) else {
             return Vec::new();
         };
         let count = |all: &[Stretch], part: usize| {

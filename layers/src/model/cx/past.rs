@@ -39,6 +39,10 @@ impl<D: Kernels> Past<D> {
         count::product("the tokens of a cache", &[sequences, capacity]);
         Self { capacity, sequences, rooms, slots: Vec::new() }
     }
+    /// Returns the rows of each sequence that a member of `of` consecutive context ranks has room for.
+    pub(crate) fn room_of(&self, of: usize, member: usize) -> usize {
+        self.rooms[member * of..(member + 1) * of].iter().sum()
+    }
     /// Returns the keys and values of a block: `room` rows of each sequence, of `cols` columns.
     pub(crate) fn slot(&mut self, block: usize, device: &D, [room, cols]: [usize; 2]) -> &mut BlockPast<D> {
         let rows = self.sequences * room;
