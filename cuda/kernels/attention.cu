@@ -143,3 +143,27 @@ __device__ void attention_finish(View<T> o, View<float> out, View<float> max, Vi
 }
 BOTH(attention_finish, PARAMS(View<T> o, View<float> out, View<float> max, View<float> sum, u32 dim), o, out, max, sum,
      dim)
+
+// Merges a running softmax of other keys into one of the same queries. One that has seen no key changes
+// nothing. One warp per row and head.
+template <class T>
+__device__ void attention_merge(View<T> out, View<T> max, View<T> sum, View<T> other_out, View<T> other_max,
+                                View<T> other_sum, u32 dim) {
+    u64 lane = threadIdx.x % 32, warps = (u64)gridDim.x * blockDim.x / 32;
+    for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; i < max.len(); i += warps) {
+        u64 row = i / max.cols, head = i % max.cols;
+        float own = wide(max(row, head)), other = wide(other_max(row, head)), most = fmaxf(own, other);
+        if (other == -INFINITY) continue; // all lanes alike
+        bool had = own != -INFINITY;
+        float keep = expf(own - most), by = expf(other - most);
+        for (u64 col = head * dim + lane; col < (head + 1) * dim; col += 32)
+            out(row, col) = narrow<T>((had ? wide(out(row, col)) * keep : 0) + wide(other_out(row, col)) * by);
+        __syncwarp(); // all lanes have read max
+        if (lane > 0) continue;
+        sum(row, head) = narrow<T>((had ? wide(sum(row, head)) * keep : 0) + wide(other_sum(row, head)) * by);
+        max(row, head) = narrow<T>(most);
+    }
+}
+BOTH(attention_merge,
+     PARAMS(View<T> out, View<T> max, View<T> sum, View<T> other_out, View<T> other_max, View<T> other_sum, u32 dim),
+     out, max, sum, other_out, other_max, other_sum, dim)

@@ -181,16 +181,16 @@ __device__ __forceinline__ void put_tile(float* tile, const Sixteen& s) {
         for (int j = 0; j < 4; j++) tile[(my_row() + i) * ROW + my_col() + 16 * j] = s[i][j];
 }
 
-// Kernel `name` for one dtype and up to `width` features, held as C tiles. `blocks` of its blocks fit a
-// multiprocessor.
-#define WIDTH(name, number, T_, width, C, threads, blocks, params, ...)                                         \
-    namespace in_##number {                                                                                     \
-        using T = T_;                                                                                           \
-        KERNEL __launch_bounds__(threads, blocks) name##_##width##_##number params { name<T, C>(__VA_ARGS__); } \
+// Kernel `kernel` for one dtype and up to `width` features, held as C tiles: calls the template `name`.
+// `blocks` of its blocks fit a multiprocessor.
+#define WIDTH(kernel, name, number, T_, width, C, threads, blocks, params, ...)                                   \
+    namespace in_##number {                                                                                       \
+        using T = T_;                                                                                             \
+        KERNEL __launch_bounds__(threads, blocks) kernel##_##width##_##number params { name<T, C>(__VA_ARGS__); } \
     }
 // The kernels of `name` by tiles. bf16 uses them only where it does not fit tensor cores, which is rare: one
 // kernel takes all widths.
-#define BY_TILES(name, params, ...)                                       \
-    WIDTH(name, f32, float, 64, 1, TILE_THREADS, 2, params, __VA_ARGS__)  \
-    WIDTH(name, f32, float, 256, 4, TILE_THREADS, 1, params, __VA_ARGS__) \
-    WIDTH(name, bf16, bf16, 256, 4, TILE_THREADS, 1, params, __VA_ARGS__)
+#define BY_TILES(name, params, ...)                                             \
+    WIDTH(name, name, f32, float, 64, 1, TILE_THREADS, 2, params, __VA_ARGS__)  \
+    WIDTH(name, name, f32, float, 256, 4, TILE_THREADS, 1, params, __VA_ARGS__) \
+    WIDTH(name, name, bf16, bf16, 256, 4, TILE_THREADS, 1, params, __VA_ARGS__)

@@ -2,6 +2,7 @@
 // keys and values and once for those of queries, so that each gradient is summed in one place, in one order.
 // With P = softmax(S), M the dropout factors (1 without dropout), δ = Σ o·do: dV = (P∘M)ᵀ·dO, dS = P ∘
 // (M∘(dO·Vᵀ) − δ), dQ = dS·K, dK = dSᵀ·Q.
+// Kernels named `wide` add to gradients in f32, which are summed over calls.
 // Source: Dao, "FlashAttention-2", Algorithm 2, arXiv:2307.08691.
 #include "attention.cuh"
 #include "row.cuh"
@@ -61,9 +62,9 @@ __device__ __forceinline__ void add_share(const View<T>& to, u32 row, u32 rows, 
 }
 
 // dk, dv[M, keys·dim] += the contributions of all spans. One block per 64 key rows and KV head.
-template <class T, int C>
+template <class T, int C, class O>
 __device__ void attention_keys(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse,
-                               View<float> delta, View<T> d_o, View<T> dk, View<T> dv) {
+                               View<float> delta, View<T> d_o, View<O> dk, View<O> dv) {
     SHARED(float, shared);
     float *left = shared, *right = shared + TILE_LEN, *weights = shared + 2 * TILE_LEN;
     u32 row = blockIdx.x * TILE, group = blockIdx.y, dim = a.dim, fan = a.queries / a.keys;
@@ -126,11 +127,15 @@ BY_TILES(attention_keys,
          PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta, View<T> d_o,
                 View<T> dk, View<T> dv),
          a, spans, q, k, v, lse, delta, d_o, dk, dv)
+WIDTH(attention_keys_wide, attention_keys, bf16, bf16, 256, 4, TILE_THREADS, 1,
+      PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta, View<T> d_o,
+             View<float> dk, View<float> dv),
+      a, spans, q, k, v, lse, delta, d_o, dk, dv)
 
 // dq[B, queries·dim] += the contributions of all spans. One block per 64 query rows and head.
-template <class T, int C>
+template <class T, int C, class O>
 __device__ void attention_queries(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse,
-                                  View<float> delta, View<T> d_o, View<T> dq) {
+                                  View<float> delta, View<T> d_o, View<O> dq) {
     SHARED(float, shared);
     float *left = shared, *right = shared + TILE_LEN, *weights = shared + 2 * TILE_LEN;
     u32 row = (gridDim.x - 1 - blockIdx.x) * TILE, head = blockIdx.y, dim = a.dim, group = head / (a.queries / a.keys);
@@ -185,3 +190,7 @@ BY_TILES(attention_queries,
          PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta, View<T> d_o,
                 View<T> dq),
          a, spans, q, k, v, lse, delta, d_o, dq)
+WIDTH(attention_queries_wide, attention_queries, bf16, bf16, 256, 4, TILE_THREADS, 1,
+      PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta, View<T> d_o,
+             View<float> dq),
+      a, spans, q, k, v, lse, delta, d_o, dq)

@@ -12,9 +12,9 @@ struct Plan {
 };
 
 // dk, dv[M, keys·dim] += the contributions of all spans. One block per 128 key rows and KV head.
-template <int D>
+template <int D, class O>
 __device__ void attention_cores_keys(Attend a, List spans, View<bf16> q, View<bf16> k, View<bf16> v, View<float> lse,
-                                     View<float> delta, View<bf16> d_o, View<bf16> dk, View<bf16> dv) {
+                                     View<float> delta, View<bf16> d_o, View<O> dk, View<O> dv) {
     using P = Plan<D>;
     const int M = P::M, N = P::ASIDE / 8;
     SHARED(bf16, shared);
@@ -76,9 +76,9 @@ __device__ void attention_cores_keys(Attend a, List spans, View<bf16> q, View<bf
 }
 
 // dq[B, queries·dim] += the contributions of all spans. One block per 128 query rows and head.
-template <int D>
+template <int D, class O>
 __device__ void attention_cores_queries(Attend a, List spans, View<bf16> q, View<bf16> k, View<bf16> v, View<float> lse,
-                                        View<float> delta, View<bf16> d_o, View<bf16> dq) {
+                                        View<float> delta, View<bf16> d_o, View<O> dq) {
     using P = Plan<D>;
     const int M = P::M, N = P::ASIDE / 8;
     SHARED(bf16, shared);
@@ -129,16 +129,19 @@ __device__ void attention_cores_queries(Attend a, List spans, View<bf16> q, View
     add_pairs<M, D / 8>(dq, row, touched, my_row, head * dim, my_col, dim, dqs, a.scale);
 }
 
-#define CORES_BACKWARD(D)                                                                                       \
-    KERNEL __launch_bounds__(Plan<D>::THREADS) attention_cores_keys_##D##_bf16(                                 \
+// The kernels whose names end in `name`, which add to gradients of type O.
+#define CORES_BACKWARD(D, name, O)                                                                              \
+    KERNEL __launch_bounds__(Plan<D>::THREADS) attention_cores_keys_##name(                                     \
         Attend a, List spans, View<bf16> q, View<bf16> k, View<bf16> v, View<float> lse, View<float> delta,     \
-        View<bf16> d_o, View<bf16> dk, View<bf16> dv) {                                                         \
+        View<bf16> d_o, View<O> dk, View<O> dv) {                                                               \
         attention_cores_keys<D>(a, spans, q, k, v, lse, delta, d_o, dk, dv);                                    \
     }                                                                                                           \
     KERNEL __launch_bounds__(Plan<D>::THREADS)                                                                  \
-        attention_cores_queries_##D##_bf16(Attend a, List spans, View<bf16> q, View<bf16> k, View<bf16> v,      \
-                                           View<float> lse, View<float> delta, View<bf16> d_o, View<bf16> dq) { \
+        attention_cores_queries_##name(Attend a, List spans, View<bf16> q, View<bf16> k, View<bf16> v,          \
+                                       View<float> lse, View<float> delta, View<bf16> d_o, View<O> dq) {        \
         attention_cores_queries<D>(a, spans, q, k, v, lse, delta, d_o, dq);                                     \
     }
-CORES_BACKWARD(64)
-CORES_BACKWARD(128)
+CORES_BACKWARD(64, 64_bf16, bf16)
+CORES_BACKWARD(128, 128_bf16, bf16)
+CORES_BACKWARD(64, wide_64_bf16, float)
+CORES_BACKWARD(128, wide_128_bf16, float)

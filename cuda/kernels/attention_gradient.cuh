@@ -13,10 +13,20 @@ __device__ __forceinline__ void grade_cores(float& s, float& dp, float by, float
     dp = p * (dp * factor - delta);
 }
 
+// The pair at `at` += (x, y).
+__device__ __forceinline__ void add_pair(bf16* at, float x, float y) {
+    u32 old = *(u32*)at;
+    *(u32*)at = pack(bits_to_float(old << 16) + x, bits_to_float(old & 0xffff0000) + y);
+}
+__device__ __forceinline__ void add_pair(float* at, float x, float y) {
+    float2 old = *(float2*)at;
+    *(float2*)at = make_float2(old.x + x, old.y + y);
+}
+
 // to += x·by, in the rows marked in `touched`. A thread's rows and columns start at `my_row` and `my_col` and
 // are 8 apart.
-template <int M, int N>
-__device__ __forceinline__ void add_pairs(const View<bf16>& to, u32 row, u32 touched, u32 my_row, u32 col, u32 my_col,
+template <int M, int N, class O>
+__device__ __forceinline__ void add_pairs(const View<O>& to, u32 row, u32 touched, u32 my_row, u32 col, u32 my_col,
                                           u32 cols, float (&x)[M][N][4], float by) {
 #pragma unroll
     for (int i = 0; i < 2 * M; i++) {
@@ -24,10 +34,8 @@ __device__ __forceinline__ void add_pairs(const View<bf16>& to, u32 row, u32 tou
 #pragma unroll
         for (int n = 0; n < N; n++) {
             if (8 * n >= cols) continue;
-            u32* at = (u32*)&to(row + my_row + 8 * i, col + 8 * n + my_col);
-            u32 old = *at;
-            *at = pack(bits_to_float(old << 16) + x[i / 2][n][i % 2 * 2] * by,
-                       bits_to_float(old & 0xffff0000) + x[i / 2][n][i % 2 * 2 + 1] * by);
+            float *pair = &x[i / 2][n][i % 2 * 2];
+            add_pair(&to(row + my_row + 8 * i, col + 8 * n + my_col), pair[0] * by, pair[1] * by);
         }
     }
 }

@@ -97,9 +97,9 @@ struct Round {
 };
 
 // dk, dv[M, keys·D] += the contributions of all spans. One block per 128 key rows and KV head.
-template <u32 D>
+template <u32 D, class O>
 __device__ __forceinline__ void of_keys(Attend a, List spans, u32 k_rows, const Map& q, const Map& k, const Map& v,
-                                        const Map& d_o, View<float> lse, View<float> delta, View<bf16> dk, View<bf16> dv) {
+                                        const Map& d_o, View<float> lse, View<float> delta, View<O> dk, View<O> dv) {
     const u32 ASIDE = 64;
     SHARED(unsigned char, shared);
     typedef Tile<ASIDE, D> Other;
@@ -152,9 +152,9 @@ __device__ __forceinline__ void of_keys(Attend a, List spans, u32 k_rows, const 
 }
 
 // dq[B, queries·D] += the contributions of all spans. One block per 128 query rows and head.
-template <u32 D>
+template <u32 D, class O>
 __device__ __forceinline__ void of_queries(Attend a, List spans, u32 q_rows, const Map& q, const Map& k, const Map& v,
-                                           const Map& d_o, View<float> lse, View<float> delta, View<bf16> dq) {
+                                           const Map& d_o, View<float> lse, View<float> delta, View<O> dq) {
     const u32 ASIDE = 64 * 128 / D; // keys at a time: as many as registers allow
     SHARED(unsigned char, shared);
     typedef Tile<ASIDE, D> Other;
@@ -204,19 +204,22 @@ __device__ __forceinline__ void of_queries(Attend a, List spans, u32 q_rows, con
 } // namespace backward
 } // namespace hopper
 
-#define ON_HOPPER(D)                                                                                                \
-    KERNEL __launch_bounds__(384, 1) attention_hopper_keys_##D##_bf16(                                              \
+// The kernels whose names end in `name`, which add to gradients of type O.
+#define ON_HOPPER(D, name, O)                                                                                       \
+    KERNEL __launch_bounds__(384, 1) attention_hopper_keys_##name(                                                  \
         Attend a, List spans, u32 k_rows, const __grid_constant__ hopper::Map q, const __grid_constant__ hopper::Map k, \
         const __grid_constant__ hopper::Map v, const __grid_constant__ hopper::Map d_o, View<float> lse,            \
-        View<float> delta, View<bf16> dk, View<bf16> dv) {                                                          \
+        View<float> delta, View<O> dk, View<O> dv) {                                                                \
         hopper::backward::of_keys<D>(a, spans, k_rows, q, k, v, d_o, lse, delta, dk, dv);                           \
     }                                                                                                               \
-    KERNEL __launch_bounds__(384, 1) attention_hopper_queries_##D##_bf16(                                           \
+    KERNEL __launch_bounds__(384, 1) attention_hopper_queries_##name(                                               \
         Attend a, List spans, u32 q_rows, const __grid_constant__ hopper::Map q, const __grid_constant__ hopper::Map k, \
         const __grid_constant__ hopper::Map v, const __grid_constant__ hopper::Map d_o, View<float> lse,            \
-        View<float> delta, View<bf16> dq) {                                                                         \
+        View<float> delta, View<O> dq) {                                                                            \
         hopper::backward::of_queries<D>(a, spans, q_rows, q, k, v, d_o, lse, delta, dq);                            \
     }
-ON_HOPPER(64)
-ON_HOPPER(128)
+ON_HOPPER(64, 64_bf16, bf16)
+ON_HOPPER(128, 128_bf16, bf16)
+ON_HOPPER(64, wide_64_bf16, float)
+ON_HOPPER(128, wide_128_bf16, float)
 #undef ON_HOPPER

@@ -162,10 +162,10 @@ __device__ void attention_rows(Attend a, List spans, View<T> q, View<T> k, View<
     if (threadIdx.x % 32 == 0) part[dim] = now.max, part[dim + 1] = touched ? now.sum : -1; // -1: padding
 }
 #define BY_ROWS(...)                                                       \
-    WIDTH(attention_rows, f32, float, 128, 2, ROW_THREADS, 2, __VA_ARGS__) \
-    WIDTH(attention_rows, f32, float, 256, 4, ROW_THREADS, 1, __VA_ARGS__) \
-    WIDTH(attention_rows, bf16, bf16, 128, 2, ROW_THREADS, 2, __VA_ARGS__) \
-    WIDTH(attention_rows, bf16, bf16, 256, 4, ROW_THREADS, 1, __VA_ARGS__)
+    WIDTH(attention_rows, attention_rows, f32, float, 128, 2, ROW_THREADS, 2, __VA_ARGS__) \
+    WIDTH(attention_rows, attention_rows, f32, float, 256, 4, ROW_THREADS, 1, __VA_ARGS__) \
+    WIDTH(attention_rows, attention_rows, bf16, bf16, 128, 2, ROW_THREADS, 2, __VA_ARGS__) \
+    WIDTH(attention_rows, attention_rows, bf16, bf16, 256, 4, ROW_THREADS, 1, __VA_ARGS__)
 BY_ROWS(PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<T> o, View<float> out, View<float> max,
                View<float> sum, View<float> parts, u32 splits),
         a, spans, q, k, v, o, out, max, sum, parts, splits)

@@ -64,6 +64,13 @@ __device__ void copy(View<T> y, View<T> x) {
 }
 BOTH(copy, PARAMS(View<T> y, View<T> x), y, x)
 
+// y[B,N] = x[B,N], rounded to T.
+template <class T>
+__device__ void narrow(View<T> y, View<float> x) {
+    each(y.rows, y.cols, [&](u64 row, u64 col) { y(row, col) = narrow<T>(x(row, col)); });
+}
+BOTH(narrow, PARAMS(View<T> y, View<float> x), y, x)
+
 // y[B,N] = x[B,N] of any strides, by squares of 32 × 32 that are read along x's columns and written along y's
 // rows, so that a transpose reads and writes whole lines. A block of 256 threads takes one square after
 // another.

@@ -90,7 +90,8 @@ const _: () = checked::top_k; // not in the list
 table! {
     attention {
         "attention of texts" texts
-            [attention attention_block attention_finish attention_delta attention_backward]
+            [attention attention_block attention_finish attention_delta attention_backward
+             attention_block_backward]
         "attention of dimensions" dimensions []
         "attention of new tokens after cached ones" cached []
         "attention of single rows" single []
@@ -98,9 +99,10 @@ table! {
         "cross-attention to a memory" memory []
         "attention by parts" parts []
         "attention without visible keys" nothing []
+        "merged attention" merged [attention_merge]
     }
     elementwise {
-        "sums and copies" sums [add add_row stab scale_rows copy fill]
+        "sums and copies" sums [add add_row stab scale_rows copy narrow fill]
         "transposes" transposes []
         "sums of rows" sums_of_rows [add_rows]
         "activations" activations [activate activate_backward]

@@ -108,6 +108,15 @@ fn each<D: SideKernels>(c: &mut Side<D>, case: &AttentionCase, seen: bool) {
         c.close(what, d, 4.0 * SLACK);
         c.near(what, d);
     }
+    let [mut dq, mut dk, mut dv] =
+        [(8, query), (9, key), (10, key)].map(|(seed, shape)| c.wide(shape, draw(seed)));
+    for spans in &case.calls {
+        let (spans, mut scratch) = (c.index(spans), scratch(c));
+        let (saved, to) = ((max.of(), delta.of()), [dq.to(), dk.to(), dv.to()]);
+        // weights are rounded on tensor cores, sums are not
+        check!(c.attention_block_backward(attend, &spans, qkv(), saved, d_o.of(), to, scratch.to())
+            => dq 4.0 * rounded, dk 4.0 * rounded, dv 4.0 * rounded);
+    }
 }
 
 fn several<D: SideKernels>(c: &mut Side<D>, cases: impl IntoIterator<Item = AttentionCase>) {
@@ -204,6 +213,17 @@ pub(crate) fn parts<D: SideKernels>(c: &mut Side<D>) {
         let call = |key| ends.map(|query| Span { query, key }).to_vec();
         several(c, [of(keys.map(call).to_vec()), of(vec![keys.map(call).concat()])]);
     }
+}
+
+/// Checks running softmaxes that are merged: of rows that have seen keys on both sides, on one, or on none.
+pub(crate) fn merged<D: SideKernels>(c: &mut Side<D>) {
+    let heads = Heads { queries: 3, keys: 1, dim: 40 };
+    let (out, one) = ([5, 120, 126, 3], [5, 3, 5, 1]);
+    let max = |seed: u64, none: usize| move |i: usize| if i % none == 0 { f64::NEG_INFINITY } else { draw(seed)(i) };
+    let (mut o, mut m, mut l) = (c.of(out, draw(1)), c.of(one, max(2, 3)), c.of(one, |i| 1.0 + draw(3)(i).abs()));
+    let (o2, m2, l2) = (c.of(out, draw(4)), c.of(one, max(5, 4)), c.of(one, |i| 1.0 + draw(6)(i).abs()));
+    let run = RunningSoftmax { out: o.to(), max: m.to(), sum: l.to() };
+    check!(c.attention_merge(heads, run, (o2.of(), m2.of(), l2.of())) => o SLACK, m SLACK, l SLACK);
 }
 
 /// Checks rows that see no key: their running softmax stays as at its start, their output is NaN.

@@ -30,6 +30,8 @@ pub(crate) fn sums<D: SideKernels>(c: &mut Side<D>) {
         check!(c.stab(y.to(), a.of()) => y 0.0);
         check!(c.scale_rows(y.to(), by.of()) => y 0.5); // exact in f32, one rounding in bf16
         check!(c.copy(y.to(), a.part([0, 0, rows, cols])) => y 0.5);
+        let x = c.wide([rows, cols, wide + 8, at], draw(5));
+        check!(c.narrow(y.to(), x.of()) => y 1.0);
         check!(c.fill(y.to(), D::Elem::from_f64(2.5)) => y 0.5);
     }
 }

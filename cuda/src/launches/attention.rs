@@ -67,6 +67,27 @@ macro_rules! by_width {
     };
 }
 
+/// Names of a backward's kernels, for keys and for queries: by tiles, on tensor cores, on Hopper.
+struct BackwardKernels {
+    tiles: [[&'static str; 3]; 2],
+    cores: [[&'static str; 3]; 2],
+    hopper: [[&'static str; 3]; 2],
+}
+
+/// Kernels that add to gradients of the dtype itself.
+const NARROW: BackwardKernels = BackwardKernels {
+    tiles: [by_width!("attention_keys"), by_width!("attention_queries")],
+    cores: [by_width!("attention_cores_keys"), by_width!("attention_cores_queries")],
+    hopper: [by_width!("attention_hopper_keys"), by_width!("attention_hopper_queries")],
+};
+
+/// Kernels of a narrow dtype that add to gradients of the wide one.
+const WIDE: BackwardKernels = BackwardKernels {
+    tiles: [by_width!("attention_keys_wide"), by_width!("attention_queries_wide")],
+    cores: [by_width!("attention_cores_keys_wide"), by_width!("attention_cores_queries_wide")],
+    hopper: [by_width!("attention_hopper_keys_wide"), by_width!("attention_hopper_queries_wide")],
+};
+
 /// Blocks of eight warps that multiply, and four more, one of which starts the card's copies for them.
 fn block_on_hopper(blocks: [usize; 2], shared: usize) -> LaunchConfig {
     let [x, y] = blocks;
@@ -226,27 +247,63 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         self.launch("attention_delta", shape, &[&delta, &o, &d_o, &(heads.dim as u32)]);
     }
 
-    /// Makes two passes: the gradients of keys and values, where each block owns some of their rows; then
-    /// those of queries.
+    pub(crate) fn attention_merge(
+        &self,
+        heads: Heads,
+        run: RunningSoftmax<Cuda<S>>,
+        (out, max, sum): (MatrixIn<S>, MatrixIn<S>, MatrixIn<S>),
+    ) {
+        let (dim, shape) = (heads.dim as u32, warps(self.0, MatrixView::from(&run.max).len()));
+        let arguments: [&dyn Argument; 7] = [&run.out, &run.max, &run.sum, &out, &max, &sum, &dim];
+        self.launch("attention_merge", shape, &arguments);
+    }
+
     pub(crate) fn attention_backward(
         &self,
         attend: &Attend,
         spans: &Index<Gpu>,
         qkv: Qkv<Cuda<S>>,
-        (lse, delta): (MatrixIn<f32>, MatrixIn<f32>),
+        saved: (MatrixIn<f32>, MatrixIn<f32>),
         d_o: MatrixIn<S>,
         dqkv: [MatrixOut<S>; 3],
         _: MatrixOut<f32>,
     ) {
+        let to = dqkv.each_ref().map(|to| (MatrixView::from(to), size_of::<S>() as u64));
+        self.both_passes((attend, spans), &qkv, saved, d_o, to, &NARROW);
+    }
+
+    pub(crate) fn attention_block_backward(
+        &self,
+        attend: &Attend,
+        spans: &Index<Gpu>,
+        qkv: Qkv<Cuda<S>>,
+        saved: (MatrixIn<f32>, MatrixIn<f32>),
+        d_o: MatrixIn<S>,
+        dqkv: [MatrixOut<f32>; 3],
+        _: MatrixOut<f32>,
+    ) {
+        let to = dqkv.each_ref().map(|to| (MatrixView::from(to), 4));
+        self.both_passes((attend, spans), &qkv, saved, d_o, to, if S::NARROW { &WIDE } else { &NARROW });
+    }
+
+    /// Makes two passes: the gradients of keys and values, where each block owns some of their rows; then
+    /// those of queries. Outputs are given with the size of their elements.
+    fn both_passes(
+        &self,
+        (attend, spans): (&Attend, &Index<Gpu>),
+        qkv: &Qkv<Cuda<S>>,
+        (lse, delta): (MatrixIn<f32>, MatrixIn<f32>),
+        d_o: MatrixIn<S>,
+        outputs: [(MatrixView, u64); 3],
+        kernels: &BackwardKernels,
+    ) {
         let (a, Heads { queries, keys, dim }) = (AttendArgs::from(attend), attend.heads);
         let [q, k, v, d_o] = [&qkv.q, &qkv.k, &qkv.v, &d_o].map(MatrixView::from);
-        let [dq, dk, dv] = dqkv.each_ref().map(MatrixView::from);
-        let (from, outputs) = ([q, k, v, d_o], [dq, dk, dv].map(|to| (to, size_of::<S>() as u64)));
+        let ([dq, dk, dv], from) = (outputs.map(|(to, _)| to), [q, k, v, d_o]);
         let on_cores = |kernel| self.on_cores(kernel, dim, &from, &outputs);
         let on_hopper = |kernel| TILED_ON_HOPPER.contains(&dim).then(|| on_cores(kernel)).flatten();
-        let both =
-            (on_hopper(by_width!("attention_hopper_keys")), on_hopper(by_width!("attention_hopper_queries")));
-        if let (Some(of_keys), Some(of_queries)) = both {
+        let [of_keys, of_queries] = kernels.hopper.map(on_hopper);
+        if let (Some(of_keys), Some(of_queries)) = (of_keys, of_queries) {
             // Two tiles of 128 rows of its own; two stages of two tiles of `aside` rows of the other side,
             // with two values per row; barriers.
             let shared = |aside: usize| (2 * 128 + 4 * aside) * dim * 2 + 4 * aside * 4 + 5 * 8;
@@ -268,10 +325,9 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
             Some(name) => (name, backward_on_cores(rows, heads, dim)),
             None => (self.wide_enough(kernel, dim), tiles(rows, heads)),
         };
-        let of_keys = [by_width!("attention_keys"), by_width!("attention_cores_keys")];
+        let [of_keys, of_queries] = [0, 1].map(|i| [kernels.tiles[i], kernels.cores[i]]);
         let (kernel, shape) = pass(of_keys, qkv.k.rows(), keys);
         self.launch(kernel, shape, &[&a, spans, &q, &k, &v, &lse, &delta, &d_o, &dk, &dv]);
-        let of_queries = [by_width!("attention_queries"), by_width!("attention_cores_queries")];
         let (kernel, shape) = pass(of_queries, qkv.q.rows(), queries);
         self.launch(kernel, shape, &[&a, spans, &q, &k, &v, &lse, &delta, &d_o, &dq]);
     }

@@ -21,6 +21,10 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         self.map("copy", &x, &[&y, &x]);
     }
 
+    pub(crate) fn narrow(&self, y: MatrixOut<S>, x: MatrixIn<f32>) {
+        self.map("narrow", &x, &[&y, &x]);
+    }
+
     /// Launches a kernel over the elements of a matrix: each thread has several, at least 16 bytes of them if
     /// the layout of rows allows.
     fn map(&self, kernel: &'static str, over: impl Into<MatrixView>, arguments: &[&dyn Argument]) {
