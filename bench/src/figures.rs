@@ -1,7 +1,7 @@
 //! The figures, in the order they are shown.
 use super::machine::{Bound, Hardware, Machine, Probe};
 use super::model;
-use super::model::BenchPass::{self, AdamStep, Step};
+use super::model::BenchPass::{self, AdamStep, Attention, Block, Step};
 use super::pipeline::BestTimes;
 use super::scale::Scale;
 use super::{all_reduce, experts, pipeline, products, proof};
@@ -121,7 +121,7 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
 /// All figures.
-pub const FIGURES: [FigureEntry; 38] = [
+pub const FIGURES: [FigureEntry; 42] = [
     figure("machine_peak_gflops", FigureUnit::Gflops, MeasuredWork::Machine(Probe::Peak { cores: 1 })),
     figure("machine_read_gbps", FigureUnit::Gbps, MeasuredWork::Machine(Probe::Read { cores: 1 })),
     figure("gemm_gflops_1024", FigureUnit::Gflops, MeasuredWork::Product(F32, [1024, 1024, 1024])),
@@ -141,6 +141,10 @@ pub const FIGURES: [FigureEntry; 38] = [
         (AdamStep, "dp=2:zero1:offload-file"),
         &[(AdamStep, "dp=2:zero1", 1.0), (BenchPass::Moves, "dp=2:zero1:offload-file", 1.0)],
     ),
+    beside("ring_attention_ms", (Attention, "cp=2"), &[(Attention, "none", 0.5)]),
+    beside("ring_attention_ms_contiguous", (Attention, "cp=2:contiguous"), &[(Attention, "none", 0.5)]),
+    beside("ulysses_attention_ms", (Attention, "cp=2:ulysses"), &[(Attention, "none", 0.5)]),
+    beside("ring_block_ms", (Block, "cp=2"), &[(Block, "none", 0.5)]),
     pipeline("pipeline_gpipe_ms", "pp=2:gpipe"),
     pipeline("pipeline_1f1b_ms", "pp=2:1f1b"),
     pipeline("pipeline_zb_h1_ms", "pp=2:zb-h1"),

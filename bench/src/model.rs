@@ -4,6 +4,7 @@
 //! of every token, whole on every tensor rank (one all-gather of the vocabulary shards), and nothing is saved
 //! for backward. A step is forward, backward, gradients summed over data ranks, and plain gradient descent
 //! without clipping. Decoding is greedy; the prefill, which adds the first token, is not counted.
+use super::context;
 use super::machine::{Bound, Probe, least};
 use super::scale::Scale;
 use crate::profile::{WARM, is_taken};
@@ -31,6 +32,10 @@ pub enum BenchPass {
     Step,
     /// A training step of AdamW.
     AdamStep,
+    /// The core of attention of one long sequence, forward and backward.
+    Attention,
+    /// A training step of one block, of plain gradient descent, on one long sequence.
+    Block,
     /// The moves of offloaded state in a training step of AdamW, without the step.
     Moves,
 }
@@ -42,6 +47,7 @@ pub(super) const RATE: f64 = 1e-4;
 enum Ready<D: Kernels> {
     Forward(Stages<D>, D),
     Step(Trainer<D>, Batch),
+    Attention(context::Attention<D>),
     Moves(Trainer<D>, Keeper<D>),
 }
 
@@ -52,6 +58,11 @@ impl<D: Kernels> Ready<D> {
             BenchPass::Forward => Self::Forward(Stages::new(at, scale.shape)?, at.device.clone()),
             BenchPass::Step => Self::Step(trainer(OptimizerKind::Sgd)?, batch(scale)?),
             BenchPass::AdamStep => Self::Step(trainer(OptimizerKind::ADAMW)?, batch(scale)?),
+            BenchPass::Attention => Self::Attention(context::Attention::new(at, scale)?),
+            BenchPass::Block => {
+                let (trainer, batch) = context::block(at, scale)?;
+                Self::Step(trainer, batch)
+            }
             BenchPass::Moves => {
                 let mut trainer = trainer(OptimizerKind::ADAMW)?;
                 trainer.step(&batch(scale)?, RATE)?; // now there are moments
@@ -70,6 +81,7 @@ impl<D: Kernels> Ready<D> {
                 )?;
                 model.logits(&PassContext::infer(vec![tokens; sequences]), ids, true)?;
             }
+            Self::Attention(attention) => attention.once()?,
             Self::Step(trainer, batch) => drop(trainer.step(batch, RATE)?),
             Self::Moves(trainer, keeper) => {
                 let mut params = trainer.model().params();

@@ -31,6 +31,8 @@ pub(super) struct Scale {
     pub batch: [usize; 2],
     /// Microbatches of a pipeline's step, one sequence each, and tokens of each.
     pub pipeline: [usize; 2],
+    /// Tokens of one long sequence.
+    pub long: usize,
     /// Tokens of the prompt, and tokens to add.
     pub decode: [usize; 2],
     /// The model whose proof is timed.
@@ -49,6 +51,7 @@ impl Scale {
         shape: L,
         batch: [4, 256],
         pipeline: [8, 128],
+        long: 8192,
         decode: [32, 64],
         proven: SMALL,
         divisor: 1,
@@ -67,6 +70,7 @@ impl Scale {
         },
         batch: [2, 4],
         pipeline: [3, 2],
+        long: 8,
         decode: [3, 4],
         proven: Shape {
             hidden: 4,

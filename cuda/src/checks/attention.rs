@@ -219,8 +219,11 @@ pub(crate) fn parts<D: SideKernels>(c: &mut Side<D>) {
 pub(crate) fn merged<D: SideKernels>(c: &mut Side<D>) {
     let heads = Heads { queries: 3, keys: 1, dim: 40 };
     let (out, one) = ([5, 120, 126, 3], [5, 3, 5, 1]);
-    let max = |seed: u64, none: usize| move |i: usize| if i % none == 0 { f64::NEG_INFINITY } else { draw(seed)(i) };
-    let (mut o, mut m, mut l) = (c.of(out, draw(1)), c.of(one, max(2, 3)), c.of(one, |i| 1.0 + draw(3)(i).abs()));
+    let max = |seed: u64, none: usize| {
+        move |i: usize| if i % none == 0 { f64::NEG_INFINITY } else { draw(seed)(i) }
+    };
+    let (mut o, mut m, mut l) =
+        (c.of(out, draw(1)), c.of(one, max(2, 3)), c.of(one, |i| 1.0 + draw(3)(i).abs()));
     let (o2, m2, l2) = (c.of(out, draw(4)), c.of(one, max(5, 4)), c.of(one, |i| 1.0 + draw(6)(i).abs()));
     let run = RunningSoftmax { out: o.to(), max: m.to(), sum: l.to() };
     check!(c.attention_merge(heads, run, (o2.of(), m2.of(), l2.of())) => o SLACK, m SLACK, l SLACK);
