@@ -1,7 +1,9 @@
 //! `price`: cost of a layout from shapes alone: the same program on the meta device, one rank at a time, so
 //! the world can have any size.
+mod methods;
 mod routing;
 
+use self::methods::Method;
 use super::Run;
 use crate::cli::args::{DtypeArgs, RanksArgs, SEQ, TableArgs, microbatches, offloads_on};
 use crate::cli::out::line;
@@ -262,6 +264,13 @@ fn price_in<D: RunDevice>(of: LoadedDesign, settings: &Settings, layout: &Layout
     Ok(prices)
 }
 
+/// Returns the methods of attention that fit a layout whose ranks share tokens.
+fn methods_in<D: RunDevice>(of: LoadedDesign, settings: &Settings, layout: &Layout) -> Result<Vec<Method>> {
+    let fits = |layout: &Layout| layout.fits(of.0).is_ok();
+    let run = |at: BuildContext<Meta<D::Elem>>| run(at, of, settings);
+    methods::all(layout, fits, |layout, rank| session::ghost::<D, _>(layout, (rank, None), run))
+}
+
 /// Returns a report on the largest batch of a design in the settings' number of microbatches.
 fn largest_in<D: RunDevice>(of: LoadedDesign, settings: &Settings, layout: &Layout) -> Result<LargestBatch> {
     layout.fits(of.0)?;
@@ -311,7 +320,14 @@ impl Run for PriceArgs {
         }
         let prices =
             in_device!((settings.device, settings.number), D => price_in::<D>(of, &settings, &layout))?;
-        show::all(json, &prices, || reported(&prices, &settings));
+        let methods =
+            in_device!((settings.device, settings.number), D => methods_in::<D>(of, &settings, &layout))?;
+        show::all(json, &prices, || {
+            reported(&prices, &settings);
+            if !methods.is_empty() {
+                line(&methods::reported(&methods));
+            }
+        });
         Ok(true)
     }
 }

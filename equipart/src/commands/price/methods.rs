@@ -1,0 +1,127 @@
+//! Methods of attention over shared tokens, side by side: traffic of a step along their axis, and the links
+//! over which each is the cheapest.
+//!
+//! ```text
+//! time over a link = n·α + bytes/β,   in bytes: n·(α·β) + bytes      n: latencies that follow each other
+//! ```
+//! So which one is cheapest depends on `α·β` alone. Compute that hides traffic is left out.
+use super::Cost;
+use crate::cli::show;
+use comm::{Axes, Axis, Link, Op, Traffic, readable};
+use layers::{Choice, TokenShards};
+use parallel::{Layout, Result, strategies};
+use serde::Serialize;
+use std::time::Duration;
+
+/// One method of attention under a layout.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Method {
+    /// The layout.
+    pub layout: String,
+    /// Latencies that follow each other in a step.
+    pub latencies: usize,
+    /// Bytes that the busiest rank sends in a step.
+    pub bytes: usize,
+    /// Largest peak of a rank.
+    pub peak_bytes: usize,
+    /// Range of latency times bandwidth, in bytes, in which it is the cheapest: from, and to if it ends.
+    pub cheapest: Option<(usize, Option<usize>)>,
+}
+
+/// Returns all methods that fit a layout whose ranks share tokens; `cost` prices a rank.
+pub(super) fn all(
+    layout: &Layout,
+    fits: impl Fn(&Layout) -> bool,
+    cost: impl Fn(&Layout, usize) -> Result<Cost>,
+) -> Result<Vec<Method>> {
+    let axis = TokenShards::CONTEXT;
+    if layout.size(axis) == 1 {
+        return Ok(Vec::new());
+    }
+    // Ranks along the other axes have the same traffic: one along each is enough.
+    let is_first = |rank: &usize| {
+        let coordinates = layout.ghost(*rank).map(|mesh| mesh.coordinates());
+        coordinates.is_ok_and(|all| all.iter().all(|(other, at)| *other == axis || *at == 0))
+    };
+    let ranks: Vec<usize> = (0..layout.ranks()).filter(is_first).collect();
+    let listed = strategies::all().iter().filter(|about| about.choice == Choice::Core);
+    let others = listed.filter_map(|about| layout.with_instead(about).ok()).filter(fits);
+    let mut layouts = vec![*layout];
+    layouts.extend(others.filter(|other| other != layout));
+    let mut all =
+        layouts.iter().map(|layout| method(layout, axis, &ranks, &cost)).collect::<Result<Vec<_>>>()?;
+    let costs: Vec<_> = all.iter().map(|method| (method.latencies, method.bytes)).collect();
+    for (i, method) in all.iter_mut().enumerate() {
+        method.cheapest = cheapest(&costs, i);
+    }
+    Ok(all)
+}
+
+fn method(
+    layout: &Layout,
+    axis: Axis,
+    ranks: &[usize],
+    cost: impl Fn(&Layout, usize) -> Result<Cost>,
+) -> Result<Method> {
+    let waits = Link::new(Duration::from_secs(1), f64::MAX).expect("a link");
+    let core = layout.strategies().into_iter().find(|about| about.choice == Choice::Core);
+    let block = core.and_then(|core| layout.number(core)); // ranks that exchange heads
+    let (mut latencies, mut bytes, mut peak_bytes) = (0, 0, 0);
+    for rank in ranks {
+        let Cost { peaks, traffic, .. } = cost(layout, *rank)?;
+        // sums of gradients and of the loss are the same under all methods
+        let own = traffic.iter().filter(|(axes, op, _)| *axes == Axes::from(axis) && *op != Op::AllReduce);
+        let own: Vec<(Op, Traffic)> = own.map(|(_, op, traffic)| (op, traffic)).collect();
+        let time = |(op, traffic): &(Op, Traffic)| {
+            let group =
+                if *op == Op::AllToAll { block.unwrap_or(layout.size(axis)) } else { layout.size(axis) };
+            waits.time_of(*op, group, traffic).as_secs()
+        };
+        latencies = latencies.max(own.iter().map(time).sum::<u64>() as usize);
+        bytes = bytes.max(own.iter().map(|(_, traffic)| traffic.bytes).sum());
+        peak_bytes = peak_bytes.max(peaks.total);
+    }
+    Ok(Method { layout: layout.to_string(), latencies, bytes, peak_bytes, cheapest: None })
+}
+
+/// Returns the range of `α·β` in which method `i` has the least `latencies·αβ + bytes`.
+fn cheapest(costs: &[(usize, usize)], i: usize) -> Option<(usize, Option<usize>)> {
+    let (latencies, bytes) = costs[i];
+    let (mut from, mut to) = (0, None);
+    for (j, &(other, more)) in costs.iter().enumerate().filter(|(j, _)| *j != i) {
+        let equal = || more.abs_diff(bytes) / latencies.abs_diff(other);
+        match (latencies.cmp(&other), bytes.cmp(&more)) {
+            (std::cmp::Ordering::Equal, std::cmp::Ordering::Equal) if j < i => return None,
+            (std::cmp::Ordering::Equal, std::cmp::Ordering::Greater) => return None,
+            (std::cmp::Ordering::Greater, std::cmp::Ordering::Less) => {
+                to = Some(to.map_or_else(equal, |to: usize| to.min(equal())));
+            }
+            (std::cmp::Ordering::Greater, _) => return None,
+            (std::cmp::Ordering::Less, std::cmp::Ordering::Greater) => from = from.max(equal()),
+            _ => {}
+        }
+    }
+    to.is_none_or(|to| from < to).then_some((from, to))
+}
+
+/// Describes the methods as a table for people.
+pub(super) fn reported(methods: &[Method]) -> String {
+    let over = |method: &Method| match method.cheapest {
+        None => "no link".to_string(),
+        Some((0, None)) => "all links".into(),
+        Some((0, Some(to))) => format!("below {}", readable(to as u128)),
+        Some((from, None)) => format!("from {}", readable(from as u128)),
+        Some((from, Some(to))) => format!("{} to {}", readable(from as u128), readable(to as u128)),
+    };
+    let row = |method: &Method| {
+        let [bytes, peak] = [method.bytes, method.peak_bytes].map(|n| readable(n as u128));
+        vec![method.layout.clone(), method.latencies.to_string(), bytes, peak, over(method)]
+    };
+    let head = ["layout", "latencies", "sends", "peak", "cheapest"];
+    format!(
+        "\nAttention over shared tokens, on the busiest rank in a step. A method is cheapest over links whose latency \
+         times\nbandwidth is in its range (5 us and 50 GB/s make 250 kB); a ring also hides its messages behind \
+         compute:\n\n{}",
+        show::table(&head, methods.iter().map(row))
+    )
+}
