@@ -5,6 +5,7 @@
     pytorch.py two         shape L on two threads of one process
     pytorch.py gloo        shape L on two processes of one thread each, every layer split by hand
     pytorch.py pipeline    half of shape L's blocks on each of two such processes, under GPipe and 1F1B
+    pytorch.py ring        one layer's causal attention, forward and backward, as a ring of two such processes
 
 All are the best of many tries after one that is not counted. A step has no clipping; weights are f32.
 """
@@ -24,6 +25,7 @@ WIDTH, BLOCKS, HEADS, HIDDEN, VOCABULARY = 512, 8, 8, 2048, 8192
 SEQUENCES, TOKENS = 4, 256
 PROMPT, NEW = 32, 64
 MICROBATCHES, ROWS = 8, 128
+LONG = 8192
 FEATURES = WIDTH // HEADS
 
 
@@ -235,6 +237,125 @@ def by_pipeline(rank):
     dist.destroy_process_group()
 
 
+def flash(q, k, v, causal=False):
+    """Attention's outputs, and the logarithm of each row's sum of exponentials."""
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
+
+
+def flash_backward(dy, q, k, v, y, lse, causal=False):
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    return backward(dy, q, k, v, y, lse, 0.0, causal)
+
+
+def pieces(rank, ranks):
+    """Two of 2N pieces, zigzag: all ranks have the same work under the causal mask."""
+    return rank, 2 * ranks - 1 - rank
+
+
+def to_next(x):
+    """Starts to send to the next rank; a call of the result waits, and returns the previous rank's tensor."""
+    rank, ranks, came = dist.get_rank(), dist.get_world_size(), torch.empty_like(x)
+    sent = dist.P2POp(dist.isend, x, (rank + 1) % ranks)
+    requests = dist.batch_isend_irecv([sent, dist.P2POp(dist.irecv, came, (rank - 1) % ranks)])
+
+    def wait():
+        for request in requests:
+            request.wait()
+        return came
+
+    return wait
+
+
+def hops(kv):
+    """At each hop: keys and values, the rows of queries that attend to them, and the keys' rows they see.
+
+    Hop 0 has the rank's own keys, under the causal mask; later ones arrive while the hop before computes.
+    An earlier rank's first piece is before both of ours, its second after both: all queries see half of
+    the keys. A later rank's pieces are both between ours: half of the queries see all keys.
+    """
+    rank, half, everything = dist.get_rank(), kv.shape[-2] // 2, slice(None)
+    last = dist.get_world_size() - 1
+    for hop in range(last + 1):
+        arrives = to_next(kv) if hop < last else None
+        if hop == 0:
+            yield kv, everything, everything
+        elif hop <= rank:
+            yield kv, everything, slice(half)
+        else:
+            yield kv, slice(half, None), everything
+        kv = arrives and arrives()
+
+
+def ring_forward(q, kv):
+    y = None
+    for (k, v), rows, keys in hops(kv):
+        if y is None:
+            y, lse = flash(q, k, v, True)
+            continue
+        part, of_part = flash(q[:, :, rows], k[:, :, keys], v[:, :, keys])
+        of_rows = lse[:, :, rows]
+        y[:, :, rows].lerp_(part, torch.sigmoid(of_part - of_rows).unsqueeze(-1))
+        of_rows.copy_(torch.logaddexp(of_rows, of_part))
+    return y, lse
+
+
+def ring_backward(dy, q, kv, y, lse):
+    """Gradients of queries, keys and values; those of other ranks' keys and values travel to their owner."""
+    dq = comes = None
+    for held, rows, keys in hops(kv):
+        k, v = held[..., keys, :]
+        of_queries = [x[:, :, rows] for x in (dy, q, y, lse)]
+        part, dk, dv = flash_backward(*of_queries[:2], k, v, *of_queries[2:], dq is None)
+        if dq is None:
+            dq, own = part, (dk, dv)
+            continue
+        dq[:, :, rows] += part
+        dkv = comes() if comes else torch.zeros_like(kv)
+        for sum_, addend in zip(dkv, (dk, dv)):
+            sum_[:, :, keys] += addend
+        comes = to_next(dkv)
+    for sum_, addend in zip(own, comes()):
+        sum_ += addend
+    return dq, *own
+
+
+def by_ring(rank):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29535")
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    whole = torch.randn(4, 1, HEADS, LONG, FEATURES)
+    own = torch.cat([whole.chunk(4, -2)[piece] for piece in pieces(rank, 2)], -2)
+
+    def alone():
+        dy, q, k, v = whole
+        y, lse = flash(q, k, v, True)
+        return y, *flash_backward(dy, q, k, v, y, lse, True)
+
+    def ring():
+        dy, q, kv = own[0], own[1], own[2:]
+        y, lse = ring_forward(q, kv)
+        gradients = ring_backward(dy, q, kv, y, lse)
+        dist.barrier()
+        return y, *gradients
+
+    for ours, wanted in zip(ring(), alone()):
+        wanted = torch.cat([wanted.chunk(4, -2)[piece] for piece in pieces(rank, 2)], -2)
+        error = ((ours - wanted).abs().max() / wanted.abs().max()).item()
+        assert error < 1e-5, f"the ring differs from one rank's attention by {error}"
+    seconds = [], []
+    for _ in range(2):
+        seconds[0].append(best(ring, 3, dist.barrier))
+        if rank == 0:
+            seconds[1].append(best(alone, 1))
+    if rank == 0:
+        say("PyTorch, two processes", "ring_attention_ms", min(seconds[0]) * 1e3)
+        say("PyTorch, one thread", "ring_attention_ms_one_rank", min(seconds[1]) * 1e3)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def main(what):
     torch.set_num_threads(2 if what == "two" else 1)
     torch.manual_seed(1)
@@ -250,8 +371,10 @@ def main(what):
         mp.spawn(by_gloo, nprocs=2)
     elif what == "pipeline":
         mp.spawn(by_pipeline, nprocs=2)
+    elif what == "ring":
+        mp.spawn(by_ring, nprocs=2)
     else:
-        sys.exit(f"pytorch.py: {what!r} is none of products, one, two, gloo, pipeline")
+        sys.exit(f"pytorch.py: {what!r} is none of products, one, two, gloo, pipeline, ring")
 
 
 if __name__ == "__main__":

@@ -42,6 +42,8 @@ for round in $(seq "$rounds"); do
         ours forward_ms_tp2,train_step_ms_tp2,train_step_ms_dp2
         pytorch pipeline
         ours pipeline_gpipe_ms,pipeline_1f1b_ms
+        pytorch ring
+        ours ring_attention
     fi
     if [ $mpi = yes ]; then
         mpirun_of 2
