@@ -121,7 +121,7 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
 /// All figures.
-pub const FIGURES: [FigureEntry; 42] = [
+pub const FIGURES: [FigureEntry; 43] = [
     figure("machine_peak_gflops", FigureUnit::Gflops, MeasuredWork::Machine(Probe::Peak { cores: 1 })),
     figure("machine_read_gbps", FigureUnit::Gbps, MeasuredWork::Machine(Probe::Read { cores: 1 })),
     figure("gemm_gflops_1024", FigureUnit::Gflops, MeasuredWork::Product(F32, [1024, 1024, 1024])),
@@ -141,6 +141,7 @@ pub const FIGURES: [FigureEntry; 42] = [
         (AdamStep, "dp=2:zero1:offload-file"),
         &[(AdamStep, "dp=2:zero1", 1.0), (BenchPass::Moves, "dp=2:zero1:offload-file", 1.0)],
     ),
+    figure("ring_attention_ms_one_rank", FigureUnit::Milliseconds, MeasuredWork::Pass(Attention, "none")),
     beside("ring_attention_ms", (Attention, "cp=2"), &[(Attention, "none", 0.5)]),
     beside("ring_attention_ms_contiguous", (Attention, "cp=2:contiguous"), &[(Attention, "none", 0.5)]),
     beside("ulysses_attention_ms", (Attention, "cp=2:ulysses"), &[(Attention, "none", 0.5)]),

@@ -38,6 +38,7 @@ fn figures_are_these_in_this_order() {
         ("step_ms_zero3", "ms"),
         ("step_ms_recompute", "ms"),
         ("step_ms_offload", "ms"),
+        ("ring_attention_ms_one_rank", "ms"),
         ("ring_attention_ms", "ms"),
         ("ring_attention_ms_contiguous", "ms"),
         ("ulysses_attention_ms", "ms"),

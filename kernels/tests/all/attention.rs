@@ -81,15 +81,49 @@ where
     let mut delta = filled(q.rows(), attend.heads.queries, S::NEG_INF);
     cpu.attention_delta(attend.heads, delta.view_mut(), out.view(), d_o.view());
     let begin = || [(5, q), (6, k), (7, v)].map(|(seed, x)| draw::<S>(seed, x.rows(), x.cols()));
-    let [mut dq, mut dk, mut dv] = begin();
+    let ([mut dq, mut dk, mut dv], mut in_wide) = (begin(), begin());
     for spans in calls.iter().map(|spans| index(spans.clone())) {
         let spans = &spans;
         let qkv = Qkv { q: q.view(), k: k.view(), v: v.view() };
         let (saved, dqkv) = ((lse.view(), delta.view()), [dq.view_mut(), dk.view_mut(), dv.view_mut()]);
         cpu.attention_backward(attend, spans, qkv, saved, d_o.view(), dqkv, case.scratch().view_mut());
+        let (qkv, dqkv) =
+            (Qkv { q: q.view(), k: k.view(), v: v.view() }, in_wide.each_mut().map(Matrix::view_mut));
+        let saved = (lse.view(), delta.view());
+        cpu.attention_block_backward(attend, spans, qkv, saved, d_o.view(), dqkv, case.scratch().view_mut());
     }
+    assert_eq!([&dq, &dk, &dv].map(read), in_wide.each_ref().map(read), "in the dtype and in the wide one");
     let [q, k, v] = begin();
     [less(&dq, &q), less(&dk, &k), less(&dv, &v)]
+}
+
+/// As `forward`, each call's keys on their own, merged in this order, with softmaxes of no keys on both sides.
+fn merged<S: CpuScalar>(case: &Case, [q, k, v, _]: &[Matrix<S>; 4], back: bool) -> [Matrix<S>; 2]
+where
+    Cpu<S>: Kernels<Place = Host, Elem = S, Wide = Cpu<S>>,
+{
+    let (cpu, Case { attend, calls }) = (Cpu::<S>::default(), case);
+    let [rows, heads] = [q.rows(), attend.heads.queries];
+    let nothing = || {
+        [filled(rows, q.cols(), S::NEG_INF), filled(rows, heads, S::NEG_INF), filled(rows, heads, S::ZERO)]
+    };
+    let [mut out, mut max, mut sum] = nothing();
+    let mut order: Vec<_> = [vec![]].iter().chain(calls).chain([&vec![]]).cloned().collect();
+    if back {
+        order.reverse();
+    }
+    for spans in order {
+        let [mut of_out, mut of_max, mut of_sum] = nothing();
+        let of = RunningSoftmax { out: of_out.view_mut(), max: of_max.view_mut(), sum: of_sum.view_mut() };
+        let qkv = Qkv { q: q.view(), k: k.view(), v: v.view() };
+        cpu.attention_block(attend, &index(spans), qkv, of, case.scratch().view_mut());
+        let run = RunningSoftmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
+        cpu.attention_merge(attend.heads, run, (of_out.view(), of_max.view(), of_sum.view()));
+    }
+    let mut o = filled(rows, q.cols(), S::NEG_INF);
+    let run = RunningSoftmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
+    cpu.attention_finish(attend.heads, o.view_mut(), run);
+    [o, max]
 }
 
 /// The definition: one query, one head, one key at a time, without a stabiliser.
@@ -167,6 +201,36 @@ fn attention_equals_the_softmax_written_out_exactly() {
             assert_eq!(seen, by_definition(&case, &inputs), "{:?}", case.attend);
         }
     });
+}
+
+/// Kills: a sum or an output that is not rescaled, rescaled by the other's maximum, or merged where there is
+/// nothing to merge.
+#[test]
+fn merged_softmaxes_equal_the_whole() {
+    under_two_keys(|| {
+        for case in cases() {
+            let inputs = case.inputs::<F61>();
+            let whole = forward(&case, &inputs).map(|t| read(&t));
+            for back in [false, true] {
+                assert_eq!(merged(&case, &inputs, back).map(|t| read(&t)), whole, "{:?}", case.attend);
+            }
+        }
+    });
+    // e^200 overflows f32, in which the field sees nothing
+    let ([text, rest], heads) =
+        ([tokens(0, 40, 0, 0), tokens(40, 30, 40, 0)], Heads { queries: 1, keys: 1, dim: 1 });
+    let calls = vec![vec![Span { query: text, key: text }], vec![Span { query: text, key: rest }]];
+    let case = Case { attend: Attend { heads, first: 0, mask: Mask::All, dropout: None }, calls };
+    let inputs = [(14.5, 40), (14.5, 70), (1.0, 70), (1.0, 40)];
+    let inputs =
+        inputs.map(|(most, rows)| matrix(rows, 1, |i| most * if i % 2 == 0 { 1.0f32 } else { -1.0 }));
+    for back in [false, true] {
+        for (seen, wanted) in merged(&case, &inputs, back).iter().zip(&forward(&case, &inputs)) {
+            let wanted = matrix(wanted.rows(), wanted.cols(), |i| f64::from(read(wanted)[i]));
+            assert!(read(&wanted).iter().all(|x| x.is_finite()));
+            assert_close(seen, &wanted, 1e-6);
+        }
+    }
 }
 
 /// Kills: a mask forgotten or applied twice on the way back, δ of unmasked outputs, a tile's keys skipped.

@@ -195,12 +195,20 @@ fn attention_rounds_once() {
         f32s.attention_delta(heads, wdelta.view_mut(), wide(&o).view(), wd_o.view());
         same(&delta, &wdelta, "delta");
         // One text: what is added twice is rounded twice.
+        let mut in_wide = [&dq, &dk, &dv].map(wide);
         let (saved, to) = ((lse.view(), delta.view()), [dq.view_mut(), dk.view_mut(), dv.view_mut()]);
         cpu.attention_backward(&attend, &first, qkv(), saved, d_o.view(), to, room.view_mut());
         let to = [wdq.view_mut(), wdk.view_mut(), wdv.view_mut()];
         f32s.attention_backward(&attend, &first, wqkv(), saved, wd_o.view(), to, wroom.view_mut());
-        for (what, seen, wanted) in [("dq", &dq, &wdq), ("dk", &dk, &wdk), ("dv", &dv, &wdv)] {
+        let (saved, to) = ((lse.view(), delta.view()), in_wide.each_mut().map(Matrix::view_mut));
+        cpu.attention_block_backward(&attend, &first, qkv(), saved, d_o.view(), to, room.view_mut());
+        let all = [("dq", &dq, &wdq), ("dk", &dk, &wdk), ("dv", &dv, &wdv)];
+        for ((what, seen, wanted), in_wide) in all.into_iter().zip(&in_wide) {
             equal(seen, wanted, what);
+            same(in_wide, wanted, what);
+            let mut rounded = filled(seen.rows(), seen.cols(), Bf16::ZERO);
+            cpu.narrow(rounded.view_mut(), in_wide.view());
+            equal(&rounded, wanted, what);
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::attention::share;
 use crate::model::part::{BoxedLayer, Ticket};
 use crate::model::strategy::{Column, Row};
 use crate::ops::{Split, Stream, cross_attention, cross_attention_backward};
-use crate::{Biases, Builder, InputHalf, KeptValue, Layer, Params, PassContext, Result};
+use crate::{Biases, Builder, Error, InputHalf, KeptValue, Layer, Params, PassContext, Result};
 use comm::Axis;
 use kernels::{Attend, Heads, Kernels, Mask};
 
@@ -43,7 +43,8 @@ impl<D: Kernels> CrossAttention<D> {
     /// are those of the whole model.
     ///
     /// # Errors
-    /// If the ranks do not divide the query heads, or neither divide the KV heads nor are a multiple of them.
+    /// If the ranks do not divide the query heads, or neither divide the KV heads nor are a multiple of them;
+    /// if context ranks share the tokens.
     pub fn shard(
         at: &Builder<D>,
         axis: Axis,
@@ -52,6 +53,15 @@ impl<D: Kernels> CrossAttention<D> {
         heads: Heads,
         bias: Biases,
     ) -> Result<Self> {
+        let ranks = at.tokens.context_ranks();
+        if ranks > 1 {
+            let what = format!("the number of context ranks of {name}");
+            return Err(Error::size(
+                what,
+                ranks,
+                "1, because cross-attention reads a memory that ranks do not share",
+            ));
+        }
         let group = at.mesh.group(axis);
         let (heads, [q, kv]) = share(heads, group.size(), axis, name)?;
         let column = |part: &str, sections: &[_]| {
