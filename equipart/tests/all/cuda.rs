@@ -95,7 +95,7 @@ fn within(number: &str, first: f64, loss: f64) -> f64 {
 #[test]
 fn training_on_a_card_is_training_on_the_host_under_every_kind_of_layout() {
     for (experts, layouts) in [
-        (false, &["none", "tp=2,sp", "dp=2:zero3", "pp=2", "tp=2,dp=2:zero1,pp=2", "cp=2,recompute"][..]),
+        (false, &["none", "tp=2,sp", "dp=2:zero3", "pp=2", "tp=2,dp=2:zero1,pp=2", "cp=2,recompute", "cp=2:striped:ulysses"][..]),
         (true, &["none", "ep=2"]),
     ] {
         let (dir, config) = config(experts);
@@ -177,7 +177,7 @@ fn what_is_generated_on_a_card_is_what_the_host_generates() {
     };
     let wanted = generated("cpu", "none");
     assert_eq!(wanted.len(), 2);
-    for layout in ["none", "tp=2", "pp=2,tp=2", "dp=2", "cp=2"] {
+    for layout in ["none", "tp=2", "pp=2,tp=2", "dp=2", "cp=2", "cp=2:ulysses"] {
         assert_eq!(generated("cuda", layout), wanted, "{layout}");
     }
 }
@@ -260,7 +260,7 @@ fn figures_of_a_card_stand_beside_what_a_card_does() {
     };
     let Some(output) = bench(&[], &[]) else { return };
     let figures = lines(&output);
-    assert_eq!(figures.len(), 32);
+    assert_eq!(figures.len(), 37);
     for figure in &figures {
         let name = figure["name"].as_str().unwrap();
         assert_eq!(figure["processor"], "the CPU's twin of a GPU", "{name}");

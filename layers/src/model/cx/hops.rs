@@ -61,11 +61,17 @@ fn append(all: &mut Vec<Segment>, row: usize, of: Stretch) {
     }
 }
 
+/// Returns the segments of one sequence, from a list in the order of sequences.
+fn of_sequence(all: &[Segment], sequence: usize) -> &[Segment] {
+    let [from, to] = [sequence, sequence + 1].map(|end| all.partition_point(|of| of.sequence < end));
+    &all[from..to]
+}
+
 /// Returns the parts of `keys` that one of the queries sees, each once, in the order of their rows.
 fn seen(mask: Mask, queries: &[Segment], keys: &[Segment]) -> Vec<Segment> {
     let mut all = Vec::new();
     for key in keys {
-        let of = queries.iter().filter(|query| query.sequence == key.sequence);
+        let of = of_sequence(queries, key.sequence).iter();
         let mut ranges: Vec<_> = of.flat_map(|&query| mask.visible(&Span { query, key: *key })).collect();
         ranges.sort_unstable_by_key(|of| of.start);
         let mut end = 0;
@@ -83,8 +89,8 @@ fn seen(mask: Mask, queries: &[Segment], keys: &[Segment]) -> Vec<Segment> {
 
 /// Returns the pairs of queries and keys of the same sequence that the mask lets through.
 fn pairs(mask: Mask, queries: &[Segment], keys: &[Segment]) -> Vec<Span> {
-    let all = queries.iter().flat_map(|&query| keys.iter().map(move |&key| Span { query, key }));
-    all.filter(|span| span.query.sequence == span.key.sequence && mask.pairs(span) > 0).collect()
+    let of = |&query: &Segment| of_sequence(keys, query.sequence).iter().map(move |&key| Span { query, key });
+    queries.iter().flat_map(of).filter(|span| mask.pairs(span) > 0).collect()
 }
 
 impl<D: Kernels> PassContext<D> {
@@ -199,10 +205,10 @@ fn shared(mask: Mask, queries: &[Vec<Segment>], keys: &[Segment]) -> Vec<Span> {
     for &query in queries.iter().flatten() {
         let query = Segment { row, ..query };
         row += query.len;
-        let own = || keys.iter().filter(|key| key.sequence == query.sequence);
-        let Some(first) = own().next().map(|key| key.row) else { continue };
+        let own = of_sequence(keys, query.sequence);
+        let Some(first) = own.first().map(|key| key.row) else { continue };
         let before = |position: usize| -> usize {
-            own().map(|key| position.saturating_sub(key.position).min(key.len)).sum()
+            own.iter().map(|key| position.saturating_sub(key.position).min(key.len)).sum()
         };
         let (end, all) = (query.position + 1, before(query.position + 1));
         let (sinks, from) = match mask {
