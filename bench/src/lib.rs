@@ -9,8 +9,7 @@
 //! | `products.rs`, `model.rs`, `all_reduce.rs`, `proof.rs` | measurement of each kind, and its bound |
 //! | `experts.rs` | products of experts, their all-to-all, and a model with experts |
 //! | `pipeline.rs` | a pipeline's step beside its table, and beside the same work on one rank |
-//! | `context.rs` | attention and a block on one long sequence, whose tokens ranks share |
-//! | `exposed.rs` | the exposed communication time of a training step over slow links |
+//! | `context.rs`, `exposed.rs` | attention and a block on a long sequence; exposed communication time |
 //! | `machine.rs` | the hardware, the host's cores or cards, and its limits |
 //! | `peers.rs` | other programs' figures, from a file |
 //! | `profile.rs` | breakdown of the time of training steps, read from a trace |

@@ -104,3 +104,7 @@ mod data_parallelism {}
 #[cfg(doctest)]
 #[doc = include_str!("fitting-a-model.md")]
 mod fitting_a_model {}
+
+#[cfg(doctest)]
+#[doc = include_str!("context-parallelism.md")]
+mod context_parallelism {}

@@ -89,8 +89,8 @@ macro_rules! every_kernel {
             attention_block(
                 attend: &Attend, spans: &Index<Self::Place>, qkv: Qkv<Self>, run: RunningSoftmax<Self::Wide>, scratch: ViewMut<Self::Wide>
             ) = "attention", Attention => attention::take(attend, spans.words(), &qkv, TileRows::Carried(run), scratch);
-            /// Merges a running softmax of other keys, (out, max, sum), into one of the same queries. One that
-            /// has seen no key changes nothing.
+            /// Merges a running softmax of other keys, (out, max, sum), into one of the same queries. One
+            /// that has seen no key changes nothing.
             attention_merge(
                 heads: Heads, run: RunningSoftmax<Self>, other: (View<Self>, View<Self>, View<Self>)
             ) = "attention merge", Attention => attention::merge(heads, run, other);

@@ -34,7 +34,7 @@ pub use mlp::Mlp;
 pub use model::block::Residual;
 pub use model::build::Builder;
 pub use model::chunk::Chunk;
-pub use model::cx::hops::{Hop, Hops, Stretch};
+pub use model::cx::hops::{Hop, Hops, TokenStretch};
 pub use model::cx::shards::{Stretches, TokenShards, contiguous, deal};
 pub use model::cx::{KeptValue, LayerCounts, Pass, PassContext};
 pub use model::design::Design;

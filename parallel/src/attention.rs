@@ -2,7 +2,7 @@
 use crate::strategies::lists::builders;
 
 builders! {
-    ring::Ring,
+    ring::RingAttention,
     ulysses::Ulysses,
     gathered::Gathered,
 }

@@ -95,7 +95,18 @@ fn within(number: &str, first: f64, loss: f64) -> f64 {
 #[test]
 fn training_on_a_card_is_training_on_the_host_under_every_kind_of_layout() {
     for (experts, layouts) in [
-        (false, &["none", "tp=2,sp", "dp=2:zero3", "pp=2", "tp=2,dp=2:zero1,pp=2", "cp=2,recompute", "cp=2:striped:ulysses"][..]),
+        (
+            false,
+            &[
+                "none",
+                "tp=2,sp",
+                "dp=2:zero3",
+                "pp=2",
+                "tp=2,dp=2:zero1,pp=2",
+                "cp=2,recompute",
+                "cp=2:striped:ulysses",
+            ][..],
+        ),
         (true, &["none", "ep=2"]),
     ] {
         let (dir, config) = config(experts);

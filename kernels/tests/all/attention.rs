@@ -97,7 +97,8 @@ where
     [less(&dq, &q), less(&dk, &k), less(&dv, &v)]
 }
 
-/// As `forward`, each call's keys on their own, merged in this order, with softmaxes of no keys on both sides.
+/// As `forward`, each call's keys on their own, merged in this order, with softmaxes of no keys on both
+/// sides.
 fn merged<S: CpuScalar>(case: &Case, [q, k, v, _]: &[Matrix<S>; 4], back: bool) -> [Matrix<S>; 2]
 where
     Cpu<S>: Kernels<Place = Host, Elem = S, Wide = Cpu<S>>,

@@ -6,6 +6,7 @@ pub mod hops;
 mod past;
 pub mod shards;
 mod tokens;
+mod travel;
 
 pub use counts::LayerCounts;
 pub(crate) use past::Past;
@@ -141,24 +142,6 @@ impl<D: Kernels> PassContext<D> {
     pub fn with_cache(self, capacity: usize) -> Self {
         let rooms = self.tokens.rooms(capacity);
         self.cached(capacity, rooms)
-    }
-    /// As [`with_cache`](Self::with_cache), for training on slices: `slices` lists each slice's part of every
-    /// sequence.
-    #[must_use]
-    pub fn with_slices<L: IntoIterator<Item = Segment>>(self, slices: impl Iterator<Item = L>) -> Self {
-        let ranks = self.tokens.shards.context_ranks();
-        let (mut held, mut capacity) = (vec![0; self.tokens.parts.len() * ranks], 0);
-        for slice in slices {
-            for (held, part) in held.chunks_mut(ranks).zip(slice) {
-                capacity = capacity.max(part.position + part.len);
-                for (rank, held) in held.iter_mut().enumerate() {
-                    *held +=
-                        self.tokens.shards.stretches_of(rank, part.len).map(|of| of.len()).sum::<usize>();
-                }
-            }
-        }
-        let most = |rank| held.iter().skip(rank).step_by(ranks).copied().max().unwrap_or(0);
-        self.cached(capacity, (0..ranks).map(most).collect())
     }
     fn cached(mut self, capacity: usize, rooms: Vec<usize>) -> Self {
         self.past = Some(Rc::new(RefCell::new(Past::new(self.tokens.parts.len(), capacity, rooms))));

@@ -39,7 +39,7 @@ pub use loss::{
     split_cross_entropy, top_k,
 };
 pub use norm::{norm, norm_backward};
-pub use ring::Ring;
+pub use ring::AttentionRing;
 pub use root::RootExchange;
 pub use router::{
     RouterLoss, choose, gates, logits, pooled, router_backward, router_gradient, router_input_gradient,

@@ -6,7 +6,8 @@
 //! backward  [K|V] of member r−h arrives;  its d[K|V] goes back to r−h, which sums it
 //! decoding  O[i] = Σ_r e^(m_r − m)·o_r / Σ_r e^(m_r − m)·l_r      o_r of the keys on member r
 //! ```
-//! Source: Liu et al., "Ring attention", §3, arXiv:2310.01889; Li et al., "DistFlashAttn", §3, arXiv:2310.03294.
+//! Source: Liu et al., "Ring attention", §3, arXiv:2310.01889; Li et al., "DistFlashAttn", §3,
+//! arXiv:2310.03294.
 use super::attention::{pairs, parts, scratch, softmax};
 use super::{Split, filled, wide_along};
 use crate::model::cx::hops::Hop;
@@ -17,7 +18,7 @@ use std::ops::Range;
 use tensor::{Category, Device, Scalar, Tensor, View};
 
 /// A ring of members, each of `block` consecutive context ranks, which have each other's tokens.
-pub struct Ring<D: Kernels> {
+pub struct AttentionRing<D: Kernels> {
     group: Group<D::Place>, // the ranks of all members that have the same heads
     block: usize,
 }
@@ -77,7 +78,7 @@ fn take_in<D: Kernels>(
     device.attention_block(attend, spans.on(device.place()), qkv, run.view(attend), scratch.view_mut());
 }
 
-impl<D: Kernels> Ring<D> {
+impl<D: Kernels> AttentionRing<D> {
     /// Makes the ring of a group of context ranks: members of `block` consecutive ranks.
     ///
     /// # Errors
@@ -181,8 +182,8 @@ impl<D: Kernels> Ring<D> {
         }
         Ok(run)
     }
-    /// The gradient of [`attention`](Self::attention), `dQKV[B_r, (Hq+2Hk)·d]` in the wide dtype. With a cache,
-    /// slices run backward last slice first, as in [`attention_backward`](super::attention_backward).
+    /// The gradient of [`attention`](Self::attention), `dQKV[B_r, (Hq+2Hk)·d]` in the wide dtype. With a
+    /// cache, slices run backward last slice first, as in [`attention_backward`](super::attention_backward).
     ///
     /// # Errors
     /// If a call fails.

@@ -8,7 +8,7 @@
 //! ```
 //! A KV cache holds the keys and values of all ranks on every rank.
 //!
-//! Source: Llama Team, "The Llama 3 herd of models", §3.3.2, arXiv:2407.21783.
+//! Source: Llama Team, "The Llama 3 herd of models", §3.3.2, arXiv:2407.21783. Chapter: 20.
 use comm::Axis;
 use kernels::Kernels;
 use layers::attention::core::AttentionCore;
@@ -23,6 +23,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     name: "context parallelism with gathered keys and values",
     word: "gathered",
     paper: "Llama Team, arXiv:2407.21783",
+    chapter: Some("context-parallelism.md"),
     hints: &[
         ("gradient of", "a key's gradient is a sum over the queries of all ranks: reduce-scattered"),
         ("", "keys and values are put in the order of their positions before queries attend to them"),

@@ -9,7 +9,7 @@
 //! Under the causal mask a rank sees about half of the keys, so zigzag tokens balance the work. A KV cache
 //! holds each rank's own tokens; a new token's query then visits the keys of all ranks.
 //!
-//! Source: Liu et al., "Ring attention", arXiv:2310.01889.
+//! Source: Liu et al., "Ring attention", arXiv:2310.01889. Chapter: 20.
 use comm::Axis;
 use kernels::Kernels;
 use layers::attention::core::CoreSettings;
@@ -21,12 +21,13 @@ use layers::{
 };
 
 /// Ring attention.
-pub struct Ring;
+pub struct RingAttention;
 
 static ABOUT: StrategyInfo = StrategyInfo {
     name: "ring attention",
     word: "ring",
     paper: "Liu et al., arXiv:2310.01889",
+    chapter: Some("context-parallelism.md"),
     hints: &[
         (
             "gradient of",
@@ -40,7 +41,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     ..StrategyInfo::of(Some(Axis::Cp), Choice::Core)
 };
 
-impl<D: Kernels> Strategy<D> for Ring {
+impl<D: Kernels> Strategy<D> for RingAttention {
     fn about(&self) -> &'static StrategyInfo {
         &ABOUT
     }
@@ -51,7 +52,7 @@ impl<D: Kernels> Strategy<D> for Ring {
 
 /// Attention of this rank's heads among the members of a ring.
 pub(super) struct RingCore<D: Kernels> {
-    ring: ops::Ring<D>,
+    ring: ops::AttentionRing<D>,
     settings: CoreSettings,
 }
 
@@ -61,7 +62,7 @@ type Saved<D> = KeptValue<(Split<D>, Split<D>, Split<<D as Kernels>::Wide>)>;
 impl<D: Kernels> RingCore<D> {
     /// Makes the core of a block's attention, in a ring of members of `of` context ranks each.
     pub(super) fn new(at: &Builder<D>, core: &Core, of: usize) -> Result<Self> {
-        let ring = ops::Ring::new(&TokenShards::sharers(at.mesh).named(core.name), of)?;
+        let ring = ops::AttentionRing::new(&TokenShards::sharers(at.mesh).named(core.name), of)?;
         Ok(Self { ring, settings: core.into() })
     }
     /// The gradient of `[Q|K|V]`, in the wide dtype.

@@ -70,7 +70,7 @@ impl Case for Dealt {
     fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<layers::Attention<T>> {
         let (mut strategies, mut numbers) = (Vec::<&dyn Strategy<T>>::new(), at.numbers);
         strategies.push(match self.core {
-            Core::Ring => &ring::Ring,
+            Core::Ring => &ring::RingAttention,
             Core::Ulysses(_) => &ulysses::Ulysses,
             Core::Gathered => &gathered::Gathered,
         });

@@ -9,7 +9,7 @@
 //! With more ranks than KV heads, several ranks get the same one, and its gradient is their sum, in the wide
 //! dtype. A KV cache holds this rank's heads of all tokens.
 //!
-//! Source: Jacobs et al., "DeepSpeed Ulysses", §3, arXiv:2309.14509; Fang, Zhao, "USP", arXiv:2405.07719.
+//! Source: Jacobs et al., "DeepSpeed Ulysses", §3, arXiv:2309.14509; Fang, Zhao, "USP", arXiv:2405.07719. Chapter: 20.
 use super::ring::RingCore;
 use comm::Axis;
 use kernels::Kernels;
@@ -29,6 +29,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     takes: NumberArgument::Optional("ranks that exchange heads"),
     shares,
     paper: "Jacobs et al., arXiv:2309.14509",
+    chapter: Some("context-parallelism.md"),
     hints: &[
         ("gradient of", "a KV head that several ranks have gets the sum of their gradients"),
         ("", "each rank has all tokens of its own heads in attention, in the order of their positions"),

@@ -1,8 +1,8 @@
 //! Contiguous tokens, `cp=N:contiguous`: rank `r` has the `r`th of N nearly equal pieces of every sequence.
 //! Under the causal mask later ranks do more work, since their queries see more keys.
 //!
-//! Source: Li et al., "Sequence parallelism", §3.2, arXiv:2105.13120.
-use super::{DEALT, Dealing};
+//! Source: Li et al., "Sequence parallelism", §3.2, arXiv:2105.13120. Chapter: 20.
+use super::dealt::{DEALT, Dealing};
 use layers::{StrategyInfo, contiguous};
 
 /// Contiguous tokens.

@@ -2,9 +2,9 @@
 //! `r` and `2N−1−r`. Under the causal mask all ranks see about as many keys: an early piece sees few, and a
 //! late one many.
 //!
-//! Source: Zhu, "ring-flash-attention", <https://github.com/zhuzilin/ring-flash-attention/issues/2>; Llama Team,
-//! §3.3.2, arXiv:2407.21783.
-use super::{DEALT, Dealing};
+//! Source: Zhu, "ring-flash-attention", issue 2 of <https://github.com/zhuzilin/ring-flash-attention>; Llama
+//! Team, §3.3.2, arXiv:2407.21783. Chapter: 20.
+use super::dealt::{DEALT, Dealing};
 use layers::StrategyInfo;
 use std::ops::Range;
 

@@ -1,11 +1,11 @@
-//! KV cache of the tokens so far, by block; for training on slices of sequences, with its gradients, which are
-//! summed in the wide dtype.
+//! KV cache of the tokens so far, by block; for training on slices of sequences, with its gradients, which
+//! are summed in the wide dtype.
 use crate::ops::filled;
 use kernels::Kernels;
 use tensor::{Category, Device, Scalar, Tensor, count};
 
-/// The cache of all blocks. Sequence `b` has the rows from `b · room` on: room for all its tokens, or for those
-/// of the context ranks that keep their keys here.
+/// The cache of all blocks. Sequence `b` has the rows from `b · room` on: room for all its tokens, or for
+/// those of the context ranks that keep their keys here.
 pub(crate) struct Past<D: Kernels> {
     /// Number of tokens of one sequence.
     pub(crate) capacity: usize,

@@ -140,6 +140,24 @@ impl<D: Kernels> PassContext<D> {
         self.tokens.place(None);
         self
     }
+    /// As [`with_cache`](Self::with_cache), for training on slices: `slices` lists each slice's part of every
+    /// sequence.
+    #[must_use]
+    pub fn with_slices<L: IntoIterator<Item = Segment>>(self, slices: impl Iterator<Item = L>) -> Self {
+        let ranks = self.tokens.shards.context_ranks();
+        let (mut held, mut capacity) = (vec![0; self.tokens.parts.len() * ranks], 0);
+        for slice in slices {
+            for (held, part) in held.chunks_mut(ranks).zip(slice) {
+                capacity = capacity.max(part.position + part.len);
+                for (rank, held) in held.iter_mut().enumerate() {
+                    *held +=
+                        self.tokens.shards.stretches_of(rank, part.len).map(|of| of.len()).sum::<usize>();
+                }
+            }
+        }
+        let most = |rank| held.iter().skip(rank).step_by(ranks).copied().max().unwrap_or(0);
+        self.cached(capacity, (0..ranks).map(most).collect())
+    }
     /// Sets the lengths of each data rank's sequences in this call, for
     /// [`numbers_of_ranks`](PassContext::numbers_of_ranks). Supplied by the caller: a shape-only run cannot
     /// communicate.

@@ -1,6 +1,6 @@
 //! The tokens of a call: the rows and positions of each sequence, and the keys that its queries see. Kernels
 //! read these as device indices, made once per microbatch.
-use super::hops::{Hops, Stretch};
+use super::hops::{Hops, TokenStretch};
 use super::shards::TokenShards;
 use kernels::{Indexed, Mask, Segment, Span};
 use std::cell::RefCell;
@@ -13,12 +13,12 @@ pub(crate) struct Tokens<P: Place> {
     pub(super) shards: TokenShards,
     // this call's part of each sequence on all ranks; rows counted over all ranks
     pub(super) parts: Vec<Segment>,
-    pub(super) dealt: Vec<Stretch>, // of all context ranks, by part and position
-    pub(super) held: Vec<Stretch>,  // of earlier calls, if context ranks share a cache
-    holders: Vec<usize>,            // tokens in these caches, by part and context rank
-    continued: bool,                // the call goes on where the last one ended
+    pub(super) dealt: Vec<TokenStretch>, // of all context ranks, by part and position
+    pub(super) held: Vec<TokenStretch>,  // of earlier calls, if context ranks share a cache
+    holders: Vec<usize>,                 // tokens in these caches, by part and context rank
+    continued: bool,                     // the call goes on where the last one ended
     pub(super) hops: RefCell<Vec<((usize, Mask), Rc<Hops<P>>)>>, // made on first use
-    pub(super) of: Vec<usize>,      // index of the part, for each segment of queries
+    pub(super) of: Vec<usize>,           // index of the part, for each segment of queries
     pub(super) queries: Indexed<Segment, P>, // this rank's
     pub(super) spans: Indexed<Span, P>,
     pub(super) memory: Indexed<Span, P>,
@@ -156,9 +156,9 @@ impl<P: Place> Tokens<P> {
         }
         rooms
     }
-    /// Deals this call's tokens over the context ranks. Tokens that go on go to the ranks that hold the fewest
-    /// of their sequence, so that no cache needs more rows than another; ranks that hold as many take turns,
-    /// sequence by sequence.
+    /// Deals this call's tokens over the context ranks. Tokens that go on go to the ranks that hold the
+    /// fewest of their sequence, so that no cache needs more rows than another; ranks that hold as many take
+    /// turns, sequence by sequence.
     fn share_out(&mut self) {
         let ranks = self.shards.context_ranks();
         self.dealt.clear();
@@ -172,7 +172,7 @@ impl<P: Place> Tokens<P> {
                 order.sort_unstable_by_key(|rank| (held[*rank], (rank + ranks - part % ranks) % ranks));
                 for rank in order {
                     let len = level.saturating_sub(held[rank]).min(of.position + of.len - position);
-                    self.dealt.extend((len > 0).then_some(Stretch { part, rank, position, len }));
+                    self.dealt.extend((len > 0).then_some(TokenStretch { part, rank, position, len }));
                     position += len;
                 }
                 continue;
@@ -180,7 +180,7 @@ impl<P: Place> Tokens<P> {
             for rank in 0..ranks {
                 let own = self.shards.stretches_of(rank, of.len).filter(|own| !own.is_empty());
                 let first = of.position;
-                self.dealt.extend(own.map(|own| Stretch {
+                self.dealt.extend(own.map(|own| TokenStretch {
                     part,
                     rank,
                     position: first + own.start,

@@ -1,0 +1,185 @@
+//! The hops of a context: made from the tokens of all context ranks, and from those that their caches hold.
+use super::hops::{Hop, Hops, TokenStretch};
+use crate::PassContext;
+use kernels::{Indexed, Kernels, Mask, Segment, Span};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Appends a stretch to segments, joining it to the last one if it follows it. The number of a segment's
+/// sequence is its part.
+fn append(all: &mut Vec<Segment>, row: usize, of: TokenStretch) {
+    let follows = |last: &&mut Segment| {
+        let Segment { row: first, len, position, sequence } = **last;
+        (sequence, position + len, first + len) == (of.part, of.position, row)
+    };
+    match all.last_mut().filter(follows) {
+        Some(last) => last.len += of.len,
+        None => all.push(Segment { row, len: of.len, position: of.position, sequence: of.part }),
+    }
+}
+
+/// Returns the segments of one sequence, from a list in the order of sequences.
+fn of_sequence(all: &[Segment], sequence: usize) -> &[Segment] {
+    let [from, to] = [sequence, sequence + 1].map(|end| all.partition_point(|of| of.sequence < end));
+    &all[from..to]
+}
+
+/// Returns the parts of `keys` that one of the queries sees, each once, in the order of their rows.
+fn seen(mask: Mask, queries: &[Segment], keys: &[Segment]) -> Vec<Segment> {
+    let mut all = Vec::new();
+    for key in keys {
+        let of = of_sequence(queries, key.sequence).iter();
+        let mut ranges: Vec<_> = of.flat_map(|&query| mask.visible(&Span { query, key: *key })).collect();
+        ranges.sort_unstable_by_key(|of| of.start);
+        let mut end = 0;
+        for of in ranges {
+            let from = of.start.max(end);
+            end = end.max(of.end);
+            if from < of.end {
+                let (part, position, len) = (key.sequence, key.position + from, of.end - from);
+                append(&mut all, key.row + from, TokenStretch { part, rank: 0, position, len });
+            }
+        }
+    }
+    all
+}
+
+/// Returns the pairs of queries and keys of the same sequence that the mask lets through.
+fn pairs(mask: Mask, queries: &[Segment], keys: &[Segment]) -> Vec<Span> {
+    let of = |&query: &Segment| of_sequence(keys, query.sequence).iter().map(move |&key| Span { query, key });
+    queries.iter().flat_map(of).filter(|span| mask.pairs(span) > 0).collect()
+}
+
+impl<D: Kernels> PassContext<D> {
+    /// Returns the hops of members of `block` context ranks each, under a mask: made once for all layers.
+    pub fn hops(&self, block: usize, mask: Mask) -> Rc<Hops<D::Place>> {
+        let mut all = self.tokens.hops.borrow_mut();
+        if let Some((_, hops)) = all.iter().find(|(of, _)| *of == (block, mask)) {
+            return hops.clone();
+        }
+        let hops = Rc::new(self.hops_of(block, mask));
+        all.push(((block, mask), hops.clone()));
+        hops
+    }
+    fn hops_of(&self, block: usize, mask: Mask) -> Hops<D::Place> {
+        let shards = self.tokens.shards;
+        let (members, me) = (shards.context_ranks() / block, shards.context_rank() / block);
+        let queries: Vec<_> = (0..members).map(|member| self.queries_of(block, member)).collect();
+        let (own, stored) = (self.keys_of(block, me), self.stored(block, me));
+        let hop = |h: usize| {
+            let (to, from) = ((me + h) % members, (me + members - h) % members);
+            if h == 0 {
+                let (take, spans) = (0, self.numbered(pairs(mask, &queries[me], &own)));
+                return Hop { to, from, give: Vec::new(), take, spans };
+            }
+            let give = seen(mask, &queries[to], &own).iter().map(|of| of.row..of.row + of.len).collect();
+            let (mut take, mut arrived) = (0, seen(mask, &queries[me], &self.keys_of(block, from)));
+            for key in &mut arrived {
+                key.row = take;
+                take += key.len;
+            }
+            Hop { to, from, give, take, spans: self.numbered(pairs(mask, &queries[me], &arrived)) }
+        };
+        let number = |of: &Vec<Segment>| of.iter().map(|of| of.len).sum::<usize>();
+        let counts = queries.iter().map(number).collect();
+        if self.decodes() {
+            let shared = self.numbered(shared(mask, &queries, &own));
+            return Hops { list: Vec::new(), queries: counts, stored, shared };
+        }
+        Hops { list: (0..members).map(hop).collect(), queries: counts, stored, shared: Indexed::default() }
+    }
+    /// Replaces the parts of spans by the numbers of their sequences in the step.
+    fn numbered(&self, mut spans: Vec<Span>) -> Indexed<Span, D::Place> {
+        for of in spans.iter_mut().flat_map(|span| [&mut span.query, &mut span.key]) {
+            of.sequence = self.parts()[of.sequence].sequence;
+        }
+        spans.into()
+    }
+    /// True if each sequence has at most one new token, whose query then travels to the keys in the caches of
+    /// all ranks: fewer bytes than the keys.
+    pub(crate) fn decodes(&self) -> bool {
+        self.tokens.goes_on() && !self.pass().keeps && self.parts().iter().all(|part| part.len <= 1)
+    }
+    /// Returns a member's queries, by part and position.
+    fn queries_of(&self, block: usize, member: usize) -> Vec<Segment> {
+        let (mut all, mut row) = (Vec::new(), 0);
+        for &of in self.tokens.dealt.iter().filter(|of| of.rank / block == member) {
+            append(&mut all, row, of);
+            row += of.len;
+        }
+        all
+    }
+    /// Returns the keys of a member, by part and position: those of its queries, or all in its cache.
+    fn keys_of(&self, block: usize, member: usize) -> Vec<Segment> {
+        let Some(rows) = self.past().map(|past| past.room_of(block, member)) else {
+            return self.queries_of(block, member);
+        };
+        let all = self.tokens.held.iter().chain(&self.tokens.dealt);
+        let mut all: Vec<TokenStretch> = all.filter(|of| of.rank / block == member).copied().collect();
+        all.sort_by_key(|of| of.part); // stable: earlier calls first
+        let (mut keys, mut next) = (Vec::new(), (0, 0));
+        for of in all {
+            next = if next.0 == of.part { next } else { (of.part, 0) };
+            append(&mut keys, of.part * rows + next.1, of);
+            next.1 += of.len;
+        }
+        keys
+    }
+    /// Returns the rows of a member's new keys in the call and in its cache.
+    fn stored(&self, block: usize, member: usize) -> Vec<(Range<usize>, usize)> {
+        let Some(rows) = self.past().map(|past| past.room_of(block, member)) else {
+            return Vec::new();
+        };
+        let count = |all: &[TokenStretch], part: usize| {
+            let own = all.iter().filter(|of| of.part == part && of.rank / block == member);
+            own.map(|of| of.len).sum::<usize>()
+        };
+        let mut row = 0;
+        let of_part = |part| {
+            let (held, new) = [&self.tokens.held, &self.tokens.dealt].map(|all| count(all, part)).into();
+            row += new;
+            (row - new..row, part * rows + held)
+        };
+        (0..self.parts().len()).map(of_part).filter(|(of, _)| !of.is_empty()).collect()
+    }
+    /// Returns the rows of a rank's tokens among the queries of this rank's member, of `block` ranks.
+    pub(crate) fn rows_in_member(&self, block: usize, rank: usize) -> impl Iterator<Item = Range<usize>> {
+        let (member, mut row) = (self.tokens.shards.context_rank() / block, 0);
+        let of_member = self.tokens.dealt.iter().filter(move |of| of.rank / block == member);
+        let rows = of_member.map(move |of| {
+            row += of.len;
+            (of.rank % block, row - of.len..row)
+        });
+        rows.filter(move |(of, _)| *of == rank).map(|(_, rows)| rows)
+    }
+}
+
+/// Returns the queries of all members, one member after the other, each with the keys in this member's cache
+/// that it sees. These have consecutive rows in the order of their positions; the positions of the span are
+/// any that the mask lets through, since nothing else depends on them.
+fn shared(mask: Mask, queries: &[Vec<Segment>], keys: &[Segment]) -> Vec<Span> {
+    let (mut spans, mut row) = (Vec::new(), 0);
+    for &query in queries.iter().flatten() {
+        let query = Segment { row, ..query };
+        row += query.len;
+        let own = of_sequence(keys, query.sequence);
+        let Some(first) = own.first().map(|key| key.row) else { continue };
+        let before = |position: usize| -> usize {
+            own.iter().map(|key| position.saturating_sub(key.position).min(key.len)).sum()
+        };
+        let (end, all) = (query.position + 1, before(query.position + 1));
+        let (sinks, from) = match mask {
+            Mask::All | Mask::Causal => (0, 0),
+            Mask::Window { size, sinks } => (before(sinks), before(end.saturating_sub(size))),
+        };
+        let ranges = if from <= sinks { [0..0, 0..all] } else { [0..sinks, from..all] };
+        for (of, position) in ranges.into_iter().zip([0, end]).filter(|(of, _)| !of.is_empty()) {
+            let position = if position == 0 { 0 } else { position - of.len() };
+            spans.push(Span {
+                query,
+                key: Segment { row: first + of.start, len: of.len(), position, ..query },
+            });
+        }
+    }
+    spans
+}
