@@ -1,5 +1,5 @@
-//! The whole model over context ranks: three, four and eight of them, blocks of ranks that exchange heads, slices,
-//! and everything else beside it. Pairs of two ranks are among all layouts that are proven.
+//! The whole model over context ranks: three, four and eight of them, blocks of ranks that exchange heads,
+//! slices, and everything else beside it. Pairs of two ranks are among all layouts that are proven.
 use parallel::Layout;
 use prove::cases::PANEL;
 use prove::{OracleTraces, prove};
@@ -16,8 +16,9 @@ const LAYOUTS: [&str; 8] = [
     "tp=2,sp,cp=2,pp=2,dp=2:zero1",
 ];
 
-/// Kills: positions that begin anew on each rank, documents that end with a rank's tokens, a loss or a norm that
-/// counts every context rank, new tokens whose keys no rank keeps or two do, slices that see less than one rank's.
+/// Kills: positions that begin anew on each rank, documents that end with a rank's tokens, a loss or a norm
+/// that counts every context rank, new tokens whose keys no rank keeps or two do, slices that see less than
+/// one rank's.
 #[test]
 fn models_over_context_ranks_equal_the_oracle() {
     for layout in LAYOUTS {
