@@ -1,7 +1,7 @@
 //! `context`: draws which context rank has which tokens, and which keys travel when: the hops that run.
 use super::Run;
 use crate::cli::{out, show};
-use crate::draw::context::{Hop, SharedAttention};
+use crate::draw::context::{MemberHop, SharedAttention};
 use clap::Args;
 use kernels::{Mask, Meta, Segment, Span};
 use layers::{Choice, PassContext, TokenShards, counted};
@@ -101,7 +101,7 @@ impl ContextArgs {
                 let sees = |[q, k]: &[usize; 2]| mask.sees(query.position + q, key.position + k);
                 seen.extend(all.filter(sees).map(|[q, k]| [number(query, q), number(key, k)]));
             }
-            Hop { from, keys, pairs: spans.iter().map(|span| mask.pairs(span)).sum(), seen }
+            MemberHop { from, keys, pairs: spans.iter().map(|span| mask.pairs(span)).sum(), seen }
         };
         let (mut tokens, mut members) = (Vec::new(), Vec::new());
         for rank in 0..ranks {
@@ -177,8 +177,8 @@ mod tests {
         (all.iter().max().unwrap() * all.len()) as f64 / all.iter().sum::<usize>() as f64
     }
 
-    /// Kills: a hop left out or drawn twice, keys of another hop's rank, documents that see each other, a count
-    /// that is not its pairs', tokens on two ranks or on none, a core of the list without a picture.
+    /// Kills: a hop left out or drawn twice, keys of another hop's rank, documents that see each other, a
+    /// count that is not its pairs', tokens on two ranks or on none, a core of the list without a picture.
     #[test]
     fn every_visible_pair_is_computed_once() {
         let (layouts, lengths) = (layouts(), [13, 1, 24]);
@@ -231,8 +231,8 @@ mod tests {
         }
     }
 
-    /// Kills: zigzag tokens that balance no better than contiguous ones, whose last rank has 2N − 1 of N parts;
-    /// a ratio to another number than the mean.
+    /// Kills: zigzag tokens that balance no better than contiguous ones, whose last rank has (2N − 1)/N of
+    /// the mean; a ratio to another number than the mean; ranks named beside the queries of others.
     #[test]
     fn work_is_as_balanced_as_the_dealing_says() {
         let of = |dealing: &str| drawn(&format!("--layout cp=4:{dealing}:ring --seq 64"));
@@ -243,11 +243,20 @@ mod tests {
         assert!((ratio(&contiguous.totals()) - wanted).abs() < 1e-12);
         let words = contiguous.lines(100, false).join("\n");
         assert!(words.contains(&format!("most of a rank / mean: x{wanted:.2}")), "{words}");
+        let xml = contiguous.svg();
+        for rank in 0..4 {
+            let named = format!(
+                "y=\"{:.1}\" text-anchor=\"end\" fill=\"#1f2328\">rank {rank}<",
+                200.0 + 112.0 * f64::from(rank)
+            );
+            assert!(xml.contains(&named), "beside the middle of its queries: {named}");
+        }
         let own = of("zigzag").members.iter().map(|hops| hops[0].pairs).collect::<Vec<_>>();
         assert_eq!(own, [own[0]; 4]);
     }
 
-    /// Kills: keys that no query sees and that travel, a hop of no keys that is left out or said to have some.
+    /// Kills: keys that no query sees and that travel, a hop without keys that is left out or said to have
+    /// some.
     #[test]
     fn hops_without_keys_are_said_to_have_none() {
         let near = drawn("--layout cp=4:contiguous --seq 64 --window 8");
@@ -263,8 +272,8 @@ mod tests {
         assert!(drawn("--layout cp=4:zigzag:gathered").svg().contains("all-gather: 96 keys, 528 pairs"));
     }
 
-    /// Kills: a tag left open, a square or a digit of another hop or pair, two hops of one colour, a bar that is
-    /// not as long as its work, lines wider than a terminal.
+    /// Kills: a tag left open, a square or a digit of another hop or pair, two hops of one colour, a bar that
+    /// is not as long as its work, lines wider than a terminal.
     #[test]
     fn a_pair_is_a_square_and_a_digit_of_its_hop() {
         let sizes = ["--seq 32", "--seq 64 --window 7", "--documents 20,12 --mask all"];
@@ -316,8 +325,8 @@ mod tests {
         }
     }
 
-    /// Kills: a picture that grows with its sequence or its ranks, squares that hide how many pairs they are, a
-    /// list of tokens without an end, members that are cut off.
+    /// Kills: a picture that grows with its sequence or its ranks, squares that hide how many pairs they are,
+    /// a list of tokens without an end, members that are cut off.
     #[test]
     fn long_sequences_are_scaled_down() {
         for layout in ["cp=64", "cp=64:striped:ulysses/2", "cp=64:gathered", "cp=3:striped"] {

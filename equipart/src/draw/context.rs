@@ -15,12 +15,12 @@ pub struct SharedAttention {
     /// Number of consecutive ranks of a member, which exchange heads for tokens if there are several.
     pub block: usize,
     /// Hops of each member, its own keys first; or the only one, if keys are gathered.
-    pub members: Vec<Vec<Hop>>,
+    pub members: Vec<Vec<MemberHop>>,
 }
 
 /// Keys that arrive at a member, and its work on them.
 #[derive(Clone, Debug, Serialize)]
-pub struct Hop {
+pub struct MemberHop {
     /// Member that the keys are from; none if they are from all.
     pub from: Option<usize>,
     /// Number of keys that arrive.
@@ -38,7 +38,7 @@ struct Squares {
     each: usize,
     /// Ranks of the tokens, square by square; none if a square has several.
     ranks: Vec<Option<usize>>,
-    /// Hop of most pairs of each square, by queries and keys.
+    /// MemberHop of most pairs of each square, by queries and keys.
     hops: Vec<Vec<Option<usize>>>,
 }
 
@@ -97,7 +97,7 @@ impl SharedAttention {
         let (first, end) = (member * self.block, (member + 1) * self.block);
         if self.block == 1 { format!("rank {first}") } else { format!("ranks {first}-{}", end - 1) }
     }
-    fn arrives(&self, hop: &Hop) -> String {
+    fn arrives(&self, hop: &MemberHop) -> String {
         let from = hop.from.map_or("all".into(), |from| self.ranks(from).replace(char::is_alphabetic, ""));
         if hop.keys == 0 { "-".into() } else { format!("{} ← {}", hop.keys, from.trim()) }
     }
@@ -173,7 +173,7 @@ impl SharedAttention {
             };
             let hops = (0..self.members[0].len()).map(|n| {
                 let (name, keys, pairs) = self.hop(n);
-                let keys = |hop: &Hop| if keys > 0 { self.arrives(hop) + "\n" } else { String::new() };
+                let keys = |hop: &MemberHop| if keys > 0 { self.arrives(hop) + "\n" } else { String::new() };
                 row((name, &pairs, &|member| format!("{}{}", keys(&self.members[member][n]), pairs[member])))
             });
             let all = [row(("all".into(), &totals, &|member| totals[member].to_string()))];
