@@ -38,7 +38,7 @@ struct Squares {
     each: usize,
     /// Ranks of the tokens, square by square; none if a square has several.
     ranks: Vec<Option<usize>>,
-    /// MemberHop of most pairs of each square, by queries and keys.
+    /// Hop of most pairs of each square, by queries and keys.
     hops: Vec<Vec<Option<usize>>>,
 }
 
