@@ -94,6 +94,7 @@ commands! {
     diff::DiffArgs as Diff,
     collectives::CollectivesArgs as Collectives,
     schedule::ScheduleArgs as Schedule,
+    context::ContextArgs as Context,
     devices::DevicesArgs as Devices,
     gpu_check::GpuCheckArgs as GpuCheck,
     strategies::StrategiesArgs as Strategies,

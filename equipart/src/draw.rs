@@ -1,4 +1,5 @@
-//! Drawings: schedules in a terminal and as diagrams, and timelines of runs.
+//! Drawings: schedules and attention of context ranks in a terminal and as diagrams, and timelines of runs.
+pub mod context;
 pub mod front;
 mod picture;
 pub mod pipeline;

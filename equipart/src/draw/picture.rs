@@ -7,6 +7,10 @@ pub(super) const INK: &str = "#1f2328";
 pub(super) const MUTED: &str = "#59636e";
 pub(super) const FAINT: &str = "#d0d7de";
 
+/// Fill of waiting time, and its definition.
+pub(super) const WAITS: &str = "url(#wait)";
+pub(super) const HATCH: &str = r##"<defs><pattern id="wait" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="#f6f1f1"/><path d="M0 0V6" stroke="#cf9a9a" stroke-width="1.6"/></pattern></defs>"##;
+
 /// A diagram under construction, each element on a line of its own.
 #[derive(Default)]
 pub(super) struct Picture(pub(super) String);
@@ -78,10 +82,17 @@ pub(super) fn shade(hue: f64, lightness: f64) -> String {
 
 /// Converts hue and lightness (0 is black, 1 white) at a saturation of 0.65 to RGB. Source: CSS Color 4,
 /// §7.1.
-pub(super) fn rgb(hue: f64, lightness: f64) -> [u8; 3] {
+fn rgb(hue: f64, lightness: f64) -> [u8; 3] {
     [0.0, 8.0, 4.0].map(|n| {
         let k = (n + hue * 12.0) % 12.0;
         let part = 0.65 * lightness.min(1.0 - lightness) * (k - 3.0).min(9.0 - k).clamp(-1.0, 1.0);
         ((lightness - part) * 255.0).round() as u8
     })
+}
+
+/// Words on a background, in the nearest of a terminal's 6³ colours.
+pub(super) fn ground(hue: f64, lightness: f64, words: &str) -> String {
+    let [red, green, blue] = rgb(hue, lightness).map(|part| (u16::from(part) + 25) / 51);
+    let ink = if lightness > 0.6 { 16 } else { 231 };
+    format!("\x1b[48;5;{};38;5;{ink}m{words}\x1b[0m", 16 + 36 * red + 6 * green + blue)
 }

@@ -10,7 +10,7 @@
 //! number shows the act and the chunk.
 pub mod svg;
 
-use super::picture::rgb;
+use super::picture::ground;
 use layers::counted;
 use parallel::step::simulate::Simulated;
 use parallel::step::{Cell, PassKind, Plan};
@@ -163,7 +163,7 @@ impl Timeline {
             let width = part.len() * per;
             let gap = usize::from(width > words.len() && part.end == whole.end);
             let cell = if colour {
-                ground(ran.cell.act, self.lightness(ran.cell), &format!("{words:<width$.width$}"))
+                ground(hue(ran.cell.act), self.lightness(ran.cell), &format!("{words:<width$.width$}"))
             } else {
                 format!("{words:─<0$.0$}{1:2$}", width - gap, "", gap)
             };
@@ -174,8 +174,8 @@ impl Timeline {
     }
     fn legend(&self, tick: f64, colour: bool) -> [String; 2] {
         let first = self.lightness(Cell { act: PassKind::F, of: parallel::step::Task::new(0, 0) });
-        let word = |(act, means, _): &(PassKind, &str, f64)| {
-            let sample = if colour { ground(*act, first, "  ") } else { format!("{act:?}") };
+        let word = |(act, means, hue): &(PassKind, &str, f64)| {
+            let sample = if colour { ground(*hue, first, "  ") } else { format!("{act:?}") };
             format!("{sample} {means}")
         };
         let acts = self.acts().map(word).collect::<Vec<_>>().join(", ");
@@ -224,13 +224,6 @@ fn label(cell: Cell, chunks: usize, colour: bool) -> String {
 
 fn hue(act: PassKind) -> f64 {
     ACTS.iter().find(|(of, ..)| *of == act).map_or(0.0, |(.., hue)| *hue)
-}
-
-/// Words on the background of an act, in the nearest of a terminal's 6³ colours.
-fn ground(act: PassKind, lightness: f64, words: &str) -> String {
-    let [red, green, blue] = rgb(hue(act), lightness).map(|part| (u16::from(part) + 25) / 51);
-    let ink = if lightness > 0.6 { 16 } else { 231 };
-    format!("\x1b[48;5;{};38;5;{ink}m{words}\x1b[0m", 16 + 36 * red + 6 * green + blue)
 }
 
 #[cfg(test)]

@@ -127,7 +127,7 @@ fn legend(picture: &mut Picture, bottom: f64) {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Plans of every algorithm.

@@ -135,6 +135,13 @@ fn the_book_shows_who_sends_what_to_whom() {
     }
 }
 
+/// Kills: hops in the book that are not those of a run.
+#[test]
+fn the_book_shows_which_keys_travel() {
+    let output = equipart(&["context", "--layout", "cp=2", "--seq", "12"]);
+    is_quoted("commands.md", "cp=2:zigzag:ring: 12", std::str::from_utf8(&output.stdout).unwrap());
+}
+
 /// Kills: a refusal or a largest batch in the book that is not the program's.
 #[test]
 fn the_book_shows_what_a_limit_allows() {

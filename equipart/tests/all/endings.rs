@@ -137,6 +137,7 @@ fn a_save_that_fails_leaves_nothing_and_the_next_one_works() {
         (&begun[..], "--dump", ""),
         (&begun, "--trace", "trace.json"),
         (&["schedule", "--stages", "8", "--microbatches", "32"], "--svg", "a.svg"),
+        (&["context"], "--svg", "a.svg"),
         (&["schedule", "--stages", "16", "--microbatches", "64"], "--csv", "a.csv"),
         (&prompt, "--dump", ""),
     ] {

@@ -10,6 +10,7 @@ mod classify_refused;
 mod collectives;
 mod commands;
 mod compared;
+mod context;
 mod cuda;
 mod diff;
 mod drawings;

@@ -203,7 +203,7 @@ impl<D: Kernels> PassContext<D> {
         self.tokens.queries.on(place)
     }
     /// Returns the spans of attention: the keys that each query sees.
-    pub(crate) fn spans(&self) -> &Indexed<Span, D::Place> {
+    pub fn spans(&self) -> &Indexed<Span, D::Place> {
         &self.tokens.spans
     }
     pub(crate) fn past(&self) -> Option<RefMut<'_, Past<D>>> {

@@ -2,7 +2,7 @@
 //! while the rank waits between its first and its last cell. A long step is folded into bands of equal time,
 //! below each other.
 use super::{Ran, Timeline, hue, label, short};
-use crate::draw::picture::{FAINT, INK, MUTED, Picture, round_numbers, shade};
+use crate::draw::picture::{FAINT, HATCH, INK, MUTED, Picture, WAITS, round_numbers, shade};
 use parallel::step::{Cell, PassKind, Plan, Task};
 
 /// Sizes, in user units.
@@ -16,10 +16,6 @@ const AXIS: f64 = 48.0; // between two bands
 const NARROWEST: f64 = 760.0; // in which titles and legend fit
 const BAND: f64 = 1300.0; // the widest, without names and waits
 const WIDEST: f64 = 20_000.0; // all bands together
-
-/// Fill of waiting time.
-const WAITS: &str = "url(#wait)";
-const HATCH: &str = r##"<defs><pattern id="wait" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="#f6f1f1"/><path d="M0 0V6" stroke="#cf9a9a" stroke-width="1.6"/></pattern></defs>"##;
 
 /// Folding of the step into bands.
 struct Fold {
