@@ -220,7 +220,7 @@ pub(crate) fn merged<D: SideKernels>(c: &mut Side<D>) {
     let heads = Heads { queries: 3, keys: 1, dim: 40 };
     let (out, one) = ([5, 120, 126, 3], [5, 3, 5, 1]);
     let max = |seed: u64, none: usize| {
-        move |i: usize| if i % none == 0 { f64::NEG_INFINITY } else { draw(seed)(i) }
+        move |i: usize| if i.is_multiple_of(none) { f64::NEG_INFINITY } else { draw(seed)(i) }
     };
     let (mut o, mut m, mut l) =
         (c.of(out, draw(1)), c.of(one, max(2, 3)), c.of(one, |i| 1.0 + draw(3)(i).abs()));

@@ -6,7 +6,7 @@
 //! backward  [K|V] of member r−h arrives;  its d[K|V] goes back to r−h, which sums it
 //! decoding  O[i] = Σ_r e^(m_r − m)·o_r / Σ_r e^(m_r − m)·l_r      o_r of the keys on member r
 //! ```
-//! Source: Liu et al., "Ring attention", §3, arXiv:2310.01889; Li et al., "DistFlashAttn", §3,
+//! Source: Liu et al., "Ring attention", §3, arXiv:2310.01889; Li et al., "`DistFlashAttn`", §3,
 //! arXiv:2310.03294.
 use super::attention::{pairs, parts, scratch, softmax};
 use super::{Split, filled, wide_along};

@@ -9,7 +9,7 @@
 //! With more ranks than KV heads, several ranks get the same one, and its gradient is their sum, in the wide
 //! dtype. A KV cache holds this rank's heads of all tokens.
 //!
-//! Source: Jacobs et al., "DeepSpeed Ulysses", §3, arXiv:2309.14509; Fang, Zhao, "USP", arXiv:2405.07719.
+//! Source: Jacobs et al., "`DeepSpeed` Ulysses", §3, arXiv:2309.14509; Fang, Zhao, "USP", arXiv:2405.07719.
 //! Chapter: 20.
 use super::ring::RingCore;
 use comm::Axis;

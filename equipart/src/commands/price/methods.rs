@@ -11,6 +11,7 @@ use comm::{Axes, Axis, Link, Op, Traffic, readable};
 use layers::{Choice, TokenShards};
 use parallel::{Layout, Result, strategies};
 use serde::Serialize;
+use std::cmp::Ordering;
 use std::time::Duration;
 
 /// One method of attention under a layout.
@@ -84,24 +85,20 @@ fn method(
     Ok(Method { layout: layout.to_string(), latencies, bytes, peak_bytes, cheapest: None })
 }
 
-/// Returns the range of `α·β` in which method `i` has the least `latencies·αβ + bytes`.
+/// Returns the range of `α·β` in which method `i` has the least `latencies·αβ + bytes`; of equal ones the first.
 fn cheapest(costs: &[(usize, usize)], i: usize) -> Option<(usize, Option<usize>)> {
-    let (latencies, bytes) = costs[i];
-    let (mut from, mut to) = (0, None);
+    let ((latencies, bytes), mut from, mut to) = (costs[i], 0, usize::MAX);
     for (j, &(other, more)) in costs.iter().enumerate().filter(|(j, _)| *j != i) {
         let equal = || more.abs_diff(bytes) / latencies.abs_diff(other);
-        match (latencies.cmp(&other), bytes.cmp(&more)) {
-            (std::cmp::Ordering::Equal, std::cmp::Ordering::Equal) if j < i => return None,
-            (std::cmp::Ordering::Equal, std::cmp::Ordering::Greater) => return None,
-            (std::cmp::Ordering::Greater, std::cmp::Ordering::Less) => {
-                to = Some(to.map_or_else(equal, |to: usize| to.min(equal())));
-            }
-            (std::cmp::Ordering::Greater, _) => return None,
-            (std::cmp::Ordering::Less, std::cmp::Ordering::Greater) => from = from.max(equal()),
+        match latencies.cmp(&other) {
+            Ordering::Equal if more < bytes || more == bytes && j < i => return None,
+            Ordering::Greater if more <= bytes => return None,
+            Ordering::Greater => to = to.min(equal()),
+            Ordering::Less if more < bytes => from = from.max(equal()),
             _ => {}
         }
     }
-    to.is_none_or(|to| from < to).then_some((from, to))
+    (from < to).then_some((from, (to < usize::MAX).then_some(to)))
 }
 
 /// Describes the methods as a table for people.
@@ -124,4 +121,26 @@ pub(super) fn reported(methods: &[Method]) -> String {
          compute:\n\n{}",
         show::table(&head, methods.iter().map(row))
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cheapest;
+
+    /// Kills: a method that is worse in both and still the cheapest somewhere, a range that is open on the wrong
+    /// side, equal methods of which both or none is the cheapest.
+    #[test]
+    fn each_link_has_one_cheapest_method() {
+        // few bytes in many calls; many bytes in few; between the two; worse than it; as good as the first
+        let costs = [(90, 1000), (10, 9000), (50, 2000), (50, 2500), (90, 1000)];
+        let of = |i| cheapest(&costs, i);
+        assert_eq!([of(0), of(2), of(1)], [Some((0, Some(25))), Some((25, Some(175))), Some((175, None))]);
+        assert_eq!([of(3), of(4)], [None, None]);
+        for x in [0, 10, 24, 26, 100, 174, 176, 1000] {
+            let cost = |&(latencies, bytes): &(usize, usize)| latencies * x + bytes;
+            let is_in = |i: &usize| of(*i).is_some_and(|(from, to)| from <= x && to.is_none_or(|to| x < to));
+            let [best] = (0..5).filter(is_in).collect::<Vec<_>>()[..] else { panic!("at {x}") };
+            assert_eq!(cost(&costs[best]), costs.iter().map(cost).min().unwrap(), "at {x}");
+        }
+    }
 }
