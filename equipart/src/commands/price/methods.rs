@@ -85,7 +85,8 @@ fn method(
     Ok(Method { layout: layout.to_string(), latencies, bytes, peak_bytes, cheapest: None })
 }
 
-/// Returns the range of `α·β` in which method `i` has the least `latencies·αβ + bytes`; of equal ones the first.
+/// Returns the range of `α·β` in which method `i` has the least `latencies·αβ + bytes`; of equal ones, the
+/// first has it.
 fn cheapest(costs: &[(usize, usize)], i: usize) -> Option<(usize, Option<usize>)> {
     let ((latencies, bytes), mut from, mut to) = (costs[i], 0, usize::MAX);
     for (j, &(other, more)) in costs.iter().enumerate().filter(|(j, _)| *j != i) {
@@ -127,8 +128,8 @@ pub(super) fn reported(methods: &[Method]) -> String {
 mod tests {
     use super::cheapest;
 
-    /// Kills: a method that is worse in both and still the cheapest somewhere, a range that is open on the wrong
-    /// side, equal methods of which both or none is the cheapest.
+    /// Kills: a method that is worse in both and still the cheapest somewhere, a range that is open on the
+    /// wrong side, equal methods of which both or none is the cheapest.
     #[test]
     fn each_link_has_one_cheapest_method() {
         // few bytes in many calls; many bytes in few; between the two; worse than it; as good as the first
