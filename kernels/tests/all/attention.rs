@@ -222,9 +222,11 @@ fn merged_softmaxes_equal_the_whole() {
         ([tokens(0, 40, 0, 0), tokens(40, 30, 40, 0)], Heads { queries: 1, keys: 1, dim: 1 });
     let calls = vec![vec![Span { query: text, key: text }], vec![Span { query: text, key: rest }]];
     let case = Case { attend: Attend { heads, first: 0, mask: Mask::All, dropout: None }, calls };
-    let inputs = [(14.5, 40), (14.5, 70), (1.0, 70), (1.0, 40)];
-    let inputs =
-        inputs.map(|(most, rows)| matrix(rows, 1, |i| most * if i % 2 == 0 { 1.0f32 } else { -1.0 }));
+    // half of the queries have scores of −210 in the first call and of 210 in the second
+    let sign = |i: usize| if i.is_multiple_of(2) { 1.0f32 } else { -1.0 };
+    let [q, v, d_o] =
+        [(14.5, 40), (1.0, 70), (1.0, 40)].map(|(most, rows)| matrix(rows, 1, |i| most * sign(i)));
+    let inputs = [q, matrix(70, 1, |i| if i < 40 { -14.5 } else { 14.5 }), v, d_o];
     for back in [false, true] {
         for (seen, wanted) in merged(&case, &inputs, back).iter().zip(&forward(&case, &inputs)) {
             let wanted = matrix(wanted.rows(), wanted.cols(), |i| f64::from(read(wanted)[i]));
