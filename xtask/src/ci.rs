@@ -74,6 +74,8 @@ fn steps(with_book: bool) -> Result<Vec<CiStep>, String> {
     let mut steps = vec![
         CiStep { environment: None, command: build },
         CiStep { environment: None, command: tests },
+        CiStep::new("cargo fmt --check --all"),
+        CiStep::new(&listed_files()?),
         CiStep::new(EDITED_LAYER),
         CiStep::new("cargo run --quiet --package xtask -- mutants"), // built already; for its table
         CiStep {
@@ -82,8 +84,6 @@ fn steps(with_book: bool) -> Result<Vec<CiStep>, String> {
         },
         CiStep::new("cargo test --quiet --package xtask"),
         CiStep::new("cargo xtask museum"),
-        CiStep::new("cargo fmt --check --all"),
-        CiStep::new(&listed_files()?),
         CiStep::new("cargo clippy --quiet --workspace --all-targets -- -D warnings"),
         CiStep {
             environment: Some(("RUSTDOCFLAGS", "-D warnings")),
