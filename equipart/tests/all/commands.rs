@@ -193,6 +193,14 @@ fn layouts_and_sizes_that_do_not_fit_are_refused() {
         &["train", "--model", "mlp", "--layout", "cp=2"],
         "cp=2 does not fit 1 token of an example: cp can be 1",
     );
+    refused(
+        &["train", "--layout", "cp=8:ulysses"],
+        "cp=8:ulysses does not fit 4 query heads: cp can be 2 or 4 with ulysses; cp=8 fits with ring or gathered",
+    );
+    refused(
+        &["price", "--layout", "cp=4:ulysses/3"],
+        "cp=4:ulysses/3 does not fit 4 context ranks, 4 query heads",
+    );
     refused(&["train", "--layout", "recompute,recompute"], "recompute is written twice; write it once");
     refused(&["price", "--layout", "dp=2:zero1/3"], "does not fit 2 data ranks: dp can be 3, 6, 9, ");
     refused(&["prove", "--layout", "tp=2,tp=2"], "tp");
@@ -204,6 +212,11 @@ fn layouts_and_sizes_that_do_not_fit_are_refused() {
         ("dp=2:zero1:zero1", "zero1 is written twice; write it once"),
         ("tp=2:zero1", "goes with dp, not with tp: write dp=2:zero1"),
         ("dp=1:zero1", "needs dp ranks, 2 or more: write dp=2:zero1"),
+        (
+            "cp=2:foo",
+            "\"foo\" is not a method of cp; write zigzag, contiguous, striped, ring, ulysses or gathered",
+        ),
+        ("cp=4:ring/2", "ring takes no number; write ring"),
         ("dp=2:offload-file/2", "offload-file takes no number; write offload-file"),
         ("recompute:full/0", "distance between recomputed blocks must be a whole number, 1 or more"),
         ("recompute:selective:full/2", "selective and full exclude each other; write one of them"),

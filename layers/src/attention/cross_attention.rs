@@ -123,10 +123,11 @@ impl<D: Kernels> Layer<D> for CrossAttention<D> {
 mod tests {
     use super::*;
     use crate::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
-    use comm::Op;
+    use crate::{RandomValues, TokenShards, contiguous};
+    use comm::{Mesh, Op};
     use reference::{add_bias, bias_gradient, linear, linear_backward};
     use std::collections::BTreeMap;
-    use tensor::Scalar;
+    use tensor::{Cpu, Scalar};
 
     const D: usize = 6;
     const HEADS: Heads = Heads { queries: 4, keys: 2, dim: 3 };
@@ -189,6 +190,17 @@ mod tests {
     #[test]
     fn cross_attention_equals_its_formula_bit_for_bit() {
         proves(&Cross);
+    }
+
+    #[test]
+    fn context_ranks_are_refused() {
+        let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
+        let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
+        let at = Builder { tokens: TokenShards::new([1, 2], contiguous), ..at };
+        let why = CrossAttention::shard(&at, Axis::Tp, "cross", D, HEADS, Biases::default()).err().unwrap();
+        let says = "the number of context ranks of cross is 2; it must be 1, because cross-attention reads a \
+                    memory that ranks do not share";
+        assert_eq!(why.to_string(), says);
     }
 
     #[test]

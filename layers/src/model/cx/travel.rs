@@ -183,3 +183,68 @@ fn shared(mask: Mask, queries: &[Vec<Segment>], keys: &[Segment]) -> Vec<Span> {
     }
     spans
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{TokenShards, contiguous};
+    use kernels::Meta;
+
+    /// Contexts of all ranks in a generation: prompts of 7 and 2 tokens, then new tokens, at last of one sequence.
+    fn generation(ranks: usize) -> Vec<PassContext<Meta<f32>>> {
+        let of_rank = |rank| {
+            let shards = TokenShards::new([1, ranks], contiguous).of_context_rank(rank);
+            let mut cx = PassContext::infer([7, 2]).sharded(shards).with_cache(12);
+            for lengths in [[1, 1], [1, 1], [2, 1], [1, 0]] {
+                cx.advance(&lengths);
+            }
+            cx
+        };
+        (0..ranks).map(of_rank).collect()
+    }
+
+    /// Kills: a new token on a rank that holds more than another, on two ranks or on none; rows that two tokens
+    /// have, or that lie in another sequence's room; a cache with room for all tokens on every rank.
+    #[test]
+    fn ranks_hold_as_many_keys_as_each_other_in_rows_of_their_own() {
+        for ranks in [2, 3, 5] {
+            let all = generation(ranks);
+            for (part, tokens) in [12, 5].into_iter().enumerate() {
+                let of_rank = |cx: &PassContext<Meta<f32>>, rank| -> Vec<Segment> {
+                    of_sequence(&cx.keys_of(1, rank), part).to_vec()
+                };
+                let mut positions = Vec::new();
+                for (rank, cx) in all.iter().enumerate() {
+                    let keys = of_rank(cx, rank);
+                    assert_eq!(keys, of_rank(&all[0], rank), "ranks agree on what rank {rank} holds");
+                    let room = cx.past().unwrap().room_of(1, rank);
+                    assert!(room <= 12usize.div_ceil(ranks), "{room} rows of {ranks} ranks");
+                    let held: usize = keys.iter().map(|of| of.len).sum();
+                    assert!(held.abs_diff(tokens / ranks) <= 1, "rank {rank} of {ranks} holds {held}");
+                    let rows = keys.iter().flat_map(|of| of.row..of.row + of.len);
+                    assert!(rows.eq(part * room..part * room + held), "{keys:?}");
+                    positions.extend(keys.iter().flat_map(|of| of.position..of.position + of.len));
+                }
+                positions.sort_unstable();
+                assert!(positions.into_iter().eq(0..tokens), "each token is held once");
+            }
+        }
+    }
+
+    /// Kills: keys of later tokens, of tokens that a window hides, or of none in the place of all; parts that do
+    /// not add up to what one rank has.
+    #[test]
+    fn new_tokens_see_what_they_see_on_one_rank() {
+        let window = Mask::Window { size: 4, sinks: 2 };
+        for (mask, wanted) in [(Mask::Causal, 12), (Mask::All, 12), (window, 4 + 2)] {
+            for ranks in [2, 3, 5] {
+                let seen = |cx: &PassContext<Meta<f32>>| -> usize {
+                    let hops = cx.hops(1, mask);
+                    assert!(hops.list.is_empty() && hops.queries.iter().sum::<usize>() == 1);
+                    hops.shared.list().iter().map(|span| mask.pairs(span)).sum()
+                };
+                assert_eq!(generation(ranks).iter().map(seen).sum::<usize>(), wanted, "{mask:?}, {ranks}");
+            }
+        }
+    }
+}
