@@ -190,7 +190,8 @@ mod tests {
     use crate::{TokenShards, contiguous};
     use kernels::Meta;
 
-    /// Contexts of all ranks in a generation: prompts of 7 and 2 tokens, then new tokens, at last of one sequence.
+    /// Contexts of all ranks in a generation: prompts of 7 and 2 tokens, then new tokens, at last of one
+    /// sequence.
     fn generation(ranks: usize) -> Vec<PassContext<Meta<f32>>> {
         let of_rank = |rank| {
             let shards = TokenShards::new([1, ranks], contiguous).of_context_rank(rank);
@@ -203,8 +204,8 @@ mod tests {
         (0..ranks).map(of_rank).collect()
     }
 
-    /// Kills: a new token on a rank that holds more than another, on two ranks or on none; rows that two tokens
-    /// have, or that lie in another sequence's room; a cache with room for all tokens on every rank.
+    /// Kills: a new token on a rank that holds more than another, on two ranks or on none; rows that two
+    /// tokens have, or that lie in another sequence's room; a cache with room for all tokens on every rank.
     #[test]
     fn ranks_hold_as_many_keys_as_each_other_in_rows_of_their_own() {
         for ranks in [2, 3, 5] {
@@ -231,8 +232,8 @@ mod tests {
         }
     }
 
-    /// Kills: keys of later tokens, of tokens that a window hides, or of none in the place of all; parts that do
-    /// not add up to what one rank has.
+    /// Kills: keys of later tokens, of tokens that a window hides, or of none in the place of all; parts that
+    /// do not add up to what one rank has.
     #[test]
     fn new_tokens_see_what_they_see_on_one_rank() {
         let window = Mask::Window { size: 4, sinks: 2 };
