@@ -222,6 +222,7 @@ mod tests {
                     assert!(room <= 12usize.div_ceil(ranks), "{room} rows of {ranks} ranks");
                     let held: usize = keys.iter().map(|of| of.len).sum();
                     assert!(held.abs_diff(tokens / ranks) <= 1, "rank {rank} of {ranks} holds {held}");
+                    assert!(held <= room, "{held} rows in a room of {room}");
                     let rows = keys.iter().flat_map(|of| of.row..of.row + of.len);
                     assert!(rows.eq(part * room..part * room + held), "{keys:?}");
                     positions.extend(keys.iter().flat_map(|of| of.position..of.position + of.len));
