@@ -293,3 +293,57 @@ fn copied<D: Kernels>(device: &D, x: View<D>) -> Tensor<D> {
     device.copy(y.view_mut(), x);
     y
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Pass, TokenShards, contiguous};
+    use comm::{Axis, World};
+    use kernels::{Heads, Mask, Segment};
+    use tensor::{Cpu, F61, Key};
+
+    /// Two sequences of 9 and 4 tokens in two slices over three ranks. Kills: a cache that stays after the
+    /// first slice's backward, or that goes before it.
+    #[test]
+    fn slices_share_a_cache_that_ends_with_the_first() {
+        let attend = Attend {
+            heads: Heads { queries: 2, keys: 1, dim: 2 },
+            first: 0,
+            mask: Mask::Causal,
+            dropout: None,
+        };
+        let run = |device: Cpu<F61>, mesh: comm::Mesh<_>| {
+            let ring = AttentionRing::new(TokenShards::sharers(&mesh), 1)?;
+            let shards = TokenShards::new([1, 3], contiguous).at(&mesh);
+            let part = |(position, len, sequence)| Segment { row: 0, len, position, sequence };
+            let slices = [[(0, 5, 0), (0, 2, 1)], [(5, 4, 0), (2, 2, 1)]].map(|parts| parts.map(part));
+            let slice = |slice: usize| {
+                let cx = PassContext::<Cpu<F61>>::default();
+                let cx = cx.then(Pass { slice, keeps: true, ..Pass::default() }, [0usize; 0]);
+                cx.sharded(shards).dealt(slices[slice])
+            };
+            let before = slice(0).with_slices(slices.into_iter());
+            let cxs = [slice(1).after(&before), before];
+            let given = |cx: &PassContext<_>, salt: usize, cols: usize| {
+                let tokens =
+                    cx.tokens().iter().flat_map(|t| (0..t.len).map(|i| t.sequence * 20 + t.position + i));
+                let tokens: Vec<_> = tokens.collect();
+                let number = |i: usize| F61::sample((salt + tokens[i / cols] * cols + i % cols) as u64, 1.0);
+                Split::new(
+                    Tensor::from_fn(&device, Category::Activations, tokens.len(), cols, number),
+                    Axis::Tp,
+                )
+            };
+            let forward = |cx: &PassContext<_>| ring.attention(cx, 1, &given(cx, 0, 8), &attend);
+            let first = forward(&cxs[1])?;
+            let second = forward(&cxs[0])?;
+            for (cx, (o, lse)) in cxs.iter().zip([second, first]) {
+                assert!(device.meter().now(Category::KvCache) > 0);
+                ring.attention_backward(cx, 1, &given(cx, 0, 8), &attend, (&o, &lse, &given(cx, 900, 4)))?;
+            }
+            Ok::<_, crate::Error>(device.meter().now(Category::KvCache))
+        };
+        let _key = Key(7).enter();
+        assert_eq!(World::threads(&[(Axis::Cp, 3)]).unwrap().run(run).unwrap(), [0; 3]);
+    }
+}
