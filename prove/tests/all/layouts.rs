@@ -55,7 +55,7 @@ fn equal(who: impl Fn(&Member) -> bool) {
         let mut subjects: Vec<(Subject, OracleTraces)> = Vec::new();
         for (i, layout) in layouts.iter().enumerate() {
             // half of the pairs have the fresh key, too: which half, it decides
-            let keys = &keys[..1 + (i + number + (keys[1].0 % 2) as usize) % 2];
+            let keys = &keys[..=(i + number + (keys[1].0 % 2) as usize) % 2];
             let subject = member.subject(layout).unwrap();
             let at = subjects.iter().position(|(other, _)| *other == subject).unwrap_or_else(|| {
                 subjects.push((subject, OracleTraces::default()));
