@@ -1,12 +1,13 @@
 //! One long sequence: the core of attention alone, forward and backward, and a training step of one block of
 //! shape L. Under `cp` two ranks share its tokens; half the time of one rank is their limit.
+use super::model;
 use super::scale::Scale;
 use comm::Axis;
 use kernels::{Kernels, Mask};
 use layers::model::strategy::Core;
 use layers::ops::Split;
 use layers::{BoxedLayer, Design, Layer, OptimizerKind, PassContext, Shape};
-use parallel::{Batch, BuildContext, Result, Sequence, Trainer};
+use parallel::{Batch, BuildContext, Result, Trainer};
 use tensor::{Category, Scalar, Tensor, mix};
 
 /// The core of one rank's attention, its `[Q|K|V]`, and the gradient of its output.
@@ -41,10 +42,6 @@ impl<D: Kernels> Attention<D> {
 /// A trainer of one block, and its batch: one sequence of features.
 pub(super) fn block<D: Kernels>(at: &BuildContext<D>, scale: &Scale) -> Result<(Trainer<D>, Batch)> {
     let design = Design::Blocks(Shape { blocks: 1, ..scale.shape });
-    let numbers = |salt: u64| {
-        let number = |i| mix(mix(salt) ^ i) as f32 / u64::MAX as f32 - 0.5;
-        (0..(scale.long * scale.shape.width) as u64).map(number).collect()
-    };
-    let batch = Batch::new(vec![Sequence::rows(scale.long, numbers(1), numbers(2))], 1)?;
+    let batch = Batch::new(vec![model::features(scale, 0, scale.long)], 1)?;
     Ok((Trainer::new(at, design, (OptimizerKind::Sgd, None))?, batch))
 }

@@ -103,6 +103,15 @@ pub(super) fn ids(scale: &Scale, salt: u64, n: usize) -> Vec<u32> {
     (0..n as u64).map(|i| (mix(mix(salt) ^ i) % scale.shape.vocabulary as u64) as u32).collect()
 }
 
+/// A sequence of features, read and learnt.
+pub(super) fn features(scale: &Scale, salt: u64, tokens: usize) -> Sequence {
+    let numbers = |salt: u64| {
+        let number = |i| mix(mix(salt) ^ i) as f32 / u64::MAX as f32 - 0.5;
+        (0..(tokens * scale.shape.width) as u64).map(number).collect()
+    };
+    Sequence::rows(tokens, numbers(2 * salt), numbers(2 * salt + 1))
+}
+
 fn batch(scale: &Scale) -> Result<Batch> {
     let [sequences, tokens] = scale.batch;
     let sequence = |b: u64| Sequence::new(ids(scale, 2 * b, tokens), ids(scale, 2 * b + 1, tokens));

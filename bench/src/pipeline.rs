@@ -23,7 +23,7 @@ use parallel::{
 };
 use serde::Serialize;
 use std::time::Duration;
-use tensor::{Cpu, Phase, mix};
+use tensor::{Cpu, Phase};
 
 /// References of a pipeline's step, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -94,13 +94,9 @@ pub(super) fn seconds(layout: &Layout, of: Of, best: &mut Option<BestTimes>, sca
 /// Builds the model and its training step, and runs it `times` times.
 fn steps<D: Kernels>(at: &BuildContext<D>, design: Design, times: usize, scale: &Scale) -> Result<()> {
     let [microbatches, tokens] = scale.pipeline;
-    let numbers = |salt: u64| {
-        let number = |i| mix(mix(salt) ^ i) as f32 / u64::MAX as f32 - 0.5;
-        (0..(tokens * scale.shape.width) as u64).map(number).collect()
-    };
     let sequence = |m: u64| {
         if design.features().is_some() {
-            return Sequence::rows(tokens, numbers(2 * m), numbers(2 * m + 1));
+            return model::features(scale, m, tokens);
         }
         let [read, learnt] = [2 * m, 2 * m + 1].map(|salt| model::ids(scale, salt, tokens));
         Sequence::new(read, learnt)

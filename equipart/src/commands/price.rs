@@ -320,8 +320,11 @@ impl Run for PriceArgs {
         }
         let prices =
             in_device!((settings.device, settings.number), D => price_in::<D>(of, &settings, &layout))?;
-        let methods =
-            in_device!((settings.device, settings.number), D => methods_in::<D>(of, &settings, &layout))?;
+        let methods = if json {
+            Vec::new()
+        } else {
+            in_device!((settings.device, settings.number), D => methods_in::<D>(of, &settings, &layout))?
+        };
         show::all(json, &prices, || {
             reported(&prices, &settings);
             if !methods.is_empty() {

@@ -23,7 +23,7 @@ pub(super) fn scratch<D: Kernels>(device: &D, heads: Heads, keys: usize) -> Tens
     )
 }
 
-fn most_keys<P: Place>(spans: &Indexed<Span, P>) -> usize {
+pub(super) fn most_keys<P: Place>(spans: &Indexed<Span, P>) -> usize {
     spans.list().iter().map(|s| s.key.len).max().unwrap_or(0)
 }
 
@@ -118,9 +118,14 @@ pub fn cross_attention<D: Kernels>(
 }
 
 fn memory<D: Kernels>(kv: &Split<D>, heads: Heads) -> (View<'_, D>, View<'_, D>) {
-    let n = heads.keys * heads.dim;
-    assert_eq!(kv.shape()[1], 2 * n, "columns of [K | V] for {heads:?}");
-    (kv.share().view().take_cols(0, n), kv.share().view().take_cols(n, n))
+    assert_eq!(kv.shape()[1], 2 * heads.keys * heads.dim, "columns of [K | V] for {heads:?}");
+    halves(kv.share()).into()
+}
+
+/// The keys and the values of a matrix `[K | V]`.
+pub(super) fn halves<D: Kernels>(kv: &Tensor<D>) -> [View<'_, D>; 2] {
+    let n = kv.cols() / 2;
+    [0, n].map(|first| kv.view().take_cols(first, n))
 }
 
 /// The softmax's backward. Recomputes the scores tile by tile, and adds to the gradients of queries, keys and
@@ -132,35 +137,40 @@ fn softmax_backward<D: Kernels>(
     (o, lse, d_o): (&Tensor<D>, &Tensor<D::Wide>, &Tensor<D>),
     dqkv: [ViewMut<D>; 3],
 ) {
-    let (delta, mut scratch) = before_backward(device, (attend, spans), qkv.q.cols(), (o, d_o));
+    let (delta, mut scratch) = (delta(attend, o, d_o), for_backward(device, (attend, spans), qkv.q.cols()));
     let (spans, saved) = (spans.on(device.place()), (lse.view(), delta.view()));
     device.attention_backward(attend, spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());
 }
 
-/// As [`softmax_backward`], for gradients that are summed over calls or ranks: in the wide dtype.
-fn softmax_backward_wide<D: Kernels>(
+/// Adds the gradients of these spans, which are summed over calls or ranks: in the wide dtype. `saved` is the
+/// log-sum-exp and [`delta`].
+pub(super) fn add_gradients<D: Kernels>(
     device: &D,
     (attend, spans): (&Attend, &Indexed<Span, D::Place>),
     qkv: Qkv<D>,
-    (o, lse, d_o): (&Tensor<D>, &Tensor<D::Wide>, &Tensor<D>),
+    (lse, delta, d_o): (&Tensor<D::Wide>, &Tensor<D::Wide>, &Tensor<D>),
     dqkv: [ViewMut<D::Wide>; 3],
 ) {
-    let (delta, mut scratch) = before_backward(device, (attend, spans), qkv.q.cols(), (o, d_o));
+    let mut scratch = for_backward(device, (attend, spans), qkv.q.cols());
     let (spans, saved) = (spans.on(device.place()), (lse.view(), delta.view()));
     device.attention_block_backward(attend, spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());
 }
 
-/// Returns Σ o·do of each query, and scratch; counts the work of the backward.
-fn before_backward<D: Kernels>(
+/// Σ o·do of each query.
+pub(super) fn delta<D: Kernels>(attend: &Attend, o: &Tensor<D>, d_o: &Tensor<D>) -> Tensor<D::Wide> {
+    let mut delta = wide_along(o, attend.heads.queries);
+    o.device().attention_delta(attend.heads, delta.view_mut(), o.view(), d_o.view());
+    delta
+}
+
+/// Counts the work of a backward, and returns its scratch.
+fn for_backward<D: Kernels>(
     device: &D,
     (attend, spans): (&Attend, &Indexed<Span, D::Place>),
     cols: usize,
-    (o, d_o): (&Tensor<D>, &Tensor<D>),
-) -> (Tensor<D::Wide>, Tensor<D::Wide>) {
-    let mut delta = wide_along(o, attend.heads.queries);
-    device.attention_delta(attend.heads, delta.view_mut(), o.view(), d_o.view());
+) -> Tensor<D::Wide> {
     device.meter().work(&[10, pairs(attend, spans), cols]); // five products
-    (delta, scratch(device, attend.heads, most_keys(spans)))
+    scratch(device, attend.heads, most_keys(spans))
 }
 
 /// The gradient of [`attention`], `dQKV[B, (Hq+2Hk)·d]`. With a cache, the slices of a sequence run backward
@@ -196,12 +206,14 @@ pub fn attention_backward<D: Kernels>(
     let mut dq = zero([qkv.shape()[0], cols]);
     let mut dkv = zero([cx.rows_of_parts(), 2 * of_keys]);
     let (k, v) = kv.map_or((of.k, of.v), |(kv, _)| memory(kv, attend.heads));
+    let (o, lse, d_o) = given;
+    let (spans, saved) = ((attend, cx.spans()), (lse, &delta(attend, o, d_o), d_o));
     if let Some(past) = &mut past {
         let capacity = past.capacity;
         let ([k, v], sums) = past.slot(block, device, [capacity, of_keys]).with_gradients();
         let all = Qkv { q: of.q, k: k.view(), v: v.view() };
         let [dk, dv] = sums.each_mut().map(Tensor::view_mut);
-        softmax_backward_wide(device, (attend, cx.spans()), all, given, [dq.view_mut(), dk, dv]);
+        add_gradients(device, spans, all, saved, [dq.view_mut(), dk, dv]);
         for (b, t) in cx.parts().iter().enumerate() {
             for (first, sum) in [(0, &sums[0]), (of_keys, &sums[1])] {
                 let to = dkv.view_mut().take_rows(t.row, t.len).take_cols(first, of_keys);
@@ -213,13 +225,7 @@ pub fn attention_backward<D: Kernels>(
         }
     } else {
         let (dk, dv) = dkv.view_mut().split_cols(of_keys);
-        softmax_backward_wide(
-            device,
-            (attend, cx.spans()),
-            Qkv { q: of.q, k, v },
-            given,
-            [dq.view_mut(), dk, dv],
-        );
+        add_gradients(device, spans, Qkv { q: of.q, k, v }, saved, [dq.view_mut(), dk, dv]);
     }
     if let Some((_, group)) = kv {
         dkv = scatter_tokens(cx, dkv, group)?;

@@ -8,7 +8,7 @@
 //! ```
 //! Source: Liu et al., "Ring attention", §3, arXiv:2310.01889; Li et al., "`DistFlashAttn`", §3,
 //! arXiv:2310.03294.
-use super::attention::{pairs, parts, scratch, softmax};
+use super::attention::{add_gradients, delta, halves, most_keys, pairs, parts, scratch, softmax};
 use super::{Split, filled, wide_along};
 use crate::model::cx::hops::Hop;
 use crate::{PassContext, Result};
@@ -57,11 +57,6 @@ impl<D: Kernels> Running<D> {
     }
 }
 
-/// Number of keys of the longest span.
-fn longest(spans: &[Span]) -> usize {
-    spans.iter().map(|span| span.key.len).max().unwrap_or(0)
-}
-
 /// Takes the keys of these spans into the running softmax.
 fn take_in<D: Kernels>(
     device: &D,
@@ -73,7 +68,7 @@ fn take_in<D: Kernels>(
     if spans.list().is_empty() {
         return;
     }
-    let mut scratch = scratch(device, attend.heads, longest(spans.list()));
+    let mut scratch = scratch(device, attend.heads, most_keys(spans));
     device.meter().work(&[4, pairs(attend, spans), qkv.q.cols()]); // two products
     device.attention_block(attend, spans.on(device.place()), qkv, run.view(attend), scratch.view_mut());
 }
@@ -142,9 +137,9 @@ impl<D: Kernels> AttentionRing<D> {
             let queries = self.group.all_gather_v(&copied(device, q), &hops.queries)?;
             let mut run = Running::new(device, queries.rows(), attend);
             take_in(device, attend, &hops.shared, Qkv { q: queries.view(), k, v }, &mut run);
-            self.merged(&hops.queries, run, attend)?
+            self.merged(device, &hops.queries, run, attend)?
         } else if let [own] = &hops.list[..] {
-            let spans = (&own.spans, longest(own.spans.list()));
+            let spans = (&own.spans, most_keys(&own.spans));
             let (o, lse) = softmax(device, attend, spans, Qkv { q, k, v });
             return Ok((Split::new(o, axis), Split::new(lse, axis)));
         } else {
@@ -166,19 +161,16 @@ impl<D: Kernels> AttentionRing<D> {
     }
     /// Returns the running softmax of this member's queries over the keys of all members, from theirs of all
     /// queries: an all-to-all of `B·Hq·(d+2)` elements.
-    fn merged(&self, queries: &[usize], run: Running<D>, attend: &Attend) -> Result<Running<D>> {
+    fn merged(&self, device: &D, queries: &[usize], run: Running<D>, attend: &Attend) -> Result<Running<D>> {
         let (own, heads) = (queries[self.group.rank()], attend.heads);
-        let take = vec![own; queries.len()];
-        let all = self.group.all_to_all_v(&run.0, queries, &take)?;
-        let wide = all.device().clone();
-        let mut run = Running(Tensor::empty(&wide, Category::Activations, own, all.cols()));
-        wide.copy(run.0.view_mut(), all.view().take_rows(0, own));
-        for member in 1..queries.len() {
+        let all = self.group.all_to_all_v(&run.0, queries, &vec![own; queries.len()])?;
+        let mut run = Running::new(device, own, attend);
+        for member in 0..queries.len() {
             let other = all.view().take_rows(member * own, own);
             let (out, of_heads) = (heads.queries * heads.dim, heads.queries);
             let of = [(0, out), (out, of_heads), (out + of_heads, of_heads)];
             let [out, max, sum] = of.map(|(first, n)| other.take_cols(first, n));
-            wide.attention_merge(heads, run.view(attend), (out, max, sum));
+            device.wide().attention_merge(heads, run.view(attend), (out, max, sum));
         }
         Ok(run)
     }
@@ -200,12 +192,9 @@ impl<D: Kernels> AttentionRing<D> {
         let Qkv { q, mut k, mut v } = parts(qkv.share().view(), attend.heads);
         let cols = k.cols();
         let mut dqkv = filled(wide, Category::Activations, qkv.shape(), zero);
-        let mut delta = wide_along(o.share(), attend.heads.queries);
-        device.attention_delta(attend.heads, delta.view_mut(), o.share().view(), d_o.share().view());
-        let saved = (lse.share().view(), delta.view());
+        let delta = delta(attend, o.share(), d_o.share());
         let mut past = cx.past();
-        let (dq, own) = dqkv.view_mut().split_cols(q.cols());
-        let (mut dq, mut own) = (dq, own);
+        let (mut dq, mut own) = dqkv.view_mut().split_cols(q.cols());
         let mut cached = None;
         if let Some(past) = &mut past {
             let room = past.room_of(self.block, self.group.rank());
@@ -227,19 +216,9 @@ impl<D: Kernels> AttentionRing<D> {
                 (None, None) => own.again().split_cols(cols).into(),
             };
             if !hop.spans.list().is_empty() {
-                let mut scratch = scratch(device, attend.heads, longest(hop.spans.list()));
-                device.meter().work(&[10, pairs(attend, &hop.spans), q.cols()]); // five products
-                let (spans, qkv) = (hop.spans.on(device.place()), Qkv { q, k, v });
+                let saved = (lse.share(), &delta, d_o.share());
                 let d = [dq.again(), dk, dv];
-                device.attention_block_backward(
-                    attend,
-                    spans,
-                    qkv,
-                    saved,
-                    d_o.share().view(),
-                    d,
-                    scratch.view_mut(),
-                );
+                add_gradients(device, (attend, &hop.spans), Qkv { q, k, v }, saved, d);
             }
             let mut sum = |(h, back): (usize, Travelling<D::Wide>)| -> Result<()> {
                 let (Some(back), mut row) = (back.arrive()?, 0) else { return Ok(()) };
@@ -279,12 +258,6 @@ impl<D: Kernels> AttentionRing<D> {
         }
         Ok(Split::new(dqkv, qkv.axis()))
     }
-}
-
-/// Keys and values of a tensor `[K | V]`.
-fn halves<D: Kernels>(kv: &Tensor<D>) -> [View<'_, D>; 2] {
-    let n = kv.cols() / 2;
-    [0, n].map(|first| kv.view().take_cols(first, n))
 }
 
 /// Returns a copy without gaps between its rows.

@@ -10,12 +10,11 @@ use crate::cli::show;
 use comm::{Axes, Axis, Link, Op, Traffic, readable};
 use layers::{Choice, TokenShards};
 use parallel::{Layout, Result, strategies};
-use serde::Serialize;
 use std::cmp::Ordering;
 use std::time::Duration;
 
 /// One method of attention under a layout.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Method {
     /// The layout.
     pub layout: String,

@@ -4,6 +4,7 @@ use super::hops::{Hops, TokenStretch};
 use super::shards::TokenShards;
 use kernels::{Indexed, Mask, Segment, Span};
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 use tensor::Place;
 
@@ -134,11 +135,18 @@ impl<P: Place> Tokens<P> {
         }
         if let Some(others) = others {
             self.held.clone_from(&others.held);
+            self.holders.clone_from(&others.holders);
         }
-        self.held.extend(&others.unwrap_or(self).dealt.clone());
-        self.holders.clear();
         self.holders.resize(self.parts.len() * ranks, 0);
-        self.held.iter().for_each(|of| self.holders[of.part * ranks + of.rank] += of.len);
+        for of in &others.map_or(&self.dealt, |others| &others.dealt)[..] {
+            self.holders[of.part * ranks + of.rank] += of.len;
+            self.held.push(*of);
+        }
+    }
+    /// Number of tokens of a part that these context ranks hold from earlier calls.
+    pub(super) fn held_by(&self, part: usize, ranks: Range<usize>) -> usize {
+        let first = part * self.shards.context_ranks();
+        self.holders.get(first + ranks.start..first + ranks.end).map_or(0, |held| held.iter().sum())
     }
     /// True if the call goes on where the last one ended.
     pub(crate) fn goes_on(&self) -> bool {

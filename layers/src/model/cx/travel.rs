@@ -130,15 +130,12 @@ impl<D: Kernels> PassContext<D> {
         let Some(rows) = self.past().map(|past| past.room_of(block, member)) else {
             return Vec::new();
         };
-        let count = |all: &[TokenStretch], part: usize| {
-            let own = all.iter().filter(|of| of.part == part && of.rank / block == member);
-            own.map(|of| of.len).sum::<usize>()
-        };
         let mut row = 0;
         let of_part = |part| {
-            let (held, new) = [&self.tokens.held, &self.tokens.dealt].map(|all| count(all, part)).into();
+            let own = self.tokens.dealt.iter().filter(|of| of.part == part && of.rank / block == member);
+            let new: usize = own.map(|of| of.len).sum();
             row += new;
-            (row - new..row, part * rows + held)
+            (row - new..row, part * rows + self.tokens.held_by(part, member * block..(member + 1) * block))
         };
         (0..self.parts().len()).map(of_part).filter(|(of, _)| !of.is_empty()).collect()
     }
