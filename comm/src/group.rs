@@ -307,7 +307,8 @@ impl<P: Place> fmt::Display for Group<P> {
 
 /// Returns the engine of these ranks of a world; for one rank, an engine that does nothing.
 fn engine<P: Place>(world: &dyn Engines<P>, members: &Members) -> Arc<dyn Engine<P>> {
-    if members.len() == 1 { Arc::new(Ghost(1)) } else { world.of(members) }
+    let alone = || Arc::new(Ghost { members: members.clone(), clock: None });
+    if members.len() == 1 { alone() } else { world.of(members) }
 }
 
 #[cfg(test)]

@@ -61,6 +61,7 @@ pub use axis::{Axes, Axis, Ranks};
 pub use call::{CallRecord, Op, Reduce};
 pub use error::{CommError, Result};
 pub use flight::FlightRecorder;
+pub use ghost::{CallClock, GhostCall};
 pub use group::Group;
 pub use ledger::{Ledger, Traffic};
 pub use link::{Link, LinkError};

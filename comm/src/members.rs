@@ -55,6 +55,16 @@ impl Members {
     pub(crate) fn iter(&self) -> impl Iterator<Item = usize> {
         (0..self.len()).map(|place| self.get(place).expect("one of them"))
     }
+    /// Number of members in the same block of `unit` consecutive ranks of the world as `rank`, a member. For a
+    /// lattice, blocks are taken to begin where digits do.
+    pub(crate) fn within(&self, rank: usize, unit: usize) -> usize {
+        match self {
+            Self::Lattice { digits, .. } => {
+                digits.iter().map(|digit| (unit / digit.stride).clamp(1, digit.size)).product()
+            }
+            Self::List(ranks) => ranks.iter().filter(|&&other| other / unit == rank / unit).count(),
+        }
+    }
     /// Returns the place of `rank` among the members, if it is one.
     pub(crate) fn place(&self, rank: usize) -> Option<usize> {
         match self {
@@ -71,6 +81,18 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Kills: ranks of another block counted, a digit that leaves the block counted whole.
+    #[test]
+    fn members_of_a_block_are_counted() {
+        let digits = vec![Digit { size: 4, stride: 2 }, Digit { size: 8, stride: 16 }];
+        let lattice = Members::around(5, digits);
+        let list = Members::List(lattice.iter().collect());
+        for unit in [1, 2, 4, 8, 16, 32, 64, 128] {
+            assert_eq!(lattice.within(5, unit), list.within(5, unit), "{unit}");
+        }
+        assert_eq!([1, 4, 8, 16, 64, 128].map(|unit| lattice.within(5, unit)), [1, 2, 4, 4, 16, 32]);
+    }
 
     /// Kills: digits taken in the caller's order, a place that is not the list's.
     #[test]

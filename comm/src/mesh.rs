@@ -1,5 +1,5 @@
 //! Groups of a rank: along each axis, along sets of axes, and of any ranks of the world.
-use crate::ghost::Ghosts;
+use crate::ghost::{CallClock, Ghosts};
 use crate::trace::Traced;
 use crate::{Axes, Axis, CallRecord, CommError, Engines, Grid, Group, Ledger, RankRecord, Result, TimeUse};
 use std::fmt;
@@ -39,7 +39,7 @@ impl<P: Place> Mesh<P> {
     }
     fn without_peers(grid: Grid, rank: usize) -> Self {
         let record = Arc::new(RankRecord::new(rank, Instant::now(), Traced::Never));
-        Self::new(Arc::new(grid), rank, record, Arc::new(Ghosts))
+        Self::new(Arc::new(grid), rank, record, Arc::new(Ghosts(None)))
     }
     /// Returns the group along axes of one factoring.
     fn along(&self, axes: Axes) -> &Group<P> {
@@ -194,6 +194,12 @@ impl Mesh<MetaPlace> {
     /// Same as [`Mesh::ghost`] and [`World::order`](crate::World::order).
     pub fn ghost_in_order(sizes: &[(Axis, usize)], order: &[Axis], rank: usize) -> Result<Self> {
         Self::of_grid(Grid::new(sizes, usize::MAX)?.nested(order)?, rank)
+    }
+    /// Returns this rank with a clock that counts the time of its calls.
+    #[must_use]
+    pub fn timed(self, clock: Arc<dyn CallClock>) -> Self {
+        let MeshInner { grid, rank, record, .. } = &*self.0;
+        Self::new(grid.clone(), *rank, record.clone(), Arc::new(Ghosts(Some(clock))))
     }
     fn of_grid(grid: Grid, rank: usize) -> Result<Self> {
         if rank >= grid.ranks() {

@@ -15,12 +15,13 @@ mod list;
 mod mask;
 mod meta;
 mod terms;
+mod touched;
 
 pub use cpu::{CpuScalar, Packed, bf16, machine, widest};
 pub use indexed::{Indexable, Indexed};
 pub use kernels::{Kernels, OrderedKernels};
 pub use mask::Mask;
-pub use meta::{Meta, meta_of};
+pub use meta::{Meta, meta_of, timed_meta_of};
 pub use shape::{Activation, Heads};
 pub use terms::{
     AdamW, Attend, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, RowShard, RunningSoftmax,

@@ -4,7 +4,7 @@ use shape::{Shape, Window};
 use std::ops::Range;
 
 /// Mask: the keys of its sequence that a query sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mask {
     /// All keys: an encoder, or the memory of a cross-attention.
     All,

@@ -1,10 +1,15 @@
 //! The meta device: the same program, run for its shapes only, gives its price.
 use crate::every_kernel;
+use crate::touched::{Argument, TouchesNothing as _, sum, updates};
 use crate::{
     Activation, AdamW, Attend, Heads, Kernels, LossTerms, OrderedKernels, Qkv, RouterBalance, RouterNoise,
     RouterTerms, RowShard, RunningSoftmax, Write,
 };
-use tensor::{Category, Device, Dropout, Index, MetaPlace, On, Scalar, Scratch, Tensor, View, ViewMut};
+use std::sync::Arc;
+use tensor::{
+    Category, Clock, Device, Dropout, Index, KernelKind, KernelWork, MetaPlace, On, Scalar, Scratch, Tensor,
+    View, ViewMut,
+};
 
 /// Prices a program that would run on dtype `S`: its bytes, without its values.
 pub type Meta<S> = On<MetaPlace, S>;
@@ -12,7 +17,12 @@ pub type Meta<S> = On<MetaPlace, S>;
 /// Returns a meta device that stands for a device `D`: elements of the same size, and kernels with the same
 /// scratch. It has one type for all devices of a dtype, so that priced code is compiled once for them.
 pub fn meta_of<D: Kernels>() -> Meta<D::Elem> {
-    Meta::on(&MetaPlace::with(scratch_of::<D>())).clone()
+    timed_meta_of::<D>(None)
+}
+
+/// Returns the meta device that stands for a device `D`, with a clock that counts its kernels.
+pub fn timed_meta_of<D: Kernels>(clock: Option<Arc<dyn Clock>>) -> Meta<D::Elem> {
+    Meta::on(&MetaPlace::with(scratch_of::<D>(), clock)).clone()
 }
 
 /// Scratch sizes that the kernels of a device need.
@@ -41,7 +51,16 @@ macro_rules! compute_nothing {
             fn scratch(&self) -> Scratch {
                 self.place().scratch()
             }
-            $(#[allow(unused_variables)] fn $name(&self, $($arg: $of),*) {})*
+            $(
+                fn $name(&self, $($arg: $of),*) {
+                    if let Some(clock) = self.place().clock() {
+                        let [read, written, features] = sum([$(Argument(&$arg).touched()),*]);
+                        let bytes = read + written * (1 + usize::from(updates($called)));
+                        let (dtype, flops, kind) = (S::NAME, self.meter().flops(), KernelKind::$kind);
+                        clock.kernel(&KernelWork { name: $called, kind, dtype, flops, bytes, features });
+                    }
+                }
+            )*
         }
     };
 }

@@ -210,6 +210,16 @@ impl Layout {
     pub fn axes(&self) -> Vec<(Axis, usize)> {
         split_axes().map(|axis| (axis, self.size(axis))).collect()
     }
+    /// Returns the rank with these coordinates along [`Axis::DENSE`]; axes left out have coordinate 0.
+    pub fn rank_at(&self, coordinates: &[(Axis, usize)]) -> usize {
+        let order = self.order().unwrap_or_else(|| Axis::NESTED.to_vec());
+        let dense = order.into_iter().filter(|axis| Axis::DENSE.contains(axis));
+        let add = |(rank, stride), axis| {
+            let at = coordinates.iter().find(|(named, _)| *named == axis).map_or(0, |(_, at)| *at);
+            (rank + at * stride, stride * self.size(axis))
+        };
+        dense.fold((0, 1), add).0
+    }
     fn order(&self) -> Option<Vec<Axis>> {
         Some(self.order.into_iter().flatten().collect::<Vec<_>>()).filter(|order| !order.is_empty())
     }

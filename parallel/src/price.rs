@@ -3,7 +3,7 @@
 mod held;
 pub mod largest;
 
-pub use held::MemoryBytes;
+pub use held::MoveCosts;
 
 use crate::{Batch, BuildContext, Layout, Result, Scheme, Stages, Trainer, budget, session};
 use comm::{Axis, Mesh};

@@ -5,7 +5,7 @@ mod ghost;
 
 use crate::{BuildContext, Layout, Result, Scheme};
 use comm::{Mesh, SharedPlace, World};
-pub use ghost::ghost;
+pub use ghost::{RankClock, ghost, timed};
 use kernels::Kernels;
 use layers::{ValueSource, Wide};
 

@@ -39,8 +39,7 @@ pub struct Stages<D: Kernels> {
     held: Vec<((Payload, Task), Passed<D>)>, // by the task that needs it
     sent: Vec<((Payload, Task), Sent<D>)>, // not waited for yet
     coming: Vec<((Payload, Task), Received<D>)>, // started, and not needed yet
-    // if requested: the peak before each move, and the bytes held then
-    pub(crate) watched: Option<Vec<(ActionPhase, [usize; 2])>>,
+    pub(crate) watch: Option<Box<dyn FnMut(ActionPhase)>>, // called before each move
 }
 
 /// The moves of this rank in a step of this plan.
@@ -114,7 +113,7 @@ impl<D: Kernels> Stages<D> {
             held: Vec::new(),
             sent: Vec::new(),
             coming: Vec::new(),
-            watched: None,
+            watch: None,
         })
     }
     /// This rank's parameters, in program order.
@@ -142,8 +141,8 @@ impl<D: Kernels> Stages<D> {
         let plan = Plan { slices: self.slices(learns), ..self.pipeline.plan(stages.size(), microbatches) };
         let Made { moves, .. } = self.table(plan, learns)?;
         for &at in moves.iter() {
-            if let Some(watched) = &mut self.watched {
-                watched.push((at, self.device.meter().restart_phase()));
+            if let Some(watch) = &mut self.watch {
+                watch(at);
             }
             match at {
                 ActionPhase::Begin(Action::Run { cell, last, .. }) => {

@@ -23,7 +23,7 @@ pub use cell::{Action, Cell, PassKind, Payload, Plan, Task};
 #[cfg(test)]
 pub(crate) use check::meet::meet;
 pub use check::{PeakNeeds, check};
-pub use moves::{ActionPhase, moves};
+pub use moves::{ActionPhase, moves, moves_of_all};
 
 use crate::Schedule;
 use simulate::{CellTimes, simulate};

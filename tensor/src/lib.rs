@@ -9,7 +9,8 @@
 //! | `place.rs`, `device.rs`, `cpu.rs`, `pages.rs` | places with memory, and dtypes on them |
 //! | `view.rs`, `matrix.rs`, `ids.rs` | windows into memory; matrices and token ids that own it |
 //! | `pool.rs` | free memory, kept for reuse: one pool per rank |
-//! | `away.rs`, `meter.rs`, `profile.rs` | matrices off the device; bytes and FLOPs; times of kernels |
+//! | `away.rs`, `meter.rs` | matrices off the device; bytes and FLOPs |
+//! | `profile.rs`, `clock.rs` | times of kernels: of those that run, and of those that do not |
 //! | `count.rs`, `listed.rs`, `quoted.rs` | sizes that never wrap; enums with names; names in messages |
 //! | `files.rs` | files opened with clear errors, replaced whole or not at all |
 //! | `safetensors.rs` | weights in files: mapped for reading, replaced atomically in writing |
@@ -17,6 +18,7 @@
 mod listed;
 mod away;
 mod bf16;
+mod clock;
 pub mod count;
 mod cpu;
 mod device;
@@ -42,6 +44,7 @@ mod view;
 
 pub use away::{Away, Move, Store};
 pub use bf16::Bf16;
+pub use clock::{Clock, KernelWork};
 pub use cpu::{Cpu, Host, HostPtr};
 pub use device::{Buffer, Device, On, Ptr};
 pub use dropout::Dropout;

@@ -1,7 +1,7 @@
 //! Places with memory: one rank's part of the host or of a GPU, or the meta device, on which only sizes
 //! count.
 use crate::count::caught;
-use crate::{Category, Meter, Pool, Profile};
+use crate::{Category, Clock, Meter, Pool, Profile};
 use bytemuck::AnyBitPattern;
 use std::io;
 use std::panic::resume_unwind;
@@ -119,7 +119,16 @@ impl PlaceError {
 
 /// The meta device: memory is metered, but not allocated.
 #[derive(Clone, Default)]
-pub struct MetaPlace(Arc<(Meter, Pool<MetaPlace>, Option<Scratch>)>);
+pub struct MetaPlace(Arc<MetaRank>);
+
+/// What the clones of a meta device share.
+#[derive(Default)]
+struct MetaRank {
+    meter: Meter,
+    pool: Pool<MetaPlace>,
+    scratch: Option<Scratch>,
+    clock: Option<Arc<dyn Clock>>,
+}
 
 /// Sizes of scratch memory that the kernels of a device need, in elements.
 #[derive(Clone, Copy)]
@@ -132,16 +141,21 @@ pub struct Scratch {
 }
 
 impl MetaPlace {
-    /// Creates the meta device of a rank, in place of a device whose kernels need this scratch.
-    pub fn with(scratch: Scratch) -> Self {
-        Self(Arc::new((Meter::default(), Pool::default(), Some(scratch))))
+    /// Creates the meta device of a rank, in place of a device whose kernels need this scratch. Its kernels
+    /// are counted by the clock, if there is one.
+    pub fn with(scratch: Scratch, clock: Option<Arc<dyn Clock>>) -> Self {
+        Self(Arc::new(MetaRank { scratch: Some(scratch), clock, ..MetaRank::default() }))
+    }
+    /// The clock that counts its kernels, if there is one.
+    pub fn clock(&self) -> Option<&dyn Clock> {
+        self.0.clock.as_deref()
     }
     /// Scratch sizes of the device that this one stands for.
     ///
     /// # Panics
     /// If it stands for no device.
     pub fn scratch(&self) -> Scratch {
-        self.0.2.expect("this meta device stands for no device, so it has no scratch sizes")
+        self.0.scratch.expect("this meta device stands for no device, so it has no scratch sizes")
     }
 }
 
@@ -165,9 +179,9 @@ impl Place for MetaPlace {
     fn copy_out((): &(), (): &mut (), _: usize) {}
     fn copy_in((): &(), (): &mut (), _: usize) {}
     fn pool(&self) -> &Pool<Self> {
-        &self.0.1
+        &self.0.pool
     }
     fn meter(&self) -> &Meter {
-        &self.0.0
+        &self.0.meter
     }
 }

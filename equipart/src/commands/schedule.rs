@@ -8,7 +8,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use layers::{Design, NumberArgument, OptimizerKind};
 use models::Model;
-use parallel::price::MemoryBytes;
+use parallel::price::MoveCosts;
 use parallel::step::simulate::{CellTimes, simulate};
 use parallel::step::table::{self, Table};
 use parallel::step::{Plan, check};
@@ -269,7 +269,7 @@ impl HeldArgs {
         in_device!((self.number.device, self.number.name), D => {
             let scheme = Scheme::<D> { schedule: Some(pipeline), ..(&layout).into() };
             scheme.fits(&design)?;
-            let held = |rank| MemoryBytes::new(scheme, rank, &design, (OptimizerKind::ADAMW, Some(1.0)), &batch);
+            let held = |rank| MoveCosts::new((scheme, rank), &design, (OptimizerKind::ADAMW, Some(1.0)), &batch, (None, || ()));
             (0..plan.ranks).map(|rank| held(rank)?.peak(pipeline.schedule, plan)).collect::<Result<_>>().map(Some)
         })
     }

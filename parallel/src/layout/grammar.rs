@@ -295,6 +295,18 @@ impl Layout {
     }
 }
 
+impl Layout {
+    /// Returns this layout with the default schedule.
+    #[must_use]
+    pub fn unscheduled(self) -> Self {
+        let all = super::grammar_of_all();
+        let schedules = (0..all.0.len()).filter(|&i| all.0[i].choice == Choice::Schedule);
+        let mut numbers = self.numbers;
+        numbers[Choice::Schedule as usize] = 0;
+        Self { named: schedules.fold(self.named, |bits, i| bits & !(1 << i)), numbers, table: None, ..self }
+    }
+}
+
 /// Returns the layout of these ranks along axes, in any order.
 pub(super) fn sized(sizes: &[(Axis, usize)]) -> Result<Layout> {
     let mut given = [None; AXES];

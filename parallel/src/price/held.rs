@@ -8,61 +8,73 @@
 //! Moves of a kind, such as the input half of chunk 3, add the same for all microbatches but the first, which
 //! starts the sum of losses. A chunk's last backward is a kind of its own: it starts the sums of gradients.
 //! So a step of few microbatches shows what a step of many holds.
+use crate::session::{self, RankClock};
 use crate::step::simulate::{MemoryChange, peak};
-use crate::step::{Action, ActionPhase, Cell, PassKind, Plan, Task, moves};
-use crate::{Batch, BuildContext, Error, Result, Schedule, Scheme, Trainer, bail, session};
+use crate::step::{Action, ActionPhase, Cell, PassKind, Payload, Plan, Task, moves};
+use crate::{Batch, BuildContext, Error, Result, Schedule, Scheme, Trainer, bail};
 use comm::Axis;
 use kernels::{Kernels, Meta};
 use layers::{Design, OptimizerKind};
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::iter::zip;
+use std::rc::Rc;
 use tensor::Device;
 
-/// Measured memory of one rank.
+/// Measured moves of one rank: bytes, and for each kind of move the last lap of a clock.
 #[derive(Clone, Debug)]
-pub struct MemoryBytes {
+pub struct MoveCosts<L = ()> {
     stage: usize,
-    built: usize, // peak before the first step
-    rests: usize, // held between steps
-    seen: HashMap<MoveKey, MemoryChange>,
+    own: Vec<usize>, // its chunks
+    built: usize,    // peak before the first step
+    rests: usize,    // held between steps
+    seen: HashMap<MoveKey, (MemoryChange, L)>,
 }
 
 /// A kind of move, and whether this is its first move of the step.
 type MoveKey = (ActionPhase, bool);
 
-impl MemoryBytes {
-    /// Measures a rank that trains on this batch, which must have three or more equal microbatches.
+/// A move, the peak before it and the bytes held then, and the lap that ended there.
+type Watched<L> = (ActionPhase, [usize; 2], L);
+
+impl<L: Clone + 'static> MoveCosts<L> {
+    /// Measures a rank that trains on this batch, which must have three or more equal microbatches. `lap`
+    /// returns what `clock` has counted since the last call.
     ///
     /// # Errors
     /// The error of a step, or if moves of a kind do not add the same.
     pub fn new<'a, D: Kernels>(
-        scheme: impl Into<Scheme<'a, D>>,
-        rank: usize,
+        (scheme, rank): (impl Into<Scheme<'a, D>>, usize),
         design: impl Into<Design>,
         optimizer: (OptimizerKind, Option<f64>),
         batch: &Batch,
+        (clock, lap): (Option<RankClock>, impl Fn() -> L + 'static),
     ) -> Result<Self> {
-        session::ghost(scheme, (rank, None), |at: BuildContext<Meta<D::Elem>>| {
+        session::timed(scheme, (rank, None), clock, |at: BuildContext<Meta<D::Elem>>| {
             let (mut trainer, meter) = (Trainer::new(&at, design, optimizer)?, at.device.meter());
             let built = meter.peaks_of_all().total;
             trainer.step(batch, 0.0)?; // from the second step on, everything that a step holds is allocated
-            trainer.model().watched = Some(Vec::new());
+            let (lap, watched) = (Rc::new(lap), Rc::new(RefCell::new(Vec::<Watched<L>>::new())));
+            let (device, inside, log) = (at.device.clone(), lap.clone(), watched.clone());
+            let watch = move |at| log.borrow_mut().push((at, device.meter().restart_phase(), inside()));
+            trainer.model().watch = Some(Box::new(watch));
             let report = trainer.step(batch, 0.0)?;
-            let end = meter.restart_phase();
+            let end = (meter.restart_phase(), lap());
             drop(report);
-            let watched = trainer.model().watched.take().expect("put there above");
-            let (stage, rests) = (at.mesh.group(Axis::Pp).rank(), watched[0].1[1]);
-            let mut held = Self { stage, built, rests, seen: HashMap::new() };
-            let ends = watched[1..].iter().map(|(_, end)| *end).chain([end]);
-            let moves = watched.iter().map(|(at, _)| *at);
-            for ((key, (_, [_, before])), [most, after]) in zip(zip(keys(moves), &watched), ends) {
+            trainer.model().watch = None;
+            let watched = watched.take();
+            let (stages, rests) = (at.mesh.group(Axis::Pp), watched[0].1[1]);
+            let plan = at.pipeline.plan(stages.size(), batch.microbatches().len());
+            let is_own = |chunk: &usize| at.pipeline.schedule.rank_of(*chunk, &plan) == stages.rank();
+            let own = (0..plan.all_chunks()).filter(is_own).collect();
+            let mut held = Self { stage: stages.rank(), own, built, rests, seen: HashMap::new() };
+            let ends = watched[1..].iter().map(|(_, at, lap)| (*at, lap.clone())).chain([end]);
+            let moves = keys(&held.own, watched.iter().map(|(at, ..)| *at));
+            for ((key, (at, [_, before], _)), ([most, after], lap)) in zip(zip(moves, &watched), ends) {
                 let adds = MemoryChange { adds: after as isize - *before as isize, needs: most - before };
-                let known = *held.seen.entry(key).or_insert(adds);
+                let known = held.seen.insert(key, (adds, lap)).map_or(adds, |(known, _)| known);
                 if known != adds {
-                    bail!(
-                        "{:?} on rank {rank} adds {known:?} for one microbatch, {adds:?} for another",
-                        key.0
-                    );
+                    bail!("{at:?} on rank {rank} adds {known:?} for one microbatch, {adds:?} for another");
                 }
             }
             Ok(held)
@@ -74,16 +86,37 @@ impl MemoryBytes {
     /// If there is no such table, or it has a kind of cell that was not measured.
     pub fn peak(&self, schedule: &dyn Schedule, plan: &Plan) -> Result<usize> {
         let moves = moves(schedule, plan, self.stage, true).map_err(Error::new)?;
-        let adds = |key: MoveKey| self.seen.get(&key).copied().ok_or_else(|| unseen(key));
-        let adds = keys(moves.into_iter()).map(adds).collect::<Result<Vec<_>>>()?;
-        Ok(self.built.max(self.rests + peak(adds)))
+        let changes = self.along(&self.own, &moves)?.map(|(adds, _)| *adds).collect::<Vec<_>>();
+        Ok(self.peak_over(changes))
+    }
+    /// Returns the peak bytes from the beginning on, over these changes of a step.
+    pub fn peak_over(&self, changes: impl IntoIterator<Item = MemoryChange>) -> usize {
+        self.built.max(self.rests + peak(changes))
+    }
+    /// Returns what each of these moves costs on a rank that has the chunks `own`, which equal those of the
+    /// measured rank one by one.
+    ///
+    /// # Errors
+    /// If there is a kind of move that was not measured.
+    pub fn along(
+        &self,
+        own: &[usize],
+        moves: &[ActionPhase],
+    ) -> Result<impl Iterator<Item = &(MemoryChange, L)>> {
+        let known = |key: MoveKey| self.seen.get(&key).ok_or_else(|| unseen(key));
+        Ok(keys(own, moves.iter().copied()).map(known).collect::<Result<Vec<_>>>()?.into_iter())
     }
     /// Returns the bytes that a cell adds to those held between the moves of a step, for a microbatch that is
-    /// neither the first nor the last.
-    pub fn adds(&self, act: PassKind, chunk: usize) -> Option<isize> {
+    /// neither the first nor the last, and its lap.
+    pub fn adds(&self, act: PassKind, chunk: usize) -> Option<(isize, &L)> {
         let cell = Cell { act, of: Task::new(chunk, 0) };
         let run = Action::Run { cell, last: false, done: false };
-        self.seen.get(&(ActionPhase::Begin(run), false)).map(|adds| adds.adds)
+        let key = kind(&self.own, ActionPhase::Begin(run));
+        self.seen.get(&(key, false)).map(|(adds, lap)| (adds.adds, lap))
+    }
+    /// Bytes held between steps.
+    pub fn rests(&self) -> usize {
+        self.rests
     }
 }
 
@@ -92,24 +125,33 @@ fn unseen((at, _): MoveKey) -> Error {
     Error::new(format!("the memory to {step} is not known; measure a step with more microbatches"))
 }
 
-/// The kind of each of these moves of a step.
-fn keys(moves: impl Iterator<Item = ActionPhase>) -> impl Iterator<Item = MoveKey> {
+/// The kind of each of these moves of a step on a rank with these chunks.
+fn keys(own: &[usize], moves: impl Iterator<Item = ActionPhase>) -> impl Iterator<Item = MoveKey> {
     let mut before = HashSet::new();
     moves.map(move |at| {
-        let kind = kind(at);
+        let kind = kind(own, at);
         (kind, before.insert(kind))
     })
 }
 
-/// The kind of a move: the same move for the first microbatch.
-fn kind(at: ActionPhase) -> ActionPhase {
-    let any = |of: Task| Task { microbatch: 0, ..of };
+/// The kind of a move: the same move for the first microbatch, with chunks counted on their rank, and any
+/// other rank.
+fn kind(own: &[usize], at: ActionPhase) -> ActionPhase {
+    let any = |of: Task, chunk: usize| {
+        let chunk = own.iter().position(|own| *own == chunk).unwrap_or(usize::MAX);
+        Task { microbatch: 0, chunk: chunk as u16, ..of }
+    };
     let step = |step| match step {
         Action::Run { cell, last, .. } => {
-            Action::Run { cell: Cell { of: any(cell.of), ..cell }, last, done: false }
+            let of = any(cell.of, cell.of.chunk.into());
+            Action::Run { cell: Cell { of, ..cell }, last, done: false }
         }
-        Action::Receive(what, of, from) => Action::Receive(what, any(of), from),
-        Action::Send(what, of, to) => Action::Send(what, any(of), to),
+        Action::Receive(what, of, _) => Action::Receive(what, any(of, of.chunk.into()), 0),
+        // a message is named after the chunk that needs it, and comes from the one before or behind
+        Action::Send(what @ Payload::Activation, of, _) => {
+            Action::Send(what, any(of, usize::from(of.chunk) - 1), 0)
+        }
+        Action::Send(what, of, _) => Action::Send(what, any(of, usize::from(of.chunk) + 1), 0),
         Action::Complete | Action::Update => step,
     };
     match at {

@@ -1,9 +1,14 @@
 //! A shape-only rank without its peers, for pricing.
 use crate::{BuildContext, Result, Scheme};
+use comm::CallClock;
 use kernels::{Kernels, Meta};
 use layers::RandomValues;
-use tensor::Device;
+use std::sync::Arc;
 use tensor::count::Overflow;
+use tensor::{Clock, Device};
+
+/// Clock of a shape-only rank, of kernels and calls: two references to one clock.
+pub type RankClock = (Arc<dyn Clock>, Arc<dyn CallClock>);
 
 /// Runs a program on one rank of a scheme's layout, on the meta device and on this thread. `limit` is the
 /// number of bytes that the rank may hold, if it is limited.
@@ -15,8 +20,22 @@ pub fn ghost<'a, D: Kernels, T>(
     (rank, limit): (usize, Option<usize>),
     program: impl FnOnce(BuildContext<Meta<D::Elem>>) -> Result<T>,
 ) -> Result<T> {
-    let scheme = scheme.into();
-    let (device, mesh) = (kernels::meta_of::<D>(), scheme.layout.ghost(rank)?);
+    timed(scheme, (rank, limit), None, program)
+}
+
+/// Does the same as [`ghost`], and lets the clock count all kernels and calls.
+///
+/// # Errors
+/// As [`ghost`].
+pub fn timed<'a, D: Kernels, T>(
+    scheme: impl Into<Scheme<'a, D>>,
+    (rank, limit): (usize, Option<usize>),
+    clock: Option<RankClock>,
+    program: impl FnOnce(BuildContext<Meta<D::Elem>>) -> Result<T>,
+) -> Result<T> {
+    let (scheme, (kernels, calls)) = (scheme.into(), clock.unzip());
+    let (device, mesh) = (kernels::timed_meta_of::<D>(kernels), scheme.layout.ghost(rank)?);
+    let mesh = calls.into_iter().fold(mesh, comm::Mesh::timed);
     limit.inspect(|&bytes| device.meter().limit(bytes));
     let at = scheme.layout.place(&device, &mesh, &RandomValues { seed: 0 });
     Overflow::caught(|| program(scheme.place(at, |other| other)))?

@@ -39,6 +39,15 @@ pub fn moves(
     Ok(in_turn(&rows[rank]))
 }
 
+/// Returns the moves of every rank in a training step of a table that is known to be right.
+///
+/// # Errors
+/// If ranks wait for each other.
+pub fn moves_of_all(schedule: &dyn Schedule, plan: &Plan) -> Result<Vec<Vec<ActionPhase>>, String> {
+    schedule.fits(plan)?;
+    Ok(lowered(schedule, plan, true)?.iter().map(|row| in_turn(row)).collect())
+}
+
 /// Returns the moves of these actions of a rank.
 fn in_turn(steps: &[Action]) -> Vec<ActionPhase> {
     let (mut moves, mut sent, mut coming) = (Vec::new(), Vec::<Action>::new(), Vec::<Action>::new());

@@ -14,11 +14,30 @@
 //! Source: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241 (the bubble, as
 //! `cost − M (F + B + W)` with the cost of the stage that takes longest).
 use super::cell::needed;
-use super::{Action, Cell, PassKind, Plan};
+use super::{Action, Cell, PassKind, Payload, Plan};
 use crate::Schedule;
 use std::iter::{Peekable, successors};
 
-/// Times of cells and messages, in any one unit.
+/// Times of each cell and of each message of a step.
+pub trait StepTimes {
+    /// Time of the `n`th cell of a rank.
+    fn cell(&self, rank: usize, n: usize, cell: Cell) -> f64;
+    /// Time that a message occupies the link from one rank to another, and time that it is under way after
+    /// that; `None` if messages take no time.
+    fn message(&self, _from: usize, _to: usize, _what: Payload, _plan: &Plan) -> Option<[f64; 2]> {
+        None
+    }
+    /// Number by which all times are multiplied, so that whole numbers stay whole.
+    fn parts(&self, _: &Plan) -> f64 {
+        1.0
+    }
+    /// What a cell adds to the saved activations, in units of what its forward saved.
+    fn saves(&self, _: PassKind) -> f64 {
+        0.0
+    }
+}
+
+/// Times of cells and messages that are the same on all ranks, in any one unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CellTimes {
     /// Times of a rank's whole part of the model for a whole microbatch, by `PassKind as usize`. A cell takes
@@ -53,7 +72,20 @@ impl CellTimes {
         let parts = (plan.chunks * plan.slices) as f64;
         Self { acts: sums.map(|(sum, cells)| sum / f64::max(cells, 1.0) * parts), ..Self::new(0.0, 0.0, 0.0) }
     }
-    /// Returns what a cell adds to the saved activations, in units of what its forward saved.
+}
+
+impl StepTimes for CellTimes {
+    fn cell(&self, _: usize, _: usize, cell: Cell) -> f64 {
+        self.acts[cell.act as usize]
+    }
+    fn message(&self, _: usize, _: usize, _: Payload, plan: &Plan) -> Option<[f64; 2]> {
+        let parts = plan.chunks as f64; // a message is one slice, of the whole width
+        let times = [self.message * parts, self.latency * parts * plan.slices as f64];
+        (times != [0.0; 2]).then_some(times)
+    }
+    fn parts(&self, plan: &Plan) -> f64 {
+        (plan.chunks * plan.slices) as f64
+    }
     fn saves(&self, act: PassKind) -> f64 {
         match act {
             PassKind::F => 1.0,
@@ -99,7 +131,7 @@ pub struct Simulated {
 pub fn simulate(
     schedule: &dyn Schedule,
     plan: &Plan,
-    times: &CellTimes,
+    times: &dyn StepTimes,
     see: &mut dyn FnMut(usize, Cell, f64, f64),
 ) -> Result<Simulated, String> {
     let mut all = Simulation::new(schedule, plan, times);
@@ -132,6 +164,7 @@ pub fn peak(row: impl IntoIterator<Item = MemoryChange>) -> usize {
 struct RankProgress {
     row: Peekable<Box<dyn Iterator<Item = Cell>>>,
     waits: bool,
+    ran: usize, // its cells so far
     begun: Option<f64>,
     free: f64,   // the end of its last cell
     waited: f64, // since its first cell
@@ -139,8 +172,7 @@ struct RankProgress {
     peak: f64,
 }
 
-/// Progress of all ranks. Times are multiplied by the number of chunks and slices, so that whole numbers stay
-/// whole.
+/// Progress of all ranks. Times are multiplied by [`StepTimes::parts`].
 struct Simulation {
     plan: Plan,
     rank_of: Vec<usize>,
@@ -149,30 +181,32 @@ struct Simulation {
     /// Times at which a chunk's output arrives where it is needed, by payload, chunk, slice and microbatch;
     /// NaN before.
     arrivals: Vec<f64>,
-    /// Times from which the link from one rank to another is free.
+    /// Times from which the link from one rank to another is free; none before the first message.
     links: Vec<f64>,
+    parts: f64,
 }
 
 impl Simulation {
-    fn new(schedule: &dyn Schedule, plan: &Plan, times: &CellTimes) -> Self {
+    fn new(schedule: &dyn Schedule, plan: &Plan, times: &dyn StepTimes) -> Self {
         let row = |rank| schedule.row(rank, plan).peekable();
         let rank = |rank| RankProgress {
             row: row(rank),
             waits: false,
+            ran: 0,
             begun: None,
             free: 0.0,
             waited: 0.0,
             saved: 0.0,
             peak: 0.0,
         };
-        let sends = times.latency > 0.0 || times.message > 0.0;
         Self {
             plan: *plan,
             rank_of: (0..plan.all_chunks()).map(|chunk| schedule.rank_of(chunk, plan)).collect(),
             ranks: (0..plan.ranks).map(rank).collect(),
             can_go: (0..plan.ranks).rev().collect(),
             arrivals: vec![f64::NAN; 2 * plan.all_chunks() * plan.slices * plan.microbatches],
-            links: vec![0.0; if sends { plan.ranks * plan.ranks } else { 0 }],
+            links: Vec::new(),
+            parts: times.parts(plan),
         }
     }
     /// Index of the arrival of a cell's output.
@@ -188,8 +222,8 @@ impl Simulation {
         })
     }
     /// Runs a rank until it must wait.
-    fn go(&mut self, rank: usize, times: &CellTimes, see: &mut dyn FnMut(usize, Cell, f64, f64)) {
-        let parts = (self.plan.chunks * self.plan.slices) as f64;
+    fn go(&mut self, rank: usize, times: &dyn StepTimes, see: &mut dyn FnMut(usize, Cell, f64, f64)) {
+        let parts = self.parts;
         while let Some(&cell) = self.ranks[rank].row.peek() {
             let ready = self.ready(cell);
             let at = &mut self.ranks[rank];
@@ -199,7 +233,8 @@ impl Simulation {
             let start = at.free.max(ready);
             at.waited += if at.begun.is_some() { start - at.free } else { 0.0 };
             at.begun.get_or_insert(start);
-            at.free = start + times.acts[cell.act as usize];
+            at.free = start + times.cell(rank, at.ran, cell);
+            at.ran += 1;
             at.saved += times.saves(cell.act);
             at.peak = at.peak.max(at.saved);
             let end = at.free;
@@ -245,24 +280,25 @@ impl Simulation {
             })
     }
     /// Passes on a cell's output at its end.
-    fn give(&mut self, rank: usize, cell: Cell, end: f64, times: &CellTimes) {
+    fn give(&mut self, rank: usize, cell: Cell, end: f64, times: &dyn StepTimes) {
         let to = cell.gives(&self.plan).map_or(rank, |(_, of)| self.rank_of[of.chunk as usize]);
         let slot = self.slot(cell);
         self.arrivals[slot] = end;
         if to == rank {
             return;
         }
-        if let Some(free) = self.links.get_mut(rank * self.plan.ranks + to) {
-            let parts = self.plan.chunks as f64; // a message is one slice, of the whole width
-            *free = free.max(end) + times.message * parts;
-            self.arrivals[slot] = *free + times.latency * parts * self.plan.slices as f64;
+        if let Some([occupies, under_way]) = times.message(rank, to, cell.act.gives(), &self.plan) {
+            self.links.resize(self.plan.ranks * self.plan.ranks, 0.0);
+            let free = &mut self.links[rank * self.plan.ranks + to];
+            *free = free.max(end) + occupies;
+            self.arrivals[slot] = *free + under_way;
         }
         if std::mem::take(&mut self.ranks[to].waits) {
             self.can_go.push(to);
         }
     }
     fn simulated(&self) -> Simulated {
-        let parts = (self.plan.chunks * self.plan.slices) as f64;
+        let parts = self.parts;
         let longest = self.ranks.iter().max_by(|a, b| a.waited.total_cmp(&b.waited));
         let span = |at: &RankProgress| at.free - at.begun.unwrap_or(at.free);
         Simulated {

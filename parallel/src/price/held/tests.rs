@@ -25,6 +25,10 @@ fn equal(microbatches: usize) -> Batch {
     Batch::new(vec![Sequence::new(vec![1; 6], vec![2; 6]); 2 * microbatches], microbatches).unwrap()
 }
 
+fn measure(layout: &Layout, rank: usize, design: &Design, batch: &Batch) -> MoveCosts {
+    MoveCosts::new::<Float>((layout, rank), design, OPTIMIZER, batch, (None, || ())).unwrap()
+}
+
 /// The peak of every rank, by its meter, after steps on numbers.
 fn measured(layout: &Layout, design: &Design, batch: &Batch) -> Vec<usize> {
     let program = |at: BuildContext<Float>| {
@@ -48,8 +52,7 @@ fn few_microbatches_tell_what_many_hold_to_the_byte() {
         for (ranks, rest, shape) in [(2, "", SHAPE), (3, "", TIED)].iter().chain(more) {
             let layout = format!("pp={ranks}:{word}{rest}").parse::<Layout>().unwrap();
             let (design, few) = ((*shape).into(), if word == "dualpipe-v" { 2 * ranks + 1 } else { 3 });
-            let of =
-                |rank| MemoryBytes::new::<Float>(&layout, rank, &design, OPTIMIZER, &equal(few)).unwrap();
+            let of = |rank| measure(&layout, rank, &design, &equal(few));
             let held: Vec<_> = (0..layout.ranks()).map(of).collect();
             for many in [if few > 3 { few } else { 1 }, few + 1, 11] {
                 let plan = layout.pipeline().plan(*ranks, many);
@@ -70,7 +73,7 @@ fn few_microbatches_tell_what_many_hold_to_the_byte() {
 fn what_was_not_seen_is_told_and_what_was_is_asked_for() {
     let of = |word: &str| {
         let layout = format!("pp=2:{word}").parse::<Layout>().unwrap();
-        let held = |rank| MemoryBytes::new::<Float>(&layout, rank, SHAPE, OPTIMIZER, &equal(3)).unwrap();
+        let held = |rank| measure(&layout, rank, &SHAPE.into(), &equal(3));
         [held(0), held(1)]
     };
     let ([whole, last], [halves, _], plan) = (of("1f1b"), of("zb-h1"), Plan::whole(2, 9));
@@ -82,7 +85,7 @@ fn what_was_not_seen_is_told_and_what_was_is_asked_for() {
         whole.peak(&crate::pipeline::gpipe::GPipe, &plan).unwrap(),
         of("gpipe")[0].peak(&crate::pipeline::gpipe::GPipe, &plan).unwrap()
     );
-    let adds = |held: &MemoryBytes, act, chunk| held.adds(act, chunk).unwrap();
+    let adds = |held: &MoveCosts, act, chunk| held.adds(act, chunk).unwrap().0;
     let [f, b] = [PassKind::F, PassKind::B].map(|act| adds(&whole, act, 0));
     let indices = 2 * 4 * (4 + 8); // a sequence's place, and what it sees: freed with the microbatch
     assert!(f > 12 * 8 * 4 + indices && f + b == indices, "{f} {b}");

@@ -1,0 +1,188 @@
+//! Clock of a shape-only rank on a machine: adds up the time of its kernels and calls as they come.
+//!
+//! ```text
+//! kernel            now += its time                         slower while a started call is under way
+//! call              now = max(now, link free) + its time
+//! started call      ends at max(when it started, link free) + its time; waiting moves now to its end
+//! ```
+//! Messages between pipeline stages are not waited for here: the [simulation](crate::step) of all stages does.
+use crate::machine::Machine;
+use comm::{Axes, Axis, CallClock, GhostCall, Op};
+use parallel::session::RankClock;
+use std::sync::{Arc, Mutex, PoisonError};
+use tensor::{KernelKind, KernelWork};
+
+tensor::listed! {
+    /// Use of a rank's time.
+    Part {
+        /// Matrix products.
+        Products = "products",
+        /// Attention.
+        Attention = "attention",
+        /// All other kernels.
+        Kernels = "other kernels",
+        /// Waiting for tensor ranks.
+        Tp = "tp",
+        /// Waiting for the ranks that share a sequence.
+        Cp = "cp",
+        /// Waiting for the ranks that share experts.
+        Ep = "ep",
+        /// Waiting for data ranks: sums of gradients, gathered weights.
+        Dp = "dp",
+        /// Waiting for other stages, apart from the bubble.
+        Pp = "pp",
+    }
+}
+
+/// Number of uses.
+pub const PARTS: usize = Part::ALL.len();
+
+/// What a clock has counted since it was last read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Lap {
+    /// Seconds.
+    pub seconds: f64,
+    /// Seconds by use.
+    pub parts: [f64; PARTS],
+    /// Floating point operations.
+    pub flops: u64,
+    /// A message to another stage: seconds that it occupies its link, and its latency.
+    pub message: Option<[f64; 2]>,
+    /// Calls that were started and not waited for yet: seconds after the lap's start, and seconds that each
+    /// takes.
+    pub late: Vec<(f64, f64)>,
+}
+
+/// Clock of one rank.
+pub struct Clock {
+    machine: Arc<Machine>,
+    slower: f64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    now: f64,
+    began: f64, // of the lap
+    lap: Lap,
+    flops: u64,                    // the meter's count so far
+    free: Vec<f64>,                // time from which each level's link is free
+    started: Vec<Option<Started>>, // by number, until they are waited for
+}
+
+#[derive(Clone, Copy)]
+struct Started {
+    at: f64,
+    takes: f64,
+    end: f64,
+    part: Part,
+}
+
+impl Clock {
+    /// Creates the clock of one of `ranks` ranks.
+    pub fn new(machine: &Arc<Machine>, ranks: usize) -> Arc<Self> {
+        let state = State { free: vec![0.0; machine.levels.len()], ..State::default() };
+        Arc::new(Self { machine: machine.clone(), slower: machine.slower(ranks), state: state.into() })
+    }
+    /// The clock of both the kernels and the calls of a rank.
+    pub fn of_rank(self: &Arc<Self>) -> RankClock {
+        (self.clone(), self.clone())
+    }
+    /// Returns the lap since the last call.
+    pub fn lap(&self) -> Lap {
+        self.change(|state| {
+            let began = std::mem::replace(&mut state.began, state.now);
+            let is_new = |of: &&Started| of.at >= began;
+            let late = state.started.iter().flatten().filter(is_new).map(|of| (of.at - began, of.takes));
+            let late = late.collect();
+            Lap { seconds: state.now - began, late, ..std::mem::take(&mut state.lap) }
+        })
+    }
+    fn change<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl State {
+    /// Moves the clock to a later time, for this use.
+    fn until(&mut self, time: f64, part: Part) {
+        if time > self.now {
+            self.lap.parts[part as usize] += time - self.now;
+            self.now = time;
+        }
+    }
+    /// Occupies a level's link for a call that begins now. Returns its end.
+    fn over(&mut self, level: usize, takes: f64) -> f64 {
+        self.free[level] = self.free[level].max(self.now) + takes;
+        self.free[level]
+    }
+}
+
+impl tensor::Clock for Clock {
+    fn kernel(&self, work: &KernelWork) {
+        self.change(|state| {
+            let flops = work.flops - std::mem::replace(&mut state.flops, work.flops);
+            state.lap.flops += flops;
+            let alone = self.machine.kernel(work, flops) * self.slower;
+            let (speed, busy) =
+                (self.machine.overlap.value, state.free.iter().fold(0.0, |a: f64, b| a.max(*b)));
+            let beside = (busy - state.now).clamp(0.0, alone / speed); // while calls are under way
+            let part = match work.kind {
+                KernelKind::Product => Part::Products,
+                KernelKind::Attention => Part::Attention,
+                _ => Part::Kernels,
+            };
+            state.until(state.now + beside + (alone - beside * speed).max(0.0), part);
+        });
+    }
+}
+
+/// The use of the time of calls over these axes.
+fn part_of(axes: Axes) -> Part {
+    let has = |axis| axes.contains(axis);
+    match () {
+        () if has(Axis::Dp) || has(Axis::Edp) => Part::Dp,
+        () if has(Axis::Pp) => Part::Pp,
+        () if has(Axis::Cp) => Part::Cp,
+        () if has(Axis::Ep) || has(Axis::Etp) => Part::Ep,
+        () => Part::Tp,
+    }
+}
+
+/// True for a message between pipeline stages.
+fn is_staged(call: &GhostCall) -> bool {
+    call.axes == Axis::Pp && matches!(call.op, Op::Send | Op::Receive)
+}
+
+impl CallClock for Clock {
+    fn call(&self, call: &GhostCall) {
+        let number = self.start(call);
+        self.finish(number);
+    }
+    fn start(&self, call: &GhostCall) -> usize {
+        let (level, takes) = self.machine.call(call);
+        self.change(|state| {
+            let started = if is_staged(call) {
+                if call.op == Op::Send {
+                    let latency = self.machine.levels[level].latency.value;
+                    let [moving, waiting] = state.lap.message.unwrap_or_default();
+                    state.lap.message = Some([moving + takes - latency, latency.max(waiting)]);
+                }
+                None
+            } else {
+                // what a rank receives comes beside what it sends
+                let end = if call.op == Op::Receive { state.now + takes } else { state.over(level, takes) };
+                Some(Started { at: state.now, takes, end, part: part_of(call.axes) })
+            };
+            state.started.push(started);
+            state.started.len() - 1
+        })
+    }
+    fn finish(&self, number: usize) {
+        self.change(|state| {
+            if let Some(Started { end, part, .. }) = state.started[number].take() {
+                state.until(end, part);
+            }
+        });
+    }
+}

@@ -1,0 +1,13 @@
+//! The time of a layout on a machine, and the search for the best layout.
+//!
+//! | files | contents |
+//! |---|---|
+//! | `machine.rs`, `machines/*.json` | machines as data: speeds of kernels, memory and links, with sources |
+//! | `clock.rs` | the clock of a shape-only rank: the time of its kernels and calls |
+//! | `step.rs` | the time of a step: the clocks of all stages, combined by the simulation of the schedule |
+pub mod clock;
+pub mod machine;
+pub mod step;
+
+pub use clock::{Clock, Lap, Part};
+pub use machine::Machine;

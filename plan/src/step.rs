@@ -1,0 +1,282 @@
+//! Time of a training step: the shape-only program of one rank of each kind of stage gives the time and the
+//! memory of each kind of move, and the simulation of the schedule combines them.
+//!
+//! ```text
+//! step = max over ranks of (end of its last cell + gradients that are still summed then) + update
+//! ```
+use crate::clock::{Clock, Lap, PARTS, Part};
+use crate::machine::Machine;
+use comm::Axis;
+use kernels::{Kernels, Mask};
+use layers::{Design, OptimizerKind};
+use parallel::price::MoveCosts;
+use parallel::step::simulate::{StepTimes, simulate};
+use parallel::step::{Action, ActionPhase, Cell, PassKind, Payload, Plan, moves_of_all};
+use parallel::{Batch, Error, Layout, Result, Schedule, Sequence};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What is trained, in each step.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The model.
+    pub design: Design,
+    /// The optimizer and the clip limit.
+    pub optimizer: (OptimizerKind, Option<f64>),
+    /// Tokens of a sequence.
+    pub seq: usize,
+    /// Sequences of a step.
+    pub batch_size: usize,
+    /// Name of the dtype.
+    pub dtype: &'static str,
+}
+
+/// Time of a step under a layout.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepTime {
+    /// Seconds of the step.
+    pub seconds: f64,
+    /// Seconds by use, of the rank that ends last.
+    pub parts: [f64; PARTS],
+    /// Seconds that this rank waits for other stages.
+    pub bubble: f64,
+    /// Operations of all ranks.
+    pub flops: f64,
+    /// Peak bytes of the fullest rank of those that were priced.
+    pub peak: usize,
+}
+
+/// A kind of stage under a layout with any schedule of the same cells: priced once.
+type StageKey = (String, [usize; 3], Vec<ChunkKind>, u8);
+
+/// A kind of chunk: its blocks, and whether it has the embedding, the head, and its neighbours on its rank.
+type ChunkKind = (Vec<(bool, Option<Mask>)>, [bool; 4]);
+
+/// Moves of all ranks, by schedule, its number and the sizes of its table.
+type TableKey = (&'static str, Option<usize>, Plan);
+
+/// Prices of stages and tables of schedules, kept for other layouts.
+#[derive(Default)]
+pub struct Known {
+    stages: HashMap<StageKey, Rc<Vec<MoveCosts<Lap>>>>,
+    tables: HashMap<TableKey, Rc<Vec<Vec<ActionPhase>>>>,
+    batches: HashMap<[usize; 3], Rc<Batch>>,
+}
+
+impl Known {
+    /// Returns the moves of all ranks in a step.
+    fn table(
+        &mut self,
+        schedule: &dyn Schedule,
+        number: Option<usize>,
+        plan: Plan,
+    ) -> Result<Rc<Vec<Vec<ActionPhase>>>> {
+        let key = (schedule.about().word, number, plan);
+        if let Some(known) = self.tables.get(&key) {
+            return Ok(known.clone());
+        }
+        let moves = Rc::new(moves_of_all(schedule, &plan).map_err(Error::new)?);
+        if self.tables.len() > 64 {
+            self.tables.clear();
+        }
+        Ok(self.tables.entry(key).or_insert(moves).clone())
+    }
+    /// Returns a batch of equal sequences.
+    fn batch(&mut self, [seq, sequences, microbatches]: [usize; 3]) -> Result<Rc<Batch>> {
+        let key = [seq, sequences, microbatches];
+        if let Some(known) = self.batches.get(&key) {
+            return Ok(known.clone());
+        }
+        self.batches.clear();
+        let sequence = Sequence::new(vec![0; seq], vec![0; seq]);
+        let batch = Batch::new(vec![sequence; sequences * microbatches], microbatches)?;
+        Ok(self.batches.entry(key).or_insert(Rc::new(batch)).clone())
+    }
+    /// Returns the time of a step in this number of microbatches.
+    ///
+    /// # Errors
+    /// If the layout does not fit the model or the batch.
+    pub fn step<D: Kernels>(
+        &mut self,
+        layout: &Layout,
+        job: &Job,
+        microbatches: usize,
+        machine: &Arc<Machine>,
+    ) -> Result<StepTime> {
+        layout.fits(&job.design)?;
+        let (pipeline, stages) = (layout.pipeline(), layout.size(Axis::Pp));
+        let plan = pipeline.plan(stages, microbatches);
+        let table = self.table(pipeline.schedule, pipeline.number, plan)?;
+        let chunks_of = |stage: usize| -> Vec<usize> {
+            (0..plan.all_chunks()).filter(|chunk| pipeline.schedule.rank_of(*chunk, &plan) == stage).collect()
+        };
+        let mut rows = Vec::new();
+        for stage in 0..stages {
+            let own = chunks_of(stage);
+            let mut row: Option<Row> = None;
+            for costs in &*self.stage::<D>(layout, job, (stage, &own), &plan, machine)? {
+                let one = Row::new(costs, &own, &table[stage])?;
+                let peak = row.as_ref().map_or(0, |row| row.peak).max(one.peak);
+                row = Some(row.filter(|row| row.seconds() >= one.seconds()).unwrap_or(one));
+                row.iter_mut().for_each(|row| row.peak = peak);
+            }
+            rows.push(row.expect("a stage has a rank"));
+        }
+        combined(rows, pipeline.schedule, &plan, layout.ranks())
+    }
+    /// Returns the costs of the moves of a stage: of its first rank, and of the last one of those that share
+    /// a sequence.
+    fn stage<D: Kernels>(
+        &mut self,
+        layout: &Layout,
+        job: &Job,
+        (stage, own): (usize, &[usize]),
+        plan: &Plan,
+        machine: &Arc<Machine>,
+    ) -> Result<Rc<Vec<MoveCosts<Lap>>>> {
+        let pipeline = layout.pipeline();
+        let halves = pipeline.schedule.row(0, plan).any(|cell| cell.act == PassKind::I);
+        let kinds = own.iter().map(|chunk| chunk_kind(&job.design, layout, *chunk, plan)).collect();
+        let sequences = job.batch_size.div_ceil(plan.microbatches);
+        let sizes = [job.seq, sequences, plan.slices];
+        let key = (layout.unscheduled().to_string(), sizes, kinds, u8::from(halves));
+        if let Some(known) = self.stages.get(&key) {
+            return Ok(known.clone());
+        }
+        // the fewest microbatches with cells of every kind
+        let few = (3..=2 * plan.ranks + 1)
+            .find(|few| pipeline.schedule.fits(&Plan { microbatches: *few, ..*plan }).is_ok());
+        let batch = self.batch([job.seq, sequences, few.unwrap_or(plan.microbatches).max(3)])?;
+        batch.deals(&layout.tokens())?;
+        let last = layout.size(Axis::Cp) - 1;
+        let mut costs = Vec::new();
+        for cp in [0, last].into_iter().take(1 + last.min(1)) {
+            let (clock, rank) =
+                (Clock::new(machine, layout.ranks()), layout.rank_at(&[(Axis::Pp, stage), (Axis::Cp, cp)]));
+            let lap = {
+                let clock = clock.clone();
+                move || clock.lap()
+            };
+            let timing = (Some(clock.of_rank()), lap);
+            costs.push(MoveCosts::new::<D>((layout, rank), &job.design, job.optimizer, &batch, timing)?);
+        }
+        Ok(self.stages.entry(key).or_insert(Rc::new(costs)).clone())
+    }
+}
+
+/// Returns the kind of a chunk.
+fn chunk_kind(design: &Design, layout: &Layout, chunk: usize, plan: &Plan) -> ChunkKind {
+    let (pipeline, all) = (layout.pipeline(), plan.all_chunks());
+    let blocks = pipeline.blocks(design.parts(), chunk, all);
+    let block = |block: usize| {
+        let shape = design.shape();
+        (shape.is_some_and(|shape| shape.experts(block).is_some()), shape.map(|shape| Mask::of(shape, block)))
+    };
+    let rank = |chunk: usize| pipeline.schedule.rank_of(chunk, plan);
+    let beside = |other: Option<usize>| other.is_some_and(|other| other < all && rank(other) == rank(chunk));
+    let ends = [chunk == 0, chunk + 1 == all, beside(chunk.checked_sub(1)), beside(Some(chunk + 1))];
+    // parts of a classifier are all different
+    let own = if design.shape().is_none() { vec![(true, None); chunk] } else { Vec::new() };
+    (blocks.map(block).chain(own).collect(), ends)
+}
+
+/// The times of a stage's rank in a step.
+struct Row {
+    cells: Vec<f64>,
+    messages: [Option<[f64; 2]>; 2], // by payload
+    late: Vec<(usize, f64, f64)>,    // cell, seconds after its start, seconds that the call takes
+    tail: f64,                       // from its last cell to the update
+    update: f64,
+    parts: [f64; PARTS],
+    flops: f64,
+    peak: usize,
+}
+
+impl Row {
+    fn new(costs: &MoveCosts<Lap>, own: &[usize], moves: &[ActionPhase]) -> Result<Self> {
+        let mut row = Self {
+            cells: Vec::new(),
+            messages: [None; 2],
+            late: Vec::new(),
+            tail: 0.0,
+            update: 0.0,
+            parts: [0.0; PARTS],
+            flops: 0.0,
+            peak: costs.peak_over(costs.along(own, moves)?.map(|(adds, _)| *adds)),
+        };
+        for (at, (_, lap)) in moves.iter().zip(costs.along(own, moves)?) {
+            let begun = row.tail;
+            row.tail += lap.seconds;
+            row.flops += lap.flops as f64;
+            row.parts.iter_mut().zip(lap.parts).for_each(|(all, more)| *all += more);
+            match at {
+                ActionPhase::Begin(Action::Run { .. }) => {
+                    row.late.extend(lap.late.iter().map(|(at, takes)| (row.cells.len(), begun + at, *takes)));
+                    row.cells.push(std::mem::take(&mut row.tail));
+                }
+                ActionPhase::Begin(Action::Send(what, ..)) => row.messages[*what as usize] = lap.message,
+                ActionPhase::Begin(Action::Update) => {
+                    row.update = lap.seconds;
+                    row.tail = begun;
+                }
+                _ => {}
+            }
+        }
+        Ok(row)
+    }
+    fn seconds(&self) -> f64 {
+        self.cells.iter().sum::<f64>() + self.tail + self.update
+    }
+    /// Seconds from the end of the last cell until all late calls have ended, if cells start at these times.
+    fn waits(&self, starts: &[f64]) -> f64 {
+        let end = starts.last().zip(self.cells.last()).map_or(0.0, |(start, cell)| start + cell);
+        let after = |free: f64, (cell, at, takes): &(usize, f64, f64)| free.max(starts[*cell] + at) + takes;
+        (self.late.iter().fold(0.0, after) - end).max(0.0)
+    }
+}
+
+/// The rows of all stages.
+struct Rows(Vec<Row>);
+
+impl StepTimes for Rows {
+    fn cell(&self, rank: usize, n: usize, _: Cell) -> f64 {
+        self.0[rank].cells[n]
+    }
+    fn message(&self, from: usize, _: usize, what: Payload, _: &Plan) -> Option<[f64; 2]> {
+        self.0[from].messages[what as usize]
+    }
+}
+
+/// Combines the rows of all stages.
+fn combined(rows: Vec<Row>, schedule: &dyn Schedule, plan: &Plan, ranks: usize) -> Result<StepTime> {
+    let rows = Rows(rows);
+    let mut starts: Vec<Vec<f64>> = rows.0.iter().map(|row| Vec::with_capacity(row.cells.len())).collect();
+    let mut see = |rank: usize, _: Cell, start, _| starts[rank].push(start);
+    simulate(schedule, plan, &rows, &mut see).map_err(Error::new)?;
+    let Rows(rows) = rows;
+    let end = |(row, starts): (&Row, &Vec<f64>)| {
+        let begun: Vec<f64> = row
+            .cells
+            .iter()
+            .scan(0.0, |at, cell| {
+                let start = *at;
+                *at += cell;
+                Some(start)
+            })
+            .collect();
+        let saved = row.waits(&begun) - row.waits(starts); // calls that end during bubbles
+        let saved = saved.clamp(0.0, row.tail);
+        let last = starts.last().zip(row.cells.last()).map_or(0.0, |(start, cell)| start + cell);
+        (last + row.tail - saved, saved)
+    };
+    let ends: Vec<(f64, f64)> = rows.iter().zip(&starts).map(end).collect();
+    let last = (0..rows.len()).max_by(|a, b| ends[*a].0.total_cmp(&ends[*b].0)).expect("a stage");
+    let update = rows.iter().map(|row| row.update).fold(0.0, f64::max);
+    let (seconds, row) = (ends[last].0 + update, &rows[last]);
+    let mut parts = row.parts;
+    parts[Part::Dp as usize] = (parts[Part::Dp as usize] - ends[last].1).max(0.0);
+    let flops = rows.iter().map(|row| row.flops).sum::<f64>() * (ranks / plan.ranks) as f64;
+    let bubble = (seconds - parts.iter().sum::<f64>()).max(0.0);
+    Ok(StepTime { seconds, parts, bubble, flops, peak: rows.iter().map(|row| row.peak).max().unwrap_or(0) })
+}
