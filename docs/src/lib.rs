@@ -62,6 +62,10 @@ mod zero_bubble {}
 mod strategies {}
 
 #[cfg(doctest)]
+#[doc = include_str!("systems.md")]
+mod systems {}
+
+#[cfg(doctest)]
 #[doc = include_str!("proof.md")]
 mod proof {}
 
