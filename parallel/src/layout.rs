@@ -35,7 +35,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// The most ranks a layout may have.
-pub const MAX_RANKS: usize = 1024;
+pub const MAX_RANKS: usize = 1 << 20;
+/// The most ranks that a refusal offers.
+const MOST_OFFERED: usize = 1024;
 
 const AXES: usize = Axis::ALL.len();
 
@@ -325,7 +327,7 @@ impl Layout {
     }
     /// Returns the numbers of ranks along an axis that `fit`, all else unchanged.
     pub fn possible(&self, axis: Axis, fit: impl Fn(usize) -> bool) -> Vec<usize> {
-        let limit = MAX_RANKS / (self.ranks() / self.size(axis));
+        let limit = MOST_OFFERED / (self.ranks() / self.size(axis));
         (1..=limit).filter(|n| fit(*n)).collect()
     }
 }

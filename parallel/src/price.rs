@@ -1,6 +1,7 @@
 //! Peak memory of ranks, from shapes alone: runs the program on the meta device, one rank at a time, so the
 //! world can have any size.
 mod held;
+pub mod kinds;
 pub mod largest;
 
 pub use held::MoveCosts;

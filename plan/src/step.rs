@@ -7,15 +7,16 @@
 use crate::clock::{Clock, Lap, PARTS, Part};
 use crate::machine::Machine;
 use comm::Axis;
-use kernels::{Kernels, Mask};
+use kernels::{Kernels, Mask, Meta};
 use layers::{Design, OptimizerKind};
 use parallel::price::MoveCosts;
 use parallel::step::simulate::{StepTimes, simulate};
 use parallel::step::{Action, ActionPhase, Cell, PassKind, Payload, Plan, moves_of_all};
-use parallel::{Batch, Error, Layout, Result, Schedule, Sequence};
+use parallel::{Batch, BuildContext, Error, Layout, Result, Schedule, Sequence, Trainer, session};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use tensor::Device;
 
 /// What is trained, in each step.
 #[derive(Clone, Debug)]
@@ -30,6 +31,16 @@ pub struct Job {
     pub batch_size: usize,
     /// Name of the dtype.
     pub dtype: &'static str,
+}
+
+impl Job {
+    /// Returns a sequence of the step; all are alike.
+    pub fn sequence(&self) -> Sequence {
+        match self.design.features() {
+            Some(features) => Sequence::example(vec![0.0; features], 0),
+            None => Sequence::new(vec![0; self.seq], vec![0; self.seq]),
+        }
+    }
 }
 
 /// Time of a step under a layout.
@@ -83,14 +94,13 @@ impl Known {
         Ok(self.tables.entry(key).or_insert(moves).clone())
     }
     /// Returns a batch of equal sequences.
-    fn batch(&mut self, [seq, sequences, microbatches]: [usize; 3]) -> Result<Rc<Batch>> {
-        let key = [seq, sequences, microbatches];
+    fn batch(&mut self, job: &Job, [sequences, microbatches]: [usize; 2]) -> Result<Rc<Batch>> {
+        let key = [job.seq, sequences, microbatches];
         if let Some(known) = self.batches.get(&key) {
             return Ok(known.clone());
         }
         self.batches.clear();
-        let sequence = Sequence::new(vec![0; seq], vec![0; seq]);
-        let batch = Batch::new(vec![sequence; sequences * microbatches], microbatches)?;
+        let batch = Batch::new(vec![job.sequence(); sequences * microbatches], microbatches)?;
         Ok(self.batches.entry(key).or_insert(Rc::new(batch)).clone())
     }
     /// Returns the time of a step in this number of microbatches.
@@ -147,7 +157,7 @@ impl Known {
         // the fewest microbatches with cells of every kind
         let few = (3..=2 * plan.ranks + 1)
             .find(|few| pipeline.schedule.fits(&Plan { microbatches: *few, ..*plan }).is_ok());
-        let batch = self.batch([job.seq, sequences, few.unwrap_or(plan.microbatches).max(3)])?;
+        let batch = self.batch(job, [sequences, few.unwrap_or(plan.microbatches).max(3)])?;
         batch.deals(&layout.tokens())?;
         let last = layout.size(Axis::Cp) - 1;
         let mut costs = Vec::new();
@@ -163,6 +173,19 @@ impl Known {
         }
         Ok(self.stages.entry(key).or_insert(Rc::new(costs)).clone())
     }
+}
+
+/// Returns the operations of a step of the unsplit model, without recomputation.
+///
+/// # Errors
+/// If the design has an invalid size.
+pub fn model_flops<D: Kernels>(job: &Job) -> Result<f64> {
+    let batch = Batch::new(vec![job.sequence()], 1)?;
+    let flops = session::ghost::<D, _>(&Layout::UNSPLIT, (0, None), |at: BuildContext<Meta<D::Elem>>| {
+        Trainer::new(&at, &job.design, job.optimizer)?.step(&batch, 0.0)?;
+        Ok(at.device.meter().flops())
+    })?;
+    Ok(flops as f64 * job.batch_size as f64)
 }
 
 /// Returns the kind of a chunk.

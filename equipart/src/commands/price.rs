@@ -1,7 +1,9 @@
 //! `price`: cost of a layout from shapes alone: the same program on the meta device, one rank at a time, so
 //! the world can have any size.
 mod methods;
+mod report;
 mod routing;
+mod seconds;
 
 use self::methods::Method;
 use super::Run;
@@ -13,14 +15,17 @@ use crate::commands::train::flags::DropoutRate;
 use crate::commands::train::settings::{OptimizerName, Settings, tenth};
 use crate::device::in_device;
 use clap::Args;
-use comm::{Ledger, readable};
+use comm::Ledger;
 use kernels::{Kernels, Meta};
-use layers::{Builder, Design, LayerCounts, counted};
+use layers::{Builder, Design, LayerCounts};
 use models::{Config, Model};
 use parallel::dtype::{DtypeName, RunDevice};
+use parallel::price::kinds::kinds;
 use parallel::price::largest::{LargestBatch, Search, Unknown};
 use parallel::price::{STEPS, peak_of_all};
 use parallel::{Batch, BuildContext, Layout, Result, Sequence, Trainer, budget, layout, measure, session};
+use plan::Machine;
+use seconds::{MACHINE, Seconds};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -77,6 +82,8 @@ pub(crate) struct PriceArgs {
     /// File of tokens per expert, as eval --json prints them [default: an even load]
     #[arg(long, value_name = "FILE")]
     pub(crate) routing: Option<PathBuf>,
+    #[arg(long, value_name = "NAME|FILE", help = MACHINE)]
+    machine: Option<String>,
 }
 
 impl PriceArgs {
@@ -107,15 +114,17 @@ impl PriceArgs {
     }
 }
 
-/// The price of one rank's training step.
+/// The price of the training step of a rank, and of all ranks like it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Price {
     /// The layout.
     pub layout: String,
     /// The dtype.
     pub number: DtypeName,
-    /// The rank.
+    /// The rank, the first of those that are alike.
     pub rank: usize,
+    /// Number of ranks that are alike.
+    pub ranks: usize,
     /// Microbatches of the step.
     pub microbatches: usize,
     /// Peak bytes by category, each at its own time, and of all together (`total`).
@@ -160,11 +169,7 @@ fn rank_traffic(ledger: &Ledger) -> Vec<RankTraffic> {
 
 /// A batch of a step with these settings.
 fn batch(design: &Design, settings: &Settings) -> Result<Batch> {
-    let sequence = match design.features() {
-        Some(features) => Sequence::example(vec![0.0; features], 0),
-        None => Sequence::new(vec![0; settings.seq], vec![0; settings.seq]),
-    };
-    Batch::new(vec![sequence; settings.batch_size], settings.microbatches)
+    Batch::new(vec![settings.job(design).sequence(); settings.batch_size], settings.microbatches)
 }
 
 /// Cost of the program that is priced.
@@ -211,8 +216,8 @@ pub fn program<D: Kernels>(
 /// Returns the price of every rank, in the settings' dtype.
 ///
 /// # Errors
-/// If the layout does not fit the shape or the batch, the bytes or the operations of a rank overflow 64 bits,
-/// or a rank would hold more than its [limit](Layout::memory_limit).
+/// If the layout does not fit the shape or the batch, or the bytes or the operations of a rank overflow 64
+/// bits.
 pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
     settings.check(config.positions)?;
     let design = settings.shape(config).into();
@@ -230,38 +235,56 @@ fn run<S: Scalar>(
     program(&BuildContext { builder: Builder { counts, ..at.builder }, ..at }, design, settings)
 }
 
-/// Returns the price of a design.
+/// Returns the price of a rank.
+fn rank_price<D: RunDevice>(
+    of: LoadedDesign,
+    settings: &Settings,
+    layout: &Layout,
+    rank: usize,
+) -> Result<Price> {
+    let run = |at: BuildContext<Meta<D::Elem>>| run(at, of, settings);
+    let Cost { peaks, flops, traffic: ledger, offloaded } =
+        session::ghost::<D, _>(layout, (rank, None), run)?;
+    let mut peak_bytes: BTreeMap<_, _> =
+        Category::ALL.iter().map(|c| (c.name(), peaks.category[*c as usize])).collect();
+    peak_bytes.insert("total", peaks.total);
+    let (traffic_bytes, traffic) = (Overflow::caught(|| ledger.wire_bytes())?, rank_traffic(&ledger));
+    let (layout, number) = (layout.to_string(), settings.number);
+    let (microbatches, (away_bytes, moved_bytes)) = (settings.microbatches, offloaded);
+    Ok(Price {
+        layout,
+        number,
+        rank,
+        ranks: 1,
+        microbatches,
+        peak_bytes,
+        away_bytes,
+        moved_bytes,
+        flops,
+        traffic_bytes,
+        traffic,
+    })
+}
+
+/// Returns the price of every rank of a design.
 fn price_in<D: RunDevice>(of: LoadedDesign, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
     layout.fits(of.0)?;
-    let run = |at: BuildContext<Meta<D::Elem>>| run(at, of, settings);
-    let on_rank = |rank| {
-        let Cost { peaks, flops, traffic: ledger, offloaded } =
-            session::ghost::<D, _>(layout, (rank, None), run)?;
-        let mut peak_bytes: BTreeMap<_, _> =
-            Category::ALL.iter().map(|c| (c.name(), peaks.category[*c as usize])).collect();
-        peak_bytes.insert("total", peaks.total);
-        let (traffic_bytes, traffic) = (Overflow::caught(|| ledger.wire_bytes())?, rank_traffic(&ledger));
-        let (layout, number) = (layout.to_string(), settings.number);
-        let (microbatches, (away_bytes, moved_bytes)) = (settings.microbatches, offloaded);
-        Ok(Price {
-            layout,
-            number,
-            rank,
-            microbatches,
-            peak_bytes,
-            away_bytes,
-            moved_bytes,
-            flops,
-            traffic_bytes,
-            traffic,
-        })
-    };
-    let prices = (0..layout.ranks()).map(on_rank).collect::<Result<Vec<_>>>()?;
-    let most = prices.iter().map(|price| (price.rank, price.peak_bytes["total"]));
+    (0..layout.ranks()).map(|rank| rank_price::<D>(of, settings, layout, rank)).collect()
+}
+
+/// Returns the prices of the kinds of ranks of a design.
+fn kinds_in<D: RunDevice>(of: LoadedDesign, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
+    layout.fits(of.0)?;
+    let price = |rank| Ok(Price { rank: 0, ..rank_price::<D>(of, settings, layout, rank)? });
+    let all = kinds(layout, price)?;
+    let all: Vec<_> =
+        all.into_iter().map(|kind| Price { rank: kind.first, ranks: kind.ranks, ..kind.price }).collect();
+    let most = all.iter().map(|price| (price.rank, price.peak_bytes["total"]));
     if let Some(most) = most.max_by_key(|(_, bytes)| *bytes) {
-        budget::check_limit::<D>(layout, most, |at| run(at).map(drop))?;
+        let run = |at: BuildContext<Meta<D::Elem>>| run(at, of, settings).map(drop);
+        budget::check_limit::<D>(layout, most, run)?;
     }
-    Ok(prices)
+    Ok(all)
 }
 
 /// Returns the methods of attention that fit a layout whose ranks share tokens.
@@ -318,66 +341,30 @@ impl Run for PriceArgs {
             });
             return Ok(true);
         }
+        let machine = a.machine.as_deref().map(Machine::named).transpose()?;
         let prices =
-            in_device!((settings.device, settings.number), D => price_in::<D>(of, &settings, &layout))?;
+            in_device!((settings.device, settings.number), D => kinds_in::<D>(of, &settings, &layout))?;
+        let time = machine.map(|machine| {
+            in_device!((settings.device, settings.number), D =>
+                Seconds::of::<D>(&layout, &settings.job(&design), settings.microbatches, machine))
+        });
+        let time = time.transpose()?;
         let methods = if json {
             Vec::new()
         } else {
             in_device!((settings.device, settings.number), D => methods_in::<D>(of, &settings, &layout))?
         };
-        show::all(json, &prices, || {
-            reported(&prices, &settings);
-            if !methods.is_empty() {
-                line(&methods::reported(&methods));
-            }
-        });
+        if json {
+            prices.iter().for_each(|price| show::json(&seconds::Timed { price, time: time.as_ref() }));
+            return Ok(true);
+        }
+        report::print(&prices, &settings, &design)?;
+        if let Some(time) = time {
+            line(&time.to_string());
+        }
+        if !methods.is_empty() {
+            line(&methods::reported(&methods));
+        }
         Ok(true)
-    }
-}
-
-/// Prints prices for people.
-fn reported(prices: &[Price], of: &Settings) {
-    let held = |name: &&str| *name == "total" || prices.iter().any(|p| p.peak_bytes[name] > 0);
-    let names: Vec<_> = Category::ALL.iter().map(|c| c.name()).chain(["total"]).filter(held).collect();
-    let away = prices.iter().any(|p| p.away_bytes > 0);
-    let offloaded = if away { &["off device", "moves"][..] } else { &[] };
-    let head = [&["rank"], &names[..], offloaded, &["GFLOP", "sends"]].concat();
-    let cells = |p: &Price| {
-        let mut row = vec![p.rank.to_string()];
-        row.extend(names.iter().map(|n| readable(p.peak_bytes[n] as u128)));
-        if away {
-            row.extend([p.away_bytes as u128, p.moved_bytes.into()].map(readable));
-        }
-        row.extend([format!("{:.2}", p.flops as f64 / 1e9), readable(p.traffic_bytes as u128)]);
-        row
-    };
-    let layout = prices.first().map_or("none", |p| &p.layout);
-    line(&format!(
-        "A training step in {} under {layout}, {}: {} in {}.\nPeak memory of each rank, in total and by category, each at \
-         its own time:\n",
-        of.number,
-        counted(prices.len(), "rank"),
-        counted(of.batch_size, "sequence"),
-        counted(of.microbatches, "microbatch"),
-    ));
-    line(&format!("{}", show::table(&head, prices.iter().map(cells))));
-    // summed over ranks, counts may overflow 64 bits
-    let mut rank_traffic: Vec<(&RankTraffic, [u128; 3])> = Vec::new();
-    for more in prices.iter().flat_map(|p| &p.traffic) {
-        let counts = [more.calls, more.payload_bytes, more.wire_bytes].map(|n| n as u128);
-        match rank_traffic.iter_mut().find(|(s, _)| (s.axis, s.operation) == (more.axis, more.operation)) {
-            None => rank_traffic.push((more, counts)),
-            Some((_, all)) => all.iter_mut().zip(counts).for_each(|(all, more)| *all += more),
-        }
-    }
-    if !rank_traffic.is_empty() {
-        let cells = |(s, [calls, given, sent]): &(&RankTraffic, [u128; 3])| {
-            vec![format!("{} {}", s.axis, s.operation), calls.to_string(), readable(*given), readable(*sent)]
-        };
-        line("\nTraffic of all ranks:\n");
-        line(&format!(
-            "{}",
-            show::table(&["call", "calls", "given", "sent"], rank_traffic.iter().map(cells))
-        ));
     }
 }

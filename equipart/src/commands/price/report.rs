@@ -1,0 +1,96 @@
+//! Prices for people: a summary, a row for each kind of rank, and the traffic of all ranks.
+use super::{Price, RankTraffic};
+use crate::cli::{out::line, show};
+use crate::commands::train::settings::Settings;
+use comm::readable;
+use layers::{Design, counted};
+use parallel::{Result, price};
+use std::collections::BTreeMap;
+use tensor::Category;
+
+/// Prints the prices of kinds of ranks.
+///
+/// # Errors
+/// If the parameters of the design overflow 64 bits.
+pub(super) fn print(prices: &[Price], of: &Settings, design: &Design) -> Result<()> {
+    let held = |name: &&str| *name == "total" || prices.iter().any(|p| p.peak_bytes[name] > 0);
+    let names: Vec<_> = Category::ALL.iter().map(|c| c.name()).chain(["total"]).filter(held).collect();
+    let away = prices.iter().any(|p| p.away_bytes > 0);
+    let offloaded = if away { &["off device", "moves"][..] } else { &[] };
+    let alike = prices.iter().any(|p| p.ranks > 1);
+    let first = if alike { &["first rank", "ranks"][..] } else { &["rank"] };
+    let head = [first, &names[..], offloaded, &["GFLOP", "sends"]].concat();
+    let cells = |p: &Price| {
+        let mut row = vec![p.rank.to_string()];
+        row.extend(alike.then(|| p.ranks.to_string()));
+        row.extend(names.iter().map(|n| readable(p.peak_bytes[n] as u128)));
+        if away {
+            row.extend([p.away_bytes as u128, p.moved_bytes.into()].map(readable));
+        }
+        row.extend([format!("{:.2}", p.flops as f64 / 1e9), readable(p.traffic_bytes as u128)]);
+        row
+    };
+    let layout = prices.first().map_or("none", |p| &p.layout);
+    let ranks: usize = prices.iter().map(|p| p.ranks).sum();
+    line(&format!(
+        "A training step in {} under {layout}, {}: {} in {}.",
+        of.number,
+        counted(ranks, "rank"),
+        counted(of.batch_size, "sequence"),
+        counted(of.microbatches, "microbatch"),
+    ));
+    line(&summary(prices, price::parameters(design)?));
+    let each = if alike { "each kind of rank" } else { "each rank" };
+    line(&format!("\nPeak memory of {each}, in total and by category, each at its own time:\n"));
+    line(&format!("{}", show::table(&head, prices.iter().map(cells))));
+    // summed over ranks, counts may overflow 64 bits
+    let mut rank_traffic: Vec<(&RankTraffic, [u128; 3])> = Vec::new();
+    for (more, ranks) in prices.iter().flat_map(|p| p.traffic.iter().map(move |more| (more, p.ranks))) {
+        let counts = [more.calls, more.payload_bytes, more.wire_bytes].map(|n| n as u128 * ranks as u128);
+        match rank_traffic.iter_mut().find(|(s, _)| (s.axis, s.operation) == (more.axis, more.operation)) {
+            None => rank_traffic.push((more, counts)),
+            Some((_, all)) => all.iter_mut().zip(counts).for_each(|(all, more)| *all += more),
+        }
+    }
+    if !rank_traffic.is_empty() {
+        let cells = |(s, [calls, given, sent]): &(&RankTraffic, [u128; 3])| {
+            vec![format!("{} {}", s.axis, s.operation), calls.to_string(), readable(*given), readable(*sent)]
+        };
+        line("\nTraffic of all ranks:\n");
+        line(&format!(
+            "{}",
+            show::table(&["call", "calls", "given", "sent"], rank_traffic.iter().map(cells))
+        ));
+    }
+    Ok(())
+}
+
+/// Describes the model, the fullest rank, and the work and the traffic of all ranks.
+fn summary(prices: &[Price], parameters: usize) -> String {
+    let all = |of: &dyn Fn(&Price) -> u128| prices.iter().map(|p| of(p) * p.ranks as u128).sum::<u128>();
+    let mut by_axis: BTreeMap<&str, u128> = BTreeMap::new();
+    for (more, ranks) in prices.iter().flat_map(|p| p.traffic.iter().map(move |more| (more, p.ranks))) {
+        *by_axis.entry(more.axis).or_default() += more.wire_bytes as u128 * ranks as u128;
+    }
+    let fullest = prices.iter().max_by_key(|p| p.peak_bytes["total"]).expect("a rank");
+    let over = |(axis, bytes): (&&str, &u128)| format!("{} over {axis}", readable(*bytes));
+    let traffic = match by_axis.iter().map(over).collect::<Vec<_>>().join(", ") {
+        none if none.is_empty() => "send nothing".into(),
+        some => format!("send {some}"),
+    };
+    format!(
+        "The model has {} parameters. The fullest rank, {}, holds {}. All ranks do {} operations and {traffic}.",
+        amount(parameters as f64),
+        fullest.rank,
+        readable(fullest.peak_bytes["total"] as u128),
+        amount(all(&|p| p.flops.into()) as f64),
+    )
+}
+
+/// A number in thousands, millions and so on: `405.9 billion`.
+pub(crate) fn amount(number: f64) -> String {
+    const NAMES: [(f64, &str); 4] = [(1e12, " trillion"), (1e9, " billion"), (1e6, " million"), (1.0, "")];
+    let (unit, name) = NAMES.iter().find(|(unit, _)| number >= *unit).copied().unwrap_or((1.0, ""));
+    let digits = usize::from(unit > 1.0);
+    format!("{:.digits$}{name}", number / unit)
+}

@@ -1,0 +1,102 @@
+//! Time of a step on a machine.
+use super::Price;
+use kernels::Kernels;
+use parallel::{Layout, Result};
+use plan::step::{Job, Known, StepTime, model_flops};
+use plan::{Machine, Part};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Help on the machine.
+pub(super) const MACHINE: &str = "Also print the time of a step on this machine: a100, a100-2022, h100, h200, or a file as \
+     `equipart machine` prints them";
+
+/// Time of a step, for reports.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Seconds {
+    /// The machine.
+    pub machine: String,
+    /// Seconds of a step.
+    pub seconds: f64,
+    /// Tokens per second.
+    pub tokens_per_second: f64,
+    /// The model's operations, without recomputation, as a share of the peak of all ranks.
+    pub share_of_peak: f64,
+    /// Seconds by use, of the rank that ends last.
+    pub parts: BTreeMap<&'static str, f64>,
+}
+
+impl Seconds {
+    /// Returns the time of a step.
+    ///
+    /// # Errors
+    /// If the layout does not fit.
+    pub(super) fn of<D: Kernels>(
+        layout: &Layout,
+        job: &Job,
+        microbatches: usize,
+        machine: Machine,
+    ) -> Result<Self> {
+        let machine = Arc::new(machine);
+        let StepTime { seconds, parts, bubble, .. } =
+            Known::default().step::<D>(layout, job, microbatches, &machine)?;
+        let peak = machine.peak(job.dtype) * layout.ranks() as f64;
+        let share_of_peak = model_flops::<D>(job)? / seconds / peak;
+        let tokens = (job.seq * job.batch_size) as f64;
+        let parts =
+            Part::ALL.iter().map(|part| (part.name(), parts[*part as usize])).chain([("bubble", bubble)]);
+        let parts = parts.filter(|(_, seconds)| *seconds > 0.0).collect();
+        Ok(Self {
+            machine: machine.about.clone(),
+            seconds,
+            tokens_per_second: tokens / seconds,
+            share_of_peak,
+            parts,
+        })
+    }
+}
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "\nA step takes {} on {}: {} tokens a second, {:.1} % of the peak.\nThe rank that ends last spends",
+            time(self.seconds),
+            self.machine,
+            super::report::amount(self.tokens_per_second),
+            100.0 * self.share_of_peak
+        )?;
+        let mut parts: Vec<_> = self.parts.iter().collect();
+        parts.sort_by(|a, b| b.1.total_cmp(a.1));
+        for (i, (part, seconds)) in parts.into_iter().enumerate() {
+            write!(
+                f,
+                "{} {} ({:.1} %) in {part}",
+                if i > 0 { "," } else { "" },
+                time(*seconds),
+                100.0 * seconds / self.seconds
+            )?;
+        }
+        f.write_str(".")
+    }
+}
+
+/// Seconds in a unit that a reader can grasp.
+pub(crate) fn time(seconds: f64) -> String {
+    match seconds {
+        s if s >= 0.1 => format!("{s:.2} s"),
+        s if s >= 1e-4 => format!("{:.2} ms", s * 1e3),
+        s => format!("{:.1} us", s * 1e6),
+    }
+}
+
+/// A price, and the time of the step if it is known.
+#[derive(Serialize)]
+pub(super) struct Timed<'a> {
+    #[serde(flatten)]
+    pub price: &'a Price,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<&'a Seconds>,
+}
