@@ -89,6 +89,7 @@ commands! {
     generate::GenerateArgs as Generate,
     prove::ProveArgs as Prove,
     price::PriceArgs as Price,
+    plan::PlanArgs as Plan,
     eval::EvalArgs as Eval,
     convert::ConvertArgs as Convert,
     diff::DiffArgs as Diff,

@@ -43,7 +43,9 @@ pub use model::part::{Block, BoxedLayer};
 pub use model::record::{Activations, Record, RecordedActivation, RecordedCall};
 pub use model::spec::Spec;
 pub use model::stage::{Ending, Half, Input, Output, StageRequest, Targets};
-pub use model::strategy::{Choice, DividedSize, DivisionRule, NumberArgument, Sizes, Strategy, StrategyInfo};
+pub use model::strategy::{
+    Choice, DividedSize, DivisionRule, NumberArgument, Sizes, Strategy, StrategyInfo, Tries,
+};
 pub use model::uses::ParamHooks;
 
 pub use norm::Norm;

@@ -64,7 +64,7 @@ fn check(ids: &[u32], vocabulary: usize, positions: usize) -> std::result::Resul
 /// Hashes sequences, to identify them.
 pub fn hash(sequences: &[Sequence]) -> u64 {
     let sizes = sequences.iter().flat_map(|s| s.documents.iter().map(|n| *n as u64));
-    let ids = sequences.iter().flat_map(|s| s.ids.iter().chain(&s.targets).map(|id| u64::from(*id)));
+    let ids = sequences.iter().flat_map(|s| s.ids.iter().chain(&s.targets[..]).map(|id| u64::from(*id)));
     sizes.chain(ids).fold(2, |hash, n| mix(hash ^ n))
 }
 

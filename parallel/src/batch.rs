@@ -1,17 +1,18 @@
 //! A step's sequences, in microbatches. Microbatches are part of the model and do not depend on the layout:
 //! [`data::replicated`](crate::data::replicated) cuts each of them over the data ranks.
 use crate::{Result, bail, deal};
+use std::sync::Arc;
 use tensor::IGNORED;
 
 /// One sequence: token ids, and for each the id that should follow it. Rows of features may stand for either.
 /// A sequence may pack several documents: each has its own positions and attends only to itself, but all of
-/// them stay on one rank.
+/// them stay on one rank. Clones share their ids.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sequence {
     /// Input token ids.
-    pub ids: Vec<u32>,
+    pub ids: Arc<[u32]>,
     /// Target id of each token; [`IGNORED`] where the loss does not count it.
-    pub targets: Vec<u32>,
+    pub targets: Arc<[u32]>,
     /// Number of tokens of each document, in order.
     pub documents: Vec<usize>,
     /// Input features in place of ids: the same number for each token, one token after the other.
@@ -24,7 +25,7 @@ impl Sequence {
     /// A sequence of one document.
     #[must_use]
     pub fn new(ids: Vec<u32>, targets: Vec<u32>) -> Self {
-        Self { documents: vec![ids.len()], ids, targets, ..Self::default() }
+        Self { documents: vec![ids.len()], ids: ids.into(), targets: targets.into(), ..Self::default() }
     }
     /// A sequence of several documents, one after the other: the ids and targets of each.
     #[must_use]
@@ -39,7 +40,7 @@ impl Sequence {
     /// One example: its features, and its class.
     #[must_use]
     pub fn example(x: Vec<f32>, class: u32) -> Self {
-        Self { x, targets: vec![class], documents: vec![1], ..Self::default() }
+        Self { x, targets: [class].into(), documents: vec![1], ..Self::default() }
     }
     /// A sequence of `tokens` tokens: the input features and the target features of each.
     #[must_use]
@@ -68,7 +69,7 @@ impl Sequence {
                 );
             }
         }
-        let count = |ids: &Vec<u32>, rows: &Vec<f32>| if rows.is_empty() { ids.len() } else { tokens };
+        let count = |ids: &Arc<[u32]>, rows: &Vec<f32>| if rows.is_empty() { ids.len() } else { tokens };
         let [ids, targets] = [count(&self.ids, &self.x), count(&self.targets, &self.y)];
         if ids == 0 || ids != targets {
             bail!(
@@ -186,12 +187,14 @@ mod tests {
         let rows = |x: usize, y: usize| Sequence::rows(2, vec![0.5; x], vec![0.5; y]);
         assert_eq!(why(rows(7, 4)), format!("sequence 0 has 7 features and 0 ids for 2 tokens; {wanted}"));
         assert_eq!(why(rows(4, 3)), format!("sequence 0 has 3 features and 0 ids for 2 tokens; {wanted}"));
-        let both = Sequence { ids: vec![1, 2], ..rows(4, 4) };
+        let both = Sequence { ids: [1, 2].into(), ..rows(4, 4) };
         assert_eq!(why(both), format!("sequence 0 has 4 features and 2 ids for 2 tokens; {wanted}"));
         let none = Sequence::rows(0, vec![0.5], vec![0.5]);
         assert_eq!(why(none), format!("sequence 0 has 1 features and 0 ids for 0 tokens; {wanted}"));
         assert!(why(rows(4, 0)).starts_with("sequence 0 has 2 ids and 0 targets"));
-        assert!(why(Sequence { targets: vec![1], ..rows(4, 0) }).starts_with("sequence 0 has 2 ids and 1 t"));
+        assert!(
+            why(Sequence { targets: [1].into(), ..rows(4, 0) }).starts_with("sequence 0 has 2 ids and 1 t")
+        );
     }
 
     /// A rank may have no sequence of features. Kills: features that count as tokens, targets of features

@@ -94,8 +94,8 @@ fn weights<D: Kernels<Place = Host>>(
 fn steps_equal_the_oracle_wherever_parameters_rest() {
     let _key = Key(6).enter();
     let reported = |s: &Sequence| reference::Sequence {
-        ids: s.ids.clone(),
-        targets: s.targets.clone(),
+        ids: s.ids.to_vec(),
+        targets: s.targets.to_vec(),
         ..reference::Sequence::default()
     };
     let reported: Vec<Vec<_>> =

@@ -5,8 +5,12 @@
 //! | `machine.rs`, `machines/*.json` | machines as data: speeds of kernels, memory and links, with sources |
 //! | `clock.rs` | the clock of a shape-only rank: the time of its kernels and calls |
 //! | `step.rs` | the time of a step: the clocks of all stages, combined by the simulation of the schedule |
+//! | `space.rs`, `bound.rs`, `search.rs` | layouts to try; lower bounds of their cost; the best ones first |
+pub mod bound;
 pub mod clock;
 pub mod machine;
+pub mod search;
+pub mod space;
 pub mod step;
 
 pub use clock::{Clock, Lap, Part};

@@ -177,6 +177,23 @@ impl Machine {
         let found = sized.or_else(|| [name, work.kind.name(), "*"].into_iter().find_map(of));
         found.expect("checked when the file was read")
     }
+    /// Returns a machine on which nothing takes longer, and on which times are sums and maxima of multiples of
+    /// operations and bytes: the best rate of each kernel for all sizes, and no latencies.
+    #[must_use]
+    pub fn ideal(&self) -> Self {
+        let known = |value| Known { value, source: String::new() };
+        let best = |rates: &mut Vec<[f64; 2]>| {
+            let most = rates.iter().map(|[_, rate]| *rate).reduce(f64::max);
+            *rates = most.map(|rate| [1.0, rate]).into_iter().collect();
+        };
+        let mut ideal = Self { launch: known(0.0), overlap: known(1.0), ..self.clone() };
+        ideal.kernels.values_mut().for_each(|rates| {
+            best(&mut rates.operations);
+            best(&mut rates.bytes);
+        });
+        ideal.levels.iter_mut().for_each(|level| level.latency = known(0.0));
+        ideal
+    }
     /// Peak of a rank's products in a dtype; without one, that of the fastest.
     pub fn peak(&self, dtype: &str) -> f64 {
         let known = self.peak.get(dtype).map(|known| known.value);

@@ -5,7 +5,7 @@ mod ranks;
 pub(crate) use network::NetworkArgs;
 pub(crate) use network::{link, patience};
 pub(crate) use ranks::{
-    OffloadArgs, RanksArgs, TableArgs, microbatches, note, note_inference, offloads_on, table,
+    OffloadArgs, RanksArgs, TableArgs, microbatches, note, note_inference, offloads_on, size, table,
 };
 
 use crate::device::DeviceName;

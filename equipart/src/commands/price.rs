@@ -1,9 +1,9 @@
 //! `price`: cost of a layout from shapes alone: the same program on the meta device, one rank at a time, so
 //! the world can have any size.
 mod methods;
-mod report;
+pub(crate) mod report;
 mod routing;
-mod seconds;
+pub(crate) mod seconds;
 
 use self::methods::Method;
 use super::Run;
@@ -23,7 +23,7 @@ use parallel::dtype::{DtypeName, RunDevice};
 use parallel::price::kinds::kinds;
 use parallel::price::largest::{LargestBatch, Search, Unknown};
 use parallel::price::{STEPS, peak_of_all};
-use parallel::{Batch, BuildContext, Layout, Result, Sequence, Trainer, budget, layout, measure, session};
+use parallel::{Batch, BuildContext, Layout, Result, Trainer, budget, layout, measure, session};
 use plan::Machine;
 use seconds::{MACHINE, Seconds};
 use serde::Serialize;

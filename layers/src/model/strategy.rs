@@ -76,6 +76,17 @@ pub enum NumberArgument {
     Required(&'static str),
 }
 
+/// Numbers with which a search for a layout tries an entry; without numbers, it is tried as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tries {
+    /// Always.
+    Always(&'static [usize]),
+    /// Only if nothing else fits: it costs time, and nothing but memory is gained.
+    Needed(&'static [usize]),
+    /// Never: another entry is at least as good everywhere.
+    Never,
+}
+
 /// Sizes of a layout, passed to a strategy to find whether it fits.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
@@ -105,6 +116,8 @@ pub struct StrategyInfo {
     pub word: &'static str,
     /// The number after the word: none, optional or required.
     pub takes: NumberArgument,
+    /// Numbers that a search for a layout tries.
+    pub tries: Tries,
     /// The word of a strategy of the same axis, without which it cannot be.
     pub needs: Option<&'static str>,
     /// The sizes of a model that ranks must divide. Empty: any number of ranks fits.
@@ -135,6 +148,7 @@ impl StrategyInfo {
             choice,
             word,
             takes,
+            tries: Tries::Always(&[]),
             needs: None,
             shares,
             alone: false,

@@ -18,7 +18,7 @@ use crate::Result;
 use comm::Axis;
 use kernels::Kernels;
 use layers::ops::RootExchange;
-use layers::{Choice, PassContext, ShardingStrategy, StrategyInfo, Wide};
+use layers::{Choice, PassContext, ShardingStrategy, StrategyInfo, Tries, Wide};
 use std::cmp::Ordering;
 use tensor::{Category, Scalar, Tensor};
 
@@ -28,6 +28,7 @@ pub static CLASSIC: StateSplit = StateSplit {
         name: "DataParallel, with a root",
         word: "classic",
         alone: true,
+        tries: Tries::Never,
         paper: "Paszke et al., arXiv:1912.01703",
         chapter: Some("data-parallelism.md"),
         hints: &[

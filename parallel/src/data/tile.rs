@@ -14,7 +14,7 @@
 //! Source: Rajbhandari et al., "`ZeRO-Infinity`", §5.1.3, arXiv:2104.07857. Chapter: 19.
 use super::StateSplit;
 use comm::Axis;
-use layers::{Choice, NumberArgument, ShardingStrategy, StrategyInfo};
+use layers::{Choice, NumberArgument, ShardingStrategy, StrategyInfo, Tries};
 
 /// Tiles of linear layers.
 pub static TILE: StateSplit = StateSplit {
@@ -22,6 +22,7 @@ pub static TILE: StateSplit = StateSplit {
         name: "memory-centric tiling",
         word: "tile",
         takes: NumberArgument::Required("tiles of a linear layer"),
+        tries: Tries::Needed(&[4]),
         needs: Some("zero3"),
         paper: "Rajbhandari et al., arXiv:2104.07857",
         chapter: Some("fitting-a-model.md"),

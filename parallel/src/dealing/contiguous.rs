@@ -3,7 +3,7 @@
 //!
 //! Source: Li et al., "Sequence parallelism", §3.2, arXiv:2105.13120. Chapter: 20.
 use super::dealt::{DEALT, Dealing};
-use layers::{StrategyInfo, contiguous};
+use layers::{StrategyInfo, Tries, contiguous};
 
 /// Contiguous tokens.
 pub static CONTIGUOUS: Dealing = Dealing {
@@ -11,6 +11,7 @@ pub static CONTIGUOUS: Dealing = Dealing {
         name: "context parallelism with contiguous tokens",
         word: "contiguous",
         paper: "Li et al., arXiv:2105.13120",
+        tries: Tries::Never,
         ..DEALT
     },
     stretches: contiguous,

@@ -4,7 +4,7 @@
 //!
 //! Source: Brandon et al., "Striped attention", §3, arXiv:2311.09431. Chapter: 20.
 use super::dealt::{DEALT, Dealing};
-use layers::StrategyInfo;
+use layers::{StrategyInfo, Tries};
 use std::ops::Range;
 
 /// Striped tokens.
@@ -13,6 +13,7 @@ pub static STRIPED: Dealing = Dealing {
         name: "context parallelism with striped tokens",
         word: "striped",
         paper: "Brandon et al., arXiv:2311.09431",
+        tries: Tries::Never,
         ..DEALT
     },
     stretches,

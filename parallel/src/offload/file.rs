@@ -9,13 +9,14 @@
 //! Source: Rajbhandari et al., "`ZeRO`-Infinity", §5, arXiv:2104.07857. Chapter: 19.
 //! Neighbour: [`zero3`](crate::data::zero3).
 use super::Offload;
-use layers::{Choice, StrategyInfo, TokenShards};
+use layers::{Choice, StrategyInfo, TokenShards, Tries};
 
 /// Offload to a file.
 pub static FILE: Offload = Offload {
     about: StrategyInfo {
         name: "offload to a file",
         word: "offload-file",
+        tries: Tries::Never,
         paper: "Rajbhandari et al., arXiv:2104.07857",
         chapter: Some("fitting-a-model.md"),
         hints: &[("", "state that is loaded is that of the same parameter, after its last update")],

@@ -6,13 +6,14 @@
 //!
 //! Source: Ren et al., "`ZeRO`-Offload", §4, arXiv:2101.06840. Chapter: 19.
 use super::{Offload, file};
-use layers::StrategyInfo;
+use layers::{StrategyInfo, Tries};
 
 /// Offload to the host's memory.
 pub static HOST: Offload = Offload {
     about: StrategyInfo {
         name: "offload to the host",
         word: "offload-host",
+        tries: Tries::Needed(&[]),
         paper: "Ren et al., arXiv:2101.06840",
         ..file::FILE.about
     },

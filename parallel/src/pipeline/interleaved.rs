@@ -16,13 +16,14 @@
 use super::phases::{B, F, USUAL, about, chunks, in_rounds, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
-use layers::{NumberArgument, StrategyInfo};
+use layers::{NumberArgument, StrategyInfo, Tries};
 
 /// Interleaved 1F1B.
 pub struct Interleaved;
 
 static ABOUT: StrategyInfo = StrategyInfo {
     takes: NumberArgument::Optional("chunks of each rank"),
+    tries: Tries::Always(&[2, 4]),
     shares: chunks,
     ..about(["interleaved 1F1B", "interleaved", "Narayanan et al., arXiv:2104.04473", "schedules.md"])
 };

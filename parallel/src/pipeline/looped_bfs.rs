@@ -16,13 +16,14 @@
 use super::phases::{B, F, USUAL, about, chunks, in_rounds, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
-use layers::{NumberArgument, StrategyInfo};
+use layers::{NumberArgument, StrategyInfo, Tries};
 
 /// Looped breadth-first.
 pub struct LoopedBfs;
 
 static ABOUT: StrategyInfo = StrategyInfo {
     takes: NumberArgument::Optional("chunks of each rank"),
+    tries: Tries::Always(&[2, 4]),
     shares: chunks,
     ..about(["looped breadth-first", "looped-bfs", "Lamy-Poirier, arXiv:2211.05953", "schedules.md"])
 };

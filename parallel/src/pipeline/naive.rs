@@ -13,13 +13,15 @@
 use super::phases::{B, F, about, in_order, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};
-use layers::StrategyInfo;
+use layers::{StrategyInfo, Tries};
 
 /// Naive model parallelism.
 pub struct NaivePipeline;
 
-static ABOUT: StrategyInfo =
-    about(["naive model parallelism", "naive", "Huang et al., arXiv:1811.06965", "schedules.md"]);
+static ABOUT: StrategyInfo = StrategyInfo {
+    tries: Tries::Never,
+    ..about(["naive model parallelism", "naive", "Huang et al., arXiv:1811.06965", "schedules.md"])
+};
 
 impl Schedule for NaivePipeline {
     fn about(&self) -> &'static StrategyInfo {

@@ -15,13 +15,14 @@
 use super::phases::{B, F, USUAL, about, blocks, of_whole_microbatches, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, PassKind, Plan, Task};
-use layers::{Design, DividedSize, NumberArgument, Sizes, StrategyInfo};
+use layers::{Design, DividedSize, NumberArgument, Sizes, StrategyInfo, Tries};
 
 /// Seq1F1B.
 pub struct Seq1F1B;
 
 static ABOUT: StrategyInfo = StrategyInfo {
     takes: NumberArgument::Optional("slices of each sequence"),
+    tries: Tries::Always(&[2, 4]),
     shares,
     ..about(["Seq1F1B", "seq1f1b", "Sun et al., arXiv:2406.03488", "schedules.md"])
 };

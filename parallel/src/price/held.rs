@@ -114,6 +114,10 @@ impl<L: Clone + 'static> MoveCosts<L> {
         let key = kind(&self.own, ActionPhase::Begin(run));
         self.seen.get(&(key, false)).map(|(adds, lap)| (adds.adds, lap))
     }
+    /// Returns the lap of an action that occurs once a step.
+    pub fn lap_of(&self, action: Action) -> Option<&L> {
+        self.seen.get(&(ActionPhase::Begin(action), true)).map(|(_, lap)| lap)
+    }
     /// Bytes held between steps.
     pub fn rests(&self) -> usize {
         self.rests

@@ -13,7 +13,7 @@
 use super::recompute::again;
 use kernels::Kernels;
 use layers::model::part::Block;
-use layers::{Builder, Choice, NumberArgument, Strategy, StrategyInfo};
+use layers::{Builder, Choice, NumberArgument, Strategy, StrategyInfo, Tries};
 
 /// Recomputation of every `N`th block.
 pub struct RecomputeEvery;
@@ -22,6 +22,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     name: "recomputation of every Nth block",
     word: "full",
     takes: NumberArgument::Required("distance between recomputed blocks"),
+    tries: Tries::Always(&[2]),
     paper: "Chen et al., arXiv:1604.06174",
     chapter: Some("fitting-a-model.md"),
     hints: &[("", "a block is recomputed if its number in the whole model is a multiple of N")],

@@ -56,7 +56,7 @@ fn scheduled(
     let _key = Key(6).enter();
     let reported = |s: &Sequence| {
         let Sequence { ids, targets, x, y, .. } = s.clone();
-        reference::Sequence { ids, targets, x, y }
+        reference::Sequence { ids: ids.to_vec(), targets: targets.to_vec(), x, y }
     };
     let reported: Vec<Vec<_>> =
         batch.microbatches().iter().map(|m| m.iter().map(reported).collect()).collect();
@@ -235,7 +235,7 @@ fn correct_counts_every_token_once() {
     let logits = logits_and_correct(&all, [1, 1, 1]).remove(0).0;
     for (i, row) in logits.chunks(5).enumerate() {
         let best = (0..5).rev().max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap() as u32;
-        all[i].targets = vec![if i % 3 == 0 { best } else { (best + 1) % 5 }];
+        all[i].targets = [if i % 3 == 0 { best } else { (best + 1) % 5 }].into();
     }
     for layout in [[1, 1, 1], [1, 2, 1], [1, 1, 2], [2, 1, 1], [2, 3, 2]] {
         let counts = logits_and_correct(&all, layout);

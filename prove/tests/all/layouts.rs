@@ -136,7 +136,7 @@ fn the_panel_has_every_habit_and_gives_way_to_layouts() {
         let subject = member.subject(&Layout::default()).unwrap();
         let sequences = subject.steps.iter().flat_map(|(batch, _)| batch.microbatches().iter().flatten());
         let read: Vec<_> =
-            sequences.flat_map(|sequence| &sequence.ids).map(|&id| Some(id as usize)).collect();
+            sequences.flat_map(|sequence| &sequence.ids[..]).map(|&id| Some(id as usize)).collect();
         assert!(
             read.contains(&subject.model.shape().unwrap().padding),
             "{}: nobody reads its padding, but {read:?}",

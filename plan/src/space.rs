@@ -1,0 +1,75 @@
+//! The layouts that a search tries: all divisions of the ranks over the axes, and of each choice of the lists
+//! every entry with the numbers that it states ([`Tries`]).
+use comm::Axis;
+use layers::{Choice, Design, StrategyInfo, Tries};
+use parallel::{Layout, strategies};
+
+/// Choices that decide what a stage computes for a microbatch.
+pub const WORK: &[Choice] =
+    &[Choice::Layers, Choice::Recompute, Choice::Dealing, Choice::Core, Choice::Dispatcher];
+/// Choices that decide where parameters rest.
+pub const STATE: &[Choice] = &[Choice::State, Choice::Tiling, Choice::Offload];
+/// Choices that decide the order of the cells.
+pub const ORDER: &[Choice] = &[Choice::Schedule];
+
+/// Returns the numbers of ranks along the axes whose product is `ranks`, as layouts that fit the model.
+pub fn divisions(ranks: usize, design: &Design, sequences: usize) -> Vec<Layout> {
+    let divisors = |n: usize| (1..=n).filter(move |d| n.is_multiple_of(*d));
+    let mut all = Vec::new();
+    for pp in divisors(ranks).filter(|pp| *pp <= design.parts()) {
+        for dp in divisors(ranks / pp).filter(|dp| *dp <= sequences) {
+            for cp in divisors(ranks / pp / dp) {
+                let tp = ranks / pp / dp / cp;
+                let dense = [(Axis::Pp, pp), (Axis::Dp, dp), (Axis::Cp, cp), (Axis::Tp, tp)];
+                let inner = dp * cp * tp;
+                let has_experts = design.shape().is_some_and(|shape| shape.experts.is_some());
+                let most = if has_experts { inner } else { 1 };
+                for ep in divisors(inner).filter(|ep| *ep <= most) {
+                    let experts = if ep > 1 { vec![(Axis::Ep, ep)] } else { Vec::new() };
+                    let layout = Layout::new(&[&dense[..], &experts].concat());
+                    all.extend(layout.ok().filter(|layout| layout.fits(design).is_ok()));
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Returns the layout with every entry of these choices, and with none: all that fit the model. With `needed`,
+/// also with entries that only save memory.
+pub fn variants(layout: Layout, choices: &[Choice], design: &Design, needed: bool) -> Vec<Layout> {
+    let mut all = vec![layout];
+    for choice in choices {
+        let listed = strategies::all().iter().filter(|about| about.choice == *choice && about.is_named());
+        let has_ranks = |about: &&&StrategyInfo| about.axis.is_none_or(|axis| layout.size(axis) > 1);
+        let words: Vec<String> = listed.filter(has_ranks).flat_map(|about| words(about, needed)).collect();
+        let with = |layout: &Layout| {
+            let with = |word: &String| layout.with(word).ok();
+            std::iter::once(*layout).chain(words.iter().filter_map(with)).collect::<Vec<_>>()
+        };
+        all = all.iter().flat_map(with).collect();
+        all.retain(|layout| layout.fits(design).is_ok());
+        all.sort_unstable();
+        all.dedup();
+    }
+    all
+}
+
+/// Words that a search tries for an entry.
+fn words(about: &StrategyInfo, needed: bool) -> Vec<String> {
+    let numbers = match about.tries {
+        Tries::Always(numbers) => numbers,
+        Tries::Needed(numbers) if needed => numbers,
+        Tries::Needed(_) | Tries::Never => return Vec::new(),
+    };
+    match numbers {
+        [] => vec![about.word.into()],
+        some => some.iter().map(|number| format!("{}/{number}", about.word)).collect(),
+    }
+}
+
+/// Returns the numbers of microbatches that are tried: powers of two with at least a sequence for each data
+/// rank.
+pub fn microbatches(sequences: usize, data_ranks: usize) -> impl Iterator<Item = usize> {
+    (0..usize::BITS - 1).map(|power| 1 << power).take_while(move |n| n * data_ranks <= sequences)
+}
