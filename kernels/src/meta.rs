@@ -1,6 +1,6 @@
 //! The meta device: the same program, run for its shapes only, gives its price.
 use crate::every_kernel;
-use crate::touched::{Argument, TouchesNothing as _, sum, updates};
+use crate::touched::{Argument, TouchesNothing as _, moved, sum};
 use crate::{
     Activation, AdamW, Attend, Heads, Kernels, LossTerms, OrderedKernels, Qkv, RouterBalance, RouterNoise,
     RouterTerms, RowShard, RunningSoftmax, Write,
@@ -54,8 +54,8 @@ macro_rules! compute_nothing {
             $(
                 fn $name(&self, $($arg: $of),*) {
                     if let Some(clock) = self.place().clock() {
-                        let [read, written, features] = sum([$(Argument(&$arg).touched()),*]);
-                        let bytes = read + written * (1 + usize::from(updates($called)));
+                        let touched = sum([$(Argument(&$arg).touched()),*]);
+                        let (bytes, features) = (moved($called, touched), touched[2]);
                         let (dtype, flops, kind) = (S::NAME, self.meter().flops(), KernelKind::$kind);
                         clock.kernel(&KernelWork { name: $called, kind, dtype, flops, bytes, features });
                     }

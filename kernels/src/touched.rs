@@ -21,9 +21,12 @@ const UPDATES: [&str; 14] = [
     "adamw",
 ];
 
-/// True for a kernel that reads what it writes.
-pub(crate) fn updates(name: &str) -> bool {
-    UPDATES.contains(&name)
+/// Bytes that a kernel moves, given those of its arguments. A lookup moves the rows that it takes from a table,
+/// not the whole table.
+pub(crate) fn moved(name: &str, [read, written, _]: [usize; 3]) -> usize {
+    let again = usize::from(UPDATES.contains(&name));
+    let rows = if name.starts_with("embed") { read.min(written) } else { usize::MAX };
+    read.min(rows) + written.min(rows) * (1 + again)
 }
 
 /// Memory behind an argument.

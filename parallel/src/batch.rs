@@ -124,7 +124,14 @@ impl Batch {
     }
     /// Number of targets that the mean loss counts: all of the step's except ignored ones.
     pub fn counted(&self) -> usize {
-        self.microbatches.iter().flatten().map(Sequence::counted).sum()
+        let (mut sum, mut last): (usize, Option<(&Sequence, usize)>) = (0, None);
+        for s in self.microbatches.iter().flatten() {
+            // clones are counted once
+            let known = last.filter(|(of, _)| of.y.is_empty() && Arc::ptr_eq(&of.targets, &s.targets));
+            let count = known.map_or_else(|| s.counted(), |(_, count)| count);
+            (sum, last) = (sum + count, Some((s, count)));
+        }
+        sum
     }
     /// Checks that each token has `input` features going in and `output` target features; 0 where there are
     /// ids.

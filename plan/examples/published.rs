@@ -51,7 +51,12 @@ fn main() -> parallel::Result<()> {
                 dtype: "bf16",
             };
             let start = std::time::Instant::now();
-            let step = Known::default().step::<Cpu<Bf16>>(&layout, &job, batch_size / each, &machine)?;
+            let step = Known::default().step::<Cpu<Bf16>>(
+                &layout,
+                &job,
+                (batch_size / each, usize::MAX),
+                &machine,
+            )?;
             let error = step.seconds / seconds[row] - 1.0;
             errors.push(error.abs());
             let p = step.parts;

@@ -6,36 +6,42 @@
 //! time ≥ M (F + B)·⌊blocks/K⌋ + (K − 1)(F + B)·⌊blocks/KV⌋      some stage begins with chunk K − 1 or later;
 //!                                                              with halves of backward, (K − 1) F
 //! time ≥ M ((F + B)·⌊blocks/K⌋ + head) + as above               of the last stage, from its first chunk on
-//! bytes ≥ state of ⌊blocks/K⌋ blocks + what ⌊blocks/KV⌋ blocks save, as often as the schedule claims
+//! bytes ≥ state of ⌊blocks/K⌋ blocks + what ⌊blocks/KV⌋ blocks save, as often as the table has them saved
 //! ```
-use crate::clock::{Clock, Lap, Part};
+//! A simulation of the table with these cells is a bound, too, and a closer one.
+use crate::clock::{Clock, Part};
 use crate::machine::Machine;
 use crate::step::Job;
 use comm::Axis;
 use kernels::Kernels;
 use layers::{Design, Shape};
 use parallel::price::MoveCosts;
-use parallel::step::{Action, PassKind, Plan};
-use parallel::{Batch, Layout, Result};
+use parallel::step::simulate::{StepTimes, simulate};
+use parallel::step::{Action, Cell, PassKind, Payload, Plan, Task};
+use parallel::{Batch, Error, Layout, Pipeline, Result, Schedule, pipeline};
 use std::sync::Arc;
 
 /// One block between two others, and what the last stage does beside its blocks, for one microbatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BlockCost {
-    /// Seconds forward.
-    pub forward: f64,
-    /// Seconds backward.
-    pub backward: f64,
-    /// Seconds of the head, forward and backward.
+    /// Seconds by `PassKind as usize`; both halves of a backward, or the whole, as the layout's schedule has them.
+    pub acts: [f64; 4],
+    /// Seconds of attention within each, which slices of a sequence do not share evenly.
+    pub attention: [f64; 4],
+    /// Seconds of the head, in the forward of the last chunk.
     pub head: f64,
     /// Seconds of the update of its parameters.
     pub update: f64,
+    /// Seconds that a message occupies a link, and its latency.
+    pub message: [f64; 2],
     /// Bytes that forward saves for backward.
     pub saved: usize,
     /// Bytes of the state of its parameters, between steps.
     pub rests: usize,
 }
 
+/// The most forwards of a table that is simulated for a bound: with more, waiting is a small part.
+const MOST_FORWARDS: usize = 1 << 12;
 /// Factor by which a bound lies below what it bounds, for sums in another order.
 const BELOW: f64 = 1.0 - 1e-9;
 
@@ -55,6 +61,7 @@ impl BlockCost {
         let staged = Layout::new(&[&[(Axis::Pp, STAGES)], &sizes[..]].concat())?;
         let words = layout.unscheduled().named();
         let staged = words.iter().try_fold(staged, |layout, word| layout.with(word))?;
+        let staged = if has_halves(layout) { halved(staged)? } else { staged };
         let design = three_blocks(&job.design);
         let batch = Batch::new(vec![job.sequence(); 3 * sequences], 3)?;
         let of_stage = |stage: usize| {
@@ -64,32 +71,95 @@ impl BlockCost {
             MoveCosts::new::<D>((&staged, rank), &design, job.optimizer, &batch, timing)
         };
         let (middle, last) = (of_stage(1)?, of_stage(STAGES - 1)?);
-        let cell = |costs: &MoveCosts<Lap>, act, chunk| {
-            costs.adds(act, chunk).map_or((0, 0.0), |(adds, lap)| (adds, lap.seconds))
-        };
-        let ((saved, forward), (_, backward)) =
-            (cell(&middle, PassKind::F, 1), cell(&middle, PassKind::B, 1));
-        let ended = [PassKind::F, PassKind::B].map(|act| cell(&last, act, STAGES - 1).1).iter().sum::<f64>();
+        const ACTS: [PassKind; 4] = [PassKind::F, PassKind::B, PassKind::I, PassKind::W];
+        let lap = |act| middle.adds(act, 1).map(|(_, lap)| lap);
+        let acts = ACTS.map(|act| lap(act).map_or(0.0, |lap| lap.seconds));
+        let attention = ACTS.map(|act| lap(act).map_or(0.0, |lap| lap.parts[Part::Attention as usize]));
+        let ended = last.adds(PassKind::F, STAGES - 1).map_or(0.0, |(_, lap)| lap.seconds);
         let update = middle.lap_of(Action::Update).map_or(0.0, |lap| lap.parts[Part::Kernels as usize]);
-        let head = (ended - forward - backward).max(0.0);
-        Ok(Self { forward, backward, head, update, saved: saved.max(0) as usize, rests: middle.rests() })
+        let sent = middle.lap_of(Action::Send(Payload::Activation, Task::new(2, 0), 2));
+        let message = sent.and_then(|lap| lap.message).unwrap_or_default();
+        let saved = middle.adds(PassKind::F, 1).map_or(0, |(adds, _)| adds.max(0) as usize);
+        let (head, rests) = ((ended - acts[0]).max(0.0), middle.rests());
+        Ok(Self { acts, attention, head, update, message, saved, rests })
     }
-    /// Lower bound of a step's seconds. `last` is the index of the first chunk on the rank of the last one.
+    /// Lower bound of a step's seconds, under a schedule with backwards in `halves` or without. `last` is the
+    /// index of the first chunk on the rank of the last one.
     pub fn seconds(&self, blocks: usize, plan: &Plan, (halves, last): (bool, usize)) -> f64 {
         let Plan { ranks, chunks, slices, microbatches } = *plan;
-        let (work, microbatches) = (self.forward + self.backward, microbatches as f64);
-        let of_chunk = (blocks / (ranks * chunks)) as f64;
-        let wait = if halves { self.forward } else { work } * of_chunk / slices as f64;
+        let (work, microbatches) = (self.acts.iter().sum::<f64>(), microbatches as f64);
+        let (of_chunk, parts) = ((blocks / (ranks * chunks)) as f64, slices as f64);
+        let [occupies, latency] = self.message.map(|seconds| if ranks > 1 { seconds } else { 0.0 });
+        let hop = occupies / parts + latency;
+        let pass = |act: usize| {
+            let uneven = if slices > 1 { self.attention[act] } else { 0.0 };
+            (self.acts[act] - uneven) / parts * of_chunk + hop
+        };
+        // what ranks surely wait for before and after their cells: forwards, and backwards if they are whole
+        let wait = pass(0) + if halves { 0.0 } else { pass(1) };
         let (few, most) = ((blocks / ranks) as f64, blocks.div_ceil(ranks) as f64);
         let of_any = microbatches * work * few + wait * (ranks - 1) as f64;
         let of_last = microbatches * (work * few + self.head) + wait * last as f64;
-        (of_any.max(of_last).max(microbatches * work * most) + self.update * few) * BELOW
+        let of_link = if ranks > 1 { microbatches * occupies } else { 0.0 };
+        (of_any.max(of_last).max(microbatches * work * most).max(of_link) + self.update * few) * BELOW
+    }
+    /// Lower bound of a step's seconds by the simulation of its table: cells without embedding, without sums of
+    /// gradients, and of slices without attention.
+    ///
+    /// # Errors
+    /// If ranks wait for each other.
+    pub fn simulated(&self, pipeline: &Pipeline, blocks: usize, plan: &Plan) -> Result<f64> {
+        let all = plan.all_chunks();
+        if all * plan.slices * plan.microbatches > MOST_FORWARDS {
+            return Ok(0.0);
+        }
+        let blocks: Vec<_> = (0..all).map(|chunk| pipeline.blocks(blocks, chunk, all).len() as f64).collect();
+        let cells = Cells { cost: self, blocks: &blocks, plan };
+        let makespan = simulate(pipeline.schedule, plan, &cells, &mut |_, _, _, _| {});
+        let least = blocks.iter().copied().fold(f64::INFINITY, f64::min) * plan.chunks as f64;
+        Ok((makespan.map_err(Error::new)?.makespan + self.update * least) * BELOW)
     }
     /// Lower bound of the peak bytes of the fullest rank, which has saved this number of chunks at once.
     pub fn bytes(&self, rests: usize, blocks: usize, plan: &Plan, saved: usize) -> usize {
         let of_chunk = blocks / (plan.ranks * plan.chunks);
         rests * (blocks / plan.ranks) + self.saved / plan.slices * of_chunk * saved
     }
+}
+
+/// Cells of a table, as they cost at least.
+struct Cells<'a> {
+    cost: &'a BlockCost,
+    blocks: &'a [f64], // by chunk
+    plan: &'a Plan,
+}
+
+impl StepTimes for Cells<'_> {
+    fn cell(&self, _: usize, _: usize, Cell { act, of }: Cell) -> f64 {
+        let (chunk, act, slices) = (of.chunk as usize, act as usize, self.plan.slices as f64);
+        let uneven = if self.plan.slices > 1 { self.cost.attention[act] } else { 0.0 };
+        let is_head = chunk + 1 == self.blocks.len() && act == PassKind::F as usize;
+        let head = if is_head { self.cost.head } else { 0.0 };
+        ((self.cost.acts[act] - uneven) * self.blocks[chunk] + head) / slices
+    }
+    fn message(&self, _: usize, _: usize, _: Payload, _: &Plan) -> Option<[f64; 2]> {
+        let [occupies, waits] = self.cost.message;
+        Some([occupies / self.plan.slices as f64, waits])
+    }
+}
+
+/// True if the layout's schedule has backwards in halves.
+pub fn has_halves(layout: &Layout) -> bool {
+    let (pipeline, stages) = (layout.pipeline(), layout.size(Axis::Pp));
+    pipeline.schedule.row(0, &pipeline.plan(stages, 1)).any(|cell| cell.act == PassKind::I)
+}
+
+/// Returns the layout with a schedule of one chunk a rank whose backwards are in halves.
+fn halved(layout: Layout) -> Result<Layout> {
+    let is_halved = |schedule: &&&dyn Schedule| {
+        let plan = schedule.plan(STAGES, STAGES, None);
+        plan.chunks == 1 && schedule.row(0, &plan).any(|cell| cell.act == PassKind::I)
+    };
+    pipeline::ALL.iter().find(is_halved).map_or(Ok(layout), |schedule| layout.with(schedule.about().word))
 }
 
 /// Costs for any number of sequences in a microbatch: those of one and of two, and no less than the line through
@@ -112,12 +182,12 @@ impl CostLine {
         let more = sequences.saturating_sub(1);
         let time = |a: f64, b: f64| (a + more as f64 * (b - a)).max(0.0);
         BlockCost {
-            forward: time(one.forward, two.forward),
-            backward: time(one.backward, two.backward),
+            acts: std::array::from_fn(|act| time(one.acts[act], two.acts[act])),
             head: time(one.head, two.head),
             update: one.update.min(two.update),
             saved: one.saved + more * two.saved.saturating_sub(one.saved),
             rests: one.rests,
+            ..*one
         }
     }
 }

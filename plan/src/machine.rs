@@ -177,8 +177,8 @@ impl Machine {
         let found = sized.or_else(|| [name, work.kind.name(), "*"].into_iter().find_map(of));
         found.expect("checked when the file was read")
     }
-    /// Returns a machine on which nothing takes longer, and on which times are sums and maxima of multiples of
-    /// operations and bytes: the best rate of each kernel for all sizes, and no latencies.
+    /// Returns a machine on which nothing takes longer, and on which the time of a kernel or a call is a constant
+    /// and a maximum of multiples of operations and bytes: the best rate of each kernel for all sizes.
     #[must_use]
     pub fn ideal(&self) -> Self {
         let known = |value| Known { value, source: String::new() };
@@ -186,12 +186,11 @@ impl Machine {
             let most = rates.iter().map(|[_, rate]| *rate).reduce(f64::max);
             *rates = most.map(|rate| [1.0, rate]).into_iter().collect();
         };
-        let mut ideal = Self { launch: known(0.0), overlap: known(1.0), ..self.clone() };
+        let mut ideal = Self { overlap: known(1.0), ..self.clone() };
         ideal.kernels.values_mut().for_each(|rates| {
             best(&mut rates.operations);
             best(&mut rates.bytes);
         });
-        ideal.levels.iter_mut().for_each(|level| level.latency = known(0.0));
         ideal
     }
     /// Peak of a rank's products in a dtype; without one, that of the fastest.

@@ -1,13 +1,13 @@
 //! The search for the best layout: every layout of the [space](crate::space) is bounded, and those with the
 //! lowest bounds are weighed first, until no bound is below the last of the best ten.
-use crate::bound::{BlockCost, CostLine, rests};
+use crate::bound::{BlockCost, CostLine, has_halves, rests};
 use crate::machine::Machine;
 use crate::space::{ORDER, STATE, WORK, divisions, microbatches, variants};
 use crate::step::{Job, Known, StepTime};
 use comm::Axis;
 use kernels::Kernels;
-use parallel::step::PassKind;
-use parallel::{Layout, Result};
+use parallel::step::{Cell, PassKind, Plan};
+use parallel::{Layout, Result, Schedule};
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::sync::Arc;
@@ -105,8 +105,8 @@ struct Division {
     order: Vec<Layout>,
 }
 
-/// What a block's costs depend on: the layout of a stage, and sequences of a microbatch.
-type BlockKey = (Layout, usize);
+/// What a block's costs depend on: the layout of a stage, sequences of a microbatch, and halves of a backward.
+type BlockKey = (Layout, usize, bool);
 
 impl Search<'_> {
     /// Searches; entries that only save memory are tried if nothing else fits.
@@ -124,12 +124,14 @@ impl Search<'_> {
     }
     fn among<D: Kernels>(&self, needed: bool) -> Result<Found> {
         let design = &self.job.design;
-        let with = |layout: Layout| Division {
-            work: variants(layout, WORK, design, needed),
-            state: variants(layout, STATE, design, needed),
-            order: variants(layout, ORDER, design, needed),
+        let with = |layout: &Layout| {
+            let of = |choices| variants(*layout, choices, design, needed);
+            Ok(Division { work: of(WORK), state: of(STATE), order: of(ORDER) })
         };
-        let all: Vec<_> = divisions(self.ranks, design, self.job.batch_size).into_iter().map(with).collect();
+        let divided = divisions(self.ranks, design, [self.job.batch_size, self.job.seq]);
+        let mut all: Vec<_> = measured(divided, with)?.into_iter().collect();
+        all.sort_unstable_by_key(|(layout, _)| *layout);
+        let all: Vec<_> = all.into_iter().map(|(_, division)| division).collect();
         let (mut heap, mut found) = self.bounded::<D>(&all)?;
         let (mut known, mut tight) = (Known::default(), HashMap::new());
         while let Some(next) = heap.pop() {
@@ -147,7 +149,8 @@ impl Search<'_> {
                 continue;
             }
             found.weighed += 1;
-            let Ok(step) = known.step::<D>(&layout, self.job, microbatches, self.machine) else {
+            let Ok(step) = known.step::<D>(&layout, self.job, (microbatches, self.memory), self.machine)
+            else {
                 found.refused += 1; // a table or a batch that does not fit
                 continue;
             };
@@ -176,19 +179,21 @@ impl Search<'_> {
         if self.goal == Goal::Memory {
             return Candidate { tight: true, ..of };
         }
-        let sequences = self.job.batch_size >> of.power;
-        let key = (state_key(&layout.unscheduled()), sequences);
+        let (sequences, blocks) = (self.job.batch_size >> of.power, self.job.design.parts());
+        let key = (state_key(&layout.unscheduled()), sequences, has_halves(layout));
         let cost = *known.entry(key).or_insert_with(|| {
             BlockCost::new::<D>(layout, self.job, sequences, self.machine).unwrap_or_default()
         });
-        let bound = self.seconds(&cost, layout, 1 << of.power);
+        let pipeline = layout.pipeline();
+        let plan = pipeline.plan(layout.size(Axis::Pp), 1 << of.power);
+        let closed = self.seconds(&cost, layout, (plan.microbatches, has_halves(layout)));
+        let bound = cost.simulated(&pipeline, blocks, &plan).unwrap_or(0.0).max(closed);
         Candidate { bound: bound.max(of.bound), tight: true, ..of }
     }
     /// Lower bound of the seconds of a step.
-    fn seconds(&self, cost: &BlockCost, layout: &Layout, microbatches: usize) -> f64 {
+    fn seconds(&self, cost: &BlockCost, layout: &Layout, (microbatches, halves): (usize, bool)) -> f64 {
         let (pipeline, stages) = (layout.pipeline(), layout.size(Axis::Pp));
         let plan = pipeline.plan(stages, microbatches);
-        let halves = pipeline.schedule.row(0, &pipeline.plan(stages, 1)).any(|cell| cell.act == PassKind::I);
         let rank = |chunk| pipeline.schedule.rank_of(chunk, &plan);
         let last = (0..plan.all_chunks()).find(|chunk| rank(*chunk) == rank(plan.all_chunks() - 1));
         cost.seconds(self.job.design.parts(), &plan, (halves, last.unwrap_or(0)))
@@ -212,29 +217,26 @@ impl Search<'_> {
         let (job, blocks) = (self.job, self.job.design.parts());
         let states: BTreeSet<Layout> = all.iter().flat_map(|d| &d.state).map(state_key).collect();
         let states = measured(states, |layout| rests::<D>(layout, job, self.machine))?;
-        let keys =
+        let keys: BTreeSet<_> =
             self.roomy(all, &states).flat_map(|division| division.work.iter().map(block_key)).collect();
         let ideal = Arc::new(self.machine.ideal());
         let costs = measured(keys, |layout| CostLine::new::<D>(layout, job, &ideal))?;
         let (mut heap, mut found) = (Vec::new(), Found::default());
+        let mut rows = HashMap::new(); // chunks saved at once, by schedule and sizes
         for (number, division) in all.iter().enumerate() {
             let dp = division.work[0].size(Axis::Dp);
             let pp = division.work[0].size(Axis::Pp);
             let powers: Vec<_> = powers(job.batch_size, dp).collect();
             for (o, order) in division.order.iter().enumerate() {
-                let pipeline = order.pipeline();
+                let (pipeline, halves) = (order.pipeline(), has_halves(order));
                 for power in &powers {
                     let plan = pipeline.plan(pp, 1 << power);
-                    let most = |claims: parallel::pipeline::Claims| {
-                        let saved = |rank| (claims.saved)(rank, &plan);
-                        (0..pp).map(saved).max().unwrap_or(1)
-                    };
-                    let full = plan.microbatches >= 2 * pp;
-                    let saved = pipeline.schedule.claims().filter(|_| full).map_or(1, most);
+                    let key = (pipeline.schedule.about().word, plan);
+                    let saved = *rows.entry(key).or_insert_with(|| saved(pipeline.schedule, &plan));
                     for (w, work) in division.work.iter().enumerate() {
                         let line = costs.get(&block_key(work)).copied().unwrap_or_default();
                         let cost = line.at(job.batch_size / dp >> power);
-                        let seconds = self.seconds(&cost, order, plan.microbatches);
+                        let seconds = self.seconds(&cost, order, (plan.microbatches, halves));
                         for (s, state) in division.state.iter().enumerate() {
                             let state = (states.get(&state_key(state)).copied().unwrap_or(0) as f64
                                 * STATE_BELOW) as usize;
@@ -276,6 +278,24 @@ impl Search<'_> {
     }
 }
 
+/// Returns the most chunks, or slices of them, that a rank has saved at once, if the input half of a backward
+/// frees them.
+fn saved(schedule: &dyn Schedule, plan: &Plan) -> usize {
+    let of_rank = |rank| {
+        let mut now = 0usize;
+        let change = |cell: Cell| {
+            match cell.act {
+                PassKind::F => now += 1,
+                PassKind::B | PassKind::I => now -= 1,
+                PassKind::W => {}
+            }
+            now
+        };
+        schedule.row(rank, plan).map(change).max().unwrap_or(0)
+    };
+    (0..plan.ranks).map(of_rank).max().unwrap_or(0)
+}
+
 /// Returns powers of two that can be the number of microbatches.
 fn powers(sequences: usize, data_ranks: usize) -> impl Iterator<Item = u8> {
     microbatches(sequences, data_ranks).map(|n| n.ilog2() as u8)
@@ -309,8 +329,8 @@ fn layout_of(division: &Division, of: &Candidate) -> Option<Layout> {
 }
 
 /// Measures every key, on all cores. Keys that do not fit are left out.
-fn measured<K: Ord + Clone + std::hash::Hash + Send + Sync, T: Send>(
-    keys: BTreeSet<K>,
+fn measured<K: Clone + Eq + std::hash::Hash + Send + Sync, T: Send>(
+    keys: impl IntoIterator<Item = K>,
     measure: impl Fn(&K) -> Result<T> + Sync,
 ) -> Result<HashMap<K, T>> {
     let (keys, next): (Vec<K>, _) = (keys.into_iter().collect(), AtomicUsize::new(0));

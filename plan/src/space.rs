@@ -12,19 +12,25 @@ pub const STATE: &[Choice] = &[Choice::State, Choice::Tiling, Choice::Offload];
 /// Choices that decide the order of the cells.
 pub const ORDER: &[Choice] = &[Choice::Schedule];
 
-/// Returns the numbers of ranks along the axes whose product is `ranks`, as layouts that fit the model.
-pub fn divisions(ranks: usize, design: &Design, sequences: usize) -> Vec<Layout> {
+/// The most ranks that share a sequence, and the fewest tokens of it that each has: beyond that, messages are
+/// shorter than their latency, and attention's tiles are not full.
+const CONTEXT: [usize; 2] = [64, 256];
+
+/// Returns the numbers of ranks along the axes whose product is `ranks`, as layouts that fit the model and a
+/// batch of these sequences of `seq` tokens.
+pub fn divisions(ranks: usize, design: &Design, [sequences, seq]: [usize; 2]) -> Vec<Layout> {
+    let most = CONTEXT[0].min(seq / CONTEXT[1]).max(1);
     let divisors = |n: usize| (1..=n).filter(move |d| n.is_multiple_of(*d));
     let mut all = Vec::new();
     for pp in divisors(ranks).filter(|pp| *pp <= design.parts()) {
         for dp in divisors(ranks / pp).filter(|dp| *dp <= sequences) {
-            for cp in divisors(ranks / pp / dp) {
+            for cp in divisors(ranks / pp / dp).filter(|cp| *cp <= most) {
                 let tp = ranks / pp / dp / cp;
                 let dense = [(Axis::Pp, pp), (Axis::Dp, dp), (Axis::Cp, cp), (Axis::Tp, tp)];
                 let inner = dp * cp * tp;
                 let has_experts = design.shape().is_some_and(|shape| shape.experts.is_some());
-                let most = if has_experts { inner } else { 1 };
-                for ep in divisors(inner).filter(|ep| *ep <= most) {
+                let shared = if has_experts { inner } else { 1 };
+                for ep in divisors(inner).filter(|ep| *ep <= shared) {
                     let experts = if ep > 1 { vec![(Axis::Ep, ep)] } else { Vec::new() };
                     let layout = Layout::new(&[&dense[..], &experts].concat());
                     all.extend(layout.ok().filter(|layout| layout.fits(design).is_ok()));

@@ -44,7 +44,7 @@ impl Job {
 }
 
 /// Time of a step under a layout.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepTime {
     /// Seconds of the step.
     pub seconds: f64,
@@ -103,7 +103,8 @@ impl Known {
         let batch = Batch::new(vec![job.sequence(); sequences * microbatches], microbatches)?;
         Ok(self.batches.entry(key).or_insert(Rc::new(batch)).clone())
     }
-    /// Returns the time of a step in this number of microbatches.
+    /// Returns the time of a step in this number of microbatches. If a rank holds more than `most` bytes, the time
+    /// is infinite, and the peak is that of this rank.
     ///
     /// # Errors
     /// If the layout does not fit the model or the batch.
@@ -111,7 +112,7 @@ impl Known {
         &mut self,
         layout: &Layout,
         job: &Job,
-        microbatches: usize,
+        (microbatches, most): (usize, usize),
         machine: &Arc<Machine>,
     ) -> Result<StepTime> {
         layout.fits(&job.design)?;
@@ -131,7 +132,11 @@ impl Known {
                 row = Some(row.filter(|row| row.seconds() >= one.seconds()).unwrap_or(one));
                 row.iter_mut().for_each(|row| row.peak = peak);
             }
-            rows.push(row.expect("a stage has a rank"));
+            let row = row.expect("a stage has a rank");
+            if row.peak > most {
+                return Ok(StepTime { seconds: f64::INFINITY, peak: row.peak, ..StepTime::default() });
+            }
+            rows.push(row);
         }
         combined(rows, pipeline.schedule, &plan, layout.ranks())
     }

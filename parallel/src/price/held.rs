@@ -114,9 +114,10 @@ impl<L: Clone + 'static> MoveCosts<L> {
         let key = kind(&self.own, ActionPhase::Begin(run));
         self.seen.get(&(key, false)).map(|(adds, lap)| (adds.adds, lap))
     }
-    /// Returns the lap of an action that occurs once a step.
+    /// Returns the lap of the beginning of an action that is the first of its kind in a step.
     pub fn lap_of(&self, action: Action) -> Option<&L> {
-        self.seen.get(&(ActionPhase::Begin(action), true)).map(|(_, lap)| lap)
+        let key = kind(&self.own, ActionPhase::Begin(action));
+        self.seen.get(&(key, true)).map(|(_, lap)| lap)
     }
     /// Bytes held between steps.
     pub fn rests(&self) -> usize {

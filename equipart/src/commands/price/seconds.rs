@@ -41,7 +41,7 @@ impl Seconds {
     ) -> Result<Self> {
         let machine = Arc::new(machine);
         let StepTime { seconds, parts, bubble, .. } =
-            Known::default().step::<D>(layout, job, microbatches, &machine)?;
+            Known::default().step::<D>(layout, job, (microbatches, usize::MAX), &machine)?;
         let peak = machine.peak(job.dtype) * layout.ranks() as f64;
         let share_of_peak = model_flops::<D>(job)? / seconds / peak;
         let tokens = (job.seq * job.batch_size) as f64;
