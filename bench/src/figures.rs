@@ -1,5 +1,5 @@
 //! The figures, in the order they are shown.
-use super::machine::{Bound, Hardware, Machine, Probe};
+use super::machine::{Bound, Hardware, Probe, ProbeTimes};
 use super::model;
 use super::model::BenchPass::{self, AdamStep, Attention, Block, Step};
 use super::pipeline::BestTimes;
@@ -211,7 +211,7 @@ impl MeasuredWork {
     pub(super) fn seconds<H: Hardware>(
         self,
         on: &H,
-        machine: &Machine,
+        machine: &ProbeTimes,
         best: &mut Option<BestTimes>,
         scale: &Scale,
     ) -> Result<f64> {

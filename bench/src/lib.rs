@@ -38,7 +38,7 @@ pub use pipeline::Pipelined;
 pub use scale::{L, SMALL};
 
 use self::figures::MeasuredWork;
-use self::machine::Machine;
+use self::machine::ProbeTimes;
 use self::pipeline::BestTimes;
 use self::scale::Scale;
 use parallel::dtype::RunDevice;
@@ -169,7 +169,7 @@ fn measure<H: Hardware>(
     scale: &Scale,
     watch: &dyn Fn(&str),
 ) -> Result<Vec<Figure>> {
-    let mut machine = Machine::default();
+    let mut machine = ProbeTimes::default();
     let bounds: Vec<_> = entries.iter().map(|entry| entry.work.bound(on, scale)).collect::<Result<_>>()?;
     let mut best = vec![(f64::INFINITY, None); entries.len()];
     for turn in 1..=turns {

@@ -117,7 +117,7 @@ pub(super) type Bound = Vec<(Probe, f64)>;
 
 /// The best seconds of each probe so far.
 #[derive(Default)]
-pub(super) struct Machine(BTreeMap<Probe, f64>);
+pub(super) struct ProbeTimes(BTreeMap<Probe, f64>);
 
 /// Number of trials of a probe in a turn.
 const TRIALS: usize = 7;
@@ -133,7 +133,7 @@ pub(super) fn cores(ranks: usize) -> usize {
     ranks.min(std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-impl Machine {
+impl ProbeTimes {
     /// Measures each of these probes once.
     pub(super) fn probe<H: Hardware>(&mut self, on: &H, bound: &Bound, scale: &Scale) -> Result<()> {
         for (probe, _) in bound {

@@ -225,7 +225,7 @@ fn a_try_ends_with_its_last_rank_and_the_first_only_warms_up() {
 /// Kills: the sum or the least of several bounds for the longest.
 #[test]
 fn the_longest_of_several_bounds_holds() {
-    let mut machine = Machine::default();
+    let mut machine = ProbeTimes::default();
     let [one, two] = [Probe::Peak { cores: 1 }, Probe::Meet { threads: 2 }];
     machine.probe(&Cores, &vec![(one, 1.0), (two, 1.0)], &Scale::TINY).unwrap();
     let [a, b] = [one, two].map(|probe| machine.least(&vec![(probe, 1.0)]));

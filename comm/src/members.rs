@@ -55,8 +55,8 @@ impl Members {
     pub(crate) fn iter(&self) -> impl Iterator<Item = usize> {
         (0..self.len()).map(|place| self.get(place).expect("one of them"))
     }
-    /// Number of members in the same block of `unit` consecutive ranks of the world as `rank`, a member. For a
-    /// lattice, blocks are taken to begin where digits do.
+    /// Number of members in the same block of `unit` consecutive ranks of the world as `rank`, a member. For
+    /// a lattice, blocks are taken to begin where digits do.
     pub(crate) fn within(&self, rank: usize, unit: usize) -> usize {
         match self {
             Self::Lattice { digits, .. } => {

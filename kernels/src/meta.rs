@@ -1,6 +1,6 @@
 //! The meta device: the same program, run for its shapes only, gives its price.
 use crate::every_kernel;
-use crate::touched::{Argument, TouchesNothing as _, moved, sum};
+use crate::touched::{KernelArgument, TouchesNothing as _, moved, sum};
 use crate::{
     Activation, AdamW, Attend, Heads, Kernels, LossTerms, OrderedKernels, Qkv, RouterBalance, RouterNoise,
     RouterTerms, RowShard, RunningSoftmax, Write,
@@ -54,7 +54,7 @@ macro_rules! compute_nothing {
             $(
                 fn $name(&self, $($arg: $of),*) {
                     if let Some(clock) = self.place().clock() {
-                        let touched = sum([$(Argument(&$arg).touched()),*]);
+                        let touched = sum([$(KernelArgument(&$arg).touched()),*]);
                         let (bytes, features) = (moved($called, touched), touched[2]);
                         let (dtype, flops, kind) = (S::NAME, self.meter().flops(), KernelKind::$kind);
                         clock.kernel(&KernelWork { name: $called, kind, dtype, flops, bytes, features });

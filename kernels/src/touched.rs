@@ -21,8 +21,8 @@ const UPDATES: [&str; 14] = [
     "adamw",
 ];
 
-/// Bytes that a kernel moves, given those of its arguments. A lookup moves the rows that it takes from a table,
-/// not the whole table.
+/// Bytes that a kernel moves, given those of its arguments. A lookup moves the rows that it takes from a
+/// table, not the whole table.
 pub(crate) fn moved(name: &str, [read, written, _]: [usize; 3]) -> usize {
     let again = usize::from(UPDATES.contains(&name));
     let rows = if name.starts_with("embed") { read.min(written) } else { usize::MAX };
@@ -45,9 +45,9 @@ fn bytes<D: Device, B>(view: &Strided<D, B>) -> usize {
 }
 
 /// An argument of a kernel.
-pub(crate) struct Argument<'a, T>(pub(crate) &'a T);
+pub(crate) struct KernelArgument<'a, T>(pub(crate) &'a T);
 
-impl<T: Touched> Argument<'_, T> {
+impl<T: Touched> KernelArgument<'_, T> {
     /// The same numbers.
     pub(crate) fn touched(&self) -> [usize; 3] {
         self.0.touched()
@@ -61,7 +61,7 @@ pub(crate) trait TouchesNothing {
         [0; 3]
     }
 }
-impl<T> TouchesNothing for Argument<'_, T> {}
+impl<T> TouchesNothing for KernelArgument<'_, T> {}
 
 impl<D: Device> Touched for View<'_, D> {
     fn touched(&self) -> [usize; 3] {

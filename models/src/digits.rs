@@ -214,7 +214,7 @@ mod tests {
         let set = Digits::generated(1, 3, 0).train;
         for i in [2, 0] {
             let Sequence { x, targets, documents, .. } = set.example(i);
-            assert_eq!((x.len(), targets, documents), (784, vec![u32::from(set.labels[i])], vec![1]));
+            assert_eq!((x.len(), targets, documents), (784, [u32::from(set.labels[i])].into(), vec![1]));
             assert!(x.iter().zip(set.image(i)).all(|(x, &pixel)| *x == feature(pixel)));
         }
         assert!((feature(0) + 0.424_213).abs() < 1e-5 && (feature(255) - 2.821_487).abs() < 1e-5);

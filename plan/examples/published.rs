@@ -3,13 +3,13 @@ use kernels::Heads;
 use layers::{Design, OptimizerKind, Rates, Shape};
 use parallel::Layout;
 use plan::Machine;
-use plan::step::{Job, Known};
+use plan::step::{KnownPrices, TrainingJob};
 use std::sync::Arc;
 use tensor::{Bf16, Cpu};
 
-/// Korthikanti et al., arXiv:2205.05198, tables 3 and 5: name, width, heads, blocks, stages, chunks, sequences
-/// of a step and of a microbatch, and seconds with full recomputation, and with sequence parallelism and
-/// selective recomputation. The last two columns are Calculon's (SC'23, table 2).
+/// Korthikanti et al., arXiv:2205.05198, tables 3 and 5: name, width, heads, blocks, stages, chunks,
+/// sequences of a step and of a microbatch, and seconds with full recomputation, and with sequence
+/// parallelism and selective recomputation. The last two columns are Calculon's (SC'23, table 2).
 const STEPS: [(&str, [usize; 7], [f64; 4]); 4] = [
     ("22B", [6144, 64, 48, 1, 1, 4, 4], [1.42, 1.10, 1.40, 1.14]),
     ("175B", [12288, 96, 96, 8, 3, 64, 1], [18.13, 13.75, 18.03, 13.64]),
@@ -43,7 +43,7 @@ fn main() -> parallel::Result<()> {
                 _ => format!(",pp={stages}:interleaved/{chunks}"),
             };
             let layout: Layout = format!("tp=8{pipeline},{recompute}").parse()?;
-            let job = Job {
+            let job = TrainingJob {
                 design: Design::Transformer(shape),
                 optimizer: (OptimizerKind::ADAMW, Some(1.0)),
                 seq: 2048,
@@ -51,7 +51,7 @@ fn main() -> parallel::Result<()> {
                 dtype: "bf16",
             };
             let start = std::time::Instant::now();
-            let step = Known::default().step::<Cpu<Bf16>>(
+            let step = KnownPrices::default().step::<Cpu<Bf16>>(
                 &layout,
                 &job,
                 (batch_size / each, usize::MAX),

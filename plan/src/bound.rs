@@ -9,12 +9,12 @@
 //! bytes ≥ state of ⌊blocks/K⌋ blocks + what ⌊blocks/KV⌋ blocks save, as often as the table has them saved
 //! ```
 //! A simulation of the table with these cells is a bound, too, and a closer one.
-use crate::clock::{Clock, Part};
+use crate::clock::{Part, StepClock};
 use crate::machine::Machine;
-use crate::step::Job;
+use crate::step::TrainingJob;
 use comm::Axis;
 use kernels::Kernels;
-use layers::{Design, Shape};
+use layers::{Design, Shape, TokenShards};
 use parallel::price::MoveCosts;
 use parallel::step::simulate::{StepTimes, simulate};
 use parallel::step::{Action, Cell, PassKind, Payload, Plan, Task};
@@ -24,7 +24,8 @@ use std::sync::Arc;
 /// One block between two others, and what the last stage does beside its blocks, for one microbatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BlockCost {
-    /// Seconds by `PassKind as usize`; both halves of a backward, or the whole, as the layout's schedule has them.
+    /// Seconds by `PassKind as usize`; both halves of a backward, or the whole, as the layout's schedule has
+    /// them.
     pub acts: [f64; 4],
     /// Seconds of attention within each, which slices of a sequence do not share evenly.
     pub attention: [f64; 4],
@@ -41,7 +42,7 @@ pub struct BlockCost {
 }
 
 /// The most forwards of a table that is simulated for a bound: with more, waiting is a small part.
-const MOST_FORWARDS: usize = 1 << 12;
+const MOST_FORWARDS: usize = 1 << 15;
 /// Factor by which a bound lies below what it bounds, for sums in another order.
 const BELOW: f64 = 1.0 - 1e-9;
 
@@ -53,7 +54,7 @@ impl BlockCost {
     /// If the layout does not fit.
     pub fn new<D: Kernels>(
         layout: &Layout,
-        job: &Job,
+        job: &TrainingJob,
         sequences: usize,
         machine: &Arc<Machine>,
     ) -> Result<Self> {
@@ -65,7 +66,7 @@ impl BlockCost {
         let design = three_blocks(&job.design);
         let batch = Batch::new(vec![job.sequence(); 3 * sequences], 3)?;
         let of_stage = |stage: usize| {
-            let clock = Clock::new(machine, layout.ranks());
+            let clock = StepClock::new(machine, layout.ranks());
             let timing = (Some(clock.of_rank()), move || clock.lap());
             let rank = staged.rank_at(&[(Axis::Pp, stage)]);
             MoveCosts::new::<D>((&staged, rank), &design, job.optimizer, &batch, timing)
@@ -103,8 +104,8 @@ impl BlockCost {
         let of_link = if ranks > 1 { microbatches * occupies } else { 0.0 };
         (of_any.max(of_last).max(microbatches * work * most).max(of_link) + self.update * few) * BELOW
     }
-    /// Lower bound of a step's seconds by the simulation of its table: cells without embedding, without sums of
-    /// gradients, and of slices without attention.
+    /// Lower bound of a step's seconds by the simulation of its table: cells without embedding, without sums
+    /// of gradients, and of slices without attention.
     ///
     /// # Errors
     /// If ranks wait for each other.
@@ -162,8 +163,8 @@ fn halved(layout: Layout) -> Result<Layout> {
     pipeline::ALL.iter().find(is_halved).map_or(Ok(layout), |schedule| layout.with(schedule.about().word))
 }
 
-/// Costs for any number of sequences in a microbatch: those of one and of two, and no less than the line through
-/// both, on a machine whose times are [ideal](Machine::ideal).
+/// Costs for any number of sequences in a microbatch: those of one and of two, and no less than the line
+/// through both, on a machine whose times are [ideal](Machine::ideal).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CostLine([BlockCost; 2]);
 
@@ -172,8 +173,8 @@ impl CostLine {
     ///
     /// # Errors
     /// If the layout does not fit.
-    pub fn new<D: Kernels>(layout: &Layout, job: &Job, ideal: &Arc<Machine>) -> Result<Self> {
-        let of = |n: usize| BlockCost::new::<D>(layout, job, n * layout.size(Axis::Dp), ideal);
+    pub fn new<D: Kernels>(layout: &Layout, job: &TrainingJob, ideal: &Arc<Machine>) -> Result<Self> {
+        let of = |n: usize| BlockCost::new::<D>(layout, job, n * layout.size(TokenShards::SEQUENCES), ideal);
         Ok(Self([of(1)?, of(2)?]))
     }
     /// Lower bounds for this number of sequences on each data rank.
@@ -195,8 +196,8 @@ impl CostLine {
 /// Stages of the model whose middle block is priced.
 const STAGES: usize = 3;
 
-/// Returns the same model with three blocks; of unlike blocks, the cheapest: without experts if some have none,
-/// and with the window if some have one.
+/// Returns the same model with three blocks; of unlike blocks, the cheapest: without experts if some have
+/// none, and with the window if some have one.
 fn three_blocks(design: &Design) -> Design {
     let few = |shape: &Shape| {
         let all = |of: &dyn Fn(usize) -> bool| (0..shape.blocks).all(of);
@@ -211,12 +212,12 @@ fn three_blocks(design: &Design) -> Design {
     }
 }
 
-/// Bytes of the state of one block's parameters under a layout: those of [`BlockCost`], with sequences as short
-/// as may be.
+/// Bytes of the state of one block's parameters under a layout: those of [`BlockCost`], with sequences as
+/// short as may be.
 ///
 /// # Errors
 /// If the layout does not fit.
-pub fn rests<D: Kernels>(layout: &Layout, job: &Job, machine: &Arc<Machine>) -> Result<usize> {
-    let job = Job { seq: 2 * layout.size(Axis::Cp), ..job.clone() };
-    Ok(BlockCost::new::<D>(layout, &job, layout.size(Axis::Dp), machine)?.rests)
+pub fn rests<D: Kernels>(layout: &Layout, job: &TrainingJob, machine: &Arc<Machine>) -> Result<usize> {
+    let job = TrainingJob { seq: 2 * layout.size(TokenShards::CONTEXT), ..job.clone() };
+    Ok(BlockCost::new::<D>(layout, &job, layout.size(TokenShards::SEQUENCES), machine)?.rests)
 }

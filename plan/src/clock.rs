@@ -5,9 +5,11 @@
 //! call              now = max(now, link free) + its time
 //! started call      ends at max(when it started, link free) + its time; waiting moves now to its end
 //! ```
-//! Messages between pipeline stages are not waited for here: the [simulation](crate::step) of all stages does.
+//! Messages between pipeline stages are not waited for here: the [simulation](crate::step) of all stages
+//! does.
 use crate::machine::Machine;
 use comm::{Axes, Axis, CallClock, GhostCall, Op};
+use layers::TokenShards;
 use parallel::session::RankClock;
 use std::sync::{Arc, Mutex, PoisonError};
 use tensor::{KernelKind, KernelWork};
@@ -37,7 +39,7 @@ tensor::listed! {
 /// Number of uses.
 pub const PARTS: usize = Part::ALL.len();
 
-/// What a clock has counted since it was last read.
+/// Time that a clock has counted since it was last read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lap {
     /// Seconds.
@@ -54,34 +56,34 @@ pub struct Lap {
 }
 
 /// Clock of one rank.
-pub struct Clock {
+pub struct StepClock {
     machine: Arc<Machine>,
     slower: f64,
-    state: Mutex<State>,
+    state: Mutex<ClockState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ClockState {
     now: f64,
     began: f64, // of the lap
     lap: Lap,
-    flops: u64,                    // the meter's count so far
-    free: Vec<f64>,                // time from which each level's link is free
-    started: Vec<Option<Started>>, // by number, until they are waited for
+    flops: u64,                         // the meter's count so far
+    free: Vec<f64>,                     // time from which each level's link is free
+    started: Vec<Option<UnderWayCall>>, // by number, until they are waited for
 }
 
 #[derive(Clone, Copy)]
-struct Started {
+struct UnderWayCall {
     at: f64,
     takes: f64,
     end: f64,
     part: Part,
 }
 
-impl Clock {
+impl StepClock {
     /// Creates the clock of one of `ranks` ranks.
     pub fn new(machine: &Arc<Machine>, ranks: usize) -> Arc<Self> {
-        let state = State { free: vec![0.0; machine.levels.len()], ..State::default() };
+        let state = ClockState { free: vec![0.0; machine.levels.len()], ..ClockState::default() };
         Arc::new(Self { machine: machine.clone(), slower: machine.slower(ranks), state: state.into() })
     }
     /// The clock of both the kernels and the calls of a rank.
@@ -92,18 +94,18 @@ impl Clock {
     pub fn lap(&self) -> Lap {
         self.change(|state| {
             let began = std::mem::replace(&mut state.began, state.now);
-            let is_new = |of: &&Started| of.at >= began;
+            let is_new = |of: &&UnderWayCall| of.at >= began;
             let late = state.started.iter().flatten().filter(is_new).map(|of| (of.at - began, of.takes));
             let late = late.collect();
             Lap { seconds: state.now - began, late, ..std::mem::take(&mut state.lap) }
         })
     }
-    fn change<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, work: impl FnOnce(&mut ClockState) -> T) -> T {
         work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl State {
+impl ClockState {
     /// Moves the clock to a later time, for this use.
     fn until(&mut self, time: f64, part: Part) {
         if time > self.now {
@@ -118,7 +120,7 @@ impl State {
     }
 }
 
-impl tensor::Clock for Clock {
+impl tensor::Clock for StepClock {
     fn kernel(&self, work: &KernelWork) {
         self.change(|state| {
             let flops = work.flops - std::mem::replace(&mut state.flops, work.flops);
@@ -141,9 +143,9 @@ impl tensor::Clock for Clock {
 fn part_of(axes: Axes) -> Part {
     let has = |axis| axes.contains(axis);
     match () {
-        () if has(Axis::Dp) || has(Axis::Edp) => Part::Dp,
+        () if has(TokenShards::SEQUENCES) || has(Axis::Edp) => Part::Dp,
         () if has(Axis::Pp) => Part::Pp,
-        () if has(Axis::Cp) => Part::Cp,
+        () if has(TokenShards::CONTEXT) => Part::Cp,
         () if has(Axis::Ep) || has(Axis::Etp) => Part::Ep,
         () => Part::Tp,
     }
@@ -154,7 +156,7 @@ fn is_staged(call: &GhostCall) -> bool {
     call.axes == Axis::Pp && matches!(call.op, Op::Send | Op::Receive)
 }
 
-impl CallClock for Clock {
+impl CallClock for StepClock {
     fn call(&self, call: &GhostCall) {
         let number = self.start(call);
         self.finish(number);
@@ -172,7 +174,7 @@ impl CallClock for Clock {
             } else {
                 // what a rank receives comes beside what it sends
                 let end = if call.op == Op::Receive { state.now + takes } else { state.over(level, takes) };
-                Some(Started { at: state.now, takes, end, part: part_of(call.axes) })
+                Some(UnderWayCall { at: state.now, takes, end, part: part_of(call.axes) })
             };
             state.started.push(started);
             state.started.len() - 1
@@ -180,7 +182,7 @@ impl CallClock for Clock {
     }
     fn finish(&self, number: usize) {
         self.change(|state| {
-            if let Some(Started { end, part, .. }) = state.started[number].take() {
+            if let Some(UnderWayCall { end, part, .. }) = state.started[number].take() {
                 state.until(end, part);
             }
         });

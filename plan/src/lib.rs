@@ -13,5 +13,5 @@ pub mod search;
 pub mod space;
 pub mod step;
 
-pub use clock::{Clock, Lap, Part};
+pub use clock::{Lap, Part, StepClock};
 pub use machine::Machine;

@@ -1,7 +1,7 @@
 //! Machines as data: speeds of kernels, memory and links, from files of JSON.
 //!
 //! ```text
-//! kernel    launch + max(operations / rate, bytes / rate)              a rate depends on the kernel and its size
+//! kernel    launch + max(operations / rate, bytes / rate)     rates depend on the kernel and its size
 //! call      Σ over levels of steps·latency + bytes / (bandwidth of the narrowest level)
 //! ```
 //! A level is a block of consecutive ranks, such as a node. Ranks of a group that lie in one block pass
@@ -29,22 +29,22 @@ const NAMED: [(&str, &str); 4] = [
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// What it is.
+    /// Description.
     pub about: String,
     /// Bytes of memory of a rank.
-    pub memory: Known,
+    pub memory: Sourced,
     /// The most operations per second that a rank's products could reach, by dtype: the peak, of which
     /// reports give a share.
-    pub peak: BTreeMap<String, Known>,
+    pub peak: BTreeMap<String, Sourced>,
     /// Seconds that a kernel takes beyond its work.
-    pub launch: Known,
-    /// Rates by kernel: its name in profiles, or that of its kind, or `*` for all others; with `/` and a
-    /// dtype, or `@` and the features of a head, only for these.
-    pub kernels: BTreeMap<String, Rates>,
+    pub launch: Sourced,
+    /// KernelRates by kernel: its name in profiles, or that of its kind, or `*` for all others; with `/` and
+    /// a dtype, or `@` and the features of a head, only for these.
+    pub kernels: BTreeMap<String, KernelRates>,
     /// Speed of kernels while a collective is under way, as a fraction.
-    pub overlap: Known,
+    pub overlap: Sourced,
     /// Bytes per second between a rank and the host's memory, in each direction.
-    pub host: Known,
+    pub host: Sourced,
     /// Number of cores that ranks share, if they do: with more ranks, each is slower.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<usize>,
@@ -55,17 +55,17 @@ pub struct Machine {
 /// A number and its source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Known {
+pub struct Sourced {
     /// The number.
     pub value: f64,
     /// Its source.
     pub source: String,
 }
 
-/// Rates of a kernel by its size.
+/// KernelRates of a kernel by its size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rates {
+pub struct KernelRates {
     /// Operations, and operations per second; none if only bytes count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub operations: Vec<[f64; 2]>,
@@ -86,12 +86,12 @@ pub struct Level {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks: Option<usize>,
     /// Seconds before the first byte of a message.
-    pub latency: Known,
+    pub latency: Sourced,
     /// Bytes per second that a rank sends.
-    pub bandwidth: Known,
+    pub bandwidth: Sourced,
     /// Bytes per second of some operations, by name, where they differ.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub operations: BTreeMap<String, Known>,
+    pub operations: BTreeMap<String, Sourced>,
 }
 
 impl Level {
@@ -170,18 +170,19 @@ impl Machine {
         let moving = if bytes > 0.0 { bytes / at(moved, bytes) } else { 0.0 };
         self.launch.value + computing.max(moving)
     }
-    fn rates(&self, work: &KernelWork) -> &Rates {
+    fn rates(&self, work: &KernelWork) -> &KernelRates {
         let KernelWork { name, dtype, features, .. } = work;
         let sized = (*features > 0).then(|| self.kernels.get(&format!("{name}@{features}"))).flatten();
         let of = |key: &str| self.kernels.get(&format!("{key}/{dtype}")).or_else(|| self.kernels.get(key));
         let found = sized.or_else(|| [name, work.kind.name(), "*"].into_iter().find_map(of));
         found.expect("checked when the file was read")
     }
-    /// Returns a machine on which nothing takes longer, and on which the time of a kernel or a call is a constant
-    /// and a maximum of multiples of operations and bytes: the best rate of each kernel for all sizes.
+    /// Returns a machine on which nothing takes longer, and on which the time of a kernel or a call is a
+    /// constant and a maximum of multiples of operations and bytes: the best rate of each kernel for all
+    /// sizes.
     #[must_use]
     pub fn ideal(&self) -> Self {
-        let known = |value| Known { value, source: String::new() };
+        let known = |value| Sourced { value, source: String::new() };
         let best = |rates: &mut Vec<[f64; 2]>| {
             let most = rates.iter().map(|[_, rate]| *rate).reduce(f64::max);
             *rates = most.map(|rate| [1.0, rate]).into_iter().collect();

@@ -3,9 +3,10 @@
 use crate::bound::{BlockCost, CostLine, has_halves, rests};
 use crate::machine::Machine;
 use crate::space::{ORDER, STATE, WORK, divisions, microbatches, variants};
-use crate::step::{Job, Known, StepTime};
+use crate::step::{KnownPrices, StepTime, TrainingJob};
 use comm::Axis;
 use kernels::Kernels;
+use layers::TokenShards;
 use parallel::step::{Cell, PassKind, Plan};
 use parallel::{Layout, Result, Schedule};
 use std::cmp::Ordering;
@@ -19,7 +20,7 @@ const BEST: usize = 10;
 /// Fraction of the bytes of a block's state that other choices cannot go below.
 const STATE_BELOW: f64 = 0.98;
 
-/// What is searched.
+/// Measure of the best layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// The shortest step.
@@ -29,16 +30,16 @@ pub enum Goal {
 }
 
 /// A search.
-pub struct Search<'a> {
-    /// What is trained.
-    pub job: &'a Job,
+pub struct LayoutSearch<'a> {
+    /// Training job.
+    pub job: &'a TrainingJob,
     /// The machine.
     pub machine: &'a Arc<Machine>,
     /// Bytes that a rank may hold.
     pub memory: usize,
     /// Number of ranks.
     pub ranks: usize,
-    /// What is best.
+    /// Measure of the best layout.
     pub goal: Goal,
     /// True to bound nothing and weigh everything.
     pub all: bool,
@@ -57,7 +58,7 @@ pub struct Weighed {
 
 /// Result of a search.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct SearchResult {
     /// The best layouts, the best first.
     pub best: Vec<Weighed>,
     /// Number of layouts that were weighed.
@@ -105,24 +106,24 @@ struct Division {
     order: Vec<Layout>,
 }
 
-/// What a block's costs depend on: the layout of a stage, sequences of a microbatch, and halves of a backward.
+/// Key of a block's costs: the layout of a stage, sequences of a microbatch, halves of a backward.
 type BlockKey = (Layout, usize, bool);
 
-impl Search<'_> {
+impl LayoutSearch<'_> {
     /// Searches; entries that only save memory are tried if nothing else fits.
     ///
     /// # Errors
     /// If a layout that fits the model cannot be priced.
-    pub fn find<D: Kernels>(&self) -> Result<Found> {
+    pub fn find<D: Kernels>(&self) -> Result<SearchResult> {
         let found = self.among::<D>(false)?;
         if !found.best.is_empty() {
             return Ok(found);
         }
         let more = self.among::<D>(true)?;
         let (weighed, bounded) = (found.weighed + more.weighed, found.bounded + more.bounded);
-        Ok(Found { needed: true, weighed, bounded, refused: found.refused + more.refused, ..more })
+        Ok(SearchResult { needed: true, weighed, bounded, refused: found.refused + more.refused, ..more })
     }
-    fn among<D: Kernels>(&self, needed: bool) -> Result<Found> {
+    fn among<D: Kernels>(&self, needed: bool) -> Result<SearchResult> {
         let design = &self.job.design;
         let with = |layout: &Layout| {
             let of = |choices| variants(*layout, choices, design, needed);
@@ -133,7 +134,7 @@ impl Search<'_> {
         all.sort_unstable_by_key(|(layout, _)| *layout);
         let all: Vec<_> = all.into_iter().map(|(_, division)| division).collect();
         let (mut heap, mut found) = self.bounded::<D>(&all)?;
-        let (mut known, mut tight) = (Known::default(), HashMap::new());
+        let (mut known, mut tight) = (KnownPrices::default(), HashMap::new());
         while let Some(next) = heap.pop() {
             if !self.all && found.best.len() == BEST && next.bound >= self.score(&found.best[BEST - 1]) {
                 found.bounded += heap.len() + 1;
@@ -213,7 +214,7 @@ impl Search<'_> {
         numbers.then_with(|| text(a).cmp(&text(b)))
     }
     /// Returns all candidates that may fit, and the counts so far.
-    fn bounded<D: Kernels>(&self, all: &[Division]) -> Result<(BinaryHeap<Candidate>, Found)> {
+    fn bounded<D: Kernels>(&self, all: &[Division]) -> Result<(BinaryHeap<Candidate>, SearchResult)> {
         let (job, blocks) = (self.job, self.job.design.parts());
         let states: BTreeSet<Layout> = all.iter().flat_map(|d| &d.state).map(state_key).collect();
         let states = measured(states, |layout| rests::<D>(layout, job, self.machine))?;
@@ -221,10 +222,10 @@ impl Search<'_> {
             self.roomy(all, &states).flat_map(|division| division.work.iter().map(block_key)).collect();
         let ideal = Arc::new(self.machine.ideal());
         let costs = measured(keys, |layout| CostLine::new::<D>(layout, job, &ideal))?;
-        let (mut heap, mut found) = (Vec::new(), Found::default());
+        let (mut heap, mut found) = (Vec::new(), SearchResult::default());
         let mut rows = HashMap::new(); // chunks saved at once, by schedule and sizes
         for (number, division) in all.iter().enumerate() {
-            let dp = division.work[0].size(Axis::Dp);
+            let dp = division.work[0].size(TokenShards::SEQUENCES);
             let pp = division.work[0].size(Axis::Pp);
             let powers: Vec<_> = powers(job.batch_size, dp).collect();
             for (o, order) in division.order.iter().enumerate() {
@@ -308,7 +309,7 @@ fn state_key(layout: &Layout) -> Layout {
 
 /// Returns the layout without stages, and without data ranks if they share no experts.
 fn block_key(layout: &Layout) -> Layout {
-    resized(layout, if layout.shares_experts() { &[Axis::Pp] } else { &[Axis::Pp, Axis::Dp] })
+    resized(layout, if layout.shares_experts() { &[Axis::Pp] } else { &[Axis::Pp, TokenShards::SEQUENCES] })
 }
 
 /// Returns the layout without these axes.

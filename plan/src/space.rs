@@ -1,7 +1,7 @@
 //! The layouts that a search tries: all divisions of the ranks over the axes, and of each choice of the lists
 //! every entry with the numbers that it states ([`Tries`]).
 use comm::Axis;
-use layers::{Choice, Design, StrategyInfo, Tries};
+use layers::{Choice, Design, StrategyInfo, TokenShards, Tries};
 use parallel::{Layout, strategies};
 
 /// Choices that decide what a stage computes for a microbatch.
@@ -26,7 +26,12 @@ pub fn divisions(ranks: usize, design: &Design, [sequences, seq]: [usize; 2]) ->
         for dp in divisors(ranks / pp).filter(|dp| *dp <= sequences) {
             for cp in divisors(ranks / pp / dp).filter(|cp| *cp <= most) {
                 let tp = ranks / pp / dp / cp;
-                let dense = [(Axis::Pp, pp), (Axis::Dp, dp), (Axis::Cp, cp), (Axis::Tp, tp)];
+                let dense = [
+                    (Axis::Pp, pp),
+                    (TokenShards::SEQUENCES, dp),
+                    (TokenShards::CONTEXT, cp),
+                    (Axis::Tp, tp),
+                ];
                 let inner = dp * cp * tp;
                 let has_experts = design.shape().is_some_and(|shape| shape.experts.is_some());
                 let shared = if has_experts { inner } else { 1 };
@@ -41,8 +46,8 @@ pub fn divisions(ranks: usize, design: &Design, [sequences, seq]: [usize; 2]) ->
     all
 }
 
-/// Returns the layout with every entry of these choices, and with none: all that fit the model. With `needed`,
-/// also with entries that only save memory.
+/// Returns the layout with every entry of these choices, and with none: all that fit the model. With
+/// `needed`, also with entries that only save memory.
 pub fn variants(layout: Layout, choices: &[Choice], design: &Design, needed: bool) -> Vec<Layout> {
     let mut all = vec![layout];
     for choice in choices {

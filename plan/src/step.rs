@@ -4,11 +4,11 @@
 //! ```text
 //! step = max over ranks of (end of its last cell + gradients that are still summed then) + update
 //! ```
-use crate::clock::{Clock, Lap, PARTS, Part};
+use crate::clock::{Lap, PARTS, Part, StepClock};
 use crate::machine::Machine;
 use comm::Axis;
 use kernels::{Kernels, Mask, Meta};
-use layers::{Design, OptimizerKind};
+use layers::{Design, OptimizerKind, TokenShards};
 use parallel::price::MoveCosts;
 use parallel::step::simulate::{StepTimes, simulate};
 use parallel::step::{Action, ActionPhase, Cell, PassKind, Payload, Plan, moves_of_all};
@@ -18,9 +18,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tensor::Device;
 
-/// What is trained, in each step.
+/// Training job: the model, and the work of each step.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct TrainingJob {
     /// The model.
     pub design: Design,
     /// The optimizer and the clip limit.
@@ -33,7 +33,7 @@ pub struct Job {
     pub dtype: &'static str,
 }
 
-impl Job {
+impl TrainingJob {
     /// Returns a sequence of the step; all are alike.
     pub fn sequence(&self) -> Sequence {
         match self.design.features() {
@@ -69,13 +69,13 @@ type TableKey = (&'static str, Option<usize>, Plan);
 
 /// Prices of stages and tables of schedules, kept for other layouts.
 #[derive(Default)]
-pub struct Known {
+pub struct KnownPrices {
     stages: HashMap<StageKey, Rc<Vec<MoveCosts<Lap>>>>,
     tables: HashMap<TableKey, Rc<Vec<Vec<ActionPhase>>>>,
     batches: HashMap<[usize; 3], Rc<Batch>>,
 }
 
-impl Known {
+impl KnownPrices {
     /// Returns the moves of all ranks in a step.
     fn table(
         &mut self,
@@ -94,7 +94,7 @@ impl Known {
         Ok(self.tables.entry(key).or_insert(moves).clone())
     }
     /// Returns a batch of equal sequences.
-    fn batch(&mut self, job: &Job, [sequences, microbatches]: [usize; 2]) -> Result<Rc<Batch>> {
+    fn batch(&mut self, job: &TrainingJob, [sequences, microbatches]: [usize; 2]) -> Result<Rc<Batch>> {
         let key = [job.seq, sequences, microbatches];
         if let Some(known) = self.batches.get(&key) {
             return Ok(known.clone());
@@ -103,15 +103,15 @@ impl Known {
         let batch = Batch::new(vec![job.sequence(); sequences * microbatches], microbatches)?;
         Ok(self.batches.entry(key).or_insert(Rc::new(batch)).clone())
     }
-    /// Returns the time of a step in this number of microbatches. If a rank holds more than `most` bytes, the time
-    /// is infinite, and the peak is that of this rank.
+    /// Returns the time of a step in this number of microbatches. If a rank holds more than `most` bytes, the
+    /// time is infinite, and the peak is that of this rank.
     ///
     /// # Errors
     /// If the layout does not fit the model or the batch.
     pub fn step<D: Kernels>(
         &mut self,
         layout: &Layout,
-        job: &Job,
+        job: &TrainingJob,
         (microbatches, most): (usize, usize),
         machine: &Arc<Machine>,
     ) -> Result<StepTime> {
@@ -125,9 +125,9 @@ impl Known {
         let mut rows = Vec::new();
         for stage in 0..stages {
             let own = chunks_of(stage);
-            let mut row: Option<Row> = None;
+            let mut row: Option<RankRow> = None;
             for costs in &*self.stage::<D>(layout, job, (stage, &own), &plan, machine)? {
-                let one = Row::new(costs, &own, &table[stage])?;
+                let one = RankRow::new(costs, &own, &table[stage])?;
                 let peak = row.as_ref().map_or(0, |row| row.peak).max(one.peak);
                 row = Some(row.filter(|row| row.seconds() >= one.seconds()).unwrap_or(one));
                 row.iter_mut().for_each(|row| row.peak = peak);
@@ -145,7 +145,7 @@ impl Known {
     fn stage<D: Kernels>(
         &mut self,
         layout: &Layout,
-        job: &Job,
+        job: &TrainingJob,
         (stage, own): (usize, &[usize]),
         plan: &Plan,
         machine: &Arc<Machine>,
@@ -164,11 +164,13 @@ impl Known {
             .find(|few| pipeline.schedule.fits(&Plan { microbatches: *few, ..*plan }).is_ok());
         let batch = self.batch(job, [sequences, few.unwrap_or(plan.microbatches).max(3)])?;
         batch.deals(&layout.tokens())?;
-        let last = layout.size(Axis::Cp) - 1;
+        let last = layout.size(TokenShards::CONTEXT) - 1;
         let mut costs = Vec::new();
         for cp in [0, last].into_iter().take(1 + last.min(1)) {
-            let (clock, rank) =
-                (Clock::new(machine, layout.ranks()), layout.rank_at(&[(Axis::Pp, stage), (Axis::Cp, cp)]));
+            let (clock, rank) = (
+                StepClock::new(machine, layout.ranks()),
+                layout.rank_at(&[(Axis::Pp, stage), (TokenShards::CONTEXT, cp)]),
+            );
             let lap = {
                 let clock = clock.clone();
                 move || clock.lap()
@@ -184,7 +186,7 @@ impl Known {
 ///
 /// # Errors
 /// If the design has an invalid size.
-pub fn model_flops<D: Kernels>(job: &Job) -> Result<f64> {
+pub fn model_flops<D: Kernels>(job: &TrainingJob) -> Result<f64> {
     let batch = Batch::new(vec![job.sequence()], 1)?;
     let flops = session::ghost::<D, _>(&Layout::UNSPLIT, (0, None), |at: BuildContext<Meta<D::Elem>>| {
         Trainer::new(&at, &job.design, job.optimizer)?.step(&batch, 0.0)?;
@@ -210,7 +212,7 @@ fn chunk_kind(design: &Design, layout: &Layout, chunk: usize, plan: &Plan) -> Ch
 }
 
 /// The times of a stage's rank in a step.
-struct Row {
+struct RankRow {
     cells: Vec<f64>,
     messages: [Option<[f64; 2]>; 2], // by payload
     late: Vec<(usize, f64, f64)>,    // cell, seconds after its start, seconds that the call takes
@@ -221,7 +223,7 @@ struct Row {
     peak: usize,
 }
 
-impl Row {
+impl RankRow {
     fn new(costs: &MoveCosts<Lap>, own: &[usize], moves: &[ActionPhase]) -> Result<Self> {
         let mut row = Self {
             cells: Vec::new(),
@@ -265,9 +267,9 @@ impl Row {
 }
 
 /// The rows of all stages.
-struct Rows(Vec<Row>);
+struct RankRows(Vec<RankRow>);
 
-impl StepTimes for Rows {
+impl StepTimes for RankRows {
     fn cell(&self, rank: usize, n: usize, _: Cell) -> f64 {
         self.0[rank].cells[n]
     }
@@ -277,13 +279,13 @@ impl StepTimes for Rows {
 }
 
 /// Combines the rows of all stages.
-fn combined(rows: Vec<Row>, schedule: &dyn Schedule, plan: &Plan, ranks: usize) -> Result<StepTime> {
-    let rows = Rows(rows);
+fn combined(rows: Vec<RankRow>, schedule: &dyn Schedule, plan: &Plan, ranks: usize) -> Result<StepTime> {
+    let rows = RankRows(rows);
     let mut starts: Vec<Vec<f64>> = rows.0.iter().map(|row| Vec::with_capacity(row.cells.len())).collect();
     let mut see = |rank: usize, _: Cell, start, _| starts[rank].push(start);
     simulate(schedule, plan, &rows, &mut see).map_err(Error::new)?;
-    let Rows(rows) = rows;
-    let end = |(row, starts): (&Row, &Vec<f64>)| {
+    let RankRows(rows) = rows;
+    let end = |(row, starts): (&RankRow, &Vec<f64>)| {
         let begun: Vec<f64> = row
             .cells
             .iter()

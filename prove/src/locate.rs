@@ -223,6 +223,7 @@ mod tests {
         choice: Choice::Layers,
         word: "new",
         takes: NumberArgument::Nothing,
+        tries: layers::Tries::Always(&[]),
         needs: None,
         shares: |_, _| vec![],
         alone: false,

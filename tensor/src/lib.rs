@@ -8,11 +8,10 @@
 //! | `key.rs` | the random key of the field's opaque functions, set by a guard |
 //! | `place.rs`, `device.rs`, `cpu.rs`, `pages.rs` | places with memory, and dtypes on them |
 //! | `view.rs`, `matrix.rs`, `ids.rs` | windows into memory; matrices and token ids that own it |
-//! | `pool.rs` | free memory, kept for reuse: one pool per rank |
-//! | `away.rs`, `meter.rs` | matrices off the device; bytes and FLOPs |
-//! | `profile.rs`, `clock.rs` | times of kernels: of those that run, and of those that do not |
+//! | `pool.rs`, `away.rs`, `meter.rs` | free memory for reuse; matrices off the device; bytes and FLOPs |
+//! | `profile.rs`, `clock.rs` | times of kernels that run, and of those that do not |
 //! | `count.rs`, `listed.rs`, `quoted.rs` | sizes that never wrap; enums with names; names in messages |
-//! | `files.rs` | files opened with clear errors, replaced whole or not at all |
+//! | `files.rs` | files with clear errors, replaced whole or not at all |
 //! | `safetensors.rs` | weights in files: mapped for reading, replaced atomically in writing |
 #[macro_use]
 mod listed;

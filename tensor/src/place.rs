@@ -121,7 +121,7 @@ impl PlaceError {
 #[derive(Clone, Default)]
 pub struct MetaPlace(Arc<MetaRank>);
 
-/// What the clones of a meta device share.
+/// State that the clones of a meta device share.
 #[derive(Default)]
 struct MetaRank {
     meter: Meter,

@@ -29,6 +29,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     choice: Choice::Layers,
     word: "just-in-time",
     takes: NumberArgument::Nothing,
+    tries: layers::Tries::Always(&[]),
     needs: None,
     shares: |_, _| vec![],
     alone: false,

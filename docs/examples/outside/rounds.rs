@@ -44,6 +44,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     choice: Choice::Schedule,
     word: "rounds",
     takes: NumberArgument::Nothing,
+    tries: layers::Tries::Always(&[]),
     needs: None,
     shares: |design, sizes| {
         let over = sizes.along(Axis::Pp);

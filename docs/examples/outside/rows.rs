@@ -48,6 +48,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     choice: Choice::Layers,
     word: "own-rows",
     takes: NumberArgument::Nothing,
+    tries: layers::Tries::Always(&[]),
     needs: None,
     shares: |_, _| vec![], // no conditions beyond those of tp
     alone: false,

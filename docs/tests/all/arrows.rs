@@ -20,11 +20,12 @@ pub(crate) const ALL: &[&str] = &[
     "moe",
     "parallel",
     "models",
+    "plan",
     "prove",
     "bench",
     "equipart",
 ];
-const ARROWS: [Arrow; 16] = [
+const ARROWS: [Arrow; 17] = [
     ("tensor", &[], &["reference"]),
     ("shape", &["tensor"], &[]),
     ("reference", &["tensor", "shape"], &[]),
@@ -36,12 +37,13 @@ const ARROWS: [Arrow; 16] = [
     ("moe", &["tensor", "kernels", "comm", "layers"], &["reference"]),
     ("parallel", &["tensor", "kernels", "comm", "layers", "moe"], &["reference"]),
     ("models", &["tensor", "shape", "kernels", "comm", "layers", "parallel"], &[]),
+    ("plan", &["tensor", "kernels", "comm", "layers", "parallel"], &[]),
     // models: for its files
     ("prove", &["tensor", "shape", "kernels", "comm", "layers", "parallel", "reference"], &["models"]),
     ("bench", &["tensor", "kernels", "comm", "layers", "parallel", "models", "prove"], &[]),
     (
         "equipart",
-        &["tensor", "kernels", "comm", "cuda", "layers", "parallel", "models", "prove", "bench"],
+        &["tensor", "kernels", "comm", "cuda", "layers", "parallel", "models", "plan", "prove", "bench"],
         &["reference"],
     ),
     ("outside", &["kernels", "comm", "layers", "parallel"], &["tensor", "reference", "prove"]),

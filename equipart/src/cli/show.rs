@@ -40,6 +40,16 @@ pub(crate) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> T
     table
 }
 
+/// A number in words: `405.9 billion`.
+pub(crate) fn amount(number: f64) -> String {
+    const NAMES: [(f64, &str); 3] = [(1e12, " trillion"), (1e9, " billion"), (1e6, " million")];
+    match NAMES.iter().find(|(unit, _)| number >= *unit) {
+        Some(_) if number >= 1e15 => format!("{number:.2e}"),
+        Some((unit, name)) => format!("{:.1}{name}", number / unit),
+        None => format!("{number:.0}"),
+    }
+}
+
 /// Fits a table to the terminal width by wrapping its first column.
 pub(crate) fn fitted(mut table: Table) -> Table {
     let columns = out::terminal().1.min(1000) as u16;

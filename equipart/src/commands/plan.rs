@@ -1,24 +1,29 @@
 //! `plan`: the best layout of a model on a machine.
 use super::Run;
-use super::price::report::amount;
 use super::price::seconds::time;
 use crate::cli::args::{dtype, size};
-use crate::cli::{config, out, show};
+use crate::cli::out::line;
+use crate::cli::{config, show};
 use crate::commands::train::settings::at_least_1;
 use clap::Args;
-use comm::{Axis, readable};
+use comm::readable;
 use layers::{Design, OptimizerKind, counted};
+use models::Config;
 use parallel::dtype::DtypeName;
-use parallel::{Result, bail, with_dtype};
-use plan::search::{Found, Goal, Search, Weighed};
-use plan::step::{Job, model_flops};
+use parallel::{Error, Result, bail, with_dtype};
+use plan::search::{Goal, LayoutSearch, SearchResult, Weighed};
+use plan::step::{TrainingJob, model_flops};
 use plan::{Machine, Part};
-use serde::Serialize;
+use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Find the best layout of a model on a machine, and the reasons
+/// Help on JSON.
+const JSON: &str = "With --json: one object a layout, the best first. seconds, tokens_per_second and share_of_peak of a\nstep; peak_bytes of the fullest rank; parts: seconds by use, of the rank that ends last.";
+
+/// Find the best layout of a model on a machine: which ranks along which axis, with which strategies
 #[derive(Args, Debug)]
+#[command(allow_negative_numbers = true, after_help = JSON)]
 pub(crate) struct PlanArgs {
     /// A config.json [default: the embedded model's]
     #[arg(long, value_name = "FILE")]
@@ -26,67 +31,171 @@ pub(crate) struct PlanArgs {
     /// Number of devices, one a rank
     #[arg(long, default_value_t = 8)]
     devices: usize,
-    /// The machine: a100, a100-2022, h100, h200, or a file as `equipart machine` prints them
+    /// The machine: a100, h100, h200, or a file (see the book's chapter on choosing a layout)
     #[arg(long, value_name = "NAME|FILE", default_value = "h100")]
     machine: String,
     /// Memory of a device, such as 80GB [default: the machine's]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<usize>,
-    /// Tokens of a sequence
-    #[arg(long, default_value_t = 4096)]
-    seq: usize,
+    /// Tokens of a sequence [default: 4096, or the model's positions if fewer]
+    #[arg(long)]
+    seq: Option<usize>,
     /// Sequences of a step, the same for all layouts
     #[arg(long, default_value_t = 512)]
     batch_size: usize,
     /// Dtype of the run: f32, bf16 with sums in f32, or f64
     #[arg(long, default_value = "bf16", value_name = "DTYPE", value_parser = dtype())]
     dtype: DtypeName,
-    /// The best layout has the shortest step, or the least memory on its fullest rank
+    /// Measure of the best layout
     #[arg(long, default_value = "throughput", value_enum)]
     goal: GoalName,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+/// Measure of the best layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum GoalName {
-    /// The most tokens per second.
+    /// The most tokens per second
     Throughput,
-    /// The least memory of the fullest rank.
+    /// The least memory of the fullest rank
     Memory,
+}
+
+/// The most devices, and the most tokens of a step.
+const MOST: [usize; 2] = [1 << 17, 1 << 26];
+
+impl PlanArgs {
+    /// Returns what is trained.
+    fn job(&self, config: &Config) -> Result<TrainingJob> {
+        let seq = self.seq.unwrap_or(4096.min(config.positions));
+        at_least_1(&[("devices", self.devices), ("seq", seq), ("batch-size", self.batch_size)])?;
+        if self.devices > MOST[0] {
+            bail!("--devices is {}; it must be at most {}", self.devices, MOST[0]);
+        }
+        if seq > config.positions {
+            bail!("--seq is {seq}; the model has {} positions", config.positions);
+        }
+        let tokens = seq as u128 * self.batch_size as u128;
+        if tokens > MOST[1] as u128 {
+            bail!("the step has {tokens} tokens; it may have at most {}", MOST[1]);
+        }
+        let (design, optimizer) = (Design::from(config.shape), (OptimizerKind::ADAMW, Some(1.0)));
+        Ok(TrainingJob { design, optimizer, seq, batch_size: self.batch_size, dtype: self.dtype.name() })
+    }
 }
 
 impl Run for PlanArgs {
     fn run(self, json: bool) -> Result<bool> {
-        at_least_1(&[("devices", self.devices), ("seq", self.seq), ("batch-size", self.batch_size)])?;
-        let config = config(self.config.as_deref())?;
-        if self.seq > config.positions {
-            bail!("--seq is {}; the model has {} positions", self.seq, config.positions);
-        }
+        let job = self.job(&config(self.config.as_deref())?)?;
         let machine = Arc::new(Machine::named(&self.machine)?);
-        let job = Job {
-            design: Design::from(config.shape),
-            optimizer: (OptimizerKind::ADAMW, Some(1.0)),
-            seq: self.seq,
-            batch_size: self.batch_size,
-            dtype: self.dtype.name(),
-        };
-        let search = Search {
-            job: &job,
-            machine: &machine,
-            memory: self.memory.unwrap_or(machine.memory.value as usize),
-            ranks: self.devices,
-            goal: match self.goal { GoalName::Throughput => Goal::Time, GoalName::Memory => Goal::Memory },
-            all: false,
-        };
-        let (found, flops) = with_dtype!(self.dtype, D => {
-            (search.find::<D>()?, model_flops::<D>(&job)?)
-        });
-        out::line(&format!("{} weighed, {} bounded, {} refused", found.weighed, found.bounded, found.refused));
-        for w in &found.best {
-            let bubble = w.step.bubble / w.step.seconds;
-            let peak = flops / w.step.seconds / (machine.peak(job.dtype) * self.devices as f64);
-            out::line(&format!("{} M={} {} {:.1}% {} bubble {:.1}%", w.layout, w.microbatches, time(w.step.seconds), 100.0*peak, readable(w.step.peak as u128), 100.0 * bubble));
+        let goal = if self.goal == GoalName::Memory { Goal::Memory } else { Goal::Time };
+        let memory = self.memory.unwrap_or(machine.memory.value as usize);
+        let search =
+            LayoutSearch { job: &job, machine: &machine, memory, ranks: self.devices, goal, all: false };
+        let (found, flops) =
+            with_dtype!(self.dtype, D => Ok::<_, Error>((search.find::<D>()?, model_flops::<D>(&job)?)))?;
+        if found.best.is_empty() {
+            let most = LayoutSearch { memory: usize::MAX, goal: Goal::Memory, ..search };
+            let least = with_dtype!(self.dtype, D => most.find::<D>())?;
+            return Err(nothing_fits(&search, least.best.first()));
         }
-        if let Some(w) = &found.smallest { out::line(&format!("smallest {} {}", w.layout, readable(w.step.peak as u128))); }
+        let plans: Vec<_> = found.best.iter().map(|of| PlanRow { of, search: &search, flops }).collect();
+        if json {
+            plans.iter().for_each(|plan| show::json(&plan.object()));
+            return Ok(true);
+        }
+        report(&plans, &found);
         Ok(true)
+    }
+}
+
+/// Says which memory would do.
+fn nothing_fits(search: &LayoutSearch, least: Option<&Weighed>) -> Error {
+    let (devices, memory) = (counted(search.ranks, "device"), readable(search.memory as u128));
+    let would = match least {
+        Some(Weighed { layout, step, .. }) => format!(
+            "the least is {}, under {layout}; use more devices, or devices with more memory",
+            readable(step.peak as u128)
+        ),
+        None => "no layout divides the model over them; use another number of devices".into(),
+    };
+    Error::new(format!("nothing fits into {memory} on {devices}: {would}"))
+}
+
+/// A layout that was found, for reports.
+struct PlanRow<'a> {
+    of: &'a Weighed,
+    search: &'a LayoutSearch<'a>,
+    flops: f64, // of the model, in a step
+}
+
+impl PlanRow<'_> {
+    fn tokens_per_second(&self) -> f64 {
+        (self.search.job.seq * self.search.job.batch_size) as f64 / self.of.step.seconds
+    }
+    fn share_of_peak(&self) -> f64 {
+        let peak = self.search.machine.peak(self.search.job.dtype) * self.search.ranks as f64;
+        self.flops / self.of.step.seconds / peak
+    }
+    /// Seconds by use, the longest first.
+    fn parts(&self) -> Vec<(&'static str, f64)> {
+        let parts = Part::ALL.iter().map(|part| (part.name(), self.of.step.parts[*part as usize]));
+        let mut parts: Vec<_> = parts.chain([("bubble", self.of.step.bubble)]).collect();
+        parts.retain(|(_, seconds)| *seconds > 0.0);
+        parts.sort_by(|a, b| b.1.total_cmp(&a.1));
+        parts
+    }
+    fn object(&self) -> Value {
+        let parts: Map<_, _> = self.parts().into_iter().map(|(part, s)| (part.into(), json!(s))).collect();
+        json!({
+            "layout": self.of.layout.to_string(), "microbatches": self.of.microbatches,
+            "seconds": self.of.step.seconds, "tokens_per_second": self.tokens_per_second(),
+            "share_of_peak": self.share_of_peak(), "peak_bytes": self.of.step.peak, "parts": parts,
+        })
+    }
+}
+
+/// Prints the layouts for people, and why the best is the best.
+fn report(plans: &[PlanRow], found: &SearchResult) {
+    let LayoutSearch { job, machine, memory, ranks, .. } = plans[0].search;
+    line(&format!(
+        "Training in {} on {} of {}, with {} each: {} of {} in a step.\n{} layouts were weighed, {} bounded and {} \
+         refused.\n",
+        job.dtype,
+        counted(*ranks, "device"),
+        machine.about,
+        readable(*memory as u128),
+        counted(job.batch_size, "sequence"),
+        counted(job.seq, "token"),
+        found.weighed,
+        found.bounded,
+        found.refused,
+    ));
+    let row = |plan: &PlanRow| {
+        let share = |seconds: f64| format!("{:.1} %", 100.0 * seconds / plan.of.step.seconds);
+        let waits = [Part::Tp, Part::Cp, Part::Ep, Part::Dp, Part::Pp];
+        let waits: f64 = waits.iter().map(|part| plan.of.step.parts[*part as usize]).sum();
+        vec![
+            plan.of.layout.to_string(),
+            plan.of.microbatches.to_string(),
+            time(plan.of.step.seconds),
+            format!("{:.1} %", 100.0 * plan.share_of_peak()),
+            readable(plan.of.step.peak as u128),
+            share(plan.of.step.bubble),
+            share(waits),
+        ]
+    };
+    let head = ["layout", "microbatches", "step", "of peak", "holds", "bubble", "other waits"];
+    line(&show::fitted(show::table(&head, plans.iter().map(row))).to_string());
+    let best = &plans[0];
+    let parts = best.parts().into_iter().map(|(part, seconds)| {
+        format!("{part} {} ({:.1} %)", time(seconds), 100.0 * seconds / best.of.step.seconds)
+    });
+    line(&format!(
+        "\nThe best makes {} tokens a second. Its rank that ends last spends: {}.",
+        show::amount(best.tokens_per_second()),
+        parts.collect::<Vec<_>>().join(", ")
+    ));
+    if found.needed {
+        line("Nothing fits without strategies that only save memory, so they were tried, too.");
     }
 }

@@ -1,7 +1,7 @@
 //! `price`: cost of a layout from shapes alone: the same program on the meta device, one rank at a time, so
 //! the world can have any size.
 mod methods;
-pub(crate) mod report;
+mod report;
 mod routing;
 pub(crate) mod seconds;
 
@@ -355,7 +355,7 @@ impl Run for PriceArgs {
             in_device!((settings.device, settings.number), D => methods_in::<D>(of, &settings, &layout))?
         };
         if json {
-            prices.iter().for_each(|price| show::json(&seconds::Timed { price, time: time.as_ref() }));
+            prices.iter().for_each(|price| show::json(&TimedPrice { price, time: time.as_ref() }));
             return Ok(true);
         }
         report::print(&prices, &settings, &design)?;
@@ -367,4 +367,13 @@ impl Run for PriceArgs {
         }
         Ok(true)
     }
+}
+
+/// A price, and the time of the step if it is known.
+#[derive(Serialize)]
+struct TimedPrice<'a> {
+    #[serde(flatten)]
+    price: &'a Price,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<&'a Seconds>,
 }

@@ -1,4 +1,4 @@
-//! Ranks by kind: of ranks that are alike, one is priced.
+//! RankPrices by kind: of ranks that are alike, one is priced.
 //!
 //! Along an axis, ranks differ where sizes do not divide, or where the first or the last one has other work.
 //! Uneven parts fall from rank to rank, and the ring in which traffic is counted turns at its end. So the
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::iter::zip;
 use std::rc::Rc;
 
-/// Ranks that are alike.
+/// RankPrices that are alike.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankKind<T> {
     /// The first of them.
@@ -35,7 +35,7 @@ pub fn kinds<T: PartialEq + Clone>(
     layout: &Layout,
     price: impl Fn(usize) -> Result<T>,
 ) -> Result<Vec<RankKind<T>>> {
-    let ranks = Ranks { layout, price, known: RefCell::default() };
+    let ranks = RankPrices { layout, price, known: RefCell::default() };
     let all = if layout.shares_experts() && layout.ranks() <= MOST_ALL {
         (0..layout.ranks()).map(|rank| Ok((rank, 1, ranks.price(rank)?))).collect::<Result<Vec<_>>>()?
     } else {
@@ -53,18 +53,18 @@ pub fn kinds<T: PartialEq + Clone>(
 }
 
 /// Coordinates of a rank.
-type Place = Vec<(Axis, usize)>;
+type Coordinates = Vec<(Axis, usize)>;
 /// The first of some ranks that are alike, their number, and their price.
 type Alike<T> = (usize, usize, Rc<T>);
 
 /// The ranks of a layout, each priced at most once.
-struct Ranks<'a, T, P> {
+struct RankPrices<'a, T, P> {
     layout: &'a Layout,
     price: P,
     known: RefCell<HashMap<usize, Rc<T>>>,
 }
 
-impl<T: PartialEq, P: Fn(usize) -> Result<T>> Ranks<'_, T, P> {
+impl<T: PartialEq, P: Fn(usize) -> Result<T>> RankPrices<'_, T, P> {
     fn price(&self, rank: usize) -> Result<Rc<T>> {
         if let Some(known) = self.known.borrow().get(&rank) {
             return Ok(known.clone());
@@ -76,7 +76,7 @@ impl<T: PartialEq, P: Fn(usize) -> Result<T>> Ranks<'_, T, P> {
         let inner: Vec<Axis> = Axis::DENSE.into_iter().filter(|axis| *axis != Axis::Pp).collect();
         let last = |axis: &Axis| (*axis, self.layout.size(*axis) - 1);
         let corners =
-            [inner.iter().map(|axis| (*axis, 0)).collect::<Place>(), inner.iter().map(last).collect()];
+            [inner.iter().map(|axis| (*axis, 0)).collect::<Coordinates>(), inner.iter().map(last).collect()];
         let stages = self.layout.size(Axis::Pp);
         let is_uneven = |axis: &&Axis| -> Result<bool> {
             for (stage, corner) in
@@ -109,7 +109,7 @@ impl<T: PartialEq, P: Fn(usize) -> Result<T>> Ranks<'_, T, P> {
         Ok(all)
     }
     /// Returns the kinds of the ranks that differ from a place along these axes.
-    fn along(&self, axes: &[Axis], place: &Place) -> Result<Kinds<T>> {
+    fn along(&self, axes: &[Axis], place: &Coordinates) -> Result<Kinds<T>> {
         let Some((&axis, rest)) = axes.split_first() else {
             let rank = self.layout.rank_at(place);
             return Ok(Kinds(vec![(rank, 1, self.price(rank)?)]));
@@ -211,9 +211,9 @@ mod tests {
         })
     }
 
-    /// Kinds of ranks say what pricing every rank says: under all pairs of strategies, and with uneven parts on
-    /// up to 64 ranks. Kills: a kind that hides a fuller rank, ranks that are counted twice or not at all, a rank
-    /// of another stage, kinds with equal prices as two.
+    /// Kinds of ranks say what pricing every rank says: under all pairs of strategies, and with uneven parts
+    /// on up to 64 ranks. Kills: a kind that hides a fuller rank, ranks that are counted twice or not at all,
+    /// a rank of another stage, kinds with equal prices as two.
     #[test]
     fn kinds_equal_all_ranks() {
         let experts = Experts { count: 8, chosen: 2, hidden: 8, ..Experts::MIXTRAL };

@@ -31,7 +31,7 @@ pub trait StepTimes {
     fn parts(&self, _: &Plan) -> f64 {
         1.0
     }
-    /// What a cell adds to the saved activations, in units of what its forward saved.
+    /// Amount that a cell adds to the saved activations, in units of what its forward saved.
     fn saves(&self, _: PassKind) -> f64 {
         0.0
     }

@@ -78,6 +78,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     word: "mine",
     takes: NumberArgument::Nothing,
     needs: None,
+    tries: layers::Tries::Always(&[]),
     shares: |_, _| vec![],
     alone: false,
     paper: "",

@@ -80,17 +80,9 @@ fn summary(prices: &[Price], parameters: usize) -> String {
     };
     format!(
         "The model has {} parameters. The fullest rank, {}, holds {}. All ranks do {} operations and {traffic}.",
-        amount(parameters as f64),
+        show::amount(parameters as f64),
         fullest.rank,
         readable(fullest.peak_bytes["total"] as u128),
-        amount(all(&|p| p.flops.into()) as f64),
+        show::amount(all(&|p| p.flops.into()) as f64),
     )
-}
-
-/// A number in thousands, millions and so on: `405.9 billion`.
-pub(crate) fn amount(number: f64) -> String {
-    const NAMES: [(f64, &str); 4] = [(1e12, " trillion"), (1e9, " billion"), (1e6, " million"), (1.0, "")];
-    let (unit, name) = NAMES.iter().find(|(unit, _)| number >= *unit).copied().unwrap_or((1.0, ""));
-    let digits = usize::from(unit > 1.0);
-    format!("{:.digits$}{name}", number / unit)
 }

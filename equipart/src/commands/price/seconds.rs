@@ -1,8 +1,8 @@
 //! Time of a step on a machine.
-use super::Price;
+use crate::cli::show::amount;
 use kernels::Kernels;
 use parallel::{Layout, Result};
-use plan::step::{Job, Known, StepTime, model_flops};
+use plan::step::{KnownPrices, StepTime, TrainingJob, model_flops};
 use plan::{Machine, Part};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -35,13 +35,13 @@ impl Seconds {
     /// If the layout does not fit.
     pub(super) fn of<D: Kernels>(
         layout: &Layout,
-        job: &Job,
+        job: &TrainingJob,
         microbatches: usize,
         machine: Machine,
     ) -> Result<Self> {
         let machine = Arc::new(machine);
         let StepTime { seconds, parts, bubble, .. } =
-            Known::default().step::<D>(layout, job, (microbatches, usize::MAX), &machine)?;
+            KnownPrices::default().step::<D>(layout, job, (microbatches, usize::MAX), &machine)?;
         let peak = machine.peak(job.dtype) * layout.ranks() as f64;
         let share_of_peak = model_flops::<D>(job)? / seconds / peak;
         let tokens = (job.seq * job.batch_size) as f64;
@@ -65,7 +65,7 @@ impl fmt::Display for Seconds {
             "\nA step takes {} on {}: {} tokens a second, {:.1} % of the peak.\nThe rank that ends last spends",
             time(self.seconds),
             self.machine,
-            super::report::amount(self.tokens_per_second),
+            amount(self.tokens_per_second),
             100.0 * self.share_of_peak
         )?;
         let mut parts: Vec<_> = self.parts.iter().collect();
@@ -90,13 +90,4 @@ pub(crate) fn time(seconds: f64) -> String {
         s if s >= 1e-4 => format!("{:.2} ms", s * 1e3),
         s => format!("{:.1} us", s * 1e6),
     }
-}
-
-/// A price, and the time of the step if it is known.
-#[derive(Serialize)]
-pub(super) struct Timed<'a> {
-    #[serde(flatten)]
-    pub price: &'a Price,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub time: Option<&'a Seconds>,
 }

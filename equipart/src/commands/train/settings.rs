@@ -6,7 +6,7 @@ use models::text::{Corpus, TokenPair};
 use models::{Config, TrainableModel};
 use parallel::dtype::DtypeName;
 use parallel::{Batch, Error, Result, Sequence, bail};
-use plan::step::Job;
+use plan::step::TrainingJob;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use tensor::mix;
@@ -89,9 +89,9 @@ impl Settings {
         (kind, self.clip)
     }
     /// Returns what a step trains, for its time.
-    pub fn job(&self, design: &Design) -> Job {
+    pub fn job(&self, design: &Design) -> TrainingJob {
         let (seq, batch_size, dtype) = (self.seq, self.batch_size, self.number.name());
-        Job { design: design.clone(), optimizer: self.optimizer(), seq, batch_size, dtype }
+        TrainingJob { design: design.clone(), optimizer: self.optimizer(), seq, batch_size, dtype }
     }
     /// Validates the sizes of a step for a model with this number of positions, before anything is allocated.
     ///

@@ -21,6 +21,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     word: "own",
     takes: NumberArgument::Nothing,
     needs: None,
+    tries: crate::Tries::Always(&[]),
     shares: |_, _| vec![],
     alone: false,
     paper: "",

@@ -11,6 +11,7 @@ const NOTHING: StrategyInfo = StrategyInfo {
     choice: Choice::Recompute,
     word: Choice::RECOMPUTE,
     takes: NumberArgument::Nothing,
+    tries: layers::Tries::Always(&[]),
     needs: None,
     shares: |_, _| vec![],
     alone: false,

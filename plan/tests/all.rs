@@ -1,0 +1,178 @@
+//! The time of a step, and the search for the best, on models small enough to weigh every layout.
+use comm::Axis;
+use kernels::Heads;
+use layers::{Design, OptimizerKind, Shape};
+use parallel::Layout;
+use plan::Machine;
+use plan::search::{Goal, LayoutSearch, SearchResult};
+use plan::step::{KnownPrices, StepTime, TrainingJob};
+use std::sync::Arc;
+use tensor::{Bf16, Cpu};
+
+const SHAPE: Shape = Shape {
+    width: 512,
+    blocks: 8,
+    heads: Heads { queries: 8, keys: 4, dim: 64 },
+    hidden: 1024,
+    vocabulary: 1000,
+    ..Shape::LLAMA
+};
+
+fn job() -> TrainingJob {
+    let optimizer = (OptimizerKind::ADAMW, Some(1.0));
+    TrainingJob { design: Design::Transformer(SHAPE), optimizer, seq: 512, batch_size: 16, dtype: "bf16" }
+}
+
+fn machine() -> Machine {
+    Machine::named("h100").unwrap()
+}
+
+fn step(layout: &str, microbatches: usize, machine: &Machine) -> StepTime {
+    let layout = layout.parse().unwrap();
+    let known = &mut KnownPrices::default();
+    known.step::<Cpu<Bf16>>(&layout, &job(), (microbatches, usize::MAX), &Arc::new(machine.clone())).unwrap()
+}
+
+const LAYOUTS: [(&str, usize); 8] = [
+    ("none", 2),
+    ("tp=4,sp", 1),
+    ("dp=4:zero3", 2),
+    ("cp=4", 2),
+    ("pp=4", 8),
+    ("pp=2:zb-h1,dp=2:zero1", 4),
+    ("pp=2:interleaved/2,tp=2,recompute", 4),
+    ("tp=16,dp=2", 2), // over two nodes
+];
+
+/// Kills: a kernel or a call that takes less on a slower machine, a level whose speed counts nowhere.
+#[test]
+fn time_is_monotone_in_speeds_and_adds_up() {
+    let fast = machine();
+    let change = |change: &dyn Fn(&mut Machine)| {
+        let mut slow = fast.clone();
+        change(&mut slow);
+        slow
+    };
+    let rates = |m: &mut Machine, by: f64| {
+        let all = m.kernels.values_mut();
+        all.flat_map(|rates| rates.operations.iter_mut().chain(&mut rates.bytes))
+            .for_each(|row| row[1] *= by);
+    };
+    let slow = [
+        change(&|m| rates(m, 0.5)),
+        change(&|m| m.launch.value *= 2.0),
+        change(&|m| m.levels.iter_mut().for_each(|level| level.latency.value *= 2.0)),
+        change(&|m| m.levels.iter_mut().for_each(|level| level.bandwidth.value *= 0.5)),
+        change(&|m| m.overlap.value *= 0.5),
+    ];
+    for (layout, microbatches) in LAYOUTS {
+        let best = step(layout, microbatches, &fast);
+        let sum = best.parts.iter().sum::<f64>() + best.bubble;
+        assert!((sum / best.seconds - 1.0).abs() < 1e-9, "{layout}: {sum} of {}", best.seconds);
+        for (i, slow) in slow.iter().enumerate() {
+            let seconds = step(layout, microbatches, slow).seconds;
+            assert!(seconds >= best.seconds * (1.0 - 1e-12), "{layout}: change {i} makes it faster");
+            let local = layout == "none" && (2..5).contains(&i);
+            assert!(local || i == 4 || seconds > best.seconds, "{layout}: change {i} changes nothing");
+        }
+    }
+    let both = |m: &Machine| step("none", 2, m).seconds;
+    let double = both(&change(&|m| (rates(m, 0.5), m.launch.value *= 2.0).0));
+    assert!((double / both(&fast) - 2.0).abs() < 1e-9, "all of a rank alone is kernels");
+}
+
+/// Kills: operations of a rank that is counted for others twice, a bubble that is no wait for stages.
+#[test]
+fn operations_do_not_depend_on_the_layout_and_bubbles_on_stages_alone() {
+    let alone = step("none", 2, &machine());
+    for (layout, microbatches) in LAYOUTS {
+        let of = step(layout, microbatches, &machine());
+        let again = layout.contains("recompute");
+        assert!(again == (of.flops > alone.flops * 1.01) && of.flops > alone.flops * 0.99, "{layout}");
+        assert_eq!(of.bubble > 1e-6 * of.seconds, layout.contains("pp="), "{layout}: {}", of.bubble);
+    }
+}
+
+fn found(ranks: usize, memory: usize, goal: Goal, all: bool) -> SearchResult {
+    let (job, machine) = (job(), Arc::new(machine()));
+    LayoutSearch { job: &job, machine: &machine, memory, ranks, goal, all }.find::<Cpu<Bf16>>().unwrap()
+}
+
+/// The best ten layouts of four ranks are those of weighing every layout, for either goal and in memory that
+/// most layouts do not fit into. Kills: a bound above what it bounds, a best layout that is pruned, ties in
+/// another order, a layout that does not fit among the best.
+#[test]
+fn the_search_finds_what_weighing_everything_finds() {
+    let words = |found: &SearchResult| -> Vec<_> {
+        found.best.iter().map(|of| (of.layout.to_string(), of.microbatches, of.step.seconds)).collect()
+    };
+    let wide = found(4, usize::MAX, Goal::Time, true);
+    assert_eq!((wide.best.len(), wide.bounded), (10, 0));
+    let least = found(4, usize::MAX, Goal::Memory, true);
+    let narrow = (least.best[0].step.peak + wide.best[0].step.peak) / 2;
+    for (memory, goal) in [(usize::MAX, Goal::Time), (usize::MAX, Goal::Memory), (narrow, Goal::Time)] {
+        let (all, some) = (found(4, memory, goal, true), found(4, memory, goal, false));
+        assert_eq!(words(&some), words(&all), "{goal:?}, {memory}");
+        assert!(some.best.iter().all(|of| of.step.peak <= memory));
+        assert!(some.weighed * 2 < all.weighed, "{} of {} were weighed", some.weighed, all.weighed);
+    }
+    assert!(
+        found(4, least.best[0].step.peak - 1, Goal::Time, false)
+            .best
+            .iter()
+            .all(|of| { of.layout.offload().is_some() || of.layout.rests().tiles > 1 })
+    );
+}
+
+/// Kills: a number that is read as another, a missing number that is not named, an unordered table.
+#[test]
+fn what_is_no_machine_is_said_in_one_sentence() {
+    let text = serde_json::to_string(&machine()).unwrap();
+    assert_eq!(Machine::read(&text, "m").unwrap(), machine());
+    let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let mut why = |change: &dyn Fn(&mut serde_json::Value)| {
+        let before = value.clone();
+        change(&mut value);
+        let why = Machine::read(&value.to_string(), "m").unwrap_err().why;
+        value = before;
+        why
+    };
+    for name in ["memory", "launch", "kernels", "levels", "peak", "host", "overlap"] {
+        let says = why(&|v| drop(v.as_object_mut().unwrap().remove(name)));
+        assert!(says.starts_with(&format!("m is not a machine: missing field `{name}`")), "{says}");
+    }
+    let number = why(&|v| v["levels"][0]["bandwidth"]["value"] = 0.into());
+    assert_eq!(number, "m is not a machine: bandwidth has the number 0; it must be above 0");
+    let rest = why(&|v| drop(v["kernels"].as_object_mut().unwrap().remove("*")));
+    assert_eq!(rest, "m is not a machine: kernels lacks \"*\" with bytes, the rate of all other kernels");
+    let table = why(&|v| v["kernels"]["product"]["operations"][1] = serde_json::json!([1.0, 1.0]));
+    assert!(table.contains("must rise"), "{table}");
+    let levels = why(&|v| v["levels"][1]["ranks"] = 8.into());
+    assert!(levels.contains("more and more ranks"), "{levels}");
+    let why = Machine::named("h900").unwrap_err().why;
+    assert_eq!(why, "\"h900\" is neither a machine (a100, a100-2022, h100, h200) nor a file");
+}
+
+/// Every named machine is whole, and each of its numbers has a source. Kills: a file that does not parse, a
+/// number from nowhere.
+#[test]
+fn named_machines_have_sources() {
+    for name in ["a100", "a100-2022", "h100", "h200"] {
+        let machine = Machine::named(name).unwrap();
+        let levels = machine.levels.iter().flat_map(|level| [&level.latency, &level.bandwidth]);
+        let all = levels.chain([&machine.memory, &machine.launch, &machine.host, &machine.overlap]);
+        assert!(all.chain(machine.peak.values()).all(|known| known.source.len() > 3), "{name}");
+        assert!(machine.kernels.values().all(|rates| rates.source.len() > 3), "{name}");
+    }
+}
+
+/// By hand: a call within a node, and one between nodes that eight links carry side by side. Kills: a
+/// collective at the wrong level, a block's links that are not shared.
+#[test]
+fn calls_cross_the_level_of_their_ranks() {
+    let sum = |layout: &str| step(layout, 1, &machine()).parts;
+    let inside: Layout = "tp=8".parse().unwrap();
+    assert_eq!(inside.size(Axis::Tp), 8);
+    let [near, far] = ["tp=8", "tp=8,dp=2,order=dp.tp"].map(|layout| sum(layout)[plan::Part::Tp as usize]);
+    assert!(far > 2.0 * near, "every second rank is on the other node: {near} {far}");
+}
