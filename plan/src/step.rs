@@ -11,7 +11,7 @@ use kernels::{Kernels, Mask, Meta};
 use layers::{Design, OptimizerKind, TokenShards};
 use parallel::price::MoveCosts;
 use parallel::step::simulate::{StepTimes, simulate};
-use parallel::step::{Action, ActionPhase, Cell, PassKind, Payload, Plan, moves_of_all};
+use parallel::step::{Action, ActionPhase, Cell, Payload, Plan, moves_of_all};
 use parallel::{Batch, BuildContext, Error, Layout, Result, Schedule, Sequence, Trainer, session};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -58,8 +58,8 @@ pub struct StepTime {
     pub peak: usize,
 }
 
-/// A kind of stage under a layout with any schedule of the same cells: priced once.
-type StageKey = (String, [usize; 3], Vec<ChunkKind>, u8);
+/// A kind of stage under a layout: priced once.
+type StageKey = (String, &'static str, [usize; 3], Vec<ChunkKind>);
 
 /// A kind of chunk: its blocks, and whether it has the embedding, the head, and its neighbours on its rank.
 type ChunkKind = (Vec<(bool, Option<Mask>)>, [bool; 4]);
@@ -151,11 +151,10 @@ impl KnownPrices {
         machine: &Arc<Machine>,
     ) -> Result<Rc<Vec<MoveCosts<Lap>>>> {
         let pipeline = layout.pipeline();
-        let halves = pipeline.schedule.row(0, plan).any(|cell| cell.act == PassKind::I);
         let kinds = own.iter().map(|chunk| chunk_kind(&job.design, layout, *chunk, plan)).collect();
         let sequences = job.batch_size.div_ceil(plan.microbatches);
         let sizes = [job.seq, sequences, plan.slices];
-        let key = (layout.unscheduled().to_string(), sizes, kinds, u8::from(halves));
+        let key = (layout.unscheduled().to_string(), pipeline.schedule.about().word, sizes, kinds);
         if let Some(known) = self.stages.get(&key) {
             return Ok(known.clone());
         }

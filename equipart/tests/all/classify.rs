@@ -283,10 +283,11 @@ fn a_run_that_is_resumed_ends_as_one_that_was_not() {
 #[test]
 fn every_command_takes_a_classifier() {
     let priced = lines(&["price", "--model", "mlp", "--hidden", "16", "--layout", "tp=2,dp=2", "--json"]);
-    assert_eq!((priced.len(), priced[0]["layout"].as_str()), (4, Some("tp=2,dp=2")));
+    assert_eq!((&priced[0]["ranks"], priced[0]["layout"].as_str()), (&4.into(), Some("tp=2,dp=2")));
     // Multiply-adds of a step's 8 pictures: forward, the weights' gradients, and dX of the last layer alone.
     let (weights, dx) = (784 * 16 + 16 * 10, 16 * 10);
-    let flops: u64 = priced.iter().map(|rank| rank["flops"].as_u64().unwrap()).sum();
+    let flops: u64 =
+        priced.iter().map(|of| of["flops"].as_u64().unwrap() * of["ranks"].as_u64().unwrap()).sum();
     assert_eq!(flops, 2 * 8 * (2 * weights + dx), "{priced:?}");
     let compare = ["compare", "--model", "mlp", "--hidden", "16", "--layout", "tp=2", "--layout", "pp=2"];
     let rows = lines(&[&compare[..], &["--seconds", "0", "--json"]].concat());

@@ -74,15 +74,29 @@ fn summary(prices: &[Price], parameters: usize) -> String {
     }
     let fullest = prices.iter().max_by_key(|p| p.peak_bytes["total"]).expect("a rank");
     let over = |(axis, bytes): (&&str, &u128)| format!("{} over {axis}", readable(*bytes));
-    let traffic = match by_axis.iter().map(over).collect::<Vec<_>>().join(", ") {
-        none if none.is_empty() => "send nothing".into(),
-        some => format!("send {some}"),
-    };
-    format!(
-        "The model has {} parameters. The fullest rank, {}, holds {}. All ranks do {} operations and {traffic}.",
+    let mut text = format!(
+        "The model has {} parameters. The fullest rank, {}, holds {}. All ranks do {} operations and send ",
         show::amount(parameters as f64),
         fullest.rank,
         readable(fullest.peak_bytes["total"] as u128),
         show::amount(all(&|p| p.flops.into()) as f64),
-    )
+    );
+    let traffic = by_axis.iter().map(over).collect::<Vec<_>>().join(", ");
+    text += if traffic.is_empty() { "nothing" } else { &traffic };
+    wrapped(&(text + "."))
+}
+
+/// Breaks a text into lines of at most 80 columns, between words.
+fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.last_mut().expect("one at least");
+        if last.len() + word.len() >= 80 {
+            lines.push(word.into());
+        } else {
+            *last += if last.is_empty() { "" } else { " " };
+            *last += word;
+        }
+    }
+    lines.join("\n")
 }
