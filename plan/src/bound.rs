@@ -72,7 +72,6 @@ impl BlockCost {
             MoveCosts::new::<D>((&staged, rank), &design, job.optimizer, &batch, timing)
         };
         let (middle, last) = (of_stage(1)?, of_stage(STAGES - 1)?);
-        const ACTS: [PassKind; 4] = [PassKind::F, PassKind::B, PassKind::I, PassKind::W];
         let lap = |act| middle.adds(act, 1).map(|(_, lap)| lap);
         let acts = ACTS.map(|act| lap(act).map_or(0.0, |lap| lap.seconds));
         let attention = ACTS.map(|act| lap(act).map_or(0.0, |lap| lap.parts[Part::Attention as usize]));
@@ -192,6 +191,9 @@ impl CostLine {
         }
     }
 }
+
+/// The kinds of passes, by their numbers.
+const ACTS: [PassKind; 4] = [PassKind::F, PassKind::B, PassKind::I, PassKind::W];
 
 /// Stages of the model whose middle block is priced.
 const STAGES: usize = 3;

@@ -38,7 +38,7 @@ pub struct Machine {
     pub peak: BTreeMap<String, Sourced>,
     /// Seconds that a kernel takes beyond its work.
     pub launch: Sourced,
-    /// KernelRates by kernel: its name in profiles, or that of its kind, or `*` for all others; with `/` and
+    /// Rates by kernel: its name in profiles, or that of its kind, or `*` for all others; with `/` and
     /// a dtype, or `@` and the features of a head, only for these.
     pub kernels: BTreeMap<String, KernelRates>,
     /// Speed of kernels while a collective is under way, as a fraction.
@@ -62,7 +62,7 @@ pub struct Sourced {
     pub source: String,
 }
 
-/// KernelRates of a kernel by its size.
+/// Rates of a kernel by its size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelRates {

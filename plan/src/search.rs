@@ -111,29 +111,26 @@ type BlockKey = (Layout, usize, bool);
 
 impl LayoutSearch<'_> {
     /// Searches; entries that only save memory are tried if nothing else fits.
-    ///
-    /// # Errors
-    /// If a layout that fits the model cannot be priced.
-    pub fn find<D: Kernels>(&self) -> Result<SearchResult> {
-        let found = self.among::<D>(false)?;
+    pub fn find<D: Kernels>(&self) -> SearchResult {
+        let found = self.among::<D>(false);
         if !found.best.is_empty() {
-            return Ok(found);
+            return found;
         }
-        let more = self.among::<D>(true)?;
+        let more = self.among::<D>(true);
         let (weighed, bounded) = (found.weighed + more.weighed, found.bounded + more.bounded);
-        Ok(SearchResult { needed: true, weighed, bounded, refused: found.refused + more.refused, ..more })
+        SearchResult { needed: true, weighed, bounded, refused: found.refused + more.refused, ..more }
     }
-    fn among<D: Kernels>(&self, needed: bool) -> Result<SearchResult> {
+    fn among<D: Kernels>(&self, needed: bool) -> SearchResult {
         let design = &self.job.design;
         let with = |layout: &Layout| {
             let of = |choices| variants(*layout, choices, design, needed);
             Ok(Division { work: of(WORK), state: of(STATE), order: of(ORDER) })
         };
         let divided = divisions(self.ranks, design, [self.job.batch_size, self.job.seq]);
-        let mut all: Vec<_> = measured(divided, with)?.into_iter().collect();
+        let mut all: Vec<_> = measured(divided, with).into_iter().collect();
         all.sort_unstable_by_key(|(layout, _)| *layout);
         let all: Vec<_> = all.into_iter().map(|(_, division)| division).collect();
-        let (mut heap, mut found) = self.bounded::<D>(&all)?;
+        let (mut heap, mut found) = self.bounded::<D>(&all);
         let (mut known, mut tight) = (KnownPrices::default(), HashMap::new());
         while let Some(next) = heap.pop() {
             if !self.all && found.best.len() == BEST && next.bound >= self.score(&found.best[BEST - 1]) {
@@ -168,7 +165,7 @@ impl LayoutSearch<'_> {
             found.best.insert(at, weighed);
             found.best.truncate(BEST);
         }
-        Ok(found)
+        found
     }
     /// Returns a candidate with a tighter bound.
     fn tightened<D: Kernels>(
@@ -214,14 +211,14 @@ impl LayoutSearch<'_> {
         numbers.then_with(|| text(a).cmp(&text(b)))
     }
     /// Returns all candidates that may fit, and the counts so far.
-    fn bounded<D: Kernels>(&self, all: &[Division]) -> Result<(BinaryHeap<Candidate>, SearchResult)> {
+    fn bounded<D: Kernels>(&self, all: &[Division]) -> (BinaryHeap<Candidate>, SearchResult) {
         let (job, blocks) = (self.job, self.job.design.parts());
         let states: BTreeSet<Layout> = all.iter().flat_map(|d| &d.state).map(state_key).collect();
-        let states = measured(states, |layout| rests::<D>(layout, job, self.machine))?;
+        let states = measured(states, |layout| rests::<D>(layout, job, self.machine));
         let keys: BTreeSet<_> =
             self.roomy(all, &states).flat_map(|division| division.work.iter().map(block_key)).collect();
         let ideal = Arc::new(self.machine.ideal());
-        let costs = measured(keys, |layout| CostLine::new::<D>(layout, job, &ideal))?;
+        let costs = measured(keys, |layout| CostLine::new::<D>(layout, job, &ideal));
         let (mut heap, mut found) = (Vec::new(), SearchResult::default());
         let mut rows = HashMap::new(); // chunks saved at once, by schedule and sizes
         for (number, division) in all.iter().enumerate() {
@@ -236,7 +233,7 @@ impl LayoutSearch<'_> {
                     let saved = *rows.entry(key).or_insert_with(|| saved(pipeline.schedule, &plan));
                     for (w, work) in division.work.iter().enumerate() {
                         let line = costs.get(&block_key(work)).copied().unwrap_or_default();
-                        let cost = line.at(job.batch_size / dp >> power);
+                        let cost = line.at((job.batch_size / dp) >> power);
                         let seconds = self.seconds(&cost, order, (plan.microbatches, halves));
                         for (s, state) in division.state.iter().enumerate() {
                             let state = (states.get(&state_key(state)).copied().unwrap_or(0) as f64
@@ -261,7 +258,7 @@ impl LayoutSearch<'_> {
                 }
             }
         }
-        Ok((heap.into(), found))
+        (heap.into(), found)
     }
     /// Divisions under which the state of a stage's blocks alone may fit.
     fn roomy<'a>(
@@ -333,7 +330,7 @@ fn layout_of(division: &Division, of: &Candidate) -> Option<Layout> {
 fn measured<K: Clone + Eq + std::hash::Hash + Send + Sync, T: Send>(
     keys: impl IntoIterator<Item = K>,
     measure: impl Fn(&K) -> Result<T> + Sync,
-) -> Result<HashMap<K, T>> {
+) -> HashMap<K, T> {
     let (keys, next): (Vec<K>, _) = (keys.into_iter().collect(), AtomicUsize::new(0));
     let some = || {
         let mut done = Vec::new();
@@ -349,5 +346,5 @@ fn measured<K: Clone + Eq + std::hash::Hash + Send + Sync, T: Send>(
         let threads: Vec<_> = (0..cores).map(|_| scope.spawn(some)).collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("a price panics for nothing")).collect()
     });
-    Ok(done.into_iter().collect())
+    done.into_iter().collect()
 }

@@ -130,7 +130,9 @@ impl KnownPrices {
                 let one = RankRow::new(costs, &own, &table[stage])?;
                 let peak = row.as_ref().map_or(0, |row| row.peak).max(one.peak);
                 row = Some(row.filter(|row| row.seconds() >= one.seconds()).unwrap_or(one));
-                row.iter_mut().for_each(|row| row.peak = peak);
+                if let Some(row) = &mut row {
+                    row.peak = peak;
+                }
             }
             let row = row.expect("a stage has a rank");
             if row.peak > most {

@@ -92,15 +92,17 @@ impl Run for PlanArgs {
         let search =
             LayoutSearch { job: &job, machine: &machine, memory, ranks: self.devices, goal, all: false };
         let (found, flops) =
-            with_dtype!(self.dtype, D => Ok::<_, Error>((search.find::<D>()?, model_flops::<D>(&job)?)))?;
+            with_dtype!(self.dtype, D => Ok::<_, Error>((search.find::<D>(), model_flops::<D>(&job)?)))?;
         if found.best.is_empty() {
             let most = LayoutSearch { memory: usize::MAX, goal: Goal::Memory, ..search };
-            let least = with_dtype!(self.dtype, D => most.find::<D>())?;
+            let least = with_dtype!(self.dtype, D => most.find::<D>());
             return Err(nothing_fits(&search, least.best.first()));
         }
         let plans: Vec<_> = found.best.iter().map(|of| PlanRow { of, search: &search, flops }).collect();
         if json {
-            plans.iter().for_each(|plan| show::json(&plan.object()));
+            for plan in &plans {
+                show::json(&plan.object());
+            }
             return Ok(true);
         }
         report(&plans, &found);

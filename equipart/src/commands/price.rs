@@ -25,7 +25,7 @@ use parallel::price::largest::{LargestBatch, Search, Unknown};
 use parallel::price::{STEPS, peak_of_all};
 use parallel::{Batch, BuildContext, Layout, Result, Trainer, budget, layout, measure, session};
 use plan::Machine;
-use seconds::{MACHINE, Seconds};
+use seconds::{MACHINE, MachineTime};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -346,7 +346,7 @@ impl Run for PriceArgs {
             in_device!((settings.device, settings.number), D => kinds_in::<D>(of, &settings, &layout))?;
         let time = machine.map(|machine| {
             in_device!((settings.device, settings.number), D =>
-                Seconds::of::<D>(&layout, &settings.job(&design), settings.microbatches, machine))
+                MachineTime::of::<D>(&layout, &settings.job(&design), settings.microbatches, machine))
         });
         let time = time.transpose()?;
         let methods = if json {
@@ -355,7 +355,9 @@ impl Run for PriceArgs {
             in_device!((settings.device, settings.number), D => methods_in::<D>(of, &settings, &layout))?
         };
         if json {
-            prices.iter().for_each(|price| show::json(&TimedPrice { price, time: time.as_ref() }));
+            for price in &prices {
+                show::json(&TimedPrice { price, time: time.as_ref() });
+            }
             return Ok(true);
         }
         report::print(&prices, &settings, &design)?;
@@ -375,5 +377,5 @@ struct TimedPrice<'a> {
     #[serde(flatten)]
     price: &'a Price,
     #[serde(skip_serializing_if = "Option::is_none")]
-    time: Option<&'a Seconds>,
+    time: Option<&'a MachineTime>,
 }

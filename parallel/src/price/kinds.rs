@@ -1,4 +1,4 @@
-//! RankPrices by kind: of ranks that are alike, one is priced.
+//! Ranks by kind: of ranks that are alike, one is priced.
 //!
 //! Along an axis, ranks differ where sizes do not divide, or where the first or the last one has other work.
 //! Uneven parts fall from rank to rank, and the ring in which traffic is counted turns at its end. So the
@@ -8,11 +8,12 @@
 use crate::{Layout, Result};
 use comm::Axis;
 use std::cell::RefCell;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::iter::zip;
 use std::rc::Rc;
 
-/// RankPrices that are alike.
+/// Ranks that are alike.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankKind<T> {
     /// The first of them.
@@ -139,8 +140,8 @@ fn classes<T: PartialEq>(n: usize, of: impl Fn(usize) -> Result<T>) -> Result<Ve
     let mut open = vec![0, n / 2, n.saturating_sub(3), n.saturating_sub(2), n - 1];
     while !open.is_empty() {
         for i in open {
-            if !seen.contains_key(&i) {
-                seen.insert(i, of(i)?);
+            if let Entry::Vacant(new) = seen.entry(i) {
+                new.insert(of(i)?);
             }
         }
         let apart = zip(&seen, seen.iter().skip(1)).filter(|((a, x), (b, y))| *b - *a > 1 && x != y);

@@ -15,7 +15,7 @@ pub(super) const MACHINE: &str = "Also print the time of a step on this machine:
 
 /// Time of a step, for reports.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Seconds {
+pub(super) struct MachineTime {
     /// The machine.
     pub machine: String,
     /// Seconds of a step.
@@ -28,7 +28,7 @@ pub(super) struct Seconds {
     pub parts: BTreeMap<&'static str, f64>,
 }
 
-impl Seconds {
+impl MachineTime {
     /// Returns the time of a step.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl Seconds {
     }
 }
 
-impl fmt::Display for Seconds {
+impl fmt::Display for MachineTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
