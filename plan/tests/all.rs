@@ -111,7 +111,7 @@ fn the_search_finds_what_weighing_everything_finds() {
     let wide = found(2, usize::MAX, Goal::Time, true);
     assert_eq!((wide.best.len(), wide.bounded), (10, 0));
     let least = found(2, usize::MAX, Goal::Memory, true);
-    let narrow = (least.best[0].step.peak + wide.best[0].step.peak) / 2;
+    let narrow = usize::midpoint(least.best[0].step.peak, wide.best[0].step.peak);
     for (memory, goal) in [(usize::MAX, Goal::Time), (usize::MAX, Goal::Memory), (narrow, Goal::Time)] {
         let (all, some) = (found(2, memory, goal, true), found(2, memory, goal, false));
         assert_eq!(words(&some), words(&all), "{goal:?}, {memory}");

@@ -273,7 +273,8 @@ impl Case<'_> {
             lines(&trained).iter().filter_map(|line| line.get("peak_bytes").cloned()).collect();
         let peaks = peaks.last().unwrap().as_array().unwrap();
         let mut peaks: Vec<_> = peaks.iter().map(|bytes| bytes.as_u64().unwrap()).collect();
-        (peaks.sort_unstable(), price.sort_unstable());
+        peaks.sort_unstable();
+        price.sort_unstable();
         assert_eq!(peaks, price, "{self}: price on the right");
     }
     fn is_proven(&self, table: &Table) {
