@@ -38,14 +38,18 @@ impl GhostCall<'_> {
     /// Number of the group's ranks that lie in the same block of `unit` consecutive ranks of the world as
     /// this one; of a message, of its two ranks.
     pub fn within(&self, unit: usize) -> usize {
-        match self.peer.filter(|_| matches!(self.op, Op::Send | Op::Receive)) {
+        match self.peer {
             Some(peer) => 1 + usize::from(peer / unit == self.rank / unit),
             None => self.members.within(self.rank, unit),
         }
     }
     /// Number of ranks that take part: both of a message, or all of the group.
     pub fn parties(&self) -> usize {
-        if matches!(self.op, Op::Send | Op::Receive) { 2 } else { self.ranks }
+        if self.is_message() { 2 } else { self.ranks }
+    }
+    /// Returns true for a message from one rank to another.
+    pub fn is_message(&self) -> bool {
+        self.peer.is_some()
     }
 }
 
@@ -56,29 +60,19 @@ pub(crate) struct Ghost {
 }
 
 impl Ghost {
-    /// Passes a call to the clock, with the bytes of all calls that it stands for.
+    /// Passes a call to the clock, if there is one, with the bytes of all calls that it stands for.
     fn told<T>(
         &self,
         rank: usize,
         call: &Call,
-        bytes: usize,
-        tell: impl Fn(&dyn CallClock, &GhostCall) -> T,
+        bytes: impl FnOnce() -> usize,
+        tell: impl FnOnce(&dyn CallClock, &GhostCall) -> T,
     ) -> Option<T> {
         let (members, clock) = (&self.members, self.clock.as_deref()?);
         let me = members.get(rank).expect("a rank of the group");
-        let ranks = members.len();
-        Some(tell(
-            clock,
-            &GhostCall {
-                op: call.op,
-                axes: call.over.axes,
-                ranks,
-                bytes,
-                rank: me,
-                peer: call.peer,
-                members,
-            },
-        ))
+        let (ranks, axes, peer) = (members.len(), call.over.axes, call.peer.filter(|_| call.is_message()));
+        let call = GhostCall { op: call.op, axes, ranks, bytes: bytes(), rank: me, peer, members };
+        Some(tell(clock, &call))
     }
     /// Bytes of one call.
     fn bytes(&self, rank: usize, call: &Call) -> usize {
@@ -94,21 +88,23 @@ impl Ghost {
 
 impl<P: Place> Engine<P> for Ghost {
     unsafe fn now(&self, rank: usize, _: Windows<P::Ptr>, call: &Call) -> Result<()> {
-        self.told(rank, call, self.bytes(rank, call), |clock, call| clock.call(call));
+        self.told(rank, call, || self.bytes(rank, call), |clock, call| clock.call(call));
         Ok(())
     }
     /// Returns this rank's bytes for every rank.
     fn values(&self, rank: usize, mine: &[u8], call: &Call) -> Result<Vec<Vec<u8>>> {
-        self.told(rank, call, self.bytes(rank, call), |clock, call| clock.call(call));
+        self.told(rank, call, || self.bytes(rank, call), |clock, call| clock.call(call));
         Ok(vec![mine.to_vec(); self.members.len()])
     }
     unsafe fn start(&self, rank: usize, calls: Calls<P::Ptr>) -> Result<Post> {
-        let (mut first, mut bytes) = (None, 0);
-        for (_, call) in calls {
-            bytes += self.bytes(rank, &call);
-            first.get_or_insert(call);
-        }
-        let number = first.and_then(|call| self.told(rank, &call, bytes, |clock, call| clock.start(call)));
+        let mut calls = calls.map(|(_, call)| call);
+        let number = calls.next().and_then(|first| {
+            let bytes = || {
+                self.bytes(rank, &first) + calls.by_ref().map(|call| self.bytes(rank, &call)).sum::<usize>()
+            };
+            self.told(rank, &first, bytes, |clock, call| clock.start(call))
+        });
+        calls.for_each(drop);
         Ok(Post::started(rank, number.unwrap_or(0)))
     }
     fn finish(&self, post: Post, _: &Call) -> Result<()> {

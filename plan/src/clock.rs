@@ -153,7 +153,7 @@ fn part_of(axes: Axes) -> Part {
 
 /// True for a message between pipeline stages.
 fn is_staged(call: &GhostCall) -> bool {
-    call.axes == Axis::Pp && matches!(call.op, Op::Send | Op::Receive)
+    call.axes == Axis::Pp && call.is_message()
 }
 
 impl CallClock for StepClock {

@@ -208,7 +208,7 @@ impl Machine {
             .map(|level| level.ranks.map_or(parties, |unit| call.within(unit).min(parties)))
             .collect();
         let top = within.iter().position(|n| *n == parties).unwrap_or(within.len() - 1);
-        if matches!(call.op, Op::Send | Op::Receive) {
+        if call.is_message() {
             let level = &self.levels[top];
             return (top, level.latency.value + bytes / level.bandwidth(call.op));
         }

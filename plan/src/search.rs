@@ -2,7 +2,7 @@
 //! lowest bounds are weighed first, until no bound is below the last of the best ten.
 use crate::bound::{BlockCost, CostLine, has_halves, rests};
 use crate::machine::Machine;
-use crate::space::{ORDER, STATE, WORK, divisions, microbatches, variants};
+use crate::space::{ORDER, STATE, WORK, divisions, powers, variants};
 use crate::step::{KnownPrices, StepTime, TrainingJob};
 use comm::Axis;
 use kernels::Kernels;
@@ -67,8 +67,6 @@ pub struct SearchResult {
     pub bounded: usize,
     /// Number of weighed layouts that do not fit into memory, or not at all.
     pub refused: usize,
-    /// The layout with the least memory of those that were weighed.
-    pub smallest: Option<Weighed>,
     /// True if entries were tried that only save memory.
     pub needed: bool,
 }
@@ -153,10 +151,6 @@ impl LayoutSearch<'_> {
                 continue;
             };
             let weighed = Weighed { layout, microbatches, step };
-            let least = found.smallest.as_ref().map_or(usize::MAX, |least| least.step.peak);
-            if weighed.step.peak < least {
-                found.smallest = Some(weighed.clone());
-            }
             if weighed.step.peak > self.memory {
                 found.refused += 1;
                 continue;
@@ -178,23 +172,16 @@ impl LayoutSearch<'_> {
             return Candidate { tight: true, ..of };
         }
         let (sequences, blocks) = (self.job.batch_size >> of.power, self.job.design.parts());
-        let key = (state_key(&layout.unscheduled()), sequences, has_halves(layout));
+        let halves = has_halves(layout);
+        let key = (state_key(&layout.unscheduled()), sequences, halves);
         let cost = *known.entry(key).or_insert_with(|| {
             BlockCost::new::<D>(layout, self.job, sequences, self.machine).unwrap_or_default()
         });
         let pipeline = layout.pipeline();
         let plan = pipeline.plan(layout.size(Axis::Pp), 1 << of.power);
-        let closed = self.seconds(&cost, layout, (plan.microbatches, has_halves(layout)));
+        let closed = cost.seconds(blocks, &plan, (halves, first_beside_last(pipeline.schedule, &plan)));
         let bound = cost.simulated(&pipeline, blocks, &plan).unwrap_or(0.0).max(closed);
         Candidate { bound: bound.max(of.bound), tight: true, ..of }
-    }
-    /// Lower bound of the seconds of a step.
-    fn seconds(&self, cost: &BlockCost, layout: &Layout, (microbatches, halves): (usize, bool)) -> f64 {
-        let (pipeline, stages) = (layout.pipeline(), layout.size(Axis::Pp));
-        let plan = pipeline.plan(stages, microbatches);
-        let rank = |chunk| pipeline.schedule.rank_of(chunk, &plan);
-        let last = (0..plan.all_chunks()).find(|chunk| rank(*chunk) == rank(plan.all_chunks() - 1));
-        cost.seconds(self.job.design.parts(), &plan, (halves, last.unwrap_or(0)))
     }
     fn score(&self, of: &Weighed) -> f64 {
         match self.goal {
@@ -224,20 +211,29 @@ impl LayoutSearch<'_> {
         for (number, division) in all.iter().enumerate() {
             let dp = division.work[0].size(TokenShards::SEQUENCES);
             let pp = division.work[0].size(Axis::Pp);
-            let powers: Vec<_> = powers(job.batch_size, dp).collect();
+            let lines: Vec<CostLine> = division
+                .work
+                .iter()
+                .map(|work| costs.get(&block_key(work)).copied().unwrap_or_default())
+                .collect();
+            let state_bytes: Vec<usize> = division
+                .state
+                .iter()
+                .map(|state| {
+                    (states.get(&state_key(state)).copied().unwrap_or(0) as f64 * STATE_BELOW) as usize
+                })
+                .collect();
             for (o, order) in division.order.iter().enumerate() {
                 let (pipeline, halves) = (order.pipeline(), has_halves(order));
-                for power in &powers {
+                for power in powers(job.batch_size, dp) {
                     let plan = pipeline.plan(pp, 1 << power);
                     let key = (pipeline.schedule.about().word, plan);
                     let saved = *rows.entry(key).or_insert_with(|| saved(pipeline.schedule, &plan));
-                    for (w, work) in division.work.iter().enumerate() {
-                        let line = costs.get(&block_key(work)).copied().unwrap_or_default();
+                    let last = first_beside_last(pipeline.schedule, &plan);
+                    for (w, line) in lines.iter().enumerate() {
                         let cost = line.at((job.batch_size / dp) >> power);
-                        let seconds = self.seconds(&cost, order, (plan.microbatches, halves));
-                        for (s, state) in division.state.iter().enumerate() {
-                            let state = (states.get(&state_key(state)).copied().unwrap_or(0) as f64
-                                * STATE_BELOW) as usize;
+                        let seconds = cost.seconds(blocks, &plan, (halves, last));
+                        for (s, &state) in state_bytes.iter().enumerate() {
                             let bytes = cost.bytes(state, blocks, &plan, saved);
                             if bytes > self.memory && !self.all {
                                 found.bounded += 1;
@@ -250,7 +246,7 @@ impl LayoutSearch<'_> {
                                 work: w as u16,
                                 state: s as u16,
                                 order: o as u16,
-                                power: *power,
+                                power,
                                 tight: false,
                             });
                         }
@@ -276,6 +272,13 @@ impl LayoutSearch<'_> {
     }
 }
 
+/// Returns the first chunk on the rank of the last chunk.
+fn first_beside_last(schedule: &dyn Schedule, plan: &Plan) -> usize {
+    let rank = |chunk| schedule.rank_of(chunk, plan);
+    let last = rank(plan.all_chunks() - 1);
+    (0..plan.all_chunks()).find(|chunk| rank(*chunk) == last).unwrap_or(0)
+}
+
 /// Returns the most chunks, or slices of them, that a rank has saved at once, if the input half of a backward
 /// frees them.
 fn saved(schedule: &dyn Schedule, plan: &Plan) -> usize {
@@ -292,11 +295,6 @@ fn saved(schedule: &dyn Schedule, plan: &Plan) -> usize {
         schedule.row(rank, plan).map(change).max().unwrap_or(0)
     };
     (0..plan.ranks).map(of_rank).max().unwrap_or(0)
-}
-
-/// Returns powers of two that can be the number of microbatches.
-fn powers(sequences: usize, data_ranks: usize) -> impl Iterator<Item = u8> {
-    microbatches(sequences, data_ranks).map(|n| n.ilog2() as u8)
 }
 
 /// Returns the layout without stages, which do not change a block's state.

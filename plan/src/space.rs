@@ -79,8 +79,8 @@ fn words(about: &StrategyInfo, needed: bool) -> Vec<String> {
     }
 }
 
-/// Returns the numbers of microbatches that are tried: powers of two with at least a sequence for each data
-/// rank.
-pub fn microbatches(sequences: usize, data_ranks: usize) -> impl Iterator<Item = usize> {
-    (0..usize::BITS - 1).map(|power| 1 << power).take_while(move |n| n * data_ranks <= sequences)
+/// Returns the powers of two that are tried as numbers of microbatches, each with at least a sequence for
+/// each data rank.
+pub fn powers(sequences: usize, data_ranks: usize) -> impl Iterator<Item = u8> {
+    (0..(usize::BITS - 1) as u8).take_while(move |power| data_ranks << power <= sequences)
 }

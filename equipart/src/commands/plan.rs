@@ -1,6 +1,6 @@
 //! `plan`: the best layout of a model on a machine.
 use super::Run;
-use super::price::seconds::time;
+use super::price::seconds::{MachineTime, time};
 use crate::cli::args::{dtype, size};
 use crate::cli::out::line;
 use crate::cli::{config, show};
@@ -14,7 +14,7 @@ use parallel::{Error, Result, bail, with_dtype};
 use plan::search::{Goal, LayoutSearch, SearchResult, Weighed};
 use plan::step::{TrainingJob, model_flops};
 use plan::{Machine, Part};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(crate) struct PlanArgs {
     /// Number of devices, one a rank
     #[arg(long, default_value_t = 8)]
     devices: usize,
-    /// The machine: a100, h100, h200, or a file (see the book's chapter on choosing a layout)
+    /// The machine: a100, h100, h200, or a file of JSON
     #[arg(long, value_name = "NAME|FILE", default_value = "h100")]
     machine: String,
     /// Memory of a device, such as 80GB [default: the machine's]
@@ -98,14 +98,13 @@ impl Run for PlanArgs {
             let least = with_dtype!(self.dtype, D => most.find::<D>());
             return Err(nothing_fits(&search, least.best.first()));
         }
-        let plans: Vec<_> = found.best.iter().map(|of| PlanRow { of, search: &search, flops }).collect();
+        let time = |of: &Weighed| MachineTime::new(&of.step, (&job, flops), (&machine, self.devices));
+        let plans: Vec<_> = found.best.iter().map(|of| (of, time(of))).collect();
         if json {
-            for plan in &plans {
-                show::json(&plan.object());
-            }
+            plans.iter().map(object).for_each(|plan| show::json(&plan));
             return Ok(true);
         }
-        report(&plans, &found);
+        report(&search, &plans, &found);
         Ok(true)
     }
 }
@@ -123,42 +122,20 @@ fn nothing_fits(search: &LayoutSearch, least: Option<&Weighed>) -> Error {
     Error::new(format!("nothing fits into {memory} on {devices}: {would}"))
 }
 
-/// A layout that was found, for reports.
-struct PlanRow<'a> {
-    of: &'a Weighed,
-    search: &'a LayoutSearch<'a>,
-    flops: f64, // of the model, in a step
-}
+/// A layout that was found, and its time for reports.
+type PlanRow<'a> = (&'a Weighed, MachineTime);
 
-impl PlanRow<'_> {
-    fn tokens_per_second(&self) -> f64 {
-        (self.search.job.seq * self.search.job.batch_size) as f64 / self.of.step.seconds
-    }
-    fn share_of_peak(&self) -> f64 {
-        let peak = self.search.machine.peak(self.search.job.dtype) * self.search.ranks as f64;
-        self.flops / self.of.step.seconds / peak
-    }
-    /// Seconds by use, the longest first.
-    fn parts(&self) -> Vec<(&'static str, f64)> {
-        let parts = Part::ALL.iter().map(|part| (part.name(), self.of.step.parts[*part as usize]));
-        let mut parts: Vec<_> = parts.chain([("bubble", self.of.step.bubble)]).collect();
-        parts.retain(|(_, seconds)| *seconds > 0.0);
-        parts.sort_by(|a, b| b.1.total_cmp(&a.1));
-        parts
-    }
-    fn object(&self) -> Value {
-        let parts: Map<_, _> = self.parts().into_iter().map(|(part, s)| (part.into(), json!(s))).collect();
-        json!({
-            "layout": self.of.layout.to_string(), "microbatches": self.of.microbatches,
-            "seconds": self.of.step.seconds, "tokens_per_second": self.tokens_per_second(),
-            "share_of_peak": self.share_of_peak(), "peak_bytes": self.of.step.peak, "parts": parts,
-        })
-    }
+fn object((of, time): &PlanRow) -> Value {
+    json!({
+        "layout": of.layout.to_string(), "microbatches": of.microbatches,
+        "seconds": time.seconds, "tokens_per_second": time.tokens_per_second,
+        "share_of_peak": time.share_of_peak, "peak_bytes": of.step.peak, "parts": time.parts,
+    })
 }
 
 /// Prints the layouts for people, and why the best is the best.
-fn report(plans: &[PlanRow], found: &SearchResult) {
-    let LayoutSearch { job, machine, memory, ranks, .. } = plans[0].search;
+fn report(search: &LayoutSearch, plans: &[PlanRow], found: &SearchResult) {
+    let LayoutSearch { job, machine, memory, ranks, .. } = search;
     line(&format!(
         "Training in {} on {} of {}, with {} each: {} of {} in a step.\n{} layouts were weighed, {} bounded and {} \
          refused.\n",
@@ -172,30 +149,26 @@ fn report(plans: &[PlanRow], found: &SearchResult) {
         found.bounded,
         found.refused,
     ));
-    let row = |plan: &PlanRow| {
-        let share = |seconds: f64| format!("{:.1} %", 100.0 * seconds / plan.of.step.seconds);
+    let row = |(of, all): &PlanRow| {
+        let share = |seconds: f64| format!("{:.1} %", 100.0 * seconds / all.seconds);
         let waits = [Part::Tp, Part::Cp, Part::Ep, Part::Dp, Part::Pp];
-        let waits: f64 = waits.iter().map(|part| plan.of.step.parts[*part as usize]).sum();
         vec![
-            plan.of.layout.to_string(),
-            plan.of.microbatches.to_string(),
-            time(plan.of.step.seconds),
-            format!("{:.1} %", 100.0 * plan.share_of_peak()),
-            readable(plan.of.step.peak as u128),
-            share(plan.of.step.bubble),
-            share(waits),
+            of.layout.to_string(),
+            of.microbatches.to_string(),
+            time(all.seconds),
+            format!("{:.1} %", 100.0 * all.share_of_peak),
+            readable(of.step.peak as u128),
+            share(of.step.bubble),
+            share(waits.iter().map(|part| of.step.parts[*part as usize]).sum()),
         ]
     };
     let head = ["layout", "microbatches", "step", "of peak", "holds", "bubble", "other waits"];
     line(&show::fitted(show::table(&head, plans.iter().map(row))).to_string());
-    let best = &plans[0];
-    let parts = best.parts().into_iter().map(|(part, seconds)| {
-        format!("{part} {} ({:.1} %)", time(seconds), 100.0 * seconds / best.of.step.seconds)
-    });
+    let (_, best) = &plans[0];
     line(&format!(
-        "\nThe best makes {} tokens a second. Its rank that ends last spends: {}.",
-        show::amount(best.tokens_per_second()),
-        parts.collect::<Vec<_>>().join(", ")
+        "\nThe best makes {} tokens a second. Its rank that ends last spends {}.",
+        show::amount(best.tokens_per_second),
+        best.spent()
     ));
     if found.needed {
         line("Nothing fits without strategies that only save memory, so they were tried, too.");

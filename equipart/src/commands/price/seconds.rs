@@ -10,12 +10,12 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Help on the machine.
-pub(super) const MACHINE: &str = "Also print the time of a step on this machine: a100, a100-2022, h100, h200, or a file as \
-     `equipart machine` prints them";
+pub(super) const MACHINE: &str =
+    "Also print the time of a step on this machine: a100, a100-2022, h100, h200, or a file of JSON";
 
 /// Time of a step, for reports.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct MachineTime {
+pub(crate) struct MachineTime {
     /// The machine.
     pub machine: String,
     /// Seconds of a step.
@@ -40,21 +40,33 @@ impl MachineTime {
         machine: Machine,
     ) -> Result<Self> {
         let machine = Arc::new(machine);
-        let StepTime { seconds, parts, bubble, .. } =
-            KnownPrices::default().step::<D>(layout, job, (microbatches, usize::MAX), &machine)?;
-        let peak = machine.peak(job.dtype) * layout.ranks() as f64;
-        let share_of_peak = model_flops::<D>(job)? / seconds / peak;
-        let tokens = (job.seq * job.batch_size) as f64;
-        let parts =
-            Part::ALL.iter().map(|part| (part.name(), parts[*part as usize])).chain([("bubble", bubble)]);
-        let parts = parts.filter(|(_, seconds)| *seconds > 0.0).collect();
-        Ok(Self {
+        let step = KnownPrices::default().step::<D>(layout, job, (microbatches, usize::MAX), &machine)?;
+        Ok(Self::new(&step, (job, model_flops::<D>(job)?), (&machine, layout.ranks())))
+    }
+    /// Describes a step of a model that has these operations, on a number of ranks.
+    pub(crate) fn new(
+        step: &StepTime,
+        (job, flops): (&TrainingJob, f64),
+        (machine, ranks): (&Machine, usize),
+    ) -> Self {
+        let StepTime { seconds, parts, bubble, .. } = *step;
+        let all = Part::ALL.iter().map(|part| (part.name(), parts[*part as usize]));
+        Self {
             machine: machine.about.clone(),
             seconds,
-            tokens_per_second: tokens / seconds,
-            share_of_peak,
-            parts,
-        })
+            tokens_per_second: (job.seq * job.batch_size) as f64 / seconds,
+            share_of_peak: flops / seconds / (machine.peak(job.dtype) * ranks as f64),
+            parts: all.chain([("bubble", bubble)]).filter(|(_, seconds)| *seconds > 0.0).collect(),
+        }
+    }
+    /// Seconds by use in words, the longest first.
+    pub(crate) fn spent(&self) -> String {
+        let mut parts: Vec<_> = self.parts.iter().collect();
+        parts.sort_by(|a, b| b.1.total_cmp(a.1));
+        let words = parts.into_iter().map(|(part, seconds)| {
+            format!("{} ({:.1} %) in {part}", time(*seconds), 100.0 * seconds / self.seconds)
+        });
+        words.collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -62,24 +74,13 @@ impl fmt::Display for MachineTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "\nA step takes {} on {}: {} tokens a second, {:.1} % of the peak.\nThe rank that ends last spends",
+            "\nA step takes {} on {}: {} tokens a second, {:.1} % of the peak.\nThe rank that ends last spends {}.",
             time(self.seconds),
             self.machine,
             amount(self.tokens_per_second),
-            100.0 * self.share_of_peak
-        )?;
-        let mut parts: Vec<_> = self.parts.iter().collect();
-        parts.sort_by(|a, b| b.1.total_cmp(a.1));
-        for (i, (part, seconds)) in parts.into_iter().enumerate() {
-            write!(
-                f,
-                "{} {} ({:.1} %) in {part}",
-                if i > 0 { "," } else { "" },
-                time(*seconds),
-                100.0 * seconds / self.seconds
-            )?;
-        }
-        f.write_str(".")
+            100.0 * self.share_of_peak,
+            self.spent()
+        )
     }
 }
 
