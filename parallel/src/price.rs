@@ -4,7 +4,7 @@ mod held;
 pub mod kinds;
 pub mod largest;
 
-pub use held::MoveCosts;
+pub use held::{MoveCosts, shows};
 
 use crate::{Batch, BuildContext, Layout, Result, Scheme, Stages, Trainer, budget, session};
 use comm::{Axis, Mesh};

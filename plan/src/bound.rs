@@ -1,150 +1,312 @@
-//! Lower bounds of a layout's time and memory, from the program of a single block between two others.
+//! Lower bounds of a layout's time, from the program of a single block between two others.
 //!
 //! ```text
-//! K stages, V chunks of a stage, M microbatches; F, B: one block forward and backward, for a microbatch
-//! time ≥ M (F + B)·⌈blocks/K⌉
-//! time ≥ M (F + B)·⌊blocks/K⌋ + (K − 1)(F + B)·⌊blocks/KV⌋      some stage begins with chunk K − 1 or later;
-//!                                                              with halves of backward, (K − 1) F
-//! time ≥ M ((F + B)·⌊blocks/K⌋ + head) + as above               of the last stage, from its first chunk on
-//! bytes ≥ state of ⌊blocks/K⌋ blocks + what ⌊blocks/KV⌋ blocks save, as often as the table has them saved
+//! M microbatches; F, B: one block forward and backward, for a microbatch
+//! time ≥ M (F + B)·blocks of a rank + (F + B)·blocks before its first chunk      with halves of backward, F
 //! ```
-//! A simulation of the table with these cells is a bound, too, and a closer one.
-use crate::clock::{Part, StepClock};
+//! and M times the head for the rank that has it. A simulation of the table with these cells is a bound, too,
+//! and a closer one.
+use crate::clock::{Lap, Part, StepClock};
 use crate::machine::Machine;
 use crate::step::TrainingJob;
 use comm::Axis;
 use kernels::Kernels;
-use layers::{Design, Shape, TokenShards};
+use layers::{Choice, Design, Shape, TokenShards};
 use parallel::price::MoveCosts;
 use parallel::step::simulate::{StepTimes, simulate};
 use parallel::step::{Action, Cell, PassKind, Payload, Plan, Task};
 use parallel::{Batch, Error, Layout, Pipeline, Result, Schedule, pipeline};
+use std::iter::zip;
+use std::ops::Range;
 use std::sync::Arc;
 
-/// One block between two others, and what the last stage does beside its blocks, for one microbatch.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// Blocks between two others, and what the last stage does beside its blocks, for one microbatch.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct BlockCost {
-    /// Seconds by `PassKind as usize`; both halves of a backward, or the whole, as the layout's schedule has
-    /// them.
-    pub acts: [f64; 4],
-    /// Seconds of attention within each, which slices of a sequence do not share evenly.
-    pub attention: [f64; 4],
+    /// Blocks by their number in the model, modulo their number here: more than one where every second block
+    /// is unlike the others.
+    pub blocks: Vec<BlockTime>,
     /// Seconds of the head, in the forward of the last chunk.
     pub head: f64,
-    /// Seconds of the update of its parameters.
-    pub update: f64,
     /// Seconds that a message occupies a link, and its latency.
     pub message: [f64; 2],
-    /// Bytes that forward saves for backward.
-    pub saved: usize,
-    /// Bytes of the state of its parameters, between steps.
-    pub rests: usize,
 }
 
-/// The most forwards of a table that is simulated for a bound: with more, waiting is a small part.
-const MOST_FORWARDS: usize = 1 << 15;
+/// One block.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BlockTime {
+    /// Seconds by `PassKind as usize`, of each slice or of the whole; those of halves of a backward, if the
+    /// layout's schedule has any.
+    pub acts: Vec<[f64; 4]>,
+    /// Seconds of attention within the whole, which slices of a sequence do not share evenly.
+    pub attention: [f64; 4],
+    /// Bytes that forward saves for backward, for the whole.
+    pub saved: usize,
+}
+
+/// What a rank of a pipeline does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RankWork {
+    /// Numbers of blocks of its chunks.
+    pub chunks: Vec<usize>,
+    /// True if it has the head.
+    pub has_head: bool,
+    /// Number of blocks before its first chunk.
+    pub before: usize,
+    /// Index of its first chunk.
+    pub first: usize,
+}
+
+impl RankWork {
+    /// Returns what the ranks do; of those with as many blocks, the one that waits for most.
+    pub fn of_ranks(pipeline: &Pipeline, blocks: usize, plan: &Plan) -> Vec<Self> {
+        let all = plan.all_chunks();
+        let mut ranks = vec![Self::default(); plan.ranks];
+        for chunk in (0..all).rev() {
+            let (own, rank) = (pipeline.blocks(blocks, chunk, all), pipeline.schedule.rank_of(chunk, plan));
+            let at: &mut Self = &mut ranks[rank];
+            at.chunks.push(own.len());
+            at.has_head |= chunk + 1 == all;
+            (at.before, at.first) = (own.start, chunk);
+        }
+        ranks.sort_unstable();
+        ranks.reverse();
+        ranks.dedup_by(|a, b| (&a.chunks, a.has_head) == (&b.chunks, b.has_head));
+        ranks
+    }
+}
+
+/// The most forwards of a table that is simulated for a bound.
+const MOST_FORWARDS: usize = 1 << 13;
 /// Factor by which a bound lies below what it bounds, for sums in another order.
 const BELOW: f64 = 1.0 - 1e-9;
+/// The same for a step of which the first microbatches are simulated, as ranks may wait less later.
+const FIRST_BELOW: f64 = 0.99;
 
 impl BlockCost {
-    /// Prices the middle one of three blocks, each a stage, under this layout with three stages, with
-    /// `sequences` sequences in a microbatch.
+    /// Prices the middle ones of some blocks, each a stage, under this layout, with `sequences` sequences in
+    /// a microbatch; and the head, or takes it for nothing.
     ///
     /// # Errors
     /// If the layout does not fit.
     pub fn new<D: Kernels>(
         layout: &Layout,
         job: &TrainingJob,
-        sequences: usize,
+        (sequences, has_head): (usize, bool),
         machine: &Arc<Machine>,
     ) -> Result<Self> {
-        let sizes: Vec<_> = layout.axes().into_iter().filter(|(axis, _)| *axis != Axis::Pp).collect();
-        let staged = Layout::new(&[&[(Axis::Pp, STAGES)], &sizes[..]].concat())?;
-        let words = layout.unscheduled().named();
-        let staged = words.iter().try_fold(staged, |layout, word| layout.with(word))?;
-        let staged = if has_halves(layout) { halved(staged)? } else { staged };
-        let design = three_blocks(&job.design);
-        let batch = Batch::new(vec![job.sequence(); 3 * sequences], 3)?;
-        let of_stage = |stage: usize| {
-            let clock = StepClock::new(machine, layout.ranks());
-            let timing = (Some(clock.of_rank()), move || clock.lap());
-            let rank = staged.rank_at(&[(Axis::Pp, stage)]);
-            MoveCosts::new::<D>((&staged, rank), &design, job.optimizer, &batch, timing)
+        let (staged, unlike) = staged(layout)?;
+        let stages = unlike + 2;
+        let of_stage = |stage: usize| stage_of::<D>(&staged, job, (stage, sequences, false), machine);
+        let middle = (1..=unlike).map(of_stage).collect::<Result<Vec<_>>>()?;
+        let last = has_head.then(|| of_stage(stages - 1)).transpose()?;
+        let slices = staged.pipeline().plan(stages, stages).slices;
+        let times = (1..=unlike).zip(&middle).map(|(stage, costs)| block_time(costs, stage, slices));
+        let mut blocks: Vec<_> = times.collect();
+        if has_halves(&staged) {
+            let (layout, _) = self::staged(&layout.unscheduled())?; // some schedules have both
+            for (stage, block) in (1..=unlike).zip(&mut blocks) {
+                let costs = stage_of::<D>(&layout, job, (stage, sequences, false), machine)?;
+                block.acts[0][1] = block_time(&costs, stage, 1).acts[0][1];
+            }
+        }
+        blocks.rotate_right(1 % unlike); // the first stage's block, number 0, is like the last one here
+        let of_last = |slice: usize| {
+            let lap = last.as_ref().and_then(|last| lap(last, (PassKind::F, stages - 1, slice)));
+            let like = &blocks[(stages - 1) % unlike].acts[slice];
+            lap.map_or(0.0, |lap| lap.seconds - like[PassKind::F as usize])
         };
-        let (middle, last) = (of_stage(1)?, of_stage(STAGES - 1)?);
-        let lap = |act| middle.adds(act, 1).map(|(_, lap)| lap);
-        let acts = ACTS.map(|act| lap(act).map_or(0.0, |lap| lap.seconds));
-        let attention = ACTS.map(|act| lap(act).map_or(0.0, |lap| lap.parts[Part::Attention as usize]));
-        let ended = last.adds(PassKind::F, STAGES - 1).map_or(0.0, |(_, lap)| lap.seconds);
-        let update = middle.lap_of(Action::Update).map_or(0.0, |lap| lap.parts[Part::Kernels as usize]);
-        let sent = middle.lap_of(Action::Send(Payload::Activation, Task::new(2, 0), 2));
-        let message = sent.and_then(|lap| lap.message).unwrap_or_default();
-        let saved = middle.adds(PassKind::F, 1).map_or(0, |(adds, _)| adds.max(0) as usize);
-        let (head, rests) = ((ended - acts[0]).max(0.0), middle.rests());
-        Ok(Self { acts, attention, head, update, message, saved, rests })
+        let head: f64 = (0..slices).map(of_last).sum();
+        let sent = middle[0].cost(Action::Send(Payload::Activation, Task::new(2, 0), 2), true);
+        let message = sent.and_then(|(_, lap)| lap.message).unwrap_or_default();
+        Ok(Self { blocks, head: head.max(0.0), message })
     }
-    /// Lower bound of a step's seconds, under a schedule with backwards in `halves` or without. `last` is the
-    /// index of the first chunk on the rank of the last one.
-    pub fn seconds(&self, blocks: usize, plan: &Plan, (halves, last): (bool, usize)) -> f64 {
-        let Plan { ranks, chunks, slices, microbatches } = *plan;
-        let (work, microbatches) = (self.acts.iter().sum::<f64>(), microbatches as f64);
-        let (of_chunk, parts) = ((blocks / (ranks * chunks)) as f64, slices as f64);
-        let [occupies, latency] = self.message.map(|seconds| if ranks > 1 { seconds } else { 0.0 });
-        let hop = occupies / parts + latency;
-        let pass = |act: usize| {
-            let uneven = if slices > 1 { self.attention[act] } else { 0.0 };
-            (self.acts[act] - uneven) / parts * of_chunk + hop
+    /// Number of slices that were priced one by one.
+    fn sliced(&self) -> usize {
+        self.blocks.first().map_or(1, |block| block.acts.len())
+    }
+    /// The least sum over `n` consecutive blocks.
+    pub(crate) fn least(&self, n: usize, of: impl Fn(&BlockTime) -> f64) -> f64 {
+        let (sum, least) = self
+            .blocks
+            .iter()
+            .map(of)
+            .fold((0.0, f64::INFINITY), |(sum, least), one| (sum + one, f64::min(least, one)));
+        let (whole, rest) = (n / self.blocks.len().max(1), n % self.blocks.len().max(1));
+        whole as f64 * sum + if rest > 0 { rest as f64 * least } else { 0.0 }
+    }
+    /// Seconds of a pass of a block through a slice, at least.
+    fn pass(&self, block: &BlockTime, act: usize, (slice, slices): (usize, usize)) -> f64 {
+        if block.acts.len() == slices {
+            return block.acts[slice][act];
+        }
+        let whole: f64 = block.acts.iter().map(|acts| acts[act]).sum();
+        (whole - block.attention[act]).max(0.0) / slices as f64
+    }
+    /// Lower bound of a step's seconds, under a schedule with backwards in `halves` or without, whose ranks
+    /// have this work. Data ranks wait for each other as long in the forward and the backward of a block, and
+    /// its update takes as long, as given.
+    pub fn seconds(
+        &self,
+        ranks: &[RankWork],
+        plan: &Plan,
+        (halves, waits, update): (bool, [f64; 2], f64),
+    ) -> f64 {
+        let Plan { slices, microbatches, .. } = *plan;
+        let (microbatches, parts) = (microbatches as f64, slices as f64 / self.sliced() as f64);
+        let [occupies, latency] = self.message.map(|seconds| if plan.ranks > 1 { seconds } else { 0.0 });
+        let pass = |act, n: usize| {
+            let of = |block: &BlockTime| {
+                let each = (0..slices).map(|slice| self.pass(block, act, (slice, slices)));
+                each.fold(f64::INFINITY, f64::min)
+            };
+            self.least(n, of).max(n as f64 * waits[act] / slices as f64)
         };
-        // what ranks surely wait for before and after their cells: forwards, and backwards if they are whole
-        let wait = pass(0) + if halves { 0.0 } else { pass(1) };
-        let (few, most) = ((blocks / ranks) as f64, blocks.div_ceil(ranks) as f64);
-        let of_any = microbatches * work * few + wait * (ranks - 1) as f64;
-        let of_last = microbatches * (work * few + self.head) + wait * last as f64;
-        let of_link = if ranks > 1 { microbatches * occupies } else { 0.0 };
-        (of_any.max(of_last).max(microbatches * work * most).max(of_link) + self.update * few) * BELOW
+        let work = |n: usize| {
+            let computing = self.least(n, |block| block.acts.iter().map(work_of).sum());
+            computing.max(n as f64 * (waits[0] + waits[1]))
+        };
+        let of_rank = |of: &RankWork| {
+            // what it surely waits for before and after its cells: forwards, and backwards if they are whole
+            let back = if halves { 0.0 } else { 1.0 };
+            let passes = pass(0, of.before) + back * pass(1, of.before);
+            let hops = (occupies / parts + latency) * of.first as f64 * (1.0 + back);
+            let head = if of.has_head { self.head } else { 0.0 };
+            let works: f64 = of.chunks.iter().map(|n| work(*n)).sum();
+            let update = update * of.chunks.iter().sum::<usize>() as f64;
+            microbatches * (works + head) + passes + hops + update
+        };
+        let of_link = microbatches * occupies * self.sliced() as f64;
+        ranks.iter().map(of_rank).fold(of_link, f64::max) * BELOW
     }
-    /// Lower bound of a step's seconds by the simulation of its table: cells without embedding, without sums
-    /// of gradients, and of slices without attention.
+    /// Lower bound of a step's seconds by the simulation of its table: cells without embedding and without
+    /// sums of gradients. Of a long step the first microbatches are simulated; each of the others takes at
+    /// least the time of its cells on the rank that has most.
     ///
     /// # Errors
     /// If ranks wait for each other.
-    pub fn simulated(&self, pipeline: &Pipeline, blocks: usize, plan: &Plan) -> Result<f64> {
+    pub fn simulated(&self, pipeline: &Pipeline, blocks: usize, plan: &Plan, update: f64) -> Result<f64> {
+        self.simulated_first(MOST_FORWARDS, pipeline, (blocks, update), plan)
+    }
+    fn simulated_first(
+        &self,
+        most: usize,
+        pipeline: &Pipeline,
+        (blocks, update): (usize, f64),
+        plan: &Plan,
+    ) -> Result<f64> {
         let all = plan.all_chunks();
-        if all * plan.slices * plan.microbatches > MOST_FORWARDS {
+        if self.blocks.is_empty() {
             return Ok(0.0);
         }
-        let blocks: Vec<_> = (0..all).map(|chunk| pipeline.blocks(blocks, chunk, all).len() as f64).collect();
-        let cells = Cells { cost: self, blocks: &blocks, plan };
-        let makespan = simulate(pipeline.schedule, plan, &cells, &mut |_, _, _, _| {});
-        let least = blocks.iter().copied().fold(f64::INFINITY, f64::min) * plan.chunks as f64;
-        Ok((makespan.map_err(Error::new)?.makespan + self.update * least) * BELOW)
+        let few = (most / (all * plan.slices)).max(4 * plan.ranks).next_power_of_two();
+        let few = Plan { microbatches: few.min(plan.microbatches), ..*plan };
+        let of = |chunk: usize| pipeline.blocks(blocks, chunk, all);
+        let cells = Cells {
+            of_chunks: (0..all).map(|chunk| self.cells(of(chunk), chunk + 1 == all, plan)).collect(),
+            cost: self,
+        };
+        let makespan = simulate(pipeline.schedule, &few, &cells, &mut |_, _, _, _| {});
+        let work = |rank: usize| -> f64 {
+            let own = (0..all).filter(|chunk| pipeline.schedule.rank_of(*chunk, plan) == rank);
+            own.map(|chunk| cells.of_chunks[chunk].iter().map(work_of).sum::<f64>()).sum()
+        };
+        let most = (0..plan.ranks).map(work).fold(0.0, f64::max);
+        let more = (plan.microbatches - few.microbatches) as f64 * most;
+        let least = (0..all).map(|chunk| of(chunk).len()).min().unwrap_or(0) * plan.chunks;
+        let below = if few == *plan { BELOW } else { FIRST_BELOW };
+        Ok((makespan.map_err(Error::new)?.makespan + more + update * least as f64) * below)
     }
-    /// Lower bound of the peak bytes of the fullest rank, which has saved this number of chunks at once.
-    pub fn bytes(&self, rests: usize, blocks: usize, plan: &Plan, saved: usize) -> usize {
-        let of_chunk = blocks / (plan.ranks * plan.chunks);
-        rests * (blocks / plan.ranks) + self.saved / plan.slices * of_chunk * saved
+    /// Seconds of a chunk's cells, by slice.
+    fn cells(&self, blocks: Range<usize>, is_last: bool, plan: &Plan) -> Vec<[f64; 4]> {
+        let of = |slice: usize, act: usize| {
+            let each = blocks
+                .clone()
+                .map(|n| self.pass(&self.blocks[n % self.blocks.len()], act, (slice, plan.slices)));
+            let head =
+                if is_last && act == PassKind::F as usize { self.head / plan.slices as f64 } else { 0.0 };
+            each.sum::<f64>() + head
+        };
+        (0..plan.slices).map(|slice| std::array::from_fn(|act| of(slice, act))).collect()
     }
 }
 
-/// Cells of a table, as they cost at least.
+/// Seconds of a forward and its backward, whole or in halves.
+fn work_of(&[forward, whole, input, weight]: &[f64; 4]) -> f64 {
+    let halves = input + weight;
+    forward + if whole > 0.0 && halves > 0.0 { whole.min(halves) } else { whole + halves }
+}
+
+/// Seconds of the cells of all chunks, by slice.
 struct Cells<'a> {
+    of_chunks: Vec<Vec<[f64; 4]>>,
     cost: &'a BlockCost,
-    blocks: &'a [f64], // by chunk
-    plan: &'a Plan,
 }
 
 impl StepTimes for Cells<'_> {
     fn cell(&self, _: usize, _: usize, Cell { act, of }: Cell) -> f64 {
-        let (chunk, act, slices) = (of.chunk as usize, act as usize, self.plan.slices as f64);
-        let uneven = if self.plan.slices > 1 { self.cost.attention[act] } else { 0.0 };
-        let is_head = chunk + 1 == self.blocks.len() && act == PassKind::F as usize;
-        let head = if is_head { self.cost.head } else { 0.0 };
-        ((self.cost.acts[act] - uneven) * self.blocks[chunk] + head) / slices
+        self.of_chunks[usize::from(of.chunk)][usize::from(of.slice)][act as usize]
     }
-    fn message(&self, _: usize, _: usize, _: Payload, _: &Plan) -> Option<[f64; 2]> {
+    fn message(&self, _: usize, _: usize, _: Payload, plan: &Plan) -> Option<[f64; 2]> {
         let [occupies, waits] = self.cost.message;
-        Some([occupies / self.plan.slices as f64, waits])
+        Some([occupies * self.cost.sliced() as f64 / plan.slices as f64, waits])
     }
+}
+
+/// Returns the layout with a stage for each of the model's blocks, which are then the unlike ones and two
+/// more, and the number of unlike ones. Its schedule has the layout's slices and halves of backwards.
+///
+/// # Errors
+/// If the layout does not fit.
+pub fn staged(layout: &Layout) -> Result<(Layout, usize)> {
+    let recompute = layout.strategies().into_iter().find(|about| about.choice == Choice::Recompute);
+    let unlike = recompute.and_then(|about| layout.number(about)).unwrap_or(1);
+    let sizes: Vec<_> = layout.axes().into_iter().filter(|(axis, _)| *axis != Axis::Pp).collect();
+    let bare = Layout::new(&[&[(Axis::Pp, unlike + 2)], &sizes[..]].concat())?;
+    let plan = layout.pipeline().plan(layout.size(Axis::Pp), 1);
+    let is_sliced = plan.slices > 1 && plan.chunks == 1;
+    let words = if is_sliced { layout.named() } else { layout.unscheduled().named() };
+    let staged = words.iter().try_fold(bare, |layout, word| layout.with(word))?;
+    Ok((if has_halves(layout) && !is_sliced { halved(staged, unlike + 2)? } else { staged }, unlike))
+}
+
+/// Prices a stage of such a layout.
+pub(crate) fn stage_of<D: Kernels>(
+    staged: &Layout,
+    job: &TrainingJob,
+    (stage, sequences, warm): (usize, usize, bool),
+    machine: &Arc<Machine>,
+) -> Result<MoveCosts<Lap>> {
+    let (clock, stages) = (StepClock::new(machine, staged.ranks()), staged.size(Axis::Pp));
+    let microbatches = stages.max(3);
+    let batch = Batch::new(vec![job.sequence(); microbatches * sequences], microbatches)?;
+    let timing = (Some(clock.of_rank()), move || clock.lap());
+    let rank = staged.rank_at(&[(Axis::Pp, stage)]);
+    let design = few_blocks(&job.design, stages);
+    MoveCosts::of_step::<D>((staged, rank), design, job.optimizer, (&batch, warm), timing)
+}
+
+/// Returns a middle stage's block.
+fn block_time(costs: &MoveCosts<Lap>, stage: usize, slices: usize) -> BlockTime {
+    let of = |act, slice| lap(costs, (act, stage, slice));
+    let seconds = |slice| ACTS.map(|act| of(act, slice).map_or(0.0, |lap| lap.seconds));
+    let attention = |act| of(act, 0).map_or(0.0, |lap| lap.parts[Part::Attention as usize]);
+    let saved = |slice| costs.cost(run(PassKind::F, stage, slice), false).map_or(0, |(adds, _)| adds.adds);
+    BlockTime {
+        acts: (0..slices).map(seconds).collect(),
+        attention: if slices > 1 { [0.0; 4] } else { ACTS.map(attention) },
+        saved: (0..slices).map(saved).sum::<isize>().max(0) as usize,
+    }
+}
+
+/// Runs a cell for a microbatch that is not the last.
+pub(crate) fn run(act: PassKind, chunk: usize, slice: usize) -> Action {
+    let of = Task { slice: slice as u16, ..Task::new(chunk, 0) };
+    Action::Run { cell: Cell { act, of }, last: false, done: false }
+}
+
+fn lap(costs: &MoveCosts<Lap>, (act, chunk, slice): (PassKind, usize, usize)) -> Option<&Lap> {
+    costs.cost(run(act, chunk, slice), false).map(|(_, lap)| lap)
 }
 
 /// True if the layout's schedule has backwards in halves.
@@ -154,9 +316,9 @@ pub fn has_halves(layout: &Layout) -> bool {
 }
 
 /// Returns the layout with a schedule of one chunk a rank whose backwards are in halves.
-fn halved(layout: Layout) -> Result<Layout> {
+fn halved(layout: Layout, stages: usize) -> Result<Layout> {
     let is_halved = |schedule: &&&dyn Schedule| {
-        let plan = schedule.plan(STAGES, STAGES, None);
+        let plan = schedule.plan(stages, stages, None);
         plan.chunks == 1 && schedule.row(0, &plan).any(|cell| cell.act == PassKind::I)
     };
     pipeline::ALL.iter().find(is_halved).map_or(Ok(layout), |schedule| layout.with(schedule.about().word))
@@ -164,30 +326,46 @@ fn halved(layout: Layout) -> Result<Layout> {
 
 /// Costs for any number of sequences in a microbatch: those of one and of two, and no less than the line
 /// through both, on a machine whose times are [ideal](Machine::ideal).
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct CostLine([BlockCost; 2]);
 
 impl CostLine {
-    /// Prices a block for one and for two sequences on each data rank.
+    /// Prices a block, and the head or nothing for it, for one and for two sequences on each data rank.
     ///
     /// # Errors
     /// If the layout does not fit.
-    pub fn new<D: Kernels>(layout: &Layout, job: &TrainingJob, ideal: &Arc<Machine>) -> Result<Self> {
-        let of = |n: usize| BlockCost::new::<D>(layout, job, n * layout.size(TokenShards::SEQUENCES), ideal);
+    pub fn new<D: Kernels>(
+        layout: &Layout,
+        job: &TrainingJob,
+        has_head: bool,
+        ideal: &Arc<Machine>,
+    ) -> Result<Self> {
+        let of = |n: usize| {
+            BlockCost::new::<D>(layout, job, (n * layout.size(TokenShards::SEQUENCES), has_head), ideal)
+        };
         Ok(Self([of(1)?, of(2)?]))
+    }
+    /// Returns the same block with another one's head.
+    #[must_use]
+    pub fn with_head(mut self, of: &Self) -> Self {
+        zip(&mut self.0, &of.0).for_each(|(cost, other)| cost.head = other.head);
+        self
     }
     /// Lower bounds for this number of sequences on each data rank.
     pub fn at(&self, sequences: usize) -> BlockCost {
         let Self([one, two]) = self;
         let more = sequences.saturating_sub(1);
         let time = |a: f64, b: f64| (a + more as f64 * (b - a)).max(0.0);
+        let acts = |a: &[f64; 4], b: &[f64; 4]| std::array::from_fn(|act| time(a[act], b[act]));
+        let block = |(a, b): (&BlockTime, &BlockTime)| BlockTime {
+            acts: zip(&a.acts, &b.acts).map(|(a, b)| acts(a, b)).collect(),
+            attention: a.attention,
+            saved: a.saved + more * b.saved.saturating_sub(a.saved),
+        };
         BlockCost {
-            acts: std::array::from_fn(|act| time(one.acts[act], two.acts[act])),
+            blocks: zip(&one.blocks, &two.blocks).map(block).collect(),
             head: time(one.head, two.head),
-            update: one.update.min(two.update),
-            saved: one.saved + more * two.saved.saturating_sub(one.saved),
-            rests: one.rests,
-            ..*one
+            message: one.message,
         }
     }
 }
@@ -195,17 +373,14 @@ impl CostLine {
 /// The kinds of passes, by their numbers.
 const ACTS: [PassKind; 4] = [PassKind::F, PassKind::B, PassKind::I, PassKind::W];
 
-/// Stages of the model whose middle block is priced.
-const STAGES: usize = 3;
-
-/// Returns the same model with three blocks; of unlike blocks, the cheapest: without experts if some have
-/// none, and with the window if some have one.
-fn three_blocks(design: &Design) -> Design {
+/// Returns the same model with few blocks; of unlike blocks, the cheapest: without experts if some have none,
+/// and with the window if some have one.
+fn few_blocks(design: &Design, blocks: usize) -> Design {
     let few = |shape: &Shape| {
         let all = |of: &dyn Fn(usize) -> bool| (0..shape.blocks).all(of);
         let experts = shape.experts.filter(|_| all(&|block| shape.experts(block).is_some()));
         let window = shape.window.map(|window| layers::Window { from: 0, ..window });
-        Shape { blocks: STAGES, experts, window, ..*shape }
+        Shape { blocks, experts, window, ..*shape }
     };
     match design {
         Design::Transformer(shape) => Design::Transformer(few(shape)),
@@ -214,12 +389,5 @@ fn three_blocks(design: &Design) -> Design {
     }
 }
 
-/// Bytes of the state of one block's parameters under a layout: those of [`BlockCost`], with sequences as
-/// short as may be.
-///
-/// # Errors
-/// If the layout does not fit.
-pub fn rests<D: Kernels>(layout: &Layout, job: &TrainingJob, machine: &Arc<Machine>) -> Result<usize> {
-    let job = TrainingJob { seq: 2 * layout.size(TokenShards::CONTEXT), ..job.clone() };
-    Ok(BlockCost::new::<D>(layout, &job, layout.size(TokenShards::SEQUENCES), machine)?.rests)
-}
+#[cfg(test)]
+mod tests;

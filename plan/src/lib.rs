@@ -5,9 +5,13 @@
 //! | `machine.rs`, `machines/*.json` | machines as data: speeds of kernels, memory and links, with sources |
 //! | `clock.rs` | the clock of a shape-only rank: the time of its kernels and calls |
 //! | `step.rs` | the time of a step: the clocks of all stages, combined by the simulation of the schedule |
-//! | `space.rs`, `bound.rs`, `search.rs` | layouts to try; lower bounds of their cost; the best ones first |
+//! | `space.rs`, `search.rs` | layouts to try; the best ones first |
+//! | `bound.rs`, `hold.rs` | lower bounds of a layout's time and of its memory |
+//! | `cores.rs` | work for all cores |
 pub mod bound;
 pub mod clock;
+mod cores;
+pub mod hold;
 pub mod machine;
 pub mod search;
 pub mod space;

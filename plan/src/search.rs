@@ -1,24 +1,23 @@
 //! The search for the best layout: every layout of the [space](crate::space) is bounded, and those with the
 //! lowest bounds are weighed first, until no bound is below the last of the best ten.
-use crate::bound::{BlockCost, CostLine, has_halves, rests};
+use crate::bound::{BlockCost, CostLine, RankWork, has_halves, staged};
+use crate::cores::{each, measured};
+use crate::hold::{StateBytes, held};
 use crate::machine::Machine;
 use crate::space::{ORDER, STATE, WORK, divisions, powers, variants};
 use crate::step::{KnownPrices, StepTime, TrainingJob};
 use comm::Axis;
 use kernels::Kernels;
-use layers::TokenShards;
-use parallel::step::{Cell, PassKind, Plan};
-use parallel::{Layout, Result, Schedule};
+use layers::{Choice, TokenShards};
+use parallel::Layout;
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Number of layouts that a search returns at most.
 const BEST: usize = 10;
-/// Fraction of the bytes of a block's state that other choices cannot go below.
-const STATE_BELOW: f64 = 0.98;
+/// Fraction of the bytes of blocks and state that other choices cannot go below.
+const BYTES_BELOW: f64 = 0.98;
 
 /// Measure of the best layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,15 +78,15 @@ struct Candidate {
     work: u16,
     state: u16,
     order: u16,
-    power: u8,   // of two: the microbatches
-    tight: bool, // bounded with the layout's own state and data ranks
+    power: u8, // of two: the microbatches
+    level: u8, // of its bound: any state, the layout's own blocks, and these in a simulated table
 }
 
 impl Eq for Candidate {}
 impl Ord for Candidate {
     /// The lowest bound is the greatest, for the heap.
     fn cmp(&self, other: &Self) -> Ordering {
-        let rest = |c: &Self| (c.division, c.work, c.state, c.order, c.power);
+        let rest = |c: &Self| (c.division, c.work, c.state, c.order, c.power, c.level);
         other.bound.total_cmp(&self.bound).then_with(|| rest(other).cmp(&rest(self)))
     }
 }
@@ -102,10 +101,31 @@ struct Division {
     work: Vec<Layout>,
     state: Vec<Layout>,
     order: Vec<Layout>,
+    bytes: Vec<StateBytes>, // by state
 }
 
-/// Key of a block's costs: the layout of a stage, sequences of a microbatch, halves of a backward.
-type BlockKey = (Layout, usize, bool);
+/// Level of a bound after which a layout is weighed.
+const WEIGHED: u8 = 2;
+/// Number of candidates that are looked at together, on all cores.
+const TOGETHER: usize = 4;
+
+/// What is known of a candidate after it was looked at.
+enum Seen {
+    /// Its choices do not go together, or it does not fit.
+    Refused { weighed: bool },
+    /// A tighter bound.
+    Bounded(Candidate),
+    /// Its step.
+    Weighed(Box<Weighed>),
+}
+
+/// Prices that a search keeps: of blocks, by the layout of their stages and the sequences of a microbatch, and
+/// of stages, by core.
+#[derive(Default)]
+struct Kept {
+    blocks: Mutex<HashMap<(Layout, usize), Arc<BlockCost>>>,
+    stages: Mutex<Vec<KnownPrices>>,
+}
 
 impl LayoutSearch<'_> {
     /// Searches; entries that only save memory are tried if nothing else fits.
@@ -122,66 +142,92 @@ impl LayoutSearch<'_> {
         let design = &self.job.design;
         let with = |layout: &Layout| {
             let of = |choices| variants(*layout, choices, design, needed);
-            Ok(Division { work: of(WORK), state: of(STATE), order: of(ORDER) })
+            Ok(Division { work: of(WORK), state: of(STATE), order: of(ORDER), bytes: Vec::new() })
         };
         let divided = divisions(self.ranks, design, [self.job.batch_size, self.job.seq]);
         let mut all: Vec<_> = measured(divided, with).into_iter().collect();
         all.sort_unstable_by_key(|(layout, _)| *layout);
-        let all: Vec<_> = all.into_iter().map(|(_, division)| division).collect();
+        let mut all: Vec<_> = all.into_iter().map(|(_, division)| division).collect();
+        let states: BTreeSet<Layout> = all.iter().flat_map(|d| &d.state).map(state_key).collect();
+        let states = measured(states, |layout| StateBytes::new::<D>(layout, self.job, self.machine));
+        let bytes = |state| states.get(&state_key(state)).copied().unwrap_or_default();
+        all.iter_mut().for_each(|division| division.bytes = division.state.iter().map(bytes).collect());
         let (mut heap, mut found) = self.bounded::<D>(&all);
-        let (mut known, mut tight) = (KnownPrices::default(), HashMap::new());
-        while let Some(next) = heap.pop() {
-            if !self.all && found.best.len() == BEST && next.bound >= self.score(&found.best[BEST - 1]) {
-                found.bounded += heap.len() + 1;
-                break;
+        let kept = Kept::default();
+        loop {
+            let last = found.best.get(BEST - 1).map_or(f64::INFINITY, |last| self.score(last));
+            let can_be = |next: &Candidate| self.all || next.bound < last || last.is_infinite();
+            let mut next = Vec::new();
+            while next.len() < TOGETHER && heap.peek().is_some_and(can_be) {
+                next.extend(heap.pop());
             }
-            let microbatches = 1 << next.power;
-            let Some(layout) = layout_of(&all[next.division as usize], &next) else {
-                found.refused += 1;
-                continue;
-            };
-            if !next.tight && !self.all {
-                heap.push(self.tightened::<D>(&layout, next, &mut tight));
-                continue;
+            if next.is_empty() {
+                found.bounded += heap.len();
+                return found;
             }
-            found.weighed += 1;
-            let Ok(step) = known.step::<D>(&layout, self.job, (microbatches, self.memory), self.machine)
-            else {
-                found.refused += 1; // a table or a batch that does not fit
-                continue;
-            };
-            let weighed = Weighed { layout, microbatches, step };
-            if weighed.step.peak > self.memory {
-                found.refused += 1;
-                continue;
+            for seen in each(next, |next| self.look::<D>(&all[next.division as usize], *next, &kept)) {
+                match seen {
+                    Seen::Bounded(tighter) => heap.push(tighter),
+                    Seen::Refused { weighed } => {
+                        found.refused += 1;
+                        found.weighed += usize::from(weighed);
+                    }
+                    Seen::Weighed(weighed) => {
+                        found.weighed += 1;
+                        let at = found.best.partition_point(|best| self.order(best, &weighed).is_le());
+                        found.best.insert(at, *weighed);
+                        found.best.truncate(BEST);
+                    }
+                }
             }
-            let at = found.best.partition_point(|best| self.order(best, &weighed) != Ordering::Greater);
-            found.best.insert(at, weighed);
-            found.best.truncate(BEST);
         }
-        found
+    }
+    /// Bounds a candidate tighter; if it is, weighs it.
+    fn look<D: Kernels>(&self, division: &Division, of: Candidate, kept: &Kept) -> Seen {
+        let Some(layout) = layout_of(division, &of) else { return Seen::Refused { weighed: false } };
+        if of.level < WEIGHED && !self.all {
+            return Seen::Bounded(self.tightened::<D>((&layout, division), of, kept));
+        }
+        let microbatches = 1 << of.power;
+        let stages = || kept.stages.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = stages().pop().unwrap_or_default();
+        let step = known.step::<D>(&layout, self.job, (microbatches, self.memory), self.machine);
+        stages().push(known);
+        match step {
+            Ok(step) if step.peak <= self.memory => {
+                Seen::Weighed(Box::new(Weighed { layout, microbatches, step }))
+            }
+            _ => Seen::Refused { weighed: true },
+        }
     }
     /// Returns a candidate with a tighter bound.
     fn tightened<D: Kernels>(
         &self,
-        layout: &Layout,
+        (layout, division): (&Layout, &Division),
         of: Candidate,
-        known: &mut HashMap<BlockKey, BlockCost>,
+        kept: &Kept,
     ) -> Candidate {
-        if self.goal == Goal::Memory {
-            return Candidate { tight: true, ..of };
-        }
+        let of = Candidate { level: of.level + 1, ..of };
         let (sequences, blocks) = (self.job.batch_size >> of.power, self.job.design.parts());
-        let halves = has_halves(layout);
-        let key = (state_key(&layout.unscheduled()), sequences, halves);
-        let cost = *known.entry(key).or_insert_with(|| {
-            BlockCost::new::<D>(layout, self.job, sequences, self.machine).unwrap_or_default()
+        let Some((staged, _)) = staged(layout).ok().filter(|_| self.goal == Goal::Time) else {
+            return Candidate { level: WEIGHED, ..of };
+        };
+        let all = || kept.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all().get(&(staged, sequences)).cloned();
+        let cost = known.unwrap_or_else(|| {
+            let cost =
+                BlockCost::new::<D>(layout, self.job, (sequences, true), self.machine).unwrap_or_default();
+            all().entry((staged, sequences)).or_insert(Arc::new(cost)).clone()
         });
-        let pipeline = layout.pipeline();
+        let (pipeline, update) = (layout.pipeline(), division.bytes[of.state as usize].update);
         let plan = pipeline.plan(layout.size(Axis::Pp), 1 << of.power);
-        let closed = cost.seconds(blocks, &plan, (halves, first_beside_last(pipeline.schedule, &plan)));
-        let bound = cost.simulated(&pipeline, blocks, &plan).unwrap_or(0.0).max(closed);
-        Candidate { bound: bound.max(of.bound), tight: true, ..of }
+        let bound = if of.level == WEIGHED {
+            cost.simulated(&pipeline, blocks, &plan, update).unwrap_or(0.0)
+        } else {
+            let ranks = RankWork::of_ranks(&pipeline, blocks, &plan);
+            cost.seconds(&ranks, &plan, (has_halves(layout), [0.0; 2], update))
+        };
+        Candidate { bound: bound.max(of.bound), ..of }
     }
     fn score(&self, of: &Weighed) -> f64 {
         match self.goal {
@@ -200,46 +246,51 @@ impl LayoutSearch<'_> {
     /// Returns all candidates that may fit, and the counts so far.
     fn bounded<D: Kernels>(&self, all: &[Division]) -> (BinaryHeap<Candidate>, SearchResult) {
         let (job, blocks) = (self.job, self.job.design.parts());
-        let states: BTreeSet<Layout> = all.iter().flat_map(|d| &d.state).map(state_key).collect();
-        let states = measured(states, |layout| rests::<D>(layout, job, self.machine));
         let keys: BTreeSet<_> =
-            self.roomy(all, &states).flat_map(|division| division.work.iter().map(block_key)).collect();
+            self.roomy(all).flat_map(|division| division.work.iter().map(block_key)).collect();
         let ideal = Arc::new(self.machine.ideal());
-        let costs = measured(keys, |layout| CostLine::new::<D>(layout, job, &ideal));
+        let heads: BTreeSet<_> = keys.iter().map(head_key).collect();
+        let costs = measured(keys, |layout| CostLine::new::<D>(layout, job, false, &ideal));
+        let heads = measured(heads, |layout| CostLine::new::<D>(layout, job, true, &ideal));
         let (mut heap, mut found) = (Vec::new(), SearchResult::default());
-        let mut rows = HashMap::new(); // chunks saved at once, by schedule and sizes
+        let mut rows = HashMap::new(); // by schedule and sizes
         for (number, division) in all.iter().enumerate() {
             let dp = division.work[0].size(TokenShards::SEQUENCES);
             let pp = division.work[0].size(Axis::Pp);
             let lines: Vec<CostLine> = division
                 .work
                 .iter()
-                .map(|work| costs.get(&block_key(work)).copied().unwrap_or_default())
-                .collect();
-            let state_bytes: Vec<usize> = division
-                .state
-                .iter()
-                .map(|state| {
-                    (states.get(&state_key(state)).copied().unwrap_or(0) as f64 * STATE_BELOW) as usize
+                .map(|work| {
+                    let key = block_key(work);
+                    let cost = costs.get(&key).cloned().unwrap_or_default();
+                    heads.get(&head_key(&key)).map_or(cost.clone(), |head| cost.with_head(head))
                 })
                 .collect();
             for (o, order) in division.order.iter().enumerate() {
                 let (pipeline, halves) = (order.pipeline(), has_halves(order));
+                let ranks = RankWork::of_ranks(&pipeline, blocks, &pipeline.plan(pp, 1));
                 for power in powers(job.batch_size, dp) {
                     let plan = pipeline.plan(pp, 1 << power);
                     let key = (pipeline.schedule.about().word, plan);
-                    let saved = *rows.entry(key).or_insert_with(|| saved(pipeline.schedule, &plan));
-                    let last = first_beside_last(pipeline.schedule, &plan);
+                    let held: &Vec<_> = rows.entry(key).or_insert_with(|| held(pipeline.schedule, &plan));
+                    if held.is_empty() {
+                        found.refused += lines.len() * division.bytes.len();
+                        continue;
+                    }
                     for (w, line) in lines.iter().enumerate() {
                         let cost = line.at((job.batch_size / dp) >> power);
-                        let seconds = cost.seconds(blocks, &plan, (halves, last));
-                        for (s, &state) in state_bytes.iter().enumerate() {
-                            let bytes = cost.bytes(state, blocks, &plan, saved);
+                        for (s, state) in division.bytes.iter().enumerate() {
+                            let bytes =
+                                (cost.bytes(state, blocks, &plan, held) as f64 * BYTES_BELOW) as usize;
                             if bytes > self.memory && !self.all {
                                 found.bounded += 1;
                                 continue;
                             }
-                            let bound = if self.goal == Goal::Time { seconds } else { bytes as f64 };
+                            let waits = state.waits.map(|seconds| seconds * BYTES_BELOW);
+                            let bound = match self.goal {
+                                Goal::Time => cost.seconds(&ranks, &plan, (halves, waits, state.update)),
+                                Goal::Memory => bytes as f64,
+                            };
                             heap.push(Candidate {
                                 bound,
                                 division: number as u32,
@@ -247,7 +298,7 @@ impl LayoutSearch<'_> {
                                 state: s as u16,
                                 order: o as u16,
                                 power,
-                                tight: false,
+                                level: 0,
                             });
                         }
                     }
@@ -257,44 +308,14 @@ impl LayoutSearch<'_> {
         (heap.into(), found)
     }
     /// Divisions under which the state of a stage's blocks alone may fit.
-    fn roomy<'a>(
-        &self,
-        all: &'a [Division],
-        states: &HashMap<Layout, usize>,
-    ) -> impl Iterator<Item = &'a Division> {
+    fn roomy<'a>(&self, all: &'a [Division]) -> impl Iterator<Item = &'a Division> {
         let blocks = self.job.design.parts();
         all.iter().filter(move |division| {
-            let least =
-                division.state.iter().map(|layout| states.get(&state_key(layout)).copied().unwrap_or(0));
-            let of_stage = blocks / division.work[0].size(Axis::Pp) * least.min().unwrap_or(0);
-            self.all || of_stage as f64 * STATE_BELOW <= self.memory as f64
+            let least = division.bytes.iter().map(|state| state.block[0]).min().unwrap_or(0);
+            let of_stage = blocks / division.work[0].size(Axis::Pp) * least;
+            self.all || of_stage as f64 * BYTES_BELOW <= self.memory as f64
         })
     }
-}
-
-/// Returns the first chunk on the rank of the last chunk.
-fn first_beside_last(schedule: &dyn Schedule, plan: &Plan) -> usize {
-    let rank = |chunk| schedule.rank_of(chunk, plan);
-    let last = rank(plan.all_chunks() - 1);
-    (0..plan.all_chunks()).find(|chunk| rank(*chunk) == last).unwrap_or(0)
-}
-
-/// Returns the most chunks, or slices of them, that a rank has saved at once, if the input half of a backward
-/// frees them.
-fn saved(schedule: &dyn Schedule, plan: &Plan) -> usize {
-    let of_rank = |rank| {
-        let mut now = 0usize;
-        let change = |cell: Cell| {
-            match cell.act {
-                PassKind::F => now += 1,
-                PassKind::B | PassKind::I => now -= 1,
-                PassKind::W => {}
-            }
-            now
-        };
-        schedule.row(rank, plan).map(change).max().unwrap_or(0)
-    };
-    (0..plan.ranks).map(of_rank).max().unwrap_or(0)
 }
 
 /// Returns the layout without stages, which do not change a block's state.
@@ -305,6 +326,14 @@ fn state_key(layout: &Layout) -> Layout {
 /// Returns the layout without stages, and without data ranks if they share no experts.
 fn block_key(layout: &Layout) -> Layout {
     resized(layout, if layout.shares_experts() { &[Axis::Pp] } else { &[Axis::Pp, TokenShards::SEQUENCES] })
+}
+
+/// Returns the layout with those choices alone that change what a head computes.
+fn head_key(layout: &Layout) -> Layout {
+    let base = Layout::new(&layout.axes()).expect("the same ranks");
+    let of_head =
+        layout.strategies().into_iter().filter(|about| about.choice == Choice::Layers && about.is_named());
+    of_head.fold(base, |layout, about| layout.with(about.word).unwrap_or(layout))
 }
 
 /// Returns the layout without these axes.
@@ -322,27 +351,4 @@ fn layout_of(division: &Division, of: &Candidate) -> Option<Layout> {
     let named = |layout: &Layout| layout.named();
     let words = named(&state).into_iter().chain(named(&order));
     words.into_iter().try_fold(work, |layout, word| layout.with(&word).ok())
-}
-
-/// Measures every key, on all cores. Keys that do not fit are left out.
-fn measured<K: Clone + Eq + std::hash::Hash + Send + Sync, T: Send>(
-    keys: impl IntoIterator<Item = K>,
-    measure: impl Fn(&K) -> Result<T> + Sync,
-) -> HashMap<K, T> {
-    let (keys, next): (Vec<K>, _) = (keys.into_iter().collect(), AtomicUsize::new(0));
-    let some = || {
-        let mut done = Vec::new();
-        while let Some(key) = keys.get(next.fetch_add(1, Relaxed)) {
-            if let Ok(cost) = measure(key) {
-                done.push((key.clone(), cost));
-            }
-        }
-        done
-    };
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let done: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(some)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("a price panics for nothing")).collect()
-    });
-    done.into_iter().collect()
 }

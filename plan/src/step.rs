@@ -9,12 +9,11 @@ use crate::machine::Machine;
 use comm::Axis;
 use kernels::{Kernels, Mask, Meta};
 use layers::{Design, OptimizerKind, TokenShards};
-use parallel::price::MoveCosts;
+use parallel::price::{MoveCosts, shows};
 use parallel::step::simulate::{StepTimes, simulate};
 use parallel::step::{Action, ActionPhase, Cell, Payload, Plan, moves_of_all};
 use parallel::{Batch, BuildContext, Error, Layout, Result, Schedule, Sequence, Trainer, session};
 use std::collections::HashMap;
-use std::rc::Rc;
 use std::sync::Arc;
 use tensor::Device;
 
@@ -64,15 +63,40 @@ type StageKey = (String, &'static str, [usize; 3], Vec<ChunkKind>);
 /// A kind of chunk: its blocks, and whether it has the embedding, the head, and its neighbours on its rank.
 type ChunkKind = (Vec<(bool, Option<Mask>)>, [bool; 4]);
 
-/// Moves of all ranks, by schedule, its number and the sizes of its table.
+/// Moves of all ranks in a step.
+struct StepTable {
+    own: Vec<Vec<usize>>, // chunks of each rank
+    moves: Vec<Vec<ActionPhase>>,
+    few: usize, // microbatches of a step that has moves of the same kinds
+}
+
+impl StepTable {
+    fn new(schedule: &dyn Schedule, plan: &Plan) -> Result<Self> {
+        let chunks_of = |rank: usize| {
+            (0..plan.all_chunks()).filter(|chunk| schedule.rank_of(*chunk, plan) == rank).collect()
+        };
+        let own: Vec<Vec<usize>> = (0..plan.ranks).map(chunks_of).collect();
+        let moves = moves_of_all(schedule, plan).map_err(Error::new)?;
+        let is_enough = |few: &usize| {
+            let few = Plan { microbatches: *few, ..*plan };
+            let known = schedule.fits(&few).is_ok().then(|| moves_of_all(schedule, &few).ok()).flatten();
+            known.is_some_and(|few| (0..plan.ranks).all(|rank| shows(&own[rank], &few[rank], &moves[rank])))
+        };
+        let tries = (3..=2 * plan.ranks + 1).chain((3..=8).map(|times| times * plan.ranks));
+        let few = tries.take_while(|few| *few < plan.microbatches).find(is_enough);
+        Ok(Self { few: few.unwrap_or(plan.microbatches).max(3), own, moves })
+    }
+}
+
+/// A table, by schedule, its number and the sizes of its table.
 type TableKey = (&'static str, Option<usize>, Plan);
 
 /// Prices of stages and tables of schedules, kept for other layouts.
 #[derive(Default)]
 pub struct KnownPrices {
-    stages: HashMap<StageKey, Rc<Vec<MoveCosts<Lap>>>>,
-    tables: HashMap<TableKey, Rc<Vec<Vec<ActionPhase>>>>,
-    batches: HashMap<[usize; 3], Rc<Batch>>,
+    stages: HashMap<StageKey, Arc<Vec<MoveCosts<Lap>>>>,
+    tables: HashMap<TableKey, Arc<StepTable>>,
+    batches: HashMap<[usize; 3], Arc<Batch>>,
 }
 
 impl KnownPrices {
@@ -82,26 +106,26 @@ impl KnownPrices {
         schedule: &dyn Schedule,
         number: Option<usize>,
         plan: Plan,
-    ) -> Result<Rc<Vec<Vec<ActionPhase>>>> {
+    ) -> Result<Arc<StepTable>> {
         let key = (schedule.about().word, number, plan);
         if let Some(known) = self.tables.get(&key) {
             return Ok(known.clone());
         }
-        let moves = Rc::new(moves_of_all(schedule, &plan).map_err(Error::new)?);
+        let table = Arc::new(StepTable::new(schedule, &plan)?);
         if self.tables.len() > 64 {
             self.tables.clear();
         }
-        Ok(self.tables.entry(key).or_insert(moves).clone())
+        Ok(self.tables.entry(key).or_insert(table).clone())
     }
     /// Returns a batch of equal sequences.
-    fn batch(&mut self, job: &TrainingJob, [sequences, microbatches]: [usize; 2]) -> Result<Rc<Batch>> {
+    fn batch(&mut self, job: &TrainingJob, [sequences, microbatches]: [usize; 2]) -> Result<Arc<Batch>> {
         let key = [job.seq, sequences, microbatches];
         if let Some(known) = self.batches.get(&key) {
             return Ok(known.clone());
         }
         self.batches.clear();
         let batch = Batch::new(vec![job.sequence(); sequences * microbatches], microbatches)?;
-        Ok(self.batches.entry(key).or_insert(Rc::new(batch)).clone())
+        Ok(self.batches.entry(key).or_insert(Arc::new(batch)).clone())
     }
     /// Returns the time of a step in this number of microbatches. If a rank holds more than `most` bytes, the
     /// time is infinite, and the peak is that of this rank.
@@ -119,22 +143,15 @@ impl KnownPrices {
         let (pipeline, stages) = (layout.pipeline(), layout.size(Axis::Pp));
         let plan = pipeline.plan(stages, microbatches);
         let table = self.table(pipeline.schedule, pipeline.number, plan)?;
-        let chunks_of = |stage: usize| -> Vec<usize> {
-            (0..plan.all_chunks()).filter(|chunk| pipeline.schedule.rank_of(*chunk, &plan) == stage).collect()
-        };
         let mut rows = Vec::new();
         for stage in 0..stages {
-            let own = chunks_of(stage);
-            let mut row: Option<RankRow> = None;
-            for costs in &*self.stage::<D>(layout, job, (stage, &own), &plan, machine)? {
-                let one = RankRow::new(costs, &own, &table[stage])?;
-                let peak = row.as_ref().map_or(0, |row| row.peak).max(one.peak);
-                row = Some(row.filter(|row| row.seconds() >= one.seconds()).unwrap_or(one));
-                if let Some(row) = &mut row {
-                    row.peak = peak;
-                }
-            }
-            let row = row.expect("a stage has a rank");
+            let (own, moves) = (&table.own[stage], &table.moves[stage]);
+            let mut row = |again| {
+                let at = (stage, own.as_slice(), table.few, again);
+                RankRow::longest(&self.stage::<D>(layout, job, at, &plan, machine)?, own, moves)
+            };
+            // a stage with the same chunks may have shown other kinds of moves
+            let row = row(false).or_else(|_| row(true))?;
             if row.peak > most {
                 return Ok(StepTime { seconds: f64::INFINITY, peak: row.peak, ..StepTime::default() });
             }
@@ -143,27 +160,24 @@ impl KnownPrices {
         combined(rows, pipeline.schedule, &plan, layout.ranks())
     }
     /// Returns the costs of the moves of a stage: of its first rank, and of the last one of those that share
-    /// a sequence.
+    /// a sequence. With `again`, measures them even if they are known.
     fn stage<D: Kernels>(
         &mut self,
         layout: &Layout,
         job: &TrainingJob,
-        (stage, own): (usize, &[usize]),
+        (stage, own, few, again): (usize, &[usize], usize, bool),
         plan: &Plan,
         machine: &Arc<Machine>,
-    ) -> Result<Rc<Vec<MoveCosts<Lap>>>> {
+    ) -> Result<Arc<Vec<MoveCosts<Lap>>>> {
         let pipeline = layout.pipeline();
         let kinds = own.iter().map(|chunk| chunk_kind(&job.design, layout, *chunk, plan)).collect();
         let sequences = job.batch_size.div_ceil(plan.microbatches);
         let sizes = [job.seq, sequences, plan.slices];
         let key = (layout.unscheduled().to_string(), pipeline.schedule.about().word, sizes, kinds);
-        if let Some(known) = self.stages.get(&key) {
+        if let Some(known) = self.stages.get(&key).filter(|_| !again) {
             return Ok(known.clone());
         }
-        // the fewest microbatches with cells of every kind
-        let few = (3..=2 * plan.ranks + 1)
-            .find(|few| pipeline.schedule.fits(&Plan { microbatches: *few, ..*plan }).is_ok());
-        let batch = self.batch(job, [sequences, few.unwrap_or(plan.microbatches).max(3)])?;
+        let batch = self.batch(job, [sequences, few])?;
         batch.deals(&layout.tokens())?;
         let last = layout.size(TokenShards::CONTEXT) - 1;
         let mut costs = Vec::new();
@@ -179,7 +193,9 @@ impl KnownPrices {
             let timing = (Some(clock.of_rank()), lap);
             costs.push(MoveCosts::new::<D>((layout, rank), &job.design, job.optimizer, &batch, timing)?);
         }
-        Ok(self.stages.entry(key).or_insert(Rc::new(costs)).clone())
+        let costs = Arc::new(costs);
+        self.stages.insert(key, costs.clone());
+        Ok(costs)
     }
 }
 
@@ -225,6 +241,13 @@ struct RankRow {
 }
 
 impl RankRow {
+    /// Returns the row of the rank that takes longest, with the peak of the fullest.
+    fn longest(all: &[MoveCosts<Lap>], own: &[usize], moves: &[ActionPhase]) -> Result<Self> {
+        let rows = all.iter().map(|costs| Self::new(costs, own, moves)).collect::<Result<Vec<_>>>()?;
+        let peak = rows.iter().map(|row| row.peak).max().unwrap_or(0);
+        let longest = rows.into_iter().max_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+        Ok(Self { peak, ..longest.expect("a stage has a rank") })
+    }
     fn new(costs: &MoveCosts<Lap>, own: &[usize], moves: &[ActionPhase]) -> Result<Self> {
         let mut row = Self {
             cells: Vec::new(),

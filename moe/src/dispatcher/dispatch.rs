@@ -123,7 +123,7 @@ pub(crate) fn dispatched(of: &Routing, rank: usize, experts: std::ops::Range<usi
     let dispatched =
         of.list.iter().enumerate().filter(|(_, e)| **e != DROPPED && experts.contains(&(**e as usize)));
     let mut all: Vec<_> = dispatched.map(|(at, &e)| Copy { expert: e as usize, rank, at }).collect();
-    all.sort_unstable();
+    all.sort_by_key(|copy| copy.expert); // stays in the list's order
     all
 }
 

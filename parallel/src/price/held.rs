@@ -44,16 +44,33 @@ impl<L: Clone + 'static> MoveCosts<L> {
     /// # Errors
     /// The error of a step, or if moves of a kind do not add the same.
     pub fn new<'a, D: Kernels>(
-        (scheme, rank): (impl Into<Scheme<'a, D>>, usize),
+        at: (impl Into<Scheme<'a, D>>, usize),
         design: impl Into<Design>,
         optimizer: (OptimizerKind, Option<f64>),
         batch: &Batch,
+        timing: (Option<RankClock>, impl Fn() -> L + 'static),
+    ) -> Result<Self> {
+        Self::of_step(at, design, optimizer, (batch, true), timing)
+    }
+    /// Measures a rank as [`MoveCosts::new`] does, in the first step or, if `warm`, in the second. From the
+    /// second on, all that a step holds is allocated; cells that are neither the first nor the last of their
+    /// kind cost the same in both.
+    ///
+    /// # Errors
+    /// The error of a step, or if moves of a kind do not add the same.
+    pub fn of_step<'a, D: Kernels>(
+        (scheme, rank): (impl Into<Scheme<'a, D>>, usize),
+        design: impl Into<Design>,
+        optimizer: (OptimizerKind, Option<f64>),
+        (batch, warm): (&Batch, bool),
         (clock, lap): (Option<RankClock>, impl Fn() -> L + 'static),
     ) -> Result<Self> {
         session::timed(scheme, (rank, None), clock, |at: BuildContext<Meta<D::Elem>>| {
             let (mut trainer, meter) = (Trainer::new(&at, design, optimizer)?, at.device.meter());
             let built = meter.peaks_of_all().total;
-            trainer.step(batch, 0.0)?; // from the second step on, everything that a step holds is allocated
+            if warm {
+                trainer.step(batch, 0.0)?;
+            }
             let (lap, watched) = (Rc::new(lap), Rc::new(RefCell::new(Vec::<Watched<L>>::new())));
             let (device, inside, log) = (at.device.clone(), lap.clone(), watched.clone());
             let watch = move |at| log.borrow_mut().push((at, device.meter().restart_phase(), inside()));
@@ -106,23 +123,21 @@ impl<L: Clone + 'static> MoveCosts<L> {
         let known = |key: MoveKey| self.seen.get(&key).ok_or_else(|| unseen(key));
         Ok(keys(own, moves.iter().copied()).map(known).collect::<Result<Vec<_>>>()?.into_iter())
     }
-    /// Returns the bytes that a cell adds to those held between the moves of a step, for a microbatch that is
-    /// neither the first nor the last, and its lap.
-    pub fn adds(&self, act: PassKind, chunk: usize) -> Option<(isize, &L)> {
-        let cell = Cell { act, of: Task::new(chunk, 0) };
-        let run = Action::Run { cell, last: false, done: false };
-        let key = kind(&self.own, ActionPhase::Begin(run));
-        self.seen.get(&(key, false)).map(|(adds, lap)| (adds.adds, lap))
-    }
-    /// Returns the lap of the beginning of an action that is the first of its kind in a step.
-    pub fn lap_of(&self, action: Action) -> Option<&L> {
-        let key = kind(&self.own, ActionPhase::Begin(action));
-        self.seen.get(&(key, true)).map(|(_, lap)| lap)
+    /// Returns what the beginning of an action costs: the first of its kind in a step, or a later one.
+    pub fn cost(&self, action: Action, first: bool) -> Option<&(MemoryChange, L)> {
+        self.seen.get(&(kind(&self.own, ActionPhase::Begin(action)), first))
     }
     /// Bytes held between steps.
     pub fn rests(&self) -> usize {
         self.rests
     }
+}
+
+/// True if a step with moves `few` has every kind of move that a step with moves `many` has, on a rank with
+/// these chunks.
+pub fn shows(own: &[usize], few: &[ActionPhase], many: &[ActionPhase]) -> bool {
+    let few: HashSet<_> = keys(own, few.iter().copied()).collect();
+    keys(own, many.iter().copied()).all(|key| few.contains(&key))
 }
 
 fn unseen((at, _): MoveKey) -> Error {

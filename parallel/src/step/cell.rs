@@ -129,7 +129,7 @@ impl PassKind {
         if self == PassKind::F { Payload::Activation } else { Payload::Gradient }
     }
     /// Returns true if it adds to the gradients of weights.
-    pub(super) fn adds(self) -> bool {
+    pub fn adds(self) -> bool {
         matches!(self, PassKind::B | PassKind::W)
     }
 }

@@ -85,13 +85,17 @@ fn what_was_not_seen_is_told_and_what_was_is_asked_for() {
         whole.peak(&crate::pipeline::gpipe::GPipe, &plan).unwrap(),
         of("gpipe")[0].peak(&crate::pipeline::gpipe::GPipe, &plan).unwrap()
     );
-    let adds = |held: &MoveCosts, act, chunk| held.adds(act, chunk).unwrap().0;
+    let cost = |held: &MoveCosts, act, chunk| {
+        let cell = Cell { act, of: Task::new(chunk, 0) };
+        held.cost(Action::Run { cell, last: false, done: false }, false).map(|(change, ())| change.adds)
+    };
+    let adds = |held: &MoveCosts, act, chunk| cost(held, act, chunk).unwrap();
     let [f, b] = [PassKind::F, PassKind::B].map(|act| adds(&whole, act, 0));
     let indices = 2 * 4 * (4 + 8); // a sequence's place, and what it sees: freed with the microbatch
     assert!(f > 12 * 8 * 4 + indices && f + b == indices, "{f} {b}");
     let [i, w] = [PassKind::I, PassKind::W].map(|act| adds(&halves, act, 0));
     assert_eq!((i + w, adds(&halves, PassKind::F, 0)), (b, f));
-    assert_eq!((whole.adds(PassKind::I, 0), whole.adds(PassKind::F, 1)), (None, None));
+    assert_eq!((cost(&whole, PassKind::I, 0), cost(&whole, PassKind::F, 1)), (None, None));
     assert!(adds(&last, PassKind::F, 1) > 0 && one.schedule.about().word == "1f1b");
 }
 

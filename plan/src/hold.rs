@@ -1,0 +1,110 @@
+//! Lower bounds of a layout's memory: the state of blocks and of both ends of the model, and what a rank of a
+//! table has saved at once.
+//!
+//! ```text
+//! bytes ≥ state of ⌊blocks/K⌋ blocks and of the ends on the rank
+//!         + what ⌊blocks/KV⌋ blocks save · chunks saved at once + gradients of chunks that have had a backward
+//! ```
+use crate::bound::{BlockCost, run, stage_of, staged};
+use crate::clock::Part;
+use crate::machine::Machine;
+use crate::step::TrainingJob;
+use kernels::Kernels;
+use layers::TokenShards;
+use parallel::step::{Action, Cell, PassKind, Plan};
+use parallel::{Layout, Result, Schedule};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Bytes that rest between steps, and those of gradients from the first backward on.
+type Held = [usize; 2];
+
+/// Bytes of parameters' state.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StateBytes {
+    /// Of a block.
+    pub block: Held,
+    /// Of what the first and the last stage have beside their blocks.
+    pub ends: [Held; 2],
+    /// Seconds that data ranks wait for each other in the forward and the backward of a block.
+    pub waits: [f64; 2],
+    /// Seconds of the kernels of a block's update.
+    pub update: f64,
+}
+
+/// What a rank has at once, at some time of a table: chunks, or slices of them, that are saved, if the input
+/// half of a backward frees them; chunks with gradients; and the ends of the model on the rank.
+pub type HeldChunks = (usize, usize, [bool; 2]);
+
+impl StateBytes {
+    /// Measures a layout's state of parameters, with sequences as short as may be.
+    ///
+    /// # Errors
+    /// If the layout does not fit.
+    pub fn new<D: Kernels>(layout: &Layout, job: &TrainingJob, machine: &Arc<Machine>) -> Result<Self> {
+        let job = TrainingJob { seq: 2 * layout.size(TokenShards::CONTEXT), ..job.clone() };
+        let (staged, unlike) = staged(&layout.unscheduled())?;
+        let sequences = layout.size(TokenShards::SEQUENCES);
+        let of_stage = |stage: usize| -> Result<(Held, [f64; 2], f64)> {
+            let costs = stage_of::<D>(&staged, &job, (stage, sequences, true), machine)?;
+            let cost = |act, first| costs.cost(run(act, stage, 0), first);
+            let adds = |first| cost(PassKind::B, first).map_or(0, |(change, _)| change.adds);
+            let waits = |act| cost(act, false).map_or(0.0, |(_, lap)| lap.parts[Part::Dp as usize]);
+            let held = [costs.rests(), (adds(true) - adds(false)).max(0) as usize];
+            let update = costs.cost(Action::Update, true);
+            let update = update.map_or(0.0, |(_, lap)| lap.parts[Part::Kernels as usize]);
+            Ok((held, [PassKind::F, PassKind::B].map(waits), update))
+        };
+        let [(first, ..), (block, waits, update), (last, ..)] =
+            [of_stage(0)?, of_stage(1)?, of_stage(unlike + 1)?];
+        let beside = |end: Held| [0, 1].map(|i| end[i].saturating_sub(block[i]));
+        Ok(Self { block, ends: [beside(first), beside(last)], waits, update })
+    }
+}
+
+impl BlockCost {
+    /// Lower bound of the peak bytes of the fullest rank, which has these chunks at once.
+    pub fn bytes(&self, state: &StateBytes, blocks: usize, plan: &Plan, held: &[HeldChunks]) -> usize {
+        let of_chunk = blocks / (plan.ranks * plan.chunks);
+        let saved = self.least(of_chunk, |block| block.saved as f64) as usize / plan.slices;
+        let rests = state.block[0] * (blocks / plan.ranks);
+        let most = held.iter().map(|(chunks, begun, has)| {
+            // both ends on one rank may share their parameters
+            let ends = [0, 1]
+                .map(|of| (0..2).filter(|end| has[*end]).map(|end| state.ends[end][of]).max().unwrap_or(0));
+            let gradients =
+                state.block[1] * of_chunk * begun + if *begun == plan.chunks { ends[1] } else { 0 };
+            rests + ends[0] + saved * chunks + gradients
+        });
+        most.max().unwrap_or(0)
+    }
+}
+
+/// Returns what ranks have at once: of each rank with an end of the model, and of the one with most, the times
+/// at which it has most. None if there is no such table.
+pub fn held(schedule: &dyn Schedule, plan: &Plan) -> Vec<HeldChunks> {
+    let all = plan.all_chunks();
+    if schedule.fits(plan).is_err() {
+        return Vec::new();
+    }
+    let mut found = BTreeSet::new();
+    for rank in 0..plan.ranks {
+        let has = [0, all - 1].map(|end| schedule.rank_of(end, plan) == rank);
+        let (mut now, mut begun, mut most) = (0usize, BTreeSet::new(), vec![None; plan.chunks + 1]);
+        for Cell { act, of } in schedule.row(rank, plan) {
+            now = if act == PassKind::F { now + 1 } else { now - usize::from(act != PassKind::W) };
+            if act.adds() {
+                begun.insert(of.chunk);
+            }
+            most[begun.len()] = most[begun.len()].max(Some(now));
+        }
+        let times = most.iter().enumerate().filter_map(|(begun, most)| Some(((*most)?, begun, has)));
+        found.extend(times);
+    }
+    let all: Vec<HeldChunks> = found.iter().copied().collect();
+    let less = |(a, b, has): &HeldChunks, (c, d, more): &HeldChunks| {
+        a <= c && b <= d && has[0] <= more[0] && has[1] <= more[1] && (a, b, has) != (c, d, more)
+    };
+    found.retain(|one| !all.iter().any(|other| less(one, other)));
+    found.into_iter().collect()
+}
