@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The forward needs no traffic, as no output column needs another rank's weights; the cost is in backward,
-//! where every rank holds a partial sum of `dX`. Mirror image: `row.rs`; predict its traffic.
+//! where every rank holds a partial sum of `dX`, summed beside the product for `dW` as Megatron-LM does
+//! (`LinearWithGradAccumulationAndAsyncCommunication`). Mirror image: `row.rs`; predict its traffic.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (operator *f*), arXiv:1909.08053; Korthikanti et al., §4.2.2
 //! (*g*), arXiv:2205.05198. Chapters: 3, 7.
@@ -93,6 +94,21 @@ impl<D: Kernels> Layer<D> for ColumnLinear<D> {
             columns_bias_gradient(bias, &dy);
         }
         Ok(())
+    }
+
+    /// Gathers X beside the product for `dX`, and sums `dX` beside those for `dW` and `db`.
+    fn backward(&mut self, cx: &PassContext<D>, x: Self::Saved, dy: Split<D>) -> Result<Stream<D>> {
+        cx.record_gradient(&self.name, "out", &(&dy, &self.weight))?;
+        let x = x.open();
+        let region = x.region();
+        let x = x.start_gather(&self.group)?;
+        let dx = dy.matmul(&self.weight.columns()?.t())?;
+        let x = x.wait()?;
+        let dx = dx.start_reduce(&self.group, region)?;
+        self.backward_weight(cx, (x, dy))?;
+        let dx = dx.wait()?;
+        cx.record_gradient(&self.name, "in", &dx)?;
+        Ok(dx)
     }
 
     fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
