@@ -1,4 +1,4 @@
-//! Order of a column layer's products and collectives in a whole backward.
+//! CallOrder of a column layer's products and collectives in a whole backward.
 use crate::model::strategy::Column;
 use crate::ops::{Region, Stream};
 use crate::{Builder, ColumnLinear, Layer, PassContext, RandomValues, Result};
@@ -9,9 +9,9 @@ use tensor::{Category, Clock, Cpu, KernelKind, KernelWork, Tensor};
 
 /// Products and calls, in the order in which they begin, and ends of calls.
 #[derive(Default)]
-struct Order(Mutex<Vec<String>>);
+struct CallOrder(Mutex<Vec<String>>);
 
-impl Clock for Order {
+impl Clock for CallOrder {
     fn kernel(&self, work: &KernelWork) {
         if work.kind == KernelKind::Product {
             self.0.lock().unwrap().push("product".into());
@@ -19,7 +19,7 @@ impl Clock for Order {
     }
 }
 
-impl CallClock for Order {
+impl CallClock for CallOrder {
     fn call(&self, call: &GhostCall) {
         self.0.lock().unwrap().push(format!("whole {:?}", call.op));
     }
@@ -43,7 +43,7 @@ fn calls_of_a_column_backward_run_beside_its_products() -> Result<()> {
     let gathered = ["AllGather", "product", "end of AllGather"];
     let regions = [&gathered[..], &["ReduceScatter", "product", "end of ReduceScatter"]].concat();
     for (in_regions, wanted) in [(false, &whole[..]), (true, &regions[..])] {
-        let order = Arc::new(Order::default());
+        let order = Arc::new(CallOrder::default());
         let (device, mesh) =
             (timed_meta_of::<Cpu<f32>>(Some(order.clone())), Mesh::ghost(&[(Axis::Tp, 2)], 1)?);
         let mesh = mesh.timed(order.clone());

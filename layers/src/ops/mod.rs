@@ -44,7 +44,7 @@ pub use root::RootExchange;
 pub use router::{
     RouterLoss, choose, gates, logits, pooled, router_backward, router_gradient, router_input_gradient,
 };
-pub use stream::{Branches, Region, StartedStream, Stream, join};
+pub use stream::{Branches, Region, Stream, join};
 use tensors::{count_product, product, sum_of};
 pub use tensors::{filled, plus, wide_along};
 use tokens::scatter_tokens;

@@ -17,7 +17,7 @@ use super::handles::same;
 use super::{Partial, filled};
 use crate::Result;
 use crate::model::record::{Recordable, RecordedPart};
-use comm::{Axes, Group, Mesh, Reduce, Request};
+use comm::{Axes, Group, Mesh, Request};
 use kernels::Kernels;
 use std::ops::Range;
 use tensor::{Category, Place, Scalar, Tensor};
@@ -150,13 +150,13 @@ impl<D: Kernels> Stream<D> {
         let share = padded(self.share.clone(), self.rows.div_ceil(ranks));
         Ok(group.all_gather(&share)?.first_rows(self.rows))
     }
-    /// Starts [`Stream::gather`]; the result is a stream that every rank has whole.
+    /// Starts [`Stream::gather`]. The rank must call the returned function, which waits for it.
     ///
     /// # Errors
     /// Same as [`Stream::gather`].
     #[track_caller]
-    pub fn start_gather(self, group: &Group<D::Place>) -> Result<StartedStream<D>> {
-        let Self { share, rows, region } = self;
+    pub fn start_gather(&self, group: &Group<D::Place>) -> Result<impl FnOnce() -> Result<Self> + use<D>> {
+        let Self { share, rows, region } = self.clone();
         let call = match region {
             Region::Whole => Request::done(share),
             Region::Tokens { axis, ranks, .. } => {
@@ -164,25 +164,7 @@ impl<D: Kernels> Stream<D> {
                 group.start_all_gather(padded(share, rows.div_ceil(ranks)))?
             }
         };
-        Ok(StartedStream { call, rows, region: Region::Whole })
-    }
-}
-
-/// A stream that a collective under way makes. The rank must wait for it, as for every [`Request`].
-pub struct StartedStream<D: Kernels> {
-    call: Request<D>,
-    rows: usize,
-    region: Region,
-}
-
-impl<D: Kernels> StartedStream<D> {
-    /// Waits for the collective.
-    ///
-    /// # Errors
-    /// If the collective fails.
-    pub fn wait(self) -> Result<Stream<D>> {
-        let Self { call, rows, region } = self;
-        Ok(Stream { share: call.wait()?.first_rows(region.mine(rows).len()), rows, region })
+        Ok(move || Ok(call.wait()?.first_rows(rows).into()))
     }
 }
 
@@ -219,22 +201,25 @@ impl<D: Kernels> Partial<D> {
     pub fn reduce_as(self, group: &Group<D::Place>, like: &Stream<D>) -> Result<Stream<D>> {
         self.reduce(group, like.region)
     }
-    /// Starts [`Partial::reduce`].
+    /// Starts [`Partial::reduce_as`]. The rank must call the returned function, which waits for it.
     ///
     /// # Errors
-    /// Same as [`Partial::reduce`].
+    /// Same as [`Partial::reduce_as`].
     #[track_caller]
-    pub fn start_reduce(self, group: &Group<D::Place>, region: Region) -> Result<StartedStream<D>> {
-        let addend = self.addend(group)?;
-        let rows = addend.rows();
+    pub fn start_reduce_as(
+        self,
+        group: &Group<D::Place>,
+        like: &Stream<D>,
+    ) -> Result<impl FnOnce() -> Result<Stream<D>> + use<D>> {
+        let Stream { rows, region, .. } = *like;
         let call = match region {
-            Region::Whole => group.start_all_reduce(addend, Reduce::Sum)?,
+            Region::Whole => self.start_all_reduce(group)?,
             Region::Tokens { axis, ranks, .. } => {
                 same(axis, group.axis())?;
-                group.start_reduce_scatter(padded(addend, rows.div_ceil(ranks) * ranks))?
+                group.start_reduce_scatter(padded(self.addend(group)?, rows.div_ceil(ranks) * ranks))?
             }
         };
-        Ok(StartedStream { call, rows, region })
+        Ok(move || Ok(Stream { share: call.wait()?.first_rows(region.mine(rows).len()), rows, region }))
     }
 }
 
