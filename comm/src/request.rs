@@ -140,7 +140,7 @@ pub struct Request<D: Device, T = Tensor<D>> {
 
 impl<D: Device, T> Request<D, T> {
     /// Makes a request of a call that is already done.
-    pub(crate) fn done(given: T) -> Self {
+    pub fn done(given: T) -> Self {
         Self { under_way: UnderWay(None), given: Some(given), result: None }
     }
     /// Waits until the call is done. Returns the tensor that was sent, received, or made of all ranks' data;

@@ -8,11 +8,11 @@
 //!           db[O_t]   = Σ_B dY[B,O_t]                no traffic
 //! ```
 //!
-//! The forward needs no traffic, as no output column needs another rank's weights; the cost is in backward,
-//! where every rank holds a partial sum of `dX`. Mirror image: `row.rs`; predict its traffic.
+//! The forward needs no traffic, as no output column needs another rank's weights. In backward every rank has
+//! a partial sum of `dX`, summed beside the product for `dW`. Mirror image: `row.rs`; predict its traffic.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (operator *f*), arXiv:1909.08053; Korthikanti et al., §4.2.2
-//! (*g*), arXiv:2205.05198. Chapters: 3, 7.
+//! (*g*), arXiv:2205.05198; Megatron-LM, `LinearWithGradAccumulationAndAsyncCommunication`. Chapters: 3, 7.
 use crate::model::strategy::Column;
 use crate::ops::{Split, Stream, add_columns, columns_bias_gradient, columns_gradient, matmul};
 use crate::param::weight::ColumnWeight;
@@ -93,6 +93,21 @@ impl<D: Kernels> Layer<D> for ColumnLinear<D> {
             columns_bias_gradient(bias, &dy);
         }
         Ok(())
+    }
+
+    /// Gathers X beside the product for `dX`, and sums `dX` beside those for `dW` and `db`.
+    fn backward(&mut self, cx: &PassContext<D>, x: Self::Saved, dy: Split<D>) -> Result<Stream<D>> {
+        cx.record_gradient(&self.name, "out", &(&dy, &self.weight))?;
+        let x = x.open();
+        let all = x.start_gather(&self.group)?;
+        let dx = dy.matmul(&self.weight.columns()?.t())?;
+        let all = all()?;
+        let dx = dx.start_reduce_as(&self.group, &x)?;
+        drop(x); // all are here
+        self.backward_weight(cx, (all, dy))?;
+        let dx = dx()?;
+        cx.record_gradient(&self.name, "in", &dx)?;
+        Ok(dx)
     }
 
     fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {

@@ -17,7 +17,7 @@ use super::handles::same;
 use super::{Partial, filled};
 use crate::Result;
 use crate::model::record::{Recordable, RecordedPart};
-use comm::{Axes, Group, Mesh};
+use comm::{Axes, Group, Mesh, Request};
 use kernels::Kernels;
 use std::ops::Range;
 use tensor::{Category, Place, Scalar, Tensor};
@@ -150,6 +150,22 @@ impl<D: Kernels> Stream<D> {
         let share = padded(self.share.clone(), self.rows.div_ceil(ranks));
         Ok(group.all_gather(&share)?.first_rows(self.rows))
     }
+    /// Starts [`Stream::gather`]. The rank must call the returned function, which waits for it.
+    ///
+    /// # Errors
+    /// Same as [`Stream::gather`].
+    #[track_caller]
+    pub fn start_gather(&self, group: &Group<D::Place>) -> Result<impl FnOnce() -> Result<Self> + use<D>> {
+        let Self { share, rows, region } = self.clone();
+        let call = match region {
+            Region::Whole => Request::done(share),
+            Region::Tokens { axis, ranks, .. } => {
+                same(axis, group.axis())?;
+                group.start_all_gather(padded(share, rows.div_ceil(ranks)))?
+            }
+        };
+        Ok(move || Ok(call.wait()?.first_rows(rows).into()))
+    }
 }
 
 /// Appends zero rows to `x`, up to `rows` rows in all.
@@ -184,6 +200,26 @@ impl<D: Kernels> Partial<D> {
     #[track_caller]
     pub fn reduce_as(self, group: &Group<D::Place>, like: &Stream<D>) -> Result<Stream<D>> {
         self.reduce(group, like.region)
+    }
+    /// Starts [`Partial::reduce_as`]. The rank must call the returned function, which waits for it.
+    ///
+    /// # Errors
+    /// Same as [`Partial::reduce_as`].
+    #[track_caller]
+    pub fn start_reduce_as(
+        self,
+        group: &Group<D::Place>,
+        like: &Stream<D>,
+    ) -> Result<impl FnOnce() -> Result<Stream<D>> + use<D>> {
+        let Stream { rows, region, .. } = *like;
+        let call = match region {
+            Region::Whole => self.start_all_reduce(group)?,
+            Region::Tokens { axis, ranks, .. } => {
+                same(axis, group.axis())?;
+                group.start_reduce_scatter(padded(self.addend(group)?, rows.div_ceil(ranks) * ranks))?
+            }
+        };
+        Ok(move || Ok(Stream { share: call.wait()?.first_rows(region.mine(rows).len()), rows, region }))
     }
 }
 

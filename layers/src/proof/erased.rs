@@ -137,7 +137,7 @@ pub(crate) trait ErasedCase<D: Kernels> {
         features: usize,
         at: &AtRank<D>,
     ) -> Result<Box<dyn ActivationLayout<D>>>;
-    /// Runs all microbatches forward, then all backward.
+    /// Runs all microbatches forward, then all backward: one whole, the next in halves.
     ///
     /// # Errors
     /// If a collective fails.
@@ -176,7 +176,13 @@ impl<D: Kernels, L: Layer<D, In: ActivationLayout<D>, Out: ActivationLayout<D>>>
         let mut exited = Gone::new();
         for (cx, given, y, saved) in forward {
             let dy = L::Out::hand(&given, true, outputs, at)?;
-            let dx = self.backward(&cx, saved, dy)?;
+            let dx = if cx.pass().microbatch % 2 == 0 {
+                self.backward(&cx, saved, dy)?
+            } else {
+                let (dx, pending) = self.backward_input(&cx, saved, dy)?;
+                self.backward_weight(&cx, pending)?;
+                dx
+            };
             exited.push((cx.pass().microbatch, [Box::new(y), Box::new(dx)]));
         }
         Ok(exited)
