@@ -19,6 +19,7 @@ mod experts;
 mod exposed;
 mod figures;
 mod machine;
+pub mod measure;
 mod model;
 mod peers;
 mod pipeline;

@@ -66,7 +66,7 @@ impl BlockCost {
         let design = three_blocks(&job.design);
         let batch = Batch::new(vec![job.sequence(); 3 * sequences], 3)?;
         let of_stage = |stage: usize| {
-            let clock = StepClock::new(machine, layout.ranks());
+            let clock = StepClock::new(machine, layout.ranks() / layout.size(Axis::Pp));
             let timing = (Some(clock.of_rank()), move || clock.lap());
             let rank = staged.rank_at(&[(Axis::Pp, stage)]);
             MoveCosts::new::<D>((&staged, rank), &design, job.optimizer, &batch, timing)

@@ -1,0 +1,296 @@
+//! Measures this machine for `price` and `plan`. Training steps with a profile give the seconds of each
+//! kernel, the same steps on the meta device its operations and bytes; bursts of calls give the links.
+//!
+//! ```text
+//! rate     Σ operations / Σ seconds, or Σ bytes / Σ seconds      of a kernel's calls of about the same size
+//! launch   (seconds of a step − Σ seconds of its kernels) / number of its kernels
+//! ```
+use super::all_reduce::bursts;
+use super::machine::{Cores, Hardware, Probe, cores, least};
+use super::model::RATE;
+use super::scale::Scale;
+use comm::{Axis, CallClock, GhostCall, Op, Reduce, Tag, World};
+use kernels::{Heads, Meta};
+use layers::{Blocks, EvenValues, Experts, OptimizerKind, Rates, Shape};
+use parallel::dtype::RunDevice;
+use parallel::{Batch, BuildContext, Layout, Network, Result, Sequence, Trainer, budget, session};
+use plan::Machine;
+use plan::machine::{KernelRates, Level, Sourced};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tensor::{Bf16, Category, Clock, Cpu, Device, KernelKind, KernelWork, Phase, Profile, Scalar, Tensor, Work, mix};
+
+/// Source of all measured numbers.
+const SOURCE: &str = "measured by equipart machine --measure";
+
+/// Sizes of what is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct MeasureScale {
+    /// Widths of the models, each with as many tokens of a sequence.
+    pub widths: &'static [usize],
+    /// Numbers of steps, of which the best time of each kernel counts.
+    pub tries: usize,
+    /// Divisor of the sizes of calls and probes.
+    pub divisor: usize,
+}
+
+impl MeasureScale {
+    /// The usual sizes: less than a minute.
+    pub const FULL: Self = Self { widths: &[32, 64, 128, 256, 512], tries: 5, divisor: 1 };
+    /// Sizes just large enough to run all of the code.
+    pub const TINY: Self = Self { widths: &[8], tries: 1, divisor: 1024 };
+}
+
+/// Measures this machine; `watch` receives the current activity.
+///
+/// # Errors
+/// If a rank fails.
+pub fn machine(of: &MeasureScale, watch: &dyn Fn(&str)) -> Result<Machine> {
+    let known = |value| Sourced { value, source: SOURCE.into() };
+    let probe = |probe: Probe| probe.seconds(&Scale { divisor: of.divisor, ..Scale::FULL });
+    watch("links");
+    let links = links(of)?;
+    let (all, copied) = (cores(usize::MAX), 16 << 20);
+    watch("peaks");
+    let peak = 1.0 / probe(Probe::Peak { cores: all });
+    let bf16 = 1.0 / probe(Probe::PeakBf16 { cores: all });
+    let host = copied as f64 / probe(Probe::Copy { cores: all, bytes: copied });
+    let mut kernels = KernelTimes::default();
+    for &width in of.widths {
+        for shape in shapes(width) {
+            watch(&format!("kernels, {width} features"));
+            for layout in ["none", "cp=2"] {
+                kernels.step::<Cpu<f32>>(&layout.parse()?, shape, of.tries)?;
+            }
+            kernels.step::<Cpu<Bf16>>(&Layout::UNSPLIT, shape, of.tries.min(3))?;
+            kernels.step::<Cpu<f64>>(&Layout::UNSPLIT, shape, of.tries.min(3))?;
+        }
+    }
+    Ok(Machine {
+        about: format!("this machine ({})", Cores.name()),
+        memory: Sourced {
+            value: budget::free().map_or(8e9, |bytes| bytes as f64 / all as f64),
+            source: "free memory when it was measured, shared by a rank on each core; 8 GB if it is not known".into(),
+        },
+        peak: [("f32", peak), ("bf16", bf16)].map(|(dtype, rate)| (dtype.into(), known(rate))).into(),
+        launch: known(kernels.launch()),
+        kernels: kernels.rates(),
+        overlap: Sourced { value: 0.001, source: "ranks pass data on the cores that compute".into() },
+        host: known(host),
+        cores: Some(all),
+        levels: vec![links],
+    })
+}
+
+/// Small models with, together, almost every kernel.
+fn shapes(width: usize) -> [Shape; 2] {
+    let dim = (width / 4).min(64);
+    let heads = Heads { queries: width / dim, keys: width / dim / 2, dim };
+    let of = |shape: Shape| Shape { width, heads, hidden: 4 * width, vocabulary: 8 * width, blocks: 2, ..shape };
+    let dropout = Rates { embedding: 0.1, attention: 0.0, residual: 0.1 };
+    let experts = Experts { count: 4, chosen: 2, hidden: width, dense: Blocks::FIRST, ..Experts::MIXTRAL };
+    [of(Shape { experts: Some(experts), ..Shape::LLAMA }), of(Shape { dropout, ..Shape::GPT2 })]
+}
+
+fn batch(shape: &Shape) -> Result<Batch> {
+    let tokens = shape.width.min(128);
+    let ids = |salt: u64| {
+        (0..tokens as u64).map(|i| (mix(mix(salt) ^ i) % shape.vocabulary as u64) as u32).collect::<Vec<_>>()
+    };
+    Batch::new((0..4).map(|n| Sequence::new(ids(2 * n), ids(2 * n + 1))).collect(), 1)
+}
+
+/// The kernels of a shape-only rank.
+#[derive(Default)]
+struct Notes(Mutex<Vec<KernelWork>>);
+
+impl Notes {
+    fn take(&self) -> Vec<KernelWork> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Clock for Notes {
+    fn kernel(&self, work: &KernelWork) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(*work);
+    }
+}
+
+impl CallClock for Notes {
+    fn call(&self, _: &GhostCall) {}
+    fn start(&self, _: &GhostCall) -> usize {
+        0
+    }
+    fn finish(&self, _: usize) {}
+}
+
+/// Operations, bytes and seconds of a kernel's call, or the means of several.
+type Timed = [f64; 3];
+
+/// Times of kernels by name and dtype.
+#[derive(Default)]
+struct KernelTimes {
+    calls: BTreeMap<(KernelKind, &'static str, &'static str), Vec<Timed>>,
+    others: Vec<f64>, // seconds between kernels, by step
+}
+
+impl KernelTimes {
+    /// Adds the kernels of a training step.
+    fn step<D: RunDevice>(&mut self, layout: &Layout, shape: Shape, tries: usize) -> Result<()> {
+        let batch = batch(&shape)?;
+        let mut real: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        let (times, other) = times::<D>(layout, shape, &batch, tries)?;
+        self.others.push(other / times.len() as f64);
+        times.into_iter().for_each(|(name, seconds)| real.entry(name).or_default().push(seconds));
+        let mut noted: BTreeMap<&str, Vec<KernelWork>> = BTreeMap::new();
+        notes::<D>(layout, shape, &batch)?.into_iter().for_each(|work| noted.entry(work.name).or_default().push(work));
+        for (name, works) in noted {
+            let Some(seconds) = real.get(name) else { continue };
+            // a kernel that runs in parts is noted once
+            let mean = seconds.iter().sum::<f64>() / works.len() as f64;
+            let same = seconds.len() == works.len();
+            for (i, work) in works.iter().enumerate() {
+                let took = if same { seconds[i] } else { mean };
+                let key = (work.kind, name, work.dtype);
+                self.calls.entry(key).or_default().push([work.flops as f64, work.bytes as f64, took]);
+            }
+        }
+        Ok(())
+    }
+    /// Seconds of a rank beyond its kernels, for each.
+    fn launch(&self) -> f64 {
+        self.others.iter().copied().fold(f64::INFINITY, f64::min).max(0.0)
+    }
+    /// Rates of all kernels, of their kinds, and of all others.
+    fn rates(&self) -> BTreeMap<String, KernelRates> {
+        let mut all: BTreeMap<String, Vec<Timed>> = BTreeMap::new();
+        for ((kind, name, dtype), calls) in &self.calls {
+            let words = if *dtype == f32::NAME { name.to_string() } else { format!("{name}/{dtype}") };
+            let computes = matches!(kind, KernelKind::Product | KernelKind::Attention);
+            let others = calls.iter().filter(|[flops, ..]| *dtype == f32::NAME && computes == (*flops > 0.0));
+            let kinds = [kind.name()].into_iter().chain((*kind == KernelKind::ElementWise).then_some("*"));
+            kinds.for_each(|kind| all.entry(kind.into()).or_default().extend(others.clone()));
+            if *name != kind.name() {
+                all.entry(words).or_default().extend(calls);
+            }
+        }
+        all.into_iter().map(|(name, calls)| (name, rates(&calls))).collect()
+    }
+}
+
+/// Rates of these calls.
+fn rates(calls: &[Timed]) -> KernelRates {
+    let source = SOURCE.into();
+    if calls.iter().all(|[flops, ..]| *flops == 0.0) {
+        return KernelRates { bytes: table(calls.iter().map(|[_, bytes, took]| [*bytes, *took])), source, ..KernelRates::default() };
+    }
+    // bytes take no longer than the operations on them
+    let fastest = calls.iter().map(|[_, bytes, took]| bytes / took).fold(0.0, f64::max);
+    let operations = table(calls.iter().map(|[flops, _, took]| [*flops, *took]));
+    KernelRates { operations, bytes: vec![[1.0, fastest]], source }
+}
+
+/// Rates by size: those of sizes within a factor of four are one row.
+fn table(calls: impl Iterator<Item = [f64; 2]>) -> Vec<[f64; 2]> {
+    let mut rows: BTreeMap<i32, [f64; 3]> = BTreeMap::new();
+    for [size, took] in calls.filter(|[size, took]| *size > 0.0 && *took > 0.0) {
+        let [sizes, seconds, count] = rows.entry((size.log2() / 2.0).floor() as i32).or_default();
+        (*sizes, *seconds, *count) = (*sizes + size, *seconds + took, *count + 1.0);
+    }
+    let mut table: Vec<[f64; 2]> = Vec::new();
+    for [sizes, seconds, count] in rows.into_values() {
+        let size = sizes / count;
+        // more work takes no less time
+        let most = table.last().map_or(f64::INFINITY, |[before, rate]| rate * size / before * (1.0 - 1e-12));
+        table.push([size, (sizes / seconds).min(most)]);
+    }
+    table
+}
+
+/// Kernels of rank 0 in the second training step of a shape-only program.
+fn notes<D: RunDevice>(layout: &Layout, shape: Shape, batch: &Batch) -> Result<Vec<KernelWork>> {
+    let notes = Arc::new(Notes::default());
+    let clock = Some((notes.clone() as Arc<dyn Clock>, notes.clone() as Arc<dyn CallClock>));
+    session::timed::<D, _>(layout, (0, None), clock, |at: BuildContext<Meta<D::Elem>>| {
+        let mut trainer = Trainer::new(&at, shape, (OptimizerKind::ADAMW, Some(1.0)))?;
+        trainer.step(batch, RATE)?;
+        let mut before = at.device.meter().flops();
+        notes.take();
+        trainer.step(batch, RATE)?;
+        let own = |work: KernelWork| KernelWork { flops: work.flops - std::mem::replace(&mut before, work.flops), ..work };
+        Ok(notes.take().into_iter().map(own).collect())
+    })
+}
+
+/// Names and best seconds of the kernels of rank 0 in a training step, and the least seconds beyond them.
+fn times<D: RunDevice>(
+    layout: &Layout,
+    shape: Shape,
+    batch: &Batch,
+    tries: usize,
+) -> Result<(Vec<(&'static str, f64)>, f64)> {
+    let world = Network::default().world(layout, "a step")?;
+    let mut ranks = session::run((layout, &world), &EvenValues, |at: BuildContext<D>| {
+        let mut trainer = Trainer::new(&at, shape, (OptimizerKind::ADAMW, Some(1.0)))?;
+        let (mut best, mut other): (Vec<(&str, f64)>, _) = (Vec::new(), f64::INFINITY);
+        for n in 0..=tries {
+            let (_, took) = parallel::measure::work(&at, Phase::Step, || {
+                at.device.profile().inspect(|profile| profile.begin(at.device.meter().flops()));
+                trainer.step(batch, RATE)
+            })?;
+            let taken = at.device.profile().map_or_else(Vec::new, Profile::end);
+            let kernels = taken.into_iter().filter_map(|entry| match entry.work {
+                Work::Kernel { name, .. } => Some((name, (entry.to - entry.from).as_secs_f64())),
+                Work::Layer { .. } => None,
+            });
+            let kernels: Vec<_> = kernels.collect();
+            other = f64::min(other, took.seconds - kernels.iter().map(|(_, took)| took).sum::<f64>());
+            if n <= 1 {
+                best = kernels; // the first step allocates
+            } else {
+                best.iter_mut().zip(kernels).for_each(|(best, one)| best.1 = best.1.min(one.1));
+            }
+        }
+        Ok((best, other))
+    })?;
+    Ok(ranks.swap_remove(0))
+}
+
+/// Latency and bandwidths of calls between two ranks.
+fn links(of: &MeasureScale) -> Result<Level> {
+    let known = |value| Sourced { value, source: SOURCE.into() };
+    let large = (1 << 18) / of.divisor.min(1 << 10);
+    let mut operations = BTreeMap::new();
+    let mut latency = f64::INFINITY;
+    for op in [Op::AllReduce, Op::AllGather, Op::ReduceScatter, Op::AllToAll, Op::Broadcast, Op::Send] {
+        // an all-reduce of two ranks sends what each has; of the others' blocks, each is half
+        let (waits, sent) = if op == Op::AllReduce { (2.0, 1.0) } else { (1.0, 1.0) };
+        let [few, many] = [2, large].map(|elements| call(op, elements, of));
+        let (few, many) = (few?, many?);
+        latency = f64::min(latency, few / waits);
+        operations.insert(op.name().to_string(), known(sent * 4.0 * large as f64 / (many - few).max(1e-9)));
+    }
+    let bandwidth = operations["send"].clone();
+    Ok(Level { name: "threads".into(), ranks: None, latency: known(latency), bandwidth, operations })
+}
+
+/// Seconds of a call between two ranks in which each sends, as the ledger counts, this number of elements.
+fn call(op: Op, elements: usize, of: &MeasureScale) -> Result<f64> {
+    let world = World::threads(&[(Axis::Tp, 2)])?;
+    let calls = ((8 << 20) / elements / of.divisor).clamp(1, 2000);
+    let times = world.run(|device: Cpu<f32>, mesh| {
+        let group = mesh.group(Axis::Tp).named("burst");
+        let zeros = |rows| Tensor::<Cpu<f32>>::from_fn(&device, Category::Buffers, rows, elements, |_| 0.0);
+        let (mut one, two, tag) = (zeros(1), zeros(2), Tag::new("burst", 0));
+        bursts(&group, device.place(), calls, || match op {
+            Op::AllReduce => group.all_reduce(&mut one, Reduce::Sum),
+            Op::AllGather => group.all_gather(&one).map(drop),
+            Op::ReduceScatter => group.reduce_scatter(&two).map(drop),
+            Op::AllToAll => group.all_to_all(&two).map(drop),
+            Op::Broadcast => group.broadcast(&mut one, 0),
+            _ if group.rank() == 0 => group.send(1, &one, tag),
+            _ => group.receive(&device, 0, 1, elements, tag).map(drop),
+        })
+    })?;
+    Ok(least(&times))
+}
