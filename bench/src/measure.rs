@@ -36,7 +36,7 @@ pub struct MeasureScale {
 
 impl MeasureScale {
     /// The usual sizes: less than a minute.
-    pub const FULL: Self = Self { widths: &[32, 64, 128, 256, 512], tries: 5, divisor: 1 };
+    pub const FULL: Self = Self { widths: &[32, 64, 128, 256], tries: 8, divisor: 1 };
     /// Sizes just large enough to run all of the code.
     pub const TINY: Self = Self { widths: &[8], tries: 1, divisor: 1024 };
 }
@@ -86,7 +86,7 @@ pub fn machine(of: &MeasureScale, watch: &dyn Fn(&str)) -> Result<Machine> {
 fn shapes(width: usize) -> [Shape; 2] {
     let dim = (width / 4).min(64);
     let heads = Heads { queries: width / dim, keys: width / dim / 2, dim };
-    let of = |shape: Shape| Shape { width, heads, hidden: 4 * width, vocabulary: 8 * width, blocks: 2, ..shape };
+    let of = |shape: Shape| Shape { width, heads, hidden: 4 * width, vocabulary: 4 * width, blocks: 2, ..shape };
     let dropout = Rates { embedding: 0.1, attention: 0.0, residual: 0.1 };
     let experts = Experts { count: 4, chosen: 2, hidden: width, dense: Blocks::FIRST, ..Experts::MIXTRAL };
     [of(Shape { experts: Some(experts), ..Shape::LLAMA }), of(Shape { dropout, ..Shape::GPT2 })]
