@@ -4,8 +4,8 @@ use bench::measure::{self, MeasureScale};
 use kernels::Heads;
 use layers::{Design, EvenValues, OptimizerKind, Shape};
 use parallel::{Batch, BuildContext, Layout, Network, Result, Trainer, session};
-use plan::step::{KnownPrices, TrainingJob};
 use plan::Machine;
+use plan::step::{KnownPrices, TrainingJob};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tensor::{Cpu, Phase};
@@ -116,8 +116,15 @@ fn main() -> Result<()> {
             let known = &mut KnownPrices::default();
             let priced = known.step::<Cpu<f32>>(&at, &job, (microbatches, usize::MAX), &machine);
             let Ok(step) = priced.inspect_err(|why| eprintln!("{layout}: {}", why.why)) else { continue };
-            let parts: Vec<_> = step.parts.iter().chain([&step.bubble]).map(|s| format!("{:.1}", s * 1e3)).collect();
-            rows.push((format!("{width} {layout}"), f64::INFINITY, step.seconds, parts.join(" "), f64::INFINITY));
+            let parts: Vec<_> =
+                step.parts.iter().chain([&step.bubble]).map(|s| format!("{:.1}", s * 1e3)).collect();
+            rows.push((
+                format!("{width} {layout}"),
+                f64::INFINITY,
+                step.seconds,
+                parts.join(" "),
+                f64::INFINITY,
+            ));
         }
     }
     // layouts take turns, so that a slow minute of the machine affects all of them
@@ -138,9 +145,18 @@ fn main() -> Result<()> {
             (*best, *worked) = (best.min(took), worked.min(on_cores));
         }
     }
-    println!("layout                        measured  (on cores)  predicted  error   ms of products attention kernels tp cp ep dp pp bubble");
+    println!(
+        "layout                        measured  (on cores)  predicted  error   ms of products attention kernels tp cp ep dp pp bubble"
+    );
     for (name, best, predicted, parts, worked) in &rows {
-        println!("{name:28} {:8.2}ms ({:8.2}) {:8.2}ms {:+6.1}% ({:+6.1}%)  {parts}", best * 1e3, worked * 1e3, predicted * 1e3, 100.0 * (predicted / best - 1.0), 100.0 * (predicted / worked - 1.0));
+        println!(
+            "{name:28} {:8.2}ms ({:8.2}) {:8.2}ms {:+6.1}% ({:+6.1}%)  {parts}",
+            best * 1e3,
+            worked * 1e3,
+            predicted * 1e3,
+            100.0 * (predicted / best - 1.0),
+            100.0 * (predicted / worked - 1.0)
+        );
     }
     let mut errors: Vec<_> = rows.iter().map(|row| (row.2 / row.1 - 1.0).abs()).collect();
     errors.sort_by(f64::total_cmp);

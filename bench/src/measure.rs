@@ -18,7 +18,9 @@ use plan::Machine;
 use plan::machine::{KernelRates, Level, Sourced};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use tensor::{Bf16, Category, Clock, Cpu, Device, KernelKind, KernelWork, Phase, Profile, Scalar, Tensor, Work, mix};
+use tensor::{
+    Bf16, Category, Clock, Cpu, Device, KernelKind, KernelWork, Phase, Profile, Scalar, Tensor, Work, mix,
+};
 
 /// Source of all measured numbers.
 const SOURCE: &str = "measured by equipart machine --measure";
@@ -52,9 +54,9 @@ pub fn machine(of: &MeasureScale, watch: &dyn Fn(&str)) -> Result<Machine> {
     let links = links(of)?;
     let (all, copied) = (cores(usize::MAX), 16 << 20);
     watch("peaks");
-    let peak = 1.0 / probe(Probe::Peak { cores: all });
-    let bf16 = 1.0 / probe(Probe::PeakBf16 { cores: all });
-    let host = copied as f64 / probe(Probe::Copy { cores: all, bytes: copied });
+    let peak = 1.0 / probe(Probe::Peak { cores: 1 });
+    let bf16 = 1.0 / probe(Probe::PeakBf16 { cores: 1 });
+    let host = copied as f64 / probe(Probe::Copy { cores: 1, bytes: copied });
     let mut kernels = KernelTimes::default();
     for &width in of.widths {
         for shape in shapes(width) {
@@ -70,7 +72,9 @@ pub fn machine(of: &MeasureScale, watch: &dyn Fn(&str)) -> Result<Machine> {
         about: format!("this machine ({})", Cores.name()),
         memory: Sourced {
             value: budget::free().map_or(8e9, |bytes| bytes as f64 / all as f64),
-            source: "free memory when it was measured, shared by a rank on each core; 8 GB if it is not known".into(),
+            source:
+                "free memory when it was measured, shared by a rank on each core; 8 GB if it is not known"
+                    .into(),
         },
         peak: [("f32", peak), ("bf16", bf16)].map(|(dtype, rate)| (dtype.into(), known(rate))).into(),
         launch: known(kernels.launch()),
@@ -86,7 +90,8 @@ pub fn machine(of: &MeasureScale, watch: &dyn Fn(&str)) -> Result<Machine> {
 fn shapes(width: usize) -> [Shape; 2] {
     let dim = (width / 4).min(64);
     let heads = Heads { queries: width / dim, keys: width / dim / 2, dim };
-    let of = |shape: Shape| Shape { width, heads, hidden: 4 * width, vocabulary: 4 * width, blocks: 2, ..shape };
+    let of =
+        |shape: Shape| Shape { width, heads, hidden: 4 * width, vocabulary: 4 * width, blocks: 2, ..shape };
     let dropout = Rates { embedding: 0.1, attention: 0.0, residual: 0.1 };
     let experts = Experts { count: 4, chosen: 2, hidden: width, dense: Blocks::FIRST, ..Experts::MIXTRAL };
     [of(Shape { experts: Some(experts), ..Shape::LLAMA }), of(Shape { dropout, ..Shape::GPT2 })]
@@ -143,14 +148,16 @@ impl KernelTimes {
         self.others.push(other / times.len() as f64);
         times.into_iter().for_each(|(name, seconds)| real.entry(name).or_default().push(seconds));
         let mut noted: BTreeMap<&str, Vec<KernelWork>> = BTreeMap::new();
-        notes::<D>(layout, shape, &batch)?.into_iter().for_each(|work| noted.entry(work.name).or_default().push(work));
+        notes::<D>(layout, shape, &batch)?
+            .into_iter()
+            .for_each(|work| noted.entry(work.name).or_default().push(work));
         for (name, works) in noted {
             let Some(seconds) = real.get(name) else { continue };
             // a kernel that runs in parts is noted once
-            let mean = seconds.iter().sum::<f64>() / works.len() as f64;
-            let same = seconds.len() == works.len();
+            let rate = seconds.iter().sum::<f64>() / works.iter().map(|work| work.bytes as f64).sum::<f64>();
+            let parts = seconds.len() != works.len();
             for (i, work) in works.iter().enumerate() {
-                let took = if same { seconds[i] } else { mean };
+                let took = if parts { work.bytes as f64 * rate } else { seconds[i] };
                 let key = (work.kind, name, work.dtype);
                 self.calls.entry(key).or_default().push([work.flops as f64, work.bytes as f64, took]);
             }
@@ -182,7 +189,11 @@ impl KernelTimes {
 fn rates(calls: &[Timed]) -> KernelRates {
     let source = SOURCE.into();
     if calls.iter().all(|[flops, ..]| *flops == 0.0) {
-        return KernelRates { bytes: table(calls.iter().map(|[_, bytes, took]| [*bytes, *took])), source, ..KernelRates::default() };
+        return KernelRates {
+            bytes: table(calls.iter().map(|[_, bytes, took]| [*bytes, *took])),
+            source,
+            ..KernelRates::default()
+        };
     }
     // bytes take no longer than the operations on them
     let fastest = calls.iter().map(|[_, bytes, took]| bytes / took).fold(0.0, f64::max);
@@ -217,7 +228,10 @@ fn notes<D: RunDevice>(layout: &Layout, shape: Shape, batch: &Batch) -> Result<V
         let mut before = at.device.meter().flops();
         notes.take();
         trainer.step(batch, RATE)?;
-        let own = |work: KernelWork| KernelWork { flops: work.flops - std::mem::replace(&mut before, work.flops), ..work };
+        let own = |work: KernelWork| KernelWork {
+            flops: work.flops - std::mem::replace(&mut before, work.flops),
+            ..work
+        };
         Ok(notes.take().into_iter().map(own).collect())
     })
 }
@@ -259,29 +273,30 @@ fn times<D: RunDevice>(
 /// Latency and bandwidths of calls between two ranks.
 fn links(of: &MeasureScale) -> Result<Level> {
     let known = |value| Sourced { value, source: SOURCE.into() };
-    let large = (1 << 18) / of.divisor.min(1 << 10);
-    let mut operations = BTreeMap::new();
-    let mut latency = f64::INFINITY;
+    let large = (1 << 17) / of.divisor.min(1 << 10);
+    let (mut operations, mut latency) = (BTreeMap::new(), f64::INFINITY);
     for op in [Op::AllReduce, Op::AllGather, Op::ReduceScatter, Op::AllToAll, Op::Broadcast, Op::Send] {
-        // an all-reduce of two ranks sends what each has; of the others' blocks, each is half
-        let (waits, sent) = if op == Op::AllReduce { (2.0, 1.0) } else { (1.0, 1.0) };
-        let [few, many] = [2, large].map(|elements| call(op, elements, of));
+        let best =
+            |elements| (0..of.tries).try_fold(f64::INFINITY, |best, _| Ok(call(op, elements)?.min(best)));
+        let (few, many): (Result<f64>, Result<f64>) = (best(2), best(large));
         let (few, many) = (few?, many?);
-        latency = f64::min(latency, few / waits);
-        operations.insert(op.name().to_string(), known(sent * 4.0 * large as f64 / (many - few).max(1e-9)));
+        // an all-reduce waits twice
+        latency = latency.min(if op == Op::AllReduce { few / 2.0 } else { few });
+        operations.insert(op.name().to_string(), known(4.0 * large as f64 / (many - few).max(many / 2.0)));
     }
     let bandwidth = operations["send"].clone();
     Ok(Level { name: "threads".into(), ranks: None, latency: known(latency), bandwidth, operations })
 }
 
-/// Seconds of a call between two ranks in which each sends, as the ledger counts, this number of elements.
-fn call(op: Op, elements: usize, of: &MeasureScale) -> Result<f64> {
+/// Seconds of a call in which each of two ranks sends, as the ledger counts, this number of elements.
+fn call(op: Op, elements: usize) -> Result<f64> {
     let world = World::threads(&[(Axis::Tp, 2)])?;
-    let calls = ((8 << 20) / elements / of.divisor).clamp(1, 2000);
+    let calls = ((1 << 21) / elements).clamp(1, 1000);
     let times = world.run(|device: Cpu<f32>, mesh| {
         let group = mesh.group(Axis::Tp).named("burst");
-        let zeros = |rows| Tensor::<Cpu<f32>>::from_fn(&device, Category::Buffers, rows, elements, |_| 0.0);
-        let (mut one, two, tag) = (zeros(1), zeros(2), Tag::new("burst", 0));
+        let zeros = |rows| Tensor::from_fn(&device, Category::Buffers, rows, elements, |_| 0.0);
+        let (mut one, two, tag): (Tensor<Cpu<f32>>, Tensor<Cpu<f32>>, _) =
+            (zeros(1), zeros(2), Tag::new("burst", 0));
         bursts(&group, device.place(), calls, || match op {
             Op::AllReduce => group.all_reduce(&mut one, Reduce::Sum),
             Op::AllGather => group.all_gather(&one).map(drop),
