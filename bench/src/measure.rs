@@ -7,19 +7,19 @@
 //! ```
 use super::all_reduce::bursts;
 use super::machine::{Cores, Hardware, Probe, cores, least};
-use super::model::RATE;
+use super::model::{RATE, batch};
 use super::scale::Scale;
-use comm::{Axis, CallClock, GhostCall, Op, Reduce, Tag, World};
-use kernels::{Heads, Meta};
+use comm::{Axis, Op, Reduce, Tag, World};
+use kernels::{Heads, timed_meta_of};
 use layers::{Blocks, EvenValues, Experts, OptimizerKind, Rates, Shape};
 use parallel::dtype::RunDevice;
-use parallel::{Batch, BuildContext, Layout, Network, Result, Sequence, Trainer, budget, session};
+use parallel::{Batch, BuildContext, Layout, Network, Result, Trainer, budget, session};
 use plan::Machine;
 use plan::machine::{KernelRates, Level, Sourced};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tensor::{
-    Bf16, Category, Clock, Cpu, Device, KernelKind, KernelWork, Phase, Profile, Scalar, Tensor, Work, mix,
+    Bf16, Category, Clock, Cpu, Device, KernelKind, KernelWork, Phase, Profile, Scalar, Tensor, Work,
 };
 
 /// Source of all measured numbers.
@@ -93,16 +93,15 @@ fn shapes(width: usize) -> [Shape; 2] {
     let of =
         |shape: Shape| Shape { width, heads, hidden: 4 * width, vocabulary: 4 * width, blocks: 2, ..shape };
     let dropout = Rates { embedding: 0.1, attention: 0.0, residual: 0.1 };
-    let experts = Experts { count: 4, chosen: 2, hidden: width, dense: Blocks::FIRST, ..Experts::MIXTRAL };
-    [of(Shape { experts: Some(experts), ..Shape::LLAMA }), of(Shape { dropout, ..Shape::GPT2 })]
-}
-
-fn batch(shape: &Shape) -> Result<Batch> {
-    let tokens = shape.width.min(128);
-    let ids = |salt: u64| {
-        (0..tokens as u64).map(|i| (mix(mix(salt) ^ i) % shape.vocabulary as u64) as u32).collect::<Vec<_>>()
+    let experts = Experts {
+        count: 4,
+        chosen: 2,
+        hidden: width,
+        dense: Blocks::FIRST,
+        forced: true,
+        ..Experts::MIXTRAL
     };
-    Batch::new((0..4).map(|n| Sequence::new(ids(2 * n), ids(2 * n + 1))).collect(), 1)
+    [of(Shape { experts: Some(experts), ..Shape::LLAMA }), of(Shape { dropout, ..Shape::GPT2 })]
 }
 
 /// The kernels of a shape-only rank.
@@ -121,14 +120,6 @@ impl Clock for Notes {
     }
 }
 
-impl CallClock for Notes {
-    fn call(&self, _: &GhostCall) {}
-    fn start(&self, _: &GhostCall) -> usize {
-        0
-    }
-    fn finish(&self, _: usize) {}
-}
-
 /// Operations, bytes and seconds of a kernel's call, or the means of several.
 type Timed = [f64; 3];
 
@@ -142,7 +133,7 @@ struct KernelTimes {
 impl KernelTimes {
     /// Adds the kernels of a training step.
     fn step<D: RunDevice>(&mut self, layout: &Layout, shape: Shape, tries: usize) -> Result<()> {
-        let batch = batch(&shape)?;
+        let batch = batch(&Scale { shape, batch: [4, shape.width.min(128)], ..Scale::FULL })?;
         let mut real: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         let (times, other) = times::<D>(layout, shape, &batch, tries)?;
         self.others.push(other / times.len() as f64);
@@ -221,19 +212,18 @@ fn table(calls: impl Iterator<Item = [f64; 2]>) -> Vec<[f64; 2]> {
 /// Kernels of rank 0 in the second training step of a shape-only program.
 fn notes<D: RunDevice>(layout: &Layout, shape: Shape, batch: &Batch) -> Result<Vec<KernelWork>> {
     let notes = Arc::new(Notes::default());
-    let clock = Some((notes.clone() as Arc<dyn Clock>, notes.clone() as Arc<dyn CallClock>));
-    session::timed::<D, _>(layout, (0, None), clock, |at: BuildContext<Meta<D::Elem>>| {
-        let mut trainer = Trainer::new(&at, shape, (OptimizerKind::ADAMW, Some(1.0)))?;
-        trainer.step(batch, RATE)?;
-        let mut before = at.device.meter().flops();
-        notes.take();
-        trainer.step(batch, RATE)?;
-        let own = |work: KernelWork| KernelWork {
-            flops: work.flops - std::mem::replace(&mut before, work.flops),
-            ..work
-        };
-        Ok(notes.take().into_iter().map(own).collect())
-    })
+    let (device, mesh) = (timed_meta_of::<D>(Some(notes.clone())), layout.ghost(0)?);
+    let mut trainer =
+        Trainer::new(&layout.place(&device, &mesh, &EvenValues), shape, (OptimizerKind::ADAMW, Some(1.0)))?;
+    trainer.step(batch, RATE)?;
+    let mut before = device.meter().flops();
+    notes.take();
+    trainer.step(batch, RATE)?;
+    let own = |work: KernelWork| KernelWork {
+        flops: work.flops - std::mem::replace(&mut before, work.flops),
+        ..work
+    };
+    Ok(notes.take().into_iter().map(own).collect())
 }
 
 /// Names and best seconds of the kernels of rank 0 in a training step, and the least seconds beyond them.

@@ -1,13 +1,13 @@
 //! `machine`: measures this machine, or shows one that `price` and `plan` know.
 use super::Run;
+use crate::cli::show;
 use crate::cli::watch::ProgressWatch;
-use crate::cli::{out, show};
 use bench::measure::{self, MeasureScale};
 use clap::Args;
 use comfy_table::CellAlignment;
 use parallel::Result;
 use plan::Machine;
-use plan::machine::{Level, Sourced};
+use serde_json::Value;
 use std::path::PathBuf;
 use tensor::files;
 use tensor::quoted::escaped;
@@ -50,53 +50,43 @@ impl Run for MachineArgs {
     }
 }
 
-/// The machine as tables.
+/// The machine as a table: every number with its source.
 fn words(machine: &Machine) -> String {
-    let Machine { about, memory, peak, launch, kernels, overlap, host, cores, levels } = machine;
-    let row = |name: &str, number: String, source: &str| {
-        vec![name.to_string(), number, escaped(source).to_string()]
-    };
-    let rate = |known: &Sourced, unit: &str| format!("{}{unit}/s", show::amount(known.value));
-    let mut rows =
-        vec![row("memory of a rank", format!("{} bytes", show::amount(memory.value)), &memory.source)];
-    rows.extend(
-        peak.iter().map(|(dtype, of)| row(&format!("peak in {dtype}"), rate(of, " operations"), &of.source)),
-    );
-    rows.push(row("launch", format!("{:.2} us", launch.value * 1e6), &launch.source));
-    rows.push(row("speed of kernels beside calls", format!("{:.3}", overlap.value), &overlap.source));
-    rows.push(row("to the host's memory", rate(host, " bytes"), &host.source));
-    rows.extend(cores.map(|cores| row("cores that ranks share", cores.to_string(), "")));
-    for Level { name, ranks, latency, bandwidth, operations } in levels {
-        let of = ranks.map_or_else(|| name.clone(), |ranks| format!("{name} of {ranks} ranks"));
-        rows.push(row(&format!("{of}: latency"), format!("{:.2} us", latency.value * 1e6), &latency.source));
-        rows.push(row(&format!("{of}: bandwidth"), rate(bandwidth, " bytes"), &bandwidth.source));
-        let differ = operations
-            .iter()
-            .map(|(op, known)| row(&format!("{of}: {op}"), rate(known, " bytes"), &known.source));
-        rows.extend(differ);
+    let mut all = Vec::new();
+    rows("", &serde_json::to_value(machine).expect("plain values"), &mut all);
+    let mut table = show::fitted(show::table(&["", "number", "source"], all.into_iter()));
+    for column in table.column_iter_mut() {
+        column.set_cell_alignment(CellAlignment::Left);
+        column.remove_constraint();
     }
-    let sizes = |table: &[[f64; 2]]| {
-        let of = |[size, rate]: &[f64; 2]| format!("{}/s at {}", show::amount(*rate), show::amount(*size));
-        table.iter().map(of).collect::<Vec<_>>().join(", ")
-    };
-    let rates = kernels.iter().flat_map(|(name, rates)| {
-        let tables = [("operations", &rates.operations), ("bytes", &rates.bytes)];
-        let rows = tables.into_iter().filter(|(_, table)| !table.is_empty());
-        rows.map(move |(what, table)| row(name, what.into(), &sizes(table)))
-    });
-    let rates: Vec<_> = rates.collect();
-    let table = |head: &[&str], rows: Vec<Vec<String>>| {
-        let mut table = show::fitted(show::table(head, rows.into_iter()));
-        for column in table.column_iter_mut() {
-            column.set_cell_alignment(CellAlignment::Left);
-            column.remove_constraint();
-        }
-        table.to_string()
-    };
     format!(
-        "{}\n\n{}\n\n{}",
-        escaped(about),
-        table(&["", "value", "source"], rows),
-        table(&["kernel", "counts", "rates by size"], rates)
+        "{table}\n\nIn bytes, operations and seconds. Rates of a kernel: a second's work at a call's work."
     )
+}
+
+/// Adds the rows of a value with this name.
+fn rows(name: &str, value: &Value, to: &mut Vec<Vec<String>>) {
+    let number = |value: &Value| match value.as_f64() {
+        Some(small) if small < 1.0 => format!("{small:.3e}"),
+        Some(number) => show::amount(number),
+        None => escaped(value.as_str().unwrap_or_default()).to_string(),
+    };
+    match value {
+        Value::Object(of) if of.contains_key("value") => {
+            to.push(vec![name.into(), number(&of["value"]), number(&of["source"])]);
+        }
+        Value::Object(of) if of.contains_key("source") => {
+            for what in ["operations", "bytes"] {
+                let table = of.get(what).and_then(Value::as_array).into_iter().flatten();
+                let sizes: Vec<_> =
+                    table.map(|row| format!("{} at {}", number(&row[1]), number(&row[0]))).collect();
+                if !sizes.is_empty() {
+                    to.push(vec![format!("{name}, {what}"), sizes.join(", "), number(&of["source"])]);
+                }
+            }
+        }
+        Value::Object(of) => of.iter().for_each(|(key, value)| rows(&format!("{name} {key}"), value, to)),
+        Value::Array(all) => all.iter().for_each(|value| rows(name, value, to)),
+        _ => to.push(vec![name.into(), number(value), String::new()]),
+    }
 }

@@ -32,7 +32,7 @@ fn a_measured_machine_is_read_back_and_prices() {
 #[test]
 fn a_known_machine_is_shown_with_sources() {
     let text = said(&["machine", "h100"]);
-    for words in ["H100 SXM data sheet", "node of 8 ranks: latency", "product/f32", "rack"] {
+    for words in ["H100 SXM data sheet", "levels latency", "product/f32, operations", "rack"] {
         assert!(text.contains(words), "{words}: {text}");
     }
     assert_eq!(
