@@ -38,7 +38,7 @@ pub struct MeasureScale {
 
 impl MeasureScale {
     /// The usual sizes: less than a minute.
-    pub const FULL: Self = Self { widths: &[32, 64, 128, 256], tries: 8, divisor: 1 };
+    pub const FULL: Self = Self { widths: &[32, 64, 128, 256], tries: 6, divisor: 1 };
     /// Sizes just large enough to run all of the code.
     pub const TINY: Self = Self { widths: &[8], tries: 1, divisor: 1024 };
 }
@@ -159,20 +159,21 @@ impl KernelTimes {
     fn launch(&self) -> f64 {
         self.others.iter().copied().fold(f64::INFINITY, f64::min).max(0.0)
     }
-    /// Rates of all kernels, of their kinds, and of all others.
+    /// Rates of all kernels, of other kernels of their kinds, and of all others.
     fn rates(&self) -> BTreeMap<String, KernelRates> {
-        let mut all: BTreeMap<String, Vec<Timed>> = BTreeMap::new();
+        let (mut all, mut kinds) = (BTreeMap::new(), BTreeMap::<&str, Vec<Timed>>::new());
         for ((kind, name, dtype), calls) in &self.calls {
-            let words = if *dtype == f32::NAME { name.to_string() } else { format!("{name}/{dtype}") };
+            let is_f32 = *dtype == f32::NAME;
+            all.insert(if is_f32 { name.to_string() } else { format!("{name}/{dtype}") }, rates(calls));
             let computes = matches!(kind, KernelKind::Product | KernelKind::Attention);
-            let others = calls.iter().filter(|[flops, ..]| *dtype == f32::NAME && computes == (*flops > 0.0));
-            let kinds = [kind.name()].into_iter().chain((*kind == KernelKind::ElementWise).then_some("*"));
-            kinds.for_each(|kind| all.entry(kind.into()).or_default().extend(others.clone()));
-            if *name != kind.name() {
-                all.entry(words).or_default().extend(calls);
-            }
+            let of_kind = calls.iter().filter(|[flops, ..]| is_f32 && computes == (*flops > 0.0));
+            let names = [kind.name()].into_iter().chain((*kind == KernelKind::ElementWise).then_some("*"));
+            names.for_each(|name| kinds.entry(name).or_default().extend(of_kind.clone()));
         }
-        all.into_iter().map(|(name, calls)| (name, rates(&calls))).collect()
+        for (kind, calls) in kinds {
+            all.entry(kind.into()).or_insert_with(|| rates(&calls));
+        }
+        all
     }
 }
 
