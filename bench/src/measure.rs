@@ -38,7 +38,7 @@ pub struct MeasureScale {
 
 impl MeasureScale {
     /// The usual sizes: less than a minute.
-    pub const FULL: Self = Self { widths: &[32, 64, 128, 256], tries: 6, divisor: 1 };
+    pub const FULL: Self = Self { widths: &[32, 64, 128, 256], tries: 4, divisor: 1 };
     /// Sizes just large enough to run all of the code.
     pub const TINY: Self = Self { widths: &[8], tries: 1, divisor: 1024 };
 }
@@ -64,8 +64,8 @@ pub fn machine(of: &MeasureScale, watch: &dyn Fn(&str)) -> Result<Machine> {
             for layout in ["none", "cp=2"] {
                 kernels.step::<Cpu<f32>>(&layout.parse()?, shape, of.tries)?;
             }
-            kernels.step::<Cpu<Bf16>>(&Layout::UNSPLIT, shape, of.tries.min(3))?;
-            kernels.step::<Cpu<f64>>(&Layout::UNSPLIT, shape, of.tries.min(3))?;
+            kernels.step::<Cpu<Bf16>>(&Layout::UNSPLIT, shape, of.tries.min(2))?;
+            kernels.step::<Cpu<f64>>(&Layout::UNSPLIT, shape, of.tries.min(2))?;
         }
     }
     Ok(Machine {
@@ -136,7 +136,9 @@ impl KernelTimes {
         let batch = batch(&Scale { shape, batch: [4, shape.width.min(128)], ..Scale::FULL })?;
         let mut real: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         let (times, other) = times::<D>(layout, shape, &batch, tries)?;
-        self.others.push(other / times.len() as f64);
+        if layout.ranks() == 1 {
+            self.others.push(other / times.len() as f64); // more ranks wait for each other
+        }
         times.into_iter().for_each(|(name, seconds)| real.entry(name).or_default().push(seconds));
         let mut noted: BTreeMap<&str, Vec<KernelWork>> = BTreeMap::new();
         notes::<D>(layout, shape, &batch)?
@@ -155,9 +157,10 @@ impl KernelTimes {
         }
         Ok(())
     }
-    /// Seconds of a rank beyond its kernels, for each.
-    fn launch(&self) -> f64 {
-        self.others.iter().copied().fold(f64::INFINITY, f64::min).max(0.0)
+    /// Seconds of a rank beyond its kernels, for each: the median of all steps.
+    fn launch(&mut self) -> f64 {
+        self.others.sort_by(f64::total_cmp);
+        self.others[self.others.len() / 2].max(1e-9)
     }
     /// Rates of all kernels, of other kernels of their kinds, and of all others.
     fn rates(&self) -> BTreeMap<String, KernelRates> {
@@ -227,7 +230,8 @@ fn notes<D: RunDevice>(layout: &Layout, shape: Shape, batch: &Batch) -> Result<V
     Ok(notes.take().into_iter().map(own).collect())
 }
 
-/// Names and best seconds of the kernels of rank 0 in a training step, and the least seconds beyond them.
+/// Names and best seconds of the kernels of rank 0 in a training step, and the seconds of the best step
+/// beyond them.
 fn times<D: RunDevice>(
     layout: &Layout,
     shape: Shape,
@@ -237,25 +241,23 @@ fn times<D: RunDevice>(
     let world = Network::default().world(layout, "a step")?;
     let mut ranks = session::run((layout, &world), &EvenValues, |at: BuildContext<D>| {
         let mut trainer = Trainer::new(&at, shape, (OptimizerKind::ADAMW, Some(1.0)))?;
-        let (mut best, mut other): (Vec<(&str, f64)>, _) = (Vec::new(), f64::INFINITY);
-        for n in 0..=tries {
-            let (_, took) = parallel::measure::work(&at, Phase::Step, || {
-                at.device.profile().inspect(|profile| profile.begin(at.device.meter().flops()));
-                trainer.step(batch, RATE)
-            })?;
+        trainer.step(batch, RATE)?; // allocates
+        let (mut best, mut step): (Vec<(&str, f64)>, _) = (Vec::new(), f64::INFINITY);
+        for _ in 0..tries {
+            step =
+                step.min(parallel::measure::work(&at, Phase::Step, || trainer.step(batch, RATE))?.1.seconds);
+            at.device.profile().inspect(|profile| profile.begin(at.device.meter().flops()));
+            trainer.step(batch, RATE)?;
             let taken = at.device.profile().map_or_else(Vec::new, Profile::end);
             let kernels = taken.into_iter().filter_map(|entry| match entry.work {
                 Work::Kernel { name, .. } => Some((name, (entry.to - entry.from).as_secs_f64())),
                 Work::Layer { .. } => None,
             });
-            let kernels: Vec<_> = kernels.collect();
-            other = f64::min(other, took.seconds - kernels.iter().map(|(_, took)| took).sum::<f64>());
-            if n <= 1 {
-                best = kernels; // the first step allocates
-            } else {
-                best.iter_mut().zip(kernels).for_each(|(best, one)| best.1 = best.1.min(one.1));
-            }
+            let known = std::mem::take(&mut best).into_iter().map(|(_, took)| took);
+            let known = known.chain(std::iter::repeat(f64::INFINITY));
+            best = kernels.zip(known).map(|((name, took), known)| (name, took.min(known))).collect();
         }
+        let other = step - best.iter().map(|(_, took)| took).sum::<f64>();
         Ok((best, other))
     })?;
     Ok(ranks.swap_remove(0))
