@@ -11,6 +11,7 @@
 //! | `pipeline.rs` | a pipeline's step beside its table, and beside the same work on one rank |
 //! | `context.rs`, `exposed.rs` | attention and a block on a long sequence; exposed communication time |
 //! | `machine.rs` | the hardware, the host's cores or cards, and its limits |
+//! | `measure.rs` | this machine as data, for prices |
 //! | `peers.rs` | other programs' figures, from a file |
 //! | `profile.rs` | breakdown of the time of training steps, read from a trace |
 mod all_reduce;
@@ -19,6 +20,7 @@ mod experts;
 mod exposed;
 mod figures;
 mod machine;
+pub mod measure;
 mod model;
 mod peers;
 mod pipeline;

@@ -112,7 +112,7 @@ pub(super) fn features(scale: &Scale, salt: u64, tokens: usize) -> Sequence {
     Sequence::rows(tokens, numbers(2 * salt), numbers(2 * salt + 1))
 }
 
-fn batch(scale: &Scale) -> Result<Batch> {
+pub(super) fn batch(scale: &Scale) -> Result<Batch> {
     let [sequences, tokens] = scale.batch;
     let sequence = |b: u64| Sequence::new(ids(scale, 2 * b, tokens), ids(scale, 2 * b + 1, tokens));
     Batch::new((0..sequences as u64).map(sequence).collect(), 1)

@@ -90,6 +90,7 @@ commands! {
     prove::ProveArgs as Prove,
     price::PriceArgs as Price,
     plan::PlanArgs as Plan,
+    machine::MachineArgs as Machine,
     eval::EvalArgs as Eval,
     convert::ConvertArgs as Convert,
     diff::DiffArgs as Diff,

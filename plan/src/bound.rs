@@ -277,7 +277,8 @@ pub(crate) fn stage_of<D: Kernels>(
     (stage, sequences, warm): (usize, usize, bool),
     machine: &Arc<Machine>,
 ) -> Result<MoveCosts<Lap>> {
-    let (clock, stages) = (StepClock::new(machine, staged.ranks()), staged.size(Axis::Pp));
+    let stages = staged.size(Axis::Pp);
+    let clock = StepClock::new(machine, staged.ranks() / stages);
     let microbatches = stages.max(3);
     let batch = Batch::new(vec![job.sequence(); microbatches * sequences], microbatches)?;
     let timing = (Some(clock.of_rank()), move || clock.lap());

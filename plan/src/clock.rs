@@ -163,6 +163,7 @@ impl CallClock for StepClock {
     }
     fn start(&self, call: &GhostCall) -> usize {
         let (level, takes) = self.machine.call(call);
+        let takes = takes * self.slower; // cores that ranks share move the bytes, too
         self.change(|state| {
             let started = if is_staged(call) {
                 if call.op == Op::Send {

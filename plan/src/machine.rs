@@ -236,6 +236,10 @@ impl Machine {
     pub fn slower(&self, ranks: usize) -> f64 {
         self.cores.map_or(1.0, |cores| (ranks as f64 / cores as f64).max(1.0))
     }
+    /// Factor by which a stage of so many ranks is slower beside others: this number of stages runs at once.
+    pub fn slower_beside(&self, stages: usize, ranks: usize) -> f64 {
+        self.slower(stages * ranks) / self.slower(ranks)
+    }
 }
 
 /// True if sizes rise, and the time of more work is never less.

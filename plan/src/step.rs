@@ -157,7 +157,7 @@ impl KnownPrices {
             }
             rows.push(row);
         }
-        combined(rows, pipeline.schedule, &plan, layout.ranks())
+        combined(rows, pipeline.schedule, &plan, (layout.ranks(), machine))
     }
     /// Returns the costs of the moves of a stage: of its first rank, and of the last one of those that share
     /// a sequence. With `again`, measures them even if they are known.
@@ -183,7 +183,7 @@ impl KnownPrices {
         let mut costs = Vec::new();
         for cp in [0, last].into_iter().take(1 + last.min(1)) {
             let (clock, rank) = (
-                StepClock::new(machine, layout.ranks()),
+                StepClock::new(machine, layout.ranks() / plan.ranks),
                 layout.rank_at(&[(Axis::Pp, stage), (TokenShards::CONTEXT, cp)]),
             );
             let lap = {
@@ -303,11 +303,24 @@ impl StepTimes for RankRows {
 }
 
 /// Combines the rows of all stages.
-fn combined(rows: Vec<RankRow>, schedule: &dyn Schedule, plan: &Plan, ranks: usize) -> Result<StepTime> {
+fn combined(
+    rows: Vec<RankRow>,
+    schedule: &dyn Schedule,
+    plan: &Plan,
+    (ranks, machine): (usize, &Machine),
+) -> Result<StepTime> {
     let rows = RankRows(rows);
     let mut starts: Vec<Vec<f64>> = rows.0.iter().map(|row| Vec::with_capacity(row.cells.len())).collect();
-    let mut see = |rank: usize, _: Cell, start, _| starts[rank].push(start);
+    let mut edges = Vec::new(); // starts and ends of cells
+    let mut see = |rank: usize, _: Cell, start, end| {
+        starts[rank].push(start);
+        if machine.cores.is_some() {
+            edges.extend([(start, true), (end, false)]);
+        }
+    };
     simulate(schedule, plan, &rows, &mut see).map_err(Error::new)?;
+    let shared = shared(edges, |stages| machine.slower_beside(stages, ranks / plan.ranks));
+    let together = machine.slower_beside(plan.ranks, ranks / plan.ranks);
     let RankRows(rows) = rows;
     let end = |(row, starts): (&RankRow, &Vec<f64>)| {
         let begun: Vec<f64> = row
@@ -327,10 +340,23 @@ fn combined(rows: Vec<RankRow>, schedule: &dyn Schedule, plan: &Plan, ranks: usi
     let ends: Vec<(f64, f64)> = rows.iter().zip(&starts).map(end).collect();
     let last = (0..rows.len()).max_by(|a, b| ends[*a].0.total_cmp(&ends[*b].0)).expect("a stage");
     let update = rows.iter().map(|row| row.update).fold(0.0, f64::max);
-    let (seconds, row) = (ends[last].0 + update, &rows[last]);
+    let row = &rows[last];
+    let seconds = ends[last].0 + shared + row.tail * (together - 1.0) + update * together;
     let mut parts = row.parts;
     parts[Part::Dp as usize] = (parts[Part::Dp as usize] - ends[last].1).max(0.0);
     let flops = rows.iter().map(|row| row.flops).sum::<f64>() * (ranks / plan.ranks) as f64;
     let bubble = (seconds - parts.iter().sum::<f64>()).max(0.0);
     Ok(StepTime { seconds, parts, bubble, flops, peak: rows.iter().map(|row| row.peak).max().unwrap_or(0) })
+}
+
+/// Seconds that the stages' cells take longer because cells that are under way at once share cores: with this
+/// number of them, each is slower by a factor.
+fn shared(mut edges: Vec<(f64, bool)>, slower: impl Fn(usize) -> f64) -> f64 {
+    edges.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut more, mut running) = (0.0, 0usize);
+    for two in edges.windows(2) {
+        running = if two[0].1 { running + 1 } else { running.saturating_sub(1) };
+        more += (two[1].0 - two[0].0) * (slower(running.max(1)) - 1.0);
+    }
+    more
 }

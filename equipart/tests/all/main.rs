@@ -21,6 +21,7 @@ mod endings;
 mod goldens;
 mod help;
 mod largest_batch;
+mod machine;
 mod memory;
 mod memory_limit;
 mod models;

@@ -1,0 +1,304 @@
+//! Measures this machine for `price` and `plan`. Training steps with a profile give the seconds of each
+//! kernel, the same steps on the meta device its operations and bytes; bursts of calls give the links.
+//!
+//! ```text
+//! rate     Σ operations / Σ seconds, or Σ bytes / Σ seconds      of a kernel's calls of about the same size
+//! launch   (seconds of a step − Σ seconds of its kernels) / number of its kernels
+//! ```
+use super::all_reduce::bursts;
+use super::machine::{Cores, Hardware, Probe, cores, least};
+use super::model::{RATE, batch};
+use super::scale::Scale;
+use comm::{Axis, Op, Reduce, Tag, World};
+use kernels::{Heads, timed_meta_of};
+use layers::{Blocks, EvenValues, Experts, OptimizerKind, Rates, Shape};
+use parallel::dtype::RunDevice;
+use parallel::{Batch, BuildContext, Layout, Network, Result, Trainer, budget, session};
+use plan::Machine;
+use plan::machine::{KernelRates, Level, Sourced};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tensor::{
+    Bf16, Category, Clock, Cpu, Device, KernelKind, KernelWork, Phase, Profile, Scalar, Tensor, Work,
+};
+
+/// Source of all measured numbers.
+const SOURCE: &str = "measured by equipart machine --measure";
+
+/// Sizes of what is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct MeasureScale {
+    /// Widths of the models, each with as many tokens of a sequence.
+    pub widths: &'static [usize],
+    /// Numbers of steps, of which the best time of each kernel counts.
+    pub tries: usize,
+    /// Divisor of the sizes of calls and probes.
+    pub divisor: usize,
+}
+
+impl MeasureScale {
+    /// The usual sizes: less than a minute.
+    pub const FULL: Self = Self { widths: &[32, 64, 128, 256], tries: 4, divisor: 1 };
+    /// Sizes just large enough to run all of the code.
+    pub const TINY: Self = Self { widths: &[8], tries: 1, divisor: 1024 };
+}
+
+/// Measures this machine; `watch` receives the current activity.
+///
+/// # Errors
+/// If a rank fails.
+pub fn machine(of: &MeasureScale, watch: &dyn Fn(&str)) -> Result<Machine> {
+    let known = |value| Sourced { value, source: SOURCE.into() };
+    let probe = |probe: Probe| probe.seconds(&Scale { divisor: of.divisor, ..Scale::FULL });
+    watch("links");
+    let links = links(of)?;
+    let (all, copied) = (cores(usize::MAX), 16 << 20);
+    watch("peaks");
+    let peak = 1.0 / probe(Probe::Peak { cores: 1 });
+    let bf16 = 1.0 / probe(Probe::PeakBf16 { cores: 1 });
+    let host = copied as f64 / probe(Probe::Copy { cores: 1, bytes: copied });
+    let mut kernels = KernelTimes::default();
+    for &width in of.widths {
+        for shape in shapes(width) {
+            watch(&format!("kernels, {width} features"));
+            for layout in ["none", "cp=2"] {
+                kernels.step::<Cpu<f32>>(&layout.parse()?, shape, of.tries)?;
+            }
+            kernels.step::<Cpu<Bf16>>(&Layout::UNSPLIT, shape, of.tries.min(2))?;
+            kernels.step::<Cpu<f64>>(&Layout::UNSPLIT, shape, of.tries.min(2))?;
+        }
+    }
+    Ok(Machine {
+        about: format!("this machine ({})", Cores.name()),
+        memory: Sourced {
+            value: budget::free().map_or(8e9, |bytes| bytes as f64 / all as f64),
+            source:
+                "free memory when it was measured, shared by a rank on each core; 8 GB if it is not known"
+                    .into(),
+        },
+        peak: [("f32", peak), ("bf16", bf16)].map(|(dtype, rate)| (dtype.into(), known(rate))).into(),
+        launch: known(kernels.launch()),
+        kernels: kernels.rates(),
+        overlap: Sourced { value: 0.001, source: "ranks pass data on the cores that compute".into() },
+        host: known(host),
+        cores: Some(all),
+        levels: vec![links],
+    })
+}
+
+/// Small models with, together, almost every kernel.
+fn shapes(width: usize) -> [Shape; 2] {
+    let dim = (width / 4).min(64);
+    let heads = Heads { queries: width / dim, keys: width / dim / 2, dim };
+    let of =
+        |shape: Shape| Shape { width, heads, hidden: 4 * width, vocabulary: 4 * width, blocks: 2, ..shape };
+    let dropout = Rates { embedding: 0.1, attention: 0.0, residual: 0.1 };
+    let experts = Experts {
+        count: 4,
+        chosen: 2,
+        hidden: width,
+        dense: Blocks::FIRST,
+        forced: true,
+        ..Experts::MIXTRAL
+    };
+    [of(Shape { experts: Some(experts), ..Shape::LLAMA }), of(Shape { dropout, ..Shape::GPT2 })]
+}
+
+/// The kernels of a shape-only rank.
+#[derive(Default)]
+struct Notes(Mutex<Vec<KernelWork>>);
+
+impl Notes {
+    fn take(&self) -> Vec<KernelWork> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Clock for Notes {
+    fn kernel(&self, work: &KernelWork) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(*work);
+    }
+}
+
+/// Operations, bytes and seconds of a kernel's call, or the means of several.
+type Timed = [f64; 3];
+
+/// Times of kernels by name and dtype.
+#[derive(Default)]
+struct KernelTimes {
+    calls: BTreeMap<(KernelKind, &'static str, &'static str), Vec<Timed>>,
+    others: Vec<f64>, // seconds between kernels, by step
+}
+
+impl KernelTimes {
+    /// Adds the kernels of a training step.
+    fn step<D: RunDevice>(&mut self, layout: &Layout, shape: Shape, tries: usize) -> Result<()> {
+        let batch = batch(&Scale { shape, batch: [4, shape.width.min(128)], ..Scale::FULL })?;
+        let mut real: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        let (times, other) = times::<D>(layout, shape, &batch, tries)?;
+        if layout.ranks() == 1 {
+            self.others.push(other / times.len() as f64); // more ranks wait for each other
+        }
+        times.into_iter().for_each(|(name, seconds)| real.entry(name).or_default().push(seconds));
+        let mut noted: BTreeMap<&str, Vec<KernelWork>> = BTreeMap::new();
+        notes::<D>(layout, shape, &batch)?
+            .into_iter()
+            .for_each(|work| noted.entry(work.name).or_default().push(work));
+        for (name, works) in noted {
+            let Some(seconds) = real.get(name) else { continue };
+            // a kernel that runs in parts is noted once
+            let rate = seconds.iter().sum::<f64>() / works.iter().map(|work| work.bytes as f64).sum::<f64>();
+            let parts = seconds.len() != works.len();
+            for (i, work) in works.iter().enumerate() {
+                let took = if parts { work.bytes as f64 * rate } else { seconds[i] };
+                let key = (work.kind, name, work.dtype);
+                self.calls.entry(key).or_default().push([work.flops as f64, work.bytes as f64, took]);
+            }
+        }
+        Ok(())
+    }
+    /// Seconds of a rank beyond its kernels, for each: the median of all steps.
+    fn launch(&mut self) -> f64 {
+        self.others.sort_by(f64::total_cmp);
+        self.others[self.others.len() / 2].max(1e-9)
+    }
+    /// Rates of all kernels, of other kernels of their kinds, and of all others.
+    fn rates(&self) -> BTreeMap<String, KernelRates> {
+        let (mut all, mut kinds) = (BTreeMap::new(), BTreeMap::<&str, Vec<Timed>>::new());
+        for ((kind, name, dtype), calls) in &self.calls {
+            let is_f32 = *dtype == f32::NAME;
+            all.insert(if is_f32 { name.to_string() } else { format!("{name}/{dtype}") }, rates(calls));
+            let computes = matches!(kind, KernelKind::Product | KernelKind::Attention);
+            let of_kind = calls.iter().filter(|[flops, ..]| is_f32 && computes == (*flops > 0.0));
+            let names = [kind.name()].into_iter().chain((*kind == KernelKind::ElementWise).then_some("*"));
+            names.for_each(|name| kinds.entry(name).or_default().extend(of_kind.clone()));
+        }
+        for (kind, calls) in kinds {
+            all.entry(kind.into()).or_insert_with(|| rates(&calls));
+        }
+        all
+    }
+}
+
+/// Rates of these calls.
+fn rates(calls: &[Timed]) -> KernelRates {
+    let source = SOURCE.into();
+    if calls.iter().all(|[flops, ..]| *flops == 0.0) {
+        return KernelRates {
+            bytes: table(calls.iter().map(|[_, bytes, took]| [*bytes, *took])),
+            source,
+            ..KernelRates::default()
+        };
+    }
+    // bytes take no longer than the operations on them
+    let fastest = calls.iter().map(|[_, bytes, took]| bytes / took).fold(0.0, f64::max);
+    let operations = table(calls.iter().map(|[flops, _, took]| [*flops, *took]));
+    KernelRates { operations, bytes: vec![[1.0, fastest]], source }
+}
+
+/// Rates by size: those of sizes within a factor of four are one row.
+fn table(calls: impl Iterator<Item = [f64; 2]>) -> Vec<[f64; 2]> {
+    let mut rows: BTreeMap<i32, [f64; 3]> = BTreeMap::new();
+    for [size, took] in calls.filter(|[size, took]| *size > 0.0 && *took > 0.0) {
+        let [sizes, seconds, count] = rows.entry((size.log2() / 2.0).floor() as i32).or_default();
+        (*sizes, *seconds, *count) = (*sizes + size, *seconds + took, *count + 1.0);
+    }
+    let mut table: Vec<[f64; 2]> = Vec::new();
+    for [sizes, seconds, count] in rows.into_values() {
+        let size = sizes / count;
+        // more work takes no less time
+        let most = table.last().map_or(f64::INFINITY, |[before, rate]| rate * size / before * (1.0 - 1e-12));
+        table.push([size, (sizes / seconds).min(most)]);
+    }
+    table
+}
+
+/// Kernels of rank 0 in the second training step of a shape-only program.
+fn notes<D: RunDevice>(layout: &Layout, shape: Shape, batch: &Batch) -> Result<Vec<KernelWork>> {
+    let notes = Arc::new(Notes::default());
+    let (device, mesh) = (timed_meta_of::<D>(Some(notes.clone())), layout.ghost(0)?);
+    let mut trainer =
+        Trainer::new(&layout.place(&device, &mesh, &EvenValues), shape, (OptimizerKind::ADAMW, Some(1.0)))?;
+    trainer.step(batch, RATE)?;
+    let mut before = device.meter().flops();
+    notes.take();
+    trainer.step(batch, RATE)?;
+    let own = |work: KernelWork| KernelWork {
+        flops: work.flops - std::mem::replace(&mut before, work.flops),
+        ..work
+    };
+    Ok(notes.take().into_iter().map(own).collect())
+}
+
+/// Names and best seconds of the kernels of rank 0 in a training step, and the seconds of the best step
+/// beyond them.
+fn times<D: RunDevice>(
+    layout: &Layout,
+    shape: Shape,
+    batch: &Batch,
+    tries: usize,
+) -> Result<(Vec<(&'static str, f64)>, f64)> {
+    let world = Network::default().world(layout, "a step")?;
+    let mut ranks = session::run((layout, &world), &EvenValues, |at: BuildContext<D>| {
+        let mut trainer = Trainer::new(&at, shape, (OptimizerKind::ADAMW, Some(1.0)))?;
+        trainer.step(batch, RATE)?; // allocates
+        let (mut best, mut step): (Vec<(&str, f64)>, _) = (Vec::new(), f64::INFINITY);
+        for _ in 0..tries {
+            step =
+                step.min(parallel::measure::work(&at, Phase::Step, || trainer.step(batch, RATE))?.1.seconds);
+            at.device.profile().inspect(|profile| profile.begin(at.device.meter().flops()));
+            trainer.step(batch, RATE)?;
+            let taken = at.device.profile().map_or_else(Vec::new, Profile::end);
+            let kernels = taken.into_iter().filter_map(|entry| match entry.work {
+                Work::Kernel { name, .. } => Some((name, (entry.to - entry.from).as_secs_f64())),
+                Work::Layer { .. } => None,
+            });
+            let known = std::mem::take(&mut best).into_iter().map(|(_, took)| took);
+            let known = known.chain(std::iter::repeat(f64::INFINITY));
+            best = kernels.zip(known).map(|((name, took), known)| (name, took.min(known))).collect();
+        }
+        let other = step - best.iter().map(|(_, took)| took).sum::<f64>();
+        Ok((best, other))
+    })?;
+    Ok(ranks.swap_remove(0))
+}
+
+/// Latency and bandwidths of calls between two ranks.
+fn links(of: &MeasureScale) -> Result<Level> {
+    let known = |value| Sourced { value, source: SOURCE.into() };
+    let large = (1 << 17) / of.divisor.min(1 << 10);
+    let (mut operations, mut latency) = (BTreeMap::new(), f64::INFINITY);
+    for op in [Op::AllReduce, Op::AllGather, Op::ReduceScatter, Op::AllToAll, Op::Broadcast, Op::Send] {
+        let best =
+            |elements| (0..of.tries).try_fold(f64::INFINITY, |best, _| Ok(call(op, elements)?.min(best)));
+        let (few, many): (Result<f64>, Result<f64>) = (best(2), best(large));
+        let (few, many) = (few?, many?);
+        // an all-reduce waits twice
+        latency = latency.min(if op == Op::AllReduce { few / 2.0 } else { few });
+        operations.insert(op.name().to_string(), known(4.0 * large as f64 / (many - few).max(many / 2.0)));
+    }
+    let bandwidth = operations["send"].clone();
+    Ok(Level { name: "threads".into(), ranks: None, latency: known(latency), bandwidth, operations })
+}
+
+/// Seconds of a call in which each of two ranks sends, as the ledger counts, this number of elements.
+fn call(op: Op, elements: usize) -> Result<f64> {
+    let world = World::threads(&[(Axis::Tp, 2)])?;
+    let calls = ((1 << 21) / elements).clamp(1, 1000);
+    let times = world.run(|device: Cpu<f32>, mesh| {
+        let group = mesh.group(Axis::Tp).named("burst");
+        let zeros = |rows| Tensor::from_fn(&device, Category::Buffers, rows, elements, |_| 0.0);
+        let (mut one, two, tag): (Tensor<Cpu<f32>>, Tensor<Cpu<f32>>, _) =
+            (zeros(1), zeros(2), Tag::new("burst", 0));
+        bursts(&group, device.place(), calls, || match op {
+            Op::AllReduce => group.all_reduce(&mut one, Reduce::Sum),
+            Op::AllGather => group.all_gather(&one).map(drop),
+            Op::ReduceScatter => group.reduce_scatter(&two).map(drop),
+            Op::AllToAll => group.all_to_all(&two).map(drop),
+            Op::Broadcast => group.broadcast(&mut one, 0),
+            _ if group.rank() == 0 => group.send(1, &one, tag),
+            _ => group.receive(&device, 0, 1, elements, tag).map(drop),
+        })
+    })?;
+    Ok(least(&times))
+}
