@@ -6,9 +6,13 @@
 //! | `clock.rs` | the clock of a shape-only rank: the time of its kernels and calls |
 //! | `step.rs` | the time of a step: the clocks of all stages, combined by the simulation of the schedule |
 //! | `space.rs`, `bound.rs`, `search.rs` | layouts to try; lower bounds of their cost; the best ones first |
+//! | `morphing.rs` | the best layout of as many devices as are left |
+//! | `advice.rs` | the usual decision trees, with this job's figures |
+pub mod advice;
 pub mod bound;
 pub mod clock;
 pub mod machine;
+pub mod morphing;
 pub mod search;
 pub mod space;
 pub mod step;

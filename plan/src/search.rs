@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
 /// Number of layouts that a search returns at most.
-const BEST: usize = 10;
+pub(crate) const BEST: usize = 10;
 /// Fraction of the bytes of a block's state that other choices cannot go below.
 const STATE_BELOW: f64 = 0.98;
 
