@@ -147,8 +147,8 @@ impl DecisionTrees<'_> {
         let begin = format!("Weights, gradients and optimizer state want {wants} of the {has} there.");
         if state > *memory {
             let one = readable(one.peak.saturating_sub(state) as u128);
-            let answer = "no: smaller microbatches and recomputation save only activations, which are";
-            self.says(question, format!("{begin} So {answer} {one} for a sequence."));
+            let answer = "no: smaller microbatches and recomputation save only activations";
+            self.says(question, format!("{begin} So {answer}, {one} of a sequence."));
             return Ok(false);
         }
         let held = readable(many.peak as u128);
@@ -239,7 +239,7 @@ impl DecisionTrees<'_> {
         Ok(())
     }
     /// Weighs layouts over many nodes. Returns the one of stages, tensor and data ranks.
-    fn many_nodes<D: Kernels>(&mut self, state: usize) -> Option<Layout> {
+    fn many_nodes<D: Kernels>(&mut self, state: usize) -> Option<Weighed> {
         let LayoutSearch { job, machine, memory, ranks, .. } = self.search;
         let design = &job.design;
         let of = |tp: usize| Layout::new(&[(Axis::Tp, tp)]).is_ok_and(|layout| layout.fits(design).is_ok());
@@ -272,20 +272,21 @@ impl DecisionTrees<'_> {
             (None, None) => "Neither fits as it is; the search combines more.",
         };
         let few = if zero.is_none() { "The batch has too few sequences for ZeRO alone. " } else { "" };
-        let answer =
-            format!("{few}Over {} nodes, {}. {verdict}", ranks.div_ceil(self.node()), self.described(&all));
-        self.says("ZeRO, or PP + TP + DP, over nodes?", answer);
-        three.first().map(|of| of.layout)
+        let nodes = counted(ranks.div_ceil(self.node()), "node");
+        let weighed =
+            if all.is_empty() { String::new() } else { format!("Over {nodes}, {}. ", self.described(&all)) };
+        self.says("ZeRO, or PP + TP + DP, over nodes?", format!("{few}{weighed}{verdict}"));
+        three.into_iter().next()
     }
     /// Says what ZeRO-2 and 3 would send if the best layout has stages, or else `staged`; and whether the
     /// best one has enough microbatches.
-    fn staged<D: Kernels>(&mut self, staged: Option<Layout>) -> Result<()> {
+    fn staged<D: Kernels>(&mut self, staged: Option<Weighed>) -> Result<()> {
         let best = self.best;
-        let has = |layout: &Layout, axis| layout.size(axis) > 1;
-        let both = |layout: &Layout| has(layout, Axis::Pp) && has(layout, TokenShards::SEQUENCES);
-        if let Some(layout) = Some(best.layout).filter(both).or(staged).filter(both) {
-            let bare = Layout::new(&layout.axes())?;
-            let microbatches = best.microbatches.max(layout.size(Axis::Pp));
+        let has = |of: &Weighed, axis| of.layout.size(axis) > 1;
+        let both =
+            |of: &&Weighed| has(of, Axis::Pp) && has(of, TokenShards::SEQUENCES) && of.microbatches > 1;
+        if let Some(of) = Some(best).filter(both).or(staged.as_ref()).filter(both) {
+            let (bare, microbatches) = (Layout::new(&of.layout.axes())?, of.microbatches);
             let sent = |word: &str| {
                 let bytes = self.sent::<D>(&bare.with(word)?, microbatches)?;
                 Ok::<_, Error>(readable(bytes as u128))
@@ -358,7 +359,9 @@ fn closest(all: &[Weighed], links: &str) -> String {
     let (layout, apart) = (first.layout, 100.0 * (seconds(last) / seconds(first) - 1.0));
     match sorted.len() {
         1 => format!("only {layout} is left."),
-        _ if apart <= 100.0 * ERROR => format!("links of a {links} make them alike, {apart:.0} % apart."),
-        _ => format!("{layout} is first, the last takes {apart:.0} % more."),
+        _ if apart <= 100.0 * ERROR => format!(
+            "the links of a {links} make them alike: they are {apart:.0} % apart, within the error of a prediction."
+        ),
+        _ => format!("{layout} is first; {} takes {apart:.0} % more.", last.layout),
     }
 }

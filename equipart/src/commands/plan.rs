@@ -146,14 +146,17 @@ fn nothing_fits<D: Kernels>(search: &LayoutSearch) -> Error {
     let (devices, memory) = (counted(search.ranks, "device"), readable(search.memory as u128));
     let least = |ranks| {
         let any = LayoutSearch { memory: usize::MAX, goal: Goal::Memory, ranks, ..*search };
-        morphing::find::<D>(&any).best.into_iter().next()
+        let least = morphing::find::<D>(&any).best.into_iter().next()?;
+        // below that, entries that only save memory are tried
+        let less = LayoutSearch { memory: least.step.peak - 1, ..any };
+        Some(less.find::<D>().best.into_iter().next().unwrap_or(least))
     };
     let would = match least(search.ranks) {
         Some(Weighed { layout, step, .. }) => {
             let more = [2, 4, 8].map(|times| times * search.ranks).into_iter().filter(|n| *n <= MOST[0]);
             let mut enough = more.filter_map(least).filter(|of| of.step.peak <= search.memory);
             let or = enough.next().map_or_else(
-                || "no more than 8 times as many devices would do, either".into(),
+                || "8 times as many devices would not do, either".into(),
                 |of| format!("{} would do, under {}", counted(of.layout.ranks(), "device"), of.layout),
             );
             format!("the least is {} each, under {layout}; {or}", readable(step.peak as u128))
