@@ -14,7 +14,7 @@
 use crate::clock::time;
 use crate::machine::Machine;
 use crate::search::{LayoutSearch, Weighed};
-use crate::space::powers;
+use crate::space::{microbatches, powers};
 use crate::step::{KnownPrices, StepTime, TrainingJob};
 use comm::{Axis, readable};
 use kernels::{Kernels, Meta};
@@ -102,14 +102,13 @@ impl DecisionTrees<'_> {
     fn weighed<D: Kernels>(&mut self, words: &str, machine: &Arc<Machine>) -> Option<Weighed> {
         let LayoutSearch { job, .. } = self.search;
         let (layout, known): (Layout, _) = (words.parse().ok()?, &mut KnownPrices::default());
-        let mut numbers: Vec<u8> = powers(job.batch_size, layout.size(TokenShards::SEQUENCES)).collect();
-        numbers.drain(..numbers.len().saturating_sub(TRIED));
+        let sizes = [job.batch_size, layout.size(TokenShards::SEQUENCES)];
         let step = |power| {
-            let microbatches = 1usize << power;
+            let microbatches = microbatches(sizes, power);
             let step = known.step::<D>(&layout, job, (microbatches, usize::MAX), machine).ok()?;
             Some(Weighed { layout, microbatches, step })
         };
-        let all: Vec<_> = numbers.into_iter().filter_map(step).collect();
+        let all: Vec<_> = powers(sizes[0], sizes[1]).take(TRIED).filter_map(step).collect();
         let fitting = all.iter().filter(|of| self.fits(&of.step));
         let found = fitting.min_by(|a, b| a.step.seconds.total_cmp(&b.step.seconds));
         let found = found.or_else(|| all.iter().min_by_key(|of| of.step.peak))?.clone();

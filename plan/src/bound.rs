@@ -68,7 +68,8 @@ impl BlockCost {
         let of_stage = |stage: usize| {
             let clock = StepClock::new(machine, layout.ranks());
             let timing = (Some(clock.of_rank()), move || clock.lap());
-            let rank = staged.rank_at(&[(Axis::Pp, stage)]);
+            let last = layout.size(TokenShards::SEQUENCES) - 1; // has the most sequences
+            let rank = staged.rank_at(&[(Axis::Pp, stage), (TokenShards::SEQUENCES, last)]);
             MoveCosts::new::<D>((&staged, rank), &design, job.optimizer, &batch, timing)
         };
         let (middle, last) = (of_stage(1)?, of_stage(STAGES - 1)?);

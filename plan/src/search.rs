@@ -2,7 +2,7 @@
 //! lowest bounds are weighed first, until no bound is below the last of the best ten.
 use crate::bound::{BlockCost, CostLine, has_halves, rests};
 use crate::machine::Machine;
-use crate::space::{ORDER, STATE, WORK, divisions, powers, variants};
+use crate::space::{ORDER, STATE, WORK, divisions, microbatches, powers, variants};
 use crate::step::{KnownPrices, StepTime, TrainingJob};
 use comm::Axis;
 use kernels::Kernels;
@@ -79,7 +79,7 @@ struct Candidate {
     work: u16,
     state: u16,
     order: u16,
-    power: u8,   // of two: the microbatches
+    power: u8,   // of two: the sequences of a data rank in a microbatch
     tight: bool, // bounded with the layout's own state and data ranks
 }
 
@@ -135,11 +135,11 @@ impl LayoutSearch<'_> {
                 found.bounded += heap.len() + 1;
                 break;
             }
-            let microbatches = 1 << next.power;
             let Some(layout) = layout_of(&all[next.division as usize], &next) else {
                 found.refused += 1;
                 continue;
             };
+            let microbatches = self.microbatches(&layout, next.power);
             if !next.tight && !self.all {
                 heap.push(self.tightened::<D>(&layout, next, &mut tight));
                 continue;
@@ -161,6 +161,9 @@ impl LayoutSearch<'_> {
         }
         found
     }
+    fn microbatches(&self, layout: &Layout, power: u8) -> usize {
+        microbatches([self.job.batch_size, layout.size(TokenShards::SEQUENCES)], power)
+    }
     /// Returns a candidate with a tighter bound.
     fn tightened<D: Kernels>(
         &self,
@@ -171,14 +174,15 @@ impl LayoutSearch<'_> {
         if self.goal == Goal::Memory {
             return Candidate { tight: true, ..of };
         }
-        let (sequences, blocks) = (self.job.batch_size >> of.power, self.job.design.parts());
+        let microbatches = self.microbatches(layout, of.power);
+        let (sequences, blocks) = (self.job.batch_size.div_ceil(microbatches), self.job.design.parts());
         let halves = has_halves(layout);
         let key = (state_key(&layout.unscheduled()), sequences, halves);
         let cost = *known.entry(key).or_insert_with(|| {
             BlockCost::new::<D>(layout, self.job, sequences, self.machine).unwrap_or_default()
         });
         let pipeline = layout.pipeline();
-        let plan = pipeline.plan(layout.size(Axis::Pp), 1 << of.power);
+        let plan = pipeline.plan(layout.size(Axis::Pp), microbatches);
         let closed = cost.seconds(blocks, &plan, (halves, first_beside_last(pipeline.schedule, &plan)));
         let bound = cost.simulated(&pipeline, blocks, &plan).unwrap_or(0.0).max(closed);
         Candidate { bound: bound.max(of.bound), tight: true, ..of }
@@ -226,12 +230,16 @@ impl LayoutSearch<'_> {
             for (o, order) in division.order.iter().enumerate() {
                 let (pipeline, halves) = (order.pipeline(), has_halves(order));
                 for power in powers(job.batch_size, dp) {
-                    let plan = pipeline.plan(pp, 1 << power);
+                    let microbatches = self.microbatches(order, power);
+                    let sequences = job.batch_size.div_ceil(microbatches);
+                    // where ranks share experts, the tokens of all count
+                    let most = if order.shares_experts() { sequences / dp } else { sequences.div_ceil(dp) };
+                    let plan = pipeline.plan(pp, microbatches);
                     let key = (pipeline.schedule.about().word, plan);
                     let saved = *rows.entry(key).or_insert_with(|| saved(pipeline.schedule, &plan));
                     let last = first_beside_last(pipeline.schedule, &plan);
                     for (w, line) in lines.iter().enumerate() {
-                        let cost = line.at((job.batch_size / dp) >> power);
+                        let cost = line.at(most);
                         let seconds = cost.seconds(blocks, &plan, (halves, last));
                         for (s, &state) in state_bytes.iter().enumerate() {
                             let bytes = cost.bytes(state, blocks, &plan, saved);

@@ -228,7 +228,7 @@ fn decision_trees_follow_memory_and_nodes() {
     assert!(saves.ends_with("of time, and it fits."), "{saves}");
     let steps = said(8, eight);
     assert_eq!(questions(&steps)[..2], ["Does", "DP"]);
-    let peak = plan::clock::time(alone("dp=8", 2).seconds);
+    let peak = plan::clock::time(alone("dp=8", 1).seconds);
     assert!(steps[1].answer.contains(&format!("dp=8 takes {peak} and holds ")), "{}", steps[1].answer);
     let steps = said(16, one / 3);
     assert_eq!(questions(&steps)[..4], ["Does", "PP,", "Does", "ZeRO,"]);
