@@ -47,7 +47,7 @@ const FOR_EACH_STAGE: usize = 4;
 /// # Errors
 /// If the unsplit model cannot be priced.
 pub fn steps<D: Kernels>(search: &LayoutSearch, best: &Weighed) -> Result<Vec<DecisionStep>> {
-    let mut trees = DecisionTrees { search, best, steps: Vec::new(), priced: Vec::new() };
+    let mut trees = DecisionTrees { search, best, steps: Vec::new() };
     let state = trees.state::<D>(search.job.design.parts())?;
     let fits = trees.one_device::<D>(state)?;
     if search.ranks > 1 && fits {
@@ -58,7 +58,6 @@ pub fn steps<D: Kernels>(search: &LayoutSearch, best: &Weighed) -> Result<Vec<De
     }
     let staged = if search.ranks > trees.node() { trees.many_nodes::<D>(state) } else { None };
     trees.staged::<D>(staged)?;
-    trees.compared();
     trees.says(
         "What is left out?",
         "Loading of data, compilers of graphs and TPUs are outside: they change the speed of a device, which \
@@ -72,7 +71,6 @@ struct DecisionTrees<'a> {
     search: &'a LayoutSearch<'a>,
     best: &'a Weighed,
     steps: Vec<DecisionStep>,
-    priced: Vec<Weighed>, // that fit
 }
 
 impl DecisionTrees<'_> {
@@ -99,7 +97,7 @@ impl DecisionTrees<'_> {
     }
     /// Returns the fastest number of microbatches that fits, or the one that holds the least; none if the
     /// layout fits neither the model nor the batch.
-    fn weighed<D: Kernels>(&mut self, words: &str, machine: &Arc<Machine>) -> Option<Weighed> {
+    fn weighed<D: Kernels>(&self, words: &str, machine: &Arc<Machine>) -> Option<Weighed> {
         let LayoutSearch { job, .. } = self.search;
         let (layout, known): (Layout, _) = (words.parse().ok()?, &mut KnownPrices::default());
         let sizes = [job.batch_size, layout.size(TokenShards::SEQUENCES)];
@@ -111,14 +109,10 @@ impl DecisionTrees<'_> {
         let all: Vec<_> = powers(sizes[0], sizes[1]).take(TRIED).filter_map(step).collect();
         let fitting = all.iter().filter(|of| self.fits(&of.step));
         let found = fitting.min_by(|a, b| a.step.seconds.total_cmp(&b.step.seconds));
-        let found = found.or_else(|| all.iter().min_by_key(|of| of.step.peak))?.clone();
-        if layout.ranks() == self.search.ranks && self.fits(&found.step) {
-            self.priced.push(found.clone());
-        }
-        Some(found)
+        found.or_else(|| all.iter().min_by_key(|of| of.step.peak)).cloned()
     }
     /// Weighs all of these that fit the model and the batch.
-    fn all<D: Kernels>(&mut self, words: &[String], machine: &Arc<Machine>) -> Vec<Weighed> {
+    fn all<D: Kernels>(&self, words: &[String], machine: &Arc<Machine>) -> Vec<Weighed> {
         words.iter().filter_map(|words| self.weighed::<D>(words, machine)).collect()
     }
     fn described(&self, all: &[Weighed]) -> String {
@@ -210,9 +204,8 @@ impl DecisionTrees<'_> {
             && !fitting.is_empty()
         {
             let slow = Arc::new(Machine { levels: levels.to_vec(), ..(**machine).clone() });
-            let (words, priced) = (fitting.iter().map(|of| of.layout.to_string()), self.priced.len());
+            let words = fitting.iter().map(|of| of.layout.to_string());
             let all = self.all::<D>(&words.collect::<Vec<_>>(), &slow);
-            self.priced.truncate(priced); // another machine
             let seconds = all.iter().map(|of| format!("{} {}", of.layout, time(of.step.seconds)));
             let seconds = seconds.collect::<Vec<_>>().join(", ");
             let level = &levels[0].name;
@@ -330,22 +323,6 @@ impl DecisionTrees<'_> {
         };
         let (one, two) = (step(1)?, step(2)?);
         Ok(one + two.saturating_sub(one) * (microbatches - 1))
-    }
-    /// Compares the search's best with the fastest layout that the trees priced.
-    fn compared(&mut self) {
-        let fastest = self.priced.iter().min_by(|a, b| a.step.seconds.total_cmp(&b.step.seconds));
-        if let Some(fastest) = fastest.filter(|of| of.layout != self.best.layout) {
-            let (tree, best) = (fastest.step.seconds, self.best.step.seconds);
-            let answer = format!(
-                "The fastest of these is {} with {}; the search's best, {}, takes {}, {:+.1} %.",
-                fastest.layout,
-                time(tree),
-                self.best.layout,
-                time(best),
-                100.0 * (best / tree - 1.0)
-            );
-            self.says("What does the search add?", answer);
-        }
     }
 }
 
