@@ -124,6 +124,9 @@ impl DecisionTrees<'_> {
                 format!("{} holds {holds}, too much", of.layout)
             }
         };
+        if all.is_empty() {
+            return "no layout of these divides the model and the batch".into();
+        }
         all.iter().map(words).collect::<Vec<_>>().join("; ")
     }
     /// Says whether one device is enough, and what makes it so. Returns true if it is.
@@ -150,7 +153,7 @@ impl DecisionTrees<'_> {
             self.says(question, format!("{begin} With {at_once} in a microbatch it holds {held}, so yes."));
             return Ok(true);
         }
-        let mut answer = format!("{begin} With {at_once} in a microbatch it holds {held}, too much.");
+        let mut answer = vec![format!("{begin} With {at_once} in a microbatch it holds {held}, too much.")];
         let accumulated = format!("One sequence in each of {} microbatches", job.batch_size);
         let (mut before, mut fits) = (many, false);
         for (what, words) in [
@@ -163,13 +166,13 @@ impl DecisionTrees<'_> {
             let paid = 100.0 * (now.seconds / before.seconds - 1.0);
             fits |= self.fits(&now);
             let enough = if fits { "and it fits" } else { "which is not enough" };
-            answer += &format!(" {what} saves {saves} for {paid:+.0} % of time, {enough}.");
+            answer.push(format!("{what} saves {saves} for {paid:+.0} % of time, {enough}."));
             if fits {
                 break;
             }
             before = now;
         }
-        self.says(question, answer);
+        self.says(question, answer.join(" "));
         Ok(fits)
     }
     /// Weighs the ways to replicate a model that fits one device.
@@ -191,14 +194,13 @@ impl DecisionTrees<'_> {
         let (node, machine) = (self.node(), self.search.machine);
         let words = [format!("pp={node}"), format!("dp={node}:zero3"), format!("tp={node},sp")];
         let all = self.all::<D>(&words, machine);
-        let mut answer = format!("On {} of a node, {}.", counted(node, "device"), self.described(&all));
-        let (fitting, more): (Vec<_>, Vec<_>) = all.into_iter().partition(|of| self.fits(&of.step));
-        if fitting.is_empty() {
-            let says = if more.is_empty() { "None of the three fits the model." } else { "None fits alone." };
-            answer = format!("{answer} {says}");
+        let mut answer = vec![format!("On {} of a node, {}.", counted(node, "device"), self.described(&all))];
+        let fitting: Vec<_> = all.into_iter().filter(|of| self.fits(&of.step)).collect();
+        answer.push(if fitting.is_empty() {
+            "None fits alone.".into()
         } else {
-            answer = format!("{answer} {}", closest(&fitting, &machine.levels[0].name));
-        }
+            closest(&fitting, &machine.levels[0].name)
+        });
         if let [_, levels @ ..] = &machine.levels[..]
             && !levels.is_empty()
             && !fitting.is_empty()
@@ -209,9 +211,9 @@ impl DecisionTrees<'_> {
             let seconds = all.iter().map(|of| format!("{} {}", of.layout, time(of.step.seconds)));
             let seconds = seconds.collect::<Vec<_>>().join(", ");
             let level = &levels[0].name;
-            answer += &format!(" Over links of a {level} it would be {seconds}: {}", closest(&all, level));
+            answer.push(format!("Over links of a {level} it would be {seconds}: {}", closest(&all, level)));
         }
-        self.says("PP, ZeRO or TP?", answer);
+        self.says("PP, ZeRO or TP?", answer.join(" "));
     }
     /// Says whether the largest layer fits one device.
     fn largest_layer<D: Kernels>(&mut self, state: usize) -> Result<()> {
@@ -219,15 +221,15 @@ impl DecisionTrees<'_> {
         let block = state.saturating_sub(ends) / (blocks - 1).max(1);
         let ends = ends.saturating_sub(block);
         let [wants, others] = [block, ends].map(|bytes| readable(bytes as u128));
-        let mut answer = format!("With its state a block wants {wants}, embedding and head {others}: ");
-        answer += &if block.max(ends) <= self.search.memory {
+        let answer = if block.max(ends) <= self.search.memory {
             "each fits a device, so no layer has to be split.".into()
         } else {
             let words = [format!("tp={node},sp"), format!("dp={node}:zero3:tile/16:offload-host")];
             let all = self.all::<D>(&words, self.search.machine);
             format!("too much, so TP, or ZeRO with offload and tiles: {}.", self.described(&all))
         };
-        self.says("Does the largest layer fit?", answer);
+        let wanted = format!("With its state a block wants {wants}, embedding and head {others}");
+        self.says("Does the largest layer fit?", format!("{wanted}: {answer}"));
         Ok(())
     }
     /// Weighs layouts over many nodes. Returns the one of stages, tensor and data ranks.
@@ -265,9 +267,8 @@ impl DecisionTrees<'_> {
         };
         let few = if zero.is_none() { "The batch has too few sequences for ZeRO alone. " } else { "" };
         let nodes = counted(ranks.div_ceil(self.node()), "node");
-        let weighed =
-            if all.is_empty() { String::new() } else { format!("Over {nodes}, {}. ", self.described(&all)) };
-        self.says("ZeRO, or PP + TP + DP, over nodes?", format!("{few}{weighed}{verdict}"));
+        let answer = format!("{few}Over {nodes}, {}. {verdict}", self.described(&all));
+        self.says("ZeRO, or PP + TP + DP, over nodes?", answer);
         three.into_iter().next()
     }
     /// Says what ZeRO-2 and 3 would send if the best layout has stages, or else `staged`; and whether the
