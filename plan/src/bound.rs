@@ -199,7 +199,7 @@ impl BlockCost {
         if self.blocks.is_empty() {
             return Ok(0.0);
         }
-        let few = (most / (all * plan.slices)).max(4 * plan.ranks).next_power_of_two();
+        let few = (most / (all * plan.slices)).max(4 * plan.ranks).next_multiple_of(plan.ranks);
         let few = Plan { microbatches: few.min(plan.microbatches), ..*plan };
         let of = |chunk: usize| pipeline.blocks(blocks, chunk, all);
         let cells = Cells {
@@ -282,7 +282,8 @@ pub(crate) fn stage_of<D: Kernels>(
     let microbatches = stages.max(3);
     let batch = Batch::new(vec![job.sequence(); microbatches * sequences], microbatches)?;
     let timing = (Some(clock.of_rank()), move || clock.lap());
-    let rank = staged.rank_at(&[(Axis::Pp, stage)]);
+    let last = staged.size(TokenShards::SEQUENCES) - 1; // has the most sequences
+    let rank = staged.rank_at(&[(Axis::Pp, stage), (TokenShards::SEQUENCES, last)]);
     let design = few_blocks(&job.design, stages);
     MoveCosts::of_step::<D>((staged, rank), design, job.optimizer, (&batch, warm), timing)
 }

@@ -189,3 +189,12 @@ impl CallClock for StepClock {
         });
     }
 }
+
+/// Seconds in a unit that a reader can grasp.
+pub fn time(seconds: f64) -> String {
+    match seconds {
+        s if s >= 0.1 => format!("{s:.2} s"),
+        s if s >= 1e-4 => format!("{:.2} ms", s * 1e3),
+        s => format!("{:.1} us", s * 1e6),
+    }
+}

@@ -4,7 +4,7 @@ use crate::bound::{BlockCost, CostLine, RankWork, has_halves, staged};
 use crate::cores::{each, measured};
 use crate::hold::{StateBytes, held};
 use crate::machine::Machine;
-use crate::space::{ORDER, STATE, WORK, divisions, powers, variants};
+use crate::space::{ORDER, STATE, WORK, divisions, microbatches, powers, variants};
 use crate::step::{KnownPrices, StepTime, TrainingJob};
 use comm::Axis;
 use kernels::Kernels;
@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Number of layouts that a search returns at most.
-const BEST: usize = 10;
+pub(crate) const BEST: usize = 10;
 /// Fraction of the bytes of blocks and state that other choices cannot go below.
 const BYTES_BELOW: f64 = 0.98;
 
@@ -78,7 +78,7 @@ struct Candidate {
     work: u16,
     state: u16,
     order: u16,
-    power: u8, // of two: the microbatches
+    power: u8, // of two: the sequences of a data rank in a microbatch
     level: u8, // of its bound: any state, the layout's own blocks, and these in a simulated table
 }
 
@@ -188,7 +188,7 @@ impl LayoutSearch<'_> {
         if of.level < WEIGHED && !self.all {
             return Seen::Bounded(self.tightened::<D>((&layout, division), of, kept));
         }
-        let microbatches = 1 << of.power;
+        let microbatches = self.microbatches(&layout, of.power);
         let stages = || kept.stages.lock().unwrap_or_else(PoisonError::into_inner);
         let mut known = stages().pop().unwrap_or_default();
         let step = known.step::<D>(&layout, self.job, (microbatches, self.memory), self.machine);
@@ -200,6 +200,9 @@ impl LayoutSearch<'_> {
             _ => Seen::Refused { weighed: true },
         }
     }
+    fn microbatches(&self, layout: &Layout, power: u8) -> usize {
+        microbatches([self.job.batch_size, layout.size(TokenShards::SEQUENCES)], power)
+    }
     /// Returns a candidate with a tighter bound.
     fn tightened<D: Kernels>(
         &self,
@@ -208,7 +211,8 @@ impl LayoutSearch<'_> {
         kept: &Kept,
     ) -> Candidate {
         let of = Candidate { level: of.level + 1, ..of };
-        let (sequences, blocks) = (self.job.batch_size >> of.power, self.job.design.parts());
+        let microbatches = self.microbatches(layout, of.power);
+        let (sequences, blocks) = (self.job.batch_size.div_ceil(microbatches), self.job.design.parts());
         let Some((staged, _)) = staged(layout).ok().filter(|_| self.goal == Goal::Time) else {
             return Candidate { level: WEIGHED, ..of };
         };
@@ -220,7 +224,7 @@ impl LayoutSearch<'_> {
             all().entry((staged, sequences)).or_insert(Arc::new(cost)).clone()
         });
         let (pipeline, update) = (layout.pipeline(), division.bytes[of.state as usize].update);
-        let plan = pipeline.plan(layout.size(Axis::Pp), 1 << of.power);
+        let plan = pipeline.plan(layout.size(Axis::Pp), microbatches);
         let bound = if of.level == WEIGHED {
             cost.simulated(&pipeline, blocks, &plan, update).unwrap_or(0.0)
         } else {
@@ -270,7 +274,11 @@ impl LayoutSearch<'_> {
                 let (pipeline, halves) = (order.pipeline(), has_halves(order));
                 let ranks = RankWork::of_ranks(&pipeline, blocks, &pipeline.plan(pp, 1));
                 for power in powers(job.batch_size, dp) {
-                    let plan = pipeline.plan(pp, 1 << power);
+                    let microbatches = self.microbatches(order, power);
+                    let sequences = job.batch_size.div_ceil(microbatches);
+                    // where ranks share experts, the tokens of all count
+                    let most = if order.shares_experts() { sequences / dp } else { sequences.div_ceil(dp) };
+                    let plan = pipeline.plan(pp, microbatches);
                     let key = (pipeline.schedule.about().word, plan);
                     let held: &Vec<_> = rows.entry(key).or_insert_with(|| held(pipeline.schedule, &plan));
                     if held.is_empty() {
@@ -278,7 +286,7 @@ impl LayoutSearch<'_> {
                         continue;
                     }
                     for (w, line) in lines.iter().enumerate() {
-                        let cost = line.at((job.batch_size / dp) >> power);
+                        let cost = line.at(most);
                         for (s, state) in division.bytes.iter().enumerate() {
                             let bytes =
                                 (cost.bytes(state, blocks, &plan, held) as f64 * BYTES_BELOW) as usize;

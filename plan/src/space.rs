@@ -52,7 +52,10 @@ pub fn variants(layout: Layout, choices: &[Choice], design: &Design, needed: boo
     let mut all = vec![layout];
     for choice in choices {
         let listed = strategies::all().iter().filter(|about| about.choice == *choice && about.is_named());
-        let has_ranks = |about: &&&StrategyInfo| about.axis.is_none_or(|axis| layout.size(axis) > 1);
+        // one rank, too, can offload
+        let is_needed = |about: &StrategyInfo| matches!(about.tries, Tries::Needed(_));
+        let has_ranks =
+            |about: &&&StrategyInfo| about.axis.is_none_or(|axis| layout.size(axis) > 1) || is_needed(about);
         let words: Vec<String> = listed.filter(has_ranks).flat_map(|about| words(about, needed)).collect();
         let with = |layout: &Layout| {
             let with = |word: &String| layout.with(word).ok();
@@ -79,8 +82,16 @@ fn words(about: &StrategyInfo, needed: bool) -> Vec<String> {
     }
 }
 
-/// Returns the powers of two that are tried as numbers of microbatches, each with at least a sequence for
-/// each data rank.
+/// Returns the powers of two that are tried as sequences of a data rank in a microbatch, up to all of a step.
 pub fn powers(sequences: usize, data_ranks: usize) -> impl Iterator<Item = u8> {
-    (0..(usize::BITS - 1) as u8).take_while(move |power| data_ranks << power <= sequences)
+    let all = sequences.div_ceil(data_ranks).next_power_of_two().trailing_zeros() as u8;
+    let number = move |power| microbatches([sequences, data_ranks], power);
+    let is_new = move |power: &u8| *power == 0 || number(*power) < number(*power - 1);
+    (0..=all).filter(move |power| data_ranks <= sequences && is_new(power))
+}
+
+/// Returns the fewest microbatches in which a data rank has at most this power of two of sequences, but no
+/// more than leave each data rank one.
+pub fn microbatches([sequences, data_ranks]: [usize; 2], power: u8) -> usize {
+    sequences.div_ceil(data_ranks << power).min(sequences / data_ranks)
 }

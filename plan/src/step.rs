@@ -180,11 +180,13 @@ impl KnownPrices {
         let batch = self.batch(job, [sequences, few])?;
         batch.deals(&layout.tokens())?;
         let last = layout.size(TokenShards::CONTEXT) - 1;
+        // the last data rank has the most sequences
+        let fullest = (TokenShards::SEQUENCES, layout.size(TokenShards::SEQUENCES) - 1);
         let mut costs = Vec::new();
         for cp in [0, last].into_iter().take(1 + last.min(1)) {
             let (clock, rank) = (
                 StepClock::new(machine, layout.ranks() / plan.ranks),
-                layout.rank_at(&[(Axis::Pp, stage), (TokenShards::CONTEXT, cp)]),
+                layout.rank_at(&[(Axis::Pp, stage), (TokenShards::CONTEXT, cp), fullest]),
             );
             let lap = {
                 let clock = clock.clone();

@@ -3,9 +3,9 @@ use comm::Axis;
 use kernels::Heads;
 use layers::{Design, OptimizerKind, Shape};
 use parallel::Layout;
-use plan::Machine;
 use plan::search::{Goal, LayoutSearch, SearchResult};
 use plan::step::{KnownPrices, StepTime, TrainingJob};
+use plan::{Machine, advice, morphing};
 use std::sync::Arc;
 use tensor::{Bf16, Cpu};
 
@@ -94,9 +94,13 @@ fn operations_do_not_depend_on_the_layout_and_bubbles_on_stages_alone() {
     }
 }
 
-fn found(ranks: usize, memory: usize, goal: Goal, all: bool) -> SearchResult {
+fn small() -> TrainingJob {
     let design = Design::Transformer(Shape { blocks: 4, ..SHAPE });
-    let (job, machine) = (TrainingJob { design, seq: 128, batch_size: 4, ..job() }, Arc::new(machine()));
+    TrainingJob { design, seq: 128, batch_size: 4, ..job() }
+}
+
+fn found(ranks: usize, memory: usize, goal: Goal, all: bool) -> SearchResult {
+    let (job, machine) = (small(), Arc::new(machine()));
     LayoutSearch { job: &job, machine: &machine, memory, ranks, goal, all }.find::<Cpu<Bf16>>()
 }
 
@@ -177,4 +181,57 @@ fn calls_cross_the_level_of_their_ranks() {
     assert_eq!(inside.size(Axis::Tp), 8);
     let [near, far] = ["tp=8", "tp=8,dp=2,order=dp.tp"].map(|layout| sum(layout)[plan::Part::Tp as usize]);
     assert!(far > 1.3 * near, "every second rank is on the other node: {near} {far}");
+}
+
+/// Five ranks divide neither 4 sequences nor 4 blocks nor 16 heads; three divide 4 sequences unevenly. Kills: a
+/// layout of fewer ranks that is not found, or is kept where more ranks are faster.
+#[test]
+fn fewer_devices_are_tried_where_more_do_not_divide() {
+    let (job, machine) = (small(), Arc::new(machine()));
+    let of = |ranks| {
+        let (memory, goal) = (usize::MAX, Goal::Time);
+        LayoutSearch { job: &job, machine: &machine, memory, ranks, goal, all: false }
+    };
+    let words = |found: &SearchResult| found.best[0].layout.to_string();
+    assert!(of(5).find::<Cpu<Bf16>>().best.is_empty());
+    assert_eq!(morphing::divisible(&of(5)), Some(4));
+    let four = of(4).find::<Cpu<Bf16>>();
+    assert_eq!(words(&morphing::find::<Cpu<Bf16>>(&of(5))), words(&four));
+    let [three, two] = [3, 2].map(|ranks| of(ranks).find::<Cpu<Bf16>>().best[0].step.seconds);
+    assert_eq!(morphing::find::<Cpu<Bf16>>(&of(3)).best[0].step.seconds, three.min(two));
+}
+
+/// The same job in more and less memory, on one node and two. Kills: a branch of a tree that is taken for
+/// another, a figure that is not the price's.
+#[test]
+fn decision_trees_follow_memory_and_nodes() {
+    let (job, fast) = (job(), Arc::new(machine()));
+    let best = found(2, usize::MAX, Goal::Time, false).best.swap_remove(0);
+    let said = |ranks: usize, memory: usize| {
+        let goal = Goal::Time;
+        let search = LayoutSearch { job: &job, machine: &fast, memory, ranks, goal, all: false };
+        advice::steps::<Cpu<Bf16>>(&search, &best).unwrap()
+    };
+    let questions = |steps: &[advice::DecisionStep]| -> Vec<_> {
+        steps.iter().map(|step| step.question.split(' ').next().unwrap()).collect()
+    };
+    let alone = |layout: &str, microbatches| step(layout, microbatches, &fast);
+    let (eight, one) = (alone("none", 2).peak, alone("none", 16).peak);
+    let yes = &said(1, eight)[0].answer;
+    assert!(yes.ends_with(&format!("it holds {}, so yes.", comm::readable(eight as u128))), "{yes}");
+    let saves = &said(1, one)[0].answer;
+    let bytes = comm::readable((eight - one) as u128);
+    assert!(
+        saves.contains(&format!("One sequence in each of 16 microbatches saves {bytes} for +")),
+        "{saves}"
+    );
+    assert!(saves.ends_with("of time, and it fits."), "{saves}");
+    let steps = said(8, eight);
+    assert_eq!(questions(&steps)[..2], ["Does", "DP"]);
+    let peak = plan::clock::time(alone("dp=8", 1).seconds);
+    assert!(steps[1].answer.contains(&format!("dp=8 takes {peak} and holds ")), "{}", steps[1].answer);
+    let steps = said(16, one / 3);
+    assert_eq!(questions(&steps)[..4], ["Does", "PP,", "Does", "ZeRO,"]);
+    assert!(steps[0].answer.contains("So no: "), "{}", steps[0].answer);
+    assert!(steps[2].answer.ends_with("no layer has to be split."), "{}", steps[2].answer);
 }

@@ -1,25 +1,31 @@
 //! `plan`: the best layout of a model on a machine.
+mod proof;
+
 use super::Run;
-use super::price::seconds::{MachineTime, time};
+use super::price::seconds::MachineTime;
 use crate::cli::args::{dtype, size};
 use crate::cli::out::line;
 use crate::cli::{config, show};
 use crate::commands::train::settings::at_least_1;
 use clap::Args;
 use comm::readable;
+use kernels::Kernels;
 use layers::{Design, OptimizerKind, counted};
 use models::Config;
 use parallel::dtype::DtypeName;
 use parallel::{Error, Result, bail, with_dtype};
+use plan::advice::{self, DecisionStep};
+use plan::clock::time;
 use plan::search::{Goal, LayoutSearch, SearchResult, Weighed};
 use plan::step::{TrainingJob, model_flops};
-use plan::{Machine, Part};
+use plan::{Machine, Part, morphing};
+use prove::Verdict;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Help on JSON.
-const JSON: &str = "With --json: one object a layout, the best first. seconds, tokens_per_second and share_of_peak of a\nstep; peak_bytes of the fullest rank; parts: seconds by use, of the rank that ends last.";
+const JSON: &str = "With --json: one object a layout, the best first. devices that it uses; seconds, tokens_per_second and\nshare_of_peak of a step; peak_bytes of the fullest rank; parts: seconds by use, of the rank that ends last. The last\nobject has steps: questions of the decision trees and their answers; and with --prove the proof.";
 
 /// Find the best layout of a model on a machine: which ranks along which axis, with which strategies
 #[derive(Args, Debug)]
@@ -28,9 +34,12 @@ pub(crate) struct PlanArgs {
     /// A config.json [default: the embedded model's]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Number of devices, one a rank
+    /// Number of devices, one a rank; where fewer are faster, such as 60 of 61, some stay idle
     #[arg(long, default_value_t = 8)]
     devices: usize,
+    /// Only layouts that use all devices
+    #[arg(long)]
+    all_devices: bool,
     /// The machine: a100, h100, h200, or a file of JSON
     #[arg(long, value_name = "NAME|FILE", default_value = "h100")]
     machine: String,
@@ -49,6 +58,9 @@ pub(crate) struct PlanArgs {
     /// Measure of the best layout
     #[arg(long, default_value = "throughput", value_enum)]
     goal: GoalName,
+    /// Prove the best layout, on a small image of the model and at most 16 ranks, before recommending it
+    #[arg(long)]
+    prove: bool,
 }
 
 /// Measure of the best layout.
@@ -91,32 +103,64 @@ impl Run for PlanArgs {
         let memory = self.memory.unwrap_or(machine.memory.value as usize);
         let search =
             LayoutSearch { job: &job, machine: &machine, memory, ranks: self.devices, goal, all: false };
-        let (found, flops) =
-            with_dtype!(self.dtype, D => Ok::<_, Error>((search.find::<D>(), model_flops::<D>(&job)?)))?;
-        if found.best.is_empty() {
-            let most = LayoutSearch { memory: usize::MAX, goal: Goal::Memory, ..search };
-            let least = with_dtype!(self.dtype, D => most.find::<D>());
-            return Err(nothing_fits(&search, least.best.first()));
+        if self.all_devices && morphing::divisible(&search) != Some(self.devices) {
+            return Err(indivisible(&search));
         }
-        let time = |of: &Weighed| MachineTime::new(&of.step, (&job, flops), (&machine, self.devices));
+        let all = self.all_devices;
+        let find = |of: &LayoutSearch| with_dtype!(self.dtype, D => if all { of.find::<D>() } else { morphing::find::<D>(of) });
+        let found = find(&search);
+        let Some(best) = found.best.first() else {
+            return Err(with_dtype!(self.dtype, D => nothing_fits::<D>(&search)));
+        };
+        let proof = self.prove.then(|| proof::of(job.design.shape(), &best.layout)).transpose()?;
+        let (flops, steps) = with_dtype!(self.dtype, D =>
+            Ok::<_, Error>((model_flops::<D>(&job)?, advice::steps::<D>(&search, best)?)))?;
+        let time = |of: &Weighed| MachineTime::new(&of.step, (&job, flops), (&machine, of.layout.ranks()));
         let plans: Vec<_> = found.best.iter().map(|of| (of, time(of))).collect();
         if json {
             plans.iter().map(object).for_each(|plan| show::json(&plan));
-            return Ok(true);
+            show::json(&json!({ "steps": steps, "proof": proof }));
+        } else {
+            report(&search, &plans, &found);
+            decided(&steps, proof.as_ref());
         }
-        report(&search, &plans, &found);
-        Ok(true)
+        Ok(proof.is_none_or(|proof| proof.equal))
     }
 }
 
-/// Says which memory would do.
-fn nothing_fits(search: &LayoutSearch, least: Option<&Weighed>) -> Error {
+/// Says which number of devices some layout uses fully.
+fn indivisible(search: &LayoutSearch) -> Error {
+    let would = match morphing::divisible(search) {
+        Some(fewer) => format!("{} could be used fully", counted(fewer, "device")),
+        None => "no number of devices could".into(),
+    };
+    let sequences = counted(search.job.batch_size, "sequence");
+    Error::new(format!(
+        "no layout of the model uses all {} for steps of {sequences}; {would}, or leave --all-devices out",
+        counted(search.ranks, "device"),
+    ))
+}
+
+/// Says which memory would do, and how many devices.
+fn nothing_fits<D: Kernels>(search: &LayoutSearch) -> Error {
     let (devices, memory) = (counted(search.ranks, "device"), readable(search.memory as u128));
-    let would = match least {
-        Some(Weighed { layout, step, .. }) => format!(
-            "the least is {}, under {layout}; use more devices, or devices with more memory",
-            readable(step.peak as u128)
-        ),
+    let least = |ranks| {
+        let any = LayoutSearch { memory: usize::MAX, goal: Goal::Memory, ranks, ..*search };
+        let least = morphing::find::<D>(&any).best.into_iter().next()?;
+        // below that, entries that only save memory are tried
+        let less = LayoutSearch { memory: least.step.peak - 1, ..any };
+        Some(less.find::<D>().best.into_iter().next().unwrap_or(least))
+    };
+    let would = match least(search.ranks) {
+        Some(Weighed { layout, step, .. }) => {
+            let more = [2, 4, 8].map(|times| times * search.ranks).into_iter().filter(|n| *n <= MOST[0]);
+            let mut enough = more.filter_map(least).filter(|of| of.step.peak <= search.memory);
+            let or = enough.next().map_or_else(
+                || "8 times as many devices would not do, either".into(),
+                |of| format!("{} would do, under {}", counted(of.layout.ranks(), "device"), of.layout),
+            );
+            format!("the least is {} each, under {layout}; {or}", readable(step.peak as u128))
+        }
         None => "no layout divides the model over them; use another number of devices".into(),
     };
     Error::new(format!("nothing fits into {memory} on {devices}: {would}"))
@@ -127,7 +171,7 @@ type PlanRow<'a> = (&'a Weighed, MachineTime);
 
 fn object((of, time): &PlanRow) -> Value {
     json!({
-        "layout": of.layout.to_string(), "microbatches": of.microbatches,
+        "layout": of.layout.to_string(), "devices": of.layout.ranks(), "microbatches": of.microbatches,
         "seconds": time.seconds, "tokens_per_second": time.tokens_per_second,
         "share_of_peak": time.share_of_peak, "peak_bytes": of.step.peak, "parts": time.parts,
     })
@@ -172,5 +216,25 @@ fn report(search: &LayoutSearch, plans: &[PlanRow], found: &SearchResult) {
     ));
     if found.needed {
         line("Nothing fits without strategies that only save memory, so they were tried, too.");
+    }
+    let used = plans[0].0.layout.ranks();
+    if used < *ranks {
+        line(&format!("It uses {used} of {ranks} devices; {} idle.", stay(ranks - used)));
+    }
+}
+
+fn stay(devices: usize) -> String {
+    let stay = if devices == 1 { "stays" } else { "stay" };
+    format!("{} {stay}", counted(devices, "device"))
+}
+
+/// Prints the steps of the decision, and the proof.
+fn decided(steps: &[DecisionStep], proof: Option<&Verdict>) {
+    line("\nBy the usual decision trees:");
+    for DecisionStep { question, answer } in steps {
+        line(&format!("- {question} {answer}"));
+    }
+    if let Some(proof) = proof {
+        line(&format!("\n{}", proof::sentence(proof)));
     }
 }

@@ -29,6 +29,7 @@ mod network;
 mod offload;
 mod order3;
 mod paths;
+mod plan;
 mod processes;
 mod profile;
 #[path = "../../../docs/tests/all/rewrites.rs"]

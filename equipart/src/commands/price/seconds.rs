@@ -2,6 +2,7 @@
 use crate::cli::show::amount;
 use kernels::Kernels;
 use parallel::{Layout, Result};
+use plan::clock::time;
 use plan::step::{KnownPrices, StepTime, TrainingJob, model_flops};
 use plan::{Machine, Part};
 use serde::Serialize;
@@ -81,14 +82,5 @@ impl fmt::Display for MachineTime {
             100.0 * self.share_of_peak,
             self.spent()
         )
-    }
-}
-
-/// Seconds in a unit that a reader can grasp.
-pub(crate) fn time(seconds: f64) -> String {
-    match seconds {
-        s if s >= 0.1 => format!("{s:.2} s"),
-        s if s >= 1e-4 => format!("{:.2} ms", s * 1e3),
-        s => format!("{:.1} us", s * 1e6),
     }
 }

@@ -1,0 +1,64 @@
+//! Job morphing: the best layout over as many devices as are left, at the same global batch.
+//!
+//! ```text
+//! n = N, and g·⌊N/g⌋ for groups of g = 2, 4, 8, … devices: as many whole groups as there are
+//! n devices take at least as long as one with ideal kernels, divided by n: fewer than that are not tried
+//! ```
+//! A layout keeps its batch: data ranks need not divide it, but some of them then have a sequence more.
+//!
+//! Source: Athlur et al., "Varuna: scalable, low-cost training of massive deep learning models", `EuroSys` 2022,
+//! section 4.
+use crate::search::{BEST, Goal, LayoutSearch, SearchResult};
+use crate::space::divisions;
+use crate::step::KnownPrices;
+use kernels::Kernels;
+use parallel::Layout;
+use std::sync::Arc;
+
+/// Sequences of the ideal device's microbatch: enough to read its weights seldom.
+const AT_ONCE: usize = 8;
+
+/// Searches the layouts of `search.ranks` devices and, if these do not divide evenly, of fewer.
+pub fn find<D: Kernels>(search: &LayoutSearch) -> SearchResult {
+    let groups = (0..usize::BITS).map(|power| 1 << power).take_while(|group| *group <= search.ranks);
+    let mut numbers: Vec<usize> = groups.map(|group| search.ranks / group * group).collect();
+    numbers.dedup(); // falling
+    let alone = if numbers.len() > 1 { alone::<D>(search) } else { 0.0 };
+    let mut all = SearchResult::default();
+    for ranks in numbers {
+        let best = all.best.first().map_or(f64::INFINITY, |best| best.step.seconds);
+        let is_enough = alone / ranks as f64 >= best || search.goal == Goal::Memory;
+        if is_enough && !all.best.is_empty() {
+            break;
+        }
+        let more = LayoutSearch { ranks, ..*search }.find::<D>();
+        all.weighed += more.weighed;
+        all.bounded += more.bounded;
+        all.refused += more.refused;
+        if !more.best.is_empty() && (all.best.is_empty() || !more.needed) {
+            all.needed = more.needed;
+            all.best.extend(more.best);
+            if search.goal == Goal::Time {
+                all.best.sort_by(|a, b| a.step.seconds.total_cmp(&b.step.seconds));
+            }
+            all.best.truncate(BEST);
+        }
+    }
+    all
+}
+
+/// Seconds of the step on one device with any memory, whose kernels all run at their best rate.
+fn alone<D: Kernels>(search: &LayoutSearch) -> f64 {
+    let mut ideal = search.machine.ideal();
+    ideal.launch.value = 0.0;
+    let microbatches = search.job.batch_size.div_ceil(AT_ONCE);
+    let (known, ideal) = (&mut KnownPrices::default(), Arc::new(ideal));
+    let step = known.step::<D>(&Layout::UNSPLIT, search.job, (microbatches, usize::MAX), &ideal);
+    step.map_or(0.0, |step| step.seconds)
+}
+
+/// Returns the most devices, no more than `search.ranks`, that some layout of the model divides fully.
+pub fn divisible(search: &LayoutSearch) -> Option<usize> {
+    let sizes = [search.job.batch_size, search.job.seq];
+    (1..=search.ranks).rev().find(|ranks| !divisions(*ranks, &search.job.design, sizes).is_empty())
+}
