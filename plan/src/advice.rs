@@ -9,8 +9,8 @@
 //! ```
 //! Every figure is priced by the program of a few pure layouts; a tree's advice is no result of the search.
 //!
-//! Source: Hugging Face, "Parallelism methods" and "Efficient training on multiple GPUs" (the trees); Huang et
-//! al., "GPipe", arXiv:1811.06965, section 2.3 (4 K); `DeepSpeed`, "Pipeline parallelism" (ZeRO-1 alone).
+//! Source: Hugging Face, "Parallelism methods" and "Efficient training on multiple GPUs" (the trees); Huang
+//! et al., "GPipe", arXiv:1811.06965, section 2.3 (4 K); `DeepSpeed`, "Pipeline parallelism" (ZeRO-1).
 use crate::clock::time;
 use crate::machine::Machine;
 use crate::search::{LayoutSearch, Weighed};

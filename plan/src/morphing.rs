@@ -6,8 +6,8 @@
 //! ```
 //! A layout keeps its batch: data ranks need not divide it, but some of them then have a sequence more.
 //!
-//! Source: Athlur et al., "Varuna: scalable, low-cost training of massive deep learning models", `EuroSys` 2022,
-//! section 4.
+//! Source: Athlur et al., "Varuna: scalable, low-cost training of massive deep learning models",
+//! `EuroSys` 2022, arXiv:2111.04007.
 use crate::search::{BEST, Goal, LayoutSearch, SearchResult};
 use crate::space::divisions;
 use crate::step::KnownPrices;

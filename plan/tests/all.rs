@@ -183,8 +183,8 @@ fn calls_cross_the_level_of_their_ranks() {
     assert!(far > 1.3 * near, "every second rank is on the other node: {near} {far}");
 }
 
-/// Five ranks divide neither 4 sequences nor 4 blocks nor 16 heads; three divide 4 sequences unevenly. Kills: a
-/// layout of fewer ranks that is not found, or is kept where more ranks are faster.
+/// Five ranks divide neither 4 sequences nor 4 blocks nor 16 heads; three divide 4 sequences unevenly. Kills:
+/// a layout of fewer ranks that is not found, or is kept where more ranks are faster.
 #[test]
 fn fewer_devices_are_tried_where_more_do_not_divide() {
     let (job, machine) = (small(), Arc::new(machine()));

@@ -144,17 +144,17 @@ fn indivisible(search: &LayoutSearch) -> Error {
 /// Says which memory would do, and how many devices.
 fn nothing_fits<D: Kernels>(search: &LayoutSearch) -> Error {
     let (devices, memory) = (counted(search.ranks, "device"), readable(search.memory as u128));
-    let least = |ranks| {
-        let any = LayoutSearch { memory: usize::MAX, goal: Goal::Memory, ranks, ..*search };
-        let least = morphing::find::<D>(&any).best.into_iter().next()?;
-        // below that, entries that only save memory are tried
-        let less = LayoutSearch { memory: least.step.peak - 1, ..any };
-        Some(less.find::<D>().best.into_iter().next().unwrap_or(least))
+    let least = |ranks, memory| {
+        let any = LayoutSearch { memory, goal: Goal::Memory, ranks, ..*search };
+        any.find::<D>().best.into_iter().next()
     };
-    let would = match least(search.ranks) {
+    let all = least(search.ranks, usize::MAX);
+    // below that, entries that only save memory are tried
+    let all = all.map(|of| least(search.ranks, of.step.peak - 1).unwrap_or(of));
+    let would = match all {
         Some(Weighed { layout, step, .. }) => {
             let more = [2, 4, 8].map(|times| times * search.ranks).into_iter().filter(|n| *n <= MOST[0]);
-            let mut enough = more.filter_map(least).filter(|of| of.step.peak <= search.memory);
+            let mut enough = more.filter_map(|ranks| least(ranks, search.memory));
             let or = enough.next().map_or_else(
                 || "8 times as many devices would not do, either".into(),
                 |of| format!("{} would do, under {}", counted(of.layout.ranks(), "device"), of.layout),
