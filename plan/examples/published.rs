@@ -3,7 +3,7 @@ use kernels::Heads;
 use layers::{Design, OptimizerKind, Rates, Shape};
 use parallel::Layout;
 use plan::Machine;
-use plan::step::{KnownPrices, TrainingJob};
+use plan::step::{KnownPrices, TrainingJob, model_flops};
 use std::sync::Arc;
 use tensor::{Bf16, Cpu};
 
@@ -80,6 +80,71 @@ fn main() -> parallel::Result<()> {
     }
     let mean = errors.iter().sum::<f64>() / errors.len() as f64;
     let largest = errors.iter().fold(0.0, |a: f64, b| a.max(*b));
-    println!("mean error {:.2}%, largest {:.2}% (Calculon: 3.65%, 8.87%)", 100.0 * mean, 100.0 * largest);
+    println!("mean error {:.2}%, largest {:.2}% (Calculon: 3.65%, 8.87%)\n", 100.0 * mean, 100.0 * largest);
+    reported()
+}
+
+/// Llama 3 405B (Llama Team, arXiv:2407.21783, table 4): ranks of data and context parallelism, tokens of
+/// a sequence, sequences of a data rank, and teraflops of a card.
+const LLAMA: [([usize; 4], f64); 3] =
+    [([64, 1, 8192, 32], 430.0), ([128, 1, 8192, 16], 400.0), ([8, 16, 131_072, 16], 380.0)];
+
+/// Steps of which only the speed was published.
+fn reported() -> parallel::Result<()> {
+    println!("model  layout  reported  predicted, in teraflops of a card  error");
+    let width = 25600;
+    let shape = Shape {
+        width,
+        blocks: 128,
+        heads: Heads { queries: 160, keys: 160, dim: 160 },
+        hidden: 4 * width,
+        vocabulary: 51200,
+        dropout: Rates { embedding: 0.1, attention: 0.1, residual: 0.1 },
+        positions: layers::Positions::Learned(2048),
+        ..Shape::GPT2
+    };
+    // Narayanan et al., arXiv:2104.04473, table 1; operations with those of recomputation, by its formula
+    let [b, s, l, h, v] = [3072.0, 2048.0, 128.0, 25600.0, 51200.0];
+    let flops = 96.0 * b * s * l * h * h * (1.0 + s / (6.0 * h) + v / (16.0 * l * h));
+    row(
+        "1T",
+        "tp=8,dp=6,pp=64:interleaved/2,recompute",
+        (shape, 2048, 3072, 512),
+        ("a100-2022", 163.0, Some(flops)),
+    )?;
+    let shape = Shape {
+        width: 16384,
+        blocks: 126,
+        heads: Heads { queries: 128, keys: 8, dim: 128 },
+        hidden: 53248,
+        vocabulary: 128_256,
+        ..Shape::LLAMA
+    };
+    for ([dp, cp, seq, each], speed) in LLAMA {
+        let context = if cp > 1 { format!("cp={cp}:gathered,") } else { String::new() };
+        let layout = format!("tp=8,sp,{context}dp={dp}:zero1,pp=16:interleaved/4");
+        row("405B", &layout, (shape, seq, each * dp, each), ("h100", speed, None))?;
+    }
+    Ok(())
+}
+
+fn row(
+    name: &str,
+    layout: &str,
+    (shape, seq, batch_size, microbatches): (Shape, usize, usize, usize),
+    (machine, speed, flops): (&str, f64, Option<f64>),
+) -> parallel::Result<()> {
+    let optimizer = (OptimizerKind::ADAMW, Some(1.0));
+    let job = TrainingJob { design: Design::Transformer(shape), optimizer, seq, batch_size, dtype: "bf16" };
+    let (machine, parsed) = (Arc::new(Machine::named(machine)?), layout.parse::<Layout>()?);
+    let at = (microbatches, usize::MAX);
+    let step = KnownPrices::default().step::<Cpu<Bf16>>(&parsed, &job, at, &machine)?;
+    let flops = flops.map_or_else(|| model_flops::<Cpu<Bf16>>(&job), Ok)?;
+    let predicted = flops / step.seconds / parsed.ranks() as f64 / 1e12;
+    let error = 100.0 * (predicted / speed - 1.0);
+    println!(
+        "{name:>5}  {layout}  {speed:.0}  {predicted:.0}  {error:+.1}%  [{:.1} GB]",
+        step.peak as f64 / 1e9
+    );
     Ok(())
 }

@@ -215,7 +215,9 @@ fn report(search: &LayoutSearch, plans: &[PlanRow], found: &SearchResult) {
         best.spent()
     ));
     if found.needed {
-        line("Nothing fits without strategies that only save memory, so they were tried, too.");
+        line(
+            "Nothing fits without strategies that only save memory, so they were tried, too; copies to the host are not timed.",
+        );
     }
     let used = plans[0].0.layout.ranks();
     if used < *ranks {
