@@ -1,6 +1,7 @@
 //! Predicted and measured times of training steps on this machine:
 //! `cargo run --release -p bench --example measured FILE [TURNS [MILLISECONDS [TOKENS]]]`, with a file of
-//! `equipart machine --measure --out FILE`. On a busy machine, threads rest for some milliseconds before each step.
+//! `equipart machine --measure --out FILE`. On a busy machine, let threads rest for some milliseconds before
+//! each step.
 use bench::measure::{self, MeasureScale};
 use kernels::Heads;
 use layers::{Design, EvenValues, OptimizerKind, Shape};

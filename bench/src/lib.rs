@@ -10,8 +10,7 @@
 //! | `experts.rs` | products of experts, their all-to-all, and a model with experts |
 //! | `pipeline.rs` | a pipeline's step beside its table, and beside the same work on one rank |
 //! | `context.rs`, `exposed.rs` | attention and a block on a long sequence; exposed communication time |
-//! | `machine.rs` | the hardware, the host's cores or cards, and its limits |
-//! | `measure.rs` | this machine as data, for prices |
+//! | `machine.rs`, `measure.rs` | the hardware and its limits; the host as data, for prices |
 //! | `peers.rs` | other programs' figures, from a file |
 //! | `profile.rs` | breakdown of the time of training steps, read from a trace |
 mod all_reduce;

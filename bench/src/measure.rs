@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! rate     Σ operations / Σ seconds, or Σ bytes / Σ seconds      of a kernel's calls of about the same size
-//! launch   (seconds of a step − Σ seconds of its kernels) / number of its kernels
+//! launch   mean seconds from the end of a kernel to the next, in steps of one rank
 //! ```
 use super::all_reduce::bursts;
 use super::machine::{Cores, Hardware, Probe, cores, least};
@@ -18,8 +18,9 @@ use plan::Machine;
 use plan::machine::{KernelRates, Level, Sourced};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 use tensor::{
-    Bf16, Category, Clock, Cpu, Device, KernelKind, KernelWork, Phase, Profile, Scalar, Tensor, Work,
+    Bf16, Category, Clock, Cpu, Device, KernelKind, KernelWork, Profile, ProfileEntry, Scalar, Tensor, Work,
 };
 
 /// Source of all measured numbers.
@@ -127,7 +128,7 @@ type Timed = [f64; 3];
 #[derive(Default)]
 struct KernelTimes {
     calls: BTreeMap<(KernelKind, &'static str, &'static str), Vec<Timed>>,
-    others: Vec<f64>, // seconds between kernels, by step
+    waited: Vec<f64>, // seconds since the kernel before
 }
 
 impl KernelTimes {
@@ -135,11 +136,12 @@ impl KernelTimes {
     fn step<D: RunDevice>(&mut self, layout: &Layout, shape: Shape, tries: usize) -> Result<()> {
         let batch = batch(&Scale { shape, batch: [4, shape.width.min(128)], ..Scale::FULL })?;
         let mut real: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-        let (times, other) = times::<D>(layout, shape, &batch, tries)?;
-        if layout.ranks() == 1 {
-            self.others.push(other / times.len() as f64); // more ranks wait for each other
+        for (name, [waited, took]) in times::<D>(layout, shape, &batch, tries)? {
+            if layout.ranks() == 1 {
+                self.waited.push(waited); // more ranks wait for each other
+            }
+            real.entry(name).or_default().push(took);
         }
-        times.into_iter().for_each(|(name, seconds)| real.entry(name).or_default().push(seconds));
         let mut noted: BTreeMap<&str, Vec<KernelWork>> = BTreeMap::new();
         notes::<D>(layout, shape, &batch)?
             .into_iter()
@@ -157,10 +159,9 @@ impl KernelTimes {
         }
         Ok(())
     }
-    /// Seconds of a rank beyond its kernels, for each: the median of all steps.
-    fn launch(&mut self) -> f64 {
-        self.others.sort_by(f64::total_cmp);
-        self.others[self.others.len() / 2].max(1e-9)
+    /// Mean seconds before a kernel.
+    fn launch(&self) -> f64 {
+        self.waited.iter().sum::<f64>() / self.waited.len() as f64
     }
     /// Rates of all kernels, of other kernels of their kinds, and of all others.
     fn rates(&self) -> BTreeMap<String, KernelRates> {
@@ -230,35 +231,35 @@ fn notes<D: RunDevice>(layout: &Layout, shape: Shape, batch: &Batch) -> Result<V
     Ok(notes.take().into_iter().map(own).collect())
 }
 
-/// Names and best seconds of the kernels of rank 0 in a training step, and the seconds of the best step
-/// beyond them.
+/// Kernels of rank 0 in a training step, with the best seconds before each and of each.
 fn times<D: RunDevice>(
     layout: &Layout,
     shape: Shape,
     batch: &Batch,
     tries: usize,
-) -> Result<(Vec<(&'static str, f64)>, f64)> {
+) -> Result<Vec<(&'static str, [f64; 2])>> {
     let world = Network::default().world(layout, "a step")?;
     let mut ranks = session::run((layout, &world), &EvenValues, |at: BuildContext<D>| {
         let mut trainer = Trainer::new(&at, shape, (OptimizerKind::ADAMW, Some(1.0)))?;
         trainer.step(batch, RATE)?; // allocates
-        let (mut best, mut step): (Vec<(&str, f64)>, _) = (Vec::new(), f64::INFINITY);
+        let mut best: Vec<(&str, [f64; 2])> = Vec::new();
         for _ in 0..tries {
-            step =
-                step.min(parallel::measure::work(&at, Phase::Step, || trainer.step(batch, RATE))?.1.seconds);
+            at.mesh.barrier()?;
+            let mut free = Instant::now();
             at.device.profile().inspect(|profile| profile.begin(at.device.meter().flops()));
             trainer.step(batch, RATE)?;
-            let taken = at.device.profile().map_or_else(Vec::new, Profile::end);
-            let kernels = taken.into_iter().filter_map(|entry| match entry.work {
-                Work::Kernel { name, .. } => Some((name, (entry.to - entry.from).as_secs_f64())),
-                Work::Layer { .. } => None,
+            let worked = at.device.profile().map_or_else(Vec::new, Profile::end);
+            let kernels = worked.into_iter().filter_map(|ProfileEntry { work, from, to }| {
+                let Work::Kernel { name, .. } = work else { return None };
+                let waited = from.duration_since(std::mem::replace(&mut free, to));
+                Some((name, [waited, to - from].map(|time| time.as_secs_f64())))
             });
-            let known = std::mem::take(&mut best).into_iter().map(|(_, took)| took);
-            let known = known.chain(std::iter::repeat(f64::INFINITY));
-            best = kernels.zip(known).map(|((name, took), known)| (name, took.min(known))).collect();
+            let known = std::mem::take(&mut best).into_iter().map(|(_, best)| best);
+            let known = known.chain(std::iter::repeat([f64::INFINITY; 2]));
+            let least = |[a, b]: [f64; 2], known: [f64; 2]| [a.min(known[0]), b.min(known[1])];
+            best = kernels.zip(known).map(|((name, took), known)| (name, least(took, known))).collect();
         }
-        let other = step - best.iter().map(|(_, took)| took).sum::<f64>();
-        Ok((best, other))
+        Ok(best)
     })?;
     Ok(ranks.swap_remove(0))
 }
@@ -270,7 +271,7 @@ fn links(of: &MeasureScale) -> Result<Level> {
     let (mut operations, mut latency) = (BTreeMap::new(), f64::INFINITY);
     for op in [Op::AllReduce, Op::AllGather, Op::ReduceScatter, Op::AllToAll, Op::Broadcast, Op::Send] {
         let best =
-            |elements| (0..of.tries).try_fold(f64::INFINITY, |best, _| Ok(call(op, elements)?.min(best)));
+            |elements| (0..4 * of.tries).try_fold(f64::INFINITY, |best, _| Ok(call(op, elements)?.min(best)));
         let (few, many): (Result<f64>, Result<f64>) = (best(2), best(large));
         let (few, many) = (few?, many?);
         // an all-reduce waits twice
@@ -284,7 +285,7 @@ fn links(of: &MeasureScale) -> Result<Level> {
 /// Seconds of a call in which each of two ranks sends, as the ledger counts, this number of elements.
 fn call(op: Op, elements: usize) -> Result<f64> {
     let world = World::threads(&[(Axis::Tp, 2)])?;
-    let calls = ((1 << 21) / elements).clamp(1, 1000);
+    let calls = ((1 << 19) / elements).clamp(1, 1000);
     let times = world.run(|device: Cpu<f32>, mesh| {
         let group = mesh.group(Axis::Tp).named("burst");
         let zeros = |rows| Tensor::from_fn(&device, Category::Buffers, rows, elements, |_| 0.0);

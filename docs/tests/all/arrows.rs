@@ -40,7 +40,7 @@ const ARROWS: [Arrow; 17] = [
     ("plan", &["tensor", "kernels", "comm", "layers", "parallel"], &[]),
     // models: for its files
     ("prove", &["tensor", "shape", "kernels", "comm", "layers", "parallel", "reference"], &["models"]),
-    ("bench", &["tensor", "kernels", "comm", "layers", "parallel", "models", "prove"], &[]),
+    ("bench", &["tensor", "kernels", "comm", "layers", "parallel", "models", "plan", "prove"], &[]),
     (
         "equipart",
         &["tensor", "kernels", "comm", "cuda", "layers", "parallel", "models", "plan", "prove", "bench"],

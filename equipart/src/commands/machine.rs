@@ -18,8 +18,8 @@ pub(crate) struct MachineArgs {
     /// a100, a100-2022, h100, h200, or a file of JSON
     #[arg(value_name = "NAME|FILE", required_unless_present = "measure", conflicts_with = "measure")]
     machine: Option<String>,
-    /// Measure this machine: the rates of kernels by size and the calls between ranks, each a thread. It takes
-    /// up to a minute, and needs a machine that does nothing else
+    /// Measure this machine: the rates of kernels by size, and the calls between ranks, each a thread. It
+    /// takes up to a minute, and needs a machine that does nothing else
     #[arg(long)]
     measure: bool,
     /// Write the machine to this file, for `price --machine FILE` and `plan --machine FILE`

@@ -8,8 +8,8 @@ fn said(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Kills: a file that is not what was measured, a number that no machine may have, rates of one dtype alone, a
-/// file that price does not read.
+/// Kills: a file that is not what was measured, a number that no machine may have, rates of one dtype alone,
+/// a file that price does not read.
 #[test]
 fn a_measured_machine_is_read_back_and_prices() {
     let dir = tempfile::tempdir().unwrap();
@@ -28,7 +28,7 @@ fn a_measured_machine_is_read_back_and_prices() {
     assert!(price.contains("A step takes") && price.contains("on this machine ("), "{price}");
 }
 
-/// Kills: a number without its source, a level or a kernel that is left out; flags that contradict each other.
+/// Kills: a number without its source, a level or a kernel that is left out; flags that contradict.
 #[test]
 fn a_known_machine_is_shown_with_sources() {
     let text = said(&["machine", "h100"]);
