@@ -112,3 +112,7 @@ mod fitting_a_model {}
 #[cfg(doctest)]
 #[doc = include_str!("context-parallelism.md")]
 mod context_parallelism {}
+
+#[cfg(doctest)]
+#[doc = include_str!("choosing-a-layout.md")]
+mod choosing_a_layout {}
