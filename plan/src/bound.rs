@@ -44,9 +44,9 @@ pub struct BlockTime {
     pub saved: usize,
 }
 
-/// What a rank of a pipeline does.
+/// Work of a rank of a pipeline.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RankWork {
+pub struct StageWork {
     /// Numbers of blocks of its chunks.
     pub chunks: Vec<usize>,
     /// True if it has the head.
@@ -57,7 +57,7 @@ pub struct RankWork {
     pub first: usize,
 }
 
-impl RankWork {
+impl StageWork {
     /// Returns what the ranks do; of those with as many blocks, the one that waits for most.
     pub fn of_ranks(pipeline: &Pipeline, blocks: usize, plan: &Plan) -> Vec<Self> {
         let all = plan.all_chunks();
@@ -148,7 +148,7 @@ impl BlockCost {
     /// its update takes as long, as given.
     pub fn seconds(
         &self,
-        ranks: &[RankWork],
+        ranks: &[StageWork],
         plan: &Plan,
         (halves, waits, update): (bool, [f64; 2], f64),
     ) -> f64 {
@@ -166,7 +166,7 @@ impl BlockCost {
             let computing = self.least(n, |block| block.acts.iter().map(work_of).sum());
             computing.max(n as f64 * (waits[0] + waits[1]))
         };
-        let of_rank = |of: &RankWork| {
+        let of_rank = |of: &StageWork| {
             // what it surely waits for before and after its cells: forwards, and backwards if they are whole
             let back = if halves { 0.0 } else { 1.0 };
             let passes = pass(0, of.before) + back * pass(1, of.before);

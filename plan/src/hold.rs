@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! bytes ≥ state of ⌊blocks/K⌋ blocks and of the ends on the rank
-//!         + what ⌊blocks/KV⌋ blocks save · chunks saved at once + gradients of chunks that have had a backward
+//!         + what ⌊blocks/KV⌋ blocks save · chunks saved at once
+//!         + gradients of chunks that have had a backward
 //! ```
 use crate::bound::{BlockCost, run, stage_of, staged};
 use crate::clock::Part;
@@ -17,22 +18,22 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Bytes that rest between steps, and those of gradients from the first backward on.
-type Held = [usize; 2];
+type HeldBytes = [usize; 2];
 
 /// Bytes of parameters' state.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StateBytes {
-    /// Of a block.
-    pub block: Held,
-    /// Of what the first and the last stage have beside their blocks.
-    pub ends: [Held; 2],
+    /// Bytes of a block.
+    pub block: HeldBytes,
+    /// Bytes of what the first and the last stage have beside their blocks.
+    pub ends: [HeldBytes; 2],
     /// Seconds that data ranks wait for each other in the forward and the backward of a block.
     pub waits: [f64; 2],
     /// Seconds of the kernels of a block's update.
     pub update: f64,
 }
 
-/// What a rank has at once, at some time of a table: chunks, or slices of them, that are saved, if the input
+/// Contents of a rank at some time of a table: chunks, or slices of them, that are saved, if the input
 /// half of a backward frees them; chunks with gradients; and the ends of the model on the rank.
 pub type HeldChunks = (usize, usize, [bool; 2]);
 
@@ -45,7 +46,7 @@ impl StateBytes {
         let job = TrainingJob { seq: 2 * layout.size(TokenShards::CONTEXT), ..job.clone() };
         let (staged, unlike) = staged(&layout.unscheduled())?;
         let sequences = layout.size(TokenShards::SEQUENCES);
-        let of_stage = |stage: usize| -> Result<(Held, [f64; 2], f64)> {
+        let of_stage = |stage: usize| -> Result<(HeldBytes, [f64; 2], f64)> {
             let costs = stage_of::<D>(&staged, &job, (stage, sequences, true), machine)?;
             let cost = |act, first| costs.cost(run(act, stage, 0), first);
             let adds = |first| cost(PassKind::B, first).map_or(0, |(change, _)| change.adds);
@@ -57,7 +58,7 @@ impl StateBytes {
         };
         let [(first, ..), (block, waits, update), (last, ..)] =
             [of_stage(0)?, of_stage(1)?, of_stage(unlike + 1)?];
-        let beside = |end: Held| [0, 1].map(|i| end[i].saturating_sub(block[i]));
+        let beside = |end: HeldBytes| [0, 1].map(|i| end[i].saturating_sub(block[i]));
         Ok(Self { block, ends: [beside(first), beside(last)], waits, update })
     }
 }
@@ -80,8 +81,8 @@ impl BlockCost {
     }
 }
 
-/// Returns what ranks have at once: of each rank with an end of the model, and of the one with most, the times
-/// at which it has most. None if there is no such table.
+/// Returns what ranks have at once: of each rank with an end of the model, and of the one with most, the
+/// times at which it has most. None if there is no such table.
 pub fn held(schedule: &dyn Schedule, plan: &Plan) -> Vec<HeldChunks> {
     let all = plan.all_chunks();
     if schedule.fits(plan).is_err() {

@@ -1,6 +1,6 @@
 //! The search for the best layout: every layout of the [space](crate::space) is bounded, and those with the
 //! lowest bounds are weighed first, until no bound is below the last of the best ten.
-use crate::bound::{BlockCost, CostLine, RankWork, has_halves, staged};
+use crate::bound::{BlockCost, CostLine, StageWork, has_halves, staged};
 use crate::cores::{each, measured};
 use crate::hold::{StateBytes, held};
 use crate::machine::Machine;
@@ -109,7 +109,7 @@ const WEIGHED: u8 = 2;
 /// Number of candidates that are looked at together, on all cores.
 const TOGETHER: usize = 4;
 
-/// What is known of a candidate after it was looked at.
+/// Result of a look at a candidate.
 enum Seen {
     /// Its choices do not go together, or it does not fit.
     Refused { weighed: bool },
@@ -119,10 +119,10 @@ enum Seen {
     Weighed(Box<Weighed>),
 }
 
-/// Prices that a search keeps: of blocks, by the layout of their stages and the sequences of a microbatch, and
-/// of stages, by core.
+/// Prices that a search keeps: of blocks, by the layout of their stages and the sequences of a microbatch,
+/// and of stages, by core.
 #[derive(Default)]
-struct Kept {
+struct KeptPrices {
     blocks: Mutex<HashMap<(Layout, usize), Arc<BlockCost>>>,
     stages: Mutex<Vec<KnownPrices>>,
 }
@@ -153,7 +153,7 @@ impl LayoutSearch<'_> {
         let bytes = |state| states.get(&state_key(state)).copied().unwrap_or_default();
         all.iter_mut().for_each(|division| division.bytes = division.state.iter().map(bytes).collect());
         let (mut heap, mut found) = self.bounded::<D>(&all);
-        let kept = Kept::default();
+        let kept = KeptPrices::default();
         loop {
             let last = found.best.get(BEST - 1).map_or(f64::INFINITY, |last| self.score(last));
             let can_be = |next: &Candidate| self.all || next.bound < last || last.is_infinite();
@@ -183,7 +183,7 @@ impl LayoutSearch<'_> {
         }
     }
     /// Bounds a candidate tighter; if it is, weighs it.
-    fn look<D: Kernels>(&self, division: &Division, of: Candidate, kept: &Kept) -> Seen {
+    fn look<D: Kernels>(&self, division: &Division, of: Candidate, kept: &KeptPrices) -> Seen {
         let Some(layout) = layout_of(division, &of) else { return Seen::Refused { weighed: false } };
         if of.level < WEIGHED && !self.all {
             return Seen::Bounded(self.tightened::<D>((&layout, division), of, kept));
@@ -208,7 +208,7 @@ impl LayoutSearch<'_> {
         &self,
         (layout, division): (&Layout, &Division),
         of: Candidate,
-        kept: &Kept,
+        kept: &KeptPrices,
     ) -> Candidate {
         let of = Candidate { level: of.level + 1, ..of };
         let microbatches = self.microbatches(layout, of.power);
@@ -228,7 +228,7 @@ impl LayoutSearch<'_> {
         let bound = if of.level == WEIGHED {
             cost.simulated(&pipeline, blocks, &plan, update).unwrap_or(0.0)
         } else {
-            let ranks = RankWork::of_ranks(&pipeline, blocks, &plan);
+            let ranks = StageWork::of_ranks(&pipeline, blocks, &plan);
             cost.seconds(&ranks, &plan, (has_halves(layout), [0.0; 2], update))
         };
         Candidate { bound: bound.max(of.bound), ..of }
@@ -272,7 +272,7 @@ impl LayoutSearch<'_> {
                 .collect();
             for (o, order) in division.order.iter().enumerate() {
                 let (pipeline, halves) = (order.pipeline(), has_halves(order));
-                let ranks = RankWork::of_ranks(&pipeline, blocks, &pipeline.plan(pp, 1));
+                let ranks = StageWork::of_ranks(&pipeline, blocks, &pipeline.plan(pp, 1));
                 for power in powers(job.batch_size, dp) {
                     let microbatches = self.microbatches(order, power);
                     let sequences = job.batch_size.div_ceil(microbatches);

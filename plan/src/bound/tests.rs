@@ -35,7 +35,7 @@ fn bounds_are_below_what_they_bound() {
                 let cost = cost(&mut random, has_halves(&layout), plan.slices);
                 let of = |most| cost.simulated_first(most, &pipeline, (blocks, 0.0), &plan).unwrap();
                 let (few, all) = (of(0), of(usize::MAX));
-                let works = RankWork::of_ranks(&pipeline, blocks, &plan);
+                let works = StageWork::of_ranks(&pipeline, blocks, &plan);
                 let closed = cost.seconds(&works, &plan, (has_halves(&layout), [0.0; 2], 0.0));
                 assert!(few <= all * (1.0 + 1e-9), "{layout}, {blocks} blocks: {few} is above {all}");
                 assert!(closed <= all * (1.0 + 1e-9), "{layout}, {blocks} blocks: {closed} is above {all}");
