@@ -44,6 +44,17 @@ pub struct BlockTime {
     pub saved: usize,
 }
 
+impl BlockTime {
+    /// Seconds of a pass through a slice, at least.
+    fn pass(&self, act: usize, (slice, slices): (usize, usize)) -> f64 {
+        if self.acts.len() == slices {
+            return self.acts[slice][act];
+        }
+        let whole: f64 = self.acts.iter().map(|acts| acts[act]).sum();
+        (whole - self.attention[act]).max(0.0) / slices as f64
+    }
+}
+
 /// Work of a rank of a pipeline.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StageWork {
@@ -135,14 +146,6 @@ impl BlockCost {
         let (whole, rest) = (n / self.blocks.len().max(1), n % self.blocks.len().max(1));
         whole as f64 * sum + if rest > 0 { rest as f64 * least } else { 0.0 }
     }
-    /// Seconds of a pass of a block through a slice, at least.
-    fn pass(&self, block: &BlockTime, act: usize, (slice, slices): (usize, usize)) -> f64 {
-        if block.acts.len() == slices {
-            return block.acts[slice][act];
-        }
-        let whole: f64 = block.acts.iter().map(|acts| acts[act]).sum();
-        (whole - block.attention[act]).max(0.0) / slices as f64
-    }
     /// Lower bound of a step's seconds, under a schedule with backwards in `halves` or without, whose ranks
     /// have this work. Data ranks wait for each other as long in the forward and the backward of a block, and
     /// its update takes as long, as given.
@@ -157,7 +160,7 @@ impl BlockCost {
         let [occupies, latency] = self.message.map(|seconds| if plan.ranks > 1 { seconds } else { 0.0 });
         let pass = |act, n: usize| {
             let of = |block: &BlockTime| {
-                let each = (0..slices).map(|slice| self.pass(block, act, (slice, slices)));
+                let each = (0..slices).map(|slice| block.pass(act, (slice, slices)));
                 each.fold(f64::INFINITY, f64::min)
             };
             self.least(n, of).max(n as f64 * waits[act] / slices as f64)
@@ -220,9 +223,8 @@ impl BlockCost {
     /// Seconds of a chunk's cells, by slice.
     fn cells(&self, blocks: Range<usize>, is_last: bool, plan: &Plan) -> Vec<[f64; 4]> {
         let of = |slice: usize, act: usize| {
-            let each = blocks
-                .clone()
-                .map(|n| self.pass(&self.blocks[n % self.blocks.len()], act, (slice, plan.slices)));
+            let each =
+                blocks.clone().map(|n| self.blocks[n % self.blocks.len()].pass(act, (slice, plan.slices)));
             let head =
                 if is_last && act == PassKind::F as usize { self.head / plan.slices as f64 } else { 0.0 };
             each.sum::<f64>() + head

@@ -151,7 +151,9 @@ impl LayoutSearch<'_> {
         let states: BTreeSet<Layout> = all.iter().flat_map(|d| &d.state).map(state_key).collect();
         let states = measured(states, |layout| StateBytes::new::<D>(layout, self.job, self.machine));
         let bytes = |state| states.get(&state_key(state)).copied().unwrap_or_default();
-        all.iter_mut().for_each(|division| division.bytes = division.state.iter().map(bytes).collect());
+        for division in &mut all {
+            division.bytes = division.state.iter().map(bytes).collect();
+        }
         let (mut heap, mut found) = self.bounded::<D>(&all);
         let kept = KeptPrices::default();
         loop {

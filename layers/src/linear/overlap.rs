@@ -1,4 +1,4 @@
-//! CallOrder of a column layer's products and collectives in a whole backward.
+//! Order of a column layer's products and collectives in a whole backward.
 use crate::model::strategy::Column;
 use crate::ops::{Region, Stream};
 use crate::{Builder, ColumnLinear, Layer, PassContext, RandomValues, Result};
