@@ -32,14 +32,13 @@ pub(crate) struct MachineArgs {
 
 impl Run for MachineArgs {
     fn run(self, json: bool) -> Result<bool> {
-        let machine = match self.machine {
-            Some(name) => Machine::named(&name)?,
-            None => {
-                let (watch, scale) = (ProgressWatch::spinner(), [MeasureScale::FULL, MeasureScale::TINY]);
-                let measured = measure::machine(&scale[usize::from(self.small)], &|what| watch.say(what))?;
-                watch.done();
-                measured
-            }
+        let machine = if let Some(name) = self.machine {
+            Machine::named(&name)?
+        } else {
+            let (watch, scale) = (ProgressWatch::spinner(), [MeasureScale::FULL, MeasureScale::TINY]);
+            let measured = measure::machine(&scale[usize::from(self.small)], &|what| watch.say(what))?;
+            watch.done();
+            measured
         };
         if let Some(file) = self.out {
             let text = serde_json::to_string_pretty(&machine).expect("plain values");
@@ -69,7 +68,7 @@ fn rows(name: &str, value: &Value, to: &mut Vec<Vec<String>>) {
     let number = |value: &Value| match value.as_f64() {
         Some(small) if small < 1.0 => format!("{small:.3e}"),
         Some(number) => show::amount(number),
-        None => escaped(value.as_str().unwrap_or_default()).to_string(),
+        None => escaped(value.as_str().unwrap_or_default()),
     };
     match value {
         Value::Object(of) if of.contains_key("value") => {
