@@ -49,7 +49,6 @@ impl MeasureScale {
 /// # Errors
 /// If a rank fails.
 pub fn machine(of: &MeasureScale, watch: &dyn Fn(&str)) -> Result<Machine> {
-    let known = |value| Sourced { value, source: SOURCE.into() };
     let probe = |probe: Probe| probe.seconds(&Scale { divisor: of.divisor, ..Scale::FULL });
     watch("links");
     let links = links(of)?;
@@ -85,6 +84,11 @@ pub fn machine(of: &MeasureScale, watch: &dyn Fn(&str)) -> Result<Machine> {
         cores: Some(all),
         levels: vec![links],
     })
+}
+
+/// A measured number.
+fn known(value: f64) -> Sourced {
+    Sourced { value, source: SOURCE.into() }
 }
 
 /// Small models with, together, almost every kernel.
@@ -266,7 +270,6 @@ fn times<D: RunDevice>(
 
 /// Latency and bandwidths of calls between two ranks.
 fn links(of: &MeasureScale) -> Result<Level> {
-    let known = |value| Sourced { value, source: SOURCE.into() };
     let large = (1 << 17) / of.divisor.min(1 << 10);
     let (mut operations, mut latency) = (BTreeMap::new(), f64::INFINITY);
     for op in [Op::AllReduce, Op::AllGather, Op::ReduceScatter, Op::AllToAll, Op::Broadcast, Op::Send] {

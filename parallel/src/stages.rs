@@ -85,12 +85,11 @@ impl<D: Kernels> Stages<D> {
         let design = Rc::new(design.into());
         let (stages, layers) = (at.mesh.group(Axis::Pp), at.mesh.group(Axis::Tp));
         let plan = at.pipeline.plan(stages.size(), 1);
-        let rank_of = |chunk: usize| at.pipeline.schedule.rank_of(chunk, &plan);
-        let ends = [0, plan.all_chunks() - 1].map(rank_of);
+        let schedule = at.pipeline.schedule;
+        let ends = [0, plan.all_chunks() - 1].map(|chunk| schedule.rank_of(chunk, &plan));
         let at_an_end = ends[0] != ends[1] && ends.contains(&stages.rank());
         let ends = if at_an_end { Some(stages.subgroup(&ends)?) } else { None };
-        let chunks: Vec<_> =
-            (0..plan.all_chunks()).filter(|chunk| rank_of(*chunk) == stages.rank()).collect();
+        let chunks = schedule.chunks_of(stages.rank(), &plan);
         let parts: Vec<_> = chunks
             .iter()
             .map(|chunk| at.pipeline.blocks(design.parts(), *chunk, plan.all_chunks()))

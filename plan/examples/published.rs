@@ -3,7 +3,7 @@ use kernels::Heads;
 use layers::{Design, OptimizerKind, Rates, Shape};
 use parallel::Layout;
 use plan::Machine;
-use plan::step::{KnownPrices, TrainingJob, model_flops};
+use plan::step::{KnownPrices, StepTime, TrainingJob, model_flops};
 use std::sync::Arc;
 use tensor::{Bf16, Cpu};
 
@@ -25,17 +25,7 @@ fn main() -> parallel::Result<()> {
         "model  recompute  measured  predicted  error  Calculon  products attention kernels tp pp bubble"
     );
     for (name, [width, heads, blocks, stages, chunks, batch_size, each], seconds) in STEPS {
-        let drop = Rates { embedding: 0.1, attention: 0.1, residual: 0.1 };
-        let shape = Shape {
-            width,
-            blocks,
-            heads: Heads { queries: heads, keys: heads, dim: width / heads },
-            hidden: 4 * width,
-            vocabulary: 51200,
-            dropout: drop,
-            positions: layers::Positions::Learned(2048),
-            ..Shape::GPT2
-        };
+        let shape = gpt([width, heads, blocks]);
         for (row, recompute) in ["recompute", "sp,recompute:selective"].into_iter().enumerate() {
             let pipeline = match (stages, chunks) {
                 (1, _) => String::new(),
@@ -43,20 +33,8 @@ fn main() -> parallel::Result<()> {
                 _ => format!(",pp={stages}:interleaved/{chunks}"),
             };
             let layout: Layout = format!("tp=8{pipeline},{recompute}").parse()?;
-            let job = TrainingJob {
-                design: Design::Transformer(shape),
-                optimizer: (OptimizerKind::ADAMW, Some(1.0)),
-                seq: 2048,
-                batch_size,
-                dtype: "bf16",
-            };
             let start = std::time::Instant::now();
-            let step = KnownPrices::default().step::<Cpu<Bf16>>(
-                &layout,
-                &job,
-                (batch_size / each, usize::MAX),
-                &machine,
-            )?;
+            let (_, step) = predicted(&layout, (shape, 2048, batch_size), batch_size / each, &machine)?;
             let error = step.seconds / seconds[row] - 1.0;
             errors.push(error.abs());
             let p = step.parts;
@@ -92,17 +70,7 @@ const LLAMA: [([usize; 4], f64); 3] =
 /// Steps of which only the speed was published.
 fn reported() -> parallel::Result<()> {
     println!("model  layout  reported  predicted, in teraflops of a card  error");
-    let width = 25600;
-    let shape = Shape {
-        width,
-        blocks: 128,
-        heads: Heads { queries: 160, keys: 160, dim: 160 },
-        hidden: 4 * width,
-        vocabulary: 51200,
-        dropout: Rates { embedding: 0.1, attention: 0.1, residual: 0.1 },
-        positions: layers::Positions::Learned(2048),
-        ..Shape::GPT2
-    };
+    let shape = gpt([25600, 160, 128]);
     // Narayanan et al., arXiv:2104.04473, table 1; operations with those of recomputation, by its formula
     let [b, s, l, h, v] = [3072.0, 2048.0, 128.0, 25600.0, 51200.0];
     let flops = 96.0 * b * s * l * h * h * (1.0 + s / (6.0 * h) + v / (16.0 * l * h));
@@ -134,11 +102,8 @@ fn row(
     (shape, seq, batch_size, microbatches): (Shape, usize, usize, usize),
     (machine, speed, flops): (&str, f64, Option<f64>),
 ) -> parallel::Result<()> {
-    let optimizer = (OptimizerKind::ADAMW, Some(1.0));
-    let job = TrainingJob { design: Design::Transformer(shape), optimizer, seq, batch_size, dtype: "bf16" };
     let (machine, parsed) = (Arc::new(Machine::named(machine)?), layout.parse::<Layout>()?);
-    let at = (microbatches, usize::MAX);
-    let step = KnownPrices::default().step::<Cpu<Bf16>>(&parsed, &job, at, &machine)?;
+    let (job, step) = predicted(&parsed, (shape, seq, batch_size), microbatches, &machine)?;
     let flops = flops.map_or_else(|| model_flops::<Cpu<Bf16>>(&job), Ok)?;
     let predicted = flops / step.seconds / parsed.ranks() as f64 / 1e12;
     let error = 100.0 * (predicted / speed - 1.0);
@@ -147,4 +112,31 @@ fn row(
         step.peak as f64 / 1e9
     );
     Ok(())
+}
+
+/// A GPT of Megatron-LM of this width, number of heads and of blocks.
+fn gpt([width, heads, blocks]: [usize; 3]) -> Shape {
+    Shape {
+        width,
+        blocks,
+        heads: Heads { queries: heads, keys: heads, dim: width / heads },
+        hidden: 4 * width,
+        vocabulary: 51200,
+        dropout: Rates { embedding: 0.1, attention: 0.1, residual: 0.1 },
+        positions: layers::Positions::Learned(2048),
+        ..Shape::GPT2
+    }
+}
+
+fn predicted(
+    layout: &Layout,
+    (shape, seq, batch_size): (Shape, usize, usize),
+    microbatches: usize,
+    machine: &Arc<Machine>,
+) -> parallel::Result<(TrainingJob, StepTime)> {
+    let optimizer = (OptimizerKind::ADAMW, Some(1.0));
+    let job = TrainingJob { design: Design::Transformer(shape), optimizer, seq, batch_size, dtype: "bf16" };
+    let at = (microbatches, usize::MAX);
+    let step = KnownPrices::default().step::<Cpu<Bf16>>(layout, &job, at, machine)?;
+    Ok((job, step))
 }

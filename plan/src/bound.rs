@@ -95,29 +95,28 @@ const BELOW: f64 = 1.0 - 1e-9;
 const FIRST_BELOW: f64 = 0.99;
 
 impl BlockCost {
-    /// Prices the middle ones of some blocks, each a stage, under this layout, with `sequences` sequences in
-    /// a microbatch; and the head, or takes it for nothing.
+    /// Prices the middle ones of some blocks, each a stage of such a [layout](staged), with `sequences`
+    /// sequences in a microbatch; and the head, or takes it for nothing.
     ///
     /// # Errors
     /// If the layout does not fit.
     pub fn new<D: Kernels>(
-        layout: &Layout,
+        (staged, unlike): (&Layout, usize),
         job: &TrainingJob,
         (sequences, has_head): (usize, bool),
         machine: &Arc<Machine>,
     ) -> Result<Self> {
-        let (staged, unlike) = staged(layout)?;
         let stages = unlike + 2;
-        let of_stage = |stage: usize| stage_of::<D>(&staged, job, (stage, sequences, false), machine);
+        let of_stage = |stage: usize| stage_of::<D>(staged, job, (stage, sequences, false), machine);
         let middle = (1..=unlike).map(of_stage).collect::<Result<Vec<_>>>()?;
         let last = has_head.then(|| of_stage(stages - 1)).transpose()?;
         let slices = staged.pipeline().plan(stages, stages).slices;
         let times = (1..=unlike).zip(&middle).map(|(stage, costs)| block_time(costs, stage, slices));
         let mut blocks: Vec<_> = times.collect();
-        if has_halves(&staged) {
-            let (layout, _) = self::staged(&layout.unscheduled())?; // some schedules have both
+        if has_halves(staged) {
+            let whole = staged.unscheduled(); // some schedules have both
             for (stage, block) in (1..=unlike).zip(&mut blocks) {
-                let costs = stage_of::<D>(&layout, job, (stage, sequences, false), machine)?;
+                let costs = stage_of::<D>(&whole, job, (stage, sequences, false), machine)?;
                 block.acts[0][1] = block_time(&costs, stage, 1).acts[0][1];
             }
         }
@@ -211,8 +210,8 @@ impl BlockCost {
         };
         let makespan = simulate(pipeline.schedule, &few, &cells, &mut |_, _, _, _| {});
         let work = |rank: usize| -> f64 {
-            let own = (0..all).filter(|chunk| pipeline.schedule.rank_of(*chunk, plan) == rank);
-            own.map(|chunk| cells.of_chunks[chunk].iter().map(work_of).sum::<f64>()).sum()
+            let own = pipeline.schedule.chunks_of(rank, plan);
+            own.into_iter().flat_map(|chunk| &cells.of_chunks[chunk]).map(work_of).sum()
         };
         let most = (0..plan.ranks).map(work).fold(0.0, f64::max);
         let more = (plan.microbatches - few.microbatches) as f64 * most;
@@ -344,8 +343,10 @@ impl CostLine {
         has_head: bool,
         ideal: &Arc<Machine>,
     ) -> Result<Self> {
+        let (staged, unlike) = staged(layout)?;
         let of = |n: usize| {
-            BlockCost::new::<D>(layout, job, (n * layout.size(TokenShards::SEQUENCES), has_head), ideal)
+            let sequences = n * layout.size(TokenShards::SEQUENCES);
+            BlockCost::new::<D>((&staged, unlike), job, (sequences, has_head), ideal)
         };
         Ok(Self([of(1)?, of(2)?]))
     }

@@ -32,9 +32,7 @@ pub fn find<D: Kernels>(search: &LayoutSearch) -> SearchResult {
             break;
         }
         let more = LayoutSearch { ranks, ..*search }.find::<D>();
-        all.weighed += more.weighed;
-        all.bounded += more.bounded;
-        all.refused += more.refused;
+        all.count(&more);
         if !more.best.is_empty() && (all.best.is_empty() || !more.needed) {
             all.needed = more.needed;
             all.best.extend(more.best);

@@ -70,6 +70,15 @@ pub struct SearchResult {
     pub needed: bool,
 }
 
+impl SearchResult {
+    /// Adds the numbers of layouts of another search.
+    pub(crate) fn count(&mut self, other: &Self) {
+        self.weighed += other.weighed;
+        self.bounded += other.bounded;
+        self.refused += other.refused;
+    }
+}
+
 /// A layout of the space with its bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Candidate {
@@ -134,9 +143,9 @@ impl LayoutSearch<'_> {
         if !found.best.is_empty() {
             return found;
         }
-        let more = self.among::<D>(true);
-        let (weighed, bounded) = (found.weighed + more.weighed, found.bounded + more.bounded);
-        SearchResult { needed: true, weighed, bounded, refused: found.refused + more.refused, ..more }
+        let mut more = SearchResult { needed: true, ..self.among::<D>(true) };
+        more.count(&found);
+        more
     }
     fn among<D: Kernels>(&self, needed: bool) -> SearchResult {
         let design = &self.job.design;
@@ -215,15 +224,14 @@ impl LayoutSearch<'_> {
         let of = Candidate { level: of.level + 1, ..of };
         let microbatches = self.microbatches(layout, of.power);
         let (sequences, blocks) = (self.job.batch_size.div_ceil(microbatches), self.job.design.parts());
-        let Some((staged, _)) = staged(layout).ok().filter(|_| self.goal == Goal::Time) else {
-            return Candidate { level: WEIGHED, ..of };
-        };
+        let staged = if self.goal == Goal::Time { staged(layout).ok() } else { None };
+        let Some((staged, unlike)) = staged else { return Candidate { level: WEIGHED, ..of } };
         let all = || kept.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all().get(&(staged, sequences)).cloned();
         let cost = known.unwrap_or_else(|| {
-            let cost =
-                BlockCost::new::<D>(layout, self.job, (sequences, true), self.machine).unwrap_or_default();
-            all().entry((staged, sequences)).or_insert(Arc::new(cost)).clone()
+            let at = (&staged, unlike);
+            let cost = BlockCost::new::<D>(at, self.job, (sequences, true), self.machine);
+            all().entry((staged, sequences)).or_insert(Arc::new(cost.unwrap_or_default())).clone()
         });
         let (pipeline, update) = (layout.pipeline(), division.bytes[of.state as usize].update);
         let plan = pipeline.plan(layout.size(Axis::Pp), microbatches);
@@ -269,17 +277,26 @@ impl LayoutSearch<'_> {
                 .map(|work| {
                     let key = block_key(work);
                     let cost = costs.get(&key).cloned().unwrap_or_default();
-                    heads.get(&head_key(&key)).map_or(cost.clone(), |head| cost.with_head(head))
+                    match heads.get(&head_key(&key)) {
+                        Some(head) => cost.with_head(head),
+                        None => cost,
+                    }
                 })
                 .collect();
-            for (o, order) in division.order.iter().enumerate() {
-                let (pipeline, halves) = (order.pipeline(), has_halves(order));
+            let order = |order: &Layout| {
+                let pipeline = order.pipeline();
                 let ranks = StageWork::of_ranks(&pipeline, blocks, &pipeline.plan(pp, 1));
-                for power in powers(job.batch_size, dp) {
-                    let microbatches = self.microbatches(order, power);
-                    let sequences = job.batch_size.div_ceil(microbatches);
-                    // where ranks share experts, the tokens of all count
-                    let most = if order.shares_experts() { sequences / dp } else { sequences.div_ceil(dp) };
+                (pipeline, has_halves(order), ranks)
+            };
+            let orders: Vec<_> = division.order.iter().map(order).collect();
+            for power in powers(job.batch_size, dp) {
+                let microbatches = microbatches([job.batch_size, dp], power);
+                let sequences = job.batch_size.div_ceil(microbatches);
+                // where ranks share experts, the tokens of all count
+                let shared = division.work[0].shares_experts();
+                let most = if shared { sequences / dp } else { sequences.div_ceil(dp) };
+                let costs: Vec<_> = lines.iter().map(|line| line.at(most)).collect();
+                for (o, (pipeline, halves, ranks)) in orders.iter().enumerate() {
                     let plan = pipeline.plan(pp, microbatches);
                     let key = (pipeline.schedule.about().word, plan);
                     let held: &Vec<_> = rows.entry(key).or_insert_with(|| held(pipeline.schedule, &plan));
@@ -287,8 +304,7 @@ impl LayoutSearch<'_> {
                         found.refused += lines.len() * division.bytes.len();
                         continue;
                     }
-                    for (w, line) in lines.iter().enumerate() {
-                        let cost = line.at(most);
+                    for (w, cost) in costs.iter().enumerate() {
                         for (s, state) in division.bytes.iter().enumerate() {
                             let bytes =
                                 (cost.bytes(state, blocks, &plan, held) as f64 * BYTES_BELOW) as usize;
@@ -298,7 +314,7 @@ impl LayoutSearch<'_> {
                             }
                             let waits = state.waits.map(|seconds| seconds * BYTES_BELOW);
                             let bound = match self.goal {
-                                Goal::Time => cost.seconds(&ranks, &plan, (halves, waits, state.update)),
+                                Goal::Time => cost.seconds(ranks, &plan, (*halves, waits, state.update)),
                                 Goal::Memory => bytes as f64,
                             };
                             heap.push(Candidate {

@@ -72,10 +72,7 @@ struct StepTable {
 
 impl StepTable {
     fn new(schedule: &dyn Schedule, plan: &Plan) -> Result<Self> {
-        let chunks_of = |rank: usize| {
-            (0..plan.all_chunks()).filter(|chunk| schedule.rank_of(*chunk, plan) == rank).collect()
-        };
-        let own: Vec<Vec<usize>> = (0..plan.ranks).map(chunks_of).collect();
+        let own: Vec<Vec<usize>> = (0..plan.ranks).map(|rank| schedule.chunks_of(rank, plan)).collect();
         let moves = moves_of_all(schedule, plan).map_err(Error::new)?;
         let is_enough = |few: &usize| {
             let few = Plan { microbatches: *few, ..*plan };
@@ -146,12 +143,13 @@ impl KnownPrices {
         let mut rows = Vec::new();
         for stage in 0..stages {
             let (own, moves) = (&table.own[stage], &table.moves[stage]);
-            let mut row = |again| {
-                let at = (stage, own.as_slice(), table.few, again);
-                RankRow::longest(&self.stage::<D>(layout, job, at, &plan, machine)?, own, moves)
+            let mut costs =
+                |again| self.stage::<D>(layout, job, (stage, own, table.few, again), &plan, machine);
+            let row = match RankRow::longest(&costs(false)?, own, moves) {
+                Ok(row) => row,
+                // a stage with the same chunks has shown other kinds of moves
+                Err(_) => RankRow::longest(&costs(true)?, own, moves)?,
             };
-            // a stage with the same chunks may have shown other kinds of moves
-            let row = row(false).or_else(|_| row(true))?;
             if row.peak > most {
                 return Ok(StepTime { seconds: f64::INFINITY, peak: row.peak, ..StepTime::default() });
             }

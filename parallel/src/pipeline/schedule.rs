@@ -22,6 +22,10 @@ pub trait Schedule: Sync {
     fn rank_of(&self, chunk: usize, plan: &Plan) -> usize {
         chunk % plan.ranks
     }
+    /// Chunks that a rank has.
+    fn chunks_of(&self, rank: usize, plan: &Plan) -> Vec<usize> {
+        (0..plan.all_chunks()).filter(|chunk| self.rank_of(*chunk, plan) == rank).collect()
+    }
     /// Cells of a rank, in the order in which it runs them.
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>>;
     /// Claims of its paper about its tables, which tests check; every schedule of the list has some.

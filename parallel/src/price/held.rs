@@ -82,8 +82,7 @@ impl<L: Clone + 'static> MoveCosts<L> {
             let watched = watched.take();
             let (stages, rests) = (at.mesh.group(Axis::Pp), watched[0].1[1]);
             let plan = at.pipeline.plan(stages.size(), batch.microbatches().len());
-            let is_own = |chunk: &usize| at.pipeline.schedule.rank_of(*chunk, &plan) == stages.rank();
-            let own = (0..plan.all_chunks()).filter(is_own).collect();
+            let own = at.pipeline.schedule.chunks_of(stages.rank(), &plan);
             let mut held = Self { stage: stages.rank(), own, built, rests, seen: HashMap::new() };
             let ends = watched[1..].iter().map(|(_, at, lap)| (*at, lap.clone())).chain([end]);
             let moves = keys(&held.own, watched.iter().map(|(at, ..)| *at));
