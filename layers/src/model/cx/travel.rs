@@ -169,7 +169,8 @@ fn shared(mask: Mask, queries: &[Vec<Segment>], keys: &[Segment]) -> Vec<Span> {
             Mask::All | Mask::Causal => (0, 0),
             Mask::Window { size, sinks } => (before(sinks), before(end.saturating_sub(size))),
         };
-        let ranges = if from <= sinks { [0..0, 0..all] } else { [0..sinks, from..all] };
+        // two spans even where their rows touch: keys between them may be on another member
+        let ranges = [0..sinks, from.max(sinks)..all];
         for (of, position) in ranges.into_iter().zip([0, end]).filter(|(of, _)| !of.is_empty()) {
             let position = if position == 0 { 0 } else { position - of.len() };
             spans.push(Span {
@@ -231,11 +232,13 @@ mod tests {
     }
 
     /// Kills: keys of later tokens, of tokens that a window hides, or of none in the place of all; parts that
-    /// do not add up to what one rank has.
+    /// do not add up to what one rank has; a key that is hidden because those between it and the next are on
+    /// another rank.
     #[test]
     fn new_tokens_see_what_they_see_on_one_rank() {
-        let window = Mask::Window { size: 4, sinks: 2 };
-        for (mask, wanted) in [(Mask::Causal, 12), (Mask::All, 12), (window, 4 + 2)] {
+        let window = |size: usize, sinks: usize| (Mask::Window { size, sinks }, 12.min(size + sinks));
+        let windows = (1..13).flat_map(|size| (0..6).map(move |sinks| window(size, sinks)));
+        for (mask, wanted) in [(Mask::Causal, 12), (Mask::All, 12)].into_iter().chain(windows) {
             for ranks in [2, 3, 5] {
                 let seen = |cx: &PassContext<Meta<f32>>| -> usize {
                     let hops = cx.hops(1, mask);
