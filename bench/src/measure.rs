@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! rate     Σ operations / Σ seconds, or Σ bytes / Σ seconds      of a kernel's calls of about the same size
-//! launch   mean seconds from the end of a kernel to the next, in steps of one rank
+//! launch   seconds from the end of a kernel to the next, in steps of one rank: the least of nine in ten
 //! ```
 use super::all_reduce::bursts;
 use super::machine::{Cores, Hardware, Probe, cores, least};
@@ -31,17 +31,17 @@ const SOURCE: &str = "measured by equipart machine --measure";
 pub struct MeasureScale {
     /// Widths of the models, each with as many tokens of a sequence.
     pub widths: &'static [usize],
-    /// Numbers of steps, of which the best time of each kernel counts.
-    pub tries: usize,
+    /// Number of turns, of which the best time of each kernel counts.
+    pub turns: usize,
     /// Divisor of the sizes of calls and probes.
     pub divisor: usize,
 }
 
 impl MeasureScale {
     /// The usual sizes: less than a minute.
-    pub const FULL: Self = Self { widths: &[32, 64, 128, 256], tries: 4, divisor: 1 };
+    pub const FULL: Self = Self { widths: &[32, 64, 128, 256], turns: 5, divisor: 1 };
     /// Sizes just large enough to run all of the code.
-    pub const TINY: Self = Self { widths: &[8], tries: 1, divisor: 1024 };
+    pub const TINY: Self = Self { widths: &[8], turns: 1, divisor: 1024 };
 }
 
 /// Measures this machine; `watch` receives the current activity.
@@ -57,15 +57,19 @@ pub fn machine(of: &MeasureScale, watch: &dyn Fn(&str)) -> Result<Machine> {
     let peak = 1.0 / probe(Probe::Peak { cores: 1 });
     let bf16 = 1.0 / probe(Probe::PeakBf16 { cores: 1 });
     let host = copied as f64 / probe(Probe::Copy { cores: 1, bytes: copied });
-    let mut kernels = KernelTimes::default();
-    for &width in of.widths {
-        for shape in shapes(width) {
-            watch(&format!("kernels, {width} features"));
-            for layout in ["none", "cp=2"] {
-                kernels.step::<Cpu<f32>>(&layout.parse()?, shape, of.tries)?;
+    let (mut kernels, split): (_, Layout) = (KernelTimes::default(), "cp=2".parse()?);
+    // everything takes turns, so that a slow moment of the machine is not one kernel's
+    for turn in 1..=of.turns {
+        let mut number = 0..;
+        for (&width, of_width) in of.widths.iter().map(|width| (width, shapes(*width))) {
+            watch(&format!("kernels, turn {turn} of {}, {width} features", of.turns));
+            for shape in of_width {
+                let mut next = || number.next().expect("endless");
+                kernels.step::<Cpu<f32>>(next(), &Layout::UNSPLIT, shape)?;
+                kernels.step::<Cpu<f32>>(next(), &split, shape)?;
+                kernels.step::<Cpu<Bf16>>(next(), &Layout::UNSPLIT, shape)?;
+                kernels.step::<Cpu<f64>>(next(), &Layout::UNSPLIT, shape)?;
             }
-            kernels.step::<Cpu<Bf16>>(&Layout::UNSPLIT, shape, of.tries.min(2))?;
-            kernels.step::<Cpu<f64>>(&Layout::UNSPLIT, shape, of.tries.min(2))?;
         }
     }
     Ok(Machine {
@@ -128,49 +132,66 @@ impl Clock for Notes {
 /// Operations, bytes and seconds of a kernel's call, or the means of several.
 type Timed = [f64; 3];
 
-/// Times of kernels by name and dtype.
-#[derive(Default)]
-struct KernelTimes {
-    calls: BTreeMap<(KernelKind, &'static str, &'static str), Vec<Timed>>,
-    waited: Vec<f64>, // seconds since the kernel before
+/// A kernel's name, the least seconds from the end of the one before to its start, and those to its end.
+type Ran = (&'static str, [f64; 2]);
+
+/// A training step whose kernels are timed.
+struct StepKernels {
+    alone: bool, // more ranks wait for each other
+    noted: Vec<KernelWork>,
+    ran: Vec<Ran>,
 }
 
+/// Times of kernels.
+#[derive(Default)]
+struct KernelTimes(Vec<StepKernels>);
+
 impl KernelTimes {
-    /// Adds the kernels of a training step.
-    fn step<D: RunDevice>(&mut self, layout: &Layout, shape: Shape, tries: usize) -> Result<()> {
+    /// Times the kernels of a training step, the one of this number, once more.
+    fn step<D: RunDevice>(&mut self, number: usize, layout: &Layout, shape: Shape) -> Result<()> {
         let batch = batch(&Scale { shape, batch: [4, shape.width.min(128)], ..Scale::FULL })?;
-        let mut real: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-        for (name, [waited, took]) in times::<D>(layout, shape, &batch, tries)? {
-            if layout.ranks() == 1 {
-                self.waited.push(waited); // more ranks wait for each other
-            }
-            real.entry(name).or_default().push(took);
+        if self.0.len() == number {
+            let (alone, noted) = (layout.ranks() == 1, notes::<D>(layout, shape, &batch)?);
+            self.0.push(StepKernels { alone, noted, ran: Vec::new() });
         }
-        let mut noted: BTreeMap<&str, Vec<KernelWork>> = BTreeMap::new();
-        notes::<D>(layout, shape, &batch)?
-            .into_iter()
-            .for_each(|work| noted.entry(work.name).or_default().push(work));
-        for (name, works) in noted {
-            let Some(seconds) = real.get(name) else { continue };
-            // a kernel that runs in parts is noted once
-            let rate = seconds.iter().sum::<f64>() / works.iter().map(|work| work.bytes as f64).sum::<f64>();
-            let parts = seconds.len() != works.len();
-            for (i, work) in works.iter().enumerate() {
-                let took = if parts { work.bytes as f64 * rate } else { seconds[i] };
-                let key = (work.kind, name, work.dtype);
-                self.calls.entry(key).or_default().push([work.flops as f64, work.bytes as f64, took]);
-            }
-        }
-        Ok(())
+        times::<D>(layout, shape, &batch, &mut self.0[number].ran)
     }
-    /// Mean seconds before a kernel.
+    /// Seconds before a kernel, of one in ten at most: others wait for memory, too, which is their own time.
     fn launch(&self) -> f64 {
-        self.waited.iter().sum::<f64>() / self.waited.len() as f64
+        let waits = self.0.iter().filter(|step| step.alone).flat_map(|step| &step.ran);
+        let mut waits: Vec<f64> = waits.map(|(_, [waited, _])| *waited).collect();
+        waits.sort_by(f64::total_cmp);
+        waits[waits.len() / 10]
+    }
+    /// Calls by kind, name and dtype.
+    fn calls(&self) -> BTreeMap<(KernelKind, &'static str, &'static str), Vec<Timed>> {
+        let (launch, mut calls) = (self.launch(), BTreeMap::<_, Vec<Timed>>::new());
+        for StepKernels { alone, noted, ran } in &self.0 {
+            let mut real: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+            for (name, [waited, took]) in ran {
+                let waited = if *alone { waited - launch } else { 0.0 };
+                real.entry(name).or_default().push(took + waited.max(0.0));
+            }
+            let mut works: BTreeMap<&str, Vec<&KernelWork>> = BTreeMap::new();
+            noted.iter().for_each(|work| works.entry(work.name).or_default().push(work));
+            for (name, works) in works {
+                let Some(seconds) = real.get(name) else { continue };
+                // a kernel that runs in parts is noted once
+                let bytes: f64 = works.iter().map(|work| work.bytes as f64).sum();
+                let (rate, parts) = (seconds.iter().sum::<f64>() / bytes, seconds.len() != works.len());
+                for (i, work) in works.iter().enumerate() {
+                    let took = if parts { work.bytes as f64 * rate } else { seconds[i] };
+                    let key = (work.kind, name, work.dtype);
+                    calls.entry(key).or_default().push([work.flops as f64, work.bytes as f64, took]);
+                }
+            }
+        }
+        calls
     }
     /// Rates of all kernels, of other kernels of their kinds, and of all others.
     fn rates(&self) -> BTreeMap<String, KernelRates> {
         let (mut all, mut kinds) = (BTreeMap::new(), BTreeMap::<&str, Vec<Timed>>::new());
-        for ((kind, name, dtype), calls) in &self.calls {
+        for ((kind, name, dtype), calls) in &self.calls() {
             let is_f32 = *dtype == f32::NAME;
             all.insert(if is_f32 { name.to_string() } else { format!("{name}/{dtype}") }, rates(calls));
             let computes = matches!(kind, KernelKind::Product | KernelKind::Attention);
@@ -235,19 +256,13 @@ fn notes<D: RunDevice>(layout: &Layout, shape: Shape, batch: &Batch) -> Result<V
     Ok(notes.take().into_iter().map(own).collect())
 }
 
-/// Kernels of rank 0 in a training step, with the best seconds before each and of each.
-fn times<D: RunDevice>(
-    layout: &Layout,
-    shape: Shape,
-    batch: &Batch,
-    tries: usize,
-) -> Result<Vec<(&'static str, [f64; 2])>> {
+/// Times the kernels of rank 0 in a training step, and keeps the least of all times so far.
+fn times<D: RunDevice>(layout: &Layout, shape: Shape, batch: &Batch, best: &mut Vec<Ran>) -> Result<()> {
     let world = Network::default().world(layout, "a step")?;
     let mut ranks = session::run((layout, &world), &EvenValues, |at: BuildContext<D>| {
         let mut trainer = Trainer::new(&at, shape, (OptimizerKind::ADAMW, Some(1.0)))?;
-        trainer.step(batch, RATE)?; // allocates
-        let mut best: Vec<(&str, [f64; 2])> = Vec::new();
-        for _ in 0..tries {
+        let mut steps = Vec::new();
+        for _ in 0..3 {
             at.mesh.barrier()?;
             let mut free = Instant::now();
             at.device.profile().inspect(|profile| profile.begin(at.device.meter().flops()));
@@ -258,14 +273,19 @@ fn times<D: RunDevice>(
                 let waited = from.duration_since(std::mem::replace(&mut free, to));
                 Some((name, [waited, to - from].map(|time| time.as_secs_f64())))
             });
-            let known = std::mem::take(&mut best).into_iter().map(|(_, best)| best);
-            let known = known.chain(std::iter::repeat([f64::INFINITY; 2]));
-            let least = |[a, b]: [f64; 2], known: [f64; 2]| [a.min(known[0]), b.min(known[1])];
-            best = kernels.zip(known).map(|((name, took), known)| (name, least(took, known))).collect();
+            steps.push(kernels.collect());
         }
-        Ok(best)
+        Ok(steps)
     })?;
-    Ok(ranks.swap_remove(0))
+    let later = ranks.swap_remove(0).split_off(1); // the first step allocates
+    for step in later {
+        let least = |known: &mut Ran, (_, of): &Ran| known.1 = [known.1[0].min(of[0]), known.1[1].min(of[1])];
+        best.iter_mut().zip(&step).for_each(|(known, one)| least(known, one));
+        if best.is_empty() {
+            *best = step;
+        }
+    }
+    Ok(())
 }
 
 /// Latency and bandwidths of calls between two ranks.
@@ -274,7 +294,7 @@ fn links(of: &MeasureScale) -> Result<Level> {
     let (mut operations, mut latency) = (BTreeMap::new(), f64::INFINITY);
     for op in [Op::AllReduce, Op::AllGather, Op::ReduceScatter, Op::AllToAll, Op::Broadcast, Op::Send] {
         let best =
-            |elements| (0..4 * of.tries).try_fold(f64::INFINITY, |best, _| Ok(call(op, elements)?.min(best)));
+            |elements| (0..4 * of.turns).try_fold(f64::INFINITY, |best, _| Ok(call(op, elements)?.min(best)));
         let (few, many): (Result<f64>, Result<f64>) = (best(2), best(large));
         let (few, many) = (few?, many?);
         // an all-reduce waits twice
