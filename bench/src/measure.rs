@@ -20,7 +20,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tensor::{
-    Bf16, Category, Clock, Cpu, Device, KernelKind, KernelWork, Profile, ProfileEntry, Scalar, Tensor, Work,
+    Away, Bf16, Category, Clock, Cpu, Device, KernelKind, KernelWork, Profile, ProfileEntry, Scalar, Store,
+    Tensor, Work,
 };
 
 /// Source of all measured numbers.
@@ -52,11 +53,12 @@ pub fn machine(of: &MeasureScale, watch: &dyn Fn(&str)) -> Result<Machine> {
     let probe = |probe: Probe| probe.seconds(&Scale { divisor: of.divisor, ..Scale::FULL });
     watch("links");
     let links = links(of)?;
-    let (all, copied) = (cores(usize::MAX), 16 << 20);
+    let moved = |store: &Store| moved(store, (16 << 20) / of.divisor, of.turns);
+    let (host, file) = (moved(&Store::host()), moved(&Store::file(std::env::temp_dir())));
+    let all = cores(usize::MAX);
     watch("peaks");
     let peak = 1.0 / probe(Probe::Peak { cores: 1 });
     let bf16 = 1.0 / probe(Probe::PeakBf16 { cores: 1 });
-    let host = copied as f64 / probe(Probe::Copy { cores: 1, bytes: copied });
     let (mut kernels, split): (_, Layout) = (KernelTimes::default(), "cp=2".parse()?);
     // everything takes turns, so that a slow moment of the machine is not one kernel's
     for turn in 1..=of.turns {
@@ -85,6 +87,7 @@ pub fn machine(of: &MeasureScale, watch: &dyn Fn(&str)) -> Result<Machine> {
         kernels: kernels.rates(),
         overlap: Sourced { value: 0.001, source: "ranks pass data on the cores that compute".into() },
         host: known(host),
+        file: known(file),
         cores: Some(all),
         levels: vec![links],
     })
@@ -133,13 +136,13 @@ impl Clock for Notes {
 type Timed = [f64; 3];
 
 /// A kernel's name, the least seconds from the end of the one before to its start, and those to its end.
-type Ran = (&'static str, [f64; 2]);
+type RanKernel = (&'static str, [f64; 2]);
 
 /// A training step whose kernels are timed.
 struct StepKernels {
     alone: bool, // more ranks wait for each other
     noted: Vec<KernelWork>,
-    ran: Vec<Ran>,
+    ran: Vec<RanKernel>,
 }
 
 /// Times of kernels.
@@ -246,18 +249,18 @@ fn notes<D: RunDevice>(layout: &Layout, shape: Shape, batch: &Batch) -> Result<V
     let mut trainer =
         Trainer::new(&layout.place(&device, &mesh, &EvenValues), shape, (OptimizerKind::ADAMW, Some(1.0)))?;
     trainer.step(batch, RATE)?;
-    let mut before = device.meter().flops();
     notes.take();
     trainer.step(batch, RATE)?;
-    let own = |work: KernelWork| KernelWork {
-        flops: work.flops - std::mem::replace(&mut before, work.flops),
-        ..work
-    };
-    Ok(notes.take().into_iter().map(own).collect())
+    Ok(notes.take())
 }
 
 /// Times the kernels of rank 0 in a training step, and keeps the least of all times so far.
-fn times<D: RunDevice>(layout: &Layout, shape: Shape, batch: &Batch, best: &mut Vec<Ran>) -> Result<()> {
+fn times<D: RunDevice>(
+    layout: &Layout,
+    shape: Shape,
+    batch: &Batch,
+    best: &mut Vec<RanKernel>,
+) -> Result<()> {
     let world = Network::default().world(layout, "a step")?;
     let mut ranks = session::run((layout, &world), &EvenValues, |at: BuildContext<D>| {
         let mut trainer = Trainer::new(&at, shape, (OptimizerKind::ADAMW, Some(1.0)))?;
@@ -279,13 +282,28 @@ fn times<D: RunDevice>(layout: &Layout, shape: Shape, batch: &Batch, best: &mut 
     })?;
     let later = ranks.swap_remove(0).split_off(1); // the first step allocates
     for step in later {
-        let least = |known: &mut Ran, (_, of): &Ran| known.1 = [known.1[0].min(of[0]), known.1[1].min(of[1])];
+        let least = |known: &mut RanKernel, (_, of): &RanKernel| {
+            known.1 = [known.1[0].min(of[0]), known.1[1].min(of[1])]
+        };
         best.iter_mut().zip(&step).for_each(|(known, one)| least(known, one));
         if best.is_empty() {
             *best = step;
         }
     }
     Ok(())
+}
+
+/// Bytes per second of state that goes to a store and comes back.
+fn moved(store: &Store, bytes: usize, turns: usize) -> f64 {
+    let mut away = Away::new(store, &Cpu::<f32>::default(), [1, bytes / 4]);
+    let mut turn = || {
+        let began = Instant::now();
+        let matrix = away.load();
+        drop(away.begin_store(matrix).wait());
+        began.elapsed().as_secs_f64()
+    };
+    turn(); // reserves the room
+    2.0 * bytes as f64 / (0..turns).map(|_| turn()).fold(f64::INFINITY, f64::min)
 }
 
 /// Latency and bandwidths of calls between two ranks.

@@ -1,14 +1,14 @@
 //! The meta device: the same program, run for its shapes only, gives its price.
 use crate::every_kernel;
-use crate::touched::{KernelArgument, TouchesNothing as _, moved, sum};
+use crate::touched::{KernelArgument, Touch, TouchesNothing as _, moved, sum};
 use crate::{
     Activation, AdamW, Attend, Heads, Kernels, LossTerms, OrderedKernels, Qkv, RouterBalance, RouterNoise,
     RouterTerms, RowShard, RunningSoftmax, Write,
 };
 use std::sync::Arc;
 use tensor::{
-    Category, Clock, Device, Dropout, Index, KernelKind, KernelWork, MetaPlace, On, Scalar, Scratch, Tensor,
-    View, ViewMut,
+    Category, Clock, Device, Dropout, Index, KernelKind, KernelWork, MetaPlace, On, Place, Scalar, Scratch,
+    Tensor, View, ViewMut,
 };
 
 /// Prices a program that would run on dtype `S`: its bytes, without its values.
@@ -54,9 +54,10 @@ macro_rules! compute_nothing {
             $(
                 fn $name(&self, $($arg: $of),*) {
                     if let Some(clock) = self.place().clock() {
-                        let touched = sum([$(KernelArgument(&$arg).touched()),*]);
-                        let (bytes, features) = (moved($called, touched), touched[2]);
-                        let (dtype, flops, kind) = (S::NAME, self.meter().flops(), KernelKind::$kind);
+                        let is_scratch = |name| name == "scratch"; // stays in caches
+                        let touched = sum([$(if is_scratch(stringify!($arg)) { Touch::default() } else { KernelArgument(&$arg).touched() }),*]);
+                        let (dtype, flops, kind) = (S::NAME, self.place().own_flops(), KernelKind::$kind);
+                        let (bytes, features) = (moved($called, touched, flops), touched.features());
                         clock.kernel(&KernelWork { name: $called, kind, dtype, flops, bytes, features });
                     }
                 }

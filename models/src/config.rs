@@ -15,7 +15,7 @@
 //! | `keys.rs` | typed values of keys, and errors about them |
 use kernels::Heads;
 use layers::Shape;
-use parallel::Result;
+use parallel::{Result, bail};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use tensor::quoted::displayed;
@@ -59,6 +59,25 @@ pub struct Config {
 }
 
 impl Config {
+    /// Checks that texts of the model do not depend on the texts beside them.
+    ///
+    /// # Errors
+    /// Names what makes them.
+    pub fn generates(&self) -> Result<()> {
+        if self.shape.experts.is_some_and(|experts| experts.by_experts) {
+            bail!(
+                "experts that choose tokens choose among the tokens of all texts, including later ones; \
+                 generating needs a model whose tokens choose experts"
+            );
+        }
+        if let Some(capacity) = self.shape.experts.and_then(|experts| experts.capacity) {
+            bail!(
+                "a capacity of {capacity} drops tokens depending on the choices of others, so a text would \
+                 depend on the texts beside it; generating needs a model whose experts drop none"
+            );
+        }
+        Ok(())
+    }
     /// Reads a `config.json`.
     ///
     /// # Errors

@@ -90,18 +90,7 @@ impl Prompts {
     /// Names the first misfit, in one sentence.
     pub fn check<D: RunDevice>(&self, model: &Model, (layout, network): (&Layout, &Network)) -> Result<()> {
         layout.fits(Design::from(model.config.shape).inferring())?;
-        if model.config.shape.experts.is_some_and(|experts| experts.by_experts) {
-            bail!(
-                "experts that choose tokens choose among the tokens of all texts, including later ones; \
-                 generating needs a model whose tokens choose experts"
-            );
-        }
-        if let Some(capacity) = model.config.shape.experts.and_then(|experts| experts.capacity) {
-            bail!(
-                "a capacity of {capacity} drops tokens depending on the choices of others, so a text would \
-                 depend on the texts beside it; generating needs a model whose experts drop none"
-            );
-        }
+        model.config.generates()?;
         self.sampling.validate()?;
         let (data, positions) = (layout.tokens().data_ranks(), model.config.positions);
         let least = if layout.shares_experts() { 1 } else { data };

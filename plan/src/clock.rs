@@ -4,15 +4,17 @@
 //! kernel            now += its time                         slower while a started call is under way
 //! call              now = max(now, link free) + its time
 //! started call      ends at max(when it started, link free) + its time; waiting moves now to its end
+//! move of state     the same, over the rank's link to its host or file
 //! ```
 //! Messages between pipeline stages are not waited for here: the [simulation](crate::step) of all stages
 //! does.
-use crate::machine::Machine;
+use crate::machine::{KernelRates, Machine};
 use comm::{Axes, Axis, CallClock, GhostCall, Op};
 use layers::TokenShards;
 use parallel::session::RankClock;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use tensor::{KernelKind, KernelWork};
+use tensor::{KernelKind, KernelWork, StoreKind};
 
 tensor::listed! {
     /// Use of a rank's time.
@@ -33,6 +35,8 @@ tensor::listed! {
         Dp = "dp",
         /// Waiting for other stages, apart from the bubble.
         Pp = "pp",
+        /// Waiting for offloaded state.
+        Offload = "offload",
     }
 }
 
@@ -67,9 +71,10 @@ struct ClockState {
     now: f64,
     began: f64, // of the lap
     lap: Lap,
-    flops: u64,                         // the meter's count so far
     free: Vec<f64>,                     // time from which each level's link is free
     started: Vec<Option<UnderWayCall>>, // by number, until they are waited for
+    moves: Vec<f64>,                    // their ends, by number
+    rates: HashMap<(&'static str, &'static str, usize), KernelRates>, // by name, dtype and features
 }
 
 #[derive(Clone, Copy)]
@@ -123,9 +128,10 @@ impl ClockState {
 impl tensor::Clock for StepClock {
     fn kernel(&self, work: &KernelWork) {
         self.change(|state| {
-            let flops = work.flops - std::mem::replace(&mut state.flops, work.flops);
-            state.lap.flops += flops;
-            let alone = self.machine.kernel(work, flops) * self.slower;
+            state.lap.flops += work.flops;
+            let key = (work.name, work.dtype, work.features);
+            let rates = state.rates.entry(key).or_insert_with(|| self.machine.rates(work));
+            let alone = self.machine.seconds(rates, work) * self.slower;
             let (speed, busy) =
                 (self.machine.overlap.value, state.free.iter().fold(0.0, |a: f64, b| a.max(*b)));
             let beside = (busy - state.now).clamp(0.0, alone / speed); // while calls are under way
@@ -136,6 +142,17 @@ impl tensor::Clock for StepClock {
             };
             state.until(state.now + beside + (alone - beside * speed).max(0.0), part);
         });
+    }
+    fn start_move(&self, kind: StoreKind, bytes: usize) -> usize {
+        let takes = self.machine.moves(kind, bytes) * self.slower;
+        self.change(|state| {
+            let free = state.moves.last().copied().unwrap_or_default();
+            state.moves.push(free.max(state.now) + takes);
+            state.moves.len() - 1
+        })
+    }
+    fn finish_move(&self, number: usize) {
+        self.change(|state| state.until(state.moves[number], Part::Offload));
     }
 }
 

@@ -8,12 +8,14 @@
 //! | `space.rs`, `search.rs` | layouts to try; the best ones first |
 //! | `bound.rs`, `hold.rs` | lower bounds of a layout's time and of its memory |
 //! | `cores.rs` | work for all cores |
+//! | `generation.rs` | the time of generating texts, and the search for its best layout |
 //! | `morphing.rs` | the best layout of as many devices as are left |
 //! | `advice.rs` | the usual decision trees, with this job's figures |
 pub mod advice;
 pub mod bound;
 pub mod clock;
 mod cores;
+pub mod generation;
 pub mod hold;
 pub mod machine;
 pub mod morphing;

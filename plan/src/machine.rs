@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tensor::quoted::{quoted, sentence};
-use tensor::{KernelWork, files};
+use tensor::{KernelWork, StoreKind, files};
 
 /// Machines that have a name.
 const NAMED: [(&str, &str); 4] = [
@@ -43,8 +43,10 @@ pub struct Machine {
     pub kernels: BTreeMap<String, KernelRates>,
     /// Speed of kernels while a collective is under way, as a fraction.
     pub overlap: Sourced,
-    /// Bytes per second between a rank and the host's memory, in each direction.
+    /// Bytes per second of a move between a rank and the host's memory.
     pub host: Sourced,
+    /// Bytes per second of a move between a rank and its file, the mean of reading and writing.
+    pub file: Sourced,
     /// Number of cores that ranks share, if they do: with more ranks, each is slower.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<usize>,
@@ -128,7 +130,8 @@ impl Machine {
         Ok(machine)
     }
     fn check(&self) -> std::result::Result<(), String> {
-        let mut numbers = vec![("memory", self.memory.value), ("host", self.host.value)];
+        let mut numbers =
+            vec![("memory", self.memory.value), ("host", self.host.value), ("file", self.file.value)];
         numbers.extend(self.peak.values().map(|known| ("peak", known.value)));
         let links = self.levels.iter().flat_map(|level| level.operations.values().chain([&level.bandwidth]));
         numbers.extend(links.map(|known| ("bandwidth", known.value)));
@@ -162,20 +165,26 @@ impl Machine {
         }
         Ok(())
     }
-    /// Seconds of a kernel with these operations, alone on its rank.
-    pub fn kernel(&self, work: &KernelWork, operations: u64) -> f64 {
-        let (rates, operations, bytes) = (self.rates(work), operations as f64, work.bytes as f64);
+    /// Seconds of a kernel, alone on its rank.
+    pub fn kernel(&self, work: &KernelWork) -> f64 {
+        self.seconds(&self.rates(work), work)
+    }
+    /// Seconds of a kernel with these rates.
+    pub(crate) fn seconds(&self, rates: &KernelRates, work: &KernelWork) -> f64 {
+        let (operations, bytes) = (work.flops as f64, work.bytes as f64);
         let computing = if operations > 0.0 { operations / at(&rates.operations, operations) } else { 0.0 };
-        let moved = if rates.bytes.is_empty() { &self.kernels["*"].bytes } else { &rates.bytes };
-        let moving = if bytes > 0.0 { bytes / at(moved, bytes) } else { 0.0 };
+        let moving = if bytes > 0.0 { bytes / at(&rates.bytes, bytes) } else { 0.0 };
         self.launch.value + computing.max(moving)
     }
-    fn rates(&self, work: &KernelWork) -> &KernelRates {
+    /// Returns the rates of a kernel, for operations and for bytes.
+    pub(crate) fn rates(&self, work: &KernelWork) -> KernelRates {
         let KernelWork { name, dtype, features, .. } = work;
         let sized = (*features > 0).then(|| self.kernels.get(&format!("{name}@{features}"))).flatten();
         let of = |key: &str| self.kernels.get(&format!("{key}/{dtype}")).or_else(|| self.kernels.get(key));
         let found = sized.or_else(|| [name, work.kind.name(), "*"].into_iter().find_map(of));
-        found.expect("checked when the file was read")
+        let found = found.expect("checked when the file was read");
+        let bytes = if found.bytes.is_empty() { &self.kernels["*"].bytes } else { &found.bytes };
+        KernelRates { bytes: bytes.clone(), ..found.clone() }
     }
     /// Returns a machine on which nothing takes longer, and on which the time of a kernel or a call is a
     /// constant and a maximum of multiples of operations and bytes: the best rate of each kernel for all
@@ -198,6 +207,14 @@ impl Machine {
     pub fn peak(&self, dtype: &str) -> f64 {
         let known = self.peak.get(dtype).map(|known| known.value);
         known.unwrap_or_else(|| self.peak.values().map(|known| known.value).fold(0.0, f64::max))
+    }
+    /// Seconds of a move of state to or from a store.
+    pub fn moves(&self, store: StoreKind, bytes: usize) -> f64 {
+        let rate = match store {
+            StoreKind::Host => &self.host,
+            StoreKind::File => &self.file,
+        };
+        self.launch.value + bytes as f64 / rate.value
     }
     /// Index of the level that a call crosses, and its seconds.
     pub fn call(&self, call: &GhostCall) -> (usize, f64) {

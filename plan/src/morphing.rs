@@ -12,6 +12,7 @@ use crate::search::{BEST, Goal, LayoutSearch, SearchResult};
 use crate::space::divisions;
 use crate::step::KnownPrices;
 use kernels::Kernels;
+use layers::Design;
 use parallel::Layout;
 use std::sync::Arc;
 
@@ -20,9 +21,7 @@ const AT_ONCE: usize = 8;
 
 /// Searches the layouts of `search.ranks` devices and, if these do not divide evenly, of fewer.
 pub fn find<D: Kernels>(search: &LayoutSearch) -> SearchResult {
-    let groups = (0..usize::BITS).map(|power| 1 << power).take_while(|group| *group <= search.ranks);
-    let mut numbers: Vec<usize> = groups.map(|group| search.ranks / group * group).collect();
-    numbers.dedup(); // falling
+    let numbers = numbers(search.ranks);
     let alone = if numbers.len() > 1 { alone::<D>(search) } else { 0.0 };
     let mut all = SearchResult::default();
     for ranks in numbers {
@@ -45,6 +44,14 @@ pub fn find<D: Kernels>(search: &LayoutSearch) -> SearchResult {
     all
 }
 
+/// Returns the numbers of devices that are tried, falling.
+pub(crate) fn numbers(ranks: usize) -> Vec<usize> {
+    let groups = (0..usize::BITS).map(|power| 1 << power).take_while(|group| *group <= ranks);
+    let mut numbers: Vec<usize> = groups.map(|group| ranks / group * group).collect();
+    numbers.dedup();
+    numbers
+}
+
 /// Seconds of the step on one device with any memory, whose kernels all run at their best rate.
 fn alone<D: Kernels>(search: &LayoutSearch) -> f64 {
     let mut ideal = search.machine.ideal();
@@ -55,8 +62,8 @@ fn alone<D: Kernels>(search: &LayoutSearch) -> f64 {
     step.map_or(0.0, |step| step.seconds)
 }
 
-/// Returns the most devices, no more than `search.ranks`, that some layout of the model divides fully.
-pub fn divisible(search: &LayoutSearch) -> Option<usize> {
-    let sizes = [search.job.batch_size, search.job.seq];
-    (1..=search.ranks).rev().find(|ranks| !divisions(*ranks, &search.job.design, sizes).is_empty())
+/// Returns the most devices, no more than `ranks`, that some layout of the model divides fully, given
+/// sequences and the tokens of each.
+pub fn divisible(ranks: usize, design: &Design, sizes: [usize; 2]) -> Option<usize> {
+    (1..=ranks).rev().find(|ranks| !divisions(*ranks, design, sizes).is_empty())
 }

@@ -61,7 +61,7 @@ pub struct StepTime {
 type StageKey = (String, &'static str, [usize; 3], Vec<ChunkKind>);
 
 /// A kind of chunk: its blocks, and whether it has the embedding, the head, and its neighbours on its rank.
-type ChunkKind = (Vec<(bool, Option<Mask>)>, [bool; 4]);
+pub(crate) type ChunkKind = (Vec<(bool, Option<Mask>)>, [bool; 4]);
 
 /// Moves of all ranks in a step.
 struct StepTable {
@@ -213,7 +213,7 @@ pub fn model_flops<D: Kernels>(job: &TrainingJob) -> Result<f64> {
 }
 
 /// Returns the kind of a chunk.
-fn chunk_kind(design: &Design, layout: &Layout, chunk: usize, plan: &Plan) -> ChunkKind {
+pub(crate) fn chunk_kind(design: &Design, layout: &Layout, chunk: usize, plan: &Plan) -> ChunkKind {
     let (pipeline, all) = (layout.pipeline(), plan.all_chunks());
     let blocks = pipeline.blocks(design.parts(), chunk, all);
     let block = |block: usize| {

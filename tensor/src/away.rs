@@ -3,7 +3,7 @@
 //!
 //! The file is read and written, not mapped: an error of the disk is then a sentence, where a mapping would
 //! end the process. It has no name, so nothing is left of it however the process ends.
-use crate::{Category, Device, Place, PlaceError, Tensor, count, files};
+use crate::{Category, Device, Place, PlaceError, StoreKind, Tensor, count, files};
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{Read, Result, Seek, SeekFrom, Write};
@@ -39,6 +39,9 @@ impl Store {
     }
     fn of(folder: Option<PathBuf>) -> Self {
         Self(Arc::new(Opened { folder, end: AtomicU64::new(0), moves: OnceLock::new() }))
+    }
+    fn kind(&self) -> StoreKind {
+        if self.0.folder.is_some() { StoreKind::File } else { StoreKind::Host }
     }
     /// Ends the rank with a sentence on its store.
     fn fail(&self, why: impl Display) -> ! {
@@ -216,7 +219,9 @@ impl<D: Device> Away<D> {
         work: impl FnOnce(&mut Option<File>, &mut Tensor<D>) -> Result<()> + Send + 'static,
     ) -> Move<D> {
         if !D::Place::HOLDS {
-            return Move::Done(matrix);
+            let clock = self.device.place().clock();
+            let number = clock.map(|clock| clock.start_move(self.store.kind(), self.bytes()));
+            return Move::Counted(matrix, number);
         }
         let work = move |file: &mut Option<File>| work(file, &mut matrix).map(|()| matrix);
         Move::UnderWay(self.store.clone(), self.store.run(work))
@@ -234,6 +239,8 @@ impl<D: Device> Drop for Away<D> {
 pub enum Move<D: Device> {
     /// Finished.
     Done(Tensor<D>),
+    /// Not made, on a place that computes nothing: its number on the clock, if there is one.
+    Counted(Tensor<D>, Option<usize>),
     /// Under way.
     UnderWay(Store, Receiver<std::result::Result<Tensor<D>, String>>),
 }
@@ -246,6 +253,11 @@ impl<D: Device> Move<D> {
     pub fn wait(self) -> Tensor<D> {
         match self {
             Self::Done(matrix) => matrix,
+            Self::Counted(matrix, number) => {
+                let clock = matrix.device().place().clock();
+                clock.zip(number).inspect(|(clock, number)| clock.finish_move(*number));
+                matrix
+            }
             Self::UnderWay(store, outcome) => store.wait(&outcome),
         }
     }

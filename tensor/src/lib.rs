@@ -9,7 +9,7 @@
 //! | `place.rs`, `device.rs`, `cpu.rs`, `pages.rs` | places with memory, and dtypes on them |
 //! | `view.rs`, `matrix.rs`, `ids.rs` | windows into memory; matrices and token ids that own it |
 //! | `pool.rs`, `away.rs`, `meter.rs` | free memory for reuse; matrices off the device; bytes and FLOPs |
-//! | `profile.rs`, `clock.rs` | times of kernels that run, and of those that do not |
+//! | `profile.rs`, `clock.rs` | times of kernels that run, and of kernels and moves that do not |
 //! | `count.rs`, `listed.rs`, `quoted.rs` | sizes that never wrap; enums with names; names in messages |
 //! | `files.rs` | files with clear errors, replaced whole or not at all |
 //! | `safetensors.rs` | weights in files: mapped for reading, replaced atomically in writing |
@@ -43,7 +43,7 @@ mod view;
 
 pub use away::{Away, Move, Store};
 pub use bf16::Bf16;
-pub use clock::{Clock, KernelWork};
+pub use clock::{Clock, KernelWork, StoreKind};
 pub use cpu::{Cpu, Host, HostPtr};
 pub use device::{Buffer, Device, On, Ptr};
 pub use dropout::Dropout;

@@ -6,6 +6,8 @@ use bytemuck::AnyBitPattern;
 use std::io;
 use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A place with memory, of one rank. A place deals in bytes and addresses and has no dtype: see
 /// [`Device`](crate::Device). Cloning is cheap; clones share memory pool, meter and profile.
@@ -61,6 +63,10 @@ pub trait Place: Clone + Send + Sync + 'static {
     fn settle(&self) {}
     /// Profile of this rank's time; `None` on places that compute nothing.
     fn profile(&self) -> Option<&Profile> {
+        None
+    }
+    /// Clock of the work that would be done, on a place that computes nothing and has one.
+    fn clock(&self) -> Option<&dyn Clock> {
         None
     }
 }
@@ -128,6 +134,7 @@ struct MetaRank {
     pool: Pool<MetaPlace>,
     scratch: Option<Scratch>,
     clock: Option<Arc<dyn Clock>>,
+    counted: AtomicU64, // operations of kernels that the clock has counted
 }
 
 /// Sizes of scratch memory that the kernels of a device need, in elements.
@@ -142,13 +149,14 @@ pub struct Scratch {
 
 impl MetaPlace {
     /// Creates the meta device of a rank, in place of a device whose kernels need this scratch. Its kernels
-    /// are counted by the clock, if there is one.
+    /// and moves are counted by the clock, if there is one.
     pub fn with(scratch: Scratch, clock: Option<Arc<dyn Clock>>) -> Self {
         Self(Arc::new(MetaRank { scratch: Some(scratch), clock, ..MetaRank::default() }))
     }
-    /// The clock that counts its kernels, if there is one.
-    pub fn clock(&self) -> Option<&dyn Clock> {
-        self.0.clock.as_deref()
+    /// Operations that the meter has counted since the last call: those of a kernel.
+    pub fn own_flops(&self) -> u64 {
+        let all = self.0.meter.flops();
+        all - self.0.counted.swap(all, Relaxed)
     }
     /// Scratch sizes of the device that this one stands for.
     ///
@@ -178,6 +186,9 @@ impl Place for MetaPlace {
     }
     fn copy_out((): &(), (): &mut (), _: usize) {}
     fn copy_in((): &(), (): &mut (), _: usize) {}
+    fn clock(&self) -> Option<&dyn Clock> {
+        self.0.clock.as_deref()
+    }
     fn pool(&self) -> &Pool<Self> {
         &self.0.pool
     }

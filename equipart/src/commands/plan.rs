@@ -1,5 +1,6 @@
 //! `plan`: the best layout of a model on a machine.
 mod proof;
+mod texts;
 
 use super::Run;
 use super::price::seconds::MachineTime;
@@ -25,7 +26,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Help on JSON.
-const JSON: &str = "With --json: one object a layout, the best first. devices that it uses; seconds, tokens_per_second and\nshare_of_peak of a step; peak_bytes of the fullest rank; parts: seconds by use, of the rank that ends last. The last\nobject has steps: questions of the decision trees and their answers; and with --prove the proof.";
+const JSON: &str = "With --json: one object a layout, the best first. devices that it uses; seconds, tokens_per_second and\nshare_of_peak of a step; peak_bytes of the fullest rank; parts: seconds by use, of the rank that ends last. The last\nobject has steps: questions of the decision trees and their answers; and with --prove the proof. With --generate:\ntexts at once; first_token_seconds, seconds of a whole text, tokens_per_second of all texts, peak_bytes and parts.";
 
 /// Find the best layout of a model on a machine: which ranks along which axis, with which strategies
 #[derive(Args, Debug)]
@@ -49,9 +50,18 @@ pub(crate) struct PlanArgs {
     /// Tokens of a sequence [default: 4096, or the model's positions if fewer]
     #[arg(long)]
     seq: Option<usize>,
-    /// Sequences of a step, the same for all layouts
+    /// Sequences of a step, the same for all layouts; with --generate, the most texts at once
     #[arg(long, default_value_t = 512)]
     batch_size: usize,
+    /// Plan for generating texts, not for training: prompts are read, then tokens are added one by one
+    #[arg(long, conflicts_with = "seq")]
+    generate: bool,
+    /// Tokens of a prompt [default: 2048, or as many as the model has positions for]
+    #[arg(long, requires = "generate")]
+    prompt: Option<usize>,
+    /// Tokens that are added to a prompt [default: 256, or half of the model's positions if fewer]
+    #[arg(long, requires = "generate")]
+    new: Option<usize>,
     /// Dtype of the run: f32, bf16 with sums in f32, or f64
     #[arg(long, default_value = "bf16", value_name = "DTYPE", value_parser = dtype())]
     dtype: DtypeName,
@@ -68,6 +78,8 @@ pub(crate) struct PlanArgs {
 enum GoalName {
     /// The most tokens per second
     Throughput,
+    /// The shortest time until a text is whole, with --generate
+    Latency,
     /// The least memory of the fullest rank
     Memory,
 }
@@ -80,8 +92,8 @@ impl PlanArgs {
     fn job(&self, config: &Config) -> Result<TrainingJob> {
         let seq = self.seq.unwrap_or(4096.min(config.positions));
         at_least_1(&[("devices", self.devices), ("seq", seq), ("batch-size", self.batch_size)])?;
-        if self.devices > MOST[0] {
-            bail!("--devices is {}; it must be at most {}", self.devices, MOST[0]);
+        if self.goal == GoalName::Latency {
+            bail!("--goal latency is for --generate; of a training step, the shortest is --goal throughput");
         }
         if seq > config.positions {
             bail!("--seq is {seq}; the model has {} positions", config.positions);
@@ -97,14 +109,21 @@ impl PlanArgs {
 
 impl Run for PlanArgs {
     fn run(self, json: bool) -> Result<bool> {
-        let job = self.job(&config(self.config.as_deref())?)?;
+        if self.devices > MOST[0] {
+            bail!("--devices is {}; it must be at most {}", self.devices, MOST[0]);
+        }
+        let config = config(self.config.as_deref())?;
+        if self.generate {
+            return texts::run(&self, &config, json);
+        }
+        let job = self.job(&config)?;
         let machine = Arc::new(Machine::named(&self.machine)?);
         let goal = if self.goal == GoalName::Memory { Goal::Memory } else { Goal::Time };
         let memory = self.memory.unwrap_or(machine.memory.value as usize);
         let search =
             LayoutSearch { job: &job, machine: &machine, memory, ranks: self.devices, goal, all: false };
-        if self.all_devices && morphing::divisible(&search) != Some(self.devices) {
-            return Err(indivisible(&search));
+        if self.all_devices {
+            indivisible(self.devices, &job.design, [job.batch_size, job.seq])?;
         }
         let all = self.all_devices;
         let find = |of: &LayoutSearch| with_dtype!(self.dtype, D => if all { of.find::<D>() } else { morphing::find::<D>(of) });
@@ -128,17 +147,18 @@ impl Run for PlanArgs {
     }
 }
 
-/// Says which number of devices some layout uses fully.
-fn indivisible(search: &LayoutSearch) -> Error {
-    let would = match morphing::divisible(search) {
+/// Refuses devices that no layout uses fully, and says which number some layout does.
+fn indivisible(devices: usize, design: &Design, sizes: [usize; 2]) -> Result<()> {
+    let would = match morphing::divisible(devices, design, sizes) {
+        Some(all) if all == devices => return Ok(()),
         Some(fewer) => format!("{} could be used fully", counted(fewer, "device")),
         None => "no number of devices could".into(),
     };
-    let sequences = counted(search.job.batch_size, "sequence");
-    Error::new(format!(
-        "no layout of the model uses all {} for steps of {sequences}; {would}, or leave --all-devices out",
-        counted(search.ranks, "device"),
-    ))
+    bail!(
+        "no layout of the model uses all {} for {}; {would}, or leave --all-devices out",
+        counted(devices, "device"),
+        counted(sizes[0], "sequence")
+    );
 }
 
 /// Says which memory would do, and how many devices.
@@ -215,12 +235,14 @@ fn report(search: &LayoutSearch, plans: &[PlanRow], found: &SearchResult) {
         best.spent()
     ));
     if found.needed {
-        line(
-            "Nothing fits without strategies that only save memory, so they were tried, too; copies to the host are not timed.",
-        );
+        line("Nothing fits without strategies that only save memory, so they were tried, too.");
     }
-    let used = plans[0].0.layout.ranks();
-    if used < *ranks {
+    idle(plans[0].0.layout.ranks(), *ranks);
+}
+
+/// Says how many devices stay idle.
+fn idle(used: usize, ranks: usize) {
+    if used < ranks {
         line(&format!("It uses {used} of {ranks} devices; {} idle.", stay(ranks - used)));
     }
 }

@@ -41,7 +41,37 @@ fn what_does_not_fit_is_said_with_what_would() {
     let says = String::from_utf8(idle.stdout).unwrap();
     assert!(idle.status.success() && says.contains("of 5 devices; "), "{says}");
     let all = plan(&["--devices", "5", "--all-devices"]);
-    refused(&all, "no layout of the model uses all 5 devices for steps of 2 sequences; 4 devices could");
+    refused(&all, "no layout of the model uses all 5 devices for 2 sequences; 4 devices could");
     let none = plan(&["--devices", "1", "--memory", "1kB"]);
+    refused(&none, "nothing fits into 1.00 kB on 1 device: the least is ");
+}
+
+/// Kills: a rank that holds more than the plan of its texts says, memory that no run needs, a plan for
+/// training in the place of one for texts.
+#[test]
+fn texts_fit_the_memory_of_their_plan_and_not_one_byte_less() {
+    let sizes = ["--generate", "--prompt", "4", "--new", "3", "--batch-size", "2", "--dtype", "f32"];
+    for goal in ["throughput", "latency", "memory"] {
+        let args = [&["plan", "--json", "--devices", "2", "--goal", goal], &sizes[..]].concat();
+        let output = equipart(&args);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let plans: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        for plan in plans.iter().filter(|plan| plan["texts"] == 2) {
+            let (layout, bytes) = (plan["layout"].as_str().unwrap(), plan["peak_bytes"].as_u64().unwrap());
+            let generate = |bytes: u64| {
+                let prompts = ["--prompt-ids", "5,6,7,8", "--prompt-ids", "9,3,2,1", "--max-new", "3"];
+                let limit = bytes.to_string();
+                let of = ["generate", "--greedy", "--layout", layout, "--memory-limit", &limit];
+                equipart(&[&of, &prompts[..]].concat()).status.code()
+            };
+            assert_eq!((generate(bytes), generate(bytes - 1)), (Some(0), Some(2)), "{plan}");
+        }
+        assert!(goal == "latency" || plans.iter().any(|plan| plan["texts"] == 2), "{goal}: {text}");
+    }
+    refused(&["plan", "--goal", "latency"], "--goal latency is for --generate; ");
+    let long = ["plan", "--generate", "--prompt", "500", "--new", "500"];
+    refused(&long, "--prompt is 500 and --new 500, together 1000; the model has 512 positions");
+    let none = ["plan", "--generate", "--devices", "1", "--memory", "1kB"];
     refused(&none, "nothing fits into 1.00 kB on 1 device: the least is ");
 }

@@ -1,13 +1,26 @@
 //! The time of a step, and the search for the best, on models small enough to weigh every layout.
+mod activations;
+mod texts;
+
 use comm::Axis;
 use kernels::Heads;
 use layers::{Design, OptimizerKind, Shape};
 use parallel::Layout;
+use plan::clock::{Part, StepClock};
 use plan::search::{Goal, LayoutSearch, SearchResult};
 use plan::step::{KnownPrices, StepTime, TrainingJob};
 use plan::{Machine, advice, morphing};
 use std::sync::Arc;
-use tensor::{Bf16, Cpu};
+use tensor::{Bf16, Clock, Cpu, KernelKind, KernelWork, StoreKind};
+
+const KERNEL: KernelWork = KernelWork {
+    name: "add",
+    kind: KernelKind::ElementWise,
+    dtype: "bf16",
+    flops: 0,
+    bytes: 1 << 20,
+    features: 0,
+};
 
 const SHAPE: Shape = Shape {
     width: 512,
@@ -33,7 +46,7 @@ fn step(layout: &str, microbatches: usize, machine: &Machine) -> StepTime {
     known.step::<Cpu<Bf16>>(&layout, &job(), (microbatches, usize::MAX), &Arc::new(machine.clone())).unwrap()
 }
 
-const LAYOUTS: [(&str, usize); 8] = [
+const LAYOUTS: [(&str, usize); 10] = [
     ("none", 2),
     ("tp=4,sp", 1),
     ("dp=4:zero3", 2),
@@ -42,6 +55,8 @@ const LAYOUTS: [(&str, usize); 8] = [
     ("pp=2:zb-h1,dp=2:zero1", 4),
     ("pp=2:interleaved/2,tp=2,recompute", 4),
     ("tp=16,dp=2", 2), // over two nodes
+    ("dp=4:zero1:offload-host", 2),
+    ("dp=4:zero3:offload-file", 2),
 ];
 
 /// Kills: a kernel or a call that takes less on a slower machine, a level whose speed counts nowhere.
@@ -64,6 +79,8 @@ fn time_is_monotone_in_speeds_and_adds_up() {
         change(&|m| m.levels.iter_mut().for_each(|level| level.latency.value *= 2.0)),
         change(&|m| m.levels.iter_mut().for_each(|level| level.bandwidth.value *= 0.5)),
         change(&|m| m.overlap.value *= 0.5),
+        change(&|m| m.host.value *= 0.5),
+        change(&|m| m.file.value *= 0.5),
     ];
     for (layout, microbatches) in LAYOUTS {
         let best = step(layout, microbatches, &fast);
@@ -72,13 +89,37 @@ fn time_is_monotone_in_speeds_and_adds_up() {
         for (i, slow) in slow.iter().enumerate() {
             let seconds = step(layout, microbatches, slow).seconds;
             assert!(seconds >= best.seconds * (1.0 - 1e-12), "{layout}: change {i} makes it faster");
-            let local = layout == "none" && (2..5).contains(&i);
-            assert!(local || i == 4 || seconds > best.seconds, "{layout}: change {i} changes nothing");
+            let counts = match i {
+                2 | 3 => layout != "none",
+                4 => continue, // counts where calls are started
+                5 => layout.contains("offload-host"),
+                6 => layout.contains("offload-file"),
+                _ => true,
+            };
+            assert_eq!(counts, seconds > best.seconds, "{layout}: change {i}");
         }
     }
     let both = |m: &Machine| step("none", 2, m).seconds;
     let double = both(&change(&|m| (rates(m, 0.5), m.launch.value *= 2.0).0));
     assert!((double / both(&fast) - 2.0).abs() < 1e-9, "all of a rank alone is kernels");
+}
+
+/// Kills: moves that are not waited for, that nothing runs beside, or that run beside each other.
+#[test]
+fn moves_of_state_follow_each_other_beside_kernels() {
+    let bytes = 1 << 30;
+    let machine = Arc::new(machine());
+    let (takes, kernel) = (machine.moves(StoreKind::Host, bytes), machine.kernel(&KERNEL));
+    let clock = StepClock::new(&machine, 1);
+    let of_file = machine.moves(StoreKind::File, bytes);
+    let moves = [StoreKind::Host, StoreKind::File].map(|kind| clock.start_move(kind, bytes));
+    clock.kernel(&KERNEL);
+    moves.into_iter().for_each(|number| clock.finish_move(number));
+    let lap = clock.lap();
+    assert!(kernel < takes && takes < of_file, "{kernel} {takes} {of_file}");
+    assert!((lap.seconds / (takes + of_file) - 1.0).abs() < 1e-12);
+    assert!(((lap.parts[Part::Offload as usize] + kernel) / lap.seconds - 1.0).abs() < 1e-12);
+    assert_eq!(lap.parts[Part::Kernels as usize], kernel);
 }
 
 /// Kills: operations of a rank that is counted for others twice, a bubble that is no wait for stages.
@@ -143,7 +184,7 @@ fn what_is_no_machine_is_said_in_one_sentence() {
         value = before;
         why
     };
-    for name in ["memory", "launch", "kernels", "levels", "peak", "host", "overlap"] {
+    for name in ["memory", "launch", "kernels", "levels", "peak", "host", "file", "overlap"] {
         let says = why(&|v| drop(v.as_object_mut().unwrap().remove(name)));
         assert!(says.starts_with(&format!("m is not a machine: missing field `{name}`")), "{says}");
     }
@@ -166,7 +207,8 @@ fn named_machines_have_sources() {
     for name in ["a100", "a100-2022", "h100", "h200"] {
         let machine = Machine::named(name).unwrap();
         let levels = machine.levels.iter().flat_map(|level| [&level.latency, &level.bandwidth]);
-        let all = levels.chain([&machine.memory, &machine.launch, &machine.host, &machine.overlap]);
+        let moves = [&machine.host, &machine.file];
+        let all = levels.chain(moves).chain([&machine.memory, &machine.launch, &machine.overlap]);
         assert!(all.chain(machine.peak.values()).all(|known| known.source.len() > 3), "{name}");
         assert!(machine.kernels.values().all(|rates| rates.source.len() > 3), "{name}");
     }
@@ -194,7 +236,7 @@ fn fewer_devices_are_tried_where_more_do_not_divide() {
     };
     let words = |found: &SearchResult| found.best[0].layout.to_string();
     assert!(of(5).find::<Cpu<Bf16>>().best.is_empty());
-    assert_eq!(morphing::divisible(&of(5)), Some(4));
+    assert_eq!(morphing::divisible(5, &job.design, [job.batch_size, job.seq]), Some(4));
     let four = of(4).find::<Cpu<Bf16>>();
     assert_eq!(words(&morphing::find::<Cpu<Bf16>>(&of(5))), words(&four));
     let [three, two] = [3, 2].map(|ranks| of(ranks).find::<Cpu<Bf16>>().best[0].step.seconds);
