@@ -176,7 +176,9 @@ impl KernelTimes {
                 real.entry(name).or_default().push(took + waited.max(0.0));
             }
             let mut works: BTreeMap<&str, Vec<&KernelWork>> = BTreeMap::new();
-            noted.iter().for_each(|work| works.entry(work.name).or_default().push(work));
+            for work in noted {
+                works.entry(work.name).or_default().push(work);
+            }
             for (name, works) in works {
                 let Some(seconds) = real.get(name) else { continue };
                 // a kernel that runs in parts is noted once
@@ -283,7 +285,7 @@ fn times<D: RunDevice>(
     let later = ranks.swap_remove(0).split_off(1); // the first step allocates
     for step in later {
         let least = |known: &mut RanKernel, (_, of): &RanKernel| {
-            known.1 = [known.1[0].min(of[0]), known.1[1].min(of[1])]
+            known.1 = [known.1[0].min(of[0]), known.1[1].min(of[1])];
         };
         best.iter_mut().zip(&step).for_each(|(known, one)| least(known, one));
         if best.is_empty() {

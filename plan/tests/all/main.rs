@@ -114,7 +114,9 @@ fn moves_of_state_follow_each_other_beside_kernels() {
     let of_file = machine.moves(StoreKind::File, bytes);
     let moves = [StoreKind::Host, StoreKind::File].map(|kind| clock.start_move(kind, bytes));
     clock.kernel(&KERNEL);
-    moves.into_iter().for_each(|number| clock.finish_move(number));
+    for number in moves {
+        clock.finish_move(number);
+    }
     let lap = clock.lap();
     assert!(kernel < takes && takes < of_file, "{kernel} {takes} {of_file}");
     assert!((lap.seconds / (takes + of_file) - 1.0).abs() < 1e-12);

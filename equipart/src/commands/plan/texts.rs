@@ -49,10 +49,14 @@ pub(super) fn run(a: &PlanArgs, config: &Config, json: bool) -> Result<bool> {
     let proof = a.prove.then(|| proof::of(job.design.shape(), &best.layout)).transpose()?;
     if json {
         found.best.iter().map(|of| object(of, &job)).for_each(|plan| show::json(&plan));
-        proof.iter().for_each(|proof| show::json(&json!({ "proof": proof })));
+        for proof in &proof {
+            show::json(&json!({ "proof": proof }));
+        }
     } else {
         report(&search, &found);
-        proof.iter().for_each(|proof| line(&format!("\n{}", proof::sentence(proof))));
+        for proof in &proof {
+            line(&format!("\n{}", proof::sentence(proof)));
+        }
     }
     Ok(proof.is_none_or(|proof| proof.equal))
 }
