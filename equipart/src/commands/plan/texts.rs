@@ -49,12 +49,12 @@ pub(super) fn run(a: &PlanArgs, config: &Config, json: bool) -> Result<bool> {
     let proof = a.prove.then(|| proof::of(job.design.shape(), &best.layout)).transpose()?;
     if json {
         found.best.iter().map(|of| object(of, &job)).for_each(|plan| show::json(&plan));
-        for proof in &proof {
+        if let Some(proof) = &proof {
             show::json(&json!({ "proof": proof }));
         }
     } else {
         report(&search, &found);
-        for proof in &proof {
+        if let Some(proof) = &proof {
             line(&format!("\n{}", proof::sentence(proof)));
         }
     }
