@@ -214,8 +214,8 @@ pub struct FoundTexts {
 
 impl GenerationSearch<'_> {
     /// Weighs every layout of all ranks and, with `fewer`, of fewer ranks where they do not divide evenly;
-    /// each with one text on a data rank, for throughput also with 2, 4, … until they do not fit: more texts
-    /// take no less time or memory.
+    /// each with one text on a data rank, for throughput also with 2, 4, … until they do not fit. More texts
+    /// take no less memory, and no less time once each tensor rank has rows: before, calls are uneven.
     pub fn find<D: Kernels>(&self, fewer: bool) -> FoundTexts {
         let numbers = if fewer { morphing::numbers(self.ranks) } else { vec![self.ranks] };
         let work: Vec<Choice> = WORK.iter().copied().filter(|choice| *choice != Choice::Recompute).collect();
@@ -241,8 +241,12 @@ impl GenerationSearch<'_> {
     /// that does not.
     fn of_layout<D: Kernels>(&self, layout: &Layout) -> (Layout, Vec<WeighedTexts>, Option<usize>) {
         let data = layout.size(TokenShards::SEQUENCES);
-        let powers = if self.goal == TextsGoal::Throughput { usize::BITS } else { 1 };
-        let numbers = (0..powers).map(|power| data << power).take_while(|n| *n <= self.job.texts);
+        let most = match self.goal {
+            TextsGoal::Throughput => self.job.texts,
+            TextsGoal::Latency => self.job.texts.min(data * layout.size(Axis::Tp)),
+            TextsGoal::Memory => self.job.texts.min(data),
+        };
+        let numbers = (0..usize::BITS).map(|power| data << power).take_while(|n| *n <= most);
         let mut all = Vec::new();
         for texts in numbers {
             let Ok(time) = time::<D>((layout, texts), self.job, self.machine) else { break };

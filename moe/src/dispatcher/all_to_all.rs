@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Source: Lepikhin et al., `GShard`, §3.2, arXiv:2006.16668. Chapter: 16.
-use super::dispatch::{self, RowKind, Dispatch, TokenDispatcher, RowCapacity, added, dispatched, index};
+use super::dispatch::{self, RowKind, Dispatch, TokenDispatcher, RowCapacity, added, dispatched, index, sorted};
 use crate::routing::{Routing, tally};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
@@ -63,8 +63,8 @@ impl<D: Kernels> TokenDispatcher<D> for AllToAll {
         if ep.size() == 1 {
             return plan;
         }
-        let mut sort: Vec<u32> = (0..came.len() as u32).collect();
-        sort.sort_by_key(|&at| came[at as usize]);
+        let arrived: Vec<u32> = (0..came.len() as u32).collect();
+        let sort = sorted(&arrived, experts, |&at| came[at as usize].expert); // by rank, then token, as before
         let mut back = vec![0; sort.len()];
         sort.iter().zip(0..).for_each(|(&from, to)| back[from as usize] = to);
         Dispatch { sorts: Some([sort, back].map(|numbers| index(place, numbers.into_iter(), room))), ..plan }

@@ -1,5 +1,5 @@
 //! The trait of token dispatchers, and the plan of one dispatch.
-use crate::routing::{DROPPED, Routing};
+use crate::routing::{DROPPED, Routing, tally};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
 use layers::ops::{plus, rows_of};
@@ -111,7 +111,7 @@ pub(crate) fn shares(design: &Design, sizes: &Sizes) -> Vec<DividedSize> {
 }
 
 /// A copy of a token, routed to one expert.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Copy {
     pub(crate) expert: usize,
     pub(crate) rank: usize,
@@ -122,9 +122,24 @@ pub(crate) struct Copy {
 pub(crate) fn dispatched(of: &Routing, rank: usize, experts: std::ops::Range<usize>) -> Vec<Copy> {
     let dispatched =
         of.list.iter().enumerate().filter(|(_, e)| **e != DROPPED && experts.contains(&(**e as usize)));
-    let mut all: Vec<_> = dispatched.map(|(at, &e)| Copy { expert: e as usize, rank, at }).collect();
-    all.sort_by_key(|copy| copy.expert); // stays in the list's order
-    all
+    let all: Vec<_> = dispatched.map(|(at, &e)| Copy { expert: e as usize, rank, at }).collect();
+    sorted(&all, experts.end, |copy| copy.expert)
+}
+
+/// Sorts by keys below `end`; equal ones stay in their order.
+pub(crate) fn sorted<T: std::marker::Copy>(all: &[T], end: usize, key: impl Fn(&T) -> usize) -> Vec<T> {
+    let mut places = tally(end, all.iter().map(&key));
+    let mut free = 0;
+    for place in &mut places {
+        free += std::mem::replace(place, free);
+    }
+    let mut sorted = all.to_vec();
+    for one in all {
+        let place = &mut places[key(one)];
+        sorted[*place] = *one;
+        *place += 1;
+    }
+    sorted
 }
 
 /// Puts these numbers where kernels read them, with room for `room` numbers.

@@ -16,7 +16,7 @@ const MOST_RANKS: usize = 16;
 pub(super) fn of(shape: Option<&Shape>, layout: &Layout) -> Result<Verdict> {
     let small =
         |of: Layout| (of.ranks() <= MOST_RANKS).then(|| image(*shape?, &of).map(|(image, _)| (of, image)))?;
-    let shrunk = (2..=MOST_RANKS).filter_map(|most| shrunk(layout, most)).find_map(small);
+    let shrunk = (2..=MOST_RANKS).rev().filter_map(|most| shrunk(layout, most)).find_map(small);
     let (proven, image) = small(*layout).or(shrunk).ok_or_else(|| {
         Error::new(format!("{layout} cannot be proven: no small model fits it, not with fewer ranks, either"))
     })?;
