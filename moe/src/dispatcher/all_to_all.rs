@@ -64,7 +64,7 @@ impl<D: Kernels> TokenDispatcher<D> for AllToAll {
             return plan;
         }
         let arrived: Vec<u32> = (0..came.len() as u32).collect();
-        let sort = sorted(&arrived, experts, |&at| came[at as usize].expert); // by rank, then token, as before
+        let sort = sorted(&arrived, experts, |&at| came[at as usize].expert);
         let mut back = vec![0; sort.len()];
         sort.iter().zip(0..).for_each(|(&from, to)| back[from as usize] = to);
         Dispatch { sorts: Some([sort, back].map(|numbers| index(place, numbers.into_iter(), room))), ..plan }

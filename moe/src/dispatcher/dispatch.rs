@@ -156,3 +156,16 @@ pub(crate) fn added<D: Kernels>(y: &Tensor<D>, homes: &[Index<D::Place>]) -> Ten
     let (first, others) = homes.split_first().expect("at least one copy of each token");
     others.iter().fold(rows_of(y, first), |sum, home| plus(sum, &rows_of(y, home)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::sorted;
+
+    /// Kills: equal keys in another order, a place one off, a key that none has.
+    #[test]
+    fn equal_keys_stay_in_their_order() {
+        let all = [(3, 0), (1, 1), (3, 2), (0, 3), (1, 4)];
+        assert_eq!(sorted(&all, 5, |one| one.0), [(0, 3), (1, 1), (1, 4), (3, 0), (3, 2)]);
+        assert!(sorted(&all[..0], 5, |one| one.0).is_empty());
+    }
+}
