@@ -52,6 +52,8 @@ pub struct Lap {
     pub parts: [f64; PARTS],
     /// Floating point operations.
     pub flops: u64,
+    /// Bytes that the rank sent.
+    pub sent: usize,
     /// A message to another stage: seconds that it occupies its link, and its latency.
     pub message: Option<[f64; 2]>,
     /// Calls that were started and not waited for yet: seconds after the lap's start, and seconds that each
@@ -182,6 +184,7 @@ impl CallClock for StepClock {
         let (level, takes) = self.machine.call(call);
         let takes = takes * self.slower; // cores that ranks share move the bytes, too
         self.change(|state| {
+            state.lap.sent += if call.op == Op::Receive { 0 } else { call.bytes };
             let started = if is_staged(call) {
                 if call.op == Op::Send {
                     let latency = self.machine.levels[level].latency.value;

@@ -55,6 +55,8 @@ pub struct StepTime {
     pub flops: f64,
     /// Peak bytes of the fullest rank of those that were priced.
     pub peak: usize,
+    /// The most bytes that one of them sends.
+    pub sent: usize,
 }
 
 /// A kind of stage under a layout: priced once.
@@ -238,15 +240,17 @@ struct RankRow {
     parts: [f64; PARTS],
     flops: f64,
     peak: usize,
+    sent: usize,
 }
 
 impl RankRow {
     /// Returns the row of the rank that takes longest, with the peak of the fullest.
     fn longest(all: &[MoveCosts<Lap>], own: &[usize], moves: &[ActionPhase]) -> Result<Self> {
         let rows = all.iter().map(|costs| Self::new(costs, own, moves)).collect::<Result<Vec<_>>>()?;
-        let peak = rows.iter().map(|row| row.peak).max().unwrap_or(0);
+        let most = |of: fn(&Self) -> usize| rows.iter().map(of).max().unwrap_or(0);
+        let (peak, sent) = (most(|row| row.peak), most(|row| row.sent));
         let longest = rows.into_iter().max_by(|a, b| a.seconds().total_cmp(&b.seconds()));
-        Ok(Self { peak, ..longest.expect("a stage has a rank") })
+        Ok(Self { peak, sent, ..longest.expect("a stage has a rank") })
     }
     fn new(costs: &MoveCosts<Lap>, own: &[usize], moves: &[ActionPhase]) -> Result<Self> {
         let mut row = Self {
@@ -257,12 +261,14 @@ impl RankRow {
             update: 0.0,
             parts: [0.0; PARTS],
             flops: 0.0,
+            sent: 0,
             peak: costs.peak_over(costs.along(own, moves)?.map(|(adds, _)| *adds)),
         };
         for (at, (_, lap)) in moves.iter().zip(costs.along(own, moves)?) {
             let begun = row.tail;
             row.tail += lap.seconds;
             row.flops += lap.flops as f64;
+            row.sent += lap.sent;
             row.parts.iter_mut().zip(lap.parts).for_each(|(all, more)| *all += more);
             match at {
                 ActionPhase::Begin(Action::Run { .. }) => {
@@ -346,7 +352,9 @@ fn combined(
     parts[Part::Dp as usize] = (parts[Part::Dp as usize] - ends[last].1).max(0.0);
     let flops = rows.iter().map(|row| row.flops).sum::<f64>() * (ranks / plan.ranks) as f64;
     let bubble = (seconds - parts.iter().sum::<f64>()).max(0.0);
-    Ok(StepTime { seconds, parts, bubble, flops, peak: rows.iter().map(|row| row.peak).max().unwrap_or(0) })
+    let most = |of: fn(&RankRow) -> usize| rows.iter().map(of).max().unwrap_or(0);
+    let (peak, sent) = (most(|row| row.peak), most(|row| row.sent));
+    Ok(StepTime { seconds, parts, bubble, flops, peak, sent })
 }
 
 /// Seconds that the stages' cells take longer because cells that are under way at once share cores: with this

@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Help on JSON.
-const JSON: &str = "With --json: one object a layout, the best first. devices that it uses; seconds, tokens_per_second and\nshare_of_peak of a step; peak_bytes of the fullest rank; parts: seconds by use, of the rank that ends last. The last\nobject has steps: questions of the decision trees and their answers; and with --prove the proof. With --generate:\ntexts at once; first_token_seconds, seconds of a whole text, tokens_per_second of all texts, peak_bytes and parts.";
+const JSON: &str = "With --json: one object a layout, the best first. devices that it uses; seconds, tokens_per_second and\nshare_of_peak of a step; peak_bytes of the fullest rank, and sent_bytes of the one that sends most; parts: seconds by use, of the rank that ends last. The last\nobject has steps: questions of the decision trees and their answers; and with --prove the proof. With --generate:\ntexts at once; first_token_seconds, seconds of a whole text, tokens_per_second of all texts, peak_bytes and parts.";
 
 /// Find the best layout of a model on a machine: which ranks along which axis, with which strategies
 #[derive(Args, Debug)]
@@ -193,7 +193,7 @@ fn object((of, time): &PlanRow) -> Value {
     json!({
         "layout": of.layout.to_string(), "devices": of.layout.ranks(), "microbatches": of.microbatches,
         "seconds": time.seconds, "tokens_per_second": time.tokens_per_second,
-        "share_of_peak": time.share_of_peak, "peak_bytes": of.step.peak, "parts": time.parts,
+        "share_of_peak": time.share_of_peak, "peak_bytes": of.step.peak, "sent_bytes": of.step.sent, "parts": time.parts,
     })
 }
 
@@ -222,11 +222,12 @@ fn report(search: &LayoutSearch, plans: &[PlanRow], found: &SearchResult) {
             time(all.seconds),
             format!("{:.1} %", 100.0 * all.share_of_peak),
             readable(of.step.peak as u128),
+            readable(of.step.sent as u128),
             share(of.step.bubble),
             share(waits.iter().map(|part| of.step.parts[*part as usize]).sum()),
         ]
     };
-    let head = ["layout", "microbatches", "step", "of peak", "holds", "bubble", "other waits"];
+    let head = ["layout", "microbatches", "step", "of peak", "holds", "sends", "bubble", "other waits"];
     line(&show::fitted(show::table(&head, plans.iter().map(row))).to_string());
     let (_, best) = &plans[0];
     line(&format!(

@@ -32,6 +32,23 @@ fn training_fits_the_memory_of_its_plan_and_not_one_byte_less() {
     assert!(last["steps"].as_array().unwrap().len() > 2, "{last}");
 }
 
+/// Kills: a call whose bytes no plan counts, or counts twice.
+#[test]
+fn plans_send_what_their_prices_send() {
+    let plans = planned(&["--devices", "4"]);
+    let plans = plans.iter().filter(|plan| plan["layout"].is_string()).collect::<Vec<_>>();
+    assert_eq!(plans.len(), 10);
+    for plan in plans {
+        let (layout, microbatches) = (plan["layout"].as_str().unwrap(), plan["microbatches"].to_string());
+        let of = ["price", "--json", "--layout", layout, "--microbatches", &microbatches];
+        let output = equipart(&[&of, &JOB[..]].concat());
+        let text = String::from_utf8(output.stdout).unwrap();
+        let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let sent: Vec<_> = rows.map(|row| row["traffic_bytes"].clone()).collect();
+        assert!(sent.contains(&plan["sent_bytes"]), "{plan}: {sent:?}");
+    }
+}
+
 /// Kills: a plan that fits nowhere without what would do, devices that stay idle unsaid or in spite of
 /// --all-devices.
 #[test]
