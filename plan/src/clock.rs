@@ -133,7 +133,7 @@ impl tensor::Clock for StepClock {
             state.lap.flops += work.flops;
             let key = (work.name, work.dtype, work.features);
             let rates = state.rates.entry(key).or_insert_with(|| self.machine.rates(work));
-            let alone = self.machine.seconds(rates, work) * self.slower;
+            let alone = self.machine.kernel(rates, work) * self.slower;
             let (speed, busy) =
                 (self.machine.overlap.value, state.free.iter().fold(0.0, |a: f64, b| a.max(*b)));
             let beside = (busy - state.now).clamp(0.0, alone / speed); // while calls are under way

@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::morphing;
 use crate::search::BEST;
 use crate::space::{WORK, divisions, variants};
-use crate::step::{ChunkKind, chunk_kind};
+use crate::step::{ChunkKind, chunk_kind, ends_of_stage};
 use comm::Axis;
 use kernels::{Kernels, Meta};
 use layers::{Choice, Design, PassContext, TokenShards, ops};
@@ -71,10 +71,10 @@ impl WeighedTexts {
 }
 
 /// Seconds of a pass through a stage, by use, with the message to the next stage.
-type Pass = [f64; PARTS];
+type PassSeconds = [f64; PARTS];
 
 /// Passes of a stage: the prompt, the token after it, and the last; and the peak bytes of its rank.
-type StagePasses = ([Pass; 3], usize);
+type StagePasses = ([PassSeconds; 3], usize);
 
 /// Returns the time of this number of texts at once.
 ///
@@ -118,26 +118,21 @@ fn longest<D: Kernels>(
     (stage, is_last): (usize, bool),
     machine: &Arc<Machine>,
 ) -> Result<StagePasses> {
-    let last = of.0.size(TokenShards::CONTEXT) - 1;
-    let ranks = [0, last].into_iter().take(1 + last.min(1));
-    let all =
-        ranks.map(|cp| passes::<D>(of, job, (stage, cp, is_last), machine)).collect::<Result<Vec<_>>>()?;
+    let ranks = ends_of_stage(of.0, stage);
+    let all = ranks.map(|rank| passes::<D>(of, job, (rank, is_last), machine)).collect::<Result<Vec<_>>>()?;
     let seconds = |(passes, _): &StagePasses| passes.iter().flatten().sum::<f64>();
     let peak = all.iter().map(|(_, peak)| *peak).max().unwrap_or(0);
     let slower = all.into_iter().max_by(|a, b| seconds(a).total_cmp(&seconds(b)));
     Ok((slower.expect("a stage has a rank").0, peak))
 }
 
-/// Runs the shape-only program of a rank: of the last data rank, which has the most texts.
+/// Runs the shape-only program of a rank.
 fn passes<D: Kernels>(
     (layout, texts): (&Layout, usize),
     job: &GenerationJob,
-    (stage, cp, is_last): (usize, usize, bool),
+    (rank, is_last): (usize, bool),
     machine: &Arc<Machine>,
 ) -> Result<StagePasses> {
-    let data = layout.size(TokenShards::SEQUENCES);
-    let rank =
-        layout.rank_at(&[(Axis::Pp, stage), (TokenShards::CONTEXT, cp), (TokenShards::SEQUENCES, data - 1)]);
     let clock = StepClock::new(machine, layout.ranks() / layout.size(Axis::Pp));
     let timing = Some(clock.of_rank());
     session::timed::<D, _>(layout, (rank, None), timing, |at: BuildContext<Meta<D::Elem>>| {
@@ -145,7 +140,7 @@ fn passes<D: Kernels>(
         let mut two = |prompt: usize| {
             let dealt = |tokens: &TokenShards| vec![prompt; tokens.sequences(texts).len()];
             let lengths = dealt(&at.tokens);
-            let all = (0..data).map(|rank| dealt(&at.tokens.of_data_rank(rank)));
+            let all = (0..at.tokens.data_ranks()).map(|rank| dealt(&at.tokens.of_data_rank(rank)));
             let cx = PassContext::infer(&lengths).sharded(at.tokens).among(all);
             let mut cx = cx.with_cache(job.prompt + job.new);
             let mut pass = |cx: &PassContext<_>| {
@@ -166,7 +161,7 @@ fn passes<D: Kernels>(
 }
 
 /// Returns a stage's seconds by use. Logits come from the last stage once, whoever waits for them.
-fn pass_of(lap: &Lap, is_last: bool) -> Pass {
+fn pass_of(lap: &Lap, is_last: bool) -> PassSeconds {
     let mut pass = lap.parts;
     if !is_last {
         pass[Part::Pp as usize] = lap.message.map_or(0.0, |message| message.iter().sum());
@@ -225,11 +220,13 @@ impl GenerationSearch<'_> {
             all.into_iter().flat_map(|layout| variants(layout, &work, &self.job.design, false))
         });
         let mut found = FoundTexts::default();
-        for (layout, weighed, over) in each(all.collect::<Vec<_>>(), |layout| self.of_layout::<D>(layout)) {
+        let all: Vec<Layout> = all.collect();
+        for (layout, (weighed, over)) in all.iter().zip(each(&all, |layout| self.of_layout::<D>(layout))) {
             found.weighed += weighed.len();
             found.refused += usize::from(over.is_some() || weighed.is_empty());
-            if let Some(over) = over.filter(|over| weighed.is_empty() && *over < found.least_peak()) {
-                found.least = Some((over, layout));
+            let is_less = |over: &usize| found.least.is_none_or(|(least, _)| *over < least);
+            if let Some(over) = over.filter(|over| weighed.is_empty() && is_less(over)) {
+                found.least = Some((over, *layout));
             }
             found.best.extend(weighed.into_iter().min_by(|a, b| self.order(a, b)));
         }
@@ -239,7 +236,7 @@ impl GenerationSearch<'_> {
     }
     /// Returns what a layout generates with each number of texts that fits, and the peak of the first one
     /// that does not.
-    fn of_layout<D: Kernels>(&self, layout: &Layout) -> (Layout, Vec<WeighedTexts>, Option<usize>) {
+    fn of_layout<D: Kernels>(&self, layout: &Layout) -> (Vec<WeighedTexts>, Option<usize>) {
         let data = layout.size(TokenShards::SEQUENCES);
         let most = match self.goal {
             TextsGoal::Throughput => self.job.texts,
@@ -251,11 +248,11 @@ impl GenerationSearch<'_> {
         for texts in numbers {
             let Ok(time) = time::<D>((layout, texts), self.job, self.machine) else { break };
             if time.peak > self.memory {
-                return (*layout, all, Some(time.peak));
+                return (all, Some(time.peak));
             }
             all.push(WeighedTexts { layout: *layout, texts, time });
         }
-        (*layout, all, None)
+        (all, None)
     }
     /// Compares by the goal, then by time, memory and text.
     fn order(&self, a: &WeighedTexts, b: &WeighedTexts) -> Ordering {
@@ -268,11 +265,5 @@ impl GenerationSearch<'_> {
         let numbers =
             all(a).into_iter().zip(all(b)).map(|(a, b)| a.total_cmp(&b)).find(|order| order.is_ne());
         numbers.unwrap_or_else(|| a.layout.to_string().cmp(&b.layout.to_string()))
-    }
-}
-
-impl FoundTexts {
-    fn least_peak(&self) -> usize {
-        self.least.map_or(usize::MAX, |(peak, _)| peak)
     }
 }

@@ -165,12 +165,8 @@ impl Machine {
         }
         Ok(())
     }
-    /// Seconds of a kernel, alone on its rank.
-    pub fn kernel(&self, work: &KernelWork) -> f64 {
-        self.seconds(&self.rates(work), work)
-    }
-    /// Seconds of a kernel with these rates.
-    pub(crate) fn seconds(&self, rates: &KernelRates, work: &KernelWork) -> f64 {
+    /// Seconds of a kernel with these [rates](Self::rates), alone on its rank.
+    pub(crate) fn kernel(&self, rates: &KernelRates, work: &KernelWork) -> f64 {
         let (operations, bytes) = (work.flops as f64, work.bytes as f64);
         let computing = if operations > 0.0 { operations / at(&rates.operations, operations) } else { 0.0 };
         let moving = if bytes > 0.0 { bytes / at(&rates.bytes, bytes) } else { 0.0 };

@@ -179,15 +179,9 @@ impl KnownPrices {
         }
         let batch = self.batch(job, [sequences, few])?;
         batch.deals(&layout.tokens())?;
-        let last = layout.size(TokenShards::CONTEXT) - 1;
-        // the last data rank has the most sequences
-        let fullest = (TokenShards::SEQUENCES, layout.size(TokenShards::SEQUENCES) - 1);
         let mut costs = Vec::new();
-        for cp in [0, last].into_iter().take(1 + last.min(1)) {
-            let (clock, rank) = (
-                StepClock::new(machine, layout.ranks() / plan.ranks),
-                layout.rank_at(&[(Axis::Pp, stage), (TokenShards::CONTEXT, cp), fullest]),
-            );
+        for rank in ends_of_stage(layout, stage) {
+            let clock = StepClock::new(machine, layout.ranks() / plan.ranks);
             let lap = {
                 let clock = clock.clone();
                 move || clock.lap()
@@ -199,6 +193,14 @@ impl KnownPrices {
         self.stages.insert(key, costs.clone());
         Ok(costs)
     }
+}
+
+/// Returns the ranks of a stage that are priced: of its last data rank, which has the most sequences, the
+/// first and the last of those that share a sequence.
+pub(crate) fn ends_of_stage(layout: &Layout, stage: usize) -> impl Iterator<Item = usize> {
+    let [context, data] = [TokenShards::CONTEXT, TokenShards::SEQUENCES].map(|axis| layout.size(axis) - 1);
+    let at = move |cp| [(Axis::Pp, stage), (TokenShards::CONTEXT, cp), (TokenShards::SEQUENCES, data)];
+    [0, context].into_iter().take(1 + context.min(1)).map(move |cp| layout.rank_at(&at(cp)))
 }
 
 /// Returns the operations of a step of the unsplit model, without recomputation.
@@ -247,8 +249,7 @@ impl RankRow {
     /// Returns the row of the rank that takes longest, with the peak of the fullest.
     fn longest(all: &[MoveCosts<Lap>], own: &[usize], moves: &[ActionPhase]) -> Result<Self> {
         let rows = all.iter().map(|costs| Self::new(costs, own, moves)).collect::<Result<Vec<_>>>()?;
-        let most = |of: fn(&Self) -> usize| rows.iter().map(of).max().unwrap_or(0);
-        let (peak, sent) = (most(|row| row.peak), most(|row| row.sent));
+        let [peak, sent] = Self::most(&rows);
         let longest = rows.into_iter().max_by(|a, b| a.seconds().total_cmp(&b.seconds()));
         Ok(Self { peak, sent, ..longest.expect("a stage has a rank") })
     }
@@ -284,6 +285,10 @@ impl RankRow {
             }
         }
         Ok(row)
+    }
+    /// The largest peak, and the most bytes that one sends.
+    fn most(rows: &[Self]) -> [usize; 2] {
+        rows.iter().fold([0; 2], |[peak, sent], row| [peak.max(row.peak), sent.max(row.sent)])
     }
     fn seconds(&self) -> f64 {
         self.cells.iter().sum::<f64>() + self.tail + self.update
@@ -352,8 +357,7 @@ fn combined(
     parts[Part::Dp as usize] = (parts[Part::Dp as usize] - ends[last].1).max(0.0);
     let flops = rows.iter().map(|row| row.flops).sum::<f64>() * (ranks / plan.ranks) as f64;
     let bubble = (seconds - parts.iter().sum::<f64>()).max(0.0);
-    let most = |of: fn(&RankRow) -> usize| rows.iter().map(of).max().unwrap_or(0);
-    let (peak, sent) = (most(|row| row.peak), most(|row| row.sent));
+    let [peak, sent] = RankRow::most(&rows);
     Ok(StepTime { seconds, parts, bubble, flops, peak, sent })
 }
 

@@ -14,7 +14,7 @@ use kernels::Kernels;
 use layers::{Design, OptimizerKind, counted};
 use models::Config;
 use parallel::dtype::DtypeName;
-use parallel::{Error, Result, bail, with_dtype};
+use parallel::{Error, Layout, Result, bail, with_dtype};
 use plan::advice::{self, DecisionStep};
 use plan::clock::time;
 use plan::search::{Goal, LayoutSearch, SearchResult, Weighed};
@@ -105,6 +105,12 @@ impl PlanArgs {
         let (design, optimizer) = (Design::from(config.shape), (OptimizerKind::ADAMW, Some(1.0)));
         Ok(TrainingJob { design, optimizer, seq, batch_size: self.batch_size, dtype: self.dtype.name() })
     }
+    /// Returns the machine, and the memory of a device.
+    fn machine(&self) -> Result<(Arc<Machine>, usize)> {
+        let machine = Machine::named(&self.machine)?;
+        let memory = self.memory.unwrap_or(machine.memory.value as usize);
+        Ok((Arc::new(machine), memory))
+    }
 }
 
 impl Run for PlanArgs {
@@ -117,9 +123,8 @@ impl Run for PlanArgs {
             return texts::run(&self, &config, json);
         }
         let job = self.job(&config)?;
-        let machine = Arc::new(Machine::named(&self.machine)?);
+        let (machine, memory) = self.machine()?;
         let goal = if self.goal == GoalName::Memory { Goal::Memory } else { Goal::Time };
-        let memory = self.memory.unwrap_or(machine.memory.value as usize);
         let search =
             LayoutSearch { job: &job, machine: &machine, memory, ranks: self.devices, goal, all: false };
         if self.all_devices {
@@ -163,7 +168,6 @@ fn indivisible(devices: usize, design: &Design, sizes: [usize; 2]) -> Result<()>
 
 /// Says which memory would do, and how many devices.
 fn nothing_fits<D: Kernels>(search: &LayoutSearch) -> Error {
-    let (devices, memory) = (counted(search.ranks, "device"), readable(search.memory as u128));
     let least = |ranks, memory| {
         let any = LayoutSearch { memory, goal: Goal::Memory, ranks, ..*search };
         any.find::<D>().best.into_iter().next()
@@ -171,18 +175,27 @@ fn nothing_fits<D: Kernels>(search: &LayoutSearch) -> Error {
     let all = least(search.ranks, usize::MAX);
     // below that, entries that only save memory are tried
     let all = all.map(|of| least(search.ranks, of.step.peak - 1).unwrap_or(of));
-    let would = match all {
-        Some(Weighed { layout, step, .. }) => {
-            let more = [2, 4, 8].map(|times| times * search.ranks).into_iter().filter(|n| *n <= MOST[0]);
-            let mut enough = more.filter_map(|ranks| least(ranks, search.memory));
-            let or = enough.next().map_or_else(
-                || "8 times as many devices would not do, either".into(),
-                |of| format!("{} would do, under {}", counted(of.layout.ranks(), "device"), of.layout),
-            );
-            format!("the least is {} each, under {layout}; {or}", readable(step.peak as u128))
+    let least = all.map(|Weighed { layout, step, .. }| {
+        let more = [2, 4, 8].map(|times| times * search.ranks).into_iter().filter(|n| *n <= MOST[0]);
+        let mut enough = more.filter_map(|ranks| least(ranks, search.memory));
+        let or = enough.next().map_or_else(
+            || "; 8 times as many devices would not do, either".into(),
+            |of| format!("; {} would do, under {}", counted(of.layout.ranks(), "device"), of.layout),
+        );
+        (step.peak, layout, or)
+    });
+    too_large(search.memory, search.ranks, least)
+}
+
+/// Says that nothing fits, and the least peak of a layout, if one divides the model, with what else would do.
+fn too_large(memory: usize, devices: usize, least: Option<(usize, Layout, String)>) -> Error {
+    let would = match least {
+        Some((peak, layout, or)) => {
+            format!("the least is {} each, under {layout}{or}", readable(peak as u128))
         }
         None => "no layout divides the model over them; use another number of devices".into(),
     };
+    let (memory, devices) = (readable(memory as u128), counted(devices, "device"));
     Error::new(format!("nothing fits into {memory} on {devices}: {would}"))
 }
 

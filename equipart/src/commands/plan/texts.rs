@@ -1,17 +1,16 @@
 //! `plan --generate`: the best layout for generating texts.
-use super::{GoalName, PlanArgs, indivisible, proof};
+use super::{GoalName, PlanArgs, idle, indivisible, proof, too_large};
 use crate::cli::out::line;
 use crate::cli::show;
+use crate::commands::price::seconds::{spent, used};
 use crate::commands::train::settings::at_least_1;
 use comm::readable;
 use layers::{Design, counted};
 use models::Config;
-use parallel::{Error, Result, bail, with_dtype};
+use parallel::{Result, bail, with_dtype};
 use plan::clock::time;
 use plan::generation::{FoundTexts, GenerationJob, GenerationSearch, TextsGoal, WeighedTexts};
-use plan::{Machine, Part};
-use serde_json::{Map, Value, json};
-use std::sync::Arc;
+use serde_json::{Value, json};
 
 /// Returns what is generated.
 fn job(a: &PlanArgs, config: &Config) -> Result<GenerationJob> {
@@ -33,8 +32,7 @@ fn job(a: &PlanArgs, config: &Config) -> Result<GenerationJob> {
 /// Finds the best layouts, and prints them.
 pub(super) fn run(a: &PlanArgs, config: &Config, json: bool) -> Result<bool> {
     let job = job(a, config)?;
-    let machine = Arc::new(Machine::named(&a.machine)?);
-    let memory = a.memory.unwrap_or(machine.memory.value as usize);
+    let (machine, memory) = a.machine()?;
     let goal = match a.goal {
         GoalName::Throughput => TextsGoal::Throughput,
         GoalName::Latency => TextsGoal::Latency,
@@ -45,7 +43,10 @@ pub(super) fn run(a: &PlanArgs, config: &Config, json: bool) -> Result<bool> {
     }
     let search = GenerationSearch { job: &job, machine: &machine, memory, ranks: a.devices, goal };
     let found = with_dtype!(a.dtype, D => search.find::<D>(!a.all_devices));
-    let Some(best) = found.best.first() else { return Err(nothing_fits(&search, &found)) };
+    let Some(best) = found.best.first() else {
+        let least = found.least.map(|(peak, layout)| (peak, layout, String::new()));
+        return Err(too_large(memory, a.devices, least));
+    };
     let proof = a.prove.then(|| proof::of(job.design.shape(), &best.layout)).transpose()?;
     if json {
         found.best.iter().map(|of| object(of, &job)).for_each(|plan| show::json(&plan));
@@ -61,29 +62,11 @@ pub(super) fn run(a: &PlanArgs, config: &Config, json: bool) -> Result<bool> {
     Ok(proof.is_none_or(|proof| proof.equal))
 }
 
-fn nothing_fits(search: &GenerationSearch, found: &FoundTexts) -> Error {
-    let would = match &found.least {
-        Some((peak, layout)) => format!("the least is {} each, under {layout}", readable(*peak as u128)),
-        None => "no layout divides the model over them; use another number of devices".into(),
-    };
-    let (memory, devices) = (readable(search.memory as u128), counted(search.ranks, "device"));
-    Error::new(format!("nothing fits into {memory} on {devices}: {would}"))
-}
-
-/// Uses that take time, the longest first.
-fn spent(of: &WeighedTexts) -> Vec<(&'static str, f64)> {
-    let all = Part::ALL.iter().map(|part| (part.name(), of.time.parts[*part as usize]));
-    let mut all: Vec<_> = all.filter(|(_, seconds)| *seconds > 0.0).collect();
-    all.sort_by(|a, b| b.1.total_cmp(&a.1));
-    all
-}
-
 fn object(of: &WeighedTexts, job: &GenerationJob) -> Value {
-    let parts: Map<_, _> = spent(of).into_iter().map(|(part, time)| (part.into(), time.into())).collect();
     json!({
         "layout": of.layout.to_string(), "devices": of.layout.ranks(), "texts": of.texts,
         "first_token_seconds": of.time.first, "seconds": of.time.seconds,
-        "tokens_per_second": of.tokens_per_second(job), "peak_bytes": of.time.peak, "parts": parts,
+        "tokens_per_second": of.tokens_per_second(job), "peak_bytes": of.time.peak, "parts": used(&of.time.parts, 0.0),
     })
 }
 
@@ -118,9 +101,7 @@ fn report(search: &GenerationSearch, found: &FoundTexts) {
     let head = ["layout", "texts at once", "first token", "each later one", "all", "tokens/s", "holds"];
     line(&show::fitted(show::table(&head, found.best.iter().map(row))).to_string());
     let best = &found.best[0];
-    let words = spent(best).into_iter().map(|(part, seconds)| {
-        format!("{} ({:.1} %) in {part}", time(seconds), 100.0 * seconds / best.time.seconds)
-    });
-    line(&format!("\nWith the best, a text spends {}.", words.collect::<Vec<_>>().join(", ")));
-    super::idle(best.layout.ranks(), *ranks);
+    let parts = used(&best.time.parts, 0.0);
+    line(&format!("\nWith the best, a text spends {}.", spent(&parts, best.time.seconds)));
+    idle(best.layout.ranks(), *ranks);
 }

@@ -51,24 +51,34 @@ impl MachineTime {
         (machine, ranks): (&Machine, usize),
     ) -> Self {
         let StepTime { seconds, parts, bubble, .. } = *step;
-        let all = Part::ALL.iter().map(|part| (part.name(), parts[*part as usize]));
         Self {
             machine: machine.about.clone(),
             seconds,
             tokens_per_second: (job.seq * job.batch_size) as f64 / seconds,
             share_of_peak: flops / seconds / (machine.peak(job.dtype) * ranks as f64),
-            parts: all.chain([("bubble", bubble)]).filter(|(_, seconds)| *seconds > 0.0).collect(),
+            parts: used(&parts, bubble),
         }
     }
     /// Seconds by use in words, the longest first.
     pub(crate) fn spent(&self) -> String {
-        let mut parts: Vec<_> = self.parts.iter().collect();
-        parts.sort_by(|a, b| b.1.total_cmp(a.1));
-        let words = parts.into_iter().map(|(part, seconds)| {
-            format!("{} ({:.1} %) in {part}", time(*seconds), 100.0 * seconds / self.seconds)
-        });
-        words.collect::<Vec<_>>().join(", ")
+        spent(&self.parts, self.seconds)
     }
+}
+
+/// Seconds by use and of the bubble, of those that take time.
+pub(crate) fn used(parts: &[f64], bubble: f64) -> BTreeMap<&'static str, f64> {
+    let all = Part::ALL.iter().map(|part| (part.name(), parts[*part as usize]));
+    all.chain([("bubble", bubble)]).filter(|(_, seconds)| *seconds > 0.0).collect()
+}
+
+/// Seconds by use in words, the longest first, with their shares of `all` seconds.
+pub(crate) fn spent(parts: &BTreeMap<&'static str, f64>, all: f64) -> String {
+    let mut parts: Vec<_> = parts.iter().collect();
+    parts.sort_by(|a, b| b.1.total_cmp(a.1));
+    let words = parts
+        .into_iter()
+        .map(|(part, seconds)| format!("{} ({:.1} %) in {part}", time(*seconds), 100.0 * seconds / all));
+    words.collect::<Vec<_>>().join(", ")
 }
 
 impl fmt::Display for MachineTime {
