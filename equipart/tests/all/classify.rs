@@ -75,6 +75,7 @@ fn train(digits: &Digits, lesson: &Lesson, under: &str) -> Vec<EpochLine> {
         out: None,
         resume: None,
         checkpoint_every: usize::MAX,
+        saves: Saves::default(),
         stop_after: None,
         dump: None,
     };

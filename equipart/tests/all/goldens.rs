@@ -110,6 +110,7 @@ fn step_on(sequences: Vec<Sequence>, model: &Model, layout: Layout, dir: &Path) 
         out: None,
         resume: None,
         checkpoint_every: 1,
+        saves: Saves::default(),
         stop_after: None,
         dump: Some(dir.to_path_buf()),
     };

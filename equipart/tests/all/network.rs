@@ -314,6 +314,7 @@ fn slow_links_take_their_time_and_change_nothing() {
             layout,
             network,
             out,
+            saves: Saves::default(),
             resume,
             checkpoint_every,
             stop_after,

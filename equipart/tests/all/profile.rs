@@ -60,6 +60,7 @@ fn trained(layout: &str, network: &Network) -> (Traced, Vec<u64>) {
         out: None,
         resume: None,
         checkpoint_every: 100,
+        saves: Saves::default(),
         stop_after: None,
         dump: None,
     };

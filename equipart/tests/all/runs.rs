@@ -116,6 +116,7 @@ fn train_as(
         out: Some(dir.to_path_buf()),
         resume,
         checkpoint_every: 2,
+        saves: Saves::default(),
         stop_after,
         dump: None,
     };

@@ -1,5 +1,5 @@
 //! Flags of train: the initial model and data, the settings of a new run, and the checks of a resumed run.
-use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RanksArgs, SEQ, TableArgs};
+use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RanksArgs, SEQ, TableArgs, size};
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::cli::processes::{self, ProcessesArgs};
 use crate::cli::{config, corpus, model, noted, out, pictures};
@@ -101,6 +101,17 @@ pub(crate) struct TrainArgs {
     /// Steps between checkpoints; the last step has one in any case [default: 100]
     #[arg(long)]
     pub(crate) checkpoint_every: Option<usize>,
+    /// Number of checkpoints to keep: the newest in the folder itself, older ones in its folders checkpoint-N
+    /// [default: the newest, and older folders are left as they are]
+    #[arg(long, value_name = "N")]
+    pub(crate) keep: Option<usize>,
+    /// Write checkpoints between two steps, or during the next ones, from a copy that counts against
+    /// --memory-limit
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub(crate) save: SaveWhen,
+    /// Largest size of a checkpoint's file, such as 5GB; a larger model is written as shards with an index
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "5GB")]
+    pub(crate) max_shard_size: usize,
     /// With --model mlp: number of epochs [default: 3; with --resume, as before]
     #[arg(long)]
     pub(crate) epochs: Option<usize>,
@@ -298,6 +309,16 @@ impl TrainArgs {
         }
         Ok(settings)
     }
+}
+
+/// When a checkpoint is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum SaveWhen {
+    /// Between two steps.
+    #[default]
+    Sync,
+    /// During the next steps.
+    Async,
 }
 
 /// A dropout rate; `None`: the configuration's rates.

@@ -2,7 +2,7 @@
 use super::data::{TrainData, held_out};
 use super::epochs::{self, EpochLine};
 use super::settings::Settings;
-use super::state::{self, State};
+use super::state::{self, Saver, Saves, State};
 use crate::device::in_device;
 use bench::profile;
 use layers::LayerCounts;
@@ -30,6 +30,8 @@ pub struct TrainRun<'a> {
     pub network: Network,
     /// Folder of the checkpoints; prepared before.
     pub out: Option<PathBuf>,
+    /// Options of saving them.
+    pub saves: Saves,
     /// Checkpoint to resume from.
     pub resume: Option<State>,
     /// Steps between checkpoints; there is one at the end in any case.
@@ -121,6 +123,8 @@ impl TrainRun<'_> {
         let (schedule, done) = (self.settings.schedule(), self.resume.as_ref().map_or(0, State::steps));
         let until = self.stop_after.map_or(usize::MAX, |n| done.saturating_add(n)).min(self.settings.steps);
         let (mut clock, mut epoch) = (Instant::now(), None);
+        let saver = |dir| Saver::new((dir, &self.saves), (&self.settings, &self.model), mesh);
+        let mut saver = self.out.as_deref().map(saver).transpose()?;
         for step in done..until {
             let batch = self.source.batch(&self.settings, step, &mut epoch)?;
             let profile = (self.network.profile && profile::is_taken(step - done))
@@ -150,10 +154,12 @@ impl TrainRun<'_> {
                 watch(&line);
             }
             clock = Instant::now();
-            let now = (step + 1) % self.checkpoint_every == 0 || step + 1 == until;
-            if let (Some(dir), true) = (&self.out, now) {
+            if let Some(saver) = &mut saver {
                 let _span = mesh.span("checkpoint");
-                state::save(dir, &self.settings, &self.model, trainer)?;
+                if (step + 1) % self.checkpoint_every == 0 || step + 1 == until {
+                    saver.save(trainer)?;
+                }
+                saver.advance(mesh, step + 1 == until)?;
             }
         }
         let experts = self.network.of_all(mesh, trainer.take_counts())?.into_iter().collect();
