@@ -6,6 +6,7 @@ use equipart::commands::train::data::TrainData;
 use equipart::commands::train::epochs::EpochLine;
 use equipart::commands::train::run::{StepLine, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings};
+use equipart::commands::train::state::Saves;
 use equipart::device::DeviceName;
 use layers::{Draw, RandomValues, ValueSource};
 use models::TrainableModel;

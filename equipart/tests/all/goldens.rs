@@ -4,6 +4,7 @@
 use equipart::commands::train::data::TrainData;
 use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::settings::{OptimizerName, Settings};
+use equipart::commands::train::state::Saves;
 use equipart::device::DeviceName;
 use models::generate::{Prompts, all_logits, generate};
 use models::sampling::Sampling;

@@ -8,6 +8,7 @@ use equipart::commands::price::price;
 use equipart::commands::train::data::TrainData;
 use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::settings::{OptimizerName, Settings, hash};
+use equipart::commands::train::state::Saves;
 use equipart::device::DeviceName;
 use models::generate::{Prompts, generate};
 use models::sampling::Sampling;

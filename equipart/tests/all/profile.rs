@@ -7,6 +7,7 @@ use equipart::commands::price::price;
 use equipart::commands::train::data::TrainData;
 use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::settings::{OptimizerName, Settings, hash};
+use equipart::commands::train::state::Saves;
 use equipart::device::DeviceName;
 use models::text::Corpus;
 use models::{Config, Model};

@@ -6,7 +6,7 @@ use equipart::commands::price::{Cost, price, program};
 use equipart::commands::train::data::TrainData;
 use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::settings::{OptimizerName, Settings, hash};
-use equipart::commands::train::state::{self, State};
+use equipart::commands::train::state::{self, Saves, State};
 use equipart::device::DeviceName;
 use kernels::Heads;
 use layers::{Experts, RandomValues, Scoring, Shape};
