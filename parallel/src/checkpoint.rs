@@ -28,12 +28,17 @@ use std::thread::{JoinHandle, spawn};
 use tensor::safetensors::Storable;
 use tensor::{Place, Real};
 
-/// Conversion of an element to the dtype of a file; `None` if the file must not hold it.
-pub type ToFile<E, S> = fn(E) -> Option<S>;
+/// Conversion of elements to the dtype of a file; returns false if the file must not hold one of them.
+pub type ToFile<E, S> = fn(&[E], &mut [S]) -> bool;
 
-/// Rounds a value to f32; `None` if the result is not finite.
-pub fn finite_f32<E: Real>(value: E) -> Option<f32> {
-    Some(value.to_f64() as f32).filter(|value| value.is_finite())
+/// Rounds values to f32; returns false if a result is not finite.
+pub fn finite_f32<E: Real>(values: &[E], to: &mut [f32]) -> bool {
+    let mut finite = true;
+    for (to, value) in to.iter_mut().zip(values) {
+        *to = value.to_f64() as f32;
+        finite &= to.is_finite();
+    }
+    finite
 }
 
 /// A checkpoint that is being saved.

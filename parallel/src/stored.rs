@@ -151,25 +151,44 @@ impl<E: Scalar> ValueSource<E> for Stored {
         let intact = move || {
             names.iter().try_for_each(|name| self.shards.intact(name).map_err(|why| fail(why.to_string())))
         };
-        let values = ParamValues::together(move |[row, mut column], mut to: &mut [E]| {
-            while !to.is_empty() {
-                let is_before = |part: &Entry| {
-                    part.rows.end <= row || part.rows.start <= row && part.columns.end <= column
-                };
-                let (part, matrix) = &parts[parts.partition_point(|(part, _)| is_before(part))];
-                let mut room = [0.0; 512];
-                let some = to.len().min(part.columns.end - column).min(room.len());
-                let (of, from) = (row - part.rows.start, column - part.columns.start);
-                match part.orientation {
-                    Orientation::Transposed => matrix.column(of, from, &mut room[..some]),
-                    _ => matrix.row(of, from, &mut room[..some]),
+        let values = ParamValues::rows(move |begin, [cols, stride], to: &mut [E]| {
+            let end = [begin[0] + to.len().div_ceil(stride), begin[1] + cols];
+            for (part, matrix) in &parts {
+                let of = [&part.rows, &part.columns];
+                let [from, to_end] = [
+                    [0, 1].map(|dim| of[dim].start.max(begin[dim])),
+                    [0, 1].map(|dim| of[dim].end.min(end[dim])),
+                ];
+                if from[0] < to_end[0] && from[1] < to_end[1] {
+                    let to = &mut to[(from[0] - begin[0]) * stride + from[1] - begin[1]..];
+                    let shape = [to_end[0] - from[0], to_end[1] - from[1]];
+                    let at = [from[0] - of[0].start, from[1] - of[1].start];
+                    set(matrix, part.orientation == Orientation::Transposed, (at, shape), (to, stride));
                 }
-                let (now, rest) = to.split_at_mut(some);
-                now.iter_mut().zip(room).for_each(|(to, x)| *to = E::from_f64(x));
-                (column, to) = (column + some, rest);
             }
         });
         Ok(values.checked(intact))
+    }
+}
+
+/// Sets rows that are `stride` apart from a rectangle of a matrix of the file, which may be turned: a run of the
+/// file's row at a time.
+fn set<E: Scalar>(
+    matrix: &Matrix,
+    is_turned: bool,
+    (at, shape): ([usize; 2], [usize; 2]),
+    (to, stride): (&mut [E], usize),
+) {
+    let (across, along) = if is_turned { (1, 0) } else { (0, 1) };
+    let [apart, beside] = if is_turned { [1, stride] } else { [stride, 1] };
+    let mut room = [0.0; 512];
+    for line in 0..shape[across] {
+        for from in (0..shape[along]).step_by(room.len()) {
+            let some = &mut room[..(shape[along] - from).min(512)];
+            matrix.row(at[across] + line, at[along] + from, some);
+            let to = to[line * apart + from * beside..].iter_mut().step_by(beside);
+            to.zip(some).for_each(|(to, &mut x)| *to = E::from_f64(x));
+        }
     }
 }
 

@@ -54,7 +54,10 @@ fn main() -> ExitCode {
         ["museum"] => museum::run(None),
         ["museum", "--only", one] => museum::run(Some(one)),
         ["-h" | "--help" | "help"]
-        | ["ci" | "mutants" | "paths" | "frames" | "stops" | "kills" | "museum" | "ptx" | "gpu", "-h" | "--help"] => {
+        | [
+            "ci" | "mutants" | "paths" | "frames" | "stops" | "kills" | "museum" | "ptx" | "gpu",
+            "-h" | "--help",
+        ] => {
             print!("{HELP}");
             Ok(ExitCode::SUCCESS)
         }

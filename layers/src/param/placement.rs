@@ -14,7 +14,7 @@ use crate::param::shards::ShardingStrategy;
 use crate::{Error, Result};
 use comm::{Axes, Axis, Mesh};
 use cuts::Piece;
-pub(crate) use cuts::{Band, Cuts, Replica};
+pub(crate) use cuts::{Band, CutRectangle, Cuts, Replica};
 use tensor::Place;
 
 /// Placement of a parameter along one mesh axis.

@@ -9,7 +9,7 @@
 //! Over all ranks, every element of the whole is saved once; padding never is.
 use crate::Param;
 use crate::param::Wide;
-use crate::param::shards::rectangles;
+use crate::param::placement::CutRectangle;
 use kernels::Kernels;
 use tensor::{Category, Scalar, Tensor};
 
@@ -68,7 +68,12 @@ impl<D: Kernels> Param<D> {
             Some(shards) if is_sharded => (shards.from(), shards.len),
             _ => (0, usize::MAX),
         };
-        let rectangles = self.rectangles(from, n);
+        let cols = self.local()[1];
+        let saved = |CutRectangle { local: [row, col], shape, whole, first }: CutRectangle| {
+            let from = row * cols + col - from;
+            whole.filter(|_| first).map(|begin| SavedRectangle { begin, shape, from, stride: cols })
+        };
+        let rectangles: Vec<_> = sharding.cuts.rectangles(from, n).into_iter().filter_map(saved).collect();
         if rectangles.is_empty() {
             return None;
         }
@@ -77,31 +82,6 @@ impl<D: Kernels> Param<D> {
             None => TensorAtRest::Value(self.value.rest()?),
         };
         Some(SavedPart { tensor, rectangles })
-    }
-    /// Splits `n` elements of the local part, row by row from element `from` on, into rectangles that are
-    /// rectangles of the whole, too.
-    fn rectangles(&self, from: usize, n: usize) -> Vec<SavedRectangle> {
-        let (local, cuts) = (self.local(), &self.sharding.cuts);
-        let [rows, columns] = [0, 1].map(|dim| cuts.saved(dim));
-        let n = n.min((local[0] * local[1]).saturating_sub(from));
-        let mut all = Vec::new();
-        for part in rectangles(n, from, local) {
-            let within = |dim: usize, (at, first): &(std::ops::Range<usize>, usize)| {
-                let start = at.start.max(part.begin[dim]);
-                let end = at.end.min(part.begin[dim] + part.shape[dim]);
-                (start < end).then(|| (start, first + start - at.start, end - start))
-            };
-            let columns: Vec<_> = columns.iter().filter_map(|piece| within(1, piece)).collect();
-            for (row, first, height) in rows.iter().filter_map(|piece| within(0, piece)) {
-                all.extend(columns.iter().map(|(column, beginning, width)| SavedRectangle {
-                    begin: [first, *beginning],
-                    shape: [height, *width],
-                    from: row * local[1] + column - from,
-                    stride: local[1],
-                }));
-            }
-        }
-        all
     }
 }
 

@@ -22,16 +22,24 @@ pub trait ValueSource<E> {
 
 /// The values of a whole parameter, computed on demand.
 pub struct ParamValues<'a, E> {
-    fill: Box<FillRow<'a, E>>,
+    fill: Box<FillRows<'a, E>>,
     check: Option<Box<Check<'a>>>,
 }
-type FillRow<'a, E> = dyn Fn([usize; 2], &mut [E]) + Sync + 'a;
+type FillRows<'a, E> = dyn Fn([usize; 2], [usize; 2], &mut [E]) + Sync + 'a;
 type Check<'a> = dyn Fn() -> Result<()> + Sync + 'a;
 
 impl<'a, E: Scalar> ParamValues<'a, E> {
     /// Creates values from a function that sets consecutive ones of a row, from `[row, column]` on.
     pub fn together(set: impl Fn([usize; 2], &mut [E]) + Sync + 'a) -> Self {
-        Self { fill: Box::new(set), check: None }
+        Self::rows(move |[row, column], [cols, stride], to| {
+            to.chunks_mut(stride).zip(row..).for_each(|(to, row)| set([row, column], &mut to[..cols]));
+        })
+    }
+    /// Creates values from a function that sets consecutive rows, from `[row, column]` on; of each row `cols`
+    /// values, `stride` apart from those of the next: its arguments are `[row, column]`, `[cols, stride]`, and
+    /// where they go.
+    pub fn rows(fill: impl Fn([usize; 2], [usize; 2], &mut [E]) + Sync + 'a) -> Self {
+        Self { fill: Box::new(fill), check: None }
     }
     /// Adds a check of the source, for [`check`](Self::check).
     #[must_use]
@@ -54,21 +62,32 @@ impl<'a, E: Scalar> ParamValues<'a, E> {
     /// Maps each value with a function that also gets its `[row, column]`.
     #[must_use]
     pub fn map<F: Scalar>(self, f: impl Fn([usize; 2], E) -> F + Sync + 'a) -> ParamValues<'a, F> {
-        const ROOM: usize = 256;
+        const TILE: usize = 128; // rows and columns that are set at a time
         let Self { fill, check } = self;
-        let mapped = ParamValues::together(move |[row, column], to: &mut [F]| {
-            let mut room = [E::ZERO; ROOM];
-            for (to, column) in to.chunks_mut(ROOM).zip((column..).step_by(ROOM)) {
-                fill([row, column], &mut room[..to.len()]);
-                let from = room.iter().zip(column..);
-                to.iter_mut().zip(from).for_each(|(to, (&from, column))| *to = f([row, column], from));
+        let mapped = ParamValues::rows(move |[row, column], [cols, stride], to: &mut [F]| {
+            let mut room = vec![E::ZERO; TILE.min(to.len().div_ceil(stride)) * TILE.min(cols)];
+            for (rows, row) in to.chunks_mut(TILE * stride).zip((row..).step_by(TILE)) {
+                for from in (0..cols).step_by(TILE) {
+                    let (width, height) = (TILE.min(cols - from), rows.len().div_ceil(stride));
+                    let room = &mut room[..width * height];
+                    fill([row, column + from], [width, width], room);
+                    for ((to, room), row) in rows.chunks_mut(stride).zip(room.chunks(width)).zip(row..) {
+                        let pairs = to[from..].iter_mut().zip(room).zip(column + from..);
+                        pairs.for_each(|((to, &x), column)| *to = f([row, column], x));
+                    }
+                }
             }
         });
         ParamValues { check, ..mapped }
     }
     /// Sets consecutive values of a row, from `[row, column]` on.
     pub fn set(&self, first: [usize; 2], to: &mut [E]) {
-        (self.fill)(first, to);
+        self.set_rows(first, [to.len(), to.len().max(1)], to);
+    }
+    /// Sets consecutive rows from `[row, column]` on; of each row `cols` values, `stride` apart from those of
+    /// the next.
+    pub fn set_rows(&self, first: [usize; 2], [cols, stride]: [usize; 2], to: &mut [E]) {
+        (self.fill)(first, [cols, stride], to);
     }
     /// Returns the value at `[row, column]`.
     pub fn at(&self, index: [usize; 2]) -> E {

@@ -13,12 +13,13 @@ use layers::{SavedPart, SavedRectangle, SavedTensor, Wide};
 use std::borrow::Borrow;
 use std::ops::Range;
 use std::sync::Arc;
+use tensor::Scalar;
 use tensor::safetensors::{SplitFile, Storable};
 
 /// Number of elements that are arranged at a time.
 const ROOM: usize = 1 << 18;
-/// Number of columns that are transposed together: a cache line of each row.
-const TOGETHER: usize = 16;
+/// Rows and columns of a tile that is transposed at a time.
+const TILE: usize = 64;
 
 /// The elements of a tensor that this rank saves.
 pub(super) struct Part<D: Kernels> {
@@ -50,7 +51,7 @@ pub(super) fn write<D: Kernels, S: Storable>(
                 |(entry, tensor, _): &&(Entry, SavedTensor, u64)| *entry.param == **name && tensor == which;
             for (entry, _, begin) in tensors.iter().filter(of) {
                 for rectangle in &part.rectangles {
-                    let fits = place(file, (entry, *begin), rectangle, |i| to(values[i]))?;
+                    let fits = place(file, (entry, *begin), rectangle, (&values, to))?;
                     if !fits {
                         let path = file.path().display();
                         bail!("{path} is left as it is: {name} has values that are not finite");
@@ -64,11 +65,11 @@ pub(super) fn write<D: Kernels, S: Storable>(
 }
 
 /// Writes the elements of a rectangle that belong to a tensor. Returns false if one must not be written.
-fn place<S: Storable>(
+fn place<E: Scalar, S: Storable>(
     file: &mut SplitFile,
     (entry, begin): (&Entry, u64),
     of: &SavedRectangle,
-    element: impl Fn(usize) -> Option<S>,
+    (values, to): (&[E], ToFile<E, S>),
 ) -> Result<bool> {
     let both = |dim: usize, within: &Range<usize>| {
         within.start.max(of.begin[dim])..within.end.min(of.begin[dim] + of.shape[dim])
@@ -80,28 +81,26 @@ fn place<S: Storable>(
     let from = of.from + (rows.start - of.begin[0]) * of.stride + columns.start - of.begin[1];
     let at = [rows.start - entry.rows.start, columns.start - entry.columns.start];
     let is_turned = entry.orientation == Orientation::Transposed;
-    // of the file: the runs, and the elements of each; their steps in the tensor at rest; the tensor's width
-    let (count, len, steps, [first, beside], width) = if is_turned {
-        (columns.len(), rows.len(), [1, of.stride], [at[1], at[0]], entry.rows.len())
+    // of the file: the runs, and the elements of each; the first run and element; the tensor's width
+    let (count, len, [first, beside], width) = if is_turned {
+        (columns.len(), rows.len(), [at[1], at[0]], entry.rows.len())
     } else {
-        (rows.len(), columns.len(), [of.stride, 1], at, entry.columns.len())
+        (rows.len(), columns.len(), at, entry.columns.len())
     };
-    let together = (ROOM / len).next_multiple_of(TOGETHER).max(TOGETHER);
-    let mut room = vec![S::zeroed(); together.min(count) * len];
+    let together = (ROOM / len).clamp(TILE, TILE.max(count));
+    let (mut turned, mut room) = (Vec::new(), vec![S::zeroed(); together.min(count) * len]);
     for runs in (0..count).step_by(together).map(|run| run..count.min(run + together)) {
         let some = &mut room[..runs.len() * len];
-        for (lines, some) in runs.clone().step_by(TOGETHER).zip(some.chunks_mut(TOGETHER * len)) {
-            // a cache line of the source at a time, whichever way it lies
-            for i in 0..if is_turned { len } else { 1 } {
-                for (run, line) in some.chunks_mut(len).enumerate() {
-                    let index = from + (lines + run) * steps[0] + i * steps[1];
-                    let line = if is_turned { &mut line[i..=i] } else { line };
-                    for (to, index) in line.iter_mut().zip(index..) {
-                        let Some(element) = element(index) else { return Ok(false) };
-                        *to = element;
-                    }
-                }
-            }
+        let fits = if is_turned {
+            turned.resize(some.len(), E::ZERO);
+            transpose(&values[from + runs.start..], of.stride, [runs.len(), len], &mut turned);
+            to(&turned, some)
+        } else {
+            let line = |run: usize| &values[from + run * of.stride..][..len];
+            runs.clone().zip(some.chunks_mut(len)).all(|(run, some)| to(line(run), some))
+        };
+        if !fits {
+            return Ok(false);
         }
         let byte = |run: usize| begin + (((first + run) * width + beside) * size_of::<S>()) as u64;
         if len == width {
@@ -113,6 +112,19 @@ fn place<S: Storable>(
         }
     }
     Ok(true)
+}
+
+/// Sets `to[columns, rows]` to the transpose of rows that lie `stride` apart, a tile at a time.
+fn transpose<E: Copy>(from: &[E], stride: usize, [columns, rows]: [usize; 2], to: &mut [E]) {
+    let tiles = |n: usize| (0..n).step_by(TILE).map(move |at| at..n.min(at + TILE));
+    for (columns, rows_of) in
+        tiles(columns).flat_map(|columns| tiles(rows).map(move |rows| (columns.clone(), rows)))
+    {
+        for column in columns {
+            let line = &mut to[column * rows..][rows_of.clone()];
+            line.iter_mut().zip(rows_of.clone()).for_each(|(to, row)| *to = from[row * stride + column]);
+        }
+    }
 }
 
 /// Digests these of all blocks of the files.

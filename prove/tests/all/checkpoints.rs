@@ -65,7 +65,10 @@ fn save(trainer: &mut Trainer<Cpu<F61>>, folder: &Path) -> Result<()> {
     let entry = |of: parallel::Named| (Entry::whole(of.name, of.shape), SavedTensor::Value);
     let tensors = named(&design, &params, mesh)?.into_iter().map(entry).collect();
     let model = CheckpointFile { path, shards: String::new(), limit: u64::MAX, metadata, tensors };
-    let to = |value: F61| Some(value.canonical());
+    let to = |values: &[F61], to: &mut [u64]| {
+        to.iter_mut().zip(values).for_each(|(to, value)| *to = value.canonical());
+        true
+    };
     checkpoint::save(vec![state, model], &params, mesh, (to, false))?.advance(mesh, true).map(drop)
 }
 

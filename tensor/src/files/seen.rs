@@ -33,17 +33,16 @@ pub(crate) struct ReadTally {
 }
 
 impl ReadTally {
-    /// Counts elements that lie `apart` apart, from element `first` of the tensor on.
-    pub(crate) fn count(&self, first: usize, apart: usize, numbers: &[f64]) {
+    /// Counts consecutive elements, from element `first` of the tensor on.
+    pub(crate) fn count(&self, first: usize, numbers: &[f64]) {
         const ANY: u64 = 0x9e37_79b9_7f4a_7c15; // each index has a key of its own, so zeros and orders count
-        let (first, apart, len) = (first as u64, apart as u64, numbers.len() as u64);
+        let (first, len) = (first as u64, numbers.len() as u64);
         let (mut key, mut sum) = (ANY.wrapping_mul(first + 1), 0u64);
         for number in numbers {
             sum = sum.wrapping_add(number.to_bits() ^ key);
-            key = key.wrapping_add(ANY.wrapping_mul(apart));
+            key = key.wrapping_add(ANY);
         }
-        let between = (len * len.saturating_sub(1) / 2).wrapping_mul(apart);
-        let places = len.wrapping_mul(first).wrapping_add(between);
+        let places = len.wrapping_mul(first).wrapping_add(len * len.saturating_sub(1) / 2);
         self.numbers.fetch_add(numbers.len() as u64, Relaxed);
         self.places.fetch_add(places, Relaxed);
         self.sum.fetch_add(sum, Relaxed);
@@ -126,20 +125,20 @@ mod tests {
     /// Kills: a number or a place that does not count, one counted twice, an order that counts.
     #[test]
     fn a_tally_knows_numbers_and_places_in_whatever_order() {
-        let reported = |parts: &[(usize, usize, &[f64])]| {
+        let reported = |parts: &[(usize, &[f64])]| {
             let tally = ReadTally::default();
-            for (first, apart, numbers) in parts {
-                tally.count(*first, *apart, numbers);
+            for (first, numbers) in parts {
+                tally.count(*first, numbers);
             }
             [&tally.numbers, &tally.places, &tally.sum].map(|count| count.load(Relaxed))
         };
-        let all = reported(&[(0, 1, &[1.0, 2.0, 0.0, 4.0])]);
-        assert_eq!(all, reported(&[(2, 1, &[0.0, 4.0]), (0, 1, &[1.0, 2.0])]));
-        assert_eq!(all, reported(&[(1, 2, &[2.0, 4.0]), (0, 2, &[1.0, 0.0])]));
+        let all = reported(&[(0, &[1.0, 2.0, 0.0, 4.0])]);
+        assert_eq!(all, reported(&[(2, &[0.0, 4.0]), (0, &[1.0, 2.0])]));
+        assert_eq!(all, reported(&[(1, &[2.0, 0.0]), (3, &[4.0]), (0, &[1.0])]));
         for other in [[1.0, 2.0, 0.0, 4.5], [2.0, 1.0, 0.0, 4.0], [1.0, 2.0, -0.0, 4.0]] {
-            let other = reported(&[(0, 1, &other)]);
+            let other = reported(&[(0, &other)]);
             assert!(other[..2] == all[..2] && other[2] != all[2]);
         }
-        assert_ne!(all[..2], reported(&[(1, 1, &[1.0, 2.0, 0.0, 4.0])])[..2], "other places");
+        assert_ne!(all[..2], reported(&[(1, &[1.0, 2.0, 0.0, 4.0])])[..2], "other places");
     }
 }

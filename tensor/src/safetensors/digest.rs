@@ -205,7 +205,7 @@ mod tests {
                 (file.matrix("long", [600, 1000]).unwrap(), file.matrix("short", [1, 3]).unwrap());
             long.row(if row == 0 { 599 } else { 0 }, 0, &mut [0.0; 1000]);
             assert!(file.intact("long").is_ok() && file.intact("short").is_ok());
-            long.band(row..row + 1).column(999, 0, &mut [0.0]);
+            long.band(row..row + 1).row(0, 999, &mut [0.0]);
             short.row(0, 1, &mut [0.0]);
             let why = file.intact(name).unwrap_err().to_string();
             assert!(why.ends_with(&format!("tensor \"{name}\" is torn or altered: its digest is another")));

@@ -55,30 +55,21 @@ impl<'a> Matrix<'a> {
     pub fn row(&self, row: usize, from: usize, out: &mut [f64]) {
         let cols = from..from.checked_add(out.len()).expect("the columns overflow");
         assert!(row < self.rows && cols.end <= self.cols, "row {row}, columns {cols:?} outside of {self:?}");
-        self.convert(row * self.cols + from, 1, out);
+        self.convert(row * self.cols + from, out);
     }
-    /// Reads rows `from..from + out.len()` of a column, exactly as in the file.
-    ///
-    /// # Panics
-    /// If the matrix does not have all of them.
-    pub fn column(&self, col: usize, from: usize, out: &mut [f64]) {
-        let rows = from..from.checked_add(out.len()).expect("the rows overflow");
-        assert!(col < self.cols && rows.end <= self.rows, "column {col}, rows {rows:?} outside of {self:?}");
-        self.convert(from * self.cols + col, self.cols, out);
-    }
-    /// Converts elements that lie `apart` apart, from element `first` on.
-    fn convert(&self, first: usize, apart: usize, out: &mut [f64]) {
+    /// Converts elements from element `first` on.
+    fn convert(&self, first: usize, out: &mut [f64]) {
         let (bytes, at) =
             (self.bytes.get(first * size(self.dtype)..).unwrap_or_default(), self.watched.first + first);
-        self.digest(at..at + (out.len() * apart + 1).saturating_sub(apart));
+        self.digest(at..at + out.len());
         match self.dtype {
-            Dtype::F64 => convert(bytes, apart, out, |x: f64| x),
-            Dtype::F16 => convert(bytes, apart, out, |x| f64::from(f16(x))),
-            Dtype::BF16 => convert(bytes, apart, out, |x| f64::from(Bf16::widen(x))),
-            _ => convert(bytes, apart, out, |x: f32| f64::from(x)),
+            Dtype::F64 => convert(bytes, out, |x: f64| x),
+            Dtype::F16 => convert(bytes, out, |x| f64::from(f16(x))),
+            Dtype::BF16 => convert(bytes, out, |x| f64::from(Bf16::widen(x))),
+            _ => convert(bytes, out, |x: f32| f64::from(x)),
         }
         if let Some(tally) = self.watched.tally {
-            tally.count(at, apart, out);
+            tally.count(at, out);
         }
     }
     /// Checks the digests of these elements of the tensor, unless they were read before.
@@ -117,16 +108,9 @@ impl std::fmt::Debug for Matrix<'_> {
 }
 
 #[inline(always)]
-fn convert<T: AnyBitPattern>(bytes: &[u8], apart: usize, out: &mut [f64], to_f64: impl Fn(T) -> f64) {
-    let size = size_of::<T>();
-    if apart == 1 {
-        for (x, bytes) in out.iter_mut().zip(bytes.chunks_exact(size)) {
-            *x = to_f64(pod_read_unaligned(bytes));
-        }
-    } else {
-        for (x, bytes) in out.iter_mut().zip(bytes.chunks(apart * size)) {
-            *x = to_f64(pod_read_unaligned(&bytes[..size]));
-        }
+fn convert<T: AnyBitPattern>(bytes: &[u8], out: &mut [f64], to_f64: impl Fn(T) -> f64) {
+    for (x, bytes) in out.iter_mut().zip(bytes.chunks_exact(size_of::<T>())) {
+        *x = to_f64(pod_read_unaligned(bytes));
     }
 }
 
@@ -157,16 +141,11 @@ mod tests {
                 let file = File::from_memory(assemble(&(header + &" ".repeat(shift)), &data)).unwrap();
                 let w = file.matrix("w", [2, 3]).unwrap();
                 assert_eq!((w.rows(), w.cols()), (2, 3));
-                let (mut rows, mut columns) = ([0.0; 6], [0.0; 6]);
+                let mut rows = [0.0; 6];
                 w.row(0, 0, &mut rows[..3]);
                 w.row(1, 0, &mut rows[3..5]);
                 w.row(1, 2, &mut rows[5..]);
                 assert_eq!(rows.map(f64::to_bits), wanted.map(f64::to_bits), "{dtype} at {shift}");
-                w.column(0, 0, &mut columns[..2]);
-                w.column(1, 0, &mut columns[2..3]);
-                w.column(1, 1, &mut columns[3..4]);
-                w.column(2, 0, &mut columns[4..]);
-                assert_eq!(columns, [0, 3, 1, 4, 2, 5].map(|i| wanted[i]), "{dtype} at {shift}");
                 for (i, wanted) in wanted.into_iter().enumerate() {
                     assert_eq!(w.get(i / 3, i % 3), wanted);
                 }
@@ -191,22 +170,17 @@ mod tests {
         let file = File::from_memory(assemble(header, &six(Dtype::F32))).unwrap();
         let w = file.matrix("w", [2, 3]).unwrap();
         let row = |row, from, n| w.row(row, from, &mut vec![0.0; n]);
-        let column = |column, from, n| w.column(column, from, &mut vec![0.0; n]);
-        let attempts: [&dyn Fn(); 8] = [
+        let attempts: [&dyn Fn(); 5] = [
             &|| assert!(w.get(0, 3) < 9.0),
             &|| assert!(w.get(2, 0) < 9.0),
             &|| row(0, 2, 2),
             &|| row(2, 0, 0),
             &|| row(0, usize::MAX, 0),
-            &|| column(0, 1, 2),
-            &|| column(3, 0, 0),
-            &|| column(2, 3, 0),
         ];
         for attempt in attempts {
             let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(attempt)).unwrap_err();
             assert!(panic.downcast::<String>().unwrap().ends_with(" of a matrix [2, 3] of F32"));
         }
         row(1, 3, 0);
-        column(2, 2, 0);
     }
 }

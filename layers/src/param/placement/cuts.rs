@@ -1,5 +1,6 @@
 //! Cuts of a matrix over the ranks of a mesh: this rank's rows and columns, and where they are in the whole.
 use super::Section;
+use crate::param::shards::rectangles;
 use crate::{ParamValues, Result};
 use comm::{Axis, Group, Mesh};
 use kernels::Kernels;
@@ -64,6 +65,25 @@ pub(crate) struct Band {
     pub(crate) dim: usize,
     pub(crate) start: usize,
     pub(crate) len: usize,
+}
+
+/// Local rows or columns that are contiguous in the whole.
+struct Span {
+    at: usize,
+    len: usize,
+    whole: Option<usize>, // their start in the whole; none for padding
+    first: bool,          // no lower rank holds them
+}
+
+/// A rectangle of the local part that is one in the whole, too.
+pub(crate) struct CutRectangle {
+    /// First row and column in the local part.
+    pub(crate) local: [usize; 2],
+    pub(crate) shape: [usize; 2],
+    /// First row and column in the whole; none for padding.
+    pub(crate) whole: Option<[usize; 2]>,
+    /// True if this rank is the first holder of the pieces.
+    pub(crate) first: bool,
 }
 
 /// A part of the local part that several consecutive ranks of an axis hold.
@@ -177,30 +197,59 @@ impl Cuts {
         })
     }
     /// Sets elements of this rank's local part, counted row by row, from `first` on; padding is set to zero.
-    pub(crate) fn fill<E: Scalar>(&self, first: usize, mut to: &mut [E], numbers: &ParamValues<E>) {
-        for (index, len) in self.runs(first..first + to.len()) {
-            let (some, rest) = to.split_at_mut(len);
-            match index {
-                Some(index) => numbers.set(index, some),
-                None => some.fill(E::ZERO),
+    pub(crate) fn fill<E: Scalar>(&self, first: usize, to: &mut [E], numbers: &ParamValues<E>) {
+        let ([rows, cols], mut left) = (self.local, to.len());
+        for CutRectangle { local: [row, col], shape: [height, width], whole, .. } in
+            self.rectangles(first, left)
+        {
+            let at = row * cols + col - first;
+            let some = &mut to[at..at + (height - 1) * cols + width];
+            match whole {
+                Some(begin) => numbers.set_rows(begin, [width, cols], some),
+                None => some.chunks_mut(cols).for_each(|row| row[..width].fill(E::ZERO)),
             }
-            to = rest;
         }
+        left = left.min((rows * cols).saturating_sub(first));
+        to[left..].fill(E::ZERO);
     }
-    /// Returns the stretches of local rows (`dim` 0) or columns that are contiguous in the whole, each with its
-    /// start there. Padding, and pieces of which another rank is the first holder, are left out.
-    pub(crate) fn saved(&self, dim: usize) -> Vec<(Range<usize>, usize)> {
+    /// Splits `n` elements of this rank's local part, counted row by row, from `first` on, into rectangles that
+    /// are rectangles of the whole, too, or are padding.
+    pub(crate) fn rectangles(&self, first: usize, n: usize) -> Vec<CutRectangle> {
+        let mut all = Vec::new();
+        let n = n.min((self.local[0] * self.local[1]).saturating_sub(first));
+        let [rows, columns] = [0, 1].map(|dim| self.spans(dim));
+        for part in rectangles(n, first, self.local) {
+            let within = |dim: usize, span: &Span| {
+                let start = span.at.max(part.begin[dim]);
+                let end = (span.at + span.len).min(part.begin[dim] + part.shape[dim]);
+                let whole = span.whole.map(|whole| whole + start - span.at);
+                (start < end).then(|| Span { at: start, len: end - start, whole, ..*span })
+            };
+            let columns: Vec<_> = columns.iter().filter_map(|span| within(1, span)).collect();
+            for row in rows.iter().filter_map(|span| within(0, span)) {
+                all.extend(columns.iter().map(|column| CutRectangle {
+                    local: [row.at, column.at],
+                    shape: [row.len, column.len],
+                    whole: row.whole.zip(column.whole).map(<[usize; 2]>::from),
+                    first: row.first && column.first,
+                }));
+            }
+        }
+        all
+    }
+    /// Splits local rows (`dim` 0) or columns into spans that are contiguous in the whole.
+    fn spans(&self, dim: usize) -> Vec<Span> {
         let (mut all, mut at) = (Vec::new(), 0);
         while at < self.local[dim] {
-            let (mut index, mut len) = (Some(at), self.local[dim] - at);
+            let mut span = Span { at, len: self.local[dim] - at, whole: Some(at), first: true };
             for cut in self.cuts.iter().rev().filter(|cut| cut.dim == dim) {
-                let Some(local) = index else { break };
+                let Some(local) = span.whole else { break };
                 let (before, beside) = cut.along(local, cut.rank);
-                index = before.filter(|_| cut.rank.is_multiple_of(cut.piece(local).holders));
-                len = len.min(beside);
+                span.first &= cut.rank.is_multiple_of(cut.piece(local).holders);
+                (span.whole, span.len) = (before, span.len.min(beside));
             }
-            all.extend(index.map(|index| (at..at + len, index)));
-            at += len;
+            at += span.len;
+            all.push(span);
         }
         all
     }
