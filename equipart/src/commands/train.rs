@@ -1,4 +1,5 @@
 //! `train`: trains on text, or on given ids, with checkpoints.
+mod adamw;
 mod auto;
 mod check;
 pub mod data;

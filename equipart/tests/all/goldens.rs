@@ -3,12 +3,11 @@
 //! layout.
 use equipart::commands::train::data::TrainData;
 use equipart::commands::train::run::TrainRun;
+use equipart::commands::train::schedule::LrSchedule;
 use equipart::commands::train::settings::{OptimizerName, Settings};
-use equipart::device::DeviceName;
 use models::generate::{Prompts, all_logits, generate};
 use models::sampling::Sampling;
 use models::{Config, Model, ids};
-use parallel::dtype::DtypeName;
 use parallel::{Layout, Network, Sequence, dump};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -82,24 +81,14 @@ fn step(model: &Model, layout: Layout, golden: &Golden, dir: &Path) -> f64 {
 /// The same on other sequences.
 fn step_on(sequences: Vec<Sequence>, model: &Model, layout: Layout, dir: &Path) -> f64 {
     let settings = Settings {
-        device: DeviceName::Cpu,
         steps: 1,
         seq: 21,
         batch_size: 2,
-        microbatches: 1,
-        table: None,
         lr: 1.0,
-        warmup: 0,
         optimizer: OptimizerName::Sgd,
-        clip: None,
-        seed: 0,
-        text: 0,
-        constant: true,
-        floor: 0.1,
+        lr_schedule: LrSchedule::Constant,
         dropout: Some(0.0),
-        label_smoothing: 0.0,
-        z_loss: 0.0,
-        number: DtypeName::F32,
+        ..Settings::default()
     };
     let run = TrainRun {
         model: model.clone().into(),

@@ -7,13 +7,11 @@ use crate::child::equipart;
 use equipart::commands::price::price;
 use equipart::commands::train::data::TrainData;
 use equipart::commands::train::run::TrainRun;
-use equipart::commands::train::settings::{OptimizerName, Settings, hash};
-use equipart::device::DeviceName;
+use equipart::commands::train::settings::{Settings, hash};
 use models::generate::{Prompts, generate};
 use models::sampling::Sampling;
 use models::text::Corpus;
 use models::{Config, Model};
-use parallel::dtype::DtypeName;
 use parallel::{Layout, Network};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -280,24 +278,15 @@ fn slow_links_take_their_time_and_change_nothing() {
     let corpus = Corpus::new(&b"all work and no play ".repeat(40), "a text", 16).unwrap();
     let (model, layout): (_, Layout) = (Model::fresh(config, 5), "tp=2,dp=2".parse().unwrap());
     let settings = Settings {
-        device: DeviceName::Cpu,
         steps: 3,
         seq: 16,
         batch_size: 4,
         microbatches: 2,
-        table: None,
         lr: 0.01,
-        warmup: 0,
-        optimizer: OptimizerName::Adamw,
         clip: Some(1.0),
         seed: 3,
         text: hash(&corpus),
-        constant: false,
-        floor: 0.1,
-        dropout: None,
-        label_smoothing: 0.0,
-        z_loss: 0.0,
-        number: DtypeName::F32,
+        ..Settings::default()
     };
     let links = [comm::Axis::Tp, comm::Axis::Dp].map(|axis| (axis, "10us,2MB/s".parse().unwrap()));
     let slow = Network { links: links.to_vec(), ..Network::default() };

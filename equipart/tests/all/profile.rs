@@ -6,11 +6,9 @@ use comm::{Event, TimeUse, Trace, TraceRun as Traced};
 use equipart::commands::price::price;
 use equipart::commands::train::data::TrainData;
 use equipart::commands::train::run::TrainRun;
-use equipart::commands::train::settings::{OptimizerName, Settings, hash};
-use equipart::device::DeviceName;
+use equipart::commands::train::settings::{Settings, hash};
 use models::text::Corpus;
 use models::{Config, Model};
-use parallel::dtype::DtypeName;
 use parallel::{Layout, Network};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -25,24 +23,16 @@ const MICROBATCHES: usize = 2;
 
 fn settings(corpus: &Corpus) -> Settings {
     Settings {
-        device: DeviceName::Cpu,
         steps: STEPS,
         seq: 16,
         batch_size: 4,
         microbatches: MICROBATCHES,
-        table: None,
         lr: 0.01,
-        warmup: 0,
-        optimizer: OptimizerName::Adamw,
         clip: Some(1.0),
         seed: 3,
         text: hash(corpus),
-        constant: false,
-        floor: 0.1,
         dropout: Some(0.25),
-        label_smoothing: 0.0,
-        z_loss: 0.0,
-        number: DtypeName::F32,
+        ..Settings::default()
     }
 }
 

@@ -42,7 +42,7 @@ impl TrainRun<'_> {
         if let TrainData::Text(corpus) = self.source {
             corpus.fits(self.model.design.outputs())?;
         }
-        self.settings.schedule().validate()?;
+        self.settings.learning_rate().validate()?;
         self.source.batch(&self.settings, 0, &mut None)?.deals(&self.layout.tokens())?;
         let done = self.resume.as_ref().map_or(0, State::steps);
         if done >= steps {

@@ -3,10 +3,12 @@ use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RanksArgs, SEQ
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::cli::processes::{self, ProcessesArgs};
 use crate::cli::{config, corpus, model, noted, out, pictures};
+use crate::commands::train::adamw::{AdamwArgs, AdamwConstants};
 use crate::commands::train::auto::Amount;
 use crate::commands::train::data::TrainData;
 use crate::commands::train::epochs;
-use crate::commands::train::settings::{OptimizerName, Settings, at_least_1, tenth};
+use crate::commands::train::schedule::LrSchedule;
+use crate::commands::train::settings::{OptimizerName, Settings, at_least_1};
 use crate::commands::train::state::State;
 use crate::device::DeviceName;
 use clap::Args;
@@ -44,9 +46,17 @@ pub(crate) struct TrainArgs {
     /// Warm-up steps of the learning rate [default: a tenth of the steps; with --batch or --model mlp, 0]
     #[arg(long)]
     pub(crate) warmup: Option<usize>,
+    /// Course of the learning rate after the warm-up [default: cosine; with --batch, constant]
+    #[arg(long, value_name = "SCHEDULE")]
+    pub(crate) lr_schedule: Option<LrSchedule>,
+    /// Learning rate of the last step [default: a tenth of --lr; with --model mlp, 0.3 of it]
+    #[arg(long, value_name = "RATE")]
+    pub(crate) min_lr: Option<f64>,
     /// The optimizer [default: adamw; with --batch or --model mlp, sgd]
     #[arg(long)]
     pub(crate) optimizer: Option<OptimizerName>,
+    #[command(flatten)]
+    pub(crate) adamw: AdamwArgs,
     /// Largest norm of the gradient; a larger one is scaled down to it [default: no limit]
     #[arg(long)]
     pub(crate) clip: Option<f64>,
@@ -158,10 +168,26 @@ impl TrainArgs {
     }
     /// Settings of a new run on this data. A number that is auto has its smallest value.
     pub(crate) fn settings_for(&self, learnt: &TrainData) -> Result<Settings> {
-        match learnt {
-            TrainData::Text(_) => Ok(self.settings(learnt.hash())),
-            TrainData::Ids(ids) => Ok(self.settings_of_ids(ids)),
-            TrainData::Digits(digits) => self.settings_of_pictures(digits),
+        let usual = match learnt {
+            TrainData::Text(_) => self.settings(learnt.hash()),
+            TrainData::Ids(ids) => self.settings_of_ids(ids),
+            TrainData::Digits(digits) => self.settings_of_pictures(digits)?,
+        };
+        let lr_schedule = self.lr_schedule.unwrap_or(usual.lr_schedule);
+        let floor = self.floor(lr_schedule, usual.lr)?.unwrap_or(usual.floor);
+        let adamw = self.adamw.of(usual.adamw, usual.optimizer)?;
+        Ok(Settings { lr_schedule, floor, adamw, ..usual })
+    }
+    /// The last step's learning rate, as a fraction of the largest, if it is given.
+    fn floor(&self, schedule: LrSchedule, lr: f64) -> Result<Option<f64>> {
+        match self.min_lr {
+            Some(min) if schedule == LrSchedule::Constant => {
+                bail!("--min-lr is {min}, but --lr-schedule constant has no use for it; leave it out")
+            }
+            Some(min) if !(0.0..=lr).contains(&min) => {
+                bail!("--min-lr is {min}; it must be 0 or more and at most the largest rate, {lr}")
+            }
+            min => Ok(min.map(|min| min / lr)),
         }
     }
     /// Sequences of a step, if the usual number is this one.
@@ -190,13 +216,12 @@ impl TrainArgs {
             clip: self.clip,
             seed: self.seed.unwrap_or(0),
             text,
-            constant: false,
-            floor: tenth(),
             dropout: self.dropout.unwrap_or(DropoutRate(None)).0,
             label_smoothing: self.label_smoothing.unwrap_or(0.0),
             z_loss: self.z_loss.unwrap_or(0.0),
             number: self.number.unwrap_or_default(),
             device: self.device,
+            ..Settings::default()
         }
     }
     /// Settings of a new run on given ids: plain gradient descent at a constant rate, unless flags change it.
@@ -208,7 +233,7 @@ impl TrainArgs {
             lr: self.lr.unwrap_or(1.0),
             warmup: self.warmup.unwrap_or(0),
             optimizer: self.optimizer.unwrap_or(OptimizerName::Sgd),
-            constant: true,
+            lr_schedule: LrSchedule::Constant,
             dropout: self.dropout.unwrap_or(DropoutRate(Some(0.0))).0,
             ..self.settings(ids::hash(ids))
         }
@@ -259,13 +284,21 @@ impl TrainArgs {
             bail!("--schedule gives {given}, but the run to resume began with {begun}; give the same");
         }
         let number = |amount: Option<Amount>| amount.and_then(Amount::number);
+        let same = self.floor(begun.lr_schedule, begun.lr)? == Some(begun.floor);
+        self.adamw.of(begun.adamw, begun.optimizer)?;
+        let AdamwConstants { weight_decay, betas, eps } = begun.adamw;
         let reported = [
             differs("seq", self.seq, begun.seq),
             differs("batch-size", number(self.batch_size), begun.batch_size),
             differs("microbatches", number(self.microbatches), begun.microbatches),
             differs("lr", self.lr, begun.lr),
             differs("warmup", self.warmup, begun.warmup),
+            differs("lr-schedule", self.lr_schedule, begun.lr_schedule),
+            differs("min-lr", self.min_lr.filter(|_| !same), begun.lr * begun.floor),
             differs("optimizer", self.optimizer, begun.optimizer),
+            differs("weight-decay", self.adamw.weight_decay, weight_decay),
+            differs("betas", self.adamw.betas, betas),
+            differs("eps", self.adamw.eps, eps),
             differs("clip", self.clip, begun.clip.unwrap_or(f64::INFINITY)),
             differs("seed", self.seed, begun.seed),
             differs("dropout", self.dropout, DropoutRate(begun.dropout)),
@@ -292,7 +325,7 @@ impl TrainArgs {
                 "note: this run began with {} steps and now ends at {steps}; its learning rate follows the schedule of \
                  {steps}: {:.3e} in step {}",
                 begun.steps,
-                settings.schedule().at(done),
+                settings.learning_rate().at(done),
                 done + 1
             ));
         }

@@ -118,7 +118,7 @@ impl TrainRun<'_> {
         (watch, evaluated): Watches,
     ) -> Result<(Finished, Option<Recorded<D::Elem>>)> {
         let (device, mesh, mut seen) = (at.device, at.mesh, None);
-        let (schedule, done) = (self.settings.schedule(), self.resume.as_ref().map_or(0, State::steps));
+        let (schedule, done) = (self.settings.learning_rate(), self.resume.as_ref().map_or(0, State::steps));
         let until = self.stop_after.map_or(usize::MAX, |n| done.saturating_add(n)).min(self.settings.steps);
         let (mut clock, mut epoch) = (Instant::now(), None);
         for step in done..until {
