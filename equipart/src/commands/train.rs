@@ -4,7 +4,9 @@ mod auto;
 mod check;
 pub mod data;
 pub mod epochs;
+pub mod evaluations;
 pub(crate) mod flags;
+pub(crate) mod log;
 pub mod run;
 pub mod schedule;
 pub mod settings;
@@ -14,6 +16,7 @@ use self::auto::Amount;
 use self::check::NO_CHECKPOINTS;
 use self::data::TrainData;
 pub(crate) use self::flags::TrainArgs;
+use self::log::TrainLog;
 use self::run::{StepLine, TrainRun};
 use self::settings::Settings;
 use self::state::State;
@@ -22,10 +25,12 @@ use crate::cli::watch::ProgressWatch;
 use crate::cli::{args, out, show};
 use crate::commands::profile;
 use crate::device::DeviceName;
+use crate::draw::curves::{self, Curves};
 use parallel::dtype::DtypeName;
 use parallel::price::largest::Unknown;
 use parallel::{Result, bail, dump};
 use std::sync::Mutex;
+use tensor::files;
 
 impl Run for TrainArgs {
     const BY_PROCESSES: bool = true;
@@ -64,9 +69,10 @@ impl Run for TrainArgs {
             model,
             network: if a.profile { network.profiling() } else { network },
             out: out.clone(),
-            resume,
+            evaluations: a.evaluations.of(resume.as_ref().map(|state| state.evaluations)),
             stop_after: a.stop_after,
             dump: a.dump.clone(),
+            resume,
         };
         let engine = run.settings.device.open(run.layout.ranks())?;
         run.check()?;
@@ -93,6 +99,8 @@ impl Run for TrainArgs {
         let lock = |dir| state::prepare(dir, a.resume.as_deref(), &run.model);
         let reported = run.network.processes.as_ref().is_none_or(|processes| processes.rank() == 0);
         let _lock = out.as_deref().filter(|_| reported).map(lock).transpose()?;
+        let from = a.resume.as_deref().zip(run.resume.as_ref().map(State::steps)).filter(|_| reported);
+        let log = Mutex::new(TrainLog::begin(out.as_deref().filter(|_| reported), from)?);
         watch.of(run.settings.steps);
         let priced = largest.map_or(usize::MAX, |found| found.peak_bytes);
         let step = |line: &StepLine| {
@@ -108,6 +116,7 @@ impl Run for TrainArgs {
                 None => {}
             }
             epochs.lock().expect("nothing panics under this lock").extend(line.epoch.clone());
+            log.lock().expect("nothing panics under this lock").add(line)
         };
         let evaluated = |done, of| {
             if !json {
@@ -116,6 +125,14 @@ impl Run for TrainArgs {
         };
         let finished = a.network.keep_trace(&run.network, run.train(&step, &evaluated))?;
         watch.done();
+        if let (Some(file), true) = (&a.plot, reported) {
+            let name = out.as_deref().map_or("this run".into(), |dir| dir.display().to_string());
+            let lines = log.into_inner().expect("no rank is left").lines;
+            files::replace_file(file, curves::draw(&[Curves { name, lines }]).as_bytes())?;
+        }
+        if let Some(why) = finished.evaluations.ended(&learnt) {
+            out::note(&format!("note: the run ends after step {}: {why}", finished.steps));
+        }
         if let (Some(digits), false) = (pictures, json) {
             show::learnt(&epochs.lock().expect("no rank is left"), digits.test.len(), out.as_deref());
         } else if !json {

@@ -4,6 +4,7 @@ use crate::child::equipart;
 use crate::classify_refused::refused;
 use equipart::commands::train::data::TrainData;
 use equipart::commands::train::epochs::EpochLine;
+use equipart::commands::train::evaluations::Evaluations;
 use equipart::commands::train::run::{StepLine, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use layers::{Draw, RandomValues, ValueSource};
@@ -67,11 +68,13 @@ fn train(digits: &Digits, lesson: &Lesson, under: &str) -> Vec<EpochLine> {
         resume: None,
         checkpoint_every: usize::MAX,
         stop_after: None,
+        evaluations: Evaluations::default(),
         dump: None,
     };
     let reported = |line: &StepLine| {
         steps.fetch_add(1, Ordering::Relaxed);
         lines.lock().unwrap().extend(line.epoch.clone());
+        Ok(())
     };
     run.train(&reported, &|_, _| ()).unwrap();
     assert_eq!(steps.into_inner(), settings.steps, "told once, on rank 0");

@@ -2,6 +2,7 @@
 //! from transformers and PyTorch in f64 (`golden/make.py`). Read from their files, they agree under every
 //! layout.
 use equipart::commands::train::data::TrainData;
+use equipart::commands::train::evaluations::Evaluations;
 use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::schedule::LrSchedule;
 use equipart::commands::train::settings::{OptimizerName, Settings};
@@ -100,10 +101,11 @@ fn step_on(sequences: Vec<Sequence>, model: &Model, layout: Layout, dir: &Path) 
         resume: None,
         checkpoint_every: 1,
         stop_after: None,
+        evaluations: Evaluations::default(),
         dump: Some(dir.to_path_buf()),
     };
     let loss = Mutex::new(0.0);
-    run.train(&|line| *loss.lock().unwrap() = line.loss, &|_, _| ()).unwrap();
+    run.train(&|line| Ok(*loss.lock().unwrap() = line.loss), &|_, _| ()).unwrap();
     loss.into_inner().unwrap()
 }
 

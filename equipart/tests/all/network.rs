@@ -6,6 +6,7 @@ mod slow_link;
 use crate::child::equipart;
 use equipart::commands::price::price;
 use equipart::commands::train::data::TrainData;
+use equipart::commands::train::evaluations::Evaluations;
 use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::settings::{Settings, hash};
 use models::generate::{Prompts, generate};
@@ -306,11 +307,12 @@ fn slow_links_take_their_time_and_change_nothing() {
             resume,
             checkpoint_every,
             stop_after,
+            evaluations: Evaluations::default(),
             dump,
         };
         let losses = Mutex::new(Vec::new());
         let finished =
-            run.train(&|line| losses.lock().unwrap().push(line.loss.to_bits()), &|_, _| ()).unwrap();
+            run.train(&|line| Ok(losses.lock().unwrap().push(line.loss.to_bits())), &|_, _| ()).unwrap();
         (losses.into_inner().unwrap(), finished.held_out_bits_per_byte.map(f64::to_bits))
     };
     let fast = train(&Network::default());

@@ -5,6 +5,7 @@ use bench::profile::{self, RankProfile, WorkKind};
 use comm::{Event, TimeUse, Trace, TraceRun as Traced};
 use equipart::commands::price::price;
 use equipart::commands::train::data::TrainData;
+use equipart::commands::train::evaluations::Evaluations;
 use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::settings::{Settings, hash};
 use models::text::Corpus;
@@ -51,9 +52,10 @@ fn trained(layout: &str, network: &Network) -> (Traced, Vec<u64>) {
         resume: None,
         checkpoint_every: 100,
         stop_after: None,
+        evaluations: Evaluations::default(),
         dump: None,
     };
-    run.train(&|_| (), &|_, _| ()).unwrap();
+    run.train(&|_| Ok(()), &|_, _| ()).unwrap();
     (network.trace.as_ref().unwrap().runs().remove(0), flops)
 }
 

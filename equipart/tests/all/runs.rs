@@ -108,13 +108,14 @@ fn train_as(
         layout: layout(split),
         network: Network::default(),
         out: Some(dir.to_path_buf()),
+        evaluations: resume.as_ref().map(|state| state.evaluations).unwrap_or_default(),
         resume,
         checkpoint_every: 2,
         stop_after,
         dump: None,
     };
     let losses = Mutex::new(Vec::new());
-    run.train(&|line| losses.lock().unwrap().push(line.loss), &|_, _| ()).unwrap();
+    run.train(&|line| Ok(losses.lock().unwrap().push(line.loss)), &|_, _| ()).unwrap();
     losses.into_inner().unwrap()
 }
 

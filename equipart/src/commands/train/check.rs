@@ -49,6 +49,7 @@ impl TrainRun<'_> {
             let flag = if let TrainData::Digits(_) = self.source { "--epochs" } else { "--steps" };
             bail!("the run has done {done} steps and ends at {steps}; give a larger {flag} to continue");
         }
+        self.check_evaluations()?;
         let now = self.stop_after.map_or(steps - done, |n| n.min(steps - done));
         if self.network.profile && now <= profile::WARM {
             bail!("--profile needs more than {} steps; this run has {now}", profile::WARM);

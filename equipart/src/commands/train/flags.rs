@@ -7,12 +7,14 @@ use crate::commands::train::adamw::{AdamwArgs, AdamwConstants};
 use crate::commands::train::auto::Amount;
 use crate::commands::train::data::TrainData;
 use crate::commands::train::epochs;
+use crate::commands::train::evaluations::EvaluationArgs;
 use crate::commands::train::schedule::LrSchedule;
 use crate::commands::train::settings::{OptimizerName, Settings, at_least_1};
 use crate::commands::train::state::State;
 use crate::device::DeviceName;
 use clap::Args;
 use models::digits::Digits;
+use models::text::{Corpus, documents};
 use models::tokenizer::TokenizerSource;
 use models::{Config, Model, TrainableModel, ids};
 use parallel::dtype::DtypeName;
@@ -86,10 +88,14 @@ pub(crate) struct TrainArgs {
     pub(crate) offload: OffloadArgs,
     #[command(flatten)]
     pub(crate) table: TableArgs,
-    /// Text to learn; its last tenth is held out [default: the embedded text]; with --model mlp, a folder
-    /// with the four files of MNIST [default: generated digits]
+    /// Text to learn, or documents: a .jsonl file with one JSON object a line; repeat it for several files.
+    /// The last tenth of each is held out [default: the embedded text]. With --model mlp, a folder with the four
+    /// files of MNIST [default: generated digits]
     #[arg(long, value_name = "FILE")]
-    pub(crate) data: Option<PathBuf>,
+    pub(crate) data: Vec<PathBuf>,
+    /// Field that holds the document of a line of .jsonl files [default: text]
+    #[arg(long, value_name = "NAME", requires = "data")]
+    pub(crate) data_field: Option<String>,
     /// Sequences of token ids to learn in every step: a JSON list of lists; a list of lists among them packs
     /// documents
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
@@ -111,6 +117,8 @@ pub(crate) struct TrainArgs {
     /// Steps between checkpoints; the last step has one in any case [default: 100]
     #[arg(long)]
     pub(crate) checkpoint_every: Option<usize>,
+    #[command(flatten)]
+    pub(crate) evaluations: EvaluationArgs,
     /// With --model mlp: number of epochs [default: 3; with --resume, as before]
     #[arg(long)]
     pub(crate) epochs: Option<usize>,
@@ -125,6 +133,9 @@ pub(crate) struct TrainArgs {
     /// At the end, break down the time of the steps after the first two, of a hundred at most
     #[arg(long)]
     pub(crate) profile: bool,
+    /// At the end, draw the losses, learning rates and speeds of all steps to this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) processes: ProcessesArgs,
     #[command(flatten)]
@@ -142,7 +153,10 @@ impl TrainArgs {
             self.model == Some(ModelName::Mlp) || begun.as_ref().is_some_and(|begun| begun.text.is_none());
         self.unused(of_pictures)?;
         if of_pictures {
-            let digits = pictures::digits(self.data.as_deref())?;
+            if self.data.len() > 1 {
+                bail!("--data is given {} times; --model mlp reads one folder", self.data.len());
+            }
+            let digits = pictures::digits(self.data.first().map(PathBuf::as_path))?;
             let fresh = || self.pictures.fresh(Some(&digits), self.seed.unwrap_or(0));
             return Ok((begun.unwrap_or_else(fresh), TrainData::Digits(digits)));
         }
@@ -162,7 +176,12 @@ impl TrainArgs {
         let Config { shape, positions, .. } = &model.config;
         let learnt = match &self.batch {
             Some(file) => TrainData::Ids(ids::read(file, shape.vocabulary, *positions)?),
-            None => TrainData::Text(corpus(self.data.as_deref(), seq, &model.tokenizer()?)?),
+            None if self.data.is_empty() => TrainData::Text(corpus(None, seq, &model.tokenizer()?)?),
+            None => {
+                let end = model.config.eos.iter().copied().find(|id| (*id as usize) < shape.vocabulary);
+                let texts = documents::read(&self.data, self.data_field.as_deref(), end.is_none())?;
+                TrainData::Text(Corpus::joined(&texts, (seq, end), &model.tokenizer()?)?)
+            }
         };
         Ok((model.into(), learnt))
     }
@@ -269,6 +288,8 @@ impl TrainArgs {
             ("label-smoothing", self.label_smoothing.is_some()),
             ("z-loss", self.z_loss.is_some()),
             ("batch", self.batch.is_some()),
+            ("eval-every", self.evaluations.eval_every.is_some()),
+            ("data-field", self.data_field.is_some()),
         ])
     }
     /// Settings of a resumed run: those it began with, except its last step, which may change; a note reports

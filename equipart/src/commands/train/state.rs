@@ -3,6 +3,7 @@
 //! `optimizer-<step>.safetensors` is written first, then `model.safetensors`, which records its step: writing
 //! it replaces the checkpoint. Optimizer files of other steps are removed last, even if a save fails. The
 //! folder holds one whole checkpoint at every moment.
+use super::evaluations::Evaluations;
 use super::settings::Settings;
 use layers::{Draw, ParamValues, ValueSource};
 use models::{TrainableModel, tokenizer};
@@ -69,7 +70,7 @@ fn files_of(dir: &Path) -> Vec<String> {
 /// Writes the description of a model: config.json, and its tokenizer files. Removes unfinished files of a
 /// killed run.
 fn write_about(dir: &Path, model: &TrainableModel) -> Result<()> {
-    let ours = ["model.", "optimizer-", "config."].into_iter().chain(tokenizer::ALONG);
+    let ours = ["model.", "optimizer-", "config.", "log."].into_iter().chain(tokenizer::ALONG);
     let half_written = |f: &str| {
         f.strip_prefix('.')
             .and_then(|f| f.strip_suffix(".tmp"))
@@ -91,7 +92,7 @@ fn write_about(dir: &Path, model: &TrainableModel) -> Result<()> {
 /// If a file cannot be written: the checkpoint before it is still whole, and no other file is left.
 pub fn save<D: RunDevice>(
     dir: &Path,
-    settings: &Settings,
+    (settings, evaluations): (&Settings, &Evaluations),
     model: &TrainableModel,
     trainer: &mut Trainer<D>,
 ) -> Result<()> {
@@ -99,9 +100,13 @@ pub fn save<D: RunDevice>(
     let (stages, optimizer, mesh) = trainer.parts();
     let (design, step) = (stages.design().clone(), optimizer.steps());
     let params = (&*design, &*stages.params());
-    let noted = serde_json::to_string(settings).map_err(|why| Error::new(why.to_string()))?;
+    let unwritable = |why: serde_json::Error| Error::new(why.to_string());
+    let noted = serde_json::to_string(settings).map_err(unwritable)?;
     let training = || ("training".to_string(), noted.clone());
-    let notes: BTreeMap<_, _> = [training()].into();
+    let mut notes: BTreeMap<_, _> = [training()].into();
+    if *evaluations != Evaluations::default() {
+        notes.insert("evaluations".into(), serde_json::to_string(evaluations).map_err(unwritable)?);
+    }
     let saved = parallel::save_optimizer(&dir.join(optimizer_file(step)), notes, optimizer, params, mesh);
     let noted = |key: &str, value: String| (key.to_string(), value);
     let notes = [noted("format", "pt".into()), noted("step", step.to_string()), training()].into();
@@ -136,6 +141,8 @@ pub struct State {
     pub model: TrainableModel,
     /// Settings of the run.
     pub settings: Settings,
+    /// Evaluations of the run so far.
+    pub evaluations: Evaluations,
     steps: usize,
     path: PathBuf,
     optimizer: File,
@@ -160,9 +167,11 @@ impl State {
             bail!("{} is of another run or step than the model beside it", path.display());
         }
         let settings = noted("training").and_then(|s| serde_json::from_str(s).ok());
-        let no_settings =
-            || Error::new(format!("{}: the file does not record the settings of the run", path.display()));
-        Ok(Self { model, settings: settings.ok_or_else(no_settings)?, steps, path, optimizer })
+        let evaluations = serde_json::from_str(noted("evaluations").unwrap_or("{}")).ok();
+        let (Some(settings), Some(evaluations)) = (settings, evaluations) else {
+            bail!("{}: the file does not record the settings of the run", path.display());
+        };
+        Ok(Self { model, settings, evaluations, steps, path, optimizer })
     }
     /// Number of finished steps.
     pub fn steps(&self) -> usize {
