@@ -17,7 +17,7 @@ const SIDE: [f64; 2] = [760.0, 180.0];
 const GAP: f64 = 52.0; // between panels: steps below one, the title of the next
 const LINE: f64 = 18.0; // of the legend
 /// The most numbers along an axis: steps, values.
-const NUMBERS: [f64; 2] = [10.0, 5.0];
+const NUMBERS: [f64; 2] = [10.0, 8.0];
 /// The most points of a curve; of more, every n-th is drawn.
 const POINTS: usize = 2000;
 
@@ -25,9 +25,9 @@ const POINTS: usize = 2000;
 type Panel = (&'static str, fn(&StepLine) -> Option<f64>, bool);
 
 const PANELS: [Panel; 5] = [
-    ("loss, nats a token", |line| Some(line.loss), false),
+    ("loss, nats", |line| Some(line.loss), false),
     ("held-out text, bits a byte", |line| line.held_out_bits_per_byte, false),
-    ("test pictures that are right, %", |line| line.accuracy.map(|right| 100.0 * right), false),
+    ("test accuracy, %", |line| line.accuracy.map(|right| 100.0 * right), false),
     ("learning rate", |line| Some(line.lr), true),
     ("speed, tokens a second", |line| Some(line.tokens_per_second), true),
 ];
@@ -110,9 +110,53 @@ fn curve(
     let drawn: Vec<_> = points.iter().rev().step_by(apart).rev().map(|point| place(*point)).collect();
     let way: Vec<_> = drawn.iter().map(|[x, y]| format!("{x:.1} {y:.1}")).collect();
     if !way.is_empty() {
-        picture.line(&way.join("L"), colour, r#" stroke-width="1.5""#);
+        picture.line(&way.join("L"), colour, r#" stroke-width="1.5" stroke-opacity="0.8""#);
     }
     for [x, y] in drawn.iter().filter(|_| points.len() <= 30) {
         picture.add(&format!(r#"<circle cx="{x:.1}" cy="{y:.1}" r="2.5" fill="{colour}"/>"#));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draw::svg::tests::texts;
+
+    /// Kills: a panel without values, a name that is not escaped, two runs of one colour, a curve upside down or
+    /// shifted by a step, a constant that divides by 0, a last step that is left out, a number with noise in its
+    /// last digit.
+    #[test]
+    fn a_panel_has_a_curve_for_each_run() {
+        let line =
+            |step: usize| StepLine { step, loss: 3.0 - 0.002 * step as f64, lr: 0.3, ..StepLine::default() };
+        let run =
+            |name: &str, steps: usize| Curves { name: name.into(), lines: (1..=steps).map(line).collect() };
+        let mut runs = [run("a<b>&c", 1000), run("two", 3)];
+        runs[1].lines[2].held_out_bits_per_byte = Some(1.5);
+        let xml = draw(&runs);
+        let bare = xml.replace("&lt;", "").replace("&gt;", "").replace("&amp;", "");
+        let words = texts(&bare);
+        for word in
+            ["abc", "two", "loss, nats", "learning rate", "speed, tokens a second", "0.3", "1000", "1.5"]
+        {
+            assert!(words.contains(&word), "{word}: {words:?}");
+        }
+        assert!(
+            !xml.contains("NaN") && !xml.contains("inf") && !words.contains(&"test accuracy, %"),
+            "{words:?}"
+        );
+        assert!(words.iter().all(|word| word.len() < 30), "{words:?}");
+        let colours = [0.6, 1.1].map(|hue| shade(hue, 0.42));
+        // loss, rate and speed of two runs, the held-out text of one
+        assert_eq!(
+            colours.clone().map(|colour| xml.matches(&format!(r#"stroke="{colour}""#)).count()),
+            [3, 4]
+        );
+        let way = xml.lines().find(|line| line.contains(&colours[0]) && line.starts_with("<path")).unwrap();
+        let way = way.split('"').nth(1).unwrap().trim_start_matches('M');
+        let points: Vec<_> = way.split('L').map(|at| at.split_once(' ').unwrap()).collect();
+        let y = |at: usize| points[at].1.parse::<f64>().unwrap();
+        assert_eq!((points.len(), points[0].0, points[999].0), (1000, "90.8", "850.0"));
+        assert!(y(0) < y(500) && y(500) < y(999), "losses fall, and y grows downwards");
     }
 }

@@ -41,3 +41,4 @@ mod screens;
 mod skipped;
 mod tables;
 mod tokenizers;
+mod trainer;

@@ -7,6 +7,7 @@ use super::data::{TrainData, held_out_batch};
 use super::run::TrainRun;
 use super::settings::at_least_1;
 use clap::Args;
+use layers::counted;
 use parallel::{Result, bail};
 use serde::{Deserialize, Serialize};
 
@@ -59,12 +60,12 @@ impl Evaluations {
     }
     /// Returns the reason, in words, if evaluations ended the run.
     pub(crate) fn ended(&self, source: &TrainData) -> Option<String> {
-        let (Self { since, .. }, best) = (self, self.best.filter(|_| self.end())?);
+        let best = self.best.filter(|_| self.end())?;
         let best = match source {
             TrainData::Digits(_) => format!("{:.2} % right", 100.0 * (1.0 - best)),
             _ => format!("{best:.4} bits a byte"),
         };
-        Some(format!("the last {since} evaluations of the run are not better than {best}"))
+        Some(format!("no value better than {best} in the last {}", counted(self.since, "evaluation")))
     }
 }
 

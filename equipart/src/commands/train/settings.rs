@@ -211,3 +211,29 @@ pub fn sequences(pairs: Vec<TokenPair>) -> Vec<Sequence> {
 pub fn hash(corpus: &Corpus) -> u64 {
     corpus.train.iter().chain(&corpus.held_out).fold(1, |hash, &id| mix(hash ^ u64::from(id)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: checkpoints of earlier versions that are refused, or that continue at another rate or with other
+    /// constants; a schedule or a constant that is not stored.
+    #[test]
+    fn settings_of_older_checkpoints_are_read() {
+        let old = |more: &str| {
+            let text = r#"{"steps": 9, "seq": 4, "batch_size": 2, "microbatches": 1, "lr": 0.5, "warmup": 1,
+                "optimizer": "adamw", "clip": null, "seed": 3, "text": 7"#;
+            serde_json::from_str::<Settings>(&format!("{text}{more}}}")).unwrap()
+        };
+        assert_eq!(old("").optimizer(), (OptimizerKind::ADAMW, None));
+        assert_eq!((old("").lr_schedule, old("").floor), (LrSchedule::Cosine, 0.1));
+        assert_eq!(old(r#", "constant": false, "floor": 0.3"#).lr_schedule, LrSchedule::Cosine);
+        let constant = old(r#", "constant": true"#);
+        assert_eq!((constant.lr_schedule, constant.learning_rate().at(8)), (LrSchedule::Constant, 0.5));
+        let adamw = AdamwConstants { weight_decay: 0.25, betas: "0.5, 0.75".parse().unwrap(), eps: 1e-6 };
+        let new = Settings { lr_schedule: LrSchedule::Wsd, adamw, ..constant };
+        assert_eq!(serde_json::from_str::<Settings>(&serde_json::to_string(&new).unwrap()).unwrap(), new);
+        let wanted = OptimizerKind::AdamW { beta1: 0.5, beta2: 0.75, eps: 1e-6, decay: 0.25 };
+        assert_eq!(new.optimizer().0, wanted);
+    }
+}
