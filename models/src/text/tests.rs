@@ -152,8 +152,11 @@ fn files_are_joined_in_order_and_each_is_judged() {
         documents: documents.iter().map(|text| text.as_bytes().into()).collect(),
     };
     let tokenizer = Tokenizer::bytes();
-    let files =
-        [documents(&["aaaaaaaaaA"]), documents(&["bbbb", "", "ccccc", "dddddddeeDD"]), documents(&["fffffffffF"])];
+    let files = [
+        documents(&["aaaaaaaaaA"]),
+        documents(&["bbbb", "", "ccccc", "dddddddeeDD"]),
+        documents(&["fffffffffF"]),
+    ];
     let corpus = Corpus::joined(&files, (2, Some(0)), &tokenizer).unwrap();
     let text = |ids: &[u32]| ids.iter().map(|id| *id as u8 as char).collect::<String>();
     assert_eq!(text(&corpus.train), "aaaaaaaaa\0bbbb\0ccccc\0dddddddee\0fffffffff");
@@ -187,12 +190,18 @@ fn documents_are_fields_of_lines() {
     assert_eq!(read(two, Some("body"), true).unwrap(), ["c\n", "d\n"]);
     for (line, why) in [
         ("{\"text\": 3}", ": the field \"text\" is 3; it must be a string"),
-        ("{\"a\": 1, \"b\": 2}", " has no field \"text\"; its fields are \"a\", \"b\": choose one with --data-field"),
+        (
+            "{\"a\": 1, \"b\": 2}",
+            " has no field \"text\"; its fields are \"a\", \"b\": choose one with --data-field",
+        ),
         ("{}", " has no field \"text\"; its fields are none: choose one with --data-field"),
         ("[1]", " is [1]; it must be a JSON object"),
         ("{\"text\": \"a\"", " is not JSON: EOF while parsing an object at column 12"),
     ] {
-        assert_eq!(read(&format!("{two}\n{line}"), None, false).unwrap_err(), format!("a.jsonl, line 4{why}"));
+        assert_eq!(
+            read(&format!("{two}\n{line}"), None, false).unwrap_err(),
+            format!("a.jsonl, line 4{why}")
+        );
     }
     assert_eq!(read("", None, false).unwrap_err(), "a.jsonl is empty (0 bytes)");
     let why = documents::read(&["a.txt".into()], Some("body"), false).unwrap_err().to_string();
