@@ -38,7 +38,8 @@ struct Joined {
 }
 
 impl Joined {
-    /// Adds a part of a document, which starts at byte `start` of it; `end` separates it from the part before.
+    /// Adds a part of a document, which starts at byte `start` of it, after the token `end` if a part is
+    /// before it.
     fn add(
         &mut self,
         (bytes, start): (&[u8], usize),
@@ -88,8 +89,8 @@ impl Corpus {
         let file = TextFile { name: name.to_owned(), documents: vec![bytes.into()] };
         Self::joined(&[file], (seq, None), tokenizer)
     }
-    /// Joins the documents of files in order, with the token `end` between two; the last tenth of each file is
-    /// held out, as in [`tokenized`](Self::tokenized). A document that lies in both parts is split.
+    /// Joins the documents of files in order, with the token `end` between two; the last tenth of each file
+    /// is held out, as in [`tokenized`](Self::tokenized). A document that lies in both parts is split.
     ///
     /// # Errors
     /// If a file has no text, and as [`tokenized`](Self::tokenized).

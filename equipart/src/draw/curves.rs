@@ -22,9 +22,9 @@ const NUMBERS: [f64; 2] = [10.0, 8.0];
 const POINTS: usize = 2000;
 
 /// A panel: its title with the unit, the value of a step, and true if the axis begins at 0.
-type Panel = (&'static str, fn(&StepLine) -> Option<f64>, bool);
+type CurvePanel = (&'static str, fn(&StepLine) -> Option<f64>, bool);
 
-const PANELS: [Panel; 5] = [
+const PANELS: [CurvePanel; 5] = [
     ("loss, nats", |line| Some(line.loss), false),
     ("held-out text, bits a byte", |line| line.held_out_bits_per_byte, false),
     ("test accuracy, %", |line| line.accuracy.map(|right| 100.0 * right), false),
@@ -122,9 +122,9 @@ mod tests {
     use super::*;
     use crate::draw::svg::tests::texts;
 
-    /// Kills: a panel without values, a name that is not escaped, two runs of one colour, a curve upside down or
-    /// shifted by a step, a constant that divides by 0, a last step that is left out, a number with noise in its
-    /// last digit.
+    /// Kills: a panel without values, a name that is not escaped, two runs of one colour, a curve upside down
+    /// or shifted by a step, a constant that divides by 0, a last step that is left out, a number with noise
+    /// in its last digit.
     #[test]
     fn a_panel_has_a_curve_for_each_run() {
         let line =

@@ -44,9 +44,9 @@ fn log(dir: &Path) -> Vec<Value> {
     text.lines().map(line).collect()
 }
 
-/// A run whose rate is too large, stopped and resumed between its evaluations. Kills: a best value or a count
-/// that begins anew, an early end without its checkpoint, an evaluation that changes the run; a log with steps
-/// after its checkpoint, with half a line, or twice with a step.
+/// A run whose rate is too large, stopped and resumed between its evaluations. Kills: a best value or a
+/// count that begins anew, an early end without its checkpoint; a log with steps after its checkpoint, with
+/// half a line, or twice with a step.
 #[test]
 fn a_resumed_run_ends_where_the_uninterrupted_one_does() {
     let (dir, flags) = begun();
@@ -217,8 +217,8 @@ fn flags_of_the_trainer_are_refused_in_one_sentence() {
     refused(&["plot"], "<RUN>...");
 }
 
-/// Documents of several files, for a model without a token that ends a text. Kills: a file that is left out or
-/// read raw, a newline that is missing or added to a plain text.
+/// Documents of several files, for a model without a token that ends a text. Kills: a file that is left out
+/// or read raw, a newline that is missing or added to a plain text.
 #[test]
 fn several_files_are_one_text() {
     let (dir, flags) = begun();

@@ -1,5 +1,5 @@
-//! Files of texts: a plain text is one document; a `.jsonl` file has a JSON object on each line, and a field of
-//! it is a document.
+//! Files of texts: a plain text is one document; a `.jsonl` file has a JSON object on each line, and a field
+//! of it is a document.
 use parallel::{Error, Result, bail};
 use serde_json::Value;
 use std::borrow::Cow;

@@ -142,9 +142,9 @@ fn windows_predict_every_token_once_but_the_first() {
     }
 }
 
-/// Two plain texts and a file of documents. Kills: a file of which nothing is held out, an end within a text,
-/// at its border or beside an empty document, an end counted as a byte, bytes lost where a document is split; a
-/// single text that has an end.
+/// Two plain texts and a file of documents. Kills: a file of which nothing is held out, an end within a
+/// text, at its border or beside an empty document, an end counted as a byte, bytes lost where a document is
+/// split.
 #[test]
 fn files_are_joined_in_order_and_each_is_judged() {
     let documents = |documents: &[&'static str]| TextFile {
@@ -171,8 +171,8 @@ fn files_are_joined_in_order_and_each_is_judged() {
     assert_eq!(why, wanted);
 }
 
-/// Kills: a line number that counts from 0 or leaves out blank lines, another field than the one asked for, an
-/// error without the fields seen, a newline in place of a token or both.
+/// Kills: a line number that counts from 0 or leaves out blank lines, another field than the one asked for,
+/// an error without the fields seen, a newline in place of a token or both.
 #[test]
 fn documents_are_fields_of_lines() {
     let folder = tempfile::tempdir().unwrap();

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// Flags of the evaluations during a run.
 #[derive(Args, Debug)]
 pub(crate) struct EvaluationArgs {
-    /// Steps between evaluations on the held-out text [default: none during the run; with --resume, as before]
+    /// Steps between evaluations on the held-out text [default: only at the end; with --resume, as before]
     #[arg(long, value_name = "N")]
     pub(crate) eval_every: Option<usize>,
     /// End the run after this number of evaluations in a row without a better value; with --model mlp, of

@@ -89,8 +89,8 @@ pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub(crate) table: TableArgs,
     /// Text to learn, or documents: a .jsonl file with one JSON object a line; repeat it for several files.
-    /// The last tenth of each is held out [default: the embedded text]. With --model mlp, a folder with the four
-    /// files of MNIST [default: generated digits]
+    /// The last tenth of each is held out [default: the embedded text]. With --model mlp, a folder with the
+    /// four files of MNIST [default: generated digits]
     #[arg(long, value_name = "FILE")]
     pub(crate) data: Vec<PathBuf>,
     /// Field that holds the document of a line of .jsonl files [default: text]

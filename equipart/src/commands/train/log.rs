@@ -18,8 +18,8 @@ pub(crate) struct TrainLog {
 }
 
 impl TrainLog {
-    /// Begins the log in the folder `out`. A run that continues after `done` steps of the folder `resume` keeps
-    /// the lines of these steps. Later ones, and an incomplete last line, are dropped.
+    /// Begins the log in the folder `out`. A run that continues after `done` steps of the folder `resume`
+    /// keeps the lines of these steps. Later ones, and an incomplete last line, are dropped.
     ///
     /// # Errors
     /// If a file cannot be read or written.

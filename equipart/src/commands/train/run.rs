@@ -91,8 +91,8 @@ impl TrainRun<'_> {
     /// of the held-out text and of all parts.
     ///
     /// # Errors
-    /// If the settings, the layout and the model do not fit, a rank or `step` fails, or a checkpoint cannot be
-    /// written.
+    /// If the settings, the layout and the model do not fit, a rank or `step` fails, or a checkpoint cannot
+    /// be written.
     pub fn train(
         &self,
         step: &(dyn Fn(&StepLine) -> Result<()> + Sync),

@@ -144,8 +144,8 @@ mod tests {
         close(rates[99], 0.0);
     }
 
-    /// Kills: a decay by 1 − t² or 1 − t, one that lasts a step more or less than a fifth, a constant rate without
-    /// its warm-up or with the floor, an end above or below the floor.
+    /// Kills: a decay by 1 − t² or 1 − t, one that lasts a step more or less than a fifth, a constant rate
+    /// without its warm-up or with the floor, an end above or below the floor.
     #[test]
     fn schedules_fall_as_their_papers_say() {
         let cosine =

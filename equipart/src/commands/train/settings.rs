@@ -216,8 +216,8 @@ pub fn hash(corpus: &Corpus) -> u64 {
 mod tests {
     use super::*;
 
-    /// Kills: checkpoints of earlier versions that are refused, or that continue at another rate or with other
-    /// constants; a schedule or a constant that is not stored.
+    /// Kills: checkpoints of earlier versions that are refused, or that continue at another rate or with
+    /// other constants; a schedule or a constant that is not stored.
     #[test]
     fn settings_of_older_checkpoints_are_read() {
         let old = |more: &str| {
