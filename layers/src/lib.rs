@@ -52,6 +52,7 @@ pub use norm::Norm;
 pub use param::keeper::Keeper;
 pub use param::optimizer::Optimizer;
 pub use param::placement::{Pieces, Placed, Placement, Section};
+pub use param::saved::{SavedPart, SavedRectangle, SavedTensor, TensorAtRest};
 pub use param::shards::{AtRest, ShardingStrategy};
 pub use param::values::{Draw, EvenValues, ParamValues, RandomValues, ValueSource};
 pub use param::{Param, Wide};

@@ -7,6 +7,7 @@ pub mod optimizer;
 pub mod origin;
 pub mod placement;
 mod root;
+pub mod saved;
 mod sharding;
 pub mod shards;
 mod state;
@@ -94,12 +95,12 @@ impl<D: Kernels> Param<D> {
         let mut value = Tensor::empty(at.device, of_value, rows, cols);
         param.stale = param.sharding.is_elsewhere();
         if !param.stale {
-            param.set(&mut value, from, &narrow);
+            param.set(&mut value, from, &narrow)?;
         }
         let ([rows, cols], from) = at_rest;
         let master = || {
             let mut master = Tensor::empty(at.device.wide(), away(Category::Optimizer), rows, cols);
-            param.set(&mut master, from, &numbers()?);
+            param.set(&mut master, from, &numbers()?)?;
             Ok::<_, Error>(Kept::new(param.store.as_ref(), master))
         };
         let master = (at.learns && D::Elem::NARROW).then(master).transpose()?;
@@ -111,11 +112,12 @@ impl<D: Kernels> Param<D> {
         Ok(Self { master, ..param })
     }
     /// Sets a tensor to the values of this rank's local part, from element `from` of it on.
-    fn set<E: Device>(&self, to: &mut Tensor<E>, from: usize, numbers: &ParamValues<E::Elem>) {
+    fn set<E: Device>(&self, to: &mut Tensor<E>, from: usize, numbers: &ParamValues<E::Elem>) -> Result<()> {
         let cuts = &self.sharding.cuts;
         to.write_slices(&mut |first, to| {
             drawn::by_cores(from + first, to, &|first, to| cuts.fill(first, to, numbers));
         });
+        numbers.check()
     }
     /// Returns its canonical name: `blocks.0.attention.qkv`.
     pub fn name(&self) -> &Arc<str> {

@@ -16,7 +16,7 @@
 pub mod attention;
 mod batch;
 pub mod budget;
-mod checkpoint;
+pub mod checkpoint;
 #[cfg(all(debug_assertions, not(test)))]
 #[doc(hidden)]
 pub mod compiled;
@@ -45,7 +45,6 @@ mod trainer;
 mod whole;
 
 pub use batch::{Batch, Sequence};
-pub use checkpoint::{restore_optimizer, save_optimizer, save_params};
 pub use data::replicated::LocalBatch;
 pub use error::{Error, Result, Sentence};
 pub use layers::deal;

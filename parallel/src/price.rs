@@ -6,7 +6,7 @@ pub mod largest;
 
 pub use held::{MoveCosts, shows};
 
-use crate::{Batch, BuildContext, Layout, Result, Scheme, Stages, Trainer, budget, session};
+use crate::{Batch, BuildContext, Layout, Result, Scheme, Stages, Trainer, budget, checkpoint, session};
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta};
 use layers::{Design, OptimizerKind, Param, ShardingStrategy, TokenShards};
@@ -109,6 +109,18 @@ pub fn gathering<S: Scalar>(trainer: &mut Trainer<Meta<S>>, mesh: &Mesh<tensor::
         let largest = sizes(&*design)?.into_iter().max().unwrap_or(0);
         drop(Tensor::empty(params[0].device().wide(), Category::Buffers, 1, largest));
     }
+    Ok(())
+}
+
+/// Holds what saving a checkpoint takes, from a trainer's state: in the background a copy of it, during a step
+/// on this batch.
+///
+/// # Errors
+/// If a collective fails.
+pub fn saving<S: Scalar>(trainer: &mut Trainer<Meta<S>>, background: Option<&Batch>) -> Result<()> {
+    let copies = checkpoint::held(&trainer.model().params(), background.is_some());
+    background.map_or(Ok(()), |batch| trainer.step(batch, 0.0).map(drop))?;
+    drop(copies);
     Ok(())
 }
 

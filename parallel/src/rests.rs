@@ -2,8 +2,8 @@
 //! is worked out.
 use crate::tensor::sequence_parallel::SequenceParallel;
 use crate::{
-    Batch, BuildContext, Entry, Error, Result, Sequence, Stages, Stored, Trainer, named, restore_optimizer,
-    save_optimizer, save_params,
+    Batch, BuildContext, Entry, Error, Result, Sequence, Stages, Stored, Trainer, checkpoint,
+    checkpoint::restore_optimizer,
 };
 use comm::{Axis, Ledger, Mesh, World};
 use kernels::{Heads, Kernels};
@@ -216,8 +216,8 @@ where
             seen.push(bits(trainer.step(&batch, 0.1)?.loss.read().unwrap()));
         }
         seen.push(bits(trainer.evaluate(&batch, &|_| ())?.read().unwrap()));
+        seen.extend(checkpoint::tests::saved(&mut trainer)?.into_values());
         for param in trainer.model().params() {
-            seen.push(bits(param.gather_master(at.mesh)?.unwrap()));
             seen.push(bits(param.gather(at.mesh)?.unwrap().into_iter().map(Scalar::widen).collect()));
         }
         Ok(seen)
@@ -296,7 +296,7 @@ where
         let builder = Builder { values: &stored, ..at.builder.clone() };
         trainer = Trainer::new(&builder.into(), shape, optimizer)?;
         let (model, optimizer, mesh) = trainer.parts();
-        let state = File::open(&folder.join("state"))?;
+        let state = File::open(&folder.join("optimizer"))?;
         restore_optimizer("state", &state, optimizer, (&shape.into(), &mut model.params()), mesh)?;
     }
     let batch = Batch::new(batch.microbatches().concat(), 1)?;
@@ -315,13 +315,10 @@ where
     D: Kernels<Place = Host>,
     Wide<D>: Real,
 {
-    let (entries, design) = (entries(trainer), trainer.model().design().clone());
-    let (model, optimizer, mesh) = trainer.parts();
-    let (params, paths) = (model.params(), ["model", "state"].map(|name| folder.join(name)));
-    assert_eq!(named(&design, &params, mesh)?.len(), params.len());
-    save_params(&paths[0], &BTreeMap::new(), &entries, (&design, &params), mesh)?;
-    save_optimizer(&paths[1], BTreeMap::new(), optimizer, (&design, &params), mesh)?;
-    mesh.barrier()?;
+    let entries = entries(trainer);
+    let files = checkpoint::tests::files(folder, trainer, u64::MAX, |_| entries.clone())?;
+    checkpoint::tests::written(files, trainer, false)?;
+    let paths = ["model", "optimizer"].map(|name| folder.join(name));
     Ok(paths.map(|path| std::fs::read(path).unwrap()))
 }
 
@@ -350,11 +347,12 @@ fn runs_that_resume_equal_runs_that_do_not_stop() {
                 let copied = files(&mut goes_on(at, of, Some(part.path()), 0)?, again.path())?;
                 assert!(copied == files(&mut goes_on(at, of, Some(again.path()), 0)?, whole.path())?);
                 assert!(
-                    copied == ["model", "state"].map(|name| std::fs::read(part.path().join(name)).unwrap())
+                    copied
+                        == ["model", "optimizer"].map(|name| std::fs::read(part.path().join(name)).unwrap())
                 );
                 Ok(())
             });
-            let saved = ["model", "state"].map(|of| std::fs::read(part.path().join(of)).unwrap());
+            let saved = ["model", "optimizer"].map(|of| std::fs::read(part.path().join(of)).unwrap());
             let same = *first.get_or_insert_with(|| saved.clone()) == saved;
             assert!(same || stage > 3, "zero{stage} writes what zero0 does"); // dX adds up in another order
         }

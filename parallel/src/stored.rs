@@ -147,7 +147,11 @@ impl<E: Scalar> ValueSource<E> for Stored {
         if covered != shape[1] || band.end != shape[0] {
             return Err(unlike());
         }
-        Ok(ParamValues::together(move |[row, mut column], mut to: &mut [E]| {
+        let names: Vec<_> = parts.iter().map(|(part, _)| &part.name).collect();
+        let intact = move || {
+            names.iter().try_for_each(|name| self.shards.intact(name).map_err(|why| fail(why.to_string())))
+        };
+        let values = ParamValues::together(move |[row, mut column], mut to: &mut [E]| {
             while !to.is_empty() {
                 let is_before = |part: &Entry| {
                     part.rows.end <= row || part.rows.start <= row && part.columns.end <= column
@@ -164,7 +168,8 @@ impl<E: Scalar> ValueSource<E> for Stored {
                 now.iter_mut().zip(room).for_each(|(to, x)| *to = E::from_f64(x));
                 (column, to) = (column + some, rest);
             }
-        }))
+        });
+        Ok(values.checked(intact))
     }
 }
 

@@ -6,7 +6,7 @@
 pub mod seen;
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
@@ -139,6 +139,17 @@ impl Replacement {
     /// If `target` is a directory, pipe, socket or device or has no file name, or no file can be created
     /// beside it.
     pub fn beside(target: &Path) -> Result<Self, Error> {
+        Self::named(target, false)
+    }
+    /// Begins a replacement that other processes can open too, by the name of [`temporary`].
+    ///
+    /// # Errors
+    /// As [`beside`](Self::beside).
+    pub(crate) fn shared(target: &Path) -> Result<Self, Error> {
+        let _ = fs::remove_file(temporary(target)); // of a run that was killed
+        Self::named(target, true)
+    }
+    fn named(target: &Path, known: bool) -> Result<Self, Error> {
         let Some(name) = target.file_name().filter(|_| !target.is_dir()) else {
             return Err(Error::Directory(target.to_owned()));
         };
@@ -147,7 +158,10 @@ impl Replacement {
         }
         let prefix = format!(".{}.", name.display());
         let mut how = tempfile::Builder::new();
-        how.prefix(&prefix).suffix(".tmp");
+        how.prefix(&prefix).suffix(if known { "tmp" } else { ".tmp" });
+        if known {
+            how.rand_bytes(0);
+        }
         #[cfg(unix)]
         how.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // minus the umask
         let temporary = how.tempfile_in(folder(target)).map_err(|why| beside(target, &why))?;
@@ -158,6 +172,19 @@ impl Replacement {
                 .map_err(Error::system("write beside", target))?;
         }
         Ok(Self { temporary, target: target.to_owned() })
+    }
+    /// The file itself.
+    pub(crate) fn file(&mut self) -> &mut fs::File {
+        self.temporary.as_file_mut()
+    }
+    /// Replaces the first bytes of the file.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub(crate) fn begin_with(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let file = self.temporary.as_file_mut();
+        let written = file.seek(io::SeekFrom::Start(0)).and_then(|_| file.write_all(bytes));
+        written.map_err(Error::system("write", &self.target))
     }
     /// Moves the written file to the target's place.
     ///
@@ -195,7 +222,13 @@ fn without_path(why: &io::Error) -> String {
     said.rsplit_once(" at path ").map_or(said.clone(), |(said, _)| said.to_owned())
 }
 
-fn folder(target: &Path) -> &Path {
+/// The file beside a target that replaces it once it is whole.
+pub(crate) fn temporary(target: &Path) -> PathBuf {
+    folder(target).join(format!(".{}.tmp", target.file_name().unwrap_or_default().display()))
+}
+
+/// The folder of a file.
+pub(crate) fn folder(target: &Path) -> &Path {
     target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

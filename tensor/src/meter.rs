@@ -20,6 +20,8 @@ listed! {
         Buffers = "buffers",
         /// Copies of offloaded state: in use, and on their way.
         InFlight = "in-flight",
+        /// Copies of state that are being saved while steps go on.
+        Snapshot = "snapshot",
     }
 }
 

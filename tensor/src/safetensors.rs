@@ -7,7 +7,7 @@
 //! A [`File`] is checked whole when opened: afterwards every tensor lies in the data and covers its own
 //! bytes. Reading a [`Matrix`] touches only the pages of the elements read, so a rank that reads its part of
 //! a model reads that part of the file. A model is one file, or several with an index. A [`Writer`] takes
-//! tensor after tensor.
+//! tensor after tensor; a [`SplitFile`] is written by several ranks.
 //!
 //! The format's own crate provides dtypes, the description of a tensor and the header's text. Its reader is
 //! only the oracle of the tests: it keeps the last of two tensors with one name, does not name the faulty
@@ -15,6 +15,7 @@
 //! not sync to disk. Source: <https://github.com/huggingface/safetensors>, "Format".
 #[cfg(test)]
 mod adversary;
+mod digest;
 mod dtype;
 mod error;
 mod file;
@@ -22,6 +23,7 @@ mod header;
 mod matrix;
 pub(crate) mod rounding;
 mod shards;
+mod split;
 mod writer;
 
 pub use dtype::{Dtype, Storable};
@@ -29,4 +31,5 @@ pub use error::{Error, FormatError};
 pub use file::File;
 pub use header::Info;
 pub use matrix::Matrix;
+pub use split::SplitFile;
 pub use writer::Writer;

@@ -11,7 +11,7 @@ use crate::cli::args::{DtypeArgs, RanksArgs, SEQ, TableArgs, microbatches, offlo
 use crate::cli::out::line;
 use crate::cli::pictures::{NamedModel, PicturesArgs};
 use crate::cli::{config, show};
-use crate::commands::train::flags::DropoutRate;
+use crate::commands::train::dropout::DropoutRate;
 use crate::commands::train::settings::{OptimizerName, Settings};
 use crate::device::in_device;
 use clap::Args;

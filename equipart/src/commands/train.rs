@@ -3,6 +3,7 @@ mod adamw;
 mod auto;
 mod check;
 pub mod data;
+pub(crate) mod dropout;
 pub mod epochs;
 pub mod evaluations;
 pub(crate) mod flags;
@@ -15,11 +16,12 @@ pub mod state;
 use self::auto::Amount;
 use self::check::NO_CHECKPOINTS;
 use self::data::TrainData;
+use self::flags::SaveWhen;
 pub(crate) use self::flags::TrainArgs;
 use self::log::TrainLog;
 use self::run::{StepLine, TrainRun};
 use self::settings::Settings;
-use self::state::State;
+use self::state::{Saves, State};
 use super::Run;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{args, out, show};
@@ -70,14 +72,20 @@ impl Run for TrainArgs {
             network: if a.profile { network.profiling() } else { network },
             out: out.clone(),
             evaluations: a.evaluations.of(resume.as_ref().map(|state| state.evaluations)),
+            saves: Saves { keep: a.keep, background: a.save == SaveWhen::Async, limit: a.max_shard_size },
             stop_after: a.stop_after,
             dump: a.dump.clone(),
             resume,
         };
         let engine = run.settings.device.open(run.layout.ranks())?;
         run.check()?;
-        if out.is_none() && a.checkpoint_every.is_some() {
-            bail!("--checkpoint-every needs --out; without it nothing is saved");
+        let saving = [
+            ("checkpoint-every", a.checkpoint_every.is_some()),
+            ("keep", a.keep.is_some()),
+            ("save async", a.save == SaveWhen::Async),
+        ];
+        if let (None, Some((flag, _))) = (&out, saving.iter().find(|(_, given)| *given)) {
+            bail!("--{flag} needs --out; without it nothing is saved");
         }
         let only = [("dump", a.dump.is_some()), ("profile", a.profile)];
         run.network =

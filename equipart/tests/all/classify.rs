@@ -7,6 +7,7 @@ use equipart::commands::train::epochs::EpochLine;
 use equipart::commands::train::evaluations::Evaluations;
 use equipart::commands::train::run::{StepLine, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings};
+use equipart::commands::train::state::Saves;
 use layers::{Draw, RandomValues, ValueSource};
 use models::TrainableModel;
 use models::digits::{Digits, Set, order};
@@ -67,6 +68,7 @@ fn train(digits: &Digits, lesson: &Lesson, under: &str) -> Vec<EpochLine> {
         out: None,
         resume: None,
         checkpoint_every: usize::MAX,
+        saves: Saves::default(),
         stop_after: None,
         evaluations: Evaluations::default(),
         dump: None,

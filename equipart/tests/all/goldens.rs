@@ -6,6 +6,7 @@ use equipart::commands::train::evaluations::Evaluations;
 use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::schedule::LrSchedule;
 use equipart::commands::train::settings::{OptimizerName, Settings};
+use equipart::commands::train::state::Saves;
 use models::generate::{Prompts, all_logits, generate};
 use models::sampling::Sampling;
 use models::{Config, Model, ids};
@@ -100,6 +101,7 @@ fn step_on(sequences: Vec<Sequence>, model: &Model, layout: Layout, dir: &Path) 
         out: None,
         resume: None,
         checkpoint_every: 1,
+        saves: Saves::default(),
         stop_after: None,
         evaluations: Evaluations::default(),
         dump: Some(dir.to_path_buf()),

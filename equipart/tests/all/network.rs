@@ -9,6 +9,7 @@ use equipart::commands::train::data::TrainData;
 use equipart::commands::train::evaluations::Evaluations;
 use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::settings::{Settings, hash};
+use equipart::commands::train::state::Saves;
 use models::generate::{Prompts, generate};
 use models::sampling::Sampling;
 use models::text::Corpus;
@@ -304,6 +305,7 @@ fn slow_links_take_their_time_and_change_nothing() {
             layout,
             network,
             out,
+            saves: Saves::default(),
             resume,
             checkpoint_every,
             stop_after,

@@ -8,6 +8,7 @@ use equipart::commands::train::data::TrainData;
 use equipart::commands::train::evaluations::Evaluations;
 use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::settings::{Settings, hash};
+use equipart::commands::train::state::Saves;
 use models::text::Corpus;
 use models::{Config, Model};
 use parallel::{Layout, Network};
@@ -51,6 +52,7 @@ fn trained(layout: &str, network: &Network) -> (Traced, Vec<u64>) {
         out: None,
         resume: None,
         checkpoint_every: 100,
+        saves: Saves::default(),
         stop_after: None,
         evaluations: Evaluations::default(),
         dump: None,

@@ -6,7 +6,7 @@ use equipart::commands::price::{Cost, price, program};
 use equipart::commands::train::data::TrainData;
 use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::settings::{OptimizerName, Settings, hash};
-use equipart::commands::train::state::{self, State};
+use equipart::commands::train::state::{self, Saves, State};
 use kernels::Heads;
 use layers::{Experts, RandomValues, Scoring, Shape};
 use models::config::Architecture;
@@ -111,6 +111,7 @@ fn train_as(
         evaluations: resume.as_ref().map(|state| state.evaluations).unwrap_or_default(),
         resume,
         checkpoint_every: 2,
+        saves: Saves::default(),
         stop_after,
         dump: None,
     };

@@ -47,18 +47,6 @@ impl<D: Kernels> Param<D> {
             None => self.sharding.cuts.gather(mesh, &self.value()),
         }
     }
-    /// Returns the whole value on the host before it was rounded to a narrow dtype, the same on every rank:
-    /// the master's value if the parameter is trained. `None` on the meta device.
-    ///
-    /// # Errors
-    /// If ranks do not meet.
-    pub fn gather_master(&self, mesh: &Mesh<D::Place>) -> Result<Option<Vec<Wide<D>>>> {
-        let Some(master) = &self.master else {
-            let widened = |values: Vec<D::Elem>| values.into_iter().map(Scalar::widen).collect();
-            return Ok(self.gather(mesh)?.map(widened));
-        };
-        self.gather_at_rest(mesh, &master.read())
-    }
     /// Returns the whole gradient on the host, the same on every rank that it was synced over; `None` on the
     /// meta device or before the first contribution.
     ///

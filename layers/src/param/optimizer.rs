@@ -107,21 +107,6 @@ impl<D: Kernels> Optimizer<D> {
         }
         Ok(())
     }
-    /// Returns moment 0 or 1 of the `i`th parameter, assembled from all ranks; `None` before the first step
-    /// or for SGD.
-    ///
-    /// # Errors
-    /// If ranks do not meet.
-    pub fn gather(
-        &self,
-        params: &[&mut Param<D>],
-        i: usize,
-        which: usize,
-        mesh: &Mesh<D::Place>,
-    ) -> Result<Option<Vec<Wide<D>>>> {
-        let moment = params[i].moments.get(which);
-        moment.map_or(Ok(None), |moment| params[i].gather_at_rest(mesh, &moment.read()))
-    }
     /// Restores a saved state: the number of finished steps, and the values of each parameter's moments.
     ///
     /// # Errors
@@ -141,7 +126,7 @@ impl<D: Kernels> Optimizer<D> {
             let (mut moments, (_, from)) = (std::mem::take(&mut param.moments), param.sharding.at_rest());
             for (which, moment) in moments.iter_mut().enumerate() {
                 moment.load();
-                param.set(moment.here(), from, &numbers(param, which)?);
+                param.set(moment.here(), from, &numbers(param, which)?)?;
                 drop(moment.begin_store().map(Move::wait));
             }
             param.moments = moments;
@@ -190,7 +175,7 @@ impl<D: Kernels> SquareSums<D> {
 mod tests {
     use super::*;
     use crate::{Biases, NormKind, Positions};
-    use crate::{Builder, Chunk, Draw, Placement, RandomValues, Shape};
+    use crate::{Builder, Chunk, Draw, Placement, RandomValues, SavedTensor, Shape};
     use comm::World;
     use tensor::{Cpu, F61, Key};
 
@@ -273,7 +258,7 @@ mod tests {
 
     /// Kills: a moment taken for the other, for its turn or for a fresh one, steps counted anew.
     #[test]
-    fn moments_that_were_gathered_are_restored() {
+    fn moments_that_were_saved_are_restored() {
         let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
         let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
         let draw = Draw { mean: 0.0, std: 1.0 };
@@ -282,10 +267,10 @@ mod tests {
         param.accumulate(|device, to, _| device.copy(to, gradient.view()));
         let mut optimizer = Optimizer::new(OptimizerKind::ADAMW, None);
         optimizer.step(&mut [&mut param], &mesh, 0.5, &mut ()).unwrap();
-        let moments = |optimizer: &Optimizer<_>, param: &mut Param<_>| {
-            [0, 1].map(|which| optimizer.gather(&[param], 0, which, &mesh).unwrap().unwrap())
+        let moments = |param: &Param<Cpu<f32>>| {
+            [0, 1].map(|which| param.saved(SavedTensor::Moment(which)).unwrap().tensor.read().unwrap())
         };
-        let saved = moments(&optimizer, &mut param);
+        let saved = moments(&param);
         assert!(saved[0] != saved[1], "{saved:?}");
         let element = |_: &Param<_>, which: usize| {
             let moment = &saved[which];
@@ -293,7 +278,7 @@ mod tests {
         };
         let mut other = Optimizer::new(OptimizerKind::ADAMW, None);
         other.restore(7, &mut [&mut param], element).unwrap();
-        assert_eq!((other.steps(), moments(&other, &mut param)), (7, saved.clone()));
+        assert_eq!((other.steps(), moments(&param)), (7, saved.clone()));
     }
 
     /// A parameter of several pieces, the last one shorter, in two steps. Kills: rows of a moment beside

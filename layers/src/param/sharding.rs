@@ -3,7 +3,7 @@
 use crate::param::placement::{Cuts, Placement, Replica};
 use crate::param::shards::Shards;
 use crate::{AtRest, Result, ShardingStrategy};
-use comm::{Axes, Group, Mesh};
+use comm::{Axes, Axis, Group, Mesh};
 use std::sync::Arc;
 use tensor::{Place, count};
 
@@ -19,6 +19,8 @@ pub(crate) struct Sharding<P: Place> {
     pub(crate) sum: Group<P>,
     /// This rank's shard, if the parameter is sharded at rest.
     pub(crate) shards: Option<Shards<P>>,
+    /// True if this is the first rank along all axes that neither cut the parameter nor sum its gradient.
+    first: bool,
     /// True if several ranks sum the gradient, and only the first of them, the root, keeps the parameter.
     pub(crate) rooted: bool,
 }
@@ -47,7 +49,12 @@ impl<P: Place> Sharding<P> {
             shards.hold(name, numbers);
         }
         let rooted = placement.rests == ShardingStrategy::ROOT && placement.trained && sum.size() > 1;
-        Ok(Self { placement, cuts, replicas, twins: None, sum, shards, rooted })
+        let used = placement.different() | placement.summed();
+        let of_experts = Axis::EXPERT[1..].iter().any(|axis| used.contains(*axis));
+        let factoring = if of_experts { Axis::EXPERT } else { Axis::DENSE };
+        let mut others = factoring[1..].iter().filter(|axis| !used.contains(**axis));
+        let first = others.all(|axis| mesh.group(*axis).rank() == 0);
+        Ok(Self { placement, cuts, replicas, twins: None, sum, shards, first, rooted })
     }
     /// Shape of a buffer for all shards, one per row; the shape of the local part if there are no shards.
     pub(crate) fn room(&self) -> [usize; 2] {
@@ -79,6 +86,12 @@ impl<P: Place> Sharding<P> {
     pub(crate) fn counts(&self) -> bool {
         let peers = self.shards.as_ref().map(|shards| &shards.peers);
         !self.is_elsewhere() && self.twins.iter().chain(peers).all(|holders| holders.rank() == 0)
+    }
+    /// Returns whether this rank is the lowest one that holds its elements of a tensor, sharded at rest or whole,
+    /// but for pieces with several holders.
+    pub(crate) fn saves(&self, sharded: bool) -> bool {
+        let holders = self.shards.as_ref().filter(|_| sharded).map_or(&self.sum, |shards| &shards.peers);
+        self.first && self.twins.iter().chain([holders]).all(|holders| holders.rank() == 0)
     }
     /// The axes along which ranks have different elements that count.
     pub(crate) fn different(&self) -> Axes {

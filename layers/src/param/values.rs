@@ -13,7 +13,6 @@ pub struct Draw {
 
 /// A source of initial values. Each rank asks only for the elements of its local part.
 pub trait ValueSource<E> {
-    /// The values of the parameter `name` of this whole shape.
     /// Returns the values of the parameter `name` of this whole shape.
     ///
     /// # Errors
@@ -22,13 +21,29 @@ pub trait ValueSource<E> {
 }
 
 /// The values of a whole parameter, computed on demand.
-pub struct ParamValues<'a, E>(Box<FillRow<'a, E>>);
+pub struct ParamValues<'a, E> {
+    fill: Box<FillRow<'a, E>>,
+    check: Option<Box<Check<'a>>>,
+}
 type FillRow<'a, E> = dyn Fn([usize; 2], &mut [E]) + Sync + 'a;
+type Check<'a> = dyn Fn() -> Result<()> + Sync + 'a;
 
 impl<'a, E: Scalar> ParamValues<'a, E> {
     /// Creates values from a function that sets consecutive ones of a row, from `[row, column]` on.
     pub fn together(set: impl Fn([usize; 2], &mut [E]) + Sync + 'a) -> Self {
-        Self(Box::new(set))
+        Self { fill: Box::new(set), check: None }
+    }
+    /// Adds a check of the source, for [`check`](Self::check).
+    #[must_use]
+    pub fn checked(self, check: impl Fn() -> Result<()> + Sync + 'a) -> Self {
+        Self { check: Some(Box::new(check)), ..self }
+    }
+    /// Checks that the values set so far were intact in their source, such as a file.
+    ///
+    /// # Errors
+    /// The source's error.
+    pub fn check(&self) -> Result<()> {
+        self.check.as_ref().map_or(Ok(()), |check| check())
     }
     /// Creates values from a function of `[row, column]`.
     pub fn each(number: impl Fn([usize; 2]) -> E + Sync + 'a) -> Self {
@@ -40,18 +55,20 @@ impl<'a, E: Scalar> ParamValues<'a, E> {
     #[must_use]
     pub fn map<F: Scalar>(self, f: impl Fn([usize; 2], E) -> F + Sync + 'a) -> ParamValues<'a, F> {
         const ROOM: usize = 256;
-        ParamValues::together(move |[row, column], to: &mut [F]| {
+        let Self { fill, check } = self;
+        let mapped = ParamValues::together(move |[row, column], to: &mut [F]| {
             let mut room = [E::ZERO; ROOM];
             for (to, column) in to.chunks_mut(ROOM).zip((column..).step_by(ROOM)) {
-                self.set([row, column], &mut room[..to.len()]);
+                fill([row, column], &mut room[..to.len()]);
                 let from = room.iter().zip(column..);
                 to.iter_mut().zip(from).for_each(|(to, (&from, column))| *to = f([row, column], from));
             }
-        })
+        });
+        ParamValues { check, ..mapped }
     }
     /// Sets consecutive values of a row, from `[row, column]` on.
     pub fn set(&self, first: [usize; 2], to: &mut [E]) {
-        self.0(first, to);
+        (self.fill)(first, to);
     }
     /// Returns the value at `[row, column]`.
     pub fn at(&self, index: [usize; 2]) -> E {

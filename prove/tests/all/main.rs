@@ -1,6 +1,7 @@
 //! All proofs of the crate through its public API, in one test binary: the models are compiled once for each
 //! dtype.
 mod cases;
+mod checkpoints;
 mod context;
 mod divergence;
 mod layouts;

@@ -39,6 +39,15 @@ pub enum FormatError {
     /// The header is not JSON, or not of the format's structure.
     #[error("the header is not the JSON of the safetensors format: {}", sentence(why))]
     Json { why: String },
+    /// A header that does not have its digest.
+    #[error("the header is altered: its digest is {seen}, wanted {}", quoted(wanted))]
+    HeaderAltered { seen: String, wanted: String },
+    /// Digests that are not those of the tensors.
+    #[error("the digests of the tensors are {seen} characters, wanted {wanted} hexadecimal digits")]
+    Digests { seen: usize, wanted: usize },
+    /// A tensor that does not have its digest.
+    #[error("tensor {} is torn or altered: its digest is another", quoted(name))]
+    Altered { name: String },
     /// Two entries of one name.
     #[error("{what} {} appears twice, wanted once", quoted(name))]
     Twice { what: &'static str, name: String },

@@ -2,6 +2,7 @@
 //! read.
 use super::dtype::{Dtype, is_float, size};
 use super::header::{self, Header};
+use super::matrix::Watched;
 use super::{Error, FormatError, Info, Matrix, Storable};
 use crate::files;
 use crate::files::seen::{self, Tallies};
@@ -51,6 +52,30 @@ impl SafetensorsFile {
     fn bytes(&self, info: &Info) -> &[u8] {
         let (begin, end) = info.data_offsets;
         &(*self.bytes).as_ref()[self.header.end..][begin..end]
+    }
+    fn watched(&self, name: &str, info: &Info) -> Watched<'_> {
+        let tally = self.seen.as_ref().and_then(|seen| seen.get(name));
+        Watched {
+            tally,
+            blocks: self.header.blocks.get(name).map(|blocks| (blocks, self.bytes(info))),
+            first: 0,
+        }
+    }
+    /// Returns an error if a part of the tensor that was read does not have its digest.
+    fn intact(&self, name: &str) -> Result<(), Error> {
+        match self.header.blocks.get(name) {
+            Some(blocks) if !blocks.are_intact() => {
+                Err(FormatError::of(&self.path)(FormatError::Altered { name: name.to_owned() }))
+            }
+            _ => Ok(()),
+        }
+    }
+    /// Reads a whole tensor, and checks it.
+    fn verify(&self, name: &str, info: &Info) -> Result<(), Error> {
+        if let Some(blocks) = self.header.blocks.get(name) {
+            blocks.read(self.bytes(info), 0..self.bytes(info).len());
+        }
+        self.intact(name)
     }
     fn wrong_dtype(&self, name: &str, info: &Info, wanted: &str) -> Error {
         let (name, wanted) = (name.to_owned(), wanted.to_owned());
@@ -141,14 +166,13 @@ impl File {
         if !is_float(info.dtype) {
             return Err(part.wrong_dtype(name, info, "F64, F32, F16 or BF16"));
         }
-        let tally = part.seen.as_ref().and_then(|seen| seen.get(name));
-        Ok(Matrix::new(part.bytes(info), info.dtype, shape, tally))
+        Ok(Matrix::new(part.bytes(info), info.dtype, shape, part.watched(name, info)))
     }
     /// Returns all elements of the tensor called `name`, whatever its shape, as one row; `None` if there is
     /// no such tensor, or its dtype is not a float of 16 bits or more.
     pub fn flat(&self, name: &str) -> Option<Matrix<'_>> {
         let (dtype, _, bytes) = self.whole(name)?;
-        is_float(dtype).then(|| Matrix::new(bytes, dtype, [1, bytes.len() / size(dtype)], None))
+        is_float(dtype).then(|| Matrix::new(bytes, dtype, [1, bytes.len() / size(dtype)], Watched::default()))
     }
     /// Returns all elements of the tensor called `name`, of exactly this shape and dtype; for small tensors,
     /// as it copies them.
@@ -160,9 +184,28 @@ impl File {
         if info.dtype != T::DTYPE {
             return Err(part.wrong_dtype(name, info, &T::DTYPE.to_string()));
         }
+        part.verify(name, info)?;
         Ok(part.bytes(info).chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
     }
-    /// Returns a tensor's dtype, shape and bytes.
+    /// Returns an error if what was read so far of the tensor called `name` does not have its digest. Files of
+    /// other programs have no digests.
+    ///
+    /// # Errors
+    /// One sentence with the tensor's name.
+    pub fn intact(&self, name: &str) -> Result<(), Error> {
+        self.held(name).map_or(Ok(()), |(part, _)| part.intact(name))
+    }
+    /// Reads all tensors, and checks their digests. Returns the number of those that have one.
+    ///
+    /// # Errors
+    /// One sentence with the name of the first tensor that does not have its digest.
+    pub fn verify(&self) -> Result<usize, Error> {
+        for part in &self.0.files {
+            part.header.tensors.iter().try_for_each(|(name, info)| part.verify(name, info))?;
+        }
+        Ok(self.0.files.iter().map(|part| part.header.blocks.len()).sum())
+    }
+    /// Returns a tensor's dtype, shape and bytes, unchecked.
     pub fn whole(&self, name: &str) -> Option<(Dtype, &[usize], &[u8])> {
         let (part, info) = self.held(name)?;
         Some((info.dtype, &info.shape, part.bytes(info)))

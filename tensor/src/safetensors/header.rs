@@ -2,6 +2,7 @@
 //!
 //! Allocations are proportional to the bytes that the header really has.
 use super::FormatError;
+use super::digest::{self, Blocks};
 use super::dtype::{Dtype, named, size};
 use crate::quoted::quoted;
 pub use ::safetensors::tensor::TensorInfo as Info;
@@ -25,6 +26,8 @@ pub(super) struct Header {
     pub(super) end: usize,
     pub(super) metadata: BTreeMap<String, String>,
     pub(super) tensors: BTreeMap<String, Info>,
+    /// Digests of the tensors; none if the file has none.
+    pub(super) blocks: BTreeMap<String, Blocks>,
 }
 
 /// A tensor as the header describes it, before any check.
@@ -71,7 +74,10 @@ pub(super) fn parse(file: &[u8]) -> Result<Header, FormatError> {
         }
     }
     check_cover(&tensors, data.len())?;
-    Ok(Header { end: LENGTH + header.len(), metadata, tensors })
+    let mut in_order: Vec<_> = tensors.iter().map(|(name, info)| (name, info.data_offsets)).collect();
+    in_order.sort_by_key(|(_, range)| *range);
+    let blocks = digest::take(header, &mut metadata, &in_order)?;
+    Ok(Header { end: LENGTH + header.len(), metadata, tensors, blocks })
 }
 
 impl Described<'_> {
@@ -190,12 +196,8 @@ impl<'de> Value<'de> for Held<'de> {
 /// Tensors in the order of their data.
 pub(super) type Places = Vec<(String, Info)>;
 
-/// Lays tensors out one after the other. Returns the bytes before the data, and each tensor's range in the
-/// data.
-pub(super) fn render<N: AsRef<str>>(
-    metadata: &BTreeMap<String, String>,
-    tensors: &[(N, Dtype, Vec<usize>)],
-) -> Result<(Vec<u8>, Places), FormatError> {
+/// Lays tensors out one after the other.
+pub(super) fn places<N: AsRef<str>>(tensors: &[(N, Dtype, Vec<usize>)]) -> Result<Places, FormatError> {
     let (mut places, mut end) = (Places::new(), 0usize);
     for (name, dtype, shape) in tensors {
         let (name, dtype, shape, begin) = (name.as_ref().to_owned(), *dtype, shape.clone(), end);
@@ -208,15 +210,23 @@ pub(super) fn render<N: AsRef<str>>(
         end = after;
         places.push((name, Info { dtype, shape, data_offsets: (begin, end) }));
     }
-    let places = Object(places).once("tensor")?;
-    let header = described(metadata, &places).map_err(|e| FormatError::Json { why: e.to_string() })?;
+    Object(places).once("tensor")
+}
+
+/// Returns the header's text, padded.
+pub(super) fn text(metadata: &BTreeMap<String, String>, places: &Places) -> Result<String, FormatError> {
+    let mut header = described(metadata, places).map_err(|e| FormatError::Json { why: e.to_string() })?;
     let length = header.len().next_multiple_of(ALIGN);
     if length as u64 > MAX_HEADER {
         return Err(FormatError::HeaderLength { seen: length as u64 });
     }
-    let mut bytes = [&(length as u64).to_le_bytes(), header.as_bytes()].concat();
-    bytes.resize(LENGTH + length, b' ');
-    Ok((bytes, places))
+    header.push_str(&" ".repeat(length - header.len()));
+    Ok(header)
+}
+
+/// Returns the bytes before the data: the header's length, and its text.
+pub(super) fn framed(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
 /// Returns the header's text. The format's own crate writes metadata in any order, so it is inserted here.

@@ -1,4 +1,5 @@
 //! A matrix in a file: elements read from where they lie, one by one or as part of a row or a column.
+use super::digest::Blocks;
 use super::dtype::{Dtype, f16, size};
 use crate::files::seen::ReadTally;
 use crate::{Bf16, Scalar};
@@ -12,19 +13,23 @@ pub struct Matrix<'a> {
     dtype: Dtype,
     rows: usize,
     cols: usize,
-    // tally of its tensor, and index in the tensor of its first element
-    tally: Option<(&'a ReadTally, usize)>,
+    watched: Watched<'a>,
+}
+
+/// The tensor of a matrix, for checks of what is read.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Watched<'a> {
+    pub(super) tally: Option<&'a ReadTally>,
+    /// Digests, and all bytes of the tensor.
+    pub(super) blocks: Option<(&'a Blocks, &'a [u8])>,
+    /// Index in the tensor of the matrix's first element.
+    pub(super) first: usize,
 }
 
 impl<'a> Matrix<'a> {
     /// Interprets these bytes as a float matrix, row-major.
-    pub(super) fn new(
-        bytes: &'a [u8],
-        dtype: Dtype,
-        [rows, cols]: [usize; 2],
-        tally: Option<&'a ReadTally>,
-    ) -> Self {
-        Self { bytes, dtype, rows, cols, tally: tally.map(|tally| (tally, 0)) }
+    pub(super) fn new(bytes: &'a [u8], dtype: Dtype, [rows, cols]: [usize; 2], watched: Watched<'a>) -> Self {
+        Self { bytes, dtype, rows, cols, watched }
     }
     /// Number of rows.
     pub fn rows(&self) -> usize {
@@ -63,15 +68,24 @@ impl<'a> Matrix<'a> {
     }
     /// Converts elements that lie `apart` apart, from element `first` on.
     fn convert(&self, first: usize, apart: usize, out: &mut [f64]) {
-        let bytes = self.bytes.get(first * size(self.dtype)..).unwrap_or_default();
+        let (bytes, at) =
+            (self.bytes.get(first * size(self.dtype)..).unwrap_or_default(), self.watched.first + first);
+        self.digest(at..at + (out.len() * apart + 1).saturating_sub(apart));
         match self.dtype {
             Dtype::F64 => convert(bytes, apart, out, |x: f64| x),
             Dtype::F16 => convert(bytes, apart, out, |x| f64::from(f16(x))),
             Dtype::BF16 => convert(bytes, apart, out, |x| f64::from(Bf16::widen(x))),
             _ => convert(bytes, apart, out, |x: f32| f64::from(x)),
         }
-        if let Some((tally, at)) = self.tally {
-            tally.count(at + first, apart, out);
+        if let Some(tally) = self.watched.tally {
+            tally.count(at, apart, out);
+        }
+    }
+    /// Checks the digests of these elements of the tensor, unless they were read before.
+    fn digest(&self, elements: Range<usize>) {
+        if let Some((blocks, tensor)) = self.watched.blocks {
+            let size = size(self.dtype);
+            blocks.read(tensor, elements.start * size..elements.end * size);
         }
     }
     /// Returns only these rows.
@@ -82,8 +96,8 @@ impl<'a> Matrix<'a> {
     pub fn band(self, rows: Range<usize>) -> Self {
         let width = self.cols * size(self.dtype);
         assert!(rows.end <= self.rows, "rows {rows:?} outside of {self:?}");
-        let tally = self.tally.map(|(tally, at)| (tally, at + rows.start * self.cols));
-        Self { bytes: &self.bytes[rows.start * width..rows.end * width], rows: rows.len(), tally, ..self }
+        let watched = Watched { first: self.watched.first + rows.start * self.cols, ..self.watched };
+        Self { bytes: &self.bytes[rows.start * width..rows.end * width], rows: rows.len(), watched, ..self }
     }
     /// Dtype of the elements in the file.
     pub fn dtype(&self) -> Dtype {
@@ -91,6 +105,7 @@ impl<'a> Matrix<'a> {
     }
     /// Bytes of all elements, as they lie.
     pub(super) fn bytes(&self) -> &'a [u8] {
+        self.digest(self.watched.first..self.watched.first + self.rows * self.cols);
         self.bytes
     }
 }

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 const WHOLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+const INDEX: &str = "model.safetensors.index.json"; // of the shards of the whole
 const PICKLED: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 
 /// Index as it is in its file.
@@ -34,17 +34,23 @@ impl File {
     /// # Errors
     /// If there are none, a file of the index is missing or broken, or index and files contradict each other.
     pub fn open_folder(folder: &Path) -> Result<Self, Error> {
-        let (whole, index) = (folder.join(WHOLE), folder.join(INDEX));
-        if !whole.exists() && index.exists() {
-            return Self::indexed(folder, &index);
-        }
+        let whole = folder.join(WHOLE);
         let pickled = PICKLED.into_iter().find(|name| folder.join(name).exists());
-        if let Some(seen) = pickled.filter(|_| !whole.exists()) {
+        if let Some(seen) = pickled.filter(|_| !whole.exists() && !folder.join(INDEX).exists()) {
             return Err(FormatError::of(&folder.display().to_string())(FormatError::Pickled { seen }));
         }
-        Self::open(&whole)
+        Self::open_whole_or_shards(&whole)
     }
-    fn indexed(folder: &Path, index: &Path) -> Result<Self, Error> {
+    /// Opens a file, or the shards that stand for it if there is only their index: `file.index.json`.
+    ///
+    /// # Errors
+    /// As [`open_folder`](Self::open_folder).
+    pub fn open_whole_or_shards(file: &Path) -> Result<Self, Error> {
+        let index = file.with_added_extension("index.json");
+        if file.exists() || !index.exists() { Self::open(file) } else { Self::indexed(&index) }
+    }
+    fn indexed(index: &Path) -> Result<Self, Error> {
+        let folder = files::folder(index);
         let path = index.display().to_string();
         let fail = FormatError::of(&path);
         let listed: IndexFile = serde_json::from_slice(&files::read(index)?)

@@ -1,6 +1,7 @@
 //! A file to write: announced whole, written tensor by tensor, then moved to the old file's place.
+use super::digest::Outline;
 use super::dtype::{Dtype, is_float};
-use super::header::{self, Places};
+use super::header;
 use super::{Error, FormatError, Matrix, Storable, rounding};
 use crate::files::{self, Replacement};
 use crate::quoted::quoted;
@@ -14,7 +15,7 @@ const PIECE: usize = 4096; // elements converted at a time
 /// unfinished, it leaves nothing behind and the old file untouched.
 pub struct Writer {
     path: PathBuf,
-    places: Places,
+    outline: Outline,
     written: usize,
     out: Option<BufWriter<Replacement>>, // none after a failed write: the part that was written is unknown
 }
@@ -30,11 +31,12 @@ impl Writer {
         metadata: &BTreeMap<String, String>,
         tensors: &[(N, Dtype, Vec<usize>)],
     ) -> Result<Self, Error> {
-        let (header, places) =
-            header::render(metadata, tensors).map_err(FormatError::of(&path.display().to_string()))?;
+        let outline = header::places(tensors).and_then(|places| Outline::new(metadata, places));
+        let outline = outline.map_err(FormatError::of(&path.display().to_string()))?;
         let out = Some(BufWriter::new(Replacement::beside(path)?));
-        let mut writer = Self { path: path.to_owned(), places, written: 0, out };
-        writer.append(&header)?;
+        let start = outline.start;
+        let mut writer = Self { path: path.to_owned(), outline, written: 0, out };
+        writer.append(&vec![0; start])?; // the header, once the digests are known
         Ok(writer)
     }
     /// Writes the next tensor from its elements, row-major.
@@ -99,13 +101,18 @@ impl Writer {
         let Some(out) = self.out.take() else {
             return Err(self.fault()(FormatError::Broken));
         };
-        if let Some((next, _)) = self.places.get(self.written) {
-            let (written, wanted, next) = (self.written, self.places.len(), next.clone());
+        if let Some((next, _)) = self.outline.places.get(self.written) {
+            let (written, wanted, next) = (self.written, self.outline.places.len(), next.clone());
             return Err(self.fault()(FormatError::Unfinished { written, wanted, next }));
         }
         let refused =
             |why: std::io::IntoInnerError<_>| files::Error::system("write", &self.path)(why.into_error());
-        Ok(out.into_inner().map_err(refused)?.finish()?)
+        let mut out = out.into_inner().map_err(refused)?;
+        let system = || files::Error::system("read back", &self.path);
+        let digests = self.outline.digests(out.file(), 0..self.outline.blocks().len()).map_err(system())?;
+        let header = self.outline.header(&digests).map_err(self.fault())?;
+        out.begin_with(&header)?;
+        Ok(out.finish()?)
     }
 
     /// Returns the announced dtype, if this tensor is the next one, has `seen` elements, and `fits` accepts
@@ -117,8 +124,9 @@ impl Writer {
         kind: Dtype,
         fits: impl Fn(Dtype) -> bool,
     ) -> Result<Dtype, FormatError> {
-        let Some((wanted, info)) = self.places.get(self.written).filter(|(wanted, _)| wanted == name) else {
-            let next = self.places.get(self.written).map(|(next, _)| quoted(next));
+        let Some((wanted, info)) = self.outline.places.get(self.written).filter(|(wanted, _)| wanted == name)
+        else {
+            let next = self.outline.places.get(self.written).map(|(next, _)| quoted(next));
             let wanted = next.unwrap_or_else(|| "the end".into());
             return Err(FormatError::Order { seen: name.to_owned(), wanted });
         };
@@ -216,7 +224,15 @@ mod tests {
             writer.finish().unwrap();
             let view = TensorView::new(::safetensors::Dtype::F32, vec![2, 1], bytemuck::cast_slice(&values))
                 .unwrap();
-            assert_eq!(std::fs::read(&path).unwrap(), serialize([(&name, view)], None).unwrap());
+            let (ours, theirs) = (std::fs::read(&path).unwrap(), serialize([(&name, view)], None).unwrap());
+            let header = |bytes: &[u8]| String::from_utf8(bytes[8..bytes.len() - 8].to_vec()).unwrap();
+            let (begin, end) = ("\"__metadata__\":{", "},");
+            let text = header(&ours);
+            let at = text.find(begin).unwrap();
+            let noted = at..at + text[at..].find(end).unwrap() + end.len();
+            let text = [&text[..noted.start], &text[noted.end..]].concat();
+            assert_eq!(text.trim_end_matches(' '), header(&theirs).trim_end_matches(' '));
+            assert_eq!(ours[ours.len() - 8..], theirs[theirs.len() - 8..]);
             assert_eq!(File::open(&path).unwrap().begin() % 8, 0);
         }
     }
@@ -229,19 +245,22 @@ mod tests {
         let tensors =
             announced(&[("b", Dtype::U64, &[0, 2]), ("\"", Dtype::F64, &[0]), ("a", Dtype::F32, &[0])]);
         let described = r#""b":{"dtype":"U64","shape":[0,2],"data_offsets":[0,0]},"\"":{"dtype":"F64","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}"#;
-        let noted = r#""__metadata__":{"k":"\"ü\n","l":"\"ü\n"}"#;
+        let digests = r#""__metadata__":{"digests":"","header_digest":"0000000000000000""#;
+        let noted = digests.to_owned() + r#","k":"\"ü\n","l":"\"ü\n"}"#;
         for (some, tensors, wanted) in [
             (&["l", "k"][..], &tensors[..], format!("{{{noted},{described}}}")),
             (&["l", "k"], &[], format!("{{{noted}}}")),
-            (&[], &tensors, format!("{{{described}}}")),
-            (&[], &[], "{}".into()),
+            (&[], &tensors, format!("{{{digests}}},{described}}}")),
+            (&[], &[], format!("{{{digests}}}}}")),
         ] {
             let mut writer = Writer::create(&path, &notes(some), tensors).unwrap();
             writer.written = tensors.len();
             writer.finish().unwrap();
             let mut wanted = wanted.into_bytes();
             wanted.resize(wanted.len().next_multiple_of(8), b' ');
-            let wanted = [&(wanted.len() as u64).to_le_bytes()[..], &wanted].concat();
+            let digest = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&wanted));
+            let wanted = String::from_utf8(wanted).unwrap().replacen("0000000000000000", &digest, 1);
+            let wanted = [&(wanted.len() as u64).to_le_bytes()[..], wanted.as_bytes()].concat();
             assert_eq!(std::fs::read(&path).unwrap(), wanted);
         }
     }
@@ -375,7 +394,7 @@ mod tests {
         let long = BTreeMap::from([("k".to_owned(), " ".repeat(100_000_000))]);
         assert_eq!(
             why(&path, Writer::create(&path, &long, &announced(&[]))),
-            "the header's length is 100000032 bytes, wanted 2 to 100000000"
+            "the header's length is 100000080 bytes, wanted 2 to 100000000"
         );
         assert_untouched(&folder, &path);
         let nowhere = folder.path().join("none/model.safetensors");

@@ -35,7 +35,8 @@ impl TrainRun<'_> {
             }
         }
         let every = ("checkpoint-every", self.checkpoint_every);
-        at_least_1(&[every, ("stop-after", self.stop_after.unwrap_or(1))])?;
+        let [keep, stop] = [self.saves.keep, self.stop_after].map(|given| given.unwrap_or(1));
+        at_least_1(&[every, ("keep", keep), ("stop-after", stop)])?;
         if let Some(clip) = clip.filter(|clip| !(clip.is_finite() && *clip > 0.0)) {
             bail!("--clip is {clip}; it must be a positive number");
         }
@@ -75,7 +76,7 @@ impl TrainRun<'_> {
         layout.has_room((peak.away / ranks as u128) as u64 * here as u64)
     }
     /// Peak of a layout's ranks with these settings: in steps, while the held-out text is evaluated, and
-    /// while a checkpoint is gathered.
+    /// while a checkpoint is saved.
     pub(super) fn peak<D: Kernels>(&self, layout: &Layout, settings: &Settings) -> Result<price::Peak> {
         let (design, batch) = (settings.design(&self.model), self.source.batch(settings, 0, &mut None)?);
         let held_out = match self.source {
@@ -84,9 +85,10 @@ impl TrainRun<'_> {
             TrainData::Ids(_) | TrainData::Digits(_) => None,
         };
         let largest = held_out.map(|batch| batch.largest(layout.size(Axis::Pp)));
-        price::training::<D>(layout, design, settings.optimizer(), &batch, |trainer, mesh| {
+        price::training::<D>(layout, design, settings.optimizer(), &batch, |trainer, _| {
             largest.as_ref().map_or(Ok(()), |batch| trainer.evaluate(batch, &|_| ()).map(drop))?;
-            if self.out.is_some() { price::gathering(trainer, mesh) } else { Ok(()) }
+            let Some(_) = &self.out else { return Ok(()) };
+            price::saving(trainer, self.saves.background.then_some(&batch))
         })
     }
 }

@@ -1,11 +1,12 @@
 //! Flags of train: the initial model and data, the settings of a new run, and the checks of a resumed run.
-use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RanksArgs, SEQ, TableArgs};
+use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RanksArgs, SEQ, TableArgs, size};
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::cli::processes::{self, ProcessesArgs};
 use crate::cli::{config, corpus, model, noted, out, pictures};
 use crate::commands::train::adamw::{AdamwArgs, AdamwConstants};
 use crate::commands::train::auto::Amount;
 use crate::commands::train::data::TrainData;
+use crate::commands::train::dropout::DropoutRate;
 use crate::commands::train::epochs;
 use crate::commands::train::evaluations::EvaluationArgs;
 use crate::commands::train::schedule::LrSchedule;
@@ -20,9 +21,7 @@ use models::{Config, Model, TrainableModel, ids};
 use parallel::dtype::DtypeName;
 use parallel::step::table::Table;
 use parallel::{Error, Layout, Result, Sequence, bail, layout};
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 /// Train on text, or on given ids, with checkpoints
 #[derive(Args, Debug)]
@@ -117,6 +116,17 @@ pub(crate) struct TrainArgs {
     /// Steps between checkpoints; the last step has one in any case [default: 100]
     #[arg(long)]
     pub(crate) checkpoint_every: Option<usize>,
+    /// Number of checkpoints to keep: the newest in the folder itself, older ones in its folders checkpoint-N
+    /// [default: the newest, and older folders are left as they are]
+    #[arg(long, value_name = "N")]
+    pub(crate) keep: Option<usize>,
+    /// Write checkpoints between two steps, or during the next ones, from a copy that counts against
+    /// --memory-limit
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub(crate) save: SaveWhen,
+    /// Largest size of a checkpoint's file, such as 5GB; a larger model is written as shards with an index
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "5GB")]
+    pub(crate) max_shard_size: usize,
     #[command(flatten)]
     pub(crate) evaluations: EvaluationArgs,
     /// With --model mlp: number of epochs [default: 3; with --resume, as before]
@@ -354,27 +364,14 @@ impl TrainArgs {
     }
 }
 
-/// A dropout rate; `None`: the configuration's rates.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct DropoutRate(pub(crate) Option<f64>);
-
-impl FromStr for DropoutRate {
-    type Err = String;
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        if text == "config" {
-            return Ok(Self(None));
-        }
-        let rate = text
-            .parse()
-            .map_err(|_| format!("{text:?} is not a rate; write a number such as 0.1, or config"))?;
-        Ok(Self(Some(rate)))
-    }
-}
-
-impl fmt::Display for DropoutRate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(rate) = self.0 { rate.fmt(f) } else { f.write_str("config") }
-    }
+/// When a checkpoint is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum SaveWhen {
+    /// Between two steps.
+    #[default]
+    Sync,
+    /// During the next steps.
+    Async,
 }
 
 fn differs<T: PartialEq + std::fmt::Display>(flag: &str, given: Option<T>, begun: T) -> Option<String> {

@@ -3,7 +3,7 @@ use super::data::{TrainData, held_out};
 use super::epochs::{self, Epoch, EpochLine};
 use super::evaluations::Evaluations;
 use super::settings::Settings;
-use super::state::{self, State};
+use super::state::{self, Saver, Saves, State};
 use crate::device::in_device;
 use bench::profile;
 use layers::LayerCounts;
@@ -31,6 +31,8 @@ pub struct TrainRun<'a> {
     pub network: Network,
     /// Folder of the checkpoints; prepared before.
     pub out: Option<PathBuf>,
+    /// Options of saving them.
+    pub saves: Saves,
     /// Checkpoint to resume from.
     pub resume: Option<State>,
     /// Evaluations during the run, and those before a resume.
@@ -135,6 +137,8 @@ impl TrainRun<'_> {
         let (rate, done) = (self.settings.learning_rate(), self.resume.as_ref().map_or(0, State::steps));
         let until = self.stop_after.map_or(usize::MAX, |n| done.saturating_add(n)).min(self.settings.steps);
         let (mut clock, mut epoch) = (Instant::now(), None);
+        let saver = |dir| Saver::new((dir, &self.saves), (&self.settings, &self.model), mesh);
+        let mut saver = self.out.as_deref().map(saver).transpose()?;
         let (mut evaluations, mut experts) = (self.evaluations, LayerCounts::default());
         let mut line = StepLine { step: done, ..StepLine::default() };
         while line.step < until && !evaluations.end() {
@@ -168,10 +172,12 @@ impl TrainRun<'_> {
             }
             clock = Instant::now();
             let is_last = line.step == until || evaluations.end();
-            if let (Some(dir), true) = (&self.out, is_last || line.step.is_multiple_of(self.checkpoint_every))
-            {
+            if let Some(saver) = &mut saver {
                 let _span = mesh.span("checkpoint");
-                state::save(dir, (&self.settings, &evaluations), &self.model, trainer)?;
+                if is_last || line.step.is_multiple_of(self.checkpoint_every) {
+                    saver.save(trainer, &evaluations)?;
+                }
+                saver.advance(mesh, is_last)?;
             }
         }
         let experts = self.network.of_all(mesh, experts)?.into_iter().collect();

@@ -3,23 +3,42 @@
 //! `optimizer-<step>.safetensors` is written first, then `model.safetensors`, which records its step: writing
 //! it replaces the checkpoint. Optimizer files of other steps are removed last, even if a save fails. The
 //! folder holds one whole checkpoint at every moment.
+mod saves;
+
+pub(super) use saves::Saver;
+pub use saves::Saves;
+
 use super::evaluations::Evaluations;
 use super::settings::Settings;
 use layers::{Draw, ParamValues, ValueSource};
 use models::{TrainableModel, tokenizer};
 use parallel::dtype::RunDevice;
-use parallel::{Error, Result, Trainer, bail};
-use std::collections::BTreeMap;
+use parallel::{Error, Result, Trainer, bail, checkpoint};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tensor::Scalar;
 use tensor::files;
-use tensor::safetensors::{self, File};
+use tensor::safetensors::File;
 
 const MODEL: &str = "model.safetensors";
 
-fn optimizer_file(step: usize) -> String {
+fn optimizer_name(step: usize) -> String {
     format!("optimizer-{step}.safetensors")
+}
+
+/// Returns the step in the name of an optimizer's file, or of a shard.
+fn step_of(name: &str) -> Option<usize> {
+    let (rest, may_be_whole) = match name.strip_prefix("optimizer-") {
+        Some(rest) => (rest, true),
+        None => (name.strip_prefix("model-")?, false),
+    };
+    let (step, rest) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let shard = rest.strip_prefix('-').and_then(|rest| rest.strip_suffix(".safetensors"));
+    let is_shard =
+        shard.and_then(|shard| shard.split_once("-of-")).is_some_and(|(i, n)| is_number(i) && is_number(n));
+    let is_whole = may_be_whole && [".safetensors", ".safetensors.index.json"].contains(&rest);
+    (is_shard || is_whole).then(|| step.parse().ok()).flatten()
 }
 
 /// Keeps other runs out of a folder; the system releases the lock when the process ends.
@@ -32,7 +51,10 @@ pub struct Lock(#[allow(dead_code)] Option<fs::File>); // held, not read
 /// If the folder already holds another model, another run uses it, it is a file, or it cannot be written to.
 pub fn prepare(dir: &Path, from: Option<&Path>, model: &TrainableModel) -> Result<Lock> {
     let (lock, name, path) = (lock(dir)?, dir.display(), dir.join("config.json"));
-    let is_weights = |file: &&String| file.ends_with(".safetensors") && step_of(file).is_none();
+    let is_weights = |file: &&String| {
+        [".safetensors", ".safetensors.index.json"].iter().any(|end| file.ends_with(end))
+            && step_of(file).is_none()
+    };
     let is_another = |config: Vec<u8>| config != model.to_json().as_bytes();
     let is_new = !from.is_some_and(|from| tokenizer::is_same(dir, from));
     if is_new && files_of(dir).iter().find(is_weights).is_some() {
@@ -70,69 +92,23 @@ fn files_of(dir: &Path) -> Vec<String> {
 /// Writes the description of a model: config.json, and its tokenizer files. Removes unfinished files of a
 /// killed run.
 fn write_about(dir: &Path, model: &TrainableModel) -> Result<()> {
-    let ours = ["model.", "optimizer-", "config.", "log."].into_iter().chain(tokenizer::ALONG);
+    let ours = ["model.", "model-", "optimizer-", "config.", "checkpoint-", "log."]
+        .into_iter()
+        .chain(tokenizer::ALONG);
     let half_written = |f: &str| {
         f.strip_prefix('.')
             .and_then(|f| f.strip_suffix(".tmp"))
             .is_some_and(|f| ours.clone().any(|o| f.starts_with(o)))
     };
     for file in files_of(dir).iter().filter(|f| half_written(f)) {
-        let _ = fs::remove_file(dir.join(file));
+        let path = dir.join(file);
+        let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     }
     files::replace_file(&dir.join("config.json"), model.to_json().as_bytes())?;
     if let Some(model) = &model.text {
         model.tokens.write(dir)?;
     }
     Ok(())
-}
-
-/// Writes the checkpoint of a step. Every rank calls it; the folder has been prepared.
-///
-/// # Errors
-/// If a file cannot be written: the checkpoint before it is still whole, and no other file is left.
-pub fn save<D: RunDevice>(
-    dir: &Path,
-    (settings, evaluations): (&Settings, &Evaluations),
-    model: &TrainableModel,
-    trainer: &mut Trainer<D>,
-) -> Result<()> {
-    let entries = model.entries();
-    let (stages, optimizer, mesh) = trainer.parts();
-    let (design, step) = (stages.design().clone(), optimizer.steps());
-    let params = (&*design, &*stages.params());
-    let unwritable = |why: serde_json::Error| Error::new(why.to_string());
-    let noted = serde_json::to_string(settings).map_err(unwritable)?;
-    let training = || ("training".to_string(), noted.clone());
-    let mut notes: BTreeMap<_, _> = [training()].into();
-    if *evaluations != Evaluations::default() {
-        notes.insert("evaluations".into(), serde_json::to_string(evaluations).map_err(unwritable)?);
-    }
-    let saved = parallel::save_optimizer(&dir.join(optimizer_file(step)), notes, optimizer, params, mesh);
-    let noted = |key: &str, value: String| (key.to_string(), value);
-    let notes = [noted("format", "pt".into()), noted("step", step.to_string()), training()].into();
-    let saved = saved.and_then(|()| parallel::save_params(&dir.join(MODEL), &notes, &entries, params, mesh));
-    if mesh.rank() == 0 {
-        remove_others(dir);
-    }
-    saved
-}
-
-/// Returns the step of an optimizer file's name.
-fn step_of(name: &str) -> Option<usize> {
-    name.strip_prefix("optimizer-")?.strip_suffix(".safetensors")?.parse().ok()
-}
-
-/// Removes optimizer files of other steps than the model's: they belong to an earlier checkpoint, or to one
-/// that failed before the model was written. A file that cannot be removed is ignored.
-fn remove_others(dir: &Path) {
-    let step: Option<usize> = match File::open(&dir.join(MODEL)) {
-        Ok(model) => model.metadata().get("step").and_then(|step| step.parse().ok()),
-        Err(safetensors::Error::File(files::Error::Missing(_))) => None,
-        Err(_) => return, // unreadable: its step is not known
-    };
-    for file in files_of(dir).iter().filter(|name| step_of(name).is_some_and(|other| Some(other) != step)) {
-        let _ = fs::remove_file(dir.join(file));
-    }
 }
 
 /// A checkpoint to resume from.
@@ -159,8 +135,8 @@ impl State {
             let dir = dir.display();
             bail!("{dir} holds a model but no checkpoint of a training run to resume");
         };
-        let path = dir.join(optimizer_file(steps));
-        let optimizer = File::open(&path)?;
+        let path = dir.join(optimizer_name(steps));
+        let optimizer = File::open_whole_or_shards(&path)?;
         let noted = |key: &str| optimizer.metadata().get(key).map(String::as_str);
         let of_another = noted("steps") != model.note("step") || noted("training") != model.note("training");
         if of_another {
@@ -185,7 +161,13 @@ impl State {
         let (model, optimizer, mesh) = trainer.parts();
         let origin = self.path.display().to_string();
         let design = model.design().clone();
-        parallel::restore_optimizer(&origin, &self.optimizer, optimizer, (&design, &mut model.params()), mesh)
+        checkpoint::restore_optimizer(
+            &origin,
+            &self.optimizer,
+            optimizer,
+            (&design, &mut model.params()),
+            mesh,
+        )
     }
 }
 

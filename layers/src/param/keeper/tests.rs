@@ -312,8 +312,7 @@ fn what_is_not_trained_stays_and_is_gathered() {
             }
             assert_eq!(params[0].gather(&mesh)?.unwrap(), wanted);
             assert!(params[0].gather_gradient(&mesh)?.is_none() && params[0].elements().len() == 9);
-            let has = |i| Ok::<_, Error>(optimizer.gather(&params, i, 0, &mesh)?.is_some());
-            assert_eq!([has(0)?, has(1)?], [false, true], "a buffer has no moments");
+            assert_eq!([0, 1].map(|i| params[i].moments.len()), [0, 2], "a buffer has no moments");
             Ok::<_, Error>(())
         };
         World::threads(&[(Axis::Dp, 2), (Axis::Tp, 2)]).unwrap().run(run).unwrap();

@@ -1,7 +1,8 @@
 //! Cuts, and what is put together of them.
 use super::*;
+use crate::ParamValues;
 use comm::{CommError, World};
-use tensor::Cpu;
+use tensor::{Category, Cpu, Tensor};
 
 /// Two axes cut the same dimension of a fused matrix; every element comes back to its place, and each rank's
 /// share holds both sections. Kills: a cut that ignores sections, the wrong order of axes.

@@ -1,0 +1,244 @@
+//! Cuts of a matrix over the ranks of a mesh: this rank's rows and columns, and where they are in the whole.
+use super::Section;
+use crate::{ParamValues, Result};
+use comm::{Axis, Group, Mesh};
+use kernels::Kernels;
+use std::iter::from_fn;
+use std::ops::Range;
+use tensor::{Category, Place, Scalar, Tensor, View, ViewMut};
+
+/// A section as held by the ranks of an axis.
+pub(super) struct Piece {
+    pub(super) size: usize,
+    pub(super) share: usize,   // size on one rank
+    pub(super) holders: usize, // number of ranks with the same piece
+    pub(super) from: usize,    // start of the section before the cut
+    pub(super) at: usize,      // start of the piece in the local part
+}
+
+/// The cut along one axis.
+pub(super) struct Cut {
+    axis: Axis,
+    dim: usize,
+    pieces: Vec<Piece>,
+    rank: usize,
+}
+
+impl Cut {
+    /// Returns the piece of this local row or column.
+    fn piece(&self, local: usize) -> &Piece {
+        self.pieces.iter().rfind(|piece| piece.at <= local).expect("outside of the local part")
+    }
+    /// Returns the row or column before the cut of `rank`'s `local` one, `None` for padding, and the number of
+    /// them from there on that are adjacent before the cut too, or are padding too.
+    fn along(&self, local: usize, rank: usize) -> (Option<usize>, usize) {
+        let piece = self.piece(local);
+        let (at, left) =
+            (rank / piece.holders * piece.share + local - piece.at, piece.at + piece.share - local);
+        let beside = if at < piece.size { left.min(piece.size - at) } else { left };
+        ((at < piece.size).then_some(piece.from + at), beside)
+    }
+    /// Returns the index before the cut of `rank`'s element at `index`, `None` for padding. Also returns the
+    /// length of its run: the element and those after it in its row that are adjacent before the cut too, or
+    /// are padding too.
+    fn before(&self, mut index: [usize; 2], rank: usize) -> (Option<[usize; 2]>, usize) {
+        let (at, beside) = self.along(index[self.dim], rank);
+        let before = at.map(|at| {
+            index[self.dim] = at;
+            index
+        });
+        (before, if self.dim == 0 { usize::MAX } else { beside })
+    }
+}
+
+/// The cuts that make this rank's local part of the whole.
+pub(crate) struct Cuts {
+    pub(super) cuts: Vec<Cut>,
+    /// Shape of the local part.
+    pub(crate) local: [usize; 2],
+}
+
+/// Some rows (`dim` 0) or columns of a matrix.
+#[derive(Clone, Copy)]
+pub(crate) struct Band {
+    pub(crate) dim: usize,
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+}
+
+/// A part of the local part that several consecutive ranks of an axis hold.
+pub(crate) struct Replica {
+    pub(crate) axis: Axis,
+    pub(crate) part: Band,
+    /// Number of ranks that hold it.
+    pub(crate) holders: usize,
+    /// True if this rank is the first of them.
+    pub(crate) first: bool,
+}
+
+impl Band {
+    /// Returns the part of it in these columns, counted from the first of them; `None` if there is none.
+    pub(crate) fn within(self, columns: Band) -> Option<Self> {
+        if self.dim == 0 {
+            return Some(self);
+        }
+        let start = self.start.max(columns.start);
+        let end = (self.start + self.len).min(columns.start + columns.len);
+        (start < end).then(|| Band { dim: 1, start: start - columns.start, len: end - start })
+    }
+    /// Returns these rows or columns of `x`.
+    pub(crate) fn of<D: Kernels>(self, x: View<D>) -> View<D> {
+        if self.dim == 0 { x.take_rows(self.start, self.len) } else { x.take_cols(self.start, self.len) }
+    }
+    /// Returns these rows or columns of `x`, for writing.
+    pub(crate) fn of_mut<D: Kernels>(self, x: ViewMut<D>) -> ViewMut<D> {
+        if self.dim == 0 { x.take_rows(self.start, self.len) } else { x.take_cols(self.start, self.len) }
+    }
+}
+
+impl Cuts {
+    /// Cuts a dimension of the current local part over the ranks of an axis. `whole` is its size before any
+    /// cut.
+    pub(super) fn cut<P: Place>(
+        &mut self,
+        (axis, group): (Axis, &Group<P>),
+        name: &str,
+        (dim, whole): (usize, usize),
+        sections: &[Section],
+    ) -> Result<()> {
+        let all: usize = sections.iter().map(|s| s.size).sum();
+        assert_eq!(all, whole, "the sections of {name} must add up to its size");
+        let what = format!("{} of {name}", ["rows", "columns"][dim]);
+        // An outer axis has cut each section in the same ratio.
+        let left = |size: usize| (size as u128 * self.local[dim] as u128 / whole as u128) as usize;
+        let piece = |s: &Section| s.piece(left(s.size), &what, (axis, group.size()));
+        let mut pieces: Vec<Piece> = sections.iter().map(piece).collect::<Result<_>>()?;
+        let [mut from, mut at] = [0, 0];
+        for piece in &mut pieces {
+            (piece.from, piece.at) = (from, at);
+            (from, at) = (from + piece.size, at + piece.share);
+        }
+        self.local[dim] = at;
+        self.cuts.push(Cut { axis, dim, pieces, rank: group.rank() });
+        Ok(())
+    }
+    /// Returns the cut of a matrix of whole rows into this rank's columns, section by section.
+    ///
+    /// # Errors
+    /// If the ranks do not divide the grains of a section.
+    pub(crate) fn columns<P: Place>(
+        (axis, group): (Axis, &Group<P>),
+        name: &str,
+        sections: &[Section],
+    ) -> Result<Self> {
+        let width = sections.iter().map(|s| s.size).sum();
+        let mut cuts = Self { cuts: Vec::new(), local: [1, width] };
+        cuts.cut((axis, group), name, (1, width), sections)?;
+        Ok(cuts)
+    }
+    /// Returns the stretches of the local part that are contiguous before the cut, each with its start there,
+    /// for each cut. Padding is left out.
+    pub(crate) fn stretches(&self) -> impl Iterator<Item = (Band, usize)> {
+        let of = |cut: &Cut, piece: &Piece| {
+            let at = (cut.rank / piece.holders * piece.share).min(piece.size);
+            let len = piece.share.min(piece.size - at);
+            (Band { dim: cut.dim, start: piece.at, len }, piece.from + at)
+        };
+        self.cuts.iter().flat_map(move |cut| cut.pieces.iter().map(move |piece| of(cut, piece)))
+    }
+    /// Returns the index in the whole of this rank's element; `None` for padding.
+    pub(crate) fn whole_index(&self, local: [usize; 2]) -> Option<[usize; 2]> {
+        self.run(local).0
+    }
+    /// Returns the index in the whole, and the length of the run: adjacent elements of the row in the whole
+    /// too, or padding.
+    fn run(&self, local: [usize; 2]) -> (Option<[usize; 2]>, usize) {
+        let all = (Some(local), self.local[1] - local[1]);
+        self.cuts.iter().rev().fold(all, |(index, len), cut| {
+            let Some(index) = index else { return (None, len) };
+            let (index, beside) = cut.before(index, cut.rank);
+            (index, len.min(beside))
+        })
+    }
+    /// Splits elements of this rank's local part, counted row by row, into runs that are adjacent in a row of
+    /// the whole. Returns each run's first index in the whole (`None` for padding) and its length.
+    pub(crate) fn runs(
+        &self,
+        mut numbers: Range<usize>,
+    ) -> impl Iterator<Item = (Option<[usize; 2]>, usize)> {
+        let [rows, cols] = self.local;
+        from_fn(move || {
+            let at = numbers.start;
+            let beyond = at >= rows * cols;
+            let (index, len) = if beyond { (None, usize::MAX) } else { self.run([at / cols, at % cols]) };
+            let len = len.min(numbers.len());
+            numbers.start += len;
+            (len > 0).then_some((index, len))
+        })
+    }
+    /// Sets elements of this rank's local part, counted row by row, from `first` on; padding is set to zero.
+    pub(crate) fn fill<E: Scalar>(&self, first: usize, mut to: &mut [E], numbers: &ParamValues<E>) {
+        for (index, len) in self.runs(first..first + to.len()) {
+            let (some, rest) = to.split_at_mut(len);
+            match index {
+                Some(index) => numbers.set(index, some),
+                None => some.fill(E::ZERO),
+            }
+            to = rest;
+        }
+    }
+    /// Returns the stretches of local rows (`dim` 0) or columns that are contiguous in the whole, each with its
+    /// start there. Padding, and pieces of which another rank is the first holder, are left out.
+    pub(crate) fn saved(&self, dim: usize) -> Vec<(Range<usize>, usize)> {
+        let (mut all, mut at) = (Vec::new(), 0);
+        while at < self.local[dim] {
+            let (mut index, mut len) = (Some(at), self.local[dim] - at);
+            for cut in self.cuts.iter().rev().filter(|cut| cut.dim == dim) {
+                let Some(local) = index else { break };
+                let (before, beside) = cut.along(local, cut.rank);
+                index = before.filter(|_| cut.rank.is_multiple_of(cut.piece(local).holders));
+                len = len.min(beside);
+            }
+            all.extend(index.map(|index| (at..at + len, index)));
+            at += len;
+        }
+        all
+    }
+    /// Returns the parts that other ranks hold too, where sections are cut into fewer pieces than there are
+    /// ranks.
+    pub(crate) fn replicas(&self) -> Vec<Replica> {
+        let of = |cut: &Cut, piece: &Piece| {
+            let part = Band { dim: cut.dim, start: piece.at, len: piece.share };
+            let (axis, holders, first) = (cut.axis, piece.holders, cut.rank.is_multiple_of(piece.holders));
+            (holders > 1).then_some(Replica { axis, part, holders, first })
+        };
+        self.cuts.iter().flat_map(|cut| cut.pieces.iter().filter_map(move |piece| of(cut, piece))).collect()
+    }
+    /// Returns the whole matrix on the host, assembled from all ranks' local parts; `None` on the meta
+    /// device.
+    pub(crate) fn gather<D: Kernels>(
+        &self,
+        mesh: &Mesh<D::Place>,
+        share: &Tensor<D>,
+    ) -> Result<Option<Vec<D::Elem>>> {
+        let (mut part, mut shape) = (share.clone(), self.local);
+        for cut in self.cuts.iter().rev() {
+            let [rows, cols] = shape;
+            shape[cut.dim] = cut.pieces.iter().map(|p| p.size).sum();
+            let all = mesh.group(cut.axis).all_gather(&part)?.read().unwrap_or_default();
+            let mut to = vec![D::Elem::ZERO; if all.is_empty() { 0 } else { shape[0] * shape[1] }];
+            let mut at = 0;
+            while at < all.len() {
+                let (rank, row, col) = (at / (rows * cols), at / cols % rows, at % cols);
+                let (index, beside) = cut.before([row, col], rank);
+                let len = beside.min(cols - col);
+                index.inspect(|[r, c]| to[r * shape[1] + c..][..len].copy_from_slice(&all[at..][..len]));
+                at += len;
+            }
+            drop(all);
+            part = Tensor::empty(share.device(), Category::Buffers, shape[0], shape[1]);
+            part.write_slices(&mut |first, some| some.copy_from_slice(&to[first..][..some.len()]));
+        }
+        Ok(part.read())
+    }
+}

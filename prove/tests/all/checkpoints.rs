@@ -1,0 +1,101 @@
+//! Checkpoints in the field: every layout writes the same bytes, reads those of any other, and goes on exactly
+//! as a run that did not stop. Files hold an element's canonical integer.
+use layers::{Draw, OptimizerKind, Param, ParamValues, RandomValues, SavedTensor, ValueSource};
+use parallel::checkpoint::{self, CheckpointFile, optimizer_file};
+use parallel::layout::covering::covering;
+use parallel::{BuildContext, Entry, Layout, Result, Trainer, named, session};
+use prove::Subject;
+use prove::cases::PANEL;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use tensor::safetensors::File;
+use tensor::{Cpu, F61, Key, mix};
+
+const FILES: [&str; 2] = ["model.safetensors", "optimizer.safetensors"];
+const KEY: Key = Key(41);
+
+/// Values of a file by name, or fresh ones.
+struct FieldFile(Option<File>);
+
+impl ValueSource<F61> for FieldFile {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<ParamValues<'_, F61>> {
+        let Some(file) = &self.0 else { return RandomValues { seed: 5 }.of(name, shape, draw) };
+        let values = file.values::<u64>(name, &shape).expect("the file has it");
+        Ok(ParamValues::each(move |[row, col]| F61::from_canonical(values[row * shape[1] + col])))
+    }
+}
+
+/// Builds the model of a subject under a layout, fresh or from the files of a folder; trains so many of its
+/// steps; and saves it in another folder.
+fn run(subject: &Subject, layout: &Layout, from: Option<&Path>, steps: &[usize], to: &[&Path]) -> Result<()> {
+    let opened = |name: &str| from.map(|folder| File::open(&folder.join(name)).expect("it was saved"));
+    let [values, state] = FILES.map(|name| FieldFile(opened(name)));
+    let program = |at: BuildContext<Cpu<F61>>| {
+        let _key = KEY.enter();
+        let mut trainer = Trainer::new(&at, subject.model.clone(), subject.optimizer)?;
+        let done = if from.is_some() { steps.first().copied().unwrap_or(1) } else { 0 };
+        if from.is_some() {
+            let (model, optimizer, _) = trainer.parts();
+            optimizer.restore(done, &mut model.params(), |param: &Param<_>, which| {
+                let name = format!("{}.{}", ["m", "v"][which], param.name());
+                state.of(&name, param.shape(), Draw { mean: 0.0, std: 0.0 })
+            })?;
+            save(&mut trainer, to[0])?;
+        }
+        for (step, folder) in (done..2).zip(if from.is_some() { &to[1..] } else { to }) {
+            let (batch, lr) = &subject.steps[step];
+            trainer.step(batch, *lr)?;
+            save(&mut trainer, folder)?;
+        }
+        Ok(())
+    };
+    let world = layout.world()?;
+    let _key = KEY.enter();
+    session::run((layout, &world), &values, program).map(drop)
+}
+
+fn save(trainer: &mut Trainer<Cpu<F61>>, folder: &Path) -> Result<()> {
+    let (stages, optimizer, mesh) = trainer.parts();
+    let (design, params) = (stages.design().clone(), stages.params());
+    let [path, state] = FILES.map(|name| folder.join(name));
+    let metadata = BTreeMap::new();
+    let place = (state, String::new(), u64::MAX);
+    let state = optimizer_file(place, metadata.clone(), optimizer, (&design, &params), mesh)?;
+    let entry = |of: parallel::Named| (Entry::whole(of.name, of.shape), SavedTensor::Value);
+    let tensors = named(&design, &params, mesh)?.into_iter().map(entry).collect();
+    let model = CheckpointFile { path, shards: String::new(), limit: u64::MAX, metadata, tensors };
+    let to = |value: F61| Some(value.canonical());
+    checkpoint::save(vec![state, model], &params, mesh, (to, false))?.advance(mesh, true).map(drop)
+}
+
+fn bytes(folder: &Path) -> [Vec<u8>; 2] {
+    FILES.map(|name| fs::read(folder.join(name)).unwrap())
+}
+
+/// Every pair of entries of all lists, each with a model of the panel in turn. Two layouts that write the same
+/// files, and continue from them alike, can follow each other in any order. Kills: a piece that two ranks
+/// write or none, a shard of another rank, a moment of another parameter or step, a tied end saved from both
+/// stages, a file that depends on who wrote it.
+#[test]
+fn checkpoints_of_all_layouts_are_the_same_and_go_on_alike() {
+    let layouts = covering(8);
+    let mut tried = [0; 2];
+    for (i, layout) in layouts.iter().enumerate() {
+        let member = &PANEL[mix(i as u64) as usize % PANEL.len()];
+        let Ok(subject) = member.subject(layout) else { continue };
+        let kind = [OptimizerKind::ADAMW, OptimizerKind::ADAMW, OptimizerKind::Sgd][i % 3];
+        let subject = Subject { optimizer: (kind, subject.optimizer.1), ..subject };
+        let folders = [(); 6].map(|()| tempfile::tempdir().unwrap());
+        let [first, second, own, then, read, last] = folders.each_ref().map(tempfile::TempDir::path);
+        let about = format!("{layout}, {} ({})", member.name, subject.learner());
+        run(&subject, &Layout::UNSPLIT, None, &[], &[first, second]).unwrap();
+        run(&subject, layout, None, &[], &[own, then]).unwrap_or_else(|why| panic!("{about}: {why}"));
+        assert!(bytes(own) == bytes(first) && bytes(then) == bytes(second), "{about}: written");
+        run(&subject, layout, Some(first), &[1], &[read, last]).unwrap();
+        assert!(bytes(read) == bytes(first), "{about}: read and written again");
+        assert!(bytes(last) == bytes(second), "{about}: resumed");
+        tried[usize::from(kind == OptimizerKind::Sgd)] += 1;
+    }
+    assert!(tried[0] > layouts.len() / 2 && tried[1] > 5, "{tried:?} of {}", layouts.len());
+}

@@ -1,0 +1,127 @@
+//! A file that several ranks write, each its own byte ranges.
+//!
+//! ```text
+//! every rank     plan: the same layout, so each knows where its bytes go
+//! one rank       create: the file beside its target, of its whole size
+//! every rank     open, write, close
+//! every rank     digests of some blocks, as they are in the file
+//! the creator    finish: header with all digests, sync, rename
+//! ```
+//! Between two lines, ranks wait for each other: see `parallel`'s checkpoints. A reader sees the old file or
+//! the new one.
+use super::digest::Outline;
+use super::{Dtype, Error, FormatError, Storable, header};
+use crate::files::{self, Replacement};
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+/// A file that several ranks write, from one rank's point of view.
+pub struct SplitFile {
+    path: PathBuf,
+    outline: Outline,
+    created: Option<Replacement>,
+    opened: Option<fs::File>,
+}
+
+impl SplitFile {
+    /// Lays out a file of these tensors (name, dtype, shape), in this order.
+    ///
+    /// # Errors
+    /// If one file cannot hold the names or sizes.
+    pub fn plan<N: AsRef<str>>(
+        path: &Path,
+        metadata: &BTreeMap<String, String>,
+        tensors: &[(N, Dtype, Vec<usize>)],
+    ) -> Result<Self, Error> {
+        let outline = header::places(tensors).and_then(|places| Outline::new(metadata, places));
+        let outline = outline.map_err(FormatError::of(&path.display().to_string()))?;
+        Ok(Self { path: path.to_owned(), outline, created: None, opened: None })
+    }
+    /// Path of the file that is replaced.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+    /// Bytes of the file.
+    pub fn bytes(&self) -> u64 {
+        self.outline.len() as u64
+    }
+    /// Creates the file beside its target, and takes its bytes of the disk. One rank calls it.
+    ///
+    /// # Errors
+    /// If the system refuses, such as for a full disk.
+    pub fn create(&mut self) -> Result<(), Error> {
+        let mut created = Replacement::shared(&self.path)?;
+        files::grow(created.file(), 0, self.bytes()).map_err(files::Error::system("write", &self.path))?;
+        self.created = Some(created);
+        Ok(())
+    }
+    /// Opens the file that another rank created, or this one.
+    ///
+    /// # Errors
+    /// If there is none, or the system refuses.
+    pub fn open(&mut self) -> Result<(), Error> {
+        self.opened = Some(self.handle()?);
+        Ok(())
+    }
+    fn handle(&self) -> Result<fs::File, Error> {
+        let opened = OpenOptions::new().read(true).write(true).open(files::temporary(&self.path));
+        Ok(opened.map_err(files::Error::system("write", &self.path))?)
+    }
+    /// Closes the file: on a network's disk, other ranks see what was written only then.
+    pub fn close(&mut self) {
+        self.opened = None;
+    }
+    /// Byte of the file at which a tensor begins; `None` if the file has no such tensor.
+    pub fn begin_of(&self, name: &str) -> Option<u64> {
+        let (_, info) = self.outline.places.iter().find(|(other, _)| other == name)?;
+        Some((self.outline.start + info.data_offsets.0) as u64)
+    }
+    /// Writes elements from byte `at` of the file on.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    ///
+    /// # Panics
+    /// If the file is not open.
+    pub fn write<T: Storable>(&mut self, at: u64, elements: &[T]) -> Result<(), Error> {
+        let file = self.opened.as_mut().expect("the file was opened before");
+        let written =
+            file.seek(SeekFrom::Start(at)).and_then(|_| file.write_all(bytemuck::cast_slice(elements)));
+        Ok(written.map_err(files::Error::system("write", &self.path))?)
+    }
+    /// Number of blocks that have a digest each.
+    pub fn blocks(&self) -> usize {
+        self.outline.blocks().len()
+    }
+    /// Returns the digests of some blocks, as they are in the file; meanwhile brings the file to the disk.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn digests(&self, which: Range<usize>) -> Result<Vec<u64>, Error> {
+        let mut file = self.handle()?;
+        let synced = file.try_clone().map_err(files::Error::system("sync to disk", &self.path))?;
+        let (digests, synced) = thread::scope(|scope| {
+            let synced = scope.spawn(move || synced.sync_data());
+            (self.outline.digests(&mut file, which), synced.join().expect("a sync does not panic"))
+        });
+        synced.map_err(files::Error::system("sync to disk", &self.path))?;
+        Ok(digests.map_err(files::Error::system("read back", &self.path))?)
+    }
+    /// Moves the file to its target's place, with the digests of all blocks. Returns false on
+    /// other ranks than the one that created it, which do nothing.
+    ///
+    /// # Errors
+    /// If the system refuses. The old file is then untouched.
+    pub fn finish(self, digests: &[u64]) -> Result<bool, Error> {
+        let Some(mut created) = self.created else { return Ok(false) };
+        let header =
+            self.outline.header(digests).map_err(FormatError::of(&self.path.display().to_string()))?;
+        created.begin_with(&header)?;
+        created.finish()?;
+        Ok(true)
+    }
+}
