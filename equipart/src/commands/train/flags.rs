@@ -205,7 +205,7 @@ impl TrainArgs {
         let lr_schedule = self.lr_schedule.unwrap_or(usual.lr_schedule);
         let floor = self.floor(lr_schedule, usual.lr)?.unwrap_or(usual.floor);
         let adamw = self.adamw.of(usual.adamw, usual.optimizer)?;
-        Ok(Settings { lr_schedule, floor, adamw, ..usual })
+        Ok(Settings { adamw, lr_schedule, floor, ..usual })
     }
     /// The last step's learning rate, as a fraction of the largest, if it is given.
     fn floor(&self, schedule: LrSchedule, lr: f64) -> Result<Option<f64>> {

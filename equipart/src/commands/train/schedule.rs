@@ -10,7 +10,7 @@
 //! Wsd (warm-up, stable, decay) begins to decay a fifth of the steps before the end. A rate is a function of
 //! the step alone: a resumed run continues as if it had not stopped. No warm-up equals one of 1 step.
 //!
-//! Source: cosine: Loshchilov, Hutter, "SGDR", arXiv:1608.03983; wsd: Hu et al., "MiniCPM", arXiv:2404.06395;
+//! Source: cosine: Loshchilov, Hutter, "SGDR", arXiv:1608.03983; wsd: Hu et al., arXiv:2404.06395;
 //! its root: Hägele et al., "Scaling laws and training beyond fixed durations", arXiv:2405.18392.
 use parallel::{Error, Result};
 use serde::de::Error as _;
