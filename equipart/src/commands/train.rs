@@ -27,12 +27,10 @@ use crate::cli::watch::ProgressWatch;
 use crate::cli::{args, out, show};
 use crate::commands::profile;
 use crate::device::DeviceName;
-use crate::draw::curves::{self, Curves};
 use parallel::dtype::DtypeName;
 use parallel::price::largest::Unknown;
 use parallel::{Result, bail, dump};
 use std::sync::Mutex;
-use tensor::files;
 
 impl Run for TrainArgs {
     const BY_PROCESSES: bool = true;
@@ -135,8 +133,7 @@ impl Run for TrainArgs {
         watch.done();
         if let (Some(file), true) = (&a.plot, reported) {
             let name = out.as_deref().map_or("this run".into(), |dir| dir.display().to_string());
-            let lines = log.into_inner().expect("no rank is left").lines;
-            files::replace_file(file, curves::draw(&[Curves { name, lines }]).as_bytes())?;
+            log.into_inner().expect("no rank is left").draw(name, file)?;
         }
         if let Some(why) = finished.evaluations.ended(&learnt) {
             out::note(&format!("note: the run ends after step {}: {why}", finished.steps));

@@ -107,7 +107,14 @@ fn step_on(sequences: Vec<Sequence>, model: &Model, layout: Layout, dir: &Path) 
         dump: Some(dir.to_path_buf()),
     };
     let loss = Mutex::new(0.0);
-    run.train(&|line| Ok(*loss.lock().unwrap() = line.loss), &|_, _| ()).unwrap();
+    run.train(
+        &|line| {
+            *loss.lock().unwrap() = line.loss;
+            Ok(())
+        },
+        &|_, _| (),
+    )
+    .unwrap();
     loss.into_inner().unwrap()
 }
 

@@ -313,8 +313,15 @@ fn slow_links_take_their_time_and_change_nothing() {
             dump,
         };
         let losses = Mutex::new(Vec::new());
-        let finished =
-            run.train(&|line| Ok(losses.lock().unwrap().push(line.loss.to_bits())), &|_, _| ()).unwrap();
+        let finished = run
+            .train(
+                &|line| {
+                    losses.lock().unwrap().push(line.loss.to_bits());
+                    Ok(())
+                },
+                &|_, _| (),
+            )
+            .unwrap();
         (losses.into_inner().unwrap(), finished.held_out_bits_per_byte.map(f64::to_bits))
     };
     let fast = train(&Network::default());

@@ -116,7 +116,14 @@ fn train_as(
         dump: None,
     };
     let losses = Mutex::new(Vec::new());
-    run.train(&|line| Ok(losses.lock().unwrap().push(line.loss)), &|_, _| ()).unwrap();
+    run.train(
+        &|line| {
+            losses.lock().unwrap().push(line.loss);
+            Ok(())
+        },
+        &|_, _| (),
+    )
+    .unwrap();
     losses.into_inner().unwrap()
 }
 

@@ -4,11 +4,13 @@
 //! pictures that are wrong after an epoch. Checkpoints keep the evaluations: a resumed run ends where the
 //! uninterrupted one does.
 use super::data::{TrainData, held_out_batch};
-use super::run::TrainRun;
+use super::epochs::{self, Epoch};
+use super::run::{StepLine, TrainRun};
 use super::settings::at_least_1;
 use clap::Args;
 use layers::counted;
-use parallel::{Result, bail};
+use parallel::dtype::RunDevice;
+use parallel::{Result, Trainer, bail};
 use serde::{Deserialize, Serialize};
 
 /// Flags of the evaluations during a run.
@@ -70,6 +72,28 @@ impl Evaluations {
 }
 
 impl TrainRun<'_> {
+    /// Evaluates after a step, if it ends an epoch or an evaluation is due.
+    pub(super) fn evaluate<D: RunDevice>(
+        &self,
+        trainer: &mut Trainer<D>,
+        (line, epoch): (&mut StepLine, Option<&Epoch>),
+        evaluations: &mut Evaluations,
+    ) -> Result<()> {
+        let ends = |steps: usize| line.step.is_multiple_of(steps);
+        if let (TrainData::Digits(digits), Some(epoch)) = (self.source, epoch) {
+            if ends(epochs::steps(digits, self.settings.batch_size)) {
+                let judged = epoch.judged(&digits.test, trainer)?;
+                line.accuracy = Some(judged.accuracy);
+                line.epoch = Some(judged);
+            }
+        } else if evaluations.every.is_some_and(ends) {
+            line.held_out_bits_per_byte = self.held_out(trainer, &|_, _| ())?;
+            drop(trainer.take_counts()); // of tokens that are not trained on
+        }
+        let wrong = line.accuracy.filter(|_| evaluations.patience.is_some()).map(|right| 1.0 - right);
+        line.held_out_bits_per_byte.or(wrong).into_iter().for_each(|value| evaluations.add(value));
+        Ok(())
+    }
     /// Checks that the run has something to evaluate, and that it has not ended.
     pub(super) fn check_evaluations(&self) -> Result<()> {
         let Evaluations { every, patience, .. } = self.evaluations;

@@ -1,5 +1,6 @@
 //! Log of a run: `log.jsonl` in the folder of its checkpoints, one [`StepLine`] a line. Rank 0 writes it.
 use super::run::StepLine;
+use crate::draw::curves::{self, Curves};
 use parallel::{Error, Result};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -13,7 +14,7 @@ pub(crate) const LOG: &str = "log.jsonl";
 #[derive(Default)]
 pub(crate) struct TrainLog {
     /// All steps, also those before a resume.
-    pub(crate) lines: Vec<StepLine>,
+    lines: Vec<StepLine>,
     file: Option<(PathBuf, File)>,
 }
 
@@ -55,6 +56,13 @@ impl TrainLog {
         let Some((path, file)) = &mut self.file else { return Ok(()) };
         let text = serde_json::to_string(line).map_err(|why| Error::new(why.to_string()))? + "\n";
         file.write_all(text.as_bytes()).map_err(|why| unwritable(path, &why))
+    }
+    /// Draws all steps to a file, as SVG; `name` is the run's.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub(crate) fn draw(self, name: String, file: &Path) -> Result<()> {
+        Ok(files::replace_file(file, curves::draw(&[Curves { name, lines: self.lines }]).as_bytes())?)
     }
 }
 

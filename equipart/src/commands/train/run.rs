@@ -1,6 +1,6 @@
 //! The training loop of `train`, with checkpoints; a resumed run continues as if it had not stopped.
 use super::data::{TrainData, held_out};
-use super::epochs::{self, Epoch, EpochLine};
+use super::epochs::EpochLine;
 use super::evaluations::Evaluations;
 use super::settings::Settings;
 use super::state::{self, Saver, Saves, State};
@@ -193,30 +193,8 @@ impl TrainRun<'_> {
         let finished = Finished { steps: line.step, held_out_bits_per_byte: held_out, experts, evaluations };
         Ok((finished, seen))
     }
-    /// Evaluates after a step, if it ends an epoch or an evaluation is due.
-    fn evaluate<D: RunDevice>(
-        &self,
-        trainer: &mut Trainer<D>,
-        (line, epoch): (&mut StepLine, Option<&Epoch>),
-        evaluations: &mut Evaluations,
-    ) -> Result<()> {
-        let ends = |steps: usize| line.step.is_multiple_of(steps);
-        if let (TrainData::Digits(digits), Some(epoch)) = (self.source, epoch) {
-            if ends(epochs::steps(digits, self.settings.batch_size)) {
-                let judged = epoch.judged(&digits.test, trainer)?;
-                line.accuracy = Some(judged.accuracy);
-                line.epoch = Some(judged);
-            }
-        } else if evaluations.every.is_some_and(ends) {
-            line.held_out_bits_per_byte = self.held_out(trainer, &|_, _| ())?;
-            drop(trainer.take_counts()); // of tokens that are not trained on
-        }
-        let wrong = line.accuracy.filter(|_| evaluations.patience.is_some()).map(|right| 1.0 - right);
-        line.held_out_bits_per_byte.or(wrong).into_iter().for_each(|value| evaluations.add(value));
-        Ok(())
-    }
     /// Returns bits a byte on the held-out text, if there is one.
-    fn held_out<D: RunDevice>(
+    pub(super) fn held_out<D: RunDevice>(
         &self,
         trainer: &mut Trainer<D>,
         reported: &dyn Fn(usize, usize),
