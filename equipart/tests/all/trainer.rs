@@ -132,6 +132,9 @@ fn epochs_that_do_not_improve_end_a_run() {
     assert!(lines.len() == 10 && lines[9]["accuracy"] == lines[4]["accuracy"], "{lines:?}");
     assert!(notes.contains("the run ends after step 10") && notes.contains(" % right"), "{notes}");
     assert!(fs::read_to_string(plot).unwrap().contains("test accuracy"));
+    let learns = ["train", "--model", "mlp", "--json", "--patience", "1"].map(String::from);
+    let (epochs, _) = ran(&learns, &["--hidden", "none", "--batch-size", "500", "--lr", "0.05"]);
+    assert_eq!(epochs.lines().count(), 3, "each is better: {epochs}");
     let again = ["train", "--resume", &out];
     refused(&again, "in the last 1 evaluation; give a larger --patience to continue");
     refused(
