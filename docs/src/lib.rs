@@ -116,3 +116,7 @@ mod context_parallelism {}
 #[cfg(doctest)]
 #[doc = include_str!("choosing-a-layout.md")]
 mod choosing_a_layout {}
+
+#[cfg(doctest)]
+#[doc = include_str!("checkpoints.md")]
+mod checkpoints {}

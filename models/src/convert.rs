@@ -54,6 +54,7 @@ pub(crate) fn written(
         );
     };
     let (shards, from) = (stored.shards(), stored.entries());
+    shards.verify()?;
     let kinds = || from.iter().filter_map(|entry| shards.info(&entry.name)).map(|info| info.dtype);
     let uniform = kinds().next().filter(|first| kinds().all(|kind| kind == *first));
     let dtype = dtype.or(uniform).unwrap_or(Dtype::F32);

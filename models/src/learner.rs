@@ -72,6 +72,13 @@ impl TrainableModel {
     pub fn values<E: Scalar>(&self) -> &(dyn ValueSource<E> + Sync) {
         &self.weights
     }
+    /// Reads all weights, and checks their digests. Returns the number of tensors that have one.
+    ///
+    /// # Errors
+    /// One sentence with the name of the first tensor that is torn or altered.
+    pub fn verify(&self) -> Result<usize> {
+        Ok(self.weights.stored().map_or(Ok(0), |stored| stored.shards().verify())?)
+    }
     /// Returns a note from the metadata of the weights' file.
     pub fn note(&self, key: &str) -> Option<&str> {
         self.weights.note(key)

@@ -120,7 +120,7 @@ impl Model {
 }
 
 impl WeightsSource {
-    fn stored(&self) -> Option<&Stored> {
+    pub(crate) fn stored(&self) -> Option<&Stored> {
         if let WeightsSource::Stored(stored) = self { Some(stored) } else { None }
     }
     pub(crate) fn note(&self, key: &str) -> Option<&str> {

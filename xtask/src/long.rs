@@ -1,4 +1,5 @@
-//! Runs tests as a whole of which `cargo test` runs a part: `cargo xtask paths`, `frames` and `stops`.
+//! Runs tests as a whole of which `cargo test` runs a part: `cargo xtask paths`, `frames`,
+//! `stops` and `kills`.
 use crate::{TaskResult, cargo, code, root};
 use std::process::{Command, ExitCode};
 
@@ -11,7 +12,7 @@ pub(crate) struct Long {
 }
 
 /// All such tasks.
-pub(crate) const ALL: [Long; 3] = [
+pub(crate) const ALL: [Long; 4] = [
     Long {
         task: "paths",
         test: "test --workspace --test all every_command_takes_every_entry_or_refuses_it -- --nocapture",
@@ -29,6 +30,12 @@ pub(crate) const ALL: [Long; 3] = [
         test: "test --workspace --test all a_process_that_is_stopped_is_named -- --nocapture",
         variable: "EQUIPART_STOPS", // how many
         whole: "200",
+    },
+    Long {
+        task: "kills",
+        test: "test --workspace --test all a_run_that_is_killed_at_any_moment -- --nocapture",
+        variable: "EQUIPART_KILLS", // how many
+        whole: "1000",
     },
 ];
 

@@ -32,6 +32,7 @@ Tasks:
                      `Dense under tp=2`
   frames [--only N]  changes a part of what a rank sends to another process, ten thousand times or N times
   stops [--only N]   stops processes while they train, and lets them go on, two hundred times or N times
+  kills [--only N]   kills runs while they train and save, and lets them go on, a thousand times or N times
   museum [--only N]  puts bugs that real systems shipped into a scratch copy, one at a time, and runs the
                      proof that must reject each; exits with 1 if one survives, and names it. Then runs the
                      exercises of the book, which must print what their chapters quote. N is the number of an
@@ -53,7 +54,7 @@ fn main() -> ExitCode {
         ["museum"] => museum::run(None),
         ["museum", "--only", one] => museum::run(Some(one)),
         ["-h" | "--help" | "help"]
-        | ["ci" | "mutants" | "paths" | "frames" | "stops" | "museum" | "ptx" | "gpu", "-h" | "--help"] => {
+        | ["ci" | "mutants" | "paths" | "frames" | "stops" | "kills" | "museum" | "ptx" | "gpu", "-h" | "--help"] => {
             print!("{HELP}");
             Ok(ExitCode::SUCCESS)
         }

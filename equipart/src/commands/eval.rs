@@ -5,7 +5,7 @@ use crate::cli::args::{self, DtypeArgs, ModelName, RanksArgs, patience};
 use crate::cli::pictures::{PicturesArgs, digits, only_text};
 use crate::cli::processes::ProcessesArgs;
 use crate::cli::watch::ProgressWatch;
-use crate::cli::{corpus, learner, processes, show};
+use crate::cli::{corpus, learner, out, processes, show};
 use crate::commands::train::settings::sequences;
 use crate::device::in_device;
 use clap::Args;
@@ -49,7 +49,8 @@ pub(crate) struct EvalArgs {
     /// Seconds that a rank waits for the others in one call before the run fails [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = patience)]
     pub(crate) timeout: Option<Duration>,
-    /// With ranks as processes: compare all bytes of all files, not only those that ranks read
+    /// Check the digests of all weights first; with ranks as processes, also compare all bytes of all files, not
+    /// only those that ranks read
     #[arg(long)]
     pub(crate) verify: bool,
     #[command(flatten)]
@@ -170,15 +171,13 @@ impl Run for EvalArgs {
 
     fn run(self, json: bool) -> Result<bool> {
         let a = self;
-        if a.verify && processes::launch()?.is_none() {
-            bail!(
-                "--verify compares files between ranks that are processes, but RANK is not set; leave it out"
-            );
-        }
         if a.verify {
             seen::note(true);
         }
         let model = learner(a.model.as_ref(), &a.pictures)?;
+        if a.verify && model.verify()? == 0 {
+            out::note(&format!("note: {} has no digests: they are in files that equipart writes", model.origin));
+        }
         let all = model.text.as_ref().map_or_else(|| pictures(&a), |model| sequences_of(&a, model))?;
         let watch = ProgressWatch::bar(0);
         let layout = a.on_ranks.of(a.layout, &model.design.clone().inferring())?;

@@ -20,6 +20,7 @@ mod embedded;
 mod endings;
 mod goldens;
 mod help;
+mod kills;
 mod largest_batch;
 mod machine;
 mod memory;

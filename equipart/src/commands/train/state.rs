@@ -18,9 +18,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tensor::Scalar;
 use tensor::files;
+use tensor::quoted::quoted;
 use tensor::safetensors::File;
 
 const MODEL: &str = "model.safetensors";
+/// Key of the format's number in the metadata of both files; files without it are of the first.
+const FORMAT: &str = "checkpoint_format";
+const CURRENT: u32 = 1;
 
 fn optimizer_name(step: usize) -> String {
     format!("optimizer-{step}.safetensors")
@@ -135,6 +139,11 @@ impl State {
             let dir = dir.display();
             bail!("{dir} holds a model but no checkpoint of a training run to resume");
         };
+        let format = model.note(FORMAT).map_or(Some(CURRENT), |format| format.parse().ok());
+        if format.is_none_or(|format| format > CURRENT) {
+            let (dir, format) = (dir.display(), quoted(model.note(FORMAT).unwrap_or_default()));
+            bail!("{dir} is a checkpoint of format {format}; this version reads formats up to {CURRENT}");
+        }
         let path = dir.join(optimizer_name(steps));
         let optimizer = File::open_whole_or_shards(&path)?;
         let noted = |key: &str| optimizer.metadata().get(key).map(String::as_str);

@@ -4,7 +4,7 @@
 //! DIR/model.safetensors, DIR/optimizer-200.safetensors     the newest
 //! DIR/checkpoint-100/                                      an older one, a whole folder; its files are links
 //! ```
-use super::{MODEL, files_of, optimizer_name, step_of};
+use super::{CURRENT, FORMAT, MODEL, files_of, optimizer_name, step_of};
 use crate::commands::train::evaluations::Evaluations;
 use crate::commands::train::settings::Settings;
 use comm::{Mesh, SharedPlace};
@@ -94,7 +94,8 @@ impl<'a, D: RunDevice> Saver<'a, D> {
         let unwritable = |why: serde_json::Error| Error::new(why.to_string());
         let noted = serde_json::to_string(settings).map_err(unwritable)?;
         let note = |key: &str, value: String| (key.to_string(), value);
-        let mut notes: BTreeMap<_, _> = [note("training", noted)].into();
+        let format = note(FORMAT, CURRENT.to_string());
+        let mut notes: BTreeMap<_, _> = [note("training", noted), format].into();
         if *evaluations != Evaluations::default() {
             notes.extend([note("evaluations", serde_json::to_string(evaluations).map_err(unwritable)?)]);
         }
@@ -211,5 +212,45 @@ fn remove_others(dir: &Path) {
     let Ok(step) = step_in(dir) else { return }; // unreadable: its step is not known
     for file in files_of(dir).iter().filter(|name| step_of(name).is_some_and(|other| Some(other) != step)) {
         let _ = fs::remove_file(dir.join(file));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use comm::{Axis, World};
+    use tensor::{Cpu, Host};
+
+    /// Kills: a shard of a model of `transformers` that is removed as an old one, a shard of ours that stays.
+    #[test]
+    fn only_our_own_files_have_a_step() {
+        for (name, step) in [
+            ("optimizer-20.safetensors", Some(20)),
+            ("optimizer-20.safetensors.index.json", Some(20)),
+            ("optimizer-20-00001-of-00002.safetensors", Some(20)),
+            ("model-7-00002-of-00002.safetensors", Some(7)),
+            ("model-00001-of-00002.safetensors", None),
+            ("model-7.safetensors", None),
+            ("model.safetensors.index.json", None),
+            ("optimizer-.safetensors", None),
+            ("optimizer-x.safetensors", None),
+            ("model-7-00002-of-x.safetensors", None),
+        ] {
+            assert_eq!(step_of(name), step, "{name}");
+        }
+    }
+
+    /// Kills: a rank that would write into a folder of its own, a token that stays.
+    #[test]
+    fn a_folder_that_ranks_do_not_share_is_refused() {
+        let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let of = |other: usize| {
+            let run = |_: Cpu<f32>, mesh: Mesh<Host>| is_shared(folders[mesh.rank() * other].path(), &mesh);
+            World::threads(&[(Axis::Dp, 2)]).unwrap().run(run).map(drop).map_err(|error| error.reason)
+        };
+        assert_eq!(of(0), Ok(()));
+        let why = of(1).unwrap_err();
+        assert!(why.starts_with("rank 1 does not see the files that rank 0 writes in "), "{why}");
+        assert!(folders.iter().all(|folder| fs::read_dir(folder.path()).unwrap().next().is_none()));
     }
 }
