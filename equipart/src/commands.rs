@@ -97,6 +97,7 @@ commands! {
     collectives::CollectivesArgs as Collectives,
     schedule::ScheduleArgs as Schedule,
     context::ContextArgs as Context,
+    plot::PlotArgs as Plot,
     devices::DevicesArgs as Devices,
     gpu_check::GpuCheckArgs as GpuCheck,
     strategies::StrategiesArgs as Strategies,

@@ -1,5 +1,7 @@
-//! Drawings: schedules and attention of context ranks in a terminal and as diagrams, and timelines of runs.
+//! Drawings: schedules and attention of context ranks in a terminal and as diagrams, timelines and curves of
+//! runs.
 pub mod context;
+pub mod curves;
 pub mod front;
 mod picture;
 pub mod pipeline;

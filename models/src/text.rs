@@ -1,4 +1,7 @@
 //! Texts for training and evaluation: a corpus of token ids, its batches and its windows.
+pub mod documents;
+
+use self::documents::TextFile;
 use crate::tokenizer::{Encoded, Tokenizer};
 use parallel::{Error, Result, bail};
 use std::path::Path;
@@ -24,6 +27,34 @@ pub fn encode(bytes: &[u8], start: usize, name: &str, tokenizer: &Tokenizer) -> 
         ))
     })?;
     tokenizer.encode(text)
+}
+
+/// The joined tokens of documents.
+#[derive(Default)]
+struct Joined {
+    ids: Vec<u32>,
+    /// Number of bytes without those of the first token.
+    predicted_bytes: usize,
+}
+
+impl Joined {
+    /// Adds a part of a document, which starts at byte `start` of it, after the token `end` if a part is
+    /// before it.
+    fn add(
+        &mut self,
+        (bytes, start): (&[u8], usize),
+        (name, end): (&str, Option<u32>),
+        tokenizer: &Tokenizer,
+    ) -> Result<()> {
+        let Encoded { ids, first } = encode(bytes, start, name, tokenizer)?;
+        if ids.is_empty() {
+            return Ok(());
+        }
+        self.predicted_bytes += bytes.len() - if self.ids.is_empty() { first } else { 0 };
+        self.ids.extend(end.filter(|_| !self.ids.is_empty()));
+        self.ids.extend(ids);
+        Ok(())
+    }
 }
 
 /// A text for training, with its last tenth held out for evaluation.
@@ -55,30 +86,55 @@ impl Corpus {
     /// If the bytes are not text, or a part has fewer than the `seq + 1` tokens of a sequence and its
     /// targets.
     pub fn tokenized(bytes: &[u8], name: &str, seq: usize, tokenizer: &Tokenizer) -> Result<Self> {
-        if bytes.is_empty() {
-            bail!("{name} is empty (0 bytes)");
+        let file = TextFile { name: name.to_owned(), documents: vec![bytes.into()] };
+        Self::joined(&[file], (seq, None), tokenizer)
+    }
+    /// Joins the documents of files in order, with the token `end` between two; the last tenth of each file
+    /// is held out, as in [`tokenized`](Self::tokenized). A document that lies in both parts is split.
+    ///
+    /// # Errors
+    /// If a file has no text, and as [`tokenized`](Self::tokenized).
+    pub fn joined(
+        files: &[TextFile],
+        (seq, end): (usize, Option<u32>),
+        tokenizer: &Tokenizer,
+    ) -> Result<Self> {
+        let size = |file: &TextFile| file.documents.iter().map(|document| document.len()).sum::<usize>();
+        if let Some(file) = files.iter().find(|file| size(file) == 0) {
+            bail!("{} is empty (0 bytes)", file.name);
         }
         if seq == 0 {
             bail!("the sequence length is 0; it must be at least 1 token");
         }
-        let mut cut = bytes.len() - bytes.len() / 10;
-        let inside_a_character = |at: usize| bytes.get(at).is_some_and(|byte| byte & 0xC0 == 0x80);
-        while !tokenizer.is_of_bytes() && inside_a_character(cut) {
-            cut += 1;
+        let (mut train, mut held_out) = (Joined::default(), Joined::default());
+        for file in files {
+            let (bytes, mut before) = (size(file), 0);
+            for document in &file.documents {
+                let mut cut = (bytes - bytes / 10).saturating_sub(before).min(document.len());
+                let inside_a_character = |at: usize| document.get(at).is_some_and(|byte| byte & 0xC0 == 0x80);
+                while !tokenizer.is_of_bytes() && inside_a_character(cut) {
+                    cut += 1;
+                }
+                before += document.len();
+                let (first, last) = document.split_at(cut);
+                train.add((first, 0), (&file.name, end), tokenizer)?;
+                held_out.add((last, cut), (&file.name, end), tokenizer)?;
+            }
         }
-        let (first, last) = bytes.split_at(cut);
-        let train = encode(first, 0, name, tokenizer)?.ids;
-        let held_out = encode(last, cut, name, tokenizer)?;
         let wanted = seq.saturating_add(1);
-        let parts = [("that tenth", held_out.ids.len()), ("the rest", train.len())];
+        let parts = [("that tenth", held_out.ids.len()), ("the rest", train.ids.len())];
         if let Some((part, tokens)) = parts.into_iter().find(|(_, tokens)| *tokens < wanted) {
+            let bytes: usize = files.iter().map(size).sum();
+            let (name, of) = match files {
+                [file] => (file.name.clone(), "its last tenth"),
+                _ => (format!("the text of {} files", files.len()), "the last tenth of each file"),
+            };
             bail!(
-                "{name} has {} bytes, and its last tenth is held out; {part} has {tokens} tokens, but \
+                "{name} has {bytes} bytes, and {of} is held out; {part} has {tokens} tokens, but \
                  sequences of {seq} need at least {wanted}",
-                bytes.len()
             );
         }
-        Ok(Self { train, held_out_bytes: last.len().saturating_sub(held_out.first), held_out: held_out.ids })
+        Ok(Self { train: train.ids, held_out_bytes: held_out.predicted_bytes, held_out: held_out.ids })
     }
     /// Reads a file and splits it for sequences of `seq` tokens.
     ///

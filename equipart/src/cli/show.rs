@@ -78,7 +78,7 @@ pub(crate) fn comparison(origin: &str, number: DtypeName, rows: &[LayoutRow]) {
         let cells = |r: &LayoutRow| {
             let mut row = vec![
                 r.name.clone(),
-                speed(r),
+                speed_of(r),
                 readable(r.most_bytes() as u128),
                 readable(r.peak_bytes_by_number[other.name()] as u128),
                 readable(r.traffic_bytes as u128),
@@ -122,13 +122,18 @@ pub(crate) fn comparison(origin: &str, number: DtypeName, rows: &[LayoutRow]) {
     }
 }
 
-/// Tokens a second, and the spread of the runs: `17.0k ±3 %`.
-fn speed(row: &LayoutRow) -> String {
-    let speed = match row.tokens_per_second {
+/// A number of tokens a second: `17.0k`.
+pub(crate) fn speed(tokens_per_second: f64) -> String {
+    match tokens_per_second {
         x if x < 1e4 => format!("{x:.0}"),
         x if x < 1e6 => format!("{:.1}k", x / 1e3),
         x => format!("{:.1}M", x / 1e6),
-    };
+    }
+}
+
+/// Tokens a second, and the spread of the runs: `17.0k ±3 %`.
+fn speed_of(row: &LayoutRow) -> String {
+    let speed = speed(row.tokens_per_second);
     row.spread.map_or(speed.clone(), |part| format!("{speed} ±{:.0} %", 100.0 * part))
 }
 

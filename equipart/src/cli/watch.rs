@@ -1,5 +1,6 @@
 //! Progress on standard error: a bar on a terminal, plain lines elsewhere.
 use super::out;
+use super::show::speed;
 use crate::commands::train::run::StepLine;
 use comm::readable;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -8,7 +9,7 @@ use std::time::Duration;
 use tensor::Key;
 
 /// Progress bar in 80 columns, with the message of a training step.
-const BAR: &str = "{bar:14} {pos}/{len} {msg}, {eta} left";
+const BAR: &str = "{pos}/{len} {msg}, {eta} left {wide_bar}";
 
 pub(crate) struct ProgressWatch {
     bar: ProgressBar,
@@ -60,11 +61,17 @@ impl ProgressWatch {
     pub(crate) fn step(&self, line: &StepLine, quiet: bool) {
         let memory = line.peak_bytes.iter().max().copied().unwrap_or(0) as u128;
         let memory = readable(memory);
-        let says = format!("loss {:.4}, {:.0} token/s, {memory}", line.loss, line.tokens_per_second);
+        let held_out = line.held_out_bits_per_byte.map(|bits| format!(", held out {bits:.3}"));
+        let (held_out, speed) = (held_out.unwrap_or_default(), speed(line.tokens_per_second));
+        let says = format!("loss {:.4}{held_out}, lr {:.1e}, {speed} token/s, {memory}", line.loss, line.lr);
         self.bar.set_position(line.step as u64);
-        let displayed = !self.terminal && !quiet && (line.step.is_multiple_of(10) || line.step == 1);
-        if displayed {
-            out::note(&format!("step {}: {says}", line.step));
+        let (text, evaluated) =
+            (format!("step {}: {says}", line.step), line.held_out_bits_per_byte.is_some());
+        if !self.terminal && !quiet && (line.step.is_multiple_of(10) || line.step == 1 || evaluated) {
+            out::note(&text);
+        }
+        if evaluated {
+            self.bar.println(text); // above the bar on a terminal, else nowhere
         }
         self.bar.set_message(says);
     }
@@ -146,16 +153,22 @@ mod tests {
         watch.terminal = true;
         assert_eq!(*paper.0.lock().unwrap(), "");
         watch.of(2000);
-        let (peak_bytes, epoch) = (vec![466_526_208_032], None);
-        watch.step(
-            &StepLine { step: 1234, loss: 12.3456, tokens_per_second: 123_456.0, peak_bytes, epoch },
-            false,
-        );
+        let (peak_bytes, tokens_per_second) = (vec![466_526_208_032], 123_456.0);
+        let line = StepLine {
+            step: 1234,
+            loss: 12.3456,
+            lr: 2.5e-4,
+            tokens_per_second,
+            peak_bytes,
+            ..StepLine::default()
+        };
+        watch.step(&line, false);
         watch.bar.tick();
         watch.bar.disable_steady_tick();
         let text = paper.0.lock().unwrap().clone();
         assert!(
-            !text.contains("0/0") && text.contains(" 1234/2000 loss 12.3456, 123456 token/s, 466.53 GB, "),
+            !text.contains("0/0")
+                && text.contains("1234/2000 loss 12.3456, lr 2.5e-4, 123.5k token/s, 466.53 GB, "),
             "{text:?}"
         );
         assert!(text.contains(" left"), "{text:?}");

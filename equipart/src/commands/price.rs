@@ -11,8 +11,8 @@ use crate::cli::args::{DtypeArgs, RanksArgs, SEQ, TableArgs, microbatches, offlo
 use crate::cli::out::line;
 use crate::cli::pictures::{NamedModel, PicturesArgs};
 use crate::cli::{config, show};
-use crate::commands::train::flags::DropoutRate;
-use crate::commands::train::settings::{OptimizerName, Settings, tenth};
+use crate::commands::train::dropout::DropoutRate;
+use crate::commands::train::settings::{OptimizerName, Settings};
 use crate::device::in_device;
 use clap::Args;
 use comm::Ledger;
@@ -96,20 +96,14 @@ impl PriceArgs {
             seq: self.seq,
             batch_size: self.batch_size.unwrap_or_else(|| microbatches.saturating_mul(data).max(8)),
             microbatches,
-            table: None,
-            lr: 1e-3,
-            warmup: 0,
             optimizer: self.optimizer,
             clip: Some(1.0),
-            seed: 0,
-            text: 0,
-            constant: false,
-            floor: tenth(),
             dropout: self.dropout.0,
             label_smoothing: self.label_smoothing,
             z_loss: self.z_loss,
             number: self.number.name,
             device: self.number.device,
+            ..Settings::default()
         }
     }
 }

@@ -1,9 +1,13 @@
 //! `train`: trains on text, or on given ids, with checkpoints.
+mod adamw;
 mod auto;
 mod check;
 pub mod data;
+pub(crate) mod dropout;
 pub mod epochs;
+pub mod evaluations;
 pub(crate) mod flags;
+pub(crate) mod log;
 pub mod run;
 pub mod schedule;
 pub mod settings;
@@ -14,6 +18,7 @@ use self::check::NO_CHECKPOINTS;
 use self::data::TrainData;
 use self::flags::SaveWhen;
 pub(crate) use self::flags::TrainArgs;
+use self::log::TrainLog;
 use self::run::{StepLine, TrainRun};
 use self::settings::Settings;
 use self::state::{Saves, State};
@@ -64,10 +69,11 @@ impl Run for TrainArgs {
             model,
             network: if a.profile { network.profiling() } else { network },
             out: out.clone(),
+            evaluations: a.evaluations.of(resume.as_ref().map(|state| state.evaluations)),
             saves: Saves { keep: a.keep, background: a.save == SaveWhen::Async, limit: a.max_shard_size },
-            resume,
             stop_after: a.stop_after,
             dump: a.dump.clone(),
+            resume,
         };
         let engine = run.settings.device.open(run.layout.ranks())?;
         run.check()?;
@@ -99,6 +105,8 @@ impl Run for TrainArgs {
         let lock = |dir| state::prepare(dir, a.resume.as_deref(), &run.model);
         let reported = run.network.processes.as_ref().is_none_or(|processes| processes.rank() == 0);
         let _lock = out.as_deref().filter(|_| reported).map(lock).transpose()?;
+        let from = a.resume.as_deref().zip(run.resume.as_ref().map(State::steps)).filter(|_| reported);
+        let log = Mutex::new(TrainLog::begin(out.as_deref().filter(|_| reported), from)?);
         watch.of(run.settings.steps);
         let priced = largest.map_or(usize::MAX, |found| found.peak_bytes);
         let step = |line: &StepLine| {
@@ -114,6 +122,7 @@ impl Run for TrainArgs {
                 None => {}
             }
             epochs.lock().expect("nothing panics under this lock").extend(line.epoch.clone());
+            log.lock().expect("nothing panics under this lock").add(line)
         };
         let evaluated = |done, of| {
             if !json {
@@ -122,6 +131,13 @@ impl Run for TrainArgs {
         };
         let finished = a.network.keep_trace(&run.network, run.train(&step, &evaluated))?;
         watch.done();
+        if let (Some(file), true) = (&a.plot, reported) {
+            let name = out.as_deref().map_or("this run".into(), |dir| dir.display().to_string());
+            log.into_inner().expect("no rank is left").draw(name, file)?;
+        }
+        if let Some(why) = finished.evaluations.ended(&learnt) {
+            out::note(&format!("note: the run ends after step {}: {why}", finished.steps));
+        }
         if let (Some(digits), false) = (pictures, json) {
             show::learnt(&epochs.lock().expect("no rank is left"), digits.test.len(), out.as_deref());
         } else if !json {

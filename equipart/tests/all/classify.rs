@@ -4,14 +4,13 @@ use crate::child::equipart;
 use crate::classify_refused::refused;
 use equipart::commands::train::data::TrainData;
 use equipart::commands::train::epochs::EpochLine;
+use equipart::commands::train::evaluations::Evaluations;
 use equipart::commands::train::run::{StepLine, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use equipart::commands::train::state::Saves;
-use equipart::device::DeviceName;
 use layers::{Draw, RandomValues, ValueSource};
 use models::TrainableModel;
 use models::digits::{Digits, Set, order};
-use parallel::dtype::DtypeName;
 use parallel::{Layout, Network};
 use reference::{Classifier, Optimizer, Updates, Weights};
 use serde_json::Value;
@@ -39,24 +38,17 @@ struct Lesson {
 fn lesson(hidden: &[usize], optimizer: OptimizerName, lr: f64, clip: Option<f64>, seed: u64) -> Lesson {
     let (epochs, batch_size) = (4, 8);
     let settings = Settings {
-        device: DeviceName::Cpu,
         steps: epochs * 237usize.div_ceil(batch_size),
         seq: 1,
         batch_size,
         microbatches: 3,
-        table: None,
         lr,
         warmup: 5,
         optimizer,
         clip,
         seed,
-        text: 0,
-        constant: false,
         floor: 0.3,
-        dropout: None,
-        label_smoothing: 0.0,
-        z_loss: 0.0,
-        number: DtypeName::F32,
+        ..Settings::default()
     };
     Lesson { hidden: hidden.to_vec(), epochs, settings }
 }
@@ -78,11 +70,13 @@ fn train(digits: &Digits, lesson: &Lesson, under: &str) -> Vec<EpochLine> {
         checkpoint_every: usize::MAX,
         saves: Saves::default(),
         stop_after: None,
+        evaluations: Evaluations::default(),
         dump: None,
     };
     let reported = |line: &StepLine| {
         steps.fetch_add(1, Ordering::Relaxed);
         lines.lock().unwrap().extend(line.epoch.clone());
+        Ok(())
     };
     run.train(&reported, &|_, _| ()).unwrap();
     assert_eq!(steps.into_inner(), settings.steps, "told once, on rank 0");
@@ -119,7 +113,7 @@ fn oracle(digits: &Digits, Lesson { hidden, epochs, settings: s }: &Lesson) -> V
         weights.insert(name, all);
     }
     let n = digits.train.len();
-    let schedule = s.schedule();
+    let schedule = s.learning_rate();
     let kind = match s.optimizer {
         OptimizerName::Sgd => Optimizer::Sgd,
         OptimizerName::Adamw => Optimizer::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1 },

@@ -86,6 +86,7 @@ fn files(dir: &str) -> Vec<(String, Vec<u8>)> {
     let file =
         |f: std::fs::DirEntry| (f.file_name().into_string().unwrap(), std::fs::read(f.path()).unwrap());
     let mut all: Vec<_> = std::fs::read_dir(dir).unwrap().map(|f| file(f.unwrap())).collect();
+    all.retain(|(name, _)| name != "log.jsonl"); // it may be ahead of the checkpoint
     all.sort();
     all
 }

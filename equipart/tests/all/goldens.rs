@@ -2,14 +2,14 @@
 //! from transformers and PyTorch in f64 (`golden/make.py`). Read from their files, they agree under every
 //! layout.
 use equipart::commands::train::data::TrainData;
+use equipart::commands::train::evaluations::Evaluations;
 use equipart::commands::train::run::TrainRun;
+use equipart::commands::train::schedule::LrSchedule;
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use equipart::commands::train::state::Saves;
-use equipart::device::DeviceName;
 use models::generate::{Prompts, all_logits, generate};
 use models::sampling::Sampling;
 use models::{Config, Model, ids};
-use parallel::dtype::DtypeName;
 use parallel::{Layout, Network, Sequence, dump};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -83,24 +83,14 @@ fn step(model: &Model, layout: Layout, golden: &Golden, dir: &Path) -> f64 {
 /// The same on other sequences.
 fn step_on(sequences: Vec<Sequence>, model: &Model, layout: Layout, dir: &Path) -> f64 {
     let settings = Settings {
-        device: DeviceName::Cpu,
         steps: 1,
         seq: 21,
         batch_size: 2,
-        microbatches: 1,
-        table: None,
         lr: 1.0,
-        warmup: 0,
         optimizer: OptimizerName::Sgd,
-        clip: None,
-        seed: 0,
-        text: 0,
-        constant: true,
-        floor: 0.1,
+        lr_schedule: LrSchedule::Constant,
         dropout: Some(0.0),
-        label_smoothing: 0.0,
-        z_loss: 0.0,
-        number: DtypeName::F32,
+        ..Settings::default()
     };
     let run = TrainRun {
         model: model.clone().into(),
@@ -113,10 +103,18 @@ fn step_on(sequences: Vec<Sequence>, model: &Model, layout: Layout, dir: &Path) 
         checkpoint_every: 1,
         saves: Saves::default(),
         stop_after: None,
+        evaluations: Evaluations::default(),
         dump: Some(dir.to_path_buf()),
     };
     let loss = Mutex::new(0.0);
-    run.train(&|line| *loss.lock().unwrap() = line.loss, &|_, _| ()).unwrap();
+    run.train(
+        &|line| {
+            *loss.lock().unwrap() = line.loss;
+            Ok(())
+        },
+        &|_, _| (),
+    )
+    .unwrap();
     loss.into_inner().unwrap()
 }
 

@@ -42,3 +42,4 @@ mod screens;
 mod skipped;
 mod tables;
 mod tokenizers;
+mod trainer;

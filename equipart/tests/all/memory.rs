@@ -2,8 +2,8 @@
 //! their pairs, and the operating system reports the same.
 use crate::child::{equipart, output, refused};
 use equipart::commands::price::{Price, price, program};
+use equipart::commands::train::schedule::LrSchedule;
 use equipart::commands::train::settings::{OptimizerName, Settings};
-use equipart::device::DeviceName;
 use kernels::Heads;
 use layers::RandomValues;
 use layers::{Positions, Shape};
@@ -11,7 +11,6 @@ use models::Config;
 use models::config::Architecture;
 use parallel::BuildContext;
 use parallel::Layout;
-use parallel::dtype::DtypeName;
 use parallel::price::peak_of_all;
 use parallel::session;
 use prove::{OracleTraces, Subject, prove};
@@ -34,24 +33,14 @@ fn config(width: usize, blocks: usize, vocabulary: usize) -> Config {
 
 pub(crate) fn settings(seq: usize, batch_size: usize) -> Settings {
     Settings {
-        device: DeviceName::Cpu,
         steps: 2,
         seq,
         batch_size,
-        microbatches: 1,
-        table: None,
         lr: 0.01,
-        warmup: 0,
-        optimizer: OptimizerName::Adamw,
         clip: Some(1.0),
         seed: 3,
-        text: 0,
-        constant: true,
-        floor: 0.1,
-        dropout: None,
-        label_smoothing: 0.0,
-        z_loss: 0.0,
-        number: DtypeName::F32,
+        lr_schedule: LrSchedule::Constant,
+        ..Settings::default()
     }
 }
 

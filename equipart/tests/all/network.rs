@@ -6,15 +6,14 @@ mod slow_link;
 use crate::child::equipart;
 use equipart::commands::price::price;
 use equipart::commands::train::data::TrainData;
+use equipart::commands::train::evaluations::Evaluations;
 use equipart::commands::train::run::TrainRun;
-use equipart::commands::train::settings::{OptimizerName, Settings, hash};
+use equipart::commands::train::settings::{Settings, hash};
 use equipart::commands::train::state::Saves;
-use equipart::device::DeviceName;
 use models::generate::{Prompts, generate};
 use models::sampling::Sampling;
 use models::text::Corpus;
 use models::{Config, Model};
-use parallel::dtype::DtypeName;
 use parallel::{Layout, Network};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -281,24 +280,15 @@ fn slow_links_take_their_time_and_change_nothing() {
     let corpus = Corpus::new(&b"all work and no play ".repeat(40), "a text", 16).unwrap();
     let (model, layout): (_, Layout) = (Model::fresh(config, 5), "tp=2,dp=2".parse().unwrap());
     let settings = Settings {
-        device: DeviceName::Cpu,
         steps: 3,
         seq: 16,
         batch_size: 4,
         microbatches: 2,
-        table: None,
         lr: 0.01,
-        warmup: 0,
-        optimizer: OptimizerName::Adamw,
         clip: Some(1.0),
         seed: 3,
         text: hash(&corpus),
-        constant: false,
-        floor: 0.1,
-        dropout: None,
-        label_smoothing: 0.0,
-        z_loss: 0.0,
-        number: DtypeName::F32,
+        ..Settings::default()
     };
     let links = [comm::Axis::Tp, comm::Axis::Dp].map(|axis| (axis, "10us,2MB/s".parse().unwrap()));
     let slow = Network { links: links.to_vec(), ..Network::default() };
@@ -319,11 +309,19 @@ fn slow_links_take_their_time_and_change_nothing() {
             resume,
             checkpoint_every,
             stop_after,
+            evaluations: Evaluations::default(),
             dump,
         };
         let losses = Mutex::new(Vec::new());
-        let finished =
-            run.train(&|line| losses.lock().unwrap().push(line.loss.to_bits()), &|_, _| ()).unwrap();
+        let finished = run
+            .train(
+                &|line| {
+                    losses.lock().unwrap().push(line.loss.to_bits());
+                    Ok(())
+                },
+                &|_, _| (),
+            )
+            .unwrap();
         (losses.into_inner().unwrap(), finished.held_out_bits_per_byte.map(f64::to_bits))
     };
     let fast = train(&Network::default());

@@ -5,13 +5,12 @@ use bench::profile::{self, RankProfile, WorkKind};
 use comm::{Event, TimeUse, Trace, TraceRun as Traced};
 use equipart::commands::price::price;
 use equipart::commands::train::data::TrainData;
+use equipart::commands::train::evaluations::Evaluations;
 use equipart::commands::train::run::TrainRun;
-use equipart::commands::train::settings::{OptimizerName, Settings, hash};
+use equipart::commands::train::settings::{Settings, hash};
 use equipart::commands::train::state::Saves;
-use equipart::device::DeviceName;
 use models::text::Corpus;
 use models::{Config, Model};
-use parallel::dtype::DtypeName;
 use parallel::{Layout, Network};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -26,24 +25,16 @@ const MICROBATCHES: usize = 2;
 
 fn settings(corpus: &Corpus) -> Settings {
     Settings {
-        device: DeviceName::Cpu,
         steps: STEPS,
         seq: 16,
         batch_size: 4,
         microbatches: MICROBATCHES,
-        table: None,
         lr: 0.01,
-        warmup: 0,
-        optimizer: OptimizerName::Adamw,
         clip: Some(1.0),
         seed: 3,
         text: hash(corpus),
-        constant: false,
-        floor: 0.1,
         dropout: Some(0.25),
-        label_smoothing: 0.0,
-        z_loss: 0.0,
-        number: DtypeName::F32,
+        ..Settings::default()
     }
 }
 
@@ -63,9 +54,10 @@ fn trained(layout: &str, network: &Network) -> (Traced, Vec<u64>) {
         checkpoint_every: 100,
         saves: Saves::default(),
         stop_after: None,
+        evaluations: Evaluations::default(),
         dump: None,
     };
-    run.train(&|_| (), &|_, _| ()).unwrap();
+    run.train(&|_| Ok(()), &|_, _| ()).unwrap();
     (network.trace.as_ref().unwrap().runs().remove(0), flops)
 }
 

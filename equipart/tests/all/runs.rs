@@ -7,7 +7,6 @@ use equipart::commands::train::data::TrainData;
 use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::settings::{OptimizerName, Settings, hash};
 use equipart::commands::train::state::{self, Saves, State};
-use equipart::device::DeviceName;
 use kernels::Heads;
 use layers::{Experts, RandomValues, Scoring, Shape};
 use models::config::Architecture;
@@ -16,7 +15,6 @@ use models::sampling::Sampling;
 use models::text::Corpus;
 use models::{Config, Model};
 use parallel::BuildContext;
-use parallel::dtype::DtypeName;
 use parallel::session;
 use parallel::{Layout, Network};
 use std::collections::BTreeMap;
@@ -49,24 +47,20 @@ fn corpus() -> Corpus {
 
 fn settings(corpus: &Corpus, optimizer: OptimizerName) -> Settings {
     Settings {
-        device: DeviceName::Cpu,
         steps: 6,
         seq: 16,
         batch_size: 5,
         microbatches: 2,
-        table: None,
         lr: 0.01,
         warmup: 2,
         optimizer,
         clip: Some(1.0),
         seed: 3,
         text: hash(corpus),
-        constant: false,
-        floor: 0.1,
         dropout: Some(0.125),
         label_smoothing: 0.125,
         z_loss: 1e-3,
-        number: DtypeName::F32,
+        ..Settings::default()
     }
 }
 
@@ -114,6 +108,7 @@ fn train_as(
         layout: layout(split),
         network: Network::default(),
         out: Some(dir.to_path_buf()),
+        evaluations: resume.as_ref().map(|state| state.evaluations).unwrap_or_default(),
         resume,
         checkpoint_every: 2,
         saves: Saves::default(),
@@ -121,7 +116,14 @@ fn train_as(
         dump: None,
     };
     let losses = Mutex::new(Vec::new());
-    run.train(&|line| losses.lock().unwrap().push(line.loss), &|_, _| ()).unwrap();
+    run.train(
+        &|line| {
+            losses.lock().unwrap().push(line.loss);
+            Ok(())
+        },
+        &|_, _| (),
+    )
+    .unwrap();
     losses.into_inner().unwrap()
 }
 

@@ -141,3 +141,69 @@ fn windows_predict_every_token_once_but_the_first() {
         }
     }
 }
+
+/// Two plain texts and a file of documents. Kills: a file of which nothing is held out, an end within a
+/// text, at its border or beside an empty document, an end counted as a byte, bytes lost where a document is
+/// split.
+#[test]
+fn files_are_joined_in_order_and_each_is_judged() {
+    let documents = |documents: &[&'static str]| TextFile {
+        name: "a".into(),
+        documents: documents.iter().map(|text| text.as_bytes().into()).collect(),
+    };
+    let tokenizer = Tokenizer::bytes();
+    let files = [
+        documents(&["aaaaaaaaaA"]),
+        documents(&["bbbb", "", "ccccc", "dddddddeeDD"]),
+        documents(&["fffffffffF"]),
+    ];
+    let corpus = Corpus::joined(&files, (2, Some(0)), &tokenizer).unwrap();
+    let text = |ids: &[u32]| ids.iter().map(|id| *id as u8 as char).collect::<String>();
+    assert_eq!(text(&corpus.train), "aaaaaaaaa\0bbbb\0ccccc\0dddddddee\0fffffffff");
+    assert_eq!((&*text(&corpus.held_out), corpus.held_out_bytes), ("A\0DD\0F", 3));
+    let plain = Corpus::joined(&files, (2, None), &tokenizer).unwrap();
+    assert_eq!((&*text(&plain.held_out), plain.held_out_bytes), ("ADDF", 3));
+    let one = Corpus::joined(&files[2..], (0, Some(0)), &tokenizer).unwrap_err().to_string();
+    assert_eq!(one, "the sequence length is 0; it must be at least 1 token");
+    let why = Corpus::joined(&files, (6, Some(0)), &tokenizer).unwrap_err().to_string();
+    let wanted = "the text of 3 files has 40 bytes, and the last tenth of each file is held out; that tenth has 6 \
+                  tokens, but sequences of 6 need at least 7";
+    assert_eq!(why, wanted);
+}
+
+/// Kills: a line number that counts from 0 or leaves out blank lines, another field than the one asked for,
+/// an error without the fields seen, a newline in place of a token or both.
+#[test]
+fn documents_are_fields_of_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let read = |text: &str, field: Option<&str>, newline: bool| {
+        let path = folder.path().join("a.jsonl");
+        std::fs::write(&path, text).unwrap();
+        let read = documents::read(&[path], field, newline).map(|mut files| {
+            let documents = files.remove(0).documents;
+            documents.iter().map(|text| String::from_utf8(text.to_vec()).unwrap()).collect::<Vec<_>>()
+        });
+        read.map_err(|why| why.to_string().replace(&format!("{}/", folder.path().display()), ""))
+    };
+    let two = "{\"text\": \"a\\nb\", \"body\": \"c\"}\n \n{\"body\": \"d\", \"text\": \"e\"}";
+    assert_eq!(read(two, None, false).unwrap(), ["a\nb", "e"]);
+    assert_eq!(read(two, Some("body"), true).unwrap(), ["c\n", "d\n"]);
+    for (line, why) in [
+        ("{\"text\": 3}", ": the field \"text\" is 3; it must be a string"),
+        (
+            "{\"a\": 1, \"b\": 2}",
+            " has no field \"text\"; its fields are \"a\", \"b\": choose one with --data-field",
+        ),
+        ("{}", " has no field \"text\"; its fields are none: choose one with --data-field"),
+        ("[1]", " is [1]; it must be a JSON object"),
+        ("{\"text\": \"a\"", " is not JSON: EOF while parsing an object at column 12"),
+    ] {
+        assert_eq!(
+            read(&format!("{two}\n{line}"), None, false).unwrap_err(),
+            format!("a.jsonl, line 4{why}")
+        );
+    }
+    assert_eq!(read("", None, false).unwrap_err(), "a.jsonl is empty (0 bytes)");
+    let why = documents::read(&["a.txt".into()], Some("body"), false).unwrap_err().to_string();
+    assert_eq!(why, "--data-field is \"body\", but no file of --data ends in .jsonl; leave it out");
+}

@@ -43,13 +43,14 @@ impl TrainRun<'_> {
         if let TrainData::Text(corpus) = self.source {
             corpus.fits(self.model.design.outputs())?;
         }
-        self.settings.schedule().validate()?;
+        self.settings.learning_rate().validate()?;
         self.source.batch(&self.settings, 0, &mut None)?.deals(&self.layout.tokens())?;
         let done = self.resume.as_ref().map_or(0, State::steps);
         if done >= steps {
             let flag = if let TrainData::Digits(_) = self.source { "--epochs" } else { "--steps" };
             bail!("the run has done {done} steps and ends at {steps}; give a larger {flag} to continue");
         }
+        self.check_evaluations()?;
         let now = self.stop_after.map_or(steps - done, |n| n.min(steps - done));
         if self.network.profile && now <= profile::WARM {
             bail!("--profile needs more than {} steps; this run has {now}", profile::WARM);

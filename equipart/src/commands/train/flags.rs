@@ -3,22 +3,25 @@ use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RanksArgs, SEQ
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::cli::processes::{self, ProcessesArgs};
 use crate::cli::{config, corpus, model, noted, out, pictures};
+use crate::commands::train::adamw::{AdamwArgs, AdamwConstants};
 use crate::commands::train::auto::Amount;
 use crate::commands::train::data::TrainData;
+use crate::commands::train::dropout::DropoutRate;
 use crate::commands::train::epochs;
-use crate::commands::train::settings::{OptimizerName, Settings, at_least_1, tenth};
+use crate::commands::train::evaluations::EvaluationArgs;
+use crate::commands::train::schedule::LrSchedule;
+use crate::commands::train::settings::{OptimizerName, Settings, at_least_1};
 use crate::commands::train::state::State;
 use crate::device::DeviceName;
 use clap::Args;
 use models::digits::Digits;
+use models::text::{Corpus, documents};
 use models::tokenizer::TokenizerSource;
 use models::{Config, Model, TrainableModel, ids};
 use parallel::dtype::DtypeName;
 use parallel::step::table::Table;
 use parallel::{Error, Layout, Result, Sequence, bail, layout};
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 /// Train on text, or on given ids, with checkpoints
 #[derive(Args, Debug)]
@@ -44,9 +47,17 @@ pub(crate) struct TrainArgs {
     /// Warm-up steps of the learning rate [default: a tenth of the steps; with --batch or --model mlp, 0]
     #[arg(long)]
     pub(crate) warmup: Option<usize>,
+    /// Course of the learning rate after the warm-up [default: cosine; with --batch, constant]
+    #[arg(long, value_name = "SCHEDULE")]
+    pub(crate) lr_schedule: Option<LrSchedule>,
+    /// Learning rate of the last step [default: a tenth of --lr; with --model mlp, 0.3 of it]
+    #[arg(long, value_name = "RATE")]
+    pub(crate) min_lr: Option<f64>,
     /// The optimizer [default: adamw; with --batch or --model mlp, sgd]
     #[arg(long)]
     pub(crate) optimizer: Option<OptimizerName>,
+    #[command(flatten)]
+    pub(crate) adamw: AdamwArgs,
     /// Largest norm of the gradient; a larger one is scaled down to it [default: no limit]
     #[arg(long)]
     pub(crate) clip: Option<f64>,
@@ -76,10 +87,14 @@ pub(crate) struct TrainArgs {
     pub(crate) offload: OffloadArgs,
     #[command(flatten)]
     pub(crate) table: TableArgs,
-    /// Text to learn; its last tenth is held out [default: the embedded text]; with --model mlp, a folder
-    /// with the four files of MNIST [default: generated digits]
+    /// Text to learn, or documents: a .jsonl file with one JSON object a line; repeat it for several files.
+    /// The last tenth of each is held out [default: the embedded text]. With --model mlp, a folder with the
+    /// four files of MNIST [default: generated digits]
     #[arg(long, value_name = "FILE")]
-    pub(crate) data: Option<PathBuf>,
+    pub(crate) data: Vec<PathBuf>,
+    /// Field that holds the document of a line of .jsonl files [default: text]
+    #[arg(long, value_name = "NAME", requires = "data")]
+    pub(crate) data_field: Option<String>,
     /// Sequences of token ids to learn in every step: a JSON list of lists; a list of lists among them packs
     /// documents
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
@@ -112,6 +127,8 @@ pub(crate) struct TrainArgs {
     /// Largest size of a checkpoint's file, such as 5GB; a larger model is written as shards with an index
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "5GB")]
     pub(crate) max_shard_size: usize,
+    #[command(flatten)]
+    pub(crate) evaluations: EvaluationArgs,
     /// With --model mlp: number of epochs [default: 3; with --resume, as before]
     #[arg(long)]
     pub(crate) epochs: Option<usize>,
@@ -126,6 +143,9 @@ pub(crate) struct TrainArgs {
     /// At the end, break down the time of the steps after the first two, of a hundred at most
     #[arg(long)]
     pub(crate) profile: bool,
+    /// At the end, draw the losses, learning rates and speeds of all steps to this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) processes: ProcessesArgs,
     #[command(flatten)]
@@ -143,7 +163,10 @@ impl TrainArgs {
             self.model == Some(ModelName::Mlp) || begun.as_ref().is_some_and(|begun| begun.text.is_none());
         self.unused(of_pictures)?;
         if of_pictures {
-            let digits = pictures::digits(self.data.as_deref())?;
+            if self.data.len() > 1 {
+                bail!("--data is given {} times; --model mlp reads one folder", self.data.len());
+            }
+            let digits = pictures::digits(self.data.first().map(PathBuf::as_path))?;
             let fresh = || self.pictures.fresh(Some(&digits), self.seed.unwrap_or(0));
             return Ok((begun.unwrap_or_else(fresh), TrainData::Digits(digits)));
         }
@@ -163,16 +186,37 @@ impl TrainArgs {
         let Config { shape, positions, .. } = &model.config;
         let learnt = match &self.batch {
             Some(file) => TrainData::Ids(ids::read(file, shape.vocabulary, *positions)?),
-            None => TrainData::Text(corpus(self.data.as_deref(), seq, &model.tokenizer()?)?),
+            None if self.data.is_empty() => TrainData::Text(corpus(None, seq, &model.tokenizer()?)?),
+            None => {
+                let end = model.config.eos.iter().copied().find(|id| (*id as usize) < shape.vocabulary);
+                let texts = documents::read(&self.data, self.data_field.as_deref(), end.is_none())?;
+                TrainData::Text(Corpus::joined(&texts, (seq, end), &model.tokenizer()?)?)
+            }
         };
         Ok((model.into(), learnt))
     }
     /// Settings of a new run on this data. A number that is auto has its smallest value.
     pub(crate) fn settings_for(&self, learnt: &TrainData) -> Result<Settings> {
-        match learnt {
-            TrainData::Text(_) => Ok(self.settings(learnt.hash())),
-            TrainData::Ids(ids) => Ok(self.settings_of_ids(ids)),
-            TrainData::Digits(digits) => self.settings_of_pictures(digits),
+        let usual = match learnt {
+            TrainData::Text(_) => self.settings(learnt.hash()),
+            TrainData::Ids(ids) => self.settings_of_ids(ids),
+            TrainData::Digits(digits) => self.settings_of_pictures(digits)?,
+        };
+        let lr_schedule = self.lr_schedule.unwrap_or(usual.lr_schedule);
+        let floor = self.floor(lr_schedule, usual.lr)?.unwrap_or(usual.floor);
+        let adamw = self.adamw.of(usual.adamw, usual.optimizer)?;
+        Ok(Settings { adamw, lr_schedule, floor, ..usual })
+    }
+    /// The last step's learning rate, as a fraction of the largest, if it is given.
+    fn floor(&self, schedule: LrSchedule, lr: f64) -> Result<Option<f64>> {
+        match self.min_lr {
+            Some(min) if schedule == LrSchedule::Constant => {
+                bail!("--min-lr is {min}, but --lr-schedule constant has no use for it; leave it out")
+            }
+            Some(min) if !(0.0..=lr).contains(&min) => {
+                bail!("--min-lr is {min}; it must be 0 or more and at most the largest rate, {lr}")
+            }
+            min => Ok(min.map(|min| min / lr)),
         }
     }
     /// Sequences of a step, if the usual number is this one.
@@ -201,13 +245,12 @@ impl TrainArgs {
             clip: self.clip,
             seed: self.seed.unwrap_or(0),
             text,
-            constant: false,
-            floor: tenth(),
             dropout: self.dropout.unwrap_or(DropoutRate(None)).0,
             label_smoothing: self.label_smoothing.unwrap_or(0.0),
             z_loss: self.z_loss.unwrap_or(0.0),
             number: self.number.unwrap_or_default(),
             device: self.device,
+            ..Settings::default()
         }
     }
     /// Settings of a new run on given ids: plain gradient descent at a constant rate, unless flags change it.
@@ -219,7 +262,7 @@ impl TrainArgs {
             lr: self.lr.unwrap_or(1.0),
             warmup: self.warmup.unwrap_or(0),
             optimizer: self.optimizer.unwrap_or(OptimizerName::Sgd),
-            constant: true,
+            lr_schedule: LrSchedule::Constant,
             dropout: self.dropout.unwrap_or(DropoutRate(Some(0.0))).0,
             ..self.settings(ids::hash(ids))
         }
@@ -255,6 +298,8 @@ impl TrainArgs {
             ("label-smoothing", self.label_smoothing.is_some()),
             ("z-loss", self.z_loss.is_some()),
             ("batch", self.batch.is_some()),
+            ("eval-every", self.evaluations.eval_every.is_some()),
+            ("data-field", self.data_field.is_some()),
         ])
     }
     /// Settings of a resumed run: those it began with, except its last step, which may change; a note reports
@@ -270,13 +315,21 @@ impl TrainArgs {
             bail!("--schedule gives {given}, but the run to resume began with {begun}; give the same");
         }
         let number = |amount: Option<Amount>| amount.and_then(Amount::number);
+        let same = self.floor(begun.lr_schedule, begun.lr)? == Some(begun.floor);
+        self.adamw.of(begun.adamw, begun.optimizer)?;
+        let AdamwConstants { weight_decay, betas, eps } = begun.adamw;
         let reported = [
             differs("seq", self.seq, begun.seq),
             differs("batch-size", number(self.batch_size), begun.batch_size),
             differs("microbatches", number(self.microbatches), begun.microbatches),
             differs("lr", self.lr, begun.lr),
             differs("warmup", self.warmup, begun.warmup),
+            differs("lr-schedule", self.lr_schedule, begun.lr_schedule),
+            differs("min-lr", self.min_lr.filter(|_| !same), begun.lr * begun.floor),
             differs("optimizer", self.optimizer, begun.optimizer),
+            differs("weight-decay", self.adamw.weight_decay, weight_decay),
+            differs("betas", self.adamw.betas, betas),
+            differs("eps", self.adamw.eps, eps),
             differs("clip", self.clip, begun.clip.unwrap_or(f64::INFINITY)),
             differs("seed", self.seed, begun.seed),
             differs("dropout", self.dropout, DropoutRate(begun.dropout)),
@@ -303,7 +356,7 @@ impl TrainArgs {
                 "note: this run began with {} steps and now ends at {steps}; its learning rate follows the schedule of \
                  {steps}: {:.3e} in step {}",
                 begun.steps,
-                settings.schedule().at(done),
+                settings.learning_rate().at(done),
                 done + 1
             ));
         }
@@ -319,29 +372,6 @@ pub(crate) enum SaveWhen {
     Sync,
     /// During the next steps.
     Async,
-}
-
-/// A dropout rate; `None`: the configuration's rates.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct DropoutRate(pub(crate) Option<f64>);
-
-impl FromStr for DropoutRate {
-    type Err = String;
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        if text == "config" {
-            return Ok(Self(None));
-        }
-        let rate = text
-            .parse()
-            .map_err(|_| format!("{text:?} is not a rate; write a number such as 0.1, or config"))?;
-        Ok(Self(Some(rate)))
-    }
-}
-
-impl fmt::Display for DropoutRate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(rate) = self.0 { rate.fmt(f) } else { f.write_str("config") }
-    }
 }
 
 fn differs<T: PartialEq + std::fmt::Display>(flag: &str, given: Option<T>, begun: T) -> Option<String> {

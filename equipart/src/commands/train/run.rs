@@ -1,6 +1,7 @@
 //! The training loop of `train`, with checkpoints; a resumed run continues as if it had not stopped.
 use super::data::{TrainData, held_out};
-use super::epochs::{self, EpochLine};
+use super::epochs::EpochLine;
+use super::evaluations::Evaluations;
 use super::settings::Settings;
 use super::state::{self, Saver, Saves, State};
 use crate::device::in_device;
@@ -11,7 +12,7 @@ use parallel::dtype::RunDevice;
 use parallel::dump::{self, Provenance, Recorded};
 use parallel::measure;
 use parallel::{BuildContext, Layout, Network, Result, Trainer, bail, session};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Instant;
 use tensor::{Phase, Real};
@@ -34,6 +35,8 @@ pub struct TrainRun<'a> {
     pub saves: Saves,
     /// Checkpoint to resume from.
     pub resume: Option<State>,
+    /// Evaluations during the run, and those before a resume.
+    pub evaluations: Evaluations,
     /// Steps between checkpoints; there is one at the end in any case.
     pub checkpoint_every: usize,
     /// Stop after this number of steps of this run; the schedule does not change.
@@ -43,16 +46,24 @@ pub struct TrainRun<'a> {
 }
 
 /// Report on a step.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct StepLine {
     /// Steps done.
     pub step: usize,
     /// The step's mean loss, before it, in nats a token.
     pub loss: f64,
+    /// The step's learning rate.
+    pub lr: f64,
     /// Training tokens a second, since the previous step.
     pub tokens_per_second: f64,
     /// Peak bytes so far, of each rank.
     pub peak_bytes: Vec<usize>,
+    /// Bits a byte on the held-out text after the step, if it was evaluated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_out_bits_per_byte: Option<f64>,
+    /// Fraction of the test pictures classified correctly, if the step ends an epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
     /// Report on the epoch, if this step ends one.
     #[serde(skip)]
     pub epoch: Option<EpochLine>,
@@ -68,11 +79,13 @@ pub struct Finished {
     pub held_out_bits_per_byte: Option<f64>,
     /// Tokens per expert, in the steps of this run.
     pub experts: LayerCounts,
+    /// Evaluations during the run.
+    pub evaluations: Evaluations,
 }
 
-/// Callbacks: one receives every step, the other the number of evaluated parts of the held-out text and of
-/// all parts.
-type Watches<'a> = (&'a (dyn Fn(&StepLine) + Sync), &'a (dyn Fn(usize, usize) + Sync));
+/// Callbacks: one receives every step and may end the run by an error, the other receives the number of
+/// evaluated parts of the held-out text and of all parts.
+type Watches<'a> = (&'a (dyn Fn(&StepLine) -> Result<()> + Sync), &'a (dyn Fn(usize, usize) + Sync));
 
 impl TrainRun<'_> {
     /// Trains in the settings' dtype, from the initial weights of an f32 run: in f64 the result is the truth
@@ -80,10 +93,11 @@ impl TrainRun<'_> {
     /// of the held-out text and of all parts.
     ///
     /// # Errors
-    /// If the settings, the layout and the model do not fit, a rank fails, or a checkpoint cannot be written.
+    /// If the settings, the layout and the model do not fit, a rank or `step` fails, or a checkpoint cannot
+    /// be written.
     pub fn train(
         &self,
-        step: &(dyn Fn(&StepLine) + Sync),
+        step: &(dyn Fn(&StepLine) -> Result<()> + Sync),
         evaluated: &(dyn Fn(usize, usize) + Sync),
     ) -> Result<Finished> {
         in_device!((self.settings.device, self.settings.number), D => self.train_in::<D>((step, evaluated)))
@@ -120,21 +134,24 @@ impl TrainRun<'_> {
         (watch, evaluated): Watches,
     ) -> Result<(Finished, Option<Recorded<D::Elem>>)> {
         let (device, mesh, mut seen) = (at.device, at.mesh, None);
-        let (schedule, done) = (self.settings.schedule(), self.resume.as_ref().map_or(0, State::steps));
+        let (rate, done) = (self.settings.learning_rate(), self.resume.as_ref().map_or(0, State::steps));
         let until = self.stop_after.map_or(usize::MAX, |n| done.saturating_add(n)).min(self.settings.steps);
         let (mut clock, mut epoch) = (Instant::now(), None);
         let saver = |dir| Saver::new((dir, &self.saves), (&self.settings, &self.model), mesh);
         let mut saver = self.out.as_deref().map(saver).transpose()?;
-        for step in done..until {
-            let batch = self.source.batch(&self.settings, step, &mut epoch)?;
+        let (mut evaluations, mut experts) = (self.evaluations, LayerCounts::default());
+        let mut line = StepLine { step: done, ..StepLine::default() };
+        while line.step < until && !evaluations.end() {
+            let step = line.step;
+            let (batch, lr) = (self.source.batch(&self.settings, step, &mut epoch)?, rate.at(step));
             let profile = (self.network.profile && profile::is_taken(step - done))
                 .then(|| mesh.profile(device.place()));
             let report = if self.dump.is_some() && step + 1 == until {
-                let (report, all) = dump::step(trainer, mesh, &batch, schedule.at(step))?;
+                let (report, all) = dump::step(trainer, mesh, &batch, lr)?;
                 seen = Some(all);
                 report
             } else {
-                trainer.step(&batch, schedule.at(step))?
+                trainer.step(&batch, lr)?
             };
             drop(profile);
             let loss = report.loss.read().expect("the host has values")[0].to_f64();
@@ -143,37 +160,48 @@ impl TrainRun<'_> {
             }
             let peak_bytes = mesh.world().all_gather_values(&[device.meter().peaks_of_all().total])?.concat();
             let tokens_per_second = batch.tokens() as f64 / clock.elapsed().as_secs_f64();
-            let mut line = StepLine { step: step + 1, loss, tokens_per_second, peak_bytes, epoch: None };
-            if let (TrainData::Digits(digits), Some(epoch)) = (self.source, &mut epoch) {
+            line =
+                StepLine { step: step + 1, loss, lr, tokens_per_second, peak_bytes, ..StepLine::default() };
+            if let Some(epoch) = &mut epoch {
                 epoch.learnt(loss, &batch);
-                if line.step.is_multiple_of(epochs::steps(digits, self.settings.batch_size)) {
-                    line.epoch = Some(epoch.judged(&digits.test, trainer)?);
-                }
             }
+            experts.join(trainer.take_counts());
+            self.evaluate(trainer, (&mut line, epoch.as_ref()), &mut evaluations)?;
             if mesh.rank() == 0 {
-                watch(&line);
+                watch(&line)?;
             }
             clock = Instant::now();
+            let is_last = line.step == until || evaluations.end();
             if let Some(saver) = &mut saver {
                 let _span = mesh.span("checkpoint");
-                if (step + 1) % self.checkpoint_every == 0 || step + 1 == until {
-                    saver.save(trainer)?;
+                if is_last || line.step.is_multiple_of(self.checkpoint_every) {
+                    saver.save(trainer, &evaluations)?;
                 }
-                saver.advance(mesh, step + 1 == until)?;
+                saver.advance(mesh, is_last)?;
             }
         }
-        let experts = self.network.of_all(mesh, trainer.take_counts())?.into_iter().collect();
-        let held_out_bits_per_byte = match self.source {
-            TrainData::Text(corpus) => {
-                let reported = |done, of| {
-                    if mesh.rank() == 0 {
-                        evaluated(done, of);
-                    }
-                };
-                held_out(trainer, (corpus, self.settings.seq), &reported)?
+        let experts = self.network.of_all(mesh, experts)?.into_iter().collect();
+        let reported = |done, of| {
+            if mesh.rank() == 0 {
+                evaluated(done, of);
             }
-            TrainData::Ids(_) | TrainData::Digits(_) => None,
         };
-        Ok((Finished { steps: until, held_out_bits_per_byte, experts }, seen))
+        let held_out = match line.held_out_bits_per_byte {
+            None => self.held_out(trainer, &reported)?,
+            known => known,
+        };
+        let finished = Finished { steps: line.step, held_out_bits_per_byte: held_out, experts, evaluations };
+        Ok((finished, seen))
+    }
+    /// Returns bits a byte on the held-out text, if there is one.
+    pub(super) fn held_out<D: RunDevice>(
+        &self,
+        trainer: &mut Trainer<D>,
+        reported: &dyn Fn(usize, usize),
+    ) -> Result<Option<f64>> {
+        match self.source {
+            TrainData::Text(corpus) => held_out(trainer, (corpus, self.settings.seq), reported),
+            TrainData::Ids(_) | TrainData::Digits(_) => Ok(None),
+        }
     }
 }

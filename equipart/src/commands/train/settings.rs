@@ -1,5 +1,7 @@
 //! Settings of a training run; a resumed run keeps them.
-use super::schedule::Warmup;
+use super::adamw::AdamwConstants;
+use super::schedule::{LearningRate, LrSchedule};
+use crate::cli::args::SEQ;
 use crate::device::DeviceName;
 use layers::{Design, Objective, OptimizerKind, Rates, Shape};
 use models::text::{Corpus, TokenPair};
@@ -20,7 +22,7 @@ const MAX_TOKENS: u128 = 1 << 24;
 pub enum OptimizerName {
     /// Plain gradient descent.
     Sgd,
-    /// AdamW with β 0.9 and 0.95, ε 1e-8, decay 0.1.
+    /// AdamW.
     Adamw,
 }
 
@@ -50,16 +52,19 @@ pub struct Settings {
     pub warmup: usize,
     /// The optimizer.
     pub optimizer: OptimizerName,
+    /// Constants of `AdamW`; another optimizer ignores them.
+    #[serde(default)]
+    pub adamw: AdamwConstants,
     /// The largest norm of the gradient.
     pub clip: Option<f64>,
     /// Seed of fresh weights and of the batches.
     pub seed: u64,
     /// Hash of the training data.
     pub text: u64,
-    /// True if the learning rate is constant.
-    #[serde(default)]
-    pub constant: bool,
-    /// The last step's learning rate, as a fraction of the largest.
+    /// Course of the learning rate after its warm-up.
+    #[serde(default, alias = "constant", deserialize_with = "LrSchedule::stored")]
+    pub lr_schedule: LrSchedule,
+    /// The last step's learning rate, as a fraction of the largest; a constant rate ignores it.
     #[serde(default = "tenth")]
     pub floor: f64,
     /// Dropout rate everywhere; `None`: the rates of the model's configuration.
@@ -79,12 +84,39 @@ pub struct Settings {
     pub device: DeviceName,
 }
 
+impl Default for Settings {
+    /// The usual settings of a run on a text.
+    fn default() -> Self {
+        Self {
+            steps: 200,
+            seq: SEQ,
+            batch_size: 8,
+            microbatches: 1,
+            table: None,
+            lr: 1e-3,
+            warmup: 0,
+            optimizer: OptimizerName::Adamw,
+            adamw: AdamwConstants::default(),
+            clip: None,
+            seed: 0,
+            text: 0,
+            lr_schedule: LrSchedule::Cosine,
+            floor: tenth(),
+            dropout: None,
+            label_smoothing: 0.0,
+            z_loss: 0.0,
+            number: DtypeName::F32,
+            device: DeviceName::Cpu,
+        }
+    }
+}
+
 impl Settings {
     /// The optimizer and the clip limit.
     pub fn optimizer(&self) -> (OptimizerKind, Option<f64>) {
         let kind = match self.optimizer {
             OptimizerName::Sgd => OptimizerKind::Sgd,
-            OptimizerName::Adamw => OptimizerKind::ADAMW,
+            OptimizerName::Adamw => self.adamw.kind(),
         };
         (kind, self.clip)
     }
@@ -108,6 +140,7 @@ impl Settings {
     /// As [`check`](Self::check).
     pub fn check_for(&self, positions: usize, longest: usize, tokens: u128) -> Result<()> {
         at_least_1(&[("steps", self.steps), ("microbatches", self.microbatches)])?;
+        self.adamw.check()?;
         let Self { label_smoothing, z_loss, .. } = *self;
         if !(0.0..1.0).contains(&label_smoothing) {
             bail!("--label-smoothing is {label_smoothing}; it must be 0 or more and below 1");
@@ -141,10 +174,10 @@ impl Settings {
     pub fn design(&self, model: &TrainableModel) -> Design {
         model.text.as_ref().map_or_else(|| model.design.clone(), |text| self.shape(&text.config).into())
     }
-    /// Schedule of the learning rate.
-    pub fn schedule(&self) -> Warmup {
-        let floor = if self.constant { 1.0 } else { self.floor };
-        Warmup { peak: self.lr, warmup: self.warmup, steps: self.steps, floor }
+    /// The learning rate.
+    pub fn learning_rate(&self) -> LearningRate {
+        let Self { lr: peak, warmup, steps, floor, lr_schedule: schedule, .. } = *self;
+        LearningRate { schedule, peak, warmup, steps, floor }
     }
     /// Returns the batch of a step; it does not depend on the layout.
     ///
@@ -157,7 +190,7 @@ impl Settings {
 }
 
 /// Default of the last step's learning rate, as a fraction of the largest.
-pub(crate) fn tenth() -> f64 {
+fn tenth() -> f64 {
     0.1
 }
 
@@ -177,4 +210,30 @@ pub fn sequences(pairs: Vec<TokenPair>) -> Vec<Sequence> {
 /// Hash that identifies a text.
 pub fn hash(corpus: &Corpus) -> u64 {
     corpus.train.iter().chain(&corpus.held_out).fold(1, |hash, &id| mix(hash ^ u64::from(id)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: checkpoints of earlier versions that are refused, or that continue at another rate or with
+    /// other constants; a schedule or a constant that is not stored.
+    #[test]
+    fn settings_of_older_checkpoints_are_read() {
+        let old = |more: &str| {
+            let text = r#"{"steps": 9, "seq": 4, "batch_size": 2, "microbatches": 1, "lr": 0.5, "warmup": 1,
+                "optimizer": "adamw", "clip": null, "seed": 3, "text": 7"#;
+            serde_json::from_str::<Settings>(&format!("{text}{more}}}")).unwrap()
+        };
+        assert_eq!(old("").optimizer(), (OptimizerKind::ADAMW, None));
+        assert_eq!((old("").lr_schedule, old("").floor), (LrSchedule::Cosine, 0.1));
+        assert_eq!(old(r#", "constant": false, "floor": 0.3"#).lr_schedule, LrSchedule::Cosine);
+        let constant = old(r#", "constant": true"#);
+        assert_eq!((constant.lr_schedule, constant.learning_rate().at(8)), (LrSchedule::Constant, 0.5));
+        let adamw = AdamwConstants { weight_decay: 0.25, betas: "0.5, 0.75".parse().unwrap(), eps: 1e-6 };
+        let new = Settings { lr_schedule: LrSchedule::Wsd, adamw, ..constant };
+        assert_eq!(serde_json::from_str::<Settings>(&serde_json::to_string(&new).unwrap()).unwrap(), new);
+        let wanted = OptimizerKind::AdamW { beta1: 0.5, beta2: 0.75, eps: 1e-6, decay: 0.25 };
+        assert_eq!(new.optimizer().0, wanted);
+    }
 }

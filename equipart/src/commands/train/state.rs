@@ -8,6 +8,7 @@ mod saves;
 pub(super) use saves::Saver;
 pub use saves::Saves;
 
+use super::evaluations::Evaluations;
 use super::settings::Settings;
 use layers::{Draw, ParamValues, ValueSource};
 use models::{TrainableModel, tokenizer};
@@ -95,8 +96,9 @@ fn files_of(dir: &Path) -> Vec<String> {
 /// Writes the description of a model: config.json, and its tokenizer files. Removes unfinished files of a
 /// killed run.
 fn write_about(dir: &Path, model: &TrainableModel) -> Result<()> {
-    let ours =
-        ["model.", "model-", "optimizer-", "config.", "checkpoint-"].into_iter().chain(tokenizer::ALONG);
+    let ours = ["model.", "model-", "optimizer-", "config.", "checkpoint-", "log."]
+        .into_iter()
+        .chain(tokenizer::ALONG);
     let half_written = |f: &str| {
         f.strip_prefix('.')
             .and_then(|f| f.strip_suffix(".tmp"))
@@ -119,6 +121,8 @@ pub struct State {
     pub model: TrainableModel,
     /// Settings of the run.
     pub settings: Settings,
+    /// Evaluations of the run so far.
+    pub evaluations: Evaluations,
     steps: usize,
     path: PathBuf,
     optimizer: File,
@@ -148,9 +152,11 @@ impl State {
             bail!("{} is of another run or step than the model beside it", path.display());
         }
         let settings = noted("training").and_then(|s| serde_json::from_str(s).ok());
-        let no_settings =
-            || Error::new(format!("{}: the file does not record the settings of the run", path.display()));
-        Ok(Self { model, settings: settings.ok_or_else(no_settings)?, steps, path, optimizer })
+        let evaluations = serde_json::from_str(noted("evaluations").unwrap_or("{}")).ok();
+        let (Some(settings), Some(evaluations)) = (settings, evaluations) else {
+            bail!("{}: the file does not record the settings of the run", path.display());
+        };
+        Ok(Self { model, settings, evaluations, steps, path, optimizer })
     }
     /// Number of finished steps.
     pub fn steps(&self) -> usize {

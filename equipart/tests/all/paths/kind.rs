@@ -139,13 +139,14 @@ pub(crate) fn words(flags: &str) -> Vec<String> {
     flags.split_whitespace().map(str::to_owned).collect()
 }
 
-/// All files of a folder: their names and bytes.
+/// All files of a folder but its log, which has times: their names and bytes.
 pub(crate) fn files(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let read = |entry: std::io::Result<std::fs::DirEntry>| {
         let path = entry.unwrap().path();
         (path.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read(&path).unwrap())
     };
     let mut all: Vec<_> = std::fs::read_dir(dir).unwrap().map(read).collect();
+    all.retain(|(name, _)| name != "log.jsonl");
     all.sort();
     all
 }

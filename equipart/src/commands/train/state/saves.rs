@@ -5,6 +5,7 @@
 //! DIR/checkpoint-100/                                      an older one, a whole folder; its files are links
 //! ```
 use super::{CURRENT, FORMAT, MODEL, files_of, optimizer_name, step_of};
+use crate::commands::train::evaluations::Evaluations;
 use crate::commands::train::settings::Settings;
 use comm::{Mesh, SharedPlace};
 use layers::SavedTensor;
@@ -66,14 +67,22 @@ impl<'a, D: RunDevice> Saver<'a, D> {
     ///
     /// # Errors
     /// If a file cannot be written: the checkpoint before it is still whole, and no other file is left.
-    pub(in super::super) fn save(&mut self, trainer: &mut Trainer<D>) -> Result<()> {
+    pub(in super::super) fn save(
+        &mut self,
+        trainer: &mut Trainer<D>,
+        evaluations: &Evaluations,
+    ) -> Result<()> {
         let mesh = trainer.parts().2.clone();
         self.advance(&mesh, true)?;
-        let begun = self.begin(trainer, &mesh);
+        let begun = self.begin((trainer, &mesh), evaluations);
         self.under_way = Some(self.cleared(&mesh, begun)?);
         self.advance(&mesh, !self.saves.background).map(drop)
     }
-    fn begin(&self, trainer: &mut Trainer<D>, mesh: &Mesh<D::Place>) -> Result<Saving<D>> {
+    fn begin(
+        &self,
+        (trainer, mesh): (&mut Trainer<D>, &Mesh<D::Place>),
+        evaluations: &Evaluations,
+    ) -> Result<Saving<D>> {
         let (dir, Saves { keep, background, limit }) = (self.dir, self.saves);
         if mesh.rank() == 0 && keep.is_some_and(|keep| keep > 1) {
             keep_current(dir)?;
@@ -82,10 +91,14 @@ impl<'a, D: RunDevice> Saver<'a, D> {
         let (stages, optimizer, mesh) = trainer.parts();
         let (design, step) = (stages.design().clone(), optimizer.steps());
         let params = stages.params();
-        let noted = serde_json::to_string(settings).map_err(|why| Error::new(why.to_string()))?;
+        let unwritable = |why: serde_json::Error| Error::new(why.to_string());
+        let noted = serde_json::to_string(settings).map_err(unwritable)?;
         let note = |key: &str, value: String| (key.to_string(), value);
         let format = note(FORMAT, CURRENT.to_string());
-        let notes: BTreeMap<_, _> = [note("training", noted), format].into();
+        let mut notes: BTreeMap<_, _> = [note("training", noted), format].into();
+        if *evaluations != Evaluations::default() {
+            notes.extend([note("evaluations", serde_json::to_string(evaluations).map_err(unwritable)?)]);
+        }
         let place = (dir.join(optimizer_name(step)), format!("optimizer-{step}"), *limit as u64);
         let state = optimizer_file(place, notes.clone(), optimizer, (&design, &params), mesh)?;
         let tensors = model.entries().into_iter().map(|entry| (entry, SavedTensor::Value)).collect();

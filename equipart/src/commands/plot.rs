@@ -1,0 +1,104 @@
+//! `plot`: tables and curves of the logs of training runs.
+use super::Run;
+use crate::cli::{out, show};
+use crate::commands::train::log::LOG;
+use crate::commands::train::run::StepLine;
+use crate::draw::curves::{self, Curves};
+use clap::Args;
+use parallel::{Error, Result, bail};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use tensor::files;
+use tensor::quoted::sentence;
+
+/// Compare the logs of training runs, in a table or as curves
+#[derive(Args, Debug)]
+pub(crate) struct PlotArgs {
+    /// Runs: folders of train --out, or their log.jsonl
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    /// Draw losses, learning rates and speeds over the steps to this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// Summary of a run.
+#[derive(Serialize)]
+struct RunSummary {
+    run: String,
+    steps: usize,
+    /// Loss of the last step, in nats a token.
+    last_loss: f64,
+    /// Least bits a byte on the held-out text.
+    best_held_out_bits_per_byte: Option<f64>,
+    /// Largest fraction of test pictures that are right.
+    best_accuracy: Option<f64>,
+    /// Median of the steps.
+    tokens_per_second: f64,
+}
+
+impl RunSummary {
+    fn new(Curves { name, lines }: &Curves) -> Option<Self> {
+        let last = lines.last()?;
+        let mut speeds: Vec<_> = lines.iter().map(|line| line.tokens_per_second).collect();
+        speeds.sort_by(f64::total_cmp);
+        Some(Self {
+            run: name.clone(),
+            steps: last.step,
+            last_loss: last.loss,
+            best_held_out_bits_per_byte: lines
+                .iter()
+                .filter_map(|l| l.held_out_bits_per_byte)
+                .reduce(f64::min),
+            best_accuracy: lines.iter().filter_map(|line| line.accuracy).reduce(f64::max),
+            tokens_per_second: speeds[speeds.len() / 2],
+        })
+    }
+    fn cells(&self) -> Vec<String> {
+        let right = || self.best_accuracy.map(|right| format!("{:.2} % right", 100.0 * right));
+        let held_out = self.best_held_out_bits_per_byte.map(|bits| format!("{bits:.4} bits a byte"));
+        vec![
+            self.run.clone(),
+            self.steps.to_string(),
+            format!("{:.4}", self.last_loss),
+            held_out.or_else(right).unwrap_or_else(|| "-".into()),
+            show::speed(self.tokens_per_second),
+        ]
+    }
+}
+
+/// Reads the log of a run: a folder, or the file itself.
+fn read(run: &Path) -> Result<Curves> {
+    let path = if run.is_dir() { run.join(LOG) } else { run.to_owned() };
+    let (bytes, file) = (files::read(&path)?, path.display());
+    let line = |(text, number): (&str, usize)| {
+        serde_json::from_str(text).map_err(|why| {
+            let why = sentence(&why.to_string().replace(" at line 1 column ", " at column "));
+            Error::new(format!("{file}, line {number} is not the log of a step: {why}"))
+        })
+    };
+    let lines: Vec<StepLine> =
+        String::from_utf8_lossy(&bytes).lines().zip(1..).map(line).collect::<Result<_>>()?;
+    if lines.is_empty() {
+        bail!("{file} has no steps");
+    }
+    Ok(Curves { name: run.display().to_string(), lines })
+}
+
+impl Run for PlotArgs {
+    fn run(self, json: bool) -> Result<bool> {
+        let runs: Vec<_> = self.runs.iter().map(|run| read(run)).collect::<Result<_>>()?;
+        let rows: Vec<_> = runs.iter().filter_map(RunSummary::new).collect();
+        if let Some(file) = &self.svg {
+            files::replace_file(file, curves::draw(&runs).as_bytes())?;
+        }
+        show::all(json, &rows, || {
+            let head = ["run", "steps", "last loss", "best held-out", "token/s"];
+            out::line(&show::fitted(show::table(&head, rows.iter().map(RunSummary::cells))).to_string());
+            if let Some(file) = &self.svg {
+                out::line(&format!("\nthe curves are in {}", file.display()));
+            }
+        });
+        Ok(true)
+    }
+}
