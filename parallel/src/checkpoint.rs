@@ -94,8 +94,8 @@ pub fn save<D: Kernels, S: Storable>(
     mesh: &Mesh<D::Place>,
     (to, background): (ToFile<Wide<D>, S>, bool),
 ) -> Result<Saving<D>> {
-    let mut planned = files.into_iter().map(|file| file.plan::<S>()).collect::<Result<Vec<_>>>()?;
-    let mut files: Vec<PlannedFile> = planned.drain(..).flatten().collect();
+    let planned = files.into_iter().map(CheckpointFile::plan::<S>).collect::<Result<Vec<_>>>()?;
+    let mut files: Vec<PlannedFile> = planned.into_iter().flatten().collect();
     if mesh.rank() == 0 {
         files.iter_mut().try_for_each(PlannedFile::create)?;
     }
@@ -117,8 +117,8 @@ pub fn save<D: Kernels, S: Storable>(
 /// The tensors of which this rank saves elements, one at a time.
 fn parts<D: Kernels>(params: &[&mut Param<D>]) -> impl Iterator<Item = Part<D>> {
     let of = |param: &&mut Param<D>, which| {
-        let part = param.saved(which)?;
-        Some(Part { name: param.name().clone(), which, part })
+        let saved = param.saved(which)?;
+        Some(Part { name: param.name().clone(), which, saved })
     };
     let tensors = [SavedTensor::Value, SavedTensor::Moment(0), SavedTensor::Moment(1)];
     params.iter().flat_map(move |param| tensors.into_iter().filter_map(move |which| of(param, which)))
@@ -126,7 +126,7 @@ fn parts<D: Kernels>(params: &[&mut Param<D>]) -> impl Iterator<Item = Part<D>> 
 
 /// Holds what a save takes of this rank's memory, in turn; returns the copies of a save in the background.
 pub(crate) fn held<D: Kernels>(params: &[&mut Param<D>], background: bool) -> Vec<SavedPart<D>> {
-    parts(params).filter_map(|part| background.then(|| part.snapshot().part)).collect()
+    parts(params).filter_map(|part| background.then(|| part.snapshot().saved)).collect()
 }
 
 impl<D: Kernels> Saving<D> {

@@ -188,14 +188,17 @@ mod tests {
         m.begin(Phase::Step);
         m.hold(Category::Activations, 5);
         let (load, step) = (m.peaks(Phase::Load), m.peaks(Phase::Step));
-        assert_eq!((load.category, load.total), ([10, 0, 0, 0, 0, 30, 0], 40));
-        assert_eq!((step.category, step.total), ([10, 0, 0, 5, 0, 0, 0], 15));
-        assert_eq!(m.peaks_of_all(), Peaks { category: [10, 0, 0, 5, 0, 30, 0], total: 40 });
+        assert_eq!((load.category, load.total), ([10, 0, 0, 0, 0, 30, 0, 0], 40));
+        assert_eq!((step.category, step.total), ([10, 0, 0, 5, 0, 0, 0, 0], 15));
+        assert_eq!(m.peaks_of_all(), Peaks { category: [10, 0, 0, 5, 0, 30, 0, 0], total: 40 });
         assert_eq!(m.peaks(Phase::Inference), Peaks::default());
         assert_eq!((m.now(Category::Weights), m.now(Category::Buffers)), (10, 0));
         m.hold(Category::Activations, 4);
         m.release(Category::Activations, 9);
         assert_eq!((m.restart_phase(), m.restart_phase()), ([19, 10], [10, 10]));
-        assert_eq!((m.peaks(Phase::Step).category, m.peaks(Phase::Load).total), ([10, 0, 0, 0, 0, 0, 0], 40));
+        assert_eq!(
+            (m.peaks(Phase::Step).category, m.peaks(Phase::Load).total),
+            ([10, 0, 0, 0, 0, 0, 0, 0], 40)
+        );
     }
 }

@@ -176,7 +176,10 @@ impl Run for EvalArgs {
         }
         let model = learner(a.model.as_ref(), &a.pictures)?;
         if a.verify && model.verify()? == 0 {
-            out::note(&format!("note: {} has no digests: they are in files that equipart writes", model.origin));
+            out::note(&format!(
+                "note: {} has no digests: they are in files that equipart writes",
+                model.origin
+            ));
         }
         let all = model.text.as_ref().map_or_else(|| pictures(&a), |model| sequences_of(&a, model))?;
         let watch = ProgressWatch::bar(0);

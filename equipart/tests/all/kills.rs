@@ -98,7 +98,7 @@ fn a_run_that_is_killed_at_any_moment_goes_on_as_if_it_had_not_stopped() {
         let older: Vec<_> = older.filter(|name| name.starts_with("checkpoint-")).collect();
         let keep = run.split("--keep ").nth(1).map_or(1, |n| n.parse::<usize>().unwrap());
         assert_eq!(older.len(), keep - 1, "{older:?}");
-        older.iter().for_each(|name| assert!(whole(&out.join(name), 1) < step));
+        assert!(older.iter().all(|name| whole(&out.join(name), 1) < step));
         println!("{run}: killed {killed} times, nothing is lost; {step} steps equal those of one run");
     }
 }

@@ -2,7 +2,9 @@
 use super::*;
 use crate::generate::all_logits;
 use crate::tokenizer;
+use layers::SavedTensor;
 use parallel::Stages;
+use parallel::checkpoint::{self, CheckpointFile, finite_f32};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -223,10 +225,16 @@ fn what_layers_are_built_from_they_write_again() {
             let layout: parallel::Layout = ranks.parse().unwrap();
             let ends = layout.world().unwrap().run(|device: Cpu<f32>, mesh| {
                 let at = layout.place(&device, &mesh, model.values());
-                let (design, mut chunk) = (model.config.shape.into(), Stages::new(&at, model.config.shape)?);
-                let params = (&design, &*chunk.params());
-                parallel::save_params(&path, &BTreeMap::new(), &entries, params, &mesh)?;
-                Ok::<_, parallel::Error>(())
+                let mut chunk = Stages::new(&at, model.config.shape)?;
+                let file = CheckpointFile {
+                    path: path.clone(),
+                    shards: String::new(),
+                    limit: u64::MAX,
+                    metadata: BTreeMap::new(),
+                    tensors: entries.iter().map(|entry| (entry.clone(), SavedTensor::Value)).collect(),
+                };
+                let saving = checkpoint::save(vec![file], &chunk.params(), &mesh, (finite_f32, false));
+                saving?.advance(&mesh, true)
             });
             ends.unwrap();
             assert_eq!(tensors(folder.path()), wanted, "{name} on {ranks}");

@@ -25,14 +25,14 @@ const TILE: usize = 64;
 pub(super) struct Part<D: Kernels> {
     pub(super) name: Arc<str>,
     pub(super) which: SavedTensor,
-    pub(super) part: SavedPart<D>,
+    pub(super) saved: SavedPart<D>,
 }
 
 impl<D: Kernels> Part<D> {
     /// Copies the elements.
     pub(super) fn snapshot(self) -> Self {
-        let SavedPart { tensor, rectangles } = self.part;
-        Self { part: SavedPart { tensor: tensor.snapshot(), rectangles }, ..self }
+        let SavedPart { tensor, rectangles } = self.saved;
+        Self { saved: SavedPart { tensor: tensor.snapshot(), rectangles }, ..self }
     }
 }
 
@@ -44,13 +44,13 @@ pub(super) fn write<D: Kernels, S: Storable>(
 ) -> Result<()> {
     files.iter_mut().try_for_each(|file| file.file.open())?;
     for part in parts {
-        let Part { name, which, part } = part.borrow();
-        let Some(values) = part.tensor.read() else { continue };
+        let Part { name, which, saved } = part.borrow();
+        let Some(values) = saved.tensor.read() else { continue };
         for PlannedFile { file, tensors, .. } in &mut *files {
             let of =
                 |(entry, tensor, _): &&(Entry, SavedTensor, u64)| *entry.param == **name && tensor == which;
             for (entry, _, begin) in tensors.iter().filter(of) {
-                for rectangle in &part.rectangles {
+                for rectangle in &saved.rectangles {
                     let fits = place(file, (entry, *begin), rectangle, (&values, to))?;
                     if !fits {
                         let path = file.path().display();
@@ -60,7 +60,9 @@ pub(super) fn write<D: Kernels, S: Storable>(
             }
         }
     }
-    files.iter_mut().for_each(|file| file.file.close());
+    for PlannedFile { file, .. } in files {
+        file.close();
+    }
     Ok(())
 }
 

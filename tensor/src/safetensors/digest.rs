@@ -54,7 +54,8 @@ impl Outline {
     /// Returns the bytes before the data, with the digests of all blocks.
     pub(super) fn header(&self, digests: &[u64]) -> Result<Vec<u8>, FormatError> {
         let mut metadata = self.metadata.clone();
-        metadata.insert(OF_DATA.into(), digests.iter().map(|digest| format!("{digest:016x}")).collect());
+        let digits: Vec<_> = digests.iter().map(|digest| format!("{digest:016x}")).collect();
+        metadata.insert(OF_DATA.into(), digits.concat());
         metadata.insert(OF_HEADER.into(), "0".repeat(DIGITS));
         let header = header::text(&metadata, &self.places)?;
         let sealed = of_text(&header).map(|digest| header.replacen(&field(0), &field(digest), 1));
