@@ -92,7 +92,7 @@ impl<D: Kernels> Stages<D> {
         let chunks = schedule.chunks_of(stages.rank(), &plan);
         let parts: Vec<_> = chunks
             .iter()
-            .map(|chunk| at.pipeline.blocks(design.parts(), *chunk, plan.all_chunks()))
+            .map(|chunk| at.pipeline.blocks(design.parts(layers.size()), *chunk, plan.all_chunks()))
             .collect();
         let between = if at.region == Region::Whole { Region::tokens(layers) } else { at.region };
         Ok(Self {
@@ -206,8 +206,9 @@ impl<D: Kernels> Stages<D> {
         plan: &Plan,
     ) -> Result<Received<D>> {
         let behind = task.chunk as usize + usize::from(payload == Payload::Gradient);
-        let width =
-            self.design.width(self.pipeline.blocks(self.design.parts(), behind, plan.all_chunks()).start);
+        let tp = self.mesh.group(Axis::Tp).size();
+        let part = self.pipeline.blocks(self.design.parts(tp), behind, plan.all_chunks()).start;
+        let width = self.design.width(self.design.start(part, tp));
         let from = (stages, from, tags(payload, task, plan));
         let row = row(&self.hooks, learns).map(|(_, n)| n);
         Passed::start_receive(&self.device, from, ([rows, width], self.regions[1]), row)

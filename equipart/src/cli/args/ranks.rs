@@ -33,7 +33,8 @@ pub(crate) fn note(layouts: &[Layout], design: Option<&Design>) {
                 "note: {layout} has {ranks} ranks; the ranks of experts are also ranks of the other axes"
             ));
         }
-        let (chunks, blocks) = (layout.chunks(), design.map_or(0, Design::parts));
+        let (chunks, blocks) =
+            (layout.chunks(), design.map_or(0, |design| design.parts(layout.size(Axis::Tp))));
         if !blocks.is_multiple_of(chunks) && design.is_some_and(|design| layout.fits(design).is_ok()) {
             let each = (0..chunks).map(|chunk| deal(blocks, chunk, chunks).len().to_string());
             let each = each.collect::<Vec<_>>().join(",");
@@ -80,9 +81,9 @@ impl RanksArgs {
             bail!("--split needs a layout with pipeline stages; write one, such as pp=2");
         }
         staged.iter().try_for_each(|layout| layout.fits(design))?;
-        let chunks: Vec<_> = staged.iter().map(|layout| layout.chunks()).collect();
-        for (layout, blocks) in staged.iter_mut().zip(split.of(design, &chunks)?) {
-            **layout = layout.splitting(blocks.leak(), design.parts())?;
+        let sizes: Vec<_> = staged.iter().map(|layout| [layout.chunks(), layout.size(Axis::Tp)]).collect();
+        for ((layout, [_, tp]), blocks) in staged.iter_mut().zip(&sizes).zip(split.of(design, &sizes)?) {
+            **layout = layout.splitting(blocks.leak(), design.parts(*tp))?;
         }
         Ok(limited)
     }
