@@ -1,5 +1,6 @@
 //! Drawings: schedules and attention of context ranks in a terminal and as diagrams, and timelines of runs.
 pub mod context;
+pub mod curves;
 pub mod front;
 mod picture;
 pub mod pipeline;

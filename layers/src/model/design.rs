@@ -65,6 +65,14 @@ impl Design {
             Self::Classifier { sizes } => sizes.len().saturating_sub(1),
         }
     }
+    /// Name of its parts.
+    pub fn of_parts(&self, tp: usize) -> &'static str {
+        match self {
+            Self::Transformer(_) | Self::Blocks(_) => "blocks",
+            Self::Classifier { .. } if tp > 1 => "pairs of layers",
+            Self::Classifier { .. } => "layers",
+        }
+    }
     /// Index of the first block or layer of a part under this number of tensor ranks; at the number of parts,
     /// that of all blocks or layers.
     pub fn start(&self, part: usize, tp: usize) -> usize {

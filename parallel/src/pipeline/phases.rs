@@ -98,8 +98,8 @@ const HINTS: &[(&str, &str)] = &[
 
 /// Blocks, with `CHUNKS` chunks of them on each rank.
 pub(super) fn blocks<const CHUNKS: usize>(design: &Design, sizes: &Sizes) -> Vec<DividedSize> {
-    let what = if design.shape().is_some() { "blocks" } else { "parts" };
-    let (size, over) = (design.parts(sizes.along(Axis::Tp)), CHUNKS * sizes.along(Axis::Pp));
+    let (tp, over) = (sizes.along(Axis::Tp), CHUNKS * sizes.along(Axis::Pp));
+    let (what, size) = (design.of_parts(tp), design.parts(tp));
     vec![DividedSize { what, size, over, by: DivisionRule::AtLeastOne }]
 }
 

@@ -39,8 +39,9 @@ pub(crate) fn note(layouts: &[Layout], design: Option<&Design>) {
             let each = (0..chunks).map(|chunk| deal(blocks, chunk, chunks).len().to_string());
             let each = each.collect::<Vec<_>>().join(",");
             let what = if chunks == layout.size(Axis::Pp) { "stages" } else { "chunks" };
+            let parts = design.map_or("blocks", |design| design.of_parts(layout.size(Axis::Tp)));
             out::note(&format!(
-                "note: the {what} of {layout} have {each} of {blocks} blocks; --split changes that"
+                "note: the {what} of {layout} have {each} of {blocks} {parts}; --split changes that"
             ));
         }
     }
@@ -82,8 +83,8 @@ impl RanksArgs {
         }
         staged.iter().try_for_each(|layout| layout.fits(design))?;
         let sizes: Vec<_> = staged.iter().map(|layout| [layout.chunks(), layout.size(Axis::Tp)]).collect();
-        for ((layout, [_, tp]), blocks) in staged.iter_mut().zip(&sizes).zip(split.of(design, &sizes)?) {
-            **layout = layout.splitting(blocks.leak(), design.parts(*tp))?;
+        for (layout, blocks) in staged.iter_mut().zip(split.of(design, &sizes)?) {
+            **layout = layout.splitting(blocks.leak(), design)?;
         }
         Ok(limited)
     }
