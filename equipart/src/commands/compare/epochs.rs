@@ -178,3 +178,33 @@ fn picture(rows: &[EpochsRow]) -> String {
     ];
     curves::draw("A classifier, trained under each layout", &curves, &time)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: a difference of the last epoch only, of a larger accuracy only, a limit of another size; a time
+    /// or a rate of one epoch.
+    #[test]
+    fn an_accuracy_that_differs_by_more_than_a_third_of_a_point_marks_the_row() {
+        let line = |epoch, accuracy| EpochLine {
+            epoch,
+            loss: 0.1,
+            accuracy,
+            seconds: 2.0,
+            examples_per_second: 30.0,
+        };
+        let row = |accuracies: [f64; 2], unsplit: Option<&EpochsRow>| {
+            let epochs = [1, 2].into_iter().zip(accuracies).map(|(epoch, accuracy)| line(epoch, accuracy));
+            EpochsRow::of(Default::default(), 1, epochs.collect(), unsplit)
+        };
+        let unsplit = row([0.9, 0.95], None);
+        assert!((unsplit.equal, unsplit.seconds, unsplit.pictures_per_second) == (true, 4.0, 30.0));
+        for (accuracies, equal) in
+            [([0.903, 0.947], true), ([0.8969, 0.95], false), ([0.9, 0.9531], false), ([0.9, 0.95], true)]
+        {
+            let row = row(accuracies, Some(&unsplit));
+            assert!(row.equal == equal && row.speedup == 1.0, "{row:?}");
+        }
+    }
+}
