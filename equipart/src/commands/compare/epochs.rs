@@ -1,5 +1,6 @@
 //! `compare --epochs`: a classifier trained for the same epochs under each layout, with its accuracy after
 //! each, the time of the run, and memory. A step is that of `train`: the same pictures under every layout.
+//! Only stages have microbatches, one each: parts of a batch of 32 are small, and their products slower.
 use super::{CompareArgs, Comparison, Data};
 use crate::cli::out::line;
 use crate::cli::show;
@@ -87,7 +88,8 @@ pub(super) fn run(work: &Comparison, a: &CompareArgs, epochs: usize, json: bool)
     let (source, watch) = (TrainData::Digits(digits.clone()), ProgressWatch::spinner());
     let settings = settings(a, epochs, &source)?;
     let run = |way: &super::Partitioning| {
-        let microbatches = if way.layout.size(Axis::Pp) > 1 { work.microbatches } else { 1 };
+        let stages = way.layout.size(Axis::Pp);
+        let microbatches = if stages > 1 { a.microbatches.unwrap_or(stages) } else { 1 };
         TrainRun {
             model: work.model.clone(),
             source: &source,

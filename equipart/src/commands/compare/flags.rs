@@ -26,7 +26,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
     pub(crate) model: Option<ModelName>,
     /// Microbatches of a training step [default: 2 for each stage of the longest pipeline; 2 without a
-    /// pipeline]
+    /// pipeline; with --epochs, 1 for each stage]
     #[arg(long, value_name = "N")]
     pub(crate) microbatches: Option<usize>,
     /// Seconds that each row is measured in all, rows in turn; 0: one run each
