@@ -73,7 +73,7 @@ fn panel(picture: &mut Picture, left: f64, name: &str, curves: &[Curve]) {
     for (run, curve) in curves.iter().enumerate() {
         let points = curve.values.iter().zip(1..).map(|(value, epoch)| [x(f64::from(epoch)), y(*value)]);
         let way: Vec<_> = points.map(|[x, y]| format!("{x:.1} {y:.1}")).collect();
-        let about = format!(r#" stroke-width="2" stroke-linecap="round""#);
-        picture.line(&(way.join("L") + "h0"), &colour(run, curves.len()), &about);
+        let about = r#" stroke-width="2" stroke-linecap="round""#;
+        picture.line(&(way.join("L") + "h0"), &colour(run, curves.len()), about);
     }
 }
