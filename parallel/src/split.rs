@@ -1,9 +1,9 @@
 //! Number of a model's blocks in each chunk of a pipeline.
 //!
-//! A model is a row of parts: its blocks, or a classifier's layers, in pairs under tensor ranks. The first part has the embedding, and the last one the head, which
-//! can cost as much as several blocks. Chunks are runs of parts, each of at least one. [`balanced`] makes the
-//! most expensive run as cheap as possible; the cost of a part is its number of [`parameters`], or the
-//! [`seconds`] that it takes on this machine.
+//! A model is a row of parts: its blocks, or a classifier's layers, in pairs under tensor ranks. The first
+//! part has the embedding, and the last one the head, which can cost as much as several blocks. Chunks are
+//! runs of parts, each of at least one. [`balanced`] makes the most expensive run as cheap as possible; the
+//! cost of a part is its number of [`parameters`], or the [`seconds`] that it takes on this machine.
 use crate::{BuildContext, Error, Layout, Result, deal, session};
 use kernels::Meta;
 use layers::{Design, Half, Input, Output, PassContext, RandomValues, StageRequest, Targets};

@@ -28,6 +28,7 @@ pub struct Stages<D: Kernels> {
     stage: Chunk<D>,
     pipeline: Pipeline,
     mesh: Mesh<D::Place>,
+    tp: usize, // tensor ranks
     tokens: TokenShards,
     keeper: Option<Keeper<D>>, // of values that are used for logits
     logits: Group<D::Place>,   // the stages, in the messages of logits
@@ -101,6 +102,7 @@ impl<D: Kernels> Stages<D> {
             chunks,
             pipeline: at.pipeline,
             mesh: at.mesh.clone(),
+            tp: layers.size(),
             tokens: at.tokens,
             keeper: Some(Keeper::new(at.rests)),
             logits: stages.named("logits"),
@@ -206,9 +208,8 @@ impl<D: Kernels> Stages<D> {
         plan: &Plan,
     ) -> Result<Received<D>> {
         let behind = task.chunk as usize + usize::from(payload == Payload::Gradient);
-        let tp = self.mesh.group(Axis::Tp).size();
-        let part = self.pipeline.blocks(self.design.parts(tp), behind, plan.all_chunks()).start;
-        let width = self.design.width(self.design.start(part, tp));
+        let part = self.pipeline.blocks(self.design.parts(self.tp), behind, plan.all_chunks()).start;
+        let width = self.design.width(self.design.start(part, self.tp));
         let from = (stages, from, tags(payload, task, plan));
         let row = row(&self.hooks, learns).map(|(_, n)| n);
         Passed::start_receive(&self.device, from, ([rows, width], self.regions[1]), row)

@@ -10,8 +10,7 @@
 //! backward  dX of each column layer but the model's first        all-reduce, B·(features of X) elements
 //! ```
 //!
-//! Two layers cost one all-reduce each way. A stage of a pipeline has its own pairs. On one tensor rank it is
-//! cut after any layer; on more, at the bars.
+//! Two layers cost one all-reduce each way. A layout cuts stages at the bars; on one rank, after any layer.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053. Chapter: 3. Compare: `mlp.rs`, one pair.
 use crate::model::build::positive;

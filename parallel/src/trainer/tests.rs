@@ -166,10 +166,10 @@ fn steps_equal_the_oracle_however_blocks_are_split() {
     }
 }
 
-/// Three layers and four, in two and in three stages, also one layer each; of the first microbatch two of four
-/// data ranks have no example, and a stage sends no row. Kills: data ranks not summed or averaged, an example
-/// dealt twice or to nobody, a width of another part, a stage of tensor ranks that is cut within a pair,
-/// moments of another parameter.
+/// Three layers and four, in two and in three stages, also one layer each; of the first microbatch two of
+/// four data ranks have no example, and a stage sends no row. Kills: data ranks not summed or averaged, an
+/// example dealt twice or to nobody, a width of another part, a stage of tensor ranks that is cut within a
+/// pair, moments of another parameter.
 #[test]
 fn steps_of_a_classifier_equal_the_oracle_bit_for_bit() {
     let layouts = [

@@ -17,8 +17,9 @@ pub(crate) struct RanksArgs {
     /// needs more is refused [default: the machine's memory]
     #[arg(long = "memory-limit", value_name = "SIZE", value_parser = size)]
     pub(crate) limit: Option<usize>,
-    /// Blocks of each chunk of a pipeline, or layers of a plain classifier: even, parameters (the largest chunk has as few as possible), time
-    /// (as measured on this machine), or numbers such as 3,5 [default: even]
+    /// Blocks of each chunk of a pipeline, or layers of a plain classifier: even, parameters (the largest
+    /// chunk has as few as possible), time (as measured on this machine), or numbers such as 3,5 [default:
+    /// even]
     #[arg(long, value_name = "HOW")]
     pub(crate) split: Option<BlockSplit>,
 }

@@ -136,8 +136,8 @@ fn transformer<D: Kernels>(
 }
 
 impl Design {
-    /// Builds these runs of the model's [parts](Self::parts), in order, on this rank. `ends` is the group of the two ranks
-    /// that have the model's first and last part, if this rank is one of them.
+    /// Builds these runs of the model's [parts](Self::parts), in order, on this rank. `ends` is the group of
+    /// the two ranks that have the model's first and last part, if this rank is one of them.
     ///
     /// # Errors
     /// If a size is 0, or the ranks do not divide a size that they must divide.

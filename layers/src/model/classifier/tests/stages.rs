@@ -66,9 +66,9 @@ impl<D: Kernels> Model<D> {
 }
 
 /// Cut after any layer, on tensor ranks too, where a layout keeps pairs. Kills: activations of a stage in
-/// another region than the next one takes, a stage that does not know its first layer, a layer that two stages
-/// have or none, a pair that reaches into the next stage, columns that are not gathered, weight halves of
-/// another microbatch or in another order.
+/// another region than the next one takes, a stage that does not know its first layer, a layer that two
+/// stages have or none, a pair that reaches into the next stage, columns that are not gathered, weight halves
+/// of another microbatch or in another order.
 #[test]
 fn stages_and_later_halves_equal_the_oracle_bit_for_bit() {
     let _key = Key(2).enter();
