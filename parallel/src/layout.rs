@@ -28,7 +28,8 @@ use comm::{Axis, CommError, Mesh, World, readable};
 use grammar::Grammar;
 use kernels::Kernels;
 use layers::{
-    Builder, Choice, ShardingStrategy, Strategy, StrategyInfo, TokenShards, ValueSource, Wide, counted,
+    Builder, Choice, Design, ShardingStrategy, Strategy, StrategyInfo, TokenShards, ValueSource, Wide,
+    counted,
 };
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -296,17 +297,18 @@ impl Layout {
     pub fn chunks(&self) -> usize {
         self.pipeline().plan(self.size(Axis::Pp), 1).all_chunks()
     }
-    /// Returns this layout with `split` of the model's blocks in the chunks of the pipeline. Not printed.
+    /// Returns this layout with `split` of the model's parts in the chunks of the pipeline. Not printed.
     ///
     /// # Errors
-    /// If there are more or fewer chunks, one is empty, or the sum is not `blocks`.
-    pub fn splitting(self, split: &'static [usize], blocks: usize) -> Result<Self> {
-        let (chunks, sum) = (self.chunks(), split.iter().sum::<usize>());
+    /// If there are more or fewer chunks, one is empty, or the sum is not the number of parts.
+    pub fn splitting(self, split: &'static [usize], design: &Design) -> Result<Self> {
+        let (chunks, sum, tp) = (self.chunks(), split.iter().sum::<usize>(), self.size(Axis::Tp));
+        let (blocks, what) = (design.parts(tp), design.of_parts(tp));
         if split.len() != chunks || split.contains(&0) || sum != blocks {
             let even: Vec<_> =
                 (0..chunks).map(|chunk| deal(blocks, chunk, chunks).len().to_string()).collect();
             return Err(Error::new(format!(
-                "the split {} is not {blocks} blocks in {chunks} chunks of at least one each, such as {}",
+                "the split {} is not {blocks} {what} in {chunks} chunks of at least one each, such as {}",
                 either(split, "and"),
                 even.join(",")
             )));

@@ -1,9 +1,9 @@
 //! Number of a model's blocks in each chunk of a pipeline.
 //!
-//! A model is a row of parts, its blocks; the first part has the embedding, and the last one the head, which
-//! can cost as much as several blocks. Chunks are runs of parts, each of at least one. [`balanced`] makes the
-//! most expensive run as cheap as possible; the cost of a part is its number of [`parameters`], or the
-//! [`seconds`] that it takes on this machine.
+//! A model is a row of parts: its blocks, or a classifier's layers, in pairs under tensor ranks. The first
+//! part has the embedding, and the last one the head, which can cost as much as several blocks. Chunks are
+//! runs of parts, each of at least one. [`balanced`] makes the most expensive run as cheap as possible; the
+//! cost of a part is its number of [`parameters`], or the [`seconds`] that it takes on this machine.
 use crate::{BuildContext, Error, Layout, Result, deal, session};
 use kernels::Meta;
 use layers::{Design, Half, Input, Output, PassContext, RandomValues, StageRequest, Targets};
@@ -46,14 +46,15 @@ impl FromStr for BlockSplit {
 }
 
 impl BlockSplit {
-    /// Returns the number of a model's blocks in each chunk, for each of these numbers of chunks. The costs
-    /// of the parts are computed once.
+    /// Returns the number of a model's parts in each chunk, for each of these numbers of chunks and tensor
+    /// ranks. The costs of the blocks or layers are computed once.
     ///
     /// # Errors
-    /// If there are more chunks than blocks, or a part cannot be built or run.
-    pub fn of(&self, design: &Design, chunks: &[usize]) -> Result<Vec<Vec<usize>>> {
-        let parts = design.parts();
-        if let Some(chunks) = chunks.iter().find(|chunks| **chunks > parts) {
+    /// If there are more chunks than parts, or a part cannot be built or run.
+    pub fn of(&self, design: &Design, layouts: &[[usize; 2]]) -> Result<Vec<Vec<usize>>> {
+        let parts = |tp: usize| design.parts(tp);
+        if let Some([chunks, tp]) = layouts.iter().find(|[chunks, tp]| *chunks > parts(*tp)) {
+            let parts = parts(*tp);
             return Err(Error::new(format!("{chunks} chunks of {parts} blocks: each needs at least one")));
         }
         let costs = match self {
@@ -61,12 +62,15 @@ impl BlockSplit {
             Self::Time => seconds(design)?,
             Self::Even | Self::Given(_) => vec![],
         };
-        let blocks = |&chunks: &usize| match self {
+        let cost = |part, tp| costs[design.start(part, tp)..design.start(part + 1, tp)].iter().sum();
+        let blocks = |&[chunks, tp]: &[usize; 2]| match self {
             Self::Given(blocks) => blocks.clone(),
-            Self::Even => (0..chunks).map(|chunk| deal(parts, chunk, chunks).len()).collect(),
-            Self::Parameters | Self::Time => balanced(&costs, chunks),
+            Self::Even => (0..chunks).map(|chunk| deal(parts(tp), chunk, chunks).len()).collect(),
+            Self::Parameters | Self::Time => {
+                balanced(&(0..parts(tp)).map(|part| cost(part, tp)).collect::<Vec<_>>(), chunks)
+            }
         };
-        Ok(chunks.iter().map(blocks).collect())
+        Ok(layouts.iter().map(blocks).collect())
     }
 }
 
@@ -95,7 +99,7 @@ pub fn balanced(costs: &[f64], runs: usize) -> Vec<usize> {
     sizes
 }
 
-/// Returns the number of parameters of each part.
+/// Returns the number of parameters of each block or layer, with the ends.
 ///
 /// # Errors
 /// If a part cannot be built.
@@ -108,25 +112,26 @@ pub fn parameters(design: &Design) -> Result<Vec<f64>> {
             Ok(sizes.sum::<usize>() as f64)
         })
     };
-    (0..design.parts()).map(of).collect()
+    (0..design.parts(1)).map(of).collect()
 }
 
 /// Number of tokens that a part is timed with.
 const TOKENS: usize = 64;
 
-/// Returns the seconds that each part takes, forward and backward, on one core of this machine. The first,
-/// the second and the last part are measured; each part between takes as long as the second.
+/// Returns the seconds that each block or layer takes, forward and backward, with the ends, on one core of
+/// this machine. Of blocks, the first, the second and the last are measured; each between takes as long as
+/// the second.
 ///
 /// # Errors
 /// If a part cannot be built.
 pub fn seconds(design: &Design) -> Result<Vec<f64>> {
-    let n = design.parts();
+    let n = design.parts(1);
     let of = |part| {
         session::alone(&RandomValues { seed: 0 }, |at: BuildContext<Cpu<f32>>| taken(&at, design, part))
     };
     let mut between = None;
     let time = |part| match between {
-        Some(time) if part + 1 < n => Ok(time),
+        Some(time) if part + 1 < n && design.shape().is_some() => Ok(time),
         _ => {
             let time = of(part)?;
             if part > 0 {
@@ -160,7 +165,7 @@ fn taken(at: &BuildContext<Cpu<f32>>, design: &Design, part: usize) -> Result<f6
         } else {
             Targets::Ids(TokenIds::targets(place, &[0; TOKENS], outputs)?)
         };
-        let wanted = (part + 1 == design.parts()).then_some(StageRequest::Loss(y));
+        let wanted = (part + 1 == design.parts(1)).then_some(StageRequest::Loss(y));
         let start = Instant::now();
         let dy = match stage.forward(0, &cx, &mut (), x, wanted)? {
             Output::Activation(y) => Some(y),
@@ -217,19 +222,19 @@ mod tests {
         let design = Design::from(shape);
         let costs = parameters(&design).unwrap();
         assert_eq!(costs.iter().sum::<f64>(), crate::price::parameters(&design).unwrap() as f64);
-        assert_eq!(BlockSplit::Parameters.of(&design, &[3, 1]).unwrap(), [&[1, 4, 1][..], &[6]]);
-        assert_eq!(BlockSplit::Even.of(&design, &[3, 2]).unwrap(), [&[2, 2, 2][..], &[3, 3]]);
+        assert_eq!(BlockSplit::Parameters.of(&design, &[[3, 1], [1, 2]]).unwrap(), [&[1, 4, 1][..], &[6]]);
+        assert_eq!(BlockSplit::Even.of(&design, &[[3, 1], [2, 1]]).unwrap(), [&[2, 2, 2][..], &[3, 3]]);
         let nine = Design::from(Shape { blocks: 9, ..shape });
         assert_eq!(
-            BlockSplit::Even.of(&nine, &[4]).unwrap(),
+            BlockSplit::Even.of(&nine, &[[4, 1]]).unwrap(),
             [[2, 2, 2, 3]],
             "as they are dealt without a split"
         );
-        let times = BlockSplit::Time.of(&design, &[2, 3, 2, 1]).unwrap();
+        let times = BlockSplit::Time.of(&design, &[2, 3, 2, 1].map(|chunks| [chunks, 1])).unwrap();
         let whole = |times: &Vec<usize>| times.iter().sum::<usize>() == 6 && !times.contains(&0);
         assert!(times.iter().all(whole) && times[3] == [6], "{times:?}");
         assert_eq!((times[0].len(), times[1].len(), &times[2]), (2, 3, &times[0]), "by one measurement");
-        let few = BlockSplit::Even.of(&design, &[2, 7]).unwrap_err().why;
+        let few = BlockSplit::Even.of(&design, &[[2, 1], [7, 1]]).unwrap_err().why;
         assert_eq!(few, "7 chunks of 6 blocks: each needs at least one");
         let none = "3,x".parse::<BlockSplit>().unwrap_err().why;
         assert!(none.starts_with("\"3,x\" is not a split; write even, parameters, time,"), "{none}");

@@ -28,6 +28,7 @@ pub struct Stages<D: Kernels> {
     stage: Chunk<D>,
     pipeline: Pipeline,
     mesh: Mesh<D::Place>,
+    tp: usize, // tensor ranks
     tokens: TokenShards,
     keeper: Option<Keeper<D>>, // of values that are used for logits
     logits: Group<D::Place>,   // the stages, in the messages of logits
@@ -92,7 +93,7 @@ impl<D: Kernels> Stages<D> {
         let chunks = schedule.chunks_of(stages.rank(), &plan);
         let parts: Vec<_> = chunks
             .iter()
-            .map(|chunk| at.pipeline.blocks(design.parts(), *chunk, plan.all_chunks()))
+            .map(|chunk| at.pipeline.blocks(design.parts(layers.size()), *chunk, plan.all_chunks()))
             .collect();
         let between = if at.region == Region::Whole { Region::tokens(layers) } else { at.region };
         Ok(Self {
@@ -101,6 +102,7 @@ impl<D: Kernels> Stages<D> {
             chunks,
             pipeline: at.pipeline,
             mesh: at.mesh.clone(),
+            tp: layers.size(),
             tokens: at.tokens,
             keeper: Some(Keeper::new(at.rests)),
             logits: stages.named("logits"),
@@ -206,8 +208,8 @@ impl<D: Kernels> Stages<D> {
         plan: &Plan,
     ) -> Result<Received<D>> {
         let behind = task.chunk as usize + usize::from(payload == Payload::Gradient);
-        let width =
-            self.design.width(self.pipeline.blocks(self.design.parts(), behind, plan.all_chunks()).start);
+        let part = self.pipeline.blocks(self.design.parts(self.tp), behind, plan.all_chunks()).start;
+        let width = self.design.width(self.design.start(part, self.tp));
         let from = (stages, from, tags(payload, task, plan));
         let row = row(&self.hooks, learns).map(|(_, n)| n);
         Passed::start_receive(&self.device, from, ([rows, width], self.regions[1]), row)

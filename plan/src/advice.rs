@@ -48,7 +48,7 @@ const FOR_EACH_STAGE: usize = 4;
 /// If the unsplit model cannot be priced.
 pub fn steps<D: Kernels>(search: &LayoutSearch, best: &Weighed) -> Result<Vec<DecisionStep>> {
     let mut trees = DecisionTrees { search, best, steps: Vec::new() };
-    let state = trees.state::<D>(search.job.design.parts())?;
+    let state = trees.state::<D>(search.job.design.parts(1))?;
     let fits = trees.one_device::<D>(state)?;
     if search.ranks > 1 && fits {
         trees.replicated::<D>();
@@ -217,7 +217,7 @@ impl DecisionTrees<'_> {
     }
     /// Says whether the largest layer fits one device.
     fn largest_layer<D: Kernels>(&mut self, state: usize) -> Result<()> {
-        let (node, blocks, ends) = (self.node(), self.search.job.design.parts(), self.state::<D>(1)?);
+        let (node, blocks, ends) = (self.node(), self.search.job.design.parts(1), self.state::<D>(1)?);
         let block = state.saturating_sub(ends) / (blocks - 1).max(1);
         let ends = ends.saturating_sub(block);
         let [wants, others] = [block, ends].map(|bytes| readable(bytes as u128));
@@ -240,7 +240,7 @@ impl DecisionTrees<'_> {
         let tp = (2..=self.node()).rev().find(|tp| ranks.is_multiple_of(*tp) && of(*tp));
         let staged = tp.and_then(|tp| {
             let divides = |pp: &usize| (ranks / tp).is_multiple_of(*pp) && ranks / tp / pp <= job.batch_size;
-            let mut all = (2..=design.parts().min(ranks / tp)).filter(divides);
+            let mut all = (2..=design.parts(1).min(ranks / tp)).filter(divides);
             let pp = all.find(|pp| state / tp / pp <= memory / 2)?; // the other half for activations
             Some(format!("pp={pp},dp={},tp={tp},sp", ranks / tp / pp))
         });

@@ -223,7 +223,8 @@ impl LayoutSearch<'_> {
     ) -> Candidate {
         let of = Candidate { level: of.level + 1, ..of };
         let microbatches = self.microbatches(layout, of.power);
-        let (sequences, blocks) = (self.job.batch_size.div_ceil(microbatches), self.job.design.parts());
+        let (sequences, blocks) =
+            (self.job.batch_size.div_ceil(microbatches), self.job.design.parts(layout.size(Axis::Tp)));
         let staged = if self.goal == Goal::Time { staged(layout).ok() } else { None };
         let Some((staged, unlike)) = staged else { return Candidate { level: WEIGHED, ..of } };
         let all = || kept.blocks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -259,7 +260,7 @@ impl LayoutSearch<'_> {
     }
     /// Returns all candidates that may fit, and the counts so far.
     fn bounded<D: Kernels>(&self, all: &[Division]) -> (BinaryHeap<Candidate>, SearchResult) {
-        let (job, blocks) = (self.job, self.job.design.parts());
+        let (job, blocks) = (self.job, self.job.design.parts(1));
         let keys: BTreeSet<_> =
             self.roomy(all).flat_map(|division| division.work.iter().map(block_key)).collect();
         let ideal = Arc::new(self.machine.ideal());
@@ -335,7 +336,7 @@ impl LayoutSearch<'_> {
     }
     /// Divisions under which the state of a stage's blocks alone may fit.
     fn roomy<'a>(&self, all: &'a [Division]) -> impl Iterator<Item = &'a Division> {
-        let blocks = self.job.design.parts();
+        let blocks = self.job.design.parts(1);
         all.iter().filter(move |division| {
             let least = division.bytes.iter().map(|state| state.block[0]).min().unwrap_or(0);
             let of_stage = blocks / division.work[0].size(Axis::Pp) * least;

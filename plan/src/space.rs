@@ -22,7 +22,7 @@ pub fn divisions(ranks: usize, design: &Design, [sequences, seq]: [usize; 2]) ->
     let most = CONTEXT[0].min(seq / CONTEXT[1]).max(1);
     let divisors = |n: usize| (1..=n).filter(move |d| n.is_multiple_of(*d));
     let mut all = Vec::new();
-    for pp in divisors(ranks).filter(|pp| *pp <= design.parts()) {
+    for pp in divisors(ranks).filter(|pp| *pp <= design.parts(1)) {
         for dp in divisors(ranks / pp).filter(|dp| *dp <= sequences) {
             for cp in divisors(ranks / pp / dp).filter(|cp| *cp <= most) {
                 let tp = ranks / pp / dp / cp;

@@ -219,7 +219,7 @@ pub fn model_flops<D: Kernels>(job: &TrainingJob) -> Result<f64> {
 /// Returns the kind of a chunk.
 pub(crate) fn chunk_kind(design: &Design, layout: &Layout, chunk: usize, plan: &Plan) -> ChunkKind {
     let (pipeline, all) = (layout.pipeline(), plan.all_chunks());
-    let blocks = pipeline.blocks(design.parts(), chunk, all);
+    let blocks = pipeline.blocks(design.parts(layout.size(Axis::Tp)), chunk, all);
     let block = |block: usize| {
         let shape = design.shape();
         (shape.is_some_and(|shape| shape.experts(block).is_some()), shape.map(|shape| Mask::of(shape, block)))

@@ -47,8 +47,8 @@ static ABOUT: StrategyInfo = StrategyInfo {
     tries: layers::Tries::Always(&[]),
     needs: None,
     shares: |design, sizes| {
-        let over = sizes.along(Axis::Pp);
-        vec![DividedSize { what: "blocks", size: design.parts(), over, by: DivisionRule::AtLeastOne }]
+        let (size, over) = (design.parts(sizes.along(Axis::Tp)), sizes.along(Axis::Pp));
+        vec![DividedSize { what: "blocks", size, over, by: DivisionRule::AtLeastOne }]
     },
     alone: false,
     paper: "Huang et al., arXiv:1811.06965",

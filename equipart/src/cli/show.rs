@@ -73,8 +73,8 @@ pub(crate) fn comparison(origin: &str, number: DtypeName, rows: &[LayoutRow]) {
         let text = workload == Workload::Inference;
         let in_other = format!("in {other}");
         let (sent, tokens_equal) = (format!("sent\n{per}"), if text { &["tokens"][..] } else { &[] });
-        let head =
-            [&[title, "token/s", "holds", &in_other, &sent, "field"], tokens_equal, &["error"]].concat();
+        let unit = of_this().next().map_or("token/s", |row| row.rate.unit());
+        let head = [&[title, unit, "holds", &in_other, &sent, "field"], tokens_equal, &["error"]].concat();
         let cells = |r: &LayoutRow| {
             let mut row = vec![
                 r.name.clone(),
@@ -107,7 +107,7 @@ pub(crate) fn comparison(origin: &str, number: DtypeName, rows: &[LayoutRow]) {
         }
     }
     for text in FOOTNOTES {
-        line(text);
+        line(&text.replace("token/s", rows.first().map_or("token/s", |row| row.rate.unit())));
     }
     if number == DtypeName::F64 {
         line("In f64 the unsplit run's error is 0; there the unit is one rounding of the largest value.");
@@ -122,18 +122,18 @@ pub(crate) fn comparison(origin: &str, number: DtypeName, rows: &[LayoutRow]) {
     }
 }
 
-/// A number of tokens a second: `17.0k`.
-pub(crate) fn speed(tokens_per_second: f64) -> String {
-    match tokens_per_second {
+/// A number of tokens or pictures a second: `17.0k`.
+pub(crate) fn speed(per_second: f64) -> String {
+    match per_second {
         x if x < 1e4 => format!("{x:.0}"),
         x if x < 1e6 => format!("{:.1}k", x / 1e3),
         x => format!("{:.1}M", x / 1e6),
     }
 }
 
-/// Tokens a second, and the spread of the runs: `17.0k ±3 %`.
+/// Tokens or pictures a second, and the spread of the runs: `17.0k ±3 %`.
 fn speed_of(row: &LayoutRow) -> String {
-    let speed = speed(row.tokens_per_second);
+    let speed = speed(row.rate.number());
     row.spread.map_or(speed.clone(), |part| format!("{speed} ±{:.0} %", 100.0 * part))
 }
 
@@ -153,7 +153,7 @@ fn dominating(rows: &[LayoutRow]) -> Vec<String> {
             row.name,
             row.most_bytes() / unsplit.most_bytes(),
             row.most_bytes() / standard.most_bytes(),
-            row.tokens_per_second / standard.tokens_per_second
+            row.rate.number() / standard.rate.number()
         )
     };
     rows.iter().filter(beats).map(words).collect()

@@ -1,6 +1,7 @@
 //! `compare`: the same work under several layouts, with time, memory, traffic, and equality in three ways:
 //! the field's verdict on this work under this layout, equal tokens, and the error against f64 as a multiple
 //! of the unsplit run's own error (in f64, which has none: of one rounding).
+mod epochs;
 mod error;
 mod flags;
 mod held;
@@ -10,9 +11,11 @@ mod timed;
 
 pub(crate) use flags::{CompareArgs, SECONDS};
 pub use partitioning::Partitioning;
-pub use row::{LayoutRow, Tie, Workload};
+use row::row;
+pub use row::{LayoutRow, Rate, Tie, Workload};
 
 use super::Run;
+use crate::cli::pictures::refuse;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{self, any_ids, learner, pictures, show};
 use crate::commands::train::settings::sequences;
@@ -25,7 +28,7 @@ use models::sampling::Sampling;
 use models::text::Corpus;
 use models::{Model, TrainableModel};
 use parallel::dtype::RunDevice;
-use parallel::measure::{self, PeakBytes, RankMeasurements};
+use parallel::measure;
 use parallel::{Batch, BuildContext, Layout, Network, Result, Trainer, bail, budget, price, session};
 use prove::cases::never_ran;
 use prove::{OracleTraces, Subject, prove};
@@ -83,6 +86,17 @@ impl Comparison<'_> {
     fn data_ranks(&self) -> usize {
         self.ways.iter().map(|way| way.layout.tokens().data_ranks()).max().unwrap_or(1)
     }
+    /// All ways, each once, an unsplit one first.
+    fn all_ways(&self) -> Vec<Partitioning> {
+        let mut ways: Vec<Partitioning> = Vec::new();
+        let first = self.ways.iter().all(|way| way.layout.ranks() > 1).then(|| Layout::default().into());
+        for way in first.into_iter().chain(self.ways.iter().copied()) {
+            if !ways.contains(&way) {
+                ways.push(way);
+            }
+        }
+        ways
+    }
 }
 
 /// Number of microbatches that satisfies the schedule of every way; at least 2, so that gradients are
@@ -108,6 +122,7 @@ impl Run for CompareArgs {
                 Data::Digits(&digits)
             }
             Some(text) => {
+                refuse(&[("epochs", a.epochs.is_some())], "--model mlp; a model of text")?;
                 let seq = text.config.positions.min(64);
                 corpus = match a.data.as_deref() {
                     None if !text.tokens.are_known() => any_ids(seq, text.config.shape.vocabulary)?,
@@ -131,6 +146,9 @@ impl Run for CompareArgs {
             microbatches,
             seconds: a.seconds,
         };
+        if let Some(epochs) = a.epochs {
+            return epochs::run(&work, &a, epochs, json);
+        }
         let rows = a.network.keep_trace(
             &work.network,
             in_device!((a.number.device, a.number.name), D => compare::<D>(&work, &|what| watch.say(what))),
@@ -149,13 +167,7 @@ impl Run for CompareArgs {
 /// # Errors
 /// If a layout does not fit the model or the work, memory is too small, or a rank fails.
 pub fn compare<D: RunDevice>(work: &Comparison, watch: &dyn Fn(&str)) -> Result<Vec<LayoutRow>> {
-    let mut ways: Vec<Partitioning> = Vec::new();
-    let first = work.ways.iter().all(|way| way.layout.ranks() > 1).then(|| Layout::default().into());
-    for way in first.into_iter().chain(work.ways.iter().copied()) {
-        if !ways.contains(&way) {
-            ways.push(way);
-        }
-    }
+    let ways = work.all_ways();
     let layouts: Vec<_> = ways.iter().map(|way| way.layout).collect();
     for layout in &layouts {
         layout.fits(&work.model.design)?;
@@ -278,38 +290,6 @@ fn verdicts(
     Ok(judged.concat())
 }
 
-/// Returns a row for `tokens` tokens; the verdict is set later. `bytes`: of the rank that holds the most, in
-/// f32 and bf16.
-fn row(
-    workload: Workload,
-    way: &Partitioning,
-    (taken, timed, tokens): (&[RankMeasurements], RowTimes, usize),
-    bytes: [usize; 2],
-    error_ratio: f64,
-) -> LayoutRow {
-    let RowTimes { median: seconds, spread, runs } = timed;
-    LayoutRow {
-        workload,
-        name: way.label(),
-        layout: way.layout.to_string(),
-        seconds,
-        spread,
-        runs,
-        microbatches: None,
-        prefill_seconds: None,
-        tokens_per_second: tokens as f64 / seconds,
-        peak_bytes: PeakBytes::of(taken),
-        traffic_bytes: measure::wire(taken),
-        equal: false,
-        note: None,
-        never_ran: Vec::new(),
-        tokens_equal: None,
-        tie: None,
-        peak_bytes_by_number: [f32::NAME, Bf16::NAME].into_iter().zip(bytes).collect(),
-        error_ratio,
-    }
-}
-
 /// One row for each layout.
 fn inference<D: RunDevice>(
     model: &Model,
@@ -328,6 +308,7 @@ fn inference<D: RunDevice>(
         // Decoding and a whole forward round differently: allow as much slack again.
         let tie = parts(&generated.texts, alone, 4.0 * (own + error));
         let (taken, tokens) = (&generated.taken, generated.new_tokens());
+        let rate = Rate::TokensPerSecond(tokens as f64 / timed.median);
         let numbers = [
             request.peak::<Cpu<f32>>(model, &layout.limited(None))?.largest.total,
             request.peak::<Cpu<Bf16>>(model, &layout.limited(None))?.largest.total,
@@ -337,7 +318,7 @@ fn inference<D: RunDevice>(
             tokens_equal: Some(tie.is_none()),
             tie: tie.filter(|t| t.margin <= t.bound),
             traffic_bytes: measure::wire(taken) / tokens.max(1),
-            ..row(Workload::Inference, way, (taken, *timed, tokens), numbers, error::ratio(error, own))
+            ..row(Workload::Inference, way, (taken, *timed, rate), numbers, error::ratio(error, own))
         });
     }
     Ok(rows)
@@ -370,8 +351,11 @@ fn training<D: RunDevice>(
             held::step_peak::<Cpu<f32>>(work, layout, &batch)?,
             held::step_peak::<Cpu<Bf16>>(work, layout, &batch)?,
         ];
-        let tokens = (&taken[..], timed, batch.tokens());
-        let row = row(Workload::Training, way, tokens, numbers, error::ratio(error, own));
+        let rate = batch.tokens() as f64 / timed.median;
+        let of_pictures = matches!(work.data, Data::Digits(_));
+        let rate = if of_pictures { Rate::PicturesPerSecond(rate) } else { Rate::TokensPerSecond(rate) };
+        let taken = (&taken[..], timed, rate);
+        let row = row(Workload::Training, way, taken, numbers, error::ratio(error, own));
         rows.push(LayoutRow { microbatches: Some(work.microbatches), ..row });
     }
     Ok(rows)

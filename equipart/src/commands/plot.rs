@@ -1,9 +1,8 @@
 //! `plot`: tables and curves of the logs of training runs.
 use super::Run;
 use crate::cli::{out, show};
-use crate::commands::train::log::LOG;
+use crate::commands::train::log::{LOG, picture};
 use crate::commands::train::run::StepLine;
-use crate::draw::curves::{self, Curves};
 use clap::Args;
 use parallel::{Error, Result, bail};
 use serde::Serialize;
@@ -38,7 +37,7 @@ struct RunSummary {
 }
 
 impl RunSummary {
-    fn new(Curves { name, lines }: &Curves) -> Option<Self> {
+    fn new((name, lines): &(String, Vec<StepLine>)) -> Option<Self> {
         let last = lines.last()?;
         let mut speeds: Vec<_> = lines.iter().map(|line| line.tokens_per_second).collect();
         speeds.sort_by(f64::total_cmp);
@@ -68,7 +67,7 @@ impl RunSummary {
 }
 
 /// Reads the log of a run: a folder, or the file itself.
-fn read(run: &Path) -> Result<Curves> {
+fn read(run: &Path) -> Result<(String, Vec<StepLine>)> {
     let path = if run.is_dir() { run.join(LOG) } else { run.to_owned() };
     let (bytes, file) = (files::read(&path)?, path.display());
     let line = |(text, number): (&str, usize)| {
@@ -82,7 +81,7 @@ fn read(run: &Path) -> Result<Curves> {
     if lines.is_empty() {
         bail!("{file} has no steps");
     }
-    Ok(Curves { name: run.display().to_string(), lines })
+    Ok((run.display().to_string(), lines))
 }
 
 impl Run for PlotArgs {
@@ -90,7 +89,7 @@ impl Run for PlotArgs {
         let runs: Vec<_> = self.runs.iter().map(|run| read(run)).collect::<Result<_>>()?;
         let rows: Vec<_> = runs.iter().filter_map(RunSummary::new).collect();
         if let Some(file) = &self.svg {
-            files::replace_file(file, curves::draw(&runs).as_bytes())?;
+            files::replace_file(file, picture(&runs).as_bytes())?;
         }
         show::all(json, &rows, || {
             let head = ["run", "steps", "last loss", "best held-out", "token/s"];

@@ -1,14 +1,16 @@
-//! Curves of training runs over their steps, in one panel for each quantity, with one colour for each run.
+//! Curves of runs over their steps or epochs, in one panel for each quantity, with one colour for each run; and
+//! a bar for the time of each.
 use super::picture::{FAINT, INK, MUTED, Picture, round_numbers, shade};
-use crate::commands::train::run::StepLine;
 
-/// The steps of a run, and its name.
+/// A quantity of several runs.
 #[derive(Clone, Debug)]
-pub struct Curves {
-    /// Name for the legend.
-    pub name: String,
-    /// Steps in order.
-    pub lines: Vec<StepLine>,
+pub struct Quantity {
+    /// Title with the unit.
+    pub title: &'static str,
+    /// True if its axis begins at 0.
+    pub from_0: bool,
+    /// For each run: steps or epochs in order, each with the value.
+    pub runs: Vec<Vec<(usize, f64)>>,
 }
 
 /// Sizes, in user units.
@@ -21,45 +23,43 @@ const NUMBERS: [f64; 2] = [10.0, 8.0];
 /// The most points of a curve; of more, every n-th is drawn.
 const POINTS: usize = 2000;
 
-/// A panel: its title with the unit, the value of a step, and true if the axis begins at 0.
-type CurvePanel = (&'static str, fn(&StepLine) -> Option<f64>, bool);
-
-const PANELS: [CurvePanel; 5] = [
-    ("loss, nats", |line| Some(line.loss), false),
-    ("held-out text, bits a byte", |line| line.held_out_bits_per_byte, false),
-    ("test accuracy, %", |line| line.accuracy.map(|right| 100.0 * right), false),
-    ("learning rate", |line| Some(line.lr), true),
-    ("speed, tokens a second", |line| Some(line.tokens_per_second), true),
-];
-
-/// Returns the picture as the text of an SVG file. Panels without values are left out.
+/// Returns the picture as the text of an SVG file: `names` of the runs, and what their values are of, steps or
+/// epochs. Quantities without values are left out. There may be a bar for each run: seconds, and words.
 #[must_use]
-pub fn draw(runs: &[Curves]) -> String {
-    let all = || runs.iter().flat_map(|run| &run.lines);
-    let panels: Vec<_> =
-        PANELS.iter().filter(|(_, value, _)| all().any(|line| value(line).is_some())).collect();
-    let top = 60.0 + LINE * runs.len() as f64 + 30.0;
-    let height = top + (SIDE[1] + GAP) * panels.len() as f64;
-    let mut picture = Picture::new([LEFT + SIDE[0] + 30.0, height], "training", &[]);
-    let colour = |run: usize| shade(0.6 + run as f64 / runs.len() as f64, 0.42);
-    for (at, run) in runs.iter().enumerate() {
+pub fn draw(
+    title: &str,
+    (names, over): (&[String], &str),
+    quantities: &[Quantity],
+    bars: &[(f64, String)],
+) -> String {
+    let has_values = |quantity: &&Quantity| quantity.runs.iter().any(|run| !run.is_empty());
+    let panels: Vec<_> = quantities.iter().filter(has_values).collect();
+    let top = 60.0 + LINE * names.len() as f64 + 30.0;
+    let bottom = top + (SIDE[1] + GAP) * panels.len() as f64;
+    let height = bottom + (LINE + 8.0) * bars.len() as f64;
+    let mut picture = Picture::new([LEFT + SIDE[0] + 30.0, height], title, &[]);
+    let colour = |run: usize| shade(0.6 + run as f64 / names.len() as f64, 0.42);
+    for (at, name) in names.iter().enumerate() {
         let y = 56.0 + LINE * at as f64;
         picture.rect([16.0, y, 24.0, 4.0], &colour(at));
-        let name = run.name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        let name = name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         picture.text([48.0, y + 6.0], "start", INK, &name);
     }
-    let steps = all().map(|line| line.step).max().unwrap_or(1).max(1) as f64;
-    for (at, (title, value, from_0)) in panels.into_iter().enumerate() {
+    let all = || panels.iter().flat_map(|panel| panel.runs.iter().flatten());
+    let steps = all().map(|(step, _)| *step).max().unwrap_or(1).max(1) as f64;
+    for (at, Quantity { title, from_0, runs }) in panels.iter().enumerate() {
         let y = top + (SIDE[1] + GAP) * at as f64;
-        let range = range(all().filter_map(value), *from_0);
-        axes(&mut picture, y, (title, steps, range));
-        for (number, run) in runs.iter().enumerate() {
-            let points: Vec<_> =
-                run.lines.iter().filter_map(|line| Some((line.step, value(line)?))).collect();
-            curve(&mut picture, &points, &colour(number), |(step, value)| {
-                place(y, (step, value), steps, range)
-            });
+        let range = range(runs.iter().flatten().map(|(_, value)| *value), *from_0);
+        axes(&mut picture, y, (title, over), (steps, range));
+        for (number, points) in runs.iter().enumerate() {
+            curve(&mut picture, points, &colour(number), |point| place(y, point, steps, range));
         }
+    }
+    let longest = bars.iter().map(|(seconds, _)| *seconds).fold(f64::MIN_POSITIVE, f64::max);
+    for (run, (seconds, words)) in bars.iter().enumerate() {
+        let (y, length) = (bottom - 16.0 + (LINE + 8.0) * run as f64, 0.75 * SIDE[0] * seconds / longest);
+        picture.rect([LEFT, y, length, LINE], &colour(run));
+        picture.text([LEFT + length + 8.0, y + 13.0], "start", MUTED, words);
     }
     picture.file()
 }
@@ -78,7 +78,7 @@ fn place(y: f64, (step, value): (usize, f64), steps: f64, [low, high]: [f64; 2])
 }
 
 /// Draws the axes of a panel: numbers of steps below, of values on the left, on lines across.
-fn axes(picture: &mut Picture, y: f64, (title, steps, [low, high]): (&str, f64, [f64; 2])) {
+fn axes(picture: &mut Picture, y: f64, (title, over): (&str, &str), (steps, [low, high]): (f64, [f64; 2])) {
     let (bottom, right) = (y + SIDE[1], LEFT + SIDE[0]);
     picture.text([LEFT, y - 8.0], "start", INK, title);
     let nearest = (high - low) / NUMBERS[1];
@@ -96,7 +96,7 @@ fn axes(picture: &mut Picture, y: f64, (title, steps, [low, high]): (&str, f64, 
         picture.text([x, bottom + 16.0], "middle", MUTED, &format!("{step:.0}"));
     }
     picture.line(&format!("{LEFT} {y:.1}V{bottom:.1}H{right}"), MUTED, "");
-    picture.text([right, bottom + 32.0], "end", MUTED, "steps");
+    picture.text([right, bottom + 32.0], "end", MUTED, over);
 }
 
 /// Draws a line through points, with a dot on each if they are few.
@@ -127,18 +127,21 @@ mod tests {
     /// in its last digit.
     #[test]
     fn a_panel_has_a_curve_for_each_run() {
-        let line =
-            |step: usize| StepLine { step, loss: 3.0 - 0.002 * step as f64, lr: 0.3, ..StepLine::default() };
-        let run =
-            |name: &str, steps: usize| Curves { name: name.into(), lines: (1..=steps).map(line).collect() };
-        let mut runs = [run("a<b>&c", 1000), run("two", 3)];
-        runs[1].lines[2].held_out_bits_per_byte = Some(1.5);
-        let xml = draw(&runs);
+        let line = |steps: usize| (1..=steps).map(|step| (step, 3.0 - 0.002 * step as f64)).collect();
+        let rate = |steps: usize| (1..=steps).map(|step| (step, 0.3)).collect();
+        let quantity = |title, from_0, runs: [Vec<_>; 2]| Quantity { title, from_0, runs: runs.to_vec() };
+        let quantities = [
+            quantity("loss, nats", false, [line(1000), line(3)]),
+            quantity("held-out text", false, [vec![], vec![(3, 1.5)]]),
+            quantity("test accuracy, %", false, [vec![], vec![]]),
+            quantity("learning rate", true, [rate(1000), rate(3)]),
+        ];
+        let names = ["a<b>&c", "two"].map(String::from);
+        let bars = [(2.0, "2 s".to_string()), (1.0, "1 s".to_string())];
+        let xml = draw("training", (&names, "steps"), &quantities, &bars);
         let bare = xml.replace("&lt;", "").replace("&gt;", "").replace("&amp;", "");
         let words = texts(&bare);
-        for word in
-            ["abc", "two", "loss, nats", "learning rate", "speed, tokens a second", "0.3", "1000", "1.5"]
-        {
+        for word in ["abc", "two", "loss, nats", "learning rate", "steps", "0.3", "1000", "1.5", "1 s"] {
             assert!(words.contains(&word), "{word}: {words:?}");
         }
         assert!(
@@ -147,10 +150,10 @@ mod tests {
         );
         assert!(words.iter().all(|word| word.len() < 30), "{words:?}");
         let colours = [0.6, 1.1].map(|hue| shade(hue, 0.42));
-        // loss, rate and speed of two runs, the held-out text of one
+        // loss and rate of two runs, the held-out text of one
         assert_eq!(
             colours.clone().map(|colour| xml.matches(&format!(r#"stroke="{colour}""#)).count()),
-            [3, 4]
+            [2, 3]
         );
         let way = xml.lines().find(|line| line.contains(&colours[0]) && line.starts_with("<path")).unwrap();
         let way = way.split('"').nth(1).unwrap().trim_start_matches('M');
@@ -158,5 +161,7 @@ mod tests {
         let y = |at: usize| points[at].1.parse::<f64>().unwrap();
         assert_eq!((points.len(), points[0].0, points[999].0), (1000, "90.8", "850.0"));
         assert!(y(0) < y(500) && y(500) < y(999), "losses fall, and y grows downwards");
+        let bar = |width: &str| xml.contains(&format!("width=\"{width}\""));
+        assert!(bar("570") && bar("285"), "as long as the times");
     }
 }

@@ -32,6 +32,11 @@ fn flags_that_the_classifier_has_no_use_for_are_refused() {
         let says = format!("--{flag} is for --model mlp; a model of text has no use for it");
         refused(&["train", &format!("--{flag}"), value], &says);
     }
+    refused(&["compare", "--epochs", "2"], "--epochs is for --model mlp; a model of text has no use for it");
+    refused(
+        &["compare", "--model", "mlp", "--epochs", "2", "--seconds", "1"],
+        "the argument '--epochs <N>' cannot be used with '--seconds <S>'",
+    );
     let prove = |more: &[&str], says: &str| refused(&[&["prove", "--layout", "tp=2"], more].concat(), says);
     prove(&["--hidden", "4"], "--hidden is for --model mlp; a model of text has no use for it");
     prove(
@@ -70,6 +75,23 @@ fn classifiers_that_cannot_be_are_refused() {
         "tp=16 does not fit 24 hidden features: tp can be 1, 2, 3, 4, 6, 8, 12 or 24",
     );
     train(&["--layout", "sp"], "");
+    let sized = ["--model", "mlp", "--hidden", "24,6"];
+    let compare = [&["compare"], &sized[..], &["--data", &data, "--epochs"]].concat();
+    refused(&[&compare[..], &["0"]].concat(), "--epochs is 0; it must be at least 1");
+    let says = "the split 2 and 2 is not 3 layers in 2 chunks of at least one each, such as 1,2";
+    for command in [
+        &[&["price"], &sized[..]].concat()[..],
+        &[&["prove"], &sized[..]].concat(),
+        &[&compare[..], &["1"]].concat(),
+    ] {
+        refused(&[command, &["--layout", "pp=2", "--split", "2,2"]].concat(), says);
+    }
+    train(&["--layout", "pp=2", "--split", "2,2"], says);
+    train(
+        &["--layout", "pp=2,tp=2", "--split", "1,2"],
+        "the split 1 and 2 is not 2 pairs of layers in 2 chunks of at least one each, such as 1,1",
+    );
+    train(&["--layout", "pp=4"], "pp=4 does not fit 3 layers: pp can be 1, 2 or 3");
     let hidden = |sizes: &str, says: &str| {
         refused(&["train", "--model", "mlp", "--data", &data, "--hidden", sizes], says);
     };

@@ -6,6 +6,7 @@ mod cannot_see;
 mod cases;
 mod child;
 mod classify;
+mod classify_cut;
 mod classify_refused;
 mod collectives;
 mod commands;

@@ -136,7 +136,7 @@ fn what_does_not_fit_a_table_is_refused() {
     }
     refused(&["prove", "--schedule", &table, "--cases", "1"], "cannot be used with");
     let hidden = ["price", "--model", "mlp", "--hidden", "8", "--layout", "pp=2", "--schedule", &table];
-    refused(&hidden, "pp=2 does not fit 2 parts in 4 chunks: ");
+    refused(&hidden, "pp=2 does not fit 2 layers in 4 chunks: ");
     std::fs::write(&table, "0F0,0B0\n1B0,1F0\n").unwrap();
     refused(&["train", "--layout", "pp=2", "--schedule", &table], "v.csv: the schedule from a file");
 }

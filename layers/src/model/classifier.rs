@@ -10,12 +10,11 @@
 //! backward  dX of each column layer but the model's first        all-reduce, B·(features of X) elements
 //! ```
 //!
-//! Two layers cost one all-reduce each way. A pipeline is cut at the bars.
+//! Two layers cost one all-reduce each way. A layout cuts stages at the bars; on one rank, after any layer.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053. Chapter: 3. Compare: `mlp.rs`, one pair.
 use crate::model::build::positive;
 use crate::model::chunk::build::at_ends;
-use crate::model::design::{parts, start};
 use crate::model::part::{Block, BoxedLayer};
 use crate::model::strategy::{self, Column, Row};
 use crate::ops::{Region, Split, Stream, activate_stream, activate_stream_backward};
@@ -24,6 +23,7 @@ use crate::{
 };
 use comm::{Axis, Group};
 use kernels::{Activation, Activation::Relu, Kernels};
+use std::iter::successors;
 use std::ops::Range;
 
 /// Builds the layers between two bars: layer `first` of these `sizes` with its columns gathered, or `first`
@@ -92,12 +92,12 @@ impl<D: Kernels> Layer<D> for Activation {
 }
 
 impl<D: Kernels> Chunk<D> {
-    /// Builds these runs of a classifier's parts, cut at the bars; `sizes` are the features of the input and
-    /// of each layer between, and the number of classes. Examples enter whole on every rank.
+    /// Builds these runs of a classifier's layers; `sizes` are the features of the input and of each layer
+    /// between, and the number of classes. Examples enter whole on every rank.
     ///
-    /// The last layer is split by classes, and the layers before it form pairs, from the last one back. If
-    /// the number of layers is even, the first one is left over: it needs no dX, so it costs only its
-    /// all-gather. Only features between the two layers of a pair, or gathered, must be divisible by the
+    /// The last layer is split by classes, and a run's layers before it form pairs, from the last one back.
+    /// If one is left over, its columns are gathered; the model's first layer needs no dX, so it costs only
+    /// this all-gather. Only features between the two layers of a pair, or gathered, must be divisible by the
     /// number of ranks.
     ///
     /// # Errors
@@ -108,19 +108,22 @@ impl<D: Kernels> Chunk<D> {
         for (i, &size) in sizes.iter().enumerate() {
             positive(&format!("size {i} of the classifier"), size)?;
         }
-        // Examples are whole on every rank, under sequence parallelism too. So is the gathered output of the
-        // first layer, unless it is passed to another stage of a pipeline.
-        let everywhere = Builder { region: Region::Whole, ..at.clone() };
-        let (all, last) = (self::parts(sizes), layers - 1);
-        let between = |run: &Range<usize>, part| {
-            let (first, next) = (start(sizes, part), start(sizes, part + 1));
-            let gathered = next == first + 1 && run.end > 1;
-            hidden(if gathered { &everywhere } else { at }, Axis::Tp, first, &sizes[first..=next])
+        // Examples are whole on every rank, under sequence parallelism too. So is a gathered output, unless
+        // it is passed to another stage of a pipeline.
+        let (everywhere, last) = (Builder { region: Region::Whole, ..at.clone() }, layers - 1);
+        let blocks = |run: &Range<usize>| {
+            let end = run.end.min(last);
+            let next = |from: usize| from + 2 - (end - from) % 2;
+            let between = |from: usize| {
+                let gathered = next(from) == from + 1 && next(from) < run.end;
+                let at = if gathered { &everywhere } else { at };
+                hidden(at, Axis::Tp, from, &sizes[from..=next(from)])
+            };
+            let firsts = successors(Some(run.start), |from| Some(next(*from)));
+            firsts.take_while(|from| *from < end).map(between).collect()
         };
-        let blocks =
-            |run: &Range<usize>| (run.start..run.end.min(all - 1)).map(|part| between(run, part)).collect();
         let blocks = runs.iter().map(blocks).collect::<Result<_>>()?;
-        let [at_start, at_end] = at_ends(runs, all);
+        let [at_start, at_end] = at_ends(runs, layers);
         let (axis, name, objective) = (Axis::Tp, &*format!("layers.{last}"), Objective::default());
         let sizes = [sizes[last], sizes[layers]];
         let head = strategy::Head { axis, name, sizes, norm: None, tied: false, bias: true, objective };

@@ -50,22 +50,44 @@ impl Design {
         }
         self
     }
-    /// Sizes of a classifier that the tensor ranks must divide; empty for other designs.
+    /// Sizes of a classifier that the tensor ranks must divide, between the two layers of a pair or gathered;
+    /// empty for other designs.
     pub fn shared(&self) -> Vec<usize> {
-        if let Self::Classifier { sizes } = self { shared(sizes) } else { Vec::new() }
+        let Self::Classifier { sizes } = self else { return Vec::new() };
+        (0..self.parts(2) - 1).map(|part| sizes[self.start(part, 2) + 1]).collect()
     }
-    /// Number of parts that a pipeline can cut the model into: the largest number of stages.
-    pub fn parts(&self) -> usize {
+    /// Number of parts that a pipeline can cut the model into, the largest number of stages: its blocks, or a
+    /// classifier's layers. Two or more tensor ranks keep the layers in pairs.
+    pub fn parts(&self, tp: usize) -> usize {
         match self {
             Self::Transformer(shape) | Self::Blocks(shape) => shape.blocks,
-            Self::Classifier { sizes } => parts(sizes),
+            Self::Classifier { sizes } if tp > 1 => sizes.len().saturating_sub(1) / 2 + 1,
+            Self::Classifier { sizes } => sizes.len().saturating_sub(1),
         }
     }
-    /// Number of features of each row that enters a part.
-    pub fn width(&self, part: usize) -> usize {
+    /// Name of its parts.
+    pub fn of_parts(&self, tp: usize) -> &'static str {
+        match self {
+            Self::Transformer(_) | Self::Blocks(_) => "blocks",
+            Self::Classifier { .. } if tp > 1 => "pairs of layers",
+            Self::Classifier { .. } => "layers",
+        }
+    }
+    /// Index of the first block or layer of a part under this number of tensor ranks; at the number of parts,
+    /// that of all blocks or layers.
+    pub fn start(&self, part: usize, tp: usize) -> usize {
+        match self {
+            Self::Classifier { sizes } if tp > 1 => {
+                (2 * part).saturating_sub(sizes.len() % 2).min(sizes.len().saturating_sub(1))
+            }
+            _ => part,
+        }
+    }
+    /// Number of features of each row that enters a block or layer.
+    pub fn width(&self, layer: usize) -> usize {
         match self {
             Self::Transformer(shape) | Self::Blocks(shape) => shape.width,
-            Self::Classifier { sizes } => sizes.get(start(sizes, part)).copied().unwrap_or(0),
+            Self::Classifier { sizes } => sizes.get(layer).copied().unwrap_or(0),
         }
     }
     /// Number of features of each row that enters the model; `None` if token ids enter.
@@ -97,19 +119,4 @@ impl fmt::Display for Design {
             }
         }
     }
-}
-
-/// Number of parts of a classifier, the last layer's included.
-pub fn parts(sizes: &[usize]) -> usize {
-    sizes.len().saturating_sub(1) / 2 + 1
-}
-
-/// Index of the first layer of a part.
-pub fn start(sizes: &[usize], part: usize) -> usize {
-    (2 * part).saturating_sub(sizes.len() % 2)
-}
-
-/// Returns the sizes that the ranks must divide: between the two layers of a pair, or gathered.
-pub fn shared(sizes: &[usize]) -> Vec<usize> {
-    (0..parts(sizes) - 1).map(|part| sizes[start(sizes, part) + 1]).collect()
 }

@@ -71,7 +71,7 @@ impl Layout {
         if let Design::Transformer(shape) | Design::Blocks(shape) = &mut design {
             shape.blocks = 1; // all are alike
         }
-        let run = 0..design.parts();
+        let run = 0..design.parts(self.size(Axis::Tp));
         let built = Overflow::caught(|| design.stage(&at, &[run], None).map(drop)).ok()?;
         built.err().filter(|why| matches!(why, layers::Error::Strategies(_))).map(|why| why.to_string())
     }

@@ -98,9 +98,9 @@ const HINTS: &[(&str, &str)] = &[
 
 /// Blocks, with `CHUNKS` chunks of them on each rank.
 pub(super) fn blocks<const CHUNKS: usize>(design: &Design, sizes: &Sizes) -> Vec<DividedSize> {
-    let what = if design.shape().is_some() { "blocks" } else { "parts" };
-    let over = CHUNKS * sizes.along(Axis::Pp);
-    vec![DividedSize { what, size: design.parts(), over, by: DivisionRule::AtLeastOne }]
+    let (tp, over) = (sizes.along(Axis::Tp), CHUNKS * sizes.along(Axis::Pp));
+    let (what, size) = (design.of_parts(tp), design.parts(tp));
+    vec![DividedSize { what, size, over, by: DivisionRule::AtLeastOne }]
 }
 
 /// Default number of chunks per rank, or of slices per sequence.

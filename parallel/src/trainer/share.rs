@@ -58,7 +58,17 @@ pub(super) fn rows<'a, D: Kernels>(
     of: fn(&Sequence) -> &Vec<f32>,
 ) -> Tensor<D> {
     let tokens = all.clone().map(|(_, tokens)| tokens.len()).sum();
-    let mut numbers = all.flat_map(|(s, tokens)| &of(s)[tokens.start * width..tokens.end * width]);
-    let next = |_| D::Elem::from_f64(f64::from(*numbers.next().expect("a row for each token")));
-    Tensor::from_fn(device, Category::Activations, tokens, width, next)
+    let mut rows = all.map(|(s, tokens)| &of(s)[tokens.start * width..tokens.end * width]);
+    let (mut x, mut from) = (Tensor::empty(device, Category::Activations, tokens, width), &[][..]);
+    x.write_slices(&mut |_, mut to| {
+        while !to.is_empty() {
+            if from.is_empty() {
+                from = rows.next().expect("a row for each token");
+            }
+            let (now, rest) = to.split_at_mut(to.len().min(from.len()));
+            now.iter_mut().zip(from).for_each(|(to, x)| *to = D::Elem::from_f64(f64::from(*x)));
+            (to, from) = (rest, &from[now.len()..]);
+        }
+    });
+    x
 }

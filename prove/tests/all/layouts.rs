@@ -212,7 +212,7 @@ fn a_small_subject_packs_documents_and_ignores_targets() {
 fn models_of_features_are_proven_under_every_layout() {
     let classifier = |sizes: &[usize]| Design::Classifier { sizes: sizes.to_vec() };
     let models: [(Design, OptimizerKind, Option<f64>, &[&str]); 5] = [
-        (classifier(&[6, 8, 4, 5]), OptimizerKind::Sgd, Some(0.5), &["pp=2", "pp=2,tp=2,sp,dp=2"]),
+        (classifier(&[6, 8, 4, 5]), OptimizerKind::Sgd, Some(0.5), &["pp=3", "pp=2,tp=2,sp,dp=2"]),
         (classifier(&[6, 8, 10]), OptimizerKind::ADAMW, None, &["pp=2,tp=2", "dp=2:zero1"]),
         (classifier(&[6, 8, 4, 7, 5]), OptimizerKind::ADAMW, Some(0.5), &["pp=3", "pp=2,tp=2,sp"]),
         (classifier(&[3, 10]), OptimizerKind::Sgd, None, &["dp=4"]),
@@ -234,6 +234,38 @@ fn models_of_features_are_proven_under_every_layout() {
             assert_eq!(whole, None, "everything looked at, {layout}");
         }
     }
+}
+
+/// Proves a classifier cut after any layer, or, with tensor ranks, after a pair. Kills: a stage that begins
+/// with another layer than the one before ends with, a default split that counts pairs where layers are cut,
+/// or layers where pairs are.
+#[test]
+fn a_classifier_is_proven_however_it_is_cut() {
+    let model = Design::Classifier { sizes: vec![6, 8, 4, 5] };
+    let cut: [(&str, Option<&[usize]>); 6] = [
+        ("pp=2", Some(&[1, 2])),
+        ("pp=2", Some(&[2, 1])),
+        ("pp=2:1f1b,dp=2", None),
+        ("pp=2,dp=2:zero1", Some(&[1, 2])),
+        ("pp=2:gpipe,dp=2:zero3", Some(&[2, 1])),
+        ("pp=2,tp=2", Some(&[1, 1])),
+    ];
+    for (layout, split) in cut {
+        let layout: Layout = layout.parse().unwrap();
+        let layout = split.map_or(Ok(layout), |split| layout.splitting(split, &model)).unwrap();
+        let subject = Subject::small(model.clone(), &layout).unwrap();
+        let verdict = prove(&subject, &layout, &keys(), &OracleTraces::default()).unwrap();
+        assert!(verdict.equal, "{split:?}: {}", verdict.statement());
+    }
+    let layout: Layout = "pp=2,tp=2".parse().unwrap();
+    let why = layout.splitting(&[1, 2], &model).unwrap_err().to_string();
+    assert_eq!(
+        why,
+        "the split 1 and 2 is not 2 pairs of layers in 2 chunks of at least one each, such as 1,1"
+    );
+    let deep: Layout = "pp=4".parse().unwrap();
+    let why = deep.fits(model).unwrap_err().to_string();
+    assert_eq!(why, "pp=4 does not fit 3 layers: pp can be 1, 2 or 3");
 }
 
 /// Kills: a bound that does not count the terms of features.

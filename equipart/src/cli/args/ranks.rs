@@ -17,8 +17,9 @@ pub(crate) struct RanksArgs {
     /// needs more is refused [default: the machine's memory]
     #[arg(long = "memory-limit", value_name = "SIZE", value_parser = size)]
     pub(crate) limit: Option<usize>,
-    /// Blocks of each chunk of a pipeline: even, parameters (the largest chunk has as few as possible), time
-    /// (as measured on this machine), or numbers such as 3,5 [default: even]
+    /// Blocks of each chunk of a pipeline, or layers of a plain classifier: even, parameters (the largest
+    /// chunk has as few as possible), time (as measured on this machine), or numbers such as 3,5 [default:
+    /// even]
     #[arg(long, value_name = "HOW")]
     pub(crate) split: Option<BlockSplit>,
 }
@@ -33,13 +34,15 @@ pub(crate) fn note(layouts: &[Layout], design: Option<&Design>) {
                 "note: {layout} has {ranks} ranks; the ranks of experts are also ranks of the other axes"
             ));
         }
-        let (chunks, blocks) = (layout.chunks(), design.map_or(0, Design::parts));
+        let (chunks, blocks) =
+            (layout.chunks(), design.map_or(0, |design| design.parts(layout.size(Axis::Tp))));
         if !blocks.is_multiple_of(chunks) && design.is_some_and(|design| layout.fits(design).is_ok()) {
             let each = (0..chunks).map(|chunk| deal(blocks, chunk, chunks).len().to_string());
             let each = each.collect::<Vec<_>>().join(",");
             let what = if chunks == layout.size(Axis::Pp) { "stages" } else { "chunks" };
+            let parts = design.map_or("blocks", |design| design.of_parts(layout.size(Axis::Tp)));
             out::note(&format!(
-                "note: the {what} of {layout} have {each} of {blocks} blocks; --split changes that"
+                "note: the {what} of {layout} have {each} of {blocks} {parts}; --split changes that"
             ));
         }
     }
@@ -80,9 +83,9 @@ impl RanksArgs {
             bail!("--split needs a layout with pipeline stages; write one, such as pp=2");
         }
         staged.iter().try_for_each(|layout| layout.fits(design))?;
-        let chunks: Vec<_> = staged.iter().map(|layout| layout.chunks()).collect();
-        for (layout, blocks) in staged.iter_mut().zip(split.of(design, &chunks)?) {
-            **layout = layout.splitting(blocks.leak(), design.parts())?;
+        let sizes: Vec<_> = staged.iter().map(|layout| [layout.chunks(), layout.size(Axis::Tp)]).collect();
+        for (layout, blocks) in staged.iter_mut().zip(split.of(design, &sizes)?) {
+            **layout = layout.splitting(blocks.leak(), design)?;
         }
         Ok(limited)
     }

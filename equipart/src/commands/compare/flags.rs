@@ -26,7 +26,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
     pub(crate) model: Option<ModelName>,
     /// Microbatches of a training step [default: 2 for each stage of the longest pipeline; 2 without a
-    /// pipeline]
+    /// pipeline; with --epochs, 1 for each stage]
     #[arg(long, value_name = "N")]
     pub(crate) microbatches: Option<usize>,
     /// Seconds that each row is measured in all, rows in turn; 0: one run each
@@ -36,8 +36,12 @@ pub(crate) struct CompareArgs {
     /// files of MNIST [default: generated digits]
     #[arg(long, value_name = "FILE")]
     pub(crate) data: Option<PathBuf>,
+    /// With --model mlp: train for this number of epochs under each layout, with the settings of `train`, and
+    /// compare accuracies and times
+    #[arg(long, value_name = "N", conflicts_with = "seconds")]
+    pub(crate) epochs: Option<usize>,
     /// Draw tokens a second against the memory of a rank to this file, as SVG: one point for each row of
-    /// generation under --layout, or of the experiment with experts
+    /// generation under --layout, or of the experiment with experts; with --epochs, accuracy, loss and time
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
     #[command(flatten)]

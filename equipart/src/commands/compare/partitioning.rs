@@ -133,7 +133,10 @@ pub(super) const THESIS: Point<'static> =
 /// # Errors
 /// If a layout does not fit.
 pub(super) fn asked(a: &CompareArgs, design: &Design) -> Result<(Vec<Partitioning>, bool)> {
-    let usual = ["tp=2", "tp=2,sp", "dp=2", "dp=2:zero1", "pp=2", "tp=2,sp,dp=2:zero1,pp=2"];
+    let usual: &[&str] = match a.epochs {
+        None => &["tp=2", "tp=2,sp", "dp=2", "dp=2:zero1", "pp=2", "tp=2,sp,dp=2:zero1,pp=2"],
+        Some(_) => &["dp=2", "tp=2", "pp=2:zb-h1"],
+    };
     let usual = || usual.iter().map(|l| l.parse::<Layout>().expect("a layout").into()).collect();
     let experiment = a.layout.is_empty() && design.shape().is_some_and(|shape| shape.experts.is_some());
     let mut ways: Vec<Partitioning> = match (a.layout.is_empty(), experiment) {
@@ -174,7 +177,7 @@ pub(super) fn picture(rows: &[LayoutRow]) -> Result<String> {
         bail!("--svg draws generation, but this model generates no text; leave --svg out");
     };
     let point = |row: &&LayoutRow| {
-        (row.name.clone(), row.most_bytes() / by.most_bytes(), row.tokens_per_second / by.tokens_per_second)
+        (row.name.clone(), row.most_bytes() / by.most_bytes(), row.rate.number() / by.rate.number())
     };
     let points: Vec<_> = rows.iter().map(point).collect();
     let ours =
@@ -182,7 +185,7 @@ pub(super) fn picture(rows: &[LayoutRow]) -> Result<String> {
     let all: Vec<_> = ours.chain(standard.map(|_| THESIS)).collect();
     let held = comm::readable(by.most_bytes() as u128);
     let lines = [
-        format!("measured by {}: {:.0} token/s in {held}", by.name, by.tokens_per_second),
+        format!("measured by {}: {:.0} token/s in {held}", by.name, by.rate.number()),
         "blue: no other is as fast in as little memory; hollow: a figure from elsewhere".into(),
     ];
     Ok(front::draw(&all, &by.name, "Tokens a second against memory", &lines))

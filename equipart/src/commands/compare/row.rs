@@ -1,7 +1,10 @@
 //! Rows of a comparison: one for each workload under each layout.
-use parallel::measure::PeakBytes;
+use super::Partitioning;
+use super::timed::RowTimes;
+use parallel::measure::{self, PeakBytes, RankMeasurements};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use tensor::{Bf16, Scalar};
 
 /// Kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -11,6 +14,31 @@ pub enum Workload {
     Inference,
     /// Training steps.
     Training,
+}
+
+/// Work of a second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rate {
+    /// Tokens, of a model of text.
+    TokensPerSecond(f64),
+    /// Pictures, of a classifier.
+    PicturesPerSecond(f64),
+}
+
+impl Rate {
+    /// Returns the number, without its unit.
+    #[must_use]
+    pub fn number(self) -> f64 {
+        match self {
+            Self::TokensPerSecond(number) | Self::PicturesPerSecond(number) => number,
+        }
+    }
+    /// Returns the unit.
+    #[must_use]
+    pub fn unit(self) -> &'static str {
+        if let Self::TokensPerSecond(_) = self { "token/s" } else { "pictures/s" }
+    }
 }
 
 /// The first token of a text that differs between two layouts, although its choice was a tie up to rounding.
@@ -46,8 +74,9 @@ pub struct LayoutRow {
     pub microbatches: Option<usize>,
     /// Seconds until the last run had read all prompts; null in training.
     pub prefill_seconds: Option<f64>,
-    /// New tokens a second, or training tokens a second.
-    pub tokens_per_second: f64,
+    /// Speed of the work: new tokens, or training tokens or pictures.
+    #[serde(flatten)]
+    pub rate: Rate,
     /// Peak bytes of each rank; in training, the step replaces the phases of inference.
     pub peak_bytes: PeakBytes,
     /// Bytes on the wire from all ranks, for a generated token or a step.
@@ -82,12 +111,44 @@ impl LayoutRow {
     #[must_use]
     pub fn is_faster(&self, other: &Self) -> bool {
         let (Some(own), Some(others)) = (self.spread, other.spread) else { return false };
-        self.tokens_per_second * (1.0 - own) > other.tokens_per_second * (1.0 + others)
+        self.rate.number() * (1.0 - own) > other.rate.number() * (1.0 + others)
     }
     /// Bytes of the work on the rank that holds most.
     #[must_use]
     pub fn most_bytes(&self) -> f64 {
         self.peak_bytes.total.iter().max().copied().unwrap_or(0) as f64
+    }
+}
+
+/// Returns a row of work at this rate; the verdict is set later. `bytes`: of the rank that holds the most, in
+/// f32 and bf16.
+pub(super) fn row(
+    workload: Workload,
+    way: &Partitioning,
+    (taken, timed, rate): (&[RankMeasurements], RowTimes, Rate),
+    bytes: [usize; 2],
+    error_ratio: f64,
+) -> LayoutRow {
+    let RowTimes { median: seconds, spread, runs } = timed;
+    LayoutRow {
+        workload,
+        name: way.label(),
+        layout: way.layout.to_string(),
+        seconds,
+        spread,
+        runs,
+        microbatches: None,
+        prefill_seconds: None,
+        rate,
+        peak_bytes: PeakBytes::of(taken),
+        traffic_bytes: measure::wire(taken),
+        equal: false,
+        note: None,
+        never_ran: Vec::new(),
+        tokens_equal: None,
+        tie: None,
+        peak_bytes_by_number: [f32::NAME, Bf16::NAME].into_iter().zip(bytes).collect(),
+        error_ratio,
     }
 }
 
@@ -105,7 +166,7 @@ mod tests {
             runs: 9,
             microbatches: None,
             prefill_seconds: None,
-            tokens_per_second,
+            rate: Rate::TokensPerSecond(tokens_per_second),
             peak_bytes: PeakBytes::default(),
             traffic_bytes: 0,
             equal: true,

@@ -1,6 +1,6 @@
 //! Log of a run: `log.jsonl` in the folder of its checkpoints, one [`StepLine`] a line. Rank 0 writes it.
 use super::run::StepLine;
-use crate::draw::curves::{self, Curves};
+use crate::draw::curves::{self, Quantity};
 use parallel::{Error, Result};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -62,8 +62,31 @@ impl TrainLog {
     /// # Errors
     /// If the file cannot be written.
     pub(crate) fn draw(self, name: String, file: &Path) -> Result<()> {
-        Ok(files::replace_file(file, curves::draw(&[Curves { name, lines: self.lines }]).as_bytes())?)
+        Ok(files::replace_file(file, picture(&[(name, self.lines)]).as_bytes())?)
     }
+}
+
+/// A quantity of a step: its title with the unit, its value, and true if its axis begins at 0.
+type StepQuantity = (&'static str, fn(&StepLine) -> Option<f64>, bool);
+
+const QUANTITIES: [StepQuantity; 5] = [
+    ("loss, nats", |line| Some(line.loss), false),
+    ("held-out text, bits a byte", |line| line.held_out_bits_per_byte, false),
+    ("test accuracy, %", |line| line.accuracy.map(|right| 100.0 * right), false),
+    ("learning rate", |line| Some(line.lr), true),
+    ("speed, tokens a second", |line| Some(line.tokens_per_second), true),
+];
+
+/// Draws the steps of runs, each with its name, as the text of an SVG file.
+pub(crate) fn picture(runs: &[(String, Vec<StepLine>)]) -> String {
+    let of = |(title, value, from_0): StepQuantity| {
+        let run = |(_, lines): &(String, Vec<StepLine>)| {
+            lines.iter().filter_map(|line| Some((line.step, value(line)?))).collect()
+        };
+        Quantity { title, from_0, runs: runs.iter().map(run).collect() }
+    };
+    let names: Vec<_> = runs.iter().map(|(name, _)| name.clone()).collect();
+    curves::draw("training", (&names, "steps"), &QUANTITIES.map(of), &[])
 }
 
 fn unwritable(path: &Path, why: &std::io::Error) -> Error {

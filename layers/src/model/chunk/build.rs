@@ -136,8 +136,8 @@ fn transformer<D: Kernels>(
 }
 
 impl Design {
-    /// Builds these runs of the model's parts, in order, on this rank. `ends` is the group of the two ranks
-    /// that have the model's first and last part, if this rank is one of them.
+    /// Builds these runs of the model's [parts](Self::parts), in order, on this rank. `ends` is the group of
+    /// the two ranks that have the model's first and last part, if this rank is one of them.
     ///
     /// # Errors
     /// If a size is 0, or the ranks do not divide a size that they must divide.
@@ -147,10 +147,12 @@ impl Design {
         parts: &[Range<usize>],
         ends: Option<&Group<D::Place>>,
     ) -> Result<Chunk<D>> {
+        let start = |part| self.start(part, at.mesh.group(Axis::Tp).size());
+        let runs: Vec<_> = parts.iter().map(|run| start(run.start)..start(run.end)).collect();
         match self {
-            Self::Transformer(shape) => Chunk::part(at, shape, parts, ends),
-            Self::Classifier { sizes } => Chunk::classifier(at, sizes, parts),
-            Self::Blocks(shape) => Chunk::bare(at, shape, parts),
+            Self::Transformer(shape) => Chunk::part(at, shape, &runs, ends),
+            Self::Classifier { sizes } => Chunk::classifier(at, sizes, &runs),
+            Self::Blocks(shape) => Chunk::bare(at, shape, &runs),
         }
     }
 }

@@ -2,8 +2,9 @@ mod hidden;
 mod stages;
 
 use super::*;
-use crate::model::design::shared;
-use crate::{Draw, Error, Half, Optimizer, OptimizerKind, ParamValues, Pass, RandomValues, ValueSource};
+use crate::{
+    Design, Draw, Error, Half, Optimizer, OptimizerKind, ParamValues, Pass, RandomValues, ValueSource,
+};
 use comm::{Ledger, Mesh, Op, World};
 use stages::Model;
 use std::collections::BTreeMap;
@@ -46,7 +47,7 @@ fn run<D: Kernels<Wide = D>>(
     (sizes, regions): (&[usize], bool),
     given: &dyn Fn(usize) -> Given<D::Elem>,
 ) -> Result<Seen<D::Elem>> {
-    run_cut(device, mesh, (sizes, regions), (&[0, parts(sizes)], Half::Both), given)
+    run_cut(device, mesh, (sizes, regions), (&[0, sizes.len() - 1], Half::Both), given)
 }
 
 /// The same in stages, with the weight halves at once or later.
@@ -354,6 +355,7 @@ fn sizes_that_cannot_be_are_refused_in_one_sentence() {
         why(&[4, 8, 6, 5, 2], 4),
         "tp=4 does not divide the 6 columns of layers.1; tp can be 1, 2, 3, 6"
     );
+    let shared = |sizes: &[usize]| Design::Classifier { sizes: sizes.to_vec() }.shared();
     assert_eq!(
         [4, 2, 5, 3].map(|layers| shared(&[1, 2, 3, 4, 5, 6][..=layers])),
         [vec![2, 3], vec![2], vec![2, 4], vec![2]]
