@@ -1,6 +1,6 @@
-//! Checkpoints: parameters and optimizer state in files that do not depend on the layout. Each rank writes the
-//! elements of which it is the lowest-ranked holder, where they belong in the files, whose layout all ranks
-//! compute alike. Only names, sizes and digests cross a link.
+//! Checkpoints: parameters and optimizer state in files that do not depend on the layout. Each rank writes
+//! the elements of which it is the lowest-ranked holder, where they belong in the files, whose layout all
+//! ranks compute alike. Only names, sizes and digests cross a link.
 //!
 //! ```text
 //! plan      every rank      names and sizes of all parameters; the byte at which each tensor begins
@@ -50,21 +50,21 @@ pub struct Saving<D: Kernels> {
 /// Stage of a checkpoint.
 enum Stage<D: Kernels> {
     /// This rank writes its elements. Keeps the snapshot, and the files if it fails.
-    Write(Work<(Vec<PlannedFile>, Vec<Part<D>>, Result<()>)>),
+    Write(SaveWork<(Vec<PlannedFile>, Vec<Part<D>>, Result<()>)>),
     /// This rank digests its part of the blocks.
-    Digest(Work<(Vec<PlannedFile>, Vec<u64>)>),
+    Digest(SaveWork<(Vec<PlannedFile>, Vec<u64>)>),
     /// Rank 0 moves the files to their places.
-    Finish(Work<()>),
+    Finish(SaveWork<()>),
     Done,
 }
 
-/// Work of a stage: its result, or the thread that computes it.
-enum Work<T> {
+/// SaveWork of a stage: its result, or the thread that computes it.
+enum SaveWork<T> {
     Done(Result<T>),
     Thread(JoinHandle<Result<T>>),
 }
 
-impl<T: Send + 'static> Work<T> {
+impl<T: Send + 'static> SaveWork<T> {
     fn new(background: bool, work: impl FnOnce() -> Result<T> + Send + 'static) -> Self {
         if background { Self::Thread(spawn(work)) } else { Self::Done(work()) }
     }
@@ -103,13 +103,13 @@ pub fn save<D: Kernels, S: Storable>(
     let parts = parts(params);
     let stage = if background {
         let copies: Vec<_> = parts.map(Part::snapshot).collect();
-        Stage::Write(Work::new(true, move || {
+        Stage::Write(SaveWork::new(true, move || {
             let written = pieces::write(&mut files, copies.iter(), to);
             Ok((files, copies, written))
         }))
     } else {
         let written = pieces::write(&mut files, parts, to);
-        Stage::Write(Work::Done(Ok((files, Vec::new(), written))))
+        Stage::Write(SaveWork::Done(Ok((files, Vec::new(), written))))
     };
     Ok(Saving { stage, background })
 }
@@ -158,7 +158,7 @@ impl<D: Kernels> Saving<D> {
                 wait(mesh, "elements of a checkpoint")?;
                 let blocks = files.iter().map(PlannedFile::blocks).sum();
                 let own = share(blocks, mesh.rank(), mesh.size());
-                Stage::Digest(Work::new(background, move || {
+                Stage::Digest(SaveWork::new(background, move || {
                     let digests = pieces::digests(&files, own)?;
                     Ok((files, digests))
                 }))
@@ -166,7 +166,7 @@ impl<D: Kernels> Saving<D> {
             Stage::Digest(work) => {
                 let (files, own) = work.wait()?;
                 let digests = mesh.world().named("digests of a checkpoint").all_gather_values(&own)?.concat();
-                Stage::Finish(Work::new(background, move || pieces::finish(files, &digests)))
+                Stage::Finish(SaveWork::new(background, move || pieces::finish(files, &digests)))
             }
             Stage::Finish(work) => {
                 work.wait()?;

@@ -112,8 +112,8 @@ pub fn gathering<S: Scalar>(trainer: &mut Trainer<Meta<S>>, mesh: &Mesh<tensor::
     Ok(())
 }
 
-/// Holds what saving a checkpoint takes, from a trainer's state: in the background a copy of it, during a step
-/// on this batch.
+/// Holds what saving a checkpoint takes, from a trainer's state: in the background a copy of it, during a
+/// step on this batch.
 ///
 /// # Errors
 /// If a collective fails.

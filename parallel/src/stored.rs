@@ -171,8 +171,8 @@ impl<E: Scalar> ValueSource<E> for Stored {
     }
 }
 
-/// Sets rows that are `stride` apart from a rectangle of a matrix of the file, which may be turned: a run of the
-/// file's row at a time.
+/// Sets rows that are `stride` apart from a rectangle of a matrix of the file, which may be turned: a run of
+/// the file's row at a time.
 fn set<E: Scalar>(
     matrix: &Matrix,
     is_turned: bool,

@@ -82,7 +82,7 @@ const PARALLEL: &[Room] = &[
     ("measure", &["measure"], &[]),
     ("split", &["split"], &["session"]),
     ("budget", &["budget"], &["session"]),
-    ("price", &["price"], &["budget", "session", "trainer"]),
+    ("price", &["price"], &["budget", "checkpoint", "session", "trainer"]),
 ];
 
 /// Lists the names that the files of a crate take from rooms that the table does not allow, and files that

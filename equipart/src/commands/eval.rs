@@ -49,8 +49,8 @@ pub(crate) struct EvalArgs {
     /// Seconds that a rank waits for the others in one call before the run fails [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = patience)]
     pub(crate) timeout: Option<Duration>,
-    /// Check the digests of all weights first; with ranks as processes, also compare all bytes of all files, not
-    /// only those that ranks read
+    /// Check the digests of all weights first; with ranks as processes, also compare all bytes of all files,
+    /// not only those that ranks read
     #[arg(long)]
     pub(crate) verify: bool,
     #[command(flatten)]

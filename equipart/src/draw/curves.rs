@@ -1,5 +1,5 @@
-//! Curves of runs over their steps or epochs, in one panel for each quantity, with one colour for each run; and
-//! a bar for the time of each.
+//! Curves of runs over their steps or epochs, in one panel for each quantity, with one colour for each run;
+//! and a bar for the time of each.
 use super::picture::{FAINT, INK, MUTED, Picture, round_numbers, shade};
 
 /// A quantity of several runs.
@@ -23,8 +23,8 @@ const NUMBERS: [f64; 2] = [10.0, 8.0];
 /// The most points of a curve; of more, every n-th is drawn.
 const POINTS: usize = 2000;
 
-/// Returns the picture as the text of an SVG file: `names` of the runs, and what their values are of, steps or
-/// epochs. Quantities without values are left out. There may be a bar for each run: seconds, and words.
+/// Returns the picture as the text of an SVG file: `names` of the runs, and what their values are of, steps
+/// or epochs. Quantities without values are left out. There may be a bar for each run: seconds, and words.
 #[must_use]
 pub fn draw(
     title: &str,

@@ -12,8 +12,8 @@ use std::time::Duration;
 use tensor::mix;
 use tensor::safetensors::File;
 
-/// Runs, in turn: schedules with several chunks a rank, shards of state, checkpoints in the background, several
-/// checkpoints, several files.
+/// Runs, in turn: schedules with several chunks a rank, shards of state, checkpoints in the background,
+/// several checkpoints, several files.
 const RUNS: [&str; 5] = [
     "--layout pp=2:interleaved/2 --microbatches 2",
     "--layout dp=2:zero3",

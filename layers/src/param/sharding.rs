@@ -87,8 +87,8 @@ impl<P: Place> Sharding<P> {
         let peers = self.shards.as_ref().map(|shards| &shards.peers);
         !self.is_elsewhere() && self.twins.iter().chain(peers).all(|holders| holders.rank() == 0)
     }
-    /// Returns whether this rank is the lowest one that holds its elements of a tensor, sharded at rest or whole,
-    /// but for pieces with several holders.
+    /// Returns whether this rank is the lowest one that holds its elements of a tensor, sharded at rest or
+    /// whole, but for pieces with several holders.
     pub(crate) fn saves(&self, sharded: bool) -> bool {
         let holders = self.shards.as_ref().filter(|_| sharded).map_or(&self.sum, |shards| &shards.peers);
         self.first && self.twins.iter().chain([holders]).all(|holders| holders.rank() == 0)

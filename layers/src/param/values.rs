@@ -23,10 +23,10 @@ pub trait ValueSource<E> {
 /// The values of a whole parameter, computed on demand.
 pub struct ParamValues<'a, E> {
     fill: Box<FillRows<'a, E>>,
-    check: Option<Box<Check<'a>>>,
+    check: Option<Box<SourceCheck<'a>>>,
 }
 type FillRows<'a, E> = dyn Fn([usize; 2], [usize; 2], &mut [E]) + Sync + 'a;
-type Check<'a> = dyn Fn() -> Result<()> + Sync + 'a;
+type SourceCheck<'a> = dyn Fn() -> Result<()> + Sync + 'a;
 
 impl<'a, E: Scalar> ParamValues<'a, E> {
     /// Creates values from a function that sets consecutive ones of a row, from `[row, column]` on.
@@ -36,8 +36,8 @@ impl<'a, E: Scalar> ParamValues<'a, E> {
         })
     }
     /// Creates values from a function that sets consecutive rows, from `[row, column]` on; of each row `cols`
-    /// values, `stride` apart from those of the next: its arguments are `[row, column]`, `[cols, stride]`, and
-    /// where they go.
+    /// values, `stride` apart from those of the next: its arguments are `[row, column]`, `[cols, stride]`,
+    /// and where they go.
     pub fn rows(fill: impl Fn([usize; 2], [usize; 2], &mut [E]) + Sync + 'a) -> Self {
         Self { fill: Box::new(fill), check: None }
     }

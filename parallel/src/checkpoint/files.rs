@@ -33,11 +33,11 @@ pub(super) struct PlannedFile {
     pub(super) file: SplitFile,
     /// Each tensor, and the byte at which it begins.
     pub(super) tensors: Vec<(Entry, SavedTensor, u64)>,
-    last: Option<Index>, // written after this file
+    last: Option<ShardIndex>, // written after this file
 }
 
-/// What makes the files of a group current once all of them are whole: an index, or the lack of one.
-struct Index {
+/// Last change that makes the files of a group current: their index appears, or an old one goes.
+struct ShardIndex {
     path: PathBuf,        // of the index
     file: PathBuf,        // of the one file
     text: Option<String>, // none for one file
@@ -73,7 +73,8 @@ impl CheckpointFile {
             all.push(PlannedFile { file, tensors, last: None });
         }
         let text = json!({ "metadata": { "total_size": total }, "weight_map": weight_map });
-        let index = Index { path: index_of(&path), file: path, text: (n > 1).then(|| format!("{text:#}\n")) };
+        let index =
+            ShardIndex { path: index_of(&path), file: path, text: (n > 1).then(|| format!("{text:#}\n")) };
         all.last_mut().expect("there is a first one").last = Some(index);
         Ok(all)
     }
@@ -97,7 +98,7 @@ impl PlannedFile {
         if !self.file.finish(digests)? {
             return Ok(());
         }
-        let Some(Index { path, file, text }) = self.last else { return Ok(()) };
+        let Some(ShardIndex { path, file, text }) = self.last else { return Ok(()) };
         let needless = match text {
             Some(text) => {
                 files::replace_file(&path, text.as_bytes())?;

@@ -276,8 +276,8 @@ fn tensors(path: &Path) -> BTreeMap<String, Vec<u8>> {
     file.names().map(|name| (name.to_string(), file.whole(name).unwrap().2.to_vec())).collect()
 }
 
-/// Kills: a tensor in two shards or in none, one of another's step, an index that is written before its shards,
-/// an old file that hides a new index, or the other way round.
+/// Kills: a tensor in two shards or in none, one of another's step, an index that is written before its
+/// shards, an old file that hides a new index, or the other way round.
 #[test]
 fn shards_hold_what_one_file_holds_and_replace_it() {
     let [one, many] = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -308,8 +308,8 @@ fn shards_hold_what_one_file_holds_and_replace_it() {
     }
 }
 
-/// Kills: a copy that shares memory with the state, one that is taken after the next update, a checkpoint that
-/// is current before all ranks have written.
+/// Kills: a copy that shares memory with the state, one that is taken after the next update, a checkpoint
+/// that is current before all ranks have written.
 #[test]
 fn a_checkpoint_in_the_background_holds_the_step_at_which_it_began() {
     let [now, later] = [(); 2].map(|()| tempfile::tempdir().unwrap());

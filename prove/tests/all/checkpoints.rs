@@ -1,5 +1,5 @@
-//! Checkpoints in the field: every layout writes the same bytes, reads those of any other, and goes on exactly
-//! as a run that did not stop. Files hold an element's canonical integer.
+//! Checkpoints in the field: every layout writes the same bytes, reads those of any other, and goes on
+//! exactly as a run that did not stop. Files hold an element's canonical integer.
 use layers::{Draw, OptimizerKind, Param, ParamValues, RandomValues, SavedTensor, ValueSource};
 use parallel::checkpoint::{self, CheckpointFile, optimizer_file};
 use parallel::layout::covering::covering;
@@ -76,10 +76,10 @@ fn bytes(folder: &Path) -> [Vec<u8>; 2] {
     FILES.map(|name| fs::read(folder.join(name)).unwrap())
 }
 
-/// Every pair of entries of all lists, each with a model of the panel in turn. Two layouts that write the same
-/// files, and continue from them alike, can follow each other in any order. Kills: a piece that two ranks
-/// write or none, a shard of another rank, a moment of another parameter or step, a tied end saved from both
-/// stages, a file that depends on who wrote it.
+/// Every pair of entries of all lists, each with a model of the panel in turn. Two layouts that write the
+/// same files, and continue from them alike, can follow each other in any order. Kills: a piece that two
+/// ranks write or none, a shard of another rank, a moment of another parameter or step, a tied end saved from
+/// both stages, a file that depends on who wrote it.
 #[test]
 fn checkpoints_of_all_layouts_are_the_same_and_go_on_alike() {
     let layouts = covering(8);

@@ -92,7 +92,7 @@ pub(super) fn take(
     header: &str,
     metadata: &mut BTreeMap<String, String>,
     tensors: &[(&String, (usize, usize))],
-) -> Result<BTreeMap<String, Blocks>, FormatError> {
+) -> Result<BTreeMap<String, TensorBlocks>, FormatError> {
     let given = [OF_DATA, OF_HEADER].map(|key| metadata.remove(key));
     if given == [None, None] {
         return Ok(BTreeMap::new());
@@ -111,19 +111,19 @@ pub(super) fn take(
     let mut left = all.into_iter();
     let of = |(name, (from, to)): &(&String, (usize, usize))| {
         let digests = left.by_ref().take((to - from).div_ceil(BLOCK));
-        ((*name).clone(), Blocks(digests.map(|digest| (digest, AtomicU8::new(UNREAD))).collect()))
+        ((*name).clone(), TensorBlocks(digests.map(|digest| (digest, AtomicU8::new(UNREAD))).collect()))
     };
     Ok(tensors.iter().map(of).collect())
 }
 
 /// The blocks of a tensor: the digest of each, and its state.
-pub(super) struct Blocks(Vec<(u64, AtomicU8)>);
+pub(super) struct TensorBlocks(Vec<(u64, AtomicU8)>);
 
 const UNREAD: u8 = 0;
 const INTACT: u8 = 1;
 const ALTERED: u8 = 2;
 
-impl Blocks {
+impl TensorBlocks {
     /// Digests the blocks of these bytes of the tensor, unless that has happened.
     pub(super) fn read(&self, tensor: &[u8], bytes: Range<usize>) {
         for at in bytes.start / BLOCK..bytes.end.div_ceil(BLOCK) {

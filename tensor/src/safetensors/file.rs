@@ -2,7 +2,7 @@
 //! read.
 use super::dtype::{Dtype, is_float, size};
 use super::header::{self, Header};
-use super::matrix::Watched;
+use super::matrix::ReadChecks;
 use super::{Error, FormatError, Info, Matrix, Storable};
 use crate::files;
 use crate::files::seen::{self, Tallies};
@@ -53,9 +53,9 @@ impl SafetensorsFile {
         let (begin, end) = info.data_offsets;
         &(*self.bytes).as_ref()[self.header.end..][begin..end]
     }
-    fn watched(&self, name: &str, info: &Info) -> Watched<'_> {
+    fn watched(&self, name: &str, info: &Info) -> ReadChecks<'_> {
         let tally = self.seen.as_ref().and_then(|seen| seen.get(name));
-        Watched {
+        ReadChecks {
             tally,
             blocks: self.header.blocks.get(name).map(|blocks| (blocks, self.bytes(info))),
             first: 0,
@@ -172,7 +172,8 @@ impl File {
     /// no such tensor, or its dtype is not a float of 16 bits or more.
     pub fn flat(&self, name: &str) -> Option<Matrix<'_>> {
         let (dtype, _, bytes) = self.whole(name)?;
-        is_float(dtype).then(|| Matrix::new(bytes, dtype, [1, bytes.len() / size(dtype)], Watched::default()))
+        is_float(dtype)
+            .then(|| Matrix::new(bytes, dtype, [1, bytes.len() / size(dtype)], ReadChecks::default()))
     }
     /// Returns all elements of the tensor called `name`, of exactly this shape and dtype; for small tensors,
     /// as it copies them.
@@ -187,8 +188,8 @@ impl File {
         part.verify(name, info)?;
         Ok(part.bytes(info).chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
     }
-    /// Returns an error if what was read so far of the tensor called `name` does not have its digest. Files of
-    /// other programs have no digests.
+    /// Returns an error if what was read so far of the tensor called `name` does not have its digest. Files
+    /// of other programs have no digests.
     ///
     /// # Errors
     /// One sentence with the tensor's name.

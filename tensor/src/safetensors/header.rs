@@ -2,7 +2,7 @@
 //!
 //! Allocations are proportional to the bytes that the header really has.
 use super::FormatError;
-use super::digest::{self, Blocks};
+use super::digest::{self, TensorBlocks};
 use super::dtype::{Dtype, named, size};
 use crate::quoted::quoted;
 pub use ::safetensors::tensor::TensorInfo as Info;
@@ -27,7 +27,7 @@ pub(super) struct Header {
     pub(super) metadata: BTreeMap<String, String>,
     pub(super) tensors: BTreeMap<String, Info>,
     /// Digests of the tensors; none if the file has none.
-    pub(super) blocks: BTreeMap<String, Blocks>,
+    pub(super) blocks: BTreeMap<String, TensorBlocks>,
 }
 
 /// A tensor as the header describes it, before any check.

@@ -1,5 +1,5 @@
 //! A matrix in a file: elements read from where they lie, one by one or as part of a row or a column.
-use super::digest::Blocks;
+use super::digest::TensorBlocks;
 use super::dtype::{Dtype, f16, size};
 use crate::files::seen::ReadTally;
 use crate::{Bf16, Scalar};
@@ -13,22 +13,27 @@ pub struct Matrix<'a> {
     dtype: Dtype,
     rows: usize,
     cols: usize,
-    watched: Watched<'a>,
+    watched: ReadChecks<'a>,
 }
 
 /// The tensor of a matrix, for checks of what is read.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Watched<'a> {
+pub(super) struct ReadChecks<'a> {
     pub(super) tally: Option<&'a ReadTally>,
     /// Digests, and all bytes of the tensor.
-    pub(super) blocks: Option<(&'a Blocks, &'a [u8])>,
+    pub(super) blocks: Option<(&'a TensorBlocks, &'a [u8])>,
     /// Index in the tensor of the matrix's first element.
     pub(super) first: usize,
 }
 
 impl<'a> Matrix<'a> {
     /// Interprets these bytes as a float matrix, row-major.
-    pub(super) fn new(bytes: &'a [u8], dtype: Dtype, [rows, cols]: [usize; 2], watched: Watched<'a>) -> Self {
+    pub(super) fn new(
+        bytes: &'a [u8],
+        dtype: Dtype,
+        [rows, cols]: [usize; 2],
+        watched: ReadChecks<'a>,
+    ) -> Self {
         Self { bytes, dtype, rows, cols, watched }
     }
     /// Number of rows.
@@ -87,7 +92,7 @@ impl<'a> Matrix<'a> {
     pub fn band(self, rows: Range<usize>) -> Self {
         let width = self.cols * size(self.dtype);
         assert!(rows.end <= self.rows, "rows {rows:?} outside of {self:?}");
-        let watched = Watched { first: self.watched.first + rows.start * self.cols, ..self.watched };
+        let watched = ReadChecks { first: self.watched.first + rows.start * self.cols, ..self.watched };
         Self { bytes: &self.bytes[rows.start * width..rows.end * width], rows: rows.len(), watched, ..self }
     }
     /// Dtype of the elements in the file.

@@ -6,7 +6,7 @@ use super::{Error, FormatError, Matrix, Storable, rounding};
 use crate::files::{self, Replacement};
 use crate::quoted::quoted;
 use std::collections::BTreeMap;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, IntoInnerError, Write};
 use std::path::{Path, PathBuf};
 
 const PIECE: usize = 4096; // elements converted at a time
@@ -105,8 +105,7 @@ impl Writer {
             let (written, wanted, next) = (self.written, self.outline.places.len(), next.clone());
             return Err(self.fault()(FormatError::Unfinished { written, wanted, next }));
         }
-        let refused =
-            |why: std::io::IntoInnerError<_>| files::Error::system("write", &self.path)(why.into_error());
+        let refused = |why: IntoInnerError<_>| files::Error::system("write", &self.path)(why.into_error());
         let mut out = out.into_inner().map_err(refused)?;
         let system = || files::Error::system("read back", &self.path);
         let digests = self.outline.digests(out.file(), 0..self.outline.blocks().len()).map_err(system())?;
@@ -226,11 +225,9 @@ mod tests {
                 .unwrap();
             let (ours, theirs) = (std::fs::read(&path).unwrap(), serialize([(&name, view)], None).unwrap());
             let header = |bytes: &[u8]| String::from_utf8(bytes[8..bytes.len() - 8].to_vec()).unwrap();
-            let (begin, end) = ("\"__metadata__\":{", "},");
             let text = header(&ours);
-            let at = text.find(begin).unwrap();
-            let noted = at..at + text[at..].find(end).unwrap() + end.len();
-            let text = [&text[..noted.start], &text[noted.end..]].concat();
+            let (before, rest) = text.split_once("\"__metadata__\":{").unwrap();
+            let text = before.to_owned() + rest.split_once("},").unwrap().1;
             assert_eq!(text.trim_end_matches(' '), header(&theirs).trim_end_matches(' '));
             assert_eq!(ours[ours.len() - 8..], theirs[theirs.len() - 8..]);
             assert_eq!(File::open(&path).unwrap().begin() % 8, 0);

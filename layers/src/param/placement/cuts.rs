@@ -30,8 +30,8 @@ impl Cut {
     fn piece(&self, local: usize) -> &Piece {
         self.pieces.iter().rfind(|piece| piece.at <= local).expect("outside of the local part")
     }
-    /// Returns the row or column before the cut of `rank`'s `local` one, `None` for padding, and the number of
-    /// them from there on that are adjacent before the cut too, or are padding too.
+    /// Returns the row or column before the cut of `rank`'s `local` one, `None` for padding, and the number
+    /// of them from there on that are adjacent before the cut too, or are padding too.
     fn along(&self, local: usize, rank: usize) -> (Option<usize>, usize) {
         let piece = self.piece(local);
         let (at, left) =
@@ -68,7 +68,7 @@ pub(crate) struct Band {
 }
 
 /// Local rows or columns that are contiguous in the whole.
-struct Span {
+struct CutSpan {
     at: usize,
     len: usize,
     whole: Option<usize>, // their start in the whole; none for padding
@@ -212,18 +212,18 @@ impl Cuts {
         left = left.min((rows * cols).saturating_sub(first));
         to[left..].fill(E::ZERO);
     }
-    /// Splits `n` elements of this rank's local part, counted row by row, from `first` on, into rectangles that
-    /// are rectangles of the whole, too, or are padding.
+    /// Splits `n` elements of this rank's local part, counted row by row, from `first` on, into rectangles
+    /// that are rectangles of the whole, too, or are padding.
     pub(crate) fn rectangles(&self, first: usize, n: usize) -> Vec<CutRectangle> {
         let mut all = Vec::new();
         let n = n.min((self.local[0] * self.local[1]).saturating_sub(first));
         let [rows, columns] = [0, 1].map(|dim| self.spans(dim));
         for part in rectangles(n, first, self.local) {
-            let within = |dim: usize, span: &Span| {
+            let within = |dim: usize, span: &CutSpan| {
                 let start = span.at.max(part.begin[dim]);
                 let end = (span.at + span.len).min(part.begin[dim] + part.shape[dim]);
                 let whole = span.whole.map(|whole| whole + start - span.at);
-                (start < end).then(|| Span { at: start, len: end - start, whole, ..*span })
+                (start < end).then(|| CutSpan { at: start, len: end - start, whole, ..*span })
             };
             let columns: Vec<_> = columns.iter().filter_map(|span| within(1, span)).collect();
             for row in rows.iter().filter_map(|span| within(0, span)) {
@@ -238,10 +238,10 @@ impl Cuts {
         all
     }
     /// Splits local rows (`dim` 0) or columns into spans that are contiguous in the whole.
-    fn spans(&self, dim: usize) -> Vec<Span> {
+    fn spans(&self, dim: usize) -> Vec<CutSpan> {
         let (mut all, mut at) = (Vec::new(), 0);
         while at < self.local[dim] {
-            let mut span = Span { at, len: self.local[dim] - at, whole: Some(at), first: true };
+            let mut span = CutSpan { at, len: self.local[dim] - at, whole: Some(at), first: true };
             for cut in self.cuts.iter().rev().filter(|cut| cut.dim == dim) {
                 let Some(local) = span.whole else { break };
                 let (before, beside) = cut.along(local, cut.rank);
