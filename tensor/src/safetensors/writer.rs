@@ -221,8 +221,7 @@ mod tests {
             let mut writer = Writer::create(&path, &BTreeMap::new(), &tensors).unwrap();
             writer.tensor(&name, &values).unwrap();
             writer.finish().unwrap();
-            let view = TensorView::new(::safetensors::Dtype::F32, vec![2, 1], bytemuck::cast_slice(&values))
-                .unwrap();
+            let view = TensorView::new(Dtype::F32, vec![2, 1], bytemuck::cast_slice(&values)).unwrap();
             let (ours, theirs) = (std::fs::read(&path).unwrap(), serialize([(&name, view)], None).unwrap());
             let header = |bytes: &[u8]| String::from_utf8(bytes[8..bytes.len() - 8].to_vec()).unwrap();
             let text = header(&ours);
