@@ -65,6 +65,25 @@ fn the_smallest_limit_that_works_does() {
     }
 }
 
+/// Two checkpoints in the background, from copies that steps go on beside. Kills: a copy that no price counts,
+/// two copies at once.
+#[test]
+fn a_copy_that_is_saved_counts_against_the_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    for layout in ["dp=2:zero1", "tp=2", "dp=2:zero3,offload-file"] {
+        let out = crate::memory::path(&dir, &layout.replace([':', ','], "-"));
+        let args = ["train", "--steps", "4", "--seq", "4", "--batch-size", "2", "--checkpoint-every", "1"];
+        let args = [&args[..], &["--layout", layout, "--out", &out]].concat();
+        let background = [&args[..], &["--save", "async"]].concat();
+        let [(_, between), (_, works)] = [words(&args, 5000), words(&background, 5000)];
+        assert!(between < works, "{layout}: {between} and {works}");
+        assert_eq!(words(&background, works - 1).1, works);
+        let limited = [&background[..], &["--memory-limit", &works.to_string()]].concat();
+        let output = equipart(&limited);
+        assert!(output.status.success(), "{layout}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
 /// Half a microbatch of one sequence fits, and every folder and file that a command is told to write to is
 /// named. Kills: a run that is refused after it has begun to write.
 #[test]
@@ -114,6 +133,9 @@ fn every_category_is_named() {
     seen.extend((80..100).map(|share| named(&offload, share)));
     let generate = ["generate", "--prompt-ids", "1,2,3", "--max-new", "300"];
     seen.extend((60..100).step_by(2).map(|share| named(&generate, share)));
+    let out = tempfile::tempdir().unwrap().path().display().to_string();
+    let save = ["train", "--seq", "4", "--batch-size", "1", "--steps", "1", "--out", &out, "--save", "async"];
+    seen.extend((60..100).step_by(8).map(|share| named(&save, share)));
     for &category in Category::ALL {
         assert!(
             seen.iter().any(|name| name == category.name()),
