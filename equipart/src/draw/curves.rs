@@ -30,6 +30,7 @@ pub fn draw(title: &str, quantities: &[(&str, Vec<Curve>)], bars: &[(String, f64
     }
     let longest = bars.iter().map(|(_, seconds, _)| *seconds).fold(f64::MIN_POSITIVE, f64::max);
     let width = size[0] - 2.0 * LEFT - 2.0 * GAP;
+    picture.text([LEFT + GAP, bottom + 50.0], "start", INK, "training time");
     for (i, (name, seconds, words)) in bars.iter().enumerate() {
         let y = bottom + 56.0 + ROW * i as f64;
         let length = seconds / longest * width;
