@@ -59,7 +59,10 @@ impl Set {
     /// # Panics
     /// If there is no image `i`.
     pub fn example(&self, i: usize) -> Sequence {
-        Sequence::example(self.image(i).iter().map(|&pixel| feature(pixel)).collect(), self.labels[i].into())
+        Sequence::example(
+            self.image(i).iter().map(|&pixel| FEATURES[usize::from(pixel)]).collect(),
+            self.labels[i].into(),
+        )
     }
     /// Reads two files of a directory; also returns the first one's path.
     fn read(dir: &Path, (images, labels): Names) -> Result<(Self, PathBuf)> {
@@ -75,10 +78,15 @@ impl Set {
     }
 }
 
-/// Normalizes a pixel: MNIST's mean becomes 0, its standard deviation 1.
-fn feature(pixel: u8) -> f32 {
-    (f32::from(pixel) / 255.0 - 0.1307) / 0.3081
-}
+/// Features of all pixels: MNIST's mean becomes 0, its standard deviation 1. Each step looks up thousands.
+const FEATURES: [f32; 256] = {
+    let (mut all, mut pixel) = ([0.0; 256], 0);
+    while pixel < all.len() {
+        all[pixel] = (pixel as f32 / 255.0 - 0.1307) / 0.3081;
+        pixel += 1;
+    }
+    all
+};
 
 /// Order of `n` images in an epoch: a permutation by hash, the same under every layout.
 pub fn order(seed: u64, epoch: usize, n: usize) -> Vec<usize> {
@@ -215,9 +223,9 @@ mod tests {
         for i in [2, 0] {
             let Sequence { x, targets, documents, .. } = set.example(i);
             assert_eq!((x.len(), targets, documents), (784, [u32::from(set.labels[i])].into(), vec![1]));
-            assert!(x.iter().zip(set.image(i)).all(|(x, &pixel)| *x == feature(pixel)));
+            assert!(x.iter().zip(set.image(i)).all(|(x, &pixel)| *x == FEATURES[usize::from(pixel)]));
         }
-        assert!((feature(0) + 0.424_213).abs() < 1e-5 && (feature(255) - 2.821_487).abs() < 1e-5);
+        assert!((FEATURES[0] + 0.424_213).abs() < 1e-5 && (FEATURES[255] - 2.821_487).abs() < 1e-5);
         let hash = |seed, n| Digits::generated(seed, n, 0).hash();
         assert!(hash(1, 3) == hash(1, 3) && hash(1, 3) != hash(2, 3) && hash(1, 3) != hash(1, 4));
     }

@@ -78,7 +78,8 @@ fn a_copy_that_is_saved_counts_against_the_limit() {
         let [(_, between), (_, works)] = [words(&args, 5000), words(&background, 5000)];
         assert!(between < works, "{layout}: {between} and {works}");
         assert_eq!(words(&background, works - 1).1, works);
-        let limited = [&background[..], &["--memory-limit", &works.to_string()]].concat();
+        let bytes = works.to_string();
+        let limited = [&background[..], &["--memory-limit", &bytes]].concat();
         let output = equipart(&limited);
         assert!(output.status.success(), "{layout}: {}", String::from_utf8_lossy(&output.stderr));
     }
