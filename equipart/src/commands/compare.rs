@@ -8,11 +8,12 @@ mod held;
 mod partitioning;
 mod row;
 mod timed;
+mod work;
 
 pub(crate) use flags::{CompareArgs, SECONDS};
 pub use partitioning::Partitioning;
-use row::row;
 pub use row::{LayoutRow, Rate, Tie, Workload};
+pub use work::{Comparison, Data};
 
 use super::Run;
 use crate::cli::pictures::refuse;
@@ -22,18 +23,17 @@ use crate::commands::train::settings::sequences;
 use crate::device::in_device;
 use layers::OptimizerKind;
 use layers::counted;
-use models::digits::Digits;
+use models::Model;
 use models::generate::{Generated, Prompts, Text, all_logits};
 use models::sampling::Sampling;
 use models::text::Corpus;
-use models::{Model, TrainableModel};
 use parallel::dtype::RunDevice;
 use parallel::measure;
-use parallel::{Batch, BuildContext, Layout, Network, Result, Trainer, bail, budget, price, session};
+use parallel::{Batch, BuildContext, Layout, Result, Trainer, bail, budget, price, session};
 use prove::cases::never_ran;
 use prove::{OracleTraces, Subject, prove};
 use tensor::{Bf16, Cpu, Key, Real, Scalar};
-use timed::RowTimes;
+use timed::row;
 
 /// Sizes of the work.
 const PROMPTS: usize = 4;
@@ -53,51 +53,6 @@ const LR: f64 = 0.1;
 /// Models with more parameters give the field one short sequence instead of the whole batch.
 const LARGE: usize = 20_000_000;
 const LARGE_TOKENS: usize = 16;
-
-/// A comparison to run.
-pub struct Comparison<'a> {
-    /// The model.
-    pub model: &'a TrainableModel,
-    /// Source of prompts and sequences; for a classifier, which does not generate text, its pictures.
-    pub data: Data<'a>,
-    /// Partitionings besides the unsplit one, which always comes first.
-    pub ways: Vec<Partitioning>,
-    /// True if training is compared, too.
-    pub learns: bool,
-    /// Network between the ranks of the timed runs; the checks run without it. In a trace each row is a run.
-    pub network: Network,
-    /// Number of microbatches of a training step.
-    pub microbatches: usize,
-    /// Total seconds that each row is measured; 0 for one run.
-    pub seconds: f64,
-}
-
-/// Data that the model reads and learns.
-#[derive(Clone, Copy)]
-pub enum Data<'a> {
-    /// A text.
-    Text(&'a Model, &'a Corpus),
-    /// Pictures.
-    Digits(&'a Digits),
-}
-
-impl Comparison<'_> {
-    /// The most data ranks of any layout.
-    fn data_ranks(&self) -> usize {
-        self.ways.iter().map(|way| way.layout.tokens().data_ranks()).max().unwrap_or(1)
-    }
-    /// All ways, each once, an unsplit one first.
-    fn all_ways(&self) -> Vec<Partitioning> {
-        let mut ways: Vec<Partitioning> = Vec::new();
-        let first = self.ways.iter().all(|way| way.layout.ranks() > 1).then(|| Layout::default().into());
-        for way in first.into_iter().chain(self.ways.iter().copied()) {
-            if !ways.contains(&way) {
-                ways.push(way);
-            }
-        }
-        ways
-    }
-}
 
 /// Number of microbatches that satisfies the schedule of every way; at least 2, so that gradients are
 /// accumulated.
@@ -295,7 +250,7 @@ fn inference<D: RunDevice>(
     model: &Model,
     ways: &[Partitioning],
     request: &Prompts,
-    generated: &[(Generated<D::Elem>, RowTimes)],
+    generated: &[(Generated<D::Elem>, timed::RowTimes)],
 ) -> Result<Vec<LayoutRow>> {
     let alone = &generated[0].0.texts;
     let texts: Vec<_> = alone.iter().map(|text| text.ids.clone()).collect();

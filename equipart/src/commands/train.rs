@@ -16,12 +16,11 @@ pub mod state;
 use self::auto::Amount;
 use self::check::NO_CHECKPOINTS;
 use self::data::TrainData;
-use self::flags::SaveWhen;
 pub(crate) use self::flags::TrainArgs;
 use self::log::TrainLog;
 use self::run::{StepLine, TrainRun};
 use self::settings::Settings;
-use self::state::{Saves, State};
+use self::state::State;
 use super::Run;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{args, out, show};
@@ -63,28 +62,20 @@ impl Run for TrainArgs {
         let network = a.network.network(out.as_deref())?;
         let mut run = TrainRun {
             source: &learnt,
-            checkpoint_every: a.checkpoint_every.unwrap_or_else(|| every(settings.batch_size)),
+            checkpoint_every: a.saving.checkpoint_every.unwrap_or_else(|| every(settings.batch_size)),
             settings,
             layout: a.offload.of(a.on_ranks.of(a.layout, &model.design)?, a.device)?,
             model,
             network: if a.profile { network.profiling() } else { network },
             out: out.clone(),
             evaluations: a.evaluations.of(resume.as_ref().map(|state| state.evaluations)),
-            saves: Saves { keep: a.keep, background: a.save == SaveWhen::Async, limit: a.max_shard_size },
+            saves: a.saving.of(out.as_deref())?,
             stop_after: a.stop_after,
             dump: a.dump.clone(),
             resume,
         };
         let engine = run.settings.device.open(run.layout.ranks())?;
         run.check()?;
-        let saving = [
-            ("checkpoint-every", a.checkpoint_every.is_some()),
-            ("keep", a.keep.is_some()),
-            ("save async", a.save == SaveWhen::Async),
-        ];
-        if let (None, Some((flag, _))) = (&out, saving.iter().find(|(_, given)| *given)) {
-            bail!("--{flag} needs --out; without it nothing is saved");
-        }
         let only = [("dump", a.dump.is_some()), ("profile", a.profile)];
         run.network =
             a.processes.join(run.network, (&run.layout, engine), a.on_ranks.split.as_ref(), &only)?;
@@ -93,7 +84,8 @@ impl Run for TrainArgs {
             let [batch_size, microbatches] = [found.batch_size, found.microbatches].map(Amount::Number);
             (a.batch_size, a.microbatches) = (Some(batch_size), Some(microbatches));
             run.settings = a.settings_for(&learnt)?;
-            run.checkpoint_every = a.checkpoint_every.unwrap_or_else(|| every(run.settings.batch_size));
+            run.checkpoint_every =
+                a.saving.checkpoint_every.unwrap_or_else(|| every(run.settings.batch_size));
             let flag = if unknown == Unknown::BatchSize { "batch-size" } else { "microbatches" };
             out::note(&format!("note: --{flag} auto takes {found}"));
             if json {

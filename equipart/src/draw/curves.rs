@@ -161,7 +161,7 @@ mod tests {
         let y = |at: usize| points[at].1.parse::<f64>().unwrap();
         assert_eq!((points.len(), points[0].0, points[999].0), (1000, "90.8", "850.0"));
         assert!(y(0) < y(500) && y(500) < y(999), "losses fall, and y grows downwards");
-        let bar = |width: &str| xml.contains(&format!("width=\"{width}\""));
+        let bar = |width: &str| xml.contains(&format!("width=\"{width}.00\""));
         assert!(bar("570") && bar("285"), "as long as the times");
     }
 }

@@ -65,8 +65,8 @@ fn the_smallest_limit_that_works_does() {
     }
 }
 
-/// Two checkpoints in the background, from copies that steps go on beside. Kills: a copy that no price counts,
-/// two copies at once.
+/// Two checkpoints in the background, from copies that steps go on beside. Kills: a copy that no price
+/// counts, two copies at once.
 #[test]
 fn a_copy_that_is_saved_counts_against_the_limit() {
     let dir = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@
 //! any order. A reader digests a block when it first reads bytes of it, so a rank that reads its part of a
 //! tensor checks that part. Digests are XXH3 of 64 bits: they find accidents, not forgeries.
 use super::FormatError;
-use super::header::{self, Places};
+use super::header::{self, Header, Places};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -86,19 +86,18 @@ fn of_text(header: &str) -> Option<u64> {
     Some(xxh3_64([before, &"0".repeat(DIGITS), rest].concat().as_bytes()))
 }
 
-/// Takes the digests out of a header's metadata and checks the header's own. Returns those of each tensor's
-/// blocks; none if the file has no digests.
-pub(super) fn take(
-    header: &str,
-    metadata: &mut BTreeMap<String, String>,
-    tensors: &[(&String, (usize, usize))],
-) -> Result<BTreeMap<String, TensorBlocks>, FormatError> {
-    let given = [OF_DATA, OF_HEADER].map(|key| metadata.remove(key));
+/// Takes the digests out of the metadata of a file's header, and checks the header's own. Returns those of
+/// each tensor's blocks; none if the file has no digests.
+pub(super) fn take(file: &[u8], header: &mut Header) -> Result<BTreeMap<String, TensorBlocks>, FormatError> {
+    let given = [OF_DATA, OF_HEADER].map(|key| header.metadata.remove(key));
     if given == [None, None] {
         return Ok(BTreeMap::new());
     }
+    let text = str::from_utf8(&file[header::LENGTH..header.end]).expect("it was parsed");
+    let mut tensors: Vec<_> = header.tensors.iter().map(|(name, info)| (name, info.data_offsets)).collect();
+    tensors.sort_by_key(|(_, range)| *range);
     let [data, own] = given.map(Option::unwrap_or_default);
-    let computed = of_text(header).map_or_else(|| "none".into(), |digest| format!("{digest:016x}"));
+    let computed = of_text(text).map_or_else(|| "none".into(), |digest| format!("{digest:016x}"));
     if own != computed {
         return Err(FormatError::HeaderAltered { seen: computed, wanted: own });
     }

@@ -1,5 +1,6 @@
 //! Tensors to read: a file is checked when it is opened, and its data is touched only where elements are
 //! read.
+use super::digest::{self, TensorBlocks};
 use super::dtype::{Dtype, is_float, size};
 use super::header::{self, Header};
 use super::matrix::ReadChecks;
@@ -30,6 +31,7 @@ type FileBytes = Box<dyn AsRef<[u8]> + Send + Sync>;
 pub(super) struct SafetensorsFile {
     bytes: FileBytes,
     pub(super) header: Header,
+    blocks: BTreeMap<String, TensorBlocks>, // digests of the tensors; none if the file has none
     path: String,
     seen: Option<Arc<Tallies>>,
 }
@@ -44,10 +46,11 @@ impl SafetensorsFile {
     }
     fn check(bytes: FileBytes, path: String, is_mapped: bool) -> Result<Self, Error> {
         let all = (*bytes).as_ref();
-        let header = header::parse(all).map_err(FormatError::of(&path))?;
+        let mut header = header::parse(all).map_err(FormatError::of(&path))?;
+        let blocks = digest::take(all, &mut header).map_err(FormatError::of(&path))?;
         let see = || seen::mapped(&path, all, header.end, header.tensors.keys());
         let seen = is_mapped.then(see).flatten();
-        Ok(Self { bytes, header, path, seen })
+        Ok(Self { bytes, header, blocks, path, seen })
     }
     fn bytes(&self, info: &Info) -> &[u8] {
         let (begin, end) = info.data_offsets;
@@ -55,15 +58,11 @@ impl SafetensorsFile {
     }
     fn watched(&self, name: &str, info: &Info) -> ReadChecks<'_> {
         let tally = self.seen.as_ref().and_then(|seen| seen.get(name));
-        ReadChecks {
-            tally,
-            blocks: self.header.blocks.get(name).map(|blocks| (blocks, self.bytes(info))),
-            first: 0,
-        }
+        ReadChecks { tally, blocks: self.blocks.get(name).map(|blocks| (blocks, self.bytes(info))), first: 0 }
     }
     /// Returns an error if a part of the tensor that was read does not have its digest.
     fn intact(&self, name: &str) -> Result<(), Error> {
-        match self.header.blocks.get(name) {
+        match self.blocks.get(name) {
             Some(blocks) if !blocks.are_intact() => {
                 Err(FormatError::of(&self.path)(FormatError::Altered { name: name.to_owned() }))
             }
@@ -72,7 +71,7 @@ impl SafetensorsFile {
     }
     /// Reads a whole tensor, and checks it.
     fn verify(&self, name: &str, info: &Info) -> Result<(), Error> {
-        if let Some(blocks) = self.header.blocks.get(name) {
+        if let Some(blocks) = self.blocks.get(name) {
             blocks.read(self.bytes(info), 0..self.bytes(info).len());
         }
         self.intact(name)
@@ -204,7 +203,7 @@ impl File {
         for part in &self.0.files {
             part.header.tensors.iter().try_for_each(|(name, info)| part.verify(name, info))?;
         }
-        Ok(self.0.files.iter().map(|part| part.header.blocks.len()).sum())
+        Ok(self.0.files.iter().map(|part| part.blocks.len()).sum())
     }
     /// Returns a tensor's dtype, shape and bytes, unchecked.
     pub fn whole(&self, name: &str) -> Option<(Dtype, &[usize], &[u8])> {

@@ -2,7 +2,6 @@
 //!
 //! Allocations are proportional to the bytes that the header really has.
 use super::FormatError;
-use super::digest::{self, TensorBlocks};
 use super::dtype::{Dtype, named, size};
 use crate::quoted::quoted;
 pub use ::safetensors::tensor::TensorInfo as Info;
@@ -16,7 +15,7 @@ use std::marker::PhantomData;
 
 /// The longest header that is read or written, in bytes: the format's own limit.
 pub(super) const MAX_HEADER: u64 = 100_000_000;
-const LENGTH: usize = 8; // bytes before the header, which hold its length
+pub(super) const LENGTH: usize = 8; // bytes before the header, which hold its length
 const ALIGN: usize = 8; // of the data in the file
 const METADATA: &str = "__metadata__";
 
@@ -26,8 +25,6 @@ pub(super) struct Header {
     pub(super) end: usize,
     pub(super) metadata: BTreeMap<String, String>,
     pub(super) tensors: BTreeMap<String, Info>,
-    /// Digests of the tensors; none if the file has none.
-    pub(super) blocks: BTreeMap<String, TensorBlocks>,
 }
 
 /// A tensor as the header describes it, before any check.
@@ -74,10 +71,7 @@ pub(super) fn parse(file: &[u8]) -> Result<Header, FormatError> {
         }
     }
     check_cover(&tensors, data.len())?;
-    let mut in_order: Vec<_> = tensors.iter().map(|(name, info)| (name, info.data_offsets)).collect();
-    in_order.sort_by_key(|(_, range)| *range);
-    let blocks = digest::take(header, &mut metadata, &in_order)?;
-    Ok(Header { end: LENGTH + header.len(), metadata, tensors, blocks })
+    Ok(Header { end: LENGTH + header.len(), metadata, tensors })
 }
 
 impl Described<'_> {

@@ -1,10 +1,7 @@
 //! Rows of a comparison: one for each workload under each layout.
-use super::Partitioning;
-use super::timed::RowTimes;
-use parallel::measure::{self, PeakBytes, RankMeasurements};
+use parallel::measure::PeakBytes;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use tensor::{Bf16, Scalar};
 
 /// Kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -117,38 +114,6 @@ impl LayoutRow {
     #[must_use]
     pub fn most_bytes(&self) -> f64 {
         self.peak_bytes.total.iter().max().copied().unwrap_or(0) as f64
-    }
-}
-
-/// Returns a row of work at this rate; the verdict is set later. `bytes`: of the rank that holds the most, in
-/// f32 and bf16.
-pub(super) fn row(
-    workload: Workload,
-    way: &Partitioning,
-    (taken, timed, rate): (&[RankMeasurements], RowTimes, Rate),
-    bytes: [usize; 2],
-    error_ratio: f64,
-) -> LayoutRow {
-    let RowTimes { median: seconds, spread, runs } = timed;
-    LayoutRow {
-        workload,
-        name: way.label(),
-        layout: way.layout.to_string(),
-        seconds,
-        spread,
-        runs,
-        microbatches: None,
-        prefill_seconds: None,
-        rate,
-        peak_bytes: PeakBytes::of(taken),
-        traffic_bytes: measure::wire(taken),
-        equal: false,
-        note: None,
-        never_ran: Vec::new(),
-        tokens_equal: None,
-        tie: None,
-        peak_bytes_by_number: [f32::NAME, Bf16::NAME].into_iter().zip(bytes).collect(),
-        error_ratio,
     }
 }
 

@@ -1,13 +1,13 @@
 //! Time of each row's work. Rows take turns, so that other load of the machine affects all of them alike,
 //! until each was measured for the given seconds. The results are the median of its runs and half of the
 //! distance between their quartiles.
-use super::{Comparison, LR, Partitioning, trainer};
+use super::{Comparison, LR, LayoutRow, Partitioning, Rate, Workload, trainer};
 use models::Model;
 use models::generate::{Generated, Prompts};
 use parallel::dtype::RunDevice;
-use parallel::measure::{self, RankMeasurements};
+use parallel::measure::{self, PeakBytes, RankMeasurements};
 use parallel::{Batch, BuildContext, Network, Result, session};
-use tensor::Phase;
+use tensor::{Bf16, Phase, Scalar};
 
 /// The fewest runs of a row that have a spread.
 const FEWEST: usize = 3;
@@ -147,5 +147,37 @@ mod tests {
         assert_eq!(order[3..], eight);
         let mut turn = |_, runs: usize| Ok(((), vec![9.0; runs.min(1)]));
         assert_eq!(in_turn(1, 1.0, &mut turn).unwrap()[0].1.runs, 3);
+    }
+}
+
+/// Returns a row of work at this rate; the verdict is set later. `bytes`: of the rank that holds the most, in
+/// f32 and bf16.
+pub(super) fn row(
+    workload: Workload,
+    way: &Partitioning,
+    (taken, timed, rate): (&[RankMeasurements], RowTimes, Rate),
+    bytes: [usize; 2],
+    error_ratio: f64,
+) -> LayoutRow {
+    let RowTimes { median: seconds, spread, runs } = timed;
+    LayoutRow {
+        workload,
+        name: way.label(),
+        layout: way.layout.to_string(),
+        seconds,
+        spread,
+        runs,
+        microbatches: None,
+        prefill_seconds: None,
+        rate,
+        peak_bytes: PeakBytes::of(taken),
+        traffic_bytes: measure::wire(taken),
+        equal: false,
+        note: None,
+        never_ran: Vec::new(),
+        tokens_equal: None,
+        tie: None,
+        peak_bytes_by_number: [f32::NAME, Bf16::NAME].into_iter().zip(bytes).collect(),
+        error_ratio,
     }
 }

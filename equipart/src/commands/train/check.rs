@@ -1,6 +1,7 @@
 //! Checks of a run before anything is built.
 use super::data::{TrainData, held_out_batch};
 use super::epochs;
+use super::evaluations::Evaluations;
 use super::run::TrainRun;
 use super::settings::{Settings, at_least_1};
 use super::state::State;
@@ -90,5 +91,40 @@ impl TrainRun<'_> {
             let Some(_) = &self.out else { return Ok(()) };
             price::saving(trainer, self.saves.background.then_some(&batch))
         })
+    }
+    /// Checks that the run has something to evaluate, and that it has not ended.
+    fn check_evaluations(&self) -> Result<()> {
+        let Evaluations { every, patience, .. } = self.evaluations;
+        at_least_1(&[("eval-every", every.unwrap_or(1)), ("patience", patience.unwrap_or(1))])?;
+        if patience.is_some() && self.dump.is_some() {
+            bail!(
+                "--dump keeps the last step, but --patience leaves it open which one that is; leave one out"
+            );
+        }
+        if let Some(why) = self.evaluations.ended(self.source) {
+            bail!("{why}; give a larger --patience to continue");
+        }
+        match (self.source, every) {
+            (TrainData::Ids(_), _) if every.or(patience).is_some() => {
+                bail!(
+                    "--eval-every and --patience need a held-out text, but --batch has none; leave them out"
+                )
+            }
+            (TrainData::Text(_), None) if patience.is_some() => {
+                bail!("--patience counts evaluations on the held-out text; give --eval-every too")
+            }
+            (TrainData::Text(corpus), Some(_)) => {
+                let (seq, data) = (self.settings.seq, self.layout.tokens().data_ranks());
+                if held_out_batch(corpus, seq, data)?.is_none() {
+                    bail!(
+                        "--eval-every needs a sequence of held-out text for each of the {data} data ranks; the \
+                         held-out text has {} tokens, and sequences have {seq}",
+                        corpus.held_out.len()
+                    );
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -1,5 +1,5 @@
 //! Flags of train: the initial model and data, the settings of a new run, and the checks of a resumed run.
-use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RanksArgs, SEQ, TableArgs, size};
+use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RanksArgs, SEQ, TableArgs};
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::cli::processes::{self, ProcessesArgs};
 use crate::cli::{config, corpus, model, noted, out, pictures};
@@ -11,7 +11,7 @@ use crate::commands::train::epochs;
 use crate::commands::train::evaluations::EvaluationArgs;
 use crate::commands::train::schedule::LrSchedule;
 use crate::commands::train::settings::{OptimizerName, Settings, at_least_1};
-use crate::commands::train::state::State;
+use crate::commands::train::state::{SaveArgs, State};
 use crate::device::DeviceName;
 use clap::Args;
 use models::digits::Digits;
@@ -113,20 +113,8 @@ pub(crate) struct TrainArgs {
     /// Folder with a checkpoint to resume from; --steps or --epochs change the end of the run
     #[arg(long, value_name = "DIR")]
     pub(crate) resume: Option<PathBuf>,
-    /// Steps between checkpoints; the last step has one in any case [default: 100]
-    #[arg(long)]
-    pub(crate) checkpoint_every: Option<usize>,
-    /// Number of checkpoints to keep: the newest in the folder itself, older ones in its folders checkpoint-N
-    /// [default: the newest, and older folders are left as they are]
-    #[arg(long, value_name = "N")]
-    pub(crate) keep: Option<usize>,
-    /// Write checkpoints between two steps, or during the next ones, from a copy that counts against
-    /// --memory-limit
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
-    pub(crate) save: SaveWhen,
-    /// Largest size of a checkpoint's file, such as 5GB; a larger model is written as shards with an index
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "5GB")]
-    pub(crate) max_shard_size: usize,
+    #[command(flatten)]
+    pub(crate) saving: SaveArgs,
     #[command(flatten)]
     pub(crate) evaluations: EvaluationArgs,
     /// With --model mlp: number of epochs [default: 3; with --resume, as before]
@@ -362,16 +350,6 @@ impl TrainArgs {
         }
         Ok(settings)
     }
-}
-
-/// When a checkpoint is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum SaveWhen {
-    /// Between two steps.
-    #[default]
-    Sync,
-    /// During the next steps.
-    Async,
 }
 
 fn differs<T: PartialEq + std::fmt::Display>(flag: &str, given: Option<T>, begun: T) -> Option<String> {

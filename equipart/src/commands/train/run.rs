@@ -1,6 +1,6 @@
 //! The training loop of `train`, with checkpoints; a resumed run continues as if it had not stopped.
 use super::data::{TrainData, held_out};
-use super::epochs::EpochLine;
+use super::epochs::{self, Epoch, EpochLine};
 use super::evaluations::Evaluations;
 use super::settings::Settings;
 use super::state::{self, Saver, Saves, State};
@@ -203,5 +203,27 @@ impl TrainRun<'_> {
             TrainData::Text(corpus) => held_out(trainer, (corpus, self.settings.seq), reported),
             TrainData::Ids(_) | TrainData::Digits(_) => Ok(None),
         }
+    }
+    /// Evaluates after a step, if it ends an epoch or an evaluation is due.
+    fn evaluate<D: RunDevice>(
+        &self,
+        trainer: &mut Trainer<D>,
+        (line, epoch): (&mut StepLine, Option<&Epoch>),
+        evaluations: &mut Evaluations,
+    ) -> Result<()> {
+        let ends = |steps: usize| line.step.is_multiple_of(steps);
+        if let (TrainData::Digits(digits), Some(epoch)) = (self.source, epoch) {
+            if ends(epochs::steps(digits, self.settings.batch_size)) {
+                let judged = epoch.judged(&digits.test, trainer)?;
+                line.accuracy = Some(judged.accuracy);
+                line.epoch = Some(judged);
+            }
+        } else if evaluations.every.is_some_and(ends) {
+            line.held_out_bits_per_byte = self.held_out(trainer, &|_, _| ())?;
+            drop(trainer.take_counts()); // of tokens that are not trained on
+        }
+        let wrong = line.accuracy.filter(|_| evaluations.patience.is_some()).map(|right| 1.0 - right);
+        line.held_out_bits_per_byte.or(wrong).into_iter().for_each(|value| evaluations.add(value));
+        Ok(())
     }
 }

@@ -5,8 +5,10 @@
 //! DIR/checkpoint-100/                                      an older one, a whole folder; its files are links
 //! ```
 use super::{CURRENT, FORMAT, MODEL, files_of, optimizer_name, step_of};
+use crate::cli::args::size;
 use crate::commands::train::evaluations::Evaluations;
 use crate::commands::train::settings::Settings;
+use clap::Args;
 use comm::{Mesh, SharedPlace};
 use layers::SavedTensor;
 use models::{TrainableModel, tokenizer};
@@ -22,6 +24,52 @@ use tensor::{files, mix};
 
 const OLDER: &str = "checkpoint-";
 const TOKEN: &str = ".model.token.tmp";
+
+/// Flags of saving.
+#[derive(Args, Debug)]
+pub(crate) struct SaveArgs {
+    /// Steps between checkpoints; the last step has one in any case [default: 100; pictures: an epoch]
+    #[arg(long)]
+    pub(crate) checkpoint_every: Option<usize>,
+    /// Number of checkpoints to keep: the newest in the folder itself, older ones in its folders checkpoint-N
+    /// [default: the newest, and older folders are left as they are]
+    #[arg(long, value_name = "N")]
+    keep: Option<usize>,
+    /// Write checkpoints between two steps, or during the next ones, from a copy that counts against
+    /// --memory-limit
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    save: SaveWhen,
+    /// Largest size of a checkpoint's file, such as 5GB; a larger model is written as shards with an index
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "5GB")]
+    max_shard_size: usize,
+}
+
+/// Time at which a checkpoint is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum SaveWhen {
+    /// Between two steps.
+    #[default]
+    Sync,
+    /// During the next steps.
+    Async,
+}
+
+impl SaveArgs {
+    /// Returns the options of a run with or without a folder.
+    ///
+    /// # Errors
+    /// If there is nothing to save, but a flag about it.
+    pub(crate) fn of(&self, out: Option<&Path>) -> Result<Saves> {
+        let Self { checkpoint_every, keep, save, max_shard_size: limit } = *self;
+        let background = save == SaveWhen::Async;
+        let given = [("checkpoint-every", checkpoint_every.is_some()), ("keep", keep.is_some())];
+        let given = given.into_iter().chain([("save async", background)]).find(|(_, given)| *given);
+        if let (None, Some((flag, _))) = (out, given) {
+            bail!("--{flag} needs --out; without it nothing is saved");
+        }
+        Ok(Saves { keep, background, limit })
+    }
+}
 
 /// Options of saving a run's checkpoints.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +90,7 @@ impl Default for Saves {
 }
 
 /// The checkpoints of a run, from one rank's point of view.
-pub(in super::super) struct Saver<'a, D: RunDevice> {
+pub(crate) struct Saver<'a, D: RunDevice> {
     dir: &'a Path,
     saves: &'a Saves,
     about: (&'a Settings, &'a TrainableModel),
@@ -54,7 +102,7 @@ impl<'a, D: RunDevice> Saver<'a, D> {
     ///
     /// # Errors
     /// If the ranks do not share the folder.
-    pub(in super::super) fn new(
+    pub(crate) fn new(
         (dir, saves): (&'a Path, &'a Saves),
         about: (&'a Settings, &'a TrainableModel),
         mesh: &Mesh<D::Place>,
@@ -67,11 +115,7 @@ impl<'a, D: RunDevice> Saver<'a, D> {
     ///
     /// # Errors
     /// If a file cannot be written: the checkpoint before it is still whole, and no other file is left.
-    pub(in super::super) fn save(
-        &mut self,
-        trainer: &mut Trainer<D>,
-        evaluations: &Evaluations,
-    ) -> Result<()> {
+    pub(crate) fn save(&mut self, trainer: &mut Trainer<D>, evaluations: &Evaluations) -> Result<()> {
         let mesh = trainer.parts().2.clone();
         self.advance(&mesh, true)?;
         let begun = self.begin((trainer, &mesh), evaluations);
@@ -113,7 +157,7 @@ impl<'a, D: RunDevice> Saver<'a, D> {
     ///
     /// # Errors
     /// As [`save`](Self::save).
-    pub(in super::super) fn advance(&mut self, mesh: &Mesh<D::Place>, wait: bool) -> Result<()> {
+    pub(crate) fn advance(&mut self, mesh: &Mesh<D::Place>, wait: bool) -> Result<()> {
         let Some(saving) = &mut self.under_way else { return Ok(()) };
         let whole = saving.advance(mesh, wait);
         if self.cleared(mesh, whole)? {
