@@ -58,7 +58,7 @@ enum Stage<D: Kernels> {
     Done,
 }
 
-/// SaveWork of a stage: its result, or the thread that computes it.
+/// Work of a stage: its result, or the thread that computes it.
 enum SaveWork<T> {
     Done(Result<T>),
     Thread(JoinHandle<Result<T>>),
