@@ -111,6 +111,38 @@ pub(super) fn steps<D: RunDevice>(
     Ok(timed)
 }
 
+/// Returns a row of work at this rate; the verdict is set later. `bytes`: of the rank that holds the most, in
+/// f32 and bf16.
+pub(super) fn row(
+    workload: Workload,
+    way: &Partitioning,
+    (taken, timed, rate): (&[RankMeasurements], RowTimes, Rate),
+    bytes: [usize; 2],
+    error_ratio: f64,
+) -> LayoutRow {
+    let RowTimes { median: seconds, spread, runs } = timed;
+    LayoutRow {
+        workload,
+        name: way.label(),
+        layout: way.layout.to_string(),
+        seconds,
+        spread,
+        runs,
+        microbatches: None,
+        prefill_seconds: None,
+        rate,
+        peak_bytes: PeakBytes::of(taken),
+        traffic_bytes: measure::wire(taken),
+        equal: false,
+        note: None,
+        never_ran: Vec::new(),
+        tokens_equal: None,
+        tie: None,
+        peak_bytes_by_number: [f32::NAME, Bf16::NAME].into_iter().zip(bytes).collect(),
+        error_ratio,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,37 +179,5 @@ mod tests {
         assert_eq!(order[3..], eight);
         let mut turn = |_, runs: usize| Ok(((), vec![9.0; runs.min(1)]));
         assert_eq!(in_turn(1, 1.0, &mut turn).unwrap()[0].1.runs, 3);
-    }
-}
-
-/// Returns a row of work at this rate; the verdict is set later. `bytes`: of the rank that holds the most, in
-/// f32 and bf16.
-pub(super) fn row(
-    workload: Workload,
-    way: &Partitioning,
-    (taken, timed, rate): (&[RankMeasurements], RowTimes, Rate),
-    bytes: [usize; 2],
-    error_ratio: f64,
-) -> LayoutRow {
-    let RowTimes { median: seconds, spread, runs } = timed;
-    LayoutRow {
-        workload,
-        name: way.label(),
-        layout: way.layout.to_string(),
-        seconds,
-        spread,
-        runs,
-        microbatches: None,
-        prefill_seconds: None,
-        rate,
-        peak_bytes: PeakBytes::of(taken),
-        traffic_bytes: measure::wire(taken),
-        equal: false,
-        note: None,
-        never_ran: Vec::new(),
-        tokens_equal: None,
-        tie: None,
-        peak_bytes_by_number: [f32::NAME, Bf16::NAME].into_iter().zip(bytes).collect(),
-        error_ratio,
     }
 }
