@@ -129,7 +129,7 @@ pub struct State {
 }
 
 impl State {
-    /// Reads a folder that [`save`] wrote.
+    /// Reads the checkpoint in a folder.
     ///
     /// # Errors
     /// If it holds no such checkpoint.
