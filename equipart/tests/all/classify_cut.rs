@@ -66,7 +66,7 @@ fn compare_trains_whole_epochs_under_each_layout() {
         assert_eq!(epochs.len(), 2);
     }
     let drawn = std::fs::read_to_string(svg).unwrap();
-    assert_eq!((drawn.matches("stroke-width=\"2\"").count(), drawn.matches(" s, x").count()), (8, 4));
+    assert_eq!((drawn.matches("stroke-width=\"1.5\"").count(), drawn.matches(" s, x").count()), (8, 4));
     let given = ["--layout", "pp=3", "--layout", "tp=2", "--microbatches", "2"];
     let same = &same[..same.len() - 2];
     let rows = lines(&[&["compare"], same, &["1", "--json"], &given].concat());

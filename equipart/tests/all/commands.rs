@@ -1,6 +1,6 @@
 //! The binary: what its commands print, and what bad input gets: one sentence, exit code 2, nothing written.
 use crate::bf16::LARGEST;
-use crate::child::{equipart, refused};
+use crate::child::{equipart, foreign, refused};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -299,10 +299,11 @@ fn files_that_are_not_what_they_should_be_are_refused() {
     cut(&whole[..whole.len() - 1], "model.safetensors");
     cut(&whole[..5], "model.safetensors");
     cut(&[&[0xff; 8], &whole[8..]].concat(), "model.safetensors");
+    let bare = foreign(whole.clone());
     let lie = |from: &str, to: &str, says: &str| {
         assert_eq!(from.len(), to.len());
-        let header = whole.windows(from.len()).position(|w| w == from.as_bytes()).expect("in the header");
-        let mut bytes = whole.clone();
+        let header = bare.windows(from.len()).position(|w| w == from.as_bytes()).expect("in the header");
+        let mut bytes = bare.clone();
         bytes[header..header + from.len()].copy_from_slice(to.as_bytes());
         cut(&bytes, says);
     };

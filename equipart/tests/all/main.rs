@@ -1,4 +1,5 @@
 //! Every test of the crate as its users see it, in one program: the models are built for each number once.
+mod altered;
 mod answers;
 mod bench;
 mod bf16;

@@ -36,8 +36,7 @@ impl TrainRun<'_> {
             }
         }
         let every = ("checkpoint-every", self.checkpoint_every);
-        let [keep, stop] = [self.saves.keep, self.stop_after].map(|given| given.unwrap_or(1));
-        at_least_1(&[every, ("keep", keep), ("stop-after", stop)])?;
+        at_least_1(&[every, ("stop-after", self.stop_after.unwrap_or(1))])?;
         if let Some(clip) = clip.filter(|clip| !(clip.is_finite() && *clip > 0.0)) {
             bail!("--clip is {clip}; it must be a positive number");
         }

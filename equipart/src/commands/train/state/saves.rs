@@ -7,7 +7,7 @@
 use super::{CURRENT, FORMAT, MODEL, files_of, optimizer_name, step_of};
 use crate::cli::args::size;
 use crate::commands::train::evaluations::Evaluations;
-use crate::commands::train::settings::Settings;
+use crate::commands::train::settings::{Settings, at_least_1};
 use clap::Args;
 use comm::{Mesh, SharedPlace};
 use layers::SavedTensor;
@@ -58,10 +58,12 @@ impl SaveArgs {
     /// Returns the options of a run with or without a folder.
     ///
     /// # Errors
-    /// If there is nothing to save, but a flag about it.
+    /// If a number is 0, or there is nothing to save, but a flag about it.
     pub(crate) fn of(&self, out: Option<&Path>) -> Result<Saves> {
         let Self { checkpoint_every, keep, save, max_shard_size: limit } = *self;
         let background = save == SaveWhen::Async;
+        let [every, kept] = [checkpoint_every, keep].map(|given| given.unwrap_or(1));
+        at_least_1(&[("checkpoint-every", every), ("keep", kept), ("max-shard-size", limit)])?;
         let given = [("checkpoint-every", checkpoint_every.is_some()), ("keep", keep.is_some())];
         let given = given.into_iter().chain([("save async", background)]).find(|(_, given)| *given);
         if let (None, Some((flag, _))) = (out, given) {
