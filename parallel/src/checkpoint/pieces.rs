@@ -116,15 +116,20 @@ fn place<E: Scalar, S: Storable>(
     Ok(true)
 }
 
-/// Sets `to[columns, rows]` to the transpose of rows that lie `stride` apart, a tile at a time.
-fn transpose<E: Copy>(from: &[E], stride: usize, [columns, rows]: [usize; 2], to: &mut [E]) {
+/// Sets `to[columns, rows]` to the transpose of rows that lie `stride` apart, through a tile that stays in the
+/// cache: rows a power of two apart would displace each other there.
+fn transpose<E: Scalar>(from: &[E], stride: usize, [columns, rows]: [usize; 2], to: &mut [E]) {
     let tiles = |n: usize| (0..n).step_by(TILE).map(move |at| at..n.min(at + TILE));
-    for (columns, rows_of) in
-        tiles(columns).flat_map(|columns| tiles(rows).map(move |rows| (columns.clone(), rows)))
+    let mut tile = [E::ZERO; TILE * TILE];
+    for (columns, along) in
+        tiles(columns).flat_map(|columns| tiles(rows).map(move |row| (columns.clone(), row)))
     {
-        for column in columns {
-            let line = &mut to[column * rows..][rows_of.clone()];
-            line.iter_mut().zip(rows_of.clone()).for_each(|(to, row)| *to = from[row * stride + column]);
+        for (i, row) in along.clone().enumerate() {
+            let line = &from[row * stride + columns.start..][..columns.len()];
+            line.iter().zip(tile[i..].iter_mut().step_by(TILE)).for_each(|(x, to)| *to = *x);
+        }
+        for (column, line) in columns.zip(tile.chunks(TILE)) {
+            to[column * rows..][along.clone()].copy_from_slice(&line[..along.len()]);
         }
     }
 }
