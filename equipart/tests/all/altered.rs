@@ -1,5 +1,5 @@
-//! Checkpoints that something broke: each is refused with one sentence that names the tensor or the file, by every
-//! command that reads it, and nothing in the folder changes.
+//! Checkpoints that something broke: each is refused with one sentence that names the tensor or the file, by
+//! every command that reads it, and nothing in the folder changes.
 use crate::child::{equipart, refused};
 use crate::endings::small;
 use std::collections::BTreeMap;
@@ -37,7 +37,8 @@ fn alter(path: &Path, tensor: &str) {
 }
 
 /// Kills: a digest that a command does not check, a tensor that is charged to another, an optimizer's file
-/// that is not checked, a truncated file that is read, a missing shard, a folder that is changed by a refusal.
+/// that is not checked, a truncated file that is read, a missing shard, a folder that is changed by a
+/// refusal.
 #[test]
 fn a_broken_checkpoint_is_refused_by_name() {
     let (_dir, out, text) = trained(&[]);

@@ -116,8 +116,8 @@ fn place<E: Scalar, S: Storable>(
     Ok(true)
 }
 
-/// Sets `to[columns, rows]` to the transpose of rows that lie `stride` apart, through a tile that stays in the
-/// cache: rows a power of two apart would displace each other there.
+/// Sets `to[columns, rows]` to the transpose of rows that lie `stride` apart, through a tile that stays in
+/// the cache: rows a power of two apart would displace each other there.
 fn transpose<E: Scalar>(from: &[E], stride: usize, [columns, rows]: [usize; 2], to: &mut [E]) {
     let tiles = |n: usize| (0..n).step_by(TILE).map(move |at| at..n.min(at + TILE));
     let mut tile = [E::ZERO; TILE * TILE];
