@@ -153,7 +153,7 @@ fn tell(rows: &[EpochsRow], test: usize) {
         ]
     };
     let epochs = rows.first().map_or(0, |row| row.epochs.len());
-    let title = format!("{epochs} epoch{}", if epochs == 1 { "" } else { "s" });
+    let title = layers::counted(epochs, "epoch");
     let head = [&title, "seconds", "pictures/s", "speed-up", "holds", "loss", "accuracy", "to unsplit"];
     line(&format!("{}", show::table(&head, rows.iter().map(cells))));
     let first = format!("on {test} test pictures\nafter epoch");

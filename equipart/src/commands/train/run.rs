@@ -173,8 +173,9 @@ impl TrainRun<'_> {
             clock = Instant::now();
             let is_last = line.step == until || evaluations.end();
             if let Some(saver) = &mut saver {
-                let _span = mesh.span("checkpoint");
-                if is_last || line.step.is_multiple_of(self.checkpoint_every) {
+                let is_due = is_last || line.step.is_multiple_of(self.checkpoint_every);
+                let _span = is_due.then(|| mesh.span("checkpoint"));
+                if is_due {
                     saver.save(trainer, &evaluations)?;
                 }
                 saver.advance(mesh, is_last)?;

@@ -180,13 +180,17 @@ impl<'a, D: RunDevice> Saver<'a, D> {
     }
 }
 
-/// Checks that all ranks see one folder: rank 0 writes a token, which all read.
+/// Checks that all ranks see one folder: rank 0 writes a token, which all read. A rank alone has its own.
 fn is_shared<P: SharedPlace>(dir: &Path, mesh: &Mesh<P>) -> Result<()> {
+    if mesh.size() == 1 {
+        return Ok(());
+    }
     let (path, world) = (dir.join(TOKEN), mesh.world().named("a shared folder"));
     let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
     let token = mix(time ^ u64::from(std::process::id()));
     if mesh.rank() == 0 {
-        files::replace_file(&path, token.to_string().as_bytes())?;
+        let fail = |why: std::io::Error| Error::new(format!("cannot write {}: {why}", path.display()));
+        fs::write(&path, token.to_string()).map_err(fail)?; // it need not survive a power failure
     }
     let token = world.all_gather_values(&[token])?[0][0].to_string();
     let sees = fs::read(&path).is_ok_and(|seen| seen == token.as_bytes());
