@@ -10,7 +10,7 @@ use super::figures::{FIGURES, FigureEntry, names};
 use parallel::{Error, Result};
 use serde::Deserialize;
 use std::path::Path;
-use tensor::quoted::{quoted, sentence};
+use tensor::quoted::{of_line, quoted};
 
 /// Figures of other programs.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +56,7 @@ impl Peers {
 
 fn figure(line: &[u8]) -> std::result::Result<Peer, String> {
     let wanted = r#"wanted {"peer": "…", "name": "…", "value": 1.5}"#;
-    let peer: Peer = serde_json::from_slice(line).map_err(|why| format!("{}; {wanted}", plain(&why)))?;
+    let peer: Peer = serde_json::from_slice(line).map_err(|why| format!("{}; {wanted}", of_line(&why)))?;
     let Peer { name, value, unit, .. } = &peer;
     let Some(entry) = FIGURES.iter().find(|entry| entry.name == name) else {
         return Err(format!("no figure is called {}; the figures are {}", quoted(name), names()));
@@ -68,9 +68,4 @@ fn figure(line: &[u8]) -> std::result::Result<Peer, String> {
         return Err(format!("the value of {name} is {value}; it must be above 0"));
     }
     Ok(peer)
-}
-
-/// Formats a JSON error: only the column, since each line is parsed alone.
-fn plain(why: &serde_json::Error) -> String {
-    sentence(&why.to_string().replace(" at line 1 column ", " at column "))
 }

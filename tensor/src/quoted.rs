@@ -25,6 +25,11 @@ pub fn sentence(words: &str) -> String {
     escaped(begin) + rest
 }
 
+/// Returns the message about a JSON text of one line: only the column, as the line is known to the caller.
+pub fn of_line(why: &serde_json::Error) -> String {
+    sentence(&why.to_string().replace(" at line 1 column ", " at column "))
+}
+
 /// Escapes control characters, and characters that hide or reorder other characters.
 pub fn escaped(text: &str) -> String {
     let is_unseen = |c: char| {

@@ -31,5 +31,6 @@ pub use error::{Error, FormatError};
 pub use file::File;
 pub use header::Info;
 pub use matrix::Matrix;
+pub use shards::index_of;
 pub use split::SplitFile;
 pub use writer::Writer;

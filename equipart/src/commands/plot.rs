@@ -8,7 +8,7 @@ use parallel::{Error, Result, bail};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use tensor::files;
-use tensor::quoted::sentence;
+use tensor::quoted::of_line;
 
 /// Compare the logs of training runs, in a table or as curves
 #[derive(Args, Debug)]
@@ -72,8 +72,7 @@ fn read(run: &Path) -> Result<(String, Vec<StepLine>)> {
     let (bytes, file) = (files::read(&path)?, path.display());
     let line = |(text, number): (&str, usize)| {
         serde_json::from_str(text).map_err(|why| {
-            let why = sentence(&why.to_string().replace(" at line 1 column ", " at column "));
-            Error::new(format!("{file}, line {number} is not the log of a step: {why}"))
+            Error::new(format!("{file}, line {number} is not the log of a step: {}", of_line(&why)))
         })
     };
     let lines: Vec<StepLine> =

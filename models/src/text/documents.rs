@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::path::PathBuf;
 use tensor::files;
-use tensor::quoted::{displayed, quoted, sentence};
+use tensor::quoted::{displayed, of_line, quoted};
 
 /// A file of texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,10 +43,8 @@ pub fn read(files: &[PathBuf], field: Option<&str>, newline: bool) -> Result<Vec
 fn documents(bytes: &[u8], name: &str, field: &str, newline: bool) -> Result<Vec<Cow<'static, [u8]>>> {
     let document = |(line, number): (&[u8], usize)| {
         let (at, asked) = (format!("{name}, line {number}"), quoted(field));
-        let value = serde_json::from_slice(line).map_err(|why| {
-            let why = why.to_string().replace(" at line 1 column ", " at column ");
-            Error::new(format!("{at} is not JSON: {}", sentence(&why)))
-        })?;
+        let value = serde_json::from_slice(line)
+            .map_err(|why| Error::new(format!("{at} is not JSON: {}", of_line(&why))))?;
         let Value::Object(mut object) = value else {
             bail!("{at} is {}; it must be a JSON object", displayed(&value.to_string()));
         };

@@ -10,9 +10,9 @@ use layers::SavedTensor;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tensor::files;
-use tensor::safetensors::{SplitFile, Storable};
+use tensor::safetensors::{SplitFile, Storable, index_of};
 
 /// A file of a checkpoint, or its shards.
 pub struct CheckpointFile {
@@ -78,11 +78,6 @@ impl CheckpointFile {
         all.last_mut().expect("there is a first one").last = Some(index);
         Ok(all)
     }
-}
-
-/// Path of the index of the shards that stand for a file.
-fn index_of(path: &Path) -> PathBuf {
-    path.with_added_extension("index.json")
 }
 
 impl PlannedFile {

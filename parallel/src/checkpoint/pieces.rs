@@ -138,10 +138,10 @@ fn transpose<E: Scalar>(from: &[E], stride: usize, [columns, rows]: [usize; 2], 
 pub(super) fn digests(files: &[PlannedFile], which: Range<usize>) -> Result<Vec<u64>> {
     let (mut all, mut first) = (Vec::new(), 0);
     for file in files {
-        let own =
-            which.start.clamp(first, first + file.blocks())..which.end.clamp(first, first + file.blocks());
+        let end = first + file.blocks();
+        let own = which.start.clamp(first, end)..which.end.clamp(first, end);
         all.extend(file.file.digests(own.start - first..own.end - first)?);
-        first += file.blocks();
+        first = end;
     }
     Ok(all)
 }

@@ -8,8 +8,8 @@
 //! The digits do not change the header's length, so tensors are written before their digests are known, in
 //! any order. A reader digests a block when it first reads bytes of it, so a rank that reads its part of a
 //! tensor checks that part. Digests are XXH3 of 64 bits: they find accidents, not forgeries.
-use super::FormatError;
 use super::header::{self, Header, Places};
+use super::{Dtype, FormatError};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -38,8 +38,11 @@ pub(super) struct Outline {
 
 impl Outline {
     /// Lays out these tensors, one after the other.
-    pub(super) fn new(metadata: &BTreeMap<String, String>, places: Places) -> Result<Self, FormatError> {
-        let mut outline = Self { metadata: metadata.clone(), places, start: 0 };
+    pub(super) fn new<N: AsRef<str>>(
+        metadata: &BTreeMap<String, String>,
+        tensors: &[(N, Dtype, Vec<usize>)],
+    ) -> Result<Self, FormatError> {
+        let mut outline = Self { metadata: metadata.clone(), places: header::places(tensors)?, start: 0 };
         outline.start = outline.header(&vec![0; outline.blocks().len()])?.len();
         Ok(outline)
     }

@@ -13,11 +13,10 @@ use super::{Error, File, FormatError};
 use crate::files;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const WHOLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json"; // of the shards of the whole
 const PICKLED: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 
 /// Index as it is in its file.
@@ -25,6 +24,11 @@ const PICKLED: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"]
 #[serde(expecting = "an object with a weight_map")]
 struct IndexFile {
     weight_map: Object<String>,
+}
+
+/// Returns the path of the index of the shards that stand for a file.
+pub fn index_of(file: &Path) -> PathBuf {
+    file.with_added_extension("index.json")
 }
 
 impl File {
@@ -36,7 +40,7 @@ impl File {
     pub fn open_folder(folder: &Path) -> Result<Self, Error> {
         let whole = folder.join(WHOLE);
         let pickled = PICKLED.into_iter().find(|name| folder.join(name).exists());
-        if let Some(seen) = pickled.filter(|_| !whole.exists() && !folder.join(INDEX).exists()) {
+        if let Some(seen) = pickled.filter(|_| !whole.exists() && !index_of(&whole).exists()) {
             return Err(FormatError::of(&folder.display().to_string())(FormatError::Pickled { seen }));
         }
         Self::open_whole_or_shards(&whole)
@@ -46,7 +50,7 @@ impl File {
     /// # Errors
     /// As [`open_folder`](Self::open_folder).
     pub fn open_whole_or_shards(file: &Path) -> Result<Self, Error> {
-        let index = file.with_added_extension("index.json");
+        let index = index_of(file);
         if file.exists() || !index.exists() { Self::open(file) } else { Self::indexed(&index) }
     }
     fn indexed(index: &Path) -> Result<Self, Error> {

@@ -10,7 +10,7 @@
 //! Between two lines, ranks wait for each other: see `parallel`'s checkpoints. A reader sees the old file or
 //! the new one.
 use super::digest::Outline;
-use super::{Dtype, Error, FormatError, Storable, header};
+use super::{Dtype, Error, FormatError, Storable};
 use crate::files::{self, Replacement};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -37,8 +37,8 @@ impl SplitFile {
         metadata: &BTreeMap<String, String>,
         tensors: &[(N, Dtype, Vec<usize>)],
     ) -> Result<Self, Error> {
-        let outline = header::places(tensors).and_then(|places| Outline::new(metadata, places));
-        let outline = outline.map_err(FormatError::of(&path.display().to_string()))?;
+        let outline =
+            Outline::new(metadata, tensors).map_err(FormatError::of(&path.display().to_string()))?;
         Ok(Self { path: path.to_owned(), outline, created: None, opened: None })
     }
     /// Path of the file that is replaced.

@@ -1,7 +1,6 @@
 //! A file to write: announced whole, written tensor by tensor, then moved to the old file's place.
 use super::digest::Outline;
 use super::dtype::{Dtype, is_float};
-use super::header;
 use super::{Error, FormatError, Matrix, Storable, rounding};
 use crate::files::{self, Replacement};
 use crate::quoted::quoted;
@@ -31,8 +30,8 @@ impl Writer {
         metadata: &BTreeMap<String, String>,
         tensors: &[(N, Dtype, Vec<usize>)],
     ) -> Result<Self, Error> {
-        let outline = header::places(tensors).and_then(|places| Outline::new(metadata, places));
-        let outline = outline.map_err(FormatError::of(&path.display().to_string()))?;
+        let outline =
+            Outline::new(metadata, tensors).map_err(FormatError::of(&path.display().to_string()))?;
         let out = Some(BufWriter::new(Replacement::beside(path)?));
         let start = outline.start;
         let mut writer = Self { path: path.to_owned(), outline, written: 0, out };

@@ -198,9 +198,10 @@ impl Cuts {
     }
     /// Sets elements of this rank's local part, counted row by row, from `first` on; padding is set to zero.
     pub(crate) fn fill<E: Scalar>(&self, first: usize, to: &mut [E], numbers: &ParamValues<E>) {
-        let ([rows, cols], mut left) = (self.local, to.len());
+        let [rows, cols] = self.local;
+        let inside = to.len().min((rows * cols).saturating_sub(first));
         for CutRectangle { local: [row, col], shape: [height, width], whole, .. } in
-            self.rectangles(first, left)
+            self.rectangles(first, inside)
         {
             let at = row * cols + col - first;
             let some = &mut to[at..at + (height - 1) * cols + width];
@@ -209,8 +210,7 @@ impl Cuts {
                 None => some.chunks_mut(cols).for_each(|row| row[..width].fill(E::ZERO)),
             }
         }
-        left = left.min((rows * cols).saturating_sub(first));
-        to[left..].fill(E::ZERO);
+        to[inside..].fill(E::ZERO);
     }
     /// Splits `n` elements of this rank's local part, counted row by row, from `first` on, into rectangles
     /// that are rectangles of the whole, too, or are padding.

@@ -5,6 +5,8 @@ use crate::safetensors::{Dtype, Writer};
 use std::fs;
 use tempfile::TempDir;
 
+const INDEX: &str = "model.safetensors.index.json";
+
 /// Writes a file of matrices `[1, 2]`, each with this number twice.
 fn write(folder: &TempDir, file: &str, tensors: &[(&str, f32)]) {
     let announced: Vec<_> = tensors.iter().map(|(name, _)| (*name, Dtype::F32, vec![1, 2])).collect();
